@@ -1,0 +1,95 @@
+# Every target does all of its own set-up: the first call makes a virtual
+# environment from pinned versions, a later call finds its stamp and starts at once.
+
+PYTHON ?= python3
+# TensorFlow 2.15 has wheels up to CPython 3.11.
+PYTHON_TF215 ?= $(PYTHON)
+
+VENV := .venv
+VENV_TF215 := .venv-tf215
+# The pins are for CPython 3.11; `make CONSTRAINTS= test` lets pip choose instead.
+CONSTRAINTS ?= requirements/constraints-tf221.txt
+CONSTRAINTS_TF215 ?= requirements/constraints-tf215.txt
+
+TESTS ?= tests
+TESTS_TF215 ?= tests/specs tests/records tests/windows
+# Two workers: TensorFlow's start-up dominates small tests, its threads large ones.
+PYTEST_WORKERS ?= 2
+PYTEST_ARGS ?=
+DEMO_DIR ?= demo_out
+DEMO_ARGS ?=
+
+# What the caller's shell has activated must not leak into our environments.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PIP_USER PIP_TARGET PIP_PREFIX
+export PYTHONNOUSERSITE := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+
+RUN := $(VENV)/bin/python
+RUN_TF215 := $(VENV_TF215)/bin/python
+STAMP := $(VENV)/.stamp
+STAMP_TF215 := $(VENV_TF215)/.stamp
+PYTEST := -m pytest -n $(PYTEST_WORKERS)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.SUFFIXES:
+.PHONY: help setup test test-tf215 docs-test lint format types demo clean distclean
+
+help:  ## Lists the targets.
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+
+# $(call make_venv,folder,python,constraints,extras)
+define make_venv
+	@echo "Setting up $(1): some minutes and about 1 GB, once."
+	@# Some systems ship venv without ensurepip: their own pip can step in.
+	$(2) -m venv $(1) || { $(2) -m venv --without-pip $(1) && \
+	  $(2) -m pip --python $(1)/bin/python install --quiet pip; }
+	$(1)/bin/python -m pip install --quiet $(if $(3),-c $(3)) setuptools wheel
+	$(1)/bin/python -m pip install --quiet --no-build-isolation \
+	  $(if $(3),-c $(3)) -e '.[$(4)]'
+	@touch $(1)/.stamp
+endef
+
+$(STAMP): setup.py $(CONSTRAINTS)
+	$(call make_venv,$(VENV),$(PYTHON),$(CONSTRAINTS),all)
+
+$(STAMP_TF215): setup.py $(CONSTRAINTS_TF215)
+	@$(PYTHON_TF215) -c 'import sys; sys.exit(sys.version_info >= (3, 12))' || { \
+	  echo "TensorFlow 2.15 needs CPython 3.10 or 3.11;" \
+	    "name one: make PYTHON_TF215=python3.11 test-tf215"; exit 1; }
+	$(call make_venv,$(VENV_TF215),$(PYTHON_TF215),$(CONSTRAINTS_TF215),test)
+
+setup: $(STAMP) $(STAMP_TF215)  ## Makes both environments and runs nothing.
+
+test: $(STAMP)  ## Runs the whole test suite on the newest TensorFlow.
+	$(RUN) $(PYTEST) --dist loadfile $(PYTEST_ARGS) $(TESTS)
+
+test-tf215: $(STAMP_TF215)  ## Runs specs, records and windows on TensorFlow 2.15.
+	$(RUN_TF215) $(PYTEST) --dist loadfile $(PYTEST_ARGS) $(TESTS_TF215)
+
+docs-test: $(STAMP)  ## Runs the snippets of README.md and docs/.
+	$(RUN) $(PYTEST) $(PYTEST_ARGS) tests/docs
+
+lint: $(STAMP)  ## Checks style and format with ruff.
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+format: $(STAMP)  ## Formats the code and applies ruff's safe fixes.
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+types: $(STAMP)  ## Checks the types of the package with mypy.
+	$(RUN) -m mypy
+
+demo: $(STAMP)  ## Collects, trains, exports and runs the pose policies; one table, one PNG.
+	$(RUN) -m research.pose_env.demo --output_dir $(DEMO_DIR) $(DEMO_ARGS)
+
+clean:  ## Removes caches and outputs; keeps the environments.
+	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(DEMO_DIR)
+	find t2r_seq research tests benchmarks -name __pycache__ -type d -prune \
+	  -exec rm -rf {} + 2>/dev/null || true
+
+distclean: clean  ## Removes the environments too.
+	rm -rf $(VENV) $(VENV_TF215)

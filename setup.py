@@ -1,0 +1,75 @@
+"""Packaging of t2r_seq: core dependencies with ranges, everything else in extras."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import setuptools
+
+ROOT = pathlib.Path(__file__).resolve().parent
+
+# The core runs on both ends of the TensorFlow range; protobuf is imported directly
+# (serialized specs), and its range is the union of what those two ends ask for.
+CORE = [
+  "tensorflow>=2.15,<2.22",
+  "numpy>=1.23.5,<3",
+  "gin-config>=0.5,<1",
+  "absl-py>=1.4,<3",
+  "protobuf>=4.21.6,<8",
+]
+
+ENVS = ["gymnasium>=1.0,<2"]
+# Wheels exist for CPython 3.10 and 3.11; on newer Pythons pip builds it from source.
+POSE_ENV = [*ENVS, "pybullet>=3.2.6,<4"]
+PLOTS = ["matplotlib>=3.8", "pillow>=10"]
+DEMO = [*POSE_ENV, *PLOTS]
+TEST = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.90"]
+LINT = ["ruff>=0.9", "mypy>=1.11"]
+# Reverb's newest wheel is built against TensorFlow 2.15 and CPython <= 3.11, so this
+# extra holds TensorFlow back. For the same reason it isn't a part of `all`.
+REVERB = [
+  'dm-reverb==0.14.0; python_version < "3.12"',
+  'tensorflow==2.15.*; python_version < "3.12"',
+]
+
+
+def read_version() -> str:
+  """Reads `__version__` from the package without importing it."""
+  text = (ROOT / "t2r_seq" / "__init__.py").read_text(encoding="utf-8")
+  match = re.search(r"""^__version__ = ["']([^"']+)["']""", text, re.MULTILINE)
+  if match is None:
+    raise RuntimeError("t2r_seq/__init__.py: no line `__version__ = '...'`.")
+  return match.group(1)
+
+
+def read_description() -> str:
+  """Reads the long description; an unfinished checkout may have none."""
+  readme = ROOT / "README.md"
+  return readme.read_text(encoding="utf-8") if readme.exists() else ""
+
+
+setuptools.setup(
+  name="t2r_seq",
+  version=read_version(),
+  description="Sequence and frame-stacking policies from one spec, on TensorFlow 2.",
+  long_description=read_description(),
+  long_description_content_type="text/markdown",
+  license="Apache-2.0",
+  python_requires=">=3.10,<3.14",
+  packages=setuptools.find_packages(include=["t2r_seq", "t2r_seq.*"]),
+  package_data={"": ["*.proto", "py.typed"]},
+  zip_safe=False,
+  install_requires=CORE,
+  extras_require={
+    "all": sorted({*DEMO, *TEST, *LINT}),
+    "demo": DEMO,
+    "envs": ENVS,
+    "lint": LINT,
+    "plots": PLOTS,
+    "pose_env": POSE_ENV,
+    "reverb": REVERB,
+    "test": TEST,
+  },
+  entry_points={"console_scripts": ["t2r_seq = t2r_seq.cli.main:main"]},
+)

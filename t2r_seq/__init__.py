@@ -1,0 +1,30 @@
+"""t2r_seq: one spec structure, from records to stacked frames to a deployed policy."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+__all__ = [
+  "actors",
+  "data",
+  "errors",
+  "models",
+  "policies",
+  "preprocessors",
+  "records",
+  "specs",
+  "tensorspec_utils",
+  "tfdata",
+  "training",
+  "windows",
+]
+
+
+def __getattr__(name: str) -> Any:
+  # Loaded on first use: `import t2r_seq` alone costs no TensorFlow.
+  if name in __all__:
+    return importlib.import_module(f"t2r_seq.{name}")
+  raise AttributeError(f"module 't2r_seq' has no attribute '{name}'")

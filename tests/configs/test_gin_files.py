@@ -1,0 +1,199 @@
+"""Every .gin file of the tree parses, names what exists, and its objects are built.
+
+What a file leaves to its caller stands in its leading comments, in one of two forms:
+
+    # Needs: TRAIN_DATA, train_eval_model.model_dir
+    # Needs: BATCH_SIZE = 4
+
+The first lists macros and parameters that are paths: here a folder where the name ends
+in `dir`, otherwise an empty TFRecord file. The second gives one example value as gin.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from collections.abc import Iterator
+
+import gin
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FOLDERS = ("benchmarks", "configs", "docs", "research", "t2r_seq", "tests")
+GIN_FILES = sorted(path for name in FOLDERS for path in (ROOT / name).rglob("*.gin"))
+# The functions that the command line calls; what they are given has to be buildable.
+ENTRY_POINTS = ("train_eval_model", "collect_episodes", "run_env")
+NAME = re.compile(r"[\w/.]+")
+
+
+def leading_comments(text: str) -> Iterator[str]:
+  """Yields the text of the comment lines above a file's first statement."""
+  for line in text.splitlines():
+    if line.strip() and not line.startswith("#"):
+      return
+    yield line.lstrip("#").strip()
+
+
+def needed_bindings(text: str, folder: pathlib.Path) -> list[str]:
+  """Reads the `# Needs:` lines of a gin file.
+
+  Args:
+    text: the file's text.
+    folder: where the paths are made that the file asks for.
+
+  Returns:
+    One gin binding for each name.
+  """
+  bindings = []
+  for line in leading_comments(text):
+    _, marker, needs = line.partition("Needs:")
+    if not marker:
+      continue
+    if "=" in needs:
+      bindings.append(needs.strip())
+      continue
+    for name in (name.strip() for name in needs.split(",")):
+      if not NAME.fullmatch(name):
+        raise ValueError(f"# Needs:{needs}: {name!r} is neither macro nor parameter")
+      path = folder / re.sub(r"\W", "_", name)
+      if name.lower().endswith("dir"):
+        path.mkdir(exist_ok=True)
+      else:
+        path = path.with_suffix(".tfrecord")
+        path.touch()
+      bindings.append(f"{name} = {str(path)!r}")
+  return bindings
+
+
+def parse_and_build(
+  path: pathlib.Path, folder: pathlib.Path, entry_points: tuple[str, ...]
+) -> dict[str, object]:
+  """Parses a gin file as the command line does and builds what it refers to.
+
+  Args:
+    path: the gin file.
+    folder: an empty folder for the paths that the file leaves to its caller.
+    entry_points: names of the configurables whose bindings are resolved.
+
+  Returns:
+    What is bound to the parameters of the entry points, references resolved, under
+    'entry_point.parameter'.
+
+  Raises:
+    Exception: whatever gin or a constructor has to say against the file.
+  """
+  gin.clear_config()
+  gin.parse_config_files_and_bindings(
+    [str(path)],
+    needed_bindings(path.read_text(encoding="utf-8"), folder),
+    skip_unknown=False,
+    finalize_config=True,
+  )
+  return {
+    f"{name}.{parameter}": value
+    for name in entry_points
+    for parameter, value in gin.get_bindings(name).items()
+  }
+
+
+@pytest.mark.parametrize("path", [str(path.relative_to(ROOT)) for path in GIN_FILES])
+def test_gin_file(path, tmp_path, monkeypatch):
+  # A clone is run from its root: gin's includes and imports are relative to it.
+  monkeypatch.chdir(ROOT)
+  from t2r_seq import actors, data, models, training  # noqa: F401 - registers them
+
+  parse_and_build(pathlib.Path(path), tmp_path, ENTRY_POINTS)
+
+
+@gin.configurable(module="test_gin_files")
+class Thing:
+  """Stands for a model or a generator in the cases below."""
+
+  def __init__(self, size: int = 1):
+    if size < 0:
+      raise ValueError(f"size {size} is negative")
+    self.size = size
+
+
+@gin.configurable(module="test_gin_files")
+def train(thing=None, model_dir=None):
+  """Stands for `train_eval_model`."""
+  return thing, model_dir
+
+
+GOOD = {
+  "built": (
+    "train.thing = @Thing()\nThing.size = 3",
+    "train.thing.size",
+    3,
+  ),
+  "macro of the caller": (
+    "# A file.\n#\n# Needs: SIZE = 4\n\nThing.size = %SIZE\ntrain.thing = @Thing()",
+    "train.thing.size",
+    4,
+  ),
+  "folder of the caller": (
+    "# Needs: DATA, train.model_dir\ntrain.thing = %DATA",
+    "train.model_dir",
+    "train_model_dir",
+  ),
+  "file of the caller": (
+    "# Needs: DATA, train.model_dir\ntrain.thing = %DATA",
+    "train.thing",
+    "DATA.tfrecord",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_good_files_are_built(name, tmp_path):
+  text, key, want = GOOD[name]
+  path = tmp_path / "file.gin"
+  path.write_text(text, encoding="utf-8")
+  built = parse_and_build(path, tmp_path, ("train",))
+  parameter, _, attribute = key.removeprefix("train.").partition(".")
+  got = built[f"train.{parameter}"]
+  if attribute:
+    assert getattr(got, attribute) == want
+  else:
+    assert str(got) == str(tmp_path / want)
+    assert pathlib.Path(str(got)).exists()
+
+
+BAD = {
+  "unknown configurable": (
+    "NoSuchThing.size = 1",
+    "No configurable matching 'NoSuchThing'",
+  ),
+  "unknown reference": (
+    "train.thing = @NoSuchThing()",
+    "No configurable matching reference '@NoSuchThing",
+  ),
+  "unknown parameter": ("Thing.weight = 1", "parameter named 'weight'"),
+  "unbound macro": ("train.thing = %SIZE", "No bindings specified for 'SIZE"),
+  "syntax": ("Thing.size = = 1", "Unable to parse value"),
+  "object that cannot be built": (
+    "Thing.size = -1\ntrain.thing = @Thing()",
+    "size -1 is negative",
+  ),
+  "bad needs": ("# Needs: two words\n", "'two words' is neither macro nor parameter"),
+  "needs below the first statement": (
+    "Thing.size = %SIZE\n# Needs: SIZE = 4\ntrain.thing = @Thing()",
+    "No bindings specified for 'SIZE",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_files_are_refused(name, tmp_path):
+  text, match = BAD[name]
+  path = tmp_path / "file.gin"
+  path.write_text(text, encoding="utf-8")
+  with pytest.raises((ValueError, SyntaxError), match=match):
+    parse_and_build(path, tmp_path, ("train",))
+
+
+def test_entry_point_that_does_not_exist(tmp_path):
+  (tmp_path / "file.gin").write_text("Thing.size = 1", encoding="utf-8")
+  with pytest.raises(ValueError, match="train_no_thing"):
+    parse_and_build(tmp_path / "file.gin", tmp_path, ("train_no_thing",))

@@ -1,0 +1,123 @@
+"""Runs what README.md and docs/ show: the python blocks, and bash blocks on request.
+
+Each page runs in a process and a fresh copy of the repository of its own, its blocks
+one after the other; see snippet_runner.py.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+RUNNER = pathlib.Path(__file__).with_name("snippet_runner.py")
+PAGES = sorted([*ROOT.glob("README.md"), *ROOT.glob("docs/**/*.md")])
+# What a page's commands may use; the rest of a checkout is environments and outputs.
+COPIED = ("t2r_seq", "research", "configs", "docs", "README.md")
+PAGE_SECONDS = 900
+
+
+def copy_repository(target: pathlib.Path) -> None:
+  """Copies what the snippets may use to a new folder."""
+  ignore = shutil.ignore_patterns("__pycache__", ".*")
+  target.mkdir()
+  for name in COPIED:
+    if (ROOT / name).is_dir():
+      shutil.copytree(ROOT / name, target / name, ignore=ignore)
+    elif (ROOT / name).is_file():
+      shutil.copy2(ROOT / name, target / name)
+
+
+def run_page(page: str, folder: pathlib.Path, scratch: pathlib.Path):
+  """Runs the snippets of `folder / page` with `folder` as the current folder."""
+  programs = pathlib.Path(sys.executable).parent
+  return subprocess.run(
+    [sys.executable, str(RUNNER), page, str(scratch)],
+    cwd=folder,
+    env={
+      **os.environ,
+      "PATH": os.pathsep.join([str(programs), os.environ.get("PATH", "")]),
+      "MPLBACKEND": "Agg",
+      "TF_CPP_MIN_LOG_LEVEL": "3",
+    },
+    stdin=subprocess.DEVNULL,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+    timeout=PAGE_SECONDS,
+    check=False,
+  )
+
+
+@pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in PAGES])
+def test_page(page, tmp_path):
+  copy_repository(tmp_path / "repository")
+  (tmp_path / "scratch").mkdir()
+  run = run_page(page, tmp_path / "repository", tmp_path / "scratch")
+  assert run.returncode == 0, run.stdout
+
+
+PYTHON = "```python\n{}\n```\n"
+BASH = "```bash\n{}\n```\n"
+# name: (page, text that the output must hold; None if the page must succeed)
+CASES = {
+  "no snippet": ("text\n", None),
+  "one namespace": (PYTHON.format("x = 1") + PYTHON.format("assert x == 1"), None),
+  "failure": (
+    "# Title\n\n" + PYTHON.format("x = 1\nraise ValueError('no')"),
+    "page.md:5: python snippet raises ValueError: no",
+  ),
+  "failure in a function of an earlier block": (
+    PYTHON.format("def f():\n  return 1 / 0") + PYTHON.format("f()"),
+    "page.md:6: python snippet raises ZeroDivisionError",
+  ),
+  "syntax": (
+    "\n" + PYTHON.format("x = 1\ny = = 2"),
+    "page.md:4: python snippet raises SyntaxError",
+  ),
+  "exit": (PYTHON.format("raise SystemExit(0)"), "page.md:2: python snippet raises"),
+  "indented": ("1. item\n\n   ```python\n   if 1:\n     x = 1\n   ```\n", None),
+  "other language": ("```text\nassert False\n```\n", None),
+  "unmarked bash": (BASH.format("exit 3"), None),
+  "marked bash": (
+    "<!-- run -->\n" + BASH.format("true\nexit 3"),
+    "page.md:3: bash snippet ends with status 3",
+  ),
+  "mark and a blank line": ("<!-- run -->\n\n" + BASH.format("exit 3"), "status 3"),
+  "mark of another block": (
+    "<!-- run -->\n" + BASH.format("true") + "\n" + BASH.format("exit 3"),
+    None,
+  ),
+  "bash stops at an error": ("<!-- run -->\n" + BASH.format("false\ntrue"), "status 1"),
+  "one folder": (
+    "<!-- run -->\n"
+    + BASH.format("echo word > file.txt")
+    + PYTHON.format("assert open('file.txt').read() == 'word\\n'"),
+    None,
+  ),
+  "environment's python": (
+    "<!-- run -->\n" + BASH.format("python -c 'import gin'"),
+    None,
+  ),
+  "source is found": (
+    PYTHON.format("import inspect\ndef f():\n  return 1")
+    + PYTHON.format("assert 'return 1' in inspect.getsource(f)"),
+    None,
+  ),
+  "never closed": ("\n```python\nx = 1\n", "line 2: the block is never closed"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_runner(name, tmp_path):
+  text, want = CASES[name]
+  (tmp_path / "page.md").write_text(text, encoding="utf-8")
+  (tmp_path / "scratch").mkdir()
+  run = run_page("page.md", tmp_path, tmp_path / "scratch")
+  assert (run.returncode == 0) == (want is None), run.stdout
+  assert want is None or want in run.stdout

@@ -1,0 +1,260 @@
+"""Folders import only from floors below their own; files stay small.
+
+The imports are read from the source, lazy ones inside functions and those under
+`if TYPE_CHECKING` included, so that nothing has to be importable.
+"""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PACKAGE = "t2r_seq"
+MAX_LINES = 300
+
+FLOORS = {
+  "errors": 0,
+  "specs": 1,
+  "windows": 2,
+  "records": 2,
+  "store": 2,
+  "replay": 3,
+  "data": 3,
+  "preprocessors": 3,
+  "layers": 3,
+  "models": 4,
+  "training": 5,
+  "policies": 5,
+  "actors": 6,
+  "cli": 7,
+}
+# Modules with Tensor2Robot's names: they re-export, and nobody inside uses them.
+FACES = ("tensorspec_utils", "tfdata")
+FACE_FLOORS = ("errors", "specs", "records")
+# Imported by nobody inside: one is for users' tests, the other is the command line.
+TOP = ("testing", "__main__")
+OUTSIDE = ("benchmarks", "configs", "research", "tests")
+VAGUE_NAMES = ("common", "helpers", "misc", "utils")
+
+
+def imports(tree: ast.AST, package: str) -> Iterator[tuple[int, str]]:
+  """Yields (line, dotted name) of everything that a module imports.
+
+  Args:
+    tree: the parsed module.
+    package: dotted name of the package that it is in, for relative imports.
+  """
+  for node in ast.walk(tree):
+    if isinstance(node, ast.Import):
+      yield from ((node.lineno, alias.name) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+      base = node.module or ""
+      if node.level:
+        parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+        base = ".".join([*parents, base] if base else parents)
+      yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+    elif isinstance(node, ast.Call) and node.args:
+      # importlib.import_module("t2r_seq.models") is an import as well.
+      name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+      argument = node.args[0]
+      if (
+        name in ("import_module", "__import__")
+        and isinstance(argument, ast.Constant)
+        and isinstance(argument.value, str)
+      ):
+        yield node.lineno, argument.value
+
+
+def arrow_problem(source: str, target: str) -> str | None:
+  """Says what is wrong with `source` importing `target`, both below t2r_seq."""
+  if target in (source, "__version__"):
+    return None
+  if target in ("", "*"):
+    return f"imports {PACKAGE} itself; name the folder that owns what you need"
+  if target in FACES or target in TOP:
+    return f"imports {target}, which is for users; nobody inside imports it"
+  if target not in FLOORS:
+    return f"imports {PACKAGE}.{target}, which is no folder of the table of floors"
+  if source in TOP:
+    return None
+  if source in FACES:
+    allowed = target in FACE_FLOORS
+    return None if allowed else f"a thin face imports {target}"
+  if FLOORS[target] < FLOORS[source]:
+    return None
+  direction = "up to" if FLOORS[target] > FLOORS[source] else "across to"
+  return (
+    f"{source} (floor {FLOORS[source]}) imports {direction} {target} "
+    f"(floor {FLOORS[target]})"
+  )
+
+
+def floor_problems(root: pathlib.Path) -> list[str]:
+  """Lists every forbidden import of the package under `root`, with file and line."""
+  problems = []
+  for path in sorted((root / PACKAGE).rglob("*.py")):
+    parts = path.relative_to(root / PACKAGE).with_suffix("").parts
+    source = parts[0]
+    place = path.relative_to(root).as_posix()
+    if source == "__init__":
+      continue  # the package's own face: test_faces and test_bare_import hold it
+    if source not in FLOORS and source not in FACES and source not in TOP:
+      problems.append(f"{place}: {source} has no floor; add it to the table")
+      continue
+    package = ".".join([PACKAGE, *parts[:-1]])
+    for line, name in imports(ast.parse(path.read_text(encoding="utf-8")), package):
+      top, _, rest = name.partition(".")
+      problem = None
+      if top in OUTSIDE:
+        problem = f"imports {top}, which imports {PACKAGE}: never the reverse"
+      elif top == PACKAGE:
+        problem = arrow_problem(source, rest.partition(".")[0])
+      if problem:
+        problems.append(f"{place}:{line}: {problem}")
+  return problems
+
+
+def size_problems(root: pathlib.Path) -> list[str]:
+  """Lists the files of the package that are too long or named after nothing."""
+  problems = []
+  for path in sorted((root / PACKAGE).rglob("*.py")):
+    place = path.relative_to(root).as_posix()
+    if path.stem in VAGUE_NAMES:
+      problems.append(f"{place}: a module named {path.stem!r} says nothing")
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    if lines > MAX_LINES and not path.name.endswith("_pb2.py"):
+      problems.append(f"{place}: {lines} lines, more than {MAX_LINES}")
+  return problems
+
+
+def test_imports_point_down():
+  problems = floor_problems(ROOT)
+  assert not problems, "\n".join(["", *problems])
+
+
+def test_files_stay_small():
+  problems = size_problems(ROOT)
+  assert not problems, "\n".join(["", *problems])
+
+
+def test_the_package_is_found():
+  assert (ROOT / PACKAGE / "errors.py").is_file()
+
+
+def write(root: pathlib.Path, path: str, text: str) -> None:
+  (root / path).parent.mkdir(parents=True, exist_ok=True)
+  (root / path).write_text(text, encoding="utf-8")
+
+
+IMPORT_CASES = {
+  "down": ("records/parser.py", "from t2r_seq import errors, specs", None),
+  "down, two names deep": (
+    "data/order.py",
+    "from t2r_seq.records.files import a",
+    None,
+  ),
+  "own folder": ("records/parser.py", "from t2r_seq.records import files", None),
+  "own folder, relative": ("records/parser.py", "from . import files", None),
+  "version": ("training/loop.py", "from t2r_seq import __version__", None),
+  "version through the package": (
+    "training/loop.py",
+    "import t2r_seq",
+    "t2r_seq/training/loop.py:1: imports t2r_seq itself",
+  ),
+  "up": (
+    "specs/spec.py",
+    "import os\nfrom t2r_seq import records",
+    "t2r_seq/specs/spec.py:2: specs (floor 1) imports up to records (floor 2)",
+  ),
+  "up, plain import": (
+    "specs/spec.py",
+    "import t2r_seq.models.model",
+    "t2r_seq/specs/spec.py:1: specs (floor 1) imports up to models (floor 4)",
+  ),
+  "across": (
+    "records/parser.py",
+    "from t2r_seq.windows import flat_specs",
+    "t2r_seq/records/parser.py:1: records (floor 2) imports across to windows",
+  ),
+  "lazy": (
+    "data/order.py",
+    "def f():\n  from t2r_seq import policies\n  return policies",
+    "t2r_seq/data/order.py:2: data (floor 3) imports up to policies (floor 5)",
+  ),
+  "by a string": (
+    "data/order.py",
+    "import importlib\nimportlib.import_module('t2r_seq.cli.main')",
+    "t2r_seq/data/order.py:2: data (floor 3) imports up to cli (floor 7)",
+  ),
+  "for types only": (
+    "data/order.py",
+    "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n"
+    "  from t2r_seq.models import T2RModel",
+    "t2r_seq/data/order.py:3: data (floor 3) imports up to models (floor 4)",
+  ),
+  "relative": (
+    "records/parser.py",
+    "from ..models import model",
+    "t2r_seq/records/parser.py:1: records (floor 2) imports up to models",
+  ),
+  "relative, nested folder": (
+    "models/heads/mdn.py",
+    "from ...training import loop",
+    "t2r_seq/models/heads/mdn.py:1: models (floor 4) imports up to training",
+  ),
+  "relative, from the package": (
+    "records/__init__.py",
+    "from .. import models",
+    "t2r_seq/records/__init__.py:1: records (floor 2) imports up to models",
+  ),
+  "errors": ("errors.py", "from t2r_seq import specs", "t2r_seq/errors.py:1: errors"),
+  "face": ("tfdata.py", "from t2r_seq import records, specs", None),
+  "fat face": ("tfdata.py", "from t2r_seq import data", "a thin face imports data"),
+  "use of a face": (
+    "data/order.py",
+    "from t2r_seq import tfdata",
+    "t2r_seq/data/order.py:1: imports tfdata, which is for users",
+  ),
+  "testing": ("testing/fakes.py", "from t2r_seq import cli", None),
+  "use of testing": (
+    "data/order.py",
+    "import t2r_seq.testing",
+    "t2r_seq/data/order.py:1: imports testing, which is for users",
+  ),
+  "name of the top": (
+    "data/order.py",
+    "from t2r_seq import TensorSpecStruct",
+    "imports t2r_seq.TensorSpecStruct, which is no folder",
+  ),
+  "new folder": ("extras/x.py", "", "t2r_seq/extras/x.py: extras has no floor"),
+  "research": (
+    "cli/main.py",
+    "import research.pose_env",
+    "t2r_seq/cli/main.py:1: imports research, which imports t2r_seq",
+  ),
+  "another library": ("records/parser.py", "import models\nimport tensorflow", None),
+}
+
+
+@pytest.mark.parametrize("name", IMPORT_CASES)
+def test_floor_problems(name, tmp_path):
+  path, text, want = IMPORT_CASES[name]
+  write(tmp_path, f"{PACKAGE}/{path}", text)
+  got = floor_problems(tmp_path)
+  assert len(got) == (want is not None), got
+  assert want is None or want in got[0]
+
+
+def test_size_problems(tmp_path):
+  write(tmp_path, f"{PACKAGE}/specs/fits.py", "\n" * MAX_LINES)
+  write(tmp_path, f"{PACKAGE}/specs/long.py", "\n" * (MAX_LINES + 1))
+  write(tmp_path, f"{PACKAGE}/specs/spec_pb2.py", "\n" * (MAX_LINES + 1))
+  write(tmp_path, f"{PACKAGE}/specs/utils.py", "")
+  assert size_problems(tmp_path) == [
+    "t2r_seq/specs/long.py: 301 lines, more than 300",
+    "t2r_seq/specs/utils.py: a module named 'utils' says nothing",
+  ]
