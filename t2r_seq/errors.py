@@ -1,0 +1,129 @@
+"""The library's errors: one builder, so that every message names its place.
+
+The form is `<operation>: <path>: expected <spec>, got <shape dtype>. <what to do>`.
+All mismatches of one operation come in one error, sorted by path.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+class SpecError(ValueError):
+  """Data, or a declaration, that does not fit a spec structure."""
+
+  # AutoGraph keeps the class of an error inside a tf.function only where its
+  # constructor is the plain one; any other becomes a StagingError.
+  __init__ = Exception.__init__
+
+
+class UnknownPathError(SpecError, AttributeError, KeyError):
+  """A path that a structure does not have.
+
+  It is an AttributeError, so that `hasattr` and Tensor2Robot's code work, and a
+  KeyError, so that a structure is a proper mapping.
+  """
+
+  def __str__(self) -> str:
+    return str(self.args[0]) if self.args else ""
+
+
+class RecordError(SpecError):
+  """A record that cannot be read or parsed; says which file, record and feature."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Mismatch:
+  """One disagreement between what was declared and what was found.
+
+  Attributes:
+    path: where in the structure.
+    expected: what the spec asks for, as text.
+    got: what was found, as text.
+    hint: what to do about it; a sentence or nothing.
+  """
+
+  path: str
+  expected: str
+  got: str
+  hint: str = ""
+
+  def __str__(self) -> str:
+    hint = self.hint.strip()
+    return f"{self.path}: expected {self.expected}, got {self.got}." + (
+      f" {hint}" if hint else ""
+    )
+
+
+def mismatch_error(
+  operation: str,
+  mismatches: Iterable[Mismatch],
+  error_cls: type[SpecError] = SpecError,
+) -> SpecError:
+  """Builds the one error that names every mismatch of an operation.
+
+  Args:
+    operation: the function or stage that found them.
+    mismatches: one or more.
+    error_cls: the class of the error.
+  Returns:
+    The error, to be raised by the caller.
+  """
+  found = sorted(mismatches, key=lambda mismatch: mismatch.path)
+  if len(found) == 1:
+    return error_cls(f"{operation}: {found[0]}")
+  lines = "".join(f"\n  {mismatch}" for mismatch in found)
+  return error_cls(f"{operation}: {len(found)} mismatches:{lines}")
+
+
+def nearest(name: str, candidates: Iterable[str]) -> str:
+  """Suggests the candidate most like `name`.
+
+  Args:
+    name: what was asked for.
+    candidates: what there is.
+  Returns:
+    " Did you mean 'x'?" with its leading space, or "" where nothing is near.
+  """
+  by_folded = {str(candidate).casefold(): str(candidate) for candidate in candidates}
+  close = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.6)
+  return f" Did you mean '{by_folded[close[0]]}'?" if close else ""
+
+
+def listing(names: Iterable[str], limit: int = 20) -> str:
+  """Renders names for a message, sorted; long lists are cut and counted."""
+  ordered: Sequence[str] = sorted(str(name) for name in names)
+  shown = ", ".join(ordered[:limit])
+  rest = len(ordered) - limit
+  return f"[{shown}" + (f", ... {rest} more]" if rest > 0 else "]")
+
+
+def describe(value: Any) -> str:
+  """Renders the shape and dtype of a spec, tensor or array, e.g. '(4, 2) float32'."""
+  if value is None:
+    return "nothing"
+  shape: Any = getattr(value, "shape", None)
+  dtype = getattr(value, "dtype", None)
+  if dtype is None:
+    return f"{type(value).__name__} {value!r}"[:80]
+  is_known = shape is not None and getattr(shape, "rank", 0) is not None
+  dims = str(tuple(shape)) if is_known else "(unknown shape)"
+  return f"{dims} {getattr(dtype, 'name', dtype)}"
+
+
+def missing_extra(package: str, extra: str) -> ImportError:
+  """Builds the error for an optional package that is not installed.
+
+  Args:
+    package: the package's import name.
+    extra: the extra of t2r_seq that installs it.
+  Returns:
+    The error, to be raised by the caller from the original one.
+  """
+  return ImportError(
+    f"{package} is not installed. It comes with an extra: "
+    f"pip install 't2r_seq[{extra}]'"
+  )

@@ -1,0 +1,24 @@
+"""Models: specs, network, loss and outputs in one class."""
+
+from t2r_seq.models.optimizers import (
+  create_adam_optimizer,
+  create_constant_learning_rate,
+  create_cosine_learning_rate,
+  create_exp_decaying_learning_rate,
+  create_gradient_descent_optimizer,
+  create_momentum_optimizer,
+)
+from t2r_seq.models.regression_model import RegressionModel
+from t2r_seq.models.t2r_model import AbstractT2RModel, T2RModel
+
+__all__ = [
+  "AbstractT2RModel",
+  "RegressionModel",
+  "T2RModel",
+  "create_adam_optimizer",
+  "create_constant_learning_rate",
+  "create_cosine_learning_rate",
+  "create_exp_decaying_learning_rate",
+  "create_gradient_descent_optimizer",
+  "create_momentum_optimizer",
+]

@@ -1,0 +1,28 @@
+"""Training: `train_eval_model`, checkpoints, exports."""
+
+from t2r_seq.training.checkpoints import Checkpoints, NanLossError
+from t2r_seq.training.export import export_saved_model, export_versions
+from t2r_seq.training.exporters import (
+  BestExporter,
+  Exporter,
+  LatestExporter,
+  create_default_exporters,
+)
+from t2r_seq.training.policy_module import exported_feature_specs
+from t2r_seq.training.train_eval import train_eval_model
+from t2r_seq.training.trainer import Trainer, evaluate
+
+__all__ = [
+  "BestExporter",
+  "Checkpoints",
+  "Exporter",
+  "LatestExporter",
+  "NanLossError",
+  "Trainer",
+  "create_default_exporters",
+  "evaluate",
+  "export_saved_model",
+  "export_versions",
+  "exported_feature_specs",
+  "train_eval_model",
+]

@@ -1,0 +1,82 @@
+"""Checkpoints of a training run: saved, kept, and resumed from."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+from absl import logging
+
+from t2r_seq import errors
+from t2r_seq.training.trainer import Trainer
+
+
+class NanLossError(RuntimeError):
+  """Training stopped because a loss or a gradient was not finite."""
+
+
+class Checkpoints:
+  """The checkpoints of one folder, of finite weights only."""
+
+  def __init__(self, trainer: Trainer, model_dir: str, keep_checkpoint_max: int) -> None:
+    """Creates the manager.
+
+    Args:
+      trainer: whose state is saved.
+      model_dir: folder of the checkpoints.
+      keep_checkpoint_max: older ones are deleted.
+    """
+    self._trainer = trainer
+    self._checkpoint = trainer.checkpoint()
+    self._manager = tf.train.CheckpointManager(
+      self._checkpoint, model_dir, keep_checkpoint_max, checkpoint_name="model.ckpt"
+    )
+
+  @property
+  def latest(self) -> str | None:
+    """The newest checkpoint's path prefix."""
+    return self._manager.latest_checkpoint
+
+  def restore(self) -> bool:
+    """Resumes from the newest checkpoint, and says so.
+
+    Returns:
+      Whether there was one.
+    Raises:
+      SpecError: it is of another model.
+    """
+    if self.latest is None:
+      return False
+    try:
+      status = self._checkpoint.restore(self.latest)
+      status.assert_existing_objects_matched().assert_consumed()
+    except (AssertionError, ValueError, tf.errors.OpError) as e:
+      raise errors.SpecError(
+        f"train_eval_model: {self.latest}: expected a checkpoint of this model and "
+        f"optimizer, got one that does not fit or cannot be read: {e}. Use another "
+        "model_dir, or the configuration that wrote it."
+      ) from e
+    logging.info(
+      "Resumed from checkpoint %s at step %d.", self.latest, self._trainer.global_step
+    )
+    return True
+
+  def save(self) -> None:
+    """Saves a checkpoint of this step, unless there is one.
+
+    Raises:
+      NanLossError: a step since the last check was not finite.
+    """
+    self.check_finite()
+    step = self._trainer.global_step
+    if self.latest is None or not self.latest.endswith(f"-{step}"):
+      self._manager.save(checkpoint_number=step)
+
+  def check_finite(self) -> None:
+    """Raises NanLossError if a step of this run was not finite."""
+    step = self._trainer.first_bad_step
+    if step is not None:
+      kept = self.latest or "none; it happened before the first save"
+      raise NanLossError(
+        f"train_eval_model: step {step}: expected a finite loss and finite gradients, "
+        f"got nan or infinity. Training stopped; last good checkpoint: {kept}. Lower "
+        "the learning rate, clip gradients, or look for bad values in the data."
+      )

@@ -1,0 +1,78 @@
+"""Exports: versioned SavedModel folders that appear whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Iterator
+
+import tensorflow as tf
+from absl import logging
+
+from t2r_seq import specs
+from t2r_seq.models import T2RModel
+from t2r_seq.specs import ModeKeys
+from t2r_seq.training.policy_module import PolicyFunctions, exported_feature_specs
+
+
+def export_saved_model(model: T2RModel, export_dir: str, global_step: int) -> str:
+  """Exports a built model as a SavedModel with its policy signatures and specs.
+
+  Args:
+    model: a built model.
+    export_dir: folder of all versions; made if it is missing.
+    global_step: written to the assets.
+  Returns:
+    The new version's folder, `<export_dir>/<version>`; the version is the time in
+    seconds, or the next free number.
+  Raises:
+    SpecError: see `exported_feature_specs`.
+  """
+  assets = specs.create_t2r_assets(
+    exported_feature_specs(model),
+    model.preprocessor.get_in_label_specification(ModeKeys.TRAIN),
+    global_step,
+  )
+  functions = PolicyFunctions(model)
+  os.makedirs(export_dir, exist_ok=True)
+  version = max([int(time.time()), *(v + 1 for v in export_versions(export_dir))])
+  # Readers take folders whose names are numbers: this one becomes an export when it
+  # is renamed.
+  partial = os.path.join(export_dir, f"partial-{version}")
+  shutil.rmtree(partial, ignore_errors=True)
+  with _quiet():
+    tf.saved_model.save(functions.module, partial, signatures=functions.signatures())
+  extra = os.path.join(partial, specs.EXTRA_ASSETS_DIRECTORY)
+  os.makedirs(extra, exist_ok=True)
+  filename = os.path.join(extra, specs.T2R_ASSETS_FILENAME)
+  specs.write_t2r_assets_to_file(assets, filename)
+  path = os.path.join(export_dir, str(version))
+  os.rename(partial, path)
+  logging.info("Exported step %d to %s", global_step, path)
+  return path
+
+
+def export_versions(export_dir: str) -> list[int]:
+  """Lists the complete exports in a folder, oldest first."""
+  names = os.listdir(export_dir) if os.path.isdir(export_dir) else []
+  return sorted(int(name) for name in names if name.isdigit())
+
+
+def remove_old_exports(export_dir: str, exports_to_keep: int) -> None:
+  """Deletes all but the newest exports of a folder."""
+  for version in export_versions(export_dir)[:-exports_to_keep]:
+    with contextlib.suppress(FileNotFoundError):
+      shutil.rmtree(os.path.join(export_dir, str(version)))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+  """Holds back SavedModel's notes on renamed inputs and timings."""
+  verbosity = logging.get_verbosity()
+  logging.set_verbosity(min(verbosity, logging.WARNING))
+  try:
+    yield
+  finally:
+    logging.set_verbosity(verbosity)

@@ -1,0 +1,131 @@
+"""When an export is made and which are kept."""
+
+from __future__ import annotations
+
+import abc
+import json
+import os
+from collections.abc import Callable, Mapping
+
+import gin
+
+from t2r_seq.models import T2RModel
+from t2r_seq.training import export
+
+Metrics = Mapping[str, float]
+
+
+class Exporter(abc.ABC):
+  """Exports a model after an evaluation, or decides not to."""
+
+  def __init__(self, name: str, exports_to_keep: int = 5) -> None:
+    """Creates the exporter.
+
+    Args:
+      name: folder below `<model_dir>/export`.
+      exports_to_keep: older ones are deleted.
+    """
+    self._name = name
+    self._exports_to_keep = exports_to_keep
+
+  def export(
+    self, model: T2RModel, model_dir: str, global_step: int, metrics: Metrics
+  ) -> str | None:
+    """Exports the model if it is due.
+
+    Args:
+      model: a built model.
+      model_dir: folder of the training run.
+      global_step: of the weights.
+      metrics: of the evaluation; empty where there was none.
+    Returns:
+      The new export's folder, or None.
+    """
+    export_dir = os.path.join(model_dir, "export", self._name)
+    if not self._is_due(export_dir, metrics):
+      return None
+    path = export.export_saved_model(model, export_dir, global_step)
+    self._exported(export_dir, metrics)
+    export.remove_old_exports(export_dir, self._exports_to_keep)
+    return path
+
+  @abc.abstractmethod
+  def _is_due(self, export_dir: str, metrics: Metrics) -> bool:
+    """Whether these metrics deserve an export."""
+
+  def _exported(self, export_dir: str, metrics: Metrics) -> None:
+    """Called after an export."""
+
+
+@gin.configurable
+class LatestExporter(Exporter):
+  """Exports every time."""
+
+  def __init__(self, name: str = "latest", exports_to_keep: int = 5) -> None:
+    """See the base class."""
+    super().__init__(name, exports_to_keep)
+
+  def _is_due(self, export_dir: str, metrics: Metrics) -> bool:
+    return True
+
+
+@gin.configurable
+class BestExporter(Exporter):
+  """Exports when an eval metric is better than at every export before.
+
+  The best value is kept beside the exports, so that it survives a restart.
+  """
+
+  def __init__(
+    self,
+    name: str = "best",
+    exports_to_keep: int = 1,
+    metric: str = "loss",
+    larger_is_better: bool = False,
+  ) -> None:
+    """Creates the exporter.
+
+    Args:
+      name: folder below `<model_dir>/export`.
+      exports_to_keep: older ones are deleted.
+      metric: name of the eval metric.
+      larger_is_better: False for losses.
+    """
+    super().__init__(name, exports_to_keep)
+    self._metric = metric
+    self._larger_is_better = larger_is_better
+
+  def _is_due(self, export_dir: str, metrics: Metrics) -> bool:
+    if self._metric not in metrics:
+      return False
+    filename = _best_filename(export_dir)
+    if not os.path.exists(filename):
+      return True
+    with open(filename, encoding="utf-8") as f:
+      best = json.load(f)[self._metric]
+    gain = metrics[self._metric] - best
+    return gain > 0 if self._larger_is_better else gain < 0
+
+  def _exported(self, export_dir: str, metrics: Metrics) -> None:
+    filename = _best_filename(export_dir)
+    with open(f"{filename}.tmp", "w", encoding="utf-8") as f:
+      json.dump({self._metric: metrics[self._metric]}, f)
+    os.replace(f"{filename}.tmp", filename)
+
+
+@gin.configurable
+def create_default_exporters(
+  exporter_fns: list[Callable[[], Exporter]] | None = None,
+) -> list[Exporter]:
+  """Creates the exporters of a training run: the latest and the best eval loss.
+
+  Args:
+    exporter_fns: replaces the two.
+  Returns:
+    The exporters, in order.
+  """
+  return [create() for create in exporter_fns or (LatestExporter, BestExporter)]
+
+
+def _best_filename(export_dir: str) -> str:
+  return os.path.join(export_dir, "best.json")

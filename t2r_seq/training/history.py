@@ -1,0 +1,116 @@
+"""The frame history that an exported policy keeps, one slot per environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
+
+
+class FrameHistory(tf.Module):
+  """The latest steps of every path, as variables, so that a SavedModel holds them.
+
+  The window that `push` returns equals, bit for bit, the training window whose anchor
+  is the step pushed: the first step of an episode fills the past with itself under
+  'repeat' and with zeros under 'zero'.
+  """
+
+  def __init__(self, specs_by_path: TensorSpecStruct, zero_past: bool) -> None:
+    """Creates an empty history: no slots.
+
+    Args:
+      specs_by_path: windowed specs by path, with offsets <= 0.
+      zero_past: pads with zeros rather than with the first step.
+    """
+    super().__init__()
+    self._specs = dict(specs_by_path.items())
+    self._zero_past = zero_past
+    self._frames = {
+      path: tf.Variable(
+        tf.zeros([0, _depth(spec), *spec.frame_shape], spec.dtype),
+        shape=[None, _depth(spec), *spec.frame_shape],
+        trainable=False,
+      )
+      for path, spec in self._specs.items()
+    }
+    self._started = tf.Variable(tf.zeros([0], tf.bool), shape=[None], trainable=False)
+
+  def reset(self, num_slots: tf.Tensor) -> None:
+    """Forgets everything and makes room for `num_slots` environments (int scalar)."""
+    for path, frames in self._frames.items():
+      frames.assign(_empty(self._specs[path], num_slots))
+    self._started.assign(tf.zeros([num_slots], tf.bool))
+
+  def push(
+    self, observations: Mapping[str, tf.Tensor], is_first: tf.Tensor
+  ) -> TensorSpecStruct:
+    """Adds one step of every environment and returns the windows that end with it.
+
+    Args:
+      observations: [N, *frame_shape] by path.
+      is_first: bool [N]; true forgets that environment's past.
+    Returns:
+      Windows by path, [N, K, *frame_shape], or [N, *frame_shape] for an int offset.
+    """
+    num_slots = tf.shape(is_first)[0]
+    same = tf.equal(num_slots, tf.shape(self._started)[0])
+    fresh = tf.equal(tf.shape(self._started)[0], 0) | tf.reduce_all(is_first)
+    check = tf.debugging.Assert(
+      same | fresh,
+      [
+        "step: got observations of",
+        num_slots,
+        "environments, but the history holds",
+        tf.shape(self._started)[0],
+        "Call reset(num_slots), or set is_first for all of them.",
+      ],
+    )
+    with tf.control_dependencies([check]):
+      started = tf.cond(
+        same, self._started.read_value, lambda: tf.zeros([num_slots], tf.bool)
+      )
+    begins = is_first | ~started
+    for path, frames in self._frames.items():
+      past = tf.cond(
+        same,
+        frames.read_value,
+        lambda spec=self._specs[path]: _empty(spec, num_slots),
+      )
+      frames.assign(self._advance(past, observations[path], begins))
+    self._started.assign(tf.ones([num_slots], tf.bool))
+    return self.windows()
+
+  def windows(self) -> TensorSpecStruct:
+    """Returns the windows of the last step, as `push` returned them."""
+    result = TensorSpecStruct()
+    for path, spec in self._specs.items():
+      index = np.asarray(spec.time_offsets or 0) + _depth(spec) - 1
+      window = tf.gather(self._frames[path].read_value(), index, axis=1)
+      window.set_shape([None, *spec.shape])
+      result[path] = window
+    return result
+
+  def _advance(
+    self, past: tf.Tensor, observation: tf.Tensor, begins: tf.Tensor
+  ) -> tf.Tensor:
+    newest = tf.expand_dims(observation, 1)
+    rolled = tf.concat([past[:, 1:], newest], axis=1)
+    if self._zero_past:
+      first = tf.concat([tf.zeros_like(past[:, 1:]), newest], axis=1)
+    else:
+      first = tf.repeat(newest, past.shape[1], axis=1)
+    begins = tf.reshape(begins, [-1] + [1] * (past.shape.rank - 1))
+    return tf.where(begins, first, rolled)
+
+
+def _depth(spec: ExtendedTensorSpec) -> int:
+  """Returns how many steps of a path are kept, the present one included."""
+  return 1 - int(min(0, np.min(spec.time_offsets or 0)))
+
+
+def _empty(spec: ExtendedTensorSpec, num_slots: tf.Tensor) -> tf.Tensor:
+  shape = tf.concat([[num_slots], [_depth(spec), *spec.frame_shape]], axis=0)
+  return tf.zeros(shape, spec.dtype)

@@ -1,0 +1,206 @@
+"""`train_eval_model`: trains, evaluates, checkpoints and exports, as gin configures."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import gin
+import tensorflow as tf
+from absl import logging
+
+from t2r_seq import errors
+from t2r_seq.data import AbstractInputGenerator
+from t2r_seq.models import T2RModel
+from t2r_seq.specs import ModeKeys
+from t2r_seq.training import exporters as exporters_lib
+from t2r_seq.training import trainer as trainer_lib
+from t2r_seq.training.checkpoints import Checkpoints
+from t2r_seq.training.policy_module import exported_feature_specs
+from t2r_seq.training.progress import Progress
+from t2r_seq.training.summaries import SummaryWriter
+
+
+@gin.configurable
+def train_eval_model(
+  t2r_model: T2RModel = gin.REQUIRED,
+  input_generator_train: AbstractInputGenerator | None = None,
+  input_generator_eval: AbstractInputGenerator | None = None,
+  max_train_steps: int = 1000,
+  model_dir: str = gin.REQUIRED,
+  eval_steps: int | None = 100,
+  eval_throttle_secs: float = 600,
+  save_checkpoints_steps: int = 1000,
+  keep_checkpoint_max: int = 5,
+  log_every_n_steps: int = 100,
+  create_exporters_fn: Callable[
+    [], list[exporters_lib.Exporter]
+  ] = exporters_lib.create_default_exporters,
+  strategy: tf.distribute.Strategy | None = None,
+  seed: int | None = None,
+) -> dict[str, float]:
+  """Trains a model up to a global step, and evaluates and exports on the way.
+
+  A run in a folder that has checkpoints goes on from the newest. After Tensor2Robot's
+  function of that name.
+
+  Args:
+    t2r_model: the model; its network is built here, under the strategy.
+    input_generator_train: gives training batches; None only evaluates and exports.
+    input_generator_eval: gives eval batches; None does not evaluate.
+    max_train_steps: the global step to stop at.
+    model_dir: folder of checkpoints, event files, gin config and exports.
+    eval_steps: batches per evaluation at most; None for the whole eval set.
+    eval_throttle_secs: seconds between two evaluations at least. They follow a
+      checkpoint; the last step is always evaluated and exported.
+    save_checkpoints_steps: steps between two checkpoints.
+    keep_checkpoint_max: older checkpoints are deleted.
+    log_every_n_steps: steps between two progress lines and TensorBoard points.
+    create_exporters_fn: gives the exporters.
+    strategy: a `tf.distribute` strategy; by default the current one.
+    seed: of the weights' initial values and of dropout; input generators have seeds
+      of their own.
+  Returns:
+    The last evaluation's metrics (or the last training scalars where there is no eval
+    generator), and 'global_step'.
+  Raises:
+    SpecError: generator, model and checkpoint do not fit, or the data is bad.
+    NanLossError: a loss or gradient was not finite; the last good checkpoint is kept.
+  """
+  if input_generator_train is None and input_generator_eval is None:
+    raise errors.SpecError(
+      "train_eval_model: expected input_generator_train or input_generator_eval, got "
+      "neither."
+    )
+  exported_feature_specs(t2r_model)  # What cannot be exported is not trained.
+  os.makedirs(model_dir, exist_ok=True)
+  if seed is not None:
+    tf.keras.utils.set_random_seed(seed)
+  trainer = trainer_lib.Trainer(t2r_model, strategy or tf.distribute.get_strategy())
+  checkpoints = Checkpoints(trainer, model_dir, keep_checkpoint_max)
+  if not checkpoints.restore():
+    logging.info("Starting in %s at step 0.", model_dir)
+  evaluation = _Evaluation(
+    trainer,
+    input_generator_eval,
+    model_dir,
+    eval_steps,
+    eval_throttle_secs,
+    create_exporters_fn(),
+  )
+  scalars: dict[str, float] = {}
+  if input_generator_train is not None:
+    writer = SummaryWriter(model_dir)
+    _save_operative_config(model_dir, trainer.global_step, writer)
+    scalars = _train(
+      trainer,
+      input_generator_train,
+      max_train_steps,
+      checkpoints,
+      evaluation,
+      writer,
+      save_checkpoints_steps,
+      log_every_n_steps,
+    )
+    writer.close()
+  metrics = evaluation.run()
+  return {**(metrics or scalars), "global_step": trainer.global_step}
+
+
+def _train(
+  trainer: trainer_lib.Trainer,
+  input_generator: AbstractInputGenerator,
+  max_train_steps: int,
+  checkpoints: Checkpoints,
+  evaluation: _Evaluation,
+  writer: SummaryWriter,
+  save_checkpoints_steps: int,
+  log_every_n_steps: int,
+) -> dict[str, float]:
+  """Runs the steps that are left; returns the scalars of the last one."""
+  scalars: dict[str, float] = {}
+  if trainer.global_step >= max_train_steps:
+    logging.info("Nothing to train: step %d is reached.", trainer.global_step)
+    return scalars
+  input_generator.set_specification_from_model(trainer.model, ModeKeys.TRAIN)
+  with input_generator.explain_failures():
+    batches = iter(trainer.distribute(input_generator.create_dataset(ModeKeys.TRAIN)))
+    progress = Progress(max_train_steps)
+    start = step = trainer.global_step
+    while step < max_train_steps:
+      features, labels = progress.next_batch(batches)
+      result = trainer.train_step(features, labels)
+      step += 1
+      is_last = step == max_train_steps
+      if step == start + 1:
+        local = trainer.strategy.experimental_local_results
+        writer.seen_images(tf.nest.map_structure(lambda x: local(x)[0], features), step)
+      if step % log_every_n_steps == 0 or is_last:
+        checkpoints.check_finite()
+        scalars = {name: float(value) for name, value in result.items()}
+        writer.scalars({**scalars, **progress.log(step, scalars["loss"])}, step)
+      if step % save_checkpoints_steps == 0 or is_last:
+        with progress.paused():
+          checkpoints.save()
+          if not is_last:
+            evaluation.run_if_due()
+  if input_generator.report is not None:
+    logging.info("Training input: %s.", input_generator.report)
+  return scalars
+
+
+class _Evaluation:
+  """Evaluates and exports, not too often."""
+
+  def __init__(
+    self,
+    trainer: trainer_lib.Trainer,
+    input_generator: AbstractInputGenerator | None,
+    model_dir: str,
+    eval_steps: int | None,
+    throttle_secs: float,
+    exporters: list[exporters_lib.Exporter],
+  ) -> None:
+    self._trainer = trainer
+    self._input_generator = input_generator
+    self._model_dir = model_dir
+    self._eval_steps = eval_steps
+    self._throttle_secs = throttle_secs
+    self._exporters = exporters
+    self._last = time.monotonic()
+    self._batches: Any = None
+    if input_generator is not None:
+      self._writer = SummaryWriter(os.path.join(model_dir, "eval"))
+      input_generator.set_specification_from_model(trainer.model, ModeKeys.EVAL)
+      with input_generator.explain_failures():
+        dataset = input_generator.create_dataset(ModeKeys.EVAL)
+      self._batches = trainer.distribute(dataset)
+
+  def run_if_due(self) -> None:
+    if time.monotonic() - self._last >= self._throttle_secs:
+      self.run()
+
+  def run(self) -> dict[str, float]:
+    """Evaluates and exports the present weights; returns the metrics."""
+    step, metrics = self._trainer.global_step, {}
+    if self._input_generator is not None:
+      with self._input_generator.explain_failures():
+        metrics = trainer_lib.evaluate(self._trainer, self._batches, self._eval_steps)
+      self._writer.scalars(metrics, step)
+      shown = ", ".join(f"{name} {value:.5g}" for name, value in metrics.items())
+      logging.info("eval at step %d: %s", step, shown)
+    for exporter in self._exporters:
+      exporter.export(self._trainer.model, self._model_dir, step, metrics)
+    self._last = time.monotonic()
+    return metrics
+
+
+def _save_operative_config(model_dir: str, step: int, writer: SummaryWriter) -> None:
+  """Writes the gin parameters in use beside the checkpoints, and to TensorBoard."""
+  config = gin.operative_config_str()
+  filename = os.path.join(model_dir, f"operative_config-{step}.gin")
+  with open(filename, "w", encoding="utf-8") as f:
+    f.write(config)
+  writer.text("operative_config", config, step)

@@ -1,0 +1,176 @@
+"""Train and eval steps under a distribution strategy, and the state they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from t2r_seq import errors, specs
+from t2r_seq.models import T2RModel
+from t2r_seq.models.networks import tf_variables
+from t2r_seq.specs import TensorSpecStruct
+
+Scalars = dict[str, tf.Tensor]
+
+
+class Trainer:
+  """Holds a model's variables, its optimizer and the global step, and runs steps.
+
+  Losses are means over a replica's part of the batch; gradients are their mean over
+  the replicas, so that a batch trains the same on any number of them.
+  """
+
+  def __init__(self, model: T2RModel, strategy: tf.distribute.Strategy) -> None:
+    """Builds the model and its optimizer under the strategy.
+
+    Args:
+      model: a model, built or not.
+      strategy: where the variables live and the steps run.
+    """
+    self.model = model
+    self.strategy = strategy
+    with strategy.scope():
+      model.build()
+      self.optimizer = model.create_optimizer()
+    # The steps count on the host; no replica needs a copy.
+    self._global_step = tf.Variable(0, dtype=tf.int64, trainable=False)
+    self._first_bad_step = tf.Variable(-1, dtype=tf.int64, trainable=False)
+    self._train_fn = tf.function(self._train_step)
+    self._eval_fn = tf.function(self._eval_step)
+
+  @property
+  def global_step(self) -> int:
+    """Training steps done, over all runs in the folder."""
+    return int(self._global_step.numpy())
+
+  @property
+  def first_bad_step(self) -> int | None:
+    """The first step of this run whose loss or gradients were not finite, if any."""
+    step = int(self._first_bad_step.numpy())
+    return None if step < 0 else step
+
+  def checkpoint(self) -> tf.train.Checkpoint:
+    """Returns the checkpoint of all state: step, weights, optimizer slots."""
+    return tf.train.Checkpoint(
+      global_step=self._global_step,
+      model=list(self.model.variables),
+      optimizer=tf_variables(self.optimizer.variables),
+    )
+
+  def distribute(self, dataset: tf.data.Dataset) -> Iterable[Any]:
+    """Splits the batches of a dataset among the replicas."""
+    if self.strategy.num_replicas_in_sync == 1 and not _is_multi_worker(self.strategy):
+      return dataset
+    return self.strategy.experimental_distribute_dataset(dataset)
+
+  def train_step(self, features: Any, labels: Any) -> Scalars:
+    """Runs one training step.
+
+    Args:
+      features: preprocessed features by path, [B, ...], or their parts per replica.
+      labels: the same for the labels.
+    Returns:
+      Scalars by name, 'loss' among them, averaged over the replicas.
+    Raises:
+      SpecError: the batch does not fit the model, or the loss reaches no variable.
+    """
+    return self._train_fn(features, labels)
+
+  def eval_step(self, features: Any, labels: Any) -> tuple[Scalars, tf.Tensor]:
+    """Runs the model on one eval batch.
+
+    Returns:
+      (sums over the batch of each metric times its examples, examples in the batch).
+    """
+    return self._eval_fn(features, labels)
+
+  def _train_step(self, features: Any, labels: Any) -> Scalars:
+    scalars, is_bad = self.strategy.run(self._replica_train_step, (features, labels))
+    mean = self._reduce(tf.distribute.ReduceOp.MEAN, scalars)
+    bad = self._reduce(tf.distribute.ReduceOp.SUM, is_bad)
+    self._global_step.assign_add(1)
+    is_first_bad = (bad > 0) & (self._first_bad_step < 0)
+    self._first_bad_step.assign(
+      tf.where(is_first_bad, self._global_step, self._first_bad_step)
+    )
+    return mean
+
+  def _replica_train_step(
+    self, features: TensorSpecStruct, labels: TensorSpecStruct
+  ) -> tuple[Scalars, tf.Tensor]:
+    with tf.GradientTape() as tape:
+      loss, scalars = self.model.train_loss(features, labels)
+      scaled = loss / tf.cast(self.strategy.num_replicas_in_sync, loss.dtype)
+    variables = self.model.trainable_variables
+    gradients = tape.gradient(scaled, variables)
+    reached = [
+      (g, v) for g, v in zip(gradients, variables, strict=True) if g is not None
+    ]
+    if not reached:
+      raise errors.SpecError(
+        "train_eval_model: loss: expected a loss that depends on the network's "
+        f"variables, got one that reaches none of {len(variables)}."
+      )
+    norm = tf.linalg.global_norm([gradient for gradient, _ in reached])
+    is_good = tf.math.is_finite(loss) & tf.math.is_finite(tf.cast(norm, loss.dtype))
+    # Keras optimizers sum gradients over the replicas themselves.
+    self.optimizer.apply_gradients(reached)
+    return {"loss": loss, **scalars}, tf.cast(~is_good, tf.int32)
+
+  def _eval_step(self, features: Any, labels: Any) -> tuple[Scalars, tf.Tensor]:
+    sums = self.strategy.run(self._replica_eval_step, (features, labels))
+    return self._reduce(tf.distribute.ReduceOp.SUM, sums)
+
+  def _replica_eval_step(
+    self, features: TensorSpecStruct, labels: TensorSpecStruct
+  ) -> tuple[Scalars, tf.Tensor]:
+    first = next(iter(specs.flatten_spec_structure(features).values()))
+    count = tf.cast(tf.shape(first)[0], tf.float32)
+    metrics = self.model.eval_metrics(features, labels)
+    # The mean of an empty part is not a number, and counts for nothing.
+    return {
+      name: tf.where(count > 0, tf.cast(value, tf.float32) * count, 0.0)
+      for name, value in metrics.items()
+    }, count
+
+  def _reduce(self, op: tf.distribute.ReduceOp, values: Any) -> Any:
+    return tf.nest.map_structure(
+      lambda value: self.strategy.reduce(op, value, axis=None), values
+    )
+
+
+def evaluate(
+  trainer: Trainer, batches: Iterable[Any], eval_steps: int | None
+) -> dict[str, float]:
+  """Averages the eval metrics over batches, weighted by their sizes.
+
+  Args:
+    trainer: runs the steps.
+    batches: (features, labels) pairs, distributed.
+    eval_steps: batches at most; None for all.
+  Returns:
+    Means by name.
+  Raises:
+    SpecError: there was no batch at all.
+  """
+  totals: dict[str, float] = {}
+  num_examples = 0.0
+  for index, (features, labels) in enumerate(batches):
+    sums, count = trainer.eval_step(features, labels)
+    for name, value in sums.items():
+      totals[name] = totals.get(name, 0.0) + float(value)
+    num_examples += float(count)
+    if eval_steps is not None and index + 1 >= eval_steps:
+      break
+  if not num_examples:
+    raise errors.SpecError(
+      "train_eval_model: eval: expected at least one batch, got none. Are there fewer "
+      "examples than a batch?"
+    )
+  return {name: total / num_examples for name, total in totals.items()}
+
+
+def _is_multi_worker(strategy: tf.distribute.Strategy) -> bool:
+  return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)

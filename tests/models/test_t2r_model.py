@@ -1,0 +1,199 @@
+"""T2RModel and RegressionModel: specs, network, losses, outputs."""
+
+from __future__ import annotations
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import errors, models, preprocessors, specs
+
+_SPEC = specs.ExtendedTensorSpec
+
+
+class _Linear(models.RegressionModel):
+  def __init__(self, penalty: float = 0.0, **kwargs):
+    super().__init__(action_size=1, **kwargs)
+    self.penalty = penalty
+    self.num_networks = 0
+
+  def get_feature_specification(self, mode):
+    return specs.TensorSpecStruct(
+      x=_SPEC((2,), tf.float32, "x"),
+      hint=_SPEC((2,), tf.float32, "hint", is_optional=True),
+    )
+
+  def get_label_specification(self, mode):
+    return specs.TensorSpecStruct(target=_SPEC((1,), tf.float32, "target"))
+
+  def create_network(self):
+    self.num_networks += 1
+    regularizer = tf.keras.regularizers.L2(self.penalty) if self.penalty else None
+    return {
+      "norm": tf.keras.layers.BatchNormalization(),
+      "dense": tf.keras.layers.Dense(
+        1, kernel_initializer="ones", kernel_regularizer=regularizer
+      ),
+    }
+
+  def a_func(self, features, mode):
+    normed = self.network["norm"](features.x, training=mode == specs.ModeKeys.TRAIN)
+    return {"inference_output": self.network["dense"](normed), "normed": normed}
+
+
+_FEATURES = {"x": tf.constant([[1.0, 2.0], [3.0, 4.0]])}
+_LABELS = {"target": tf.zeros([2, 1])}
+
+
+def test_the_network_is_created_once_with_all_its_variables():
+  model = _Linear()
+  model.build()
+  model.build()
+  assert model.num_networks == 1
+  assert len(model.trainable_variables) == 4 and len(model.variables) == 6
+
+
+def test_an_unbuilt_model_says_so():
+  with pytest.raises(errors.SpecError, match=r"_Linear: network: expected a built"):
+    _ = _Linear().variables
+
+
+def test_regularisation_is_added_to_the_training_loss_only():
+  model = _Linear(penalty=0.5)
+  model.build()
+  loss, scalars = model.train_loss(_FEATURES, _LABELS)
+  assert float(scalars["regularization_loss"]) == pytest.approx(1.0)
+  plain, none = _plain_loss()
+  assert float(loss) == pytest.approx(float(plain) + 1.0) and not none
+  assert model.eval_metrics(_FEATURES, _LABELS).keys() == {"loss"}
+
+
+def _plain_loss():
+  model = _Linear()
+  model.build()
+  return model.train_loss(_FEATURES, _LABELS)
+
+
+def test_moving_averages_are_updated_by_training_alone():
+  model = _Linear()
+  model.build()
+  moving = model.network["norm"].moving_mean
+  np.testing.assert_array_equal(moving, [0.0, 0.0])
+  model.eval_metrics(_FEATURES, _LABELS)
+  model.export_outputs(_FEATURES)
+  np.testing.assert_array_equal(moving, [0.0, 0.0])
+  model.train_loss(_FEATURES, _LABELS)
+  np.testing.assert_allclose(moving, [0.02, 0.03], rtol=1e-5)
+
+
+def test_only_the_inference_output_is_exported():
+  model = _Linear()
+  model.build()
+  assert model.export_outputs(_FEATURES).keys() == {"inference_output"}
+
+
+def test_scalars_beside_the_loss_are_kept():
+  class WithScalars(_Linear):
+    def model_train_fn(self, features, labels, inference_outputs, mode):
+      loss = super().model_train_fn(features, labels, inference_outputs, mode)
+      return loss, {"bias": tf.constant(3.0)}
+
+  model = WithScalars()
+  model.build()
+  assert float(model.train_loss(_FEATURES, _LABELS)[1]["bias"]) == 3.0
+  assert model.eval_metrics(_FEATURES, _LABELS).keys() == {"loss", "bias"}
+
+
+def test_optional_features_may_be_absent_and_required_may_not():
+  model = _Linear()
+  features, _ = model.pack(_FEATURES, None, "infer")
+  assert features.hint is None
+  with pytest.raises(errors.SpecError, match=r"x: expected .*got nothing"):
+    model.pack({"X": _FEATURES["x"]}, None, "infer")
+
+
+def test_an_a_func_without_its_output_is_named():
+  class Misspelt(_Linear):
+    def a_func(self, features, mode):
+      return {"inference_ouput": super().a_func(features, mode)["inference_output"]}
+
+  with pytest.raises(
+    errors.SpecError,
+    match=r"Misspelt.a_func: inference_output: .*Did you mean 'inference_ouput'",
+  ):
+    Misspelt().build()
+
+
+def test_a_network_that_hides_its_variables_is_refused():
+  class Hidden(_Linear):
+    def create_network(self):
+      return {"fn": lambda x: x}
+
+  with pytest.raises(errors.SpecError, match=r"expected Keras layers .*got function"):
+    Hidden().build()
+
+
+def test_padding_is_checked():
+  with pytest.raises(errors.SpecError, match=r"expected one of drop, repeat, zero"):
+    _Linear(padding="repaet")
+
+
+def test_the_preprocessor_is_built_from_the_models_specs():
+  assert isinstance(_Linear().preprocessor, preprocessors.NoOpPreprocessor)
+  model = _Linear(preprocessor_cls=preprocessors.NoOpPreprocessor)
+  given = model.preprocessor.get_in_feature_specification("train")
+  assert list(given) == ["x", "hint"]
+  assert model.preprocessor is model.preprocessor
+
+
+def test_tf_modules_are_networks_too():
+  class Scale(tf.Module):
+    def __init__(self):
+      super().__init__()
+      self.factor = tf.Variable([[2.0], [2.0]])
+
+    def __call__(self, x):
+      return x @ self.factor
+
+  class Scaled(_Linear):
+    def create_network(self):
+      return Scale()
+
+    def a_func(self, features, mode):
+      return {"inference_output": self.network(features.x)}
+
+  model = Scaled()
+  model.build()
+  (variable,) = model.trainable_variables
+  assert variable is model.network.factor
+
+
+_OPTIMIZERS = {
+  "create_adam_optimizer": ("Adam", None),
+  "create_gradient_descent_optimizer": ("SGD", None),
+  "create_momentum_optimizer": ("SGD", None),
+}
+
+
+@pytest.mark.parametrize("name", _OPTIMIZERS)
+def test_optimizers_are_configured_by_gin(name):
+  gin.parse_config(f"""
+    create_constant_learning_rate.initial_learning_rate = 0.25
+    {name}.learning_rate_fn = @create_constant_learning_rate
+  """)
+  optimizer = getattr(models, name)()
+  assert type(optimizer).__name__ == _OPTIMIZERS[name][0]
+  assert float(optimizer.learning_rate) == 0.25
+
+
+@pytest.mark.parametrize(
+  ("schedule", "want"),
+  [
+    (models.create_exp_decaying_learning_rate(1.0, 10, 0.5), 0.5),
+    (models.create_cosine_learning_rate(1.0, 20), 0.5),
+  ],
+)
+def test_learning_rates_decay(schedule, want):
+  assert float(schedule(0)) == 1.0
+  assert float(schedule(10)) == pytest.approx(want)

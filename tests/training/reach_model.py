@@ -1,0 +1,110 @@
+"""A small model on real images and a state, and the episodes that it trains on.
+
+Run as a script it trains: `python reach_model.py MODEL_DIR RECORDS MAX_STEPS`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import data, models, preprocessors, records, specs, training, windows
+
+SIZE = 8
+SPEC = specs.ExtendedTensorSpec
+
+
+class ReachModel(models.RegressionModel):
+  """Regresses `target` from a stack of three frames and the present state."""
+
+  def __init__(self, learning_rate: float = 1e-2, **kwargs):
+    kwargs.setdefault(
+      "create_optimizer_fn", lambda: tf.keras.optimizers.Adam(learning_rate)
+    )
+    super().__init__(**kwargs)
+
+  @property
+  def default_preprocessor_cls(self):
+    return preprocessors.ImageToFloatPreprocessor
+
+  def get_feature_specification(self, mode: str):
+    return specs.TensorSpecStruct(
+      {
+        "state/image": SPEC(
+          (3, SIZE, SIZE, 3),
+          tf.float32,
+          "image",
+          data_format="png",
+          time_offsets=(-2, -1, 0),
+        ),
+        "state/velocity": SPEC((2,), tf.float32, "velocity", time_offsets=0),
+        "task": SPEC((1,), tf.float32, "task"),
+      }
+    )
+
+  def get_label_specification(self, mode: str):
+    return specs.TensorSpecStruct(target=SPEC((2,), tf.float32, "target", time_offsets=0))
+
+  def create_network(self):
+    return {
+      "norm": tf.keras.layers.BatchNormalization(),
+      "out": tf.keras.layers.Dense(2, kernel_regularizer=tf.keras.regularizers.L2(1e-4)),
+    }
+
+  def a_func(self, features, mode):
+    pixels = tf.reshape(features.state.image, [-1, 3 * SIZE * SIZE * 3])
+    joined = tf.concat([pixels, features.state.velocity, features.task], axis=1)
+    normed = self.network["norm"](joined, training=mode == specs.ModeKeys.TRAIN)
+    return {"inference_output": self.network["out"](normed), "normed": normed}
+
+
+def episode_spec(model: models.T2RModel) -> specs.TensorSpecStruct:
+  """Returns what a record of the model's features and labels holds."""
+  features = model.preprocessor.get_in_feature_specification("train")
+  labels = model.preprocessor.get_in_label_specification("train")
+  return windows.flat_specs({"features": features, "labels": labels})
+
+
+def episodes(lengths=(7, 3, 1, 9), seed: int = 0) -> Iterator[specs.TensorSpecStruct]:
+  """Yields flat episodes; the target is twice the velocity."""
+  rng = np.random.default_rng(seed)
+  for num_steps in lengths:
+    velocity = rng.random((num_steps, 2), dtype=np.float32)
+    yield specs.TensorSpecStruct(
+      {
+        "features/state/image": rng.integers(
+          0, 255, (num_steps, SIZE, SIZE, 3), dtype=np.uint8
+        ),
+        "features/state/velocity": velocity,
+        "features/task": np.ones(1, np.float32),
+        "labels/target": 2 * velocity,
+      }
+    )
+
+
+def write_episodes(path: str, **kwargs) -> str:
+  """Writes the episodes to a record file; returns its path."""
+  records.write_records(path, episode_spec(ReachModel()), episodes(**kwargs))
+  return path
+
+
+def train(model_dir: str, path: str, max_train_steps: int, **kwargs) -> dict[str, float]:
+  """Trains on a record file with settings that suit a test."""
+  kwargs.setdefault("t2r_model", ReachModel())
+  kwargs.setdefault("save_checkpoints_steps", 10)
+  kwargs.setdefault("log_every_n_steps", 10)
+  return training.train_eval_model(
+    input_generator_train=data.DefaultRecordInputGenerator(path, batch_size=8, seed=1),
+    input_generator_eval=data.DefaultRecordInputGenerator(path, batch_size=8),
+    max_train_steps=max_train_steps,
+    model_dir=model_dir,
+    seed=3,
+    **kwargs,
+  )
+
+
+if __name__ == "__main__":
+  train(sys.argv[1], sys.argv[2], int(sys.argv[3]), create_exporters_fn=lambda: [])

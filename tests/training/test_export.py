@@ -1,0 +1,179 @@
+"""What an export promises: the training windows, at run time, bit for bit."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import data, errors, records, specs, training
+
+_SPEC = specs.ExtendedTensorSpec
+
+
+@pytest.fixture(scope="module", params=["repeat", "zero"])
+def exported(request, reach, record_path, tmp_path_factory):
+  """A model trained with one padding, and its loaded export."""
+  model_dir = tmp_path_factory.mktemp(request.param)
+  model = reach.ReachModel(padding=request.param)
+  reach.train(str(model_dir), record_path, 20, t2r_model=model)
+  export_dir = os.path.join(model_dir, "export", "latest")
+  version = training.export_versions(export_dir)[-1]
+  return model, tf.saved_model.load(os.path.join(export_dir, str(version)))
+
+
+def _step(loaded, episode, t, is_first=None):
+  return loaded.signatures["step"](
+    state_image=tf.constant(episode["features/state/image"][t : t + 1]),
+    state_velocity=tf.constant(episode["features/state/velocity"][t : t + 1]),
+    task=tf.constant(episode["features/task"][None]),
+    is_first=tf.constant([t == 0 if is_first is None else is_first]),
+  )
+
+
+def test_steps_see_the_training_windows_bit_for_bit(exported, reach, record_path):
+  """Whole episodes, the padding of their starts included, through the real pipeline."""
+  model, loaded = exported
+  generator = data.DefaultRecordInputGenerator(record_path, batch_size=1)
+  raw = [
+    model.preprocessor.get_in_feature_specification(specs.ModeKeys.EVAL),
+    model.preprocessor.get_in_label_specification(specs.ModeKeys.EVAL),
+  ]
+  generator.set_feature_specifications(raw[0], raw[0])
+  generator.set_label_specifications(raw[1], raw[1])
+  generator.set_padding(model.padding)
+  batches = iter(generator.create_dataset(specs.ModeKeys.EVAL))
+  num_steps = 0
+  for episode in reach.episodes():
+    for t in range(len(episode["labels/target"])):
+      features, _ = next(batches)
+      output = _step(loaded, episode, t)["inference_output"]
+      seen = loaded.signatures["last_window"]()
+      np.testing.assert_array_equal(seen["state_image"], features["state/image"])
+      np.testing.assert_array_equal(seen["state_velocity"], features["state/velocity"])
+      want = model.export_outputs(features)["inference_output"]
+      np.testing.assert_array_equal(output, want)
+      num_steps += 1
+  assert num_steps == 20
+  assert next(batches, None) is None
+
+
+def test_parsed_records_answer_for_their_last_step(exported, reach):
+  model, loaded = exported
+  spec = reach.episode_spec(model)
+  some = list(reach.episodes())
+  serialized = tf.constant([records.encode_example(spec, e) for e in some])
+  got = loaded.signatures["parse_tf_example"](serialized)["inference_output"]
+  for row, episode in enumerate(some):
+    for t in range(len(episode["labels/target"])):
+      want = _step(loaded, episode, t)["inference_output"]
+    np.testing.assert_allclose(got[row], want[0], rtol=1e-5, atol=1e-6)
+
+
+def test_environments_have_histories_of_their_own(exported, reach):
+  _, loaded = exported
+  a, b = list(reach.episodes(lengths=(4, 4), seed=5))
+  alone = []
+  for episode in (a, b):
+    alone.append([_step(loaded, episode, t)["inference_output"][0] for t in range(4)])
+  step = loaded.signatures["step"]
+  for t in range(4):
+    both = {
+      "state_image": np.stack([e["features/state/image"][t] for e in (a, b)]),
+      "state_velocity": np.stack([e["features/state/velocity"][t] for e in (a, b)]),
+      "task": np.ones((2, 1), np.float32),
+      "is_first": np.array([t == 0, t == 0]),
+    }
+    output = step(**{k: tf.constant(v) for k, v in both.items()})["inference_output"]
+    np.testing.assert_allclose(output[0], alone[0][t], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(output[1], alone[1][t], rtol=1e-5, atol=1e-6)
+
+
+def test_is_first_forgets_only_its_own_environment(exported, reach):
+  _, loaded = exported
+  (episode,) = reach.episodes(lengths=(3,))
+  for t in range(3):
+    _step(loaded, episode, t)
+  restarted = _step(loaded, episode, 1, is_first=True)["inference_output"]
+  (other,) = reach.episodes(lengths=(3,))
+  other["features/state/image"] = other["features/state/image"][1:]
+  other["features/state/velocity"] = other["features/state/velocity"][1:]
+  np.testing.assert_array_equal(
+    restarted, _step(loaded, other, 0)["inference_output"]
+  )
+
+
+def test_reset_makes_the_next_step_a_first_one(exported, reach):
+  _, loaded = exported
+  (episode,) = reach.episodes(lengths=(3,))
+  want = _step(loaded, episode, 0)["inference_output"]
+  _step(loaded, episode, 1)
+  loaded.signatures["reset"](num_slots=tf.constant(1))
+  got = _step(loaded, episode, 0, is_first=False)["inference_output"]
+  np.testing.assert_array_equal(got, want)
+
+
+def test_a_wrong_number_of_environments_is_refused(exported, reach):
+  _, loaded = exported
+  loaded.signatures["reset"](num_slots=tf.constant(2))
+  (episode,) = reach.episodes(lengths=(3,))
+  with pytest.raises(tf.errors.InvalidArgumentError, match="the history holds"):
+    _step(loaded, episode, 1, is_first=False)
+
+
+def test_assets_hold_the_raw_specs_and_the_step(trained_dir):
+  export_dir = trained_dir / "export" / "latest"
+  version = str(training.export_versions(str(export_dir))[-1])
+  filename = export_dir / version / "assets.extra" / "t2r_assets.pbtxt"
+  assets = specs.load_t2r_assets_to_file(str(filename))
+  feature_spec = specs.TensorSpecStruct.from_proto(assets.feature_spec)
+  assert feature_spec["state/image"].is_identical_to(
+    _SPEC(
+      (3, 8, 8, 3), tf.uint8, "image", data_format="png", time_offsets=(-2, -1, 0)
+    )
+  )
+  assert assets.global_step == 30
+
+
+def test_versions_grow_and_unfinished_exports_are_not_listed(reach, tmp_path):
+  model = reach.ReachModel()
+  model.build()
+  os.makedirs(tmp_path / "partial-17")
+  paths = [training.export_saved_model(model, str(tmp_path), i) for i in range(2)]
+  versions = training.export_versions(str(tmp_path))
+  assert [os.path.basename(path) for path in paths] == [str(v) for v in versions]
+  assert versions[0] < versions[1]
+
+
+_BAD_SPECS = {
+  "the future": (
+    {"next": _SPEC((2,), tf.float32, "x", time_offsets=1)},
+    r"export: next: expected time offsets of at most 0 .*got 1.*make it a label",
+  ),
+  "one argument name for two": (
+    {"a/b": _SPEC((2,), tf.float32, "x"), "a_b": _SPEC((2,), tf.float32, "y")},
+    r"export: a_b: expected an argument name of its own .*got 'a_b', that of a/b",
+  ),
+}
+
+
+@pytest.mark.parametrize("case", _BAD_SPECS)
+def test_what_cannot_be_exported_is_refused_before_training(
+  case, reach, record_path, tmp_path
+):
+  feature_specs, message = _BAD_SPECS[case]
+
+  class Bad(reach.ReachModel):
+    default_preprocessor_cls = None
+
+    def get_feature_specification(self, mode):
+      return specs.TensorSpecStruct(feature_specs)
+
+  from t2r_seq import preprocessors
+
+  model = Bad(preprocessor_cls=preprocessors.NoOpPreprocessor)
+  with pytest.raises(errors.SpecError, match=message):
+    reach.train(str(tmp_path), record_path, 1, t2r_model=model)
+  assert not os.listdir(tmp_path)

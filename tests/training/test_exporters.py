@@ -1,0 +1,62 @@
+"""When exports are made, and which are kept."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from t2r_seq import training
+
+
+@pytest.fixture(scope="module")
+def model(reach):
+  """A built model with random weights."""
+  model = reach.ReachModel()
+  model.build()
+  return model
+
+
+def _versions(model_dir, name):
+  return training.export_versions(os.path.join(model_dir, "export", name))
+
+
+def test_latest_exports_always_and_keeps_the_newest(model, tmp_path):
+  exporter = training.LatestExporter(exports_to_keep=2)
+  made = [exporter.export(model, str(tmp_path), step, {}) for step in range(3)]
+  kept = _versions(tmp_path, "latest")
+  assert [os.path.basename(path) for path in made[1:]] == [str(v) for v in kept]
+
+
+@pytest.mark.parametrize(
+  ("larger_is_better", "values", "want"),
+  [
+    (False, (3.0, 4.0, 2.0, 2.0), [True, False, True, False]),
+    (True, (3.0, 4.0, 2.0, 4.5), [True, True, False, True]),
+  ],
+)
+def test_best_exports_what_beats_every_export_before(
+  larger_is_better, values, want, model, tmp_path
+):
+  got = []
+  for step, value in enumerate(values):
+    # A new exporter each time: the best value must outlive the process.
+    exporter = training.BestExporter(metric="score", larger_is_better=larger_is_better)
+    path = exporter.export(model, str(tmp_path), step, {"score": value})
+    got.append(path is not None)
+  assert got == want
+  assert len(_versions(tmp_path, "best")) == 1
+
+
+def test_best_waits_for_its_metric(model, tmp_path):
+  assert training.BestExporter().export(model, str(tmp_path), 1, {}) is None
+
+
+def test_default_exporters_can_be_replaced():
+  def only_latest():
+    return training.LatestExporter("mine")
+
+  (exporter,) = training.create_default_exporters([only_latest])
+  assert isinstance(exporter, training.LatestExporter)
+  kinds = [type(exporter) for exporter in training.create_default_exporters()]
+  assert kinds == [training.LatestExporter, training.BestExporter]

@@ -1,0 +1,62 @@
+"""Event files, read back."""
+
+from __future__ import annotations
+
+import glob
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import specs
+from t2r_seq.training import summaries
+
+
+def _events(logdir):
+  (path,) = glob.glob(os.path.join(logdir, "events.out.tfevents.*"))
+  found = {}
+  for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
+    event = tf.compat.v1.Event.FromString(record)
+    for value in event.summary.value:
+      plugin = value.metadata.plugin_data.plugin_name
+      found[value.tag] = (event.step, plugin, tf.make_ndarray(value.tensor))
+  return found
+
+
+def test_scalars_text_and_images_are_written(tmp_path):
+  stack = np.zeros((2, 3, 4, 5, 3), np.uint8)
+  stack[:, 1] = 200
+  features = specs.TensorSpecStruct(
+    {"state/image": tf.constant(stack), "pose": tf.zeros([2, 3])}
+  )
+  writer = summaries.SummaryWriter(str(tmp_path))
+  writer.scalars({"loss": 0.5}, step=7)
+  writer.text("config", "a = 1\nb = 2", step=7)
+  writer.seen_images(features, step=8)
+  writer.close()
+  events = _events(tmp_path)
+  assert events["loss"][:2] == (7, "scalars") and events["loss"][2] == 0.5
+  assert events["config"][1] == "text" and b"    b = 2" in events["config"][2].item()
+  step, plugin, image = events["seen/state/image"]
+  assert (step, plugin) == (8, "images") and list(image[:2]) == [b"15", b"4"]
+  want = np.concatenate([stack[0, k] for k in range(3)], axis=1)
+  np.testing.assert_array_equal(tf.io.decode_png(image[2]), want)
+  assert "seen/pose" not in events
+
+
+@pytest.mark.parametrize(
+  ("shape", "dtype", "want"),
+  [
+    ((2, 4, 5, 3), tf.uint8, (2, 4, 5, 3)),
+    ((9, 4, 5, 1), tf.float32, (4, 4, 5, 1)),
+    ((2, 3, 4, 5, 4), tf.uint16, (2, 4, 15, 4)),
+    ((2, 3, 4, 5, 2), tf.uint8, None),
+    ((2, 7), tf.float32, None),
+    ((2, 2, 3, 4, 5, 3), tf.uint8, None),
+  ],
+)
+def test_image_strip(shape, dtype, want):
+  strip = summaries.image_strip(tf.zeros(shape, dtype))
+  assert (None if strip is None else tuple(strip.shape)) == want
+  assert strip is None or strip.dtype == tf.uint8

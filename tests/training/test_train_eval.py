@@ -1,0 +1,209 @@
+"""Training runs, for real: on record files, killed, resumed, distributed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import data, errors, specs, training
+
+_SCRIPT = str(pathlib.Path(__file__).with_name("reach_model.py"))
+_ROOT = str(pathlib.Path(__file__).parents[2])
+
+
+def _weights(model_dir) -> dict[str, np.ndarray]:
+  latest = tf.train.latest_checkpoint(str(model_dir))
+  reader = tf.train.load_checkpoint(latest)
+  names = [n for n in reader.get_variable_to_shape_map() if n.startswith("model/")]
+  return {name: reader.get_tensor(name) for name in names}
+
+
+def test_a_run_leaves_checkpoints_events_config_and_exports(trained_dir):
+  names = {path.name.split(".")[0] for path in trained_dir.iterdir()}
+  assert {"checkpoint", "model", "events", "eval", "export"} <= names
+  assert (trained_dir / "operative_config-0.gin").exists()
+  assert tf.train.latest_checkpoint(str(trained_dir)).endswith("model.ckpt-30")
+  assert len(training.export_versions(str(trained_dir / "export" / "latest"))) == 1
+
+
+def test_training_lowers_the_loss_and_reports_it(reach, record_path, tmp_path, caplog):
+  with caplog.at_level(logging.INFO, logger="absl"):
+    before = reach.train(str(tmp_path), record_path, 1, create_exporters_fn=list)
+    after = reach.train(str(tmp_path), record_path, 60, create_exporters_fn=list)
+  assert after["loss"] < 0.5 * before["loss"]
+  assert after["global_step"] == 60
+  assert "steps/s, waiting for input" in caplog.text
+  assert "Resumed from checkpoint" in caplog.text and "at step 1." in caplog.text
+
+
+def test_the_same_seed_trains_the_same_weights(reach, record_path, tmp_path):
+  for name in ("a", "b"):
+    reach.train(str(tmp_path / name), record_path, 5, create_exporters_fn=list)
+  a, b = _weights(tmp_path / "a"), _weights(tmp_path / "b")
+  assert a.keys() == b.keys() and a
+  for name in a:
+    np.testing.assert_array_equal(a[name], b[name])
+
+
+def test_only_the_newest_checkpoints_are_kept(reach, record_path, tmp_path):
+  reach.train(
+    str(tmp_path), record_path, 40, keep_checkpoint_max=2, create_exporters_fn=list
+  )
+  kept = sorted(path.name for path in tmp_path.glob("*.index"))
+  assert kept == ["model.ckpt-30.index", "model.ckpt-40.index"]
+
+
+def test_a_killed_run_resumes_at_its_last_checkpoint(
+  reach, record_path, tmp_path, caplog
+):
+  model_dir = tmp_path / "killed"
+  command = [sys.executable, _SCRIPT, str(model_dir), record_path, "1000000"]
+  env = {**os.environ, "PYTHONPATH": _ROOT}
+  process = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
+  try:
+    deadline = time.monotonic() + 120
+    while tf.train.latest_checkpoint(str(model_dir)) is None:
+      assert process.poll() is None, "the run ended before its first checkpoint"
+      assert time.monotonic() < deadline, "no checkpoint within two minutes"
+      os.sched_yield()
+  finally:
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+  step = int(tf.train.latest_checkpoint(str(model_dir)).rsplit("-", 1)[1])
+  with caplog.at_level(logging.INFO, logger="absl"):
+    result = reach.train(
+      str(model_dir), record_path, step + 3, create_exporters_fn=list
+    )
+  assert f"at step {step}." in caplog.text
+  assert result["global_step"] == step + 3
+
+
+def _nan_after(reach, num_good: int):
+  def generator():
+    for index in range(1000):
+      features = specs.TensorSpecStruct(
+        {
+          "state/image": np.zeros((3, 8, 8, 3), np.uint8),
+          "state/velocity": np.ones(2, np.float32),
+          "task": np.ones(1, np.float32),
+        }
+      )
+      bad = index >= num_good
+      target = np.full(2, np.nan if bad else 1.0, np.float32)
+      yield features, specs.TensorSpecStruct(target=target)
+
+  return data.GeneratorInputGenerator(generator, batch_size=1)
+
+
+def test_a_nan_loss_stops_and_keeps_the_last_good_checkpoint(reach, tmp_path):
+  with pytest.raises(
+    training.NanLossError,
+    match=r"step 15: expected a finite loss .*last good checkpoint: .*model.ckpt-10",
+  ):
+    training.train_eval_model(
+      reach.ReachModel(),
+      _nan_after(reach, 14),
+      max_train_steps=100,
+      model_dir=str(tmp_path),
+      save_checkpoints_steps=10,
+      log_every_n_steps=10,
+    )
+  assert tf.train.latest_checkpoint(str(tmp_path)).endswith("model.ckpt-10")
+  assert all(np.isfinite(value).all() for value in _weights(tmp_path).values())
+
+
+def test_a_checkpoint_of_another_model_is_refused(reach, record_path, trained_dir):
+  class Other(reach.ReachModel):
+    def create_network(self):
+      return {**super().create_network(), "more": tf.keras.layers.Dense(3)}
+
+    def a_func(self, features, mode):
+      outputs = super().a_func(features, mode)
+      self.network["more"](outputs["normed"])
+      return outputs
+
+  with pytest.raises(errors.SpecError, match="expected a checkpoint of this model"):
+    reach.train(str(trained_dir), record_path, 40, t2r_model=Other())
+
+
+def test_labels_that_the_record_lacks_are_named(reach, record_path, tmp_path):
+  class Demanding(reach.ReachModel):
+    def get_label_specification(self, mode):
+      return specs.TensorSpecStruct(
+        super().get_label_specification(mode),
+        targets=specs.ExtendedTensorSpec((2,), tf.float32, "targets", time_offsets=0),
+      )
+
+  with pytest.raises(errors.RecordError, match=r"targets.*Did you mean 'target'"):
+    reach.train(str(tmp_path), record_path, 1, t2r_model=Demanding())
+
+
+def test_labels_that_the_model_lacks_are_named(reach, record_path, tmp_path):
+  class Misspelt(reach.ReachModel):
+    def loss_fn(self, labels, inference_outputs, mode):
+      return tf.reduce_mean(labels.traget)
+
+  with pytest.raises(AttributeError, match=r"traget.*Did you mean 'target'"):
+    reach.train(str(tmp_path), record_path, 1, t2r_model=Misspelt())
+
+
+def test_a_loss_that_trains_nothing_is_refused(reach, record_path, tmp_path):
+  class Detached(reach.ReachModel):
+    def create_network(self):
+      return {
+        "norm": tf.keras.layers.BatchNormalization(center=False, scale=False),
+        "out": tf.keras.layers.Dense(2),
+      }
+
+    def loss_fn(self, labels, inference_outputs, mode):
+      return tf.reduce_mean(labels.target)
+
+  with pytest.raises(errors.SpecError, match="reaches none of 2"):
+    reach.train(str(tmp_path), record_path, 1, t2r_model=Detached())
+
+
+def test_without_any_generator_there_is_nothing_to_do(reach, tmp_path):
+  with pytest.raises(errors.SpecError, match="expected input_generator_train or"):
+    training.train_eval_model(reach.ReachModel(), model_dir=str(tmp_path))
+
+
+def test_two_replicas_train_like_one(record_path, tmp_path):
+  script = textwrap.dedent("""
+    import sys
+    import tensorflow as tf
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    half = tf.config.LogicalDeviceConfiguration()
+    tf.config.set_logical_device_configuration(cpu, [half, half])
+    sys.path.insert(0, sys.argv[1])
+    import reach_model
+
+    class Model(reach_model.ReachModel):
+      def create_network(self):  # Batch statistics are per replica: none here.
+        return {"norm": tf.keras.layers.Activation("linear"),
+                "out": tf.keras.layers.Dense(2)}
+
+    for name, devices in (("one", ["cpu:0"]), ("two", ["cpu:0", "cpu:1"])):
+      strategy = tf.distribute.MirroredStrategy(devices)
+      reach_model.train(f"{sys.argv[3]}/{name}", sys.argv[2], 12, strategy=strategy,
+                        t2r_model=Model())
+  """)
+  folder = str(pathlib.Path(_SCRIPT).parent)
+  command = [sys.executable, "-c", script, folder, record_path, str(tmp_path)]
+  env = {**os.environ, "PYTHONPATH": _ROOT}
+  done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+  assert done.returncode == 0, done.stderr[-3000:]
+  one, two = _weights(tmp_path / "one"), _weights(tmp_path / "two")
+  assert one.keys() == two.keys() and one
+  for name in one:
+    np.testing.assert_allclose(one[name], two[name], rtol=1e-4, atol=1e-5)
+  assert training.export_versions(str(tmp_path / "two" / "export" / "latest"))
