@@ -1,4 +1,4 @@
-"""The variables and regularisation losses of networks, of Keras 2, Keras 3 or tf.Module."""
+"""The variables and losses of networks: Keras 2, Keras 3, or tf.Module."""
 
 from __future__ import annotations
 

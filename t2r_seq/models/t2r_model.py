@@ -184,13 +184,13 @@ class T2RModel(abc.ABC):
     # One pass on a batch of zeros makes the layers create their variables.
     feature_spec = self.get_feature_specification(ModeKeys.TRAIN)
     label_spec = self.get_label_specification(ModeKeys.TRAIN)
-    zeros = [
+    features, labels = [
       specs.map_leaves(
         tf.convert_to_tensor, specs.make_constant_numpy(spec, 0, batch_size=1)
       )
       for spec in (feature_spec, label_spec)
     ]
-    self.inference_network_fn(*zeros, ModeKeys.EVAL)
+    self.inference_network_fn(features, labels, ModeKeys.EVAL)
 
   def create_optimizer(self) -> tf.keras.optimizers.Optimizer:
     """Creates the optimizer and its slots for this model's variables."""
@@ -227,10 +227,10 @@ class T2RModel(abc.ABC):
       (loss with regularisation, scalars to log by name).
     """
     mode = ModeKeys.TRAIN
-    features, labels = self.pack(features, labels, mode)
-    outputs = self.inference_network_fn(features, labels, mode)
+    packed, targets = self.pack(features, labels, mode)
+    outputs = self.inference_network_fn(packed, targets, mode)
     loss, scalars = self._split_loss(
-      self.model_train_fn(features, labels, outputs, mode)
+      self.model_train_fn(packed, targets, outputs, mode)
     )
     penalties = networks.regularization_losses(self.network)
     if penalties:
@@ -244,9 +244,9 @@ class T2RModel(abc.ABC):
   ) -> dict[str, tf.Tensor]:
     """Runs the network on an eval batch; returns the scalars of `model_eval_fn`."""
     mode = ModeKeys.EVAL
-    features, labels = self.pack(features, labels, mode)
-    outputs = self.inference_network_fn(features, labels, mode)
-    return self.model_eval_fn(features, labels, outputs, mode)
+    packed, targets = self.pack(features, labels, mode)
+    outputs = self.inference_network_fn(packed, targets, mode)
+    return self.model_eval_fn(packed, targets, outputs, mode)
 
   def export_outputs(self, raw_features: SpecStructure) -> dict[str, tf.Tensor]:
     """Maps raw features, as the preprocessor takes them, to the policy's outputs.

@@ -1,6 +1,7 @@
 """Training: `train_eval_model`, checkpoints, exports."""
 
 from t2r_seq.training.checkpoints import Checkpoints, NanLossError
+from t2r_seq.training.evaluation import Evaluation, evaluate
 from t2r_seq.training.export import export_saved_model, export_versions
 from t2r_seq.training.exporters import (
   BestExporter,
@@ -10,11 +11,12 @@ from t2r_seq.training.exporters import (
 )
 from t2r_seq.training.policy_module import exported_feature_specs
 from t2r_seq.training.train_eval import train_eval_model
-from t2r_seq.training.trainer import Trainer, evaluate
+from t2r_seq.training.trainer import Trainer
 
 __all__ = [
   "BestExporter",
   "Checkpoints",
+  "Evaluation",
   "Exporter",
   "LatestExporter",
   "NanLossError",

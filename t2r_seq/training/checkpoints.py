@@ -16,7 +16,9 @@ class NanLossError(RuntimeError):
 class Checkpoints:
   """The checkpoints of one folder, of finite weights only."""
 
-  def __init__(self, trainer: Trainer, model_dir: str, keep_checkpoint_max: int) -> None:
+  def __init__(
+    self, trainer: Trainer, model_dir: str, keep_checkpoint_max: int
+  ) -> None:
     """Creates the manager.
 
     Args:

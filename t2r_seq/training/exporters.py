@@ -54,7 +54,8 @@ class Exporter(abc.ABC):
     """Whether these metrics deserve an export."""
 
   def _exported(self, export_dir: str, metrics: Metrics) -> None:
-    """Called after an export."""
+    """Called after an export; by default there is nothing to remember."""
+    del export_dir, metrics
 
 
 @gin.configurable

@@ -9,6 +9,8 @@ from typing import Any
 
 from absl import logging
 
+from t2r_seq import errors
+
 
 class Progress:
   """Measures steps and the time that `next` takes, between two log lines."""
@@ -28,9 +30,19 @@ class Progress:
     self._steps = 0
 
   def next_batch(self, iterator: Iterator[Any]) -> Any:
-    """Takes the next batch and counts the seconds it took."""
+    """Takes the next batch and counts the seconds it took.
+
+    Raises:
+      SpecError: the input has ended.
+    """
     start = time.perf_counter()
-    batch = next(iterator)
+    batch = next(iterator, None)
+    if batch is None:
+      raise errors.SpecError(
+        f"train_eval_model: input_generator_train: expected batches for "
+        f"{self._max_train_steps} steps, got an end of the data. Repeat it in mode "
+        "'train'."
+      )
     self._input_seconds += time.perf_counter() - start
     self._steps += 1
     return batch

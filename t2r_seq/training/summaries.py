@@ -1,4 +1,4 @@
-"""TensorBoard: scalars, the operative config, and one picture of what the model sees."""
+"""TensorBoard: scalars, the operative config, and what the model sees."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class SummaryWriter:
     """Writes scalars by name."""
     with self._writer.as_default(step=step):
       for name, value in scalars.items():
-        tf.summary.write(name, tf.cast(value, tf.float32), metadata=_metadata("scalars"))
+        scalar = tf.cast(value, tf.float32)
+        tf.summary.write(name, scalar, metadata=_metadata("scalars"))
     self._writer.flush()
 
   def text(self, name: str, text: str, step: int) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
-from typing import Any
 
 import gin
 import tensorflow as tf
@@ -16,11 +14,12 @@ from t2r_seq.data import AbstractInputGenerator
 from t2r_seq.models import T2RModel
 from t2r_seq.specs import ModeKeys
 from t2r_seq.training import exporters as exporters_lib
-from t2r_seq.training import trainer as trainer_lib
 from t2r_seq.training.checkpoints import Checkpoints
+from t2r_seq.training.evaluation import Evaluation
 from t2r_seq.training.policy_module import exported_feature_specs
 from t2r_seq.training.progress import Progress
 from t2r_seq.training.summaries import SummaryWriter
+from t2r_seq.training.trainer import Trainer
 
 
 @gin.configurable
@@ -78,11 +77,11 @@ def train_eval_model(
   os.makedirs(model_dir, exist_ok=True)
   if seed is not None:
     tf.keras.utils.set_random_seed(seed)
-  trainer = trainer_lib.Trainer(t2r_model, strategy or tf.distribute.get_strategy())
+  trainer = Trainer(t2r_model, strategy or tf.distribute.get_strategy())
   checkpoints = Checkpoints(trainer, model_dir, keep_checkpoint_max)
   if not checkpoints.restore():
     logging.info("Starting in %s at step 0.", model_dir)
-  evaluation = _Evaluation(
+  evaluation = Evaluation(
     trainer,
     input_generator_eval,
     model_dir,
@@ -110,11 +109,11 @@ def train_eval_model(
 
 
 def _train(
-  trainer: trainer_lib.Trainer,
+  trainer: Trainer,
   input_generator: AbstractInputGenerator,
   max_train_steps: int,
   checkpoints: Checkpoints,
-  evaluation: _Evaluation,
+  evaluation: Evaluation,
   writer: SummaryWriter,
   save_checkpoints_steps: int,
   log_every_n_steps: int,
@@ -135,8 +134,7 @@ def _train(
       step += 1
       is_last = step == max_train_steps
       if step == start + 1:
-        local = trainer.strategy.experimental_local_results
-        writer.seen_images(tf.nest.map_structure(lambda x: local(x)[0], features), step)
+        writer.seen_images(trainer.first_replica(features), step)
       if step % log_every_n_steps == 0 or is_last:
         checkpoints.check_finite()
         scalars = {name: float(value) for name, value in result.items()}
@@ -149,52 +147,6 @@ def _train(
   if input_generator.report is not None:
     logging.info("Training input: %s.", input_generator.report)
   return scalars
-
-
-class _Evaluation:
-  """Evaluates and exports, not too often."""
-
-  def __init__(
-    self,
-    trainer: trainer_lib.Trainer,
-    input_generator: AbstractInputGenerator | None,
-    model_dir: str,
-    eval_steps: int | None,
-    throttle_secs: float,
-    exporters: list[exporters_lib.Exporter],
-  ) -> None:
-    self._trainer = trainer
-    self._input_generator = input_generator
-    self._model_dir = model_dir
-    self._eval_steps = eval_steps
-    self._throttle_secs = throttle_secs
-    self._exporters = exporters
-    self._last = time.monotonic()
-    self._batches: Any = None
-    if input_generator is not None:
-      self._writer = SummaryWriter(os.path.join(model_dir, "eval"))
-      input_generator.set_specification_from_model(trainer.model, ModeKeys.EVAL)
-      with input_generator.explain_failures():
-        dataset = input_generator.create_dataset(ModeKeys.EVAL)
-      self._batches = trainer.distribute(dataset)
-
-  def run_if_due(self) -> None:
-    if time.monotonic() - self._last >= self._throttle_secs:
-      self.run()
-
-  def run(self) -> dict[str, float]:
-    """Evaluates and exports the present weights; returns the metrics."""
-    step, metrics = self._trainer.global_step, {}
-    if self._input_generator is not None:
-      with self._input_generator.explain_failures():
-        metrics = trainer_lib.evaluate(self._trainer, self._batches, self._eval_steps)
-      self._writer.scalars(metrics, step)
-      shown = ", ".join(f"{name} {value:.5g}" for name, value in metrics.items())
-      logging.info("eval at step %d: %s", step, shown)
-    for exporter in self._exporters:
-      exporter.export(self._trainer.model, self._model_dir, step, metrics)
-    self._last = time.monotonic()
-    return metrics
 
 
 def _save_operative_config(model_dir: str, step: int, writer: SummaryWriter) -> None:

@@ -65,6 +65,11 @@ class Trainer:
       return dataset
     return self.strategy.experimental_distribute_dataset(dataset)
 
+  def first_replica(self, values: Any) -> Any:
+    """Returns the part of a distributed batch that the first local replica gets."""
+    local = self.strategy.experimental_local_results
+    return tf.nest.map_structure(lambda value: local(value)[0], values)
+
   def train_step(self, features: Any, labels: Any) -> Scalars:
     """Runs one training step.
 
@@ -139,37 +144,6 @@ class Trainer:
     return tf.nest.map_structure(
       lambda value: self.strategy.reduce(op, value, axis=None), values
     )
-
-
-def evaluate(
-  trainer: Trainer, batches: Iterable[Any], eval_steps: int | None
-) -> dict[str, float]:
-  """Averages the eval metrics over batches, weighted by their sizes.
-
-  Args:
-    trainer: runs the steps.
-    batches: (features, labels) pairs, distributed.
-    eval_steps: batches at most; None for all.
-  Returns:
-    Means by name.
-  Raises:
-    SpecError: there was no batch at all.
-  """
-  totals: dict[str, float] = {}
-  num_examples = 0.0
-  for index, (features, labels) in enumerate(batches):
-    sums, count = trainer.eval_step(features, labels)
-    for name, value in sums.items():
-      totals[name] = totals.get(name, 0.0) + float(value)
-    num_examples += float(count)
-    if eval_steps is not None and index + 1 >= eval_steps:
-      break
-  if not num_examples:
-    raise errors.SpecError(
-      "train_eval_model: eval: expected at least one batch, got none. Are there fewer "
-      "examples than a batch?"
-    )
-  return {name: total / num_examples for name, total in totals.items()}
 
 
 def _is_multi_worker(strategy: tf.distribute.Strategy) -> bool:

@@ -46,12 +46,16 @@ class ReachModel(models.RegressionModel):
     )
 
   def get_label_specification(self, mode: str):
-    return specs.TensorSpecStruct(target=SPEC((2,), tf.float32, "target", time_offsets=0))
+    return specs.TensorSpecStruct(
+      target=SPEC((2,), tf.float32, "target", time_offsets=0)
+    )
 
   def create_network(self):
     return {
       "norm": tf.keras.layers.BatchNormalization(),
-      "out": tf.keras.layers.Dense(2, kernel_regularizer=tf.keras.regularizers.L2(1e-4)),
+      "out": tf.keras.layers.Dense(
+        2, kernel_regularizer=tf.keras.regularizers.L2(1e-4)
+      ),
     }
 
   def a_func(self, features, mode):
@@ -91,7 +95,9 @@ def write_episodes(path: str, **kwargs) -> str:
   return path
 
 
-def train(model_dir: str, path: str, max_train_steps: int, **kwargs) -> dict[str, float]:
+def train(
+  model_dir: str, path: str, max_train_steps: int, **kwargs
+) -> dict[str, float]:
   """Trains on a record file with settings that suit a test."""
   kwargs.setdefault("t2r_model", ReachModel())
   kwargs.setdefault("save_checkpoints_steps", 10)

@@ -100,9 +100,7 @@ def test_is_first_forgets_only_its_own_environment(exported, reach):
   (other,) = reach.episodes(lengths=(3,))
   other["features/state/image"] = other["features/state/image"][1:]
   other["features/state/velocity"] = other["features/state/velocity"][1:]
-  np.testing.assert_array_equal(
-    restarted, _step(loaded, other, 0)["inference_output"]
-  )
+  np.testing.assert_array_equal(restarted, _step(loaded, other, 0)["inference_output"])
 
 
 def test_reset_makes_the_next_step_a_first_one(exported, reach):
@@ -130,9 +128,7 @@ def test_assets_hold_the_raw_specs_and_the_step(trained_dir):
   assets = specs.load_t2r_assets_to_file(str(filename))
   feature_spec = specs.TensorSpecStruct.from_proto(assets.feature_spec)
   assert feature_spec["state/image"].is_identical_to(
-    _SPEC(
-      (3, 8, 8, 3), tf.uint8, "image", data_format="png", time_offsets=(-2, -1, 0)
-    )
+    _SPEC((3, 8, 8, 3), tf.uint8, "image", data_format="png", time_offsets=(-2, -1, 0))
   )
   assert assets.global_step == 30
 

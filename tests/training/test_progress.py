@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from t2r_seq import errors
 from t2r_seq.training import progress as progress_lib
 
 
@@ -43,6 +44,12 @@ def test_speed_and_input_wait(clock, caplog):
   assert scalars == {"steps_per_second": 1.0, "input_wait": 0.25}
   want = "step 8/40: loss 0.125, 1.0 steps/s, waiting for input 25%"
   assert caplog.messages == [want]
+
+
+def test_an_input_that_ends_is_an_error(clock):
+  progress = progress_lib.Progress(4)
+  with pytest.raises(errors.SpecError, match="batches for 4 steps, got an end"):
+    progress.next_batch(iter([]))
 
 
 def test_each_line_measures_since_the_one_before(clock):

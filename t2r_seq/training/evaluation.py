@@ -1,0 +1,105 @@
+"""Evaluations: metrics averaged over an eval set, and the exports that follow."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from absl import logging
+
+from t2r_seq import errors
+from t2r_seq.data import AbstractInputGenerator
+from t2r_seq.specs import ModeKeys
+from t2r_seq.training.exporters import Exporter
+from t2r_seq.training.summaries import SummaryWriter
+from t2r_seq.training.trainer import Trainer
+
+
+def evaluate(
+  trainer: Trainer, batches: Iterable[Any], eval_steps: int | None
+) -> dict[str, float]:
+  """Averages the eval metrics over batches, weighted by their sizes.
+
+  Args:
+    trainer: runs the steps.
+    batches: (features, labels) pairs, distributed.
+    eval_steps: batches at most; None for all.
+  Returns:
+    Means by name.
+  Raises:
+    SpecError: there was no batch at all.
+  """
+  totals: dict[str, float] = {}
+  num_examples = 0.0
+  for index, (features, labels) in enumerate(batches):
+    sums, count = trainer.eval_step(features, labels)
+    for name, value in sums.items():
+      totals[name] = totals.get(name, 0.0) + float(value)
+    num_examples += float(count)
+    if eval_steps is not None and index + 1 >= eval_steps:
+      break
+  if not num_examples:
+    raise errors.SpecError(
+      "train_eval_model: eval: expected at least one batch, got none. Are there fewer "
+      "examples than a batch?"
+    )
+  return {name: total / num_examples for name, total in totals.items()}
+
+
+class Evaluation:
+  """Evaluates and exports, not too often."""
+
+  def __init__(
+    self,
+    trainer: Trainer,
+    input_generator: AbstractInputGenerator | None,
+    model_dir: str,
+    eval_steps: int | None,
+    throttle_secs: float,
+    exporters: list[Exporter],
+  ) -> None:
+    """Creates the evaluation; the first is due `throttle_secs` from now.
+
+    Args:
+      trainer: runs the steps.
+      input_generator: gives eval batches; None exports only.
+      model_dir: folder of the training run.
+      eval_steps: batches at most; None for all.
+      throttle_secs: seconds between two evaluations at least.
+      exporters: run after each evaluation.
+    """
+    self._trainer = trainer
+    self._input_generator = input_generator
+    self._model_dir = model_dir
+    self._eval_steps = eval_steps
+    self._throttle_secs = throttle_secs
+    self._exporters = exporters
+    self._last = time.monotonic()
+    self._batches: Any = None
+    if input_generator is not None:
+      self._writer = SummaryWriter(os.path.join(model_dir, "eval"))
+      input_generator.set_specification_from_model(trainer.model, ModeKeys.EVAL)
+      with input_generator.explain_failures():
+        dataset = input_generator.create_dataset(ModeKeys.EVAL)
+      self._batches = trainer.distribute(dataset)
+
+  def run_if_due(self) -> None:
+    """Evaluates and exports, unless the last time was too short ago."""
+    if time.monotonic() - self._last >= self._throttle_secs:
+      self.run()
+
+  def run(self) -> dict[str, float]:
+    """Evaluates and exports the present weights; returns the metrics."""
+    step, metrics = self._trainer.global_step, {}
+    if self._input_generator is not None:
+      with self._input_generator.explain_failures():
+        metrics = evaluate(self._trainer, self._batches, self._eval_steps)
+      self._writer.scalars(metrics, step)
+      shown = ", ".join(f"{name} {value:.5g}" for name, value in metrics.items())
+      logging.info("eval at step %d: %s", step, shown)
+    for exporter in self._exporters:
+      exporter.export(self._trainer.model, self._model_dir, step, metrics)
+    self._last = time.monotonic()
+    return metrics
