@@ -1,0 +1,300 @@
+"""`ExtendedTensorSpec`: what one tensor looks like, in a record and in time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors
+from t2r_seq.specs import leaves, serializable
+from t2r_seq.specs import time_offsets as offsets_lib
+
+# Stands for "as in the given spec" where None is a value of its own.
+_KEEP: Any = object()
+
+_DEFAULTS = {
+  "is_optional": False,
+  "is_sequence": False,
+  "is_extracted": False,
+  "data_format": None,
+  "dataset_key": "",
+  "varlen_default_value": None,
+  "time_offsets": None,
+}
+FIELDS = ("shape", "dtype", "name", *_DEFAULTS)
+
+
+class ExtendedTensorSpec(serializable.Serializable, tf.TensorSpec):
+  """A `tf.TensorSpec` that also says how the tensor is stored and when it is read.
+
+  Equality compares shape and dtype only, and a plain `tf.TensorSpec` of the same
+  shape and dtype is equal, as Tensor2Robot has it; `is_identical_to` compares all.
+  Specs are immutable: derive with `from_spec`.
+  """
+
+  _serializer = "spec"
+
+  def __init__(
+    self,
+    shape: Any,
+    dtype: Any,
+    name: str | None = None,
+    is_optional: bool | None = None,
+    is_sequence: bool = False,
+    is_extracted: bool = False,
+    data_format: str | None = None,
+    dataset_key: str | None = None,
+    varlen_default_value: Any = None,
+    time_offsets: int | Iterable[int] | None = None,
+  ) -> None:
+    """Creates the spec.
+
+    Args:
+      shape: anything `tf.TensorShape` takes, without the batch axis and, for a
+        sequence, without its time axis. With a tuple of time offsets the stack axis
+        comes first: `shape[0] == len(time_offsets)`.
+      dtype: anything `tf.as_dtype` takes.
+      name: key of the feature in the record. Not the path in a structure.
+      is_optional: the tensor may be absent.
+      is_sequence: one value per step of the record, `[T, *shape]`; together with
+        time offsets, a sequence of stacks `[L, K, ...]`.
+      is_extracted: the spec was taken from a tensor or array.
+      data_format: 'jpeg', 'png', 'bmp' or 'gif' for an encoded image, 'raw' for the
+        little-endian bytes of the tensor, None for a plain feature.
+      dataset_key: which of several zipped datasets holds the feature.
+      varlen_default_value: the feature has a variable length in the record, and is
+        clipped, or padded with this value, to `shape[0]`.
+      time_offsets: which steps, relative to the anchor, the tensor shows. A tuple
+        stacks them, an int takes one step without a stack axis, None is not windowed.
+    Raises:
+      SpecError: the fields contradict each other.
+      TypeError: shape or dtype cannot be converted.
+    """
+    super().__init__(shape=shape, dtype=dtype, name=name)
+    self._is_optional = bool(is_optional)
+    self._is_sequence = bool(is_sequence)
+    self._is_extracted = bool(is_extracted)
+    self._data_format = data_format
+    self._dataset_key = dataset_key or ""
+    self._varlen_default_value = varlen_default_value
+    self._time_offsets = offsets_lib.normalize(time_offsets, name)
+    self._check_stack_axis()
+    self._check_varlen_rank()
+
+  def _check_stack_axis(self) -> None:
+    if not isinstance(self._time_offsets, tuple):
+      return
+    if not self.shape.rank or self.shape[0] != len(self._time_offsets):
+      raise errors.SpecError(
+        f"ExtendedTensorSpec: {self.name}: expected shape[0] = "
+        f"{len(self._time_offsets)} for the time offsets {self._time_offsets}, got "
+        f"shape {self.shape}. Put the stack axis first."
+      )
+
+  def _check_varlen_rank(self) -> None:
+    if self._varlen_default_value is None:
+      return
+    want = 1 if self._data_format is None else 4
+    if self.frame_shape.rank != want:
+      kind = "a list of images" if self._data_format else "a list of values"
+      raise errors.SpecError(
+        f"ExtendedTensorSpec: {self.name}: expected rank {want} for {kind} of "
+        f"variable length, got shape {self.frame_shape}. "
+        "shape[0] is the length to pad or clip to."
+      )
+
+  @classmethod
+  def from_spec(
+    cls,
+    spec: tf.TensorSpec,
+    shape: Any = None,
+    dtype: Any = None,
+    name: str | None = None,
+    is_optional: bool | None = None,
+    is_sequence: bool | None = None,
+    is_extracted: bool | None = None,
+    data_format: str | None = None,
+    dataset_key: str | None = None,
+    batch_size: int | None = None,
+    varlen_default_value: Any = None,
+    time_offsets: int | Iterable[int] | None = _KEEP,
+  ) -> ExtendedTensorSpec:
+    """Copies a spec with some fields replaced; None means as it was.
+
+    Args:
+      spec: a `tf.TensorSpec` or an `ExtendedTensorSpec`.
+      shape: replaces the shape.
+      dtype: replaces the dtype.
+      name: replaces the name.
+      is_optional: replaces the field.
+      is_sequence: replaces the field.
+      is_extracted: replaces the field.
+      data_format: replaces the field.
+      dataset_key: replaces the field.
+      batch_size: prepends a batch axis: > 0 of that size, < 0 of unknown size. Stacking
+        and padding come before batching, so stacked offsets and the varlen default,
+        which describe `shape[0]`, are dropped.
+      varlen_default_value: replaces the field.
+      time_offsets: replaces the field; here None means not windowed.
+    Returns:
+      The new spec.
+    Raises:
+      SpecError: `spec` is not a spec, or `batch_size` not an integer.
+    """
+    if not isinstance(spec, tf.TensorSpec):
+      raise errors.SpecError(
+        f"from_spec: expected a TensorSpec, got {errors.describe(spec)}."
+      )
+    given = {
+      "is_optional": is_optional,
+      "is_sequence": is_sequence,
+      "is_extracted": is_extracted,
+      "data_format": data_format,
+      "dataset_key": dataset_key,
+      "varlen_default_value": varlen_default_value,
+    }
+    fields: dict[str, Any] = {
+      field: getattr(spec, field, default) if given.get(field) is None else given[field]
+      for field, default in _DEFAULTS.items()
+    }
+    if time_offsets is not _KEEP:
+      fields["time_offsets"] = time_offsets
+    shape = tf.TensorShape(spec.shape if shape is None else shape)
+    if batch_size:
+      shape = _prepend_batch(shape, batch_size)
+      # Stacking and padding come before batching: these fields have done their work.
+      fields["varlen_default_value"] = None
+      if isinstance(fields["time_offsets"], tuple):
+        fields["time_offsets"] = None
+    return cls(shape, dtype or spec.dtype, name or spec.name, **fields)
+
+  @classmethod
+  def from_tensor(cls, tensor: Any, name: str | None = None) -> ExtendedTensorSpec:
+    """Describes a tensor; `is_extracted` is set.
+
+    Args:
+      tensor: a `tf.Tensor`, variable or Keras tensor.
+      name: name of the spec; by default that of the graph op, if there is one.
+    Returns:
+      The spec.
+    Raises:
+      SpecError: not a tensor.
+    """
+    if not leaves.is_tensor(tensor):
+      raise errors.SpecError(
+        f"from_tensor: expected a tensor, got {errors.describe(tensor)}."
+      )
+    if name is None and leaves.is_keras_tensor(tensor):
+      name = tensor.name  # Keras 2 has an `op` that raises.
+    elif name is None and not hasattr(tensor, "numpy"):
+      op = getattr(tensor, "op", None)
+      name = op.name if op is not None else getattr(tensor, "name", None)
+    return cls(tensor.shape, tensor.dtype, name, is_extracted=True)
+
+  @classmethod
+  def to_spec(cls, instance: Any) -> ExtendedTensorSpec:
+    """Describes a spec, tensor, array or numpy scalar.
+
+    Raises:
+      SpecError: none of these.
+    """
+    if isinstance(instance, cls):
+      return instance
+    if isinstance(instance, tf.TensorSpec):
+      return cls.from_spec(instance)
+    if isinstance(instance, (np.ndarray, np.generic)):
+      return cls(instance.shape, _numpy_dtype(instance), is_extracted=True)
+    if leaves.is_tensor(instance):
+      return cls.from_tensor(instance)
+    raise errors.SpecError(
+      f"to_spec: expected a spec, tensor or array, got {errors.describe(instance)}."
+    )
+
+  @property
+  def is_optional(self) -> bool:
+    """Whether the tensor may be absent."""
+    return self._is_optional
+
+  @property
+  def is_sequence(self) -> bool:
+    """Whether the record holds one value per step."""
+    return self._is_sequence
+
+  @property
+  def is_extracted(self) -> bool:
+    """Whether the spec was taken from a tensor or array."""
+    return self._is_extracted
+
+  @property
+  def data_format(self) -> str | None:
+    """The encoding in the record: an image format, 'raw' or None."""
+    return self._data_format
+
+  @property
+  def dataset_key(self) -> str:
+    """Which of several zipped datasets holds the feature; '' for the only one."""
+    return self._dataset_key
+
+  @property
+  def varlen_default_value(self) -> Any:
+    """What pads a feature of variable length; None for a fixed length."""
+    return self._varlen_default_value
+
+  @property
+  def time_offsets(self) -> offsets_lib.TimeOffsets:
+    """The steps shown, relative to the anchor: a tuple, one int, or None."""
+    return self._time_offsets
+
+  @property
+  def frame_shape(self) -> tf.TensorShape:
+    """The shape at one step: without the stack axis."""
+    return self.shape[1:] if isinstance(self._time_offsets, tuple) else self.shape
+
+  def fields(self) -> dict[str, Any]:
+    """Returns every constructor argument by name."""
+    return {field: getattr(self, field) for field in FIELDS}
+
+  def is_identical_to(self, other: Any) -> bool:
+    """Whether `other` agrees in every field, not only in shape and dtype."""
+    return (
+      isinstance(other, ExtendedTensorSpec)
+      and self == other
+      and self.fields() == other.fields()
+      and type(self.varlen_default_value) is type(other.varlen_default_value)
+    )
+
+  def __eq__(self, other: object) -> bool:
+    if not isinstance(other, tf.TensorSpec):
+      return NotImplemented
+    return self.shape == other.shape and self.dtype == other.dtype
+
+  # Python drops an inherited hash where __eq__ is defined. TensorSpec hashes shape
+  # and dtype, which is just what is compared here.
+  __hash__ = tf.TensorSpec.__hash__
+
+  def __repr__(self) -> str:
+    shape = None if self.shape.rank is None else tuple(self.shape.as_list())
+    shown = {"shape": shape, "dtype": self.dtype, "name": self.name}
+    for field, default in _DEFAULTS.items():
+      value = getattr(self, field)
+      if value != default or type(value) is not type(default):
+        shown[field] = value
+    return f"ExtendedTensorSpec({', '.join(f'{k}={v!r}' for k, v in shown.items())})"
+
+  def __reduce__(self) -> tuple[Any, ...]:
+    return type(self), tuple(self.fields().values())
+
+
+def _numpy_dtype(array: np.ndarray | np.generic) -> tf.DType:
+  return tf.string if array.dtype.kind in "SUO" else tf.as_dtype(array.dtype)
+
+
+def _prepend_batch(shape: tf.TensorShape, batch_size: int) -> tf.TensorShape:
+  if isinstance(batch_size, bool) or not isinstance(batch_size, int):
+    raise errors.SpecError(
+      f"from_spec: expected an integer batch_size, got {batch_size!r}."
+    )
+  return tf.TensorShape([batch_size if batch_size > 0 else None]).concatenate(shape)

@@ -1,0 +1,226 @@
+"""Flattening, packing and checking of spec structures.
+
+A spec structure is a hierarchy of dicts, (named)tuples, lists and `TensorSpecStruct`s
+whose leaves are specs, tensors or arrays, or None for an absent optional.
+"""
+
+from __future__ import annotations
+
+import collections
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from t2r_seq import errors
+from t2r_seq.specs import leaves
+from t2r_seq.specs.extended_tensor_spec import ExtendedTensorSpec
+from t2r_seq.specs.tensor_spec_struct import TensorSpecStruct
+
+SpecStructure = Any
+
+
+def is_flat_spec_or_tensors_structure(spec_or_tensors: Any) -> bool:
+  """Whether this is a mapping of paths to leaves; a list is not flat."""
+  return isinstance(spec_or_tensors, Mapping) and all(
+    value is None or leaves.is_leaf(value) for value in spec_or_tensors.values()
+  )
+
+
+def flatten_spec_structure(
+  spec_structure: SpecStructure, filter_none: bool = True
+) -> TensorSpecStruct:
+  """Flattens a structure to a `TensorSpecStruct` by '/' paths.
+
+  List and tuple elements get their index as a name. Flattening twice changes nothing.
+
+  Args:
+    spec_structure: a structure of specs, tensors or arrays.
+    filter_none: leaves out the None of absent optionals.
+  Returns:
+    A new struct, in the order of the structure; leaves are shared.
+  Raises:
+    SpecError: see `assert_valid_spec_structure`.
+  """
+  assert_valid_spec_structure(spec_structure)
+  return TensorSpecStruct(
+    (path, leaf)
+    for path, leaf in iterate_leaves(spec_structure)
+    if leaf is not None or not filter_none
+  )
+
+
+def pack_flat_sequence_to_spec_structure(
+  spec_structure: SpecStructure, flat_sequence_with_joined_string_paths: Any
+) -> SpecStructure:
+  """Packs the leaves of a flat structure into the form of another.
+
+  Args:
+    spec_structure: gives the form; a TensorSpecStruct packs with sorted keys.
+    flat_sequence_with_joined_string_paths: leaves by path; further ones are left out.
+  Returns:
+    The form of `spec_structure` with the given leaves; absent optionals are None.
+  Raises:
+    SpecError: required leaves are missing (all are named), or the second argument is
+      not flat.
+  """
+  flat = flat_sequence_with_joined_string_paths
+  assert_valid_spec_structure(spec_structure)
+  if not is_flat_spec_or_tensors_structure(flat):
+    raise errors.SpecError(
+      "pack_flat_sequence_to_spec_structure: expected a flat mapping of paths to "
+      f"leaves, got {errors.describe(flat)}. Use flatten_spec_structure first."
+    )
+  missing = missing_leaves(spec_structure, flat)
+  if missing:
+    raise errors.mismatch_error("pack_flat_sequence_to_spec_structure", missing)
+  packed = map_leaves_with_path(lambda path, _: flat.get(path), spec_structure)
+  if isinstance(packed, TensorSpecStruct):
+    return TensorSpecStruct(sorted(packed.items()))
+  return packed
+
+
+def missing_leaves(
+  spec_structure: SpecStructure, flat: Mapping[str, Any]
+) -> list[errors.Mismatch]:
+  """Lists the required specs of a structure that a flat mapping lacks."""
+  wanted = dict(iterate_leaves(spec_structure))
+  unused = [path for path in flat if path not in wanted]
+  return [
+    errors.Mismatch(path, repr(spec), "nothing", errors.nearest(path, unused))
+    for path, spec in wanted.items()
+    if spec is not None
+    and not getattr(spec, "is_optional", False)
+    and flat.get(path) is None
+  ]
+
+
+def assert_valid_spec_structure(spec_structure: SpecStructure) -> None:
+  """Checks that a structure holds only leaves, and that names are used consistently.
+
+  Specs of one name and dataset read the same record feature, so they must agree in
+  dtype and in the shape of one step; they may differ in their time offsets.
+
+  Args:
+    spec_structure: a structure of specs, tensors or arrays.
+  Raises:
+    SpecError: a leaf of another kind, no structure at all, or two specs of one name
+      that disagree (both paths are named).
+  """
+  by_name: dict[tuple[str, str], tuple[str, ExtendedTensorSpec]] = {}
+  for path, leaf in iterate_leaves(spec_structure):
+    if leaf is None or not isinstance(leaf, tf.TensorSpec) or leaf.name is None:
+      continue
+    spec = ExtendedTensorSpec.to_spec(leaf)
+    other_path, other = by_name.setdefault((spec.dataset_key, spec.name), (path, spec))
+    if not _is_same_feature(spec, other):
+      raise errors.SpecError(
+        f"assert_valid_spec_structure: {path}: expected the shape and dtype of "
+        f"{other_path}, {errors.describe(other)}, because both are named "
+        f"'{spec.name}', got {errors.describe(spec)}. Give one of them another name."
+      )
+
+
+def _is_same_feature(a: ExtendedTensorSpec, b: ExtendedTensorSpec) -> bool:
+  return a.dtype == b.dtype and a.frame_shape.is_compatible_with(b.frame_shape)
+
+
+def iterate_leaves(
+  spec_structure: SpecStructure, prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+  """Yields (path, leaf) in the structure's order; None leaves too.
+
+  Args:
+    spec_structure: a structure of specs, tensors or arrays.
+    prefix: path of the structure itself.
+  Yields:
+    Pairs of path and leaf.
+  Raises:
+    SpecError: a leaf that is no spec, tensor or array, or no structure at all.
+  """
+  if not isinstance(spec_structure, (Mapping, list, tuple)):
+    raise errors.SpecError(
+      f"spec structure: {prefix or 'the root'}: expected a dict, (named)tuple, list or "
+      f"TensorSpecStruct of specs, tensors or arrays, got "
+      f"{errors.describe(spec_structure)}."
+    )
+  for name, value in _children(spec_structure):
+    path = f"{prefix}/{name}" if prefix else name
+    if value is None or leaves.is_leaf(value):
+      yield path, value
+    else:
+      yield from iterate_leaves(value, path)
+
+
+def map_leaves_with_path(
+  fn: Callable[[str, Any], Any], spec_structure: SpecStructure, prefix: str = ""
+) -> SpecStructure:
+  """Builds a structure of the same form from `fn(path, leaf)`; None leaves too."""
+
+  def convert(name: str, value: Any) -> Any:
+    path = f"{prefix}/{name}" if prefix else name
+    if value is None or leaves.is_leaf(value):
+      return fn(path, value)
+    return map_leaves_with_path(fn, value, path)
+
+  converted = [
+    (name, convert(name, value)) for name, value in _children(spec_structure)
+  ]
+  if isinstance(spec_structure, TensorSpecStruct):
+    return TensorSpecStruct(converted)
+  form: Any = type(spec_structure)
+  if isinstance(spec_structure, collections.defaultdict):
+    return form(spec_structure.default_factory, converted)
+  if isinstance(spec_structure, Mapping):
+    return form(converted)
+  values = [value for _, value in converted]
+  if hasattr(spec_structure, "_fields"):
+    return form(*values)
+  return form(values)
+
+
+def map_leaves(
+  fn: Callable[[Any], Any], spec_structure: SpecStructure
+) -> SpecStructure:
+  """Builds a structure of the same form from `fn(leaf)`; None stays None."""
+  return map_leaves_with_path(
+    lambda _, leaf: None if leaf is None else fn(leaf), spec_structure
+  )
+
+
+def _children(spec_structure: SpecStructure) -> list[tuple[str, Any]]:
+  if isinstance(spec_structure, Mapping):
+    return list(spec_structure.items())
+  names = getattr(spec_structure, "_fields", None)
+  if names is None:
+    names = [str(i) for i in range(len(spec_structure))]
+  return list(zip(names, spec_structure, strict=True))
+
+
+def assert_only_specs(operation: str, spec_structure: SpecStructure) -> None:
+  """Checks that a structure is valid and holds specs, no tensors or arrays.
+
+  Args:
+    operation: who asks, for the error.
+    spec_structure: a structure of specs; None leaves are allowed.
+  Raises:
+    SpecError: another leaf (all are named), or an invalid structure.
+  """
+  assert_valid_spec_structure(spec_structure)
+  mismatches = [
+    errors.Mismatch(path, "a spec", f"{type(leaf).__name__} {errors.describe(leaf)}")
+    for path, leaf in iterate_leaves(spec_structure)
+    if leaf is not None and not isinstance(leaf, tf.TensorSpec)
+  ]
+  if mismatches:
+    raise errors.mismatch_error(operation, mismatches)
+
+
+def signature_key(path: str) -> str:
+  """Returns the argument name of a path in an exported signature: 'state_image'.
+
+  Signature arguments are identifiers, so every other character becomes '_'.
+  """
+  key = re.sub(r"\W", "_", path)
+  return f"_{key}" if key[0].isdigit() else key

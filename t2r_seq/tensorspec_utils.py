@@ -1,0 +1,101 @@
+"""Tensor2Robot's `tensorspec_utils`, by the same names; see `t2r_seq.specs`.
+
+What became of the rest:
+
+- `nest` is `tf.nest`, and `TSPEC` is `tf.TensorSpec`.
+- `write_input_spec_to_file`, `load_input_spec_from_file`, `write_global_step_to_file`
+  and `load_global_step_from_file` pickled. `create_t2r_assets` takes specs and the
+  global step, and `write_t2r_assets_to_file` writes them as text.
+- `make_placeholders` gives `tf.keras.Input`s outside of a `tf.Graph`.
+- `make_random_numpy` and `make_constant_numpy` take None for no batch axis;
+  `make_random_tensors` gives sequences their time axis too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gin
+
+from t2r_seq.records import tensorspec_to_feature_dict
+from t2r_seq.specs import (
+  EXTRA_ASSETS_DIRECTORY,
+  T2R_ASSETS_FILENAME,
+  ExtendedTensorSpec,
+  TensorSpecStruct,
+  add_sequence_length_specs,
+  assert_equal,
+  assert_equal_spec_or_tensor,
+  assert_required,
+  assert_valid_spec_structure,
+  cast_bfloat16_to_float32,
+  cast_float32_to_bfloat16,
+  copy_tensorspec,
+  create_t2r_assets,
+  filter_required_flat_tensor_spec,
+  filter_spec_structure_by_dataset,
+  flatten_spec_structure,
+  is_encoded_image_spec,
+  is_flat_spec_or_tensors_structure,
+  load_t2r_assets_to_file,
+  make_constant_numpy,
+  make_placeholders,
+  make_random_numpy,
+  make_random_tensors,
+  map_feed_dict,
+  map_feed_dict_unsafe,
+  map_predict_fn_dict,
+  maybe_ignore_batch,
+  pack_flat_sequence_to_spec_structure,
+  pad_or_clip_tensor_to_spec_shape,
+  replace_dtype,
+  tensorspec_from_tensors,
+  validate_and_flatten,
+  validate_and_pack,
+  write_t2r_assets_to_file,
+)
+
+__all__ = [
+  "EXTRA_ASSETS_DIRECTORY",
+  "T2R_ASSETS_FILENAME",
+  "ExtendedTensorSpec",
+  "TensorSpecStruct",
+  "add_sequence_length_specs",
+  "assert_equal",
+  "assert_equal_spec_or_tensor",
+  "assert_required",
+  "assert_valid_spec_structure",
+  "cast_bfloat16_to_float32",
+  "cast_float32_to_bfloat16",
+  "convert_to_tensorspecstruct",
+  "copy_tensorspec",
+  "create_t2r_assets",
+  "filter_required_flat_tensor_spec",
+  "filter_spec_structure_by_dataset",
+  "flatten_spec_structure",
+  "is_encoded_image_spec",
+  "is_flat_spec_or_tensors_structure",
+  "load_t2r_assets_to_file",
+  "make_constant_numpy",
+  "make_placeholders",
+  "make_random_numpy",
+  "make_random_tensors",
+  "map_feed_dict",
+  "map_feed_dict_unsafe",
+  "map_predict_fn_dict",
+  "maybe_ignore_batch",
+  "pack_flat_sequence_to_spec_structure",
+  "pad_or_clip_tensor_to_spec_shape",
+  "replace_dtype",
+  "tensorspec_from_tensors",
+  "tensorspec_to_feature_dict",
+  "validate_and_flatten",
+  "validate_and_pack",
+  "write_t2r_assets_to_file",
+]
+
+
+@gin.configurable
+def convert_to_tensorspecstruct(inputs: Any) -> TensorSpecStruct:
+  """Makes a TensorSpecStruct of a mapping or of (path, value) pairs."""
+  return TensorSpecStruct(inputs)

@@ -1,0 +1,34 @@
+"""Which steps make a sample: index and tensor arithmetic on specs."""
+
+from t2r_seq.windows.dataset import windows
+from t2r_seq.windows.flat_specs import (
+  add_mask_specs,
+  flat_length,
+  flat_specs,
+  history_length,
+  is_windowed,
+  mask_paths,
+  time_span,
+)
+from t2r_seq.windows.gather import WindowReader, gather_windows
+from t2r_seq.windows.grid import PADDINGS, WindowGrid, check_padding
+from t2r_seq.windows.masking import masked_mean
+from t2r_seq.windows.report import WindowReport
+
+__all__ = [
+  "PADDINGS",
+  "WindowGrid",
+  "WindowReader",
+  "WindowReport",
+  "add_mask_specs",
+  "check_padding",
+  "flat_length",
+  "flat_specs",
+  "gather_windows",
+  "history_length",
+  "is_windowed",
+  "mask_paths",
+  "masked_mean",
+  "time_span",
+  "windows",
+]

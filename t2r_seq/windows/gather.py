@@ -1,0 +1,240 @@
+"""Windows gathered from one flat episode."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, specs
+from t2r_seq.specs import ExtendedTensorSpec, SpecStructure, TensorSpecStruct
+from t2r_seq.windows import flat_specs as flat_specs_lib
+from t2r_seq.windows import readings
+from t2r_seq.windows.grid import WindowGrid, check_count
+
+
+class WindowReader:
+  """Reads windows of a spec structure from flat episodes of one element spec.
+
+  Everything that can be wrong with specs and shapes is found at construction.
+  """
+
+  def __init__(
+    self,
+    element_spec: Any,
+    spec_structure: SpecStructure,
+    sequence_length: int | None = None,
+    stride: int = 1,
+    shift: int = 1,
+    padding: str = "drop",
+    masks: bool = False,
+  ) -> None:
+    """Creates the reader.
+
+    Args:
+      element_spec: specs of the flat episode, by path; leaves [T, ...] and context.
+      spec_structure: the specs of a window.
+      sequence_length: L, stacks in a sequence; None for single windows.
+      stride: steps between the stacks of one sequence.
+      shift: stacks between the starts of two sequences.
+      padding: 'drop', 'repeat' or 'zero'.
+      masks: adds '<path>_mask' for every windowed path, not only the declared ones.
+    Raises:
+      SpecError: the episode does not fit the specs, or the specs the sequence.
+    """
+    flat = specs.flatten_spec_structure(spec_structure)
+    wanted = specs.map_leaves(ExtendedTensorSpec.to_spec, flat)
+    num_stacks = 1 if sequence_length is None else sequence_length
+    check_count("sequence_length", num_stacks)
+    self.grid = WindowGrid(
+      flat_specs_lib.time_span(wanted), num_stacks, stride, shift, padding
+    )
+    self._masks = flat_specs_lib.mask_paths(wanted)
+    stored = TensorSpecStruct(
+      (path, spec) for path, spec in wanted.items() if path not in self._masks
+    )
+    element = specs.flatten_spec_structure(element_spec)
+    self._readings = readings.plan_readings(
+      stored, element, self.grid, sequence_length is not None
+    )
+    self._timed = [p for p, r in self._readings.items() if r.steps is not None]
+    if not self._timed:
+      raise errors.SpecError(
+        "windows: the specs: expected at least one path with a time axis, got none. "
+        "Give the specs time_offsets."
+      )
+    if masks:
+      self._masks = {flat_specs_lib.mask_path(path): path for path in self._timed}
+    clashes = [
+      errors.Mismatch(path, "no spec with a name where a mask is to stand", "one")
+      for path in self._masks
+      if path in self._readings
+    ]
+    if clashes:
+      raise errors.mismatch_error("windows", clashes)
+
+  def select(self, episode: SpecStructure) -> TensorSpecStruct:
+    """Flattens an episode to the paths that the windows read, and no others."""
+    flat = specs.flatten_spec_structure(episode)
+    return TensorSpecStruct((path, flat[path]) for path in self._readings)
+
+  def num_steps(self, episode: Mapping[str, Any]) -> tf.Tensor:
+    """Returns T, checked to be the same for every path with a time axis.
+
+    Args:
+      episode: tensors by path.
+    Returns:
+      int64 scalar.
+    """
+    first = self._timed[0]
+    length = tf.shape(episode[first], tf.int64)[0]
+    checks = [
+      tf.debugging.assert_equal(
+        tf.shape(episode[path], tf.int64)[0],
+        length,
+        message=f"windows: {path}: expected as many steps as {first} has.",
+      )
+      for path in self._timed[1:]
+    ]
+    with tf.control_dependencies([check for check in checks if check is not None]):
+      return tf.identity(length)
+
+  def check_starts(self, starts: Any, num_steps: Any) -> tf.Operation | None:
+    """Checks that windows start inside an episode and, under 'drop', that they fit.
+
+    Where tf.gather runs on a CPU it would fail, too; on a GPU it gives zeros instead.
+
+    Args:
+      starts: first anchor(s), int scalar or [B].
+      num_steps: T, int64 scalar.
+    Returns:
+      The check, to be run before `read`.
+    """
+    before, after = 0, 0
+    if self.grid.padding == "drop":
+      before = -self.grid.span[0]
+      after = self.grid.min_steps - before - 1
+    starts = tf.cast(starts, tf.int64)
+    return tf.debugging.Assert(
+      tf.reduce_all((starts >= before) & (starts + after < num_steps)),
+      [
+        f"windows: the anchors: expected {before} <= anchor < T - {after} with T =",
+        num_steps,
+        "steps, got",
+        starts,
+      ],
+    )
+
+  def read(
+    self, episode: Mapping[str, Any], starts: Any, num_steps: Any = None
+  ) -> TensorSpecStruct:
+    """Gathers the windows that start at the given anchors.
+
+    Args:
+      episode: tensors by path, [T, ...] and context.
+      starts: first anchor(s), an int scalar or [B].
+      num_steps: T if it is known, int64.
+    Returns:
+      Leaves of starts.shape + [L, K, ...]; context leaves are repeated per start.
+    """
+    starts = tf.cast(starts, tf.int64)
+    if starts.shape.rank not in (0, 1):
+      raise errors.SpecError(
+        "windows: the anchors: expected an int scalar or [B], got "
+        f"{errors.describe(starts)}."
+      )
+    steps = self.num_steps(episode) if num_steps is None else num_steps
+    window, real = TensorSpecStruct(), {}
+    for path, reading in self._readings.items():
+      if reading.steps is None:
+        window[path] = _repeat(episode[path], starts)
+        continue
+      index, real[path] = self._index(starts, reading.steps, steps)
+      taken = self._take(episode[path], index, real[path])
+      window[path] = _fix_shape(path, taken, index.shape + reading.frame_shape)
+    for mask_path, path in self._masks.items():
+      if path in real:
+        window[mask_path] = real[path]
+    return window
+
+  def _index(
+    self, starts: tf.Tensor, offsets: np.ndarray, num_steps: tf.Tensor
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the steps to gather, starts.shape + offsets.shape, and which are real."""
+    index = _add_axes(starts, offsets.ndim) + offsets
+    real = (index >= 0) & (index < num_steps)
+    if self.grid.padding != "drop":
+      index = tf.clip_by_value(index, 0, num_steps - 1)
+    return index, real
+
+  def _take(self, values: tf.Tensor, index: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
+    taken = tf.gather(values, index)
+    if self.grid.padding == "zero":
+      rank = tf.rank(taken) if taken.shape.rank is None else taken.shape.rank
+      keep = _add_axes(real, rank - real.shape.rank)
+      taken = tf.where(keep, taken, tf.zeros((), taken.dtype))
+    return taken
+
+
+@tf.autograph.experimental.do_not_convert
+def gather_windows(
+  episode: SpecStructure,
+  starts: Any,
+  spec_structure: SpecStructure,
+  sequence_length: int | None = None,
+  stride: int = 1,
+  padding: str = "drop",
+  masks: bool = False,
+) -> TensorSpecStruct:
+  """Gathers windows from one flat episode.
+
+  Args:
+    episode: tensors or arrays by path; leaves [T, ...], and context features.
+    starts: anchor(s), an int scalar or [B]; for sequences the first anchor of each.
+    spec_structure: the specs of a window.
+    sequence_length: L, stacks in a sequence; None for single windows.
+    stride: steps between the stacks of one sequence.
+    padding: what stands where a window leaves the episode: 'repeat' or 'zero'; 'drop'
+      asks for full windows only, and an anchor without one is an error.
+    masks: adds '<path>_mask' for every windowed path.
+  Returns:
+    Windows by path, leaves starts.shape + [L, K, ...].
+  Raises:
+    SpecError: the episode does not fit the specs.
+    tf.errors.InvalidArgumentError: an anchor outside of the episode or, under 'drop',
+      without a full window (XLA leaves this check out and clamps the steps).
+  """
+  flat = specs.flatten_spec_structure(episode)
+  tensors = TensorSpecStruct((p, tf.convert_to_tensor(v)) for p, v in flat.items())
+  element = specs.map_leaves(tf.TensorSpec.from_tensor, tensors)
+  reader = WindowReader(
+    element, spec_structure, sequence_length, stride, 1, padding, masks
+  )
+  num_steps = reader.num_steps(tensors)
+  check = reader.check_starts(starts, num_steps)
+  with tf.control_dependencies([] if check is None else [check]):
+    return reader.read(tensors, starts, tf.identity(num_steps))
+
+
+def _add_axes(values: tf.Tensor, count: Any) -> tf.Tensor:
+  """Appends `count` axes of size 1; with one cheap op where all is static."""
+  if isinstance(count, int) and values.shape.is_fully_defined():
+    return tf.reshape(values, [*values.shape, *[1] * count])
+  ones = tf.ones([count], tf.int32)
+  return tf.reshape(values, tf.concat([tf.shape(values), ones], 0))
+
+
+def _fix_shape(path: str, values: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
+  """Sets the static shape, with a check where the data has not promised it."""
+  if values.shape.is_subtype_of(shape):
+    return values
+  return tf.ensure_shape(values, shape, name="windows_" + re.sub(r"\W", "_", path))
+
+
+def _repeat(value: tf.Tensor, starts: tf.Tensor) -> tf.Tensor:
+  if starts.shape.rank == 0:
+    return tf.convert_to_tensor(value)
+  return tf.repeat(tf.expand_dims(value, 0), tf.shape(starts)[0], axis=0)

@@ -1,0 +1,102 @@
+"""How each path of a window is read from an episode, and whether it can be."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, specs
+from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
+from t2r_seq.windows.grid import WindowGrid
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+  """How one path is read from an episode.
+
+  Attributes:
+    steps: steps relative to the first anchor, an int array of shape [], [K], [L] or
+      [L, K]; None for a context feature, which is handed on as it is.
+    frame_shape: static shape of one step in the episode.
+  """
+
+  steps: np.ndarray | None
+  frame_shape: tf.TensorShape
+
+
+def plan_readings(
+  wanted: TensorSpecStruct,
+  element: TensorSpecStruct,
+  grid: WindowGrid,
+  has_sequences: bool,
+) -> dict[str, Reading]:
+  """Plans how every path is read.
+
+  Args:
+    wanted: specs of the window by path, without masks.
+    element: specs of the episode by path; leaves [T, ...] and context features.
+    grid: the anchors.
+    has_sequences: whether a sequence_length was given.
+  Returns:
+    Readings by path; optional paths that the episode lacks are left out.
+  Raises:
+    SpecError: the episode does not fit the specs; every path is named.
+  """
+  planned, found = {}, []
+  for path, spec in wanted.items():
+    if path not in element:
+      if not spec.is_optional:
+        hint = errors.nearest(path, element)
+        found.append(errors.Mismatch(path, _expected(spec), "nothing", hint))
+      continue
+    result = _plan_path(path, spec, element[path], grid, has_sequences)
+    if isinstance(result, errors.Mismatch):
+      found.append(result)
+    else:
+      planned[path] = result
+  if found:
+    raise errors.mismatch_error("windows", found)
+  return planned
+
+
+def _plan_path(
+  path: str,
+  spec: ExtendedTensorSpec,
+  given: tf.TypeSpec,
+  grid: WindowGrid,
+  has_sequences: bool,
+) -> Reading | errors.Mismatch:
+  frame_shape, dtype = spec.frame_shape, spec.dtype
+  if given.dtype == tf.string and specs.is_encoded_image_spec(spec):
+    # Frames that are still encoded: one string a step (or a list of them).
+    frame_shape, dtype = spec.frame_shape[:-3], tf.string
+  if spec.time_offsets is None and not spec.is_sequence:
+    if given.shape.rank is None:
+      hint = "Set its static shape, or say time_offsets=0 for the anchor's own step."
+      return errors.Mismatch(path, _expected(spec), errors.describe(given), hint)
+    if given.shape.rank == frame_shape.rank:
+      if given.dtype != dtype or not given.shape.is_compatible_with(frame_shape):
+        return errors.Mismatch(path, errors.describe(spec), errors.describe(given))
+      return Reading(None, frame_shape)
+  if spec.is_sequence and not has_sequences:
+    hint = "Pass sequence_length, or declare the spec with is_sequence=False."
+    return errors.Mismatch(path, "a sequence_length", "None", hint)
+  flat_shape = tf.TensorShape([None]).concatenate(frame_shape)
+  if given.dtype != dtype or not flat_shape.is_compatible_with(given.shape):
+    return errors.Mismatch(path, _expected(spec), errors.describe(given))
+  return Reading(_steps(spec, grid), frame_shape)
+
+
+def _steps(spec: ExtendedTensorSpec, grid: WindowGrid) -> np.ndarray:
+  anchors = np.arange(grid.num_stacks, dtype=np.int64) * grid.stride
+  offsets = np.asarray(spec.time_offsets or 0, dtype=np.int64)
+  if spec.is_sequence:
+    return anchors.reshape((-1,) + (1,) * offsets.ndim) + offsets
+  return anchors[-1] + offsets
+
+
+def _expected(spec: ExtendedTensorSpec) -> str:
+  step = tf.TensorSpec(spec.frame_shape, spec.dtype)
+  return f"[T] steps of {errors.describe(step)}"

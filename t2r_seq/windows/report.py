@@ -1,0 +1,76 @@
+"""Counts of what a pipeline windowed, and of what it had to leave out."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+
+class WindowReport:
+  """Counts episodes, steps and windows as a dataset is read.
+
+  An episode that is too short for a single window under padding 'drop' gives nothing;
+  it is counted here, so that nothing is lost silently. Counts add up over passes.
+  """
+
+  def __init__(self) -> None:
+    """Creates a report with all counts zero."""
+    names = ("episodes", "steps", "windows", "too_short", "longest_too_short")
+    # On the host and outside of any strategy: input pipelines run there.
+    with tf.init_scope(), tf.device("cpu:0"):
+      self._counts = {
+        name: tf.Variable(0, dtype=tf.int64, trainable=False, name=name)
+        for name in names
+      }
+
+  def count(self, num_steps: tf.Tensor, num_windows: tf.Tensor) -> tf.Operation:
+    """Adds one episode; called inside the input pipeline.
+
+    Args:
+      num_steps: int64 scalar.
+      num_windows: int64 scalar, 0 for an episode that is too short.
+    Returns:
+      The op that counts.
+    """
+    short = tf.cast(num_windows < 1, tf.int64)
+    longest = self._counts["longest_too_short"]
+    return tf.group(
+      self._counts["episodes"].assign_add(1),
+      self._counts["steps"].assign_add(num_steps),
+      self._counts["windows"].assign_add(num_windows),
+      self._counts["too_short"].assign_add(short),
+      longest.assign(tf.maximum(longest, short * num_steps)),
+    )
+
+  @property
+  def episodes(self) -> int:
+    """Episodes read."""
+    return int(self._counts["episodes"].numpy())
+
+  @property
+  def steps(self) -> int:
+    """Steps in all episodes read."""
+    return int(self._counts["steps"].numpy())
+
+  @property
+  def windows(self) -> int:
+    """Windows (or sequences of stacks) that the episodes gave."""
+    return int(self._counts["windows"].numpy())
+
+  @property
+  def too_short(self) -> int:
+    """Episodes that gave no window at all."""
+    return int(self._counts["too_short"].numpy())
+
+  @property
+  def longest_too_short(self) -> int:
+    """Steps of the longest episode that gave no window."""
+    return int(self._counts["longest_too_short"].numpy())
+
+  def __str__(self) -> str:
+    line = f"{self.windows} windows from {self.episodes} episodes ({self.steps} steps)"
+    if not self.too_short:
+      return line
+    return (
+      f"{line}; {self.too_short} episodes too short for a window, the longest of them "
+      f"with {self.longest_too_short} steps"
+    )

@@ -1,0 +1,138 @@
+"""Tensor2Robot's module names export what it did, or say what became of it."""
+
+from __future__ import annotations
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import specs, tensorspec_utils, tfdata
+from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
+
+TENSORSPEC_UTILS = [
+  "EXTRA_ASSETS_DIRECTORY",
+  "T2R_ASSETS_FILENAME",
+  "TSPEC",
+  "nest",
+  "ExtendedTensorSpec",
+  "TensorSpecStruct",
+  "convert_to_tensorspecstruct",
+  "replace_dtype",
+  "cast_float32_to_bfloat16",
+  "cast_bfloat16_to_float32",
+  "copy_tensorspec",
+  "make_placeholders",
+  "make_random_tensors",
+  "make_constant_numpy",
+  "make_random_numpy",
+  "map_feed_dict",
+  "map_predict_fn_dict",
+  "map_feed_dict_unsafe",
+  "tensorspec_from_tensors",
+  "maybe_ignore_batch",
+  "assert_equal_spec_or_tensor",
+  "assert_equal",
+  "assert_required",
+  "validate_and_flatten",
+  "validate_and_pack",
+  "add_sequence_length_specs",
+  "filter_spec_structure_by_dataset",
+  "flatten_spec_structure",
+  "pack_flat_sequence_to_spec_structure",
+  "is_flat_spec_or_tensors_structure",
+  "assert_valid_spec_structure",
+  "filter_required_flat_tensor_spec",
+  "is_encoded_image_spec",
+  "tensorspec_to_feature_dict",
+  "pad_or_clip_tensor_to_spec_shape",
+  "write_t2r_assets_to_file",
+  "load_t2r_assets_to_file",
+  "write_input_spec_to_file",
+  "load_input_spec_from_file",
+  "write_global_step_to_file",
+  "load_global_step_from_file",
+]
+
+TFDATA = [
+  "DATA_FORMAT",
+  "RECORD_READER",
+  "SUPPORTED_PIXEL_ENCODINGS",
+  "get_batch_size",
+  "infer_data_format",
+  "get_data_format_and_filenames_list",
+  "get_data_format_and_filenames",
+  "get_dataset_metadata",
+  "parallel_read",
+  "serialized_to_parsed",
+  "create_parse_tf_example_fn",
+  "create_compress_fn",
+  "create_decompress_fn",
+  "default_input_fn_tmpl",
+  "get_input_fn",
+]
+
+ALL = [(tensorspec_utils, name) for name in TENSORSPEC_UTILS]
+ALL += [(tfdata, name) for name in TFDATA]
+
+
+@pytest.mark.parametrize(("module", "name"), ALL, ids=lambda value: str(value)[-30:])
+def test_every_name_is_exported_or_explained(module, name):
+  if name in module.__all__:
+    assert hasattr(module, name)
+  else:
+    assert f"`{name}`" in module.__doc__
+
+
+@pytest.mark.parametrize("module", [tensorspec_utils, tfdata])
+def test_all_is_complete(module):
+  public = {name for name in vars(module) if not name.startswith("_")}
+  assert public - set(module.__all__) <= {"annotations", "Any", "gin"}
+  assert set(module.__all__) <= public
+
+
+def test_the_names_are_the_same_objects():
+  assert tensorspec_utils.ExtendedTensorSpec is specs.ExtendedTensorSpec
+  assert tensorspec_utils.TensorSpecStruct is specs.TensorSpecStruct
+  assert tensorspec_utils.validate_and_pack is specs.validate_and_pack
+
+
+def test_convert_to_tensorspecstruct_by_gin():
+  gin.parse_config("convert_to_tensorspecstruct.inputs = {'a/b': 1, 'a/c': 2}")
+  struct = tensorspec_utils.convert_to_tensorspecstruct()
+  assert type(struct) is TensorSpecStruct
+  assert struct.a.c == 2
+
+
+@pytest.mark.parametrize("dtype", [tf.uint8, tf.float32])
+def test_compress_and_decompress(dtype):
+  image = ExtendedTensorSpec((8, 16, 3), dtype, "i", data_format="JPEG")
+  structure = {"t": {"image": image}, "pose": ExtendedTensorSpec((2,), tf.float32, "p")}
+  labels = {"goal": image}
+  arrays = specs.make_constant_numpy(structure, 0.5 if dtype == tf.float32 else 128, 5)
+  goals = specs.make_constant_numpy(labels, 1.0 if dtype == tf.float32 else 255, 5)
+  dataset = tf.data.Dataset.from_tensors((arrays, goals))
+  dataset = dataset.map(tfdata.create_compress_fn(structure, labels, quality=100))
+  [(compressed, compressed_goals)] = dataset
+  assert compressed.t.image.dtype == compressed_goals.goal.dtype == tf.string
+  assert compressed.t.image.shape == (5,)
+  dataset = dataset.map(tfdata.create_decompress_fn(structure, labels))
+  specs.assert_equal(structure, dataset.element_spec[0], ignore_batch=True)
+  [(features, goal)] = dataset
+  tolerance = 0.01 if dtype == tf.float32 else 2
+  np.testing.assert_allclose(features.t.image, arrays["t"]["image"], atol=tolerance)
+  np.testing.assert_allclose(goal.goal, goals["goal"], atol=tolerance)
+  np.testing.assert_array_equal(features.pose, arrays["pose"])
+
+
+def test_compress_without_labels_and_with_stacks():
+  stack = ExtendedTensorSpec(
+    (2, 8, 8, 1), tf.uint8, "i", data_format="jpeg", time_offsets=(-1, 0)
+  )
+  arrays = specs.make_constant_numpy({"s": stack}, 7, batch_size=3)
+  compressed, labels = tfdata.create_compress_fn({"s": stack})(arrays)
+  assert labels is None
+  assert compressed.s.shape == (3, 2)
+  restored, labels = tfdata.create_decompress_fn({"s": stack})(compressed)
+  assert labels is None
+  np.testing.assert_allclose(restored.s, arrays["s"], atol=1)
