@@ -82,13 +82,23 @@ def pack_flat_sequence_to_spec_structure(
 
 
 def missing_leaves(
-  spec_structure: SpecStructure, flat: Mapping[str, Any]
+  spec_structure: SpecStructure,
+  flat: Mapping[str, Any],
+  describe: Callable[[Any], str] = errors.describe,
 ) -> list[errors.Mismatch]:
-  """Lists the required specs of a structure that a flat mapping lacks."""
+  """Lists the required specs of a structure that a flat mapping lacks.
+
+  Args:
+    spec_structure: what is asked for.
+    flat: leaves by path.
+    describe: renders a spec for the message.
+  Returns:
+    One mismatch per missing path, with the nearest of the paths that nobody asked for.
+  """
   wanted = dict(iterate_leaves(spec_structure))
   unused = [path for path in flat if path not in wanted]
   return [
-    errors.Mismatch(path, repr(spec), "nothing", errors.nearest(path, unused))
+    errors.Mismatch(path, describe(spec), "nothing", errors.nearest(path, unused))
     for path, spec in wanted.items()
     if spec is not None
     and not getattr(spec, "is_optional", False)

@@ -165,7 +165,12 @@ def _check_required(
   expected = structures.flatten_spec_structure(expected_spec)
   actual = structures.flatten_spec_structure(actual_tensors_or_spec)
   asked = TensorSpecStruct((p, leaf) for p, leaf in actual.items() if p in expected)
-  found = structures.missing_leaves(expected, actual) if len(expected) else []
+  axes = ["batch"] if ignore_batch else []
+  found = structures.missing_leaves(
+    expected,
+    actual,
+    lambda spec: _describe(ExtendedTensorSpec.to_spec(spec), axes),
+  )
   given = TensorSpecStruct((p, spec) for p, spec in expected.items() if p in asked)
   found += _compare_flat(given, asked, ignore_batch)
   if found:

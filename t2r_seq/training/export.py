@@ -61,7 +61,7 @@ def export_versions(export_dir: str) -> list[int]:
 
 
 def remove_old_exports(export_dir: str, exports_to_keep: int) -> None:
-  """Deletes all but the newest exports of a folder."""
+  """Deletes all but the newest exports of a folder; `exports_to_keep` >= 1."""
   for version in export_versions(export_dir)[:-exports_to_keep]:
     with contextlib.suppress(FileNotFoundError):
       shutil.rmtree(os.path.join(export_dir, str(version)))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 import gin
 
+from t2r_seq import errors
 from t2r_seq.models import T2RModel
 from t2r_seq.training import export
 
@@ -24,7 +25,14 @@ class Exporter(abc.ABC):
     Args:
       name: folder below `<model_dir>/export`.
       exports_to_keep: older ones are deleted.
+    Raises:
+      SpecError: none are to be kept.
     """
+    if exports_to_keep < 1:
+      raise errors.SpecError(
+        f"{type(self).__name__}: exports_to_keep: expected at least 1, got "
+        f"{exports_to_keep}."
+      )
     self._name = name
     self._exports_to_keep = exports_to_keep
 

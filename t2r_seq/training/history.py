@@ -18,16 +18,23 @@ class FrameHistory(tf.Module):
   'repeat' and with zeros under 'zero'.
   """
 
-  def __init__(self, specs_by_path: TensorSpecStruct, zero_past: bool) -> None:
+  def __init__(
+    self,
+    specs_by_path: TensorSpecStruct,
+    zero_past: bool,
+    masks: Mapping[str, str] | None = None,
+  ) -> None:
     """Creates an empty history: no slots.
 
     Args:
       specs_by_path: windowed specs by path, with offsets <= 0.
       zero_past: pads with zeros rather than with the first step.
+      masks: path of each mask that the windows hold, and the path that it masks.
     """
     super().__init__()
     self._specs = dict(specs_by_path.items())
     self._zero_past = zero_past
+    self._masks = dict(masks or {})
     self._frames = {
       path: tf.Variable(
         tf.zeros([0, _depth(spec), *spec.frame_shape], spec.dtype),
@@ -36,13 +43,14 @@ class FrameHistory(tf.Module):
       )
       for path, spec in self._specs.items()
     }
-    self._started = tf.Variable(tf.zeros([0], tf.bool), shape=[None], trainable=False)
+    # Steps that an environment's episode has had; 0 before its first.
+    self._ages = tf.Variable(tf.zeros([0], tf.int64), shape=[None], trainable=False)
 
   def reset(self, num_slots: tf.Tensor) -> None:
     """Forgets everything and makes room for `num_slots` environments (int scalar)."""
     for path, frames in self._frames.items():
       frames.assign(_empty(self._specs[path], num_slots))
-    self._started.assign(tf.zeros([num_slots], tf.bool))
+    self._ages.assign(tf.zeros([num_slots], tf.int64))
 
   def push(
     self, observations: Mapping[str, tf.Tensor], is_first: tf.Tensor
@@ -53,26 +61,27 @@ class FrameHistory(tf.Module):
       observations: [N, *frame_shape] by path.
       is_first: bool [N]; true forgets that environment's past.
     Returns:
-      Windows by path, [N, K, *frame_shape], or [N, *frame_shape] for an int offset.
+      Windows by path, [N, K, *frame_shape], or [N, *frame_shape] for an int offset;
+      and the masks, [N, K] or [N].
     """
     num_slots = tf.shape(is_first)[0]
-    same = tf.equal(num_slots, tf.shape(self._started)[0])
-    fresh = tf.equal(tf.shape(self._started)[0], 0) | tf.reduce_all(is_first)
+    same = tf.equal(num_slots, tf.shape(self._ages)[0])
+    fresh = tf.equal(tf.shape(self._ages)[0], 0) | tf.reduce_all(is_first)
     check = tf.debugging.Assert(
       same | fresh,
       [
         "step: got observations of",
         num_slots,
         "environments, but the history holds",
-        tf.shape(self._started)[0],
+        tf.shape(self._ages)[0],
         "Call reset(num_slots), or set is_first for all of them.",
       ],
     )
     with tf.control_dependencies([check]):
-      started = tf.cond(
-        same, self._started.read_value, lambda: tf.zeros([num_slots], tf.bool)
+      ages = tf.cond(
+        same, self._ages.read_value, lambda: tf.zeros([num_slots], tf.int64)
       )
-    begins = is_first | ~started
+    begins = is_first | tf.equal(ages, 0)
     for path, frames in self._frames.items():
       past = tf.cond(
         same,
@@ -80,17 +89,21 @@ class FrameHistory(tf.Module):
         lambda spec=self._specs[path]: _empty(spec, num_slots),
       )
       frames.assign(self._advance(past, observations[path], begins))
-    self._started.assign(tf.ones([num_slots], tf.bool))
+    self._ages.assign(tf.where(begins, tf.ones_like(ages), ages + 1))
     return self.windows()
 
   def windows(self) -> TensorSpecStruct:
     """Returns the windows of the last step, as `push` returned them."""
     result = TensorSpecStruct()
     for path, spec in self._specs.items():
-      index = np.asarray(spec.time_offsets or 0) + _depth(spec) - 1
+      index = _offsets(spec) + _depth(spec) - 1
       window = tf.gather(self._frames[path].read_value(), index, axis=1)
       window.set_shape([None, *spec.shape])
       result[path] = window
+    for mask_path, path in self._masks.items():
+      offsets = _offsets(self._specs[path])
+      ages = tf.reshape(self._ages.read_value(), [-1] + [1] * offsets.ndim)
+      result[mask_path] = ages + offsets > 0
     return result
 
   def _advance(
@@ -108,7 +121,11 @@ class FrameHistory(tf.Module):
 
 def _depth(spec: ExtendedTensorSpec) -> int:
   """Returns how many steps of a path are kept, the present one included."""
-  return 1 - int(min(0, np.min(spec.time_offsets or 0)))
+  return 1 - int(min(0, np.min(_offsets(spec))))
+
+
+def _offsets(spec: ExtendedTensorSpec) -> np.ndarray:
+  return np.asarray(spec.time_offsets, dtype=np.int64)
 
 
 def _empty(spec: ExtendedTensorSpec, num_slots: tf.Tensor) -> tf.Tensor:

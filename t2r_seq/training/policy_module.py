@@ -64,8 +64,11 @@ class PolicyFunctions:
       for path, spec in self._specs.items()
       if spec.time_offsets is not None
     )
+    # Masks are derived from the history, never asked for.
+    self._masks = windows.mask_paths(self._specs)
     self._has_sequences = any(spec.is_sequence for spec in self._specs.values())
-    self._history = FrameHistory(self._windowed, zero_past=model.padding == "zero")
+    zero_past = model.padding == "zero"
+    self._history = FrameHistory(self._windowed, zero_past, self._masks)
     self.module = tf.Module()
     self.module.model_variables = list(model.variables)
     self.module.history = self._history
@@ -90,7 +93,9 @@ class PolicyFunctions:
 
   def _is_parseable(self) -> bool:
     datasets = {spec.dataset_key for spec in self._specs.values()}
-    unnamed = [path for path, spec in self._specs.items() if not spec.name]
+    unnamed = [
+      path for path, spec in windows.flat_specs(self._specs).items() if not spec.name
+    ]
     stacked_sequences = self._has_sequences and len(self._windowed) > 0
     if len(datasets) == 1 and not unnamed and not stacked_sequences:
       return True
@@ -111,12 +116,16 @@ class PolicyFunctions:
 
   def _step(self) -> Any:
     def step(features: TensorSpecStruct) -> _Outputs:
-      seen = TensorSpecStruct((path, features[path]) for path in self._specs)
+      seen = TensorSpecStruct((path, features[path]) for path in shapes)
       if len(self._windowed):
         seen.update(self._history.push(features, features["is_first"]))
       return self._model.export_outputs(seen)
 
-    shapes = {path: [None, *spec.frame_shape] for path, spec in self._specs.items()}
+    shapes = {
+      path: [None, *spec.frame_shape]
+      for path, spec in self._specs.items()
+      if path not in self._masks
+    }
     return self._trace(step, {**shapes, "is_first": [None]})
 
   def _trace(
@@ -173,6 +182,7 @@ class PolicyFunctions:
       episode = TensorSpecStruct(
         (path, row[path][:length] if path in self._windowed else row[path])
         for path in self._specs
+        if path not in self._masks
       )
       return windows.gather_windows(episode, length - 1, self._specs, padding=padding)
 

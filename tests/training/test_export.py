@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import data, errors, records, specs, training
+from t2r_seq import data, errors, records, specs, training, windows
 
 _SPEC = specs.ExtendedTensorSpec
 
@@ -173,3 +173,41 @@ def test_what_cannot_be_exported_is_refused_before_training(
   with pytest.raises(errors.SpecError, match=message):
     reach.train(str(tmp_path), record_path, 1, t2r_model=model)
   assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("padding", ["repeat", "zero"])
+def test_declared_masks_are_derived_from_the_history(
+  padding, reach, record_path, tmp_path
+):
+  """A policy is not asked for masks, and makes those that it was trained with."""
+
+  class Masked(reach.ReachModel):
+    def get_feature_specification(self, mode):
+      return windows.add_mask_specs(super().get_feature_specification(mode))
+
+    def a_func(self, features, mode):
+      outputs = super().a_func(features, mode)
+      shown = tf.reduce_sum(tf.cast(features.state.image_mask, tf.float32), 1)
+      return {"inference_output": outputs["inference_output"] + shown[:, tf.newaxis]}
+
+  model = Masked(padding=padding)
+  reach.train(str(tmp_path), record_path, 2, t2r_model=model)
+  export_dir = str(tmp_path / "export" / "latest")
+  (version,) = training.export_versions(export_dir)
+  loaded = tf.saved_model.load(os.path.join(export_dir, str(version)))
+  (episode,) = reach.episodes(lengths=(5,))
+  raw = model.preprocessor.get_in_feature_specification("infer")
+  flat = {p.removeprefix("features/"): v for p, v in episode.items()}
+  spec = reach.episode_spec(model)
+  for t in range(5):
+    output = _step(loaded, episode, t)["inference_output"]
+    window = windows.gather_windows(flat, t, raw, padding=padding)
+    seen = loaded.signatures["last_window"]()
+    np.testing.assert_array_equal(seen["state_image_mask"][0], window.state.image_mask)
+    np.testing.assert_array_equal(seen["state_velocity_mask"][0], True)
+    batch = tf.nest.map_structure(lambda x: x[tf.newaxis], window)
+    want = model.export_outputs(batch)["inference_output"]
+    np.testing.assert_allclose(output, want, rtol=1e-6)
+  serialized = tf.constant([records.encode_example(spec, episode)])
+  parsed = loaded.signatures["parse_tf_example"](serialized)["inference_output"]
+  np.testing.assert_allclose(parsed, output, rtol=1e-5)

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from t2r_seq import training
+from t2r_seq import errors, training
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +46,13 @@ def test_best_exports_what_beats_every_export_before(
     got.append(path is not None)
   assert got == want
   assert len(_versions(tmp_path, "best")) == 1
+
+
+def test_keeping_no_export_is_refused():
+  with pytest.raises(
+    errors.SpecError, match="LatestExporter: exports_to_keep: .*got 0"
+  ):
+    training.LatestExporter(exports_to_keep=0)
 
 
 def test_best_waits_for_its_metric(model, tmp_path):

@@ -1,0 +1,20 @@
+"""Collect and evaluate loops over Gymnasium environments."""
+
+from t2r_seq.actors.collect import collect_episodes, shard_paths
+from t2r_seq.actors.env_loop import run_env
+from t2r_seq.actors.features import episode_to_features, flatten_steps
+from t2r_seq.actors.metrics import EpisodeTally
+from t2r_seq.actors.rollouts import Episode, Step, episode_seed, generate_episodes
+
+__all__ = [
+  "Episode",
+  "EpisodeTally",
+  "Step",
+  "collect_episodes",
+  "episode_seed",
+  "episode_to_features",
+  "flatten_steps",
+  "generate_episodes",
+  "run_env",
+  "shard_paths",
+]

@@ -1,0 +1,74 @@
+"""The command line's entry: finds the command, runs it, reports what went wrong."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from t2r_seq import __version__
+from t2r_seq.cli import collect, failures, inspect, predict, train
+
+_COMMANDS = {
+  "train": train,
+  "collect": collect,
+  "inspect": inspect,
+  "predict": predict,
+}
+
+
+def create_parser() -> argparse.ArgumentParser:
+  """Creates the parser of all commands."""
+  parser = argparse.ArgumentParser(
+    prog="t2r_seq",
+    description="Sequence and frame-stacking policies from one spec.",
+    epilog="`t2r_seq COMMAND --help` describes a command.",
+  )
+  parser.add_argument("--version", action="version", version=__version__)
+  commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+  for name, module in _COMMANDS.items():
+    command = commands.add_parser(
+      name,
+      help=module.SUMMARY,
+      description=module.DESCRIPTION,
+      formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.add_arguments(command)
+    command.add_argument(
+      "--debug", action="store_true", help="show the traceback of an error"
+    )
+    command.set_defaults(run=module.run)
+  return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs a command.
+
+  The current folder comes first on the path of imports, so that the gin files of a
+  project can import its modules.
+
+  Args:
+    argv: the arguments; None takes those of the process.
+  Returns:
+    The exit status: 0, 1 after an error, or 130 after an interrupt.
+  """
+  args = create_parser().parse_args(argv)
+  if os.getcwd() not in sys.path:
+    sys.path.insert(0, os.getcwd())
+  # TensorFlow's start-up notes would bury the command's own output.
+  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+  try:
+    return args.run(args)
+  except KeyboardInterrupt:
+    print(f"t2r_seq {args.command}: interrupted", file=sys.stderr)
+    return 130
+  except Exception as error:
+    if args.debug or not failures.is_expected(error):
+      raise
+    print(f"t2r_seq {args.command}: {failures.message(error)}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+  sys.exit(main())

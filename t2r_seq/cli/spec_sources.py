@@ -1,0 +1,54 @@
+"""Spec structures that a command is given by name."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from t2r_seq import errors
+from t2r_seq.cli import failures
+
+FORMS = "MODULE:NAME, an export's t2r_assets.pbtxt, or a .json file of specs"
+
+
+def load_specs(source: str) -> tuple[Any, Any]:
+  """Loads the specs of what a record holds.
+
+  Windowed specs, as models declare them, become those of the flat episode.
+
+  Args:
+    source: 'module:name', where the name is a spec structure or a function without
+      arguments that returns one; or the path of a .pbtxt or .json file.
+  Returns:
+    The feature specs and the label specs (None unless it is a .pbtxt), flat.
+  Raises:
+    UsageError: there is no such module or name, or the source has another form.
+    SpecError: it is not a spec structure.
+  """
+  from t2r_seq import specs, windows
+
+  labels = None
+  if source.endswith(".pbtxt"):
+    assets = specs.load_t2r_assets_to_file(source)
+    features = specs.TensorSpecStruct.from_proto(assets.feature_spec)
+    labels = specs.TensorSpecStruct.from_proto(assets.label_spec)
+  elif source.endswith(".json"):
+    with open(source, encoding="utf-8") as f:
+      features = specs.TensorSpecStruct.from_json(f.read())
+  else:
+    features = _import(source)
+  specs.assert_valid_spec_structure(features)
+  return windows.flat_specs(features), windows.flat_specs(labels) if labels else None
+
+
+def _import(source: str) -> Any:
+  """Returns what 'module:name' stands for; a function is called."""
+  module_name, separator, name = source.partition(":")
+  if not (module_name and separator and name):
+    raise failures.UsageError(f"--spec takes {FORMS}, got '{source}'.")
+  module = importlib.import_module(module_name)
+  if not hasattr(module, name):
+    near = errors.nearest(name, vars(module))
+    raise failures.UsageError(f"--spec: {module_name} has no '{name}'.{near}")
+  value = getattr(module, name)
+  return value() if callable(value) else value

@@ -1,0 +1,32 @@
+"""`t2r_seq train`: trains, evaluates and exports a model from gin files."""
+
+from __future__ import annotations
+
+import argparse
+
+from t2r_seq.cli import gin_flags
+
+SUMMARY = "train, evaluate and export a model"
+DESCRIPTION = """Trains, evaluates and exports the model that gin files describe.
+
+A run that was stopped goes on at its last checkpoint when it is started again.
+
+  t2r_seq train --gin_configs research/pose_env/configs/train.gin \\
+    --gin_bindings 'train_eval_model.model_dir = "runs/pose"'"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the command's arguments."""
+  gin_flags.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+  """Trains; see `t2r_seq.training.train_eval_model` for what can be configured."""
+  gin_flags.parse(args)
+  from t2r_seq import training
+
+  result = dict(training.train_eval_model())
+  step = result.pop("global_step")
+  shown = ", ".join(f"{name} {value:.5g}" for name, value in sorted(result.items()))
+  print(f"Trained to step {int(step)}: {shown}." if shown else f"At step {int(step)}.")
+  return 0

@@ -1,0 +1,272 @@
+"""The contract of input generators: specs in, batches for the model out."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from t2r_seq import errors, specs, windows
+
+PreprocessFn = Callable[[Any, Any], tuple[Any, Any]]
+
+
+class AbstractInputGenerator(abc.ABC):
+  """Creates the datasets that feed training and evaluation.
+
+  A model tells the generator what it needs (`set_specification_from_model`), and the
+  generator creates a dataset of preprocessed batches. Elements are always pairs
+  `(features, labels)` of `TensorSpecStruct`s by path with leaves [B, ...]; a model
+  without label specs gets empty labels, and so does mode 'infer'.
+
+  Mode 'train' repeats for ever; 'eval' and 'infer' are one pass in a fixed order
+  (except for made-up data, which never ends). After Tensor2Robot's class of that name.
+  """
+
+  def __init__(self, batch_size: int = 32) -> None:
+    """Creates the generator.
+
+    Args:
+      batch_size: examples in a batch, over all replicas of a strategy together.
+    Raises:
+      SpecError: the batch size is not a positive integer.
+    """
+    self._batch_size = self._check_batch_size("batch_size", batch_size)
+    self._feature_spec: specs.TensorSpecStruct | None = None
+    self._label_spec: specs.TensorSpecStruct | None = None
+    self._out_feature_spec: specs.TensorSpecStruct | None = None
+    self._out_label_spec: specs.TensorSpecStruct | None = None
+    self._preprocess_fn: PreprocessFn | None = None
+    self._padding = "repeat"
+    self._mode: str | None = None
+
+  @property
+  def batch_size(self) -> int:
+    """Examples in a batch, over all replicas together."""
+    return self._batch_size
+
+  @property
+  def padding(self) -> str:
+    """What stands where a window leaves its episode: 'drop', 'repeat' or 'zero'."""
+    return self._padding
+
+  @property
+  def report(self) -> windows.WindowReport | None:
+    """Counts of the windows read by the newest dataset; None if it has no windows."""
+    return None
+
+  def set_feature_specifications(
+    self, feature_spec: Any, out_feature_spec: Any = None
+  ) -> None:
+    """Sets the specs of the features.
+
+    Args:
+      feature_spec: what the generator delivers to the preprocess_fn.
+      out_feature_spec: what comes out of it; None: not known, and not checked.
+    Raises:
+      SpecError: not a valid spec structure.
+    """
+    self._feature_spec = _flatten(feature_spec)
+    self._out_feature_spec = (
+      None if out_feature_spec is None else _flatten(out_feature_spec)
+    )
+
+  def set_label_specifications(
+    self, label_spec: Any, out_label_spec: Any = None
+  ) -> None:
+    """Sets the specs of the labels; see `set_feature_specifications`."""
+    self._label_spec = _flatten(label_spec)
+    self._out_label_spec = None if out_label_spec is None else _flatten(out_label_spec)
+
+  def set_preprocess_fn(self, preprocess_fn: PreprocessFn | None) -> None:
+    """Sets the function that is mapped over the batches.
+
+    Args:
+      preprocess_fn: called as `preprocess_fn(features, labels)`; the mode must be
+        bound, as in `functools.partial(preprocessor.preprocess, mode='train')`. None
+        delivers the batches as they are.
+    Raises:
+      SpecError: the mode is not bound.
+    """
+    if preprocess_fn is not None:
+      mode = inspect.signature(preprocess_fn).parameters.get("mode")
+      if mode is not None and mode.default is inspect.Parameter.empty:
+        raise errors.SpecError(
+          "set_preprocess_fn: mode: expected a bound argument, got an open one. Pass "
+          "functools.partial(preprocessor.preprocess, mode=...)."
+        )
+    self._preprocess_fn = preprocess_fn
+
+  def set_padding(self, padding: str) -> None:
+    """Sets what stands where a window leaves its episode.
+
+    Args:
+      padding: 'drop', 'repeat' or 'zero'.
+    Raises:
+      SpecError: none of these.
+    """
+    windows.check_padding(padding)
+    self._padding = padding
+
+  def set_specification_from_model(self, t2r_model: Any, mode: str) -> None:
+    """Takes specs, preprocessing and padding from a model.
+
+    Args:
+      t2r_model: has a `preprocessor` and a `padding`.
+      mode: one of `specs.ModeKeys`; datasets can be created for this mode only.
+    Raises:
+      SpecError: the specs are not valid structures.
+    """
+    self._check_mode(mode)
+    preprocessor = t2r_model.preprocessor
+    self.set_feature_specifications(
+      preprocessor.get_in_feature_specification(mode),
+      preprocessor.get_out_feature_specification(mode),
+    )
+    self.set_label_specifications(
+      preprocessor.get_in_label_specification(mode),
+      preprocessor.get_out_label_specification(mode),
+    )
+    self.set_preprocess_fn(functools.partial(preprocessor.preprocess, mode=mode))
+    self.set_padding(t2r_model.padding)
+    self._mode = mode
+
+  def create_dataset_input_fn(self, mode: str) -> Callable[..., tf.data.Dataset]:
+    """Returns `input_fn(params=None)`, which creates the dataset of a mode.
+
+    Raises:
+      SpecError: the specs have not been set.
+    """
+    self._check_ready(mode)
+
+    def input_fn(params: Mapping[str, Any] | None = None) -> tf.data.Dataset:
+      return self.create_dataset(mode, params)
+
+    return input_fn
+
+  def create_dataset(
+    self, mode: str, params: Mapping[str, Any] | None = None
+  ) -> tf.data.Dataset:
+    """Creates the dataset of preprocessed batches.
+
+    Args:
+      mode: one of `specs.ModeKeys`.
+      params: `params['batch_size']`, if there, wins over the generator's own.
+    Returns:
+      Dataset of (features, labels); see the class.
+    Raises:
+      SpecError: the specs have not been set, or the data does not fit them.
+    """
+    self._check_ready(mode)
+    batches = self._create_batches(mode, self._used_batch_size(params))
+    finish = functools.partial(self._finish, has_labels=mode != specs.ModeKeys.INFER)
+    dataset = batches.map(
+      finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+    )
+    options = tf.data.Options()
+    options.deterministic = True
+    return dataset.with_options(options).prefetch(tf.data.AUTOTUNE)
+
+  @contextlib.contextmanager
+  def explain_failures(self) -> Any:
+    """Turns what TensorFlow raises while batches are read into a clear error.
+
+    Read the dataset inside of it. The base explains nothing.
+    """
+    yield
+
+  @abc.abstractmethod
+  def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
+    """Creates a dataset of batches before preprocessing.
+
+    Args:
+      mode: one of `specs.ModeKeys`.
+      batch_size: examples in a batch.
+    Returns:
+      Dataset of (features, labels), both TensorSpecStructs by path, that fit the
+      specs; labels are empty in mode 'infer'.
+    """
+
+  def _label_spec_for(self, mode: str) -> specs.TensorSpecStruct:
+    if mode == specs.ModeKeys.INFER or self._label_spec is None:
+      return specs.TensorSpecStruct()
+    return self._label_spec
+
+  def _finish(
+    self, features: Any, labels: Any, has_labels: bool
+  ) -> tuple[specs.TensorSpecStruct, specs.TensorSpecStruct]:
+    if self._preprocess_fn is not None:
+      features, labels = self._preprocess_fn(features, labels if has_labels else None)
+    features = self._validate(features, self._feature_spec, self._out_feature_spec)
+    if not has_labels:
+      return features, specs.TensorSpecStruct()
+    labels = specs.TensorSpecStruct() if labels is None else labels
+    return features, self._validate(labels, self._label_spec, self._out_label_spec)
+
+  @tf.autograph.experimental.do_not_convert
+  def _validate(
+    self, batch: Any, in_spec: Any, out_spec: Any
+  ) -> specs.TensorSpecStruct:
+    if out_spec is None:
+      # What a preprocess_fn of unknown out specs gives can't be checked.
+      out_spec = in_spec if self._preprocess_fn is None else {}
+    return specs.validate_and_flatten(out_spec, batch, ignore_batch=True)
+
+  def _used_batch_size(self, params: Mapping[str, Any] | None) -> int:
+    given = (params or {}).get("batch_size")
+    if given is None:
+      return self._batch_size
+    given = self._check_batch_size("params['batch_size']", given)
+    if given != self._batch_size:
+      logging.info(
+        "%s: params ask for batches of %d instead of %d.",
+        type(self).__name__,
+        given,
+        self._batch_size,
+      )
+    return given
+
+  def _check_batch_size(self, name: str, batch_size: Any) -> int:
+    if (
+      isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1
+    ):
+      raise errors.SpecError(
+        f"{type(self).__name__}: {name}: expected an integer of at least 1, got "
+        f"{batch_size!r}."
+      )
+    return batch_size
+
+  def _check_mode(self, mode: str) -> None:
+    if mode not in specs.ModeKeys.ALL:
+      raise errors.SpecError(
+        f"{type(self).__name__}: mode: expected one of "
+        f"{errors.listing(specs.ModeKeys.ALL)}, got {mode!r}."
+        f"{errors.nearest(str(mode), specs.ModeKeys.ALL)}"
+      )
+
+  def _check_ready(self, mode: str) -> None:
+    self._check_mode(mode)
+    for name, spec in (("feature", self._feature_spec), ("label", self._label_spec)):
+      if spec is None:
+        raise errors.SpecError(
+          f"{type(self).__name__}: {name} specs: expected a spec structure, got "
+          f"nothing. Call set_specification_from_model or set_{name}_specifications "
+          "first."
+        )
+    if self._mode not in (None, mode):
+      raise errors.SpecError(
+        f"{type(self).__name__}: mode: expected {self._mode!r}, which the specs were "
+        f"set for, got {mode!r}. Call set_specification_from_model with that mode."
+      )
+
+
+def _flatten(spec_structure: Any) -> specs.TensorSpecStruct:
+  """Flattens to a struct of its own, every leaf an `ExtendedTensorSpec`."""
+  flat = specs.flatten_spec_structure(spec_structure)
+  return specs.map_leaves(specs.ExtendedTensorSpec.to_spec, flat)

@@ -1,0 +1,53 @@
+"""Features and labels in one structure, so that they are read, cut and shuffled as one.
+
+A next observation among the labels and the frame stack among the features come from
+one episode: joined, it is parsed once, and every window is cut at one anchor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from t2r_seq import specs
+
+_FEATURES = "features/"
+_LABELS = "labels/"
+
+
+def join(features: Any, labels: Any = None) -> specs.TensorSpecStruct:
+  """Puts features and labels below 'features/' and 'labels/'.
+
+  Args:
+    features: a structure of specs, tensors or arrays.
+    labels: the same, may be empty; None for no labels.
+  Returns:
+    One flat struct; leaves are shared.
+  """
+  joined = specs.TensorSpecStruct()
+  for prefix, structure in ((_FEATURES, features), (_LABELS, labels)):
+    if structure is not None:
+      for path, leaf in specs.flatten_spec_structure(structure).items():
+        joined[prefix + path] = leaf
+  return joined
+
+
+@tf.autograph.experimental.do_not_convert
+def split(joined: Any) -> tuple[specs.TensorSpecStruct, specs.TensorSpecStruct]:
+  """Undoes `join`.
+
+  Args:
+    joined: leaves by path, as from `join`.
+  Returns:
+    Features and labels by path; labels are empty where there were none.
+  """
+  return _below(joined, _FEATURES), _below(joined, _LABELS)
+
+
+def _below(joined: Any, prefix: str) -> specs.TensorSpecStruct:
+  return specs.TensorSpecStruct(
+    (path.removeprefix(prefix), leaf)
+    for path, leaf in joined.items()
+    if path.startswith(prefix)
+  )

@@ -1,0 +1,226 @@
+"""The input generator that reads TFRecord files."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, records, specs, windows
+from t2r_seq.data import emptiness, joint, record_order
+from t2r_seq.data.abstract_input_generator import AbstractInputGenerator
+
+FilePatterns = str | Sequence[str] | Mapping[str, str | Sequence[str]]
+
+_MAX_SHOWN = 200
+
+
+@gin.configurable
+class DefaultRecordInputGenerator(AbstractInputGenerator):
+  """Reads records, or windows of episode records, from TFRecord files.
+
+  Without time offsets in the specs a record is an example: records are shuffled while
+  they are serialized, and parsed by the batch. With them a record is a flat episode:
+  it is parsed once, each frame decoded once, features and labels together, and what
+  goes through the shuffle are (episode, anchor) pairs; windows are gathered after it.
+
+  Mode 'train' shuffles files, episodes and examples, anew in every epoch, and repeats
+  for ever. The other modes are one pass, in the order of the sorted files. The same
+  seed gives the same batches, whatever `num_parallel_calls` is.
+  """
+
+  def __init__(
+    self,
+    file_patterns: FilePatterns,
+    batch_size: int = 32,
+    shuffle_buffer_size: int = 1000,
+    seed: int | None = None,
+    sequence_length: int | None = None,
+    stride: int = 1,
+    shift: int = 1,
+    cycle_length: int = 8,
+    episode_shuffle_buffer_size: int = 64,
+    num_parallel_calls: int = tf.data.AUTOTUNE,
+    drop_remainder: bool | None = None,
+  ) -> None:
+    """Creates the generator; files are looked for when a dataset is created.
+
+    Args:
+      file_patterns: a pattern, a comma-separated string or a list of them; or a map
+        of dataset_key to these: then record i of one goes with record i of the others.
+      batch_size: examples in a batch, over all replicas together.
+      shuffle_buffer_size: records or windows to shuffle among in mode 'train'; 0 for
+        no shuffle of files, episodes or examples.
+      seed: of all shuffles; None: another order in every run.
+      sequence_length: stacks in a sequence, for specs with is_sequence and windows.
+      stride: steps between the stacks of a sequence.
+      shift: stacks between the starts of two sequences.
+      cycle_length: files that mode 'train' reads in turns.
+      episode_shuffle_buffer_size: serialized episodes to shuffle among before they are
+        parsed, so that a batch is not of a few neighbouring episodes only.
+      num_parallel_calls: of parsing; has no influence on the order.
+      drop_remainder: whether the last, smaller batch is left out, so that the batch
+        axis is static; None: in mode 'train' only, which has no last batch.
+    """
+    super().__init__(batch_size)
+    self._file_patterns = file_patterns
+    self._shuffle_buffer_size = shuffle_buffer_size
+    # One for each shuffle: files, episodes, examples.
+    self._seeds = (
+      [None] * 3
+      if seed is None
+      else np.random.SeedSequence(seed).generate_state(3).tolist()
+    )
+    self._sequence_length = sequence_length
+    self._stride = stride
+    self._shift = shift
+    self._cycle_length = cycle_length
+    self._episode_shuffle_buffer_size = episode_shuffle_buffer_size
+    self._num_parallel_calls = num_parallel_calls
+    self._drop_remainder = drop_remainder
+    self._parsed_spec: specs.TensorSpecStruct | None = None
+    self._report: windows.WindowReport | None = None
+
+  @property
+  def report(self) -> windows.WindowReport | None:
+    """Counts of the windows read by the newest dataset; None if it has no windows."""
+    return self._report
+
+  @contextlib.contextmanager
+  def explain_failures(self) -> Iterator[None]:
+    """Finds out which file, record and feature made TensorFlow fail, and says so."""
+    try:
+      yield
+    except tf.errors.OpError as e:
+      if record_order.UNEVEN in e.message:
+        raise errors.RecordError(f"{self._where()}: {record_order.UNEVEN}.") from e
+      # The dataset may have been created, and the specs so be known, inside the block.
+      if self._parsed_spec is None:
+        raise
+      patterns = self._file_patterns
+      if isinstance(patterns, Mapping):
+        read = {spec.dataset_key for spec in self._parsed_spec.values()}
+        patterns = {key: value for key, value in patterns.items() if key in read}
+      features, labels = joint.split(self._parsed_spec)
+      with records.explain_failures(patterns, features, labels or None):
+        raise
+
+  # Nothing in here needs AutoGraph, which takes seconds to read through it.
+  @tf.autograph.experimental.do_not_convert
+  def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
+    joined = joint.join(self._feature_spec, self._label_spec_for(mode))
+    is_windowed = windows.is_windowed(joined)
+    self._check_sequence_length(is_windowed)
+    self._parsed_spec = windows.flat_specs(joined)
+    files = record_order.find_files(self._file_patterns, self._parsed_spec)
+    is_train = mode == specs.ModeKeys.TRAIN
+    drop = is_train if self._drop_remainder is None else self._drop_remainder
+    # Repeated data fills a batch however little there is of it.
+    num_needed = batch_size if drop and not is_train else 1
+    # Datasets may be created while a graph is built; looking at files is done outside.
+    with tf.init_scope(), self.explain_failures():
+      first = self._first_record(files)
+      self._parsed_spec = record_order.leave_out_absent(self._parsed_spec, first)
+      self._check_not_empty(files, joined, is_windowed, num_needed)
+    self._report = windows.WindowReport() if is_windowed else None
+    shuffle = is_train and self._shuffle_buffer_size > 0
+    examples = self._examples(files, joined, shuffle, self._report)
+    if is_train:
+      examples = examples.repeat()
+    batches = examples.batch(batch_size, drop_remainder=drop)
+    if not is_windowed:
+      batches = self._parse(batches)
+    return batches.map(joint.split)
+
+  def _examples(
+    self,
+    files: record_order.FilesByKey,
+    joined: specs.TensorSpecStruct,
+    shuffle: bool,
+    report: windows.WindowReport | None,
+  ) -> tf.data.Dataset:
+    """Creates one pass of serialized records or, with a report, of windows."""
+    serialized = record_order.read_records(
+      files, self._cycle_length if shuffle else 1, shuffle, self._seeds[0], check=False
+    )
+    buffer_size = self._shuffle_buffer_size if shuffle else None
+    if report is None:
+      return serialized.shuffle(buffer_size, self._seeds[2]) if shuffle else serialized
+    if shuffle and self._episode_shuffle_buffer_size > 1:
+      serialized = serialized.shuffle(self._episode_shuffle_buffer_size, self._seeds[1])
+    return windows.windows(
+      self._parse(serialized),
+      joined,
+      self._sequence_length,
+      self._stride,
+      self._shift,
+      self.padding,
+      shuffle_buffer_size=buffer_size,
+      seed=self._seeds[2],
+      report=report,
+    )
+
+  def _parse(self, serialized: tf.data.Dataset) -> tf.data.Dataset:
+    return serialized.map(
+      records.create_parse_tf_example_fn(self._parsed_spec),
+      num_parallel_calls=self._num_parallel_calls,
+      deterministic=True,
+    )
+
+  def _first_record(self, files: record_order.FilesByKey) -> Any:
+    first = next(iter(record_order.read_records(files).take(1)), None)
+    if first is None:
+      num_files = sum(len(names) for names in files.values())
+      raise errors.RecordError(
+        f"{self._where()}: expected records, got none in {num_files} file(s)."
+      )
+    return first
+
+  def _check_not_empty(
+    self,
+    files: record_order.FilesByKey,
+    joined: specs.TensorSpecStruct,
+    is_windowed: bool,
+    num_needed: int,
+  ) -> None:
+    """Reads the examples that a first batch needs: better an error than a hang."""
+    if not is_windowed and num_needed == 1:
+      return
+    report = windows.WindowReport() if is_windowed else None
+    examples = self._examples(files, joined, shuffle=False, report=report)
+    found = sum(1 for _ in examples.take(num_needed))
+    if found >= num_needed:
+      return
+    if report is not None and not found:
+      raise emptiness.too_short_error(
+        self._where(),
+        self._grid(joined).min_steps,
+        report.episodes,
+        report.longest_too_short,
+      )
+    raise errors.RecordError(
+      f"{self._where()}: expected at least the {num_needed} examples of one batch, got "
+      f"{found}. Use a smaller batch_size, or drop_remainder=False."
+    )
+
+  def _grid(self, joined: specs.TensorSpecStruct) -> windows.WindowGrid:
+    num_stacks = self._sequence_length or 1
+    span = windows.time_span(joined)
+    return windows.WindowGrid(span, num_stacks, self._stride, self._shift, self.padding)
+
+  def _check_sequence_length(self, is_windowed: bool) -> None:
+    if self._sequence_length is not None and not is_windowed:
+      raise errors.SpecError(
+        f"{self._where()}: sequence_length: expected None for specs without time "
+        f"offsets, got {self._sequence_length}. Give the specs that are to be cut "
+        "time_offsets=0."
+      )
+
+  def _where(self) -> str:
+    patterns = str(self._file_patterns)
+    shown = patterns if len(patterns) <= _MAX_SHOWN else f"{patterns[:_MAX_SHOWN]}..."
+    return f"{type(self).__name__}: {shown}"

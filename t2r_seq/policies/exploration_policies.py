@@ -1,0 +1,175 @@
+"""Policies that explore around a model's action, or instead of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gin
+import numpy as np
+
+from t2r_seq.policies import abstract_predictor, policy, regression_policy
+
+
+@gin.configurable
+class OUExploreRegressionPolicy(regression_policy.RegressionPolicy):
+  """Adds the noise of an Ornstein-Uhlenbeck process: it drifts from step to step."""
+
+  def __init__(
+    self,
+    predictor: abstract_predictor.AbstractPredictor = gin.REQUIRED,
+    action_key: str = "inference_output",
+    theta: float = 0.2,
+    sigma: float = 0.15,
+    use_noise: bool = True,
+    seed: int | None = None,
+  ) -> None:
+    """Creates the policy.
+
+    Args:
+      predictor: has `step`.
+      action_key: the model's output that is the action.
+      theta: the share of the noise that is taken back each step, in [0, 1].
+      sigma: the standard deviation of what is added each step, in units of the action.
+      use_noise: False acts as the model says.
+      seed: of the noise.
+    """
+    super().__init__(predictor, action_key)
+    self._theta, self._sigma, self._use_noise = theta, sigma, use_noise
+    self._rng = np.random.default_rng(seed)
+    self._noise: Any = 0.0
+
+  def reset(self) -> None:
+    """Starts an episode, without noise."""
+    super().reset()
+    self._noise = 0.0
+
+  def seed(self, seed: int) -> None:
+    """Makes the noise repeatable from here on."""
+    self._rng = np.random.default_rng(seed)
+
+  def explore(self, action: np.ndarray) -> np.ndarray:
+    """Adds the noise of this step."""
+    if not self._use_noise:
+      return action
+    kick = self._sigma * self._rng.standard_normal(action.shape)
+    self._noise = (1.0 - self._theta) * self._noise + kick
+    return (action + self._noise).astype(action.dtype)
+
+
+@gin.configurable
+class ScheduledExplorationRegressionPolicy(regression_policy.RegressionPolicy):
+  """Adds Gaussian noise whose standard deviation is linear in the training step."""
+
+  def __init__(
+    self,
+    predictor: abstract_predictor.AbstractPredictor = gin.REQUIRED,
+    action_key: str = "inference_output",
+    stddev_0: float = 0.2,
+    slope: float = 0.0,
+    seed: int | None = None,
+  ) -> None:
+    """Creates the policy.
+
+    Args:
+      predictor: has `step`, and knows its model's training step.
+      action_key: the model's output that is the action.
+      stddev_0: the standard deviation at step 0, in units of the action.
+      slope: what is added to it each training step; negative to explore less and less.
+      seed: of the noise.
+    """
+    super().__init__(predictor, action_key)
+    self._stddev_0, self._slope = stddev_0, slope
+    self._rng = np.random.default_rng(seed)
+
+  @property
+  def stddev(self) -> float:
+    """The standard deviation at the model's training step, never below 0."""
+    return max(self._stddev_0 + self._slope * self.global_step, 0.0)
+
+  def seed(self, seed: int) -> None:
+    """Makes the noise repeatable from here on."""
+    self._rng = np.random.default_rng(seed)
+
+  def explore(self, action: np.ndarray) -> np.ndarray:
+    """Adds the noise of this step."""
+    noise = self.stddev * self._rng.standard_normal(action.shape)
+    return (action + noise).astype(action.dtype)
+
+
+@gin.configurable
+class PerEpisodeSwitchPolicy(policy.Policy):
+  """Tosses a coin each episode: the exploring policy or the greedy one.
+
+  E.g. a scripted policy, for some successes to learn from, and a learned one.
+  """
+
+  def __init__(
+    self,
+    explore_policy_class: Callable[[], policy.Policy] = gin.REQUIRED,
+    greedy_policy_class: Callable[[], policy.Policy] = gin.REQUIRED,
+    explore_prob: float = gin.REQUIRED,
+    seed: int | None = None,
+  ) -> None:
+    """Creates both policies.
+
+    Args:
+      explore_policy_class: makes the exploring policy.
+      greedy_policy_class: makes the greedy policy.
+      explore_prob: the probability of an exploring episode, in [0, 1].
+      seed: of the coin.
+    Raises:
+      ValueError: explore_prob is no probability.
+    """
+    super().__init__()
+    if not 0.0 <= explore_prob <= 1.0:
+      raise ValueError(
+        "PerEpisodeSwitchPolicy: explore_prob must be between 0 and 1, got "
+        f"{explore_prob}."
+      )
+    self._explore_policy = explore_policy_class()
+    self._greedy_policy = greedy_policy_class()
+    self._explore_prob = explore_prob
+    self._rng = np.random.default_rng(seed)
+    self._active_policy = self._greedy_policy
+
+  def reset(self) -> None:
+    """Starts an episode and chooses who acts in it."""
+    is_exploring = self._rng.random() < self._explore_prob
+    self._active_policy = self._explore_policy if is_exploring else self._greedy_policy
+    self._active_policy.reset()
+
+  def seed(self, seed: int) -> None:
+    """Makes the coin and both policies repeatable from here on."""
+    # Streams of their own: the same one would tie the coin to the noise after it.
+    coin, explore, greedy = np.random.SeedSequence(seed).generate_state(3)
+    self._rng = np.random.default_rng(coin)
+    self._explore_policy.seed(int(explore))
+    self._greedy_policy.seed(int(greedy))
+
+  def restore(self) -> bool:
+    """Loads the newest models of both policies.
+
+    Returns:
+      Whether both are the newest.
+    """
+    restored = [self._explore_policy.restore(), self._greedy_policy.restore()]
+    return all(restored)
+
+  @property
+  def global_step(self) -> int:
+    """The training step of the greedy policy."""
+    return self._greedy_policy.global_step
+
+  @property
+  def model_path(self) -> str:
+    """The path of the greedy policy's model."""
+    return self._greedy_policy.model_path
+
+  def SelectAction(self, state: Any, context: Any, timestep: int | None) -> Any:
+    """Selects the active policy's action."""
+    return self._active_policy.SelectAction(state, context, timestep)
+
+  def sample_action(self, obs: Any, explore_prob: float = 0.0) -> tuple[Any, Any]:
+    """Selects the active policy's action, with what it keeps beside it."""
+    return self._active_policy.sample_action(obs, explore_prob)

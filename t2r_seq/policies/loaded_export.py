@@ -1,0 +1,120 @@
+"""An export in memory: its specs, and its signatures called by path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, specs
+from t2r_seq.policies import exports
+
+_IS_FIRST = "is_first"
+_RECORDS = "examples"
+
+
+class LoadedExport:
+  """A loaded SavedModel and the specs that lie beside it.
+
+  Only the SavedModel's signatures are called, so no model code is needed. They name
+  their inputs by `specs.signature_key(path)`; everything here is by path.
+  """
+
+  def __init__(self, export: exports.Export) -> None:
+    """Loads the export.
+
+    Args:
+      export: a finished export.
+    Raises:
+      SpecError: it has no specs, or its signatures don't fit them.
+      Exception: whatever TensorFlow raises for a broken SavedModel.
+    """
+    assets = specs.load_t2r_assets_to_file(exports.assets_path(export.path))
+    self.export = export
+    self.global_step = int(assets.global_step)
+    self.feature_spec = specs.TensorSpecStruct.from_proto(assets.feature_spec)
+    self.label_spec = specs.TensorSpecStruct.from_proto(assets.label_spec)
+    self._model = tf.saved_model.load(export.path)
+    self._signatures = dict(self._model.signatures)
+    self.predict_spec = self._signature_spec("serving_default", self.feature_spec)
+    self.step_spec = self._signature_spec("step", _frame_specs(self.feature_spec))
+
+  def predict(self, features: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Calls the model on stacked windows `[B, ...]` by path."""
+    return self._call("serving_default", _keyed(features, self.predict_spec))
+
+  def predict_records(self, serialized: list[bytes]) -> dict[str, np.ndarray]:
+    """Calls the model on serialized records."""
+    return self._call(
+      "parse_tf_example", {_RECORDS: tf.constant(serialized, tf.string)}
+    )
+
+  def step(
+    self, features: Mapping[str, Any], is_first: np.ndarray
+  ) -> dict[str, np.ndarray]:
+    """Calls the model on single observations `[N, ...]` by path."""
+    inputs = _keyed(features, self.step_spec)
+    inputs[_IS_FIRST] = tf.constant(is_first, tf.bool)
+    return self._call("step", inputs)
+
+  def reset(self, num_envs: int) -> None:
+    """Forgets all history."""
+    if "reset" in self._signatures:
+      self._call("reset", {"num_slots": tf.constant(num_envs, tf.int32)})
+
+  def last_window(self) -> dict[str, np.ndarray]:
+    """Returns the windows `[N, ...]`, by path, that the last step saw."""
+    windows = self._call("last_window", {})
+    paths = {specs.signature_key(path): path for path in self.feature_spec}
+    return {paths.get(key, key): value for key, value in windows.items()}
+
+  def _signature_spec(
+    self, signature: str, declared: Mapping[str, specs.ExtendedTensorSpec]
+  ) -> specs.TensorSpecStruct:
+    """Returns the declared specs that a signature takes: optional ones it may not."""
+    if signature not in self._signatures:
+      return specs.TensorSpecStruct()
+    inputs = set(self._signatures[signature].structured_input_signature[1])
+    taken = specs.TensorSpecStruct()
+    for path, spec in declared.items():
+      if specs.signature_key(path) in inputs:
+        taken[path] = spec
+    unknown = inputs - {specs.signature_key(path) for path in taken} - {_IS_FIRST}
+    if unknown:
+      raise errors.SpecError(
+        f"load export: {self.export.path}: the signature '{signature}' takes "
+        f"{errors.listing(unknown)}, which the stored specs lack. Export it again."
+      )
+    return taken
+
+  def _call(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Calls a signature and returns numpy."""
+    if signature not in self._signatures:
+      raise errors.SpecError(
+        f"predict: {self.export.path} has no signature '{signature}', only "
+        f"{errors.listing(self._signatures)}."
+      )
+    outputs = self._signatures[signature](**inputs)
+    return {name: value.numpy() for name, value in sorted(outputs.items())}
+
+
+def _frame_specs(feature_spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
+  """Returns the specs of what arrives once per step: no stack, no sequence axis."""
+  frames = specs.TensorSpecStruct()
+  for path, spec in feature_spec.items():
+    frames[path] = specs.ExtendedTensorSpec.from_spec(
+      spec, shape=spec.frame_shape, is_sequence=False, time_offsets=None
+    )
+  return frames
+
+
+def _keyed(
+  features: Mapping[str, Any], taken: specs.TensorSpecStruct
+) -> dict[str, tf.Tensor]:
+  """Returns a signature's inputs."""
+  return {
+    specs.signature_key(path): tf.constant(features[path], spec.dtype)
+    for path, spec in taken.items()
+  }

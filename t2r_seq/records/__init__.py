@@ -1,0 +1,69 @@
+"""Records: from specs to parsers and writers of TFRecord files, and to clear errors."""
+
+from t2r_seq.records.contents import RecordContents, present_names
+from t2r_seq.records.diagnose import explain_failures, find_bad_record
+from t2r_seq.records.encode import ExampleEncoder, encode_example
+from t2r_seq.records.explain import explain_record
+from t2r_seq.records.features import (
+  RecordFeature,
+  collect_features,
+  encoded_specs,
+  parsed_specs,
+  tensorspec_to_feature_dict,
+)
+from t2r_seq.records.file_types import check_file_types, compression_type
+from t2r_seq.records.files import (
+  FilePatterns,
+  get_batch_size,
+  get_data_format_and_filenames,
+  get_data_format_and_filenames_list,
+  get_dataset_metadata,
+  infer_data_format,
+  record_dataset,
+)
+from t2r_seq.records.framing import Record, iterate_records
+from t2r_seq.records.image_headers import ImageHeader, read_image_header
+from t2r_seq.records.images import decode_images, encode_image
+from t2r_seq.records.inspect import format_table, propose_spec
+from t2r_seq.records.parse import create_parse_tf_example_fn, serialized_to_parsed
+from t2r_seq.records.summary import FeatureSummary, RecordSummary, inspect_records
+from t2r_seq.records.write import RecordWriter, write_records
+
+__all__ = [
+  "ExampleEncoder",
+  "FeatureSummary",
+  "FilePatterns",
+  "ImageHeader",
+  "Record",
+  "RecordContents",
+  "RecordFeature",
+  "RecordSummary",
+  "RecordWriter",
+  "check_file_types",
+  "collect_features",
+  "compression_type",
+  "create_parse_tf_example_fn",
+  "decode_images",
+  "encode_example",
+  "encode_image",
+  "encoded_specs",
+  "explain_failures",
+  "explain_record",
+  "find_bad_record",
+  "format_table",
+  "get_batch_size",
+  "get_data_format_and_filenames",
+  "get_data_format_and_filenames_list",
+  "get_dataset_metadata",
+  "infer_data_format",
+  "inspect_records",
+  "iterate_records",
+  "parsed_specs",
+  "present_names",
+  "propose_spec",
+  "read_image_header",
+  "record_dataset",
+  "serialized_to_parsed",
+  "tensorspec_to_feature_dict",
+  "write_records",
+]

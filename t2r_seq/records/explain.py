@@ -1,0 +1,191 @@
+"""Why one record does not fit its specs, found in Python; slow, for errors only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sized
+from typing import Any
+
+import tensorflow as tf
+
+from t2r_seq import errors
+from t2r_seq.records import image_headers, images, storage
+from t2r_seq.records.contents import (
+  EXAMPLE,
+  SEQUENCE_EXAMPLE,
+  RecordContents,
+  kind_of,
+  values_of,
+)
+from t2r_seq.records.features import RecordFeature
+
+
+def explain_record(data: bytes, features: list[RecordFeature]) -> list[errors.Mismatch]:
+  """Compares a record with what is to be parsed from it.
+
+  Args:
+    data: the serialized record.
+    features: those of the record's dataset.
+  Returns:
+    All mismatches found, by path and feature name; none if the record looks good.
+  """
+  try:
+    contents = RecordContents(data)
+  except errors.RecordError as error:
+    text = str(error).partition("expected ")[2]
+    expected, _, got = text.partition(", got ")
+    return [errors.Mismatch("proto", expected, got)]
+  found = [
+    errors.Mismatch(f"{feature.path} (feature '{feature.name}')", *mismatch)
+    for feature in features
+    for mismatch in _explain_feature(feature, contents, features)
+  ]
+  return found
+
+
+def explain_lengths(
+  data: bytes, features: list[RecordFeature]
+) -> list[errors.Mismatch]:
+  """Finds sequences whose number of steps differs from that of the first.
+
+  Args:
+    data: the serialized record.
+    features: those of the record's dataset.
+  Returns:
+    A mismatch for each such sequence.
+  """
+  steps = RecordContents(data).num_steps
+  given = [f for f in features if f.spec.is_sequence and steps.get(f.name)]
+  return [
+    errors.Mismatch(
+      f"{feature.path} (feature '{feature.name}')",
+      f"{steps[given[0].name]} steps, as {given[0].path} has",
+      f"{steps[feature.name]} steps",
+    )
+    for feature in given[1:]
+    if steps[feature.name] != steps[given[0].name]
+  ]
+
+
+Finding = tuple[str, str, str]
+_A_LIST = {"int64": "an int64 list", "float": "a float list", "bytes": "a bytes list"}
+
+
+def _count(values: Sized) -> str:
+  return "1 value" if len(values) == 1 else f"{len(values)} values"
+
+
+def _explain_feature(
+  feature: RecordFeature, contents: RecordContents, features: list[RecordFeature]
+) -> Iterator[Finding]:
+  is_sequence = feature.spec.is_sequence
+  given: Mapping[str, Any] = contents.steps if is_sequence else contents.context
+  if feature.name not in given or (
+    not is_sequence and not kind_of(given[feature.name])
+  ):
+    if not feature.is_optional and not feature.is_varlen:
+      yield _explain_missing(feature, contents, features)
+    return
+  steps = given[feature.name] if is_sequence else [given[feature.name]]
+  for step, value in enumerate(steps):
+    place = f" at step {step}" if is_sequence else ""
+    finding = _explain_values(feature, value)
+    if finding:
+      expected, got, hint = finding
+      yield expected, f"{got}{place}", hint
+      return
+
+
+def _explain_missing(
+  feature: RecordFeature, contents: RecordContents, features: list[RecordFeature]
+) -> Finding:
+  name, kind = feature.name, contents.kind
+  if feature.spec.is_sequence:
+    where, hint = "a sequence feature", "It is a context feature: drop is_sequence."
+    elsewhere, candidates = contents.context, contents.steps
+    want = SEQUENCE_EXAMPLE
+  else:
+    where, hint = "a feature", "It is a sequence feature: set is_sequence=True."
+    elsewhere, candidates = contents.steps, contents.context
+    want = SEQUENCE_EXAMPLE if any(f.spec.is_sequence for f in features) else EXAMPLE
+  expected = f"{where} '{name}' in a {want}"
+  if name in elsewhere:
+    return expected, f"a {kind} with '{name}' elsewhere", hint
+  names = [*candidates, *elsewhere]
+  near = errors.nearest(name, names).strip()
+  if not near:
+    near = f"The record has {errors.listing(names)}."
+  return expected, f"a {kind} without it", near
+
+
+def _explain_values(feature: RecordFeature, value: tf.train.Feature) -> Finding | None:
+  kind, want = kind_of(value), storage.KINDS[feature.record_dtype]
+  values = values_of(value)
+  if kind and kind != want:
+    expected = f"{_A_LIST[want]} for dtype {feature.spec.dtype.name}"
+    return expected, f"{_A_LIST[kind]} of {_count(values)}", _kind_hint(feature)
+  count = math.prod(feature.record_shape)
+  if not feature.is_varlen and len(values) != count:
+    if feature.is_image:
+      expected = f"{count} image(s) of shape {tuple(feature.spec.shape[-3:])}"
+    elif count == 1 and storage.is_raw(feature.spec):
+      expected = "one byte string"
+    else:
+      expected = f"{_count(range(count))} for shape {tuple(feature.spec.shape)}"
+    return expected, _count(values), ""
+  if feature.is_image:
+    return _explain_images(feature, values)
+  if storage.is_raw(feature.spec):
+    return _explain_raw(feature, values)
+  return _explain_range(feature, values)
+
+
+def _kind_hint(feature: RecordFeature) -> str:
+  if storage.is_raw(feature.spec) and not storage.is_raw_format(feature.spec):
+    return (
+      f"{feature.spec.dtype.name} is stored as bytes, to keep it exact. Declare "
+      "float32 and cast in a preprocessor."
+    )
+  return ""
+
+
+def _explain_raw(feature: RecordFeature, values: Any) -> Finding | None:
+  want = storage.bytes_per_value(feature.spec)
+  wrong = [len(value) for value in values if len(value) != want]
+  if not wrong:
+    return None
+  described = errors.describe(feature.spec)
+  return f"{want} bytes for {described}", f"{wrong[0]} bytes", ""
+
+
+def _explain_range(feature: RecordFeature, values: Any) -> Finding | None:
+  dtype = feature.spec.dtype
+  if not dtype.is_integer or dtype in (tf.int64, tf.uint64):
+    return None
+  wrong = [value for value in values if not dtype.min <= value <= dtype.max]
+  if not wrong:
+    return None
+  return f"values from {dtype.min} to {dtype.max} for {dtype.name}", f"{wrong[0]}", ""
+
+
+def _explain_images(feature: RecordFeature, values: Any) -> Finding | None:
+  spec = feature.spec
+  size = tuple(spec.shape[-3:])
+  for value in values:
+    if not value:
+      continue
+    try:
+      image = images.decode_image(value, spec)
+    except tf.errors.OpError as error:
+      return f"a {spec.data_format} image of size {size}", _describe(value, error), ""
+    if tuple(image.shape) != size:
+      got = f"an image of size {tuple(image.shape)}"
+      return f"an image of size {size}", got, ""
+  return None
+
+
+def _describe(value: bytes, error: tf.errors.OpError) -> str:
+  header = image_headers.read_image_header(value)
+  what = f"a corrupt {header.format} image" if header else "bytes that are no image"
+  reason = error.message.split("\n")[0].split("}} ")[-1][:160]
+  return f"{what} ({len(value)} bytes, {value[:8]!r}...; {reason})"

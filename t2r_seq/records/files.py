@@ -1,0 +1,177 @@
+"""File patterns and datasets of serialized records."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from t2r_seq import errors
+from t2r_seq.records import file_types
+
+FilePatterns = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+TFRECORD = "tfrecord"
+_PREFIX = re.compile(r"^(\w+):(?!//)")
+
+
+def get_batch_size(params: Mapping[str, Any] | None, batch_size: int) -> int:
+  """Returns the batch size to use: that of `params` wins, and is logged."""
+  wanted = params.get("batch_size") if params else None
+  if wanted and wanted != batch_size:
+    logging.info(
+      "The batch size is %d, from params, not %d, the input generator's own.",
+      wanted,
+      batch_size,
+    )
+    return wanted
+  return batch_size
+
+
+def _split(file_patterns: FilePatterns) -> list[str]:
+  """Splits comma lists and lists of them; a pattern may have a 'tfrecord:' prefix."""
+  if isinstance(file_patterns, (str, os.PathLike)):
+    file_patterns = [file_patterns]
+  parts = [part for item in file_patterns for part in os.fspath(item).split(",")]
+  return [part.strip() for part in parts if part.strip()]
+
+
+def infer_data_format(file_patterns: FilePatterns) -> str:
+  """Returns the data format of file patterns, which is always 'tfrecord'.
+
+  Args:
+    file_patterns: see `get_data_format_and_filenames_list`.
+  Returns:
+    'tfrecord'.
+  Raises:
+    SpecError: a pattern has the prefix of another format.
+  """
+  for pattern in _split(file_patterns):
+    prefix = _PREFIX.match(pattern)
+    if prefix and prefix[1] != TFRECORD:
+      raise errors.SpecError(
+        f"file patterns: {pattern}: expected the prefix 'tfrecord:' or none, got "
+        f"'{prefix[0]}'. Convert the data to TFRecord files."
+      )
+  return TFRECORD
+
+
+def get_data_format_and_filenames_list(
+  file_patterns: FilePatterns,
+) -> tuple[str, list[list[str]]]:
+  """Finds the files of each pattern.
+
+  Args:
+    file_patterns: a pattern, a comma-separated string of them, or a list of these;
+      each may start with 'tfrecord:'.
+  Returns:
+    The data format, and for each pattern the list of its files, sorted. Hidden files
+    only count where the pattern asks for them.
+  Raises:
+    SpecError: a pattern matches no file.
+  """
+  data_format = infer_data_format(file_patterns)
+  patterns = [_PREFIX.sub("", pattern) for pattern in _split(file_patterns)]
+  if not patterns:
+    raise errors.SpecError(
+      f"file patterns: expected at least one pattern, got {file_patterns!r}."
+    )
+  return data_format, [_glob(pattern) for pattern in patterns]
+
+
+def _glob(pattern: str) -> list[str]:
+  found = sorted(tf.io.gfile.glob(pattern))
+  if not os.path.basename(pattern).startswith("."):
+    found = [name for name in found if not os.path.basename(name).startswith(".")]
+  filenames = [name for name in found if not tf.io.gfile.isdir(name)]
+  if found and not filenames:
+    raise errors.SpecError(
+      f"file patterns: {pattern}: expected files, got a folder. Name the files in it, "
+      f"such as {os.path.join(pattern, '*.tfrecord*')}"
+    )
+  if not filenames:
+    raise errors.SpecError(
+      f"file patterns: {pattern}: expected at least one file, got none. "
+      f"The current folder is {os.getcwd()}"
+    )
+  return filenames
+
+
+def get_data_format_and_filenames(file_patterns: FilePatterns) -> tuple[str, list[str]]:
+  """Finds all files of file patterns.
+
+  Args:
+    file_patterns: see `get_data_format_and_filenames_list`.
+  Returns:
+    The data format and the files, in the order of the patterns.
+  Raises:
+    SpecError: a pattern matches no file.
+  """
+  data_format, filenames = get_data_format_and_filenames_list(file_patterns)
+  return data_format, list(itertools.chain.from_iterable(filenames))
+
+
+def get_dataset_metadata(file_patterns: FilePatterns) -> tuple[str, int, int]:
+  """Counts the files, and the records of the first of them.
+
+  Args:
+    file_patterns: see `get_data_format_and_filenames_list`.
+  Returns:
+    The data format, the number of files, and the number of records in the first one.
+  Raises:
+    SpecError: a pattern matches no file.
+  """
+  data_format, filenames = get_data_format_and_filenames(file_patterns)
+  first = record_dataset(filenames[:1])
+  count = first.reduce(tf.constant(0, tf.int64), lambda n, _: n + 1)
+  return data_format, len(filenames), int(count)
+
+
+def record_dataset(
+  filenames: Iterable[str],
+  num_parallel_reads: int = 1,
+  shuffle_files: bool = False,
+  seed: int | None = None,
+  compression: str | None = None,
+  check: bool = True,
+) -> tf.data.Dataset:
+  """Reads serialized records; the same arguments give the same order.
+
+  Args:
+    filenames: TFRecord files, compressed or not as their suffixes say.
+    num_parallel_reads: how many files are read at a time, their records interleaved
+      one by one. It changes the order; the speed of the threads does not.
+    shuffle_files: shuffles the files anew in every epoch.
+    seed: of that shuffle; without one the order is not reproducible.
+    compression: of all files, if the suffixes don't tell.
+    check: looks at the first bytes of each local file.
+  Returns:
+    Dataset of scalar strings.
+  Raises:
+    SpecError: no files; a RecordError if one is no TFRecord file.
+  """
+  names = [os.fspath(name) for name in filenames]
+  if not names:
+    raise errors.SpecError("record_dataset: expected at least one file, got none.")
+  compressions = [file_types.compression_type(name, compression) for name in names]
+  if check:
+    file_types.check_file_types(names, compression)
+  if len(set(compressions)) == 1 and num_parallel_reads <= 1 and not shuffle_files:
+    return tf.data.TFRecordDataset(names, compression_type=compressions[0])
+  dataset = tf.data.Dataset.from_tensor_slices((names, compressions))
+  if shuffle_files:
+    dataset = dataset.shuffle(len(names), seed=seed)
+  num_parallel_reads = max(1, min(num_parallel_reads, len(names)))
+  if num_parallel_reads == 1:
+    return dataset.flat_map(tf.data.TFRecordDataset)
+  return dataset.interleave(
+    tf.data.TFRecordDataset,
+    cycle_length=num_parallel_reads,
+    num_parallel_calls=num_parallel_reads,
+    deterministic=True,
+  )

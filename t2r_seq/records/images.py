@@ -1,0 +1,139 @@
+"""Encoded images: bytes to pixels in graph ops, and pixels to bytes for the writer."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, specs
+from t2r_seq.records import run_time_checks
+
+_PNG_COLOR_TYPES = {1: 0, 3: 2, 4: 6}
+_BMP_HEADER_SIZE = 14 + 40
+
+
+def decode_images(
+  encoded: tf.Tensor, spec: specs.ExtendedTensorSpec, path: str
+) -> tf.Tensor:
+  """Decodes encoded images of any of the formats; the content is what counts.
+
+  Empty byte strings become black. All formats go through `tf.io.decode_image`, which
+  costs the same as `decode_jpeg` and gives the same pixels. Of an animated GIF it is
+  the first frame.
+
+  Args:
+    encoded: [...] strings.
+    spec: an image spec [..., h, w, c] of dtype uint8 or uint16.
+    path: where the spec is, for the error at run time.
+  Returns:
+    [..., h, w, c] of the spec's dtype. An image of another size fails at run time.
+  """
+  image_shape = spec.shape[-3:]
+
+  def decode(image_bytes: tf.Tensor) -> tf.Tensor:
+    return _check_size(decode_image(image_bytes, spec), image_shape, path)
+
+  # A constant black image costs one decode; a tf.cond would cost every image.
+  encoded = tf.where(tf.equal(encoded, ""), black_png(image_shape, spec.dtype), encoded)
+  if encoded.shape.rank == 0:
+    return decode(encoded)
+  images = tf.map_fn(
+    decode,
+    tf.reshape(encoded, [-1]),
+    fn_output_signature=tf.TensorSpec(image_shape, spec.dtype),
+  )
+  full_shape = tf.concat([tf.shape(encoded), image_shape.as_list()], 0)
+  return tf.ensure_shape(
+    tf.reshape(images, full_shape), encoded.shape.concatenate(image_shape)
+  )
+
+
+def decode_image(image_bytes: tf.Tensor, spec: specs.ExtendedTensorSpec) -> tf.Tensor:
+  """Decodes one encoded image to [height, width, channels], whatever its size."""
+  channels = spec.shape[-1]
+  if channels == 1 and (spec.data_format or "").lower() == "bmp":
+    channels = 0  # As stored: the op converts no BMP to gray, but reads gray ones.
+  return tf.io.decode_image(
+    image_bytes, channels=channels, dtype=spec.dtype, expand_animations=False
+  )
+
+
+def _check_size(image: tf.Tensor, image_shape: tf.TensorShape, path: str) -> tf.Tensor:
+  expected = tuple(image_shape)
+  found = tf.shape(image)
+  message = f"parse: {path}: expected an image of size {expected}, got an image of size"
+  # Measured: costs nothing beside the decoding, and it names the path.
+  has_size = tf.reduce_all(tf.equal(found, expected))
+  image = run_time_checks.require(image, has_size, [message, found])
+  image.set_shape(image_shape)
+  return image
+
+
+def black_png(image_shape: tf.TensorShape, dtype: tf.DType) -> bytes:
+  """Encodes an image of zeros as PNG, without TensorFlow ops.
+
+  Args:
+    image_shape: [h, w, c] with 1, 3 or 4 channels.
+    dtype: uint8 or uint16.
+  Returns:
+    The file's bytes.
+  """
+  height, width, channels = image_shape
+  header = struct.pack(
+    ">IIBBBBB", width, height, 8 * dtype.size, _PNG_COLOR_TYPES[channels], 0, 0, 0
+  )
+  rows = bytes(height * (1 + width * channels * dtype.size))
+  chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
+  return b"\x89PNG\r\n\x1a\n" + b"".join(_png_chunk(*chunk) for chunk in chunks)
+
+
+def _png_chunk(kind: bytes, data: bytes) -> bytes:
+  checksum = zlib.crc32(kind + data)
+  return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum)
+
+
+def encode_image(image: np.ndarray, image_format: str, jpeg_quality: int = 95) -> bytes:
+  """Encodes one image.
+
+  Args:
+    image: [h, w, c] uint8, or uint16 for png.
+    image_format: 'jpeg', 'png' or 'bmp', in any case.
+    jpeg_quality: 1 to 100.
+  Returns:
+    The file's bytes.
+  Raises:
+    SpecError: the format can only be read (gif).
+  """
+  image_format = image_format.lower()
+  if image_format == "jpeg":
+    return tf.io.encode_jpeg(image, quality=jpeg_quality).numpy()
+  if image_format == "png":
+    return tf.io.encode_png(image).numpy()
+  if image_format == "bmp":
+    return _encode_bmp(image)
+  raise errors.SpecError(
+    f"encode_image: expected data_format jpeg, png or bmp, got {image_format!r}. "
+    "Give already encoded bytes instead of pixels."
+  )
+
+
+def _encode_bmp(image: np.ndarray) -> bytes:
+  """Encodes BMP: rows from the bottom up, BGR(A), padded to 4 bytes."""
+  height, width, channels = image.shape
+  order = {1: [0], 3: [2, 1, 0], 4: [2, 1, 0, 3]}[channels]
+  rows = image[::-1, :, order].reshape(height, width * channels)
+  rows = np.pad(rows, [(0, 0), (0, -width * channels % 4)])
+  gray = np.arange(256, dtype=np.uint8)
+  palette = (
+    np.stack([gray, gray, gray, 0 * gray], 1).tobytes() if channels == 1 else b""
+  )
+  offset = _BMP_HEADER_SIZE + len(palette)
+  header = struct.pack("<2sIHHI", b"BM", offset + rows.size, 0, 0, offset)
+  # 40: size of this header; 1 plane; no compression; 2835 pixels per metre.
+  info = struct.pack(
+    "<IiiHHIIiiII", 40, width, height, 1, 8 * channels, 0, rows.size, 2835, 2835, 0, 0
+  )
+  return header + info + palette + rows.tobytes()

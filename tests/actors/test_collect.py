@@ -1,0 +1,134 @@
+"""Collection of episodes into files."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import actors, errors, records, specs
+
+
+def make_spec():
+  return specs.TensorSpecStruct(
+    [
+      (
+        "state/pos",
+        specs.ExtendedTensorSpec((2, 2), tf.float32, "pos", time_offsets=(-1, 0)),
+      ),
+      ("reward", specs.ExtendedTensorSpec((), tf.float32, "reward", is_sequence=True)),
+    ]
+  )
+
+
+FLAT = specs.TensorSpecStruct(
+  [
+    ("state/pos", specs.ExtendedTensorSpec((2,), tf.float32, "pos", is_sequence=True)),
+    ("reward", specs.ExtendedTensorSpec((), tf.float32, "reward", is_sequence=True)),
+  ]
+)
+
+
+def _read(paths):
+  """Returns the positions of every episode."""
+  parse = records.create_parse_tf_example_fn(FLAT)
+  return [
+    parse(record)["state/pos"].numpy().tolist()
+    for path in paths
+    for record in tf.data.TFRecordDataset(
+      path, compression_type="GZIP" if path.endswith(".gz") else ""
+    )
+  ]
+
+
+def test_collects_the_episodes_of_the_seed(make_env, make_policy, tmp_path):
+  path = str(tmp_path / "new" / "train.tfrecord")
+  result = actors.collect_episodes(
+    make_env, make_policy(), make_spec, 3, path, seed=4, max_steps=2
+  )
+  assert result["files"] == [path]
+  assert (result["num_episodes"], result["num_steps"]) == (3, 6)
+  want = [
+    [step["observation"]["state"]["pos"].tolist() for step in steps]
+    for steps in actors.generate_episodes(
+      make_env(), make_policy(), 3, seed=4, max_steps=2
+    )
+  ]
+  assert _read([path]) == want
+
+
+def test_shards_hold_the_same_episodes(make_env, make_policy, tmp_path):
+  def collect(name, episodes_per_file=None):
+    return actors.collect_episodes(
+      make_env(),
+      make_policy(),
+      make_spec(),
+      5,
+      str(tmp_path / name),
+      episodes_per_file=episodes_per_file,
+    )["files"]
+
+  sharded = collect("train.tfrecord.gz", episodes_per_file=2)
+  assert sharded == [
+    str(tmp_path / f"train-0000{shard}-of-00003.tfrecord.gz") for shard in range(3)
+  ]
+  assert [len(_read([path])) for path in sharded] == [2, 2, 1]
+  assert _read(sharded) == _read(collect("all.tfrecord"))
+
+
+def test_a_function_of_ones_own(make_env, policy, tmp_path):
+  path = str(tmp_path / "train.tfrecord")
+
+  def to_features(steps):
+    return {
+      "state/pos": np.full([len(steps), 2], 7, np.float32),
+      "reward": np.zeros([len(steps)], np.float32),
+    }
+
+  actors.collect_episodes(
+    make_env(), policy, make_spec(), 1, path, episode_to_features_fn=to_features,
+    max_steps=2,
+  )  # fmt: skip
+  assert _read([path]) == [[[7, 7], [7, 7]]]
+  assert policy.num_restores == 1
+
+
+def test_a_failure_leaves_no_half_file(make_env, policy, tmp_path):
+  def to_features(steps):
+    return {"state/pos": np.zeros([1, 5], np.float32), "reward": np.zeros([1], "f")}
+
+  with pytest.raises(errors.SpecError, match="state/pos: expected"):
+    actors.collect_episodes(
+      make_env, policy, make_spec(), 1, str(tmp_path / "a.tfrecord"),
+      episode_to_features_fn=to_features,
+    )  # fmt: skip
+  assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+  ("kwargs", "want"),
+  [
+    ({"num_episodes": 0}, "num_episodes must be >= 1, got 0"),
+    ({"episodes_per_file": 0}, "episodes_per_file must be >= 1, got 0"),
+  ],
+)
+def test_counts_are_checked(env, policy, tmp_path, kwargs, want):
+  arguments = {"num_episodes": 1, **kwargs}
+  with pytest.raises(ValueError, match=want):
+    actors.collect_episodes(
+      env, policy, make_spec(), output_path=str(tmp_path / "a"), **arguments
+    )
+  assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+  ("path", "want"),
+  [
+    ("a/b.tfrecord", "a/b-00001-of-00002.tfrecord"),
+    ("a.b/c", "a.b/c-00001-of-00002"),
+    ("v1.2/b.tfrecord.gz", "v1.2/b-00001-of-00002.tfrecord.gz"),
+    ("b.zlib", "b-00001-of-00002.zlib"),
+  ],
+)
+def test_shard_paths(path, want):
+  assert actors.shard_paths(path, 2)[1] == want

@@ -1,0 +1,87 @@
+"""What is shown of an error, and which errors are shown with their traceback."""
+
+from __future__ import annotations
+
+import importlib
+
+import gin
+import pytest
+import tensorflow as tf
+
+from t2r_seq import actors, errors
+from t2r_seq.cli import failures
+
+
+@gin.configurable(module="test_failures")
+def needs_a_value(value=gin.REQUIRED):
+  return value
+
+
+@gin.configurable(module="test_failures")
+def fails(error=gin.REQUIRED):
+  raise error
+
+
+def _catch(function, *args):
+  try:
+    function(*args)
+  except Exception as error:
+    return error
+  raise AssertionError("expected an error")
+
+
+def _raise(error):
+  raise error
+
+
+@pytest.mark.parametrize(
+  ("error", "want"),
+  [
+    (_catch(_raise, errors.SpecError("a: b")), True),
+    (_catch(_raise, errors.RecordError("a: b")), True),
+    (_catch(_raise, FileNotFoundError("no file")), True),
+    (_catch(_raise, errors.missing_extra("gymnasium", "envs")), True),
+    (_catch(_raise, tf.errors.NotFoundError(None, None, "no file")), True),
+    (_catch(needs_a_value), True),
+    (_catch(gin.parse_config, "nothing.x = 1"), True),
+    (_catch(gin.parse_config, "nothing x 1"), True),
+    (_catch(importlib.import_module, "no_such_module"), True),
+    (_catch(actors.generate_episodes, None, None, 0), True),
+    (_catch(_raise, ValueError("of a user's model")), False),
+    (_catch(fails, ValueError("of a user's model")), False),
+    (_catch(_raise, RuntimeError("of a user's model")), False),
+    (_catch(tf.zeros([2]).__matmul__, tf.zeros([3])), False),
+  ],
+  ids=[
+    "spec",
+    "record",
+    "file",
+    "extra",
+    "tensorflow's file",
+    "gin binding",
+    "gin name",
+    "gin syntax",
+    "module",
+    "library",
+    "user's",
+    "user's through gin",
+    "user's runtime",
+    "tensorflow",
+  ],
+)
+def test_is_expected(error, want):
+  assert failures.is_expected(error) is want
+
+
+@pytest.mark.parametrize(
+  ("error", "want"),
+  [
+    (ValueError("a\n  b"), "a b"),
+    (errors.SpecError("2 mismatches:\n  a\n  b"), "2 mismatches:\n  a\n  b"),
+    (_catch(fails, errors.SpecError("a: b")), "a: b"),
+    (KeyboardInterrupt(), "KeyboardInterrupt"),
+  ],
+  ids=["one line", "mismatches", "through gin", "no message"],
+)
+def test_message(error, want):
+  assert failures.message(error) == want

@@ -1,0 +1,110 @@
+"""The entry: help, errors, and the exit status."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from t2r_seq import __version__
+from t2r_seq.cli import main as main_function
+from t2r_seq.cli import train
+
+
+def test_help_loads_no_tensorflow(run_python):
+  code = (
+    "import sys\n"
+    "from t2r_seq.cli import main\n"
+    "try:\n"
+    "  main(['--help'])\n"
+    "finally:\n"
+    "  print(sorted({'tensorflow', 'gin', 'keras'} & set(sys.modules)))\n"
+  )
+  shown = run_python("-c", code)
+  assert shown.returncode == 0
+  assert shown.stdout.endswith("\n[]\n")
+  for command in ("train", "collect", "inspect", "predict"):
+    assert f"\n    {command} " in shown.stdout, shown.stdout
+
+
+@pytest.mark.parametrize("command", ["train", "collect", "inspect", "predict"])
+def test_every_command_has_help(command, capsys):
+  with pytest.raises(SystemExit, match="0"):
+    main_function([command, "--help"])
+  assert "t2r_seq " + command in capsys.readouterr().out
+
+
+def test_version(capsys):
+  with pytest.raises(SystemExit, match="0"):
+    main_function(["--version"])
+  assert capsys.readouterr().out == f"{__version__}\n"
+
+
+def test_no_command_is_a_usage_error(capsys):
+  with pytest.raises(SystemExit, match="2"):
+    main_function([])
+  assert "COMMAND" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["train", "collect"])
+@pytest.mark.parametrize(
+  ("argv", "want"),
+  [
+    ([], "nothing is configured. Name a gin file with --gin_configs FILE"),
+    (["--gin_configs", "no.gin"], "Unable to open file: no.gin"),
+    (["--gin_bindings", "nothing.x = 1"], "No configurable matching 'nothing'"),
+    (["--gin_bindings", "import no_such_module"], "No module named 'no_such_module'"),
+  ],
+  ids=["nothing", "file", "name", "module"],
+)
+def test_gin_errors_are_one_line(run_main, command, argv, want):
+  status, out, err = run_main(command, *argv)
+  assert (status, out) == (1, "")
+  assert err.startswith(f"t2r_seq {command}: {want}")
+  assert err.count("\n") == 1
+
+
+def test_a_missing_binding_is_named(run_main):
+  status, _, err = run_main(
+    "collect", "--gin_bindings", "collect_episodes.num_episodes = 1"
+  )
+  assert status == 1
+  assert err.startswith("t2r_seq collect: Required bindings for `collect_episodes`")
+  assert "'output_path'" in err
+  assert err.count("\n") == 1
+
+
+def test_debug_shows_the_traceback(run_main):
+  with pytest.raises(ValueError, match="No configurable matching 'nothing'"):
+    run_main("train", "--debug", "--gin_bindings", "nothing.x = 1")
+
+
+@pytest.mark.parametrize(
+  ("error", "status"), [(KeyboardInterrupt(), 130), (OSError("disk full"), 1)]
+)
+def test_status(run_main, monkeypatch, error, status):
+  def fail(args):
+    raise error
+
+  monkeypatch.setattr(train, "run", fail)
+  got, _, err = run_main("train", "--gin_bindings", "x = 1")
+  assert got == status
+  assert err.startswith("t2r_seq train: ")
+
+
+def test_an_unexpected_error_is_raised(run_main, monkeypatch):
+  def fail(args):
+    raise KeyError("a bug")
+
+  monkeypatch.setattr(train, "run", fail)
+  with pytest.raises(KeyError, match="a bug"):
+    run_main("train", "--gin_bindings", "x = 1")
+
+
+def test_the_current_folder_can_be_imported_from(run_main, monkeypatch, tmp_path):
+  (tmp_path / "cli_test_project.py").write_text("raise OSError('imported')\n")
+  monkeypatch.chdir(tmp_path)
+  status, _, err = run_main("train", "--gin_bindings", "import cli_test_project")
+  assert status == 1
+  assert "imported" in err
+  assert sys.path[0] == str(tmp_path)

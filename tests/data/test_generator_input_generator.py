@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import data, errors, specs
+
+
+def spec(shape, name, **fields):
+  return specs.ExtendedTensorSpec(shape, tf.float32, name, **fields)
+
+
+def example(value, **more):
+  return {"x": np.full((2,), value, np.float32), **more}, {"y": np.float32(value)}
+
+
+def build(generator_fn, kit, mode="train", features=None, labels=None, **kwargs):
+  flat_features = features or {"x": spec((2,), "x")}
+  flat_labels = {"y": spec((), "y")} if labels is None else labels
+  model = kit.FakeModel(
+    lambda mode: flat_features, lambda mode: flat_labels, padding="drop"
+  )
+  generator = data.GeneratorInputGenerator(generator_fn, **{"batch_size": 2, **kwargs})
+  generator.set_specification_from_model(model, mode)
+  return generator
+
+
+def targets(batches):
+  return [float(y) for _, labels in batches for y in labels["y"].numpy()]
+
+
+def test_train_repeats_by_calling_again(kit):
+  calls = []
+
+  def generator_fn():
+    calls.append(len(calls))
+    for i in range(3):
+      yield example(10 * calls[-1] + i)
+
+  dataset = build(generator_fn, kit).create_dataset("train")
+  assert targets(dataset.take(4)) == [0, 1, 2, 10, 11, 12, 20, 21]
+  assert dataset.element_spec[0].x.shape == (2, 2)
+
+
+def test_eval_is_one_pass_and_no_element_is_lost(kit):
+  generator = build(lambda: (example(i) for i in range(5)), kit, "eval")
+  dataset = generator.create_dataset("eval")
+  assert targets(dataset) == [0, 1, 2, 3, 4]
+  assert targets(dataset) == [0, 1, 2, 3, 4]
+
+
+def test_train_is_shuffled_by_seed(kit):
+  def order(seed):
+    generator = build(
+      lambda: (example(i) for i in range(8)), kit, shuffle_buffer_size=8, seed=seed
+    )
+    return targets(generator.create_dataset("train").take(4))
+
+  assert sorted(order(1)) == list(range(8))
+  assert order(1) == order(1)
+  assert order(1) != order(2)
+
+
+def test_optionals_are_given_in_all_elements_or_in_none(kit):
+  features = {"x": spec((2,), "x"), "z": spec((), "z", is_optional=True)}
+  z = {"z": np.float32(0)}
+  generator = build(lambda: iter([example(0), example(1)]), kit, "eval", features)
+  assert set(generator.create_dataset("eval").element_spec[0]) == {"x"}
+  generator = build(lambda: iter([example(0, **z)]), kit, "eval", features)
+  assert set(generator.create_dataset("eval").element_spec[0]) == {"x", "z"}
+
+  generator = build(lambda: iter([example(0, **z), example(1)]), kit, "eval", features)
+  with (
+    pytest.raises(errors.SpecError, match=r"element 1, unlike the first: features/z"),
+    generator.explain_failures(),
+  ):
+    list(generator.create_dataset("eval"))
+
+
+@pytest.mark.parametrize(
+  ("elements", "want"),
+  [
+    ([], "generator_fn: expected at least one element, got none"),
+    ([example(0)[0]], r"element 0: expected a pair \(features, labels\), got dict"),
+    (
+      [({"x": np.zeros((3,), np.float32)}, {"y": np.float32(0)})],
+      r"element 0: .*\(3,\)",
+    ),
+    (
+      [({"x": np.zeros((2,))}, {"y": np.float32(0)})],
+      r"element 0: .*features/x.*float64",
+    ),
+    ([({"x": np.zeros((2,), np.float32)}, None)], "element 0: .*labels/y"),
+    (
+      [({"x": [0.0, 1.0]}, {"y": np.float32(0)})],
+      r"element 0: .*x/0: expected",
+    ),
+  ],
+)
+def test_the_first_element_is_checked_when_the_dataset_is_created(kit, elements, want):
+  generator = build(lambda: iter(elements), kit)
+  with pytest.raises(errors.SpecError, match=want):
+    generator.create_dataset("train")
+
+
+def test_later_elements_are_checked_too(kit):
+  wrong = {"x": np.zeros((2,), np.int32)}, {"y": np.float32(0)}
+  generator = build(lambda: iter([example(0), example(1), wrong]), kit, "eval")
+  dataset = generator.create_dataset("eval")
+  with (
+    pytest.raises(errors.SpecError, match=r"element 2: .*features/x: .*int32"),
+    generator.explain_failures(),
+  ):
+    list(dataset)
+  with pytest.raises(tf.errors.OpError, match="element"):
+    list(dataset)
+
+
+def test_an_empty_later_pass_is_an_error_not_a_hang(kit):
+  passes = iter([[example(0)], []])
+  generator = build(lambda: iter(next(passes)), kit, batch_size=3)
+  with (
+    pytest.raises(errors.SpecError, match="at least one element"),
+    generator.explain_failures(),
+  ):
+    list(generator.create_dataset("train").take(2))
+
+
+def test_the_generators_own_error_comes_through(kit):
+  def generator_fn():
+    yield example(0)
+    raise KeyError("my own mistake")
+
+  generator = build(generator_fn, kit)
+  with pytest.raises(KeyError, match="my own mistake"), generator.explain_failures():
+    list(generator.create_dataset("train").take(3))
+
+
+def episodes(kit, lengths):
+  for index, length in enumerate(lengths):
+    episode = kit.make_episode(index, length)
+    yield episode, {"next": episode["state"]}
+
+
+def build_episodes(kit, lengths, mode, **kwargs):
+  generator = data.GeneratorInputGenerator(
+    lambda: episodes(kit, lengths), batch_size=2, yields_episodes=True, **kwargs
+  )
+  generator.set_specification_from_model(kit.FakeModel(), mode)
+  return generator
+
+
+def test_episodes_are_cut_into_windows(kit):
+  generator = build_episodes(kit, (5, 2, 4), "eval")
+  got = list(generator.create_dataset("eval").unbatch())
+  want = [(0, 2), (0, 3), (2, 2)]
+  assert len(got) == len(want)
+  for (episode, step), (features, labels) in zip(want, got, strict=True):
+    np.testing.assert_array_equal(
+      features.state, kit.expected_window(episode, step, None)
+    )
+    np.testing.assert_array_equal(labels.next, [episode, step + 1])
+    assert features.task == episode
+  assert (generator.report.windows, generator.report.too_short) == (3, 1)
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_all_episodes_too_short_is_an_error_not_a_hang(kit, mode):
+  generator = build_episodes(kit, (2, 3), mode)
+  with (
+    pytest.raises(errors.RecordError, match=r"4 steps.*all 2 episodes.*longest has 3"),
+    generator.explain_failures(),
+  ):
+    list(generator.create_dataset(mode).take(1))
+
+
+def test_sequences_of_different_lengths_are_padded(kit):
+  features = {"x": spec((1,), "x", is_sequence=True)}
+  elements = [({"x": np.ones((n, 1), np.float32)}, None) for n in (1, 3)]
+  generator = build(lambda: iter(elements), kit, "eval", features, {})
+  ((got, labels),) = generator.create_dataset("eval")
+  np.testing.assert_array_equal(got.x[..., 0], [[1, 0, 0], [1, 1, 1]])
+  assert len(labels) == 0

@@ -1,0 +1,120 @@
+"""A small exported policy, made by hand with the signatures that exports have."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import tensorflow as tf
+
+from t2r_seq import specs
+
+FEATURES = specs.TensorSpecStruct(
+  [
+    (
+      "state/pos",
+      specs.ExtendedTensorSpec((2, 3), tf.float32, "pos", time_offsets=(-1, 0)),
+    ),
+    ("goal", specs.ExtendedTensorSpec((1,), tf.float32, "goal")),
+    ("hint", specs.ExtendedTensorSpec((5,), tf.float32, "hint", is_optional=True)),
+  ]
+)
+LABELS = specs.TensorSpecStruct(
+  [("target", specs.ExtendedTensorSpec((3,), tf.float32, "target"))]
+)
+
+
+class _SummingModel(tf.Module):
+  """The action is `scale * (sum of the stacked positions) + goal`."""
+
+  def __init__(self, scale: float) -> None:
+    super().__init__()
+    self._scale = tf.Variable(scale)
+    self._past = tf.Variable(tf.zeros([1, 3]), shape=[None, 3])
+    self._window = tf.Variable(tf.zeros([1, 2, 3]), shape=[None, 2, 3])
+
+  def _act(self, window, goal):
+    action = self._scale * tf.reduce_sum(window, axis=1) + goal
+    return {"inference_output": action, "goal_seen": goal}
+
+  @tf.function(
+    input_signature=[
+      tf.TensorSpec([None, 2, 3], name="state_pos"),
+      tf.TensorSpec([None, 1], name="goal"),
+    ]
+  )
+  def serve(self, state_pos, goal):
+    return self._act(state_pos, goal)
+
+  @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
+  def parse(self, examples):
+    parsed = tf.io.parse_example(
+      examples,
+      {
+        "pos": tf.io.FixedLenFeature([2, 3], tf.float32),
+        "goal": tf.io.FixedLenFeature([1], tf.float32),
+      },
+    )
+    return self._act(parsed["pos"], parsed["goal"])
+
+  @tf.function(
+    input_signature=[
+      tf.TensorSpec([None, 3], name="state_pos"),
+      tf.TensorSpec([None, 1], name="goal"),
+      tf.TensorSpec([None], tf.bool, name="is_first"),
+    ]
+  )
+  def step(self, state_pos, goal, is_first):
+    past = tf.where(is_first[:, tf.newaxis], state_pos, self._past)
+    window = tf.stack([past, state_pos], axis=1)
+    self._past.assign(state_pos)
+    self._window.assign(window)
+    return self._act(window, goal)
+
+  @tf.function(input_signature=[tf.TensorSpec([], tf.int32, name="num_slots")])
+  def reset(self, num_slots):
+    self._past.assign(tf.zeros([num_slots, 3]))
+    self._window.assign(tf.zeros([num_slots, 2, 3]))
+    return {"num_slots": num_slots}
+
+  @tf.function(input_signature=[])
+  def last_window(self):
+    return {"state_pos": self._window.read_value()}
+
+
+def write_export(
+  export_dir, version, scale=1.0, global_step=0, assets=True, features=FEATURES
+) -> str:
+  """Writes one export and returns its folder."""
+  path = os.path.join(export_dir, str(version))
+  model = _SummingModel(scale)
+  signatures = {
+    "serving_default": model.serve,
+    "parse_tf_example": model.parse,
+    "step": model.step,
+    "reset": model.reset,
+    "last_window": model.last_window,
+  }
+  tf.saved_model.save(model, path, signatures=signatures)
+  if assets:
+    folder = os.path.join(path, specs.EXTRA_ASSETS_DIRECTORY)
+    os.makedirs(folder, exist_ok=True)
+    specs.write_t2r_assets_to_file(
+      specs.create_t2r_assets(features, LABELS, global_step),
+      os.path.join(folder, specs.T2R_ASSETS_FILENAME),
+    )
+  return path
+
+
+@pytest.fixture(name="write_export")
+def fixture_write_export():
+  """Writes exports: `write_export(export_dir, version, scale=1.0, ...)`."""
+  return write_export
+
+
+@pytest.fixture(name="export_dir", scope="session")
+def fixture_export_dir(tmp_path_factory):
+  """A folder with one export, version 7 at step 70; tests must not change it."""
+  export_dir = tmp_path_factory.mktemp("exports")
+  write_export(export_dir, 7, scale=1.0, global_step=70)
+  return str(export_dir)

@@ -1,0 +1,200 @@
+"""File patterns, record datasets and files of a wrong type."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pathlib
+import zipfile
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import errors, records, specs
+
+NUMBER = {"x": specs.ExtendedTensorSpec((), tf.int64, "n")}
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+  """A current folder with a0, a1 and a2 of 3 records each, and b0 compressed."""
+  monkeypatch.chdir(tmp_path)
+  for i in range(3):
+    numbers = [{"x": 10 * i + k} for k in range(3)]
+    records.write_records(f"a{i}.tfrecord", NUMBER, numbers)
+  records.write_records("b0.tfrecord.gz", NUMBER, [{"x": 90}, {"x": 91}])
+  (tmp_path / "folder").mkdir()
+  (tmp_path / ".hidden").write_bytes(b"")
+  return tmp_path
+
+
+def values(dataset: tf.data.Dataset) -> list[int]:
+  parsed = records.serialized_to_parsed(dataset, NUMBER)
+  return [int(element["x"]) for element in parsed.as_numpy_iterator()]
+
+
+A = ["a0.tfrecord", "a1.tfrecord", "a2.tfrecord"]
+B = ["b0.tfrecord.gz"]
+
+PATTERNS = {
+  "one file": ("a1.tfrecord", [A[1:2]]),
+  "glob": ("a*.tfrecord", [A]),
+  "comma list": ("b0*,a0.tfrecord , ", [B, A[:1]]),
+  "prefix": ("tfrecord:a*,tfrecord:b*", [A, B]),
+  "python list": (["a0.tfrecord", "a*,b*"], [A[:1], A, B]),
+  "path": (pathlib.Path("a0.tfrecord"), [A[:1]]),
+  "folders and hidden files": ("*", [A + B]),
+  "hidden on request": (".h*", [[".hidden"]]),
+}
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("case", PATTERNS)
+def test_file_patterns(case: str) -> None:
+  patterns, want = PATTERNS[case]
+  data_format, found = records.get_data_format_and_filenames_list(patterns)
+  assert data_format == "tfrecord"
+  assert [[os.path.basename(name) for name in names] for names in found] == want
+  data_format, flat = records.get_data_format_and_filenames(patterns)
+  assert [os.path.basename(name) for name in flat] == list(itertools.chain(*want))
+
+
+BAD_PATTERNS = {
+  "none": ("a0.tfrecord,c*", r"c\*: expected at least one file, got none"),
+  "empty": (" , ", "expected at least one pattern, got ' , '"),
+  "empty list": ([], r"expected at least one pattern, got \[\]"),
+  "folder": ("folder", r"folder: expected files, got a folder\. Name .*folder/\*\."),
+  "format": ("sstable:a*", "sstable:a.: expected the prefix 'tfrecord:' or none"),
+}
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("case", BAD_PATTERNS)
+def test_bad_patterns(case: str) -> None:
+  patterns, message = BAD_PATTERNS[case]
+  with pytest.raises(errors.SpecError, match=message):
+    records.get_data_format_and_filenames(patterns)
+
+
+def test_infer_data_format() -> None:
+  assert records.infer_data_format("tfrecord:a,/b*") == "tfrecord"
+  assert records.infer_data_format("gs://bucket/a") == "tfrecord"
+  with pytest.raises(errors.SpecError, match="got 'recordio:'"):
+    records.infer_data_format(["a", "recordio:b"])
+
+
+@pytest.mark.usefixtures("folder")
+def test_get_dataset_metadata() -> None:
+  assert records.get_dataset_metadata("a*") == ("tfrecord", 3, 3)
+  assert records.get_dataset_metadata("b*,a*") == ("tfrecord", 4, 2)
+
+
+@pytest.mark.parametrize(
+  ("params", "want"), [(None, 8), ({}, 8), ({"batch_size": 4}, 4), ({"other": 1}, 8)]
+)
+def test_get_batch_size(params: Any, want: int) -> None:
+  assert records.get_batch_size(params, 8) == want
+
+
+@pytest.mark.usefixtures("folder")
+def test_record_datasets_of_mixed_compression() -> None:
+  assert values(records.record_dataset(["b0.tfrecord.gz", *A[:1]])) == [90, 91, 0, 1, 2]
+  assert values(records.record_dataset(A)) == [0, 1, 2, 10, 11, 12, 20, 21, 22]
+
+
+@pytest.mark.usefixtures("folder")
+def test_parallel_reads_interleave_in_a_fixed_order() -> None:
+  want = [0, 10, 20, 1, 11, 21, 2, 12, 22]
+  for _ in range(3):
+    assert values(records.record_dataset(A, num_parallel_reads=3)) == want
+  assert values(records.record_dataset(A, num_parallel_reads=9)) == want
+
+
+@pytest.mark.usefixtures("folder")
+def test_files_are_shuffled_by_seed_anew_in_each_epoch() -> None:
+  datasets = [records.record_dataset(A, shuffle_files=True, seed=7) for _ in range(2)]
+  epochs = [[values(dataset) for _ in range(4)] for dataset in datasets]
+  assert epochs[0] == epochs[1]
+  assert len({tuple(epoch) for epoch in epochs[0]}) > 1
+  assert all(sorted(epoch) == sorted(values(datasets[0])) for epoch in epochs[0])
+
+
+def test_no_files_are_an_error() -> None:
+  with pytest.raises(errors.SpecError, match="expected at least one file, got none"):
+    records.record_dataset([])
+
+
+def write_zip(path: pathlib.Path) -> None:
+  with zipfile.ZipFile(path, "w") as archive:
+    archive.writestr("a", "b")
+
+
+def write_checkpoint(path: pathlib.Path) -> None:
+  tf.train.Checkpoint(x=tf.Variable(1)).write(str(path.parent / "model"))
+  os.replace(path.parent / "model.index", path)
+
+
+WRONG_TYPES = {
+  "zip": (write_zip, "a zip archive"),
+  "npy": (lambda path: np.save(path.open("wb"), np.zeros(9)), "a numpy .npy file"),
+  "hdf5": (lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(99)), "an HDF5"),
+  "text": (lambda path: path.write_text("time,x\n0,é\n" * 9), r"text \('time,x"),
+  "json": (lambda path: path.write_text('{"a": 1}'), "text"),
+  "lfs": (
+    lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\n"),
+    "a Git LFS pointer",
+  ),
+  "gzip": (
+    lambda path: records.write_records(path, NUMBER, [{"x": 1}], compression="GZIP"),
+    "a gzip file",
+  ),
+  "zlib": (
+    lambda path: records.write_records(path, NUMBER, [{"x": 1}], compression="ZLIB"),
+    "a zlib stream",
+  ),
+  "checkpoint": (write_checkpoint, "an SSTable"),
+  "riegeli": (lambda path: path.write_bytes(b"\x83\xaf\x70\xd1" + bytes(60)), "Riegel"),
+  "noise": (
+    lambda path: path.write_bytes(bytes(range(128, 192))),
+    r"unknown.*80 81 82",
+  ),
+  "cut": (lambda path: path.write_bytes(bytes([9, 0, 0])), r"unknown data .*09 00 00"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_TYPES)
+def test_files_of_a_wrong_type(tmp_path: pathlib.Path, case: str) -> None:
+  write, message = WRONG_TYPES[case]
+  path = tmp_path / "a.tfrecord"
+  write(path)
+  want = (
+    r"a\.tfrecord: expected a TFRecord file, uncompressed as its name says, got a "
+    rf"wrong file type: it looks like .*{message}"
+  )
+  with pytest.raises(errors.RecordError, match=want):
+    records.record_dataset([str(path)])
+  records.record_dataset([str(path)], check=False)
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zz"])
+def test_an_uncompressed_file_with_the_suffix_of_a_compressed(
+  tmp_path: pathlib.Path, suffix: str
+) -> None:
+  path = tmp_path / f"a.{suffix}"
+  records.write_records(path, NUMBER, [{"x": 1}], compression="")
+  with pytest.raises(
+    errors.RecordError, match="-compressed as its name says, got a wr"
+  ):
+    records.record_dataset([str(path)])
+  assert values(records.record_dataset([str(path)], compression="")) == [1]
+
+
+def test_empty_and_absent_files(tmp_path: pathlib.Path) -> None:
+  (tmp_path / "a").write_bytes(b"")
+  assert values(records.record_dataset([str(tmp_path / "a")])) == []
+  with pytest.raises(
+    errors.RecordError, match=r"expected a TFRecord file, got .*No such"
+  ):
+    records.record_dataset([str(tmp_path / "b")])
