@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 
 class SpecError(ValueError):
@@ -33,6 +33,9 @@ class UnknownPathError(SpecError, AttributeError, KeyError):
 
 class RecordError(SpecError):
   """A record that cannot be read or parsed; says which file, record and feature."""
+
+
+_Error = TypeVar("_Error", bound=SpecError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +64,8 @@ class Mismatch:
 def mismatch_error(
   operation: str,
   mismatches: Iterable[Mismatch],
-  error_cls: type[SpecError] = SpecError,
-) -> SpecError:
+  error_cls: type[_Error] = SpecError,  # type: ignore[assignment]
+) -> _Error:
   """Builds the one error that names every mismatch of an operation.
 
   Args:

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -45,6 +46,8 @@ class AbstractInputGenerator(abc.ABC):
     self._preprocess_fn: PreprocessFn | None = None
     self._padding = "repeat"
     self._mode: str | None = None
+    # Input that is shuffled or made up mixes this into its seed.
+    self._start_step = 0
 
   @property
   def batch_size(self) -> int:
@@ -157,13 +160,16 @@ class AbstractInputGenerator(abc.ABC):
 
     Args:
       mode: one of `specs.ModeKeys`.
-      params: `params['batch_size']`, if there, wins over the generator's own.
+      params: `params['batch_size']`, if there, wins over the generator's own;
+        `params['start_step']` is the step that a resumed run goes on from, so that it
+        does not see the batches of its start once more.
     Returns:
       Dataset of (features, labels); see the class.
     Raises:
       SpecError: the specs have not been set, or the data does not fit them.
     """
     self._check_ready(mode)
+    self._start_step = int((params or {}).get("start_step", 0))
     batches = self._create_batches(mode, self._used_batch_size(params))
     finish = functools.partial(self._finish, has_labels=mode != specs.ModeKeys.INFER)
     dataset = batches.map(
@@ -192,6 +198,12 @@ class AbstractInputGenerator(abc.ABC):
       Dataset of (features, labels), both TensorSpecStructs by path, that fit the
       specs; labels are empty in mode 'infer'.
     """
+
+  def _shuffle_seed(self, seed: int | None) -> int | None:
+    """Returns the seed of this dataset's order: another one after a resume."""
+    if seed is None or not self._start_step:
+      return seed
+    return int(np.random.SeedSequence([seed, self._start_step]).generate_state(1)[0])
 
   def _label_spec_for(self, mode: str) -> specs.TensorSpecStruct:
     if mode == specs.ModeKeys.INFER or self._label_spec is None:

@@ -89,7 +89,7 @@ class GeneratorInputGenerator(AbstractInputGenerator):
     else:
       dataset = self._dataset(joined, self._sequence_length)
       if shuffle_buffer_size:
-        dataset = dataset.shuffle(shuffle_buffer_size, self._seed)
+        dataset = dataset.shuffle(shuffle_buffer_size, self._shuffle_seed(self._seed))
     if is_train:
       dataset = dataset.repeat()
     drop = is_train if self._drop_remainder is None else self._drop_remainder
@@ -131,6 +131,6 @@ class GeneratorInputGenerator(AbstractInputGenerator):
       self._shift,
       self.padding,
       shuffle_buffer_size=shuffle_buffer_size,
-      seed=self._seed,
+      seed=self._shuffle_seed(self._seed),
       report=self._report,
     )

@@ -69,12 +69,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     super().__init__(batch_size)
     self._file_patterns = file_patterns
     self._shuffle_buffer_size = shuffle_buffer_size
-    # One for each shuffle: files, episodes, examples.
-    self._seeds = (
-      [None] * 3
-      if seed is None
-      else np.random.SeedSequence(seed).generate_state(3).tolist()
-    )
+    self._seed = seed
     self._sequence_length = sequence_length
     self._stride = stride
     self._shift = shift
@@ -144,14 +139,15 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     report: windows.WindowReport | None,
   ) -> tf.data.Dataset:
     """Creates one pass of serialized records or, with a report, of windows."""
+    file_seed, episode_seed, example_seed = self._seeds()
     serialized = record_order.read_records(
-      files, self._cycle_length if shuffle else 1, shuffle, self._seeds[0], check=False
+      files, self._cycle_length if shuffle else 1, shuffle, file_seed, check=False
     )
     buffer_size = self._shuffle_buffer_size if shuffle else None
     if report is None:
-      return serialized.shuffle(buffer_size, self._seeds[2]) if shuffle else serialized
+      return serialized.shuffle(buffer_size, example_seed) if shuffle else serialized
     if shuffle and self._episode_shuffle_buffer_size > 1:
-      serialized = serialized.shuffle(self._episode_shuffle_buffer_size, self._seeds[1])
+      serialized = serialized.shuffle(self._episode_shuffle_buffer_size, episode_seed)
     return windows.windows(
       self._parse(serialized),
       joined,
@@ -160,9 +156,16 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       self._shift,
       self.padding,
       shuffle_buffer_size=buffer_size,
-      seed=self._seeds[2],
+      seed=example_seed,
       report=report,
     )
+
+  def _seeds(self) -> list[int | None]:
+    """Returns one seed for each shuffle: files, episodes, examples."""
+    seed = self._shuffle_seed(self._seed)
+    if seed is None:
+      return [None] * 3
+    return np.random.SeedSequence(seed).generate_state(3).tolist()
 
   def _parse(self, serialized: tf.data.Dataset) -> tf.data.Dataset:
     return serialized.map(

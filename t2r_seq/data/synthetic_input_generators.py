@@ -37,7 +37,7 @@ class DefaultRandomInputGenerator(AbstractInputGenerator):
 
   def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
     joined = joint.join(self._feature_spec, self._label_spec_for(mode))
-    paths = list(joined)
+    paths, start = list(joined), self._start_step
 
     def make_batch(index: int) -> list[np.ndarray]:
       seed = int(np.random.SeedSequence([self._seed, index]).generate_state(1)[0])
@@ -45,7 +45,7 @@ class DefaultRandomInputGenerator(AbstractInputGenerator):
       return [batch[path] for path in paths]
 
     def batches() -> Iterator[tuple[np.ndarray, ...]]:
-      index = 0
+      index = start
       while True:
         yield tuple(make_batch(index))
         index += 1

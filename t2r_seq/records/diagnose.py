@@ -105,10 +105,14 @@ def _scan_file(
     for record in records:
       found = _failure(record, features, parse_fn)
       if found:
-        return framing.record_error(record.place, found), unequal
+        return errors.mismatch_error(record.place, found, errors.RecordError), unequal
       if unequal is None:
         uneven = explain.explain_lengths(record.data, features)
-        unequal = framing.record_error(record.place, uneven) if uneven else None
+        unequal = (
+          errors.mismatch_error(record.place, uneven, errors.RecordError)
+          if uneven
+          else None
+        )
   except errors.RecordError as error:
     return error, unequal
   return None, unequal

@@ -85,11 +85,6 @@ def place(filename: str, index: int, offset: int) -> str:
   return f"record {index} of {filename} (byte {offset})"
 
 
-def record_error(where: str, mismatches: list[errors.Mismatch]) -> errors.RecordError:
-  """Builds the error of one record, from the place of the record and what is wrong."""
-  return errors.RecordError(str(errors.mismatch_error(where, mismatches)))
-
-
 def iterate_records(filename: str, compression: str = "") -> Iterator[Record]:
   """Reads the records of a file, checksums verified.
 
@@ -144,7 +139,8 @@ def _describe_damage(
   if not expected:
     expected, got = "readable data", str(error).split("\n")[0]
   mismatch = errors.Mismatch("frame", expected, got, hint if index else "")
-  return record_error(place(filename, index, offset), [mismatch])
+  where = place(filename, index, offset)
+  return errors.mismatch_error(where, [mismatch], errors.RecordError)
 
 
 def _find_damage(filename: str, offset: int, compression: str) -> tuple[str, str]:

@@ -125,9 +125,11 @@ def _train(
     return scalars
   input_generator.set_specification_from_model(trainer.model, ModeKeys.TRAIN)
   with input_generator.explain_failures():
-    batches = iter(trainer.distribute(input_generator.create_dataset(ModeKeys.TRAIN)))
-    progress = Progress(max_train_steps)
     start = step = trainer.global_step
+    params = {"start_step": start}
+    dataset = input_generator.create_dataset(ModeKeys.TRAIN, params)
+    batches = iter(trainer.distribute(dataset))
+    progress = Progress(max_train_steps)
     while step < max_train_steps:
       features, labels = progress.next_batch(batches)
       result = trainer.train_step(features, labels)

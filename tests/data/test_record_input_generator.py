@@ -99,6 +99,18 @@ def test_same_seed_same_batches_whatever_the_parallelism(tmp_path, kit):
   assert order(seed=4) != want
 
 
+def test_a_resumed_run_goes_on_in_another_order(tmp_path, kit):
+  path = kit.write_episodes(tmp_path / "a.tfrecord", [9, 9, 9])
+
+  def order(**params):
+    generator = build(path, kit, "train", batch_size=6, seed=3)
+    return anchors(generator.create_dataset("train", params).take(3))
+
+  assert order(start_step=0) == order() == order()
+  assert order(start_step=7) == order(start_step=7) != order()
+  assert sorted(order(start_step=7)) == sorted(order())
+
+
 def test_without_shuffle_train_repeats_in_order(pattern, kit):
   generator = build(pattern, kit, "train", shuffle_buffer_size=0, batch_size=3)
   order = anchors(generator.create_dataset("train").take(4))

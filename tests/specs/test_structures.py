@@ -114,9 +114,9 @@ def test_pack_names_all_that_is_missing():
     specs.pack_flat_sequence_to_spec_structure(spec, flat)
   assert str(error.value).splitlines() == [
     "pack_flat_sequence_to_spec_structure: 3 mismatches:",
-    f"  test/image: expected (8, 8, 3) uint8, got nothing. Did you mean 'train/imge'?",
-    f"  train/action: expected (2,) float32, got nothing. Did you mean 'train/imge'?",
-    f"  train/image: expected (8, 8, 3) uint8, got nothing. Did you mean 'train/imge'?",
+    "  test/image: expected (8, 8, 3) uint8, got nothing. Did you mean 'train/imge'?",
+    "  train/action: expected (2,) float32, got nothing. Did you mean 'train/imge'?",
+    "  train/image: expected (8, 8, 3) uint8, got nothing. Did you mean 'train/imge'?",
   ]
 
 

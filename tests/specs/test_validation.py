@@ -190,7 +190,8 @@ def test_all_mismatches_in_one_error(validate):
   assert str(error.value).splitlines() == [
     f"{validate.__name__}: 5 mismatches:",
     "  debug/debug: expected (batch, 2) float32, got (4, 1) float32.",
-    "  test/action: expected (batch, 2) float32, got nothing. Did you mean 'test/actoin'?",
+    "  test/action: expected (batch, 2) float32, got nothing. "
+    "Did you mean 'test/actoin'?",
     "  test/image: expected (batch, 8, 8, 3) uint8, got (4, 8, 9, 3) uint8.",
     "  train/action: expected (batch, 2) float32, got () float32.",
     "  train/image: expected (batch, 8, 8, 3) uint8, got (4, 8, 8, 3) float32.",

@@ -50,7 +50,7 @@ def test_best_exports_what_beats_every_export_before(
 
 def test_keeping_no_export_is_refused():
   with pytest.raises(
-    errors.SpecError, match="LatestExporter: exports_to_keep: .*got 0"
+    errors.SpecError, match=r"LatestExporter: exports_to_keep: .*got 0"
   ):
     training.LatestExporter(exports_to_keep=0)
 
