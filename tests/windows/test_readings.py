@@ -1,0 +1,215 @@
+"""An episode that does not fit the specs: one error, before any data is read."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from t2r_seq import errors, windows
+from t2r_seq.specs import ExtendedTensorSpec
+
+STATE = ExtendedTensorSpec((2, 3), tf.float32, "state", time_offsets=(-1, 0))
+REWARDS = ExtendedTensorSpec((), tf.float32, "reward", is_sequence=True)
+TASK = ExtendedTensorSpec((4,), tf.float32, "task")
+IMAGE = ExtendedTensorSpec(
+  (2, 8, 8, 3), tf.uint8, "image", data_format="jpeg", time_offsets=(-1, 0)
+)
+EPISODE = {"state": tf.TensorSpec((None, 3), tf.float32)}
+
+# name: (specs, element_spec, arguments, match)
+ERRORS = {
+  "missing path": (
+    {"sate": STATE},
+    EPISODE,
+    {},
+    r"windows: sate: expected \[T\] steps of \(3,\) float32, got nothing\. "
+    r"Did you mean 'state'\?",
+  ),
+  "missing path of a plain spec": (
+    {"state": STATE, "x": tf.TensorSpec((2,), tf.int32)},
+    EPISODE,
+    {},
+    r"windows: x: expected \[T\] steps of \(2,\) int32, got nothing\.$",
+  ),
+  "dtype": (
+    {"state": STATE},
+    {"state": tf.TensorSpec((None, 3), tf.float64)},
+    {},
+    r"windows: state: expected \[T\] steps of \(3,\) float32, got \(None, 3\) float64",
+  ),
+  "frame shape": (
+    {"state": STATE},
+    {"state": tf.TensorSpec((None, 4), tf.float32)},
+    {},
+    r"state: expected \[T\] steps of \(3,\) float32, got \(None, 4\) float32",
+  ),
+  "no time axis": (
+    {"state": STATE},
+    {"state": tf.TensorSpec((3,), tf.float32)},
+    {},
+    r"state: expected \[T\] steps of \(3,\) float32, got \(3,\) float32",
+  ),
+  "stacked already": (
+    {"state": STATE},
+    {"state": tf.TensorSpec((None, 2, 3), tf.float32)},
+    {},
+    r"state: expected \[T\] steps of \(3,\) float32, got \(None, 2, 3\) float32",
+  ),
+  "strings without a data_format": (
+    {"state": STATE},
+    {"state": tf.TensorSpec((None,), tf.string)},
+    {},
+    r"state: expected \[T\] steps of \(3,\) float32, got \(None,\) string",
+  ),
+  "one encoded image for the episode": (
+    {"image": IMAGE},
+    {"image": tf.TensorSpec((), tf.string)},
+    {},
+    r"image: expected \[T\] steps of \(8, 8, 3\) uint8, got \(\) string",
+  ),
+  "context dtype": (
+    {"state": STATE, "task": TASK},
+    {**EPISODE, "task": tf.TensorSpec((4,), tf.int32)},
+    {},
+    r"windows: task: expected \(4,\) float32, got \(4,\) int32",
+  ),
+  "context shape": (
+    {"state": STATE, "task": TASK},
+    {**EPISODE, "task": tf.TensorSpec((5,), tf.float32)},
+    {},
+    r"windows: task: expected \(4,\) float32, got \(5,\) float32",
+  ),
+  "neither context nor steps": (
+    {"state": STATE, "task": TASK},
+    {**EPISODE, "task": tf.TensorSpec((None, 1, 4), tf.float32)},
+    {},
+    r"task: expected \[T\] steps of \(4,\) float32, got \(None, 1, 4\) float32",
+  ),
+  "unknown rank, context or step": (
+    {"state": STATE, "task": TASK},
+    {**EPISODE, "task": tf.TensorSpec(None, tf.float32)},
+    {},
+    r"task: expected \[T\] steps of \(4,\) float32, got \(unknown shape\) float32\. "
+    r"Set its static shape, or say time_offsets=0 for the anchor's own step\.",
+  ),
+  "sequence without its length": (
+    {"state": STATE, "reward": REWARDS},
+    {**EPISODE, "reward": tf.TensorSpec((None,), tf.float32)},
+    {},
+    r"windows: reward: expected a sequence_length, got None\. Pass sequence_length, or "
+    r"declare the spec with is_sequence=False\.",
+  ),
+  "no windowed path": (
+    {"task": TASK},
+    {"task": tf.TensorSpec((4,), tf.float32)},
+    {},
+    r"windows: the specs: expected at least one path with a time axis, got none\. "
+    r"Give the specs time_offsets\.",
+  ),
+  "all optional and absent": (
+    {"state": ExtendedTensorSpec.from_spec(STATE, is_optional=True)},
+    {"other": tf.TensorSpec((None,), tf.float32)},
+    {},
+    r"windows: the specs: expected at least one path with a time axis, got none",
+  ),
+  "optional of a wrong shape": (
+    {"state": ExtendedTensorSpec.from_spec(STATE, is_optional=True)},
+    {"state": tf.TensorSpec((None, 4), tf.float32)},
+    {},
+    r"windows: state: expected \[T\] steps of \(3,\) float32, got \(None, 4\) float32",
+  ),
+  "no structure": (
+    {"state": STATE},
+    tf.TensorSpec((None, 3), tf.float32),
+    {},
+    r"the root: expected a dict",
+  ),
+  "padding": (
+    {"state": STATE},
+    EPISODE,
+    {"padding": "edge"},
+    r"windows: padding: expected one of drop, repeat, zero, got 'edge'",
+  ),
+  "stride": (
+    {"state": STATE},
+    EPISODE,
+    {"stride": 0},
+    r"windows: stride: expected an integer of at least 1, got 0",
+  ),
+  "shift": (
+    {"state": STATE},
+    EPISODE,
+    {"shift": 0},
+    r"windows: shift: expected an integer of at least 1, got 0",
+  ),
+  "sequence_length": (
+    {"state": STATE},
+    EPISODE,
+    {"sequence_length": 0},
+    r"windows: sequence_length: expected an integer of at least 1, got 0",
+  ),
+  "no integer": (
+    {"state": STATE},
+    EPISODE,
+    {"sequence_length": "3"},
+    r"windows: sequence_length: expected an integer of at least 1, got '3'",
+  ),
+  "a mask in the way of a stored path": (
+    {"state": STATE, "state_mask": ExtendedTensorSpec((), tf.bool, "m")},
+    {**EPISODE, "state_mask": tf.TensorSpec((None,), tf.bool)},
+    {"masks": True},
+    r"windows: state_mask: expected no spec with a name where a mask is to stand",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors(name):
+  structure, element_spec, arguments, match = ERRORS[name]
+  with pytest.raises(errors.SpecError, match=match):
+    windows.WindowReader(element_spec, structure, **arguments)
+
+
+def test_the_dataset_fails_when_it_is_made():
+  episodes = tf.data.Dataset.from_tensors({"state": tf.zeros([5, 4])})
+  with pytest.raises(errors.SpecError, match=r"windows: state: expected \[T\] steps"):
+    windows.windows(episodes, {"state": STATE})
+
+
+def test_gathering_from_one_episode_fails_alike():
+  with pytest.raises(errors.SpecError, match=r"windows: state: expected \[T\] steps"):
+    windows.gather_windows({"state": tf.zeros([5, 4])}, 0, {"state": STATE})
+
+
+def test_all_mismatches_come_in_one_error_by_path():
+  structure = {"z": STATE, "state": STATE, "task": TASK}
+  element_spec = {
+    "state": tf.TensorSpec((None, 3), tf.int32),
+    "task": tf.TensorSpec((4,), tf.float32),
+    "zz": tf.TensorSpec((None, 3), tf.float32),
+  }
+  with pytest.raises(errors.SpecError) as caught:
+    windows.WindowReader(element_spec, structure)
+  assert str(caught.value).splitlines() == [
+    "windows: 2 mismatches:",
+    "  state: expected [T] steps of (3,) float32, got (None, 3) int32.",
+    "  z: expected [T] steps of (3,) float32, got nothing. Did you mean 'zz'?",
+  ]
+
+
+# name: (spec, element_spec)
+ACCEPTED = {
+  "static length": (STATE, tf.TensorSpec((7, 3), tf.float32)),
+  "unknown frame": (STATE, tf.TensorSpec((None, None), tf.float32)),
+  "unknown rank": (STATE, tf.TensorSpec(None, tf.float32)),
+  "decoded images": (IMAGE, tf.TensorSpec((None, 8, 8, 3), tf.uint8)),
+  "encoded images": (IMAGE, tf.TensorSpec((None,), tf.string)),
+  "own step": (TASK, tf.TensorSpec((None, 4), tf.float32)),
+  "plain spec": (tf.TensorSpec((4,), tf.float32), tf.TensorSpec((9, 4), tf.float32)),
+}
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_accepted(name):
+  spec, element_spec = ACCEPTED[name]
+  windows.WindowReader({"x": element_spec}, {"x": spec})

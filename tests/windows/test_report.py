@@ -1,0 +1,107 @@
+"""Nothing is dropped without being counted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import windows
+from t2r_seq.specs import ExtendedTensorSpec
+
+SPEC = {"x": ExtendedTensorSpec((4,), tf.int32, "x", time_offsets=(-3, -2, -1, 0))}
+
+
+def episodes(lengths):
+  def generate():
+    for length in lengths:
+      yield {"x": np.arange(length, dtype=np.int32)}
+
+  signature = {"x": tf.TensorSpec([None], tf.int32)}
+  return tf.data.Dataset.from_generator(generate, output_signature=signature)
+
+
+def counts(report):
+  return {
+    "episodes": report.episodes,
+    "steps": report.steps,
+    "windows": report.windows,
+    "too_short": report.too_short,
+    "longest_too_short": report.longest_too_short,
+  }
+
+
+# name: (episode lengths, arguments, counts in the order above)
+CASES = {
+  "no episodes": ([], {}, (0, 0, 0, 0, 0)),
+  "all long enough": ([4, 6], {}, (2, 10, 4, 0, 0)),
+  "some too short": ([1, 4, 3, 2, 0], {}, (5, 10, 1, 4, 3)),
+  "all too short": ([3, 3], {}, (2, 6, 0, 2, 3)),
+  "padded": ([1, 3], {"padding": "repeat"}, (2, 4, 4, 0, 0)),
+  "empty, padded": ([0, 2], {"padding": "zero"}, (2, 2, 2, 1, 0)),
+  "sequences": ([5, 6, 8], {"sequence_length": 3}, (3, 19, 4, 1, 5)),
+  "shift": ([8], {"shift": 2}, (1, 8, 3, 0, 0)),
+}
+
+
+@pytest.mark.parametrize("shuffle_buffer_size", [None, 100])
+@pytest.mark.parametrize("name", CASES)
+def test_counts(name, shuffle_buffer_size):
+  lengths, arguments, want = CASES[name]
+  report = windows.WindowReport()
+  dataset = windows.windows(
+    episodes(lengths),
+    SPEC,
+    report=report,
+    shuffle_buffer_size=shuffle_buffer_size,
+    **arguments,
+  )
+  assert tuple(counts(report).values()) == (0, 0, 0, 0, 0), "nothing was read yet"
+  assert sum(1 for _ in dataset) == want[2]
+  assert tuple(counts(report).values()) == want
+
+
+def test_counts_add_up_over_passes():
+  report = windows.WindowReport()
+  dataset = windows.windows(episodes([3, 5]), SPEC, report=report)
+  for _ in dataset.repeat(2):
+    pass
+  assert tuple(counts(report).values()) == (4, 16, 4, 2, 3)
+  for _ in dataset:
+    pass
+  assert report.episodes == 6
+
+
+def test_counts_survive_batches_and_threads():
+  report = windows.WindowReport()
+  dataset = windows.windows(episodes([4] * 20), SPEC, report=report)
+  dataset = dataset.map(lambda w: w, tf.data.AUTOTUNE).batch(3).prefetch(2)
+  assert sum(1 for _ in dataset) == 7
+  assert (report.episodes, report.windows) == (20, 20)
+
+
+def test_report_under_a_strategy():
+  with tf.distribute.MirroredStrategy(["cpu:0"]).scope():
+    report = windows.WindowReport()
+    for _ in windows.windows(episodes([3, 5]), SPEC, report=report):
+      pass
+  assert (report.episodes, report.too_short) == (2, 1)
+
+
+TEXTS = {
+  "all used": ([4, 6], "4 windows from 2 episodes (10 steps)"),
+  "too short": (
+    [2, 3, 5],
+    "2 windows from 3 episodes (10 steps); 2 episodes too short for a window, the "
+    "longest of them with 3 steps",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_text(name):
+  lengths, want = TEXTS[name]
+  report = windows.WindowReport()
+  for _ in windows.windows(episodes(lengths), SPEC, report=report):
+    pass
+  assert str(report) == want
