@@ -12,7 +12,7 @@ DESCRIPTION = """Runs a policy in a Gymnasium environment and writes its episode
 Which policy, environment, specs and files is said by gin, as the arguments of
 `collect_episodes`.
 
-  t2r_seq collect --gin_configs research/pose_env/configs/collect.gin \\
+  t2r_seq collect --gin_configs research/pose_env/configs/collect_moving.gin \\
     --gin_bindings 'collect_episodes.num_episodes = 200'"""
 
 

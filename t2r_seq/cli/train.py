@@ -11,7 +11,7 @@ DESCRIPTION = """Trains, evaluates and exports the model that gin files describe
 
 A run that was stopped goes on at its last checkpoint when it is started again.
 
-  t2r_seq train --gin_configs research/pose_env/configs/train.gin \\
+  t2r_seq train --gin_configs research/pose_env/configs/pose_env_moving_stack4.gin \\
     --gin_bindings 'train_eval_model.model_dir = "runs/pose"'"""
 
 

@@ -1,0 +1,1 @@
+"""Shared gin files. A package, so that gin finds them from any folder."""

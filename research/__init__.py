@@ -1,0 +1,1 @@
+"""Research projects: each imports t2r_seq, never the reverse."""

@@ -1,0 +1,1 @@
+"""Where is the duck, and where will it be? A vision task with and without memory."""

@@ -1,0 +1,134 @@
+"""Runs policies closed-loop in fresh episodes, and reads what training logged."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from research.pose_env import collect, pose_env
+from t2r_seq import actors, policies
+
+_EXPLAINED = {
+  "present position": "present position (the best answer from one frame)",
+  "expert": "expert (reads the simulator's state)",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+  """What a policy did in some episodes of a task.
+
+  Attributes:
+    task: 'still' or 'moving'.
+    policy: the name that the table and the figure give it.
+    error: mean distance of action and target, in metres.
+    reward: mean sum of an episode's rewards.
+    num_episodes: how many episodes.
+    actions: what was answered, [N, 2].
+    targets: what would have been right, [N, 2].
+    steps: how many steps came before in the episode, [N].
+  """
+
+  task: str
+  policy: str
+  error: float
+  reward: float
+  num_episodes: int
+  actions: np.ndarray
+  targets: np.ndarray
+  steps: np.ndarray
+
+  @property
+  def errors(self) -> np.ndarray:
+    """The distance of each action from its target, in metres: [N]."""
+    return np.linalg.norm(self.actions - self.targets, axis=1)
+
+  def error_by_step(self) -> np.ndarray:
+    """The mean distance at each step of an episode: [T]."""
+    totals = np.bincount(self.steps, weights=self.errors)
+    return totals / np.bincount(self.steps)
+
+
+def evaluate(
+  env: pose_env.PoseEnv,
+  policy: policies.Policy,
+  task: str,
+  name: str,
+  num_episodes: int,
+  seed: int,
+) -> Evaluation:
+  """Runs a policy closed-loop.
+
+  Args:
+    env: a pose environment; is left open.
+    policy: acts in it.
+    task: name of the task.
+    name: name of the policy.
+    num_episodes: how many episodes.
+    seed: of the run; one seed gives every policy the same episodes.
+  """
+  episodes: list[actors.Episode] = []
+  metrics = actors.run_env(
+    env=env,
+    policy=policy,
+    num_episodes=num_episodes,
+    seed=seed,
+    episode_writer=episodes.append,
+    episode_metrics_fn=collect.pose_error,
+  )
+  steps = [step for episode in episodes for step in episode]
+  return Evaluation(
+    task=task,
+    policy=name,
+    error=metrics["pose_error"],
+    reward=metrics["episode_reward"],
+    num_episodes=num_episodes,
+    actions=np.stack([step["action"] for step in steps]),
+    targets=np.stack([step["info"]["target_pose"] for step in steps]),
+    steps=np.concatenate([np.arange(len(episode)) for episode in episodes]),
+  )
+
+
+def markdown_table(evaluations: Sequence[Evaluation]) -> str:
+  """Returns the evaluations as a table, one line each."""
+  lines = [
+    "| task | policy | error (m) | reward per episode | episodes |",
+    "| --- | --- | ---: | ---: | ---: |",
+  ]
+  for result in evaluations:
+    name = _EXPLAINED.get(result.policy, result.policy)
+    lines.append(
+      f"| {result.task} | {name} | {result.error:.3f} | {result.reward:.2f} "
+      f"| {result.num_episodes} |"
+    )
+  return "\n".join(lines) + "\n"
+
+
+def read_curve(logdir: str, tag: str) -> tuple[np.ndarray, np.ndarray]:
+  """Reads one scalar of a training run from its TensorBoard files.
+
+  Args:
+    logdir: the folder of the event files.
+    tag: the scalar's name.
+  Returns:
+    Steps [N] and values [N], by step.
+  Raises:
+    ValueError: no such scalar was logged.
+  """
+  points = {}
+  for filename in sorted(
+    tf.io.gfile.glob(os.path.join(logdir, "events.out.tfevents.*"))
+  ):
+    for record in tf.data.TFRecordDataset(filename).as_numpy_iterator():
+      event = tf.compat.v1.Event.FromString(record)
+      for value in event.summary.value:
+        if value.tag == tag:
+          points[event.step] = float(tf.make_ndarray(value.tensor))
+  if not points:
+    raise ValueError(f"read_curve: {logdir}: found no scalar '{tag}'.")
+  steps = sorted(points)
+  return np.array(steps), np.array([points[step] for step in steps])

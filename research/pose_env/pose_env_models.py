@@ -1,0 +1,137 @@
+"""What the pose models read and predict, declared once.
+
+Records keep the names of Tensor2Robot's pose environment: `state/image`, `pose` (the
+action that was taken), `target_pose` (the right one) and `reward`. The parser, the
+frame stacks, the collection's file format, the export's signature and the policy's
+history all follow from these specs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from research.pose_env import networks
+from t2r_seq import models, preprocessors, specs, windows
+
+_IMAGE_SHAPE = (64, 64, 3)
+
+
+def image_specification(
+  num_frames: int | None, dtype: tf.DType = tf.uint8
+) -> specs.TensorSpecStruct:
+  """Returns the specs of what a pose model sees.
+
+  Args:
+    num_frames: K >= 1 looks at the last K frames of an episode, [K, 64, 64, 3]; None
+      at the one image of a record that is no episode, [64, 64, 3].
+    dtype: uint8 as stored, float32 as the network takes it.
+  """
+  offsets = None if num_frames is None else tuple(range(1 - num_frames, 1))
+  stack = () if num_frames is None else (num_frames,)
+  image = specs.ExtendedTensorSpec(
+    stack + _IMAGE_SHAPE,
+    dtype,
+    name="state/image",
+    data_format="jpeg",
+    time_offsets=offsets,
+  )
+  return specs.TensorSpecStruct({"state/image": image})
+
+
+def label_specification(is_windowed: bool) -> specs.TensorSpecStruct:
+  """Returns the specs of the right action, and of the reward of the one taken.
+
+  Args:
+    is_windowed: whether records are episodes, so that the labels are the anchor's own.
+  """
+  offsets = 0 if is_windowed else None
+  return specs.TensorSpecStruct(
+    target_pose=specs.ExtendedTensorSpec(
+      (2,), tf.float32, name="target_pose", time_offsets=offsets
+    ),
+    reward=specs.ExtendedTensorSpec(
+      (1,), tf.float32, name="reward", time_offsets=offsets
+    ),
+  )
+
+
+@gin.configurable
+def episode_specification() -> specs.TensorSpecStruct:
+  """Returns what the record of an episode holds: every step once."""
+  flat = windows.flat_specs(image_specification(num_frames=1))
+  flat["pose"] = specs.ExtendedTensorSpec(
+    (2,), tf.float32, name="pose", is_sequence=True
+  )
+  for path, spec in windows.flat_specs(label_specification(is_windowed=True)).items():
+    flat[path] = spec
+  return flat
+
+
+@gin.configurable
+class PoseEnvRegressionModel(models.RegressionModel):
+  """Predicts the target pose from the last frames.
+
+  Args:
+    num_frames: how many frames the model sees; None for records that are single
+      images (Tensor2Robot's own test data) instead of episodes.
+    **kwargs: of `RegressionModel`.
+  """
+
+  def __init__(self, num_frames: int | None = 1, **kwargs: Any):
+    if num_frames is not None and num_frames < 1:
+      raise ValueError(
+        f"PoseEnvRegressionModel: num_frames: expected >= 1 or None, got {num_frames}."
+      )
+    self._num_frames = num_frames
+    super().__init__(action_size=2, **kwargs)
+
+  @property
+  def default_preprocessor_cls(self) -> Any:
+    """Images are stored as bytes, and taken as floats in [0, 1]."""
+    return preprocessors.ImageToFloatPreprocessor
+
+  def get_feature_specification(self, mode: str) -> specs.TensorSpecStruct:
+    """Returns the stack of frames, in every mode."""
+    del mode
+    return image_specification(self._num_frames, tf.float32)
+
+  def get_label_specification(self, mode: str) -> specs.TensorSpecStruct:
+    """Returns `target_pose` and `reward`, in every mode."""
+    del mode
+    return label_specification(is_windowed=self._num_frames is not None)
+
+  def create_network(self) -> networks.PoseNetwork:
+    """Creates the convolutional network."""
+    return networks.PoseNetwork()
+
+  def a_func(self, features: specs.TensorSpecStruct, mode: str) -> dict[str, tf.Tensor]:
+    """Predicts the action [B, 2]."""
+    training = mode == specs.ModeKeys.TRAIN
+    action = self.network(features["state/image"], training=training)
+    return {"inference_output": action}
+
+  def loss_fn(
+    self,
+    labels: specs.TensorSpecStruct,
+    inference_outputs: dict[str, tf.Tensor],
+    mode: str,
+  ) -> tf.Tensor:
+    """Returns the mean squared error of the predicted pose."""
+    del mode
+    difference = inference_outputs["inference_output"] - labels["target_pose"]
+    return tf.reduce_mean(tf.square(difference))
+
+  def model_train_fn(
+    self,
+    features: specs.TensorSpecStruct,
+    labels: specs.TensorSpecStruct,
+    inference_outputs: dict[str, tf.Tensor],
+    mode: str,
+  ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    """Returns the loss, and the mean distance in metres: minus the reward."""
+    loss = super().model_train_fn(features, labels, inference_outputs, mode)
+    difference = inference_outputs["inference_output"] - labels["target_pose"]
+    return loss, {"distance": tf.reduce_mean(tf.norm(difference, axis=-1))}
