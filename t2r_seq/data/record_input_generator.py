@@ -123,9 +123,8 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       self._check_not_empty(files, joined, is_windowed, num_needed)
     self._report = windows.WindowReport() if is_windowed else None
     shuffle = is_train and self._shuffle_buffer_size > 0
-    examples = self._examples(files, joined, shuffle, self._report)
-    if is_train:
-      examples = examples.repeat()
+    num_epochs = None if is_train else 1
+    examples = self._examples(files, joined, shuffle, self._report, num_epochs)
     batches = examples.batch(batch_size, drop_remainder=drop)
     if not is_windowed:
       batches = self._parse(batches)
@@ -137,15 +136,18 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     joined: specs.TensorSpecStruct,
     shuffle: bool,
     report: windows.WindowReport | None,
+    num_epochs: int | None = 1,
   ) -> tf.data.Dataset:
-    """Creates one pass of serialized records or, with a report, of windows."""
+    """Creates a dataset of serialized records or, with a report, of windows."""
     file_seed, episode_seed, example_seed = self._seeds()
     serialized = record_order.read_records(
       files, self._cycle_length if shuffle else 1, shuffle, file_seed, check=False
     )
     buffer_size = self._shuffle_buffer_size if shuffle else None
     if report is None:
-      return serialized.shuffle(buffer_size, example_seed) if shuffle else serialized
+      if shuffle:
+        serialized = serialized.shuffle(buffer_size, example_seed)
+      return serialized if num_epochs == 1 else serialized.repeat(num_epochs)
     if shuffle and self._episode_shuffle_buffer_size > 1:
       serialized = serialized.shuffle(self._episode_shuffle_buffer_size, episode_seed)
     return windows.windows(
@@ -158,6 +160,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       shuffle_buffer_size=buffer_size,
       seed=example_seed,
       report=report,
+      num_epochs=num_epochs,
     )
 
   def _seeds(self) -> list[int | None]:

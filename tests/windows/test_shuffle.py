@@ -65,6 +65,21 @@ def test_every_epoch_has_its_own_order():
   assert sorted(first) == sorted(second)
 
 
+@pytest.mark.parametrize("buffer_size", [7, 1000])
+def test_epochs_end_before_the_next_begins(buffer_size):
+  in_order = shown(shuffled(buffer_size=None))
+  repeated = shown(shuffled(buffer_size=buffer_size, num_epochs=3))
+  epochs = [repeated[i : i + 50] for i in range(0, len(repeated), 50)]
+  assert [sorted(epoch) for epoch in epochs] == [in_order] * 3
+  assert len({str(epoch) for epoch in epochs}) == 3
+
+
+def test_epochs_for_ever_in_order():
+  in_order = shown(shuffled(buffer_size=None))
+  endless = shuffled(buffer_size=None, num_epochs=None)
+  assert shown(endless.take(120)) == (in_order * 3)[:120]
+
+
 def test_windows_of_one_episode_mix_with_those_of_another():
   got = shown(shuffled())
   from_second = [window[0] >= 100 for window in got]

@@ -1,0 +1,244 @@
+"""Runs candidates in turns, each in a process of its own, and prints what they did.
+
+The machine may be busy with other things. So candidates are run interleaved, a figure
+is a median over rounds, and what is compared are ratios within one round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import multiprocessing
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+Round = Callable[[], int]
+"""Does the work and returns how many units (windows, steps) that was; is timed."""
+
+Run = Callable[[], Round]
+"""Gets a round ready; is not timed."""
+
+_KIB_PER_MIB = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+  """One way to do the work.
+
+  Attributes:
+    name: in the table.
+    role: 'ours', 'peer' or 'limit'.
+    setup: makes the `Run` from the work; a function of a module, so that a new process
+      can import it.
+  """
+
+  name: str
+  role: str
+  setup: Callable[[Any], Run]
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+  """What one candidate reached.
+
+  Attributes:
+    rates: units per second, one a round.
+    cpu_us: processor time per unit, all threads together, microseconds, one a round.
+    peak_mib: peak memory of its process above that after its imports; None if it had
+      no process of its own.
+  """
+
+  rates: list[float]
+  cpu_us: list[float]
+  peak_mib: float | None = None
+
+
+def compare(
+  candidates: Sequence[Candidate], work: Any, rounds: int, isolate: bool = True
+) -> dict[str, Figures]:
+  """Runs every candidate once a round, after one round that does not count.
+
+  Args:
+    candidates: ways to do the work; names differ.
+    work: what `setup` takes; picklable.
+    rounds: at least 1.
+    isolate: one process a candidate, which is what tells its peak memory; otherwise
+      all run in this process, without the first round.
+  Returns:
+    Figures by name, in the order of the candidates.
+  """
+  with contextlib.ExitStack() as stack:
+    open_worker = _isolated if isolate else _in_process
+    workers = [stack.enter_context(open_worker(c, work)) for c in candidates]
+    if isolate:
+      for worker in workers:
+        worker.run()
+    measured: list[list[tuple[float, float]]] = [[] for _ in candidates]
+    for number in range(rounds):
+      # Each round starts with another one: nobody always follows the same neighbour.
+      for i in range(len(workers)):
+        turn = (number + i) % len(workers)
+        measured[turn].append(workers[turn].run())
+    return {
+      candidate.name: Figures(
+        [rate for rate, _ in rounds_of_it],
+        [cpu_us for _, cpu_us in rounds_of_it],
+        worker.peak_mib(),
+      )
+      for candidate, rounds_of_it, worker in zip(
+        candidates, measured, workers, strict=True
+      )
+    }
+
+
+def table(
+  candidates: Sequence[Candidate],
+  figures: Mapping[str, Figures],
+  unit: str,
+  extra: Mapping[str, Mapping[str, str]] | None = None,
+) -> str:
+  """Formats figures as a Markdown table.
+
+  Args:
+    candidates: the rows; the first that is 'ours' is what the others are compared to.
+    figures: by name.
+    unit: of the rates, such as 'windows/s'.
+    extra: further columns: header to cell by name.
+  Returns:
+    The table. A ratio is the median over the rounds of `rate / our rate in that round`.
+  """
+  ours = figures[next(c.name for c in candidates if c.role == "ours")]
+  columns = [f"{unit}, median", "min to max", "ratio to ours", "CPU, us each"]
+  columns.append("peak memory, MiB")
+  lines = [["candidate", "", *columns, *(extra or {})]]
+  for candidate in candidates:
+    found = figures[candidate.name]
+    ratios = [a / b for a, b in zip(found.rates, ours.rates, strict=True)]
+    peak = "-" if found.peak_mib is None else f"{found.peak_mib:,.0f}"
+    cells = [
+      f"{statistics.median(found.rates):,.0f}",
+      f"{min(found.rates):,.0f} to {max(found.rates):,.0f}",
+      f"{statistics.median(ratios):.2f}",
+      f"{statistics.median(found.cpu_us):,.1f}",
+      peak,
+    ]
+    cells += [cell.get(candidate.name, "") for cell in (extra or {}).values()]
+    lines.append([candidate.name, candidate.role, *cells])
+  rule = ["---", "---", *["---:"] * (len(lines[0]) - 2)]
+  return "\n".join(f"| {' | '.join(row)} |" for row in [lines[0], rule, *lines[1:]])
+
+
+def parse_args(
+  description: str | None, argv: Sequence[str] | None
+) -> argparse.Namespace:
+  """Parses what all benchmarks take.
+
+  Args:
+    description: of the benchmark.
+    argv: arguments; None for those of the process.
+  Returns:
+    `rounds` and `quick`.
+  """
+  parser = argparse.ArgumentParser(description=(description or "").split("\n")[0])
+  parser.add_argument("--rounds", type=int, help="times that each candidate runs")
+  parser.add_argument(
+    "--quick", action="store_true", help="tiny sizes: shows that it runs, no figures"
+  )
+  args = parser.parse_args(argv)
+  if args.rounds is None:
+    args.rounds = 1 if args.quick else 7
+  if args.rounds < 1:
+    parser.error(f"--rounds: expected at least 1, got {args.rounds}")
+  return args
+
+
+class _InProcess:
+  """Runs a candidate here."""
+
+  def __init__(self, run: Run) -> None:
+    self._run = run
+
+  def run(self) -> tuple[float, float]:
+    """Returns units per second, and microseconds of processor time per unit."""
+    do_round = self._run()
+    start, cpu_start = time.perf_counter(), time.process_time()
+    count = do_round()
+    cpu, wall = time.process_time() - cpu_start, time.perf_counter() - start
+    return count / wall, 1e6 * cpu / count
+
+  def peak_mib(self) -> None:
+    return None
+
+
+class _Isolated:
+  """Runs a candidate in the process at the other end of a pipe."""
+
+  def __init__(self, name: str, connection: Connection) -> None:
+    self._name = name
+    self._connection = connection
+
+  def _ask(self, question: str) -> Any:
+    try:
+      self._connection.send(question)
+      return self._connection.recv()
+    except (EOFError, OSError):
+      raise RuntimeError(
+        f"compare: {self._name}: its process has died; see its output above."
+      ) from None
+
+  def run(self) -> tuple[float, float]:
+    return self._ask("run")
+
+  def peak_mib(self) -> float:
+    return self._ask("peak_mib")
+
+
+@contextlib.contextmanager
+def _in_process(candidate: Candidate, work: Any) -> Iterator[_InProcess]:
+  yield _InProcess(candidate.setup(work))
+
+
+@contextlib.contextmanager
+def _isolated(candidate: Candidate, work: Any) -> Iterator[_Isolated]:
+  # Not a fork: TensorFlow's threads would not survive it.
+  context = multiprocessing.get_context("spawn")
+  here, there = context.Pipe()
+  process = context.Process(target=_serve, args=(there, candidate, work), daemon=True)
+  process.start()
+  there.close()
+  try:
+    yield _Isolated(candidate.name, here)
+  finally:
+    here.close()
+    process.join()
+
+
+def _serve(connection: Connection, candidate: Candidate, work: Any) -> None:
+  """Answers 'run' and 'peak_mib' until the pipe closes."""
+  imported = _peak_mib()
+  worker = _InProcess(candidate.setup(work))
+  with contextlib.suppress(EOFError):
+    while True:
+      question = connection.recv()
+      answer = worker.run() if question == "run" else _peak_mib() - imported
+      connection.send(answer)
+
+
+def _peak_mib() -> float:
+  """Returns the peak resident memory of this process."""
+  # On Linux ru_maxrss starts with what the parent had at the fork; VmHWM does not.
+  with (
+    contextlib.suppress(OSError),
+    open("/proc/self/status", encoding="utf-8") as status,
+  ):
+    for line in status:
+      if line.startswith("VmHWM:"):
+        return int(line.split()[1]) / _KIB_PER_MIB
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  return peak / (_KIB_PER_MIB**2 if sys.platform == "darwin" else _KIB_PER_MIB)
