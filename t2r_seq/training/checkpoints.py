@@ -17,7 +17,11 @@ class Checkpoints:
   """The checkpoints of one folder, of finite weights only."""
 
   def __init__(
-    self, trainer: Trainer, model_dir: str, keep_checkpoint_max: int
+    self,
+    trainer: Trainer,
+    model_dir: str,
+    keep_checkpoint_max: int,
+    write_dir: str | None = None,
   ) -> None:
     """Creates the manager.
 
@@ -25,17 +29,23 @@ class Checkpoints:
       trainer: whose state is saved.
       model_dir: folder of the checkpoints.
       keep_checkpoint_max: older ones are deleted.
+      write_dir: folder that this worker saves to, if it is another one.
     """
     self._trainer = trainer
+    self._model_dir = model_dir
     self._checkpoint = trainer.checkpoint()
     self._manager = tf.train.CheckpointManager(
-      self._checkpoint, model_dir, keep_checkpoint_max, checkpoint_name="model.ckpt"
+      self._checkpoint,
+      write_dir or model_dir,
+      keep_checkpoint_max,
+      checkpoint_name="model.ckpt",
     )
+    self._saved_step: int | None = None
 
   @property
   def latest(self) -> str | None:
     """The newest checkpoint's path prefix."""
-    return self._manager.latest_checkpoint
+    return tf.train.latest_checkpoint(self._model_dir)
 
   def restore(self) -> bool:
     """Resumes from the newest checkpoint, and says so.
@@ -45,20 +55,20 @@ class Checkpoints:
     Raises:
       SpecError: it is of another model.
     """
-    if self.latest is None:
+    latest = self.latest
+    if latest is None:
       return False
     try:
-      status = self._checkpoint.restore(self.latest)
+      status = self._checkpoint.restore(latest)
       status.assert_existing_objects_matched().assert_consumed()
     except (AssertionError, ValueError, tf.errors.OpError) as e:
       raise errors.SpecError(
-        f"train_eval_model: {self.latest}: expected a checkpoint of this model and "
+        f"train_eval_model: {latest}: expected a checkpoint of this model and "
         f"optimizer, got one that does not fit or cannot be read: {e}. Use another "
         "model_dir, or the configuration that wrote it."
       ) from e
-    logging.info(
-      "Resumed from checkpoint %s at step %d.", self.latest, self._trainer.global_step
-    )
+    self._saved_step = self._trainer.global_step
+    logging.info("Resumed from checkpoint %s at step %d.", latest, self._saved_step)
     return True
 
   def save(self) -> None:
@@ -69,8 +79,9 @@ class Checkpoints:
     """
     self.check_finite()
     step = self._trainer.global_step
-    if self.latest is None or not self.latest.endswith(f"-{step}"):
+    if step != self._saved_step:
       self._manager.save(checkpoint_number=step)
+      self._saved_step = step
 
   def check_finite(self) -> None:
     """Raises NanLossError if a step of this run was not finite."""

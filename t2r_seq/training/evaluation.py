@@ -12,6 +12,7 @@ from absl import logging
 from t2r_seq import errors
 from t2r_seq.data import AbstractInputGenerator
 from t2r_seq.specs import ModeKeys
+from t2r_seq.training import workers
 from t2r_seq.training.exporters import Exporter
 from t2r_seq.training.summaries import SummaryWriter
 from t2r_seq.training.trainer import Trainer
@@ -59,6 +60,7 @@ class Evaluation:
     eval_steps: int | None,
     throttle_secs: float,
     exporters: list[Exporter],
+    write_dir: str | None = None,
   ) -> None:
     """Creates the evaluation; the first is due `throttle_secs` from now.
 
@@ -68,18 +70,20 @@ class Evaluation:
       model_dir: folder of the training run.
       eval_steps: batches at most; None for all.
       throttle_secs: seconds between two evaluations at least.
-      exporters: run after each evaluation.
+      exporters: asked after each evaluation.
+      write_dir: folder that this worker writes to, if it is another one.
     """
     self._trainer = trainer
     self._input_generator = input_generator
     self._model_dir = model_dir
+    self._write_dir = write_dir or model_dir
     self._eval_steps = eval_steps
     self._throttle_secs = throttle_secs
     self._exporters = exporters
     self._last = time.monotonic()
     self._batches: Any = None
     if input_generator is not None:
-      self._writer = SummaryWriter(os.path.join(model_dir, "eval"))
+      self._writer = SummaryWriter(os.path.join(self._write_dir, "eval"))
       input_generator.set_specification_from_model(trainer.model, ModeKeys.EVAL)
       with input_generator.explain_failures():
         dataset = input_generator.create_dataset(ModeKeys.EVAL)
@@ -87,7 +91,8 @@ class Evaluation:
 
   def run_if_due(self) -> None:
     """Evaluates and exports, unless the last time was too short ago."""
-    if time.monotonic() - self._last >= self._throttle_secs:
+    is_due = time.monotonic() - self._last >= self._throttle_secs
+    if workers.chief_says(self._trainer.strategy, is_due):
       self.run()
 
   def run(self) -> dict[str, float]:
@@ -99,7 +104,15 @@ class Evaluation:
       self._writer.scalars(metrics, step)
       shown = ", ".join(f"{name} {value:.5g}" for name, value in metrics.items())
       logging.info("eval at step %d: %s", step, shown)
+      self._warn_of_short_episodes()
     for exporter in self._exporters:
-      exporter.export(self._trainer.model, self._model_dir, step, metrics)
+      is_due = exporter.is_due(self._model_dir, metrics)
+      if workers.chief_says(self._trainer.strategy, is_due):
+        exporter.export(self._trainer.model, self._write_dir, step, metrics)
     self._last = time.monotonic()
     return metrics
+
+  def _warn_of_short_episodes(self) -> None:
+    report = self._input_generator.report if self._input_generator else None
+    if report is not None and report.too_short:
+      logging.warning("Eval input: %s.", report)

@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from concurrent import futures
 
 import tensorflow as tf
 from absl import logging
@@ -35,15 +36,16 @@ def export_saved_model(model: T2RModel, export_dir: str, global_step: int) -> st
     model.preprocessor.get_in_label_specification(ModeKeys.TRAIN),
     global_step,
   )
-  functions = PolicyFunctions(model)
   os.makedirs(export_dir, exist_ok=True)
   version = max([int(time.time()), *(v + 1 for v in export_versions(export_dir))])
   # Readers take folders whose names are numbers: this one becomes an export when it
   # is renamed.
   partial = os.path.join(export_dir, f"partial-{version}")
   shutil.rmtree(partial, ignore_errors=True)
-  with _quiet():
-    tf.saved_model.save(functions.module, partial, signatures=functions.signatures())
+  with _quiet(), futures.ThreadPoolExecutor(1) as executor:
+    # A thread of its own is in no strategy's scope, where the functions of mirrored
+    # variables can't be saved; the caller may be in one.
+    executor.submit(_save, model, partial).result()
   extra = os.path.join(partial, specs.EXTRA_ASSETS_DIRECTORY)
   os.makedirs(extra, exist_ok=True)
   filename = os.path.join(extra, specs.T2R_ASSETS_FILENAME)
@@ -52,6 +54,11 @@ def export_saved_model(model: T2RModel, export_dir: str, global_step: int) -> st
   os.rename(partial, path)
   logging.info("Exported step %d to %s", global_step, path)
   return path
+
+
+def _save(model: T2RModel, path: str) -> None:
+  functions = PolicyFunctions(model)
+  tf.saved_model.save(functions.module, path, signatures=functions.signatures())
 
 
 def export_versions(export_dir: str) -> list[int]:

@@ -17,7 +17,7 @@ Metrics = Mapping[str, float]
 
 
 class Exporter(abc.ABC):
-  """Exports a model after an evaluation, or decides not to."""
+  """Says after an evaluation whether an export is due, and makes it."""
 
   def __init__(self, name: str, exports_to_keep: int = 5) -> None:
     """Creates the exporter.
@@ -38,8 +38,8 @@ class Exporter(abc.ABC):
 
   def export(
     self, model: T2RModel, model_dir: str, global_step: int, metrics: Metrics
-  ) -> str | None:
-    """Exports the model if it is due.
+  ) -> str:
+    """Exports the model, and deletes what is too old.
 
     Args:
       model: a built model.
@@ -47,19 +47,20 @@ class Exporter(abc.ABC):
       global_step: of the weights.
       metrics: of the evaluation; empty where there was none.
     Returns:
-      The new export's folder, or None.
+      The new export's folder.
     """
-    export_dir = os.path.join(model_dir, "export", self._name)
-    if not self._is_due(export_dir, metrics):
-      return None
+    export_dir = self._export_dir(model_dir)
     path = export.export_saved_model(model, export_dir, global_step)
     self._exported(export_dir, metrics)
     export.remove_old_exports(export_dir, self._exports_to_keep)
     return path
 
   @abc.abstractmethod
-  def _is_due(self, export_dir: str, metrics: Metrics) -> bool:
-    """Whether these metrics deserve an export."""
+  def is_due(self, model_dir: str, metrics: Metrics) -> bool:
+    """Whether these metrics of the run in `model_dir` deserve an export."""
+
+  def _export_dir(self, model_dir: str) -> str:
+    return os.path.join(model_dir, "export", self._name)
 
   def _exported(self, export_dir: str, metrics: Metrics) -> None:
     """Called after an export; by default there is nothing to remember."""
@@ -74,7 +75,8 @@ class LatestExporter(Exporter):
     """See the base class."""
     super().__init__(name, exports_to_keep)
 
-  def _is_due(self, export_dir: str, metrics: Metrics) -> bool:
+  def is_due(self, model_dir: str, metrics: Metrics) -> bool:
+    """Always."""
     return True
 
 
@@ -104,10 +106,11 @@ class BestExporter(Exporter):
     self._metric = metric
     self._larger_is_better = larger_is_better
 
-  def _is_due(self, export_dir: str, metrics: Metrics) -> bool:
+  def is_due(self, model_dir: str, metrics: Metrics) -> bool:
+    """Whether the metric is there, and better than at the best export."""
     if self._metric not in metrics:
       return False
-    filename = _best_filename(export_dir)
+    filename = _best_filename(self._export_dir(model_dir))
     if not os.path.exists(filename):
       return True
     with open(filename, encoding="utf-8") as f:

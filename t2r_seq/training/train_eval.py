@@ -14,6 +14,7 @@ from t2r_seq.data import AbstractInputGenerator
 from t2r_seq.models import T2RModel
 from t2r_seq.specs import ModeKeys
 from t2r_seq.training import exporters as exporters_lib
+from t2r_seq.training import workers
 from t2r_seq.training.checkpoints import Checkpoints
 from t2r_seq.training.evaluation import Evaluation
 from t2r_seq.training.policy_module import exported_feature_specs
@@ -78,33 +79,33 @@ def train_eval_model(
   if seed is not None:
     tf.keras.utils.set_random_seed(seed)
   trainer = Trainer(t2r_model, strategy or tf.distribute.get_strategy())
-  checkpoints = Checkpoints(trainer, model_dir, keep_checkpoint_max)
-  if not checkpoints.restore():
-    logging.info("Starting in %s at step 0.", model_dir)
-  evaluation = Evaluation(
-    trainer,
-    input_generator_eval,
-    model_dir,
-    eval_steps,
-    eval_throttle_secs,
-    create_exporters_fn(),
-  )
-  scalars: dict[str, float] = {}
-  if input_generator_train is not None:
-    writer = SummaryWriter(model_dir)
-    _save_operative_config(model_dir, trainer.global_step, writer)
-    scalars = _train(
+  with workers.own_folder(trainer.strategy, model_dir) as write_dir:
+    checkpoints = Checkpoints(trainer, model_dir, keep_checkpoint_max, write_dir)
+    if not checkpoints.restore():
+      logging.info("Starting in %s at step 0.", model_dir)
+    evaluation = Evaluation(
       trainer,
-      input_generator_train,
-      max_train_steps,
-      checkpoints,
-      evaluation,
-      writer,
-      save_checkpoints_steps,
-      log_every_n_steps,
+      input_generator_eval,
+      model_dir,
+      eval_steps,
+      eval_throttle_secs,
+      create_exporters_fn(),
+      write_dir,
     )
-    writer.close()
-  metrics = evaluation.run()
+    scalars: dict[str, float] = {}
+    if input_generator_train is not None:
+      scalars = _train(
+        trainer,
+        input_generator_train,
+        max_train_steps,
+        checkpoints,
+        evaluation,
+        write_dir,
+        save_checkpoints_steps,
+        log_every_n_steps,
+      )
+    metrics = evaluation.run()
+    _save_operative_config(write_dir, trainer.global_step)
   return {**(metrics or scalars), "global_step": trainer.global_step}
 
 
@@ -114,7 +115,7 @@ def _train(
   max_train_steps: int,
   checkpoints: Checkpoints,
   evaluation: Evaluation,
-  writer: SummaryWriter,
+  write_dir: str,
   save_checkpoints_steps: int,
   log_every_n_steps: int,
 ) -> dict[str, float]:
@@ -130,6 +131,7 @@ def _train(
     dataset = input_generator.create_dataset(ModeKeys.TRAIN, params)
     batches = iter(trainer.distribute(dataset))
     progress = Progress(max_train_steps)
+    writer, warned = SummaryWriter(write_dir), False
     while step < max_train_steps:
       features, labels = progress.next_batch(batches)
       result = trainer.train_step(features, labels)
@@ -137,24 +139,36 @@ def _train(
       is_last = step == max_train_steps
       if step == start + 1:
         writer.seen_images(trainer.first_replica(features), step)
+        # By now everything that gin configures has been called.
+        writer.text("operative_config", _save_operative_config(write_dir, step), step)
       if step % log_every_n_steps == 0 or is_last:
         checkpoints.check_finite()
         scalars = {name: float(value) for name, value in result.items()}
         writer.scalars({**scalars, **progress.log(step, scalars["loss"])}, step)
+        warned = warned or _warn_of_short_episodes(input_generator)
       if step % save_checkpoints_steps == 0 or is_last:
         with progress.paused():
           checkpoints.save()
           if not is_last:
             evaluation.run_if_due()
+  writer.close()
   if input_generator.report is not None:
-    logging.info("Training input: %s.", input_generator.report)
+    logging.info("Training input, all epochs: %s.", input_generator.report)
   return scalars
 
 
-def _save_operative_config(model_dir: str, step: int, writer: SummaryWriter) -> None:
-  """Writes the gin parameters in use beside the checkpoints, and to TensorBoard."""
+def _warn_of_short_episodes(input_generator: AbstractInputGenerator) -> bool:
+  report = input_generator.report
+  if report is None or not report.too_short:
+    return False
+  logging.warning("Training input so far: %s.", report)
+  return True
+
+
+def _save_operative_config(folder: str, step: int) -> str:
+  """Writes the gin parameters in use beside the checkpoints; returns them."""
   config = gin.operative_config_str()
-  filename = os.path.join(model_dir, f"operative_config-{step}.gin")
+  filename = os.path.join(folder, f"operative_config-{step}.gin")
   with open(filename, "w", encoding="utf-8") as f:
     f.write(config)
-  writer.text("operative_config", config, step)
+  return config

@@ -11,6 +11,7 @@ from t2r_seq import errors, specs
 from t2r_seq.models import T2RModel
 from t2r_seq.models.networks import tf_variables
 from t2r_seq.specs import TensorSpecStruct
+from t2r_seq.training import workers
 
 Scalars = dict[str, tf.Tensor]
 
@@ -61,7 +62,14 @@ class Trainer:
 
   def distribute(self, dataset: tf.data.Dataset) -> Iterable[Any]:
     """Splits the batches of a dataset among the replicas."""
-    if self.strategy.num_replicas_in_sync == 1 and not _is_multi_worker(self.strategy):
+    if workers.is_multi_worker(self.strategy):
+      # Each worker reads all files and takes its part of every batch. The default,
+      # whole files for each, fails on fewer files than workers.
+      options = tf.data.Options()
+      sharding = tf.data.experimental.AutoShardPolicy.DATA
+      options.experimental_distribute.auto_shard_policy = sharding
+      dataset = dataset.with_options(options)
+    elif self.strategy.num_replicas_in_sync == 1:
       return dataset
     return self.strategy.experimental_distribute_dataset(dataset)
 
@@ -144,7 +152,3 @@ class Trainer:
     return tf.nest.map_structure(
       lambda value: self.strategy.reduce(op, value, axis=None), values
     )
-
-
-def _is_multi_worker(strategy: tf.distribute.Strategy) -> bool:
-  return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)

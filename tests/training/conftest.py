@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import glob
 import importlib.util
+import os
 import pathlib
 import sys
 import types
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+import tensorflow as tf
 
 _NAME = "reach_model"
 
@@ -39,3 +44,20 @@ def trained_dir(reach, record_path, tmp_path_factory) -> pathlib.Path:
   model_dir = tmp_path_factory.mktemp("trained")
   reach.train(str(model_dir), record_path, 30)
   return model_dir
+
+
+@pytest.fixture(scope="session")
+def read_events() -> Callable[[Any], dict[str, tuple[int, str, Any]]]:
+  """Reads the event files of a folder: tag -> (step, plugin, array)."""
+
+  def read(logdir):
+    found = {}
+    for path in sorted(glob.glob(os.path.join(logdir, "events.out.tfevents.*"))):
+      for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
+        event = tf.compat.v1.Event.FromString(record)
+        for value in event.summary.value:
+          plugin = value.metadata.plugin_data.plugin_name
+          found[value.tag] = (event.step, plugin, tf.make_ndarray(value.tensor))
+    return found
+
+  return read

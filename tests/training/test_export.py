@@ -175,6 +175,26 @@ def test_what_cannot_be_exported_is_refused_before_training(
   assert not os.listdir(tmp_path)
 
 
+def test_a_policy_trained_on_full_windows_repeats_the_first_frame(
+  reach, record_path, tmp_path
+):
+  """Under 'drop' a policy must act before its first full window, too."""
+  model = reach.ReachModel(padding="drop")
+  reach.train(str(tmp_path), record_path, 2, t2r_model=model)
+  export_dir = str(tmp_path / "export" / "latest")
+  (version,) = training.export_versions(export_dir)
+  loaded = tf.saved_model.load(os.path.join(export_dir, str(version)))
+  (episode,) = reach.episodes(lengths=(5,))
+  flat = {p.removeprefix("features/"): v for p, v in episode.items()}
+  raw = model.preprocessor.get_in_feature_specification("infer")
+  for t in range(5):
+    _step(loaded, episode, t)
+    padding = "drop" if t >= 2 else "repeat"
+    want = windows.gather_windows(flat, t, raw, padding=padding).state.image
+    seen = loaded.signatures["last_window"]()["state_image"][0]
+    np.testing.assert_array_equal(seen, want)
+
+
 @pytest.mark.parametrize("padding", ["repeat", "zero"])
 def test_declared_masks_are_derived_from_the_history(
   padding, reach, record_path, tmp_path

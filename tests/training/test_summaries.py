@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import glob
-import os
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -13,18 +10,7 @@ from t2r_seq import specs
 from t2r_seq.training import summaries
 
 
-def _events(logdir):
-  (path,) = glob.glob(os.path.join(logdir, "events.out.tfevents.*"))
-  found = {}
-  for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
-    event = tf.compat.v1.Event.FromString(record)
-    for value in event.summary.value:
-      plugin = value.metadata.plugin_data.plugin_name
-      found[value.tag] = (event.step, plugin, tf.make_ndarray(value.tensor))
-  return found
-
-
-def test_scalars_text_and_images_are_written(tmp_path):
+def test_scalars_text_and_images_are_written(tmp_path, read_events):
   stack = np.zeros((2, 3, 4, 5, 3), np.uint8)
   stack[:, 1] = 200
   features = specs.TensorSpecStruct(
@@ -35,7 +21,7 @@ def test_scalars_text_and_images_are_written(tmp_path):
   writer.text("config", "a = 1\nb = 2", step=7)
   writer.seen_images(features, step=8)
   writer.close()
-  events = _events(tmp_path)
+  events = read_events(tmp_path)
   assert events["loss"][:2] == (7, "scalars") and events["loss"][2] == 0.5
   assert events["config"][1] == "text" and b"    b = 2" in events["config"][2].item()
   step, plugin, image = events["seen/state/image"]

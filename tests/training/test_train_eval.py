@@ -8,9 +8,9 @@ import pathlib
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 
+import gin
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -31,9 +31,75 @@ def _weights(model_dir) -> dict[str, np.ndarray]:
 def test_a_run_leaves_checkpoints_events_config_and_exports(trained_dir):
   names = {path.name.split(".")[0] for path in trained_dir.iterdir()}
   assert {"checkpoint", "model", "events", "eval", "export"} <= names
-  assert (trained_dir / "operative_config-0.gin").exists()
+  assert (trained_dir / "operative_config-30.gin").exists()
   assert tf.train.latest_checkpoint(str(trained_dir)).endswith("model.ckpt-30")
   assert len(training.export_versions(str(trained_dir / "export" / "latest"))) == 1
+
+
+def test_the_event_file_shows_scalars_config_and_what_the_model_sees(
+  trained_dir, read_events
+):
+  events = read_events(trained_dir)
+  scalars = {"loss", "regularization_loss", "steps_per_second", "input_wait"}
+  assert scalars | {"operative_config", "seen/state/image"} == events.keys()
+  assert read_events(trained_dir / "eval").keys() == {"loss"}
+
+
+def test_the_operative_config_holds_what_was_bound(reach, record_path, tmp_path):
+  gin.parse_config("train_eval_model.eval_steps = 1")
+  reach.train(str(tmp_path), record_path, 2, create_exporters_fn=list)
+  text = (tmp_path / "operative_config-2.gin").read_text()
+  assert "train_eval_model.eval_steps = 1" in text
+
+
+@pytest.mark.parametrize(("throttle_secs", "want"), [(0, [10, 20, 25]), (3600, [25])])
+def test_evaluations_follow_checkpoints_unless_throttled(
+  throttle_secs, want, reach, record_path, tmp_path, caplog
+):
+  with caplog.at_level(logging.INFO, logger="absl"):
+    reach.train(
+      str(tmp_path),
+      record_path,
+      25,
+      eval_throttle_secs=throttle_secs,
+      create_exporters_fn=list,
+    )
+  lines = [m for m in caplog.messages if m.startswith("eval at step")]
+  assert [int(line.split()[3].rstrip(":")) for line in lines] == want
+
+
+def test_eval_steps_bound_the_evaluation(reach, record_path, tmp_path):
+  batches = []
+
+  class Counting(reach.ReachModel):
+    def model_eval_fn(self, features, labels, inference_outputs, mode):
+      tf.py_function(lambda: batches.append(1), [], [])
+      return super().model_eval_fn(features, labels, inference_outputs, mode)
+
+  for eval_steps, want in ((1, 1), (None, 3)):
+    batches.clear()
+    reach.train(
+      str(tmp_path / str(eval_steps)),
+      record_path,
+      1,
+      t2r_model=Counting(),
+      eval_steps=eval_steps,
+      create_exporters_fn=list,
+    )
+    assert len(batches) == want
+
+
+def test_episodes_too_short_to_train_on_are_reported(
+  reach, record_path, tmp_path, caplog
+):
+  model = reach.ReachModel(padding="drop")
+  with caplog.at_level(logging.INFO, logger="absl"):
+    reach.train(
+      str(tmp_path), record_path, 1, t2r_model=model, create_exporters_fn=list
+    )
+  assert "Training input so far" in caplog.text
+  want = "1 episodes too short for a window, the longest of them with 1 steps"
+  assert f"Eval input: 13 windows from 4 episodes (20 steps); {want}" in caplog.text
 
 
 def test_training_lowers_the_loss_and_reports_it(reach, record_path, tmp_path, caplog):
@@ -175,35 +241,3 @@ def test_a_loss_that_trains_nothing_is_refused(reach, record_path, tmp_path):
 def test_without_any_generator_there_is_nothing_to_do(reach, tmp_path):
   with pytest.raises(errors.SpecError, match="expected input_generator_train or"):
     training.train_eval_model(reach.ReachModel(), model_dir=str(tmp_path))
-
-
-def test_two_replicas_train_like_one(record_path, tmp_path):
-  script = textwrap.dedent("""
-    import sys
-    import tensorflow as tf
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    half = tf.config.LogicalDeviceConfiguration()
-    tf.config.set_logical_device_configuration(cpu, [half, half])
-    sys.path.insert(0, sys.argv[1])
-    import reach_model
-
-    class Model(reach_model.ReachModel):
-      def create_network(self):  # Batch statistics are per replica: none here.
-        return {"norm": tf.keras.layers.Activation("linear"),
-                "out": tf.keras.layers.Dense(2)}
-
-    for name, devices in (("one", ["cpu:0"]), ("two", ["cpu:0", "cpu:1"])):
-      strategy = tf.distribute.MirroredStrategy(devices)
-      reach_model.train(f"{sys.argv[3]}/{name}", sys.argv[2], 12, strategy=strategy,
-                        t2r_model=Model())
-  """)
-  folder = str(pathlib.Path(_SCRIPT).parent)
-  command = [sys.executable, "-c", script, folder, record_path, str(tmp_path)]
-  env = {**os.environ, "PYTHONPATH": _ROOT}
-  done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
-  assert done.returncode == 0, done.stderr[-3000:]
-  one, two = _weights(tmp_path / "one"), _weights(tmp_path / "two")
-  assert one.keys() == two.keys() and one
-  for name in one:
-    np.testing.assert_allclose(one[name], two[name], rtol=1e-4, atol=1e-5)
-  assert training.export_versions(str(tmp_path / "two" / "export" / "latest"))
