@@ -9,14 +9,13 @@ import setuptools
 
 ROOT = pathlib.Path(__file__).resolve().parent
 
-# The core runs on both ends of the TensorFlow range; protobuf is imported directly
-# (serialized specs), and its range is the union of what those two ends ask for.
+# The core runs on both ends of the TensorFlow range. Serialized specs use protobuf,
+# which TensorFlow brings in the range that it works with.
 CORE = [
   "tensorflow>=2.15,<2.22",
   "numpy>=1.23.5,<3",
   "gin-config>=0.5,<1",
   "absl-py>=1.4,<3",
-  "protobuf>=4.21.6,<8",
 ]
 
 ENVS = ["gymnasium>=1.0,<2"]

@@ -2,7 +2,6 @@
 
 What became of the rest:
 
-- `nest` is `tf.nest`, and `TSPEC` is `tf.TensorSpec`.
 - `write_input_spec_to_file`, `load_input_spec_from_file`, `write_global_step_to_file`
   and `load_global_step_from_file` pickled. `create_t2r_assets` takes specs and the
   global step, and `write_t2r_assets_to_file` writes them as text.
@@ -16,6 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 import gin
+import tensorflow as tf
 
 from t2r_seq.records import tensorspec_to_feature_dict
 from t2r_seq.specs import (
@@ -58,6 +58,7 @@ from t2r_seq.specs import (
 __all__ = [
   "EXTRA_ASSETS_DIRECTORY",
   "T2R_ASSETS_FILENAME",
+  "TSPEC",
   "ExtendedTensorSpec",
   "TensorSpecStruct",
   "add_sequence_length_specs",
@@ -84,6 +85,7 @@ __all__ = [
   "map_feed_dict_unsafe",
   "map_predict_fn_dict",
   "maybe_ignore_batch",
+  "nest",
   "pack_flat_sequence_to_spec_structure",
   "pad_or_clip_tensor_to_spec_shape",
   "replace_dtype",
@@ -93,6 +95,9 @@ __all__ = [
   "validate_and_pack",
   "write_t2r_assets_to_file",
 ]
+
+nest = tf.nest
+TSPEC = tf.TensorSpec
 
 
 @gin.configurable

@@ -2,13 +2,10 @@
 
 What became of the rest:
 
-- `parallel_read` is `record_dataset(filenames, num_parallel_reads, shuffle_files=True)`
-  with `.repeat(num_epochs)`.
+- `parallel_read` ends an epoch before it begins the next, and takes a seed.
 - `default_input_fn_tmpl` and `get_input_fn` served Estimators. An input generator of
   `t2r_seq.data`, such as `DefaultRecordInputGenerator`, has `create_dataset`.
 - `DATA_FORMAT` and `RECORD_READER` chose between file formats; there is one, TFRecord.
-- `SUPPORTED_PIXEL_ENCODINGS` were the dtypes of images, uint8 and uint16; the parser
-  names any other in its error.
 """
 
 from __future__ import annotations
@@ -20,12 +17,15 @@ from t2r_seq.records import (
   get_data_format_and_filenames_list,
   get_dataset_metadata,
   infer_data_format,
+  parallel_read,
   record_dataset,
   serialized_to_parsed,
 )
+from t2r_seq.records.checks import SUPPORTED_PIXEL_ENCODINGS
 from t2r_seq.records.compress import create_compress_fn, create_decompress_fn
 
 __all__ = [
+  "SUPPORTED_PIXEL_ENCODINGS",
   "create_compress_fn",
   "create_decompress_fn",
   "create_parse_tf_example_fn",
@@ -34,6 +34,7 @@ __all__ = [
   "get_data_format_and_filenames_list",
   "get_dataset_metadata",
   "infer_data_format",
+  "parallel_read",
   "record_dataset",
   "serialized_to_parsed",
 ]

@@ -1,8 +1,12 @@
-"""What all tests share: quiet logs, patient property tests, a clean gin config."""
+"""What all tests share: quiet logs, patient property tests, a clean gin config.
+
+And the real data that some of them read, where the machine has it.
+"""
 
 from __future__ import annotations
 
 import os
+import pathlib
 from collections.abc import Iterator
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -16,6 +20,26 @@ import pytest
 # both. Derandomized, so that a red run can be repeated.
 hypothesis.settings.register_profile("t2r_seq", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("t2r_seq")
+
+POSE_ENV_DATA = "pose_env_test_data.tfrecord"
+
+
+@pytest.fixture(scope="session")
+def pose_env_data() -> pathlib.Path:
+  """Tensor2Robot's own test data; the test is skipped on a machine without it.
+
+  It is found in `../shared/data` beside the repository, or where the environment
+  variable T2R_SEQ_TEST_DATA says (the file, or its folder).
+  """
+  given = os.environ.get("T2R_SEQ_TEST_DATA")
+  beside = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
+  place = pathlib.Path(given) if given else beside
+  path = place if place.is_file() else place / POSE_ENV_DATA
+  if given and not path.is_file():
+    raise FileNotFoundError(f"T2R_SEQ_TEST_DATA: found no {path}.")
+  if not path.is_file():
+    pytest.skip(f"{POSE_ENV_DATA} is not on this machine")
+  return path
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from t2r_seq import errors
+from t2r_seq import errors, windows
 from t2r_seq.models.t2r_model import T2RModel
 from t2r_seq.specs import SpecStructure
 
@@ -50,10 +50,14 @@ class RegressionModel(T2RModel):
     inference_outputs: dict[str, tf.Tensor],
     mode: str,
   ) -> tf.Tensor:
-    """Returns the mean squared error against `labels.target`, a scalar."""
+    """Returns the mean squared error against `labels.target`, a scalar.
+
+    Where the labels have a `target_mask`, padded targets count for nothing.
+    """
     del mode
-    error = inference_outputs["inference_output"] - labels.target
-    return tf.reduce_mean(tf.square(error))
+    error = tf.square(inference_outputs["inference_output"] - labels.target)
+    mask = getattr(labels, "target_mask", None)
+    return tf.reduce_mean(error) if mask is None else windows.masked_mean(error, mask)
 
   def inference_network_fn(
     self, features: SpecStructure, labels: SpecStructure | None, mode: str

@@ -193,7 +193,17 @@ class T2RModel(abc.ABC):
     self.inference_network_fn(features, labels, ModeKeys.EVAL)
 
   def create_optimizer(self) -> tf.keras.optimizers.Optimizer:
-    """Creates the optimizer and its slots for this model's variables."""
+    """Creates the optimizer and its slots for this model's variables.
+
+    Raises:
+      SpecError: `create_optimizer_fn` is no function.
+    """
+    if not callable(self._create_optimizer_fn):
+      raise errors.SpecError(
+        f"{type(self).__name__}: create_optimizer_fn: expected a function that creates "
+        f"an optimizer, got {type(self._create_optimizer_fn).__name__}. In gin, leave "
+        "out the parentheses: @create_adam_optimizer."
+      )
     optimizer = self._create_optimizer_fn()
     optimizer.build(self.trainable_variables)
     return optimizer
@@ -262,11 +272,19 @@ class T2RModel(abc.ABC):
     outputs = self.inference_network_fn(features, None, mode)
     return self.create_export_outputs_fn(features, outputs, mode)
 
-  @staticmethod
   def _split_loss(
-    result: tf.Tensor | tuple[tf.Tensor, dict[str, tf.Tensor]],
+    self, result: tf.Tensor | tuple[tf.Tensor, dict[str, tf.Tensor]]
   ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    return result if isinstance(result, tuple) else (result, {})
+    loss, scalars = result if isinstance(result, tuple) else (result, {})
+    found = [
+      errors.Mismatch(name, "a scalar", errors.describe(value), "Reduce it to a mean.")
+      for name, value in {"loss": loss, **scalars}.items()
+      if value is None or tf.convert_to_tensor(value).shape.rank != 0
+    ]
+    if found:
+      where = f"{type(self).__name__}.model_train_fn"
+      raise errors.mismatch_error(where, found)
+    return loss, scalars
 
 
 AbstractT2RModel = T2RModel

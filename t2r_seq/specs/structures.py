@@ -109,8 +109,9 @@ def missing_leaves(
 def assert_valid_spec_structure(spec_structure: SpecStructure) -> None:
   """Checks that a structure holds only leaves, and that names are used consistently.
 
-  Specs of one name and dataset read the same record feature, so they must agree in
-  dtype and in the shape of one step; they may differ in their time offsets.
+  Specs of one name and dataset read the same record feature, so any two of them must
+  agree in dtype and in the shape of one step; they may differ in their time offsets.
+  Specs of different datasets may share a name.
 
   Args:
     spec_structure: a structure of specs, tensors or arrays.
@@ -118,18 +119,23 @@ def assert_valid_spec_structure(spec_structure: SpecStructure) -> None:
     SpecError: a leaf of another kind, no structure at all, or two specs of one name
       that disagree (both paths are named).
   """
-  by_name: dict[tuple[str, str], tuple[str, ExtendedTensorSpec]] = {}
+  # Compatible is not transitive, (None,) goes with (2,) and with (3,): a spec is held
+  # against every frame shape that its name has had so far, of which there are few.
+  by_name: dict[tuple[str, str], list[tuple[str, ExtendedTensorSpec]]] = {}
   for path, leaf in iterate_leaves(spec_structure):
     if leaf is None or not isinstance(leaf, tf.TensorSpec) or leaf.name is None:
       continue
     spec = ExtendedTensorSpec.to_spec(leaf)
-    other_path, other = by_name.setdefault((spec.dataset_key, spec.name), (path, spec))
-    if not _is_same_feature(spec, other):
-      raise errors.SpecError(
-        f"assert_valid_spec_structure: {path}: expected the shape and dtype of "
-        f"{other_path}, {errors.describe(other)}, because both are named "
-        f"'{spec.name}', got {errors.describe(spec)}. Give one of them another name."
-      )
+    others = by_name.setdefault((spec.dataset_key, spec.name), [])
+    for other_path, other in others:
+      if not _is_same_feature(spec, other):
+        raise errors.SpecError(
+          f"assert_valid_spec_structure: {path}: expected the shape and dtype of "
+          f"{other_path}, {errors.describe(other)}, because both are named "
+          f"'{spec.name}', got {errors.describe(spec)}. Give one of them another name."
+        )
+    if all(spec.frame_shape != other.frame_shape for _, other in others):
+      others.append((path, spec))
 
 
 def _is_same_feature(a: ExtendedTensorSpec, b: ExtendedTensorSpec) -> bool:

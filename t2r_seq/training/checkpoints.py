@@ -44,8 +44,11 @@ class Checkpoints:
 
   @property
   def latest(self) -> str | None:
-    """The newest checkpoint's path prefix."""
-    return tf.train.latest_checkpoint(self._model_dir)
+    """Path prefix of the newest checkpoint whose files are there."""
+    state = tf.train.get_checkpoint_state(self._model_dir)
+    paths = state.all_model_checkpoint_paths if state else []
+    found = [path for path in paths if tf.io.gfile.exists(f"{path}.index")]
+    return found[-1] if found else None
 
   def restore(self) -> bool:
     """Resumes from the newest checkpoint, and says so.
@@ -53,7 +56,7 @@ class Checkpoints:
     Returns:
       Whether there was one.
     Raises:
-      SpecError: it is of another model.
+      SpecError: it is of another model, or damaged.
     """
     latest = self.latest
     if latest is None:
@@ -61,11 +64,16 @@ class Checkpoints:
     try:
       status = self._checkpoint.restore(latest)
       status.assert_existing_objects_matched().assert_consumed()
-    except (AssertionError, ValueError, tf.errors.OpError) as e:
+    except (AssertionError, ValueError) as e:
       raise errors.SpecError(
         f"train_eval_model: {latest}: expected a checkpoint of this model and "
-        f"optimizer, got one that does not fit or cannot be read: {e}. Use another "
+        f"optimizer, got one that does not fit: {_first_line(e)}. Use another "
         "model_dir, or the configuration that wrote it."
+      ) from e
+    except (IndexError, UnicodeDecodeError, tf.errors.OpError) as e:
+      raise errors.SpecError(
+        f"train_eval_model: {latest}: expected a readable checkpoint, got "
+        f"{_first_line(e)}. Delete {latest}.* to resume at the one before it."
       ) from e
     self._saved_step = self._trainer.global_step
     logging.info("Resumed from checkpoint %s at step %d.", latest, self._saved_step)
@@ -93,3 +101,7 @@ class Checkpoints:
         f"got nan or infinity. Training stopped; last good checkpoint: {kept}. Lower "
         "the learning rate, clip gradients, or look for bad values in the data."
       )
+
+
+def _first_line(error: Exception) -> str:
+  return str(error).strip().split("\n")[0].rstrip(".")

@@ -12,7 +12,7 @@ from concurrent import futures
 import tensorflow as tf
 from absl import logging
 
-from t2r_seq import specs
+from t2r_seq import errors, specs
 from t2r_seq.models import T2RModel
 from t2r_seq.specs import ModeKeys
 from t2r_seq.training.policy_module import PolicyFunctions, exported_feature_specs
@@ -54,6 +54,27 @@ def export_saved_model(model: T2RModel, export_dir: str, global_step: int) -> st
   os.rename(partial, path)
   logging.info("Exported step %d to %s", global_step, path)
   return path
+
+
+def check_exportable(model: T2RModel) -> None:
+  """Traces all that an export holds, so that a run doesn't fail after training.
+
+  Args:
+    model: a built model.
+  Raises:
+    SpecError: see `exported_feature_specs`; or the model's functions fail in mode
+      'infer', where there are no labels and no optional features.
+  """
+  with futures.ThreadPoolExecutor(1) as executor:
+    try:
+      executor.submit(lambda: PolicyFunctions(model).signatures()).result()
+    except errors.SpecError:
+      raise
+    except Exception as e:
+      raise errors.SpecError(
+        f"export: {type(model).__name__}: expected a model that runs in mode 'infer', "
+        f"with labels and optional features None, got {type(e).__name__}: {e}"
+      ) from e
 
 
 def _save(model: T2RModel, path: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
 
@@ -107,16 +108,32 @@ class BestExporter(Exporter):
     self._larger_is_better = larger_is_better
 
   def is_due(self, model_dir: str, metrics: Metrics) -> bool:
-    """Whether the metric is there, and better than at the best export."""
-    if self._metric not in metrics:
+    """Whether the metric is finite, and better than at the best export.
+
+    Without an evaluation nothing is due.
+
+    Raises:
+      SpecError: the evaluation has no such metric.
+    """
+    if not metrics:
       return False
+    if self._metric not in metrics:
+      raise errors.SpecError(
+        f"BestExporter: metric: expected one of {errors.listing(metrics)}, got "
+        f"'{self._metric}'.{errors.nearest(self._metric, metrics)}"
+      )
+    value, best = metrics[self._metric], self._best(model_dir)
+    if best is None or not math.isfinite(value):
+      return math.isfinite(value)
+    return value > best if self._larger_is_better else value < best
+
+  def _best(self, model_dir: str) -> float | None:
+    """Returns the best value so far; none of another metric counts."""
     filename = _best_filename(self._export_dir(model_dir))
     if not os.path.exists(filename):
-      return True
+      return None
     with open(filename, encoding="utf-8") as f:
-      best = json.load(f)[self._metric]
-    gain = metrics[self._metric] - best
-    return gain > 0 if self._larger_is_better else gain < 0
+      return json.load(f).get(self._metric)
 
   def _exported(self, export_dir: str, metrics: Metrics) -> None:
     filename = _best_filename(export_dir)

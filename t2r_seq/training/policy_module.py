@@ -14,6 +14,7 @@ from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
 from t2r_seq.training.history import FrameHistory
 
 _Outputs = dict[str, tf.Tensor]
+_IS_FIRST = "is_first"
 
 
 def exported_feature_specs(model: T2RModel) -> TensorSpecStruct:
@@ -28,7 +29,8 @@ def exported_feature_specs(model: T2RModel) -> TensorSpecStruct:
       a signature.
   """
   in_spec = model.preprocessor.get_in_feature_specification(ModeKeys.INFER)
-  flat = specs.filter_required_flat_tensor_spec(specs.flatten_spec_structure(in_spec))
+  given = specs.flatten_spec_structure(in_spec)
+  flat = specs.filter_required_flat_tensor_spec(given)
   flat = specs.map_leaves(ExtendedTensorSpec.to_spec, flat)
   found = []
   by_key: dict[str, str] = {}
@@ -38,6 +40,9 @@ def exported_feature_specs(model: T2RModel) -> TensorSpecStruct:
       hint = "A policy cannot see the future: make it a label."
       found.append(errors.Mismatch(path, expected, got, hint))
     key = specs.signature_key(path)
+    if key == _IS_FIRST:
+      expected = f"another path: '{_IS_FIRST}' is an argument of the policy's step"
+      found.append(errors.Mismatch(path, expected, f"'{path}'", "Rename it."))
     other = by_key.setdefault(key, path)
     if other != path:
       expected = "an argument name of its own in the export"
@@ -118,7 +123,7 @@ class PolicyFunctions:
     def step(features: TensorSpecStruct) -> _Outputs:
       seen = TensorSpecStruct((path, features[path]) for path in shapes)
       if len(self._windowed):
-        seen.update(self._history.push(features, features["is_first"]))
+        seen.update(self._history.push(features, features[_IS_FIRST]))
       return self._model.export_outputs(seen)
 
     shapes = {
@@ -126,7 +131,7 @@ class PolicyFunctions:
       for path, spec in self._specs.items()
       if path not in self._masks
     }
-    return self._trace(step, {**shapes, "is_first": [None]})
+    return self._trace(step, {**shapes, _IS_FIRST: [None]})
 
   def _trace(
     self, fn: Callable[[TensorSpecStruct], _Outputs], shapes: Mapping[str, Any]

@@ -13,10 +13,11 @@ from t2r_seq import errors
 from t2r_seq.data import AbstractInputGenerator
 from t2r_seq.models import T2RModel
 from t2r_seq.specs import ModeKeys
+from t2r_seq.training import arguments, workers
 from t2r_seq.training import exporters as exporters_lib
-from t2r_seq.training import workers
 from t2r_seq.training.checkpoints import Checkpoints
 from t2r_seq.training.evaluation import Evaluation
+from t2r_seq.training.export import check_exportable
 from t2r_seq.training.policy_module import exported_feature_specs
 from t2r_seq.training.progress import Progress
 from t2r_seq.training.summaries import SummaryWriter
@@ -69,12 +70,19 @@ def train_eval_model(
     SpecError: generator, model and checkpoint do not fit, or the data is bad.
     NanLossError: a loss or gradient was not finite; the last good checkpoint is kept.
   """
-  if input_generator_train is None and input_generator_eval is None:
-    raise errors.SpecError(
-      "train_eval_model: expected input_generator_train or input_generator_eval, got "
-      "neither."
-    )
+  arguments.check(
+    t2r_model=t2r_model,
+    input_generator_train=input_generator_train,
+    input_generator_eval=input_generator_eval,
+    model_dir=model_dir,
+    max_train_steps=max_train_steps,
+    eval_steps=eval_steps,
+    save_checkpoints_steps=save_checkpoints_steps,
+    keep_checkpoint_max=keep_checkpoint_max,
+    log_every_n_steps=log_every_n_steps,
+  )
   exported_feature_specs(t2r_model)  # What cannot be exported is not trained.
+  arguments.warn_of_unmasked_labels(t2r_model)
   os.makedirs(model_dir, exist_ok=True)
   if seed is not None:
     tf.keras.utils.set_random_seed(seed)
@@ -82,14 +90,22 @@ def train_eval_model(
   with workers.own_folder(trainer.strategy, model_dir) as write_dir:
     checkpoints = Checkpoints(trainer, model_dir, keep_checkpoint_max, write_dir)
     if not checkpoints.restore():
+      if input_generator_train is None:
+        raise errors.SpecError(
+          f"train_eval_model: model_dir: expected a checkpoint to evaluate in "
+          f"{model_dir}, got none."
+        )
       logging.info("Starting in %s at step 0.", model_dir)
+    exporters = create_exporters_fn()
+    if exporters:
+      check_exportable(t2r_model)
     evaluation = Evaluation(
       trainer,
       input_generator_eval,
       model_dir,
       eval_steps,
       eval_throttle_secs,
-      create_exporters_fn(),
+      exporters,
       write_dir,
     )
     scalars: dict[str, float] = {}
@@ -144,7 +160,9 @@ def _train(
       if step % log_every_n_steps == 0 or is_last:
         checkpoints.check_finite()
         scalars = {name: float(value) for name, value in result.items()}
-        writer.scalars({**scalars, **progress.log(step, scalars["loss"])}, step)
+        speed = progress.log(step, scalars["loss"])
+        rate = {"learning_rate": trainer.learning_rate}
+        writer.scalars({**scalars, **speed, **rate}, step)
         warned = warned or _warn_of_short_episodes(input_generator)
       if step % save_checkpoints_steps == 0 or is_last:
         with progress.paused():

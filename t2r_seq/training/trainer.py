@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -45,6 +45,11 @@ class Trainer:
   def global_step(self) -> int:
     """Training steps done, over all runs in the folder."""
     return int(self._global_step.numpy())
+
+  @property
+  def learning_rate(self) -> float:
+    """The optimizer's present learning rate."""
+    return float(tf.convert_to_tensor(self.optimizer.learning_rate))
 
   @property
   def first_bad_step(self) -> int | None:
@@ -117,6 +122,7 @@ class Trainer:
       loss, scalars = self.model.train_loss(features, labels)
       scaled = loss / tf.cast(self.strategy.num_replicas_in_sync, loss.dtype)
     variables = self.model.trainable_variables
+    self._check_all_tracked(tape.watched_variables(), variables)
     gradients = tape.gradient(scaled, variables)
     reached = [
       (g, v) for g, v in zip(gradients, variables, strict=True) if g is not None
@@ -130,7 +136,23 @@ class Trainer:
     is_good = tf.math.is_finite(loss) & tf.math.is_finite(tf.cast(norm, loss.dtype))
     # Keras optimizers sum gradients over the replicas themselves.
     self.optimizer.apply_gradients(reached)
-    return {"loss": loss, **scalars}, tf.cast(~is_good, tf.int32)
+    scalars = {"loss": loss, "gradient_norm": norm, **scalars}
+    return scalars, tf.cast(~is_good, tf.int32)
+
+  def _check_all_tracked(
+    self, used: Sequence[tf.Variable], tracked: Sequence[tf.Variable]
+  ) -> None:
+    """Finds variables that the loss uses and nobody trains, saves or exports."""
+    if self.strategy.num_replicas_in_sync > 1:
+      return  # The tape sees the replicas' copies there.
+    known = {id(variable) for variable in tracked}
+    lost = [v.name for v in used if v.trainable and id(v) not in known]
+    if lost:
+      raise errors.SpecError(
+        f"{type(self.model).__name__}: the network: expected every layer in what "
+        f"create_network returns, got {errors.listing(lost)} in use beside it. "
+        "Return all layers, as a dict or list."
+      )
 
   def _eval_step(self, features: Any, labels: Any) -> tuple[Scalars, tf.Tensor]:
     sums = self.strategy.run(self._replica_eval_step, (features, labels))

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from t2r_seq.specs import SpecStructure, TensorSpecStruct
 from t2r_seq.windows.gather import WindowReader
-from t2r_seq.windows.report import WindowReport
+from t2r_seq.windows.report import WindowReport, print_too_short
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
@@ -54,7 +54,8 @@ def windows(
       that the structure declares (`add_mask_specs`) are always added.
     shuffle_buffer_size: windows to shuffle among; None keeps the order.
     seed: of the shuffle.
-    report: counts episodes, windows and episodes that are too short.
+    report: counts episodes, windows and episodes that are too short; under 'drop'
+      without one, a line on stderr tells of each episode that is too short.
     num_epochs: passes over the dataset, each shuffled anew and ended before the next
       begins; None for ever. Better than `repeat` on the result: tf.data makes gathering
       and a `batch` that follows at once one step, a third faster on large frames.
@@ -83,9 +84,13 @@ def windows(
   def pairs(flat: TensorSpecStruct) -> tf.data.Dataset:
     num_steps = reader.num_steps(flat)
     count = reader.grid.num_windows(num_steps)
+    noted = []
     if report is not None:
-      with tf.control_dependencies([report.count(num_steps, count)]):
-        count = tf.identity(count)
+      noted.append(report.count(num_steps, count))
+    elif padding == "drop":
+      noted.append(print_too_short(num_steps, count, reader.grid.min_steps))
+    with tf.control_dependencies(noted):
+      count = tf.identity(count)
     # Nothing but the episode and a number: what is made here is made by one thread
     # and goes through the shuffle. The rest is left to `gather`, which runs in
     # parallel; with T and the anchor made here, a window cost a sixth more.

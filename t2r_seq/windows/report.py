@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+_as_it_is = tf.autograph.experimental.do_not_convert
+
 
 class WindowReport:
   """Counts episodes, steps and windows as a dataset is read.
@@ -74,3 +76,27 @@ class WindowReport:
       f"{line}; {self.too_short} episodes too short for a window, the longest of them "
       f"with {self.longest_too_short} steps"
     )
+
+
+@_as_it_is
+def print_too_short(
+  num_steps: tf.Tensor, num_windows: tf.Tensor, min_steps: int
+) -> tf.Operation:
+  """Says on stderr that an episode gave no window, where no report counts it.
+
+  Args:
+    num_steps: int64 scalar.
+    num_windows: int64 scalar; nothing is printed if the episode gave any.
+    min_steps: the shortest episode that gives a window.
+  Returns:
+    The op that prints.
+  """
+
+  def say() -> tf.Operation:
+    return tf.print(
+      "windows: left out an episode of",
+      num_steps,
+      f"steps: a window needs {min_steps}. Pass a WindowReport to count instead.",
+    )
+
+  return tf.cond(num_windows < 1, _as_it_is(say), tf.no_op)

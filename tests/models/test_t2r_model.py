@@ -134,6 +134,52 @@ def test_a_network_that_hides_its_variables_is_refused():
     Hidden().build()
 
 
+def test_masked_targets_count_for_nothing():
+  class Masked(_Linear):
+    def get_label_specification(self, mode):
+      mask = _SPEC((), tf.bool)
+      return specs.TensorSpecStruct(
+        super().get_label_specification(mode), target_mask=mask
+      )
+
+  model = Masked()
+  model.build()
+  outputs = {"inference_output": tf.constant([[1.0], [float("nan")]])}
+  labels = specs.TensorSpecStruct(_LABELS, target_mask=tf.constant([True, False]))
+  assert float(model.loss_fn(labels, outputs, "train")) == 1.0
+
+
+_BAD_LOSSES = {
+  "none": (None, "loss: expected a scalar, got nothing"),
+  "a vector": (tf.zeros([4]), r"loss: expected a scalar, got \(4,\) float32"),
+  "a vector to log": (
+    (tf.constant(0.0), {"errors": tf.zeros([2])}),
+    r"errors: expected a scalar, got \(2,\) float32. Reduce it",
+  ),
+}
+
+
+@pytest.mark.parametrize("case", _BAD_LOSSES)
+def test_a_loss_that_is_no_scalar_is_refused(case):
+  value, message = _BAD_LOSSES[case]
+
+  class Bad(_Linear):
+    def model_train_fn(self, features, labels, inference_outputs, mode):
+      return value
+
+  model = Bad()
+  model.build()
+  with pytest.raises(errors.SpecError, match=f"Bad.model_train_fn: {message}"):
+    model.train_loss(_FEATURES, _LABELS)
+
+
+def test_an_optimizer_in_place_of_its_factory_is_refused():
+  model = _Linear(create_optimizer_fn=tf.keras.optimizers.SGD(0.1))
+  model.build()
+  with pytest.raises(errors.SpecError, match=r"got SGD\. In gin, leave out the par"):
+    model.create_optimizer()
+
+
 def test_padding_is_checked():
   with pytest.raises(errors.SpecError, match=r"expected one of drop, repeat, zero"):
     _Linear(padding="repaet")

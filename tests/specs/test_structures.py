@@ -218,6 +218,57 @@ def test_specs_of_one_name_agree(name):
     specs.validate_and_flatten(structure, {})
 
 
+# name: (specs by path, the two paths that disagree)
+SEVERAL_OF_ONE_NAME = {
+  "both fit the first": (
+    {"x": spec((None,)), "y": spec((2,)), "z": spec((3,))},
+    ("z", "y"),
+  ),
+  "all fit": (
+    {"x": spec((None, None)), "y": spec((2, None)), "z": spec((None, 3))},
+    None,
+  ),
+  "each of two tells one dimension": (
+    {"x": spec((2, None)), "y": spec((None, 3)), "z": spec((2, 4))},
+    ("z", "y"),
+  ),
+  "a rank after any": (
+    {"x": spec(None), "y": spec((2,)), "z": spec((2, 2))},
+    ("z", "y"),
+  ),
+  "any, in the end": ({"x": spec((2,)), "y": spec((2,)), "z": spec(None)}, None),
+  "the general one last": (
+    {"x": spec((2,)), "y": spec((None,)), "z": spec((3,))},
+    ("z", "x"),
+  ),
+  "frames of stacks": (
+    {
+      "x": spec((2, None), time_offsets=(-1, 0)),
+      "y": spec((4,), time_offsets=1),
+      "z": spec((3, 5), time_offsets=range(3)),
+    },
+    ("z", "y"),
+  ),
+  "another dataset in between": (
+    {"x": spec((None,)), "y": spec((2,), dataset_key="b"), "z": spec((3,))},
+    None,
+  ),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL_OF_ONE_NAME)
+def test_any_two_specs_of_one_name_agree(name):
+  structure, want = SEVERAL_OF_ONE_NAME[name]
+  if want is None:
+    specs.assert_valid_spec_structure(structure)
+    return
+  match = "{}: expected the shape and dtype of {}, .*both are named 'x', got".format(
+    *want
+  )
+  with pytest.raises(errors.SpecError, match=match):
+    specs.assert_valid_spec_structure(structure)
+
+
 def test_map_leaves_keeps_the_form():
   structure, paths = STRUCTURES["deep"]
   seen = []

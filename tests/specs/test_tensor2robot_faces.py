@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import specs, tensorspec_utils, tfdata
+from t2r_seq import errors, records, specs, tensorspec_utils, tfdata
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 
 TENSORSPEC_UTILS = [
@@ -87,7 +87,7 @@ def test_every_name_is_exported_or_explained(module, name):
 @pytest.mark.parametrize("module", [tensorspec_utils, tfdata])
 def test_all_is_complete(module):
   public = {name for name in vars(module) if not name.startswith("_")}
-  assert public - set(module.__all__) <= {"annotations", "Any", "gin"}
+  assert public - set(module.__all__) <= {"annotations", "Any", "gin", "tf"}
   assert set(module.__all__) <= public
 
 
@@ -95,6 +95,23 @@ def test_the_names_are_the_same_objects():
   assert tensorspec_utils.ExtendedTensorSpec is specs.ExtendedTensorSpec
   assert tensorspec_utils.TensorSpecStruct is specs.TensorSpecStruct
   assert tensorspec_utils.validate_and_pack is specs.validate_and_pack
+  assert tensorspec_utils.nest is tf.nest
+  assert tensorspec_utils.TSPEC is tf.TensorSpec
+  assert issubclass(ExtendedTensorSpec, tensorspec_utils.TSPEC)
+  assert tfdata.parallel_read is records.parallel_read
+
+
+def test_supported_pixel_encodings_are_what_the_parser_takes():
+  def parses(dtype):
+    image = ExtendedTensorSpec((8, 8, 3), dtype, "i", data_format="png")
+    try:
+      tfdata.create_parse_tf_example_fn({"image": image})
+    except errors.SpecError:
+      return False
+    return True
+
+  dtypes = (tf.uint8, tf.uint16, tf.uint32, tf.int16, tf.float32)
+  assert {d for d in dtypes if parses(d)} == set(tfdata.SUPPORTED_PIXEL_ENCODINGS)
 
 
 def test_convert_to_tensorspecstruct_by_gin():

@@ -148,6 +148,10 @@ _BAD_SPECS = {
     {"next": _SPEC((2,), tf.float32, "x", time_offsets=1)},
     r"export: next: expected time offsets of at most 0 .*got 1.*make it a label",
   ),
+  "the name of step's own argument": (
+    {"is_first": _SPEC((), tf.bool, "x")},
+    r"export: is_first: expected another path: .*argument of the policy's step",
+  ),
   "one argument name for two": (
     {"a/b": _SPEC((2,), tf.float32, "x"), "a_b": _SPEC((2,), tf.float32, "y")},
     r"export: a_b: expected an argument name of its own .*got 'a_b', that of a/b",

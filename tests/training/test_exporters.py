@@ -57,8 +57,20 @@ def test_keeping_no_export_is_refused():
     training.LatestExporter(exports_to_keep=0)
 
 
-def test_best_waits_for_its_metric(tmp_path):
-  assert not training.BestExporter().is_due(str(tmp_path), {})
+def test_best_waits_for_an_evaluation_and_a_finite_value(model, tmp_path):
+  exporter = training.BestExporter()
+  assert not exporter.is_due(str(tmp_path), {})
+  assert not exporter.is_due(str(tmp_path), {"loss": float("nan")})
+  exporter.export(model, str(tmp_path), 1, {"loss": 1.0})
+  assert not exporter.is_due(str(tmp_path), {"loss": float("nan")})
+  other = training.BestExporter(metric="score", larger_is_better=True)
+  assert other.is_due(str(tmp_path), {"score": 0.5})
+
+
+def test_best_names_the_metrics_that_there_are(tmp_path):
+  exporter = training.BestExporter(metric="losss")
+  with pytest.raises(errors.SpecError, match=r"\[loss\], got 'losss'. Did you mean 'l"):
+    exporter.is_due(str(tmp_path), {"loss": 1.0})
 
 
 def test_default_exporters_can_be_replaced():

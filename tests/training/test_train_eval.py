@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import data, errors, specs, training
+from t2r_seq import data, errors, models, specs, training, windows
+from t2r_seq.training import arguments
 
 _SCRIPT = str(pathlib.Path(__file__).with_name("reach_model.py"))
 _ROOT = str(pathlib.Path(__file__).parents[2])
@@ -40,7 +41,8 @@ def test_the_event_file_shows_scalars_config_and_what_the_model_sees(
   trained_dir, read_events
 ):
   events = read_events(trained_dir)
-  scalars = {"loss", "regularization_loss", "steps_per_second", "input_wait"}
+  scalars = {"loss", "regularization_loss", "gradient_norm", "learning_rate"}
+  scalars |= {"steps_per_second", "input_wait"}
   assert scalars | {"operative_config", "seen/state/image"} == events.keys()
   assert read_events(trained_dir / "eval").keys() == {"loss"}
 
@@ -238,6 +240,124 @@ def test_a_loss_that_trains_nothing_is_refused(reach, record_path, tmp_path):
     reach.train(str(tmp_path), record_path, 1, t2r_model=Detached())
 
 
-def test_without_any_generator_there_is_nothing_to_do(reach, tmp_path):
-  with pytest.raises(errors.SpecError, match="expected input_generator_train or"):
-    training.train_eval_model(reach.ReachModel(), model_dir=str(tmp_path))
+_BAD_ARGUMENTS = {
+  "no generator": ({}, "input_generator_train and input_generator_eval: .*neither"),
+  "steps as text": ({"max_train_steps": "30"}, "max_train_steps: .*got '30'"),
+  "a checkpoint every 0 steps": (
+    {"save_checkpoints_steps": 0, "log_every_n_steps": 0},
+    r"(?s)log_every_n_steps: .*got 0.*save_checkpoints_steps: .*got 0",
+  ),
+  "no eval step": ({"eval_steps": 0}, "eval_steps: expected an integer of at least 1"),
+  "a model's class": (
+    {"t2r_model": models.RegressionModel},
+    r"t2r_model: expected a T2RModel, got the class .*@RegressionModel\(\) in gin",
+  ),
+  "a generator's class": (
+    {"input_generator_train": data.DefaultRandomInputGenerator},
+    r"input_generator_train: .*@DefaultRandomInputGenerator\(\) in gin",
+  ),
+}
+
+
+@pytest.mark.parametrize("case", _BAD_ARGUMENTS)
+def test_wrong_arguments_are_named_before_anything_is_built(case, reach, tmp_path):
+  arguments, message = _BAD_ARGUMENTS[case]
+  given = {"t2r_model": reach.ReachModel(), "model_dir": str(tmp_path / "new")}
+  with pytest.raises(errors.SpecError, match=message):
+    training.train_eval_model(**{**given, **arguments})
+  assert not (tmp_path / "new").exists()
+
+
+def test_a_file_is_no_model_dir(reach, record_path):
+  with pytest.raises(errors.SpecError, match="model_dir: expected a folder, got the f"):
+    reach.train(record_path, record_path, 1)
+
+
+def test_an_evaluation_needs_a_checkpoint(reach, record_path, tmp_path):
+  generator = data.DefaultRecordInputGenerator(record_path)
+  with pytest.raises(errors.SpecError, match="expected a checkpoint to evaluate"):
+    training.train_eval_model(
+      reach.ReachModel(), input_generator_eval=generator, model_dir=str(tmp_path)
+    )
+
+
+def test_a_run_without_training_evaluates_the_newest_checkpoint(
+  reach, record_path, trained_dir
+):
+  result = training.train_eval_model(
+    reach.ReachModel(),
+    input_generator_eval=data.DefaultRecordInputGenerator(record_path),
+    model_dir=str(trained_dir),
+    create_exporters_fn=list,
+  )
+  assert result["global_step"] == 30
+
+
+def test_layers_beside_the_network_are_found(reach, record_path, tmp_path):
+  class Forgetful(reach.ReachModel):
+    def create_network(self):
+      self.extra = tf.keras.layers.Dense(2, name="extra")
+      return super().create_network()
+
+    def a_func(self, features, mode):
+      outputs = super().a_func(features, mode)
+      more = self.extra(features.state.velocity)
+      return {"inference_output": outputs["inference_output"] + more}
+
+  with pytest.raises(
+    errors.SpecError, match=r"Forgetful: the network: .*got \[.*in use beside it"
+  ):
+    reach.train(
+      str(tmp_path), record_path, 1, t2r_model=Forgetful(), create_exporters_fn=list
+    )
+
+
+def test_what_cannot_act_is_refused_before_training(reach, record_path, tmp_path):
+  class Peeking(reach.ReachModel):
+    def inference_network_fn(self, features, labels, mode):
+      outputs = super().inference_network_fn(features, labels, mode)
+      return {**outputs, "error": outputs["inference_output"] - labels.target}
+
+  with pytest.raises(errors.SpecError, match=r"export: Peeking: expected a model that"):
+    reach.train(str(tmp_path), record_path, 1, t2r_model=Peeking())
+  assert tf.train.latest_checkpoint(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+  ("damage", "message"),
+  [
+    (lambda p: p.write_bytes(p.read_bytes()[:100]), "expected a readable checkpoint"),
+    (lambda p: p.write_bytes(b""), "expected a readable checkpoint"),
+  ],
+)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_serves(
+  damage, message, reach, record_path, tmp_path
+):
+  reach.train(str(tmp_path), record_path, 20, create_exporters_fn=list)
+  (path,) = tmp_path.glob("model.ckpt-20.data-*")
+  damage(path)
+  with pytest.raises(errors.SpecError, match=message) as error:
+    reach.train(str(tmp_path), record_path, 25, create_exporters_fn=list)
+  assert "model.ckpt-20.* to resume at the one before" in str(error.value)
+  for doomed in tmp_path.glob("model.ckpt-20.*"):
+    doomed.unlink()
+  result = reach.train(str(tmp_path), record_path, 12, create_exporters_fn=list)
+  assert result["global_step"] == 12
+
+
+def test_labels_that_look_ahead_without_a_mask_are_warned_of(reach, caplog):
+  class Ahead(reach.ReachModel):
+    def get_label_specification(self, mode):
+      spec = specs.ExtendedTensorSpec((2,), tf.float32, "target", time_offsets=1)
+      return specs.TensorSpecStruct(target=spec)
+
+  class Masked(Ahead):
+    def get_label_specification(self, mode):
+      return windows.add_mask_specs(super().get_label_specification(mode))
+
+  with caplog.at_level(logging.WARNING, logger="absl"):
+    arguments.warn_of_unmasked_labels(Masked())
+    arguments.warn_of_unmasked_labels(Ahead(padding="drop"))
+    assert not caplog.messages
+    arguments.warn_of_unmasked_labels(Ahead())
+  assert "Labels ['target'] look ahead and are padded ('repeat')" in caplog.text

@@ -105,3 +105,48 @@ def test_text(name):
   for _ in windows.windows(episodes(lengths), SPEC, report=report):
     pass
   assert str(report) == want
+
+
+def too_short_line(num_steps, min_steps):
+  return (
+    f"windows: left out an episode of {num_steps} steps: a window needs {min_steps}. "
+    "Pass a WindowReport to count instead."
+  )
+
+
+# name: (episode lengths, arguments, the lines on stderr)
+LINES = {
+  "too short": ([3, 4, 1, 0], {}, [too_short_line(n, 4) for n in (3, 1, 0)]),
+  "all long enough": ([4, 6], {}, []),
+  "sequences": ([5, 6], {"sequence_length": 3}, [too_short_line(5, 6)]),
+  "every pass": ([3, 4], {"num_epochs": 2}, [too_short_line(3, 4)] * 2),
+  "shuffled": ([3, 4], {"shuffle_buffer_size": 9}, [too_short_line(3, 4)]),
+  "a report": ([3, 4], {"report": True}, []),
+  "repeat": ([3, 0], {"padding": "repeat"}, []),
+  "zero": ([3, 0], {"padding": "zero"}, []),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_without_a_report_stderr_tells_what_is_left_out(name, capfd):
+  lengths, arguments, want = LINES[name]
+  if "report" in arguments:
+    arguments = {"report": windows.WindowReport()}
+  dataset = windows.windows(episodes(lengths), SPEC, **arguments)
+  for _ in dataset:
+    pass
+  printed = capfd.readouterr()
+  lines = printed.err.splitlines()
+  assert [line for line in lines if line.startswith("windows:")] == want
+  assert "windows:" not in printed.out
+
+
+def test_the_line_costs_nothing_with_a_report_or_a_padding():
+  def has_print(**arguments):
+    dataset = windows.windows(episodes([4]), SPEC, **arguments)
+    return "PrintV2" in str(dataset._as_serialized_graph().numpy())
+
+  assert has_print()
+  assert not has_print(padding="repeat")
+  assert not has_print(padding="zero")
+  assert not has_print(report=windows.WindowReport())

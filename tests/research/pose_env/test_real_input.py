@@ -1,12 +1,7 @@
-"""Tensor2Robot's own test data: parsed, checked, trained on by gin, and served.
-
-The file is found in `../shared/data` beside the repository, or where the environment
-variable T2R_SEQ_TEST_DATA says (the file, or its folder).
-"""
+"""Tensor2Robot's own test data: parsed, checked, trained on by gin, and served."""
 
 from __future__ import annotations
 
-import os
 import pathlib
 
 import gin
@@ -18,32 +13,17 @@ from research.pose_env import pose_env_models
 from t2r_seq import policies, records, specs, training
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-NAME = "pose_env_test_data.tfrecord"
-
-
-def find_data() -> pathlib.Path | None:
-  """Returns the file, if this machine has it."""
-  given = os.environ.get("T2R_SEQ_TEST_DATA")
-  place = pathlib.Path(given) if given else ROOT.parent / "shared" / "data"
-  path = place if place.is_file() else place / NAME
-  if given and not path.is_file():
-    raise FileNotFoundError(f"T2R_SEQ_TEST_DATA: found no {path}.")
-  return path if path.is_file() else None
-
-
-DATA = find_data()
-pytestmark = pytest.mark.skipif(DATA is None, reason=f"{NAME} is not on this machine")
 
 
 @pytest.fixture(scope="module")
-def examples():
+def examples(pose_env_data):
   """The parsed records, all paths in one batch."""
   spec = pose_env_models.image_specification(num_frames=None)
   for path, leaf in pose_env_models.label_specification(is_windowed=False).items():
     spec[path] = leaf
   spec["pose"] = specs.ExtendedTensorSpec((2,), tf.float32, name="pose")
   parse = records.create_parse_tf_example_fn(spec)
-  parsed = [parse(record) for record in tf.data.TFRecordDataset(str(DATA))]
+  parsed = [parse(record) for record in tf.data.TFRecordDataset(str(pose_env_data))]
   return {path: np.stack([example[path] for example in parsed]) for path in spec}
 
 
@@ -64,12 +44,17 @@ def test_reward_is_minus_the_distance(examples):
   np.testing.assert_allclose(examples["reward"][:, 0], -distance, atol=1e-6)
 
 
-def test_trains_by_gin_exports_and_predicts(examples, tmp_path, monkeypatch):
+def test_trains_by_gin_exports_and_predicts(
+  examples, pose_env_data, tmp_path, monkeypatch
+):
   monkeypatch.chdir(ROOT)
   tf.keras.utils.set_random_seed(0)
   gin.parse_config_files_and_bindings(
     ["research/pose_env/configs/t2r_test_data.gin"],
-    [f"TRAIN_DATA = {str(DATA)!r}", f"train_eval_model.model_dir = {str(tmp_path)!r}"],
+    [
+      f"TRAIN_DATA = {str(pose_env_data)!r}",
+      f"train_eval_model.model_dir = {str(tmp_path)!r}",
+    ],
   )
   metrics = training.train_eval_model()
   assert metrics["global_step"] == 300
@@ -88,7 +73,7 @@ def test_trains_by_gin_exports_and_predicts(examples, tmp_path, monkeypatch):
   assert predicted.shape == (100, 2)
   loss = np.mean(np.square(predicted - targets))
   np.testing.assert_allclose(loss, metrics["loss"], rtol=1e-3)
-  serialized = [r.numpy() for r in tf.data.TFRecordDataset(str(DATA)).take(5)]
+  serialized = [r.numpy() for r in tf.data.TFRecordDataset(str(pose_env_data)).take(5)]
   from_records = predictor.predict_records(serialized)["inference_output"]
   np.testing.assert_allclose(from_records, predicted[:5], atol=1e-5)
   policy = policies.RegressionPolicy(predictor)

@@ -1,0 +1,79 @@
+"""What can be told to be wrong with a training run before it starts."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from absl import logging
+
+from t2r_seq import errors, specs, windows
+from t2r_seq.data import AbstractInputGenerator
+from t2r_seq.models import T2RModel
+
+_COUNTS = (
+  "max_train_steps",
+  "eval_steps",
+  "save_checkpoints_steps",
+  "keep_checkpoint_max",
+  "log_every_n_steps",
+)
+
+
+def check(**arguments: Any) -> None:
+  """Checks the arguments of `train_eval_model` by name.
+
+  Raises:
+    SpecError: with all that are wrong.
+  """
+  found: list[errors.Mismatch | None]
+  found = [_check_kind("t2r_model", arguments["t2r_model"], T2RModel)]
+  generators = [n for n in arguments if n.startswith("input_generator")]
+  for name in generators:
+    if arguments[name] is not None:
+      found.append(_check_kind(name, arguments[name], AbstractInputGenerator))
+  if all(arguments[name] is None for name in generators):
+    expected = "a generator for training or evaluation"
+    found.append(errors.Mismatch(" and ".join(generators), expected, "neither"))
+  for name in _COUNTS:
+    value = arguments[name]
+    if name == "eval_steps" and value is None:
+      continue
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+      found.append(errors.Mismatch(name, "an integer of at least 1", repr(value)))
+  model_dir = arguments["model_dir"]
+  if os.path.exists(model_dir) and not os.path.isdir(model_dir):
+    found.append(errors.Mismatch("model_dir", "a folder", f"the file {model_dir}"))
+  mismatches = [mismatch for mismatch in found if mismatch]
+  if mismatches:
+    raise errors.mismatch_error("train_eval_model", mismatches)
+
+
+def warn_of_unmasked_labels(model: T2RModel) -> None:
+  """Logs labels that look ahead and train on padding at the end of an episode."""
+  labels = specs.flatten_spec_structure(
+    model.preprocessor.get_in_label_specification(specs.ModeKeys.TRAIN)
+  )
+  masked = windows.mask_paths(labels).values()
+  unmasked = [
+    path
+    for path, spec in labels.items()
+    if windows.time_span({path: spec})[1] > 0 and path not in masked
+  ]
+  if unmasked and model.padding != "drop":
+    logging.warning(
+      "Labels %s look ahead and are padded ('%s') at the end of every episode, which "
+      "trains on invented values. Declare masks (windows.add_mask_specs) and use them "
+      "in the loss (windows.masked_mean), or set the model's padding to 'drop'.",
+      unmasked,
+      model.padding,
+    )
+
+
+def _check_kind(name: str, value: Any, kind: type) -> errors.Mismatch | None:
+  if isinstance(value, kind):
+    return None
+  if isinstance(value, type):
+    hint = f"Make one: @{value.__name__}() in gin, with the parentheses."
+    return errors.Mismatch(name, f"a {kind.__name__}", f"the class {value!r}", hint)
+  return errors.Mismatch(name, f"a {kind.__name__}", errors.describe(value))
