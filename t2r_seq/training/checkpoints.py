@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import tensorflow as tf
 from absl import logging
 
@@ -90,6 +93,16 @@ class Checkpoints:
     if step != self._saved_step:
       self._manager.save(checkpoint_number=step)
       self._saved_step = step
+
+  @contextlib.contextmanager
+  def saved_on_interrupt(self) -> Iterator[None]:
+    """Saves a last checkpoint when the user stops the run with Ctrl-C."""
+    try:
+      yield
+    except KeyboardInterrupt:
+      self.save()
+      logging.info("Stopped by the user at step %d; saved.", self._saved_step)
+      raise
 
   def check_finite(self) -> None:
     """Raises NanLossError if a step of this run was not finite."""

@@ -65,6 +65,15 @@ def check_exportable(model: T2RModel) -> None:
     SpecError: see `exported_feature_specs`; or the model's functions fail in mode
       'infer', where there are no labels and no optional features.
   """
+  in_spec = model.preprocessor.get_in_feature_specification(ModeKeys.INFER)
+  flat = specs.flatten_spec_structure(in_spec)
+  optional = [path for path in flat if path not in exported_feature_specs(model)]
+  if optional:
+    logging.warning(
+      "The exported policy is not given the optional features %s, even if the model "
+      "is trained with them.",
+      optional,
+    )
   with futures.ThreadPoolExecutor(1) as executor:
     try:
       executor.submit(lambda: PolicyFunctions(model).signatures()).result()

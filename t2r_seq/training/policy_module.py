@@ -90,7 +90,9 @@ class PolicyFunctions:
     signatures = {"serving_default": self._serving()}
     if self._is_parseable():
       signatures["parse_tf_example"] = self._parse()
-    if not self._has_sequences:
+    if self._has_sequences:
+      logging.info("The export has no 'step': the model takes sequences.")
+    else:
       signatures |= {"step": self._step(), "reset": self._reset()}
     if len(self._windowed) and not self._has_sequences:
       signatures["last_window"] = self._last_window()

@@ -141,7 +141,7 @@ def _train(
     logging.info("Nothing to train: step %d is reached.", trainer.global_step)
     return scalars
   input_generator.set_specification_from_model(trainer.model, ModeKeys.TRAIN)
-  with input_generator.explain_failures():
+  with input_generator.explain_failures(), checkpoints.saved_on_interrupt():
     start = step = trainer.global_step
     params = {"start_step": start}
     dataset = input_generator.create_dataset(ModeKeys.TRAIN, params)

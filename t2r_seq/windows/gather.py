@@ -56,6 +56,8 @@ class WindowReader:
     stored = TensorSpecStruct(
       (path, spec) for path, spec in wanted.items() if path not in self._masks
     )
+    if sequence_length is not None:
+      _check_any_sequence(stored, sequence_length)
     element = specs.flatten_spec_structure(element_spec)
     self._readings = readings.plan_readings(
       stored, element, self.grid, sequence_length is not None
@@ -241,3 +243,11 @@ def _repeat(value: tf.Tensor, starts: tf.Tensor) -> tf.Tensor:
   if starts.shape.rank == 0:
     return tf.convert_to_tensor(value)
   return tf.repeat(tf.expand_dims(value, 0), tf.shape(starts)[0], axis=0)
+
+
+def _check_any_sequence(stored: TensorSpecStruct, sequence_length: int) -> None:
+  if not any(spec.is_sequence for spec in stored.values()):
+    raise errors.SpecError(
+      f"windows: sequence_length: expected None, because no spec has is_sequence=True, "
+      f"got {sequence_length}."
+    )

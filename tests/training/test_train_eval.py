@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
 import pathlib
-import signal
-import subprocess
-import sys
-import time
 
 import gin
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import data, errors, models, specs, training, windows
-from t2r_seq.training import arguments
+from t2r_seq import data, errors, specs, training
 
 _SCRIPT = str(pathlib.Path(__file__).with_name("reach_model.py"))
 _ROOT = str(pathlib.Path(__file__).parents[2])
@@ -131,79 +125,6 @@ def test_only_the_newest_checkpoints_are_kept(reach, record_path, tmp_path):
   assert kept == ["model.ckpt-30.index", "model.ckpt-40.index"]
 
 
-def test_a_killed_run_resumes_at_its_last_checkpoint(
-  reach, record_path, tmp_path, caplog
-):
-  model_dir = tmp_path / "killed"
-  command = [sys.executable, _SCRIPT, str(model_dir), record_path, "1000000"]
-  env = {**os.environ, "PYTHONPATH": _ROOT}
-  process = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
-  try:
-    deadline = time.monotonic() + 120
-    while tf.train.latest_checkpoint(str(model_dir)) is None:
-      assert process.poll() is None, "the run ended before its first checkpoint"
-      assert time.monotonic() < deadline, "no checkpoint within two minutes"
-      os.sched_yield()
-  finally:
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-  step = int(tf.train.latest_checkpoint(str(model_dir)).rsplit("-", 1)[1])
-  with caplog.at_level(logging.INFO, logger="absl"):
-    result = reach.train(
-      str(model_dir), record_path, step + 3, create_exporters_fn=list
-    )
-  assert f"at step {step}." in caplog.text
-  assert result["global_step"] == step + 3
-
-
-def _nan_after(reach, num_good: int):
-  def generator():
-    for index in range(1000):
-      features = specs.TensorSpecStruct(
-        {
-          "state/image": np.zeros((3, 8, 8, 3), np.uint8),
-          "state/velocity": np.ones(2, np.float32),
-          "task": np.ones(1, np.float32),
-        }
-      )
-      bad = index >= num_good
-      target = np.full(2, np.nan if bad else 1.0, np.float32)
-      yield features, specs.TensorSpecStruct(target=target)
-
-  return data.GeneratorInputGenerator(generator, batch_size=1)
-
-
-def test_a_nan_loss_stops_and_keeps_the_last_good_checkpoint(reach, tmp_path):
-  with pytest.raises(
-    training.NanLossError,
-    match=r"step 15: expected a finite loss .*last good checkpoint: .*model.ckpt-10",
-  ):
-    training.train_eval_model(
-      reach.ReachModel(),
-      _nan_after(reach, 14),
-      max_train_steps=100,
-      model_dir=str(tmp_path),
-      save_checkpoints_steps=10,
-      log_every_n_steps=10,
-    )
-  assert tf.train.latest_checkpoint(str(tmp_path)).endswith("model.ckpt-10")
-  assert all(np.isfinite(value).all() for value in _weights(tmp_path).values())
-
-
-def test_a_checkpoint_of_another_model_is_refused(reach, record_path, trained_dir):
-  class Other(reach.ReachModel):
-    def create_network(self):
-      return {**super().create_network(), "more": tf.keras.layers.Dense(3)}
-
-    def a_func(self, features, mode):
-      outputs = super().a_func(features, mode)
-      self.network["more"](outputs["normed"])
-      return outputs
-
-  with pytest.raises(errors.SpecError, match="expected a checkpoint of this model"):
-    reach.train(str(trained_dir), record_path, 40, t2r_model=Other())
-
-
 def test_labels_that_the_record_lacks_are_named(reach, record_path, tmp_path):
   class Demanding(reach.ReachModel):
     def get_label_specification(self, mode):
@@ -238,39 +159,6 @@ def test_a_loss_that_trains_nothing_is_refused(reach, record_path, tmp_path):
 
   with pytest.raises(errors.SpecError, match="reaches none of 2"):
     reach.train(str(tmp_path), record_path, 1, t2r_model=Detached())
-
-
-_BAD_ARGUMENTS = {
-  "no generator": ({}, "input_generator_train and input_generator_eval: .*neither"),
-  "steps as text": ({"max_train_steps": "30"}, "max_train_steps: .*got '30'"),
-  "a checkpoint every 0 steps": (
-    {"save_checkpoints_steps": 0, "log_every_n_steps": 0},
-    r"(?s)log_every_n_steps: .*got 0.*save_checkpoints_steps: .*got 0",
-  ),
-  "no eval step": ({"eval_steps": 0}, "eval_steps: expected an integer of at least 1"),
-  "a model's class": (
-    {"t2r_model": models.RegressionModel},
-    r"t2r_model: expected a T2RModel, got the class .*@RegressionModel\(\) in gin",
-  ),
-  "a generator's class": (
-    {"input_generator_train": data.DefaultRandomInputGenerator},
-    r"input_generator_train: .*@DefaultRandomInputGenerator\(\) in gin",
-  ),
-}
-
-
-@pytest.mark.parametrize("case", _BAD_ARGUMENTS)
-def test_wrong_arguments_are_named_before_anything_is_built(case, reach, tmp_path):
-  arguments, message = _BAD_ARGUMENTS[case]
-  given = {"t2r_model": reach.ReachModel(), "model_dir": str(tmp_path / "new")}
-  with pytest.raises(errors.SpecError, match=message):
-    training.train_eval_model(**{**given, **arguments})
-  assert not (tmp_path / "new").exists()
-
-
-def test_a_file_is_no_model_dir(reach, record_path):
-  with pytest.raises(errors.SpecError, match="model_dir: expected a folder, got the f"):
-    reach.train(record_path, record_path, 1)
 
 
 def test_an_evaluation_needs_a_checkpoint(reach, record_path, tmp_path):
@@ -321,43 +209,3 @@ def test_what_cannot_act_is_refused_before_training(reach, record_path, tmp_path
   with pytest.raises(errors.SpecError, match=r"export: Peeking: expected a model that"):
     reach.train(str(tmp_path), record_path, 1, t2r_model=Peeking())
   assert tf.train.latest_checkpoint(str(tmp_path)) is None
-
-
-@pytest.mark.parametrize(
-  ("damage", "message"),
-  [
-    (lambda p: p.write_bytes(p.read_bytes()[:100]), "expected a readable checkpoint"),
-    (lambda p: p.write_bytes(b""), "expected a readable checkpoint"),
-  ],
-)
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_serves(
-  damage, message, reach, record_path, tmp_path
-):
-  reach.train(str(tmp_path), record_path, 20, create_exporters_fn=list)
-  (path,) = tmp_path.glob("model.ckpt-20.data-*")
-  damage(path)
-  with pytest.raises(errors.SpecError, match=message) as error:
-    reach.train(str(tmp_path), record_path, 25, create_exporters_fn=list)
-  assert "model.ckpt-20.* to resume at the one before" in str(error.value)
-  for doomed in tmp_path.glob("model.ckpt-20.*"):
-    doomed.unlink()
-  result = reach.train(str(tmp_path), record_path, 12, create_exporters_fn=list)
-  assert result["global_step"] == 12
-
-
-def test_labels_that_look_ahead_without_a_mask_are_warned_of(reach, caplog):
-  class Ahead(reach.ReachModel):
-    def get_label_specification(self, mode):
-      spec = specs.ExtendedTensorSpec((2,), tf.float32, "target", time_offsets=1)
-      return specs.TensorSpecStruct(target=spec)
-
-  class Masked(Ahead):
-    def get_label_specification(self, mode):
-      return windows.add_mask_specs(super().get_label_specification(mode))
-
-  with caplog.at_level(logging.WARNING, logger="absl"):
-    arguments.warn_of_unmasked_labels(Masked())
-    arguments.warn_of_unmasked_labels(Ahead(padding="drop"))
-    assert not caplog.messages
-    arguments.warn_of_unmasked_labels(Ahead())
-  assert "Labels ['target'] look ahead and are padded ('repeat')" in caplog.text

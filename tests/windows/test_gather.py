@@ -142,9 +142,9 @@ SEQUENCES = {
 def test_sequences(name):
   structure, want, mask = SEQUENCES[name]
   window = windows.gather_windows(
-    {"x": FRAMES},
+    {"x": FRAMES, "sequence": FRAMES},
     1,
-    {"x": structure},
+    {"x": structure, "sequence": spec(None, is_sequence=True)},
     sequence_length=2,
     stride=2,
     padding="repeat",

@@ -154,6 +154,12 @@ ERRORS = {
     {"sequence_length": "3"},
     r"windows: sequence_length: expected an integer of at least 1, got '3'",
   ),
+  "no sequence to give a length": (
+    {"state": STATE},
+    EPISODE,
+    {"sequence_length": 3},
+    r"windows: sequence_length: expected None, because no spec has .*got 3",
+  ),
   "a mask in the way of a stored path": (
     {"state": STATE, "state_mask": ExtendedTensorSpec((), tf.bool, "m")},
     {**EPISODE, "state_mask": tf.TensorSpec((None,), tf.bool)},

@@ -66,6 +66,8 @@ def problems(draw):
       draw(st.sampled_from([tf.int32, tf.float32, tf.bool, tf.string])),
       is_sequence=sequence_length is not None and draw(st.booleans()),
     )
+  if not any(s.is_sequence for s in structure.values()):
+    sequence_length = None
   if draw(st.booleans()):
     structure["context"] = spec(None, (3,))
   arguments = {

@@ -9,7 +9,12 @@ import tensorflow as tf
 from t2r_seq import windows
 from t2r_seq.specs import ExtendedTensorSpec
 
-SPEC = {"x": ExtendedTensorSpec((4,), tf.int32, "x", time_offsets=(-3, -2, -1, 0))}
+STACK = ExtendedTensorSpec((4,), tf.int32, "x", time_offsets=(-3, -2, -1, 0))
+
+
+def structure(arguments):
+  is_sequence = "sequence_length" in arguments
+  return {"x": ExtendedTensorSpec.from_spec(STACK, is_sequence=is_sequence)}
 
 
 def episodes(lengths):
@@ -51,7 +56,7 @@ def test_counts(name, shuffle_buffer_size):
   report = windows.WindowReport()
   dataset = windows.windows(
     episodes(lengths),
-    SPEC,
+    structure(arguments),
     report=report,
     shuffle_buffer_size=shuffle_buffer_size,
     **arguments,
@@ -63,7 +68,7 @@ def test_counts(name, shuffle_buffer_size):
 
 def test_counts_add_up_over_passes():
   report = windows.WindowReport()
-  dataset = windows.windows(episodes([3, 5]), SPEC, report=report)
+  dataset = windows.windows(episodes([3, 5]), structure({}), report=report)
   for _ in dataset.repeat(2):
     pass
   assert tuple(counts(report).values()) == (4, 16, 4, 2, 3)
@@ -74,7 +79,7 @@ def test_counts_add_up_over_passes():
 
 def test_counts_survive_batches_and_threads():
   report = windows.WindowReport()
-  dataset = windows.windows(episodes([4] * 20), SPEC, report=report)
+  dataset = windows.windows(episodes([4] * 20), structure({}), report=report)
   dataset = dataset.map(lambda w: w, tf.data.AUTOTUNE).batch(3).prefetch(2)
   assert sum(1 for _ in dataset) == 7
   assert (report.episodes, report.windows) == (20, 20)
@@ -83,7 +88,7 @@ def test_counts_survive_batches_and_threads():
 def test_report_under_a_strategy():
   with tf.distribute.MirroredStrategy(["cpu:0"]).scope():
     report = windows.WindowReport()
-    for _ in windows.windows(episodes([3, 5]), SPEC, report=report):
+    for _ in windows.windows(episodes([3, 5]), structure({}), report=report):
       pass
   assert (report.episodes, report.too_short) == (2, 1)
 
@@ -102,7 +107,7 @@ TEXTS = {
 def test_text(name):
   lengths, want = TEXTS[name]
   report = windows.WindowReport()
-  for _ in windows.windows(episodes(lengths), SPEC, report=report):
+  for _ in windows.windows(episodes(lengths), structure({}), report=report):
     pass
   assert str(report) == want
 
@@ -132,7 +137,7 @@ def test_without_a_report_stderr_tells_what_is_left_out(name, capfd):
   lengths, arguments, want = LINES[name]
   if "report" in arguments:
     arguments = {"report": windows.WindowReport()}
-  dataset = windows.windows(episodes(lengths), SPEC, **arguments)
+  dataset = windows.windows(episodes(lengths), structure(arguments), **arguments)
   for _ in dataset:
     pass
   printed = capfd.readouterr()
@@ -143,7 +148,7 @@ def test_without_a_report_stderr_tells_what_is_left_out(name, capfd):
 
 def test_the_line_costs_nothing_with_a_report_or_a_padding():
   def has_print(**arguments):
-    dataset = windows.windows(episodes([4]), SPEC, **arguments)
+    dataset = windows.windows(episodes([4]), structure({}), **arguments)
     return "PrintV2" in str(dataset._as_serialized_graph().numpy())
 
   assert has_print()

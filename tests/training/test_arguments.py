@@ -1,0 +1,61 @@
+"""What is refused, or warned of, before a run starts."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import tensorflow as tf
+
+from t2r_seq import data, errors, models, specs, training, windows
+from t2r_seq.training import arguments
+
+_BAD_ARGUMENTS = {
+  "no generator": ({}, "input_generator_train and input_generator_eval: .*neither"),
+  "steps as text": ({"max_train_steps": "30"}, "max_train_steps: .*got '30'"),
+  "a checkpoint every 0 steps": (
+    {"save_checkpoints_steps": 0, "log_every_n_steps": 0},
+    r"(?s)log_every_n_steps: .*got 0.*save_checkpoints_steps: .*got 0",
+  ),
+  "no eval step": ({"eval_steps": 0}, "eval_steps: expected an integer of at least 1"),
+  "a model's class": (
+    {"t2r_model": models.RegressionModel},
+    r"t2r_model: expected a T2RModel, got the class .*@RegressionModel\(\) in gin",
+  ),
+  "a generator's class": (
+    {"input_generator_train": data.DefaultRandomInputGenerator},
+    r"input_generator_train: .*@DefaultRandomInputGenerator\(\) in gin",
+  ),
+}
+
+
+@pytest.mark.parametrize("case", _BAD_ARGUMENTS)
+def test_wrong_arguments_are_named_before_anything_is_built(case, reach, tmp_path):
+  arguments, message = _BAD_ARGUMENTS[case]
+  given = {"t2r_model": reach.ReachModel(), "model_dir": str(tmp_path / "new")}
+  with pytest.raises(errors.SpecError, match=message):
+    training.train_eval_model(**{**given, **arguments})
+  assert not (tmp_path / "new").exists()
+
+
+def test_a_file_is_no_model_dir(reach, record_path):
+  with pytest.raises(errors.SpecError, match="model_dir: expected a folder, got the f"):
+    reach.train(record_path, record_path, 1)
+
+
+def test_labels_that_look_ahead_without_a_mask_are_warned_of(reach, caplog):
+  class Ahead(reach.ReachModel):
+    def get_label_specification(self, mode):
+      spec = specs.ExtendedTensorSpec((2,), tf.float32, "target", time_offsets=1)
+      return specs.TensorSpecStruct(target=spec)
+
+  class Masked(Ahead):
+    def get_label_specification(self, mode):
+      return windows.add_mask_specs(super().get_label_specification(mode))
+
+  with caplog.at_level(logging.WARNING, logger="absl"):
+    arguments.warn_of_unmasked_labels(Masked())
+    arguments.warn_of_unmasked_labels(Ahead(padding="drop"))
+    assert not caplog.messages
+    arguments.warn_of_unmasked_labels(Ahead())
+  assert "Labels ['target'] look ahead and are padded ('repeat')" in caplog.text

@@ -1,0 +1,150 @@
+"""Runs that are killed, interrupted or damaged, and what is left of them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import data, errors, specs, training
+
+_SCRIPT = str(pathlib.Path(__file__).with_name("reach_model.py"))
+_ROOT = str(pathlib.Path(__file__).parents[2])
+
+
+def _weights(model_dir) -> dict[str, np.ndarray]:
+  latest = tf.train.latest_checkpoint(str(model_dir))
+  reader = tf.train.load_checkpoint(latest)
+  names = [n for n in reader.get_variable_to_shape_map() if n.startswith("model/")]
+  return {name: reader.get_tensor(name) for name in names}
+
+
+def test_a_killed_run_resumes_at_its_last_checkpoint(
+  reach, record_path, tmp_path, caplog
+):
+  model_dir = tmp_path / "killed"
+  command = [sys.executable, _SCRIPT, str(model_dir), record_path, "1000000"]
+  env = {**os.environ, "PYTHONPATH": _ROOT}
+  process = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
+  try:
+    deadline = time.monotonic() + 120
+    while tf.train.latest_checkpoint(str(model_dir)) is None:
+      assert process.poll() is None, "the run ended before its first checkpoint"
+      assert time.monotonic() < deadline, "no checkpoint within two minutes"
+      os.sched_yield()
+  finally:
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+  step = int(tf.train.latest_checkpoint(str(model_dir)).rsplit("-", 1)[1])
+  with caplog.at_level(logging.INFO, logger="absl"):
+    result = reach.train(
+      str(model_dir), record_path, step + 3, create_exporters_fn=list
+    )
+  assert f"at step {step}." in caplog.text
+  assert result["global_step"] == step + 3
+
+
+def test_an_interrupted_run_saves_where_it_stopped(reach, tmp_path):
+  def examples():
+    for index, example in enumerate(_examples(num_good=1000)):
+      if index == 20:
+        raise KeyboardInterrupt
+      yield example
+
+  class Interrupted(data.AbstractInputGenerator):
+    def _create_batches(self, mode, batch_size):
+      raise NotImplementedError
+
+    def create_dataset(self, mode, params=None):
+      for features, labels in examples():
+        packed = self._preprocess_fn(*_batched(features, labels))
+        yield packed
+
+  with pytest.raises(KeyboardInterrupt):
+    training.train_eval_model(
+      reach.ReachModel(),
+      Interrupted(),
+      max_train_steps=100,
+      model_dir=str(tmp_path),
+      create_exporters_fn=list,
+    )
+  assert tf.train.latest_checkpoint(str(tmp_path)).endswith("model.ckpt-20")
+
+
+def _batched(*structures):
+  add_axis = lambda x: tf.convert_to_tensor(x)[tf.newaxis]  # noqa: E731
+  return [specs.map_leaves(add_axis, structure) for structure in structures]
+
+
+def _examples(num_good: int):
+  for index in range(1000):
+    features = specs.TensorSpecStruct(
+      {
+        "state/image": np.zeros((3, 8, 8, 3), np.uint8),
+        "state/velocity": np.ones(2, np.float32),
+        "task": np.ones(1, np.float32),
+      }
+    )
+    target = np.full(2, 1.0 if index < num_good else np.nan, np.float32)
+    yield features, specs.TensorSpecStruct(target=target)
+
+
+def test_a_nan_loss_stops_and_keeps_the_last_good_checkpoint(reach, tmp_path):
+  with pytest.raises(
+    training.NanLossError,
+    match=r"step 15: expected a finite loss .*last good checkpoint: .*model.ckpt-10",
+  ):
+    training.train_eval_model(
+      reach.ReachModel(),
+      data.GeneratorInputGenerator(lambda: _examples(num_good=14), batch_size=1),
+      max_train_steps=100,
+      model_dir=str(tmp_path),
+      save_checkpoints_steps=10,
+      log_every_n_steps=10,
+    )
+  assert tf.train.latest_checkpoint(str(tmp_path)).endswith("model.ckpt-10")
+  assert all(np.isfinite(value).all() for value in _weights(tmp_path).values())
+
+
+def test_a_checkpoint_of_another_model_is_refused(reach, record_path, trained_dir):
+  class Other(reach.ReachModel):
+    def create_network(self):
+      return {**super().create_network(), "more": tf.keras.layers.Dense(3)}
+
+    def a_func(self, features, mode):
+      outputs = super().a_func(features, mode)
+      self.network["more"](outputs["normed"])
+      return outputs
+
+  with pytest.raises(errors.SpecError, match="expected a checkpoint of this model"):
+    reach.train(str(trained_dir), record_path, 40, t2r_model=Other())
+
+
+@pytest.mark.parametrize(
+  ("damage", "message"),
+  [
+    (lambda p: p.write_bytes(p.read_bytes()[:100]), "expected a readable checkpoint"),
+    (lambda p: p.write_bytes(b""), "expected a readable checkpoint"),
+  ],
+)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_serves(
+  damage, message, reach, record_path, tmp_path
+):
+  reach.train(str(tmp_path), record_path, 20, create_exporters_fn=list)
+  (path,) = tmp_path.glob("model.ckpt-20.data-*")
+  damage(path)
+  with pytest.raises(errors.SpecError, match=message) as error:
+    reach.train(str(tmp_path), record_path, 25, create_exporters_fn=list)
+  assert "model.ckpt-20.* to resume at the one before" in str(error.value)
+  for doomed in tmp_path.glob("model.ckpt-20.*"):
+    doomed.unlink()
+  result = reach.train(str(tmp_path), record_path, 12, create_exporters_fn=list)
+  assert result["global_step"] == 12
