@@ -19,6 +19,7 @@ from t2r_seq.records.files import (
   get_data_format_and_filenames_list,
   get_dataset_metadata,
   infer_data_format,
+  parallel_read,
   record_dataset,
 )
 from t2r_seq.records.framing import Record, iterate_records
@@ -58,6 +59,7 @@ __all__ = [
   "infer_data_format",
   "inspect_records",
   "iterate_records",
+  "parallel_read",
   "parsed_specs",
   "present_names",
   "propose_spec",

@@ -9,8 +9,9 @@ import tensorflow as tf
 from t2r_seq import errors, specs
 from t2r_seq.records import storage
 
+SUPPORTED_PIXEL_ENCODINGS = (tf.uint8, tf.uint16)
 # Which dtypes and numbers of channels each image format can hold.
-_IMAGE_DTYPES = {"png": (tf.uint8, tf.uint16)}
+_IMAGE_DTYPES = {"png": SUPPORTED_PIXEL_ENCODINGS}
 _IMAGE_CHANNELS = {"png": (1, 3, 4), "bmp": (1, 3, 4), "jpeg": (1, 3), "gif": (3,)}
 
 

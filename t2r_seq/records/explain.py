@@ -174,6 +174,12 @@ def _explain_images(feature: RecordFeature, values: Any) -> Finding | None:
   for value in values:
     if not value:
       continue
+    header = image_headers.read_image_header(value)
+    if header and header.bits != 8 * spec.dtype.size:
+      expected = f"an image of {8 * spec.dtype.size} bits per channel"
+      got = f"a {header.format} image of {header.bits} bits per channel"
+      hint = f"Declare {'uint8' if header.bits == 8 else 'uint16'}."
+      return f"{expected} for {spec.dtype.name}", got, hint
     try:
       image = images.decode_image(value, spec)
     except tf.errors.OpError as error:

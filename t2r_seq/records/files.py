@@ -18,6 +18,8 @@ FilePatterns = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 TFRECORD = "tfrecord"
 _PREFIX = re.compile(r"^(\w+):(?!//)")
+# What makes a name a pattern, a list or a prefixed name.
+_SPECIAL = re.compile(r"[*?\[\\,]|^\w+:(?!//)")
 
 
 def get_batch_size(params: Mapping[str, Any] | None, batch_size: int) -> int:
@@ -37,8 +39,19 @@ def _split(file_patterns: FilePatterns) -> list[str]:
   """Splits comma lists and lists of them; a pattern may have a 'tfrecord:' prefix."""
   if isinstance(file_patterns, (str, os.PathLike)):
     file_patterns = [file_patterns]
-  parts = [part for item in file_patterns for part in os.fspath(item).split(",")]
+  names = [os.fspath(item) for item in file_patterns]
+  parts = [
+    part
+    for name in names
+    for part in ([name] if _is_special_file(name) else name.split(","))
+  ]
   return [part.strip() for part in parts if part.strip()]
+
+
+def _is_special_file(name: str) -> bool:
+  """Whether a name that looks like a pattern or a list is that of a file."""
+  name = _PREFIX.sub("", name.strip())
+  return bool(_SPECIAL.search(name)) and tf.io.gfile.exists(name)
 
 
 def infer_data_format(file_patterns: FilePatterns) -> str:
@@ -68,7 +81,7 @@ def get_data_format_and_filenames_list(
 
   Args:
     file_patterns: a pattern, a comma-separated string of them, or a list of these;
-      each may start with 'tfrecord:'.
+      each may start with 'tfrecord:'. A file that has exactly that name comes first.
   Returns:
     The data format, and for each pattern the list of its files, sorted. Hidden files
     only count where the pattern asks for them.
@@ -85,7 +98,8 @@ def get_data_format_and_filenames_list(
 
 
 def _glob(pattern: str) -> list[str]:
-  found = sorted(tf.io.gfile.glob(pattern))
+  is_name = _is_special_file(pattern)
+  found = [pattern] if is_name else sorted(tf.io.gfile.glob(pattern))
   if not os.path.basename(pattern).startswith("."):
     found = [name for name in found if not os.path.basename(name).startswith(".")]
   filenames = [name for name in found if not tf.io.gfile.isdir(name)]
@@ -108,12 +122,17 @@ def get_data_format_and_filenames(file_patterns: FilePatterns) -> tuple[str, lis
   Args:
     file_patterns: see `get_data_format_and_filenames_list`.
   Returns:
-    The data format and the files, in the order of the patterns.
+    The data format and the files, in the order of the patterns; a file that several
+    patterns match comes once, where the first of them has it.
   Raises:
     SpecError: a pattern matches no file.
   """
   data_format, filenames = get_data_format_and_filenames_list(file_patterns)
-  return data_format, list(itertools.chain.from_iterable(filenames))
+  once: dict[str, str] = {}
+  for name in itertools.chain.from_iterable(filenames):
+    # A relative glob gives './a' where its name gives 'a'.
+    once.setdefault(name if "://" in name else os.path.normpath(name), name)
+  return data_format, list(once.values())
 
 
 def get_dataset_metadata(file_patterns: FilePatterns) -> tuple[str, int, int]:
@@ -133,7 +152,7 @@ def get_dataset_metadata(file_patterns: FilePatterns) -> tuple[str, int, int]:
 
 
 def record_dataset(
-  filenames: Iterable[str],
+  filenames: FilePatterns,
   num_parallel_reads: int = 1,
   shuffle_files: bool = False,
   seed: int | None = None,
@@ -143,7 +162,8 @@ def record_dataset(
   """Reads serialized records; the same arguments give the same order.
 
   Args:
-    filenames: TFRecord files, compressed or not as their suffixes say.
+    filenames: TFRecord files, compressed or not as their suffixes say; or patterns, see
+      `get_data_format_and_filenames_list`.
     num_parallel_reads: how many files are read at a time, their records interleaved
       one by one. It changes the order; the speed of the threads does not.
     shuffle_files: shuffles the files anew in every epoch.
@@ -155,7 +175,7 @@ def record_dataset(
   Raises:
     SpecError: no files; a RecordError if one is no TFRecord file.
   """
-  names = [os.fspath(name) for name in filenames]
+  names = _expand(filenames)
   if not names:
     raise errors.SpecError("record_dataset: expected at least one file, got none.")
   compressions = [file_types.compression_type(name, compression) for name in names]
@@ -175,3 +195,45 @@ def record_dataset(
     num_parallel_calls=num_parallel_reads,
     deterministic=True,
   )
+
+
+def _expand(filenames: FilePatterns) -> list[str]:
+  """Finds the files of patterns; looks nothing up for a list of plain names."""
+  if not isinstance(filenames, (str, os.PathLike)):
+    filenames = [os.fspath(name) for name in filenames]
+    if not any(_SPECIAL.search(name) for name in filenames):
+      return filenames
+  return get_data_format_and_filenames(filenames)[1]
+
+
+def parallel_read(
+  file_patterns: FilePatterns,
+  num_shards: int | None = None,
+  num_readers: int | None = None,
+  num_epochs: int | None = None,
+  seed: int | None = None,
+) -> tf.data.Dataset:
+  """Reads the serialized records of shuffled files, from many files in turns.
+
+  Args:
+    file_patterns: see `get_data_format_and_filenames_list`.
+    num_shards: how many files there are, for `num_readers`; None counts them. The
+      shuffle is among all files in any case.
+    num_readers: how many files are read at a time; None for `num_shards`.
+    num_epochs: passes over the files, each shuffled anew and ended before the next
+      begins; None for ever.
+    seed: of the shuffle; without one the order is not reproducible.
+  Returns:
+    Dataset of scalar strings.
+  Raises:
+    SpecError: a pattern matches no file; a RecordError if a file is no TFRecord file.
+  """
+  _, filenames = get_data_format_and_filenames(file_patterns)
+  num_files = len(filenames) if num_shards is None else num_shards
+  dataset = record_dataset(
+    filenames,
+    num_parallel_reads=num_files if num_readers is None else num_readers,
+    shuffle_files=True,
+    seed=seed,
+  )
+  return dataset.repeat(num_epochs)

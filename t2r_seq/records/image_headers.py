@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 # Markers of JPEG frames (SOF0 to SOF15) without DHT, JPG and DAC, which lie between.
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+# Where a PNG's header says how many bits a channel has.
+PNG_DEPTH = 24
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 1, 6: 4}
 
 
@@ -37,7 +40,7 @@ def read_image_header(data: bytes) -> ImageHeader | None:
     The header, or None if the data is of none of the four formats.
   """
   readers = (
-    (b"\x89PNG\r\n\x1a\n", _read_png),
+    (PNG_SIGNATURE, _read_png),
     (b"\xff\xd8\xff", _read_jpeg),
     (b"GIF8", _read_gif),
     (b"BM", _read_bmp),

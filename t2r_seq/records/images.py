@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs
-from t2r_seq.records import run_time_checks
+from t2r_seq.records import image_headers, run_time_checks
 
 _PNG_COLOR_TYPES = {1: 0, 3: 2, 4: 6}
 _BMP_HEADER_SIZE = 14 + 40
@@ -29,7 +29,8 @@ def decode_images(
     spec: an image spec [..., h, w, c] of dtype uint8 or uint16.
     path: where the spec is, for the error at run time.
   Returns:
-    [..., h, w, c] of the spec's dtype. An image of another size fails at run time.
+    [..., h, w, c] of the spec's dtype. An image of another size or bit depth fails at
+    run time.
   """
   image_shape = spec.shape[-3:]
 
@@ -38,6 +39,7 @@ def decode_images(
 
   # A constant black image costs one decode; a tf.cond would cost every image.
   encoded = tf.where(tf.equal(encoded, ""), black_png(image_shape, spec.dtype), encoded)
+  encoded = _check_depth(encoded, spec.dtype, path)
   if encoded.shape.rank == 0:
     return decode(encoded)
   images = tf.map_fn(
@@ -59,6 +61,23 @@ def decode_image(image_bytes: tf.Tensor, spec: specs.ExtendedTensorSpec) -> tf.T
   return tf.io.decode_image(
     image_bytes, channels=channels, dtype=spec.dtype, expand_animations=False
   )
+
+
+def _check_depth(encoded: tf.Tensor, dtype: tf.DType, path: str) -> tf.Tensor:
+  """Refuses what the decoder would rescale: 16 bits to 8, times 257 or divided by it."""
+  is_deep = dtype == tf.uint16
+  # Bytes beyond the end are zeros. One look at the headers of the whole batch costs
+  # nothing beside the decoding.
+  heads = tf.io.decode_raw(encoded, tf.uint8, fixed_length=image_headers.PNG_DEPTH + 1)
+  signature = tf.constant(list(image_headers.PNG_SIGNATURE), tf.uint8)
+  is_png = tf.reduce_all(heads[..., : signature.shape[0]] == signature, axis=-1)
+  is_deep_png = is_png & (heads[..., image_headers.PNG_DEPTH] == 16)
+  fits = tf.reduce_all(tf.equal(is_deep_png, is_deep))
+  expected, found = "8 bits per channel", "a PNG image of 16 bits per channel"
+  if is_deep:
+    expected, found = "16 bits per channel (PNG)", "one of 8 bits, or none at all"
+  message = f"parse: {path}: expected an image of {expected} for {dtype.name}, got"
+  return run_time_checks.require(encoded, fits, [f"{message} {found}."])
 
 
 def _check_size(image: tf.Tensor, image_shape: tf.TensorShape, path: str) -> tf.Tensor:

@@ -58,7 +58,46 @@ def test_file_patterns(case: str) -> None:
   assert data_format == "tfrecord"
   assert [[os.path.basename(name) for name in names] for names in found] == want
   data_format, flat = records.get_data_format_and_filenames(patterns)
-  assert [os.path.basename(name) for name in flat] == list(itertools.chain(*want))
+  # A file that two patterns match is read once.
+  once = dict.fromkeys(itertools.chain(*want))
+  assert [os.path.basename(name) for name in flat] == list(once)
+
+
+ODD_NAMES = ["run[1].tfrecord", "a,b.tfrecord", "what?.tfrecord", "all*.tfrecord"]
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_file_of_exactly_that_name_comes_first(name: str) -> None:
+  for odd in (*ODD_NAMES, "whatX.tfrecord", "all1.tfrecord"):
+    records.write_records(odd, NUMBER, [{"x": len(odd)}])
+  for patterns in (name, [name], f"tfrecord:{name}", pathlib.Path(name)):
+    assert records.get_data_format_and_filenames(patterns)[1] == [name]
+  assert records.get_data_format_and_filenames([name, "a0.tfrecord"])[1][0] == name
+  assert values(records.record_dataset([name])) == [len(name)]
+
+
+DATASETS = {
+  "a string": ("a1.tfrecord", [10, 11, 12]),
+  "a path": (pathlib.Path("a1.tfrecord"), [10, 11, 12]),
+  "a comma list": ("b0.tfrecord.gz,a0.tfrecord", [90, 91, 0, 1, 2]),
+  "a glob": ("tfrecord:a[02].tfrecord", [0, 1, 2, 20, 21, 22]),
+  "a list of globs": (["b*", "a0*", "a[01]*"], [90, 91, 0, 1, 2, 10, 11, 12]),
+  "the same name twice": (["b0.tfrecord.gz"] * 2, [90, 91, 90, 91]),
+}
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("case", DATASETS)
+def test_record_dataset_takes_patterns(case: str) -> None:
+  patterns, want = DATASETS[case]
+  assert values(records.record_dataset(patterns)) == want
+
+
+@pytest.mark.usefixtures("folder")
+def test_record_dataset_names_a_pattern_without_files() -> None:
+  with pytest.raises(errors.SpecError, match=r"c\*: expected at least one file, got"):
+    records.record_dataset("c*")
 
 
 BAD_PATTERNS = {
@@ -119,6 +158,46 @@ def test_files_are_shuffled_by_seed_anew_in_each_epoch() -> None:
   assert epochs[0] == epochs[1]
   assert len({tuple(epoch) for epoch in epochs[0]}) > 1
   assert all(sorted(epoch) == sorted(values(datasets[0])) for epoch in epochs[0])
+
+
+@pytest.mark.usefixtures("folder")
+def test_parallel_read_takes_turns_anew_in_each_epoch() -> None:
+  orders = [
+    values(records.parallel_read("a*", num_epochs=8, seed=seed)) for seed in (3, 3, 4)
+  ]
+  assert orders[0] == orders[1] != orders[2]
+  epochs = [orders[0][i : i + 9] for i in range(0, 72, 9)]
+  assert all(sorted(epoch) == [0, 1, 2, 10, 11, 12, 20, 21, 22] for epoch in epochs)
+  # One record of each file, then the next of each.
+  turns = [[number % 10 for number in epoch] for epoch in epochs]
+  assert turns == [[0, 0, 0, 1, 1, 1, 2, 2, 2]] * 8
+  assert len({tuple(epoch[:3]) for epoch in epochs}) > 1
+
+
+READERS = {
+  "all files": ({}, 3),
+  "num_readers": ({"num_readers": 2}, 2),
+  "one reader": ({"num_readers": 1}, 1),
+  "num_shards": ({"num_shards": 2}, 2),
+  "more readers than files": ({"num_readers": 9}, 3),
+  "num_readers wins": ({"num_shards": 1, "num_readers": 2}, 2),
+}
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("case", READERS)
+def test_how_many_files_parallel_read_reads_at_a_time(case: str) -> None:
+  arguments, want = READERS[case]
+  order = values(records.parallel_read("a*", num_epochs=1, **arguments))
+  assert len(order) == 9
+  assert len({number // 10 for number in order[: min(want + 1, 3)]}) == want
+
+
+@pytest.mark.usefixtures("folder")
+def test_parallel_read_repeats_for_ever_by_default() -> None:
+  assert len(values(records.parallel_read("b*").take(7))) == 7
+  with pytest.raises(errors.SpecError, match=r"c\*: expected at least one file, got"):
+    records.parallel_read("c*")
 
 
 def test_no_files_are_an_error() -> None:

@@ -433,16 +433,13 @@ def test_it_runs_in_an_exported_saved_model(tmp_path: pathlib.Path) -> None:
   assert got["text"].numpy().tolist() == [[b"a", b""]] * 2
 
 
-def test_the_pose_env_records_of_tensor2robot() -> None:
-  path = pathlib.Path(__file__).parents[3] / "shared/data/pose_env_test_data.tfrecord"
-  if not path.exists():
-    pytest.skip("the data is not here")
+def test_the_pose_env_records_of_tensor2robot(pose_env_data: pathlib.Path) -> None:
   features = {
     "state": Spec((64, 64, 3), tf.uint8, "state/image", data_format="jpeg"),
     "action": Spec((2,), tf.bfloat16, "pose"),
   }
   labels = {"reward": Spec((), tf.float32, "reward")}
-  dataset = records.record_dataset([str(path)]).batch(10)
+  dataset = records.record_dataset([str(pose_env_data)]).batch(10)
   parsed = list(records.serialized_to_parsed(dataset, features, labels))
   assert len(parsed) == 10
   assert parsed[0][0]["state"].shape == (10, 64, 64, 3)

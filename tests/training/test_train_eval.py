@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import pathlib
 
 import gin
 import numpy as np
@@ -11,9 +10,6 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, errors, specs, training
-
-_SCRIPT = str(pathlib.Path(__file__).with_name("reach_model.py"))
-_ROOT = str(pathlib.Path(__file__).parents[2])
 
 
 def _weights(model_dir) -> dict[str, np.ndarray]:
