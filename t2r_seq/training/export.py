@@ -76,7 +76,7 @@ def check_exportable(model: T2RModel) -> None:
     )
   with futures.ThreadPoolExecutor(1) as executor:
     try:
-      executor.submit(lambda: PolicyFunctions(model).signatures()).result()
+      executor.submit(_trace, model).result()
     except errors.SpecError:
       raise
     except Exception as e:
@@ -84,6 +84,11 @@ def check_exportable(model: T2RModel) -> None:
         f"export: {type(model).__name__}: expected a model that runs in mode 'infer', "
         f"with labels and optional features None, got {type(e).__name__}: {e}"
       ) from e
+
+
+def _trace(model: T2RModel) -> None:
+  for function in PolicyFunctions(model).signatures().values():
+    function.get_concrete_function()
 
 
 def _save(model: T2RModel, path: str) -> None:

@@ -79,10 +79,10 @@ class PolicyFunctions:
     self.module.history = self._history
 
   def signatures(self) -> dict[str, Any]:
-    """Traces the signatures.
+    """Returns the signatures, to be traced when they are saved.
 
     Returns:
-      Concrete functions by name. 'serving_default' takes batches of whole windows and
+      Functions by name. 'serving_default' takes batches of whole windows and
       'parse_tf_example' serialized records; 'step', 'reset' and 'last_window' act on
       the history. Models that take sequences have no 'step', and 'parse_tf_example'
       needs named specs of one dataset.
@@ -138,18 +138,21 @@ class PolicyFunctions:
   def _trace(
     self, fn: Callable[[TensorSpecStruct], _Outputs], shapes: Mapping[str, Any]
   ) -> Any:
-    """Makes a function of a struct into one of keyword arguments."""
-    paths = {self._keys.get(path, path): path for path in shapes}
-    arguments = {}
-    for key, path in paths.items():
+    """Makes a function of a struct into one of arguments that are named in a signature.
+
+    It has an input signature and is not a concrete function, which could not be saved
+    once it has seen distributed variables.
+    """
+    signature = []
+    for path, shape in shapes.items():
       dtype = self._specs[path].dtype if path in self._specs else tf.bool
-      arguments[key] = tf.TensorSpec(shapes[path], dtype, name=key)
+      signature.append(tf.TensorSpec(shape, dtype, self._keys.get(path, path)))
 
-    @tf.function
-    def function(**kwargs: tf.Tensor) -> _Outputs:
-      return fn(TensorSpecStruct((paths[key], v) for key, v in kwargs.items()))
+    @tf.function(input_signature=signature)
+    def function(*tensors: tf.Tensor) -> _Outputs:
+      return fn(TensorSpecStruct(zip(shapes, tensors, strict=True)))
 
-    return function.get_concrete_function(**arguments)
+    return function
 
   def _reset(self) -> Any:
     @tf.function(input_signature=[tf.TensorSpec([], tf.int32, "num_slots")])
