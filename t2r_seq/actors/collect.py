@@ -6,13 +6,15 @@ import contextlib
 import functools
 import math
 import os
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import gin
+import tensorflow as tf
 from absl import logging
 
-from t2r_seq import records, windows
+from t2r_seq import errors, records, windows
 from t2r_seq.actors import features as features_lib
 from t2r_seq.actors import metrics as metrics_lib
 from t2r_seq.actors import rollouts
@@ -56,7 +58,8 @@ def collect_episodes(
   Returns:
     The metrics of `run_env`, and 'files': the paths written.
   Raises:
-    ValueError: a count is below 1.
+    ValueError: a count is below 1, or `output_path` was collected before into another
+      number of files; nothing is run.
     SpecError: an episode doesn't match the specs.
   """
   if episodes_per_file is not None and episodes_per_file < 1:
@@ -70,6 +73,7 @@ def collect_episodes(
   files = [output_path]
   if episodes_per_file is not None:
     files = shard_paths(output_path, math.ceil(num_episodes / episodes_per_file))
+  _check_no_other_shards(output_path, files)
   metrics_lib.restore_policy(policy)
   tally = metrics_lib.EpisodeTally()
   episodes = rollouts.generate_episodes(
@@ -90,16 +94,46 @@ def shard_paths(output_path: str, num_shards: int) -> list[str]:
     output_path: the name without shards; its suffixes stay at the end.
     num_shards: how many.
   """
+  root, extension, compression = _split_suffixes(output_path)
+  return [
+    f"{root}-{shard:05d}-of-{num_shards:05d}{extension}{compression}"
+    for shard in range(num_shards)
+  ]
+
+
+def _split_suffixes(output_path: str) -> tuple[str, str, str]:
+  """Splits 'a.tfrecord.gz' into ('a', '.tfrecord', '.gz')."""
   root, compression = output_path, ""
   for suffix in _COMPRESSION_SUFFIXES:
     if root.lower().endswith(suffix):
       root, compression = root[: -len(suffix)], root[-len(suffix) :]
       break
-  root, extension = os.path.splitext(root)
-  return [
-    f"{root}-{shard:05d}-of-{num_shards:05d}{extension}{compression}"
-    for shard in range(num_shards)
-  ]
+  return (*os.path.splitext(root), compression)
+
+
+def _check_no_other_shards(output_path: str, files: list[str]) -> None:
+  """Refuses to leave files of an earlier run beside the new ones.
+
+  A pattern that means one collection would read both.
+  """
+  root, extension, _ = _split_suffixes(output_path)
+  folder, base = os.path.split(root)
+  compressions = "|".join(map(re.escape, _COMPRESSION_SUFFIXES))
+  same_base = re.compile(
+    rf"{re.escape(base)}(-\d{{5,}}-of-\d{{5,}})?{re.escape(extension)}({compressions})?"
+  )
+  if not tf.io.gfile.isdir(folder or "."):
+    return
+  new = {os.path.basename(path) for path in files}
+  names = tf.io.gfile.listdir(folder or ".")
+  old = [name for name in names if same_base.fullmatch(name) and name not in new]
+  if old:
+    raise ValueError(
+      f"collect episodes: output_path: {output_path}: expected no files but those that "
+      f"are replaced, got {len(old)} of an earlier collection, "
+      f"{errors.listing(old, limit=6)}, which would be read along with the new ones. "
+      "Delete them, or choose another output_path."
+    )
 
 
 def _take(

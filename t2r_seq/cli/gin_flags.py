@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import io
+import tokenize
+from collections.abc import Sequence
 
 from t2r_seq.cli import failures, quiet
 
@@ -33,7 +36,7 @@ def parse(args: argparse.Namespace) -> None:
   Args:
     args: with `gin_configs` and `gin_bindings`.
   Raises:
-    UsageError: neither was given.
+    UsageError: neither was given, or one is no gin; quotes it.
     Exception: whatever gin raises for a config that it cannot read.
   """
   if not args.gin_configs and not args.gin_bindings:
@@ -51,4 +54,37 @@ def parse(args: argparse.Namespace) -> None:
 
   del actors, data, models, policies, preprocessors, training
   logging.set_verbosity(logging.INFO)
-  gin.parse_config_files_and_bindings(args.gin_configs, args.gin_bindings)
+  for filename in args.gin_configs:
+    try:
+      gin.parse_config_file(filename)
+    except tokenize.TokenError as error:
+      raise failures.UsageError(
+        f"{filename}: {_reason(error)}: a bracket or a string is not closed."
+      ) from error
+  try:
+    gin.parse_config(args.gin_bindings)
+  except (SyntaxError, tokenize.TokenError) as error:
+    raise failures.UsageError(
+      f"--gin_bindings: {_culprit(error, args.gin_bindings)!r} is no gin: "
+      f"{_reason(error)}."
+    ) from error
+  gin.finalize()
+
+
+def _culprit(error: Exception, bindings: Sequence[str]) -> str:
+  """Returns the binding that gin cannot read; where unknown, all of them."""
+  line = (getattr(error, "text", None) or "").strip()
+  for binding in bindings:
+    if line and line in binding:
+      return binding
+    try:
+      list(tokenize.generate_tokens(io.StringIO(binding).readline))
+    except (SyntaxError, tokenize.TokenError):
+      return binding
+  return "; ".join(bindings)
+
+
+def _reason(error: Exception) -> str:
+  """Returns what gin says is wrong, without its count of the lines of all bindings."""
+  said = str(getattr(error, "msg", None) or error.args[0])
+  return " ".join(said.split()).rstrip(".")

@@ -27,6 +27,7 @@ def run(args: argparse.Namespace) -> int:
 
   result = dict(training.train_eval_model())
   step = result.pop("global_step")
-  shown = ", ".join(f"{name} {value:.5g}" for name, value in sorted(result.items()))
+  names = sorted(result, key=lambda name: (name != "loss", name))
+  shown = ", ".join(f"{name} {result[name]:.5g}" for name in names)
   print(f"Trained to step {int(step)}: {shown}." if shown else f"At step {int(step)}.")
   return 0

@@ -38,7 +38,7 @@ class AbstractInputGenerator(abc.ABC):
     Raises:
       SpecError: the batch size is not a positive integer.
     """
-    self._batch_size = self._check_batch_size("batch_size", batch_size)
+    self._batch_size = self._check_count("batch_size", batch_size)
     self._feature_spec: specs.TensorSpecStruct | None = None
     self._label_spec: specs.TensorSpecStruct | None = None
     self._out_feature_spec: specs.TensorSpecStruct | None = None
@@ -234,7 +234,7 @@ class AbstractInputGenerator(abc.ABC):
     given = (params or {}).get("batch_size")
     if given is None:
       return self._batch_size
-    given = self._check_batch_size("params['batch_size']", given)
+    given = self._check_count("params['batch_size']", given)
     if given != self._batch_size:
       logging.info(
         "%s: params ask for batches of %d instead of %d.",
@@ -244,15 +244,13 @@ class AbstractInputGenerator(abc.ABC):
       )
     return given
 
-  def _check_batch_size(self, name: str, batch_size: Any) -> int:
-    if (
-      isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1
-    ):
+  def _check_count(self, name: str, count: Any, minimum: int = 1) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or count < minimum:
       raise errors.SpecError(
-        f"{type(self).__name__}: {name}: expected an integer of at least 1, got "
-        f"{batch_size!r}."
+        f"{type(self).__name__}: {name}: expected an integer of at least {minimum}, "
+        f"got {count!r}."
       )
-    return batch_size
+    return count
 
   def _check_mode(self, mode: str) -> None:
     if mode not in specs.ModeKeys.ALL:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, specs, windows
 from t2r_seq.data import emptiness, joint
 
 GeneratorFn = Callable[[], Iterable[Any]]
@@ -44,6 +44,7 @@ class CheckedGenerator:
     """
     self._generator_fn = generator_fn
     self._spec = specs.flatten_spec_structure(joined_spec)
+    self._masks = windows.mask_paths(self._spec)
     self._name = name
     self._min_steps = min_steps
     self.failure: Exception | None = None
@@ -121,9 +122,18 @@ class CheckedGenerator:
     try:
       leaves = specs.validate_and_flatten(self._spec, joint.join(*element))
     except errors.SpecError as e:
-      raise errors.SpecError(f"{where}: {e}") from e
+      raise errors.SpecError(f"{where}: {e}{self._mask_hint(str(e))}") from e
     return specs.TensorSpecStruct(
       (path, leaf) for path, leaf in leaves.items() if path in self._spec
+    )
+
+  def _mask_hint(self, message: str) -> str:
+    """Says how masks come about, if one is missing; episodes are not asked for them."""
+    if not any(f"{path}: expected" in message for path in self._masks):
+      return ""
+    return (
+      " Masks are made where episodes are cut into windows: yield whole episodes, with "
+      "yields_episodes=True, or yield the masks, too."
     )
 
   def _uneven(self, given: set[str], index: int) -> errors.SpecError:

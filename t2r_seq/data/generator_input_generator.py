@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import types
 from collections.abc import Iterator
+from typing import Any
 
 import gin
 import tensorflow as tf
 
-from t2r_seq import specs, windows
+from t2r_seq import errors, specs, windows
 from t2r_seq.data import joint
 from t2r_seq.data.abstract_input_generator import AbstractInputGenerator
 from t2r_seq.data.checked_generator import CheckedGenerator, GeneratorFn
@@ -39,7 +41,8 @@ class GeneratorInputGenerator(AbstractInputGenerator):
     """Creates the generator.
 
     Args:
-      generator_fn: without arguments, returns an iterable of (features, labels).
+      generator_fn: without arguments, returns an iterable of (features, labels). The
+        function itself, not what it returns: it is called for each pass.
       batch_size: examples in a batch, over all replicas together.
       yields_episodes: whether the elements are flat episodes.
       shuffle_buffer_size: examples or windows to shuffle among in mode 'train'; None
@@ -50,10 +53,14 @@ class GeneratorInputGenerator(AbstractInputGenerator):
       shift: stacks between the starts of two sequences.
       drop_remainder: whether the last, smaller batch is left out, so that the batch
         axis is static; None: in mode 'train' only, which has no last batch.
+    Raises:
+      SpecError: generator_fn is no function, or a size is too small.
     """
     super().__init__(batch_size)
-    self._generator_fn = generator_fn
+    self._generator_fn = self._check_function(generator_fn)
     self._yields_episodes = yields_episodes
+    if shuffle_buffer_size is not None:
+      self._check_count("shuffle_buffer_size", shuffle_buffer_size, minimum=0)
     self._shuffle_buffer_size = shuffle_buffer_size
     self._seed = seed
     self._sequence_length = sequence_length
@@ -77,6 +84,18 @@ class GeneratorInputGenerator(AbstractInputGenerator):
       if self._source is not None and self._source.failure is not None:
         raise self._source.failure from e
       raise
+
+  def _check_function(self, generator_fn: Any) -> GeneratorFn:
+    if callable(generator_fn):
+      return generator_fn
+    where = f"{type(self).__name__}: generator_fn"
+    expected = "expected a function without arguments that starts a pass, got"
+    if isinstance(generator_fn, types.GeneratorType):
+      name = generator_fn.__name__
+      raise errors.SpecError(
+        f"{where}: {expected} a generator: pass {name}, not {name}()."
+      )
+    raise errors.SpecError(f"{where}: {expected} {errors.describe(generator_fn)}.")
 
   # Nothing in here needs AutoGraph, which takes seconds to read through it.
   @tf.autograph.experimental.do_not_convert

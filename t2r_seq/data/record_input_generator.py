@@ -44,7 +44,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     shift: int = 1,
     cycle_length: int = 8,
     episode_shuffle_buffer_size: int = 64,
-    num_parallel_calls: int = tf.data.AUTOTUNE,
+    num_parallel_calls: int | None = tf.data.AUTOTUNE,
     drop_remainder: bool | None = None,
   ) -> None:
     """Creates the generator; files are looked for when a dataset is created.
@@ -62,19 +62,26 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       cycle_length: files that mode 'train' reads in turns.
       episode_shuffle_buffer_size: serialized episodes to shuffle among before they are
         parsed, so that a batch is not of a few neighbouring episodes only.
-      num_parallel_calls: of parsing; has no influence on the order.
+      num_parallel_calls: of parsing, None for one at a time; has no influence on the
+        order.
       drop_remainder: whether the last, smaller batch is left out, so that the batch
         axis is static; None: in mode 'train' only, which has no last batch.
+    Raises:
+      SpecError: a size or length is too small.
     """
     super().__init__(batch_size)
     self._file_patterns = file_patterns
-    self._shuffle_buffer_size = shuffle_buffer_size
+    self._shuffle_buffer_size = self._check_count(
+      "shuffle_buffer_size", shuffle_buffer_size, minimum=0
+    )
     self._seed = seed
     self._sequence_length = sequence_length
     self._stride = stride
     self._shift = shift
-    self._cycle_length = cycle_length
-    self._episode_shuffle_buffer_size = episode_shuffle_buffer_size
+    self._cycle_length = self._check_count("cycle_length", cycle_length)
+    self._episode_shuffle_buffer_size = self._check_count(
+      "episode_shuffle_buffer_size", episode_shuffle_buffer_size, minimum=0
+    )
     self._num_parallel_calls = num_parallel_calls
     self._drop_remainder = drop_remainder
     self._parsed_spec: specs.TensorSpecStruct | None = None
@@ -174,7 +181,8 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     return serialized.map(
       records.create_parse_tf_example_fn(self._parsed_spec),
       num_parallel_calls=self._num_parallel_calls,
-      deterministic=True,
+      # tf.data warns of an order asked for where nothing runs in parallel.
+      deterministic=None if self._num_parallel_calls is None else True,
     )
 
   def _first_record(self, files: record_order.FilesByKey) -> Any:

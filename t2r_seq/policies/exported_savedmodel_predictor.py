@@ -13,6 +13,8 @@ from absl import logging
 from t2r_seq import errors, specs
 from t2r_seq.policies import abstract_predictor, exports, loaded_export
 
+_MAX_SHOWN = 400
+
 
 @gin.configurable
 class ExportedSavedModelPredictor(abstract_predictor.AbstractPredictor):
@@ -40,14 +42,17 @@ class ExportedSavedModelPredictor(abstract_predictor.AbstractPredictor):
     self._poll_interval = poll_interval
     self._loaded: loaded_export.LoadedExport | None = None
     self._num_envs = 1
+    # What was logged already: `restore` looks at the same folders again and again.
+    self._logged: set[tuple[str, str]] = set()
     # True until the first step after a reset or a restore: no history to build on.
     self._is_fresh = True
 
   def restore(self) -> bool:
     """Loads the newest export, waiting for it if there is no model to use yet.
 
-    An export that cannot be loaded is logged as an error, and the one before it is
-    used: that which is loaded already, or the next older one on disk.
+    An export that cannot be loaded is logged as an error, once, and the one before it
+    is used: that which is loaded already, or the next older one on disk. A folder that
+    lacks files of an export is logged as a warning, once.
 
     Returns:
       True: the newest export is in use. False: it is not; either nothing could be
@@ -68,7 +73,12 @@ class ExportedSavedModelPredictor(abstract_predictor.AbstractPredictor):
 
   def _load_newest(self) -> bool:
     """Loads the newest export that can be; returns whether it is the newest at all."""
-    newest_first = exports.list_exports(self._export_dir)[::-1]
+    oldest_first, unfinished = exports.scan_exports(self._export_dir)
+    for path, missing in unfinished.items():
+      self._log_once(
+        logging.WARNING, path, f"is no export: {', '.join(missing)} is missing"
+      )
+    newest_first = oldest_first[::-1]
     for export in newest_first:
       is_newest = export == newest_first[0]
       if self._loaded is not None and self._loaded.export == export:
@@ -76,7 +86,8 @@ class ExportedSavedModelPredictor(abstract_predictor.AbstractPredictor):
       try:
         self._loaded = loaded_export.LoadedExport(export)
       except Exception as error:  # A broken SavedModel raises nearly anything.
-        logging.error("The export %s cannot be loaded: %s", export.path, error)
+        reason = " ".join(str(error).split())[:_MAX_SHOWN]
+        self._log_once(logging.ERROR, export.path, f"cannot be loaded: {reason}")
         continue
       self.reset(self._num_envs)
       logging.info(
@@ -84,6 +95,11 @@ class ExportedSavedModelPredictor(abstract_predictor.AbstractPredictor):
       )
       return is_newest
     return not newest_first
+
+  def _log_once(self, level: int, path: str, problem: str) -> None:
+    if (path, problem) not in self._logged:
+      self._logged.add((path, problem))
+      logging.log(level, "The folder %s %s.", path, problem.rstrip("."))
 
   def predict(self, features: Any) -> dict[str, np.ndarray]:
     """Predicts from stacked features.
@@ -96,7 +112,7 @@ class ExportedSavedModelPredictor(abstract_predictor.AbstractPredictor):
     Raises:
       SpecError: features are missing, or have another shape or dtype; all are named.
     """
-    loaded = self._model()
+    loaded = self._model("predict")
     flat = _validate("predict", loaded.predict_spec, features)
     _check_batch("predict", flat)
     return loaded.predict(flat)
@@ -109,7 +125,7 @@ class ExportedSavedModelPredictor(abstract_predictor.AbstractPredictor):
     Returns:
       The model's outputs by name, `[B, ...]`.
     """
-    return self._model().predict_records(list(serialized))
+    return self._model("predict_records").predict_records(list(serialized))
 
   def step(self, features: Any, is_first: Any = None) -> dict[str, np.ndarray]:
     """Predicts from one observation per environment and the history before it.
@@ -125,7 +141,7 @@ class ExportedSavedModelPredictor(abstract_predictor.AbstractPredictor):
       SpecError: features are missing, or have another shape or dtype, or not one
         entry per environment; all are named.
     """
-    loaded = self._model()
+    loaded = self._model("step")
     flat = _validate("step", loaded.step_spec, features)
     _check_batch("step", flat, self._num_envs)
     starts = np.asarray(False if is_first is None else is_first, bool)
@@ -159,7 +175,7 @@ class ExportedSavedModelPredictor(abstract_predictor.AbstractPredictor):
 
   def last_window(self) -> dict[str, np.ndarray]:
     """Returns the stacked features `[N, ...]`, by path, that the last `step` saw."""
-    return self._model().last_window()
+    return self._model("last_window").last_window()
 
   def get_feature_specification(self) -> specs.TensorSpecStruct:
     """Returns the stored feature specs: stacked, without the batch axis."""
@@ -167,7 +183,7 @@ class ExportedSavedModelPredictor(abstract_predictor.AbstractPredictor):
 
   def get_step_specification(self) -> specs.TensorSpecStruct:
     """Returns what `step` takes: single frames, without the axis of environments."""
-    return self._model().step_spec
+    return self._model("step").step_spec
 
   def get_label_specification(self) -> specs.TensorSpecStruct:
     """Returns the stored label specs."""
@@ -200,12 +216,12 @@ class ExportedSavedModelPredictor(abstract_predictor.AbstractPredictor):
     """The folder of the export in use."""
     return self._model().export.path
 
-  def _model(self) -> loaded_export.LoadedExport:
+  def _model(self, operation: str = "predictor") -> loaded_export.LoadedExport:
     """Returns the export in use."""
     if self._loaded is None:
       raise ValueError(
-        f"predict: no model is loaded from {self._export_dir}. Call restore() first, "
-        "and check that it finds an export."
+        f"{operation}: no model is loaded from {self._export_dir}. Call restore() "
+        "first, and check that it finds an export."
       )
     return self._loaded
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf import message
+from tensorflow.core.protobuf import saved_model_pb2
 
 from t2r_seq import errors, specs
 from t2r_seq.policies import exports
@@ -28,7 +31,8 @@ class LoadedExport:
     Args:
       export: a finished export.
     Raises:
-      SpecError: it has no specs, or its signatures don't fit them.
+      SpecError: it has no specs, its signatures don't fit them, or its saved_model.pb
+        is damaged.
       Exception: whatever TensorFlow raises for a broken SavedModel.
     """
     assets = specs.load_t2r_assets_to_file(exports.assets_path(export.path))
@@ -36,7 +40,11 @@ class LoadedExport:
     self.global_step = int(assets.global_step)
     self.feature_spec = specs.TensorSpecStruct.from_proto(assets.feature_spec)
     self.label_spec = specs.TensorSpecStruct.from_proto(assets.label_spec)
-    self._model = tf.saved_model.load(export.path)
+    try:
+      self._model = tf.saved_model.load(export.path)
+    except Exception:
+      _check_saved_model(export.path)
+      raise
     self._signatures = dict(self._model.signatures)
     self.predict_spec = self._signature_spec("serving_default", self.feature_spec)
     self.step_spec = self._signature_spec("step", _frame_specs(self.feature_spec))
@@ -92,12 +100,37 @@ class LoadedExport:
   def _call(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Calls a signature and returns numpy."""
     if signature not in self._signatures:
+      hint = ""
+      if signature == "step":
+        hint = " Models that take sequences are exported without it: call predict."
       raise errors.SpecError(
         f"predict: {self.export.path} has no signature '{signature}', only "
-        f"{errors.listing(self._signatures)}."
+        f"{errors.listing(self._signatures)}.{hint}"
       )
     outputs = self._signatures[signature](**inputs)
     return {name: value.numpy() for name, value in sorted(outputs.items())}
+
+
+def _check_saved_model(path: str) -> None:
+  """Tells a damaged graph from anything else that keeps a model from loading.
+
+  Raises:
+    SpecError: saved_model.pb is no SavedModel.
+  """
+  file = os.path.join(path, exports.SAVED_MODEL)
+  with tf.io.gfile.GFile(file, "rb") as f:
+    data = f.read()
+  proto = saved_model_pb2.SavedModel()
+  try:
+    proto.ParseFromString(data)
+    reason = "" if proto.meta_graphs else "it holds no graph"
+  except message.DecodeError as error:
+    reason = f"it cannot be parsed, {error}"
+  if reason:
+    raise errors.SpecError(
+      f"load export: {path}: {exports.SAVED_MODEL} is damaged: {reason} ({len(data)} "
+      "bytes). Copy or export it again."
+    )
 
 
 def _frame_specs(feature_spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct:

@@ -36,9 +36,9 @@ def pack_observation(
     spec: what one step needs, by path.
     context: values by path that come on top, e.g. a goal that holds for the episode.
   Returns:
-    Arrays by path, as they are; shapes and dtypes are not checked here.
+    Arrays by path, see `to_spec_dtype`; shapes and dtypes are not checked here.
   Raises:
-    SpecError: features are missing; all are named.
+    SpecError: features are missing (all are named), or a list is ragged.
   """
   values = flatten_observation(context or {})
   open_paths = [path for path in spec if path not in values]
@@ -60,4 +60,38 @@ def pack_observation(
   ]
   if missing:
     raise errors.mismatch_error("pack observation", missing)
-  return specs.TensorSpecStruct([(path, np.asarray(values[path])) for path in spec])
+  return specs.TensorSpecStruct(
+    [(path, to_spec_dtype(path, values[path], leaf)) for path, leaf in spec.items()]
+  )
+
+
+def to_spec_dtype(path: str, value: Any, spec: specs.ExtendedTensorSpec) -> np.ndarray:
+  """Converts numbers to a spec's dtype where that keeps their kind.
+
+  NumPy and Gymnasium make float64 and int64 of nearly everything; what is converted is
+  what `np.can_cast(..., casting="same_kind")` allows, so float64 becomes float32 and
+  int64 int32 or float32, but floats never become integers. Unsigned integers never
+  become floats: they are pixels, and nobody has scaled them.
+
+  Args:
+    path: where the value goes, for the error.
+    value: an array, a number, or a list of numbers.
+    spec: what is asked for.
+  Returns:
+    The array; of its own dtype where that cannot be converted.
+  Raises:
+    SpecError: a list is ragged.
+  """
+  try:
+    array = np.asarray(value)
+  except ValueError as error:
+    want, got = errors.describe(spec), f"a {type(value).__name__} that is no array"
+    mismatch = errors.Mismatch(path, want, got, f"NumPy says: {error}")
+    raise errors.mismatch_error("pack observation", [mismatch]) from error
+  want_dtype = np.dtype(spec.dtype.as_numpy_dtype)
+  if array.dtype.kind not in "biuf" or want_dtype.kind not in "iuf":
+    return array
+  is_pixels_to_float = array.dtype.kind == "u" and want_dtype.kind == "f"
+  if is_pixels_to_float or not np.can_cast(array.dtype, want_dtype, "same_kind"):
+    return array
+  return array.astype(want_dtype, copy=False)

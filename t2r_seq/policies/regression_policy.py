@@ -60,6 +60,7 @@ class RegressionPolicy(policy.Policy):
 
     Args:
       state: the observation: a dictionary by path, or one array for one feature.
+        Lists, and arrays of another dtype of the same kind, are converted.
       context: further features by path, or None.
       timestep: 0 starts an episode, as `reset` does; else not used.
     Returns:

@@ -200,9 +200,10 @@ def record_dataset(
 def _expand(filenames: FilePatterns) -> list[str]:
   """Finds the files of patterns; looks nothing up for a list of plain names."""
   if not isinstance(filenames, (str, os.PathLike)):
-    filenames = [os.fspath(name) for name in filenames]
-    if not any(_SPECIAL.search(name) for name in filenames):
-      return filenames
+    names = [os.fspath(name) for name in filenames]
+    if not any(_SPECIAL.search(name) for name in names):
+      return names
+    filenames = names
   return get_data_format_and_filenames(filenames)[1]
 
 

@@ -64,7 +64,7 @@ def decode_image(image_bytes: tf.Tensor, spec: specs.ExtendedTensorSpec) -> tf.T
 
 
 def _check_depth(encoded: tf.Tensor, dtype: tf.DType, path: str) -> tf.Tensor:
-  """Refuses what the decoder would rescale: 16 bits to 8, times 257 or divided by it."""
+  """Refuses what the decoder would rescale by 257: 16 bits to 8, or the reverse."""
   is_deep = dtype == tf.uint16
   # Bytes beyond the end are zeros. One look at the headers of the whole batch costs
   # nothing beside the decoding.

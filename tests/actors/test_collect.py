@@ -121,6 +121,53 @@ def test_counts_are_checked(env, policy, tmp_path, kwargs, want):
   assert list(tmp_path.iterdir()) == []
 
 
+class _NeverRun:
+  """An environment, and a policy, that fail when they are used."""
+
+  def __getattr__(self, name):
+    raise AssertionError(f"{name} was asked for")
+
+
+OTHER_SHARDS = {
+  "fewer": (1, 2, r"3 of an earlier collection, \[a-00000-of-00003\.tfrecord, .*2-of"),
+  "more": (3, 1, r"1 of an earlier collection, \[a-00000-of-00001\.tfrecord\]"),
+  "into one": (1, None, r"3 of an earlier collection, \[a-00000-of-00003"),
+  "out of one": (None, 1, r"1 of an earlier collection, \[a\.tfrecord\]"),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_SHARDS)
+def test_files_of_another_count_are_refused_before_anything_runs(
+  make_env, make_policy, tmp_path, case
+):
+  before, after, want = OTHER_SHARDS[case]
+
+  def collect(env, policy, episodes_per_file):
+    return actors.collect_episodes(
+      env, policy, make_spec(), 3, str(tmp_path / "a.tfrecord"),
+      episodes_per_file=episodes_per_file, max_steps=2,
+    )  # fmt: skip
+
+  (tmp_path / "a-b.tfrecord").write_text("another base")
+  collect(make_env(), make_policy(), before)
+  old = sorted(path.name for path in tmp_path.iterdir())
+  with pytest.raises(ValueError, match=want + "(?s:.*)Delete them, or choose another"):
+    collect(_NeverRun(), _NeverRun(), after)
+  assert sorted(path.name for path in tmp_path.iterdir()) == old
+  # The same count replaces what is there.
+  collect(make_env(), make_policy(), before)
+  assert sorted(path.name for path in tmp_path.iterdir()) == old
+
+
+def test_files_of_another_compression_are_refused(
+  make_env, make_policy, tmp_path, monkeypatch
+):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "a-00000-of-00001.tfrecord.gz").write_text("")
+  with pytest.raises(ValueError, match=r"\[a-00000-of-00001\.tfrecord\.gz\], which"):
+    actors.collect_episodes(make_env(), make_policy(), make_spec(), 1, "a.tfrecord")
+
+
 @pytest.mark.parametrize(
   ("path", "want"),
   [

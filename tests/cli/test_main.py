@@ -46,6 +46,44 @@ def test_no_command_is_a_usage_error(capsys):
   assert "COMMAND" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+  ("bad", "want"),
+  [
+    ("f.x 2", "expected ':' or '='"),
+    ("f.x = [1, 2", "EOF in multi-line statement"),
+    ("f.x = 'abc", "Unable to parse value"),
+    ("f.x = foo bar", "Failed to parse token 'foo'"),
+    ("f.x = 1 2", ""),
+    ("f.x == 1", ""),
+    ("@f.x = 1", "Unexpected token"),
+  ],
+)
+@pytest.mark.parametrize("rest", [[], ["g = 1", "h = 'f'"]], ids=["alone", "last"])
+def test_a_binding_that_is_no_gin_is_quoted(run_main, bad, want, rest):
+  status, out, err = run_main("train", "--gin_bindings", *rest, bad)
+  assert (status, out) == (1, "")
+  assert err.startswith(f"t2r_seq train: --gin_bindings: {bad!r} is no gin: ")
+  assert want in err
+  assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+  ("text", "want"),
+  [
+    ("g = 1\nf.x 2\n", "expected ':' or '='"),
+    ("g = [1,\n", "EOF in multi-line statement: a bracket or a string is not closed."),
+  ],
+)
+def test_a_file_that_is_no_gin_is_named(run_main, tmp_path, text, want):
+  path = tmp_path / "a.gin"
+  path.write_text(text)
+  status, _, err = run_main("train", "--gin_configs", str(path))
+  assert status == 1
+  assert "a.gin" in err
+  assert want in err
+  assert err.count("\n") == 1
+
+
 @pytest.mark.parametrize("command", ["train", "collect"])
 @pytest.mark.parametrize(
   ("argv", "want"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import data, errors, specs
+from t2r_seq import data, errors, specs, windows
 
 
 def spec(shape, name, **fields):
@@ -102,6 +102,72 @@ def test_the_first_element_is_checked_when_the_dataset_is_created(kit, elements,
   generator = build(lambda: iter(elements), kit)
   with pytest.raises(errors.SpecError, match=want):
     generator.create_dataset("train")
+
+
+def mask_features():
+  stack = spec((2,), "x", time_offsets=(-1, 0))
+  return windows.add_mask_specs({"x": stack})
+
+
+def test_a_missing_mask_says_who_makes_masks(kit):
+  generator = build(lambda: iter([example(0)]), kit, features=mask_features())
+  want = (
+    r"element 0: .*features/x_mask: expected \(2,\) bool, got nothing\. Masks are made "
+    "where episodes are cut into windows: yield whole episodes, with yields_episodes=Tr"
+  )
+  with pytest.raises(errors.SpecError, match=want):
+    generator.create_dataset("train")
+  generator = build(lambda: iter([example(0)[0]]), kit, features=mask_features())
+  with pytest.raises(errors.SpecError, match="got dict") as info:
+    generator.create_dataset("train")
+  assert "Masks" not in str(info.value)
+
+
+def test_masks_are_yielded_or_made_of_episodes(kit):
+  features, labels = example(0)
+  features["x_mask"] = np.array([False, True])
+  generator = build(
+    lambda: iter([(features, labels)]), kit, "eval", features=mask_features()
+  )
+  ((batch, _),) = generator.create_dataset("eval")
+  assert batch.x_mask.numpy().tolist() == [[False, True]]
+
+  generator = data.GeneratorInputGenerator(
+    lambda: iter([({"x": np.zeros((2,), np.float32)}, None)]),
+    yields_episodes=True,
+  )
+  generator.set_feature_specifications(mask_features())
+  generator.set_label_specifications({})
+  generator.set_padding("repeat")
+  ((batch, _),) = generator.create_dataset("eval")
+  assert batch.x_mask.numpy().tolist() == [[False, True], [True, True]]
+
+
+def my_gen():
+  yield example(0)
+
+
+@pytest.mark.parametrize(
+  ("generator_fn", "want"),
+  [
+    (my_gen(), r"a generator: pass my_gen, not my_gen\(\)\."),
+    ([example(0)], r"got list \["),
+    (None, "got nothing"),
+  ],
+)
+def test_a_generator_is_no_function(generator_fn, want):
+  expected = "GeneratorInputGenerator: generator_fn: expected a function without .*"
+  with pytest.raises(errors.SpecError, match=expected + want):
+    data.GeneratorInputGenerator(generator_fn)
+
+
+@pytest.mark.parametrize("size", [-1, 1.5, True])
+def test_the_shuffle_buffer_size_is_checked(size):
+  want = f"shuffle_buffer_size: expected an integer of at least 0, got {size}"
+  with pytest.raises(errors.SpecError, match=want):
+    data.GeneratorInputGenerator(my_gen, shuffle_buffer_size=size)
+  for fine in (None, 0, 5):
+    data.GeneratorInputGenerator(my_gen, shuffle_buffer_size=fine)
 
 
 def test_later_elements_are_checked_too(kit):

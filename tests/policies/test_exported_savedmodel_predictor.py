@@ -165,8 +165,14 @@ def test_restore_without_export(tmp_path):
   assert not predictor.restore()
   with pytest.raises(ValueError, match=r"no model is loaded from .*none. Call restore"):
     predictor.assert_is_loaded()
-  with pytest.raises(ValueError, match="no model is loaded"):
-    predictor.step(_observations(1))
+  for operation, call in {
+    "step": lambda: predictor.step(_observations(1)),
+    "predict": lambda: predictor.predict({"state/pos": WINDOWS, "goal": GOALS}),
+    "predict_records": lambda: predictor.predict_records([b""]),
+    "last_window": predictor.last_window,
+  }.items():
+    with pytest.raises(ValueError, match=f"^{operation}: no model is loaded from"):
+      call()
 
 
 def test_restore_waits_for_the_first_export(tmp_path, write_export, monkeypatch):

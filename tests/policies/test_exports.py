@@ -41,6 +41,24 @@ def test_unfinished_folders_are_no_exports(tmp_path, name, model, assets):
   assert policies.list_exports(str(tmp_path)) == []
 
 
+def test_what_is_missing_is_named(tmp_path):
+  _make_folder(tmp_path, "1")
+  _make_folder(tmp_path, "2", assets=False)
+  _make_folder(tmp_path, "3", model=False)
+  _make_folder(tmp_path, "temp-4", assets=False)
+  finished, unfinished = policies.exports.scan_exports(str(tmp_path))
+  assert [export.version for export in finished] == [1]
+  assert unfinished == {
+    str(tmp_path / "2"): ["assets.extra/t2r_assets.pbtxt"],
+    str(tmp_path / "3"): ["saved_model.pb"],
+  }
+  # So it is in a folder that is named itself, whatever its name.
+  for name in ("2", "temp-4"):
+    folder = str(tmp_path / name)
+    want = {folder: ["assets.extra/t2r_assets.pbtxt"]}
+    assert policies.exports.scan_exports(folder) == ([], want)
+
+
 @pytest.mark.parametrize(("name", "want"), [("42", 42), ("my_policy", 0)])
 def test_a_folder_may_be_one_export(tmp_path, name, want):
   folder = _make_folder(tmp_path, name)

@@ -50,6 +50,45 @@ def test_pack_observation(observation, spec, context, want):
     np.testing.assert_array_equal(packed[path], value)
 
 
+CONVERSIONS = {
+  "list of floats": ([1.0, 2.0, 3.0], tf.float32, True),
+  "list of integers": ([1, 2, 3], tf.float32, True),
+  "list of lists": ([[1, 2], [3, 4]], tf.int32, True),
+  "number": (1.5, tf.float32, True),
+  "float64": (np.ones(3, np.float64), tf.float32, True),
+  "float16": (np.ones(3, np.float16), tf.float32, True),
+  "int64": (np.ones(3, np.int64), tf.int32, True),
+  "int64 to floats": (np.ones(3, np.int64), tf.float32, True),
+  "uint8 to int32": (np.ones(3, np.uint8), tf.int32, True),
+  "bool": ([True, False], tf.float32, True),
+  "the same": (np.ones(3, np.float32), tf.float32, True),
+  "floats to uint8": (np.ones(3, np.float64), tf.uint8, False),
+  "floats to int64": (np.ones(3, np.float32), tf.int64, False),
+  "list of floats to uint8": ([1.0, 2.0], tf.uint8, False),
+  "int64 to uint8": (np.ones(3, np.int64), tf.uint8, False),
+  "pixels to floats": (np.ones(3, np.uint8), tf.float32, False),
+  "complex to floats": (np.ones(3, np.complex64), tf.float32, False),
+  "numbers to bool": (np.ones(3, np.int64), tf.bool, False),
+  "text": (np.array(["a"]), tf.float32, False),
+}
+
+
+@pytest.mark.parametrize("case", CONVERSIONS)
+def test_dtypes_of_the_same_kind_are_converted(case):
+  value, dtype, is_converted = CONVERSIONS[case]
+  given = np.asarray(value)
+  spec = {"x": specs.ExtendedTensorSpec(given.shape, dtype)}
+  got = policies.pack_observation({"x": value}, spec)["x"]
+  assert got.dtype == (dtype.as_numpy_dtype if is_converted else given.dtype)
+  np.testing.assert_array_equal(got, given)
+
+
+def test_a_ragged_list_is_named():
+  want = r"pack observation: state/pos: expected \(3,\) float32, got a list that is no"
+  with pytest.raises(errors.SpecError, match=want):
+    policies.pack_observation([[1.0], [1.0, 2.0]], ONE)
+
+
 def test_one_array_for_two_features():
   with pytest.raises(
     errors.SpecError, match=r"dictionary with \[goal, state/pos\], got"

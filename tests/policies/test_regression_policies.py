@@ -36,6 +36,32 @@ def test_regression_policy_keeps_its_history(predictor):
   assert (policy.global_step, policy.model_path) == (70, predictor.model_path)
 
 
+@pytest.mark.parametrize(
+  "pos",
+  [[1.0, 1.0, 1.0], [1, 1, 1], np.ones(3), np.ones(3, np.int64)],
+  ids=["list", "list of integers", "float64", "int64"],
+)
+def test_what_numpy_and_gymnasium_make_by_default_is_taken(predictor, pos):
+  policy = policies.RegressionPolicy(predictor)
+  policy.restore()
+  action, _ = policy.sample_action({"state": {"pos": pos}, "goal": [0.5]})
+  assert action.tolist() == [2.5] * 3
+  assert action.dtype == np.float32
+
+
+def test_what_is_of_another_kind_is_refused(predictor):
+  policy = policies.RegressionPolicy(predictor)
+  policy.restore()
+  want = r"step: state/pos: expected \(batch, 3\) float32, got \(1, 3\) uint8"
+  with pytest.raises(errors.SpecError, match=want):
+    policy.sample_action({"state": {"pos": np.ones(3, np.uint8)}, **GOAL})
+
+
+def test_a_step_before_restore(predictor):
+  with pytest.raises(ValueError, match=r"step: no model is loaded from .*Call restore"):
+    policies.RegressionPolicy(predictor).sample_action({**_observation(1), **GOAL})
+
+
 def test_sample_action_returns_all_outputs(predictor):
   policy = policies.RegressionPolicy(predictor, action_key="goal_seen")
   policy.restore()
