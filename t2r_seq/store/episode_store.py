@@ -223,8 +223,10 @@ class EpisodeStore:
   def tensor(self, path: str) -> tf.Tensor:
     """Returns all rows of a path as a tensor of the file's memory: nothing is copied.
 
-    Hold it in a `tf.Variable` on the CPU before a dataset captures it: a captured
-    tensor is copied whole when the iterator is made.
+    Hold it in a `tf.Variable` on the CPU before a dataset captures it, and gather from
+    `variable.read_value()`: a captured tensor is copied whole when the iterator is
+    made, and `tf.gather(variable, ...)` copies a variable whose memory somebody else
+    has, too.
 
     Args:
       path: of a spec of numbers.

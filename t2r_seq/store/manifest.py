@@ -55,7 +55,7 @@ class StoreManifest:
     place = os.path.join(folder, layout.MANIFEST)
     try:
       values = _read(place, STORE_FORMAT)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
       raise errors.StoreError(_no_store(folder)) from None
     try:
       spec = specs.TensorSpecStruct(

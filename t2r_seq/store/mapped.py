@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+_ALIGNMENT = 64
+
 
 def map_file(path: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
   """Maps the start of a file, read-only.
@@ -30,23 +32,29 @@ def to_tensor(array: np.ndarray) -> tf.Tensor:
   """Turns a mapped array into a tensor of the same memory.
 
   The tensor keeps the mapping alive. Hold it in a `tf.Variable` on the CPU before a
-  dataset captures it: a captured tensor is copied whole when the iterator is made.
+  dataset captures it, and gather from `variable.read_value()`: a captured tensor is
+  copied whole when the iterator is made, and `tf.gather(variable, ...)` copies a
+  variable whose memory somebody else has, too.
 
   Args:
-    array: contiguous; nothing must write to the tensor's memory.
+    array: contiguous; nothing must write to the tensor's memory. An array that does
+      not start on a boundary of 64 bytes, as every mapped file does, is copied:
+      TensorFlow's kernels abort on it.
   Returns:
     The tensor, on the CPU; bool as uint8, because TensorFlow cannot share bool.
   """
+  dtype = tf.uint8 if array.dtype == np.bool_ else tf.as_dtype(array.dtype)
   if not array.size:
-    dtype = np.uint8 if array.dtype == np.bool_ else array.dtype
-    return tf.zeros(array.shape, tf.as_dtype(dtype))
-  dtype, exported = tf.as_dtype(array.dtype), array
+    return tf.zeros(array.shape, dtype)
   if array.dtype == np.bool_:
-    exported = array.view(np.uint8)
+    array = array.view(np.uint8)
   elif dtype == tf.bfloat16:
-    exported = array.view(np.uint16)
-  capsule = np.asarray(_Shared(exported)).__dlpack__()
-  tensor = tf.experimental.dlpack.from_dlpack(capsule)
+    array = array.view(np.uint16)
+  if array.ctypes.data % _ALIGNMENT:
+    tensor = tf.convert_to_tensor(array)
+  else:
+    capsule = np.asarray(_Shared(array)).__dlpack__()
+    tensor = tf.experimental.dlpack.from_dlpack(capsule)
   # A bitcast to a dtype of the same size shares the buffer.
   return tf.bitcast(tensor, tf.bfloat16) if dtype == tf.bfloat16 else tensor
 

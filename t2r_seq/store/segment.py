@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import zlib
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors
-from t2r_seq.store import layout, mapped
+from t2r_seq.store import checks, mapped
 from t2r_seq.store.layout import Column, Columns
 from t2r_seq.store.manifest import Commit
-from t2r_seq.store.segment_writer import check_sizes
 
 
 class BytesColumn:
@@ -65,11 +63,10 @@ class Segment:
     Raises:
       StoreError: a file is missing or too short, or the index is damaged.
     """
-    check_sizes(folder, columns, commit)
+    self._ends = checks.check_segment(folder, columns, commit)
     self._folder = folder
     self.commit = commit
     self._by_path = columns
-    self._ends = read_index(folder, commit)
     self._columns: dict[str, np.ndarray | BytesColumn] = {
       path: self._map(column) for path, column in columns.items()
     }
@@ -162,39 +159,6 @@ class Segment:
   def _map_file(
     self, name: str, dtype: np.dtype, shape: tuple[int, ...] | None
   ) -> np.ndarray:
-    """Maps the committed bytes of a file, which must be those of `shape`."""
-    size = self.commit.sizes[name]
-    shape = (size,) if shape is None else shape
-    want = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    if size != want:
-      mismatch = errors.Mismatch(
-        name, f"{want} bytes for {shape} {dtype.name}", f"{size} committed bytes"
-      )
-      raise errors.mismatch_error(
-        f"EpisodeStore: {self._folder}", [mismatch], errors.StoreError
-      )
+    """Maps the committed bytes of a file."""
+    shape = (self.commit.sizes[name],) if shape is None else shape
     return mapped.map_file(os.path.join(self._folder, name), dtype, shape)
-
-
-def read_index(folder: str, commit: Commit) -> np.ndarray:
-  """Reads where the episodes end.
-
-  Args:
-    folder: of the segment.
-    commit: of the segment.
-  Returns:
-    int64 [episodes].
-  Raises:
-    StoreError: the index is damaged.
-  """
-  place = os.path.join(folder, layout.ENDS)
-  ends = np.fromfile(place, "<i8", commit.episodes)
-  starts = np.concatenate([np.zeros(1, np.int64), ends])
-  is_whole = zlib.crc32(ends.tobytes()) == commit.index_crc32.get(layout.ENDS)
-  if not is_whole or (np.diff(starts) < 1).any() or starts[-1] != commit.steps:
-    raise errors.StoreError(
-      f"EpisodeStore: {place}: expected {commit.episodes} rising ends up to "
-      f"{commit.steps} with the checksum {commit.index_crc32.get(layout.ENDS)}, got "
-      "others. The index is damaged: restore it from a copy."
-    )
-  return ends

@@ -9,8 +9,7 @@ from concurrent import futures
 
 import numpy as np
 
-from t2r_seq import errors
-from t2r_seq.store import files, layout, lock
+from t2r_seq.store import checks, files, layout, lock
 from t2r_seq.store.layout import Column, Columns
 from t2r_seq.store.manifest import Commit
 from t2r_seq.store.values import Rows
@@ -41,20 +40,17 @@ class SegmentWriter:
     self._lock = lock.SegmentLock(folder)
     try:
       self.commit = Commit.read(folder)
-      check_sizes(folder, columns, self.commit)
+      checks.check_segment(folder, columns, self.commit)
       names = [*layout.file_names(columns), *layout.INDEX_FILES]
       for name in names:
         path, size = os.path.join(folder, name), self.commit.sizes.get(name, 0)
         self._files[name] = files.AppendFile(path, size)
-      self._start_offsets()
+      self._resume()
       for name_folder in (folder, os.path.dirname(folder)):
         files.sync_folder(name_folder)
     except BaseException:
       self.close()
       raise
-    self._episodes, self._steps = self.commit.episodes, self.commit.steps
-    self._index_crc32 = dict(self.commit.index_crc32)
-    self._begin()
 
   @property
   def num_episodes(self) -> int:
@@ -113,8 +109,6 @@ class SegmentWriter:
     replaces = self.commit.replaces if replaces is None else tuple(replaces)
     if self._episodes == self.commit.episodes and replaces == self.commit.replaces:
       return
-    for file in self._files.values():
-      file.sync()
     commit = Commit(
       self._episodes,
       self._steps,
@@ -122,13 +116,23 @@ class SegmentWriter:
       dict(self._start_index_crc32),
       replaces,
     )
-    commit.write(self.folder)
+    try:
+      for file in self._files.values():
+        file.sync()
+      commit.write(self.folder)
+    except BaseException:
+      # Not to be tried again: a sync that failed once may have lost the pages.
+      self.cut()
+      raise
     self.commit = commit
 
   def cut(self) -> None:
     """Drops all that is not committed."""
+    # A commit may have failed in its very last step: what is on the disk counts.
+    self.commit = Commit.read(self.folder)
     for name, file in self._files.items():
       file.truncate(self.commit.sizes.get(name, 0))
+    self._resume()
 
   def close(self) -> None:
     """Lets go of the files and the lock; commits nothing."""
@@ -142,17 +146,21 @@ class SegmentWriter:
     self._counts: dict[str, int] = {}
     self._crc32 = dict.fromkeys(layout.file_names(self._columns), 0)
     self._start_sizes = {name: file.size for name, file in self._files.items()}
-    self._start_index_crc32 = dict(self._index_crc32)
+    self._start_index_crc32: dict[str, int] = dict(self._index_crc32)
     self._ends_of_bytes = {
       path: self._files[column.data_file].size
       for path, column in self._columns.items()
       if column.is_bytes
     }
 
-  def _start_offsets(self) -> None:
+  def _resume(self) -> None:
+    """Goes on from the commit, to which the files have been cut."""
+    self._episodes, self._steps = self.commit.episodes, self.commit.steps
+    self._index_crc32 = dict(self.commit.index_crc32)
     for column in self._columns.values():
       if column.is_bytes and not self._files[column.offsets_file].size:
         self._files[column.offsets_file].append(_ZERO_OFFSET)
+    self._begin()
 
   def _put(self, name: str, data: np.ndarray) -> None:
     before = self._crc32[name]
@@ -183,38 +191,3 @@ class SegmentWriter:
     num_bytes = num_items * column.dtype.itemsize
     for start in range(0, num_bytes, len(_ZEROS)):
       self._put(column.data_file, _ZEROS[: num_bytes - start])
-
-
-def check_sizes(folder: str, columns: Columns, commit: Commit) -> None:
-  """Checks that every file of a segment has at least its committed bytes.
-
-  Args:
-    folder: of the segment.
-    columns: of the store.
-    commit: of the segment.
-  Raises:
-    StoreError: with every file that is missing, too short, or not in the commit.
-  """
-  if not commit.episodes:
-    return
-  found = [
-    problem
-    for name in (*layout.file_names(columns), *layout.INDEX_FILES)
-    if (problem := size_problem(folder, name, commit.sizes.get(name)))
-  ]
-  if found:
-    raise errors.mismatch_error(f"EpisodeStore: {folder}", found, errors.StoreError)
-
-
-def size_problem(folder: str, name: str, want: int | None) -> errors.Mismatch | None:
-  """Says what is wrong with the length of a file, if anything is."""
-  if want is None:
-    return errors.Mismatch(name, "its length in the commit", "none")
-  hint = "Restore the file from a copy; the rest of the store is not touched."
-  try:
-    got = os.stat(os.path.join(folder, name)).st_size
-  except FileNotFoundError:
-    return errors.Mismatch(name, f"{want} committed bytes", "no such file", hint)
-  if got < want:
-    return errors.Mismatch(name, f"{want} committed bytes", f"{got} bytes", hint)
-  return None

@@ -11,10 +11,9 @@ import numpy as np
 
 from t2r_seq import errors
 from t2r_seq.store import layout, lock, mapped, scanning
+from t2r_seq.store.checks import read_index, size_problem
 from t2r_seq.store.layout import Column, Columns
 from t2r_seq.store.manifest import Commit, StoreManifest
-from t2r_seq.store.segment import read_index
-from t2r_seq.store.segment_writer import size_problem
 
 _EXTENDED_HINT = (
   "What lies past the commit is ignored: the rest of a writer that was killed, or "
@@ -188,16 +187,21 @@ class _SegmentCheck:
     path = os.path.join(self._folder, column.offsets_file)
     if self._commit.sizes[column.offsets_file] != 8 * (int(items[-1]) + 1):
       return None  # Reported with the offsets themselves.
-    offsets = mapped.map_file(path, np.dtype("<i8"), (int(items[-1]) + 1,))
-    size = self._commit.sizes[column.data_file]
-    falls = np.flatnonzero(np.diff(offsets) < 0)
-    if offsets[0] == 0 and offsets[-1] == size and not len(falls):
+    offsets = np.asarray(mapped.map_file(path, np.dtype("<i8"), (int(items[-1]) + 1,)))
+    if len(offsets) < 2:
       return np.asarray(offsets[items])
-    first = int(np.searchsorted(items, falls[0], "right")) - 1 if len(falls) else 0
-    want = f"offsets that rise from 0 to {size}"
-    got = f"{offsets[0]} to {offsets[-1]}, {len(falls)} of them falling"
-    self._add(column.offsets_file, want, got, range(first, len(items) - 1))
-    return None
+    size = self._commit.sizes[column.data_file]
+    is_bad = (np.diff(offsets) < 0) | (offsets[1:] > size) | (offsets[:-1] < 0)
+    is_bad[0] |= offsets[0] != 0
+    is_bad[-1] |= offsets[-1] != size
+    bad = np.flatnonzero(is_bad)
+    if len(bad):
+      episodes = np.unique(np.searchsorted(items, bad, "right") - 1).tolist()
+      got = f"others at {len(bad)} items"
+      self._add(
+        column.offsets_file, f"offsets that rise from 0 to {size}", got, episodes
+      )
+    return np.clip(offsets[items], 0, size)
 
   def _check_sums(self, name: str, bounds: np.ndarray, want: np.ndarray) -> None:
     size = self._commit.sizes[name]

@@ -82,7 +82,8 @@ class EpisodeWriter:
         numbers, lists and byte strings; None for an absent optional.
     Raises:
       SpecError: the structure does not fit the spec; nothing is appended.
-      OSError: the disk is full or failed; committed episodes are safe.
+      OSError: the disk is full or failed; this episode is not appended. Where it was
+        the commit that failed, all episodes since the last one are dropped.
     """
     segment = self._open_segment()
     self._check_no_steps("append_episode")
@@ -153,12 +154,13 @@ class EpisodeWriter:
     """Commits all whole episodes: when it returns, they are on the disk.
 
     Raises:
-      OSError: the disk is full or failed; earlier commits are safe.
+      OSError: the disk is full or failed; what was not committed is dropped.
     """
     segment = self._open_segment()
     try:
       segment.write_commit()
     except OSError as error:
+      self._num_steps = 0
       raise files.explain(error, self._folder, self._safe()) from error
 
   def close(self) -> None:
@@ -231,8 +233,9 @@ class EpisodeWriter:
   def _safe(self) -> str:
     return (
       f"The {self.num_committed} committed episodes of segment "
-      f"'{os.path.basename(self._folder)}' are safe; make room and go on with "
-      "EpisodeStore.append."
+      f"'{os.path.basename(self._folder)}' are safe, and "
+      f"{self.num_episodes - self.num_committed} more are still to be committed; what "
+      "came after them was dropped. Make room and go on."
     )
 
   def _check_no_steps(self, operation: str) -> None:
