@@ -29,6 +29,8 @@ class SegmentLock:
   def release(self) -> None:
     """Lets go; does nothing the second time."""
     if self._descriptor >= 0:
+      # Closing is not enough where a forked process has the descriptor, too.
+      fcntl.flock(self._descriptor, fcntl.LOCK_UN)
       os.close(self._descriptor)
       self._descriptor = -1
 

@@ -23,7 +23,7 @@ def truncate(name, by=1):
 
 def extend(name):
   with open(name, "ab") as file:
-    file.write(b"more")
+    file.write(b"more" * 10_000)
 
 
 def flip(name, position=0):
@@ -273,7 +273,7 @@ REPORTS = {
   ),
   "two files": (
     lambda p: (truncate(in_main(p, "goal.data")), extend(in_main(p, "done.data"))),
-    {("goal.data", "71 bytes", (0, 1, 2)), ("done.data", "18 bytes", ())},
+    {("goal.data", "71 bytes", (0, 1, 2)), ("done.data", "40014 bytes", ())},
   ),
   "index": (
     lambda p: flip(in_main(p, "episode_ends.index")),

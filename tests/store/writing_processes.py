@@ -272,8 +272,16 @@ def other_writer(root):
       refused(errors.StoreError, text, lambda: store.EpisodeStore.merge(folder))
 
     assert in_child(second) == 0
+    reader, end = os.pipe()
+    idle = os.fork()  # Has all of the writer's files open, and outlives it.
+    if not idle:
+      os.close(end)
+      os.read(reader, 1)
+      os._exit(0)
   with store.EpisodeStore.append(folder) as writer:
     writer.append_episode(make_episode(1))
+  os.close(end)
+  os.waitpid(idle, 0)
   check_episodes(folder, range(2))
   print("refused")
 
