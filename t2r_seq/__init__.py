@@ -16,6 +16,7 @@ __all__ = [
   "preprocessors",
   "records",
   "specs",
+  "store",
   "tensorspec_utils",
   "tfdata",
   "training",

@@ -35,6 +35,10 @@ class RecordError(SpecError):
   """A record that cannot be read or parsed; says which file, record and feature."""
 
 
+class StoreError(SpecError):
+  """An EpisodeStore that cannot be opened, read or appended to; says which file."""
+
+
 _Error = TypeVar("_Error", bound=SpecError)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -152,13 +152,34 @@ class WindowReader:
         f"{errors.describe(starts)}."
       )
     steps = self.num_steps(episode) if num_steps is None else num_steps
+
+    def take(path: str, index: tf.Tensor | None) -> tf.Tensor:
+      if index is None:
+        return _repeat(episode[path], starts)
+      return tf.gather(episode[path], index)
+
+    return self.read_with(take, starts, tf.convert_to_tensor(steps))
+
+  def read_with(
+    self, take: Callable[[str, Any], tf.Tensor], starts: tf.Tensor, num_steps: Any
+  ) -> TensorSpecStruct:
+    """Makes windows of what `take` gives, of an episode or of one episode for each.
+
+    Args:
+      take: called with a path and the steps to read, starts.shape + [L, K]; returns
+        their values, or the context features where the steps are None.
+      starts: first anchor(s) in their episodes, int64 scalar or [B].
+      num_steps: T, int64 scalar, or [B] for windows of several episodes.
+    Returns:
+      Leaves of starts.shape + [L, K, ...].
+    """
     window, real = TensorSpecStruct(), {}
     for path, reading in self._readings.items():
       if reading.steps is None:
-        window[path] = _repeat(episode[path], starts)
+        window[path] = take(path, None)
         continue
-      index, real[path] = self._index(starts, reading.steps, steps)
-      taken = self._take(episode[path], index, real[path])
+      index, real[path] = self._index(starts, reading.steps, num_steps)
+      taken = self._pad(take(path, index), real[path])
       window[path] = _fix_shape(path, taken, index.shape + reading.frame_shape)
     for mask_path, path in self._masks.items():
       if path in real:
@@ -170,13 +191,14 @@ class WindowReader:
   ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the steps to gather, starts.shape + offsets.shape, and which are real."""
     index = _add_axes(starts, offsets.ndim) + offsets
+    if num_steps.shape.rank == 1:
+      num_steps = _add_axes(num_steps, offsets.ndim)
     real = (index >= 0) & (index < num_steps)
     if self.grid.padding != "drop":
       index = tf.clip_by_value(index, 0, num_steps - 1)
     return index, real
 
-  def _take(self, values: tf.Tensor, index: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
-    taken = tf.gather(values, index)
+  def _pad(self, taken: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
     if self.grid.padding == "zero":
       rank = tf.rank(taken) if taken.shape.rank is None else taken.shape.rank
       keep = _add_axes(real, rank - real.shape.rank)

@@ -1,0 +1,107 @@
+"""Which windows are in which batch: a function of the batch's number."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import tensorflow as tf
+
+from t2r_seq import errors
+
+ORDERS = ("sequential", "global")
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowOrder:
+  """The windows of every batch of every epoch, computed and not drawn.
+
+  Nothing is buffered, so a shuffle of any size starts at once, every machine comes to
+  the same batches, and a resume point is one integer, the number of the batch.
+
+  Attributes:
+    num_windows: N >= 1, in the whole dataset.
+    batch_size: B >= 1.
+    order: 'sequential', or 'global': every epoch another permutation of all windows.
+    seed: of the permutations; its lower 32 bits count.
+    shard_index: which part of each epoch is meant; parts are disjoint.
+    num_shards: how many parts there are.
+    drop_remainder: all batches are full, and all shards have equally many; the windows
+      that are left over are others in every epoch under 'global'. False shows every
+      window once per epoch, in exactly one shard.
+  """
+
+  num_windows: int
+  batch_size: int
+  order: str = "global"
+  seed: int = 0
+  shard_index: int = 0
+  num_shards: int = 1
+  drop_remainder: bool = True
+
+  def __post_init__(self) -> None:
+    if self.order not in ORDERS:
+      raise errors.SpecError(
+        f"WindowOrder: order: expected one of {', '.join(ORDERS)}, got {self.order!r}."
+        f"{errors.nearest(str(self.order), ORDERS)}"
+      )
+    found = [
+      errors.Mismatch(name, f"an integer of at least {least}", repr(value))
+      for name, least in (
+        *(("num_windows", 1), ("batch_size", 1), ("num_shards", 1)),
+        *(("shard_index", 0), ("seed", 0)),
+      )
+      if not _is_integer(value := getattr(self, name)) or value < least
+    ]
+    if not found and self.shard_index >= self.num_shards:
+      want = f"an index below num_shards = {self.num_shards}"
+      found.append(errors.Mismatch("shard_index", want, str(self.shard_index)))
+    if not found and not self.batches_per_epoch:
+      found.append(
+        errors.Mismatch(
+          "batch_size",
+          f"at most the {self._num_shard_windows} windows of a shard",
+          str(self.batch_size),
+          "Make batches smaller, or keep them: drop_remainder=False.",
+        )
+      )
+    if found:
+      raise errors.mismatch_error("WindowOrder", found)
+
+  @property
+  def batches_per_epoch(self) -> int:
+    """Batches of this shard in each epoch."""
+    if self.drop_remainder:
+      return self._num_shard_windows // self.batch_size
+    return -(-self._num_shard_windows // self.batch_size)
+
+  def window_ids(self, batch: tf.Tensor) -> tf.Tensor:
+    """Returns the windows of one batch.
+
+    Args:
+      batch: its number, counted from 0 through all epochs, int64 scalar.
+    Returns:
+      int64 [B], in range(num_windows); fewer in the last batch of an epoch that keeps
+      its remainder.
+    """
+    batch = tf.cast(batch, tf.int64)
+    epoch, in_epoch = batch // self.batches_per_epoch, batch % self.batches_per_epoch
+    places = in_epoch * self.batch_size + tf.range(self.batch_size, dtype=tf.int64)
+    if not self.drop_remainder:
+      places = places[: self._num_shard_windows - in_epoch * self.batch_size]
+    # The shards take turns, so that each sees an even part of a sequential order.
+    positions = places * self.num_shards + self.shard_index
+    if self.order == "sequential" or self.num_windows == 1:
+      return positions
+    seed = tf.stack([tf.constant(self.seed % 2**32, tf.int64), epoch])
+    last = tf.constant(self.num_windows - 1, tf.int64)
+    return tf.random.experimental.index_shuffle(positions, seed, last)
+
+  @property
+  def _num_shard_windows(self) -> int:
+    if self.drop_remainder:
+      return self.num_windows // self.num_shards
+    return -(-(self.num_windows - self.shard_index) // self.num_shards)
+
+
+def _is_integer(value: object) -> bool:
+  return isinstance(value, int) and not isinstance(value, bool)

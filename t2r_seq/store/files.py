@@ -1,0 +1,147 @@
+"""Files that are appended to, and files that are replaced: both survive a crash."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+# Small rows are gathered to writes of this size; larger ones go out as they are.
+_BUFFER_BYTES = 1 << 20
+
+
+class AppendFile:
+  """A file that grows at its end, and can be cut back to any earlier length.
+
+  Nothing is promised to be on disk before `sync` has returned.
+  """
+
+  def __init__(self, path: str, size: int) -> None:
+    """Opens the file, or makes it, and cuts it to `size` bytes.
+
+    Args:
+      path: of the file.
+      size: committed bytes; what lies past them is dropped.
+    """
+    self.path = path
+    self._pending = bytearray()
+    self._is_dirty = False
+    self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    self._written = size
+    if os.fstat(self._descriptor).st_size != size:
+      os.ftruncate(self._descriptor, size)
+      self._is_dirty = True
+
+  @property
+  def size(self) -> int:
+    """Bytes so far, those that are still buffered too."""
+    return self._written + len(self._pending)
+
+  def append(self, data: Any) -> None:
+    """Appends bytes.
+
+    Args:
+      data: bytes, or a contiguous uint8 array.
+    """
+    view = memoryview(data)
+    if len(self._pending) + view.nbytes < _BUFFER_BYTES:
+      self._pending += view
+      return
+    self._spill()
+    if view.nbytes < _BUFFER_BYTES:
+      self._pending += view
+    else:
+      self._write(view)
+
+  def truncate(self, size: int) -> None:
+    """Drops what was appended past `size` bytes."""
+    if size >= self._written:
+      del self._pending[size - self._written :]
+      return
+    self._pending.clear()
+    self._written = size
+    self._is_dirty = True
+    os.ftruncate(self._descriptor, size)
+
+  def sync(self) -> None:
+    """Returns when all that was appended is on the disk."""
+    self._spill()
+    if self._is_dirty:
+      os.fsync(self._descriptor)
+      self._is_dirty = False
+
+  def close(self) -> None:
+    """Closes the file; what is not synced may be lost."""
+    if self._descriptor >= 0:
+      os.close(self._descriptor)
+      self._descriptor = -1
+
+  def _spill(self) -> None:
+    if self._pending:
+      pending, self._pending = self._pending, bytearray()
+      try:
+        self._write(memoryview(pending))
+      except OSError:
+        # What was not written stays, so that `size` and `truncate` stay right.
+        self._pending = pending[len(pending) - self._unwritten :]
+        raise
+
+  def _write(self, view: memoryview) -> None:
+    self._is_dirty = True
+    self._unwritten = view.nbytes
+    while self._unwritten:
+      rest = view[view.nbytes - self._unwritten :]
+      count = os.pwrite(self._descriptor, rest, self._written)
+      self._written += count
+      self._unwritten -= count
+
+
+def replace_file(path: str, data: bytes) -> None:
+  """Replaces a small file in one step: readers see the old or the new, never a part.
+
+  Args:
+    path: of the file.
+    data: its new contents.
+  """
+  folder, name = os.path.split(path)
+  temporary = os.path.join(folder, f".{name}.tmp")
+  descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+  try:
+    while data:
+      data = data[os.write(descriptor, data) :]
+    os.fsync(descriptor)
+  finally:
+    os.close(descriptor)
+  os.replace(temporary, path)
+  sync_folder(folder)
+
+
+def sync_folder(path: str) -> None:
+  """Returns when the names of a folder's files are on the disk."""
+  descriptor = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(descriptor)
+  finally:
+    os.close(descriptor)
+
+
+def as_bytes(array: np.ndarray) -> np.ndarray:
+  """Views an array as its little-endian bytes, [n] uint8; copies only if it must."""
+  array = np.ascontiguousarray(array)
+  array = array.astype(array.dtype.newbyteorder("<"), copy=False)
+  return array.reshape(-1).view(np.uint8) if array.size else np.zeros(0, np.uint8)
+
+
+def explain(error: OSError, place: str, hint: str) -> OSError:
+  """Rebuilds an error of the operating system so that it says what to do.
+
+  Args:
+    error: of any errno; the class follows from it.
+    place: the file or folder.
+    hint: what is safe, and what to do.
+  Returns:
+    The error, to be raised by the caller from the original one.
+  """
+  reason = error.strerror or str(error)
+  return OSError(error.errno, f"EpisodeStore: {place}: {reason}. {hint}")

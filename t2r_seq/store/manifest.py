@@ -1,0 +1,207 @@
+"""The two JSON files: what a store holds, and how much of a segment is committed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from t2r_seq import errors, specs
+from t2r_seq.specs import serialization
+from t2r_seq.store import files, layout
+
+STORE_FORMAT = "t2r_seq.EpisodeStore"
+SEGMENT_FORMAT = "t2r_seq.EpisodeStore.segment"
+VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class StoreManifest:
+  """What a store holds: written once, when it is created.
+
+  Attributes:
+    spec: flat specs by path.
+    columns: by path.
+    metadata: the user's own, JSON values.
+  """
+
+  spec: specs.TensorSpecStruct
+  columns: layout.Columns
+  metadata: dict[str, Any]
+
+  def write(self, folder: str) -> None:
+    """Writes the manifest into the folder, whole or not at all."""
+    described = {path: c.to_json_dict() for path, c in self.columns.items()}
+    values = {
+      "spec": [
+        {"path": path, **serialization.spec_to_json_dict(spec)}
+        for path, spec in self.spec.items()
+      ],
+      "columns": described,
+      "metadata": self.metadata,
+    }
+    _write(os.path.join(folder, layout.MANIFEST), STORE_FORMAT, values)
+
+  @classmethod
+  def read(cls, folder: str) -> StoreManifest:
+    """Reads the manifest of a store.
+
+    Raises:
+      StoreError: the folder is no store, or its manifest is damaged or newer.
+    """
+    place = os.path.join(folder, layout.MANIFEST)
+    try:
+      values = _read(place, STORE_FORMAT)
+    except (FileNotFoundError, NotADirectoryError):
+      raise errors.StoreError(_no_store(folder)) from None
+    try:
+      spec = specs.TensorSpecStruct(
+        (entry["path"], serialization.spec_from_json_dict(_without_path(entry)))
+        for entry in values["spec"]
+      )
+      columns = layout.make_columns(f"EpisodeStore: {place}", spec)
+      metadata = dict(values["metadata"])
+      described = dict(values["columns"])
+    except (KeyError, TypeError, ValueError) as error:
+      raise errors.StoreError(f"EpisodeStore: {place}: {error}") from error
+    _check_columns(place, columns, described)
+    return cls(spec, columns, metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class Commit:
+  """How much of a segment counts; what lies past it in the files does not.
+
+  Attributes:
+    episodes: committed episodes.
+    steps: their steps.
+    sizes: committed bytes of every file by name.
+    index_crc32: CRC-32 of the committed bytes of the two index files.
+    replaces: segments whose episodes this one has taken over.
+  """
+
+  episodes: int = 0
+  steps: int = 0
+  sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+  index_crc32: Mapping[str, int] = dataclasses.field(default_factory=dict)
+  replaces: tuple[str, ...] = ()
+
+  def write(self, folder: str) -> None:
+    """Writes the commit into a segment's folder, whole or not at all."""
+    values = dataclasses.asdict(self)
+    _write(os.path.join(folder, layout.COMMIT), SEGMENT_FORMAT, values)
+
+  @classmethod
+  def read(cls, folder: str) -> Commit:
+    """Reads a segment's commit; one that never committed has no episodes.
+
+    Raises:
+      StoreError: the commit is damaged or newer.
+    """
+    place = os.path.join(folder, layout.COMMIT)
+    try:
+      values = _read(place, SEGMENT_FORMAT)
+    except FileNotFoundError:
+      return cls()
+    try:
+      return cls(
+        episodes=int(values["episodes"]),
+        steps=int(values["steps"]),
+        sizes={str(name): int(size) for name, size in values["sizes"].items()},
+        index_crc32={str(n): int(crc) for n, crc in values["index_crc32"].items()},
+        replaces=tuple(map(str, values["replaces"])),
+      )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+      raise errors.StoreError(
+        f"EpisodeStore: {place}: expected the fields of a commit, got {error!r}."
+      ) from error
+
+
+def check_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+  """Returns a copy of the user's metadata as it will be read back.
+
+  Raises:
+    SpecError: it is not a mapping of JSON values.
+  """
+  try:
+    if not all(isinstance(key, str) for key in metadata or {}):
+      raise TypeError("a key that is no string")
+    return json.loads(json.dumps(dict(metadata or {}), allow_nan=False))
+  except (TypeError, ValueError) as error:
+    raise errors.SpecError(
+      f"EpisodeStore: metadata: expected a mapping of JSON values, got {error}."
+    ) from error
+
+
+def checksum(values: Mapping[str, Any]) -> int:
+  """Returns the CRC-32 of JSON values, written compactly with sorted keys."""
+  text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+  return zlib.crc32(text.encode())
+
+
+def _write(place: str, form: str, values: Mapping[str, Any]) -> None:
+  # Through JSON first: what is summed is what will be read.
+  body = json.loads(json.dumps({"format": form, "version": VERSION, **values}))
+  text = json.dumps({**body, "crc32": checksum(body)}, indent=2)
+  files.replace_file(place, text.encode() + b"\n")
+
+
+def _read(place: str, form: str) -> dict[str, Any]:
+  with open(place, "rb") as file:
+    data = file.read()
+  try:
+    values = json.loads(data)
+  except ValueError as error:
+    raise errors.StoreError(
+      f"EpisodeStore: {place}: expected JSON, got {error}. The file is damaged."
+    ) from error
+  if not isinstance(values, dict) or values.get("format") != form:
+    got = values.get("format") if isinstance(values, dict) else values
+    raise errors.StoreError(
+      f"EpisodeStore: {place}: expected format '{form}', got {got!r:.80}. Another "
+      "program wrote this folder."
+    )
+  version = values.get("version")
+  if version != VERSION:
+    is_newer = isinstance(version, int) and version > VERSION
+    hint = "A newer t2r_seq wrote this store: upgrade t2r_seq to read it."
+    raise errors.StoreError(
+      f"EpisodeStore: {place}: expected format version {VERSION}, got {version!r}. "
+      f"{hint if is_newer else 'The file is damaged.'}"
+    )
+  crc = values.pop("crc32", None)
+  if crc != checksum(values):
+    raise errors.StoreError(
+      f"EpisodeStore: {place}: expected the checksum {checksum(values)}, got {crc!r}. "
+      "The file is damaged, or was edited by hand."
+    )
+  return values
+
+
+def _without_path(entry: Mapping[str, Any]) -> dict[str, Any]:
+  return {field: value for field, value in entry.items() if field != "path"}
+
+
+def _check_columns(
+  place: str, columns: layout.Columns, described: Mapping[str, Any]
+) -> None:
+  """Checks that the files are those that the specs give, and no others."""
+  want = {path: column.to_json_dict() for path, column in columns.items()}
+  found = [
+    errors.Mismatch(path, str(want.get(path, "no column")), str(described.get(path)))
+    for path in {**want, **described}
+    if want.get(path) != described.get(path)
+  ]
+  if found:
+    raise errors.mismatch_error(f"EpisodeStore: {place}", found, errors.StoreError)
+
+
+def _no_store(folder: str) -> str:
+  message = f"EpisodeStore: {folder}: expected a folder with a {layout.MANIFEST}, got "
+  if not os.path.isdir(folder):
+    return message + f"{'a file' if os.path.exists(folder) else 'nothing'} there."
+  got = errors.listing(os.listdir(folder), limit=5)
+  return message + f"{got}. This is no EpisodeStore; EpisodeStore.create makes one."

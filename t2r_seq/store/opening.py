@@ -1,0 +1,99 @@
+"""Stores are made, and opened for writing."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from t2r_seq import errors, specs
+from t2r_seq.store import files, layout, manifest, merging, scanning
+from t2r_seq.store.spec_checks import check_spec
+from t2r_seq.store.writer import EpisodeWriter
+
+DEFAULT_SEGMENT = "main"
+_SEGMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def create(
+  folder: str,
+  spec: specs.SpecStructure,
+  metadata: Mapping[str, Any] | None,
+  segment: str,
+  commit_every: int,
+  allow_nan: bool,
+) -> EpisodeWriter:
+  """Makes a new store; see `EpisodeStore.create`."""
+  columns = layout.make_columns("EpisodeStore.create", spec)
+  flat = specs.TensorSpecStruct((p, column.spec) for p, column in columns.items())
+  created = manifest.StoreManifest(flat, columns, manifest.check_metadata(metadata))
+  _check_segment_name(segment)
+  _check_vacant(folder)
+  try:
+    os.makedirs(os.path.join(folder, layout.SEGMENTS), exist_ok=True)
+    created.write(folder)
+    files.sync_folder(os.path.dirname(folder))
+  except OSError as error:
+    hint = "A store needs a folder that it may write to, with room on the disk."
+    raise files.explain(error, folder, hint) from error
+  return EpisodeWriter(
+    layout.segment_folder(folder, segment), created, commit_every, allow_nan
+  )
+
+
+def append(
+  folder: str,
+  segment: str | None,
+  spec: specs.SpecStructure | None,
+  commit_every: int,
+  allow_nan: bool,
+) -> EpisodeWriter:
+  """Opens a store for writing; see `EpisodeStore.append`."""
+  store = manifest.StoreManifest.read(folder)
+  if spec is not None:
+    check_spec(f"EpisodeStore: {folder}", spec, store.columns, True)
+  if segment is None:
+    segment = _only_segment(folder)
+  _check_segment_name(segment)
+  while True:
+    merging.finish(folder, segment)
+    place = layout.segment_folder(folder, segment)
+    writer = EpisodeWriter(place, store, commit_every, allow_nan)
+    if not merging.is_replaced(folder, segment):
+      return writer
+    writer.close()  # A merge took the segment over before this writer held it.
+
+
+def _check_segment_name(segment: str) -> None:
+  if not _SEGMENT_NAME.fullmatch(segment):
+    raise errors.SpecError(
+      "EpisodeStore: segment: expected a name of letters, digits, '.', '_' and '-', "
+      f"got {segment!r}."
+    )
+
+
+def _check_vacant(folder: str) -> None:
+  """A create that crashed may go on: its leavings are no store yet."""
+  leavings = {f".{layout.MANIFEST}.tmp", layout.SEGMENTS}
+  if not os.path.lexists(folder):
+    return
+  names = set(os.listdir(folder)) if os.path.isdir(folder) else {"a file"}
+  segments = os.path.join(folder, layout.SEGMENTS)
+  has_data = os.path.isdir(segments) and bool(os.listdir(segments))
+  if has_data or not names <= leavings:
+    hint = "Choose another folder, or continue a store with EpisodeStore.append."
+    raise errors.StoreError(
+      f"EpisodeStore.create: {folder}: expected nothing there or an empty folder, got "
+      f"{errors.listing(names, limit=5)}. {hint}"
+    )
+
+
+def _only_segment(folder: str) -> str:
+  names = scanning.segment_names(folder)
+  if len(names) > 1:
+    raise errors.StoreError(
+      f"EpisodeStore: {folder}: expected one segment to append to, got "
+      f"{errors.listing(names)}. Name one: EpisodeStore.append(path, segment=...)."
+    )
+  return names[0] if names else DEFAULT_SEGMENT

@@ -1,0 +1,259 @@
+"""`EpisodeWriter`: what a user appends with."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from absl import logging
+
+from t2r_seq import errors
+from t2r_seq.store import files, values
+from t2r_seq.store.manifest import StoreManifest
+from t2r_seq.store.segment_writer import SegmentWriter
+
+
+class EpisodeWriter:
+  """Appends episodes to one segment of a store; a context manager.
+
+  Episodes count once they are committed: data first, then one small file that is
+  replaced in one step. A process that is killed at any moment loses what was not
+  committed and nothing else, and the next writer goes on from there.
+  """
+
+  def __init__(
+    self,
+    folder: str,
+    manifest: StoreManifest,
+    commit_every: int = 1,
+    allow_nan: bool = False,
+  ) -> None:
+    """Takes the segment; see `EpisodeStore.create` and `EpisodeStore.append`.
+
+    Args:
+      folder: of the segment.
+      manifest: of the store.
+      commit_every: episodes between two commits.
+      allow_nan: accepts NaN.
+    Raises:
+      StoreError: another writer holds the segment, or it is damaged.
+      OSError: the folder cannot be written.
+    """
+    is_count = isinstance(commit_every, int) and not isinstance(commit_every, bool)
+    if not is_count or commit_every < 1:
+      raise errors.SpecError(
+        "EpisodeStore: commit_every: expected an integer of at least 1, got "
+        f"{commit_every!r}."
+      )
+    columns = manifest.columns
+    self._steps_columns = {p: c for p, c in columns.items() if c.is_per_step}
+    self._context_columns = {p: c for p, c in columns.items() if not c.is_per_step}
+    self._columns = columns
+    self._commit_every = commit_every
+    self._allow_nan = allow_nan
+    self._folder = folder
+    self._num_steps = 0
+    self._step_paths: frozenset[str] = frozenset()
+    try:
+      self._segment: SegmentWriter | None = SegmentWriter(folder, columns)
+    except OSError as error:
+      hint = "A writer needs a folder that it may write to, with room on the disk."
+      raise files.explain(error, folder, hint) from error
+
+  @property
+  def num_episodes(self) -> int:
+    """Whole episodes in this segment, those not yet committed too."""
+    return self._open_segment().num_episodes
+
+  @property
+  def num_committed(self) -> int:
+    """Episodes in this segment that survive whatever happens."""
+    return self._open_segment().commit.episodes
+
+  def append_episode(self, structure: Any) -> None:
+    """Appends one whole episode.
+
+    Args:
+      structure: [T, ...] values for the paths with a time axis and the context
+        features, packed or flat: arrays or tensors of the spec's dtype, Python
+        numbers, lists and byte strings; None for an absent optional.
+    Raises:
+      SpecError: the structure does not fit the spec; nothing is appended.
+      OSError: the disk is full or failed; this episode is not appended. Where it was
+        the commit that failed, all episodes since the last one are dropped.
+    """
+    segment = self._open_segment()
+    self._check_no_steps("append_episode")
+    rows = values.collect(
+      "append_episode", self._columns, structure, True, self._allow_nan
+    )
+    steps = [r.count for p, r in rows.items() if self._columns[p].is_per_step]
+    if not steps:
+      raise errors.SpecError(
+        "append_episode: expected at least one path with a time axis, got "
+        f"{errors.listing(rows)}."
+      )
+    with self._episode_or_nothing():
+      self._append_rows(rows)
+      segment.end_episode(steps[0])
+    self._commit_if_due()
+
+  def append_step(self, structure: Any) -> None:
+    """Appends one step to the episode in progress.
+
+    The step goes to the disk's files at once, so an episode of any length needs
+    little memory.
+
+    Args:
+      structure: the values of one step for the paths with a time axis. Optional paths
+        are in every step of an episode or in none.
+    Raises:
+      SpecError: the step does not fit; it is not appended, the episode goes on.
+      OSError: the disk is full or failed; the whole episode in progress is dropped.
+    """
+    self._open_segment()
+    rows = values.collect(
+      "append_step", self._steps_columns, structure, False, self._allow_nan
+    )
+    self._check_same_paths(frozenset(rows))
+    with self._episode_or_nothing():
+      self._append_rows(rows)
+    self._step_paths = frozenset(rows)
+    self._num_steps += 1
+
+  def end_episode(self, context: Mapping[str, Any] | None = None) -> None:
+    """Ends the episode in progress.
+
+    Args:
+      context: the values of the paths without a time axis.
+    Raises:
+      SpecError: there are no steps, or the context does not fit; the episode goes on.
+      OSError: the disk is full or failed; the episode in progress is dropped.
+    """
+    segment = self._open_segment()
+    if not self._num_steps:
+      raise errors.SpecError("end_episode: expected steps, got none. Append some.")
+    rows = values.collect(
+      "end_episode", self._context_columns, context or {}, False, self._allow_nan
+    )
+    with self._episode_or_nothing():
+      self._append_rows(rows)
+      segment.end_episode(self._num_steps)
+    self._num_steps = 0
+    self._commit_if_due()
+
+  def discard_episode(self) -> None:
+    """Drops the steps of the episode in progress."""
+    self._open_segment().roll_back()
+    self._num_steps = 0
+
+  def flush(self) -> None:
+    """Commits all whole episodes: when it returns, they are on the disk.
+
+    Raises:
+      OSError: the disk is full or failed; what was not committed is dropped.
+    """
+    segment = self._open_segment()
+    try:
+      segment.write_commit()
+    except OSError as error:
+      self._num_steps = 0
+      raise files.explain(error, self._folder, self._safe()) from error
+
+  def close(self) -> None:
+    """Commits all whole episodes and lets go of the segment.
+
+    Raises:
+      SpecError: an episode is in progress; it is dropped, the others are committed.
+      OSError: the disk is full or failed; earlier commits are safe.
+    """
+    if self._segment is None:
+      return
+    num_steps = self._num_steps
+    try:
+      self.discard_episode()
+      self.flush()
+    finally:
+      self._segment.close()
+      self._segment = None
+    if num_steps:
+      raise errors.SpecError(
+        f"EpisodeStore: {self._folder}: expected end_episode() before close(), got an "
+        f"episode of {num_steps} steps in progress. It was dropped."
+      )
+
+  def __enter__(self) -> EpisodeWriter:
+    return self
+
+  def __exit__(
+    self,
+    exc_type: type[BaseException] | None,
+    exc_value: BaseException | None,
+    traceback: types.TracebackType | None,
+  ) -> None:
+    if exc_type is None:
+      self.close()
+      return
+    try:
+      # Whole episodes are kept, whatever went wrong after them.
+      self.close()
+    except (OSError, errors.SpecError) as error:
+      logging.warning("%s", error)
+
+  def _open_segment(self) -> SegmentWriter:
+    if self._segment is None:
+      raise errors.SpecError(
+        f"EpisodeStore: {self._folder}: expected an open writer, got a closed one."
+      )
+    return self._segment
+
+  def _append_rows(self, rows: Mapping[str, values.Rows]) -> None:
+    segment = self._open_segment()
+    for path, path_rows in rows.items():
+      segment.append(path, path_rows)
+
+  def _commit_if_due(self) -> None:
+    if self.num_episodes - self.num_committed >= self._commit_every:
+      self.flush()
+
+  @contextlib.contextmanager
+  def _episode_or_nothing(self) -> Iterator[None]:
+    """Cuts the files back to the last whole episode where an append fails."""
+    try:
+      yield
+    except BaseException as error:
+      self.discard_episode()
+      if isinstance(error, OSError):
+        raise files.explain(error, self._folder, self._safe()) from error
+      raise
+
+  def _safe(self) -> str:
+    return (
+      f"The {self.num_committed} committed episodes of segment "
+      f"'{os.path.basename(self._folder)}' are safe, and "
+      f"{self.num_episodes - self.num_committed} more are still to be committed; what "
+      "came after them was dropped. Make room and go on."
+    )
+
+  def _check_no_steps(self, operation: str) -> None:
+    if self._num_steps:
+      raise errors.SpecError(
+        f"{operation}: expected no episode in progress, got one of {self._num_steps} "
+        "steps. Call end_episode() or discard_episode() first."
+      )
+
+  def _check_same_paths(self, paths: frozenset[str]) -> None:
+    if not self._num_steps or paths == self._step_paths:
+      return
+    found = [
+      errors.Mismatch(
+        path,
+        "in every step of an episode or in none",
+        f"{'one' if path in paths else 'nothing'} at step {self._num_steps}",
+      )
+      for path in paths ^ self._step_paths
+    ]
+    raise errors.mismatch_error("append_step", found)

@@ -1,0 +1,336 @@
+"""Stores that are damaged, foreign, newer or forged: one clear error each."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+from t2r_seq import errors, store
+from t2r_seq.store import layout, manifest
+
+
+def in_main(path, name):
+  return os.path.join(path, "segments", "main", name)
+
+
+def truncate(name, by=1):
+  os.truncate(name, os.path.getsize(name) - by)
+
+
+def extend(name):
+  with open(name, "ab") as file:
+    file.write(b"more" * 10_000)
+
+
+def flip(name, position=0):
+  with open(name, "r+b") as file:
+    file.seek(position)
+    byte = file.read(1)
+    file.seek(position)
+    file.write(bytes([byte[0] ^ 1]))
+
+
+def edit(name, seal=True, **changes):
+  """Changes fields of a JSON file; seals it again, as another program would."""
+  with open(name) as file:
+    values = json.load(file)
+  del values["crc32"]
+  crc = manifest.checksum(values)
+  values.update(changes)
+  values["crc32"] = manifest.checksum(values) if seal else crc
+  with open(name, "w") as file:
+    json.dump(values, file)
+
+
+def write(name, text):
+  with open(name, "w") as file:
+    file.write(text)
+
+
+MANIFEST = layout.MANIFEST
+COLUMN = {"data": "x.data", "dtype": "float32", "shape": [], "rows": "steps"}
+X = {"path": "x", "shape": [], "dtype": "float32", "name": None, "is_sequence": True}
+OUT = {**COLUMN, "data": "../../../x.data"}
+
+# name: (what is done to the store, the error when it is opened)
+OPENED = {
+  "truncated column": (
+    lambda p: truncate(in_main(p, "reward.data")),
+    r"segments/main: reward\.data: expected 56 committed bytes, got 55 bytes\. Restore",
+  ),
+  "truncated offsets": (
+    lambda p: truncate(in_main(p, "task.offsets"), 8),
+    r"task\.offsets: expected 32 committed bytes, got 24 bytes",
+  ),
+  "truncated index": (
+    lambda p: truncate(in_main(p, "episode_ends.index")),
+    r"episode_ends\.index: expected 24 committed bytes, got 23 bytes",
+  ),
+  "missing column": (
+    lambda p: os.remove(in_main(p, "obs%2Fimage.data")),
+    "obs%2Fimage.data: expected 168 committed bytes, got no such file",
+  ),
+  "several missing": (
+    lambda p: [os.remove(in_main(p, n)) for n in ("goal.data", "checksums.index")],
+    "2 mismatches:\n  checksums.index: .*\n  goal.data: expected 72",
+  ),
+  "flipped index": (
+    lambda p: flip(in_main(p, "episode_ends.index")),
+    "episode_ends.index: expected 3 rising ends up to 14 .*got others. The index is",
+  ),
+  "newer store": (
+    lambda p: edit(f"{p}/{MANIFEST}", version=2),
+    r"store\.json: expected format version 1, got 2\. A newer t2r_seq wrote this",
+  ),
+  "newer segment": (
+    lambda p: edit(in_main(p, "commit.json"), version=2),
+    r"commit\.json: expected format version 1, got 2\. A newer t2r_seq wrote this",
+  ),
+  "no version": (
+    lambda p: edit(f"{p}/{MANIFEST}", version="one"),
+    "expected format version 1, got 'one'. The file is damaged",
+  ),
+  "foreign manifest": (
+    lambda p: write(f"{p}/{MANIFEST}", '{"zarr_format": 2}'),
+    "expected format 't2r_seq.EpisodeStore', got None. Another program wrote this",
+  ),
+  "foreign list": (
+    lambda p: write(f"{p}/{MANIFEST}", "[1, 2]"),
+    r"expected format 't2r_seq.EpisodeStore', got \[1, 2\]\. Another program",
+  ),
+  "no JSON": (
+    lambda p: truncate(f"{p}/{MANIFEST}", 9),
+    r"store\.json: expected JSON, got .* The file is damaged",
+  ),
+  "no text": (
+    lambda p: flip(f"{p}/{MANIFEST}"),
+    r"store\.json: expected JSON, got .* The file is damaged",
+  ),
+  "edited by hand": (
+    lambda p: edit(f"{p}/{MANIFEST}", seal=False, metadata={"robot": "leg"}),
+    "store.json: expected the checksum .*, got .* damaged, or was edited by hand",
+  ),
+  "edited commit": (
+    lambda p: edit(in_main(p, "commit.json"), seal=False, episodes=2),
+    "commit.json: expected the checksum .*, got .* damaged, or was edited by hand",
+  ),
+  "forged count": (
+    lambda p: edit(in_main(p, "commit.json"), episodes=2, steps=6),
+    "12 mismatches:\n  done.data: expected 6 bytes for its rows, got 14 committed",
+  ),
+  "forged sizes": (
+    lambda p: edit(in_main(p, "commit.json"), sizes={}),
+    "reward.data: expected its length in the commit, got none",
+  ),
+  "fields of a commit": (
+    lambda p: edit(in_main(p, "commit.json"), sizes=3),
+    "commit.json: expected the fields of a commit, got AttributeError",
+  ),
+  "forged file name": (
+    lambda p: edit(f"{p}/{MANIFEST}", spec=[X], columns={"x": OUT}),
+    r"x: expected \{'data': 'x.data',.*got \{'data': '\.\./\.\./\.\./x.data'",
+  ),
+  "path escape": (
+    lambda p: edit(f"{p}/{MANIFEST}", spec=[{**X, "path": "../x"}], columns={}),
+    r"store.json: \.\./x: expected a path that can name a file inside of the store",
+  ),
+  "no such column": (
+    lambda p: edit(f"{p}/{MANIFEST}", spec=[X], columns={"x": COLUMN, "y": COLUMN}),
+    "y: expected no column, got ",
+  ),
+  "no spec": (
+    lambda p: edit(f"{p}/{MANIFEST}", spec=[{"path": "x"}]),
+    "store.json: spec_from_json: .*no dtype and no shape",
+  ),
+  "other column shape": (
+    lambda p: edit(in_main(p, "commit.json"), sizes=sizes(p, "goal.data", 70)),
+    r"goal\.data: expected 72 bytes for its rows, got 70 committed bytes",
+  ),
+}
+
+
+def sizes(path, name, size):
+  commit = manifest.Commit.read(os.path.join(path, "segments", "main"))
+  return {**commit.sizes, name: size}
+
+
+@pytest.mark.parametrize("name", OPENED)
+def test_opening(name, path):
+  damage, want = OPENED[name]
+  damage(path)
+  with pytest.raises(errors.StoreError, match=f"(?s){want}"):
+    store.EpisodeStore(path)
+
+
+@pytest.mark.parametrize("name", OPENED)
+def test_appending_to_a_bad_store_changes_nothing(name, path):
+  damage, want = OPENED[name]
+  damage(path)
+  before = {n: read(n) for n in all_files(path)}
+  with pytest.raises(errors.StoreError, match=f"(?s){want}"):
+    store.EpisodeStore.append(path)
+  assert {n: read(n) for n in all_files(path)} == before
+
+
+def all_files(path):
+  return sorted(
+    os.path.join(place, name)
+    for place, _, names in os.walk(path)
+    for name in names
+    if name != "lock"
+  )
+
+
+def read(name):
+  with open(name, "rb") as file:
+    return file.read()
+
+
+FOLDERS = {
+  "nothing": (lambda p: None, "expected a folder with a store.json, got nothing there"),
+  "a file": (lambda p: write(p, "x"), "with a store.json, got a file there"),
+  "empty": (os.mkdir, r"with a store.json, got \[\]\. This is no EpisodeStore"),
+  "foreign": (
+    lambda p: (os.mkdir(p), write(f"{p}/.zgroup", "{}")),
+    r"got \[\.zgroup\]\. This is no EpisodeStore; EpisodeStore\.create makes one",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_foreign_folder(name, tmp_path):
+  make, want = FOLDERS[name]
+  path = str(tmp_path / "folder")
+  make(path)
+  before = os.path.isdir(path) and os.listdir(path)
+  for use in (
+    store.EpisodeStore,
+    store.EpisodeStore.append,
+    store.EpisodeStore.merge,
+    store.verify_store,
+  ):
+    with pytest.raises(errors.StoreError, match=want):
+      use(path)
+  assert (os.path.isdir(path) and os.listdir(path)) == before
+
+
+def test_an_extended_column_reads_and_is_cut(path, episode, same):
+  for name in ("reward.data", "task.data", "task.offsets", "episode_ends.index"):
+    extend(in_main(path, name))
+  for index, length in enumerate((5, 1, 8)):
+    same(store.EpisodeStore(path).episode(index), episode(index, length))
+  with pytest.raises(
+    errors.StoreError, match=r"main/reward\.data: expected 56 committed"
+  ):
+    store.verify_store(path).check()
+  with store.EpisodeStore.append(path) as writer:
+    writer.append_episode(episode(3))
+  same(store.EpisodeStore(path).episode(3), episode(3))
+  store.verify_store(path).check()
+
+
+def names_of_columns():
+  names = ["obs%2Fimage.data", "obs%2Fjpeg.data", "obs%2Fjpeg.offsets", "done.data"]
+  return [*names, "words.offsets", "task.data", "goal.data", "rating.present"]
+
+
+@pytest.mark.parametrize("name", names_of_columns())
+def test_a_flipped_bit_is_found(name, path):
+  assert store.verify_store(path).is_whole
+  size = os.path.getsize(in_main(path, name))
+  flip(in_main(path, name), size - 1)
+  report = store.verify_store(path)
+  assert not report.is_whole
+  assert 2 in report.broken_episodes("main")
+  with pytest.raises(
+    errors.StoreError, match=f"(?s)verify_store: .*main/{name}: expected"
+  ):
+    report.check()
+
+
+def test_a_flipped_bit_breaks_one_episode(path):
+  flip(in_main(path, "reward.data"), 5 * 4)  # The only step of the second episode.
+  (problem,) = store.verify_store(path).problems
+  assert (problem.segment, problem.episodes) == ("main", (1,))
+  want = "reward.data: expected the checksums of every episode, got others for 1 of 3"
+  assert str(problem.mismatch).startswith(want)
+  assert store.verify_store(path, checksums=False).is_whole
+
+
+# name: (damage, problems: file, part of the text, broken episodes)
+REPORTS = {
+  "missing": (
+    lambda p: os.remove(in_main(p, "goal.data")),
+    {("goal.data", "no such file", (0, 1, 2))},
+  ),
+  "truncated": (
+    lambda p: truncate(in_main(p, "goal.data")),
+    {("goal.data", "71 bytes", (0, 1, 2))},
+  ),
+  "two files": (
+    lambda p: (truncate(in_main(p, "goal.data")), extend(in_main(p, "done.data"))),
+    {("goal.data", "71 bytes", (0, 1, 2)), ("done.data", "40014 bytes", ())},
+  ),
+  "index": (
+    lambda p: flip(in_main(p, "episode_ends.index")),
+    {("episode_ends.index", "got others", (0, 1, 2))},
+  ),
+  "checksums": (
+    lambda p: flip(in_main(p, "checksums.index")),
+    {("checksums.index", "the data itself may be right", ())},
+  ),
+  "missing offsets": (
+    lambda p: os.remove(in_main(p, "task.offsets")),
+    {("task.offsets", "no such file", (0, 1, 2))},
+  ),
+  "falling offsets": (
+    lambda p: write_offsets(in_main(p, "task.offsets"), 2, 1),
+    {
+      ("task.offsets", "offsets that rise from 0 to 27, got others at 1 items", (1,)),
+      ("task.offsets", "others for 1 of 3", (1,)),
+      ("task.data", "others for 2 of 3", (1, 2)),
+    },
+  ),
+  "committed size": (
+    lambda p: edit(in_main(p, "commit.json"), sizes=sizes(p, "goal.data", 70)),
+    {("goal.data", "72 bytes, got 70 committed", (0, 1, 2)), ("goal.data", "72", ())},
+  ),
+}
+
+
+def write_offsets(name, index, value):
+  offsets = np.fromfile(name, "<i8")
+  offsets[index] = value
+  offsets.tofile(name)
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_reports(name, path):
+  damage, want = REPORTS[name]
+  damage(path)
+  problems = store.verify_store(path).problems
+  assert len(problems) == len(want), problems
+  for file, text, episodes in want:
+    assert any(
+      problem.mismatch.path == file
+      and text in str(problem.mismatch)
+      and problem.episodes == episodes
+      for problem in problems
+    ), (file, text, episodes, problems)
+
+
+def test_a_store_that_is_being_written_is_whole(path, episode):
+  with store.EpisodeStore.append(path, commit_every=100) as writer:
+    writer.append_episode(episode(3, 100_000))  # More than is buffered.
+    assert os.path.getsize(in_main(path, "obs%2Fimage.data")) > 168
+    assert store.verify_store(path).is_whole
+
+
+def test_a_copy_is_a_store(path, tmp_path, episode, same):
+  shutil.copytree(path, tmp_path / "copy")
+  shutil.rmtree(path)
+  same(store.EpisodeStore(tmp_path / "copy").episode(2), episode(2, 8))

@@ -1,0 +1,380 @@
+"""Writing: every kind of column comes back; what does not fit is named."""
+
+from __future__ import annotations
+
+import collections
+import os
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import errors, specs, store
+
+Spec = specs.ExtendedTensorSpec
+F32 = tf.float32
+SMALL = {
+  "x": Spec((2,), F32, is_sequence=True),
+  "n": Spec((), tf.int32, is_sequence=True),
+  "task": Spec((), tf.string),
+}
+TWO = {"x": np.zeros((2, 2), np.float32), "n": [1, 2], "task": "go"}
+
+
+def read(path):
+  opened = store.EpisodeStore(path)
+  return [opened.episode(i) for i in range(len(opened))]
+
+
+def test_round_trip(path, episode, same):
+  for index, (got, length) in enumerate(zip(read(path), (5, 1, 8), strict=True)):
+    same(got, episode(index, length))
+
+
+def test_steps_make_the_same_files_as_episodes(path, tmp_path, spec, episode, same):
+  other = str(tmp_path / "steps")
+  with store.EpisodeStore.create(other, spec, {"robot": "arm"}) as writer:
+    for index, length in enumerate((5, 1, 8)):
+      flat = episode(index, length)
+      context = {p: flat.pop(p) for p in ("task", "goal", "rating") if p in flat}
+      for t in range(length):
+        writer.append_step({path: values[t] for path, values in flat.items()})
+      writer.end_episode(context)
+  for name in ["store.json", *(f"segments/main/{n}" for n in files(path))]:
+    with open(f"{path}/{name}", "rb") as a, open(f"{other}/{name}", "rb") as b:
+      assert a.read() == b.read(), name
+
+
+def files(path):
+  return sorted(set(os.listdir(f"{path}/segments/main")) - {"lock"})
+
+
+A = collections.namedtuple("A", ["x", "l"])
+STRUCTURES = {
+  "nested": {"a": {"x": 1.5, "l": [2, 3]}, "b": b"s"},
+  "flat": {"a/x": 1.5, "a/l/0": 2, "a/l/1": 3, "b": "s"},
+  "struct": specs.TensorSpecStruct(
+    {"a/x": np.float32(1.5), "a/l/0": np.int64(2), "a/l/1": np.int64(3), "b": b"s"}
+  ),
+  "namedtuple": {"a": A(1.5, (2, 3)), "b": np.str_("s")},
+  "tensors": {
+    "a": {"x": tf.constant(1.5), "l": [tf.constant(2, tf.int64), 3]},
+    "b": tf.constant("s"),
+  },
+}
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_structures_of_any_form(name, tmp_path):
+  spec = {
+    "a": {
+      "x": Spec((), F32, is_sequence=True),
+      "l": [Spec((), tf.int64, is_sequence=True)] * 2,
+    },
+    "b": Spec((), tf.string, is_sequence=True),
+  }
+  with store.EpisodeStore.create(tmp_path / "s", spec) as writer:
+    writer.append_step(STRUCTURES[name])
+    writer.end_episode()
+  (got,) = read(tmp_path / "s")
+  assert {path: values.tolist() for path, values in got.items()} == {
+    "a/x": [1.5],
+    "a/l/0": [2],
+    "a/l/1": [3],
+    "b": [b"s"],
+  }
+
+
+def test_big_endian_arrays_are_stored_little_endian(tmp_path):
+  with store.EpisodeStore.create(tmp_path / "s", SMALL) as writer:
+    writer.append_episode({**TWO, "n": np.array([1, 256], ">i4")})
+  assert (tmp_path / "s/segments/main/n.data").read_bytes() == b"\1\0\0\0\0\1\0\0"
+
+
+DTYPES = [
+  *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+  *("float16", "bfloat16", "float32", "float64", "complex64", "complex128", "string"),
+]
+
+
+@pytest.mark.parametrize("shape", [(), (2, 3), (0,)], ids=str)
+def test_every_dtype(shape, tmp_path):
+  spec = {d: Spec(shape, d, is_sequence=True) for d in DTYPES}
+  spec |= {f"{d}_context": Spec(shape, d) for d in DTYPES}
+  want = [
+    specs.make_random_numpy(spec, batch_size=None, sequence_length=length, seed=length)
+    for length in (4, 1)
+  ]
+  with store.EpisodeStore.create(tmp_path / "s", spec) as writer:
+    for one in want:
+      writer.append_episode(one)
+  for got, one in zip(read(tmp_path / "s"), want, strict=True):
+    for path in spec:
+      assert np.asarray(got[path]).dtype == np.asarray(one[path]).dtype, path
+      np.testing.assert_array_equal(got[path], one[path], err_msg=path)
+  assert store.verify_store(tmp_path / "s").is_whole
+
+
+# name: (what replaces entries of TWO, the error)
+BAD = {
+  "missing": ({"n": None}, r"n: expected \(T,\) int32, got nothing\. What may be abs"),
+  "misspelled": ({"task": None, "tsk": "a"}, r"task: expected .*Did you mean 'tsk'"),
+  "unknown": ({"zzz": 1.0}, r"zzz: expected one of \[n, task, x\], got float 1.0"),
+  "dtype": ({"x": np.zeros((2, 2))}, r"x: expected \(T, 2\) float32, got \(2, 2\) flo"),
+  "cast": ({"x": np.zeros((2, 2))}, r"float64\. Cast it\."),
+  "shape": ({"x": np.zeros((2, 3), np.float32)}, r"x: .*got \(2, 3\) float32"),
+  "no time axis": ({"n": 3}, r"n: expected \(T,\) int32, got \(\) "),
+  "fraction": ({"n": [1.5, 2.0]}, r"n: expected \(T,\) int32, got \(2,\) float64"),
+  "overflow": ({"n": [1, 2**40]}, r"n: expected \(T,\) int32, got \(2,\) int64"),
+  "ragged list": ({"x": [[1.0], [1.0, 2.0]]}, r"x: expected .*, got a ragged list"),
+  "ragged columns": ({"n": [1, 2, 3]}, r"n: expected 2 steps, as x has, got 3 steps"),
+  "text": ({"n": ["a", "b"]}, r"n: expected \(T,\) int32, got \(2,\) strings"),
+  "number": ({"task": 3}, r"task: expected \(\) string, got \(\) with a int in it"),
+  "numbers": ({"task": np.zeros(2)}, r"task: expected \(\) string, got \(2,\) float64"),
+  "NaN": (
+    {"x": np.array([[0, 1], [np.nan, 2]], np.float32)},
+    r"x: expected \(T, 2\) float32, got NaN at \(1, 0\)\. .*allow_nan=True",
+  ),
+  "no steps": (
+    {"x": np.zeros((0, 2), np.float32), "n": []},
+    "x: expected at least one step, got none",
+  ),
+  "all at once": (
+    {"x": np.zeros((2, 2)), "n": None, "task": 3},
+    r"append_episode: 3 mismatches:\n  n: .*\n  task: .*\n  x: ",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_episode(name, tmp_path):
+  change, want = BAD[name]
+  with store.EpisodeStore.create(tmp_path / "s", SMALL) as writer:
+    writer.append_episode(TWO)
+    with pytest.raises(errors.SpecError, match=want):
+      writer.append_episode({**TWO, **change})
+    writer.append_episode(TWO)
+  assert len(read(tmp_path / "s")) == 2
+  assert store.verify_store(tmp_path / "s").is_whole
+
+
+def test_pixels_for_an_encoded_image(tmp_path):
+  spec = {"i": Spec((8, 8, 3), tf.uint8, is_sequence=True, data_format="JPEG")}
+  want = r"i: expected \(T,\) bytes, encoded as jpeg, got \(2, 8, 8, 3\) uint8\. Encode"
+  with (
+    store.EpisodeStore.create(tmp_path / "s", spec) as writer,
+    pytest.raises(errors.SpecError, match=want),
+  ):
+    writer.append_episode({"i": np.zeros((2, 8, 8, 3), np.uint8)})
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "complex64"])
+def test_nan_is_refused_or_allowed(dtype, tmp_path):
+  spec = {"x": Spec((), dtype, is_sequence=True)}
+  nan = {"x": np.asarray([1, np.nan], tf.as_dtype(dtype).as_numpy_dtype)}
+  with (
+    store.EpisodeStore.create(tmp_path / "s", spec) as writer,
+    pytest.raises(errors.SpecError, match=r"x: expected .*, got NaN at \(1,\)"),
+  ):
+    writer.append_episode(nan)
+  with store.EpisodeStore.append(tmp_path / "s", allow_nan=True) as writer:
+    writer.append_episode(nan)
+  (got,) = read(tmp_path / "s")
+  assert np.isnan(got["x"][1])
+
+
+def test_bad_step_leaves_the_episode_as_it_was(tmp_path):
+  with store.EpisodeStore.create(tmp_path / "s", SMALL) as writer:
+    writer.append_step({"x": [1.0, 2.0], "n": 1})
+    with pytest.raises(errors.SpecError, match=r"append_step: n: expected \(\) int32"):
+      writer.append_step({"x": [1.0, 2.0], "n": "a"})
+    with pytest.raises(errors.SpecError, match=r"task: expected one of \[n, x\]"):
+      writer.append_step({"x": [1.0, 2.0], "n": 1, "task": "a"})
+    with pytest.raises(errors.SpecError, match=r"end_episode: task: .* got nothing"):
+      writer.end_episode()
+    writer.append_step({"x": [3.0, 4.0], "n": 2})
+    writer.end_episode({"task": "b"})
+  (got,) = read(tmp_path / "s")
+  assert got["n"].tolist() == [1, 2] and got["task"][()] == b"b"
+
+
+def test_optional_paths_are_in_every_step_or_in_none(tmp_path):
+  spec = {**SMALL, "o": Spec((), F32, is_sequence=True, is_optional=True)}
+  step = {"x": [1.0, 2.0], "n": 1}
+  want = "o: expected in every step of an episode or in none, got "
+  with store.EpisodeStore.create(tmp_path / "s", spec) as writer:
+    writer.append_step(step)
+    with pytest.raises(errors.SpecError, match=want + "one at step 1"):
+      writer.append_step({**step, "o": 1.0})
+    writer.end_episode({"task": "absent"})
+    writer.append_step({**step, "o": 1.0})
+    with pytest.raises(errors.SpecError, match=want + "nothing at step 1"):
+      writer.append_step(step)
+    writer.end_episode({"task": "present"})
+  opened = store.EpisodeStore(tmp_path / "s")
+  assert "o" not in opened.episode(0) and opened.episode(1)["o"].tolist() == [1.0]
+  assert opened.is_present("o").tolist() == [False, True]
+  assert opened.column("o").tolist() == [0.0, 1.0]
+
+
+def test_order_of_calls(tmp_path):
+  writer = store.EpisodeStore.create(tmp_path / "s", SMALL)
+  with pytest.raises(errors.SpecError, match="end_episode: expected steps, got none"):
+    writer.end_episode({"task": "a"})
+  writer.append_step({"x": [1.0, 2.0], "n": 1})
+  with pytest.raises(errors.SpecError, match="expected no episode in progress, got"):
+    writer.append_episode(TWO)
+  writer.discard_episode()
+  writer.append_episode(TWO)
+  writer.append_step({"x": [1.0, 2.0], "n": 1})
+  with pytest.raises(errors.SpecError, match="an episode of 1 steps in progress"):
+    writer.close()
+  writer.close()
+  with pytest.raises(errors.SpecError, match="expected an open writer, got a closed"):
+    writer.append_episode(TWO)
+  assert len(read(tmp_path / "s")) == 1
+  assert store.verify_store(tmp_path / "s").is_whole
+
+
+def test_an_exception_keeps_whole_episodes(tmp_path):
+  with (
+    pytest.raises(KeyboardInterrupt, match="stop"),
+    store.EpisodeStore.create(tmp_path / "s", SMALL, commit_every=100) as writer,
+  ):
+    writer.append_episode(TWO)
+    writer.append_step({"x": [1.0, 2.0], "n": 1})
+    raise KeyboardInterrupt("stop")
+  assert len(read(tmp_path / "s")) == 1
+
+
+def test_commits(tmp_path):
+  with store.EpisodeStore.create(tmp_path / "s", SMALL, commit_every=3) as writer:
+    opened = store.EpisodeStore(tmp_path / "s")
+    seen = []
+    for _ in range(7):
+      writer.append_episode(TWO)
+      opened.refresh()
+      seen.append(len(opened))
+    assert seen == [0, 0, 3, 3, 3, 6, 6]
+    writer.append_step({"x": [1.0, 2.0], "n": 1})
+    writer.flush()  # In the middle of an episode: the whole ones count.
+    assert opened.refresh() == 1 and writer.num_committed == 7
+    writer.append_step({"x": [1.0, 2.0], "n": 1})
+    writer.end_episode({"task": "a"})
+    assert writer.num_episodes == 8 and writer.num_committed == 7
+  assert opened.refresh() == 1
+  assert store.verify_store(tmp_path / "s").is_whole
+
+
+# name: (spec, the error)
+BAD_SPECS = {
+  "offsets": (
+    {"x": Spec((2,), F32, time_offsets=(-1, 0))},
+    r"x: expected a spec without time offsets, .* store windows\.flat_specs\(specs\)",
+  ),
+  "no sequence": (
+    {"x": Spec((2,), F32)},
+    "expected at least one path with a time axis",
+  ),
+  "unknown size": (
+    {"x": Spec((None,), F32, is_sequence=True)},
+    "x: expected a fully defined shape",
+  ),
+  "dtype": (
+    {"x": Spec((), tf.qint8, is_sequence=True)},
+    "x: expected a dtype of .*qint",
+  ),
+  "image": (
+    {"x": Spec((3,), tf.uint8, is_sequence=True, data_format="png")},
+    r"x: expected a shape \[\.\.\., height, width, channels\]",
+  ),
+  "array": ({"x": np.zeros(3)}, r"x: expected a spec, got \(3,\) float64"),
+  "escape": (
+    {"../x": Spec((), F32, is_sequence=True)},
+    r"\.\./x: expected a path that can name a file inside of the store",
+  ),
+  "escape below": (
+    {"a": {"../../x": Spec((), F32, is_sequence=True)}},
+    r"a/\.\./\.\./x: expected a path that can name a file inside",
+  ),
+  "backslash": ({"a\\b": Spec((), F32, is_sequence=True)}, "No '.' or '..', no backsl"),
+  "control": (
+    {"a\0": Spec((), F32, is_sequence=True)},
+    r"a\\x00: expected a path that",
+  ),
+  "long": ({"a" * 300: Spec((), F32, is_sequence=True)}, "At most 200 characters"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SPECS)
+def test_bad_spec(name, tmp_path):
+  spec, want = BAD_SPECS[name]
+  with pytest.raises(errors.SpecError, match=want):
+    store.EpisodeStore.create(tmp_path / "s", spec)
+  assert not (tmp_path / "s").exists()
+
+
+def test_odd_paths_stay_inside(tmp_path):
+  paths = ["a/b", "a.b", "a%2Fb", "...", "/c"[1:] + " d", "ü", "x", "x.offsets"]
+  spec = {path: Spec((), tf.string, is_sequence=True) for path in paths}
+  with store.EpisodeStore.create(tmp_path / "s", spec) as writer:
+    writer.append_episode({path: [path] for path in paths})
+  (got,) = read(tmp_path / "s")
+  assert {p: v[0].decode() for p, v in got.items()} == {p: p for p in paths}
+  assert sorted(os.listdir(tmp_path)) == ["s"]
+
+
+# name: (arguments of create, the error)
+BAD_ARGUMENTS = {
+  "commit_every": ({"commit_every": 0}, "commit_every: expected an integer of at leas"),
+  "segment": ({"segment": "../x"}, r"segment: expected a name of letters.*'\.\./x'"),
+  "metadata": ({"metadata": {"a": object()}}, "metadata: expected a mapping of JSON"),
+  "metadata NaN": ({"metadata": {"a": float("nan")}}, "metadata: expected .* JSON"),
+  "metadata key": ({"metadata": {1: 2}}, "metadata: expected .* a key that is no str"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ARGUMENTS)
+def test_bad_argument(name, tmp_path):
+  kwargs, want = BAD_ARGUMENTS[name]
+  with pytest.raises(errors.SpecError, match=want):
+    store.EpisodeStore.create(tmp_path / "s", SMALL, **kwargs)
+
+
+def test_create_does_not_overwrite(path, tmp_path):
+  for place in (path, str(tmp_path)):
+    with pytest.raises(
+      errors.StoreError, match=re.escape(f"create: {place}: expected n")
+    ):
+      store.EpisodeStore.create(place, SMALL)
+  (tmp_path / "file").write_text("")
+  with pytest.raises(errors.StoreError, match=r"got \[a file\]"):
+    store.EpisodeStore.create(tmp_path / "file", SMALL)
+  (tmp_path / "empty").mkdir()
+  store.EpisodeStore.create(tmp_path / "empty", SMALL).close()
+
+
+def test_a_second_writer_is_refused(path, episode):
+  with store.EpisodeStore.append(path) as writer:
+    want = f"expected no other writer, got process {os.getpid()} on .*segment='another"
+    with pytest.raises(errors.StoreError, match=want):
+      store.EpisodeStore.append(path)
+    with store.EpisodeStore.append(path, segment="other") as other:
+      other.append_episode(episode(4))
+      writer.append_episode(episode(3))
+  assert len(store.EpisodeStore(path)) == 5
+
+
+def test_append_needs_a_name_where_there_are_several(path):
+  store.EpisodeStore.append(path, "other").close()
+  with pytest.raises(errors.StoreError, match=r"one segment .*got \[main, other\]"):
+    store.EpisodeStore.append(path)
+
+
+def test_append_goes_on_with_the_only_segment(tmp_path):
+  store.EpisodeStore.create(tmp_path / "s", SMALL, segment="mine").close()
+  with store.EpisodeStore.append(tmp_path / "s") as writer:
+    writer.append_episode(TWO)
+  (segment,) = store.EpisodeStore(tmp_path / "s").segments
+  assert segment.name == "mine"
