@@ -12,7 +12,7 @@ CONSTRAINTS ?= requirements/constraints-tf221.txt
 CONSTRAINTS_TF215 ?= requirements/constraints-tf215.txt
 
 TESTS ?= tests
-TESTS_TF215 ?= tests/specs tests/records tests/windows
+TESTS_TF215 ?= tests/specs tests/records tests/windows tests/store
 # Two workers: TensorFlow's start-up dominates small tests, its threads large ones.
 PYTEST_WORKERS ?= 2
 PYTEST_ARGS ?=
@@ -65,7 +65,7 @@ setup: $(STAMP) $(STAMP_TF215)  ## Makes both environments and runs nothing.
 test: $(STAMP)  ## Runs the whole test suite on the newest TensorFlow.
 	$(RUN) $(PYTEST) --dist loadfile $(PYTEST_ARGS) $(TESTS)
 
-test-tf215: $(STAMP_TF215)  ## Runs specs, records and windows on TensorFlow 2.15.
+test-tf215: $(STAMP_TF215)  ## Runs specs, records, windows and store on TensorFlow 2.15.
 	$(RUN_TF215) $(PYTEST) --dist loadfile $(PYTEST_ARGS) $(TESTS_TF215)
 
 docs-test: $(STAMP)  ## Runs the snippets of README.md and docs/.
