@@ -126,7 +126,7 @@ class AbstractInputGenerator(abc.ABC):
     Raises:
       SpecError: the specs are not valid structures.
     """
-    self._check_mode(mode)
+    specs.check_mode(type(self).__name__, mode)
     preprocessor = t2r_model.preprocessor
     self.set_feature_specifications(
       preprocessor.get_in_feature_specification(mode),
@@ -252,16 +252,8 @@ class AbstractInputGenerator(abc.ABC):
       )
     return count
 
-  def _check_mode(self, mode: str) -> None:
-    if mode not in specs.ModeKeys.ALL:
-      raise errors.SpecError(
-        f"{type(self).__name__}: mode: expected one of "
-        f"{errors.listing(specs.ModeKeys.ALL)}, got {mode!r}."
-        f"{errors.nearest(str(mode), specs.ModeKeys.ALL)}"
-      )
-
   def _check_ready(self, mode: str) -> None:
-    self._check_mode(mode)
+    specs.check_mode(type(self).__name__, mode)
     for name, spec in (("feature", self._feature_spec), ("label", self._label_spec)):
       if spec is None:
         raise errors.SpecError(

@@ -104,7 +104,7 @@ class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
     Raises:
       SpecError: the batch does not fit the in specs, or the outcome the out specs.
     """
-    self._check_mode(mode)
+    specs.check_mode(type(self).__name__, mode)
     has_labels = labels is not None
     features, labels = self._pack(features, labels, mode)
     features, labels = self._preprocess_fn(features, labels, mode)
@@ -164,11 +164,3 @@ class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
       specs.assert_valid_spec_structure(getattr(self, getter)(mode))
     except errors.SpecError as e:
       raise errors.SpecError(f"{type(self).__name__}: {getter}({mode!r}): {e}") from e
-
-  def _check_mode(self, mode: str) -> None:
-    if mode not in specs.ModeKeys.ALL:
-      raise errors.SpecError(
-        f"{type(self).__name__}: mode: expected one of "
-        f"{errors.listing(specs.ModeKeys.ALL)}, got {mode!r}."
-        f"{errors.nearest(str(mode), specs.ModeKeys.ALL)}"
-      )

@@ -13,7 +13,7 @@ from t2r_seq.specs.leaves import (
   RAW_FORMAT,
   is_encoded_image_spec,
 )
-from t2r_seq.specs.modes import ModeKeys
+from t2r_seq.specs.modes import ModeKeys, check_mode
 from t2r_seq.specs.padding import pad_or_clip_tensor_to_spec_shape
 from t2r_seq.specs.placeholders import (
   make_placeholders,
@@ -72,6 +72,7 @@ __all__ = [
   "assert_valid_spec_structure",
   "cast_bfloat16_to_float32",
   "cast_float32_to_bfloat16",
+  "check_mode",
   "copy_tensorspec",
   "create_t2r_assets",
   "filter_required_flat_tensor_spec",
