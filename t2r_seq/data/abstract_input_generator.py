@@ -46,6 +46,7 @@ class AbstractInputGenerator(abc.ABC):
     self._preprocess_fn: PreprocessFn | None = None
     self._padding = "repeat"
     self._mode: str | None = None
+    self._report: windows.WindowReport | None = None
     # Input that is shuffled or made up mixes this into its seed.
     self._start_step = 0
 
@@ -62,7 +63,7 @@ class AbstractInputGenerator(abc.ABC):
   @property
   def report(self) -> windows.WindowReport | None:
     """Counts of the windows read by the newest dataset; None if it has no windows."""
-    return None
+    return self._report
 
   def set_feature_specifications(
     self, feature_spec: Any, out_feature_spec: Any = None

@@ -67,13 +67,7 @@ class GeneratorInputGenerator(AbstractInputGenerator):
     self._stride = stride
     self._shift = shift
     self._drop_remainder = drop_remainder
-    self._report: windows.WindowReport | None = None
     self._source: CheckedGenerator | None = None
-
-  @property
-  def report(self) -> windows.WindowReport | None:
-    """Counts of the windows read by the newest dataset; None if it has no windows."""
-    return self._report
 
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:

@@ -85,12 +85,6 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     self._num_parallel_calls = num_parallel_calls
     self._drop_remainder = drop_remainder
     self._parsed_spec: specs.TensorSpecStruct | None = None
-    self._report: windows.WindowReport | None = None
-
-  @property
-  def report(self) -> windows.WindowReport | None:
-    """Counts of the windows read by the newest dataset; None if it has no windows."""
-    return self._report
 
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
