@@ -1,10 +1,11 @@
 """Collect and evaluate loops over Gymnasium environments."""
 
-from t2r_seq.actors.collect import collect_episodes, shard_paths
+from t2r_seq.actors.collect import collect_episodes
 from t2r_seq.actors.env_loop import run_env
 from t2r_seq.actors.features import episode_to_features, flatten_steps
 from t2r_seq.actors.metrics import EpisodeTally
 from t2r_seq.actors.rollouts import Episode, Step, episode_seed, generate_episodes
+from t2r_seq.records import shard_paths
 
 __all__ = [
   "Episode",

@@ -5,21 +5,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import os
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import gin
-import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, records, windows
 from t2r_seq.actors import features as features_lib
 from t2r_seq.actors import metrics as metrics_lib
 from t2r_seq.actors import rollouts
-
-_COMPRESSION_SUFFIXES = (".gz", ".zz", ".zlib")
 
 
 @gin.configurable
@@ -72,7 +67,9 @@ def collect_episodes(
   )
   files = [output_path]
   if episodes_per_file is not None:
-    files = shard_paths(output_path, math.ceil(num_episodes / episodes_per_file))
+    files = records.shard_paths(
+      output_path, math.ceil(num_episodes / episodes_per_file)
+    )
   _check_no_other_shards(output_path, files)
   metrics_lib.restore_policy(policy)
   tally = metrics_lib.EpisodeTally()
@@ -87,46 +84,12 @@ def collect_episodes(
   return {**tally.metrics(), "files": files}
 
 
-def shard_paths(output_path: str, num_shards: int) -> list[str]:
-  """Returns the names of a sharded file: 'a-00000-of-00002.tfrecord' and so on.
-
-  Args:
-    output_path: the name without shards; its suffixes stay at the end.
-    num_shards: how many.
-  """
-  root, extension, compression = _split_suffixes(output_path)
-  return [
-    f"{root}-{shard:05d}-of-{num_shards:05d}{extension}{compression}"
-    for shard in range(num_shards)
-  ]
-
-
-def _split_suffixes(output_path: str) -> tuple[str, str, str]:
-  """Splits 'a.tfrecord.gz' into ('a', '.tfrecord', '.gz')."""
-  root, compression = output_path, ""
-  for suffix in _COMPRESSION_SUFFIXES:
-    if root.lower().endswith(suffix):
-      root, compression = root[: -len(suffix)], root[-len(suffix) :]
-      break
-  return (*os.path.splitext(root), compression)
-
-
 def _check_no_other_shards(output_path: str, files: list[str]) -> None:
   """Refuses to leave files of an earlier run beside the new ones.
 
   A pattern that means one collection would read both.
   """
-  root, extension, _ = _split_suffixes(output_path)
-  folder, base = os.path.split(root)
-  compressions = "|".join(map(re.escape, _COMPRESSION_SUFFIXES))
-  same_base = re.compile(
-    rf"{re.escape(base)}(-\d{{5,}}-of-\d{{5,}})?{re.escape(extension)}({compressions})?"
-  )
-  if not tf.io.gfile.isdir(folder or "."):
-    return
-  new = {os.path.basename(path) for path in files}
-  names = tf.io.gfile.listdir(folder or ".")
-  old = [name for name in names if same_base.fullmatch(name) and name not in new]
+  old = records.other_shards(output_path, files)
   if old:
     raise ValueError(
       f"collect episodes: output_path: {output_path}: expected no files but those that "

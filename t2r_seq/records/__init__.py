@@ -27,6 +27,7 @@ from t2r_seq.records.image_headers import ImageHeader, read_image_header
 from t2r_seq.records.images import decode_images, encode_image
 from t2r_seq.records.inspect import format_table, propose_spec
 from t2r_seq.records.parse import create_parse_tf_example_fn, serialized_to_parsed
+from t2r_seq.records.shards import other_shards, shard_paths
 from t2r_seq.records.summary import FeatureSummary, RecordSummary, inspect_records
 from t2r_seq.records.write import RecordWriter, write_records
 
@@ -59,6 +60,7 @@ __all__ = [
   "infer_data_format",
   "inspect_records",
   "iterate_records",
+  "other_shards",
   "parallel_read",
   "parsed_specs",
   "present_names",
@@ -66,6 +68,7 @@ __all__ = [
   "read_image_header",
   "record_dataset",
   "serialized_to_parsed",
+  "shard_paths",
   "tensorspec_to_feature_dict",
   "write_records",
 ]
