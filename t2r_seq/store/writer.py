@@ -114,15 +114,20 @@ class EpisodeWriter:
       SpecError: the step does not fit; it is not appended, the episode goes on.
       OSError: the disk is full or failed; the whole episode in progress is dropped.
     """
-    self._open_segment()
-    rows = values.collect(
-      "append_step", self._steps_columns, structure, False, self._allow_nan
-    )
-    self._check_same_paths(frozenset(rows))
-    with self._episode_or_nothing():
-      self._append_rows(rows)
-    self._step_paths = frozenset(rows)
-    self._num_steps += 1
+    self._append_steps("append_step", structure, False)
+
+  def append_steps(self, structure: Any) -> None:
+    """Appends several steps to the episode in progress, as `append_step` does.
+
+    So an episode that is too large for the memory can be written in blocks.
+
+    Args:
+      structure: [k, ...] values for the paths with a time axis, k >= 1.
+    Raises:
+      SpecError: the steps do not fit; none is appended, the episode goes on.
+      OSError: the disk is full or failed; the whole episode in progress is dropped.
+    """
+    self._append_steps("append_steps", structure, True)
 
   def end_episode(self, context: Mapping[str, Any] | None = None) -> None:
     """Ends the episode in progress.
@@ -210,6 +215,17 @@ class EpisodeWriter:
       )
     return self._segment
 
+  def _append_steps(self, operation: str, structure: Any, has_steps: bool) -> None:
+    self._open_segment()
+    rows = values.collect(
+      operation, self._steps_columns, structure, has_steps, self._allow_nan
+    )
+    self._check_same_paths(operation, frozenset(rows))
+    with self._episode_or_nothing():
+      self._append_rows(rows)
+    self._step_paths = frozenset(rows)
+    self._num_steps += next(iter(rows.values())).count if rows else 1
+
   def _append_rows(self, rows: Mapping[str, values.Rows]) -> None:
     segment = self._open_segment()
     for path, path_rows in rows.items():
@@ -245,7 +261,7 @@ class EpisodeWriter:
         "steps. Call end_episode() or discard_episode() first."
       )
 
-  def _check_same_paths(self, paths: frozenset[str]) -> None:
+  def _check_same_paths(self, operation: str, paths: frozenset[str]) -> None:
     if not self._num_steps or paths == self._step_paths:
       return
     found = [
@@ -256,4 +272,4 @@ class EpisodeWriter:
       )
       for path in paths ^ self._step_paths
     ]
-    raise errors.mismatch_error("append_step", found)
+    raise errors.mismatch_error(operation, found)

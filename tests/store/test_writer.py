@@ -50,6 +50,34 @@ def files(path):
   return sorted(set(os.listdir(f"{path}/segments/main")) - {"lock"})
 
 
+def test_blocks_of_steps_make_the_same_files_as_episodes(tmp_path):
+  rng = np.random.default_rng(0)
+  x, n = rng.normal(size=(9, 2)).astype(np.float32), np.arange(9, dtype=np.int32)
+  for name in ("blocks", "whole"):
+    with store.EpisodeStore.create(tmp_path / name, SMALL) as writer:
+      if name == "whole":
+        writer.append_episode({"x": x, "n": n, "task": "go"})
+        continue
+      writer.append_steps({"x": x[:4], "n": n[:4]})
+      writer.append_step({"x": x[4], "n": n[4]})
+      writer.append_steps({"x": x[5:], "n": n[5:]})
+      writer.end_episode({"task": "go"})
+  for name in files(tmp_path / "whole"):
+    blocks, whole = (tmp_path / s / "segments/main" / name for s in ("blocks", "whole"))
+    assert blocks.read_bytes() == whole.read_bytes(), name
+
+
+def test_a_block_that_does_not_fit_leaves_the_episode_as_it_was(tmp_path):
+  with store.EpisodeStore.create(tmp_path / "s", SMALL) as writer:
+    writer.append_steps({"x": np.zeros((2, 2), np.float32), "n": [1, 2]})
+    with pytest.raises(errors.SpecError, match="append_steps: n: expected 2 steps"):
+      writer.append_steps({"x": np.zeros((2, 2), np.float32), "n": [3]})
+    with pytest.raises(errors.SpecError, match="at least one step, got none"):
+      writer.append_steps({"x": np.zeros((0, 2), np.float32), "n": []})
+    writer.end_episode({"task": "go"})
+  assert read(tmp_path / "s")[0]["n"].tolist() == [1, 2]
+
+
 A = collections.namedtuple("A", ["x", "l"])
 STRUCTURES = {
   "nested": {"a": {"x": 1.5, "l": [2, 3]}, "b": b"s"},
