@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors
-from t2r_seq.records import file_types
+from t2r_seq.records import file_types, index_file
 
 FilePatterns = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -83,8 +83,8 @@ def get_data_format_and_filenames_list(
     file_patterns: a pattern, a comma-separated string of them, or a list of these;
       each may start with 'tfrecord:'. A file that has exactly that name comes first.
   Returns:
-    The data format, and for each pattern the list of its files, sorted. Hidden files
-    only count where the pattern asks for them.
+    The data format, and for each pattern the list of its files, sorted. Hidden files,
+    and indices (see `write_index`), only count where the pattern asks for them.
   Raises:
     SpecError: a pattern matches no file.
   """
@@ -102,6 +102,9 @@ def _glob(pattern: str) -> list[str]:
   found = [pattern] if is_name else sorted(tf.io.gfile.glob(pattern))
   if not os.path.basename(pattern).startswith("."):
     found = [name for name in found if not os.path.basename(name).startswith(".")]
+  if not pattern.endswith(index_file.SUFFIX):
+    # 'train.tfrecord*' means the data, not the index beside it.
+    found = [name for name in found if not name.endswith(index_file.SUFFIX)]
   filenames = [name for name in found if not tf.io.gfile.isdir(name)]
   if found and not filenames:
     raise errors.SpecError(

@@ -33,14 +33,14 @@ def _make_crc_table() -> list[int]:
   return table
 
 
-_CRC_TABLE = _make_crc_table()
+CRC_TABLE = _make_crc_table()
 
 
 def masked_crc32c(data: bytes) -> int:
   """Computes the checksum of TFRecord files; slow, so for headers only."""
   crc = 0xFFFFFFFF
   for byte in data:
-    crc = _CRC_TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    crc = CRC_TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
   crc ^= 0xFFFFFFFF
   return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 

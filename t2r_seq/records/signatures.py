@@ -20,6 +20,7 @@ _SIGNATURES = (
   (b"\x80\x04\x95", "a Python pickle"),
   (b"version https://git-lfs", "a Git LFS pointer; fetch the file with git lfs pull"),
   (b"SSTABLE", "an SSTable"),
+  (b"T2RI", "the index of a TFRecord file; name the file without .t2ri"),
 )
 # At the end of the tables of LevelDB, which SSTables and TF checkpoint indices are.
 _TABLE_FOOTER = b"\x57\xfb\x80\x8b\x24\x75\x47\xdb"

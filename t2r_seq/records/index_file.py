@@ -1,0 +1,204 @@
+"""The sidecar index of one TFRecord file: its contents and its bytes.
+
+    0    4       b"T2RI"
+    4    4       version of the format, uint32: 1
+    8    8       H, bytes of the header, uint64
+    16   H       header: JSON, UTF-8, filled up with spaces so that 8 divides H
+    ...  8 n     where each record's frame ends in the file, int64 [n]
+    ...  8 n A   steps of the record's sequences, int64 [A, n]
+    ...  4       CRC-32 of all that comes before
+
+All numbers are little-endian. Of a compressed file the ends count decompressed bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import struct
+import uuid
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from t2r_seq import errors, specs
+from t2r_seq.records import framing
+
+SUFFIX = ".t2ri"
+_MAGIC, _VERSION = b"T2RI", 1
+_START = struct.Struct("<4sIQ")
+_CHECKSUM = struct.Struct("<I")
+
+
+@dataclasses.dataclass(frozen=True)
+class FileIndex:
+  """What is known of one TFRecord file without reading it.
+
+  Attributes:
+    file_size: bytes of the file when it was indexed.
+    mtime_ns: when it had last been changed, in nanoseconds.
+    checksum: CRC-32 of all frames; of a compressed file, of its bytes.
+    compression: '', 'GZIP' or 'ZLIB'.
+    ends: where each record's frame ends, int64 [n]; of a compressed file, in the
+      decompressed data.
+    steps: the number of steps of every sequence in each record, int64 [n], by name.
+    spec: what the records hold, as it was declared; None where nothing was.
+  """
+
+  file_size: int
+  mtime_ns: int
+  checksum: int
+  compression: str
+  ends: np.ndarray
+  steps: Mapping[str, np.ndarray]
+  spec: specs.TensorSpecStruct | None = None
+
+  @property
+  def num_records(self) -> int:
+    """How many records the file has."""
+    return len(self.ends)
+
+  @property
+  def offsets(self) -> np.ndarray:
+    """Where each record's frame starts, int64 [n]."""
+    return np.concatenate([np.zeros(1, np.int64), self.ends[:-1]])[: len(self.ends)]
+
+  @property
+  def lengths(self) -> np.ndarray:
+    """Bytes of each serialized record, without its frame, int64 [n]."""
+    return self.ends - self.offsets - framing.FRAME_SIZE
+
+  def to_bytes(self) -> bytes:
+    """Returns the bytes of the sidecar."""
+    arrays, numbers = _share_arrays(self.steps)
+    header = {
+      "file_size": self.file_size,
+      "mtime_ns": self.mtime_ns,
+      "checksum": self.checksum,
+      "compression": self.compression,
+      "num_records": self.num_records,
+      "sequences": numbers,
+      "spec": self.spec and json.loads(self.spec.to_json()),
+    }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    parts = [_START.pack(_MAGIC, _VERSION, len(text)), text]
+    parts += [array.astype("<i8").tobytes() for array in (self.ends, *arrays)]
+    content = b"".join(parts)
+    return content + _CHECKSUM.pack(zlib.crc32(content))
+
+  @classmethod
+  def from_bytes(cls, data: bytes) -> FileIndex:
+    """Reads what `to_bytes` returned.
+
+    Args:
+      data: the bytes of a sidecar.
+    Returns:
+      The index.
+    Raises:
+      RecordError: the bytes are no index, are damaged, or of another version.
+    """
+    header, position = _read_header(data)
+    try:
+      return cls._from_header(header, data[position : -_CHECKSUM.size])
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+      raise _damage(f"its header does not fit its arrays ({error})") from error
+
+  @classmethod
+  def _from_header(cls, header: dict[str, Any], data: bytes) -> FileIndex:
+    count, numbers = header["num_records"], header["sequences"]
+    arrays = np.frombuffer(data, "<i8").reshape(
+      1 + max(numbers.values(), default=-1) + 1, count
+    )
+    spec = header["spec"]
+    return cls(
+      file_size=int(header["file_size"]),
+      mtime_ns=int(header["mtime_ns"]),
+      checksum=int(header["checksum"]),
+      compression=str(header["compression"]),
+      ends=arrays[0],
+      steps={name: arrays[1 + number] for name, number in numbers.items()},
+      spec=spec and specs.TensorSpecStruct.from_json(json.dumps(spec)),
+    )
+
+
+def index_path(filename: str | os.PathLike[str]) -> str:
+  """Returns where the index of a file is: beside it, with '.t2ri' appended."""
+  return os.fspath(filename) + SUFFIX
+
+
+def read_file_index(filename: str | os.PathLike[str]) -> FileIndex:
+  """Reads the index of a TFRecord file; does not look at the file itself.
+
+  Args:
+    filename: of the TFRecord file.
+  Returns:
+    Its index.
+  Raises:
+    FileNotFoundError: there is none.
+    RecordError: the index is damaged, or of another version.
+  """
+  path = index_path(filename)
+  with open(path, "rb") as file:
+    data = file.read()
+  try:
+    return FileIndex.from_bytes(data)
+  except errors.RecordError as error:
+    hint = f"Run: t2r_seq index {os.fspath(filename)}"
+    raise errors.RecordError(f"index: {path}: {error} {hint}") from error
+
+
+def write_file_index(filename: str, index: FileIndex) -> None:
+  """Writes the index beside its file, in one step: readers see the old or the new."""
+  path = index_path(filename)
+  folder, name = os.path.split(os.path.abspath(path))
+  temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.tmp")
+  try:
+    with open(temporary, "xb") as file:
+      # Not synced: it is derived data, and its checksum tells a torn one.
+      file.write(index.to_bytes())
+    os.replace(temporary, path)
+  except BaseException:
+    if os.path.exists(temporary):
+      os.remove(temporary)
+    raise
+
+
+def _share_arrays(
+  steps: Mapping[str, np.ndarray],
+) -> tuple[list[np.ndarray], dict[str, int]]:
+  """Keeps equal arrays once: the sequences of an episode have one length."""
+  arrays: list[np.ndarray] = []
+  by_content: dict[bytes, int] = {}
+  numbers = {}
+  for name, array in sorted(steps.items()):
+    number = by_content.setdefault(array.tobytes(), len(arrays))
+    if number == len(arrays):
+      arrays.append(array)
+    numbers[name] = number
+  return arrays, numbers
+
+
+def _read_header(data: bytes) -> tuple[dict[str, Any], int]:
+  if len(data) < _START.size + _CHECKSUM.size or not data.startswith(_MAGIC):
+    raise _damage(f"{len(data)} bytes that start with {data[:8]!r}")
+  _, version, size = _START.unpack_from(data)
+  if version != _VERSION:
+    raise errors.RecordError(
+      f"expected version {_VERSION} of the format, got {version}."
+    )
+  (checksum,) = _CHECKSUM.unpack_from(data, len(data) - _CHECKSUM.size)
+  if zlib.crc32(memoryview(data)[: -_CHECKSUM.size]) != checksum:
+    raise _damage("other bytes than were written")
+  position = _START.size + size
+  try:
+    return json.loads(data[_START.size : position]), position
+  except ValueError as error:
+    raise _damage(f"a header that is no JSON ({error})") from error
+
+
+def _damage(got: str) -> errors.RecordError:
+  return errors.RecordError(f"expected a whole index, got {got}.")

@@ -1,0 +1,115 @@
+"""How many steps each sequence of a serialized record has, without parsing it.
+
+Only tags and lengths of the protos' wire format are read, so an index of large frames
+costs no more than reading the file. A SequenceExample is {1: context, 2: feature
+lists}, feature lists are a map {1: {1: name, 2: steps}}, and steps are {1: feature}*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from t2r_seq import errors
+
+_FEATURE_LISTS = 2
+_ENTRY = 1
+_KEY, _VALUE = 1, 2
+_FEATURE_TAG = 0x0A  # Field 1, with a length.
+_VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
+_FIXED_SIZES = {_FIXED64: 8, _FIXED32: 4}
+_MAX_VARINT_BYTES = 10
+
+Span = tuple[int, int]
+
+
+def count_steps(data: bytes) -> dict[str, int]:
+  """Counts the steps of the sequences of a record.
+
+  Args:
+    data: a serialized tf.train.SequenceExample, or an Example, which has none.
+  Returns:
+    The number of steps of every feature list, by name.
+  Raises:
+    RecordError: it is neither; without a place, which the caller knows.
+  """
+  counts = {}
+  try:
+    for lists in _fields(data, (0, len(data)), _FEATURE_LISTS):
+      for entry in _fields(data, lists, _ENTRY):
+        name, steps = _read_entry(data, entry)
+        counts[name] = steps
+  except (IndexError, UnicodeDecodeError, ValueError) as error:
+    raise errors.RecordError(
+      "record: expected a serialized tf.train.Example or SequenceExample, got "
+      f"{len(data)} bytes that are neither, {data[:16]!r}..."
+    ) from error
+  return counts
+
+
+def _read_entry(data: bytes, entry: Span) -> tuple[str, int]:
+  """Reads one entry of the map: the name, and how many features follow."""
+  name, steps = "", 0
+  for start, end in _fields(data, entry, _KEY):
+    name = data[start:end].decode()
+  for span in _fields(data, entry, _VALUE):
+    steps += _count_features(data, span)
+  return name, steps
+
+
+def _count_features(data: bytes, span: Span) -> int:
+  start, end = span
+  if start == end:
+    return 0
+  first = next(_fields(data, span, _ENTRY), None)
+  if first is not None and data[start] == _FEATURE_TAG:
+    size, header = first[1] - start, first[0] - start
+    if (end - start) % size == 0:
+      rows = np.frombuffer(data, np.uint8, end - start, start).reshape(-1, size)
+      # Where every step has the first one's tag and size, all have its size.
+      if (rows[:, :header] == rows[0, :header]).all():
+        return len(rows)
+  return sum(1 for _ in _fields(data, span, _ENTRY))
+
+
+def _fields(data: bytes, span: Span, wanted: int) -> Iterator[Span]:
+  """Yields where the values of one field with a length lie in a message."""
+  position, end = span
+  wanted_tag = wanted << 3 | _DELIMITED
+  while position < end:
+    tag = data[position]
+    position += 1
+    if tag >= 0x80:
+      tag, position = _read_varint(data, position - 1)
+    if tag & 7 == _DELIMITED:
+      size = data[position]
+      position += 1
+      if size >= 0x80:
+        size, position = _read_varint(data, position - 1)
+      start, position = position, position + size
+      if tag == wanted_tag and position <= end:
+        yield start, position
+    else:
+      position = _skip(data, position, tag & 7)
+  if position != end:
+    raise ValueError("a field that runs over the end of its message")
+
+
+def _skip(data: bytes, position: int, wire_type: int) -> int:
+  if wire_type == _VARINT:
+    return _read_varint(data, position)[1]
+  if wire_type not in _FIXED_SIZES:
+    raise ValueError(f"wire type {wire_type}")
+  return position + _FIXED_SIZES[wire_type]
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+  value = 0
+  for shift in range(0, 7 * _MAX_VARINT_BYTES, 7):
+    byte = data[position]
+    position += 1
+    value |= (byte & 0x7F) << shift
+    if byte < 0x80:
+      return value, position
+  raise ValueError("a varint of more than 10 bytes")
