@@ -1,0 +1,153 @@
+"""Transitions by number and in batches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import errors, transitions
+
+CHAINS = [(7, "terminal"), (1, "gap"), (9, "truncated"), (4, "terminal")]
+NUM = 21
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory, make):
+  path = tmp_path_factory.mktemp("reading") / "s"
+  transitions.save_transitions(path, make(CHAINS))
+  return transitions.load_transitions(path)
+
+
+@pytest.fixture(params=["one step", "n-step"])
+def reading(request, loaded):
+  return loaded if request.param == "one step" else loaded.n_step(3, 0.9)
+
+
+def assert_equal(got, want):
+  assert list(got) == list(want)
+  for path in want:
+    got_path = np.asarray(got[path])
+    assert got_path.dtype == want[path].dtype, path
+    np.testing.assert_array_equal(got_path, want[path], err_msg=path)
+
+
+def test_by_number(reading):
+  everything = reading.to_numpy()
+  assert len(reading) == NUM
+  for index in (0, 6, 7, 8, 20, -1):
+    want = {path: values[index] for path, values in everything.items()}
+    assert_equal(reading[index], want)
+
+
+@pytest.mark.parametrize("index", [NUM, -NUM - 1])
+def test_no_such_number(reading, index):
+  with pytest.raises(IndexError, match=f"expected a number below 21, got {index}"):
+    reading[index]
+
+
+def test_iterating_ends(reading):
+  assert len(list(reading)) == NUM
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 3), (3, 2), (0, NUM + 1)])
+def test_no_such_range(reading, start, stop):
+  with pytest.raises(IndexError, match="expected 0 <= start <= stop <= 21"):
+    reading.to_numpy(start, stop)
+
+
+def test_any_numbers_in_any_shape(reading):
+  everything = reading.to_numpy()
+  ids = np.array([[20, 0, 7], [7, 8, 3]])
+  got = reading.read(tf.constant(ids))
+  assert_equal(got, {path: values[ids] for path, values in everything.items()})
+  for path, spec in reading.spec.items():
+    assert got[path].shape == (2, 3, *spec.shape)
+
+
+def test_numbers_out_of_range(reading):
+  with pytest.raises(tf.errors.InvalidArgumentError):
+    reading.read(tf.constant([NUM], tf.int64))
+
+
+def test_sequential_batches(reading):
+  dataset = reading.dataset(4, "sequential", drop_remainder=False)
+  batches = list(dataset.as_numpy_iterator())
+  assert [len(batch["act"]) for batch in batches] == [4, 4, 4, 4, 4, 1]
+  together = {
+    path: np.concatenate([batch[path] for batch in batches]) for path in batches[0]
+  }
+  assert_equal(together, reading.to_numpy())
+
+
+def ids_of(dataset):
+  """Observations tell the transitions."""
+  return [batch["obs/state"][:, 0].tolist() for batch in dataset.as_numpy_iterator()]
+
+
+def joined(batches):
+  return [each for batch in batches for each in batch]
+
+
+def test_global_batches_show_every_transition_once(reading):
+  epochs = ids_of(reading.dataset(7, seed=3, num_epochs=2))
+  everything = sorted(reading.to_numpy()["obs/state"][:, 0].tolist())
+  assert len(epochs) == 6
+  first, second = joined(epochs[:3]), joined(epochs[3:])
+  assert sorted(first) == sorted(second) == everything
+  assert first != second
+  assert first != everything
+
+
+def test_static_shapes(reading):
+  element = reading.dataset(7).element_spec
+  assert list(element) == list(reading.spec)
+  for path, spec in reading.spec.items():
+    assert element[path].shape == (7, *spec.shape), path
+    assert element[path].dtype == spec.dtype, path
+
+
+def test_a_run_resumes_from_one_integer(reading):
+  whole = ids_of(reading.dataset(4, seed=1, num_epochs=3))
+  for start in (1, 5, 7, 14):
+    resumed = reading.dataset(4, seed=1, num_epochs=3, start_batch=start)
+    assert ids_of(resumed) == whole[start:]
+
+
+def test_shards_split_every_epoch(reading):
+  shards = [
+    joined(
+      ids_of(reading.dataset(4, shard_index=i, num_shards=3, drop_remainder=False))
+    )
+    for i in range(3)
+  ]
+  everything = reading.to_numpy()["obs/state"][:, 0].tolist()
+  assert sorted(joined(shards)) == sorted(everything)
+
+
+def test_in_a_training_step(reading):
+  dataset = reading.dataset(5, num_epochs=None, seed=2)
+  iterator = iter(dataset)
+
+  @tf.function
+  def total(num_batches):
+    rewards = 0.0
+    for _ in tf.range(num_batches):
+      rewards += tf.reduce_sum(next(iterator)["rew"])
+    return rewards
+
+  want = sum(batch["rew"].sum() for batch in dataset.take(6).as_numpy_iterator())
+  np.testing.assert_allclose(total(tf.constant(6)), want, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  ("arguments", "want"),
+  [
+    ({"batch_size": 22}, "batch_size: expected at most the 21"),
+    ({"batch_size": 2, "order": "globall"}, "Did you mean 'global'"),
+    ({"batch_size": 2, "start_batch": -1}, "start_batch: expected at least 0, got -1"),
+  ],
+)
+def test_bad_arguments(reading, arguments, want):
+  with pytest.raises(errors.SpecError, match=want):
+    reading.dataset(**arguments)
