@@ -1,13 +1,26 @@
 """Input generators: tf.data pipelines that feed a model what its specs ask for."""
 
 from t2r_seq.data.abstract_input_generator import AbstractInputGenerator
+from t2r_seq.data.fractional_record_input_generator import (
+  FractionalRecordInputGenerator,
+)
 from t2r_seq.data.generator_input_generator import GeneratorInputGenerator
+from t2r_seq.data.input_report import InputReport
+from t2r_seq.data.mixture_input_generator import MixtureInputGenerator
+from t2r_seq.data.mixture_report import MixtureReport
+from t2r_seq.data.multi_eval_input_generator import (
+  MultiEvalInputGenerator,
+  MultiEvalRecordInputGenerator,
+)
+from t2r_seq.data.ordered_batches import batches_in_order
+from t2r_seq.data.presence import add_presence_specs
 from t2r_seq.data.record_input_generator import DefaultRecordInputGenerator
-from t2r_seq.data.store_loader import StoreWindows, store_windows
+from t2r_seq.data.store_loader import StoreWindowLoader, store_windows
 from t2r_seq.data.synthetic_input_generators import (
   DefaultConstantInputGenerator,
   DefaultRandomInputGenerator,
 )
+from t2r_seq.data.weighted_record_input_generator import WeightedRecordInputGenerator
 from t2r_seq.data.window_order import WindowOrder
 
 __all__ = [
@@ -15,8 +28,17 @@ __all__ = [
   "DefaultConstantInputGenerator",
   "DefaultRandomInputGenerator",
   "DefaultRecordInputGenerator",
+  "FractionalRecordInputGenerator",
   "GeneratorInputGenerator",
-  "StoreWindows",
+  "InputReport",
+  "MixtureInputGenerator",
+  "MixtureReport",
+  "MultiEvalInputGenerator",
+  "MultiEvalRecordInputGenerator",
+  "StoreWindowLoader",
+  "WeightedRecordInputGenerator",
   "WindowOrder",
+  "add_presence_specs",
+  "batches_in_order",
   "store_windows",
 ]

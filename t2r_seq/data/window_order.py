@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Protocol
 
 import tensorflow as tf
 
 from t2r_seq import errors
 
-ORDERS = ("sequential", "global")
+STATELESS_ORDERS = ("sequential", "global")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,55 +40,38 @@ class WindowOrder:
   drop_remainder: bool = True
 
   def __post_init__(self) -> None:
-    if self.order not in ORDERS:
+    if self.order not in STATELESS_ORDERS:
       raise errors.SpecError(
-        f"WindowOrder: order: expected one of {', '.join(ORDERS)}, got {self.order!r}."
-        f"{errors.nearest(str(self.order), ORDERS)}"
+        f"WindowOrder: order: expected one of {', '.join(STATELESS_ORDERS)}, got "
+        f"{self.order!r}.{errors.nearest(str(self.order), STATELESS_ORDERS)}"
       )
-    found = [
-      errors.Mismatch(name, f"an integer of at least {least}", repr(value))
-      for name, least in (
-        *(("num_windows", 1), ("batch_size", 1), ("num_shards", 1)),
-        *(("shard_index", 0), ("seed", 0)),
-      )
-      if not _is_integer(value := getattr(self, name)) or value < least
-    ]
-    if not found and self.shard_index >= self.num_shards:
-      want = f"an index below num_shards = {self.num_shards}"
-      found.append(errors.Mismatch("shard_index", want, str(self.shard_index)))
-    if not found and not self.batches_per_epoch:
-      found.append(
-        errors.Mismatch(
-          "batch_size",
-          f"at most the {self._num_shard_windows} windows of a shard",
-          str(self.batch_size),
-          "Make batches smaller, or keep them: drop_remainder=False.",
-        )
-      )
-    if found:
-      raise errors.mismatch_error("WindowOrder", found)
+    check_split("WindowOrder", self)
 
   @property
   def batches_per_epoch(self) -> int:
     """Batches of this shard in each epoch."""
     if self.drop_remainder:
-      return self._num_shard_windows // self.batch_size
-    return -(-self._num_shard_windows // self.batch_size)
+      return self.num_shard_windows // self.batch_size
+    return -(-self.num_shard_windows // self.batch_size)
 
-  def window_ids(self, batch: tf.Tensor) -> tf.Tensor:
-    """Returns the windows of one batch.
+  def window_ids(self, batch: tf.Tensor, num_batches: int = 1) -> tf.Tensor:
+    """Returns the windows of a batch, or of several that follow each other.
 
     Args:
       batch: its number, counted from 0 through all epochs, int64 scalar.
+      num_batches: how many at most; an epoch's last batch is the last one.
     Returns:
-      int64 [B], in range(num_windows); fewer in the last batch of an epoch that keeps
-      its remainder.
+      int64 [num_batches * B], in range(num_windows); fewer at the end of an epoch.
     """
     batch = tf.cast(batch, tf.int64)
     epoch, in_epoch = batch // self.batches_per_epoch, batch % self.batches_per_epoch
-    places = in_epoch * self.batch_size + tf.range(self.batch_size, dtype=tf.int64)
-    if not self.drop_remainder:
-      places = places[: self._num_shard_windows - in_epoch * self.batch_size]
+    size = num_batches * self.batch_size
+    places = in_epoch * self.batch_size + tf.range(size, dtype=tf.int64)
+    if num_batches > 1 or not self.drop_remainder:
+      used = self.num_shard_windows
+      if self.drop_remainder:
+        used = self.batches_per_epoch * self.batch_size
+      places = places[: used - in_epoch * self.batch_size]
     # The shards take turns, so that each sees an even part of a sequential order.
     positions = places * self.num_shards + self.shard_index
     if self.order == "sequential" or self.num_windows == 1:
@@ -97,10 +81,56 @@ class WindowOrder:
     return tf.random.experimental.index_shuffle(positions, seed, last)
 
   @property
-  def _num_shard_windows(self) -> int:
+  def num_shard_windows(self) -> int:
+    """Windows of this shard in each epoch."""
     if self.drop_remainder:
       return self.num_windows // self.num_shards
     return -(-(self.num_windows - self.shard_index) // self.num_shards)
+
+
+class Split(Protocol):
+  """What every order has: batches, parts of an epoch for shards, a seed."""
+
+  @property
+  def num_windows(self) -> int: ...
+  @property
+  def batch_size(self) -> int: ...
+  @property
+  def seed(self) -> int: ...
+  @property
+  def shard_index(self) -> int: ...
+  @property
+  def num_shards(self) -> int: ...
+  @property
+  def num_shard_windows(self) -> int: ...
+  @property
+  def batches_per_epoch(self) -> int: ...
+
+
+def check_split(operation: str, split: Split) -> None:
+  """Raises SpecError unless sizes and numbers make sense and give a batch."""
+  found = [
+    errors.Mismatch(name, f"an integer of at least {least}", repr(value))
+    for name, least in (
+      *(("num_windows", 1), ("batch_size", 1), ("num_shards", 1)),
+      *(("shard_index", 0), ("seed", 0)),
+    )
+    if not _is_integer(value := getattr(split, name)) or value < least
+  ]
+  if not found and split.shard_index >= split.num_shards:
+    want = f"an index below num_shards = {split.num_shards}"
+    found.append(errors.Mismatch("shard_index", want, str(split.shard_index)))
+  if not found and not split.batches_per_epoch:
+    found.append(
+      errors.Mismatch(
+        "batch_size",
+        f"at most the {split.num_shard_windows} windows of a shard",
+        str(split.batch_size),
+        "Make batches smaller, or keep them: drop_remainder=False.",
+      )
+    )
+  if found:
+    raise errors.mismatch_error(operation, found)
 
 
 def _is_integer(value: object) -> bool:

@@ -21,10 +21,15 @@ from t2r_seq.records.files import (
   infer_data_format,
   parallel_read,
   record_dataset,
+  split_file_patterns,
 )
 from t2r_seq.records.framing import Record, iterate_records
 from t2r_seq.records.image_headers import ImageHeader, read_image_header
-from t2r_seq.records.images import decode_images, encode_image
+from t2r_seq.records.images import decode_images, decode_to_list, encode_image
+from t2r_seq.records.index import RecordIndex, read_index
+from t2r_seq.records.index_file import FileIndex, index_path, read_file_index
+from t2r_seq.records.index_freshness import IndexState, check_index
+from t2r_seq.records.index_writer import Indexed, write_index
 from t2r_seq.records.inspect import format_table, propose_spec
 from t2r_seq.records.parse import create_parse_tf_example_fn, serialized_to_parsed
 from t2r_seq.records.shards import other_shards, shard_paths
@@ -34,18 +39,24 @@ from t2r_seq.records.write import RecordWriter, write_records
 __all__ = [
   "ExampleEncoder",
   "FeatureSummary",
+  "FileIndex",
   "FilePatterns",
   "ImageHeader",
+  "IndexState",
+  "Indexed",
   "Record",
   "RecordContents",
   "RecordFeature",
+  "RecordIndex",
   "RecordSummary",
   "RecordWriter",
   "check_file_types",
+  "check_index",
   "collect_features",
   "compression_type",
   "create_parse_tf_example_fn",
   "decode_images",
+  "decode_to_list",
   "encode_example",
   "encode_image",
   "encoded_specs",
@@ -57,6 +68,7 @@ __all__ = [
   "get_data_format_and_filenames",
   "get_data_format_and_filenames_list",
   "get_dataset_metadata",
+  "index_path",
   "infer_data_format",
   "inspect_records",
   "iterate_records",
@@ -65,10 +77,14 @@ __all__ = [
   "parsed_specs",
   "present_names",
   "propose_spec",
+  "read_file_index",
   "read_image_header",
+  "read_index",
   "record_dataset",
   "serialized_to_parsed",
   "shard_paths",
+  "split_file_patterns",
   "tensorspec_to_feature_dict",
+  "write_index",
   "write_records",
 ]

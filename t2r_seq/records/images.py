@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, specs, windows
 from t2r_seq.records import image_headers, run_time_checks
 
 _PNG_COLOR_TYPES = {1: 0, 3: 2, 4: 6}
@@ -33,24 +33,34 @@ def decode_images(
     run time.
   """
   image_shape = spec.shape[-3:]
-
-  def decode(image_bytes: tf.Tensor) -> tf.Tensor:
-    return _check_size(decode_image(image_bytes, spec), image_shape, path)
-
-  # A constant black image costs one decode; a tf.cond would cost every image.
-  encoded = tf.where(tf.equal(encoded, ""), black_png(image_shape, spec.dtype), encoded)
-  encoded = _check_depth(encoded, spec.dtype, path)
-  if encoded.shape.rank == 0:
-    return decode(encoded)
-  images = tf.map_fn(
-    decode,
-    tf.reshape(encoded, [-1]),
-    fn_output_signature=tf.TensorSpec(image_shape, spec.dtype),
-  )
+  images = decode_to_list(tf.reshape(encoded, [-1]), spec, path).stack()
   full_shape = tf.concat([tf.shape(encoded), image_shape.as_list()], 0)
   return tf.ensure_shape(
     tf.reshape(images, full_shape), encoded.shape.concatenate(image_shape)
   )
+
+
+def decode_to_list(
+  encoded: tf.Tensor, spec: specs.ExtendedTensorSpec, path: str
+) -> windows.RowList:
+  """Decodes encoded images as `decode_images` does, to images that are kept apart.
+
+  Args:
+    encoded: [N] strings.
+    spec: an image spec [..., h, w, c] of dtype uint8 or uint16.
+    path: where the spec is, for the error at run time.
+  Returns:
+    N images [h, w, c] of the spec's dtype.
+  """
+  image_shape = spec.shape[-3:]
+  # A constant black image costs one decode; a tf.cond would cost every image.
+  encoded = tf.where(tf.equal(encoded, ""), black_png(image_shape, spec.dtype), encoded)
+  encoded = _check_depth(encoded, spec.dtype, path)
+
+  def decode(image_bytes: tf.Tensor) -> tf.Tensor:
+    return _check_size(decode_image(image_bytes, spec), image_shape, path)
+
+  return windows.RowList.compute(decode, encoded, image_shape, spec.dtype)
 
 
 def decode_image(image_bytes: tf.Tensor, spec: specs.ExtendedTensorSpec) -> tf.Tensor:

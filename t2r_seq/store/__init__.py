@@ -1,16 +1,34 @@
 """EpisodeStore: flat columns on disk, every step once, read at memory speed."""
 
+from t2r_seq.store.columns import StoreColumns
 from t2r_seq.store.episode_store import EpisodeStore
+from t2r_seq.store.reports import StoreProblem, StoreReport
+from t2r_seq.store.salvage import SalvageReport, salvage_store
 from t2r_seq.store.segment import BytesColumn, Segment
-from t2r_seq.store.verifying import StoreProblem, StoreReport, verify_store
+from t2r_seq.store.summary import (
+  ColumnSummary,
+  StoreSummary,
+  WindowSummary,
+  summarize_store,
+)
+from t2r_seq.store.verifying import verify_store
+from t2r_seq.store.window_reader import StoreWindows
 from t2r_seq.store.writer import EpisodeWriter
 
 __all__ = [
   "BytesColumn",
+  "ColumnSummary",
   "EpisodeStore",
   "EpisodeWriter",
+  "SalvageReport",
   "Segment",
+  "StoreColumns",
   "StoreProblem",
   "StoreReport",
+  "StoreSummary",
+  "StoreWindows",
+  "WindowSummary",
+  "salvage_store",
+  "summarize_store",
   "verify_store",
 ]

@@ -11,8 +11,10 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.store import manifest, merging, opening, scanning
+from t2r_seq.store.columns import StoreColumns
 from t2r_seq.store.segment import BytesColumn, Segment
 from t2r_seq.store.spec_checks import check_spec
+from t2r_seq.store.window_reader import StoreWindows
 from t2r_seq.store.writer import EpisodeWriter
 
 
@@ -205,6 +207,27 @@ class EpisodeStore:
         break
       rest -= len(segment)
     return specs.TensorSpecStruct(segment.episode(rest))
+
+  def windows(
+    self, spec_structure: specs.SpecStructure, **options: Any
+  ) -> StoreWindows:
+    """Returns all windows that specs cut from the episodes, by number.
+
+    Args:
+      spec_structure: the specs of a window.
+      **options: further arguments of `StoreWindows`: sequence_length, stride, shift,
+        padding, masks.
+    Raises:
+      SpecError: the store does not fit the specs; every path is named.
+      StoreError: the store has no episodes.
+    """
+    return StoreWindows(StoreColumns(self), spec_structure, **options)
+
+  def window(
+    self, index: int, spec_structure: specs.SpecStructure, **options: Any
+  ) -> specs.TensorSpecStruct:
+    """Returns one window as arrays; of many, ask `windows(...)` instead."""
+    return self.windows(spec_structure, **options)[index]
 
   def column(self, path: str) -> np.ndarray | BytesColumn:
     """Returns all rows of a path: every episode's, one after the other.

@@ -114,13 +114,22 @@ class Segment:
 
   def bytes_tensors(self, path: str) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the bytes and offsets of a path; see `EpisodeStore.bytes_tensors`."""
+    column = self.bytes_column(path)
+    return mapped.to_tensor(column.data), mapped.to_tensor(column.offsets)
+
+  def bytes_column(self, path: str) -> BytesColumn:
+    """Returns the rows of a path of byte strings.
+
+    Raises:
+      StoreError: the rows are numbers.
+    """
     column = self._columns[path]
     if not isinstance(column, BytesColumn):
       raise errors.StoreError(
         f"EpisodeStore: {path}: expected byte strings, got "
         f"{errors.describe(column)}. Use tensor."
       )
-    return mapped.to_tensor(column.data), mapped.to_tensor(column.offsets)
+    return column
 
   def is_present(self, path: str) -> np.ndarray:
     """Returns which episodes have a path, bool [episodes]."""

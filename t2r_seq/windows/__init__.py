@@ -14,9 +14,11 @@ from t2r_seq.windows.gather import WindowReader, gather_windows
 from t2r_seq.windows.grid import PADDINGS, WindowGrid, check_padding
 from t2r_seq.windows.masking import masked_mean
 from t2r_seq.windows.report import WindowReport
+from t2r_seq.windows.row_list import RowList
 
 __all__ = [
   "PADDINGS",
+  "RowList",
   "WindowGrid",
   "WindowReader",
   "WindowReport",

@@ -58,9 +58,9 @@ class WindowReader:
     )
     if sequence_length is not None:
       _check_any_sequence(stored, sequence_length)
-    element = specs.flatten_spec_structure(element_spec)
+    self._element = specs.flatten_spec_structure(element_spec)
     self._readings = readings.plan_readings(
-      stored, element, self.grid, sequence_length is not None
+      stored, self._element, self.grid, sequence_length is not None
     )
     self._timed = [p for p, r in self._readings.items() if r.steps is not None]
     if not self._timed:
@@ -77,6 +77,36 @@ class WindowReader:
     ]
     if clashes:
       raise errors.mismatch_error("windows", clashes)
+
+  @property
+  def window_spec(self) -> TensorSpecStruct:
+    """What one window has, by path: leaves [L, K, ...], fully defined or as stored."""
+    window = TensorSpecStruct()
+    for path, reading in self._readings.items():
+      shape, dtype = self._element[path].shape, self._element[path].dtype
+      if reading.steps is not None:
+        shape = tf.TensorShape(reading.steps.shape).concatenate(reading.frame_shape)
+      window[path] = tf.TensorSpec(shape, dtype)
+    for mask_path, path in self._masks.items():
+      if path in self._timed:
+        window[mask_path] = tf.TensorSpec(self._readings[path].steps.shape, tf.bool)
+    return window
+
+  @property
+  def paths(self) -> tuple[str, ...]:
+    """What is read from an episode."""
+    return tuple(self._readings)
+
+  @property
+  def timed_paths(self) -> tuple[str, ...]:
+    """Those of `paths` that have a time axis."""
+    return tuple(self._timed)
+
+  @property
+  def steps_shown(self) -> tuple[int, int]:
+    """The first and the last step that a window shows, relative to its first anchor."""
+    steps = [self._readings[path].steps for path in self._timed]
+    return min(int(s.min()) for s in steps), max(int(s.max()) for s in steps)
 
   def select(self, episode: SpecStructure) -> TensorSpecStruct:
     """Flattens an episode to the paths that the windows read, and no others."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import re
 import subprocess
 import sys
 
@@ -11,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
-from t2r_seq.data import StoreWindows, store_windows
+from t2r_seq.data import StoreWindowLoader, store_windows
 from t2r_seq.store import EpisodeStore
 
 Spec = specs.ExtendedTensorSpec
@@ -32,13 +34,13 @@ STORED = {
 }
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-  """A store of six short episodes whose values say where they stand."""
-  path = tmp_path_factory.mktemp("stores") / "store"
-  with EpisodeStore.create(path, STORED, commit_every=10) as writer:
-    for index, length in enumerate(LENGTHS):
-      steps = 100 * index + np.arange(length) + 1
+def write(path, segments):
+  """Six short episodes whose values say where they stand, in segments by name."""
+  EpisodeStore.create(path, STORED).close()
+  for index, length in enumerate(LENGTHS):
+    steps = 100 * index + np.arange(length) + 1
+    images = [np.full((8, 8, 3), 20 * index + step) for step in range(length)]
+    with EpisodeStore.append(path, segments[index]) as writer:
       writer.append_episode(
         {
           "x": np.stack([steps, -steps], 1).astype(np.float32),
@@ -46,7 +48,7 @@ def store(tmp_path_factory):
           "half": np.stack([steps, -steps], 1).astype(tf.bfloat16.as_numpy_dtype),
           "word": [b"\0%d\0" % step for step in steps],
           "pair": [[b"a%d" % step, b""] for step in steps],
-          "image": [tf.io.encode_jpeg(np.full((8, 8, 3), index)).numpy()] * length,
+          "image": [tf.io.encode_jpeg(image).numpy() for image in images],
           "goal": np.full(3, index, np.float32),
           "task": f"task {index}",
           "flag": index % 2 == 0,
@@ -55,6 +57,16 @@ def store(tmp_path_factory):
         }
       )
   return EpisodeStore(path)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+  return write(tmp_path_factory.mktemp("stores") / "one", ["main"] * 6)
+
+
+@pytest.fixture(scope="module")
+def parted_store(tmp_path_factory):
+  return write(tmp_path_factory.mktemp("stores") / "parted", [*"aabccc"])
 
 
 def x(offsets, **kwargs):
@@ -95,8 +107,13 @@ CASES = {
 }
 
 
+@functools.cache
+def wanted(store, name, padding):
+  """The windows of a case, each taken from its own episode, one by one."""
+  return reference(store, CASES[name][0], padding, CASES[name][1])
+
+
 def reference(store, spec, padding, kwargs):
-  """Takes the windows one by one, each from its own episode."""
   found = []
   for index, length in enumerate(store.episode_lengths.tolist()):
     episode = store.episode(index)
@@ -110,11 +127,17 @@ def reference(store, spec, padding, kwargs):
       padding,
     )
     gather = {k: v for k, v in kwargs.items() if k != "shift"}
-    found += [
-      windows.gather_windows(episode, grid.start(i), spec, padding=padding, **gather)
-      for i in range(grid.num_windows(length))
-    ]
+    for i in range(grid.num_windows(length)):
+      window = windows.gather_windows(
+        decoded(episode), grid.start(i), spec, padding=padding, **gather
+      )
+      found.append(window)
   return found
+
+
+def decoded(episode):
+  images = [tf.io.decode_image(image) for image in episode["image"]]
+  return {**episode, "image": tf.stack(images)}
 
 
 def unbatched(dataset):
@@ -139,7 +162,7 @@ def assert_same_windows(got, want):
 @pytest.mark.parametrize("name", CASES)
 def test_windows_are_those_of_the_episodes(name, padding, store):
   spec, kwargs = CASES[name]
-  want = reference(store, spec, padding, kwargs)
+  want = wanted(store, name, padding)
   dataset = store_windows(
     store, spec, 4, "sequential", drop_remainder=False, padding=padding, **kwargs
   )
@@ -150,14 +173,72 @@ def test_windows_are_those_of_the_episodes(name, padding, store):
     assert element.shape.is_fully_defined() and element.shape[0] == 4, path
 
 
-def test_ids_in_any_order(store):
+def assert_same_arrays(got, want):
+  assert sorted(got) == sorted(want)
+  for path, value in want.items():
+    assert isinstance(got[path], (np.ndarray, np.generic, bytes)), path
+    np.testing.assert_array_equal(got[path], value, err_msg=path)
+
+
+def by_first(windows_):
+  """Sorts windows by something that no two share."""
+  return sorted(windows_, key=lambda window: np.ravel(window["x"]).tolist())
+
+
+def test_several_segments_read_as_one(store, parted_store):
   spec, _ = CASES["everything"]
-  reader = StoreWindows(store, spec, padding="repeat")
+  dataset = store_windows(parted_store, spec, 4, "sequential", drop_remainder=False)
+  assert_same_windows(unbatched(dataset), wanted(store, "everything", "drop"))
+
+
+@pytest.mark.parametrize("padding", windows.PADDINGS)
+@pytest.mark.parametrize("name", CASES)
+def test_pools_show_the_same_windows(name, padding, store):
+  spec, kwargs = CASES[name]
+  want = by_first(wanted(store, name, padding))
+  for budget in (2**20, least_budget(store, spec, 3, padding=padding, **kwargs)):
+    dataset = store_windows(
+      *(store, spec, 3, "quasi_random"),
+      drop_remainder=False,
+      padding=padding,
+      memory_budget=budget,
+      **kwargs,
+    )
+    assert_same_windows(by_first(unbatched(dataset)), want)
+
+
+def least_budget(store, spec, batch_size, **kwargs):
+  with pytest.raises(errors.SpecError, match=r"at least [\d,]+ bytes.* got 1\.") as e:
+    StoreWindowLoader(
+      store, spec, batch_size, "quasi_random", memory_budget=1, **kwargs
+    )
+  return int(re.search(r"at least ([\d,]+) bytes", str(e.value))[1].replace(",", ""))
+
+
+def test_ids_in_any_order(store):
+  spec = {k: v for k, v in CASES["everything"][0].items() if k != "image"}
+  reader = store.windows(spec, padding="repeat")
   want = reference(store, spec, "repeat", {})
   assert reader.num_windows == len(want) == sum(LENGTHS)
   ids = [31, 0, 4, 5, 5, 6, 30, 1]  # First and last windows, and one twice.
   got = rows_of(reader.read(tf.constant(ids, tf.int64)))
   assert_same_windows(got, [want[i] for i in ids])
+  assert_same_arrays(store.window(0, spec, padding="repeat"), want[0])
+  assert_same_arrays(reader[-1], want[-1])
+  with pytest.raises(IndexError, match="expected a window below 32, got 32"):
+    reader[32]
+
+
+def test_images_as_they_are_stored(store):
+  spec = {
+    "image": Spec((2, 8, 8, 3), tf.uint8, data_format="jpeg", time_offsets=(0, 1))
+  }
+  want = store.episode(0).image
+  for order in ("sequential", "quasi_random"):
+    dataset = store_windows(store, spec, 4, order, decode_images=False)
+    batch = next(iter(dataset.take(1)))
+    assert batch.image.dtype == tf.string and batch.image.shape == (4, 2)
+  assert store.window(1, spec).image.tolist() == want[1:3].tolist()
 
 
 def test_frames_before_and_after(store):
@@ -185,11 +266,23 @@ NOW = {"x": Spec((2,), F32)}
 ALL = [100 * e + t + 1 for e, n in enumerate(LENGTHS) for t in range(n)]
 
 
-def test_global_order_shows_every_window_once_an_epoch(store):
-  kwargs = {"num_epochs": 2, "drop_remainder": False}
+ORDERS = {
+  "sequential": {"order": "sequential"},
+  "global": {"order": "global"},
+  "one pool": {"order": "quasi_random"},
+  "small pools": {"order": "quasi_random", "memory_budget": 2 * 8 * 16},
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize("num_shards", [1, 3])
+def test_every_window_once_an_epoch_in_one_shard(name, num_shards, store):
+  kwargs = {"num_epochs": 2, "drop_remainder": False, "seed": 4, **ORDERS[name]}
   shards = [
-    anchors(store_windows(store, NOW, 5, seed=4, shard_index=i, num_shards=3, **kwargs))
-    for i in range(3)
+    anchors(
+      store_windows(store, NOW, 5, shard_index=i, num_shards=num_shards, **kwargs)
+    )
+    for i in range(num_shards)
   ]
   epochs = [[], []]
   for shard in shards:
@@ -197,33 +290,60 @@ def test_global_order_shows_every_window_once_an_epoch(store):
     for epoch, part in zip(epochs, (shard[:half], shard[half:]), strict=True):
       epoch += [anchor for batch in part for anchor in batch]
   assert sorted(epochs[0]) == sorted(epochs[1]) == ALL
-  assert epochs[0] != epochs[1] and epochs[0] != ALL
+  if name != "sequential":
+    assert epochs[0] != epochs[1] and epochs[0] != ALL
 
 
-def test_the_same_batches_again_and_from_any_batch_on(store):
-  def make(start=0):
-    return store_windows(store, NOW, 6, seed=1, num_epochs=3, start_batch=start)
+@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize("drop_remainder", [True, False])
+def test_the_same_batches_again_and_from_any_batch_on(name, drop_remainder, store):
+  def make(start=0, num_epochs=3, num_threads=1):
+    dataset = store_windows(
+      *(store, NOW, 6),
+      **{"seed": 1, "num_epochs": num_epochs, "start_batch": start},
+      **{"drop_remainder": drop_remainder, **ORDERS[name]},
+    )
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = num_threads
+    return dataset.with_options(options)
 
   want = anchors(make())
-  assert len(want) == 3 * (32 // 6) and anchors(make()) == want
-  for start in (1, 4, 5, 14, 15, 20):
-    assert anchors(make(start)) == want[start:]
-  endless = store_windows(store, NOW, 6, seed=1, num_epochs=None, start_batch=12)
-  assert anchors(endless.take(3)) == want[12:]
+  assert len(want) == 3 * (5 if drop_remainder else 6)
+  assert anchors(make(num_threads=4)) == want
+  for start in (1, 4, 5, 6, 14, 15, 20):
+    assert anchors(make(start)) == want[start:], start
+  assert anchors(make(12, None).take(3)) == want[12:15]
 
 
-def test_a_checkpoint_resumes(store, tmp_path):
+@pytest.mark.parametrize("name", ORDERS)
+def test_a_small_checkpoint_resumes(name, store, tmp_path):
   def make():
-    return iter(store_windows(store, NOW, 6, seed=1, num_epochs=2))
+    return iter(store_windows(store, NOW, 6, seed=1, num_epochs=2, **ORDERS[name]))
 
   want = anchors(make())
-  iterator = make()
-  for _ in range(4):
-    next(iterator)
-  saved = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "checkpoint"))
-  other = make()
-  tf.train.Checkpoint(iterator=other).restore(saved)
-  assert anchors(other) == want[4:]
+  for position in (0, 1, 4, 6, 10):
+    iterator = make()
+    for _ in range(position):
+      next(iterator)
+    checkpoint = tf.train.Checkpoint(iterator=iterator)
+    saved = checkpoint.write(str(tmp_path / f"at {position}"))
+    other = make()
+    tf.train.Checkpoint(iterator=other).read(saved)
+    assert anchors(other) == want[position:], position
+
+
+def test_pools_keep_their_budget(tmp_path):
+  path, size = tmp_path / "store", 1000
+  spec = {"x": Spec((size,), tf.uint8, is_sequence=True)}
+  with EpisodeStore.create(path, spec, commit_every=100) as writer:
+    for length in (200, 2, 30, 2, 2, 1, 90, 2):
+      writer.append_episode({"x": np.zeros((length, size), np.uint8)})
+  window = {"x": Spec((2, size), tf.uint8, time_offsets=(-1, 0))}
+  for budget in (2 * 60 * size, 2 * 100 * size, 2 * 1000 * size):
+    loader = StoreWindowLoader(
+      *(EpisodeStore(path), window, 8, "quasi_random"), memory_budget=budget
+    )
+    assert loader.pool_size.max_bytes <= budget
 
 
 def test_a_dataset_outlives_what_it_was_made_from(store):
@@ -261,15 +381,8 @@ def test_what_cannot_be_read(store, tmp_path):
   EpisodeStore.create(path, spec).close()
   with pytest.raises(errors.StoreError, match="expected episodes, got none"):
     store_windows(EpisodeStore(path), NOW, 1)
-  for segment in ("a", "b"):
-    with EpisodeStore.append(path, segment) as writer:
-      writer.append_episode({"x": [[1.0, 2.0]]})
-  with pytest.raises(
-    errors.StoreError, match=r"one segment .*\[a, b\]\. Run EpisodeSto"
-  ):
-    store_windows(EpisodeStore(path), NOW, 1)
-  EpisodeStore.merge(path)
-  assert anchors(store_windows(EpisodeStore(path), NOW, 2)) == [[1, 1]]
+  with pytest.raises(errors.SpecError, match=r"order: .*'globl'\. Did you mean 'glo"):
+    store_windows(store, NOW, 2, "globl")
 
 
 SCRIPT = """

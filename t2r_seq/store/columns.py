@@ -1,0 +1,164 @@
+"""`StoreColumns`: the rows of a store, gathered in graph ops from the mapped files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, specs, windows
+from t2r_seq.store.segment import Segment
+
+if TYPE_CHECKING:
+  from t2r_seq.store.episode_store import EpisodeStore
+
+# A tensor's string of more than 22 bytes is a header and a block of memory.
+_STRING_BYTES = 24
+
+_Take = Callable[[tf.Tensor], tf.Tensor]
+
+
+class StoreColumns:
+  """The columns of a store as what datasets can read from: rows by number.
+
+  Rows are counted through the segments. One segment is read at the speed of a copy;
+  of several, each gives its part and a second copy puts them together.
+
+  Attributes:
+    path: of the store.
+    element_spec: an episode as `windows.WindowReader` takes it, leaves [None, ...] per
+      step, and context features; encoded images are strings. Optional paths that some
+      episode lacks are left out.
+    episode_lengths: steps of each episode, int64 [episodes].
+  """
+
+  def __init__(self, store: EpisodeStore) -> None:
+    """Maps the columns.
+
+    Args:
+      store: has episodes.
+    Raises:
+      StoreError: the store has no episodes.
+    """
+    self.path = store.path
+    if not len(store):
+      raise errors.StoreError(
+        f"EpisodeStore: {store.path}: expected episodes, got none. Append some; what "
+        "was not committed does not count."
+      )
+    self.element_spec = _element_spec(store)
+    self.episode_lengths = store.episode_lengths
+    segments = self._segments = store.segments
+    self._step_ends = np.cumsum([segment.num_steps for segment in segments])
+    self._context_ends = np.cumsum([len(segment) for segment in segments])
+    self._spec = store.spec
+    with tf.device("CPU:0"):
+      self._takers = {
+        path: [_make_taker(segment, path, store.spec[path]) for segment in segments]
+        for path in self.element_spec
+      }
+
+  def take(self, path: str, rows: tf.Tensor) -> tf.Tensor:
+    """Gathers rows of one column.
+
+    Args:
+      path: one of `element_spec`.
+      rows: int64 of any shape: numbers of steps, or of episodes for a context feature.
+    Returns:
+      rows.shape + the shape of a row; byte strings and encoded images as strings.
+    """
+    takers = self._takers[path]
+    if len(takers) == 1:
+      return takers[0](rows)
+    is_per_step = self._spec[path].is_sequence
+    ends = self._step_ends if is_per_step else self._context_ends
+    return _take_from_parts(takers, ends, rows)
+
+  def max_row_bytes(self, path: str) -> int:
+    """Returns the memory of the largest row, in bytes; strings with their headers."""
+    element = self.element_spec[path]
+    shape = element.shape[1:] if self._spec[path].is_sequence else element.shape
+    count = int(np.prod(shape.as_list(), dtype=np.int64))
+    if element.dtype != tf.string:
+      return count * element.dtype.size
+    return count * _STRING_BYTES + max(
+      int(np.diff(segment.bytes_column(path).offsets[::count]).max(initial=0))
+      for segment in self._segments
+    )
+
+
+def _element_spec(store: EpisodeStore) -> specs.TensorSpecStruct:
+  element = specs.TensorSpecStruct()
+  for path, spec in store.spec.items():
+    if spec.is_optional and not store.is_present(path).all():
+      continue
+    shape, dtype = spec.shape, spec.dtype
+    if specs.is_encoded_image_spec(spec):
+      shape, dtype = shape[:-3], tf.string
+    if spec.is_sequence:
+      shape = tf.TensorShape([None]).concatenate(shape)
+    element[path] = tf.TensorSpec(shape, dtype)
+  return element
+
+
+def _take_from_parts(
+  takers: list[_Take], ends: np.ndarray, rows: tf.Tensor
+) -> tf.Tensor:
+  flat = tf.reshape(rows, [-1])
+  part = tf.searchsorted(tf.constant(ends, tf.int64), flat, "right")
+  local = flat - tf.gather(tf.constant(np.r_[0, ends[:-1]], tf.int64), part)
+  places = tf.dynamic_partition(tf.range(tf.size(flat)), part, len(takers))
+  locals_ = tf.dynamic_partition(local, part, len(takers))
+  values = [take(those) for take, those in zip(takers, locals_, strict=True)]
+  stitched = tf.dynamic_stitch(places, values)
+  row_shape = values[0].shape[1:]
+  full = tf.concat([tf.shape(rows), tf.shape(values[0])[1:]], 0)
+  return tf.ensure_shape(tf.reshape(stitched, full), rows.shape.concatenate(row_shape))
+
+
+def _make_taker(segment: Segment, path: str, spec: specs.ExtendedTensorSpec) -> _Take:
+  """Returns a function from row numbers of any shape to the rows."""
+  if spec.dtype == tf.string or specs.is_encoded_image_spec(spec):
+    data, offsets = map(_variable, segment.bytes_tensors(path))
+    shape = spec.shape if spec.dtype == tf.string else spec.shape[:-3]
+    return lambda rows: _take_strings(data, offsets, shape.as_list(), rows)
+  column = _variable(segment.tensor(path))
+
+  def take(rows: tf.Tensor) -> tf.Tensor:
+    # Not tf.gather(variable): that makes the memory the variable's own first.
+    taken = tf.gather(column.read_value(), rows)
+    return tf.cast(taken, tf.bool) if spec.dtype == tf.bool else taken
+
+  return take
+
+
+def _variable(tensor: tf.Tensor) -> tf.Variable:
+  # A dataset copies the tensors that it captures; a variable it only refers to.
+  return tf.Variable(tensor, trainable=False)
+
+
+def _take_strings(
+  data: tf.Variable, offsets: tf.Variable, shape: list[int], rows: tf.Tensor
+) -> tf.Tensor:
+  count = int(np.prod(shape, dtype=np.int64))
+  items = tf.reshape(
+    rows[..., tf.newaxis] * count + tf.range(count, dtype=tf.int64), [-1]
+  )
+  all_bytes, all_offsets = data.read_value(), offsets.read_value()
+  bounds = tf.stack(
+    [tf.gather(all_offsets, items), tf.gather(all_offsets, items + 1)], 1
+  )
+
+  def take_one(start_end: tf.Tensor) -> tf.Tensor:
+    # A string is the end of the serialized tensor of its bytes.
+    part = all_bytes[start_end[0] : start_end[1]]
+    size = tf.size(part)
+    return tf.strings.substr(tf.io.serialize_tensor(part), -size, size)
+
+  taken = windows.RowList.compute(take_one, bounds, tf.TensorShape([]), tf.string)
+  full_shape = tf.concat([tf.shape(rows), tf.constant(shape, tf.int32)], 0)
+  return tf.ensure_shape(
+    tf.reshape(taken.stack(), full_shape), rows.shape.concatenate(shape)
+  )

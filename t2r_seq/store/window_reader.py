@@ -1,0 +1,130 @@
+"""`StoreWindows`: any window of a store, by number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import specs, windows
+from t2r_seq.store.columns import StoreColumns
+
+Take = Callable[[str, tf.Tensor], tf.Tensor]
+
+
+class StoreWindows:
+  """The windows that a spec structure cuts from a store, counted through its episodes.
+
+  Columns are read where they lie, in pages of the files that the kernel keeps; a batch
+  costs one copy of what it delivers.
+
+  Attributes:
+    columns: what is read from.
+    reader: cuts windows from one episode.
+    counts: windows of each episode, int64 [episodes].
+    num_windows: of all episodes.
+  """
+
+  def __init__(
+    self,
+    columns: StoreColumns,
+    spec_structure: specs.SpecStructure,
+    sequence_length: int | None = None,
+    stride: int = 1,
+    shift: int = 1,
+    padding: str = "drop",
+    masks: bool = False,
+  ) -> None:
+    """Plans the windows.
+
+    Args:
+      columns: of the store.
+      spec_structure: the specs of a window. A path without time offsets is the anchor's
+        own step where the store has a row per step for it, and else a context feature.
+        Optional paths that some episode lacks are left out.
+      sequence_length: L, stacks in a sequence; None for single windows.
+      stride: steps between the stacks of one sequence.
+      shift: stacks between the starts of two sequences.
+      padding: 'drop', 'repeat' or 'zero'.
+      masks: adds '<path>_mask' for every windowed path.
+    Raises:
+      SpecError: the store does not fit the specs; every path is named.
+    """
+    self.columns = columns
+    self.reader = windows.WindowReader(
+      columns.element_spec,
+      spec_structure,
+      sequence_length,
+      stride,
+      shift,
+      padding,
+      masks,
+    )
+    lengths = columns.episode_lengths
+    self.counts: np.ndarray = np.asarray(self.reader.grid.num_windows(lengths))
+    window_ends = np.cumsum(self.counts)
+    self.num_windows = int(window_ends[-1])
+    with tf.device("CPU:0"):
+      self._window_ends = tf.Variable(window_ends, False, dtype=tf.int64)
+      self._episode_ends = tf.Variable(np.cumsum(lengths), False, dtype=tf.int64)
+
+  def __len__(self) -> int:
+    return self.num_windows
+
+  def __getitem__(self, index: int) -> specs.TensorSpecStruct:
+    """Returns one window as arrays by path, [L, K, ...]; negative ones from the end.
+
+    Raises:
+      IndexError: there is no such window.
+    """
+    if not -len(self) <= index < len(self):
+      raise IndexError(
+        f"EpisodeStore: {self.columns.path}: expected a window below {len(self)}, got "
+        f"{index}."
+      )
+    window = self.read(tf.constant([index % len(self)], tf.int64))
+    return specs.map_leaves(lambda values: values.numpy()[0], window)
+
+  @property
+  def window_bytes(self) -> int:
+    """Memory of a window's numbers, in bytes."""
+    return sum(
+      (spec.shape.num_elements() or 0) * spec.dtype.size
+      for spec in self.reader.window_spec.values()
+      if spec.dtype != tf.string
+    )
+
+  def read(
+    self, window_ids: tf.Tensor, take: Take | None = None
+  ) -> specs.TensorSpecStruct:
+    """Gathers windows.
+
+    Args:
+      window_ids: int64 [B], in range(num_windows), in any order.
+      take: gives rows in place of the columns' own method of that name.
+    Returns:
+      Windows by path, [B, L, K, ...]; byte strings and encoded images as strings.
+    """
+    take = take or self.columns.take
+    # Not tf.gather(variable): that makes the memory the variable's own first.
+    window_ends = self._window_ends.read_value()
+    episode_ends = self._episode_ends.read_value()
+    episodes = tf.searchsorted(window_ends, window_ids, "right", out_type=tf.int64)
+    first_windows = _before(window_ends, episodes)
+    first_rows = _before(episode_ends, episodes)
+    starts = self.reader.grid.start(window_ids - first_windows)
+    num_steps = tf.gather(episode_ends, episodes) - first_rows
+
+    def take_steps(path: str, index: tf.Tensor | None) -> tf.Tensor:
+      if index is None:
+        return take(path, episodes)
+      shape = [-1] + [1] * (index.shape.rank - 1)
+      return take(path, index + tf.reshape(first_rows, shape))
+
+    return self.reader.read_with(take_steps, starts, num_steps)
+
+
+def _before(ends: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
+  """Returns where the intervals with these ends start."""
+  return tf.where(index > 0, tf.gather(ends, tf.maximum(index - 1, 0)), 0)
