@@ -29,13 +29,12 @@ class ChainRows:
     """Returns where transitions are.
 
     Args:
-      ids: int64 of any shape, in range(num_transitions).
+      ids: integers of any shape, in range(num_transitions).
     Returns:
       Their rows, and the last rows of their chains, both int64 of the shape of `ids`.
     """
+    ids = tf.cast(ids, tf.int64)
     ends = self._ends.read_value()
-    flat = tf.reshape(ids, [-1])
-    chains = tf.searchsorted(ends, flat, "right", out_type=tf.int64)
-    last_rows = tf.gather(ends, chains) + chains
-    shape = tf.shape(ids)
-    return tf.reshape(flat + chains, shape), tf.reshape(last_rows, shape)
+    chains = tf.searchsorted(ends, tf.reshape(ids, [-1]), "right", out_type=tf.int64)
+    chains = tf.reshape(chains, tf.shape(ids)) if ids.shape.rank != 1 else chains
+    return ids + chains, tf.gather(ends, chains) + chains

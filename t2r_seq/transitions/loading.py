@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import gin
 import tensorflow as tf
 
 from t2r_seq import errors, specs
@@ -78,6 +79,7 @@ class Transitions(TransitionReading):
     )
 
 
+@gin.configurable
 def load_transitions(
   path: str | os.PathLike[str], n_step: tuple[int, float] | NStep | None = None
 ) -> Transitions:

@@ -33,7 +33,7 @@ class TransitionReading(abc.ABC):
     """Gathers transitions, in TensorFlow's ops alone.
 
     Args:
-      ids: int64 of any shape, in range(len(self)), in any order.
+      ids: integers of any shape, in range(len(self)), in any order.
     Returns:
       The fields by path, ids.shape + the shape of one.
     """
