@@ -39,6 +39,10 @@ class StoreError(SpecError):
   """An EpisodeStore that cannot be opened, read or appended to; says which file."""
 
 
+class ConversionError(SpecError):
+  """A conversion that cannot begin, go on, or be trusted; says at which episode."""
+
+
 _Error = TypeVar("_Error", bound=SpecError)
 
 
