@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import contextlib
 import functools
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +13,8 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, specs, windows
+from t2r_seq.data import arguments, presence
+from t2r_seq.data.input_report import InputReport
 
 PreprocessFn = Callable[[Any, Any], tuple[Any, Any]]
 
@@ -41,14 +42,17 @@ class AbstractInputGenerator(abc.ABC):
     self._batch_size = self._check_count("batch_size", batch_size)
     self._feature_spec: specs.TensorSpecStruct | None = None
     self._label_spec: specs.TensorSpecStruct | None = None
+    self._feature_masks: dict[str, str] = {}
+    self._label_masks: dict[str, str] = {}
     self._out_feature_spec: specs.TensorSpecStruct | None = None
     self._out_label_spec: specs.TensorSpecStruct | None = None
     self._preprocess_fn: PreprocessFn | None = None
     self._padding = "repeat"
     self._mode: str | None = None
-    self._report: windows.WindowReport | None = None
+    self._report: InputReport | None = None
     # Input that is shuffled or made up mixes this into its seed.
     self._start_step = 0
+    self._params_seed: int | None = None
 
   @property
   def batch_size(self) -> int:
@@ -61,9 +65,27 @@ class AbstractInputGenerator(abc.ABC):
     return self._padding
 
   @property
-  def report(self) -> windows.WindowReport | None:
-    """Counts of the windows read by the newest dataset; None if it has no windows."""
+  def report(self) -> InputReport | None:
+    """Counts of what the newest dataset read; None if there is nothing to count."""
     return self._report
+
+  @property
+  def has_specifications(self) -> bool:
+    """Whether the specs have been set."""
+    return self._feature_spec is not None and self._label_spec is not None
+
+  @property
+  def num_examples(self) -> int | None:
+    """Examples of one pass, where that is known without reading; None where not."""
+    return None
+
+  def count_examples(self) -> int | None:
+    """Returns the examples of one pass, read if need be; None where none can tell."""
+    return self.num_examples
+
+  def named_evals(self) -> dict[str, AbstractInputGenerator]:
+    """Returns the generators to evaluate with, by name; '' is a single one's."""
+    return {"": self}
 
   def set_feature_specifications(
     self, feature_spec: Any, out_feature_spec: Any = None
@@ -76,7 +98,9 @@ class AbstractInputGenerator(abc.ABC):
     Raises:
       SpecError: not a valid spec structure.
     """
-    self._feature_spec = _flatten(feature_spec)
+    self._feature_spec, self._feature_masks = presence.split_masks(
+      _flatten(feature_spec)
+    )
     self._out_feature_spec = (
       None if out_feature_spec is None else _flatten(out_feature_spec)
     )
@@ -85,7 +109,7 @@ class AbstractInputGenerator(abc.ABC):
     self, label_spec: Any, out_label_spec: Any = None
   ) -> None:
     """Sets the specs of the labels; see `set_feature_specifications`."""
-    self._label_spec = _flatten(label_spec)
+    self._label_spec, self._label_masks = presence.split_masks(_flatten(label_spec))
     self._out_label_spec = None if out_label_spec is None else _flatten(out_label_spec)
 
   def set_preprocess_fn(self, preprocess_fn: PreprocessFn | None) -> None:
@@ -99,12 +123,7 @@ class AbstractInputGenerator(abc.ABC):
       SpecError: the mode is not bound.
     """
     if preprocess_fn is not None:
-      mode = inspect.signature(preprocess_fn).parameters.get("mode")
-      if mode is not None and mode.default is inspect.Parameter.empty:
-        raise errors.SpecError(
-          "set_preprocess_fn: mode: expected a bound argument, got an open one. Pass "
-          "functools.partial(preprocessor.preprocess, mode=...)."
-        )
+      arguments.check_mode_is_bound(preprocess_fn)
     self._preprocess_fn = preprocess_fn
 
   def set_padding(self, padding: str) -> None:
@@ -163,7 +182,8 @@ class AbstractInputGenerator(abc.ABC):
       mode: one of `specs.ModeKeys`.
       params: `params['batch_size']`, if there, wins over the generator's own;
         `params['start_step']` is the step that a resumed run goes on from, so that it
-        does not see the batches of its start once more.
+        does not see the batches of its start once more; `params['seed']` stands in for
+        the seed of a generator that was not given one.
     Returns:
       Dataset of (features, labels); see the class.
     Raises:
@@ -171,6 +191,7 @@ class AbstractInputGenerator(abc.ABC):
     """
     self._check_ready(mode)
     self._start_step = int((params or {}).get("start_step", 0))
+    self._params_seed = (params or {}).get("seed")
     batches = self._create_batches(mode, self._used_batch_size(params))
     finish = functools.partial(self._finish, has_labels=mode != specs.ModeKeys.INFER)
     dataset = batches.map(
@@ -178,14 +199,16 @@ class AbstractInputGenerator(abc.ABC):
     )
     options = tf.data.Options()
     options.deterministic = True
+    # What a pipeline holds beside its position are counts and columns, no reason not to
+    # save the position. What cannot go on, such as a Python generator, still refuses.
+    options.experimental_external_state_policy = (
+      tf.data.experimental.ExternalStatePolicy.IGNORE
+    )
     return dataset.with_options(options).prefetch(tf.data.AUTOTUNE)
 
   @contextlib.contextmanager
   def explain_failures(self) -> Any:
-    """Turns what TensorFlow raises while batches are read into a clear error.
-
-    Read the dataset inside of it. The base explains nothing.
-    """
+    """Turns what TensorFlow raises inside, as batches are read, into clear errors."""
     yield
 
   @abc.abstractmethod
@@ -202,6 +225,7 @@ class AbstractInputGenerator(abc.ABC):
 
   def _shuffle_seed(self, seed: int | None) -> int | None:
     """Returns the seed of this dataset's order: another one after a resume."""
+    seed = self._params_seed if seed is None else seed
     if seed is None or not self._start_step:
       return seed
     return int(np.random.SeedSequence([seed, self._start_step]).generate_state(1)[0])
@@ -214,6 +238,8 @@ class AbstractInputGenerator(abc.ABC):
   def _finish(
     self, features: Any, labels: Any, has_labels: bool
   ) -> tuple[specs.TensorSpecStruct, specs.TensorSpecStruct]:
+    features = presence.add_masks(features, self._feature_masks)
+    labels = presence.add_masks(labels, self._label_masks)
     if self._preprocess_fn is not None:
       features, labels = self._preprocess_fn(features, labels if has_labels else None)
     features = self._validate(features, self._feature_spec, self._out_feature_spec)
@@ -246,12 +272,7 @@ class AbstractInputGenerator(abc.ABC):
     return given
 
   def _check_count(self, name: str, count: Any, minimum: int = 1) -> int:
-    if isinstance(count, bool) or not isinstance(count, int) or count < minimum:
-      raise errors.SpecError(
-        f"{type(self).__name__}: {name}: expected an integer of at least {minimum}, "
-        f"got {count!r}."
-      )
-    return count
+    return arguments.check_count(type(self).__name__, name, count, minimum)
 
   def _check_ready(self, mode: str) -> None:
     specs.check_mode(type(self).__name__, mode)

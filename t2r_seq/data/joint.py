@@ -6,6 +6,7 @@ one episode: joined, it is parsed once, and every window is cut at one anchor.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -31,6 +32,24 @@ def join(features: Any, labels: Any = None) -> specs.TensorSpecStruct:
       for path, leaf in specs.flatten_spec_structure(structure).items():
         joined[prefix + path] = leaf
   return joined
+
+
+def join_paths(
+  features: Mapping[str, str], labels: Mapping[str, str]
+) -> dict[str, str]:
+  """Does to maps from paths to paths what `join` does to structures.
+
+  Args:
+    features: from paths of the features to paths of the features.
+    labels: the same for labels.
+  Returns:
+    One map.
+  """
+  return {
+    prefix + key: prefix + path
+    for prefix, paths in ((_FEATURES, features), (_LABELS, labels))
+    for key, path in paths.items()
+  }
 
 
 @tf.autograph.experimental.do_not_convert

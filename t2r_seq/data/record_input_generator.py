@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs, windows
-from t2r_seq.data import emptiness, joint, record_order
+from t2r_seq.data import counting, emptiness, joint, record_order
 from t2r_seq.data.abstract_input_generator import AbstractInputGenerator
 
 FilePatterns = str | Sequence[str] | Mapping[str, str | Sequence[str]]
@@ -85,6 +85,27 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     self._num_parallel_calls = num_parallel_calls
     self._drop_remainder = drop_remainder
     self._parsed_spec: specs.TensorSpecStruct | None = None
+    self._counted: dict[str, int] = {}
+
+  @property
+  def num_examples(self) -> int | None:
+    """Examples of one pass; None unless counted for specs like the present ones."""
+    return self._counted.get(self._counted_as()) if self.has_specifications else None
+
+  @tf.autograph.experimental.do_not_convert
+  def count_examples(self) -> int | None:
+    """Counts the examples of one pass: once, by reading all files, but not decoding."""
+    if self.num_examples is None:
+      joined = joint.join(self._feature_spec, self._label_spec)
+      self._parsed_spec = flat = windows.flat_specs(joined)
+      files = self._find_files(flat)
+      with tf.init_scope(), self.explain_failures():
+        self._counted[self._counted_as()] = (
+          counting.count_windows(files, flat, self._grid(joined))
+          if windows.is_windowed(joined)
+          else counting.count_records(files)
+        )
+    return self.num_examples
 
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
@@ -112,7 +133,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     is_windowed = windows.is_windowed(joined)
     self._check_sequence_length(is_windowed)
     self._parsed_spec = windows.flat_specs(joined)
-    files = record_order.find_files(self._file_patterns, self._parsed_spec)
+    files = self._find_files(self._parsed_spec)
     is_train = mode == specs.ModeKeys.TRAIN
     drop = is_train if self._drop_remainder is None else self._drop_remainder
     # Repeated data fills a batch however little there is of it.
@@ -130,6 +151,14 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     if not is_windowed:
       batches = self._parse(batches)
     return batches.map(joint.split)
+
+  def _find_files(self, flat_specs: specs.TensorSpecStruct) -> record_order.FilesByKey:
+    return record_order.find_files(self._file_patterns, flat_specs)
+
+  def _counted_as(self) -> str:
+    """What a count depends on."""
+    joined = joint.join(self._feature_spec, self._label_spec)
+    return f"{windows.is_windowed(joined)} {self._grid(joined)}"
 
   def _examples(
     self,

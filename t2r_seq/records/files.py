@@ -35,8 +35,14 @@ def get_batch_size(params: Mapping[str, Any] | None, batch_size: int) -> int:
   return batch_size
 
 
-def _split(file_patterns: FilePatterns) -> list[str]:
-  """Splits comma lists and lists of them; a pattern may have a 'tfrecord:' prefix."""
+def split_file_patterns(file_patterns: FilePatterns) -> list[str]:
+  """Splits comma lists and lists of them into single patterns.
+
+  Args:
+    file_patterns: see `get_data_format_and_filenames_list`.
+  Returns:
+    The patterns, with their prefixes; a file of exactly that name stays whole.
+  """
   if isinstance(file_patterns, (str, os.PathLike)):
     file_patterns = [file_patterns]
   names = [os.fspath(item) for item in file_patterns]
@@ -64,7 +70,7 @@ def infer_data_format(file_patterns: FilePatterns) -> str:
   Raises:
     SpecError: a pattern has the prefix of another format.
   """
-  for pattern in _split(file_patterns):
+  for pattern in split_file_patterns(file_patterns):
     prefix = _PREFIX.match(pattern)
     if prefix and prefix[1] != TFRECORD:
       raise errors.SpecError(
@@ -89,7 +95,9 @@ def get_data_format_and_filenames_list(
     SpecError: a pattern matches no file.
   """
   data_format = infer_data_format(file_patterns)
-  patterns = [_PREFIX.sub("", pattern) for pattern in _split(file_patterns)]
+  patterns = [
+    _PREFIX.sub("", pattern) for pattern in split_file_patterns(file_patterns)
+  ]
   if not patterns:
     raise errors.SpecError(
       f"file patterns: expected at least one pattern, got {file_patterns!r}."

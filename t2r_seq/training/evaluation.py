@@ -49,6 +49,49 @@ def evaluate(
   return {name: total / num_examples for name, total in totals.items()}
 
 
+class _EvalSet:
+  """One named set of batches to evaluate on; the only one has the name ''."""
+
+  def __init__(
+    self, name: str, generator: AbstractInputGenerator, trainer: Trainer, folder: str
+  ) -> None:
+    self.name = name
+    self._generator = generator
+    self._trainer = trainer
+    folder = os.path.join(folder, f"eval_{name}" if name else "eval")
+    self._writer = SummaryWriter(folder)
+    generator.set_specification_from_model(trainer.model, ModeKeys.EVAL)
+    with generator.explain_failures():
+      dataset = generator.create_dataset(ModeKeys.EVAL)
+    self._batches = trainer.distribute(dataset)
+
+  def run(self, eval_steps: int | None) -> dict[str, float]:
+    """Evaluates, and writes the metrics to the set's own folder."""
+    with self._generator.explain_failures():
+      metrics = evaluate(self._trainer, self._batches, eval_steps)
+    self._writer.scalars(metrics, self._trainer.global_step)
+    report = self._generator.report
+    if report is not None and report.too_short:
+      logging.warning("Eval input%s: %s.", f" {self.name}" if self.name else "", report)
+    return metrics
+
+
+def _by_name(found: dict[str, dict[str, float]]) -> dict[str, float]:
+  """Puts metrics together: '<name>/<metric>' of each set, and their means."""
+  if list(found) == [""]:
+    return found[""]
+  metrics = {
+    f"{name}/{metric}": value
+    for name, own in found.items()
+    for metric, value in own.items()
+  }
+  sums: dict[str, list[float]] = {}
+  for own in found.values():
+    for metric, value in own.items():
+      sums.setdefault(metric, []).append(value)
+  return {**{metric: sum(v) / len(v) for metric, v in sums.items()}, **metrics}
+
+
 class Evaluation:
   """Evaluates and exports, not too often."""
 
@@ -66,7 +109,8 @@ class Evaluation:
 
     Args:
       trainer: runs the steps.
-      input_generator: gives eval batches; None exports only.
+      input_generator: gives eval batches, of one or several named sets; None exports
+        only.
       model_dir: folder of the training run.
       eval_steps: batches at most; None for all.
       throttle_secs: seconds between two evaluations at least.
@@ -74,20 +118,16 @@ class Evaluation:
       write_dir: folder that this worker writes to, if it is another one.
     """
     self._trainer = trainer
-    self._input_generator = input_generator
     self._model_dir = model_dir
     self._write_dir = write_dir or model_dir
     self._eval_steps = eval_steps
     self._throttle_secs = throttle_secs
     self._exporters = exporters
     self._last = time.monotonic()
-    self._batches: Any = None
-    if input_generator is not None:
-      self._writer = SummaryWriter(os.path.join(self._write_dir, "eval"))
-      input_generator.set_specification_from_model(trainer.model, ModeKeys.EVAL)
-      with input_generator.explain_failures():
-        dataset = input_generator.create_dataset(ModeKeys.EVAL)
-      self._batches = trainer.distribute(dataset)
+    named = {} if input_generator is None else input_generator.named_evals()
+    self._evals = [
+      _EvalSet(name, g, trainer, self._write_dir) for name, g in named.items()
+    ]
 
   def run_if_due(self) -> None:
     """Evaluates and exports, unless the last time was too short ago."""
@@ -98,21 +138,14 @@ class Evaluation:
   def run(self) -> dict[str, float]:
     """Evaluates and exports the present weights; returns the metrics."""
     step, metrics = self._trainer.global_step, {}
-    if self._input_generator is not None:
-      with self._input_generator.explain_failures():
-        metrics = evaluate(self._trainer, self._batches, self._eval_steps)
-      self._writer.scalars(metrics, step)
+    if self._evals:
+      found = {e.name: e.run(self._eval_steps) for e in self._evals}
+      metrics = _by_name(found)
       shown = ", ".join(f"{name} {value:.5g}" for name, value in metrics.items())
       logging.info("eval at step %d: %s", step, shown)
-      self._warn_of_short_episodes()
     for exporter in self._exporters:
       is_due = exporter.is_due(self._model_dir, metrics)
       if workers.chief_says(self._trainer.strategy, is_due):
         exporter.export(self._trainer.model, self._write_dir, step, metrics)
     self._last = time.monotonic()
     return metrics
-
-  def _warn_of_short_episodes(self) -> None:
-    report = self._input_generator.report if self._input_generator else None
-    if report is not None and report.too_short:
-      logging.warning("Eval input: %s.", report)

@@ -50,7 +50,9 @@ def train_eval_model(
   Args:
     t2r_model: the model; its network is built here, under the strategy.
     input_generator_train: gives training batches; None only evaluates and exports.
-    input_generator_eval: gives eval batches; None does not evaluate.
+    input_generator_eval: gives eval batches; None does not evaluate. Of several named
+      sets (`MultiEvalInputGenerator`) there is '<name>/<metric>' for each, and the mean
+      over the sets without a name.
     max_train_steps: the global step to stop at.
     model_dir: folder of checkpoints, event files, gin config and exports.
     eval_steps: batches per evaluation at most; None for the whole eval set.

@@ -1,0 +1,43 @@
+"""Checks of what input generators are given."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from t2r_seq import errors
+
+
+def check_count(where: str, name: str, count: Any, minimum: int = 1) -> int:
+  """Checks that an argument is an integer, and large enough.
+
+  Args:
+    where: the class that was given it.
+    name: of the argument.
+    count: its value.
+    minimum: the least that it may be.
+  Returns:
+    The value.
+  Raises:
+    SpecError: it is none, or too small.
+  """
+  if isinstance(count, bool) or not isinstance(count, int) or count < minimum:
+    raise errors.SpecError(
+      f"{where}: {name}: expected an integer of at least {minimum}, got {count!r}."
+    )
+  return count
+
+
+def check_mode_is_bound(preprocess_fn: Callable[..., Any]) -> None:
+  """Checks that a preprocess_fn does not wait for a mode that it never gets.
+
+  Raises:
+    SpecError: it has a parameter 'mode' without a value.
+  """
+  mode = inspect.signature(preprocess_fn).parameters.get("mode")
+  if mode is not None and mode.default is inspect.Parameter.empty:
+    raise errors.SpecError(
+      "set_preprocess_fn: mode: expected a bound argument, got an open one. Pass "
+      "functools.partial(preprocessor.preprocess, mode=...)."
+    )
