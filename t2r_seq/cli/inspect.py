@@ -1,27 +1,33 @@
-"""`t2r_seq inspect`: shows what is in record files, and whether specs fit it."""
+"""`t2r_seq inspect`: shows what record files or a store hold, and whether specs fit."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-from t2r_seq.cli import failures, quiet, spec_sources
+from t2r_seq.cli import failures, quiet, show_store, spec_sources
 
-SUMMARY = "show what is in TFRecord files, and whether specs fit them"
+SUMMARY = "show what is in TFRecord files or a store, and whether specs fit"
 DESCRIPTION = """Shows the features of TFRecord files, and a spec that would parse them.
+Of the folder of an EpisodeStore, shows columns, lengths and bytes.
 
 With --spec it checks every record against specs instead, and exits with 1 at the first
-that doesn't fit, naming file, record and feature.
+that doesn't fit, naming file, record and feature. A store is checked against specs of
+windows: how many it has, and what storing them stacked would take.
 
   t2r_seq inspect 'data/train*.tfrecord'
-  t2r_seq inspect data/train.tfrecord --spec my_project.specs:episode_spec"""
+  t2r_seq inspect data/train.tfrecord --spec my_project.specs:episode_spec
+  t2r_seq inspect data/my_store --spec my_project.specs:window_spec"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
-  parser.add_argument("files", metavar="FILE", help="TFRecord file, or a pattern")
+  parser.add_argument(
+    "files", metavar="FILE", help="TFRecord file, a pattern, or the folder of a store"
+  )
   parser.add_argument("--spec", metavar="SPEC", help=spec_sources.FORMS)
   parser.add_argument(
     "--max_records",
@@ -36,6 +42,8 @@ def run(args: argparse.Namespace) -> int:
   if args.max_records is not None and args.max_records < 1:
     raise failures.UsageError(f"--max_records must be >= 1, got {args.max_records}.")
   quiet.load_tensorflow()
+  if os.path.isdir(args.files):
+    return _show_store(args)
   from t2r_seq import records
 
   expected = spec_sources.load_specs(args.spec) if args.spec else None
@@ -48,6 +56,17 @@ def run(args: argparse.Namespace) -> int:
     print(render_spec(records.propose_spec(summary)))
     return 0
   return _check(args.files, args.spec, expected)
+
+
+def _show_store(args: argparse.Namespace) -> int:
+  """Prints what a store holds."""
+  from t2r_seq import store
+
+  if args.max_records is not None:
+    raise failures.UsageError("--max_records is for TFRecord files; this is a folder.")
+  spec = spec_sources.load_store_specs(args.spec) if args.spec else None
+  print(show_store.render_summary(store.summarize_store(args.files, spec), args.spec))
+  return 0
 
 
 def _check(file_patterns: str, source: str, expected: tuple[Any, Any]) -> int:

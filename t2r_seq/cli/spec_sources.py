@@ -17,15 +17,32 @@ def load_specs(source: str) -> tuple[Any, Any]:
   Windowed specs, as models declare them, become those of the flat episode.
 
   Args:
-    source: 'module:name', where the name is a spec structure or a function without
-      arguments that returns one; or the path of a .pbtxt or .json file.
+    source: see `load_window_specs`.
   Returns:
     The feature specs and the label specs (None unless it is a .pbtxt), flat.
   Raises:
     UsageError: there is no such module or name, or the source has another form.
     SpecError: it is not a spec structure.
   """
-  from t2r_seq import specs, windows
+  from t2r_seq import windows
+
+  features, labels = load_window_specs(source)
+  return windows.flat_specs(features), windows.flat_specs(labels) if labels else None
+
+
+def load_window_specs(source: str) -> tuple[Any, Any]:
+  """Loads specs as they are declared.
+
+  Args:
+    source: 'module:name', where the name is a spec structure or a function without
+      arguments that returns one; or the path of a .pbtxt or .json file.
+  Returns:
+    The feature specs and the label specs (None unless it is a .pbtxt).
+  Raises:
+    UsageError: there is no such module or name, or the source has another form.
+    SpecError: it is not a spec structure.
+  """
+  from t2r_seq import specs
 
   labels = None
   if source.endswith(".pbtxt"):
@@ -38,7 +55,33 @@ def load_specs(source: str) -> tuple[Any, Any]:
   else:
     features = _import(source)
   specs.assert_valid_spec_structure(features)
-  return windows.flat_specs(features), windows.flat_specs(labels) if labels else None
+  return features, labels
+
+
+def load_store_specs(source: str) -> Any:
+  """Loads the specs of windows that a store is to give.
+
+  Args:
+    source: see `load_window_specs`; features and labels are read by their paths alike.
+  Returns:
+    One flat structure, with time offsets.
+  Raises:
+    UsageError: as `load_window_specs`; or a path is in features and labels, with
+      different specs.
+    SpecError: it is not a spec structure.
+  """
+  from t2r_seq import specs
+
+  features, labels = load_window_specs(source)
+  joined = specs.flatten_spec_structure(features)
+  for path, spec in specs.flatten_spec_structure(labels or {}).items():
+    if path in joined and not joined[path].is_identical_to(spec):
+      raise failures.UsageError(
+        f"--spec: {source}: {path} is a feature and a label, of different specs. A "
+        "store has one column of a path."
+      )
+    joined[path] = spec
+  return joined
 
 
 def _import(source: str) -> Any:

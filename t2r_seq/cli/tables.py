@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,12 +10,15 @@ import numpy as np
 _MAX_ELEMENTS = 8
 
 
-def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def format_table(
+  header: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[str] = ()
+) -> str:
   """Aligns rows under their header.
 
   Args:
     header: the names of the columns.
     rows: one cell a column.
+    numbers: the columns that are aligned on the right.
   Returns:
     The lines of the table, joined.
   """
@@ -24,10 +27,19 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
   table.insert(1, ["─" * width for width in widths])
   return "\n".join(
     "  ".join(
-      cell.ljust(width) for cell, width in zip(row, widths, strict=True)
+      cell.rjust(width) if name in numbers else cell.ljust(width)
+      for cell, width, name in zip(row, widths, header, strict=True)
     ).rstrip()
     for row in table
   )
+
+
+def shorten(text: str, width: int) -> str:
+  """Cuts the middle out of a text that is longer than `width`."""
+  if len(text) <= width:
+    return text
+  head = (width - 1) // 2
+  return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
 
 
 def format_value(value: Any) -> str:

@@ -64,9 +64,9 @@ def size_problem(folder: str, name: str, want: int | None) -> errors.Mismatch | 
   try:
     got = os.stat(os.path.join(folder, name)).st_size
   except FileNotFoundError:
-    return errors.Mismatch(name, f"{want} committed bytes", "no such file", hint)
+    return errors.Mismatch(name, f"{want:,} committed bytes", "no such file", hint)
   if got < want:
-    return errors.Mismatch(name, f"{want} committed bytes", f"{got} bytes", hint)
+    return errors.Mismatch(name, f"{want:,} committed bytes", f"{got:,} bytes", hint)
   return None
 
 

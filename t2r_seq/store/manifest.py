@@ -18,6 +18,10 @@ SEGMENT_FORMAT = "t2r_seq.EpisodeStore.segment"
 VERSION = 1
 
 
+class NewerVersionError(errors.StoreError):
+  """A file of a newer format: not damaged, but not to be judged here either."""
+
+
 @dataclasses.dataclass(frozen=True)
 class StoreManifest:
   """What a store holds: written once, when it is created.
@@ -46,15 +50,20 @@ class StoreManifest:
     _write(os.path.join(folder, layout.MANIFEST), STORE_FORMAT, values)
 
   @classmethod
-  def read(cls, folder: str) -> StoreManifest:
+  def read(cls, folder: str, is_sealed: bool = True) -> StoreManifest:
     """Reads the manifest of a store.
 
+    Args:
+      folder: of the store.
+      is_sealed: its checksum must fit; False takes what can be read.
+    Returns:
+      The manifest.
     Raises:
       StoreError: the folder is no store, or its manifest is damaged or newer.
     """
     place = os.path.join(folder, layout.MANIFEST)
     try:
-      values = _read(place, STORE_FORMAT)
+      values = _read(place, STORE_FORMAT, is_sealed)
     except (FileNotFoundError, NotADirectoryError):
       raise errors.StoreError(_no_store(folder)) from None
     try:
@@ -149,7 +158,7 @@ def _write(place: str, form: str, values: Mapping[str, Any]) -> None:
   files.replace_file(place, text.encode() + b"\n")
 
 
-def _read(place: str, form: str) -> dict[str, Any]:
+def _read(place: str, form: str, is_sealed: bool = True) -> dict[str, Any]:
   with open(place, "rb") as file:
     data = file.read()
   try:
@@ -168,12 +177,12 @@ def _read(place: str, form: str) -> dict[str, Any]:
   if version != VERSION:
     is_newer = isinstance(version, int) and version > VERSION
     hint = "A newer t2r_seq wrote this store: upgrade t2r_seq to read it."
-    raise errors.StoreError(
+    raise (NewerVersionError if is_newer else errors.StoreError)(
       f"EpisodeStore: {place}: expected format version {VERSION}, got {version!r}. "
       f"{hint if is_newer else 'The file is damaged.'}"
     )
   crc = values.pop("crc32", None)
-  if crc != checksum(values):
+  if is_sealed and crc != checksum(values):
     raise errors.StoreError(
       f"EpisodeStore: {place}: expected the checksum {checksum(values)}, got {crc!r}. "
       "The file is damaged, or was edited by hand."

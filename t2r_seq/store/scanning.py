@@ -36,7 +36,7 @@ def read_commits(folder: str) -> dict[str, Commit]:
     seen = commits
     commits = {
       name: Commit.read(layout.segment_folder(folder, name))
-      for name in sorted(_list(folder))
+      for name in list_segments(folder)
     }
     replaced = {name for commit in commits.values() for name in commit.replaces}
     commits = {name: c for name, c in commits.items() if name not in replaced}
@@ -81,12 +81,14 @@ def _map_segments(
   return tuple(segments)
 
 
-def _list(folder: str) -> list[str]:
+def list_segments(folder: str) -> list[str]:
+  """Lists the folders of segments, sorted; those that are replaced, too."""
   try:
     entries = list(os.scandir(os.path.join(folder, layout.SEGMENTS)))
   except FileNotFoundError:
     return []
-  return [e.name for e in entries if e.is_dir() and not e.name.startswith(".")]
+  names = [e.name for e in entries if e.is_dir() and not e.name.startswith(".")]
+  return sorted(names)
 
 
 def _is_settled(seen: dict[str, Commit], commits: dict[str, Commit]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -86,14 +87,20 @@ def same() -> Callable[[Any, Any], None]:
   return assert_same
 
 
-@pytest.fixture
-def path(tmp_path: pathlib.Path) -> str:
-  """A store of three episodes of 5, 1 and 8 steps."""
-  folder = str(tmp_path / "store")
+@pytest.fixture(scope="session")
+def original(tmp_path_factory: pytest.TempPathFactory) -> str:
+  """The store that `path` is a copy of: committing is what takes time."""
+  folder = str(tmp_path_factory.mktemp("original") / "store")
   with store.EpisodeStore.create(folder, SPEC, {"robot": "arm"}) as writer:
     for index, length in enumerate(LENGTHS):
       writer.append_episode(make_episode(index, length))
   return folder
+
+
+@pytest.fixture
+def path(tmp_path: pathlib.Path, original: str) -> str:
+  """A store of three episodes of 5, 1 and 8 steps."""
+  return str(shutil.copytree(original, tmp_path / "store"))
 
 
 @pytest.fixture

@@ -223,10 +223,10 @@ def test_an_extended_column_reads_and_is_cut(path, episode, same):
     extend(in_main(path, name))
   for index, length in enumerate((5, 1, 8)):
     same(store.EpisodeStore(path).episode(index), episode(index, length))
-  with pytest.raises(
-    errors.StoreError, match=r"main/reward\.data: expected 56 committed"
-  ):
-    store.verify_store(path).check()
+  report = store.verify_store(path)
+  report.check()
+  want = "main/reward.data: expected 56 committed bytes, got 40,056 bytes. What lies"
+  assert str(report.leftovers[0]).startswith(want)
   with store.EpisodeStore.append(path) as writer:
     writer.append_episode(episode(3))
   same(store.EpisodeStore(path).episode(3), episode(3))
@@ -256,8 +256,11 @@ def test_a_flipped_bit_breaks_one_episode(path):
   flip(in_main(path, "reward.data"), 5 * 4)  # The only step of the second episode.
   (problem,) = store.verify_store(path).problems
   assert (problem.segment, problem.episodes) == ("main", (1,))
-  want = "reward.data: expected the checksums of every episode, got others for 1 of 3"
-  assert str(problem.mismatch).startswith(want)
+  want = (
+    "main/reward.data: expected the checksums of every episode, got others for 1 of 3: "
+    "episode 1 (rows 5 to 5, bytes 20 to 23: CRC-32 "
+  )
+  assert str(problem).startswith(want)
   assert store.verify_store(path, checksums=False).is_whole
 
 
@@ -269,35 +272,101 @@ REPORTS = {
   ),
   "truncated": (
     lambda p: truncate(in_main(p, "goal.data")),
-    {("goal.data", "71 bytes", (0, 1, 2))},
+    {("goal.data", "71 bytes", (2,))},
+  ),
+  "truncated a lot": (
+    lambda p: truncate(in_main(p, "goal.data"), 30),
+    {("goal.data", "42 bytes", (1, 2))},
   ),
   "two files": (
-    lambda p: (truncate(in_main(p, "goal.data")), extend(in_main(p, "done.data"))),
-    {("goal.data", "71 bytes", (0, 1, 2)), ("done.data", "40014 bytes", ())},
+    lambda p: (truncate(in_main(p, "goal.data")), flip(in_main(p, "done.data"), 6)),
+    {
+      ("goal.data", "71 bytes", (2,)),
+      ("done.data", "rows 6 to 13, bytes 6 to 13", (2,)),
+    },
   ),
   "index": (
     lambda p: flip(in_main(p, "episode_ends.index")),
-    {("episode_ends.index", "got others", (0, 1, 2))},
+    {("episode_ends.index", "got others: episodes 0, 1 cannot be found", (0, 1))},
+  ),
+  "truncated index": (
+    lambda p: truncate(in_main(p, "episode_ends.index")),
+    {("episode_ends.index", "23 bytes", (2,))},
+  ),
+  "index and data": (
+    lambda p: (
+      flip(in_main(p, "episode_ends.index")),
+      flip(in_main(p, "goal.data"), 70),
+    ),
+    {
+      ("episode_ends.index", "0, 1 cannot", (0, 1)),
+      ("goal.data", "others for 1", (2,)),
+    },
   ),
   "checksums": (
     lambda p: flip(in_main(p, "checksums.index")),
-    {("checksums.index", "the data itself may be right", ())},
+    {("checksums.index", "of the bytes for episode 0. The checksums are damaged", ())},
+  ),
+  "missing checksums": (
+    lambda p: os.remove(in_main(p, "checksums.index")),
+    {("checksums.index", "no such file", ())},
   ),
   "missing offsets": (
     lambda p: os.remove(in_main(p, "task.offsets")),
     {("task.offsets", "no such file", (0, 1, 2))},
   ),
+  "truncated offsets": (
+    lambda p: truncate(in_main(p, "task.offsets")),
+    {("task.offsets", "31 bytes", (2,))},
+  ),
   "falling offsets": (
     lambda p: write_offsets(in_main(p, "task.offsets"), 2, 1),
     {
-      ("task.offsets", "offsets that rise from 0 to 27, got others at 1 items", (1,)),
+      ("task.offsets", "offsets that rise from 0 to 27, got others in episode 1", (1,)),
       ("task.offsets", "others for 1 of 3", (1,)),
-      ("task.data", "others for 2 of 3", (1, 2)),
+      ("task.data", "others for 1 of 3: episode 2", (2,)),
+    },
+  ),
+  "first offset": (
+    lambda p: write_offsets(in_main(p, "task.offsets"), 0, 1),
+    {
+      ("task.offsets", "offsets that rise from 0 to 27, got others in episode 0", (0,)),
+      ("task.data", "others for 1 of 3: episode 0", (0,)),
     },
   ),
   "committed size": (
     lambda p: edit(in_main(p, "commit.json"), sizes=sizes(p, "goal.data", 70)),
-    {("goal.data", "72 bytes, got 70 committed", (0, 1, 2)), ("goal.data", "72", ())},
+    {("goal.data", "the bytes of every episode, got less for episode 2: it", (2,))},
+  ),
+  "truncated commit": (
+    lambda p: truncate(in_main(p, "commit.json"), 9),
+    {("commit.json", "expected JSON", ())},
+  ),
+  "flipped commit": (
+    lambda p: edit(in_main(p, "commit.json"), seal=False, steps=15),
+    {("commit.json", "expected the checksum", ())},
+  ),
+  "truncated manifest": (
+    lambda p: truncate(f"{p}/{MANIFEST}", 9),
+    {(MANIFEST, "Nothing else can be checked without it: give the specs", ())},
+  ),
+  "missing manifest": (
+    lambda p: os.remove(f"{p}/{MANIFEST}"),
+    {(MANIFEST, "a manifest, got no such file. Nothing else", ())},
+  ),
+  "edited manifest": (
+    lambda p: (
+      edit(f"{p}/{MANIFEST}", seal=False, metadata={}),
+      flip(in_main(p, "goal.data")),
+    ),
+    {
+      (MANIFEST, "expected the checksum", ()),
+      ("goal.data", "others for 1 of 3", (0,)),
+    },
+  ),
+  "manifest of another store": (
+    lambda p: edit(f"{p}/{MANIFEST}", seal=False, spec=[X], columns={"x": COLUMN}),
+    {(MANIFEST, "Its columns are not those of the segments' files", ())},
   ),
 }
 
@@ -317,7 +386,7 @@ def test_reports(name, path):
   for file, text, episodes in want:
     assert any(
       problem.mismatch.path == file
-      and text in str(problem.mismatch)
+      and text in str(problem)
       and problem.episodes == episodes
       for problem in problems
     ), (file, text, episodes, problems)
@@ -334,3 +403,108 @@ def test_a_copy_is_a_store(path, tmp_path, episode, same):
   shutil.copytree(path, tmp_path / "copy")
   shutil.rmtree(path)
   same(store.EpisodeStore(tmp_path / "copy").episode(2), episode(2, 8))
+
+
+def test_what_no_checksum_vouches_for(path):
+  flip(in_main(path, "checksums.index"))
+  assert store.verify_store(path).unverified == {"main": (0,)}
+  os.remove(in_main(path, "checksums.index"))
+  assert store.verify_store(path).unverified == {"main": (0, 1, 2)}
+  os.remove(f"{path}/{MANIFEST}")
+  assert store.verify_store(path).unverified == {"main": (0, 1, 2)}
+
+
+def test_given_specs_stand_in_for_a_manifest(path, spec):
+  flip(in_main(path, "goal.data"))
+  os.remove(f"{path}/{MANIFEST}")
+  # The order of the columns is that of the commit.
+  given = dict(reversed(spec.items()))
+  manifest_problem, problem = store.verify_store(path, spec=given).problems
+  assert "checked with the specs that were given" in manifest_problem.mismatch.hint
+  assert (problem.mismatch.path, problem.episodes) == ("goal.data", (0,))
+  del given["reward"]
+  (problem,) = store.verify_store(path, spec=given).problems
+  assert "specs that were given are not those of the segments" in problem.mismatch.hint
+
+
+def test_specs_of_a_whole_store_are_checked(path, spec):
+  assert store.verify_store(path, spec=spec).is_whole
+  with pytest.raises(
+    errors.SpecError, match=r"goal: expected .* per step, got .* per ep"
+  ):
+    store.verify_store(path, spec={**spec, "goal": spec["reward"]})
+
+
+LEFTOVERS = {
+  "tail": (
+    lambda p: extend(in_main(p, "goal.data")),
+    "main/goal.data: expected 72 com",
+  ),
+  "temporary": (
+    lambda p: write(in_main(p, ".commit.json.tmp"), "{"),
+    "main/.commit.json.tmp: expected no such file, got the rest of a write",
+  ),
+  "foreign": (
+    lambda p: write(f"{p}/notes.txt", "x"),
+    "notes.txt: expected no such file, got another file",
+  ),
+  "removed": (
+    lambda p: os.mkdir(f"{p}/segments/.removed.a.1"),
+    "segments/.removed.a.1: expected no such file, got the rest of a merge",
+  ),
+  "merged": (
+    lambda p: (
+      shutil.copytree(f"{p}/segments/main", f"{p}/segments/other"),
+      edit(in_main(p, "commit.json"), replaces=["other"]),
+    ),
+    "segments/other: expected no such file, got one that a merge took over before",
+  ),
+  "no commit": (
+    lambda p: (
+      shutil.copytree(f"{p}/segments/main", f"{p}/segments/other"),
+      os.remove(f"{p}/segments/other/commit.json"),
+    ),
+    "other/commit.json: expected a commit, got none, and 3 episodes that do not count",
+  ),
+  "empty segment": (lambda p: os.mkdir(f"{p}/segments/other"), None),
+}
+
+
+@pytest.mark.parametrize("name", LEFTOVERS)
+def test_leftovers_are_harmless(name, path):
+  damage, want = LEFTOVERS[name]
+  damage(path)
+  report = store.verify_store(path)
+  assert report.is_whole
+  assert len(store.EpisodeStore(path)) == 3
+  found = [str(leftover) for leftover in report.leftovers]
+  assert any(text.startswith(want) for text in found) if want else not found, found
+
+
+def test_a_disk_that_fails_is_a_problem_not_a_crash(path, monkeypatch):
+  real = open
+
+  class Failing:
+    def __init__(self, file):
+      self._file = file
+
+    def __enter__(self):
+      return self
+
+    def __exit__(self, *_):
+      self._file.close()
+
+    def seek(self, position):
+      self._file.seek(position)
+
+    def readinto(self, _):
+      raise OSError(5, "Input/output error")
+
+  def failing_open(place, *args, **kwargs):
+    file = real(place, *args, **kwargs)
+    return Failing(file) if str(place).endswith("reward.data") else file
+
+  monkeypatch.setattr("builtins.open", failing_open)
+  (problem,) = store.verify_store(path).problems
+  assert "got less for episodes 0, 1, 2: the file cannot be read: Input" in str(problem)
+  assert problem.episodes == (0, 1, 2)

@@ -1,0 +1,215 @@
+"""Every episode that is good, copied out of a damaged store."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import uuid
+
+import numpy as np
+
+from t2r_seq import errors, specs
+from t2r_seq.store import files, layout, opening, recovery, verifying
+from t2r_seq.store.findings import SegmentFindings
+from t2r_seq.store.layout import Column, Columns
+from t2r_seq.store.manifest import StoreManifest
+from t2r_seq.store.reports import StoreReport
+from t2r_seq.store.segment_check import check_segment
+from t2r_seq.store.segment_writer import SegmentWriter
+from t2r_seq.store.values import Rows
+
+_COMMIT_EVERY = 1000
+_UNVERIFIED = "no checksum vouches for its bytes"
+
+
+@dataclasses.dataclass(frozen=True)
+class SalvageReport:
+  """What became of the episodes of a damaged store.
+
+  Attributes:
+    path: of the new store.
+    source: what is wrong with the old one.
+    kept: (segment, episode) of each episode of the new store, in its order.
+    left_out: why an episode is not there, by (segment, episode).
+  """
+
+  path: str
+  source: StoreReport
+  kept: tuple[tuple[str, int], ...]
+  left_out: dict[tuple[str, int], str]
+
+
+def salvage_store(
+  path: str | os.PathLike[str],
+  out: str | os.PathLike[str],
+  spec: specs.SpecStructure | None = None,
+  lenient: bool = False,
+) -> SalvageReport:
+  """Copies every good episode of a store to a new one, byte for byte.
+
+  An episode is good when it is committed and each of its bytes has a fitting checksum;
+  where a segment's commit is lost, the checksums alone decide. The old store is only
+  read. The new one has one segment, and appears when it is complete.
+
+  Args:
+    path: of the folder, damaged or not.
+    out: of the new store; there must be nothing.
+    spec: the flat specs that the store was created with; needed only where its
+      `store.json` is damaged. The metadata is lost then.
+    lenient: keeps episodes that can be read, too, but that no checksum vouches for, and
+      whole ones of segments that have no commit.
+  Returns:
+    Which episodes were kept, and why others were not.
+  Raises:
+    StoreError: no store, one of a newer version, or one of unknown specs; or there is
+      something at `out`.
+    OSError: the new store cannot be written; nothing is left of it.
+  """
+  folder, target = os.path.abspath(os.fspath(path)), os.path.abspath(os.fspath(out))
+  _check_target(folder, target)
+  found = verifying.examine(folder, True, spec)
+  problem = verifying.salvage_problem(found)
+  if problem or found.manifest is None:
+    problem = problem or errors.Mismatch(layout.MANIFEST, "a manifest", "none")
+    raise errors.mismatch_error(f"salvage: {folder}", [problem], errors.StoreError)
+  segments = list(found.segments)
+  if lenient:
+    segments = [_with_uncommitted(s, found.manifest.columns) for s in segments]
+  parent, name = os.path.split(target)
+  hidden = os.path.join(parent, f".{name}.{uuid.uuid4().hex}")
+  try:
+    os.mkdir(hidden)
+    try:
+      kept, left_out = _copy(segments, found.manifest, hidden, lenient)
+      os.rename(hidden, target)
+      files.sync_folder(parent)
+    except BaseException:
+      shutil.rmtree(hidden, ignore_errors=True)
+      raise
+  except OSError as error:
+    hint = "Nothing was salvaged; the old store is as it was."
+    raise files.explain(error, target, hint) from error
+  return SalvageReport(target, found.report, tuple(kept), left_out)
+
+
+def _check_target(folder: str, target: str) -> None:
+  if os.path.lexists(target):
+    raise errors.StoreError(
+      f"salvage: {target}: expected nothing there, got a "
+      f"{'folder' if os.path.isdir(target) else 'file'}. Name a new folder."
+    )
+  inside = os.path.realpath(target).startswith(os.path.realpath(folder) + os.sep)
+  if inside:
+    raise errors.StoreError(
+      f"salvage: {target}: expected a place outside of the damaged store, got one in "
+      f"{folder}. The old store is not to be touched."
+    )
+
+
+def _with_uncommitted(segment: SegmentFindings, columns: Columns) -> SegmentFindings:
+  """Looks at what was written to a segment that has no commit at all."""
+  has_commit = os.path.exists(os.path.join(segment.folder, layout.COMMIT))
+  if segment.commit.episodes or has_commit:
+    return segment
+  commit = recovery.commit_of_index(segment.folder, columns)
+  return check_segment(segment.folder, columns, commit)
+
+
+def _copy(
+  segments: list[SegmentFindings], store: StoreManifest, target: str, lenient: bool
+) -> tuple[list[tuple[str, int]], dict[tuple[str, int], str]]:
+  """Writes the new store; returns which episodes are in it, and why others are not."""
+  os.makedirs(os.path.join(target, layout.SEGMENTS))
+  store.write(target)
+  kept: list[tuple[str, int]] = []
+  left_out: dict[tuple[str, int], str] = {}
+  writer = SegmentWriter(
+    layout.segment_folder(target, opening.DEFAULT_SEGMENT), store.columns
+  )
+  try:
+    for segment in segments:
+      reasons = _reasons(segment, lenient)
+      for episode in range(segment.commit.episodes):
+        reason = reasons.get(episode) or _copy_episode(
+          writer, segment, store.columns, episode
+        )
+        if reason:
+          left_out[segment.name, episode] = reason
+        else:
+          kept.append((segment.name, episode))
+        if len(kept) % _COMMIT_EVERY == 0:
+          writer.write_commit()
+    writer.write_commit()
+  finally:
+    writer.close()
+  return kept, left_out
+
+
+def _reasons(segment: SegmentFindings, lenient: bool) -> dict[int, str]:
+  """Says which episodes are not good, and why."""
+  reasons = {} if lenient else dict.fromkeys(segment.unverified, _UNVERIFIED)
+  for episode, problems in segment.broken.items():
+    names = dict.fromkeys(problem.mismatch.path for problem in problems)
+    reasons[episode] = f"damaged in {', '.join(names)}"
+  return reasons
+
+
+def _copy_episode(
+  writer: SegmentWriter, segment: SegmentFindings, columns: Columns, episode: int
+) -> str:
+  """Appends one episode; returns why not, where its bytes have changed since."""
+  for column in columns.values():
+    try:
+      if not _is_present(segment, column, episode):
+        continue
+      writer.append(column.path, _read_rows(segment, column, episode))
+    except _UnreadableError as error:
+      writer.roll_back()
+      return f"{column.path} cannot be read: {error}"
+    sums = segment.sums[column.data_file]
+    is_same = episode >= len(sums) or episode in segment.unverified
+    if not is_same and writer.checksum(column.data_file) != int(sums[episode]):
+      writer.roll_back()
+      return f"{column.data_file} changed while it was read"
+  steps = segment.steps
+  writer.end_episode(int(steps.stops[episode] - steps.starts[episode]))
+  return ""
+
+
+class _UnreadableError(Exception):
+  """Bytes of the old store that could be read a moment ago."""
+
+
+def _is_present(segment: SegmentFindings, column: Column, episode: int) -> bool:
+  if not column.spec.is_optional:
+    return True
+  return bool(_read(segment, column.present_file, episode)[0])
+
+
+def _read_rows(segment: SegmentFindings, column: Column, episode: int) -> Rows:
+  data = _read(segment, column.data_file, episode)
+  num_rows = 1
+  if column.is_per_step:
+    num_rows = int(segment.steps.stops[episode] - segment.steps.starts[episode])
+  if not column.is_bytes:
+    return Rows(num_rows, data)
+  ends = _read(segment, column.offsets_file, episode).view("<i8")
+  start = segment.file_spans[column.data_file].starts[episode]
+  lengths = np.diff(ends, prepend=start)
+  if (lengths < 0).any() or lengths.sum() != len(data):
+    raise _UnreadableError("its offsets make no sense")
+  return Rows(num_rows, data, lengths)
+
+
+def _read(segment: SegmentFindings, name: str, episode: int) -> np.ndarray:
+  span = segment.file_spans[name]
+  start, stop = int(span.starts[episode]), int(span.stops[episode])
+  place = os.path.join(segment.folder, name)
+  try:
+    data = np.fromfile(place, np.uint8, stop - start, offset=start)
+  except OSError as error:
+    raise _UnreadableError(str(error)) from error
+  if len(data) != stop - start:
+    raise _UnreadableError(f"it became shorter than {stop} bytes")
+  return data

@@ -1,0 +1,220 @@
+"""What a store holds, in numbers; and what it would hold with stacked frames."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any
+
+import numpy as np
+
+from t2r_seq import specs, windows
+from t2r_seq.store import layout
+from t2r_seq.store.episode_store import EpisodeStore
+from t2r_seq.store.layout import Column, Columns
+from t2r_seq.store.spec_checks import check_spec
+from t2r_seq.windows import WindowGrid
+
+_USUAL_STACK = (-3, -2, -1, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class ColumnSummary:
+  """One column over all segments.
+
+  Attributes:
+    path: of the spec.
+    dtype: of the values; of encoded images with their format.
+    row_shape: of one row; of byte strings and encoded images, how many there are.
+    is_per_step: whether there is a row for each step; otherwise for each episode.
+    num_rows: of all segments.
+    num_bytes: of all files of the column, what counts of them.
+    value_bytes: of the values alone, without offsets and rows of absent optionals.
+    num_present: episodes that have the path; None where it is not optional.
+  """
+
+  path: str
+  dtype: str
+  row_shape: tuple[int, ...]
+  is_per_step: bool
+  num_rows: int
+  num_bytes: int
+  value_bytes: int
+  num_present: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowSummary:
+  """What windows of a store there are, and what they would take if they were stored.
+
+  Attributes:
+    padding: 'drop', 'repeat' or 'zero'.
+    num_windows: of all episodes.
+    num_too_short: episodes without a window.
+    stacked_bytes: of the values, with each window stored; encoded images and strings
+      count with their mean size.
+    flat_bytes: of the same paths as they are in the store.
+  """
+
+  padding: str
+  num_windows: int
+  num_too_short: int
+  stacked_bytes: int
+  flat_bytes: int
+
+  @property
+  def ratio(self) -> float:
+    """How many times as much stacked data is."""
+    return self.stacked_bytes / max(self.flat_bytes, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class StoreSummary:
+  """What a store holds.
+
+  Attributes:
+    path: of the folder.
+    columns: in the order of the specs.
+    segments: by name, (episodes, steps, bytes that count).
+    lengths: steps of each episode, int64 [episodes].
+    disk_bytes: of all files of the store, what is not committed included.
+    span: smallest and largest offset that the windows read.
+    windows: under each padding.
+    metadata: the user's own.
+  """
+
+  path: str
+  columns: tuple[ColumnSummary, ...]
+  segments: dict[str, tuple[int, int, int]]
+  lengths: np.ndarray
+  disk_bytes: int
+  span: tuple[int, int]
+  windows: tuple[WindowSummary, ...]
+  metadata: dict[str, Any]
+
+  @property
+  def value_bytes(self) -> int:
+    """Bytes of the values alone, every step once."""
+    return sum(column.value_bytes for column in self.columns)
+
+
+def summarize_store(
+  path: str | os.PathLike[str], spec: specs.SpecStructure | None = None
+) -> StoreSummary:
+  """Summarises a store, from its manifest and index alone.
+
+  Args:
+    path: of the folder.
+    spec: specs of windows, with time offsets, that the store is to give; None counts
+      stacks of 4 frames of every path with a time axis.
+  Returns:
+    The summary.
+  Raises:
+    StoreError: no store, or a damaged or newer one.
+    SpecError: the store does not fit the specs; every difference is named.
+  """
+  store = EpisodeStore(path)
+  columns = layout.make_columns("summarize_store", store.spec)
+  wanted = (
+    _usual_windows(columns) if spec is None else specs.flatten_spec_structure(spec)
+  )
+  if spec is not None:
+    check_spec(
+      f"EpisodeStore: {store.path}", windows.flat_specs(wanted), columns, False
+    )
+  summaries = tuple(_summarize(store, column) for column in columns.values())
+  span = windows.time_span(wanted)
+  return StoreSummary(
+    path=store.path,
+    columns=summaries,
+    segments={
+      s.name: (len(s), s.num_steps, sum(s.commit.sizes.values()))
+      for s in store.segments
+    },
+    lengths=store.episode_lengths,
+    disk_bytes=_disk_bytes(store.path),
+    span=span,
+    windows=tuple(
+      _count_windows(
+        wanted, summaries, store.episode_lengths, WindowGrid(span, padding=p)
+      )
+      for p in windows.PADDINGS
+    ),
+    metadata=store.metadata,
+  )
+
+
+def _summarize(store: EpisodeStore, column: Column) -> ColumnSummary:
+  sizes = [segment.commit.sizes for segment in store.segments]
+  num_rows = store.num_steps if column.is_per_step else len(store)
+  present = store.is_present(column.path)
+  absent = int((~present).sum())
+  if column.is_per_step:
+    absent = int(store.episode_lengths[~present].sum())
+  value_bytes = sum(size[column.data_file] for size in sizes)
+  dtype = column.spec.dtype.name
+  if column.is_bytes:
+    if specs.is_encoded_image_spec(column.spec):
+      dtype = f"{str(column.spec.data_format).lower()} {dtype}"
+  else:
+    value_bytes -= absent * column.items_per_row * column.dtype.itemsize
+  return ColumnSummary(
+    path=column.path,
+    dtype=dtype,
+    row_shape=tuple(column.spec.shape.as_list()),
+    is_per_step=column.is_per_step,
+    num_rows=num_rows,
+    num_bytes=sum(size[name] for size in sizes for name in column.files),
+    value_bytes=value_bytes,
+    num_present=int(present.sum()) if column.spec.is_optional else None,
+  )
+
+
+def _usual_windows(columns: Columns) -> specs.TensorSpecStruct:
+  """Stacks of 4 frames of every path with a time axis."""
+  return specs.TensorSpecStruct(
+    (path, _stacked(column.spec) if column.is_per_step else column.spec)
+    for path, column in columns.items()
+  )
+
+
+def _stacked(spec: specs.ExtendedTensorSpec) -> specs.ExtendedTensorSpec:
+  shape = [len(_USUAL_STACK), *spec.shape.as_list()]
+  return specs.ExtendedTensorSpec.from_spec(
+    spec, shape=shape, is_sequence=False, time_offsets=_USUAL_STACK
+  )
+
+
+def _count_windows(
+  wanted: specs.TensorSpecStruct,
+  columns: tuple[ColumnSummary, ...],
+  lengths: np.ndarray,
+  grid: WindowGrid,
+) -> WindowSummary:
+  """Counts the windows, and the bytes that they would take."""
+  counts = grid.num_windows(lengths)
+  by_path = {column.path: column for column in columns}
+  flat_bytes = per_window = 0.0
+  for path in windows.flat_specs(wanted):
+    column = by_path.get(path)
+    if column is None or not column.num_rows:
+      continue
+    offsets = getattr(wanted[path], "time_offsets", None)
+    num_frames = len(offsets) if isinstance(offsets, tuple) else 1
+    flat_bytes += column.value_bytes
+    per_window += num_frames * column.value_bytes / column.num_rows
+  return WindowSummary(
+    padding=grid.padding,
+    num_windows=int(counts.sum()),
+    num_too_short=int((counts < 1).sum()),
+    stacked_bytes=round(per_window * int(counts.sum())),
+    flat_bytes=int(flat_bytes),
+  )
+
+
+def _disk_bytes(folder: str) -> int:
+  return sum(
+    os.path.getsize(os.path.join(place, name))
+    for place, _, names in os.walk(folder)
+    for name in names
+  )

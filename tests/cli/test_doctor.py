@@ -1,0 +1,174 @@
+"""`t2r_seq doctor` of a store: what it says, and how it exits."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import specs, store
+
+Spec = specs.ExtendedTensorSpec
+SPEC = {
+  "x": Spec((250,), tf.float32, is_sequence=True),
+  "task": Spec((), tf.string),
+}
+SOURCE = (
+  "import tensorflow as tf\nfrom t2r_seq.specs import ExtendedTensorSpec as Spec\n"
+  "SPEC = {'x': Spec((2, 250), tf.float32, time_offsets=(-1, 0)),\n"
+  "  'task': Spec((), tf.string)}\n"
+)
+
+
+def in_main(name):
+  return os.path.join("s", "segments", "main", name)
+
+
+def flip(name, position):
+  with open(name, "r+b") as file:
+    file.seek(position)
+    byte = file.read(1)
+    file.seek(position)
+    file.write(bytes([byte[0] ^ 1]))
+
+
+@pytest.fixture(autouse=True)
+def _store(tmp_path, monkeypatch):
+  """A store `s` of 20 episodes in the current folder, which has specs, too."""
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "doctor_specs.py").write_text(SOURCE)
+  with store.EpisodeStore.create("s", SPEC, commit_every=99) as writer:
+    for index in range(20):
+      x = np.full((10, 250), index, np.float32)
+      writer.append_episode({"x": x, "task": f"task {index}"})
+
+
+def paragraphs(out):
+  return out.rstrip("\n").split("\n\n")
+
+
+def test_a_whole_store(run_main):
+  status, out, err = run_main("doctor", "s")
+  assert (status, err) == (0, "")
+  assert paragraphs(out) == [
+    f"{os.path.abspath('s')}:\n20 episodes in 1 segment; 200,290 bytes compared with "
+    "their checksums",
+    "Every length, offset and checksum of what is committed is right.",
+  ]
+
+
+def test_damage(run_main):
+  for episode in (3, 4, 5, 9):
+    flip(in_main("x.data"), 10_000 * episode)
+  os.truncate(in_main("task.data"), 129)
+  status, out, err = run_main("doctor", "s")
+  assert (status, err) == (1, "")
+  _, problems, verdict = paragraphs(out)
+  assert problems.splitlines()[0] == "2 problems:"
+  text = " ".join(problems.split())
+  for part in (
+    "main/task.data expected 130 committed bytes, got 129 bytes. Restore the file ",
+    "touched. damaged episodes: 19 main/x.data expected the checksums",
+    "main/x.data expected the checksums of every episode, got others for 4 of 20: ",
+    "episode 3 (rows 30 to 39, bytes 30,000 to 39,999: CRC-32 ",
+    "episode 9 (rows 90 to 99, bytes 90,000 to 99,999: CRC-32 ",
+    "damaged episodes: 3 to 5, 9",
+  ):
+    assert part in text
+  assert verdict == "main: 5 of 20 episodes damaged (3 to 5, 9, 19)"
+
+
+def test_salvage(run_main):
+  flip(in_main("x.data"), 40_000)
+  status, out, err = run_main("doctor", "s", "--salvage", "saved")
+  assert (status, err) == (1, "")
+  assert paragraphs(out)[-1] == (
+    f"Salvaged 19 of 20 episodes to {os.path.abspath('saved')}\n"
+    "  left out episode 4 of main: damaged in x.data"
+  )
+  saved = store.EpisodeStore("saved")
+  want = [index for index in range(20) if index != 4]
+  assert [episode["x"][0, 0] for episode in map(saved.episode, range(19))] == want
+  assert run_main("doctor", "saved")[0] == 0
+  status, _, err = run_main("doctor", "s", "--salvage", "saved")
+  assert status == 1
+  assert "saved: expected nothing there, got a folder. Name a new folder." in err
+
+
+def test_salvage_of_a_whole_store(run_main):
+  assert run_main("doctor", "s", "--salvage", "saved")[0] == 0
+  assert len(store.EpisodeStore("saved")) == 20
+
+
+def test_lenient(run_main):
+  os.remove(in_main("checksums.index"))
+  _, out, _ = run_main("doctor", "s", "--salvage", "a")
+  assert "  20 episodes not compared with a checksum (0 to 19)" in out
+  assert "Salvaged 0 of 20 episodes" in out
+  assert "left out episodes 0 to 19 of main: no checksum vouches for its bytes" in out
+  _, out, _ = run_main("doctor", "s", "--salvage", "b", "--lenient")
+  assert "Salvaged 20 of 20 episodes" in out
+
+
+def test_a_damaged_manifest(run_main):
+  os.truncate("s/store.json", 50)
+  status, out, _ = run_main("doctor", "s")
+  assert status == 1
+  text = " ".join(out.split())
+  assert "1 problem: store.json expected JSON, got " in text
+  assert "20 episodes not compared with a checksum (0 to 19)" in text
+  status, _, err = run_main("doctor", "s", "--salvage", "saved")
+  assert status == 1
+  assert "Give the flat specs that the store was created with: spec=..., or --sp" in err
+  argv = ("doctor", "s", "--salvage", "saved", "--spec", "doctor_specs:SPEC")
+  status, out, err = run_main(*argv)
+  assert (status, err) == (1, "")
+  assert "Salvaged 20 of 20 episodes" in out
+
+
+def test_leftovers(run_main):
+  for name in ("x.data", "task.data", "task.offsets"):
+    with open(in_main(name), "ab") as file:
+      file.write(b"more" * 1000)
+  with open("s/notes.txt", "w") as file:
+    file.write("x")
+  status, out, _ = run_main("doctor", "s")
+  assert status == 0
+  shown = paragraphs(out)[1].splitlines()
+  assert " ".join(" ".join(shown[3:5]).split()).startswith("What lies past the commit")
+  assert [*shown[:3], *shown[5:]] == [
+    "Harmless:",
+    "  main: 3 files",
+    "    x.data (204,000 bytes), task.data (4,130 bytes), task.offsets (4,168 bytes)",
+    "  notes.txt",
+    "    expected no such file, got another file.",
+  ]
+
+
+def test_everything_fits_100_columns(run_main):
+  for episode in range(0, 20, 2):
+    flip(in_main("x.data"), 10_000 * episode)
+  flip(in_main("checksums.index"), 4)
+  _, out, _ = run_main("doctor", "s", "--salvage", "saved")
+  lines = [line for line in out.splitlines() if os.getcwd() not in line]
+  assert max(map(len, lines)) <= 100
+
+
+ERRORS = {
+  "no store": ([os.curdir], "expected a folder with a store.json, got ["),
+  "nothing": (["gone"], "gone: expected a folder with a store.json, got nothing there"),
+  "wrong specs": (
+    ["s", "--spec", "doctor_specs:WRONG"],
+    "doctor_specs has no 'WRONG'",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors(name, run_main):
+  argv, want = ERRORS[name]
+  status, _, err = run_main("doctor", *argv)
+  assert status == 1
+  assert err.startswith("t2r_seq doctor: ") and want in err
