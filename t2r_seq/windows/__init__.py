@@ -15,6 +15,13 @@ from t2r_seq.windows.grid import PADDINGS, WindowGrid, check_padding
 from t2r_seq.windows.masking import masked_mean
 from t2r_seq.windows.report import WindowReport
 from t2r_seq.windows.row_list import RowList
+from t2r_seq.windows.subsample import (
+  boundary_indices,
+  gather_steps,
+  random_indices,
+  random_span_indices,
+  uniform_indices,
+)
 
 __all__ = [
   "PADDINGS",
@@ -23,14 +30,19 @@ __all__ = [
   "WindowReader",
   "WindowReport",
   "add_mask_specs",
+  "boundary_indices",
   "check_padding",
   "flat_length",
   "flat_specs",
+  "gather_steps",
   "gather_windows",
   "history_length",
   "is_windowed",
   "mask_paths",
   "masked_mean",
+  "random_indices",
+  "random_span_indices",
   "time_span",
+  "uniform_indices",
   "windows",
 ]

@@ -102,9 +102,12 @@ def train(
   kwargs.setdefault("t2r_model", ReachModel())
   kwargs.setdefault("save_checkpoints_steps", 10)
   kwargs.setdefault("log_every_n_steps", 10)
+  if "input_generator_eval" not in kwargs:
+    kwargs["input_generator_eval"] = data.DefaultRecordInputGenerator(
+      path, batch_size=8
+    )
   return training.train_eval_model(
     input_generator_train=data.DefaultRecordInputGenerator(path, batch_size=8, seed=1),
-    input_generator_eval=data.DefaultRecordInputGenerator(path, batch_size=8),
     max_train_steps=max_train_steps,
     model_dir=model_dir,
     seed=3,

@@ -205,3 +205,25 @@ def test_what_cannot_act_is_refused_before_training(reach, record_path, tmp_path
   with pytest.raises(errors.SpecError, match=r"export: Peeking: expected a model that"):
     reach.train(str(tmp_path), record_path, 1, t2r_model=Peeking())
   assert tf.train.latest_checkpoint(str(tmp_path)) is None
+
+
+def test_named_evals_are_evaluated_each_and_averaged(
+  reach, record_path, tmp_path, caplog, read_events
+):
+  other = reach.write_episodes(str(tmp_path / "other.tfrecord"), seed=5)
+  generator = data.MultiEvalRecordInputGenerator(
+    {"seen": record_path, "unseen": other}, batch_size=4
+  )
+  with caplog.at_level(logging.INFO, logger="absl"):
+    metrics = reach.train(
+      str(tmp_path / "run"), record_path, 2, input_generator_eval=generator
+    )
+  assert {"loss", "seen/loss", "unseen/loss"} <= metrics.keys()
+  assert metrics["loss"] == np.mean([metrics["seen/loss"], metrics["unseen/loss"]])
+  (line,) = [m for m in caplog.messages if m.startswith("eval at step")]
+  assert "seen/loss" in line
+  for name in ("seen", "unseen"):
+    events = read_events(tmp_path / "run" / f"eval_{name}")
+    assert events["loss"][2] == np.float32(metrics[f"{name}/loss"])
+  # The best export goes by the mean, unless the gin file names one of them.
+  assert (tmp_path / "run" / "export" / "best").exists()
