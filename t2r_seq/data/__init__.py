@@ -5,6 +5,7 @@ from t2r_seq.data.fractional_record_input_generator import (
   FractionalRecordInputGenerator,
 )
 from t2r_seq.data.generator_input_generator import GeneratorInputGenerator
+from t2r_seq.data.indexed_records import IndexedRecordLoader, indexed_records
 from t2r_seq.data.input_report import InputReport
 from t2r_seq.data.mixture_input_generator import MixtureInputGenerator
 from t2r_seq.data.mixture_report import MixtureReport
@@ -30,6 +31,7 @@ __all__ = [
   "DefaultRecordInputGenerator",
   "FractionalRecordInputGenerator",
   "GeneratorInputGenerator",
+  "IndexedRecordLoader",
   "InputReport",
   "MixtureInputGenerator",
   "MixtureReport",
@@ -40,5 +42,6 @@ __all__ = [
   "WindowOrder",
   "add_presence_specs",
   "batches_in_order",
+  "indexed_records",
   "store_windows",
 ]

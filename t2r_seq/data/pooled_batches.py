@@ -123,15 +123,14 @@ class PooledWindows:
     first_step, num_steps = self._steps(
       tf.maximum(first - starts, 0), tf.minimum(end, ends) - starts, lengths
     )
-    first_rows = tf.gather(self._first_rows.read_value(), episodes) + first_step
-    rows = tf.ragged.range(first_rows, first_rows + num_steps).flat_values
+    steps, context = self._read_rows(episodes, first_step, num_steps)
     order_in_pool = order.shuffle(end - first, epoch, pool) + first
     slot = tf.searchsorted(ends, order_in_pool, "right")
     return {
       "epoch": epoch,
       "pool": pool,
-      "steps": {p: self._columns.load(p, rows).state for p in self._step_paths},
-      "context": {p: self._columns.take(p, episodes) for p in self._context_paths},
+      "steps": steps,
+      "context": context,
       # By window, in the order of the batches.
       "slot": slot,
       "window": order_in_pool - tf.gather(starts, slot),
@@ -139,6 +138,17 @@ class PooledWindows:
       "to_row": tf.cumsum(num_steps, exclusive=True) - first_step,
       "length": lengths,
     }
+
+  def _read_rows(
+    self, episodes: tf.Tensor, first_step: tf.Tensor, num_steps: tf.Tensor
+  ) -> tuple[_Pool, _Pool]:
+    """Returns the steps of episodes one after the other, and their context, by path."""
+    first_rows = tf.gather(self._first_rows.read_value(), episodes) + first_step
+    rows = tf.ragged.range(first_rows, first_rows + num_steps).flat_values
+    return (
+      {path: self._columns.load(path, rows).state for path in self._step_paths},
+      {path: self._columns.take(path, episodes) for path in self._context_paths},
+    )
 
   def _steps(
     self, first_window: tf.Tensor, end_window: tf.Tensor, lengths: tf.Tensor

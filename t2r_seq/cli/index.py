@@ -1,0 +1,160 @@
+"""`t2r_seq index`: writes an index beside each TFRecord file, or checks those there."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from t2r_seq.cli import failures, quiet, spec_sources
+
+SUMMARY = "index TFRecord files: exact counts, and records in any order"
+DESCRIPTION = """Writes an index, FILE.t2ri, beside each TFRecord file.
+
+With it records are counted without reading, read at random, and shuffled over all
+files. Each file is read once and its checksums are verified; files whose index is fresh
+are skipped. Exits with 1 if a file cannot be indexed; the others are.
+
+  t2r_seq index 'data/train*.tfrecord'
+  t2r_seq index 'data/*.tfrecord' --spec my_project.specs:episode_spec
+  t2r_seq index 'data/*.tfrecord' --check
+
+With --check it writes nothing, and exits with 1 if an index is missing, stale or
+damaged."""
+_PROGRESS_SECONDS = 1.0
+_MAX_LINES = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the command's arguments."""
+  parser.add_argument("files", metavar="FILES", nargs="+", help="files, or patterns")
+  parser.add_argument(
+    "--spec",
+    metavar="SPEC",
+    help=f"what the records hold, kept in the index: {spec_sources.FORMS}",
+  )
+  parser.add_argument(
+    "--check", action="store_true", help="say which are missing or stale"
+  )
+  parser.add_argument(
+    "--force", action="store_true", help="index files anew whose index is fresh, too"
+  )
+  parser.add_argument(
+    "--num_parallel", type=int, metavar="N", help="files at a time; one a core"
+  )
+
+
+def run(args: argparse.Namespace) -> int:
+  """Writes or checks; prints the counts."""
+  if args.num_parallel is not None and args.num_parallel < 1:
+    raise failures.UsageError(f"--num_parallel must be >= 1, got {args.num_parallel}.")
+  if args.check and args.force:
+    raise failures.UsageError("--check writes nothing; leave out --force.")
+  quiet.load_tensorflow()
+  spec = _load_spec(args.spec) if args.spec else None
+  if args.check:
+    return _check(args.files, spec)
+  return _write(args.files, spec, args.num_parallel, args.force)
+
+
+def _load_spec(source: str) -> Any:
+  from t2r_seq import specs
+
+  features, labels = spec_sources.load_specs(source)
+  if not labels:
+    return features
+  joined = specs.TensorSpecStruct()
+  for prefix, structure in (("features", features), ("labels", labels)):
+    for path, spec in structure.items():
+      joined[f"{prefix}/{path}"] = spec
+  return joined
+
+
+def _write(patterns: Sequence[str], spec: Any, num_parallel: int, force: bool) -> int:
+  from t2r_seq import records
+
+  progress = _Progress()
+  results = records.write_index(patterns, spec, num_parallel, force, progress)
+  progress.end()
+  failed = [result for result in results if result.index is None]
+  _print_problems([result.error for result in failed])
+  good = [result for result in results if result.index is not None]
+  num_new = sum(result.is_new for result in good)
+  line = f"{len(results)} files: {num_new} indexed, {len(good) - num_new} fresh"
+  print(line + (f", {len(failed)} failed." if failed else "."))
+  print(describe([result.index for result in good]))
+  return 1 if failed else 0
+
+
+def _check(patterns: Sequence[str], spec: Any) -> int:
+  from t2r_seq import records
+
+  states = records.check_index(patterns, spec)
+  bad = [state for state in states if state.state != "fresh"]
+  _print_problems(
+    [f"{state.state}: {state.filename}: {state.reason}." for state in bad]
+  )
+  counts = [f"{sum(s.state == kind for s in states)} {kind}" for kind in _kinds(states)]
+  print(f"{len(states)} files: {', '.join(counts)}.")
+  if bad:
+    print(f"Run: t2r_seq index {' '.join(repr(p) for p in patterns)}")
+  else:
+    print(describe([state.index for state in states]))
+  return 1 if bad else 0
+
+
+def _kinds(states: Sequence[Any]) -> list[str]:
+  return list(dict.fromkeys(state.state for state in states))
+
+
+def describe(indices: Sequence[Any]) -> str:
+  """Returns a line with the records and the steps of files."""
+  num_records = sum(index.num_records for index in indices)
+  by_name: dict[str, int] = {}
+  for index in indices:
+    for name, steps in index.steps.items():
+      by_name[name] = by_name.get(name, 0) + int(steps.sum())
+  line = f"{num_records:,} records"
+  for count in sorted(set(by_name.values()), reverse=True):
+    names = ", ".join(sorted(name for name in by_name if by_name[name] == count))
+    line += f"; {count:,} steps of {names}"
+  compressed = sum(bool(index.compression) for index in indices)
+  if compressed:
+    line += (
+      f". {compressed} compressed files: counted, but their records cannot be read in "
+      "any order"
+    )
+  return f"{line}."
+
+
+def _print_problems(problems: Sequence[str]) -> None:
+  for problem in problems[:_MAX_LINES]:
+    print(f"t2r_seq index: {problem}", file=sys.stderr)
+  if len(problems) > _MAX_LINES:
+    rest = len(problems) - _MAX_LINES
+    print(f"t2r_seq index: ... and {rest} more", file=sys.stderr)
+
+
+class _Progress:
+  """Says on stderr, once a second and only to people, how far it has come."""
+
+  def __init__(self) -> None:
+    self._num_files = self._num_records = 0
+    self._last = time.monotonic()
+    self._is_shown = False
+
+  def __call__(self, result: Any) -> None:
+    self._num_files += 1
+    self._num_records += result.index.num_records if result.index is not None else 0
+    now = time.monotonic()
+    if sys.stderr.isatty() and now - self._last >= _PROGRESS_SECONDS:
+      self._last, self._is_shown = now, True
+      line = f"\r{self._num_files:,} files, {self._num_records:,} records"
+      print(line, end="", file=sys.stderr, flush=True)
+
+  def end(self) -> None:
+    """Leaves the line of the progress."""
+    if self._is_shown:
+      print(file=sys.stderr)
