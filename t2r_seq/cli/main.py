@@ -8,13 +8,14 @@ import sys
 from collections.abc import Sequence
 
 from t2r_seq import __version__
-from t2r_seq.cli import collect, doctor, failures, inspect, predict, train
+from t2r_seq.cli import collect, doctor, failures, index, inspect, predict, train
 
 _COMMANDS = {
   "train": train,
   "collect": collect,
   "inspect": inspect,
   "doctor": doctor,
+  "index": index,
   "predict": predict,
 }
 
