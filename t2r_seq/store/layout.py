@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import os
 import urllib.parse
@@ -43,7 +44,7 @@ class Column:
   path: str
   spec: specs.ExtendedTensorSpec
 
-  @property
+  @functools.cached_property
   def is_bytes(self) -> bool:
     """Whether rows are byte strings: strings and encoded images."""
     return self.spec.dtype == tf.string or specs.is_encoded_image_spec(self.spec)
@@ -53,40 +54,40 @@ class Column:
     """Whether there is a row for each step; otherwise for each episode."""
     return self.spec.is_sequence
 
-  @property
+  @functools.cached_property
   def row_shape(self) -> tuple[int, ...]:
     """The shape of one row; of byte strings, where `is_bytes`."""
     shape = tuple(self.spec.shape.as_list())
     return shape[:-3] if specs.is_encoded_image_spec(self.spec) else shape
 
-  @property
+  @functools.cached_property
   def items_per_row(self) -> int:
     """How many numbers or byte strings one row has."""
     return math.prod(self.row_shape)
 
-  @property
+  @functools.cached_property
   def dtype(self) -> np.dtype:
     """The little-endian dtype of the data file."""
     if self.is_bytes:
       return np.dtype(np.uint8)
     return np.dtype(self.spec.dtype.as_numpy_dtype).newbyteorder("<")
 
-  @property
+  @functools.cached_property
   def data_file(self) -> str:
     """The raw rows, one after the other."""
     return _file_stem(self.path) + ".data"
 
-  @property
+  @functools.cached_property
   def offsets_file(self) -> str:
     """Where in the data file each byte string starts; only where `is_bytes`."""
     return _file_stem(self.path) + ".offsets"
 
-  @property
+  @functools.cached_property
   def present_file(self) -> str:
     """Which episodes have the path; only where the spec is optional."""
     return _file_stem(self.path) + ".present"
 
-  @property
+  @functools.cached_property
   def files(self) -> tuple[str, ...]:
     """The names of the column's files."""
     names = [self.data_file]

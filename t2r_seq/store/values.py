@@ -140,7 +140,7 @@ def _to_rows(
   column: Column, value: Any, is_many: bool, allow_nan: bool
 ) -> Rows | errors.Mismatch:
   array = _to_array(value, column)
-  got, hint = _describe(array), ""
+  got, hint = "", ""
   if isinstance(array, np.ndarray):
     has_shape = array.shape[is_many:] == column.row_shape and array.ndim >= is_many
     if has_shape and column.is_bytes and array.dtype == object:
@@ -155,7 +155,9 @@ def _to_rows(
       hint = "Encode it (tf.io.encode_jpeg), or drop the data_format to store pixels."
     elif has_shape and not column.is_bytes:
       hint = "Cast it."
-  return errors.Mismatch(column.path, _expected(column, is_many), got, hint)
+  return errors.Mismatch(
+    column.path, _expected(column, is_many), got or _describe(array), hint
+  )
 
 
 def _bytes_rows(array: np.ndarray, count: int) -> Rows:
@@ -166,9 +168,10 @@ def _bytes_rows(array: np.ndarray, count: int) -> Rows:
 
 def _to_array(value: Any, column: Column) -> np.ndarray | str:
   """Converts to an array, native byte order; to a text that says why it cannot."""
-  if tf.is_tensor(value) or isinstance(value, tf.Variable):
-    value = value.numpy()
   is_typed = isinstance(value, (np.ndarray, np.generic))
+  if not is_typed and (tf.is_tensor(value) or isinstance(value, tf.Variable)):
+    value = value.numpy()
+    is_typed = isinstance(value, (np.ndarray, np.generic))
   if column.is_bytes and not (is_typed and np.asarray(value).dtype.kind not in "SUO"):
     return _to_objects(value)
   try:
