@@ -1,0 +1,65 @@
+"""The figures of one path."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from t2r_seq import specs
+
+QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
+NUMBERS, BYTES, UNSUPPORTED = "numbers", "bytes", "unsupported"
+HISTOGRAM, SKETCH = "histogram", "sketch"
+
+
+@dataclasses.dataclass(frozen=True)
+class PathStatistics:
+  """What is known of the values of one path.
+
+  Figures are of finite values only; those that are not are counted.
+
+  Attributes:
+    spec: of one step, without time offsets.
+    kind: 'numbers'; 'bytes' (strings, images that were not decoded) and 'unsupported'
+      (complex numbers) are only counted.
+    rows: steps, or episodes for a path with a value for each episode.
+    per: 'element', 'channel' or 'tensor'; '' where there are no figures.
+    count: finite values, int64; its shape is that of all figures: the spec's last axes.
+    nan: NaNs, int64.
+    posinf: positive infinities, int64.
+    neginf: negative infinities, int64.
+    mean: float64; NaN where the count is 0, here and below.
+    std: standard deviation of the values (numpy's ddof=0), float64.
+    min: float64.
+    max: float64.
+    quantiles: by fraction: 0.01, 0.1, 0.5, 0.9, 0.99; values that occur, float64.
+    method: of the quantiles: 'histogram' (exact) or 'sketch'.
+    rank_error: how far the rank of a quantile may be off, as a fraction of the count.
+  """
+
+  spec: specs.ExtendedTensorSpec
+  kind: str
+  rows: int
+  per: str = ""
+  count: np.ndarray | None = None
+  nan: np.ndarray | None = None
+  posinf: np.ndarray | None = None
+  neginf: np.ndarray | None = None
+  mean: np.ndarray | None = None
+  std: np.ndarray | None = None
+  min: np.ndarray | None = None
+  max: np.ndarray | None = None
+  quantiles: dict[float, np.ndarray] = dataclasses.field(default_factory=dict)
+  method: str = ""
+  rank_error: float = 0.0
+
+  @property
+  def num_not_finite(self) -> int:
+    """NaNs and infinities of all elements."""
+    counts = (self.nan, self.posinf, self.neginf)
+    return sum(int(count.sum()) for count in counts if count is not None)
+
+
+COUNTS = ("count", "nan", "posinf", "neginf")
+MEASURES = ("mean", "std", "min", "max")

@@ -1,0 +1,293 @@
+"""Statistics of record files and stores against numpy's of the same episodes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import errors, preprocessors, records, specs
+from t2r_seq.statistics import compute_statistics, record_source, store_source
+from t2r_seq.store import EpisodeStore
+
+Spec = specs.ExtendedTensorSpec
+FRACTIONS = (0.01, 0.1, 0.5, 0.9, 0.99)
+
+
+def check_numbers(found, values):
+  """Compares figures with those of an array [n, *figures]."""
+  values = np.asarray(values, np.float64)
+  assert found.kind == "numbers"
+  np.testing.assert_allclose(found.mean, values.mean(axis=0), rtol=1e-9)
+  np.testing.assert_allclose(found.std, values.std(axis=0), rtol=1e-9)
+  np.testing.assert_array_equal(found.min, values.min(axis=0))
+  np.testing.assert_array_equal(found.max, values.max(axis=0))
+  assert found.count.tolist() == np.full(values.shape[1:], len(values)).tolist()
+  assert found.rank_error == 0
+  want = np.quantile(values, FRACTIONS, axis=0, method="inverted_cdf")
+  for index, fraction in enumerate(FRACTIONS):
+    np.testing.assert_array_equal(found.quantiles[fraction], want[index])
+
+
+def joined(data, path):
+  """Returns all values of a path, [steps, ...]."""
+  return np.concatenate([e[path] for e in data.episodes if path in e])
+
+
+@pytest.mark.parametrize("kind", ["records", "packed", "store"])
+@pytest.mark.parametrize("part_bytes", [1, 1500, 16 << 20])
+def test_episodes(data, kind, part_bytes, monkeypatch):
+  for module in (record_source, store_source):
+    monkeypatch.setattr(module, "PART_BYTES", part_bytes)
+  got = compute_statistics(getattr(data, kind), spec=data.spec, images=True)
+  lengths = [len(episode["done"]) for episode in data.episodes]
+  assert sorted(got.paths) == sorted(data.spec)
+  assert got.num_items == len(data.episodes)
+  assert got.lengths.num_steps == sum(lengths)
+  assert (got.lengths.min, got.lengths.max) == (min(lengths), max(lengths))
+  for path in ("state", "done", "force"):
+    check_numbers(got.paths[path], joined(data, path))
+    assert got.paths[path].per == "element"
+  check_numbers(got.paths["goal"], [episode["goal"] for episode in data.episodes])
+  check_numbers(got.paths["image"], joined(data, "image").reshape(-1, 3))
+  assert (got.paths["image"].per, got.paths["image"].method) == ("channel", "histogram")
+  assert (got.paths["task"].kind, got.paths["task"].rows) == ("bytes", 30)
+  for path, spec in data.spec.items():
+    assert got.spec[path] == spec and got.spec[path].name == spec.name
+
+
+@pytest.mark.parametrize("kind", ["records", "store"])
+def test_images_are_only_counted_unless_asked_for(data, kind):
+  image = compute_statistics(getattr(data, kind), spec=data.spec).paths["image"]
+  num_steps = sum(len(episode["done"]) for episode in data.episodes)
+  assert (image.kind, image.rows, image.mean) == ("bytes", num_steps, None)
+
+
+def test_specs_are_inferred(data):
+  got = compute_statistics(data.records)
+  np.testing.assert_allclose(
+    got.paths["state"].mean, joined(data, "state").astype(np.float64).mean(axis=0)
+  )
+
+
+def test_spec_selects_paths_of_a_store(data):
+  wanted = {"state": Spec((2, 3), tf.float32, time_offsets=(-1, 0))}
+  got = compute_statistics(data.store, spec=wanted)
+  assert list(got.paths) == ["state"]
+
+
+@pytest.mark.parametrize("kind", ["records", "store"])
+def test_workers_do_not_change_a_byte(data, kind, monkeypatch):
+  for module in (record_source, store_source):
+    monkeypatch.setattr(module, "PART_BYTES", 700)
+  texts = {
+    compute_statistics(
+      getattr(data, kind), spec=data.spec, num_workers=workers
+    ).to_json()
+    for workers in (1, 4, 7)
+  }
+  assert len(texts) == 1
+
+
+@pytest.fixture(name="examples")
+def fixture_examples(tmp_path):
+  """Plain records: rows of numbers, some of which lack an optional one."""
+  spec = specs.TensorSpecStruct(
+    x=Spec((2,), tf.float32, "x"), y=Spec((), tf.float32, "y", is_optional=True)
+  )
+  rng = np.random.default_rng(1)
+  rows = [
+    {"x": rng.normal(size=2).astype(np.float32), "y": np.float32(i)} for i in range(500)
+  ]
+  for row in rows[::5]:
+    del row["y"]
+  path = str(tmp_path / "rows.tfrecord")
+  records.write_records(path, spec, rows)
+  return path, spec, rows
+
+
+def test_plain_records(examples):
+  path, spec, rows = examples
+  got = compute_statistics(path, spec=spec)
+  assert (got.lengths, got.num_items) == (None, 500)
+  check_numbers(got.paths["x"], [row["x"] for row in rows])
+  check_numbers(got.paths["y"], [row["y"] for row in rows if "y" in row])
+  required = compute_statistics(path, spec={"x": spec["x"]})
+  assert required.paths["x"].mean.tolist() == got.paths["x"].mean.tolist()
+
+
+def to_deltas(episode):
+  """Replaces states by their differences."""
+  return {"delta": np.diff(episode["state"], axis=0), "goal": episode["goal"]}
+
+
+@pytest.mark.parametrize("kind", ["records", "store"])
+def test_transform(data, kind):
+  got = compute_statistics(getattr(data, kind), spec=data.spec, transform=to_deltas)
+  deltas = [np.diff(episode["state"], axis=0) for episode in data.episodes]
+  assert sorted(got.paths) == ["delta", "goal"]
+  assert got.transform.endswith(":to_deltas")
+  check_numbers(got.paths["delta"], np.concatenate(deltas))
+  check_numbers(got.paths["goal"], [episode["goal"] for episode in data.episodes])
+
+
+def test_transform_sees_bytes_and_may_use_its_memory_again(data):
+  memory = np.zeros((40, 1))
+
+  def sizes(episode):
+    assert episode["task"][()] == b"wave"
+    memory[: len(episode["image"]), 0] = [len(image) for image in episode["image"]]
+    return {"size": memory[: len(episode["image"])]}
+
+  got = compute_statistics(data.store, transform=sizes).paths["size"]
+  want = [len(records.encode_image(i, "png")) for i in joined(data, "image")]
+  check_numbers(got, np.reshape(want, (-1, 1)))
+
+
+class Chunks(preprocessors.NoOpPreprocessor):
+  """Actions relative to the first of their chunk."""
+
+  def _preprocess_fn(self, features, labels, mode):
+    labels["state"] = labels["state"] - labels["state"][:, :1]
+    return features, labels
+
+
+def test_preprocessor(data):
+  chunk = Chunks(
+    lambda mode: {"done": Spec((), tf.int64, "done", time_offsets=0)},
+    lambda mode: {"state": Spec((3, 3), tf.float32, "state", time_offsets=(0, 1, 2))},
+  )
+  got = compute_statistics(data.records, transform=chunk)
+  want = [
+    episode["state"][i : i + 3] - episode["state"][i]
+    for episode in data.episodes
+    for i in range(len(episode["state"]) - 2)
+  ]
+  check_numbers(got.paths["state"], np.concatenate(want))
+  assert got.paths["state"].spec.shape == (3,)
+  assert got.paths["state"].spec.name == "state"
+
+
+def test_what_is_not_finite_is_counted(tmp_path):
+  path = str(tmp_path / "store")
+  values = np.asarray([[1, 1], [np.nan, 2], [3, np.inf], [5, -np.inf], [np.nan, 4]])
+  spec = specs.TensorSpecStruct(x=Spec((2,), tf.float64, is_sequence=True))
+  with EpisodeStore.create(path, spec, allow_nan=True) as writer:
+    writer.append_episode({"x": values})
+  got = compute_statistics(path).paths["x"]
+  assert got.nan.tolist() == [2, 0]
+  assert (got.posinf.tolist(), got.neginf.tolist()) == ([0, 1], [0, 1])
+  assert (got.count.tolist(), got.num_not_finite) == ([3, 3], 4)
+  np.testing.assert_allclose(got.mean, [3, 7 / 3], rtol=1e-15)
+  assert (got.min.tolist(), got.max.tolist()) == ([1, 1], [5, 4])
+
+
+# name: (dtype, shape, values)
+DTYPES = {
+  "bool": (tf.bool, (), np.arange(9) % 2 == 0),
+  "int8": (tf.int8, (1,), np.arange(-100, 100).astype(np.int8)[:, None]),
+  "uint16": (tf.uint16, (2,), np.arange(600).astype(np.uint16).reshape(-1, 2) * 100),
+  "float16": (tf.float16, (), np.linspace(-3, 3, 50).astype(np.float16)),
+  "int64": (tf.int64, (), 10**12 + np.arange(50) * 1000),
+  "matrix": (tf.float32, (2, 3), np.arange(60).astype(np.float32).reshape(-1, 2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_dtypes(tmp_path, name):
+  dtype, shape, values = DTYPES[name]
+  path = str(tmp_path / "store")
+  spec = specs.TensorSpecStruct(x=Spec(shape, dtype, is_sequence=True))
+  with EpisodeStore.create(path, spec) as writer:
+    writer.append_episode({"x": values})
+  check_numbers(compute_statistics(path).paths["x"], values)
+
+
+def test_numbers_without_an_order_are_counted(tmp_path):
+  path = str(tmp_path / "store")
+  spec = specs.TensorSpecStruct(x=Spec((), tf.complex64, is_sequence=True))
+  with EpisodeStore.create(path, spec) as writer:
+    writer.append_episode({"x": np.zeros(4, np.complex64)})
+  got = compute_statistics(path).paths["x"]
+  assert (got.kind, got.rows) == ("unsupported", 4)
+
+
+def test_a_large_vector_has_one_figure_a_path(tmp_path):
+  path = str(tmp_path / "store")
+  spec = specs.TensorSpecStruct(x=Spec((3000,), tf.float32, is_sequence=True))
+  values = np.random.default_rng(0).normal(size=(20, 3000)).astype(np.float32)
+  with EpisodeStore.create(path, spec) as writer:
+    writer.append_episode({"x": values})
+  got = compute_statistics(path).paths["x"]
+  assert (got.per, got.mean.shape, int(got.count)) == ("tensor", (), 60_000)
+  np.testing.assert_allclose(got.std, values.astype(np.float64).std(), rtol=1e-9)
+  assert 0 < got.rank_error < 0.001
+
+
+def grows(episode):
+  """Returns another shape for every episode."""
+  return {"x": np.zeros((2, len(episode["done"])))}
+
+
+def scalar(episode):
+  """Returns a value for the episode under a new name."""
+  return {"x": np.float32(len(episode["done"]))}
+
+
+ERRORS = {
+  "shapes of a transform": (
+    "store", {"transform": grows}, r"statistics: x: expected \(\d+,\) float64, as in",
+  ),
+  "scalars of a transform": (
+    "store", {"transform": scalar}, r"scalar: x: expected values of every step",
+  ),
+  "no function": (
+    "store", {"transform": 3}, "transform: expected a function of an episode or a prep",
+  ),
+  "a class": (
+    "store", {"transform": Chunks}, "expected a function of an episode or a prep",
+  ),
+  "no colon": ("store", {"transform": "numpy"}, "expected MODULE:NAME, got 'numpy'"),
+  "no such name": (
+    "store", {"transform": "numpy:difff"}, "a name of numpy, got 'difff'. Did you mean",
+  ),
+  "spec of a store": (
+    "store", {"spec": {"stat": Spec((3,), tf.float32, is_sequence=True)}}, "stat",
+  ),
+  "spec of records": (
+    "records", {"spec": {"state": Spec((4,), tf.float32, "state", is_sequence=True)}},
+    r"record 0 of .*part-0.tfrecord",
+  ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors(data, name):
+  kind, arguments, match = ERRORS[name]
+  with pytest.raises(errors.SpecError, match=match):
+    compute_statistics(getattr(data, kind), **arguments)
+
+
+def test_preprocessors_need_decoded_images(data):
+  image = Spec((4, 6, 3), tf.uint8, "image", data_format="png", time_offsets=0)
+  preprocessor = preprocessors.NoOpPreprocessor(lambda mode: {"image": image})
+  with pytest.raises(errors.SpecError, match=r"decoded images at \[image\].*--images"):
+    compute_statistics(data.store, transform=preprocessor)
+  got = compute_statistics(data.store, transform=preprocessor, images=True)
+  check_numbers(got.paths["image"], joined(data, "image").reshape(-1, 3))
+
+
+def test_an_empty_store(tmp_path):
+  path = str(tmp_path / "store")
+  spec = specs.TensorSpecStruct(x=Spec((), tf.float32, is_sequence=True))
+  EpisodeStore.create(path, spec).close()
+  with pytest.raises(errors.SpecError, match="expected episodes, got none"):
+    compute_statistics(path)
+
+
+def test_a_truncated_file(data, tmp_path):
+  content = (data.folder / "part-0.tfrecord").read_bytes()
+  path = tmp_path / "cut.tfrecord"
+  path.write_bytes(content + content[:5])
+  with pytest.raises(errors.RecordError, match=r"record 10 of .*cut.tfrecord.*truncat"):
+    compute_statistics(str(path), spec=data.spec)
