@@ -8,14 +8,26 @@ import sys
 from collections.abc import Sequence
 
 from t2r_seq import __version__
-from t2r_seq.cli import collect, doctor, failures, index, inspect, predict, train
+from t2r_seq.cli import (
+  collect,
+  convert,
+  doctor,
+  failures,
+  index,
+  inspect,
+  predict,
+  stats,
+  train,
+)
 
 _COMMANDS = {
   "train": train,
   "collect": collect,
+  "convert": convert,
   "inspect": inspect,
   "doctor": doctor,
   "index": index,
+  "stats": stats,
   "predict": predict,
 }
 

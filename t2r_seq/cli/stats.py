@@ -1,0 +1,124 @@
+"""`t2r_seq stats`: mean, std, quantiles of every path, to a table and a JSON file."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from t2r_seq.cli import failures, quiet, spec_sources, tables
+
+SUMMARY = "mean, std, min, max and quantiles of every path, for normalisation"
+DESCRIPTION = """Computes statistics of a store or of TFRecord files, in one pass.
+
+Mean and standard deviation are exact, quantiles are within the rank error that is
+shown. The figures go to a JSON file, which the preprocessor Normalize reads, and to a
+table. A run that was killed goes on where it was when it is started again.
+
+  t2r_seq stats my_store
+  t2r_seq stats 'data/train*.tfrecord' --spec my_project.specs:episode_spec
+  t2r_seq stats my_store --transform my_project.actions:to_deltas --output deltas.json
+  t2r_seq stats my_store --check
+
+With --check it computes nothing, and exits with 1 if the JSON file is missing, or the
+source has changed since."""
+_FILENAME = "statistics.json"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the command's arguments."""
+  parser.add_argument(
+    "source", metavar="SOURCE", nargs="+", help="a store, or TFRecord files or patterns"
+  )
+  parser.add_argument("--spec", metavar="SPEC", help=spec_sources.FORMS)
+  parser.add_argument(
+    "--transform",
+    metavar="MODULE:NAME",
+    help="a function of an episode, or a preprocessor, whose results are counted",
+  )
+  parser.add_argument(
+    "--images", action="store_true", help="decode images, for figures per channel"
+  )
+  parser.add_argument(
+    "--output",
+    metavar="FILE",
+    help=f"JSON file; by default {_FILENAME} in the store, or beside the files",
+  )
+  parser.add_argument(
+    "--elements", action="store_true", help="show a line for each element"
+  )
+  parser.add_argument(
+    "--check", action="store_true", help="say whether the JSON file is up to date"
+  )
+  parser.add_argument(
+    "--num_workers", type=int, metavar="N", help="threads; one a core, at most 8"
+  )
+
+
+def run(args: argparse.Namespace) -> int:
+  """Computes or checks; prints the table."""
+  if args.num_workers is not None and args.num_workers < 1:
+    raise failures.UsageError(f"--num_workers must be >= 1, got {args.num_workers}.")
+  quiet.load_tensorflow()
+  from absl import logging
+
+  from t2r_seq import statistics
+
+  logging.set_verbosity(logging.INFO)  # Says whether it goes on, and what it infers.
+  source = args.source[0] if len(args.source) == 1 else args.source
+  output = args.output or _default_output(args.source)
+  if args.check:
+    _print(statistics.check_statistics(output, source), args.elements)
+    print(f"{output} is up to date.")
+    return 0
+  _check_output(output, args.source)
+  found = statistics.compute_statistics(
+    source,
+    output,
+    spec=spec_sources.load_store_specs(args.spec) if args.spec else None,
+    transform=args.transform,
+    images=args.images,
+    num_workers=args.num_workers,
+  )
+  _print(found, args.elements)
+  print(f"Written to {output}")
+  return 0
+
+
+def _default_output(source: Sequence[str]) -> str:
+  from t2r_seq import records
+
+  if len(source) == 1 and os.path.isdir(source[0]):
+    return os.path.join(source[0], _FILENAME)
+  _, filenames = records.get_data_format_and_filenames(source)
+  return os.path.normpath(os.path.join(os.path.dirname(filenames[0]), _FILENAME))
+
+
+def _check_output(output: str, source: Sequence[str]) -> None:
+  """Refuses a file that would be one of the records when they are read again."""
+  path = os.path.abspath(output)
+  for pattern in ",".join(source).split(","):
+    if fnmatch.fnmatch(path, os.path.abspath(pattern.strip())):
+      raise failures.UsageError(
+        f"{pattern} would match the statistics, {output}. Name another file with "
+        "--output, or the data files more exactly."
+      )
+
+
+def _print(found: Any, elements: bool) -> None:
+  from t2r_seq.statistics import table
+
+  if found.lengths is None:
+    print(f"{found.num_items} records")
+  else:
+    print(table.describe_lengths(found.lengths))
+  if found.transform:
+    print(f"after {found.transform}")
+  rows = table.table_rows(found, elements)
+  print()
+  print(tables.format_table(table.HEADER, rows, table.HEADER[2:]))
+  print()
+  for line in table.describe_problems(found):
+    print(line)

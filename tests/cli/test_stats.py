@@ -1,0 +1,101 @@
+"""`t2r_seq stats` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import records, specs
+from t2r_seq.store import EpisodeStore
+
+Spec = specs.ExtendedTensorSpec
+SPEC = specs.TensorSpecStruct(
+  state=Spec((2,), tf.float32, "state", is_sequence=True),
+  task=Spec((), tf.string, "task"),
+)
+EPISODES = [
+  {"state": np.asarray([[i, 1.0]] * (i + 2), np.float32), "task": np.array(b"a", "O")}
+  for i in range(4)
+]
+MODULE = """
+import numpy as np
+def to_deltas(episode):
+  return {"delta": np.diff(episode["state"], axis=0)}
+"""
+
+
+@pytest.fixture(name="folder")
+def fixture_folder(tmp_path, monkeypatch):
+  """A folder with a store, record files and a module, as the current one."""
+  monkeypatch.chdir(tmp_path)
+  with EpisodeStore.create("store", SPEC) as writer:
+    for episode in EPISODES:
+      writer.append_episode(episode)
+  (tmp_path / "data").mkdir()
+  records.write_records("data/a.tfrecord", SPEC, EPISODES)
+  (tmp_path / "project_of_stats.py").write_text(MODULE)
+  return tmp_path
+
+
+def test_store(folder, run_main):
+  status, out, err = run_main("stats", "store")
+  assert (status, err) == (0, "")
+  lines = out.splitlines()
+  assert lines[0].startswith("4 episodes of 2 to 5 steps, mean 3.5, 14 in all (1 %: 2")
+  assert lines[2].split()[:4] == ["path", "one", "step", "rows"]
+  assert lines[4].split() == [
+    *("state", "(2,)", "float32", "per", "element", "14"),
+    *("1..1.857", "0..1.059", "0..1", "0..1", "1..2", "1..3", "1..3", "exact"),
+  ]
+  assert lines[-3:] == [
+    "state: constant in element 1.",
+    "task: bytes, counted only.",
+    "Written to store/statistics.json",
+  ]
+  saved = json.loads((folder / "store/statistics.json").read_text())
+  assert saved["paths"]["state"]["max"] == [3, 1]
+
+
+def test_records_elements_and_check(folder, run_main):
+  assert run_main("stats", "data/*.tfrecord", "--num_workers", 2)[0] == 0
+  status, out, _ = run_main("stats", "data/*.tfrecord", "--check", "--elements")
+  assert status == 0 and out.endswith("data/statistics.json is up to date.\n")
+  assert [line.split()[0] for line in out.splitlines()[4:7]] == [
+    "state[0]", "state[1]", "task",
+  ]  # fmt: skip
+  records.write_records("data/a.tfrecord", SPEC, EPISODES[:2])
+  status, _, err = run_main("stats", "data/*.tfrecord", "--check")
+  assert status == 1
+  assert err == (
+    "t2r_seq stats: statistics: data/statistics.json: expected the source that they "
+    "were computed from, got another: a.tfrecord has changed. Compute them again.\n"
+  )
+
+
+def test_transform(folder, run_main):
+  transform = "project_of_stats:to_deltas"
+  status, out, _ = run_main(
+    "stats", "store", "--transform", transform, "--output", "deltas.json"
+  )
+  assert status == 0 and "after project_of_stats:to_deltas" in out
+  assert list(json.loads((folder / "deltas.json").read_text())["paths"]) == ["delta"]
+
+
+ERRORS = {
+  "workers": (["store", "--num_workers", "0"], "--num_workers must be >= 1, got 0."),
+  "its own output": (
+    ["data/*"], "data/* would match the statistics, data/statistics.json. Name",
+  ),
+  "no source": (["nowhere/*"], "file patterns: nowhere/*: expected at least one file"),
+  "never computed": (["store", "--check"], "No such file or directory"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors(folder, run_main, name):
+  arguments, want = ERRORS[name]
+  status, _, err = run_main("stats", *arguments)
+  assert status == 1 and want in err and len(err.splitlines()) == 1
