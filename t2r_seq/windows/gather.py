@@ -83,7 +83,8 @@ class WindowReader:
     """What one window has, by path: leaves [L, K, ...], fully defined or as stored."""
     window = TensorSpecStruct()
     for path, reading in self._readings.items():
-      shape, dtype = self._element[path].shape, self._element[path].dtype
+      given = self._element[reading.source]
+      shape, dtype = given.shape, given.dtype
       if reading.steps is not None:
         shape = tf.TensorShape(reading.steps.shape).concatenate(reading.frame_shape)
       window[path] = tf.TensorSpec(shape, dtype)
@@ -94,13 +95,13 @@ class WindowReader:
 
   @property
   def paths(self) -> tuple[str, ...]:
-    """What is read from an episode."""
-    return tuple(self._readings)
+    """What is read from an episode: its paths, each once."""
+    return tuple(dict.fromkeys(r.source for r in self._readings.values()))
 
   @property
   def timed_paths(self) -> tuple[str, ...]:
     """Those of `paths` that have a time axis."""
-    return tuple(self._timed)
+    return tuple(dict.fromkeys(self._readings[path].source for path in self._timed))
 
   @property
   def steps_shown(self) -> tuple[int, int]:
@@ -111,7 +112,7 @@ class WindowReader:
   def select(self, episode: SpecStructure) -> TensorSpecStruct:
     """Flattens an episode to the paths that the windows read, and no others."""
     flat = specs.flatten_spec_structure(episode)
-    return TensorSpecStruct((path, flat[path]) for path in self._readings)
+    return TensorSpecStruct((path, flat[path]) for path in self.paths)
 
   def num_steps(self, episode: Mapping[str, Any], check: bool = True) -> tf.Tensor:
     """Returns T, checked to be the same for every path with a time axis.
@@ -122,7 +123,7 @@ class WindowReader:
     Returns:
       int64 scalar.
     """
-    first = self._timed[0]
+    first, *others = self.timed_paths
     length = tf.shape(episode[first], tf.int64)[0]
     if not check:
       return length
@@ -132,7 +133,7 @@ class WindowReader:
         length,
         message=f"windows: {path}: expected as many steps as {first} has.",
       )
-      for path in self._timed[1:]
+      for path in others
     ]
     with tf.control_dependencies([check for check in checks if check is not None]):
       return tf.identity(length)
@@ -196,8 +197,8 @@ class WindowReader:
     """Makes windows of what `take` gives, of an episode or of one episode for each.
 
     Args:
-      take: called with a path and the steps to read, starts.shape + [L, K]; returns
-        their values, or the context features where the steps are None.
+      take: called with a path of an episode and the steps to read, starts.shape +
+        [L, K]; returns their values, or the context features where the steps are None.
       starts: first anchor(s) in their episodes, int64 scalar or [B].
       num_steps: T, int64 scalar, or [B] for windows of several episodes.
     Returns:
@@ -206,10 +207,10 @@ class WindowReader:
     window, real = TensorSpecStruct(), {}
     for path, reading in self._readings.items():
       if reading.steps is None:
-        window[path] = take(path, None)
+        window[path] = take(reading.source, None)
         continue
       index, real[path] = self._index(starts, reading.steps, num_steps)
-      taken = self._pad(take(path, index), real[path])
+      taken = self._pad(take(reading.source, index), real[path])
       window[path] = _fix_shape(path, taken, index.shape + reading.frame_shape)
     for mask_path, path in self._masks.items():
       if path in real:

@@ -17,11 +17,13 @@ class Reading:
   """How one path is read from an episode.
 
   Attributes:
+    source: the path that it has in the episode.
     steps: steps relative to the first anchor, an int array of shape [], [K], [L] or
       [L, K]; None for a context feature, which is handed on as it is.
     frame_shape: static shape of one step in the episode.
   """
 
+  source: str
   steps: np.ndarray | None
   frame_shape: tf.TensorShape
 
@@ -34,6 +36,9 @@ def plan_readings(
 ) -> dict[str, Reading]:
   """Plans how every path is read.
 
+  A path that the episode lacks is read from the path that is the spec's name, so that
+  several specs can look at one path at different times.
+
   Args:
     wanted: specs of the window by path, without masks.
     element: specs of the episode by path; leaves [T, ...] and context features.
@@ -45,13 +50,15 @@ def plan_readings(
     SpecError: the episode does not fit the specs; every path is named.
   """
   planned, found = {}, []
+  leaves = set(element)
   for path, spec in wanted.items():
-    if path not in element:
+    source = path if path in leaves else spec.name
+    if source not in leaves:
       if not spec.is_optional:
         hint = errors.nearest(path, element)
         found.append(errors.Mismatch(path, _expected(spec), "nothing", hint))
       continue
-    result = _plan_path(path, spec, element[path], grid, has_sequences)
+    result = _plan_path(path, spec, source, element[source], grid, has_sequences)
     if isinstance(result, errors.Mismatch):
       found.append(result)
     else:
@@ -64,29 +71,31 @@ def plan_readings(
 def _plan_path(
   path: str,
   spec: ExtendedTensorSpec,
+  source: str,
   given: tf.TypeSpec,
   grid: WindowGrid,
   has_sequences: bool,
 ) -> Reading | errors.Mismatch:
   frame_shape, dtype = spec.frame_shape, spec.dtype
+  got = errors.describe(given) + (f" of its name, {source}" if source != path else "")
   if given.dtype == tf.string and specs.is_encoded_image_spec(spec):
     # Frames that are still encoded: one string a step (or a list of them).
     frame_shape, dtype = spec.frame_shape[:-3], tf.string
   if spec.time_offsets is None and not spec.is_sequence:
     if given.shape.rank is None:
       hint = "Set its static shape, or say time_offsets=0 for the anchor's own step."
-      return errors.Mismatch(path, _expected(spec), errors.describe(given), hint)
+      return errors.Mismatch(path, _expected(spec), got, hint)
     if given.shape.rank == frame_shape.rank:
       if given.dtype != dtype or not given.shape.is_compatible_with(frame_shape):
-        return errors.Mismatch(path, errors.describe(spec), errors.describe(given))
-      return Reading(None, frame_shape)
+        return errors.Mismatch(path, errors.describe(spec), got)
+      return Reading(source, None, frame_shape)
   if spec.is_sequence and not has_sequences:
     hint = "Pass sequence_length, or declare the spec with is_sequence=False."
     return errors.Mismatch(path, "a sequence_length", "None", hint)
   flat_shape = tf.TensorShape([None]).concatenate(frame_shape)
   if given.dtype != dtype or not flat_shape.is_compatible_with(given.shape):
-    return errors.Mismatch(path, _expected(spec), errors.describe(given))
-  return Reading(_steps(spec, grid), frame_shape)
+    return errors.Mismatch(path, _expected(spec), got)
+  return Reading(source, _steps(spec, grid), frame_shape)
 
 
 def _steps(spec: ExtendedTensorSpec, grid: WindowGrid) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -19,7 +20,7 @@ EPISODE = {"state": tf.TensorSpec((None, 3), tf.float32)}
 # name: (specs, element_spec, arguments, match)
 ERRORS = {
   "missing path": (
-    {"sate": STATE},
+    {"sate": ExtendedTensorSpec((2, 3), tf.float32, "s", time_offsets=(-1, 0))},
     EPISODE,
     {},
     r"windows: sate: expected \[T\] steps of \(3,\) float32, got nothing\. "
@@ -188,7 +189,8 @@ def test_gathering_from_one_episode_fails_alike():
 
 
 def test_all_mismatches_come_in_one_error_by_path():
-  structure = {"z": STATE, "state": STATE, "task": TASK}
+  other = ExtendedTensorSpec((2, 3), tf.float32, "other", time_offsets=(-1, 0))
+  structure = {"z": other, "state": STATE, "y": STATE, "task": TASK}
   element_spec = {
     "state": tf.TensorSpec((None, 3), tf.int32),
     "task": tf.TensorSpec((4,), tf.float32),
@@ -197,8 +199,9 @@ def test_all_mismatches_come_in_one_error_by_path():
   with pytest.raises(errors.SpecError) as caught:
     windows.WindowReader(element_spec, structure)
   assert str(caught.value).splitlines() == [
-    "windows: 2 mismatches:",
+    "windows: 3 mismatches:",
     "  state: expected [T] steps of (3,) float32, got (None, 3) int32.",
+    "  y: expected [T] steps of (3,) float32, got (None, 3) int32 of its name, state.",
     "  z: expected [T] steps of (3,) float32, got nothing. Did you mean 'zz'?",
   ]
 
@@ -219,3 +222,34 @@ ACCEPTED = {
 def test_accepted(name):
   spec, element_spec = ACCEPTED[name]
   windows.WindowReader({"x": element_spec}, {"x": spec})
+
+
+def test_a_path_that_is_not_there_is_read_by_its_name():
+  def state(name, offsets):
+    return ExtendedTensorSpec((2, 1), tf.int64, name, time_offsets=offsets)
+
+  structure = {
+    "now": state("state", (-1, 0)),
+    "later": state("state", (1, 2)),
+    "state": state("other", (0, 1)),  # A path goes before a name.
+    "all/task": ExtendedTensorSpec((4,), tf.float32, "task"),
+    "none": ExtendedTensorSpec((4,), tf.float32, "nowhere", is_optional=True),
+  }
+  steps = np.arange(6)[:, np.newaxis]
+  episode = {"state": steps, "other": -steps, "task": np.ones(4, np.float32)}
+  dataset = tf.data.Dataset.from_tensors(episode)
+  got = list(windows.windows(dataset, structure, masks=True, shuffle_buffer_size=1))
+  assert [window.now[:, 0].numpy().tolist() for window in got] == [
+    [t - 1, t] for t in (1, 2, 3)
+  ]
+  assert [window.later[:, 0].numpy().tolist() for window in got] == [
+    [t + 1, t + 2] for t in (1, 2, 3)
+  ]
+  assert [window.state[:, 0].numpy().tolist() for window in got] == [
+    [t, t + 1] for t in (1, 2, 3)
+  ]
+  assert sorted(got[0]) == sorted(
+    ["now", "now_mask", "later", "later_mask", "state", "state_mask", "all/task"]
+  )
+  reader = windows.WindowReader(dataset.element_spec, structure)
+  assert reader.paths == ("state", "task") and reader.timed_paths == ("state",)
