@@ -62,7 +62,11 @@ class WindowReader:
     self._readings = readings.plan_readings(
       stored, self._element, self.grid, sequence_length is not None
     )
-    self._timed = [p for p, r in self._readings.items() if r.steps is not None]
+    self._timed = {
+      path: reading.steps
+      for path, reading in self._readings.items()
+      if reading.steps is not None
+    }
     if not self._timed:
       raise errors.SpecError(
         "windows: the specs: expected at least one path with a time axis, got none. "
@@ -90,7 +94,7 @@ class WindowReader:
       window[path] = tf.TensorSpec(shape, dtype)
     for mask_path, path in self._masks.items():
       if path in self._timed:
-        window[mask_path] = tf.TensorSpec(self._readings[path].steps.shape, tf.bool)
+        window[mask_path] = tf.TensorSpec(self._timed[path].shape, tf.bool)
     return window
 
   @property
@@ -106,7 +110,7 @@ class WindowReader:
   @property
   def steps_shown(self) -> tuple[int, int]:
     """The first and the last step that a window shows, relative to its first anchor."""
-    steps = [self._readings[path].steps for path in self._timed]
+    steps = self._timed.values()
     return min(int(s.min()) for s in steps), max(int(s.max()) for s in steps)
 
   def select(self, episode: SpecStructure) -> TensorSpecStruct:
