@@ -35,13 +35,14 @@ class IndexedRecordLoader:
     index: of the files.
     num_windows: in all files; of specs without time offsets, records.
     batches_per_epoch: of this shard.
+    flat: specs of what is parsed, by path.
     pool_size: batches and bytes that go through memory together; None unless the order
       is 'quasi_random'.
   """
 
   def __init__(
     self,
-    file_patterns: records.FilePatterns,
+    file_patterns: records.FilePatterns | records.RecordIndex,
     spec_structure: specs.SpecStructure,
     batch_size: int,
     order: str = "quasi_random",
@@ -61,7 +62,8 @@ class IndexedRecordLoader:
     """Plans the batches from the indices; reads one record.
 
     Args:
-      file_patterns: of files that `t2r_seq index` has indexed, none compressed.
+      file_patterns: of files that `t2r_seq index` has indexed, none compressed; or
+        their index, of `records.read_index`.
       spec_structure: the specs of a window; without time offsets, of a record.
       batch_size: B.
       order: 'sequential'; 'global': every epoch another permutation of all windows,
@@ -87,8 +89,11 @@ class IndexedRecordLoader:
       RecordError: an index is missing or stale, or a file is compressed.
     """
     _check(order, num_epochs)
-    self.index = records.read_index(file_patterns)
-    self._spec = spec_structure
+    self.index = (
+      file_patterns
+      if isinstance(file_patterns, records.RecordIndex)
+      else records.read_index(file_patterns)
+    )
     self._num_epochs = num_epochs
     _check_any_record(self.index)
     self._source: IndexedWindows | IndexedExamples
@@ -103,6 +108,7 @@ class IndexedRecordLoader:
       _check_single(sequence_length)
       self._source = IndexedExamples(self.index, spec_structure, decode_images)
     self.num_windows = self._source.num_windows
+    self.flat = self._source.flat
     self.pool_size: PoolSize | None = None
     split = (seed, shard_index, num_shards, drop_remainder)
     self._order: WindowOrder | PoolOrder
@@ -145,8 +151,7 @@ class IndexedRecordLoader:
         records.read_index(self.index.filenames)
       except errors.RecordError as stale:
         raise stale from error
-      flat = self._source.flat
-      with records.explain_failures(self.index.filenames, flat):
+      with records.explain_failures(self.index.filenames, self.flat):
         raise
 
   def _plan_pools(

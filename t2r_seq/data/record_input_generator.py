@@ -11,8 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs, windows
-from t2r_seq.data import counting, emptiness, joint, record_order
+from t2r_seq.data import counting, emptiness, indexed_input, joint, record_order
 from t2r_seq.data.abstract_input_generator import AbstractInputGenerator
+from t2r_seq.data.indexed_records import IndexedRecordLoader
 
 FilePatterns = str | Sequence[str] | Mapping[str, str | Sequence[str]]
 
@@ -31,6 +32,9 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
   Mode 'train' shuffles files, episodes and examples, anew in every epoch, and repeats
   for ever. The other modes are one pass, in the order of the sorted files. The same
   seed gives the same batches, whatever `num_parallel_calls` is.
+
+  By an index of the files (`t2r_seq index`) mode 'train' shuffles among pools that a
+  memory budget limits, over all files, and a resumed run goes on with the next batch.
   """
 
   def __init__(
@@ -46,6 +50,8 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     episode_shuffle_buffer_size: int = 64,
     num_parallel_calls: int | None = tf.data.AUTOTUNE,
     drop_remainder: bool | None = None,
+    index: str | None = None,
+    memory_budget: int = 2**30,
   ) -> None:
     """Creates the generator; files are looked for when a dataset is created.
 
@@ -66,8 +72,11 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
         order.
       drop_remainder: whether the last, smaller batch is left out, so that the batch
         axis is static; None: in mode 'train' only, which has no last batch.
+      index: 'require': reads by the files' index, and refuses to without one; 'auto':
+        where all files have one; None: in order. A stale index is always refused.
+      memory_budget: bytes for pools, by an index; there are no shuffle buffers then.
     Raises:
-      SpecError: a size or length is too small.
+      SpecError: a size or length is too small, or `index` is none of these.
     """
     super().__init__(batch_size)
     self._file_patterns = file_patterns
@@ -84,6 +93,9 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     )
     self._num_parallel_calls = num_parallel_calls
     self._drop_remainder = drop_remainder
+    self._index = indexed_input.check_option(type(self).__name__, index)
+    self._memory_budget = self._check_count("memory_budget", memory_budget)
+    self._loader: IndexedRecordLoader | None = None
     self._parsed_spec: specs.TensorSpecStruct | None = None
     self._counted: dict[str, int] = {}
 
@@ -100,11 +112,14 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       self._parsed_spec = flat = windows.flat_specs(joined)
       files = self._find_files(flat)
       with tf.init_scope(), self.explain_failures():
-        self._counted[self._counted_as()] = (
-          counting.count_windows(files, flat, self._grid(joined))
-          if windows.is_windowed(joined)
-          else counting.count_records(files)
-        )
+        index = indexed_input.find_index(self._index, files, self._where())
+        if index is not None:
+          count = indexed_input.count_windows(index, joined, self._grid(joined))
+        elif windows.is_windowed(joined):
+          count = counting.count_windows(files, flat, self._grid(joined))
+        else:
+          count = counting.count_records(files)
+        self._counted[self._counted_as()] = count
     return self.num_examples
 
   @contextlib.contextmanager
@@ -118,6 +133,9 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       # The dataset may have been created, and the specs so be known, inside the block.
       if self._parsed_spec is None:
         raise
+      if self._loader is not None:
+        with self._loader.explain_failures():
+          raise
       patterns = self._file_patterns
       if isinstance(patterns, Mapping):
         read = {spec.dataset_key for spec in self._parsed_spec.values()}
@@ -138,13 +156,32 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     drop = is_train if self._drop_remainder is None else self._drop_remainder
     # Repeated data fills a batch however little there is of it.
     num_needed = batch_size if drop and not is_train else 1
+    shuffle = is_train and self._shuffle_buffer_size > 0
+    with tf.init_scope():
+      index = indexed_input.find_index(self._index, files, self._where())
+      self._loader = (
+        None
+        if index is None
+        else indexed_input.plan_batches(
+          *(index, joined, batch_size, is_train, shuffle),
+          seed=self._params_seed if self._seed is None else self._seed,
+          drop_remainder=drop,
+          sequence_length=self._sequence_length,
+          stride=self._stride,
+          shift=self._shift,
+          padding=self.padding,
+          memory_budget=self._memory_budget,
+        )
+      )
+    if self._loader is not None:
+      self._parsed_spec, self._report = self._loader.flat, None
+      return self._loader.dataset(self._start_step if is_train else 0).map(joint.split)
     # Datasets may be created while a graph is built; looking at files is done outside.
     with tf.init_scope(), self.explain_failures():
       first = self._first_record(files)
       self._parsed_spec = record_order.leave_out_absent(self._parsed_spec, first)
       self._check_not_empty(files, joined, is_windowed, num_needed)
     self._report = windows.WindowReport() if is_windowed else None
-    shuffle = is_train and self._shuffle_buffer_size > 0
     num_epochs = None if is_train else 1
     examples = self._examples(files, joined, shuffle, self._report, num_epochs)
     batches = examples.batch(batch_size, drop_remainder=drop)
