@@ -12,6 +12,8 @@ from t2r_seq.statistics.number_accumulator import NumberAccumulator
 
 # Histograms of one path may have so many bins.
 _MAX_BINS = 1 << 20
+# Up to so many columns are counted one by one; measured twice as fast on images.
+_MAX_SINGLE = 16
 
 
 def has_histogram(spec: specs.ExtendedTensorSpec) -> bool:
@@ -35,10 +37,16 @@ class HistogramAccumulator(NumberAccumulator):
     self._counts = np.zeros((self.layout.size, len(self._values)), np.int64)
 
   def _add_columns(self, columns: np.ndarray) -> None:
-    bins = columns.astype(np.int64) - self._values[0]
-    bins += np.arange(self.layout.size) * len(self._values)
-    counts = np.bincount(bins.reshape(-1), minlength=self._counts.size)
-    self._counts += counts.reshape(self._counts.shape)
+    num_bins = len(self._values)
+    if self._values[0]:
+      columns = columns.astype(np.int64) - self._values[0]
+    if self.layout.size <= _MAX_SINGLE:
+      for counts, column in zip(self._counts, columns.T, strict=True):
+        counts += np.bincount(column, minlength=num_bins)
+      return
+    bins = columns.astype(np.int64) + np.arange(self.layout.size) * num_bins
+    found = np.bincount(bins.reshape(-1), minlength=self._counts.size)
+    self._counts += found.reshape(self._counts.shape)
 
   def merge(self, other: Accumulator) -> None:
     """See the base class."""

@@ -11,6 +11,7 @@ from t2r_seq.statistics import compute_statistics, record_source, store_source
 from t2r_seq.store import EpisodeStore
 
 Spec = specs.ExtendedTensorSpec
+RNG = np.random.default_rng(0)
 FRACTIONS = (0.01, 0.1, 0.5, 0.9, 0.99)
 
 
@@ -189,6 +190,8 @@ DTYPES = {
   "uint16": (tf.uint16, (2,), np.arange(600).astype(np.uint16).reshape(-1, 2) * 100),
   "float16": (tf.float16, (), np.linspace(-3, 3, 50).astype(np.float16)),
   "int64": (tf.int64, (), 10**12 + np.arange(50) * 1000),
+  "uint8, many": (tf.uint8, (40,), RNG.integers(0, 256, (90, 40)).astype(np.uint8)),
+  "int8, many": (tf.int8, (40,), RNG.integers(-128, 128, (9, 40)).astype(np.int8)),
   "matrix": (tf.float32, (2, 3), np.arange(60).astype(np.float32).reshape(-1, 2, 3)),
 }
 
