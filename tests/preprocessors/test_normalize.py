@@ -179,6 +179,18 @@ def test_constant_elements_are_told(path, caplog):
   assert "features/state: elements [[2]] are constant in the data" in caplog.text
 
 
+def test_constant_elements_keep_their_scale(path):
+  preprocessor = create(path, {"state": "mean_std"})
+  batch = tf.constant(STATE[:2] + np.asarray([0, 0, 0.5], np.float32))
+  features = specs.make_random_numpy(FEATURES, batch_size=2, seed=0)
+  features["state"] = batch
+  got, _ = preprocessor.preprocess(features, None, "infer")
+  assert got["state"][:, 2].numpy().tolist() == [0.5, 0.5]
+  np.testing.assert_array_equal(
+    preprocessor.unnormalize("state", got["state"], "features")[:, 2], batch[:, 2]
+  )
+
+
 ALL = {"*": "mean_std"}
 ERRORS = {
   "no file": (None, ALL, {}, "statistics_path: expected a JSON file"),

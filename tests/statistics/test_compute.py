@@ -206,6 +206,21 @@ def test_dtypes(tmp_path, name):
   check_numbers(compute_statistics(path).paths["x"], values)
 
 
+def test_images_of_floats_have_figures_per_channel(tmp_path):
+  values = RNG.normal(size=(300, 5, 4, 3)).astype(np.float32)
+  spec = specs.TensorSpecStruct(x=Spec((5, 4, 3), tf.float32, is_sequence=True))
+  with EpisodeStore.create(tmp_path / "store", spec) as writer:
+    writer.append_episode({"x": values})
+  found = compute_statistics(tmp_path / "store").paths["x"]
+  columns = values.reshape(-1, 3).astype(np.float64)
+  assert (found.per, found.method, found.rows) == ("channel", "sketch", 300)
+  np.testing.assert_allclose(found.std, columns.std(axis=0), rtol=1e-9)
+  assert 0 < found.rank_error < 0.001
+  for fraction, quantiles in found.quantiles.items():
+    below = (columns < quantiles).mean(axis=0)
+    np.testing.assert_allclose(below, fraction, atol=found.rank_error + 1 / 6000)
+
+
 def test_numbers_without_an_order_are_counted(tmp_path):
   path = str(tmp_path / "store")
   spec = specs.TensorSpecStruct(x=Spec((), tf.complex64, is_sequence=True))
