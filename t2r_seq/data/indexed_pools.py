@@ -83,24 +83,18 @@ class PooledEpisodes(PooledWindows):
   ) -> _Rows:
     """Parses records, and keeps the steps that windows of the pool show."""
 
-    def parts(
-      episode: tf.Tensor, first: tf.Tensor, count: tf.Tensor
-    ) -> tf.data.Dataset:
-      return self._indexed.reads.dataset(episode).map(
-        _as_it_is(lambda data: (data, first, count))
-      )
-
-    def parse(data: tf.Tensor, first: tf.Tensor, count: tf.Tensor) -> Any:
-      episode = self._indexed.parse(data)
+    def parse(episode: tf.Tensor, first: tf.Tensor, count: tf.Tensor) -> Any:
+      data = self._indexed.reads.dataset(episode).get_single_element()
+      parsed = self._indexed.parse(data)
       # Checks that the sequences of the record have one length.
-      end = tf.minimum(first + count, self._reader.num_steps(episode))
+      end = tf.minimum(first + count, self._reader.num_steps(parsed))
       return {
         path: values[first:end] if path in self._step_paths else values
-        for path, values in episode.items()
+        for path, values in parsed.items()
       }
 
     dataset = tf.data.Dataset.from_tensor_slices((episodes, first_step, num_steps))
-    dataset = dataset.flat_map(_as_it_is(parts)).map(
+    dataset = dataset.map(
       _as_it_is(parse), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
     )
     count = tf.size(episodes, tf.int64)
