@@ -198,7 +198,8 @@ class Journal:
 
   def sync(self) -> None:
     """Returns when all lines are on the disk."""
-    os.fsync(self._file.fileno())
+    if self._file is not None:
+      os.fsync(self._file.fileno())
 
   def remove_work(self) -> None:
     """Removes what a target kept while it was not whole."""

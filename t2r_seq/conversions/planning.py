@@ -116,7 +116,9 @@ def check_same_plan(
     ("destination", plan.destination_kind, destination_kind),
   ):
     if began != now:
-      found.append(errors.Mismatch(f"kind of the {name}", f"{began}, as it began", now))
+      hint = "Delete the destination and this folder, or choose another destination."
+      want = f"{began}, as it began"
+      found.append(errors.Mismatch(f"kind of the {name}", want, now, hint))
   if found:
     raise errors.mismatch_error(
       f"convert: {journal.folder}", found, errors.ConversionError

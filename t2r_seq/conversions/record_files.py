@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs
+from t2r_seq.conversions import image_checks
 from t2r_seq.conversions.episodes import Values
 
 # A message that quotes a record may be no UTF-8, and then TensorFlow raises that.
@@ -95,6 +96,9 @@ class RecordParser:
     self._compression = compression
     self._is_batched = is_batched
     self._names = {p: leaf.name for p, leaf in spec.items() if leaf.is_optional}
+    self._images = {
+      path: leaf for path, leaf in spec.items() if specs.is_encoded_image_spec(leaf)
+    }
     parse_fn = records.create_parse_tf_example_fn(spec, decode_images=False)
     signature = [tf.TensorSpec([None] if is_batched else [], tf.string)]
     self._parse_fn = tf.function(parse_fn, input_signature=signature)
@@ -120,7 +124,20 @@ class RecordParser:
         place = group[0].place
         raise errors.RecordError(f"{place}: it cannot be parsed: {error}") from error
       raise found from error
-    return {path: _to_array(tensor) for path, tensor in parsed.items()}
+    values = {path: _to_array(tensor) for path, tensor in parsed.items()}
+    self._check_images(values, group)
+    return values
+
+  def _check_images(self, values: Values, group: list[records.Record]) -> None:
+    for path, leaf in self._images.items():
+      has_rows = self._is_batched or leaf.is_sequence
+      images = values[path] if has_rows else values[path][None]
+      found = image_checks.find_misfit(images, leaf, path)
+      if found:
+        row, mismatch = found
+        place = group[row if self._is_batched else 0].place
+        place += f", step {row}" if leaf.is_sequence else ""
+        raise errors.mismatch_error(place, [mismatch], errors.RecordError)
 
   def absent(self, record: records.Record) -> frozenset[str]:
     """Returns the optional paths that a record lacks."""

@@ -1,0 +1,159 @@
+"""`t2r_seq convert`: stores from and to TFRecord files, zarr groups and HDF5 files."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from t2r_seq.cli import failures, quiet, spec_sources
+
+SUMMARY = "convert between stores, TFRecord files, zarr groups and HDF5 files"
+DESCRIPTION = """Converts episodes; one of the two sides is a store.
+
+  t2r_seq convert 'data/train*.tfrecord' my_store --spec my_project.specs:episode_spec
+  t2r_seq convert steps.tfrecord my_store --episode_key episode_id
+  t2r_seq convert my_store out/train.tfrecord.gz --num_shards 10
+  t2r_seq convert pusht.zarr my_store          (diffusion_policy's layout)
+  t2r_seq convert my_store low_dim.hdf5        (robomimic's layout)
+
+A conversion that was killed goes on when the command is given again. In the end all
+that was written is read again, and each episode's hash is compared with that of the
+source. The hashes stay in DST.conversion; --verify compares both sides with them."""
+_KINDS = ("store", "tfrecord", "zarr", "hdf5")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the command's arguments."""
+  parser.add_argument("source", metavar="SRC", help="what there is; may be a pattern")
+  parser.add_argument("destination", metavar="DST", help="what to make")
+  for name, where in (("from", "SRC"), ("to", "DST")):
+    parser.add_argument(
+      f"--{name}",
+      dest=f"{name}_kind",
+      choices=_KINDS,
+      help=f"what {where} is, where its contents or its name don't tell",
+    )
+  parser.add_argument("--spec", metavar="SPEC", help=spec_sources.FORMS)
+  _add_bounds(parser)
+  parser.add_argument(
+    "--drop",
+    metavar="PATH",
+    nargs="+",
+    action="extend",
+    default=[],
+    help="paths to leave out, with all that is below them",
+  )
+  parser.add_argument(
+    "--decode_images",
+    action="store_true",
+    help="turn encoded images into pixels; otherwise their bytes are kept",
+  )
+  parser.add_argument(
+    "--allow_nan", action="store_true", help="accept NaN in what goes into a store"
+  )
+  parser.add_argument(
+    "--num_shards", type=int, default=1, metavar="N", help="TFRecord files to write"
+  )
+  parser.add_argument(
+    "--compression",
+    choices=("GZIP", "ZLIB", "gzip"),
+    help="of TFRecord files, where their suffixes don't tell (.gz, .zz); "
+    "gzip: of the observations in an HDF5 file",
+  )
+  parser.add_argument(
+    "--verify",
+    action="store_true",
+    help="convert nothing: read both sides and compare every episode's hash",
+  )
+
+
+def _add_bounds(parser: argparse.ArgumentParser) -> None:
+  """Adds the ways of saying how episodes end where a record is a step."""
+  group = parser.add_mutually_exclusive_group()
+  group.add_argument(
+    "--episode_key",
+    metavar="NAME",
+    help="a record is a step; this feature changes from episode to episode",
+  )
+  group.add_argument(
+    "--last_key",
+    metavar="NAME",
+    help="a record is a step; this feature is set in the last one of an episode",
+  )
+  group.add_argument(
+    "--episode_per_file",
+    action="store_true",
+    help="a record is a step; each file is an episode",
+  )
+
+
+def run(args: argparse.Namespace) -> int:
+  """Converts, or verifies; prints what was done."""
+  quiet.load_tensorflow()
+  from t2r_seq import conversions
+
+  progress = conversions.Progress()
+  if args.verify:
+    report = conversions.verify_conversion(args.source, args.destination, progress)
+    print(f"{_counts(report)}: both sides have the content that was converted.")
+    return 0
+  report = conversions.convert(
+    args.source,
+    args.destination,
+    spec=_load_specs(args.spec) if args.spec else None,
+    options=_options(args),
+    source_kind=args.from_kind,
+    destination_kind=args.to_kind,
+    progress=progress,
+  )
+  if report.resumed_at == report.num_episodes:
+    print(f"{_counts(report)} were converted before; --verify compares them.")
+    return 0
+  for note in report.notes:
+    print(note)
+  if report.resumed_at:
+    print(f"Went on after {report.resumed_at} episodes of an earlier run.")
+  print(
+    f"Converted {_counts(report)}, {report.num_bytes / 1e6:.1f} MB, from "
+    f"{report.source_kind} to {report.destination_kind}, and read them again: every "
+    f"hash fits. They are in {report.journal}."
+  )
+  return 0
+
+
+def _load_specs(source: str) -> Any:
+  """Loads the specs of a record; features and labels of an export together."""
+  features, labels = spec_sources.load_specs(source)
+  if labels is None:
+    return features
+  both = sorted(set(features) & set(labels))
+  if both:
+    raise failures.UsageError(
+      f"--spec: {source}: features and labels both have {', '.join(both)}. Give a "
+      ".json file of the specs that are wanted."
+    )
+  from t2r_seq import specs
+
+  return specs.TensorSpecStruct([*features.items(), *labels.items()])
+
+
+def _options(args: argparse.Namespace) -> Any:
+  from t2r_seq import conversions
+
+  if args.num_shards < 1:
+    raise failures.UsageError(f"--num_shards must be >= 1, got {args.num_shards}.")
+  return conversions.ConversionOptions(
+    episode_key=args.episode_key,
+    last_key=args.last_key,
+    episode_per_file=args.episode_per_file,
+    drop=tuple(args.drop),
+    decode_images=args.decode_images,
+    allow_nan=args.allow_nan,
+    num_shards=args.num_shards,
+    compression=args.compression,
+  )
+
+
+def _counts(report: Any) -> str:
+  episodes, steps = report.num_episodes, report.num_steps
+  return f"{episodes} episode{'' if episodes == 1 else 's'} ({steps} steps)"
