@@ -23,7 +23,9 @@ ENVS = ["gymnasium>=1.0,<2"]
 POSE_ENV = [*ENVS, "pybullet>=3.2.6,<4"]
 PLOTS = ["matplotlib>=3.8", "pillow>=10"]
 DEMO = [*POSE_ENV, *PLOTS]
-TEST = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.90"]
+ZARR = ["zarr>=2.16,<4"]
+HDF5 = ["h5py>=3.8,<4"]
+TEST = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.90", *ZARR, *HDF5]
 LINT = ["ruff>=0.9", "mypy>=1.11"]
 # Reverb's newest wheel is built against TensorFlow 2.15 and CPython <= 3.11, so this
 # extra holds TensorFlow back. For the same reason it isn't a part of `all`.
@@ -64,11 +66,13 @@ setuptools.setup(
     "all": sorted({*DEMO, *TEST, *LINT}),
     "demo": DEMO,
     "envs": ENVS,
+    "hdf5": HDF5,
     "lint": LINT,
     "plots": PLOTS,
     "pose_env": POSE_ENV,
     "reverb": REVERB,
     "test": TEST,
+    "zarr": ZARR,
   },
   entry_points={"console_scripts": ["t2r_seq = t2r_seq.cli.main:main"]},
 )

@@ -19,11 +19,13 @@ OPTIONAL = (
   "PIL",
   "gymnasium",
   "matplotlib",
+  "numcodecs",
   "pybullet",
   "pybullet_data",
   "reverb",
   "tensorflow_datasets",
   "torch",
+  "zarr",
 )
 # Keras cannot do without it; that t2r_seq does is seen from who asks.
 ONLY_BY_KERAS = ("h5py",)
