@@ -13,6 +13,7 @@ from t2r_seq.data.multi_eval_input_generator import (
   MultiEvalInputGenerator,
   MultiEvalRecordInputGenerator,
 )
+from t2r_seq.data.numpy_batches import NumpyBatches, numpy_batches_in_order
 from t2r_seq.data.ordered_batches import batches_in_order
 from t2r_seq.data.presence import add_presence_specs
 from t2r_seq.data.record_input_generator import DefaultRecordInputGenerator
@@ -37,11 +38,13 @@ __all__ = [
   "MixtureReport",
   "MultiEvalInputGenerator",
   "MultiEvalRecordInputGenerator",
+  "NumpyBatches",
   "StoreWindowLoader",
   "WeightedRecordInputGenerator",
   "WindowOrder",
   "add_presence_specs",
   "batches_in_order",
   "indexed_records",
+  "numpy_batches_in_order",
   "store_windows",
 ]

@@ -38,10 +38,57 @@ def batches_in_order(
   Returns:
     Dataset of structures with leaves [B, ...], that can be checkpointed.
   """
-  at_once = 1
-  if order.drop_remainder:
-    most = min(_MAX_BATCHES, order.batches_per_epoch)
-    at_once = max(1, min(most, _READ_BYTES // max(1, batch_bytes)))
+
+  def split(values: tf.Tensor) -> tf.Tensor:
+    shape = tf.concat([[-1, order.batch_size], tf.shape(values)[1:]], 0)
+    batches = tf.reshape(values, shape)
+    return tf.ensure_shape(batches, [None, order.batch_size, *values.shape[1:]])
+
+  def read_and_split(window_ids: tf.Tensor) -> Any:
+    return tf.nest.map_structure(split, read(window_ids))
+
+  at_once = batches_at_once(order, batch_bytes) if order.drop_remainder else 1
+  dataset, left_out = reads_in_order(
+    *(read if at_once == 1 else read_and_split, order, at_once),
+    *(num_epochs, start_batch),
+  )
+  if at_once > 1:
+    dataset = dataset.unbatch()
+    if left_out:
+      dataset = dataset.skip(left_out)
+  return dataset.with_options(checkpoint_options())
+
+
+def batches_at_once(order: WindowOrder, batch_bytes: int) -> int:
+  """Returns how many batches are best read at once.
+
+  Args:
+    order: which windows are in which batch.
+    batch_bytes: memory of a batch, about.
+  """
+  most = min(_MAX_BATCHES, order.batches_per_epoch)
+  return max(1, min(most, _READ_BYTES // max(1, batch_bytes)))
+
+
+def reads_in_order(
+  read: Callable[[tf.Tensor], Any],
+  order: WindowOrder,
+  at_once: int,
+  num_epochs: int | None = 1,
+  start_batch: int = 0,
+) -> tuple[tf.data.Dataset, int]:
+  """Makes a dataset of reads, each of several batches that follow each other.
+
+  Args:
+    read: maps window numbers, int64 [N], to a structure with leaves [N, ...].
+    order: which windows are in which batch.
+    at_once: batches of a read; an epoch's last read may have fewer.
+    num_epochs: None for ever.
+    start_batch: batches to leave out, over all epochs.
+  Returns:
+    Dataset of structures with leaves [at_once * B, ...] at most, and how many batches
+    of its first element come before `start_batch`.
+  """
   per_epoch = order.batches_per_epoch
   reads_per_epoch = -(-per_epoch // at_once)
   epoch, in_epoch = divmod(start_batch, per_epoch)
@@ -52,22 +99,12 @@ def batches_in_order(
 
   def read_batches(number: tf.Tensor) -> Any:
     first = number // reads_per_epoch * per_epoch + number % reads_per_epoch * at_once
-    taken = read(order.window_ids(first, at_once))
-    return taken if at_once == 1 else tf.nest.map_structure(split, taken)
-
-  def split(values: tf.Tensor) -> tf.Tensor:
-    shape = tf.concat([[-1, order.batch_size], tf.shape(values)[1:]], 0)
-    batches = tf.reshape(values, shape)
-    return tf.ensure_shape(batches, [None, order.batch_size, *values.shape[1:]])
+    return read(order.window_ids(first, at_once))
 
   dataset = tf.data.Dataset.range(start, end).map(
     _as_it_is(read_batches), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
   )
-  if at_once > 1:
-    dataset = dataset.unbatch()
-    if in_epoch % at_once and start < end:
-      dataset = dataset.skip(in_epoch % at_once)
-  return dataset.with_options(checkpoint_options())
+  return dataset, in_epoch % at_once if start < end else 0
 
 
 def checkpoint_options() -> tf.data.Options:

@@ -9,6 +9,11 @@ from absl import logging
 
 from t2r_seq import errors, specs
 from t2r_seq.data.decoded_columns import DecodedColumns
+from t2r_seq.data.numpy_batches import (
+  NumpyBatches,
+  check_start_batch,
+  numpy_batches_in_order,
+)
 from t2r_seq.data.ordered_batches import batches_in_order, checkpoint_options
 from t2r_seq.data.pool_order import PoolOrder, PoolSize
 from t2r_seq.data.pooled_batches import PooledWindows
@@ -123,14 +128,29 @@ class StoreWindowLoader:
     Raises:
       SpecError: `start_batch` is negative.
     """
-    if isinstance(start_batch, bool) or start_batch < 0:
-      raise errors.SpecError(
-        f"store_windows: start_batch: expected at least 0, got {start_batch!r}."
-      )
+    check_start_batch("store_windows", start_batch)
     if isinstance(self._order, PoolOrder):
       batches = self._pools.batches(self._order, self._num_epochs, start_batch)
       return batches.with_options(checkpoint_options())
     return batches_in_order(
+      self._windows.read, self._order, self._batch_bytes, self._num_epochs, start_batch
+    )
+
+  def numpy_batches(self, start_batch: int = 0) -> NumpyBatches:
+    """Creates an iterator of the same batches as dicts of numpy arrays, by path.
+
+    For JAX, and for loops in Python: small batches cost a few microseconds each.
+
+    Args:
+      start_batch: batches to leave out, over all epochs.
+    Returns:
+      The iterator, which knows its position.
+    Raises:
+      SpecError: `start_batch` is negative.
+    """
+    if isinstance(self._order, PoolOrder):
+      return NumpyBatches(self.dataset(start_batch), start_batch=start_batch)
+    return numpy_batches_in_order(
       self._windows.read, self._order, self._batch_bytes, self._num_epochs, start_batch
     )
 
