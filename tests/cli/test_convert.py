@@ -1,0 +1,141 @@
+"""`t2r_seq convert` as a user calls it."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import records, specs, store
+
+Spec = specs.ExtendedTensorSpec
+SPEC = {
+  "state": Spec((2,), tf.float32, "state", is_sequence=True),
+  "task": Spec((), tf.string, "task"),
+}
+LENGTHS = (2, 1, 3)
+
+
+def episodes():
+  for index, length in enumerate(LENGTHS):
+    state = np.full((length, 2), index, np.float32)
+    yield {"state": state, "task": f"task {index}"}
+
+
+@pytest.fixture(autouse=True)
+def fixture_files(tmp_path, monkeypatch):
+  """Records of three episodes, a module with their specs, and the current folder."""
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr("sys.dont_write_bytecode", True)
+  records.write_records("x.tfrecord", SPEC, episodes())
+  pathlib.Path("spec.json").write_text(specs.TensorSpecStruct(SPEC).to_json())
+
+
+CONVERTED = "Converted 3 episodes (6 steps), 0.0 MB, from {} to {}, and read them again"
+
+
+def test_round_trip(run_main):
+  status, out, err = run_main(
+    "convert", "x*.tfrecord", "a_store", "--spec", "spec.json"
+  )
+  assert (status, err) == (0, "")
+  assert out.startswith(CONVERTED.format("tfrecord", "store"))
+  assert "They are in a_store.conversion." in out
+  assert store.EpisodeStore("a_store").episode_lengths.tolist() == list(LENGTHS)
+  status, out, _ = run_main("convert", "a_store", "y.tfrecord", "--num_shards", 3)
+  assert status == 0 and out.startswith(CONVERTED.format("store", "tfrecord"))
+  assert len(list(pathlib.Path().glob("y-*-of-00003.tfrecord"))) == 3
+  status, out, _ = run_main("convert", "a_store", "y.tfrecord", "--num_shards", 3)
+  assert (status, out) == (
+    0,
+    "3 episodes (6 steps) were converted before; --verify compares them.\n",
+  )
+
+
+def test_proposed_specs_are_said(run_main):
+  status, out, _ = run_main("convert", "x.tfrecord", "a_store")
+  assert status == 0
+  assert out.startswith("The specs were proposed from the files: look at them.\n")
+
+
+def test_steps(run_main):
+  step = {"x": Spec((), tf.float32, "x"), "id": Spec((), tf.int64, "id")}
+  rows = [{"x": 1.0, "id": index} for index in (4, 4, 5)]
+  records.write_records("steps.tfrecord", step, rows)
+  status, out, _ = run_main(
+    "convert", "steps.tfrecord", "a_store", "--episode_key", "id"
+  )
+  assert status == 0 and "Converted 2 episodes (3 steps)" in out
+  assert store.EpisodeStore("a_store").episode_lengths.tolist() == [2, 1]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("y.zarr", "zarr"), ("y.hdf5", "hdf5")])
+def test_other_formats(name, kind, run_main):
+  run_main("convert", "x.tfrecord", "a_store", "--spec", "spec.json")
+  options = ["--drop", "task"] if kind == "zarr" else []
+  status, out, err = run_main("convert", "a_store", name, *options)
+  assert (status, err) == (0, "")
+  assert CONVERTED.format("store", kind) in out
+  status, out, _ = run_main("convert", name, "back", "--to", "store")
+  assert status == 0 and CONVERTED.format(kind, "store") in out
+
+
+def test_verify(run_main):
+  run_main("convert", "x.tfrecord", "a_store", "--spec", "spec.json")
+  status, out, err = run_main("convert", "--verify", "x.tfrecord", "a_store")
+  assert (status, err) == (0, "")
+  assert (
+    out == "3 episodes (6 steps): both sides have the content that was converted.\n"
+  )
+  with open("a_store/segments/main/task.data", "r+b") as file:
+    file.write(b"T")
+  status, out, err = run_main("convert", "--verify", "x.tfrecord", "a_store")
+  assert (status, out) == (1, "")
+  assert "checking what was written to a_store: episode 0: expected the hash" in err
+
+
+def test_goes_on(run_main):
+  """A record that cannot be read stops it; once it is mended, it goes on."""
+  good = pathlib.Path("x.tfrecord").read_bytes()
+  stat = os.stat("x.tfrecord")
+  broken = bytearray(good)
+  broken[-20] ^= 1
+  arguments = ("convert", "x.tfrecord", "a_store", "--spec", "spec.json")
+  for data in (bytes(broken), good):
+    pathlib.Path("x.tfrecord").write_bytes(data)
+    os.utime("x.tfrecord", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    status, out, err = run_main(*arguments)
+    if data != good:
+      assert status == 1
+      assert err.startswith("t2r_seq convert: record 2 of x.tfrecord (byte ")
+  assert status == 0
+  assert out.startswith("Went on after 2 episodes of an earlier run.\n")
+
+
+FAILURES = {
+  "nothing there": (
+    ("y.tfrecord", "a_store"),
+    "got nothing there. Did you mean 'x.tfre",
+  ),
+  "no spec": (
+    ("x.tfrecord", "a_store", "--spec", "nothing"),
+    "--spec takes MODULE:NAME",
+  ),
+  "shards": (
+    ("x.tfrecord", "a_store", "--num_shards", "0"),
+    "--num_shards must be >= 1",
+  ),
+  "taken": (("x.tfrecord", "."), "expected nothing there, or a conversion to go on"),
+  "not verified": (("--verify", "x.tfrecord", "a_store"), "expected a finished conver"),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_failures(name, run_main):
+  arguments, want = FAILURES[name]
+  status, out, err = run_main("convert", *arguments)
+  assert (status, out) == (1, "")
+  assert err.startswith("t2r_seq convert: ") and want in err
