@@ -13,7 +13,6 @@ KINDS = (STORE, TFRECORD, ZARR, HDF5)
 
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _HDF5_SUFFIXES = (".hdf5", ".h5")
-_ZARR_SUFFIXES = (".zarr", ".zarr.zip")
 _ZARR_FILES = (".zgroup", "zarr.json", ".zmetadata")
 
 
@@ -64,7 +63,7 @@ def _named_kind(path: str, source: str) -> str:
   name = os.path.basename(path.rstrip("/")).lower()
   if os.path.isdir(path) and os.path.exists(os.path.join(path, layout.MANIFEST)):
     return STORE
-  if name.endswith(_ZARR_SUFFIXES):
+  if name.endswith(".zarr"):
     return ZARR
   if name.endswith(_HDF5_SUFFIXES):
     return HDF5

@@ -302,6 +302,7 @@ KIND_FAILURES = {
   "a folder of something": ((".", "copy"), {}, r"got a folder with \[source\]"),
   "no store": (("x.hdf5", "x.zarr"), {}, "expected a store on one of the two sides"),
   "no suffix": (("source", "copy"), {}, "expected a name that tells what to convert"),
+  "a zip file to write": (("source", "x.zarr.zip"), {}, "expected a name that tells"),
   "no kind": (
     ("source", "copy"),
     {"destination_kind": "zar"},
