@@ -7,6 +7,9 @@ PYTHON_TF215 ?= $(PYTHON)
 
 VENV := .venv
 VENV_TF215 := .venv-tf215
+VENV_PEERS := .venv-peers
+EXTRAS_PEERS := plots,test
+FFCV := ffcv==1.0.2
 # The pins are for CPython 3.11; `make CONSTRAINTS= test` lets pip choose instead.
 CONSTRAINTS ?= requirements/constraints-tf221.txt
 CONSTRAINTS_TF215 ?= requirements/constraints-tf215.txt
@@ -29,12 +32,15 @@ RUN := $(VENV)/bin/python
 RUN_TF215 := $(VENV_TF215)/bin/python
 STAMP := $(VENV)/.stamp
 STAMP_TF215 := $(VENV_TF215)/.stamp
+RUN_PEERS := $(VENV_PEERS)/bin/python
+STAMP_PEERS := $(VENV_PEERS)/.stamp
 PYTEST := -m pytest -n $(PYTEST_WORKERS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help setup test test-tf215 docs-test lint format types demo clean distclean
+.PHONY: help setup test test-tf215 docs-test lint format types demo bench-setup bench \
+  clean distclean
 
 help:  ## Lists the targets.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -59,6 +65,16 @@ $(STAMP_TF215): setup.py $(CONSTRAINTS_TF215)
 	  echo "TensorFlow 2.15 needs CPython 3.10 or 3.11;" \
 	    "name one: make PYTHON_TF215=python3.11 test-tf215"; exit 1; }
 	$(call make_venv,$(VENV_TF215),$(PYTHON_TF215),$(CONSTRAINTS_TF215),test)
+
+$(STAMP_PEERS): setup.py $(CONSTRAINTS) requirements/benchmarks.txt
+	$(call make_venv,$(VENV_PEERS),$(PYTHON),$(CONSTRAINTS),$(EXTRAS_PEERS))
+	$(RUN_PEERS) -m pip install --quiet $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) \
+	  -r requirements/benchmarks.txt
+	@# A benchmark names the peers that it has to leave out.
+	pkg-config --exists opencv4 libturbojpeg && $(RUN_PEERS) -m pip install --quiet \
+	  --no-deps --no-build-isolation $(FFCV) || echo "FFCV is left out: it needs a" \
+	  "compiler, pkg-config, and the headers of OpenCV and libjpeg-turbo" \
+	  "(Debian: libopencv-dev libturbojpeg0-dev)."
 
 setup: $(STAMP) $(STAMP_TF215)  ## Makes both environments and runs nothing.
 
@@ -85,6 +101,13 @@ types: $(STAMP)  ## Checks the types of the package with mypy.
 demo: $(STAMP)  ## Collects, trains, exports and runs the pose policies; one table, one PNG.
 	$(RUN) -m research.pose_env.demo --output_dir $(DEMO_DIR) $(DEMO_ARGS)
 
+bench-setup: $(STAMP_PEERS)  ## Makes the environment of the benchmarks, with peers.
+
+bench: $(STAMP_PEERS)  ## Runs the store's benchmarks; wants a quiet machine.
+	$(RUN_PEERS) -m benchmarks.bench_store
+	$(RUN_PEERS) -m benchmarks.bench_store_files
+	$(RUN_PEERS) -m benchmarks.bench_store_growth
+
 clean:  ## Removes caches and outputs; keeps the environments.
 	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -rf $(DEMO_DIR)
@@ -92,4 +115,4 @@ clean:  ## Removes caches and outputs; keeps the environments.
 	  -exec rm -rf {} + 2>/dev/null || true
 
 distclean: clean  ## Removes the environments too.
-	rm -rf $(VENV) $(VENV_TF215)
+	rm -rf $(VENV) $(VENV_TF215) $(VENV_PEERS)

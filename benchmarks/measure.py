@@ -9,14 +9,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import importlib.util
 import multiprocessing
-import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
+
+from benchmarks import process_memory
 
 Round = Callable[[], int]
 """Does the work and returns how many units (windows, steps) that was; is timed."""
@@ -24,7 +25,7 @@ Round = Callable[[], int]
 Run = Callable[[], Round]
 """Gets a round ready; is not timed."""
 
-_KIB_PER_MIB = 1024
+_LOOK_SECONDS = 0.02
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,11 +37,18 @@ class Candidate:
     role: 'ours', 'peer' or 'limit'.
     setup: makes the `Run` from the work; a function of a module, so that a new process
       can import it.
+    needs: modules that must be installed.
   """
 
   name: str
   role: str
   setup: Callable[[Any], Run]
+  needs: tuple[str, ...] = ()
+
+  @property
+  def is_installed(self) -> bool:
+    """Whether what it needs is there."""
+    return all(importlib.util.find_spec(name) is not None for name in self.needs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,11 +60,14 @@ class Figures:
     cpu_us: processor time per unit, all threads together, microseconds, one a round.
     peak_mib: peak memory of its process above that after its imports; None if it had
       no process of its own.
+    private_mib: the same without pages of files and of shared memory; seen fifty times
+      a second. None where the system does not tell.
   """
 
   rates: list[float]
   cpu_us: list[float]
   peak_mib: float | None = None
+  private_mib: float | None = None
 
 
 def compare(
@@ -90,6 +101,7 @@ def compare(
         [rate for rate, _ in rounds_of_it],
         [cpu_us for _, cpu_us in rounds_of_it],
         worker.peak_mib(),
+        worker.private_mib(),
       )
       for candidate, rounds_of_it, worker in zip(
         candidates, measured, workers, strict=True
@@ -134,22 +146,42 @@ def table(
   return "\n".join(f"| {' | '.join(row)} |" for row in [lines[0], rule, *lines[1:]])
 
 
+def private_column(figures: Mapping[str, Figures]) -> dict[str, dict[str, str]]:
+  """Returns a table's column with the private memory of each candidate.
+
+  Args:
+    figures: by name.
+  Returns:
+    Header to cell by name.
+  """
+  cells = {
+    name: "-" if found.private_mib is None else f"{found.private_mib:,.0f}"
+    for name, found in figures.items()
+  }
+  return {"of it private, MiB": cells}
+
+
 def parse_args(
-  description: str | None, argv: Sequence[str] | None
+  description: str | None,
+  argv: Sequence[str] | None,
+  options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> argparse.Namespace:
   """Parses what all benchmarks take.
 
   Args:
     description: of the benchmark.
     argv: arguments; None for those of the process.
+    options: further ones: name to the keywords of `add_argument`.
   Returns:
-    `rounds` and `quick`.
+    `rounds`, `quick`, and the options.
   """
   parser = argparse.ArgumentParser(description=(description or "").split("\n")[0])
   parser.add_argument("--rounds", type=int, help="times that each candidate runs")
   parser.add_argument(
     "--quick", action="store_true", help="tiny sizes: shows that it runs, no figures"
   )
+  for name, keywords in (options or {}).items():
+    parser.add_argument(name, **keywords)
   args = parser.parse_args(argv)
   if args.rounds is None:
     args.rounds = 1 if args.quick else 7
@@ -175,17 +207,25 @@ class _InProcess:
   def peak_mib(self) -> None:
     return None
 
+  def private_mib(self) -> None:
+    return None
+
 
 class _Isolated:
   """Runs a candidate in the process at the other end of a pipe."""
 
-  def __init__(self, name: str, connection: Connection) -> None:
+  def __init__(self, name: str, connection: Connection, pid: int) -> None:
     self._name = name
     self._connection = connection
+    self._pid = pid
+    self._private_mib: float | None = None
 
   def _ask(self, question: str) -> Any:
     try:
       self._connection.send(question)
+      while not self._connection.poll(_LOOK_SECONDS):
+        self._look_at_memory()
+      self._look_at_memory()
       return self._connection.recv()
     except (EOFError, OSError):
       raise RuntimeError(
@@ -197,6 +237,18 @@ class _Isolated:
 
   def peak_mib(self) -> float:
     return self._ask("peak_mib")
+
+  def private_mib(self) -> float | None:
+    imported = self._ask("imported_private_mib")
+    if imported is None or self._private_mib is None:
+      return None
+    return self._private_mib - imported
+
+  def _look_at_memory(self) -> None:
+    # From here, because a thread over there would take time from the candidate.
+    now = process_memory.memory_mib("RssAnon", self._pid)
+    if now is not None:
+      self._private_mib = max(now, self._private_mib or 0.0)
 
 
 @contextlib.contextmanager
@@ -213,32 +265,24 @@ def _isolated(candidate: Candidate, work: Any) -> Iterator[_Isolated]:
   process.start()
   there.close()
   try:
-    yield _Isolated(candidate.name, here)
+    yield _Isolated(candidate.name, here, process.pid or 0)
   finally:
     here.close()
     process.join()
 
 
 def _serve(connection: Connection, candidate: Candidate, work: Any) -> None:
-  """Answers 'run' and 'peak_mib' until the pipe closes."""
-  imported = _peak_mib()
+  """Answers questions until the pipe closes."""
+  imported, imported_private = (
+    process_memory.peak_mib(),
+    process_memory.memory_mib("RssAnon"),
+  )
   worker = _InProcess(candidate.setup(work))
+  answers: dict[str, Callable[[], Any]] = {
+    "run": worker.run,
+    "peak_mib": lambda: process_memory.peak_mib() - imported,
+    "imported_private_mib": lambda: imported_private,
+  }
   with contextlib.suppress(EOFError):
     while True:
-      question = connection.recv()
-      answer = worker.run() if question == "run" else _peak_mib() - imported
-      connection.send(answer)
-
-
-def _peak_mib() -> float:
-  """Returns the peak resident memory of this process."""
-  # On Linux ru_maxrss starts with what the parent had at the fork; VmHWM does not.
-  with (
-    contextlib.suppress(OSError),
-    open("/proc/self/status", encoding="utf-8") as status,
-  ):
-    for line in status:
-      if line.startswith("VmHWM:"):
-        return int(line.split()[1]) / _KIB_PER_MIB
-  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-  return peak / (_KIB_PER_MIB**2 if sys.platform == "darwin" else _KIB_PER_MIB)
+      connection.send(answers[connection.recv()]())

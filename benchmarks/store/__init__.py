@@ -1,0 +1,1 @@
+"""The episode store against its peers: works, candidates, limits."""

@@ -1,0 +1,122 @@
+"""What is measured: the store's loaders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from benchmarks.measure import Round, Run
+from benchmarks.store import works
+from benchmarks.store.transition_work import TransitionWork
+from benchmarks.store.works import Work
+from t2r_seq import data, transitions
+from t2r_seq.store import EpisodeStore
+
+MEMORY_BUDGET = 2**28
+"""Of 'quasi_random': as much as peers' buffers of 2000 windows hold, and less."""
+
+
+def global_order(work: Work, epochs: int | None = None) -> tf.data.Dataset:
+  """All windows, or sequences of stacks, permuted."""
+  return _load(work, epochs, work.num_frames, work.sequence_length)
+
+
+def quasi_random(work: Work, epochs: int | None = None) -> tf.data.Dataset:
+  """Pools of episodes within a budget of memory, each frame decoded once an epoch."""
+  return _load(
+    work,
+    epochs,
+    work.num_frames,
+    work.sequence_length,
+    order="quasi_random",
+    memory_budget=MEMORY_BUDGET,
+  )
+
+
+def flat_sequences(work: Work, epochs: int | None = None) -> tf.data.Dataset:
+  """The steps of each sequence once, [B, L + K - 1, ...], to be stacked later."""
+  return _load(work, epochs, 0, work.num_flat)
+
+
+def n_step(work: TransitionWork, epochs: int | None = None) -> tf.data.Dataset:
+  """n-step transitions, read from one-step ones on disk."""
+  reading = transitions.load_transitions(work.store_path).n_step(work.n, work.gamma)
+  return reading.dataset(work.batch_size, seed=1, num_epochs=epochs)
+
+
+def stack(work: Work, flat: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+  """Stacks flat sequences, as a model does in its step on the device.
+
+  Args:
+    work: that the sequences are of.
+    flat: leaves [B, L + K - 1, ...].
+  Returns:
+    Leaves [B, L, K, ...].
+  """
+  length = work.sequence_length or 1
+  steps = tf.range(length)[:, None] + tf.range(work.num_frames)
+  return {name: tf.gather(values, steps, axis=1) for name, values in flat.items()}
+
+
+def deliver_in_graph(
+  pipeline: Callable[[Any], Iterable[Any]],
+  work: Any,
+  units_per_item: int = 1,
+  step: Callable[[Any, Any], Any] | None = None,
+) -> Run:
+  """Makes the run that reads batches inside of a tf.function, as training may.
+
+  Args:
+    pipeline: makes a dataset of batches that goes on for ever.
+    work: with its `num_batches` and `batch_size`.
+    units_per_item: what an item of a batch counts.
+    step: what is done with a batch; nothing by default.
+  Returns:
+    The run.
+  """
+  dataset = pipeline(work)
+
+  def run() -> Round:
+    batches = iter(dataset)
+
+    @tf.function
+    def consume(num_batches: tf.Tensor) -> tf.Tensor:
+      seen = tf.constant(0, tf.int64)
+      for _ in tf.range(num_batches):
+        batch = next(batches)
+        taken = batch if step is None else step(work, dict(batch))
+        leaves = tf.nest.flatten(dict(taken))
+        # Touches every leaf, so that none of them is pruned.
+        with tf.control_dependencies([tf.shape(leaf) for leaf in leaves]):
+          seen += tf.add_n([tf.size(leaf, tf.int64) for leaf in leaves])
+      return seen
+
+    consume(tf.constant(1))
+
+    def do_round() -> int:
+      consume(tf.constant(work.num_batches))
+      return work.num_batches * work.batch_size * units_per_item
+
+    return do_round
+
+  return run
+
+
+def _load(
+  work: Work,
+  epochs: int | None,
+  num_frames: int,
+  sequence_length: int | None,
+  **options: Any,
+) -> tf.data.Dataset:
+  return data.store_windows(
+    EpisodeStore(work.store_path),
+    works.window_specs(work, num_frames),
+    work.batch_size,
+    seed=1,
+    num_epochs=epochs,
+    sequence_length=sequence_length,
+    **options,
+  )
