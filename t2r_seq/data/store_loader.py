@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from typing import Any
 
 import tensorflow as tf
@@ -139,7 +141,7 @@ class StoreWindowLoader:
   def numpy_batches(self, start_batch: int = 0) -> NumpyBatches:
     """Creates an iterator of the same batches as dicts of numpy arrays, by path.
 
-    For JAX, and for loops in Python: small batches cost a few microseconds each.
+    For JAX, and for loops in Python: many small batches come from one read.
 
     Args:
       start_batch: batches to leave out, over all epochs.
@@ -153,6 +155,60 @@ class StoreWindowLoader:
     return numpy_batches_in_order(
       self._windows.read, self._order, self._batch_bytes, self._num_epochs, start_batch
     )
+
+  def for_input_context(self, context: tf.distribute.InputContext) -> StoreWindowLoader:
+    """Returns the loader of one input pipeline of a strategy.
+
+    The pipelines have disjoint shards; the replicas of one take turns at its batches.
+
+    Args:
+      context: what `strategy.distribute_datasets_from_function` gives.
+    Returns:
+      A loader whose batches are those of one replica: B / replicas.
+    Raises:
+      SpecError: this loader shows a shard already, or the shards are too small.
+      ValueError: the replicas cannot share a batch equally.
+    """
+    order = self._order
+    if order.num_shards != 1:
+      raise errors.SpecError(
+        "for_input_context: num_shards: expected 1, because the pipelines are the "
+        f"shards, got {order.num_shards}."
+      )
+    changes: dict[str, Any] = {
+      "batch_size": context.get_per_replica_batch_size(order.batch_size),
+      "shard_index": context.input_pipeline_id,
+      "num_shards": context.num_input_pipelines,
+    }
+    num_replicas = order.batch_size // changes["batch_size"]
+    if isinstance(order, PoolOrder):
+      changes["pool_batches"] = order.pool_batches * num_replicas
+    loader = copy.copy(self)
+    loader._order = dataclasses.replace(order, **changes)
+    loader._batch_bytes = self._batch_bytes // num_replicas
+    loader.batches_per_epoch = loader._order.batches_per_epoch
+    return loader
+
+  def distribute(
+    self, strategy: tf.distribute.Strategy, start_step: int = 0
+  ) -> tf.distribute.DistributedDataset:
+    """Creates the dataset of a strategy, in which each input pipeline reads its shard.
+
+    Args:
+      strategy: its replicas share a batch of B.
+      start_step: steps to leave out, over all epochs; a step is a batch for each
+        replica.
+    Returns:
+      Distributed dataset of TensorSpecStructs, leaves [B / replicas, L, K, ...].
+    Raises:
+      SpecError: as `for_input_context`, or `start_step` is negative.
+    """
+
+    def create(context: tf.distribute.InputContext) -> tf.data.Dataset:
+      per_pipeline = context.num_replicas_in_sync // context.num_input_pipelines
+      return self.for_input_context(context).dataset(start_step * per_pipeline)
+
+    return strategy.distribute_datasets_from_function(create)
 
 
 def store_windows(
