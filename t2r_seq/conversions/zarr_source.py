@@ -18,6 +18,7 @@ from t2r_seq.conversions.episodes import (
   Values,
 )
 from t2r_seq.conversions.selection import Dropped
+from t2r_seq.conversions.zarr_rows import ZarrRows
 
 
 class ZarrSource(EpisodeSource):
@@ -76,25 +77,17 @@ class ZarrSource(EpisodeSource):
     return {"files": count, "bytes": size, "newest": newest}
 
   def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
+    columns = {path: ZarrRows(array) for path, array in self._arrays.items()}
     for index in range(start.episode, len(self._ends)):
       first = self._ends[index - 1] if index else 0
       place = f"episode {index} of {self._path}"
       values: Values = {}
-      for path, array in self._arrays.items():
+      for path, column in columns.items():
         is_sequence = self._spec[path].is_sequence
-        rows = slice(first, self._ends[index]) if is_sequence else index
-        values[path] = self._read(path, array, rows, place)
+        rows = (first, self._ends[index]) if is_sequence else (index, index + 1)
+        found = _read(column, path, rows, place)
+        values[path] = found if is_sequence else found.reshape(found.shape[1:])
       yield SourceEpisode(values, place)
-
-  def _read(self, path: str, array: Any, rows: Any, place: str) -> np.ndarray:
-    try:
-      return np.asarray(array[rows])
-    except Exception as error:
-      # Codecs raise what they like on damaged chunks.
-      raise errors.ConversionError(
-        f"convert: {place}: {path}: expected chunks that can be read, got "
-        f"{type(error).__name__}: {error}."
-      ) from error
 
   def _read_ends(self) -> list[int]:
     """Reads where episodes end; they must rise."""
@@ -168,3 +161,14 @@ class ZarrSource(EpisodeSource):
       got = f"{type(error).__name__}: {error}"
       found.append(errors.Mismatch(key, want, got[:200], hint))
       return None
+
+
+def _read(column: ZarrRows, path: str, rows: tuple[int, int], place: str) -> np.ndarray:
+  try:
+    return column.read(*rows)
+  except Exception as error:
+    # Codecs raise what they like on damaged chunks.
+    raise errors.ConversionError(
+      f"convert: {place}: {path}: expected chunks that can be read, got "
+      f"{type(error).__name__}: {error}."
+    ) from error
