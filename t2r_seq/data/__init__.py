@@ -17,6 +17,7 @@ from t2r_seq.data.numpy_batches import NumpyBatches, numpy_batches_in_order
 from t2r_seq.data.ordered_batches import batches_in_order
 from t2r_seq.data.presence import add_presence_specs
 from t2r_seq.data.record_input_generator import DefaultRecordInputGenerator
+from t2r_seq.data.store_input_generator import StoreInputGenerator
 from t2r_seq.data.store_loader import StoreWindowLoader, store_windows
 from t2r_seq.data.synthetic_input_generators import (
   DefaultConstantInputGenerator,
@@ -39,6 +40,7 @@ __all__ = [
   "MultiEvalInputGenerator",
   "MultiEvalRecordInputGenerator",
   "NumpyBatches",
+  "StoreInputGenerator",
   "StoreWindowLoader",
   "WeightedRecordInputGenerator",
   "WindowOrder",

@@ -1,0 +1,146 @@
+"""The input generator that reads an EpisodeStore."""
+
+from __future__ import annotations
+
+import os
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, specs, windows
+from t2r_seq.data import joint
+from t2r_seq.data.abstract_input_generator import AbstractInputGenerator
+from t2r_seq.data.store_loader import ORDERS, StoreWindowLoader
+from t2r_seq.store import EpisodeStore
+
+
+@gin.configurable
+class StoreInputGenerator(AbstractInputGenerator):
+  """Reads windows from an EpisodeStore.
+
+  A spec reads the column of its path, or else the one that is its name. Specs without
+  time offsets read the anchor's own step, or the episode's context feature.
+
+  Mode 'train' shuffles, anew in every epoch, and repeats for ever; a resumed run goes
+  on with exactly the next batch. The other modes are one pass, in the order of the
+  store. The same seed gives the same batches on every machine.
+  """
+
+  def __init__(
+    self,
+    store_path: str | os.PathLike[str],
+    batch_size: int = 32,
+    order: str | None = None,
+    seed: int | None = None,
+    sequence_length: int | None = None,
+    stride: int = 1,
+    shift: int = 1,
+    shard_index: int = 0,
+    num_shards: int = 1,
+    memory_budget: int = 2**30,
+    drop_remainder: bool | None = None,
+  ) -> None:
+    """Creates the generator; the store is opened when a dataset is created.
+
+    Args:
+      store_path: the store's folder.
+      batch_size: examples in a batch, over all replicas together.
+      order: of mode 'train', as `StoreWindowLoader` has them; None: 'quasi_random'
+        where images have to be decoded, 'global' otherwise.
+      seed: of the order; None: another order in every run.
+      sequence_length: stacks in a sequence, for specs with is_sequence and windows.
+      stride: steps between the stacks of a sequence.
+      shift: stacks between the starts of two sequences.
+      shard_index: which part of each epoch to read.
+      num_shards: how many disjoint parts there are.
+      memory_budget: bytes that the pools of 'quasi_random' may hold, decoded.
+      drop_remainder: whether the last, smaller batch is left out, so that the batch
+        axis is static; None: in mode 'train' only.
+    Raises:
+      SpecError: a size is too small, or there is no such order.
+    """
+    super().__init__(batch_size)
+    if order is not None and order not in ORDERS:
+      raise errors.SpecError(
+        f"StoreInputGenerator: order: expected None or one of {', '.join(ORDERS)}, got "
+        f"{order!r}.{errors.nearest(str(order), ORDERS)}"
+      )
+    self._store_path = store_path
+    self._order = order
+    self._seed = seed
+    self._sequence_length = sequence_length
+    self._stride = stride
+    self._shift = shift
+    self._shard_index = shard_index
+    self._num_shards = self._check_count("num_shards", num_shards)
+    self._memory_budget = self._check_count("memory_budget", memory_budget)
+    self._drop_remainder = drop_remainder
+
+  @property
+  def num_examples(self) -> int | None:
+    """Windows of one pass; counted from the episodes' lengths."""
+    if not self.has_specifications:
+      return None
+    with tf.init_scope():
+      store = EpisodeStore(self._store_path)
+      joined = self._joined(store, specs.ModeKeys.EVAL)
+      grid = windows.WindowGrid(
+        windows.time_span(joined),
+        *(self._sequence_length or 1, self._stride, self._shift, self.padding),
+      )
+      return int(np.sum(grid.num_windows(store.episode_lengths)))
+
+  @tf.autograph.experimental.do_not_convert
+  def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
+    is_train = mode == specs.ModeKeys.TRAIN
+    drop = is_train if self._drop_remainder is None else self._drop_remainder
+    # A dataset may be created while a graph is built; the store is opened outside.
+    with tf.init_scope():
+      store = EpisodeStore(self._store_path)
+      joined = self._joined(store, mode)
+      loader = StoreWindowLoader(
+        store,
+        joined,
+        batch_size,
+        self._train_order(store, joined) if is_train else "sequential",
+        seed=self._used_seed(),
+        num_epochs=None if is_train else 1,
+        shard_index=self._shard_index,
+        num_shards=self._num_shards,
+        drop_remainder=drop,
+        sequence_length=self._sequence_length,
+        stride=self._stride,
+        shift=self._shift,
+        padding=self.padding,
+        memory_budget=self._memory_budget,
+      )
+    return loader.dataset(self._start_step if is_train else 0).map(joint.split)
+
+  def _joined(self, store: EpisodeStore, mode: str) -> specs.TensorSpecStruct:
+    """Joins the specs; each names the column that it reads."""
+    joined = joint.join(self._feature_spec, self._label_spec_for(mode))
+    columns = store.spec
+    for path, spec in joined.items():
+      own_path = path.partition("/")[2]
+      if own_path in columns:
+        spec = specs.ExtendedTensorSpec.from_spec(spec, name=own_path)
+      joined[path] = spec
+    return joined
+
+  def _train_order(self, store: EpisodeStore, joined: specs.TensorSpecStruct) -> str:
+    if self._order is not None:
+      return self._order
+    stored = store.spec
+    has_images = any(
+      specs.is_encoded_image_spec(stored[spec.name])
+      for spec in joined.values()
+      if spec.name in stored
+    )
+    return "quasi_random" if has_images else "global"
+
+  def _used_seed(self) -> int:
+    seed = self._params_seed if self._seed is None else self._seed
+    if seed is None:
+      return int(np.random.SeedSequence().generate_state(1)[0])
+    return seed

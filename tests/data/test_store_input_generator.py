@@ -1,0 +1,141 @@
+"""Training from a store: the windows that records give, and exact resumption."""
+
+from __future__ import annotations
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import data, errors, specs, windows
+from t2r_seq.store import EpisodeStore
+
+LENGTHS = (5, 2, 6, 4)  # Under 'drop' a window takes 4 steps: 2 + 0 + 3 + 1 windows.
+
+
+@pytest.fixture(name="path")
+def fixture_path(tmp_path, kit):
+  path = tmp_path / "store"
+  flat = windows.flat_specs(kit.feature_spec())
+  with EpisodeStore.create(path, flat) as writer:
+    for index, length in enumerate(LENGTHS):
+      episode = kit.make_episode(index, length)
+      episode["image"] = [tf.io.encode_png(image).numpy() for image in episode["image"]]
+      writer.append_episode(episode)
+  return path
+
+
+def build(path, kit, mode="eval", model=None, **kwargs):
+  kwargs = {"batch_size": 2, "seed": 3, **kwargs}
+  generator = data.StoreInputGenerator(path, **kwargs)
+  generator.set_specification_from_model(model or kit.FakeModel(), mode)
+  return generator
+
+
+def contents(dataset):
+  return [
+    (features.image.numpy().tolist(), labels.next.numpy().tolist())
+    for features, labels in dataset
+  ]
+
+
+@pytest.mark.parametrize("padding", ["drop", "repeat", "zero"])
+def test_eval_gives_what_records_give(path, kit, padding, tmp_path):
+  model = kit.FakeModel(padding=padding)
+  pattern = kit.write_episodes(tmp_path / "a.tfrecord", LENGTHS)
+  from_records = data.DefaultRecordInputGenerator(pattern, 2)
+  from_records.set_specification_from_model(model, "eval")
+  want = list(from_records.create_dataset("eval"))
+  generator = build(path, kit, model=model)
+  got = list(generator.create_dataset("eval"))
+  assert len(got) == len(want) > 0
+  for one, other in zip(got, want, strict=True):
+    for mine, theirs in zip(one, other, strict=True):
+      assert isinstance(mine, specs.TensorSpecStruct) and list(mine) == list(theirs)
+      for name, value in theirs.items():
+        assert mine[name].dtype == value.dtype
+        np.testing.assert_array_equal(mine[name], value, err_msg=name)
+  num_examples = {"drop": 6, "repeat": 17, "zero": 17}[padding]
+  assert generator.num_examples == num_examples
+
+
+@pytest.mark.parametrize("order", [None, "global", "sequential", "quasi_random"])
+def test_train_repeats_and_goes_on_where_it_stopped(path, kit, order):
+  generator = build(path, kit, "train", order=order, memory_budget=2000)
+  want = contents(generator.create_dataset("train").take(9))
+  assert contents(generator.create_dataset("train").take(9)) == want
+  resumed = generator.create_dataset("train", {"start_step": 5})
+  assert contents(resumed.take(4)) == want[5:]
+  epochs = [
+    sorted(image for batch in want[i : i + 3] for image in batch[0]) for i in (0, 3, 6)
+  ]
+  assert epochs[0] == epochs[1] == epochs[2]
+  if order != "sequential":
+    assert want[:3] != want[3:6] or want[3:6] != want[6:]
+
+
+def test_the_seed_of_the_run_and_none(path, kit):
+  def batches(seed, params=None):
+    generator = build(path, kit, "train", seed=seed, batch_size=6)
+    return contents(generator.create_dataset("train", params).take(3))
+
+  assert batches(None, {"seed": 3}) == batches(3) != batches(4)
+  assert any(batches(None) != batches(None) for _ in range(5))
+
+
+def test_shards(path, kit):
+  parts = [
+    contents(build(path, kit, shard_index=i, num_shards=2).create_dataset("eval"))
+    for i in range(2)
+  ]
+  got = sorted(image for part in parts for images, _ in part for image in images)
+  whole = contents(build(path, kit).create_dataset("eval"))
+  assert got == sorted(image for images, _ in whole for image in images)
+
+
+def test_own_paths_come_before_names(path, kit):
+  model = kit.FakeModel(
+    features=lambda mode: specs.TensorSpecStruct(
+      # Its name is that of another column.
+      {
+        "task": kit.spec((), tf.int64, "state"),
+        "s": kit.spec((2,), tf.float32, "state"),
+      }
+    ),
+    labels=lambda mode: specs.TensorSpecStruct(),
+  )
+  features, _ = next(iter(build(path, kit, model=model).create_dataset("eval")))
+  assert features.task.numpy().tolist() == [0, 0]
+  assert features.s.numpy().tolist() == [[0, 0], [0, 1]]
+
+
+def test_what_does_not_fit(path, kit, tmp_path):
+  with pytest.raises(errors.SpecError, match=r"order: .*got 'glob'\. Did you mean"):
+    data.StoreInputGenerator(path, order="glob")
+  with pytest.raises(errors.SpecError, match="memory_budget: expected an integer of"):
+    data.StoreInputGenerator(path, memory_budget=0)
+  with pytest.raises(errors.StoreError, match="nothing"):
+    build(tmp_path / "nothing", kit).create_dataset("eval")
+  model = kit.FakeModel(
+    features=lambda mode: specs.TensorSpecStruct(
+      {"stat": kit.spec((2,), tf.float32, "stat", time_offsets=0)}
+    )
+  )
+  with pytest.raises(errors.SpecError, match=r"features/stat: expected .* got nothing"):
+    build(path, kit, model=model).create_dataset("eval")
+  with pytest.raises(errors.SpecError, match=r"at most the 6 windows"):
+    build(path, kit, "train", batch_size=7).create_dataset("train")
+
+
+def test_gin(path, kit):
+  with gin.unlock_config():
+    gin.parse_config(
+      f"StoreInputGenerator.store_path = '{path}'\nStoreInputGenerator.batch_size = 3"
+    )
+  try:
+    generator = data.StoreInputGenerator()
+    generator.set_specification_from_model(kit.FakeModel(), "eval")
+    features, _ = next(iter(generator.create_dataset("eval")))
+    assert features.state.shape == (3, 3, 2)
+  finally:
+    gin.clear_config()
