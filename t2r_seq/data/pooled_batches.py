@@ -10,7 +10,7 @@ import tensorflow as tf
 from t2r_seq import specs
 from t2r_seq.data.decoded_columns import DecodedColumns
 from t2r_seq.data.pool_order import PoolOrder, PoolSize, fit_pools
-from t2r_seq.store import StoreColumns, StoreWindows
+from t2r_seq.store import StoreWindows
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 _Pool = dict[str, Any]
@@ -20,7 +20,7 @@ class PooledWindows:
   """Reads the windows of a pool of episodes from memory."""
 
   def __init__(
-    self, columns: StoreColumns | DecodedColumns, store_windows: StoreWindows
+    self, columns: DecodedColumns, store_windows: StoreWindows
   ) -> None:
     """Prepares.
 

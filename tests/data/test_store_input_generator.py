@@ -96,9 +96,9 @@ def test_shards(path, kit):
 def test_own_paths_come_before_names(path, kit):
   model = kit.FakeModel(
     features=lambda mode: specs.TensorSpecStruct(
-      # Its name is that of another column.
+      # The name of the first is that of no column, the path of the second.
       {
-        "task": kit.spec((), tf.int64, "state"),
+        "task": kit.spec((), tf.int64, "job"),
         "s": kit.spec((2,), tf.float32, "state"),
       }
     ),
