@@ -124,7 +124,7 @@ class PooledExamples(PooledWindows):
     self._examples = examples
     mean_bytes = max(1, int(index.lengths.mean()))
     self._reads = RecordReads(index, max(1, _RUN_BYTES // mean_bytes))
-    sizes = {_RECORD: int(index.lengths.max()) + _STRING_BYTES}
+    sizes = {_RECORD: _while_read(int(index.lengths.max()) + _STRING_BYTES)}
     self.counts: np.ndarray = self._reads.counts
     rows: Any = _RowSizes(self.counts, sizes, {})
     runs: Any = _cut_runs(self.counts)
@@ -166,12 +166,20 @@ def _step_bytes(indexed: IndexedWindows, index: records.RecordIndex) -> dict[str
   for path in indexed.reader.timed_paths:
     element = indexed.element_spec[path]
     count = int(np.prod(element.shape[1:].as_list(), dtype=np.int64))
+    encoded = count * element.dtype.size
+    if element.dtype == tf.string:
+      encoded, of_strings = count * _STRING_BYTES + of_strings, 0
     if path in indexed.images:
       spec = indexed.images[path]
-      found[path] = spec.shape.num_elements() * spec.dtype.size
-    elif element.dtype == tf.string:
-      found[path] = count * _STRING_BYTES + of_strings
-      of_strings = 0
+      found[path] = encoded + spec.shape.num_elements() * spec.dtype.size
     else:
-      found[path] = count * element.dtype.size
+      found[path] = _while_read(encoded)
   return found
+
+
+def _while_read(num_bytes: int) -> int:
+  """Returns what to count for a row, so that two pools have room for three.
+
+  While a pool is read its records are there in pieces, and then in one piece, too.
+  """
+  return -(-3 * num_bytes // 2)
