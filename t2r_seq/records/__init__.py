@@ -3,7 +3,9 @@
 from t2r_seq.records.contents import RecordContents, present_names
 from t2r_seq.records.diagnose import explain_failures, find_bad_record
 from t2r_seq.records.encode import ExampleEncoder, encode_example
+from t2r_seq.records.examine import RecordReport, examine_records
 from t2r_seq.records.explain import explain_record
+from t2r_seq.records.feature_tally import FeatureReport
 from t2r_seq.records.features import (
   RecordFeature,
   collect_features,
@@ -32,12 +34,15 @@ from t2r_seq.records.index_freshness import IndexState, check_index
 from t2r_seq.records.index_writer import Indexed, write_index
 from t2r_seq.records.inspect import format_table, propose_spec
 from t2r_seq.records.parse import create_parse_tf_example_fn, serialized_to_parsed
+from t2r_seq.records.problems import RecordProblem
+from t2r_seq.records.salvage import SalvagedRecords, salvage_records
 from t2r_seq.records.shards import other_shards, shard_paths
 from t2r_seq.records.summary import FeatureSummary, RecordSummary, inspect_records
 from t2r_seq.records.write import RecordWriter, write_records
 
 __all__ = [
   "ExampleEncoder",
+  "FeatureReport",
   "FeatureSummary",
   "FileIndex",
   "FilePatterns",
@@ -48,8 +53,11 @@ __all__ = [
   "RecordContents",
   "RecordFeature",
   "RecordIndex",
+  "RecordProblem",
+  "RecordReport",
   "RecordSummary",
   "RecordWriter",
+  "SalvagedRecords",
   "check_file_types",
   "check_index",
   "collect_features",
@@ -60,6 +68,7 @@ __all__ = [
   "encode_example",
   "encode_image",
   "encoded_specs",
+  "examine_records",
   "explain_failures",
   "explain_record",
   "find_bad_record",
@@ -81,6 +90,7 @@ __all__ = [
   "read_image_header",
   "read_index",
   "record_dataset",
+  "salvage_records",
   "serialized_to_parsed",
   "shard_paths",
   "split_file_patterns",

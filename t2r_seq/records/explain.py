@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sized
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors
@@ -65,6 +66,45 @@ def explain_lengths(
     for feature in given[1:]
     if steps[feature.name] != steps[given[0].name]
   ]
+
+
+def explain_nan(data: bytes, features: list[RecordFeature]) -> list[errors.Mismatch]:
+  """Finds the first NaN of each feature that has one.
+
+  Args:
+    data: the serialized record.
+    features: those that have a NaN.
+  Returns:
+    A mismatch for each.
+  """
+  contents = RecordContents(data)
+  return [
+    errors.Mismatch(
+      f"{feature.path} (feature '{feature.name}')",
+      "numbers",
+      f"NaN{_place_of_nan(feature, contents)}",
+    )
+    for feature in features
+  ]
+
+
+def _place_of_nan(feature: RecordFeature, contents: RecordContents) -> str:
+  is_sequence = feature.spec.is_sequence
+  if is_sequence:
+    steps = contents.steps.get(feature.name, [])
+  else:
+    steps = [contents.context[feature.name]]
+  for step, value in enumerate(steps):
+    values = values_of(value)
+    if storage.is_raw(feature.spec):
+      dtype = np.dtype(feature.spec.dtype.as_numpy_dtype).newbyteorder("<")
+      values = np.frombuffer(b"".join(values), dtype)
+    found = np.flatnonzero(np.isnan(np.asarray(values)))
+    if len(found):
+      return (
+        f" at step {step}, value " if is_sequence else " at value "
+      ) + f"{found[0]}"
+  return ""
 
 
 Finding = tuple[str, str, str]

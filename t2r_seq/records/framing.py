@@ -132,7 +132,7 @@ def _describe_damage(
   """Says what is wrong with the frame that TensorFlow's reader could not read."""
   hint = "The records before it are good."
   try:
-    expected, got = _find_damage(filename, offset, compression)
+    expected, got = find_damage(filename, offset, compression)
   except (OSError, tf.errors.OpError, zlib.error) as stream_error:
     expected = f"{compression or 'readable'} data"
     got = f"{stream_error or type(stream_error).__name__}"
@@ -143,8 +143,16 @@ def _describe_damage(
   return errors.mismatch_error(where, [mismatch], errors.RecordError)
 
 
-def _find_damage(filename: str, offset: int, compression: str) -> tuple[str, str]:
-  """Returns what the frame at `offset` should be and is; '' where it looks good."""
+def find_damage(filename: str, offset: int, compression: str) -> tuple[str, str]:
+  """Finds out what is wrong with a frame.
+
+  Args:
+    filename: the file.
+    offset: of the frame.
+    compression: '', 'GZIP' or 'ZLIB'.
+  Returns:
+    What it should be and what it is, as text; '' where it looks good.
+  """
   header = read_content(filename, compression, offset, HEADER_SIZE)
   if len(header) < HEADER_SIZE:
     return "a header of 12 bytes", f"{len(header)}, then the end: the file is truncated"

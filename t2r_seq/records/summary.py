@@ -188,17 +188,41 @@ def inspect_records(
   """
   _, filenames = files.get_data_format_and_filenames(path)
   file_types.check_file_types(filenames, compression)
+  found = (
+    record
+    for filename in filenames
+    for record in framing.iterate_records(
+      filename, file_types.compression_type(filename, compression)
+    )
+  )
+  return summarize_records(found, filenames, max_records)
+
+
+def summarize_records(
+  records: Iterable[framing.Record],
+  filenames: Iterable[str],
+  max_records: int | None = None,
+) -> RecordSummary:
+  """Summarises the features of records.
+
+  Args:
+    records: of `framing.iterate_records`.
+    filenames: for the summary.
+    max_records: stops after so many records.
+  Returns:
+    The summary.
+  Raises:
+    RecordError: a record is none of the two kinds of protos.
+  """
   tallies: dict[tuple[bool, str], _Tally] = collections.defaultdict(_Tally)
   num_records, is_sequence = 0, False
   is_complete = True
-  for filename in filenames:
-    kind = file_types.compression_type(filename, compression)
-    for record in framing.iterate_records(filename, kind):
-      if num_records == max_records:
-        is_complete = False
-        break
-      is_sequence |= _add_record(record, tallies)
-      num_records += 1
+  for record in records:
+    if num_records == max_records:
+      is_complete = False
+      break
+    is_sequence |= _add_record(record, tallies)
+    num_records += 1
   return RecordSummary(
     files=tuple(os.fspath(name) for name in filenames),
     num_records=num_records,

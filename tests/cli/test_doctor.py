@@ -158,7 +158,7 @@ def test_everything_fits_100_columns(run_main):
 
 ERRORS = {
   "no store": ([os.curdir], "expected a folder with a store.json, got ["),
-  "nothing": (["gone"], "gone: expected a folder with a store.json, got nothing there"),
+  "nothing": (["gone"], "gone: expected at least one file, got none"),
   "wrong specs": (
     ["s", "--spec", "doctor_specs:WRONG"],
     "doctor_specs has no 'WRONG'",

@@ -1,0 +1,156 @@
+"""Records in batches, their checksums verified; one that is damaged ends nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+import zlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq.records import framing
+from t2r_seq.records.frame_scan import Frames, open_file
+
+_BATCH_BYTES = 8 << 20
+_MAX_BATCH = 512
+_READ_SIZE = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordBatch:
+  """Records that follow each other in a file.
+
+  Attributes:
+    frames: which frames of the file they are, from 0.
+    data: the serialized protos; None where they are damaged.
+  """
+
+  frames: Sequence[int]
+  data: list[bytes] | None
+
+
+@contextlib.contextmanager
+def open_content(
+  filename: str, compression: str
+) -> Iterator[tuple[str, Exception | None]]:
+  """Gives the uncompressed content of a file as a file.
+
+  Args:
+    filename: the file.
+    compression: '', 'GZIP' or 'ZLIB'.
+  Yields:
+    Its own name, or that of a temporary file; and the error that ended decompression
+    early, if one did.
+  """
+  if not compression:
+    yield filename, None
+    return
+  with tempfile.TemporaryDirectory(prefix="t2r_seq_") as folder:
+    place = os.path.join(folder, "content")
+    yield place, _inflate(filename, place)
+
+
+def _inflate(filename: str, place: str) -> Exception | None:
+  # 32: the header tells gzip from zlib.
+  inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
+  with open_file(filename) as source, open(place, "wb") as target:
+    try:
+      while chunk := source.read(_READ_SIZE):
+        while chunk:
+          target.write(inflater.decompress(chunk))
+          chunk = inflater.unused_data
+          if chunk:  # One stream after the other makes a file, too.
+            inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    except zlib.error as error:
+      return error
+  if not inflater.eof and os.path.getsize(filename):
+    return EOFError("the compressed data ends too early")
+  return None
+
+
+def read_batches(filename: str, frames: Frames) -> Iterator[RecordBatch]:
+  """Reads all records of an uncompressed file.
+
+  Args:
+    filename: the file.
+    frames: of it.
+  Yields:
+    Batches of whole records, and of single ones that are damaged, in order.
+  """
+  for first, last in frames.runs():
+    mean = (frames.stops[last - 1] - frames.starts[first]) / (last - first)
+    size = int(np.clip(_BATCH_BYTES / mean, 1, _MAX_BATCH))
+    position = first
+    while position < last:
+      try:
+        for data in _read(filename, frames.starts[position], last - position, size):
+          yield RecordBatch(range(position, position + len(data)), data.tolist())
+          position += len(data)
+        break
+      except tf.errors.OpError:
+        stop = min(position + size, last)
+        yield from _read_singly(filename, frames, position, stop)
+        position = stop
+
+
+def _read_singly(
+  filename: str, frames: Frames, position: int, stop: int
+) -> Iterator[RecordBatch]:
+  """Reads records one by one, past those that are damaged."""
+  good: list[bytes] = []
+  while position < stop:
+    try:
+      start = frames.starts[position]
+      for (data,) in _read(filename, start, stop - position, 1):
+        good.append(data)
+        position += 1
+      break
+    except tf.errors.OpError:
+      if good:
+        yield RecordBatch(range(position - len(good), position), good)
+      yield RecordBatch([position], None)
+      good, position = [], position + 1
+  if good:
+    yield RecordBatch(range(stop - len(good), stop), good)
+
+
+def _read(filename: str, start: int, count: int, size: int) -> Iterator[np.ndarray]:
+  """Yields batches of serialized records from a place in the file on."""
+
+  # The op knows where to start only below the top: it is serialized without that.
+  @tf.autograph.experimental.do_not_convert
+  def read_from(offset: tf.Tensor) -> tf.data.Dataset:
+    variant = tf.raw_ops.TFRecordDatasetV2(
+      filenames=[filename],
+      compression_type="",
+      buffer_size=_READ_SIZE,
+      byte_offsets=[offset],
+    )
+    return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
+
+  dataset = tf.data.Dataset.from_tensors(np.int64(start)).flat_map(read_from)
+  yield from dataset.take(count).batch(size).as_numpy_iterator()
+
+
+def damage_of(
+  filename: str, offset: int, stop: int, is_framed: bool
+) -> tuple[str, str]:
+  """Returns what a damaged frame should be, and what it is.
+
+  Args:
+    filename: an uncompressed file.
+    offset: of the frame.
+    stop: where the next one starts.
+    is_framed: its length is good, and it is there as a whole.
+  Returns:
+    Both as text.
+  """
+  if is_framed:
+    size = stop - offset - framing.FRAME_SIZE
+    return "data with a fitting checksum", f"flipped bits in its {size} bytes"
+  expected, got = framing.find_damage(filename, offset, "")
+  return expected or "readable data", got or "none that can be read"

@@ -1,0 +1,162 @@
+"""`t2r_seq doctor` of TFRecord files: what it says, and how it exits."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import records, specs
+
+Spec = specs.ExtendedTensorSpec
+SPEC = {
+  "state/pose": Spec((3,), tf.float32, "pose", is_sequence=True),
+  "state/image": Spec(
+    (8, 8, 3), tf.uint8, "image", is_sequence=True, data_format="png"
+  ),
+  "task": Spec((), tf.string, "task"),
+  "count": Spec((), tf.uint8, "count"),
+}
+SOURCE = """
+import tensorflow as tf
+from t2r_seq.specs import ExtendedTensorSpec as Spec
+WINDOWS = {
+  "state/pose": Spec((2, 3), tf.float32, "pose", time_offsets=(-1, 0)),
+  "state/image": Spec((8, 8, 3), tf.uint8, "image", time_offsets=0, data_format="png"),
+  "task": Spec((), tf.string, "task"),
+  "count": Spec((), tf.uint8, "count"),
+}
+"""
+
+
+def episode(index, spec=SPEC, **changes):
+  values = {
+    "state/pose": np.asarray([[index, 0.5, t] for t in range(4)], np.float32),
+    "state/image": np.full((4, 8, 8, 3), index, np.uint8),
+    "task": f"task {index}",
+    "count": 7,
+  }
+  return records.encode_example(spec, {**values, **changes})
+
+
+def write(name, serialized):
+  with tf.io.TFRecordWriter(name) as writer:
+    for data in serialized:
+      writer.write(data)
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path, monkeypatch):
+  """Two files in the current folder; the second has four bad records."""
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "record_specs.py").write_text(SOURCE)
+  write("good.tfrecord", [episode(index) for index in range(10)])
+  serialized = [episode(index) for index in range(10)]
+  pose = np.zeros((4, 3), np.float32)
+  pose[2, 1] = np.nan
+  serialized[1] = episode(1, **{"state/pose": pose})
+  wrong = {**SPEC, "count": Spec((), tf.int64, "count")}
+  serialized[3] = episode(3, wrong, count=300)
+  write("bad.tfrecord", serialized)
+  starts = np.cumsum([0, *(len(data) + 16 for data in serialized)])
+  with open("bad.tfrecord", "r+b") as file:
+    file.seek(int(starts[6]) + 100)
+    file.write(b"\xff\xfe\xfd")
+  os.truncate("bad.tfrecord", int(starts[10]) - 2)
+
+
+def test_good_files(run_main):
+  argv = ("doctor", "good.tfrecord", "--spec", "record_specs:WINDOWS")
+  status, out, err = run_main(*argv)
+  assert (status, err) == (0, "")
+  assert out.split("\n\n") == [
+    "good.tfrecord: 10 records, 0 bad",
+    "feature      spec                 bad  NaN  min  max\n"
+    "───────────  ───────────────────  ───  ───  ───  ───\n"
+    "count        () uint8               0    0    7    7\n"
+    "state/image  (8, 8, 3) uint8 png    0    0    0    9\n"
+    "state/pose   (3,) float32           0    0    0    9\n"
+    "task         () string              0    0    -    -",
+    "Worth a look:\n"
+    "  count: never changes: it is always 7\n"
+    "  state/pose: 1 of its 3 values never change (number 1)",
+    "Every record is good: it fits the specs.\n",
+  ]
+
+
+def test_bad_files(run_main):
+  argv = ("doctor", "*.tfrecord", "--spec", "record_specs:WINDOWS")
+  status, out, err = run_main(*argv)
+  assert (status, err) == (1, "")
+  assert "2 files: 20 records, 4 bad" in out
+  assert "Every record is good" not in out
+  text = " ".join(out.split())
+  for part in (
+    "4 problems: record 1 of ./bad.tfrecord (byte ",
+    "state/pose (feature 'pose'): expected numbers, got NaN at step 2, value 1.",
+    "count (feature 'count'): expected values from 0 to 255 for uint8, got 300.",
+    "record 6 of ./bad.tfrecord (byte ",
+    "frame: expected data with a fitting checksum, got flipped bits in its ",
+    "record 9 of ./bad.tfrecord (byte ",
+    "then the end: the file is truncated.",
+  ):
+    assert part in text, part
+  assert max(map(len, out.splitlines())) <= 100
+
+
+def test_options(run_main):
+  argv = ("doctor", "bad.tfrecord", "--spec", "record_specs:WINDOWS")
+  _, out, _ = run_main(*argv, "--allow_nan", "--max_shown", 1)
+  assert "10 records, 3 bad" in out
+  assert "3 problems:\n  record 3 of" in out
+  assert "  and 2 more; --max_shown shows them" in out
+  assert "record 6 of" not in out
+
+
+def test_without_specs(run_main):
+  status, out, _ = run_main("doctor", "good.tfrecord")
+  assert status == 0
+  assert "feature  proposed             bad  NaN  min  max" in out
+  assert out.endswith("Every record is good: it fits the proposed spec.\n")
+  status, out, _ = run_main("doctor", "bad.tfrecord")
+  assert status == 1
+  # Nobody knows that 300 is too much.
+  assert "10 records, 3 bad" in out
+
+
+def test_salvage(run_main):
+  argv = ("--spec", "record_specs:WINDOWS")
+  with open("bad.tfrecord", "rb") as file:
+    before = file.read()
+  status, out, err = run_main("doctor", "*.tfrecord", *argv, "--salvage", "saved")
+  assert (status, err) == (1, "")
+  want = f"Salvaged 16 of 20 records to 2 files in {os.path.abspath('saved')}\n"
+  assert out.endswith(want)
+  with open("bad.tfrecord", "rb") as file:
+    assert file.read() == before
+  kept = [*tf.data.TFRecordDataset("saved/bad.tfrecord").as_numpy_iterator()]
+  assert kept == [episode(index) for index in (0, 2, 4, 5, 7, 8)]
+  assert run_main("doctor", "saved/*.tfrecord", *argv)[0] == 0
+  status, _, err = run_main("doctor", "*.tfrecord", *argv, "--salvage", "saved")
+  assert status == 1
+  assert "saved: expected nothing there, got a folder. Name a new folder." in err
+
+
+ERRORS = {
+  "no match": (["no*"], "no*: expected at least one file, got none"),
+  "lenient": (["good.tfrecord", "--lenient"], "--lenient is for a store; this is no"),
+  "allow_nan": ([".", "--allow_nan"], "--allow_nan is for TFRecord files"),
+  "max_shown": (["good.tfrecord", "--max_shown", "-1"], "--max_shown must be >= 0"),
+  "empty": (["empty.tfrecord"], "there are no records in empty.tfrecord."),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors(name, run_main):
+  write("empty.tfrecord", [])
+  argv, want = ERRORS[name]
+  status, _, err = run_main("doctor", *argv)
+  assert status == 1
+  assert err.startswith("t2r_seq doctor: ") and want in err

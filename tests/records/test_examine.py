@@ -1,0 +1,352 @@
+"""Damaged files are examined to the end: every bad record is named, no good one."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import errors, records, specs
+from t2r_seq.records import checked_reads, frame_scan
+
+Spec = specs.ExtendedTensorSpec
+F32 = tf.float32
+EXAMPLE = {
+  "state/pose": Spec((3,), F32, "pose"),
+  "image": Spec((4, 6, 3), tf.uint8, "image", data_format="png"),
+  "count": Spec((), tf.uint8, "count"),
+  "task": Spec((), tf.string, "task"),
+}
+EPISODE = {
+  "pose": Spec((2,), F32, "pose", is_sequence=True),
+  "exact": Spec((2,), tf.float64, "exact", is_sequence=True),
+  "reward": Spec((), F32, "reward", is_sequence=True),
+  "task": Spec((), tf.string, "task"),
+}
+
+
+def example(index, **changes):
+  values = {
+    "state/pose": [index, 1.0, -index],
+    "image": np.full((4, 6, 3), index % 256, np.uint8),
+    "count": index % 200,
+    "task": f"task {index}",
+  }
+  return records.encode_example(EXAMPLE, {**values, **changes})
+
+
+def episode(index, num_steps=3, **changes):
+  values = {
+    "pose": np.full((num_steps, 2), index, np.float32),
+    "exact": np.full((num_steps, 2), index, np.float64),
+    "reward": np.arange(num_steps, dtype=np.float32),
+    "task": f"task {index}",
+  }
+  return records.encode_example(EPISODE, {**values, **changes})
+
+
+def frames_of(serialized):
+  """Returns where each frame starts, and the end."""
+  return np.cumsum([0, *(len(data) + 16 for data in serialized)]).tolist()
+
+
+def write(path, serialized):
+  with tf.io.TFRecordWriter(str(path)) as writer:
+    for data in serialized:
+      writer.write(data)
+  return frames_of(serialized)
+
+
+def flip(path, position):
+  data = bytearray(path.read_bytes())
+  data[position] ^= 16
+  path.write_bytes(data)
+
+
+def places(report):
+  return [(problem.record, problem.offset, problem.kind) for problem in report.problems]
+
+
+WRONG = {
+  "state/pose": Spec((2,), F32, "pose"),
+  "count": Spec((), tf.int64, "count"),
+}
+
+
+def other_example(path, value, spec=None):
+  """An example with another spec for one path."""
+  spec = {**EXAMPLE, path: spec or WRONG[path]}
+  values = {
+    "state/pose": [0.0, 1.0, 2.0],
+    "image": np.zeros((4, 6, 3), np.uint8),
+    "count": 1,
+    "task": "x",
+    path: value,
+  }
+  return records.encode_example(spec, values)
+
+
+BIG = Spec((8, 6, 3), tf.uint8, "image", data_format="png")
+# name: (record, kind, feature, message)
+BAD = {
+  "shape": (
+    other_example("state/pose", [1.0, 2.0]),
+    "content",
+    "state/pose",
+    "3 values",
+  ),
+  "range": (
+    other_example("count", 300),
+    "content",
+    "count",
+    "expected values from 0 to",
+  ),
+  "image size": (
+    other_example("image", np.zeros((8, 6, 3), np.uint8), BIG),
+    "content",
+    "image",
+    r"expected an image of size \(4, 6, 3\), got an image of size \(8, 6, 3\)",
+  ),
+  "no proto": (b"\xff\xffno proto", "content", "", "proto: expected a serialized tf"),
+  "NaN": (
+    example(1, **{"state/pose": [0.0, np.nan, np.nan]}),
+    "nan",
+    "state/pose",
+    r"state/pose \(feature 'pose'\): expected numbers, got NaN at value 1",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_example_among_many(name, tmp_path):
+  bad, kind, feature, message = BAD[name]
+  # More than are looked at one by one, and more than a batch.
+  serialized = [example(index % 250) for index in range(600)]
+  serialized[555] = bad
+  starts = write(tmp_path / "a", serialized)
+  report = records.examine_records(str(tmp_path / "a"), EXAMPLE)
+  (problem,) = report.problems
+  assert (problem.filename, problem.record) == (str(tmp_path / "a"), 555)
+  assert (problem.offset, problem.kind) == (starts[555], kind)
+  assert problem.feature == feature
+  with pytest.raises(
+    errors.RecordError, match=rf"record 555 of .*: {message}|{message}"
+  ):
+    report.check()
+  assert report.num_records == {str(tmp_path / "a"): 600}
+  assert (report.is_good, report.num_bad) == (False, 1)
+
+
+def test_several_kinds_in_several_files(tmp_path):
+  good = example(3)
+  write(tmp_path / "a", [BAD["shape"][0], good, BAD["NaN"][0], good, BAD["range"][0]])
+  write(tmp_path / "b", [good])
+  write(tmp_path / "c", [good, BAD["no proto"][0]])
+  report = records.examine_records([str(tmp_path / name) for name in "abc"], EXAMPLE)
+  got = [(os.path.basename(p.filename), p.record, p.kind) for p in report.problems]
+  assert got == [
+    ("a", 0, "content"),
+    ("a", 2, "nan"),
+    ("a", 4, "content"),
+    ("c", 1, "content"),
+  ]
+  assert report.bad_records(str(tmp_path / "a")) == {0, 2, 4}
+  allowed = records.examine_records(str(tmp_path / "a"), EXAMPLE, allow_nan=True)
+  assert allowed.bad_records(str(tmp_path / "a")) == {0, 4}
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_episodes(tmp_path, count):
+  serialized = [episode(index, 1 + index % 4) for index in range(count)]
+  uneven = tf.train.SequenceExample.FromString(episode(0, 3))
+  uneven.feature_lists.feature_list["reward"].feature.pop()
+  serialized[1] = uneven.SerializeToString()
+  exact = np.zeros((3, 2))
+  exact[2, 1] = np.nan
+  serialized[2] = episode(0, 3, exact=exact)
+  write(tmp_path / "a", serialized)
+  report = records.examine_records(str(tmp_path / "a"), EPISODE)
+  assert [(p.record, p.kind, p.feature) for p in report.problems] == [
+    (1, "lengths", "reward"),
+    (2, "nan", "exact"),
+  ]
+  assert "expected 3 steps, as exact has, got 2 steps" in str(report.problems[0])
+  assert "expected numbers, got NaN at step 2, value 1" in str(report.problems[1])
+
+
+def test_every_record_is_bad(tmp_path):
+  write(tmp_path / "a", [episode(index) for index in range(30)])
+  wrong = {"pose": Spec((3,), F32, "pose", is_sequence=True)}
+  report = records.examine_records(str(tmp_path / "a"), wrong)
+  assert [p.record for p in report.problems] == [*range(30)]
+  assert {p.feature for p in report.problems} == {"pose"}
+
+
+def test_features(tmp_path):
+  serialized = [example(index) for index in range(20)]
+  serialized[3] = BAD["NaN"][0]
+  serialized[4] = BAD["shape"][0]
+  write(tmp_path / "a", serialized)
+  report = records.examine_records(str(tmp_path / "a"), EXAMPLE)
+  by_path = {feature.path: feature for feature in report.features}
+  pose = by_path["state/pose"]
+  assert (pose.num_problems, pose.num_nan, pose.low, pose.high) == (1, 1, -19.0, 19.0)
+  assert (pose.num_values, pose.constant) == (3, (1,))
+  assert by_path["count"].constant == by_path["image"].constant == ()
+  assert (by_path["image"].low, by_path["image"].high) == (0.0, 19.0)
+  assert by_path["image"].described == "(4, 6, 3) uint8 png"
+  task = by_path["task"]
+  assert (task.low, task.high, task.num_values, task.constant) == (None, None, 0, ())
+
+
+def test_constant_features_of_episodes(tmp_path):
+  write(tmp_path / "a", [episode(1, n) for n in (2, 5)])
+  report = records.examine_records(str(tmp_path / "a"), EPISODE)
+  assert report.is_good
+  constant = {feature.path: feature.constant for feature in report.features}
+  assert constant == {"exact": (0, 1), "pose": (0, 1), "reward": (), "task": ()}
+
+
+DAMAGES = {
+  "data": (lambda s, n: s[3] + 20, [(3, "data with a fitting checksum")]),
+  "checksum of the data": (
+    lambda s, n: s[4] - 1,
+    [(3, "data with a fitting checksum")],
+  ),
+  "length": (lambda s, n: s[3], [(3, "a length with a fitting checksum")]),
+  "huge length": (lambda s, n: s[3] + 6, [(3, "a length with a fitting checksum")]),
+  "checksum of the length": (lambda s, n: s[3] + 9, [(3, "a length with a fitting")]),
+  "first length": (lambda s, n: 0, [(0, "a length with a fitting checksum")]),
+  "last data": (lambda s, n: s[n] - 8, [(19, "data with a fitting checksum")]),
+  "last length": (lambda s, n: s[n - 1] + 1, [(19, "a length with a fitting")]),
+}
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zz"])
+@pytest.mark.parametrize("name", DAMAGES)
+def test_frames(name, suffix, tmp_path):
+  serialized = [example(index) for index in range(20)]
+  path = tmp_path / f"a{suffix}"
+  starts = write(path, serialized)
+  position, want = DAMAGES[name]
+  flip(path, position(starts, 20))
+  compress = {"": bytes, ".gz": gzip.compress, ".zz": zlib.compress}[suffix]
+  path.write_bytes(compress(path.read_bytes()))
+  report = records.examine_records(str(path), EXAMPLE)
+  assert places(report) == [(index, starts[index], "frame") for index, _ in want]
+  assert f"frame: expected {want[0][1]}" in str(report.problems[0])
+  assert report.num_records == {str(path): 20}
+
+
+@pytest.mark.parametrize("by", [1, 3, 4, 20, "header"])
+def test_a_cut_file(by, tmp_path):
+  starts = write(tmp_path / "a", [example(index) for index in range(5)])
+  size = starts[4] + 5 if by == "header" else starts[5] - by
+  os.truncate(tmp_path / "a", size)
+  report = records.examine_records(str(tmp_path / "a"), EXAMPLE)
+  assert places(report) == [(4, starts[4], "frame")]
+  assert "then the end: the file is truncated" in str(report.problems[0])
+
+
+def test_a_cut_gzip_file(tmp_path):
+  # Bytes that do not compress, so that half of the file is half of the records.
+  rng = np.random.default_rng(0)
+  spec = {"x": Spec((), tf.string, "x")}
+  serialized = [records.encode_example(spec, {"x": rng.bytes(1000)}) for _ in range(20)]
+  write(tmp_path / "plain", serialized)
+  data = gzip.compress((tmp_path / "plain").read_bytes())
+  (tmp_path / "a.gz").write_bytes(data[: len(data) // 2])
+  report = records.examine_records(str(tmp_path / "a.gz"), spec)
+  (problem,) = report.problems
+  assert problem.kind == "frame" and 8 <= problem.record <= 10
+  assert "expected GZIP data, got the compressed data ends too early" in str(problem)
+
+
+def test_bytes_that_are_no_records(tmp_path):
+  (tmp_path / "a").write_bytes(b'{"a": 1}\n' * 200)
+  (problem,) = records.examine_records(str(tmp_path / "a"), EXAMPLE).problems
+  assert problem.record == 0
+  assert "wrong file type: it looks like" in str(problem)
+
+
+def test_without_specs(tmp_path):
+  serialized = [example(index) for index in range(20)]
+  serialized[2] = b"\xff\xffno proto"
+  # Its header is fine, its pixels are not.
+  image = tf.train.Example.FromString(serialized[5])
+  value = image.features.feature["image"].bytes_list.value
+  value[0] = value[0][:-20]
+  serialized[5] = image.SerializeToString()
+  starts = write(tmp_path / "a", serialized)
+  flip(tmp_path / "a", starts[9] + 30)
+  report = records.examine_records(str(tmp_path / "a"))
+  assert report.is_proposed
+  kinds = [(problem.record, problem.kind) for problem in report.problems]
+  assert kinds == [(2, "content"), (5, "content"), (9, "frame")]
+  assert [f.path for f in report.features] == ["count", "image", "pose", "task"]
+
+
+def test_records_without_features(tmp_path):
+  write(tmp_path / "a", [b"", b"", b"\xff\xffno proto"])
+  report = records.examine_records(str(tmp_path / "a"))
+  assert report.features == ()
+  assert [(p.record, p.kind) for p in report.problems] == [(2, "content")]
+
+
+def test_labels_and_datasets(tmp_path):
+  write(tmp_path / "a", [example(1), BAD["range"][0]])
+  features = {"pose": EXAMPLE["state/pose"]}
+  labels = {"count": EXAMPLE["count"]}
+  report = records.examine_records(str(tmp_path / "a"), features, labels)
+  assert [(p.record, p.feature) for p in report.problems] == [(1, "labels/count")]
+  two = {
+    key: Spec((), tf.uint8, "count", dataset_key=key) for key in ("first", "second")
+  }
+  write(tmp_path / "b", [example(1)])
+  patterns = {"first": str(tmp_path / "a"), "second": str(tmp_path / "b")}
+  report = records.examine_records(patterns, two)
+  assert [(p.record, p.feature) for p in report.problems] == [(1, "first")]
+  with pytest.raises(errors.SpecError, match="examine_records: expected file patterns"):
+    records.examine_records(str(tmp_path / "a"), two)
+
+
+def test_a_stale_index_is_a_problem_of_the_file(tmp_path):
+  path = str(tmp_path / "a")
+  write(path, [example(1)])
+  records.write_index(path)
+  assert records.examine_records(path, EXAMPLE).is_good
+  write(path, [example(1), example(2)])
+  report = records.examine_records(path, EXAMPLE)
+  assert places(report) == [(None, None, "index")]
+  assert "the stale index: expected the" in str(report.problems[0])
+  assert report.num_bad == 0
+
+
+def test_find_bad_record_is_the_first_of_them(tmp_path):
+  serialized = [example(index) for index in range(300)]
+  serialized[200], serialized[250] = BAD["range"][0], BAD["shape"][0]
+  starts = write(tmp_path / "a", serialized)
+  flip(tmp_path / "a", starts[299] + 20)
+  error = records.find_bad_record(str(tmp_path / "a"), EXAMPLE)
+  assert f"record 200 of {tmp_path / 'a'} (byte {starts[200]}): count" in str(error)
+
+
+@pytest.mark.parametrize("chunk", [20, 64, 1 << 20])
+def test_headers_are_found_across_chunks(chunk, tmp_path, monkeypatch):
+  monkeypatch.setattr(frame_scan, "_CHUNK", chunk)
+  starts = write(tmp_path / "a", [example(index) for index in range(6)])
+  for index in (1, 2, 4):
+    flip(tmp_path / "a", starts[index] + 2)
+  frames = frame_scan.scan_frames(str(tmp_path / "a"))
+  # What follows a damaged length up to the next good one is one gap.
+  assert frames.starts.tolist() == [starts[0], starts[3], starts[5]]
+  assert frames.gaps == ((1, starts[1], starts[3]), (3, starts[4], starts[5]))
+  assert frames.numbers.tolist() == [0, 2, 4]
+  read = [*checked_reads.read_batches(str(tmp_path / "a"), frames)]
+  assert [data for batch in read for data in batch.data] == [
+    example(index) for index in (0, 3, 5)
+  ]
