@@ -54,6 +54,7 @@ class StoreWindowLoader:
     shift: int = 1,
     padding: str = "drop",
     masks: bool = False,
+    flat: bool = False,
     memory_budget: int = 2**30,
     decode_images: bool = True,
   ) -> None:
@@ -77,6 +78,8 @@ class StoreWindowLoader:
       shift: stacks between the starts of two sequences.
       padding: 'drop', 'repeat' or 'zero'.
       masks: adds '<path>_mask' for every windowed path.
+      flat: delivers every step that a window shows once, [B, F, ...], for
+        `windows.stack_windows` in the step that trains.
       memory_budget: bytes that the pools may hold, decoded; the larger, the better
         'quasi_random' mixes. Other orders have no pools.
       decode_images: gives pixels; False gives the strings that are stored.
@@ -90,7 +93,7 @@ class StoreWindowLoader:
     if decode_images or order == "quasi_random":
       columns = DecodedColumns(columns, store.spec, decode_images)
     self._windows = StoreWindows(
-      columns, spec_structure, sequence_length, stride, shift, padding, masks
+      columns, spec_structure, sequence_length, stride, shift, padding, masks, flat
     )
     self.num_windows = self._windows.num_windows
     if not self.num_windows:

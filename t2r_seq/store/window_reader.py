@@ -35,6 +35,7 @@ class StoreWindows:
     shift: int = 1,
     padding: str = "drop",
     masks: bool = False,
+    flat: bool = False,
   ) -> None:
     """Plans the windows.
 
@@ -48,6 +49,7 @@ class StoreWindows:
       shift: stacks between the starts of two sequences.
       padding: 'drop', 'repeat' or 'zero'.
       masks: adds '<path>_mask' for every windowed path.
+      flat: gives every step that a window shows once; see `windows.stack_windows`.
     Raises:
       SpecError: the store does not fit the specs; every path is named.
     """
@@ -60,6 +62,7 @@ class StoreWindows:
       shift,
       padding,
       masks,
+      flat,
     )
     lengths = columns.episode_lengths
     self.counts: np.ndarray = np.asarray(self.reader.grid.num_windows(lengths))

@@ -10,11 +10,12 @@ from t2r_seq.windows.flat_specs import (
   mask_paths,
   time_span,
 )
-from t2r_seq.windows.gather import WindowReader, gather_windows
+from t2r_seq.windows.gather import gather_windows
 from t2r_seq.windows.grid import PADDINGS, WindowGrid, check_padding
 from t2r_seq.windows.masking import masked_mean
 from t2r_seq.windows.report import WindowReport
 from t2r_seq.windows.row_list import RowList
+from t2r_seq.windows.stacking import stack_windows
 from t2r_seq.windows.subsample import (
   boundary_indices,
   gather_steps,
@@ -22,6 +23,7 @@ from t2r_seq.windows.subsample import (
   random_span_indices,
   uniform_indices,
 )
+from t2r_seq.windows.window_reader import WindowReader
 
 __all__ = [
   "PADDINGS",
@@ -42,6 +44,7 @@ __all__ = [
   "masked_mean",
   "random_indices",
   "random_span_indices",
+  "stack_windows",
   "time_span",
   "uniform_indices",
   "windows",

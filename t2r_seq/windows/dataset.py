@@ -7,8 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from t2r_seq.specs import SpecStructure, TensorSpecStruct
-from t2r_seq.windows.gather import WindowReader
 from t2r_seq.windows.report import WindowReport, print_too_short
+from t2r_seq.windows.window_reader import WindowReader
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 

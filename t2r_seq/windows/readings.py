@@ -27,6 +27,13 @@ class Reading:
   steps: np.ndarray | None
   frame_shape: tf.TensorShape
 
+  def flat(self) -> Reading:
+    """Reads every step from the first to the last, once each."""
+    if self.steps is None:
+      return self
+    steps = np.arange(self.steps.min(), self.steps.max() + 1)
+    return dataclasses.replace(self, steps=steps)
+
 
 def plan_readings(
   wanted: TensorSpecStruct,
@@ -95,10 +102,18 @@ def _plan_path(
   flat_shape = tf.TensorShape([None]).concatenate(frame_shape)
   if given.dtype != dtype or not flat_shape.is_compatible_with(given.shape):
     return errors.Mismatch(path, _expected(spec), got)
-  return Reading(source, _steps(spec, grid), frame_shape)
+  return Reading(source, steps_of(spec, grid), frame_shape)
 
 
-def _steps(spec: ExtendedTensorSpec, grid: WindowGrid) -> np.ndarray:
+def steps_of(spec: ExtendedTensorSpec, grid: WindowGrid) -> np.ndarray:
+  """Returns the steps that a spec reads, relative to the first anchor.
+
+  Args:
+    spec: of the window.
+    grid: the anchors.
+  Returns:
+    int64 of shape [], [K], [L] or [L, K].
+  """
   anchors = np.arange(grid.num_stacks, dtype=np.int64) * grid.stride
   offsets = np.asarray(spec.time_offsets or 0, dtype=np.int64)
   if spec.is_sequence:

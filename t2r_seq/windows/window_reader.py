@@ -1,0 +1,276 @@
+"""`WindowReader`: reads windows of a spec structure from flat episodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, specs
+from t2r_seq.specs import ExtendedTensorSpec, SpecStructure, TensorSpecStruct
+from t2r_seq.windows import flat_specs as flat_specs_lib
+from t2r_seq.windows import readings
+from t2r_seq.windows.grid import WindowGrid, check_count
+
+
+class WindowReader:
+  """Reads windows of a spec structure from flat episodes of one element spec.
+
+  Everything that can be wrong with specs and shapes is found at construction.
+  """
+
+  def __init__(
+    self,
+    element_spec: Any,
+    spec_structure: SpecStructure,
+    sequence_length: int | None = None,
+    stride: int = 1,
+    shift: int = 1,
+    padding: str = "drop",
+    masks: bool = False,
+    flat: bool = False,
+  ) -> None:
+    """Creates the reader.
+
+    Args:
+      element_spec: specs of the flat episode, by path; leaves [T, ...] and context.
+      spec_structure: the specs of a window.
+      sequence_length: L, stacks in a sequence; None for single windows.
+      stride: steps between the stacks of one sequence.
+      shift: stacks between the starts of two sequences.
+      padding: 'drop', 'repeat' or 'zero'.
+      masks: adds '<path>_mask' for every windowed path, not only the declared ones.
+      flat: gives every step that a window shows once, [F, ...] in place of
+        [L, K, ...]; `stack_windows` stacks them later, on the device that trains.
+    Raises:
+      SpecError: the episode does not fit the specs, or the specs the sequence.
+    """
+    wanted = specs.map_leaves(
+      ExtendedTensorSpec.to_spec, specs.flatten_spec_structure(spec_structure)
+    )
+    num_stacks = 1 if sequence_length is None else sequence_length
+    check_count("sequence_length", num_stacks)
+    self.grid = WindowGrid(
+      flat_specs_lib.time_span(wanted), num_stacks, stride, shift, padding
+    )
+    self._masks = flat_specs_lib.mask_paths(wanted)
+    stored = TensorSpecStruct(
+      (path, spec) for path, spec in wanted.items() if path not in self._masks
+    )
+    if sequence_length is not None:
+      _check_any_sequence(stored, sequence_length)
+    self._element = specs.flatten_spec_structure(element_spec)
+    self._readings = readings.plan_readings(
+      stored, self._element, self.grid, sequence_length is not None
+    )
+    if flat:
+      self._readings = {path: r.flat() for path, r in self._readings.items()}
+    self._timed = {
+      path: reading.steps
+      for path, reading in self._readings.items()
+      if reading.steps is not None
+    }
+    if not self._timed:
+      raise errors.SpecError(
+        "windows: the specs: expected at least one path with a time axis, got none. "
+        "Give the specs time_offsets."
+      )
+    if masks:
+      self._masks = {flat_specs_lib.mask_path(path): path for path in self._timed}
+    clashes = [
+      errors.Mismatch(path, "no spec with a name where a mask is to stand", "one")
+      for path in self._masks
+      if path in self._readings
+    ]
+    if clashes:
+      raise errors.mismatch_error("windows", clashes)
+
+  @property
+  def window_spec(self) -> TensorSpecStruct:
+    """What one window has, by path: leaves [L, K, ...], fully defined or as stored."""
+    window = TensorSpecStruct()
+    for path, reading in self._readings.items():
+      given = self._element[reading.source]
+      shape, dtype = given.shape, given.dtype
+      if reading.steps is not None:
+        shape = tf.TensorShape(reading.steps.shape).concatenate(reading.frame_shape)
+      window[path] = tf.TensorSpec(shape, dtype)
+    for mask_path, path in self._masks.items():
+      if path in self._timed:
+        window[mask_path] = tf.TensorSpec(self._timed[path].shape, tf.bool)
+    return window
+
+  @property
+  def paths(self) -> tuple[str, ...]:
+    """What is read from an episode: its paths, each once."""
+    return tuple(dict.fromkeys(r.source for r in self._readings.values()))
+
+  @property
+  def timed_paths(self) -> tuple[str, ...]:
+    """Those of `paths` that have a time axis."""
+    return tuple(dict.fromkeys(self._readings[path].source for path in self._timed))
+
+  @property
+  def steps_shown(self) -> tuple[int, int]:
+    """The first and the last step that a window shows, relative to its first anchor."""
+    steps = self._timed.values()
+    return min(int(s.min()) for s in steps), max(int(s.max()) for s in steps)
+
+  def select(self, episode: SpecStructure) -> TensorSpecStruct:
+    """Flattens an episode to the paths that the windows read, and no others."""
+    flat = specs.flatten_spec_structure(episode)
+    return TensorSpecStruct((path, flat[path]) for path in self.paths)
+
+  def num_steps(self, episode: Mapping[str, Any], check: bool = True) -> tf.Tensor:
+    """Returns T, checked to be the same for every path with a time axis.
+
+    Args:
+      episode: tensors by path.
+      check: False where the episode has been checked before.
+    Returns:
+      int64 scalar.
+    """
+    first, *others = self.timed_paths
+    length = tf.shape(episode[first], tf.int64)[0]
+    if not check:
+      return length
+    checks = [
+      tf.debugging.assert_equal(
+        tf.shape(episode[path], tf.int64)[0],
+        length,
+        message=f"windows: {path}: expected as many steps as {first} has.",
+      )
+      for path in others
+    ]
+    with tf.control_dependencies([check for check in checks if check is not None]):
+      return tf.identity(length)
+
+  def check_starts(self, starts: Any, num_steps: Any) -> tf.Operation | None:
+    """Checks that windows start inside an episode and, under 'drop', that they fit.
+
+    Where tf.gather runs on a CPU it would fail, too; on a GPU it gives zeros instead.
+
+    Args:
+      starts: first anchor(s), int scalar or [B].
+      num_steps: T, int64 scalar.
+    Returns:
+      The check, to be run before `read`.
+    """
+    before, after = 0, 0
+    if self.grid.padding == "drop":
+      before = -self.grid.span[0]
+      after = self.grid.min_steps - before - 1
+    starts = tf.cast(starts, tf.int64)
+    return tf.debugging.Assert(
+      tf.reduce_all((starts >= before) & (starts + after < num_steps)),
+      [
+        f"windows: the anchors: expected {before} <= anchor < T - {after} with T =",
+        num_steps,
+        "steps, got",
+        starts,
+      ],
+    )
+
+  def read(
+    self, episode: Mapping[str, Any], starts: Any, num_steps: Any = None
+  ) -> TensorSpecStruct:
+    """Gathers the windows that start at the given anchors.
+
+    Args:
+      episode: tensors by path, [T, ...] and context.
+      starts: first anchor(s), an int scalar or [B].
+      num_steps: T if it is known, int64.
+    Returns:
+      Leaves of starts.shape + [L, K, ...]; context leaves are repeated per start.
+    """
+    starts = tf.cast(starts, tf.int64)
+    if starts.shape.rank not in (0, 1):
+      raise errors.SpecError(
+        "windows: the anchors: expected an int scalar or [B], got "
+        f"{errors.describe(starts)}."
+      )
+    steps = self.num_steps(episode) if num_steps is None else num_steps
+
+    def take(path: str, index: tf.Tensor | None) -> tf.Tensor:
+      if index is None:
+        return _repeat(episode[path], starts)
+      return tf.gather(episode[path], index)
+
+    return self.read_with(take, starts, tf.convert_to_tensor(steps))
+
+  def read_with(
+    self, take: Callable[[str, Any], tf.Tensor], starts: tf.Tensor, num_steps: Any
+  ) -> TensorSpecStruct:
+    """Makes windows of what `take` gives, of an episode or of one episode for each.
+
+    Args:
+      take: called with a path of an episode and the steps to read, starts.shape +
+        [L, K]; returns their values, or the context features where the steps are None.
+      starts: first anchor(s) in their episodes, int64 scalar or [B].
+      num_steps: T, int64 scalar, or [B] for windows of several episodes.
+    Returns:
+      Leaves of starts.shape + [L, K, ...].
+    """
+    window, real = TensorSpecStruct(), {}
+    for path, reading in self._readings.items():
+      if reading.steps is None:
+        window[path] = take(reading.source, None)
+        continue
+      index, real[path] = self._index(starts, reading.steps, num_steps)
+      taken = self._pad(take(reading.source, index), real[path])
+      window[path] = _fix_shape(path, taken, index.shape + reading.frame_shape)
+    for mask_path, path in self._masks.items():
+      if path in real:
+        window[mask_path] = real[path]
+    return window
+
+  def _index(
+    self, starts: tf.Tensor, offsets: np.ndarray, num_steps: tf.Tensor
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the steps to gather, starts.shape + offsets.shape, and which are real."""
+    index = _add_axes(starts, offsets.ndim) + offsets
+    if num_steps.shape.rank == 1:
+      num_steps = _add_axes(num_steps, offsets.ndim)
+    real = (index >= 0) & (index < num_steps)
+    if self.grid.padding != "drop":
+      index = tf.clip_by_value(index, 0, num_steps - 1)
+    return index, real
+
+  def _pad(self, taken: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
+    if self.grid.padding == "zero":
+      rank = tf.rank(taken) if taken.shape.rank is None else taken.shape.rank
+      keep = _add_axes(real, rank - real.shape.rank)
+      taken = tf.where(keep, taken, tf.zeros((), taken.dtype))
+    return taken
+
+
+def _add_axes(values: tf.Tensor, count: Any) -> tf.Tensor:
+  """Appends `count` axes of size 1; with one cheap op where all is static."""
+  if isinstance(count, int) and values.shape.is_fully_defined():
+    return tf.reshape(values, [*values.shape, *[1] * count])
+  ones = tf.ones([count], tf.int32)
+  return tf.reshape(values, tf.concat([tf.shape(values), ones], 0))
+
+
+def _fix_shape(path: str, values: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
+  """Sets the static shape, with a check where the data has not promised it."""
+  if values.shape.is_subtype_of(shape):
+    return values
+  return tf.ensure_shape(values, shape, name="windows_" + re.sub(r"\W", "_", path))
+
+
+def _repeat(value: tf.Tensor, starts: tf.Tensor) -> tf.Tensor:
+  if starts.shape.rank == 0:
+    return tf.convert_to_tensor(value)
+  return tf.repeat(tf.expand_dims(value, 0), tf.shape(starts)[0], axis=0)
+
+
+def _check_any_sequence(stored: TensorSpecStruct, sequence_length: int) -> None:
+  if not any(spec.is_sequence for spec in stored.values()):
+    raise errors.SpecError(
+      f"windows: sequence_length: expected None, because no spec has is_sequence=True, "
+      f"got {sequence_length}."
+    )
