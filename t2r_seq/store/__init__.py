@@ -2,6 +2,7 @@
 
 from t2r_seq.store.columns import StoreColumns
 from t2r_seq.store.episode_store import EpisodeStore
+from t2r_seq.store.file_columns import FileColumns
 from t2r_seq.store.reports import StoreProblem, StoreReport
 from t2r_seq.store.salvage import SalvageReport, salvage_store
 from t2r_seq.store.segment import BytesColumn, Segment
@@ -20,6 +21,7 @@ __all__ = [
   "ColumnSummary",
   "EpisodeStore",
   "EpisodeWriter",
+  "FileColumns",
   "SalvageReport",
   "Segment",
   "StoreColumns",

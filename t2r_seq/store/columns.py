@@ -123,7 +123,9 @@ def _make_taker(segment: Segment, path: str, spec: specs.ExtendedTensorSpec) -> 
   if spec.dtype == tf.string or specs.is_encoded_image_spec(spec):
     data, offsets = map(_variable, segment.bytes_tensors(path))
     shape = spec.shape if spec.dtype == tf.string else spec.shape[:-3]
-    return lambda rows: _take_strings(data, offsets, shape.as_list(), rows)
+    return lambda rows: take_strings(
+      data.read_value(), offsets.read_value(), shape.as_list(), rows
+    )
   column = _variable(segment.tensor(path))
 
   def take(rows: tf.Tensor) -> tf.Tensor:
@@ -139,14 +141,23 @@ def _variable(tensor: tf.Tensor) -> tf.Variable:
   return tf.Variable(tensor, trainable=False)
 
 
-def _take_strings(
-  data: tf.Variable, offsets: tf.Variable, shape: list[int], rows: tf.Tensor
+def take_strings(
+  all_bytes: tf.Tensor, all_offsets: tf.Tensor, shape: list[int], rows: tf.Tensor
 ) -> tf.Tensor:
+  """Takes rows of byte strings out of their bytes.
+
+  Args:
+    all_bytes: uint8 [n].
+    all_offsets: where each string starts, and the end, int64 [items + 1].
+    shape: of a row.
+    rows: int64 of any shape.
+  Returns:
+    Strings, rows.shape + shape.
+  """
   count = int(np.prod(shape, dtype=np.int64))
   items = tf.reshape(
     rows[..., tf.newaxis] * count + tf.range(count, dtype=tf.int64), [-1]
   )
-  all_bytes, all_offsets = data.read_value(), offsets.read_value()
   bounds = tf.stack(
     [tf.gather(all_offsets, items), tf.gather(all_offsets, items + 1)], 1
   )
