@@ -47,6 +47,7 @@ class AbstractInputGenerator(abc.ABC):
     self._out_feature_spec: specs.TensorSpecStruct | None = None
     self._out_label_spec: specs.TensorSpecStruct | None = None
     self._preprocess_fn: PreprocessFn | None = None
+    self._device_fn: PreprocessFn | None = None
     self._padding = "repeat"
     self._mode: str | None = None
     self._report: InputReport | None = None
@@ -68,6 +69,11 @@ class AbstractInputGenerator(abc.ABC):
   def report(self) -> InputReport | None:
     """Counts of what the newest dataset read; None if there is nothing to count."""
     return self._report
+
+  @property
+  def device_fn(self) -> Callable[[Any, Any], tuple[Any, Any]] | None:
+    """What the train step has to apply to the newest dataset's batches, if any."""
+    return self._device_fn
 
   @property
   def has_specifications(self) -> bool:

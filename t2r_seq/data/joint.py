@@ -13,6 +13,9 @@ import tensorflow as tf
 
 from t2r_seq import specs
 
+Pair = tuple[specs.TensorSpecStruct, specs.TensorSpecStruct]
+"""Features and labels by path."""
+
 _FEATURES = "features/"
 _LABELS = "labels/"
 

@@ -19,9 +19,7 @@ _Pool = dict[str, Any]
 class PooledWindows:
   """Reads the windows of a pool of episodes from memory."""
 
-  def __init__(
-    self, columns: DecodedColumns, store_windows: StoreWindows
-  ) -> None:
+  def __init__(self, columns: DecodedColumns, store_windows: StoreWindows) -> None:
     """Prepares.
 
     Args:
@@ -72,12 +70,6 @@ class PooledWindows:
     first_pool, in_pool = divmod(in_epoch, order.pool_batches)
     start = tf.constant([first_epoch, first_pool, in_pool], tf.int64)
 
-    def pools(epoch: tf.Tensor) -> tf.data.Dataset:
-      episodes = order.episodes(epoch)
-      first = tf.where(epoch == start[0], start[1], 0)
-      numbers = tf.data.Dataset.range(first, order.pools_per_epoch)
-      return numbers.map(_as_it_is(lambda pool: (epoch, pool, *episodes)))
-
     def batches(pool: _Pool) -> tf.data.Dataset:
       is_first = (pool["epoch"] == start[0]) & (pool["pool"] == start[1])
       size = tf.cast(order.batch_size, tf.int64)
@@ -86,21 +78,31 @@ class PooledWindows:
       return numbers.map(_as_it_is(lambda batch: (pool, batch)))
 
     loaded = (
-      tf.data.Dataset.range(first_epoch, max(end, first_epoch))
-      .flat_map(_as_it_is(pools))
+      self._positions(order, start, max(end, first_epoch))
       .map(_as_it_is(lambda *position: self._load(order, *position)))
       # The next pool is read while batches are gathered from this one.
       .prefetch(1)
     )
     return loaded.flat_map(_as_it_is(batches)).map(
       _as_it_is(
-        lambda pool, batch: self._gather(
-          pool, batch * order.batch_size, order.batch_size
-        )
+        lambda pool, batch: self._gather(order, pool, batch * order.batch_size)
       ),
       num_parallel_calls=tf.data.AUTOTUNE,
       deterministic=True,
     )
+
+  def _positions(
+    self, order: PoolOrder, start: tf.Tensor, end_epoch: int
+  ) -> tf.data.Dataset:
+    """Returns a dataset of epochs, pools, and what `PoolOrder.episodes` gives."""
+
+    def pools(epoch: tf.Tensor) -> tf.data.Dataset:
+      episodes = order.episodes(epoch)
+      first = tf.where(epoch == start[0], start[1], 0)
+      numbers = tf.data.Dataset.range(first, order.pools_per_epoch)
+      return numbers.map(_as_it_is(lambda pool: (epoch, pool, *episodes)))
+
+    return tf.data.Dataset.range(start[0], end_epoch).flat_map(_as_it_is(pools))
 
   def _load(
     self,
@@ -166,10 +168,13 @@ class PooledWindows:
     return first_step, num_steps
 
   def _gather(
-    self, pool: _Pool, first: tf.Tensor, batch_size: int
+    self, order: PoolOrder, pool: _Pool, first: tf.Tensor
   ) -> specs.TensorSpecStruct:
-    slot = pool["slot"][first : first + batch_size]
-    window = pool["window"][first : first + batch_size]
+    slot = pool["slot"][first : first + order.batch_size]
+    window = pool["window"][first : first + order.batch_size]
+    if order.drop_remainder:
+      slot.set_shape([order.batch_size])
+      window.set_shape([order.batch_size])
     to_row = tf.gather(pool["to_row"], slot)
 
     def take(path: str, index: tf.Tensor | None) -> tf.Tensor:

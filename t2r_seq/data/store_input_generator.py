@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import gin
 import numpy as np
@@ -40,6 +41,7 @@ class StoreInputGenerator(AbstractInputGenerator):
     num_shards: int = 1,
     memory_budget: int = 2**30,
     drop_remainder: bool | None = None,
+    stack_on_device: bool = False,
   ) -> None:
     """Creates the generator; the store is opened when a dataset is created.
 
@@ -57,6 +59,9 @@ class StoreInputGenerator(AbstractInputGenerator):
       memory_budget: bytes that the pools of 'quasi_random' may hold, decoded.
       drop_remainder: whether the last, smaller batch is left out, so that the batch
         axis is static; None: in mode 'train' only.
+      stack_on_device: in mode 'train' batches travel flat, each step once; the train
+        step stacks and preprocesses them, see `device_fn`. For long sequences of
+        stacks, where the host's copies are what limits training.
     Raises:
       SpecError: a size is too small, or there is no such order.
     """
@@ -76,6 +81,7 @@ class StoreInputGenerator(AbstractInputGenerator):
     self._num_shards = self._check_count("num_shards", num_shards)
     self._memory_budget = self._check_count("memory_budget", memory_budget)
     self._drop_remainder = drop_remainder
+    self._stack_on_device = stack_on_device
 
   @property
   def num_examples(self) -> int | None:
@@ -114,8 +120,24 @@ class StoreInputGenerator(AbstractInputGenerator):
         shift=self._shift,
         padding=self.padding,
         memory_budget=self._memory_budget,
+        flat=is_train and self._stack_on_device,
       )
+    self._device_fn = self._stack_and_finish if loader.is_flat else None
     return loader.dataset(self._start_step if is_train else 0).map(joint.split)
+
+  def _finish(self, features: Any, labels: Any, has_labels: bool) -> joint.Pair:
+    if self._device_fn is not None:
+      return features, labels
+    return super()._finish(features, labels, has_labels)
+
+  def _stack_and_finish(self, features: Any, labels: Any) -> joint.Pair:
+    stacked = windows.stack_windows(
+      joint.join(features, labels),
+      joint.join(self._feature_spec, self._label_spec),
+      *(self._sequence_length, self._stride),
+    )
+    features, labels = joint.split(stacked)
+    return super()._finish(features, labels, has_labels=True)
 
   def _joined(self, store: EpisodeStore, mode: str) -> specs.TensorSpecStruct:
     """Joins the specs; each names the column that it reads."""

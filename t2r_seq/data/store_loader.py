@@ -19,8 +19,9 @@ from t2r_seq.data.numpy_batches import (
 from t2r_seq.data.ordered_batches import batches_in_order, checkpoint_options
 from t2r_seq.data.pool_order import PoolOrder, PoolSize
 from t2r_seq.data.pooled_batches import PooledWindows
+from t2r_seq.data.portable_windows import PortableWindows
 from t2r_seq.data.window_order import STATELESS_ORDERS, WindowOrder
-from t2r_seq.store import EpisodeStore, StoreColumns, StoreWindows
+from t2r_seq.store import EpisodeStore, FileColumns, StoreColumns, StoreWindows
 
 ORDERS = (*STATELESS_ORDERS, "quasi_random")
 
@@ -34,6 +35,7 @@ class StoreWindowLoader:
   Attributes:
     num_windows: in the whole store.
     batches_per_epoch: of this shard.
+    is_flat: whether steps are delivered once each, to be stacked later.
     pool_size: batches and bytes that go through memory together; None unless the order
       is 'quasi_random'.
   """
@@ -96,12 +98,15 @@ class StoreWindowLoader:
       columns, spec_structure, sequence_length, stride, shift, padding, masks, flat
     )
     self.num_windows = self._windows.num_windows
+    self.is_flat = flat
     if not self.num_windows:
       raise errors.SpecError(
         f"store_windows: {store.path}: expected an episode that is long enough for a "
         f"window, got {int(store.episode_lengths.max())} steps at most. Pad: "
         "padding='repeat'."
       )
+    self._store = store
+    self._decode_images = decode_images
     self._num_epochs = num_epochs
     self._batch_bytes = batch_size * self._windows.window_bytes
     self.pool_size: PoolSize | None = None
@@ -140,6 +145,30 @@ class StoreWindowLoader:
     return batches_in_order(
       self._windows.read, self._order, self._batch_bytes, self._num_epochs, start_batch
     )
+
+  def portable_dataset(self) -> tf.data.Dataset:
+    """Creates the dataset as a graph that other processes can run, for tf.data service.
+
+    The graph opens the store's files, under the names that they have here, where it
+    runs; see `FileColumns`. What a service splits are the pools.
+
+    Returns:
+      Dataset of the same batches as `dataset`; it cannot be checkpointed.
+    Raises:
+      SpecError: the order is not 'quasi_random'.
+      StoreError: somebody is writing to the store.
+    """
+    if not isinstance(self._order, PoolOrder):
+      raise errors.SpecError(
+        f"portable_dataset: order: expected 'quasi_random', got '{self._order.order}'. "
+        "Other orders read from memory of this process, wherever a window lies; pools "
+        "are ranges of files."
+      )
+    columns = DecodedColumns(
+      FileColumns(self._store), self._store.spec, self._decode_images
+    )
+    pools = PortableWindows(columns, self._windows)
+    return pools.batches(self._order, self._num_epochs, 0)
 
   def numpy_batches(self, start_batch: int = 0) -> NumpyBatches:
     """Creates an iterator of the same batches as dicts of numpy arrays, by path.

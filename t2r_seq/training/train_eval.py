@@ -147,6 +147,7 @@ def _train(
     start = step = trainer.global_step
     params = {"start_step": start}
     dataset = input_generator.create_dataset(ModeKeys.TRAIN, params)
+    trainer.device_fn = input_generator.device_fn
     batches = iter(trainer.distribute(dataset))
     progress = Progress(max_train_steps)
     writer, warned = SummaryWriter(write_dir), False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -38,6 +38,8 @@ class Trainer:
     # The steps count on the host; no replica needs a copy.
     self._global_step = tf.Variable(0, dtype=tf.int64, trainable=False)
     self._first_bad_step = tf.Variable(-1, dtype=tf.int64, trainable=False)
+    # What an input generator leaves to the device; see its `device_fn`.
+    self.device_fn: Callable[[Any, Any], tuple[Any, Any]] | None = None
     self._train_fn = tf.function(self._train_step)
     self._eval_fn = tf.function(self._eval_step)
 
@@ -118,6 +120,8 @@ class Trainer:
   def _replica_train_step(
     self, features: TensorSpecStruct, labels: TensorSpecStruct
   ) -> tuple[Scalars, tf.Tensor]:
+    if self.device_fn is not None:
+      features, labels = self.device_fn(features, labels)
     with tf.GradientTape() as tape:
       loss, scalars = self.model.train_loss(features, labels)
       scaled = loss / tf.cast(self.strategy.num_replicas_in_sync, loss.dtype)

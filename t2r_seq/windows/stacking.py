@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.specs import ExtendedTensorSpec, SpecStructure, TensorSpecStruct
-from t2r_seq.windows import flat_specs as flat_specs_lib
+from t2r_seq.windows.flat_specs import mask_path, mask_paths, time_span
 from t2r_seq.windows.grid import WindowGrid
 from t2r_seq.windows.readings import steps_of
 
@@ -37,9 +37,12 @@ def stack_windows(
   wanted = specs.map_leaves(
     ExtendedTensorSpec.to_spec, specs.flatten_spec_structure(spec_structure)
   )
-  span = flat_specs_lib.time_span(wanted)
+  span = time_span(wanted)
   grid = WindowGrid(span, sequence_length or 1, stride)
-  masks = flat_specs_lib.mask_paths(wanted)
+  # A reader may add masks that no spec declares.
+  masks = {mask_path(path): path for path in wanted}
+  masks = {path: of for path, of in masks.items() if path not in wanted}
+  masks.update(mask_paths(wanted))
   stacked, found = TensorSpecStruct(), []
   for path, values in specs.flatten_spec_structure(flat).items():
     spec = wanted.get(masks.get(path, path))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import data, errors, specs, windows
+from t2r_seq import data, errors, preprocessors, specs, windows
 from t2r_seq.store import EpisodeStore
 
 LENGTHS = (5, 2, 6, 4)  # Under 'drop' a window takes 4 steps: 2 + 0 + 3 + 1 windows.
@@ -72,6 +72,35 @@ def test_train_repeats_and_goes_on_where_it_stopped(path, kit, order):
   assert epochs[0] == epochs[1] == epochs[2]
   if order != "sequential":
     assert want[:3] != want[3:6] or want[3:6] != want[6:]
+
+
+@pytest.mark.parametrize("order", ["global", "quasi_random"])
+def test_stacked_on_the_device(path, kit, order):
+  model = kit.FakeModel(padding="repeat", preprocessor_cls=Doubling)
+  at_once = build(path, kit, "train", model, order=order)
+  later = build(path, kit, "train", model, order=order, stack_on_device=True)
+  want = at_once.create_dataset("train").take(5)
+  flat = later.create_dataset("train").take(5)
+  assert flat.element_spec[0]["state"].shape == (2, 3, 2)
+  assert flat.element_spec[1]["next"].shape == (2, 1, 2)
+  assert at_once.device_fn is None
+  device_fn = tf.function(later.device_fn)
+  for one, other in zip(flat, want, strict=True):
+    for mine, theirs in zip(device_fn(*one), other, strict=True):
+      assert list(mine) == list(theirs)
+      for name, value in theirs.items():
+        np.testing.assert_array_equal(mine[name], value, err_msg=name)
+  eval_generator = build(path, kit, "eval", model, stack_on_device=True)
+  assert eval_generator.create_dataset("eval").element_spec[1]["next"].shape[1:] == (2,)
+  assert eval_generator.device_fn is None
+
+
+class Doubling(preprocessors.NoOpPreprocessor):
+  """Doubles the states; what a step has to do once, and after stacking."""
+
+  def _preprocess_fn(self, features, labels, mode):
+    features["state"] = 2 * features["state"]
+    return features, labels
 
 
 def test_the_seed_of_the_run_and_none(path, kit):

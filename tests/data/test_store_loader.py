@@ -205,6 +205,9 @@ def test_pools_show_the_same_windows(name, padding, store):
       **kwargs,
     )
     assert_same_windows(by_first(unbatched(dataset)), want)
+  full = store_windows(store, spec, 3, "quasi_random", padding=padding, **kwargs)
+  for path, element in full.element_spec.items():
+    assert element.shape.is_fully_defined() and element.shape[0] == 3, path
 
 
 def least_budget(store, spec, batch_size, **kwargs):
