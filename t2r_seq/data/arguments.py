@@ -29,6 +29,19 @@ def check_count(where: str, name: str, count: Any, minimum: int = 1) -> int:
   return count
 
 
+def check_no_sequence_length(where: str, sequence_length: int | None) -> None:
+  """Checks that nobody asks for sequences where nothing is cut into any.
+
+  Raises:
+    SpecError: there is a sequence_length.
+  """
+  if sequence_length is not None:
+    raise errors.SpecError(
+      f"{where}: sequence_length: expected None for specs without time offsets, got "
+      f"{sequence_length}. Give the specs that are to be cut time_offsets=0."
+    )
+
+
 def check_mode_is_bound(preprocess_fn: Callable[..., Any]) -> None:
   """Checks that a preprocess_fn does not wait for a mode that it never gets.
 

@@ -23,3 +23,19 @@ def too_short_error(
     f"none: all {num_episodes} episodes are shorter; the longest has {longest}. "
     "Use longer episodes, a smaller span or sequence_length, or padding 'repeat'."
   )
+
+
+def too_few_error(where: str, num_needed: int, num_found: int) -> errors.RecordError:
+  """Builds the error for examples that do not fill one batch.
+
+  Args:
+    where: which generator reads what.
+    num_needed: examples of a batch.
+    num_found: examples that there are.
+  Returns:
+    The error, to be raised by the caller.
+  """
+  return errors.RecordError(
+    f"{where}: expected at least the {num_needed} examples of one batch, got "
+    f"{num_found}. Use a smaller batch_size, or drop_remainder=False."
+  )

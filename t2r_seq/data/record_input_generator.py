@@ -11,7 +11,15 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs, windows
-from t2r_seq.data import counting, emptiness, indexed_input, joint, record_order
+from t2r_seq.data import (
+  arguments,
+  counting,
+  emptiness,
+  indexed_input,
+  joint,
+  record_order,
+  record_reading,
+)
 from t2r_seq.data.abstract_input_generator import AbstractInputGenerator
 from t2r_seq.data.indexed_records import IndexedRecordLoader
 
@@ -29,9 +37,9 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
   it is parsed once, each frame decoded once, features and labels together, and what
   goes through the shuffle are (episode, anchor) pairs; windows are gathered after it.
 
-  Mode 'train' shuffles files, episodes and examples, anew in every epoch, and repeats
-  for ever. The other modes are one pass, in the order of the sorted files. The same
-  seed gives the same batches, whatever `num_parallel_calls` is.
+  Mode 'train' shuffles files, episodes and examples anew in every epoch, for ever. The
+  other modes are one pass, in the order of the sorted files. The same seed gives the
+  same batches, whatever `num_parallel_calls` is.
 
   By an index of the files (`t2r_seq index`) mode 'train' shuffles among pools that a
   memory budget limits, over all files, and a resumed run goes on with the next batch.
@@ -52,6 +60,8 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     drop_remainder: bool | None = None,
     index: str | None = None,
     memory_budget: int = 2**30,
+    on_bad_record: str = "raise",
+    max_bad_records: int = 100,
   ) -> None:
     """Creates the generator; files are looked for when a dataset is created.
 
@@ -75,8 +85,11 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       index: 'require': reads by the files' index, and refuses to without one; 'auto':
         where all files have one; None: in order. A stale index is always refused.
       memory_budget: bytes for pools, by an index; there are no shuffle buffers then.
+      on_bad_record: 'raise' stops at a record that cannot be read or parsed; 'skip'
+        leaves it out, logs it and counts it in the report.
+      max_bad_records: to leave out; one more is an error.
     Raises:
-      SpecError: a size or length is too small, or `index` is none of these.
+      SpecError: a size or length is too small, or an option is none of these.
     """
     super().__init__(batch_size)
     self._file_patterns = file_patterns
@@ -95,8 +108,13 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     self._drop_remainder = drop_remainder
     self._index = indexed_input.check_option(type(self).__name__, index)
     self._memory_budget = self._check_count("memory_budget", memory_budget)
+    self._on_bad_record = record_reading.check_policy(
+      type(self).__name__, on_bad_record, index
+    )
+    self._max_bad_records = self._check_count("max_bad_records", max_bad_records, 0)
+    self._reading = record_reading.RecordReading()
     self._loader: IndexedRecordLoader | None = None
-    self._parsed_spec: specs.TensorSpecStruct | None = None
+    self._parsed_spec: Any = None  # A TensorSpecStruct, once there are specs.
     self._counted: dict[str, int] = {}
 
   @property
@@ -130,8 +148,10 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     except tf.errors.OpError as e:
       if record_order.UNEVEN in e.message:
         raise errors.RecordError(f"{self._where()}: {record_order.UNEVEN}.") from e
+      if self._reading.failure is not None:
+        raise self._reading.failure from e
       # The dataset may have been created, and the specs so be known, inside the block.
-      if self._parsed_spec is None:
+      if self._parsed_spec is None or self._on_bad_record == "skip":
         raise
       if self._loader is not None:
         with self._loader.explain_failures():
@@ -144,18 +164,17 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       with records.explain_failures(patterns, features, labels or None):
         raise
 
-  # Nothing in here needs AutoGraph, which takes seconds to read through it.
   @tf.autograph.experimental.do_not_convert
   def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
     joined = joint.join(self._feature_spec, self._label_spec_for(mode))
     is_windowed = windows.is_windowed(joined)
-    self._check_sequence_length(is_windowed)
+    if not is_windowed:
+      arguments.check_no_sequence_length(self._where(), self._sequence_length)
     self._parsed_spec = windows.flat_specs(joined)
     files = self._find_files(self._parsed_spec)
     is_train = mode == specs.ModeKeys.TRAIN
     drop = is_train if self._drop_remainder is None else self._drop_remainder
-    # Repeated data fills a batch however little there is of it.
-    num_needed = batch_size if drop and not is_train else 1
+    num_needed = batch_size if drop and not is_train else 1  # Repeated data fills it.
     shuffle = is_train and self._shuffle_buffer_size > 0
     with tf.init_scope():
       index = indexed_input.find_index(self._index, files, self._where())
@@ -176,18 +195,23 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     if self._loader is not None:
       self._parsed_spec, self._report = self._loader.flat, None
       return self._loader.dataset(self._start_step if is_train else 0).map(joint.split)
-    # Datasets may be created while a graph is built; looking at files is done outside.
+    # Datasets may be created while a graph is built; files are looked at outside.
     with tf.init_scope(), self.explain_failures():
-      first = self._first_record(files)
+      self._reading = record_reading.make_reading(
+        self._on_bad_record, files, self._max_bad_records, self._where()
+      )
+      first = self._reading.first_record(files, self._where())
       self._parsed_spec = record_order.leave_out_absent(self._parsed_spec, first)
       self._check_not_empty(files, joined, is_windowed, num_needed)
-    self._report = windows.WindowReport() if is_windowed else None
+    report = windows.WindowReport() if is_windowed else None
+    self._report = self._reading.report(report)
     num_epochs = None if is_train else 1
-    examples = self._examples(files, joined, shuffle, self._report, num_epochs)
-    batches = examples.batch(batch_size, drop_remainder=drop)
-    if not is_windowed:
-      batches = self._parse(batches)
-    return batches.map(joint.split)
+    examples = self._examples(files, joined, shuffle, report, num_epochs)
+    if is_windowed:
+      return examples.batch(batch_size, drop_remainder=drop).map(joint.split)
+    return self._reading.parse_batches(
+      examples, self._parsed_spec, batch_size, drop, self._num_parallel_calls
+    ).map(joint.split)
 
   def _find_files(self, flat_specs: specs.TensorSpecStruct) -> record_order.FilesByKey:
     return record_order.find_files(self._file_patterns, flat_specs)
@@ -207,7 +231,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
   ) -> tf.data.Dataset:
     """Creates a dataset of serialized records or, with a report, of windows."""
     file_seed, episode_seed, example_seed = self._seeds()
-    serialized = record_order.read_records(
+    serialized = self._reading.read(
       files, self._cycle_length if shuffle else 1, shuffle, file_seed, check=False
     )
     buffer_size = self._shuffle_buffer_size if shuffle else None
@@ -218,7 +242,9 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     if shuffle and self._episode_shuffle_buffer_size > 1:
       serialized = serialized.shuffle(self._episode_shuffle_buffer_size, episode_seed)
     return windows.windows(
-      self._parse(serialized),
+      self._reading.parse_episodes(
+        serialized, self._parsed_spec, self._num_parallel_calls
+      ),
       joined,
       self._sequence_length,
       self._stride,
@@ -237,23 +263,6 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       return [None] * 3
     return np.random.SeedSequence(seed).generate_state(3).tolist()
 
-  def _parse(self, serialized: tf.data.Dataset) -> tf.data.Dataset:
-    return serialized.map(
-      records.create_parse_tf_example_fn(self._parsed_spec),
-      num_parallel_calls=self._num_parallel_calls,
-      # tf.data warns of an order asked for where nothing runs in parallel.
-      deterministic=None if self._num_parallel_calls is None else True,
-    )
-
-  def _first_record(self, files: record_order.FilesByKey) -> Any:
-    first = next(iter(record_order.read_records(files).take(1)), None)
-    if first is None:
-      num_files = sum(len(names) for names in files.values())
-      raise errors.RecordError(
-        f"{self._where()}: expected records, got none in {num_files} file(s)."
-      )
-    return first
-
   def _check_not_empty(
     self,
     files: record_order.FilesByKey,
@@ -262,37 +271,28 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     num_needed: int,
   ) -> None:
     """Reads the examples that a first batch needs: better an error than a hang."""
-    if not is_windowed and num_needed == 1:
+    if not is_windowed and num_needed == 1 and self._on_bad_record == "raise":
       return
     report = windows.WindowReport() if is_windowed else None
     examples = self._examples(files, joined, shuffle=False, report=report)
+    if report is None:
+      examples = self._reading.good_records(examples, self._parsed_spec)
     found = sum(1 for _ in examples.take(num_needed))
     if found >= num_needed:
       return
-    if report is not None and not found:
+    if report is not None and report.episodes and not found:
       raise emptiness.too_short_error(
         self._where(),
         self._grid(joined).min_steps,
         report.episodes,
         report.longest_too_short,
       )
-    raise errors.RecordError(
-      f"{self._where()}: expected at least the {num_needed} examples of one batch, got "
-      f"{found}. Use a smaller batch_size, or drop_remainder=False."
-    )
+    raise emptiness.too_few_error(self._where(), num_needed, found)
 
   def _grid(self, joined: specs.TensorSpecStruct) -> windows.WindowGrid:
     num_stacks = self._sequence_length or 1
     span = windows.time_span(joined)
     return windows.WindowGrid(span, num_stacks, self._stride, self._shift, self.padding)
-
-  def _check_sequence_length(self, is_windowed: bool) -> None:
-    if self._sequence_length is not None and not is_windowed:
-      raise errors.SpecError(
-        f"{self._where()}: sequence_length: expected None for specs without time "
-        f"offsets, got {self._sequence_length}. Give the specs that are to be cut "
-        "time_offsets=0."
-      )
 
   def _where(self) -> str:
     patterns = str(self._file_patterns)

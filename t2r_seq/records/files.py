@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -169,6 +169,7 @@ def record_dataset(
   seed: int | None = None,
   compression: str | None = None,
   check: bool = True,
+  read_file: Callable[[Any, Any], tf.data.Dataset] | None = None,
 ) -> tf.data.Dataset:
   """Reads serialized records; the same arguments give the same order.
 
@@ -181,6 +182,8 @@ def record_dataset(
     seed: of that shuffle; without one the order is not reproducible.
     compression: of all files, if the suffixes don't tell.
     check: looks at the first bytes of each local file.
+    read_file: reads one file, given its name and compression; None: as
+      `tf.data.TFRecordDataset` does, which stops at a damage.
   Returns:
     Dataset of scalar strings.
   Raises:
@@ -192,16 +195,17 @@ def record_dataset(
   compressions = [file_types.compression_type(name, compression) for name in names]
   if check:
     file_types.check_file_types(names, compression)
-  if len(set(compressions)) == 1 and num_parallel_reads <= 1 and not shuffle_files:
+  is_plain = len(set(compressions)) == 1 and not shuffle_files and read_file is None
+  if is_plain and num_parallel_reads <= 1:
     return tf.data.TFRecordDataset(names, compression_type=compressions[0])
   dataset = tf.data.Dataset.from_tensor_slices((names, compressions))
   if shuffle_files:
     dataset = dataset.shuffle(len(names), seed=seed)
   num_parallel_reads = max(1, min(num_parallel_reads, len(names)))
   if num_parallel_reads == 1:
-    return dataset.flat_map(tf.data.TFRecordDataset)
+    return dataset.flat_map(read_file or tf.data.TFRecordDataset)
   return dataset.interleave(
-    tf.data.TFRecordDataset,
+    read_file or tf.data.TFRecordDataset,
     cycle_length=num_parallel_reads,
     num_parallel_calls=num_parallel_reads,
     deterministic=True,

@@ -1,0 +1,141 @@
+"""Reading on after a damaged frame: what of a file TensorFlow's reader leaves out."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors
+from t2r_seq.records import checked_reads, frame_scan, framing, problems
+
+_as_it_is = tf.autograph.experimental.do_not_convert
+_LOST = "What follows it in the compressed file is lost."
+
+
+@dataclasses.dataclass(frozen=True)
+class Rest:
+  """What follows the first damage of a file.
+
+  Attributes:
+    stretches: (offset of the first frame, count of records) of the readable stretches,
+      int64 [n, 2].
+    problems: the damages.
+  """
+
+  stretches: np.ndarray
+  problems: tuple[problems.RecordProblem, ...]
+
+
+def find_rest(filename: str, compression: str = "") -> Rest:
+  """Finds the records that come after a damage, at which TensorFlow's reader ends.
+
+  Args:
+    filename: a TFRecord file.
+    compression: '', 'GZIP' or 'ZLIB'; of a compressed file nothing can be read on.
+  Returns:
+    Empty where the file is good.
+  Raises:
+    OpError: the file cannot be opened.
+  """
+  if _is_good(filename, compression):
+    return Rest(np.zeros([0, 2], np.int64), ())
+  if compression:
+    return _rest_of_compressed(filename, compression)
+  frames = frame_scan.scan_frames(filename)
+  damaged = [
+    frame
+    for batch in checked_reads.read_batches(filename, frames)
+    if batch.data is None
+    for frame in batch.frames
+  ]
+  found = [
+    (int(frames.numbers[i]), int(frames.starts[i]), int(frames.stops[i]), True)
+    for i in damaged
+  ] + [(*gap, False) for gap in frames.gaps]
+  return Rest(
+    _stretches(frames, damaged, min(start for _, start, _, _ in found)),
+    tuple(_problem(filename, *place) for place in sorted(found)),
+  )
+
+
+@_as_it_is
+def read_stretch(
+  filename: tf.Tensor, offset: tf.Tensor, count: tf.Tensor
+) -> tf.data.Dataset:
+  """Reads records of an uncompressed file; inside of a dataset's function.
+
+  Args:
+    filename: string scalar.
+    offset: where the first frame starts, int64 scalar.
+    count: of records, int64 scalar.
+  Returns:
+    Dataset of serialized records.
+  """
+  variant = tf.raw_ops.TFRecordDatasetV2(
+    filenames=[filename],
+    compression_type="",
+    buffer_size=1 << 18,
+    byte_offsets=[offset],
+  )
+  dataset = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
+  return dataset.take(count)
+
+
+def _is_good(filename: str, compression: str) -> bool:
+  """Reads the whole file, which is quick and finds every damage but a cut header."""
+  dataset = tf.data.TFRecordDataset(filename, compression_type=compression)
+  sizes = dataset.batch(256).map(
+    _as_it_is(
+      lambda batch: tf.reduce_sum(
+        tf.cast(tf.strings.length(batch), tf.int64) + framing.FRAME_SIZE
+      )
+    )
+  )
+  try:
+    size = int(sizes.reduce(tf.constant(0, tf.int64), _as_it_is(lambda a, b: a + b)))
+    return not framing.read_content(filename, compression, size, 1)
+  except tf.errors.DataLossError:
+    return False
+
+
+def _rest_of_compressed(filename: str, compression: str) -> Rest:
+  index = offset = 0
+  try:
+    for record in framing.iterate_records(filename, compression):
+      index, offset = (
+        record.index + 1,
+        record.offset + framing.FRAME_SIZE + len(record.data),
+      )
+  except errors.RecordError as error:
+    text = str(error).partition("frame: expected ")[2]
+    expected, _, got = text.partition(", got ")
+    mismatch = errors.Mismatch("frame", expected, got.rstrip("."), _LOST)
+    problem = problems.RecordProblem(filename, index, offset, problems.FRAME, mismatch)
+    return Rest(np.zeros([0, 2], np.int64), (problem,))
+  return Rest(np.zeros([0, 2], np.int64), ())
+
+
+def _stretches(
+  frames: frame_scan.Frames, damaged: list[int], first_damage: int
+) -> np.ndarray:
+  """Returns the runs of good frames after the first damage."""
+  good = np.ones(len(frames.starts), bool)
+  good[damaged] = False
+  good &= frames.starts > first_damage
+  found: list[tuple[int, int]] = []
+  for first, last in frames.runs():
+    places = np.flatnonzero(good[first:last]) + first
+    for run in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1):
+      if len(run):
+        found.append((int(frames.starts[run[0]]), len(run)))
+  return np.asarray(found, np.int64).reshape(-1, 2)
+
+
+def _problem(
+  filename: str, number: int, start: int, stop: int, is_framed: bool
+) -> problems.RecordProblem:
+  damage = checked_reads.damage_of(filename, start, stop, is_framed)
+  mismatch = errors.Mismatch("frame", *damage)
+  return problems.RecordProblem(filename, number, start, problems.FRAME, mismatch)

@@ -1,0 +1,373 @@
+"""Bad records: they stop the dataset, or are left out, counted and explained."""
+
+from __future__ import annotations
+
+import logging
+import re
+import struct
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import data, errors, records, specs
+
+_FRAME, _HEADER = 16, 12
+
+
+@pytest.fixture(name="build")
+def fixture_build(tmp_path, kit):
+  """Makes a generator of numbers 'x', or of windows of the kit's episodes."""
+
+  def build(mode="eval", model=None, **kwargs):
+    kwargs = {"batch_size": 4, "seed": 1, "on_bad_record": "skip", **kwargs}
+    generator = data.DefaultRecordInputGenerator(str(tmp_path / "*"), **kwargs)
+    spec = {"x": kit.spec((), tf.int64, "x")}
+    model = model or kit.FakeModel(lambda mode: spec, lambda mode: {})
+    generator.set_specification_from_model(model, mode)
+    return generator
+
+  return build
+
+
+def frames(path):
+  """Returns (start, length of the data) of every record."""
+  with open(path, "rb") as file:
+    content = file.read()
+  found, start = [], 0
+  while start < len(content):
+    (length,) = struct.unpack_from("<Q", content, start)
+    found.append((start, length))
+    start += _FRAME + length
+  return found
+
+
+def flip(path, place):
+  with open(path, "rb+") as file:
+    file.seek(place)
+    (byte,) = file.read(1)
+    file.seek(place)
+    file.write(bytes([byte ^ 0x10]))
+
+
+def write(path, rows):
+  """Writes serialized records as they are."""
+  with tf.io.TFRecordWriter(str(path)) as writer:
+    for row in rows:
+      writer.write(row)
+
+
+def number(value):
+  proto = tf.train.Example()
+  proto.features.feature["x"].int64_list.value.append(value)
+  return proto.SerializeToString()
+
+
+def floating(value):
+  proto = tf.train.Example()
+  proto.features.feature["x"].float_list.value.append(value)
+  return proto.SerializeToString()
+
+
+def values(dataset):
+  return [features["x"].numpy().tolist() for features, _ in dataset]
+
+
+# name: (what stands in the place of record 5, what is found)
+BAD_CONTENT = {
+  "no proto": (b"\xff\xff nothing", r"proto: expected .*Example"),
+  "another kind": (
+    floating(1.0),
+    r"features/x \(feature 'x'\): expected an int64 list .*float",
+  ),
+  "missing": (b"", r"features/x \(feature 'x'\): expected a feature 'x'"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CONTENT)
+def test_the_rest_of_a_batch_is_kept(build, tmp_path, caplog, name):
+  bad, message = BAD_CONTENT[name]
+  rows = [bad if i == 5 else number(i) for i in range(10)]
+  write(tmp_path / "a", rows)
+  write(tmp_path / "b", [number(i) for i in range(10, 13)])
+  generator = build()
+  with caplog.at_level(logging.WARNING, logger="absl"):
+    got = values(generator.create_dataset("eval"))
+  assert got == [[0, 1, 2, 3], [4, 6, 7, 8], [9, 10, 11, 12]]
+  (problem,) = generator.report.problems
+  offset = frames(tmp_path / "a")[5][0]
+  found = (problem.filename, problem.record, problem.offset)
+  assert found == (str(tmp_path / "a"), 5, offset)
+  want = rf"record 5 of .*a \(byte {offset}\): {message}"
+  assert re.search(want, str(problem))
+  assert caplog.text.count("Left out bad record 1: record 5 of") == 1
+  assert generator.report.skipped == 1
+  assert str(generator.report) == "1 bad records left out"
+
+
+def test_what_is_good_is_read_as_without_it(build, tmp_path, kit):
+  for i in range(3):
+    kit.write_examples(tmp_path / f"{i}.tfrecord", range(40 * i, 40 * i + 40))
+
+  def batches(mode, **kwargs):
+    return values(build(mode, **kwargs).create_dataset(mode).take(40))
+
+  for mode in ("train", "eval"):
+    assert batches(mode) == batches(mode, on_bad_record="raise")
+    assert batches(mode, num_parallel_calls=1) == batches(mode)
+    assert batches(mode, num_parallel_calls=None) == batches(mode)
+
+
+def test_batches_stay_full_and_the_same_over_many_epochs(build, tmp_path):
+  write(tmp_path / "a", [b"bad" if i % 7 == 3 else number(i) for i in range(30)])
+  good = [i for i in range(30) if i % 7 != 3]
+
+  def batches(**kwargs):
+    generator = build("train", shuffle_buffer_size=10, **kwargs)
+    dataset = generator.create_dataset("train")
+    assert dataset.element_spec[0]["x"].shape == [4]
+    return values(dataset.take(40)), generator.report.skipped
+
+  got, skipped = batches()
+  # A record is one bad record, however often it is read.
+  assert skipped == 4
+  assert (got, skipped) == batches(num_parallel_calls=1)
+  flat = [value for batch in got for value in batch]
+  assert sorted(flat[: len(good)]) == good
+
+
+def test_a_batch_of_bad_records_only(build, tmp_path):
+  write(
+    tmp_path / "a", [b"bad %d" % i if 4 <= i < 12 else number(i) for i in range(14)]
+  )
+  generator = build()
+  assert values(generator.create_dataset("eval")) == [[0, 1, 2, 3], [12, 13]]
+  assert generator.report.skipped == 8
+
+
+# Damaged files.
+
+
+def test_reading_goes_on_after_flipped_bits_of_the_data(build, tmp_path, kit):
+  path = kit.write_examples(tmp_path / "a.tfrecord", range(10))
+  start, _ = frames(path)[3]
+  flip(path, start + _HEADER + 2)
+  generator = build()
+  got = sum(values(generator.create_dataset("eval")), [])  # noqa: RUF017
+  assert got == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+  (problem,) = generator.report.problems
+  assert (problem.record, problem.offset, problem.kind) == (3, start, "frame")
+  assert "expected data with a fitting checksum" in str(problem)
+
+
+def test_reading_goes_on_after_flipped_bits_of_a_length(build, tmp_path, kit):
+  path = kit.write_examples(tmp_path / "a.tfrecord", range(10))
+  for start, _ in [frames(path)[record] for record in (0, 6)]:
+    flip(path, start + 1)
+  generator = build()
+  got = sum(values(generator.create_dataset("eval")), [])  # noqa: RUF017
+  assert got == [1, 2, 3, 4, 5, 7, 8, 9]
+  assert [problem.record for problem in generator.report.problems] == [0, 6]
+
+
+def test_other_files_are_read_after_a_cut_one(build, tmp_path, kit):
+  path = kit.write_examples(tmp_path / "a.tfrecord", range(5))
+  kit.write_examples(tmp_path / "b.tfrecord", range(5, 8))
+  with open(path, "rb+") as file:
+    file.truncate(frames(path)[4][0] + 15)
+  generator = build()
+  assert values(generator.create_dataset("eval")) == [[0, 1, 2, 3], [5, 6, 7]]
+  assert "record 4 of" in str(generator.report.problems[0])
+
+
+def test_what_follows_a_damage_in_a_compressed_file_is_lost_and_said_so(
+  build, tmp_path, kit
+):
+  path = kit.write_examples(tmp_path / "a.tfrecord.gz", range(500))
+  kit.write_examples(tmp_path / "b.tfrecord", [1000])
+  with open(path, "rb+") as file:
+    file.truncate(file.seek(0, 2) // 2)
+  generator = build()
+  got = sum(values(generator.create_dataset("eval")), [])  # noqa: RUF017
+  assert got[-1] == 1000
+  assert got[:-1] == list(range(len(got) - 1))
+  (problem,) = generator.report.problems
+  assert problem.record == len(got) - 1
+  assert "What follows it in the compressed file is lost" in str(problem)
+
+
+def test_damages_are_found_again_in_no_later_epoch(build, tmp_path, kit):
+  path = kit.write_examples(tmp_path / "a.tfrecord", range(10))
+  flip(path, frames(path)[3][0] + _HEADER)
+  generator = build("train", batch_size=9, shuffle_buffer_size=0)
+  batches = values(generator.create_dataset("train").take(5))
+  assert batches == [[0, 1, 2, 4, 5, 6, 7, 8, 9]] * 5
+  assert generator.report.skipped == 1
+
+
+# Windows and sequences.
+
+
+def episodes(path, kit, spoil):
+  """Writes five episodes of six steps; `spoil` changes the protos by number."""
+  kit.write_episodes(path, [6] * 5)
+  rows = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
+  for index, change in spoil.items():
+    proto = tf.train.SequenceExample.FromString(rows[index])
+    change(proto.feature_lists.feature_list)
+    rows[index] = proto.SerializeToString()
+  write(path, rows)
+
+
+def no_image(features):
+  features["img"].feature[2].bytes_list.value[:] = [b"no image"]
+
+
+def fewer_steps(features):
+  del features["state"].feature[-1]
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_episodes_are_left_out(build, tmp_path, kit, mode):
+  episodes(tmp_path / "a", kit, {1: no_image, 3: fewer_steps})
+  generator = build(mode, kit.FakeModel())
+  dataset = generator.create_dataset(mode).take(3)
+  tasks = {int(t) for features, _ in dataset for t in features["task"]}
+  assert tasks <= {0, 2, 4}
+  assert (tasks == {0, 2, 4}) or mode == "train"
+  report = generator.report
+  if mode == "eval":
+    assert (report.window_report.episodes, report.skipped) == (3, 2)
+    assert "9 windows from 3 episodes" in str(report)
+    assert "2 bad records left out" in str(report)
+  text = "\n".join(str(problem) for problem in report.problems)
+  assert "record 1 of" in text and "features/image (feature 'img')" in text
+  if mode == "eval":
+    assert "record 3 of" in text
+    assert "expected 6 steps, as features/image has, got 5 steps" in text
+
+
+def test_whole_sequences(build, tmp_path, kit):
+  flat = {"x": kit.spec((1,), tf.float32, "x", is_sequence=True)}
+  path = tmp_path / "a"
+  rows = [{"x": np.full((1 + i % 3, 1), i, np.float32)} for i in range(6)]
+  records.write_records(path, flat, rows)
+  serialized = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
+  serialized[2] = b"bad"
+  write(path, serialized)
+  model = kit.FakeModel(
+    lambda mode: specs.add_sequence_length_specs(flat), lambda mode: {}
+  )
+  generator = build(model=model, batch_size=3)
+  batches = [features for features, _ in generator.create_dataset("eval")]
+  assert [b["x"][:, 0, 0].numpy().tolist() for b in batches] == [[0, 1, 3], [4, 5]]
+  assert [b["x_length"].numpy().tolist() for b in batches] == [[1, 2, 1], [2, 3]]
+  assert generator.report.skipped == 1
+
+
+# Limits.
+
+
+@pytest.mark.parametrize(("limit", "is_error"), [(3, False), (2, True), (0, True)])
+def test_too_many_bad_records_are_an_error(build, tmp_path, limit, is_error):
+  write(
+    tmp_path / "a", [b"bad %d" % i if i in (2, 5, 8) else number(i) for i in range(9)]
+  )
+  generator = build(max_bad_records=limit)
+  if not is_error:
+    assert len(values(generator.create_dataset("eval"))) == 2
+    return
+  want = rf"max_bad_records: expected at most {limit}, got one more: record .* of .*a "
+  with pytest.raises(errors.RecordError, match=want), generator.explain_failures():
+    list(generator.create_dataset("eval"))
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("windowed", [True, False])
+def test_nothing_good_is_an_error_and_no_hang(build, tmp_path, kit, mode, windowed):
+  write(tmp_path / "a", [b"bad", b"worse"])
+  generator = build(mode, kit.FakeModel() if windowed else None)
+  want = r"expected at least the 1 examples of one batch, got 0"
+  with pytest.raises(errors.RecordError, match=want):
+    generator.create_dataset(mode)
+
+
+def test_records_with_the_same_bytes_are_counted_each(build, tmp_path):
+  write(tmp_path / "a", [number(0), b"bad", number(2), b"bad"])
+  generator = build()
+  assert values(generator.create_dataset("eval")) == [[0, 2]]
+  assert [problem.record for problem in generator.report.problems] == [1, 3]
+
+
+def test_raise_names_the_place_too(build, tmp_path):
+  write(tmp_path / "a", [number(0), b"bad"])
+  generator = build(on_bad_record="raise")
+  with (
+    pytest.raises(errors.RecordError, match=r"record 1 of .*a \(byte \d+\): proto"),
+    generator.explain_failures(),
+  ):
+    list(generator.create_dataset("eval"))
+  assert generator.report is None
+
+
+def test_iterators_can_be_saved(build, tmp_path):
+  write(tmp_path / "a", [b"bad" if i == 6 else number(i) for i in range(20)])
+
+  def iterator():
+    return iter(build("train").create_dataset("train"))
+
+  first = iterator()
+  values(next(first) for _ in range(3))
+  path = tf.train.Checkpoint(iterator=first).save(str(tmp_path.parent / "ck"))
+  want = values(next(first) for _ in range(7))
+  second = iterator()
+  tf.train.Checkpoint(iterator=second).restore(path)
+  assert values(next(second) for _ in range(7)) == want
+
+
+REFUSED = {
+  "policy": ({"on_bad_record": "skpi"}, "expected 'raise' or 'skip', .*mean 'skip'"),
+  "limit": ({"max_bad_records": -1}, "max_bad_records: expected an integer of at le"),
+  "index": ({"index": "require"}, "got 'skip' with index='require'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_arguments_are_checked(build, name):
+  arguments, message = REFUSED[name]
+  with pytest.raises(errors.SpecError, match=message):
+    build(**arguments)
+
+
+def test_zipped_datasets_are_not_skipped_in(tmp_path, kit):
+  patterns = {
+    key: kit.write_examples(tmp_path / f"{key}.tfrecord", [1]) for key in ("a", "b")
+  }
+  model = kit.FakeModel(
+    lambda mode: {k: kit.spec((), tf.int64, "x", dataset_key=k) for k in patterns},
+    lambda mode: {},
+  )
+  generator = data.DefaultRecordInputGenerator(patterns, on_bad_record="skip")
+  generator.set_specification_from_model(model, "eval")
+  with pytest.raises(errors.SpecError, match=r"for the zipped datasets \[a, b\]"):
+    generator.create_dataset("eval")
+
+
+def test_is_configured_by_gin(tmp_path, kit):
+  write(tmp_path / "a", [number(0), b"bad", number(2)])
+  gin.clear_config()
+  gin.parse_config(f"""
+    DefaultRecordInputGenerator.file_patterns = '{tmp_path / "a"}'
+    DefaultRecordInputGenerator.on_bad_record = 'skip'
+    DefaultRecordInputGenerator.max_bad_records = 1
+  """)
+  try:
+    generator = data.DefaultRecordInputGenerator()
+  finally:
+    gin.clear_config()
+  spec = {"x": kit.spec((), tf.int64, "x")}
+  generator.set_specification_from_model(
+    kit.FakeModel(lambda mode: spec, lambda mode: {}), "eval"
+  )
+  assert values(generator.create_dataset("eval")) == [[0, 2]]
