@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 import numpy as np
 
 from t2r_seq import errors, specs
 from t2r_seq.store import layout, scanning
-from t2r_seq.store.layout import Columns
+from t2r_seq.store.layout import Column, Columns
 from t2r_seq.store.manifest import Commit, NewerVersionError, StoreManifest
 from t2r_seq.store.reports import StoreProblem
 from t2r_seq.store.spec_checks import check_spec
@@ -124,7 +125,9 @@ def commit_of_index(folder: str, columns: Columns) -> Commit:
   if not count:
     return Commit()
   ends = np.fromfile(os.path.join(folder, layout.ENDS), "<i8", count)
-  return Commit(count, max(int(ends.max()), 0), sizes)
+  # Damaged ends can be anything: there are no more steps than files have room for.
+  room = max(_room_for_steps(column, sizes) for column in columns.values())
+  return Commit(count, min(max(int(ends.max()), 0), room), sizes)
 
 
 def _stand_in(
@@ -139,6 +142,15 @@ def _stand_in(
     return StoreManifest.read(folder, is_sealed=False), _AS_IT_READS
   except errors.StoreError:
     return None, _NO_MANIFEST
+
+
+def _room_for_steps(column: Column, sizes: Mapping[str, int]) -> int:
+  """Returns how many rows a column's file can have; 0 where it does not tell."""
+  if not column.is_per_step or not column.items_per_row:
+    return 0
+  if column.is_bytes:
+    return sizes[column.offsets_file] // 8 // column.items_per_row
+  return sizes[column.data_file] // (column.items_per_row * column.dtype.itemsize)
 
 
 def _size(path: str) -> int:

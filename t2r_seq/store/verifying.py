@@ -13,6 +13,8 @@ from t2r_seq.store.manifest import StoreManifest
 from t2r_seq.store.reports import StoreProblem, StoreReport
 from t2r_seq.store.segment_check import check_segment
 
+_MAX_LOOKS = 3
+
 
 @dataclasses.dataclass(frozen=True)
 class StoreFindings:
@@ -57,6 +59,18 @@ def examine(
   folder: str, checksums: bool, spec: specs.SpecStructure | None
 ) -> StoreFindings:
   """Looks at a store; see `verify_store`."""
+  for _ in range(_MAX_LOOKS):
+    found = _examine_once(folder, checksums, spec)
+    seen = found.report.num_episodes.keys()
+    # What is missing may only have been merged away in between.
+    if found.report.is_whole or recovery.read_commits(folder)[0].keys() == seen:
+      break
+  return found
+
+
+def _examine_once(
+  folder: str, checksums: bool, spec: specs.SpecStructure | None
+) -> StoreFindings:
   store, broken_manifest = recovery.read_manifest(folder, spec)
   commits, broken_commits = recovery.read_commits(folder)
   if store is not None and broken_manifest is not None:

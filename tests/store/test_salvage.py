@@ -169,6 +169,13 @@ def test_a_damaged_commit_and_a_damaged_episode(path, salvaged):
   assert salvaged([0, 1]).left_out == {("main", 2): "damaged in goal.data"}
 
 
+@pytest.mark.parametrize("byte", [6, 7])
+def test_a_damaged_commit_and_an_impossible_end(byte, path, salvaged):
+  os.truncate(in_main(path, layout.COMMIT), 20)
+  flip(in_main(path, layout.ENDS), 8 + byte)
+  salvaged([0])
+
+
 def test_a_lost_commit(path, out, salvaged):
   os.remove(in_main(path, layout.COMMIT))
   salvaged([])
