@@ -330,6 +330,8 @@ def test_a_small_checkpoint_resumes(name, store, tmp_path):
       next(iterator)
     checkpoint = tf.train.Checkpoint(iterator=iterator)
     saved = checkpoint.write(str(tmp_path / f"at {position}"))
+    (state,) = tmp_path.glob(f"at {position}.data*")
+    assert state.stat().st_size < 1024
     other = make()
     tf.train.Checkpoint(iterator=other).read(saved)
     assert anchors(other) == want[position:], position
