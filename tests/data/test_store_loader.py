@@ -331,7 +331,7 @@ def test_a_small_checkpoint_resumes(name, store, tmp_path):
     checkpoint = tf.train.Checkpoint(iterator=iterator)
     saved = checkpoint.write(str(tmp_path / f"at {position}"))
     (state,) = tmp_path.glob(f"at {position}.data*")
-    assert state.stat().st_size < 1024
+    assert state.stat().st_size < 1536  # None of the windows that were read ahead.
     other = make()
     tf.train.Checkpoint(iterator=other).read(saved)
     assert anchors(other) == want[position:], position
