@@ -6,7 +6,6 @@ from t2r_seq.data.fractional_record_input_generator import (
 )
 from t2r_seq.data.generator_input_generator import GeneratorInputGenerator
 from t2r_seq.data.indexed_records import IndexedRecordLoader, indexed_records
-from t2r_seq.data.input_report import InputReport
 from t2r_seq.data.mixture_input_generator import MixtureInputGenerator
 from t2r_seq.data.mixture_report import MixtureReport
 from t2r_seq.data.multi_eval_input_generator import (
@@ -17,6 +16,7 @@ from t2r_seq.data.numpy_batches import NumpyBatches, numpy_batches_in_order
 from t2r_seq.data.ordered_batches import batches_in_order
 from t2r_seq.data.presence import add_presence_specs
 from t2r_seq.data.record_input_generator import DefaultRecordInputGenerator
+from t2r_seq.data.record_report import RecordInputReport
 from t2r_seq.data.store_input_generator import StoreInputGenerator
 from t2r_seq.data.store_loader import StoreWindowLoader, store_windows
 from t2r_seq.data.synthetic_input_generators import (
@@ -34,12 +34,12 @@ __all__ = [
   "FractionalRecordInputGenerator",
   "GeneratorInputGenerator",
   "IndexedRecordLoader",
-  "InputReport",
   "MixtureInputGenerator",
   "MixtureReport",
   "MultiEvalInputGenerator",
   "MultiEvalRecordInputGenerator",
   "NumpyBatches",
+  "RecordInputReport",
   "StoreInputGenerator",
   "StoreWindowLoader",
   "WeightedRecordInputGenerator",

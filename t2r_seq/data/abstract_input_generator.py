@@ -205,11 +205,9 @@ class AbstractInputGenerator(abc.ABC):
     )
     options = tf.data.Options()
     options.deterministic = True
-    # What a pipeline holds beside its position are counts and columns, no reason not to
-    # save the position. What cannot go on, such as a Python generator, still refuses.
-    options.experimental_external_state_policy = (
-      tf.data.experimental.ExternalStatePolicy.IGNORE
-    )
+    # Counts and columns, which are not saved, are no reason not to save the position.
+    ignore = tf.data.experimental.ExternalStatePolicy.IGNORE
+    options.experimental_external_state_policy = ignore
     return dataset.with_options(options).prefetch(tf.data.AUTOTUNE)
 
   @contextlib.contextmanager

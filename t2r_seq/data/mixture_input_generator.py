@@ -148,6 +148,13 @@ class MixtureInputGenerator(AbstractInputGenerator):
       name: source.create_dataset(mode, own)
       for (name, source), own in zip(self._sources.items(), params, strict=True)
     }
+    self._raise(
+      errors.Mismatch(
+        name, "a source that stacks its windows itself", "one with stack_on_device"
+      )
+      for name, source in self._sources.items()
+      if source.device_fn is not None
+    )
     wanted = joint.join(self._feature_spec, self._label_spec_for(mode))
     masks = joint.join_paths(self._feature_masks, self._label_masks)
     given = {name: mixture_sources.element_specs(d) for name, d in datasets.items()}

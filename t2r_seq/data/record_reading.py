@@ -9,7 +9,7 @@ import tensorflow as tf
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.data import record_order
 from t2r_seq.data.input_report import InputReport
-from t2r_seq.data.record_report import RecordReport
+from t2r_seq.data.record_report import RecordInputReport
 from t2r_seq.data.skipping import FileResumer, ParseFn, RecordSkipper
 from t2r_seq.records.bad_records import BadRecordLog
 
@@ -187,7 +187,7 @@ class SkippingReading(RecordReading):
 
   def report(self, counts: windows.WindowReport | None) -> InputReport | None:
     """Returns counts of windows and of what is left out."""
-    return RecordReport(counts, self._log)
+    return RecordInputReport(counts, self._log)
 
   def parse_batches(
     self,

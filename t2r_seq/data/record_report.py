@@ -7,7 +7,7 @@ from t2r_seq.records.bad_records import BadRecordLog
 from t2r_seq.records.problems import RecordProblem
 
 
-class RecordReport:
+class RecordInputReport:
   """What was read, where bad records are left out."""
 
   def __init__(self, counts: windows.WindowReport | None, log: BadRecordLog) -> None:

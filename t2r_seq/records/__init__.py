@@ -1,5 +1,6 @@
 """Records: from specs to parsers and writers of TFRecord files, and to clear errors."""
 
+from t2r_seq.records.bad_records import BadRecordLog
 from t2r_seq.records.contents import RecordContents, present_names
 from t2r_seq.records.diagnose import explain_failures, find_bad_record
 from t2r_seq.records.encode import ExampleEncoder, encode_example
@@ -33,14 +34,17 @@ from t2r_seq.records.index_file import FileIndex, index_path, read_file_index
 from t2r_seq.records.index_freshness import IndexState, check_index
 from t2r_seq.records.index_writer import Indexed, write_index
 from t2r_seq.records.inspect import format_table, propose_spec
+from t2r_seq.records.locate import locate_record
 from t2r_seq.records.parse import create_parse_tf_example_fn, serialized_to_parsed
 from t2r_seq.records.problems import RecordProblem
+from t2r_seq.records.resume import Rest, find_rest
 from t2r_seq.records.salvage import SalvagedRecords, salvage_records
 from t2r_seq.records.shards import other_shards, shard_paths
 from t2r_seq.records.summary import FeatureSummary, RecordSummary, inspect_records
 from t2r_seq.records.write import RecordWriter, write_records
 
 __all__ = [
+  "BadRecordLog",
   "ExampleEncoder",
   "FeatureReport",
   "FeatureSummary",
@@ -57,6 +61,7 @@ __all__ = [
   "RecordReport",
   "RecordSummary",
   "RecordWriter",
+  "Rest",
   "SalvagedRecords",
   "check_file_types",
   "check_index",
@@ -72,6 +77,7 @@ __all__ = [
   "explain_failures",
   "explain_record",
   "find_bad_record",
+  "find_rest",
   "format_table",
   "get_batch_size",
   "get_data_format_and_filenames",
@@ -81,6 +87,7 @@ __all__ = [
   "infer_data_format",
   "inspect_records",
   "iterate_records",
+  "locate_record",
   "other_shards",
   "parallel_read",
   "parsed_specs",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import data, errors, preprocessors, records, specs, windows
+from t2r_seq import data, errors, preprocessors, records, specs, store, windows
 
 BASE = {"a": 0, "b": 1000, "c": 2000}
 
@@ -205,6 +205,64 @@ def test_the_report_holds_those_of_the_sources(tmp_path, kit):
   assert "short: 2 examples (size unknown) from 2 windows from 3 epis" in str(report)
   assert mixture.count_examples() == 14
   assert report.epochs == {"long": 1.0, "short": 1.0}
+
+
+def stored(path, kit, lengths, first):
+  """A store of the kit's episodes, without their images."""
+  flat = windows.flat_specs(kit.feature_spec())
+  flat = {name: flat[name] for name in ("state", "task")}
+  with store.EpisodeStore.create(str(path), flat) as writer:
+    for i, length in enumerate(lengths):
+      episode = kit.make_episode(first + i, length)
+      writer.append_episode({name: episode[name] for name in flat})
+  return str(path)
+
+
+@pytest.mark.parametrize("weights", ["by_size", [2, 1]])
+def test_records_and_stores_are_mixed(tmp_path, kit, weights):
+  def features(mode):
+    del mode
+    return {name: kit.feature_spec()[name] for name in ("state", "task")}
+
+  sources = {
+    "records": data.DefaultRecordInputGenerator(
+      kit.write_episodes(tmp_path / "a.tfrecord", [7, 3, 5])
+    ),
+    "store": data.StoreInputGenerator(stored(tmp_path / "s", kit, [9, 4], first=3)),
+  }
+  mixture = data.MixtureInputGenerator(sources, weights, batch_size=6)
+  mixture.set_specification_from_model(kit.FakeModel(features), "train")
+  num_records, num_stored = 4 + 2, 6 + 1
+  seen, batches = collections.Counter(), 0
+  for batch, labels in mixture.create_dataset("train").take(13):
+    batches += 1
+    states = batch["state"].numpy()
+    np.testing.assert_array_equal(states[:, -1, 0], batch["task"])
+    np.testing.assert_array_equal(states[:, -1, 1] + 1, labels["next"][:, 1])
+    seen.update((int(episode), int(step)) for episode, step in states[:, -1])
+  from_store = sum(count for (episode, _), count in seen.items() if episode >= 3)
+  share = num_stored / (num_records + num_stored) if weights == "by_size" else 1 / 3
+  assert abs(from_store - share * 6 * batches) < 1
+  assert len(seen) == num_records + num_stored
+  sizes = {"records": None, "store": num_stored}
+  if weights == "by_size":
+    sizes["records"] = num_records
+  assert mixture.report.sizes == sizes
+
+
+def test_a_source_that_leaves_the_stacking_to_the_device_is_refused(tmp_path, kit):
+  path = stored(tmp_path / "s", kit, [9], first=0)
+  sources = {"s": data.StoreInputGenerator(path, stack_on_device=True)}
+  mixture = data.MixtureInputGenerator(sources, batch_size=4)
+
+  def features(mode):
+    del mode
+    return {"state": kit.feature_spec()["state"]}
+
+  mixture.set_specification_from_model(kit.FakeModel(features), "train")
+  want = "s: expected a source that stacks its windows itself, got one with stack_on"
+  with pytest.raises(errors.SpecError, match=want):
+    mixture.create_dataset("train")
 
 
 def test_other_modes_are_one_pass_of_each_source_in_turn(mix):
