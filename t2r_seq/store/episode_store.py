@@ -246,10 +246,7 @@ class EpisodeStore:
   def tensor(self, path: str) -> tf.Tensor:
     """Returns all rows of a path as a tensor of the file's memory: nothing is copied.
 
-    Hold it in a `tf.Variable` on the CPU before a dataset captures it, and gather from
-    `variable.read_value()`: a captured tensor is copied whole when the iterator is
-    made, and `tf.gather(variable, ...)` copies a variable whose memory somebody else
-    has, too.
+    `StoreColumns` gathers rows in datasets; a tensor that these capture is copied.
 
     Args:
       path: of a spec of numbers.
