@@ -123,6 +123,42 @@ class TransitionReading(abc.ABC):
       self.read, window_order, batch_size * self.max_bytes, num_epochs, start_batch
     )
 
+  def numpy_batches(
+    self,
+    batch_size: int,
+    order: str = "global",
+    seed: int = 0,
+    num_epochs: int | None = 1,
+    start_batch: int = 0,
+    shard_index: int = 0,
+    num_shards: int = 1,
+    drop_remainder: bool = True,
+  ) -> data.NumpyBatches:
+    """Makes an iterator of the batches of `dataset`, as dicts of numpy arrays.
+
+    For JAX, and for loops in Python: many batches come from one read.
+
+    Args:
+      batch_size: B; this and the others as for `dataset`.
+      order: 'sequential' or 'global'.
+      seed: of the permutations.
+      num_epochs: how often every transition is shown; None for ever.
+      start_batch: batches to leave out, over all epochs.
+      shard_index: which part of each epoch to show.
+      num_shards: how many disjoint parts there are.
+      drop_remainder: shows full batches only, equally many in every shard.
+    Returns:
+      An iterator that knows its position.
+    Raises:
+      SpecError: an argument is wrong, or there are too few for one batch.
+    """
+    window_order = data.WindowOrder(
+      len(self), batch_size, order, seed, shard_index, num_shards, drop_remainder
+    )
+    return data.numpy_batches_in_order(
+      self.read, window_order, batch_size * self.max_bytes, num_epochs, start_batch
+    )
+
   def _not_again(self, done: str) -> errors.SpecError:
     return errors.SpecError(
       f"n_step: {self.path}: expected one-step transitions, got {done}. Returns of "

@@ -151,3 +151,16 @@ def test_in_a_training_step(reading):
 def test_bad_arguments(reading, arguments, want):
   with pytest.raises(errors.SpecError, match=want):
     reading.dataset(**arguments)
+
+
+@pytest.mark.parametrize("drop_remainder", [True, False])
+@pytest.mark.parametrize("start_batch", [0, 3, 7])
+def test_numpy_batches_are_those_of_the_dataset(reading, drop_remainder, start_batch):
+  options = {"seed": 5, "num_epochs": 2, "drop_remainder": drop_remainder}
+  options["start_batch"] = start_batch
+  want = list(reading.dataset(4, **options))
+  batches = reading.numpy_batches(4, **options)
+  got = list(batches)
+  assert len(got) == len(want) > 0 and batches.next_batch == start_batch + len(want)
+  for one, other in zip(got, want, strict=True):
+    assert_equal(one, {path: value.numpy() for path, value in other.items()})
