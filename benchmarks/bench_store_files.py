@@ -146,7 +146,7 @@ def _disk_works(folder: str, quick: bool) -> dict[str, works.Work]:
 
 def _best_start(path: str, spec: Any, quick: bool) -> Footprint:
   """Returns the fastest of a few starts: the machine may be busy with other things."""
-  starts = [footprint(path, spec, 64, 2, not quick) for _ in range(1 if quick else 5)]
+  starts = [footprint(path, spec, 64, 2, not quick) for _ in range(1 if quick else 3)]
   return min(starts, key=lambda seen: seen.start_ms)
 
 

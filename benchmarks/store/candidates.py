@@ -59,7 +59,9 @@ _COPIES = [
 
 WINDOWS = [
   _ours("t2r_seq: global order", deliver, ours.global_order),
-  _ours("t2r_seq, read in a tf.function", ours.deliver_in_graph, ours.global_order),
+  _ours(
+    "t2r_seq: the same, in a tf.function", ours.deliver_in_graph, ours.global_order
+  ),
   _peer("FFCV", _FFCV, 1.0, ("ffcv",)),
   _peer("torch DataLoader", Lazy("torch_peer", "batches"), 1.0, ("torch",)),
   _peer("cpprb", Lazy("cpprb_peer", "stacks"), 1.0, ("cpprb",)),
@@ -85,8 +87,9 @@ ENCODED = [
 ]
 
 TRANSITIONS = [
-  _ours("t2r_seq, read from Python", deliver, ours.n_step),
-  _ours("t2r_seq, read in a tf.function", ours.deliver_in_graph, ours.n_step),
+  _ours("t2r_seq: numpy arrays, from Python", deliver, ours.n_step_arrays),
+  _ours("t2r_seq: tensors, from Python", deliver, ours.n_step),
+  _ours("t2r_seq: in a tf.function", ours.deliver_in_graph, ours.n_step),
   _peer("cpprb, in memory", Lazy("cpprb_peer", "n_step"), 1.0, ("cpprb",)),
   _peer("slices in memory, shuffle, batch", transition_work.slices_in_memory, 0.1),
   _peer("n-step, flatten, shuffle, batch", transition_work.n_step_and_flatten, 0.1),

@@ -57,6 +57,8 @@ def floors_table(floors: Sequence[Floor], figures: Mapping[str, Figures]) -> str
 
 _GLOBAL = "t2r_seq: global order"
 _QUASI = "t2r_seq: quasi-random order"
+_ARRAYS = "t2r_seq: numpy arrays, from Python"
+_CPPRB = ("cpprb, in memory",)
 _MEMCPY = ("memcpy, 1 thread", "memcpy, 2 threads")
 _GRAIN = ("Grain, batches of numbers", "Grain, windows")
 _IDIOMS = (
@@ -84,14 +86,9 @@ ENCODED = [
 ]
 
 TRANSITIONS = [
-  Floor(
-    "t2r_seq, read from Python", ("cpprb, in memory",), 0.5, "cpprb, ours from Python"
-  ),
-  Floor(
-    "t2r_seq, read in a tf.function",
-    *(("cpprb, in memory",), 1, "cpprb, ours in a tf.function"),
-  ),
-  Floor("t2r_seq, read from Python", _IDIOMS, 3, "the best `Dataset` idiom"),
+  Floor(_ARRAYS, _CPPRB, 0.5, "cpprb, ours from Python"),
+  Floor("t2r_seq: in a tf.function", _CPPRB, 1, "cpprb, ours in a tf.function"),
+  Floor("t2r_seq: tensors, from Python", _IDIOMS, 3, "the best `Dataset` idiom"),
 ]
 
 SEQUENCES = [

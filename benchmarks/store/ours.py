@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from benchmarks.measure import Round, Run
 from benchmarks.store import works
 from benchmarks.store.transition_work import TransitionWork
 from benchmarks.store.works import Work
-from t2r_seq import data, transitions
+from t2r_seq import data, transitions, windows
 from t2r_seq.store import EpisodeStore
 
 MEMORY_BUDGET = 2**28
@@ -20,30 +21,29 @@ MEMORY_BUDGET = 2**28
 
 def global_order(work: Work, epochs: int | None = None) -> tf.data.Dataset:
   """All windows, or sequences of stacks, permuted."""
-  return _load(work, epochs, work.num_frames, work.sequence_length)
+  return _load(work, epochs)
 
 
 def quasi_random(work: Work, epochs: int | None = None) -> tf.data.Dataset:
   """Pools of episodes within a budget of memory, each frame decoded once an epoch."""
-  return _load(
-    work,
-    epochs,
-    work.num_frames,
-    work.sequence_length,
-    order="quasi_random",
-    memory_budget=MEMORY_BUDGET,
-  )
+  return _load(work, epochs, order="quasi_random", memory_budget=MEMORY_BUDGET)
 
 
 def flat_sequences(work: Work, epochs: int | None = None) -> tf.data.Dataset:
   """The steps of each sequence once, [B, L + K - 1, ...], to be stacked later."""
-  return _load(work, epochs, 0, work.num_flat)
+  return _load(work, epochs, flat=True)
 
 
 def n_step(work: TransitionWork, epochs: int | None = None) -> tf.data.Dataset:
   """n-step transitions, read from one-step ones on disk."""
-  reading = transitions.load_transitions(work.store_path).n_step(work.n, work.gamma)
-  return reading.dataset(work.batch_size, seed=1, num_epochs=epochs)
+  return _n_step(work).dataset(work.batch_size, seed=1, num_epochs=epochs)
+
+
+def n_step_arrays(
+  work: TransitionWork, epochs: int | None = None
+) -> Iterator[dict[str, np.ndarray]]:
+  """The same as numpy arrays."""
+  return _n_step(work).numpy_batches(work.batch_size, seed=1, num_epochs=epochs)
 
 
 def stack(work: Work, flat: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -55,9 +55,7 @@ def stack(work: Work, flat: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
   Returns:
     Leaves [B, L, K, ...].
   """
-  length = work.sequence_length or 1
-  steps = tf.range(length)[:, None] + tf.range(work.num_frames)
-  return {name: tf.gather(values, steps, axis=1) for name, values in flat.items()}
+  return windows.stack_windows(flat, works.window_specs(work), work.sequence_length)
 
 
 def deliver_in_graph(
@@ -83,14 +81,14 @@ def deliver_in_graph(
 
     @tf.function
     def consume(num_batches: tf.Tensor) -> tf.Tensor:
-      seen = tf.constant(0, tf.int64)
+      seen = tf.constant(0.0)
       for _ in tf.range(num_batches):
         batch = next(batches)
         taken = batch if step is None else step(work, dict(batch))
-        leaves = tf.nest.flatten(dict(taken))
-        # Touches every leaf, so that none of them is pruned.
-        with tf.control_dependencies([tf.shape(leaf) for leaf in leaves]):
-          seen += tf.add_n([tf.size(leaf, tf.int64) for leaf in leaves])
+        # A value of every leaf, so that nothing is pruned; shapes are known before.
+        seen += tf.add_n(
+          [tf.cast(tf.reshape(leaf, [-1])[-1], tf.float32) for leaf in taken.values()]
+        )
       return seen
 
     consume(tf.constant(1))
@@ -104,19 +102,17 @@ def deliver_in_graph(
   return run
 
 
-def _load(
-  work: Work,
-  epochs: int | None,
-  num_frames: int,
-  sequence_length: int | None,
-  **options: Any,
-) -> tf.data.Dataset:
+def _load(work: Work, epochs: int | None, **options: Any) -> tf.data.Dataset:
   return data.store_windows(
     EpisodeStore(work.store_path),
-    works.window_specs(work, num_frames),
+    works.window_specs(work),
     work.batch_size,
     seed=1,
     num_epochs=epochs,
-    sequence_length=sequence_length,
+    sequence_length=work.sequence_length,
     **options,
   )
+
+
+def _n_step(work: TransitionWork) -> transitions.NStepTransitions:
+  return transitions.load_transitions(work.store_path).n_step(work.n, work.gamma)

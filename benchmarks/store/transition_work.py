@@ -27,6 +27,7 @@ class TransitionWork:
     n: steps that are joined.
     gamma: discount of one step.
     batch_size: transitions in a batch.
+    shuffle_buffer_size: transitions among which peers shuffle that need a buffer.
     num_batches: batches in a round.
   """
 
@@ -36,6 +37,7 @@ class TransitionWork:
   n: int = 3
   gamma: float = 0.99
   batch_size: int = 256
+  shuffle_buffer_size: int = 10_000
   num_batches: int = 4000
 
   @property
@@ -52,11 +54,6 @@ class TransitionWork:
   def num_transitions(self) -> int:
     """Transitions in the files."""
     return self.num_episodes * self.num_steps
-
-  @property
-  def shuffle_buffer_size(self) -> int:
-    """Peers that need a buffer shuffle among all: the records are small."""
-    return self.num_transitions
 
 
 def make_episodes(work: TransitionWork) -> Iterator[dict[str, np.ndarray]]:

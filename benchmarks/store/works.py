@@ -104,28 +104,23 @@ class Work:
     return "jpeg" if self.is_jpeg else "raw"
 
 
-def window_specs(work: Work, num_frames: int | None = None) -> specs.TensorSpecStruct:
-  """Declares the windows.
-
-  Args:
-    work: that is to be done.
-    num_frames: K; None for that of the work. 0 for single steps, without a stack axis.
-  Returns:
-    The specs; sequences where the work has a length for them.
-  """
-  num_frames = work.num_frames if num_frames is None else num_frames
-  declared = specs.TensorSpecStruct()
-  for name, field in work.fields.items():
-    shape = field.shape.as_list()
-    declared[name] = specs.ExtendedTensorSpec(
-      [num_frames, *shape] if num_frames else shape,
-      field.dtype,
+def window_specs(work: Work) -> specs.TensorSpecStruct:
+  """Declares the windows; sequences where the work has a length for them."""
+  offsets = tuple(range(1 - work.num_frames, 1))
+  return specs.TensorSpecStruct(
+    (
       name,
-      data_format="jpeg" if work.is_jpeg else None,
-      is_sequence=work.sequence_length is not None,
-      time_offsets=tuple(range(1 - num_frames, 1)) if num_frames else 0,
+      specs.ExtendedTensorSpec(
+        [work.num_frames, *field.shape],
+        field.dtype,
+        name,
+        data_format="jpeg" if work.is_jpeg else None,
+        is_sequence=work.sequence_length is not None,
+        time_offsets=offsets,
+      ),
     )
-  return declared
+    for name, field in work.fields.items()
+  )
 
 
 def make_episodes(work: Work) -> Iterator[Episode]:

@@ -35,6 +35,7 @@ _CPPRB = candidates.Lazy("cpprb_peer", "stacks")
 _RAW_ONLY = ("torch", "grain, windows", "grain, batches")
 _TRANSITIONS = {
   "ours": ours.n_step,
+  "ours, arrays": ours.n_step_arrays,
   "slices": transition_work.slices_in_memory,
   "flatten": transition_work.n_step_and_flatten,
   "window": transition_work.dataset_window,
