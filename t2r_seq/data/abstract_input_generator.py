@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from t2r_seq import errors, specs, windows
 from t2r_seq.data import arguments, presence
@@ -74,6 +73,11 @@ class AbstractInputGenerator(abc.ABC):
   def device_fn(self) -> Callable[[Any, Any], tuple[Any, Any]] | None:
     """What the train step has to apply to the newest dataset's batches, if any."""
     return self._device_fn
+
+  @property
+  def reads_shards(self) -> bool:
+    """Whether `params['input_context']` makes a dataset of one worker's part."""
+    return False
 
   @property
   def has_specifications(self) -> bool:
@@ -189,7 +193,8 @@ class AbstractInputGenerator(abc.ABC):
       params: `params['batch_size']`, if there, wins over the generator's own;
         `params['start_step']` is the step that a resumed run goes on from, so that it
         does not see the batches of its start once more; `params['seed']` stands in for
-        the seed of a generator that was not given one.
+        the seed of a generator that was not given one; `params['input_context']` is
+        the worker of a strategy, for generators that `reads_shards`.
     Returns:
       Dataset of (features, labels); see the class.
     Raises:
@@ -198,7 +203,8 @@ class AbstractInputGenerator(abc.ABC):
     self._check_ready(mode)
     self._start_step = int((params or {}).get("start_step", 0))
     self._params_seed = (params or {}).get("seed")
-    batches = self._create_batches(mode, self._used_batch_size(params))
+    self._input_context = (params or {}).get("input_context")
+    batches = self._create_batches(mode, self._given_batch_size(params))
     finish = functools.partial(self._finish, has_labels=mode != specs.ModeKeys.INFER)
     dataset = batches.map(
       finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
@@ -261,19 +267,9 @@ class AbstractInputGenerator(abc.ABC):
       out_spec = in_spec if self._preprocess_fn is None else {}
     return specs.validate_and_flatten(out_spec, batch, ignore_batch=True)
 
-  def _used_batch_size(self, params: Mapping[str, Any] | None) -> int:
+  def _given_batch_size(self, params: Mapping[str, Any] | None) -> int:
     given = (params or {}).get("batch_size")
-    if given is None:
-      return self._batch_size
-    given = self._check_count("params['batch_size']", given)
-    if given != self._batch_size:
-      logging.info(
-        "%s: params ask for batches of %d instead of %d.",
-        type(self).__name__,
-        given,
-        self._batch_size,
-      )
-    return given
+    return arguments.batch_size(type(self).__name__, self._batch_size, given)
 
   def _check_count(self, name: str, count: Any, minimum: int = 1) -> int:
     return arguments.check_count(type(self).__name__, name, count, minimum)

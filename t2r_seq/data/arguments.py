@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from absl import logging
+
 from t2r_seq import errors
 
 
@@ -27,6 +29,20 @@ def check_count(where: str, name: str, count: Any, minimum: int = 1) -> int:
       f"{where}: {name}: expected an integer of at least {minimum}, got {count!r}."
     )
   return count
+
+
+def batch_size(where: str, own: int, given: Any) -> int:
+  """Returns the batch size that counts: what params give, or else the generator's own.
+
+  Raises:
+    SpecError: what is given is no positive integer.
+  """
+  if given is None:
+    return own
+  given = check_count(where, "params['batch_size']", given)
+  if given != own:
+    logging.info("%s: params ask for batches of %d instead of %d.", where, given, own)
+  return given
 
 
 def check_no_sequence_length(where: str, sequence_length: int | None) -> None:

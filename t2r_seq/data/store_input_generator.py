@@ -84,6 +84,11 @@ class StoreInputGenerator(AbstractInputGenerator):
     self._stack_on_device = stack_on_device
 
   @property
+  def reads_shards(self) -> bool:
+    """Whether workers read their own parts: unless it shows a part already."""
+    return self._num_shards == 1
+
+  @property
   def num_examples(self) -> int | None:
     """Windows of one pass; counted from the episodes' lengths."""
     if not self.has_specifications:
@@ -101,6 +106,11 @@ class StoreInputGenerator(AbstractInputGenerator):
   def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
     is_train = mode == specs.ModeKeys.TRAIN
     drop = is_train if self._drop_remainder is None else self._drop_remainder
+    shard, start = (self._shard_index, self._num_shards), self._start_step
+    if (context := self._input_context) is not None:
+      batch_size = context.get_per_replica_batch_size(batch_size)
+      shard = (context.input_pipeline_id, context.num_input_pipelines)
+      start *= context.num_replicas_in_sync // context.num_input_pipelines
     # A dataset may be created while a graph is built; the store is opened outside.
     with tf.init_scope():
       store = EpisodeStore(self._store_path)
@@ -112,8 +122,8 @@ class StoreInputGenerator(AbstractInputGenerator):
         self._train_order(store, joined) if is_train else "sequential",
         seed=self._used_seed(),
         num_epochs=None if is_train else 1,
-        shard_index=self._shard_index,
-        num_shards=self._num_shards,
+        shard_index=shard[0],
+        num_shards=shard[1],
         drop_remainder=drop,
         sequence_length=self._sequence_length,
         stride=self._stride,
@@ -123,7 +133,7 @@ class StoreInputGenerator(AbstractInputGenerator):
         flat=is_train and self._stack_on_device,
       )
     self._device_fn = self._stack_and_finish if loader.is_flat else None
-    return loader.dataset(self._start_step if is_train else 0).map(joint.split)
+    return loader.dataset(start if is_train else 0).map(joint.split)
 
   def _finish(self, features: Any, labels: Any, has_labels: bool) -> joint.Pair:
     if self._device_fn is not None:

@@ -146,9 +146,7 @@ def _train(
   with input_generator.explain_failures(), checkpoints.saved_on_interrupt():
     start = step = trainer.global_step
     params = {"start_step": start}
-    dataset = input_generator.create_dataset(ModeKeys.TRAIN, params)
-    trainer.device_fn = input_generator.device_fn
-    batches = iter(trainer.distribute(dataset))
+    batches = iter(trainer.distribute_training(input_generator, params))
     progress = Progress(max_train_steps)
     writer, warned = SummaryWriter(write_dir), False
     while step < max_train_steps:

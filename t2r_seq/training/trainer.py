@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from t2r_seq import errors, specs
+from t2r_seq.data import AbstractInputGenerator
 from t2r_seq.models import T2RModel
 from t2r_seq.models.networks import tf_variables
 from t2r_seq.specs import TensorSpecStruct
@@ -79,6 +80,31 @@ class Trainer:
     elif self.strategy.num_replicas_in_sync == 1:
       return dataset
     return self.strategy.experimental_distribute_dataset(dataset)
+
+  def distribute_training(
+    self, input_generator: AbstractInputGenerator, params: Mapping[str, Any]
+  ) -> Iterable[Any]:
+    """Creates the batches to train on, split among the replicas.
+
+    Args:
+      input_generator: has the model's specs. Where there are several workers and it
+        `reads_shards`, each reads its own part of the data and no other.
+      params: of `create_dataset`.
+    Returns:
+      Distributed batches of (features, labels).
+    """
+
+    def create(context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
+      return input_generator.create_dataset(
+        specs.ModeKeys.TRAIN, {**params, "input_context": context}
+      )
+
+    if input_generator.reads_shards and workers.is_multi_worker(self.strategy):
+      batches = self.strategy.distribute_datasets_from_function(create)
+    else:
+      batches = self.distribute(create())
+    self.device_fn = input_generator.device_fn
+    return batches
 
   def first_replica(self, values: Any) -> Any:
     """Returns the part of a distributed batch that the first local replica gets."""

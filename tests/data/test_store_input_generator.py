@@ -122,6 +122,20 @@ def test_shards(path, kit):
   assert got == sorted(image for images, _ in whole for image in images)
 
 
+def test_each_worker_of_a_strategy_reads_its_part_of_a_batch(path, kit):
+  generator = build(path, kit, "train", order="global")
+  whole = contents(generator.create_dataset("train").take(6))
+  parts = []
+  for index in range(2):
+    context = tf.distribute.InputContext(2, index, num_replicas_in_sync=2)
+    assert generator.reads_shards
+    params = {"input_context": context, "start_step": 1}
+    parts.append(contents(generator.create_dataset("train", params).take(5)))
+  for one, other, want in zip(*parts, whole[1:], strict=True):
+    assert len(one[0]) == 1
+    assert sorted(one[0] + other[0]) == sorted(want[0])
+
+
 def test_own_paths_come_before_names(path, kit):
   model = kit.FakeModel(
     features=lambda mode: specs.TensorSpecStruct(

@@ -106,8 +106,11 @@ def train(
     kwargs["input_generator_eval"] = data.DefaultRecordInputGenerator(
       path, batch_size=8
     )
+  if "input_generator_train" not in kwargs:
+    kwargs["input_generator_train"] = data.DefaultRecordInputGenerator(
+      path, batch_size=8, seed=1
+    )
   return training.train_eval_model(
-    input_generator_train=data.DefaultRecordInputGenerator(path, batch_size=8, seed=1),
     max_train_steps=max_train_steps,
     model_dir=model_dir,
     seed=3,

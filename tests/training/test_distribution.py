@@ -13,7 +13,7 @@ import textwrap
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import training
+from t2r_seq import conversions, training
 
 _FOLDER = str(pathlib.Path(__file__).parent)
 _ROOT = str(pathlib.Path(__file__).parents[2])
@@ -26,6 +26,10 @@ sys.path.insert(0, sys.argv[1])
 import tensorflow as tf
 {setup}
 import reach_model
+from t2r_seq import data
+
+def store_generator():
+  return data.StoreInputGenerator(f"{{sys.argv[3]}}/store", 8, "global", seed=1)
 
 class Model(reach_model.ReachModel):
   def create_network(self):
@@ -87,7 +91,7 @@ def test_two_replicas_train_like_one(record_path, tmp_path):
   assert training.export_versions(str(tmp_path / "two" / "export" / "latest"))
 
 
-def test_two_workers_train_like_one(record_path, tmp_path):
+def test_two_workers_train_like_one(record_path, reach, tmp_path):
   """Real processes: they share a folder, one writes, both resume."""
   with socket.socket() as a, socket.socket() as b:
     for one in (a, b):
@@ -99,15 +103,23 @@ def test_two_workers_train_like_one(record_path, tmp_path):
     train("averaged", strategy, t2r_model=reach_model.ReachModel())
     train("two", strategy)
     train("two", strategy)
+    train("two from a store", strategy, input_generator_train=store_generator())
   """
+  spec = reach.episode_spec(reach.ReachModel())
+  conversions.convert(record_path, tmp_path / "store", spec=spec)
   workers = []
   for index in range(2):
     config = {"cluster": cluster, "task": {"type": "worker", "index": index}}
     env = {"TF_CONFIG": json.dumps(config)}
     workers.append(_start(setup, body, record_path, tmp_path, **env))
   _finish(*workers)
-  _finish(_start("", 'train("one", None)', record_path, tmp_path))
-  _assert_trained_alike(tmp_path / "one", tmp_path / "two")
+  alone = """
+    train("one", None)
+    train("one from a store", None, input_generator_train=store_generator())
+  """
+  _finish(_start("", alone, record_path, tmp_path))
+  for name in ("", " from a store"):
+    _assert_trained_alike(tmp_path / f"one{name}", tmp_path / f"two{name}")
   for name in ("two", "averaged"):
     written = {p.name.split(".")[0] for p in (tmp_path / name).iterdir()}
     config = f"operative_config-{_NUM_STEPS}"
