@@ -11,6 +11,7 @@ from t2r_seq import __version__
 from t2r_seq.cli import (
   collect,
   convert,
+  data_service,
   doctor,
   failures,
   index,
@@ -28,6 +29,7 @@ _COMMANDS = {
   "doctor": doctor,
   "index": index,
   "stats": stats,
+  "data-service": data_service,
   "predict": predict,
 }
 

@@ -1,6 +1,7 @@
 """Input generators: tf.data pipelines that feed a model what its specs ask for."""
 
 from t2r_seq.data.abstract_input_generator import AbstractInputGenerator
+from t2r_seq.data.data_service import distribute_by_service
 from t2r_seq.data.fractional_record_input_generator import (
   FractionalRecordInputGenerator,
 )
@@ -46,6 +47,7 @@ __all__ = [
   "WindowOrder",
   "add_presence_specs",
   "batches_in_order",
+  "distribute_by_service",
   "indexed_records",
   "numpy_batches_in_order",
   "store_windows",

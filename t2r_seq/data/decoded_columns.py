@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import records, specs, windows
-from t2r_seq.store import StoreColumns
+from t2r_seq.store import FileColumns, StoreColumns
 
 
 class DecodedColumns:
@@ -20,7 +20,7 @@ class DecodedColumns:
 
   def __init__(
     self,
-    columns: StoreColumns,
+    columns: StoreColumns | FileColumns,
     spec: specs.TensorSpecStruct,
     decode_images: bool = True,
   ) -> None:

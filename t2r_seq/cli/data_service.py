@@ -1,0 +1,142 @@
+"""`t2r_seq data-service`: the dispatcher and the workers of a tf.data service."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+import socket
+import threading
+from typing import Any
+
+from t2r_seq import errors
+from t2r_seq.cli import quiet
+
+SUMMARY = "run the dispatcher or a worker of a tf.data service"
+DESCRIPTION = """Runs a server of a tf.data service until it is told to stop (SIGTERM).
+
+One dispatcher shares the work out, as many workers as you like do it, on this machine
+or on others that see the same files:
+
+  t2r_seq data-service dispatcher --port 5050
+  t2r_seq data-service worker --dispatcher localhost:5050
+
+A training program reads through them with data.distribute_by_service."""
+
+_RETRY_SECONDS = 0.5
+_ADDRESS = r"(grpc://)?[^/\s]+:\d+"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the command's arguments."""
+  parser.add_argument(
+    "role",
+    metavar="ROLE",
+    choices=("dispatcher", "worker"),
+    help="dispatcher or worker",
+  )
+  parser.add_argument(
+    "--port", type=int, default=0, help="to listen at; 0, the default: any free one"
+  )
+  parser.add_argument(
+    "--dispatcher",
+    metavar="HOST:PORT",
+    default="",
+    help="a worker's: address of the dispatcher",
+  )
+  parser.add_argument(
+    "--host",
+    default="localhost",
+    help="a worker's: how others reach its machine; default: localhost",
+  )
+  parser.add_argument(
+    "--heartbeat",
+    type=float,
+    metavar="SECONDS",
+    default=10.0,
+    help="a worker's: how often it reports; default: 10",
+  )
+  parser.add_argument(
+    "--work_dir",
+    metavar="FOLDER",
+    help="the dispatcher's: a journal, from which it goes on when it is started again",
+  )
+  parser.add_argument(
+    "--worker_timeout",
+    type=float,
+    metavar="SECONDS",
+    default=60.0,
+    help="the dispatcher's: a worker that is silent for as long is given up; several "
+    "times their heartbeat; default: 60",
+  )
+
+
+def run(args: argparse.Namespace) -> int:
+  """Runs the server until SIGTERM or SIGINT."""
+  if args.role == "worker" and not re.fullmatch(_ADDRESS, args.dispatcher):
+    raise errors.SpecError(
+      "data-service: --dispatcher: expected HOST:PORT of the dispatcher, got "
+      f"{args.dispatcher!r}."
+    )
+  stop = threading.Event()
+  for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, lambda *_: stop.set())
+  quiet.load_tensorflow()
+  if args.role == "worker":
+    _find(args.dispatcher, stop)
+  if not stop.is_set():
+    server = _worker(args) if args.role == "worker" else _dispatcher(args)
+    stop.wait()
+    server.stop()
+  print(f"{args.role}: stopped", flush=True)
+  return 0
+
+
+def _find(address: str, stop: threading.Event) -> None:
+  """Waits until somebody listens at the address, or until it is told to stop.
+
+  TensorFlow would wait as well, but no signal could interrupt it.
+  """
+  print(f"worker: looking for {address}", flush=True)
+  host, _, port = address.removeprefix("grpc://").rpartition(":")
+  while not stop.is_set():
+    try:
+      socket.create_connection((host, int(port)), timeout=5).close()
+      return
+    except OSError:
+      stop.wait(_RETRY_SECONDS)
+
+
+def _dispatcher(args: argparse.Namespace) -> Any:
+  import tensorflow as tf
+
+  service = tf.data.experimental.service
+  server = service.DispatchServer(
+    service.DispatcherConfig(
+      port=args.port,
+      work_dir=args.work_dir,
+      fault_tolerant_mode=args.work_dir is not None,
+      worker_timeout_ms=int(args.worker_timeout * 1000),
+      # How often it looks; its own default is ten minutes, in which a job would wait.
+      job_gc_check_interval_ms=max(1, int(args.worker_timeout * 500)),
+    )
+  )
+  print(f"dispatcher: at {server.target}", flush=True)
+  return server
+
+
+def _worker(args: argparse.Namespace) -> Any:
+  import tensorflow as tf
+
+  service = tf.data.experimental.service
+  server = service.WorkerServer(
+    service.WorkerConfig(
+      dispatcher_address=args.dispatcher.removeprefix("grpc://"),
+      # %port% is TensorFlow's word for the port that it has chosen.
+      worker_address=f"{args.host}:%port%",
+      port=args.port,
+      heartbeat_interval_ms=int(args.heartbeat * 1000),
+    )
+  )
+  print("worker: ready", flush=True)
+  return server

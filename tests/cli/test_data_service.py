@@ -1,0 +1,26 @@
+"""`t2r_seq data-service`: what it refuses; tests/data runs it for real."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from t2r_seq.cli import main
+
+
+@pytest.mark.parametrize("address", [None, "localhost", "grpc://:1", "a b:1"])
+def test_a_worker_needs_its_dispatcher(address, capsys):
+  before = signal.getsignal(signal.SIGTERM)
+  more = [] if address is None else ["--dispatcher", address]
+  assert main(["data-service", "worker", *more]) == 1
+  message = capsys.readouterr().err
+  assert "data-service: --dispatcher: expected HOST:PORT of the dispatcher" in message
+  assert repr(address or "") in message
+  assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_role_is_needed(capsys):
+  with pytest.raises(SystemExit):
+    main(["data-service", "client"])
+  assert "invalid choice: 'client'" in capsys.readouterr().err

@@ -1,0 +1,206 @@
+"""A store through a tf.data service of real processes, one of which is killed."""
+
+from __future__ import annotations
+
+import collections
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import errors, specs
+from t2r_seq.data import StoreWindowLoader, distribute_by_service
+from t2r_seq.store import EpisodeStore
+
+Spec = specs.ExtendedTensorSpec
+ROOT = str(pathlib.Path(__file__).parents[2])
+NUM_EPISODES = 24
+LENGTHS = [5 + e % 7 for e in range(NUM_EPISODES)]
+# The windows' first steps, of two steps each.
+ALL = [100 * e + t for e, n in enumerate(LENGTHS) for t in range(n - 1)]
+STORED = {
+  "x": Spec((), tf.int64, is_sequence=True),
+  "image": Spec((4, 4, 3), tf.uint8, is_sequence=True, data_format="png"),
+  "task": Spec((), tf.string),
+}
+WINDOW = {
+  "x": Spec((2,), tf.int64, time_offsets=(0, 1)),
+  "next": Spec((4, 4, 3), tf.uint8, "image", data_format="png", time_offsets=1),
+  "task": Spec((), tf.string),
+}
+# Of pools of few batches: two steps of 8 + 48 bytes for each of some windows.
+BUDGET = 2 * 56 * 30
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+  path = tmp_path_factory.mktemp("stores") / "store"
+  EpisodeStore.create(path, STORED).close()
+  for part in ("a", "b"):
+    with EpisodeStore.append(path, part, commit_every=100) as writer:
+      for e in range(NUM_EPISODES)[slice(0, 10) if part == "a" else slice(10, None)]:
+        steps = 100 * e + np.arange(LENGTHS[e])
+        images = [np.full((4, 4, 3), step % 251, np.uint8) for step in steps]
+        encoded = [tf.io.encode_png(image).numpy() for image in images]
+        writer.append_episode({"x": steps, "image": encoded, "task": f"task {e}"})
+  return EpisodeStore(path)
+
+
+def make_loader(store, window=WINDOW, batch_size=4, **kwargs):
+  kwargs = {"drop_remainder": False, "memory_budget": BUDGET, **kwargs}
+  return StoreWindowLoader(store, window, batch_size, "quasi_random", **kwargs)
+
+
+def start(*args):
+  return subprocess.Popen(
+    [sys.executable, "-m", "t2r_seq", "data-service", *args],
+    env={**os.environ, "PYTHONPATH": ROOT},
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+
+
+def first_line(process):
+  line = process.stdout.readline()
+  assert line, process.communicate()[1][-3000:]
+  return line.strip()
+
+
+def wait_until_ready(worker):
+  assert first_line(worker).startswith("worker: looking for")
+  assert first_line(worker) == "worker: ready"
+
+
+def start_worker(address, port):
+  return start(
+    *("worker", "--dispatcher", address, "--port", str(port), "--heartbeat", "0.2")
+  )
+
+
+def free_port():
+  with socket.create_server(("127.0.0.1", 0)) as server:
+    return server.getsockname()[1]
+
+
+class Service:
+  """A dispatcher and two workers."""
+
+  def __init__(self):
+    self.dispatcher = start("dispatcher", "--worker_timeout", "30")
+    self.address = first_line(self.dispatcher).split()[-1]
+    self.ports = [free_port(), free_port()]
+    self.workers = [start_worker(self.address, port) for port in self.ports]
+    for worker in self.workers:
+      wait_until_ready(worker)
+
+  @property
+  def processes(self):
+    return [self.dispatcher, *self.workers]
+
+
+@pytest.fixture(scope="module")
+def service():
+  found = Service()
+  try:
+    yield found
+    for process in found.processes:
+      process.send_signal(signal.SIGTERM)
+      stdout, stderr = process.communicate(timeout=60)
+      assert process.returncode == 0, stderr[-3000:]
+      assert stdout.strip().endswith("stopped")
+  finally:
+    for process in found.processes:
+      process.kill()
+      process.wait()
+
+
+def check(batch):
+  """Checks that the rows of a batch belong together; returns their first steps."""
+  first = batch["x"][:, 0].numpy().tolist()
+  assert batch["x"][:, 1].numpy().tolist() == [x + 1 for x in first]
+  assert batch["task"].numpy().tolist() == [b"task %d" % (x // 100) for x in first]
+  pixels = np.array([(x + 1) % 251 for x in first], np.uint8)
+  assert (batch["next"].numpy() == pixels[:, None, None, None]).all()
+  return first
+
+
+def counts(batches):
+  return collections.Counter(x for batch in batches for x in check(batch))
+
+
+@pytest.mark.parametrize("num_shards", [1, 2])
+def test_a_portable_dataset_is_the_dataset(store, num_shards):
+  loader = make_loader(store, num_epochs=2, num_shards=num_shards, seed=3)
+  assert loader.pool_size.num_batches < loader.batches_per_epoch / 4
+  got, want = list(loader.portable_dataset()), list(loader.dataset())
+  assert len(got) == len(want) == 2 * loader.batches_per_epoch
+  for one, other in zip(got, want, strict=True):
+    assert one.keys() == other.keys()
+    for path in one:
+      np.testing.assert_array_equal(one[path].numpy(), other[path].numpy(), path)
+  endless = make_loader(store, num_epochs=None, num_shards=num_shards, seed=3)
+  first = next(iter(endless.portable_dataset()))
+  np.testing.assert_array_equal(first["x"], want[0]["x"])
+
+
+def test_every_window_once_an_epoch(store, service):
+  dataset = make_loader(store, num_epochs=2).portable_dataset()
+  shared = distribute_by_service(dataset, service.address)
+  assert shared.element_spec == dataset.element_spec
+  assert counts(shared) == dict.fromkeys(ALL, 2)
+  address = service.address.removeprefix("grpc://")
+  each = distribute_by_service(dataset, address, "parallel_epochs", compression=True)
+  assert counts(each) == dict.fromkeys(ALL, 2 * 2)
+
+
+def test_a_killed_worker_does_not_end_the_job(store, service):
+  num_epochs = 12
+  loader = make_loader(store, num_epochs=num_epochs)
+  shared = distribute_by_service(
+    loader.portable_dataset(), service.address, max_outstanding_requests=2
+  )
+  seen = collections.Counter()
+  for number, batch in enumerate(shared):
+    seen.update(check(batch))
+    if number == 5:
+      service.workers[0].kill()
+      service.workers[0].wait()
+    elif number == 60:
+      # The others go on; for the end the job waits for the worker to come back.
+      service.workers[0] = start_worker(service.address, service.ports[0])
+  wait_until_ready(service.workers[0])
+  # Nothing twice, and no more lost than the pools that the dead worker had.
+  assert set(seen) == set(ALL) and max(seen.values()) <= num_epochs
+  pool = loader.pool_size.num_batches * 4
+  lost = num_epochs * len(ALL) - sum(seen.values())
+  assert 0 <= lost <= 8 * pool, (lost, pool)
+
+
+def test_a_worker_can_be_stopped_before_it_finds_a_dispatcher():
+  worker = start_worker(f"localhost:{free_port()}", free_port())
+  try:
+    assert first_line(worker).startswith("worker: looking for localhost:")
+    worker.send_signal(signal.SIGTERM)
+    assert worker.communicate(timeout=60)[0] == "worker: stopped\n"
+    assert worker.returncode == 0
+  finally:
+    worker.kill()
+
+
+def test_what_cannot_be_distributed(store):
+  loader = StoreWindowLoader(store, WINDOW, 4, "global")
+  with pytest.raises(errors.SpecError, match="expected 'quasi_random', got 'global'"):
+    loader.portable_dataset()
+  dataset = tf.data.Dataset.range(3)
+  with pytest.raises(errors.SpecError, match=r"mode: .* Did you mean 'distributed_ep"):
+    distribute_by_service(dataset, "localhost:1", "distributed_epochs")
+  for address in ("localhost", "", "grpc://:5", "a b:5"):
+    with pytest.raises(errors.SpecError, match="service_address: expected 'host:port"):
+      distribute_by_service(dataset, address)
