@@ -5,20 +5,21 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping
 from typing import Any
 
-from t2r_seq.cli import failures, quiet, show_store, spec_sources
+from t2r_seq.cli import failures, quiet, show_store, spec_sources, spec_texts
 
 SUMMARY = "show what is in TFRecord files or a store, and whether specs fit"
 DESCRIPTION = """Shows the features of TFRecord files, and a spec that would parse them.
-Of the folder of an EpisodeStore, shows columns, lengths and bytes.
+Of the folder of an EpisodeStore, shows columns, lengths and bytes. --output writes the
+spec to a file that --spec takes, here and elsewhere; --format prints it alone.
 
 With --spec it checks every record against specs instead, and exits with 1 at the first
 that doesn't fit, naming file, record and feature. A store is checked against specs of
 windows: how many it has, and what storing them stacked would take.
 
   t2r_seq inspect 'data/train*.tfrecord'
+  t2r_seq inspect 'data/train*.tfrecord' --output spec.json
   t2r_seq inspect data/train.tfrecord --spec my_project.specs:episode_spec
   t2r_seq inspect data/my_store --spec my_project.specs:window_spec"""
 
@@ -35,12 +36,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metavar="N",
     help="show the first N records only; a check is of all",
   )
+  parser.add_argument(
+    "--format",
+    choices=spec_texts.FORMATS,
+    help="print the spec, and nothing else, as this",
+  )
+  parser.add_argument(
+    "--output",
+    metavar="OUT",
+    help="write the spec to a file; .py, .pbtxt or .json, if --format doesn't say",
+  )
 
 
 def run(args: argparse.Namespace) -> int:
   """Prints the table; with a spec also what became of the check."""
   if args.max_records is not None and args.max_records < 1:
     raise failures.UsageError(f"--max_records must be >= 1, got {args.max_records}.")
+  text_format = _text_format(args)
   quiet.load_tensorflow()
   if os.path.isdir(args.files):
     return _show_store(args)
@@ -50,12 +62,38 @@ def run(args: argparse.Namespace) -> int:
   summary = records.inspect_records(args.files, args.max_records)
   if not summary.num_records:
     raise failures.UsageError(f"there are no records in {args.files}.")
-  print(records.format_table(summary))
-  print()
-  if expected is None:
-    print(render_spec(records.propose_spec(summary)))
-    return 0
-  return _check(args.files, args.spec, expected)
+  if text_format is None or args.output:
+    print(records.format_table(summary))
+    print()
+  if expected is not None:
+    return _check(args.files, args.spec, expected)
+  _show_spec(records.propose_spec(summary), text_format, args.output)
+  return 0
+
+
+def _text_format(args: argparse.Namespace) -> str | None:
+  """Returns what to write the proposed spec as; None prints it for people."""
+  if not args.format and not args.output:
+    return None
+  if args.spec or os.path.isdir(args.files):
+    raise failures.UsageError(
+      "--format and --output are for the spec that is proposed for TFRecord files; "
+      "there is none with --spec, nor for a folder."
+    )
+  return args.format or spec_texts.format_of(args.output)
+
+
+def _show_spec(spec: Any, text_format: str | None, output: str | None) -> None:
+  if text_format is None:
+    print(f"A spec that parses them:\n\n{spec_texts.to_python(spec)}", end="")
+    return
+  text = spec_texts.to_text(spec, text_format)
+  if output is None:
+    print(text, end="")
+    return
+  with open(output, "w", encoding="utf-8") as file:
+    file.write(text)
+  print(f"Wrote a spec that parses them to {output}; {spec_texts.use_of(output)}")
 
 
 def _show_store(args: argparse.Namespace) -> int:
@@ -81,22 +119,3 @@ def _check(file_patterns: str, source: str, expected: tuple[Any, Any]) -> int:
     return 1
   print(f"All records fit {source}.")
   return 0
-
-
-def render_spec(spec: Mapping[str, Any]) -> str:
-  """Returns Python that builds the spec structure, to be pasted into a project."""
-  lines = [f"    ({path!r}, {leaf!r})," for path, leaf in spec.items()]
-  return "\n".join(
-    [
-      "A spec that parses them:",
-      "",
-      "import tensorflow as tf",
-      "from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct",
-      "",
-      "SPEC = TensorSpecStruct(",
-      "  [",
-      *lines,
-      "  ]",
-      ")",
-    ]
-  )

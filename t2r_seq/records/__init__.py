@@ -38,9 +38,11 @@ from t2r_seq.records.locate import locate_record
 from t2r_seq.records.parse import create_parse_tf_example_fn, serialized_to_parsed
 from t2r_seq.records.problems import RecordProblem
 from t2r_seq.records.resume import Rest, find_rest
+from t2r_seq.records.rlds import drop_last_step, rlds_specs
 from t2r_seq.records.salvage import SalvagedRecords, salvage_records
 from t2r_seq.records.shards import other_shards, shard_paths
 from t2r_seq.records.summary import FeatureSummary, RecordSummary, inspect_records
+from t2r_seq.records.tfds_episodes import TfdsEpisodes
 from t2r_seq.records.write import RecordWriter, write_records
 
 __all__ = [
@@ -63,6 +65,7 @@ __all__ = [
   "RecordWriter",
   "Rest",
   "SalvagedRecords",
+  "TfdsEpisodes",
   "check_file_types",
   "check_index",
   "collect_features",
@@ -70,6 +73,7 @@ __all__ = [
   "create_parse_tf_example_fn",
   "decode_images",
   "decode_to_list",
+  "drop_last_step",
   "encode_example",
   "encode_image",
   "encoded_specs",
@@ -97,6 +101,7 @@ __all__ = [
   "read_image_header",
   "read_index",
   "record_dataset",
+  "rlds_specs",
   "salvage_records",
   "serialized_to_parsed",
   "shard_paths",

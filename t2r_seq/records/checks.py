@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
@@ -50,9 +51,51 @@ def _check(path: str, spec: specs.ExtendedTensorSpec) -> errors.Mismatch | None:
       f"shape {spec.shape}",
       "Use varlen_default_value for a varying length, is_sequence=True for steps.",
     )
+  if spec.is_concatenated and (problem := _check_concatenated(path, spec)):
+    return problem
   if specs.is_encoded_image_spec(spec):
     return _check_image(path, spec)
   return _check_plain(path, spec)
+
+
+def _check_concatenated(
+  path: str, spec: specs.ExtendedTensorSpec
+) -> errors.Mismatch | None:
+  want, hint = "a sequence where the steps are concatenated", ""
+  if not spec.is_sequence:
+    hint = "Set is_sequence=True, or drop is_concatenated."
+    return errors.Mismatch(path, want, "one value per record", hint)
+  if spec.varlen_default_value is not None:
+    hint = "Drop the varlen_default_value: where a step ends would not be known."
+    return errors.Mismatch(path, want, "steps of varying length", hint)
+  if not math.prod(spec.shape.as_list()):
+    return errors.Mismatch(path, want, f"steps without values, {tuple(spec.shape)}")
+  return None
+
+
+def check_one_layout(by_path: Mapping[str, specs.ExtendedTensorSpec]) -> None:
+  """Checks that the sequences of a dataset are all concatenated, or none is.
+
+  Args:
+    by_path: specs of one dataset by path.
+  Raises:
+    SpecError: with every sequence that is not concatenated beside one that is.
+  """
+  steps = {path: spec for path, spec in by_path.items() if spec.is_sequence}
+  joined = [path for path, spec in steps.items() if spec.is_concatenated]
+  found = [
+    errors.Mismatch(
+      path,
+      f"concatenated steps, as {joined[0]} has",
+      "a list of its own for each step",
+      "A record is a tf.train.Example or a SequenceExample: mark all with "
+      "records.rlds_specs, or none.",
+    )
+    for path, spec in steps.items()
+    if joined and not spec.is_concatenated
+  ]
+  if found:
+    raise errors.mismatch_error("records", found)
 
 
 def _check_image(path: str, spec: specs.ExtendedTensorSpec) -> errors.Mismatch | None:
@@ -156,7 +199,7 @@ def check_shared_names(
 def _signature(spec: specs.ExtendedTensorSpec) -> str:
   parts = [errors.describe(spec)]
   if spec.is_sequence:
-    parts.append("a sequence")
+    parts.append("concatenated steps" if spec.is_concatenated else "a sequence")
   if spec.data_format:
     parts.append(spec.data_format.lower())
   if spec.varlen_default_value is not None:

@@ -51,7 +51,9 @@ class ExampleEncoder:
       )
     (self._features,) = by_dataset.values()
     self._jpeg_quality = jpeg_quality
-    self._is_sequence = any(f.spec.is_sequence for f in self._features)
+    self._has_lists = any(
+      f.spec.is_sequence and not f.is_concatenated for f in self._features
+    )
 
   def encode(self, structure: Any) -> bytes:
     """Validates and serializes one structure.
@@ -73,14 +75,14 @@ class ExampleEncoder:
       if feature.name not in values:
         continue
       value = values[feature.name]
-      if feature.spec.is_sequence:
+      if feature.spec.is_sequence and not feature.is_concatenated:
         # Slices, not items: an item of an object array would be the bare bytes.
         encoded = [self._encode(feature, value[i : i + 1]) for i in range(len(value))]
         steps[feature.name] = tf.train.FeatureList(feature=encoded)
       else:
-        context[feature.name] = self._encode(feature, value)
+        context[feature.name] = self._encode_joined(feature, value)
     proto = tf.train.Example(features=tf.train.Features(feature=context))
-    if self._is_sequence:
+    if self._has_lists:
       proto = tf.train.SequenceExample(
         context=tf.train.Features(feature=context),
         feature_lists=tf.train.FeatureLists(feature_list=steps),
@@ -110,6 +112,17 @@ class ExampleEncoder:
     if found:
       raise errors.mismatch_error("write", found)
     return values
+
+  def _encode_joined(
+    self, feature: features_lib.RecordFeature, value: np.ndarray
+  ) -> tf.train.Feature:
+    """Encodes what is one list in the record: a value, or those of all steps."""
+    if not (feature.is_concatenated and storage.is_raw(feature.spec)):
+      return self._encode(feature, value)
+    joined = tf.train.Feature()
+    for step in value:  # The bytes of each step are an entry of their own.
+      joined.MergeFrom(self._encode(feature, step))
+    return joined
 
   def _encode(
     self, feature: features_lib.RecordFeature, value: np.ndarray

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors
-from t2r_seq.records import image_headers, images, storage
+from t2r_seq.records import concatenated, image_headers, images, storage
 from t2r_seq.records.contents import (
   EXAMPLE,
   SEQUENCE_EXAMPLE,
@@ -31,7 +31,7 @@ def explain_record(data: bytes, features: list[RecordFeature]) -> list[errors.Mi
     All mismatches found, by path and feature name; none if the record looks good.
   """
   try:
-    contents = RecordContents(data)
+    contents = concatenated.as_lists(RecordContents(data), features)
   except errors.RecordError as error:
     text = str(error).partition("expected ")[2]
     expected, _, got = text.partition(", got ")
@@ -55,7 +55,7 @@ def explain_lengths(
   Returns:
     A mismatch for each such sequence.
   """
-  steps = RecordContents(data).num_steps
+  steps = concatenated.as_lists(RecordContents(data), features).num_steps
   given = [f for f in features if f.spec.is_sequence and steps.get(f.name)]
   return [
     errors.Mismatch(
@@ -77,7 +77,7 @@ def explain_nan(data: bytes, features: list[RecordFeature]) -> list[errors.Misma
   Returns:
     A mismatch for each.
   """
-  contents = RecordContents(data)
+  contents = concatenated.as_lists(RecordContents(data), features)
   return [
     errors.Mismatch(
       f"{feature.path} (feature '{feature.name}')",
@@ -140,7 +140,11 @@ def _explain_missing(
   feature: RecordFeature, contents: RecordContents, features: list[RecordFeature]
 ) -> Finding:
   name, kind = feature.name, contents.kind
-  if feature.spec.is_sequence:
+  if feature.is_concatenated:
+    where, want, kind = "a feature", EXAMPLE, "record"
+    elsewhere, candidates = contents.context, contents.steps
+    hint = "It has a list for each step: drop is_concatenated."
+  elif feature.spec.is_sequence:
     where, hint = "a sequence feature", "It is a context feature: drop is_sequence."
     elsewhere, candidates = contents.context, contents.steps
     want = SEQUENCE_EXAMPLE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,6 +48,16 @@ class RecordFeature:
     return self.spec.varlen_default_value is not None
 
   @property
+  def is_concatenated(self) -> bool:
+    """Whether the values of all steps are in one list of a tf.train.Example."""
+    return self.spec.is_concatenated
+
+  @property
+  def values_per_step(self) -> int:
+    """How many values of the list one step has."""
+    return math.prod(self.record_shape)
+
+  @property
   def record_dtype(self) -> tf.DType:
     """The dtype of the list in the record: int64, float32 or string."""
     return storage.record_dtype(self.spec)
@@ -63,7 +74,7 @@ class RecordFeature:
   def to_io_feature(self) -> Any:
     """Returns the `tf.io` feature that parses it."""
     dtype, shape = self.record_dtype, self.record_shape
-    if self.is_varlen:
+    if self.is_varlen or self.is_concatenated:
       return tf.io.RaggedFeature(dtype, row_splits_dtype=tf.int64)
     if self.spec.is_sequence:
       return tf.io.FixedLenSequenceFeature(shape, dtype, allow_missing=self.is_optional)
@@ -108,6 +119,8 @@ def collect_features(
       name, by_path[paths[0]], tuple(paths), is_optional, decode_images
     )
     features.setdefault(dataset_key, []).append(feature)
+  for of_dataset in features.values():
+    checks.check_one_layout({f.path: f.spec for f in of_dataset})
   if not features:
     raise errors.SpecError(
       "records: expected specs to parse, got none. Declare at least one feature."

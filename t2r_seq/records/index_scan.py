@@ -21,6 +21,7 @@ from t2r_seq.records import (
   index_frames,
   index_freshness,
   index_steps,
+  rlds,
 )
 from t2r_seq.records import features as features_lib
 from t2r_seq.records.index_file import FileIndex
@@ -123,7 +124,7 @@ def _tally(
 
 def _count(data: bytes, place: str) -> dict[str, int]:
   try:
-    return index_steps.count_steps(data)
+    return index_steps.count_steps(data) or rlds.count_steps(data)
   except errors.RecordError as error:
     raise errors.RecordError(f"{place}: {error}") from error
 

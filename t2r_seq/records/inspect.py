@@ -6,6 +6,8 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, specs
+from t2r_seq.records import rlds, tfds_features
+from t2r_seq.records.features import RecordFeature
 from t2r_seq.records.summary import FeatureSummary, RecordSummary
 
 _COLUMNS = ("feature", "where", "kind", "values", "steps", "in records", "looks like")
@@ -36,7 +38,8 @@ def _heading(summary: RecordSummary) -> str:
   count = f"{summary.num_records} record{'' if summary.num_records == 1 else 's'}"
   if not summary.is_complete:
     count = f"the first {count}"
-  return f"{names}: {count}, {summary.proto}"
+  proto = f"{summary.proto} (RLDS episodes)" if summary.is_rlds else summary.proto
+  return f"{names}: {count}, {proto}"
 
 
 def _format_row(row: tuple[str, ...], widths: list[int]) -> str:
@@ -73,13 +76,18 @@ def propose_spec(summary: RecordSummary) -> specs.TensorSpecStruct:
   names. Images of varying size are left as encoded strings. Features that are empty,
   or of another kind in each record, have no spec, which is logged.
 
+  Of RLDS episodes the paths are without 'steps/', and where TFDS's features.json lies
+  beside the files, shapes and dtypes are those that it declares.
+
   Args:
     summary: of `inspect_records`.
   Returns:
     Specs by path.
   Raises:
     SpecError: there is no feature to parse.
+    RecordError: a features.json that cannot be read.
   """
+  declared = tfds_features.find_features(summary.files) if summary.is_rlds else {}
   proposed = specs.TensorSpecStruct()
   names: set[str] = set()
   # Sequences first: where a name is in both places, they are the data.
@@ -88,16 +96,68 @@ def propose_spec(summary: RecordSummary) -> specs.TensorSpecStruct:
       reason = "is there as a sequence" if feature.name in names else feature.guess
       logging.warning("No spec for '%s': %s.", feature.name, reason)
       continue
+    if summary.is_rlds and (reason := _not_divisible(feature, summary)):
+      logging.warning("No spec for '%s': %s.", feature.name, reason)
+      continue
     names.add(feature.name)
-    proposed[_free_path(feature.name, proposed)] = _propose(
-      feature, feature.num_records < summary.num_records
-    )
+    spec = _propose(feature, feature.num_records < summary.num_records)
+    name = feature.name
+    if summary.is_rlds:
+      spec = _as_rlds(spec, declared.get(name))
+      name = name.removeprefix(f"{rlds.STEPS}/")
+    proposed[_free_path(name, proposed)] = spec
   if not len(proposed):
     raise errors.SpecError(
       f"propose_spec: expected records with features, got {summary.num_records} "
       f"records with {len(summary.features)} features in {', '.join(summary.files)}."
     )
   return specs.TensorSpecStruct(sorted(proposed.items()))
+
+
+def _not_divisible(feature: FeatureSummary, summary: RecordSummary) -> str:
+  """Says why no step of a feature can be told from the next; '' if it can."""
+  if not feature.name.startswith(f"{rlds.STEPS}/"):
+    return ""
+  if rlds.is_nested(feature.name):
+    return "a sequence within steps, which takes TFDS to read"
+  places = {
+    other.is_sequence for other in summary.features if other.name == feature.name
+  }
+  if places == {True} and feature.min_length == feature.max_length:
+    return ""
+  return "its number of values per step varies"
+
+
+def _as_rlds(
+  spec: specs.ExtendedTensorSpec, declared: specs.ExtendedTensorSpec | None
+) -> specs.ExtendedTensorSpec:
+  """Takes over what TFDS or the convention says of a feature, where it fits."""
+  if spec.is_sequence:
+    spec = specs.ExtendedTensorSpec.from_spec(spec, is_concatenated=True)
+  if spec.name in rlds.FLAGS and spec.shape == (1,) and spec.dtype == tf.int64:
+    declared = specs.ExtendedTensorSpec.from_spec(spec, shape=(), dtype=tf.bool)
+  elif spec.name in rlds.SCALARS and spec.shape == (1,):
+    declared = declared or specs.ExtendedTensorSpec.from_spec(spec, shape=())
+  if declared is None:
+    return spec
+  found = RecordFeature(spec.name, spec, ("",), False)
+  want = RecordFeature(spec.name, declared, ("",), False)
+  if found.record_dtype != want.record_dtype or not _is_same_size(found, want):
+    logging.warning(
+      "features.json has '%s' as %s, which the records do not fit.",
+      *(spec.name, errors.describe(declared)),
+    )
+    return spec
+  return specs.ExtendedTensorSpec.from_spec(declared, is_optional=spec.is_optional)
+
+
+def _is_same_size(found: RecordFeature, want: RecordFeature) -> bool:
+  """Whether two features have as many values; images also as many pixels."""
+  if found.is_image != want.is_image or found.is_varlen:
+    return False
+  if found.is_image:
+    return found.spec.shape == want.spec.shape
+  return found.values_per_step == want.values_per_step
 
 
 def _free_path(name: str, taken: specs.TensorSpecStruct) -> str:

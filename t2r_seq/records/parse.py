@@ -9,8 +9,8 @@ import gin
 import tensorflow as tf
 
 from t2r_seq import errors, specs
+from t2r_seq.records import concatenated, images, sequences, storage
 from t2r_seq.records import features as features_lib
-from t2r_seq.records import images, sequences, storage
 
 Parsed = dict[tuple[str, str], tf.Tensor]
 
@@ -25,8 +25,9 @@ def create_parse_tf_example_fn(
 
   The records of a dataset are `tf.train.Example`s when none of its specs is a
   sequence, and `tf.train.SequenceExample`s when any is; specs that are no sequences
-  then come from the context. The function is made of graph ops only, so it runs in
-  `Dataset.map`, `tf.function` and an exported SavedModel.
+  then come from the context. Sequences with `is_concatenated` come from Examples. The
+  function is made of graph ops only, so it runs in `Dataset.map`, `tf.function` and an
+  exported SavedModel.
 
   Args:
     feature_tspec: a structure of specs without time offsets.
@@ -134,7 +135,11 @@ def _parse_dataset(
   context = {f.name: f.to_io_feature() for f in features if not f.spec.is_sequence}
   steps = {f.name: f.to_io_feature() for f in features if f.spec.is_sequence}
   lengths: dict[str, tf.Tensor] = {}
-  if steps:
+  if any(f.is_concatenated for f in features):
+    parsed = tf.io.parse_example(serialized, {**context, **steps})
+    divided, lengths = concatenated.divide(features, parsed)
+    parsed.update(divided)
+  elif steps:
     parsed, parsed_steps, lengths = tf.io.parse_sequence_example(
       serialized, context_features=context, sequence_features=steps
     )

@@ -9,7 +9,14 @@ from collections.abc import Iterable
 
 import tensorflow as tf
 
-from t2r_seq.records import contents, file_types, files, framing, image_headers
+from t2r_seq.records import (
+  contents,
+  file_types,
+  files,
+  framing,
+  image_headers,
+  rlds,
+)
 
 # How many bytes of a byte string decide whether it is text.
 _TEXT_SAMPLE = 256
@@ -58,6 +65,8 @@ class RecordSummary:
     is_complete: all records were read, not only the first `max_records`.
     proto: 'tf.train.Example' or 'tf.train.SequenceExample'.
     features: context features first, each sorted by name.
+    is_rlds: RLDS episodes as TFDS writes them: Examples with sequences, whose steps
+      are concatenated.
   """
 
   files: tuple[str, ...]
@@ -65,6 +74,7 @@ class RecordSummary:
   is_complete: bool
   proto: str
   features: tuple[FeatureSummary, ...]
+  is_rlds: bool = False
 
 
 class _Tally:
@@ -215,13 +225,16 @@ def summarize_records(
     RecordError: a record is none of the two kinds of protos.
   """
   tallies: dict[tuple[bool, str], _Tally] = collections.defaultdict(_Tally)
-  num_records, is_sequence = 0, False
+  num_records, num_rlds, is_sequence = 0, 0, False
   is_complete = True
   for record in records:
     if num_records == max_records:
       is_complete = False
       break
-    is_sequence |= _add_record(record, tallies)
+    found = contents.read_contents(record)
+    is_sequence |= bool(found.steps)
+    num_rlds += rlds.is_rlds(found)
+    _add_contents(rlds.divide_unknown(found), tallies)
     num_records += 1
   return RecordSummary(
     files=tuple(os.fspath(name) for name in filenames),
@@ -232,15 +245,14 @@ def summarize_records(
       tallies[sequence, name].freeze(name, sequence)
       for sequence, name in sorted(tallies)
     ),
+    is_rlds=0 < num_rlds == num_records,
   )
 
 
-def _add_record(
-  record: framing.Record, tallies: dict[tuple[bool, str], _Tally]
-) -> bool:
-  found = contents.read_contents(record)
+def _add_contents(
+  found: contents.RecordContents, tallies: dict[tuple[bool, str], _Tally]
+) -> None:
   for name, feature in found.context.items():
     tallies[False, name].add([feature], is_sequence=False)
   for name, steps in found.steps.items():
     tallies[True, name].add(steps, is_sequence=True)
-  return bool(found.steps)

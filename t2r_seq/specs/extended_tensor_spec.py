@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors
-from t2r_seq.specs import leaves, serializable
+from t2r_seq.specs import leaves, serializable, shapes
 from t2r_seq.specs import time_offsets as offsets_lib
 
 # Stands for "as in the given spec" where None is a value of its own.
@@ -23,6 +23,7 @@ _DEFAULTS = {
   "dataset_key": "",
   "varlen_default_value": None,
   "time_offsets": None,
+  "is_concatenated": False,
 }
 FIELDS = ("shape", "dtype", "name", *_DEFAULTS)
 
@@ -49,6 +50,7 @@ class ExtendedTensorSpec(serializable.Serializable, tf.TensorSpec):
     dataset_key: str | None = None,
     varlen_default_value: Any = None,
     time_offsets: int | Iterable[int] | None = None,
+    is_concatenated: bool = False,
   ) -> None:
     """Creates the spec.
 
@@ -69,6 +71,7 @@ class ExtendedTensorSpec(serializable.Serializable, tf.TensorSpec):
         clipped, or padded with this value, to `shape[0]`.
       time_offsets: which steps, relative to the anchor, the tensor shows. A tuple
         stacks them, an int takes one step without a stack axis, None is not windowed.
+      is_concatenated: one list of the record has all steps; see `records.rlds_specs`.
     Raises:
       SpecError: the fields contradict each other.
       TypeError: shape or dtype cannot be converted.
@@ -81,6 +84,7 @@ class ExtendedTensorSpec(serializable.Serializable, tf.TensorSpec):
     self._dataset_key = dataset_key or ""
     self._varlen_default_value = varlen_default_value
     self._time_offsets = offsets_lib.normalize(time_offsets, name)
+    self._is_concatenated = bool(is_concatenated)
     self._check_stack_axis()
     self._check_varlen_rank()
 
@@ -121,6 +125,7 @@ class ExtendedTensorSpec(serializable.Serializable, tf.TensorSpec):
     batch_size: int | None = None,
     varlen_default_value: Any = None,
     time_offsets: int | Iterable[int] | None = _KEEP,
+    is_concatenated: bool | None = None,
   ) -> ExtendedTensorSpec:
     """Copies a spec with some fields replaced; None means as it was.
 
@@ -139,6 +144,7 @@ class ExtendedTensorSpec(serializable.Serializable, tf.TensorSpec):
         which describe `shape[0]`, are dropped.
       varlen_default_value: replaces the field.
       time_offsets: replaces the field; here None means not windowed.
+      is_concatenated: replaces the field.
     Returns:
       The new spec.
     Raises:
@@ -155,6 +161,7 @@ class ExtendedTensorSpec(serializable.Serializable, tf.TensorSpec):
       "data_format": data_format,
       "dataset_key": dataset_key,
       "varlen_default_value": varlen_default_value,
+      "is_concatenated": is_concatenated,
     }
     fields: dict[str, Any] = {
       field: getattr(spec, field, default) if given.get(field) is None else given[field]
@@ -164,7 +171,7 @@ class ExtendedTensorSpec(serializable.Serializable, tf.TensorSpec):
       fields["time_offsets"] = time_offsets
     shape = tf.TensorShape(spec.shape if shape is None else shape)
     if batch_size:
-      shape = _prepend_batch(shape, batch_size)
+      shape = shapes.prepend_batch(shape, batch_size)
       # Stacking and padding come before batching: these fields have done their work.
       fields["varlen_default_value"] = None
       if isinstance(fields["time_offsets"], tuple):
@@ -206,7 +213,7 @@ class ExtendedTensorSpec(serializable.Serializable, tf.TensorSpec):
     if isinstance(instance, tf.TensorSpec):
       return cls.from_spec(instance)
     if isinstance(instance, (np.ndarray, np.generic)):
-      return cls(instance.shape, _numpy_dtype(instance), is_extracted=True)
+      return cls(instance.shape, shapes.dtype_of(instance), is_extracted=True)
     if leaves.is_tensor(instance):
       return cls.from_tensor(instance)
     raise errors.SpecError(
@@ -249,6 +256,11 @@ class ExtendedTensorSpec(serializable.Serializable, tf.TensorSpec):
     return self._time_offsets
 
   @property
+  def is_concatenated(self) -> bool:
+    """Whether the record has the values of all steps in one list."""
+    return self._is_concatenated
+
+  @property
   def frame_shape(self) -> tf.TensorShape:
     """The shape at one step: without the stack axis."""
     return self.shape[1:] if isinstance(self._time_offsets, tuple) else self.shape
@@ -286,15 +298,3 @@ class ExtendedTensorSpec(serializable.Serializable, tf.TensorSpec):
 
   def __reduce__(self) -> tuple[Any, ...]:
     return type(self), tuple(self.fields().values())
-
-
-def _numpy_dtype(array: np.ndarray | np.generic) -> tf.DType:
-  return tf.string if array.dtype.kind in "SUO" else tf.as_dtype(array.dtype)
-
-
-def _prepend_batch(shape: tf.TensorShape, batch_size: int) -> tf.TensorShape:
-  if isinstance(batch_size, bool) or not isinstance(batch_size, int):
-    raise errors.SpecError(
-      f"from_spec: expected an integer batch_size, got {batch_size!r}."
-    )
-  return tf.TensorShape([batch_size if batch_size > 0 else None]).concatenate(shape)

@@ -38,6 +38,8 @@ def spec_to_proto(spec: tf.TensorSpec) -> t2r_pb2.ExtendedTensorSpec:
   )
   if spec.shape.rank is None:
     proto.unknown_rank = True
+  if spec.is_concatenated:
+    proto.is_concatenated = True
   if spec.name is not None:
     proto.name = spec.name
   if spec.data_format is not None:
@@ -73,7 +75,8 @@ def spec_from_proto(
     else [None if dim < 0 else dim for dim in proto.shape],
     "dtype": proto.dtype,
   }
-  for field in ("name", "data_format", "dataset_key", "varlen_default_value", *_FLAGS):
+  plain = ("name", "data_format", "dataset_key", "varlen_default_value")
+  for field in (*plain, *_FLAGS, "is_concatenated"):
     if proto.HasField(field):
       fields[field] = getattr(proto, field)
   if proto.HasField("varlen_default_json"):

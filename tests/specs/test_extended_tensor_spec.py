@@ -60,6 +60,7 @@ def test_defaults():
     "dataset_key": "",
     "varlen_default_value": None,
     "time_offsets": None,
+    "is_concatenated": False,
   }
 
 
@@ -73,6 +74,7 @@ def test_defaults():
     ("dataset_key", "d1"),
     ("varlen_default_value", 2),
     ("time_offsets", (-1, 0, 5)),
+    ("is_concatenated", True),
     ("name", "n"),
   ],
 )

@@ -46,6 +46,7 @@ def specs_of_all_kinds(draw):
     dataset_key=draw(st.sampled_from(["", "d1", "é"])),
     varlen_default_value=varlen,
     time_offsets=offsets,
+    is_concatenated=draw(st.booleans()),
   )
 
 
