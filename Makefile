@@ -106,7 +106,7 @@ bench-setup: $(STAMP_PEERS)  ## Makes the environment of the benchmarks, with pe
 bench: $(STAMP_PEERS)  ## Runs the store's benchmarks; wants a quiet machine.
 	$(RUN_PEERS) -m benchmarks.bench_store
 	$(RUN_PEERS) -m benchmarks.bench_store_files
-	$(RUN_PEERS) -m benchmarks.bench_store_growth
+	$(RUN_PEERS) -m benchmarks.bench_store_growth --plot benchmarks/images/store_growth.png
 
 clean:  ## Removes caches and outputs; keeps the environments.
 	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
