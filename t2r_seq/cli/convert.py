@@ -1,4 +1,4 @@
-"""`t2r_seq convert`: stores from and to TFRecord files, zarr groups and HDF5 files."""
+"""`t2r_seq convert`: stores from and to TFRecord, zarr and HDF5; from RLDS and TFDS."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ DESCRIPTION = """Converts episodes; one of the two sides is a store.
   t2r_seq convert my_store out/train.tfrecord.gz --num_shards 10
   t2r_seq convert pusht.zarr my_store          (diffusion_policy's layout)
   t2r_seq convert my_store low_dim.hdf5        (robomimic's layout)
+  t2r_seq convert 'bridge-train.tfrecord*' my_store                 (RLDS, without TFDS)
+  t2r_seq convert bridge my_store --from tfds --split 'train[:100]'
 
 A conversion that was killed goes on when the command is given again. In the end all
 that was written is read again, and each episode's hash is compared with that of the
 source. The hashes stay in DST.conversion; --verify compares both sides with them."""
 _KINDS = ("store", "tfrecord", "zarr", "hdf5")
+_SOURCE_KINDS = (*_KINDS, "rlds", "tfds")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
   parser.add_argument("source", metavar="SRC", help="what there is; may be a pattern")
   parser.add_argument("destination", metavar="DST", help="what to make")
-  for name, where in (("from", "SRC"), ("to", "DST")):
+  for name, where, choices in (("from", "SRC", _SOURCE_KINDS), ("to", "DST", _KINDS)):
     parser.add_argument(
       f"--{name}",
       dest=f"{name}_kind",
-      choices=_KINDS,
+      choices=choices,
       help=f"what {where} is, where its contents or its name don't tell",
     )
   parser.add_argument("--spec", metavar="SPEC", help=spec_sources.FORMS)
@@ -59,6 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     choices=("GZIP", "ZLIB", "gzip"),
     help="of TFRecord files, where their suffixes don't tell (.gz, .zz); "
     "gzip: of the observations in an HDF5 file",
+  )
+  parser.add_argument(
+    "--split", help="of a TFDS dataset, as TFDS writes them; by default train"
   )
   parser.add_argument(
     "--verify",
@@ -151,6 +157,7 @@ def _options(args: argparse.Namespace) -> Any:
     allow_nan=args.allow_nan,
     num_shards=args.num_shards,
     compression=args.compression,
+    split=args.split,
   )
 
 

@@ -39,13 +39,15 @@ def convert(
   written is read again, and each episode's hash is compared with that of the source.
 
   Args:
-    source: a store, TFRecord files (a pattern), a zarr group or an HDF5 file.
+    source: a store, TFRecord files (a pattern), a zarr group or an HDF5 file; or a TFDS
+      dataset.
     destination: what to make.
     spec: flat specs of the source; for TFRecord files None proposes them from a look
       at all records, for the others it takes all paths.
     options: see `ConversionOptions`.
-    source_kind: 'store', 'tfrecord', 'zarr' or 'hdf5', if what is there doesn't tell.
-    destination_kind: the same, if the name doesn't tell.
+    source_kind: 'store', 'tfrecord', 'zarr' or 'hdf5', if what is there doesn't tell;
+      'tfds' by way of TFDS; 'rlds' for specs that say nothing of RLDS.
+    destination_kind: one of the first four, if the name doesn't tell.
     progress: shows how far it is; None shows nothing.
   Returns:
     What was done. Of a conversion that was finished before, nothing is read again.

@@ -1,4 +1,4 @@
-"""Which kind of data is at a path: store, TFRecord files, zarr group or HDF5 file."""
+"""Which kind of data is at a path: store, TFRecord files, zarr group, HDF5, TFDS."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from t2r_seq import errors
 from t2r_seq.store import layout
 
 STORE, TFRECORD, ZARR, HDF5 = "store", "tfrecord", "zarr", "hdf5"
+# RLDS episodes, straight from TFRecord files or by way of TFDS, can be read only.
+RLDS, TFDS = "rlds", "tfds"
 KINDS = (STORE, TFRECORD, ZARR, HDF5)
+SOURCE_KINDS = (*KINDS, RLDS, TFDS)
 
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _HDF5_SUFFIXES = (".hdf5", ".h5")
@@ -26,7 +29,7 @@ def source_kind(path: str, given: str | None = None) -> str:
     ConversionError: there is nothing, or a folder of another kind.
   """
   if given:
-    return _check_kind(given)
+    return _check_kind(given, SOURCE_KINDS)
   if os.path.isdir(path):
     return _folder_kind(path)
   if os.path.isfile(path):
@@ -78,11 +81,11 @@ def _named_kind(path: str, source: str) -> str:
   )
 
 
-def _check_kind(kind: str) -> str:
-  if kind not in KINDS:
+def _check_kind(kind: str, known: tuple[str, ...] = KINDS) -> str:
+  if kind not in known:
     raise errors.ConversionError(
-      f"convert: expected a kind of {errors.listing(KINDS)}, got '{kind}'."
-      f"{errors.nearest(kind, KINDS)}"
+      f"convert: expected a kind of {errors.listing(known)}, got '{kind}'."
+      f"{errors.nearest(kind, known)}"
     )
   return kind
 

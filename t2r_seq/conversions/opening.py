@@ -13,8 +13,10 @@ from t2r_seq.conversions.journal import Journal, journal_folder
 from t2r_seq.conversions.options import ConversionOptions
 from t2r_seq.conversions.record_episodes import RecordEpisodes
 from t2r_seq.conversions.record_steps import RecordSteps
+from t2r_seq.conversions.rlds_episodes import RldsEpisodes
 from t2r_seq.conversions.selection import Dropped
 from t2r_seq.conversions.stores import StoreSource, StoreTarget
+from t2r_seq.conversions.tfds_source import TfdsSource
 from t2r_seq.conversions.zarr_source import ZarrSource
 from t2r_seq.store import layout
 
@@ -43,6 +45,10 @@ def open_source(
     return ZarrSource(path, dropped)
   if kind == kinds.HDF5:
     return Hdf5Source(path, dropped, spec)
+  if kind == kinds.TFDS:
+    return TfdsSource(path, options.split, dropped.has if dropped else None)
+  if kind == kinds.RLDS:
+    return RldsEpisodes(path, spec, options.compression)
   if options.bounds:
     return RecordSteps(path, options.bounds, spec, options.compression)
   return RecordEpisodes(path, spec, options.compression)

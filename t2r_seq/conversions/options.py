@@ -28,6 +28,7 @@ class ConversionOptions:
     num_shards: TFRecord files to write.
     compression: of TFRecord files, 'GZIP', 'ZLIB' or '', where their suffixes don't
       tell; 'gzip' compresses the observations of an HDF5 file.
+    split: of a TFDS dataset, by default 'train'.
   """
 
   episode_key: str | None = None
@@ -38,6 +39,7 @@ class ConversionOptions:
   allow_nan: bool = False
   num_shards: int = 1
   compression: str | None = None
+  split: str | None = None
 
   def __post_init__(self) -> None:
     object.__setattr__(self, "drop", tuple(self.drop))

@@ -37,7 +37,7 @@ def new_plan(
   wanted = None
   if spec is not None:
     wanted = dropped.filter(specs.flatten_spec_structure(spec))
-  is_parsed = source_kind == kinds.TFRECORD
+  is_parsed = source_kind in (kinds.TFRECORD, kinds.RLDS)
   reader = opening.open_source(
     source_kind, source, options, wanted if is_parsed else None, dropped
   )
@@ -51,7 +51,7 @@ def new_plan(
       f"convert: {source}: expected at least one episode, got none."
     )
   plan = Plan(
-    source=os.path.abspath(source),
+    source=source if source_kind == kinds.TFDS else os.path.abspath(source),
     source_kind=source_kind,
     destination_kind=destination_kind,
     options=options.to_json_dict(),

@@ -110,8 +110,7 @@ class SelectedSource(EpisodeSource):
       if decode_images and specs.is_encoded_image_spec(leaf)
     }
     self._spec = specs.TensorSpecStruct(
-      (path, _decoded_spec(leaf) if path in self._images else leaf)
-      for path, leaf in spec.items()
+      (path, _own_spec(leaf, path in self._images)) for path, leaf in spec.items()
     )
 
   @property
@@ -162,5 +161,11 @@ class SelectedSource(EpisodeSource):
       ) from error
 
 
-def _decoded_spec(spec: specs.ExtendedTensorSpec) -> specs.ExtendedTensorSpec:
-  return specs.ExtendedTensorSpec(**{**spec.fields(), "data_format": None})
+def _own_spec(
+  spec: specs.ExtendedTensorSpec, is_decoded: bool
+) -> specs.ExtendedTensorSpec:
+  # How the source's records lay their steps out is no matter to what is made of them.
+  fields = {**spec.fields(), "is_concatenated": False}
+  if is_decoded:
+    fields["data_format"] = None
+  return specs.ExtendedTensorSpec(**fields)

@@ -18,6 +18,7 @@ from t2r_seq.data.ordered_batches import batches_in_order
 from t2r_seq.data.presence import add_presence_specs
 from t2r_seq.data.record_input_generator import DefaultRecordInputGenerator
 from t2r_seq.data.record_report import RecordInputReport
+from t2r_seq.data.rlds_input_generator import RldsInputGenerator
 from t2r_seq.data.store_input_generator import StoreInputGenerator
 from t2r_seq.data.store_loader import StoreWindowLoader, store_windows
 from t2r_seq.data.synthetic_input_generators import (
@@ -41,6 +42,7 @@ __all__ = [
   "MultiEvalRecordInputGenerator",
   "NumpyBatches",
   "RecordInputReport",
+  "RldsInputGenerator",
   "StoreInputGenerator",
   "StoreWindowLoader",
   "WeightedRecordInputGenerator",

@@ -8,7 +8,7 @@ find a dataset by its name.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -31,14 +31,17 @@ class TfdsEpisodes:
   """
 
   def __init__(
-    self, source: Any, split: str = "train", drop: tuple[str, ...] = ()
+    self,
+    source: Any,
+    split: str = "train",
+    leave_out: Callable[[str], bool] | None = None,
   ) -> None:
     """Opens the dataset, which must have been prepared.
 
     Args:
       source: the name of a dataset, the folder of a prepared one, or a TFDS builder.
       split: as TFDS writes them: 'train', 'train[:100]', ...
-      drop: paths to leave out.
+      leave_out: says of a path whether to leave it out; None leaves out none.
     Raises:
       ImportError: TFDS is not installed; names the extra.
       SpecError: no such dataset or split, no episodes, or steps of unknown shape;
@@ -51,7 +54,7 @@ class TfdsEpisodes:
     self._check_is_rlds(info.features)
     self._images = dict(_find_images(info.features, ""))
     self._dataset = self._read()
-    self.spec = self._make_spec(frozenset(drop))
+    self.spec = self._make_spec(leave_out or (lambda path: False))
     self.num_episodes = int(info.splits[split].num_examples)
     self.fingerprint = {
       "dataset": self._name,
@@ -105,7 +108,7 @@ class TfdsEpisodes:
         error
       )
 
-  def _make_spec(self, drop: frozenset[str]) -> specs.TensorSpecStruct:
+  def _make_spec(self, leave_out: Callable[[str], bool]) -> specs.TensorSpecStruct:
     element = self._dataset.element_spec
     context = {key: value for key, value in element.items() if key != rlds.STEPS}
     leaves = [
@@ -119,10 +122,10 @@ class TfdsEpisodes:
     spec = specs.TensorSpecStruct()
     for path, name, leaf, is_step in sorted(leaves, key=lambda item: item[0]):
       is_known = isinstance(leaf, tf.TensorSpec) and leaf.shape.is_fully_defined()
-      if path in drop or any(path.startswith(f"{part}/") for part in drop):
+      if leave_out(path):
         continue
       if not is_known:
-        hint = f"Leave it out: --drop {path}."
+        hint = f"Leave it out; of a conversion with --drop {path}."
         want = "a shape that all steps have" if is_step else "a known shape"
         found.append(errors.Mismatch(path, want, str(leaf), hint))
         continue
