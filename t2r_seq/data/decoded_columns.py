@@ -74,11 +74,10 @@ class DecodedColumns:
       path: one of `element_spec`.
       rows: int64 [N].
     """
-    taken = self._columns.take(path, rows)
     if path not in self._images:
-      return LoadedRows(taken)
+      return LoadedRows(self._columns.take(path, rows))
     spec = self._images[path]
-    images = records.decode_to_list(tf.reshape(taken, [-1]), spec, path)
+    images = records.decode_to_list(self._columns.strings(path, rows), spec, path)
     return LoadedRows(images, spec.shape[:-3])
 
   def restore(self, path: str, state: tf.Tensor) -> LoadedRows:

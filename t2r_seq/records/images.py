@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
-from t2r_seq.records import image_headers, run_time_checks
+from t2r_seq.records import image_headers
 
 _PNG_COLOR_TYPES = {1: 0, 3: 2, 4: 6}
 _BMP_HEADER_SIZE = 14 + 40
@@ -41,21 +41,31 @@ def decode_images(
 
 
 def decode_to_list(
-  encoded: tf.Tensor, spec: specs.ExtendedTensorSpec, path: str
+  encoded: tf.Tensor | windows.StringRows,
+  spec: specs.ExtendedTensorSpec,
+  path: str,
 ) -> windows.RowList:
   """Decodes encoded images as `decode_images` does, to images that are kept apart.
 
   Args:
-    encoded: [N] strings.
+    encoded: N strings, there or to be made.
     spec: an image spec [..., h, w, c] of dtype uint8 or uint16.
     path: where the spec is, for the error at run time.
   Returns:
     N images [h, w, c] of the spec's dtype.
   """
   image_shape = spec.shape[-3:]
-  # A constant black image costs one decode; a tf.cond would cost every image.
-  encoded = tf.where(tf.equal(encoded, ""), black_png(image_shape, spec.dtype), encoded)
-  encoded = _check_depth(encoded, spec.dtype, path)
+  strings = (
+    encoded
+    if isinstance(encoded, windows.StringRows)
+    else windows.StringRows.of(encoded)
+  )
+  black = tf.constant(black_png(image_shape, spec.dtype))
+
+  def decode(*inputs: tf.Tensor) -> tf.Tensor:
+    string = strings.read(*inputs)
+    # A constant black image costs one decode; a tf.cond would cost every image.
+    return decode_image(tf.where(tf.equal(string, ""), black, string), spec)
 
   def check_sizes(sizes: tf.Tensor) -> tf.Operation | None:
     expected = image_shape.as_list()
@@ -70,12 +80,11 @@ def decode_to_list(
       condition=tf.reduce_all(fits), data=[f"{message} of size", found], summarize=8
     )
 
-  return windows.RowList.compute(
-    lambda image_bytes: decode_image(image_bytes, spec),
-    *(encoded, image_shape, spec.dtype),
+  with tf.control_dependencies(_check_depth(strings, spec.dtype, path)):
     # Checked one by one, the images cost a seventh more.
-    check_shapes=check_sizes,
-  )
+    return windows.RowList.compute(
+      decode, strings.inputs, image_shape, spec.dtype, check_shapes=check_sizes
+    )
 
 
 def decode_image(image_bytes: tf.Tensor, spec: specs.ExtendedTensorSpec) -> tf.Tensor:
@@ -88,21 +97,24 @@ def decode_image(image_bytes: tf.Tensor, spec: specs.ExtendedTensorSpec) -> tf.T
   )
 
 
-def _check_depth(encoded: tf.Tensor, dtype: tf.DType, path: str) -> tf.Tensor:
+def _check_depth(
+  encoded: windows.StringRows, dtype: tf.DType, path: str
+) -> list[tf.Operation]:
   """Refuses what the decoder would rescale by 257: 16 bits to 8, or the reverse."""
   is_deep = dtype == tf.uint16
-  # Bytes beyond the end are zeros. One look at the headers of the whole batch costs
-  # nothing beside the decoding.
-  heads = tf.io.decode_raw(encoded, tf.uint8, fixed_length=image_headers.PNG_DEPTH + 1)
+  # One look at the headers of all costs nothing beside the decoding.
+  heads = encoded.heads(image_headers.PNG_DEPTH + 1)
   signature = tf.constant(list(image_headers.PNG_SIGNATURE), tf.uint8)
   is_png = tf.reduce_all(heads[..., : signature.shape[0]] == signature, axis=-1)
   is_deep_png = is_png & (heads[..., image_headers.PNG_DEPTH] == 16)
-  fits = tf.reduce_all(tf.equal(is_deep_png, is_deep))
+  is_empty = tf.reduce_all(heads == 0, axis=-1)
+  fits = tf.reduce_all(is_empty | tf.equal(is_deep_png, is_deep))
   expected, found = "8 bits per channel", "a PNG image of 16 bits per channel"
   if is_deep:
     expected, found = "16 bits per channel (PNG)", "one of 8 bits, or none at all"
   message = f"parse: {path}: expected an image of {expected} for {dtype.name}, got"
-  return run_time_checks.require(encoded, fits, [f"{message} {found}."])
+  check = tf.raw_ops.Assert(condition=fits, data=[f"{message} {found}."], summarize=8)
+  return [] if check is None else [check]
 
 
 def black_png(image_shape: tf.TensorShape, dtype: tf.DType) -> bytes:

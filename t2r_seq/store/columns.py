@@ -55,8 +55,15 @@ class StoreColumns:
     self._context_ends = np.cumsum([len(segment) for segment in segments])
     self._spec = store.spec
     with tf.device("CPU:0"):
+      self._bytes = {
+        path: [_map_bytes(segment, path) for segment in segments]
+        for path, element in self.element_spec.items()
+        if element.dtype == tf.string
+      }
       self._takers = {
-        path: [_make_taker(segment, path, store.spec[path]) for segment in segments]
+        path: self._bytes_takers(path)
+        if path in self._bytes
+        else [_make_taker(segment, path, store.spec[path]) for segment in segments]
         for path in self.element_spec
       }
 
@@ -76,17 +83,45 @@ class StoreColumns:
     ends = self._step_ends if is_per_step else self._context_ends
     return _take_from_parts(takers, ends, rows)
 
+  def strings(self, path: str, rows: tf.Tensor) -> windows.StringRows:
+    """Returns the byte strings of rows, to be made where they are used.
+
+    Args:
+      path: one of `element_spec`, of strings or encoded images.
+      rows: int64 [N].
+    Returns:
+      N times as many strings as a row has.
+    """
+    if len(self._segments) > 1:
+      return windows.StringRows.of(tf.reshape(self.take(path, rows), [-1]))
+    data, offsets = (variable.read_value() for variable in self._bytes[path][0])
+    items = _items(rows, self._row_shape(path))
+    return windows.StringRows.of_bytes(data, offsets, items)
+
   def max_row_bytes(self, path: str) -> int:
     """Returns the memory of the largest row, in bytes; strings with their headers."""
     element = self.element_spec[path]
-    shape = element.shape[1:] if self._spec[path].is_sequence else element.shape
-    count = int(np.prod(shape.as_list(), dtype=np.int64))
+    count = int(np.prod(self._row_shape(path), dtype=np.int64))
     if element.dtype != tf.string:
       return count * element.dtype.size
     return count * _STRING_BYTES + max(
       int(np.diff(segment.bytes_column(path).offsets[::count]).max(initial=0))
       for segment in self._segments
     )
+
+  def _row_shape(self, path: str) -> list[int]:
+    shape = self.element_spec[path].shape
+    return (shape[1:] if self._spec[path].is_sequence else shape).as_list()
+
+  def _bytes_takers(self, path: str) -> list[_Take]:
+    shape = self._row_shape(path)
+
+    def make(data: tf.Variable, offsets: tf.Variable) -> _Take:
+      return lambda rows: take_strings(
+        data.read_value(), offsets.read_value(), shape, rows
+      )
+
+    return [make(*variables) for variables in self._bytes[path]]
 
 
 def _element_spec(store: EpisodeStore) -> specs.TensorSpecStruct:
@@ -120,12 +155,6 @@ def _take_from_parts(
 
 def _make_taker(segment: Segment, path: str, spec: specs.ExtendedTensorSpec) -> _Take:
   """Returns a function from row numbers of any shape to the rows."""
-  if spec.dtype == tf.string or specs.is_encoded_image_spec(spec):
-    data, offsets = map(_variable, segment.bytes_tensors(path))
-    shape = spec.shape if spec.dtype == tf.string else spec.shape[:-3]
-    return lambda rows: take_strings(
-      data.read_value(), offsets.read_value(), shape.as_list(), rows
-    )
   column = _variable(segment.tensor(path))
 
   def take(rows: tf.Tensor) -> tf.Tensor:
@@ -134,6 +163,11 @@ def _make_taker(segment: Segment, path: str, spec: specs.ExtendedTensorSpec) -> 
     return tf.cast(taken, tf.bool) if spec.dtype == tf.bool else taken
 
   return take
+
+
+def _map_bytes(segment: Segment, path: str) -> tuple[tf.Variable, tf.Variable]:
+  data, offsets = segment.bytes_tensors(path)
+  return _variable(data), _variable(offsets)
 
 
 def _variable(tensor: tf.Tensor) -> tf.Variable:
@@ -154,22 +188,15 @@ def take_strings(
   Returns:
     Strings, rows.shape + shape.
   """
-  count = int(np.prod(shape, dtype=np.int64))
-  items = tf.reshape(
-    rows[..., tf.newaxis] * count + tf.range(count, dtype=tf.int64), [-1]
-  )
-  bounds = tf.stack(
-    [tf.gather(all_offsets, items), tf.gather(all_offsets, items + 1)], 1
-  )
-
-  def take_one(start_end: tf.Tensor) -> tf.Tensor:
-    # A string is the end of the serialized tensor of its bytes.
-    part = all_bytes[start_end[0] : start_end[1]]
-    size = tf.size(part)
-    return tf.strings.substr(tf.io.serialize_tensor(part), -size, size)
-
-  taken = windows.RowList.compute(take_one, bounds, tf.TensorShape([]), tf.string)
+  strings = windows.StringRows.of_bytes(all_bytes, all_offsets, _items(rows, shape))
   full_shape = tf.concat([tf.shape(rows), tf.constant(shape, tf.int32)], 0)
   return tf.ensure_shape(
-    tf.reshape(taken.stack(), full_shape), rows.shape.concatenate(shape)
+    tf.reshape(strings.to_tensor(), full_shape), rows.shape.concatenate(shape)
   )
+
+
+def _items(rows: tf.Tensor, shape: list[int]) -> tf.Tensor:
+  """Returns which strings are in rows of this shape, int64 [N]."""
+  count = int(np.prod(shape, dtype=np.int64))
+  items = rows[..., tf.newaxis] * count + tf.range(count, dtype=tf.int64)
+  return tf.reshape(items, [-1])

@@ -8,7 +8,7 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors
+from t2r_seq import errors, windows
 from t2r_seq.store import lock
 from t2r_seq.store.columns import StoreColumns, take_strings
 from t2r_seq.store.episode_store import EpisodeStore
@@ -91,6 +91,10 @@ class FileColumns:
       values = _decode(data, column.spec.dtype)
     taken = tf.reshape(values, tf.concat([tf.shape(rows), shape], 0))
     return tf.ensure_shape(taken, rows.shape.concatenate(shape))
+
+  def strings(self, path: str, rows: tf.Tensor) -> windows.StringRows:
+    """Returns the byte strings of rows; see `StoreColumns.strings`."""
+    return windows.StringRows.of(tf.reshape(self.take(path, rows), [-1]))
 
   def _take_bytes(self, column: Column, runs: _Runs) -> tf.Tensor:
     """Returns the byte strings of rows, [N * items of a row]."""

@@ -16,6 +16,7 @@ from t2r_seq.windows.masking import masked_mean
 from t2r_seq.windows.report import WindowReport
 from t2r_seq.windows.row_list import RowList
 from t2r_seq.windows.stacking import stack_windows
+from t2r_seq.windows.string_rows import StringRows
 from t2r_seq.windows.subsample import (
   boundary_indices,
   gather_steps,
@@ -28,6 +29,7 @@ from t2r_seq.windows.window_reader import WindowReader
 __all__ = [
   "PADDINGS",
   "RowList",
+  "StringRows",
   "WindowGrid",
   "WindowReader",
   "WindowReport",

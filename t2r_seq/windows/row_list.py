@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -34,17 +34,17 @@ class RowList:
   @classmethod
   def compute(
     cls,
-    make_row: Callable[[tf.Tensor], tf.Tensor],
-    inputs: tf.Tensor,
+    make_row: Callable[..., tf.Tensor],
+    inputs: Sequence[tf.Tensor],
     shape: tf.TensorShape,
     dtype: tf.DType,
     check_shapes: Callable[[tf.Tensor], tf.Operation | None] | None = None,
   ) -> RowList:
-    """Computes a row from each input, several in parallel.
+    """Computes N rows, several in parallel.
 
     Args:
-      make_row: maps one input to a row of `shape`.
-      inputs: [N, ...].
+      make_row: maps one part of each input to a row of `shape`.
+      inputs: tensors [N, ...].
       shape: of a row; fully defined.
       dtype: of the rows.
       check_shapes: for rows whose shape is only known when they are there: given their
@@ -53,7 +53,7 @@ class RowList:
     Returns:
       A list of N rows.
     """
-    count = tf.shape(inputs)[0]
+    count = tf.shape(inputs[0])[0]
     num_full = count // _ROWS_AT_ONCE * _ROWS_AT_ONCE
     unknown = tf.TensorShape([None] * shape.rank)
     lists = [_reserve(count, unknown if check_shapes else shape, dtype)]
@@ -61,11 +61,16 @@ class RowList:
       lists.append(_reserve(count, tf.TensorShape([shape.rank]), tf.int32))
 
     def add(start: tf.Tensor, lists: list[tf.Tensor], num_rows: int) -> list[Any]:
-      part = tf.ensure_shape(
-        inputs[start : start + num_rows], [num_rows, *inputs.shape[1:]]
-      )
-      for i, value in enumerate(tf.unstack(part)):
-        row = make_row(value)
+      parts = [
+        tf.unstack(
+          tf.ensure_shape(
+            values[start : start + num_rows], [num_rows, *values.shape[1:]]
+          )
+        )
+        for values in inputs
+      ]
+      for i, values in enumerate(zip(*parts, strict=True)):
+        row = make_row(*values)
         items = [row, tf.shape(row)][: len(lists)]
         lists = [
           tf.raw_ops.TensorListSetItem(input_handle=handle, index=start + i, item=item)
