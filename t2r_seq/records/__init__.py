@@ -1,6 +1,7 @@
 """Records: from specs to parsers and writers of TFRecord files, and to clear errors."""
 
 from t2r_seq.records.bad_records import BadRecordLog
+from t2r_seq.records.compress import create_compress_fn, create_decompress_fn
 from t2r_seq.records.contents import RecordContents, present_names
 from t2r_seq.records.diagnose import explain_failures, find_bad_record
 from t2r_seq.records.encode import ExampleEncoder, encode_example
@@ -70,6 +71,8 @@ __all__ = [
   "check_index",
   "collect_features",
   "compression_type",
+  "create_compress_fn",
+  "create_decompress_fn",
   "create_parse_tf_example_fn",
   "decode_images",
   "decode_to_list",

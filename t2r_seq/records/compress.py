@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from t2r_seq import specs
+from t2r_seq import errors, specs
 from t2r_seq.records import images
 
 _Convert = Callable[[str, specs.ExtendedTensorSpec, tf.Tensor], tf.Tensor]
@@ -27,11 +27,13 @@ def create_compress_fn(
   Returns:
     A function of features and labels, or features alone, that gives both as
     TensorSpecStructs (labels None where there are none); images [..., h, w, c],
-    integer or float in [0, 1], become strings [...].
+    integer or float in [0, 1], become strings [...]. It raises SpecError for images of
+    another size than the spec's, which would be cut up otherwise.
   """
 
   def compress(path: str, spec: specs.ExtendedTensorSpec, image: tf.Tensor) -> Any:
-    del path
+    image = tf.convert_to_tensor(image)
+    _check_image(path, spec, image)
     pixels = tf.image.convert_image_dtype(image, tf.uint8, saturate=True)
     encoded = tf.map_fn(
       lambda single: tf.io.encode_jpeg(single, quality=quality),
@@ -63,6 +65,14 @@ def create_decompress_fn(
     return tf.image.convert_image_dtype(pixels, spec.dtype)
 
   return _create_fn(feature_spec, label_spec, decompress)
+
+
+def _check_image(path: str, spec: specs.ExtendedTensorSpec, image: tf.Tensor) -> None:
+  has_rank = (image.shape.rank or 0) >= 3
+  if not has_rank or not image.shape[-3:].is_compatible_with(spec.shape[-3:]):
+    want = f"images of {tuple(spec.shape[-3:])}"
+    found = [errors.Mismatch(path, want, errors.describe(image))]
+    raise errors.mismatch_error("compress", found)
 
 
 def _create_fn(
