@@ -119,7 +119,7 @@ def _not_divisible(feature: FeatureSummary, summary: RecordSummary) -> str:
   if not feature.name.startswith(f"{rlds.STEPS}/"):
     return ""
   if rlds.is_nested(feature.name):
-    return "a sequence within steps, which takes TFDS to read"
+    return "a sequence within steps, whose lengths may differ"
   places = {
     other.is_sequence for other in summary.features if other.name == feature.name
   }

@@ -1,8 +1,7 @@
 """RLDS episodes by way of TensorFlow Datasets: whatever it can read, in any format.
 
 TFRecord files of most datasets can be read without it: see `rlds`. It takes TFDS where
-steps hold sequences or compressed tensors, where the files are no TFRecord files, or to
-find a dataset by its name.
+tensors are compressed, where files are no TFRecord files, or to find one by its name.
 """
 
 from __future__ import annotations

@@ -264,3 +264,26 @@ def test_doctor_finds_nan_and_uneven_steps(tmp_path: pathlib.Path) -> None:
     (0, "nan", "NaN at step 2, value 1"),
     (1, "lengths", "2 steps"),
   ]
+
+
+def test_sequences_within_steps(
+  tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+  # What TFDS writes of a Sequence(float32, length=2) in a step.
+  proto = tf.train.Example.FromString(records.encode_example(SPEC, rlds_data.values(1)))
+  stem = "steps/observation/force"
+  values = proto.features.feature[f"{stem}/ragged_flat_values"].float_list.value
+  values.extend([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+  lengths = proto.features.feature[f"{stem}/ragged_row_lengths_0"].int64_list.value
+  lengths.extend([2, 2, 2])
+  path = str(tmp_path / "a.tfrecord")
+  with tf.io.TFRecordWriter(path) as writer:
+    writer.write(proto.SerializeToString())
+  proposed = records.propose_spec(records.inspect_records(path))
+  assert list(proposed) == sorted(SPEC)
+  assert f"No spec for '{stem}/ragged_flat_values': a sequence within" in caplog.text
+  spec = records.rlds_specs(
+    {"force": Spec((2,), F32, f"{stem}/ragged_flat_values", is_sequence=True)}
+  )
+  (episode,) = records.serialized_to_parsed(records.record_dataset([path]), spec)
+  assert episode["force"].numpy().tolist() == [[0, 1], [2, 3], [4, 5]]
