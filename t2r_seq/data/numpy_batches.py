@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors
+from t2r_seq.data.arguments import check_count
 from t2r_seq.data.ordered_batches import (
   batches_at_once,
   checkpoint_options,
@@ -39,6 +39,7 @@ class NumpyBatches(Iterator[Batch]):
     batch_size: int | None = None,
     start_batch: int = 0,
     left_out: int = 0,
+    every: int = 1,
   ) -> None:
     """Creates the iterator; nothing is read yet.
 
@@ -48,8 +49,10 @@ class NumpyBatches(Iterator[Batch]):
       batch_size: B; None if each element is a batch.
       start_batch: number of the first batch that comes.
       left_out: batches that come before it in the first element.
+      every: how far apart the numbers of two batches are.
     """
     self.next_batch = start_batch
+    self._every = every
     self._batches = self._cut(reads, batch_size, left_out)
 
   def __iter__(self) -> Iterator[Batch]:
@@ -68,7 +71,7 @@ class NumpyBatches(Iterator[Batch]):
       step = batch_size or size
       for start in range(left_out * step, size, step):
         stop = start + step
-        self.next_batch += 1
+        self.next_batch += self._every
         yield {path: array[start:stop] for path, array in arrays}
       left_out = 0
 
@@ -79,6 +82,7 @@ def numpy_batches_in_order(
   batch_bytes: int,
   num_epochs: int | None = 1,
   start_batch: int = 0,
+  every: int = 1,
 ) -> NumpyBatches:
   """Makes the batches of an order: those of `batches_in_order`, as numpy arrays.
 
@@ -89,24 +93,46 @@ def numpy_batches_in_order(
     batch_bytes: memory of a batch, about; decides how many are read at once.
     num_epochs: None for ever.
     start_batch: batches to leave out, over all epochs; costs nothing.
+    every: shows each of that many only: n readers with the starts 0 to n - 1 have the
+      batches between them.
   Returns:
     An iterator that knows its position.
   Raises:
     SpecError: `start_batch` is negative.
   """
   check_start_batch("numpy_batches_in_order", start_batch)
+  if every > 1:
+    parted = _read_every(read, order, num_epochs, start_batch, every)
+    return NumpyBatches(parted, start_batch=start_batch, every=every)
   at_once = batches_at_once(order, batch_bytes)
   reads, left_out = reads_in_order(read, order, at_once, num_epochs, start_batch)
   reads = reads.with_options(checkpoint_options())
   return NumpyBatches(reads, order.batch_size, start_batch, left_out)
 
 
-def check_start_batch(where: str, start_batch: int) -> None:
-  """Raises SpecError unless it is an integer of at least 0."""
-  if isinstance(start_batch, bool) or start_batch < 0:
-    raise errors.SpecError(
-      f"{where}: start_batch: expected at least 0, got {start_batch!r}."
-    )
+def _read_every(
+  read: Callable[[tf.Tensor], Mapping[str, Any]],
+  order: WindowOrder,
+  num_epochs: int | None,
+  start_batch: int,
+  every: int,
+) -> tf.data.Dataset:
+  end = np.iinfo(np.int64).max
+  if num_epochs is not None:
+    end = num_epochs * order.batches_per_epoch
+  batches = tf.data.Dataset.range(start_batch, max(end, start_batch), every)
+  return batches.map(
+    tf.autograph.experimental.do_not_convert(
+      lambda batch: read(order.window_ids(batch))
+    ),
+    num_parallel_calls=tf.data.AUTOTUNE,
+    deterministic=True,
+  )
+
+
+def check_start_batch(where: str, start_batch: Any) -> int:
+  """Returns it as an int; raises SpecError unless it is an integer of at least 0."""
+  return check_count(where, "start_batch", start_batch, minimum=0)
 
 
 def as_arrays(tensors: Mapping[str, tf.Tensor]) -> Batch:

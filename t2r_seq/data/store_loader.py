@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import os
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, specs
+from t2r_seq.data.arguments import check_count
 from t2r_seq.data.decoded_columns import DecodedColumns
 from t2r_seq.data.numpy_batches import (
   NumpyBatches,
@@ -42,7 +44,7 @@ class StoreWindowLoader:
 
   def __init__(
     self,
-    store: EpisodeStore,
+    store: EpisodeStore | str | os.PathLike[str],
     spec_structure: specs.SpecStructure,
     batch_size: int,
     order: str = "global",
@@ -63,7 +65,7 @@ class StoreWindowLoader:
     """Plans the batches.
 
     Args:
-      store: has episodes. One segment is fastest; see `EpisodeStore.merge`.
+      store: has episodes; or its path. One segment is fastest: `EpisodeStore.merge`.
       spec_structure: the specs of a window; see `StoreWindows`.
       batch_size: B.
       order: 'sequential'; 'global': every epoch another permutation of all windows,
@@ -91,6 +93,10 @@ class StoreWindowLoader:
       StoreError: the store has no episodes.
     """
     _check(order, num_epochs)
+    batch_size = check_count("store_windows", "batch_size", batch_size)
+    memory_budget = check_count("store_windows", "memory_budget", memory_budget)
+    if not isinstance(store, EpisodeStore):
+      store = EpisodeStore(store)
     columns: Any = StoreColumns(store)
     if decode_images or order == "quasi_random":
       columns = DecodedColumns(columns, store.spec, decode_images)
@@ -170,22 +176,31 @@ class StoreWindowLoader:
     pools = PortableWindows(columns, self._windows)
     return pools.batches(self._order, self._num_epochs, 0)
 
-  def numpy_batches(self, start_batch: int = 0) -> NumpyBatches:
+  def numpy_batches(self, start_batch: int = 0, every: int = 1) -> NumpyBatches:
     """Creates an iterator of the same batches as dicts of numpy arrays, by path.
 
     For JAX, and for loops in Python: many small batches come from one read.
 
     Args:
       start_batch: batches to leave out, over all epochs.
+      every: shows each of that many batches only, for processes that take turns. Under
+        'quasi_random' 1: each of them would read all pools.
     Returns:
       The iterator, which knows its position.
     Raises:
-      SpecError: `start_batch` is negative.
+      SpecError: `start_batch` is negative, or `every` does not go with the order.
     """
     if isinstance(self._order, PoolOrder):
+      if every != 1:
+        raise errors.SpecError(
+          f"numpy_batches: every: expected 1 under 'quasi_random', got {every}. Pools "
+          "are read and decoded by the threads of one process; give other processes "
+          "shards of their own."
+        )
       return NumpyBatches(self.dataset(start_batch), start_batch=start_batch)
     return numpy_batches_in_order(
-      self._windows.read, self._order, self._batch_bytes, self._num_epochs, start_batch
+      *(self._windows.read, self._order, self._batch_bytes),
+      *(self._num_epochs, start_batch, every),
     )
 
   def for_input_context(self, context: tf.distribute.InputContext) -> StoreWindowLoader:
@@ -244,7 +259,7 @@ class StoreWindowLoader:
 
 
 def store_windows(
-  store: EpisodeStore,
+  store: EpisodeStore | str | os.PathLike[str],
   spec_structure: specs.SpecStructure,
   batch_size: int,
   order: str = "global",
@@ -254,7 +269,7 @@ def store_windows(
   """Makes a dataset of batches of windows from a store, in one call.
 
   Args:
-    store: has episodes.
+    store: has episodes; or its path.
     spec_structure: the specs of a window.
     batch_size: B.
     order: 'sequential', 'global' or 'quasi_random'.
@@ -276,7 +291,5 @@ def _check(order: str, num_epochs: int | None) -> None:
       f"store_windows: order: expected one of {', '.join(ORDERS)}, got {order!r}."
       f"{errors.nearest(str(order), ORDERS)}"
     )
-  if num_epochs is not None and num_epochs < 0:
-    raise errors.SpecError(
-      f"store_windows: num_epochs: expected None or at least 0, got {num_epochs!r}."
-    )
+  if num_epochs is not None:
+    check_count("store_windows", "num_epochs", num_epochs, minimum=0)
