@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -24,11 +25,12 @@ def check_count(where: str, name: str, count: Any, minimum: int = 1) -> int:
   Raises:
     SpecError: it is none, or too small.
   """
-  if isinstance(count, bool) or not isinstance(count, int) or count < minimum:
+  is_integer = isinstance(count, numbers.Integral) and not isinstance(count, bool)
+  if not is_integer or count < minimum:
     raise errors.SpecError(
       f"{where}: {name}: expected an integer of at least {minimum}, got {count!r}."
     )
-  return count
+  return int(count)
 
 
 def batch_size(where: str, own: int, given: Any) -> int:

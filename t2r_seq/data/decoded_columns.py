@@ -14,6 +14,7 @@ class DecodedColumns:
 
   Attributes:
     path: of the store.
+    absent: the optional paths that are left out, and which episodes lack them.
     element_spec: an episode as `windows.WindowReader` takes it, images decoded.
     episode_lengths: steps of each episode, int64 [episodes].
   """
@@ -32,6 +33,7 @@ class DecodedColumns:
       decode_images: False leaves them as they are.
     """
     self.path = columns.path
+    self.absent = columns.absent
     self.episode_lengths = columns.episode_lengths
     self._columns = columns
     self._images = {

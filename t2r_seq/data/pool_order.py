@@ -109,7 +109,7 @@ class PoolOrder:
   drop_remainder: bool = True
 
   def __post_init__(self) -> None:
-    check_split("PoolOrder", self)
+    check_split("batches", self)
 
   @property
   def num_windows(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from typing import Protocol
 
 import tensorflow as tf
@@ -42,10 +43,10 @@ class WindowOrder:
   def __post_init__(self) -> None:
     if self.order not in STATELESS_ORDERS:
       raise errors.SpecError(
-        f"WindowOrder: order: expected one of {', '.join(STATELESS_ORDERS)}, got "
+        f"batches: order: expected one of {', '.join(STATELESS_ORDERS)}, got "
         f"{self.order!r}.{errors.nearest(str(self.order), STATELESS_ORDERS)}"
       )
-    check_split("WindowOrder", self)
+    check_split("batches", self)
 
   @property
   def batches_per_epoch(self) -> int:
@@ -120,6 +121,9 @@ def check_split(operation: str, split: Split) -> None:
   if not found and split.shard_index >= split.num_shards:
     want = f"an index below num_shards = {split.num_shards}"
     found.append(errors.Mismatch("shard_index", want, str(split.shard_index)))
+  if not found and split.num_shards > split.num_windows:
+    want = f"at most the {split.num_windows} windows that there are"
+    found.append(errors.Mismatch("num_shards", want, str(split.num_shards)))
   if not found and not split.batches_per_epoch:
     found.append(
       errors.Mismatch(
@@ -134,4 +138,4 @@ def check_split(operation: str, split: Split) -> None:
 
 
 def _is_integer(value: object) -> bool:
-  return isinstance(value, int) and not isinstance(value, bool)
+  return isinstance(value, numbers.Integral) and not isinstance(value, bool)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +32,7 @@ class StoreColumns:
       step, and context features; encoded images are strings. Optional paths that some
       episode lacks are left out.
     episode_lengths: steps of each episode, int64 [episodes].
+    absent: the optional paths that are left out, and which episodes lack them.
   """
 
   def __init__(self, store: EpisodeStore) -> None:
@@ -48,7 +49,8 @@ class StoreColumns:
         f"EpisodeStore: {store.path}: expected episodes, got none. Append some; what "
         "was not committed does not count."
       )
-    self.element_spec = _element_spec(store)
+    self.absent = _absent(store)
+    self.element_spec = _element_spec(store, self.absent)
     self.episode_lengths = store.episode_lengths
     segments = self._segments = store.segments
     self._step_ends = np.cumsum([segment.num_steps for segment in segments])
@@ -124,10 +126,23 @@ class StoreColumns:
     return [make(*variables) for variables in self._bytes[path]]
 
 
-def _element_spec(store: EpisodeStore) -> specs.TensorSpecStruct:
+def _absent(store: EpisodeStore) -> dict[str, str]:
+  found = {}
+  for path, spec in store.spec.items():
+    lacking = np.flatnonzero(~store.is_present(path)) if spec.is_optional else []
+    if len(lacking):
+      found[path] = (
+        f"none in {len(lacking)} of {len(store)} episodes, such as {lacking[0]}"
+      )
+  return found
+
+
+def _element_spec(
+  store: EpisodeStore, absent: Mapping[str, str]
+) -> specs.TensorSpecStruct:
   element = specs.TensorSpecStruct()
   for path, spec in store.spec.items():
-    if spec.is_optional and not store.is_present(path).all():
+    if path in absent:
       continue
     shape, dtype = spec.shape, spec.dtype
     if specs.is_encoded_image_spec(spec):

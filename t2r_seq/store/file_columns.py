@@ -56,6 +56,7 @@ class FileColumns:
       )
     columns = StoreColumns(store)
     self.path = store.path
+    self.absent = columns.absent
     self.element_spec = columns.element_spec
     self.episode_lengths = columns.episode_lengths
     self.max_row_bytes = columns.max_row_bytes

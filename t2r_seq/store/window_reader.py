@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import specs, windows
+from t2r_seq import errors, specs, windows
 from t2r_seq.store.columns import StoreColumns
 
 Take = Callable[[str, tf.Tensor], tf.Tensor]
@@ -54,6 +54,7 @@ class StoreWindows:
       SpecError: the store does not fit the specs; every path is named.
     """
     self.columns = columns
+    _check_optionals(columns, spec_structure)
     self.reader = windows.WindowReader(
       columns.element_spec,
       spec_structure,
@@ -104,11 +105,15 @@ class StoreWindows:
     """Gathers windows.
 
     Args:
-      window_ids: int64 [B], in range(num_windows), in any order.
+      window_ids: int [B], in range(num_windows), in any order. A number that is not
+        is an error here where tensors are eager, and in graphs not looked for.
       take: gives rows in place of the columns' own method of that name.
     Returns:
       Windows by path, [B, L, K, ...]; byte strings and encoded images as strings.
+    Raises:
+      IndexError: there is no such window.
     """
+    window_ids = self._check_ids(tf.cast(window_ids, tf.int64))
     take = take or self.columns.take
     # Not tf.gather(variable): that makes the memory the variable's own first.
     window_ends = self._window_ends.read_value()
@@ -127,7 +132,42 @@ class StoreWindows:
 
     return self.reader.read_with(take_steps, starts, num_steps)
 
+  def _check_ids(self, window_ids: tf.Tensor) -> tf.Tensor:
+    if not tf.executing_eagerly() or not tf.size(window_ids):
+      return window_ids
+    first, last = int(tf.reduce_min(window_ids)), int(tf.reduce_max(window_ids))
+    if window_ids.shape.rank != 1 or first < 0 or last >= len(self):
+      raise IndexError(
+        f"EpisodeStore: {self.columns.path}: expected window numbers [B] from 0 to "
+        f"{len(self) - 1}, got {errors.describe(window_ids)} from {first} to {last}."
+      )
+    return window_ids
+
 
 def _before(ends: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
   """Returns where the intervals with these ends start."""
   return tf.where(index > 0, tf.gather(ends, tf.maximum(index - 1, 0)), 0)
+
+
+def _check_optionals(
+  columns: StoreColumns, spec_structure: specs.SpecStructure
+) -> None:
+  """Raises SpecError where a spec needs what some episodes lack."""
+  flat = specs.flatten_spec_structure(spec_structure)
+  sources = {
+    path: path if path in columns.absent else getattr(spec, "name", None)
+    for path, spec in flat.items()
+    if path not in columns.element_spec and not getattr(spec, "is_optional", False)
+  }
+  found = [
+    errors.Mismatch(
+      path,
+      "it in every episode",
+      columns.absent[source],
+      "Make the spec optional to leave it out, or the store without those episodes.",
+    )
+    for path, source in sources.items()
+    if source in columns.absent
+  ]
+  if found:
+    raise errors.mismatch_error("windows", found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,17 +27,17 @@ class NStep:
   gamma: float
 
   def __post_init__(self) -> None:
-    if not isinstance(self.n, int) or isinstance(self.n, bool) or self.n < 1:
+    is_integer = isinstance(self.n, numbers.Integral) and not isinstance(self.n, bool)
+    if not is_integer or self.n < 1:
       raise errors.SpecError(
         f"n_step: n: expected an integer of at least 1, got {self.n!r}."
       )
-    is_number = isinstance(self.gamma, (int, float)) and not isinstance(
-      self.gamma, bool
-    )
+    is_number = isinstance(self.gamma, numbers.Real) and self.gamma is not True
     if not is_number or not 0 <= self.gamma <= 1:
       raise errors.SpecError(
         f"n_step: gamma: expected a number from 0 to 1, got {self.gamma!r}."
       )
+    object.__setattr__(self, "n", int(self.n))
     object.__setattr__(self, "gamma", float(self.gamma))
 
   @classmethod

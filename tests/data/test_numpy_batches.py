@@ -177,5 +177,7 @@ def test_any_dataset_of_mappings():
 
 
 def test_no_batch_before_the_first(store):
-  with pytest.raises(errors.SpecError, match="start_batch: expected at least 0, got -"):
+  with pytest.raises(
+    errors.SpecError, match="start_batch: expected an integer of at least 0, got -"
+  ):
     make_loader(store, "global").numpy_batches(-1)

@@ -230,6 +230,9 @@ def test_ids_in_any_order(store):
   assert_same_arrays(reader[-1], want[-1])
   with pytest.raises(IndexError, match="expected a window below 32, got 32"):
     reader[32]
+  for wrong in ([-1], [0, 32]):
+    with pytest.raises(IndexError, match=rf"from 0 to 31, got .* from {wrong[0]} to"):
+      reader.read(tf.constant(wrong))
 
 
 def test_images_as_they_are_stored(store):
@@ -365,7 +368,9 @@ def test_the_optional_path_that_some_episodes_lack(store):
   optional = {**NOW, "at times": Spec((), F32, is_optional=True)}
   assert list(store_windows(store, optional, 2).element_spec) == ["x"]
   needed = {**NOW, "at times": Spec((), F32, time_offsets=0)}
-  with pytest.raises(errors.SpecError, match=r"at times: expected .* got nothing"):
+  with pytest.raises(
+    errors.SpecError, match=r"at times: expected it .* none in 5 of 6 "
+  ):
     store_windows(store, needed, 2)
 
 
@@ -375,7 +380,7 @@ def test_what_cannot_be_read(store, tmp_path):
   with pytest.raises(errors.SpecError, match="long enough for a window, got 12 steps"):
     store_windows(store, {"x": x(50)}, 2)
   with pytest.raises(
-    errors.SpecError, match="start_batch: expected at least 0, got -1"
+    errors.SpecError, match="start_batch: expected an integer of at least 0, got -1"
   ):
     store_windows(store, NOW, 2, start_batch=-1)
   with pytest.raises(errors.SpecError, match="at most the 32 windows of a shard"):
@@ -437,3 +442,35 @@ def test_a_store_larger_than_memory_costs_none(tmp_path):
   )
   assert done.returncode == 0, done.stderr[-2000:]
   assert int(done.stdout.split()[-1]) < 200, "private memory for a store of 6 GB"
+
+
+def test_what_loaders_are_given(store):
+  for name, wrong in {
+    "batch_size": None,
+    "memory_budget": "1GB",
+    "num_epochs": 1.5,
+    "start_batch": "a",
+  }.items():
+    with pytest.raises(errors.SpecError, match=rf"{name}: expected an integer of at"):
+      store_windows(store, NOW, **{"batch_size": 2, name: wrong})
+  for order in ("global", "quasi_random"):
+    kwargs = {"drop_remainder": False, "num_shards": 33, "shard_index": 0}
+    with pytest.raises(errors.SpecError, match="num_shards: expected at most the 32 w"):
+      store_windows(store, NOW, 4, order, **kwargs)
+  sizes = {"batch_size": np.int64(4), "seed": np.int64(1), "num_epochs": np.int64(1)}
+  assert anchors(store_windows(store.path, NOW, **sizes)) == anchors(
+    store_windows(store, NOW, 4, seed=1)
+  )
+
+
+def test_values_without_any_numbers(tmp_path):
+  spec = {
+    "none": Spec((0,), F32, is_sequence=True),
+    "x": Spec((), F32, is_sequence=True),
+  }
+  with EpisodeStore.create(tmp_path / "store", spec) as writer:
+    writer.append_episode({"none": np.zeros((20, 0), np.float32), "x": [1.0] * 20})
+  window = {path: Spec(leaf.shape, F32, time_offsets=0) for path, leaf in spec.items()}
+  for order in ("global", "quasi_random"):
+    batches = list(store_windows(EpisodeStore(tmp_path / "store"), window, 4, order))
+    assert [batch["none"].shape for batch in batches] == [(4, 0)] * 5

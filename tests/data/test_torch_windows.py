@@ -164,7 +164,9 @@ def test_windows_for_a_sampler(store):
 
 
 def test_no_batch_before_the_first(store):
-  with pytest.raises(errors.SpecError, match="start_batch: expected at least 0, got -"):
+  with pytest.raises(
+    errors.SpecError, match="start_batch: expected an integer of at least 0, got -"
+  ):
     TorchWindows(store.path, SMALL, 4, start_batch=-1)
 
 
