@@ -65,6 +65,7 @@ class StoreWindows:
       masks,
       flat,
     )
+    _check_context(self.reader, columns.element_spec)
     lengths = columns.episode_lengths
     self.counts: np.ndarray = np.asarray(self.reader.grid.num_windows(lengths))
     window_ends = np.cumsum(self.counts)
@@ -147,6 +148,25 @@ class StoreWindows:
 def _before(ends: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
   """Returns where the intervals with these ends start."""
   return tf.where(index > 0, tf.gather(ends, tf.maximum(index - 1, 0)), 0)
+
+
+def _check_context(
+  reader: windows.WindowReader, element_spec: specs.TensorSpecStruct
+) -> None:
+  """Raises SpecError where steps would be read as a value of the episode."""
+  found = [
+    errors.Mismatch(
+      path,
+      "a value for each episode",
+      f"{errors.describe(element_spec[path])}, one for each step",
+      "Say which steps: time_offsets=(...).",
+    )
+    for path in reader.paths
+    # Rows have a static shape; steps are counted, episode by episode.
+    if path not in reader.timed_paths and None in element_spec[path].shape.as_list()
+  ]
+  if found:
+    raise errors.mismatch_error("windows", found)
 
 
 def _check_optionals(

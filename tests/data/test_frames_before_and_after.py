@@ -142,3 +142,14 @@ def test_a_name_that_does_not_fit(store):
     "rew.",
     "  obs1: expected [T] steps of (2, 2, 1) int32, got nothing. Did you mean 'obs'?",
   ]
+
+
+def test_steps_are_no_value_of_the_episode(store):
+  """The shape of a whole episode of steps, were it as long."""
+  fields = {"rew": Spec((5,), tf.float32), "obs": frames(0, 1)}
+  with pytest.raises(errors.SpecError) as caught:
+    store.windows(fields)
+  assert str(caught.value) == (
+    "windows: rew: expected a value for each episode, got (None,) float32, one for each "
+    "step. Say which steps: time_offsets=(...)."
+  )
