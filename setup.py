@@ -28,6 +28,8 @@ HDF5 = ["h5py>=3.8,<4"]
 TEST = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.90", *ZARR, *HDF5]
 LINT = ["ruff>=0.9", "mypy>=1.11"]
 # Not a part of `all`: the registry's own build for Linux brings gigabytes of CUDA.
+# Brings pyarrow and a protobuf of its own, so only the newest TensorFlow is tested with.
+TFDS = ["tensorflow-datasets>=4.9,<5"]
 TORCH = ["torch>=2.1"]
 # Reverb's newest wheel is built against TensorFlow 2.15 and CPython <= 3.11, so this
 # extra holds TensorFlow back. For the same reason it isn't a part of `all`.
@@ -65,7 +67,7 @@ setuptools.setup(
   zip_safe=False,
   install_requires=CORE,
   extras_require={
-    "all": sorted({*DEMO, *TEST, *LINT}),
+    "all": sorted({*DEMO, *TEST, *LINT, *TFDS}),
     "demo": DEMO,
     "envs": ENVS,
     "hdf5": HDF5,
@@ -74,6 +76,7 @@ setuptools.setup(
     "pose_env": POSE_ENV,
     "reverb": REVERB,
     "test": TEST,
+    "tfds": TFDS,
     "torch": TORCH,
     "zarr": ZARR,
   },
