@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs
-from t2r_seq.conversions import image_checks
 from t2r_seq.conversions.episodes import Values
+from t2r_seq.specs import image_checks
 
 # A message that quotes a record may be no UTF-8, and then TensorFlow raises that.
 _DATA_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
@@ -132,9 +132,10 @@ class RecordParser:
     for path, leaf in self._images.items():
       has_rows = self._is_batched or leaf.is_sequence
       images = values[path] if has_rows else values[path][None]
-      found = image_checks.find_misfit(images, leaf, path)
+      found = image_checks.find_misfit(images.ravel().tolist(), leaf, path, True)
       if found:
-        row, mismatch = found
+        index, mismatch = found
+        row = index * len(images) // images.size
         place = group[row if self._is_batched else 0].place
         place += f", step {row}" if leaf.is_sequence else ""
         raise errors.mismatch_error(place, [mismatch], errors.RecordError)

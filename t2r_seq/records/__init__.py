@@ -28,7 +28,6 @@ from t2r_seq.records.files import (
   split_file_patterns,
 )
 from t2r_seq.records.framing import Record, iterate_records
-from t2r_seq.records.image_headers import ImageHeader, read_image_header
 from t2r_seq.records.images import decode_images, decode_to_list, encode_image
 from t2r_seq.records.index import RecordIndex, read_index
 from t2r_seq.records.index_file import FileIndex, index_path, read_file_index
@@ -45,6 +44,7 @@ from t2r_seq.records.shards import other_shards, shard_paths
 from t2r_seq.records.summary import FeatureSummary, RecordSummary, inspect_records
 from t2r_seq.records.tfds_episodes import TfdsEpisodes
 from t2r_seq.records.write import RecordWriter, write_records
+from t2r_seq.specs.image_headers import ImageHeader, read_image_header
 
 __all__ = [
   "BadRecordLog",

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors
-from t2r_seq.records import concatenated, image_headers, images, storage
+from t2r_seq.records import concatenated, images, storage
 from t2r_seq.records.contents import (
   EXAMPLE,
   SEQUENCE_EXAMPLE,
@@ -19,6 +19,7 @@ from t2r_seq.records.contents import (
   values_of,
 )
 from t2r_seq.records.features import RecordFeature
+from t2r_seq.specs import image_headers
 
 
 def explain_record(data: bytes, features: list[RecordFeature]) -> list[errors.Mismatch]:

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
-from t2r_seq.records import image_headers
+from t2r_seq.specs import image_headers
 
 _PNG_COLOR_TYPES = {1: 0, 3: 2, 4: 6}
 _BMP_HEADER_SIZE = 14 + 40

@@ -9,14 +9,8 @@ from collections.abc import Iterable
 
 import tensorflow as tf
 
-from t2r_seq.records import (
-  contents,
-  file_types,
-  files,
-  framing,
-  image_headers,
-  rlds,
-)
+from t2r_seq.records import contents, file_types, files, framing, rlds
+from t2r_seq.specs import image_headers
 
 # How many bytes of a byte string decide whether it is text.
 _TEXT_SAMPLE = 256

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs
+from t2r_seq.specs import image_checks
 from t2r_seq.store import files
 from t2r_seq.store.layout import Column, Columns
 
@@ -144,7 +145,8 @@ def _to_rows(
   if isinstance(array, np.ndarray):
     has_shape = array.shape[is_many:] == column.row_shape and array.ndim >= is_many
     if has_shape and column.is_bytes and array.dtype == object:
-      return _bytes_rows(array, len(array) if is_many else 1)
+      misfit = _find_image_misfit(column, array, is_many)
+      return misfit or _bytes_rows(array, len(array) if is_many else 1)
     if has_shape and not column.is_bytes and array.dtype == column.dtype:
       nan = None if allow_nan else _find_nan(array)
       if nan is None:
@@ -158,6 +160,24 @@ def _to_rows(
   return errors.Mismatch(
     column.path, _expected(column, is_many), got or _describe(array), hint
   )
+
+
+def _find_image_misfit(
+  column: Column, array: np.ndarray, is_many: bool
+) -> errors.Mismatch | None:
+  """Looks for an encoded image that no reader could decode as the spec says."""
+  if not specs.is_encoded_image_spec(column.spec):
+    return None
+  spec = column.spec
+  # Lists of any length are padded with empty strings.
+  allow_empty = spec.is_optional or spec.varlen_default_value is not None
+  images = array.ravel().tolist()
+  found = image_checks.find_misfit(images, spec, column.path, allow_empty)
+  if found is None or not is_many:
+    return found and found[1]
+  index, misfit = found
+  step = index // column.items_per_row
+  return dataclasses.replace(misfit, got=f"{misfit.got} at step {step}")
 
 
 def _bytes_rows(array: np.ndarray, count: int) -> Rows:

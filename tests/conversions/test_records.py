@@ -157,12 +157,12 @@ def test_corrupted_record(data):
 BAD_RECORDS = {
   "no image": (
     {"frame": [b"no image"] * 4},
-    r"record 3 of x.tfrecord .*, step 0: frame: expected an image of 8x6, got 8 bytes",
+    r"record 3 of x.tfrecord .*, step 0: frame: expected an image of \(8, 6, 3\), got "
+    "8 bytes that are no image",
   ),
   "an image of another size": (
     {"frame": [records.encode_image(np.zeros((4, 6, 3), np.uint8), "png")] * 4},
-    r"record 3 of x.tfrecord .*: frame: expected an image of 8x6, 8 bits, got one of "
-    "4x6, 8 bits",
+    r"record 3 of x.tfrecord .*: frame: expected an image of \(8, 6, 3\), got 4x6 PNG",
   ),
   "NaN": (
     {"obs/pose": np.full((4, 3), np.nan, np.float32)},

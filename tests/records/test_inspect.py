@@ -226,33 +226,3 @@ def test_files_that_hold_something_else(tmp_path: pathlib.Path) -> None:
     errors.RecordError, match=r"record 0 of \S*b \(byte 0\): .* neither"
   ):
     records.inspect_records(str(tmp_path / "b"))
-
-
-HEADERS = {
-  "jpeg": (3, np.uint8, "jpeg"),
-  "gray jpeg": (1, np.uint8, "jpeg"),
-  "png": (3, np.uint8, "png"),
-  "gray png": (1, np.uint8, "png"),
-  "alpha png": (4, np.uint8, "png"),
-  "deep png": (3, np.uint16, "png"),
-  "bmp": (3, np.uint8, "bmp"),
-  "gray bmp": (1, np.uint8, "bmp"),
-  "alpha bmp": (4, np.uint8, "bmp"),
-}
-
-
-@pytest.mark.parametrize("case", HEADERS)
-def test_image_headers(case: str) -> None:
-  channels, dtype, image_format = HEADERS[case]
-  data = records.encode_image(np.zeros((5, 7, channels), dtype), image_format)
-  bits = 8 * np.dtype(dtype).itemsize
-  want = records.ImageHeader(image_format, 5, 7, channels, bits)
-  assert records.read_image_header(data) == want
-  # Cut anywhere, it is a header, or it is none; it is never an exception.
-  assert {records.read_image_header(data[:i]) for i in range(60)} <= {want, None}
-
-
-def test_gif_headers() -> None:
-  want = records.ImageHeader("gif", 5, 7, 3)
-  assert records.read_image_header(b"GIF89a\7\0\5\0\x80\0\0") == want
-  assert records.read_image_header(b"text") is None

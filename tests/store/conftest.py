@@ -40,7 +40,8 @@ def make_episode(index: int, num_steps: int = 5) -> dict[str, Any]:
   jpeg = np.empty(num_steps, dtype=object)
   for t in range(num_steps):
     words[t] = [b"w" * (t % 3), b"\0ends in zero\0"]
-    jpeg[t] = rng.bytes(int(rng.integers(0, 9)))
+    pixels = rng.integers(0, 256, (8, 8, 3)).astype(np.uint8)
+    jpeg[t] = tf.io.encode_jpeg(pixels).numpy()
   episode: dict[str, Any] = {
     "obs/image": rng.integers(0, 256, (num_steps, 4, 3, 1)).astype(np.uint8),
     "obs/jpeg": jpeg,

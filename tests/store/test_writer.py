@@ -197,6 +197,55 @@ def test_pixels_for_an_encoded_image(tmp_path):
     writer.append_episode({"i": np.zeros((2, 8, 8, 3), np.uint8)})
 
 
+def encode(height, width, dtype=np.uint8):
+  return tf.io.encode_png(np.zeros((height, width, 3), dtype)).numpy()
+
+
+# name: (the image at step 2, the error)
+BAD_IMAGES = {
+  "no image": (b"garbage", r"got 7 bytes that are no image at step 2\."),
+  "size": (encode(8, 8), r"image of \(20, 30, 3\), got 8x8 PNG at step 2\."),
+  "depth": (encode(20, 30, np.uint16), "got 20x30 PNG with 16 bits per channel at s"),
+  "empty": (b"", "got an empty byte string at step 2. Only an optional spec has "),
+}
+
+
+@pytest.mark.parametrize("name", BAD_IMAGES)
+def test_bad_encoded_image(name, tmp_path):
+  image, want = BAD_IMAGES[name]
+  good = encode(20, 30)
+  spec = {
+    "i": Spec((20, 30, 3), tf.uint8, is_sequence=True, data_format="jpeg"),
+    "two": Spec((2, 20, 30, 3), tf.uint8, is_sequence=True, data_format="jpeg"),
+    "goal": Spec((20, 30, 3), tf.uint8, data_format="jpeg"),
+  }
+  episode = {"i": [good] * 3, "two": [[good, good]] * 3, "goal": good}
+  changes = {"i": [good, good, image], "two": [[good] * 2] * 2 + [[good, image]]}
+  with store.EpisodeStore.create(tmp_path / "s", spec) as writer:
+    for path, value in changes.items():
+      with pytest.raises(errors.SpecError, match=f"append_episode: {path}: .*{want}"):
+        writer.append_episode({**episode, path: value})
+    with pytest.raises(errors.SpecError, match=r"append_episode: goal: expected an im"):
+      writer.append_episode({**episode, "goal": image})
+    writer.append_step({"i": good, "two": [good, good]})
+    with pytest.raises(errors.SpecError, match=r"append_step: i: expected an image of"):
+      writer.append_step({"i": image, "two": [good, good]})
+    writer.end_episode({"goal": good})
+    writer.append_episode(episode)
+  assert read(tmp_path / "s")[1]["i"].tolist() == [good] * 3
+
+
+def test_images_that_may_be_empty(tmp_path):
+  image = Spec((2, 3, 3), tf.uint8, is_sequence=True, data_format="png")
+  views = Spec((2, 2, 3, 3), tf.uint8, data_format="png", varlen_default_value=0)
+  spec = {"i": Spec.from_spec(image, is_optional=True), "views": views}
+  want = {"i": [encode(2, 3), b"", encode(2, 3)], "views": [encode(2, 3), b""]}
+  with store.EpisodeStore.create(tmp_path / "s", spec) as writer:
+    writer.append_episode(want)
+  (got,) = read(tmp_path / "s")
+  assert {path: got[path].tolist() for path in want} == want
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "complex64"])
 def test_nan_is_refused_or_allowed(dtype, tmp_path):
   spec = {"x": Spec((), dtype, is_sequence=True)}

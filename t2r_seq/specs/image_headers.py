@@ -72,6 +72,8 @@ def _read_bmp(data: bytes) -> ImageHeader:
 def _read_jpeg(data: bytes) -> ImageHeader:
   position = 2
   while True:
+    while data[position + 1] == 0xFF:
+      position += 1  # Any number of fill bytes may precede a marker.
     marker, size = struct.unpack_from(">HH", data, position)
     if marker & 0xFF in _JPEG_FRAMES:
       height, width, channels = struct.unpack_from(">HHB", data, position + 5)
