@@ -150,6 +150,6 @@ def test_steps_are_no_value_of_the_episode(store):
   with pytest.raises(errors.SpecError) as caught:
     store.windows(fields)
   assert str(caught.value) == (
-    "windows: rew: expected a value for each episode, got (None,) float32, one for each "
-    "step. Say which steps: time_offsets=(...)."
+    "windows: rew: expected a value for each episode, got (None,) float32, one for "
+    "each step. Say which steps: time_offsets=(...)."
   )
