@@ -15,7 +15,9 @@ CONSTRAINTS ?= requirements/constraints-tf221.txt
 CONSTRAINTS_TF215 ?= requirements/constraints-tf215.txt
 
 TESTS ?= tests
-TESTS_TF215 ?= tests/specs tests/records tests/windows tests/store
+TESTS_TF215 ?= tests/specs tests/records tests/windows tests/store tests/statistics \
+  tests/transitions tests/data/test_store_loader.py tests/data/test_window_order.py
+TESTS_TORCH ?= tests/data/test_torch_windows.py
 # Two workers: TensorFlow's start-up dominates small tests, its threads large ones.
 PYTEST_WORKERS ?= 2
 PYTEST_ARGS ?=
@@ -32,6 +34,7 @@ RUN := $(VENV)/bin/python
 RUN_TF215 := $(VENV_TF215)/bin/python
 STAMP := $(VENV)/.stamp
 STAMP_TF215 := $(VENV_TF215)/.stamp
+STAMP_TORCH := $(VENV)/.stamp-torch
 RUN_PEERS := $(VENV_PEERS)/bin/python
 STAMP_PEERS := $(VENV_PEERS)/.stamp
 PYTEST := -m pytest -n $(PYTEST_WORKERS)
@@ -39,7 +42,7 @@ PYTEST := -m pytest -n $(PYTEST_WORKERS)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help setup test test-tf215 docs-test lint format types demo bench-setup bench \
+.PHONY: help setup test test-tf215 test-torch docs-test lint format types demo bench-setup bench \
   clean distclean
 
 help:  ## Lists the targets.
@@ -76,13 +79,23 @@ $(STAMP_PEERS): setup.py $(CONSTRAINTS) requirements/benchmarks.txt
 	  "compiler, pkg-config, and the headers of OpenCV and libjpeg-turbo" \
 	  "(Debian: libopencv-dev libturbojpeg0-dev)."
 
+# An exact version, or pip takes a build for GPUs of several gigabytes.
+$(STAMP_TORCH): $(STAMP)
+	@echo "Adding PyTorch to $(VENV): 1 GB, once."
+	$(RUN) -m pip install --quiet $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) \
+	  --no-build-isolation -e '.[torch]'
+	@touch $@
+
 setup: $(STAMP) $(STAMP_TF215)  ## Makes both environments and runs nothing.
 
 test: $(STAMP)  ## Runs the whole test suite on the newest TensorFlow.
 	$(RUN) $(PYTEST) --dist loadfile $(PYTEST_ARGS) $(TESTS)
 
-test-tf215: $(STAMP_TF215)  ## Runs specs, records, windows and store on TensorFlow 2.15.
+test-tf215: $(STAMP_TF215)  ## Runs what stores, reads and counts data on TensorFlow 2.15.
 	$(RUN_TF215) $(PYTEST) --dist loadfile $(PYTEST_ARGS) $(TESTS_TF215)
+
+test-torch: $(STAMP_TORCH)  ## Runs the tests that need PyTorch.
+	$(RUN) $(PYTEST) $(PYTEST_ARGS) $(TESTS_TORCH)
 
 docs-test: $(STAMP)  ## Runs the snippets of README.md and docs/.
 	$(RUN) $(PYTEST) $(PYTEST_ARGS) tests/docs
