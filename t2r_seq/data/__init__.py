@@ -21,6 +21,8 @@ from t2r_seq.data.record_report import RecordInputReport
 from t2r_seq.data.rlds_input_generator import RldsInputGenerator
 from t2r_seq.data.store_input_generator import StoreInputGenerator
 from t2r_seq.data.store_loader import StoreWindowLoader, store_windows
+from t2r_seq.data.stream_report import StreamReport
+from t2r_seq.data.streamed_windows import streamed_windows
 from t2r_seq.data.synthetic_input_generators import (
   DefaultConstantInputGenerator,
   DefaultRandomInputGenerator,
@@ -45,6 +47,7 @@ __all__ = [
   "RldsInputGenerator",
   "StoreInputGenerator",
   "StoreWindowLoader",
+  "StreamReport",
   "WeightedRecordInputGenerator",
   "WindowOrder",
   "add_presence_specs",
@@ -53,4 +56,5 @@ __all__ = [
   "indexed_records",
   "numpy_batches_in_order",
   "store_windows",
+  "streamed_windows",
 ]

@@ -19,9 +19,11 @@ from t2r_seq.data import (
   joint,
   record_order,
   record_reading,
+  streamed_records,
 )
 from t2r_seq.data.abstract_input_generator import AbstractInputGenerator
 from t2r_seq.data.indexed_records import IndexedRecordLoader
+from t2r_seq.data.stream_report import StreamReport
 
 FilePatterns = str | Sequence[str] | Mapping[str, str | Sequence[str]]
 
@@ -34,8 +36,9 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
 
   Without time offsets in the specs a record is an example: records are shuffled while
   they are serialized, and parsed by the batch. With them a record is a flat episode:
-  it is parsed once, each frame decoded once, features and labels together, and what
-  goes through the shuffle are (episode, anchor) pairs; windows are gathered after it.
+  it is parsed once, each frame decoded once, features and labels together. Windows are
+  gathered after the shuffle, which is among those of a pool of episodes: as many as
+  keep within a memory budget.
 
   Mode 'train' shuffles files, episodes and examples anew in every epoch, for ever. The
   other modes are one pass, in the order of the sorted files. The same seed gives the
@@ -55,7 +58,6 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     stride: int = 1,
     shift: int = 1,
     cycle_length: int = 8,
-    episode_shuffle_buffer_size: int = 64,
     num_parallel_calls: int | None = tf.data.AUTOTUNE,
     drop_remainder: bool | None = None,
     index: str | None = None,
@@ -69,22 +71,20 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       file_patterns: a pattern, a comma-separated string or a list of them; or a map
         of dataset_key to these: then record i of one goes with record i of the others.
       batch_size: examples in a batch, over all replicas together.
-      shuffle_buffer_size: records or windows to shuffle among in mode 'train'; 0 for
-        no shuffle of files, episodes or examples.
+      shuffle_buffer_size: records to shuffle among in mode 'train'; windows of episodes
+        are shuffled in pools instead. 0: no shuffle of files, records or windows.
       seed: of all shuffles; None: another order in every run.
       sequence_length: stacks in a sequence, for specs with is_sequence and windows.
       stride: steps between the stacks of a sequence.
       shift: stacks between the starts of two sequences.
       cycle_length: files that mode 'train' reads in turns.
-      episode_shuffle_buffer_size: serialized episodes to shuffle among before they are
-        parsed, so that a batch is not of a few neighbouring episodes only.
       num_parallel_calls: of parsing, None for one at a time; has no influence on the
         order.
       drop_remainder: whether the last, smaller batch is left out, so that the batch
         axis is static; None: in mode 'train' only, which has no last batch.
       index: 'require': reads by the files' index, and refuses to without one; 'auto':
         where all files have one; None: in order. A stale index is always refused.
-      memory_budget: bytes for pools, by an index; there are no shuffle buffers then.
+      memory_budget: bytes for pools: for windows of episodes, and by an index.
       on_bad_record: 'raise' stops at a record that cannot be read or parsed; 'skip'
         leaves it out, logs it and counts it in the report.
       max_bad_records: to leave out; one more is an error.
@@ -101,9 +101,6 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     self._stride = stride
     self._shift = shift
     self._cycle_length = self._check_count("cycle_length", cycle_length)
-    self._episode_shuffle_buffer_size = self._check_count(
-      "episode_shuffle_buffer_size", episode_shuffle_buffer_size, minimum=0
-    )
     self._num_parallel_calls = num_parallel_calls
     self._drop_remainder = drop_remainder
     self._index = indexed_input.check_option(type(self).__name__, index)
@@ -145,11 +142,13 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     """Finds out which file, record and feature made TensorFlow fail, and says so."""
     try:
       yield
-    except tf.errors.OpError as e:
-      if record_order.UNEVEN in e.message:
+    except (tf.errors.OpError, UnicodeDecodeError) as e:
+      if record_order.UNEVEN in str(e):
         raise errors.RecordError(f"{self._where()}: {record_order.UNEVEN}.") from e
       if self._reading.failure is not None:
         raise self._reading.failure from e
+      if (too_large := streamed_records.budget_error(self._where(), e)) is not None:
+        raise too_large from e
       # The dataset may have been created, and the specs so be known, inside the block.
       if self._parsed_spec is None or self._on_bad_record == "skip":
         raise
@@ -176,6 +175,9 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     drop = is_train if self._drop_remainder is None else self._drop_remainder
     num_needed = batch_size if drop and not is_train else 1  # Repeated data fills it.
     shuffle = is_train and self._shuffle_buffer_size > 0
+    options: dict[str, Any] = {"stride": self._stride, "shift": self._shift}
+    options |= {"sequence_length": self._sequence_length, "padding": self.padding}
+    options |= {"drop_remainder": drop, "memory_budget": self._memory_budget}
     with tf.init_scope():
       index = indexed_input.find_index(self._index, files, self._where())
       self._loader = (
@@ -184,12 +186,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
         else indexed_input.plan_batches(
           *(index, joined, batch_size, is_train, shuffle),
           seed=self._params_seed if self._seed is None else self._seed,
-          drop_remainder=drop,
-          sequence_length=self._sequence_length,
-          stride=self._stride,
-          shift=self._shift,
-          padding=self.padding,
-          memory_budget=self._memory_budget,
+          **options,
         )
       )
     if self._loader is not None:
@@ -203,8 +200,15 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       first = self._reading.first_record(files, self._where())
       self._parsed_spec = record_order.leave_out_absent(self._parsed_spec, first)
       self._check_not_empty(files, joined, is_windowed, num_needed)
-    report = windows.WindowReport() if is_windowed else None
+    report = StreamReport() if is_windowed else None
     self._report = self._reading.report(report)
+    if is_windowed and shuffle:
+      return streamed_records.stream_records(
+        *(self._reading, files, self._parsed_spec, joined, batch_size),
+        *(self._cycle_length, self._num_parallel_calls, self._seeds()[2]),
+        report=report,
+        **options,
+      ).map(joint.split)
     num_epochs = None if is_train else 1
     examples = self._examples(files, joined, shuffle, report, num_epochs)
     if is_windowed:
@@ -229,18 +233,15 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     report: windows.WindowReport | None,
     num_epochs: int | None = 1,
   ) -> tf.data.Dataset:
-    """Creates a dataset of serialized records or, with a report, of windows."""
-    file_seed, episode_seed, example_seed = self._seeds()
+    """Creates a dataset of serialized records or, with a report, of all windows."""
+    file_seed, example_seed, _ = self._seeds()
     serialized = self._reading.read(
       files, self._cycle_length if shuffle else 1, shuffle, file_seed, check=False
     )
-    buffer_size = self._shuffle_buffer_size if shuffle else None
     if report is None:
       if shuffle:
-        serialized = serialized.shuffle(buffer_size, example_seed)
+        serialized = serialized.shuffle(self._shuffle_buffer_size, example_seed)
       return serialized if num_epochs == 1 else serialized.repeat(num_epochs)
-    if shuffle and self._episode_shuffle_buffer_size > 1:
-      serialized = serialized.shuffle(self._episode_shuffle_buffer_size, episode_seed)
     return windows.windows(
       self._reading.parse_episodes(
         serialized, self._parsed_spec, self._num_parallel_calls
@@ -250,14 +251,12 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       self._stride,
       self._shift,
       self.padding,
-      shuffle_buffer_size=buffer_size,
-      seed=example_seed,
       report=report,
       num_epochs=num_epochs,
     )
 
   def _seeds(self) -> list[int | None]:
-    """Returns one seed for each shuffle: files, episodes, examples."""
+    """Returns one seed for each shuffle: files, records, windows."""
     seed = self._shuffle_seed(self._seed)
     if seed is None:
       return [None] * 3

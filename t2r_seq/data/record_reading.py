@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -48,6 +49,7 @@ class RecordReading:
   """Reads and parses records; a bad one stops the dataset with TensorFlow's error."""
 
   failure: Exception | None = None
+  read_file: Callable[[Any, Any], tf.data.Dataset] | None = None
 
   def read(
     self,
@@ -87,9 +89,21 @@ class RecordReading:
     serialized: tf.data.Dataset,
     flat_specs: specs.TensorSpecStruct,
     num_parallel_calls: int | None,
+    decode_images: bool = True,
   ) -> tf.data.Dataset:
-    """Parses records one by one; see `parse_batches`."""
-    parse_fn = records.create_parse_tf_example_fn(flat_specs)
+    """Parses records one by one; see `parse_batches`.
+
+    Args:
+      serialized: one by one.
+      flat_specs: what to parse, by path.
+      num_parallel_calls: has no influence on the order.
+      decode_images: False may leave images encoded.
+    Returns:
+      Dataset of episodes by path.
+    """
+    parse_fn = records.create_parse_tf_example_fn(
+      flat_specs, decode_images=decode_images
+    )
     return _map(serialized, parse_fn, num_parallel_calls)
 
   def first_record(self, files: record_order.FilesByKey, where: str) -> Any:
@@ -147,6 +161,7 @@ class SkippingReading(RecordReading):
     (self._filenames,) = files.values()
     self._log = BadRecordLog(max_bad_records)
     self._resumer = FileResumer(self._log)
+    self.read_file = self._resumer.read_file
     self._record_size = 0
 
   @property
@@ -215,8 +230,10 @@ class SkippingReading(RecordReading):
     serialized: tf.data.Dataset,
     flat_specs: specs.TensorSpecStruct,
     num_parallel_calls: int | None,
+    decode_images: bool = True,
   ) -> tf.data.Dataset:
     """Parses episodes; one whose sequences differ in length is bad."""
+    del decode_images  # An image that cannot be decoded makes its record bad.
     parse_fn = _with_equal_lengths(
       records.create_parse_tf_example_fn(flat_specs), flat_specs
     )

@@ -144,7 +144,9 @@ class RecordSkipper:
       return texts.flat_map(parse_one)
     return texts.interleave(
       parse_one,
-      cycle_length=max(2, os.cpu_count() or 1),
+      cycle_length=(
+        num_parallel_calls if num_parallel_calls > 0 else max(2, os.cpu_count() or 1)
+      ),
       num_parallel_calls=num_parallel_calls,
       deterministic=True,
     )

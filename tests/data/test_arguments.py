@@ -15,7 +15,6 @@ from t2r_seq import data, errors
     ("shuffle_buffer_size", None, 0, 1),
     ("cycle_length", 0, 1, 1),
     ("cycle_length", 2.0, 1, 2),
-    ("episode_shuffle_buffer_size", -5, 0, 0),
   ],
 )
 def test_sizes_are_checked_at_construction(argument, bad, minimum, fine):
