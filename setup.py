@@ -27,9 +27,9 @@ ZARR = ["zarr>=2.16,<4"]
 HDF5 = ["h5py>=3.8,<4"]
 TEST = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.90", *ZARR, *HDF5]
 LINT = ["ruff>=0.9", "mypy>=1.11"]
-# Not a part of `all`: the registry's own build for Linux brings gigabytes of CUDA.
-# Brings pyarrow and a protobuf of its own, so only the newest TensorFlow is tested with.
+# It brings pyarrow and asks for a new protobuf: only the newest TensorFlow meets it.
 TFDS = ["tensorflow-datasets>=4.9,<5"]
+# Not a part of `all`: the registry's own build for Linux brings gigabytes of CUDA.
 TORCH = ["torch>=2.1"]
 # Reverb's newest wheel is built against TensorFlow 2.15 and CPython <= 3.11, so this
 # extra holds TensorFlow back. For the same reason it isn't a part of `all`.

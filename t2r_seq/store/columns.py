@@ -129,7 +129,9 @@ class StoreColumns:
 def _absent(store: EpisodeStore) -> dict[str, str]:
   found = {}
   for path, spec in store.spec.items():
-    lacking = np.flatnonzero(~store.is_present(path)) if spec.is_optional else []
+    if not spec.is_optional:
+      continue
+    lacking = np.flatnonzero(~store.is_present(path))
     if len(lacking):
       found[path] = (
         f"none in {len(lacking)} of {len(store)} episodes, such as {lacking[0]}"

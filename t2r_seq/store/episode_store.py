@@ -100,13 +100,13 @@ class EpisodeStore:
       segment: which part to append to; it is made if there is none. By default the
         store's only one.
       spec: flat specs that the store must have, these and no others.
-      commit_every: episodes between two commits; a commit waits for the disk.
+      commit_every: episodes between two commits, which wait for the disk.
       allow_nan: accepts NaN, which is otherwise an error.
     Returns:
       The writer, a context manager.
     Raises:
       SpecError: with every difference between `spec` and the store's.
-      StoreError: no store or a damaged one, another writer holds the segment, or
+      StoreError: no store, a damaged one, or one whose segment is being written; or
         there are several and none is named.
       OSError: the folder cannot be written.
     """
@@ -154,7 +154,7 @@ class EpisodeStore:
   @property
   def num_steps(self) -> int:
     """Steps of all episodes."""
-    return sum(segment.num_steps for segment in self._segments)
+    return sum(s.num_steps for s in self._segments)
 
   @property
   def episode_ends(self) -> np.ndarray:
@@ -251,8 +251,7 @@ class EpisodeStore:
     Args:
       path: of a spec of numbers.
     Returns:
-      Tensor [steps or episodes, ...] on the CPU; bool as uint8, because TensorFlow
-      cannot share bool.
+      Tensor [steps or episodes, ...] on the CPU; bool as uint8, which can be shared.
     Raises:
       UnknownPathError: the store has no such path.
       StoreError: the rows lie in several segments, or are byte strings.
@@ -276,8 +275,8 @@ class EpisodeStore:
   def is_present(self, path: str) -> np.ndarray:
     """Returns which episodes have a path, bool [episodes]; for optionals."""
     self._manifest.spec[path]
-    found = [segment.is_present(path) for segment in self._segments]
-    return np.concatenate([np.zeros(0, bool), *found])
+    present = [s.is_present(path) for s in self._segments]
+    return np.concatenate([np.zeros(0, bool), *present])
 
   def _single(self, path: str) -> Segment:
     if path not in self._manifest.columns:
@@ -296,6 +295,6 @@ class EpisodeStore:
     names = errors.listing(segment.name for segment in self._segments)
     raise errors.StoreError(
       f"EpisodeStore: {self._path}: expected one segment to map a column from, got "
-      f"{names}. Run EpisodeStore.merge(path) once nobody writes, or map the columns "
-      "of each of store.segments."
+      f"{names}. Run EpisodeStore.merge(path) once nobody writes, or map the columns of "
+      "each of store.segments."
     )
