@@ -145,7 +145,7 @@ class IndexedRecordLoader:
     """Says which file changed, or which record is bad, where reading fails."""
     try:
       yield
-    except tf.errors.OpError as error:
+    except (tf.errors.OpError, UnicodeDecodeError) as error:
       # A file that changed while it was read is the first that comes to mind.
       try:
         records.read_index(self.index.filenames)

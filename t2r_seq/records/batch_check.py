@@ -17,6 +17,7 @@ from t2r_seq.records.features import RecordFeature
 _MAX_VALUES = 256
 # So many records are parsed one by one, without a dataset of them.
 _FEW = 16
+_MAX_REASON = 160
 # A message that quotes a record may be no UTF-8, and then TensorFlow raises that.
 DATA_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
 _as_it_is = tf.autograph.experimental.do_not_convert
@@ -109,8 +110,11 @@ class BatchChecker:
     """
     try:
       self._alone(tf.constant(data))
-    except DATA_ERRORS as error:
+    except tf.errors.OpError as error:
       return str(error).split("\n")[0].split("}} ")[-1]
+    except UnicodeDecodeError as error:
+      text = error.object.decode("utf-8", "backslashreplace")
+      return text.split("}} ")[-1].split("\n")[0][:_MAX_REASON]
     return None
 
   def _check_few(self, data: Sequence[bytes]) -> BatchCheck:
@@ -150,7 +154,7 @@ class BatchChecker:
     for number, feature in enumerate(self._features):
       tensor = parsed[str(number)]
       dtype = tensor.dtype
-      if not self._measures:
+      if not self._measures or dtype == tf.string:
         found[f"touched/{number}"] = _touch(tensor, is_batched)
         continue
       if dtype.is_floating or dtype.is_complex:
@@ -175,9 +179,8 @@ class BatchChecker:
       values = tensor.numpy()
       kind, _, number = name.partition("/")
       if kind == "lengths":
-        # Sequences without steps are absent optionals.
-        lowest = np.where(values > 0, values, np.iinfo(values.dtype).max).min(-1)
-        is_even[good] = (values.max(-1) <= lowest) | (values.max(-1) == 0)
+        # Absent optionals count as long as the others.
+        is_even[good] = values.max(-1) == values.min(-1)
       elif kind == "nan":
         check.has_nan[int(number)] = np.zeros(count, bool)
         check.has_nan[int(number)][good] = values

@@ -8,6 +8,7 @@ import os
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -58,18 +59,29 @@ def _inflate(filename: str, place: str) -> Exception | None:
   # 32: the header tells gzip from zlib.
   inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
   with open_file(filename) as source, open(place, "wb") as target:
-    try:
-      while chunk := source.read(_READ_SIZE):
-        while chunk:
+    while chunk := source.read(_READ_SIZE):
+      while chunk:
+        before = inflater.copy()
+        try:
           target.write(inflater.decompress(chunk))
-          chunk = inflater.unused_data
-          if chunk:  # One stream after the other makes a file, too.
-            inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
-    except zlib.error as error:
-      return error
+        except zlib.error as error:
+          target.write(_up_to_damage(before, chunk))
+          return error
+        chunk = inflater.unused_data
+        if chunk:  # One stream after the other makes a file, too.
+          inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
   if not inflater.eof and os.path.getsize(filename):
     return EOFError("the compressed data ends too early")
   return None
+
+
+def _up_to_damage(inflater: Any, chunk: bytes) -> bytes:
+  """Decompresses byte by byte: of a damaged chunk zlib gives nothing at once."""
+  content = bytearray()
+  with contextlib.suppress(zlib.error):
+    for place in range(len(chunk)):
+      content += inflater.decompress(chunk[place : place + 1])
+  return bytes(content)
 
 
 def read_batches(filename: str, frames: Frames) -> Iterator[RecordBatch]:

@@ -57,15 +57,19 @@ def explain_lengths(
     A mismatch for each such sequence.
   """
   steps = concatenated.as_lists(RecordContents(data), features).num_steps
-  given = [f for f in features if f.spec.is_sequence and steps.get(f.name)]
+  given = [
+    f
+    for f in features
+    if f.spec.is_sequence and (steps.get(f.name) or not (f.is_optional or f.is_varlen))
+  ]
   return [
     errors.Mismatch(
       f"{feature.path} (feature '{feature.name}')",
-      f"{steps[given[0].name]} steps, as {given[0].path} has",
-      f"{steps[feature.name]} steps",
+      f"{steps.get(given[0].name, 0)} steps, as {given[0].path} has",
+      f"{steps.get(feature.name, 0)} steps",
     )
     for feature in given[1:]
-    if steps[feature.name] != steps[given[0].name]
+    if steps.get(feature.name, 0) != steps.get(given[0].name, 0)
   ]
 
 

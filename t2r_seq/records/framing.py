@@ -6,6 +6,7 @@ and the data's checksum (4).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import struct
 import zlib
@@ -107,19 +108,44 @@ def iterate_records(filename: str, compression: str = "") -> Iterator[Record]:
       raise _describe_damage(filename, index, offset, compression, error) from error
     yield Record(filename, index, offset, data)
     index, offset = index + 1, offset + FRAME_SIZE + len(data)
-  if _has_rest(filename, offset, compression):
+  if has_rest(filename, offset, compression):
     raise _describe_damage(filename, index, offset, compression)
 
 
-def _has_rest(filename: str, offset: int, compression: str) -> bool:
-  """Whether anything follows the last record.
+def has_rest(filename: str, offset: int, compression: str) -> bool:
+  """Whether anything follows the last record that TensorFlow's reader gives.
 
-  TensorFlow's reader takes a header that is cut off for the end of the file.
+  It takes a header that is cut off, or compressed data that is, for the end.
+
+  Args:
+    filename: the file.
+    offset: where that record's frame ends.
+    compression: '', 'GZIP' or 'ZLIB'.
+  Returns:
+    Whether there is, or was, more.
   """
   try:
-    return bool(read_content(filename, compression, offset, HEADER_SIZE))
+    if read_content(filename, compression, offset, HEADER_SIZE):
+      return True
   except zlib.error:
     return True
+  return bool(compression) and _is_cut(filename)
+
+
+def _is_cut(filename: str) -> bool:
+  """Whether a compressed file ends before its data does."""
+  inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
+  is_empty = True
+  with tf.io.gfile.GFile(filename, "rb") as file, contextlib.suppress(zlib.error):
+    while chunk := file.read(_CHUNK_SIZE):
+      while chunk:
+        is_empty = False
+        inflater.decompress(chunk)
+        chunk = inflater.unused_data
+        if chunk:  # One stream after the other makes a file, too.
+          inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    return not inflater.eof and not is_empty
+  return False
 
 
 def _describe_damage(
@@ -164,13 +190,20 @@ def find_damage(filename: str, offset: int, compression: str) -> tuple[str, str]
       got += f", or a wrong file type: it looks like {signatures.looks_like(start)}"
     return "a length with a fitting checksum", got
   size = length + _FOOTER_SIZE
-  left = read_content(filename, compression, offset + HEADER_SIZE, size)
-  if len(left) < size:
+  left = _num_left(filename, compression, offset + HEADER_SIZE, size)
+  if left < size:
     return (
       f"{length} bytes of data and a checksum of 4",
-      f"{len(left)} bytes, then the end: the file is truncated",
+      f"{left} bytes, then the end: the file is truncated",
     )
   return "data with a fitting checksum", f"flipped bits in its {length} bytes"
+
+
+def _num_left(filename: str, compression: str, offset: int, size: int) -> int:
+  """Returns how many of so many bytes are there; a wrong length may be of exabytes."""
+  if compression:
+    return len(read_content(filename, compression, offset, size))
+  return min(size, max(0, tf.io.gfile.stat(filename).length - offset))
 
 
 def read_content(filename: str, compression: str, offset: int, size: int) -> bytes:

@@ -80,7 +80,11 @@ class RecordIndex:
     columns = {name: self._steps_of(name) for name in sorted(by_name)}
     steps = np.max(list(columns.values()), axis=0)
     for name, column in columns.items():
-      uneven = np.flatnonzero((column != steps) & (column != 0))
+      leaf = flat[by_name[name]]
+      is_uneven = column != steps
+      if leaf.is_optional or leaf.varlen_default_value is not None:
+        is_uneven &= column != 0  # Absent.
+      uneven = np.flatnonzero(is_uneven)
       if len(uneven):
         raise self._uneven_error(int(uneven[0]), name, by_name[name], columns)
     return steps

@@ -148,6 +148,8 @@ def _parse_dataset(
   else:
     parsed = tf.io.parse_example(serialized, context)
   is_batched = serialized.shape.rank == 1
+  if is_batched:
+    parsed.update(sequences.require_bytes(features, parsed, lengths))
   tensors = {f.name: _decode(f, parsed[f.name], is_batched) for f in features}
   if steps:
     tensors.update(sequences.fill_absent(features, tensors, lengths))
@@ -169,6 +171,8 @@ def _decode(
     return images.decode_images(values, spec, feature.path)
   # Padded steps and absent optionals are empty strings, which raw specs make zeros.
   allow_empty = feature.is_optional or (spec.is_sequence and is_batched)
+  # Varlen ones are padded with their default.
+  allow_empty = allow_empty and not feature.is_varlen
   return storage.decode_values(values, spec, feature.path, allow_empty)
 
 

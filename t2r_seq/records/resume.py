@@ -95,8 +95,9 @@ def _is_good(filename: str, compression: str) -> bool:
   )
   try:
     size = int(sizes.reduce(tf.constant(0, tf.int64), _as_it_is(lambda a, b: a + b)))
-    return not framing.read_content(filename, compression, size, 1)
-  except tf.errors.DataLossError:
+    return not framing.has_rest(filename, size, compression)
+  except (tf.errors.DataLossError, tf.errors.InvalidArgumentError):
+    # The latter is of a length that no file has.
     return False
 
 

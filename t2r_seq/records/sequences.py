@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from t2r_seq import specs
-from t2r_seq.records import storage
+from t2r_seq.records import run_time_checks, storage
 from t2r_seq.records.features import RecordFeature
 
 
@@ -56,6 +56,36 @@ def complete_lengths(
   return completed
 
 
+def require_bytes(
+  features: list[RecordFeature],
+  parsed: Mapping[str, tf.Tensor | tf.RaggedTensor],
+  lengths: Mapping[str, tf.Tensor],
+) -> dict[str, tf.Tensor]:
+  """Fails at run time where a step that a batch holds is an empty byte string.
+
+  Those that pad shorter sequences are empty as well, and become zeros.
+
+  Args:
+    features: those of the record.
+    parsed: sequences by name, [B, T].
+    lengths: steps of every sequence by name, [B] int64.
+  Returns:
+    Raw sequences that are not optional, by name.
+  """
+  checked: dict[str, tf.Tensor] = {}
+  for feature in features:
+    num_bytes = storage.bytes_per_value(feature.spec)
+    may_be_empty = feature.is_optional or feature.is_varlen or not num_bytes
+    if not storage.is_raw(feature.spec) or not feature.spec.is_sequence or may_be_empty:
+      continue
+    values = parsed[feature.name]
+    is_step = tf.sequence_mask(lengths[feature.name], tf.shape(values)[1])
+    fits = tf.reduce_all((tf.strings.length(values) > 0) | ~is_step)
+    message = f"parse: {feature.path}: expected {num_bytes} bytes a step, got none."
+    checked[feature.name] = run_time_checks.require(values, fits, [message])
+  return checked
+
+
 def _may_be_absent(feature: RecordFeature) -> bool:
   return feature.is_optional or feature.is_varlen
 
@@ -86,7 +116,9 @@ def fill_absent(
   tensors: Mapping[str, tf.Tensor],
   lengths: Mapping[str, tf.Tensor],
 ) -> dict[str, tf.Tensor]:
-  """Extends optional sequences to the steps of the record's other sequences.
+  """Gives absent optional sequences the steps of the record's other sequences.
+
+  One that is there, but too short, stays so: what is lost is not made up.
 
   Args:
     features: those of the record.
@@ -95,10 +127,11 @@ def fill_absent(
   Returns:
     The extended tensors by name: zeros, '', black, or the varlen default at the end.
   """
+  filled = fill_lengths(features, lengths)
   return {
     feature.name: _extend(
       tensors[feature.name],
-      tf.reduce_max(_record_steps(features, lengths)),
+      tf.reduce_max(filled[feature.name]),
       _fill_value(feature, tensors[feature.name].dtype),
       time_axis=lengths[feature.name].shape.rank,
     )
