@@ -56,7 +56,10 @@ def read_segments(
     known: segments of an earlier look; those that have not grown are kept.
   Returns:
     The segments, by name.
+  Raises:
+    StoreError: the store is gone, or a segment is damaged.
   """
+  _check_there(folder)
   for _ in range(_MAX_SCANS):
     commits = read_commits(folder)
     try:
@@ -65,6 +68,15 @@ def read_segments(
       if read_commits(folder) == commits:
         raise  # Damaged, and not just merged away in between.
   return _map_segments(folder, columns, commits, known)
+
+
+def _check_there(folder: str) -> None:
+  """A store that was deleted is not one that has lost its episodes."""
+  if not os.path.exists(os.path.join(folder, layout.MANIFEST)):
+    raise errors.StoreError(
+      f"EpisodeStore: {folder}: expected the store that was opened, got nothing there "
+      "any more. What is mapped already can still be read."
+    )
 
 
 def _map_segments(

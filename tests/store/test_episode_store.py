@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -240,6 +241,16 @@ def test_manifest_of_another_spec(name, path, spec):
       store.EpisodeStore(path, spec=flat)
   else:
     assert len(store.EpisodeStore(path, spec=flat)) == 3
+
+
+def test_refresh_of_a_store_that_was_deleted(path, episode, same):
+  opened = store.EpisodeStore(path)
+  shutil.rmtree(path)
+  want = "expected the store that was opened, got nothing there any more"
+  with pytest.raises(errors.StoreError, match=want):
+    opened.refresh()
+  assert len(opened) == 3
+  same(opened.episode(1), episode(1, 1))
 
 
 def test_opening_costs_episodes_not_bytes(tmp_path):
