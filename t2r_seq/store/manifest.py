@@ -135,14 +135,25 @@ def check_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
   Raises:
     SpecError: it is not a mapping of JSON values.
   """
-  try:
-    if not all(isinstance(key, str) for key in metadata or {}):
-      raise TypeError("a key that is no string")
-    return json.loads(json.dumps(dict(metadata or {}), allow_nan=False))
-  except (TypeError, ValueError) as error:
+  if not isinstance(metadata or {}, Mapping):
     raise errors.SpecError(
-      f"EpisodeStore: metadata: expected a mapping of JSON values, got {error}."
-    ) from error
+      "EpisodeStore: metadata: expected a mapping of JSON values, got "
+      f"{errors.describe(metadata)}."
+    )
+  checked: dict[str, Any] = {}
+  found: list[errors.Mismatch] = []
+  for key, value in (metadata or {}).items():
+    if not isinstance(key, str):
+      found.append(errors.Mismatch(f"metadata[{key!r}]", "a string as key", repr(key)))
+      continue
+    try:
+      checked[key] = json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError) as error:
+      place = f"metadata[{key!r}]"
+      found.append(errors.Mismatch(place, "a JSON value", f"one with {error}"))
+  if found:
+    raise errors.mismatch_error("EpisodeStore", found)
+  return checked
 
 
 def checksum(values: Mapping[str, Any]) -> int:

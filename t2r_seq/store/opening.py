@@ -10,7 +10,7 @@ from typing import Any
 from t2r_seq import errors, specs
 from t2r_seq.store import files, layout, manifest, merging, scanning
 from t2r_seq.store.spec_checks import check_spec
-from t2r_seq.store.writer import EpisodeWriter
+from t2r_seq.store.writer import EpisodeWriter, check_commit_every
 
 DEFAULT_SEGMENT = "main"
 _SEGMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -29,6 +29,7 @@ def create(
   flat = specs.TensorSpecStruct((p, column.spec) for p, column in columns.items())
   created = manifest.StoreManifest(flat, columns, manifest.check_metadata(metadata))
   _check_segment_name(segment)
+  check_commit_every(commit_every)
   _check_vacant(folder)
   try:
     os.makedirs(os.path.join(folder, layout.SEGMENTS), exist_ok=True)
@@ -50,6 +51,7 @@ def append(
   allow_nan: bool,
 ) -> EpisodeWriter:
   """Opens a store for writing; see `EpisodeStore.append`."""
+  check_commit_every(commit_every)
   store = manifest.StoreManifest.read(folder)
   if spec is not None:
     check_spec(f"EpisodeStore: {folder}", spec, store.columns, True)
@@ -66,10 +68,10 @@ def append(
 
 
 def _check_segment_name(segment: str) -> None:
-  if not _SEGMENT_NAME.fullmatch(segment):
+  if not isinstance(segment, str) or not _SEGMENT_NAME.fullmatch(segment):
     raise errors.SpecError(
-      "EpisodeStore: segment: expected a name of letters, digits, '.', '_' and '-', "
-      f"got {segment!r}."
+      "EpisodeStore: segment: expected a name of at most 100 ASCII letters, digits, "
+      f"'.', '_' and '-', the first of them a letter or a digit, got {segment!r}."
     )
 
 

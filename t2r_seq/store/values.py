@@ -201,6 +201,9 @@ def _to_array(value: Any, column: Column) -> np.ndarray | str:
   if array.dtype.kind in "SUO":
     return f"{array.shape} {'strings' if array.dtype.kind in 'SU' else 'objects'}"
   if not is_typed and _has_values_of(array, column.spec.dtype):
+    too_large = _find_overflow(array, column.spec.dtype)
+    if too_large is not None:
+      return f"{array.shape} with {too_large:g} in it, which is beyond its range"
     return array.astype(column.dtype)
   return array.astype(array.dtype.newbyteorder("="), copy=False)
 
@@ -232,6 +235,16 @@ def _has_values_of(array: np.ndarray, dtype: tf.DType) -> bool:
   if dtype.is_integer and array.dtype.kind in "iu":
     return bool(dtype.min <= array.min() and array.max() <= dtype.max)
   return dtype == tf.bool and array.dtype == bool
+
+
+def _find_overflow(array: np.ndarray, dtype: tf.DType) -> Any:
+  """Returns a finite number that would become an infinite one; None without one."""
+  if not (dtype.is_floating or dtype.is_complex):
+    return None
+  with np.errstate(over="ignore"):
+    converted: Any = array.astype(dtype.as_numpy_dtype)
+  found = array[np.isfinite(array) & ~np.isfinite(converted)]
+  return found[0] if found.size else None
 
 
 def _find_nan(array: np.ndarray) -> tuple[int, ...] | None:

@@ -16,6 +16,20 @@ from t2r_seq.store.manifest import StoreManifest
 from t2r_seq.store.segment_writer import SegmentWriter
 
 
+def check_commit_every(commit_every: Any) -> None:
+  """Checks how many episodes there are between two commits.
+
+  Raises:
+    SpecError: it is no integer of at least 1.
+  """
+  is_count = isinstance(commit_every, int) and not isinstance(commit_every, bool)
+  if not is_count or commit_every < 1:
+    raise errors.SpecError(
+      "EpisodeStore: commit_every: expected an integer of at least 1, got "
+      f"{commit_every!r}."
+    )
+
+
 class EpisodeWriter:
   """Appends episodes to one segment of a store; a context manager.
 
@@ -42,12 +56,7 @@ class EpisodeWriter:
       StoreError: another writer holds the segment, or it is damaged.
       OSError: the folder cannot be written.
     """
-    is_count = isinstance(commit_every, int) and not isinstance(commit_every, bool)
-    if not is_count or commit_every < 1:
-      raise errors.SpecError(
-        "EpisodeStore: commit_every: expected an integer of at least 1, got "
-        f"{commit_every!r}."
-      )
+    check_commit_every(commit_every)
     columns = manifest.columns
     self._steps_columns = {p: c for p, c in columns.items() if c.is_per_step}
     self._context_columns = {p: c for p, c in columns.items() if not c.is_per_step}

@@ -155,6 +155,10 @@ BAD = {
   "no time axis": ({"n": 3}, r"n: expected \(T,\) int32, got \(\) "),
   "fraction": ({"n": [1.5, 2.0]}, r"n: expected \(T,\) int32, got \(2,\) float64"),
   "overflow": ({"n": [1, 2**40]}, r"n: expected \(T,\) int32, got \(2,\) int64"),
+  "float overflow": (
+    {"x": [[0.0, 1.0], [1e300, 2.0]]},
+    r"x: expected \(T, 2\) float32, got \(2, 2\) with 1e\+300 in it, which is beyond",
+  ),
   "ragged list": ({"x": [[1.0], [1.0, 2.0]]}, r"x: expected .*, got a ragged list"),
   "ragged columns": ({"n": [1, 2, 3]}, r"n: expected 2 steps, as x has, got 3 steps"),
   "text": ({"n": ["a", "b"]}, r"n: expected \(T,\) int32, got \(2,\) strings"),
@@ -195,6 +199,22 @@ def test_pixels_for_an_encoded_image(tmp_path):
     pytest.raises(errors.SpecError, match=want),
   ):
     writer.append_episode({"i": np.zeros((2, 8, 8, 3), np.uint8)})
+
+
+OVERFLOWS = {"float16": 1e6, "bfloat16": 1e39, "float32": 1e300, "complex64": 1e39j}
+
+
+@pytest.mark.parametrize("dtype", OVERFLOWS)
+@pytest.mark.filterwarnings("error")
+def test_numbers_out_of_range_are_refused(dtype, tmp_path):
+  spec = {"x": Spec((), dtype, is_sequence=True)}
+  number = OVERFLOWS[dtype]
+  want = re.escape(f"x: expected (T,) {dtype}, got (2,) with {number:g} in it")
+  with store.EpisodeStore.create(tmp_path / "s", spec) as writer:
+    with pytest.raises(errors.SpecError, match=want):
+      writer.append_episode({"x": [1.0, number]})
+    writer.append_episode({"x": [1.0, float("inf")]})
+  assert np.isinf(read(tmp_path / "s")[0]["x"]).tolist() == [False, True]
 
 
 def encode(height, width, dtype=np.uint8):
@@ -405,10 +425,19 @@ def test_odd_paths_stay_inside(tmp_path):
 # name: (arguments of create, the error)
 BAD_ARGUMENTS = {
   "commit_every": ({"commit_every": 0}, "commit_every: expected an integer of at leas"),
-  "segment": ({"segment": "../x"}, r"segment: expected a name of letters.*'\.\./x'"),
-  "metadata": ({"metadata": {"a": object()}}, "metadata: expected a mapping of JSON"),
-  "metadata NaN": ({"metadata": {"a": float("nan")}}, "metadata: expected .* JSON"),
-  "metadata key": ({"metadata": {1: 2}}, "metadata: expected .* a key that is no str"),
+  "segment": (
+    {"segment": "../x"},
+    r"segment: expected a name of at most 100 ASCII .*, the first .*, got '\.\./x'\.",
+  ),
+  "hidden segment": ({"segment": ".x"}, "the first of them a letter or a digit, got '"),
+  "long segment": ({"segment": "x" * 101}, "segment: expected a name of at most 100 "),
+  "metadata": (
+    {"metadata": {"ok": 1, "a": {"b": object()}}},
+    r"EpisodeStore: metadata\['a'\]: expected a JSON value, got .*type object is not",
+  ),
+  "metadata NaN": ({"metadata": {"a": float("nan")}}, r"metadata\['a'\]: .*Out of ra"),
+  "metadata key": ({"metadata": {1: 2}}, r"metadata\[1\]: expected a string as key"),
+  "no mapping": ({"metadata": [1]}, r"metadata: expected a mapping .*, got list \[1\]"),
 }
 
 
@@ -417,6 +446,14 @@ def test_bad_argument(name, tmp_path):
   kwargs, want = BAD_ARGUMENTS[name]
   with pytest.raises(errors.SpecError, match=want):
     store.EpisodeStore.create(tmp_path / "s", SMALL, **kwargs)
+  assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("name", ["commit_every", "segment"])
+def test_bad_argument_of_append(name, path):
+  kwargs, want = BAD_ARGUMENTS[name]
+  with pytest.raises(errors.SpecError, match=want):
+    store.EpisodeStore.append(path, **kwargs)
 
 
 def test_create_does_not_overwrite(path, tmp_path):
