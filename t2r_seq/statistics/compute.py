@@ -53,7 +53,10 @@ def compute_statistics(
   Raises:
     SpecError: a spec that does not fit, nothing to read, or a transform whose values
       change their shape; a RecordError for a bad record, naming its place.
+    OSError: the output cannot be written; where its folder is not there, that is found
+      before anything is read.
   """
+  _check_folder(output)
   change = create_transform(transform, images)
   found = open_source(source, spec, change, images, compression)
   run = {
@@ -80,6 +83,16 @@ def compute_statistics(
     statistics.save(output)
     progress.remove()
   return statistics
+
+
+def _check_folder(output: str | os.PathLike[str] | None) -> None:
+  """Checks, before the data is read, that the figures will have a folder."""
+  folder = os.path.dirname(os.path.abspath(os.fspath(output or "")))
+  if output is not None and not os.path.isdir(folder):
+    raise FileNotFoundError(
+      f"statistics: {os.fspath(output)}: expected a file in a folder that is there, "
+      f"got no folder {folder}. Make it first."
+    )
 
 
 def _partial_path(output: str | os.PathLike[str] | None) -> str | None:

@@ -68,8 +68,22 @@ class Statistics:
     return _dump(values) + "\n"
 
   def save(self, path: str | os.PathLike[str]) -> None:
-    """Writes the JSON file, whole or not at all."""
-    files.replace_file(os.path.abspath(os.fspath(path)), self.to_json().encode())
+    """Writes the JSON file, whole or not at all.
+
+    Args:
+      path: of the file, in a folder that is there.
+    Raises:
+      OSError: it cannot be written.
+    """
+    try:
+      files.replace_file(os.path.abspath(os.fspath(path)), self.to_json().encode())
+    except OSError as error:
+      reason = error.strerror or str(error)
+      raise OSError(
+        error.errno,
+        f"statistics: {os.fspath(path)}: {reason}. Name a file in a folder that is "
+        "there and may be written to.",
+      ) from error
 
 
 def load_statistics(path: str | os.PathLike[str]) -> Statistics:

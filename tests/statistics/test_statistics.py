@@ -44,6 +44,16 @@ def test_figures_of_nothing_are_null(tmp_path):
   assert found.paths["x"].std[0] == 0
 
 
+def test_output_in_a_folder_that_is_not_there(data, tmp_path):
+  output = tmp_path / "none" / "out.json"
+  want = rf"^statistics: {output}: expected a file in a folder that is there, got no fo"
+  with pytest.raises(FileNotFoundError, match=want):
+    compute_statistics(data.store, output)
+  found = compute_statistics(data.store)
+  with pytest.raises(FileNotFoundError, match=f"statistics: {output}: No such file"):
+    found.save(output)
+
+
 @pytest.fixture(name="files")
 def fixture_files(data, tmp_path):
   """Copies of record files, and their statistics."""
