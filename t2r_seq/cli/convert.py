@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from t2r_seq.cli import failures, quiet, spec_sources
@@ -122,8 +123,9 @@ def run(args: argparse.Namespace) -> int:
   print(
     f"Converted {_counts(report)}, {report.num_bytes / 1e6:.1f} MB, from "
     f"{report.source_kind} to {report.destination_kind}, and read them again: every "
-    f"hash fits. They are in {report.journal}."
+    f"hash fits. The hashes are in {report.journal}."
   )
+  print(f"Wrote {_files(report.files)}")
   return 0
 
 
@@ -159,6 +161,13 @@ def _options(args: argparse.Namespace) -> Any:
     compression=args.compression,
     split=args.split,
   )
+
+
+def _files(names: Sequence[str]) -> str:
+  """Renders the names of files; of many, the first and the last."""
+  if len(names) <= 2:
+    return " and ".join(names)
+  return f"{names[0]} .. {names[-1]} ({len(names)} files)"
 
 
 def _counts(report: Any) -> str:

@@ -116,16 +116,18 @@ class _Run:
   ) -> ConversionReport:
     """Says what there is; of a run that had nothing to do by default."""
     lines = self.journal.lines or self.journal.load_lines()
-    opening.check_there(self.plan.destination_kind, self.destination, self.options)
+    kind = self.plan.destination_kind
+    opening.check_there(kind, self.destination, self.options)
     return ConversionReport(
       self.plan.source_kind,
-      self.plan.destination_kind,
+      kind,
       len(lines),
       sum(line.steps for line in lines),
       num_bytes,
       len(lines) if resumed_at is None else resumed_at,
       self.journal.folder,
       tuple(self.reader.notes),
+      tuple(opening.destination_files(kind, self.destination, self.options)),
     )
 
   def _copy(self, target: EpisodeTarget) -> ResumePoint:

@@ -32,6 +32,7 @@ class ConversionReport:
     resumed_at: how many episodes earlier runs had converted.
     journal: the folder with the hash of each episode, and the specs.
     notes: what should be known of how the source was read; sentences.
+    files: the files, or the folder, of the destination.
   """
 
   source_kind: str
@@ -42,6 +43,7 @@ class ConversionReport:
   resumed_at: int
   journal: str
   notes: tuple[str, ...] = ()
+  files: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass
@@ -105,6 +107,7 @@ def verify_conversion(
     tally.num_bytes,
     len(lines),
     journal.folder,
+    files=tuple(opening.destination_files(plan.destination_kind, destination, options)),
   )
 
 

@@ -18,6 +18,8 @@ FilePatterns = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 TFRECORD = "tfrecord"
 _PREFIX = re.compile(r"^(\w+):(?!//)")
+# The bookkeeping of a conversion, a folder beside what it has written.
+_CONVERSION_SUFFIX = ".conversion"
 # What makes a name a pattern, a list or a prefixed name.
 _SPECIAL = re.compile(r"[*?\[\\,]|^\w+:(?!//)")
 
@@ -90,7 +92,8 @@ def get_data_format_and_filenames_list(
       each may start with 'tfrecord:'. A file that has exactly that name comes first.
   Returns:
     The data format, and for each pattern the list of its files, sorted. Hidden files,
-    and indices (see `write_index`), only count where the pattern asks for them.
+    indices (see `write_index`) and `*.conversion` only count where the pattern asks
+    for them.
   Raises:
     SpecError: a pattern matches no file.
   """
@@ -110,9 +113,10 @@ def _glob(pattern: str) -> list[str]:
   found = [pattern] if is_name else sorted(tf.io.gfile.glob(pattern))
   if not os.path.basename(pattern).startswith("."):
     found = [name for name in found if not os.path.basename(name).startswith(".")]
-  if not pattern.endswith(index_file.SUFFIX):
-    # 'train.tfrecord*' means the data, not the index beside it.
-    found = [name for name in found if not name.endswith(index_file.SUFFIX)]
+  for suffix in (index_file.SUFFIX, _CONVERSION_SUFFIX):
+    if not pattern.rstrip("/").endswith(suffix):
+      # 'train.tfrecord*' means the data, not what lies beside it.
+      found = [name for name in found if not name.endswith(suffix)]
   filenames = [name for name in found if not tf.io.gfile.isdir(name)]
   if found and not filenames:
     raise errors.SpecError(

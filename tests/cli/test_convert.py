@@ -43,11 +43,13 @@ def test_round_trip(run_main):
   )
   assert (status, err) == (0, "")
   assert out.startswith(CONVERTED.format("tfrecord", "store"))
-  assert "They are in a_store.conversion." in out
+  assert "The hashes are in a_store.conversion.\nWrote a_store\n" in out
   assert store.EpisodeStore("a_store").episode_lengths.tolist() == list(LENGTHS)
   status, out, _ = run_main("convert", "a_store", "y.tfrecord", "--num_shards", 3)
   assert status == 0 and out.startswith(CONVERTED.format("store", "tfrecord"))
   assert len(list(pathlib.Path().glob("y-*-of-00003.tfrecord"))) == 3
+  want = "Wrote y-00000-of-00003.tfrecord .. y-00002-of-00003.tfrecord (3 files)\n"
+  assert out.endswith(want)
   status, out, _ = run_main("convert", "a_store", "y.tfrecord", "--num_shards", 3)
   assert (status, out) == (
     0,

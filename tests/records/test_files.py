@@ -100,6 +100,20 @@ def test_record_dataset_names_a_pattern_without_files() -> None:
     records.record_dataset("c*")
 
 
+@pytest.mark.usefixtures("folder")
+def test_the_bookkeeping_of_a_conversion_is_no_data() -> None:
+  os.makedirs("c.tfrecord.conversion")
+  with pytest.raises(errors.SpecError, match=r"c\.tf\S*\*: expected at .*, got none"):
+    records.get_data_format_and_filenames("c.tfrecord*")
+  records.write_records("c.tfrecord", NUMBER, [{"x": 1}])
+  for pattern in ("c.tfrecord*", "c*"):
+    _, found = records.get_data_format_and_filenames(pattern)
+    assert [os.path.basename(name) for name in found] == ["c.tfrecord"]
+  pathlib.Path("c.tfrecord.conversion/episodes.jsonl").touch()
+  _, found = records.get_data_format_and_filenames("c.tfrecord.conversion/*.jsonl")
+  assert [os.path.basename(name) for name in found] == ["episodes.jsonl"]
+
+
 BAD_PATTERNS = {
   "none": ("a0.tfrecord,c*", r"c\*: expected at least one file, got none"),
   "empty": (" , ", "expected at least one pattern, got ' , '"),
