@@ -1,4 +1,4 @@
-"""Stacks from flat episodes: windows/s, memory and disk of four ways.
+"""Stacks from flat episodes: windows/s, memory and disk of five ways.
 
 Run it as `python -m benchmarks.bench_windows [--rounds N] [--quick]`.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 
@@ -15,7 +16,7 @@ import tensorflow as tf
 
 from benchmarks import episodes, measure, pipelines
 from benchmarks.episodes import Work
-from t2r_seq import windows
+from t2r_seq import data, windows
 
 Pipeline = Callable[[Work, int | None], tf.data.Dataset]
 _STACKED = "stacked records"
@@ -32,7 +33,25 @@ def ours(work: Work, epochs: int | None = None) -> tf.data.Dataset:
   return pipelines.batches(cut, work)
 
 
+def pools(work: Work, epochs: int | None = None) -> tf.data.Dataset:
+  """Gathers batches from pools of about as many windows as others shuffle among."""
+  frame_bytes = math.prod(work.frame_shape)
+  # Two pools, of which one is there twice; and what is counted for parsing.
+  num_frames = 3 * (work.shuffle_buffer_size + work.num_steps) + 13 * work.num_steps
+  batches = data.streamed_windows(
+    lambda _: pipelines.decoded_episodes(work, 1).map(lambda frames: {"image": frames}),
+    episodes.window_specs(work),
+    work.batch_size,
+    memory_budget=num_frames * frame_bytes,
+    seed=1,
+    num_epochs=epochs,
+    drop_remainder=True,
+  )
+  return batches.prefetch(tf.data.AUTOTUNE)
+
+
 PIPELINES: dict[str, Pipeline] = {
+  "t2r_seq: pools of episodes": pools,
   "t2r_seq: gather after the shuffle": ours,
   "`Dataset.window`": pipelines.dataset_window,
   "gather all, flatten, shuffle": pipelines.gather_all,
@@ -60,7 +79,7 @@ def copy_only(work: Work) -> measure.Run:
 CANDIDATES = [
   measure.Candidate(
     name,
-    "ours" if pipeline is ours else "peer",
+    "ours" if pipeline in (pools, ours) else "peer",
     functools.partial(pipelines.deliver, pipeline),
   )
   for name, pipeline in PIPELINES.items()
