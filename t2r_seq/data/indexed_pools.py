@@ -71,7 +71,6 @@ class PooledEpisodes(PooledWindows):
       index: of the same files.
     """
     self._indexed = indexed
-    self.counts: np.ndarray = indexed.counts
     sizes: Any = _RowSizes(
       indexed.episode_lengths, _step_bytes(indexed, index), indexed.images
     )
@@ -125,9 +124,8 @@ class PooledExamples(PooledWindows):
     mean_bytes = max(1, int(index.lengths.mean()))
     self._reads = RecordReads(index, max(1, _RUN_BYTES // mean_bytes))
     sizes = {_RECORD: _while_read(int(index.lengths.max()) + _STRING_BYTES)}
-    self.counts: np.ndarray = self._reads.counts
-    rows: Any = _RowSizes(self.counts, sizes, {})
-    runs: Any = _cut_runs(self.counts)
+    rows: Any = _RowSizes(self._reads.counts, sizes, {})
+    runs: Any = _cut_runs(self._reads.counts)
     super().__init__(rows, runs)
 
   def batches(

@@ -8,36 +8,27 @@ from typing import Any
 
 import gin
 import tensorflow as tf
-from absl import logging
 
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.data.indexed_examples import IndexedExamples
 from t2r_seq.data.indexed_pools import PooledEpisodes, PooledExamples
 from t2r_seq.data.indexed_windows import IndexedWindows
-from t2r_seq.data.ordered_batches import batches_in_order, checkpoint_options
-from t2r_seq.data.pool_order import PoolOrder, PoolSize
-from t2r_seq.data.window_order import STATELESS_ORDERS, WindowOrder
-
-ORDERS = (*STATELESS_ORDERS, "quasi_random")
+from t2r_seq.data.pooled_batches import PooledWindows
+from t2r_seq.data.window_loader import WindowLoader, check_plan
 
 # Reading records costs more than the ops of a batch: no batches are read together.
-_LARGE_BATCH = 1 << 30
+_LARGE_WINDOW = 1 << 30
 
 
 @gin.configurable
-class IndexedRecordLoader:
+class IndexedRecordLoader(WindowLoader):
   """Loads batches of windows, or of records, from TFRecord files with indices.
 
-  The batches are a function of the arguments: the same on every machine and for any
-  number of threads. What to resume from is the number of the next batch.
+  Of specs without time offsets each record is a window; see `WindowLoader`.
 
   Attributes:
     index: of the files.
-    num_windows: in all files; of specs without time offsets, records.
-    batches_per_epoch: of this shard.
     flat: specs of what is parsed, by path.
-    pool_size: batches and bytes that go through memory together; None unless the order
-      is 'quasi_random'.
   """
 
   def __init__(
@@ -88,13 +79,12 @@ class IndexedRecordLoader:
         or the budget is.
       RecordError: an index is missing or stale, or a file is compressed.
     """
-    _check(order, num_epochs)
+    check_plan("indexed_records", batch_size, order, num_epochs, memory_budget)
     self.index = (
       file_patterns
       if isinstance(file_patterns, records.RecordIndex)
       else records.read_index(file_patterns)
     )
-    self._num_epochs = num_epochs
     _check_any_record(self.index)
     self._source: IndexedWindows | IndexedExamples
     if windows.is_windowed(spec_structure):
@@ -107,37 +97,15 @@ class IndexedRecordLoader:
     else:
       _check_single(sequence_length)
       self._source = IndexedExamples(self.index, spec_structure, decode_images)
-    self.num_windows = self._source.num_windows
     self.flat = self._source.flat
-    self.pool_size: PoolSize | None = None
-    split = (seed, shard_index, num_shards, drop_remainder)
-    self._order: WindowOrder | PoolOrder
-    if order == "quasi_random":
-      self._order = self._plan_pools(batch_size, memory_budget, split)
-    else:
-      self._order = WindowOrder(self.num_windows, batch_size, order, *split)
-    self.batches_per_epoch = self._order.batches_per_epoch
-
-  def dataset(self, start_batch: int = 0) -> tf.data.Dataset:
-    """Creates the dataset.
-
-    Args:
-      start_batch: batches to leave out, over all epochs. Costs nothing, but under
-        'quasi_random' up to one pool.
-    Returns:
-      Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
-    Raises:
-      SpecError: `start_batch` is negative.
-    """
-    if isinstance(start_batch, bool) or start_batch < 0:
-      raise errors.SpecError(
-        f"indexed_records: start_batch: expected at least 0, got {start_batch!r}."
-      )
-    if isinstance(self._order, PoolOrder):
-      batches = self._pools.batches(self._order, self._num_epochs, start_batch)
-      return batches.with_options(checkpoint_options())
-    return batches_in_order(
-      self._source.read, self._order, _LARGE_BATCH, self._num_epochs, start_batch
+    super().__init__(
+      f"indexed_records: {len(self.index.filenames)} files",
+      self._source.read,
+      self._source.num_windows,
+      _LARGE_WINDOW,
+      self._make_pools,
+      *(batch_size, order, seed, num_epochs, shard_index, num_shards),
+      *(drop_remainder, memory_budget),
     )
 
   @contextlib.contextmanager
@@ -154,21 +122,10 @@ class IndexedRecordLoader:
       with records.explain_failures(self.index.filenames, self.flat):
         raise
 
-  def _plan_pools(
-    self, batch_size: int, memory_budget: int, split: tuple[Any, ...]
-  ) -> PoolOrder:
-    self._pools: PooledEpisodes | PooledExamples
+  def _make_pools(self) -> PooledWindows:
     if isinstance(self._source, IndexedWindows):
-      self._pools = PooledEpisodes(self._source, self.index)
-    else:
-      self._pools = PooledExamples(self._source, self.index)
-    self.pool_size = size = self._pools.fit(batch_size, memory_budget)
-    logging.info(
-      "%d files: pools of %d batches hold at most %d bytes of the budget of %d.",
-      len(self.index.filenames),
-      *(size.num_batches, size.max_bytes, memory_budget),
-    )
-    return PoolOrder(self._pools.counts, batch_size, size.num_batches, *split)
+      return PooledEpisodes(self._source, self.index)
+    return PooledExamples(self._source, self.index)
 
 
 def indexed_records(
@@ -198,18 +155,6 @@ def indexed_records(
     file_patterns, spec_structure, batch_size, order, **options
   )
   return loader.dataset(start_batch)
-
-
-def _check(order: str, num_epochs: int | None) -> None:
-  if order not in ORDERS:
-    raise errors.SpecError(
-      f"indexed_records: order: expected one of {', '.join(ORDERS)}, got {order!r}."
-      f"{errors.nearest(str(order), ORDERS)}"
-    )
-  if num_epochs is not None and num_epochs < 0:
-    raise errors.SpecError(
-      f"indexed_records: num_epochs: expected None or at least 0, got {num_epochs!r}."
-    )
 
 
 def _check_single(sequence_length: int | None) -> None:

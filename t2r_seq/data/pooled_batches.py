@@ -17,7 +17,11 @@ _Pool = dict[str, Any]
 
 
 class PooledWindows:
-  """Reads the windows of a pool of episodes from memory."""
+  """Reads the windows of a pool of episodes from memory.
+
+  Attributes:
+    counts: windows of each episode, int64 [episodes].
+  """
 
   def __init__(self, columns: DecodedColumns, store_windows: StoreWindows) -> None:
     """Prepares.
@@ -29,14 +33,14 @@ class PooledWindows:
     self._columns = columns
     self._reader = store_windows.reader
     self._grid = store_windows.reader.grid
-    self._counts = store_windows.counts
+    self.counts: np.ndarray = store_windows.counts
     lengths = columns.episode_lengths
     with tf.device("CPU:0"):
       self._lengths = tf.Variable(lengths, False, dtype=tf.int64)
       self._first_rows = tf.Variable(
         np.cumsum(lengths) - lengths, False, dtype=tf.int64
       )
-      self._num_windows = tf.Variable(self._counts, False, dtype=tf.int64)
+      self._num_windows = tf.Variable(self.counts, False, dtype=tf.int64)
     self._step_paths = store_windows.reader.timed_paths
     self._context_paths = [
       path for path in store_windows.reader.paths if path not in self._step_paths
@@ -48,9 +52,9 @@ class PooledWindows:
     apart = self._grid.shift * self._grid.stride
     extra = last - first + 1
     lengths = self._columns.episode_lengths
-    steps = np.minimum(lengths, (self._counts - 1) * apart + extra)
+    steps = np.minimum(lengths, (self.counts - 1) * apart + extra)
     step_bytes = sum(map(self._columns.max_row_bytes, self._step_paths))
-    return fit_pools(self._counts, steps, extra, step_bytes, batch_size, memory_budget)
+    return fit_pools(self.counts, steps, extra, step_bytes, batch_size, memory_budget)
 
   def batches(
     self, order: PoolOrder, num_epochs: int | None, start_batch: int

@@ -31,7 +31,7 @@ class PortableWindows(PooledWindows):
     lengths = columns.episode_lengths
     self._lengths = _InGraph(lengths)
     self._first_rows = _InGraph(np.cumsum(lengths) - lengths)
-    self._num_windows = _InGraph(self._counts)
+    self._num_windows = _InGraph(self.counts)
 
   def _positions(
     self, order: PoolOrder, start: tf.Tensor, end_epoch: int

@@ -2,44 +2,25 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import os
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from t2r_seq import errors, specs
-from t2r_seq.data.arguments import check_count
 from t2r_seq.data.decoded_columns import DecodedColumns
-from t2r_seq.data.numpy_batches import (
-  NumpyBatches,
-  check_start_batch,
-  numpy_batches_in_order,
-)
-from t2r_seq.data.ordered_batches import batches_in_order, checkpoint_options
-from t2r_seq.data.pool_order import PoolOrder, PoolSize
+from t2r_seq.data.pool_order import PoolOrder
 from t2r_seq.data.pooled_batches import PooledWindows
 from t2r_seq.data.portable_windows import PortableWindows
-from t2r_seq.data.window_order import STATELESS_ORDERS, WindowOrder
+from t2r_seq.data.window_loader import WindowLoader, check_plan
 from t2r_seq.store import EpisodeStore, FileColumns, StoreColumns, StoreWindows
 
-ORDERS = (*STATELESS_ORDERS, "quasi_random")
 
-
-class StoreWindowLoader:
-  """Loads batches of windows from a store.
-
-  The batches are a function of the arguments: the same on every machine and for any
-  number of threads. What to resume from is the number of the next batch.
+class StoreWindowLoader(WindowLoader):
+  """Loads batches of windows from a store; see `WindowLoader`.
 
   Attributes:
-    num_windows: in the whole store.
-    batches_per_epoch: of this shard.
     is_flat: whether steps are delivered once each, to be stacked later.
-    pool_size: batches and bytes that go through memory together; None unless the order
-      is 'quasi_random'.
   """
 
   def __init__(
@@ -92,9 +73,7 @@ class StoreWindowLoader:
         the budget is.
       StoreError: the store has no episodes.
     """
-    _check(order, num_epochs)
-    batch_size = check_count("store_windows", "batch_size", batch_size)
-    memory_budget = check_count("store_windows", "memory_budget", memory_budget)
+    check_plan("store_windows", batch_size, order, num_epochs, memory_budget)
     if not isinstance(store, EpisodeStore):
       store = EpisodeStore(store)
     columns: Any = StoreColumns(store)
@@ -103,53 +82,23 @@ class StoreWindowLoader:
     self._windows = StoreWindows(
       columns, spec_structure, sequence_length, stride, shift, padding, masks, flat
     )
-    self.num_windows = self._windows.num_windows
-    self.is_flat = flat
-    if not self.num_windows:
+    if not self._windows.num_windows:
       raise errors.SpecError(
         f"store_windows: {store.path}: expected an episode that is long enough for a "
         f"window, got {int(store.episode_lengths.max())} steps at most. Pad: "
         "padding='repeat'."
       )
+    self.is_flat = flat
     self._store = store
     self._decode_images = decode_images
-    self._num_epochs = num_epochs
-    self._batch_bytes = batch_size * self._windows.window_bytes
-    self.pool_size: PoolSize | None = None
-    split = (seed, shard_index, num_shards, drop_remainder)
-    self._order: WindowOrder | PoolOrder
-    if order == "quasi_random":
-      self._pools = PooledWindows(columns, self._windows)
-      self.pool_size = size = self._pools.fit(batch_size, memory_budget)
-      self._order = PoolOrder(
-        self._windows.counts, batch_size, size.num_batches, *split
-      )
-      logging.info(
-        "%s: pools of %d batches hold at most %d bytes of the budget of %d.",
-        store.path,
-        *(size.num_batches, size.max_bytes, memory_budget),
-      )
-    else:
-      self._order = WindowOrder(self.num_windows, batch_size, order, *split)
-    self.batches_per_epoch = self._order.batches_per_epoch
-
-  def dataset(self, start_batch: int = 0) -> tf.data.Dataset:
-    """Creates the dataset.
-
-    Args:
-      start_batch: batches to leave out, over all epochs. Costs nothing, but under
-        'quasi_random' up to one pool.
-    Returns:
-      Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
-    Raises:
-      SpecError: `start_batch` is negative.
-    """
-    check_start_batch("store_windows", start_batch)
-    if isinstance(self._order, PoolOrder):
-      batches = self._pools.batches(self._order, self._num_epochs, start_batch)
-      return batches.with_options(checkpoint_options())
-    return batches_in_order(
-      self._windows.read, self._order, self._batch_bytes, self._num_epochs, start_batch
+    super().__init__(
+      f"store_windows: {store.path}",
+      self._windows.read,
+      self._windows.num_windows,
+      self._windows.window_bytes,
+      lambda: PooledWindows(columns, self._windows),
+      *(batch_size, order, seed, num_epochs, shard_index, num_shards),
+      *(drop_remainder, memory_budget),
     )
 
   def portable_dataset(self) -> tf.data.Dataset:
@@ -175,87 +124,6 @@ class StoreWindowLoader:
     )
     pools = PortableWindows(columns, self._windows)
     return pools.batches(self._order, self._num_epochs, 0)
-
-  def numpy_batches(self, start_batch: int = 0, every: int = 1) -> NumpyBatches:
-    """Creates an iterator of the same batches as dicts of numpy arrays, by path.
-
-    For JAX, and for loops in Python: many small batches come from one read.
-
-    Args:
-      start_batch: batches to leave out, over all epochs.
-      every: shows each of that many batches only, for processes that take turns. Under
-        'quasi_random' 1: each of them would read all pools.
-    Returns:
-      The iterator, which knows its position.
-    Raises:
-      SpecError: `start_batch` is negative, or `every` does not go with the order.
-    """
-    if isinstance(self._order, PoolOrder):
-      if every != 1:
-        raise errors.SpecError(
-          f"numpy_batches: every: expected 1 under 'quasi_random', got {every}. Pools "
-          "are read and decoded by the threads of one process; give other processes "
-          "shards of their own."
-        )
-      return NumpyBatches(self.dataset(start_batch), start_batch=start_batch)
-    return numpy_batches_in_order(
-      *(self._windows.read, self._order, self._batch_bytes),
-      *(self._num_epochs, start_batch, every),
-    )
-
-  def for_input_context(self, context: tf.distribute.InputContext) -> StoreWindowLoader:
-    """Returns the loader of one input pipeline of a strategy.
-
-    The pipelines have disjoint shards; the replicas of one take turns at its batches.
-
-    Args:
-      context: what `strategy.distribute_datasets_from_function` gives.
-    Returns:
-      A loader whose batches are those of one replica: B / replicas.
-    Raises:
-      SpecError: this loader shows a shard already, or the shards are too small.
-      ValueError: the replicas cannot share a batch equally.
-    """
-    order = self._order
-    if order.num_shards != 1:
-      raise errors.SpecError(
-        "for_input_context: num_shards: expected 1, because the pipelines are the "
-        f"shards, got {order.num_shards}."
-      )
-    changes: dict[str, Any] = {
-      "batch_size": context.get_per_replica_batch_size(order.batch_size),
-      "shard_index": context.input_pipeline_id,
-      "num_shards": context.num_input_pipelines,
-    }
-    num_replicas = order.batch_size // changes["batch_size"]
-    if isinstance(order, PoolOrder):
-      changes["pool_batches"] = order.pool_batches * num_replicas
-    loader = copy.copy(self)
-    loader._order = dataclasses.replace(order, **changes)
-    loader._batch_bytes = self._batch_bytes // num_replicas
-    loader.batches_per_epoch = loader._order.batches_per_epoch
-    return loader
-
-  def distribute(
-    self, strategy: tf.distribute.Strategy, start_step: int = 0
-  ) -> tf.distribute.DistributedDataset:
-    """Creates the dataset of a strategy, in which each input pipeline reads its shard.
-
-    Args:
-      strategy: its replicas share a batch of B.
-      start_step: steps to leave out, over all epochs; a step is a batch for each
-        replica.
-    Returns:
-      Distributed dataset of TensorSpecStructs, leaves [B / replicas, L, K, ...].
-    Raises:
-      SpecError: as `for_input_context`, or `start_step` is negative.
-    """
-
-    def create(context: tf.distribute.InputContext) -> tf.data.Dataset:
-      per_pipeline = context.num_replicas_in_sync // context.num_input_pipelines
-      return self.for_input_context(context).dataset(start_step * per_pipeline)
-
-    return strategy.distribute_datasets_from_function(create)
 
 
 def store_windows(
@@ -283,13 +151,3 @@ def store_windows(
   """
   loader = StoreWindowLoader(store, spec_structure, batch_size, order, **options)
   return loader.dataset(start_batch)
-
-
-def _check(order: str, num_epochs: int | None) -> None:
-  if order not in ORDERS:
-    raise errors.SpecError(
-      f"store_windows: order: expected one of {', '.join(ORDERS)}, got {order!r}."
-      f"{errors.nearest(str(order), ORDERS)}"
-    )
-  if num_epochs is not None:
-    check_count("store_windows", "num_epochs", num_epochs, minimum=0)

@@ -361,7 +361,7 @@ def test_what_cannot_be_loaded(files, examples, tmp_path):
     indexed_records(empty, NOW, 2)
   cases = {
     "order: expected one of .* Did you mean 'global'": {"order": "globale"},
-    "start_batch: expected at least 0, got -1": {"start_batch": -1},
+    "start_batch: expected an integer of at least 0, got -1": {"start_batch": -1},
     "num_epochs: expected None or at least 0, got -1": {"num_epochs": -1},
     "at most the 32 windows of a shard": {"batch_size": 33},
     "long enough for a window, got 12 steps at most": {
