@@ -1,0 +1,104 @@
+"""Processes that finish, die, die too often, and don't want to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from research.pose_env import supervisor as supervisor_lib
+
+FOREVER = "import time; print('up', flush=True); time.sleep(600)"
+DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {FOREVER}"
+
+
+def python(code):
+  return [sys.executable, "-c", code]
+
+
+@pytest.fixture(name="job")
+def fixture_job(tmp_path):
+  job = supervisor_lib.Supervisor(tmp_path, max_restarts=2, restart_seconds=0.01)
+  with job.stopped_at_exit():
+    yield job
+
+
+def poll_until(job, condition, seconds=20):
+  deadline = time.monotonic() + seconds
+  while not condition(job.poll()):
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+
+
+def log_of(job, name):
+  path = job.log_path(name)
+  return path.read_text() if path.exists() else ""
+
+
+def test_what_ends_with_0_has_finished_and_stays_so(job):
+  job.start("short", python("print('done')"))
+  poll_until(job, lambda finished: finished == {"short"})
+  assert job.poll() == {"short"}
+  assert job.num_restarts("short") == 0
+  assert log_of(job, "short") == "done\n"
+
+
+def test_what_is_killed_is_started_again(job):
+  job.start("server", python(FOREVER))
+  job.start("other", python(FOREVER))
+  poll_until(job, lambda _: "up" in log_of(job, "server"))
+  first, other = job.pid("server"), job.pid("other")
+  os.kill(first, signal.SIGKILL)
+  poll_until(job, lambda _: job.pid("server") not in (first, None))
+  poll_until(job, lambda _: log_of(job, "server").count("up") == 2)
+  assert job.num_restarts("server") == 1
+  assert (job.pid("other"), job.num_restarts("other")) == (other, 0)
+
+
+def test_what_dies_again_and_again_ends_the_job_with_its_last_words(job):
+  job.start("broken", python("print('a' * 9); raise SystemExit('no such spec')"))
+  want = r"broken: expected at most 2 restarts, died once more \(status 1\)"
+  with pytest.raises(supervisor_lib.JobError, match=want) as info:
+    poll_until(job, lambda _: False)
+  assert str(info.value).endswith("no such spec")
+  assert log_of(job, "broken").count("aaaaaaaaa") == 3
+
+
+def test_stop_reaches_the_named_ones(job):
+  for name in ("actor", "server"):
+    job.start(name, python(FOREVER))
+  job.stop("actor")
+  assert job.poll() == set()
+  assert job.pid("server") is not None
+  with pytest.raises(KeyError):
+    job.pid("actor")
+
+
+def test_stop_kills_what_does_not_listen(job):
+  job.start("deaf", python(DEAF))
+  poll_until(job, lambda _: "up" in log_of(job, "deaf"))
+  pid = job.pid("deaf")
+  job.stop(timeout=0.1)
+  with pytest.raises(ProcessLookupError):
+    os.kill(pid, 0)
+
+
+def test_a_failure_in_the_block_leaves_nothing_behind(tmp_path):
+  job = supervisor_lib.Supervisor(tmp_path)
+  with pytest.raises(ValueError, match="mine"), job.stopped_at_exit():
+    job.start("server", python(FOREVER))
+    pid = job.pid("server")
+    raise ValueError("mine")
+  with pytest.raises(ProcessLookupError):
+    os.kill(pid, 0)
+
+
+def test_processes_get_the_given_environment(tmp_path):
+  job = supervisor_lib.Supervisor(tmp_path, environment={"WORD": "word"})
+  with job.stopped_at_exit():
+    job.start("env", python("import os; print(os.environ['WORD'])"))
+    poll_until(job, lambda finished: finished == {"env"})
+  assert job.log_path("env").read_text() == "word\n"
