@@ -16,7 +16,8 @@ CONSTRAINTS_TF215 ?= requirements/constraints-tf215.txt
 
 TESTS ?= tests
 TESTS_TF215 ?= tests/specs tests/records tests/windows tests/store tests/statistics \
-  tests/transitions tests/data/test_store_loader.py tests/data/test_window_order.py
+  tests/transitions tests/data/loaders/test_store_loader.py \
+  tests/data/loaders/test_window_order.py
 TESTS_TORCH ?= tests/data/test_torch_windows.py
 # Two workers: TensorFlow's start-up dominates small tests, its threads large ones.
 PYTEST_WORKERS ?= 2

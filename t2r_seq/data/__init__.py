@@ -6,29 +6,31 @@ from t2r_seq.data.fractional_record_input_generator import (
   FractionalRecordInputGenerator,
 )
 from t2r_seq.data.generator_input_generator import GeneratorInputGenerator
-from t2r_seq.data.indexed_records import IndexedRecordLoader, indexed_records
-from t2r_seq.data.mixture_input_generator import MixtureInputGenerator
-from t2r_seq.data.mixture_report import MixtureReport
+from t2r_seq.data.indexed.indexed_records import IndexedRecordLoader, indexed_records
+from t2r_seq.data.loaders.numpy_batches import NumpyBatches, numpy_batches_in_order
+from t2r_seq.data.loaders.ordered_batches import batches_in_order
+from t2r_seq.data.loaders.store_loader import StoreWindowLoader, store_windows
+from t2r_seq.data.loaders.window_order import WindowOrder
+from t2r_seq.data.mixtures.mixture_input_generator import MixtureInputGenerator
+from t2r_seq.data.mixtures.mixture_report import MixtureReport
+from t2r_seq.data.mixtures.weighted_record_input_generator import (
+  WeightedRecordInputGenerator,
+)
 from t2r_seq.data.multi_eval_input_generator import (
   MultiEvalInputGenerator,
   MultiEvalRecordInputGenerator,
 )
-from t2r_seq.data.numpy_batches import NumpyBatches, numpy_batches_in_order
-from t2r_seq.data.ordered_batches import batches_in_order
 from t2r_seq.data.presence import add_presence_specs
+from t2r_seq.data.reading.record_report import RecordInputReport
 from t2r_seq.data.record_input_generator import DefaultRecordInputGenerator
-from t2r_seq.data.record_report import RecordInputReport
 from t2r_seq.data.rlds_input_generator import RldsInputGenerator
 from t2r_seq.data.store_input_generator import StoreInputGenerator
-from t2r_seq.data.store_loader import StoreWindowLoader, store_windows
-from t2r_seq.data.stream_report import StreamReport
-from t2r_seq.data.streamed_windows import streamed_windows
+from t2r_seq.data.streamed.stream_report import StreamReport
+from t2r_seq.data.streamed.streamed_windows import streamed_windows
 from t2r_seq.data.synthetic_input_generators import (
   DefaultConstantInputGenerator,
   DefaultRandomInputGenerator,
 )
-from t2r_seq.data.weighted_record_input_generator import WeightedRecordInputGenerator
-from t2r_seq.data.window_order import WindowOrder
 
 __all__ = [
   "AbstractInputGenerator",

@@ -10,7 +10,7 @@ from typing import Any
 import gin
 
 from t2r_seq import errors, specs
-from t2r_seq.data import record_order
+from t2r_seq.data.reading import record_order
 from t2r_seq.data.record_input_generator import DefaultRecordInputGenerator
 
 

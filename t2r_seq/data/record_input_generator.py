@@ -11,19 +11,13 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs, windows
-from t2r_seq.data import (
-  arguments,
-  counting,
-  emptiness,
-  indexed_input,
-  joint,
-  record_order,
-  record_reading,
-  streamed_records,
-)
+from t2r_seq.data import arguments, emptiness, joint
 from t2r_seq.data.abstract_input_generator import AbstractInputGenerator
-from t2r_seq.data.indexed_records import IndexedRecordLoader
-from t2r_seq.data.stream_report import StreamReport
+from t2r_seq.data.indexed import indexed_input
+from t2r_seq.data.indexed.indexed_records import IndexedRecordLoader
+from t2r_seq.data.reading import counting, record_order, record_reading
+from t2r_seq.data.streamed import streamed_records
+from t2r_seq.data.streamed.stream_report import StreamReport
 
 FilePatterns = str | Sequence[str] | Mapping[str, str | Sequence[str]]
 

@@ -12,8 +12,8 @@ import tensorflow as tf
 from t2r_seq import errors, specs, windows
 from t2r_seq.data import joint
 from t2r_seq.data.abstract_input_generator import AbstractInputGenerator
-from t2r_seq.data.store_loader import StoreWindowLoader
-from t2r_seq.data.window_loader import ORDERS
+from t2r_seq.data.loaders.store_loader import StoreWindowLoader
+from t2r_seq.data.loaders.window_loader import ORDERS
 from t2r_seq.store import EpisodeStore
 
 

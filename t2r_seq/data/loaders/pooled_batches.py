@@ -1,0 +1,193 @@
+"""Batches of windows from pools of episodes: each step read and decoded once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import specs
+from t2r_seq.data.loaders.decoded_columns import DecodedColumns
+from t2r_seq.data.loaders.pool_order import PoolOrder, PoolSize, fit_pools
+from t2r_seq.store import StoreWindows
+
+_as_it_is = tf.autograph.experimental.do_not_convert
+_Pool = dict[str, Any]
+
+
+class PooledWindows:
+  """Reads the windows of a pool of episodes from memory.
+
+  Attributes:
+    counts: windows of each episode, int64 [episodes].
+  """
+
+  def __init__(self, columns: DecodedColumns, store_windows: StoreWindows) -> None:
+    """Prepares.
+
+    Args:
+      columns: of the store.
+      store_windows: the windows, cut from these columns.
+    """
+    self._columns = columns
+    self._reader = store_windows.reader
+    self._grid = store_windows.reader.grid
+    self.counts: np.ndarray = store_windows.counts
+    lengths = columns.episode_lengths
+    with tf.device("CPU:0"):
+      self._lengths = tf.Variable(lengths, False, dtype=tf.int64)
+      self._first_rows = tf.Variable(
+        np.cumsum(lengths) - lengths, False, dtype=tf.int64
+      )
+      self._num_windows = tf.Variable(self.counts, False, dtype=tf.int64)
+    self._step_paths = store_windows.reader.timed_paths
+    self._context_paths = [
+      path for path in store_windows.reader.paths if path not in self._step_paths
+    ]
+
+  def fit(self, batch_size: int, memory_budget: int) -> PoolSize:
+    """Finds how many batches a pool may have; see `pool_order.fit_pools`."""
+    first, last = self._reader.steps_shown
+    apart = self._grid.shift * self._grid.stride
+    extra = last - first + 1
+    lengths = self._columns.episode_lengths
+    steps = np.minimum(lengths, (self.counts - 1) * apart + extra)
+    step_bytes = sum(map(self._columns.max_row_bytes, self._step_paths))
+    return fit_pools(self.counts, steps, extra, step_bytes, batch_size, memory_budget)
+
+  def batches(
+    self, order: PoolOrder, num_epochs: int | None, start_batch: int
+  ) -> tf.data.Dataset:
+    """Creates the dataset of batches.
+
+    Args:
+      order: of the same windows.
+      num_epochs: None for ever.
+      start_batch: batches to leave out, over all epochs.
+    Returns:
+      Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
+    """
+    per_epoch = order.batches_per_epoch
+    end = np.iinfo(np.int64).max if num_epochs is None else num_epochs
+    first_epoch, in_epoch = divmod(start_batch, per_epoch)
+    first_pool, in_pool = divmod(in_epoch, order.pool_batches)
+    start = tf.constant([first_epoch, first_pool, in_pool], tf.int64)
+
+    def batches(pool: _Pool) -> tf.data.Dataset:
+      is_first = (pool["epoch"] == start[0]) & (pool["pool"] == start[1])
+      size = tf.cast(order.batch_size, tf.int64)
+      count = -(-tf.size(pool["window"], tf.int64) // size)
+      numbers = tf.data.Dataset.range(tf.where(is_first, start[2], 0), count)
+      return numbers.map(_as_it_is(lambda batch: (pool, batch)))
+
+    loaded = (
+      self._positions(order, start, max(end, first_epoch))
+      .map(_as_it_is(lambda *position: self._load(order, *position)))
+      # The next pool is read while batches are gathered from this one.
+      .prefetch(1)
+    )
+    return loaded.flat_map(_as_it_is(batches)).map(
+      _as_it_is(
+        lambda pool, batch: self._gather(order, pool, batch * order.batch_size)
+      ),
+      num_parallel_calls=tf.data.AUTOTUNE,
+      deterministic=True,
+    )
+
+  def _positions(
+    self, order: PoolOrder, start: tf.Tensor, end_epoch: int
+  ) -> tf.data.Dataset:
+    """Returns a dataset of epochs, pools, and what `PoolOrder.episodes` gives."""
+
+    def pools(epoch: tf.Tensor) -> tf.data.Dataset:
+      episodes = order.episodes(epoch)
+      first = tf.where(epoch == start[0], start[1], 0)
+      numbers = tf.data.Dataset.range(first, order.pools_per_epoch)
+      return numbers.map(_as_it_is(lambda pool: (epoch, pool, *episodes)))
+
+    return tf.data.Dataset.range(start[0], end_epoch).flat_map(_as_it_is(pools))
+
+  def _load(
+    self,
+    order: PoolOrder,
+    epoch: tf.Tensor,
+    pool: tf.Tensor,
+    permuted: tf.Tensor,
+    ends: tf.Tensor,
+  ) -> _Pool:
+    """Reads the steps that the windows of a pool show."""
+    first, end = order.bounds(pool)
+    slots = tf.range(
+      tf.searchsorted(ends, [first], "right")[0],
+      tf.searchsorted(ends, [end - 1], "right")[0] + 1,
+    )
+    episodes = tf.gather(permuted, slots)
+    ends = tf.gather(ends, slots)
+    lengths = tf.gather(self._lengths.read_value(), episodes)
+    starts = ends - tf.gather(self._num_windows.read_value(), episodes)
+    first_step, num_steps = self._steps(
+      tf.maximum(first - starts, 0), tf.minimum(end, ends) - starts, lengths
+    )
+    steps, context = self._read_rows(episodes, first_step, num_steps)
+    order_in_pool = order.shuffle(end - first, epoch, pool) + first
+    slot = tf.searchsorted(ends, order_in_pool, "right")
+    return {
+      "epoch": epoch,
+      "pool": pool,
+      "steps": steps,
+      "context": context,
+      # By window, in the order of the batches.
+      "slot": slot,
+      "window": order_in_pool - tf.gather(starts, slot),
+      # By episode: what to add to one of its steps to find the pool's row.
+      "to_row": tf.cumsum(num_steps, exclusive=True) - first_step,
+      "length": lengths,
+    }
+
+  def _read_rows(
+    self, episodes: tf.Tensor, first_step: tf.Tensor, num_steps: tf.Tensor
+  ) -> tuple[_Pool, _Pool]:
+    """Returns the steps of episodes one after the other, and their context, by path."""
+    first_rows = tf.gather(self._first_rows.read_value(), episodes) + first_step
+    rows = tf.ragged.range(first_rows, first_rows + num_steps).flat_values
+    return (
+      {path: self._columns.load(path, rows).state for path in self._step_paths},
+      {path: self._columns.take(path, episodes) for path in self._context_paths},
+    )
+
+  def _steps(
+    self, first_window: tf.Tensor, end_window: tf.Tensor, lengths: tf.Tensor
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the first step and the number of steps that windows of episodes show."""
+    first, last = self._reader.steps_shown
+    first_step = tf.clip_by_value(
+      self._grid.start(first_window) + first, 0, lengths - 1
+    )
+    last_step = tf.clip_by_value(
+      self._grid.start(end_window - 1) + last, 0, lengths - 1
+    )
+    # An episode that is too short for a window may lie between two others.
+    num_steps = tf.where(end_window > first_window, last_step - first_step + 1, 0)
+    return first_step, num_steps
+
+  def _gather(
+    self, order: PoolOrder, pool: _Pool, first: tf.Tensor
+  ) -> specs.TensorSpecStruct:
+    slot = pool["slot"][first : first + order.batch_size]
+    window = pool["window"][first : first + order.batch_size]
+    if order.drop_remainder:
+      slot.set_shape([order.batch_size])
+      window.set_shape([order.batch_size])
+    to_row = tf.gather(pool["to_row"], slot)
+
+    def take(path: str, index: tf.Tensor | None) -> tf.Tensor:
+      if index is None:
+        return tf.gather(pool["context"][path], slot)
+      shape = [-1] + [1] * (index.shape.rank - 1)
+      rows = self._columns.restore(path, pool["steps"][path])
+      return rows.gather(index + tf.reshape(to_row, shape))
+
+    return self._reader.read_with(
+      take, self._grid.start(window), tf.gather(pool["length"], slot)
+    )

@@ -1,0 +1,57 @@
+"""Windows from pools, as a graph that another process can run."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq.data.loaders.decoded_columns import DecodedColumns
+from t2r_seq.data.loaders.pool_order import PoolOrder
+from t2r_seq.data.loaders.pooled_batches import PooledWindows
+from t2r_seq.store import StoreWindows
+
+_as_it_is = tf.autograph.experimental.do_not_convert
+
+
+class PortableWindows(PooledWindows):
+  """Pools whose graph refers to nothing in this process.
+
+  One range counts the pools through all epochs: it is what a tf.data service splits
+  between its workers.
+  """
+
+  def __init__(self, columns: DecodedColumns, store_windows: StoreWindows) -> None:
+    """Prepares.
+
+    Args:
+      columns: those of `FileColumns`.
+      store_windows: the windows, cut from columns of the same store.
+    """
+    super().__init__(columns, store_windows)
+    lengths = columns.episode_lengths
+    self._lengths = _InGraph(lengths)
+    self._first_rows = _InGraph(np.cumsum(lengths) - lengths)
+    self._num_windows = _InGraph(self.counts)
+
+  def _positions(
+    self, order: PoolOrder, start: tf.Tensor, end_epoch: int
+  ) -> tf.data.Dataset:
+    per_epoch = order.pools_per_epoch
+    last = np.iinfo(np.int64).max // per_epoch
+    numbers = tf.data.Dataset.range(min(end_epoch, last) * per_epoch)
+
+    def position(number: tf.Tensor) -> tuple[tf.Tensor, ...]:
+      epoch = number // per_epoch
+      return epoch, number % per_epoch, *order.episodes(epoch)
+
+    return numbers.map(_as_it_is(position))
+
+
+class _InGraph:
+  """Numbers that become a part of each graph; otherwise like a variable."""
+
+  def __init__(self, values: np.ndarray) -> None:
+    self._values = values
+
+  def read_value(self) -> tf.Tensor:
+    return tf.constant(self._values, tf.int64)

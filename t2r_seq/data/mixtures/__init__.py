@@ -1,0 +1,3 @@
+"""Several sources in one batch, by weight."""
+
+__all__: list[str] = []

@@ -1,0 +1,187 @@
+"""Reading past bad records: the rest of their batch, and of their file, is kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, records, specs
+from t2r_seq.data.reading import python_calls
+from t2r_seq.records import batch_check, explain, locate, problems, resume
+from t2r_seq.records.bad_records import BadRecordLog
+
+_as_it_is = tf.autograph.experimental.do_not_convert
+ParseFn = Callable[[tf.Tensor], Any]
+
+# Watching a parse for failure takes 0.2 ms, so small records are parsed by the chunk.
+_CHUNK_BYTES = 1 << 20
+_MAX_CHUNK = 16
+
+
+class FileResumer:
+  """Reads files past their damages.
+
+  TensorFlow's reader ends a file at the first damage, and there is no asking it whether
+  it did: each file is read once more, after its first time, and only its frames.
+  """
+
+  def __init__(self, log: BadRecordLog) -> None:
+    """Creates the resumer.
+
+    Args:
+      log: takes what is left out.
+    """
+    self._log = log
+    self._rests: dict[str, np.ndarray] = {}
+
+  @_as_it_is
+  def read_file(self, filename: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
+    """Reads a file past its damages; inside of a dataset's function.
+
+    Args:
+      filename: string scalar.
+      compression: as of `tf.data.TFRecordDataset`.
+    Returns:
+      Dataset of serialized records.
+    """
+    whole = tf.data.TFRecordDataset(filename, compression_type=compression)
+    rest = tf.data.Dataset.from_tensors((filename, compression)).flat_map(self._rest)
+    return whole.ignore_errors(log_warning=False).concatenate(rest)
+
+  @_as_it_is
+  def _rest(self, filename: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
+    stretches = tf.numpy_function(
+      self._find_rest, [filename, compression], tf.int64, stateful=True
+    )
+    stretches = tf.ensure_shape(stretches, [None, 2])
+    return tf.data.Dataset.from_tensor_slices(stretches).flat_map(
+      _as_it_is(lambda pair: resume.read_stretch(filename, pair[0], pair[1]))
+    )
+
+  def _find_rest(self, filename: bytes, compression: bytes) -> np.ndarray:
+    """Looks through a file once, after it has been read for the first time."""
+    name = filename.decode()
+    if name not in self._rests:
+      with python_calls.call_of_python():
+        rest = resume.find_rest(name, compression.decode())
+      for problem in rest.problems:
+        self._log.add([problem])
+      self._rests[name] = rest.stretches
+    return self._rests[name]
+
+
+class RecordSkipper:
+  """Parses what can be parsed; what cannot is left out, counted and explained.
+
+  What fails is found by TensorFlow, where it costs nothing until it happens. Then the
+  batch is looked through in Python, and what is good of it is parsed again.
+  """
+
+  def __init__(
+    self,
+    filenames: Sequence[str],
+    flat_specs: specs.TensorSpecStruct,
+    same_lengths: bool,
+    log: BadRecordLog,
+  ) -> None:
+    """Creates the skipper.
+
+    Args:
+      filenames: of the files, all of one dataset.
+      flat_specs: what is parsed, by path.
+      same_lengths: whether the sequences of a record have to be equally long.
+      log: takes what is left out.
+    """
+    self._filenames = list(filenames)
+    self._same_lengths = same_lengths
+    self._log = log
+    (self._features,) = records.collect_features({"": flat_specs}).values()
+    self._checker: batch_check.BatchChecker | None = None
+
+  def parse(
+    self,
+    serialized: tf.data.Dataset,
+    parse_fn: ParseFn,
+    batch_size: int | None,
+    record_size: int,
+    num_parallel_calls: int | None,
+  ) -> tf.data.Dataset:
+    """Parses records, by the batch or one by one.
+
+    Args:
+      serialized: scalar strings.
+      parse_fn: takes a batch [n], or a scalar where there is no batch size.
+      batch_size: the least to parse at once: small records are parsed more at a time.
+        None: one by one.
+      record_size: bytes of a record, about.
+      num_parallel_calls: has no influence on the order.
+    Returns:
+      Dataset of what `parse_fn` returns; batches are not of one size.
+    """
+    texts = serialized
+    if batch_size is not None:
+      chunk = np.clip(_CHUNK_BYTES // max(1, batch_size * record_size), 1, _MAX_CHUNK)
+      texts = serialized.batch(batch_size * int(chunk))
+    parse_fn = _as_it_is(parse_fn)
+
+    @_as_it_is
+    def parse_one(text: tf.Tensor) -> tf.data.Dataset:
+      given = tf.data.Dataset.from_tensors(text)
+      kept = given.map(_as_it_is(lambda t: self._keep(tf.reshape(t, [-1]))))
+      if batch_size is None:
+        kept = kept.flat_map(tf.data.Dataset.from_tensor_slices)
+      else:
+        kept = kept.filter(_as_it_is(lambda t: tf.size(t) > 0))
+      good = given.map(parse_fn).ignore_errors(log_warning=False)
+      # What is kept is only looked for where nothing is good at once.
+      return good.concatenate(kept.map(parse_fn)).take(1)
+
+    if num_parallel_calls is None:
+      return texts.flat_map(parse_one)
+    return texts.interleave(
+      parse_one,
+      cycle_length=(
+        num_parallel_calls if num_parallel_calls > 0 else max(2, os.cpu_count() or 1)
+      ),
+      num_parallel_calls=num_parallel_calls,
+      deterministic=True,
+    )
+
+  def _keep(self, texts: tf.Tensor) -> tf.Tensor:
+    kept = tf.numpy_function(self._keep_good, [texts], tf.string)
+    return tf.ensure_shape(kept, [None])
+
+  def _keep_good(self, values: np.ndarray) -> np.ndarray:
+    """Returns the good records of some that hold bad ones, and notes the latter."""
+    if self._checker is None:
+      self._checker = batch_check.BatchChecker(self._features)
+    data = values.tolist()
+    with python_calls.call_of_python():
+      check = self._checker.check(data)
+      is_good = check.is_parsed & (check.is_even | (not self._same_lengths))
+      for i in np.flatnonzero(~is_good):
+        self._note(data[i])
+    # What failed for another reason fails again, and is not lost.
+    return np.array([data[i] for i in np.flatnonzero(is_good)], object)
+
+  def _note(self, data: bytes) -> None:
+    """Notes a bad record, and all others with the same bytes."""
+    found = records.explain_record(data, self._features)
+    if not found and self._same_lengths:
+      found = explain.explain_lengths(data, self._features)
+    if not found:
+      reason = "one that TensorFlow cannot parse"
+      found = [errors.Mismatch("record", "a record that can be parsed", reason)]
+    places: list[tuple[str, int | None, int | None]]
+    places = [*locate.locate_record(data, self._filenames)]
+    for place in places or [(", ".join(self._filenames), None, None)]:
+      self._log.add(
+        [
+          problems.RecordProblem(*place, problems.CONTENT, mismatch)
+          for mismatch in found
+        ]
+      )

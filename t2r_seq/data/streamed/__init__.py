@@ -1,0 +1,3 @@
+"""Record files streamed: pools of episodes within a budget of memory."""
+
+__all__: list[str] = []

@@ -1,0 +1,198 @@
+"""`EpisodeColumns`: how a pool keeps its episodes while it is filled, and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from t2r_seq import records, specs, windows
+from t2r_seq.data.loaders.decoded_columns import LoadedRows
+
+# Of a string in a tensor, beside those that it has.
+_STRING_BYTES = 24
+_LENGTH = "length"
+
+Lists = dict[str, tf.Tensor]
+
+
+class EpisodeColumns:
+  """Episodes of one kind, one after the other.
+
+  While a pool is filled, it holds the tensors of each episode by reference, in lists.
+  Then these become one tensor of steps by path; images are decoded, each once, and kept
+  apart.
+
+  Attributes:
+    reader: cuts windows from what is kept.
+  """
+
+  def __init__(
+    self,
+    element_spec: Any,
+    spec_structure: specs.SpecStructure,
+    *cut: Any,
+    decode_images: bool = True,
+  ) -> None:
+    """Plans the columns.
+
+    Args:
+      element_spec: of an episode; leaves [T, ...] and context features.
+      spec_structure: the specs of a window.
+      *cut: sequence_length, stride, shift, padding and masks of `windows.windows`.
+      decode_images: decodes images that the episodes hold encoded.
+    Raises:
+      SpecError: the episodes do not fit the specs.
+    """
+    element = specs.flatten_spec_structure(element_spec)
+    encoded = windows.WindowReader(element, spec_structure, *cut)
+    self._timed = encoded.timed_paths
+    self._element = encoded.select(element)
+    for path in self._timed:
+      # Of any length, also where all have one: a pool holds several.
+      steps = tf.TensorShape([None]).concatenate(self._element[path].shape[1:])
+      self._element[path] = tf.TensorSpec(steps, self._element[path].dtype)
+    self._select = encoded.select
+    self._num_steps = encoded.num_steps
+    self._images = _find_images(self._element, spec_structure) if decode_images else {}
+    decoded = element.copy()
+    for path, spec in self._images.items():
+      leading = element[path].shape[: -spec.shape[:-3].rank or None]
+      decoded[path] = tf.TensorSpec(leading.concatenate(spec.shape), spec.dtype)
+    self.reader = windows.WindowReader(decoded, spec_structure, *cut)
+
+  def select(self, *episode: Any) -> dict[str, Any]:
+    """Takes what is kept of an episode, as an element of a dataset gives it.
+
+    Returns:
+      'values' by path, 'num_steps', and bytes: 'pooled', its part of a pool; 'parsed',
+      as it comes. int64 scalars.
+    """
+    flat = self._select(episode[0] if len(episode) == 1 else episode)
+    values = {path: tf.convert_to_tensor(flat[path]) for path in flat}
+    num_steps = self._num_steps(values)
+    parsed = {path: _num_bytes(value) for path, value in values.items()}
+    pooled = [
+      self._pooled_bytes(path, values[path], num_bytes)
+      for path, num_bytes in parsed.items()
+    ]
+    return {
+      "values": values,
+      "num_steps": num_steps,
+      "pooled": tf.add_n(pooled),
+      "parsed": tf.add_n(list(parsed.values())),
+    }
+
+  def nothing(self) -> dict[str, Any]:
+    """Returns what `select` would of an episode without steps or values."""
+    zero = tf.constant(0, tf.int64)
+    values = {
+      path: tf.zeros([size or 0 for size in spec.shape.as_list()], spec.dtype)
+      for path, spec in self._element.items()
+    }
+    return {"values": values, "num_steps": zero, "pooled": zero, "parsed": zero}
+
+  def empty(self) -> Lists:
+    """Returns lists of no episode, by path."""
+    lists = {path: _empty(spec.shape, spec.dtype) for path, spec in self._kept.items()}
+    return lists
+
+  def append(self, lists: Lists, values: Mapping[str, Any], num_steps: Any) -> Lists:
+    """Appends an episode; copies nothing."""
+    given = {**values, _LENGTH: num_steps}
+    return {
+      path: tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=given[path])
+      for path, handle in lists.items()
+    }
+
+  def join(self, lists: Lists) -> dict[str, Any]:
+    """Makes one tensor of the steps of all episodes, by path, and decodes images.
+
+    Returns:
+      'rows' by path, for `gather`, and 'length', int64 [episodes].
+    """
+    rows = {}
+    for path, handle in lists.items():
+      spec = self._kept[path]
+      if path in self._timed:
+        rows[path] = self._load(path, _concat(handle, spec))
+      else:
+        rows[path] = _stack(handle, spec)
+        if path in self._images:
+          rows[path] = records.decode_images(rows[path], self._images[path], path)
+    length = rows.pop(_LENGTH)
+    return {"rows": rows, "length": length}
+
+  def gather(self, path: str, rows: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
+    """Gathers steps of the pool or, of context features, episodes."""
+    if path not in self._images or path not in self._timed:
+      return tf.gather(rows, index)
+    spec = self._images[path]
+    images = windows.RowList(rows, spec.shape[-3:], spec.dtype)
+    return LoadedRows(images, spec.shape[:-3]).gather(index)
+
+  @property
+  def _kept(self) -> dict[str, tf.TensorSpec]:
+    return {**self._element, _LENGTH: tf.TensorSpec((), tf.int64)}
+
+  def _load(self, path: str, steps: tf.Tensor) -> tf.Tensor:
+    if path not in self._images:
+      return steps
+    images = records.decode_to_list(tf.reshape(steps, [-1]), self._images[path], path)
+    return images.handle
+
+  def _pooled_bytes(self, path: str, value: Any, num_bytes: tf.Tensor) -> tf.Tensor:
+    if path not in self._images:
+      # Becoming one tensor they are there twice: two pools have room for three.
+      return -(-3 * num_bytes // 2)
+    spec = self._images[path]
+    pixels = spec.shape[-3:].num_elements() * spec.dtype.size
+    return 2 * num_bytes + pixels * tf.size(value, tf.int64)
+
+
+def _find_images(
+  element: specs.TensorSpecStruct, spec_structure: specs.SpecStructure
+) -> dict[str, specs.ExtendedTensorSpec]:
+  """Returns the specs of images that come as strings, by their paths in an episode."""
+  found = {}
+  for path, spec in windows.flat_specs(spec_structure).items():
+    source = path if path in element else spec.name
+    if source not in element or element[source].dtype != tf.string:
+      continue
+    if specs.is_encoded_image_spec(spec):
+      found[source] = specs.ExtendedTensorSpec.to_spec(spec)
+  return found
+
+
+def _num_bytes(value: tf.Tensor) -> tf.Tensor:
+  if value.dtype != tf.string:
+    return tf.size(value, tf.int64) * value.dtype.size
+  lengths = tf.cast(tf.strings.length(value), tf.int64)
+  return tf.reduce_sum(lengths) + tf.size(value, tf.int64) * _STRING_BYTES
+
+
+def _sizes(shape: tf.TensorShape) -> tf.Tensor:
+  return tf.constant([-1 if size is None else size for size in shape], tf.int32)
+
+
+def _empty(shape: tf.TensorShape, dtype: tf.DType) -> tf.Tensor:
+  return tf.raw_ops.EmptyTensorList(
+    element_shape=_sizes(shape), max_num_elements=-1, element_dtype=dtype
+  )
+
+
+def _concat(handle: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
+  joined, _ = tf.raw_ops.TensorListConcatV2(
+    input_handle=handle,
+    element_shape=_sizes(spec.shape),
+    leading_dims=tf.constant([], tf.int64),
+    element_dtype=spec.dtype,
+  )
+  return tf.ensure_shape(joined, spec.shape)
+
+
+def _stack(handle: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
+  return tf.raw_ops.TensorListStack(
+    input_handle=handle, element_shape=_sizes(spec.shape), element_dtype=spec.dtype
+  )

@@ -1,0 +1,104 @@
+"""Windows of episode records, streamed from their files in an order of each epoch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, records, specs
+from t2r_seq.data.reading.record_order import FilesByKey
+from t2r_seq.data.reading.record_reading import RecordReading
+from t2r_seq.data.streamed.streamed_pools import BUDGET, PARSES_AT_ONCE
+from t2r_seq.data.streamed.streamed_windows import streamed_windows
+
+_as_it_is = tf.autograph.experimental.do_not_convert
+
+
+def stream_records(
+  reading: RecordReading,
+  files: FilesByKey,
+  flat_specs: specs.TensorSpecStruct,
+  joined: specs.TensorSpecStruct,
+  batch_size: int,
+  cycle_length: int,
+  num_parallel_calls: int | None,
+  seed: int | None,
+  **options: Any,
+) -> tf.data.Dataset:
+  """Creates shuffled batches of windows.
+
+  Args:
+    reading: parses records, and knows what becomes of bad ones.
+    files: by dataset_key. Those of one dataset are permuted in each epoch; several
+      datasets are zipped, in order.
+    flat_specs: of an episode.
+    joined: of a window.
+    batch_size: B.
+    cycle_length: files that are read in turns, a record of each.
+    num_parallel_calls: of parsing, at most; None for one at a time.
+    seed: None: another order in every run.
+    **options: further arguments of `streamed_windows`.
+  Returns:
+    Dataset of batches, for ever.
+  """
+  if seed is None:
+    seed = int(np.random.SeedSequence().generate_state(1)[0])
+  if num_parallel_calls is not None:
+    most = PARSES_AT_ONCE
+    num_parallel_calls = most if num_parallel_calls < 1 else num_parallel_calls
+    num_parallel_calls = min(num_parallel_calls, most)
+
+  def episodes(epoch: tf.Tensor) -> tf.data.Dataset:
+    if len(files) > 1:
+      serialized = reading.read(files, check=False)
+    else:
+      (names,) = files.values()
+      serialized = _read_permuted(reading, names, cycle_length, seed, epoch)
+    return reading.parse_episodes(
+      serialized, flat_specs, num_parallel_calls, decode_images=False
+    )
+
+  return streamed_windows(
+    episodes, joined, batch_size, seed=seed, num_epochs=None, **options
+  )
+
+
+def budget_error(where: str, error: Exception) -> errors.SpecError | None:
+  """Returns the error of an episode that is too large for the budget, if it is that.
+
+  Args:
+    where: who reads what.
+    error: TensorFlow's.
+  """
+  found = BUDGET.search(str(error))
+  if found is None:
+    return None
+  needed, num_steps, got = map(int, found.groups())
+  return errors.SpecError(
+    f"{where}: memory_budget: expected at least {needed:,} bytes for pools that hold "
+    f"an episode of {num_steps} steps, got {got:,}. Give more, or write shorter "
+    "episodes."
+  )
+
+
+def _read_permuted(
+  reading: RecordReading, names: list[str], cycle_length: int, seed: int, epoch: Any
+) -> tf.data.Dataset:
+  """Reads files in the order of an epoch, which is computed: no state to save."""
+  compressions = [records.compression_type(name) for name in names]
+  index = tf.range(len(names), dtype=tf.int64)
+  if len(names) > 1:
+    both = tf.stack([tf.constant(seed % 2**32, tf.int64), epoch])
+    last = tf.constant(len(names) - 1, tf.int64)
+    index = tf.random.experimental.index_shuffle(index, both, last)
+  order = tf.data.Dataset.from_tensor_slices(
+    (tf.gather(tf.constant(names), index), tf.gather(tf.constant(compressions), index))
+  )
+  # One thread: what several read ahead is not restored from a checkpoint.
+  return order.interleave(
+    reading.read_file or _as_it_is(tf.data.TFRecordDataset),
+    cycle_length=min(cycle_length, len(names)),
+    block_length=1,
+  )

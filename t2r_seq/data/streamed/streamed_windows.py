@@ -1,0 +1,194 @@
+"""Shuffled batches of windows from a stream of episodes, within a memory budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import specs, windows
+from t2r_seq.data.loaders.ordered_batches import checkpoint_options
+from t2r_seq.data.streamed.episode_columns import EpisodeColumns
+from t2r_seq.data.streamed.streamed_pools import PoolFiller
+from t2r_seq.windows.grid import check_count
+
+_as_it_is = tf.autograph.experimental.do_not_convert
+_Pool = dict[str, Any]
+MakeEpisodes = Callable[[tf.Tensor], tf.data.Dataset]
+
+
+def streamed_windows(
+  episodes: tf.data.Dataset | MakeEpisodes,
+  spec_structure: specs.SpecStructure,
+  batch_size: int,
+  memory_budget: int = 2**30,
+  seed: int | None = None,
+  num_epochs: int | None = 1,
+  drop_remainder: bool = False,
+  sequence_length: int | None = None,
+  stride: int = 1,
+  shift: int = 1,
+  padding: str = "drop",
+  masks: bool = False,
+  report: windows.WindowReport | None = None,
+  decode_images: bool = True,
+) -> tf.data.Dataset:
+  """Shuffles the windows of episodes that come one after the other, and batches them.
+
+  Episodes that follow each other fill a pool, until the next would exceed the budget.
+  Images are decoded once a pool, the windows of a pool are permuted, and a batch is
+  gathered at once. The next pool is filled meanwhile. Every window comes once an epoch;
+  windows that fill no batch wait for those of the next pool. The order depends on the
+  seed only. A checkpoint of the iterator holds no frames, but a position, if the
+  dataset of episodes can be saved as one; a restored iterator goes on with the next
+  batch, and reads its pool again.
+
+  Args:
+    episodes: dataset of episodes by path, leaves [T, ...] and context features, images
+      best still encoded; or a function that makes it, given the epoch, int64 scalar.
+      Parse at most four at a time: their memory is counted.
+    spec_structure: the specs of a window.
+    batch_size: B.
+    memory_budget: bytes for two pools, and the episodes on their way to them.
+    seed: of the permutations; None: another order in every run.
+    num_epochs: None for ever.
+    drop_remainder: whether windows that fill no batch at the end are left out, so that
+      B is static.
+    sequence_length: L, stacks in a sequence; None for single windows.
+    stride: steps between the stacks of one sequence.
+    shift: stacks between the starts of two sequences.
+    padding: 'drop', 'repeat' or 'zero'.
+    masks: adds '<path>_mask' for every windowed path.
+    report: counts; a `StreamReport` also what the pools take.
+    decode_images: gives pixels where episodes hold encoded images; False: strings.
+  Returns:
+    Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
+  Raises:
+    SpecError: the episodes do not fit the specs, or a number is too small. An episode
+      that is too large for the budget fails at run time, with the bytes it takes.
+  """
+  check_count("batch_size", batch_size)
+  check_count("memory_budget", memory_budget)
+  if num_epochs is not None:
+    check_count("num_epochs", num_epochs)
+  make: Any = episodes if callable(episodes) else lambda _: episodes
+  if seed is None:
+    seed = int(np.random.SeedSequence().generate_state(1)[0])
+  columns = EpisodeColumns(
+    make(tf.constant(0, tf.int64)).element_spec,
+    spec_structure,
+    *(sequence_length, stride, shift, padding, masks),
+    decode_images=decode_images,
+  )
+  filler = PoolFiller(
+    columns, batch_size, memory_budget, num_epochs, drop_remainder, report
+  )
+
+  @_as_it_is
+  def epoch(number: tf.Tensor) -> tf.data.Dataset:
+    chosen = make(number).map(_as_it_is(lambda *e: (columns.select(*e), False)))
+    end = tf.data.Dataset.from_tensors(0)
+    return chosen.concatenate(end.map(_as_it_is(lambda _: (columns.nothing(), True))))
+
+  last = np.iinfo(np.int64).max if num_epochs is None else num_epochs
+  pools = filler.pools(tf.data.Dataset.range(last).flat_map(epoch))
+  batches = _Batches(columns, batch_size, seed, drop_remainder)
+  # The next pool is filled while batches are gathered from this one.
+  parts = pools.prefetch(1).flat_map(_as_it_is(batches.numbers))
+  gathered = parts.map(
+    _as_it_is(batches.gather), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+  )
+  return batches.fill(gathered).with_options(checkpoint_options())
+
+
+class _Batches:
+  """Cuts the permuted windows of pools into batches, over the borders of pools."""
+
+  def __init__(
+    self, columns: EpisodeColumns, batch_size: int, seed: int, drop_remainder: bool
+  ) -> None:
+    self._columns = columns
+    self._batch_size = batch_size
+    self._seed = seed
+    self._drop_remainder = drop_remainder
+
+  def numbers(self, pool: _Pool) -> tf.data.Dataset:
+    """Returns a dataset of the pool and the number of each batch of it."""
+    num_windows = tf.reduce_sum(self._counts(pool)) + pool["left"]
+    count = -(-num_windows // self._batch_size)
+    return tf.data.Dataset.range(count).map(_as_it_is(lambda number: (pool, number)))
+
+  def gather(self, pool: _Pool, number: tf.Tensor) -> tuple[Any, tf.Tensor, tf.Tensor]:
+    """Gathers what the pool has for a batch.
+
+    Returns:
+      Windows; whether others come before them in their batch; whether it ends there.
+    """
+    num_windows = tf.reduce_sum(self._counts(pool))
+    start = number * self._batch_size - pool["left"]
+    end = start + self._batch_size
+    position = tf.range(tf.maximum(start, 0), tf.minimum(end, num_windows))
+    window = self._read(pool, self._shuffle(pool, position, num_windows))
+    is_last = pool["is_last"] & (end >= num_windows) & (not self._drop_remainder)
+    return dict(window), start < 0, (end <= num_windows) | is_last
+
+  def fill(self, gathered: tf.data.Dataset) -> tf.data.Dataset:
+    """Joins the end of one pool and the start of the next to a batch."""
+    window_spec = gathered.element_spec[0]
+    nothing = tf.nest.map_structure(
+      lambda spec: tf.zeros([size or 0 for size in spec.shape.as_list()], spec.dtype),
+      window_spec,
+    )
+
+    def step(rest: Any, part: tuple[Any, tf.Tensor, tf.Tensor]) -> tuple[Any, Any]:
+      window, continues, is_full = part
+      window = tf.cond(
+        continues,
+        lambda: tf.nest.map_structure(lambda a, b: tf.concat([a, b], 0), rest, window),
+        lambda: window,
+      )
+      rest = tf.cond(is_full, lambda: nothing, lambda: window)
+      return rest, (window, is_full)
+
+    filled = gathered.scan(nothing, _as_it_is(step))
+    filled = filled.filter(_as_it_is(lambda _, is_full: is_full))
+    return filled.map(_as_it_is(lambda window, _: self._finish(window)))
+
+  def _finish(self, window: dict[str, tf.Tensor]) -> specs.TensorSpecStruct:
+    size = self._batch_size if self._drop_remainder else None
+    batch = self._columns.reader.window_spec
+    return specs.TensorSpecStruct(
+      (path, tf.ensure_shape(window[path], [size, *batch[path].shape]))
+      for path in batch
+    )
+
+  def _counts(self, pool: _Pool) -> tf.Tensor:
+    return pool["window_ends"] - pool["window_starts"]
+
+  def _shuffle(
+    self, pool: _Pool, position: tf.Tensor, num_windows: tf.Tensor
+  ) -> tf.Tensor:
+    seed = tf.stack([tf.constant(self._seed % 2**32, tf.int64), pool["number"]])
+    return tf.cond(
+      num_windows > 1,
+      lambda: tf.random.experimental.index_shuffle(position, seed, num_windows - 1),
+      lambda: position,
+    )
+
+  def _read(self, pool: _Pool, window: tf.Tensor) -> specs.TensorSpecStruct:
+    slot = tf.searchsorted(pool["window_ends"], window, "right")
+    start = self._columns.reader.grid.start(
+      window - tf.gather(pool["window_starts"], slot)
+    )
+    first_row = tf.gather(pool["first_row"], slot)
+
+    def take(path: str, index: tf.Tensor | None) -> tf.Tensor:
+      rows = pool["rows"][path]
+      if index is None:
+        return self._columns.gather(path, rows, slot)
+      shape = [-1] + [1] * (index.shape.rank - 1)
+      return self._columns.gather(path, rows, index + tf.reshape(first_row, shape))
+
+    return self._columns.reader.read_with(take, start, tf.gather(pool["length"], slot))

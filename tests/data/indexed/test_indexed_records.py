@@ -1,0 +1,438 @@
+"""Batches by index are those of the files, in the order that is asked for."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import errors, records, specs, windows
+from t2r_seq.data import IndexedRecordLoader, indexed_records
+from t2r_seq.data.indexed.indexed_windows import IndexedWindows
+from t2r_seq.data.indexed.record_reads import RecordReads
+
+Spec = specs.ExtendedTensorSpec
+F32 = tf.float32
+# Of three files, one of which is empty.
+LENGTHS = ((5, 1, 2), (), (9, 3, 12))
+ALL_LENGTHS = tuple(length for lengths in LENGTHS for length in lengths)
+STORED = {
+  "x": Spec((2,), F32, "x", is_sequence=True),
+  "flag": Spec((), tf.bool, "flag", is_sequence=True),
+  "word": Spec((), tf.string, "word", is_sequence=True),
+  "image": Spec((8, 8, 3), tf.uint8, "image", is_sequence=True, data_format="png"),
+  "task": Spec((), tf.string, "task"),
+  "goal": Spec((3,), F32, "goal"),
+}
+
+
+def make_episode(index, length):
+  steps = 100 * index + np.arange(length) + 1
+  return {
+    "x": np.stack([steps, -steps], 1).astype(np.float32),
+    "flag": steps % 3 == 0,
+    "word": [b"\0%d\0" % step for step in steps],
+    "image": np.broadcast_to(
+      (steps % 256).astype(np.uint8)[:, None, None, None], (length, 8, 8, 3)
+    ),
+    "task": f"task {index}",
+    "goal": np.full(3, index, np.float32),
+  }
+
+
+EPISODES = [make_episode(i, length) for i, length in enumerate(ALL_LENGTHS)]
+
+
+def write_episodes(folder, lengths=LENGTHS, spec=STORED):
+  names, first = [], 0
+  for number, part in enumerate(lengths):
+    names.append(str(folder / f"{number}.tfrecord"))
+    episodes = [make_episode(first + i, length) for i, length in enumerate(part)]
+    records.write_records(names[-1], spec, episodes)
+    first += len(part)
+  return names
+
+
+@pytest.fixture(scope="module", name="files")
+def fixture_files(tmp_path_factory):
+  names = write_episodes(tmp_path_factory.mktemp("records"))
+  records.write_index(names)
+  return names
+
+
+def x(offsets, **kwargs):
+  stack = (len(offsets),) if isinstance(offsets, tuple) else ()
+  return Spec((*stack, 2), F32, "x", time_offsets=offsets, **kwargs)
+
+
+IMAGE = Spec((2, 8, 8, 3), tf.uint8, "image", data_format="png", time_offsets=(-1, 0))
+# name: (the specs of a window, further arguments)
+CASES = {
+  "stack": ({"x": x((-3, -2, -1, 0))}, {}),
+  "everything": (
+    {
+      "x": x((-1, 0, 2)),
+      "flag": Spec((2,), tf.bool, "flag", time_offsets=(0, 1)),
+      "word": Spec((2,), tf.string, "word", time_offsets=(-1, 0)),
+      "image": IMAGE,
+      "task": Spec((), tf.string, "task"),
+      "goal": Spec((3,), F32, "goal"),
+    },
+    {},
+  ),
+  "masks": ({"x": x((-1, 0)), "goal": Spec((3,), F32, "goal")}, {"masks": True}),
+  "declared mask": (windows.add_mask_specs({"x": x((-1, 0))}), {}),
+  "sequence of stacks": (
+    {"x": x((-1, 0), is_sequence=True), "f": Spec((), tf.bool, "flag", time_offsets=1)},
+    {"sequence_length": 3},
+  ),
+  "strides": (
+    {"x": x((0, 1), is_sequence=True), "task": Spec((), tf.string, "task")},
+    {"sequence_length": 2, "stride": 2, "shift": 3},
+  ),
+}
+
+
+def reference(spec, padding, kwargs):
+  """Takes the windows one by one, each from its own episode."""
+  found = []
+  grid = windows.WindowGrid(
+    windows.time_span(spec),
+    kwargs.get("sequence_length") or 1,
+    kwargs.get("stride", 1),
+    kwargs.get("shift", 1),
+    padding,
+  )
+  gather = {k: v for k, v in kwargs.items() if k != "shift"}
+  for episode in EPISODES:
+    by_path = {
+      path: tf.constant(episode[leaf.name], leaf.dtype)
+      for path, leaf in windows.flat_specs(spec).items()
+    }
+    found += [
+      windows.gather_windows(by_path, grid.start(i), spec, padding=padding, **gather)
+      for i in range(grid.num_windows(len(episode["x"])))
+    ]
+  return found
+
+
+def rows_of(dataset):
+  rows = []
+  for batch in dataset:
+    assert isinstance(batch, specs.TensorSpecStruct)
+    size = len(next(iter(batch.values())))
+    rows += [{path: value[i] for path, value in batch.items()} for i in range(size)]
+  return rows
+
+
+def as_bytes(row):
+  return tuple(
+    (path, str(np.asarray(row[path]).dtype), np.asarray(row[path]).tolist())
+    for path in sorted(row)
+  )
+
+
+def assert_same(got, want, in_order=True):
+  assert len(got) == len(want)
+  for one in got[:1]:
+    assert sorted(one) == sorted(want[0])
+    for path in one:
+      assert one[path].dtype == want[0][path].dtype, path
+  got, want = [as_bytes(row) for row in got], [as_bytes(row) for row in want]
+  if not in_order:
+    got, want = sorted(got, key=repr), sorted(want, key=repr)
+  assert got == want
+
+
+@pytest.mark.parametrize(
+  "order, padding",
+  [
+    ("sequential", "drop"),
+    ("global", "zero"),
+    ("quasi_random", "drop"),
+    ("quasi_random", "zero"),
+  ],
+)
+@pytest.mark.parametrize("name", CASES)
+def test_windows_are_those_of_the_episodes(name, order, padding, files):
+  spec, kwargs = CASES[name]
+  want = reference(spec, padding, kwargs)
+  options = {"padding": padding, **kwargs}
+  loader = IndexedRecordLoader(files, spec, 4, order, drop_remainder=False, **options)
+  assert loader.num_windows == len(want)
+  assert loader.batches_per_epoch == -(-len(want) // 4)
+  assert_same(rows_of(loader.dataset()), want, in_order=order == "sequential")
+
+
+def test_static_shapes(files):
+  spec, _ = CASES["everything"]
+  for order in ("sequential", "quasi_random"):
+    dataset = indexed_records(files, spec, 2, order, padding="repeat")
+    for path, element in dataset.element_spec.items():
+      want = () if path == "task" else tuple(spec[path].shape)
+      assert tuple(element.shape)[1:] == want, path
+    (size,) = {element.shape[0] for element in dataset.element_spec.values()}
+    assert size in (2, None)
+
+
+@pytest.mark.parametrize("order", ["global", "quasi_random"])
+def test_encoded_frames_stay_encoded_if_wanted(order, files):
+  spec = {"image": IMAGE}
+  options = {"drop_remainder": False, "decode_images": False}
+  rows = rows_of(indexed_records(files, spec, 3, order, **options))
+  decoded = [
+    {"image": tf.stack([tf.io.decode_png(frame) for frame in row["image"]])}
+    for row in rows
+  ]
+  assert_same(decoded, reference(spec, "drop", {}), in_order=False)
+
+
+def test_ids_in_any_order(files):
+  spec, _ = CASES["everything"]
+  found = IndexedWindows(records.read_index(files), spec, padding="repeat")
+  want = reference(spec, "repeat", {})
+  assert found.num_windows == len(want) == sum(ALL_LENGTHS)
+  ids = [31, 0, 4, 5, 5, 6, 30, 1, 20, 8]  # Of all records, and one twice.
+  got = tf.function(found.read)(tf.constant(ids, tf.int64))
+  assert_same(rows_of([got]), [want[i] for i in ids])
+
+
+NOW = {"x": Spec((2,), F32, "x", time_offsets=0)}
+ALL = [100 * e + t + 1 for e, n in enumerate(ALL_LENGTHS) for t in range(n)]
+ORDERS = ("sequential", "global", "quasi_random")
+
+
+def anchors(dataset):
+  return [batch["x"][:, 0].numpy().astype(int).tolist() for batch in dataset]
+
+
+def flatten(batches):
+  return [anchor for batch in batches for anchor in batch]
+
+
+# Less than the 32 windows of 8 bytes need, twice.
+SMALL = {"memory_budget": 300}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_an_epoch_is_a_permutation_and_the_shards_are_its_parts(order, files):
+  options = {"seed": 4, "num_epochs": 2, "drop_remainder": False, **SMALL}
+  shards = [
+    anchors(
+      indexed_records(files, NOW, 5, order, shard_index=i, num_shards=3, **options)
+    )
+    for i in range(3)
+  ]
+  epochs = [[], []]
+  for shard in shards:
+    half = len(shard) // 2
+    epochs[0] += flatten(shard[:half])
+    epochs[1] += flatten(shard[half:])
+  assert sorted(epochs[0]) == sorted(epochs[1]) == ALL
+  whole = flatten(anchors(indexed_records(files, NOW, 5, order, **options)))
+  if order == "sequential":
+    assert whole == 2 * ALL
+  else:
+    assert whole[: len(ALL)] != whole[len(ALL) :] and whole[: len(ALL)] != ALL
+    other = indexed_records(files, NOW, 5, order, **{**options, "seed": 5})
+    assert flatten(anchors(other)) != whole
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_same_batches_again_and_from_any_batch_on(order, files):
+  def make(start=0, num_epochs=3):
+    options = {"seed": 1, "num_epochs": num_epochs, "start_batch": start, **SMALL}
+    return indexed_records(files, NOW, 6, order, **options)
+
+  want = anchors(make())
+  assert len(want) == 3 * (32 // 6) and anchors(make()) == want
+  for start in (1, 4, 5, 14, 15, 20):
+    assert anchors(make(start)) == want[start:]
+  assert anchors(make(12, None).take(3)) == want[12:]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_checkpoint_resumes(order, files, tmp_path):
+  def make():
+    return iter(indexed_records(files, NOW, 6, order, seed=1, num_epochs=2))
+
+  want = anchors(make())
+  iterator = make()
+  for _ in range(4):
+    next(iterator)
+  saved = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "checkpoint"))
+  other = make()
+  tf.train.Checkpoint(iterator=other).restore(saved)
+  assert anchors(other) == want[4:]
+
+
+def test_pools_keep_within_the_budget_and_mix(files):
+  one = IndexedRecordLoader(files, NOW, 4, **SMALL)
+  assert one.pool_size.max_bytes <= 300
+  assert one.pool_size.num_batches < one.batches_per_epoch
+  large = IndexedRecordLoader(files, NOW, 4)
+  assert large.pool_size.num_batches >= large.batches_per_epoch
+  with pytest.raises(errors.SpecError, match="memory_budget: expected at least"):
+    IndexedRecordLoader(files, NOW, 4, memory_budget=10)
+
+
+EXAMPLE = {
+  "n": Spec((), tf.int64, "n"),
+  "image": Spec((4, 4, 3), tf.uint8, "img", data_format="png"),
+}
+
+
+@pytest.fixture(scope="module", name="examples")
+def fixture_examples(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("examples")
+  names = []
+  for numbers in (range(20), (), range(20, 45), range(45, 47)):
+    names.append(str(folder / f"{len(names)}.tfrecord"))
+    rows = [
+      {"n": np.int64(n), "image": np.full((4, 4, 3), n, np.uint8)} for n in numbers
+    ]
+    records.write_records(names[-1], EXAMPLE, rows)
+  records.write_index(names)
+  return names
+
+
+@pytest.mark.parametrize("run_bytes", [1, 300, 1 << 16])
+@pytest.mark.parametrize("order", ORDERS)
+def test_examples_in_every_order(order, run_bytes, examples, monkeypatch):
+  monkeypatch.setattr("t2r_seq.data.indexed.indexed_pools._RUN_BYTES", run_bytes)
+  options = {"drop_remainder": False, "num_epochs": 2, "seed": 3}
+  options["memory_budget"] = 4000
+  loader = IndexedRecordLoader(examples, EXAMPLE, 5, order, **options)
+  assert (loader.num_windows, loader.batches_per_epoch) == (47, 10)
+  batches = list(loader.dataset())
+  found = flatten([batch["n"].numpy().tolist() for batch in batches])
+  assert sorted(found[:47]) == sorted(found[47:]) == list(range(47))
+  if order == "sequential":
+    assert found == 2 * list(range(47))
+  else:
+    assert found[:47] != found[47:] and found[:47] != list(range(47))
+  for batch in batches:
+    np.testing.assert_array_equal(batch["image"][:, 0, 0, 0], batch["n"])
+  for start in (3, 10, 17):
+    rest = [b["n"].numpy().tolist() for b in loader.dataset(start)]
+    assert flatten(rest) == flatten([b["n"].numpy().tolist() for b in batches[start:]])
+
+
+@pytest.mark.parametrize("run_length", [1, 3, 100])
+def test_reads_in_any_order(run_length, files):
+  index = records.read_index(files)
+  want = [index.read(i) for i in range(len(index))]
+  runs = [want[:3][i : i + run_length] for i in range(0, 3, run_length)]
+  runs += [want[3:][i : i + run_length] for i in range(0, 3, run_length)]
+  reads = RecordReads(index, run_length)
+  assert reads.counts.tolist() == [len(run) for run in runs]
+  order = [*reversed(range(len(runs))), 0]
+  got = tf.function(reads.read)(tf.constant(order, tf.int64)).numpy().tolist()
+  assert got == [data for number in order for data in runs[number]]
+
+
+def test_optional_features_that_the_first_record_lacks(tmp_path):
+  spec = {**STORED, "more": Spec((), F32, "more", is_sequence=True, is_optional=True)}
+  names = write_episodes(tmp_path, LENGTHS, spec)
+  records.write_index(names)
+  wanted = {**NOW, "more": Spec((), F32, "more", time_offsets=0, is_optional=True)}
+  for order in ORDERS:
+    assert list(indexed_records(names, wanted, 4, order).element_spec) == ["x"]
+
+
+def test_what_cannot_be_loaded(files, examples, tmp_path):
+  (name,) = write_episodes(tmp_path, [[3, 1]])
+  with pytest.raises(
+    errors.RecordError, match=rf"index: {re.escape(name)}: .*Run: t2r_seq index"
+  ):
+    indexed_records(name, NOW, 2)
+  zipped = str(tmp_path / "a.tfrecord.gz")
+  records.write_records(zipped, STORED, EPISODES[:1])
+  records.write_index(zipped)
+  with pytest.raises(errors.RecordError, match=r"a\.tfrecord\.gz: expected a file wit"):
+    indexed_records(zipped, NOW, 2)
+  empty = str(tmp_path / "empty.tfrecord")
+  records.write_records(empty, STORED, [])
+  records.write_index(empty)
+  with pytest.raises(errors.RecordError, match=r"expected records, got none in 1 file"):
+    indexed_records(empty, NOW, 2)
+  cases = {
+    "order: expected one of .* Did you mean 'global'": {"order": "globale"},
+    "start_batch: expected an integer of at least 0, got -1": {"start_batch": -1},
+    "num_epochs: expected an integer of at least 0, got -1": {"num_epochs": -1},
+    "at most the 32 windows of a shard": {"batch_size": 33},
+    "long enough for a window, got 12 steps at most": {
+      "spec_structure": {"x": x((-50, 0))}
+    },
+    r"y \(feature 'y'\): expected a sequence that the index counts": {
+      "spec_structure": {"y": Spec((), F32, "y", time_offsets=0)}
+    },
+  }
+  for message, change in cases.items():
+    arguments = {"spec_structure": NOW, "batch_size": 2, **change}
+    with pytest.raises(errors.SpecError, match=message):
+      indexed_records(files, **arguments)
+  with pytest.raises(errors.SpecError, match="sequence_length: expected None for spec"):
+    indexed_records(examples, EXAMPLE, 2, sequence_length=3)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_file_that_changes_while_it_is_read_is_named(order, tmp_path):
+  names = write_episodes(tmp_path)
+  records.write_index(names)
+  loader = IndexedRecordLoader(names, NOW, 4, order, num_epochs=None)
+  records.write_records(names[2], STORED, [make_episode(0, 40)])
+  with (
+    pytest.raises(errors.RecordError, match=r"2\.tfrecord: .*Run: t2r_seq index"),
+    loader.explain_failures(),
+  ):
+    for _ in loader.dataset().take(40):
+      pass
+
+
+def test_flipped_bits_after_indexing_are_found_by_the_checksum(tmp_path):
+  (name,) = write_episodes(tmp_path, [[5, 6]])
+  records.write_index(name)
+  stat = os.stat(name)
+  with open(name, "r+b") as file:
+    file.seek(60)
+    byte = file.read(1)[0]
+    file.seek(60)
+    file.write(bytes([byte ^ 4]))
+  os.utime(name, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+  for order in ("sequential", "quasi_random"):
+    loader = IndexedRecordLoader(name, NOW, 2, order)
+    with (
+      pytest.raises(errors.RecordError, match=r"record 0 of .*flipped bits in its"),
+      loader.explain_failures(),
+    ):
+      list(loader.dataset())
+
+
+def test_no_flipped_byte_is_read(tmp_path):
+  (name,) = write_episodes(tmp_path, [[2, 1]], {"x": STORED["x"]})
+  records.write_index(name)
+  reads = RecordReads(records.read_index(name))
+  read = tf.function(lambda: reads.read(tf.constant([1, 0], tf.int64)))
+  assert len(read()) == 2
+  with open(name, "rb") as file:
+    content = file.read()
+  for place in range(len(content)):
+    damaged = bytearray(content)
+    damaged[place] ^= 1 << place % 8
+    with open(name, "wb") as file:
+      file.write(damaged)
+    with pytest.raises(tf.errors.OpError):
+      read()
+
+
+def test_a_thousand_files(tmp_path):
+  names = write_episodes(tmp_path, [[2]] * 1000, {"x": STORED["x"]})
+  assert all(result.is_new for result in records.write_index(names))
+  for order in ("global", "quasi_random"):
+    loader = IndexedRecordLoader(names, NOW, 8, order)
+    assert loader.num_windows == 2000
+    assert len(next(iter(loader.dataset()))["x"]) == 8

@@ -1,0 +1,105 @@
+"""Pools: steps are read and decoded once, and what is held is within the budget."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import specs
+from t2r_seq.data import StoreWindowLoader
+from t2r_seq.data.loaders import decoded_columns
+from t2r_seq.data.loaders.pool_order import POOLS_ALIVE
+from t2r_seq.store import EpisodeStore
+
+Spec = specs.ExtendedTensorSpec
+SIZE = 8
+FRAME_BYTES = SIZE * SIZE * 3
+# Long ones, short ones, and some that are too short for a window.
+LENGTHS = (60, 2, 9, 1, 3, 25, 2, 4, 40, 1, 5, 5, 30, 2)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+  path = tmp_path_factory.mktemp("pools") / "store"
+  spec = {"x": Spec((SIZE, SIZE, 3), tf.uint8, is_sequence=True, data_format="png")}
+  image = tf.io.encode_png(tf.zeros((SIZE, SIZE, 3), tf.uint8)).numpy()
+  with EpisodeStore.create(path, spec, commit_every=100) as writer:
+    for length in LENGTHS:
+      writer.append_episode({"x": [image] * length})
+  return EpisodeStore(path)
+
+
+@pytest.fixture
+def loads(monkeypatch):
+  """The rows of each load, in the order in which pools are read."""
+  found = []
+  load = decoded_columns.DecodedColumns.load
+
+  def counting(self, path, rows):
+    rows = tf.numpy_function(note, [rows], tf.int64)
+    return load(self, path, tf.ensure_shape(rows, [None]))
+
+  def note(rows):
+    found.append(rows.tolist())
+    return rows
+
+  monkeypatch.setattr(decoded_columns.DecodedColumns, "load", counting)
+  return found
+
+
+# name: (time offsets, further arguments)
+CASES = {
+  "stack": ((-3, -2, -1, 0), {}),
+  "padded": ((-3, -2, -1, 0), {"padding": "repeat"}),
+  "far apart": ((-20, 0, 3), {"padding": "zero"}),
+  "next": ((0, 1), {"shift": 3, "padding": "repeat"}),
+}
+
+
+@pytest.mark.parametrize("num_shards", [1, 2])
+@pytest.mark.parametrize("num_frames", [80, 100, 150, 1000])
+@pytest.mark.parametrize("name", CASES)
+def test_what_pools_read(name, num_frames, num_shards, store, loads):
+  offsets, options = CASES[name]
+  window = {
+    "x": Spec(
+      (len(offsets), SIZE, SIZE, 3), tf.uint8, time_offsets=offsets, data_format="png"
+    )
+  }
+  budget = POOLS_ALIVE * num_frames * FRAME_BYTES
+  shards = [
+    StoreWindowLoader(
+      *(store, window, 4, "quasi_random"),
+      **{"seed": 3, "num_epochs": 3, "memory_budget": budget, **options},
+      **{"shard_index": index, "num_shards": num_shards, "drop_remainder": False},
+    )
+    for index in range(num_shards)
+  ]
+  num_pools = 0
+  for loader in shards:
+    num_batches = sum(1 for _ in loader.dataset())
+    assert num_batches == 3 * loader.batches_per_epoch
+    num_pools += -(-loader.batches_per_epoch // loader.pool_size.num_batches)
+    assert loader.pool_size.max_bytes <= budget
+  assert len(loads) == 3 * num_pools
+  for rows in loads:
+    # Each frame of a pool is decoded once, and there are no more of them than planned.
+    assert len(set(rows)) == len(rows)
+    held = POOLS_ALIVE * len(rows) * FRAME_BYTES
+    assert held <= max(loader.pool_size.max_bytes for loader in shards)
+  if num_frames == 1000 and num_shards == 1:
+    assert all(len(rows) == len(loads[0]) for rows in loads)
+    assert num_pools == 1
+
+
+def test_a_larger_budget_makes_larger_pools(store):
+  window = {"x": Spec((SIZE, SIZE, 3), tf.uint8, time_offsets=0, data_format="png")}
+  sizes = [
+    StoreWindowLoader(
+      *(store, window, 4, "quasi_random"),
+      memory_budget=POOLS_ALIVE * num_frames * FRAME_BYTES,
+    ).pool_size.num_batches
+    for num_frames in (20, 60, 120, 1000)
+  ]
+  assert sizes == sorted(set(sizes)), np.diff(sizes)

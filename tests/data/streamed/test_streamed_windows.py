@@ -1,0 +1,238 @@
+"""Windows in pools of streamed episodes: which, in which order, in how much memory."""
+
+import collections
+import os
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+from t2r_seq import data, errors, records, specs, windows
+from t2r_seq.data import StreamReport, streamed_windows
+from tests.data.conftest import FakeModel, feature_spec, label_spec, make_episode
+
+LENGTHS = (9, 3, 1, 14, 6, 11, 2, 20, 8)
+# Room for some of the episodes at a time.
+SMALL = 42_000
+
+
+def structure():
+  found = specs.TensorSpecStruct(feature_spec())
+  found["next"] = label_spec()["next"]
+  return found
+
+
+@pytest.fixture
+def path(tmp_path):
+  flat = windows.flat_specs(feature_spec())
+  rows = [make_episode(i, length) for i, length in enumerate(LENGTHS)]
+  records.write_records(str(tmp_path / "all.tfrecord"), flat, rows)
+  return str(tmp_path / "all.tfrecord")
+
+
+def episodes(path, decode_images=False, num_parallel_calls=None):
+  flat = windows.flat_specs(feature_spec())
+  parse_fn = records.create_parse_tf_example_fn(flat, decode_images=decode_images)
+  return tf.data.TFRecordDataset(path).map(parse_fn, num_parallel_calls)
+
+
+def one_by_one(batches):
+  """Every window as one comparable value, in order."""
+  found = []
+  for batch in batches:
+    values = {path: value.numpy() for path, value in batch.items()}
+    found += [
+      tuple((p, str(v.dtype), v[i].shape, v[i].tobytes()) for p, v in values.items())
+      for i in range(len(values["task"]))
+    ]
+  return found
+
+
+CUTS = {
+  "single windows": {},
+  "stride and shift": {"stride": 2, "shift": 2},
+  "repeated edges": {"padding": "repeat", "masks": True},
+  "zeros": {"padding": "zero", "masks": True},
+}
+
+
+@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+def test_every_window_comes_once_an_epoch(path, cut):
+  # The frames of half of the cases come decoded.
+  decode_images = "padding" in cut
+  plain = windows.windows(
+    episodes(path, True), structure(), num_epochs=2, report=StreamReport(), **cut
+  )
+  want = collections.Counter(one_by_one(plain.batch(4)))
+  report = StreamReport()
+  got = list(
+    streamed_windows(
+      episodes(path, decode_images),
+      *(structure(), 4, SMALL, 1, 2),
+      **cut,
+      report=report,
+    )
+  )
+  assert collections.Counter(one_by_one(got)) == want
+  sizes = [len(batch["task"]) for batch in got]
+  assert set(sizes[:-1]) == {4}
+  assert report.windows == sum(want.values())
+  assert report.episodes == 2 * len(LENGTHS)
+
+
+def test_windows_of_sequences(path):
+  sequence = structure()
+  sequence["state"] = specs.ExtendedTensorSpec.from_spec(
+    sequence["state"], is_sequence=True
+  )
+  cut = {"sequence_length": 3, "padding": "repeat"}
+  plain = windows.windows(episodes(path, True), sequence, **cut).batch(4)
+  got = streamed_windows(episodes(path), sequence, 4, 10**6, 1, **cut)
+  assert sorted(one_by_one(got)) == sorted(one_by_one(plain))
+  assert got.element_spec["state"].shape.as_list() == [None, 3, 3, 2]
+
+
+def test_batches_go_on_over_the_borders_of_pools_and_epochs(path):
+  kept = streamed_windows(episodes(path), structure(), 8, SMALL, 1, 3)
+  dropped = streamed_windows(
+    episodes(path), structure(), 8, SMALL, 1, 3, drop_remainder=True
+  )
+  assert [len(b["task"]) for b in kept] == [8] * 18 + [6]
+  assert one_by_one(dropped) == one_by_one(kept)[: 8 * 18]
+  assert dropped.element_spec["next"].shape.as_list() == [8, 2]
+
+
+def test_batches_larger_than_pools_and_epochs(path):
+  got = streamed_windows(episodes(path), structure(), 64, SMALL, 1, 3)
+  assert [len(batch["task"]) for batch in got] == [64, 64, 22]
+
+
+def test_the_order_depends_on_the_seed_only(path):
+  def order(seed, num_parallel_calls=None):
+    parsed = episodes(path, num_parallel_calls=num_parallel_calls)
+    return one_by_one(streamed_windows(parsed, structure(), 4, 10**6, seed, 2))
+
+  first = order(1)
+  assert order(1, 2) == order(1, 4) == first
+  assert order(2) != first
+  assert first[:50] != first[50:]
+  assert sorted(first[:50]) == sorted(first[50:])
+
+
+@pytest.mark.parametrize("budget", [SMALL, 10**6])
+def test_a_checkpoint_is_small_and_goes_on_with_the_next_batch(path, tmp_path, budget):
+  def batches():
+    return streamed_windows(episodes(path), structure(), 4, budget, 1, 2)
+
+  want = one_by_one(batches())
+  for taken in (1, 13, 20):
+    iterator = iter(batches())
+    for _ in range(taken):
+      next(iterator)
+    saved = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "c" / "at"))
+    files = os.scandir(tmp_path / "c")
+    assert sum(file.stat().st_size for file in files) < 10_000
+    restored = iter(batches())
+    tf.train.Checkpoint(iterator=restored).restore(saved)
+    assert one_by_one(restored) == want[4 * taken :]
+
+
+def test_pools_keep_within_the_budget(path):
+  report = StreamReport()
+  list(streamed_windows(episodes(path), structure(), 4, SMALL, 1, report=report))
+  assert report.pools > 2
+  assert 0 < report.pool_bytes <= SMALL
+  assert f"{report.pool_bytes:,} of {SMALL:,} bytes" in str(report)
+
+
+def generator_of(path, **arguments):
+  made = data.DefaultRecordInputGenerator(path, 4, seed=1, **arguments)
+  made.set_specification_from_model(FakeModel(), "train")
+  return made
+
+
+def test_an_episode_that_exceeds_the_budget_says_what_it_needs(path):
+  made = generator_of(path, memory_budget=5_000)
+  message = r"memory_budget: expected at least [\d,]+ bytes .* got 5,000"
+  with pytest.raises(errors.SpecError, match=message), made.explain_failures():
+    next(iter(made.create_dataset("train")))
+
+
+@pytest.mark.parametrize("policy", ["raise", "skip"])
+def test_the_generator_gives_every_window_once_an_epoch(path, policy):
+  made = generator_of(path, memory_budget=80_000, on_bad_record=policy)
+  batches = list(made.create_dataset("train").take(25))
+  pairs = [
+    (float(row[0]), float(row[1])) for _, label in batches for row in label["next"]
+  ]
+  counts = collections.Counter(pairs)
+  assert len(counts) == 50
+  assert set(counts.values()) == {2}
+
+
+def test_files_come_in_another_order_in_every_epoch(tmp_path):
+  flat = windows.flat_specs(feature_spec())
+  for i in range(6):
+    path = str(tmp_path / f"{i}.tfrecord")
+    records.write_records(path, flat, [make_episode(i, 7)])
+  made = generator_of(
+    str(tmp_path / "*.tfrecord"), memory_budget=20_000, cycle_length=2
+  )
+  batches = made.create_dataset("train").take(12)
+  seen = [int(i) for features, _ in batches for i in features["task"].numpy()]
+  epochs = [seen[:24], seen[24:]]
+  assert [sorted(set(epoch)) for epoch in epochs] == [list(range(6))] * 2
+  orders = [list(dict.fromkeys(epoch)) for epoch in epochs]
+  assert orders[0] != orders[1]
+
+
+MEMORY = """
+import sys
+import tensorflow as tf
+from t2r_seq.data.streamed.stream_report import StreamReport
+from t2r_seq.data.streamed.streamed_windows import streamed_windows
+from t2r_seq.specs import ExtendedTensorSpec
+
+def private():
+  with open("/proc/self/status") as status:
+    (line,) = [line for line in status if line.startswith("RssAnon")]
+  return int(line.split()[1]) / 1024
+
+def read(num_episodes, budget, kind):
+  image = ExtendedTensorSpec((2, 256, 256, 3), tf.uint8, "x", data_format="jpeg",
+                             time_offsets=(-1, 0))
+  frames = tf.zeros([16, 256, 256, 3], tf.uint8)
+  encoded = tf.io.encode_jpeg(frames[0])
+  def episode(i):
+    if kind == "raw":
+      return {"x": frames + tf.cast(i, tf.uint8)}
+    return {"x": tf.repeat(encoded, tf.constant(16) + tf.cast(0 * i, tf.int32))}
+  # In parallel, as records are parsed.
+  episodes = tf.data.Dataset.range(num_episodes).map(episode, 4)
+  report = StreamReport()
+  peak, windows = 0, 0
+  for batch in streamed_windows(episodes, {"x": image}, 4, budget, 1, report=report):
+    windows += len(batch["x"])
+    peak = max(peak, private())
+  assert windows == 15 * num_episodes
+  return peak, report
+
+read(2, 2**30, sys.argv[1])  # What TensorFlow itself takes.
+before = private()
+peak, report = read(250, 240 * 2**20, sys.argv[1])
+print("MIB", peak - before, report.pool_bytes / 2**20, report.pools)
+"""
+
+
+@pytest.mark.parametrize("kind", ["raw", "jpeg"])
+def test_the_measured_peak_keeps_within_the_budget(kind):
+  run = subprocess.run(
+    [sys.executable, "-c", MEMORY, kind], capture_output=True, text=True, check=True
+  )
+  (line,) = [line for line in run.stdout.splitlines() if line.startswith("MIB")]
+  measured, counted, pools = map(float, line.split()[1:])
+  assert pools > 3
+  # All 250 episodes take 750 MiB.
+  assert counted <= 240
+  assert measured < 1.25 * 240
