@@ -18,7 +18,7 @@ CORE = [
   "absl-py>=1.4,<3",
 ]
 
-ENVS = ["gymnasium>=1.0,<2"]
+ENVS = ["gymnasium>=1.1,<2"]
 # Wheels exist for CPython 3.10 and 3.11; on newer Pythons pip builds it from source.
 POSE_ENV = [*ENVS, "pybullet>=3.2.6,<4"]
 PLOTS = ["matplotlib>=3.8", "pillow>=10"]

@@ -4,7 +4,15 @@ from t2r_seq.actors.collect import collect_episodes
 from t2r_seq.actors.env_loop import run_env
 from t2r_seq.actors.features import episode_to_features, flatten_steps
 from t2r_seq.actors.metrics import EpisodeTally
-from t2r_seq.actors.rollouts import Episode, Step, episode_seed, generate_episodes
+from t2r_seq.actors.rollouts import (
+  Episode,
+  Step,
+  episode_seed,
+  generate_episodes,
+  generate_steps,
+  is_last,
+)
+from t2r_seq.actors.vector_environments import make_vector_env
 from t2r_seq.records import shard_paths
 
 __all__ = [
@@ -16,6 +24,9 @@ __all__ = [
   "episode_to_features",
   "flatten_steps",
   "generate_episodes",
+  "generate_steps",
+  "is_last",
+  "make_vector_env",
   "run_env",
   "shard_paths",
 ]

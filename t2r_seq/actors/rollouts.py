@@ -1,11 +1,14 @@
-"""Episodes of a policy in a Gymnasium environment, one after the other."""
+"""Episodes of a policy in one Gymnasium environment, or in several at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import Any, Protocol, TypedDict
+import contextlib
+from collections.abc import Generator, Iterable
+from typing import Any, TypedDict
 
 import numpy as np
+
+from t2r_seq.actors import environments, vector_environments
 
 
 class Step(TypedDict):
@@ -30,31 +33,6 @@ class Step(TypedDict):
 Episode = list[Step]
 
 
-class ActingPolicy(Protocol):
-  """What an actor needs of a policy; `t2r_seq.policies.Policy` has it.
-
-  A policy with a method `seed(int)` is seeded before each episode, one with a method
-  `restore()` is restored once before the first.
-  """
-
-  def reset(self) -> None:
-    """Forgets the episode before."""
-
-  def sample_action(self, obs: Any, explore_prob: float) -> tuple[Any, Any]:
-    """Returns the action for `obs` and anything worth keeping beside it."""
-
-
-def make_env(env: Any) -> tuple[Any, bool]:
-  """Returns the environment and whether it was made here (and is ours to close).
-
-  Args:
-    env: a Gymnasium environment, or a function without arguments that makes one.
-  """
-  if isinstance(env, type) or not hasattr(env, "reset"):
-    return env(), True
-  return env, False
-
-
 def episode_seed(seed: int, episode: int, stream: int = 0) -> int:
   """Returns the seed of one episode: a function of the run's seed and its number.
 
@@ -70,26 +48,31 @@ def episode_seed(seed: int, episode: int, stream: int = 0) -> int:
   return int(np.random.SeedSequence([seed, episode, stream]).generate_state(1)[0])
 
 
-def generate_episodes(
+def generate_steps(
   env: Any,
-  policy: ActingPolicy,
+  policy: Any,
   num_episodes: int,
   seed: int | None = None,
   explore_prob: float = 0.0,
   max_steps: int | None = None,
-) -> Generator[Episode, None, None]:
-  """Runs the policy for whole episodes; gives each as a list of steps.
+) -> Generator[tuple[int, Step], None, None]:
+  """Runs the policy for whole episodes; gives each step as soon as it is taken.
+
+  The episodes of a seed are the same however many environments share them: each takes
+  the next one as it becomes free, and all that were started are finished, so that short
+  ones are not favoured.
 
   Args:
-    env: a Gymnasium environment, or a function without arguments that makes one
-      (which is then closed at the end).
+    env: a Gymnasium environment or a `gymnasium.vector` one (see `make_vector_env`), or
+      a function without arguments that makes one (which is then closed at the end).
     policy: acts; is reset (and, with a seed, seeded) before each episode.
     num_episodes: how many episodes, >= 1.
     seed: makes the run repeatable; None leaves the randomness to the environment.
     explore_prob: is handed to the policy with each observation.
     max_steps: an episode that reaches it is cut off there, as truncated.
   Returns:
-    A generator of one list of `Step`s an episode, of length >= 1.
+    A generator of the environment's number and a `Step`; an episode ends with a step
+    that is terminated or truncated.
   Raises:
     ValueError: num_episodes or max_steps is below 1, or the environment isn't a
       Gymnasium environment.
@@ -99,80 +82,137 @@ def generate_episodes(
   if max_steps is not None and max_steps < 1:
     raise ValueError(f"run episodes: max_steps must be >= 1, got {max_steps}.")
   # Not a generator itself: wrong arguments fail here, before the first episode.
-  return _episodes(env, policy, num_episodes, seed, explore_prob, max_steps)
+  return _steps(env, policy, num_episodes, seed, explore_prob, max_steps)
+
+
+def generate_episodes(
+  env: Any,
+  policy: Any,
+  num_episodes: int,
+  seed: int | None = None,
+  explore_prob: float = 0.0,
+  max_steps: int | None = None,
+) -> Generator[Episode, None, None]:
+  """Runs the policy for whole episodes; gives each, when it ends, as a list of steps.
+
+  Args and Raises: see `generate_steps`.
+  Returns:
+    A generator of one list of `Step`s an episode, of length >= 1; those of several
+    environments in the order in which they end.
+  """
+  return _episodes(
+    generate_steps(env, policy, num_episodes, seed, explore_prob, max_steps)
+  )
+
+
+def is_last(step: Step) -> bool:
+  """Whether the episode ends with this step."""
+  return step["terminated"] or step["truncated"]
 
 
 def _episodes(
+  steps: Generator[tuple[int, Step], None, None],
+) -> Generator[Episode, None, None]:
+  """Gathers the steps of each environment into episodes."""
+  running: dict[int, Episode] = {}
+  with contextlib.closing(steps):
+    for env, step in steps:
+      running.setdefault(env, []).append(step)
+      if is_last(step):
+        yield running.pop(env)
+
+
+def _steps(
   env: Any,
-  policy: ActingPolicy,
+  policy: Any,
   num_episodes: int,
   seed: int | None,
   explore_prob: float,
   max_steps: int | None,
-) -> Generator[Episode, None, None]:
-  """Yields the episodes."""
-  env, is_ours = make_env(env)
+) -> Generator[tuple[int, Step], None, None]:
+  """Yields the steps."""
+  env, is_ours = environments.make_env(env)
   try:
-    for episode in range(num_episodes):
-      reset_args: dict[str, int] = {}
-      if seed is not None:
-        reset_args["seed"] = episode_seed(seed, episode)
-        _seed_policy(policy, episode_seed(seed, episode, stream=1))
-      policy.reset()
-      yield _run_episode(env, policy, reset_args, explore_prob, max_steps)
+    is_vector = hasattr(env, "num_envs")
+    face = (
+      vector_environments.VectorEnvironments
+      if is_vector
+      else (environments.SingleEnvironment)
+    )
+    run = _Run(face(env), policy, num_episodes, seed)
+    run.start(range(run.envs.num_envs))
+    while run.is_going:
+      yield from run.step(explore_prob, max_steps)
+      run.start([number for number, step in run.latest.items() if is_last(step)])
   finally:
     if is_ours:
       env.close()
 
 
-def _seed_policy(policy: ActingPolicy, seed: int) -> None:
-  """Seeds the policy, if it can be seeded."""
-  seed_fn: Callable[[int], Any] | None = getattr(policy, "seed", None)
-  if callable(seed_fn):
-    seed_fn(seed)
+class _Run:
+  """Which environment is in which episode, and what it was seen in last."""
 
+  def __init__(
+    self, envs: environments.Environments, policy: Any, num_episodes: int, seed: Any
+  ) -> None:
+    self.envs = envs
+    self.latest: dict[int, Step] = {}
+    self._policy = policy
+    self._num_episodes = num_episodes
+    self._seed = seed
+    self._num_started = 0
+    # Per environment: its episode's number, steps so far, and what it sees now.
+    self._episodes = [0] * envs.num_envs
+    self._lengths = [0] * envs.num_envs
+    self._seen: dict[int, tuple[Any, dict[str, Any]]] = {}
 
-def _run_episode(
-  env: Any,
-  policy: ActingPolicy,
-  reset_args: dict[str, int],
-  explore_prob: float,
-  max_steps: int | None,
-) -> Episode:
-  """Runs one episode to its end."""
-  observation, info = _check_length("reset", env.reset(**reset_args), 2)
-  steps: Episode = []
-  done = False
-  while not done:
-    action, debug = policy.sample_action(observation, explore_prob)
-    next_observation, reward, terminated, truncated, next_info = _check_length(
-      "step", env.step(action), 5
+  @property
+  def is_going(self) -> bool:
+    """Whether an episode that was asked for is in progress."""
+    return min(self._episodes) < self._num_episodes
+
+  def start(self, numbers: Iterable[int]) -> None:
+    """Gives environments their next episodes; the surplus ones are never reported."""
+    starting = list(numbers)
+    for env in starting:
+      self._episodes[env], self._lengths[env] = self._num_started, 0
+      self._num_started += 1
+    if starting and self.is_going:
+      seeds, policy_seeds = self._seeds(starting, 0), self._seeds(starting, 1)
+      self._seen.update(self.envs.start(self._policy, seeds, policy_seeds))
+
+  def step(self, explore_prob: float, max_steps: int | None) -> list[tuple[int, Step]]:
+    """Takes one step everywhere; returns those of the episodes that were asked for."""
+    is_first = np.array(self._lengths) == 0
+    actions, debugs = self.envs.act(self._policy, is_first, explore_prob)
+    for env, move in enumerate(self.envs.step(actions)):
+      self._lengths[env] += 1
+      is_cut = self._lengths[env] == max_steps
+      self.latest[env] = self._make_step(env, actions[env], debugs[env], move, is_cut)
+      self._seen[env] = (move.observation, move.info)
+    return [
+      (env, step)
+      for env, step in self.latest.items()
+      if self._episodes[env] < self._num_episodes
+    ]
+
+  def _make_step(
+    self, env: int, action: Any, debug: Any, move: environments.Move, is_cut: bool
+  ) -> Step:
+    observation, info = self._seen[env]
+    return Step(
+      observation=observation,
+      info=info,
+      action=action,
+      debug=debug,
+      reward=float(move.reward),
+      terminated=bool(move.terminated),
+      truncated=bool(move.truncated) or is_cut,
+      next_observation=move.observation,
+      next_info=move.info,
     )
-    truncated = bool(truncated) or len(steps) + 1 == max_steps
-    steps.append(
-      Step(
-        observation=observation,
-        info=info,
-        action=action,
-        debug=debug,
-        reward=float(reward),
-        terminated=bool(terminated),
-        truncated=truncated,
-        next_observation=next_observation,
-        next_info=next_info,
-      )
-    )
-    observation, info = next_observation, next_info
-    done = bool(terminated) or truncated
-  return steps
 
-
-def _check_length(method: str, result: Any, length: int) -> Any:
-  """Returns the result, after a check that it is a tuple as Gymnasium has it."""
-  if isinstance(result, tuple) and len(result) == length:
-    return result
-  got = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
-  raise ValueError(
-    f"run episodes: env.{method}() must return {length} values as in Gymnasium, got "
-    f"{got}. Wrap environments of the older Gym API first."
-  )
+  def _seeds(self, envs: list[int], stream: int) -> dict[int, int | None]:
+    if self._seed is None:
+      return dict.fromkeys(envs)
+    return {env: episode_seed(self._seed, self._episodes[env], stream) for env in envs}

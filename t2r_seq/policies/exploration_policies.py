@@ -36,25 +36,29 @@ class OUExploreRegressionPolicy(regression_policy.RegressionPolicy):
     """
     super().__init__(predictor, action_key)
     self._theta, self._sigma, self._use_noise = theta, sigma, use_noise
-    self._rng = np.random.default_rng(seed)
-    self._noise: Any = 0.0
+    self._rngs = _Generators(seed)
+    self._noise: dict[int, Any] = {}
 
   def reset(self) -> None:
     """Starts an episode, without noise."""
     super().reset()
-    self._noise = 0.0
+    self._noise.clear()
 
-  def seed(self, seed: int) -> None:
-    """Makes the noise repeatable from here on."""
-    self._rng = np.random.default_rng(seed)
+  def start_episode(self, env: int = 0) -> None:
+    """Starts an environment's episode, without noise."""
+    self._noise.pop(env, None)
 
-  def explore(self, action: np.ndarray) -> np.ndarray:
+  def seed(self, seed: int, env: int = 0) -> None:
+    """Makes the noise in an environment repeatable from here on."""
+    self._rngs.seed(seed, env)
+
+  def explore(self, action: np.ndarray, env: int = 0) -> np.ndarray:
     """Adds the noise of this step."""
     if not self._use_noise:
       return action
-    kick = self._sigma * self._rng.standard_normal(action.shape)
-    self._noise = (1.0 - self._theta) * self._noise + kick
-    return (action + self._noise).astype(action.dtype)
+    kick = self._sigma * self._rngs[env].standard_normal(action.shape)
+    self._noise[env] = (1.0 - self._theta) * self._noise.get(env, 0.0) + kick
+    return (action + self._noise[env]).astype(action.dtype)
 
 
 @gin.configurable
@@ -80,20 +84,20 @@ class ScheduledExplorationRegressionPolicy(regression_policy.RegressionPolicy):
     """
     super().__init__(predictor, action_key)
     self._stddev_0, self._slope = stddev_0, slope
-    self._rng = np.random.default_rng(seed)
+    self._rngs = _Generators(seed)
 
   @property
   def stddev(self) -> float:
     """The standard deviation at the model's training step, never below 0."""
     return max(self._stddev_0 + self._slope * self.global_step, 0.0)
 
-  def seed(self, seed: int) -> None:
-    """Makes the noise repeatable from here on."""
-    self._rng = np.random.default_rng(seed)
+  def seed(self, seed: int, env: int = 0) -> None:
+    """Makes the noise in an environment repeatable from here on."""
+    self._rngs.seed(seed, env)
 
-  def explore(self, action: np.ndarray) -> np.ndarray:
+  def explore(self, action: np.ndarray, env: int = 0) -> np.ndarray:
     """Adds the noise of this step."""
-    noise = self.stddev * self._rng.standard_normal(action.shape)
+    noise = self.stddev * self._rngs[env].standard_normal(action.shape)
     return (action + noise).astype(action.dtype)
 
 
@@ -130,22 +134,23 @@ class PerEpisodeSwitchPolicy(policy.Policy):
     self._explore_policy = explore_policy_class()
     self._greedy_policy = greedy_policy_class()
     self._explore_prob = explore_prob
-    self._rng = np.random.default_rng(seed)
-    self._active_policy = self._greedy_policy
+    self._rngs = _Generators(seed)
+    self._is_exploring: dict[int, bool] = {}
 
   def reset(self) -> None:
     """Starts an episode and chooses who acts in it."""
-    is_exploring = self._rng.random() < self._explore_prob
-    self._active_policy = self._explore_policy if is_exploring else self._greedy_policy
+    self._toss(0)
     self._active_policy.reset()
 
-  def seed(self, seed: int) -> None:
+  def seed(self, seed: int, env: int = 0) -> None:
     """Makes the coin and both policies repeatable from here on."""
     # Streams of their own: the same one would tie the coin to the noise after it.
     coin, explore, greedy = np.random.SeedSequence(seed).generate_state(3)
-    self._rng = np.random.default_rng(coin)
-    self._explore_policy.seed(int(explore))
-    self._greedy_policy.seed(int(greedy))
+    self._rngs.seed(int(coin), env)
+    # A policy for one environment need not know that there are others.
+    which = (env,) if env else ()
+    self._explore_policy.seed(int(explore), *which)
+    self._greedy_policy.seed(int(greedy), *which)
 
   def restore(self) -> bool:
     """Loads the newest models of both policies.
@@ -173,3 +178,52 @@ class PerEpisodeSwitchPolicy(policy.Policy):
   def sample_action(self, obs: Any, explore_prob: float = 0.0) -> tuple[Any, Any]:
     """Selects the active policy's action, with what it keeps beside it."""
     return self._active_policy.sample_action(obs, explore_prob)
+
+  def sample_actions(
+    self, observations: Any, is_first: Any, explore_prob: float = 0.0
+  ) -> tuple[list[Any], list[Any]]:
+    """Selects the active policy's action in each of N environments.
+
+    Both policies are asked, so that each has the history of every environment.
+    """
+    for env in np.flatnonzero(is_first):
+      self._toss(int(env))
+    explored, explored_debug = self._explore_policy.sample_actions(
+      observations, is_first, explore_prob
+    )
+    greedy, greedy_debug = self._greedy_policy.sample_actions(
+      observations, is_first, explore_prob
+    )
+    chosen = [
+      (explored[env], explored_debug[env])
+      if self._is_exploring[env]
+      else (greedy[env], greedy_debug[env])
+      for env in range(len(is_first))
+    ]
+    return [action for action, _ in chosen], [debug for _, debug in chosen]
+
+  @property
+  def _active_policy(self) -> policy.Policy:
+    is_exploring = self._is_exploring.get(0, False)
+    return self._explore_policy if is_exploring else self._greedy_policy
+
+  def _toss(self, env: int) -> None:
+    self._is_exploring[env] = self._rngs[env].random() < self._explore_prob
+
+
+class _Generators:
+  """Random generators, one an environment, that do not follow each other."""
+
+  def __init__(self, seed: int | None) -> None:
+    self._seed = seed
+    self._by_env: dict[int, np.random.Generator] = {}
+
+  def seed(self, seed: int, env: int) -> None:
+    """Starts an environment's generator anew."""
+    self._by_env[env] = np.random.default_rng(seed)
+
+  def __getitem__(self, env: int) -> np.random.Generator:
+    if env not in self._by_env:
+      seeds = None if self._seed is None else [self._seed, env] if env else self._seed
+      self._by_env[env] = np.random.default_rng(seeds)
+    return self._by_env[env]

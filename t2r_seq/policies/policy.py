@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from typing import Any
 
 from t2r_seq.policies import abstract_predictor
@@ -50,11 +51,32 @@ class Policy(abc.ABC):
     del explore_prob
     return self.SelectAction(obs, None, None), None
 
+  def sample_actions(
+    self, observations: Any, is_first: Any, explore_prob: float = 0.0
+  ) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Selects an action in each of N environments that are stepped together.
+
+    Args:
+      observations: the batch of observations of a `gymnasium.vector` environment.
+      is_first: bool `[N]`; where an episode starts, which takes the place of `reset`.
+      explore_prob: as for `sample_action`.
+    Returns:
+      N actions, and N objects worth keeping beside them (or None).
+    Raises:
+      NotImplementedError: this policy acts in one environment at a time.
+    """
+    del observations, is_first, explore_prob
+    raise NotImplementedError(
+      f"{type(self).__name__} acts in one environment at a time. Give it "
+      "sample_actions(observations, is_first, explore_prob) to act in several at once, "
+      "or run a single environment."
+    )
+
   def reset(self) -> None:  # noqa: B027
     """Forgets the episode before."""
 
-  def seed(self, seed: int) -> None:  # noqa: B027
-    """Makes the policy's own randomness repeatable from here on."""
+  def seed(self, seed: int, env: int = 0) -> None:  # noqa: B027
+    """Makes the policy's own randomness in an environment repeatable from here on."""
 
   def restore(self) -> bool:
     """Loads the newest model there is; call it between episodes.

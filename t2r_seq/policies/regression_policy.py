@@ -34,6 +34,7 @@ class RegressionPolicy(policy.Policy):
     self._steps: abstract_predictor.AbstractPredictor = predictor
     self._action_key = action_key
     self._is_first = True
+    self._num_envs = 1
 
   def reset(self) -> None:
     """Starts an episode: the next observation is its first."""
@@ -75,8 +76,30 @@ class RegressionPolicy(policy.Policy):
     del explore_prob
     return self._act(obs, None, None)
 
-  def explore(self, action: np.ndarray) -> np.ndarray:
-    """Changes the model's action; here not at all."""
+  def sample_actions(
+    self, observations: Any, is_first: np.ndarray, explore_prob: float = 0.0
+  ) -> tuple[list[np.ndarray], list[dict[str, np.ndarray]]]:
+    """Selects the actions of N environments with one call of the model.
+
+    Args:
+      observations: a dictionary by path of arrays `[N, *frame_shape]`, or one array
+        for one feature.
+      is_first: bool `[N]`; where an episode starts.
+      explore_prob: not used.
+    Returns:
+      N actions, and all outputs of the model for each.
+    """
+    del explore_prob
+    spec = self._steps.get_step_specification()
+    features = packing.pack_observation(observations, spec)
+    return self._act_all(features, np.asarray(is_first))
+
+  def start_episode(self, env: int = 0) -> None:
+    """Forgets what exploration remembers of an environment; here there is nothing."""
+
+  def explore(self, action: np.ndarray, env: int = 0) -> np.ndarray:
+    """Changes the model's action in one environment; here not at all."""
+    del env
     return action
 
   def _act(
@@ -87,13 +110,30 @@ class RegressionPolicy(policy.Policy):
     features = packing.pack_observation(state, spec, context)
     batched = {path: value[np.newaxis] for path, value in features.items()}
     is_first = np.array([self._is_first or timestep == 0])
-    outputs = {
-      name: value[0] for name, value in self._steps.step(batched, is_first).items()
-    }
+    actions, outputs = self._act_all(batched, is_first)
     self._is_first = False
+    return actions[0], outputs[0]
+
+  def _act_all(
+    self, features: Any, is_first: np.ndarray
+  ) -> tuple[list[np.ndarray], list[dict[str, np.ndarray]]]:
+    """Steps the model with all environments."""
+    num_envs = len(is_first)
+    if num_envs != self._num_envs:
+      self._steps.reset(num_envs)
+      self._num_envs = num_envs
+    outputs = self._steps.step(features, is_first)
     if self._action_key not in outputs:
       raise errors.SpecError(
         f"select action: the model has no output '{self._action_key}', only "
         f"{errors.listing(outputs)}. Set action_key."
       )
-    return self.explore(outputs[self._action_key]), outputs
+    for env in np.flatnonzero(is_first):
+      self.start_episode(int(env))
+    actions = [
+      self.explore(action, env) for env, action in enumerate(outputs[self._action_key])
+    ]
+    kept = [
+      {name: value[env] for name, value in outputs.items()} for env in range(num_envs)
+    ]
+    return actions, kept

@@ -1,0 +1,141 @@
+"""Several environments at once: the same episodes as one after the other."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+
+from t2r_seq import actors, policies
+
+
+class LineEnv(gymnasium.Env):
+  """Moves right by the action from a random place; ends after 2 to 6 steps."""
+
+  observation_space = gymnasium.spaces.Dict(
+    {
+      "state": gymnasium.spaces.Dict(
+        {"pos": gymnasium.spaces.Box(-100, 100, (2,), np.float32)}
+      )
+    }
+  )
+  action_space = gymnasium.spaces.Box(-10, 10, (2,), np.float32)
+
+  def reset(self, *, seed=None, options=None):
+    super().reset(seed=seed)
+    self._pos = self.np_random.random(2).astype(np.float32)
+    self._left = int(self.np_random.integers(2, 7))
+    return self._observe(), {"left": self._left, "name": "start"}
+
+  def step(self, action):
+    self._pos = self._pos + action
+    self._left -= 1
+    return self._observe(), float(action[0]), self._left == 0, False, self._info()
+
+  def _observe(self):
+    return {"state": {"pos": self._pos.copy()}}
+
+  def _info(self):
+    return {"left": self._left} | ({"last": {"pos": self._pos}} if self._left else {})
+
+
+class NoisyPolicy(policies.Policy):
+  """Moves by some noise of the environment's own, and counts its calls."""
+
+  def __init__(self):
+    super().__init__()
+    self._rngs = {}
+    self.num_calls = 0
+
+  def seed(self, seed, env=0):
+    self._rngs[env] = np.random.default_rng(seed)
+
+  def SelectAction(self, state, context, timestep):
+    return self._rngs[0].random(2).astype(np.float32)
+
+  def sample_actions(self, observations, is_first, explore_prob=0.0):
+    self.num_calls += 1
+    assert observations["state"]["pos"].shape == (len(is_first), 2)
+    actions = [
+      self._rngs[env].random(2).astype(np.float32) for env in range(len(is_first))
+    ]
+    return actions, [bool(first) for first in is_first]
+
+
+def _describe(steps):
+  """What an episode holds, as plain values that can be compared and ordered."""
+  return [
+    (
+      step["observation"]["state"]["pos"].tolist(),
+      np.asarray(step["action"]).tolist(),
+      step["reward"],
+      step["terminated"],
+      step["truncated"],
+      step["next_observation"]["state"]["pos"].tolist(),
+      int(step["info"]["left"]),
+      sorted(step["info"]),
+      sorted(step["next_info"]),
+    )
+    for step in steps
+  ]
+
+
+def _run(env, num_episodes, **kwargs):
+  episodes = actors.generate_episodes(env, NoisyPolicy(), num_episodes, **kwargs)
+  return [_describe(steps) for steps in episodes]
+
+
+@pytest.mark.parametrize("processes", [False, True])
+@pytest.mark.parametrize(
+  ("num_envs", "num_episodes", "max_steps"), [(3, 8, None), (4, 2, None), (3, 7, 4)]
+)
+def test_the_episodes_are_those_of_one_environment(
+  processes, num_envs, num_episodes, max_steps
+):
+  want = _run(LineEnv, num_episodes, seed=5, max_steps=max_steps)
+  got = _run(
+    lambda: actors.make_vector_env(LineEnv, num_envs, processes),
+    num_episodes,
+    seed=5,
+    max_steps=max_steps,
+  )
+  assert len({len(steps) for steps in want}) > 1
+  assert sorted(got) == sorted(want)
+
+
+def test_one_call_of_the_policy_a_step_of_all():
+  policy = NoisyPolicy()
+  env = actors.make_vector_env(LineEnv, 4)
+  steps = list(actors.generate_steps(env, policy, 4, seed=1))
+  assert policy.num_calls == max(
+    sum(number == env_number for number, _ in steps) for env_number in range(4)
+  )
+  # What the policy keeps beside its actions: whether the episode starts.
+  for number in range(4):
+    firsts = [step["debug"] for other, step in steps if other == number]
+    assert firsts == [True] + [False] * (len(firsts) - 1)
+  env.close()
+
+
+def test_a_vector_environment_that_resets_itself_is_refused():
+  env = gymnasium.vector.SyncVectorEnv([LineEnv])
+  with pytest.raises(ValueError, match=r"autoreset_mode: expected DISABLED.*NEXT_STEP"):
+    list(actors.generate_steps(env, NoisyPolicy(), 1))
+  with pytest.raises(ValueError, match="num_envs must be >= 1, got 0"):
+    actors.make_vector_env(LineEnv, 0)
+
+
+def test_a_policy_for_one_environment_is_refused():
+  class OneByOne(policies.Policy):
+    def SelectAction(self, state, context, timestep):
+      return np.zeros(2, np.float32)
+
+  class Bare:
+    pass
+
+  env = actors.make_vector_env(LineEnv, 2)
+  with pytest.raises(NotImplementedError, match="OneByOne acts in one environment at"):
+    list(actors.generate_steps(env, OneByOne(), 1))
+  with pytest.raises(ValueError, match="Bare: expected a method sample_actions"):
+    list(actors.generate_steps(env, Bare(), 1))
+  env.close()
