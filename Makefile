@@ -9,6 +9,8 @@ VENV := .venv
 VENV_TF215 := .venv-tf215
 VENV_PEERS := .venv-peers
 EXTRAS_PEERS := plots,test
+# Reverb's wheel wants this TensorFlow; the distributed demo needs the environment.
+EXTRAS_TF215 := plots,pose_env,reverb,test
 FFCV := ffcv==1.0.2
 # The pins are for CPython 3.11; `make CONSTRAINTS= test` lets pip choose instead.
 CONSTRAINTS ?= requirements/constraints-tf221.txt
@@ -68,7 +70,7 @@ $(STAMP_TF215): setup.py $(CONSTRAINTS_TF215)
 	@$(PYTHON_TF215) -c 'import sys; sys.exit(sys.version_info >= (3, 12))' || { \
 	  echo "TensorFlow 2.15 needs CPython 3.10 or 3.11;" \
 	    "name one: make PYTHON_TF215=python3.11 test-tf215"; exit 1; }
-	$(call make_venv,$(VENV_TF215),$(PYTHON_TF215),$(CONSTRAINTS_TF215),test)
+	$(call make_venv,$(VENV_TF215),$(PYTHON_TF215),$(CONSTRAINTS_TF215),$(EXTRAS_TF215))
 
 $(STAMP_PEERS): setup.py $(CONSTRAINTS) requirements/benchmarks.txt
 	$(call make_venv,$(VENV_PEERS),$(PYTHON),$(CONSTRAINTS),$(EXTRAS_PEERS))
