@@ -13,6 +13,7 @@ from t2r_seq.windows.flat_specs import (
 from t2r_seq.windows.gather import gather_windows
 from t2r_seq.windows.grid import PADDINGS, WindowGrid, check_padding
 from t2r_seq.windows.masking import masked_mean
+from t2r_seq.windows.readings import Reading
 from t2r_seq.windows.report import WindowReport
 from t2r_seq.windows.row_list import RowList
 from t2r_seq.windows.stacking import stack_windows
@@ -28,6 +29,7 @@ from t2r_seq.windows.window_reader import WindowReader
 
 __all__ = [
   "PADDINGS",
+  "Reading",
   "RowList",
   "StringRows",
   "WindowGrid",

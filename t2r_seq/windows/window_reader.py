@@ -104,6 +104,11 @@ class WindowReader:
     return window
 
   @property
+  def readings(self) -> dict[str, readings.Reading]:
+    """How each path of a window is read; masks, which are computed, have none."""
+    return dict(self._readings)
+
+  @property
   def paths(self) -> tuple[str, ...]:
     """What is read from an episode: its paths, each once."""
     return tuple(dict.fromkeys(r.source for r in self._readings.values()))
