@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -108,6 +110,45 @@ def markdown_table(evaluations: Sequence[Evaluation]) -> str:
   return "\n".join(lines) + "\n"
 
 
+class Point(NamedTuple):
+  """One value of a scalar in a TensorBoard file.
+
+  Attributes:
+    wall_time: seconds since the epoch.
+    step: that it was logged for.
+    value: of the scalar.
+  """
+
+  wall_time: float
+  step: int
+  value: float
+
+
+def read_scalars(logdir: str) -> dict[str, list[Point]]:
+  """Reads the scalars of a folder's TensorBoard files.
+
+  A file whose writer was killed, or still writes, counts up to its last whole event.
+
+  Args:
+    logdir: the folder of the event files.
+  Returns:
+    Points by name, file by file, in the order of writing.
+  """
+  scalars: dict[str, list[Point]] = {}
+  pattern = os.path.join(logdir, "events.out.tfevents.*")
+  for filename in sorted(tf.io.gfile.glob(pattern)):
+    events = tf.data.TFRecordDataset(filename).as_numpy_iterator()
+    with contextlib.suppress(tf.errors.DataLossError):
+      for record in events:
+        event = tf.compat.v1.Event.FromString(record)
+        for value in event.summary.value:
+          if value.metadata.plugin_data.plugin_name == "scalars":
+            number = float(tf.make_ndarray(value.tensor))
+            point = Point(event.wall_time, event.step, number)
+            scalars.setdefault(value.tag, []).append(point)
+  return scalars
+
+
 def read_curve(logdir: str, tag: str) -> tuple[np.ndarray, np.ndarray]:
   """Reads one scalar of a training run from its TensorBoard files.
 
@@ -119,15 +160,7 @@ def read_curve(logdir: str, tag: str) -> tuple[np.ndarray, np.ndarray]:
   Raises:
     ValueError: no such scalar was logged.
   """
-  points = {}
-  for filename in sorted(
-    tf.io.gfile.glob(os.path.join(logdir, "events.out.tfevents.*"))
-  ):
-    for record in tf.data.TFRecordDataset(filename).as_numpy_iterator():
-      event = tf.compat.v1.Event.FromString(record)
-      for value in event.summary.value:
-        if value.tag == tag:
-          points[event.step] = float(tf.make_ndarray(value.tensor))
+  points = {point.step: point.value for point in read_scalars(logdir).get(tag, [])}
   if not points:
     raise ValueError(f"read_curve: {logdir}: found no scalar '{tag}'.")
   steps = sorted(points)

@@ -21,7 +21,7 @@ except ImportError as error:
 
 _STACK1, _STACK4, _TRUTH, _BOUND = "#d1662b", "#1f6fb2", "#2f7d4f", "#8a8f98"
 _INK, _GRID = "#22262b", "#e3e6ea"
-_STYLE: Any = {
+STYLE: Any = {
   "font.size": 10,
   "font.family": "DejaVu Sans",
   "axes.titlesize": 11,
@@ -76,7 +76,7 @@ class Results:
 
 def draw(results: Results, path: str) -> None:
   """Draws the results to a PNG file."""
-  with plt.rc_context(_STYLE):
+  with plt.rc_context(STYLE):
     figure: Any = plt.figure(figsize=(14, 7.6), dpi=110, layout="constrained")
     top, bottom = figure.subfigures(2, 1, height_ratios=(0.94, 1.08), hspace=0.02)
     curves, window = top.subfigures(1, 2, width_ratios=(1.0, 1.9), wspace=0.02)

@@ -108,3 +108,18 @@ def test_read_curve_reads_what_training_logs(tmp_path):
 def test_read_curve_names_what_is_missing(tmp_path):
   with pytest.raises(ValueError, match="found no scalar 'distance'"):
     evaluation.read_curve(str(tmp_path), "distance")
+
+
+def test_read_scalars_reads_up_to_what_a_killed_writer_left_half(tmp_path):
+  writer = summaries.SummaryWriter(str(tmp_path))
+  for step in (1, 2):
+    writer.scalars({"loss": step / 4}, step)
+    writer.text("config", "a = 1", step)
+  writer.close()
+  (file,) = tmp_path.glob("events.*")
+  file.write_bytes(file.read_bytes() + file.read_bytes()[:20])
+  scalars = evaluation.read_scalars(str(tmp_path))
+  assert list(scalars) == ["loss"]
+  first, second = scalars["loss"]
+  assert [first[1:], second[1:]] == [(1, 0.25), (2, 0.5)]
+  assert first.wall_time <= second.wall_time
