@@ -43,6 +43,14 @@ class ConversionError(SpecError):
   """A conversion that cannot begin, go on, or be trusted; says at which episode."""
 
 
+class ReplayError(SpecError):
+  """A replay that is closed, or cannot do what it is asked for."""
+
+
+class ReplayTimeoutError(ReplayError, TimeoutError):
+  """A sample or an insert that waited for as long as it was allowed to."""
+
+
 _Error = TypeVar("_Error", bound=SpecError)
 
 

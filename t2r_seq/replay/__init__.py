@@ -1,0 +1,47 @@
+"""Live replay: experience that arrives while it is learned from, under one spec."""
+
+from t2r_seq.replay.flat_specs import flat_replay_specs
+from t2r_seq.replay.options import (
+  Fifo,
+  Lifo,
+  MaxHeap,
+  MinHeap,
+  MinSize,
+  Prioritized,
+  Queue,
+  RateLimiterOption,
+  SampleToInsertRatio,
+  SelectorOption,
+  Stack,
+  Uniform,
+)
+from t2r_seq.replay.replay import (
+  Replay,
+  ReplayCounters,
+  ReplayVectorWriter,
+  ReplayWriter,
+  SampleInfo,
+  importance_weights,
+)
+
+__all__ = [
+  "Fifo",
+  "Lifo",
+  "MaxHeap",
+  "MinHeap",
+  "MinSize",
+  "Prioritized",
+  "Queue",
+  "RateLimiterOption",
+  "Replay",
+  "ReplayCounters",
+  "ReplayVectorWriter",
+  "ReplayWriter",
+  "SampleInfo",
+  "SampleToInsertRatio",
+  "SelectorOption",
+  "Stack",
+  "Uniform",
+  "flat_replay_specs",
+  "importance_weights",
+]

@@ -1,0 +1,242 @@
+"""The face of live replay: what writes to it and learns from it sees no engine."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import types
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import specs
+
+_Self = TypeVar("_Self", bound="_Closing")
+
+
+class SampleInfo(NamedTuple):
+  """What is known of each sampled item; arrays or tensors [B].
+
+  Attributes:
+    key: names the item for `update_priorities`, uint64. Never used again.
+    probability: with which it was drawn, float64.
+    table_size: items that there were, int64.
+    priority: float64.
+    times_sampled: this time included, int32.
+  """
+
+  key: Any
+  probability: Any
+  table_size: Any
+  priority: Any
+  times_sampled: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplayCounters:
+  """What a replay holds and what it has seen.
+
+  Attributes:
+    num_episodes: of which at least one step is held, running ones too.
+    num_steps: that are held.
+    num_items: that can be sampled.
+    num_inserts: items since the beginning.
+    num_samples: since the beginning.
+    num_deletes: items that have gone, since the beginning.
+    num_ignored_updates: priorities for items that had gone already.
+    num_bytes: of memory that the held steps take, with all that belongs to them.
+  """
+
+  num_episodes: int
+  num_steps: int
+  num_items: int
+  num_inserts: int
+  num_samples: int
+  num_deletes: int
+  num_ignored_updates: int
+  num_bytes: int
+
+  @property
+  def samples_per_insert(self) -> float:
+    """Samples for each insert since the beginning; 0 before the first insert."""
+    return self.num_samples / self.num_inserts if self.num_inserts else 0.0
+
+
+class _Closing(abc.ABC):
+  """Has to be closed; a context manager."""
+
+  @abc.abstractmethod
+  def close(self) -> None:
+    """Lets go of everything; closing twice is no error."""
+
+  def __enter__(self: _Self) -> _Self:
+    return self
+
+  def __exit__(
+    self,
+    exc_type: type[BaseException] | None,
+    exc_value: BaseException | None,
+    traceback: types.TracebackType | None,
+  ) -> None:
+    self.close()
+
+
+class ReplayWriter(_Closing):
+  """Appends the steps of one environment, in the order of time; for one thread.
+
+  The window of an anchor can be sampled as soon as all steps that it shows are there,
+  while the episode goes on. An episode that is never ended, because the writer was
+  closed or its process died, ends at the last step that arrived.
+  """
+
+  @abc.abstractmethod
+  def append(self, step: Any, priority: float | None = None) -> None:
+    """Appends one step.
+
+    Args:
+      step: a value for every path of `Replay.flat_spec`, packed or by path, without a
+        time axis. Context features (specs without `is_sequence`) come with the first
+        step of an episode; further steps may leave them out or repeat them.
+      priority: of the item whose anchor this step is (for a sequence, its first
+        anchor); None for the replay's initial priority.
+    Raises:
+      SpecError: the step does not fit, every path is named, and nothing is appended;
+        or the writer is closed.
+      ReplayTimeoutError: the rate limiter let nothing in for as long as was allowed;
+        nothing is appended.
+    """
+
+  @abc.abstractmethod
+  def end_episode(self) -> None:
+    """Ends the episode; the next step begins another. Without steps, nothing happens.
+
+    Raises:
+      SpecError: the writer is closed.
+    """
+
+
+class ReplayVectorWriter(_Closing):
+  """Appends the steps of N environments that go in step; for one thread."""
+
+  @abc.abstractmethod
+  def append(self, steps: Any, priorities: Any = None) -> None:
+    """Appends one step to each of the N episodes.
+
+    Args:
+      steps: as for `ReplayWriter.append`, [N, ...] for every path.
+      priorities: [N], or None.
+    Raises:
+      SpecError: as for `ReplayWriter.append`.
+      ReplayTimeoutError: as for `ReplayWriter.append`.
+    """
+
+  @abc.abstractmethod
+  def end_episodes(self, is_last: Any = None) -> None:
+    """Ends episodes.
+
+    Args:
+      is_last: bool [N], which ones; None for all.
+    Raises:
+      SpecError: the writer is closed, or not one bool for each environment.
+    """
+
+
+class Replay(_Closing):
+  """Experience that arrives while it is learned from, under one spec structure.
+
+  Steps are stored flat, each once; stacks, sequences, next observations are gathered
+  when they are sampled, and never cross episodes. Windows are those that
+  `windows.WindowReader` cuts from whole episodes.
+  """
+
+  @property
+  @abc.abstractmethod
+  def spec_structure(self) -> specs.TensorSpecStruct:
+    """The specs of one window, what the learner sees, by path."""
+
+  @property
+  @abc.abstractmethod
+  def flat_spec(self) -> specs.TensorSpecStruct:
+    """What one `append` takes, one row a path; see `flat_replay_specs`."""
+
+  @abc.abstractmethod
+  def writer(self) -> ReplayWriter:
+    """Returns a writer for one environment.
+
+    Raises:
+      SpecError: there are as many open writers as there may be.
+    """
+
+  def vector_writer(self, num_environments: int) -> ReplayVectorWriter:
+    """Returns a writer for environments that go in step.
+
+    Args:
+      num_environments: N.
+    Raises:
+      SpecError: there cannot be as many writers.
+    """
+    from t2r_seq.replay.vector_writer import SplitVectorWriter
+
+    return SplitVectorWriter(self, num_environments)
+
+  @abc.abstractmethod
+  def dataset(self, batch_size: int, with_info: bool = False) -> tf.data.Dataset:
+    """Makes an endless dataset of batches of sampled windows.
+
+    Args:
+      batch_size: B.
+      with_info: gives pairs (SampleInfo, windows).
+    Returns:
+      Dataset of TensorSpecStructs by path, leaves [B, ...]; iterating waits as the
+      rate limiter says, and raises where it waits for longer than is allowed.
+    """
+
+  @abc.abstractmethod
+  def update_priorities(self, keys: Any, priorities: Any) -> int:
+    """Sets the priorities of items.
+
+    Args:
+      keys: uint64 [n], from `SampleInfo`.
+      priorities: [n], finite and at least 0.
+    Returns:
+      How many of the items were still there. For the others nothing happens: an item
+      may go while the learner computes its priority.
+    Raises:
+      SpecError: a priority is negative or not finite, or lengths differ.
+    """
+
+  @property
+  @abc.abstractmethod
+  def counters(self) -> ReplayCounters:
+    """What the replay holds and has seen."""
+
+  @abc.abstractmethod
+  def checkpoint(self) -> str:
+    """Saves everything, so that it survives the process.
+
+    Returns:
+      The path of the checkpoint.
+    """
+
+
+def importance_weights(info: SampleInfo, beta: float) -> Any:
+  """Returns what each sample's loss is to be multiplied by.
+
+  Prioritized sampling shows some items more often than others; the weights
+  `(table_size * probability) ** -beta`, divided by the largest of the batch, make up
+  for it (Schaul et al. 2016).
+
+  Args:
+    info: of a batch, arrays or tensors.
+    beta: from 0, no correction, to 1, a full one.
+  Returns:
+    float32 [B], in (0, 1]; of the same kind.
+  """
+  if tf.is_tensor(info.probability):
+    size = tf.cast(info.table_size, tf.float64)
+    weights = tf.pow(size * tf.cast(info.probability, tf.float64), -beta)
+    return tf.cast(weights / tf.reduce_max(weights), tf.float32)
+  sizes = np.asarray(info.table_size, np.float64)
+  weights = (sizes * np.asarray(info.probability, np.float64)) ** -beta
+  return (weights / weights.max()).astype(np.float32)
