@@ -94,6 +94,26 @@ def pose_episode_to_features(steps: actors.Episode) -> specs.TensorSpecStruct:
 
 
 @gin.configurable
+def pose_step_to_features(step: actors.Step) -> specs.TensorSpecStruct:
+  """Turns one step into what a replay keeps of it: what was seen, done, and rewarded.
+
+  The target stays with the environment: online nobody tells it.
+
+  Args:
+    step: of a pose environment.
+  Returns:
+    Numpy arrays by path.
+  """
+  return specs.TensorSpecStruct(
+    {
+      "state/image": step["observation"]["state"]["image"],
+      "pose": np.asarray(step["action"], np.float32),
+      "reward": np.array([step["reward"]], np.float32),
+    }
+  )
+
+
+@gin.configurable
 def pose_error(steps: actors.Episode) -> dict[str, float]:
   """Measures an episode for `run_env`: the mean distance to the target, in metres."""
   distances = [

@@ -25,6 +25,19 @@ _EPSILON = 1e-6
 
 
 @gin.configurable
+def replay_specification(num_frames: int = 4) -> specs.TensorSpecStruct:
+  """Returns the windows that a replay gives: what the model sees, and its labels.
+
+  Args:
+    num_frames: how many frames the model sees, >= 1.
+  """
+  windowed = pose_env_models.image_specification(num_frames)
+  for path, spec in _label_specification().items():
+    windowed[path] = spec
+  return windowed
+
+
+@gin.configurable
 class PoseEnvRewardModel(pose_env_models.PoseEnvRegressionModel):
   """Finds the pose of highest reward from poses that were tried.
 
@@ -39,10 +52,7 @@ class PoseEnvRewardModel(pose_env_models.PoseEnvRegressionModel):
   def get_label_specification(self, mode: str) -> specs.TensorSpecStruct:
     """Returns `pose`, the action that was taken, and its `reward`, in every mode."""
     del mode
-    return specs.TensorSpecStruct(
-      pose=specs.ExtendedTensorSpec((2,), tf.float32, name="pose", time_offsets=0),
-      reward=specs.ExtendedTensorSpec((1,), tf.float32, name="reward", time_offsets=0),
-    )
+    return _label_specification()
 
   def loss_fn(
     self,
@@ -65,6 +75,13 @@ class PoseEnvRewardModel(pose_env_models.PoseEnvRegressionModel):
     del features
     error = tf.reduce_mean(tf.abs(_reward_errors(labels, inference_outputs)))
     return self.loss_fn(labels, inference_outputs, mode), {"reward_error": error}
+
+
+def _label_specification() -> specs.TensorSpecStruct:
+  return specs.TensorSpecStruct(
+    pose=specs.ExtendedTensorSpec((2,), tf.float32, name="pose", time_offsets=0),
+    reward=specs.ExtendedTensorSpec((1,), tf.float32, name="reward", time_offsets=0),
+  )
 
 
 def _reward_errors(

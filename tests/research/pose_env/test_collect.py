@@ -12,8 +12,8 @@ import tensorflow as tf
 pytest.importorskip("pybullet")
 pytest.importorskip("gymnasium")
 
-from research.pose_env import collect, pose_env, pose_env_models
-from t2r_seq import actors, records
+from research.pose_env import collect, pose_env, pose_env_models, reward_model
+from t2r_seq import actors, records, windows
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 NUM_STEPS = 5
@@ -154,3 +154,16 @@ def test_random_policy_is_repeatable_and_stays_in_bounds():
   np.testing.assert_array_equal(policy.sample_action(None, 0.0)[0], actions[0])
   assert np.abs(actions).max() <= 1.0
   assert actions.std() > 0.4
+
+
+def test_a_step_for_replay_fits_its_specs_and_hides_the_target(env):
+  (steps,) = actors.generate_episodes(env, collect.PoseEnvRandomPolicy(), 1, seed=0)
+  flat = windows.flat_specs(reward_model.replay_specification())
+  assert sorted(flat) == ["pose", "reward", "state/image"]
+  for step in steps:
+    features = collect.pose_step_to_features(step)
+    assert {path: (value.shape, value.dtype) for path, value in features.items()} == {
+      path: (tuple(spec.frame_shape), spec.dtype) for path, spec in flat.items()
+    }
+    distance = np.linalg.norm(step["action"] - step["info"]["target_pose"])
+    np.testing.assert_allclose(features["reward"], [-distance], rtol=1e-5)
