@@ -1,9 +1,18 @@
 """Collect and evaluate loops over Gymnasium environments."""
 
 from t2r_seq.actors.collect import collect_episodes
+from t2r_seq.actors.collect_eval import collect_eval_loop
 from t2r_seq.actors.env_loop import run_env
-from t2r_seq.actors.features import episode_to_features, flatten_steps
+from t2r_seq.actors.features import (
+  episode_to_features,
+  flatten_step,
+  flatten_steps,
+  stack_steps,
+  step_to_features,
+)
 from t2r_seq.actors.metrics import EpisodeTally
+from t2r_seq.actors.record_sink import RecordSink
+from t2r_seq.actors.replay_sink import ReplaySink
 from t2r_seq.actors.rollouts import (
   Episode,
   Step,
@@ -12,16 +21,30 @@ from t2r_seq.actors.rollouts import (
   generate_steps,
   is_last,
 )
+from t2r_seq.actors.sinks import EpisodeSink, WholeEpisodeSink
+from t2r_seq.actors.stopping import Stopped, StopSignal
+from t2r_seq.actors.store_sink import StoreSink
 from t2r_seq.actors.vector_environments import make_vector_env
+from t2r_seq.actors.videos import FilmedEnv, write_video
 from t2r_seq.records import shard_paths
 
 __all__ = [
   "Episode",
+  "EpisodeSink",
   "EpisodeTally",
+  "FilmedEnv",
+  "RecordSink",
+  "ReplaySink",
   "Step",
+  "StopSignal",
+  "Stopped",
+  "StoreSink",
+  "WholeEpisodeSink",
   "collect_episodes",
+  "collect_eval_loop",
   "episode_seed",
   "episode_to_features",
+  "flatten_step",
   "flatten_steps",
   "generate_episodes",
   "generate_steps",
@@ -29,4 +52,7 @@ __all__ = [
   "make_vector_env",
   "run_env",
   "shard_paths",
+  "stack_steps",
+  "step_to_features",
+  "write_video",
 ]

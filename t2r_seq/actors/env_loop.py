@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import gin
 from absl import logging
 
+from t2r_seq import training
 from t2r_seq.actors import metrics as metrics_lib
-from t2r_seq.actors import rollouts
+from t2r_seq.actors import rollouts, sinks
 
 _LOG_EVERY_N_EPISODES = 10
+
+
+class StopCondition(Protocol):
+  """E.g. a `threading.Event`, or a `StopSignal`."""
+
+  def is_set(self) -> bool:
+    """Whether to stop."""
 
 
 @gin.configurable
@@ -25,12 +34,18 @@ def run_env(
   episode_to_features_fn: Callable[[rollouts.Episode], Any] | None = None,
   episode_metrics_fn: metrics_lib.EpisodeMetricsFn | None = None,
   max_steps: int | None = None,
+  sink: sinks.EpisodeSink | None = None,
+  summary_writer: training.SummaryWriter | None = None,
+  global_step: int = 0,
+  tag: str = "eval",
+  restore_policy: bool = True,
+  stop: StopCondition | None = None,
 ) -> dict[str, float]:
   """Runs a policy in an environment and returns what it achieved.
 
   Args:
-    env: a Gymnasium environment (left open), or a function without arguments that
-      makes one (closed at the end).
+    env: a Gymnasium environment or a `gymnasium.vector` one (left open), or a function
+      without arguments that makes one (closed at the end).
     policy: an object with `reset()` and `sample_action(obs, explore_prob)`; restored
       first if it has `restore()`.
     num_episodes: how many episodes, >= 1.
@@ -42,26 +57,52 @@ def run_env(
       hands it the steps.
     episode_metrics_fn: steps -> numbers of one episode; their means are returned.
     max_steps: cuts an episode off.
+    sink: gets every step as it is taken; is left open.
+    summary_writer: gets the run's metrics, as '<tag>/episode_reward' and so on.
+    global_step: of the policy; the summaries' step.
+    tag: names the run in the summaries.
+    restore_policy: whether the policy's newest parameters are loaded first.
+    stop: is asked after each step; ends the run without the episodes in progress.
   Returns:
     See `EpisodeTally.metrics`.
   Raises:
     ValueError: a count is below 1, or the environment isn't a Gymnasium environment.
   """
-  metrics_lib.restore_policy(policy)
+  if restore_policy:
+    metrics_lib.restore_policy(policy)
   tally = metrics_lib.EpisodeTally(episode_metrics_fn)
-  for steps in rollouts.generate_episodes(
+  steps = rollouts.generate_steps(
     env, policy, num_episodes, seed, explore_prob, max_steps
-  ):
-    tally.add(steps)
+  )
+  for episode in rollouts.whole_episodes(_recorded(steps, sink, stop)):
+    tally.add(episode)
     if episode_writer is not None:
-      episode_writer(episode_to_features_fn(steps) if episode_to_features_fn else steps)
-    if tally.num_episodes % _LOG_EVERY_N_EPISODES == 0:
-      logging.info(
-        "Ran %d episodes: mean reward %.4f.",
-        tally.num_episodes,
-        tally.metrics()["episode_reward"],
+      episode_writer(
+        episode_to_features_fn(episode) if episode_to_features_fn else episode
       )
+    if tally.num_episodes % _LOG_EVERY_N_EPISODES == 0:
+      reward = tally.metrics()["episode_reward"]
+      logging.info("Ran %d episodes: mean reward %.4f.", tally.num_episodes, reward)
   close = getattr(episode_writer, "close", None)
   if callable(close):
     close()
-  return tally.metrics()
+  metrics = tally.metrics()
+  if summary_writer is not None and tally.num_episodes:
+    named = {f"{tag}/{name}": value for name, value in metrics.items()}
+    summary_writer.scalars(named, global_step)
+  return metrics
+
+
+def _recorded(
+  steps: rollouts.Steps, sink: sinks.EpisodeSink | None, stop: StopCondition | None
+) -> rollouts.Steps:
+  """Hands the steps to the sink as they come, until it is time to stop."""
+  with contextlib.closing(steps):
+    for env, step in steps:
+      if sink is not None:
+        sink.append(step, env)
+        if rollouts.is_last(step):
+          sink.end_episode(env)
+      yield env, step
+      if stop is not None and stop.is_set():
+        return

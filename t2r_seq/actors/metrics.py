@@ -45,12 +45,18 @@ class EpisodeTally:
     Returns:
       'num_episodes', 'num_steps', 'episode_reward' (mean of the sums of rewards),
       'episode_reward_std', 'episode_reward_min', 'episode_reward_max',
-      'episode_length' (mean), and the means of the user's own measures.
+      'episode_length' (mean), and the means of the user's own measures. Without an
+      episode there are only the two counts.
     """
-    rewards = np.asarray(self._rewards, np.float64)
-    numbers = {
+    counts: dict[str, float] = {
       "num_episodes": len(self._rewards),
       "num_steps": sum(self._lengths),
+    }
+    if not self._rewards:
+      return counts
+    rewards = np.asarray(self._rewards, np.float64)
+    numbers = {
+      **counts,
       "episode_reward": float(rewards.mean()),
       "episode_reward_std": float(rewards.std()),
       "episode_reward_min": float(rewards.min()),

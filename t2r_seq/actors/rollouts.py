@@ -31,6 +31,8 @@ class Step(TypedDict):
 
 
 Episode = list[Step]
+Steps = Generator[tuple[int, Step], None, None]
+Episodes = Generator[Episode, None, None]
 
 
 def episode_seed(seed: int, episode: int, stream: int = 0) -> int:
@@ -55,7 +57,7 @@ def generate_steps(
   seed: int | None = None,
   explore_prob: float = 0.0,
   max_steps: int | None = None,
-) -> Generator[tuple[int, Step], None, None]:
+) -> Steps:
   """Runs the policy for whole episodes; gives each step as soon as it is taken.
 
   The episodes of a seed are the same however many environments share them: each takes
@@ -92,7 +94,7 @@ def generate_episodes(
   seed: int | None = None,
   explore_prob: float = 0.0,
   max_steps: int | None = None,
-) -> Generator[Episode, None, None]:
+) -> Episodes:
   """Runs the policy for whole episodes; gives each, when it ends, as a list of steps.
 
   Args and Raises: see `generate_steps`.
@@ -100,7 +102,7 @@ def generate_episodes(
     A generator of one list of `Step`s an episode, of length >= 1; those of several
     environments in the order in which they end.
   """
-  return _episodes(
+  return whole_episodes(
     generate_steps(env, policy, num_episodes, seed, explore_prob, max_steps)
   )
 
@@ -110,10 +112,14 @@ def is_last(step: Step) -> bool:
   return step["terminated"] or step["truncated"]
 
 
-def _episodes(
-  steps: Generator[tuple[int, Step], None, None],
-) -> Generator[Episode, None, None]:
-  """Gathers the steps of each environment into episodes."""
+def whole_episodes(steps: Steps) -> Episodes:
+  """Gathers the steps of each environment into episodes.
+
+  Args:
+    steps: as from `generate_steps`; is closed at the end.
+  Returns:
+    A generator of the episodes as they end.
+  """
   running: dict[int, Episode] = {}
   with contextlib.closing(steps):
     for env, step in steps:
@@ -129,7 +135,7 @@ def _steps(
   seed: int | None,
   explore_prob: float,
   max_steps: int | None,
-) -> Generator[tuple[int, Step], None, None]:
+) -> Steps:
   """Yields the steps."""
   env, is_ours = environments.make_env(env)
   try:

@@ -1,6 +1,6 @@
 """Predictors over exported models, and the policies that act with them."""
 
-from t2r_seq.policies.abstract_predictor import AbstractPredictor
+from t2r_seq.policies.abstract_predictor import AbstractPredictor, NoModelError
 from t2r_seq.policies.exploration_policies import (
   OUExploreRegressionPolicy,
   PerEpisodeSwitchPolicy,
@@ -8,7 +8,11 @@ from t2r_seq.policies.exploration_policies import (
 )
 from t2r_seq.policies.exported_savedmodel_predictor import ExportedSavedModelPredictor
 from t2r_seq.policies.exports import Export, list_exports
-from t2r_seq.policies.packing import flatten_observation, pack_observation
+from t2r_seq.policies.packing import (
+  flatten_observation,
+  pack_observation,
+  to_spec_dtype,
+)
 from t2r_seq.policies.policy import Policy
 from t2r_seq.policies.regression_policy import RegressionPolicy
 
@@ -16,6 +20,7 @@ __all__ = [
   "AbstractPredictor",
   "Export",
   "ExportedSavedModelPredictor",
+  "NoModelError",
   "OUExploreRegressionPolicy",
   "PerEpisodeSwitchPolicy",
   "Policy",
@@ -24,4 +29,5 @@ __all__ = [
   "flatten_observation",
   "list_exports",
   "pack_observation",
+  "to_spec_dtype",
 ]

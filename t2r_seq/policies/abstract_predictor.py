@@ -10,6 +10,10 @@ import numpy as np
 from t2r_seq import specs
 
 
+class NoModelError(ValueError):
+  """A prediction was asked for, and no model has been loaded."""
+
+
 class AbstractPredictor(abc.ABC):
   """Loads a model and predicts with it, whatever form the model has on disk.
 
@@ -82,7 +86,7 @@ class AbstractPredictor(abc.ABC):
     """Checks that there is a model to predict with.
 
     Raises:
-      ValueError: no model has been restored yet.
+      NoModelError: no model has been restored yet.
     """
 
   @property

@@ -197,7 +197,7 @@ class ExportedSavedModelPredictor(abstract_predictor.AbstractPredictor):
     """Checks that there is a model to predict with.
 
     Raises:
-      ValueError: no model has been restored yet.
+      NoModelError: no model has been restored yet.
     """
     self._model()
 
@@ -219,7 +219,7 @@ class ExportedSavedModelPredictor(abstract_predictor.AbstractPredictor):
   def _model(self, operation: str = "predictor") -> loaded_export.LoadedExport:
     """Returns the export in use."""
     if self._loaded is None:
-      raise ValueError(
+      raise abstract_predictor.NoModelError(
         f"{operation}: no model is loaded from {self._export_dir}. Call restore() "
         "first, and check that it finds an export."
       )

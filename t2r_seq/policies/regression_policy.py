@@ -47,7 +47,7 @@ class RegressionPolicy(policy.Policy):
       Whether the newest model is in use now. False with a model in use means that the
       newest is broken.
     Raises:
-      ValueError: there is no model at all.
+      NoModelError: there is no model at all.
     """
     is_newest = self._steps.restore()
     self._steps.assert_is_loaded()

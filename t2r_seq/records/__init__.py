@@ -40,7 +40,7 @@ from t2r_seq.records.problems import RecordProblem
 from t2r_seq.records.resume import Rest, find_rest
 from t2r_seq.records.rlds import drop_last_step, rlds_specs
 from t2r_seq.records.salvage import SalvagedRecords, salvage_records
-from t2r_seq.records.shards import other_shards, shard_paths
+from t2r_seq.records.shards import other_shards, shard_paths, token_path
 from t2r_seq.records.summary import FeatureSummary, RecordSummary, inspect_records
 from t2r_seq.records.tfds_episodes import TfdsEpisodes
 from t2r_seq.records.write import RecordWriter, write_records
@@ -110,6 +110,7 @@ __all__ = [
   "shard_paths",
   "split_file_patterns",
   "tensorspec_to_feature_dict",
+  "token_path",
   "write_index",
   "write_records",
 ]

@@ -25,6 +25,12 @@ def shard_paths(output_path: str, num_shards: int) -> list[str]:
   ]
 
 
+def token_path(output_path: str, token: str) -> str:
+  """Returns 'a-<token>.tfrecord' for 'a.tfrecord': a name that nobody else has."""
+  root, extension, compression = _split_suffixes(output_path)
+  return f"{root}-{token}{extension}{compression}"
+
+
 def other_shards(output_path: str, files: Iterable[str]) -> list[str]:
   """Finds files of earlier runs that a pattern would read along with the new ones.
 

@@ -10,6 +10,7 @@ from t2r_seq.training.exporters import (
   create_default_exporters,
 )
 from t2r_seq.training.policy_module import exported_feature_specs
+from t2r_seq.training.summaries import SummaryWriter
 from t2r_seq.training.train_eval import train_eval_model
 from t2r_seq.training.trainer import Trainer
 
@@ -20,6 +21,7 @@ __all__ = [
   "Exporter",
   "LatestExporter",
   "NanLossError",
+  "SummaryWriter",
   "Trainer",
   "create_default_exporters",
   "evaluate",

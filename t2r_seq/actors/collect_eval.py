@@ -1,0 +1,253 @@
+"""Collecting and evaluating with the newest export, round after round."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import gin
+from absl import logging
+
+from t2r_seq import training
+from t2r_seq.actors import (
+  env_loop,
+  environments,
+  newest_policy,
+  rollouts,
+  sinks,
+  stopping,
+  videos,
+)
+
+# Of the summaries, by the tag of the run; the names are Tensor2Robot's.
+_FOLDERS = {"collect": "policy_collect", "eval": "eval"}
+_TOTALS = ("num_rounds", "num_episodes", "num_steps")
+
+
+@gin.configurable
+def collect_eval_loop(
+  collect_env: Any = None,
+  eval_env: Any = None,
+  policy_class: Callable[[], Any] = gin.REQUIRED,
+  num_collect: int = 2000,
+  num_eval: int = 100,
+  run_agent_fn: Callable[..., dict[str, float]] = env_loop.run_env,
+  root_dir: str = "",
+  continuous: bool = False,
+  min_collect_eval_step: int = 0,
+  max_steps: int | None = 1,
+  pre_collect_eval_fn: Callable[[], Any] | None = None,
+  record_eval_env_video: bool = False,
+  sink: sinks.EpisodeSink | None = None,
+  initial_policy_class: Callable[[], Any] | None = None,
+  eval_policy_class: Callable[[], Any] | None = None,
+  wait_for_new_policy: bool = True,
+  poll_interval: float = 10.0,
+  seed: int | None = None,
+  stop: threading.Event | None = None,
+) -> dict[str, float]:
+  """Collects episodes with the newest policy, evaluates it, and waits for the next.
+
+  Tensor2Robot's loop: a learner in another process trains and exports, this one acts.
+  The policy is restored between two rounds, never within an episode. SIGTERM ends the
+  loop between two steps: the sink is closed, the environments too, and it returns.
+
+  Args:
+    collect_env: a Gymnasium environment or a `gymnasium.vector` one, or a function that
+      makes one; None collects nothing.
+    eval_env: likewise, to evaluate in; None evaluates nothing.
+    policy_class: makes the policy.
+    num_collect: episodes a round. With 1 and `wait_for_new_policy=False` every episode
+      has the newest policy.
+    num_eval: episodes that each new policy is evaluated in.
+    run_agent_fn: runs the policy; is called with arguments of `run_env`, by name, in
+      the gin scopes 'collect' and 'eval': `collect/run_env.explore_prob = 0.1`.
+    root_dir: summaries go to 'policy_collect' and 'eval' in it, videos to
+      'videos/<step>'; '' writes neither.
+    continuous: goes on with the next policy, until `max_steps`; False ends after one
+      round.
+    min_collect_eval_step: policies of earlier training steps are waited out.
+    max_steps: the round of a policy of at least this training step is the last; None
+      goes on until it is stopped.
+    pre_collect_eval_fn: is called once, first; e.g. fills a replay.
+    record_eval_env_video: films the first evaluated episode of each policy.
+    sink: gets the collected steps; is closed at the end.
+    initial_policy_class: makes the policy that collects as long as there is no export,
+      e.g. a scripted one; give the predictor `timeout=0` then. None waits for an export
+      as long as the predictor does.
+    eval_policy_class: makes the policy that is evaluated, e.g. one that does not
+      explore; None evaluates the one that collects.
+    wait_for_new_policy: one round a policy, as in Tensor2Robot; False collects on with
+      the policy that there is.
+    poll_interval: seconds between two looks for a newer policy.
+    seed: makes the rounds repeatable, each other's episodes not; give each actor its
+      own. All policies are evaluated in the same episodes. None takes what comes.
+    stop: ends the loop as SIGTERM does; what a thread has in its place.
+  Returns:
+    'global_step' of the last policy, 'num_rounds', 'num_episodes' and 'num_steps'
+    collected in all, 'was_stopped', and the last round's metrics as
+    'collect/episode_reward' and so on.
+  Raises:
+    ValueError: there is neither environment, or videos have no `root_dir`.
+    NoModelError: there is no export and no initial policy.
+  """
+  if collect_env is None and eval_env is None:
+    raise ValueError(
+      "collect_eval_loop: expected a collect_env, an eval_env or both, got neither."
+    )
+  if record_eval_env_video and not root_dir:
+    raise ValueError(
+      "collect_eval_loop: record_eval_env_video: expected a root_dir to put the videos "
+      "in, got ''."
+    )
+  if pre_collect_eval_fn is not None:
+    pre_collect_eval_fn()
+  with contextlib.ExitStack() as stack:
+    signal = stack.enter_context(stopping.StopSignal(stop))
+    if sink is not None:
+      stack.callback(sink.close)
+    rounds = _Rounds(run_agent_fn, root_dir, seed, signal, stack)
+    collector = newest_policy.NewestPolicy(policy_class(), initial_policy_class)
+    evaluator = collector
+    if eval_policy_class is not None:
+      evaluator = newest_policy.NewestPolicy(eval_policy_class())
+    collect_env, eval_env = _open(collect_env, stack), _open(eval_env, stack)
+    if record_eval_env_video and eval_env is not None:
+      eval_env = videos.FilmedEnv(eval_env)
+    with contextlib.suppress(stopping.Stopped):
+      while not signal.is_set():
+        rounds.restore(collector)
+        is_waiting = wait_for_new_policy and not collector.is_new
+        is_early = collector.global_step < min_collect_eval_step
+        if not collector.is_initial and (is_waiting or is_early):
+          collector.log_wait()
+          signal.wait(poll_interval)
+          continue
+        if collect_env is not None:
+          rounds.collect(collector, collect_env, num_collect, sink)
+        if eval_env is not None and not collector.is_initial:
+          if evaluator is not collector:
+            rounds.restore(evaluator)
+          rounds.evaluate(evaluator, eval_env, num_eval)
+        collector.end_round()
+        is_last = max_steps is not None and collector.global_step >= max_steps
+        if not continuous or (is_last and not collector.is_initial):
+          break
+    return rounds.result(collector.global_step)
+
+
+def _open(env: Any, stack: contextlib.ExitStack) -> Any:
+  """Returns the environment; one that is made here is closed at the end."""
+  if env is None:
+    return None
+  env, is_ours = environments.make_env(env)
+  if is_ours:
+    stack.callback(env.close)
+  return env
+
+
+class _Rounds:
+  """Runs the policies, and keeps the figures."""
+
+  def __init__(
+    self,
+    run_agent_fn: Callable[..., dict[str, float]],
+    root_dir: str,
+    seed: int | None,
+    signal: stopping.StopSignal,
+    stack: contextlib.ExitStack,
+  ) -> None:
+    self._run_agent_fn = run_agent_fn
+    self._root_dir = root_dir
+    self._seed = seed
+    self._signal = signal
+    self._writers = {
+      tag: _summary_writer(root_dir, folder, stack) for tag, folder in _FOLDERS.items()
+    }
+    self._result: dict[str, float] = dict.fromkeys(_TOTALS, 0)
+
+  def restore(self, actor: newest_policy.NewestPolicy) -> None:
+    """Loads the newest policy, and waits for a first one no longer than needed."""
+    with self._signal.waiting():
+      actor.restore()
+
+  def collect(
+    self,
+    actor: newest_policy.NewestPolicy,
+    env: Any,
+    num_episodes: int,
+    sink: sinks.EpisodeSink | None,
+  ) -> None:
+    """Collects a round of episodes."""
+    seed = self._run_seed(int(self._result["num_rounds"]), stream=2)
+    metrics = self._run(actor, env, num_episodes, "collect", seed, sink)
+    self._result["num_rounds"] += 1
+    for name in ("num_episodes", "num_steps"):
+      self._result[name] += metrics[name]
+
+  def evaluate(
+    self, actor: newest_policy.NewestPolicy, env: Any, num_episodes: int
+  ) -> None:
+    """Evaluates a policy that has not been evaluated yet."""
+    if self._signal.is_set() or not actor.is_new:
+      return
+    if hasattr(env, "set_video_output_dir"):
+      step = str(actor.global_step)
+      env.set_video_output_dir(os.path.join(self._root_dir, "videos", step))
+    seed = self._run_seed(0, stream=3)
+    self._run(actor, env, num_episodes, "eval", seed, None)
+    actor.end_round()
+
+  def result(self, global_step: int) -> dict[str, float]:
+    """Returns what the loop returns."""
+    was_stopped = self._signal.is_set()
+    return {**self._result, "global_step": global_step, "was_stopped": was_stopped}
+
+  def _run(
+    self,
+    actor: newest_policy.NewestPolicy,
+    env: Any,
+    num_episodes: int,
+    tag: str,
+    seed: int | None,
+    sink: sinks.EpisodeSink | None,
+  ) -> dict[str, float]:
+    with gin.config_scope(tag):
+      metrics = self._run_agent_fn(
+        env=env,
+        policy=actor.policy,
+        num_episodes=num_episodes,
+        seed=seed,
+        sink=sink,
+        summary_writer=self._writers[tag],
+        global_step=actor.global_step,
+        tag=tag,
+        restore_policy=False,
+        stop=self._signal,
+      )
+    self._result.update({f"{tag}/{name}": value for name, value in metrics.items()})
+    logging.info(
+      "%s, policy of step %d: %d episodes, %d steps, mean reward %s.",
+      tag, actor.global_step, metrics["num_episodes"], metrics["num_steps"],
+      metrics.get("episode_reward", "unknown"),
+    )  # fmt: skip
+    return metrics
+
+  def _run_seed(self, run: int, stream: int) -> int | None:
+    return (
+      None if self._seed is None else rollouts.episode_seed(self._seed, run, stream)
+    )
+
+
+def _summary_writer(
+  root_dir: str, folder: str, stack: contextlib.ExitStack
+) -> training.SummaryWriter | None:
+  """Returns the writer of one kind of run; '' for the root writes none."""
+  if not root_dir:
+    return None
+  writer = training.SummaryWriter(os.path.join(root_dir, folder))
+  stack.callback(writer.close)
+  return writer

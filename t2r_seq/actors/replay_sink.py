@@ -1,0 +1,70 @@
+"""Steps that go to a replay, as they are taken."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+
+import gin
+
+from t2r_seq import policies
+from t2r_seq import replay as replay_lib
+from t2r_seq.actors import features, rollouts, sinks
+
+
+@gin.configurable
+class ReplaySink(sinks.EpisodeSink):
+  """Appends each step to a replay, where windows can be sampled while an episode runs.
+
+  An episode in progress at `close` ends with the step before.
+  """
+
+  def __init__(
+    self,
+    replay: replay_lib.Replay = gin.REQUIRED,
+    step_to_features_fn: sinks.StepToFeaturesFn | None = None,
+  ) -> None:
+    """Creates the sink; each environment gets a writer with its first step.
+
+    Args:
+      replay: is left open.
+      step_to_features_fn: turns a step into values by path, as the replay's flat specs
+        have it; None takes `step_to_features`.
+    """
+    self._replay = replay
+    self._to_features = step_to_features_fn or functools.partial(
+      features.step_to_features, spec=replay.flat_spec
+    )
+    self._context_paths = frozenset(
+      path for path, leaf in replay.flat_spec.items() if not leaf.is_sequence
+    )
+    self._writers: dict[int, replay_lib.ReplayWriter] = {}
+    self._running: set[int] = set()
+
+  def append(self, step: rollouts.Step, env: int = 0) -> None:
+    """Appends the step; of context features, the first step's values count.
+
+    Raises:
+      SpecError: it does not fit the replay's specs; all paths are named.
+      ReplayTimeoutError: the replay takes nothing for longer than was allowed.
+    """
+    if env not in self._writers:
+      self._writers[env] = self._replay.writer()
+    values = policies.flatten_observation(self._to_features(step))
+    if env in self._running:
+      values = {p: v for p, v in values.items() if p not in self._context_paths}
+    self._writers[env].append(values)
+    self._running.add(env)
+
+  def end_episode(self, env: int = 0) -> None:
+    """Ends an environment's episode."""
+    self._writers[env].end_episode()
+    self._running.discard(env)
+
+  def close(self) -> None:
+    """Closes the writers."""
+    with contextlib.ExitStack() as stack:
+      for writer in self._writers.values():
+        stack.callback(writer.close)
+    self._writers.clear()
+    self._running.clear()

@@ -1,0 +1,80 @@
+"""Where an actor's steps go: the face, and the part that waits for whole episodes."""
+
+from __future__ import annotations
+
+import abc
+import functools
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from t2r_seq import specs, windows
+from t2r_seq.actors import features, rollouts
+
+StepToFeaturesFn = Callable[[rollouts.Step], Mapping[str, Any]]
+
+
+class EpisodeSink(abc.ABC):
+  """Takes the steps of episodes, one by one; a context manager.
+
+  Several episodes may be in progress at once, one an environment.
+  """
+
+  @abc.abstractmethod
+  def append(self, step: rollouts.Step, env: int = 0) -> None:
+    """Takes the next step of an environment's episode."""
+
+  @abc.abstractmethod
+  def end_episode(self, env: int = 0) -> None:
+    """Ends an environment's episode with the step before."""
+
+  @abc.abstractmethod
+  def close(self) -> None:
+    """Ends the writing; what becomes of an episode in progress is the sink's to say."""
+
+  def __enter__(self) -> EpisodeSink:
+    return self
+
+  def __exit__(
+    self,
+    exc_type: type[BaseException] | None,
+    exc_value: BaseException | None,
+    traceback: types.TracebackType | None,
+  ) -> None:
+    # Whole episodes are kept, whatever went wrong after them.
+    self.close()
+
+
+class WholeEpisodeSink(EpisodeSink):
+  """Keeps the steps of an episode until it ends; `close` drops one in progress."""
+
+  def __init__(
+    self,
+    spec: specs.SpecStructure | Callable[[], specs.SpecStructure],
+    step_to_features_fn: StepToFeaturesFn | None = None,
+  ) -> None:
+    """Creates the part that all such sinks share.
+
+    Args:
+      spec: what is stored: a spec structure (or a function without arguments that
+        returns one); of windowed specs, the flat specs are stored.
+      step_to_features_fn: turns a step into values by path; None takes
+        `step_to_features`.
+    """
+    self.flat_spec = windows.flat_specs(spec() if callable(spec) else spec)
+    self._to_features = step_to_features_fn or functools.partial(
+      features.step_to_features, spec=self.flat_spec
+    )
+    self._rows: dict[int, list[Mapping[str, Any]]] = {}
+
+  @abc.abstractmethod
+  def write_episode(self, structure: specs.TensorSpecStruct) -> None:
+    """Writes a whole episode: [T, ...] for sequence specs."""
+
+  def append(self, step: rollouts.Step, env: int = 0) -> None:
+    """Keeps the step."""
+    self._rows.setdefault(env, []).append(self._to_features(step))
+
+  def end_episode(self, env: int = 0) -> None:
+    """Writes the episode."""
+    self.write_episode(features.stack_steps(self._rows.pop(env), self.flat_spec))

@@ -1,0 +1,98 @@
+"""A clean end when the process is told to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from absl import logging
+
+
+class Stopped(BaseException):
+  """The process was told to stop during a wait.
+
+  No Exception, as KeyboardInterrupt is none: whoever goes on after any error must not
+  go on after this one.
+  """
+
+
+class StopSignal:
+  """Turns SIGTERM into a question that a loop asks between two steps.
+
+  A context manager: within it, SIGTERM only makes `is_set` true. What was in force
+  before is put back at the end, and after the first signal, so that a second one ends
+  the process at once. Signals reach the main thread only; elsewhere there is `event`.
+  """
+
+  def __init__(self, event: threading.Event | None = None) -> None:
+    """Creates the signal.
+
+    Args:
+      event: stops as the signal does, once it is set.
+    """
+    self._event = event
+    self._was_sent = False
+    self._is_waiting = False
+    self._previous: Any = None
+
+  def is_set(self) -> bool:
+    """Whether to stop."""
+    return self._was_sent or (self._event is not None and self._event.is_set())
+
+  @contextlib.contextmanager
+  def waiting(self) -> Iterator[None]:
+    """Within it, the signal ends a wait at once.
+
+    Raises:
+      Stopped: the signal was sent, before or meanwhile.
+    """
+    self._is_waiting = True
+    try:
+      if self.is_set():
+        raise Stopped
+      yield
+    finally:
+      self._is_waiting = False
+
+  def wait(self, seconds: float) -> None:
+    """Waits.
+
+    Raises:
+      Stopped: there is no reason to wait any longer.
+    """
+    with self.waiting():
+      if self._event is None:
+        time.sleep(seconds)
+      elif self._event.wait(seconds):
+        raise Stopped
+
+  def __enter__(self) -> StopSignal:
+    if threading.current_thread() is threading.main_thread():
+      self._previous = signal.signal(signal.SIGTERM, self._handle)
+    return self
+
+  def __exit__(
+    self,
+    exc_type: type[BaseException] | None,
+    exc_value: BaseException | None,
+    traceback: types.TracebackType | None,
+  ) -> None:
+    self._put_back()
+
+  def _handle(self, number: int, frame: types.FrameType | None) -> None:
+    # A flag, no Event: the thread may hold that one's lock just now.
+    self._was_sent = True
+    self._put_back()
+    logging.info("Told to stop by %s.", signal.Signals(number).name)
+    if self._is_waiting:
+      raise Stopped
+
+  def _put_back(self) -> None:
+    if self._previous is not None:
+      signal.signal(signal.SIGTERM, self._previous)
+      self._previous = None

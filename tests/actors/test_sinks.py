@@ -1,0 +1,170 @@
+"""Where steps go: a replay, a store, records."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import actors, errors, records, specs, store
+
+SPEC = specs.TensorSpecStruct(
+  [
+    (
+      "state/pos",
+      specs.ExtendedTensorSpec((2, 2), tf.float32, "pos", time_offsets=(-1, 0)),
+    ),
+    ("reward", specs.ExtendedTensorSpec((1,), tf.float32, "reward", time_offsets=0)),
+    ("t", specs.ExtendedTensorSpec((), tf.int64, "t")),
+  ]
+)
+
+
+class _Replay:
+  """Keeps what its writers are given; has the methods that the sink needs."""
+
+  def __init__(self):
+    from t2r_seq import windows
+
+    self.flat_spec = windows.flat_specs(SPEC)
+    self.writers = []
+
+  def writer(self):
+    self.writers.append(_Writer())
+    return self.writers[-1]
+
+
+class _Writer:
+  def __init__(self):
+    self.calls = []
+
+  def append(self, step):
+    self.calls.append(dict(step))
+
+  def end_episode(self):
+    self.calls.append("end")
+
+  def close(self):
+    self.calls.append("close")
+
+
+def _steps(env, policy, num_episodes=2, length=3):
+  return list(
+    actors.generate_steps(env, policy, num_episodes, seed=1, max_steps=length)
+  )
+
+
+def _fill(sink, steps):
+  for env, step in steps:
+    sink.append(step, env)
+    if actors.is_last(step):
+      sink.end_episode(env)
+
+
+def test_a_replay_gets_each_step_at_once(env, policy):
+  replay = _Replay()
+  sink = actors.ReplaySink(replay)
+  steps = _steps(env, policy)
+  assert len(steps) == 6
+  sink.append(steps[0][1])
+  (writer,) = replay.writers
+  assert list(writer.calls[0]) == ["state/pos", "reward", "t"]
+  np.testing.assert_array_equal(
+    writer.calls[0]["state/pos"], steps[0][1]["observation"]["state"]["pos"]
+  )
+  assert writer.calls[0]["reward"].tolist() == [1.0]
+  for env_number, step in steps[1:3]:
+    sink.append(step, env_number)
+  sink.end_episode()
+  sink.append(steps[3][1])
+  sink.close()
+  # A context feature comes with the first step of an episode.
+  got = [call if isinstance(call, str) else "t" in call for call in writer.calls]
+  assert got == [True, False, False, "end", True, "close"]
+
+
+def test_each_environment_has_a_writer(env, policy):
+  replay = _Replay()
+  ((_, step), *_) = _steps(env, policy)
+  with actors.ReplaySink(replay) as sink:
+    for number in (2, 0, 2):
+      sink.append(step, number)
+  assert [len(writer.calls) for writer in replay.writers] == [3, 2]
+  assert [writer.calls[-1] for writer in replay.writers] == ["close", "close"]
+
+
+def test_a_store_gets_whole_episodes(make_env, make_policy, tmp_path):
+  path = str(tmp_path / "store")
+  steps = _steps(make_env(), make_policy())
+  for run in range(2):  # The second goes on in the store of the first.
+    with actors.StoreSink(path, lambda: SPEC) as sink:
+      _fill(sink, steps)
+      sink.append(steps[0][1])
+    opened = store.EpisodeStore(path)
+    assert len(opened) == 2 * (run + 1)
+  assert opened.num_steps == 12
+  want = [step["observation"]["state"]["pos"] for _, step in steps]
+  np.testing.assert_array_equal(opened.column("state/pos")[:6], want)
+  with pytest.raises(errors.SpecError, match="state/pos"):
+    actors.StoreSink(
+      path, {"state": {"pos": specs.ExtendedTensorSpec((9,), tf.float32, "p")}}
+    )
+
+
+def test_records_are_written_a_few_a_file(env, policy, tmp_path):
+  steps = _steps(env, policy, num_episodes=3)
+  path = str(tmp_path / "a" / "train.tfrecord.gz")
+  sink = actors.RecordSink(path, SPEC, episodes_per_file=2)
+  _fill(sink, steps)
+  sink.append(steps[0][1])
+  assert len(sink.files) == 1
+  sink.close()
+  assert [records.inspect_records(file).num_records for file in sink.files] == [2, 1]
+  assert sorted(str(p) for p in (tmp_path / "a").iterdir()) == sink.files
+  assert all(file.endswith(".tfrecord.gz") for file in sink.files)
+  # Another sink of the same name leaves them alone.
+  with actors.RecordSink(path, SPEC, episodes_per_file=2) as other:
+    _fill(other, steps)
+  assert not set(other.files) & set(sink.files)
+
+
+def test_steps_of_ones_own(env, policy, tmp_path):
+  def to_features(step):
+    pos = step["observation"]["state"]["pos"]
+    return {"state": {"pos": -pos}, "reward": np.float32([7]), "t": np.int64(5)}
+
+  steps = _steps(env, policy, num_episodes=1)
+  with actors.StoreSink(
+    str(tmp_path / "s"), SPEC, step_to_features_fn=to_features
+  ) as sink:
+    _fill(sink, steps)
+  opened = store.EpisodeStore(str(tmp_path / "s"))
+  want = [-step["observation"]["state"]["pos"] for _, step in steps]
+  np.testing.assert_array_equal(opened.column("state/pos")[:], want)
+
+
+def test_what_a_step_lacks_is_named(env, policy):
+  ((_, step), *_) = _steps(env, policy)
+  spec = {"state": {"poss": SPEC["state/pos"]}, "zeal": SPEC["reward"]}
+  with pytest.raises(errors.SpecError) as info:
+    actors.step_to_features(step, spec)
+  message = str(info.value)
+  assert message.startswith("step to features: 2 mismatches:")
+  assert "state/poss: expected (2,) float32, got nothing. Did you mean" in message
+
+
+def test_numbers_become_the_specs(env, policy):
+  ((_, step), *_) = _steps(env, policy)
+  step = {**step, "observation": {"a": 1.5, "b": np.float64([1, 2])}}
+  spec = {
+    "a": specs.ExtendedTensorSpec((1,), tf.float32, "a", is_sequence=True),
+    "b": specs.ExtendedTensorSpec((2,), tf.float32, "b", is_sequence=True),
+  }
+  got = actors.step_to_features(step, spec)
+  assert got["a"].tolist() == [1.5]
+  assert (got["a"].dtype, got["b"].dtype) == (np.float32, np.float32)
+
+
+def test_a_file_of_no_episodes_is_refused(tmp_path):
+  with pytest.raises(ValueError, match="episodes_per_file must be >= 1, got 0"):
+    actors.RecordSink(str(tmp_path / "a"), SPEC, episodes_per_file=0)
