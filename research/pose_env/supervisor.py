@@ -46,6 +46,7 @@ class Supervisor:
     max_restarts: int = 10,
     restart_seconds: float = 1.0,
     environment: Mapping[str, str] | None = None,
+    folder: pathlib.Path | None = None,
   ) -> None:
     """Creates a supervisor of nothing.
 
@@ -54,11 +55,13 @@ class Supervisor:
       max_restarts: how often a command may be started again, each.
       restart_seconds: between a death and the restart.
       environment: variables of the processes; None: those of this one.
+      folder: that they work in; None: that of this one.
     """
     self._log_dir = log_dir
     self._max_restarts = max_restarts
     self._restart_seconds = restart_seconds
     self._environment = dict(os.environ if environment is None else environment)
+    self._folder = folder
     self._children: dict[str, _Child] = {}
     log_dir.mkdir(parents=True, exist_ok=True)
 
@@ -143,6 +146,7 @@ class Supervisor:
         stdout=log,
         stderr=subprocess.STDOUT,
         env=self._environment,
+        cwd=self._folder,
         start_new_session=True,
       )
     child.num_starts += 1

@@ -34,8 +34,7 @@ def poll_until(job, condition, seconds=20):
 
 
 def log_of(job, name):
-  path = job.log_path(name)
-  return path.read_text() if path.exists() else ""
+  return job.log_path(name).read_text()
 
 
 def test_what_ends_with_0_has_finished_and_stays_so(job):
@@ -96,9 +95,13 @@ def test_a_failure_in_the_block_leaves_nothing_behind(tmp_path):
     os.kill(pid, 0)
 
 
-def test_processes_get_the_given_environment(tmp_path):
-  job = supervisor_lib.Supervisor(tmp_path, environment={"WORD": "word"})
+def test_processes_get_the_given_environment_and_folder(tmp_path):
+  (tmp_path / "there").mkdir()
+  job = supervisor_lib.Supervisor(
+    tmp_path, environment={"WORD": "word"}, folder=tmp_path / "there"
+  )
   with job.stopped_at_exit():
-    job.start("env", python("import os; print(os.environ['WORD'])"))
+    code = "import os; print(os.environ['WORD'], os.getcwd())"
+    job.start("env", python(code))
     poll_until(job, lambda finished: finished == {"env"})
-  assert job.log_path("env").read_text() == "word\n"
+  assert log_of(job, "env") == f"word {tmp_path / 'there'}\n"
