@@ -1,0 +1,202 @@
+"""Rate limiters: who has to wait, inserts or samples; the rules are Reverb's."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+
+from t2r_seq import errors
+from t2r_seq.replay import options
+
+_UNBOUNDED = sys.float_info.max
+
+
+def make_rate_limiter(
+  option: options.RateLimiterOption, lock: threading.RLock | None = None
+) -> RateLimiter:
+  """Makes what an option describes.
+
+  Args:
+    option: one of `options`' rate limiters.
+    lock: see `RateLimiter`.
+  Returns:
+    A rate limiter that has seen nothing yet.
+  Raises:
+    SpecError: the option is none of the rate limiters'.
+  """
+  match option:
+    case options.MinSize(size):
+      return RateLimiter(1.0, size, -_UNBOUNDED, _UNBOUNDED, lock)
+    case options.SampleToInsertRatio(ratio, size):
+      return RateLimiter(ratio, size, *option.bounds, lock)
+    case options.Queue(size) | options.Stack(size):
+      return RateLimiter(1.0, 1, 0.0, float(size), lock)
+  raise errors.SpecError(
+    "make_rate_limiter: the option: expected a rate limiter, got "
+    f"{errors.describe(option)}."
+  )
+
+
+class RateLimiter:
+  """Lets inserts and samples through, or makes them wait for each other.
+
+  As in Reverb, with its numbers of items that have been inserted, sampled and deleted
+  since the beginning, and with difference = inserts * samples_per_insert - samples:
+
+  - a sample waits while `inserts - deletes < min_size_to_sample`, and while it would
+    take the difference below `min_diff`;
+  - an insert never waits where it makes `inserts - deletes <= min_size_to_sample`, and
+    otherwise waits while it would take the difference above `max_diff`.
+
+  As in Reverb, where there is room for some of a batch, some are let through.
+
+  A permission holds as long as nothing else happens: hold the lock from before
+  `await_...` until after `did_...`. Waiting lets go of it.
+
+  Attributes:
+    num_inserts: items inserted so far; a checkpoint sets it.
+    num_samples: items sampled so far, likewise.
+    num_deletes: items deleted so far, likewise.
+  """
+
+  def __init__(
+    self,
+    samples_per_insert: float,
+    min_size_to_sample: int,
+    min_diff: float,
+    max_diff: float,
+    lock: threading.RLock | None = None,
+  ) -> None:
+    """Creates a rate limiter; see `make_rate_limiter`.
+
+    Args:
+      samples_per_insert: above 0.
+      min_size_to_sample: items, at least 1.
+      min_diff: the least difference.
+      max_diff: the greatest.
+      lock: the one that guards the items; None: one of its own.
+    """
+    self._samples_per_insert = samples_per_insert
+    self._min_size_to_sample = min_size_to_sample
+    self._min_diff = min_diff
+    self._max_diff = max_diff
+    self._changed = threading.Condition(lock)
+    self._is_closed = False
+    self.num_inserts = 0
+    self.num_samples = 0
+    self.num_deletes = 0
+
+  @property
+  def size(self) -> int:
+    """Items that are there."""
+    return self.num_inserts - self.num_deletes
+
+  def can_insert(self, count: int = 1) -> bool:
+    """Whether so many items can be inserted now."""
+    if self.size + count <= self._min_size_to_sample:
+      return True
+    difference = (self.num_inserts + count) * self._samples_per_insert
+    return difference - self.num_samples <= self._max_diff
+
+  def can_sample(self, count: int = 1) -> bool:
+    """Whether so many items can be sampled now."""
+    if self.size < self._min_size_to_sample:
+      return False
+    difference = self.num_inserts * self._samples_per_insert - self.num_samples
+    return difference - count >= self._min_diff
+
+  def await_insert(self, count: int = 1, timeout: float | None = None) -> int:
+    """Waits until an item can be inserted.
+
+    Args:
+      count: items that are to be inserted.
+      timeout: seconds to wait at most; None: for ever.
+    Returns:
+      How many of them can be inserted now, at least 1.
+    Raises:
+      ReplayTimeoutError: none can, for so long; it says why.
+      ReplayError: the limiter was closed.
+    """
+    return self._await("insert", self.can_insert, self._why_no_insert, count, timeout)
+
+  def await_sample(self, count: int = 1, timeout: float | None = None) -> int:
+    """Waits until an item can be sampled; as `await_insert` does."""
+    return self._await("sample", self.can_sample, self._why_no_sample, count, timeout)
+
+  def did_insert(self, count: int = 1) -> None:
+    """Takes note of items that were inserted."""
+    with self._changed:
+      self.num_inserts += count
+      self._changed.notify_all()
+
+  def did_sample(self, count: int = 1) -> None:
+    """Takes note of items that were sampled."""
+    with self._changed:
+      self.num_samples += count
+      self._changed.notify_all()
+
+  def did_delete(self, count: int = 1) -> None:
+    """Takes note of items that were deleted."""
+    with self._changed:
+      self.num_deletes += count
+      self._changed.notify_all()
+
+  def close(self) -> None:
+    """Ends all waiting, now and for ever, with an error."""
+    with self._changed:
+      self._is_closed = True
+      self._changed.notify_all()
+
+  def _await(
+    self,
+    operation: str,
+    can: Callable[[int], bool],
+    why_not: Callable[[], str],
+    count: int,
+    timeout: float | None,
+  ) -> int:
+    with self._changed:
+      if can(count) and not self._is_closed:
+        return count  # The usual case, at half the cost.
+      if not self._changed.wait_for(lambda: self._is_closed or can(1), timeout):
+        raise errors.ReplayTimeoutError(
+          f"replay: {operation}: waited {timeout:g} s: {why_not()}"
+        )
+      if self._is_closed:
+        raise errors.ReplayError(
+          f"replay: {operation}: expected an open replay, got a closed one."
+        )
+      return count if can(count) else _most(can, count)
+
+  def _why_no_sample(self) -> str:
+    if self.size < self._min_size_to_sample:
+      return (
+        f"{self.size} of {self._min_size_to_sample} items are there. Sampling begins "
+        "with min_size_to_sample: append more steps, or ask for less."
+      )
+    return (
+      f"{self._so_far()} would be too few inserts with another sample. Append more "
+      "steps, from another thread, or allow for more with error_buffer."
+    )
+
+  def _why_no_insert(self) -> str:
+    return (
+      f"{self._so_far()} would be too few samples with another insert. Sample more, "
+      "from another thread, or allow for more with error_buffer or size."
+    )
+
+  def _so_far(self) -> str:
+    return (
+      f"{self.num_inserts} inserts and {self.num_samples} samples, for "
+      f"{self._samples_per_insert:g} samples per insert,"
+    )
+
+
+def _most(can: Callable[[int], bool], count: int) -> int:
+  """Returns the most for which `can` is true; it is for 1, and not for `count`."""
+  low, high = 1, count
+  while high - low > 1:
+    middle = (low + high) // 2
+    low, high = (middle, high) if can(middle) else (low, middle)
+  return low
