@@ -56,13 +56,13 @@ class Prioritized:
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class MaxHeap:
-  """The item with the highest priority; of equal ones, the one updated last."""
+  """The highest priority; of equal ones, the one inserted or updated first."""
 
 
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class MinHeap:
-  """The item with the lowest priority; of equal ones, the one updated last."""
+  """The lowest priority; of equal ones, the one inserted or updated first."""
 
 
 @gin.configurable
