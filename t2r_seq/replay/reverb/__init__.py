@@ -1,0 +1,9 @@
+"""Replay on a Reverb server: for several machines. Needs the extra `reverb`."""
+
+from t2r_seq.replay.reverb.importing import import_reverb
+from t2r_seq.replay.reverb.server import ReplayServer
+
+__all__ = [
+  "ReplayServer",
+  "import_reverb",
+]

@@ -1,0 +1,148 @@
+"""`FlatItems`: every step once; windows are stacked by whoever receives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import specs, windows
+from t2r_seq.replay.reverb.layout import (
+  ItemLayout,
+  Row,
+  Rows,
+  num_full_windows,
+)
+
+# Where an item is in its episode: what a receiver has to know to pad. Both refer to
+# the one column that numbers the steps.
+STEP = "@step"
+FIRST_ANCHOR = "@first_anchor"
+LAST_STEP = "@last_step"
+
+
+class FlatItems(ItemLayout):
+  """Items hold, of each path, the steps from the first to the last that they show.
+
+  At the edges of an episode an item has fewer; its place in the episode is then all
+  that a receiver needs to pad it.
+  """
+
+  def __init__(
+    self, reader: windows.WindowReader, flat_spec: specs.TensorSpecStruct
+  ) -> None:
+    """Plans the columns.
+
+    Args:
+      reader: cuts windows from episodes; flat or not.
+      flat_spec: what one step has.
+    """
+    self.reader = reader
+    self._grid = reader.grid
+    self._flat_spec = flat_spec
+    self._spans = _spans(reader)
+    self._context = tuple(path for path in reader.paths if path not in self._spans)
+    self._is_padded = self._grid.padding != "drop"
+    self.signature = self._signature()
+    first, last = reader.steps_shown
+    self._before, self._after = max(-first, 0), max(last, 0)
+    self.num_rows_kept = self._before + self._after + 1
+    self.num_steps_kept = 1
+
+  def num_rows(self, num_steps: int, has_ended: bool) -> int:
+    """Returns how many rows the steps give: as many."""
+    return num_steps
+
+  def row(self, step: Callable[[int], Row], number: int, num_steps: int) -> Row:
+    """Makes a row: the step and, where there is padding, its number."""
+    row = dict(step(number))
+    for path in self._context if number else ():
+      row.pop(path, None)
+    if self._is_padded:
+      row[STEP] = np.int64(number)
+    return row
+
+  def num_items(self, num_rows: int) -> int:
+    """Returns how many windows are complete."""
+    return num_full_windows(self._grid, num_rows)
+
+  def item(self, number: int, num_steps: int) -> dict[str, Rows]:
+    """Returns which rows a window shows."""
+    start, end = self._grid.start(number), num_steps - 1
+    rows: dict[str, Rows] = {path: (path, 0) for path in self._context}
+    for path, (first, last) in self._spans.items():
+      shown = range(_clip(start + first, end), _clip(start + last, end) + 1)
+      rows[path] = path, shown
+    if self._is_padded:
+      rows[FIRST_ANCHOR] = STEP, start
+      rows[LAST_STEP] = STEP, _clip(start + self._after, end)
+    return rows
+
+  def to_windows(self, items: Mapping[str, tf.Tensor]) -> specs.TensorSpecStruct:
+    """Stacks a batch of items."""
+    if self._is_padded:
+      return self._padded_windows(items)
+    size = tf.shape(next(iter(items.values())))[0]
+    window = specs.TensorSpecStruct()
+    for path, reading in self.reader.readings.items():
+      values = items[reading.source]
+      if reading.steps is not None:
+        values = _take(values, reading.steps - self._spans[reading.source][0])
+      window[path] = values
+    for path, spec in self.reader.window_spec.items():
+      if path not in window:
+        window[path] = tf.ones(tf.concat([[size], spec.shape], 0), tf.bool)
+    return window
+
+  def _padded_windows(self, items: Mapping[str, tf.Tensor]) -> specs.TensorSpecStruct:
+    """Reads items as the episodes that they would be if nothing else were there."""
+    starts = tf.minimum(items[FIRST_ANCHOR], self._before)
+    num_steps = starts + items[LAST_STEP] - items[FIRST_ANCHOR] + 1
+
+    def take(path: str, index: tf.Tensor | None) -> tf.Tensor:
+      if index is None:
+        return items[path]
+      first = tf.clip_by_value(starts + self._spans[path][0], 0, num_steps - 1)
+      shape = [-1] + [1] * (index.shape.rank - 1)
+      return tf.gather(items[path], index - tf.reshape(first, shape), batch_dims=1)
+
+    return self.reader.read_with(take, starts, num_steps)
+
+  def _signature(self) -> dict[str, tf.TensorSpec]:
+    signature = {}
+    for path in self.reader.paths:
+      spec = self._flat_spec[path]
+      if path not in self._spans:
+        signature[path] = tf.TensorSpec(spec.shape, spec.dtype, f"{path}, per episode")
+        continue
+      first, last = self._spans[path]
+      length = None if self._is_padded else last - first + 1
+      shape = tf.TensorShape([length]).concatenate(spec.shape)
+      name = f"{path}, steps {first} to {last}"
+      signature[path] = tf.TensorSpec(shape, spec.dtype, name)
+    if self._is_padded:
+      for path in (FIRST_ANCHOR, LAST_STEP):
+        signature[path] = tf.TensorSpec([], tf.int64, path)
+    return signature
+
+
+def _spans(reader: windows.WindowReader) -> dict[str, tuple[int, int]]:
+  """Returns the first and last step that an item shows of each path with steps."""
+  steps: dict[str, list[int]] = {}
+  for reading in reader.readings.values():
+    if reading.steps is not None:
+      shown = [int(reading.steps.min()), int(reading.steps.max())]
+      steps.setdefault(reading.source, []).extend(shown)
+  return {path: (min(shown), max(shown)) for path, shown in steps.items()}
+
+
+def _clip(step: int, end: int) -> int:
+  return min(max(step, 0), end)
+
+
+def _take(values: tf.Tensor, steps: np.ndarray) -> tf.Tensor:
+  """Gathers steps, [B, F, ...] to [B] + steps.shape + [...]; all of them for free."""
+  if steps.shape == values.shape[1:2] and (np.diff(steps) == 1).all():
+    return values
+  return tf.gather(values, steps, axis=1)

@@ -1,0 +1,70 @@
+"""`make_layout`: the layout that a spec structure and the window arguments imply."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from t2r_seq import errors, specs, windows
+from t2r_seq.replay.flat_specs import flat_replay_specs
+from t2r_seq.replay.reverb.flat_items import FlatItems
+from t2r_seq.replay.reverb.layout import ItemLayout
+from t2r_seq.replay.reverb.stacked_items import StackedItems
+
+STORES = ("flat", "stacked")
+
+
+def make_layout(
+  operation: str,
+  spec_structure: specs.SpecStructure,
+  sequence_length: int | None = None,
+  stride: int = 1,
+  shift: int = 1,
+  padding: str = "drop",
+  flat: bool = False,
+  store: str = "flat",
+) -> ItemLayout:
+  """Plans items; see `ReverbReplay` for the arguments.
+
+  Raises:
+    SpecError: the specs do not go together, or an argument is wrong.
+  """
+  if store not in STORES:
+    raise errors.SpecError(
+      f"{operation}: store: expected one of {', '.join(STORES)}, got {store!r}."
+      f"{errors.nearest(str(store), STORES)}"
+    )
+  if flat and store == "stacked":
+    raise errors.SpecError(
+      f"{operation}: flat: expected False with store='stacked', got True. What is "
+      "stored in stacks comes in stacks."
+    )
+  structure = specs.flatten_spec_structure(spec_structure)
+  flat_spec = flat_replay_specs(operation, structure)
+  reader = windows.WindowReader(
+    _episode_spec(flat_spec),
+    structure,
+    sequence_length,
+    stride,
+    shift,
+    padding,
+    flat=flat,
+  )
+  if store == "stacked":
+    return StackedItems(reader, structure)
+  return FlatItems(reader, flat_spec)
+
+
+def _episode_spec(flat_spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
+  """Returns the specs of a whole episode of such steps."""
+  return specs.TensorSpecStruct(
+    (
+      path,
+      tf.TensorSpec(
+        tf.TensorShape([None]).concatenate(spec.shape)
+        if spec.is_sequence
+        else spec.shape,
+        spec.dtype,
+      ),
+    )
+    for path, spec in flat_spec.items()
+  )

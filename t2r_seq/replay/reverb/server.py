@@ -1,0 +1,223 @@
+"""`ReplayServer`: a Reverb server whose table is made from a spec structure."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import types
+from typing import Any
+
+import gin
+
+from t2r_seq import errors, specs
+from t2r_seq.replay import options
+from t2r_seq.replay.reverb import restored, tables
+from t2r_seq.replay.reverb.importing import import_reverb
+from t2r_seq.replay.reverb.layouts import make_layout
+from t2r_seq.replay.reverb.wire import wire_signature
+
+TABLE = "replay"
+
+
+@gin.configurable
+class ReplayServer:
+  """Serves one table of windows until it is stopped; restores its last checkpoint.
+
+  What the windows are has to be the same as in the clients (`ReverbReplay`), which
+  compare it when they connect. How items are sampled, removed and paced is the
+  server's alone.
+
+  With `checkpoint_dir`, the server begins with the newest whole checkpoint there; a
+  half-written one is passed over. `serve` writes one every so many seconds, and at the
+  end. Reverb itself loses what came in after the last one; see docs/replay.md.
+  """
+
+  def __init__(
+    self,
+    spec_structure: specs.SpecStructure,
+    port: int | None = None,
+    sequence_length: int | None = None,
+    stride: int = 1,
+    shift: int = 1,
+    padding: str = "drop",
+    store: str = "flat",
+    max_size: int = 1_000_000,
+    sampler: options.SelectorOption | None = None,
+    remover: options.SelectorOption | None = None,
+    rate_limiter: options.RateLimiterOption | None = None,
+    max_times_sampled: int = 0,
+    checkpoint_dir: str | None = None,
+    checkpoint_secs: float | None = 600.0,
+  ) -> None:
+    """Starts the server; it serves when this returns.
+
+    Args:
+      spec_structure: the specs of a window.
+      port: to listen at; None picks a free one.
+      sequence_length: L, stacks in a sequence; None for single windows.
+      stride: steps between the stacks of one sequence.
+      shift: stacks between the starts of two sequences.
+      padding: 'drop', 'repeat' or 'zero'.
+      store: 'flat' or 'stacked'; see `ReverbReplay`.
+      max_size: items that it holds; the remover makes room for more.
+      sampler: which items are sampled; `Uniform()` by default.
+      remover: which items are removed; `Fifo()` by default.
+      rate_limiter: when samples and inserts wait; `MinSize(1)` by default.
+      max_times_sampled: samples after which an item is removed; 0 for no limit.
+      checkpoint_dir: where checkpoints are; None keeps nothing.
+      checkpoint_secs: seconds between two checkpoints of `serve`; None writes one at
+        the end only.
+    Raises:
+      SpecError: an argument is wrong, or the checkpoint is of other specs or options.
+      ReplayError: the port is in use, or the checkpoint cannot be read.
+      ImportError: Reverb is not installed; says what to install.
+    """
+    reverb = import_reverb()
+    layout = make_layout(
+      "ReplayServer",
+      spec_structure,
+      sequence_length,
+      stride,
+      shift,
+      padding,
+      store=store,
+    )
+    _check_count("max_size", max_size, 1)
+    _check_count("max_times_sampled", max_times_sampled, 0)
+    self._signature = wire_signature(layout.signature)
+    table = reverb.Table(
+      TABLE,
+      sampler=tables.make_selector(reverb, sampler or options.Uniform()),
+      remover=tables.make_selector(reverb, remover or options.Fifo()),
+      max_size=max_size,
+      rate_limiter=tables.make_rate_limiter(reverb, rate_limiter or options.MinSize(1)),
+      max_times_sampled=max_times_sampled,
+      signature=self._signature,
+    )
+    self._checkpoint_dir = checkpoint_dir
+    self._checkpoint_secs = checkpoint_secs
+    self._stopping = threading.Event()
+    self._server = self._start(reverb, table, port)
+    self._client = reverb.Client(f"localhost:{self.port}")
+
+  @property
+  def port(self) -> int:
+    """Where it listens."""
+    return self._server.port
+
+  @property
+  def address(self) -> str:
+    """What clients on this machine connect to; others need the machine's name."""
+    return f"localhost:{self.port}"
+
+  def serve(self) -> None:
+    """Serves until `stop`, SIGTERM or SIGINT, then writes a checkpoint and stops.
+
+    Call it in the main thread: it handles the two signals while it runs.
+    """
+    handled = (signal.SIGTERM, signal.SIGINT)
+    former = {number: signal.signal(number, self._on_signal) for number in handled}
+    try:
+      while not self._stopping.wait(self._checkpoint_secs):
+        self._checkpoint_if_wanted()
+      self._checkpoint_if_wanted()
+    finally:
+      self.close()
+      for number, handler in former.items():
+        signal.signal(number, handler)
+
+  def stop(self) -> None:
+    """Asks `serve` to end; for other threads."""
+    self._stopping.set()
+
+  def checkpoint(self) -> str:
+    """Writes a checkpoint. When it is whole, Reverb removes the former one.
+
+    Returns:
+      Its path.
+    Raises:
+      ReplayError: there is no `checkpoint_dir`, or it cannot be written; the former
+        checkpoint stays as it is.
+    """
+    if self._checkpoint_dir is None:
+      raise errors.ReplayError(
+        "ReplayServer: checkpoint: expected a checkpoint_dir, got None."
+      )
+    try:
+      return self._client.checkpoint()
+    except RuntimeError as error:
+      raise errors.ReplayError(
+        f"ReplayServer: checkpoint: {self._checkpoint_dir}: expected a folder with "
+        f"room for it, got: {error}. The former checkpoint stays."
+      ) from error
+
+  def close(self) -> None:
+    """Stops serving at once, without a checkpoint; closing twice is no error."""
+    self._stopping.set()
+    self._server.stop()
+
+  def __enter__(self) -> ReplayServer:
+    return self
+
+  def __exit__(
+    self,
+    exc_type: type[BaseException] | None,
+    exc_value: BaseException | None,
+    traceback: types.TracebackType | None,
+  ) -> None:
+    self.close()
+
+  def _start(self, reverb: types.ModuleType, table: Any, port: int | None) -> Any:
+    if port is not None:
+      _check_is_free(port)
+    wanted, folder = table.info, self._checkpoint_dir
+    checkpointer = None
+    if folder is not None:
+      os.makedirs(folder, exist_ok=True)
+      checkpointer = reverb.checkpointers.DefaultCheckpointer(folder)
+    try:
+      server = reverb.Server([table], port, checkpointer)
+    except (RuntimeError, ValueError) as error:
+      raise errors.ReplayError(
+        f"ReplayServer: checkpoint: {folder}: expected a checkpoint of the table "
+        f"{TABLE}, got: {error}. Move it away, or use another folder."
+      ) from error
+    try:
+      # A checkpoint brings its own signature and options, whatever was asked for.
+      found = server.localhost_client().server_info()[TABLE]
+      where = f"ReplayServer: checkpoint in {folder}"
+      tables.check_signature(where, self._signature, found.signature)
+      restored.check_options(where, wanted, found)
+    except BaseException:
+      server.stop()
+      raise
+    return server
+
+  def _checkpoint_if_wanted(self) -> None:
+    if self._checkpoint_dir is not None:
+      self.checkpoint()
+
+  def _on_signal(self, number: int, frame: types.FrameType | None) -> None:
+    self._stopping.set()
+
+
+def _check_count(name: str, count: int, least: int) -> None:
+  if isinstance(count, bool) or not isinstance(count, int) or count < least:
+    raise errors.SpecError(
+      f"ReplayServer: {name}: expected an integer of at least {least}, got {count!r}."
+    )
+
+
+def _check_is_free(port: int) -> None:
+  """Raises ReplayError if somebody listens at the port: Reverb would share it."""
+  with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+      probe.bind(("", port))
+    except OSError as error:
+      raise errors.ReplayError(
+        f"ReplayServer: port: expected a free port, got {port}: {error.strerror}. Stop "
+        "what listens there, or take another port; None picks one."
+      ) from error

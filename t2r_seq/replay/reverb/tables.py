@@ -1,0 +1,100 @@
+"""Options and layouts as Reverb's tables; and whether a server's table is the one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from t2r_seq import errors
+from t2r_seq.replay import options
+
+
+def make_selector(reverb: ModuleType, option: options.SelectorOption) -> Any:
+  """Makes Reverb's selector of an option.
+
+  Raises:
+    SpecError: the option is no selector.
+  """
+  selectors = reverb.selectors
+  match option:
+    case options.Uniform():
+      return selectors.Uniform()
+    case options.Fifo():
+      return selectors.Fifo()
+    case options.Lifo():
+      return selectors.Lifo()
+    case options.Prioritized():
+      return selectors.Prioritized(option.priority_exponent)
+    case options.MaxHeap():
+      return selectors.MaxHeap()
+    case options.MinHeap():
+      return selectors.MinHeap()
+  raise errors.SpecError(
+    f"Reverb: the option: expected a selector, got {errors.describe(option)}."
+  )
+
+
+def make_rate_limiter(reverb: ModuleType, option: options.RateLimiterOption) -> Any:
+  """Makes Reverb's rate limiter of an option.
+
+  Raises:
+    SpecError: the option is no rate limiter.
+  """
+  limiters = reverb.rate_limiters
+  match option:
+    case options.MinSize():
+      return limiters.MinSize(option.min_size_to_sample)
+    case options.SampleToInsertRatio():
+      return limiters.SampleToInsertRatio(
+        option.samples_per_insert, option.min_size_to_sample, option.bounds
+      )
+    case options.Queue():
+      return limiters.Queue(option.size)
+    case options.Stack():
+      return limiters.Stack(option.size)
+  raise errors.SpecError(
+    f"Reverb: the option: expected a rate limiter, got {errors.describe(option)}."
+  )
+
+
+def check_signature(
+  operation: str, wanted: Mapping[str, tf.TensorSpec], found: Any
+) -> None:
+  """Checks that a table is for the items that are meant.
+
+  Args:
+    operation: for the error.
+    wanted: specs by column, with the names that say which steps they show.
+    found: the table's signature.
+  Raises:
+    SpecError: with every column that the table lacks, has too many, or has otherwise.
+  """
+  if not isinstance(found, Mapping):
+    raise errors.SpecError(
+      f"{operation}: the table: expected the signature that t2r_seq makes of the "
+      f"specs, got {errors.describe(found)}. Start the server by ReplayServer."
+    )
+  mismatches = [
+    errors.Mismatch(
+      name,
+      _describe(wanted.get(name)),
+      _describe(found.get(name)) + " on the server",
+    )
+    for name in sorted({*wanted, *found})
+    if _describe(wanted.get(name)) != _describe(found.get(name))
+  ]
+  if mismatches:
+    hint = "Server and clients want the same specs, window arguments and `store`."
+    mismatches[-1] = dataclasses.replace(mismatches[-1], hint=hint)
+    raise errors.mismatch_error(operation, mismatches)
+
+
+def _describe(spec: tf.TensorSpec | None) -> str:
+  if spec is None:
+    return "nothing"
+  steps = (spec.name or "").partition(", ")[2]
+  return errors.describe(spec) + (f" ({steps})" if steps else "")
