@@ -1,4 +1,4 @@
-"""The gin options that `train` and `collect` share."""
+"""The gin options of the commands that are configured by gin."""
 
 from __future__ import annotations
 
@@ -51,8 +51,9 @@ def parse(args: argparse.Namespace) -> None:
   from absl import logging
 
   from t2r_seq import actors, data, models, policies, preprocessors, training
+  from t2r_seq.replay import reverb
 
-  del actors, data, models, policies, preprocessors, training
+  del actors, data, models, policies, preprocessors, reverb, training
   logging.set_verbosity(logging.INFO)
   for filename in args.gin_configs:
     try:
