@@ -15,7 +15,12 @@ from t2r_seq.data import arguments, emptiness, joint
 from t2r_seq.data.abstract_input_generator import AbstractInputGenerator
 from t2r_seq.data.indexed import indexed_input
 from t2r_seq.data.indexed.indexed_records import IndexedRecordLoader
-from t2r_seq.data.reading import counting, record_order, record_reading
+from t2r_seq.data.reading import (
+  counting,
+  record_order,
+  record_reading,
+  skipping_reading,
+)
 from t2r_seq.data.streamed import streamed_records
 from t2r_seq.data.streamed.stream_report import StreamReport
 
@@ -58,6 +63,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     memory_budget: int = 2**30,
     on_bad_record: str = "raise",
     max_bad_records: int = 100,
+    image_decoding: records.ImageDecoding | None = None,
   ) -> None:
     """Creates the generator; files are looked for when a dataset is created.
 
@@ -82,6 +88,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       on_bad_record: 'raise' stops at a record that cannot be read or parsed; 'skip'
         leaves it out, logs it and counts it in the report.
       max_bad_records: to leave out; one more is an error.
+      image_decoding: how encoded images are decoded, and which part of them.
     Raises:
       SpecError: a size or length is too small, or an option is none of these.
     """
@@ -103,6 +110,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       type(self).__name__, on_bad_record, index
     )
     self._max_bad_records = self._check_count("max_bad_records", max_bad_records, 0)
+    self._decode_images: records.DecodeImages = image_decoding or True
     self._reading = record_reading.RecordReading()
     self._loader: IndexedRecordLoader | None = None
     self._parsed_spec: Any = None  # A TensorSpecStruct, once there are specs.
@@ -154,7 +162,9 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
         read = {spec.dataset_key for spec in self._parsed_spec.values()}
         patterns = {key: value for key, value in patterns.items() if key in read}
       features, labels = joint.split(self._parsed_spec)
-      with records.explain_failures(patterns, features, labels or None):
+      with records.explain_failures(
+        patterns, features, labels or None, self._decode_images
+      ):
         raise
 
   @tf.autograph.experimental.do_not_convert
@@ -172,6 +182,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     options: dict[str, Any] = {"stride": self._stride, "shift": self._shift}
     options |= {"sequence_length": self._sequence_length, "padding": self.padding}
     options |= {"drop_remainder": drop, "memory_budget": self._memory_budget}
+    options["decode_images"] = self._decode_images
     with tf.init_scope():
       index = indexed_input.find_index(self._index, files, self._where())
       self._loader = (
@@ -188,8 +199,9 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       return self._loader.dataset(self._start_step if is_train else 0).map(joint.split)
     # Datasets may be created while a graph is built; files are looked at outside.
     with tf.init_scope(), self.explain_failures():
-      self._reading = record_reading.make_reading(
-        self._on_bad_record, files, self._max_bad_records, self._where()
+      self._reading = skipping_reading.make_reading(
+        *(self._on_bad_record, files, self._max_bad_records, self._where()),
+        self._decode_images,
       )
       first = self._reading.first_record(files, self._where())
       self._parsed_spec = record_order.leave_out_absent(self._parsed_spec, first)

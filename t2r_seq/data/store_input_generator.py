@@ -9,7 +9,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, specs, windows
+from t2r_seq import errors, records, specs, windows
 from t2r_seq.data import joint
 from t2r_seq.data.abstract_input_generator import AbstractInputGenerator
 from t2r_seq.data.loaders.store_loader import StoreWindowLoader
@@ -43,6 +43,7 @@ class StoreInputGenerator(AbstractInputGenerator):
     memory_budget: int = 2**30,
     drop_remainder: bool | None = None,
     stack_on_device: bool = False,
+    image_decoding: records.ImageDecoding | None = None,
   ) -> None:
     """Creates the generator; the store is opened when a dataset is created.
 
@@ -63,6 +64,7 @@ class StoreInputGenerator(AbstractInputGenerator):
       stack_on_device: in mode 'train' batches travel flat, each step once; the train
         step stacks and preprocesses them, see `device_fn`. For long sequences of
         stacks, where the host's copies are what limits training.
+      image_decoding: how encoded images are decoded, and which part of them.
     Raises:
       SpecError: a size is too small, or there is no such order.
     """
@@ -83,6 +85,7 @@ class StoreInputGenerator(AbstractInputGenerator):
     self._memory_budget = self._check_count("memory_budget", memory_budget)
     self._drop_remainder = drop_remainder
     self._stack_on_device = stack_on_device
+    self._decode_images: records.DecodeImages = image_decoding or True
 
   @property
   def reads_shards(self) -> bool:
@@ -132,6 +135,7 @@ class StoreInputGenerator(AbstractInputGenerator):
         padding=self.padding,
         memory_budget=self._memory_budget,
         flat=is_train and self._stack_on_device,
+        decode_images=self._decode_images,
       )
     self._device_fn = self._stack_and_finish if loader.is_flat else None
     return loader.dataset(start if is_train else 0).map(joint.split)

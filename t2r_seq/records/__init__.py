@@ -3,6 +3,7 @@
 from t2r_seq.records.bad_records import BadRecordLog
 from t2r_seq.records.compress import create_compress_fn, create_decompress_fn
 from t2r_seq.records.contents import RecordContents, present_names
+from t2r_seq.records.decoding import DecodeImages, ImageDecoding, image_decoding
 from t2r_seq.records.diagnose import explain_failures, find_bad_record
 from t2r_seq.records.encode import ExampleEncoder, encode_example
 from t2r_seq.records.examine import RecordReport, examine_records
@@ -48,11 +49,13 @@ from t2r_seq.specs.image_headers import ImageHeader, read_image_header
 
 __all__ = [
   "BadRecordLog",
+  "DecodeImages",
   "ExampleEncoder",
   "FeatureReport",
   "FeatureSummary",
   "FileIndex",
   "FilePatterns",
+  "ImageDecoding",
   "ImageHeader",
   "IndexState",
   "Indexed",
@@ -90,6 +93,7 @@ __all__ = [
   "get_data_format_and_filenames",
   "get_data_format_and_filenames_list",
   "get_dataset_metadata",
+  "image_decoding",
   "index_path",
   "infer_data_format",
   "inspect_records",

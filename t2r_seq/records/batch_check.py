@@ -67,7 +67,7 @@ class BatchChecker:
     self._measures = measures
     self._has_sequences = any(feature.spec.is_sequence for feature in features)
     self._parse_fn = parse.create_parse_tf_example_fn(
-      specs.add_sequence_length_specs(flat)
+      specs.add_sequence_length_specs(flat), decode_images=features[0].decode_images
     )
     one, many = tf.TensorSpec([], tf.string), tf.TensorSpec([None], tf.string)
     self._alone = tf.function(_as_it_is(self._parse_alone), input_signature=[one])

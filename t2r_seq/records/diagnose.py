@@ -13,6 +13,7 @@ from absl import logging
 from t2r_seq import errors, specs
 from t2r_seq.records import examine, file_check, files, problems
 from t2r_seq.records.batch_check import DATA_ERRORS
+from t2r_seq.records.decoding import DecodeImages
 
 # Failures that say nothing about the data.
 _UNRELATED_ERRORS = (
@@ -30,6 +31,7 @@ def find_bad_record(
   feature_spec: specs.SpecStructure,
   label_spec: specs.SpecStructure | None = None,
   compression: str | None = None,
+  decode_images: DecodeImages = True,
 ) -> errors.RecordError | None:
   """Scans files for the first record that cannot be parsed.
 
@@ -40,6 +42,7 @@ def find_bad_record(
     feature_spec: a structure of specs without time offsets.
     label_spec: the same for labels, or None.
     compression: of all files, if the suffixes don't tell.
+    decode_images: how encoded images are decoded.
   Returns:
     The error that names file, record, byte, path and feature, what was expected and
     what was found; None if all is good. Sequences of unequal length in one record are
@@ -47,7 +50,7 @@ def find_bad_record(
   Raises:
     SpecError: the patterns match no file, or a spec cannot be parsed.
   """
-  by_dataset = examine.collect(feature_spec, label_spec)
+  by_dataset = examine.collect(feature_spec, label_spec, decode_images)
   patterns_of = examine.patterns_by_dataset(
     "find_bad_record", file_patterns, list(by_dataset)
   )
@@ -79,6 +82,7 @@ def explain_failures(
   file_patterns: files.FilePatterns | Mapping[str, files.FilePatterns],
   feature_spec: specs.SpecStructure,
   label_spec: specs.SpecStructure | None = None,
+  decode_images: DecodeImages = True,
 ) -> Iterator[None]:
   """Turns a failure of reading records into an error that names the record.
 
@@ -89,6 +93,7 @@ def explain_failures(
     file_patterns: as for `find_bad_record`.
     feature_spec: as for `find_bad_record`.
     label_spec: as for `find_bad_record`.
+    decode_images: as for `find_bad_record`.
   Yields:
     Nothing.
   Raises:
@@ -100,7 +105,7 @@ def explain_failures(
   except _UNRELATED_ERRORS:
     raise
   except DATA_ERRORS as op_error:
-    found = _diagnose(file_patterns, feature_spec, label_spec)
+    found = _diagnose(file_patterns, feature_spec, label_spec, decode_images)
     if found is None:
       raise
     raise found from op_error
@@ -110,10 +115,13 @@ def _diagnose(
   file_patterns: files.FilePatterns | Mapping[str, files.FilePatterns],
   feature_spec: specs.SpecStructure,
   label_spec: specs.SpecStructure | None,
+  decode_images: DecodeImages,
 ) -> errors.RecordError | None:
   logging.info("Reading failed; looking for a bad record in %s.", file_patterns)
   try:
-    return find_bad_record(file_patterns, feature_spec, label_spec)
+    return find_bad_record(
+      file_patterns, feature_spec, label_spec, decode_images=decode_images
+    )
   except (errors.SpecError, OSError, tf.errors.OpError) as error:
     logging.warning("The search for a bad record failed too: %s", error)
     return None

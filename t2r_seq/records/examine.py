@@ -16,6 +16,7 @@ from t2r_seq.records import (
   problems,
   summary,
 )
+from t2r_seq.records.decoding import DecodeImages
 from t2r_seq.records.feature_tally import FeatureReport
 from t2r_seq.records.features import RecordFeature
 from t2r_seq.records.problems import RecordProblem
@@ -110,14 +111,17 @@ def examine_records(
 
 
 def collect(
-  feature_spec: specs.SpecStructure, label_spec: specs.SpecStructure | None
+  feature_spec: specs.SpecStructure,
+  label_spec: specs.SpecStructure | None,
+  decode_images: DecodeImages = True,
 ) -> dict[str, list[RecordFeature]]:
   """Returns the features that specs read, by dataset_key."""
   given = {"features": feature_spec, "labels": label_spec}
   return features_lib.collect_features(
     {"": feature_spec}
     if label_spec is None
-    else {label: spec for label, spec in given.items() if spec is not None}
+    else {label: spec for label, spec in given.items() if spec is not None},
+    decode_images,
   )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors
-from t2r_seq.records import concatenated, images, storage
+from t2r_seq.records import concatenated, storage
 from t2r_seq.records.contents import (
   EXAMPLE,
   SEQUENCE_EXAMPLE,
@@ -18,6 +18,7 @@ from t2r_seq.records.contents import (
   kind_of,
   values_of,
 )
+from t2r_seq.records.decoding import image_decoding
 from t2r_seq.records.features import RecordFeature
 from t2r_seq.specs import image_headers
 
@@ -218,8 +219,9 @@ def _explain_range(feature: RecordFeature, values: Any) -> Finding | None:
 
 
 def _explain_images(feature: RecordFeature, values: Any) -> Finding | None:
-  spec = feature.spec
+  spec, decoding = feature.spec, image_decoding(feature.decode_images)
   size = tuple(spec.shape[-3:])
+  crop = decoding.crop(feature.path, spec)
   for value in values:
     if not value:
       continue
@@ -229,14 +231,24 @@ def _explain_images(feature: RecordFeature, values: Any) -> Finding | None:
       got = f"a {header.format} image of {header.bits} bits per channel"
       hint = f"Declare {'uint8' if header.bits == 8 else 'uint16'}."
       return f"{expected} for {spec.dtype.name}", got, hint
+    if header and crop and _is_outside(crop, header):
+      expected = f"an image that its crop {crop} (y, x, height, width) lies in"
+      return expected, f"one of {header.height}x{header.width}", ""
     try:
-      image = images.decode_image(value, spec)
+      image = decoding.decode(value, spec, feature.path)
     except tf.errors.OpError as error:
       return f"a {spec.data_format} image of size {size}", _describe(value, error), ""
     if tuple(image.shape) != size:
       got = f"an image of size {tuple(image.shape)}"
       return f"an image of size {size}", got, ""
   return None
+
+
+def _is_outside(
+  crop: tuple[int, int, int, int], header: image_headers.ImageHeader
+) -> bool:
+  y, x, height, width = crop
+  return y + height > header.height or x + width > header.width
 
 
 def _describe(value: bytes, error: tf.errors.OpError) -> str:

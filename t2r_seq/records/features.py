@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.records import checks, storage
+from t2r_seq.records.decoding import DecodeImages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,14 +24,14 @@ class RecordFeature:
     spec: what its paths declare; they agree.
     paths: where it goes, sorted; those of labels too.
     is_optional: every one of the paths is optional.
-    decode_images: encoded images are decoded; otherwise they stay strings.
+    decode_images: how encoded images are decoded; False: they stay strings.
   """
 
   name: str
   spec: specs.ExtendedTensorSpec
   paths: tuple[str, ...]
   is_optional: bool
-  decode_images: bool = True
+  decode_images: DecodeImages = True
 
   @property
   def path(self) -> str:
@@ -88,14 +89,14 @@ class RecordFeature:
 
 
 def collect_features(
-  spec_structures: Mapping[str, specs.SpecStructure], decode_images: bool = True
+  spec_structures: Mapping[str, specs.SpecStructure], decode_images: DecodeImages = True
 ) -> dict[str, list[RecordFeature]]:
   """Finds the record features that spec structures read.
 
   Args:
     spec_structures: structures of specs without time offsets, by what to call them in
       messages ('features', 'labels'); one of the key '' is not called anything.
-    decode_images: encoded images are decoded.
+    decode_images: how encoded images are decoded; False: they are not.
   Returns:
     The features by dataset_key, sorted by name.
   Raises:

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
+from t2r_seq.records.decoding import DecodeImages, image_decoding
 from t2r_seq.specs import image_headers
 
 _PNG_COLOR_TYPES = {1: 0, 3: 2, 4: 6}
@@ -16,24 +17,28 @@ _BMP_HEADER_SIZE = 14 + 40
 
 
 def decode_images(
-  encoded: tf.Tensor, spec: specs.ExtendedTensorSpec, path: str
+  encoded: tf.Tensor,
+  spec: specs.ExtendedTensorSpec,
+  path: str,
+  how: DecodeImages = True,
 ) -> tf.Tensor:
   """Decodes encoded images of any of the formats; the content is what counts.
 
-  Empty byte strings become black. All formats go through `tf.io.decode_image`, which
-  costs the same as `decode_jpeg` and gives the same pixels. Of an animated GIF it is
-  the first frame.
+  Empty byte strings become black. By default all formats go through
+  `tf.io.decode_image`, which costs the same as `decode_jpeg` and gives the same pixels.
+  Of an animated GIF it is the first frame.
 
   Args:
     encoded: [...] strings.
     spec: an image spec [..., h, w, c] of dtype uint8 or uint16.
     path: where the spec is, for the error at run time.
+    how: the way of decoding, an `ImageDecoding`.
   Returns:
-    [..., h, w, c] of the spec's dtype. An image of another size or bit depth fails at
-    run time.
+    [..., h, w, c] of the spec's dtype; of cropped images the window's h and w. An image
+    of another size or bit depth fails at run time.
   """
-  image_shape = spec.shape[-3:]
-  images = decode_to_list(tf.reshape(encoded, [-1]), spec, path).stack()
+  image_shape = image_decoding(how).image_shape(path, spec)
+  images = decode_to_list(tf.reshape(encoded, [-1]), spec, path, how).stack()
   full_shape = tf.concat([tf.shape(encoded), image_shape.as_list()], 0)
   return tf.ensure_shape(
     tf.reshape(images, full_shape), encoded.shape.concatenate(image_shape)
@@ -44,6 +49,7 @@ def decode_to_list(
   encoded: tf.Tensor | windows.StringRows,
   spec: specs.ExtendedTensorSpec,
   path: str,
+  how: DecodeImages = True,
 ) -> windows.RowList:
   """Decodes encoded images as `decode_images` does, to images that are kept apart.
 
@@ -51,21 +57,25 @@ def decode_to_list(
     encoded: N strings, there or to be made.
     spec: an image spec [..., h, w, c] of dtype uint8 or uint16.
     path: where the spec is, for the error at run time.
+    how: the way of decoding, an `ImageDecoding`.
   Returns:
-    N images [h, w, c] of the spec's dtype.
+    N images [h, w, c] of the spec's dtype; of cropped images the windows.
   """
-  image_shape = spec.shape[-3:]
+  decoding = image_decoding(how)
+  image_shape = decoding.image_shape(path, spec)
   strings = (
     encoded
     if isinstance(encoded, windows.StringRows)
     else windows.StringRows.of(encoded)
   )
-  black = tf.constant(black_png(image_shape, spec.dtype))
+  black = decoding.black(spec, path)
+  if black is None:
+    black = tf.constant(black_png(image_shape, spec.dtype))
 
   def decode(*inputs: tf.Tensor) -> tf.Tensor:
     string = strings.read(*inputs)
     # A constant black image costs one decode; a tf.cond would cost every image.
-    return decode_image(tf.where(tf.equal(string, ""), black, string), spec)
+    return decoding.decode(tf.where(tf.equal(string, ""), black, string), spec, path)
 
   def check_sizes(sizes: tf.Tensor) -> tf.Operation | None:
     expected = image_shape.as_list()
@@ -85,16 +95,6 @@ def decode_to_list(
     return windows.RowList.compute(
       decode, strings.inputs, image_shape, spec.dtype, check_shapes=check_sizes
     )
-
-
-def decode_image(image_bytes: tf.Tensor, spec: specs.ExtendedTensorSpec) -> tf.Tensor:
-  """Decodes one encoded image to [height, width, channels], whatever its size."""
-  channels = spec.shape[-1]
-  if channels == 1 and (spec.data_format or "").lower() == "bmp":
-    channels = 0  # As stored: the op converts no BMP to gray, but reads gray ones.
-  return tf.io.decode_image(
-    image_bytes, channels=channels, dtype=spec.dtype, expand_animations=False
-  )
 
 
 def _check_depth(

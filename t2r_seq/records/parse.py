@@ -11,6 +11,7 @@ import tensorflow as tf
 from t2r_seq import errors, specs
 from t2r_seq.records import concatenated, images, sequences, storage
 from t2r_seq.records import features as features_lib
+from t2r_seq.records.decoding import DecodeImages, ImageDecoding
 
 Parsed = dict[tuple[str, str], tf.Tensor]
 
@@ -19,7 +20,7 @@ Parsed = dict[tuple[str, str], tf.Tensor]
 def create_parse_tf_example_fn(
   feature_tspec: specs.SpecStructure,
   label_tspec: specs.SpecStructure | None = None,
-  decode_images: bool = True,
+  decode_images: DecodeImages = True,
 ) -> Callable[..., Any]:
   """Creates the function that parses serialized records into spec'd tensors.
 
@@ -32,8 +33,8 @@ def create_parse_tf_example_fn(
   Args:
     feature_tspec: a structure of specs without time offsets.
     label_tspec: the same for labels, or None.
-    decode_images: decodes encoded images; otherwise they stay strings of shape
-      `spec.shape[:-3]`.
+    decode_images: decodes encoded images, perhaps in a way of its own: an
+      `ImageDecoding`; False: they stay strings of shape `spec.shape[:-3]`.
   Returns:
     A function of the serialized records: a string tensor of shape [] or [B], a 1-tuple
     of it, a (key, records) pair, or a dict of these by dataset_key. It returns
@@ -48,6 +49,11 @@ def create_parse_tf_example_fn(
   by_dataset = features_lib.collect_features(
     {"": feature_tspec} if label_tspec is None else given, decode_images
   )
+  if isinstance(decode_images, ImageDecoding):
+    decode_images.check(
+      "parse",
+      specs.flatten_spec_structure(feature_tspec if label_tspec is None else given),
+    )
 
   # No Python control flow depends on tensors: converting it would only cost time.
   @tf.autograph.experimental.do_not_convert
@@ -168,7 +174,7 @@ def _decode(
   if feature.is_image:
     if not feature.decode_images:
       return values
-    return images.decode_images(values, spec, feature.path)
+    return images.decode_images(values, spec, feature.path, feature.decode_images)
   # Padded steps and absent optionals are empty strings, which raw specs make zeros.
   allow_empty = feature.is_optional or (spec.is_sequence and is_batched)
   # Varlen ones are padded with their default.
@@ -181,7 +187,7 @@ def _pack(
   parsed: Parsed,
   lengths: Parsed,
   is_batched: bool,
-  decode_images: bool,
+  decode_images: DecodeImages,
 ) -> specs.TensorSpecStruct:
   flat = specs.flatten_spec_structure(structure)
   if not decode_images:

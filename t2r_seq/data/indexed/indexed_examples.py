@@ -21,7 +21,7 @@ class IndexedExamples:
     self,
     index: records.RecordIndex,
     spec_structure: specs.SpecStructure,
-    decode_images: bool = True,
+    decode_images: records.DecodeImages = True,
   ) -> None:
     """Prepares; reads the first record only.
 
@@ -29,7 +29,8 @@ class IndexedExamples:
       index: of files with at least one record, none of them compressed.
       spec_structure: specs without time offsets, of one dataset. Optional features that
         the first record lacks are left out.
-      decode_images: gives pixels; False the strings that the records hold.
+      decode_images: gives pixels, perhaps in a way of its own; False the strings that
+        the records hold.
     Raises:
       SpecError: a spec cannot be parsed.
       RecordError: a file is compressed, or has changed.

@@ -105,9 +105,7 @@ class PooledEpisodes(PooledWindows):
   def _state(self, path: str, rows: tf.Tensor) -> tf.Tensor:
     if path not in self._indexed.images:
       return rows
-    spec = self._indexed.images[path]
-    images = records.decode_to_list(tf.reshape(rows, [-1]), spec, path)
-    return LoadedRows(images, spec.shape[:-3]).state
+    return self._indexed.decode_to_list(tf.reshape(rows, [-1]), path).handle
 
 
 class PooledExamples(PooledWindows):

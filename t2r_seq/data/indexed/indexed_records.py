@@ -48,7 +48,7 @@ class IndexedRecordLoader(WindowLoader):
     padding: str = "drop",
     masks: bool = False,
     memory_budget: int = 2**30,
-    decode_images: bool = True,
+    decode_images: records.DecodeImages = True,
   ) -> None:
     """Plans the batches from the indices; reads one record.
 
@@ -73,7 +73,8 @@ class IndexedRecordLoader(WindowLoader):
       masks: adds '<path>_mask' for every windowed path.
       memory_budget: bytes that the pools may hold, decoded; the larger, the better
         'quasi_random' mixes. Other orders have no pools.
-      decode_images: gives pixels; False the strings that the records hold.
+      decode_images: gives pixels, perhaps in a way of its own: a
+        `records.ImageDecoding`; False the strings that the records hold.
     Raises:
       SpecError: the specs do not fit the files, or these are too small for one batch,
         or the budget is.
@@ -98,6 +99,7 @@ class IndexedRecordLoader(WindowLoader):
       _check_single(sequence_length)
       self._source = IndexedExamples(self.index, spec_structure, decode_images)
     self.flat = self._source.flat
+    self._decode_images = decode_images
     super().__init__(
       f"indexed_records: {len(self.index.filenames)} files",
       self._source.read,
@@ -119,7 +121,9 @@ class IndexedRecordLoader(WindowLoader):
         records.read_index(self.index.filenames)
       except errors.RecordError as stale:
         raise stale from error
-      with records.explain_failures(self.index.filenames, self.flat):
+      with records.explain_failures(
+        self.index.filenames, self.flat, decode_images=self._decode_images
+      ):
         raise
 
   def _make_pools(self) -> PooledWindows:

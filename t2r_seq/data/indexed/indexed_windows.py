@@ -39,7 +39,7 @@ class IndexedWindows:
     shift: int = 1,
     padding: str = "drop",
     masks: bool = False,
-    decode_images: bool = True,
+    decode_images: records.DecodeImages = True,
   ) -> None:
     """Plans the windows; reads the first record only.
 
@@ -52,7 +52,8 @@ class IndexedWindows:
       shift: stacks between the starts of two sequences.
       padding: 'drop', 'repeat' or 'zero'.
       masks: adds '<path>_mask' for every windowed path.
-      decode_images: gives pixels; False the strings that the records hold.
+      decode_images: gives pixels, perhaps in a way of its own; False the strings that
+        the records hold.
     Raises:
       SpecError: the specs do not fit each other, or the index.
       RecordError: a file is compressed, or has changed.
@@ -62,6 +63,8 @@ class IndexedWindows:
     flat = record_order.leave_out_absent(windows.flat_specs(spec_structure), first)
     self.flat = specs.map_leaves(specs.ExtendedTensorSpec.to_spec, flat)
     self._parse = records.create_parse_tf_example_fn(flat, decode_images=False)
+    self._decode_images = decode_images
+    records.image_decoding(decode_images).check("indexed_records", self.flat)
     self.element_spec = _element_spec(self.flat)
     self.images = {
       path: spec
@@ -133,10 +136,17 @@ class IndexedWindows:
       The same with pixels.
     """
     decoded = window.copy()
-    for path, spec in self.images.items():
+    for path in self.images:
       if path in window:
-        decoded[path] = _decode_once(window[path], spec, path)
+        distinct, places = tf.unique(tf.reshape(window[path], [-1]))
+        places = tf.reshape(places, tf.shape(window[path]))
+        images = self.decode_to_list(distinct, path)
+        decoded[path] = images.gather(tf.ensure_shape(places, window[path].shape))
     return decoded
+
+  def decode_to_list(self, encoded: tf.Tensor, path: str) -> windows.RowList:
+    """Decodes images of a path, N strings, each once."""
+    return records.decode_to_list(encoded, self.images[path], path, self._decode_images)
 
   def _decoded_element(self) -> specs.TensorSpecStruct:
     element = self.element_spec.copy()
@@ -161,12 +171,3 @@ def _element_spec(flat: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
       shape = tf.TensorShape([None]).concatenate(shape)
     element[path] = tf.TensorSpec(shape, spec.dtype)
   return element
-
-
-def _decode_once(
-  encoded: tf.Tensor, spec: specs.ExtendedTensorSpec, path: str
-) -> tf.Tensor:
-  distinct, places = tf.unique(tf.reshape(encoded, [-1]))
-  images = records.decode_to_list(distinct, spec, path)
-  places = tf.reshape(places, tf.shape(encoded))
-  return images.gather(tf.ensure_shape(places, encoded.shape))

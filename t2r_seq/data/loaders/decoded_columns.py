@@ -23,19 +23,24 @@ class DecodedColumns:
     self,
     columns: StoreColumns | FileColumns,
     spec: specs.TensorSpecStruct,
-    decode_images: bool = True,
+    decode_images: records.DecodeImages = True,
   ) -> None:
     """Wraps columns.
 
     Args:
       columns: of the store.
       spec: of the store.
-      decode_images: False leaves them as they are.
+      decode_images: how; False leaves them as they are.
+    Raises:
+      SpecError: a window to be decoded is of no image of the store.
     """
     self.path = columns.path
     self.absent = columns.absent
     self.episode_lengths = columns.episode_lengths
     self._columns = columns
+    self._decode_images = decode_images
+    if isinstance(decode_images, records.ImageDecoding):
+      spec = decode_images.crop_specs(f"store_windows: {columns.path}", spec)
     self._images = {
       path: spec[path]
       for path in columns.element_spec
@@ -79,7 +84,8 @@ class DecodedColumns:
     if path not in self._images:
       return LoadedRows(self._columns.take(path, rows))
     spec = self._images[path]
-    images = records.decode_to_list(self._columns.strings(path, rows), spec, path)
+    strings = self._columns.strings(path, rows)
+    images = records.decode_to_list(strings, spec, path, self._decode_images)
     return LoadedRows(images, spec.shape[:-3])
 
   def restore(self, path: str, state: tf.Tensor) -> LoadedRows:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, records, specs
 from t2r_seq.data.loaders.decoded_columns import DecodedColumns
 from t2r_seq.data.loaders.pool_order import PoolOrder
 from t2r_seq.data.loaders.pooled_batches import PooledWindows
@@ -41,7 +41,7 @@ class StoreWindowLoader(WindowLoader):
     masks: bool = False,
     flat: bool = False,
     memory_budget: int = 2**30,
-    decode_images: bool = True,
+    decode_images: records.DecodeImages = True,
   ) -> None:
     """Plans the batches.
 
@@ -67,7 +67,8 @@ class StoreWindowLoader(WindowLoader):
         `windows.stack_windows` in the step that trains.
       memory_budget: bytes that the pools may hold, decoded; the larger, the better
         'quasi_random' mixes. Other orders have no pools.
-      decode_images: gives pixels; False gives the strings that are stored.
+      decode_images: gives pixels, perhaps in a way of its own: a
+        `records.ImageDecoding`; False gives the strings that are stored.
     Raises:
       SpecError: the store does not fit the specs, or is too small for one batch, or
         the budget is.

@@ -67,6 +67,7 @@ def read_records(
   shuffle_files: bool = False,
   seed: int | None = None,
   check: bool = True,
+  read_file: Any = None,
 ) -> tf.data.Dataset:
   """Reads serialized records in an order that depends on the arguments only.
 
@@ -79,6 +80,7 @@ def read_records(
     shuffle_files: in another order in every epoch.
     seed: of that shuffle.
     check: whether to look at the start of each file.
+    read_file: as for `records.record_dataset`, of one dataset.
   Returns:
     Dataset of scalar strings, or of dicts of them where there are several datasets.
   """
@@ -93,6 +95,7 @@ def read_records(
     shuffle_files=shuffle_files,
     seed=seed,
     check=check,
+    read_file=read_file,
   )
 
 

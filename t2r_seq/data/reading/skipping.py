@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, records, specs
+from t2r_seq import errors, records
 from t2r_seq.data.reading import python_calls
+from t2r_seq.data.reading.record_reading import ParseFn
 from t2r_seq.records import batch_check, explain, locate, problems, resume
 from t2r_seq.records.bad_records import BadRecordLog
 
 _as_it_is = tf.autograph.experimental.do_not_convert
-ParseFn = Callable[[tf.Tensor], Any]
 
 # Watching a parse for failure takes 0.2 ms, so small records are parsed by the chunk.
 _CHUNK_BYTES = 1 << 20
@@ -84,7 +83,7 @@ class RecordSkipper:
   def __init__(
     self,
     filenames: Sequence[str],
-    flat_specs: specs.TensorSpecStruct,
+    features: list[records.RecordFeature],
     same_lengths: bool,
     log: BadRecordLog,
   ) -> None:
@@ -92,14 +91,14 @@ class RecordSkipper:
 
     Args:
       filenames: of the files, all of one dataset.
-      flat_specs: what is parsed, by path.
+      features: what is parsed.
       same_lengths: whether the sequences of a record have to be equally long.
       log: takes what is left out.
     """
     self._filenames = list(filenames)
     self._same_lengths = same_lengths
     self._log = log
-    (self._features,) = records.collect_features({"": flat_specs}).values()
+    self._features = features
     self._checker: batch_check.BatchChecker | None = None
 
   def parse(

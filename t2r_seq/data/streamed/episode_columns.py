@@ -33,7 +33,7 @@ class EpisodeColumns:
     element_spec: Any,
     spec_structure: specs.SpecStructure,
     *cut: Any,
-    decode_images: bool = True,
+    decode_images: records.DecodeImages = True,
   ) -> None:
     """Plans the columns.
 
@@ -41,7 +41,8 @@ class EpisodeColumns:
       element_spec: of an episode; leaves [T, ...] and context features.
       spec_structure: the specs of a window.
       *cut: sequence_length, stride, shift, padding and masks of `windows.windows`.
-      decode_images: decodes images that the episodes hold encoded.
+      decode_images: decodes images that the episodes hold encoded, perhaps in a way of
+        its own.
     Raises:
       SpecError: the episodes do not fit the specs.
     """
@@ -56,6 +57,10 @@ class EpisodeColumns:
     self._select = encoded.select
     self._num_steps = encoded.num_steps
     self._images = _find_images(self._element, spec_structure) if decode_images else {}
+    self._decode_images = decode_images
+    records.image_decoding(decode_images).check(
+      "streamed_windows", windows.flat_specs(spec_structure)
+    )
     decoded = element.copy()
     for path, spec in self._images.items():
       leading = element[path].shape[: -spec.shape[:-3].rank or None]
@@ -120,7 +125,9 @@ class EpisodeColumns:
       else:
         rows[path] = _stack(handle, spec)
         if path in self._images:
-          rows[path] = records.decode_images(rows[path], self._images[path], path)
+          rows[path] = records.decode_images(
+            rows[path], self._images[path], path, self._decode_images
+          )
     length = rows.pop(_LENGTH)
     return {"rows": rows, "length": length}
 
@@ -139,8 +146,10 @@ class EpisodeColumns:
   def _load(self, path: str, steps: tf.Tensor) -> tf.Tensor:
     if path not in self._images:
       return steps
-    images = records.decode_to_list(tf.reshape(steps, [-1]), self._images[path], path)
-    return images.handle
+    encoded = tf.reshape(steps, [-1])
+    return records.decode_to_list(
+      encoded, self._images[path], path, self._decode_images
+    ).handle
 
   def _pooled_bytes(self, path: str, value: Any, num_bytes: tf.Tensor) -> tf.Tensor:
     if path not in self._images:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import specs, windows
+from t2r_seq import records, specs, windows
 from t2r_seq.data.loaders.ordered_batches import checkpoint_options
 from t2r_seq.data.streamed.episode_columns import EpisodeColumns
 from t2r_seq.data.streamed.streamed_pools import PoolFiller
@@ -33,7 +33,7 @@ def streamed_windows(
   padding: str = "drop",
   masks: bool = False,
   report: windows.WindowReport | None = None,
-  decode_images: bool = True,
+  decode_images: records.DecodeImages = True,
 ) -> tf.data.Dataset:
   """Shuffles the windows of episodes that come one after the other, and batches them.
 
@@ -62,7 +62,8 @@ def streamed_windows(
     padding: 'drop', 'repeat' or 'zero'.
     masks: adds '<path>_mask' for every windowed path.
     report: counts; a `StreamReport` also what the pools take.
-    decode_images: gives pixels where episodes hold encoded images; False: strings.
+    decode_images: gives pixels where episodes hold encoded images, perhaps in a way of
+      its own: a `records.ImageDecoding`; False: strings.
   Returns:
     Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
   Raises:

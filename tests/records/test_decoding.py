@@ -1,0 +1,185 @@
+"""Options of decoding: the pixels of `tf.io.decode_jpeg`, and crops of the whole."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import re
+
+import numpy as np
+import PIL.Image
+import pytest
+import tensorflow as tf
+
+from t2r_seq import errors, records, specs
+
+Spec = specs.ExtendedTensorSpec
+SHAPE = (45, 61, 3)
+RNG = np.random.default_rng(0)
+PIXELS = RNG.integers(0, 256, (9, 12, 3)).astype(np.uint8)
+PIXELS = np.asarray(PIL.Image.fromarray(PIXELS).resize(SHAPE[1::-1]))
+
+
+def jpeg(subsampling=2, pixels=PIXELS):
+  """Encodes a JPEG; subsampling 2 is 4:2:0, where color is interpolated."""
+  data = io.BytesIO()
+  PIL.Image.fromarray(pixels).save(data, "jpeg", quality=80, subsampling=subsampling)
+  return data.getvalue()
+
+
+def spec_of(shape, data_format="jpeg"):
+  return Spec(shape, tf.uint8, "image", data_format=data_format)
+
+
+def decode(data, how, shape=SHAPE, data_format="jpeg"):
+  encoded = tf.constant(data)
+  return records.decode_images(encoded, spec_of(shape, data_format), "x", how).numpy()
+
+
+@pytest.mark.parametrize("fancy_upscaling", [True, False])
+@pytest.mark.parametrize("dct_method", ["", "INTEGER_FAST", "INTEGER_ACCURATE"])
+def test_pixels_are_those_of_decode_jpeg(fancy_upscaling, dct_method):
+  how = records.ImageDecoding(fancy_upscaling, dct_method)
+  want = tf.io.decode_jpeg(
+    jpeg(), 3, fancy_upscaling=fancy_upscaling, dct_method=dct_method
+  )
+  got = decode([jpeg(), b""], how)
+  np.testing.assert_array_equal(got, [want, np.zeros(SHAPE)])
+
+
+def test_options_change_the_pixels():
+  default = decode(jpeg(), True)
+  np.testing.assert_array_equal(default, decode(jpeg(), records.ImageDecoding()))
+  for changed in ({"fancy_upscaling": False}, {"dct_method": "INTEGER_ACCURATE"}):
+    assert (decode(jpeg(), records.ImageDecoding(**changed)) != default).any(), changed
+
+
+def test_options_leave_other_formats_alone():
+  how = records.ImageDecoding(False, "INTEGER_ACCURATE")
+  for data_format in ("png", "bmp"):
+    data = records.encode_image(PIXELS, data_format)
+    got = decode(data, how, data_format=data_format)
+    np.testing.assert_array_equal(got, PIXELS)
+  # What the spec calls JPEG may be a PNG.
+  np.testing.assert_array_equal(
+    decode(records.encode_image(PIXELS, "png"), how), PIXELS
+  )
+
+
+# At each border, at none, all of it, one pixel; y, x, height, width.
+CROPS = [
+  (0, 0, 45, 61),
+  (0, 0, 20, 30),
+  (25, 31, 20, 30),
+  (7, 9, 17, 23),
+  (3, 60, 1, 1),
+]
+
+
+@pytest.mark.parametrize("crop", CROPS)
+@pytest.mark.parametrize("fancy_upscaling", [True, False])
+def test_a_crop_has_the_pixels_of_the_whole(crop, fancy_upscaling):
+  y, x, height, width = crop
+  for subsampling, dct_method in itertools.product((0, 1, 2), ("", "INTEGER_ACCURATE")):
+    how = records.ImageDecoding(fancy_upscaling, dct_method)
+    whole = decode(jpeg(subsampling), how)
+    how = records.ImageDecoding(fancy_upscaling, dct_method, {"image": crop})
+    got = decode([jpeg(subsampling), b""], how, (height, width, 3))
+    np.testing.assert_array_equal(got[0], whole[y : y + height, x : x + width])
+    assert got.shape == (2, height, width, 3) and not got[1].any()
+
+
+@pytest.mark.parametrize("data_format", ["png", "bmp"])
+def test_other_formats_are_cropped_after_decoding(data_format):
+  how = records.ImageDecoding(crops={"image": (7, 9, 17, 23)})
+  data = [records.encode_image(PIXELS, data_format), b""]
+  got = decode(data, how, (17, 23, 3), data_format)
+  np.testing.assert_array_equal(got, [PIXELS[7:24, 9:32], np.zeros((17, 23, 3))])
+
+
+def test_a_crop_of_deep_and_of_gray_images():
+  deep = PIXELS[..., :1].astype(np.uint16) * 200
+  spec = Spec((2, 3, 1), tf.uint16, "image", data_format="png")
+  how = records.ImageDecoding(crops={"image": (40, 50, 2, 3)})
+  data = tf.constant([records.encode_image(deep, "png"), b""])
+  got = records.decode_images(data, spec, "x", how).numpy()
+  np.testing.assert_array_equal(got, [deep[40:42, 50:53], np.zeros((2, 3, 1))])
+  gray = decode(jpeg(pixels=PIXELS[..., 0]), True, (45, 61, 1))
+  got = decode(jpeg(pixels=PIXELS[..., 0]), how, (2, 3, 1))
+  np.testing.assert_array_equal(got, gray[40:42, 50:53])
+
+
+def test_the_parser_decodes_with_options():
+  path_spec = {"camera": spec_of((17, 23, 3))}
+  how = records.ImageDecoding(False, "INTEGER_FAST", {"image": (7, 9, 17, 23)})
+  parse_fn = records.create_parse_tf_example_fn(path_spec, decode_images=how)
+  record = records.encode_example({"camera": spec_of(SHAPE)}, {"camera": jpeg()})
+  want = tf.io.decode_jpeg(
+    jpeg(), fancy_upscaling=False, dct_method="INTEGER_FAST"
+  ).numpy()[7:24, 9:32]
+  for given in (record, [record, record]):
+    np.testing.assert_array_equal(
+      tf.reshape(parse_fn(tf.constant(given))["camera"], [-1, 17, 23, 3])[-1], want
+    )
+
+
+ERRORS = {
+  "method": (
+    {"dct_method": "INTEGER_FASTER"},
+    "ImageDecoding: dct_method: expected one of ['', 'INTEGER_ACCURATE', "
+    "'INTEGER_FAST'], got 'INTEGER_FASTER'. Did you mean 'INTEGER_FAST'?",
+  ),
+  "three numbers": (
+    {"crops": {"image": (1, 2, 3)}},
+    "ImageDecoding: crops: image: expected integers (y, x, height, width), from 0 and "
+    "of at least 1 pixel, got (1, 2, 3).",
+  ),
+  "nothing": ({"crops": {"image": (1, 2, 3, 0)}}, "got (1, 2, 3, 0)."),
+  "fraction": ({"crops": {"image": (1, 2, 3, 0.5)}}, "got (1, 2, 3, 0.5)."),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_options_are_checked(name):
+  options, want = ERRORS[name]
+  with pytest.raises(errors.SpecError, match=re.escape(want)):
+    records.ImageDecoding(**options)
+
+
+def test_a_crop_fits_its_spec():
+  path_spec = {"camera": spec_of((17, 23, 3)), "state": Spec((2,), tf.float32, "state")}
+  cases = {
+    "parse: camera: expected (16, 23, 3) uint8, the size of its crop, got "
+    "(17, 23, 3) uint8.": {"image": (0, 0, 16, 23)},
+    "parse: crops: imagee: expected an encoded image: [camera, image], got nothing of "
+    "that name. Did you mean 'image'?": {"imagee": (0, 0, 17, 23)},
+    "parse: crops: state: expected an encoded image: [camera, image], got": {
+      "state": (0, 0, 1, 1)
+    },
+  }
+  for want, crops in cases.items():
+    how = records.ImageDecoding(crops=crops)
+    with pytest.raises(errors.SpecError, match=re.escape(want)):
+      records.create_parse_tf_example_fn(path_spec, decode_images=how)
+
+
+def test_a_record_that_a_crop_does_not_fit_is_explained(tmp_path):
+  path = str(tmp_path / "a.tfrecord")
+  records.write_records(path, {"camera": spec_of(SHAPE)}, [{"camera": jpeg()}] * 2)
+  for crop, data_format in (((30, 0, 17, 23), "jpeg"), ((0, 40, 17, 23), "png")):
+    how = records.ImageDecoding(crops={"image": crop})
+    wanted = {"camera": spec_of((17, 23, 3), data_format)}
+    parse_fn = records.create_parse_tf_example_fn(wanted, decode_images=how)
+    want = (
+      "record 0 of .*camera .* expected an image that its crop "
+      rf"{re.escape(str(crop))} \(y, x, height, width\) lies in, got one of 45x61"
+    )
+    with (
+      pytest.raises(errors.RecordError, match=want),
+      records.explain_failures(path, wanted, decode_images=how),
+    ):
+      list(tf.data.TFRecordDataset(path).map(parse_fn))
+    assert "image of size" in str(records.find_bad_record(path, wanted))
+  how = records.ImageDecoding(crops={"image": (1, 1, 17, 23)})
+  good = {"camera": spec_of((17, 23, 3))}
+  assert records.find_bad_record(path, good, decode_images=how) is None
