@@ -1,4 +1,4 @@
-"""Collection of episodes into record files."""
+"""Collection of a number of episodes, into record files or any sink."""
 
 from __future__ import annotations
 
@@ -12,35 +12,37 @@ import gin
 from absl import logging
 
 from t2r_seq import errors, records, windows
+from t2r_seq.actors import env_loop, rollouts, sinks
 from t2r_seq.actors import features as features_lib
 from t2r_seq.actors import metrics as metrics_lib
-from t2r_seq.actors import rollouts
 
 
 @gin.configurable
 def collect_episodes(
   env: Any = gin.REQUIRED,
   policy: Any = gin.REQUIRED,
-  spec: Any = gin.REQUIRED,
+  spec: Any = None,
   num_episodes: int = gin.REQUIRED,
-  output_path: str = gin.REQUIRED,
+  output_path: str | None = None,
   seed: int = 0,
   episodes_per_file: int | None = None,
   episode_to_features_fn: Callable[[rollouts.Episode], Any] | None = None,
   explore_prob: float = 0.0,
   max_steps: int | None = None,
+  sink: sinks.EpisodeSink | None = None,
 ) -> dict[str, Any]:
-  """Runs a policy and writes its episodes, flat, one record an episode.
+  """Runs a policy and writes its episodes, flat: one record an episode, or to a sink.
 
-  Each file appears only when it is complete, so a killed collection leaves whole files
-  or none. The same seed writes the same episodes, whatever `episodes_per_file` is.
+  Each record file appears only when it is complete, so a killed collection leaves whole
+  files or none. The same seed writes the same episodes, whatever `episodes_per_file`.
 
   Args:
-    env: a Gymnasium environment, or a function without arguments that makes one.
+    env: a Gymnasium environment or a `gymnasium.vector` one, or a function without
+      arguments that makes one.
     policy: an object with `reset()` and `sample_action(obs, explore_prob)`; restored
       first if it has `restore()`.
     spec: what is stored: a spec structure (or a function without arguments that
-      returns one); of windowed specs, the flat specs are stored.
+      returns one); of windowed specs, the flat specs are stored. A sink has its own.
     num_episodes: how many episodes, >= 1.
     output_path: the file to write. With `episodes_per_file`, 'a/train.tfrecord' becomes
       'a/train-00000-of-00004.tfrecord' and so on. A suffix '.gz' compresses.
@@ -50,13 +52,31 @@ def collect_episodes(
       `episode_to_features`.
     explore_prob: is handed to the policy with each observation.
     max_steps: cuts an episode off.
+    sink: takes the steps in place of record files, e.g. a `StoreSink`; is closed.
   Returns:
     The metrics of `run_env`, and 'files': the paths written.
   Raises:
-    ValueError: a count is below 1, or `output_path` was collected before into another
-      number of files; nothing is run.
+    ValueError: a count is below 1, there are both or neither of `output_path` and
+      `sink`, or `output_path` was collected before into another number of files;
+      nothing is run.
     SpecError: an episode doesn't match the specs.
   """
+  if sink is not None and output_path is None:
+    return _collect_to_sink(
+      sink,
+      env=env,
+      policy=policy,
+      num_episodes=num_episodes,
+      seed=seed,
+      explore_prob=explore_prob,
+      max_steps=max_steps,
+    )
+  if output_path is None or sink is not None or spec is None:
+    raise ValueError(
+      "collect episodes: expected an output_path and a spec, or a sink, got "
+      f"output_path {output_path!r}, {'a' if spec is not None else 'no'} spec and "
+      f"{'a' if sink is not None else 'no'} sink."
+    )
   if episodes_per_file is not None and episodes_per_file < 1:
     raise ValueError(
       f"collect episodes: episodes_per_file must be >= 1, got {episodes_per_file}."
@@ -82,6 +102,13 @@ def collect_episodes(
       records.write_records(path, flat_spec, shard)
       logging.info("Collected %d episodes; wrote %s.", tally.num_episodes, path)
   return {**tally.metrics(), "files": files}
+
+
+def _collect_to_sink(sink: sinks.EpisodeSink, **kwargs: Any) -> dict[str, Any]:
+  """Runs the policy with the arguments of `run_env`."""
+  with sink:
+    metrics = env_loop.run_env(sink=sink, **kwargs)
+  return {**metrics, "files": list(getattr(sink, "files", []))}
 
 
 def _check_no_other_shards(output_path: str, files: list[str]) -> None:

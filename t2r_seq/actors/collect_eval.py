@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -47,7 +46,7 @@ def collect_eval_loop(
   wait_for_new_policy: bool = True,
   poll_interval: float = 10.0,
   seed: int | None = None,
-  stop: threading.Event | None = None,
+  stop: stopping.StopCondition | None = None,
 ) -> dict[str, float]:
   """Collects episodes with the newest policy, evaluates it, and waits for the next.
 
@@ -85,7 +84,7 @@ def collect_eval_loop(
     poll_interval: seconds between two looks for a newer policy.
     seed: makes the rounds repeatable, each other's episodes not; give each actor its
       own. All policies are evaluated in the same episodes. None takes what comes.
-    stop: ends the loop as SIGTERM does; what a thread has in its place.
+    stop: e.g. a `threading.Event`; ends the loop as SIGTERM does.
   Returns:
     'global_step' of the last policy, 'num_rounds', 'num_episodes' and 'num_steps'
     collected in all, 'was_stopped', and the last round's metrics as

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import gin
 from absl import logging
 
 from t2r_seq import training
 from t2r_seq.actors import metrics as metrics_lib
-from t2r_seq.actors import rollouts, sinks
+from t2r_seq.actors import rollouts, sinks, stopping
 
 _LOG_EVERY_N_EPISODES = 10
-
-
-class StopCondition(Protocol):
-  """E.g. a `threading.Event`, or a `StopSignal`."""
-
-  def is_set(self) -> bool:
-    """Whether to stop."""
 
 
 @gin.configurable
@@ -39,7 +32,7 @@ def run_env(
   global_step: int = 0,
   tag: str = "eval",
   restore_policy: bool = True,
-  stop: StopCondition | None = None,
+  stop: stopping.StopCondition | None = None,
 ) -> dict[str, float]:
   """Runs a policy in an environment and returns what it achieved.
 
@@ -94,7 +87,9 @@ def run_env(
 
 
 def _recorded(
-  steps: rollouts.Steps, sink: sinks.EpisodeSink | None, stop: StopCondition | None
+  steps: rollouts.Steps,
+  sink: sinks.EpisodeSink | None,
+  stop: stopping.StopCondition | None,
 ) -> rollouts.Steps:
   """Hands the steps to the sink as they come, until it is time to stop."""
   with contextlib.closing(steps):

@@ -8,9 +8,18 @@ import threading
 import time
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from absl import logging
+
+_LOOK_SECONDS = 0.1
+
+
+class StopCondition(Protocol):
+  """E.g. a `threading.Event`, or a `StopSignal`."""
+
+  def is_set(self) -> bool:
+    """Whether to stop."""
 
 
 class Stopped(BaseException):
@@ -26,23 +35,23 @@ class StopSignal:
 
   A context manager: within it, SIGTERM only makes `is_set` true. What was in force
   before is put back at the end, and after the first signal, so that a second one ends
-  the process at once. Signals reach the main thread only; elsewhere there is `event`.
+  the process at once. Signals reach the main thread only; elsewhere there is `other`.
   """
 
-  def __init__(self, event: threading.Event | None = None) -> None:
+  def __init__(self, other: StopCondition | None = None) -> None:
     """Creates the signal.
 
     Args:
-      event: stops as the signal does, once it is set.
+      other: stops as the signal does, once it is set.
     """
-    self._event = event
+    self._other = other
     self._was_sent = False
     self._is_waiting = False
     self._previous: Any = None
 
   def is_set(self) -> bool:
     """Whether to stop."""
-    return self._was_sent or (self._event is not None and self._event.is_set())
+    return self._was_sent or (self._other is not None and self._other.is_set())
 
   @contextlib.contextmanager
   def waiting(self) -> Iterator[None]:
@@ -65,11 +74,12 @@ class StopSignal:
     Raises:
       Stopped: there is no reason to wait any longer.
     """
+    deadline = time.monotonic() + seconds
     with self.waiting():
-      if self._event is None:
-        time.sleep(seconds)
-      elif self._event.wait(seconds):
-        raise Stopped
+      while (left := deadline - time.monotonic()) > 0:
+        if self.is_set():
+          raise Stopped
+        time.sleep(min(left, _LOOK_SECONDS))
 
   def __enter__(self) -> StopSignal:
     if threading.current_thread() is threading.main_thread():
@@ -85,7 +95,7 @@ class StopSignal:
     self._put_back()
 
   def _handle(self, number: int, frame: types.FrameType | None) -> None:
-    # A flag, no Event: the thread may hold that one's lock just now.
+    # A flag, no Event: this thread may hold an Event's lock just now.
     self._was_sent = True
     self._put_back()
     logging.info("Told to stop by %s.", signal.Signals(number).name)

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 
 from t2r_seq.cli import gin_flags
 
-SUMMARY = "run a policy and write its episodes to record files"
+SUMMARY = "run a policy and write its episodes to record files, or a store"
 DESCRIPTION = """Runs a policy in a Gymnasium environment and writes its episodes.
 
 Which policy, environment, specs and files is said by gin, as the arguments of
 `collect_episodes`.
 
   t2r_seq collect --gin_configs research/pose_env/configs/collect_moving.gin \\
-    --gin_bindings 'collect_episodes.num_episodes = 200'"""
+    --gin_bindings 'collect_episodes.num_episodes = 200'
+
+Into an EpisodeStore, in place of record files:
+
+  t2r_seq collect --gin_configs collect.gin --gin_bindings \
+    'collect_episodes.output_path = None' 'collect_episodes.sink = @StoreSink()' \
+    'StoreSink.path = "data/train.store"' 'StoreSink.spec = @episode_spec'
+
+SIGTERM drops the file in progress; the files before it are whole. The status is 143
+then. `t2r_seq collect-eval` goes on collecting while a learner trains."""
+
+STATUS_OF_SIGTERM = 143
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,13 +39,22 @@ def run(args: argparse.Namespace) -> int:
   gin_flags.parse(args)
   from t2r_seq import actors
 
-  result = actors.collect_episodes()
-  files = result["files"]
-  where = (
-    files[0] if len(files) == 1 else f"{len(files)} files, {files[0]} to {files[-1]}"
-  )
+  try:
+    # One signal is enough: whatever is in progress is dropped.
+    with actors.StopSignal() as signal, signal.waiting():
+      result = actors.collect_episodes()
+  except actors.Stopped:
+    print("Stopped by SIGTERM before all episodes were collected.", file=sys.stderr)
+    return STATUS_OF_SIGTERM
   print(
     f"Collected {result['num_episodes']} episodes ({result['num_steps']} steps, mean "
-    f"reward {result['episode_reward']:.4f}) in {where}."
+    f"reward {result['episode_reward']:.4f}){_where(result['files'])}."
   )
   return 0
+
+
+def _where(files: Sequence[str]) -> str:
+  """Says where the episodes are, as far as record files tell."""
+  if len(files) > 1:
+    return f" in {len(files)} files, {files[0]} to {files[-1]}"
+  return f" in {files[0]}" if files else ""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from t2r_seq import __version__
 from t2r_seq.cli import (
   collect,
+  collect_eval,
   convert,
   data_service,
   doctor,
@@ -24,6 +25,7 @@ from t2r_seq.cli import (
 _COMMANDS = {
   "train": train,
   "collect": collect,
+  "collect-eval": collect_eval,
   "convert": convert,
   "inspect": inspect,
   "doctor": doctor,

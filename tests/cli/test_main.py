@@ -108,7 +108,7 @@ def test_a_missing_binding_is_named(run_main):
   )
   assert status == 1
   assert err.startswith("t2r_seq collect: Required bindings for `collect_episodes`")
-  assert "'output_path'" in err
+  assert "'policy'" in err
   assert err.count("\n") == 1
 
 
