@@ -18,6 +18,7 @@ from t2r_seq.cli import (
   index,
   inspect,
   predict,
+  replay_server,
   stats,
   train,
 )
@@ -32,6 +33,7 @@ _COMMANDS = {
   "index": index,
   "stats": stats,
   "data-service": data_service,
+  "replay-server": replay_server,
   "predict": predict,
 }
 
