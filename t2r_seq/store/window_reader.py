@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -11,6 +12,22 @@ from t2r_seq import errors, specs, windows
 from t2r_seq.store.columns import StoreColumns
 
 Take = Callable[[str, tf.Tensor], tf.Tensor]
+
+
+class WindowPlaces(NamedTuple):
+  """Where windows lie, int64 [N] each.
+
+  Attributes:
+    episodes: numbers of their episodes.
+    first_rows: where those start in the columns.
+    num_steps: T of those.
+    starts: first anchors in them.
+  """
+
+  episodes: tf.Tensor
+  first_rows: tf.Tensor
+  num_steps: tf.Tensor
+  starts: tf.Tensor
 
 
 class StoreWindows:
@@ -114,24 +131,47 @@ class StoreWindows:
     Raises:
       IndexError: there is no such window.
     """
+    return self.read_at(self.locate(window_ids), take)
+
+  def locate(self, window_ids: tf.Tensor) -> WindowPlaces:
+    """Looks up where windows lie; `read_at` reads them.
+
+    Apart, so that a loader can look up many batches at once: for one of 64 windows that
+    takes 70 us of processor time, a seventh of what reading it takes.
+
+    Args:
+      window_ids: int [N], as `read` takes them.
+    Returns:
+      Their places.
+    Raises:
+      IndexError: there is no such window.
+    """
     window_ids = self._check_ids(tf.cast(window_ids, tf.int64))
-    take = take or self.columns.take
     # Not tf.gather(variable): that makes the memory the variable's own first.
     window_ends = self._window_ends.read_value()
     episode_ends = self._episode_ends.read_value()
     episodes = tf.searchsorted(window_ends, window_ids, "right", out_type=tf.int64)
-    first_windows = _before(window_ends, episodes)
     first_rows = _before(episode_ends, episodes)
-    starts = self.reader.grid.start(window_ids - first_windows)
-    num_steps = tf.gather(episode_ends, episodes) - first_rows
+    return WindowPlaces(
+      episodes,
+      first_rows,
+      tf.gather(episode_ends, episodes) - first_rows,
+      self.reader.grid.start(window_ids - _before(window_ends, episodes)),
+    )
+
+  def read_at(
+    self, places: WindowPlaces, take: Take | None = None
+  ) -> specs.TensorSpecStruct:
+    """Gathers the windows at places; see `read`."""
+    take = take or self.columns.take
 
     def take_steps(path: str, index: tf.Tensor | None) -> tf.Tensor:
       if index is None:
-        return take(path, episodes)
+        return take(path, places.episodes)
       shape = [-1] + [1] * (index.shape.rank - 1)
-      return take(path, index + tf.reshape(first_rows, shape))
+      return take(path, index + tf.reshape(places.first_rows, shape))
 
-    return self.reader.read_with(take_steps, starts, num_steps)
+    return self.reader.read_with(take_steps, places.starts, places.num_steps)
 
   def _check_ids(self, window_ids: tf.Tensor) -> tf.Tensor:
     if not tf.executing_eagerly() or not tf.size(window_ids):

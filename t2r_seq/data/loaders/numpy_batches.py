@@ -77,12 +77,13 @@ class NumpyBatches(Iterator[Batch]):
 
 
 def numpy_batches_in_order(
-  read: Callable[[tf.Tensor], Mapping[str, Any]],
+  read: Callable[[Any], Mapping[str, Any]],
   order: WindowOrder,
   batch_bytes: int,
   num_epochs: int | None = 1,
   start_batch: int = 0,
   every: int = 1,
+  locate: Callable[[tf.Tensor], Any] | None = None,
 ) -> NumpyBatches:
   """Makes the batches of an order: those of `batches_in_order`, as numpy arrays.
 
@@ -95,6 +96,7 @@ def numpy_batches_in_order(
     start_batch: batches to leave out, over all epochs; costs nothing.
     every: shows each of that many only: n readers with the starts 0 to n - 1 have the
       batches between them.
+    locate: see `batches_in_order`.
   Returns:
     An iterator that knows its position.
   Raises:
@@ -102,10 +104,13 @@ def numpy_batches_in_order(
   """
   check_start_batch("numpy_batches_in_order", start_batch)
   if every > 1:
-    parted = _read_every(read, order, num_epochs, start_batch, every)
+    read_ids = read if locate is None else lambda ids: read(locate(ids))
+    parted = _read_every(read_ids, order, num_epochs, start_batch, every)
     return NumpyBatches(parted, start_batch=start_batch, every=every)
   at_once = batches_at_once(order, batch_bytes)
-  reads, left_out = reads_in_order(read, order, at_once, num_epochs, start_batch)
+  reads, left_out = reads_in_order(
+    read, order, at_once, batch_bytes, num_epochs, start_batch, locate
+  )
   reads = reads.with_options(checkpoint_options())
   return NumpyBatches(reads, order.batch_size, start_batch, left_out)
 

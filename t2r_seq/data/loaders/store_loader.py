@@ -94,12 +94,12 @@ class StoreWindowLoader(WindowLoader):
     self._decode_images = decode_images
     super().__init__(
       f"store_windows: {store.path}",
-      self._windows.read,
+      self._windows.read_at,
       self._windows.num_windows,
       self._windows.window_bytes,
       lambda: PooledWindows(columns, self._windows),
       *(batch_size, order, seed, num_epochs, shard_index, num_shards),
-      *(drop_remainder, memory_budget),
+      *(drop_remainder, memory_budget, self._windows.locate),
     )
 
   def portable_dataset(self) -> tf.data.Dataset:

@@ -43,7 +43,7 @@ class WindowLoader:
   def __init__(
     self,
     where: str,
-    read: Callable[[tf.Tensor], specs.TensorSpecStruct],
+    read: Callable[[Any], specs.TensorSpecStruct],
     num_windows: int,
     window_bytes: int,
     make_pools: Callable[[], PooledWindows],
@@ -55,6 +55,7 @@ class WindowLoader:
     num_shards: int,
     drop_remainder: bool,
     memory_budget: int,
+    locate: Callable[[tf.Tensor], Any] | None = None,
   ) -> None:
     """Plans the batches.
 
@@ -72,11 +73,14 @@ class WindowLoader:
       num_shards: how many disjoint parts there are.
       drop_remainder: shows full batches only, equally many in every shard.
       memory_budget: bytes that the pools may hold.
+      locate: maps window numbers to what `read` then takes in their place; see
+        `batches_in_order`.
     Raises:
       SpecError: the data is too small for one batch, or the budget is.
     """
     self._where = where
     self._read = read
+    self._locate = locate
     self.num_windows = num_windows
     self._num_epochs = num_epochs
     self._batch_bytes = batch_size * window_bytes
@@ -112,7 +116,8 @@ class WindowLoader:
       batches = self._pools.batches(self._order, self._num_epochs, start_batch)
       return batches.with_options(checkpoint_options())
     return batches_in_order(
-      self._read, self._order, self._batch_bytes, self._num_epochs, start_batch
+      *(self._read, self._order, self._batch_bytes, self._num_epochs, start_batch),
+      locate=self._locate,
     )
 
   def numpy_batches(self, start_batch: int = 0, every: int = 1) -> NumpyBatches:
@@ -140,6 +145,7 @@ class WindowLoader:
     return numpy_batches_in_order(
       *(self._read, self._order, self._batch_bytes),
       *(self._num_epochs, start_batch, every),
+      locate=self._locate,
     )
 
   def for_input_context(self: _Loader, context: tf.distribute.InputContext) -> _Loader:
