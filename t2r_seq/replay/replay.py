@@ -35,7 +35,7 @@ class SampleInfo(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ReplayCounters:
-  """What a replay holds and what it has seen.
+  """What a replay holds and what it has seen; None is what an engine cannot tell.
 
   Attributes:
     num_episodes: of which at least one step is held, running ones too.
@@ -49,13 +49,13 @@ class ReplayCounters:
   """
 
   num_episodes: int
-  num_steps: int
+  num_steps: int | None
   num_items: int
   num_inserts: int
   num_samples: int
   num_deletes: int
-  num_ignored_updates: int
-  num_bytes: int
+  num_ignored_updates: int | None
+  num_bytes: int | None
 
   @property
   def samples_per_insert(self) -> float:
@@ -193,15 +193,16 @@ class Replay(_Closing):
     """
 
   @abc.abstractmethod
-  def update_priorities(self, keys: Any, priorities: Any) -> int:
+  def update_priorities(self, keys: Any, priorities: Any) -> int | None:
     """Sets the priorities of items.
 
     Args:
       keys: uint64 [n], from `SampleInfo`.
       priorities: [n], finite and at least 0.
     Returns:
-      How many of the items were still there. For the others nothing happens: an item
-      may go while the learner computes its priority.
+      How many of the items were still there, or None from an engine that cannot tell.
+      For the others nothing happens: an item may go while the learner computes its
+      priority.
     Raises:
       SpecError: a priority is negative or not finite, or lengths differ.
     """

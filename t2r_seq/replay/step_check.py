@@ -100,6 +100,8 @@ def _numpy_dtype(spec: specs.ExtendedTensorSpec) -> np.dtype:
 
 
 def _to_array(value: Any, dtype: np.dtype) -> np.ndarray:
+  if isinstance(value, (np.ndarray, np.generic)) and dtype.kind != "O":
+    return np.asarray(value)
   if type(value) in (bool, int, float):  # Not numpy's, which have a dtype.
     return _number(value, dtype)
   if tf.is_tensor(value):

@@ -44,7 +44,10 @@ class FlatItems(ItemLayout):
     self._spans = _spans(reader)
     self._context = tuple(path for path in reader.paths if path not in self._spans)
     self._is_padded = self._grid.padding != "drop"
-    self.signature = self._signature()
+    self.signature = self._signature(self._is_padded)
+    self.full_shapes = {
+      name: spec.shape for name, spec in self._signature(has_edges=False).items()
+    }
     first, last = reader.steps_shown
     self._before, self._after = max(-first, 0), max(last, 0)
     self.num_rows_kept = self._before + self._after + 1
@@ -70,7 +73,7 @@ class FlatItems(ItemLayout):
   def item(self, number: int, num_steps: int) -> dict[str, Rows]:
     """Returns which rows a window shows."""
     start, end = self._grid.start(number), num_steps - 1
-    rows: dict[str, Rows] = {path: (path, 0) for path in self._context}
+    rows: dict[str, Rows] = {path: (path, None) for path in self._context}
     for path, (first, last) in self._spans.items():
       shown = range(_clip(start + first, end), _clip(start + last, end) + 1)
       rows[path] = path, shown
@@ -109,7 +112,7 @@ class FlatItems(ItemLayout):
 
     return self.reader.read_with(take, starts, num_steps)
 
-  def _signature(self) -> dict[str, tf.TensorSpec]:
+  def _signature(self, has_edges: bool) -> dict[str, tf.TensorSpec]:
     signature = {}
     for path in self.reader.paths:
       spec = self._flat_spec[path]
@@ -117,7 +120,7 @@ class FlatItems(ItemLayout):
         signature[path] = tf.TensorSpec(spec.shape, spec.dtype, f"{path}, per episode")
         continue
       first, last = self._spans[path]
-      length = None if self._is_padded else last - first + 1
+      length = None if has_edges else last - first + 1
       shape = tf.TensorShape([length]).concatenate(spec.shape)
       name = f"{path}, steps {first} to {last}"
       signature[path] = tf.TensorSpec(shape, spec.dtype, name)

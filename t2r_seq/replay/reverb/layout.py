@@ -11,8 +11,9 @@ import tensorflow as tf
 from t2r_seq import specs, windows
 
 Row = Mapping[str, Any]
-# Of what column an item has which rows: a range, or one row without a time axis.
-Rows = tuple[str, range | int]
+# Of what column an item has which rows: a range; one row, without a time axis; or the
+# value of the episode, None.
+Rows = tuple[str, range | int | None]
 
 
 class ItemLayout(abc.ABC):
@@ -27,12 +28,14 @@ class ItemLayout(abc.ABC):
     signature: specs of an item's columns, fully defined but for time axes. Their names
       say which steps they show, so that two programs that mean different windows of
       the same shape are told apart.
+    full_shapes: shapes of the columns of an item that no edge of an episode shortens.
     num_rows_kept: how many of the newest rows the next item may refer to.
     num_steps_kept: how many of the newest steps the next row may be made of.
   """
 
   reader: windows.WindowReader
   signature: dict[str, tf.TensorSpec]
+  full_shapes: dict[str, tf.TensorShape]
   num_rows_kept: int
   num_steps_kept: int
 

@@ -51,6 +51,7 @@ class StackedItems(ItemLayout):
       path: tf.TensorSpec(spec.shape, spec.dtype, self._name(path))
       for path, spec in reader.window_spec.items()
     }
+    self.full_shapes = {path: spec.shape for path, spec in self.signature.items()}
     self.num_rows_kept = self._grid.num_stacks
     first, last = self._grid.span
     self.num_steps_kept = last - first + self._grid.stride + 1
@@ -90,7 +91,7 @@ class StackedItems(ItemLayout):
     for column in self.signature:
       path = self._masks.get(column, column)
       if path not in self._offsets:
-        item[column] = column, 0
+        item[column] = column, None
       else:
         item[column] = column, rows if self._is_sequence[path] else rows[-1]
     return item

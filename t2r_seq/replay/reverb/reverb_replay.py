@@ -1,0 +1,181 @@
+"""`ReverbReplay`: the face of a replay that a Reverb server holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, specs
+from t2r_seq.replay.flat_specs import flat_replay_specs
+from t2r_seq.replay.replay import Replay, ReplayCounters
+from t2r_seq.replay.reverb import sampling, tables
+from t2r_seq.replay.reverb.connection import Connection
+from t2r_seq.replay.reverb.layouts import make_layout
+from t2r_seq.replay.reverb.server import TABLE
+from t2r_seq.replay.reverb.watch import Watch
+from t2r_seq.replay.reverb.wire import wire_signature
+from t2r_seq.replay.reverb.writer import ReverbWriter
+from t2r_seq.replay.step_check import StepCheck
+
+
+@gin.configurable
+class ReverbReplay(Replay):
+  """Writes to and samples from a `ReplayServer`, which other machines use, too.
+
+  With store='flat' an item holds every step that its window shows once, and items
+  share their steps on the server: L stacks of K frames are L + K - 1 frames, stored
+  once for all windows. They are stacked here, by what reads every other window of this
+  library. With store='stacked' an item holds the window as it is learned from: the
+  first of the two ways of Reverb's frame-stacking notebook, to compare with.
+
+  A server that goes away is waited for, and work goes on where it comes back; what it
+  has lost is what came in after its last checkpoint.
+  """
+
+  def __init__(
+    self,
+    spec_structure: specs.SpecStructure,
+    address: str,
+    sequence_length: int | None = None,
+    stride: int = 1,
+    shift: int = 1,
+    padding: str = "drop",
+    flat: bool = False,
+    store: str = "flat",
+    initial_priority: float = 1.0,
+    timeout: float | None = None,
+    server_timeout: float = 300.0,
+    chunk_length: int = 1,
+    max_in_flight_items: int = 128,
+    max_in_flight_samples: int | None = None,
+  ) -> None:
+    """Connects to the server, and compares its table with the specs.
+
+    Args:
+      spec_structure: the specs of a window.
+      address: 'host:port' of the server.
+      sequence_length: L, stacks in a sequence; None for single windows.
+      stride: steps between the stacks of one sequence.
+      shift: stacks between the starts of two sequences.
+      padding: 'drop', 'repeat' or 'zero'.
+      flat: gives every step that a window shows once; see `windows.stack_windows`.
+      store: 'flat' or 'stacked'.
+      initial_priority: of items that are written without one.
+      timeout: seconds that samples and inserts wait for the rate limiter before they
+        are an error; None for ever.
+      server_timeout: seconds that they wait for a server that is away.
+      chunk_length: rows that are compressed and stored together. Longer chunks compress
+        better, but an item waits until its last one is full or its episode ends, and
+        each sample brings whole chunks.
+      max_in_flight_items: items that writers may be ahead of the server.
+      max_in_flight_samples: items that each of a dataset's readers asks for before
+        they are needed; None for two batches. Rate limiters and `max_times_sampled`
+        count them when they are sent.
+    Raises:
+      SpecError: an argument is wrong, or the server's table is for other windows; all
+        differences are named.
+      ReplayTimeoutError: no server answers.
+      ImportError: Reverb is not installed; says what to install.
+    """
+    structure = specs.flatten_spec_structure(spec_structure)
+    self._spec_structure = specs.map_leaves(specs.ExtendedTensorSpec.to_spec, structure)
+    self._flat_spec = flat_replay_specs("ReverbReplay", structure)
+    self._layout = make_layout(
+      "ReverbReplay", structure, sequence_length, stride, shift, padding, flat, store
+    )
+    self._writer_options = (initial_priority, chunk_length, max_in_flight_items)
+    self._max_in_flight_samples = max_in_flight_samples
+    self._connection = Connection(address, timeout, server_timeout)
+    self._check_table()
+    self._watch: Watch | None = None
+
+  @property
+  def spec_structure(self) -> specs.TensorSpecStruct:
+    """The specs of one window, by path."""
+    return self._spec_structure
+
+  @property
+  def flat_spec(self) -> specs.TensorSpecStruct:
+    """What one `append` takes."""
+    return self._flat_spec
+
+  def writer(self) -> ReverbWriter:
+    """Returns a writer for one environment; there may be any number."""
+    check = StepCheck(self._flat_spec)
+    return ReverbWriter(self._connection, self._layout, check, *self._writer_options)
+
+  def dataset(self, batch_size: int, with_info: bool = False) -> tf.data.Dataset:
+    """Makes an endless dataset of batches of windows; see `Replay.dataset`."""
+    self._watch = self._watch or Watch(self._connection)
+    items = sampling.sample_items(
+      self._connection, self._layout, batch_size, self._max_in_flight_samples
+    )
+    both = sampling.to_windows(self._watch.over(items), self._layout)
+    return both if with_info else both.map(lambda _, windows: windows)
+
+  def update_priorities(self, keys: Any, priorities: Any) -> None:
+    """Sets priorities; see `Replay.update_priorities`. Reverb does not count them."""
+    keys, priorities = np.asarray(keys), np.asarray(priorities, np.float64)
+    if keys.ndim != 1 or keys.shape != priorities.shape:
+      raise errors.SpecError(
+        "update_priorities: expected keys [n] and priorities [n], got "
+        f"{errors.describe(keys)} and {errors.describe(priorities)}."
+      )
+    if not (np.isfinite(priorities) & (priorities >= 0)).all():
+      raise errors.SpecError(
+        "update_priorities: priorities: expected finite numbers of at least 0, got "
+        f"{priorities[~(np.isfinite(priorities) & (priorities >= 0))][:3].tolist()}."
+      )
+    updates = dict(zip(keys.tolist(), priorities.tolist(), strict=True))
+    client = self._connection.client
+    self._connection.call(
+      "update_priorities", lambda: client.mutate_priorities(TABLE, updates)
+    )
+
+  @property
+  def counters(self) -> ReplayCounters:
+    """What the table holds and has seen."""
+    info = self._connection.call("counters", self._connection.client.server_info)[TABLE]
+    limiter = info.rate_limiter_info
+    inserts = limiter.insert_stats.completed
+    return ReplayCounters(
+      num_episodes=info.num_episodes,
+      num_steps=None,
+      num_items=info.current_size,
+      num_inserts=inserts,
+      num_samples=limiter.sample_stats.completed,
+      num_deletes=inserts - info.current_size,
+      num_ignored_updates=None,
+      num_bytes=None,
+    )
+
+  def checkpoint(self) -> str:
+    """Has the server write a checkpoint.
+
+    Returns:
+      Its path, on the server's machine.
+    Raises:
+      ReplayTimeoutError: no server answers.
+      ReplayError: the server cannot write it; the former one stays.
+    """
+    return self._connection.call("checkpoint", self._connection.client.checkpoint)
+
+  def close(self) -> None:
+    """Ends datasets that still wait; writers are closed by themselves."""
+    if self._watch is not None:
+      self._watch.close()
+      self._watch = None
+
+  def _check_table(self) -> None:
+    found = self._connection.tables() or {}
+    where = f"ReverbReplay: {self._connection.address}"
+    if TABLE not in found:
+      raise errors.SpecError(
+        f"{where}: {TABLE}: expected a table of this name, got "
+        f"{errors.listing(found)}. Start the server by ReplayServer."
+      )
+    signature = wire_signature(self._layout.signature)
+    tables.check_signature(where, signature, found[TABLE].signature)
