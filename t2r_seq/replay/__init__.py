@@ -1,6 +1,7 @@
 """Live replay: experience that arrives while it is learned from, under one spec."""
 
 from t2r_seq.replay.flat_specs import flat_replay_specs
+from t2r_seq.replay.memory.replay_buffer import ReplayBuffer
 from t2r_seq.replay.options import (
   Fifo,
   Lifo,
@@ -34,6 +35,7 @@ __all__ = [
   "Queue",
   "RateLimiterOption",
   "Replay",
+  "ReplayBuffer",
   "ReplayCounters",
   "ReplayVectorWriter",
   "ReplayWriter",

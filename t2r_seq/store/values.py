@@ -51,7 +51,7 @@ def collect(
   Raises:
     SpecError: with every mismatch.
   """
-  given = dict(_leaves(structure, columns))
+  given = dict(leaves(structure, columns))
   found = _unknown(columns, given) + _missing(columns, given)
   rows: dict[str, Rows] = {}
   for path, column in columns.items():
@@ -70,7 +70,7 @@ def collect(
   return rows
 
 
-def _leaves(
+def leaves(
   structure: Any, columns: Columns, prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
   """Yields (path, value); a list is a value at a column's path and a branch above."""
@@ -88,7 +88,7 @@ def _leaves(
     yield prefix, structure
     return
   for name, value in children:
-    yield from _leaves(value, columns, f"{prefix}/{name}" if prefix else str(name))
+    yield from leaves(value, columns, f"{prefix}/{name}" if prefix else str(name))
 
 
 def _unknown(columns: Columns, given: Mapping[str, Any]) -> list[errors.Mismatch]:

@@ -109,6 +109,11 @@ class WindowReader:
     return dict(self._readings)
 
   @property
+  def masks(self) -> dict[str, str]:
+    """The paths of masks, and of what they mask; both are in the windows."""
+    return {mask: path for mask, path in self._masks.items() if path in self._timed}
+
+  @property
   def paths(self) -> tuple[str, ...]:
     """What is read from an episode: its paths, each once."""
     return tuple(dict.fromkeys(r.source for r in self._readings.values()))

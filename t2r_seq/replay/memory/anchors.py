@@ -1,0 +1,93 @@
+"""`AnchorRule`: which anchors of a growing episode have an item, and from when on."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from t2r_seq import errors, windows
+
+
+@dataclasses.dataclass(frozen=True)
+class AnchorRule:
+  """Which anchors have an item; pure arithmetic, for ints and arrays.
+
+  An anchor `age` steps after its episode's start has an item once `need` steps have
+  come after it. Where the episode has ended with fewer, `need_ended` are enough.
+
+  Attributes:
+    first: the least age.
+    period: ages between two anchors.
+    back: steps before the anchor that its window shows.
+    need: steps after it that must be there while the episode goes on.
+    need_ended: steps after it that must be there at the episode's end.
+    keeps_start: an episode's first step always has an item once the episode has ended.
+  """
+
+  first: int
+  period: int
+  back: int
+  need: int
+  need_ended: int
+  keeps_start: bool
+
+  @classmethod
+  def of(cls, reader: windows.WindowReader, n: int | None = None) -> AnchorRule:
+    """Derives the rule.
+
+    Args:
+      reader: of the windows.
+      n: steps that are joined, of n-step transitions: as many are waited for while the
+        episode goes on, and the last one's next observation is never made up.
+    Returns:
+      The anchors that the reader's grid gives whole episodes.
+    """
+    grid = reader.grid
+    first_shown, last_shown = reader.steps_shown
+    back, period = max(0, -first_shown), grid.shift * grid.stride
+    after = grid.min_steps - 1 - grid.first_anchor
+    if n is not None:
+      after = grid.span[1]
+      return cls(grid.first_anchor, period, back, n - 1 + after, after, False)
+    if grid.padding == "drop":
+      return cls(grid.first_anchor, period, back, after, after, False)
+    # As `WindowGrid.num_windows` has it: the last sequence may run over the end.
+    room = max(grid.num_stacks - grid.shift, 0) * grid.stride
+    return cls(0, period, back, max(last_shown, room, 0), room, True)
+
+  @property
+  def min_steps(self) -> int:
+    """The fewest steps that a ring must hold for an item to live."""
+    return self.back + self.need + 1
+
+  def is_anchor(self, age: Any) -> Any:
+    """Whether windows start at steps of this age, as far as that decides."""
+    return (age >= self.first) & ((age - self.first) % self.period == 0)
+
+  def ended_anchors(self, start: int, first: int, end: int) -> np.ndarray:
+    """Returns the anchors that become items because their episode ends.
+
+    Args:
+      start: the episode's first step.
+      first: the oldest step that is still there.
+      end: the step after the last one.
+    Returns:
+      int64 [n], ascending.
+    """
+    if self.need_ended == self.need and not self.keeps_start:
+      return np.zeros(0, np.int64)
+    anchors = np.arange(max(start, first, end - self.need), end)
+    ages, left = anchors - start, end - 1 - anchors
+    fits = (left >= self.need_ended) | (self.keeps_start & (ages == 0))
+    return anchors[self.is_anchor(ages) & fits]
+
+
+def check_ring(operation: str, rule: AnchorRule, steps: int) -> None:
+  """Raises SpecError unless a writer's part of a ring holds at least one window."""
+  if steps < rule.min_steps:
+    raise errors.SpecError(
+      f"{operation}: the capacity: expected at least {rule.min_steps} steps for each "
+      f"writer, the length of a window, got {steps}."
+    )

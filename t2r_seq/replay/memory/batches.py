@@ -1,0 +1,258 @@
+"""Datasets of sampled batches: drawn in Python, large rows gathered in the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import records, specs
+from t2r_seq.replay.memory.sampling import Sampling
+from t2r_seq.replay.replay import SampleInfo
+from t2r_seq.store import mapped
+
+_as_it_is = tf.autograph.experimental.do_not_convert
+
+# Smaller values of a window are gathered by numpy, where an op costs less.
+_LARGE_BYTES = 4096
+# A call of Python costs about as much as drawing some hundred numbers: many small
+# batches are drawn at once, where nothing that is learned of one bears on the next.
+_MAX_AHEAD = 16
+_AHEAD_BYTES = 1 << 20
+_INFO = SampleInfo(tf.uint64, tf.float64, tf.int64, tf.float64, tf.int32)
+
+
+class BatchReading:
+  """Reads sampled batches in a graph."""
+
+  def __init__(
+    self,
+    sampling: Sampling,
+    window_spec: specs.TensorSpecStruct,
+    batch_size: int,
+    with_info: bool,
+    large: frozenset[str],
+  ) -> None:
+    """Maps the columns that are gathered in the graph.
+
+    Args:
+      sampling: what draws.
+      window_spec: of one window.
+      batch_size: B.
+      with_info: tells what is known of the items.
+      large: paths that are gathered in the graph.
+    """
+    self._sampling = sampling
+    self._spec = window_spec
+    self._batch_size = batch_size
+    self._with_info = with_info
+    self._large = large
+    gathering = sampling.gathering
+    self._fetches = [
+      fetch for fetch in gathering.plan.fetches if large & fetch.paths.keys()
+    ]
+    self._sources = {
+      path: source
+      for fetch in self._fetches
+      for path, source in fetch.paths.items()
+      if path in large
+    }
+    lanes = gathering.plan.lanes
+    self._back = lanes.rule.back
+    with tf.device("CPU:0"):
+      # A dataset refers to a variable, and would copy a tensor.
+      self._columns = {
+        source: tf.Variable(mapped.to_tensor(gathering.columns[source]), False)
+        for source in self._sources.values()
+      }
+      self._dead = tf.Variable(mapped.to_tensor(lanes.dead), False)
+    self._small = [path for path in window_spec if path not in large]
+
+  def draw(self, count: int) -> list[tf.Tensor]:
+    """Draws items, and gathers what is small of their windows."""
+
+    def in_python() -> list[Any]:
+      if not self._large:
+        info, batch = self._sampling.sample(count)
+        return [*self._info(info), *(batch[path] for path in self._small)]
+      info, draw, batch = self._sampling.begin(count, self._large)
+      gathering = self._sampling.gathering
+      shift = gathering.shift(draw)
+      places: list[Any] = [draw.steps, draw.lanes]
+      for fetch in self._fetches:
+        rows, real = gathering.plan.rows(fetch, draw, shift)
+        places += [rows, np.ones(rows.shape, bool) if real is None else real]
+      small = [batch[path] for path in self._small]
+      return [*self._info(info), *small, *places]
+
+    dtypes, shapes = self._drawn()
+    drawn = tf.numpy_function(in_python, [], dtypes)
+    for tensor, shape in zip(drawn, shapes, strict=True):
+      tensor.set_shape([count, *shape])
+    return drawn
+
+  def finish(self, *drawn: tf.Tensor) -> Any:
+    """Gathers the rest of a batch; draws another one if a writer was faster."""
+    num_whole = len(drawn) - (2 + 2 * len(self._fetches)) * bool(self._large)
+    whole = list(drawn[:num_whole])
+    if self._large:
+      large = self._gather(drawn[num_whole + 2 :])
+      with tf.control_dependencies(large):
+        are_alive = self._are_alive(*drawn[num_whole : num_whole + 2])
+      whole = tf.cond(are_alive, lambda: [*whole, *large], self._draw_again)
+    return self._pack(whole)
+
+  def _gather(self, places: tuple[tf.Tensor, ...]) -> list[tf.Tensor]:
+    gathered = []
+    for i, fetch in enumerate(self._fetches):
+      rows, real = places[2 * i : 2 * i + 2]
+      for path, source in fetch.paths.items():
+        if path in self._large:
+          taken = tf.gather(self._columns[source].read_value(), rows)
+          gathered.append(self._pad(self._typed(path, taken), real))
+    return gathered
+
+  def _pad(self, taken: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
+    if not self._sampling.gathering.is_zero_padded:
+      return taken
+    keep = tf.reshape(real, [*real.shape, *[1] * (taken.shape.rank - real.shape.rank)])
+    return tf.where(keep, taken, tf.zeros((), taken.dtype))
+
+  def _typed(self, path: str, taken: tf.Tensor) -> tf.Tensor:
+    is_bool = self._spec[path].dtype == tf.bool
+    return tf.cast(taken, tf.bool) if is_bool else taken
+
+  def _are_alive(self, steps: tf.Tensor, lanes: tf.Tensor) -> tf.Tensor:
+    dead = tf.gather(self._dead.read_value(), lanes)
+    first = tf.where(dead > 0, dead + self._back, tf.zeros_like(dead))
+    return tf.reduce_all(steps >= first)
+
+  def _draw_again(self) -> list[tf.Tensor]:
+    paths = [*self._small, *self._sources]
+
+    def in_python() -> list[Any]:
+      info, batch = self._sampling.sample_again(self._batch_size)
+      return [*self._info(info), *(batch[path] for path in paths)]
+
+    dtypes = [*self._info_dtypes(), *(self._spec[path].dtype for path in paths)]
+    drawn = tf.numpy_function(in_python, [], dtypes)
+    for tensor, path in zip(drawn[-len(paths) :], paths, strict=True):
+      tensor.set_shape([self._batch_size, *self._spec[path].shape])
+    for tensor in drawn[: -len(paths)]:
+      tensor.set_shape([self._batch_size])
+    return drawn
+
+  def _pack(self, whole: list[tf.Tensor]) -> Any:
+    num_info = len(self._info_dtypes())
+    paths = [*self._small, *self._sources]
+    by_path = dict(zip(paths, whole[num_info:], strict=True))
+    batch = specs.TensorSpecStruct((path, by_path[path]) for path in self._spec)
+    return (SampleInfo(*whole[:num_info]), batch) if self._with_info else batch
+
+  def _drawn(self) -> tuple[list[tf.DType], list[Any]]:
+    """Returns dtypes and shapes, without B, of what is drawn."""
+    dtypes: list[Any] = self._info_dtypes()
+    shapes: list[Any] = [[] for _ in dtypes]
+    for path in self._small:
+      dtypes.append(self._spec[path].dtype)
+      shapes.append(self._spec[path].shape)
+    if self._large:
+      dtypes += [tf.int64, tf.int64]
+      shapes += [[], []]
+    for fetch in self._fetches:
+      dtypes += [tf.int64, tf.bool]
+      shapes += [fetch.offsets.shape, fetch.offsets.shape]
+    return dtypes, shapes
+
+  def _info_dtypes(self) -> list[tf.DType]:
+    return list(_INFO) if self._with_info else []
+
+  def _info(self, info: SampleInfo | None) -> tuple[Any, ...]:
+    return () if info is None or not self._with_info else tuple(info)
+
+
+def make_dataset(
+  sampling: Sampling,
+  spec_structure: specs.TensorSpecStruct,
+  window_spec: specs.TensorSpecStruct,
+  batch_size: int,
+  with_info: bool,
+) -> tf.data.Dataset:
+  """Makes an endless dataset of sampled batches.
+
+  Args:
+    sampling: what draws.
+    spec_structure: of the windows; encoded images are decoded as it says.
+    window_spec: what is sampled of one window; images as strings.
+    batch_size: B.
+    with_info: gives pairs (SampleInfo, windows).
+  Returns:
+    Dataset of TensorSpecStructs by path, leaves [B, ...].
+  """
+  large = frozenset[str]() if sampling.consumes else _large_paths(sampling, window_spec)
+  reading = BatchReading(sampling, window_spec, batch_size, with_info, large)
+  ahead = 1
+  if sampling.draws_alike and not with_info:
+    batch_bytes = batch_size * sum(
+      _value_bytes(spec) for path, spec in window_spec.items() if path not in large
+    )
+    ahead = max(1, min(_MAX_AHEAD, _AHEAD_BYTES // batch_bytes))
+  draw = _as_it_is(lambda _: tuple(reading.draw(ahead * batch_size)))
+  drawn = tf.data.Dataset.range(np.iinfo(np.int64).max).map(draw)
+  if ahead > 1:
+    drawn = drawn.flat_map(
+      _as_it_is(lambda *several: _split(several, ahead, batch_size))
+    )
+  dataset = drawn
+  if large:
+    dataset = drawn.map(
+      _as_it_is(reading.finish), num_parallel_calls=3, deterministic=True
+    )
+  else:
+    dataset = drawn.map(_as_it_is(reading.finish))
+  images = {
+    path: spec_structure[path]
+    for path, spec in window_spec.items()
+    if spec.dtype == tf.string and specs.is_encoded_image_spec(spec_structure[path])
+  }
+  if images:
+    dataset = dataset.map(
+      _as_it_is(lambda *batch: _decode(batch, images)),
+      num_parallel_calls=tf.data.AUTOTUNE,
+      deterministic=True,
+    )
+  return dataset.prefetch(1)
+
+
+def _split(
+  several: tuple[tf.Tensor, ...], ahead: int, batch_size: int
+) -> tf.data.Dataset:
+  return tf.data.Dataset.from_tensor_slices(
+    tuple(tf.reshape(t, [ahead, batch_size, *t.shape[1:]]) for t in several)
+  )
+
+
+def _large_paths(
+  sampling: Sampling, window_spec: specs.TensorSpecStruct
+) -> frozenset[str]:
+  return frozenset(
+    path
+    for fetch in sampling.gathering.plan.fetches
+    for path in fetch.paths
+    if window_spec[path].dtype != tf.string
+    and _value_bytes(window_spec[path]) >= _LARGE_BYTES
+  )
+
+
+def _value_bytes(spec: tf.TensorSpec) -> int:
+  size = 64 if spec.dtype == tf.string else spec.dtype.size
+  return max(1, size * (spec.shape.num_elements() or 0))
+
+
+def _decode(batch: tuple[Any, ...], images: Mapping[str, Any]) -> Any:
+  *info, windows = batch
+  for path, spec in images.items():
+    windows[path] = records.decode_images(windows[path], spec, path)
+  return (*info, windows) if info else windows

@@ -1,0 +1,190 @@
+"""Which items are drawn: of the marked rows, uniformly or as selectors choose."""
+
+from __future__ import annotations
+
+import abc
+
+import numpy as np
+
+from t2r_seq.replay import options
+from t2r_seq.replay.memory.lanes import Lanes
+from t2r_seq.replay.memory.ring import allocate
+from t2r_seq.replay.selectors import Selector, make_selector
+
+_MAX_PENDING = 4096
+# With fewer items among the rows than one in so many, they are listed to draw from.
+_MAX_MISSES = 32
+
+
+class Items(abc.ABC):
+  """The items of a buffer, by the rows of their anchors; calls need its lock.
+
+  Attributes:
+    times_sampled: of each row's item, int32; None until somebody wants to know.
+  """
+
+  def __init__(self, lanes: Lanes) -> None:
+    """Creates items of marked rows."""
+    self._lanes = lanes
+    self.times_sampled: np.ndarray | None = None
+
+  def count_samples(self) -> None:
+    """Counts how often items are sampled, from now on."""
+    if self.times_sampled is None:
+      self.times_sampled = allocate(self._lanes.marks.shape, np.int32)
+
+  def insert(self, rows: list[int], priorities: list[float]) -> None:
+    """Takes items in that were just marked."""
+    if self.times_sampled is not None:
+      self.times_sampled[rows] = 0
+    self._insert(rows, priorities)
+
+  @property
+  @abc.abstractmethod
+  def row_bytes(self) -> float:
+    """Memory that a row takes here."""
+
+  @abc.abstractmethod
+  def remove(self, rows: list[int]) -> None:
+    """Lets go of items whose marks are gone."""
+
+  @abc.abstractmethod
+  def draw(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Draws items, of which there are some.
+
+    Returns:
+      Rows, int64 [B], and with which probability each was drawn, float64 [B].
+    """
+
+  @abc.abstractmethod
+  def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
+    """Sets the priorities of items; of a row that is there twice, the last counts."""
+
+  @abc.abstractmethod
+  def priorities(self, rows: np.ndarray) -> np.ndarray:
+    """Returns the priorities of items, float64 [B]."""
+
+  @abc.abstractmethod
+  def _insert(self, rows: list[int], priorities: list[float]) -> None:
+    pass
+
+
+class UniformItems(Items):
+  """Draws any marked row, in O(1) and without memory: rows are tried until one is."""
+
+  row_bytes = 0.0
+
+  def remove(self, rows: list[int]) -> None:
+    """Does nothing: their marks are gone."""
+
+  def draw(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Draws items, with replacement."""
+    lanes = self._lanes
+    slots = min(int(lanes.counts.max()), lanes.num_slots)
+    num_rows, num_items = slots * lanes.num_writers, lanes.num_items
+    probabilities = np.full(count, 1.0 / num_items)
+    if num_items * _MAX_MISSES < num_rows:
+      listed = lanes.marks[:num_rows].nonzero()[0]
+      return listed[rng.integers(0, num_items, count)], probabilities
+    tries = int(count * num_rows / num_items * 1.05) + 8
+    rows = np.zeros(0, np.int64)
+    while len(rows) < count:
+      tried = rng.integers(0, num_rows, tries)
+      hits = tried[lanes.marks.take(tried) != 0]
+      rows = np.concatenate([rows, hits]) if len(rows) else hits
+    return rows[:count], probabilities
+
+  def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
+    """Does nothing: priorities do not matter."""
+
+  def priorities(self, rows: np.ndarray) -> np.ndarray:
+    """Returns ones: priorities do not matter."""
+    return np.ones(len(rows))
+
+  def _insert(self, rows: list[int], priorities: list[float]) -> None:
+    pass
+
+
+class SelectedItems(Items):
+  """Leaves the choice to selectors.
+
+  They are told of inserts and removals before the next draw, of many at once: for one
+  by one they would take most of the time of an append.
+  """
+
+  def __init__(
+    self,
+    lanes: Lanes,
+    sampler: options.SelectorOption,
+    remover: options.SelectorOption | None,
+  ) -> None:
+    """Creates the selectors.
+
+    Args:
+      lanes: whose marked rows are items.
+      sampler: chooses what is sampled.
+      remover: chooses what goes where there are too many; None: there never are.
+    """
+    super().__init__(lanes)
+    num_rows = len(lanes.marks)
+    self._sampler = make_selector(sampler, num_rows)
+    self._selectors: list[Selector] = [self._sampler]
+    if remover is not None:
+      self._selectors.append(make_selector(remover, num_rows))
+    self._priorities = allocate((num_rows,), np.float64)
+    self._new: dict[int, None] = {}
+    self._gone: list[int] = []
+
+  @property
+  def row_bytes(self) -> float:
+    """Memory that a row takes here, about: priority, weight and place."""
+    return 8.0 * (1 + 2 * len(self._selectors))
+
+  def remove(self, rows: list[int]) -> None:
+    """Lets go of items whose marks are gone."""
+    if not self._new.keys().isdisjoint(rows):
+      self.flush()
+    self._gone += rows
+
+  def flush(self) -> None:
+    """Tells the selectors what has come and gone."""
+    gone, new = np.array(self._gone, np.int64), np.array([*self._new], np.int64)
+    self._gone.clear()
+    self._new.clear()
+    for selector in self._selectors:
+      if len(gone):
+        selector.remove(gone)
+      if len(new):
+        selector.insert(new, self._priorities[new])
+
+  def draw(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Draws items; see `Items.draw`."""
+    self.flush()
+    return self._sampler.sample(count, rng)
+
+  def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
+    """Sets the priorities of items."""
+    self.flush()
+    # The last of each row: selectors take every row once.
+    _, last = np.unique(rows[::-1], return_index=True)
+    last = len(rows) - 1 - np.sort(last)[::-1]
+    rows, priorities = rows[last], priorities[last]
+    self._priorities[rows] = priorities
+    for selector in self._selectors:
+      selector.update(rows, priorities)
+
+  def priorities(self, rows: np.ndarray) -> np.ndarray:
+    """Returns the priorities of items, float64 [B]."""
+    return self._priorities[rows]
+
+  def choose_surplus(self, rng: np.random.Generator) -> int:
+    """Returns the row of the item that the remover lets go."""
+    self.flush()
+    rows, _ = self._selectors[-1].sample(1, rng)
+    return int(rows[0])
+
+  def _insert(self, rows: list[int], priorities: list[float]) -> None:
+    self._priorities[rows] = priorities
+    self._new.update(dict.fromkeys(rows))
+    if len(self._new) + len(self._gone) >= _MAX_PENDING:
+      self.flush()

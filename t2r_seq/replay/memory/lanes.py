@@ -1,0 +1,226 @@
+"""`Lanes`: which steps and which items the ring holds for each writer."""
+
+from __future__ import annotations
+
+import collections
+
+import numpy as np
+
+from t2r_seq.replay.memory.anchors import AnchorRule
+from t2r_seq.replay.memory.ring import allocate
+
+
+class Lanes:
+  """Counts the steps of each writer, and keeps the marks of the items.
+
+  A writer's steps are counted from 0 and for ever; step c is in the slot c % num_slots.
+  A step is dead from just before its row is written over. Whoever has read rows looks
+  at `dead` afterwards: if none has died, what was read is whole.
+
+  An item goes when the step `rule.back` before its anchor dies. Changes need the lock
+  of the buffer.
+
+  Attributes:
+    counts: steps of each writer so far, int64 [N].
+    dead: steps of each writer below this one are dead, int64 [N].
+    starts: the first step of each writer's running episode, int64 [N].
+    ends: of each writer, the step after the last one of each episode that has ended
+      and of which a step is held.
+    marks: of each row, 0 where no item is anchored, or else 1 + how many steps of its
+      episode come after it, `rule.need` at most.
+    ages: of each row, the steps of its episode before it, `rule.back` at most; None
+      where no window is padded.
+    num_items: that are marked.
+  """
+
+  def __init__(
+    self, rule: AnchorRule, num_slots: int, num_writers: int, has_ages: bool
+  ) -> None:
+    """Creates lanes without steps.
+
+    Args:
+      rule: which anchors have items.
+      num_slots: rows of each writer.
+      num_writers: N.
+      has_ages: windows are padded before an episode's start.
+    """
+    self.rule = rule
+    self.num_slots = num_slots
+    self.num_writers = num_writers
+    self.counts = allocate((num_writers,), np.int64)
+    self.dead = allocate((num_writers,), np.int64)
+    self.starts = allocate((num_writers,), np.int64)
+    self.ends: list[collections.deque[int]] = [
+      collections.deque() for _ in range(num_writers)
+    ]
+    num_rows = num_slots * num_writers
+    self.marks = allocate((num_rows,), np.min_scalar_type(rule.need + 1))
+    self.ages = None
+    if has_ages and rule.back:
+      self.ages = allocate((num_rows,), np.min_scalar_type(rule.back))
+    self.num_items = 0
+
+  @property
+  def row_bytes(self) -> int:
+    """Memory that a row takes here."""
+    return self.marks.itemsize + (0 if self.ages is None else self.ages.itemsize)
+
+  @property
+  def num_steps(self) -> int:
+    """Steps that are held."""
+    return int(np.minimum(self.counts, self.num_slots).sum())
+
+  @property
+  def num_episodes(self) -> int:
+    """Episodes of which a step is held."""
+    return sum(map(len, self.ends)) + int((self.counts > self.starts).sum())
+
+  def row(self, lane: int, step: int) -> int:
+    """Returns the row of a step."""
+    return step % self.num_slots * self.num_writers + lane
+
+  def next_anchor(self, lane: int) -> int:
+    """Returns the anchor that the next step gives an item; -1 if there is none."""
+    anchor = self.counts.item(lane) - self.rule.need
+    return anchor if self._is_anchor(anchor - self.starts.item(lane)) else -1
+
+  def make_room(self, lane: int) -> list[int]:
+    """Lets the step go whose row the next one needs.
+
+    Returns:
+      The rows that have lost their items by that.
+    """
+    dead = self.counts.item(lane) + 1 - self.num_slots
+    if dead <= 0:
+      return []
+    # Before the row is written to: so readers see that it is no longer what it was.
+    self.dead[lane] = dead
+    self._forget_episodes(lane, dead)
+    rows = [self.row(lane, anchor) for anchor in self._dying(dead)]
+    lost = [row for row in rows if self.marks.item(row)]
+    for row in lost:
+      self.marks[row] = 0
+    self.num_items -= len(lost)
+    return lost
+
+  def make_room_for_all(self) -> np.ndarray:
+    """As `make_room`, for all writers, which are in step; returns int64 [n]."""
+    dead = self.counts.item(0) + 1 - self.num_slots
+    if dead <= 0:
+      return np.zeros(0, np.int64)
+    self.dead[:] = dead
+    for lane in range(self.num_writers):
+      self._forget_episodes(lane, dead)
+    blocks = [self._block(anchor) for anchor in self._dying(dead)]
+    lost = np.concatenate([self.marks[b].nonzero()[0] + b.start for b in blocks])
+    self.unmark(lost)
+    return lost
+
+  def add_step(self, lane: int) -> None:
+    """Counts a step, whose row has been written."""
+    count = self.counts.item(lane)
+    if self.ages is not None:
+      age = min(count - self.starts.item(lane), self.rule.back)
+      self.ages[self.row(lane, count)] = age
+    self.counts[lane] = count + 1
+
+  def are_in_step(self) -> bool:
+    """Whether all writers have as many steps."""
+    return self.num_writers == 1 or bool((self.counts == self.counts[0]).all())
+
+  def next_anchors(self) -> np.ndarray:
+    """Returns the rows that get items by the next step of all, which are in step."""
+    anchor = self.counts.item(0) - self.rule.need
+    is_anchor = self.rule.is_anchor(anchor - self.starts)
+    return is_anchor.nonzero()[0] + self.row(0, anchor)
+
+  def add_step_to_all(self) -> None:
+    """Counts a step of each writer, whose rows have been written."""
+    count = self.counts.item(0)
+    if self.ages is not None:
+      self.ages[self._block(count)] = np.minimum(count - self.starts, self.rule.back)
+    self.counts += 1
+
+  def mark(self, row: int, left: int) -> None:
+    """Marks an item.
+
+    Args:
+      row: of its anchor.
+      left: steps of its episode after it, `rule.need` at most.
+    """
+    self.marks[row] = left + 1
+    self.num_items += 1
+
+  def mark_all(self, rows: np.ndarray) -> None:
+    """Marks items with all steps that they need; rows [n]."""
+    self.marks[rows] = self.rule.need + 1
+    self.num_items += len(rows)
+
+  def unmark(self, rows: np.ndarray) -> None:
+    """Takes items away, [n] different ones."""
+    self.marks[rows] = 0
+    self.num_items -= len(rows)
+
+  def ended_anchors(self, lane: int) -> np.ndarray:
+    """Returns the anchors that become items if the episode ends now, ascending."""
+    count = self.counts.item(lane)
+    first = self._first_anchor(self.dead.item(lane))
+    anchors = self.rule.ended_anchors(self.starts.item(lane), first, count)
+    is_new = self.marks[anchors % self.num_slots * self.num_writers + lane] == 0
+    return anchors[is_new]
+
+  def end_episode(self, lane: int) -> None:
+    """Ends the running episode, if it has steps."""
+    count = self.counts.item(lane)
+    if count > self.starts.item(lane):
+      self.ends[lane].append(count)
+      self.starts[lane] = count
+
+  def steps_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the steps that rows hold now, and whose they are; both int64 [B]."""
+    if self.num_writers == 1:
+      newest, slots, lanes = self.counts.item(0) - 1, rows, np.zeros_like(rows)
+    else:
+      slots, lanes = np.divmod(rows, self.num_writers)
+      newest = self.counts[lanes] - 1
+    return newest - (newest - slots) % self.num_slots, lanes
+
+  def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Finds items by key.
+
+    Args:
+      keys: int64 [n], step * N + writer.
+    Returns:
+      Rows, int64 [n], and which of them have the item of that key, bool [n].
+    """
+    rows = keys % len(self.marks)
+    steps, lanes = self.steps_of(rows)
+    return rows, (steps * self.num_writers + lanes == keys) & (self.marks[rows] > 0)
+
+  def are_alive(self, steps: np.ndarray, lanes: np.ndarray) -> bool:
+    """Whether all that windows at these anchors show is still there."""
+    if self.num_writers == 1:
+      return bool(steps.min() >= self._first_anchor(self.dead.item(0)))
+    dead = self.dead[lanes]
+    return bool((steps >= np.where(dead > 0, dead + self.rule.back, 0)).all())
+
+  def _first_anchor(self, dead: int) -> int:
+    return dead + self.rule.back if dead else 0
+
+  def _is_anchor(self, age: int) -> bool:
+    rule = self.rule
+    return age >= rule.first and (age - rule.first) % rule.period == 0
+
+  def _dying(self, dead: int) -> range:
+    """Returns the anchors whose items go as `dead` becomes the first that is alive."""
+    back = self.rule.back
+    return range(0 if dead == 1 else dead - 1 + back, dead + back)
+
+  def _forget_episodes(self, lane: int, dead: int) -> None:
+    ends = self.ends[lane]
+    while ends and ends[0] <= dead:
+      ends.popleft()
+
+  def _block(self, step: int) -> slice:
+    first = self.row(0, step)
+    return slice(first, first + self.num_writers)

@@ -1,0 +1,129 @@
+"""n-step transitions of drawn items; as `transitions.NStepTransitions`, on arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, specs, windows
+from t2r_seq.replay.memory.window_plan import Draw
+from t2r_seq.transitions import NStep
+from t2r_seq.transitions.fields import TransitionFields
+from t2r_seq.transitions.n_step import DISCOUNT, NUM_STEPS, return_dtype
+
+
+class NStepReading:
+  """What n steps are joined to, given one-step transitions' specs.
+
+  Attributes:
+    n: steps.
+    later: paths that are read at the last of the joined steps: the next ones and flags.
+    rewards: paths that become discounted returns.
+    after: steps after an anchor that one-step transitions show.
+  """
+
+  def __init__(
+    self,
+    spec_structure: specs.TensorSpecStruct,
+    reader: windows.WindowReader,
+    n_step: NStep,
+    rew: str,
+    done: str,
+    truncated: str,
+  ) -> None:
+    """Plans the joining.
+
+    Args:
+      spec_structure: of one-step transitions: rewards and flags of the anchor's own
+        step, next observations one step later.
+      reader: of these.
+      n_step: steps and discount.
+      rew: path of the reward, or of a branch of several.
+      done: path of the flag of terminals.
+      truncated: path of the flag of truncations; there may be none.
+    Raises:
+      SpecError: the specs are no transitions; all that is wrong with them is named.
+    """
+    self._fields = fields = TransitionFields.from_paths(
+      "n_step", spec_structure, rew, done, truncated
+    )
+    self.n = n_step.n
+    self.later = frozenset((*fields.next_of, *fields.flags))
+    self.rewards = {path: reader.readings[path].source for path in fields.rewards}
+    self.after = reader.grid.span[1]
+    self._powers: np.ndarray = np.power(n_step.gamma, np.arange(n_step.n + 1.0))
+    _check(spec_structure, reader, fields)
+    self._return_dtypes = {
+      path: return_dtype(spec_structure[path].dtype).as_numpy_dtype
+      for path in fields.rewards
+    }
+
+  def extend_spec(self, window_spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
+    """Returns the specs of joined transitions, given those of one-step ones."""
+    spec = window_spec.copy()
+    for path in self._fields.rewards:
+      spec[path] = tf.TensorSpec(spec[path].shape, return_dtype(spec[path].dtype))
+    spec[DISCOUNT] = tf.TensorSpec(spec[self._fields.done].shape, tf.float32)
+    spec[NUM_STEPS] = tf.TensorSpec((), tf.int32)
+    return spec
+
+  def num_joined(self, draw: Draw) -> np.ndarray:
+    """Returns how many steps are joined from each anchor, int64 [B], at least 1."""
+    return np.minimum(self.n, draw.left + (1 - self.after))
+
+  def join(
+    self,
+    read: dict[str, np.ndarray],
+    rewards: Mapping[str, np.ndarray],
+    num_joined: np.ndarray,
+  ) -> None:
+    """Adds the returns, the discounts and the numbers of steps to what was read.
+
+    Args:
+      read: flags and the like, by path, leaves [B, ...].
+      rewards: of the n steps from each anchor on, [B, n, ...], by path.
+      num_joined: how many of them count.
+    """
+    is_joined = np.arange(self.n) < num_joined[:, None]
+    weights: np.ndarray = np.where(is_joined, self._powers[: self.n], 0.0)
+    for path, values in rewards.items():
+      dtype = self._return_dtypes[path]
+      exact = np.float64 if dtype == np.float64 else np.float32
+      axes = (..., *[None] * (values.ndim - 2))
+      summed = (values.astype(exact) * weights.astype(exact)[axes]).sum(1)
+      read[path] = summed.astype(dtype)
+    done = read[self._fields.done].astype(np.float32)
+    discounts = self._powers.astype(np.float32)[num_joined].reshape(done.shape)
+    read[DISCOUNT] = discounts * (1 - done)
+    read[NUM_STEPS] = num_joined.astype(np.int32)
+
+
+def _check(
+  spec_structure: specs.TensorSpecStruct,
+  reader: windows.WindowReader,
+  fields: TransitionFields,
+) -> None:
+  """Checks that specs are those of one-step transitions."""
+  readings = reader.readings
+  found = [
+    errors.Mismatch(path, "no field of the name of one that n-step adds", "one")
+    for path in (DISCOUNT, NUM_STEPS)
+    if path in spec_structure
+  ]
+  for path in (*fields.rewards, *fields.flags):
+    steps = readings[path].steps
+    if steps is None or steps.ndim or steps != 0:
+      want = "the anchor's own step, time_offsets=0"
+      got = "a feature of the episode" if steps is None else f"offsets {steps.tolist()}"
+      found.append(errors.Mismatch(path, want, got))
+  for path in fields.next_of:
+    steps, of = readings[path].steps, fields.next_of[path]
+    own = readings[of].steps
+    if steps is None or own is None or not np.array_equal(steps, own + 1):
+      want = f"the offsets of {of}, each one step later"
+      got = "a feature of the episode" if steps is None else f"offsets {steps.tolist()}"
+      found.append(errors.Mismatch(path, want, got))
+  if found:
+    raise errors.mismatch_error("n_step", found)

@@ -1,0 +1,141 @@
+"""How large a buffer is: its arguments, its columns, its rows, its memory."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, specs
+from t2r_seq.replay.memory.anchors import AnchorRule
+from t2r_seq.replay.memory.ring import column_dtype
+from t2r_seq.replay.memory.table import Table
+from t2r_seq.store import layout
+from t2r_seq.store.layout import Columns
+
+
+def check_counts(
+  operation: str,
+  num_writers: Any,
+  max_size: Any,
+  max_times_sampled: Any,
+  timeout: Any,
+) -> None:
+  """Raises SpecError with every argument of a buffer that makes no sense."""
+  found = []
+  for name, value, least in (
+    ("num_writers", num_writers, 1),
+    ("max_size", 1 if max_size is None else max_size, 1),
+    ("max_times_sampled", max_times_sampled, 0),
+  ):
+    if not _is_count(value, least):
+      want = f"an integer of at least {least}"
+      found.append(errors.Mismatch(name, want, repr(value)))
+  is_number = isinstance(timeout, numbers.Real) and not isinstance(timeout, bool)
+  if timeout is not None and not (is_number and 0 <= timeout < math.inf):
+    found.append(errors.Mismatch("timeout", "seconds, or None", repr(timeout)))
+  if found:
+    raise errors.mismatch_error(operation, found)
+
+
+def check_batch_size(batch_size: Any) -> int:
+  """Returns it as an int; raises SpecError unless it is an integer of at least 1."""
+  if not _is_count(batch_size, 1):
+    raise errors.SpecError(
+      f"sample: batch_size: expected an integer of at least 1, got {batch_size!r}."
+    )
+  return int(batch_size)
+
+
+def make_columns(operation: str, flat_spec: specs.TensorSpecStruct) -> Columns:
+  """Lays out columns; optional paths are held as all others are."""
+  required = specs.map_leaves(
+    lambda spec: specs.ExtendedTensorSpec.from_spec(spec, is_optional=False), flat_spec
+  )
+  return layout.make_columns(operation, required)
+
+
+def element_spec(columns: Columns) -> specs.TensorSpecStruct:
+  """Returns an episode as `windows.WindowReader` takes it."""
+  element = specs.TensorSpecStruct()
+  for path, column in columns.items():
+    shape = tf.TensorShape(column.row_shape)
+    if column.is_per_step:
+      shape = tf.TensorShape([None]).concatenate(shape)
+    dtype = tf.string if column.is_bytes else column.spec.dtype
+    element[path] = tf.TensorSpec(shape, dtype)
+  return element
+
+
+def num_slots(
+  operation: str,
+  steps: Columns,
+  rule: AnchorRule,
+  has_ages: bool,
+  capacity_steps: Any,
+  capacity_bytes: Any,
+  num_writers: int,
+) -> int:
+  """Returns how many rows each writer has.
+
+  Raises:
+    SpecError: not one capacity but none or two, or one of bytes for byte strings.
+  """
+  given = {"capacity_steps": capacity_steps, "capacity_bytes": capacity_bytes}
+  if (capacity_steps is None) == (capacity_bytes is None):
+    raise errors.SpecError(
+      f"{operation}: expected either capacity_steps or capacity_bytes, got "
+      f"{capacity_steps!r} and {capacity_bytes!r}."
+    )
+  name, value = next((n, v) for n, v in given.items() if v is not None)
+  if not _is_count(value, 1):
+    raise errors.SpecError(
+      f"{operation}: {name}: expected an integer of at least 1, got {value!r}."
+    )
+  if capacity_steps is not None:
+    return int(capacity_steps) // num_writers
+  strings = [path for path, column in steps.items() if column.is_bytes]
+  if strings:
+    raise errors.SpecError(
+      f"{operation}: capacity_bytes: expected capacity_steps, because of byte strings "
+      f"in {errors.listing(strings)}, whose sizes nobody knows before they come."
+    )
+  return int(capacity_bytes) // (_step_bytes(steps, rule, has_ages) * num_writers)
+
+
+def num_bytes(table: Table) -> int:
+  """Returns the memory that the held steps take, with all that belongs to them."""
+  lanes, ring = table.lanes, table.ring
+  row_bytes = ring.row_bytes + lanes.row_bytes + table.items.row_bytes
+  if table.items.times_sampled is not None:
+    row_bytes += table.items.times_sampled.itemsize
+  strings = sum(_string_bytes(column) for column in ring.columns.values())
+  fixed = sum(a.nbytes for a in (lanes.counts, lanes.dead, lanes.starts))
+  episodes = 8 * sum(map(len, lanes.ends))
+  held = int(lanes.num_steps * row_bytes)
+  return held + strings + fixed + episodes + table.contexts.num_bytes
+
+
+def _string_bytes(column: np.ndarray) -> int:
+  if column.dtype != object:
+    return 0
+  return sum(len(item) + 33 for item in column.flat if item is not None)
+
+
+def _step_bytes(steps: Mapping[str, Any], rule: AnchorRule, has_ages: bool) -> int:
+  row = sum(
+    math.prod(column.row_shape) * column_dtype(column).itemsize
+    for column in steps.values()
+  )
+  marks = np.min_scalar_type(rule.need + 1).itemsize
+  ages = np.min_scalar_type(rule.back).itemsize if has_ages and rule.back else 0
+  return row + marks + ages
+
+
+def _is_count(value: Any, least: int) -> bool:
+  is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+  return is_integer and value >= least

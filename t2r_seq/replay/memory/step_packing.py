@@ -1,0 +1,150 @@
+"""`StepPacking`: from what a user appends to values that fit the columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from t2r_seq import errors
+from t2r_seq.replay.vector_writer import check_vector
+from t2r_seq.store import values as store_values
+from t2r_seq.store.layout import Column, Columns
+
+_OPERATION = "append"
+
+
+class StepPacking:
+  """Checks steps. Those that fit as they are cost little; the rest are looked at."""
+
+  def __init__(self, columns: Columns) -> None:
+    """Plans the checks.
+
+    Args:
+      columns: of one step, in the order of the ring's; and those of an episode.
+    """
+    self._columns = columns
+    self._steps = {path: c for path, c in columns.items() if c.is_per_step}
+    self._contexts = {path: c for path, c in columns.items() if not c.is_per_step}
+    self._quick = [
+      (path, column.dtype, column.row_shape, *_python_numbers(column))
+      for path, column in self._steps.items()
+      if not column.is_bytes
+    ]
+    self._is_quick = len(self._quick) == len(columns)
+
+  def pack(
+    self, step: Any, context: Mapping[str, Any] | None
+  ) -> tuple[list[Any], dict[str, np.ndarray]]:
+    """Checks one step.
+
+    Args:
+      step: values, packed or by path.
+      context: the features of the running episode; None before its first step.
+    Returns:
+      Values in the order of the ring's columns; and the context features, by path.
+    Raises:
+      SpecError: the step does not fit; every path is named.
+    """
+    if self._is_quick and step.__class__ is dict and len(step) == len(self._quick):
+      quick = self._pack_quickly(step)
+      if quick is not None:
+        return quick, {}
+    if context is None:
+      rows = self._collect(self._columns, step)
+    else:
+      rows = self._collect(self._steps, self._without_context(step, context))
+    packed = [rows[path] for path in self._steps]
+    if context is not None:
+      return packed, {}
+    return packed, {path: rows[path] for path in self._contexts}
+
+  def pack_many(self, steps: Mapping[str, Any], count: int) -> list[Any]:
+    """Checks one step of each of several environments, without context features.
+
+    Args:
+      steps: values [N, ...] by path.
+      count: N.
+    Returns:
+      Values in the order of the ring's columns.
+    Raises:
+      SpecError: the steps do not fit; every path is named.
+    """
+    if self._is_quick and len(steps) == len(self._quick):
+      packed = [
+        value
+        for path, dtype, shape, *_ in self._quick
+        if (value := steps.get(path)).__class__ is np.ndarray
+        and value.dtype == dtype
+        and value.shape == (count, *shape)
+      ]
+      if len(packed) == len(steps):
+        return packed
+    check_vector(_OPERATION, steps, count)
+    rows = store_values.collect(_OPERATION, self._steps, steps, True, True)
+    return [
+      _to_values(column, rows[path], (count, *column.row_shape))
+      for path, column in self._steps.items()
+    ]
+
+  def _pack_quickly(self, step: dict[str, Any]) -> list[Any] | None:
+    """Returns the values; None where there is one that needs a closer look."""
+    packed = []
+    for path, dtype, shape, kind, low, high in self._quick:
+      value = step.get(path)
+      if isinstance(value, (np.ndarray, np.generic)):
+        if value.dtype != dtype or value.shape != shape:
+          return None
+      elif value.__class__ is not kind or shape or not low <= value <= high:
+        return None
+      packed.append(value)
+    return packed
+
+  def _collect(self, columns: Columns, step: Any) -> dict[str, np.ndarray]:
+    rows = store_values.collect(_OPERATION, columns, step, False, True)
+    return {p: _to_values(columns[p], rows[p], columns[p].row_shape) for p in rows}
+
+  def _without_context(self, step: Any, context: Mapping[str, Any]) -> dict[str, Any]:
+    """Takes repeated context features out of a step; raises where they differ."""
+    flat = dict(store_values.leaves(step, self._columns))
+    given = {
+      path: flat.pop(path) for path in self._contexts if flat.get(path) is not None
+    }
+    repeated = self._collect({p: self._contexts[p] for p in given}, given)
+    found = [
+      errors.Mismatch(
+        path,
+        "the value of the episode's first step, because its spec has no time axis",
+        "another",
+        "Declare it with time_offsets=0 to read the anchor's own step.",
+      )
+      for path, value in repeated.items()
+      if not np.array_equal(value, context[path])
+    ]
+    if found:
+      raise errors.mismatch_error(_OPERATION, found)
+    return flat
+
+
+def _python_numbers(column: Column) -> tuple[type, Any, Any]:
+  """Returns which of Python's numbers a column takes: their class, least and greatest."""
+  dtype = column.spec.dtype
+  if dtype.is_floating:
+    return float, -float(dtype.max), float(dtype.max)
+  if dtype.is_integer:
+    return int, int(dtype.min), int(dtype.max)
+  return bool, False, True
+
+
+def _to_values(
+  column: Column, rows: store_values.Rows, shape: tuple[int, ...]
+) -> np.ndarray:
+  """Turns bytes back into values."""
+  if rows.lengths is None:
+    return rows.data.view(column.dtype).reshape(shape)
+  ends = np.cumsum(rows.lengths)
+  data = rows.data.tobytes()
+  items = np.empty(len(ends), object)
+  items[:] = [data[e - n : e] for e, n in zip(ends, rows.lengths, strict=True)]
+  return items.reshape(shape)

@@ -1,0 +1,264 @@
+"""`Table`: inserts and samples of items, paced by the rate limiter."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from t2r_seq import errors
+from t2r_seq.replay.memory.contexts import Contexts
+from t2r_seq.replay.memory.items import Items, SelectedItems, UniformItems
+from t2r_seq.replay.memory.lanes import Lanes
+from t2r_seq.replay.memory.ring import Ring
+from t2r_seq.replay.memory.window_plan import Draw
+from t2r_seq.replay.rate_limiters import RateLimiter
+from t2r_seq.replay.replay import SampleInfo
+
+
+class Table:
+  """The state of a buffer that writers and samplers share; guarded by one lock.
+
+  Attributes:
+    lock: of everything here.
+    ring: the steps.
+    contexts: the features of episodes.
+    lanes: which steps and items there are.
+    items: which of them are drawn.
+    limiter: who has to wait.
+    rng: what draws at random draws from it.
+    num_ignored_updates: priorities for items that had gone.
+    is_closed: nothing can be done any more.
+  """
+
+  def __init__(
+    self,
+    ring: Ring,
+    contexts: Contexts,
+    lanes: Lanes,
+    items: Items,
+    limiter: RateLimiter,
+    lock: threading.RLock,
+    rng: np.random.Generator,
+    max_size: int | None,
+    max_times_sampled: int,
+    initial_priority: float | None,
+    timeout: float | None,
+    is_unlimited: bool,
+  ) -> None:
+    """Puts the parts together; see `ReplayBuffer` for the options."""
+    self.lock = lock
+    self.ring = ring
+    self.contexts = contexts
+    self.lanes = lanes
+    self.items = items
+    self.limiter = limiter
+    self.rng = rng
+    self.num_ignored_updates = 0
+    self.is_closed = False
+    self._max_size = max_size
+    self._max_times_sampled = max_times_sampled
+    self._initial_priority = initial_priority
+    self._greatest_priority = 1.0
+    self._timeout = timeout
+    self._is_unlimited = is_unlimited
+    # Priorities that came with steps whose items are still to come.
+    self._given: list[dict[int, float]] = [{} for _ in range(lanes.num_writers)]
+
+  @property
+  def consumes(self) -> bool:
+    """Whether sampling takes items away."""
+    return self._max_times_sampled > 0
+
+  @property
+  def draws_alike(self) -> bool:
+    """Whether draws know nothing of each other, and never wait in the middle."""
+    return isinstance(self.items, UniformItems) and self._is_unlimited
+
+  def check_open(self, operation: str) -> None:
+    """Raises ReplayError once the buffer is closed."""
+    if self.is_closed:
+      raise errors.ReplayError(
+        f"{operation}: expected an open replay, got a closed one."
+      )
+
+  def append(
+    self,
+    lane: int,
+    values: list[Any],
+    context: Mapping[str, np.ndarray],
+    priority: float | None,
+  ) -> None:
+    """Appends a step that fits; waits first if it gives an item."""
+    lanes = self.lanes
+    anchor = lanes.next_anchor(lane)
+    if anchor >= 0:
+      self.limiter.await_insert(1, self._timeout)
+    step = lanes.counts.item(lane)
+    row = lanes.row(lane, step)
+    self._remove(lanes.make_room(lane))
+    if self.contexts:
+      self._note_context(lane, row, context)
+    self.ring.write(row, values)
+    lanes.add_step(lane)
+    if priority is not None:
+      self._given[lane][step] = priority
+    if anchor >= 0:
+      self._insert(lane, anchor, lanes.rule.need)
+
+  def append_to_all(self, values: list[Any], priorities: np.ndarray | None) -> None:
+    """Appends a step of each writer, which are in step, in one block."""
+    lanes = self.lanes
+    rows = lanes.next_anchors().tolist()
+    allowed = self.limiter.await_insert(len(rows), self._timeout) if rows else 0
+    step = lanes.counts.item(0)
+    self._remove(lanes.make_room_for_all().tolist())
+    self.ring.write_block(step % lanes.num_slots, values)
+    lanes.add_step_to_all()
+    if priorities is not None:
+      for lane, priority in enumerate(priorities.tolist()):
+        self._given[lane][step] = priority
+    while rows:
+      self._insert_full(rows[:allowed])
+      rows = rows[allowed:]
+      allowed = self.limiter.await_insert(len(rows), self._timeout) if rows else 0
+
+  def end_episode(self, lane: int) -> None:
+    """Ends an episode; its last windows become items, one by one."""
+    lanes = self.lanes
+    end = lanes.counts.item(lane)
+    for anchor in lanes.ended_anchors(lane).tolist():
+      self.limiter.await_insert(1, self._timeout)
+      self._insert(lane, anchor, end - 1 - anchor)
+    self._given[lane].clear()
+    lanes.end_episode(lane)
+
+  def draw(self, count: int) -> tuple[Draw, SampleInfo | None]:
+    """Waits for samples, draws and counts them.
+
+    Args:
+      count: B.
+    Returns:
+      The items, and what is known of them if that is counted.
+    """
+    parts = list(self._draw_parts(count))
+    rows = np.concatenate([rows for rows, _ in parts])
+    probabilities = np.concatenate([found for _, found in parts])
+    return self.locate(rows), self._info(rows, probabilities)
+
+  def redraw(self, count: int) -> tuple[Draw, SampleInfo | None]:
+    """Draws once more, in place of items that died before they were read."""
+    self.limiter.await_sample(1, self._timeout)
+    rows, probabilities = self.items.draw(count, self.rng)
+    return self.locate(rows), self._info(rows, probabilities)
+
+  def consume(self) -> tuple[Draw, SampleInfo | None]:
+    """Draws one item, which goes if it has been sampled often enough.
+
+    Its steps are there until the lock is let go.
+    """
+    rows, probabilities = next(self._draw_parts(1))
+    found = self.locate(rows), self._info(rows, probabilities)
+    times = self.items.times_sampled
+    if times is not None and times[rows[0]] >= self._max_times_sampled:
+      self.lanes.unmark(rows)
+      self._remove(rows.tolist())
+    return found
+
+  def locate(self, rows: np.ndarray) -> Draw:
+    """Says where the steps of items are."""
+    lanes = self.lanes
+    steps, lane_numbers = lanes.steps_of(rows)
+    left = lanes.marks.take(rows).astype(np.int64) - 1
+    ages = None if lanes.ages is None else lanes.ages.take(rows).astype(np.int64)
+    return Draw(rows, steps, lane_numbers, left, ages)
+
+  def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
+    """Sets the priorities of the items that are still there; returns how many."""
+    rows, are_there = self.lanes.find(keys)
+    num_there = int(are_there.sum())
+    self.num_ignored_updates += len(keys) - num_there
+    if num_there:
+      self.items.update(rows[are_there], priorities[are_there])
+      self._greatest_priority = max(self._greatest_priority, float(priorities.max()))
+    return num_there
+
+  def close(self) -> None:
+    """Ends all waiting."""
+    with self.lock:
+      self.is_closed = True
+      self.limiter.close()
+
+  def _note_context(
+    self, lane: int, row: int, context: Mapping[str, np.ndarray]
+  ) -> None:
+    lanes, step = self.lanes, self.lanes.counts.item(lane)
+    if step == lanes.starts.item(lane):
+      self.contexts.keep(lane, len(lanes.ends[lane]))
+      self.contexts.begin(lane, context)
+    else:
+      self.contexts.keep(lane, len(lanes.ends[lane]) + 1)
+    self.contexts.add_step(lane, row)
+
+  def _insert(self, lane: int, anchor: int, left: int) -> None:
+    row = self.lanes.row(lane, anchor)
+    self.lanes.mark(row, left)
+    given = self._given[lane]
+    priority = given.pop(anchor, None) if given else None
+    self._take_in([row], [self._initial() if priority is None else priority])
+
+  def _insert_full(self, rows: list[int]) -> None:
+    lanes = self.lanes
+    lanes.mark_all(np.array(rows, np.int64))
+    initial = self._initial()
+    priorities = [initial] * len(rows)
+    if any(self._given):
+      anchor = lanes.counts.item(0) - 1 - lanes.rule.need
+      for i, row in enumerate(rows):
+        given = self._given[row % lanes.num_writers]
+        priorities[i] = given.pop(anchor, initial)
+    self._take_in(rows, priorities)
+
+  def _take_in(self, rows: list[int], priorities: list[float]) -> None:
+    self.items.insert(rows, priorities)
+    self.limiter.did_insert(len(rows))
+    while self._max_size is not None and self.lanes.num_items > self._max_size:
+      assert isinstance(self.items, SelectedItems)
+      surplus = np.array([self.items.choose_surplus(self.rng)])
+      self.lanes.unmark(surplus)
+      self._remove(surplus.tolist())
+
+  def _remove(self, rows: list[int]) -> None:
+    if rows:
+      self.items.remove(rows)
+      self.limiter.did_delete(len(rows))
+
+  def _initial(self) -> float:
+    if self._initial_priority is None:
+      return self._greatest_priority
+    return self._initial_priority
+
+  def _draw_parts(self, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    while count:
+      allowed = self.limiter.await_sample(count, self._timeout)
+      rows, probabilities = self.items.draw(allowed, self.rng)
+      self.limiter.did_sample(allowed)
+      if self.items.times_sampled is not None:
+        np.add.at(self.items.times_sampled, rows, 1)
+      yield rows, probabilities
+      count -= allowed
+
+  def _info(self, rows: np.ndarray, probabilities: np.ndarray) -> SampleInfo | None:
+    times = self.items.times_sampled
+    if times is None:
+      return None
+    steps, lanes = self.lanes.steps_of(rows)
+    return SampleInfo(
+      (steps * self.lanes.num_writers + lanes).astype(np.uint64),
+      probabilities,
+      np.full(len(rows), self.lanes.num_items),
+      self.items.priorities(rows),
+      times[rows],
+    )
