@@ -142,8 +142,10 @@ class ExportedSavedModelPredictor(abstract_predictor.AbstractPredictor):
         entry per environment; all are named.
     """
     loaded = self._model("step")
-    flat = _validate("step", loaded.step_spec, features)
-    _check_batch("step", flat, self._num_envs)
+    flat: Any = loaded.exact_step.take(features, self._num_envs)
+    if flat is None:
+      flat = _validate("step", loaded.step_spec, features)
+      _check_batch("step", flat, self._num_envs)
     starts = np.asarray(False if is_first is None else is_first, bool)
     if starts.shape not in ((), (self._num_envs,)):
       raise errors.SpecError(

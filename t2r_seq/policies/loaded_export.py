@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from google.protobuf import message
 from tensorflow.core.protobuf import saved_model_pb2
 
 from t2r_seq import errors, specs
-from t2r_seq.policies import exports
+from t2r_seq.policies import exact_features, exports
 
 _IS_FIRST = "is_first"
 _RECORDS = "examples"
@@ -48,10 +48,13 @@ class LoadedExport:
     self._signatures = dict(self._model.signatures)
     self.predict_spec = self._signature_spec("serving_default", self.feature_spec)
     self.step_spec = self._signature_spec("step", _frame_specs(self.feature_spec))
+    self.exact_step = exact_features.ExactFeatures(self.step_spec)
+    self._predict_inputs = _inputs(self.predict_spec)
+    self._step_inputs = _inputs(self.step_spec)
 
   def predict(self, features: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Calls the model on stacked windows `[B, ...]` by path."""
-    return self._call("serving_default", _keyed(features, self.predict_spec))
+    return self._call("serving_default", _keyed(features, self._predict_inputs))
 
   def predict_records(self, serialized: list[bytes]) -> dict[str, np.ndarray]:
     """Calls the model on serialized records."""
@@ -63,7 +66,7 @@ class LoadedExport:
     self, features: Mapping[str, Any], is_first: np.ndarray
   ) -> dict[str, np.ndarray]:
     """Calls the model on single observations `[N, ...]` by path."""
-    inputs = _keyed(features, self.step_spec)
+    inputs = _keyed(features, self._step_inputs)
     inputs[_IS_FIRST] = tf.constant(is_first, tf.bool)
     return self._call("step", inputs)
 
@@ -143,11 +146,13 @@ def _frame_specs(feature_spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct
   return frames
 
 
+def _inputs(taken: specs.TensorSpecStruct) -> list[tuple[str, str, tf.DType]]:
+  """Returns path, argument and dtype of what a signature takes."""
+  return [(path, specs.signature_key(path), spec.dtype) for path, spec in taken.items()]
+
+
 def _keyed(
-  features: Mapping[str, Any], taken: specs.TensorSpecStruct
+  features: Mapping[str, Any], inputs: Iterable[tuple[str, str, tf.DType]]
 ) -> dict[str, tf.Tensor]:
   """Returns a signature's inputs."""
-  return {
-    specs.signature_key(path): tf.constant(features[path], spec.dtype)
-    for path, spec in taken.items()
-  }
+  return {key: tf.constant(features[path], dtype) for path, key, dtype in inputs}

@@ -82,13 +82,15 @@ def to_spec_dtype(path: str, value: Any, spec: specs.ExtendedTensorSpec) -> np.n
   Raises:
     SpecError: a list is ragged.
   """
+  want_dtype = np.dtype(spec.dtype.as_numpy_dtype)
+  if type(value) is np.ndarray and value.dtype == want_dtype:
+    return value
   try:
     array = np.asarray(value)
   except ValueError as error:
     want, got = errors.describe(spec), f"a {type(value).__name__} that is no array"
     mismatch = errors.Mismatch(path, want, got, f"NumPy says: {error}")
     raise errors.mismatch_error("pack observation", [mismatch]) from error
-  want_dtype = np.dtype(spec.dtype.as_numpy_dtype)
   if array.dtype.kind not in "biuf" or want_dtype.kind not in "iuf":
     return array
   is_pixels_to_float = array.dtype.kind == "u" and want_dtype.kind == "f"

@@ -65,38 +65,62 @@ class FrameHistory(tf.Module):
       Windows by path, [N, K, *frame_shape], or [N, *frame_shape] for an int offset;
       and the masks, [N, K] or [N].
     """
-    num_slots = tf.shape(is_first)[0]
-    same = tf.equal(num_slots, tf.shape(self._ages)[0])
-    fresh = tf.equal(tf.shape(self._ages)[0], 0) | tf.reduce_all(is_first)
-    check = tf.debugging.Assert(
-      same | fresh,
-      [
+    num_slots, num_kept = tf.shape(is_first)[0], tf.shape(self._ages)[0]
+    check = self._check_slots(num_slots, num_kept, is_first)
+    with tf.control_dependencies([check]):
+      ages = tf.concat([self._ages, tf.zeros([num_slots], tf.int64)], axis=0)
+    ages = ages[:num_slots]
+    begins = is_first | tf.equal(ages, 0)
+    self._ages.assign(tf.where(begins, tf.ones_like(ages), ages + 1))
+    for path, frames in self._frames.items():
+      frames.assign(self._shift(path, observations[path], begins))
+    return self.windows()
+
+  def _check_slots(
+    self, num_slots: tf.Tensor, num_kept: tf.Tensor, is_first: tf.Tensor
+  ) -> tf.Operation:
+    """Checks that nobody's past is asked for that is not there."""
+    # The op itself: `tf.debugging.Assert` puts a cond around it, which costs 50 us.
+    return tf.raw_ops.Assert(
+      condition=tf.equal(num_slots, num_kept)
+      | tf.equal(num_kept, 0)
+      | tf.reduce_all(is_first),
+      data=[
         "step: got observations of",
         num_slots,
         "environments, but the history holds",
-        tf.shape(self._ages)[0],
+        num_kept,
         "Call reset(num_slots), or set is_first for all of them.",
       ],
     )
-    # One cond for the whole state: a cond costs 50 us, more than the frames' copies.
-    with tf.control_dependencies([check]):
-      ages, pasts = tf.cond(same, self._read, lambda: self._empty_state(num_slots))
-    begins = is_first | tf.equal(ages, 0)
-    self._ages.assign(tf.where(begins, tf.ones_like(ages), ages + 1))
-    for path, past in pasts.items():
-      newest = tf.expand_dims(observations[path], 1)
-      before = tf.zeros_like(newest) if self._zero_past else newest
-      starts = tf.reshape(begins, [-1] + [1] * (newest.shape.rank - 1))
-      past = tf.where(starts, before, past)
-      self._frames[path].assign(tf.concat([past[:, 1:], newest], axis=1))
-    return self.windows()
+
+  def _shift(self, path: str, newest: tf.Tensor, begins: tf.Tensor) -> tf.Tensor:
+    """Returns the frames [N, depth, ...] with the newest step at the end.
+
+    One copy of whole frames by their number, whoever begins: a `where` over the frames,
+    or a cond, costs as much as a small network.
+    """
+    spec = self._specs[path]
+    depth, num_slots = _depth(spec), tf.shape(begins)[0]
+    kept = tf.reshape(self._frames[path], [-1, *spec.frame_shape])
+    num_kept = tf.shape(kept)[0]
+    empty = tf.zeros([1, *spec.frame_shape], spec.dtype)
+    pool = tf.concat([kept, newest, empty], axis=0)
+    slots = tf.range(num_slots)[:, tf.newaxis]
+    now = num_kept + slots
+    past = slots * depth + tf.range(1, depth)
+    before = num_kept + num_slots if self._zero_past else now
+    past = tf.where(begins[:, tf.newaxis], before, past)
+    return tf.gather(pool, tf.concat([past, now], axis=1))
 
   def windows(self) -> TensorSpecStruct:
     """Returns the windows of the last step, as `push` returned them."""
     result = TensorSpecStruct()
     for path, spec in self._specs.items():
       index = _offsets(spec) + _depth(spec) - 1
-      window = tf.gather(self._frames[path].read_value(), index, axis=1)
+      window = self._frames[path].read_value()
+      if index.tolist() != list(range(_depth(spec))):
+        window = tf.gather(window, index, axis=1)
       window.set_shape([None, *spec.shape])
       result[path] = window
     for mask_path, path in self._masks.items():
@@ -104,10 +128,6 @@ class FrameHistory(tf.Module):
       ages = tf.reshape(self._ages.read_value(), [-1] + [1] * offsets.ndim)
       result[mask_path] = ages + offsets > 0
     return result
-
-  def _read(self) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    frames = {path: frames.read_value() for path, frames in self._frames.items()}
-    return self._ages.read_value(), frames
 
   def _empty_state(
     self, num_slots: tf.Tensor
