@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -90,7 +91,7 @@ class NStepReading:
     weights: np.ndarray = np.where(is_joined, self._powers[: self.n], 0.0)
     for path, values in rewards.items():
       dtype = self._return_dtypes[path]
-      exact = np.float64 if dtype == np.float64 else np.float32
+      exact: Any = np.float64 if dtype == np.float64 else np.float32
       axes = (..., *[None] * (values.ndim - 2))
       summed = (values.astype(exact) * weights.astype(exact)[axes]).sum(1)
       read[path] = summed.astype(dtype)

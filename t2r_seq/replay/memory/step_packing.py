@@ -128,7 +128,7 @@ class StepPacking:
 
 
 def _python_numbers(column: Column) -> tuple[type, Any, Any]:
-  """Returns which of Python's numbers a column takes: their class, least and greatest."""
+  """Returns which Python numbers a column takes: their class, least and greatest."""
   dtype = column.spec.dtype
   if dtype.is_floating:
     return float, -float(dtype.max), float(dtype.max)
