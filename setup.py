@@ -23,6 +23,8 @@ ENVS = ["gymnasium>=1.1,<2"]
 POSE_ENV = [*ENVS, "pybullet>=3.2.6,<4"]
 PLOTS = ["matplotlib>=3.8", "pillow>=10"]
 DEMO = [*POSE_ENV, *PLOTS]
+# Not a part of `all`: the wheel holds a whole ffmpeg, 70 MB.
+VIDEO = ["imageio>=2.31", "imageio-ffmpeg>=0.4.9"]
 ZARR = ["zarr>=2.16,<4"]
 HDF5 = ["h5py>=3.8,<4"]
 TEST = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.90", *ZARR, *HDF5]
@@ -78,6 +80,7 @@ setuptools.setup(
     "test": TEST,
     "tfds": TFDS,
     "torch": TORCH,
+    "video": VIDEO,
     "zarr": ZARR,
   },
   entry_points={"console_scripts": ["t2r_seq = t2r_seq.cli.main:main"]},

@@ -72,7 +72,8 @@ def collect_eval_loop(
     max_steps: the round of a policy of at least this training step is the last; None
       goes on until it is stopped.
     pre_collect_eval_fn: is called once, first; e.g. fills a replay.
-    record_eval_env_video: films the first evaluated episode of each policy.
+    record_eval_env_video: films the first evaluated episode of each policy, see
+      `FilmedEnv`; the environment needs `render_mode="rgb_array"`.
     sink: gets the collected steps; is closed at the end.
     initial_policy_class: makes the policy that collects as long as there is no export,
       e.g. a scripted one; give the predictor `timeout=0` then. None waits for an export
@@ -97,10 +98,11 @@ def collect_eval_loop(
     raise ValueError(
       "collect_eval_loop: expected a collect_env, an eval_env or both, got neither."
     )
-  if record_eval_env_video and not root_dir:
+  if record_eval_env_video and (eval_env is None or not root_dir):
     raise ValueError(
-      "collect_eval_loop: record_eval_env_video: expected a root_dir to put the videos "
-      "in, got ''."
+      "collect_eval_loop: record_eval_env_video: expected an eval_env to film and a "
+      f"root_dir to put the videos in, got {'an' if eval_env else 'no'} eval_env and "
+      f"root_dir {root_dir!r}."
     )
   if pre_collect_eval_fn is not None:
     pre_collect_eval_fn()
@@ -114,7 +116,7 @@ def collect_eval_loop(
     if eval_policy_class is not None:
       evaluator = newest_policy.NewestPolicy(eval_policy_class())
     collect_env, eval_env = _open(collect_env, stack), _open(eval_env, stack)
-    if record_eval_env_video and eval_env is not None:
+    if record_eval_env_video and not isinstance(eval_env, videos.FilmedEnv):
       eval_env = videos.FilmedEnv(eval_env)
     with contextlib.suppress(stopping.Stopped):
       while not signal.is_set():
@@ -193,11 +195,14 @@ class _Rounds:
     """Evaluates a policy that has not been evaluated yet."""
     if self._signal.is_set() or not actor.is_new:
       return
-    if hasattr(env, "set_video_output_dir"):
+    is_filmed = isinstance(env, videos.FilmedEnv)
+    if is_filmed:
       step = str(actor.global_step)
       env.set_video_output_dir(os.path.join(self._root_dir, "videos", step))
     seed = self._run_seed(0, stream=3)
     self._run(actor, env, num_episodes, "eval", seed, None)
+    if is_filmed:
+      env.finish_video()
     actor.end_round()
 
   def result(self, global_step: int) -> dict[str, float]:

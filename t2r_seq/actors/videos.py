@@ -66,7 +66,7 @@ class FilmedEnv:
 
   def set_video_output_dir(self, folder: str) -> None:
     """Films the next episodes into a folder, as 'episode-00000.gif' and so on."""
-    self._finish()
+    self.finish_video()
     self._folder = folder
     self._num_written = 0
 
@@ -76,7 +76,7 @@ class FilmedEnv:
     starts = mask is None or bool(mask[0])
     result = self._env.reset(**kwargs)
     if starts:
-      self._finish()
+      self.finish_video()
       self._film()
     return result
 
@@ -86,12 +86,23 @@ class FilmedEnv:
     if self._frames:
       self._film()
       if np.any(np.ravel(result[2])[:1]) or np.any(np.ravel(result[3])[:1]):
-        self._finish()
+        self.finish_video()
     return result
 
+  def finish_video(self) -> None:
+    """Writes the video in progress, e.g. of an episode that was cut off."""
+    if not self._frames:
+      return
+    name = f"episode-{self._num_written:05d}.{self._format}"
+    path = os.path.join(self._folder, name)
+    write_video(path, self._frames, self._fps)
+    logging.info("Wrote %s, %d frames.", path, len(self._frames))
+    self._num_written += 1
+    self._frames = []
+
   def close(self) -> None:
-    """Writes the video in progress and closes the environment."""
-    self._finish()
+    """Finishes the video and closes the environment."""
+    self.finish_video()
     self._env.close()
 
   def __getattr__(self, name: str) -> Any:
@@ -101,16 +112,6 @@ class FilmedEnv:
     if self._folder and self._num_written < self._num_videos:
       frames = self._env.render()
       self._frames.append(_check_frame(frames[0] if _is_many(frames) else frames))
-
-  def _finish(self) -> None:
-    if not self._frames:
-      return
-    name = f"episode-{self._num_written:05d}.{self._format}"
-    path = os.path.join(self._folder, name)
-    write_video(path, self._frames, self._fps)
-    logging.info("Wrote %s, %d frames.", path, len(self._frames))
-    self._num_written += 1
-    self._frames = []
 
 
 def write_video(path: str, frames: Sequence[np.ndarray], fps: float) -> None:
