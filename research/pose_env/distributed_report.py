@@ -44,14 +44,12 @@ class Progress:
     wall_time: in seconds since the epoch.
     inserted: steps that the actors have put into the replay.
     sampled: windows that left it.
-    num_bytes: of the server's memory that the steps take.
     learner_step: of the newest scalars that the learner has logged.
   """
 
   wall_time: float
   inserted: int
   sampled: int
-  num_bytes: int
   learner_step: int
 
 
