@@ -68,12 +68,13 @@ class TensorSpecStruct(serializable.Serializable, MutableMapping):
     Raises:
       SpecError: an empty structure, or a path that would be both a leaf and a branch.
     """
-    changed = dict(self._data)
-    for path, leaf in self._entries(key, value):
+    entries = [*self._entries(key, value)]
+    # All or nothing, and in place, because the views share the dict.
+    changed = self._data if len(entries) == 1 else dict(self._data)
+    for path, leaf in entries:
       if path not in changed:
         _check_no_clash(path, changed)
       changed[path] = leaf
-    # All or nothing, and in place, because the views share the dict.
     self._data.update(changed)
 
   def __delitem__(self, key: str) -> None:
@@ -87,9 +88,13 @@ class TensorSpecStruct(serializable.Serializable, MutableMapping):
 
   def __iter__(self) -> Iterator[str]:
     start = len(self._prefix)
+    if not start:
+      return iter([*self._data])
     return iter([path[start:] for path in self._data if path.startswith(self._prefix)])
 
   def __len__(self) -> int:
+    if not self._prefix:
+      return len(self._data)
     return sum(1 for path in self._data if path.startswith(self._prefix))
 
   def __contains__(self, key: object) -> bool:
@@ -168,12 +173,17 @@ class TensorSpecStruct(serializable.Serializable, MutableMapping):
 
 
 def _check_no_clash(path: str, data: Mapping[str, Any]) -> None:
-  for other in data:
-    if other.startswith(path + _SEPARATOR) or path.startswith(other + _SEPARATOR):
-      raise errors.SpecError(
-        f"TensorSpecStruct: {path}: expected a new path, got '{other}' in its way. "
-        "A path is either a leaf or a branch: delete one first."
-      )
+  # Once for every leaf of every batch that a dataset gives.
+  names = path.split(_SEPARATOR)
+  above = [_SEPARATOR.join(names[:end]) for end in range(1, len(names))]
+  clashes = [other for other in above if other in data]
+  below = path + _SEPARATOR
+  clashes = clashes or [other for other in data if other.startswith(below)]
+  if clashes:
+    raise errors.SpecError(
+      f"TensorSpecStruct: {path}: expected a new path, got '{clashes[0]}' in its way. "
+      "A path is either a leaf or a branch: delete one first."
+    )
 
 
 def _as_mapping(value: Any) -> Any:
