@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -38,6 +39,21 @@ class Items(abc.ABC):
     if self.times_sampled is not None:
       self.times_sampled[rows] = 0
     self._insert(rows, priorities)
+
+  def arrays(self) -> dict[str, np.ndarray]:
+    """Returns what `load` needs to make items that are drawn just as these are."""
+    return {} if self.times_sampled is None else {"times_sampled": self.times_sampled}
+
+  def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+    """Takes in the marked rows, of a buffer that was saved, into items without any.
+
+    Args:
+      arrays: as `arrays` gave them there; the items may have been of another kind.
+    """
+    if "times_sampled" in arrays:
+      self.count_samples()
+    if self.times_sampled is not None:
+      self.times_sampled[:] = arrays.get("times_sampled", 0)
 
   @property
   @abc.abstractmethod
@@ -139,6 +155,28 @@ class SelectedItems(Items):
   def row_bytes(self) -> float:
     """Memory that a row takes here, about: priority, weight and place."""
     return 8.0 * (1 + 2 * len(self._selectors))
+
+  def arrays(self) -> dict[str, np.ndarray]:
+    """Returns what `load` needs; see `Items.arrays`."""
+    self.flush()
+    orders = {name: selector.rows() for name, selector in self._named()}
+    return {**super().arrays(), "priorities": self._priorities, **orders}
+
+  def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+    """Takes in the marked rows; see `Items.load`."""
+    super().load(arrays)
+    marked = self._lanes.marks.nonzero()[0]
+    self._priorities[:] = arrays.get("priorities", 1.0)
+    by_age = marked[np.argsort(self._lanes.steps_of(marked)[0], kind="stable")]
+    for name, selector in self._named():
+      rows = arrays.get(name, by_age)
+      selector.insert(rows, self._priorities[rows])
+
+  def _named(self) -> Iterator[tuple[str, Selector]]:
+    """Yields the selectors, and names for the order of their items."""
+    # The order of one kind of selector says nothing to another.
+    for use, selector in zip(("sampler", "remover"), self._selectors, strict=False):
+      yield f"{use}_{type(selector).__name__}", selector
 
   def remove(self, rows: list[int]) -> None:
     """Lets go of items whose marks are gone."""

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs, transitions, windows
 from t2r_seq.replay import options
+from t2r_seq.replay.checkpoints.durable import DurableReplay
 from t2r_seq.replay.flat_specs import flat_replay_specs
 from t2r_seq.replay.memory import sizing
 from t2r_seq.replay.memory.anchors import AnchorRule, check_ring
@@ -29,7 +30,7 @@ from t2r_seq.replay.memory.writers import (
   check_priorities,
 )
 from t2r_seq.replay.rate_limiters import make_rate_limiter
-from t2r_seq.replay.replay import Replay, ReplayCounters, SampleInfo
+from t2r_seq.replay.replay import ReplayCounters, SampleInfo
 from t2r_seq.replay.vector_writer import SplitVectorWriter
 
 _OPERATION = "ReplayBuffer"
@@ -37,7 +38,7 @@ _UNIFORM, _FIFO, _MIN_SIZE = options.Uniform(), options.Fifo(), options.MinSize(
 
 
 @gin.configurable
-class ReplayBuffer(Replay):
+class ReplayBuffer(DurableReplay):
   """Replay in this process: each step once in a ring, windows gathered when sampled.
 
   Writers, samplers and updates of priorities may be in as many threads as there are.
@@ -70,6 +71,8 @@ class ReplayBuffer(Replay):
     done: str = "done",
     truncated: str = "truncated",
     seed: int | None = None,
+    checkpoint_dir: str | None = None,
+    keep_checkpoints: int = 2,
   ) -> None:
     """Reserves the ring; its memory is taken as steps come.
 
@@ -101,6 +104,8 @@ class ReplayBuffer(Replay):
       done: path of the flag of terminals; for n_step.
       truncated: path of the flag of truncations, if any; for n_step.
       seed: of what is drawn at random; None for another one every time.
+      checkpoint_dir: folder that `checkpoint` saves to; of this buffer alone.
+      keep_checkpoints: how many of them stay, at least 1.
     Raises:
       SpecError: specs or arguments that do not go together, or too small a capacity.
     """
@@ -155,6 +160,8 @@ class ReplayBuffer(Replay):
     if n_step_reading is not None:
       self._window_spec = n_step_reading.extend_spec(self._window_spec)
     self._free_lanes = list(range(num_writers))
+    self._checkpoint_dir = checkpoint_dir
+    self._keep_checkpoints = sizing.check_keep(_OPERATION, keep_checkpoints)
 
   @property
   def spec_structure(self) -> specs.TensorSpecStruct:
@@ -180,6 +187,8 @@ class ReplayBuffer(Replay):
           f"writer: expected at most {self._table.lanes.num_writers} open writers, got "
           "one more. Close one, or make the buffer with more num_writers."
         )
+      # After `restore` an episode may go on here that nobody is there to end.
+      self._table.end_episode(self._free_lanes[0])
       lane = self._free_lanes.pop(0)
     return MemoryWriter(self._table, self._columns, lane, self._give_back)
 
@@ -251,10 +260,6 @@ class ReplayBuffer(Replay):
         num_ignored_updates=table.num_ignored_updates,
         num_bytes=sizing.num_bytes(table),
       )
-
-  def checkpoint(self) -> str:
-    """Saves everything; see `Replay.checkpoint`."""
-    raise NotImplementedError
 
   def close(self) -> None:
     """Ends all waiting with an error; nothing can be appended or sampled any more."""

@@ -51,6 +51,16 @@ def check_batch_size(batch_size: Any) -> int:
   return int(batch_size)
 
 
+def check_keep(operation: str, keep_checkpoints: Any) -> int:
+  """Returns it as an int; raises SpecError unless it is an integer of at least 1."""
+  if not _is_count(keep_checkpoints, 1):
+    raise errors.SpecError(
+      f"{operation}: keep_checkpoints: expected an integer of at least 1, got "
+      f"{keep_checkpoints!r}."
+    )
+  return int(keep_checkpoints)
+
+
 def make_columns(operation: str, flat_spec: specs.TensorSpecStruct) -> Columns:
   """Lays out columns; optional paths are held as all others are."""
   required = specs.map_leaves(

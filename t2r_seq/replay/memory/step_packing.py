@@ -147,4 +147,4 @@ def _to_values(
   data = rows.data.tobytes()
   items = np.empty(len(ends), object)
   items[:] = [data[e - n : e] for e, n in zip(ends, rows.lengths, strict=True)]
-  return items.reshape(shape)
+  return items.reshape(shape)[()]  # Not an array around a single one.

@@ -29,6 +29,8 @@ class Table:
     items: which of them are drawn.
     limiter: who has to wait.
     rng: what draws at random draws from it.
+    given: by writer, priorities that came with steps whose items are still to come.
+    greatest_priority: of all updates so far.
     num_ignored_updates: priorities for items that had gone.
     is_closed: nothing can be done any more.
   """
@@ -61,11 +63,10 @@ class Table:
     self._max_size = max_size
     self._max_times_sampled = max_times_sampled
     self._initial_priority = initial_priority
-    self._greatest_priority = 1.0
+    self.greatest_priority = 1.0
     self._timeout = timeout
     self._is_unlimited = is_unlimited
-    # Priorities that came with steps whose items are still to come.
-    self._given: list[dict[int, float]] = [{} for _ in range(lanes.num_writers)]
+    self.given: list[dict[int, float]] = [{} for _ in range(lanes.num_writers)]
 
   @property
   def consumes(self) -> bool:
@@ -104,7 +105,7 @@ class Table:
     self.ring.write(row, values)
     lanes.add_step(lane)
     if priority is not None:
-      self._given[lane][step] = priority
+      self.given[lane][step] = priority
     if anchor >= 0:
       self._insert(lane, anchor, lanes.rule.need)
 
@@ -119,7 +120,7 @@ class Table:
     lanes.add_step_to_all()
     if priorities is not None:
       for lane, priority in enumerate(priorities.tolist()):
-        self._given[lane][step] = priority
+        self.given[lane][step] = priority
     while rows:
       self._insert_full(rows[:allowed])
       rows = rows[allowed:]
@@ -132,7 +133,7 @@ class Table:
     for anchor in lanes.ended_anchors(lane).tolist():
       self.limiter.await_insert(1, self._timeout)
       self._insert(lane, anchor, end - 1 - anchor)
-    self._given[lane].clear()
+    self.given[lane].clear()
     lanes.end_episode(lane)
 
   def draw(self, count: int) -> tuple[Draw, SampleInfo | None]:
@@ -182,7 +183,7 @@ class Table:
     self.num_ignored_updates += len(keys) - num_there
     if num_there:
       self.items.update(rows[are_there], priorities[are_there])
-      self._greatest_priority = max(self._greatest_priority, float(priorities.max()))
+      self.greatest_priority = max(self.greatest_priority, float(priorities.max()))
     return num_there
 
   def close(self) -> None:
@@ -205,7 +206,7 @@ class Table:
   def _insert(self, lane: int, anchor: int, left: int) -> None:
     row = self.lanes.row(lane, anchor)
     self.lanes.mark(row, left)
-    given = self._given[lane]
+    given = self.given[lane]
     priority = given.pop(anchor, None) if given else None
     self._take_in([row], [self._initial() if priority is None else priority])
 
@@ -214,10 +215,10 @@ class Table:
     lanes.mark_all(np.array(rows, np.int64))
     initial = self._initial()
     priorities = [initial] * len(rows)
-    if any(self._given):
+    if any(self.given):
       anchor = lanes.counts.item(0) - 1 - lanes.rule.need
       for i, row in enumerate(rows):
-        given = self._given[row % lanes.num_writers]
+        given = self.given[row % lanes.num_writers]
         priorities[i] = given.pop(anchor, initial)
     self._take_in(rows, priorities)
 
@@ -237,7 +238,7 @@ class Table:
 
   def _initial(self) -> float:
     if self._initial_priority is None:
-      return self._greatest_priority
+      return self.greatest_priority
     return self._initial_priority
 
   def _draw_parts(self, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -1,0 +1,69 @@
+"""Saving a buffer: its episodes as a store, and beside it everything else."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from t2r_seq import specs
+from t2r_seq.replay.checkpoints import publishing, state_file, table_state
+from t2r_seq.replay.checkpoints.held_episodes import held_episodes, write_episode
+from t2r_seq.replay.memory.table import Table
+from t2r_seq.store import EpisodeStore
+from t2r_seq.store.layout import Columns
+
+EPISODES = "episodes"
+
+
+def save(
+  table: Table, columns: Columns, identity: dict[str, Any], folder: str, keep: int
+) -> str:
+  """Saves a buffer; writers and samplers wait meanwhile, as at a Reverb server.
+
+  Args:
+    table: of the buffer.
+    columns: of a step and of an episode.
+    identity: JSON values that a buffer must have to be restored from this.
+    folder: of checkpoints.
+    keep: how many to keep.
+  Returns:
+    The path of the checkpoint.
+  Raises:
+    ReplayError: the buffer is closed, or another one is being saved there.
+    OSError: the disk is full or failed; the former checkpoints are as they were.
+  """
+
+  def write(place: str) -> None:
+    export(table, columns, os.path.join(place, EPISODES))
+    values, arrays = table_state.to_state(table)
+    state_file.write(place, {**values, "identity": identity}, arrays)
+
+  with table.lock:
+    table.check_open("checkpoint")
+    return publishing.publish(os.path.abspath(folder), write, keep)
+
+
+def export(table: Table, columns: Columns, path: str) -> int:
+  """Writes the episodes that are held to a new store, each step once.
+
+  Args:
+    table: of the buffer.
+    columns: of a step and of an episode.
+    path: of the store.
+  Returns:
+    The number of episodes.
+  Raises:
+    StoreError: there is something at the path already.
+    OSError: the disk is full or failed.
+  """
+  flat = specs.TensorSpecStruct((p, column.spec) for p, column in columns.items())
+  with table.lock:
+    table.check_open("to_store")
+    lanes = table.lanes
+    episodes = held_episodes(lanes.counts, lanes.ends, lanes.num_slots)
+    with EpisodeStore.create(
+      path, flat, commit_every=len(episodes) + 1, allow_nan=True
+    ) as writer:
+      for episode in episodes:
+        write_episode(writer, table.ring, table.contexts, lanes, episode)
+  return len(episodes)

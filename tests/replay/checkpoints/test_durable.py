@@ -1,0 +1,306 @@
+"""A restored buffer goes on as the one that was saved; bad checkpoints are refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import errors, replay, specs, store
+from t2r_seq.store import files
+
+Spec = specs.ExtendedTensorSpec
+SPEC = {
+  "obs": Spec((3, 2), tf.int64, time_offsets=(-2, -1, 0)),
+  "next": Spec((2,), tf.int64, name="obs", time_offsets=1),
+  "reward": Spec((), tf.float32, time_offsets=0),
+}
+RICH = {
+  **SPEC,
+  "text": Spec((), tf.string, time_offsets=0),
+  "is_first": Spec((2,), tf.bool, time_offsets=(0, 1)),
+  "task": Spec((), tf.string),
+  "goal": Spec((2,), tf.float32),
+}
+CASES = {
+  "uniform": {},
+  "three writers": {"num_writers": 3, "capacity_steps": 99},
+  "prioritized": {"sampler": replay.Prioritized(0.7)},
+  "greatest priority first": {
+    "sampler": replay.Prioritized(1.0),
+    "initial_priority": None,
+  },
+  "max heap": {"sampler": replay.MaxHeap()},
+  "fifo": {"sampler": replay.Fifo()},
+  "lifo, bounded": {"sampler": replay.Lifo(), "max_size": 20},
+  "bounded at random": {"max_size": 17, "remover": replay.Uniform()},
+  "least priority goes": {
+    "sampler": replay.Prioritized(1.0),
+    "max_size": 13,
+    "remover": replay.MinHeap(),
+  },
+  "twice each": {"max_times_sampled": 2},
+  "repeated": {"padding": "repeat"},
+  "zeros, three writers": {"padding": "zero", "num_writers": 3, "masks": True},
+  "a ratio": {"rate_limiter": replay.SampleToInsertRatio(0.5, 5, 50.0)},
+  "strings and contexts": {"spec": RICH},
+  "strings and contexts, repeated": {"spec": RICH, "padding": "repeat"},
+}
+
+
+def make(name: str, **more) -> replay.ReplayBuffer:
+  arguments = {"spec": SPEC, "capacity_steps": 40, "seed": 3, "timeout": 0.0}
+  arguments |= {**CASES[name], **more}
+  return replay.ReplayBuffer(arguments.pop("spec"), **arguments)
+
+
+def step(rng: np.random.Generator, number: int, is_rich: bool) -> dict:
+  values = {
+    "obs": np.array([number, rng.integers(1000)]),
+    "reward": np.float32(rng.random()),
+  }
+  if is_rich:
+    values["text"] = b"x" * int(rng.integers(9)) + b"\0"
+    values["is_first"] = np.bool_(rng.random() < 0.5)
+    values["task"] = f"task {number // 100}"
+    values["goal"] = np.full(2, number // 100, np.float32)
+  return values
+
+
+def write(buffer, rng, num_episodes: int, longest: int = 30) -> None:
+  """Whole episodes, by all writers in turn."""
+  is_rich = "task" in buffer.flat_spec
+  num_writers = buffer._table.lanes.num_writers
+  writers = [buffer.writer() for _ in range(num_writers)]
+  for episode in range(num_episodes):
+    number = 100 * (buffer.counters.num_inserts + episode)
+    writer = writers[episode % num_writers]
+    for _ in range(rng.integers(1, longest)):
+      try:
+        priority = float(rng.integers(0, 5))
+        writer.append(step(rng, number, is_rich), priority)
+      except errors.ReplayTimeoutError:
+        read(buffer, 3)
+      number += 1
+    writer.end_episode()
+  for writer in writers:
+    writer.close()
+
+
+def read(buffer, count: int = 4):
+  """Samples and, as PER does, updates what came; None where there is nothing."""
+  try:
+    info, batch = buffer.sample_with_info(count)
+  except errors.ReplayTimeoutError:
+    return None
+  buffer.update_priorities(info.key, info.key.astype(np.float64) % 5)
+  return info, batch
+
+
+def counters(buffer) -> replay.ReplayCounters:
+  # The memory of episodes that have gone is kept for others.
+  return dataclasses.replace(buffer.counters, num_bytes=0)
+
+
+def assert_alike(left, right) -> None:
+  tf.nest.map_structure(np.testing.assert_array_equal, left, right)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_goes_on_as_the_one_that_was_saved(name, tmp_path):
+  rng = np.random.default_rng(1)
+  buffer = make(name, checkpoint_dir=str(tmp_path))
+  for _ in range(4):
+    write(buffer, rng, 4)
+    read(buffer, 2)
+  path = buffer.checkpoint()
+  again = make(name, seed=99)
+  assert again.restore(tmp_path) == path == f"{tmp_path}/checkpoint-00000001"
+  seen = 0
+  for round_ in range(3):
+    for _ in range(5):
+      assert counters(buffer) == counters(again)
+      left, right = read(buffer), read(again)
+      assert (left is None) == (right is None)
+      seen += left is not None
+      assert_alike(left, right)
+    write(buffer, np.random.default_rng(round_), 4)
+    write(again, np.random.default_rng(round_), 4)
+  assert seen
+
+
+def test_an_episode_that_went_on_ends(tmp_path):
+  buffer = make("repeated", checkpoint_dir=str(tmp_path))
+  writer, rng = buffer.writer(), np.random.default_rng(0)
+  for number in range(7):
+    writer.append(step(rng, number, False))
+  buffer.checkpoint()
+  again = make("repeated")
+  again.restore(tmp_path)
+  # The last step's window, which shows the one after it, is only there at the end.
+  assert buffer.counters.num_items == again.counters.num_items == 6
+  assert_alike(read(buffer), read(again))
+  writer.close()
+  other = again.writer()
+  assert again.counters.num_items == 7
+  assert_alike(read(buffer), read(again))
+  other.append(step(rng, 100, False))
+  other.close()
+  assert again.counters.num_episodes == 2
+  for _ in range(20):
+    obs = again.sample(16)["obs"][..., 0]
+    assert ((obs >= 100).all(1) | (obs < 100).all(1)).all()
+
+
+def test_the_checkpoint_is_a_store(tmp_path):
+  buffer = make("strings and contexts", checkpoint_dir=str(tmp_path))
+  write(buffer, np.random.default_rng(0), 3, 12)
+  opened = store.EpisodeStore(os.path.join(buffer.checkpoint(), "episodes"))
+  assert len(opened) == buffer.counters.num_episodes
+  assert opened.num_steps == buffer.counters.num_steps
+  assert store.verify_store(opened.path).is_whole
+
+
+def test_other_options_may_follow(tmp_path):
+  buffer = make("prioritized", checkpoint_dir=str(tmp_path))
+  write(buffer, np.random.default_rng(0), 5)
+  before = {int(k): p for k, p in _priorities(buffer).items()}
+  buffer.checkpoint()
+  for name in ("uniform", "max heap", "fifo", "lifo, bounded", "twice each"):
+    again = make(name)
+    again.restore(tmp_path)
+    assert again.counters.num_items == buffer.counters.num_items
+    info, _ = again.sample_with_info(4)
+    if name == "max heap":
+      assert info.priority.max() == max(before.values())
+    if name == "fifo":
+      assert set(info.key.tolist()) == {min(before)}
+
+
+def _priorities(buffer) -> dict[int, float]:
+  found = {}
+  for _ in range(200):
+    info, _ = buffer.sample_with_info(16)
+    found.update(zip(info.key.tolist(), info.priority.tolist(), strict=True))
+  return found
+
+
+def test_keeps_as_many_as_told(tmp_path):
+  buffer = make("uniform", checkpoint_dir=str(tmp_path), keep_checkpoints=1)
+  write(buffer, np.random.default_rng(0), 2)
+  first, second = buffer.checkpoint(), buffer.checkpoint()
+  assert os.listdir(tmp_path) == [os.path.basename(second)] and first != second
+  with pytest.raises(errors.SpecError, match="keep_checkpoints: expected an integer"):
+    make("uniform", keep_checkpoints=0)
+
+
+def test_no_folder():
+  with pytest.raises(errors.ReplayError, match=r"without\. Give ReplayBuffer\(checkp"):
+    make("uniform").checkpoint()
+
+
+def test_a_closed_buffer(tmp_path):
+  buffer = make("uniform", checkpoint_dir=str(tmp_path))
+  buffer.close()
+  for call in (buffer.checkpoint, lambda: buffer.to_store(tmp_path / "s")):
+    with pytest.raises(errors.ReplayError, match="expected an open replay"):
+      call()
+  assert not os.listdir(tmp_path)
+
+
+OTHERS = {
+  "steps": (
+    {"spec": {**SPEC, "reward": Spec((), tf.float64, time_offsets=0)}},
+    r"of another replay: reward: expected .*float64.*, got .*float32",
+  ),
+  "a path more": (
+    {"spec": {**SPEC, "x": Spec((), tf.float64, time_offsets=0)}},
+    r"x: expected .*, got nothing",
+  ),
+  "offsets": (
+    {"spec": {**SPEC, "next": Spec((2,), tf.int64, name="obs", time_offsets=2)}},
+    r"2 mismatches:\n  next: expected .*\n  the windows' anchors: expected",
+  ),
+  "capacity": ({"capacity_steps": 41}, "steps for each writer: expected 41, got 40"),
+  "writers": (
+    {"num_writers": 2},
+    r"(?s)2 mismatches.*num_writers: expected 2, got 1.*steps for each writer: "
+    "expected 20, got 40",
+  ),
+  "padding": ({"padding": "zero"}, "the windows' anchors: expected"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_buffers(name, tmp_path):
+  buffer = make("uniform", checkpoint_dir=str(tmp_path))
+  write(buffer, np.random.default_rng(0), 2)
+  buffer.checkpoint()
+  more, want = OTHERS[name]
+  other = make("uniform", **more)
+  with pytest.raises(errors.ReplayError, match=want):
+    other.restore(tmp_path)
+  assert other.counters.num_steps == 0
+
+
+def test_a_buffer_in_use(tmp_path):
+  buffer = make("uniform", checkpoint_dir=str(tmp_path))
+  write(buffer, np.random.default_rng(0), 2)
+  buffer.checkpoint()
+  with pytest.raises(errors.ReplayError, match="expected a buffer without steps, got"):
+    buffer.restore(tmp_path)
+
+
+def _truncate(path: str) -> None:
+  os.truncate(path, os.path.getsize(path) // 2)
+
+
+DAMAGES = {
+  "state": ("state.npz", _truncate, "expected the state of a replay"),
+  "no state": ("state.npz", os.remove, "expected a checkpoint or a folder of them"),
+  "rows": ("episodes/segments/main/obs.data", _truncate, "obs.data"),
+  "no store": ("episodes/store.json", os.remove, "This is no EpisodeStore"),
+  "commit": ("episodes/segments/main/commit.json", os.remove, "got 0 episodes of 0"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_one(name, tmp_path):
+  buffer = make("uniform", checkpoint_dir=str(tmp_path))
+  write(buffer, np.random.default_rng(0), 2)
+  path = buffer.checkpoint()
+  file, damage, want = DAMAGES[name]
+  damage(os.path.join(path, file))
+  again = make("uniform")
+  with pytest.raises(errors.SpecError, match=want):
+    again.restore(path)
+  # It can still be restored from another one.
+  good = buffer.checkpoint()
+  assert again.restore(good) == good
+  assert_alike(read(buffer), read(again))
+
+
+def test_a_full_disk(tmp_path, monkeypatch):
+  buffer = make("strings and contexts", checkpoint_dir=str(tmp_path))
+  write(buffer, np.random.default_rng(0), 3)
+  former = buffer.checkpoint()
+  write(buffer, np.random.default_rng(0), 1)
+
+  def no_room(*args):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+  with monkeypatch.context() as patched:
+    patched.setattr(files.os, "pwrite", no_room)
+    want = "No space left on device.*The former checkpoint, checkpoint-00000001, is"
+    with pytest.raises(OSError, match=want) as caught:
+      buffer.checkpoint()
+  assert caught.value.errno == errno.ENOSPC
+  assert os.listdir(tmp_path) == [os.path.basename(former)]
+  make("strings and contexts").restore(tmp_path)
+  # The buffer itself goes on.
+  read(buffer)
+  assert buffer.checkpoint().endswith("2")
