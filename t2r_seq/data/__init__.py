@@ -1,7 +1,7 @@
 """Input generators: tf.data pipelines that feed a model what its specs ask for."""
 
 from t2r_seq.data.abstract_input_generator import AbstractInputGenerator
-from t2r_seq.data.data_service import distribute_by_service
+from t2r_seq.data.data_service import DataService, distribute_by_service
 from t2r_seq.data.fractional_record_input_generator import (
   FractionalRecordInputGenerator,
 )
@@ -34,6 +34,7 @@ from t2r_seq.data.synthetic_input_generators import (
 
 __all__ = [
   "AbstractInputGenerator",
+  "DataService",
   "DefaultConstantInputGenerator",
   "DefaultRandomInputGenerator",
   "DefaultRecordInputGenerator",

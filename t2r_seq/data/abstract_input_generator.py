@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, specs, windows
+from t2r_seq import specs, windows
 from t2r_seq.data import arguments, presence
+from t2r_seq.data.data_service import DataService
 from t2r_seq.data.input_report import InputReport
 
 PreprocessFn = Callable[[Any, Any], tuple[Any, Any]]
@@ -50,6 +51,8 @@ class AbstractInputGenerator(abc.ABC):
     self._padding = "repeat"
     self._mode: str | None = None
     self._report: InputReport | None = None
+    self._data_service = DataService()
+    self._is_portable = False
     # Input that is shuffled or made up mixes this into its seed.
     self._start_step = 0
     self._params_seed: int | None = None
@@ -147,6 +150,10 @@ class AbstractInputGenerator(abc.ABC):
     windows.check_padding(padding)
     self._padding = padding
 
+  def set_data_service(self, data_service: DataService) -> None:
+    """Sets where mode 'train' runs; gin's `DataService` is what it is at first."""
+    self._data_service = data_service
+
   def set_specification_from_model(self, t2r_model: Any, mode: str) -> None:
     """Takes specs, preprocessing and padding from a model.
 
@@ -194,7 +201,9 @@ class AbstractInputGenerator(abc.ABC):
         `params['start_step']` is the step that a resumed run goes on from, so that it
         does not see the batches of its start once more; `params['seed']` stands in for
         the seed of a generator that was not given one; `params['input_context']` is
-        the worker of a strategy, for generators that `reads_shards`.
+        the worker of a strategy, for generators that `reads_shards`;
+        `params['is_portable']` makes the pipeline one that other processes can run,
+        and leaves it to the caller to let them.
     Returns:
       Dataset of (features, labels); see the class.
     Raises:
@@ -204,6 +213,8 @@ class AbstractInputGenerator(abc.ABC):
     self._start_step = int((params or {}).get("start_step", 0))
     self._params_seed = (params or {}).get("seed")
     self._input_context = (params or {}).get("input_context")
+    is_mine = mode == specs.ModeKeys.TRAIN and self._data_service.address is not None
+    self._is_portable = (params or {}).get("is_portable", is_mine)
     batches = self._create_batches(mode, self._given_batch_size(params))
     finish = functools.partial(self._finish, has_labels=mode != specs.ModeKeys.INFER)
     dataset = batches.map(
@@ -214,7 +225,10 @@ class AbstractInputGenerator(abc.ABC):
     # Counts and columns, which are not saved, are no reason not to save the position.
     ignore = tf.data.experimental.ExternalStatePolicy.IGNORE
     options.experimental_external_state_policy = ignore
-    return dataset.with_options(options).prefetch(tf.data.AUTOTUNE)
+    dataset = dataset.with_options(options)
+    if is_mine and "is_portable" not in (params or {}):
+      dataset = self._data_service.distribute(dataset, type(self).__name__)
+    return dataset.prefetch(tf.data.AUTOTUNE)
 
   @contextlib.contextmanager
   def explain_failures(self) -> Any:
@@ -275,19 +289,8 @@ class AbstractInputGenerator(abc.ABC):
     return arguments.check_count(type(self).__name__, name, count, minimum)
 
   def _check_ready(self, mode: str) -> None:
-    specs.check_mode(type(self).__name__, mode)
-    for name, spec in (("feature", self._feature_spec), ("label", self._label_spec)):
-      if spec is None:
-        raise errors.SpecError(
-          f"{type(self).__name__}: {name} specs: expected a spec structure, got "
-          f"nothing. Call set_specification_from_model or set_{name}_specifications "
-          "first."
-        )
-    if self._mode not in (None, mode):
-      raise errors.SpecError(
-        f"{type(self).__name__}: mode: expected {self._mode!r}, which the specs were "
-        f"set for, got {mode!r}. Call set_specification_from_model with that mode."
-      )
+    given = {"feature": self._feature_spec, "label": self._label_spec}
+    arguments.check_specifications(type(self).__name__, given, self._mode, mode)
 
 
 def _flatten(spec_structure: Any) -> specs.TensorSpecStruct:

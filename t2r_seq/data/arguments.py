@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from absl import logging
 
-from t2r_seq import errors
+from t2r_seq import errors, specs
 
 
 def check_count(where: str, name: str, count: Any, minimum: int = 1) -> int:
@@ -71,4 +71,31 @@ def check_mode_is_bound(preprocess_fn: Callable[..., Any]) -> None:
     raise errors.SpecError(
       "set_preprocess_fn: mode: expected a bound argument, got an open one. Pass "
       "functools.partial(preprocessor.preprocess, mode=...)."
+    )
+
+
+def check_specifications(
+  where: str, given: Mapping[str, Any], set_for: str | None, mode: str
+) -> None:
+  """Checks that an input generator has been told what to deliver in a mode.
+
+  Args:
+    where: its class.
+    given: specs by what they are of, 'feature' and 'label'; None where there are none.
+    set_for: the mode that they are for; None for any.
+    mode: the one that is asked for.
+  Raises:
+    SpecError: specs are missing, or for another mode.
+  """
+  specs.check_mode(where, mode)
+  for name, spec in given.items():
+    if spec is None:
+      raise errors.SpecError(
+        f"{where}: {name} specs: expected a spec structure, got nothing. Call "
+        f"set_specification_from_model or set_{name}_specifications first."
+      )
+  if set_for not in (None, mode):
+    raise errors.SpecError(
+      f"{where}: mode: expected {set_for!r}, which the specs were set for, got "
+      f"{mode!r}. Call set_specification_from_model with that mode."
     )

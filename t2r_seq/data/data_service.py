@@ -1,25 +1,31 @@
-"""Datasets that a tf.data service runs, on as many machines as it has."""
+"""`DataService`: pipelines that a tf.data service runs, on all machines that it has."""
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import re
+from typing import Any
 
+import gin
 import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
 
 from t2r_seq import errors
 
 MODES = ("distributed_epoch", "parallel_epochs")
+# Of the raw op that serializes datasets: state stays behind, which is not asked for.
+_IGNORE_STATE = 1
+_PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
 
-def distribute_by_service(
-  dataset: tf.data.Dataset,
-  service_address: str,
-  mode: str = "distributed_epoch",
-  job_name: str | None = None,
-  compression: bool = False,
-  max_outstanding_requests: int | None = None,
-) -> tf.data.Dataset:
-  """Lets the workers of a tf.data service make a dataset's elements.
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class DataService:
+  """Where the training pipelines of input generators run; by default, here.
+
+  Every input generator takes it from gin, so one line moves any of them:
+  `DataService.address = 'host:5050'`.
 
   In 'distributed_epoch' the workers share the elements of the dataset's source. While
   all of them live, each is used once per epoch; what a worker that dies was working on
@@ -27,37 +33,102 @@ def distribute_by_service(
   'parallel_epochs' each worker goes through the whole dataset: as often as there are
   workers. The order depends on who is faster in either mode.
 
-  Args:
-    dataset: its graph refers to nothing in this process: records, or
-      `StoreWindowLoader.portable_dataset`. The workers see its files by the same names.
-    service_address: of the dispatcher, 'host:port', after 'grpc://' or not.
+  Attributes:
+    address: of the dispatcher, 'host:port', after 'grpc://' or not. None: no service.
     mode: 'distributed_epoch' or 'parallel_epochs'.
     job_name: consumers that give the same name share the elements between them.
     compression: compresses what the workers send. Pays where the network is slower than
       the processors.
     max_outstanding_requests: elements that are asked for at once, at most.
+  """
+
+  address: str | None = None
+  mode: str = "distributed_epoch"
+  job_name: str | None = None
+  compression: bool = False
+  max_outstanding_requests: int | None = None
+
+  def __post_init__(self) -> None:
+    found = []
+    if self.mode not in MODES:
+      want, near = f"one of {errors.listing(MODES)}", errors.nearest(self.mode, MODES)
+      found.append(errors.Mismatch("mode", want, repr(self.mode), near.strip()))
+    if self.address is not None and not re.fullmatch(
+      r"(\w+://)?[^/\s]+:\d+", str(self.address)
+    ):
+      want = "'host:port' of a dispatcher"
+      found.append(errors.Mismatch("address", want, repr(self.address)))
+    if found:
+      raise errors.mismatch_error("DataService", found)
+
+  def distribute(
+    self, dataset: tf.data.Dataset, where: str = "DataService"
+  ) -> tf.data.Dataset:
+    """Lets the workers make a dataset's elements.
+
+    Args:
+      dataset: calls no Python. Variables travel along, with the values that they have
+        now. The workers see its files by the same names.
+      where: whose dataset it is, for the message.
+    Returns:
+      Dataset of the same structure; the same dataset where there is no address.
+    Raises:
+      SpecError: the dataset calls Python.
+      tf.errors.OpError: the dispatcher cannot be reached.
+    """
+    if self.address is None:
+      return dataset
+    check_portable(dataset, where)
+    protocol = "" if "://" in self.address else "grpc://"
+    distribute = tf.data.experimental.service.distribute(
+      processing_mode=self.mode,
+      service=f"{protocol}{self.address}",
+      job_name=self.job_name,
+      compression="AUTO" if self.compression else None,
+      max_outstanding_requests=self.max_outstanding_requests,
+    )
+    return dataset.apply(distribute)
+
+
+def distribute_by_service(
+  dataset: tf.data.Dataset,
+  service_address: str,
+  mode: str = "distributed_epoch",
+  **options: Any,
+) -> tf.data.Dataset:
+  """Lets the workers of a tf.data service make a dataset's elements, in one call.
+
+  Args:
+    dataset: such as `StoreWindowLoader.portable_dataset` gives.
+    service_address: of the dispatcher.
+    mode: 'distributed_epoch' or 'parallel_epochs'.
+    **options: further attributes of `DataService`.
   Returns:
     Dataset of the same structure.
   Raises:
-    SpecError: an argument is wrong, or the graph refers to memory of this process.
+    SpecError: an argument is wrong, or as `DataService.distribute` says.
     tf.errors.OpError: the dispatcher cannot be reached.
   """
-  if mode not in MODES:
-    raise errors.SpecError(
-      f"distribute_by_service: mode: expected one of {', '.join(MODES)}, got {mode!r}."
-      f"{errors.nearest(str(mode), MODES)}"
-    )
-  if not re.fullmatch(r"(\w+://)?[^/\s]+:\d+", str(service_address)):
-    raise errors.SpecError(
-      "distribute_by_service: service_address: expected 'host:port' of a dispatcher, "
-      f"got {service_address!r}."
-    )
-  protocol = "" if "://" in service_address else "grpc://"
-  distribute = tf.data.experimental.service.distribute(
-    processing_mode=mode,
-    service=f"{protocol}{service_address}",
-    job_name=job_name,
-    compression="AUTO" if compression else None,
-    max_outstanding_requests=max_outstanding_requests,
+  return DataService(str(service_address), mode, **options).distribute(
+    dataset, "distribute_by_service"
   )
-  return dataset.apply(distribute)
+
+
+def check_portable(dataset: tf.data.Dataset, where: str) -> None:
+  """Checks that another process could run a dataset, before one tries to and fails.
+
+  Raises:
+    SpecError: it calls Python.
+  """
+  serialized = tf.raw_ops.DatasetToGraphV2(
+    input_dataset=tf.data.experimental.to_variant(dataset),
+    external_state_policy=_IGNORE_STATE,
+  )
+  graph = graph_pb2.GraphDef.FromString(serialized.numpy())
+  functions = [function.node_def for function in graph.library.function]
+  if any(node.op in _PYTHON_OPS for node in itertools.chain(graph.node, *functions)):
+    raise errors.SpecError(
+      f"{where}: data service: expected a pipeline that other processes can run, got "
+      "one that calls Python. Python generators, made-up data, on_bad_record='skip' "
+      "and preprocessing with py_function stay here: DataService.address = None."
+    )

@@ -2,7 +2,32 @@
 
 from __future__ import annotations
 
-from t2r_seq import errors
+from t2r_seq import errors, windows
+
+
+def check_enough(
+  where: str,
+  num_needed: int,
+  num_found: int,
+  min_steps: int,
+  report: windows.WindowReport | None = None,
+) -> None:
+  """Checks that there are the examples that a first batch needs.
+
+  Args:
+    where: which generator reads what.
+    num_needed: examples of a batch.
+    num_found: examples that there are.
+    min_steps: of a window.
+    report: of the episodes that were read; None where examples are not windows.
+  Raises:
+    RecordError: there are too few.
+  """
+  if num_found >= num_needed:
+    return
+  if report is not None and report.episodes and not num_found:
+    raise too_short_error(where, min_steps, report.episodes, report.longest_too_short)
+  raise too_few_error(where, num_needed, num_found)
 
 
 def too_short_error(

@@ -206,7 +206,8 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       first = self._reading.first_record(files, self._where())
       self._parsed_spec = record_order.leave_out_absent(self._parsed_spec, first)
       self._check_not_empty(files, joined, is_windowed, num_needed)
-    report = StreamReport() if is_windowed else None
+    counts = is_windowed and not self._is_portable
+    report = StreamReport() if counts else None
     self._report = self._reading.report(report)
     if is_windowed and shuffle:
       return streamed_records.stream_records(
@@ -239,12 +240,12 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     report: windows.WindowReport | None,
     num_epochs: int | None = 1,
   ) -> tf.data.Dataset:
-    """Creates a dataset of serialized records or, with a report, of all windows."""
+    """Creates a dataset of serialized records, or of all windows."""
     file_seed, example_seed, _ = self._seeds()
     serialized = self._reading.read(
       files, self._cycle_length if shuffle else 1, shuffle, file_seed, check=False
     )
-    if report is None:
+    if not windows.is_windowed(joined):
       if shuffle:
         serialized = serialized.shuffle(self._shuffle_buffer_size, example_seed)
       return serialized if num_epochs == 1 else serialized.repeat(num_epochs)
@@ -283,16 +284,8 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     if report is None:
       examples = self._reading.good_records(examples, self._parsed_spec)
     found = sum(1 for _ in examples.take(num_needed))
-    if found >= num_needed:
-      return
-    if report is not None and report.episodes and not found:
-      raise emptiness.too_short_error(
-        self._where(),
-        self._grid(joined).min_steps,
-        report.episodes,
-        report.longest_too_short,
-      )
-    raise emptiness.too_few_error(self._where(), num_needed, found)
+    min_steps = self._grid(joined).min_steps
+    emptiness.check_enough(self._where(), num_needed, found, min_steps, report)
 
   def _grid(self, joined: specs.TensorSpecStruct) -> windows.WindowGrid:
     num_stacks = self._sequence_length or 1

@@ -138,6 +138,8 @@ class StoreInputGenerator(AbstractInputGenerator):
         decode_images=self._decode_images,
       )
     self._device_fn = self._stack_and_finish if loader.is_flat else None
+    if self._is_portable:
+      return loader.portable_dataset().map(joint.split)
     return loader.dataset(start if is_train else 0).map(joint.split)
 
   def _finish(self, features: Any, labels: Any, has_labels: bool) -> joint.Pair:
@@ -168,6 +170,8 @@ class StoreInputGenerator(AbstractInputGenerator):
   def _train_order(self, store: EpisodeStore, joined: specs.TensorSpecStruct) -> str:
     if self._order is not None:
       return self._order
+    if self._is_portable:
+      return "quasi_random"
     stored = store.spec
     has_images = any(
       specs.is_encoded_image_spec(stored[spec.name])
@@ -180,4 +184,7 @@ class StoreInputGenerator(AbstractInputGenerator):
     seed = self._params_seed if self._seed is None else self._seed
     if seed is None:
       return int(np.random.SeedSequence().generate_state(1)[0])
+    if self._is_portable and self._start_step:
+      # A service has no position: a resumed run goes on in another order.
+      return int(np.random.SeedSequence([seed, self._start_step]).generate_state(1)[0])
     return seed

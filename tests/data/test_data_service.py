@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import os
 import pathlib
 import signal
@@ -10,12 +11,13 @@ import socket
 import subprocess
 import sys
 
+import gin
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, specs
-from t2r_seq.data import StoreWindowLoader, distribute_by_service
+from t2r_seq import data, errors, records, specs
+from t2r_seq.data import DataService, StoreWindowLoader, distribute_by_service
 from t2r_seq.store import EpisodeStore
 
 Spec = specs.ExtendedTensorSpec
@@ -183,6 +185,176 @@ def test_a_killed_worker_does_not_end_the_job(store, service):
   assert 0 <= lost <= 8 * pool, (lost, pool)
 
 
+FLAT = {"x": Spec((), tf.int64, "x", is_sequence=True)}
+PAIR = {"x": Spec((2,), tf.int64, "x", time_offsets=(0, 1))}
+
+
+@pytest.fixture(scope="module")
+def record_files(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("records")
+  for part in range(3):
+    episodes = range(part, NUM_EPISODES, 3)
+    feeds = [{"x": 100 * e + np.arange(LENGTHS[e])} for e in episodes]
+    records.write_records(str(folder / f"{part}.tfrecord"), FLAT, feeds)
+    singles = [{"x": x} for feed in feeds for x in feed["x"][:-1]]
+    spec = {"x": Spec((), tf.int64, "x")}
+    records.write_records(str(folder / f"{part}.examples.tfrecord"), spec, singles)
+  return folder
+
+
+def make_stream(store, folder, **options):
+  return data.DefaultRecordInputGenerator(f"{folder}/?.tfrecord", 4, **options)
+
+
+def make_indexed(store, folder):
+  records.write_index([f"{folder}/{part}.tfrecord" for part in range(3)])
+  return make_stream(store, folder, index="require")
+
+
+def make_examples(store, folder):
+  return data.DefaultRecordInputGenerator(f"{folder}/*.examples.tfrecord", 4, seed=0)
+
+
+def make_store(store, folder):
+  return data.StoreInputGenerator(store.path, 4, memory_budget=BUDGET)
+
+
+def make_mixture(store, folder):
+  sources = {"records": make_stream(store, folder), "store": make_store(store, folder)}
+  return data.MixtureInputGenerator(sources, batch_size=4)
+
+
+MAKERS = {
+  "streamed": make_stream,
+  "in order": functools.partial(make_stream, shuffle_buffer_size=0),
+  "by an index": make_indexed,
+  "examples": make_examples,
+  "store": make_store,
+  "mixture": make_mixture,
+}
+
+
+def add_process(features, labels):
+  """Notes which process this runs in."""
+  stat = tf.strings.split(tf.io.read_file("/proc/self/stat"))[0]
+  size = tf.shape(features["x"])[0]
+  return {**features, "process": tf.repeat(tf.strings.to_number(stat), size)}, labels
+
+
+def make_generator(name, store, folder):
+  generator = MAKERS[name](store, folder)
+  spec = {"x": Spec((), tf.int64, "x")} if name == "examples" else PAIR
+  generator.set_feature_specifications(spec)
+  generator.set_label_specifications({})
+  generator.set_padding("drop")
+  return generator
+
+
+def draw(dataset, num_batches):
+  """Counts the first steps of the windows, and the processes that made them."""
+  seen, processes = collections.Counter(), set()
+  for features, _ in dataset.take(num_batches):
+    x = features["x"].numpy().reshape(4, -1)
+    assert (x == x[:, :1] + np.arange(x.shape[1])).all()
+    seen.update(x[:, 0].tolist())
+    processes.update(int(process) for process in features["process"].numpy())
+  return seen, processes
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_one_line_of_gin_moves_any_pipeline(name, store, record_files, service):
+  with gin.unlock_config():
+    gin.parse_config(f"DataService.address = '{service.address}'")
+  try:
+    generator = make_generator(name, store, record_files)
+  finally:
+    gin.clear_config()
+  generator.set_preprocess_fn(add_process)
+  num_epochs = 8
+  seen, processes = draw(generator.create_dataset("train"), num_epochs * len(ALL) // 4)
+  # Preprocessed by the workers, and not here.
+  assert processes <= {worker.pid for worker in service.workers}
+  assert set(seen) == set(ALL)
+  # Every window once an epoch; each worker is somewhere in an epoch of its own, and a
+  # mixture has two sources, each with epochs of its own.
+  assert max(seen.values()) - min(seen.values()) <= (8 if name == "mixture" else 5)
+  # Evaluation stays here: it is one pass, in order.
+  _, processes = draw(generator.create_dataset("eval"), 1)
+  assert processes == {os.getpid()}
+
+
+def test_streamed_windows_come_once_an_epoch(record_files, service):
+  def episodes(epoch):
+    parse_fn = records.create_parse_tf_example_fn(FLAT)
+    files = tf.data.Dataset.list_files(f"{record_files}/?.tfrecord", shuffle=False)
+    return files.flat_map(tf.data.TFRecordDataset).map(parse_fn)
+
+  windows = data.streamed_windows(episodes, PAIR, 4, num_epochs=5)
+  seen = collections.Counter()
+  for batch in distribute_by_service(windows, service.address):
+    seen.update(batch["x"][:, 0].numpy().tolist())
+  # Nothing twice; of each worker's last windows those that fill no batch are left out.
+  assert set(seen) == set(ALL) and max(seen.values()) == 5
+  assert 5 * len(ALL) - sum(seen.values()) < 2 * 4
+
+
+def test_a_resumed_store_goes_on_in_another_order(store, record_files, service):
+  firsts = []
+  for start_step in (0, 0, 7):
+    generator = data.StoreInputGenerator(store.path, 4, seed=3, memory_budget=BUDGET)
+    generator.set_feature_specifications(PAIR)
+    generator.set_label_specifications({})
+    params = {"is_portable": True, "start_step": start_step}
+    features, _ = next(iter(generator.create_dataset("train", params)))
+    firsts.append(features["x"].numpy().tolist())
+  assert firsts[0] == firsts[1] != firsts[2]
+
+
+def test_training_outlives_a_worker(store, record_files, service):
+  generator = make_generator("streamed", store, record_files)
+  generator.set_data_service(DataService(service.address))
+  generator.set_preprocess_fn(add_process)
+  batches = iter(generator.create_dataset("train"))
+  for _ in range(20):
+    next(batches)
+  killed = service.workers[1]
+  killed.kill()
+  killed.wait()
+  seen, processes = collections.Counter(), []
+  for _ in range(len(ALL)):
+    features, _ = next(batches)
+    seen.update(features["x"][:, 0].numpy().tolist())
+    processes.append(int(features["process"][0]))
+  assert set(seen) == set(ALL)
+  assert set(processes[-20:]) == {service.workers[0].pid}
+  service.workers[1] = start_worker(service.address, service.ports[1])
+  wait_until_ready(service.workers[1])
+
+
+def test_what_calls_python_is_refused(store, record_files, service):
+  mapping = make_stream(store, record_files)
+  mapping.set_preprocess_fn(
+    lambda f, labels: (
+      {"x": tf.numpy_function(lambda x: x, [f["x"]], tf.int64, stateful=False)},
+      labels,
+    )
+  )
+  for generator in (
+    mapping,
+    make_stream(store, record_files, on_bad_record="skip"),
+    data.GeneratorInputGenerator(lambda: iter([({"x": np.array([1, 2])}, None)])),
+    data.DefaultRandomInputGenerator(4),
+  ):
+    generator.set_feature_specifications(PAIR)
+    generator.set_label_specifications({})
+    generator.set_padding("drop")
+    generator.set_data_service(DataService(service.address))
+    name = type(generator).__name__
+    message = rf"{name}: data service: expected a pipeline .* one that calls Python\."
+    with pytest.raises(errors.SpecError, match=message):
+      generator.create_dataset("train")
+
+
 def test_a_worker_can_be_stopped_before_it_finds_a_dispatcher():
   worker = start_worker(f"localhost:{free_port()}", free_port())
   try:
@@ -202,5 +374,5 @@ def test_what_cannot_be_distributed(store):
   with pytest.raises(errors.SpecError, match=r"mode: .* Did you mean 'distributed_ep"):
     distribute_by_service(dataset, "localhost:1", "distributed_epochs")
   for address in ("localhost", "", "grpc://:5", "a b:5"):
-    with pytest.raises(errors.SpecError, match="service_address: expected 'host:port"):
+    with pytest.raises(errors.SpecError, match="address: expected 'host:port"):
       distribute_by_service(dataset, address)

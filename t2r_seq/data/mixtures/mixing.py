@@ -45,7 +45,7 @@ def interleave(
   batch_size: int,
   seed: int,
   first: int,
-  report: MixtureReport,
+  report: MixtureReport | None,
 ) -> tf.data.Dataset:
   """Puts batches together, their rows in an order that the seed and number tell.
 
@@ -54,7 +54,7 @@ def interleave(
     batch_size: B.
     seed: of the order of the rows.
     first: number of the first batch.
-    report: counts the examples.
+    report: counts the examples, if it is not None.
   Returns:
     Dataset of batches [B, ...].
   """
@@ -66,7 +66,9 @@ def interleave(
     seeds = tf.stack([tf.constant(seed, tf.int64), number])
     rows = tf.random.experimental.stateless_shuffle(tf.range(batch_size), seeds)
     places = tf.split(rows, counts, num=len(leaves))
-    with tf.control_dependencies([report.count(tf.cast(counts, tf.int64))]):
+    with tf.control_dependencies(
+      [] if report is None else [report.count(tf.cast(counts, tf.int64))]
+    ):
       # One copy; concatenating and gathering would take two.
       mixed = [
         _fixed(tf.dynamic_stitch(places, values), batch_size)
@@ -85,17 +87,20 @@ def _fixed(leaf: tf.Tensor, batch_size: int) -> tf.Tensor:
 
 
 def count(
-  dataset: tf.data.Dataset, source: int, report: MixtureReport
+  dataset: tf.data.Dataset, source: int, report: MixtureReport | None
 ) -> tf.data.Dataset:
   """Counts the examples of one source's batches, which stay as they are.
 
   Args:
     dataset: of batches, [B, ...].
     source: its number.
-    report: counts the examples.
+    report: counts the examples, if it is not None.
   Returns:
     The dataset.
   """
+
+  if report is None:
+    return dataset
 
   def counted(batch: Any) -> Any:
     size = tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]

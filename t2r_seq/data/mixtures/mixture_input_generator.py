@@ -97,7 +97,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
   @tf.autograph.experimental.do_not_convert
   def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
     self._set_specifications(mode)
-    report = MixtureReport(self._sources)
+    report = None if self._is_portable else MixtureReport(self._sources)
     if mode == specs.ModeKeys.TRAIN:
       dataset = self._mixed(batch_size, report)
     else:
@@ -105,7 +105,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
     self._report = report
     return dataset.map(joint.split)
 
-  def _mixed(self, batch_size: int, report: MixtureReport) -> tf.data.Dataset:
+  def _mixed(self, batch_size: int, report: MixtureReport | None) -> tf.data.Dataset:
     schedule = mixture_schedule.make_schedule(
       self._resolved_weights(), batch_size, self._seed
     )
@@ -126,7 +126,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
     return mixing.interleave(parts, batch_size, self._seed, self._start_step, report)
 
   def _one_after_another(
-    self, mode: str, batch_size: int, report: MixtureReport
+    self, mode: str, batch_size: int, report: MixtureReport | None
   ) -> tf.data.Dataset:
     params = [{"batch_size": batch_size, "seed": seed} for seed in self._source_seeds()]
     datasets = self._source_datasets(mode, params)
@@ -144,7 +144,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
   ) -> list[tf.data.Dataset]:
     """Creates the sources' datasets, of batches with the same paths, joined."""
     datasets = {
-      name: source.create_dataset(mode, own)
+      name: source.create_dataset(mode, {**own, "is_portable": self._is_portable})
       for (name, source), own in zip(self._sources.items(), params, strict=True)
     }
     self._raise(
