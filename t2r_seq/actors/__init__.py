@@ -20,6 +20,7 @@ from t2r_seq.actors.rollouts import (
   generate_episodes,
   generate_steps,
   is_last,
+  last_observation,
 )
 from t2r_seq.actors.sinks import EpisodeSink, WholeEpisodeSink
 from t2r_seq.actors.stopping import Stopped, StopSignal
@@ -49,6 +50,7 @@ __all__ = [
   "generate_episodes",
   "generate_steps",
   "is_last",
+  "last_observation",
   "make_vector_env",
   "run_env",
   "shard_paths",

@@ -95,9 +95,7 @@ def _recorded(
   with contextlib.closing(steps):
     for env, step in steps:
       if sink is not None:
-        sink.append(step, env)
-        if rollouts.is_last(step):
-          sink.end_episode(env)
+        sink.add(step, env)
       yield env, step
       if stop is not None and stop.is_set():
         return

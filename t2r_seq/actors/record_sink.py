@@ -32,6 +32,7 @@ class RecordSink(sinks.WholeEpisodeSink):
     spec: specs.SpecStructure | Callable[[], specs.SpecStructure] = gin.REQUIRED,
     episodes_per_file: int = 1,
     step_to_features_fn: sinks.StepToFeaturesFn | None = None,
+    with_last_observation: bool = False,
   ) -> None:
     """Creates the sink; the first file begins with the first episode.
 
@@ -41,10 +42,11 @@ class RecordSink(sinks.WholeEpisodeSink):
       spec: what is stored; see `WholeEpisodeSink`.
       episodes_per_file: how many records a file has, >= 1; the last one may have fewer.
       step_to_features_fn: see `WholeEpisodeSink`.
+      with_last_observation: see `EpisodeSink`.
     Raises:
       ValueError: episodes_per_file is below 1.
     """
-    super().__init__(spec, step_to_features_fn)
+    super().__init__(spec, step_to_features_fn, with_last_observation)
     if episodes_per_file < 1:
       raise ValueError(
         f"RecordSink: episodes_per_file must be >= 1, got {episodes_per_file}."

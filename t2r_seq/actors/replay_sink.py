@@ -23,6 +23,7 @@ class ReplaySink(sinks.EpisodeSink):
     self,
     replay: replay_lib.Replay = gin.REQUIRED,
     step_to_features_fn: sinks.StepToFeaturesFn | None = None,
+    with_last_observation: bool = False,
   ) -> None:
     """Creates the sink; each environment gets a writer with its first step.
 
@@ -30,7 +31,9 @@ class ReplaySink(sinks.EpisodeSink):
       replay: is left open.
       step_to_features_fn: turns a step into values by path, as the replay's flat specs
         have it; None takes `step_to_features`.
+      with_last_observation: see `EpisodeSink`.
     """
+    self.with_last_observation = with_last_observation
     self._replay = replay
     self._to_features = step_to_features_fn or functools.partial(
       features.step_to_features, spec=replay.flat_spec

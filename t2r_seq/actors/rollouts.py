@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterable
 from typing import Any, TypedDict
 
 import numpy as np
+import tensorflow as tf
 
 from t2r_seq.actors import environments, vector_environments
 
@@ -110,6 +111,25 @@ def generate_episodes(
 def is_last(step: Step) -> bool:
   """Whether the episode ends with this step."""
   return step["terminated"] or step["truncated"]
+
+
+def last_observation(step: Step) -> Step:
+  """Returns the step that would follow the last one: what was seen, and nothing done.
+
+  Its action and reward are zeros and its flags False, as in the last row of a chain of
+  transitions.
+  """
+  return Step(
+    observation=step["next_observation"],
+    info=step["next_info"],
+    action=tf.nest.map_structure(np.zeros_like, step["action"]),
+    debug=None,
+    reward=0.0,
+    terminated=False,
+    truncated=False,
+    next_observation=step["next_observation"],
+    next_info=step["next_info"],
+  )
 
 
 def whole_episodes(steps: Steps) -> Episodes:

@@ -18,7 +18,22 @@ class EpisodeSink(abc.ABC):
   """Takes the steps of episodes, one by one; a context manager.
 
   Several episodes may be in progress at once, one an environment.
+
+  Attributes:
+    with_last_observation: whether the observation that the last action led to follows
+      as one more step (see `last_observation`). Next observations, and all that looks
+      ahead, need it; then an episode of T actions has T + 1 steps.
   """
+
+  with_last_observation = False
+
+  def add(self, step: rollouts.Step, env: int = 0) -> None:
+    """Takes the next step of an environment, and ends the episode with its last one."""
+    self.append(step, env)
+    if rollouts.is_last(step):
+      if self.with_last_observation:
+        self.append(rollouts.last_observation(step), env)
+      self.end_episode(env)
 
   @abc.abstractmethod
   def append(self, step: rollouts.Step, env: int = 0) -> None:
@@ -52,6 +67,7 @@ class WholeEpisodeSink(EpisodeSink):
     self,
     spec: specs.SpecStructure | Callable[[], specs.SpecStructure],
     step_to_features_fn: StepToFeaturesFn | None = None,
+    with_last_observation: bool = False,
   ) -> None:
     """Creates the part that all such sinks share.
 
@@ -60,7 +76,9 @@ class WholeEpisodeSink(EpisodeSink):
         returns one); of windowed specs, the flat specs are stored.
       step_to_features_fn: turns a step into values by path; None takes
         `step_to_features`.
+      with_last_observation: see `EpisodeSink`.
     """
+    self.with_last_observation = with_last_observation
     self.flat_spec = windows.flat_specs(spec() if callable(spec) else spec)
     self._to_features = step_to_features_fn or functools.partial(
       features.step_to_features, spec=self.flat_spec

@@ -26,6 +26,7 @@ class StoreSink(sinks.WholeEpisodeSink):
     segment: str = "main",
     step_to_features_fn: sinks.StepToFeaturesFn | None = None,
     commit_every: int = 1,
+    with_last_observation: bool = False,
   ) -> None:
     """Opens the store.
 
@@ -35,11 +36,12 @@ class StoreSink(sinks.WholeEpisodeSink):
       segment: which part of the store this actor appends to.
       step_to_features_fn: see `WholeEpisodeSink`.
       commit_every: episodes between two commits, which wait for the disk.
+      with_last_observation: see `EpisodeSink`.
     Raises:
       SpecError: a spec cannot be stored, or is not the store's.
       StoreError: the store is damaged, or another actor holds the segment.
     """
-    super().__init__(spec, step_to_features_fn)
+    super().__init__(spec, step_to_features_fn, with_last_observation)
     self._writer = self._open(path, segment, commit_every)
 
   def write_episode(self, structure: specs.TensorSpecStruct) -> None:

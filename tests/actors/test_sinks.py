@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import actors, errors, records, specs, store
+from t2r_seq import actors, errors, records, replay, specs, store
 
 SPEC = specs.TensorSpecStruct(
   [
@@ -56,9 +56,7 @@ def _steps(env, policy, num_episodes=2, length=3):
 
 def _fill(sink, steps):
   for env, step in steps:
-    sink.append(step, env)
-    if actors.is_last(step):
-      sink.end_episode(env)
+    sink.add(step, env)
 
 
 def test_a_replay_gets_each_step_at_once(env, policy):
@@ -168,3 +166,71 @@ def test_numbers_become_the_specs(env, policy):
 def test_a_file_of_no_episodes_is_refused(tmp_path):
   with pytest.raises(ValueError, match="episodes_per_file must be >= 1, got 0"):
     actors.RecordSink(str(tmp_path / "a"), SPEC, episodes_per_file=0)
+
+
+def test_the_last_observation_follows(make_env, make_policy, tmp_path):
+  steps = _steps(make_env(), make_policy(), num_episodes=1)
+  spec = {
+    **SPEC,
+    "action": specs.ExtendedTensorSpec((2,), tf.float32, "action", is_sequence=True),
+    "truncated": specs.ExtendedTensorSpec((), tf.bool, "truncated", is_sequence=True),
+  }
+  with actors.StoreSink(str(tmp_path / "s"), spec, with_last_observation=True) as sink:
+    _fill(sink, steps)
+  episode = store.EpisodeStore(str(tmp_path / "s")).episode(0)
+  seen = [step["observation"]["state"]["pos"] for _, step in steps]
+  want = [*seen, steps[-1][1]["next_observation"]["state"]["pos"]]
+  np.testing.assert_array_equal(episode["state/pos"], want)
+  assert episode["truncated"].tolist() == [False, False, True, False]
+  assert episode["reward"].tolist() == [[1], [1], [1], [0]]
+  assert episode["action"][-1].tolist() == [0, 0]
+
+
+def test_windows_can_be_sampled_while_an_episode_runs(env, policy):
+  buffer = replay.ReplayBuffer(
+    {"state": {"pos": SPEC["state/pos"]}}, capacity_steps=100, num_writers=2, seed=0
+  )
+  steps = [step for _, step in _steps(env, policy, num_episodes=1)]
+  sink = actors.ReplaySink(buffer)
+  num_items = []
+  for step in steps:
+    sink.append(step)
+    num_items.append(buffer.counters.num_items)
+  # A window needs two steps.
+  assert num_items == [0, 1, 2]
+  # Another environment's episode is another one.
+  sink.append(steps[0], env=1)
+  assert buffer.counters.num_items == 2
+  batch = next(iter(buffer.dataset(8)))
+  pairs = {tuple(map(tuple, window)) for window in batch["state/pos"].numpy()}
+  seen = [tuple(step["observation"]["state"]["pos"]) for step in steps]
+  assert pairs == {(seen[0], seen[1]), (seen[1], seen[2])}
+  sink.close()
+  buffer.close()
+
+
+def test_next_observations_of_the_last_action(env, policy):
+  spec = {
+    "obs": specs.ExtendedTensorSpec((2,), tf.float32, "obs", time_offsets=0),
+    "next_obs": specs.ExtendedTensorSpec((2,), tf.float32, "obs", time_offsets=1),
+    "terminated": specs.ExtendedTensorSpec((), tf.bool, "terminated", time_offsets=0),
+  }
+
+  def to_features(step):
+    return {
+      "obs": step["observation"]["state"]["pos"],
+      "terminated": np.bool_(step["terminated"]),
+    }
+
+  with (
+    replay.ReplayBuffer(spec, capacity_steps=100, seed=0) as buffer,
+    actors.ReplaySink(buffer, to_features, with_last_observation=True) as sink,
+  ):
+    metrics = actors.run_env(env, policy, 1, seed=2, sink=sink)
+    assert buffer.counters.num_items == metrics["num_steps"]
+    batch = next(iter(buffer.dataset(64)))
+    last = batch["terminated"].numpy()
+    assert last.any()
+    # The episode ends where the first coordinate exceeds 3.
+    assert (batch["next_obs"].numpy()[last, 0] > 3).all()
+    assert (batch["next_obs"].numpy()[~last, 0] < 3).all()
