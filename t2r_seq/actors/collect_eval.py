@@ -10,7 +10,7 @@ from typing import Any
 import gin
 from absl import logging
 
-from t2r_seq import training
+from t2r_seq import errors, training
 from t2r_seq.actors import (
   env_loop,
   environments,
@@ -109,7 +109,8 @@ def collect_eval_loop(
   with contextlib.ExitStack() as stack:
     signal = stack.enter_context(stopping.StopSignal(stop))
     if sink is not None:
-      stack.callback(sink.close)
+      sink.stop_with(signal)
+      stack.callback(_close, sink, signal)
     rounds = _Rounds(run_agent_fn, root_dir, seed, signal, stack)
     collector = newest_policy.NewestPolicy(policy_class(), initial_policy_class)
     evaluator = collector
@@ -150,6 +151,16 @@ def _open(env: Any, stack: contextlib.ExitStack) -> Any:
   return env
 
 
+def _close(sink: sinks.EpisodeSink, signal: stopping.StopSignal) -> None:
+  """Closes the sink; one that cannot empty itself is no failure of being stopped."""
+  try:
+    sink.close()
+  except errors.ReplayTimeoutError as error:
+    if not signal.is_set():
+      raise
+    logging.warning("Stopped before all was written: %s", error)
+
+
 class _Rounds:
   """Runs the policies, and keeps the figures."""
 
@@ -184,7 +195,12 @@ class _Rounds:
   ) -> None:
     """Collects a round of episodes."""
     seed = self._run_seed(int(self._result["num_rounds"]), stream=2)
-    metrics = self._run(actor, env, num_episodes, "collect", seed, sink)
+    try:
+      metrics = self._run(actor, env, num_episodes, "collect", seed, sink)
+    except errors.ReplayTimeoutError as error:
+      if self._signal.is_set():  # It would have waited on.
+        raise stopping.Stopped from error
+      raise
     self._result["num_rounds"] += 1
     for name in ("num_episodes", "num_steps"):
       self._result[name] += metrics[name]

@@ -9,7 +9,7 @@ import gin
 
 from t2r_seq import policies
 from t2r_seq import replay as replay_lib
-from t2r_seq.actors import features, rollouts, sinks
+from t2r_seq.actors import features, rollouts, sinks, stopping
 
 
 @gin.configurable
@@ -43,16 +43,19 @@ class ReplaySink(sinks.EpisodeSink):
     )
     self._writers: dict[int, replay_lib.ReplayWriter] = {}
     self._running: set[int] = set()
+    self._stop: stopping.StopCondition | None = None
 
   def append(self, step: rollouts.Step, env: int = 0) -> None:
     """Appends the step; of context features, the first step's values count.
 
     Raises:
       SpecError: it does not fit the replay's specs; all paths are named.
-      ReplayTimeoutError: the replay takes nothing for longer than was allowed.
+      ReplayTimeoutError: the replay takes nothing for longer than was allowed, or
+        until it is told to stop.
     """
     if env not in self._writers:
-      self._writers[env] = self._replay.writer()
+      self._writers[env] = writer = self._replay.writer()
+      writer.should_stop = None if self._stop is None else self._stop.is_set
     values = policies.flatten_observation(self._to_features(step))
     if env in self._running:
       values = {p: v for p, v in values.items() if p not in self._context_paths}
@@ -64,8 +67,16 @@ class ReplaySink(sinks.EpisodeSink):
     self._writers[env].end_episode()
     self._running.discard(env)
 
+  def stop_with(self, stop: stopping.StopCondition) -> None:
+    """Names what ends the wait for a replay that takes nothing; set it first."""
+    self._stop = stop
+
   def close(self) -> None:
-    """Closes the writers."""
+    """Closes the writers.
+
+    Raises:
+      ReplayTimeoutError: the replay does not take the last steps.
+    """
     with contextlib.ExitStack() as stack:
       for writer in self._writers.values():
         stack.callback(writer.close)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from t2r_seq import specs, windows
-from t2r_seq.actors import features, rollouts
+from t2r_seq.actors import features, rollouts, stopping
 
 StepToFeaturesFn = Callable[[rollouts.Step], Mapping[str, Any]]
 
@@ -42,6 +42,9 @@ class EpisodeSink(abc.ABC):
   @abc.abstractmethod
   def end_episode(self, env: int = 0) -> None:
     """Ends an environment's episode with the step before."""
+
+  def stop_with(self, stop: stopping.StopCondition) -> None:  # noqa: B027
+    """Names what ends the waits of a sink that waits for another process."""
 
   @abc.abstractmethod
   def close(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import types
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -88,7 +89,13 @@ class ReplayWriter(_Closing):
   The window of an anchor can be sampled as soon as all steps that it shows are there,
   while the episode goes on. An episode that is never ended, because the writer was
   closed or its process died, ends at the last step that arrived.
+
+  Attributes:
+    should_stop: is asked, about once a second, by a writer that waits for another
+      process; True ends the wait with a ReplayTimeoutError. None: never.
   """
+
+  should_stop: Callable[[], bool] | None = None
 
   @abc.abstractmethod
   def append(self, step: Any, priority: float | None = None) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import actors, policies
+from t2r_seq import actors, errors, policies
 
 
 class _Sink(actors.EpisodeSink):
@@ -253,3 +253,34 @@ def test_wrong_arguments(case):
   kwargs, want = ERRORS[case]
   with pytest.raises(ValueError, match=want):
     actors.collect_eval_loop(policy_class=lambda: None, **kwargs)
+
+
+class _StuckSink(_Sink):
+  """Waits for a replay that takes nothing, until it is told to stop."""
+
+  def stop_with(self, stop):
+    self.stop = stop
+
+  def append(self, step, env=0):
+    self.event.set()  # As if the signal had come meanwhile.
+    self.close()
+
+  def close(self):
+    if self.stop.is_set():
+      raise errors.ReplayTimeoutError("told to stop")
+
+
+def test_a_stop_ends_the_wait_for_a_replay_that_takes_nothing(make_env):
+  sink = _StuckSink()
+  sink.event = event = threading.Event()
+  result = _loop(make_env(), _Exports(1), sink, stop=event)
+  assert result["was_stopped"]
+  assert result["num_rounds"] == 0
+
+
+def test_a_replay_that_takes_nothing_is_an_error_unless_it_is_told_to_stop(make_env):
+  sink = _StuckSink()
+  sink.event, sink.stop = threading.Event(), threading.Event()
+  sink.stop_with = lambda stop: sink.stop.set()
+  with pytest.raises(errors.ReplayTimeoutError, match="told to stop"):
+    _loop(make_env(), _Exports(1), sink)
