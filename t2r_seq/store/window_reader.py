@@ -111,11 +111,7 @@ class StoreWindows:
   @property
   def window_bytes(self) -> int:
     """Memory of a window's numbers, in bytes."""
-    return sum(
-      (spec.shape.num_elements() or 0) * spec.dtype.size
-      for spec in self.reader.window_spec.values()
-      if spec.dtype != tf.string
-    )
+    return self.reader.window_bytes
 
   def read(
     self, window_ids: tf.Tensor, take: Take | None = None

@@ -114,6 +114,15 @@ class WindowReader:
     return {mask: path for mask, path in self._masks.items() if path in self._timed}
 
   @property
+  def window_bytes(self) -> int:
+    """Memory of a window's numbers, in bytes."""
+    return sum(
+      (spec.shape.num_elements() or 0) * spec.dtype.size
+      for spec in self.window_spec.values()
+      if spec.dtype != tf.string
+    )
+
+  @property
   def paths(self) -> tuple[str, ...]:
     """What is read from an episode: its paths, each once."""
     return tuple(dict.fromkeys(r.source for r in self._readings.values()))

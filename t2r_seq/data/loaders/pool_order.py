@@ -13,6 +13,10 @@ from t2r_seq.data.loaders.window_order import check_split
 
 # One that batches are gathered from, one that is being read.
 POOLS_ALIVE = 2
+# A constant, not a number of cores: on every machine a budget makes the same batches.
+GATHERS_AT_ONCE = 3
+# Those that are being gathered or wait, and the one that is handed over.
+BATCHES_ALIVE = GATHERS_AT_ONCE + 1
 # Tells the seeds of windows in pools from those of episodes in epochs.
 _POOL_STREAM = 0x9E3779B9
 
@@ -23,7 +27,7 @@ class PoolSize:
 
   Attributes:
     num_batches: batches of a pool, at least 1.
-    max_bytes: what the pools that are alive hold at most.
+    max_bytes: what pools and batches that are alive hold at most.
   """
 
   num_batches: int
@@ -35,6 +39,7 @@ def fit_pools(
   steps: np.ndarray,
   extra_steps: int,
   step_bytes: int,
+  window_bytes: int,
   batch_size: int,
   memory_budget: int,
 ) -> PoolSize:
@@ -48,6 +53,7 @@ def fit_pools(
     steps: steps that these windows show, int64 [episodes].
     extra_steps: steps of one window: what an episode costs more where it is parted.
     step_bytes: memory of one step.
+    window_bytes: memory of one window.
     batch_size: windows in a batch.
     memory_budget: bytes.
   Returns:
@@ -66,7 +72,8 @@ def fit_pools(
   def num_bytes(num_windows: int) -> int:
     # Parted at both ends of the pool, and where the bound parts the last one.
     most = min(np.interp(num_windows, x, y) + 3 * extra_steps, y[-1])
-    return POOLS_ALIVE * step_bytes * int(np.ceil(most))
+    pools = POOLS_ALIVE * step_bytes * int(np.ceil(most))
+    return pools + BATCHES_ALIVE * batch_size * window_bytes
 
   # The bound grows with the windows, so the largest size is found by halving.
   sizes = range(1, -(-int(x[-1]) // batch_size) + 1)
@@ -76,8 +83,8 @@ def fit_pools(
   if not num_batches:
     raise errors.SpecError(
       f"memory_budget: expected at least {num_bytes(batch_size):,} bytes, which "
-      f"{POOLS_ALIVE} pools of one batch of {batch_size} windows may take, got "
-      f"{memory_budget:,}."
+      f"{POOLS_ALIVE} pools of one batch of {batch_size} windows and {BATCHES_ALIVE} "
+      f"batches may take, got {memory_budget:,}."
     )
   return PoolSize(num_batches, num_bytes(num_batches * batch_size))
 

@@ -9,7 +9,12 @@ import tensorflow as tf
 
 from t2r_seq import specs
 from t2r_seq.data.loaders.decoded_columns import DecodedColumns
-from t2r_seq.data.loaders.pool_order import PoolOrder, PoolSize, fit_pools
+from t2r_seq.data.loaders.pool_order import (
+  GATHERS_AT_ONCE,
+  PoolOrder,
+  PoolSize,
+  fit_pools,
+)
 from t2r_seq.store import StoreWindows
 
 _as_it_is = tf.autograph.experimental.do_not_convert
@@ -54,7 +59,10 @@ class PooledWindows:
     lengths = self._columns.episode_lengths
     steps = np.minimum(lengths, (self.counts - 1) * apart + extra)
     step_bytes = sum(map(self._columns.max_row_bytes, self._step_paths))
-    return fit_pools(self.counts, steps, extra, step_bytes, batch_size, memory_budget)
+    return fit_pools(
+      *(self.counts, steps, extra, step_bytes, self._reader.window_bytes),
+      *(batch_size, memory_budget),
+    )
 
   def batches(
     self, order: PoolOrder, num_epochs: int | None, start_batch: int
@@ -91,7 +99,7 @@ class PooledWindows:
       _as_it_is(
         lambda pool, batch: self._gather(order, pool, batch * order.batch_size)
       ),
-      num_parallel_calls=tf.data.AUTOTUNE,
+      num_parallel_calls=GATHERS_AT_ONCE,
       deterministic=True,
     )
 

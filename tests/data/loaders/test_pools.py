@@ -9,7 +9,7 @@ import tensorflow as tf
 from t2r_seq import specs
 from t2r_seq.data import StoreWindowLoader
 from t2r_seq.data.loaders import decoded_columns
-from t2r_seq.data.loaders.pool_order import POOLS_ALIVE
+from t2r_seq.data.loaders.pool_order import BATCHES_ALIVE, POOLS_ALIVE
 from t2r_seq.store import EpisodeStore
 
 Spec = specs.ExtendedTensorSpec
@@ -67,7 +67,8 @@ def test_what_pools_read(name, num_frames, num_shards, store, loads):
       (len(offsets), SIZE, SIZE, 3), tf.uint8, time_offsets=offsets, data_format="png"
     )
   }
-  budget = POOLS_ALIVE * num_frames * FRAME_BYTES
+  batches = BATCHES_ALIVE * 4 * len(offsets) * FRAME_BYTES
+  budget = POOLS_ALIVE * num_frames * FRAME_BYTES + batches
   shards = [
     StoreWindowLoader(
       *(store, window, 4, "quasi_random"),
@@ -86,7 +87,7 @@ def test_what_pools_read(name, num_frames, num_shards, store, loads):
   for rows in loads:
     # Each frame of a pool is decoded once, and there are no more of them than planned.
     assert len(set(rows)) == len(rows)
-    held = POOLS_ALIVE * len(rows) * FRAME_BYTES
+    held = POOLS_ALIVE * len(rows) * FRAME_BYTES + batches
     assert held <= max(loader.pool_size.max_bytes for loader in shards)
   if num_frames == 1000 and num_shards == 1:
     assert all(len(rows) == len(loads[0]) for rows in loads)
@@ -98,7 +99,7 @@ def test_a_larger_budget_makes_larger_pools(store):
   sizes = [
     StoreWindowLoader(
       *(store, window, 4, "quasi_random"),
-      memory_budget=POOLS_ALIVE * num_frames * FRAME_BYTES,
+      memory_budget=(POOLS_ALIVE * num_frames + 4 * BATCHES_ALIVE) * FRAME_BYTES,
     ).pool_size.num_batches
     for num_frames in (20, 60, 120, 1000)
   ]

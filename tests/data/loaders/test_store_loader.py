@@ -276,7 +276,7 @@ ORDERS = {
   "sequential": {"order": "sequential"},
   "global": {"order": "global"},
   "one pool": {"order": "quasi_random"},
-  "small pools": {"order": "quasi_random", "memory_budget": 2 * 8 * 16},
+  "small pools": {"order": "quasi_random", "memory_budget": 2 * 8 * 16 + 4 * 6 * 8},
 }
 
 
