@@ -52,7 +52,7 @@ def collect(
     SpecError: with every mismatch.
   """
   given = dict(leaves(structure, columns))
-  found = _unknown(columns, given) + _missing(columns, given)
+  found = _unknown(columns, given) + _missing(columns, given, has_steps)
   rows: dict[str, Rows] = {}
   for path, column in columns.items():
     if given.get(path) is None:
@@ -105,12 +105,14 @@ def _unknown(columns: Columns, given: Mapping[str, Any]) -> list[errors.Mismatch
   ]
 
 
-def _missing(columns: Columns, given: Mapping[str, Any]) -> list[errors.Mismatch]:
+def _missing(
+  columns: Columns, given: Mapping[str, Any], has_steps: bool
+) -> list[errors.Mismatch]:
   unused = [path for path in given if path not in columns]
   return [
     errors.Mismatch(
       path,
-      _expected(column, column.is_per_step),
+      _expected(column, has_steps and column.is_per_step),
       "nothing",
       errors.nearest(path, unused) or "What may be absent needs is_optional=True.",
     )

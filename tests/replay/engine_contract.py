@@ -1,0 +1,380 @@
+"""What every engine of a replay has to do: the same cases for each of them.
+
+A module of tests makes a class of `EngineContract` and gives it a fixture `make_replay`
+that takes the arguments of `MakeReplay` and closes what it has made.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import errors, replay, specs, windows
+from t2r_seq.specs import ExtendedTensorSpec as Spec
+
+LENGTHS = (1, 2, 7, 12, 5)
+
+
+class MakeReplay(Protocol):
+  """Makes a replay of the engine under test; arguments are those of `ReplayBuffer`."""
+
+  def __call__(self, spec_structure: Any, **arguments: Any) -> replay.Replay: ...
+
+
+def step_spec(**leaves: Any) -> specs.TensorSpecStruct:
+  """Returns specs by path."""
+  return specs.TensorSpecStruct(leaves)
+
+
+STACK = step_spec(
+  image=Spec((3, 2, 2), tf.uint8, "image", time_offsets=(-2, -1, 0)),
+  state=Spec((4,), tf.float32, "state", time_offsets=0),
+)
+NEXT = step_spec(
+  obs=Spec((2, 3), tf.float32, "obs", time_offsets=(-1, 0)),
+  next_obs=Spec((2, 3), tf.float32, "obs", time_offsets=(0, 1)),
+  action=Spec((), tf.int32, "action", time_offsets=0),
+)
+CHUNK = step_spec(
+  image=Spec((2, 2), tf.uint8, "image", time_offsets=(-3, 0)),
+  action=Spec((4, 2), tf.float64, "action", time_offsets=(0, 1, 2, 3)),
+  is_far=Spec((), tf.bool, "is_far", time_offsets=2),
+)
+SEQUENCE = step_spec(
+  image=Spec((2, 2), tf.uint8, "image", time_offsets=(-1, 0), is_sequence=True),
+  reward=Spec((), tf.float32, "reward", is_sequence=True),
+)
+CONTEXT = step_spec(
+  state=Spec((2,), tf.float32, "state", time_offsets=0),
+  goal=Spec((3,), tf.float32, "goal"),
+)
+TEXT = step_spec(
+  text=Spec((2,), tf.string, "text", time_offsets=(-1, 0)),
+  state=Spec((), tf.int64, "state", time_offsets=0),
+)
+
+CASES: dict[str, tuple[specs.TensorSpecStruct, dict[str, Any]]] = {
+  "a stack": (STACK, {}),
+  "a stack, repeated at the start": (STACK, {"padding": "repeat"}),
+  "a stack, zeros at the start": (STACK, {"padding": "zero"}),
+  "next observations": (NEXT, {}),
+  "next observations, repeated at the end": (NEXT, {"padding": "repeat"}),
+  "a chunk of actions": (CHUNK, {}),
+  "a chunk of actions, repeated": (CHUNK, {"padding": "repeat"}),
+  "a chunk of actions, zeros": (CHUNK, {"padding": "zero"}),
+  "masks": (windows.add_mask_specs(CHUNK), {"padding": "zero"}),
+  "every other anchor": (STACK, {"shift": 2}),
+  "sequences": (SEQUENCE, {"sequence_length": 3}),
+  "sequences with a stride": (
+    SEQUENCE,
+    {"sequence_length": 3, "stride": 2, "shift": 2},
+  ),
+  "sequences, repeated": (
+    SEQUENCE,
+    {"sequence_length": 4, "shift": 2, "padding": "repeat"},
+  ),
+  "sequences far apart, zeros": (
+    SEQUENCE,
+    {"sequence_length": 2, "stride": 2, "shift": 3, "padding": "zero"},
+  ),
+  "context features": (CONTEXT, {}),
+  "byte strings": (TEXT, {"padding": "zero"}),
+}
+
+
+def make_episode(spec: Any, number: int, num_steps: int) -> dict[str, np.ndarray]:
+  """Makes an episode in which every value tells its episode, its step and its path."""
+  episode = {}
+  flat = replay.flat_replay_specs("test", spec)
+  for place, (path, leaf) in enumerate(flat.items()):
+    count = num_steps if leaf.is_sequence else 1
+    shape = (count, *leaf.shape.as_list())
+    code = np.arange(count) + 40 * number + 7 * place + 1
+    full = np.broadcast_to(code.reshape(count, *[1] * (len(shape) - 1)), shape)
+    if leaf.dtype == tf.string:
+      values = np.array([b"%d\0" % c for c in full.ravel()], object).reshape(shape)
+    elif leaf.dtype == tf.bool:
+      values = full % 3 == 0
+    else:
+      values = full.astype(leaf.dtype.as_numpy_dtype)
+    episode[path] = values if leaf.is_sequence else values[0]
+  return episode
+
+
+def step_of(spec: Any, episode: dict[str, np.ndarray], t: int) -> dict[str, Any]:
+  """Returns what is appended for a step; context features come with the first one."""
+  flat = replay.flat_replay_specs("test", spec)
+  step = {path: values[t] for path, values in episode.items() if flat[path].is_sequence}
+  if t == 0:
+    step |= {p: values for p, values in episode.items() if p not in step}
+  return step
+
+
+def write(target: replay.ReplayWriter, spec: Any, episode: dict[str, Any]) -> None:
+  """Appends an episode and ends it."""
+  flat = replay.flat_replay_specs("test", spec)
+  num_steps = max(len(v) for p, v in episode.items() if flat[p].is_sequence)
+  for t in range(num_steps):
+    target.append(step_of(spec, episode, t))
+  target.end_episode()
+
+
+def expected_windows(
+  spec: Any, episodes: list[dict[str, np.ndarray]], options: dict[str, Any]
+) -> list[dict[str, np.ndarray]]:
+  """Cuts all windows from whole episodes with `windows.WindowReader`."""
+  found = []
+  for episode in episodes:
+    tensors = {path: tf.convert_to_tensor(values) for path, values in episode.items()}
+    element = {path: tf.TensorSpec(t.shape, t.dtype) for path, t in tensors.items()}
+    reader = windows.WindowReader(element, spec, **options)
+    num_steps = int(reader.num_steps(tensors))
+    for window in range(reader.grid.num_windows(num_steps)):
+      start = tf.constant(reader.grid.start(window), tf.int64)
+      read = reader.read(tensors, start, tf.constant(num_steps, tf.int64))
+      found.append({path: value.numpy() for path, value in read.items()})
+  return found
+
+
+def window_key(window: dict[str, Any]) -> str:
+  """Returns a text that differs between different windows."""
+  return "; ".join(
+    f"{path} {np.asarray(window[path]).shape} {np.asarray(window[path]).tolist()}"
+    for path in sorted(window)
+  )
+
+
+def rows_of(batch: Any) -> Iterator[dict[str, np.ndarray]]:
+  """Yields the windows of a batch."""
+  arrays = {path: tensor.numpy() for path, tensor in batch.items()}
+  for row in range(len(next(iter(arrays.values())))):
+    yield {path: array[row] for path, array in arrays.items()}
+
+
+BAD_STEPS: dict[str, tuple[Any, list[str]]] = {
+  "everything": (
+    {"image": np.zeros((2, 3), np.uint8), "stat": np.zeros(4, np.float32)},
+    [
+      r"append: 3 mismatches",
+      r"image: expected \(2, 2\) uint8, got \(2, 3\) uint8",
+      r"stat: expected .*Did you mean 'state'",
+      r"state: expected \(4,\) float32, got nothing",
+    ],
+  ),
+  "a dtype": (
+    {"image": np.zeros((2, 2), np.uint8), "state": np.zeros(4)},
+    [r"append: state: expected \(4,\) float32, got \(4,\) float64"],
+  ),
+}
+
+
+class EngineContract:
+  """The cases."""
+
+  @pytest.mark.parametrize("name", CASES)
+  def test_windows_are_those_of_whole_episodes(self, name, make_replay):
+    spec, options = CASES[name]
+    episodes = [make_episode(spec, i, n) for i, n in enumerate(LENGTHS)]
+    expected = expected_windows(spec, episodes, options)
+    buffer = make_replay(
+      spec, sampler=replay.Fifo(), max_times_sampled=1, timeout=20, **options
+    )
+    with buffer.writer() as writer:
+      for episode in episodes:
+        write(writer, spec, episode)
+    dataset = buffer.dataset(1).take(len(expected))
+    got = [window for batch in dataset for window in rows_of(batch)]
+    assert collections.Counter(map(window_key, got)) == collections.Counter(
+      map(window_key, expected)
+    )
+    assert buffer.counters.num_inserts == len(expected)
+
+  def test_dataset_has_the_specs_of_windows(self, make_replay):
+    buffer = make_replay(STACK)
+    element = buffer.dataset(5).element_spec
+    assert {path: (t.shape, t.dtype) for path, t in element.items()} == {
+      "image": ((5, 3, 2, 2), tf.uint8),
+      "state": ((5, 4), tf.float32),
+    }
+    info, _ = buffer.dataset(5, with_info=True).element_spec
+    assert info._fields == replay.SampleInfo._fields
+    assert [t.dtype for t in info] == [
+      *(tf.uint64, tf.float64, tf.int64, tf.float64, tf.int32)
+    ]
+
+  def test_running_episodes_can_be_sampled(self, make_replay):
+    buffer = make_replay(NEXT, timeout=20)
+    episode = make_episode(NEXT, 0, 5)
+    writer = buffer.writer()
+    for t in range(3):
+      writer.append(step_of(NEXT, episode, t))
+    (window,) = rows_of(next(iter(buffer.dataset(1))))
+    assert window["action"] == episode["action"][1]
+    assert buffer.counters.num_items == 1
+
+  def test_unended_episode_ends_where_it_stopped(self, make_replay):
+    buffer = make_replay(CHUNK, padding="repeat", timeout=20)
+    with buffer.writer() as writer:
+      for t in range(3):
+        writer.append(step_of(CHUNK, make_episode(CHUNK, 0, 9), t))
+    with buffer.writer() as writer:
+      write(writer, CHUNK, make_episode(CHUNK, 1, 4))
+    assert buffer.counters.num_inserts == 3 + 4
+
+  @pytest.mark.parametrize(
+    "sampler, want", [(replay.Fifo(), [0, 1, 2, 3]), (replay.Lifo(), [3, 2, 1, 0])]
+  )
+  def test_order(self, sampler, want, make_replay):
+    spec = step_spec(x=Spec((), tf.int64, "x", time_offsets=0))
+    buffer = make_replay(spec, sampler=sampler, max_times_sampled=1, timeout=20)
+    with buffer.writer() as writer:
+      for x in range(4):
+        writer.append({"x": np.int64(x)})
+    got = [int(batch["x"][0]) for batch in buffer.dataset(1).take(4)]
+    assert got == want
+
+  def test_priorities(self, make_replay):
+    spec = step_spec(x=Spec((), tf.int64, "x", time_offsets=0))
+    buffer = make_replay(spec, sampler=replay.Prioritized(1.0), timeout=20)
+    with buffer.writer() as writer:
+      for x in range(4):
+        writer.append({"x": np.int64(x)}, priority=float(x))
+    counts = collections.Counter()
+    keys = {}
+    for info, batch in buffer.dataset(50, with_info=True).take(20):
+      xs = batch["x"].numpy()
+      counts.update(xs.tolist())
+      np.testing.assert_allclose(info.probability.numpy(), xs / 6, rtol=1e-6)
+      np.testing.assert_array_equal(info.priority.numpy(), xs)
+      np.testing.assert_array_equal(info.table_size.numpy(), 4)
+      keys.update(zip(xs.tolist(), info.key.numpy().tolist(), strict=True))
+      weights = replay.importance_weights(info, 1.0)
+      np.testing.assert_allclose(weights.numpy(), xs.min() / xs, rtol=1e-6)
+    assert counts[0] == 0
+    for x in (1, 2, 3):
+      assert abs(counts[x] / 1000 - x / 6) < 0.08, counts
+    updated = np.array([keys[1], keys[3]], np.uint64)
+    buffer.update_priorities(updated, np.array([5.0, 0.0]))
+    # What was drawn before the update may still be on its way.
+    later = list(buffer.dataset(50, with_info=True).take(4))[-1]
+    assert set(later[1]["x"].numpy().tolist()) == {1, 2}
+
+  def test_max_size_lets_the_oldest_go(self, make_replay):
+    spec = step_spec(x=Spec((), tf.int64, "x", time_offsets=0))
+    buffer = make_replay(spec, sampler=replay.Uniform(), max_size=3, timeout=20)
+    with buffer.writer() as writer:
+      for x in range(10):
+        writer.append({"x": np.int64(x)})
+    assert buffer.counters.num_items == 3
+    got = np.concatenate([b["x"].numpy() for b in buffer.dataset(20).take(5)])
+    assert set(got.tolist()) == {7, 8, 9}
+
+  def test_empty_replay_times_out(self, make_replay):
+    buffer = make_replay(
+      STACK, rate_limiter=replay.MinSize(3), timeout=0.2, padding="repeat"
+    )
+    with buffer.writer() as writer:
+      write(writer, STACK, make_episode(STACK, 0, 2))
+    with pytest.raises(tf.errors.OpError, match=r"waited 0\.2 s.*2 of 3 items"):
+      next(iter(buffer.dataset(1)))
+
+  def test_waits_for_the_minimum_size(self, make_replay):
+    spec = step_spec(x=Spec((), tf.int64, "x", time_offsets=0))
+    buffer = make_replay(spec, rate_limiter=replay.MinSize(5), timeout=30)
+    got: list[Any] = []
+    thread = threading.Thread(
+      target=lambda: got.append(next(iter(buffer.dataset(8)))["x"].numpy())
+    )
+    thread.start()
+    with buffer.writer() as writer:
+      for x in range(5):
+        assert not got
+        writer.append({"x": np.int64(x)})
+    thread.join(30)
+    assert len(got) == 1 and set(got[0].tolist()) <= set(range(5))
+
+  def test_full_queue_times_out(self, make_replay):
+    spec = step_spec(x=Spec((), tf.int64, "x", time_offsets=0))
+    buffer = make_replay(
+      spec,
+      sampler=replay.Fifo(),
+      max_times_sampled=1,
+      rate_limiter=replay.Queue(2),
+      timeout=0.2,
+    )
+    writer = buffer.writer()
+    writer.append({"x": np.int64(0)})
+    writer.append({"x": np.int64(1)})
+    with pytest.raises(errors.ReplayTimeoutError, match=r"insert: waited 0\.2 s"):
+      writer.append({"x": np.int64(2)})
+      writer.append({"x": np.int64(3)})
+      writer.close()
+
+  @pytest.mark.parametrize("name", BAD_STEPS)
+  def test_bad_steps(self, name, make_replay):
+    step, want = BAD_STEPS[name]
+    buffer = make_replay(STACK, padding="repeat")
+    good = {"image": np.zeros((2, 2), np.uint8), "state": np.zeros(4, np.float32)}
+    with buffer.writer() as writer:
+      writer.append(good)
+      with pytest.raises(errors.SpecError) as caught:
+        writer.append(step)
+      for text in want:
+        caught.match(text)
+      writer.append(good)
+    assert buffer.counters.num_inserts == 2
+
+  def test_append_after_close(self, make_replay):
+    buffer = make_replay(STACK)
+    writer = buffer.writer()
+    writer.close()
+    writer.close()
+    with pytest.raises(errors.SpecError, match="expected an open writer"):
+      writer.append(
+        {"image": np.zeros((2, 2), np.uint8), "state": np.zeros(4, np.float32)}
+      )
+    with pytest.raises(errors.SpecError, match="expected an open writer"):
+      writer.end_episode()
+
+  def test_priorities_of_removed_items_are_ignored(self, make_replay):
+    spec = step_spec(x=Spec((), tf.int64, "x", time_offsets=0))
+    buffer = make_replay(spec, sampler=replay.Prioritized(1.0), max_size=2, timeout=20)
+    with buffer.writer() as writer:
+      writer.append({"x": np.int64(0)})
+      writer.append({"x": np.int64(1)})
+      infos = [i for i, _ in buffer.dataset(10, with_info=True).take(1)]
+      for x in range(2, 6):
+        writer.append({"x": np.int64(x)})
+    keys = np.unique(infos[0].key.numpy())
+    buffer.update_priorities(keys, np.ones(len(keys)))
+    assert buffer.counters.num_items == 2
+
+  @pytest.mark.parametrize("wrong", [-1.0, np.nan, np.inf])
+  def test_bad_priorities(self, wrong, make_replay):
+    buffer = make_replay(STACK, sampler=replay.Prioritized())
+    with pytest.raises(errors.SpecError, match="finite ones of at least 0"):
+      buffer.update_priorities(np.zeros(1, np.uint64), np.array([wrong]))
+
+  def test_vector_writer(self, make_replay):
+    spec = step_spec(x=Spec((2,), tf.int64, "x", time_offsets=(-1, 0)))
+    buffer = make_replay(
+      spec, num_writers=3, sampler=replay.Fifo(), max_times_sampled=1, timeout=20
+    )
+    with buffer.vector_writer(3) as writer:
+      for t in range(4):
+        writer.append({"x": np.arange(3, dtype=np.int64) * 10 + t})
+        writer.end_episodes(np.array([t == 1, False, False]))
+    num = buffer.counters.num_items
+    got = [tuple(b["x"].numpy()[0].tolist()) for b in buffer.dataset(1).take(num)]
+    want = [
+      (0, 1),
+      (2, 3),
+      *((10 * i + t, 10 * i + t + 1) for i in (1, 2) for t in range(3)),
+    ]
+    assert sorted(got) == sorted(want)
