@@ -20,7 +20,9 @@ _IMAGE_SHAPE = (64, 64, 3)
 
 
 def image_specification(
-  num_frames: int | None, dtype: tf.DType = tf.uint8
+  num_frames: int | None,
+  dtype: tf.DType = tf.uint8,
+  data_format: str | None = "jpeg",
 ) -> specs.TensorSpecStruct:
   """Returns the specs of what a pose model sees.
 
@@ -28,6 +30,7 @@ def image_specification(
     num_frames: K >= 1 looks at the last K frames of an episode, [K, 64, 64, 3]; None
       at the one image of a record that is no episode, [64, 64, 3].
     dtype: uint8 as stored, float32 as the network takes it.
+    data_format: how frames are encoded where they are stored; None: they are not.
   """
   offsets = None if num_frames is None else tuple(range(1 - num_frames, 1))
   stack = () if num_frames is None else (num_frames,)
@@ -35,7 +38,7 @@ def image_specification(
     stack + _IMAGE_SHAPE,
     dtype,
     name="state/image",
-    data_format="jpeg",
+    data_format=data_format,
     time_offsets=offsets,
   )
   return specs.TensorSpecStruct({"state/image": image})

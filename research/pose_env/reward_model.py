@@ -12,14 +12,16 @@ The fit doesn't ask which policy chose the actions, so old data in replay stays 
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import gin
 import tensorflow as tf
 
 from research.pose_env import pose_env_models
-from t2r_seq import specs
+from t2r_seq import preprocessors, specs
 
+_IMAGE = "state/image"
 # The norm has no gradient at 0, where a fresh network may well start.
 _EPSILON = 1e-6
 
@@ -31,7 +33,7 @@ def replay_specification(num_frames: int = 4) -> specs.TensorSpecStruct:
   Args:
     num_frames: how many frames the model sees, >= 1.
   """
-  windowed = pose_env_models.image_specification(num_frames)
+  windowed = _image_specification(num_frames, tf.uint8)
   for path, spec in _label_specification().items():
     windowed[path] = spec
   return windowed
@@ -48,6 +50,19 @@ class PoseEnvRewardModel(pose_env_models.PoseEnvRegressionModel):
 
   def __init__(self, num_frames: int = 4, **kwargs: Any):
     super().__init__(num_frames=num_frames, **kwargs)
+    self._num_frames: int = num_frames
+
+  @property
+  def default_preprocessor_cls(self) -> Any:
+    """Images are stored as bytes, and taken as floats in [0, 1]."""
+    return functools.partial(
+      preprocessors.ImageToFloatPreprocessor, image_paths=[_IMAGE]
+    )
+
+  def get_feature_specification(self, mode: str) -> specs.TensorSpecStruct:
+    """Returns the stack of frames, in every mode."""
+    del mode
+    return _image_specification(self._num_frames, tf.float32)
 
   def get_label_specification(self, mode: str) -> specs.TensorSpecStruct:
     """Returns `pose`, the action that was taken, and its `reward`, in every mode."""
@@ -75,6 +90,11 @@ class PoseEnvRewardModel(pose_env_models.PoseEnvRegressionModel):
     del features
     error = tf.reduce_mean(tf.abs(_reward_errors(labels, inference_outputs)))
     return self.loss_fn(labels, inference_outputs, mode), {"reward_error": error}
+
+
+def _image_specification(num_frames: int, dtype: tf.DType) -> specs.TensorSpecStruct:
+  # Pixels: a step is sampled many times, and would be decoded as often.
+  return pose_env_models.image_specification(num_frames, dtype, data_format=None)
 
 
 def _label_specification() -> specs.TensorSpecStruct:
