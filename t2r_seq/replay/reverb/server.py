@@ -36,7 +36,7 @@ class ReplayServer:
 
   def __init__(
     self,
-    spec_structure: specs.SpecStructure,
+    spec_structure: specs.SpecStructure = gin.REQUIRED,
     port: int | None = None,
     sequence_length: int | None = None,
     stride: int = 1,
