@@ -77,7 +77,7 @@ def read_episode(
   """Puts an episode of a store into the rows that it had."""
   values = store.episode(index)
   if contexts:
-    contexts.begin(episode.lane, {path: values[path] for path in contexts.columns})
+    contexts.begin(episode.lane, {path: values[path][()] for path in contexts.columns})
   start = 0
   for rows in _blocks_of_rows(ring, lanes, episode):
     for path, column in ring.columns.items():

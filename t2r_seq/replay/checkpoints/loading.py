@@ -51,16 +51,17 @@ def _find_sources(store: EpisodeStore, columns: Columns) -> dict[str, str]:
     else path
     for path, column in columns.items()
   }
+  optional = {path for path, spec in stored.items() if spec.is_optional}
   wanted = specs.TensorSpecStruct(
-    (source, columns[path].spec) for path, source in sources.items()
+    (of, type(spec).from_spec(spec, is_optional=of in optional))
+    for of, spec in ((of, columns[path].spec) for path, of in sources.items())
   )
   where = f"{_OPERATION}: {store.path}"
   check_spec(where, wanted, layout.make_columns(where, stored), False)
-  absent = {source: int((~store.is_present(source)).sum()) for source in wanted}
   found = [
-    errors.Mismatch(source, "it in every episode", f"none in {count} of {len(store)}")
-    for source, count in absent.items()
-    if count
+    errors.Mismatch(of, "it in every episode", f"none in {count} of {len(store)}")
+    for of in wanted
+    if (count := int((~store.is_present(of)).sum()))
   ]
   if found:
     raise errors.mismatch_error(where, found)
@@ -75,7 +76,7 @@ def _first_episode(lengths: np.ndarray, capacity: int) -> int:
 
 def _append(table: Table, columns: Columns, values: dict[str, np.ndarray]) -> None:
   """Appends an episode to the writer's part that has the fewest steps so far."""
-  context = {p: value for p, value in values.items() if not columns[p].is_per_step}
+  context = {p: value[()] for p, value in values.items() if not columns[p].is_per_step}
   steps = [value for p, value in values.items() if columns[p].is_per_step]
   with table.lock:
     lane = int(np.argmin(table.lanes.counts))
