@@ -24,6 +24,7 @@ from t2r_seq.replay.replay import (
   SampleInfo,
   importance_weights,
 )
+from t2r_seq.replay.replay_input_generator import ReplayInputGenerator
 
 __all__ = [
   "Fifo",
@@ -37,6 +38,7 @@ __all__ = [
   "Replay",
   "ReplayBuffer",
   "ReplayCounters",
+  "ReplayInputGenerator",
   "ReplayVectorWriter",
   "ReplayWriter",
   "SampleInfo",

@@ -200,7 +200,7 @@ def make_dataset(
     )
     ahead = max(1, min(_MAX_AHEAD, _AHEAD_BYTES // batch_bytes))
   draw = _as_it_is(lambda _: tuple(reading.draw(ahead * batch_size)))
-  drawn = tf.data.Dataset.range(np.iinfo(np.int64).max).map(draw)
+  drawn = tf.data.Dataset.range(1).repeat().map(draw)
   if ahead > 1:
     drawn = drawn.flat_map(
       _as_it_is(lambda *several: _split(several, ahead, batch_size))
@@ -223,7 +223,8 @@ def make_dataset(
       num_parallel_calls=tf.data.AUTOTUNE,
       deterministic=True,
     )
-  return dataset.prefetch(1)
+  infinite = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+  return dataset.apply(infinite).prefetch(1)
 
 
 def _split(

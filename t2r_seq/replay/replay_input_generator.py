@@ -1,0 +1,108 @@
+"""The input generator that learns from a live replay."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from t2r_seq import data, errors, specs
+from t2r_seq.data import joint
+from t2r_seq.replay.replay import Replay
+
+_ERRORS = {
+  "ReplayTimeoutError": errors.ReplayTimeoutError,
+  "ReplayError": errors.ReplayError,
+}
+
+
+@gin.configurable
+class ReplayInputGenerator(data.AbstractInputGenerator):
+  """Feeds a model with windows of a replay, of either engine, while it is written.
+
+  A spec of the model reads the window that the replay has at its path, or else at the
+  path that is its name. There is no end in any mode.
+  """
+
+  def __init__(
+    self, replay: Replay | Callable[[], Replay], batch_size: int = 32
+  ) -> None:
+    """Creates the generator.
+
+    Args:
+      replay: to sample from; it is left open. Its padding and its sequences are its
+        own, not the model's. Or what makes one, such as `@ReverbReplay` of gin; it is
+        called when a replay is first needed.
+      batch_size: windows in a batch, over all replicas together.
+    """
+    super().__init__(batch_size)
+    self._replay = replay
+
+  @property
+  def replay(self) -> Replay:
+    """What is sampled from."""
+    if not isinstance(self._replay, Replay):
+      self._replay = self._replay()
+    return self._replay
+
+  @contextlib.contextmanager
+  def explain_failures(self) -> Iterator[None]:
+    """Turns what a replay raised inside of TensorFlow into what it was."""
+    try:
+      yield
+    except tf.errors.OpError as error:
+      for name, error_cls in _ERRORS.items():
+        found = re.search(rf"\b{name}: (.+)", error.message)
+        if found:
+          raise error_cls(found[1]) from error
+      raise
+
+  def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
+    wanted = joint.join(self._feature_spec, self._label_spec_for(mode))
+    windows = self.replay.dataset(batch_size)
+    sources = _find_sources(wanted, windows.element_spec)
+
+    @tf.autograph.experimental.do_not_convert
+    def select(batch: Any) -> joint.Pair:
+      selected = {path: batch[source] for path, source in sources.items()}
+      return joint.split(selected)
+
+    return windows.map(select)
+
+
+def _find_sources(wanted: specs.TensorSpecStruct, given: Any) -> dict[str, str]:
+  """Returns where the replay has what a model wants.
+
+  Args:
+    wanted: specs by path, 'features/...' and 'labels/...'.
+    given: of the replay's batches, by path.
+  Returns:
+    From the paths that are wanted to those of the replay.
+  Raises:
+    SpecError: something is missing or different; all is named.
+  """
+  sources, found = {}, []
+  for path, spec in wanted.items():
+    own_path = path.partition("/")[2]
+    source = own_path if own_path in given else spec.name
+    if source not in given:
+      if not spec.is_optional:
+        hint = errors.nearest(own_path, given)
+        found.append(errors.Mismatch(path, errors.describe(spec), "nothing", hint))
+      continue
+    got = tf.TensorSpec(given[source].shape[1:], given[source].dtype)
+    shape = spec.shape
+    if spec.is_sequence:
+      shape = tf.TensorShape([None]).concatenate(shape)
+    if got.dtype != spec.dtype or not shape.is_compatible_with(got.shape):
+      want = errors.describe(tf.TensorSpec(shape, spec.dtype))
+      hint = "The replay has other specs than the model."
+      found.append(errors.Mismatch(path, want, errors.describe(got), hint))
+    sources[path] = source
+  if found:
+    raise errors.mismatch_error("ReplayInputGenerator", found)
+  return sources
