@@ -61,7 +61,7 @@ def test_eval_gives_what_records_give(path, kit, padding, tmp_path):
 
 @pytest.mark.parametrize("order", [None, "global", "sequential", "quasi_random"])
 def test_train_repeats_and_goes_on_where_it_stopped(path, kit, order):
-  generator = build(path, kit, "train", order=order, memory_budget=2000)
+  generator = build(path, kit, "train", order=order, memory_budget=3500)
   want = contents(generator.create_dataset("train").take(9))
   assert contents(generator.create_dataset("train").take(9)) == want
   resumed = generator.create_dataset("train", {"start_step": 5})
