@@ -69,7 +69,11 @@ _IDIOMS = (
 _DECODE = ("tf.io.decode_jpeg by map_fn, 2 threads",)
 
 WINDOWS = [
-  Floor(_GLOBAL, _MEMCPY, 0.95, "memcpy of the delivered bytes, 1 or 2 threads"),
+  Floor(
+    *("t2r_seq: the same, in a tf.function", _MEMCPY, 0.95),
+    "memcpy of the delivered bytes, 1 or 2 threads; ours in a tf.function",
+  ),
+  Floor(_GLOBAL, _MEMCPY, 0.95, "the same; ours from Python"),
   Floor(_GLOBAL, ("FFCV",), 0.95, "FFCV"),
   Floor(_GLOBAL, ("gather all, flatten, shuffle",), 3.5, "gather, flatten, shuffle"),
   Floor(_GLOBAL, ("Octo/dlimp",), 5, "Octo/dlimp"),
