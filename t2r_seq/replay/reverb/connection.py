@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -41,11 +42,13 @@ class Connection:
     """
     for name, seconds in (("timeout", timeout), ("server_timeout", server_timeout)):
       _check_seconds(name, seconds, name == "timeout")
-    self.address = address
+    # gRPC asks for the addresses of a name every half a minute at most, and until then
+    # does not see that the server is back.
+    self.address = re.sub("^localhost:", "127.0.0.1:", address)
     self.timeout = timeout
     self.server_timeout = server_timeout
     self._reverb = import_reverb()
-    self.client = self._reverb.Client(address)
+    self.client = self._reverb.Client(self.address)
     waiting = self.waiting("connect")
     while not self.is_there():
       waiting.look()
@@ -130,8 +133,8 @@ class Waiting:
     limit = self._connection.timeout
     if does_table_matter and limit is not None and now - self._began >= limit:
       raise errors.ReplayTimeoutError(
-        f"{self._operation}: {self._connection.address}: waited {limit:g} s: "
-        f"{why_it_waits(tables.get(TABLE))}"
+        f"replay: {self._operation}: waited {limit:g} s for "
+        f"{self._connection.address}: {why_it_waits(tables.get(TABLE))}"
       )
 
   def _away(self, seconds: float) -> errors.ReplayTimeoutError:
@@ -152,9 +155,9 @@ def why_it_waits(info: Any | None) -> str:
     return f"the server has no table {TABLE}."
   limiter = info.rate_limiter_info
   text = (
-    f"{info.current_size} of at least {limiter.min_size_to_sample} items are there"
-    f" (of at most {info.max_size}), after {limiter.insert_stats.completed} inserts"
-    f" and {limiter.sample_stats.completed} samples"
+    f"{info.current_size} of {limiter.min_size_to_sample} items are there, after "
+    f"{limiter.insert_stats.completed} inserts and {limiter.sample_stats.completed} "
+    "samples"
   )
   if limiter.max_diff < 1e300:
     text += (

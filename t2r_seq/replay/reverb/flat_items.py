@@ -8,12 +8,14 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import specs, windows
+from t2r_seq.replay.memory import sizing
 from t2r_seq.replay.reverb.layout import (
   ItemLayout,
   Row,
   Rows,
   num_full_windows,
 )
+from t2r_seq.store.layout import Columns
 
 # Where an item is in its episode: what a receiver has to know to pad. Both refer to
 # the one column that numbers the steps.
@@ -29,18 +31,16 @@ class FlatItems(ItemLayout):
   that a receiver needs to pad it.
   """
 
-  def __init__(
-    self, reader: windows.WindowReader, flat_spec: specs.TensorSpecStruct
-  ) -> None:
+  def __init__(self, reader: windows.WindowReader, columns: Columns) -> None:
     """Plans the columns.
 
     Args:
       reader: cuts windows from episodes; flat or not.
-      flat_spec: what one step has.
+      columns: what a step has.
     """
     self.reader = reader
+    self.columns = columns
     self._grid = reader.grid
-    self._flat_spec = flat_spec
     self._spans = _spans(reader)
     self._context = tuple(path for path in reader.paths if path not in self._spans)
     self._is_padded = self._grid.padding != "drop"
@@ -114,16 +114,16 @@ class FlatItems(ItemLayout):
 
   def _signature(self, has_edges: bool) -> dict[str, tf.TensorSpec]:
     signature = {}
+    element = sizing.element_spec(self.columns)
     for path in self.reader.paths:
-      spec = self._flat_spec[path]
+      shape, dtype = element[path].shape, element[path].dtype
       if path not in self._spans:
-        signature[path] = tf.TensorSpec(spec.shape, spec.dtype, f"{path}, per episode")
+        signature[path] = tf.TensorSpec(shape, dtype, f"{path}, per episode")
         continue
       first, last = self._spans[path]
       length = None if has_edges else last - first + 1
-      shape = tf.TensorShape([length]).concatenate(spec.shape)
-      name = f"{path}, steps {first} to {last}"
-      signature[path] = tf.TensorSpec(shape, spec.dtype, name)
+      shape = tf.TensorShape([length]).concatenate(shape[1:])
+      signature[path] = tf.TensorSpec(shape, dtype, f"{path}, steps {first} to {last}")
     if self._is_padded:
       for path in (FIRST_ANCHOR, LAST_STEP):
         signature[path] = tf.TensorSpec([], tf.int64, path)

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from t2r_seq import specs, windows
+from t2r_seq.store.layout import Columns
 
 Row = Mapping[str, Any]
 # Of what column an item has which rows: a range; one row, without a time axis; or the
@@ -25,6 +26,7 @@ class ItemLayout(abc.ABC):
 
   Attributes:
     reader: cuts windows from episodes.
+    columns: what a step has.
     signature: specs of an item's columns, fully defined but for time axes. Their names
       say which steps they show, so that two programs that mean different windows of
       the same shape are told apart.
@@ -34,6 +36,7 @@ class ItemLayout(abc.ABC):
   """
 
   reader: windows.WindowReader
+  columns: Columns
   signature: dict[str, tf.TensorSpec]
   full_shapes: dict[str, tf.TensorShape]
   num_rows_kept: int

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import tensorflow as tf
-
 from t2r_seq import errors, specs, windows
 from t2r_seq.replay.flat_specs import flat_replay_specs
+from t2r_seq.replay.memory import sizing
 from t2r_seq.replay.reverb.flat_items import FlatItems
 from t2r_seq.replay.reverb.layout import ItemLayout
 from t2r_seq.replay.reverb.stacked_items import StackedItems
@@ -20,6 +19,7 @@ def make_layout(
   stride: int = 1,
   shift: int = 1,
   padding: str = "drop",
+  masks: bool = False,
   flat: bool = False,
   store: str = "flat",
 ) -> ItemLayout:
@@ -39,32 +39,17 @@ def make_layout(
       "stored in stacks comes in stacks."
     )
   structure = specs.flatten_spec_structure(spec_structure)
-  flat_spec = flat_replay_specs(operation, structure)
+  columns = sizing.make_columns(operation, flat_replay_specs(operation, structure))
   reader = windows.WindowReader(
-    _episode_spec(flat_spec),
+    sizing.element_spec(columns),
     structure,
     sequence_length,
     stride,
     shift,
     padding,
-    flat=flat,
+    masks,
+    flat,
   )
   if store == "stacked":
-    return StackedItems(reader, structure)
-  return FlatItems(reader, flat_spec)
-
-
-def _episode_spec(flat_spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
-  """Returns the specs of a whole episode of such steps."""
-  return specs.TensorSpecStruct(
-    (
-      path,
-      tf.TensorSpec(
-        tf.TensorShape([None]).concatenate(spec.shape)
-        if spec.is_sequence
-        else spec.shape,
-        spec.dtype,
-      ),
-    )
-    for path, spec in flat_spec.items()
-  )
+    return StackedItems(reader, columns, structure)
+  return FlatItems(reader, columns)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.replay.flat_specs import flat_replay_specs
+from t2r_seq.replay.memory.writers import check_priorities
 from t2r_seq.replay.replay import Replay, ReplayCounters
 from t2r_seq.replay.reverb import sampling, tables
 from t2r_seq.replay.reverb.connection import Connection
@@ -18,7 +19,6 @@ from t2r_seq.replay.reverb.server import TABLE
 from t2r_seq.replay.reverb.watch import Watch
 from t2r_seq.replay.reverb.wire import wire_signature
 from t2r_seq.replay.reverb.writer import ReverbWriter
-from t2r_seq.replay.step_check import StepCheck
 
 
 @gin.configurable
@@ -43,6 +43,7 @@ class ReverbReplay(Replay):
     stride: int = 1,
     shift: int = 1,
     padding: str = "drop",
+    masks: bool = False,
     flat: bool = False,
     store: str = "flat",
     initial_priority: float = 1.0,
@@ -61,6 +62,7 @@ class ReverbReplay(Replay):
       stride: steps between the stacks of one sequence.
       shift: stacks between the starts of two sequences.
       padding: 'drop', 'repeat' or 'zero'.
+      masks: adds '<path>_mask' for every windowed path.
       flat: gives every step that a window shows once; see `windows.stack_windows`.
       store: 'flat' or 'stacked'.
       initial_priority: of items that are written without one.
@@ -84,7 +86,15 @@ class ReverbReplay(Replay):
     self._spec_structure = specs.map_leaves(specs.ExtendedTensorSpec.to_spec, structure)
     self._flat_spec = flat_replay_specs("ReverbReplay", structure)
     self._layout = make_layout(
-      "ReverbReplay", structure, sequence_length, stride, shift, padding, flat, store
+      "ReverbReplay",
+      structure,
+      sequence_length,
+      stride,
+      shift,
+      padding,
+      masks,
+      flat,
+      store,
     )
     self._writer_options = (initial_priority, chunk_length, max_in_flight_items)
     self._max_in_flight_samples = max_in_flight_samples
@@ -104,8 +114,7 @@ class ReverbReplay(Replay):
 
   def writer(self) -> ReverbWriter:
     """Returns a writer for one environment; there may be any number."""
-    check = StepCheck(self._flat_spec)
-    return ReverbWriter(self._connection, self._layout, check, *self._writer_options)
+    return ReverbWriter(self._connection, self._layout, *self._writer_options)
 
   def dataset(self, batch_size: int, with_info: bool = False) -> tf.data.Dataset:
     """Makes an endless dataset of batches of windows; see `Replay.dataset`."""
@@ -124,11 +133,7 @@ class ReverbReplay(Replay):
         "update_priorities: expected keys [n] and priorities [n], got "
         f"{errors.describe(keys)} and {errors.describe(priorities)}."
       )
-    if not (np.isfinite(priorities) & (priorities >= 0)).all():
-      raise errors.SpecError(
-        "update_priorities: priorities: expected finite numbers of at least 0, got "
-        f"{priorities[~(np.isfinite(priorities) & (priorities >= 0))][:3].tolist()}."
-      )
+    check_priorities("update_priorities", priorities)
     updates = dict(zip(keys.tolist(), priorities.tolist(), strict=True))
     client = self._connection.client
     self._connection.call(

@@ -90,7 +90,7 @@ def _timeout_error(connection: Connection, element_spec: Any) -> tf.data.Dataset
   def say() -> bytes:
     return str(
       errors.ReplayTimeoutError(
-        f"sample: {connection.address}: waited {connection.timeout:g} s: "
+        f"replay: sample: waited {connection.timeout:g} s for {connection.address}: "
         f"{why_it_waits(connection.table())}"
       )
     ).encode()

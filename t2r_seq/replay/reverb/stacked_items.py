@@ -16,6 +16,7 @@ from t2r_seq.replay.reverb.layout import (
   last_anchor,
   num_full_windows,
 )
+from t2r_seq.store.layout import Columns
 
 
 class StackedItems(ItemLayout):
@@ -27,17 +28,27 @@ class StackedItems(ItemLayout):
   """
 
   def __init__(
-    self, reader: windows.WindowReader, spec_structure: specs.TensorSpecStruct
+    self,
+    reader: windows.WindowReader,
+    columns: Columns,
+    spec_structure: specs.TensorSpecStruct,
   ) -> None:
     """Plans the columns.
 
     Args:
       reader: cuts windows from episodes; not flat.
+      columns: what a step has.
       spec_structure: the specs of a window.
     """
     self.reader = reader
+    self.columns = columns
     self._grid = reader.grid
-    self._masks = windows.mask_paths(spec_structure)
+    # What is not read is computed.
+    self._masks = {
+      path: path.removesuffix("_mask")
+      for path in reader.window_spec
+      if path not in reader.readings
+    }
     self._offsets, self._is_sequence = {}, {}
     for path, reading in reader.readings.items():
       if reading.steps is not None:

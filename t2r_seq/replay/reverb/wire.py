@@ -19,12 +19,16 @@ def wire_signature(signature: Mapping[str, tf.TensorSpec]) -> dict[str, tf.Tenso
   }
 
 
-def to_wire(value: Any) -> Any:
-  """Converts one value, an array or a scalar, to what travels."""
-  dtype = getattr(value, "dtype", None)
-  if dtype is None or dtype.kind != "V":
-    return value
-  return np.asarray(value).view(np.uint16)
+def to_wire(value: Any, dtype: np.dtype) -> np.ndarray:
+  """Converts one value to what travels.
+
+  Args:
+    value: an array or a number, of this dtype or a Python float.
+    dtype: of the value; object for strings.
+  """
+  # A copy: what is appended may be written over before the row is complete.
+  array = np.array(value, dtype)
+  return array.view(np.uint16) if dtype.kind == "V" else array
 
 
 def from_wire(values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:

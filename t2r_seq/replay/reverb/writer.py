@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import errors
+from t2r_seq.replay.memory.step_packing import StepPacking
+from t2r_seq.replay.memory.writers import check_priorities
 from t2r_seq.replay.replay import ReplayWriter
 from t2r_seq.replay.reverb.connection import LOOK_SECS, Connection
 from t2r_seq.replay.reverb.importing import import_reverb
 from t2r_seq.replay.reverb.layout import ItemLayout
 from t2r_seq.replay.reverb.server import TABLE
 from t2r_seq.replay.reverb.wire import to_wire
-from t2r_seq.replay.step_check import StepCheck
 
 
 class ReverbWriter(ReplayWriter):
@@ -28,7 +29,6 @@ class ReverbWriter(ReplayWriter):
     self,
     connection: Connection,
     layout: ItemLayout,
-    check: StepCheck,
     initial_priority: float = 1.0,
     chunk_length: int = 1,
     max_in_flight_items: int = 128,
@@ -38,14 +38,19 @@ class ReverbWriter(ReplayWriter):
     Args:
       connection: to the server.
       layout: what items hold.
-      check: of steps.
       initial_priority: of items that are written without one.
       chunk_length: rows that are compressed and stored together.
       max_in_flight_items: written items that the server may not have taken yet.
     """
     self._connection = connection
     self._layout = layout
-    self._check = check
+    self._packing = StepPacking(layout.columns)
+    self._dtypes = {
+      path: np.dtype(object) if column.is_bytes else column.dtype
+      for path, column in layout.columns.items()
+    }
+    self._step_paths = [p for p, column in layout.columns.items() if column.is_per_step]
+    self._given: dict[str, Any] = {}
     self._initial_priority = initial_priority
     self._max_in_flight_items = max_in_flight_items
     self._reverb = import_reverb()
@@ -65,15 +70,14 @@ class ReverbWriter(ReplayWriter):
     self._check_open("append")
     if self._is_ending:
       self._end()  # It was interrupted by a timeout.
-    row = self._check(step, not self._num_steps)
-    given = self._initial_priority if priority is None else float(priority)
-    if not np.isfinite(given) or given < 0:
-      raise errors.SpecError(
-        f"append: priority: expected a finite number of at least 0, got {priority!r}."
-      )
-    self._flush("append", self._max_in_flight_items)
-    self._steps.append({path: to_wire(value) for path, value in row.items()})
-    self._priorities.append(given)
+    values, context = self._packing.pack(step, self._given or None)
+    weight = np.asarray(self._initial_priority if priority is None else priority, float)
+    check_priorities("append", weight)
+    self._flush("insert", self._max_in_flight_items)
+    self._given = self._given or context
+    given = {**dict(zip(self._step_paths, values, strict=True)), **context}
+    self._steps.append({p: to_wire(given[p], self._dtypes[p]) for p in given})
+    self._priorities.append(float(weight))
     self._num_steps += 1
     self._write_rows(has_ended=False)
 
@@ -101,7 +105,7 @@ class ReverbWriter(ReplayWriter):
       return
     self._is_ending = True
     self._write_rows(has_ended=True)
-    self._flush("end_episode", 0)
+    self._flush("insert", 0)
     self._writer.end_episode(timeout_ms=1000 * LOOK_SECS)
     self._begin_episode()
 
@@ -109,6 +113,7 @@ class ReverbWriter(ReplayWriter):
     self._num_steps = self._num_rows = self._num_items = 0
     self._steps: deque[dict[str, Any]] = deque(maxlen=self._layout.num_steps_kept)
     self._rows: deque[dict[str, Any]] = deque(maxlen=self._layout.num_rows_kept)
+    self._given = {}
     self._context: dict[str, Any] = {}
     self._priorities: list[float] = []
     self._is_ending = False
@@ -149,13 +154,20 @@ class ReverbWriter(ReplayWriter):
 
   def _flush(self, operation: str, num_items: int) -> None:
     """Waits until the server has taken all but the last items."""
-    waiting = None
+    waiting, patience = None, self._connection.timeout
+    seconds = LOOK_SECS if patience is None else min(LOOK_SECS, patience)
+    milliseconds = max(int(1000 * seconds), 1)
     while True:
       try:
-        return self._writer.flush(num_items, timeout_ms=1000 * LOOK_SECS)
+        return self._writer.flush(num_items, timeout_ms=milliseconds)
       except self._reverb.DeadlineExceededError:
         waiting = waiting or self._connection.waiting(operation)
         waiting.look()
+        if self.should_stop is not None and self.should_stop():
+          raise errors.ReplayTimeoutError(
+            f"replay: {operation}: told to stop while {self._connection.address} takes "
+            "nothing; what it has not taken is lost."
+          ) from None
       except RuntimeError as error:
         raise self._connection.refusal(operation, error) from error
 
