@@ -21,28 +21,16 @@ def flat_replay_specs(
     Flat specs by path; with `is_sequence=True` there is a value for each step,
     without it one for each episode.
   Raises:
-    SpecError: such a path is of another shape or dtype than the one it shows; no path
-      has a value per step; or a shape is not fully defined. All are named.
+    SpecError: no path has a value per step, or shapes are not fully defined; all are
+      named.
   """
   flat = windows.flat_specs(spec_structure)
-  shown = {
-    path: spec.name
-    for path, spec in flat.items()
-    if spec.name != path and spec.name in flat
-  }
-  found = [
-    errors.Mismatch(
-      path,
-      f"{errors.describe(flat[of])}, as {of}, whose steps it shows by its name",
-      errors.describe(flat[path]),
-    )
-    for path, of in shown.items()
-    if (flat[path].shape, flat[path].dtype) != (flat[of].shape, flat[of].dtype)
-  ]
   kept = specs.TensorSpecStruct(
-    (path, spec) for path, spec in flat.items() if path not in shown
+    (path, spec)
+    for path, spec in flat.items()
+    if spec.name == path or spec.name not in flat
   )
-  found += [
+  found = [
     errors.Mismatch(path, "a fully defined shape", f"shape {spec.shape}")
     for path, spec in kept.items()
     if not spec.shape.is_fully_defined()

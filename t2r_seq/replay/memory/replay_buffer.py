@@ -128,6 +128,7 @@ class ReplayBuffer(DurableReplay):
     joining = transitions.NStep.of(n_step)
     n_step_reading = None
     if joining is not None:
+      sizing.check_no_sequences(_OPERATION, sequence_length)
       n_step_reading = NStepReading(self._spec, reader, joining, rew, done, truncated)
     rule = AnchorRule.of(reader, None if joining is None else joining.n)
     has_ages = padding != "drop"

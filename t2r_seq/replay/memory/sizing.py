@@ -42,6 +42,15 @@ def check_counts(
     raise errors.mismatch_error(operation, found)
 
 
+def check_no_sequences(operation: str, sequence_length: int | None) -> None:
+  """Raises SpecError where n-step transitions are to be sequences."""
+  if sequence_length is not None:
+    raise errors.SpecError(
+      f"{operation}: sequence_length: expected None with n_step, got "
+      f"{sequence_length}. What learns from sequences sums their rewards itself."
+    )
+
+
 def check_batch_size(batch_size: Any) -> int:
   """Returns it as an int; raises SpecError unless it is an integer of at least 1."""
   if not _is_count(batch_size, 1):

@@ -145,9 +145,11 @@ class Table:
       The items, and what is known of them if that is counted.
     """
     parts = list(self._draw_parts(count))
-    rows = np.concatenate([rows for rows, _ in parts])
-    probabilities = np.concatenate([found for _, found in parts])
-    return self.locate(rows), self._info(rows, probabilities)
+    if len(parts) == 1:
+      return parts[0]
+    draws, infos = zip(*parts, strict=True)
+    known = [info for info in infos if info is not None]
+    return Draw.join(draws), _join(known) if len(known) == len(parts) else None
 
   def redraw(self, count: int) -> tuple[Draw, SampleInfo | None]:
     """Draws once more, in place of items that died before they were read."""
@@ -160,13 +162,13 @@ class Table:
 
     Its steps are there until the lock is let go.
     """
-    rows, probabilities = next(self._draw_parts(1))
-    found = self.locate(rows), self._info(rows, probabilities)
+    draw, info = next(self._draw_parts(1))
+    rows = draw.rows
     times = self.items.times_sampled
     if times is not None and times[rows[0]] >= self._max_times_sampled:
       self.lanes.unmark(rows)
       self._remove(rows.tolist())
-    return found
+    return draw, info
 
   def locate(self, rows: np.ndarray) -> Draw:
     """Says where the steps of items are."""
@@ -241,14 +243,15 @@ class Table:
       return self.greatest_priority
     return self._initial_priority
 
-  def _draw_parts(self, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+  def _draw_parts(self, count: int) -> Iterator[tuple[Draw, SampleInfo | None]]:
     while count:
       allowed = self.limiter.await_sample(count, self._timeout)
       rows, probabilities = self.items.draw(allowed, self.rng)
       self.limiter.did_sample(allowed)
       if self.items.times_sampled is not None:
         np.add.at(self.items.times_sampled, rows, 1)
-      yield rows, probabilities
+      # Now: what is waited for next may write over these rows.
+      yield self.locate(rows), self._info(rows, probabilities)
       count -= allowed
 
   def _info(self, rows: np.ndarray, probabilities: np.ndarray) -> SampleInfo | None:
@@ -263,3 +266,7 @@ class Table:
       self.items.priorities(rows),
       times[rows],
     )
+
+
+def _join(infos: list[SampleInfo]) -> SampleInfo:
+  return SampleInfo(*map(np.concatenate, zip(*infos, strict=True)))

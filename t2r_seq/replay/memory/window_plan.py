@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -27,6 +28,18 @@ class Draw:
   lanes: np.ndarray
   left: np.ndarray
   ages: np.ndarray | None
+
+  @classmethod
+  def join(cls, draws: Sequence[Draw]) -> Draw:
+    """Makes one draw of several."""
+    ages = [draw.ages for draw in draws if draw.ages is not None]
+    return cls(
+      np.concatenate([draw.rows for draw in draws]),
+      np.concatenate([draw.steps for draw in draws]),
+      np.concatenate([draw.lanes for draw in draws]),
+      np.concatenate([draw.left for draw in draws]),
+      np.concatenate(ages) if ages else None,
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,229 @@
+"""Writers, samplers and updates in threads at once: nothing torn, nothing lost."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import errors, replay
+from t2r_seq.replay import ReplayBuffer
+from t2r_seq.specs import ExtendedTensorSpec as Spec
+
+# Rows that are large take long to copy, so that writers get in between.
+WIDE = 2000
+
+
+def spec(wide=WIDE):
+  return {
+    "wide": Spec((3, wide), tf.int64, "wide", time_offsets=(-2, -1, 0)),
+    "code": Spec((3,), tf.int64, "code", time_offsets=(-2, -1, 0)),
+    "next": Spec((), tf.int64, "code", time_offsets=1),
+  }
+
+
+def step(lane, episode, t, wide=WIDE):
+  code = np.int64((lane * 10_000 + episode) * 1000 + t)
+  return {"wide": np.full(wide, code), "code": code}
+
+
+def check(batch):
+  """Checks that every window is of one episode, of steps that follow each other."""
+  arrays = {path: np.asarray(values) for path, values in batch.items()}
+  code = arrays["code"]
+  np.testing.assert_array_equal(np.diff(code, axis=1), 1)
+  np.testing.assert_array_equal(arrays["next"], code[:, 2] + 1)
+  assert (arrays["wide"] == code[:, :, None]).all()
+  assert (code[:, 0] // 1000 == arrays["next"] // 1000).all()
+
+
+def write_until(stop, writer, lane, seed):
+  rng = np.random.default_rng(seed)
+  episode = 0
+  while not stop.is_set():
+    for t in range(int(rng.integers(1, 30))):
+      writer.append(step(lane, episode, t))
+    writer.end_episode()
+    episode += 1
+
+
+def run_beside(stop, writers, readers):
+  """Runs readers to their ends while writers write; raises what any of them raises."""
+  failures = []
+
+  def guarded(target):
+    try:
+      target()
+    except BaseException as error:
+      failures.append(error)
+
+  writing = [threading.Thread(target=guarded, args=(t,)) for t in writers]
+  reading = [threading.Thread(target=guarded, args=(t,)) for t in readers]
+  for thread in (*writing, *reading):
+    thread.start()
+  for thread in reading:
+    thread.join(60)
+  stop.set()
+  for thread in (*writing, *reading):
+    thread.join(60)
+    assert not thread.is_alive()
+  if failures:
+    raise failures[0]
+
+
+@pytest.mark.parametrize(
+  "sampler", [replay.Uniform(), replay.Prioritized(0.7)], ids=["uniform", "prioritized"]
+)
+def test_every_window_is_whole(sampler):
+  # Of so short a ring, samples are overtaken all the time.
+  buffer = ReplayBuffer(spec(), 2 * 24, num_writers=2, sampler=sampler, seed=0)
+  stop = threading.Event()
+
+  def sample():
+    for _ in range(50):
+      info, batch = buffer.sample_with_info(16)
+      check(batch)
+      buffer.update_priorities(info.key, np.random.default_rng().random(16))
+
+  def read_dataset():
+    for batch in buffer.dataset(16).take(30):
+      check(batch)
+
+  def read_with_info():
+    for info, batch in buffer.dataset(16, with_info=True).take(30):
+      check(batch)
+      buffer.update_priorities(info.key.numpy(), np.ones(16))
+
+  writing = [
+    functools.partial(write_until, stop, buffer.writer(), lane, lane)
+    for lane in range(2)
+  ]
+  run_beside(stop, writing, [sample, sample, read_dataset, read_with_info])
+  counters = buffer.counters
+  assert counters.num_inserts - counters.num_deletes == counters.num_items
+  assert counters.num_deletes > 48
+
+
+def test_a_queue_gives_every_item_once():
+  code = {"x": Spec((), tf.int64, "x", time_offsets=0)}
+  buffer = ReplayBuffer(
+    code,
+    400,
+    num_writers=2,
+    sampler=replay.Fifo(),
+    max_times_sampled=1,
+    rate_limiter=replay.Queue(10),
+    timeout=20,
+  )
+  got = []
+
+  def write(writer, first):
+    for x in range(first, first + 300):
+      writer.append({"x": np.int64(x)})
+
+  def sample():
+    for _ in range(100):
+      got.extend(buffer.sample(3)["x"].tolist())
+
+  threads = [
+    *(threading.Thread(target=write, args=(buffer.writer(), 1000 * i)) for i in (0, 1)),
+    *(threading.Thread(target=sample) for _ in range(2)),
+  ]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join(30)
+  assert sorted(got) == [*range(300), *range(1000, 1300)]
+
+
+def test_samples_per_insert_are_held():
+  code = {"x": Spec((), tf.int64, "x", time_offsets=0)}
+  limiter = replay.SampleToInsertRatio(4.0, 10, 40.0)
+  buffer = ReplayBuffer(code, 2000, rate_limiter=limiter, timeout=20, seed=0)
+  writer = buffer.writer()
+
+  def write():
+    for x in range(500):
+      writer.append({"x": np.int64(x)})
+
+  def sample():
+    for _ in range(240):
+      buffer.sample(8)
+
+  threads = [threading.Thread(target=target) for target in (write, sample)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join(30)
+    assert not thread.is_alive()
+  counters = buffer.counters
+  assert (counters.num_inserts, counters.num_samples) == (500, 1920)
+  assert counters.samples_per_insert == 3.84
+
+
+def test_closing_wakes_who_waits():
+  code = {"x": Spec((), tf.int64, "x", time_offsets=0)}
+  buffer = ReplayBuffer(code, 10)
+  caught = []
+
+  def sample():
+    try:
+      buffer.sample(1)
+    except errors.ReplayError as error:
+      caught.append(error)
+
+  def read():
+    try:
+      next(iter(buffer.dataset(1)))
+    except tf.errors.OpError as error:
+      caught.append(error)
+
+  threads = [threading.Thread(target=target) for target in (sample, read)]
+  for thread in threads:
+    thread.start()
+  buffer.close()
+  for thread in threads:
+    thread.join(30)
+    assert not thread.is_alive()
+  assert all("closed" in str(error) for error in caught) and len(caught) == 2
+
+
+def test_dataset_sees_a_writer_that_was_faster(monkeypatch):
+  """The rows die between the draw and the gathering; other windows take their place."""
+  buffer = ReplayBuffer(spec(), 24, seed=0)
+  writer = buffer.writer()
+  for t in range(24):
+    writer.append(step(0, 0, t))
+  sampling, again = buffer._sampling, []
+  begin, sample_again = sampling.begin, sampling.sample_again
+
+  def overtaken(*args):
+    drawn = begin(*args)
+    for t in range(24, 48):
+      writer.append(step(0, 0, t))
+    return drawn
+
+  def counted(count):
+    again.append(count)
+    return sample_again(count)
+
+  monkeypatch.setattr(sampling, "begin", overtaken)
+  monkeypatch.setattr(sampling, "sample_again", counted)
+  batch = next(iter(buffer.dataset(8, with_info=True)))[1]
+  check(batch)
+  assert again and int(tf.reduce_min(batch["code"])) >= 24
+
+
+def test_timeouts_are_kept():
+  code = {"x": Spec((), tf.int64, "x", time_offsets=0)}
+  buffer = ReplayBuffer(code, 10, timeout=0.1)
+  start = time.monotonic()
+  with pytest.raises(errors.ReplayTimeoutError, match=r"sample: waited 0\.1 s: 0 of 1"):
+    buffer.sample(1)
+  with pytest.raises(TimeoutError):
+    buffer.sample(1)
+  assert time.monotonic() - start < 10
