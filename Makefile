@@ -10,7 +10,7 @@ VENV_TF215 := .venv-tf215
 VENV_PEERS := .venv-peers
 EXTRAS_PEERS := plots,test
 # Reverb's wheel wants this TensorFlow; the distributed demo needs the environment.
-EXTRAS_TF215 := plots,pose_env,reverb,test
+EXTRAS_TF215 := demo,reverb,test
 FFCV := ffcv==1.0.2
 # The pins are for CPython 3.11; `make CONSTRAINTS= test` lets pip choose instead.
 CONSTRAINTS ?= requirements/constraints-tf221.txt
@@ -19,7 +19,9 @@ CONSTRAINTS_TF215 ?= requirements/constraints-tf215.txt
 TESTS ?= tests
 TESTS_TF215 ?= tests/specs tests/records tests/windows tests/store tests/statistics \
   tests/transitions tests/data/loaders/test_store_loader.py \
-  tests/data/loaders/test_window_order.py
+  tests/data/loaders/test_window_order.py tests/cli/test_replay_server.py \
+  tests/research/pose_env/test_reward_model.py \
+  tests/research/pose_env/test_distributed.py
 TESTS_TORCH ?= tests/data/test_torch_windows.py
 # Two workers: TensorFlow's start-up dominates small tests, its threads large ones.
 PYTEST_WORKERS ?= 2
@@ -45,11 +47,11 @@ PYTEST := -m pytest -n $(PYTEST_WORKERS)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help setup test test-tf215 test-torch docs-test lint format types demo bench-setup bench \
-  clean distclean
+.PHONY: help setup test test-tf215 test-torch docs-test lint format types demo \
+  demo-distributed bench-setup bench clean distclean
 
 help:  ## Lists the targets.
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
 
 # $(call make_venv,folder,python,constraints,extras)
 define make_venv
@@ -116,6 +118,9 @@ types: $(STAMP)  ## Checks the types of the package with mypy.
 
 demo: $(STAMP)  ## Collects, trains, exports and runs the pose policies; one table, one PNG.
 	$(RUN) -m research.pose_env.demo --output_dir $(DEMO_DIR) $(DEMO_ARGS)
+
+demo-distributed: $(STAMP_TF215)  ## Runs a replay server, two actors and a learner; one table, one PNG.
+	$(RUN_TF215) -m research.pose_env.distributed --out $(DEMO_DIR)/distributed $(DEMO_ARGS)
 
 bench-setup: $(STAMP_PEERS)  ## Makes the environment of the benchmarks, with peers.
 

@@ -1,0 +1,276 @@
+"""One job in four processes: a replay server, two actors and a learner.
+
+    python -m research.pose_env.distributed --out demo_out/distributed
+
+The actors guess where the duck will be and send each step to the server, the learner
+trains on stacked windows from there and exports, and the actors go on with the newest
+export. Nobody is told the right pose: see `reward_model.py`. Any process may die; it is
+started again and goes on. Writes `table.md`, `results.json` and `distributed.png`, and
+exits with an error unless the last export does better than the best answer from one
+frame.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import pathlib
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from absl import logging
+
+from research.pose_env import (
+  collect,
+  distributed_figure,
+  evaluation,
+  pose_env,
+  reward_model,
+)
+from research.pose_env import distributed_report as report
+from research.pose_env import supervisor as supervisor_lib
+from t2r_seq import errors, policies
+from t2r_seq.replay import reverb
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SERVER, LEARNER = "server", "learner"
+_CONFIGS = "research/pose_env/configs"
+_FRESH_SEED = 2
+_POLL_SECONDS, _LOOK_SECONDS = 0.2, 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """What is started, where.
+
+  Attributes:
+    out: an absolute path; the folder of everything written.
+    port: that the server listens at, on this machine.
+    num_actors: how many actors.
+    train_steps: that the learner makes; then the job is done.
+    bindings: further gin bindings by role: SERVER, LEARNER or 'actor'.
+  """
+
+  out: pathlib.Path
+  port: int
+  num_actors: int = 2
+  train_steps: int = 2000
+  bindings: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+
+  @property
+  def address(self) -> str:
+    """Where the others find the server."""
+    return f"localhost:{self.port}"
+
+  @property
+  def actor_dirs(self) -> list[pathlib.Path]:
+    """The folder of each actor; its name is the actor's."""
+    return [self.out / f"actor_{index}" for index in range(self.num_actors)]
+
+  @property
+  def learner_dir(self) -> pathlib.Path:
+    """The folder of the training run."""
+    return self.out / "learner"
+
+  @property
+  def export_dir(self) -> pathlib.Path:
+    """Where the learner exports to, and the actors look."""
+    return self.learner_dir / "export" / "latest"
+
+  def commands(self) -> dict[str, list[str]]:
+    """Returns the command of each process, by name; they may start in any order."""
+    address = f"REPLAY_ADDRESS = {self.address!r}"
+    commands = {
+      SERVER: self._command(
+        SERVER,
+        "replay-server",
+        f"REPLAY_DIR = {str(self.out / 'replay')!r}",
+        f"ReplayServer.port = {self.port}",
+      ),
+      LEARNER: self._command(
+        LEARNER,
+        "train",
+        address,
+        f"train_eval_model.model_dir = {str(self.learner_dir)!r}",
+        f"NUM_TRAIN_STEPS = {self.train_steps}",
+      ),
+    }
+    for index, folder in enumerate(self.actor_dirs):
+      commands[folder.name] = self._command(
+        "actor",
+        "collect-eval",
+        address,
+        f"EXPORT_DIR = {str(self.export_dir)!r}",
+        f"collect_eval_loop.root_dir = {str(folder)!r}",
+        f"collect_eval_loop.seed = {index}",
+      )
+    return commands
+
+  def _command(self, role: str, command: str, *bindings: str) -> list[str]:
+    return [
+      *(sys.executable, "-m", "t2r_seq", command),
+      *("--gin_configs", f"{_CONFIGS}/distributed_{role}.gin"),
+      *("--gin_bindings", *bindings, *self.bindings.get(role, ())),
+    ]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the demo; returns the exit status."""
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument(
+    *("--out", "--output_dir"),
+    default="demo_out/distributed",
+    help="folder for everything written",
+  )
+  parser.add_argument("--steps", type=int, default=2000, help="of training")
+  parser.add_argument("--actors", type=int, default=2, help="how many")
+  args = parser.parse_args(argv)
+  logging.set_verbosity(logging.INFO)
+  out = pathlib.Path(args.out).resolve()
+  start = time.monotonic()
+  job = Job(out, free_port(), args.actors, args.steps)
+  try:
+    greedy, best_from_one_frame = run(job)
+  except supervisor_lib.JobError as error:
+    print(f"demo: {error}", file=sys.stderr)
+    return 1
+  print(f"The demo took {time.monotonic() - start:.0f} s.")
+  if not greedy > best_from_one_frame:
+    print(
+      f"demo: the last export returns {greedy:.2f}; expected more than the "
+      f"{best_from_one_frame:.2f} of the best answer from one frame.",
+      file=sys.stderr,
+    )
+    return 1
+  return 0
+
+
+def run(job: Job) -> tuple[float, float]:
+  """Runs the job to its end, and writes what came of it.
+
+  Args:
+    job: what an earlier one left in its folder is replaced.
+  Returns:
+    The mean return in fresh episodes of the last export, and of the best policy that
+    sees one frame.
+  """
+  shutil.rmtree(job.out, ignore_errors=True)
+  start = time.time()
+  supervisor = supervisor_lib.Supervisor(job.out / "logs", max_restarts=5, folder=ROOT)
+  watcher = _Watcher(job)
+  with supervisor.stopped_at_exit():
+    for name, command in job.commands().items():
+      supervisor.start(name, command)
+    print(f"Started {', '.join(job.commands())}; logs in {job.out / 'logs'}.")
+    looked = start
+    while LEARNER not in supervisor.poll():
+      if time.time() - looked >= _LOOK_SECONDS:
+        watcher.look()
+        looked = time.time()
+      time.sleep(_POLL_SECONDS)
+    watcher.look()
+    # The actors first: they end their episodes in the replay.
+    supervisor.stop(*[folder.name for folder in job.actor_dirs])
+  return _conclude(job, watcher.progress, start)
+
+
+class _Watcher:
+  """Looks at a running job, and says now and then how far it is."""
+
+  def __init__(self, job: Job) -> None:
+    self._job = job
+    self._replay: reverb.ReverbReplay | None = None
+    self.progress: list[report.Progress] = []
+
+  def look(self) -> None:
+    """Adds how far the job is; nothing while the server is away."""
+    try:
+      if self._replay is None:
+        self._replay = reverb.ReverbReplay(
+          reward_model.replay_specification(),
+          self._job.address,
+          padding="repeat",
+          server_timeout=0.0,
+        )
+      counters = self._replay.counters
+    except errors.ReplayError:
+      return
+    losses = evaluation.read_scalars(str(self._job.learner_dir)).get("loss", [])
+    now = report.Progress(
+      wall_time=time.time(),
+      inserted=counters.num_inserts,
+      sampled=counters.num_samples,
+      learner_step=max((point.step for point in losses), default=0),
+    )
+    self.progress.append(now)
+    print(
+      f"training step {now.learner_step}: {now.inserted:,} steps in, {now.sampled:,} "
+      "windows out",
+      flush=True,
+    )
+
+
+def free_port() -> int:
+  """Returns a port that nobody listens at now."""
+  with contextlib.closing(socket.socket()) as free:
+    free.bind(("localhost", 0))
+    return int(free.getsockname()[1])
+
+
+def _evaluate(job: Job) -> tuple[evaluation.Evaluation, evaluation.Evaluation]:
+  """Runs the last export, and the best policy that sees one frame, in one place."""
+  env = pose_env.MovingPoseEnv()
+  predictor = policies.ExportedSavedModelPredictor(str(job.export_dir), timeout=0.0)
+  runs = {
+    "last export": policies.RegressionPolicy(predictor),
+    "present position": collect.PoseEnvExpertPolicy(env, knows_velocity=False),
+  }
+  with contextlib.closing(env):
+    last, bound = [
+      evaluation.evaluate(env, policy, "moving", name, 30, _FRESH_SEED)
+      for name, policy in runs.items()
+    ]
+  return last, bound
+
+
+def _conclude(
+  job: Job, progress: Sequence[report.Progress], start: float
+) -> tuple[float, float]:
+  """Writes the table, the numbers and the picture."""
+  rounds = report.read_rounds(job.actor_dirs)
+  last, bound = _evaluate(job)
+  distributed_figure.draw(
+    rounds, progress, start, bound.reward, str(job.out / "distributed.png")
+  )
+  table = report.markdown_table(rounds, start)
+  (job.out / "table.md").write_text(table, encoding="utf-8")
+  end = progress[-1]
+  numbers = {
+    "return_last_export": last.reward,
+    "return_present_position": bound.reward,
+    "return_random": report.returns_by_step(rounds, report.COLLECT).get(0),
+    "steps_inserted": end.inserted,
+    "windows_sampled": end.sampled,
+    "training_steps": job.train_steps,
+  }
+  text = json.dumps(numbers, indent=2) + "\n"
+  (job.out / "results.json").write_text(text, encoding="utf-8")
+  print(f"\nReturns of the actors:\n\n{table}")
+  print(
+    f"The last export returns {last.reward:.2f} in {last.num_episodes} fresh episodes; "
+    f"knowing only where the duck is, {bound.reward:.2f}."
+  )
+  print(
+    f"{end.inserted:,} steps went in, {end.sampled:,} windows of 4 frames came out, "
+    f"{end.sampled / max(end.inserted, 1):.2f} for each."
+  )
+  return last.reward, bound.reward
+
+
+if __name__ == "__main__":
+  sys.exit(main())
