@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import gin
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -284,3 +285,19 @@ def test_a_replay_that_takes_nothing_is_an_error_unless_it_is_told_to_stop(make_
   sink.stop_with = lambda stop: sink.stop.set()
   with pytest.raises(errors.ReplayTimeoutError, match="told to stop"):
     _loop(make_env(), _Exports(1), sink)
+
+
+def test_gin_scopes_tell_the_two_runs_apart(make_env):
+  gin.parse_config("collect/run_env.max_steps = 1\neval/run_env.max_steps = 2")
+  result = _loop(
+    make_env(), _Exports(0), num_collect=2, eval_env=make_env(), num_eval=3
+  )
+  assert result["collect/episode_length"] == 1
+  assert result["eval/episode_length"] == 2
+
+
+def test_the_users_measures_reach_tensorboard(make_env, tmp_path):
+  gin.bind_parameter("run_env.episode_metrics_fn", lambda steps: {"t": len(steps) * 2})
+  gin.bind_parameter("run_env.max_steps", 3)
+  _loop(make_env(), _Exports(0), root_dir=str(tmp_path))
+  assert _read_scalars(tmp_path / "policy_collect")["collect/t", 0] == 6
