@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable
+
+from absl import logging
 
 from t2r_seq import errors
 from t2r_seq.replay import options
 
 _UNBOUNDED = sys.float_info.max
+# Seconds after which whoever waits says so, again and again.
+_TELL_EVERY = 30.0
 
 
 def make_rate_limiter(
@@ -111,7 +116,8 @@ class RateLimiter:
 
     Args:
       count: items that are to be inserted.
-      timeout: seconds to wait at most; None: for ever.
+      timeout: seconds to wait at most; None: for ever, with a warning in the log every
+        half minute.
     Returns:
       How many of them can be inserted now, at least 1.
     Raises:
@@ -159,10 +165,15 @@ class RateLimiter:
     with self._changed:
       if can(count) and not self._is_closed:
         return count  # The usual case, at half the cost.
-      if not self._changed.wait_for(lambda: self._is_closed or can(1), timeout):
-        raise errors.ReplayTimeoutError(
-          f"replay: {operation}: waited {timeout:g} s: {why_not()}"
-        )
+      end = None if timeout is None else time.monotonic() + timeout
+      while not self._changed.wait_for(
+        lambda: self._is_closed or can(1), _until(end, _TELL_EVERY)
+      ):
+        if end is not None and time.monotonic() >= end:
+          raise errors.ReplayTimeoutError(
+            f"replay: {operation}: waited {timeout:g} s: {why_not()}"
+          )
+        logging.warning("replay: %s: waiting: %s", operation, why_not())
       if self._is_closed:
         raise errors.ReplayError(
           f"replay: {operation}: expected an open replay, got a closed one."
@@ -191,6 +202,11 @@ class RateLimiter:
       f"{self.num_inserts} inserts and {self.num_samples} samples, for "
       f"{self._samples_per_insert:g} samples per insert,"
     )
+
+
+def _until(end: float | None, at_most: float) -> float:
+  """Returns the seconds until a time of the monotonic clock, if they are fewer."""
+  return at_most if end is None else min(at_most, max(0.0, end - time.monotonic()))
 
 
 def _most(can: Callable[[int], bool], count: int) -> int:

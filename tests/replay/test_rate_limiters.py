@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from t2r_seq import errors
-from t2r_seq.replay import options
+from t2r_seq.replay import options, rate_limiters
 from t2r_seq.replay.rate_limiters import RateLimiter, make_rate_limiter
 
 OPTIONS = {
@@ -163,6 +163,19 @@ def test_waits_until_it_may(name):
   with pytest.raises(queue.Empty):
     outcome.get(timeout=0.02)
   getattr(limiter, change)(1 if change != "did_delete" else 4)
+  assert outcome.get(timeout=10) == 1
+
+
+def test_whoever_waits_for_ever_says_so(monkeypatch):
+  told: queue.Queue = queue.Queue()
+  monkeypatch.setattr(rate_limiters, "_TELL_EVERY", 0.01)
+  monkeypatch.setattr(rate_limiters.logging, "warning", lambda *args: told.put(args))
+  limiter = make_rate_limiter(options.MinSize(2))
+  outcome = start(limiter.await_sample, 1, None)
+  for _ in range(2):
+    text, *values = told.get(timeout=10)
+    assert "sample: waiting: 0 of 2 items are there" in text % tuple(values)
+  limiter.did_insert(2)
   assert outcome.get(timeout=10) == 1
 
 
