@@ -8,6 +8,7 @@ from typing import Any
 
 import gin
 import numpy as np
+import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, specs
@@ -46,6 +47,7 @@ class ExportedSavedModelPredictor(abstract_predictor.AbstractPredictor):
     self._logged: set[tuple[str, str]] = set()
     # True until the first step after a reset or a restore: no history to build on.
     self._is_fresh = True
+    self._all_envs: dict[bool, tf.Tensor] = {}
 
   def restore(self) -> bool:
     """Loads the newest export, waiting for it if there is no model to use yet.
@@ -146,17 +148,22 @@ class ExportedSavedModelPredictor(abstract_predictor.AbstractPredictor):
     if flat is None:
       flat = _validate("step", loaded.step_spec, features)
       _check_batch("step", flat, self._num_envs)
-    starts = np.asarray(False if is_first is None else is_first, bool)
+    outputs = loaded.step(flat, self._starts(is_first))
+    self._is_fresh = False
+    return outputs
+
+  def _starts(self, is_first: Any) -> Any:
+    """Returns where an episode starts, bool [N]."""
+    starts = np.bool_(False) if is_first is None else np.asarray(is_first, bool)
     if starts.shape not in ((), (self._num_envs,)):
       raise errors.SpecError(
         f"step: is_first: expected ({self._num_envs},) bool, one per environment, got "
         f"{errors.describe(starts)}."
       )
-    outputs = loaded.step(
-      flat, np.broadcast_to(starts | self._is_fresh, (self._num_envs,))
-    )
-    self._is_fresh = False
-    return outputs
+    if starts.ndim and not self._is_fresh:
+      return starts
+    # Tensors that are there already: to make them costs as much as our other Python.
+    return self._all_envs[self._is_fresh or bool(starts)]
 
   def reset(self, num_envs: int = 1) -> None:
     """Forgets all history.
@@ -172,6 +179,7 @@ class ExportedSavedModelPredictor(abstract_predictor.AbstractPredictor):
       )
     self._num_envs = int(num_envs)
     self._is_fresh = True
+    self._all_envs = _flags(self._num_envs)
     if self._loaded is not None:
       self._loaded.reset(num_envs)
 
@@ -226,6 +234,11 @@ class ExportedSavedModelPredictor(abstract_predictor.AbstractPredictor):
         "first, and check that it finds an export."
       )
     return self._loaded
+
+
+def _flags(num_envs: int) -> dict[bool, tf.Tensor]:
+  """Returns False, and True, for every environment."""
+  return {value: tf.fill([num_envs], value) for value in (False, True)}
 
 
 def _validate(

@@ -63,11 +63,11 @@ class LoadedExport:
     )
 
   def step(
-    self, features: Mapping[str, Any], is_first: np.ndarray
+    self, features: Mapping[str, Any], is_first: np.ndarray | tf.Tensor
   ) -> dict[str, np.ndarray]:
     """Calls the model on single observations `[N, ...]` by path."""
     inputs = _keyed(features, self._step_inputs)
-    inputs[_IS_FIRST] = tf.constant(is_first, tf.bool)
+    inputs[_IS_FIRST] = tf.convert_to_tensor(is_first, tf.bool)
     return self._call("step", inputs)
 
   def reset(self, num_envs: int) -> None:
