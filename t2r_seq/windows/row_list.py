@@ -93,6 +93,61 @@ class RowList:
         handle = tf.identity(handle)
     return cls(handle, shape, dtype)
 
+  @classmethod
+  def of_tensors(
+    cls, tensors: tf.Tensor, count: tf.Tensor, shape: tf.TensorShape, dtype: tf.DType
+  ) -> RowList:
+    """Takes the rows of tensors one after the other, without copying them.
+
+    A row whose bytes are no multiple of 64 is copied: TensorFlow shares the memory of
+    aligned parts only.
+
+    Args:
+      tensors: a list of them, [T, ...] each; a variant scalar.
+      count: rows of all tensors, int32 scalar.
+      shape: of a row; fully defined.
+      dtype: of the rows.
+    Returns:
+      A list of all rows.
+    """
+    all_shape = tf.constant([-1, *shape.as_list()], tf.int32)
+
+    def add(
+      rows: tf.Tensor, start: tf.Tensor, first: tf.Tensor, handle: tf.Tensor, num: int
+    ) -> list[tf.Tensor]:
+      part = tf.ensure_shape(rows[start : start + num], [num, *shape])
+      for i, row in enumerate(tf.unstack(part)):
+        handle = tf.raw_ops.TensorListSetItem(
+          input_handle=handle, index=first + start + i, item=row
+        )
+      return [start + num, handle]
+
+    def add_tensor(number: tf.Tensor, first: tf.Tensor, handle: tf.Tensor) -> list[Any]:
+      rows = tf.raw_ops.TensorListGetItem(
+        input_handle=tensors, index=number, element_shape=all_shape, element_dtype=dtype
+      )
+      size = tf.shape(rows)[0]
+      start = tf.constant(0)
+      for end, num in (
+        (size // _ROWS_AT_ONCE * _ROWS_AT_ONCE, _ROWS_AT_ONCE),
+        (size, 1),
+      ):
+        start, handle = tf.while_loop(
+          lambda i, _, end=end: i < end,
+          lambda i, handle, num=num: add(rows, i, first, handle, num),
+          [start, handle],
+        )
+      return [number + 1, first + size, handle]
+
+    num_tensors = tf.raw_ops.TensorListLength(input_handle=tensors)
+    zero = tf.constant(0)
+    _, _, handle = tf.while_loop(
+      lambda number, *_: number < num_tensors,
+      add_tensor,
+      [zero, zero, _reserve(count, shape, dtype)],
+    )
+    return cls(handle, shape, dtype)
+
   def gather(self, index: tf.Tensor) -> tf.Tensor:
     """Returns rows.
 

@@ -13,6 +13,10 @@ from t2r_seq.data.loaders.decoded_columns import LoadedRows
 # Of a string in a tensor, beside those that it has.
 _STRING_BYTES = 24
 _LENGTH = "length"
+# Rows from this size on stay where they are; to gather those costs a copy less.
+_LARGE_BYTES = 4096
+# TensorFlow shares the memory of parts of a tensor where they start at multiples.
+_ALIGNMENT = 64
 
 Lists = dict[str, tf.Tensor]
 
@@ -57,6 +61,7 @@ class EpisodeColumns:
     self._select = encoded.select
     self._num_steps = encoded.num_steps
     self._images = _find_images(self._element, spec_structure) if decode_images else {}
+    self._large = [path for path in self._timed if _is_large(self._element[path])]
     self._decode_images = decode_images
     records.image_decoding(decode_images).check(
       "streamed_windows", windows.flat_specs(spec_structure)
@@ -118,9 +123,14 @@ class EpisodeColumns:
       'rows' by path, for `gather`, and 'length', int64 [episodes].
     """
     rows = {}
-    for path, handle in lists.items():
-      spec = self._kept[path]
-      if path in self._timed:
+    length = _stack(lists[_LENGTH], self._kept[_LENGTH])
+    count = tf.cast(tf.reduce_sum(length), tf.int32)
+    for path, spec in self._element.items():
+      handle = lists[path]
+      if path in self._large:
+        row = spec.shape[1:]
+        rows[path] = windows.RowList.of_tensors(handle, count, row, spec.dtype).handle
+      elif path in self._timed:
         rows[path] = self._load(path, _concat(handle, spec))
       else:
         rows[path] = _stack(handle, spec)
@@ -128,11 +138,13 @@ class EpisodeColumns:
           rows[path] = records.decode_images(
             rows[path], self._images[path], path, self._decode_images
           )
-    length = rows.pop(_LENGTH)
     return {"rows": rows, "length": length}
 
   def gather(self, path: str, rows: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
     """Gathers steps of the pool or, of context features, episodes."""
+    if path in self._large:
+      spec = self._element[path]
+      return windows.RowList(rows, spec.shape[1:], spec.dtype).gather(index)
     if path not in self._images or path not in self._timed:
       return tf.gather(rows, index)
     spec = self._images[path]
@@ -152,6 +164,8 @@ class EpisodeColumns:
     ).handle
 
   def _pooled_bytes(self, path: str, value: Any, num_bytes: tf.Tensor) -> tf.Tensor:
+    if path in self._large:
+      return num_bytes
     if path not in self._images:
       # Becoming one tensor they are there twice: two pools have room for three.
       return -(-3 * num_bytes // 2)
@@ -172,6 +186,15 @@ def _find_images(
     if specs.is_encoded_image_spec(spec):
       found[source] = specs.ExtendedTensorSpec.to_spec(spec)
   return found
+
+
+def _is_large(spec: tf.TensorSpec) -> bool:
+  """Whether a step is large, and TensorFlow can look at it where it is."""
+  num_elements = spec.shape[1:].num_elements()
+  if num_elements is None or spec.dtype == tf.string:
+    return False
+  num_bytes = num_elements * spec.dtype.size
+  return num_bytes >= _LARGE_BYTES and num_bytes % _ALIGNMENT == 0
 
 
 def _num_bytes(value: tf.Tensor) -> tf.Tensor:

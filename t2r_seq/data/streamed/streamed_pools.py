@@ -41,6 +41,7 @@ class PoolFiller:
     columns: EpisodeColumns,
     batch_size: int,
     memory_budget: int,
+    seed: int,
     num_epochs: int | None,
     drop_remainder: bool,
     report: windows.WindowReport | None,
@@ -51,6 +52,7 @@ class PoolFiller:
       columns: of the episodes.
       batch_size: of the batches that windows are for.
       memory_budget: bytes.
+      seed: of the order of the windows in a pool.
       num_epochs: None for ever.
       drop_remainder: whether windows that fill no batch are left out at the end.
       report: counts episodes and pools.
@@ -58,6 +60,7 @@ class PoolFiller:
     self._columns = columns
     self._batch_size = batch_size
     self._memory_budget = memory_budget
+    self._seed = seed
     self._last_epoch = -1 if num_epochs is None else num_epochs - 1
     self._drop_remainder = drop_remainder
     self._report = report
@@ -70,16 +73,12 @@ class PoolFiller:
       episodes: pairs of what `EpisodeColumns.select` gives, and whether an epoch ends
         here instead.
     Returns:
-      Dataset of what `EpisodeColumns.join` gives, with 'number', the pools before, and
-      'left', the windows before that fill no batch; and 'is_last' of all epochs.
+      Dataset of what `EpisodeColumns.join` gives, with 'left', the windows before that
+      fill no batch, and 'is_last' of all epochs; 'slot', the episode, and 'start', the
+      first anchor, of each window in the order of the batches; 'first_row' of each
+      episode.
     """
-    shown = episodes.flat_map(
-      _as_it_is(
-        lambda episode, ends: tf.data.Dataset.range(2).map(
-          _as_it_is(lambda turn: (episode, ends, tf.equal(turn, 0)))
-        )
-      )
-    )
+    shown = episodes.flat_map(_as_it_is(_show_twice))
     zero = tf.constant(0, tf.int64)
     start = {
       **{name: zero for name in ("number", "left", "epoch", "windows")},
@@ -94,9 +93,9 @@ class PoolFiller:
     )
 
   def _step(self, state: dict[str, Any], shown: tuple[Any, ...]) -> tuple[Any, Any]:
-    episode, ends, is_size = shown
+    (episode, ends), turn = shown
     return tf.cond(
-      is_size,
+      turn < 1,
       _as_it_is(lambda: self._make_room(state, episode, ends)),
       _as_it_is(lambda: self._fill(state, episode, ends)),
     )
@@ -158,16 +157,30 @@ class PoolFiller:
     return kept, (nothing, tf.constant(False))
 
   def _join(self, pool: dict[str, Any]) -> dict[str, Any]:
-    """Makes tensors of the lists, and finds the windows of each episode in them."""
+    """Makes tensors of the lists, and permutes their windows."""
     joined = self._columns.join(pool["lists"])
     counts = self._grid.num_windows(joined["length"])
+    ends = tf.cumsum(counts)
+    window = self._permute(tf.reduce_sum(counts), pool["number"])
+    slot = tf.searchsorted(ends, window, "right")
     return {
       **joined,
-      **{name: pool[name] for name in ("number", "left", "is_last")},
-      "window_ends": tf.cumsum(counts),
-      "window_starts": tf.cumsum(counts, exclusive=True),
+      **{name: pool[name] for name in ("left", "is_last")},
+      # By window.
+      "slot": slot,
+      "start": self._grid.start(window - tf.gather(ends - counts, slot)),
+      # By episode.
       "first_row": tf.cumsum(joined["length"], exclusive=True),
     }
+
+  def _permute(self, num_windows: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+    window = tf.range(num_windows)
+    seed = tf.stack([tf.constant(self._seed % 2**32, tf.int64), number])
+    return tf.cond(
+      num_windows > 1,
+      lambda: tf.random.experimental.index_shuffle(window, seed, num_windows - 1),
+      lambda: window,
+    )
 
   def _check_size(self, episode: Any, parsed: tf.Tensor) -> tf.Operation:
     needed = _POOLS_ALIVE * episode["pooled"] + _PARSED_COPIES * parsed
@@ -204,6 +217,13 @@ class PoolFiller:
       return tf.constant(True)
     min_steps = self._grid.min_steps
     return _then(print_too_short(num_steps, count, min_steps))
+
+
+def _show_twice(episode: Any, ends: tf.Tensor) -> tf.data.Dataset:
+  """Returns a dataset of an episode's size and of the episode."""
+  # To map a function here costs half a millisecond an episode.
+  once = tf.data.Dataset.from_tensors((episode, ends))
+  return tf.data.Dataset.zip((once.repeat(2), tf.data.Dataset.range(2)))
 
 
 def _then(operation: Any) -> tf.Tensor:

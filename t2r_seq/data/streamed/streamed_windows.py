@@ -84,7 +84,7 @@ def streamed_windows(
     decode_images=decode_images,
   )
   filler = PoolFiller(
-    columns, batch_size, memory_budget, num_epochs, drop_remainder, report
+    *(columns, batch_size, memory_budget, seed, num_epochs, drop_remainder, report)
   )
 
   @_as_it_is
@@ -95,7 +95,7 @@ def streamed_windows(
 
   last = np.iinfo(np.int64).max if num_epochs is None else num_epochs
   pools = filler.pools(tf.data.Dataset.range(last).flat_map(epoch))
-  batches = _Batches(columns, batch_size, seed, drop_remainder)
+  batches = _Batches(columns, batch_size, drop_remainder)
   # The next pool is filled while batches are gathered from this one.
   parts = pools.prefetch(1).flat_map(_as_it_is(batches.numbers))
   gathered = parts.map(
@@ -105,21 +105,21 @@ def streamed_windows(
 
 
 class _Batches:
-  """Cuts the permuted windows of pools into batches, over the borders of pools."""
+  """Gathers the windows of pools in batches, over the borders of pools."""
 
   def __init__(
-    self, columns: EpisodeColumns, batch_size: int, seed: int, drop_remainder: bool
+    self, columns: EpisodeColumns, batch_size: int, drop_remainder: bool
   ) -> None:
     self._columns = columns
     self._batch_size = batch_size
-    self._seed = seed
     self._drop_remainder = drop_remainder
 
   def numbers(self, pool: _Pool) -> tf.data.Dataset:
     """Returns a dataset of the pool and the number of each batch of it."""
-    num_windows = tf.reduce_sum(self._counts(pool)) + pool["left"]
-    count = -(-num_windows // self._batch_size)
-    return tf.data.Dataset.range(count).map(_as_it_is(lambda number: (pool, number)))
+    count = -(-(tf.size(pool["slot"], tf.int64) + pool["left"]) // self._batch_size)
+    # Calls no function for a batch.
+    pools = tf.data.Dataset.from_tensors(pool).repeat(count)
+    return tf.data.Dataset.zip((pools, tf.data.Dataset.range(count)))
 
   def gather(self, pool: _Pool, number: tf.Tensor) -> tuple[Any, tf.Tensor, tf.Tensor]:
     """Gathers what the pool has for a batch.
@@ -127,20 +127,19 @@ class _Batches:
     Returns:
       Windows; whether others come before them in their batch; whether it ends there.
     """
-    num_windows = tf.reduce_sum(self._counts(pool))
-    start = number * self._batch_size - pool["left"]
-    end = start + self._batch_size
-    position = tf.range(tf.maximum(start, 0), tf.minimum(end, num_windows))
-    window = self._read(pool, self._shuffle(pool, position, num_windows))
+    num_windows = tf.size(pool["slot"], tf.int64)
+    first = number * self._batch_size - pool["left"]
+    end = first + self._batch_size
+    part = slice(tf.maximum(first, 0), end)
+    window = self._read(pool, pool["slot"][part], pool["start"][part])
     is_last = pool["is_last"] & (end >= num_windows) & (not self._drop_remainder)
-    return dict(window), start < 0, (end <= num_windows) | is_last
+    return dict(window), first < 0, (end <= num_windows) | is_last
 
   def fill(self, gathered: tf.data.Dataset) -> tf.data.Dataset:
     """Joins the end of one pool and the start of the next to a batch."""
-    window_spec = gathered.element_spec[0]
     nothing = tf.nest.map_structure(
       lambda spec: tf.zeros([size or 0 for size in spec.shape.as_list()], spec.dtype),
-      window_spec,
+      gathered.element_spec[0],
     )
 
     def step(rest: Any, part: tuple[Any, tf.Tensor, tf.Tensor]) -> tuple[Any, Any]:
@@ -158,31 +157,15 @@ class _Batches:
     return filled.map(_as_it_is(lambda window, _: self._finish(window)))
 
   def _finish(self, window: dict[str, tf.Tensor]) -> specs.TensorSpecStruct:
+    # Shapes are set and not checked, so that tf.data calls no function for a batch.
     size = self._batch_size if self._drop_remainder else None
-    batch = self._columns.reader.window_spec
-    return specs.TensorSpecStruct(
-      (path, tf.ensure_shape(window[path], [size, *batch[path].shape]))
-      for path in batch
-    )
+    for path, spec in self._columns.reader.window_spec.items():
+      window[path].set_shape([size, *spec.shape])
+    return specs.TensorSpecStruct(window)
 
-  def _counts(self, pool: _Pool) -> tf.Tensor:
-    return pool["window_ends"] - pool["window_starts"]
-
-  def _shuffle(
-    self, pool: _Pool, position: tf.Tensor, num_windows: tf.Tensor
-  ) -> tf.Tensor:
-    seed = tf.stack([tf.constant(self._seed % 2**32, tf.int64), pool["number"]])
-    return tf.cond(
-      num_windows > 1,
-      lambda: tf.random.experimental.index_shuffle(position, seed, num_windows - 1),
-      lambda: position,
-    )
-
-  def _read(self, pool: _Pool, window: tf.Tensor) -> specs.TensorSpecStruct:
-    slot = tf.searchsorted(pool["window_ends"], window, "right")
-    start = self._columns.reader.grid.start(
-      window - tf.gather(pool["window_starts"], slot)
-    )
+  def _read(
+    self, pool: _Pool, slot: tf.Tensor, start: tf.Tensor
+  ) -> specs.TensorSpecStruct:
     first_row = tf.gather(pool["first_row"], slot)
 
     def take(path: str, index: tf.Tensor | None) -> tf.Tensor:
