@@ -11,7 +11,7 @@ import dataclasses
 import importlib.util
 import multiprocessing
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks import measure
@@ -109,13 +109,19 @@ BENCHMARKS = {
 }
 
 
-def run(benchmark: Benchmark, rounds: int, quick: bool) -> str:
+def run(
+  benchmark: Benchmark,
+  rounds: int,
+  quick: bool,
+  more: Callable[[Mapping[str, measure.Figures]], str] | None = None,
+) -> str:
   """Runs one benchmark.
 
   Args:
     benchmark: to run.
     rounds: how often each candidate runs.
     quick: tiny sizes, all in this process.
+    more: makes a further table of the figures.
   Returns:
     Its tables, as Markdown.
   """
@@ -131,6 +137,7 @@ def run(benchmark: Benchmark, rounds: int, quick: bool) -> str:
   if missing:
     lines += [f"Not installed: {', '.join(missing)}.", ""]
   lines += [floors.floors_table(benchmark.floors, figures), ""]
+  lines += [more(figures), ""] if more else []
   return "\n".join(lines)
 
 

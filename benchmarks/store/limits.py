@@ -51,6 +51,11 @@ def decode(work: Work) -> Run:
   """Makes the run in which two threads decode by `map_fn`; units are frames."""
   column = EpisodeStore(work.store_path).column("image")
   encoded = column.rows(0, len(column)).reshape(work.num_episodes, work.num_steps)
+  return decode_frames(work, encoded)
+
+
+def decode_frames(work: Work, encoded: np.ndarray) -> Run:
+  """Makes the run that decodes frames from memory, byte strings [episodes, T]."""
 
   def decode_episode(frames: tf.Tensor) -> tf.Tensor:
     # Of a value, not of the shape: that is known without decoding anything.

@@ -110,19 +110,10 @@ def stored_episodes(
   work: Work, epochs: int | None = None, options: tf.data.Options | None = None
 ) -> tf.data.Dataset:
   """Reads whole episodes as they are stored, leaves [T, ...]."""
-  features = {name: tf.io.FixedLenFeature((), tf.string) for name in work.fields}
-
-  def parse(serialized: tf.Tensor) -> Structure:
-    parsed = tf.io.parse_single_example(serialized, features)
-    return {
-      name: _parse_field(work, name, serialized_tensor)
-      for name, serialized_tensor in parsed.items()
-    }
-
   dataset = tf.data.TFRecordDataset(work.records_path)
   if options is not None:
     dataset = dataset.with_options(options)
-  return dataset.repeat(epochs).map(parse, num_parallel_calls=_AUTOTUNE)
+  return dataset.repeat(epochs).map(work.parse_episode, num_parallel_calls=_AUTOTUNE)
 
 
 def decoded_episodes(work: Work, epochs: int | None = None) -> tf.data.Dataset:
@@ -149,14 +140,6 @@ def decode_all(work: Work, encoded: tf.Tensor) -> tf.Tensor:
     encoded,
     fn_output_signature=work.fields["image"],
   )
-
-
-def _parse_field(work: Work, name: str, serialized: tf.Tensor) -> tf.Tensor:
-  field = work.fields[name]
-  if work.is_jpeg:
-    return tf.ensure_shape(tf.io.parse_tensor(serialized, tf.string), [work.num_steps])
-  parsed = tf.io.parse_tensor(serialized, field.dtype)
-  return tf.ensure_shape(parsed, [work.num_steps, *field.shape])
 
 
 def _gather_all(work: Work, episode: Structure) -> Structure:

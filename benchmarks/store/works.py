@@ -99,6 +99,21 @@ class Work:
       spec.dtype.size * spec.shape.num_elements() for spec in self.fields.values()
     )
 
+  def parse_episode(self, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Parses a record, as the usual pipelines do; images stay as they are stored."""
+    features = {name: tf.io.FixedLenFeature((), tf.string) for name in self.fields}
+    parsed = tf.io.parse_single_example(serialized, features)
+    return {name: self._parse_field(name, parsed[name]) for name in self.fields}
+
+  def _parse_field(self, name: str, serialized: tf.Tensor) -> tf.Tensor:
+    field = self.fields[name]
+    if self.is_jpeg:
+      return tf.ensure_shape(
+        tf.io.parse_tensor(serialized, tf.string), [self.num_steps]
+      )
+    parsed = tf.io.parse_tensor(serialized, field.dtype)
+    return tf.ensure_shape(parsed, [self.num_steps, *field.shape])
+
   @property
   def _data_format(self) -> str:
     return "jpeg" if self.is_jpeg else "raw"

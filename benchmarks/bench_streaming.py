@@ -1,0 +1,156 @@
+"""Windows streamed from records: against parsing or decoding alone, and the idioms.
+
+Run it as `python -m benchmarks.bench_streaming [--works W1 W2] [--rounds N]`. The works
+are those of `benchmarks.bench_store`, written as SequenceExamples.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+
+from benchmarks import bench_store, measure, streamed_works
+from benchmarks.measure import Candidate, Figures, Run
+from benchmarks.store import tf_peers
+from benchmarks.store.delivery import deliver
+from benchmarks.store.floors import Floor
+from benchmarks.store.ours import deliver_in_graph
+from benchmarks.streamed_works import StreamedWork
+
+OURS = "DefaultRecordInputGenerator"
+_IN_GRAPH = "the same, in a tf.function"
+GATHER = "gather all, flatten, shuffle"
+_OCTO = "Octo/dlimp"
+_RLDS = "RLDS `batch`"
+WINDOW = "`Dataset.window`"
+_PARSE = "episodes parsed and dropped"
+_DECODE = "tf.io.decode_jpeg by map_fn, 2 threads"
+
+
+def _ours(is_from_start: bool) -> list[Candidate]:
+  # JPEGs are decoded pools ahead: with the first batch counted, nothing is for free.
+  setup = functools.partial(deliver, streamed_works.ours, from_start=is_from_start)
+  return [Candidate(OURS, "ours", setup)]
+
+
+def _peer(name: str, pipeline: Callable, share: float, *needs: str) -> Candidate:
+  setup = functools.partial(deliver, pipeline, share=share)
+  return Candidate(name, "peer", setup, needs)
+
+
+def _limit(name: str, setup: Callable[[StreamedWork], Run]) -> Candidate:
+  return Candidate(name, "limit", setup)
+
+
+RAW = [
+  *_ours(is_from_start=False),
+  Candidate(
+    _IN_GRAPH, "ours", functools.partial(deliver_in_graph, streamed_works.ours)
+  ),
+  _peer(GATHER, tf_peers.gather_and_flatten, 0.5),
+  _peer(_OCTO, tf_peers.octo, 0.4),
+  _peer(_RLDS, tf_peers.rlds, 0.4, "rlds"),
+  _peer(WINDOW, tf_peers.dataset_window, 0.25),
+  _limit(_PARSE, streamed_works.parse_and_drop),
+]
+
+ENCODED = [
+  *_ours(is_from_start=True),
+  _peer(GATHER, tf_peers.gather_and_flatten, 0.5),
+  _peer(_OCTO, tf_peers.octo, 0.25),
+  _peer(_RLDS, tf_peers.rlds, 0.5, "rlds"),
+  _peer(WINDOW, tf_peers.dataset_window, 0.5),
+  _limit(_DECODE, streamed_works.decode_and_drop),
+]
+
+RAW_FLOORS = [
+  Floor(OURS, (_PARSE,), 0.8, "episodes parsed and dropped"),
+  Floor(OURS, (GATHER,), 2, "gather, flatten, shuffle"),
+  Floor(OURS, (WINDOW,), 3, "`Dataset.window`"),
+]
+
+ENCODED_FLOORS = [
+  Floor(OURS, (_DECODE,), 0.7, "frames/s of the decoder alone"),
+  Floor(OURS, (_OCTO,), 3.5, "gather, flatten, shuffle, decode: Octo/dlimp"),
+  Floor(OURS, (WINDOW,), 1.6, "`Dataset.window`"),
+  Floor(OURS, (_RLDS,), 1.1, "RLDS"),
+]
+
+
+def raw_work(folder: str, quick: bool = False) -> StreamedWork:
+  """W1: 200 episodes of 250 steps of raw frames and numbers; 1.4 GB."""
+  if quick:
+    return _quick(StreamedWork(folder, 3, 11, 8))
+  return StreamedWork(folder, 200, 250, 96, num_batches=1000)
+
+
+def encoded_work(folder: str, quick: bool = False) -> StreamedWork:
+  """W2: 60 episodes of 200 JPEGs of 128x128."""
+  if quick:
+    return _quick(StreamedWork(folder, 3, 11, 16, is_jpeg=True))
+  return StreamedWork(folder, 60, 200, 128, is_jpeg=True, num_batches=400)
+
+
+BENCHMARKS = {
+  "W1": bench_store.Benchmark(
+    "W1: windows of 4 steps of all fields, streamed",
+    *("windows/s", raw_work, streamed_works.write, RAW, RAW_FLOORS),
+  ),
+  "W2": bench_store.Benchmark(
+    "W2: windows of 4 JPEGs, streamed and decoded",
+    *("windows/s", encoded_work, streamed_works.write, ENCODED, ENCODED_FLOORS),
+  ),
+}
+
+
+def memory_table(figures: Mapping[str, Figures], names: Sequence[str]) -> str:
+  """Formats what others take of private memory as a Markdown table.
+
+  Args:
+    figures: by name, of candidates that shuffle among as many windows as ours.
+    names: of the others.
+  Returns:
+    The table; ours is to take half of what each takes.
+  """
+  lines = [
+    "| private memory, ours to | wanted | got | |",
+    "| --- | ---: | ---: | --- |",
+  ]
+  ours = figures[OURS].private_mib
+  for name in names:
+    other = figures[name].private_mib if name in figures else None
+    if ours is None or other is None:
+      lines.append(f"| {name} | 0.5 | - | not measured |")
+      continue
+    verdict = "reached" if ours <= 0.5 * other else "**missed**"
+    lines.append(f"| {name} | 0.5 | {ours / other:.2f} | {verdict} |")
+  return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> str:
+  """Runs the benchmarks; prints and returns their tables."""
+  names = list(BENCHMARKS)
+  options = {"--works": {"nargs": "+", "choices": names, "default": names}}
+  args = measure.parse_args(__doc__, argv, options)
+  texts = []
+  for name in args.works:
+    compared = [GATHER, WINDOW] if name == "W1" else [_RLDS, WINDOW]
+    texts.append(
+      bench_store.run(
+        BENCHMARKS[name],
+        args.rounds,
+        args.quick,
+        lambda figures, compared=compared: memory_table(figures, compared),
+      )
+    )
+    print(texts[-1], flush=True)
+  return "\n".join(texts)
+
+
+def _quick(work: StreamedWork) -> StreamedWork:
+  return dataclasses.replace(work, batch_size=4, shuffle_buffer_size=10, num_batches=2)
+
+
+if __name__ == "__main__":
+  main()

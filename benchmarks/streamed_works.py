@@ -1,0 +1,123 @@
+"""Works whose windows are streamed from records: a SequenceExample an episode."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.measure import Round, Run
+from benchmarks.store import limits, tf_peers, works
+from t2r_seq import data, records, specs, windows
+
+# Of W2's JPEGs at most, with what TensorFlow keeps of a string.
+_JPEG_BYTES = 10_000
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamedWork(works.Work):
+  """A work of the episode store, read from records of one Feature a step."""
+
+  @property
+  def records_path(self) -> str:
+    """The file that all read."""
+    return os.path.join(self.folder, f"steps_{self._data_format}.tfrecord")
+
+  @property
+  def memory_budget(self) -> int:
+    """Bytes for pools of as many windows as others have in their buffers, or more."""
+    pixels = math.prod(self.fields["image"].shape)
+    pooled, parsed = pixels + 200, pixels + 200
+    if self.is_jpeg:
+      pooled, parsed = pixels + 2 * _JPEG_BYTES, _JPEG_BYTES
+    num_episodes = -(-self.shuffle_buffer_size // self.windows_per_episode)
+    # Two pools; and what is counted for parsing.
+    return (2 * num_episodes * pooled + 13 * parsed) * self.num_steps
+
+  def parse_episode(self, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Parses a record; raw images become pixels."""
+    features = {
+      name: tf.io.FixedLenSequenceFeature((), tf.string)
+      if name == "image"
+      else tf.io.FixedLenSequenceFeature(field.shape, field.dtype)
+      for name, field in self.fields.items()
+    }
+    _, steps = tf.io.parse_single_sequence_example(
+      serialized, sequence_features=features
+    )
+    if not self.is_jpeg:
+      shape = [-1, *self.fields["image"].shape]
+      steps["image"] = tf.reshape(tf.io.decode_raw(steps["image"], tf.uint8), shape)
+    return steps
+
+
+def window_specs(work: StreamedWork) -> specs.TensorSpecStruct:
+  """Declares the windows; raw frames are stored as bytes."""
+  found = works.window_specs(work)
+  if not work.is_jpeg:
+    image = specs.ExtendedTensorSpec.from_spec(found["image"], data_format="raw")
+    found["image"] = image
+  return found
+
+
+def write(work: StreamedWork) -> None:
+  """Writes the records."""
+  flat = windows.flat_specs(window_specs(work))
+  episodes = works.make_episodes(work)
+  records.write_records(
+    work.records_path,
+    flat,
+    ({name: list(values) for name, values in episode.items()} for episode in episodes)
+    if work.is_jpeg
+    else episodes,
+  )
+
+
+def ours(work: StreamedWork, epochs: int | None = None) -> tf.data.Dataset:
+  """Reads windows through the input generator, as training does."""
+  generator = data.DefaultRecordInputGenerator(
+    work.records_path,
+    batch_size=work.batch_size,
+    seed=1,
+    memory_budget=work.memory_budget,
+  )
+  declared = window_specs(work)
+  generator.set_feature_specifications(declared, declared)
+  generator.set_label_specifications({}, {})
+  generator.set_padding("drop")
+  dataset = generator.create_dataset(specs.ModeKeys.TRAIN).map(_features)
+  # It repeats for ever, one whole epoch after the other.
+  return (
+    dataset.take(epochs * work.num_windows // work.batch_size) if epochs else dataset
+  )
+
+
+def parse_and_drop(work: StreamedWork) -> Run:
+  """Makes the run that parses episodes and drops them.
+
+  Its units are the windows that they hold, so that rates compare.
+  """
+  num_episodes = -(-work.num_batches * work.batch_size // work.windows_per_episode)
+  parsed = tf_peers.stored_episodes(work).prefetch(tf.data.AUTOTUNE)
+
+  def run() -> Round:
+    episodes = iter(parsed.take(1 + num_episodes))
+    next(episodes)
+    return lambda: sum(work.windows_per_episode for _ in episodes)
+
+  return run
+
+
+def decode_and_drop(work: StreamedWork) -> Run:
+  """Makes the run in which two threads decode the frames from memory."""
+  stored = tf_peers.stored_episodes(work, 1).as_numpy_iterator()
+  return limits.decode_frames(work, np.stack([episode["image"] for episode in stored]))
+
+
+def _features(features: Any, labels: Any) -> Any:
+  del labels
+  return features
