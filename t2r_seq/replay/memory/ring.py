@@ -81,7 +81,8 @@ def allocate(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
   if dtype.hasobject:
     return np.full(shape, None, object)
   size = math.prod(shape) * dtype.itemsize
-  memory = mmap.mmap(-1, max(1, size))
+  private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+  memory = mmap.mmap(-1, max(1, size), private)
   if size >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
     # Rows are gathered from all over the ring: fewer pages, fewer misses.
     memory.madvise(mmap.MADV_HUGEPAGE)
