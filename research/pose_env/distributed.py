@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import pathlib
 import shutil
-import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from absl import logging
 
@@ -32,91 +30,14 @@ from research.pose_env import (
   pose_env,
   reward_model,
 )
+from research.pose_env import distributed_job as jobs
 from research.pose_env import distributed_report as report
 from research.pose_env import supervisor as supervisor_lib
 from t2r_seq import errors, policies
 from t2r_seq.replay import reverb
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-SERVER, LEARNER = "server", "learner"
-_CONFIGS = "research/pose_env/configs"
 _FRESH_SEED = 2
 _POLL_SECONDS, _LOOK_SECONDS = 0.2, 5.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-  """What is started, where.
-
-  Attributes:
-    out: an absolute path; the folder of everything written.
-    port: that the server listens at, on this machine.
-    num_actors: how many actors.
-    train_steps: that the learner makes; then the job is done.
-    bindings: further gin bindings by role: SERVER, LEARNER or 'actor'.
-  """
-
-  out: pathlib.Path
-  port: int
-  num_actors: int = 2
-  train_steps: int = 2000
-  bindings: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
-
-  @property
-  def address(self) -> str:
-    """Where the others find the server."""
-    return f"localhost:{self.port}"
-
-  @property
-  def actor_dirs(self) -> list[pathlib.Path]:
-    """The folder of each actor; its name is the actor's."""
-    return [self.out / f"actor_{index}" for index in range(self.num_actors)]
-
-  @property
-  def learner_dir(self) -> pathlib.Path:
-    """The folder of the training run."""
-    return self.out / "learner"
-
-  @property
-  def export_dir(self) -> pathlib.Path:
-    """Where the learner exports to, and the actors look."""
-    return self.learner_dir / "export" / "latest"
-
-  def commands(self) -> dict[str, list[str]]:
-    """Returns the command of each process, by name; they may start in any order."""
-    address = f"REPLAY_ADDRESS = {self.address!r}"
-    commands = {
-      SERVER: self._command(
-        SERVER,
-        "replay-server",
-        f"REPLAY_DIR = {str(self.out / 'replay')!r}",
-        f"ReplayServer.port = {self.port}",
-      ),
-      LEARNER: self._command(
-        LEARNER,
-        "train",
-        address,
-        f"train_eval_model.model_dir = {str(self.learner_dir)!r}",
-        f"NUM_TRAIN_STEPS = {self.train_steps}",
-      ),
-    }
-    for index, folder in enumerate(self.actor_dirs):
-      commands[folder.name] = self._command(
-        "actor",
-        "collect-eval",
-        address,
-        f"EXPORT_DIR = {str(self.export_dir)!r}",
-        f"collect_eval_loop.root_dir = {str(folder)!r}",
-        f"collect_eval_loop.seed = {index}",
-      )
-    return commands
-
-  def _command(self, role: str, command: str, *bindings: str) -> list[str]:
-    return [
-      *(sys.executable, "-m", "t2r_seq", command),
-      *("--gin_configs", f"{_CONFIGS}/distributed_{role}.gin"),
-      *("--gin_bindings", *bindings, *self.bindings.get(role, ())),
-    ]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -133,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   logging.set_verbosity(logging.INFO)
   out = pathlib.Path(args.out).resolve()
   start = time.monotonic()
-  job = Job(out, free_port(), args.actors, args.steps)
+  job = jobs.Job(out, jobs.free_port(), args.actors, args.steps)
   try:
     greedy, best_from_one_frame = run(job)
   except supervisor_lib.JobError as error:
@@ -150,25 +71,27 @@ def main(argv: Sequence[str] | None = None) -> int:
   return 0
 
 
-def run(job: Job) -> tuple[float, float]:
+def run(job: jobs.Job) -> tuple[float, float]:
   """Runs the job to its end, and writes what came of it.
 
   Args:
-    job: what an earlier one left in its folder is replaced.
+    job: what an earlier one left in its folders is replaced.
   Returns:
     The mean return in fresh episodes of the last export, and of the best policy that
     sees one frame.
   """
-  shutil.rmtree(job.out, ignore_errors=True)
+  logs = job.out / "logs"
+  for folder in (logs, job.replay_dir, job.learner_dir, *job.actor_dirs):
+    shutil.rmtree(folder, ignore_errors=True)
   start = time.time()
-  supervisor = supervisor_lib.Supervisor(job.out / "logs", max_restarts=5, folder=ROOT)
+  supervisor = supervisor_lib.Supervisor(logs, max_restarts=5, folder=jobs.ROOT)
   watcher = _Watcher(job)
   with supervisor.stopped_at_exit():
     for name, command in job.commands().items():
       supervisor.start(name, command)
-    print(f"Started {', '.join(job.commands())}; logs in {job.out / 'logs'}.")
+    print(f"Started {', '.join(job.commands())}; logs in {logs}.")
     looked = start
-    while LEARNER not in supervisor.poll():
+    while jobs.LEARNER not in supervisor.poll():
       if time.time() - looked >= _LOOK_SECONDS:
         watcher.look()
         looked = time.time()
@@ -182,7 +105,7 @@ def run(job: Job) -> tuple[float, float]:
 class _Watcher:
   """Looks at a running job, and says now and then how far it is."""
 
-  def __init__(self, job: Job) -> None:
+  def __init__(self, job: jobs.Job) -> None:
     self._job = job
     self._replay: reverb.ReverbReplay | None = None
     self.progress: list[report.Progress] = []
@@ -215,14 +138,7 @@ class _Watcher:
     )
 
 
-def free_port() -> int:
-  """Returns a port that nobody listens at now."""
-  with contextlib.closing(socket.socket()) as free:
-    free.bind(("localhost", 0))
-    return int(free.getsockname()[1])
-
-
-def _evaluate(job: Job) -> tuple[evaluation.Evaluation, evaluation.Evaluation]:
+def _evaluate(job: jobs.Job) -> tuple[evaluation.Evaluation, evaluation.Evaluation]:
   """Runs the last export, and the best policy that sees one frame, in one place."""
   env = pose_env.MovingPoseEnv()
   predictor = policies.ExportedSavedModelPredictor(str(job.export_dir), timeout=0.0)
@@ -239,7 +155,7 @@ def _evaluate(job: Job) -> tuple[evaluation.Evaluation, evaluation.Evaluation]:
 
 
 def _conclude(
-  job: Job, progress: Sequence[report.Progress], start: float
+  job: jobs.Job, progress: Sequence[report.Progress], start: float
 ) -> tuple[float, float]:
   """Writes the table, the numbers and the picture."""
   rounds = report.read_rounds(job.actor_dirs)

@@ -16,7 +16,8 @@ pytest.importorskip("gymnasium")
 pytest.importorskip("matplotlib")
 pytest.importorskip("reverb")
 
-from research.pose_env import distributed, supervisor
+from research.pose_env import distributed, reward_model, supervisor
+from research.pose_env import distributed_job as jobs
 from research.pose_env import distributed_report as report
 from t2r_seq import errors
 from t2r_seq.replay import reverb
@@ -24,17 +25,17 @@ from t2r_seq.replay import reverb
 SECONDS = 60
 # Batches of 8 and episodes of 4 steps: a checkpoint and an export every few seconds.
 SMALL = {
-  distributed.SERVER: [
+  jobs.SERVER: [
     "ReplayServer.checkpoint_secs = 1.0",
     "SampleToInsertRatio.min_size_to_sample = 8",
     "SampleToInsertRatio.error_buffer = 200.0",
   ],
-  distributed.LEARNER: [
+  jobs.LEARNER: [
     "ReplayInputGenerator.batch_size = 8",
     "train_eval_model.save_checkpoints_steps = 20",
     "train_eval_model.log_every_n_steps = 5",
   ],
-  "actor": [
+  jobs.ACTOR: [
     "MovingPoseEnv.num_steps = 4",
     "collect_eval_loop.num_collect = 2",
     "collect_eval_loop.num_eval = 1",
@@ -57,7 +58,6 @@ class SmallJob:
       time.sleep(0.05)
 
   def kill(self, name):
-    print(time.monotonic(), "kill", name)
     os.kill(self.processes.pid(name), signal.SIGKILL)
     self.wait_until(lambda: self.processes.num_restarts(name), f"{name} is restarted")
 
@@ -82,7 +82,7 @@ class SmallJob:
 
   def client(self):
     return reverb.ReverbReplay(
-      distributed.reward_model.replay_specification(),
+      reward_model.replay_specification(),
       self.job.address,
       padding="repeat",
       server_timeout=0.0,
@@ -94,11 +94,9 @@ class SmallJob:
 
 @pytest.fixture(name="small")
 def fixture_small(tmp_path):
-  job = distributed.Job(
-    tmp_path / "out", distributed.free_port(), train_steps=10**6, bindings=SMALL
-  )
+  job = jobs.Job(tmp_path / "out", jobs.free_port(), train_steps=10**6, bindings=SMALL)
   processes = supervisor.Supervisor(
-    tmp_path / "logs", restart_seconds=0.0, folder=distributed.ROOT
+    tmp_path / "logs", restart_seconds=0.0, folder=jobs.ROOT
   )
   with processes.stopped_at_exit():
     for name, command in job.commands().items():
@@ -113,9 +111,9 @@ def test_the_job_outlives_each_of_its_processes(small):
   )
 
   step = small.learner_step()
-  small.kill(distributed.LEARNER)
+  small.kill(jobs.LEARNER)
   small.wait_until(lambda: small.learner_step() > step, "the learner gets ahead")
-  assert "Resumed from checkpoint" in small.log(distributed.LEARNER)
+  assert "Resumed from checkpoint" in small.log(jobs.LEARNER)
 
   step = small.learner_step()
   small.kill("actor_0")
@@ -123,13 +121,13 @@ def test_the_job_outlives_each_of_its_processes(small):
     lambda: min(small.actor_steps().values()) > step, "both have a newer export"
   )
 
-  inserts, folder = small.inserts(), small.job.out / "replay"
+  inserts, folder = small.inserts(), small.job.replay_dir
   before = set(folder.iterdir())
   small.wait_until(
     lambda: any(done.parent not in before for done in folder.glob("*/DONE")),
     "they are in a checkpoint",
   )
-  small.kill(distributed.SERVER)
+  small.kill(jobs.SERVER)
   small.wait_until(lambda: small.inserts() is not None, "the server is back")
   # A server without its past would have to begin at 0.
   assert small.inserts() >= inserts
@@ -141,12 +139,13 @@ def test_the_job_outlives_each_of_its_processes(small):
 
 
 def test_the_demo_ends_with_a_table_and_a_picture(tmp_path, capsys):
-  job = distributed.Job(
-    tmp_path / "out", distributed.free_port(), train_steps=20, bindings=SMALL
-  )
-  (job.out / "left_over").mkdir(parents=True)
+  job = jobs.Job(tmp_path / "out", jobs.free_port(), train_steps=20, bindings=SMALL)
+  for folder in (job.learner_dir, job.out):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "left_over").touch()
   last, bound = distributed.run(job)
-  assert not (job.out / "left_over").exists()
+  assert not (job.learner_dir / "left_over").exists()
+  assert (job.out / "left_over").exists()  # Nothing that may be somebody's own.
   assert -30 < last < 0
   assert bound == pytest.approx(-16 * 6 * 0.055, rel=0.1)
   table = (job.out / "table.md").read_text()
