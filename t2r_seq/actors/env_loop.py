@@ -67,15 +67,17 @@ def run_env(
   steps = rollouts.generate_steps(
     env, policy, num_episodes, seed, explore_prob, max_steps
   )
-  for episode in rollouts.whole_episodes(_recorded(steps, sink, stop)):
-    tally.add(episode)
-    if episode_writer is not None:
-      episode_writer(
-        episode_to_features_fn(episode) if episode_to_features_fn else episode
-      )
-    if tally.num_episodes % _LOG_EVERY_N_EPISODES == 0:
-      reward = tally.metrics()["episode_reward"]
-      logging.info("Ran %d episodes: mean reward %.4f.", tally.num_episodes, reward)
+  episodes = rollouts.whole_episodes(_recorded(steps, sink, stop))
+  with contextlib.closing(episodes):
+    for episode in episodes:
+      tally.add(episode)
+      if episode_writer is not None:
+        episode_writer(
+          episode_to_features_fn(episode) if episode_to_features_fn else episode
+        )
+      if tally.num_episodes % _LOG_EVERY_N_EPISODES == 0:
+        reward = tally.metrics()["episode_reward"]
+        logging.info("Ran %d episodes: mean reward %.4f.", tally.num_episodes, reward)
   close = getattr(episode_writer, "close", None)
   if callable(close):
     close()

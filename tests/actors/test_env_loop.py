@@ -82,7 +82,8 @@ def test_the_writer_gets_every_episode(make_env, policy):
 
 
 def test_a_failed_run_does_not_close_the_writer(make_env, policy):
-  writer = _Writer(fail_at=1)
+  writer, env = _Writer(fail_at=1), make_env(length=2)
   with pytest.raises(OSError, match="disk full"):
-    actors.run_env(make_env(length=2), policy, 3, episode_writer=writer)
+    actors.run_env(lambda: env, policy, 3, episode_writer=writer)
   assert writer.num_closed == 0
+  assert env.is_closed
