@@ -13,7 +13,7 @@ from t2r_seq import errors, replay, specs
 
 Spec = specs.ExtendedTensorSpec
 # Every value of a step tells which step it is: writer, episode, step in the episode.
-SIZE = 64
+SIZE = 256  # So large that stacks are gathered in the graph, single steps in numpy.
 SPEC = {
   "frames": Spec((3, SIZE), tf.int64, time_offsets=(-2, -1, 0)),
   "next": Spec((SIZE,), tf.int64, name="frames", time_offsets=1),
