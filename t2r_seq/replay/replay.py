@@ -241,7 +241,7 @@ def importance_weights(info: SampleInfo, beta: float) -> Any:
   Returns:
     float32 [B], in (0, 1]; of the same kind.
   """
-  if tf.is_tensor(info.probability):
+  if not isinstance(info.probability, np.ndarray):  # Quicker than tf.is_tensor.
     size = tf.cast(info.table_size, tf.float64)
     weights = tf.pow(size * tf.cast(info.probability, tf.float64), -beta)
     return tf.cast(weights / tf.reduce_max(weights), tf.float32)

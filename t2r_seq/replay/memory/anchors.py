@@ -64,6 +64,8 @@ class AnchorRule:
 
   def is_anchor(self, age: Any) -> Any:
     """Whether windows start at steps of this age, as far as that decides."""
+    if self.period == 1:
+      return age >= self.first
     return (age >= self.first) & ((age - self.first) % self.period == 0)
 
   def ended_anchors(self, start: int, first: int, end: int) -> np.ndarray:

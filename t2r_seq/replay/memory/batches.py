@@ -83,7 +83,8 @@ class BatchReading:
       places: list[Any] = [draw.steps, draw.lanes]
       for fetch in self._fetches:
         rows, real = gathering.plan.rows(fetch, draw, shift)
-        places += [rows, np.ones(rows.shape, bool) if real is None else real]
+        places.append(rows % len(gathering.plan.lanes.marks))
+        places.append(np.ones(rows.shape, bool) if real is None else real)
       small = [batch[path] for path in self._small]
       return [*self._info(info), *small, *places]
 

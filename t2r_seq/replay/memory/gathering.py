@@ -50,13 +50,12 @@ class Gathering:
     else:
       rewards = frozenset(n_step.rewards)
       self.plan = WindowPlan(reader, lanes, n_step.later, rewards)
-      self._rewards = Fetch(n_step.rewards, np.arange(n_step.n))
     self.columns = ring.columns
     self.is_zero_padded = reader.grid.padding == "zero"
 
   def shift(self, draw: Draw) -> np.ndarray | None:
     """Returns the steps from each anchor to the last one that is joined, int64 [B]."""
-    return None if self._n_step is None else self._n_step.num_joined(draw) - 1
+    return None if self._n_step is None else self._n_step.shift(draw)
 
   def gather(self, draw: Draw, leave_out: Container[str] = ()) -> Batch:
     """Gathers windows.
@@ -73,15 +72,18 @@ class Gathering:
       rows, real = self.plan.rows(fetch, draw, shift)
       for path, source in fetch.paths.items():
         if path not in leave_out:
-          batch[path] = self.pad(columns[source].take(rows, 0), real)
+          batch[path] = self.pad(columns[source].take(rows, 0, mode="wrap"), real)
       self._add_masks(batch, fetch, rows.shape, real)
     for path, source in self.plan.contexts.items():
       batch[path] = self._contexts.take(source, draw.rows)
     if self._n_step is not None and shift is not None:
-      offsets = np.minimum(self._rewards.offsets, shift[:, None])
+      offsets = self._n_step.reward_offsets(shift)
       rows = self.plan.rows_at(draw, offsets, (slice(None), None))
-      rewards = {p: columns[s].take(rows, 0) for p, s in self._rewards.paths.items()}
-      self._n_step.join(batch, rewards, shift + 1)
+      rewards = {
+        path: columns[source].take(rows, 0, mode="wrap")
+        for path, source in self._n_step.rewards.items()
+      }
+      self._n_step.join(batch, rewards, shift)
     return batch
 
   def pad(self, values: np.ndarray, real: np.ndarray | None) -> np.ndarray:

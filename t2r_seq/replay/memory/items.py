@@ -56,6 +56,11 @@ class Items(abc.ABC):
       self.times_sampled[:] = arrays.get("times_sampled", 0)
 
   @property
+  def wants_rows(self) -> bool:
+    """Whether it matters here which items come and go, and not only their marks."""
+    return self.times_sampled is not None
+
+  @property
   @abc.abstractmethod
   def row_bytes(self) -> float:
     """Memory that a row takes here."""
@@ -96,7 +101,9 @@ class UniformItems(Items):
   def draw(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Draws items, with replacement."""
     lanes = self._lanes
-    slots = min(int(lanes.counts.max()), lanes.num_slots)
+    counts = lanes.counts
+    newest = counts.item(0) if len(counts) == 1 else int(counts.max())
+    slots = min(newest, lanes.num_slots)
     num_rows, num_items = slots * lanes.num_writers, lanes.num_items
     probabilities = np.full(count, 1.0 / num_items)
     if num_items * _MAX_MISSES < num_rows:
@@ -152,6 +159,11 @@ class SelectedItems(Items):
     self._gone: list[int] = []
 
   @property
+  def wants_rows(self) -> bool:
+    """True: selectors are told what comes and goes."""
+    return True
+
+  @property
   def row_bytes(self) -> float:
     """Memory that a row takes here, about: priority, weight and place."""
     return 8.0 * (1 + 2 * len(self._selectors))
@@ -203,10 +215,6 @@ class SelectedItems(Items):
   def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
     """Sets the priorities of items."""
     self.flush()
-    # The last of each row: selectors take every row once.
-    _, last = np.unique(rows[::-1], return_index=True)
-    last = len(rows) - 1 - np.sort(last)[::-1]
-    rows, priorities = rows[last], priorities[last]
     self._priorities[rows] = priorities
     for selector in self._selectors:
       selector.update(rows, priorities)

@@ -9,6 +9,8 @@ import numpy as np
 from t2r_seq.replay.memory.anchors import AnchorRule
 from t2r_seq.replay.memory.ring import allocate
 
+_NEVER = np.iinfo(np.int64).max
+
 
 class Lanes:
   """Counts the steps of each writer, and keeps the marks of the items.
@@ -59,6 +61,8 @@ class Lanes:
     if has_ages and rule.back:
       self.ages = allocate((num_rows,), np.min_scalar_type(rule.back))
     self.num_items = 0
+    # No episode of any writer ends before this step.
+    self._next_end = 0
 
   @property
   def row_bytes(self) -> int:
@@ -109,11 +113,17 @@ class Lanes:
     if dead <= 0:
       return np.zeros(0, np.int64)
     self.dead[:] = dead
-    for lane in range(self.num_writers):
-      self._forget_episodes(lane, dead)
-    blocks = [self._block(anchor) for anchor in self._dying(dead)]
-    lost = np.concatenate([self.marks[b].nonzero()[0] + b.start for b in blocks])
-    self.unmark(lost)
+    if dead >= self._next_end:
+      for lane in range(self.num_writers):
+        self._forget_episodes(lane, dead)
+      firsts = [ends[0] for ends in self.ends if ends]
+      self._next_end = min(firsts, default=_NEVER)
+    dying = self._dying(dead)
+    lost = self._marked(dying[0])
+    if len(dying) > 1:
+      lost = np.concatenate([self._marked(anchor) for anchor in dying])
+    self.marks[lost] = 0
+    self.num_items -= len(lost)
     return lost
 
   def add_step(self, lane: int) -> None:
@@ -174,6 +184,7 @@ class Lanes:
     count = self.counts.item(lane)
     if count > self.starts.item(lane):
       self.ends[lane].append(count)
+      self._next_end = min(self._next_end, count)
       self.starts[lane] = count
 
   def steps_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -220,6 +231,10 @@ class Lanes:
     ends = self.ends[lane]
     while ends and ends[0] <= dead:
       ends.popleft()
+
+  def _marked(self, step: int) -> np.ndarray:
+    block = self._block(step)
+    return self.marks[block].nonzero()[0] + block.start
 
   def _block(self, step: int) -> slice:
     first = self.row(0, step)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -54,7 +53,12 @@ class NStepReading:
     self.later = frozenset((*fields.next_of, *fields.flags))
     self.rewards = {path: reader.readings[path].source for path in fields.rewards}
     self.after = reader.grid.span[1]
-    self._powers: np.ndarray = np.power(n_step.gamma, np.arange(n_step.n + 1.0))
+    # What depends on how many steps are joined, by that number less 1.
+    powers: np.ndarray = np.power(n_step.gamma, np.arange(n_step.n + 1.0))
+    joined, steps = np.arange(n_step.n)[:, None], np.arange(n_step.n)
+    self._offsets = np.minimum(steps, joined)
+    self._weights: np.ndarray = np.where(steps <= joined, powers[:-1], 0.0)
+    self._discounts = powers[1:].astype(np.float32)
     _check(spec_structure, reader, fields)
     self._return_dtypes = {
       path: return_dtype(spec_structure[path].dtype).as_numpy_dtype
@@ -70,35 +74,36 @@ class NStepReading:
     spec[NUM_STEPS] = tf.TensorSpec((), tf.int32)
     return spec
 
-  def num_joined(self, draw: Draw) -> np.ndarray:
-    """Returns how many steps are joined from each anchor, int64 [B], at least 1."""
-    return np.minimum(self.n, draw.left + (1 - self.after))
+  def shift(self, draw: Draw) -> np.ndarray:
+    """Returns the steps from each anchor to the last that is joined, int64 [B]."""
+    return np.minimum(draw.left - self.after, self.n - 1)
+
+  def reward_offsets(self, shift: np.ndarray) -> np.ndarray:
+    """Returns the n steps whose rewards are read, int64 [B, n]; the last again."""
+    return self._offsets.take(shift, 0)
 
   def join(
     self,
     read: dict[str, np.ndarray],
     rewards: Mapping[str, np.ndarray],
-    num_joined: np.ndarray,
+    shift: np.ndarray,
   ) -> None:
     """Adds the returns, the discounts and the numbers of steps to what was read.
 
     Args:
       read: flags and the like, by path, leaves [B, ...].
       rewards: of the n steps from each anchor on, [B, n, ...], by path.
-      num_joined: how many of them count.
+      shift: from the anchors to the last of them that counts.
     """
-    is_joined = np.arange(self.n) < num_joined[:, None]
-    weights: np.ndarray = np.where(is_joined, self._powers[: self.n], 0.0)
+    weights = self._weights.take(shift, 0)
     for path, values in rewards.items():
       dtype = self._return_dtypes[path]
-      exact: Any = np.float64 if dtype == np.float64 else np.float32
       axes = (..., *[None] * (values.ndim - 2))
-      summed = (values.astype(exact) * weights.astype(exact)[axes]).sum(1)
+      summed = np.add.reduce(values * weights[axes], 1)
       read[path] = summed.astype(dtype)
     done = read[self._fields.done].astype(np.float32)
-    discounts = self._powers.astype(np.float32)[num_joined].reshape(done.shape)
-    read[DISCOUNT] = discounts * (1 - done)
-    read[NUM_STEPS] = num_joined.astype(np.int32)
+    read[DISCOUNT] = self._discounts.take(shift).reshape(done.shape) * (1 - done)
+    read[NUM_STEPS] = (shift + 1).astype(np.int32)
 
 
 def _check(

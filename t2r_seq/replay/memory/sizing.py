@@ -53,6 +53,8 @@ def check_no_sequences(operation: str, sequence_length: int | None) -> None:
 
 def check_batch_size(batch_size: Any) -> int:
   """Returns it as an int; raises SpecError unless it is an integer of at least 1."""
+  if batch_size.__class__ is int and batch_size > 0:
+    return batch_size  # The usual case.
   if not _is_count(batch_size, 1):
     raise errors.SpecError(
       f"sample: batch_size: expected an integer of at least 1, got {batch_size!r}."

@@ -109,8 +109,9 @@ class WindowPlan:
       draw: the items.
       shift: steps from each anchor to the last joined one, int64 [B].
     Returns:
-      Rows, int64 [B] + the shape of the offsets; and under padding which of them are
-      steps of the episode, bool of that shape.
+      Rows, int64 [B] + the shape of the offsets, before they are wrapped around the
+      ring; and under padding which of them are steps of the episode, bool of that
+      shape.
     """
     offsets = fetch.offsets
     axes = (slice(None), *[None] * offsets.ndim)
@@ -129,7 +130,7 @@ class WindowPlan:
   def rows_at(
     self, draw: Draw, offsets: np.ndarray, axes: tuple[slice | None, ...]
   ) -> np.ndarray:
-    """Returns the rows of steps relative to the anchors."""
-    lanes = self.lanes
+    """Returns the rows of steps relative to the anchors, not wrapped."""
     # A step on is N rows on.
-    return (draw.rows[axes] + offsets * lanes.num_writers) % len(lanes.marks)
+    num_writers = self.lanes.num_writers
+    return draw.rows[axes] + (offsets if num_writers == 1 else offsets * num_writers)
