@@ -5,7 +5,7 @@ import collections
 import numpy as np
 import pytest
 
-from benchmarks import bench_streaming, measure, streamed_works
+from benchmarks import bench_horizon, bench_streaming, measure, streamed_works
 from benchmarks.store import tf_peers, works
 
 _PIPELINES = {
@@ -70,3 +70,12 @@ def test_memory_is_compared_to_each():
     "| b | 0.5 | 0.80 | **missed** |",
     "| c | 0.5 | - | not measured |",
   ]
+
+
+def test_the_horizon_is_tabled_and_drawn(tmp_path, capsys):
+  picture = tmp_path / "horizon.png"
+  text = bench_horizon.main(["--quick", "--plot", str(picture)])
+  assert text in capsys.readouterr().out
+  rows = [line.split(" | ")[0].strip("| ") for line in text.splitlines()[2:]]
+  assert rows == ["4", "8", "16"]
+  assert picture.stat().st_size > 1000
