@@ -39,7 +39,7 @@ class AbstractInputGenerator(abc.ABC):
     Raises:
       SpecError: the batch size is not a positive integer.
     """
-    self._batch_size = self._check_count("batch_size", batch_size)
+    self._batch_size = arguments.check_batch_size(type(self).__name__, batch_size)
     self._feature_spec: specs.TensorSpecStruct | None = None
     self._label_spec: specs.TensorSpecStruct | None = None
     self._feature_masks: dict[str, str] = {}

@@ -11,6 +11,9 @@ from absl import logging
 
 from t2r_seq import errors, specs
 
+# TensorFlow prepares room for a whole batch before it reads: larger ones take minutes.
+_MAX_BATCH_SIZE = 1 << 24
+
 
 def check_count(where: str, name: str, count: Any, minimum: int = 1) -> int:
   """Checks that an argument is an integer, and large enough.
@@ -33,6 +36,25 @@ def check_count(where: str, name: str, count: Any, minimum: int = 1) -> int:
   return int(count)
 
 
+def check_batch_size(where: str, size: Any, name: str = "batch_size") -> int:
+  """Checks that a batch size is one that a batch can have; see `check_count`."""
+  size = check_count(where, name, size)
+  if size > _MAX_BATCH_SIZE:
+    raise errors.SpecError(
+      f"{where}: {name}: expected at most {_MAX_BATCH_SIZE:,} examples, got {size:,}."
+    )
+  return size
+
+
+def check_seed(where: str, seed: Any) -> int | None:
+  """Returns a seed; raises SpecError unless it is None or an integer of 32 bits."""
+  if seed is None:
+    return None
+  if check_count(where, "seed", seed, minimum=0) >= 2**32:
+    raise errors.SpecError(f"{where}: seed: expected below {2**32:,}, got {seed!r}.")
+  return int(seed)
+
+
 def batch_size(where: str, own: int, given: Any) -> int:
   """Returns the batch size that counts: what params give, or else the generator's own.
 
@@ -41,7 +63,7 @@ def batch_size(where: str, own: int, given: Any) -> int:
   """
   if given is None:
     return own
-  given = check_count(where, "params['batch_size']", given)
+  given = check_batch_size(where, given, "params['batch_size']")
   if given != own:
     logging.info("%s: params ask for batches of %d instead of %d.", where, given, own)
   return given

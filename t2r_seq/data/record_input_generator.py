@@ -97,7 +97,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     self._shuffle_buffer_size = self._check_count(
       "shuffle_buffer_size", shuffle_buffer_size, minimum=0
     )
-    self._seed = seed
+    self._seed = arguments.check_seed(type(self).__name__, seed)
     self._sequence_length = sequence_length
     self._stride = stride
     self._shift = shift

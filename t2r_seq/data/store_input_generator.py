@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs, windows
-from t2r_seq.data import joint
+from t2r_seq.data import arguments, joint
 from t2r_seq.data.abstract_input_generator import AbstractInputGenerator
 from t2r_seq.data.loaders.store_loader import StoreWindowLoader
 from t2r_seq.data.loaders.window_loader import ORDERS
@@ -76,7 +76,7 @@ class StoreInputGenerator(AbstractInputGenerator):
       )
     self._store_path = store_path
     self._order = order
-    self._seed = seed
+    self._seed = arguments.check_seed(type(self).__name__, seed)
     self._sequence_length = sequence_length
     self._stride = stride
     self._shift = shift

@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors
-from t2r_seq.records import file_types, index_file
+from t2r_seq.records import file_types, index_file, shards
 
 FilePatterns = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -125,10 +125,19 @@ def _glob(pattern: str) -> list[str]:
     )
   if not filenames:
     raise errors.SpecError(
-      f"file patterns: {pattern}: expected at least one file, got none. "
-      f"The current folder is {os.getcwd()}"
+      f"file patterns: {pattern}: expected at least one file, got none."
+      f"{_shards_of(pattern)} The current folder is {os.getcwd()}"
     )
   return filenames
+
+
+def _shards_of(pattern: str) -> str:
+  """Names the pattern of shards 'a-00000-of-00002.tfrecord', where these are there."""
+  name = pattern.rstrip("*")
+  if _SPECIAL.search(name) or not (found := shards.other_shards(name, [])):
+    return ""
+  root, extension = os.path.splitext(name)
+  return f" There are its shards, such as {found[0]}: '{root}-*{extension}*'."
 
 
 def get_data_format_and_filenames(file_patterns: FilePatterns) -> tuple[str, list[str]]:

@@ -101,7 +101,7 @@ def _plan_path(
     return errors.Mismatch(path, "a sequence_length", "None", hint)
   flat_shape = tf.TensorShape([None]).concatenate(frame_shape)
   if given.dtype != dtype or not flat_shape.is_compatible_with(given.shape):
-    return errors.Mismatch(path, _expected(spec), got)
+    return errors.Mismatch(path, _expected(spec), got, _hint(dtype, given))
   return Reading(source, steps_of(spec, grid), frame_shape)
 
 
@@ -119,6 +119,13 @@ def steps_of(spec: ExtendedTensorSpec, grid: WindowGrid) -> np.ndarray:
   if spec.is_sequence:
     return anchors.reshape((-1,) + (1,) * offsets.ndim) + offsets
   return anchors[-1] + offsets
+
+
+def _hint(dtype: tf.DType, given: tf.TypeSpec) -> str:
+  if not dtype.is_floating or given.dtype not in (tf.uint8, tf.uint16):
+    return ""
+  name = given.dtype.name
+  return f"Declare {name}, and convert it: preprocessors.ImageToFloatPreprocessor."
 
 
 def _expected(spec: ExtendedTensorSpec) -> str:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from t2r_seq import errors
 
+MAX_SEED = 2**32
 STATELESS_ORDERS = ("sequential", "global")
 
 
@@ -24,7 +25,7 @@ class WindowOrder:
     num_windows: N >= 1, in the whole dataset.
     batch_size: B >= 1.
     order: 'sequential', or 'global': every epoch another permutation of all windows.
-    seed: of the permutations; its lower 32 bits count.
+    seed: of the permutations, of 32 bits.
     shard_index: which part of each epoch is meant; parts are disjoint.
     num_shards: how many parts there are.
     drop_remainder: all batches are full, and all shards have equally many; the windows
@@ -66,7 +67,8 @@ class WindowOrder:
     """
     batch = tf.cast(batch, tf.int64)
     epoch, in_epoch = batch // self.batches_per_epoch, batch % self.batches_per_epoch
-    size = num_batches * self.batch_size
+    # No more than there are, however large batches are.
+    size = min(num_batches * self.batch_size, self.num_shard_windows)
     places = in_epoch * self.batch_size + tf.range(size, dtype=tf.int64)
     if num_batches > 1 or not self.drop_remainder:
       used = self.num_shard_windows
@@ -118,6 +120,10 @@ def check_split(operation: str, split: Split) -> None:
     )
     if not _is_integer(value := getattr(split, name)) or value < least
   ]
+  if not found and split.seed >= MAX_SEED:
+    # Beyond it two seeds would give one order.
+    want = f"an integer below {MAX_SEED:,}"
+    found.append(errors.Mismatch("seed", want, repr(split.seed)))
   if not found and split.shard_index >= split.num_shards:
     want = f"an index below num_shards = {split.num_shards}"
     found.append(errors.Mismatch("shard_index", want, str(split.shard_index)))
