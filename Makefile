@@ -26,6 +26,8 @@ TESTS_TORCH ?= tests/data/test_torch_windows.py
 # Two workers: TensorFlow's start-up dominates small tests, its threads large ones.
 PYTEST_WORKERS ?= 2
 PYTEST_ARGS ?=
+FUZZ_SECONDS ?= 600
+FUZZ_SEED ?= $(shell date +%s)
 DEMO_DIR ?= demo_out
 DEMO_ARGS ?=
 
@@ -47,7 +49,7 @@ PYTEST := -m pytest -n $(PYTEST_WORKERS)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help setup test test-tf215 test-torch docs-test lint format types demo \
+.PHONY: help setup test test-tf215 test-torch fuzz docs-test lint format types demo \
   demo-distributed bench-setup bench clean distclean
 
 help:  ## Lists the targets.
@@ -101,6 +103,9 @@ test-tf215: $(STAMP_TF215)  ## Runs what stores, reads and counts data on Tensor
 
 test-torch: $(STAMP_TORCH)  ## Runs the tests that need PyTorch.
 	$(RUN) $(PYTEST) $(PYTEST_ARGS) $(TESTS_TORCH)
+
+fuzz: $(STAMP)  ## Reads damaged records and files for FUZZ_SECONDS, of FUZZ_SEED.
+	$(RUN) -m tests.records.fuzz --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
 
 docs-test: $(STAMP)  ## Runs the snippets of README.md and docs/.
 	$(RUN) $(PYTEST) $(PYTEST_ARGS) tests/docs

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -98,15 +99,13 @@ def read_batches(filename: str, frames: Frames) -> Iterator[RecordBatch]:
     size = int(np.clip(_BATCH_BYTES / mean, 1, _MAX_BATCH))
     position = first
     while position < last:
+      stop = min(position + size, last)
       try:
-        for data in _read(filename, frames.starts[position], last - position, size):
-          yield RecordBatch(range(position, position + len(data)), data.tolist())
-          position += len(data)
-        break
+        data = _read(filename, frames.starts[position], stop - position)
+        yield RecordBatch(range(position, stop), data)
       except tf.errors.OpError:
-        stop = min(position + size, last)
         yield from _read_singly(filename, frames, position, stop)
-        position = stop
+      position = stop
 
 
 def _read_singly(
@@ -114,28 +113,30 @@ def _read_singly(
 ) -> Iterator[RecordBatch]:
   """Reads records one by one, past those that are damaged."""
   good: list[bytes] = []
-  while position < stop:
+  for number in range(position, stop):
     try:
-      start = frames.starts[position]
-      for (data,) in _read(filename, start, stop - position, 1):
-        good.append(data)
-        position += 1
-      break
+      good += _read(filename, frames.starts[number], 1)
     except tf.errors.OpError:
       if good:
-        yield RecordBatch(range(position - len(good), position), good)
-      yield RecordBatch([position], None)
-      good, position = [], position + 1
+        yield RecordBatch(range(number - len(good), number), good)
+      yield RecordBatch([number], None)
+      good = []
   if good:
     yield RecordBatch(range(stop - len(good), stop), good)
 
 
-def _read(filename: str, start: int, count: int, size: int) -> Iterator[np.ndarray]:
-  """Yields batches of serialized records from a place in the file on."""
+def _read(filename: str, start: int, count: int) -> list[bytes]:
+  """Reads records that follow each other, from a place in the file on."""
+  return _read_fn()(filename, np.int64(start), np.int64(count)).numpy().tolist()
+
+
+@functools.cache
+def _read_fn() -> Callable[..., tf.Tensor]:
+  """Makes the graph of a read once: for a small file it takes longer than the read."""
 
   # The op knows where to start only below the top: it is serialized without that.
   @tf.autograph.experimental.do_not_convert
-  def read_from(offset: tf.Tensor) -> tf.data.Dataset:
+  def read_from(filename: tf.Tensor, offset: tf.Tensor) -> tf.data.Dataset:
     variant = tf.raw_ops.TFRecordDatasetV2(
       filenames=[filename],
       compression_type="",
@@ -144,8 +145,15 @@ def _read(filename: str, start: int, count: int, size: int) -> Iterator[np.ndarr
     )
     return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
 
-  dataset = tf.data.Dataset.from_tensors(np.int64(start)).flat_map(read_from)
-  yield from dataset.take(count).batch(size).as_numpy_iterator()
+  @tf.autograph.experimental.do_not_convert
+  def read(filename: tf.Tensor, offset: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    dataset = tf.data.Dataset.from_tensors((filename, offset)).flat_map(read_from)
+    batches = dataset.take(count).batch(count, drop_remainder=True)
+    return batches.get_single_element()
+
+  number = tf.TensorSpec([], tf.int64)
+  signature = [tf.TensorSpec([], tf.string), number, number]
+  return tf.function(read, input_signature=signature)
 
 
 def damage_of(

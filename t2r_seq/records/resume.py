@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -85,20 +87,30 @@ def read_stretch(
 
 def _is_good(filename: str, compression: str) -> bool:
   """Reads the whole file, which is quick and finds every damage but a cut header."""
-  dataset = tf.data.TFRecordDataset(filename, compression_type=compression)
-  sizes = dataset.batch(256).map(
-    _as_it_is(
-      lambda batch: tf.reduce_sum(
-        tf.cast(tf.strings.length(batch), tf.int64) + framing.FRAME_SIZE
-      )
-    )
-  )
   try:
-    size = int(sizes.reduce(tf.constant(0, tf.int64), _as_it_is(lambda a, b: a + b)))
+    size = int(_size_fn()(filename, compression))
     return not framing.has_rest(filename, size, compression)
   except (tf.errors.DataLossError, tf.errors.InvalidArgumentError):
     # The latter is of a length that no file has.
     return False
+
+
+@functools.cache
+def _size_fn() -> Callable[..., tf.Tensor]:
+  """Makes the graph once that adds up the bytes of a file's frames."""
+
+  @_as_it_is
+  def size(filename: tf.Tensor, compression: tf.Tensor) -> tf.Tensor:
+    batches = tf.data.TFRecordDataset(filename, compression_type=compression).batch(256)
+    frames = batches.map(_as_it_is(_frame_bytes))
+    return frames.reduce(tf.constant(0, tf.int64), _as_it_is(lambda a, b: a + b))
+
+  return tf.function(size, input_signature=[tf.TensorSpec([], tf.string)] * 2)
+
+
+def _frame_bytes(batch: tf.Tensor) -> tf.Tensor:
+  lengths = tf.cast(tf.strings.length(batch), tf.int64)
+  return tf.reduce_sum(lengths + framing.FRAME_SIZE)
 
 
 def _rest_of_compressed(filename: str, compression: str) -> Rest:
