@@ -22,10 +22,15 @@ SPEC = {
 RICH = {
   **SPEC,
   "text": Spec((), tf.string, time_offsets=0),
+  "words": Spec((2,), tf.string, time_offsets=0),
+  "image": Spec((2, 4, 4, 3), tf.uint8, data_format="png", time_offsets=(-1, 0)),
   "is_first": Spec((2,), tf.bool, time_offsets=(0, 1)),
   "task": Spec((), tf.string),
   "goal": Spec((2,), tf.float32),
 }
+IMAGES = [
+  tf.io.encode_png(np.full((4, 4, 3), shade, np.uint8)).numpy() for shade in range(9)
+]
 CASES = {
   "uniform": {},
   "three writers": {"num_writers": 3, "capacity_steps": 99},
@@ -65,6 +70,8 @@ def step(rng: np.random.Generator, number: int, is_rich: bool) -> dict:
   }
   if is_rich:
     values["text"] = b"x" * int(rng.integers(9)) + b"\0"
+    values["words"] = [str(number), ""]
+    values["image"] = IMAGES[number % 9]
     values["is_first"] = np.bool_(rng.random() < 0.5)
     values["task"] = f"task {number // 100}"
     values["goal"] = np.full(2, number // 100, np.float32)
