@@ -22,7 +22,7 @@ TESTS_TF215 ?= tests/specs tests/records tests/windows tests/store tests/statist
   tests/data/loaders/test_window_order.py tests/cli/test_replay_server.py \
   tests/research/pose_env/test_reward_model.py \
   tests/research/pose_env/test_distributed.py
-TESTS_TORCH ?= tests/data/test_torch_windows.py
+TESTS_EXTRAS ?= tests/data/test_torch_windows.py tests/actors/test_videos.py
 # Two workers: TensorFlow's start-up dominates small tests, its threads large ones.
 PYTEST_WORKERS ?= 2
 PYTEST_ARGS ?=
@@ -41,7 +41,7 @@ RUN := $(VENV)/bin/python
 RUN_TF215 := $(VENV_TF215)/bin/python
 STAMP := $(VENV)/.stamp
 STAMP_TF215 := $(VENV_TF215)/.stamp
-STAMP_TORCH := $(VENV)/.stamp-torch
+STAMP_EXTRAS := $(VENV)/.stamp-extras
 RUN_PEERS := $(VENV_PEERS)/bin/python
 STAMP_PEERS := $(VENV_PEERS)/.stamp
 PYTEST := -m pytest -n $(PYTEST_WORKERS)
@@ -49,7 +49,7 @@ PYTEST := -m pytest -n $(PYTEST_WORKERS)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help setup test test-tf215 test-torch fuzz docs-test lint format types demo \
+.PHONY: help setup test test-tf215 test-extras fuzz docs-test lint format types demo \
   demo-distributed bench-setup bench clean distclean
 
 help:  ## Lists the targets.
@@ -87,10 +87,10 @@ $(STAMP_PEERS): setup.py $(CONSTRAINTS) requirements/benchmarks.txt
 	  "(Debian: libopencv-dev libturbojpeg0-dev)."
 
 # An exact version, or pip takes a build for GPUs of several gigabytes.
-$(STAMP_TORCH): $(STAMP)
-	@echo "Adding PyTorch to $(VENV): 1 GB, once."
+$(STAMP_EXTRAS): $(STAMP)
+	@echo "Adding PyTorch and ffmpeg to $(VENV): 1 GB, once."
 	$(RUN) -m pip install --quiet $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) \
-	  --no-build-isolation -e '.[torch]'
+	  --no-build-isolation -e '.[torch,video]'
 	@touch $@
 
 setup: $(STAMP) $(STAMP_TF215)  ## Makes both environments and runs nothing.
@@ -101,8 +101,8 @@ test: $(STAMP)  ## Runs the whole test suite on the newest TensorFlow.
 test-tf215: $(STAMP_TF215)  ## Runs what stores, reads and counts data on TensorFlow 2.15.
 	$(RUN_TF215) $(PYTEST) --dist loadfile $(PYTEST_ARGS) $(TESTS_TF215)
 
-test-torch: $(STAMP_TORCH)  ## Runs the tests that need PyTorch.
-	$(RUN) $(PYTEST) $(PYTEST_ARGS) $(TESTS_TORCH)
+test-extras: $(STAMP_EXTRAS)  ## Runs the tests that need PyTorch or ffmpeg.
+	$(RUN) $(PYTEST) $(PYTEST_ARGS) $(TESTS_EXTRAS)
 
 fuzz: $(STAMP)  ## Reads damaged records and files for FUZZ_SECONDS, of FUZZ_SEED.
 	$(RUN) -m tests.records.fuzz --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)

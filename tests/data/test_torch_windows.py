@@ -1,4 +1,4 @@
-"""What torch's DataLoader gives is what the loader gives; run by `make test-torch`."""
+"""What torch's DataLoader gives is what the loader gives; run by `make test-extras`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from t2r_seq import errors, specs
 from t2r_seq.data import StoreWindowLoader
 from t2r_seq.store import EpisodeStore
 
-torch = pytest.importorskip("torch", reason="make test-torch installs it")
+torch = pytest.importorskip("torch", reason="make test-extras installs it")
 
 from t2r_seq.data.torch_windows import TorchWindowMap, TorchWindows  # noqa: E402
 
