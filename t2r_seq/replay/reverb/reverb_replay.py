@@ -16,7 +16,6 @@ from t2r_seq.replay.reverb import sampling, tables
 from t2r_seq.replay.reverb.connection import Connection
 from t2r_seq.replay.reverb.layouts import make_layout
 from t2r_seq.replay.reverb.server import TABLE
-from t2r_seq.replay.reverb.watch import Watch
 from t2r_seq.replay.reverb.wire import wire_signature
 from t2r_seq.replay.reverb.writer import ReverbWriter
 
@@ -68,7 +67,8 @@ class ReverbReplay(Replay):
       initial_priority: of items that are written without one.
       timeout: seconds that samples and inserts wait for the rate limiter before they
         are an error; None for ever.
-      server_timeout: seconds that they wait for a server that is away.
+      server_timeout: seconds that connecting, inserts and all calls wait for a server
+        that is away. A dataset waits for as long as Reverb's own does: for ever.
       chunk_length: rows that are compressed and stored together. Longer chunks compress
         better, but an item waits until its last one is full or its episode ends, and
         each sample brings whole chunks.
@@ -100,7 +100,6 @@ class ReverbReplay(Replay):
     self._max_in_flight_samples = max_in_flight_samples
     self._connection = Connection(address, timeout, server_timeout)
     self._check_table()
-    self._watch: Watch | None = None
 
   @property
   def spec_structure(self) -> specs.TensorSpecStruct:
@@ -118,11 +117,10 @@ class ReverbReplay(Replay):
 
   def dataset(self, batch_size: int, with_info: bool = False) -> tf.data.Dataset:
     """Makes an endless dataset of batches of windows; see `Replay.dataset`."""
-    self._watch = self._watch or Watch(self._connection)
     items = sampling.sample_items(
       self._connection, self._layout, batch_size, self._max_in_flight_samples
     )
-    both = sampling.to_windows(self._watch.over(items), self._layout)
+    both = sampling.to_windows(items, self._layout)
     return both if with_info else both.map(lambda _, windows: windows)
 
   def update_priorities(self, keys: Any, priorities: Any) -> None:
@@ -169,10 +167,7 @@ class ReverbReplay(Replay):
     return self._connection.call("checkpoint", self._connection.client.checkpoint)
 
   def close(self) -> None:
-    """Ends datasets that still wait; writers are closed by themselves."""
-    if self._watch is not None:
-      self._watch.close()
-      self._watch = None
+    """Does nothing: writers are closed by themselves, and so are datasets."""
 
   def _check_table(self) -> None:
     found = self._connection.tables() or {}

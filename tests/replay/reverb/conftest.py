@@ -1,0 +1,89 @@
+"""Servers for the tests, in one process of their own: starting one takes seconds.
+
+In this process they would not be the real thing: Reverb's clients read the tables of
+their own process directly, without gRPC.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+# This folder is for the environment with Reverb; elsewhere only what needs none.
+if importlib.util.find_spec("reverb") is None:
+  collect_ignore_glob = ["test_reverb_*.py"]
+
+
+def host_servers(connection: Any) -> None:
+  """Makes and closes servers as it is told."""
+  os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+  from t2r_seq.replay.reverb import ReplayServer
+
+  servers: dict[str, Any] = {}
+  while True:
+    request = connection.recv()
+    try:
+      if request is None:
+        break
+      if isinstance(request, str):
+        servers.pop(request).close()
+        connection.send(None)
+      else:
+        spec_structure, arguments = request
+        server = ReplayServer(spec_structure, **arguments)
+        servers[server.address] = server
+        connection.send(server.address)
+    except Exception as error:
+      connection.send(error)
+  for server in servers.values():
+    server.close()
+
+
+class ServerHost:
+  """Makes servers in another process."""
+
+  def __init__(self) -> None:
+    context = multiprocessing.get_context("spawn")
+    self._connection, theirs = context.Pipe()
+    self._process = context.Process(target=host_servers, args=(theirs,), daemon=True)
+    self._process.start()
+
+  def ask(self, request: Any) -> Any:
+    """Passes a request on; raises what it raises there."""
+    self._connection.send(request)
+    answer = self._connection.recv()
+    if isinstance(answer, Exception):
+      raise answer
+    return answer
+
+  def close(self) -> None:
+    """Ends the process."""
+    self._connection.send(None)
+    self._process.join(20)
+
+
+@pytest.fixture(scope="session")
+def server_host() -> Iterator[ServerHost]:
+  """The process."""
+  host = ServerHost()
+  yield host
+  host.close()
+
+
+@pytest.fixture
+def serve(server_host: ServerHost) -> Iterator[Callable[..., str]]:
+  """Returns a function of `ReplayServer`'s arguments that returns an address."""
+  addresses = []
+
+  def make(spec_structure: Any, **arguments: Any) -> str:
+    addresses.append(server_host.ask((spec_structure, arguments)))
+    return addresses[-1]
+
+  yield make
+  for address in addresses:
+    server_host.ask(address)
