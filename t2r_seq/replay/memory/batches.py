@@ -80,10 +80,12 @@ class BatchReading:
       info, draw, batch = self._sampling.begin(count, self._large)
       gathering = self._sampling.gathering
       shift = gathering.shift(draw)
-      places: list[Any] = [draw.steps, draw.lanes]
+      lanes = gathering.plan.lanes
+      seen = [lanes.steps_of(rows, counts) for rows, counts in draw.seen]
+      places: list[Any] = list(map(np.concatenate, zip(*seen, strict=True)))
       for fetch in self._fetches:
         rows, real = gathering.plan.rows(fetch, draw, shift)
-        places.append(rows % len(gathering.plan.lanes.marks))
+        places.append(rows % len(lanes.marks))
         places.append(np.ones(rows.shape, bool) if real is None else real)
       small = [batch[path] for path in self._small]
       return [*self._info(info), *small, *places]

@@ -34,7 +34,7 @@ class Items(abc.ABC):
     if self.times_sampled is None:
       self.times_sampled = allocate(self._lanes.marks.shape, np.int32)
 
-  def insert(self, rows: list[int], priorities: list[float]) -> None:
+  def insert(self, rows: list[int], priorities: float | list[float]) -> None:
     """Takes items in that were just marked."""
     if self.times_sampled is not None:
       self.times_sampled[rows] = 0
@@ -86,7 +86,7 @@ class Items(abc.ABC):
     """Returns the priorities of items, float64 [B]."""
 
   @abc.abstractmethod
-  def _insert(self, rows: list[int], priorities: list[float]) -> None:
+  def _insert(self, rows: list[int], priorities: float | list[float]) -> None:
     pass
 
 
@@ -124,7 +124,7 @@ class UniformItems(Items):
     """Returns ones: priorities do not matter."""
     return np.ones(len(rows))
 
-  def _insert(self, rows: list[int], priorities: list[float]) -> None:
+  def _insert(self, rows: list[int], priorities: float | list[float]) -> None:
     pass
 
 
@@ -179,7 +179,9 @@ class SelectedItems(Items):
     super().load(arrays)
     marked = self._lanes.marks.nonzero()[0]
     self._priorities[:] = arrays.get("priorities", 1.0)
-    by_age = marked[np.argsort(self._lanes.steps_of(marked)[0], kind="stable")]
+    by_age = marked[
+      np.argsort(self._lanes.steps_of(marked, self._lanes.counts)[0], kind="stable")
+    ]
     for name, selector in self._named():
       rows = arrays.get(name, by_age)
       selector.insert(rows, self._priorities[rows])
@@ -198,6 +200,8 @@ class SelectedItems(Items):
 
   def flush(self) -> None:
     """Tells the selectors what has come and gone."""
+    if not self._gone and not self._new:
+      return
     gone, new = np.array(self._gone, np.int64), np.array([*self._new], np.int64)
     self._gone.clear()
     self._new.clear()
@@ -229,7 +233,7 @@ class SelectedItems(Items):
     rows, _ = self._selectors[-1].sample(1, rng)
     return int(rows[0])
 
-  def _insert(self, rows: list[int], priorities: list[float]) -> None:
+  def _insert(self, rows: list[int], priorities: float | list[float]) -> None:
     self._priorities[rows] = priorities
     self._new.update(dict.fromkeys(rows))
     if len(self._new) + len(self._gone) >= _MAX_PENDING:

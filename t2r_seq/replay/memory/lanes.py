@@ -187,13 +187,20 @@ class Lanes:
       self._next_end = min(self._next_end, count)
       self.starts[lane] = count
 
-  def steps_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the steps that rows hold now, and whose they are; both int64 [B]."""
+  def steps_of(
+    self, rows: np.ndarray, counts: np.ndarray
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the steps that rows held, and whose they are; both int64 [B].
+
+    Args:
+      rows: of the ring, int64 [B].
+      counts: as they were then.
+    """
     if self.num_writers == 1:
-      newest, slots, lanes = self.counts.item(0) - 1, rows, np.zeros_like(rows)
+      newest, slots, lanes = counts.item(0) - 1, rows, np.zeros_like(rows)
     else:
       slots, lanes = np.divmod(rows, self.num_writers)
-      newest = self.counts[lanes] - 1
+      newest = counts[lanes] - 1
     return newest - (newest - slots) % self.num_slots, lanes
 
   def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -204,14 +211,25 @@ class Lanes:
     Returns:
       Rows, int64 [n], and which of them have the item of that key, bool [n].
     """
-    rows = keys % len(self.marks)
-    steps, lanes = self.steps_of(rows)
-    return rows, (steps * self.num_writers + lanes == keys) & (self.marks[rows] > 0)
-
-  def are_alive(self, steps: np.ndarray, lanes: np.ndarray) -> bool:
-    """Whether all that windows at these anchors show is still there."""
     if self.num_writers == 1:
-      return bool(steps.min() >= self._first_anchor(self.dead.item(0)))
+      steps, counts = keys, self.counts
+    else:
+      steps, lanes = np.divmod(keys, self.num_writers)
+      counts = self.counts[lanes]
+    rows = keys % len(self.marks)
+    is_held = (steps < counts) & (steps >= counts - self.num_slots)
+    return rows, is_held & (self.marks.take(rows) > 0)
+
+  def are_alive(self, rows: np.ndarray, counts: np.ndarray) -> bool:
+    """Whether all that windows show is still there.
+
+    Args:
+      rows: of their anchors, int64 [B].
+      counts: as they were when the rows were drawn.
+    """
+    if not (self.dead > counts - self.num_slots).any():
+      return True  # Nothing has died since then.
+    steps, lanes = self.steps_of(rows, counts)
     dead = self.dead[lanes]
     return bool((steps >= np.where(dead > 0, dead + self.rule.back, 0)).all())
 

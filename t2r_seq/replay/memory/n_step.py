@@ -58,6 +58,8 @@ class NStepReading:
     joined, steps = np.arange(n_step.n)[:, None], np.arange(n_step.n)
     self._offsets = np.minimum(steps, joined)
     self._weights: np.ndarray = np.where(steps <= joined, powers[:-1], 0.0)
+    marks = np.arange(2 + reader.grid.span[1] + n_step.n)
+    self._shifts = np.clip(marks - 1 - reader.grid.span[1], 0, n_step.n - 1)
     self._discounts = powers[1:].astype(np.float32)
     _check(spec_structure, reader, fields)
     self._return_dtypes = {
@@ -76,7 +78,7 @@ class NStepReading:
 
   def shift(self, draw: Draw) -> np.ndarray:
     """Returns the steps from each anchor to the last that is joined, int64 [B]."""
-    return np.minimum(draw.left - self.after, self.n - 1)
+    return self._shifts.take(draw.marks)
 
   def reward_offsets(self, shift: np.ndarray) -> np.ndarray:
     """Returns the n steps whose rewards are read, int64 [B, n]; the last again."""

@@ -49,7 +49,8 @@ class Sampling:
 
   def is_whole(self, draw: Draw) -> bool:
     """Whether no step had died when the windows of a draw had been gathered."""
-    return self._table.lanes.are_alive(draw.steps, draw.lanes)
+    lanes = self._table.lanes
+    return all(lanes.are_alive(rows, counts) for rows, counts in draw.seen)
 
   def sample_again(self, count: int) -> tuple[SampleInfo | None, Batch]:
     """Returns another batch in place of one that was not whole; it is not counted.

@@ -177,10 +177,8 @@ class Table:
   def locate(self, rows: np.ndarray) -> Draw:
     """Says where the steps of items are."""
     lanes = self.lanes
-    steps, lane_numbers = lanes.steps_of(rows)
-    left = lanes.marks.take(rows).astype(np.int64) - 1
-    ages = None if lanes.ages is None else lanes.ages.take(rows).astype(np.int64)
-    return Draw(rows, steps, lane_numbers, left, ages)
+    ages = None if lanes.ages is None else lanes.ages.take(rows)
+    return Draw(rows, lanes.marks.take(rows), ages, ((rows, lanes.counts.copy()),))
 
   def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
     """Sets the priorities of the items that are still there; returns how many."""
@@ -214,7 +212,7 @@ class Table:
     self.lanes.mark(row, left)
     given = self.given[lane]
     priority = given.pop(anchor, None) if given else None
-    self._take_in([row], [self._initial() if priority is None else priority])
+    self._take_in([row], self._initial() if priority is None else priority)
 
   def _insert_full(self, found: np.ndarray) -> None:
     lanes = self.lanes
@@ -222,17 +220,16 @@ class Table:
     if not self.items.wants_rows:
       self.limiter.did_insert(len(found))
       return
-    rows = found.tolist()
-    initial = self._initial()
-    priorities = [initial] * len(rows)
+    rows, initial = found.tolist(), self._initial()
+    priorities: float | list[float] = initial
     if any(self.given):
       anchor = lanes.counts.item(0) - 1 - lanes.rule.need
-      for i, row in enumerate(rows):
-        given = self.given[row % lanes.num_writers]
-        priorities[i] = given.pop(anchor, initial)
+      priorities = [
+        self.given[row % lanes.num_writers].pop(anchor, initial) for row in rows
+      ]
     self._take_in(rows, priorities)
 
-  def _take_in(self, rows: list[int], priorities: list[float]) -> None:
+  def _take_in(self, rows: list[int], priorities: float | list[float]) -> None:
     self.items.insert(rows, priorities)
     self.limiter.did_insert(len(rows))
     while self._max_size is not None and self.lanes.num_items > self._max_size:
@@ -267,7 +264,7 @@ class Table:
     times = self.items.times_sampled
     if times is None:
       return None
-    steps, lanes = self.lanes.steps_of(rows)
+    steps, lanes = self.lanes.steps_of(rows, self.lanes.counts)
     return SampleInfo(
       (steps * self.lanes.num_writers + lanes).astype(np.uint64),
       probabilities,

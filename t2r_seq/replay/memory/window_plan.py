@@ -17,17 +17,16 @@ class Draw:
 
   Attributes:
     rows: of the anchors, int64 [B].
-    steps: the anchors, counted by writer, int64 [B].
-    lanes: whose they are, int64 [B].
-    left: steps of their episodes after them, as far as it matters, int64 [B].
-    ages: and before them; None where no window is padded.
+    marks: of these rows: 1 + the steps of their episodes after the anchors.
+    ages: the steps before them; None where no window is padded.
+    seen: rows that were drawn at one time, and the steps of each writer then, int64
+      [N]; together they tell which steps were in the rows.
   """
 
   rows: np.ndarray
-  steps: np.ndarray
-  lanes: np.ndarray
-  left: np.ndarray
+  marks: np.ndarray
   ages: np.ndarray | None
+  seen: tuple[tuple[np.ndarray, np.ndarray], ...]
 
   @classmethod
   def join(cls, draws: Sequence[Draw]) -> Draw:
@@ -35,10 +34,9 @@ class Draw:
     ages = [draw.ages for draw in draws if draw.ages is not None]
     return cls(
       np.concatenate([draw.rows for draw in draws]),
-      np.concatenate([draw.steps for draw in draws]),
-      np.concatenate([draw.lanes for draw in draws]),
-      np.concatenate([draw.left for draw in draws]),
+      np.concatenate([draw.marks for draw in draws]),
       np.concatenate(ages) if ages else None,
+      tuple(seen for draw in draws for seen in draw.seen),
     )
 
 
@@ -121,8 +119,8 @@ class WindowPlan:
       return draw.rows, None
     real = None
     if self._padding != "drop":
-      low = 0 if draw.ages is None else -draw.ages[axes]
-      clipped = np.clip(offsets, low, draw.left[axes])
+      low = 0 if draw.ages is None else -draw.ages[axes].astype(np.int64)
+      clipped = np.clip(offsets, low, draw.marks[axes].astype(np.int64) - 1)
       real = clipped == offsets
       offsets = clipped
     return self.rows_at(draw, offsets, axes), real

@@ -198,12 +198,13 @@ def test_dataset_sees_a_writer_that_was_faster(monkeypatch):
   writer = buffer.writer()
   for t in range(24):
     writer.append(step(0, 0, t))
-  sampling, again = buffer._sampling, []
+  sampling, again, steps_to_come = buffer._sampling, [], iter(range(24, 48))
   begin, sample_again = sampling.begin, sampling.sample_again
 
   def overtaken(*args):
     drawn = begin(*args)
-    for t in range(24, 48):
+    # Once: the next batches are drawn ahead.
+    for t in steps_to_come:
       writer.append(step(0, 0, t))
     return drawn
 
