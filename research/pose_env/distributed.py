@@ -118,7 +118,7 @@ class _Watcher:
           reward_model.replay_specification(),
           self._job.address,
           padding="repeat",
-          server_timeout=0.0,
+          server_timeout=1.0,
         )
       counters = self._replay.counters
     except errors.ReplayError:
