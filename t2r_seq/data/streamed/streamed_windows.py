@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import records, specs, windows
-from t2r_seq.data.loaders.ordered_batches import checkpoint_options
+from t2r_seq.data.loaders.ordered_batches import checkpoint_options, parallel_reads
 from t2r_seq.data.streamed.episode_columns import EpisodeColumns
 from t2r_seq.data.streamed.streamed_pools import PoolFiller
 from t2r_seq.windows.grid import check_count
@@ -98,8 +98,11 @@ def streamed_windows(
   batches = _Batches(columns, batch_size, drop_remainder)
   # The next pool is filled while batches are gathered from this one.
   parts = pools.prefetch(1).flat_map(_as_it_is(batches.numbers))
+  # The autotuner would hold more than a gigabyte ready for who reads slowly.
   gathered = parts.map(
-    _as_it_is(batches.gather), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+    _as_it_is(batches.gather),
+    num_parallel_calls=parallel_reads(batches.num_bytes),
+    deterministic=True,
   )
   return batches.fill(gathered).with_options(checkpoint_options())
 
@@ -114,12 +117,22 @@ class _Batches:
     self._batch_size = batch_size
     self._drop_remainder = drop_remainder
 
+  @property
+  def num_bytes(self) -> int:
+    """Memory of a batch; strings and what has no static shape do not count."""
+    sizes = [
+      (spec.shape.num_elements() or 0) * spec.dtype.size
+      for spec in self._columns.reader.window_spec.values()
+      if spec.dtype != tf.string
+    ]
+    return self._batch_size * sum(sizes)
+
   def numbers(self, pool: _Pool) -> tf.data.Dataset:
     """Returns a dataset of the pool and the number of each batch of it."""
     count = -(-(tf.size(pool["slot"], tf.int64) + pool["left"]) // self._batch_size)
-    # Calls no function for a batch.
-    pools = tf.data.Dataset.from_tensors(pool).repeat(count)
-    return tf.data.Dataset.zip((pools, tf.data.Dataset.range(count)))
+    # To zip it with a repeated pool calls no function, but the state of more iterators
+    # is noted with every batch, which costs more.
+    return tf.data.Dataset.range(count).map(_as_it_is(lambda number: (pool, number)))
 
   def gather(self, pool: _Pool, number: tf.Tensor) -> tuple[Any, tf.Tensor, tf.Tensor]:
     """Gathers what the pool has for a batch.
