@@ -98,7 +98,7 @@ def streamed_windows(
   batches = _Batches(columns, batch_size, drop_remainder)
   # The next pool is filled while batches are gathered from this one.
   parts = pools.prefetch(1).flat_map(_as_it_is(batches.numbers))
-  # The autotuner would hold more than a gigabyte ready for who reads slowly.
+  # A number that is bounded in bytes: what is gathered ahead comes on top of the pools.
   gathered = parts.map(
     _as_it_is(batches.gather),
     num_parallel_calls=parallel_reads(batches.num_bytes),
