@@ -228,7 +228,8 @@ class AbstractInputGenerator(abc.ABC):
     dataset = dataset.with_options(options)
     if is_mine and "is_portable" not in (params or {}):
       dataset = self._data_service.distribute(dataset, type(self).__name__)
-    return dataset.prefetch(tf.data.AUTOTUNE)
+    # Not AUTOTUNE: after every pause of the trainer it lets more batches wait.
+    return dataset.prefetch(2)
 
   @contextlib.contextmanager
   def explain_failures(self) -> Any:

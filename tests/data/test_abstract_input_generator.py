@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import threading
 
 import numpy as np
 import pytest
@@ -136,3 +138,37 @@ def test_plain_tensor_specs_are_specs():
 def test_base_explains_nothing():
   with pytest.raises(RuntimeError, match="as it is"), build().explain_failures():
     raise RuntimeError("as it is")
+
+
+def test_a_slow_trainer_lets_few_batches_wait():
+  made = []
+
+  class Noting(CountingInputGenerator):
+    def _create_batches(self, mode, batch_size):
+      def note(i):
+        made.append(int(i))
+        return np.full([batch_size], i)
+
+      def batch(i):
+        x = tf.ensure_shape(tf.numpy_function(note, [i], tf.int64), [batch_size])
+        return specs.TensorSpecStruct(x=x), specs.TensorSpecStruct(y=-x)
+
+      return tf.data.Dataset.range(10**9).map(batch)
+
+  generator = Noting(batch_size=2)
+  generator.set_feature_specifications(scalar("x"))
+  generator.set_label_specifications(scalar("y"))
+  batches = iter(generator.create_dataset("train"))
+  shown, ahead = 0, []
+  for _ in range(12):
+    # A burst, as after a checkpoint or an evaluation, and then a long step: it lasts
+    # until nothing more is made.
+    shown += len([next(batches) for _ in range(60)])
+    before, still = -1, 0
+    while still < 20:
+      still = still + 1 if len(made) == before else 0
+      before = len(made)
+      threading.Event().wait(0.005)
+    ahead.append(len(made) - shown)
+  # Two that wait; others on their way through the map, one for each core.
+  assert max(ahead) <= 4 + 2 * (os.cpu_count() or 1), ahead
