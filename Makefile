@@ -20,7 +20,7 @@ TESTS ?= tests
 TESTS_TF215 ?= tests/specs tests/records tests/windows tests/store tests/statistics \
   tests/transitions tests/data/loaders/test_store_loader.py \
   tests/data/loaders/test_window_order.py tests/cli/test_replay_server.py \
-  tests/actors tests/policies tests/research/pose_env/test_reward_model.py \
+  tests/actors tests/policies tests/replay tests/research/pose_env/test_reward_model.py \
   tests/research/pose_env/test_distributed.py
 TESTS_EXTRAS ?= tests/data/test_torch_windows.py tests/actors/test_videos.py
 # Two workers: TensorFlow's start-up dominates small tests, its threads large ones.
