@@ -7,8 +7,6 @@ They differ in one word, `store`: what a sample looks like is the same.
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import tensorflow as tf
 
@@ -70,19 +68,13 @@ def _store(
 
 def main() -> None:
   """Runs both programs, each against a server of its own."""
-  window = {"stack_size": 3, "stride": 1, "sequence_length": 4}
-  arguments = {"stride": window["stride"], "sequence_length": window["sequence_length"]}
   for program in (store_stacked, store_flat):
     store = program.__name__.removeprefix("store_")
-    folder = os.path.join("frame_stacking", store)
+    sampler = replay.Fifo()
     with ReplayServer(
-      frame_specs(3),
-      store=store,
-      sampler=replay.Fifo(),
-      checkpoint_dir=folder,
-      **arguments,
+      frame_specs(3), sequence_length=4, store=store, sampler=sampler
     ) as server:
-      client = program(server.address, num_frames=100, **window)
+      client = program(server.address, 3, 1, 4, num_frames=100)
       for batch in client.dataset(2).take(2):
         print(program.__name__, batch["frame"].shape)
 
