@@ -75,7 +75,7 @@ setuptools.setup(
     "hdf5": HDF5,
     "lint": LINT,
     "plots": PLOTS,
-    "pose_env": POSE_ENV,
+    "pose-env": POSE_ENV,
     "reverb": REVERB,
     "test": TEST,
     "tfds": TFDS,

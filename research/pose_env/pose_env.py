@@ -23,7 +23,7 @@ from t2r_seq import errors
 try:
   import gymnasium
 except ImportError as error:
-  raise errors.missing_extra("gymnasium", "pose_env") from error
+  raise errors.missing_extra("gymnasium", "pose-env") from error
 
 from research.pose_env import scene as scene_lib
 

@@ -19,7 +19,7 @@ try:
   import pybullet
   import pybullet_data
 except ImportError as error:
-  raise errors.missing_extra("pybullet", "pose_env") from error
+  raise errors.missing_extra("pybullet", "pose-env") from error
 
 TABLE_HALF_SIZE = 1.2
 _TABLE_COLOR = (0.55, 0.60, 0.68, 1.0)

@@ -115,9 +115,9 @@ def test_classes_survive_autograph(in_a_dataset):
 
 
 def test_missing_extra():
-  error = errors.missing_extra("pybullet", "pose_env")
+  error = errors.missing_extra("pybullet", "pose-env")
   assert isinstance(error, ImportError)
-  assert "pip install 't2r_seq[pose_env]'" in str(error)
+  assert "pip install 't2r_seq[pose-env]'" in str(error)
   assert "pybullet is not installed" in str(error)
 
 
