@@ -120,6 +120,10 @@ BENCHMARKS = {
         *("t2r_seq: sample(), numpy", ("cpprb: stack_compress",), 1),
         "cpprb, ours by `sample`",
       ),
+      Floor("t2r_seq: dataset", _MEMCPY, 0.9, "memcpy, ours by `dataset`"),
+      Floor(
+        *("t2r_seq: dataset", ("cpprb: stack_compress",), 1), "cpprb, ours by `dataset`"
+      ),
     ],
   ),
   "transitions": Benchmark(
@@ -129,7 +133,11 @@ BENCHMARKS = {
       Floor(
         *("t2r_seq: sample(), numpy", ("cpprb: 3-step, joined when added",), 1),
         "cpprb's `sample`",
-      )
+      ),
+      Floor(
+        *("t2r_seq: dataset", ("cpprb: 3-step, joined when added",), 1),
+        "cpprb's `sample`, ours by `dataset`",
+      ),
     ],
   ),
   "prioritized": Benchmark(
