@@ -14,7 +14,8 @@ class Selector(abc.ABC):
 
   Calls that change it trust their arguments: rows that are inserted are not there,
   all others are, none comes twice in one call, but to `update`, where the last
-  priority counts; and priorities are finite and at least 0. Whoever has several threads has a lock.
+  priority counts; and priorities are finite and at least 0. Whoever has several threads
+  has a lock.
   """
 
   def __init__(self) -> None:
