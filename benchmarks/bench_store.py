@@ -58,7 +58,7 @@ def encoded_work(folder: str, quick: bool = False) -> Work:
 def transitions_work(folder: str, quick: bool = False) -> TransitionWork:
   """W3: 400 episodes of 500 transitions, joined over 3 steps."""
   if quick:
-    return TransitionWork(folder, 3, 8, batch_size=4, num_batches=2)
+    return TransitionWork(folder, 3, 8, 3, 0.99, 4, num_batches=2, batches_per_next=2)
   return TransitionWork(folder, 400, 500)
 
 

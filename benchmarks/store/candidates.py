@@ -90,6 +90,11 @@ TRANSITIONS = [
   _ours("t2r_seq: numpy arrays, from Python", deliver, ours.n_step_arrays),
   _ours("t2r_seq: tensors, from Python", deliver, ours.n_step),
   _ours("t2r_seq: in a tf.function", ours.deliver_in_graph, ours.n_step),
+  _ours(
+    "t2r_seq: in a tf.function, 50 batches by one `next`",
+    *(ours.deliver_in_graph, ours.n_step_reads),
+    is_several=True,
+  ),
   _peer("cpprb, in memory", Lazy("cpprb_peer", "n_step"), 1.0, ("cpprb",)),
   _peer("slices in memory, shuffle, batch", transition_work.slices_in_memory, 0.1),
   _peer("n-step, flatten, shuffle, batch", transition_work.n_step_and_flatten, 0.1),

@@ -91,7 +91,10 @@ ENCODED = [
 
 TRANSITIONS = [
   Floor(_ARRAYS, _CPPRB, 0.5, "cpprb, ours from Python"),
-  Floor("t2r_seq: in a tf.function", _CPPRB, 1, "cpprb, ours in a tf.function"),
+  Floor(
+    *("t2r_seq: in a tf.function, 50 batches by one `next`", _CPPRB, 1),
+    "cpprb, ours in a tf.function",
+  ),
   Floor("t2r_seq: tensors, from Python", _IDIOMS, 3, "the best `Dataset` idiom"),
 ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,12 @@ def n_step(work: TransitionWork, epochs: int | None = None) -> tf.data.Dataset:
   return _n_step(work).dataset(work.batch_size, seed=1, num_epochs=epochs)
 
 
+def n_step_reads(work: TransitionWork, epochs: int | None = None) -> tf.data.Dataset:
+  """The same, several batches in an element."""
+  batch_size = work.batches_per_next * work.batch_size
+  return _n_step(work).dataset(batch_size, seed=1, num_epochs=epochs)
+
+
 def n_step_arrays(
   work: TransitionWork, epochs: int | None = None
 ) -> Iterator[dict[str, np.ndarray]]:
@@ -63,6 +69,7 @@ def deliver_in_graph(
   work: Any,
   units_per_item: int = 1,
   step: Callable[[Any, Any], Any] | None = None,
+  is_several: bool = False,
 ) -> Run:
   """Makes the run that reads batches inside of a tf.function, as training may.
 
@@ -71,31 +78,44 @@ def deliver_in_graph(
     work: with its `num_batches` and `batch_size`.
     units_per_item: what an item of a batch counts.
     step: what is done with a batch; nothing by default.
+    is_several: an element holds `batches_per_next` batches, one after the other.
   Returns:
     The run.
   """
   dataset = pipeline(work)
+  per_next = work.batches_per_next if is_several else 1
+
+  def use(batch: Mapping[str, tf.Tensor], there: tf.Tensor) -> None:
+    taken = dict(batch) if step is None else step(work, dict(batch))
+    # One op that takes all leaves, so that nothing is pruned, and looks at none.
+    tf.raw_ops.Assert(condition=there, data=list(taken.values()))
+
+  def use_several(batches: Mapping[str, tf.Tensor]) -> None:
+    split = {
+      path: tf.reshape(leaf, [per_next, work.batch_size, *leaf.shape[1:]])
+      for path, leaf in batches.items()
+    }
+    for index in tf.range(per_next):
+      use({path: leaf[index] for path, leaf in split.items()}, index >= 0)
 
   def run() -> Round:
-    batches = iter(dataset)
+    elements = iter(dataset)
 
     @tf.function
-    def consume(num_batches: tf.Tensor) -> tf.Tensor:
-      seen = tf.constant(0.0)
-      for _ in tf.range(num_batches):
-        batch = next(batches)
-        taken = batch if step is None else step(work, dict(batch))
-        # A value of every leaf, so that nothing is pruned; shapes are known before.
-        seen += tf.add_n(
-          [tf.cast(tf.reshape(leaf, [-1])[-1], tf.float32) for leaf in taken.values()]
-        )
-      return seen
+    def consume(num_elements: tf.Tensor) -> None:
+      for number in tf.range(num_elements):
+        element = next(elements)
+        if is_several:
+          use_several(element)
+        else:
+          use(element, number >= 0)
 
     consume(tf.constant(1))
 
     def do_round() -> int:
-      consume(tf.constant(work.num_batches))
-      return work.num_batches * work.batch_size * units_per_item
+      num_elements = work.num_batches // per_next
+      consume(tf.constant(num_elements))
+      return num_elements * per_next * work.batch_size * units_per_item
 
     return do_round
 
