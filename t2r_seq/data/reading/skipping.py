@@ -16,8 +16,8 @@ from t2r_seq.records.bad_records import BadRecordLog
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
-# Watching a parse for failure takes 0.2 ms, so small records are parsed by the chunk.
-_CHUNK_BYTES = 1 << 20
+# Watching a parse for failure takes 0.2 ms, so records are parsed by the chunk.
+_CHUNK_BYTES = 1 << 22
 _MAX_CHUNK = 16
 
 
@@ -48,8 +48,24 @@ class FileResumer:
       Dataset of serialized records.
     """
     whole = tf.data.TFRecordDataset(filename, compression_type=compression)
-    rest = tf.data.Dataset.from_tensors((filename, compression)).flat_map(self._rest)
+    may_go_on = tf.numpy_function(self._may_go_on, [filename], tf.bool, stateful=True)
+    # Iterators of functions take milliseconds to be made: none for a file that is good.
+    rest = tf.cond(
+      tf.ensure_shape(may_go_on, []),
+      _as_it_is(lambda: self._variant_of_rest(filename, compression)),
+      _as_it_is(lambda: tf.data.experimental.to_variant(_nothing())),
+    )
+    rest = tf.data.experimental.from_variant(rest, tf.TensorSpec([], tf.string))
     return whole.ignore_errors(log_warning=False).concatenate(rest)
+
+  def _may_go_on(self, filename: bytes) -> bool:
+    """Whether a file may have records after a damage; the first time any may."""
+    rest = self._rests.get(filename.decode())
+    return rest is None or len(rest) > 0
+
+  def _variant_of_rest(self, filename: tf.Tensor, compression: tf.Tensor) -> tf.Tensor:
+    once = tf.data.Dataset.from_tensors((filename, compression))
+    return tf.data.experimental.to_variant(once.flat_map(self._rest))
 
   @_as_it_is
   def _rest(self, filename: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
@@ -71,6 +87,10 @@ class FileResumer:
         self._log.add([problem])
       self._rests[name] = rest.stretches
     return self._rests[name]
+
+
+def _nothing() -> tf.data.Dataset:
+  return tf.data.Dataset.from_tensor_slices(tf.zeros([0], tf.string))
 
 
 class RecordSkipper:
