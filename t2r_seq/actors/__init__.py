@@ -23,11 +23,11 @@ from t2r_seq.actors.rollouts import (
   last_observation,
 )
 from t2r_seq.actors.sinks import EpisodeSink, WholeEpisodeSink
-from t2r_seq.actors.stopping import Stopped, StopSignal
 from t2r_seq.actors.store_sink import StoreSink
 from t2r_seq.actors.vector_environments import make_vector_env
 from t2r_seq.actors.videos import FilmedEnv, write_video
 from t2r_seq.records import shard_paths
+from t2r_seq.training import Stopped, StopSignal
 
 __all__ = [
   "Episode",

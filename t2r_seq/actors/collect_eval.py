@@ -17,9 +17,9 @@ from t2r_seq.actors import (
   newest_policy,
   rollouts,
   sinks,
-  stopping,
   videos,
 )
+from t2r_seq.training import stopping
 
 # Of the summaries, by the tag of the run; the names are Tensor2Robot's.
 _FOLDERS = {"collect": "policy_collect", "eval": "eval"}

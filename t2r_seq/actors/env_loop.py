@@ -11,7 +11,8 @@ from absl import logging
 
 from t2r_seq import training
 from t2r_seq.actors import metrics as metrics_lib
-from t2r_seq.actors import rollouts, sinks, stopping
+from t2r_seq.actors import rollouts, sinks
+from t2r_seq.training import stopping
 
 _LOG_EVERY_N_EPISODES = 10
 

@@ -9,7 +9,8 @@ import gin
 
 from t2r_seq import policies
 from t2r_seq import replay as replay_lib
-from t2r_seq.actors import features, rollouts, sinks, stopping
+from t2r_seq.actors import features, rollouts, sinks
+from t2r_seq.training import stopping
 
 
 @gin.configurable

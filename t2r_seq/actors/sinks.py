@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from t2r_seq import specs, windows
-from t2r_seq.actors import features, rollouts, stopping
+from t2r_seq.actors import features, rollouts
+from t2r_seq.training import stopping
 
 StepToFeaturesFn = Callable[[rollouts.Step], Mapping[str, Any]]
 

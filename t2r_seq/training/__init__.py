@@ -10,6 +10,7 @@ from t2r_seq.training.exporters import (
   create_default_exporters,
 )
 from t2r_seq.training.policy_module import exported_feature_specs
+from t2r_seq.training.stopping import Stopped, StopSignal
 from t2r_seq.training.summaries import SummaryWriter
 from t2r_seq.training.train_eval import train_eval_model
 from t2r_seq.training.trainer import Trainer
@@ -21,6 +22,8 @@ __all__ = [
   "Exporter",
   "LatestExporter",
   "NanLossError",
+  "StopSignal",
+  "Stopped",
   "SummaryWriter",
   "Trainer",
   "create_default_exporters",

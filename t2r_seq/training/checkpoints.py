@@ -9,6 +9,7 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors
+from t2r_seq.training import stopping
 from t2r_seq.training.trainer import Trainer
 
 
@@ -96,12 +97,12 @@ class Checkpoints:
 
   @contextlib.contextmanager
   def saved_on_interrupt(self) -> Iterator[None]:
-    """Saves a last checkpoint when the user stops the run with Ctrl-C."""
+    """Saves a last checkpoint when the run is stopped, by Ctrl-C or SIGTERM."""
     try:
       yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, stopping.Stopped):
       self.save()
-      logging.info("Stopped by the user at step %d; saved.", self._saved_step)
+      logging.info("Stopped at step %d; saved.", self._saved_step)
       raise
 
   def check_finite(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 
@@ -13,7 +14,7 @@ from t2r_seq import errors
 from t2r_seq.data import AbstractInputGenerator
 from t2r_seq.models import T2RModel
 from t2r_seq.specs import ModeKeys
-from t2r_seq.training import arguments, workers
+from t2r_seq.training import arguments, interruptible, stopping, workers
 from t2r_seq.training import exporters as exporters_lib
 from t2r_seq.training.checkpoints import Checkpoints
 from t2r_seq.training.evaluation import Evaluation
@@ -44,8 +45,9 @@ def train_eval_model(
 ) -> dict[str, float]:
   """Trains a model up to a global step, and evaluates and exports on the way.
 
-  A run in a folder that has checkpoints goes on from the newest. After Tensor2Robot's
-  function of that name.
+  A run in a folder that has checkpoints goes on from the newest. SIGTERM ends the
+  training at the next step, with a checkpoint; several workers are ended by it at once.
+  After Tensor2Robot's function of that name.
 
   Args:
     t2r_model: the model; its network is built here, under the strategy.
@@ -67,7 +69,7 @@ def train_eval_model(
       of their own.
   Returns:
     The last evaluation's metrics (or the last training scalars where there is no eval
-    generator), and 'global_step'.
+    generator; neither of a run that was stopped), 'global_step' and 'was_stopped'.
   Raises:
     SpecError: generator, model and checkpoint do not fit, or the data is bad.
     NanLossError: a loss or gradient was not finite; the last good checkpoint is kept.
@@ -112,19 +114,26 @@ def train_eval_model(
     )
     scalars: dict[str, float] = {}
     if input_generator_train is not None:
-      scalars = _train(
-        trainer,
-        input_generator_train,
-        max_train_steps,
-        checkpoints,
-        evaluation,
-        write_dir,
-        save_checkpoints_steps,
-        log_every_n_steps,
-      )
+      try:
+        scalars = _train(
+          trainer,
+          input_generator_train,
+          max_train_steps,
+          checkpoints,
+          evaluation,
+          write_dir,
+          save_checkpoints_steps,
+          log_every_n_steps,
+        )
+      except stopping.Stopped:
+        return {"global_step": trainer.global_step, "was_stopped": True}
     metrics = evaluation.run()
     _save_operative_config(write_dir, trainer.global_step)
-  return {**(metrics or scalars), "global_step": trainer.global_step}
+  return {
+    **(metrics or scalars),
+    "global_step": trainer.global_step,
+    "was_stopped": False,
+  }
 
 
 def _train(
@@ -143,14 +152,20 @@ def _train(
     logging.info("Nothing to train: step %d is reached.", trainer.global_step)
     return scalars
   input_generator.set_specification_from_model(trainer.model, ModeKeys.TRAIN)
-  with input_generator.explain_failures(), checkpoints.saved_on_interrupt():
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(input_generator.explain_failures())
+    stack.enter_context(checkpoints.saved_on_interrupt())
+    signal = stack.enter_context(workers.stop_signal(trainer.strategy))
     start = step = trainer.global_step
     params = {"start_step": start}
-    batches = iter(trainer.distribute_training(input_generator, params))
+    batches = stack.enter_context(
+      interruptible.Interruptible(trainer.distribute_training(input_generator, params))
+    )
     progress = Progress(max_train_steps)
     writer, warned = SummaryWriter(write_dir), False
     while step < max_train_steps:
-      features, labels = progress.next_batch(batches)
+      with signal.waiting():
+        features, labels = progress.next_batch(batches)
       result = trainer.train_step(features, labels)
       step += 1
       is_last = step == max_train_steps
@@ -169,7 +184,9 @@ def _train(
         with progress.paused():
           checkpoints.save()
           if not is_last:
-            evaluation.run_if_due()
+            # Cut short, it is as if it had never been due: the step is saved.
+            with signal.waiting():
+              evaluation.run_if_due()
   writer.close()
   if input_generator.report is not None:
     logging.info("Training input, all epochs: %s.", input_generator.report)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+from t2r_seq.training import stopping
+
 
 def is_multi_worker(strategy: tf.distribute.Strategy) -> bool:
   """Whether the strategy spans several processes."""
@@ -41,6 +43,18 @@ def chief_says(strategy: tf.distribute.Strategy, flag: bool) -> bool:
     return strategy.reduce(tf.distribute.ReduceOp.SUM, votes, axis=None)
 
   return float(count()) > 0
+
+
+@contextlib.contextmanager
+def stop_signal(strategy: tf.distribute.Strategy) -> Iterator[stopping.StopSignal]:
+  """Listens to SIGTERM, unless there are other workers.
+
+  They would wait for ever for the next step of one that has stopped; one that dies is
+  an error to them at once.
+  """
+  signal = stopping.StopSignal()
+  with contextlib.nullcontext() if is_multi_worker(strategy) else signal:
+    yield signal
 
 
 @contextlib.contextmanager

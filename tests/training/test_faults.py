@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -27,6 +29,11 @@ def _weights(model_dir) -> dict[str, np.ndarray]:
   return {name: reader.get_tensor(name) for name in names}
 
 
+def _saved_step(model_dir) -> int | None:
+  latest = tf.train.latest_checkpoint(str(model_dir))
+  return int(latest.rsplit("-", 1)[1]) if latest else None
+
+
 def test_a_killed_run_resumes_at_its_last_checkpoint(
   reach, record_path, tmp_path, caplog
 ):
@@ -36,20 +43,63 @@ def test_a_killed_run_resumes_at_its_last_checkpoint(
   process = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
   try:
     deadline = time.monotonic() + 120
-    while tf.train.latest_checkpoint(str(model_dir)) is None:
+    while _saved_step(model_dir) is None:
       assert process.poll() is None, "the run ended before its first checkpoint"
       assert time.monotonic() < deadline, "no checkpoint within two minutes"
       os.sched_yield()
   finally:
     process.send_signal(signal.SIGKILL)
     process.wait()
-  step = int(tf.train.latest_checkpoint(str(model_dir)).rsplit("-", 1)[1])
+  step = _saved_step(model_dir)
   with caplog.at_level(logging.INFO, logger="absl"):
     result = reach.train(
       str(model_dir), record_path, step + 3, create_exporters_fn=list
     )
   assert f"at step {step}." in caplog.text
   assert result["global_step"] == step + 3
+
+
+def test_sigterm_ends_the_wait_for_a_batch_and_saves(reach, tmp_path):
+  go_on, waited_in_vain = threading.Event(), []
+
+  def examples():
+    yield from itertools.islice(_examples(num_good=1000), 5)
+    if not go_on.wait(60):
+      waited_in_vain.append("no signal was heard")
+    yield from _examples(num_good=1000)
+
+  def send():
+    while _saved_step(tmp_path) != 5:
+      time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+  sender = threading.Thread(target=send)
+  sender.start()
+  result = training.train_eval_model(
+    reach.ReachModel(),
+    data.GeneratorInputGenerator(examples, batch_size=1),
+    max_train_steps=20,
+    model_dir=str(tmp_path),
+    save_checkpoints_steps=5,
+    create_exporters_fn=list,
+  )
+  go_on.set()
+  sender.join()
+  assert not waited_in_vain
+  assert result == {"global_step": 5, "was_stopped": True}
+
+
+def test_sigterm_cuts_an_evaluation_short(reach, record_path, tmp_path):
+  class Stopping(reach.ReachModel):
+    def model_eval_fn(self, features, labels, inference_outputs, mode):
+      tf.py_function(lambda: os.kill(os.getpid(), signal.SIGTERM), [], [])
+      return super().model_eval_fn(features, labels, inference_outputs, mode)
+
+  result = reach.train(
+    str(tmp_path), record_path, 25, t2r_model=Stopping(), eval_throttle_secs=0
+  )
+  assert result == {"global_step": 10, "was_stopped": True}
+  assert not (tmp_path / "export").exists()
 
 
 def test_an_interrupted_run_saves_where_it_stopped(reach, tmp_path):

@@ -53,6 +53,11 @@ class StopSignal:
     """Whether to stop."""
     return self._was_sent or (self._other is not None and self._other.is_set())
 
+  def check(self) -> None:
+    """Raises Stopped if it is time to stop."""
+    if self.is_set():
+      raise Stopped
+
   @contextlib.contextmanager
   def waiting(self) -> Iterator[None]:
     """Within it, the signal ends a wait at once.
@@ -62,8 +67,7 @@ class StopSignal:
     """
     self._is_waiting = True
     try:
-      if self.is_set():
-        raise Stopped
+      self.check()
       yield
     finally:
       self._is_waiting = False
@@ -77,8 +81,7 @@ class StopSignal:
     deadline = time.monotonic() + seconds
     with self.waiting():
       while (left := deadline - time.monotonic()) > 0:
-        if self.is_set():
-          raise Stopped
+        self.check()
         time.sleep(min(left, _LOOK_SECONDS))
 
   def __enter__(self) -> StopSignal:

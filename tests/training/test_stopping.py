@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from t2r_seq import actors
+from t2r_seq import training
 
 
 def _send():
@@ -18,7 +18,7 @@ def _send():
 
 def test_the_signal_is_a_question_between_steps():
   before = signal.getsignal(signal.SIGTERM)
-  with actors.StopSignal() as stop:
+  with training.StopSignal() as stop:
     assert not stop.is_set()
     _send()
     assert stop.is_set()
@@ -29,7 +29,7 @@ def test_the_signal_is_a_question_between_steps():
 
 def test_the_handler_is_put_back():
   before = signal.getsignal(signal.SIGTERM)
-  with pytest.raises(KeyError), actors.StopSignal():
+  with pytest.raises(KeyError), training.StopSignal():
     assert signal.getsignal(signal.SIGTERM) != before
     raise KeyError
   assert signal.getsignal(signal.SIGTERM) == before
@@ -38,19 +38,19 @@ def test_the_handler_is_put_back():
 def test_a_wait_ends_at_once():
   start = time.monotonic()
   timer = threading.Timer(0.1, _send)
-  with actors.StopSignal() as stop:
+  with training.StopSignal() as stop:
     timer.start()
-    with pytest.raises(actors.Stopped), stop.waiting():
+    with pytest.raises(training.Stopped), stop.waiting():
       time.sleep(60)
-    with pytest.raises(actors.Stopped), stop.waiting():
+    with pytest.raises(training.Stopped), stop.waiting():
       pytest.fail("nothing is waited for any more")
-    with pytest.raises(actors.Stopped):
+    with pytest.raises(training.Stopped):
       stop.wait(60)
   assert time.monotonic() - start < 30
 
 
 def test_a_wait_without_a_signal():
-  with actors.StopSignal() as stop:
+  with training.StopSignal() as stop:
     stop.wait(0.01)
     with stop.waiting():
       pass
@@ -58,13 +58,13 @@ def test_a_wait_without_a_signal():
 
 def test_one_stop_follows_another():
   event = threading.Event()
-  with actors.StopSignal(event) as outer, actors.StopSignal(outer) as inner:
+  with training.StopSignal(event) as outer, training.StopSignal(outer) as inner:
     assert not inner.is_set()
     event.set()
     assert inner.is_set()
-  with actors.StopSignal() as outer:
+  with training.StopSignal() as outer:
     _send()
-    with actors.StopSignal(outer) as inner:
+    with training.StopSignal(outer) as inner:
       assert inner.is_set()
 
 
@@ -72,9 +72,9 @@ def test_a_thread_has_no_signals():
   event, seen = threading.Event(), []
 
   def work():
-    with actors.StopSignal(event) as stop:
+    with training.StopSignal(event) as stop:
       seen.append(stop.is_set())
-      with pytest.raises(actors.Stopped):
+      with pytest.raises(training.Stopped):
         stop.wait(60)
       seen.append(stop.is_set())
 
