@@ -18,17 +18,21 @@ def flatten_step(step: rollouts.Step) -> dict[str, Any]:
     step: of an episode.
   Returns:
     'observation' (or, for dictionary observations, one path a leaf, 'a/b' when
-    nested), 'action', 'reward', 'terminated' and 'truncated'.
+    nested), 'action' (of a dictionary, 'action/a' and so on), 'reward', 'terminated'
+    and 'truncated'.
   """
-  observation = step["observation"]
-  values = (
-    policies.flatten_observation(observation)
-    if isinstance(observation, Mapping)
-    else {"observation": observation}
-  )
+  observation, action = step["observation"], step["action"]
   return {
-    **values,
-    "action": step["action"],
+    **(
+      policies.flatten_observation(observation)
+      if isinstance(observation, Mapping)
+      else {"observation": observation}
+    ),
+    **(
+      policies.flatten_observation(action, "action/")
+      if isinstance(action, Mapping)
+      else {"action": action}
+    ),
     "reward": np.float32(step["reward"]),
     "terminated": np.bool_(step["terminated"]),
     "truncated": np.bool_(step["truncated"]),

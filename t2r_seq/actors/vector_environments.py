@@ -7,6 +7,7 @@ from typing import Any
 
 import gin
 import numpy as np
+import tensorflow as tf
 
 from t2r_seq import errors
 from t2r_seq.actors import environments
@@ -104,8 +105,12 @@ class VectorEnvironments(environments.Environments):
     return policy.sample_actions(self._observations, is_first, explore_prob)
 
   def step(self, actions: Sequence[Any]) -> list[environments.Move]:
-    """Takes the actions."""
-    result = environments.check_length("step", self._env.step(np.asarray(actions)), 5)
+    """Takes the actions.
+
+    Raises:
+      ValueError: they are not of the environment's action space.
+    """
+    result = environments.check_length("step", self._env.step(self._join(actions)), 5)
     self._observations, rewards, terminated, truncated, infos = result
     observations = self._split()
     return [
@@ -122,6 +127,21 @@ class VectorEnvironments(environments.Environments):
   def close(self) -> None:
     """Closes the environments."""
     self._env.close()
+
+  def _join(self, actions: Sequence[Any]) -> Any:
+    """Returns the actions as the space has them: arrays, or a dict or tuple of such."""
+    from gymnasium.vector import utils
+
+    space = self._env.single_action_space
+    empty = utils.create_empty_array(space, self.num_envs)
+    try:
+      return utils.concatenate(space, actions, empty)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+      got = tf.nest.map_structure(errors.describe, actions[0])
+      raise ValueError(
+        f"{_OPERATION}: the policy's actions: expected one of {space} for each "
+        f"environment, got {got} for the first ({type(error).__name__}: {error})."
+      ) from error
 
   def _split(self) -> list[Any]:
     """Returns the latest observation of every environment."""

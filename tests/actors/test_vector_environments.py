@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import gymnasium
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from t2r_seq import actors, policies
+from t2r_seq import actors, policies, specs
 
 
 class LineEnv(gymnasium.Env):
@@ -114,6 +117,99 @@ def test_one_call_of_the_policy_a_step_of_all():
   for number in range(4):
     firsts = [step["debug"] for other, step in steps if other == number]
     assert firsts == [True] + [False] * (len(firsts) - 1)
+  env.close()
+
+
+class ButtonsEnv(gymnasium.Env):
+  """Three steps whose rewards tell which action arrived."""
+
+  observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
+
+  def __init__(self, action_space):
+    self.action_space = action_space
+
+  def reset(self, *, seed=None, options=None):
+    super().reset(seed=seed)
+    self._t = 0
+    return np.zeros(1, np.float32), {}
+
+  def step(self, action):
+    self._t += 1
+    parts = tf.nest.flatten(action)
+    reward = sum(np.sum(part) * 10.0**i for i, part in enumerate(parts))
+    return np.zeros(1, np.float32), float(reward), False, self._t == 3, {}
+
+
+class SamplingPolicy(policies.Policy):
+  """Samples from an action space."""
+
+  def __init__(self, space):
+    super().__init__()
+    self._spaces = [copy.deepcopy(space) for _ in range(3)]
+
+  def seed(self, seed, env=0):
+    self._spaces[env].seed(seed)
+
+  def SelectAction(self, state, context, timestep):
+    return self._spaces[0].sample()
+
+  def sample_actions(self, observations, is_first, explore_prob=0.0):
+    return [space.sample() for space in self._spaces], [None] * len(is_first)
+
+
+BOX = gymnasium.spaces.Box(0, 1, (2, 3), np.float32)
+DISCRETE = gymnasium.spaces.Discrete(7, start=-3)
+SPACES = {
+  "box": BOX,
+  "discrete": DISCRETE,
+  "multi-discrete": gymnasium.spaces.MultiDiscrete([4, 9]),
+  "multi-binary": gymnasium.spaces.MultiBinary(5),
+  "tuple": gymnasium.spaces.Tuple([DISCRETE, BOX]),
+  "dict": gymnasium.spaces.Dict(
+    {"arm": BOX, "hand": gymnasium.spaces.Dict({"grip": DISCRETE})}
+  ),
+}
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_actions_of_any_space(name):
+  space = SPACES[name]
+
+  def run(env):
+    steps = actors.generate_episodes(env, SamplingPolicy(space), 5, seed=2)
+    return sorted([step["reward"] for step in episode] for episode in steps)
+
+  want = run(lambda: ButtonsEnv(space))
+  got = run(lambda: actors.make_vector_env(lambda: ButtonsEnv(space), 3))
+  assert len({reward for rewards in want for reward in rewards}) > 3
+  np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_parts_of_an_action_are_stored_by_path():
+  env = actors.make_vector_env(lambda: ButtonsEnv(SPACES["dict"]), 3)
+  policy = SamplingPolicy(SPACES["dict"])
+  _, step = next(actors.generate_steps(env, policy, 3, seed=2))
+  grip = specs.ExtendedTensorSpec((), tf.int64, "grip", is_sequence=True)
+  got = actors.step_to_features(step, {"action": {"hand": {"grip": grip}}})
+  assert got["action/hand/grip"] == step["action"]["hand"]["grip"]
+  env.close()
+
+
+WRONG_ACTIONS = {
+  "shape": (BOX, gymnasium.spaces.MultiBinary(5), r"Box\(.* got \(5,\) int8"),
+  "kind": (DISCRETE, gymnasium.spaces.Box(0, 1, ()), r"Discrete\(7.* float32"),
+  "no dict": (SPACES["dict"], DISCRETE, r"Dict\(.*got \(\) int64 for the first"),
+  "key": (SPACES["dict"], gymnasium.spaces.Dict({"arm": BOX}), "KeyError: 'hand'"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_ACTIONS)
+def test_actions_of_another_space_are_refused(name):
+  space, of_policy, want = WRONG_ACTIONS[name]
+  env = actors.make_vector_env(lambda: ButtonsEnv(space), 3)
+  message = "run episodes: the policy's actions: expected one of .*"
+  with pytest.raises(ValueError, match=message + want):
+    list(actors.generate_steps(env, SamplingPolicy(of_policy), 1, seed=2))
   env.close()
 
 
