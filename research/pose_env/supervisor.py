@@ -12,10 +12,13 @@ import os
 import pathlib
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from absl import logging
+
+from research.pose_env import tied_process
 
 _SHOWN_LINES = 15
 
@@ -37,7 +40,8 @@ class _Child:
 class Supervisor:
   """Runs named commands, each with a log file of its own.
 
-  A command that ends with status 0 has finished; with any other it died.
+  A command that ends with status 0 has finished; with any other it died. If this
+  process dies itself, the commands get SIGTERM.
   """
 
   def __init__(
@@ -139,9 +143,10 @@ class Supervisor:
     child = self._children[name]
     # In a session of its own: Ctrl-C then reaches this process alone, which stops
     # the others in its own order.
+    tied = [sys.executable, tied_process.__file__, str(os.getpid()), *child.command]
     with open(self.log_path(name), "ab") as log:
       child.process = subprocess.Popen(
-        child.command,
+        tied,
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import signal
+import subprocess
 import sys
 import time
 
 import pytest
 
 from research.pose_env import supervisor as supervisor_lib
+from research.pose_env import tied_process
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 FOREVER = "import time; print('up', flush=True); time.sleep(600)"
 DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {FOREVER}"
@@ -26,11 +31,15 @@ def fixture_job(tmp_path):
     yield job
 
 
-def poll_until(job, condition, seconds=20):
+def wait_until(condition, seconds=20):
   deadline = time.monotonic() + seconds
-  while not condition(job.poll()):
+  while not condition():
     assert time.monotonic() < deadline
     time.sleep(0.01)
+
+
+def poll_until(job, condition):
+  wait_until(lambda: condition(job.poll()))
 
 
 def log_of(job, name):
@@ -72,7 +81,7 @@ def test_stop_reaches_the_named_ones(job):
   job.stop("actor")
   assert job.poll() == set()
   assert job.pid("server") is not None
-  with pytest.raises(KeyError):
+  with pytest.raises(KeyError, match="actor"):
     job.pid("actor")
 
 
@@ -81,7 +90,7 @@ def test_stop_kills_what_does_not_listen(job):
   poll_until(job, lambda _: "up" in log_of(job, "deaf"))
   pid = job.pid("deaf")
   job.stop(timeout=0.1)
-  with pytest.raises(ProcessLookupError):
+  with pytest.raises(ProcessLookupError, match="No such process"):
     os.kill(pid, 0)
 
 
@@ -91,8 +100,38 @@ def test_a_failure_in_the_block_leaves_nothing_behind(tmp_path):
     job.start("server", python(FOREVER))
     pid = job.pid("server")
     raise ValueError("mine")
-  with pytest.raises(ProcessLookupError):
+  with pytest.raises(ProcessLookupError, match="No such process"):
     os.kill(pid, 0)
+
+
+SUPERVISOR = """
+import pathlib, sys, time
+from research.pose_env import supervisor
+job = supervisor.Supervisor(pathlib.Path(sys.argv[1]))
+job.start("server", [sys.executable, "-c", sys.argv[2]])
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux ends the processes")
+def test_a_supervisor_that_is_killed_leaves_nothing_behind(tmp_path):
+  told = "import signal; signal.signal(signal.SIGTERM, lambda *_: exit('told'))"
+  process = subprocess.Popen(
+    [sys.executable, "-c", SUPERVISOR, str(tmp_path), f"{told}; {FOREVER}"],
+    env={**os.environ, "PYTHONPATH": str(ROOT)},
+  )
+  log = tmp_path / "server.log"
+  with process:
+    wait_until(lambda: log.exists() and "up" in log.read_text())
+    process.kill()
+  wait_until(lambda: log.read_text() == "up\ntold\n")
+
+
+def test_a_process_whose_parent_is_gone_does_not_start(tmp_path):
+  made = tmp_path / "made"
+  command = [sys.executable, tied_process.__file__, "1", "touch", str(made)]
+  assert subprocess.run(command, check=False).returncode == 1
+  assert not made.exists()
 
 
 def test_processes_get_the_given_environment_and_folder(tmp_path):
