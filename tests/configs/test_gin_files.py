@@ -16,7 +16,9 @@ import re
 from collections.abc import Iterator
 
 import gin
+import numpy as np
 import pytest
+import tensorflow as tf
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDERS = ("benchmarks", "configs", "docs", "research", "t2r_seq", "tests")
@@ -197,3 +199,76 @@ def test_entry_point_that_does_not_exist(tmp_path):
   (tmp_path / "file.gin").write_text("Thing.size = 1", encoding="utf-8")
   with pytest.raises(ValueError, match="train_no_thing"):
     parse_and_build(tmp_path / "file.gin", tmp_path, ("train_no_thing",))
+
+
+@gin.configurable(module="test_gin_files")
+def line_model():
+  """Finds twice a number."""
+  from t2r_seq import models, specs
+
+  class LineModel(models.RegressionModel):
+    def get_feature_specification(self, mode):
+      return specs.TensorSpecStruct(x=line_specs()["x"])
+
+    def get_label_specification(self, mode):
+      return specs.TensorSpecStruct(target=line_specs()["target"])
+
+    def create_network(self):
+      return tf.keras.layers.Dense(1)
+
+    def a_func(self, features, mode):
+      return {"inference_output": self.network(features.x)}
+
+  return LineModel(create_optimizer_fn=lambda: tf.keras.optimizers.Adam(0.1))
+
+
+def line_specs():
+  """The specs of a step: a number, and what is to be found."""
+  from t2r_seq import specs
+
+  leaf = specs.ExtendedTensorSpec((1,), tf.float32, time_offsets=0)
+  return {"x": leaf, "target": leaf}
+
+
+def line_steps(first):
+  """Twenty steps; each replay and store has numbers of its own."""
+  x = first + np.linspace(0, 1, 20, dtype=np.float32)[:, np.newaxis]
+  return {"x": x, "target": 2 * x}
+
+
+@gin.configurable(module="test_gin_files")
+def live_replay():
+  """Stands for `ReverbReplay`: a replay that an actor has written to."""
+  from t2r_seq import replay
+
+  buffer = replay.ReplayBuffer(line_specs(), capacity_steps=100, seed=0)
+  with buffer.writer() as writer:
+    steps = line_steps(first=1.0)
+    for x, target in zip(steps["x"], steps["target"], strict=True):
+      writer.append({"x": x, "target": target})
+  return buffer
+
+
+@pytest.mark.parametrize("name", ["replay", "store_and_replay"])
+def test_training_from_a_live_replay(name, tmp_path, monkeypatch):
+  monkeypatch.chdir(ROOT)
+  from t2r_seq import store, training, windows
+
+  path = tmp_path / "store"
+  with store.EpisodeStore.create(path, windows.flat_specs(line_specs())) as writer:
+    writer.append_episode(line_steps(first=-1.0))
+  gin.parse_config_files_and_bindings(
+    [f"configs/train_from_{name}.gin"],
+    [
+      "train_eval_model.t2r_model = @line_model()",
+      "ReplayInputGenerator.replay = @live_replay",
+      "REPLAY_ADDRESS = 'not asked'",
+      "NUM_TRAIN_STEPS = 60",
+      f"train_eval_model.model_dir = {str(tmp_path / 'run')!r}",
+      *(f"{part}_STORE = {str(path)!r}" for part in ("TRAIN", "EVAL")),
+    ],
+  )
+  result = training.train_eval_model()
+  assert result["global_step"] == 60
+  assert result["loss"] < 0.1
+  assert len(training.export_versions(str(tmp_path / "run/export/latest"))) == 1
