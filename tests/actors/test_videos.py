@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 
+import gin
 import gymnasium
 import numpy as np
 import pytest
@@ -104,6 +105,19 @@ def test_the_loop_films_each_policy(tmp_path):
     record_eval_env_video=True,
   )
   assert _dots(tmp_path / "videos" / "0" / "episode-00000.gif")[0] == [0, 1, 2, 3]
+
+
+def test_videos_by_gin(tmp_path):
+  gin.parse_config("""
+    collect_eval_loop.num_eval = 1
+    collect_eval_loop.record_eval_env_video = True
+    FilmedEnv.fps = 4
+  """)
+  actors.collect_eval_loop(
+    eval_env=DotEnv(), policy_class=_Policy, root_dir=str(tmp_path)
+  )
+  video = tmp_path / "videos" / "0" / "episode-00000.gif"
+  assert _dots(video) == ([0, 1, 2, 3], 250)
 
 
 def test_the_loop_films_an_episode_that_is_cut_off(tmp_path):
