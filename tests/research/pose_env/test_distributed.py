@@ -141,6 +141,17 @@ def test_the_job_outlives_each_of_its_processes(small):
   )
   assert small.inserts() > restored
 
+  # Without actors it has to wait for a batch; then, too, it hears that it is to stop.
+  small.processes.stop("actor_0", "actor_1")
+  os.kill(small.processes.pid(jobs.LEARNER), signal.SIGTERM)
+  deadline = time.monotonic() + SECONDS
+  while small.processes.poll() != {jobs.LEARNER}:
+    assert time.monotonic() < deadline, "the learner does not stop"
+    time.sleep(0.05)
+  assert f"Stopped by SIGTERM at step {small.learner_step()};" in small.log(
+    jobs.LEARNER
+  )
+
 
 def test_the_demo_ends_with_a_table_and_a_picture(tmp_path, capsys):
   job = jobs.Job(tmp_path / "out", jobs.free_port(), train_steps=20, bindings=SMALL)
