@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 import os
+import re
 import urllib.parse
 from typing import Any
 
@@ -22,6 +23,7 @@ LOCK = "lock"
 ENDS = "episode_ends.index"
 CHECKSUMS = "checksums.index"
 INDEX_FILES = (ENDS, CHECKSUMS)
+SEGMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 _MAX_NAME = 200
 _DTYPES = (

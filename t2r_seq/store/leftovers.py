@@ -65,16 +65,6 @@ def _in_segment(
   own |= {*layout.file_names(columns)} if columns else set()
   for entry in sorted({*os.listdir(place)} - own if columns else set()):
     yield _leftover(name, entry, _what(entry))
-  if not os.path.exists(os.path.join(place, layout.COMMIT)):
-    ends = os.path.join(place, layout.ENDS)
-    count = os.path.getsize(ends) // 8 if os.path.exists(ends) else 0
-    if count:
-      hint = (
-        "A writer was killed at its first commit. If commit.json was deleted instead, "
-        "a lenient salvage gets the episodes back."
-      )
-      got = f"none, and {count:,} episodes that do not count"
-      yield _leftover(name, layout.COMMIT, got, hint, "a commit")
 
 
 def _what(name: str) -> str:
@@ -82,7 +72,5 @@ def _what(name: str) -> str:
   return "the rest of a write that did not finish" if is_temporary else "another file"
 
 
-def _leftover(
-  segment: str, name: str, got: str, hint: str = "", expected: str = "no such file"
-) -> StoreProblem:
-  return StoreProblem(segment, errors.Mismatch(name, expected, got, hint))
+def _leftover(segment: str, name: str, got: str, hint: str = "") -> StoreProblem:
+  return StoreProblem(segment, errors.Mismatch(name, "no such file", got, hint))

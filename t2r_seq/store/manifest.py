@@ -71,11 +71,15 @@ class StoreManifest:
         (entry["path"], serialization.spec_from_json_dict(_without_path(entry)))
         for entry in values["spec"]
       )
-      columns = layout.make_columns(f"EpisodeStore: {place}", spec)
+      columns = layout.make_columns("spec", spec)
       metadata = dict(values["metadata"])
       described = dict(values["columns"])
-    except (KeyError, TypeError, ValueError) as error:
+    except errors.SpecError as error:
       raise errors.StoreError(f"EpisodeStore: {place}: {error}") from error
+    except (KeyError, TypeError, ValueError) as error:
+      raise errors.StoreError(
+        f"EpisodeStore: {place}: expected the fields of a manifest, got {error!r}."
+      ) from error
     _check_columns(place, columns, described)
     return cls(spec, columns, metadata)
 
@@ -105,28 +109,49 @@ class Commit:
 
   @classmethod
   def read(cls, folder: str) -> Commit:
-    """Reads a segment's commit; one that never committed has no episodes.
+    """Reads a segment's commit; one that is being made has none, and no episodes.
 
     Raises:
-      StoreError: the commit is damaged or newer.
+      StoreError: the commit is damaged, newer, or was lost.
     """
     place = os.path.join(folder, layout.COMMIT)
+    # Looked up before: a writer makes its commit first, and then the index.
+    has_episodes = _has_episodes(folder)
     try:
       values = _read(place, SEGMENT_FORMAT)
     except FileNotFoundError:
+      if has_episodes and _has_episodes(folder):  # And was not just merged away.
+        raise errors.StoreError(
+          f"EpisodeStore: {place}: expected the commit of the episodes that are there, "
+          "got no such file. Restore it from a copy, or salvage the store."
+        ) from None
       return cls()
     try:
-      return cls(
+      commit = cls(
         episodes=int(values["episodes"]),
         steps=int(values["steps"]),
         sizes={str(name): int(size) for name, size in values["sizes"].items()},
         index_crc32={str(n): int(crc) for n, crc in values["index_crc32"].items()},
         replaces=tuple(map(str, values["replaces"])),
       )
+      _check_names(commit.replaces)
+      return commit
     except (AttributeError, KeyError, TypeError, ValueError) as error:
       raise errors.StoreError(
         f"EpisodeStore: {place}: expected the fields of a commit, got {error!r}."
       ) from error
+
+
+def _has_episodes(folder: str) -> bool:
+  ends = os.path.join(folder, layout.ENDS)
+  return os.path.exists(ends) and os.path.getsize(ends) > 0
+
+
+def _check_names(segments: tuple[str, ...]) -> None:
+  """They are removed: none may lead out of the store."""
+  for name in segments:
+    if not layout.SEGMENT_NAME.fullmatch(name):
+      raise ValueError(f"{name!r} is no name of a segment")
 
 
 def check_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -56,7 +56,10 @@ def merge(folder: str) -> int:
       writer.write_commit(replaces=())
       return writer.num_episodes
   except OSError as error:
-    hint = "Every committed episode is still there, once; make room and merge again."
+    hint = (
+      "Every committed episode is still there, once; a merge needs a folder that it "
+      "may write to, with room on the disk."
+    )
     raise files.explain(error, folder, hint) from error
 
 

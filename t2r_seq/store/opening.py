@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +12,6 @@ from t2r_seq.store.spec_checks import check_spec
 from t2r_seq.store.writer import EpisodeWriter, check_commit_every
 
 DEFAULT_SEGMENT = "main"
-_SEGMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def create(
@@ -68,7 +66,7 @@ def append(
 
 
 def _check_segment_name(segment: str) -> None:
-  if not isinstance(segment, str) or not _SEGMENT_NAME.fullmatch(segment):
+  if not isinstance(segment, str) or not layout.SEGMENT_NAME.fullmatch(segment):
     raise errors.SpecError(
       "EpisodeStore: segment: expected a name of at most 100 ASCII letters, digits, "
       f"'.', '_' and '-', the first of them a letter or a digit, got {segment!r}."

@@ -6,16 +6,16 @@ import dataclasses
 import os
 import shutil
 import uuid
+from collections.abc import Sequence
 
 import numpy as np
 
 from t2r_seq import errors, specs
-from t2r_seq.store import files, layout, opening, recovery, verifying
+from t2r_seq.store import files, layout, opening, verifying
 from t2r_seq.store.findings import SegmentFindings
 from t2r_seq.store.layout import Column, Columns
 from t2r_seq.store.manifest import StoreManifest
 from t2r_seq.store.reports import StoreReport
-from t2r_seq.store.segment_check import check_segment
 from t2r_seq.store.segment_writer import SegmentWriter
 from t2r_seq.store.values import Rows
 
@@ -57,8 +57,7 @@ def salvage_store(
     out: of the new store; there must be nothing.
     spec: the flat specs that the store was created with; needed only where its
       `store.json` is damaged. The metadata is lost then.
-    lenient: keeps episodes that can be read, too, but that no checksum vouches for, and
-      whole ones of segments that have no commit.
+    lenient: keeps episodes that can be read, too, but that no checksum vouches for.
   Returns:
     Which episodes were kept, and why others were not.
   Raises:
@@ -73,15 +72,12 @@ def salvage_store(
   if problem or found.manifest is None:
     problem = problem or errors.Mismatch(layout.MANIFEST, "a manifest", "none")
     raise errors.mismatch_error(f"salvage: {folder}", [problem], errors.StoreError)
-  segments = list(found.segments)
-  if lenient:
-    segments = [_with_uncommitted(s, found.manifest.columns) for s in segments]
   parent, name = os.path.split(target)
   hidden = os.path.join(parent, f".{name}.{uuid.uuid4().hex}")
   try:
     os.mkdir(hidden)
     try:
-      kept, left_out = _copy(segments, found.manifest, hidden, lenient)
+      kept, left_out = _copy(found.segments, found.manifest, hidden, lenient)
       os.rename(hidden, target)
       files.sync_folder(parent)
     except BaseException:
@@ -107,17 +103,8 @@ def _check_target(folder: str, target: str) -> None:
     )
 
 
-def _with_uncommitted(segment: SegmentFindings, columns: Columns) -> SegmentFindings:
-  """Looks at what was written to a segment that has no commit at all."""
-  has_commit = os.path.exists(os.path.join(segment.folder, layout.COMMIT))
-  if segment.commit.episodes or has_commit:
-    return segment
-  commit = recovery.commit_of_index(segment.folder, columns)
-  return check_segment(segment.folder, columns, commit)
-
-
 def _copy(
-  segments: list[SegmentFindings], store: StoreManifest, target: str, lenient: bool
+  segments: Sequence[SegmentFindings], store: StoreManifest, target: str, lenient: bool
 ) -> tuple[list[tuple[str, int]], dict[tuple[str, int], str]]:
   """Writes the new store; returns which episodes are in it, and why others are not."""
   os.makedirs(os.path.join(target, layout.SEGMENTS))

@@ -48,6 +48,9 @@ class SegmentWriter:
       self._resume()
       for name_folder in (folder, os.path.dirname(folder)):
         files.sync_folder(name_folder)
+      if self.commit == Commit():
+        # Before any data, so that data without a commit tells of one that was lost.
+        self.commit.write(folder)
     except BaseException:
       self.close()
       raise

@@ -73,7 +73,7 @@ def collect(
 def leaves(
   structure: Any, columns: Columns, prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
-  """Yields (path, value); a list is a value at a column's path and a branch above."""
+  """Yields (path, value); a list is a branch above a column's path, else a value."""
   if prefix in columns or structure is None:
     yield prefix, structure
     return
@@ -82,13 +82,17 @@ def leaves(
     children = structure._asdict().items()
   elif isinstance(structure, Mapping):
     children = structure.items()
-  elif isinstance(structure, (list, tuple)):
+  elif isinstance(structure, (list, tuple)) and _is_branch(prefix, columns):
     children = enumerate(structure)
   if children is None:
     yield prefix, structure
     return
   for name, value in children:
     yield from leaves(value, columns, f"{prefix}/{name}" if prefix else str(name))
+
+
+def _is_branch(prefix: str, columns: Columns) -> bool:
+  return not prefix or any(path.startswith(f"{prefix}/") for path in columns)
 
 
 def _unknown(columns: Columns, given: Mapping[str, Any]) -> list[errors.Mismatch]:
@@ -225,7 +229,7 @@ def _to_objects(value: Any) -> np.ndarray | str:
   for index, item in enumerate(flat):
     item = item.encode() if isinstance(item, str) else item
     if not isinstance(item, bytes):
-      return f"{array.shape} with a {type(item).__name__} in it"
+      return f"{array.shape} with an item of type {type(item).__name__}"
     converted[index] = item
   return converted.reshape(array.shape)
 

@@ -99,7 +99,9 @@ def _unpaired(
       others = (other for other in paths if other not in next_of)
       hint = errors.nearest(next_of[path], others)
       hint = hint or f"Where it is no next one, name it without '{_NEXT}'."
-      yield errors.Mismatch(next_of[path], f"the field that {path} follows", "no", hint)
+      yield errors.Mismatch(
+        next_of[path], f"the field that {path} follows", "nothing", hint
+      )
     elif path.split("/")[0] in branches and _NEXT + path not in next_of:
       hint = errors.nearest(_NEXT + path, next_of)
       yield errors.Mismatch(_NEXT + path, f"the next of {path}", "nothing", hint)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from t2r_seq import errors, store
-from t2r_seq.store import layout, manifest
+from t2r_seq.store import files, layout, manifest
 
 
 def in_main(path, name):
@@ -126,6 +126,14 @@ OPENED = {
     lambda p: edit(in_main(p, "commit.json"), sizes={}),
     "reward.data: expected its length in the commit, got none",
   ),
+  "missing commit": (
+    lambda p: os.remove(in_main(p, "commit.json")),
+    r"main/commit\.json: expected the commit of the episodes that are there, got no s",
+  ),
+  "segment escape": (
+    lambda p: edit(in_main(p, "commit.json"), replaces=["../../elsewhere"]),
+    r"commit\.json: .*'\.\./\.\./elsewhere' is no name of a segment",
+  ),
   "fields of a commit": (
     lambda p: edit(in_main(p, "commit.json"), sizes=3),
     "commit.json: expected the fields of a commit, got AttributeError",
@@ -136,7 +144,7 @@ OPENED = {
   ),
   "path escape": (
     lambda p: edit(f"{p}/{MANIFEST}", spec=[{**X, "path": "../x"}], columns={}),
-    r"store.json: \.\./x: expected a path that can name a file inside of the store",
+    r"store\.json: spec: \.\./x: expected a path that can name a file inside of the st",
   ),
   "no such column": (
     lambda p: edit(f"{p}/{MANIFEST}", spec=[X], columns={"x": COLUMN, "y": COLUMN}),
@@ -145,6 +153,10 @@ OPENED = {
   "no spec": (
     lambda p: edit(f"{p}/{MANIFEST}", spec=[{"path": "x"}]),
     "store.json: spec_from_json: .*no dtype and no shape",
+  ),
+  "no fields": (
+    lambda p: edit(f"{p}/{MANIFEST}", metadata=3),
+    "store.json: expected the fields of a manifest, got TypeError",
   ),
   "other column shape": (
     lambda p: edit(in_main(p, "commit.json"), sizes=sizes(p, "goal.data", 70)),
@@ -392,9 +404,10 @@ def test_reports(name, path):
     ), (file, text, episodes, problems)
 
 
-def test_a_store_that_is_being_written_is_whole(path, episode):
+def test_a_store_that_is_being_written_is_whole(path, episode, monkeypatch):
+  monkeypatch.setattr(files, "_BUFFER_BYTES", 0)
   with store.EpisodeStore.append(path, commit_every=100) as writer:
-    writer.append_episode(episode(3, 100_000))  # More than is buffered.
+    writer.append_episode(episode(3))
     assert os.path.getsize(in_main(path, "obs%2Fimage.data")) > 168
     assert store.verify_store(path).is_whole
 
@@ -458,13 +471,6 @@ LEFTOVERS = {
       edit(in_main(p, "commit.json"), replaces=["other"]),
     ),
     "segments/other: expected no such file, got one that a merge took over before",
-  ),
-  "no commit": (
-    lambda p: (
-      shutil.copytree(f"{p}/segments/main", f"{p}/segments/other"),
-      os.remove(f"{p}/segments/other/commit.json"),
-    ),
-    "other/commit.json: expected a commit, got none, and 3 episodes that do not count",
   ),
   "empty segment": (lambda p: os.mkdir(f"{p}/segments/other"), None),
 }

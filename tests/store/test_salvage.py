@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from t2r_seq import errors, store
-from t2r_seq.store import EpisodeStore, layout, segment_writer
+from t2r_seq.store import EpisodeStore, files, layout, segment_writer
 
 COLUMN_FILES = [
   *("obs%2Fimage.data", "obs%2Fjpeg.data", "obs%2Fjpeg.offsets", "obs%2Fhalf.data"),
@@ -176,11 +176,9 @@ def test_a_damaged_commit_and_an_impossible_end(byte, path, salvaged):
   salvaged([0])
 
 
-def test_a_lost_commit(path, out, salvaged):
+def test_a_lost_commit(path, salvaged):
   os.remove(in_main(path, layout.COMMIT))
-  salvaged([])
-  shutil.rmtree(out)
-  salvaged([0, 1, 2], lenient=True)
+  salvaged([0, 1, 2])
 
 
 def test_a_lost_manifest_needs_specs(path, out, spec, salvaged):
@@ -234,9 +232,10 @@ def test_nan_is_kept_bit_for_bit(tmp_path, out, spec, episode):
   assert got.tolist() == [0x7FC01234] * 5
 
 
-def test_a_store_that_is_being_written(path, out, episode, same):
+def test_a_store_that_is_being_written(path, out, episode, monkeypatch):
+  monkeypatch.setattr(files, "_BUFFER_BYTES", 0)
   with EpisodeStore.append(path, commit_every=100) as writer:
-    writer.append_episode(episode(3, 50_000))
+    writer.append_episode(episode(3))
     report = store.salvage_store(path, out)
   assert report.source.is_whole and not report.source.leftovers
   assert len(EpisodeStore(out)) == 3

@@ -162,7 +162,7 @@ BAD = {
   "ragged list": ({"x": [[1.0], [1.0, 2.0]]}, r"x: expected .*, got a ragged list"),
   "ragged columns": ({"n": [1, 2, 3]}, r"n: expected 2 steps, as x has, got 3 steps"),
   "text": ({"n": ["a", "b"]}, r"n: expected \(T,\) int32, got \(2,\) strings"),
-  "number": ({"task": 3}, r"task: expected \(\) string, got \(\) with a int in it"),
+  "number": ({"task": 3}, r"task: expected .* got \(\) with an item of type int"),
   "numbers": ({"task": np.zeros(2)}, r"task: expected \(\) string, got \(2,\) float64"),
   "NaN": (
     {"x": np.array([[0, 1], [np.nan, 2]], np.float32)},
@@ -171,6 +171,10 @@ BAD = {
   "no steps": (
     {"x": np.zeros((0, 2), np.float32), "n": []},
     "x: expected at least one step, got none",
+  ),
+  "misspelled list": (
+    {"x": None, "xx": [[0.0, 1.0]] * 2},
+    r"2 mismatches:\n  x: .*'xx'\?\n  xx: expected one of \[n, task, x\], got list \[",
   ),
   "all at once": (
     {"x": np.zeros((2, 2)), "n": None, "task": 3},

@@ -217,7 +217,7 @@ BAD = {
   ),
   "a path is missing": (
     change("obs/image"),
-    "obs/image: expected the field that next_obs/image follows, got no",
+    "obs/image: expected the field that next_obs/image follows, got nothing",
   ),
   "a next path is misspelled": (
     lambda: {**change("next_obs/state")(), "next_obs/stat": np.zeros((3, 4))},
