@@ -61,6 +61,10 @@ def convert(
   options = options or ConversionOptions()
   from_kind = kinds.source_kind(source, source_kind)
   to_kind = kinds.destination_kind(destination, from_kind, destination_kind)
+  if os.path.realpath(source) == os.path.realpath(destination):
+    raise errors.ConversionError(
+      f"convert: {destination}: expected another place than the source, got the source."
+    )
   journal = Journal(destination)
   with contextlib.closing(journal):
     if journal.plan is None:

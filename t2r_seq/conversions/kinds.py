@@ -57,7 +57,8 @@ def destination_kind(path: str, source: str, given: str | None = None) -> str:
   if STORE not in (kind, source):
     raise errors.ConversionError(
       f"convert: {path}: expected a store on one of the two sides, got {source} to "
-      f"{kind}. Convert to a store first, and the store to {kind} then."
+      f"{kind}. Convert to a store first (by any other name, or --to store), and the "
+      f"store to {kind} then."
     )
   return kind
 

@@ -144,17 +144,21 @@ def check_vacant(kind: str, path: str, options: ConversionOptions) -> None:
   Raises:
     ConversionError: something is there.
   """
-  there = [
-    name for name in destination_files(kind, path, options) if os.path.lexists(name)
-  ]
-  if kind == kinds.TFRECORD:
-    there += records.other_shards(path, there)
+  names = destination_files(kind, path, options)
+  there = [name for name in names if os.path.lexists(name)]
   is_empty = there == [path] and os.path.isdir(path) and not os.listdir(path)
   if there and not (kind == kinds.STORE and is_empty):
     raise errors.ConversionError(
       f"convert: {path}: expected nothing there, or a conversion to go on with, got "
       f"{errors.listing(there, limit=5)}, which no unfinished conversion has left. "
       "Delete it, or choose another destination."
+    )
+  others = records.other_shards(path, names) if kind == kinds.TFRECORD else []
+  if others:
+    raise errors.ConversionError(
+      f"convert: {path}: expected no other files of that name, got "
+      f"{errors.listing(others, limit=5)}, which patterns would read along with "
+      "the new ones. Delete them, or choose another destination."
     )
   if glob.has_magic(path):
     raise errors.ConversionError(
