@@ -50,7 +50,7 @@ PYTEST := -m pytest -n $(PYTEST_WORKERS)
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .PHONY: help setup test test-tf215 test-extras fuzz docs-test lint format types demo \
-  demo-distributed bench-setup bench clean distclean
+  demo-distributed bench-setup bench bench-reverb clean distclean
 
 help:  ## Lists the targets.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -99,9 +99,12 @@ test: $(STAMP)  ## Runs the whole test suite on the newest TensorFlow.
 	$(RUN) $(PYTEST) --dist loadfile $(PYTEST_ARGS) $(TESTS)
 
 test-tf215: $(STAMP_TF215)  ## Runs what stores, reads and counts data on TensorFlow 2.15.
+	@# A test that needs Reverb is skipped where there is none; here it has to be.
+	$(RUN_TF215) -c 'import gymnasium, matplotlib, pybullet, reverb'
 	$(RUN_TF215) $(PYTEST) --dist loadfile $(PYTEST_ARGS) $(TESTS_TF215)
 
 test-extras: $(STAMP_EXTRAS)  ## Runs the tests that need PyTorch or ffmpeg.
+	$(RUN) -c 'import imageio_ffmpeg, torch'
 	$(RUN) $(PYTEST) $(PYTEST_ARGS) $(TESTS_EXTRAS)
 
 fuzz: $(STAMP)  ## Reads damaged records and files for FUZZ_SECONDS, of FUZZ_SEED.
@@ -133,6 +136,9 @@ bench: $(STAMP_PEERS)  ## Runs the store's benchmarks; wants a quiet machine.
 	$(RUN_PEERS) -m benchmarks.bench_store
 	$(RUN_PEERS) -m benchmarks.bench_store_files
 	$(RUN_PEERS) -m benchmarks.bench_store_growth --plot benchmarks/images/store_growth.png
+
+bench-reverb: $(STAMP_TF215)  ## Runs the benchmark of sampling from Reverb.
+	$(RUN_TF215) -m benchmarks.bench_reverb
 
 clean:  ## Removes caches and outputs; keeps the environments.
 	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
