@@ -45,8 +45,8 @@ class Affine:
       stored_dtype: of the values as they are stored.
     """
     center, scale = _center_and_scale(statistics, mode)
-    assert statistics.min is not None and statistics.max is not None
-    magnitude = np.maximum(np.abs(statistics.min), np.abs(statistics.max))
+    low, high = statistics.measure("min"), statistics.measure("max")
+    magnitude = np.maximum(np.abs(low), np.abs(high))
     self.constant = scale <= _RESOLUTION.get(stored_dtype, 0.0) * magnitude
     scale = np.where(self.constant, 1.0, scale)
     self._dtype = dtype
@@ -74,11 +74,9 @@ def _center_and_scale(
   statistics: PathStatistics, mode: str
 ) -> tuple[np.ndarray, np.ndarray]:
   if mode == MEAN_STD:
-    assert statistics.mean is not None and statistics.std is not None
-    return statistics.mean, statistics.std
+    return statistics.measure("mean"), statistics.measure("std")
   if mode == MIN_MAX:
-    assert statistics.min is not None and statistics.max is not None
-    low, high = statistics.min, statistics.max
+    low, high = statistics.measure("min"), statistics.measure("max")
   else:
     low, high = statistics.quantiles[_LOW], statistics.quantiles[_HIGH]
   return low + (high - low) / 2, (high - low) / 2

@@ -60,7 +60,7 @@ def _find_misfit(
   if not spec.dtype.is_floating:
     hint = "Only floats can be normalised: exclude the path with None."
     return errors.Mismatch(place, "a floating point dtype", errors.describe(spec), hint)
-  if figures.mean is None:
+  if figures.count is None:
     hint = _ASK_FOR_IMAGES if specs.is_encoded_image_spec(stored) else ""
     return errors.Mismatch(place, want, f"no figures of the {figures.kind}", hint)
   if not spec.frame_shape.is_compatible_with(stored.shape):
@@ -68,7 +68,6 @@ def _find_misfit(
   if stored.dtype.is_floating and stored.dtype != spec.dtype:
     hint = f"Declare it as {stored.dtype.name}, or compute the statistics with --spec."
     return errors.Mismatch(place, want, got, hint)
-  assert figures.count is not None
   if not np.all(figures.count):
     where = np.argwhere(figures.count == 0).tolist()
     return errors.Mismatch(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from typing import TypeVar
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from t2r_seq import specs
 from t2r_seq.statistics.figures import PathStatistics
 
 Arrays = dict[str, np.ndarray]
+_Self = TypeVar("_Self", bound="Accumulator")
 
 
 class Accumulator(abc.ABC):
@@ -28,9 +30,13 @@ class Accumulator(abc.ABC):
   def add(self, values: np.ndarray) -> None:
     """Takes in values [rows, *shape]; they must not change afterwards."""
 
+  def add_rows(self, count: int) -> None:
+    """Counts rows that nobody has read."""
+    self.rows += count
+
   @abc.abstractmethod
-  def merge(self, other: Accumulator) -> None:
-    """Takes in what another of the same spec has seen."""
+  def merge(self: _Self, other: _Self) -> None:
+    """Takes in what another of the same kind and spec has seen."""
 
   @abc.abstractmethod
   def finish(self) -> PathStatistics:

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from t2r_seq import specs
+from t2r_seq import errors, specs
 
 QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 NUMBERS, BYTES, UNSUPPORTED = "numbers", "bytes", "unsupported"
@@ -53,6 +53,20 @@ class PathStatistics:
   quantiles: dict[float, np.ndarray] = dataclasses.field(default_factory=dict)
   method: str = ""
   rank_error: float = 0.0
+
+  def measure(self, name: str) -> np.ndarray:
+    """Returns one of `MEASURES`.
+
+    Raises:
+      SpecError: the values were only counted.
+    """
+    found: np.ndarray | None = getattr(self, name)
+    if found is None:
+      raise errors.SpecError(
+        f"statistics: {errors.describe(self.spec)}: expected a path with a {name}, got "
+        f"one of {self.kind}, which are only counted."
+      )
+    return found
 
   @property
   def num_not_finite(self) -> int:

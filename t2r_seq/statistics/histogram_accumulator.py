@@ -6,7 +6,7 @@ import numpy as np
 
 from t2r_seq import specs
 from t2r_seq.statistics import figures
-from t2r_seq.statistics.accumulator import Accumulator, Arrays
+from t2r_seq.statistics.accumulator import Arrays
 from t2r_seq.statistics.layout import FigureLayout
 from t2r_seq.statistics.number_accumulator import NumberAccumulator
 
@@ -48,9 +48,8 @@ class HistogramAccumulator(NumberAccumulator):
     found = np.bincount(bins.reshape(-1), minlength=self._counts.size)
     self._counts += found.reshape(self._counts.shape)
 
-  def merge(self, other: Accumulator) -> None:
+  def merge(self, other: HistogramAccumulator) -> None:
     """See the base class."""
-    assert isinstance(other, HistogramAccumulator)
     self.flush()
     other.flush()
     self.rows += other.rows

@@ -16,11 +16,7 @@ class RowCounter(Accumulator):
     """See the base class."""
     self.add_rows(len(values))
 
-  def add_rows(self, count: int) -> None:
-    """Counts rows that nobody has read."""
-    self.rows += count
-
-  def merge(self, other: Accumulator) -> None:
+  def merge(self, other: RowCounter) -> None:
     """See the base class."""
     self.rows += other.rows
 

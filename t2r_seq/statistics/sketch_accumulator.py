@@ -6,7 +6,7 @@ import numpy as np
 
 from t2r_seq import specs
 from t2r_seq.statistics import figures
-from t2r_seq.statistics.accumulator import Accumulator, Arrays
+from t2r_seq.statistics.accumulator import Arrays
 from t2r_seq.statistics.moments import Moments
 from t2r_seq.statistics.number_accumulator import NumberAccumulator
 from t2r_seq.statistics.sketch import (
@@ -54,9 +54,8 @@ class SketchAccumulator(NumberAccumulator):
     self._not_finite += np.stack([kind.sum(axis=0) for kind in kinds])
     return finite
 
-  def merge(self, other: Accumulator) -> None:
+  def merge(self, other: SketchAccumulator) -> None:
     """See the base class."""
-    assert isinstance(other, SketchAccumulator)
     self.flush()
     other.flush()
     self.rows += other.rows

@@ -83,9 +83,7 @@ class Tally:
       self._accumulator(path, spec, rows.dtype == object).add(rows)
     if not transform.name:
       for path, count in item.skipped.items():
-        counter = self._accumulator(path, source.spec[path], True)
-        assert isinstance(counter, RowCounter)
-        counter.add_rows(count)
+        self._accumulator(path, source.spec[path], True).add_rows(count)
 
   def _accumulator(
     self, path: str, spec: ExtendedTensorSpec, is_counted: bool
