@@ -133,7 +133,7 @@ class VectorEnvironments(environments.Environments):
     from gymnasium.vector import utils
 
     space = self._env.single_action_space
-    empty = utils.create_empty_array(space, self.num_envs)
+    empty: Any = utils.create_empty_array(space, self.num_envs)
     try:
       return utils.concatenate(space, actions, empty)
     except (KeyError, IndexError, TypeError, ValueError) as error:
