@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from t2r_seq import specs, windows
 from t2r_seq.replay.memory import sizing
+from t2r_seq.replay.reverb.bundles import make_bundles
 from t2r_seq.replay.reverb.layout import (
   ItemLayout,
   Row,
@@ -27,6 +28,8 @@ LAST_STEP = "@last_step"
 class FlatItems(ItemLayout):
   """Items hold, of each path, the steps from the first to the last that they show.
 
+  Paths that are shown at the same steps are one column (`Bundle`).
+
   At the edges of an episode an item has fewer; its place in the episode is then all
   that a receiver needs to pad it.
   """
@@ -44,6 +47,12 @@ class FlatItems(ItemLayout):
     self._spans = _spans(reader)
     self._context = tuple(path for path in reader.paths if path not in self._spans)
     self._is_padded = self._grid.padding != "drop"
+    element = sizing.element_spec(columns)
+    self._bundles = make_bundles(
+      self._spans,
+      {path: tf.TensorSpec(s.shape[1:], s.dtype) for path, s in element.items()},
+    )
+    self._bundled = {path for bundle in self._bundles for path in bundle.fields}
     self.signature = self._signature(self._is_padded)
     self.full_shapes = {
       name: spec.shape for name, spec in self._signature(has_edges=False).items()
@@ -64,6 +73,8 @@ class FlatItems(ItemLayout):
       row.pop(path, None)
     if self._is_padded:
       row[STEP] = np.int64(number)
+    for bundle in self._bundles:
+      bundle.pack(row)
     return row
 
   def num_items(self, num_rows: int) -> int:
@@ -74,9 +85,11 @@ class FlatItems(ItemLayout):
     """Returns which rows a window shows."""
     start, end = self._grid.start(number), num_steps - 1
     rows: dict[str, Rows] = {path: (path, None) for path in self._context}
-    for path, (first, last) in self._spans.items():
-      shown = range(_clip(start + first, end), _clip(start + last, end) + 1)
-      rows[path] = path, shown
+    shown = {bundle.column: (bundle.first, bundle.last) for bundle in self._bundles}
+    shown |= {p: span for p, span in self._spans.items() if p not in self._bundled}
+    for column, (first, last) in shown.items():
+      steps = range(_clip(start + first, end), _clip(start + last, end) + 1)
+      rows[column] = column, steps
     if self._is_padded:
       rows[FIRST_ANCHOR] = STEP, start
       rows[LAST_STEP] = STEP, _clip(start + self._after, end)
@@ -84,6 +97,9 @@ class FlatItems(ItemLayout):
 
   def to_windows(self, items: Mapping[str, tf.Tensor]) -> specs.TensorSpecStruct:
     """Stacks a batch of items."""
+    items = dict(items)
+    for bundle in self._bundles:
+      items.update(bundle.unpack(items.pop(bundle.column)))
     if self._is_padded:
       return self._padded_windows(items)
     size = tf.shape(next(iter(items.values())))[0]
@@ -115,7 +131,12 @@ class FlatItems(ItemLayout):
   def _signature(self, has_edges: bool) -> dict[str, tf.TensorSpec]:
     signature = {}
     element = sizing.element_spec(self.columns)
+    for bundle in self._bundles:
+      length = None if has_edges else bundle.last - bundle.first + 1
+      signature[bundle.column] = bundle.spec(length)
     for path in self.reader.paths:
+      if path in self._bundled:
+        continue
       shape, dtype = element[path].shape, element[path].dtype
       if path not in self._spans:
         signature[path] = tf.TensorSpec(shape, dtype, f"{path}, per episode")

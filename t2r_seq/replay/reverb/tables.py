@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from t2r_seq import errors
 from t2r_seq.replay import options
+from t2r_seq.replay.reverb.bundles import describe_columns
 
 
 def make_selector(reverb: ModuleType, option: options.SelectorOption) -> Any:
@@ -78,23 +79,15 @@ def check_signature(
       f"{operation}: the table: expected the signature that t2r_seq makes of the "
       f"specs, got {errors.describe(found)}. Start the server by ReplayServer."
     )
+  want, got = describe_columns(wanted), describe_columns(found)
   mismatches = [
     errors.Mismatch(
-      name,
-      _describe(wanted.get(name)),
-      _describe(found.get(name)) + " on the server",
+      path, want.get(path, "nothing"), f"{got.get(path, 'nothing')} on the server"
     )
-    for name in sorted({*wanted, *found})
-    if _describe(wanted.get(name)) != _describe(found.get(name))
+    for path in sorted({*want, *got})
+    if want.get(path) != got.get(path)
   ]
   if mismatches:
     hint = "Server and clients want the same specs, window arguments and `store`."
     mismatches[-1] = dataclasses.replace(mismatches[-1], hint=hint)
     raise errors.mismatch_error(operation, mismatches)
-
-
-def _describe(spec: tf.TensorSpec | None) -> str:
-  if spec is None:
-    return "nothing"
-  steps = (spec.name or "").partition(", ")[2]
-  return errors.describe(spec) + (f" ({steps})" if steps else "")
