@@ -47,6 +47,7 @@ class RowsField(Field):
 
   @property
   def metadata_type(self) -> np.dtype:
+    """The dtype of what FFCV keeps of a sample beside its bytes."""
     return np.dtype([("address", "<u8")])
 
   def encode(self, destination: Any, window: Any, malloc: Callable) -> None:
@@ -59,9 +60,11 @@ class RowsField(Field):
     destination["address"] = self._address + start * rows[0].nbytes
 
   def get_decoder_class(self) -> type[Operation]:
+    """Returns what reads the field."""
     return RowsDecoder
 
   def to_binary(self) -> Any:
+    """Returns the field's parameters; it has none."""
     return np.zeros(1, ARG_TYPE)[0]
 
   def from_binary(self, binary: Any) -> Field:  # type: ignore[override]
@@ -75,11 +78,13 @@ class RowsDecoder(Operation):
   def declare_state_and_memory(
     self, previous_state: State
   ) -> tuple[State, AllocationQuery]:
+    """Declares the batch that the decoder fills."""
     shape, dtype = self.field.window_shape, self.field.dtype
     state = dataclasses.replace(previous_state, jit_mode=True, shape=shape, dtype=dtype)
     return state, AllocationQuery(shape, dtype)
 
   def generate_code(self) -> Callable:
+    """Returns the decoder, which FFCV compiles."""
     in_range, copy = Compiler.get_iterator(), Compiler.compile(memcpy)
     size = int(np.prod(self.field.window_shape)) * self.field.dtype.itemsize
 
@@ -104,6 +109,7 @@ class JpegField(Field):
 
   @property
   def metadata_type(self) -> np.dtype:
+    """The dtype of what FFCV keeps of a sample beside its bytes."""
     return np.dtype([("address", "<u8", _MAX_FRAMES), ("size", "<u8", _MAX_FRAMES)])
 
   def encode(self, destination: Any, window: Any, malloc: Callable) -> None:
@@ -121,9 +127,11 @@ class JpegField(Field):
       destination["address"][0, k], destination["size"][0, k] = self._frames[start + k]
 
   def get_decoder_class(self) -> type[Operation]:
+    """Returns what reads the field."""
     return JpegDecoder
 
   def to_binary(self) -> Any:
+    """Returns the field's parameters; it has none."""
     return np.zeros(1, ARG_TYPE)[0]
 
   def from_binary(self, binary: Any) -> Field:  # type: ignore[override]
@@ -137,11 +145,13 @@ class JpegDecoder(Operation):
   def declare_state_and_memory(
     self, previous_state: State
   ) -> tuple[State, AllocationQuery]:
+    """Declares the batch that the decoder fills."""
     shape, dtype = self.field.window_shape, np.dtype(np.uint8)
     state = dataclasses.replace(previous_state, jit_mode=True, shape=shape, dtype=dtype)
     return state, AllocationQuery(shape, dtype)
 
   def generate_code(self) -> Callable:
+    """Returns the decoder, which FFCV compiles."""
     in_range, decode_jpeg = Compiler.get_iterator(), Compiler.compile(imdecode)
     num_frames, height, width, _ = self.field.window_shape
 

@@ -67,14 +67,17 @@ class Hdf5Source(EpisodeSource):
 
   @property
   def spec(self) -> specs.TensorSpecStruct:
+    """The specs that were given, or those found in the demos."""
     return self._spec
 
   @property
   def num_episodes(self) -> int | None:
+    """The demos that were chosen."""
     return len(self._demos)
 
   @property
   def notes(self) -> list[str]:
+    """What was left out, and why."""
     return self._notes
 
   @property
@@ -96,10 +99,12 @@ class Hdf5Source(EpisodeSource):
     return {**metadata, **({"robomimic": robomimic} if robomimic else {})}
 
   def fingerprint(self) -> dict[str, Any]:
+    """Returns the file's size and time."""
     stat = os.stat(self._path)
     return {"bytes": stat.st_size, "time": stat.st_mtime_ns}
 
   def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
+    """Yields the demos from a point on; see `EpisodeSource.episodes`."""
     for demo in self._demos[start.episode :]:
       place = f"{demo.name} of {self._path}"
       try:

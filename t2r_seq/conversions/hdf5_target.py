@@ -94,9 +94,11 @@ class Hdf5Target(EpisodeTarget):
 
   @property
   def num_committed(self) -> int:
+    """The demos in finished parts."""
     return self._committed
 
   def append(self, values: Values) -> None:
+    """Writes a demo to the part in progress; see `EpisodeTarget.append`."""
     if self._part is None:
       self._part = self._h5py.File(self._part_file(), "w")
     name = self._names[self._episodes]
@@ -109,6 +111,7 @@ class Hdf5Target(EpisodeTarget):
     self._episodes += 1
 
   def commit(self) -> None:
+    """Finishes the part: HDF5 files do not survive a kill while they are open."""
     if self._part is not None and self._episodes > self._committed:
       self._part.close()
       self._part = None
@@ -117,6 +120,7 @@ class Hdf5Target(EpisodeTarget):
       self._committed = self._episodes
 
   def finish(self) -> None:
+    """Puts the parts together into one file."""
     self.commit()
     if os.path.exists(self._path):
       return
@@ -136,6 +140,7 @@ class Hdf5Target(EpisodeTarget):
     os.replace(whole, self._path)
 
   def close(self) -> None:
+    """Closes the part in progress, which is written anew next time."""
     if self._part is not None:
       self._part.close()
       self._part = None

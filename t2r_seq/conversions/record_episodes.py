@@ -48,23 +48,29 @@ class RecordEpisodes(EpisodeSource):
 
   @property
   def spec(self) -> specs.TensorSpecStruct:
+    """The flat specs that the records are parsed with."""
     return self._spec
 
   @property
   def num_episodes(self) -> int | None:
+    """The records, where they have been counted."""
     return self._num_episodes
 
   @property
   def notes(self) -> list[str]:
+    """What was left out, and why."""
     return self._notes
 
   def fingerprint(self) -> dict[str, Any]:
+    """Returns the files' names, sizes and times."""
     return self._files.fingerprint()
 
   def fraction(self, position: tuple[int, ...]) -> float | None:
+    """Returns how many of the bytes lie before a position."""
     return self._files.fraction(position)
 
   def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
+    """Yields a record each from a point on; see `EpisodeSource.episodes`."""
     for file_index, record in self._files.read(start.position):
       values = self._parser.parse([record])
       for path in self._parser.absent(record):

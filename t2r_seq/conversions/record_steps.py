@@ -108,23 +108,29 @@ class RecordSteps(EpisodeSource):
 
   @property
   def spec(self) -> specs.TensorSpecStruct:
+    """The flat specs of the episodes that the steps make."""
     return self._spec
 
   @property
   def num_episodes(self) -> int | None:
+    """The episodes, where they have been counted."""
     return self._num_episodes
 
   @property
   def notes(self) -> list[str]:
+    """What was left out, and why."""
     return self._notes
 
   def fingerprint(self) -> dict[str, Any]:
+    """Returns the files' names, sizes and times."""
     return self._files.fingerprint()
 
   def fraction(self, position: tuple[int, ...]) -> float | None:
+    """Returns how many of the bytes lie before a position."""
     return self._files.fraction(position)
 
   def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
+    """Yields runs of steps of one label; see `EpisodeSource.episodes`."""
     labels = set(start.labels)
     open_parts: list[_Part] = []
     for part in self._parts(start.position):

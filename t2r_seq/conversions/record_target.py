@@ -73,9 +73,11 @@ class RecordTarget(EpisodeTarget):
 
   @property
   def num_committed(self) -> int:
+    """The episodes in finished files."""
     return self._committed
 
   def append(self, values: Values) -> None:
+    """Writes a record, and finishes the file with its last one."""
     if self._writer is None:
       name = self._names[self._shard]
       self._writer = records.RecordWriter(name, self._spec, self._compression)
@@ -91,9 +93,11 @@ class RecordTarget(EpisodeTarget):
     """Does nothing: a shard is committed when it is full."""
 
   def finish(self) -> None:
+    """Completes the target: a file got its name with its last record."""
     self.close()
 
   def close(self) -> None:
+    """Drops the file in progress."""
     if self._writer is not None:
       self._writer.discard()
       self._writer = None

@@ -115,31 +115,39 @@ class SelectedSource(EpisodeSource):
 
   @property
   def spec(self) -> specs.TensorSpecStruct:
+    """The specs of the chosen paths, decoded."""
     return self._spec
 
   @property
   def num_episodes(self) -> int | None:
+    """As the source says."""
     return self._source.num_episodes
 
   @property
   def episode_ends(self) -> list[int] | None:
+    """As the source says."""
     return self._source.episode_ends
 
   @property
   def metadata(self) -> Mapping[str, Any]:
+    """As the source says."""
     return self._source.metadata
 
   @property
   def notes(self) -> list[str]:
+    """As the source says."""
     return self._source.notes
 
   def fingerprint(self) -> dict[str, Any]:
+    """Returns that of the source."""
     return self._source.fingerprint()
 
   def fraction(self, position: tuple[int, ...]) -> float | None:
+    """Returns that of the source."""
     return self._source.fraction(position)
 
   def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
+    """Yields the source's episodes with the chosen paths alone."""
     for episode in self._source.episodes(start):
       values: Values = {
         path: self._decode(path, array, episode.place)

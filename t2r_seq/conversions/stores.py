@@ -34,21 +34,26 @@ class StoreSource(EpisodeSource):
 
   @property
   def spec(self) -> specs.TensorSpecStruct:
+    """The store's specs."""
     return self._store.spec
 
   @property
   def num_episodes(self) -> int | None:
+    """The committed episodes."""
     return len(self._store)
 
   @property
   def metadata(self) -> Mapping[str, Any]:
+    """The store's metadata."""
     return self._store.metadata
 
   @property
   def episode_ends(self) -> list[int] | None:
+    """Where each episode ends."""
     return self._store.episode_ends.tolist()
 
   def fingerprint(self) -> dict[str, Any]:
+    """Returns the specs and the checksums of all segments."""
     # The index has the checksums of all data.
     segments = {
       segment.name: [segment.commit.episodes, dict(segment.commit.index_crc32)]
@@ -57,6 +62,7 @@ class StoreSource(EpisodeSource):
     return {"spec": self.spec.to_json(), "segments": segments}
 
   def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
+    """Yields the episodes from a point on; see `EpisodeSource.episodes`."""
     for index in range(start.episode, len(self._store)):
       values = dict(self._store.episode(index).items())
       yield SourceEpisode(values, f"episode {index} of {self._path}")
@@ -94,16 +100,21 @@ class StoreTarget(EpisodeTarget):
 
   @property
   def num_committed(self) -> int:
+    """The episodes that the manifest counts."""
     return self._writer.num_committed
 
   def append(self, values: Values) -> None:
+    """Appends an episode; see `EpisodeTarget.append`."""
     self._writer.append_episode(values)
 
   def commit(self) -> None:
+    """Writes what was appended, and then the manifest."""
     self._writer.flush()
 
   def finish(self) -> None:
+    """Commits what is left."""
     self._writer.close()
 
   def close(self) -> None:
+    """Commits what is left, and lets go of the segment."""
     self._writer.close()

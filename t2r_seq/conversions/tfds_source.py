@@ -26,22 +26,27 @@ class TfdsSource(EpisodeSource):
 
   @property
   def spec(self) -> specs.TensorSpecStruct:
+    """The specs that TFDS tells."""
     return self._episodes.spec
 
   @property
   def num_episodes(self) -> int | None:
+    """The episodes of the split."""
     return self._episodes.num_episodes
 
   def fingerprint(self) -> dict[str, Any]:
+    """Returns the data set's name, version and sizes."""
     return self._episodes.fingerprint
 
   def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
+    """Yields the episodes from a point on; see `EpisodeSource.episodes`."""
     dataset = self._episodes.dataset(decode_images=False).skip(start.episode)
     for number, episode in enumerate(dataset, start.episode):
       values = {path: _to_array(value.numpy()) for path, value in episode.items()}
       yield SourceEpisode(values, f"episode {number} of {self._name}", (number + 1,))
 
   def fraction(self, position: tuple[int, ...]) -> float | None:
+    """Returns how many of the episodes lie before a position."""
     total = max(self._episodes.num_episodes, 1)
     return position[0] / total if position else 0.0
 

@@ -45,18 +45,22 @@ class ZarrSource(EpisodeSource):
 
   @property
   def spec(self) -> specs.TensorSpecStruct:
+    """The specs that were given, or those of the arrays."""
     return self._spec
 
   @property
   def num_episodes(self) -> int | None:
+    """The entries of `meta/episode_ends`."""
     return len(self._ends)
 
   @property
   def notes(self) -> list[str]:
+    """What was left out, and why."""
     return self._notes
 
   @property
   def metadata(self) -> Mapping[str, Any]:
+    """The group's attributes, or the metadata that a conversion left there."""
     attributes = dict(self._group.attrs)
     attributes.pop(zarr_group.SPEC_ATTRIBUTE, None)
     metadata = attributes.pop(zarr_group.METADATA_ATTRIBUTE, None)
@@ -65,6 +69,7 @@ class ZarrSource(EpisodeSource):
     return {"zarr": attributes} if attributes else {}
 
   def fingerprint(self) -> dict[str, Any]:
+    """Returns the files' number, sizes and newest time."""
     if os.path.isfile(self._path):
       stat = os.stat(self._path)
       return {"files": 1, "bytes": stat.st_size, "newest": stat.st_mtime_ns}
@@ -77,6 +82,7 @@ class ZarrSource(EpisodeSource):
     return {"files": count, "bytes": size, "newest": newest}
 
   def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
+    """Yields the episodes from a point on; see `EpisodeSource.episodes`."""
     columns = {path: ZarrRows(array) for path, array in self._arrays.items()}
     for index in range(start.episode, len(self._ends)):
       first = self._ends[index - 1] if index else 0

@@ -95,18 +95,22 @@ class ZarrTarget(EpisodeTarget):
 
   @property
   def num_committed(self) -> int:
+    """The episodes that the state file counts."""
     return self._episodes
 
   def append(self, values: Values) -> None:
+    """Appends to every array; an episode's own value is one row."""
     for path, array in values.items():
       is_sequence = self._spec[path].is_sequence
       self._columns[path].append(array if is_sequence else array[None])
     self._episodes += 1
 
   def commit(self) -> None:
+    """Writes the state file: rows beyond it are written anew."""
     self._write_state(self._episodes)
 
   def finish(self) -> None:
+    """Writes `meta/episode_ends`, and with it completes the group."""
     if not self._columns:
       return
     for column in self._columns.values():
@@ -123,6 +127,7 @@ class ZarrTarget(EpisodeTarget):
     self._columns = {}
 
   def close(self) -> None:
+    """Drops what is buffered; rows up to the last commit stay."""
     self._columns = {}
 
   def _create(self, metadata: Mapping[str, Any]) -> None:

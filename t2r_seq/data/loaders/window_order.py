@@ -95,19 +95,32 @@ class Split(Protocol):
   """What every order has: batches, parts of an epoch for shards, a seed."""
 
   @property
-  def num_windows(self) -> int: ...
+  def num_windows(self) -> int:
+    """All windows of an epoch."""
+
   @property
-  def batch_size(self) -> int: ...
+  def batch_size(self) -> int:
+    """Windows in a batch."""
+
   @property
-  def seed(self) -> int: ...
+  def seed(self) -> int:
+    """Of the order, >= 0."""
+
   @property
-  def shard_index(self) -> int: ...
+  def shard_index(self) -> int:
+    """Which shard this is, from 0."""
+
   @property
-  def num_shards(self) -> int: ...
+  def num_shards(self) -> int:
+    """How many shards share an epoch."""
+
   @property
-  def num_shard_windows(self) -> int: ...
+  def num_shard_windows(self) -> int:
+    """Windows of this shard in each epoch."""
+
   @property
-  def batches_per_epoch(self) -> int: ...
+  def batches_per_epoch(self) -> int:
+    """Batches of this shard in each epoch."""
 
 
 def check_split(operation: str, split: Split) -> None:
