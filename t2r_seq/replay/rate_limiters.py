@@ -15,6 +15,8 @@ from t2r_seq.replay import options
 _UNBOUNDED = sys.float_info.max
 # Seconds after which whoever waits says so, again and again.
 _TELL_EVERY = 30.0
+# Between two looks whether anybody still asks, at exit.
+_LOOK_SECONDS = 0.2
 
 
 def make_rate_limiter(
@@ -86,7 +88,10 @@ class RateLimiter:
     self._min_size_to_sample = min_size_to_sample
     self._min_diff = min_diff
     self._max_diff = max_diff
-    self._changed = threading.Condition(lock)
+    self._lock = threading.RLock() if lock is None else lock
+    self._changed = threading.Condition(self._lock)
+    self._num_waiting = 0
+    self._num_refused = 0
     self._is_closed = False
     self.num_inserts = 0
     self.num_samples = 0
@@ -132,26 +137,43 @@ class RateLimiter:
 
   def did_insert(self, count: int = 1) -> None:
     """Takes note of items that were inserted."""
-    with self._changed:
+    with self._lock:
       self.num_inserts += count
-      self._changed.notify_all()
+      self._wake()
 
   def did_sample(self, count: int = 1) -> None:
     """Takes note of items that were sampled."""
-    with self._changed:
+    with self._lock:
       self.num_samples += count
-      self._changed.notify_all()
+      self._wake()
 
   def did_delete(self, count: int = 1) -> None:
     """Takes note of items that were deleted."""
-    with self._changed:
+    with self._lock:
       self.num_deletes += count
-      self._changed.notify_all()
+      self._wake()
 
   def close(self) -> None:
     """Ends all waiting, now and for ever, with an error."""
     with self._changed:
       self._is_closed = True
+      self._changed.notify_all()
+
+  def close_for_good(self) -> None:
+    """As `close`; and returns when those who waited have come to their ends.
+
+    For the exit of the interpreter: a thread of TensorFlow that asks for Python after
+    that never gets it, and TensorFlow waits for its threads. An iterator asks a few
+    times more after the first error, and then stops.
+    """
+    seen = -1 if self._num_waiting else self._num_refused
+    self.close()
+    while seen != self._num_refused:
+      seen = self._num_refused
+      time.sleep(_LOOK_SECONDS)
+
+  def _wake(self) -> None:
+    if self._num_waiting:
       self._changed.notify_all()
 
   def _await(
@@ -162,23 +184,37 @@ class RateLimiter:
     count: int,
     timeout: float | None,
   ) -> int:
-    with self._changed:
+    with self._lock:
       if can(count) and not self._is_closed:
         return count  # The usual case, at half the cost.
-      end = None if timeout is None else time.monotonic() + timeout
-      while not self._changed.wait_for(
-        lambda: self._is_closed or can(1), _until(end, _TELL_EVERY)
-      ):
-        if end is not None and time.monotonic() >= end:
-          raise errors.ReplayTimeoutError(
-            f"replay: {operation}: waited {timeout:g} s: {why_not()}"
-          )
-        logging.warning("replay: %s: waiting: %s", operation, why_not())
+      self._num_waiting += 1
+      try:
+        self._wait(operation, can, why_not, timeout)
+      finally:
+        self._num_waiting -= 1
       if self._is_closed:
+        self._num_refused += 1
         raise errors.ReplayError(
           f"replay: {operation}: expected an open replay, got a closed one."
         )
       return count if can(count) else _most(can, count)
+
+  def _wait(
+    self,
+    operation: str,
+    can: Callable[[int], bool],
+    why_not: Callable[[], str],
+    timeout: float | None,
+  ) -> None:
+    end = None if timeout is None else time.monotonic() + timeout
+    while not self._changed.wait_for(
+      lambda: self._is_closed or can(1), _until(end, _TELL_EVERY)
+    ):
+      if end is not None and time.monotonic() >= end:
+        raise errors.ReplayTimeoutError(
+          f"replay: {operation}: waited {timeout:g} s: {why_not()}"
+        )
+      logging.warning("replay: %s: waiting: %s", operation, why_not())
 
   def _why_no_sample(self) -> str:
     if self.size < self._min_size_to_sample:

@@ -34,8 +34,8 @@ class Items(abc.ABC):
     if self.times_sampled is None:
       self.times_sampled = allocate(self._lanes.marks.shape, np.int32)
 
-  def insert(self, rows: list[int], priorities: float | list[float]) -> None:
-    """Takes items in that were just marked."""
+  def insert(self, rows: np.ndarray, priorities: float | list[float]) -> None:
+    """Takes items in that were just marked; rows int64 [n]."""
     if self.times_sampled is not None:
       self.times_sampled[rows] = 0
     self._insert(rows, priorities)
@@ -86,7 +86,7 @@ class Items(abc.ABC):
     """Returns the priorities of items, float64 [B]."""
 
   @abc.abstractmethod
-  def _insert(self, rows: list[int], priorities: float | list[float]) -> None:
+  def _insert(self, rows: np.ndarray, priorities: float | list[float]) -> None:
     pass
 
 
@@ -124,7 +124,7 @@ class UniformItems(Items):
     """Returns ones: priorities do not matter."""
     return np.ones(len(rows))
 
-  def _insert(self, rows: list[int], priorities: float | list[float]) -> None:
+  def _insert(self, rows: np.ndarray, priorities: float | list[float]) -> None:
     pass
 
 
@@ -154,7 +154,9 @@ class SelectedItems(Items):
     self._selectors: list[Selector] = [self._sampler]
     if remover is not None:
       self._selectors.append(make_selector(remover, num_rows))
-    self._priorities = allocate((num_rows,), np.float64)
+    # Where they only weigh, half the memory is as good.
+    is_exact = any(selector.compares for selector in self._selectors)
+    self._priorities = allocate((num_rows,), np.float64 if is_exact else np.float32)
     self._new: dict[int, None] = {}
     self._gone: list[int] = []
 
@@ -165,8 +167,9 @@ class SelectedItems(Items):
 
   @property
   def row_bytes(self) -> float:
-    """Memory that a row takes here, about: priority, weight and place."""
-    return 8.0 * (1 + 2 * len(self._selectors))
+    """Memory that a row takes here: its priority, and what selectors know of it."""
+    known = sum(selector.num_bytes for selector in self._selectors)
+    return self._priorities.itemsize + known / len(self._priorities)
 
   def arrays(self) -> dict[str, np.ndarray]:
     """Returns what `load` needs; see `Items.arrays`."""
@@ -202,7 +205,8 @@ class SelectedItems(Items):
     """Tells the selectors what has come and gone."""
     if not self._gone and not self._new:
       return
-    gone, new = np.array(self._gone, np.int64), np.array([*self._new], np.int64)
+    gone = np.fromiter(self._gone, np.int64, len(self._gone))
+    new = np.fromiter(self._new, np.int64, len(self._new))
     self._gone.clear()
     self._new.clear()
     for selector in self._selectors:
@@ -225,7 +229,7 @@ class SelectedItems(Items):
 
   def priorities(self, rows: np.ndarray) -> np.ndarray:
     """Returns the priorities of items, float64 [B]."""
-    return self._priorities[rows]
+    return self._priorities.take(rows).astype(np.float64)
 
   def choose_surplus(self, rng: np.random.Generator) -> int:
     """Returns the row of the item that the remover lets go."""
@@ -233,8 +237,8 @@ class SelectedItems(Items):
     rows, _ = self._selectors[-1].sample(1, rng)
     return int(rows[0])
 
-  def _insert(self, rows: list[int], priorities: float | list[float]) -> None:
+  def _insert(self, rows: np.ndarray, priorities: float | list[float]) -> None:
     self._priorities[rows] = priorities
-    self._new.update(dict.fromkeys(rows))
+    self._new.update(dict.fromkeys(rows.tolist()))
     if len(self._new) + len(self._gone) >= _MAX_PENDING:
       self.flush()

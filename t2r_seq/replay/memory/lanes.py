@@ -136,7 +136,7 @@ class Lanes:
 
   def are_in_step(self) -> bool:
     """Whether all writers have as many steps."""
-    return self.num_writers == 1 or bool((self.counts == self.counts[0]).all())
+    return self.num_writers == 1 or len(set(self.counts.tolist())) == 1
 
   def next_anchors(self) -> np.ndarray:
     """Returns the rows that get items by the next step of all, which are in step."""
@@ -202,6 +202,14 @@ class Lanes:
       slots, lanes = np.divmod(rows, self.num_writers)
       newest = counts[lanes] - 1
     return newest - (newest - slots) % self.num_slots, lanes
+
+  def keys(self, rows: np.ndarray) -> np.ndarray:
+    """Returns the keys of the items of rows now, uint64 [B]."""
+    steps, lanes = self.steps_of(rows, self.counts)
+    if self.num_writers > 1:
+      steps *= self.num_writers
+      steps += lanes
+    return steps.view(np.uint64)
 
   def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Finds items by key.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -67,6 +68,8 @@ class Table:
     self._timeout = timeout
     self._is_unlimited = is_unlimited
     self.given: list[dict[int, float]] = [{} for _ in range(lanes.num_writers)]
+    # At the latest when the interpreter exits, which waits for TensorFlow's threads.
+    weakref.finalize(self, limiter.close_for_good)
 
   @property
   def consumes(self) -> bool:
@@ -104,7 +107,7 @@ class Table:
       self._note_context(lane, row, context)
     self.ring.write(row, values)
     lanes.add_step(lane)
-    if priority is not None:
+    if priority is not None and lanes.rule.is_anchor(step - lanes.starts.item(lane)):
       self.given[lane][step] = priority
     if anchor >= 0:
       self._insert(lane, anchor, lanes.rule.need)
@@ -123,8 +126,8 @@ class Table:
     self.ring.write_block(step % lanes.num_slots, values)
     lanes.add_step_to_all()
     if priorities is not None:
-      for lane, priority in enumerate(priorities.tolist()):
-        self.given[lane][step] = priority
+      for lane in lanes.rule.is_anchor(step - lanes.starts).nonzero()[0].tolist():
+        self.given[lane][step] = priorities.item(lane)
     while len(rows):
       self._insert_full(rows[:allowed])
       rows = rows[allowed:]
@@ -183,11 +186,13 @@ class Table:
   def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
     """Sets the priorities of the items that are still there; returns how many."""
     rows, are_there = self.lanes.find(keys)
-    num_there = int(are_there.sum())
-    self.num_ignored_updates += len(keys) - num_there
+    num_there = int(np.count_nonzero(are_there))
     if num_there:
-      self.items.update(rows[are_there], priorities[are_there])
       self.greatest_priority = max(self.greatest_priority, float(priorities.max()))
+    if num_there < len(keys):
+      self.num_ignored_updates += len(keys) - num_there
+      rows, priorities = rows[are_there], priorities[are_there]
+    self.items.update(rows, priorities)
     return num_there
 
   def close(self) -> None:
@@ -212,7 +217,8 @@ class Table:
     self.lanes.mark(row, left)
     given = self.given[lane]
     priority = given.pop(anchor, None) if given else None
-    self._take_in([row], self._initial() if priority is None else priority)
+    rows = np.array([row])
+    self._take_in(rows, self._initial() if priority is None else priority)
 
   def _insert_full(self, found: np.ndarray) -> None:
     lanes = self.lanes
@@ -220,16 +226,17 @@ class Table:
     if not self.items.wants_rows:
       self.limiter.did_insert(len(found))
       return
-    rows, initial = found.tolist(), self._initial()
+    initial = self._initial()
     priorities: float | list[float] = initial
     if any(self.given):
       anchor = lanes.counts.item(0) - 1 - lanes.rule.need
       priorities = [
-        self.given[row % lanes.num_writers].pop(anchor, initial) for row in rows
+        self.given[row % lanes.num_writers].pop(anchor, initial)
+        for row in found.tolist()
       ]
-    self._take_in(rows, priorities)
+    self._take_in(found, priorities)
 
-  def _take_in(self, rows: list[int], priorities: float | list[float]) -> None:
+  def _take_in(self, rows: np.ndarray, priorities: float | list[float]) -> None:
     self.items.insert(rows, priorities)
     self.limiter.did_insert(len(rows))
     while self._max_size is not None and self.lanes.num_items > self._max_size:
@@ -264,13 +271,12 @@ class Table:
     times = self.items.times_sampled
     if times is None:
       return None
-    steps, lanes = self.lanes.steps_of(rows, self.lanes.counts)
     return SampleInfo(
-      (steps * self.lanes.num_writers + lanes).astype(np.uint64),
+      self.lanes.keys(rows),
       probabilities,
       np.full(len(rows), self.lanes.num_items),
       self.items.priorities(rows),
-      times[rows],
+      times.take(rows),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +14,8 @@ from t2r_seq.replay.replay import ReplayVectorWriter, ReplayWriter
 from t2r_seq.replay.vector_writer import check_is_last, check_vector
 from t2r_seq.store import values as store_values
 from t2r_seq.store.layout import Columns
+
+_GREATEST = float(np.finfo(np.float32).max)
 
 
 class MemoryWriter(ReplayWriter):
@@ -133,11 +134,12 @@ class MemoryVectorWriter(ReplayVectorWriter):
 
 
 def check_priorities(operation: str, priorities: np.ndarray) -> None:
-  """Raises SpecError unless priorities, float64, are finite and at least 0."""
+  """Raises SpecError unless priorities, float64, are at least 0 and fit in float32."""
   # One comparison: NaN fails it, too.
-  fits = (priorities >= 0) & (priorities < math.inf)
+  fits = (priorities >= 0) & (priorities <= _GREATEST)
   if not fits.all():
     wrong = priorities[~fits].ravel()[0]
     raise errors.SpecError(
-      f"{operation}: priorities: expected finite ones of at least 0, got {wrong:g}."
+      f"{operation}: priorities: expected finite ones of at least 0, as float32, got "
+      f"{wrong:g}."
     )

@@ -11,6 +11,8 @@ from t2r_seq.replay.selectors.selector import Selector
 
 # A heap is made anew where it has more than this besides its items.
 _MAX_STALE = 1024
+# A tuple of a float and two integers, and where the heap has it.
+_ENTRY_BYTES = 152
 
 
 class HeapSelector(Selector):
@@ -18,6 +20,8 @@ class HeapSelector(Selector):
 
   Of several that have it, it is the one that was inserted or updated first.
   """
+
+  compares = True
 
   def __init__(self, capacity: int, takes_greatest: bool) -> None:
     """Creates a selector without items; see `make_selector`.
@@ -33,6 +37,11 @@ class HeapSelector(Selector):
     self._heap: list[tuple[float, int, int]] = []
     self._numbers = np.full(capacity, -1)
     self._next = itertools.count()
+
+  @property
+  def num_bytes(self) -> int:
+    """Memory that is taken with an entry for each row."""
+    return self._numbers.nbytes + _ENTRY_BYTES * len(self._numbers)
 
   def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None:
     """Takes items in."""

@@ -25,6 +25,11 @@ class OrderedSelector(Selector):
     self._places = np.full(capacity, -1)
     self._head = self._tail = 0
 
+  @property
+  def num_bytes(self) -> int:
+    """Memory that is taken."""
+    return self._log.nbytes + self._places.nbytes
+
   def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None:
     """Takes items in; their priorities do not matter."""
     if self._tail + len(rows) > len(self._log):

@@ -7,6 +7,8 @@ import numpy as np
 from t2r_seq.replay.selectors.selector import Selector
 from t2r_seq.replay.selectors.sum_tree import SumTree
 
+_LIMITS = np.finfo(np.float32)
+
 
 class PrioritizedSelector(Selector):
   """Draws items with probability priority ** exponent / sum; in O(log n) each.
@@ -24,20 +26,23 @@ class PrioritizedSelector(Selector):
     """
     super().__init__()
     self._exponent = priority_exponent
+    # An item that is never drawn has the weight -0.0, and what is no item 0.0.
     self._weights = SumTree(capacity)
-    self._is_present = np.zeros(capacity, bool)
+
+  @property
+  def num_bytes(self) -> int:
+    """Memory that is taken."""
+    return self._weights.num_bytes
 
   def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None:
     """Takes items in."""
-    self._is_present[rows] = True
     self._count += len(rows)
     self.update(rows, priorities)
 
   def remove(self, rows: np.ndarray) -> None:
     """Lets go of items."""
-    self._is_present[rows] = False
     self._count -= len(rows)
-    self._weights.set(rows, 0)
+    self._weights.set(rows, 0.0)
 
   def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
     """Gives items other priorities."""
@@ -53,12 +58,17 @@ class PrioritizedSelector(Selector):
       rows = self.rows()[rng.integers(0, self._count, count)]
       return rows, np.full(count, 1 / self._count)
     rows = self._weights.sample(rng.random(count))
-    return rows, self._weights.get(rows) / total
+    return rows, np.divide(self._weights.get(rows), total, dtype=np.float64)
 
   def rows(self) -> np.ndarray:
     """Returns all items' rows, in ascending order."""
-    return np.flatnonzero(self._is_present)
+    weights = self._weights.values
+    return ((weights != 0) | np.signbit(weights)).nonzero()[0]
 
   def _to_weights(self, priorities: np.ndarray) -> np.ndarray:
-    # 0 ** 0 would be 1.
-    return np.where(priorities == 0, 0.0, np.power(priorities, self._exponent))
+    weights = np.power(priorities, self._exponent, dtype=np.float64)
+    # However small, they can be drawn, and however large, others can.
+    np.maximum(weights, _LIMITS.tiny, out=weights)
+    np.minimum(weights, _LIMITS.max, out=weights)
+    weights[priorities == 0] = -0.0  # 0 ** 0 would be 1.
+    return weights

@@ -16,7 +16,13 @@ class Selector(abc.ABC):
   all others are, none comes twice in one call, but to `update`, where the last
   priority counts; and priorities are finite and at least 0. Whoever has several threads
   has a lock.
+
+  Attributes:
+    compares: whether it matters which of two priorities is greater, however near they
+      are; then they are to be held as float64.
   """
+
+  compares = False
 
   def __init__(self) -> None:
     """Creates a selector without items."""
@@ -24,6 +30,11 @@ class Selector(abc.ABC):
 
   def __len__(self) -> int:
     return self._count
+
+  @property
+  @abc.abstractmethod
+  def num_bytes(self) -> int:
+    """Memory that is taken, or will be when there is an item in every row."""
 
   @abc.abstractmethod
   def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None:

@@ -16,6 +16,11 @@ class UniformSelector(Selector):
     self._rows = np.zeros(capacity, np.int64)
     self._places = np.zeros(capacity, np.int64)
 
+  @property
+  def num_bytes(self) -> int:
+    """Memory that is taken."""
+    return self._rows.nbytes + self._places.nbytes
+
   def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None:
     """Takes items in; their priorities do not matter."""
     end = self._count + len(rows)
