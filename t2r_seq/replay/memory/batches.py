@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,10 @@ _as_it_is = tf.autograph.experimental.do_not_convert
 
 # Smaller values of a window are gathered by numpy, where an op costs less.
 _LARGE_BYTES = 4096
+# In the graph there is no lock to take for the look whether a step has died. These show
+# a thread the writes of another one in the order in which they were made; others may
+# show a row's new values first, so there numpy gathers everything.
+_KEEPS_ORDER = platform.machine().lower() in ("x86_64", "amd64", "i686")
 # A call of Python costs about as much as drawing some hundred numbers: many small
 # batches are drawn at once, where nothing that is learned of one bears on the next.
 _MAX_AHEAD = 16
@@ -194,7 +199,9 @@ def make_dataset(
   Returns:
     Dataset of TensorSpecStructs by path, leaves [B, ...].
   """
-  large = frozenset[str]() if sampling.consumes else _large_paths(sampling, window_spec)
+  large = frozenset[str]()
+  if _KEEPS_ORDER and not sampling.consumes:
+    large = _large_paths(sampling, window_spec)
   reading = BatchReading(sampling, window_spec, batch_size, with_info, large)
   ahead = 1
   if sampling.draws_alike and not with_info:

@@ -48,9 +48,15 @@ class Sampling:
     return info, draw, self.gathering.gather(draw, leave_out)
 
   def is_whole(self, draw: Draw) -> bool:
-    """Whether no step had died when the windows of a draw had been gathered."""
+    """Whether no step had died when the windows of a draw had been gathered.
+
+    It takes the lock, under which steps die and are written over. So what a writer does
+    after this look cannot have been gathered before it, and what it did before is seen,
+    in whatever order the processor shows writes to other threads.
+    """
     lanes = self._table.lanes
-    return all(lanes.are_alive(rows, counts) for rows, counts in draw.seen)
+    with self._table.lock:
+      return all(lanes.are_alive(rows, counts) for rows, counts in draw.seen)
 
   def sample_again(self, count: int) -> tuple[SampleInfo | None, Batch]:
     """Returns another batch in place of one that was not whole; it is not counted.

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, replay
 from t2r_seq.replay import ReplayBuffer
+from t2r_seq.replay.memory import batches
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 
 # Rows that are large take long to copy, so that writers get in between.
@@ -217,6 +218,24 @@ def test_dataset_sees_a_writer_that_was_faster(monkeypatch):
   batch = next(iter(buffer.dataset(8, with_info=True)))[1]
   check(batch)
   assert again and int(tf.reduce_min(batch["code"])) >= 24
+
+
+def test_on_other_processors_the_lock_is_held_for_the_look(monkeypatch):
+  monkeypatch.setattr(batches, "_KEEPS_ORDER", False)
+  buffer = ReplayBuffer(spec(), 24, seed=0)
+  writer = buffer.writer()
+  for t in range(24):
+    writer.append(step(0, 0, t))
+  lock, looked = buffer._table.lock, []
+  are_alive = buffer._table.lanes.are_alive
+
+  def look(*args):
+    looked.append(lock._is_owned())
+    return are_alive(*args)
+
+  monkeypatch.setattr(buffer._table.lanes, "are_alive", look)
+  check(next(iter(buffer.dataset(8))))
+  assert looked and all(looked)
 
 
 def test_timeouts_are_kept():
