@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from benchmarks import process_memory
+from benchmarks import process_memory, process_time
 
 Round = Callable[[], int]
 """Does the work and returns how many units (windows, steps) that was; is timed."""
@@ -38,12 +38,14 @@ class Candidate:
     setup: makes the `Run` from the work; a function of a module, so that a new process
       can import it.
     needs: modules that must be installed.
+    server: gives, of the work, the pid of a process that works for the candidate.
   """
 
   name: str
   role: str
   setup: Callable[[Any], Run]
   needs: tuple[str, ...] = ()
+  server: Callable[[Any], int] | None = None
 
   @property
   def is_installed(self) -> bool:
@@ -68,6 +70,7 @@ class Figures:
   cpu_us: list[float]
   peak_mib: float | None = None
   private_mib: float | None = None
+  server_cpu_us: list[float] = dataclasses.field(default_factory=list)
 
 
 def compare(
@@ -90,7 +93,7 @@ def compare(
     if isolate:
       for worker in workers:
         worker.run()
-    measured: list[list[tuple[float, float]]] = [[] for _ in candidates]
+    measured: list[list[tuple[float, float, float]]] = [[] for _ in candidates]
     for number in range(rounds):
       # Each round starts with another one: nobody always follows the same neighbour.
       for i in range(len(workers)):
@@ -98,10 +101,11 @@ def compare(
         measured[turn].append(workers[turn].run())
     return {
       candidate.name: Figures(
-        [rate for rate, _ in rounds_of_it],
-        [cpu_us for _, cpu_us in rounds_of_it],
+        [rate for rate, _, _ in rounds_of_it],
+        [cpu_us for _, cpu_us, _ in rounds_of_it],
         worker.peak_mib(),
         worker.private_mib(),
+        [server_us for _, _, server_us in rounds_of_it],
       )
       for candidate, rounds_of_it, worker in zip(
         candidates, measured, workers, strict=True
@@ -193,16 +197,21 @@ def parse_args(
 class _InProcess:
   """Runs a candidate here."""
 
-  def __init__(self, run: Run) -> None:
-    self._run = run
+  def __init__(self, candidate: Candidate, work: Any) -> None:
+    self._run = candidate.setup(work)
+    self._server = candidate.server(work) if candidate.server else None
 
-  def run(self) -> tuple[float, float]:
-    """Returns units per second, and microseconds of processor time per unit."""
+  def run(self) -> tuple[float, float, float]:
+    """Returns units per second, and microseconds per unit: its own, its server's."""
     do_round = self._run()
-    start, cpu_start = time.perf_counter(), time.process_time()
+    starts = self._seconds()
     count = do_round()
-    cpu, wall = time.process_time() - cpu_start, time.perf_counter() - start
-    return count / wall, 1e6 * cpu / count
+    wall, cpu, server = (b - a for a, b in zip(starts, self._seconds(), strict=True))
+    return count / wall, 1e6 * cpu / count, 1e6 * server / count
+
+  def _seconds(self) -> tuple[float, float, float]:
+    server = 0.0 if self._server is None else process_time.cpu_seconds(self._server)
+    return time.perf_counter(), time.process_time(), server
 
   def peak_mib(self) -> None:
     return None
@@ -232,7 +241,7 @@ class _Isolated:
         f"compare: {self._name}: its process has died; see its output above."
       ) from None
 
-  def run(self) -> tuple[float, float]:
+  def run(self) -> tuple[float, float, float]:
     return self._ask("run")
 
   def peak_mib(self) -> float:
@@ -253,7 +262,7 @@ class _Isolated:
 
 @contextlib.contextmanager
 def _in_process(candidate: Candidate, work: Any) -> Iterator[_InProcess]:
-  yield _InProcess(candidate.setup(work))
+  yield _InProcess(candidate, work)
 
 
 @contextlib.contextmanager
@@ -277,7 +286,7 @@ def _serve(connection: Connection, candidate: Candidate, work: Any) -> None:
     process_memory.peak_mib(),
     process_memory.memory_mib("RssAnon"),
   )
-  worker = _InProcess(candidate.setup(work))
+  worker = _InProcess(candidate, work)
   answers: dict[str, Callable[[], Any]] = {
     "run": worker.run,
     "peak_mib": lambda: process_memory.peak_mib() - imported,

@@ -1,8 +1,8 @@
 """`Bundle`: what a step has on several paths, as one column of bytes.
 
 Reverb stores, sends and unpacks every row of every column by itself. With rows of one
-step that costs 10 us each (server and client together, dm-reverb 0.14), as much as
-5 KB do: windows of 4 steps of 4 paths are sampled a third faster as one column.
+step that costs some 10 us each, server and client together (dm-reverb 0.14): a window
+of 4 steps of 28 KB took 370 us of processor time as 4 columns, and 260 us as one.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import replay
-from tests.replay.reverb.byte_counter import ByteCounter
+from benchmarks.replay.byte_counter import ByteCounter
 
 PROGRAMS = runpy.run_path(
   os.path.join(os.path.dirname(__file__), "../../../docs/frame_stacking.py")
