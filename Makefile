@@ -21,7 +21,7 @@ TESTS_TF215 ?= tests/specs tests/records tests/windows tests/store tests/statist
   tests/transitions tests/data/loaders/test_store_loader.py \
   tests/data/loaders/test_window_order.py tests/cli/test_replay_server.py \
   tests/actors tests/policies tests/replay tests/research/pose_env/test_reward_model.py \
-  tests/research/pose_env/test_distributed.py
+  tests/research/pose_env/test_distributed.py tests/benchmarks/test_bench_reverb.py
 TESTS_EXTRAS ?= tests/data/test_torch_windows.py tests/actors/test_videos.py
 # Two workers: TensorFlow's start-up dominates small tests, its threads large ones.
 PYTEST_WORKERS ?= 2
