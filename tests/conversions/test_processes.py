@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
-HERE = pathlib.Path(__file__).parent
+from tests import warm_python
+
+SCRIPT = pathlib.Path(__file__).with_name("killed_processes.py")
 SCENARIOS = (
   "store_to_store",
   "store_to_records",
@@ -24,16 +23,6 @@ SCENARIOS = (
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_scenario(scenario, tmp_path):
-  root = str(HERE.parent.parent)
-  paths = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
-  done = subprocess.run(
-    [sys.executable, str(HERE / "killed_processes.py"), scenario, str(tmp_path)],
-    env={**os.environ, "PYTHONPATH": paths, "TF_CPP_MIN_LOG_LEVEL": "3"},
-    stdin=subprocess.DEVNULL,
-    capture_output=True,
-    text=True,
-    timeout=280,
-    check=False,
-  )
+  done = warm_python.run(SCRIPT, scenario, tmp_path, timeout=280)
   assert done.returncode == 0, done.stderr[-4000:]
   assert "killed" in done.stdout

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
 
 import pytest
+
+from tests import warm_python
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RUNNER = pathlib.Path(__file__).with_name("snippet_runner.py")
@@ -36,21 +37,14 @@ def copy_repository(target: pathlib.Path) -> None:
 def run_page(page: str, folder: pathlib.Path, scratch: pathlib.Path):
   """Runs the snippets of `folder / page` with `folder` as the current folder."""
   programs = pathlib.Path(sys.executable).parent
-  return subprocess.run(
-    [sys.executable, str(RUNNER), page, str(scratch)],
+  path = os.pathsep.join([str(programs), os.environ.get("PATH", "")])
+  return warm_python.run(
+    RUNNER,
+    page,
+    scratch,
     cwd=folder,
-    env={
-      **os.environ,
-      "PATH": os.pathsep.join([str(programs), os.environ.get("PATH", "")]),
-      "MPLBACKEND": "Agg",
-      "TF_CPP_MIN_LOG_LEVEL": "3",
-    },
-    stdin=subprocess.DEVNULL,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.STDOUT,
-    text=True,
+    env={"PATH": path, "MPLBACKEND": "Agg"},
     timeout=PAGE_SECONDS,
-    check=False,
   )
 
 
@@ -59,7 +53,7 @@ def test_page(page, tmp_path):
   copy_repository(tmp_path / "repository")
   (tmp_path / "scratch").mkdir()
   run = run_page(page, tmp_path / "repository", tmp_path / "scratch")
-  assert run.returncode == 0, run.stdout
+  assert run.returncode == 0, run.stdout + run.stderr[-4000:]
 
 
 PYTHON = "```python\n{}\n```\n"
@@ -119,5 +113,6 @@ def test_runner(name, tmp_path):
   (tmp_path / "page.md").write_text(text, encoding="utf-8")
   (tmp_path / "scratch").mkdir()
   run = run_page("page.md", tmp_path, tmp_path / "scratch")
-  assert (run.returncode == 0) == (want is None), run.stdout
-  assert want is None or want in run.stdout
+  printed = run.stdout + run.stderr
+  assert (run.returncode == 0) == (want is None), printed
+  assert want is None or want in printed

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import os
 import pathlib
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -15,6 +12,7 @@ import pytest
 from t2r_seq import errors
 from t2r_seq.statistics import compute_statistics, record_source, store_source
 from t2r_seq.statistics.tally import Tally
+from tests import warm_python
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = pathlib.Path(__file__).parent
@@ -36,13 +34,7 @@ def test_a_killed_run_goes_on(data, kind, tmp_path, killed_run):
   source = getattr(data, kind)
   assert killed_run.run(source, whole) == len(data.episodes)
   command = f"import killed_run; killed_run.run({source!r}, {str(killed)!r}, 20)"
-  process = subprocess.run(
-    [sys.executable, "-c", command],
-    env={**os.environ, "PYTHONPATH": f"{ROOT}:{FOLDER}", "TF_CPP_MIN_LOG_LEVEL": "3"},
-    stderr=subprocess.PIPE,
-    timeout=300,
-    check=False,
-  )
+  process = warm_python.run("-c", command, cwd=FOLDER)
   assert process.returncode == -signal.SIGKILL, process.stderr
   assert (tmp_path / ".killed.json.partial").exists() and not killed.exists()
   # Parts that were done are not read again.

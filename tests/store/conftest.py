@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import shutil
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -102,29 +101,3 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> str:
 def path(tmp_path: pathlib.Path, original: str) -> str:
   """A store of three episodes of 5, 1 and 8 steps."""
   return str(shutil.copytree(original, tmp_path / "store"))
-
-
-@pytest.fixture
-def in_processes() -> Iterator[Callable[..., Any]]:
-  """`in_processes(scenario, folder)` runs a scenario of writing_processes.py."""
-  import os
-  import subprocess
-
-  here = pathlib.Path(__file__).parent
-
-  def run(scenario: str, folder: pathlib.Path) -> str:
-    root = str(here.parent.parent)
-    paths = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-      [sys.executable, str(here / "writing_processes.py"), scenario, str(folder)],
-      env={**os.environ, "PYTHONPATH": paths, "TF_CPP_MIN_LOG_LEVEL": "3"},
-      stdin=subprocess.DEVNULL,
-      capture_output=True,
-      text=True,
-      timeout=240,
-      check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
-
-  yield run

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -12,6 +10,7 @@ import tensorflow as tf
 
 from t2r_seq import store
 from t2r_seq.store import mapped
+from tests import warm_python
 
 DTYPES = [
   *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"),
@@ -100,13 +99,7 @@ print([int(x) for x in dataset], (private() - before) >> 20)
 
 def test_a_file_larger_than_memory_costs_none(tmp_path):
   (tmp_path / "file").write_bytes(b"\7")
-  done = subprocess.run(
-    [sys.executable, "-c", SCRIPT, str(tmp_path / "file")],
-    capture_output=True,
-    text=True,
-    check=False,
-    timeout=240,
-  )
+  done = warm_python.run("-c", SCRIPT, tmp_path / "file")
   assert done.returncode == 0, done.stderr[-2000:]
   values, megabytes = done.stdout.strip().splitlines()[-1].rsplit(" ", 1)
   assert values == "[7, 0, 0, 0]"

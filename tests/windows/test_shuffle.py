@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from t2r_seq import windows
 from t2r_seq.specs import ExtendedTensorSpec
+from tests import warm_python
 
 SPEC = {"x": ExtendedTensorSpec((2,), tf.int32, "x", time_offsets=(-1, 0))}
 
@@ -114,8 +112,7 @@ before = peak()
 assert read(64) == 64
 print("MIB", int(peak() - before))
 """
-  run = subprocess.run(
-    [sys.executable, "-c", code], capture_output=True, text=True, check=True
-  )
+  run = warm_python.run("-c", code)
+  assert run.returncode == 0, run.stderr[-2000:]
   (line,) = [line for line in run.stdout.splitlines() if line.startswith("MIB")]
   assert int(line.split()[1]) < 512

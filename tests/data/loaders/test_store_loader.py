@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import gc
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -15,6 +13,7 @@ import tensorflow as tf
 from t2r_seq import errors, specs, windows
 from t2r_seq.data import StoreWindowLoader, store_windows
 from t2r_seq.store import EpisodeStore
+from tests import warm_python
 
 Spec = specs.ExtendedTensorSpec
 F32 = tf.float32
@@ -433,13 +432,7 @@ print((private() - before) >> 20)
 
 
 def test_a_store_larger_than_memory_costs_none(tmp_path):
-  done = subprocess.run(
-    [sys.executable, "-c", SCRIPT, str(tmp_path / "store")],
-    capture_output=True,
-    text=True,
-    check=False,
-    timeout=240,
-  )
+  done = warm_python.run("-c", SCRIPT, tmp_path / "store")
   assert done.returncode == 0, done.stderr[-2000:]
   assert int(done.stdout.split()[-1]) < 200, "private memory for a store of 6 GB"
 
