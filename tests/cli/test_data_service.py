@@ -21,6 +21,6 @@ def test_a_worker_needs_its_dispatcher(address, capsys):
 
 
 def test_a_role_is_needed(capsys):
-  with pytest.raises(SystemExit):
+  with pytest.raises(SystemExit, match="2"):
     main(["data-service", "client"])
   assert "invalid choice: 'client'" in capsys.readouterr().err

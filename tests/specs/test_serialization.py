@@ -234,7 +234,7 @@ def test_leaves_that_are_no_specs_are_all_named():
     struct.to_proto()
   struct.y = tf.zeros(3)
   for write, operation in ((struct.to_proto, "proto"), (struct.to_json, "json")):
-    with pytest.raises(errors.SpecError) as error:
+    with pytest.raises(errors.SpecError, match="2 mismatches") as error:
       write()
     lines = str(error.value).splitlines()
     assert lines[0] == f"struct_to_{operation}: 2 mismatches:"

@@ -110,7 +110,7 @@ def test_pack_takes_optionals_that_are_there():
 def test_pack_names_all_that_is_missing():
   spec = Split(train=Sample(A, B), test=Sample(A, C))
   flat = {"train/imge": np.zeros(1), "test/action": np.zeros(1)}
-  with pytest.raises(errors.SpecError) as error:
+  with pytest.raises(errors.SpecError, match="3 mismatches") as error:
     specs.pack_flat_sequence_to_spec_structure(spec, flat)
   assert str(error.value).splitlines() == [
     "pack_flat_sequence_to_spec_structure: 3 mismatches:",

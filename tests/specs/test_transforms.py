@@ -165,7 +165,7 @@ def test_cast_to_bfloat16_names_every_tensor_of_another_dtype():
   struct = TensorSpecStruct(
     a=tf.zeros(2, tf.float64), b=tf.zeros(2), c=tf.zeros(2, tf.int32)
   )
-  with pytest.raises(errors.SpecError) as error:
+  with pytest.raises(errors.SpecError, match="2 mismatches") as error:
     specs.cast_float32_to_bfloat16(struct, {"a": spec, "b": spec, "c": spec})
   assert str(error.value).splitlines() == [
     "cast_float32_to_bfloat16: 2 mismatches:",

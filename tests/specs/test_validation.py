@@ -124,7 +124,7 @@ def test_assert_equal_wants_the_same_paths():
   specs.assert_equal(
     SPLIT, {"test": SAMPLE, "train": {"action": ACTION, "image": IMAGE}}
   )
-  with pytest.raises(errors.SpecError) as error:
+  with pytest.raises(errors.SpecError, match="2 mismatches") as error:
     specs.assert_equal(SPLIT, PART)
   assert str(error.value).splitlines() == [
     "assert_equal: 2 mismatches:",
@@ -185,7 +185,7 @@ def test_all_mismatches_in_one_error(validate):
     "train/action": np.float32(0),
     "debug/debug": np.zeros((4, 1), np.float32),
   }
-  with pytest.raises(errors.SpecError) as error:
+  with pytest.raises(errors.SpecError, match="5 mismatches") as error:
     validate(OPTIONAL, actual, ignore_batch=True)
   assert str(error.value).splitlines() == [
     f"{validate.__name__}: 5 mismatches:",

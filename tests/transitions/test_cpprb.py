@@ -182,5 +182,5 @@ def test_damaged_files(tmp_path):
 
 
 def test_no_file(tmp_path):
-  with pytest.raises(FileNotFoundError):
+  with pytest.raises(FileNotFoundError, match=r"no\.npz"):
     transitions.import_cpprb(tmp_path / "no.npz", tmp_path / "s")

@@ -196,7 +196,7 @@ def test_all_mismatches_come_in_one_error_by_path():
     "task": tf.TensorSpec((4,), tf.float32),
     "zz": tf.TensorSpec((None, 3), tf.float32),
   }
-  with pytest.raises(errors.SpecError) as caught:
+  with pytest.raises(errors.SpecError, match="3 mismatches") as caught:
     windows.WindowReader(element_spec, structure)
   assert str(caught.value).splitlines() == [
     "windows: 3 mismatches:",
