@@ -17,6 +17,7 @@ from t2r_seq.replay.replay import Replay
 _ERRORS = {
   "ReplayTimeoutError": errors.ReplayTimeoutError,
   "ReplayError": errors.ReplayError,
+  "SpecError": errors.SpecError,
 }
 
 
@@ -56,7 +57,7 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
       yield
     except tf.errors.OpError as error:
       for name, error_cls in _ERRORS.items():
-        found = re.search(rf"\b{name}: (.+)", error.message)
+        found = re.search(rf"\b{name}: (.+?)\s*(Traceback|$)", error.message, re.S)
         if found:
           raise error_cls(found[1]) from error
       raise

@@ -87,6 +87,62 @@ CASES: dict[str, tuple[specs.TensorSpecStruct, dict[str, Any]]] = {
   "byte strings": (TEXT, {"padding": "zero"}),
 }
 
+TRANSITION = step_spec(
+  obs=Spec((2, 3), tf.float32, "obs", time_offsets=(-1, 0)),
+  act=Spec((), tf.int32, "act", time_offsets=0),
+  rew=Spec((), tf.float32, "rew", time_offsets=0),
+  next_obs=Spec((2, 3), tf.float32, "obs", time_offsets=(0, 1)),
+  done=Spec((), tf.bool, "done", time_offsets=0),
+  truncated=Spec((), tf.bool, "truncated", time_offsets=0),
+  goal=Spec((2,), tf.int64, "goal"),
+)
+# Number of joined steps, padding.
+N_STEP_CASES = {
+  "one step": (1, "drop"),
+  "three steps": (3, "drop"),
+  "three steps, repeated at the start": (3, "repeat"),
+  "three steps, zeros at the start": (3, "zero"),
+  "more than an episode has": (20, "repeat"),
+}
+
+
+def make_transitions(number: int, num: int) -> dict[str, np.ndarray]:
+  """Makes an episode of transitions: terminal, cut off, or just left, by number."""
+  random = np.random.default_rng(number)
+  is_last = np.arange(num + 1) == num - 1
+  return {
+    "obs": random.random((num + 1, 3), np.float32) + 1,
+    "act": np.arange(num + 1, dtype=np.int32) + 100 * number,
+    "rew": np.where(np.arange(num + 1) < num, random.random(num + 1), 0).astype("f4"),
+    "done": is_last & (number % 3 == 0),
+    "truncated": is_last & (number % 3 == 1),
+    "goal": np.array([number, -number]),
+  }
+
+
+def joined_transitions(
+  episode: dict[str, np.ndarray], n: int, gamma: float, padding: str
+) -> Iterator[dict[str, np.ndarray]]:
+  """Yields n-step transitions by their definition, `transitions.NStepTransitions`."""
+  num = len(episode["rew"]) - 1
+  obs = episode["obs"].astype(np.float32)
+  for t in range(padding == "drop", num):
+    count = min(n, num - t)
+    end = t + count - 1
+    before = obs[0] * (padding == "repeat")
+    rewards = episode["rew"][t : end + 1].astype(np.float64)
+    yield {
+      "obs": np.stack([obs[t - 1] if t else before, obs[t]]),
+      "act": episode["act"][t],
+      "rew": np.float32((rewards * gamma ** np.arange(count)).sum()),
+      "next_obs": obs[end : end + 2],
+      "done": episode["done"][end],
+      "truncated": episode["truncated"][end],
+      "goal": episode["goal"],
+      "discount": np.float32(gamma**count * (1 - episode["done"][end])),
+      "num_steps": np.int32(count),
+    }
+
 
 def make_episode(spec: Any, number: int, num_steps: int) -> dict[str, np.ndarray]:
   """Makes an episode in which every value tells its episode, its step and its path."""
@@ -195,6 +251,57 @@ class EngineContract:
     )
     assert buffer.counters.num_inserts == len(expected)
 
+  @pytest.mark.parametrize("name", N_STEP_CASES)
+  def test_n_step_transitions(self, name, make_replay):
+    n, padding = N_STEP_CASES[name]
+    episodes = [make_transitions(i, num) for i, num in enumerate((1, 4, 2, 9))]
+    want = {
+      int(joined["act"]): joined
+      for episode in episodes
+      for joined in joined_transitions(episode, n, 0.9, padding)
+    }
+    buffer = make_replay(
+      TRANSITION,
+      n_step=(n, 0.9),
+      padding=padding,
+      sampler=replay.Fifo(),
+      max_times_sampled=1,
+      timeout=20,
+    )
+    with buffer.writer() as writer:
+      for episode in episodes:
+        write(writer, TRANSITION, episode)
+    dataset = buffer.dataset(1)
+    element = {path: (t.shape[1:], t.dtype) for path, t in dataset.element_spec.items()}
+    seen = []
+    for batch in dataset.take(len(want)):
+      assert {p: (t.shape[1:], t.dtype) for p, t in batch.items()} == element
+      (got,) = rows_of(batch)
+      seen.append(int(got["act"]))
+      assert got.keys() == want[seen[-1]].keys()
+      for path, value in want[seen[-1]].items():
+        assert got[path].dtype == value.dtype, path
+        np.testing.assert_allclose(got[path], value, rtol=1e-7, err_msg=path)
+    assert sorted(seen) == sorted(want)
+    assert buffer.counters.num_inserts == len(want)
+
+  def test_n_step_of_a_running_episode_waits_for_all_steps(self, make_replay):
+    buffer = make_replay(TRANSITION, n_step=(3, 1.0), padding="repeat")
+    episode = make_transitions(2, 8)
+    writer = buffer.writer()
+    for t in range(5):
+      writer.append(step_of(TRANSITION, episode, t))
+    while buffer.counters.num_inserts < 2:  # A writer may be ahead of its server.
+      pass
+    writer.close()
+    assert buffer.counters.num_inserts == 4
+
+  def test_masks_are_not_joined(self, make_replay):
+    with pytest.raises(
+      errors.SpecError, match="n_step: masks: expected none, got mask"
+    ):
+      make_replay(TRANSITION, n_step=(3, 1.0), masks=True)
+
   def test_dataset_has_the_specs_of_windows(self, make_replay):
     buffer = make_replay(STACK)
     element = buffer.dataset(5).element_spec
@@ -238,6 +345,30 @@ class EngineContract:
         writer.append({"x": np.int64(x)})
     got = [int(batch["x"][0]) for batch in buffer.dataset(1).take(4)]
     assert got == want
+
+  @pytest.mark.parametrize(
+    "sampler, want",
+    [(replay.MaxHeap(), [1, 3, 0, 2]), (replay.MinHeap(), [2, 0, 3, 1])],
+  )
+  def test_order_of_priorities(self, sampler, want, make_replay):
+    spec = step_spec(x=Spec((), tf.int64, "x", time_offsets=0))
+    buffer = make_replay(spec, sampler=sampler, max_times_sampled=1, timeout=20)
+    with buffer.writer() as writer:
+      for x, priority in enumerate([2.0, 5.0, 1.0, 3.0]):
+        writer.append({"x": np.int64(x)}, priority=priority)
+    got = [int(batch["x"][0]) for batch in buffer.dataset(1).take(4)]
+    assert got == want
+
+  def test_samples_wait_for_inserts(self, make_replay):
+    spec = step_spec(x=Spec((), tf.int64, "x", time_offsets=0))
+    limiter = replay.SampleToInsertRatio(2.0, 3, 4.0)
+    buffer = make_replay(spec, rate_limiter=limiter, timeout=0.2)
+    with buffer.writer() as writer:
+      for x in range(4):
+        writer.append({"x": np.int64(x)})
+    with pytest.raises(tf.errors.OpError, match=r"waited 0\.2 s.*4 inserts and 6 samp"):
+      for _ in buffer.dataset(1):
+        pass
 
   def test_priorities(self, make_replay):
     spec = step_spec(x=Spec((), tf.int64, "x", time_offsets=0))

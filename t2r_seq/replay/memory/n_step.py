@@ -22,6 +22,10 @@ class NStepReading:
     later: paths that are read at the last of the joined steps: the next ones and flags.
     rewards: paths that become discounted returns.
     after: steps after an anchor that one-step transitions show.
+    done: path of the flag of terminals.
+    weights: of the n rewards, by the number of joined steps less 1, float64 [n, n].
+    discounts: of the next value, likewise, float32 [n].
+    return_dtypes: numpy's, of the returns, by path.
   """
 
   def __init__(
@@ -46,10 +50,15 @@ class NStepReading:
     Raises:
       SpecError: the specs are no transitions; all that is wrong with them is named.
     """
-    self._fields = fields = TransitionFields.from_paths(
-      "n_step", spec_structure, rew, done, truncated
-    )
+    if reader.masks:
+      raise errors.SpecError(
+        "n_step: masks: expected none, got masks of "
+        f"{errors.listing(reader.masks.values())}. A joined transition shows no step "
+        "that is not there; num_steps says how many there are."
+      )
+    fields = TransitionFields.from_paths("n_step", spec_structure, rew, done, truncated)
     self.n = n_step.n
+    self.done = fields.done
     self.later = frozenset((*fields.next_of, *fields.flags))
     self.rewards = {path: reader.readings[path].source for path in fields.rewards}
     self.after = reader.grid.span[1]
@@ -57,12 +66,12 @@ class NStepReading:
     powers: np.ndarray = np.power(n_step.gamma, np.arange(n_step.n + 1.0))
     joined, steps = np.arange(n_step.n)[:, None], np.arange(n_step.n)
     self._offsets = np.minimum(steps, joined)
-    self._weights: np.ndarray = np.where(steps <= joined, powers[:-1], 0.0)
+    self.weights: np.ndarray = np.where(steps <= joined, powers[:-1], 0.0)
     marks = np.arange(2 + reader.grid.span[1] + n_step.n)
     self._shifts = np.clip(marks - 1 - reader.grid.span[1], 0, n_step.n - 1)
-    self._discounts = powers[1:].astype(np.float32)
+    self.discounts = powers[1:].astype(np.float32)
     _check(spec_structure, reader, fields)
-    self._return_dtypes = {
+    self.return_dtypes = {
       path: return_dtype(spec_structure[path].dtype).as_numpy_dtype
       for path in fields.rewards
     }
@@ -70,9 +79,9 @@ class NStepReading:
   def extend_spec(self, window_spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
     """Returns the specs of joined transitions, given those of one-step ones."""
     spec = window_spec.copy()
-    for path in self._fields.rewards:
+    for path in self.rewards:
       spec[path] = tf.TensorSpec(spec[path].shape, return_dtype(spec[path].dtype))
-    spec[DISCOUNT] = tf.TensorSpec(spec[self._fields.done].shape, tf.float32)
+    spec[DISCOUNT] = tf.TensorSpec(spec[self.done].shape, tf.float32)
     spec[NUM_STEPS] = tf.TensorSpec((), tf.int32)
     return spec
 
@@ -97,14 +106,14 @@ class NStepReading:
       rewards: of the n steps from each anchor on, [B, n, ...], by path.
       shift: from the anchors to the last of them that counts.
     """
-    weights = self._weights.take(shift, 0)
+    weights = self.weights.take(shift, 0)
     for path, values in rewards.items():
-      dtype = self._return_dtypes[path]
+      dtype = self.return_dtypes[path]
       axes = (..., *[None] * (values.ndim - 2))
       summed = np.add.reduce(values * weights[axes], 1)
       read[path] = summed.astype(dtype)
-    done = read[self._fields.done].astype(np.float32)
-    read[DISCOUNT] = self._discounts.take(shift).reshape(done.shape) * (1 - done)
+    done = read[self.done].astype(np.float32)
+    read[DISCOUNT] = self.discounts.take(shift).reshape(done.shape) * (1 - done)
     read[NUM_STEPS] = (shift + 1).astype(np.int32)
 
 

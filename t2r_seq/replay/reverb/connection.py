@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
-import re
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import tensorflow as tf
+
 from t2r_seq import errors
+from t2r_seq.replay.reverb import tables
 from t2r_seq.replay.reverb.importing import import_reverb
 from t2r_seq.replay.reverb.server import TABLE
+from t2r_seq.replay.reverb.waiting import LOOK_SECS, Waiting, check_seconds
 
-# How long one look at the server takes at most, and what lies between two.
-LOOK_SECS = 1
+Tables = dict[str, Any]
 
 
 class Connection:
@@ -28,45 +28,73 @@ class Connection:
     address: of the server.
     client: Reverb's.
     timeout: seconds that the rate limiter may keep somebody waiting; None for ever.
-    server_timeout: seconds that the server may be away.
+    server_timeout: seconds that the server may be away; None for ever.
   """
 
   def __init__(
-    self, address: str, timeout: float | None, server_timeout: float
+    self,
+    address: str,
+    timeout: float | None,
+    server_timeout: float | None,
+    signature: Mapping[str, tf.TensorSpec],
   ) -> None:
-    """Waits for the server; see the attributes.
+    """Waits for the server and compares its table; see the attributes.
 
+    Args:
+      address: 'host:port'.
+      timeout: see the attributes.
+      server_timeout: see the attributes.
+      signature: that the table has to have.
     Raises:
       ReplayTimeoutError: it does not answer.
-      SpecError: a number of seconds is wrong.
+      SpecError: a number of seconds is wrong, or the table is another.
     """
-    for name, seconds in (("timeout", timeout), ("server_timeout", server_timeout)):
-      _check_seconds(name, seconds, name == "timeout")
-    # gRPC asks for the addresses of a name every half a minute at most, and until then
-    # does not see that the server is back.
-    self.address = re.sub("^localhost:", "127.0.0.1:", address)
+    check_seconds("timeout", timeout)
+    check_seconds("server_timeout", server_timeout)
+    self.address = address
     self.timeout = timeout
     self.server_timeout = server_timeout
+    self._signature = signature
     self._reverb = import_reverb()
-    self.client = self._reverb.Client(self.address)
-    waiting = self.waiting("connect")
-    while not self.is_there():
-      waiting.look()
+    self.client = self._reverb.Client(address)
+    self.tables("connect")
 
-  def tables(self) -> dict[str, Any] | None:
+  def look(self) -> Tables | None:
     """Returns Reverb's infos of all tables; None where the server is away."""
     try:
       return self.client.server_info(LOOK_SECS)
     except (self._reverb.DeadlineExceededError, RuntimeError):
       return None
 
-  def table(self) -> Any | None:
-    """Returns the info of the table; None where the server is away, or has none."""
-    return (self.tables() or {}).get(TABLE)
+  def tables(self, operation: str) -> Tables:
+    """Returns Reverb's infos of all tables; waits for the server.
 
-  def is_there(self) -> bool:
-    """Returns whether the server answers."""
-    return self.tables() is not None
+    Args:
+      operation: for the error.
+    Raises:
+      ReplayTimeoutError: it has been away for too long.
+      SpecError: its table is for other items.
+    """
+    waiting = self.waiting(operation)
+    while (found := waiting.look()) is None:
+      pass
+    return found
+
+  def check(self, found: Tables) -> None:
+    """Checks that the table is for the items that are meant.
+
+    Args:
+      found: Reverb's infos of all tables.
+    Raises:
+      SpecError: it is not, or there is no such table; all differences are named.
+    """
+    where = f"ReverbReplay: {self.address}"
+    if TABLE not in found:
+      raise errors.SpecError(
+        f"{where}: {TABLE}: expected a table of this name, got "
+        f"{errors.listing(found)}. Start the server by ReplayServer."
+      )
+    tables.check_signature(where, self._signature, found[TABLE].signature)
 
   def waiting(self, operation: str) -> Waiting:
     """Begins to wait; for one operation.
@@ -91,7 +119,7 @@ class Connection:
     done = _Call(function)
     waiting = self.waiting(operation)
     while not done.wait(LOOK_SECS):
-      waiting.look(does_table_matter=False)
+      waiting.look()
     try:
       return done.result()
     except RuntimeError as error:
@@ -102,69 +130,6 @@ class Connection:
     return errors.ReplayError(
       f"{operation}: {self.address}: the server refused: {error}"
     )
-
-
-class Waiting:
-  """One wait, from its beginning."""
-
-  def __init__(self, connection: Connection, operation: str) -> None:
-    """Begins; see `Connection.waiting`."""
-    self._connection = connection
-    self._operation = operation
-    self._began = time.monotonic()
-    self._away_since: float | None = None
-
-  def look(self, does_table_matter: bool = True) -> None:
-    """Looks at the server once; takes no longer than a second or so.
-
-    Args:
-      does_table_matter: whether it is the rate limiter that may make one wait.
-    Raises:
-      ReplayTimeoutError: this has lasted for as long as it may.
-    """
-    tables = self._connection.tables()
-    now = time.monotonic()
-    if tables is None:
-      self._away_since = self._away_since or now - LOOK_SECS
-      if now - self._away_since >= self._connection.server_timeout:
-        raise self._away(now - self._away_since)
-      return
-    self._away_since = None
-    limit = self._connection.timeout
-    if does_table_matter and limit is not None and now - self._began >= limit:
-      raise errors.ReplayTimeoutError(
-        f"replay: {self._operation}: waited {limit:g} s for "
-        f"{self._connection.address}: {why_it_waits(tables.get(TABLE))}"
-      )
-
-  def _away(self, seconds: float) -> errors.ReplayTimeoutError:
-    return errors.ReplayTimeoutError(
-      f"{self._operation}: {self._connection.address}: expected a Reverb server, got "
-      f"no answer for {seconds:.0f} s. Start it (t2r_seq replay-server), check the "
-      "address, or allow more time: server_timeout."
-    )
-
-
-def why_it_waits(info: Any | None) -> str:
-  """Says in which state a table's rate limiter is.
-
-  Args:
-    info: Reverb's TableInfo; None where there is none.
-  """
-  if info is None:
-    return f"the server has no table {TABLE}."
-  limiter = info.rate_limiter_info
-  text = (
-    f"{info.current_size} of {limiter.min_size_to_sample} items are there, after "
-    f"{limiter.insert_stats.completed} inserts and {limiter.sample_stats.completed} "
-    "samples"
-  )
-  if limiter.max_diff < 1e300:
-    text += (
-      f"; inserts * {limiter.samples_per_insert:g} - samples is kept from "
-      f"{limiter.min_diff:g} to {limiter.max_diff:g}"
-    )
-  return text + "."
 
 
 class _Call(threading.Thread):
@@ -191,14 +156,3 @@ class _Call(threading.Thread):
     if self._error is not None:
       raise self._error
     return self._result
-
-
-def _check_seconds(name: str, seconds: Any, may_be_none: bool) -> None:
-  if seconds is None and may_be_none:
-    return
-  is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-  if not is_number or not math.isfinite(seconds) or seconds < 0:
-    raise errors.SpecError(
-      f"ReverbReplay: {name}: expected a number of seconds of at least 0, got "
-      f"{seconds!r}."
-    )

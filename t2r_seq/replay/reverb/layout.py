@@ -62,6 +62,14 @@ class ItemLayout(abc.ABC):
   def num_items(self, num_rows: int) -> int:
     """Returns how many items the rows of a running episode give."""
 
+  def num_items_at_end(self, num_steps: int) -> int:
+    """Returns how many items an episode that has ended gives."""
+    return int(self.reader.grid.num_windows(num_steps))
+
+  def first_anchor(self, number: int) -> int:
+    """Returns the step of the first anchor of an item; its priority is the item's."""
+    return self.reader.grid.start(number)
+
   @abc.abstractmethod
   def item(self, number: int, num_steps: int) -> dict[str, Rows]:
     """Returns which rows an item refers to.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from t2r_seq import errors, specs, windows
+from t2r_seq import errors, specs, transitions, windows
 from t2r_seq.replay.flat_specs import flat_replay_specs
 from t2r_seq.replay.memory import sizing
+from t2r_seq.replay.memory.n_step import NStepReading
 from t2r_seq.replay.reverb.flat_items import FlatItems
 from t2r_seq.replay.reverb.layout import ItemLayout
+from t2r_seq.replay.reverb.n_step_items import NStepItems
 from t2r_seq.replay.reverb.stacked_items import StackedItems
 
 STORES = ("flat", "stacked")
@@ -22,6 +24,10 @@ def make_layout(
   masks: bool = False,
   flat: bool = False,
   store: str = "flat",
+  n_step: tuple[int, float] | transitions.NStep | None = None,
+  rew: str = "rew",
+  done: str = "done",
+  truncated: str = "truncated",
 ) -> ItemLayout:
   """Plans items; see `ReverbReplay` for the arguments.
 
@@ -33,6 +39,14 @@ def make_layout(
       f"{operation}: store: expected one of {', '.join(STORES)}, got {store!r}."
       f"{errors.nearest(str(store), STORES)}"
     )
+  joining = transitions.NStep.of(n_step)
+  if joining is not None:
+    sizing.check_no_sequences(operation, sequence_length)
+    if store == "stacked":
+      raise errors.SpecError(
+        f"{operation}: store: expected 'flat' with n_step, got 'stacked'. Steps are "
+        "joined by whoever receives them."
+      )
   if flat and store == "stacked":
     raise errors.SpecError(
       f"{operation}: flat: expected False with store='stacked', got True. What is "
@@ -50,6 +64,9 @@ def make_layout(
     masks,
     flat,
   )
+  if joining is not None:
+    reading = NStepReading(structure, reader, joining, rew, done, truncated)
+    return NStepItems(reader, columns, structure, reading)
   if store == "stacked":
     return StackedItems(reader, columns, structure)
   return FlatItems(reader, columns)

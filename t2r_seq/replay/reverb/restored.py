@@ -21,7 +21,7 @@ def check_options(operation: str, wanted: Any, found: Any) -> None:
   Raises:
     SpecError: with every option that differs.
   """
-  asked, got = _options(wanted), _options(found)
+  asked, got = describe_options(wanted), describe_options(found)
   mismatches = [
     errors.Mismatch(name, asked[name], f"{got[name]} in the checkpoint")
     for name in asked
@@ -33,7 +33,8 @@ def check_options(operation: str, wanted: Any, found: Any) -> None:
     raise errors.mismatch_error(operation, mismatches)
 
 
-def _options(info: Any) -> dict[str, str]:
+def describe_options(info: Any) -> dict[str, str]:
+  """Says in words which options a table of Reverb's has, given its TableInfo."""
   limiter = info.rate_limiter_info
   bounds = (limiter.samples_per_insert, limiter.min_diff, limiter.max_diff)
   return {

@@ -8,11 +8,11 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, specs, transitions
 from t2r_seq.replay.flat_specs import flat_replay_specs
 from t2r_seq.replay.memory.writers import check_priorities
 from t2r_seq.replay.replay import Replay, ReplayCounters
-from t2r_seq.replay.reverb import sampling, tables
+from t2r_seq.replay.reverb import sampling
 from t2r_seq.replay.reverb.connection import Connection
 from t2r_seq.replay.reverb.layouts import make_layout
 from t2r_seq.replay.reverb.server import TABLE
@@ -45,9 +45,13 @@ class ReverbReplay(Replay):
     masks: bool = False,
     flat: bool = False,
     store: str = "flat",
+    n_step: tuple[int, float] | transitions.NStep | None = None,
+    rew: str = "rew",
+    done: str = "done",
+    truncated: str = "truncated",
     initial_priority: float = 1.0,
     timeout: float | None = None,
-    server_timeout: float = 300.0,
+    server_timeout: float | None = 600.0,
     chunk_length: int = 1,
     max_in_flight_items: int = 128,
     max_in_flight_samples: int | None = None,
@@ -64,18 +68,24 @@ class ReverbReplay(Replay):
       masks: adds '<path>_mask' for every windowed path.
       flat: gives every step that a window shows once; see `windows.stack_windows`.
       store: 'flat' or 'stacked'.
+      n_step: (n, gamma) to sample n-step transitions, where the specs are those of
+        one-step ones; see `ReplayBuffer`.
+      rew: path of the reward, or of a branch of several; for n_step.
+      done: path of the flag of terminals; for n_step.
+      truncated: path of the flag of truncations, if any; for n_step.
       initial_priority: of items that are written without one.
       timeout: seconds that samples and inserts wait for the rate limiter before they
         are an error; None for ever.
-      server_timeout: seconds that connecting, inserts and all calls wait for a server
-        that is away. A dataset waits for as long as Reverb's own does: for ever.
+      server_timeout: seconds that a server may be away before writers and all calls
+        that wait for it raise; None for ever. They say in the log that they wait. A
+        dataset waits for as long as Reverb's own does: for ever.
       chunk_length: rows that are compressed and stored together. Longer chunks compress
         better, but an item waits until its last one is full or its episode ends, and
         each sample brings whole chunks.
       max_in_flight_items: items that writers may be ahead of the server.
-      max_in_flight_samples: items that each of a dataset's readers asks for before
-        they are needed; None for two batches. Rate limiters and `max_times_sampled`
-        count them when they are sent.
+      max_in_flight_samples: items that a dataset asks for before they are needed; None
+        for two batches. Rate limiters and `max_times_sampled` count them when they are
+        sent.
     Raises:
       SpecError: an argument is wrong, or the server's table is for other windows; all
         differences are named.
@@ -95,11 +105,15 @@ class ReverbReplay(Replay):
       masks,
       flat,
       store,
+      n_step,
+      rew,
+      done,
+      truncated,
     )
     self._writer_options = (initial_priority, chunk_length, max_in_flight_items)
     self._max_in_flight_samples = max_in_flight_samples
-    self._connection = Connection(address, timeout, server_timeout)
-    self._check_table()
+    signature = wire_signature(self._layout.signature)
+    self._connection = Connection(address, timeout, server_timeout, signature)
 
   @property
   def spec_structure(self) -> specs.TensorSpecStruct:
@@ -168,14 +182,3 @@ class ReverbReplay(Replay):
 
   def close(self) -> None:
     """Does nothing: writers are closed by themselves, and so are datasets."""
-
-  def _check_table(self) -> None:
-    found = self._connection.tables() or {}
-    where = f"ReverbReplay: {self._connection.address}"
-    if TABLE not in found:
-      raise errors.SpecError(
-        f"{where}: {TABLE}: expected a table of this name, got "
-        f"{errors.listing(found)}. Start the server by ReplayServer."
-      )
-    signature = wire_signature(self._layout.signature)
-    tables.check_signature(where, signature, found[TABLE].signature)

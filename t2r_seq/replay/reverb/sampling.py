@@ -6,10 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from t2r_seq import errors
 from t2r_seq.replay.replay import SampleInfo
-from t2r_seq.replay.reverb.connection import Connection, why_it_waits
-from t2r_seq.replay.reverb.failing import failing
+from t2r_seq.replay.reverb import failing
+from t2r_seq.replay.reverb.connection import Connection
 from t2r_seq.replay.reverb.importing import import_reverb
 from t2r_seq.replay.reverb.layout import ItemLayout
 from t2r_seq.replay.reverb.server import TABLE
@@ -38,19 +37,25 @@ def sample_items(
   Returns:
     Endless dataset of (SampleInfo, columns), leaves [B, ...]. Where the rate limiter
     holds for longer than is allowed, it ends with an error.
+  Raises:
+    ReplayTimeoutError: the server is away.
   """
   signature = wire_signature(layout.signature)
-  info = connection.table()
-  is_ordered = info is not None and info.sampler_options.is_deterministic
+  info = connection.tables("sample")[TABLE]
+  is_ordered = info.sampler_options.is_deterministic
+  in_flight = max_in_flight or 2 * batch_size
+  # A reader asks again when all that it asked for has been taken: two take turns, which
+  # is 10% faster than one that asks for as much, and as fast as three or four. Where
+  # order matters, several would mix it up.
+  num_readers = 1 if is_ordered or in_flight == 1 else 2
   milliseconds = -1 if connection.timeout is None else int(1000 * connection.timeout)
   items = import_reverb().TrajectoryDataset(
     connection.address,
     TABLE,
     dtypes={name: spec.dtype for name, spec in signature.items()},
     shapes={name: spec.shape for name, spec in signature.items()},
-    max_in_flight_samples_per_worker=max_in_flight or 2 * batch_size,
-    # Several workers would mix up what a queue gives in order.
-    num_workers_per_iterator=1 if is_ordered else -1,
+    max_in_flight_samples_per_worker=in_flight // num_readers,
+    num_workers_per_iterator=num_readers,
     rate_limiter_timeout_ms=milliseconds,
   )
   if layout.full_shapes == {name: spec.shape for name, spec in signature.items()}:
@@ -60,7 +65,8 @@ def sample_items(
     shapes = items.element_spec._replace(info=info_shapes, data=layout.full_shapes)
     batches = items.padded_batch(batch_size, shapes, drop_remainder=True)
   batches = batches.map(lambda sample: (SampleInfo(*sample.info), sample.data))
-  return batches.concatenate(_timeout_error(connection, batches.element_spec))
+  too_late = failing.rate_limiter_timeout(connection, batches.element_spec)
+  return batches.concatenate(too_late)
 
 
 def to_windows(items: tf.data.Dataset, layout: ItemLayout) -> tf.data.Dataset:
@@ -82,22 +88,3 @@ def to_windows(items: tf.data.Dataset, layout: ItemLayout) -> tf.data.Dataset:
     return info, layout.to_windows(columns)
 
   return items.map(stack, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-
-
-def _timeout_error(connection: Connection, element_spec: Any) -> tf.data.Dataset:
-  """Says why there is nothing to sample, where Reverb just ends its dataset."""
-
-  def say() -> bytes:
-    return str(
-      errors.ReplayTimeoutError(
-        f"replay: sample: waited {connection.timeout:g} s for {connection.address}: "
-        f"{why_it_waits(connection.table())}"
-      )
-    ).encode()
-
-  @_as_it_is
-  def fail(_: tf.Tensor) -> Any:
-    message = tf.numpy_function(say, [], tf.string)
-    return failing(message, element_spec)
-
-  return tf.data.Dataset.range(1).map(fail)

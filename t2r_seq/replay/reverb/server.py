@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import threading
@@ -10,10 +9,12 @@ import types
 from typing import Any
 
 import gin
+from absl import logging
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, specs, transitions
 from t2r_seq.replay import options
 from t2r_seq.replay.reverb import restored, tables
+from t2r_seq.replay.reverb.checkpoint_folder import CheckpointFolder
 from t2r_seq.replay.reverb.importing import import_reverb
 from t2r_seq.replay.reverb.layouts import make_layout
 from t2r_seq.replay.reverb.wire import wire_signature
@@ -31,7 +32,8 @@ class ReplayServer:
 
   With `checkpoint_dir`, the server begins with the newest whole checkpoint there; a
   half-written one is passed over. `serve` writes one every so many seconds, and at the
-  end. Reverb itself loses what came in after the last one; see docs/replay.md.
+  end; while it cannot, because the disk is full, it says so in the log and serves on.
+  Reverb itself loses what came in after the last one; see docs/replay.md.
   """
 
   def __init__(
@@ -43,6 +45,10 @@ class ReplayServer:
     shift: int = 1,
     padding: str = "drop",
     store: str = "flat",
+    n_step: tuple[int, float] | transitions.NStep | None = None,
+    rew: str = "rew",
+    done: str = "done",
+    truncated: str = "truncated",
     max_size: int = 1_000_000,
     sampler: options.SelectorOption | None = None,
     remover: options.SelectorOption | None = None,
@@ -61,6 +67,11 @@ class ReplayServer:
       shift: stacks between the starts of two sequences.
       padding: 'drop', 'repeat' or 'zero'.
       store: 'flat' or 'stacked'; see `ReverbReplay`.
+      n_step: (n, gamma) of clients that sample n-step transitions: items then hold what
+        n joined steps show. The discount matters to clients only.
+      rew: path of the reward, or of a branch of several; for n_step.
+      done: path of the flag of terminals; for n_step.
+      truncated: path of the flag of truncations, if any; for n_step.
       max_size: items that it holds; the remover makes room for more.
       sampler: which items are sampled; `Uniform()` by default.
       remover: which items are removed; `Fifo()` by default.
@@ -83,6 +94,10 @@ class ReplayServer:
       shift,
       padding,
       store=store,
+      n_step=n_step,
+      rew=rew,
+      done=done,
+      truncated=truncated,
     )
     _check_count("max_size", max_size, 1)
     _check_count("max_times_sampled", max_times_sampled, 0)
@@ -96,7 +111,9 @@ class ReplayServer:
       max_times_sampled=max_times_sampled,
       signature=self._signature,
     )
-    self._checkpoint_dir = checkpoint_dir
+    self._folder = None
+    if checkpoint_dir is not None:
+      self._folder = CheckpointFolder(checkpoint_dir)
     self._checkpoint_secs = checkpoint_secs
     self._stopping = threading.Event()
     self._server = self._start(reverb, table, port)
@@ -121,8 +138,9 @@ class ReplayServer:
     former = {number: signal.signal(number, self._on_signal) for number in handled}
     try:
       while not self._stopping.wait(self._checkpoint_secs):
-        self._checkpoint_if_wanted()
-      self._checkpoint_if_wanted()
+        self._try_checkpoint()
+      if self._folder is not None:
+        self.checkpoint()
     finally:
       self.close()
       for number, handler in former.items():
@@ -133,7 +151,7 @@ class ReplayServer:
     self._stopping.set()
 
   def checkpoint(self) -> str:
-    """Writes a checkpoint. When it is whole, Reverb removes the former one.
+    """Writes a checkpoint. When it is whole, the former one is removed.
 
     Returns:
       Its path.
@@ -141,17 +159,19 @@ class ReplayServer:
       ReplayError: there is no `checkpoint_dir`, or it cannot be written; the former
         checkpoint stays as it is.
     """
-    if self._checkpoint_dir is None:
+    if self._folder is None:
       raise errors.ReplayError(
         "ReplayServer: checkpoint: expected a checkpoint_dir, got None."
       )
     try:
-      return self._client.checkpoint()
+      written = self._client.checkpoint()
     except RuntimeError as error:
+      self._folder.clear()
       raise errors.ReplayError(
-        f"ReplayServer: checkpoint: {self._checkpoint_dir}: expected a folder with "
-        f"room for it, got: {error}. The former checkpoint stays."
+        f"ReplayServer: checkpoint: {self._folder.path}: expected a folder with room "
+        f"for it, got: {error}. The former checkpoint stays."
       ) from error
+    return self._folder.take_in(written)
 
   def close(self) -> None:
     """Stops serving at once, without a checkpoint; closing twice is no error."""
@@ -172,22 +192,23 @@ class ReplayServer:
   def _start(self, reverb: types.ModuleType, table: Any, port: int | None) -> Any:
     if port is not None:
       _check_is_free(port)
-    wanted, folder = table.info, self._checkpoint_dir
-    checkpointer = None
-    if folder is not None:
-      os.makedirs(folder, exist_ok=True)
-      checkpointer = reverb.checkpointers.DefaultCheckpointer(folder)
+    wanted, saved, checkpointer = table.info, None, None
+    if self._folder is not None:
+      saved = self._folder.newest()
+      checkpointer = reverb.checkpointers.DefaultCheckpointer(
+        self._folder.incoming, fallback_checkpoint_path=saved
+      )
     try:
       server = reverb.Server([table], port, checkpointer)
     except (RuntimeError, ValueError) as error:
       raise errors.ReplayError(
-        f"ReplayServer: checkpoint: {folder}: expected a checkpoint of the table "
+        f"ReplayServer: checkpoint: {saved}: expected a checkpoint of the table "
         f"{TABLE}, got: {error}. Move it away, or use another folder."
       ) from error
     try:
       # A checkpoint brings its own signature and options, whatever was asked for.
       found = server.localhost_client().server_info()[TABLE]
-      where = f"ReplayServer: checkpoint in {folder}"
+      where = f"ReplayServer: checkpoint in {saved}"
       tables.check_signature(where, self._signature, found.signature)
       restored.check_options(where, wanted, found)
     except BaseException:
@@ -195,9 +216,13 @@ class ReplayServer:
       raise
     return server
 
-  def _checkpoint_if_wanted(self) -> None:
-    if self._checkpoint_dir is not None:
-      self.checkpoint()
+  def _try_checkpoint(self) -> None:
+    """Writes a checkpoint if one is wanted; where it cannot, others work on."""
+    try:
+      if self._folder is not None:
+        self.checkpoint()
+    except errors.ReplayError as error:
+      logging.error("%s", error)
 
   def _on_signal(self, number: int, frame: types.FrameType | None) -> None:
     self._stopping.set()

@@ -11,10 +11,11 @@ from t2r_seq import errors
 from t2r_seq.replay.memory.step_packing import StepPacking
 from t2r_seq.replay.memory.writers import check_priorities
 from t2r_seq.replay.replay import ReplayWriter
-from t2r_seq.replay.reverb.connection import LOOK_SECS, Connection
+from t2r_seq.replay.reverb.connection import Connection
 from t2r_seq.replay.reverb.importing import import_reverb
 from t2r_seq.replay.reverb.layout import ItemLayout
 from t2r_seq.replay.reverb.server import TABLE
+from t2r_seq.replay.reverb.waiting import LOOK_SECS
 from t2r_seq.replay.reverb.wire import to_wire
 
 
@@ -55,6 +56,7 @@ class ReverbWriter(ReplayWriter):
     self._max_in_flight_items = max_in_flight_items
     self._reverb = import_reverb()
     self._column = self._reverb.TrajectoryColumn
+    connection.tables("writer")  # Without a server Reverb crashes in the next call.
     # A chunk is kept as long as one of its rows is.
     kept = layout.num_rows_kept + chunk_length
     self._writer = connection.client.trajectory_writer(num_keep_alive_refs=kept)
@@ -131,13 +133,13 @@ class ReverbWriter(ReplayWriter):
       self._num_rows += 1
       self._write_items(layout.num_items(self._num_rows))
     if has_ended:
-      self._write_items(int(layout.reader.grid.num_windows(self._num_steps)))
+      self._write_items(layout.num_items_at_end(self._num_steps))
 
   def _write_items(self, count: int) -> None:
     for number in range(self._num_items, count):
       rows = self._layout.item(number, self._num_steps)
       item = {name: self._references(*of) for name, of in rows.items()}
-      priority = self._priorities[self._layout.reader.grid.start(number)]
+      priority = self._priorities[self._layout.first_anchor(number)]
       self._writer.create_item(TABLE, priority, item)
       self._num_items += 1
 
@@ -162,7 +164,7 @@ class ReverbWriter(ReplayWriter):
         return self._writer.flush(num_items, timeout_ms=milliseconds)
       except self._reverb.DeadlineExceededError:
         waiting = waiting or self._connection.waiting(operation)
-        waiting.look()
+        waiting.look_at_table()
         if self.should_stop is not None and self.should_stop():
           raise errors.ReplayTimeoutError(
             f"replay: {operation}: told to stop while {self._connection.address} takes "

@@ -7,7 +7,7 @@ import pytest
 from t2r_seq.replay.reverb import ReverbReplay
 from tests.replay.engine_contract import EngineContract
 
-_WINDOWS = ("sequence_length", "stride", "shift", "padding")
+_WINDOWS = ("sequence_length", "stride", "shift", "padding", "n_step")
 _SERVER = ("sampler", "remover", "rate_limiter", "max_times_sampled", "max_size")
 _IN_PROCESS = ("capacity_steps", "num_writers")
 
@@ -44,3 +44,8 @@ class TestStacked(EngineContract):
   """The contract, with windows stacked before they are sent."""
 
   store = "stacked"
+
+  # What is stacked by the writer cannot be joined by the receiver.
+  test_n_step_transitions = None
+  test_n_step_of_a_running_episode_waits_for_all_steps = None
+  test_masks_are_not_joined = None

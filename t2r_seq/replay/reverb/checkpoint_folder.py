@@ -1,0 +1,116 @@
+"""`CheckpointFolder`: what a server has saved, and which of it can be restored."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zlib
+
+from absl import logging
+
+from t2r_seq import errors
+
+INCOMING = "incoming"
+_DONE = "DONE"
+_FILES = ("tables.tfrecord", "items.tfrecord", "chunks.tfrecord")
+_READ_BYTES = 1 << 16
+
+
+class CheckpointFolder:
+  """The folder of one server's checkpoints.
+
+  Reverb marks a checkpoint as done, and removes the former one, without having looked
+  whether the last kilobytes of its files found room on the disk. So it writes to a
+  folder of its own; what is whole is moved beside that, and only then the former one
+  goes. Nothing else is ever restored.
+
+  Attributes:
+    path: of the folder; each whole checkpoint is a folder in it.
+    incoming: where Reverb writes.
+  """
+
+  def __init__(self, path: str) -> None:
+    """Creates the folder if there is none."""
+    self.path = path
+    self.incoming = os.path.join(path, INCOMING)
+    os.makedirs(self.incoming, exist_ok=True)
+
+  def newest(self) -> str | None:
+    """Returns the newest whole checkpoint, and clears away what never became one.
+
+    Raises:
+      ReplayError: there are checkpoints, and all of them are damaged.
+    """
+    done = [*_done(self.path), *_done(self.incoming)]
+    damaged: list[str] = []
+    for path in sorted(done, key=os.path.basename, reverse=True):
+      if is_whole(path):
+        if damaged:
+          names = errors.listing(damaged)
+          logging.error("ReplayServer: %s: damaged; restored is %s", names, path)
+        return self._keep(path)
+      damaged.append(path)
+    if damaged:
+      raise errors.ReplayError(
+        f"ReplayServer: checkpoint: {damaged[0]}: expected whole files, got damaged "
+        "ones, and no other checkpoint. Move it away, or use another folder."
+      )
+    self.clear()
+    return None
+
+  def take_in(self, path: str) -> str:
+    """Takes in what Reverb has written; the former checkpoint goes.
+
+    Args:
+      path: of the checkpoint.
+    Returns:
+      Its path from now on.
+    Raises:
+      ReplayError: it is not whole. It is removed; the former one stays.
+    """
+    if not is_whole(path):
+      shutil.rmtree(path, ignore_errors=True)
+      raise errors.ReplayError(
+        f"ReplayServer: checkpoint: {self.path}: expected a folder with room for it, "
+        "got files without their ends. Free some of the disk. The former checkpoint "
+        "stays."
+      )
+    return self._keep(path)
+
+  def clear(self) -> None:
+    """Removes what Reverb began to write: on a full disk it would take the room."""
+    for name in os.listdir(self.incoming):
+      shutil.rmtree(os.path.join(self.incoming, name), ignore_errors=True)
+
+  def _keep(self, path: str) -> str:
+    kept = os.path.join(self.path, os.path.basename(path))
+    if path != kept:
+      os.rename(path, kept)
+    for other in _done(self.path):
+      if other != kept:
+        shutil.rmtree(other, ignore_errors=True)
+    self.clear()
+    return kept
+
+
+def is_whole(path: str) -> bool:
+  """Returns whether all files of a checkpoint are there to their ends."""
+  return all(_has_end(os.path.join(path, name)) for name in _FILES)
+
+
+def _has_end(path: str) -> bool:
+  """Returns whether the compressed data of a file end, with the right checksum."""
+  stream = zlib.decompressobj()
+  try:
+    with open(path, "rb") as file:
+      while not stream.eof and (data := file.read(_READ_BYTES)):
+        stream.decompress(data)
+  except (OSError, zlib.error):
+    return False
+  return stream.eof
+
+
+def _done(folder: str) -> list[str]:
+  """Returns the checkpoints of a folder that Reverb calls done."""
+  paths = (os.path.join(folder, name) for name in os.listdir(folder))
+  return [path for path in paths if os.path.exists(os.path.join(path, _DONE))]

@@ -1,0 +1,159 @@
+"""A server that is killed in the middle: readers and writers wait, and go on."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import errors, replay, specs
+from t2r_seq.replay.reverb import ReverbReplay, waiting
+from t2r_seq.specs import ExtendedTensorSpec as Spec
+
+# Each step is (episode, t), and a window shows three.
+SPEC = specs.TensorSpecStruct(
+  x=Spec((3, 2), tf.int64, "x", time_offsets=(-2, -1, 0)),
+)
+OTHER = specs.TensorSpecStruct(
+  x=Spec((2, 2), tf.int64, "x", time_offsets=(-1, 0)),
+)
+EPISODE = 6
+
+
+def step(episode, t):
+  return {"x": np.array([episode, t], np.int64)}
+
+
+def check_windows(x):
+  """Whole windows, of one episode each."""
+  assert x.shape[1:] == (3, 2)
+  assert (np.diff(x, axis=1) == [0, 1]).all()
+
+
+class Actor(threading.Thread):
+  """Writes an episode for each permission, from its own thread."""
+
+  def __init__(self, client):
+    super().__init__(daemon=True)
+    self.episodes = 0
+    self.error = None
+    self._client = client
+    self._permissions = threading.Semaphore(4)
+    self._is_stopping = False
+    self.start()
+
+  def permit(self):
+    self._permissions.release()
+
+  def stop(self):
+    self._is_stopping = True
+    self.permit()
+    self.join(60)
+    assert not self.is_alive()
+    assert self.error is None
+
+  def run(self):
+    try:
+      with self._client.writer() as writer:
+        while self._permissions.acquire() and not self._is_stopping:
+          for t in range(EPISODE):
+            writer.append(step(self.episodes, t))
+          writer.end_episode()
+          self.episodes += 1
+    except Exception as error:
+      self.error = error
+
+
+def test_reader_and_writer_go_on_after_two_kills(make_killable, tmp_path):
+  server = make_killable(SPEC, checkpoint_dir=str(tmp_path), max_size=200)
+  client = ReverbReplay(SPEC, server.address, server_timeout=60)
+  actor = Actor(client)
+  batches = iter(client.dataset(4))
+
+  def read_until(episode):
+    while True:
+      x = next(batches)["x"].numpy()
+      check_windows(x)
+      actor.permit()
+      if x[:, 0, 0].max() >= episode:
+        return
+
+  read_until(3)
+  for _ in range(2):
+    inserts = client.counters.num_inserts
+    client.checkpoint()
+    server.kill()
+    newest = actor.episodes
+    server.start()
+    assert client.counters.num_inserts >= inserts  # Begins at 0 without its past.
+    read_until(newest + 2)
+  actor.stop()
+
+
+def test_what_is_lost_and_what_is_not(make_killable, tmp_path):
+  server = make_killable(
+    SPEC, checkpoint_dir=str(tmp_path), sampler=replay.Fifo(), max_times_sampled=1
+  )
+  client = ReverbReplay(SPEC, server.address, server_timeout=60, timeout=20)
+
+  def await_inserts(count):
+    while client.counters.num_inserts < count:
+      pass
+
+  with client.writer() as writer:
+    for t in range(5):
+      writer.append(step(0, t))
+    await_inserts(3)
+    client.checkpoint()
+    writer.append(step(0, 5))
+    await_inserts(4)  # The server has it, and its checkpoint has not.
+    server.kill()
+    writer.append(step(0, 6))  # While there is none, items wait here.
+    server.start()
+    writer.append(step(0, 7))
+    writer.end_episode()
+  x = np.concatenate([batch["x"].numpy() for batch in client.dataset(1).take(5)])
+  check_windows(x)
+  assert sorted(x[:, -1, 1].tolist()) == [2, 3, 4, 6, 7]
+
+
+def test_a_server_that_never_comes_back(make_killable, monkeypatch):
+  told = []
+  monkeypatch.setattr(waiting, "TELL_SECS", 0.5)
+  monkeypatch.setattr(
+    waiting.logging, "warning", lambda text, *args: told.append(text % args)
+  )
+  server = make_killable(SPEC)
+  client = ReverbReplay(SPEC, server.address, server_timeout=4)
+  writer = client.writer()
+  server.kill()
+  for t in range(EPISODE):
+    writer.append(step(0, t))
+  began = time.monotonic()
+  with pytest.raises(errors.ReplayTimeoutError) as caught:
+    writer.end_episode()
+  assert time.monotonic() - began < 20
+  where = re.escape(server.address)
+  caught.match(
+    rf"^replay: insert: {where}: expected a Reverb server with the table replay, got "
+    r"no answer for \d s\. Start it \(t2r_seq replay-server\), check the address, or "
+    r"allow more time: server_timeout\.$"
+  )
+  assert any(re.search(rf"insert: waiting for {where}: no answer", t) for t in told)
+  with pytest.raises(errors.ReplayTimeoutError, match=r"sample: .* no answer"):
+    client.dataset(4)
+  with pytest.raises(errors.ReplayTimeoutError, match=r"writer: .* no answer"):
+    client.writer()
+
+
+def test_a_server_that_comes_back_with_other_specs(make_killable):
+  server = make_killable(SPEC)
+  client = ReverbReplay(SPEC, server.address, server_timeout=60)
+  server.kill()
+  server.start(OTHER)
+  with pytest.raises(errors.SpecError, match=r"x: expected \(3, 2\) int64 .*\(2, 2\)"):
+    client.dataset(4)
