@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,7 +28,7 @@ _Rows = tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]
 
 
 class _RowSizes:
-  """What pools ask of columns, where there are none: sizes, and images to restore."""
+  """Rows that have no columns, for `PooledWindows`: sizes, and images to restore."""
 
   def __init__(
     self,
@@ -45,19 +44,7 @@ class _RowSizes:
     return self._row_bytes[path]
 
   def restore(self, path: str, state: tf.Tensor) -> LoadedRows:
-    if path not in self._images:
-      return LoadedRows(state)
-    spec = self._images[path]
-    images = windows.RowList(state, spec.shape[-3:], spec.dtype)
-    return LoadedRows(images, spec.shape[:-3])
-
-
-@dataclasses.dataclass(frozen=True)
-class _Cut:
-  """How windows are cut from what is in memory, and how many of each record."""
-
-  reader: windows.WindowReader
-  counts: np.ndarray
+    return LoadedRows.of_state(state, self._images.get(path))
 
 
 class PooledEpisodes(PooledWindows):
@@ -71,11 +58,10 @@ class PooledEpisodes(PooledWindows):
       index: of the same files.
     """
     self._indexed = indexed
-    sizes: Any = _RowSizes(
+    rows = _RowSizes(
       indexed.episode_lengths, _step_bytes(indexed, index), indexed.images
     )
-    cut: Any = _Cut(indexed.decoded_reader, indexed.counts)
-    super().__init__(sizes, cut)
+    super().__init__(rows, indexed.decoded_reader, indexed.counts)
 
   def _read_rows(
     self, episodes: tf.Tensor, first_step: tf.Tensor, num_steps: tf.Tensor
@@ -122,9 +108,8 @@ class PooledExamples(PooledWindows):
     mean_bytes = max(1, int(index.lengths.mean()))
     self._reads = RecordReads(index, max(1, _RUN_BYTES // mean_bytes))
     sizes = {_RECORD: _while_read(int(index.lengths.max()) + _STRING_BYTES)}
-    rows: Any = _RowSizes(self._reads.counts, sizes, {})
-    runs: Any = _cut_runs(self._reads.counts)
-    super().__init__(rows, runs)
+    rows = _RowSizes(self._reads.counts, sizes, {})
+    super().__init__(rows, _run_reader(), self._reads.counts)
 
   def batches(
     self, order: PoolOrder, num_epochs: int | None, start_batch: int
@@ -147,11 +132,11 @@ class PooledExamples(PooledWindows):
     return {_RECORD: tf.gather(self._reads.read(episodes), rows)}, {}
 
 
-def _cut_runs(counts: np.ndarray) -> _Cut:
+def _run_reader() -> windows.WindowReader:
   """Takes runs of records for episodes, and each record for a window."""
   element = {_RECORD: tf.TensorSpec([None], tf.string)}
   spec = {_RECORD: specs.ExtendedTensorSpec((), tf.string, time_offsets=0)}
-  return _Cut(windows.WindowReader(element, spec), counts)
+  return windows.WindowReader(element, spec)
 
 
 def _step_bytes(indexed: IndexedWindows, index: records.RecordIndex) -> dict[str, int]:

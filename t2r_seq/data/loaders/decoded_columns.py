@@ -90,11 +90,7 @@ class DecodedColumns:
 
   def restore(self, path: str, state: tf.Tensor) -> LoadedRows:
     """Makes loaded rows of what `LoadedRows.state` gave."""
-    if path not in self._images:
-      return LoadedRows(state)
-    spec = self._images[path]
-    images = windows.RowList(state, spec.shape[-3:], spec.dtype)
-    return LoadedRows(images, spec.shape[:-3])
+    return LoadedRows.of_state(state, self._images.get(path))
 
 
 class LoadedRows:
@@ -113,6 +109,21 @@ class LoadedRows:
     """
     self._rows = rows
     self._images_shape = images_shape
+
+  @classmethod
+  def of_state(
+    cls, state: tf.Tensor, image: specs.ExtendedTensorSpec | None
+  ) -> LoadedRows:
+    """Makes the rows of what `state` gave.
+
+    Args:
+      state: of rows.
+      image: of a row; None where it is no image that was decoded.
+    """
+    if image is None:
+      return cls(state)
+    images = windows.RowList(state, image.shape[-3:], image.dtype)
+    return cls(images, image.shape[:-3])
 
   @property
   def state(self) -> tf.Tensor:

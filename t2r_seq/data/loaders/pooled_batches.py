@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+import abc
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import specs
-from t2r_seq.data.loaders.decoded_columns import DecodedColumns
+from t2r_seq import specs, windows
+from t2r_seq.data.loaders.decoded_columns import DecodedColumns, LoadedRows
 from t2r_seq.data.loaders.pool_order import (
   GATHERS_AT_ONCE,
   PoolOrder,
@@ -21,44 +22,54 @@ _as_it_is = tf.autograph.experimental.do_not_convert
 _Pool = dict[str, Any]
 
 
-class PooledWindows:
+class PoolRows(Protocol):
+  """What pools ask of the rows that they hold; `DecodedColumns` tells of a store's."""
+
+  episode_lengths: np.ndarray
+
+  def max_row_bytes(self, path: str) -> int:
+    """Returns the memory of the largest row, in bytes."""
+
+  def restore(self, path: str, state: tf.Tensor) -> LoadedRows:
+    """Makes loaded rows of what `LoadedRows.state` gave."""
+
+
+class PooledWindows(abc.ABC):
   """Reads the windows of a pool of episodes from memory.
 
   Attributes:
     counts: windows of each episode, int64 [episodes].
   """
 
-  def __init__(self, columns: DecodedColumns, store_windows: StoreWindows) -> None:
+  def __init__(
+    self, rows: PoolRows, reader: windows.WindowReader, counts: np.ndarray
+  ) -> None:
     """Prepares.
 
     Args:
-      columns: of the store.
-      store_windows: the windows, cut from these columns.
+      rows: what is known of them before they are read.
+      reader: cuts windows from what was read.
+      counts: windows of each episode, int64 [episodes].
     """
-    self._columns = columns
-    self._reader = store_windows.reader
-    self._grid = store_windows.reader.grid
-    self.counts: np.ndarray = store_windows.counts
-    lengths = columns.episode_lengths
+    self._rows = rows
+    self._reader = reader
+    self._grid = reader.grid
+    self.counts = counts
+    lengths = rows.episode_lengths
     with tf.device("CPU:0"):
       self._lengths = tf.Variable(lengths, False, dtype=tf.int64)
-      self._first_rows = tf.Variable(
-        np.cumsum(lengths) - lengths, False, dtype=tf.int64
-      )
       self._num_windows = tf.Variable(self.counts, False, dtype=tf.int64)
-    self._step_paths = store_windows.reader.timed_paths
-    self._context_paths = [
-      path for path in store_windows.reader.paths if path not in self._step_paths
-    ]
+    self._step_paths = reader.timed_paths
+    self._context_paths = [p for p in reader.paths if p not in self._step_paths]
 
   def fit(self, batch_size: int, memory_budget: int) -> PoolSize:
     """Finds how many batches a pool may have; see `pool_order.fit_pools`."""
     first, last = self._reader.steps_shown
     apart = self._grid.shift * self._grid.stride
     extra = last - first + 1
-    lengths = self._columns.episode_lengths
+    lengths = self._rows.episode_lengths
     steps = np.minimum(lengths, (self.counts - 1) * apart + extra)
-    step_bytes = sum(map(self._columns.max_row_bytes, self._step_paths))
+    step_bytes = sum(map(self._rows.max_row_bytes, self._step_paths))
     return fit_pools(
       *(self.counts, steps, extra, step_bytes, self._reader.window_bytes),
       *(batch_size, memory_budget),
@@ -153,16 +164,11 @@ class PooledWindows:
       "length": lengths,
     }
 
+  @abc.abstractmethod
   def _read_rows(
     self, episodes: tf.Tensor, first_step: tf.Tensor, num_steps: tf.Tensor
   ) -> tuple[_Pool, _Pool]:
     """Returns the steps of episodes one after the other, and their context, by path."""
-    first_rows = tf.gather(self._first_rows.read_value(), episodes) + first_step
-    rows = tf.ragged.range(first_rows, first_rows + num_steps).flat_values
-    return (
-      {path: self._columns.load(path, rows).state for path in self._step_paths},
-      {path: self._columns.take(path, episodes) for path in self._context_paths},
-    )
 
   def _steps(
     self, first_window: tf.Tensor, end_window: tf.Tensor, lengths: tf.Tensor
@@ -193,9 +199,38 @@ class PooledWindows:
       if index is None:
         return tf.gather(pool["context"][path], slot)
       shape = [-1] + [1] * (index.shape.rank - 1)
-      rows = self._columns.restore(path, pool["steps"][path])
+      rows = self._rows.restore(path, pool["steps"][path])
       return rows.gather(index + tf.reshape(to_row, shape))
 
     return self._reader.read_with(
       take, self._grid.start(window), tf.gather(pool["length"], slot)
+    )
+
+
+class PooledColumns(PooledWindows):
+  """Reads the windows of a pool of a store's episodes."""
+
+  def __init__(self, columns: DecodedColumns, store_windows: StoreWindows) -> None:
+    """Prepares.
+
+    Args:
+      columns: of the store.
+      store_windows: the windows, cut from these columns.
+    """
+    super().__init__(columns, store_windows.reader, store_windows.counts)
+    self._columns = columns
+    lengths = columns.episode_lengths
+    with tf.device("CPU:0"):
+      self._first_rows = tf.Variable(
+        np.cumsum(lengths) - lengths, False, dtype=tf.int64
+      )
+
+  def _read_rows(
+    self, episodes: tf.Tensor, first_step: tf.Tensor, num_steps: tf.Tensor
+  ) -> tuple[_Pool, _Pool]:
+    first_rows = tf.gather(self._first_rows.read_value(), episodes) + first_step
+    rows = tf.ragged.range(first_rows, first_rows + num_steps).flat_values
+    return (
+      {path: self._columns.load(path, rows).state for path in self._step_paths},
+      {path: self._columns.take(path, episodes) for path in self._context_paths},
     )

@@ -7,13 +7,13 @@ import tensorflow as tf
 
 from t2r_seq.data.loaders.decoded_columns import DecodedColumns
 from t2r_seq.data.loaders.pool_order import PoolOrder
-from t2r_seq.data.loaders.pooled_batches import PooledWindows
+from t2r_seq.data.loaders.pooled_batches import PooledColumns
 from t2r_seq.store import StoreWindows
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
 
-class PortableWindows(PooledWindows):
+class PortableWindows(PooledColumns):
   """Pools whose graph refers to nothing in this process.
 
   One range counts the pools through all epochs: it is what a tf.data service splits

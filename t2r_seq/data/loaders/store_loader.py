@@ -10,7 +10,7 @@ import tensorflow as tf
 from t2r_seq import errors, records, specs
 from t2r_seq.data.loaders.decoded_columns import DecodedColumns
 from t2r_seq.data.loaders.pool_order import PoolOrder
-from t2r_seq.data.loaders.pooled_batches import PooledWindows
+from t2r_seq.data.loaders.pooled_batches import PooledColumns
 from t2r_seq.data.loaders.portable_windows import PortableWindows
 from t2r_seq.data.loaders.window_loader import WindowLoader, check_plan
 from t2r_seq.store import EpisodeStore, FileColumns, StoreColumns, StoreWindows
@@ -97,7 +97,7 @@ class StoreWindowLoader(WindowLoader):
       self._windows.read_at,
       self._windows.num_windows,
       self._windows.window_bytes,
-      lambda: PooledWindows(columns, self._windows),
+      lambda: PooledColumns(columns, self._windows),
       *(batch_size, order, seed, num_epochs, shard_index, num_shards),
       *(drop_remainder, memory_budget, self._windows.locate),
     )
