@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import replay
 from benchmarks.replay.byte_counter import ByteCounter
+from t2r_seq import replay
 
 PROGRAMS = runpy.run_path(
   os.path.join(os.path.dirname(__file__), "../../../docs/frame_stacking.py")
