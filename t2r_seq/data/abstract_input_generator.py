@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from t2r_seq import specs, windows
 from t2r_seq.data import arguments, presence
+from t2r_seq.data.arguments import flat_specs
 from t2r_seq.data.data_service import DataService
 from t2r_seq.data.input_report import InputReport
 
@@ -111,19 +112,17 @@ class AbstractInputGenerator(abc.ABC):
     Raises:
       SpecError: not a valid spec structure.
     """
-    self._feature_spec, self._feature_masks = presence.split_masks(
-      _flatten(feature_spec)
-    )
-    self._out_feature_spec = (
-      None if out_feature_spec is None else _flatten(out_feature_spec)
-    )
+    flat, out = flat_specs(feature_spec), out_feature_spec
+    self._feature_spec, self._feature_masks = presence.split_masks(flat)
+    self._out_feature_spec = None if out is None else flat_specs(out)
 
   def set_label_specifications(
     self, label_spec: Any, out_label_spec: Any = None
   ) -> None:
     """Sets the specs of the labels; see `set_feature_specifications`."""
-    self._label_spec, self._label_masks = presence.split_masks(_flatten(label_spec))
-    self._out_label_spec = None if out_label_spec is None else _flatten(out_label_spec)
+    flat, out = flat_specs(label_spec), out_label_spec
+    self._label_spec, self._label_masks = presence.split_masks(flat)
+    self._out_label_spec = None if out is None else flat_specs(out)
 
   def set_preprocess_fn(self, preprocess_fn: PreprocessFn | None) -> None:
     """Sets the function that is mapped over the batches.
@@ -236,6 +235,13 @@ class AbstractInputGenerator(abc.ABC):
     """Turns what TensorFlow raises inside, as batches are read, into clear errors."""
     yield
 
+  def watch(self) -> Callable[[], Any] | None:
+    """Begins to watch over a wait for a batch: what it returns is called each second.
+
+    It raises where no batch will come; None where datasets do so themselves.
+    """
+    return None
+
   @abc.abstractmethod
   def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
     """Creates a dataset of batches before preprocessing.
@@ -292,9 +298,3 @@ class AbstractInputGenerator(abc.ABC):
   def _check_ready(self, mode: str) -> None:
     given = {"feature": self._feature_spec, "label": self._label_spec}
     arguments.check_specifications(type(self).__name__, given, self._mode, mode)
-
-
-def _flatten(spec_structure: Any) -> specs.TensorSpecStruct:
-  """Flattens to a struct of its own, every leaf an `ExtendedTensorSpec`."""
-  flat = specs.flatten_spec_structure(spec_structure)
-  return specs.map_leaves(specs.ExtendedTensorSpec.to_spec, flat)

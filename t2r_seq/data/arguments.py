@@ -15,6 +15,12 @@ from t2r_seq import errors, specs
 _MAX_BATCH_SIZE = 1 << 24
 
 
+def flat_specs(spec_structure: Any) -> specs.TensorSpecStruct:
+  """Flattens to a struct of its own, every leaf an `ExtendedTensorSpec`."""
+  flat = specs.flatten_spec_structure(spec_structure)
+  return specs.map_leaves(specs.ExtendedTensorSpec.to_spec, flat)
+
+
 def check_count(where: str, name: str, count: Any, minimum: int = 1) -> int:
   """Checks that an argument is an integer, and large enough.
 

@@ -199,6 +199,10 @@ class Replay(_Closing):
       rate limiter says, and raises where it waits for longer than is allowed.
     """
 
+  def watch(self) -> Callable[[], Any] | None:
+    """Begins to watch over a wait for a batch; see `AbstractInputGenerator.watch`."""
+    return None
+
   @abc.abstractmethod
   def update_priorities(self, keys: Any, priorities: Any) -> int | None:
     """Sets the priorities of items.

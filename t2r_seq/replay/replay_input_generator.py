@@ -62,6 +62,10 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
           raise error_cls(found[1]) from error
       raise
 
+  def watch(self) -> Callable[[], Any] | None:
+    """Begins to watch over a wait for a batch; see the replay's."""
+    return self.replay.watch()
+
   def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
     wanted = joint.join(self._feature_spec, self._label_spec_for(mode))
     windows = self.replay.dataset(batch_size)

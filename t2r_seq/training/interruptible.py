@@ -5,8 +5,10 @@ from __future__ import annotations
 import queue
 import threading
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+
+_LOOK_SECONDS = 1.0
 
 
 class Interruptible(Iterator[Any]):
@@ -18,12 +20,19 @@ class Interruptible(Iterator[Any]):
   Items are taken when they are asked for, none ahead.
   """
 
-  def __init__(self, items: Iterable[Any]) -> None:
+  def __init__(
+    self,
+    items: Iterable[Any],
+    watch: Callable[[], Callable[[], Any] | None] = lambda: None,
+  ) -> None:
     """Starts the thread, and the iteration in it.
 
     Args:
       items: what is iterated over, once.
+      watch: begins to watch over a wait that lasts for a second, and returns what is
+        called in each further one, if anything: it raises where no item will come.
     """
+    self._watch = watch
     self._wanted: queue.SimpleQueue[bool] = queue.SimpleQueue()
     self._taken: queue.SimpleQueue[tuple[Any, BaseException | None]]
     self._taken = queue.SimpleQueue()
@@ -33,12 +42,22 @@ class Interruptible(Iterator[Any]):
     ).start()
 
   def __next__(self) -> Any:
-    """Returns the next item; raises what the iteration raises."""
+    """Returns the next item; raises what the iteration or the watch raises."""
     self._wanted.put(True)
-    item, error = self._taken.get()
+    item, error = self._wait()
     if error is not None:
       raise error
     return item
+
+  def _wait(self) -> tuple[Any, BaseException | None]:
+    look = None
+    while True:
+      try:
+        return self._taken.get(timeout=_LOOK_SECONDS)
+      except queue.Empty:
+        look = look or self._watch()
+        if look is not None:
+          look()
 
   def __enter__(self) -> Interruptible:
     return self

@@ -159,7 +159,9 @@ def _train(
     start = step = trainer.global_step
     params = {"start_step": start}
     batches = stack.enter_context(
-      interruptible.Interruptible(trainer.distribute_training(input_generator, params))
+      interruptible.Interruptible(
+        trainer.distribute_training(input_generator, params), input_generator.watch
+      )
     )
     progress = Progress(max_train_steps)
     writer, warned = SummaryWriter(write_dir), False

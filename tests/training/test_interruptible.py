@@ -36,6 +36,32 @@ def test_what_the_iteration_raises_arrives(error_cls):
       next(iterator)
 
 
+def test_a_wait_that_is_watched_ends(monkeypatch):
+  monkeypatch.setattr(interruptible, "_LOOK_SECONDS", 0.01)
+  never, watched = threading.Event(), []
+
+  def items():
+    yield 1
+    never.wait()
+
+  def watch():
+    looks = iter([None, None])
+    watched.append(looks)
+
+    def look():
+      if next(looks, "gone") == "gone":
+        raise TimeoutError("the server is away")
+
+    return look
+
+  with interruptible.Interruptible(items(), watch) as iterator:
+    assert next(iterator) == 1
+    with pytest.raises(TimeoutError, match="the server is away"):
+      next(iterator)
+  never.set()
+  assert len(watched) == 1
+
+
 def test_the_thread_ends_with_the_block():
   before = set(threading.enumerate())
   with interruptible.Interruptible([1, 2]) as iterator:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gin
@@ -93,6 +93,11 @@ class MixtureInputGenerator(AbstractInputGenerator):
       for source in self._sources.values():
         stack.enter_context(source.explain_failures())
       yield
+
+  def watch(self) -> Callable[[], Any] | None:
+    """Begins to watch over a wait for a batch: all sources do."""
+    looks = [look for s in self._sources.values() if (look := s.watch()) is not None]
+    return (lambda: [look() for look in looks]) if looks else None
 
   @tf.autograph.experimental.do_not_convert
   def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gin
@@ -76,9 +77,9 @@ class ReverbReplay(Replay):
       initial_priority: of items that are written without one.
       timeout: seconds that samples and inserts wait for the rate limiter before they
         are an error; None for ever.
-      server_timeout: seconds that a server may be away before writers and all calls
-        that wait for it raise; None for ever. They say in the log that they wait. A
-        dataset waits for as long as Reverb's own does: for ever.
+      server_timeout: seconds that a server may be away before writers, training and
+        all calls that wait for it raise; None for ever. They say in the log that they
+        wait. A dataset by itself waits for as long as Reverb's own does: for ever.
       chunk_length: rows that are compressed and stored together. Longer chunks compress
         better, but an item waits until its last one is full or its episode ends, and
         each sample brings whole chunks.
@@ -136,6 +137,10 @@ class ReverbReplay(Replay):
     )
     both = sampling.to_windows(items, self._layout)
     return both if with_info else both.map(lambda _, windows: windows)
+
+  def watch(self) -> Callable[[], Any]:
+    """Begins to watch over a wait for a batch: a server may be away for so long."""
+    return self._connection.waiting("sample").look
 
   def update_priorities(self, keys: Any, priorities: Any) -> None:
     """Sets priorities; see `Replay.update_priorities`. Reverb does not count them."""

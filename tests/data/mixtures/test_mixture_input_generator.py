@@ -533,3 +533,21 @@ def test_is_configured_by_gin(tmp_path, kit):
   mixture.set_specification_from_model(model, "train")
   (batch,) = rows(mixture.create_dataset("train").take(1))
   assert by_source(batch) == [3, 1, 0]
+
+
+class Watched(Counting):
+  """A source that is watched over while a batch is waited for."""
+
+  def watch(self):
+    def look():
+      raise errors.ReplayTimeoutError("sample: no answer")
+
+    return look
+
+
+def test_each_source_watches_over_a_wait():
+  plain, watched = Counting([1]), Watched([2])
+  mixture = data.MixtureInputGenerator({"a": plain, "b": watched}, seed=1)
+  with pytest.raises(errors.ReplayTimeoutError, match="sample: no answer"):
+    mixture.watch()()
+  assert data.MixtureInputGenerator({"a": plain, "b": plain}, seed=1).watch() is None

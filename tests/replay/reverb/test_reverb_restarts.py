@@ -13,6 +13,7 @@ import tensorflow as tf
 from t2r_seq import errors, replay, specs
 from t2r_seq.replay.reverb import ReverbReplay, waiting
 from t2r_seq.specs import ExtendedTensorSpec as Spec
+from t2r_seq.training.interruptible import Interruptible
 
 # Each step is (episode, t), and a window shows three.
 SPEC = specs.TensorSpecStruct(
@@ -148,6 +149,29 @@ def test_a_server_that_never_comes_back(make_killable, monkeypatch):
     client.dataset(4)
   with pytest.raises(errors.ReplayTimeoutError, match=r"writer: .* no answer"):
     client.writer()
+
+
+def test_training_does_not_wait_for_ever(make_killable):
+  server = make_killable(SPEC)
+  client = ReverbReplay(SPEC, server.address, server_timeout=3)
+  with client.writer() as writer:
+    for t in range(EPISODE):
+      writer.append(step(0, t))
+    writer.end_episode()
+  generator = replay.ReplayInputGenerator(client, batch_size=2)
+  generator.set_feature_specifications(SPEC)
+  generator.set_label_specifications({})
+  dataset = generator.create_dataset("train")
+  with Interruptible(dataset, generator.watch) as batches:
+    features, _ = next(batches)
+    check_windows(features["x"].numpy())
+    server.kill()
+    where = re.escape(server.address)
+    with pytest.raises(
+      errors.ReplayTimeoutError, match=rf"sample: {where}: .* no answ"
+    ):
+      while True:
+        next(batches)
 
 
 def test_a_server_that_comes_back_with_other_specs(make_killable):
