@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from t2r_seq import replay
+from t2r_seq.specs import ExtendedTensorSpec as Spec
 from tests.replay.engine_contract import EngineContract
 
 
@@ -24,3 +27,18 @@ def make_replay():
 
 class TestReplayBuffer(EngineContract):
   """The contract."""
+
+
+def test_nothing_is_drawn_ahead_of_a_queue():
+  spec = {"x": Spec((), tf.int64, "x", time_offsets=0)}
+  with replay.ReplayBuffer(
+    spec, 10, sampler=replay.Fifo(), max_times_sampled=1
+  ) as buffer:
+    with buffer.writer() as writer:
+      for x in range(6):
+        writer.append({"x": np.int64(x)})
+    dataset = buffer.dataset(1)
+    # The first reader would wait for ever for a sixth item and a seventh.
+    assert [int(batch["x"][0]) for batch in dataset.take(5)] == [0, 1, 2, 3, 4]
+    assert buffer.counters.num_samples == 5
+    assert [int(batch["x"][0]) for batch in dataset.take(1)] == [5]

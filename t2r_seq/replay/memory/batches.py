@@ -230,11 +230,24 @@ def make_dataset(
   if images:
     dataset = dataset.map(
       _as_it_is(lambda *batch: _decode(batch, images)),
-      num_parallel_calls=tf.data.AUTOTUNE,
-      deterministic=True,
+      num_parallel_calls=None if sampling.consumes else tf.data.AUTOTUNE,
+      deterministic=None if sampling.consumes else True,
     )
   infinite = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
-  return dataset.apply(infinite).prefetch(1)
+  dataset = dataset.apply(infinite)
+  return _not_ahead(dataset) if sampling.consumes else dataset.prefetch(1)
+
+
+def _not_ahead(dataset: tf.data.Dataset) -> tf.data.Dataset:
+  """Keeps tf.data from drawing before it is asked.
+
+  A queue gives each item once: what is drawn ahead is lost with its reader, who waits
+  for it, too, before it ends.
+  """
+  options = tf.data.Options()
+  options.experimental_optimization.inject_prefetch = False
+  options.experimental_optimization.map_parallelization = False
+  return dataset.with_options(options)
 
 
 def _split(
