@@ -271,7 +271,11 @@ DAMAGES = {
   "no state": ("state.npz", os.remove, "expected a checkpoint or a folder of them"),
   "rows": ("episodes/segments/main/obs.data", _truncate, "obs.data"),
   "no store": ("episodes/store.json", os.remove, "This is no EpisodeStore"),
-  "commit": ("episodes/segments/main/commit.json", os.remove, "got 0 episodes of 0"),
+  "commit": (
+    "episodes/segments/main/commit.json",
+    os.remove,
+    "expected the commit of the episodes that are there, got no such file",
+  ),
 }
 
 
