@@ -17,6 +17,8 @@ _UNBOUNDED = sys.float_info.max
 _TELL_EVERY = 30.0
 # Between two looks whether anybody still asks, at exit.
 _LOOK_SECONDS = 0.2
+# How often who waits is asked whether it is to stop.
+_ASK_EVERY = 1.0
 
 
 def make_rate_limiter(
@@ -116,20 +118,27 @@ class RateLimiter:
     difference = self.num_inserts * self._samples_per_insert - self.num_samples
     return difference - count >= self._min_diff
 
-  def await_insert(self, count: int = 1, timeout: float | None = None) -> int:
+  def await_insert(
+    self,
+    count: int = 1,
+    timeout: float | None = None,
+    should_stop: Callable[[], bool] | None = None,
+  ) -> int:
     """Waits until an item can be inserted.
 
     Args:
       count: items that are to be inserted.
       timeout: seconds to wait at most; None: for ever, with a warning in the log every
         half minute.
+      should_stop: is asked about once a second; True ends the wait.
     Returns:
       How many of them can be inserted now, at least 1.
     Raises:
-      ReplayTimeoutError: none can, for so long; it says why.
+      ReplayTimeoutError: none can, for so long or until it stops; it says why.
       ReplayError: the limiter was closed.
     """
-    return self._await("insert", self.can_insert, self._why_no_insert, count, timeout)
+    why_not = self._why_no_insert
+    return self._await("insert", self.can_insert, why_not, count, timeout, should_stop)
 
   def await_sample(self, count: int = 1, timeout: float | None = None) -> int:
     """Waits until an item can be sampled; as `await_insert` does."""
@@ -183,13 +192,14 @@ class RateLimiter:
     why_not: Callable[[], str],
     count: int,
     timeout: float | None,
+    should_stop: Callable[[], bool] | None = None,
   ) -> int:
     with self._lock:
       if can(count) and not self._is_closed:
         return count  # The usual case, at half the cost.
       self._num_waiting += 1
       try:
-        self._wait(operation, can, why_not, timeout)
+        self._wait(operation, can, why_not, timeout, should_stop)
       finally:
         self._num_waiting -= 1
       if self._is_closed:
@@ -205,15 +215,26 @@ class RateLimiter:
     can: Callable[[int], bool],
     why_not: Callable[[], str],
     timeout: float | None,
+    should_stop: Callable[[], bool] | None,
   ) -> None:
     end = None if timeout is None else time.monotonic() + timeout
+    told = time.monotonic()
+    look = _TELL_EVERY if should_stop is None else min(_ASK_EVERY, _TELL_EVERY)
     while not self._changed.wait_for(
-      lambda: self._is_closed or can(1), _until(end, _TELL_EVERY)
+      lambda: self._is_closed or can(1), _until(end, look)
     ):
-      if end is not None and time.monotonic() >= end:
+      now = time.monotonic()
+      if end is not None and now >= end:
         raise errors.ReplayTimeoutError(
           f"replay: {operation}: waited {timeout:g} s: {why_not()}"
         )
+      if should_stop is not None and should_stop():
+        raise errors.ReplayTimeoutError(
+          f"replay: {operation}: told to stop while it waited: {why_not()}"
+        )
+      if now - told < _TELL_EVERY:
+        continue
+      told = now
       logging.warning("replay: %s: waiting: %s", operation, why_not())
 
   def _why_no_sample(self) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import replay
+from t2r_seq import errors, replay
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 from tests.replay.engine_contract import EngineContract
 
@@ -42,3 +42,14 @@ def test_nothing_is_drawn_ahead_of_a_queue():
     assert [int(batch["x"][0]) for batch in dataset.take(5)] == [0, 1, 2, 3, 4]
     assert buffer.counters.num_samples == 5
     assert [int(batch["x"][0]) for batch in dataset.take(1)] == [5]
+
+
+def test_a_writer_that_is_told_to_stop_waits_no_longer():
+  spec = {"x": Spec((), tf.int64, "x", time_offsets=0)}
+  limiter = replay.SampleToInsertRatio(1.0, 1, 2.0)
+  with replay.ReplayBuffer(spec, 10, rate_limiter=limiter) as buffer:
+    writer = buffer.writer()
+    writer.should_stop = lambda: True
+    with pytest.raises(errors.ReplayTimeoutError, match="insert: told to stop while"):
+      for x in range(9):
+        writer.append({"x": np.int64(x)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -94,12 +94,13 @@ class Table:
     values: list[Any],
     context: Mapping[str, np.ndarray],
     priority: float | None,
+    should_stop: Callable[[], bool] | None = None,
   ) -> None:
     """Appends a step that fits; waits first if it gives an item."""
     lanes = self.lanes
     anchor = lanes.next_anchor(lane)
     if anchor >= 0:
-      self.limiter.await_insert(1, self._timeout)
+      self.limiter.await_insert(1, self._timeout, should_stop)
     step = lanes.counts.item(lane)
     row = lanes.row(lane, step)
     self._remove(lanes.make_room(lane))

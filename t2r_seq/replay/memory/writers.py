@@ -48,7 +48,7 @@ class MemoryWriter(ReplayWriter):
     values, new_context = self._packing.pack(step, context)
     with table.lock:
       self.check_open("append")
-      table.append(lane, values, new_context, priority)
+      table.append(lane, values, new_context, priority, self.should_stop)
 
   def end_episode(self) -> None:
     """Ends the episode; see `ReplayWriter.end_episode`."""
