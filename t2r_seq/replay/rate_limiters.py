@@ -17,6 +17,8 @@ _UNBOUNDED = sys.float_info.max
 _TELL_EVERY = 30.0
 # Between two looks whether anybody still asks, at exit.
 _LOOK_SECONDS = 0.2
+# How long an exit waits for iterators that go on asking.
+_EXIT_SECONDS = 3.0
 # How often who waits is asked whether it is to stop.
 _ASK_EVERY = 1.0
 
@@ -177,7 +179,8 @@ class RateLimiter:
     """
     seen = -1 if self._num_waiting else self._num_refused
     self.close()
-    while seen != self._num_refused:
+    end = time.monotonic() + _EXIT_SECONDS
+    while seen != self._num_refused and time.monotonic() < end:
       seen = self._num_refused
       time.sleep(_LOOK_SECONDS)
 
