@@ -91,8 +91,8 @@ class ReplayWriter(_Closing):
   closed or its process died, ends at the last step that arrived.
 
   Attributes:
-    should_stop: is asked, about once a second, by a writer that waits for another
-      process; True ends the wait with a ReplayTimeoutError. None: never.
+    should_stop: is asked, about once a second, by a writer that waits for a server or
+      for a rate limiter; True ends the wait with a ReplayTimeoutError. None: never.
   """
 
   should_stop: Callable[[], bool] | None = None
