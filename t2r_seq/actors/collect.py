@@ -15,6 +15,7 @@ from t2r_seq import errors, records, windows
 from t2r_seq.actors import env_loop, rollouts, sinks
 from t2r_seq.actors import features as features_lib
 from t2r_seq.actors import metrics as metrics_lib
+from t2r_seq.training import stopping
 
 
 @gin.configurable
@@ -30,6 +31,7 @@ def collect_episodes(
   explore_prob: float = 0.0,
   max_steps: int | None = None,
   sink: sinks.EpisodeSink | None = None,
+  stop: stopping.StopCondition | None = None,
 ) -> dict[str, Any]:
   """Runs a policy and writes its episodes, flat: one record an episode, or to a sink.
 
@@ -53,6 +55,8 @@ def collect_episodes(
     explore_prob: is handed to the policy with each observation.
     max_steps: cuts an episode off.
     sink: takes the steps in place of record files, e.g. a `StoreSink`; is closed.
+    stop: e.g. a `threading.Event`; is asked after each step, and ends the collection as
+      SIGTERM does.
   Returns:
     The metrics of `run_env`, and 'files': the paths written.
   Raises:
@@ -60,17 +64,20 @@ def collect_episodes(
       `sink`, or `output_path` was collected before into another number of files;
       nothing is run.
     SpecError: an episode doesn't match the specs.
+    Stopped: it was told to stop before all episodes were collected. The file in
+      progress is dropped, a sink has been closed.
   """
+  run = {
+    "env": env,
+    "policy": policy,
+    "num_episodes": num_episodes,
+    "seed": seed,
+    "explore_prob": explore_prob,
+    "max_steps": max_steps,
+  }
   if sink is not None and output_path is None:
-    return _collect_to_sink(
-      sink,
-      env=env,
-      policy=policy,
-      num_episodes=num_episodes,
-      seed=seed,
-      explore_prob=explore_prob,
-      max_steps=max_steps,
-    )
+    with stopping.StopSignal(stop) as signal, stopping.given_up(signal), sink:
+      return _collect_to_sink(sink, run, signal)
   if output_path is None or sink is not None or spec is None:
     raise ValueError(
       "collect episodes: expected an output_path and a spec, or a sink, got "
@@ -91,24 +98,44 @@ def collect_episodes(
       output_path, math.ceil(num_episodes / episodes_per_file)
     )
   _check_no_other_shards(output_path, files)
-  metrics_lib.restore_policy(policy)
   tally = metrics_lib.EpisodeTally()
-  episodes = rollouts.generate_episodes(
-    env, policy, num_episodes, seed, explore_prob, max_steps
-  )
-  with contextlib.closing(episodes):
-    for path in files:
-      shard = _take(episodes, episodes_per_file or num_episodes, tally, to_features)
-      records.write_records(path, flat_spec, shard)
-      logging.info("Collected %d episodes; wrote %s.", tally.num_episodes, path)
+  with stopping.StopSignal(stop) as signal:
+    _restore(policy, signal)
+    steps = _until_stopped(rollouts.generate_steps(**run), signal)
+    with contextlib.closing(rollouts.whole_episodes(steps)) as episodes:
+      for path in files:
+        shard = _take(episodes, episodes_per_file or num_episodes, tally, to_features)
+        records.write_records(path, flat_spec, shard)
+        logging.info("Collected %d episodes; wrote %s.", tally.num_episodes, path)
   return {**tally.metrics(), "files": files}
 
 
-def _collect_to_sink(sink: sinks.EpisodeSink, **kwargs: Any) -> dict[str, Any]:
+def _collect_to_sink(
+  sink: sinks.EpisodeSink, run: dict[str, Any], signal: stopping.StopSignal
+) -> dict[str, Any]:
   """Runs the policy with the arguments of `run_env`."""
-  with sink:
-    metrics = env_loop.run_env(sink=sink, **kwargs)
+  sink.stop_with(signal)
+  _restore(run["policy"], signal)
+  metrics = env_loop.run_env(sink=sink, restore_policy=False, stop=signal, **run)
+  if metrics["num_episodes"] < run["num_episodes"]:
+    raise stopping.Stopped
   return {**metrics, "files": list(getattr(sink, "files", []))}
+
+
+def _restore(policy: Any, signal: stopping.StopSignal) -> None:
+  """Loads the newest policy; the wait for a first one ends when it is told to stop."""
+  with signal.waiting():
+    metrics_lib.restore_policy(policy)
+
+
+def _until_stopped(
+  steps: rollouts.Steps, signal: stopping.StopSignal
+) -> rollouts.Steps:
+  """Asks after each step: an exception of a signal may be lost in whatever is run."""
+  with contextlib.closing(steps):
+    for step in steps:
+      yield step
+      signal.check()
 
 
 def _check_no_other_shards(output_path: str, files: list[str]) -> None:

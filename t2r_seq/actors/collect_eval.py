@@ -195,12 +195,8 @@ class _Rounds:
   ) -> None:
     """Collects a round of episodes."""
     seed = self._run_seed(int(self._result["num_rounds"]), stream=2)
-    try:
+    with stopping.given_up(self._signal):
       metrics = self._run(actor, env, num_episodes, "collect", seed, sink)
-    except errors.ReplayTimeoutError as error:
-      if self._signal.is_set():  # It would have waited on.
-        raise stopping.Stopped from error
-      raise
     self._result["num_rounds"] += 1
     for name in ("num_episodes", "num_steps"):
       self._result[name] += metrics[name]

@@ -23,8 +23,9 @@ Into an EpisodeStore, in place of record files:
     'collect_episodes.output_path = None' 'collect_episodes.sink = @StoreSink()' \
     'StoreSink.path = "data/train.store"' 'StoreSink.spec = @episode_spec'
 
-SIGTERM drops the file in progress; the files before it are whole. The status is 143
-then. `t2r_seq collect-eval` goes on collecting while a learner trains."""
+SIGTERM ends it between two steps and drops the file in progress; the files before it
+are whole. The status is 143 then. `t2r_seq collect-eval` goes on collecting while a
+learner trains."""
 
 STATUS_OF_SIGTERM = 143
 
@@ -40,9 +41,9 @@ def run(args: argparse.Namespace) -> int:
   from t2r_seq import actors
 
   try:
-    # One signal is enough: whatever is in progress is dropped.
-    with actors.StopSignal() as signal, signal.waiting():
-      result = actors.collect_episodes()
+    # From here on, as the sink is made before the collection begins.
+    with actors.StopSignal() as signal:
+      result = actors.collect_episodes(stop=signal)
   except actors.Stopped:
     print("Stopped by SIGTERM before all episodes were collected.", file=sys.stderr)
     return STATUS_OF_SIGTERM

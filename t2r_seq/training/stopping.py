@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 from absl import logging
 
+from t2r_seq import errors
+
 _LOOK_SECONDS = 0.1
 
 
@@ -109,3 +111,18 @@ class StopSignal:
     if self._previous is not None:
       signal.signal(signal.SIGTERM, self._previous)
       self._previous = None
+
+
+@contextlib.contextmanager
+def given_up(stop: StopCondition) -> Iterator[None]:
+  """Within it, a wait for a replay that is given up to stop is no failure.
+
+  Raises:
+    Stopped: in place of the wait's ReplayTimeoutError.
+  """
+  try:
+    yield
+  except errors.ReplayTimeoutError as error:
+    if stop.is_set():  # It would have waited on.
+      raise Stopped from error
+    raise

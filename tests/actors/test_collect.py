@@ -179,3 +179,35 @@ def test_files_of_another_compression_are_refused(
 )
 def test_shard_paths(path, want):
   assert actors.shard_paths(path, 2)[1] == want
+
+
+class _StopsAfter:
+  """A condition that is met once it was asked a number of times."""
+
+  def __init__(self, num_questions):
+    self.left = num_questions
+
+  def is_set(self):
+    self.left -= 1
+    return self.left < 0
+
+
+def test_told_to_stop_it_keeps_the_files_that_are_whole(
+  make_env, make_policy, tmp_path
+):
+  path = tmp_path / "a.tfrecord"
+  with pytest.raises(actors.Stopped):
+    actors.collect_episodes(
+      make_env, make_policy(), make_spec, 3, str(path), max_steps=2,
+      episodes_per_file=1, stop=_StopsAfter(3),
+    )  # fmt: skip
+  assert sorted(p.name for p in tmp_path.iterdir()) == ["a-00000-of-00003.tfrecord"]
+
+
+def test_told_to_stop_a_sink_keeps_its_whole_episodes(make_env, make_policy, tmp_path):
+  sink = actors.RecordSink(str(tmp_path / "a.tfrecord"), make_spec)
+  with pytest.raises(actors.Stopped):
+    actors.collect_episodes(
+      make_env, make_policy(), None, 3, max_steps=2, sink=sink, stop=_StopsAfter(3)
+    )
+  assert [len(episode) for episode in _read(sink.files)] == [2]
