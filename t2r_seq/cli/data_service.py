@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import signal
 import socket
@@ -84,11 +85,17 @@ def run(args: argparse.Namespace) -> int:
   quiet.load_tensorflow()
   if args.role == "worker":
     _find(args.dispatcher, stop)
-  if not stop.is_set():
-    server = _worker(args) if args.role == "worker" else _dispatcher(args)
-    stop.wait()
-    server.stop()
-  print(f"{args.role}: stopped", flush=True)
+  if stop.is_set():
+    return _say_stopped(args.role)
+  _server = _worker(args) if args.role == "worker" else _dispatcher(args)
+  stop.wait()
+  # The server's own stop, as its destructor, may wait for ever for a client or for a
+  # dispatcher that has gone. It has nothing to save: a journal is written as it grows.
+  os._exit(_say_stopped(args.role))
+
+
+def _say_stopped(role: str) -> int:
+  print(f"{role}: stopped", flush=True)
   return 0
 
 
