@@ -263,12 +263,12 @@ def test_training_from_a_live_replay(name, tmp_path, monkeypatch):
       "train_eval_model.t2r_model = @line_model()",
       "ReplayInputGenerator.replay = @live_replay",
       "REPLAY_ADDRESS = 'not asked'",
-      "NUM_TRAIN_STEPS = 150",
+      "NUM_TRAIN_STEPS = 600",
       f"train_eval_model.model_dir = {str(tmp_path / 'run')!r}",
       *(f"{part}_STORE = {str(path)!r}" for part in ("TRAIN", "EVAL")),
     ],
   )
   result = training.train_eval_model()
-  assert result["global_step"] == 150
+  assert result["global_step"] == 600
   assert result["loss"] < 0.1
   assert training.export_versions(str(tmp_path / "run/export/latest"))
