@@ -23,8 +23,9 @@ TESTS_TF215 ?= tests/specs tests/records tests/windows tests/store tests/statist
   tests/actors tests/policies tests/replay tests/research/pose_env/test_reward_model.py \
   tests/research/pose_env/test_distributed.py tests/benchmarks/test_bench_reverb.py
 TESTS_EXTRAS ?= tests/data/test_torch_windows.py tests/actors/test_videos.py
-# Two workers: TensorFlow's start-up dominates small tests, its threads large ones.
-PYTEST_WORKERS ?= 2
+# More workers than cores: where a test waits, for a process of its own or for a thread,
+# another has something to do.
+PYTEST_WORKERS ?= 3
 PYTEST_ARGS ?=
 FUZZ_SECONDS ?= 600
 FUZZ_SEED ?= $(shell date +%s)
@@ -44,7 +45,8 @@ STAMP_TF215 := $(VENV_TF215)/.stamp
 STAMP_EXTRAS := $(VENV)/.stamp-extras
 RUN_PEERS := $(VENV_PEERS)/bin/python
 STAMP_PEERS := $(VENV_PEERS)/.stamp
-PYTEST := -m pytest -n $(PYTEST_WORKERS)
+# A file's tests share what they set up; tests/conftest.py knows which files to begin with.
+PYTEST := -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -96,12 +98,12 @@ $(STAMP_EXTRAS): $(STAMP)
 setup: $(STAMP) $(STAMP_TF215)  ## Makes both environments and runs nothing.
 
 test: $(STAMP)  ## Runs the whole test suite on the newest TensorFlow.
-	$(RUN) $(PYTEST) --dist loadfile $(PYTEST_ARGS) $(TESTS)
+	$(RUN) $(PYTEST) $(PYTEST_ARGS) $(TESTS)
 
 test-tf215: $(STAMP_TF215)  ## Runs what stores, reads and counts data on TensorFlow 2.15.
 	@# A test that needs Reverb is skipped where there is none; here it has to be.
 	$(RUN_TF215) -c 'import gymnasium, matplotlib, pybullet, reverb'
-	$(RUN_TF215) $(PYTEST) --dist loadfile $(PYTEST_ARGS) $(TESTS_TF215)
+	$(RUN_TF215) $(PYTEST) $(PYTEST_ARGS) $(TESTS_TF215)
 
 test-extras: $(STAMP_EXTRAS)  ## Runs the tests that need PyTorch or ffmpeg.
 	$(RUN) -c 'import imageio_ffmpeg, torch'
