@@ -45,7 +45,7 @@ STAMP_TF215 := $(VENV_TF215)/.stamp
 STAMP_EXTRAS := $(VENV)/.stamp-extras
 RUN_PEERS := $(VENV_PEERS)/bin/python
 STAMP_PEERS := $(VENV_PEERS)/.stamp
-# A file's tests share what they set up; tests/conftest.py knows which files to begin with.
+# The tests of a file share what they set up; tests/conftest.py says which ones begin.
 PYTEST := -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
@@ -113,7 +113,8 @@ fuzz: $(STAMP)  ## Reads damaged records and files for FUZZ_SECONDS, of FUZZ_SEE
 	$(RUN) -m tests.records.fuzz --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
 
 docs-test: $(STAMP)  ## Runs the snippets of README.md and docs/.
-	$(RUN) $(PYTEST) $(PYTEST_ARGS) tests/docs
+	@# One file, and each page a process of its own.
+	$(RUN) $(PYTEST) --dist load $(PYTEST_ARGS) tests/docs
 
 lint: $(STAMP)  ## Checks style and format with ruff.
 	$(RUN) -m ruff check .

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("MPLBACKEND", "Agg")
-# Tests build many graphs and run each but little: a tenth of their time went into a look
-# for oneDNN's kernels at every node. The docs' snippets run with it.
+# Tests build many graphs and run each but little: a tenth of their time went into the
+# search for oneDNN's kernels at every node. The docs' snippets run with it.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 import gin
@@ -24,8 +24,8 @@ import pytest
 hypothesis.settings.register_profile("t2r_seq", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("t2r_seq")
 
-# The files that take longest, a minute and more, go first: begun last, one of them would
-# keep a worker busy while the others have nothing left to do.
+# The files that take longest, a minute and more, go first: begun last, one of them
+# would keep a worker busy while the others have nothing left to do.
 _LONG = (
   "records/test_fuzz",
   "training/test_distribution",

@@ -44,6 +44,7 @@ def run_page(page: str, folder: pathlib.Path, scratch: pathlib.Path):
       "PATH": os.pathsep.join([str(programs), os.environ.get("PATH", "")]),
       "MPLBACKEND": "Agg",
       "TF_CPP_MIN_LOG_LEVEL": "3",
+      "TF_ENABLE_ONEDNN_OPTS": "1",  # As a user has it, whatever the tests do.
     },
     stdin=subprocess.DEVNULL,
     stdout=subprocess.PIPE,
