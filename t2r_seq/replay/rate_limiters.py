@@ -12,6 +12,8 @@ from absl import logging
 from t2r_seq import errors
 from t2r_seq.replay import options
 
+StopFn = Callable[[], bool]
+
 _UNBOUNDED = sys.float_info.max
 # Seconds after which whoever waits says so, again and again.
 _TELL_EVERY = 30.0
@@ -124,7 +126,7 @@ class RateLimiter:
     self,
     count: int = 1,
     timeout: float | None = None,
-    should_stop: Callable[[], bool] | None = None,
+    should_stop: StopFn | None = None,
   ) -> int:
     """Waits until an item can be inserted.
 
@@ -195,7 +197,7 @@ class RateLimiter:
     why_not: Callable[[], str],
     count: int,
     timeout: float | None,
-    should_stop: Callable[[], bool] | None = None,
+    should_stop: StopFn | None = None,
   ) -> int:
     with self._lock:
       if can(count) and not self._is_closed:
@@ -218,7 +220,7 @@ class RateLimiter:
     can: Callable[[int], bool],
     why_not: Callable[[], str],
     timeout: float | None,
-    should_stop: Callable[[], bool] | None,
+    should_stop: StopFn | None,
   ) -> None:
     end = None if timeout is None else time.monotonic() + timeout
     told = time.monotonic()

@@ -120,6 +120,8 @@ class ReplayWriter(_Closing):
 
     Raises:
       SpecError: the writer is closed.
+      ReplayTimeoutError: the rate limiter let nothing in for as long as was allowed;
+        the episode has ended, and what was not let in yet may be lost.
     """
 
 

@@ -53,3 +53,41 @@ def test_a_writer_that_is_told_to_stop_waits_no_longer():
     with pytest.raises(errors.ReplayTimeoutError, match="insert: told to stop while"):
       for x in range(9):
         writer.append({"x": np.int64(x)})
+
+
+def _full_of_an_episode(**arguments):
+  """Returns a buffer that took 3 of an episode's 5 items, and its writer."""
+  spec = {"x": Spec((2,), tf.int64, "x", time_offsets=(0, 2))}
+  limiter = replay.SampleToInsertRatio(1.0, 1, 2.0)
+  buffer = replay.ReplayBuffer(
+    spec, 10, rate_limiter=limiter, padding="repeat", seed=0, **arguments
+  )
+  writer = buffer.writer()
+  for x in range(5):
+    writer.append({"x": np.int64(x)})
+  assert buffer.counters.num_inserts == 3
+  return buffer, writer
+
+
+@pytest.mark.parametrize("end", ["end_episode", "close"])
+def test_the_end_of_an_episode_waits_no_longer_than_it_is_told(end):
+  buffer, writer = _full_of_an_episode()
+  with buffer:
+    writer.should_stop = lambda: True
+    with pytest.raises(errors.ReplayTimeoutError, match="insert: told to stop while"):
+      getattr(writer, end)()
+    writer.close()
+    assert buffer.writer()  # The only one, given back.
+
+
+def test_an_end_that_waited_in_vain_is_an_end():
+  buffer, writer = _full_of_an_episode(timeout=0.01)
+  with buffer:
+    with pytest.raises(errors.ReplayTimeoutError, match="insert: waited"):
+      writer.end_episode()
+    buffer.sample(2)
+    # The next step begins another, and windows never cross from one to the other.
+    writer.append({"x": np.int64(10)})
+    writer.end_episode()
+    assert buffer.counters.num_inserts == 4
+    assert buffer.counters.num_episodes == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from t2r_seq.replay.memory.items import Items, SelectedItems, UniformItems
 from t2r_seq.replay.memory.lanes import Lanes
 from t2r_seq.replay.memory.ring import Ring
 from t2r_seq.replay.memory.window_plan import Draw
-from t2r_seq.replay.rate_limiters import RateLimiter
+from t2r_seq.replay.rate_limiters import RateLimiter, StopFn
 from t2r_seq.replay.replay import SampleInfo
 
 
@@ -94,13 +94,12 @@ class Table:
     values: list[Any],
     context: Mapping[str, np.ndarray],
     priority: float | None,
-    should_stop: Callable[[], bool] | None = None,
+    should_stop: StopFn | None = None,
   ) -> None:
     """Appends a step that fits; waits first if it gives an item."""
     lanes = self.lanes
     anchor = lanes.next_anchor(lane)
-    if anchor >= 0:
-      self.limiter.await_insert(1, self._timeout, should_stop)
+    self._await_inserts(int(anchor >= 0), should_stop)
     step = lanes.counts.item(lane)
     row = lanes.row(lane, step)
     self._remove(lanes.make_room(lane))
@@ -113,11 +112,16 @@ class Table:
     if anchor >= 0:
       self._insert(lane, anchor, lanes.rule.need)
 
-  def append_to_all(self, values: list[Any], priorities: np.ndarray | None) -> None:
+  def append_to_all(
+    self,
+    values: list[Any],
+    priorities: np.ndarray | None,
+    should_stop: StopFn | None = None,
+  ) -> None:
     """Appends a step of each writer, which are in step, in one block."""
     lanes = self.lanes
     rows = lanes.next_anchors()
-    allowed = self.limiter.await_insert(len(rows), self._timeout) if len(rows) else 0
+    allowed = self._await_inserts(len(rows), should_stop)
     step = lanes.counts.item(0)
     lost = lanes.make_room_for_all()
     if len(lost):
@@ -132,17 +136,23 @@ class Table:
     while len(rows):
       self._insert_full(rows[:allowed])
       rows = rows[allowed:]
-      allowed = self.limiter.await_insert(len(rows), self._timeout) if len(rows) else 0
+      allowed = self._await_inserts(len(rows), should_stop)
 
-  def end_episode(self, lane: int) -> None:
-    """Ends an episode; its last windows become items, one by one."""
+  def end_episode(self, lane: int, should_stop: StopFn | None = None) -> None:
+    """Ends an episode; its last windows become items, one by one.
+
+    Raises:
+      ReplayTimeoutError: it has ended, without the items that were not let in.
+    """
     lanes = self.lanes
     end = lanes.counts.item(lane)
-    for anchor in lanes.ended_anchors(lane).tolist():
-      self.limiter.await_insert(1, self._timeout)
-      self._insert(lane, anchor, end - 1 - anchor)
-    self.given[lane].clear()
-    lanes.end_episode(lane)
+    try:
+      for anchor in lanes.ended_anchors(lane).tolist():
+        self._await_inserts(1, should_stop)
+        self._insert(lane, anchor, end - 1 - anchor)
+    finally:
+      self.given[lane].clear()
+      lanes.end_episode(lane)
 
   def draw(self, count: int) -> tuple[Draw, SampleInfo | None]:
     """Waits for samples, draws and counts them.
@@ -162,8 +172,8 @@ class Table:
   def redraw(self, count: int) -> tuple[Draw, SampleInfo | None]:
     """Draws once more, in place of items that died before they were read."""
     self.limiter.await_sample(1, self._timeout)
-    rows, probabilities = self.items.draw(count, self.rng)
-    return self.locate(rows), self._info(rows, probabilities)
+    drawn = self.items.draw(count, self.rng)
+    return self.locate(drawn[0]), self._info(*drawn)
 
   def consume(self) -> tuple[Draw, SampleInfo | None]:
     """Draws one item, which goes if it has been sampled often enough.
@@ -201,6 +211,10 @@ class Table:
     with self.lock:
       self.is_closed = True
       self.limiter.close()
+
+  def _await_inserts(self, count: int, should_stop: StopFn | None) -> int:
+    """Waits until an item can be inserted; returns how many of them can be."""
+    return count and self.limiter.await_insert(count, self._timeout, should_stop)
 
   def _note_context(
     self, lane: int, row: int, context: Mapping[str, np.ndarray]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +17,9 @@ from t2r_seq.store import values as store_values
 from t2r_seq.store.layout import Columns
 
 _GREATEST = float(np.finfo(np.float32).max)
+
+# Values in the order of the ring's columns, and context features by path.
+Packed = tuple[list[Any], dict[str, np.ndarray]]
 
 
 class MemoryWriter(ReplayWriter):
@@ -41,30 +45,48 @@ class MemoryWriter(ReplayWriter):
     """Appends one step; see `ReplayWriter.append`."""
     if priority is not None:
       check_priorities("append", np.asarray(priority, np.float64))
+    self.append_packed(*self.pack(step), priority)
+
+  def pack(self, step: Any) -> Packed:
+    """Checks a step that comes next; appends nothing."""
     table, lane = self._table, self._lane
     context = None
     if table.contexts and table.lanes.counts.item(lane) > table.lanes.starts.item(lane):
       context = table.contexts.of_newest(lane)
-    values, new_context = self._packing.pack(step, context)
-    with table.lock:
+    return self._packing.pack(step, context)
+
+  def append_packed(
+    self,
+    values: list[Any],
+    context: Mapping[str, np.ndarray],
+    priority: float | None,
+  ) -> None:
+    """Appends a step that was packed."""
+    with self._table.lock:
       self.check_open("append")
-      table.append(lane, values, new_context, priority, self.should_stop)
+      self._table.append(self._lane, values, context, priority, self.should_stop)
 
   def end_episode(self) -> None:
     """Ends the episode; see `ReplayWriter.end_episode`."""
     with self._table.lock:
       self.check_open("end_episode")
-      self._table.end_episode(self._lane)
+      self._table.end_episode(self._lane, self.should_stop)
 
   def close(self) -> None:
-    """Ends the episode and gives the writer's part of the ring back."""
+    """Ends the episode and gives the writer's part of the ring back.
+
+    Raises:
+      ReplayTimeoutError: as `end_episode`; it is closed all the same.
+    """
     with self._table.lock:
       if self._free is None:
         return
-      if not self._table.is_closed:
-        self._table.end_episode(self._lane)
-      self._free(self._lane)
-      self._free = None
+      try:
+        if not self._table.is_closed:
+          self._table.end_episode(self._lane, self.should_stop)
+      finally:
+        self._free(self._lane)
+        self._free = None
 
   def check_open(self, operation: str) -> None:
     """Raises ReplayError once the writer, or the replay, is closed."""
@@ -118,9 +140,14 @@ class MemoryVectorWriter(ReplayVectorWriter):
     self, flat: Mapping[str, Any], priorities: np.ndarray | None
   ) -> None:
     check_vector("append", flat, len(self._writers))
-    for lane, writer in enumerate(self._writers):
-      step = {path: value[lane] for path, value in flat.items()}
-      writer.append(step, None if priorities is None else priorities.item(lane))
+    # All of them first: where one does not fit, none is appended.
+    packed = [
+      writer.pack({path: value[lane] for path, value in flat.items()})
+      for lane, writer in enumerate(self._writers)
+    ]
+    for lane, (writer, step) in enumerate(zip(self._writers, packed, strict=True)):
+      priority = None if priorities is None else priorities.item(lane)
+      writer.append_packed(*step, priority)
 
   def end_episodes(self, is_last: Any = None) -> None:
     """Ends episodes; see `ReplayVectorWriter.end_episodes`."""
@@ -129,8 +156,9 @@ class MemoryVectorWriter(ReplayVectorWriter):
 
   def close(self) -> None:
     """Ends the episodes and gives all parts of the ring back."""
-    for writer in self._writers:
-      writer.close()
+    with contextlib.ExitStack() as stack:
+      for writer in self._writers:
+        stack.callback(writer.close)
 
 
 def check_priorities(operation: str, priorities: np.ndarray) -> None:

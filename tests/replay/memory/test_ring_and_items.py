@@ -211,6 +211,8 @@ def test_vector_writer_of_writers_out_of_step():
       vector.append({"x": np.array([1, 2, 3])})
     with pytest.raises(errors.SpecError, match=r"is_last: expected \(2,\) bool"):
       vector.end_episodes([1, 0])
+    with pytest.raises(errors.SpecError, match=r"append: x: expected"):
+      vector.append({"x": [np.int64(8), "a word"]})
   assert items(buffer) == [1, 2, 3, 4, 7]
 
 
