@@ -61,24 +61,21 @@ class RowList:
       lists.append(_reserve(count, tf.TensorShape([shape.rank]), tf.int32))
 
     def add(start: tf.Tensor, lists: list[tf.Tensor], num_rows: int) -> list[Any]:
-      parts = [
-        tf.unstack(
-          tf.ensure_shape(
-            values[start : start + num_rows], [num_rows, *values.shape[1:]]
-          )
-        )
-        for values in inputs
-      ]
-      for i, values in enumerate(zip(*parts, strict=True)):
+      parts = [tf.unstack(_slice_rows(values, start, num_rows)) for values in inputs]
+      places = tf.unstack(start + tf.range(num_rows))
+      for place, *values in zip(places, *parts, strict=True):
         row = make_row(*values)
-        items = [row, tf.shape(row)][: len(lists)]
+        items = [row] if check_shapes is None else [row, tf.shape(row)]
         lists = [
-          tf.raw_ops.TensorListSetItem(input_handle=handle, index=start + i, item=item)
+          tf.raw_ops.TensorListSetItem(input_handle=handle, index=place, item=item)
           for handle, item in zip(lists, items, strict=True)
         ]
       return [start + num_rows, lists]
 
+    most = inputs[0].shape[0]
     for end, num_rows in ((num_full, _ROWS_AT_ONCE), (count, 1)):
+      if most is not None and most < num_rows:
+        continue  # Never as many: the graph is smaller without.
       start = tf.constant(0) if num_rows > 1 else num_full
       _, lists = tf.while_loop(
         lambda i, _, end=end: i < end,
@@ -174,6 +171,12 @@ class RowList:
       element_shape=tf.constant(self.shape.as_list(), tf.int32),
       element_dtype=self.dtype,
     )
+
+
+def _slice_rows(values: tf.Tensor, start: tf.Tensor, num_rows: int) -> tf.Tensor:
+  # Fewer ops than values[start : start + num_rows], and its shape is static.
+  sizes = [-1 if size is None else size for size in values.shape[1:].as_list()]
+  return tf.slice(values, [start, *[0] * len(sizes)], [num_rows, *sizes])
 
 
 def _reserve(count: tf.Tensor, shape: tf.TensorShape, dtype: tf.DType) -> tf.Tensor:

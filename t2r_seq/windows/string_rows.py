@@ -50,11 +50,14 @@ class StringRows:
     """
     starts, ends = tf.gather(all_offsets, items), tf.gather(all_offsets, items + 1)
     sizes = ends - starts
+    lengths = tf.cast(sizes, tf.int32)
 
-    def read(start: tf.Tensor, size: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
+    def read(
+      start: tf.Tensor, size: tf.Tensor, from_end: tf.Tensor, length: tf.Tensor
+    ) -> tf.Tensor:
       part = tf.slice(all_bytes, start, size)
       # A string is the end of the serialized tensor of its bytes.
-      return tf.strings.substr(tf.io.serialize_tensor(part), -length, length)
+      return tf.strings.substr(tf.io.serialize_tensor(part), from_end, length)
 
     def heads(number: int) -> tf.Tensor:
       if all_bytes.shape[0] == 0:
@@ -66,7 +69,7 @@ class StringRows:
       return tf.where(is_inside, found, tf.zeros([], tf.uint8))
 
     return cls(
-      (starts[:, tf.newaxis], sizes[:, tf.newaxis], tf.cast(sizes, tf.int32)),
+      (starts[:, tf.newaxis], sizes[:, tf.newaxis], -lengths, lengths),
       read,
       heads,
     )

@@ -189,8 +189,7 @@ def _shuffle(size: tf.Tensor, seed: int, number: tf.Tensor) -> tf.Tensor:
   """Returns a permutation of range(size)."""
   index = tf.range(size)
   both = tf.stack([tf.constant(seed % 2**32, tf.int64), number])
-  return tf.cond(
-    size > 1,
-    lambda: tf.random.experimental.index_shuffle(index, both, size - 1),
-    lambda: index,
-  )
+  # It takes no range of a single number; that one stays where it is.
+  last = tf.maximum(size - 1, 1)
+  shuffled = tf.random.experimental.index_shuffle(index, both, last)
+  return tf.minimum(shuffled, size - 1)

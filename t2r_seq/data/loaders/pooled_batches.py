@@ -91,13 +91,14 @@ class PooledWindows(abc.ABC):
     end = np.iinfo(np.int64).max if num_epochs is None else num_epochs
     first_epoch, in_epoch = divmod(start_batch, per_epoch)
     first_pool, in_pool = divmod(in_epoch, order.pool_batches)
-    start = tf.constant([first_epoch, first_pool, in_pool], tf.int64)
+    start = np.array([first_epoch, first_pool, in_pool])
 
     def batches(pool: _Pool) -> tf.data.Dataset:
       is_first = (pool["epoch"] == start[0]) & (pool["pool"] == start[1])
-      size = tf.cast(order.batch_size, tf.int64)
-      count = -(-tf.size(pool["window"], tf.int64) // size)
-      numbers = tf.data.Dataset.range(tf.where(is_first, start[2], 0), count)
+      num_windows = tf.size(pool["window"], tf.int64)
+      count = (num_windows + (order.batch_size - 1)) // order.batch_size
+      first = tf.where(is_first, start[2], np.int64(0))
+      numbers = tf.data.Dataset.range(first, count)
       return numbers.map(_as_it_is(lambda batch: (pool, batch)))
 
     loaded = (
@@ -115,13 +116,13 @@ class PooledWindows(abc.ABC):
     )
 
   def _positions(
-    self, order: PoolOrder, start: tf.Tensor, end_epoch: int
+    self, order: PoolOrder, start: np.ndarray, end_epoch: int
   ) -> tf.data.Dataset:
     """Returns a dataset of epochs, pools, and what `PoolOrder.episodes` gives."""
 
     def pools(epoch: tf.Tensor) -> tf.data.Dataset:
       episodes = order.episodes(epoch)
-      first = tf.where(epoch == start[0], start[1], 0)
+      first = tf.where(epoch == start[0], start[1], np.int64(0))
       numbers = tf.data.Dataset.range(first, order.pools_per_epoch)
       return numbers.map(_as_it_is(lambda pool: (epoch, pool, *episodes)))
 
@@ -137,10 +138,9 @@ class PooledWindows(abc.ABC):
   ) -> _Pool:
     """Reads the steps that the windows of a pool show."""
     first, end = order.bounds(pool)
-    slots = tf.range(
-      tf.searchsorted(ends, [first], "right")[0],
-      tf.searchsorted(ends, [end - 1], "right")[0] + 1,
-    )
+    its_ends = tf.searchsorted(ends, tf.stack([first, end - 1]), "right")
+    first_slot, last_slot = tf.unstack(its_ends)
+    slots = tf.range(first_slot, last_slot + 1)
     episodes = tf.gather(permuted, slots)
     ends = tf.gather(ends, slots)
     lengths = tf.gather(self._lengths.read_value(), episodes)

@@ -34,7 +34,7 @@ class PortableWindows(PooledColumns):
     self._num_windows = _InGraph(self.counts)
 
   def _positions(
-    self, order: PoolOrder, start: tf.Tensor, end_epoch: int
+    self, order: PoolOrder, start: np.ndarray, end_epoch: int
   ) -> tf.data.Dataset:
     per_epoch = order.pools_per_epoch
     last = np.iinfo(np.int64).max // per_epoch
