@@ -20,7 +20,10 @@ def to_state(table: Table) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     "num_deletes": limiter.num_deletes,
     "num_ignored_updates": table.num_ignored_updates,
     "greatest_priority": table.greatest_priority,
-    "given": [sorted(given.items()) for given in table.given],
+    "given": [
+      table.given.of_writer(lane, count)
+      for lane, count in enumerate(lanes.counts.tolist())
+    ],
     "rng": table.rng.bit_generator.state,
   }
   arrays = {
@@ -80,7 +83,8 @@ def load_items(
   limiter.num_deletes = values["num_deletes"]
   table.num_ignored_updates = values["num_ignored_updates"]
   table.greatest_priority = values["greatest_priority"]
-  for given, saved in zip(table.given, values["given"], strict=True):
-    given.update({step: priority for step, priority in saved})
+  for lane, saved in enumerate(values["given"]):
+    for step, priority in saved:
+      table.given.put(lane, step, priority)
   table.rng.bit_generator.state = values["rng"]
   table.items.load(arrays)

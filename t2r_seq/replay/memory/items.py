@@ -34,7 +34,7 @@ class Items(abc.ABC):
     if self.times_sampled is None:
       self.times_sampled = allocate(self._lanes.marks.shape, np.int32)
 
-  def insert(self, rows: np.ndarray, priorities: float | list[float]) -> None:
+  def insert(self, rows: np.ndarray, priorities: float | np.ndarray) -> None:
     """Takes items in that were just marked; rows int64 [n]."""
     if self.times_sampled is not None:
       self.times_sampled[rows] = 0
@@ -86,7 +86,7 @@ class Items(abc.ABC):
     """Returns the priorities of items, float64 [B]."""
 
   @abc.abstractmethod
-  def _insert(self, rows: np.ndarray, priorities: float | list[float]) -> None:
+  def _insert(self, rows: np.ndarray, priorities: float | np.ndarray) -> None:
     pass
 
 
@@ -124,7 +124,7 @@ class UniformItems(Items):
     """Returns ones: priorities do not matter."""
     return np.ones(len(rows))
 
-  def _insert(self, rows: np.ndarray, priorities: float | list[float]) -> None:
+  def _insert(self, rows: np.ndarray, priorities: float | np.ndarray) -> None:
     pass
 
 
@@ -237,7 +237,7 @@ class SelectedItems(Items):
     rows, _ = self._selectors[-1].sample(1, rng)
     return int(rows[0])
 
-  def _insert(self, rows: np.ndarray, priorities: float | list[float]) -> None:
+  def _insert(self, rows: np.ndarray, priorities: float | np.ndarray) -> None:
     self._priorities[rows] = priorities
     self._new.update(dict.fromkeys(rows.tolist()))
     if len(self._new) + len(self._gone) >= _MAX_PENDING:

@@ -11,6 +11,7 @@ import numpy as np
 
 from t2r_seq import errors
 from t2r_seq.replay.memory.contexts import Contexts
+from t2r_seq.replay.memory.given_priorities import GivenPriorities
 from t2r_seq.replay.memory.items import Items, SelectedItems, UniformItems
 from t2r_seq.replay.memory.lanes import Lanes
 from t2r_seq.replay.memory.ring import Ring
@@ -30,7 +31,7 @@ class Table:
     items: which of them are drawn.
     limiter: who has to wait.
     rng: what draws at random draws from it.
-    given: by writer, priorities that came with steps whose items are still to come.
+    given: priorities of steps whose items are still to come.
     greatest_priority: of all updates so far.
     num_ignored_updates: priorities for items that had gone.
     is_closed: nothing can be done any more.
@@ -67,7 +68,7 @@ class Table:
     self.greatest_priority = 1.0
     self._timeout = timeout
     self._is_unlimited = is_unlimited
-    self.given: list[dict[int, float]] = [{} for _ in range(lanes.num_writers)]
+    self.given = GivenPriorities(lanes.rule.need, lanes.num_writers)
     # At the latest when the interpreter exits, which waits for TensorFlow's threads.
     weakref.finalize(self, limiter.close_for_good)
 
@@ -108,7 +109,7 @@ class Table:
     self.ring.write(row, values)
     lanes.add_step(lane)
     if priority is not None and lanes.rule.is_anchor(step - lanes.starts.item(lane)):
-      self.given[lane][step] = priority
+      self.given.put(lane, step, priority)
     if anchor >= 0:
       self._insert(lane, anchor, lanes.rule.need)
 
@@ -131,12 +132,15 @@ class Table:
     self.ring.write_block(step % lanes.num_slots, values)
     lanes.add_step_to_all()
     if priorities is not None:
-      for lane in lanes.rule.is_anchor(step - lanes.starts).nonzero()[0].tolist():
-        self.given[lane][step] = priorities.item(lane)
-    while len(rows):
-      self._insert_full(rows[:allowed])
-      rows = rows[allowed:]
-      allowed = self._await_inserts(len(rows), should_stop)
+      self.given.put_all(step, priorities, lanes.rule.is_anchor(step - lanes.starts))
+    anchor = step - lanes.rule.need
+    try:
+      while len(rows):
+        self._insert_full(anchor, rows[:allowed])
+        rows = rows[allowed:]
+        allowed = self._await_inserts(len(rows), should_stop)
+    finally:
+      self.given.forget(anchor)
 
   def end_episode(self, lane: int, should_stop: StopFn | None = None) -> None:
     """Ends an episode; its last windows become items, one by one.
@@ -151,7 +155,7 @@ class Table:
         self._await_inserts(1, should_stop)
         self._insert(lane, anchor, end - 1 - anchor)
     finally:
-      self.given[lane].clear()
+      self.given.clear(lane)
       lanes.end_episode(lane)
 
   def draw(self, count: int) -> tuple[Draw, SampleInfo | None]:
@@ -230,28 +234,17 @@ class Table:
   def _insert(self, lane: int, anchor: int, left: int) -> None:
     row = self.lanes.row(lane, anchor)
     self.lanes.mark(row, left)
-    given = self.given[lane]
-    priority = given.pop(anchor, None) if given else None
-    rows = np.array([row])
-    self._take_in(rows, self._initial() if priority is None else priority)
+    priority = self.given.take(lane, anchor, self._initial())
+    self._take_in(np.array([row]), priority)
 
-  def _insert_full(self, found: np.ndarray) -> None:
-    lanes = self.lanes
-    lanes.mark_all(found)
+  def _insert_full(self, anchor: int, rows: np.ndarray) -> None:
+    self.lanes.mark_all(rows)
     if not self.items.wants_rows:
-      self.limiter.did_insert(len(found))
+      self.limiter.did_insert(len(rows))
       return
-    initial = self._initial()
-    priorities: float | list[float] = initial
-    if any(self.given):
-      anchor = lanes.counts.item(0) - 1 - lanes.rule.need
-      priorities = [
-        self.given[row % lanes.num_writers].pop(anchor, initial)
-        for row in found.tolist()
-      ]
-    self._take_in(found, priorities)
+    self._take_in(rows, self.given.of_rows(anchor, rows, self._initial()))
 
-  def _take_in(self, rows: np.ndarray, priorities: float | list[float]) -> None:
+  def _take_in(self, rows: np.ndarray, priorities: float | np.ndarray) -> None:
     self.items.insert(rows, priorities)
     self.limiter.did_insert(len(rows))
     while self._max_size is not None and self.lanes.num_items > self._max_size:

@@ -17,6 +17,7 @@ from t2r_seq.store import values as store_values
 from t2r_seq.store.layout import Columns
 
 _GREATEST = float(np.finfo(np.float32).max)
+_GREATEST_BITS = np.float64(_GREATEST).view(np.uint64)
 
 # Values in the order of the ring's columns, and context features by path.
 Packed = tuple[list[Any], dict[str, np.ndarray]]
@@ -126,8 +127,10 @@ class MemoryVectorWriter(ReplayVectorWriter):
     if steps.__class__ is not dict or steps.keys() != self._columns.keys():
       flat = dict(store_values.leaves(steps, self._columns))
     if priorities is not None:
-      priorities = np.broadcast_to(np.asarray(priorities, np.float64), (num,))
+      priorities = np.asarray(priorities, np.float64)
       check_priorities("append", priorities)
+      if priorities.shape != (num,):
+        priorities = np.broadcast_to(priorities, (num,))
     if table.contexts or not table.lanes.are_in_step():
       self._append_each(flat, priorities)
       return
@@ -163,7 +166,9 @@ class MemoryVectorWriter(ReplayVectorWriter):
 
 def check_priorities(operation: str, priorities: np.ndarray) -> None:
   """Raises SpecError unless priorities, float64, are at least 0 and fit in float32."""
-  # One comparison: NaN fails it, too.
+  # Floats' bits are in the floats' order; those of NaN and of negative ones are above.
+  if priorities.size and priorities.view(np.uint64).max() <= _GREATEST_BITS:
+    return
   fits = (priorities >= 0) & (priorities <= _GREATEST)
   if not fits.all():
     wrong = priorities[~fits].ravel()[0]
