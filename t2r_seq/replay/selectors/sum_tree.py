@@ -93,19 +93,21 @@ class SumTree:
     rest = np.minimum(fractions * total, np.nextafter(total, 0))
     nodes = self._running.searchsorted(rest, "right") - 1
     rest -= self._running.take(nodes)
-    # What is to the left of each child; transposed, because numpy adds long rows fast.
+    # What is to the left of each child, [_FANOUT + 1, B].
     sums = np.zeros((_FANOUT + 1, len(rest)))
     places = np.arange(len(rest))
     for blocks in self._blocks[-2::-1]:
-      children = blocks.take(nodes, 0).T
+      children = _transposed(blocks.take(nodes, 0))
       for child in range(_FANOUT):
         np.add(sums[child], children[child], sums[child + 1])
-      # The parent's sum was added up in another order, and may be more by a rounding.
+      # What is left may be more than the parent's sum by a rounding.
       np.minimum(rest, np.nextafter(sums[-1], 0), out=rest)
       chosen = np.add.reduce(sums[1:] <= rest, 0, np.intp)
       nodes *= _FANOUT
       nodes += chosen
-      rest -= sums[chosen, places]
+      chosen *= len(rest)
+      chosen += places
+      rest -= sums.take(chosen)
     return nodes
 
   def _refresh(self) -> None:
@@ -125,7 +127,12 @@ class SumTree:
 
 
 def _sums(blocks: np.ndarray) -> np.ndarray:
-  return np.einsum("ij->i", blocks, dtype=np.float64)
+  return np.add.reduce(_transposed(blocks), 0)
+
+
+def _transposed(blocks: np.ndarray) -> np.ndarray:
+  """Returns a child a row, float64: numpy adds long rows of one dtype fast."""
+  return blocks.T.astype(np.float64, "C")
 
 
 def _zeros(size: int, dtype: type) -> np.ndarray:
