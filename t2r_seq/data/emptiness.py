@@ -1,8 +1,40 @@
-"""The errors about data that gives no example."""
+"""Whether data gives an example at all, and the errors if not."""
 
 from __future__ import annotations
 
-from t2r_seq import errors, windows
+from typing import Any
+
+import tensorflow as tf
+
+from t2r_seq import errors, records, specs, windows
+
+
+def fills_a_batch(
+  record: Any,
+  flat_specs: specs.TensorSpecStruct,
+  grid: windows.WindowGrid,
+  num_needed: int,
+  decode_images: records.DecodeImages,
+) -> bool:
+  """Whether an episode alone gives enough windows, found without making a dataset.
+
+  Args:
+    record: serialized, or a dict of records by dataset_key.
+    flat_specs: what to parse, by path.
+    grid: of the windows.
+    num_needed: windows of a batch.
+    decode_images: how encoded images are decoded.
+  Returns:
+    False also where the record cannot be read; the dataset's own error will tell.
+  """
+  parse_fn = records.create_parse_tf_example_fn(flat_specs, decode_images=decode_images)
+  try:
+    episode = parse_fn(record)
+  except (tf.errors.OpError, UnicodeDecodeError):
+    return False
+  timed = [path for path, spec in flat_specs.items() if spec.is_sequence]
+  lengths = {len(episode[path]) for path in timed}
+  return len(lengths) == 1 and grid.num_windows(lengths.pop()) >= num_needed
 
 
 def check_enough(

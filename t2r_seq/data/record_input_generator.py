@@ -205,9 +205,11 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       )
       first = self._reading.first_record(files, self._where())
       self._parsed_spec = record_order.leave_out_absent(self._parsed_spec, first)
-      self._check_not_empty(files, joined, is_windowed, num_needed)
-    counts = is_windowed and not self._is_portable
-    report = StreamReport() if counts else None
+      if not is_windowed or not emptiness.fills_a_batch(
+        *(first, self._parsed_spec, self._grid(joined), num_needed), self._decode_images
+      ):
+        self._check_not_empty(files, joined, is_windowed, num_needed)
+    report = StreamReport() if is_windowed and not self._is_portable else None
     self._report = self._reading.report(report)
     if is_windowed and shuffle:
       return streamed_records.stream_records(

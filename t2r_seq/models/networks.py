@@ -31,6 +31,7 @@ def as_networks(network: Any) -> list[Any]:
   )
 
 
+@tf.autograph.experimental.do_not_convert
 def trainable_variables(network: Any) -> list[tf.Variable]:
   """Returns the trainable variables of all networks, each once, in a stable order."""
   return _unique(v for n in as_networks(network) for v in n.trainable_variables)
@@ -41,6 +42,7 @@ def all_variables(network: Any) -> list[tf.Variable]:
   return _unique(v for n in as_networks(network) for v in n.variables)
 
 
+@tf.autograph.experimental.do_not_convert
 def regularization_losses(network: Any) -> list[tf.Tensor]:
   """Returns the losses that the networks' layers added, e.g. weight decay."""
   return [

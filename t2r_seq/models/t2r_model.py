@@ -12,6 +12,9 @@ from t2r_seq import errors, preprocessors, specs, windows
 from t2r_seq.models import networks, optimizers
 from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
 
+# AutoGraph is for what users write: here it would only cost time.
+_as_it_is = tf.autograph.experimental.do_not_convert
+
 
 class T2RModel(abc.ABC):
   """A model as Tensor2Robot knows it, with networks that own their variables.
@@ -208,6 +211,7 @@ class T2RModel(abc.ABC):
     optimizer.build(self.trainable_variables)
     return optimizer
 
+  @_as_it_is
   def pack(
     self, features: SpecStructure, labels: SpecStructure | None, mode: str
   ) -> tuple[SpecStructure, SpecStructure | None]:
@@ -272,6 +276,7 @@ class T2RModel(abc.ABC):
     outputs = self.inference_network_fn(features, None, mode)
     return self.create_export_outputs_fn(features, outputs, mode)
 
+  @_as_it_is
   def _split_loss(
     self, result: tf.Tensor | tuple[tf.Tensor, dict[str, tf.Tensor]]
   ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:

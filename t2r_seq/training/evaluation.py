@@ -143,9 +143,11 @@ class Evaluation:
       metrics = _by_name(found)
       shown = ", ".join(f"{name} {value:.5g}" for name, value in metrics.items())
       logging.info("eval at step %d: %s", step, shown)
+    saved = None
     for exporter in self._exporters:
       is_due = exporter.is_due(self._model_dir, metrics)
       if workers.chief_says(self._trainer.strategy, is_due):
-        exporter.export(self._trainer.model, self._write_dir, step, metrics)
+        model = self._trainer.model
+        saved = exporter.export(model, self._write_dir, step, metrics, saved)
     self._last = time.monotonic()
     return metrics

@@ -36,24 +36,39 @@ def export_saved_model(model: T2RModel, export_dir: str, global_step: int) -> st
     model.preprocessor.get_in_label_specification(ModeKeys.TRAIN),
     global_step,
   )
+  with _new_version(export_dir) as (partial, path):
+    with _quiet(), futures.ThreadPoolExecutor(1) as executor:
+      # A thread of its own is in no strategy's scope, where the functions of mirrored
+      # variables can't be saved; the caller may be in one.
+      executor.submit(_save, model, partial).result()
+    extra = os.path.join(partial, specs.EXTRA_ASSETS_DIRECTORY)
+    os.makedirs(extra, exist_ok=True)
+    filename = os.path.join(extra, specs.T2R_ASSETS_FILENAME)
+    specs.write_t2r_assets_to_file(assets, filename)
+  logging.info("Exported step %d to %s", global_step, path)
+  return path
+
+
+def copy_export(saved: str, export_dir: str) -> str:
+  """Copies an export to a folder of versions, as a new one; returns its folder."""
+  with _new_version(export_dir) as (partial, path):
+    shutil.copytree(saved, partial)
+  logging.info("Copied the export %s to %s", saved, path)
+  return path
+
+
+@contextlib.contextmanager
+def _new_version(export_dir: str) -> Iterator[tuple[str, str]]:
+  """Gives the folder to write a new version to, and that which it becomes."""
   os.makedirs(export_dir, exist_ok=True)
   version = max([int(time.time()), *(v + 1 for v in export_versions(export_dir))])
   # Readers take folders whose names are numbers: this one becomes an export when it
   # is renamed.
   partial = os.path.join(export_dir, f"partial-{version}")
   shutil.rmtree(partial, ignore_errors=True)
-  with _quiet(), futures.ThreadPoolExecutor(1) as executor:
-    # A thread of its own is in no strategy's scope, where the functions of mirrored
-    # variables can't be saved; the caller may be in one.
-    executor.submit(_save, model, partial).result()
-  extra = os.path.join(partial, specs.EXTRA_ASSETS_DIRECTORY)
-  os.makedirs(extra, exist_ok=True)
-  filename = os.path.join(extra, specs.T2R_ASSETS_FILENAME)
-  specs.write_t2r_assets_to_file(assets, filename)
   path = os.path.join(export_dir, str(version))
+  yield partial, path
   os.rename(partial, path)
-  logging.info("Exported step %d to %s", global_step, path)
-  return path
 
 
 def check_exportable(model: T2RModel) -> None:

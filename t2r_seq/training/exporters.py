@@ -38,7 +38,12 @@ class Exporter(abc.ABC):
     self._exports_to_keep = exports_to_keep
 
   def export(
-    self, model: T2RModel, model_dir: str, global_step: int, metrics: Metrics
+    self,
+    model: T2RModel,
+    model_dir: str,
+    global_step: int,
+    metrics: Metrics,
+    saved: str | None = None,
   ) -> str:
     """Exports the model, and deletes what is too old.
 
@@ -47,11 +52,15 @@ class Exporter(abc.ABC):
       model_dir: folder of the training run.
       global_step: of the weights.
       metrics: of the evaluation; empty where there was none.
+      saved: an export of this step, which is copied.
     Returns:
       The new export's folder.
     """
     export_dir = self._export_dir(model_dir)
-    path = export.export_saved_model(model, export_dir, global_step)
+    if saved is None:
+      path = export.export_saved_model(model, export_dir, global_step)
+    else:
+      path = export.copy_export(saved, export_dir)
     self._exported(export_dir, metrics)
     export.remove_old_exports(export_dir, self._exports_to_keep)
     return path

@@ -9,6 +9,9 @@ import tensorflow as tf
 
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 
+# No Python control flow depends on tensors: converting it would only cost time.
+_as_it_is = tf.autograph.experimental.do_not_convert
+
 
 class FrameHistory(tf.Module):
   """The latest steps of every path, as variables, so that a SavedModel holds them.
@@ -46,6 +49,7 @@ class FrameHistory(tf.Module):
     # Steps that an environment's episode has had; 0 before its first.
     self._ages = tf.Variable(tf.zeros([0], tf.int64), shape=[None], trainable=False)
 
+  @_as_it_is
   def reset(self, num_slots: tf.Tensor) -> None:
     """Forgets everything and makes room for `num_slots` environments (int scalar)."""
     ages, empty = self._empty_state(num_slots)
@@ -53,6 +57,7 @@ class FrameHistory(tf.Module):
     for path, frames in self._frames.items():
       frames.assign(empty[path])
 
+  @_as_it_is
   def push(
     self, observations: Mapping[str, tf.Tensor], is_first: tf.Tensor
   ) -> TensorSpecStruct:
@@ -113,6 +118,7 @@ class FrameHistory(tf.Module):
     past = tf.where(begins[:, tf.newaxis], before, past)
     return tf.gather(pool, tf.concat([past, now], axis=1))
 
+  @_as_it_is
   def windows(self) -> TensorSpecStruct:
     """Returns the windows of the last step, as `push` returned them."""
     result = TensorSpecStruct()

@@ -155,7 +155,9 @@ class PolicyFunctions:
     return function
 
   def _reset(self) -> Any:
-    @tf.function(input_signature=[tf.TensorSpec([], tf.int32, "num_slots")])
+    signature = [tf.TensorSpec([], tf.int32, "num_slots")]
+
+    @tf.function(input_signature=signature, autograph=False)
     def reset(num_slots: tf.Tensor) -> _Outputs:
       self._history.reset(num_slots)
       return {"num_slots": num_slots}
@@ -163,7 +165,7 @@ class PolicyFunctions:
     return reset
 
   def _last_window(self) -> Any:
-    @tf.function(input_signature=[])
+    @tf.function(input_signature=[], autograph=False)
     def last_window() -> _Outputs:
       return {self._keys[path]: w for path, w in self._history.windows().items()}
 
@@ -182,6 +184,7 @@ class PolicyFunctions:
 
     return parse_tf_example
 
+  @tf.autograph.experimental.do_not_convert
   def _windows_at_last_step(self, features: TensorSpecStruct) -> TensorSpecStruct:
     """Maps [B, T, ...] to the windows [B, K, ...] whose anchors end the records."""
     padding = "zero" if self._model.padding == "zero" else "repeat"

@@ -15,6 +15,8 @@ from t2r_seq.specs import TensorSpecStruct
 from t2r_seq.training import workers
 
 Scalars = dict[str, tf.Tensor]
+# AutoGraph is for the model: here it would only cost time.
+_as_it_is = tf.autograph.experimental.do_not_convert
 
 
 class Trainer:
@@ -169,6 +171,7 @@ class Trainer:
     scalars = {"loss": loss, "gradient_norm": norm, **scalars}
     return scalars, tf.cast(~is_good, tf.int32)
 
+  @_as_it_is
   def _check_all_tracked(
     self, used: Sequence[tf.Variable], tracked: Sequence[tf.Variable]
   ) -> None:
@@ -200,6 +203,7 @@ class Trainer:
       for name, value in metrics.items()
     }, count
 
+  @_as_it_is
   def _reduce(self, op: tf.distribute.ReduceOp, values: Any) -> Any:
     return tf.nest.map_structure(
       lambda value: self.strategy.reduce(op, value, axis=None), values
