@@ -10,15 +10,101 @@ import multiprocessing
 import os
 import pathlib
 import runpy
+import signal
 import subprocess
 import sys
-import tempfile
+import threading
 from collections.abc import Mapping
+from typing import IO, Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["tensorflow"])
+
+
+class Running:
+  """A process that was started; what a `subprocess.Popen` with pipes has.
+
+  Attributes:
+    pid: its number.
+    stdout: what it prints, to be read as it comes.
+  """
+
+  def __init__(self, process: Any, stdout: IO[str], stderr: IO[str]) -> None:
+    """See `start`."""
+    self._process = process
+    self.stdout = stdout
+    self._stderr = stderr
+    self.pid = process.pid
+
+  @property
+  def returncode(self) -> int | None:
+    """Its status, negative after a signal; None while it runs."""
+    return self._process.exitcode
+
+  def poll(self) -> int | None:
+    """Returns `returncode`."""
+    return self.returncode
+
+  def wait(self, timeout: float | None = None) -> None:
+    """Waits until it ends."""
+    self._process.join(timeout)
+    if self.returncode is None:
+      raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
+
+  def send_signal(self, number: int) -> None:
+    """Sends a signal, if it still runs."""
+    if self.returncode is None:
+      os.kill(self.pid, number)
+
+  def kill(self) -> None:
+    """Kills it, if it still runs."""
+    self.send_signal(signal.SIGKILL)
+
+  def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+    """Reads what it still prints, until it ends; returns (stdout, stderr)."""
+    texts = ["", ""]
+
+    def read(index: int, file: IO[str]) -> None:
+      texts[index] = file.read()
+
+    readers = [
+      threading.Thread(target=read, args=item, daemon=True)
+      for item in enumerate((self.stdout, self._stderr))
+    ]
+    for reader in readers:
+      reader.start()
+    self.wait(timeout)
+    for reader in readers:
+      reader.join()
+    return texts[0], texts[1]
+
+
+def start(
+  *argv: object, cwd: object = None, env: Mapping[str, str] | None = None
+) -> Running:
+  """Starts a script as `python *argv` does.
+
+  Args:
+    *argv: a script and its arguments; or "-c", code and arguments; or "-m", a module
+      and arguments.
+    cwd: where to run it.
+    env: environment variables to change.
+  Returns:
+    The process.
+  """
+  changes = {"TF_CPP_MIN_LOG_LEVEL": "3", **(env or {})}
+  pipes = [_FORKS.Pipe(duplex=False) for _ in range(2)]
+  process = _FORKS.Process(
+    target=_run,
+    args=(tuple(map(str, argv)), str(cwd or ROOT), changes, [w for _, w in pipes]),
+  )
+  process.start()
+  for _, writer in pipes:
+    writer.close()
+  stdout, stderr = (os.fdopen(os.dup(reader.fileno())) for reader, _ in pipes)
+  return Running(process, stdout, stderr)
 
 
 def run(
@@ -27,48 +113,41 @@ def run(
   env: Mapping[str, str] | None = None,
   timeout: float = 240,
 ) -> subprocess.CompletedProcess[str]:
-  """Runs a script as `python *argv` does.
+  """Runs a script as `python *argv` does, to its end.
 
   Args:
-    *argv: a script and its arguments, or "-c", code and arguments.
+    *argv: see `start`.
     cwd: where to run it.
     env: environment variables to change.
     timeout: seconds, after which it is killed.
   Returns:
     Its status, negative after a signal; and what it printed.
   """
-  with tempfile.TemporaryDirectory() as folder:
-    outputs = os.path.join(folder, "stdout"), os.path.join(folder, "stderr")
-    texts = tuple(map(str, argv))
-    changes = {"TF_CPP_MIN_LOG_LEVEL": "3", **(env or {})}
-    process = _FORKS.Process(
-      target=_run, args=(texts, str(cwd or ROOT), changes, outputs)
-    )
-    process.start()
-    process.join(timeout)
-    if process.exitcode is None:
-      process.kill()
-      process.join()
-      raise subprocess.TimeoutExpired(texts, timeout)
-    stdout, stderr = (pathlib.Path(name).read_text() for name in outputs)
-    return subprocess.CompletedProcess(texts, process.exitcode, stdout, stderr)
+  process = start(*argv, cwd=cwd, env=env)
+  try:
+    stdout, stderr = process.communicate(timeout)
+  finally:
+    process.kill()
+  return subprocess.CompletedProcess(argv, process.returncode, stdout, stderr)
 
 
 def _run(
-  argv: tuple[str, ...], cwd: str, env: dict[str, str], outputs: tuple[str, str]
+  argv: tuple[str, ...], cwd: str, env: dict[str, str], outputs: list[Any]
 ) -> None:
   with open(os.devnull) as nothing:
     os.dup2(nothing.fileno(), 0)
-  for number, name in enumerate(outputs, start=1):
-    with open(name, "wb") as file:
-      os.dup2(file.fileno(), number)
+  for number, output in enumerate(outputs, start=1):
+    os.dup2(output.fileno(), number)
+    output.close()
   os.chdir(cwd)
   os.environ.update(env)
   # As for a new process: what lies beside the script, or in the folder, is found first.
-  is_code = argv[0] == "-c"
-  sys.path.insert(0, "" if is_code else os.path.dirname(argv[0]))
-  sys.argv = ["-c", *argv[2:]] if is_code else list(argv)
-  if is_code:
-    exec(compile(argv[1], "<string>", "exec"), {"__name__": "__main__"})
-  else:
+  is_script = argv[0] not in ("-c", "-m")
+  sys.path.insert(0, os.path.dirname(argv[0]) if is_script else "")
+  sys.argv = list(argv) if is_script else [argv[0], *argv[2:]]
+  if is_script:
     runpy.run_path(argv[0], run_name="__main__")
+  elif argv[0] == "-m":
+    runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
+  else:
+    exec(compile(argv[1], "<string>", "exec"), {"__name__": "__main__"})

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pathlib
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
 from t2r_seq import records, store
+from tests import warm_python
 
 PROJECT = pathlib.Path(__file__).parent / "drift_project.py"
 ACTOR = """
@@ -43,10 +42,9 @@ def fixture_folder(tmp_path):
 
 
 def _start(folder, command, *bindings):
-  return subprocess.Popen(
-    [sys.executable, "-m", "t2r_seq", command, "--gin_configs", "actor.gin",
-     "--gin_bindings", *bindings],
-    cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+  return warm_python.start(
+    "-m", "t2r_seq", command, "--gin_configs", "actor.gin", "--gin_bindings", *bindings,
+    cwd=folder,
   )  # fmt: skip
 
 
@@ -77,7 +75,7 @@ def _check_episodes(folder):
 
 
 @pytest.mark.parametrize("kind", ["store", "records"])
-def test_sigterm_ends_the_loop_and_keeps_whole_episodes(folder, run_python, kind):
+def test_sigterm_ends_the_loop_and_keeps_whole_episodes(folder, kind):
   bindings = STORE if kind == "store" else RECORDS
   process = _start(folder, "collect-eval", *bindings)
   try:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from t2r_seq import policies, records, specs
+from tests import warm_python
 
 COLLECT = """
 import drift_project
@@ -32,16 +33,17 @@ DefaultRecordInputGenerator.seed = 0
 
 
 @pytest.fixture(name="project", scope="module")
-def fixture_project(tmp_path_factory, run_python):
+def fixture_project(tmp_path_factory):
   """A folder with the project, its gin files, and what `collect` and `train` made."""
   folder = tmp_path_factory.mktemp("project")
   shutil.copy(pathlib.Path(__file__).parent / "drift_project.py", folder)
   (folder / "collect.gin").write_text(COLLECT)
   (folder / "train.gin").write_text(TRAIN)
-  collect = run_python("-m", "t2r_seq", "collect", "--gin_configs", "collect.gin",
-                       cwd=folder)  # fmt: skip
+  collect = warm_python.run(
+    "-m", "t2r_seq", "collect", "--gin_configs", "collect.gin", cwd=folder
+  )
   assert collect.returncode == 0, collect.stderr
-  train = run_python(
+  train = warm_python.run(
     "-m", "t2r_seq", "train", "--gin_configs", "train.gin", "--gin_bindings",
     "train_eval_model.max_train_steps = 20", "train_eval_model.log_every_n_steps = 10",
     cwd=folder,
@@ -177,8 +179,8 @@ def test_inspect_an_empty_file(folder, run_main):
   )
 
 
-def test_predict_records(run_python, folder):
-  shown = run_python(
+def test_predict_records(folder):
+  shown = warm_python.run(
     "-m", "t2r_seq", "predict", "runs/drift/export/latest", "--records",
     "data/train*.tfrecord", "--max_records", 3, "--json", cwd=folder,
   )  # fmt: skip

@@ -5,11 +5,8 @@ from __future__ import annotations
 import collections
 import functools
 import os
-import pathlib
 import signal
 import socket
-import subprocess
-import sys
 
 import gin
 import numpy as np
@@ -19,9 +16,9 @@ import tensorflow as tf
 from t2r_seq import data, errors, records, specs
 from t2r_seq.data import DataService, StoreWindowLoader, distribute_by_service
 from t2r_seq.store import EpisodeStore
+from tests import warm_python
 
 Spec = specs.ExtendedTensorSpec
-ROOT = str(pathlib.Path(__file__).parents[2])
 NUM_EPISODES = 24
 LENGTHS = [5 + e % 7 for e in range(NUM_EPISODES)]
 # The windows' first steps, of two steps each.
@@ -60,13 +57,7 @@ def make_loader(store, window=WINDOW, batch_size=4, **kwargs):
 
 
 def start(*args):
-  return subprocess.Popen(
-    [sys.executable, "-m", "t2r_seq", "data-service", *args],
-    env={**os.environ, "PYTHONPATH": ROOT},
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-  )
+  return warm_python.start("-m", "t2r_seq", "data-service", *args)
 
 
 def first_line(process):
