@@ -140,7 +140,8 @@ class BatchChecker:
   def _parse_singly(self, serialized: tf.Tensor) -> Any:
     dataset = tf.data.Dataset.from_tensor_slices(serialized).enumerate()
     dataset = dataset.map(
-      _as_it_is(lambda i, record: (i, self._parse_alone(record))),
+      # The function that is made already: it is not traced once more.
+      _as_it_is(lambda i, record: (i, self._alone(record))),
       num_parallel_calls=tf.data.AUTOTUNE,
       deterministic=True,
     )

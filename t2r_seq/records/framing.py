@@ -22,6 +22,7 @@ HEADER_SIZE = 12
 FRAME_SIZE = 16
 _FOOTER_SIZE = 4
 _CHUNK_SIZE = 1 << 16
+_READ_SIZE = 1 << 20
 _SAMPLE_SIZE = 64
 
 
@@ -98,7 +99,7 @@ def iterate_records(filename: str, compression: str = "") -> Iterator[Record]:
     RecordError: a damaged frame or record, after all that come before it.
   """
   index, offset = 0, 0
-  records = iter(tf.data.TFRecordDataset(filename, compression_type=compression))
+  records = iter(_read_file(filename, compression))
   while True:
     try:
       data = next(records).numpy()
@@ -110,6 +111,21 @@ def iterate_records(filename: str, compression: str = "") -> Iterator[Record]:
     index, offset = index + 1, offset + FRAME_SIZE + len(data)
   if has_rest(filename, offset, compression):
     raise _describe_damage(filename, index, offset, compression)
+
+
+def _read_file(filename: str, compression: str) -> tf.data.Dataset:
+  """Reads one file: `tf.data.TFRecordDataset` maps a function over names.
+
+  To make that, and to optimize it, takes longer than to read a small file.
+  """
+  variant = tf.raw_ops.TFRecordDataset(
+    filenames=[filename], compression_type=compression, buffer_size=_READ_SIZE
+  )
+  options = tf.data.Options()
+  options.experimental_optimization.apply_default_optimizations = False
+  options.autotune.enabled = False
+  records = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
+  return records.with_options(options)
 
 
 def has_rest(filename: str, offset: int, compression: str) -> bool:

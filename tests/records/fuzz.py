@@ -25,7 +25,7 @@ _HERE = pathlib.Path(__file__).resolve()
 _ROOT = _HERE.parents[2]
 # No step takes longer, on the slowest of machines: tracing a graph takes seconds.
 _PATIENCE = 120.0
-_RECORDS, _FILES = 250, 125
+_RECORDS, _FILES = 250, 250
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -23,6 +23,7 @@ _SPEC = specs.TensorSpecStruct(
     "word": specs.ExtendedTensorSpec((), tf.string, "word"),
   }
 )
+_ENCODER = records.ExampleEncoder(_SPEC)
 _SUFFIXES = ("", "", "", "", ".gz", ".zz")
 
 
@@ -35,7 +36,7 @@ class FileCase:
       {"id": rng.randrange(1 << 40), "word": rng.randbytes(rng.randrange(1, 80))}
       for _ in range(rng.randrange(1, 12))
     ]
-    self.payloads = [records.encode_example(_SPEC, row) for row in self.rows]
+    self.payloads = [_ENCODER.encode(row) for row in self.rows]
     framed = b"".join(file_mutations.frame(payload) for payload in self.payloads)
     self.original = file_mutations.compress(framed, suffix)
     self.what, self.content, before = file_mutations.mutate_file(

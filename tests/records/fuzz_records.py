@@ -156,11 +156,8 @@ class RecordFuzz:
       for row in parser.rows_of(case.want)
     ]
     found = {(p.filename, p.record, p.offset) for p in generator.report.problems}
-    wrong = _compare(
-      "left out",
-      found,
-      {c.place for c, is_bad in zip(cases, is_left_out, strict=True) if is_bad},
-    )
+    bad = {c.place for c, is_bad in zip(cases, is_left_out, strict=True) if is_bad}
+    wrong = _compare("left out", found, bad)
     if generator.report.skipped != sum(is_left_out):
       wrong.append(f"skipped {generator.report.skipped}, not {sum(is_left_out)}")
     if len(got) != len(want):
@@ -221,17 +218,24 @@ class Parser:
     parse_fn = _as_it_is(
       records.create_parse_tf_example_fn(specs.add_sequence_length_specs(self.flat))
     )
-    self._contents: list[bytes] = []
+    self._waiting: collections.deque[tuple[int, bytes]] = collections.deque()
+    self._num_calls = 0
     self._tell: Callable[[int], None] = print
-    self._datasets = {
-      batched: self._make_dataset(parse_fn, batched) for batched in (False, True)
+    # What ends the records of a call: it is good, so it is not left out.
+    self._last = mutations.make_record(name, random.Random(0), with_all=True)
+    self._parsed = {
+      batched: iter(self._make_dataset(parse_fn, batched)) for batched in (False, True)
     }
 
   def _make_dataset(self, parse_fn: Any, batched: bool) -> tf.data.Dataset:
-    """Makes the graph once; what goes through it is `_contents`."""
+    """Makes the graph once; what goes through it is `_waiting`, again and again."""
 
     def feed() -> Iterator[tuple[int, bytes]]:
-      for i, content in enumerate(self._contents):
+      while True:
+        if not self._waiting:  # It may be asked for more before there is more.
+          yield -self._num_calls, self._last
+          continue
+        i, content = self._waiting.popleft()
         self._tell(i)
         yield i, content
 
@@ -246,14 +250,17 @@ class Parser:
     self, contents: list[bytes], batched: bool, tell: Callable[[int], None]
   ) -> dict[int, dict[str, np.ndarray]]:
     """Parses records, each alone or as a batch of one; those refused are left out."""
-    self._contents, self._tell = contents, tell
-    return {
-      int(i): {
-        path: (tensor[0] if batched else tensor).numpy()
-        for path, tensor in parsed.items()
-      }
-      for i, parsed in self._datasets[batched]
-    }
+    self._tell = tell
+    self._waiting.extend(enumerate(contents))
+    self._num_calls += 1
+    found = {}
+    for number, parsed in self._parsed[batched]:
+      if number == -self._num_calls:
+        break
+      if number >= 0:  # Or it is the end of the call before.
+        arrays = {path: tensor.numpy() for path, tensor in parsed.items()}
+        found[int(number)] = {p: a[0] if batched else a for p, a in arrays.items()}
+    return found
 
   def make_generator(self, pattern: str, policy: str) -> Any:
     """Creates the generator: of records, or of windows of one step."""
@@ -271,12 +278,9 @@ class Parser:
 
   def rows(self, batches: list[Any]) -> list[dict[str, np.ndarray]]:
     """Returns the rows of batches, one by one."""
-    rows = []
-    for batch in batches:
-      arrays = {path: batch[path].numpy() for path in self.flat}
-      size = len(next(iter(arrays.values())))
-      rows += [{path: array[i] for path, array in arrays.items()} for i in range(size)]
-    return rows
+    columns = [[batch[path].numpy() for path in self.flat] for batch in batches]
+    rows = [row for each in columns for row in zip(*each, strict=True)]
+    return [dict(zip(self.flat, row, strict=True)) for row in rows]
 
   def rows_of(self, want: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
     """Returns the rows that a record gives: itself, or one for each step."""

@@ -50,6 +50,7 @@ EPISODE = {
   "rating": _Spec((), tf.int64, "rating", is_optional=True),
 }
 STRUCTURES = {"example": EXAMPLE, "episode": EPISODE}
+_ENCODERS = {name: records.ExampleEncoder(spec) for name, spec in STRUCTURES.items()}
 
 
 def make_record(name: str, rng: random.Random, with_all: bool = False) -> bytes:
@@ -61,7 +62,7 @@ def make_record(name: str, rng: random.Random, with_all: bool = False) -> bytes:
     if with_all or not (spec.is_optional and rng.random() < 0.3):
       shape = [steps] * spec.is_sequence + spec.shape.as_list()
       values[path] = _make_values(spec, shape, numbers)
-  return records.encode_example(STRUCTURES[name], values)
+  return _ENCODERS[name].encode(values)
 
 
 def _make_values(spec: Any, shape: list[int], rng: np.random.Generator) -> np.ndarray:

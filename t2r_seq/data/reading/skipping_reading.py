@@ -49,6 +49,7 @@ class SkippingReading(RecordReading):
     self._resumer = FileResumer(self._log)
     self.read_file = self._resumer.read_file
     self._record_size = 0
+    self._made: dict[bool, tuple[specs.TensorSpecStruct, ParseFn, RecordSkipper]] = {}
 
   @property
   def failure(self) -> Exception | None:  # type: ignore[override]
@@ -80,12 +81,12 @@ class SkippingReading(RecordReading):
     num_parallel_calls: int | None,
   ) -> tf.data.Dataset:
     """Batches and parses records; full batches, whatever is left out."""
-    parse_fn = self._parse_fn(flat_specs)
+    parse_fn, skipper = self._make_parser(flat_specs)
     has_sequences = any(spec.is_sequence for spec in flat_specs.values())
     # Batches of sequences are padded to lengths of their own and cannot be cut anew.
     # So they are parsed once to see whether they can be, and once more.
     first_fn = _checked(parse_fn) if has_sequences else parse_fn
-    parsed = self._skipper(flat_specs).parse(
+    parsed = skipper.parse(
       serialized, first_fn, batch_size, self._record_size, num_parallel_calls
     )
     # Copies nothing until a record is left out.
@@ -103,24 +104,28 @@ class SkippingReading(RecordReading):
   ) -> tf.data.Dataset:
     """Parses episodes; one whose sequences differ in length is bad."""
     del decode_images  # An image that cannot be decoded makes its record bad.
-    parse_fn = _with_equal_lengths(self._parse_fn(flat_specs), flat_specs)
-    skipper = self._skipper(flat_specs, same_lengths=True)
+    parse_fn, skipper = self._make_parser(flat_specs, same_lengths=True)
+    parse_fn = _with_equal_lengths(parse_fn, flat_specs)
     return skipper.parse(
       serialized, parse_fn, None, self._record_size, num_parallel_calls
     )
 
-  def _parse_fn(self, flat_specs: specs.TensorSpecStruct) -> ParseFn:
-    return records.create_parse_tf_example_fn(
-      flat_specs, decode_images=self._decode_images
-    )
-
-  def _skipper(
+  def _make_parser(
     self, flat_specs: specs.TensorSpecStruct, same_lengths: bool = False
-  ) -> RecordSkipper:
-    (features,) = records.collect_features(
-      {"": flat_specs}, self._decode_images
-    ).values()
-    return RecordSkipper(self._filenames, features, same_lengths, self._log)
+  ) -> tuple[ParseFn, RecordSkipper]:
+    """Makes what parses: one graph, traced once, for all datasets of these specs."""
+    made = self._made.get(same_lengths)
+    if made is None or made[0] is not flat_specs:
+      parse_fn = records.create_parse_tf_example_fn(
+        flat_specs, decode_images=self._decode_images
+      )
+      (features,) = records.collect_features(
+        {"": flat_specs}, self._decode_images
+      ).values()
+      skipper = RecordSkipper(self._filenames, features, same_lengths, self._log)
+      made = flat_specs, tf.function(parse_fn, autograph=False), skipper
+      self._made[same_lengths] = made
+    return made[1:]
 
 
 def make_reading(
