@@ -65,6 +65,16 @@ class ReachModel(models.RegressionModel):
     return {"inference_output": self.network["out"](normed), "normed": normed}
 
 
+class LinearReachModel(ReachModel):
+  """Without batch statistics, which are a replica's own: for runs to be compared."""
+
+  def create_network(self):
+    return {
+      "norm": tf.keras.layers.Activation("linear"),
+      "out": tf.keras.layers.Dense(2),
+    }
+
+
 def episode_spec(model: models.T2RModel) -> specs.TensorSpecStruct:
   """Returns what a record of the model's features and labels holds."""
   features = model.preprocessor.get_in_feature_specification("train")

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import socket
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
-from t2r_seq import conversions, training
+from t2r_seq import conversions, data, training
+from tests import warm_python
 
 _FOLDER = str(pathlib.Path(__file__).parent)
-_ROOT = str(pathlib.Path(__file__).parents[2])
 _NUM_STEPS = 12
-
-# Batch statistics are per replica, so the model that is compared has none.
 _PREAMBLE = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -28,29 +24,17 @@ import tensorflow as tf
 import reach_model
 from t2r_seq import data
 
-def store_generator():
-  return data.StoreInputGenerator(f"{{sys.argv[3]}}/store", 8, "global", seed=1)
-
-class Model(reach_model.ReachModel):
-  def create_network(self):
-    return {{"norm": tf.keras.layers.Activation("linear"),
-            "out": tf.keras.layers.Dense(2)}}
-
-def train(name, strategy, **kwargs):
+def train(name, strategy, t2r_model=None, **kwargs):
   reach_model.train(f"{{sys.argv[3]}}/{{name}}", sys.argv[2], {num_steps},
-                    strategy=strategy, **{{"t2r_model": Model(), **kwargs}})
+                    strategy=strategy,
+                    t2r_model=t2r_model or reach_model.LinearReachModel(), **kwargs)
 """
 
 
 def _start(setup, body, record_path, model_dir, **env):
   script = _PREAMBLE.format(setup=textwrap.dedent(setup), num_steps=_NUM_STEPS)
-  command = [sys.executable, "-c", script + textwrap.dedent(body)]
-  return subprocess.Popen(
-    [*command, _FOLDER, record_path, str(model_dir)],
-    env={**os.environ, "PYTHONPATH": _ROOT, **env},
-    stderr=subprocess.PIPE,
-    text=True,
-  )
+  script += textwrap.dedent(body)
+  return warm_python.start("-c", script, _FOLDER, record_path, model_dir, env=env)
 
 
 def _finish(*processes):
@@ -61,6 +45,34 @@ def _finish(*processes):
   finally:
     for process in processes:
       process.kill()
+
+
+@pytest.fixture(name="store_path", scope="module")
+def fixture_store_path(record_path, reach, tmp_path_factory):
+  """The episodes in a store."""
+  path = str(tmp_path_factory.mktemp("stores") / "store")
+  conversions.convert(record_path, path, spec=reach.episode_spec(reach.ReachModel()))
+  return path
+
+
+@pytest.fixture(name="train_alone", scope="module")
+def fixture_train_alone(record_path, reach, tmp_path_factory):
+  """Trains in this process, on one replica; returns the folder."""
+
+  def train(**kwargs):
+    model_dir = tmp_path_factory.mktemp("one")
+    kwargs |= {"input_generator_eval": None, "create_exporters_fn": list}
+    model = reach.LinearReachModel()
+    reach.train(str(model_dir), record_path, _NUM_STEPS, t2r_model=model, **kwargs)
+    return model_dir
+
+  return train
+
+
+@pytest.fixture(name="one", scope="module")
+def fixture_one(train_alone):
+  """The folder of a run on the records."""
+  return train_alone()
 
 
 def _weights(model_dir):
@@ -76,50 +88,46 @@ def _assert_trained_alike(one, other):
     np.testing.assert_allclose(one[name], other[name], rtol=1e-4, atol=1e-5)
 
 
-def test_two_replicas_train_like_one(record_path, tmp_path):
+def test_two_replicas_train_like_one(one, record_path, tmp_path):
   setup = """
     cpu = tf.config.list_physical_devices("CPU")[0]
     half = tf.config.LogicalDeviceConfiguration()
     tf.config.set_logical_device_configuration(cpu, [half, half])
   """
-  body = """
-    train("one", None)
-    train("two", tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"]))
-  """
+  body = 'train("two", tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"]))'
   _finish(_start(setup, body, record_path, tmp_path))
-  _assert_trained_alike(tmp_path / "one", tmp_path / "two")
+  _assert_trained_alike(one, tmp_path / "two")
   assert training.export_versions(str(tmp_path / "two" / "export" / "latest"))
 
 
-def test_two_workers_train_like_one(record_path, reach, tmp_path):
+def test_two_workers_train_like_one(
+  one, train_alone, store_path, record_path, tmp_path
+):
   """Real processes: they share a folder, one writes, both resume."""
   with socket.socket() as a, socket.socket() as b:
-    for one in (a, b):
-      one.bind(("127.0.0.1", 0))
-    cluster = {"worker": [f"127.0.0.1:{one.getsockname()[1]}" for one in (a, b)]}
+    for each in (a, b):
+      each.bind(("127.0.0.1", 0))
+    cluster = {"worker": [f"127.0.0.1:{each.getsockname()[1]}" for each in (a, b)]}
+  options = {"store_path": store_path, "batch_size": 8, "order": "global", "seed": 1}
   setup = "strategy = tf.distribute.MultiWorkerMirroredStrategy()"
-  body = """
+  body = f"""
     # Moving averages are gathered from all workers when they are saved.
     train("averaged", strategy, t2r_model=reach_model.ReachModel())
     train("two", strategy)
     train("two", strategy)
-    train("two from a store", strategy, input_generator_train=store_generator())
+    train("two from a store", strategy, input_generator_eval=None,
+          create_exporters_fn=list,
+          input_generator_train=data.StoreInputGenerator(**{options}))
   """
-  spec = reach.episode_spec(reach.ReachModel())
-  conversions.convert(record_path, tmp_path / "store", spec=spec)
   workers = []
   for index in range(2):
     config = {"cluster": cluster, "task": {"type": "worker", "index": index}}
     env = {"TF_CONFIG": json.dumps(config)}
     workers.append(_start(setup, body, record_path, tmp_path, **env))
   _finish(*workers)
-  alone = """
-    train("one", None)
-    train("one from a store", None, input_generator_train=store_generator())
-  """
-  _finish(_start("", alone, record_path, tmp_path))
-  for name in ("", " from a store"):
-    _assert_trained_alike(tmp_path / f"one{name}", tmp_path / f"two{name}")
+  _assert_trained_alike(one, tmp_path / "two")
+  stored = train_alone(input_generator_train=data.StoreInputGenerator(**options))
+  _assert_trained_alike(stored, tmp_path / "two from a store")
   for name in ("two", "averaged"):
     written = {p.name.split(".")[0] for p in (tmp_path / name).iterdir()}
     config = f"operative_config-{_NUM_STEPS}"
