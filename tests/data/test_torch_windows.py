@@ -6,6 +6,7 @@ import os
 import pathlib
 import pickle
 import re
+import types
 import warnings
 
 import numpy as np
@@ -103,20 +104,40 @@ def test_epochs_and_where_to_resume(store):
     len(endless)
 
 
-@pytest.mark.parametrize("drop_remainder", [True, False])
-def test_workers_take_turns_at_the_same_batches(store, drop_remainder):
-  kwargs = {"num_epochs": 2, "seed": 2, "drop_remainder": drop_remainder}
+def test_workers_take_turns_at_the_same_batches(store):
+  kwargs = {"num_epochs": 2, "seed": 2, "drop_remainder": False}
   dataset = TorchWindows(store.path, SMALL, 4, start_batch=1, **kwargs)
   loader = dataset.loader(num_workers=2)
   with warnings.catch_warnings():
     warnings.simplefilter("error", UserWarning)  # As of a length that is wrong.
     got = list(loader)
-  assert_same(got, wanted(store, **kwargs)[1:])
-  if not drop_remainder:
-    first = [float(x) for batch in got for x in batch["float32"][:, 0, 0]]
-    skipped = wanted(store, **kwargs)[0]["float32"][:, 0, 0].numpy().tolist()
-    steps = [20 * e + t for e, n in enumerate(LENGTHS) for t in range(n - 1)]
-    assert sorted(first + skipped) == sorted(map(float, steps + steps))
+  want = wanted(store, **kwargs)
+  assert_same(got, want[1:])
+  first = [float(x) for batch in got for x in batch["float32"][:, 0, 0]]
+  skipped = want[0]["float32"][:, 0, 0].numpy().tolist()
+  steps = [20 * e + t for e, n in enumerate(LENGTHS) for t in range(n - 1)]
+  assert sorted(first + skipped) == sorted(map(float, steps + steps))
+
+
+@pytest.fixture
+def as_worker(monkeypatch):
+  """Lets this process read as one of two workers does: what differs is their turn."""
+
+  def become(number):
+    info = types.SimpleNamespace(id=number, num_workers=2)
+    monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: info)
+
+  return become
+
+
+def test_turns_at_full_batches(store, as_worker):
+  kwargs = {"num_epochs": 2, "seed": 2}
+  dataset = TorchWindows(store.path, SMALL, 4, start_batch=1, **kwargs)
+  want = wanted(store, **kwargs)[1:]
+  assert len(dataset) == len(want) == 11
+  for number in (0, 1):
+    as_worker(number)
+    assert_same(list(dataset), want[number::2])
 
 
 def test_shards_of_ranks(store):
@@ -139,11 +160,19 @@ def test_a_fork_is_refused(store, cls, monkeypatch):
   assert next(iter(again)) if cls is TorchWindows else again[0]
 
 
-def test_workers_cannot_share_pools(store):
+def test_workers_cannot_share_pools(store, as_worker):
   dataset = TorchWindows(store.path, SMALL, 4, "quasi_random")
-  loader = dataset.loader(num_workers=2)
-  with pytest.raises(errors.SpecError, match="every: expected 1 under 'quasi_random'"):
-    list(loader)
+  as_worker(1)
+  message = "every: expected 1 under 'quasi_random'"
+  with pytest.raises(errors.SpecError, match=message):
+    next(iter(dataset))
+  try:
+    next(iter(dataset))
+  except errors.SpecError:
+    # As torch takes it from its worker to the process that waits.
+    from_worker = torch._utils.ExceptionWrapper(where="in DataLoader worker process 1")
+  with pytest.raises(errors.SpecError, match=message):
+    pickle.loads(pickle.dumps(from_worker)).reraise()
 
 
 def test_windows_for_a_sampler(store):
