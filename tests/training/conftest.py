@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 import importlib.util
+import logging
 import os
 import pathlib
 import sys
@@ -11,6 +13,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import gin
 import pytest
 import tensorflow as tf
 
@@ -40,10 +43,35 @@ def record_path(reach, tmp_path_factory) -> str:
 
 @pytest.fixture(scope="session")
 def trained_dir(reach, record_path, tmp_path_factory) -> pathlib.Path:
-  """The folder of a run of 30 steps."""
+  """The folder of a run of 30 steps, with a binding of gin; for tests that read it."""
   model_dir = tmp_path_factory.mktemp("trained")
+  gin.parse_config("train_eval_model.eval_steps = 99")
   reach.train(str(model_dir), record_path, 30)
   return model_dir
+
+
+@dataclasses.dataclass
+class Run:
+  """A run that was made for several tests: its model and folder, and what it logged."""
+
+  model: Any
+  model_dir: pathlib.Path
+  messages: list[str]
+
+
+@pytest.fixture(scope="session")
+def dropping_run(reach, record_path, tmp_path_factory) -> Run:
+  """A run of a model that is trained on full windows only."""
+  run = Run(reach.ReachModel(padding="drop"), tmp_path_factory.mktemp("drop"), [])
+  handler = logging.Handler()
+  handler.emit = lambda record: run.messages.append(record.getMessage())
+  logger = logging.getLogger("absl")
+  logger.addHandler(handler)
+  try:
+    reach.train(str(run.model_dir), record_path, 2, t2r_model=run.model)
+  finally:
+    logger.removeHandler(handler)
+  return run
 
 
 @pytest.fixture(scope="session")

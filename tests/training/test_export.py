@@ -18,7 +18,9 @@ def exported(request, reach, record_path, tmp_path_factory):
   """A model trained with one padding, and its loaded export."""
   model_dir = tmp_path_factory.mktemp(request.param)
   model = reach.ReachModel(padding=request.param)
-  reach.train(str(model_dir), record_path, 20, t2r_model=model)
+  reach.train(
+    *(str(model_dir), record_path, 20), t2r_model=model, input_generator_eval=None
+  )
   export_dir = os.path.join(model_dir, "export", "latest")
   version = training.export_versions(export_dir)[-1]
   return model, tf.saved_model.load(os.path.join(export_dir, str(version)))
@@ -179,13 +181,10 @@ def test_what_cannot_be_exported_is_refused_before_training(
   assert not os.listdir(tmp_path)
 
 
-def test_a_policy_trained_on_full_windows_repeats_the_first_frame(
-  reach, record_path, tmp_path
-):
+def test_a_policy_trained_on_full_windows_repeats_the_first_frame(reach, dropping_run):
   """Under 'drop' a policy must act before its first full window, too."""
-  model = reach.ReachModel(padding="drop")
-  reach.train(str(tmp_path), record_path, 2, t2r_model=model)
-  export_dir = str(tmp_path / "export" / "latest")
+  model = dropping_run.model
+  export_dir = str(dropping_run.model_dir / "export" / "latest")
   (version,) = training.export_versions(export_dir)
   loaded = tf.saved_model.load(os.path.join(export_dir, str(version)))
   (episode,) = reach.episodes(lengths=(5,))
@@ -215,7 +214,9 @@ def test_declared_masks_are_derived_from_the_history(
       return {"inference_output": outputs["inference_output"] + shown[:, tf.newaxis]}
 
   model = Masked(padding=padding)
-  reach.train(str(tmp_path), record_path, 2, t2r_model=model)
+  reach.train(
+    *(str(tmp_path), record_path, 2), t2r_model=model, input_generator_eval=None
+  )
   export_dir = str(tmp_path / "export" / "latest")
   (version,) = training.export_versions(export_dir)
   loaded = tf.saved_model.load(os.path.join(export_dir, str(version)))

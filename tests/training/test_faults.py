@@ -6,9 +6,8 @@ import itertools
 import logging
 import os
 import pathlib
+import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -17,9 +16,9 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, errors, specs, training
+from tests import warm_python
 
 _SCRIPT = str(pathlib.Path(__file__).with_name("reach_model.py"))
-_ROOT = str(pathlib.Path(__file__).parents[2])
 
 
 def _weights(model_dir) -> dict[str, np.ndarray]:
@@ -38,22 +37,22 @@ def test_a_killed_run_resumes_at_its_last_checkpoint(
   reach, record_path, tmp_path, caplog
 ):
   model_dir = tmp_path / "killed"
-  command = [sys.executable, _SCRIPT, str(model_dir), record_path, "1000000"]
-  env = {**os.environ, "PYTHONPATH": _ROOT}
-  process = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
+  process = warm_python.start(_SCRIPT, model_dir, record_path, 1000000)
   try:
     deadline = time.monotonic() + 120
     while _saved_step(model_dir) is None:
       assert process.poll() is None, "the run ended before its first checkpoint"
       assert time.monotonic() < deadline, "no checkpoint within two minutes"
-      os.sched_yield()
+      time.sleep(0.02)
   finally:
     process.send_signal(signal.SIGKILL)
     process.wait()
   step = _saved_step(model_dir)
   with caplog.at_level(logging.INFO, logger="absl"):
     result = reach.train(
-      str(model_dir), record_path, step + 3, create_exporters_fn=list
+      *(str(model_dir), record_path, step + 3),
+      input_generator_eval=None,
+      create_exporters_fn=list,
     )
   assert f"at step {step}." in caplog.text
   assert result["global_step"] == step + 3
@@ -178,23 +177,21 @@ def test_a_checkpoint_of_another_model_is_refused(reach, record_path, trained_di
     reach.train(str(trained_dir), record_path, 40, t2r_model=Other())
 
 
-@pytest.mark.parametrize(
-  ("damage", "message"),
-  [
-    (lambda p: p.write_bytes(p.read_bytes()[:100]), "expected a readable checkpoint"),
-    (lambda p: p.write_bytes(b""), "expected a readable checkpoint"),
-  ],
-)
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_serves(
-  damage, message, reach, record_path, tmp_path
+  reach, record_path, trained_dir, tmp_path
 ):
-  reach.train(str(tmp_path), record_path, 20, create_exporters_fn=list)
-  (path,) = tmp_path.glob("model.ckpt-20.data-*")
-  damage(path)
-  with pytest.raises(errors.SpecError, match=message) as error:
-    reach.train(str(tmp_path), record_path, 25, create_exporters_fn=list)
-  assert "model.ckpt-20.* to resume at the one before" in str(error.value)
-  for doomed in tmp_path.glob("model.ckpt-20.*"):
+  model_dir = tmp_path / "damaged"
+  shutil.copytree(trained_dir, model_dir)
+  (path,) = model_dir.glob("model.ckpt-30.data-*")
+  options = {"input_generator_eval": None, "create_exporters_fn": list}
+  for kept in (100, 0):
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(
+      errors.SpecError, match="expected a readable checkpoint"
+    ) as error:
+      reach.train(str(model_dir), record_path, 35, **options)
+    assert "model.ckpt-30.* to resume at the one before" in str(error.value)
+  for doomed in model_dir.glob("model.ckpt-30.*"):
     doomed.unlink()
-  result = reach.train(str(tmp_path), record_path, 12, create_exporters_fn=list)
-  assert result["global_step"] == 12
+  result = reach.train(str(model_dir), record_path, 22, **options)
+  assert result["global_step"] == 22

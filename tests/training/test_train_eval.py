@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import logging
+import pathlib
 
-import gin
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import data, errors, specs, training
+from t2r_seq import data, errors, policies, specs, training
+
+# Of runs of which neither is looked at.
+_BARE = {"input_generator_eval": None, "create_exporters_fn": list}
+
+
+def _files(folder):
+  for path in sorted(pathlib.Path(folder).rglob("*")):
+    if path.is_file():
+      yield path.relative_to(folder), path.read_bytes()
 
 
 def _weights(model_dir) -> dict[str, np.ndarray]:
-  latest = tf.train.latest_checkpoint(str(model_dir))
-  reader = tf.train.load_checkpoint(latest)
+  """Returns the model's weights at step 10."""
+  reader = tf.train.load_checkpoint(str(model_dir / "model.ckpt-10"))
   names = [n for n in reader.get_variable_to_shape_map() if n.startswith("model/")]
   return {name: reader.get_tensor(name) for name in names}
 
@@ -24,7 +33,10 @@ def test_a_run_leaves_checkpoints_events_config_and_exports(trained_dir):
   assert {"checkpoint", "model", "events", "eval", "export"} <= names
   assert (trained_dir / "operative_config-30.gin").exists()
   assert tf.train.latest_checkpoint(str(trained_dir)).endswith("model.ckpt-30")
-  assert len(training.export_versions(str(trained_dir / "export" / "latest"))) == 1
+  (latest,) = policies.list_exports(str(trained_dir / "export" / "latest"))
+  # The same weights are exported once, and copied.
+  (best,) = policies.list_exports(str(trained_dir / "export" / "best"))
+  assert list(_files(latest.path)) == list(_files(best.path))
 
 
 def test_the_event_file_shows_scalars_config_and_what_the_model_sees(
@@ -37,30 +49,36 @@ def test_the_event_file_shows_scalars_config_and_what_the_model_sees(
   assert read_events(trained_dir / "eval").keys() == {"loss"}
 
 
-def test_the_operative_config_holds_what_was_bound(reach, record_path, tmp_path):
-  gin.parse_config("train_eval_model.eval_steps = 1")
-  reach.train(str(tmp_path), record_path, 2, create_exporters_fn=list)
-  text = (tmp_path / "operative_config-2.gin").read_text()
-  assert "train_eval_model.eval_steps = 1" in text
+def test_the_operative_config_holds_what_was_bound(trained_dir):
+  text = (trained_dir / "operative_config-30.gin").read_text()
+  assert "train_eval_model.eval_steps = 99" in text
 
 
-@pytest.mark.parametrize(("throttle_secs", "want"), [(0, [10, 20, 25]), (3600, [25])])
-def test_evaluations_follow_checkpoints_unless_throttled(
-  throttle_secs, want, reach, record_path, tmp_path, caplog
+def _eval_steps_logged(messages) -> list[int]:
+  lines = [m for m in messages if m.startswith("eval at step")]
+  return [int(line.split()[3].rstrip(":")) for line in lines]
+
+
+def test_evaluations_follow_checkpoints_of_which_the_newest_are_kept(
+  reach, record_path, tmp_path, caplog
 ):
   with caplog.at_level(logging.INFO, logger="absl"):
     reach.train(
       str(tmp_path),
       record_path,
       25,
-      eval_throttle_secs=throttle_secs,
+      eval_throttle_secs=0,
+      keep_checkpoint_max=2,
       create_exporters_fn=list,
     )
-  lines = [m for m in caplog.messages if m.startswith("eval at step")]
-  assert [int(line.split()[3].rstrip(":")) for line in lines] == want
+  assert _eval_steps_logged(caplog.messages) == [10, 20, 25]
+  kept = sorted(path.name for path in tmp_path.glob("*.index"))
+  assert kept == ["model.ckpt-20.index", "model.ckpt-25.index"]
 
 
-def test_eval_steps_bound_the_evaluation(reach, record_path, tmp_path):
+def test_a_run_without_training_evaluates_the_newest_checkpoint_for_eval_steps(
+  reach, record_path, trained_dir
+):
   batches = []
 
   class Counting(reach.ReachModel):
@@ -70,55 +88,50 @@ def test_eval_steps_bound_the_evaluation(reach, record_path, tmp_path):
 
   for eval_steps, want in ((1, 1), (None, 3)):
     batches.clear()
-    reach.train(
-      str(tmp_path / str(eval_steps)),
-      record_path,
-      1,
-      t2r_model=Counting(),
+    result = training.train_eval_model(
+      Counting(),
+      input_generator_eval=data.DefaultRecordInputGenerator(record_path, batch_size=8),
+      model_dir=str(trained_dir),
       eval_steps=eval_steps,
       create_exporters_fn=list,
     )
+    assert result["global_step"] == 30
     assert len(batches) == want
 
 
-def test_episodes_too_short_to_train_on_are_reported(
-  reach, record_path, tmp_path, caplog
-):
-  model = reach.ReachModel(padding="drop")
-  with caplog.at_level(logging.INFO, logger="absl"):
-    reach.train(
-      str(tmp_path), record_path, 1, t2r_model=model, create_exporters_fn=list
-    )
-  assert "Training input so far" in caplog.text
+def test_episodes_too_short_to_train_on_are_reported(dropping_run):
+  text = "\n".join(dropping_run.messages)
+  assert "Training input so far" in text
   want = "1 episodes too short for a window, the longest of them with 1 steps"
-  assert f"Eval input: 13 windows from 4 episodes (20 steps); {want}" in caplog.text
+  assert f"Eval input: 13 windows from 4 episodes (20 steps); {want}" in text
 
 
 def test_training_lowers_the_loss_and_reports_it(reach, record_path, tmp_path, caplog):
+  before = reach.train(str(tmp_path), record_path, 1, create_exporters_fn=list)
   with caplog.at_level(logging.INFO, logger="absl"):
-    before = reach.train(str(tmp_path), record_path, 1, create_exporters_fn=list)
-    after = reach.train(str(tmp_path), record_path, 60, create_exporters_fn=list)
+    after = reach.train(
+      str(tmp_path),
+      record_path,
+      60,
+      eval_throttle_secs=3600,
+      create_exporters_fn=list,
+    )
   assert after["loss"] < 0.5 * before["loss"]
   assert after["global_step"] == 60
   assert "steps/s, waiting for input" in caplog.text
   assert "Resumed from checkpoint" in caplog.text and "at step 1." in caplog.text
+  # Throttled: not after each of the checkpoints.
+  assert _eval_steps_logged(caplog.messages) == [60]
 
 
-def test_the_same_seed_trains_the_same_weights(reach, record_path, tmp_path):
-  for name in ("a", "b"):
-    reach.train(str(tmp_path / name), record_path, 5, create_exporters_fn=list)
-  a, b = _weights(tmp_path / "a"), _weights(tmp_path / "b")
+def test_the_same_seed_trains_the_same_weights(
+  reach, record_path, trained_dir, tmp_path
+):
+  reach.train(str(tmp_path), record_path, 10, **_BARE)
+  a, b = _weights(tmp_path), _weights(trained_dir)
   assert a.keys() == b.keys() and a
   for name in a:
     np.testing.assert_array_equal(a[name], b[name])
-
-
-def test_only_the_newest_checkpoints_are_kept(reach, record_path, tmp_path):
-  reach.train(
-    str(tmp_path), record_path, 40, keep_checkpoint_max=2, create_exporters_fn=list
-  )
-  kept = sorted(path.name for path in tmp_path.glob("*.index"))
-  assert kept == ["model.ckpt-30.index", "model.ckpt-40.index"]
 
 
 def test_labels_that_the_record_lacks_are_named(reach, record_path, tmp_path):
@@ -130,7 +143,7 @@ def test_labels_that_the_record_lacks_are_named(reach, record_path, tmp_path):
       )
 
   with pytest.raises(errors.RecordError, match=r"targets.*Did you mean 'target'"):
-    reach.train(str(tmp_path), record_path, 1, t2r_model=Demanding())
+    reach.train(str(tmp_path), record_path, 1, t2r_model=Demanding(), **_BARE)
 
 
 def test_labels_that_the_model_lacks_are_named(reach, record_path, tmp_path):
@@ -139,7 +152,7 @@ def test_labels_that_the_model_lacks_are_named(reach, record_path, tmp_path):
       return tf.reduce_mean(labels.traget)
 
   with pytest.raises(AttributeError, match=r"traget.*Did you mean 'target'"):
-    reach.train(str(tmp_path), record_path, 1, t2r_model=Misspelt())
+    reach.train(str(tmp_path), record_path, 1, t2r_model=Misspelt(), **_BARE)
 
 
 def test_a_loss_that_trains_nothing_is_refused(reach, record_path, tmp_path):
@@ -154,7 +167,7 @@ def test_a_loss_that_trains_nothing_is_refused(reach, record_path, tmp_path):
       return tf.reduce_mean(labels.target)
 
   with pytest.raises(errors.SpecError, match="reaches none of 2"):
-    reach.train(str(tmp_path), record_path, 1, t2r_model=Detached())
+    reach.train(str(tmp_path), record_path, 1, t2r_model=Detached(), **_BARE)
 
 
 def test_an_evaluation_needs_a_checkpoint(reach, record_path, tmp_path):
@@ -163,18 +176,6 @@ def test_an_evaluation_needs_a_checkpoint(reach, record_path, tmp_path):
     training.train_eval_model(
       reach.ReachModel(), input_generator_eval=generator, model_dir=str(tmp_path)
     )
-
-
-def test_a_run_without_training_evaluates_the_newest_checkpoint(
-  reach, record_path, trained_dir
-):
-  result = training.train_eval_model(
-    reach.ReachModel(),
-    input_generator_eval=data.DefaultRecordInputGenerator(record_path),
-    model_dir=str(trained_dir),
-    create_exporters_fn=list,
-  )
-  assert result["global_step"] == 30
 
 
 def test_layers_beside_the_network_are_found(reach, record_path, tmp_path):
@@ -191,9 +192,7 @@ def test_layers_beside_the_network_are_found(reach, record_path, tmp_path):
   with pytest.raises(
     errors.SpecError, match=r"Forgetful: the network: .*got \[.*in use beside it"
   ):
-    reach.train(
-      str(tmp_path), record_path, 1, t2r_model=Forgetful(), create_exporters_fn=list
-    )
+    reach.train(str(tmp_path), record_path, 1, t2r_model=Forgetful(), **_BARE)
 
 
 def test_what_cannot_act_is_refused_before_training(reach, record_path, tmp_path):

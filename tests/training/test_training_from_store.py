@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import shutil
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -16,21 +19,22 @@ def store_path(record_path, reach, tmp_path_factory):
   return path
 
 
-@pytest.fixture
-def train(reach, store_path, tmp_path):
-  """Trains in a folder of that name; returns the weights."""
+@pytest.fixture(scope="module")
+def train(reach, store_path):
+  """Trains seven steps in a folder, with a checkpoint at the third; returns weights."""
 
-  def run(name, max_train_steps, **options):
+  def run(model_dir, **options):
     options = {"batch_size": 8, "seed": 1, **options}
     training.train_eval_model(
       t2r_model=reach.ReachModel(),
       input_generator_train=data.StoreInputGenerator(store_path, **options),
-      max_train_steps=max_train_steps,
-      model_dir=str(tmp_path / name),
+      max_train_steps=7,
+      save_checkpoints_steps=3,
+      model_dir=str(model_dir),
       seed=3,
       create_exporters_fn=list,
     )
-    latest = tf.train.latest_checkpoint(str(tmp_path / name))
+    latest = tf.train.latest_checkpoint(str(model_dir))
     reader = tf.train.load_checkpoint(latest)
     names = [n for n in reader.get_variable_to_shape_map() if n.startswith("model/")]
     return {name: reader.get_tensor(name) for name in names}
@@ -38,18 +42,38 @@ def train(reach, store_path, tmp_path):
   return run
 
 
+@pytest.fixture(scope="module")
+def whole(train, tmp_path_factory):
+  """Returns the folder and the weights of a run in an order, made once."""
+
+  @functools.cache
+  def run(order):
+    folder = tmp_path_factory.mktemp(order)
+    return folder, train(folder, order=order)
+
+  return run
+
+
 @pytest.mark.parametrize("order", ["global", "quasi_random"])
-def test_a_resumed_run_ends_where_a_whole_one_does(train, order):
-  whole = train("whole", 7, order=order)
-  train("parts", 3, order=order)
-  resumed = train("parts", 7, order=order)
-  assert whole.keys() == resumed.keys() and whole
-  for name, want in whole.items():
-    np.testing.assert_allclose(resumed[name], want, rtol=1e-5, atol=1e-7)
+def test_a_resumed_run_ends_where_a_whole_one_does(
+  train, whole, tmp_path, caplog, order
+):
+  folder, want = whole(order)
+  for path in folder.glob("model.ckpt-3.*"):
+    shutil.copy(path, tmp_path)
+  names = ("model_checkpoint_path", "all_model_checkpoint_paths")
+  state = "".join(f'{name}: "model.ckpt-3"\n' for name in names)
+  (tmp_path / "checkpoint").write_text(state)
+  with caplog.at_level("INFO", logger="absl"):
+    resumed = train(tmp_path, order=order)
+  assert "model.ckpt-3 at step 3." in caplog.text
+  assert want.keys() == resumed.keys() and want
+  for name, value in want.items():
+    np.testing.assert_allclose(resumed[name], value, rtol=1e-5, atol=1e-7)
 
 
-def test_stacking_on_the_device_trains_the_same(train):
-  whole = train("stacked", 5)
-  flat = train("flat", 5, stack_on_device=True)
-  for name, want in whole.items():
-    np.testing.assert_allclose(flat[name], want, rtol=1e-4, atol=1e-6)
+def test_stacking_on_the_device_trains_the_same(train, whole, tmp_path):
+  _, want = whole("global")  # The default of what is not encoded.
+  flat = train(tmp_path, stack_on_device=True)
+  for name, value in want.items():
+    np.testing.assert_allclose(flat[name], value, rtol=1e-4, atol=1e-6)
