@@ -61,6 +61,9 @@ class ReachModel(models.RegressionModel):
   def a_func(self, features, mode):
     pixels = tf.reshape(features.state.image, [-1, 3 * SIZE * SIZE * 3])
     joined = tf.concat([pixels, features.state.velocity, features.task], axis=1)
+    # What users write may branch on tensors, in a train step and in an export.
+    if tf.reduce_any(tf.math.is_nan(joined)):
+      joined = tf.zeros_like(joined)
     normed = self.network["norm"](joined, training=mode == specs.ModeKeys.TRAIN)
     return {"inference_output": self.network["out"](normed), "normed": normed}
 
