@@ -85,7 +85,7 @@ def expected_window(episode, anchor, length, padding="drop"):
   return [[episode, step] for step in steps]
 
 
-@pytest.fixture(name="kit")
+@pytest.fixture(name="kit", scope="session")
 def fixture_kit():
   """The helpers of this module, for test files, which cannot import it."""
   import types

@@ -14,14 +14,26 @@ from t2r_seq.data import DefaultRecordInputGenerator
 LENGTHS = ((5, 1, 9), (4, 12))
 
 
-@pytest.fixture(name="files")
-def fixture_files(kit, tmp_path):
+def write_files(kit, folder):
   names = [
-    kit.write_episodes(tmp_path / f"{i}.tfrecord", lengths, 10 * i)
+    kit.write_episodes(folder / f"{i}.tfrecord", lengths, 10 * i)
     for i, lengths in enumerate(LENGTHS)
   ]
   records.write_index(names)
   return names
+
+
+@pytest.fixture(name="files")
+def fixture_files(kit, tmp_path):
+  """Of one test alone, which may change them."""
+  return write_files(kit, tmp_path)
+
+
+@pytest.fixture(scope="module", name="in_order")
+def fixture_in_order(kit, tmp_path_factory):
+  """The batches of an evaluation of such files without their index."""
+  files = write_files(kit, tmp_path_factory.mktemp("in_order"))
+  return windows_of(kit, files, "eval")
 
 
 def generator(kit, files, **options):
@@ -53,14 +65,13 @@ def assert_equal(got, want):
 
 
 @pytest.mark.parametrize("index", ["auto", "require"])
-def test_evaluation_is_as_without_the_index(index, kit, files):
-  want = windows_of(kit, files, "eval")
-  assert_equal(windows_of(kit, files, "eval", index=index), want)
-  assert want[-1]["task"].shape[0] == 2  # The remainder is kept, too.
+def test_evaluation_is_as_without_the_index(index, kit, files, in_order):
+  assert_equal(windows_of(kit, files, "eval", index=index), in_order)
+  assert in_order[-1]["task"].shape[0] == 2  # The remainder is kept, too.
 
 
-def test_training_shows_all_windows_and_resumes_at_the_next_batch(kit, files):
-  want = windows_of(kit, files, "eval")
+def test_training_shows_all_windows_and_resumes_at_the_next_batch(kit, files, in_order):
+  want = in_order
   num_batches = sum(len(batch["task"]) for batch in want) // 4
   options = {"index": "require", "seed": 7}
   got = windows_of(kit, files, "train", count=3 * num_batches, **options)
@@ -73,10 +84,10 @@ def test_training_shows_all_windows_and_resumes_at_the_next_batch(kit, files):
     kit, files, "train", {"start_step": 7}, count=num_batches, **options
   )
   assert_equal(rest, got[7 : 7 + num_batches])
-  in_order = windows_of(
+  unshuffled = windows_of(
     kit, files, "train", count=2, index="require", shuffle_buffer_size=0
   )
-  assert_equal(in_order, want[:2])
+  assert_equal(unshuffled, want[:2])
 
 
 def test_counts_come_from_the_index(kit, files, monkeypatch):

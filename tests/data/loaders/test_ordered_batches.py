@@ -40,7 +40,11 @@ def test_places_are_looked_up_for_the_same_batches(drop_remainder, batch_bytes):
   got = batches_in_order(read, order, batch_bytes, 2, locate=locate)
   assert ids_of(got) == want
   assert len(want) == 2 * (142 if drop_remainder else 143)
-  for start in (1, 63, 64, 65, 142, 143, 144, 207, 284, 300):
+  starts = (1, 142, 143, 300)
+  if drop_remainder and batch_bytes == LARGE:
+    # Places are looked up for 64 batches, so some of them may have to be left out.
+    starts = (1, 63, 64, 65, 142, 143, 144, 207, 284, 300)
+  for start in starts:
     started = batches_in_order(read, order, batch_bytes, 2, start, locate)
     assert ids_of(started) == want[start:], start
   endless = batches_in_order(read, order, batch_bytes, None, 200, locate)
@@ -67,19 +71,21 @@ def test_a_checkpoint_between_places_resumes(tmp_path):
   order = WindowOrder(1001, 7, seed=3)
 
   def make():
-    return iter(batches_in_order(read, order, LARGE, 2, 3, locate))
+    return batches_in_order(read, order, LARGE, 2, 3, locate)
 
-  want = ids_of(make())
-  for position in (0, 1, 60, 61, 62, 139, 140, 200):
-    iterator = make()
-    for _ in range(position):
-      next(iterator)
-    path = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / str(position)))
-    (state,) = tmp_path.glob(f"{position}.data*")
-    assert state.stat().st_size < 2048
-    other = make()
-    tf.train.Checkpoint(iterator=other).read(path)
-    assert ids_of(other) == want[position:], position
+  dataset = make()
+  want = ids_of(dataset)
+  iterator = iter(make())
+  checkpoint = tf.train.Checkpoint(iterator=iterator)
+  for position in range(201):
+    if position in (0, 1, 60, 61, 62, 139, 140, 200):
+      path = checkpoint.write(str(tmp_path / str(position)))
+      (state,) = tmp_path.glob(f"{position}.data*")
+      assert state.stat().st_size < 2048
+      other = iter(dataset)
+      tf.train.Checkpoint(iterator=other).read(path)
+      assert ids_of(other) == want[position:], position
+    next(iterator)
 
 
 def test_parallel_reads_hold_a_bounded_memory(monkeypatch):

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import socket
-import subprocess
-import sys
+from concurrent import futures
 
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ import tensorflow as tf
 from t2r_seq import errors, specs
 from t2r_seq.data import StoreWindowLoader
 from t2r_seq.store import EpisodeStore
+from tests import warm_python
 
 HERE = pathlib.Path(__file__).parent
 LENGTHS = (9, 1, 12, 5)
@@ -33,27 +32,10 @@ def store_path(tmp_path_factory):
   return str(path)
 
 
-def start(*args, **env):
-  return subprocess.Popen(
-    [sys.executable, str(HERE / "replica_reading.py"), *args],
-    env={**os.environ, "PYTHONPATH": str(HERE.parents[1]), **env},
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-  )
-
-
-def finish(*processes):
-  seen = []
-  try:
-    for process in processes:
-      stdout, stderr = process.communicate(timeout=240)
-      assert process.returncode == 0, stderr[-3000:]
-      seen.append(json.loads(stdout.splitlines()[-1]))
-  finally:
-    for process in processes:
-      process.kill()
-  return seen
+def read(*args, **env):
+  done = warm_python.run(HERE / "replica_reading.py", *args, env=env)
+  assert done.returncode == 0, done.stderr[-3000:]
+  return json.loads(done.stdout.splitlines()[-1])
 
 
 def cluster(num_workers):
@@ -76,7 +58,7 @@ def flat(seen):
 def test_two_replicas_of_one_process(store_path):
   orders = ("global", "quasi_random")
   cases = [f"{o}:{case}" for o in orders for case in ("drop:0", "drop:5", "keep:0")]
-  (seen,) = finish(start(store_path, "mirrored", *cases))
+  seen = read(store_path, "mirrored", *cases)
   for whole, rest, kept in (seen[:3], seen[3:]):
     # 23 windows: 11 batches of 2 an epoch, taken in turns by the replicas.
     assert [[len(part) for part in step] for step in whole] == [[2, 2]] * 11
@@ -88,9 +70,12 @@ def test_two_replicas_of_one_process(store_path):
 
 def test_two_processes(store_path):
   cases = ("global:drop:0", "quasi_random:drop:0", "global:drop:7")
-  workers = finish(
-    *(start(store_path, "workers", *cases, TF_CONFIG=one) for one in cluster(2))
-  )
+  with futures.ThreadPoolExecutor(2) as pool:
+    started = [
+      pool.submit(read, store_path, "workers", *cases, TF_CONFIG=config)
+      for config in cluster(2)
+    ]
+    workers = [worker.result() for worker in started]
   for first, second in list(zip(*workers, strict=True))[:2]:
     assert len(first) == len(second) == 2 * 5
     for epoch in (slice(0, 5), slice(5, 10)):
