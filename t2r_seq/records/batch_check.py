@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ _MAX_VALUES = 256
 # So many records are parsed one by one, without a dataset of them.
 _FEW = 16
 _MAX_REASON = 160
+_KEPT_CHECKERS = 8
 # A message that quotes a record may be no UTF-8, and then TensorFlow raises that.
 DATA_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
 _as_it_is = tf.autograph.experimental.do_not_convert
@@ -190,6 +192,33 @@ class BatchChecker:
       elif kind == "high":
         check.highs[int(number)] = np.fmax.reduce(values, axis=0)
     return check
+
+
+def checker_of(
+  features: Sequence[RecordFeature], measures: bool = True
+) -> BatchChecker:
+  """Returns a checker; one that was made before for the same features, if it is kept.
+
+  Its graphs take longer to make than to look through a small file.
+
+  Args:
+    features: those of the dataset.
+    measures: as of `BatchChecker`.
+  """
+  return _make_checker(_Wanted(repr(features), features), measures)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Wanted:
+  """Features, told apart by all they declare: specs compare by shape and dtype."""
+
+  text: str
+  features: Sequence[RecordFeature] = dataclasses.field(compare=False)
+
+
+@functools.lru_cache(maxsize=_KEPT_CHECKERS)
+def _make_checker(wanted: _Wanted, measures: bool) -> BatchChecker:
+  return BatchChecker(wanted.features, measures)
 
 
 def _touch(tensor: tf.Tensor, is_batched: bool) -> tf.Tensor:

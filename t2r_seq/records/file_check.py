@@ -16,7 +16,7 @@ from t2r_seq.records import (
   framing,
   problems,
 )
-from t2r_seq.records.batch_check import BatchCheck, BatchChecker
+from t2r_seq.records.batch_check import BatchCheck, checker_of
 from t2r_seq.records.checked_reads import RecordBatch
 from t2r_seq.records.feature_tally import FeatureTally
 from t2r_seq.records.features import RecordFeature
@@ -47,7 +47,7 @@ class FileCheck:
       measures: fills the tally; without it nothing is known of values.
     """
     self._features = list(features)
-    self._checker = BatchChecker(features, measures) if features else None
+    self._checker = checker_of(self._features, measures) if features else None
     self._finds_nan = finds_nan
     self._compression = compression
     self.tally = FeatureTally(self._features)

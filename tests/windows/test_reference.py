@@ -59,7 +59,7 @@ def problems(draw):
   )
   sequence_length = draw(st.one_of(st.none(), st.integers(1, 3)))
   structure = {}
-  for path in "abc"[: draw(st.integers(1, 3))]:
+  for path in "abcd"[: draw(st.integers(1, 4))]:
     structure[path] = spec(
       draw(offsets),
       draw(st.sampled_from([(), (2,)])),
@@ -76,7 +76,9 @@ def problems(draw):
     "shift": draw(st.integers(1, 4)),
     "padding": draw(st.sampled_from(windows.PADDINGS)),
   }
-  return structure, draw(st.integers(0, 9)), arguments
+  # Several episodes: what costs the time is to make the graph.
+  lengths = draw(st.lists(st.integers(0, 9), min_size=2, max_size=4))
+  return structure, lengths, arguments
 
 
 def make_episode(structure, length):
@@ -93,20 +95,24 @@ def make_episode(structure, length):
   return episode
 
 
-@hypothesis.settings(max_examples=40)
+@hypothesis.settings(max_examples=20)
 @hypothesis.given(problems())
 def test_windows_equal_the_reference(problem):
-  structure, length, arguments = problem
-  episode = make_episode(structure, length)
-  want = reference(episode, structure, length, **arguments)
+  structure, lengths, arguments = problem
+  episodes = [make_episode(structure, length) for length in lengths]
+  want = [
+    window
+    for episode, length in zip(episodes, lengths, strict=True)
+    for window in reference(episode, structure, length, **arguments)
+  ]
   element_spec = {
     path: tf.TensorSpec([3] if path == "context" else [None, *s.frame_shape], s.dtype)
     for path, s in structure.items()
   }
-  episodes = tf.data.Dataset.from_generator(
-    lambda: iter([episode]), output_signature=element_spec
+  dataset = tf.data.Dataset.from_generator(
+    lambda: iter(episodes), output_signature=element_spec
   )
-  dataset = windows.windows(episodes, structure, masks=True, **arguments)
+  dataset = windows.windows(dataset, structure, masks=True, **arguments)
   got = list(dataset.as_numpy_iterator())
   assert len(got) == len(want)
   for shown, wanted in zip(got, want, strict=True):

@@ -177,7 +177,7 @@ class RecordSkipper:
   def _keep_good(self, values: np.ndarray) -> np.ndarray:
     """Returns the good records of some that hold bad ones, and notes the latter."""
     if self._checker is None:
-      self._checker = batch_check.BatchChecker(self._features, measures=False)
+      self._checker = batch_check.checker_of(self._features, measures=False)
     data = values.tolist()
     with python_calls.call_of_python():
       check = self._checker.check(data)
