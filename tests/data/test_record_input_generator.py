@@ -56,13 +56,14 @@ def test_eval_is_every_window_once_in_order(pattern, kit, padding):
 
 def test_elements_are_batched_structs(pattern, kit):
   generator = build(pattern, kit, "train", batch_size=4)
-  features, labels = next(iter(generator.create_dataset("train")))
+  dataset = generator.create_dataset("train")
+  features, labels = next(iter(dataset))
   assert isinstance(features, specs.TensorSpecStruct)
   assert isinstance(labels, specs.TensorSpecStruct)
   assert features.image.shape == (4, 3, 4, 4, 3)
   assert features.image.dtype == tf.uint8
   assert labels.next.shape == (4, 2)
-  assert generator.create_dataset("train").element_spec[0]["task"].shape == [4]
+  assert dataset.element_spec[0]["task"].shape == [4]
 
 
 def test_each_epoch_is_every_window_once_in_another_order(pattern, kit):
@@ -106,9 +107,10 @@ def test_a_resumed_run_goes_on_in_another_order(tmp_path, kit):
     generator = build(path, kit, "train", batch_size=6, seed=3)
     return anchors(generator.create_dataset("train", params).take(3))
 
-  assert order(start_step=0) == order() == order()
-  assert order(start_step=7) == order(start_step=7) != order()
-  assert sorted(order(start_step=7)) == sorted(order())
+  first, later = order(), order(start_step=7)
+  assert order(start_step=0) == first
+  assert order(start_step=7) == later != first
+  assert sorted(later) == sorted(first)
 
 
 def test_without_shuffle_train_repeats_in_order(pattern, kit):
