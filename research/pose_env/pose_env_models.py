@@ -110,6 +110,8 @@ class PoseEnvRegressionModel(models.RegressionModel):
     """Creates the convolutional network."""
     return networks.PoseNetwork()
 
+  # There is no control flow for AutoGraph, and with Keras it would convert much.
+  @tf.autograph.experimental.do_not_convert
   def a_func(self, features: specs.TensorSpecStruct, mode: str) -> dict[str, tf.Tensor]:
     """Predicts the action [B, 2]."""
     training = mode == specs.ModeKeys.TRAIN

@@ -129,7 +129,7 @@ def moving_dots(num_examples, seed):
 
 
 def test_a_stack_learns_motion_that_one_frame_does_not_show():
-  images, targets = moving_dots(64, seed=0)
+  images, targets = moving_dots(32, seed=0)
   losses = {}
   for num_frames in (1, 4):
     tf.keras.utils.set_random_seed(0)
@@ -142,9 +142,9 @@ def test_a_stack_learns_motion_that_one_frame_does_not_show():
       {"state/image": tf.constant(images[:, 4 - num_frames :])}
     )
     labels = specs.TensorSpecStruct(
-      target_pose=tf.constant(targets), reward=tf.zeros((64, 1))
+      target_pose=tf.constant(targets), reward=tf.zeros((32, 1))
     )
-    for _ in range(60):
+    for _ in range(36):
       scalars = trainer.train_step(features, labels)
     losses[num_frames] = float(scalars["loss"])
   assert losses[4] < 0.5 * losses[1]
