@@ -34,6 +34,8 @@ DEMO_ARGS ?=
 
 # What the caller's shell has activated must not leak into our environments.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PIP_USER PIP_TARGET PIP_PREFIX
+# Tests start many processes: each would compile the package anew, and its tests.
+unexport PYTHONDONTWRITEBYTECODE
 export PYTHONNOUSERSITE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TF_CPP_MIN_LOG_LEVEL ?= 2
