@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from t2r_seq import models, policies, records, specs, training, windows
+from tests import warm_python
 
 FEATURES = specs.TensorSpecStruct(
   [
@@ -146,15 +143,10 @@ def test_an_export_needs_no_t2r_seq(tmp_path):
   (tmp_path / "record").write_bytes(record)
   script = tmp_path / "script.py"
   script.write_text(SCRIPT)
-  environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-  result = subprocess.run(
-    [sys.executable, script, path, tmp_path / "inputs.npz", tmp_path / "record"],
-    cwd=pathlib.Path(tmp_path),
-    env=environment,
-    capture_output=True,
-    text=True,
+  result = warm_python.run(
+    *(script, path, tmp_path / "inputs.npz", tmp_path / "record"),
+    cwd=tmp_path,
     timeout=120,
-    check=False,
   )
   assert result.returncode == 0, result.stderr
   actions, served, parsed, loaded = json.loads(result.stdout)
