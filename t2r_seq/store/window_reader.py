@@ -89,7 +89,9 @@ class StoreWindows:
     self.num_windows = int(window_ends[-1])
     with tf.device("CPU:0"):
       self._window_ends = tf.Variable(window_ends, False, dtype=tf.int64)
-      self._episode_ends = tf.Variable(np.cumsum(lengths), False, dtype=tf.int64)
+      # By episode: its first window, the row of its first step, its steps.
+      by_episode = [window_ends - self.counts, np.cumsum(lengths) - lengths, lengths]
+      self._episodes = tf.Variable(np.stack(by_episode, 1), False, dtype=tf.int64)
 
   def __len__(self) -> int:
     return self.num_windows
@@ -133,7 +135,7 @@ class StoreWindows:
     """Looks up where windows lie; `read_at` reads them.
 
     Apart, so that a loader can look up many batches at once: for one of 64 windows that
-    takes 70 us of processor time, a seventh of what reading it takes.
+    takes some 45 us of processor time, a tenth of what reading it takes.
 
     Args:
       window_ids: int [N], as `read` takes them.
@@ -145,15 +147,11 @@ class StoreWindows:
     window_ids = self._check_ids(tf.cast(window_ids, tf.int64))
     # Not tf.gather(variable): that makes the memory the variable's own first.
     window_ends = self._window_ends.read_value()
-    episode_ends = self._episode_ends.read_value()
     episodes = tf.searchsorted(window_ends, window_ids, "right", out_type=tf.int64)
-    first_rows = _before(episode_ends, episodes)
-    return WindowPlaces(
-      episodes,
-      first_rows,
-      tf.gather(episode_ends, episodes) - first_rows,
-      self.reader.grid.start(window_ids - _before(window_ends, episodes)),
-    )
+    found = tf.gather(self._episodes.read_value(), episodes)
+    first_windows, first_rows, num_steps = tf.unstack(found, axis=1)
+    starts = self.reader.grid.start(window_ids - first_windows)
+    return WindowPlaces(episodes, first_rows, num_steps, starts)
 
   def read_at(
     self, places: WindowPlaces, take: Take | None = None
@@ -179,11 +177,6 @@ class StoreWindows:
         f"{len(self) - 1}, got {errors.describe(window_ids)} from {first} to {last}."
       )
     return window_ids
-
-
-def _before(ends: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-  """Returns where the intervals with these ends start."""
-  return tf.where(index > 0, tf.gather(ends, tf.maximum(index - 1, 0)), 0)
 
 
 def _check_context(
