@@ -95,7 +95,7 @@ def make_episode(structure, length):
   return episode
 
 
-@hypothesis.settings(max_examples=20)
+@hypothesis.settings(max_examples=40)
 @hypothesis.given(problems())
 def test_windows_equal_the_reference(problem):
   structure, lengths, arguments = problem
