@@ -54,7 +54,7 @@ class ExportedSavedModelPredictor(abstract_predictor.AbstractPredictor):
 
     An export that cannot be loaded is logged as an error, once, and the one before it
     is used: that which is loaded already, or the next older one on disk. A folder that
-    lacks files of an export is logged as a warning, once.
+    lacks files of an export is logged as a warning, once; so is that there is none.
 
     Returns:
       True: the newest export is in use. False: it is not; either nothing could be
@@ -62,14 +62,15 @@ class ExportedSavedModelPredictor(abstract_predictor.AbstractPredictor):
       `assert_is_loaded` passes).
     """
     deadline = time.monotonic() + self._timeout
-    logging.info("Looking for exports in %s.", self._export_dir)
+    self._log_once(logging.INFO, self._export_dir, "is where exports are looked for")
     while True:
       is_newest = self._load_newest()
       if self._loaded is not None:
         return is_newest
       remaining = deadline - time.monotonic()
       if remaining <= 0:
-        logging.warning("No export in %s after %g s.", self._export_dir, self._timeout)
+        problem = f"has no export after {self._timeout:g} s"
+        self._log_once(logging.WARNING, self._export_dir, problem)
         return False
       time.sleep(min(self._poll_interval, remaining))
 

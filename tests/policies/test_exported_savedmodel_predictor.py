@@ -159,9 +159,12 @@ def test_step_errors(predictor, observations, is_first, want):
     predictor.step(observations, is_first)
 
 
-def test_restore_without_export(tmp_path):
+def test_restore_without_export(tmp_path, caplog):
   predictor = policies.ExportedSavedModelPredictor(tmp_path / "none", timeout=0)
-  assert not predictor.restore()
+  for _ in range(3):  # An actor asks before each of its rounds.
+    assert not predictor.restore()
+  told = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+  assert told == [f"The folder {tmp_path}/none has no export after 0 s."]
   with pytest.raises(ValueError, match=r"no model is loaded from .*none. Call restore"):
     predictor.assert_is_loaded()
   for operation, call in {
