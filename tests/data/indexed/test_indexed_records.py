@@ -14,6 +14,7 @@ from t2r_seq import errors, records, specs, windows
 from t2r_seq.data import IndexedRecordLoader, indexed_records
 from t2r_seq.data.indexed.indexed_windows import IndexedWindows
 from t2r_seq.data.indexed.record_reads import RecordReads
+from tests.data.window_reference import episode_windows
 
 Spec = specs.ExtendedTensorSpec
 F32 = tf.float32
@@ -100,23 +101,13 @@ CASES = {
 def reference(spec, padding, kwargs):
   """Takes the windows from their own episodes, one after the other."""
   found = []
-  grid = windows.WindowGrid(
-    windows.time_span(spec),
-    kwargs.get("sequence_length") or 1,
-    kwargs.get("stride", 1),
-    kwargs.get("shift", 1),
-    padding,
-  )
-  gather = {k: v for k, v in kwargs.items() if k != "shift"}
   for episode in EPISODES:
     by_path = {
       path: tf.constant(episode[leaf.name], leaf.dtype)
       for path, leaf in windows.flat_specs(spec).items()
     }
-    if count := grid.num_windows(len(episode["x"])):
-      starts = grid.start(np.arange(count))
-      batch = windows.gather_windows(by_path, starts, spec, padding=padding, **gather)
-      found += rows_of([batch])
+    num_steps = len(episode["x"])
+    found += rows_of(episode_windows(by_path, num_steps, spec, padding, **kwargs))
   return found
 
 

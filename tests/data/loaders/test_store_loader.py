@@ -15,6 +15,7 @@ from t2r_seq import errors, specs, windows
 from t2r_seq.data import StoreWindowLoader, store_windows
 from t2r_seq.store import EpisodeStore
 from tests import warm_python
+from tests.data.window_reference import episode_windows
 
 Spec = specs.ExtendedTensorSpec
 F32 = tf.float32
@@ -114,22 +115,12 @@ def wanted(store, name, padding):
 
 
 def reference(store, spec, padding, kwargs):
-  found = []
-  grid = windows.WindowGrid(
-    windows.time_span(spec),
-    kwargs.get("sequence_length") or 1,
-    kwargs.get("stride", 1),
-    kwargs.get("shift", 1),
-    padding,
-  )
-  gather = {k: v for k, v in kwargs.items() if k != "shift"}
-  for episode in decoded_episodes(store):
-    if count := grid.num_windows(len(episode["x"])):
-      starts = grid.start(np.arange(count))
-      found += rows_of(
-        windows.gather_windows(episode, starts, spec, padding=padding, **gather)
-      )
-  return found
+  return [
+    row
+    for episode in decoded_episodes(store)
+    for batch in episode_windows(episode, len(episode["x"]), spec, padding, **kwargs)
+    for row in rows_of(batch)
+  ]
 
 
 @functools.cache
