@@ -147,7 +147,10 @@ class Evaluation:
     for exporter in self._exporters:
       is_due = exporter.is_due(self._model_dir, metrics)
       if workers.chief_says(self._trainer.strategy, is_due):
-        model = self._trainer.model
-        saved = exporter.export(model, self._write_dir, step, metrics, saved)
+        arguments = (self._trainer.model, self._write_dir, step, metrics)
+        if type(exporter).export is Exporter.export:
+          saved = exporter.export(*arguments, saved)
+        else:  # It exports in a way of its own: nothing for others to copy.
+          exporter.export(*arguments)
     self._last = time.monotonic()
     return metrics

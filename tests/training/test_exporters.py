@@ -81,3 +81,29 @@ def test_default_exporters_can_be_replaced():
   assert isinstance(exporter, training.LatestExporter)
   kinds = [type(exporter) for exporter in training.create_default_exporters()]
   assert kinds == [training.LatestExporter, training.BestExporter]
+
+
+class _TextExporter(training.Exporter):
+  """Exports in a way of its own, and knows no other arguments."""
+
+  def is_due(self, model_dir, metrics):
+    return True
+
+  def export(self, model, model_dir, global_step, metrics):
+    path = os.path.join(model_dir, f"step-{global_step}.txt")
+    with open(path, "w") as file:
+      file.write("weights")
+    return path
+
+
+def test_an_exporter_may_export_in_a_way_of_its_own(reach, record_path, tmp_path):
+  reach.train(
+    str(tmp_path), record_path, 2, input_generator_eval=None,
+    create_exporters_fn=lambda: [
+      training.LatestExporter(), _TextExporter("text"), training.LatestExporter("too")
+    ],
+  )  # fmt: skip
+  assert (tmp_path / "step-2.txt").read_text() == "weights"
+  for name in ("latest", "too"):
+    (version,) = _versions(tmp_path, name)
+    assert (tmp_path / "export" / name / str(version) / "saved_model.pb").is_file()
