@@ -100,12 +100,17 @@ class StopSignal:
     self._put_back()
 
   def _handle(self, number: int, frame: types.FrameType | None) -> None:
-    # A flag, no Event: this thread may hold an Event's lock just now.
-    self._was_sent = True
-    self._put_back()
+    self._note()
     logging.info("Told to stop by %s.", signal.Signals(number).name)
     if self._is_waiting:
       raise Stopped
+
+  def _note(self) -> None:
+    # A flag, no Event: this thread may hold an Event's lock just now.
+    self._was_sent = True
+    self._put_back()
+    if isinstance(self._other, StopSignal):
+      self._other._note()  # It would take the second signal, which ends the process.
 
   def _put_back(self) -> None:
     if self._previous is not None:

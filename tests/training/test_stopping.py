@@ -85,3 +85,12 @@ def test_a_thread_has_no_signals():
   thread.join(30)
   assert signal.getsignal(signal.SIGTERM) == before
   assert seen[-1] is True
+
+
+def test_one_signal_is_for_all_that_look_and_a_second_one_for_none():
+  before = signal.getsignal(signal.SIGTERM)
+  with training.StopSignal() as outer, training.StopSignal(outer) as inner:
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert inner.is_set() and outer.is_set()
+    assert signal.getsignal(signal.SIGTERM) == before
+  assert signal.getsignal(signal.SIGTERM) == before
