@@ -113,16 +113,11 @@ class Table:
     if anchor >= 0:
       self._insert(lane, anchor, lanes.rule.need)
 
-  def append_to_all(
-    self,
-    values: list[Any],
-    priorities: np.ndarray | None,
-    should_stop: StopFn | None = None,
-  ) -> None:
+  def append_to_all(self, values: list[Any], priorities: np.ndarray | None) -> None:
     """Appends a step of each writer, which are in step, in one block."""
     lanes = self.lanes
     rows = lanes.next_anchors()
-    allowed = self._await_inserts(len(rows), should_stop)
+    allowed = self._await_inserts(len(rows))
     step = lanes.counts.item(0)
     lost = lanes.make_room_for_all()
     if len(lost):
@@ -138,7 +133,7 @@ class Table:
       while len(rows):
         self._insert_full(anchor, rows[:allowed])
         rows = rows[allowed:]
-        allowed = self._await_inserts(len(rows), should_stop)
+        allowed = self._await_inserts(len(rows))
     finally:
       self.given.forget(anchor)
 
@@ -216,7 +211,7 @@ class Table:
       self.is_closed = True
       self.limiter.close()
 
-  def _await_inserts(self, count: int, should_stop: StopFn | None) -> int:
+  def _await_inserts(self, count: int, should_stop: StopFn | None = None) -> int:
     """Waits until an item can be inserted; returns how many of them can be."""
     return count and self.limiter.await_insert(count, self._timeout, should_stop)
 

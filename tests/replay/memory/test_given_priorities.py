@@ -1,0 +1,76 @@
+"""Priorities that come with steps, and wait there for the steps' items."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import replay
+from t2r_seq.specs import ExtendedTensorSpec as Spec
+
+N = 3
+# An item waits for two more steps.
+SPEC = {"x": Spec((2,), tf.int64, "x", time_offsets=(0, 2))}
+
+
+def make(**arguments):
+  return replay.ReplayBuffer(
+    SPEC, 60, num_writers=N, sampler=replay.Prioritized(1.0), seed=0, **arguments
+  )
+
+
+def priorities(buffer):
+  """Returns the priority of each item by its first step."""
+  info, batch = buffer.sample_with_info(2000)
+  return dict(zip(batch["x"][:, 0].tolist(), info.priority.tolist(), strict=True))
+
+
+def given(t):
+  """Returns what comes with the steps at a time: nothing at some."""
+  return None if t in (2, 6, 7) else 2.0 + t + np.arange(N) / 4
+
+
+def wanted(ends):
+  """Returns the priorities of steps that two more follow in their episode."""
+  found = {}
+  for t in range(ends[-1]):
+    end = next(end for end in ends if end > t)
+    if t + 2 < end:
+      come = given(t)
+      for lane in range(N):
+        found[100 * lane + t] = 1.0 if come is None else come.item(lane)
+  return found
+
+
+@pytest.mark.parametrize("is_vector", [True, False])
+def test_each_item_has_what_came_with_its_step(is_vector):
+  ends = (5, 12)
+  with make() as buffer:
+    vector = buffer.vector_writer(N) if is_vector else None
+    writers = [] if is_vector else [buffer.writer() for _ in range(N)]
+    for t in range(ends[-1]):
+      x, come = 100 * np.arange(N) + t, given(t)
+      if vector:
+        vector.append({"x": x}, come)
+      for lane, writer in enumerate(writers):
+        writer.append({"x": x[lane]}, None if come is None else come.item(lane))
+      if t + 1 in ends:
+        if vector:
+          vector.end_episodes()
+        for writer in writers:
+          writer.end_episode()
+    assert priorities(buffer) == wanted(ends)
+
+
+def test_a_checkpoint_keeps_those_that_wait(tmp_path):
+  options = {"checkpoint_dir": str(tmp_path), "padding": "repeat"}
+  with make(**options) as buffer:
+    writer = buffer.writer()
+    for t in range(4):
+      writer.append({"x": np.int64(t)}, 2.0 + t)
+    buffer.checkpoint()
+  with make(**options) as restored:
+    restored.restore(tmp_path)
+    restored.writer()  # It ends the episode, which nobody goes on with.
+    assert priorities(restored) == {0: 2.0, 1: 3.0, 2: 4.0, 3: 5.0}
