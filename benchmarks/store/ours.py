@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -99,6 +100,7 @@ def deliver_in_graph(
       use({path: leaf[index] for path, leaf in split.items()}, index >= 0)
 
   def run() -> Round:
+    gc.collect()  # The functions of rounds before hold their iterators in cycles.
     elements = iter(dataset)
 
     @tf.function

@@ -72,11 +72,6 @@ def decode_to_list(
   if black is None:
     black = tf.constant(black_png(image_shape, spec.dtype))
 
-  def decode(*inputs: tf.Tensor) -> tf.Tensor:
-    string = strings.read(*inputs)
-    # A constant black image costs one decode; a tf.cond would cost every image.
-    return decoding.decode(tf.where(tf.equal(string, ""), black, string), spec, path)
-
   def check_sizes(sizes: tf.Tensor) -> tf.Operation | None:
     expected = image_shape.as_list()
     fits = tf.reduce_all(sizes == expected, axis=-1)
@@ -90,31 +85,42 @@ def decode_to_list(
       condition=tf.reduce_all(fits), data=[f"{message} of size", found], summarize=8
     )
 
-  with tf.control_dependencies(_check_depth(strings, spec.dtype, path)):
+  def decode_all(has_empty: bool) -> tf.Tensor:
+    def decode(*inputs: tf.Tensor) -> tf.Tensor:
+      string = strings.read(*inputs)
+      if has_empty:
+        string = tf.where(tf.equal(string, ""), black, string)
+      return decoding.decode(string, spec, path)
+
     # Checked one by one, the images cost a seventh more.
     return windows.RowList.compute(
       decode, strings.inputs, image_shape, spec.dtype, check_shapes=check_sizes
-    )
+    ).handle
+
+  # One look at the headers of all costs nothing beside the decoding.
+  heads = strings.heads(image_headers.PNG_DEPTH + 1)
+  is_empty = tf.reduce_all(heads == 0, axis=-1)
+  with tf.control_dependencies([_check_depth(heads, is_empty, spec.dtype, path)]):
+    any_empty = tf.reduce_any(is_empty)
+  # To choose between two strings copies one, so that is done where any is empty.
+  images = tf.cond(any_empty, lambda: decode_all(True), lambda: decode_all(False))
+  return windows.RowList(images, image_shape, spec.dtype)
 
 
 def _check_depth(
-  encoded: windows.StringRows, dtype: tf.DType, path: str
-) -> list[tf.Operation]:
+  heads: tf.Tensor, is_empty: tf.Tensor, dtype: tf.DType, path: str
+) -> tf.Operation:
   """Refuses what the decoder would rescale by 257: 16 bits to 8, or the reverse."""
   is_deep = dtype == tf.uint16
-  # One look at the headers of all costs nothing beside the decoding.
-  heads = encoded.heads(image_headers.PNG_DEPTH + 1)
   signature = tf.constant(list(image_headers.PNG_SIGNATURE), tf.uint8)
   is_png = tf.reduce_all(heads[..., : signature.shape[0]] == signature, axis=-1)
   is_deep_png = is_png & (heads[..., image_headers.PNG_DEPTH] == 16)
-  is_empty = tf.reduce_all(heads == 0, axis=-1)
   fits = tf.reduce_all(is_empty | tf.equal(is_deep_png, is_deep))
   expected, found = "8 bits per channel", "a PNG image of 16 bits per channel"
   if is_deep:
     expected, found = "16 bits per channel (PNG)", "one of 8 bits, or none at all"
   message = f"parse: {path}: expected an image of {expected} for {dtype.name}, got"
-  check = tf.raw_ops.Assert(condition=fits, data=[f"{message} {found}."], summarize=8)
-  return [] if check is None else [check]
+  return tf.raw_ops.Assert(condition=fits, data=[f"{message} {found}."], summarize=8)
 
 
 def black_png(image_shape: tf.TensorShape, dtype: tf.DType) -> bytes:

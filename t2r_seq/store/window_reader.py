@@ -159,13 +159,10 @@ class StoreWindows:
     """Gathers the windows at places; see `read`."""
     take = take or self.columns.take
 
-    def take_steps(path: str, index: tf.Tensor | None) -> tf.Tensor:
-      if index is None:
-        return take(path, places.episodes)
-      shape = [-1] + [1] * (index.shape.rank - 1)
-      return take(path, index + tf.reshape(places.first_rows, shape))
-
-    return self.reader.read_with(take_steps, places.starts, places.num_steps)
+    return self.reader.read_with(
+      lambda path, rows: take(path, places.episodes if rows is None else rows),
+      *(places.starts, places.num_steps, places.first_rows),
+    )
 
   def _check_ids(self, window_ids: tf.Tensor) -> tf.Tensor:
     if not tf.executing_eagerly() or not tf.size(window_ids):

@@ -77,6 +77,42 @@ class WindowGrid:
     """Returns the first anchor of the window with that index in its episode."""
     return self.first_anchor + window * (self.shift * self.stride)
 
+  def rows(
+    self,
+    offsets: np.ndarray,
+    starts: tf.Tensor,
+    num_steps: tf.Tensor,
+    first_rows: tf.Tensor | None = None,
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Finds the steps that windows show, as rows of what holds one or many episodes.
+
+    Args:
+      offsets: steps relative to the first anchor, int64 [L, K].
+      starts: first anchor(s) in their episodes, int64 scalar or [B].
+      num_steps: T, int64 scalar, or [B] for windows of several episodes.
+      first_rows: of the first steps of the episodes, int64 [B]; None: rows are steps.
+    Returns:
+      Rows, starts.shape + [L, K], and which of them are real steps, bool.
+    """
+    index = add_axes(starts, offsets.ndim) + offsets
+    if num_steps.shape.rank == 1:
+      num_steps = add_axes(num_steps, offsets.ndim)
+    real = (index >= 0) & (index < num_steps)
+    if self.padding != "drop":
+      index = tf.clip_by_value(index, 0, num_steps - 1)
+    if first_rows is not None:
+      index += add_axes(first_rows, offsets.ndim)
+    return index, real
+
+
+def add_axes(values: tf.Tensor, count: Any) -> tf.Tensor:
+  """Appends `count` axes of size 1; with one cheap op where one size is unknown."""
+  sizes = [-1 if size is None else size for size in values.shape]
+  if isinstance(count, int) and sizes.count(-1) <= 1:
+    return tf.reshape(values, [*sizes, *[1] * count])
+  ones = tf.ones([count], tf.int32)
+  return tf.reshape(values, tf.concat([tf.shape(values), ones], 0))
+
 
 def check_padding(padding: str) -> None:
   """Raises SpecError unless `padding` is one of PADDINGS."""

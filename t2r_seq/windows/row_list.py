@@ -10,6 +10,8 @@ import tensorflow as tf
 # Decoding 128x128 JPEGs by eights takes 71 us of processor time an image, one by one
 # 82: the rest is the loop's own.
 _ROWS_AT_ONCE = 8
+# The same when rows are only referred to.
+_TAKEN_AT_ONCE = (32, 4, 1)
 
 
 class RowList:
@@ -91,59 +93,70 @@ class RowList:
     return cls(handle, shape, dtype)
 
   @classmethod
-  def of_tensors(
-    cls, tensors: tf.Tensor, count: tf.Tensor, shape: tf.TensorShape, dtype: tf.DType
-  ) -> RowList:
-    """Takes the rows of tensors one after the other, without copying them.
+  def of_tensor(cls, rows: tf.Tensor) -> RowList:
+    """Takes the rows of a tensor without copying them.
 
     A row whose bytes are no multiple of 64 is copied: TensorFlow shares the memory of
     aligned parts only.
 
     Args:
-      tensors: a list of them, [T, ...] each; a variant scalar.
-      count: rows of all tensors, int32 scalar.
-      shape: of a row; fully defined.
-      dtype: of the rows.
+      rows: [N, ...]; fully defined but for N.
     Returns:
-      A list of all rows.
+      A list of N rows.
     """
-    all_shape = tf.constant([-1, *shape.as_list()], tf.int32)
+    shape = rows.shape[1:]
+    count = tf.shape(rows)[0]
 
-    def add(
-      rows: tf.Tensor, start: tf.Tensor, first: tf.Tensor, handle: tf.Tensor, num: int
-    ) -> list[tf.Tensor]:
-      part = tf.ensure_shape(rows[start : start + num], [num, *shape])
-      for i, row in enumerate(tf.unstack(part)):
-        handle = tf.raw_ops.TensorListSetItem(
-          input_handle=handle, index=first + start + i, item=row
-        )
-      return [start + num, handle]
+    def add(start: tf.Tensor, handle: tf.Tensor, num_rows: int) -> list[Any]:
+      for row in tf.unstack(_slice_rows(rows, start, num_rows), num_rows):
+        handle = tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=row)
+      return [start + num_rows, handle]
 
-    def add_tensor(number: tf.Tensor, first: tf.Tensor, handle: tf.Tensor) -> list[Any]:
-      rows = tf.raw_ops.TensorListGetItem(
-        input_handle=tensors, index=number, element_shape=all_shape, element_dtype=dtype
+    start, handle = tf.constant(0), cls.empty(shape, rows.dtype).handle
+    for num_rows in _TAKEN_AT_ONCE:
+      start, handle = tf.while_loop(
+        lambda i, _, num_rows=num_rows: i + num_rows <= count,
+        lambda i, handle, num_rows=num_rows: add(i, handle, num_rows),
+        [start, handle],
       )
-      size = tf.shape(rows)[0]
-      start = tf.constant(0)
-      for end, num in (
-        (size // _ROWS_AT_ONCE * _ROWS_AT_ONCE, _ROWS_AT_ONCE),
-        (size, 1),
-      ):
-        start, handle = tf.while_loop(
-          lambda i, _, end=end: i < end,
-          lambda i, handle, num=num: add(rows, i, first, handle, num),
-          [start, handle],
-        )
-      return [number + 1, first + size, handle]
+    return cls(handle, shape, rows.dtype)
 
-    num_tensors = tf.raw_ops.TensorListLength(input_handle=tensors)
-    zero = tf.constant(0)
-    _, _, handle = tf.while_loop(
-      lambda number, *_: number < num_tensors,
-      add_tensor,
-      [zero, zero, _reserve(count, shape, dtype)],
+  @classmethod
+  def empty(cls, shape: tf.TensorShape, dtype: tf.DType) -> RowList:
+    """Returns a list of no rows."""
+    handle = tf.raw_ops.EmptyTensorList(
+      element_shape=tf.constant(shape.as_list(), tf.int32),
+      max_num_elements=-1,
+      element_dtype=dtype,
     )
     return cls(handle, shape, dtype)
+
+  def concat_all(self, others: tf.Tensor) -> RowList:
+    """Returns a list of its own rows and those of others, without copying them.
+
+    Args:
+      others: a list of their handles; a variant scalar.
+    """
+    scalar = tf.constant([], tf.int32)
+
+    def add(number: tf.Tensor, handle: tf.Tensor) -> list[tf.Tensor]:
+      other = tf.raw_ops.TensorListGetItem(
+        input_handle=others,
+        index=number,
+        element_shape=scalar,
+        element_dtype=tf.variant,
+      )
+      # In a loop it appends in place: all together take time with their number.
+      handle = tf.raw_ops.TensorListConcatLists(
+        input_a=handle, input_b=other, element_dtype=self.dtype
+      )
+      return [number + 1, handle]
+
+    count = tf.raw_ops.TensorListLength(input_handle=others)
+    _, handle = tf.while_loop(
+      lambda number, _: number < count, add, [tf.constant(0), self.handle]
+    )
+    return RowList(handle, self.shape, self.dtype)
 
   def gather(self, index: tf.Tensor) -> tf.Tensor:
     """Returns rows.
@@ -159,10 +172,11 @@ class RowList:
       element_shape=tf.constant(self.shape.as_list(), tf.int32),
       element_dtype=self.dtype,
     )
-    full_shape = tf.concat([tf.shape(index), self.shape.as_list()], 0)
-    return tf.ensure_shape(
-      tf.reshape(rows, full_shape), index.shape.concatenate(self.shape)
-    )
+    shape = index.shape.concatenate(self.shape)
+    sizes = [-1 if size is None else size for size in shape]
+    if sizes.count(-1) > 1:
+      sizes = tf.concat([tf.shape(index), self.shape.as_list()], 0)
+    return tf.ensure_shape(tf.reshape(rows, sizes), shape)
 
   def stack(self) -> tf.Tensor:
     """Returns all rows in one tensor, [N] + shape."""

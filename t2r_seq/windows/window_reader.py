@@ -6,14 +6,13 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.specs import ExtendedTensorSpec, SpecStructure, TensorSpecStruct
 from t2r_seq.windows import flat_specs as flat_specs_lib
 from t2r_seq.windows import readings
-from t2r_seq.windows.grid import WindowGrid, check_count
+from t2r_seq.windows.grid import WindowGrid, add_axes, check_count
 
 
 class WindowReader:
@@ -221,24 +220,36 @@ class WindowReader:
     return self.read_with(take, starts, tf.convert_to_tensor(steps))
 
   def read_with(
-    self, take: Callable[[str, Any], tf.Tensor], starts: tf.Tensor, num_steps: Any
+    self,
+    take: Callable[[str, Any], tf.Tensor],
+    starts: tf.Tensor,
+    num_steps: Any,
+    first_rows: tf.Tensor | None = None,
   ) -> TensorSpecStruct:
     """Makes windows of what `take` gives, of an episode or of one episode for each.
 
     Args:
-      take: called with a path of an episode and the steps to read, starts.shape +
-        [L, K]; returns their values, or the context features where the steps are None.
+      take: called with a path of an episode and the rows to read, starts.shape + [L,
+        K]; returns their values, or the context features where the rows are None.
       starts: first anchor(s) in their episodes, int64 scalar or [B].
       num_steps: T, int64 scalar, or [B] for windows of several episodes.
+      first_rows: where the first steps of the episodes are, int64 [B]; None: the rows
+        are steps.
     Returns:
       Leaves of starts.shape + [L, K, ...].
     """
     window, real = TensorSpecStruct(), {}
+    # Paths that look at the same steps share the ops: their number is what small
+    # batches cost.
+    shared: dict[Any, tuple[tf.Tensor, tf.Tensor]] = {}
     for path, reading in self._readings.items():
       if reading.steps is None:
         window[path] = take(reading.source, None)
         continue
-      index, real[path] = self._index(starts, reading.steps, num_steps)
+      key = reading.steps.shape, reading.steps.tobytes()
+      if key not in shared:
+        shared[key] = self.grid.rows(reading.steps, starts, num_steps, first_rows)
+      index, real[path] = shared[key]
       taken = self._pad(take(reading.source, index), real[path])
       window[path] = _fix_shape(path, taken, index.shape + reading.frame_shape)
     for mask_path, path in self._masks.items():
@@ -246,32 +257,12 @@ class WindowReader:
         window[mask_path] = real[path]
     return window
 
-  def _index(
-    self, starts: tf.Tensor, offsets: np.ndarray, num_steps: tf.Tensor
-  ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the steps to gather, starts.shape + offsets.shape, and which are real."""
-    index = _add_axes(starts, offsets.ndim) + offsets
-    if num_steps.shape.rank == 1:
-      num_steps = _add_axes(num_steps, offsets.ndim)
-    real = (index >= 0) & (index < num_steps)
-    if self.grid.padding != "drop":
-      index = tf.clip_by_value(index, 0, num_steps - 1)
-    return index, real
-
   def _pad(self, taken: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
     if self.grid.padding == "zero":
       rank = tf.rank(taken) if taken.shape.rank is None else taken.shape.rank
-      keep = _add_axes(real, rank - real.shape.rank)
+      keep = add_axes(real, rank - real.shape.rank)
       taken = tf.where(keep, taken, tf.zeros((), taken.dtype))
     return taken
-
-
-def _add_axes(values: tf.Tensor, count: Any) -> tf.Tensor:
-  """Appends `count` axes of size 1; with one cheap op where all is static."""
-  if isinstance(count, int) and values.shape.is_fully_defined():
-    return tf.reshape(values, [*values.shape, *[1] * count])
-  ones = tf.ones([count], tf.int32)
-  return tf.reshape(values, tf.concat([tf.shape(values), ones], 0))
 
 
 def _fix_shape(path: str, values: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:

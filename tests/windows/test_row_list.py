@@ -7,10 +7,10 @@ import tensorflow as tf
 from t2r_seq import windows
 
 CASES = {
-  "rows that are shared": ((11, 3, 20), (16, 4), tf.float32),
+  "rows that are shared": ((11, 3, 40), (16, 4), tf.float32),
   "rows that are copied": ((1, 8, 9), (5,), tf.uint8),
   "an empty tensor": ((2, 0, 17), (64,), tf.uint8),
-  "one tensor": ((8,), (64,), tf.uint8),
+  "one tensor": ((39,), (64,), tf.uint8),
   "none": ((), (64,), tf.uint8),
 }
 
@@ -24,19 +24,33 @@ def test_rows_of_tensors_one_after_the_other(case):
 
   @tf.function
   def gather(index):
-    handle = tf.raw_ops.EmptyTensorList(
-      element_shape=tf.constant([-1, *shape]), max_num_elements=-1, element_dtype=dtype
+    lists = tf.raw_ops.EmptyTensorList(
+      element_shape=tf.constant([], tf.int32),
+      max_num_elements=-1,
+      element_dtype=tf.variant,
     )
     for part in parts:
-      handle = tf.raw_ops.TensorListPushBack(
-        input_handle=handle, tensor=tf.constant(part, dtype)
-      )
-    rows = windows.RowList.of_tensors(
-      handle, tf.constant(len(want)), tf.TensorShape(shape), dtype
-    )
-    return rows.gather(index)
+      rows = windows.RowList.of_tensor(tf.constant(part, dtype))
+      lists = tf.raw_ops.TensorListPushBack(input_handle=lists, tensor=rows.handle)
+    empty = windows.RowList.empty(tf.TensorShape(shape), dtype)
+    return empty.concat_all(lists).gather(index)
 
   index = rng.integers(max(len(want), 1), size=(6, 2)) if len(want) else [[]]
   got = gather(tf.constant(index, tf.int64))
   np.testing.assert_array_equal(got, want[np.asarray(index, int)])
   assert got.dtype == dtype
+
+
+@pytest.mark.parametrize("unknown", [(0,), (0, 1)], ids=["one", "two"])
+def test_rows_for_an_index_of_unknown_sizes(unknown):
+  rows = tf.range(40 * 16)[:, tf.newaxis] + tf.range(16)
+  sizes = [None if axis in unknown else size for axis, size in enumerate((6, 2))]
+
+  @tf.function(input_signature=[tf.TensorSpec(sizes, tf.int64)])
+  def gather(index):
+    got = windows.RowList.of_tensor(rows).gather(index)
+    assert got.shape.as_list() == [*sizes, 16]
+    return got
+
+  index = np.random.default_rng(3).integers(len(rows), size=(6, 2))
+  np.testing.assert_array_equal(gather(index), rows.numpy()[index])

@@ -13,6 +13,8 @@ from t2r_seq.data.loaders.window_order import check_split
 
 # One that batches are gathered from, one that is being read.
 POOLS_ALIVE = 2
+# Of a window in the order of its pool, while that is permuted.
+WINDOW_BYTES = 32
 # A constant, not a number of cores: on every machine a budget makes the same batches.
 GATHERS_AT_ONCE = 3
 # Those that are being gathered or wait, and the one that is handed over.
@@ -72,8 +74,8 @@ def fit_pools(
   def num_bytes(num_windows: int) -> int:
     # Parted at both ends of the pool, and where the bound parts the last one.
     most = min(np.interp(num_windows, x, y) + 3 * extra_steps, y[-1])
-    pools = POOLS_ALIVE * step_bytes * int(np.ceil(most))
-    return pools + BATCHES_ALIVE * batch_size * window_bytes
+    pool = step_bytes * int(np.ceil(most)) + WINDOW_BYTES * num_windows
+    return POOLS_ALIVE * pool + BATCHES_ALIVE * batch_size * window_bytes
 
   # The bound grows with the windows, so the largest size is found by halving.
   sizes = range(1, -(-int(x[-1]) // batch_size) + 1)

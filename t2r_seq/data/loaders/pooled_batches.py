@@ -195,16 +195,13 @@ class PooledWindows(abc.ABC):
       window.set_shape([order.batch_size])
     to_row = tf.gather(pool["to_row"], slot)
 
-    def take(path: str, index: tf.Tensor | None) -> tf.Tensor:
-      if index is None:
+    def take(path: str, rows: tf.Tensor | None) -> tf.Tensor:
+      if rows is None:
         return tf.gather(pool["context"][path], slot)
-      shape = [-1] + [1] * (index.shape.rank - 1)
-      rows = self._rows.restore(path, pool["steps"][path])
-      return rows.gather(index + tf.reshape(to_row, shape))
+      return self._rows.restore(path, pool["steps"][path]).gather(rows)
 
-    return self._reader.read_with(
-      take, self._grid.start(window), tf.gather(pool["length"], slot)
-    )
+    num_steps = tf.gather(pool["length"], slot)
+    return self._reader.read_with(take, self._grid.start(window), num_steps, to_row)
 
 
 class PooledColumns(PooledWindows):

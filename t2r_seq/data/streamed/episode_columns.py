@@ -87,6 +87,9 @@ class EpisodeColumns:
       self._pooled_bytes(path, values[path], num_bytes)
       for path, num_bytes in parsed.items()
     ]
+    for path in self._large:
+      rows = tf.ensure_shape(values[path], self._element[path].shape)
+      values[path] = windows.RowList.of_tensor(rows).handle
     return {
       "values": values,
       "num_steps": num_steps,
@@ -100,13 +103,14 @@ class EpisodeColumns:
     values = {
       path: tf.zeros([size or 0 for size in spec.shape.as_list()], spec.dtype)
       for path, spec in self._element.items()
+      if path not in self._large
     }
+    values |= {path: self._rows(path).handle for path in self._large}
     return {"values": values, "num_steps": zero, "pooled": zero, "parsed": zero}
 
   def empty(self) -> Lists:
     """Returns lists of no episode, by path."""
-    lists = {path: _empty(spec.shape, spec.dtype) for path, spec in self._kept.items()}
-    return lists
+    return {path: _empty(spec.shape, spec.dtype) for path, spec in self._kept.items()}
 
   def append(self, lists: Lists, values: Mapping[str, Any], num_steps: Any) -> Lists:
     """Appends an episode; copies nothing."""
@@ -124,12 +128,10 @@ class EpisodeColumns:
     """
     rows = {}
     length = _stack(lists[_LENGTH], self._kept[_LENGTH])
-    count = tf.cast(tf.reduce_sum(length), tf.int32)
     for path, spec in self._element.items():
       handle = lists[path]
       if path in self._large:
-        row = spec.shape[1:]
-        rows[path] = windows.RowList.of_tensors(handle, count, row, spec.dtype).handle
+        rows[path] = self._rows(path).concat_all(handle).handle
       elif path in self._timed:
         rows[path] = self._load(path, _concat(handle, spec))
       else:
@@ -143,17 +145,24 @@ class EpisodeColumns:
   def gather(self, path: str, rows: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
     """Gathers steps of the pool or, of context features, episodes."""
     if path in self._large:
-      spec = self._element[path]
-      return windows.RowList(rows, spec.shape[1:], spec.dtype).gather(index)
+      return self._rows(path, rows).gather(index)
     if path not in self._images or path not in self._timed:
       return tf.gather(rows, index)
     spec = self._images[path]
     images = windows.RowList(rows, spec.shape[-3:], spec.dtype)
     return LoadedRows(images, spec.shape[:-3]).gather(index)
 
+  def _rows(self, path: str, handle: tf.Tensor | None = None) -> windows.RowList:
+    spec = self._element[path]
+    if handle is None:
+      return windows.RowList.empty(spec.shape[1:], spec.dtype)
+    return windows.RowList(handle, spec.shape[1:], spec.dtype)
+
   @property
   def _kept(self) -> dict[str, tf.TensorSpec]:
-    return {**self._element, _LENGTH: tf.TensorSpec((), tf.int64)}
+    """What the lists have of an episode; of large steps that is a list, too."""
+    lists = dict.fromkeys(self._large, tf.TensorSpec((), tf.variant))
+    return {**self._element, **lists, _LENGTH: tf.TensorSpec((), tf.int64)}
 
   def _load(self, path: str, steps: tf.Tensor) -> tf.Tensor:
     if path not in self._images:

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from t2r_seq import windows
+from t2r_seq.data.loaders.pool_order import POOLS_ALIVE, WINDOW_BYTES
 from t2r_seq.data.streamed.episode_columns import EpisodeColumns
 from t2r_seq.data.streamed.stream_report import StreamReport
 from t2r_seq.windows.report import print_too_short
@@ -22,18 +23,17 @@ BUDGET = re.compile(
 # Episodes that are parsed at a time; no more, because their memory counts.
 PARSES_AT_ONCE = 4
 # Of an episode while it is parsed: the record, its strings, and its values. One more
-# waits for room in a pool.
+# is on its way to a pool.
 _PARSED_COPIES = 3 * PARSES_AT_ONCE + 1
-# One that batches are gathered from, one that is being filled.
-_POOLS_ALIVE = 2
 
 
 class PoolFiller:
   """Fills pools with episodes that follow each other.
 
-  Each episode is shown twice: first its size, so that a pool that has no room for it is
-  closed, then its values. Nothing of a closed pool stays behind: between two pools, the
-  state that a checkpoint saves is a few numbers.
+  A pool is closed as soon as another episode as large as any before may find no room,
+  so that nothing of it stays behind: the state that a checkpoint saves is a few numbers
+  then. Only one that is larger comes too late to be foreseen; it begins the next pool,
+  and is part of the state.
   """
 
   def __init__(
@@ -78,14 +78,10 @@ class PoolFiller:
       first anchor, of each window in the order of the batches; 'first_row' of each
       episode.
     """
-    shown = episodes.flat_map(_as_it_is(_show_twice))
     zero = tf.constant(0, tf.int64)
-    start = {
-      **{name: zero for name in ("number", "left", "epoch", "windows")},
-      **{name: zero for name in ("pooled", "parsed")},
-      "lists": self._columns.empty(),
-    }
-    closed = shown.scan(start, _as_it_is(self._step))
+    names = ("number", "left", "epoch", "parsed", "largest")
+    start = {**dict.fromkeys(names, zero), "pool": self._empty()}
+    closed = episodes.scan(start, _as_it_is(self._step))
     closed = closed.filter(_as_it_is(lambda _, is_closed: is_closed))
     # A scan, because tf.data makes a map parallel, and then keeps its results.
     return closed.scan(
@@ -93,68 +89,66 @@ class PoolFiller:
     )
 
   def _step(self, state: dict[str, Any], shown: tuple[Any, ...]) -> tuple[Any, Any]:
-    (episode, ends), turn = shown
-    return tf.cond(
-      turn < 1,
-      _as_it_is(lambda: self._make_room(state, episode, ends)),
-      _as_it_is(lambda: self._fill(state, episode, ends)),
-    )
-
-  def _make_room(
-    self, state: dict[str, Any], episode: Any, ends: Any
-  ) -> tuple[Any, Any]:
-    """Closes the pool if it has no room for the episode, or if the epoch ends."""
+    """Appends an episode; closes the pool before it, or after it, if at all."""
+    episode, ends = shown
+    count = self._count_windows(episode, ends)
+    # One that is too short for a window takes no room.
+    size = tf.where(count > 0, episode["pooled"], 0) + WINDOW_BYTES * count
     parsed = tf.maximum(state["parsed"], episode["parsed"])
-    pooled = state["pooled"] + episode["pooled"]
-    with tf.control_dependencies([self._check_size(episode, parsed)]):
-      is_full = _POOLS_ALIVE * pooled + _PARSED_COPIES * parsed > self._memory_budget
+    largest = tf.maximum(state["largest"], size)
+    with tf.control_dependencies([self._check_size(episode, size, parsed)]):
+      is_late = ~self._fits(state["pool"]["pooled"] + size, parsed)
+    pool = _either(is_late, self._empty(), state["pool"])
+    pool = {
+      "lists": self._append(pool["lists"], episode, count),
+      "windows": pool["windows"] + count,
+      "pooled": pool["pooled"] + size,
+    }
+    is_full = ends | ~self._fits(pool["pooled"] + largest, parsed)
+    closed = _either(is_late, state["pool"], pool)
     is_last = ends & (state["epoch"] == self._last_epoch)
     flushes = is_last & (state["left"] > 0) & (not self._drop_remainder)
-    closes = ends | is_full
-    is_closed = closes & ((state["windows"] > 0) | flushes)
-    with tf.control_dependencies([self._note_pool(state, is_closed)]):
-      pool = {name: state[name] for name in ("lists", "number", "left")}
-      pool = {**tf.nest.map_structure(tf.identity, pool), "is_last": is_last}
-    zero = tf.constant(0, tf.int64)
-    left = (state["left"] + state["windows"]) % self._batch_size
+    is_closed = (is_late | is_full) & ((closed["windows"] > 0) | flushes)
+    left = (state["left"] + closed["windows"]) % self._batch_size
+    with tf.control_dependencies([self._note_pool(closed, parsed, is_closed)]):
+      given = {name: tf.identity(state[name]) for name in ("number", "left")}
     kept = {
+      "pool": _either(is_full & ~is_late, self._empty(), pool),
       "number": state["number"] + tf.cast(is_closed, tf.int64),
       "left": tf.where(is_closed, left, state["left"]),
       "epoch": state["epoch"] + tf.cast(ends, tf.int64),
-      "windows": tf.where(closes, zero, state["windows"]),
-      "pooled": tf.where(closes, zero, state["pooled"]),
       "parsed": parsed,
-      "lists": tf.cond(closes, self._columns.empty, lambda: _same(state["lists"])),
+      "largest": largest,
     }
-    return kept, (pool, is_closed)
+    return kept, ({**given, "lists": closed["lists"], "is_last": is_last}, is_closed)
 
-  def _fill(self, state: dict[str, Any], episode: Any, ends: Any) -> tuple[Any, Any]:
-    """Appends the episode; one that is too short for a window is only counted."""
+  def _empty(self) -> dict[str, Any]:
+    zero = tf.constant(0, tf.int64)
+    return {"lists": self._columns.empty(), "windows": zero, "pooled": zero}
+
+  def _fits(self, pooled: tf.Tensor, parsed: tf.Tensor) -> tf.Tensor:
+    return _num_bytes(pooled, parsed) <= self._memory_budget
+
+  def _count_windows(self, episode: Any, ends: tf.Tensor) -> tf.Tensor:
+    """Counts the windows of an episode, and reports it; the end of an epoch is none."""
     num_steps = episode["num_steps"]
-    none = tf.constant(0, tf.int64)
-    count = tf.where(ends, none, self._grid.num_windows(num_steps))
-    lists = tf.cond(
-      count > 0,
-      _as_it_is(
-        lambda: self._columns.append(state["lists"], episode["values"], num_steps)
-      ),
-      _as_it_is(lambda: _same(state["lists"])),
-    )
+    count = tf.where(ends, tf.zeros_like(num_steps), self._grid.num_windows(num_steps))
     noted = tf.cond(
       ends, lambda: False, _as_it_is(lambda: self._note_episode(num_steps, count))
     )
     with tf.control_dependencies([noted]):
-      count = tf.identity(count)
-    pooled = tf.where(count > 0, episode["pooled"], none)
-    kept = {
-      **state,
-      "windows": state["windows"] + count,
-      "pooled": state["pooled"] + pooled,
-      "lists": lists,
-    }
-    pool = {name: state[name] for name in ("number", "left")}
-    nothing = {**pool, "lists": self._columns.empty(), "is_last": tf.constant(False)}
-    return kept, (nothing, tf.constant(False))
+      return tf.identity(count)
+
+  def _append(
+    self, lists: dict[str, tf.Tensor], episode: Any, count: tf.Tensor
+  ) -> dict[str, tf.Tensor]:
+    return tf.cond(
+      count > 0,
+      _as_it_is(
+        lambda: self._columns.append(lists, episode["values"], episode["num_steps"])
+      ),
+      _as_it_is(lambda: _same(lists)),
+    )
 
   def _join(self, pool: dict[str, Any]) -> dict[str, Any]:
     """Makes tensors of the lists, and permutes their windows."""
@@ -182,8 +176,10 @@ class PoolFiller:
       lambda: window,
     )
 
-  def _check_size(self, episode: Any, parsed: tf.Tensor) -> tf.Operation:
-    needed = _POOLS_ALIVE * episode["pooled"] + _PARSED_COPIES * parsed
+  def _check_size(
+    self, episode: Any, size: tf.Tensor, parsed: tf.Tensor
+  ) -> tf.Operation:
+    needed = _num_bytes(size, parsed)
     return tf.raw_ops.Assert(
       condition=needed <= self._memory_budget,
       data=[
@@ -198,15 +194,14 @@ class PoolFiller:
       summarize=8,
     )
 
-  def _note_pool(self, state: dict[str, Any], is_closed: tf.Tensor) -> Any:
+  def _note_pool(self, pool: Any, parsed: tf.Tensor, is_closed: tf.Tensor) -> Any:
     report = self._report
     if not isinstance(report, StreamReport):
       return tf.no_op()
     report.memory_budget = self._memory_budget
-    num_bytes = _POOLS_ALIVE * state["pooled"] + _PARSED_COPIES * state["parsed"]
     return tf.cond(
       is_closed,
-      _as_it_is(lambda: _then(report.count_pool(num_bytes))),
+      _as_it_is(lambda: _then(report.count_pool(_num_bytes(pool["pooled"], parsed)))),
       lambda: False,
     )
 
@@ -219,11 +214,13 @@ class PoolFiller:
     return _then(print_too_short(num_steps, count, min_steps))
 
 
-def _show_twice(episode: Any, ends: tf.Tensor) -> tf.data.Dataset:
-  """Returns a dataset of an episode's size and of the episode."""
-  # To map a function here costs half a millisecond an episode.
-  once = tf.data.Dataset.from_tensors((episode, ends))
-  return tf.data.Dataset.zip((once.repeat(2), tf.data.Dataset.range(2)))
+def _num_bytes(pooled: tf.Tensor, parsed: tf.Tensor) -> tf.Tensor:
+  """Returns what pools of a size take, with the episodes on their way to them."""
+  return POOLS_ALIVE * pooled + _PARSED_COPIES * parsed
+
+
+def _either(condition: tf.Tensor, first: Any, second: Any) -> Any:
+  return tf.cond(condition, lambda: _same(first), lambda: _same(second))
 
 
 def _then(operation: Any) -> tf.Tensor:
@@ -231,5 +228,5 @@ def _then(operation: Any) -> tf.Tensor:
     return tf.constant(True)
 
 
-def _same(lists: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-  return {path: tf.identity(handle) for path, handle in lists.items()}
+def _same(structure: Any) -> Any:
+  return tf.nest.map_structure(tf.identity, structure)

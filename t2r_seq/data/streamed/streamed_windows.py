@@ -41,8 +41,9 @@ def streamed_windows(
   Images are decoded once a pool, the windows of a pool are permuted, and a batch is
   gathered at once. The next pool is filled meanwhile. Every window comes once an epoch;
   windows that fill no batch wait for those of the next pool. The order depends on the
-  seed only. A checkpoint of the iterator holds no frames, but a position, if the
-  dataset of episodes can be saved as one; a restored iterator goes on with the next
+  seed only. A checkpoint of the iterator holds a position, if the dataset of episodes
+  can be saved as one, and no frames, but those of an episode that was larger than any
+  before and came too late for its pool. A restored iterator goes on with the next
   batch, and reads its pool again.
 
   Args:
@@ -97,13 +98,7 @@ def streamed_windows(
   pools = filler.pools(tf.data.Dataset.range(last).flat_map(epoch))
   batches = _Batches(columns, batch_size, drop_remainder)
   # The next pool is filled while batches are gathered from this one.
-  parts = pools.prefetch(1).flat_map(_as_it_is(batches.numbers))
-  # A number that is bounded in bytes: what is gathered ahead comes on top of the pools.
-  gathered = parts.map(
-    _as_it_is(batches.gather),
-    num_parallel_calls=parallel_reads(batches.num_bytes),
-    deterministic=True,
-  )
+  gathered = pools.prefetch(1).flat_map(_as_it_is(batches.gathered))
   return batches.fill(gathered).with_options(checkpoint_options())
 
 
@@ -127,12 +122,16 @@ class _Batches:
     ]
     return self._batch_size * sum(sizes)
 
-  def numbers(self, pool: _Pool) -> tf.data.Dataset:
-    """Returns a dataset of the pool and the number of each batch of it."""
-    count = -(-(tf.size(pool["slot"], tf.int64) + pool["left"]) // self._batch_size)
-    # To zip it with a repeated pool calls no function, but the state of more iterators
-    # is noted with every batch, which costs more.
-    return tf.data.Dataset.range(count).map(_as_it_is(lambda number: (pool, number)))
+  def gathered(self, pool: _Pool) -> tf.data.Dataset:
+    """Returns a dataset of what the pool has for each batch; see `gather`."""
+    num_windows = tf.size(pool["slot"], tf.int64) + pool["left"]
+    numbers = tf.data.Dataset.range(-(-num_windows // self._batch_size))
+    # So many that their bytes are bounded: they come on top of the pools.
+    return numbers.map(
+      _as_it_is(lambda number: self.gather(pool, number)),
+      num_parallel_calls=parallel_reads(self.num_bytes),
+      deterministic=True,
+    )
 
   def gather(self, pool: _Pool, number: tf.Tensor) -> tuple[Any, tf.Tensor, tf.Tensor]:
     """Gathers what the pool has for a batch.
@@ -155,14 +154,21 @@ class _Batches:
       gathered.element_spec[0],
     )
 
-    def step(rest: Any, part: tuple[Any, tf.Tensor, tf.Tensor]) -> tuple[Any, Any]:
-      window, continues, is_full = part
+    def join(rest: Any, window: Any, continues: tf.Tensor, is_full: tf.Tensor) -> Any:
       window = tf.cond(
         continues,
         lambda: tf.nest.map_structure(lambda a, b: tf.concat([a, b], 0), rest, window),
         lambda: window,
       )
-      rest = tf.cond(is_full, lambda: nothing, lambda: window)
+      return tf.cond(is_full, lambda: nothing, lambda: window), window
+
+    def step(rest: Any, part: tuple[Any, tf.Tensor, tf.Tensor]) -> tuple[Any, Any]:
+      window, continues, is_full = part
+      rest, window = tf.cond(
+        continues | ~is_full,
+        lambda: join(rest, window, continues, is_full),
+        lambda: (nothing, window),
+      )
       return rest, (window, is_full)
 
     filled = gathered.scan(nothing, _as_it_is(step))
@@ -179,13 +185,11 @@ class _Batches:
   def _read(
     self, pool: _Pool, slot: tf.Tensor, start: tf.Tensor
   ) -> specs.TensorSpecStruct:
-    first_row = tf.gather(pool["first_row"], slot)
-
-    def take(path: str, index: tf.Tensor | None) -> tf.Tensor:
-      rows = pool["rows"][path]
-      if index is None:
-        return self._columns.gather(path, rows, slot)
-      shape = [-1] + [1] * (index.shape.rank - 1)
-      return self._columns.gather(path, rows, index + tf.reshape(first_row, shape))
-
-    return self._columns.reader.read_with(take, start, tf.gather(pool["length"], slot))
+    return self._columns.reader.read_with(
+      lambda path, rows: self._columns.gather(
+        path, pool["rows"][path], slot if rows is None else rows
+      ),
+      start,
+      tf.gather(pool["length"], slot),
+      tf.gather(pool["first_row"], slot),
+    )

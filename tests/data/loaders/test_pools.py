@@ -9,7 +9,13 @@ import tensorflow as tf
 from t2r_seq import specs
 from t2r_seq.data import StoreWindowLoader
 from t2r_seq.data.loaders import decoded_columns
-from t2r_seq.data.loaders.pool_order import BATCHES_ALIVE, POOLS_ALIVE
+from t2r_seq.data.loaders.pool_order import (
+  BATCHES_ALIVE,
+  POOLS_ALIVE,
+  WINDOW_BYTES,
+  PoolSize,
+  fit_pools,
+)
 from t2r_seq.store import EpisodeStore
 
 Spec = specs.ExtendedTensorSpec
@@ -109,3 +115,9 @@ def test_a_larger_budget_makes_larger_pools(store):
     for num_frames in (20, 60, 120, 1000)
   ]
   assert sizes == sorted(set(sizes)), np.diff(sizes)
+
+
+def test_the_order_of_a_pool_is_counted_with_it():
+  numbers = np.array([1000])
+  size = fit_pools(numbers, numbers, 1, 0, 0, 10, POOLS_ALIVE * 100 * WINDOW_BYTES)
+  assert size == PoolSize(10, POOLS_ALIVE * 100 * WINDOW_BYTES)

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
 from t2r_seq.data import StoreWindowLoader, store_windows
+from t2r_seq.data.loaders.pool_order import WINDOW_BYTES
 from t2r_seq.store import EpisodeStore
 from tests import warm_python
 from tests.data.window_reference import episode_windows
@@ -296,11 +297,13 @@ NOW = {"x": Spec((2,), F32)}
 ALL = [100 * e + t + 1 for e, n in enumerate(LENGTHS) for t in range(n)]
 
 
+# Two pools of 16 windows, of a row each, and four batches of 6.
+SMALL = 2 * 16 * (8 + WINDOW_BYTES) + 4 * 6 * 8
 ORDERS = {
   "sequential": {"order": "sequential"},
   "global": {"order": "global"},
   "one pool": {"order": "quasi_random"},
-  "small pools": {"order": "quasi_random", "memory_budget": 2 * 8 * 16 + 4 * 6 * 8},
+  "small pools": {"order": "quasi_random", "memory_budget": SMALL},
 }
 
 

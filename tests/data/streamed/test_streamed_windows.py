@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from t2r_seq import data, errors, records, specs, windows
 from t2r_seq.data import StreamReport, streamed_windows
+from t2r_seq.data.loaders.pool_order import WINDOW_BYTES
 from tests.data.conftest import FakeModel, feature_spec, label_spec, make_episode
 
 LENGTHS = (9, 3, 1, 14, 6, 11, 2, 20, 8)
@@ -191,12 +192,50 @@ def test_a_checkpoint_is_small_and_goes_on_with_the_next_batch(path, tmp_path, b
     assert one_by_one(restored) == want[4 * taken :]
 
 
+def test_a_checkpoint_holds_an_episode_that_came_too_late_for_its_pool(tmp_path):
+  # 6, 6 and 9 steps of 6,144 bytes: two of 6 leave room for another, but not for 9.
+  def episode(i):
+    shape = [6 + i // 2 * 3, 32, 64, 3]
+    noise = tf.random.stateless_uniform(shape, [i, 0], 0, 256, tf.int32)
+    return {"x": tf.cast(noise, tf.uint8)}
+
+  spec = specs.ExtendedTensorSpec((2, 32, 64, 3), tf.uint8, "x", time_offsets=(-1, 0))
+  report = StreamReport()
+
+  def batches():
+    flat = tf.data.Dataset.range(3).map(episode)
+    return streamed_windows(flat, {"x": spec}, 2, 900_000, 1, report=report)
+
+  iterator = iter(batches())
+  for _ in range(6):  # The first pool has ten windows.
+    next(iterator)
+  checkpoint = tf.train.Checkpoint(iterator=iterator)
+  prefix = checkpoint.write(str(tmp_path / "saved"))
+  num_bytes = sum(file.stat().st_size for file in tmp_path.glob("saved.*"))
+  assert 9 * 6_144 < num_bytes < 2 * 9 * 6_144
+  want = [batch["x"].numpy() for batch in iterator]
+  assert report.pools == 2
+  restored = iter(batches())
+  tf.train.Checkpoint(iterator=restored).restore(prefix)
+  got = [batch["x"].numpy() for batch in restored]
+  np.testing.assert_array_equal(got, want)
+
+
 def test_pools_keep_within_the_budget(path):
   report = StreamReport()
   list(streamed_windows(episodes(path), structure(), 4, SMALL, 1, report=report))
   assert report.pools > 2
   assert 0 < report.pool_bytes <= SMALL
   assert f"{report.pool_bytes:,} of {SMALL:,} bytes" in str(report)
+
+
+def test_the_order_of_a_pool_is_counted_with_it():
+  # 9 floats, and their copy when they become one tensor; 8 windows; 13 parsed episodes.
+  spec = specs.ExtendedTensorSpec((2, 1), tf.float32, "x", time_offsets=(-1, 0))
+  episodes = tf.data.Dataset.from_tensors({"x": tf.range(9.0)[:, tf.newaxis]})
+  report = StreamReport()
+  list(streamed_windows(episodes, {"x": spec}, 4, 2**20, 1, report=report))
+  assert report.pool_bytes == 2 * (54 + 8 * WINDOW_BYTES) + 13 * 36
 
 
 def generator_of(path, **arguments):
