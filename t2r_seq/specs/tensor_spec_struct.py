@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pprint
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
@@ -41,7 +42,8 @@ class TensorSpecStruct(serializable.Serializable, MutableMapping):
     """
     object.__setattr__(self, "_data", {})
     object.__setattr__(self, "_prefix", "")
-    self.update(items, **kwargs)
+    if items or kwargs:
+      self.update(items, **kwargs)
 
   @classmethod
   def _view(cls, data: dict[str, Any], prefix: str) -> TensorSpecStruct:
@@ -55,8 +57,10 @@ class TensorSpecStruct(serializable.Serializable, MutableMapping):
     return dict(self.items())
 
   def __getitem__(self, key: str) -> Any:
-    if key in self:
+    try:
       return self._data[self._prefix + key]
+    except (KeyError, TypeError):
+      pass  # A branch, or no path.
     below = f"{self._prefix}{key}{_SEPARATOR}"
     if any(other.startswith(below) for other in self._data):
       return TensorSpecStruct._view(self._data, below)
@@ -68,12 +72,17 @@ class TensorSpecStruct(serializable.Serializable, MutableMapping):
     Raises:
       SpecError: an empty structure, or a path that would be both a leaf and a branch.
     """
+    value = _as_mapping(value)
+    if not isinstance(value, Mapping):
+      path = self._path(key)
+      _check_no_clash(path, self._data)
+      self._data[path] = value
+      return
     entries = [*self._entries(key, value)]
     # All or nothing, and in place, because the views share the dict.
-    changed = self._data if len(entries) == 1 else dict(self._data)
+    changed = dict(self._data)
     for path, leaf in entries:
-      if path not in changed:
-        _check_no_clash(path, changed)
+      _check_no_clash(path, changed)
       changed[path] = leaf
     self._data.update(changed)
 
@@ -150,14 +159,18 @@ class TensorSpecStruct(serializable.Serializable, MutableMapping):
       f"{errors.nearest(str(key), names)} There is {errors.listing(self)}."
     )
 
-  def _entries(self, key: Any, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the whole path and the leaf of all that an assignment sets."""
+  def _path(self, key: Any) -> str:
     path = f"{self._prefix}{key}"
-    if not isinstance(key, str) or not key or not all(key.split(_SEPARATOR)):
+    if not isinstance(key, str) or not all(_split(path)):
       raise errors.SpecError(
         f"TensorSpecStruct: {path}: expected a path of names joined by single '/', "
         f"got {key!r}."
       )
+    return path
+
+  def _entries(self, key: Any, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the whole path and the leaf of all that an assignment sets."""
+    path = self._path(key)
     value = _as_mapping(value)
     if not isinstance(value, Mapping):
       yield path, value
@@ -172,13 +185,22 @@ class TensorSpecStruct(serializable.Serializable, MutableMapping):
       yield from self._entries(f"{key}{_SEPARATOR}{sub_key}", sub_value)
 
 
-def _check_no_clash(path: str, data: Mapping[str, Any]) -> None:
-  # Once for every leaf of every batch that a dataset gives.
+@functools.lru_cache(maxsize=2**12)
+def _split(path: str) -> list[str]:
+  """Returns the branches above a path, then the path; one is '' where a name is."""
+  # Asked for every leaf of every batch that a dataset gives.
   names = path.split(_SEPARATOR)
-  above = [_SEPARATOR.join(names[:end]) for end in range(1, len(names))]
-  clashes = [other for other in above if other in data]
+  ends = range(1, len(names) + 1)
+  return [_SEPARATOR.join(names[:end]) if names[end - 1] else "" for end in ends]
+
+
+def _check_no_clash(path: str, data: Mapping[str, Any]) -> None:
+  if path in data:
+    return
   below = path + _SEPARATOR
-  clashes = clashes or [other for other in data if other.startswith(below)]
+  clashes = [other for other in _split(path) if other in data] or [
+    other for other in data if other.startswith(below)
+  ]
   if clashes:
     raise errors.SpecError(
       f"TensorSpecStruct: {path}: expected a new path, got '{clashes[0]}' in its way. "
