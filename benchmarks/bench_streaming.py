@@ -86,10 +86,10 @@ def raw_work(folder: str, quick: bool = False) -> StreamedWork:
 
 
 def encoded_work(folder: str, quick: bool = False) -> StreamedWork:
-  """W2: 60 episodes of 200 JPEGs of 128x128."""
+  """W2: 60 episodes of 200 JPEGs of 128x128; rounds of some twenty pools."""
   if quick:
     return _quick(StreamedWork(folder, 3, 11, 16, is_jpeg=True))
-  return StreamedWork(folder, 60, 200, 128, is_jpeg=True, num_batches=400)
+  return StreamedWork(folder, 60, 200, 128, is_jpeg=True, num_batches=1200)
 
 
 BENCHMARKS = {

@@ -123,9 +123,10 @@ class RowList:
 
   @classmethod
   def empty(cls, shape: tf.TensorShape, dtype: tf.DType) -> RowList:
-    """Returns a list of no rows."""
+    """Returns a list of no rows; their shape may be known in part."""
+    sizes = [-1 if size is None else size for size in shape]
     handle = tf.raw_ops.EmptyTensorList(
-      element_shape=tf.constant(shape.as_list(), tf.int32),
+      element_shape=tf.constant(sizes, tf.int32),
       max_num_elements=-1,
       element_dtype=dtype,
     )

@@ -18,7 +18,11 @@ _LARGE_BYTES = 4096
 # TensorFlow shares the memory of parts of a tensor where they start at multiples.
 _ALIGNMENT = 64
 
-Lists = dict[str, tf.Tensor]
+# Episodes in a list of those that came last.
+_LATEST = 64
+
+Lists = dict[str, dict[str, tf.Tensor]]
+"""By path: 'latest', a list of values of episodes; 'earlier', a list of such lists."""
 
 
 class EpisodeColumns:
@@ -109,16 +113,30 @@ class EpisodeColumns:
     return {"values": values, "num_steps": zero, "pooled": zero, "parsed": zero}
 
   def empty(self) -> Lists:
-    """Returns lists of no episode, by path."""
-    return {path: _empty(spec.shape, spec.dtype) for path, spec in self._kept.items()}
+    """Returns lists of no episode."""
+    latest = {
+      path: windows.RowList.empty(spec.shape, spec.dtype).handle
+      for path, spec in self._kept.items()
+    }
+    earlier = windows.RowList.empty(tf.TensorShape([]), tf.variant).handle
+    return {"latest": latest, "earlier": dict.fromkeys(latest, earlier)}
 
   def append(self, lists: Lists, values: Mapping[str, Any], num_steps: Any) -> Lists:
-    """Appends an episode; copies nothing."""
+    """Appends an episode; copies references only.
+
+    Of those it copies all of a list, because tf.data holds on to the state before. In
+    one list for the whole pool each of 20,000 short episodes took 1.1 ms.
+    """
     given = {**values, _LENGTH: num_steps}
-    return {
-      path: tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=given[path])
-      for path, handle in lists.items()
+    latest = {
+      path: _push(handle, given[path]) for path, handle in lists["latest"].items()
     }
+    length = tf.raw_ops.TensorListLength(input_handle=latest[_LENGTH])
+    return tf.cond(
+      length < _LATEST,
+      lambda: tf.nest.map_structure(tf.identity, {**lists, "latest": latest}),
+      lambda: {"latest": self.empty()["latest"], "earlier": _push_all(lists, latest)},
+    )
 
   def join(self, lists: Lists) -> dict[str, Any]:
     """Makes one tensor of the steps of all episodes, by path, and decodes images.
@@ -127,9 +145,14 @@ class EpisodeColumns:
       'rows' by path, for `gather`, and 'length', int64 [episodes].
     """
     rows = {}
-    length = _stack(lists[_LENGTH], self._kept[_LENGTH])
+    kept = _push_all(lists, lists["latest"])
+    flat = {
+      path: windows.RowList.empty(spec.shape, spec.dtype).concat_all(kept[path]).handle
+      for path, spec in self._kept.items()
+    }
+    length = _stack(flat[_LENGTH], self._kept[_LENGTH])
     for path, spec in self._element.items():
-      handle = lists[path]
+      handle = flat[path]
       if path in self._large:
         rows[path] = self._rows(path).concat_all(handle).handle
       elif path in self._timed:
@@ -217,10 +240,12 @@ def _sizes(shape: tf.TensorShape) -> tf.Tensor:
   return tf.constant([-1 if size is None else size for size in shape], tf.int32)
 
 
-def _empty(shape: tf.TensorShape, dtype: tf.DType) -> tf.Tensor:
-  return tf.raw_ops.EmptyTensorList(
-    element_shape=_sizes(shape), max_num_elements=-1, element_dtype=dtype
-  )
+def _push(handle: tf.Tensor, value: Any) -> tf.Tensor:
+  return tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=value)
+
+
+def _push_all(lists: Lists, latest: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+  return {path: _push(lists["earlier"][path], latest[path]) for path in latest}
 
 
 def _concat(handle: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from t2r_seq import windows
 from t2r_seq.data.loaders.pool_order import POOLS_ALIVE, WINDOW_BYTES
-from t2r_seq.data.streamed.episode_columns import EpisodeColumns
+from t2r_seq.data.streamed.episode_columns import EpisodeColumns, Lists
 from t2r_seq.data.streamed.stream_report import StreamReport
 from t2r_seq.windows.report import print_too_short
 
@@ -139,9 +139,7 @@ class PoolFiller:
     with tf.control_dependencies([noted]):
       return tf.identity(count)
 
-  def _append(
-    self, lists: dict[str, tf.Tensor], episode: Any, count: tf.Tensor
-  ) -> dict[str, tf.Tensor]:
+  def _append(self, lists: Lists, episode: Any, count: tf.Tensor) -> Lists:
     return tf.cond(
       count > 0,
       _as_it_is(

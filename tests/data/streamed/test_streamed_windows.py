@@ -133,6 +133,37 @@ def test_large_steps_are_gathered_from_their_episodes(width):
   assert collections.Counter(got) == want
 
 
+@pytest.mark.parametrize("count", [64, 65, 150])
+def test_a_pool_of_more_episodes_than_are_listed_together(count):
+  # By path: small steps, large ones, and a value of the episode.
+  window = {
+    "x": specs.ExtendedTensorSpec((2, 1), tf.int64, "x", time_offsets=(-1, 0)),
+    "large": specs.ExtendedTensorSpec((1, 4096), tf.uint8, "large", time_offsets=(0,)),
+    "id": specs.ExtendedTensorSpec((), tf.int64, "id"),
+  }
+
+  def make(number):
+    steps = 10 * number + tf.range(2 + number % 3, dtype=tf.int64)[:, tf.newaxis]
+    large = tf.broadcast_to(tf.cast(number, tf.uint8), [tf.shape(steps)[0], 4096])
+    return {"x": steps, "large": large, "id": number}
+
+  report = StreamReport()
+  episodes = tf.data.Dataset.range(count).map(make)
+  got = streamed_windows(episodes, window, 8, 10**8, 1, report=report)
+  shown = [
+    (int(number), *map(int, x.ravel()), *np.unique(large))
+    for batch in got.as_numpy_iterator()
+    for number, x, large in zip(batch["id"], batch["x"], batch["large"], strict=True)
+  ]
+  want = [
+    (e, 10 * e + t - 1, 10 * e + t, e)
+    for e in range(count)
+    for t in range(1, 2 + e % 3)
+  ]
+  assert sorted(shown) == want
+  assert report.pools == 1
+
+
 def test_windows_of_sequences(path):
   sequence = structure()
   sequence["state"] = specs.ExtendedTensorSpec.from_spec(
