@@ -72,8 +72,7 @@ class TensorSpecStruct(serializable.Serializable, MutableMapping):
     Raises:
       SpecError: an empty structure, or a path that would be both a leaf and a branch.
     """
-    value = _as_mapping(value)
-    if not isinstance(value, Mapping):
+    if not isinstance(value, (tuple, Mapping)):
       path = self._path(key)
       _check_no_clash(path, self._data)
       self._data[path] = value
@@ -161,7 +160,7 @@ class TensorSpecStruct(serializable.Serializable, MutableMapping):
 
   def _path(self, key: Any) -> str:
     path = f"{self._prefix}{key}"
-    if not isinstance(key, str) or not all(_split(path)):
+    if not isinstance(key, str) or _branches(path) is None:
       raise errors.SpecError(
         f"TensorSpecStruct: {path}: expected a path of names joined by single '/', "
         f"got {key!r}."
@@ -186,26 +185,32 @@ class TensorSpecStruct(serializable.Serializable, MutableMapping):
 
 
 @functools.lru_cache(maxsize=2**12)
-def _split(path: str) -> list[str]:
-  """Returns the branches above a path, then the path; one is '' where a name is."""
+def _branches(path: str) -> tuple[str, ...] | None:
+  """Returns the branches above a path; None where it is no path."""
   # Asked for every leaf of every batch that a dataset gives.
   names = path.split(_SEPARATOR)
-  ends = range(1, len(names) + 1)
-  return [_SEPARATOR.join(names[:end]) if names[end - 1] else "" for end in ends]
+  if not all(names):
+    return None
+  return tuple(_SEPARATOR.join(names[:end]) for end in range(1, len(names)))
 
 
 def _check_no_clash(path: str, data: Mapping[str, Any]) -> None:
   if path in data:
     return
+  for other in _branches(path) or ():
+    if other in data:
+      raise _clash(path, other)
   below = path + _SEPARATOR
-  clashes = [other for other in _split(path) if other in data] or [
-    other for other in data if other.startswith(below)
-  ]
-  if clashes:
-    raise errors.SpecError(
-      f"TensorSpecStruct: {path}: expected a new path, got '{clashes[0]}' in its way. "
-      "A path is either a leaf or a branch: delete one first."
-    )
+  for other in data:
+    if other.startswith(below):
+      raise _clash(path, other)
+
+
+def _clash(path: str, other: str) -> errors.SpecError:
+  return errors.SpecError(
+    f"TensorSpecStruct: {path}: expected a new path, got '{other}' in its way. "
+    "A path is either a leaf or a branch: delete one first."
+  )
 
 
 def _as_mapping(value: Any) -> Any:
