@@ -60,7 +60,10 @@ def size_problem(folder: str, name: str, want: int | None) -> errors.Mismatch | 
   """Says what is wrong with the length of a file, if anything is."""
   if want is None:
     return errors.Mismatch(name, "its length in the commit", "none")
-  hint = "Restore the file from a copy; the rest of the store is not touched."
+  hint = (
+    "Restore the file from a copy, or save the rest of the store: t2r_seq doctor "
+    "STORE --salvage OUT."
+  )
   try:
     got = os.stat(os.path.join(folder, name)).st_size
   except FileNotFoundError:

@@ -17,6 +17,8 @@ from t2r_seq import errors, specs
 
 MANIFEST = "store.json"
 SEGMENTS = "segments"
+# What `t2r_seq stats` writes beside the others; no part of the store.
+STATISTICS = "statistics.json"
 COMMIT = "commit.json"
 LOCK = "lock"
 # Per episode: the step after its last one (int64), and the checksums of its bytes.

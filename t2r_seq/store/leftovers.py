@@ -38,7 +38,8 @@ def find_leftovers(
 
 
 def _beside_the_manifest(folder: str) -> Iterator[StoreProblem]:
-  for name in sorted({*os.listdir(folder)} - {layout.MANIFEST, layout.SEGMENTS}):
+  known = {layout.MANIFEST, layout.SEGMENTS, layout.STATISTICS}
+  for name in sorted({*os.listdir(folder)} - known):
     yield _leftover("", name, _what(name))
 
 

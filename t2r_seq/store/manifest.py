@@ -206,8 +206,8 @@ def _read(place: str, form: str, is_sealed: bool = True) -> dict[str, Any]:
   if not isinstance(values, dict) or values.get("format") != form:
     got = values.get("format") if isinstance(values, dict) else values
     raise errors.StoreError(
-      f"EpisodeStore: {place}: expected format '{form}', got {got!r:.80}. Another "
-      "program wrote this folder."
+      f"EpisodeStore: {place}: expected format '{form}', got {got!r:.80}. The file is "
+      "damaged, or another program wrote it."
     )
   version = values.get("version")
   if version != VERSION:

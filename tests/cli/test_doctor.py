@@ -70,7 +70,7 @@ def test_damage(run_main):
   text = " ".join(problems.split())
   for part in (
     "main/task.data expected 130 committed bytes, got 129 bytes. Restore the file ",
-    "touched. damaged episodes: 19 main/x.data expected the checksums",
+    "OUT. damaged episodes: 19 main/x.data expected the checksums",
     "main/x.data expected the checksums of every episode, got others for 4 of 20: ",
     "episode 3 (rows 30 to 39, bytes 30,000 to 39,999: CRC-32 ",
     "episode 9 (rows 90 to 99, bytes 90,000 to 99,999: CRC-32 ",
@@ -134,6 +134,7 @@ def test_leftovers(run_main):
       file.write(b"more" * 1000)
   with open("s/notes.txt", "w") as file:
     file.write("x")
+  assert run_main("stats", "s")[0] == 0  # Its file is expected.
   status, out, _ = run_main("doctor", "s")
   assert status == 0
   shown = paragraphs(out)[1].splitlines()

@@ -73,10 +73,10 @@ def test_eval_gives_what_records_give(path, kit, padding, tmp_path):
 @pytest.mark.parametrize("order", [None, "global", "sequential"])
 def test_train_repeats_and_goes_on_where_it_stopped(path, kit, order):
   same = build(
-    path, kit, "train", order=order or "quasi_random", memory_budget=3500
+    path, kit, "train", order=order or "quasi_random", memory_budget=4000
   ).create_dataset("train")
   # There are images to be decoded, so pools are what None means.
-  generator = build(path, kit, "train", order=order, memory_budget=3500)
+  generator = build(path, kit, "train", order=order, memory_budget=4000)
   want = contents(generator.create_dataset("train").take(9))
   assert contents(same.take(9)) == want
   resumed = generator.create_dataset("train", {"start_step": 5})

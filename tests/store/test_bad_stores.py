@@ -96,11 +96,11 @@ OPENED = {
   ),
   "foreign manifest": (
     lambda p: write(f"{p}/{MANIFEST}", '{"zarr_format": 2}'),
-    "expected format 't2r_seq.EpisodeStore', got None. Another program wrote this",
+    "expected format 't2r_seq.EpisodeStore', got None. The file is damaged",
   ),
   "foreign list": (
     lambda p: write(f"{p}/{MANIFEST}", "[1, 2]"),
-    r"expected format 't2r_seq.EpisodeStore', got \[1, 2\]\. Another program",
+    r"expected format 't2r_seq.EpisodeStore', got \[1, 2\]\. The file is damaged, or",
   ),
   "no JSON": (
     lambda p: truncate(f"{p}/{MANIFEST}", 9),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +16,9 @@ from t2r_seq.data.loaders.window_order import check_split
 POOLS_ALIVE = 2
 # Of a window in the order of its pool, while that is permuted.
 WINDOW_BYTES = 32
+# One part in so many of what is counted: what TensorFlow takes beside it, for functions
+# and threads, and what its allocator keeps. A budget of 1 GiB took 1.1 GiB without.
+_PARTS_BESIDE = 7
 # A constant, not a number of cores: on every machine a budget makes the same batches.
 GATHERS_AT_ONCE = 3
 # Those that are being gathered or wait, and the one that is handed over.
@@ -23,13 +27,18 @@ BATCHES_ALIVE = GATHERS_AT_ONCE + 1
 _POOL_STREAM = 0x9E3779B9
 
 
+def with_overhead(num_bytes: Any) -> Any:
+  """Adds to what pools and batches hold what TensorFlow takes beside them."""
+  return num_bytes + num_bytes // _PARTS_BESIDE
+
+
 @dataclasses.dataclass(frozen=True)
 class PoolSize:
   """How many windows go through memory together.
 
   Attributes:
     num_batches: batches of a pool, at least 1.
-    max_bytes: what pools and batches that are alive hold at most.
+    max_bytes: what pools and batches that are alive take at most.
   """
 
   num_batches: int
@@ -75,7 +84,8 @@ def fit_pools(
     # Parted at both ends of the pool, and where the bound parts the last one.
     most = min(np.interp(num_windows, x, y) + 3 * extra_steps, y[-1])
     pool = step_bytes * int(np.ceil(most)) + WINDOW_BYTES * num_windows
-    return POOLS_ALIVE * pool + BATCHES_ALIVE * batch_size * window_bytes
+    batches = BATCHES_ALIVE * batch_size * window_bytes
+    return with_overhead(POOLS_ALIVE * pool + batches)
 
   # The bound grows with the windows, so the largest size is found by halving.
   sizes = range(1, -(-int(x[-1]) // batch_size) + 1)

@@ -8,7 +8,12 @@ from typing import Any
 import tensorflow as tf
 
 from t2r_seq import windows
-from t2r_seq.data.loaders.pool_order import POOLS_ALIVE, WINDOW_BYTES
+from t2r_seq.data.loaders.pool_order import (
+  BATCHES_ALIVE,
+  POOLS_ALIVE,
+  WINDOW_BYTES,
+  with_overhead,
+)
 from t2r_seq.data.streamed.episode_columns import EpisodeColumns, Lists
 from t2r_seq.data.streamed.stream_report import StreamReport
 from t2r_seq.windows.report import print_too_short
@@ -127,7 +132,12 @@ class PoolFiller:
     return {"lists": self._columns.empty(), "windows": zero, "pooled": zero}
 
   def _fits(self, pooled: tf.Tensor, parsed: tf.Tensor) -> tf.Tensor:
-    return _num_bytes(pooled, parsed) <= self._memory_budget
+    return self._num_bytes(pooled, parsed) <= self._memory_budget
+
+  def _num_bytes(self, pooled: tf.Tensor, parsed: tf.Tensor) -> tf.Tensor:
+    """Returns what pools of a size take, with what is on its way to and from them."""
+    batches = BATCHES_ALIVE * self._batch_size * self._columns.reader.window_bytes
+    return with_overhead(POOLS_ALIVE * pooled + _PARSED_COPIES * parsed + batches)
 
   def _count_windows(self, episode: Any, ends: tf.Tensor) -> tf.Tensor:
     """Counts the windows of an episode, and reports it; the end of an epoch is none."""
@@ -177,7 +187,7 @@ class PoolFiller:
   def _check_size(
     self, episode: Any, size: tf.Tensor, parsed: tf.Tensor
   ) -> tf.Operation:
-    needed = _num_bytes(size, parsed)
+    needed = self._num_bytes(size, parsed)
     return tf.raw_ops.Assert(
       condition=needed <= self._memory_budget,
       data=[
@@ -197,9 +207,10 @@ class PoolFiller:
     if not isinstance(report, StreamReport):
       return tf.no_op()
     report.memory_budget = self._memory_budget
+    num_bytes = self._num_bytes(pool["pooled"], parsed)
     return tf.cond(
       is_closed,
-      _as_it_is(lambda: _then(report.count_pool(_num_bytes(pool["pooled"], parsed)))),
+      _as_it_is(lambda: _then(report.count_pool(num_bytes))),
       lambda: False,
     )
 
@@ -210,11 +221,6 @@ class PoolFiller:
       return tf.constant(True)
     min_steps = self._grid.min_steps
     return _then(print_too_short(num_steps, count, min_steps))
-
-
-def _num_bytes(pooled: tf.Tensor, parsed: tf.Tensor) -> tf.Tensor:
-  """Returns what pools of a size take, with the episodes on their way to them."""
-  return POOLS_ALIVE * pooled + _PARSED_COPIES * parsed
 
 
 def _either(condition: tf.Tensor, first: Any, second: Any) -> Any:

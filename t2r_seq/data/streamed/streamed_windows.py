@@ -9,7 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import records, specs, windows
-from t2r_seq.data.loaders.ordered_batches import checkpoint_options, parallel_reads
+from t2r_seq.data.loaders.ordered_batches import checkpoint_options
+from t2r_seq.data.loaders.pool_order import GATHERS_AT_ONCE
 from t2r_seq.data.streamed.episode_columns import EpisodeColumns
 from t2r_seq.data.streamed.streamed_pools import PoolFiller
 from t2r_seq.windows.grid import check_count
@@ -52,7 +53,8 @@ def streamed_windows(
       Parse at most four at a time: their memory is counted.
     spec_structure: the specs of a window.
     batch_size: B.
-    memory_budget: bytes for two pools, and the episodes on their way to them.
+    memory_budget: bytes for two pools, the episodes on their way to them, some batches,
+      and what TensorFlow takes beside them.
     seed: of the permutations; None: another order in every run.
     num_epochs: None for ever.
     drop_remainder: whether windows that fill no batch at the end are left out, so that
@@ -112,24 +114,13 @@ class _Batches:
     self._batch_size = batch_size
     self._drop_remainder = drop_remainder
 
-  @property
-  def num_bytes(self) -> int:
-    """Memory of a batch; strings and what has no static shape do not count."""
-    sizes = [
-      (spec.shape.num_elements() or 0) * spec.dtype.size
-      for spec in self._columns.reader.window_spec.values()
-      if spec.dtype != tf.string
-    ]
-    return self._batch_size * sum(sizes)
-
   def gathered(self, pool: _Pool) -> tf.data.Dataset:
     """Returns a dataset of what the pool has for each batch; see `gather`."""
     num_windows = tf.size(pool["slot"], tf.int64) + pool["left"]
     numbers = tf.data.Dataset.range(-(-num_windows // self._batch_size))
-    # So many that their bytes are bounded: they come on top of the pools.
     return numbers.map(
       _as_it_is(lambda number: self.gather(pool, number)),
-      num_parallel_calls=parallel_reads(self.num_bytes),
+      num_parallel_calls=GATHERS_AT_ONCE,
       deterministic=True,
     )
 

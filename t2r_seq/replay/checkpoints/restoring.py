@@ -13,7 +13,7 @@ from t2r_seq.replay.checkpoints.held_episodes import held_episodes, read_episode
 from t2r_seq.replay.checkpoints.saving import EPISODES
 from t2r_seq.replay.memory.lanes import Lanes
 from t2r_seq.replay.memory.table import Table
-from t2r_seq.store import EpisodeStore
+from t2r_seq.store import EpisodeStore, verify_store
 
 
 def restore(table: Table, identity: dict[str, Any], path: str) -> str:
@@ -33,6 +33,7 @@ def restore(table: Table, identity: dict[str, Any], path: str) -> str:
   values, arrays = state_file.read(checkpoint)
   _check_identity(checkpoint, identity, values.pop("identity"))
   store = EpisodeStore(os.path.join(checkpoint, EPISODES))
+  _check_bytes(store)
   with table.lock:
     table.check_open("restore")
     _check_empty(table.lanes)
@@ -69,6 +70,16 @@ def _check_empty(lanes: Lanes) -> None:
     raise errors.ReplayError(
       f"restore: expected a buffer without steps, got one of {lanes.num_steps}. "
       "Restore before anything is appended."
+    )
+
+
+def _check_bytes(store: EpisodeStore) -> None:
+  found = [str(problem) for problem in verify_store(store.path).problems]
+  if found:
+    raise errors.ReplayError(
+      f"restore: {store.path}: expected the bytes that were saved, got\n  "
+      + "\n  ".join(found)
+      + "\nRestore a former checkpoint."
     )
 
 

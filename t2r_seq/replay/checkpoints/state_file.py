@@ -32,7 +32,14 @@ def write(
     values: JSON values by name.
     arrays: by name; not of objects.
   """
-  header = json.dumps({"format": _FORMAT, "version": _VERSION, "values": dict(values)})
+  header = json.dumps(
+    {
+      "format": _FORMAT,
+      "version": _VERSION,
+      "arrays": [*arrays],
+      "values": dict(values),
+    }
+  )
   encoded = np.frombuffer(header.encode(), np.uint8)
   with open(os.path.join(folder, _NAME), "wb") as file:
     np.savez(file, **{_HEADER: encoded}, **arrays)  # type: ignore[arg-type]
@@ -58,6 +65,8 @@ def read(folder: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     header = json.loads(arrays.pop(_HEADER).tobytes())
     if header["format"] != _FORMAT or header["version"] != _VERSION:
       raise ValueError(f"{header['format']!r} of version {header['version']!r}")
+    if header["arrays"] != [*arrays]:
+      raise ValueError(f"the arrays {[*arrays]}, not {header['arrays']}")
     return dict(header["values"]), arrays
   except Exception as error:  # A damaged zip file raises whatever its bytes lead to.
     raise errors.ReplayError(

@@ -15,6 +15,7 @@ from t2r_seq.data.loaders.pool_order import (
   WINDOW_BYTES,
   PoolSize,
   fit_pools,
+  with_overhead,
 )
 from t2r_seq.store import EpisodeStore
 
@@ -79,7 +80,7 @@ def test_what_pools_read(name, num_frames, num_shards, store, loads):
   shape = (len(offsets), SIZE, SIZE, 3)
   window = {"x": Spec(shape, tf.uint8, time_offsets=offsets, **column)}
   batches = BATCHES_ALIVE * 4 * len(offsets) * FRAME_BYTES
-  budget = POOLS_ALIVE * num_frames * FRAME_BYTES + batches
+  budget = with_overhead(POOLS_ALIVE * num_frames * FRAME_BYTES + batches)
   shards = [
     StoreWindowLoader(
       *(store, window, 4, "quasi_random"),
@@ -119,5 +120,5 @@ def test_a_larger_budget_makes_larger_pools(store):
 
 def test_the_order_of_a_pool_is_counted_with_it():
   numbers = np.array([1000])
-  size = fit_pools(numbers, numbers, 1, 0, 0, 10, POOLS_ALIVE * 100 * WINDOW_BYTES)
-  assert size == PoolSize(10, POOLS_ALIVE * 100 * WINDOW_BYTES)
+  budget = with_overhead(POOLS_ALIVE * 100 * WINDOW_BYTES)
+  assert fit_pools(numbers, numbers, 1, 0, 0, 10, budget) == PoolSize(10, budget)

@@ -11,12 +11,23 @@ import tensorflow as tf
 
 from t2r_seq import data, errors, records, specs, windows
 from t2r_seq.data import StreamReport, streamed_windows
-from t2r_seq.data.loaders.pool_order import WINDOW_BYTES
+from t2r_seq.data.loaders.pool_order import (
+  BATCHES_ALIVE,
+  WINDOW_BYTES,
+  with_overhead,
+)
 from tests.data.conftest import FakeModel, feature_spec, label_spec, make_episode
 
 LENGTHS = (9, 3, 1, 14, 6, 11, 2, 20, 8)
+
+
+def budget_of(num_bytes, batch_size=4, window_bytes=184):
+  """Bytes for pools and episodes on their way; batches come on top."""
+  return with_overhead(num_bytes + BATCHES_ALIVE * batch_size * window_bytes)
+
+
 # Room for some of the episodes at a time.
-SMALL = 42_000
+SMALL = budget_of(42_000)
 
 
 def structure():
@@ -176,9 +187,10 @@ def test_windows_of_sequences(path):
 
 
 def test_batches_go_on_over_the_borders_of_pools_and_epochs(path):
-  kept = streamed_windows(episodes(path), structure(), 8, SMALL, 1, 3)
+  budget = budget_of(42_000, 8)
+  kept = streamed_windows(episodes(path), structure(), 8, budget, 1, 3)
   dropped = streamed_windows(
-    episodes(path), structure(), 8, SMALL, 1, 3, drop_remainder=True
+    episodes(path), structure(), 8, budget, 1, 3, drop_remainder=True
   )
   assert [len(b["task"]) for b in kept] == [8] * 18 + [6]
   assert one_by_one(dropped) == one_by_one(kept)[: 8 * 18]
@@ -186,7 +198,7 @@ def test_batches_go_on_over_the_borders_of_pools_and_epochs(path):
 
 
 def test_batches_larger_than_pools_and_epochs(path):
-  got = streamed_windows(episodes(path), structure(), 64, SMALL, 1, 3)
+  got = streamed_windows(episodes(path), structure(), 64, budget_of(42_000, 64), 1, 3)
   assert [len(batch["task"]) for batch in got] == [64, 64, 22]
 
 
@@ -235,7 +247,8 @@ def test_a_checkpoint_holds_an_episode_that_came_too_late_for_its_pool(tmp_path)
 
   def batches():
     flat = tf.data.Dataset.range(3).map(episode)
-    return streamed_windows(flat, {"x": spec}, 2, 900_000, 1, report=report)
+    budget = budget_of(900_000, 2, 2 * 6_144)
+    return streamed_windows(flat, {"x": spec}, 2, budget, 1, report=report)
 
   iterator = iter(batches())
   for _ in range(6):  # The first pool has ten windows.
@@ -260,13 +273,15 @@ def test_pools_keep_within_the_budget(path):
   assert f"{report.pool_bytes:,} of {SMALL:,} bytes" in str(report)
 
 
-def test_the_order_of_a_pool_is_counted_with_it():
-  # 9 floats, and their copy when they become one tensor; 8 windows; 13 parsed episodes.
+def test_all_that_a_budget_is_for_is_counted():
+  # 9 floats, and their copy when they become one tensor; 8 windows and their order; 13
+  # parsed episodes; batches.
   spec = specs.ExtendedTensorSpec((2, 1), tf.float32, "x", time_offsets=(-1, 0))
   episodes = tf.data.Dataset.from_tensors({"x": tf.range(9.0)[:, tf.newaxis]})
   report = StreamReport()
   list(streamed_windows(episodes, {"x": spec}, 4, 2**20, 1, report=report))
-  assert report.pool_bytes == 2 * (54 + 8 * WINDOW_BYTES) + 13 * 36
+  pools = 2 * (54 + 8 * WINDOW_BYTES)
+  assert report.pool_bytes == budget_of(pools + 13 * 36, 4, 2 * 4)
 
 
 def generator_of(path, **arguments):
@@ -300,7 +315,7 @@ def test_files_come_in_another_order_in_every_epoch(tmp_path):
     path = str(tmp_path / f"{i}.tfrecord")
     records.write_records(path, flat, [make_episode(i, 7)])
   made = generator_of(
-    str(tmp_path / "*.tfrecord"), memory_budget=20_000, cycle_length=2
+    str(tmp_path / "*.tfrecord"), memory_budget=budget_of(20_000), cycle_length=2
   )
   batches = made.create_dataset("train").take(12)
   seen = [int(i) for features, _ in batches for i in features["task"].numpy()]

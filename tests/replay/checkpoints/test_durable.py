@@ -172,6 +172,24 @@ def test_the_checkpoint_is_a_store(tmp_path):
   assert store.verify_store(opened.path).is_whole
 
 
+def test_a_flipped_bit_is_not_restored(tmp_path):
+  buffer = make("uniform", checkpoint_dir=str(tmp_path))
+  write(buffer, np.random.default_rng(0), 5)
+  segment = os.path.join(buffer.checkpoint(), "episodes", "segments", "main")
+  place = os.path.join(segment, "obs.data")
+  with open(place, "r+b") as file:
+    first = file.read(1)[0]
+    file.seek(0)
+    file.write(bytes([first ^ 1]))
+  again = make("uniform")
+  want = (
+    "expected the bytes that were saved, got\n.*main/obs.data: .*\nRestore a former"
+  )
+  with pytest.raises(errors.ReplayError, match=want):
+    again.restore(tmp_path)
+  assert again.counters.num_steps == 0
+
+
 def test_other_options_may_follow(tmp_path):
   buffer = make("prioritized", checkpoint_dir=str(tmp_path))
   write(buffer, np.random.default_rng(0), 5)

@@ -55,6 +55,11 @@ FOREIGN = {
   "a newer version": npz(
     header=header(format="t2r_seq.replay.checkpoint", version=2, values={})
   ),
+  "an array is missing": npz(
+    header=header(
+      format="t2r_seq.replay.checkpoint", version=1, arrays=["keys"], values={}
+    )
+  ),
   "a pickle": pickled(),
 }
 
