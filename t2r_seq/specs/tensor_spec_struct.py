@@ -42,8 +42,7 @@ class TensorSpecStruct(serializable.Serializable, MutableMapping):
     """
     object.__setattr__(self, "_data", {})
     object.__setattr__(self, "_prefix", "")
-    if items or kwargs:
-      self.update(items, **kwargs)
+    self.update(items, **kwargs)
 
   @classmethod
   def _view(cls, data: dict[str, Any], prefix: str) -> TensorSpecStruct:

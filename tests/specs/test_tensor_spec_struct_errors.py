@@ -102,3 +102,9 @@ def test_unknown_names():
     del struct["magicc"]
   with pytest.raises(AttributeError, match=r"train/actio: .*Did you mean 'action'"):
     del struct.train.actio
+
+
+@pytest.mark.parametrize("items", [None, 0, False])
+def test_what_is_no_mapping_is_no_empty_struct(items):
+  with pytest.raises(TypeError, match="not iterable"):
+    TensorSpecStruct(items)

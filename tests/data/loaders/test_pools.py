@@ -122,3 +122,7 @@ def test_the_order_of_a_pool_is_counted_with_it():
   numbers = np.array([1000])
   budget = with_overhead(POOLS_ALIVE * 100 * WINDOW_BYTES)
   assert fit_pools(numbers, numbers, 1, 0, 0, 10, budget) == PoolSize(10, budget)
+
+
+def test_an_eighth_of_a_budget_is_left_to_tensorflow():
+  assert with_overhead(7 * 2**20) == 2**23
