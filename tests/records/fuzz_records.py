@@ -218,26 +218,25 @@ class Parser:
     parse_fn = _as_it_is(
       records.create_parse_tf_example_fn(specs.add_sequence_length_specs(self.flat))
     )
-    self._waiting: collections.deque[tuple[int, bytes]] = collections.deque()
+    # One for each pipeline: TensorFlow may read ahead in the one that is not asked.
+    self._waiting: Any = {batched: collections.deque() for batched in (False, True)}
     self._num_calls = 0
     self._tell: Callable[[int], None] = print
     # What ends the records of a call: it is good, so it is not left out.
     self._last = mutations.make_record(name, random.Random(0), with_all=True)
-    self._parsed = {
-      batched: iter(self._make_dataset(parse_fn, batched)) for batched in (False, True)
-    }
+    self._parsed = {b: iter(self._make_dataset(parse_fn, b)) for b in self._waiting}
 
   def _make_dataset(self, parse_fn: Any, batched: bool) -> tf.data.Dataset:
     """Makes the graph once; what goes through it is `_waiting`, again and again."""
+    waiting = self._waiting[batched]
 
     def feed() -> Iterator[tuple[int, bytes]]:
       while True:
-        if not self._waiting:  # It may be asked for more before there is more.
+        if waiting:
+          self._tell(waiting[0][0])
+          yield waiting.popleft()
+        else:  # It may be asked for more before there is more.
           yield -self._num_calls, self._last
-          continue
-        i, content = self._waiting.popleft()
-        self._tell(i)
-        yield i, content
 
     signature = (tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string))
     dataset = tf.data.Dataset.from_generator(feed, output_signature=signature)
@@ -251,7 +250,7 @@ class Parser:
   ) -> dict[int, dict[str, np.ndarray]]:
     """Parses records, each alone or as a batch of one; those refused are left out."""
     self._tell = tell
-    self._waiting.extend(enumerate(contents))
+    self._waiting[batched].extend(enumerate(contents))
     self._num_calls += 1
     found = {}
     for number, parsed in self._parsed[batched]:
