@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from benchmarks import process_memory, process_time
+from t2r_seq import allocation
 
 Round = Callable[[], int]
 """Does the work and returns how many units (windows, steps) that was; is timed."""
@@ -282,6 +283,8 @@ def _isolated(candidate: Candidate, work: Any) -> Iterator[_Isolated]:
 
 def _serve(connection: Connection, candidate: Candidate, work: Any) -> None:
   """Answers questions until the pipe closes."""
+  # What our loaders do for their process: peers and limits are to have it as well.
+  allocation.keep_freed_memory()
   imported, imported_private = (
     process_memory.peak_mib(),
     process_memory.memory_mib("RssAnon"),

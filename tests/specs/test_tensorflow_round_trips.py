@@ -86,6 +86,42 @@ def test_data_shuffle_zip_interleave_filter():
   assert type(b) is TensorSpecStruct
 
 
+# name: what is added to the struct of an element
+MORE_LEAVES = {
+  "tensors alone": {},
+  "a ragged one": {"a/ragged": tf.ragged.constant([[1], [2, 3]])},
+  "a sparse one": {"sparse": tf.sparse.eye(2)},
+  "a dataset": {"numbers": tf.data.Dataset.range(3)},
+  "an optional": {"perhaps": tf.experimental.Optional.from_value(1.0)},
+}
+
+
+@pytest.mark.parametrize("name", MORE_LEAVES)
+def test_iterators_give_leaves_at_their_paths(name):
+  struct = TensorSpecStruct({**make(), **MORE_LEAVES[name]})
+  dataset = tf.data.Dataset.from_tensors(struct)
+  got = next(iter(dataset))
+  # A tuple's elements are made by tf.data itself.
+  want = next(iter(dataset.map(lambda struct: (struct,))))[0]
+  assert type(got) is type(want) is TensorSpecStruct
+  assert list(got) == list(want) == list(struct)
+  for path, leaf in struct.items():
+    assert type(got[path]) is type(want[path])
+    tf.debugging.assert_equal(*map(to_dense, (got[path], leaf)), message=path)
+  got.train.c = tf.constant(0)
+  assert "train/c" in got and "train/c" not in dataset.element_spec
+
+
+def to_dense(leaf):
+  if isinstance(leaf, tf.sparse.SparseTensor):
+    return tf.sparse.to_dense(leaf)
+  if isinstance(leaf, tf.data.Dataset):
+    return tf.stack(list(leaf))
+  if isinstance(leaf, tf.experimental.Optional):
+    return leaf.get_value()
+  return leaf.to_tensor() if isinstance(leaf, tf.RaggedTensor) else leaf
+
+
 def test_data_from_generator_with_specs_as_signature():
   signature = TensorSpecStruct(
     pose=ExtendedTensorSpec((2,), tf.float32, "p", is_sequence=True),

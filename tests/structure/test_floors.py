@@ -17,6 +17,7 @@ PACKAGE = "t2r_seq"
 MAX_LINES = 300
 
 FLOORS = {
+  "allocation": 0,
   "errors": 0,
   "specs": 1,
   "windows": 2,

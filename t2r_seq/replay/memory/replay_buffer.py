@@ -9,7 +9,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, specs, transitions, windows
+from t2r_seq import allocation, errors, specs, transitions, windows
 from t2r_seq.replay import options
 from t2r_seq.replay.checkpoints.durable import DurableReplay
 from t2r_seq.replay.flat_specs import flat_replay_specs
@@ -109,6 +109,7 @@ class ReplayBuffer(DurableReplay):
     Raises:
       SpecError: specs or arguments that do not go together, or too small a capacity.
     """
+    allocation.keep_freed_memory()
     self._spec = specs.flatten_spec_structure(spec_structure).copy()
     self._flat_spec = flat_replay_specs(_OPERATION, self._spec)
     sizing.check_counts(_OPERATION, num_writers, max_size, max_times_sampled, timeout)
