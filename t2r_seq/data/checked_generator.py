@@ -22,7 +22,8 @@ class CheckedGenerator:
 
   Attributes:
     paths: of the leaves, in the order of the tuples.
-    failure: what stopped the newest pass, if something did.
+    failure: what stopped the newest of the passes that did not come to their end;
+      tf.data may have begun another before anybody asks.
   """
 
   def __init__(
@@ -79,7 +80,6 @@ class CheckedGenerator:
     Raises:
       SpecError: an element does not fit, there is none, or all are too short.
     """
-    self.failure = None
     try:
       count = longest = 0
       for count, element in enumerate(self._pass(), start=1):

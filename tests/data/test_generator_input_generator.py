@@ -5,6 +5,8 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, errors, specs, windows
+from t2r_seq.data import joint
+from t2r_seq.data.checked_generator import CheckedGenerator
 
 
 def spec(shape, name, **fields):
@@ -201,6 +203,20 @@ def test_the_generators_own_error_comes_through(kit):
   generator = build(generator_fn, kit)
   with pytest.raises(KeyError, match="my own mistake"), generator.explain_failures():
     list(generator.create_dataset("train").take(3))
+
+
+def test_the_next_pass_does_not_hide_what_stopped_one():
+  def generator_fn():
+    yield example(0)
+    raise KeyError("my own mistake")
+
+  # tf.data reads ahead: it may begin another pass before the error is asked for.
+  joined = joint.join({"x": spec((2,), "x")}, {"y": spec((), "y")})
+  source = CheckedGenerator(generator_fn, joined, "generator")
+  with pytest.raises(KeyError):
+    list(source())
+  next(source())
+  assert isinstance(source.failure, KeyError)
 
 
 def episodes(kit, lengths):
