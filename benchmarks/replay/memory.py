@@ -68,10 +68,15 @@ def _grown_mib(fill: Callable[[Any], Any], work: Any) -> float:
 def _fill(connection: Connection, fill: Callable[[Any], Any], work: Any) -> None:
   small = type(work)(work.folder, 1, *_sizes(work))
   fill(small)  # Imports, and what is allocated once.
-  before = process_memory.memory_mib("RssAnon") or 0.0
+  before = _used_mib()
   buffer = fill(work)
-  connection.send((process_memory.memory_mib("RssAnon") or 0.0) - before)
+  connection.send(_used_mib() - before)
   del buffer
+
+
+def _used_mib() -> float:
+  process_memory.give_back_freed()
+  return process_memory.memory_mib("RssAnon") or 0.0
 
 
 def _sizes(work: Any) -> tuple[int, ...]:
