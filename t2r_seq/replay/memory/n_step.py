@@ -109,9 +109,7 @@ class NStepReading:
     weights = self.weights.take(shift, 0)
     for path, values in rewards.items():
       dtype = self.return_dtypes[path]
-      axes = (..., *[None] * (values.ndim - 2))
-      summed = np.add.reduce(values * weights[axes], 1)
-      read[path] = summed.astype(dtype)
+      read[path] = np.einsum("bn...,bn->b...", values, weights).astype(dtype)
     done = read[self.done].astype(np.float32)
     read[DISCOUNT] = self.discounts.take(shift).reshape(done.shape) * (1 - done)
     read[NUM_STEPS] = (shift + 1).astype(np.int32)
