@@ -60,6 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   except supervisor_lib.JobError as error:
     print(f"demo: {error}", file=sys.stderr)
     return 1
+  except KeyboardInterrupt:
+    print(f"demo: stopped; logs in {out / 'logs'}.", file=sys.stderr)
+    return 130
   print(f"The demo took {time.monotonic() - start:.0f} s.")
   if not greedy > best_from_one_frame:
     print(

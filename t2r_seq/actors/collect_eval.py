@@ -158,7 +158,7 @@ def _close(sink: sinks.EpisodeSink, signal: stopping.StopSignal) -> None:
   except errors.ReplayTimeoutError as error:
     if not signal.is_set():
       raise
-    logging.warning("Stopped before all was written: %s", error)
+    logging.info("Stopped before all was written: %s", error)
 
 
 class _Rounds:

@@ -146,7 +146,7 @@ class TensorSpecStruct(serializable.Serializable, MutableMapping):
     four tensors takes 100 us in place of 167 (140 as a plain dict).
     """
     if not all(type(spec) is tf.TensorSpec for spec in self.values()):
-      raise AttributeError("A leaf that is no tensor: tf.data is to walk the structure.")
+      raise AttributeError("No tensors alone: tf.data is to walk the structure.")
     by_path = dict(zip(sorted(self), tensors, strict=True))
     return TensorSpecStruct._view({path: by_path[path] for path in self}, "")
 

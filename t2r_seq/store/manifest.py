@@ -247,6 +247,7 @@ def _check_columns(
 def _no_store(folder: str) -> str:
   message = f"EpisodeStore: {folder}: expected a folder with a {layout.MANIFEST}, got "
   if not os.path.isdir(folder):
-    return message + f"{'a file' if os.path.exists(folder) else 'nothing'} there."
+    got = "a file" if os.path.exists(folder) else "nothing"
+    return message + f"{got} there. Check the path; EpisodeStore.create makes a store."
   got = errors.listing(os.listdir(folder), limit=5)
   return message + f"{got}. This is no EpisodeStore; EpisodeStore.create makes one."

@@ -101,7 +101,13 @@ class StoreWindows:
 
     Raises:
       IndexError: there is no such window.
+      SpecError: the index is no integer.
     """
+    if not isinstance(index, (int, np.integer)):
+      raise errors.SpecError(
+        f"EpisodeStore: {self.columns.path}: window: expected an integer, got "
+        f"{errors.describe(index)}."
+      )
     if not -len(self) <= index < len(self):
       raise IndexError(
         f"EpisodeStore: {self.columns.path}: expected a window below {len(self)}, got "

@@ -220,7 +220,8 @@ class EpisodeWriter:
   def _open_segment(self) -> SegmentWriter:
     if self._segment is None:
       raise errors.SpecError(
-        f"EpisodeStore: {self._folder}: expected an open writer, got a closed one."
+        f"EpisodeStore: {self._folder}: expected an open writer, got a closed one. "
+        "EpisodeStore.append opens another."
       )
     return self._segment
 

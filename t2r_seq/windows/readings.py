@@ -63,6 +63,7 @@ def plan_readings(
     if source not in leaves:
       if not spec.is_optional:
         hint = errors.nearest(path, element)
+        hint = hint or f"There is {errors.listing(element)}."
         found.append(errors.Mismatch(path, _expected(spec), "nothing", hint))
       continue
     result = _plan_path(path, spec, source, element[source], grid, has_sequences)

@@ -44,6 +44,21 @@ def test_nothing_is_drawn_ahead_of_a_queue():
     assert [int(batch["x"][0]) for batch in dataset.take(1)] == [5]
 
 
+def test_a_wait_for_windows_says_how_many_steps_they_take():
+  spec = {"x": Spec((4,), tf.int64, "x", time_offsets=(-2, -1, 0, 1))}
+  with replay.ReplayBuffer(spec, 10, timeout=0.01) as buffer:
+    writer = buffer.writer()
+    for x in range(3):
+      writer.append({"x": np.int64(x)})
+    with pytest.raises(
+      errors.ReplayTimeoutError,
+      match=r"There are 3 steps, and the first item takes 4 of one episode\.$",
+    ):
+      buffer.sample(1)
+    writer.append({"x": np.int64(3)})
+    assert buffer.sample(1)["x"].tolist() == [[0, 1, 2, 3]]
+
+
 def test_a_writer_that_is_told_to_stop_waits_no_longer():
   spec = {"x": Spec((), tf.int64, "x", time_offsets=0)}
   limiter = replay.SampleToInsertRatio(1.0, 1, 2.0)

@@ -203,7 +203,10 @@ def read(name):
 
 
 FOLDERS = {
-  "nothing": (lambda p: None, "expected a folder with a store.json, got nothing there"),
+  "nothing": (
+    lambda p: None,
+    r"a store.json, got nothing there\. Check the path; EpisodeStore\.create makes",
+  ),
   "a file": (lambda p: write(p, "x"), "with a store.json, got a file there"),
   "empty": (os.mkdir, r"with a store.json, got \[\]\. This is no EpisodeStore"),
   "foreign": (

@@ -332,7 +332,9 @@ def test_order_of_calls(tmp_path):
   with pytest.raises(errors.SpecError, match="an episode of 1 steps in progress"):
     writer.close()
   writer.close()
-  with pytest.raises(errors.SpecError, match="expected an open writer, got a closed"):
+  with pytest.raises(
+    errors.SpecError, match="got a closed one. EpisodeStore.append op"
+  ):
     writer.append_episode(TWO)
   assert len(read(tmp_path / "s")) == 1
   assert store.verify_store(tmp_path / "s").is_whole

@@ -30,7 +30,8 @@ ERRORS = {
     {"state": STATE, "x": tf.TensorSpec((2,), tf.int32)},
     EPISODE,
     {},
-    r"windows: x: expected \[T\] steps of \(2,\) int32, got nothing\.$",
+    r"windows: x: expected \[T\] steps of \(2,\) int32, got nothing\. There is "
+    r"\[state\]",
   ),
   "dtype": (
     {"state": STATE},

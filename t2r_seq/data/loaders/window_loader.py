@@ -110,9 +110,9 @@ class WindowLoader:
     Returns:
       Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
     Raises:
-      SpecError: `start_batch` is negative.
+      SpecError: `start_batch` is negative, or beyond the last batch.
     """
-    check_start_batch(self._where, start_batch)
+    self._check_start(start_batch)
     if isinstance(self._order, PoolOrder):
       batches = self._pools.batches(self._order, self._num_epochs, start_batch)
       return batches.with_options(checkpoint_options())
@@ -133,8 +133,10 @@ class WindowLoader:
     Returns:
       The iterator, which knows its position.
     Raises:
-      SpecError: `start_batch` is negative, or `every` does not go with the order.
+      SpecError: `start_batch` is negative, or beyond the last batch, or `every` does
+        not go with the order.
     """
+    self._check_start(start_batch)
     if isinstance(self._order, PoolOrder):
       if every != 1:
         raise errors.SpecError(
@@ -148,6 +150,17 @@ class WindowLoader:
       *(self._num_epochs, start_batch, every),
       locate=self._locate,
     )
+
+  def _check_start(self, start_batch: int) -> None:
+    check_start_batch(self._where, start_batch)
+    if self._num_epochs is None:
+      return
+    num_batches = self._num_epochs * self.batches_per_epoch
+    if start_batch > num_batches:
+      raise errors.SpecError(
+        f"{self._where}: start_batch: expected at most {num_batches}, the batches of "
+        f"num_epochs={self._num_epochs}, got {start_batch}."
+      )
 
   def for_input_context(self: _Loader, context: tf.distribute.InputContext) -> _Loader:
     """Returns the loader of one input pipeline of a strategy.

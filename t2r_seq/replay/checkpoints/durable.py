@@ -122,5 +122,5 @@ class DurableReplay(Replay):
       **serialization.struct_to_json_dict(self.spec_structure),
       "num_writers": lanes.num_writers,
       "steps for each writer": lanes.num_slots,
-      "the windows' anchors": dataclasses.asdict(lanes.rule),
+      restoring.ANCHORS: dataclasses.asdict(lanes.rule),
     }

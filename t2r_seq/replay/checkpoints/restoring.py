@@ -15,6 +15,9 @@ from t2r_seq.replay.memory.lanes import Lanes
 from t2r_seq.replay.memory.table import Table
 from t2r_seq.store import EpisodeStore, verify_store
 
+# What a checkpoint says of a buffer's windows.
+ANCHORS = "the windows' anchors"
+
 
 def restore(table: Table, identity: dict[str, Any], path: str) -> str:
   """Restores a buffer that nothing has been appended to.
@@ -51,14 +54,23 @@ def _check_identity(
   checkpoint: str, want: Mapping[str, Any], got: Mapping[str, Any]
 ) -> None:
   found = [
-    errors.Mismatch(name, _text(want.get(name)), _text(got.get(name)))
+    errors.Mismatch(name, _text(want.get(name)), _text(got.get(name)), _hint(name))
     for name in {**want, **got}
     if _text(want.get(name)) != _text(got.get(name))
   ]
   if found:
     raise errors.mismatch_error(
-      f"restore: {checkpoint}, which is of another replay", found, errors.ReplayError
+      f"restore: {checkpoint}, which is of another replay (expected is what this "
+      "buffer has)",
+      found,
+      errors.ReplayError,
     )
+
+
+def _hint(name: str) -> str:
+  if name != ANCHORS:
+    return ""
+  return "They follow from padding, sequence_length, stride, shift and n_step."
 
 
 def _text(value: Any) -> str:

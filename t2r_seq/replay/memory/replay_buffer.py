@@ -186,8 +186,9 @@ class ReplayBuffer(DurableReplay):
       self._table.check_open("writer")
       if not self._free_lanes:
         raise errors.ReplayError(
-          f"writer: expected at most {self._table.lanes.num_writers} open writers, got "
-          "one more. Close one, or make the buffer with more num_writers."
+          "writer: expected no more open writers than num_writers, "
+          f"{self._table.lanes.num_writers}, got one more. Close one, or make the "
+          "buffer with more."
         )
       # After `restore` an episode may go on here that nobody is there to end.
       self._table.end_episode(self._free_lanes[0])

@@ -260,7 +260,7 @@ class Table:
 
   def _draw_parts(self, count: int) -> Iterator[tuple[Draw, SampleInfo | None]]:
     while count:
-      allowed = self.limiter.await_sample(count, self._timeout)
+      allowed = self._await_samples(count)
       rows, probabilities = self.items.draw(allowed, self.rng)
       self.limiter.did_sample(allowed)
       if self.items.times_sampled is not None:
@@ -269,6 +269,19 @@ class Table:
       # Now: what is waited for next may write over these rows.
       yield self.locate(rows), self._info(rows, probabilities)
       count -= allowed
+
+  def _await_samples(self, count: int) -> int:
+    """Waits until an item can be sampled; returns how many of them can be."""
+    try:
+      return self.limiter.await_sample(count, self._timeout)
+    except errors.ReplayTimeoutError as error:
+      if self.lanes.num_items:
+        raise
+      # Steps may be there, and in episodes too short for any item.
+      raise errors.ReplayTimeoutError(
+        f"{error} There are {self.lanes.num_steps} steps, and the first item takes "
+        f"{self.lanes.rule.first + self.lanes.rule.need + 1} of one episode."
+      ) from None
 
   def _info(self, rows: np.ndarray, probabilities: np.ndarray) -> SampleInfo | None:
     times = self.items.times_sampled
