@@ -333,7 +333,7 @@ def test_order_of_calls(tmp_path):
     writer.close()
   writer.close()
   with pytest.raises(
-    errors.SpecError, match="got a closed one. EpisodeStore.append op"
+    errors.SpecError, match=r"got a closed one\. EpisodeStore\.append op"
   ):
     writer.append_episode(TWO)
   assert len(read(tmp_path / "s")) == 1
