@@ -283,8 +283,8 @@ def _isolated(candidate: Candidate, work: Any) -> Iterator[_Isolated]:
 
 def _serve(connection: Connection, candidate: Candidate, work: Any) -> None:
   """Answers questions until the pipe closes."""
-  # What our loaders do for their process: peers and limits are to have it as well.
-  allocation.keep_freed_memory()
+  if candidate.role == "limit":  # What our loaders do; peers only grow by it.
+    allocation.keep_freed_memory()
   imported, imported_private = (
     process_memory.peak_mib(),
     process_memory.memory_mib("RssAnon"),
