@@ -1,4 +1,4 @@
-"""Freed memory is kept for the next batch, by whoever reads batches."""
+"""Freed memory is kept for the next batch, where no budget forbids it."""
 
 from __future__ import annotations
 
@@ -76,33 +76,34 @@ def test_other_allocators_stay_as_they_are(has_mallopt, monkeypatch):
   assert not allocation.keep_freed_memory.__wrapped__()
 
 
-def _load_store(folder):
+def _load_store(folder, **options):
   flat = {"obs": ExtendedTensorSpec((2,), tf.float32, "obs", is_sequence=True)}
   with EpisodeStore.create(folder / "store", flat) as writer:
     writer.append_episode({"obs": np.zeros((3, 2), np.float32)})
-  data.store_windows(str(folder / "store"), _SPEC, 2)
+  data.store_windows(str(folder / "store"), _SPEC, 2, **options)
 
 
-def _generate(folder):
-  generator = data.DefaultRandomInputGenerator(2)
-  generator.set_feature_specifications(_SPEC)
-  generator.set_label_specifications({})
-  generator.create_dataset("train")
-
-
+# name: (what makes a reader, whether it keeps memory)
 READERS = {
-  "store": _load_store,
-  "stream": lambda _: data.streamed_windows(
-    tf.data.Dataset.from_tensors({"obs": tf.zeros((3, 2))}), _SPEC, 2
+  "store": (_load_store, True),
+  "store, in pools with a budget": (
+    lambda folder: _load_store(folder, order="quasi_random"),
+    False,
   ),
-  "generator": _generate,
-  "replay": lambda _: replay.ReplayBuffer(_SPEC, 10),
+  "stream, in pools with a budget": (
+    lambda _: data.streamed_windows(
+      tf.data.Dataset.from_tensors({"obs": tf.zeros((3, 2))}), _SPEC, 2
+    ),
+    False,
+  ),
+  "replay": (lambda _: replay.ReplayBuffer(_SPEC, 10), True),
 }
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_what_reads_batches_keeps_memory(name, tmp_path, monkeypatch):
+def test_who_keeps_memory(name, tmp_path, monkeypatch):
   calls = []
   monkeypatch.setattr(allocation, "keep_freed_memory", lambda: calls.append(1))
-  READERS[name](tmp_path)
-  assert calls
+  make, is_kept = READERS[name]
+  make(tmp_path)
+  assert bool(calls) == is_kept
