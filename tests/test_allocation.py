@@ -1,4 +1,4 @@
-"""Freed memory is kept for the next batch, where no budget forbids it."""
+"""Freed memory is kept for the next batch, by whoever reads batches."""
 
 from __future__ import annotations
 
@@ -34,16 +34,57 @@ def take_and_free():
     libc.free(block)
 for _ in range(4):
   take_and_free()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(5):
-  take_and_free()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+def page_faults_of(work):
+  before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+  work()
+  return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(page_faults_of(lambda: [take_and_free() for _ in range(5)]))
 """
+
+# Counts the arenas that threads get which are there at one time.
+_THREADS = """
+import ctypes, os, sys, threading
+from t2r_seq import allocation
+libc = ctypes.CDLL(None)
+libc.fopen.restype = ctypes.c_void_p
+if sys.argv[2] == "limited":
+  allocation.keep_freed_memory()
+limit = max(2, os.cpu_count() // 2)
+together = threading.Barrier(limit + 4)
+def allocate():
+  together.wait()
+  libc.malloc(ctypes.c_size_t(100_000))
+  together.wait()
+threads = [threading.Thread(target=allocate) for _ in range(limit + 4)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+file = ctypes.c_void_p(libc.fopen(sys.argv[1].encode(), b"w"))
+libc.malloc_info(0, file)
+libc.fclose(file)
+print(open(sys.argv[1]).read().count("<heap nr="), limit)
+"""
+
+
+@_GLIBC
+@pytest.mark.parametrize("arenas", ["limited", "glibc's"])
+def test_threads_share_few_arenas(arenas, tmp_path):
+  others = {k: v for k, v in os.environ.items() if "MALLOC" not in k}
+  printed = subprocess.run(
+    [sys.executable, "-c", _THREADS, str(tmp_path / "info.xml"), arenas],
+    env={**others, "PYTHONPATH": os.pathsep.join(sys.path)},
+    capture_output=True,
+    text=True,
+    check=True,
+  ).stdout.split()
+  num_arenas, limit = map(int, printed)
+  assert num_arenas == limit if arenas == "limited" else num_arenas > limit
+
 
 # name: (environment, whether memory is kept)
 ENVIRONMENTS = {
   "glibc's own way": ({}, True),
   "a trim threshold": ({"MALLOC_TRIM_THRESHOLD_": "131072"}, False),
+  "a number of arenas": ({"MALLOC_ARENA_MAX": "8"}, False),
   "tunables": ({"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=131072"}, False),
   "tunables of something else": ({"GLIBC_TUNABLES": "glibc.mem.tagging=0"}, True),
 }
@@ -83,27 +124,27 @@ def _load_store(folder, **options):
   data.store_windows(str(folder / "store"), _SPEC, 2, **options)
 
 
-# name: (what makes a reader, whether it keeps memory)
+def _generate(_):
+  generator = data.DefaultRandomInputGenerator(2)
+  generator.set_feature_specifications(_SPEC)
+  generator.set_label_specifications({})
+  generator.create_dataset("train")
+
+
 READERS = {
-  "store": (_load_store, True),
-  "store, in pools with a budget": (
-    lambda folder: _load_store(folder, order="quasi_random"),
-    False,
+  "store": _load_store,
+  "store, in pools": lambda folder: _load_store(folder, order="quasi_random"),
+  "stream, in pools": lambda _: data.streamed_windows(
+    tf.data.Dataset.from_tensors({"obs": tf.zeros((3, 2))}), _SPEC, 2
   ),
-  "stream, in pools with a budget": (
-    lambda _: data.streamed_windows(
-      tf.data.Dataset.from_tensors({"obs": tf.zeros((3, 2))}), _SPEC, 2
-    ),
-    False,
-  ),
-  "replay": (lambda _: replay.ReplayBuffer(_SPEC, 10), True),
+  "generator": _generate,
+  "replay": lambda _: replay.ReplayBuffer(_SPEC, 10),
 }
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_who_keeps_memory(name, tmp_path, monkeypatch):
+def test_what_reads_batches_keeps_memory(name, tmp_path, monkeypatch):
   calls = []
   monkeypatch.setattr(allocation, "keep_freed_memory", lambda: calls.append(1))
-  make, is_kept = READERS[name]
-  make(tmp_path)
-  assert bool(calls) == is_kept
+  READERS[name](tmp_path)
+  assert calls

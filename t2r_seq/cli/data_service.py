@@ -10,7 +10,7 @@ import socket
 import threading
 from typing import Any
 
-from t2r_seq import errors
+from t2r_seq import allocation, errors
 from t2r_seq.cli import quiet
 
 SUMMARY = "run the dispatcher or a worker of a tf.data service"
@@ -83,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
   for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, lambda *_: stop.set())
   quiet.load_tensorflow()
+  allocation.keep_freed_memory()
   if args.role == "worker":
     _find(args.dispatcher, stop)
   if stop.is_set():

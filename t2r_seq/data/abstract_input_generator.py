@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import specs, windows
+from t2r_seq import allocation, specs, windows
 from t2r_seq.data import arguments, presence
 from t2r_seq.data.arguments import flat_specs
 from t2r_seq.data.data_service import DataService
@@ -209,6 +209,7 @@ class AbstractInputGenerator(abc.ABC):
       SpecError: the specs have not been set, or the data does not fit them.
     """
     self._check_ready(mode)
+    allocation.keep_freed_memory()
     self._start_step = int((params or {}).get("start_step", 0))
     self._params_seed = (params or {}).get("seed")
     self._input_context = (params or {}).get("input_context")

@@ -78,6 +78,7 @@ class WindowLoader:
     Raises:
       SpecError: the data is too small for one batch, or the budget is.
     """
+    allocation.keep_freed_memory()
     self._where = where
     self._read = read
     self._locate = locate
@@ -97,8 +98,6 @@ class WindowLoader:
         *(size.num_batches, size.max_bytes, memory_budget),
       )
     else:
-      # Not for pools: what is kept would come on top of their budget.
-      allocation.keep_freed_memory()
       self._order = WindowOrder(num_windows, batch_size, order, *split)
     self.batches_per_epoch = self._order.batches_per_epoch
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import records, specs, windows
+from t2r_seq import allocation, records, specs, windows
 from t2r_seq.data.loaders.ordered_batches import checkpoint_options
 from t2r_seq.data.loaders.pool_order import GATHERS_AT_ONCE
 from t2r_seq.data.streamed.episode_columns import EpisodeColumns
@@ -77,6 +77,7 @@ def streamed_windows(
   check_count("memory_budget", memory_budget)
   if num_epochs is not None:
     check_count("num_epochs", num_epochs)
+  allocation.keep_freed_memory()
   make: Any = episodes if callable(episodes) else lambda _: episodes
   if seed is None:
     seed = int(np.random.SeedSequence().generate_state(1)[0])
