@@ -12,8 +12,7 @@ from absl import logging
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 # The most that glibc's own adaptation comes to.
 _MMAP_BYTES = 2**25
-# As much as a heap of another thread than the first can hold.
-_KEPT_BYTES = 2**26
+_KEPT_BYTES = 2**25
 # By itself glibc makes up to 8 for each core.
 _CORES_PER_ARENA = 2
 _VARIABLES = (
@@ -32,14 +31,14 @@ def keep_freed_memory() -> bool:
   Batches and episodes of some megabytes come and go. By itself glibc gives their memory
   back to the system when two or three of them are free, and the next one takes it
   again, page by page, each of which the kernel fills with zeros first; and each thread
-  frees to an arena of its own, where others do not find it. Now at most 64 MiB stay in
-  an arena (48 were enough, 32 half as good), and there is one for every two cores, and
-  at least two. Blocks of more than 32 MiB are mapped one by one as before.
+  frees to an arena of its own, where others do not find it. Now at most 32 MiB stay in
+  an arena (16 were too few, and with 64 pools outgrew their budget), and there is one
+  for every two cores, and at least two. Blocks of more than 32 MiB are mapped one by one as before.
 
   Measured on a virtual machine of two cores: windows of 110 KB in batches of 64 from a
   store were read at 54,000 a second, and at 130,000 with this (16 us of system time a
-  window, then 1). Streamed JPEGs went from 9,500 windows a second to 12,300, and the
-  process no longer grew with each new iterator: 927 MiB after the third, 515 with this.
+  window, then 1). Streamed JPEGs went from 9,500 windows a second to 11,500, and the
+  process no longer grew with each new iterator: 927 MiB after the third, 540 with this.
 
   Input pipelines and replay buffers call this. Who has set one of glibc's variables
   (`MALLOC_ARENA_MAX`, `MALLOC_TRIM_THRESHOLD_` and others, or `glibc.malloc` in
