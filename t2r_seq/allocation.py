@@ -33,7 +33,8 @@ def keep_freed_memory() -> bool:
   again, page by page, each of which the kernel fills with zeros first; and each thread
   frees to an arena of its own, where others do not find it. Now at most 32 MiB stay in
   an arena (16 were too few, and with 64 pools outgrew their budget), and there is one
-  for every two cores, and at least two. Blocks of more than 32 MiB are mapped one by one as before.
+  for every two cores, and at least two. Blocks of more than 32 MiB are mapped one by
+  one as before.
 
   Measured on a virtual machine of two cores: windows of 110 KB in batches of 64 from a
   store were read at 54,000 a second, and at 130,000 with this (16 us of system time a
