@@ -136,7 +136,7 @@ class WindowLoader:
       SpecError: `start_batch` is negative, or beyond the last batch, or `every` does
         not go with the order.
     """
-    self._check_start(start_batch)
+    self._check_start(start_batch, every)
     if isinstance(self._order, PoolOrder):
       if every != 1:
         raise errors.SpecError(
@@ -151,12 +151,13 @@ class WindowLoader:
       locate=self._locate,
     )
 
-  def _check_start(self, start_batch: int) -> None:
+  def _check_start(self, start_batch: int, every: int = 1) -> None:
     check_start_batch(self._where, start_batch)
     if self._num_epochs is None:
       return
     num_batches = self._num_epochs * self.batches_per_epoch
-    if start_batch > num_batches:
+    # Of those that take turns, the last may begin after the end.
+    if start_batch > num_batches + every - 1:
       raise errors.SpecError(
         f"{self._where}: start_batch: expected at most {num_batches}, the batches of "
         f"num_epochs={self._num_epochs}, got {start_batch}."
