@@ -119,7 +119,6 @@ def _draw_curves(axes: Any, results: Results) -> None:
     ha="right",
     fontsize=8.5,
     color="#5d636b",
-    bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5},
   )
   axes.set(
     title="Learning: error on held-out episodes",
@@ -154,11 +153,10 @@ def _draw_window(figure: Any, results: Results) -> None:
     axes.grid(False)
     for spine in axes.spines.values():
       spine.set_visible(True)
-  # The truth comes last, and the best guess is larger: one on the other, both show.
   marks = {
+    "truth": ("*", _TRUTH, 170, "truth"),
     "stack of 1": ("X", _STACK1, 80, "stack of 1 says"),
-    "stack of 4": ("o", _STACK4, 190, "stack of 4 says"),
-    "truth": ("*", _TRUTH, 110, "truth"),
+    "stack of 4": ("o", _STACK4, 80, "stack of 4 says"),
   }
   columns, rows = zip(*results.window.path, strict=True)
   panels[-1].plot(columns, rows, ".", color="white", markersize=3.5)
