@@ -29,6 +29,7 @@ TASKS = {"still": pose_env.PoseEnv, "moving": pose_env.MovingPoseEnv}
 NUM_FRAMES = (1, 4)
 MAX_RATIO = 0.5
 _CONFIGS = "research/pose_env/configs"
+_TABLE, _RESULTS, _PICTURE = "table.md", "results.json", "demo.png"
 # Every stage has episodes of its own.
 _TRAIN_SEED, _EVAL_SEED, _FRESH_SEED = 0, 1, 2
 # The picture shows the middle of this episode: a fast duck, well inside the frame.
@@ -92,6 +93,8 @@ def run(out: pathlib.Path, sizes: Sizes) -> float:
   """
   for name in ("data", "runs"):
     shutil.rmtree(out / name, ignore_errors=True)
+  for name in (_TABLE, _RESULTS, _PICTURE):
+    (out / name).unlink(missing_ok=True)
   out.mkdir(parents=True, exist_ok=True)
   for task in TASKS:
     with _stage(f"collect the {task} task"):
@@ -112,7 +115,7 @@ def run(out: pathlib.Path, sizes: Sizes) -> float:
     seen, horizon = look(out)
     by_name = {(result.task, result.policy): result for result in results}
     drawn = figure.Results(curves, by_name, seen, horizon)
-    figure.draw(drawn, str(out / "demo.png"))
+    figure.draw(drawn, str(out / _PICTURE))
   return _write_table(out, results)
 
 
@@ -216,16 +219,16 @@ def _write_table(out: pathlib.Path, results: Sequence[evaluation.Evaluation]) ->
   table = evaluation.markdown_table(results)
   by_name = {(result.task, result.policy): result.error for result in results}
   ratio = by_name["moving", "stack of 4"] / by_name["moving", "stack of 1"]
-  (out / "table.md").write_text(table, encoding="utf-8")
+  (out / _TABLE).write_text(table, encoding="utf-8")
   numbers = {
     "errors": {f"{task}, {policy}": error for (task, policy), error in by_name.items()},
     "moving_stack4_over_stack1": ratio,
   }
   text = json.dumps(numbers, indent=2) + "\n"
-  (out / "results.json").write_text(text, encoding="utf-8")
+  (out / _RESULTS).write_text(text, encoding="utf-8")
   print(f"\n{table}")
   print(f"Moving task: error of the stack of 4 / stack of 1 = {ratio:.2f}")
-  print(f"Wrote {out / 'table.md'} and {out / 'demo.png'}.")
+  print(f"Wrote {out / _TABLE} and {out / _PICTURE}.")
   return ratio
 
 

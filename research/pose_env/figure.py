@@ -119,6 +119,8 @@ def _draw_curves(axes: Any, results: Results) -> None:
     ha="right",
     fontsize=8.5,
     color="#5d636b",
+    # A curve may run behind it.
+    bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
   )
   axes.set(
     title="Learning: error on held-out episodes",
@@ -153,14 +155,15 @@ def _draw_window(figure: Any, results: Results) -> None:
     axes.grid(False)
     for spine in axes.spines.values():
       spine.set_visible(True)
+  # A guess that is right lies around the truth.
   marks = {
-    "truth": ("*", _TRUTH, 170, "truth"),
-    "stack of 1": ("X", _STACK1, 80, "stack of 1 says"),
-    "stack of 4": ("o", _STACK4, 80, "stack of 4 says"),
+    "truth": ("*", _TRUTH, 110, 5, "truth"),
+    "stack of 1": ("X", _STACK1, 80, 3, "stack of 1 says"),
+    "stack of 4": ("o", _STACK4, 190, 4, "stack of 4 says"),
   }
   columns, rows = zip(*results.window.path, strict=True)
   panels[-1].plot(columns, rows, ".", color="white", markersize=3.5)
-  for name, (marker, color, size, label) in marks.items():
+  for name, (marker, color, size, zorder, label) in marks.items():
     panels[-1].scatter(
       *results.window.points[name],
       marker=marker,
@@ -170,7 +173,7 @@ def _draw_window(figure: Any, results: Results) -> None:
       linewidth=1.1,
       label=label,
       clip_on=False,
-      zorder=3,
+      zorder=zorder,
     )
   figure.legend(loc="lower right", ncols=3)
 

@@ -14,7 +14,10 @@ from t2r_seq.store.manifest import Commit, NewerVersionError, StoreManifest
 from t2r_seq.store.reports import StoreProblem
 from t2r_seq.store.spec_checks import check_spec
 
-_NO_MANIFEST = "Nothing else can be checked without it: give the specs of the store."
+_NO_MANIFEST = (
+  "Nothing else can be checked without it: give the specs that the store was created "
+  "with (--spec of `t2r_seq doctor`)."
+)
 _AS_IT_READS = "The rest is checked as it reads."
 _AS_GIVEN = "The rest is checked with the specs that were given."
 _NO_COMMIT = (

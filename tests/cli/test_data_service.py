@@ -6,7 +6,8 @@ import signal
 
 import pytest
 
-from t2r_seq.cli import main
+from t2r_seq import allocation
+from t2r_seq.cli import data_service, main
 
 
 @pytest.mark.parametrize("address", [None, "localhost", "grpc://:1", "a b:1"])
@@ -24,3 +25,20 @@ def test_a_role_is_needed(capsys):
   with pytest.raises(SystemExit, match="2"):
     main(["data-service", "client"])
   assert "invalid choice: 'client'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("role", ["dispatcher", "worker"])
+def test_servers_keep_freed_memory(role, monkeypatch):
+  # A server ends with its process: one that fails to start does not.
+  def start(args):
+    del args
+    events.append("start")
+    raise OSError("no port")
+
+  events = []
+  monkeypatch.setattr(allocation, "keep_freed_memory", lambda: events.append("keep"))
+  monkeypatch.setattr(signal, "signal", lambda *_: None)
+  monkeypatch.setattr(data_service, "_find", lambda *_: None)
+  monkeypatch.setattr(data_service, f"_{role}", start)
+  assert main(["data-service", role, "--dispatcher", "localhost:1"]) == 1
+  assert events == ["keep", "start"]

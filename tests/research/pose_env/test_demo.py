@@ -53,6 +53,20 @@ def test_demo_writes_table_and_picture(tmp_path, monkeypatch):
       assert predictor.global_step in (1, 2)
 
 
+def test_an_interrupted_demo_leaves_nothing_of_an_earlier_one(tmp_path, monkeypatch):
+  names = ["table.md", "results.json", "demo.png"]
+  for name in names:
+    (tmp_path / name).touch()
+
+  def collect(*_):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(demo, "collect_task", collect)
+  with pytest.raises(KeyboardInterrupt):
+    demo.run(tmp_path, TINY)
+  assert not [name for name in names if (tmp_path / name).exists()]
+
+
 STATUSES = {
   "good": (0.2, 0),
   "just good": (0.5, 0),
