@@ -14,6 +14,7 @@ from t2r_seq import data, errors, specs
 from t2r_seq.data import joint
 from t2r_seq.replay.replay import Replay
 
+_HINT = "The replay has other specs than the model."
 _ERRORS = {
   "ReplayTimeoutError": errors.ReplayTimeoutError,
   "ReplayError": errors.ReplayError,
@@ -26,7 +27,8 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
   """Feeds a model with windows of a replay, of either engine, while it is written.
 
   A spec of the model reads the window that the replay has at its path, or else at the
-  path that is its name. There is no end in any mode.
+  path that is its name; the two have to show the same steps. There is no end in any
+  mode.
   """
 
   def __init__(
@@ -69,7 +71,8 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
   def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
     wanted = joint.join(self._feature_spec, self._label_spec_for(mode))
     windows = self.replay.dataset(batch_size)
-    sources = _find_sources(wanted, windows.element_spec)
+    held = self.replay.spec_structure
+    sources = _find_sources(wanted, windows.element_spec, held)
 
     @tf.autograph.experimental.do_not_convert
     def select(batch: Any) -> joint.Pair:
@@ -79,12 +82,15 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
     return windows.map(select)
 
 
-def _find_sources(wanted: specs.TensorSpecStruct, given: Any) -> dict[str, str]:
+def _find_sources(
+  wanted: specs.TensorSpecStruct, given: Any, held: specs.TensorSpecStruct
+) -> dict[str, str]:
   """Returns where the replay has what a model wants.
 
   Args:
     wanted: specs by path, 'features/...' and 'labels/...'.
     given: of the replay's batches, by path.
+    held: the replay's own specs, by path.
   Returns:
     From the paths that are wanted to those of the replay.
   Raises:
@@ -105,9 +111,48 @@ def _find_sources(wanted: specs.TensorSpecStruct, given: Any) -> dict[str, str]:
       shape = tf.TensorShape([None]).concatenate(shape)
     if got.dtype != spec.dtype or not shape.is_compatible_with(got.shape):
       want = errors.describe(tf.TensorSpec(shape, spec.dtype))
-      hint = "The replay has other specs than the model."
-      found.append(errors.Mismatch(path, want, errors.describe(got), hint))
+      found.append(errors.Mismatch(path, want, errors.describe(got), _HINT))
+    elif source in held and not _shows_same_steps(spec, source, held, got.shape):
+      want, have = (_steps(s.time_offsets) for s in (spec, held[source]))
+      found.append(errors.Mismatch(path, want, have, _HINT))
     sources[path] = source
   if found:
     raise errors.mismatch_error("ReplayInputGenerator", found)
   return sources
+
+
+def _shows_same_steps(
+  spec: specs.ExtendedTensorSpec,
+  source: str,
+  held: specs.TensorSpecStruct,
+  shape: tf.TensorShape,
+) -> bool:
+  """Whether a path of the replay shows the steps that a model's spec names.
+
+  Args:
+    spec: of the model.
+    source: the path in the replay.
+    held: the replay's specs, by path.
+    shape: of a window at the path, which fits the model's.
+  """
+  own = held[source]
+  num_axes = own.shape.rank + own.is_sequence
+  if shape.rank != num_axes or shape[own.is_sequence :] != own.shape:
+    return True  # Of flat windows the model says nothing but how many steps there are.
+  if spec.is_sequence and spec.time_offsets is None:
+    return True  # Steps, as they come.
+  if spec.is_sequence != own.is_sequence and isinstance(spec.time_offsets, tuple):
+    return False
+  wanted, given = _as_tuple(spec.time_offsets), _as_tuple(own.time_offsets)
+  # To a model the next observation may be a path of its own, read at its own step.
+  is_alias = own.name != source and own.name in held and own.name != spec.name
+  return wanted == given or (is_alias and wanted == (0,))
+
+
+def _as_tuple(offsets: int | tuple[int, ...] | None) -> tuple[int, ...]:
+  """Without offsets a spec shows its anchor's own step."""
+  return offsets if isinstance(offsets, tuple) else (offsets or 0,)
+
+
+def _steps(offsets: int | tuple[int, ...] | None) -> str:
+  return f"the steps at time_offsets {offsets}"

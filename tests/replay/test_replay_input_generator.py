@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, replay
+from t2r_seq import data, errors, replay, specs, windows
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 
 FEATURES = {"image": Spec((2, 3, 3), tf.uint8, "image", time_offsets=(-1, 0))}
@@ -59,6 +59,119 @@ def test_differences_are_named_at_once(buffer):
     r"labels/target: expected \(2,\) float64, got \(2,\) float32",
   ):
     caught.match(text)
+
+
+# Of a replay, and of a model: names to specs.
+PAIR = {"x": Spec((2,), tf.int64, "x", time_offsets=(-1, 0))}
+NEXT = {
+  "x": Spec((), tf.int64, "x", time_offsets=0),
+  "next_x": Spec((), tf.int64, "x", time_offsets=1),
+}
+OTHER_STEPS = {
+  "a stack": (PAIR, {"x": Spec((2,), tf.int64, "x", time_offsets=(-5, 0))}),
+  "another order": (PAIR, {"x": Spec((2,), tf.int64, "x", time_offsets=(0, -1))}),
+  "no offsets against a stack": (PAIR, {"x": Spec((2,), tf.int64, "x")}),
+  "one step": (NEXT, {"x": Spec((), tf.int64, "x", time_offsets=-1)}),
+  "a path that is a name": (
+    {"x": Spec((), tf.int64, "x", time_offsets=-2)},
+    {"now": Spec((), tf.int64, "x", time_offsets=0)},
+  ),
+  "the next, by name": (NEXT, {"next_x": Spec((), tf.int64, "x", time_offsets=2)}),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_STEPS)
+def test_other_steps_are_refused(case):
+  held, wanted = OTHER_STEPS[case]
+  ((path, spec),) = wanted.items()
+  generator = make_generator(replay.ReplayBuffer(held, 100), wanted, {})
+  with pytest.raises(errors.SpecError) as caught:
+    generator.create_dataset("train")
+  given = held.get(path, held["x"]).time_offsets
+  assert str(caught.value) == (
+    f"ReplayInputGenerator: features/{path}: expected the steps at time_offsets "
+    f"{spec.time_offsets}, got the steps at time_offsets {given}. The replay has other "
+    "specs than the model."
+  )
+
+
+def test_other_steps_are_named_at_once_in_a_mixture_too():
+  stacks = {
+    name: Spec((2,), tf.int64, name, time_offsets=(-5, 0)) for name in ("x", "y")
+  }
+  held = {**PAIR, "y": Spec((2,), tf.int64, "y", time_offsets=(-1, 0))}
+  online = replay.ReplayInputGenerator(replay.ReplayBuffer(held, 100), 4)
+  mixture = data.MixtureInputGenerator({"online": online}, batch_size=4)
+  mixture.set_feature_specifications(stacks)
+  mixture.set_label_specifications({})
+  with pytest.raises(errors.SpecError, match=r"2 mismatches(?s:.*)/x: (?s:.*)/y: "):
+    mixture.create_dataset("train")
+
+
+SEQUENCE = {"x": Spec((), tf.int64, "x", is_sequence=True)}
+SAME_STEPS = {
+  "nothing and 0": (
+    {"x": Spec((), tf.int64, "x", time_offsets=0)},
+    {"x": Spec((), tf.int64, "x")},
+    {},
+  ),
+  "0 of an episode's feature": (
+    {**NEXT, "g": Spec((), tf.int64, "g")},
+    {"g": Spec((), tf.int64, "g", time_offsets=0)},
+    {},
+  ),
+  "a stack of one": (
+    {"x": Spec((1,), tf.int64, "x", time_offsets=0)},
+    {"x": Spec((1,), tf.int64, "x", time_offsets=(0,))},
+    {},
+  ),
+  "by its name": (
+    {"x": Spec((), tf.int64, "x", time_offsets=1)},
+    {"y": Spec((), tf.int64, "x", time_offsets=1)},
+    {},
+  ),
+  "the next": (NEXT, NEXT, {}),
+  "the next, as a path of its own": (
+    NEXT,
+    {"next_x": Spec((), tf.int64, "next_x", time_offsets=0)},
+    {},
+  ),
+  "a sequence": (SEQUENCE, SEQUENCE, {"sequence_length": 3}),
+  "a sequence, of a fixed length": (
+    SEQUENCE,
+    {"x": Spec((3,), tf.int64, "x")},
+    {"sequence_length": 3},
+  ),
+  "flat windows": (
+    {"x": Spec((2,), tf.int64, "x", time_offsets=(-1, 0), is_sequence=True)},
+    {"x": Spec((), tf.int64, "x", is_sequence=True)},
+    {"sequence_length": 3, "flat": True},
+  ),
+  "masks": (PAIR, windows.add_mask_specs(PAIR), {"masks": True, "padding": "repeat"}),
+  "declared masks": (windows.add_mask_specs(PAIR), windows.add_mask_specs(PAIR), {}),
+}
+
+
+@pytest.mark.parametrize("case", SAME_STEPS)
+def test_the_same_steps_may_be_written_in_other_ways(case):
+  held, wanted, arguments = SAME_STEPS[case]
+  source = replay.ReplayBuffer(held, 100, **arguments)
+  generator = make_generator(source, wanted, {})
+  features, _ = generator.create_dataset("train").element_spec
+  assert set(features) == set(specs.flatten_spec_structure(wanted))
+
+
+def test_n_step_transitions_are_the_same_steps():
+  held = {
+    "obs": Spec((2,), tf.float32, "obs", time_offsets=0),
+    "next_obs": Spec((2,), tf.float32, "obs", time_offsets=1),
+    "rew": Spec((), tf.float32, "rew", time_offsets=0),
+    "done": Spec((), tf.float32, "done", time_offsets=0),
+  }
+  wanted = {**held, "discount": Spec((), tf.float32, "discount", time_offsets=0)}
+  source = replay.ReplayBuffer(held, 100, n_step=(3, 0.9))
+  features, _ = make_generator(source, wanted, {}).create_dataset("train").element_spec
+  assert set(features) == set(wanted)
 
 
 def test_failures_are_explained(buffer):
