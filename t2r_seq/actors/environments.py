@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -84,7 +85,7 @@ class Environments(abc.ABC):
 
 
 class SingleEnvironment(Environments):
-  """One Gymnasium environment."""
+  """One Gymnasium environment; it may write its next observation over the last one."""
 
   num_envs = 1
 
@@ -105,7 +106,7 @@ class SingleEnvironment(Environments):
       policy.seed(policy_seed)
     policy.reset()
     result = self._env.reset() if seed is None else self._env.reset(seed=seed)
-    self._observation, info = check_length("reset", result, 2)
+    self._observation, info = _copied(check_length("reset", result, 2))
     return {0: (self._observation, info)}
 
   def act(
@@ -117,7 +118,7 @@ class SingleEnvironment(Environments):
 
   def step(self, actions: Sequence[Any]) -> list[Move]:
     """Takes the action."""
-    move = Move(*check_length("step", self._env.step(actions[0]), 5))
+    move = Move(*_copied(check_length("step", self._env.step(actions[0]), 5)))
     self._observation = move.observation
     return [move]
 
@@ -146,3 +147,16 @@ def check_length(method: str, result: Any, length: int) -> Any:
     f"run episodes: env.{method}() must return {length} values as in Gymnasium, got "
     f"{got}. Wrap environments of the older Gym API first."
   )
+
+
+def _copied(value: Any) -> Any:
+  """Copies the arrays of what an environment returned; the rest stays what it is."""
+  if isinstance(value, np.ndarray):
+    return value.copy()
+  if isinstance(value, dict):
+    copied = copy.copy(value)
+    copied.update((key, _copied(item)) for key, item in value.items())
+    return copied
+  if type(value) in (tuple, list):
+    return type(value)(_copied(item) for item in value)
+  return value
