@@ -51,7 +51,8 @@ def run_env(
       hands it the steps.
     episode_metrics_fn: steps -> numbers of one episode; their means are returned.
     max_steps: cuts an episode off.
-    sink: gets every step as it is taken; is left open.
+    sink: gets every step as it is taken; is left open. Episodes in progress when the
+      run ends early or fails are abandoned, see `EpisodeSink.abandon_episode`.
     summary_writer: gets the run's metrics, as '<tag>/episode_reward' and so on.
     global_step: of the policy; the summaries' step.
     tag: names the run in the summaries.
@@ -95,10 +96,23 @@ def _recorded(
   stop: stopping.StopCondition | None,
 ) -> rollouts.Steps:
   """Hands the steps to the sink as they come, until it is time to stop."""
-  with contextlib.closing(steps):
+  with contextlib.closing(steps), contextlib.ExitStack() as abandoning:
+    running: set[int] = set()
+    if sink is not None:
+      abandoning.callback(_abandon, sink, running)
     for env, step in steps:
       if sink is not None:
+        running.add(env)
         sink.add(step, env)
+        if rollouts.is_last(step):
+          running.remove(env)
       yield env, step
       if stop is not None and stop.is_set():
         return
+
+
+def _abandon(sink: sinks.EpisodeSink, envs: set[int]) -> None:
+  """Abandons the episodes in progress: the next run's would continue them."""
+  with contextlib.ExitStack() as stack:
+    for env in envs:
+      stack.callback(sink.abandon_episode, env)

@@ -6,8 +6,9 @@ import contextlib
 import functools
 
 import gin
+from absl import logging
 
-from t2r_seq import policies
+from t2r_seq import errors, policies
 from t2r_seq import replay as replay_lib
 from t2r_seq.actors import features, rollouts, sinks
 from t2r_seq.training import stopping
@@ -17,7 +18,7 @@ from t2r_seq.training import stopping
 class ReplaySink(sinks.EpisodeSink):
   """Appends each step to a replay, where windows can be sampled while an episode runs.
 
-  An episode in progress at `close` ends with the step before.
+  An episode in progress when it is abandoned, or at `close`, ends with the step before.
   """
 
   def __init__(
@@ -67,6 +68,17 @@ class ReplaySink(sinks.EpisodeSink):
     """Ends an environment's episode."""
     self._writers[env].end_episode()
     self._running.discard(env)
+
+  def abandon_episode(self, env: int = 0) -> None:
+    """Ends the episode with the step before: what was taken is experience."""
+    if env not in self._running:
+      return
+    try:
+      self.end_episode(env)
+    except errors.ReplayError as error:  # Not in place of what ended the run.
+      logging.warning("The last windows of an episode may be lost: %s", error)
+    finally:
+      self._running.discard(env)
 
   def stop_with(self, stop: stopping.StopCondition) -> None:
     """Names what ends the wait for a replay that takes nothing; set it first."""

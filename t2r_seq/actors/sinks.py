@@ -44,6 +44,16 @@ class EpisodeSink(abc.ABC):
   def end_episode(self, env: int = 0) -> None:
     """Ends an environment's episode with the step before."""
 
+  def abandon_episode(self, env: int = 0) -> None:
+    """Ends, or drops, an episode that will not be finished: the run ended before it.
+
+    Here it ends with the step before. Without steps, nothing has to happen.
+
+    Args:
+      env: whose episode; the next step is of another one.
+    """
+    self.end_episode(env)
+
   def stop_with(self, stop: stopping.StopCondition) -> None:  # noqa: B027
     """Names what ends the waits of a sink that waits for another process."""
 
@@ -65,7 +75,7 @@ class EpisodeSink(abc.ABC):
 
 
 class WholeEpisodeSink(EpisodeSink):
-  """Keeps the steps of an episode until it ends; `close` drops one in progress."""
+  """Keeps the steps of an episode until it ends; one that never does is dropped."""
 
   def __init__(
     self,
@@ -100,3 +110,7 @@ class WholeEpisodeSink(EpisodeSink):
   def end_episode(self, env: int = 0) -> None:
     """Writes the episode."""
     self.write_episode(features.stack_steps(self._rows.pop(env), self.flat_spec))
+
+  def abandon_episode(self, env: int = 0) -> None:
+    """Drops the episode."""
+    self._rows.pop(env, None)

@@ -129,69 +129,6 @@ def test_records_are_written_a_few_a_file(env, policy, tmp_path):
   assert not set(other.files) & set(sink.files)
 
 
-class _InPlaceEnv:
-  """Writes each observation, and what it tells, over the one before."""
-
-  def __init__(self, first=0, fails_at=None):
-    self._first, self._fails_at = first, fails_at
-    self._obs, self._told = np.zeros(1, np.float32), [np.zeros(1, np.float32)]
-
-  def reset(self, seed=None, options=None):
-    self._obs[:] = self._told[0][:] = self._first
-    return {"obs": self._obs, "pair": (self._obs, 0)}, {"told": self._told}
-
-  def step(self, action):
-    self._obs += 1
-    self._told[0] += 1
-    t = int(self._obs[0]) - self._first
-    if t == self._fails_at:
-      raise RuntimeError("camera lost")
-    pair = (self._obs, t)
-    return {"obs": self._obs, "pair": pair}, 1.0, False, t == 5, {"told": self._told}
-
-  def close(self):
-    pass
-
-
-class _Zeros:
-  """Does nothing, in one environment or in several."""
-
-  def reset(self):
-    pass
-
-  def sample_action(self, obs, explore_prob):
-    return np.zeros(1, np.float32), None
-
-  def sample_actions(self, observations, is_first, explore_prob):
-    return [np.zeros(1, np.float32) for _ in is_first], [None for _ in is_first]
-
-
-STACKS = {
-  "obs": specs.ExtendedTensorSpec((2, 1), tf.float32, "obs", time_offsets=(-1, 0))
-}
-
-
-def _stacks(buffer):
-  return np.unique(buffer.sample(300)["obs"][..., 0], axis=0).tolist()
-
-
-def test_an_environment_may_update_its_observation_in_place(tmp_path):
-  steps = list(actors.generate_steps(_InPlaceEnv(), _Zeros(), 1))
-  for t, (_, step) in enumerate(steps):
-    for name, want in (("observation", t), ("next_observation", t + 1)):
-      assert step[name]["obs"] == step[name]["pair"][0] == want
-    assert (step["info"]["told"][0], step["next_info"]["told"][0]) == (t, t + 1)
-  buffer = replay.ReplayBuffer(STACKS, 100, seed=0)
-  with actors.ReplaySink(buffer) as sink:
-    actors.run_env(_InPlaceEnv(), _Zeros(), 1, sink=sink)
-  assert _stacks(buffer) == [[0, 1], [1, 2], [2, 3], [3, 4]]
-  path = str(tmp_path / "store")
-  with actors.StoreSink(path, STACKS) as sink:
-    actors.run_env(_InPlaceEnv(), _Zeros(), 1, sink=sink)
-  episode = store.EpisodeStore(path).episode(0)
-  assert episode["obs"].ravel().tolist() == [0, 1, 2, 3, 4]
-
-
 def test_steps_of_ones_own(env, policy, tmp_path):
   def to_features(step):
     pos = step["observation"]["state"]["pos"]
