@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import zlib
 
 from absl import logging
@@ -24,15 +25,21 @@ class CheckpointFolder:
   folder of its own; what is whole is moved beside that, and only then the former one
   goes. Nothing else is ever restored.
 
+  A client's `checkpoint` has Reverb write without a word to the server's own code: the
+  server looks for such ones, and takes them in before Reverb removes them for others.
+
   Attributes:
     path: of the folder; each whole checkpoint is a folder in it.
     incoming: where Reverb writes.
+    lock: to be held by whoever has Reverb write, until it is taken in.
   """
 
   def __init__(self, path: str) -> None:
     """Creates the folder if there is none."""
     self.path = path
     self.incoming = os.path.join(path, INCOMING)
+    self.lock = threading.Lock()
+    self._seen: set[str] = set()
     os.makedirs(self.incoming, exist_ok=True)
 
   def newest(self) -> str | None:
@@ -48,7 +55,11 @@ class CheckpointFolder:
         if damaged:
           names = errors.listing(damaged)
           logging.error("ReplayServer: %s: damaged; restored is %s", names, path)
-        return self._keep(path)
+        kept = self._keep(path)
+        for other in _done(self.incoming):
+          shutil.rmtree(other, ignore_errors=True)
+        self.clear()
+        return kept
       damaged.append(path)
     if damaged:
       raise errors.ReplayError(
@@ -70,17 +81,33 @@ class CheckpointFolder:
     """
     if not is_whole(path):
       shutil.rmtree(path, ignore_errors=True)
-      raise errors.ReplayError(
-        f"ReplayServer: checkpoint: {self.path}: expected a folder with room for it, "
-        "got files without their ends. Free some of the disk. The former checkpoint "
-        "stays."
-      )
-    return self._keep(path)
+      raise not_whole(self.path)
+    kept = self._keep(path)
+    self.clear()
+    return kept
+
+  def take_in_those_of_clients(self) -> None:
+    """Takes in what Reverb has written for clients; says so where it is not whole.
+
+    Only what an earlier look has seen, too: Reverb has turned to something else by now.
+    """
+    with self.lock:
+      seen, self._seen = self._seen, set(_done(self.incoming))
+      for path in sorted(self._seen & seen):
+        if not is_whole(path):
+          shutil.rmtree(path, ignore_errors=True)
+          logging.error("%s", not_whole(self.path))
+        elif is_kept(kept_path(path)):  # There is a later one.
+          shutil.rmtree(path, ignore_errors=True)
+        else:
+          self._keep(path)
 
   def clear(self) -> None:
     """Removes what Reverb began to write: on a full disk it would take the room."""
+    done = _done(self.incoming)
     for name in os.listdir(self.incoming):
-      shutil.rmtree(os.path.join(self.incoming, name), ignore_errors=True)
+      if (path := os.path.join(self.incoming, name)) not in done:
+        shutil.rmtree(path, ignore_errors=True)
 
   def _keep(self, path: str) -> str:
     kept = os.path.join(self.path, os.path.basename(path))
@@ -89,8 +116,28 @@ class CheckpointFolder:
     for other in _done(self.path):
       if other != kept:
         shutil.rmtree(other, ignore_errors=True)
-    self.clear()
     return kept
+
+
+def kept_path(path: str) -> str:
+  """Returns where a checkpoint that a client was told of is kept, if it is whole."""
+  folder, name = os.path.split(path)
+  parent, last = os.path.split(folder)
+  return os.path.join(parent, name) if last == INCOMING else path
+
+
+def is_kept(path: str) -> bool:
+  """Returns whether there is a checkpoint, or a later one that took its place."""
+  folder, name = os.path.split(path)
+  return any(os.path.basename(other) >= name for other in _done(folder))
+
+
+def not_whole(path: str) -> errors.ReplayError:
+  """Returns the error for a checkpoint that found no room in a folder."""
+  return errors.ReplayError(
+    f"ReplayServer: checkpoint: {path}: expected a folder with room for it, got files "
+    "without their ends. Free some of the disk. The former checkpoint stays."
+  )
 
 
 def is_whole(path: str) -> bool:

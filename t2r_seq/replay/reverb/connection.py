@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import re
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from t2r_seq import errors
-from t2r_seq.replay.reverb import tables
+from t2r_seq.replay.reverb import checkpoint_folder, tables
 from t2r_seq.replay.reverb.importing import import_reverb
 from t2r_seq.replay.reverb.server import TABLE
 from t2r_seq.replay.reverb.waiting import LOOK_SECS, Waiting, check_seconds
 
 Tables = dict[str, Any]
+
+# What gRPC says of a server that is away, or went in the middle of a call.
+_AWAY = re.compile(
+  "connect|Socket closed|Connection|GOAWAY|unavailable|Broken pipe|recvmsg", re.I
+)
+# Calls that may fail so while the server answers others: it came back in between.
+_MAX_FAILURES = 5
+_PAUSE_SECS = 0.1
+# Seconds for which a server that cannot be seen is left to take in what it has written.
+_TAKING_SECS = 1.5
 
 
 class Connection:
@@ -116,14 +129,45 @@ class Connection:
       ReplayTimeoutError: the server has been away for too long; the call goes on.
       ReplayError: the server refuses.
     """
-    done = _Call(function)
     waiting = self.waiting(operation)
-    while not done.wait(LOOK_SECS):
-      waiting.look()
+    num_failures = 0
+    while True:
+      done = _Call(function)
+      while not done.wait(LOOK_SECS):
+        waiting.look()
+      try:
+        return done.result()
+      except RuntimeError as error:
+        num_failures += 1
+        if num_failures == _MAX_FAILURES or not _AWAY.search(str(error)):
+          raise self.refusal(operation, error) from error
+      while waiting.look() is None:
+        time.sleep(_PAUSE_SECS)
+
+  def checkpoint(self) -> str:
+    """Has the server write a checkpoint; see `ReverbReplay.checkpoint`."""
     try:
-      return done.result()
-    except RuntimeError as error:
-      raise self.refusal(operation, error) from error
+      written = self.call("checkpoint", self.client.checkpoint)
+    except ValueError as error:
+      if "no Checkpointer" not in str(error):
+        raise
+      raise errors.ReplayError(
+        f"ReverbReplay: checkpoint: {self.address}: expected a server with a "
+        "checkpoint_dir, got None. Start it with one."
+      ) from error
+    kept = checkpoint_folder.kept_path(written)
+    if kept == written:
+      return written  # Of a server that is no ReplayServer.
+    if not os.path.isdir(written):
+      time.sleep(_TAKING_SECS)  # The next one might remove it.
+      return kept
+    waiting = self.waiting("checkpoint")
+    while os.path.isdir(written):
+      time.sleep(_PAUSE_SECS)
+      waiting.look()
+    if not checkpoint_folder.is_kept(kept):
+      raise checkpoint_folder.not_whole(os.path.dirname(kept))
+    return kept
 
   def refusal(self, operation: str, error: Exception) -> errors.ReplayError:
     """Returns the error for what the server does not do."""

@@ -177,13 +177,17 @@ class ReverbReplay(Replay):
   def checkpoint(self) -> str:
     """Has the server write a checkpoint.
 
+    The server takes it in where it is whole; otherwise it says so in its log, and the
+    former one stays. Here this is an error where the server's folder can be seen.
+
     Returns:
       Its path, on the server's machine.
     Raises:
       ReplayTimeoutError: no server answers.
-      ReplayError: the server cannot write it; the former one stays.
+      ReplayError: the server cannot write it, and the former one stays; or it has no
+        `checkpoint_dir`.
     """
-    return self._connection.call("checkpoint", self._connection.client.checkpoint)
+    return self._connection.checkpoint()
 
   def close(self) -> None:
     """Does nothing: writers are closed by themselves, and so are datasets."""

@@ -20,6 +20,8 @@ from t2r_seq.replay.reverb.layouts import make_layout
 from t2r_seq.replay.reverb.wire import wire_signature
 
 TABLE = "replay"
+# Seconds between two looks for checkpoints that clients asked for.
+_LOOK_SECS = 0.5
 
 
 @gin.configurable
@@ -118,6 +120,8 @@ class ReplayServer:
     self._stopping = threading.Event()
     self._server = self._start(reverb, table, port)
     self._client = reverb.Client(f"localhost:{self.port}")
+    self._looking = threading.Thread(target=self._look_for_checkpoints, daemon=True)
+    self._looking.start()
 
   @property
   def port(self) -> int:
@@ -163,20 +167,22 @@ class ReplayServer:
       raise errors.ReplayError(
         "ReplayServer: checkpoint: expected a checkpoint_dir, got None."
       )
-    try:
-      written = self._client.checkpoint()
-    except RuntimeError as error:
-      self._folder.clear()
-      raise errors.ReplayError(
-        f"ReplayServer: checkpoint: {self._folder.path}: expected a folder with room "
-        f"for it, got: {error}. The former checkpoint stays."
-      ) from error
-    return self._folder.take_in(written)
+    with self._folder.lock:
+      try:
+        written = self._client.checkpoint()
+      except RuntimeError as error:
+        self._folder.clear()
+        raise errors.ReplayError(
+          f"ReplayServer: checkpoint: {self._folder.path}: expected a folder with room "
+          f"for it, got: {error}. The former checkpoint stays."
+        ) from error
+      return self._folder.take_in(written)
 
   def close(self) -> None:
     """Stops serving at once, without a checkpoint; closing twice is no error."""
     self._stopping.set()
     self._server.stop()
+    self._looking.join()
 
   def __enter__(self) -> ReplayServer:
     return self
@@ -192,7 +198,8 @@ class ReplayServer:
   def _start(self, reverb: types.ModuleType, table: Any, port: int | None) -> Any:
     if port is not None:
       _check_is_free(port)
-    wanted, saved, checkpointer = table.info, None, None
+    wanted, saved = table.info, None
+    checkpointer: Any = _NoCheckpoints()
     if self._folder is not None:
       saved = self._folder.newest()
       checkpointer = reverb.checkpointers.DefaultCheckpointer(
@@ -216,6 +223,14 @@ class ReplayServer:
       raise
     return server
 
+  def _look_for_checkpoints(self) -> None:
+    """Takes in what clients have Reverb write, until the server stops."""
+    while self._folder is not None and not self._stopping.wait(_LOOK_SECS):
+      try:
+        self._folder.take_in_those_of_clients()
+      except OSError as error:
+        logging.error("ReplayServer: checkpoint: %s", error)
+
   def _try_checkpoint(self) -> None:
     """Writes a checkpoint if one is wanted; where it cannot, others work on."""
     try:
@@ -226,6 +241,13 @@ class ReplayServer:
 
   def _on_signal(self, number: int, frame: types.FrameType | None) -> None:
     self._stopping.set()
+
+
+class _NoCheckpoints:
+  """Refuses checkpoints: Reverb would write them where no server looks for them."""
+
+  def internal_checkpointer(self) -> None:
+    """Returns Reverb's own."""
 
 
 def _check_count(name: str, count: int, least: int) -> None:

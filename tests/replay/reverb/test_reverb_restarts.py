@@ -151,6 +151,31 @@ def test_a_server_that_never_comes_back(make_killable, monkeypatch):
     client.writer()
 
 
+CALLS = {
+  "checkpoint": lambda client: client.checkpoint(),
+  "counters": lambda client: client.counters,
+  "update_priorities": lambda client: client.update_priorities([1], [1.0]),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_wait_for_a_server_that_is_away(name, make_killable, tmp_path):
+  server = make_killable(SPEC, checkpoint_dir=str(tmp_path))
+  client = ReverbReplay(SPEC, server.address, server_timeout=60)
+  CALLS[name](client)
+  server.kill()
+  back = threading.Timer(2, server.start)
+  back.start()
+  began = time.monotonic()
+  CALLS[name](client)
+  assert time.monotonic() - began > 1.5
+  back.join()
+  server.kill()
+  client._connection.server_timeout = 2
+  with pytest.raises(errors.ReplayTimeoutError, match=f"^replay: {name}: .* no answer"):
+    CALLS[name](client)
+
+
 def test_training_does_not_wait_for_ever(make_killable):
   server = make_killable(SPEC)
   client = ReverbReplay(SPEC, server.address, server_timeout=3)
