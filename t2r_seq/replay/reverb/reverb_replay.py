@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import gin
-import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, specs, transitions
+from t2r_seq import specs, transitions
 from t2r_seq.replay.flat_specs import flat_replay_specs
-from t2r_seq.replay.memory.writers import check_priorities
+from t2r_seq.replay.memory.sizing import check_batch_size
 from t2r_seq.replay.replay import Replay, ReplayCounters
-from t2r_seq.replay.reverb import sampling
+from t2r_seq.replay.reverb import arguments, sampling
 from t2r_seq.replay.reverb.connection import Connection
 from t2r_seq.replay.reverb.layouts import make_layout
 from t2r_seq.replay.reverb.server import TABLE
@@ -93,6 +92,11 @@ class ReverbReplay(Replay):
       ReplayTimeoutError: no server answers.
       ImportError: Reverb is not installed; says what to install.
     """
+    arguments.check_address(address)
+    arguments.check_writing(initial_priority, chunk_length, max_in_flight_items)
+    if max_in_flight_samples is not None:
+      where, name = "ReverbReplay", "max_in_flight_samples"
+      arguments.check_count(where, name, max_in_flight_samples, 1)
     structure = specs.flatten_spec_structure(spec_structure)
     self._spec_structure = specs.map_leaves(specs.ExtendedTensorSpec.to_spec, structure)
     self._flat_spec = flat_replay_specs("ReverbReplay", structure)
@@ -133,7 +137,10 @@ class ReverbReplay(Replay):
   def dataset(self, batch_size: int, with_info: bool = False) -> tf.data.Dataset:
     """Makes an endless dataset of batches of windows; see `Replay.dataset`."""
     items = sampling.sample_items(
-      self._connection, self._layout, batch_size, self._max_in_flight_samples
+      self._connection,
+      self._layout,
+      check_batch_size(batch_size),
+      self._max_in_flight_samples,
     )
     both = sampling.to_windows(items, self._layout)
     return both if with_info else both.map(lambda _, windows: windows)
@@ -144,14 +151,7 @@ class ReverbReplay(Replay):
 
   def update_priorities(self, keys: Any, priorities: Any) -> None:
     """Sets priorities; see `Replay.update_priorities`. Reverb does not count them."""
-    keys, priorities = np.asarray(keys), np.asarray(priorities, np.float64)
-    if keys.ndim != 1 or keys.shape != priorities.shape:
-      raise errors.SpecError(
-        "update_priorities: expected keys [n] and priorities [n], got "
-        f"{errors.describe(keys)} and {errors.describe(priorities)}."
-      )
-    check_priorities("update_priorities", priorities)
-    updates = dict(zip(keys.tolist(), priorities.tolist(), strict=True))
+    updates = arguments.check_updates(keys, priorities)
     client = self._connection.client
     self._connection.call(
       "update_priorities", lambda: client.mutate_priorities(TABLE, updates)

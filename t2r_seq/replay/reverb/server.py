@@ -13,7 +13,7 @@ from absl import logging
 
 from t2r_seq import errors, specs, transitions
 from t2r_seq.replay import options
-from t2r_seq.replay.reverb import restored, tables
+from t2r_seq.replay.reverb import arguments, restored, tables
 from t2r_seq.replay.reverb.checkpoint_folder import CheckpointFolder
 from t2r_seq.replay.reverb.importing import import_reverb
 from t2r_seq.replay.reverb.layouts import make_layout
@@ -101,15 +101,17 @@ class ReplayServer:
       done=done,
       truncated=truncated,
     )
-    _check_count("max_size", max_size, 1)
-    _check_count("max_times_sampled", max_times_sampled, 0)
+    arguments.check_count("ReplayServer", "max_size", max_size, 1)
+    arguments.check_count("ReplayServer", "max_times_sampled", max_times_sampled, 0)
+    rate_limiter = rate_limiter or options.MinSize(1)
+    _check_room(max_size, rate_limiter)
     self._signature = wire_signature(layout.signature)
     table = reverb.Table(
       TABLE,
       sampler=tables.make_selector(reverb, sampler or options.Uniform()),
       remover=tables.make_selector(reverb, remover or options.Fifo()),
       max_size=max_size,
-      rate_limiter=tables.make_rate_limiter(reverb, rate_limiter or options.MinSize(1)),
+      rate_limiter=tables.make_rate_limiter(reverb, rate_limiter),
       max_times_sampled=max_times_sampled,
       signature=self._signature,
     )
@@ -250,10 +252,13 @@ class _NoCheckpoints:
     """Returns Reverb's own."""
 
 
-def _check_count(name: str, count: int, least: int) -> None:
-  if isinstance(count, bool) or not isinstance(count, int) or count < least:
+def _check_room(max_size: int, rate_limiter: options.RateLimiterOption) -> None:
+  """Raises SpecError if more items are to be there than there may be."""
+  wanted = getattr(rate_limiter, "min_size_to_sample", 1)
+  if wanted > max_size:
     raise errors.SpecError(
-      f"ReplayServer: {name}: expected an integer of at least {least}, got {count!r}."
+      "ReplayServer: rate_limiter: expected a min_size_to_sample of at most "
+      f"{max_size}, the max_size, got {wanted}. Nothing could ever be sampled."
     )
 
 

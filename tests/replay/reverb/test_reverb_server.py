@@ -10,7 +10,7 @@ import pytest
 import reverb
 import tensorflow as tf
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, replay, specs
 from t2r_seq.replay.reverb import ReplayServer, ReverbReplay, restored
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 
@@ -127,6 +127,10 @@ BAD_ARGUMENTS = {
   ),
   "sampler": ({"sampler": 3}, "expected a selector"),
   "rate limiter": ({"rate_limiter": 3}, "expected a rate limiter"),
+  "never enough": (
+    {"max_size": 10, "rate_limiter": replay.MinSize(20)},
+    "rate_limiter: expected a min_size_to_sample of at most 10, the max_size, got 20",
+  ),
 }
 
 

@@ -1,0 +1,67 @@
+"""Checks of arguments that Reverb would answer in its own words, or not at all."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+import numpy as np
+
+from t2r_seq import errors
+from t2r_seq.replay.memory.writers import check_priorities
+
+
+def check_count(operation: str, name: str, count: Any, least: int) -> None:
+  """Raises SpecError unless it is an integer of at least so much."""
+  is_integer = isinstance(count, numbers.Integral) and not isinstance(count, bool)
+  if not is_integer or count < least:
+    raise errors.SpecError(
+      f"{operation}: {name}: expected an integer of at least {least}, got {count!r}."
+    )
+
+
+def check_address(address: Any) -> None:
+  """Raises SpecError unless it names a host and a port."""
+  if not isinstance(address, str) or ":" not in address:
+    raise errors.SpecError(
+      f"ReverbReplay: address: expected 'host:port' of a server, got {address!r}."
+    )
+
+
+def check_writing(
+  initial_priority: Any, chunk_length: Any, max_in_flight_items: Any
+) -> None:
+  """Raises SpecError unless writers can work so; see `ReverbReplay`."""
+  where = "ReverbReplay"
+  if not isinstance(initial_priority, numbers.Real):
+    raise errors.SpecError(
+      f"{where}: initial_priority: expected a number of at least 0, got "
+      f"{initial_priority!r}."
+    )
+  check_priorities(f"{where}: initial_priority", np.asarray(initial_priority, float))
+  check_count(where, "chunk_length", chunk_length, 1)
+  check_count(where, "max_in_flight_items", max_in_flight_items, 0)
+
+
+def check_updates(keys: Any, priorities: Any) -> dict[int, float]:
+  """Returns priorities by key.
+
+  Args:
+    keys: of items.
+    priorities: as many.
+  Raises:
+    SpecError: these are no keys, or no priorities.
+  """
+  keys, given = np.asarray(keys), np.asarray(priorities)
+  are_keys = keys.dtype.kind == "u" or (keys.dtype.kind == "i" and (keys >= 0).all())
+  are_numbers = given.dtype.kind in "iuf"
+  is_one_each = keys.ndim == 1 and keys.shape == given.shape
+  if not (is_one_each and are_numbers and (are_keys or not keys.size)):
+    got = f"keys {keys.tolist()}"[:60] + f" and priorities {given.tolist()}"[:60]
+    raise errors.SpecError(
+      "update_priorities: expected keys [n], integers of at least 0, and as many "
+      f"priorities, got {errors.describe(keys)} and {errors.describe(given)}: {got}."
+    )
+  given = given.astype(np.float64)
+  check_priorities("update_priorities", given)
+  return dict(zip(keys.tolist(), given.tolist(), strict=True))
