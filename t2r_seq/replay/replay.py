@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import types
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import specs
+from t2r_seq.replay import failures
 
 _Self = TypeVar("_Self", bound="_Closing")
 
@@ -198,8 +200,13 @@ class Replay(_Closing):
       with_info: gives pairs (SampleInfo, windows).
     Returns:
       Dataset of TensorSpecStructs by path, leaves [B, ...]; iterating waits as the
-      rate limiter says, and raises where it waits for longer than is allowed.
+      rate limiter says, and raises where it waits for longer than is allowed: an error
+      of TensorFlow's, inside of `explain_failures` a ReplayTimeoutError.
     """
+
+  def explain_failures(self) -> contextlib.AbstractContextManager[None]:
+    """Returns a context in which iterating over a `dataset` raises what went wrong."""
+    return failures.explained()
 
   def watch(self) -> Callable[[], Any] | None:
     """Begins to watch over a wait for a batch; see `AbstractInputGenerator.watch`."""

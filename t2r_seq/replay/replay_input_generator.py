@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import gin
@@ -12,14 +11,10 @@ import tensorflow as tf
 
 from t2r_seq import data, errors, specs
 from t2r_seq.data import joint
+from t2r_seq.replay import failures
 from t2r_seq.replay.replay import Replay
 
 _HINT = "The replay has other specs than the model."
-_ERRORS = {
-  "ReplayTimeoutError": errors.ReplayTimeoutError,
-  "ReplayError": errors.ReplayError,
-  "SpecError": errors.SpecError,
-}
 
 
 @gin.configurable
@@ -52,17 +47,9 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
       self._replay = self._replay()
     return self._replay
 
-  @contextlib.contextmanager
-  def explain_failures(self) -> Iterator[None]:
+  def explain_failures(self) -> contextlib.AbstractContextManager[None]:
     """Turns what a replay raised inside of TensorFlow into what it was."""
-    try:
-      yield
-    except tf.errors.OpError as error:
-      for name, error_cls in _ERRORS.items():
-        found = re.search(rf"\b{name}: (.+?)\s*(Traceback|$)", error.message, re.S)
-        if found:
-          raise error_cls(found[1]) from error
-      raise
+    return failures.explained()  # Without a replay, which is made when it is needed.
 
   def watch(self) -> Callable[[], Any] | None:
     """Begins to watch over a wait for a batch; see the replay's."""

@@ -414,6 +414,13 @@ class EngineContract:
       write(writer, STACK, make_episode(STACK, 0, 2))
     with pytest.raises(tf.errors.OpError, match=r"waited 0\.2 s.*2 of 3 items"):
       next(iter(buffer.dataset(1)))
+    with (
+      pytest.raises(errors.ReplayTimeoutError) as caught,
+      buffer.explain_failures(),
+    ):
+      next(iter(buffer.dataset(1)))
+    caught.match(r"^replay: sample: waited 0\.2 s.*: 2 of 3 items are there")
+    assert len(str(caught.value)) < 200
 
   def test_waits_for_the_minimum_size(self, make_replay):
     spec = step_spec(x=Spec((), tf.int64, "x", time_offsets=0))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import tensorflow as tf
 
+from t2r_seq import errors, replay
 from t2r_seq.replay.reverb import ReverbReplay
+from t2r_seq.specs import ExtendedTensorSpec as Spec
 from tests.replay.engine_contract import EngineContract
 
 _WINDOWS = ("sequence_length", "stride", "shift", "padding", "n_step")
@@ -30,8 +33,23 @@ def make_replay(request, serve):
     return made[-1]
 
   yield make
-  for replay in made:
-    replay.close()
+  for each in made:
+    each.close()
+
+
+def test_what_is_lost_with_an_unfinished_batch_is_told(serve):
+  spec = {"x": Spec((), tf.int64, "x", time_offsets=0)}
+  address = serve(spec, sampler=replay.Fifo(), max_times_sampled=1)
+  client = ReverbReplay(spec, address, timeout=0.5)
+  with client.writer() as writer:
+    for x in range(4):
+      writer.append({"x": x})
+  with (
+    pytest.raises(errors.ReplayTimeoutError, match=r"for the unfinished batch .* gone"),
+    client.explain_failures(),
+  ):
+    next(iter(client.dataset(5)))
+  assert client.counters.num_items == 0
 
 
 class TestFlat(EngineContract):
