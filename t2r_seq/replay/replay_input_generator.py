@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gin
@@ -47,9 +47,11 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
       self._replay = self._replay()
     return self._replay
 
-  def explain_failures(self) -> contextlib.AbstractContextManager[None]:
+  @contextlib.contextmanager
+  def explain_failures(self) -> Iterator[None]:
     """Turns what a replay raised inside of TensorFlow into what it was."""
-    return failures.explained()  # Without a replay, which is made when it is needed.
+    with failures.explained():  # The replay itself may not have been made yet.
+      yield
 
   def watch(self) -> Callable[[], Any] | None:
     """Begins to watch over a wait for a batch; see the replay's."""
