@@ -27,6 +27,7 @@ class DurableReplay(Replay):
   _columns: Columns
   _checkpoint_dir: str | None
   _keep_checkpoints: int
+  _free_lanes: list[int]
 
   @abc.abstractmethod
   def __init__(self, spec_structure: specs.SpecStructure, **arguments: Any) -> None:
@@ -103,7 +104,8 @@ class DurableReplay(Replay):
 
     The buffer has the specs, the capacity and the windows of the one that was saved;
     how it samples, removes and paces may be changed. An episode that was going on
-    then ends where it was, as soon as a writer asks for its part of the ring.
+    then ends where it was: at once where a writer is open already, and otherwise as
+    soon as one asks for that part of the ring.
 
     Args:
       path: of a checkpoint, or of a folder of them: then it is the newest.
@@ -113,7 +115,9 @@ class DurableReplay(Replay):
       ReplayError: there is no checkpoint, it is damaged or of another kind of buffer,
         or this buffer has steps already.
     """
-    return restoring.restore(self._table, self._identity(), os.fspath(path))
+    return restoring.restore(
+      self._table, self._identity(), os.fspath(path), self._free_lanes
+    )
 
   def _identity(self) -> dict[str, Any]:
     """Returns what a buffer must have in common with the one that was saved."""

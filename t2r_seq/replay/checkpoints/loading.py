@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -31,15 +33,23 @@ def load_store(table: Table, columns: Columns, path: str) -> None:
   store = EpisodeStore(os.path.abspath(path))
   sources = _find_sources(store, columns)
   capacity = table.lanes.num_slots * table.lanes.num_writers
+  with nothing_waits(table):
+    for index in range(_first_episode(store.episode_lengths, capacity), len(store)):
+      episode = store.episode(index)
+      _append(table, columns, {path: episode[of] for path, of in sources.items()})
+
+
+@contextlib.contextmanager
+def nothing_waits(table: Table) -> Iterator[None]:
+  """Counts inserts, but lets none wait: nobody is there for whom they could."""
   limiter = table.limiter
-  # Inserts are counted, but nobody is there yet whom they could wait for.
   table.limiter = make_rate_limiter(options.MinSize(), table.lock)
-  for index in range(_first_episode(store.episode_lengths, capacity), len(store)):
-    episode = store.episode(index)
-    _append(table, columns, {path: episode[of] for path, of in sources.items()})
-  limiter.did_insert(table.limiter.num_inserts)
-  limiter.did_delete(table.limiter.num_deletes)
-  table.limiter = limiter
+  try:
+    yield
+  finally:
+    limiter.did_insert(table.limiter.num_inserts)
+    limiter.did_delete(table.limiter.num_deletes)
+    table.limiter = limiter
 
 
 def _find_sources(store: EpisodeStore, columns: Columns) -> dict[str, str]:

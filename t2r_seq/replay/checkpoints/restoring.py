@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from t2r_seq import errors
 from t2r_seq.replay.checkpoints import publishing, state_file, table_state
 from t2r_seq.replay.checkpoints.held_episodes import held_episodes, read_episode
+from t2r_seq.replay.checkpoints.loading import nothing_waits
 from t2r_seq.replay.checkpoints.saving import EPISODES
 from t2r_seq.replay.memory.lanes import Lanes
 from t2r_seq.replay.memory.table import Table
@@ -19,13 +20,16 @@ from t2r_seq.store import EpisodeStore, verify_store
 ANCHORS = "the windows' anchors"
 
 
-def restore(table: Table, identity: dict[str, Any], path: str) -> str:
+def restore(
+  table: Table, identity: dict[str, Any], path: str, free_lanes: Container[int]
+) -> str:
   """Restores a buffer that nothing has been appended to.
 
   Args:
     table: of the buffer.
     identity: JSON values that the buffer was saved with, if it is of this kind.
     path: of a checkpoint, or of a folder of them: then it is the newest.
+    free_lanes: that no writer has; one who asks for them ends what goes on there.
   Returns:
     The path of the checkpoint.
   Raises:
@@ -47,6 +51,10 @@ def restore(table: Table, identity: dict[str, Any], path: str) -> str:
       read_episode(store, index, table.ring, table.contexts, table.lanes, episode)
     table_state.load_lanes(table.lanes, arrays)
     table_state.load_items(table, values, arrays)
+    with nothing_waits(table):
+      for lane in range(table.lanes.num_writers):
+        if lane not in free_lanes:
+          table.end_episode(lane)
   return checkpoint
 
 

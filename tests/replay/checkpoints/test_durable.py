@@ -163,6 +163,45 @@ def test_an_episode_that_went_on_ends(tmp_path):
     assert ((obs >= 100).all(1) | (obs < 100).all(1)).all()
 
 
+@pytest.mark.parametrize("padding", ["drop", "repeat"])
+@pytest.mark.parametrize("is_vector", [False, True])
+def test_a_writer_that_is_open_begins_another_episode(is_vector, padding, tmp_path):
+  spec = {"x": Spec((2,), tf.int64, time_offsets=(0, 1)), "goal": Spec((), tf.int64)}
+  options = {"capacity_steps": 100, "padding": padding, "seed": 0}
+  buffer = replay.ReplayBuffer(spec, **options, checkpoint_dir=str(tmp_path))
+  writer = buffer.writer()
+  for x in range(5):
+    writer.append({"x": x, "goal": 1})
+  buffer.checkpoint()
+  again = replay.ReplayBuffer(spec, **options)
+  writer = again.vector_writer(1) if is_vector else again.writer()
+  again.restore(tmp_path)
+  for x in range(100, 104):
+    step = {"x": x, "goal": 2}
+    writer.append({p: [v] for p, v in step.items()} if is_vector else step)
+  writer.close()
+  batch = again.sample(500)
+  want = {(x, x + 1, 1) for x in range(4)} | {(x, x + 1, 2) for x in range(100, 103)}
+  if padding == "repeat":
+    want |= {(4, 4, 1), (103, 103, 2)}
+  found = zip(*batch["x"].T.tolist(), batch["goal"].tolist(), strict=True)
+  assert set(found) == want
+  assert again.counters.num_inserts == len(want)
+
+
+def test_an_end_at_restore_does_not_wait(tmp_path):
+  buffer = make("repeated", checkpoint_dir=str(tmp_path))
+  writer, rng = buffer.writer(), np.random.default_rng(0)
+  for number in range(7):
+    writer.append(step(rng, number, False))
+  buffer.checkpoint()
+  # Nobody has sampled yet.
+  again = make("repeated", rate_limiter=replay.SampleToInsertRatio(1.0, 1, 5.0))
+  again.writer()
+  again.restore(tmp_path)
+  assert again.counters.num_inserts == again.counters.num_items == 7
+
+
 def test_the_checkpoint_is_a_store(tmp_path):
   buffer = make("strings and contexts", checkpoint_dir=str(tmp_path))
   write(buffer, np.random.default_rng(0), 3, 12)
