@@ -19,7 +19,7 @@ def to_state(table: Table) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     "num_samples": limiter.num_samples,
     "num_deletes": limiter.num_deletes,
     "num_ignored_updates": table.num_ignored_updates,
-    "greatest_priority": table.greatest_priority,
+    "greatest_priority": table.given.greatest,
     "given": [
       table.given.of_writer(lane, count)
       for lane, count in enumerate(lanes.counts.tolist())
@@ -82,7 +82,7 @@ def load_items(
   limiter.num_samples = values["num_samples"]
   limiter.num_deletes = values["num_deletes"]
   table.num_ignored_updates = values["num_ignored_updates"]
-  table.greatest_priority = values["greatest_priority"]
+  table.given.greatest = values["greatest_priority"]
   for lane, saved in enumerate(values["given"]):
     for step, priority in saved:
       table.given.put(lane, step, priority)

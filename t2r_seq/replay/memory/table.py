@@ -31,8 +31,7 @@ class Table:
     items: which of them are drawn.
     limiter: who has to wait.
     rng: what draws at random draws from it.
-    given: priorities of steps whose items are still to come.
-    greatest_priority: of all updates so far.
+    given: priorities of new items, and of those that are still to come.
     num_ignored_updates: priorities for items that had gone.
     is_closed: nothing can be done any more.
   """
@@ -64,11 +63,10 @@ class Table:
     self.is_closed = False
     self._max_size = max_size
     self._max_times_sampled = max_times_sampled
-    self._initial_priority = initial_priority
-    self.greatest_priority = 1.0
     self._timeout = timeout
     self._is_unlimited = is_unlimited
-    self.given = GivenPriorities(lanes.rule.need, lanes.num_writers)
+    num_writers = lanes.num_writers
+    self.given = GivenPriorities(lanes.rule.need, num_writers, initial_priority)
     # At the latest when the interpreter exits, which waits for TensorFlow's threads.
     weakref.finalize(self, limiter.close_for_good)
 
@@ -197,11 +195,10 @@ class Table:
     """Sets the priorities of the items that are still there; returns how many."""
     rows, are_there = self.lanes.find(keys)
     num_there = int(np.count_nonzero(are_there))
-    if num_there:
-      self.greatest_priority = max(self.greatest_priority, float(priorities.max()))
     if num_there < len(keys):
       self.num_ignored_updates += len(keys) - num_there
       rows, priorities = rows[are_there], priorities[are_there]
+    self.given.note(priorities)
     self.items.update(rows, priorities)
     return num_there
 
@@ -229,15 +226,14 @@ class Table:
   def _insert(self, lane: int, anchor: int, left: int) -> None:
     row = self.lanes.row(lane, anchor)
     self.lanes.mark(row, left)
-    priority = self.given.take(lane, anchor, self._initial())
-    self._take_in(np.array([row]), priority)
+    self._take_in(np.array([row]), self.given.take(lane, anchor))
 
   def _insert_full(self, anchor: int, rows: np.ndarray) -> None:
     self.lanes.mark_all(rows)
     if not self.items.wants_rows:
       self.limiter.did_insert(len(rows))
       return
-    self._take_in(rows, self.given.of_rows(anchor, rows, self._initial()))
+    self._take_in(rows, self.given.of_rows(anchor, rows))
 
   def _take_in(self, rows: np.ndarray, priorities: float | np.ndarray) -> None:
     self.items.insert(rows, priorities)
@@ -252,11 +248,6 @@ class Table:
     if rows:
       self.items.remove(rows)
       self.limiter.did_delete(len(rows))
-
-  def _initial(self) -> float:
-    if self._initial_priority is None:
-      return self.greatest_priority
-    return self._initial_priority
 
   def _draw_parts(self, count: int) -> Iterator[tuple[Draw, SampleInfo | None]]:
     while count:

@@ -124,6 +124,40 @@ def test_new_items_have_the_greatest_priority():
   assert set(info.priority) == {9.0} and set(batch["x"]) == {0, 1}
 
 
+def test_the_greatest_priority_is_not_that_of_an_item_that_has_gone():
+  buffer = ReplayBuffer(
+    X, 2, sampler=replay.Prioritized(1.0), initial_priority=None, seed=0
+  )
+  writer = buffer.writer()
+  append(writer, 0, 1)
+  keys = np.unique(buffer.sample_with_info(50)[0].key)
+  append(writer, 2)
+  assert buffer.update_priorities(keys, np.array([1000.0, 2.0])) == 1
+  append(writer, 3)
+  assert set(buffer.sample_with_info(50)[0].priority) == {1.0, 2.0}
+  # Without any that is there, nothing is known.
+  assert buffer.update_priorities(keys, np.array([1000.0, 2.0])) == 0
+  append(writer, 4)
+  assert set(buffer.sample_with_info(50)[0].priority) == {2.0}
+
+
+@pytest.mark.parametrize("is_vector", [True, False])
+def test_the_greatest_priority_may_have_come_with_a_step(is_vector):
+  buffer = ReplayBuffer(
+    X, 4, sampler=replay.Prioritized(1.0), initial_priority=None, seed=0
+  )
+  if is_vector:
+    vector = buffer.vector_writer(1)
+    vector.append({"x": [0]}, [10.0])
+    vector.append({"x": [1]})
+  else:
+    writer = buffer.writer()
+    writer.append({"x": 0}, priority=10.0)
+    writer.append({"x": 1})
+  info, batch = buffer.sample_with_info(50)
+  assert set(info.priority) == {10.0} and set(batch["x"]) == {0, 1}
+
+
 def test_same_seed_same_samples():
   def draw(seed):
     buffer = ReplayBuffer(X, 50, seed=seed)
