@@ -44,6 +44,41 @@ def test_nothing_is_drawn_ahead_of_a_queue():
     assert [int(batch["x"][0]) for batch in dataset.take(1)] == [5]
 
 
+@pytest.mark.parametrize("is_dataset", [False, True])
+def test_a_sample_in_vain_takes_nothing_out_of_a_queue(is_dataset):
+  spec = {
+    "x": Spec((), tf.int64, "x", time_offsets=0),
+    "wide": Spec((2000,), tf.int64, "wide", time_offsets=0),
+  }
+  with replay.ReplayBuffer(
+    spec, 10, sampler=replay.Fifo(), max_times_sampled=1, timeout=0.05
+  ) as buffer:
+    writer = buffer.writer()
+
+    def append(*values):
+      for x in values:
+        writer.append({"x": x, "wide": np.full(2000, x)})
+
+    def sample():
+      if is_dataset:
+        return {p: v.numpy() for p, v in next(iter(buffer.dataset(5))).items()}
+      return buffer.sample_with_info(5)[1]
+
+    append(0, 1, 2)
+    for _ in range(2):
+      with pytest.raises((errors.ReplayTimeoutError, tf.errors.OpError), match="0 of"):
+        sample()
+    append(3)
+    with pytest.raises((errors.ReplayTimeoutError, tf.errors.OpError), match="0 of"):
+      sample()
+    # What was taken is not written over.
+    append(*range(4, 14))
+    for want in ([0, 1, 2, 3, 4], [5, 6, 7, 8, 9]):
+      batch = sample()
+      assert batch["x"].tolist() == want
+      assert batch["wide"][:, -1].tolist() == want
+
+
 def test_a_wait_for_windows_says_how_many_steps_they_take():
   spec = {"x": Spec((4,), tf.int64, "x", time_offsets=(-2, -1, 0, 1))}
   with replay.ReplayBuffer(spec, 10, timeout=0.01) as buffer:

@@ -212,7 +212,8 @@ class ReplayBuffer(DurableReplay):
     Returns:
       Arrays [B, ...] by path; byte strings are objects.
     Raises:
-      ReplayTimeoutError: there was nothing to sample for as long as was allowed.
+      ReplayTimeoutError: there was nothing to sample for as long as was allowed. What
+        was taken out of a queue until then comes first in the next batch.
       ReplayError: the buffer is closed.
     """
     return self._sampling.sample(sizing.check_batch_size(batch_size))[1]

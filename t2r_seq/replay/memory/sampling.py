@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Container
 
 import numpy as np
@@ -19,6 +20,10 @@ class Sampling:
     """Puts the two together."""
     self._table = table
     self.gathering = gathering
+    # Items that are gone from the table, of batches that never got full.
+    self._taken: collections.deque[tuple[SampleInfo | None, Batch]] = (
+      collections.deque()
+    )
 
   @property
   def consumes(self) -> bool:
@@ -70,14 +75,25 @@ class Sampling:
       return info, self.gathering.gather(draw)
 
   def _consume(self, count: int) -> tuple[SampleInfo | None, Batch]:
-    infos, batches = [], []
-    for _ in range(count):
+    taken: list[tuple[SampleInfo | None, Batch]] = []
+    try:
+      while len(taken) < count:
+        with self._table.lock:
+          self._table.check_open("sample")
+          taken.append(self._take_one())
+    except BaseException:
       with self._table.lock:
-        self._table.check_open("sample")
-        draw, info = self._table.consume()
-        infos.append(info)
-        batches.append(self.gathering.gather(draw))
+        self._taken.extendleft(reversed(taken))
+      raise
+    infos, batches = zip(*taken, strict=True)
     joined = SampleInfo(*map(np.concatenate, zip(*infos, strict=True)))
     return joined, {
       path: np.concatenate([batch[path] for batch in batches]) for path in batches[0]
     }
+
+  def _take_one(self) -> tuple[SampleInfo | None, Batch]:
+    """Takes an item away; first those that nobody got."""
+    if self._taken:
+      return self._taken.popleft()
+    draw, info = self._table.consume()
+    return info, self.gathering.gather(draw)
