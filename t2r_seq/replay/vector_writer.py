@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from t2r_seq import errors, specs
-from t2r_seq.replay.replay import Replay, ReplayVectorWriter
+from t2r_seq.replay.replay import Replay, ReplayVectorWriter, ReplayWriter
+
+_Writer = TypeVar("_Writer", bound=ReplayWriter)
 
 
 class SplitVectorWriter(ReplayVectorWriter):
@@ -23,7 +26,7 @@ class SplitVectorWriter(ReplayVectorWriter):
     Raises:
       SpecError: there cannot be as many writers.
     """
-    self._writers = [replay.writer() for _ in range(num_environments)]
+    self._writers = open_writers(replay.writer, num_environments)
 
   def append(self, steps: Any, priorities: Any = None) -> None:
     """Appends one step to each episode; see `ReplayVectorWriter.append`."""
@@ -40,8 +43,26 @@ class SplitVectorWriter(ReplayVectorWriter):
 
   def close(self) -> None:
     """Closes the writers."""
-    for writer in self._writers:
-      writer.close()
+    close_writers(self._writers)
+
+
+def open_writers(open_one: Callable[[], _Writer], count: int) -> list[_Writer]:
+  """Opens several writers, or, where one cannot be opened, none."""
+  writers: list[_Writer] = []
+  try:
+    for _ in range(count):
+      writers.append(open_one())
+  except BaseException:
+    close_writers(writers)
+    raise
+  return writers
+
+
+def close_writers(writers: Sequence[ReplayWriter]) -> None:
+  """Closes all writers, also where one of them fails."""
+  with contextlib.ExitStack() as stack:
+    for writer in writers:
+      stack.callback(writer.close)
 
 
 def check_vector(operation: str, flat: Mapping[str, Any], count: int) -> None:

@@ -31,7 +31,7 @@ from t2r_seq.replay.memory.writers import (
 )
 from t2r_seq.replay.rate_limiters import make_rate_limiter
 from t2r_seq.replay.replay import ReplayCounters, SampleInfo
-from t2r_seq.replay.vector_writer import SplitVectorWriter
+from t2r_seq.replay.vector_writer import SplitVectorWriter, open_writers
 
 _OPERATION = "ReplayBuffer"
 _UNIFORM, _FIFO, _MIN_SIZE = options.Uniform(), options.Fifo(), options.MinSize()
@@ -200,7 +200,7 @@ class ReplayBuffer(DurableReplay):
   ) -> MemoryVectorWriter | SplitVectorWriter:
     """Returns a writer for environments that go in step; see `Replay.vector_writer`."""
     if num_environments == self._table.lanes.num_writers:
-      writers = [self.writer() for _ in range(num_environments)]
+      writers = open_writers(self.writer, num_environments)
       return MemoryVectorWriter(writers, self._table, self._columns)
     return SplitVectorWriter(self, num_environments)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ from t2r_seq import errors
 from t2r_seq.replay.memory.step_packing import StepPacking
 from t2r_seq.replay.memory.table import Table
 from t2r_seq.replay.replay import ReplayVectorWriter, ReplayWriter
-from t2r_seq.replay.vector_writer import check_is_last, check_vector
+from t2r_seq.replay.vector_writer import check_is_last, check_vector, close_writers
 from t2r_seq.store import values as store_values
 from t2r_seq.store.layout import Columns
 
@@ -159,9 +158,7 @@ class MemoryVectorWriter(ReplayVectorWriter):
 
   def close(self) -> None:
     """Ends the episodes and gives all parts of the ring back."""
-    with contextlib.ExitStack() as stack:
-      for writer in self._writers:
-        stack.callback(writer.close)
+    close_writers(self._writers)
 
 
 def check_priorities(operation: str, priorities: np.ndarray) -> None:

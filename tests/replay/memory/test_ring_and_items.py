@@ -234,6 +234,18 @@ def test_vector_writer_writes_blocks():
       assert items(buffer) == items(plain)
 
 
+@pytest.mark.parametrize(("num_open", "num"), [(0, 3), (1, 2)])
+def test_a_vector_writer_in_vain_keeps_no_writers(num_open, num):
+  buffer = ReplayBuffer(X, 30, num_writers=2)
+  writers = [buffer.writer() for _ in range(num_open)]
+  with pytest.raises(errors.ReplayError, match="num_writers, 2, got one more"):
+    buffer.vector_writer(num)
+  for writer in writers:
+    writer.close()
+  buffer.vector_writer(2).append({"x": np.array([1, 2])})
+  assert items(buffer) == [1, 2]
+
+
 def test_vector_writer_of_writers_out_of_step():
   buffer = ReplayBuffer(X, 30, num_writers=2, seed=0)
   with buffer.writer() as writer:
