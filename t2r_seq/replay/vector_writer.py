@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from t2r_seq import errors, specs
+from t2r_seq.replay.priorities import to_priorities
 from t2r_seq.replay.replay import Replay, ReplayVectorWriter, ReplayWriter
 
 _Writer = TypeVar("_Writer", bound=ReplayWriter)
@@ -32,8 +33,11 @@ class SplitVectorWriter(ReplayVectorWriter):
     """Appends one step to each episode; see `ReplayVectorWriter.append`."""
     flat = specs.flatten_spec_structure(steps)
     check_vector("append", flat, len(self._writers))
+    if priorities is not None:
+      # All of them first: where one is wrong, nothing is appended.
+      priorities = to_priorities("append", priorities, (len(self._writers),))
     for row, writer in enumerate(self._writers):
-      priority = None if priorities is None else float(priorities[row])
+      priority = None if priorities is None else priorities.item(row)
       writer.append({path: value[row] for path, value in flat.items()}, priority)
 
   def end_episodes(self, is_last: Any = None) -> None:

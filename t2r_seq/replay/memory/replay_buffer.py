@@ -24,11 +24,8 @@ from t2r_seq.replay.memory.n_step import NStepReading
 from t2r_seq.replay.memory.ring import Ring
 from t2r_seq.replay.memory.sampling import Sampling
 from t2r_seq.replay.memory.table import Table
-from t2r_seq.replay.memory.writers import (
-  MemoryVectorWriter,
-  MemoryWriter,
-  check_priorities,
-)
+from t2r_seq.replay.memory.writers import MemoryVectorWriter, MemoryWriter
+from t2r_seq.replay.priorities import to_priorities, to_priority
 from t2r_seq.replay.rate_limiters import make_rate_limiter
 from t2r_seq.replay.replay import ReplayCounters, SampleInfo
 from t2r_seq.replay.vector_writer import SplitVectorWriter, open_writers
@@ -114,7 +111,7 @@ class ReplayBuffer(DurableReplay):
     self._flat_spec = flat_replay_specs(_OPERATION, self._spec)
     sizing.check_counts(_OPERATION, num_writers, max_size, max_times_sampled, timeout)
     if initial_priority is not None:
-      check_priorities(_OPERATION, np.asarray(initial_priority, np.float64))
+      initial_priority = to_priority(_OPERATION, initial_priority, "initial_priority")
     self._columns = sizing.make_columns(_OPERATION, self._flat_spec)
     reader = windows.WindowReader(
       sizing.element_spec(self._columns),
@@ -238,13 +235,11 @@ class ReplayBuffer(DurableReplay):
   def update_priorities(self, keys: Any, priorities: Any) -> int:
     """Sets the priorities of items; see `Replay.update_priorities`."""
     keys = np.asarray(keys)
-    priorities = np.asarray(priorities, np.float64)
-    if keys.dtype.kind not in "iu" or keys.ndim != 1 or keys.shape != priorities.shape:
+    if keys.dtype.kind not in "iu" or keys.ndim != 1:
       raise errors.SpecError(
-        "update_priorities: expected integer keys [n] and as many priorities, got "
-        f"{errors.describe(keys)} and {errors.describe(priorities)}."
+        f"update_priorities: keys: expected integers [n], got {errors.describe(keys)}."
       )
-    check_priorities("update_priorities", priorities)
+    priorities = to_priorities("update_priorities", priorities, keys.shape)
     with self._table.lock:
       self._table.check_open("update_priorities")
       return self._table.update_priorities(keys.astype(np.int64), priorities)

@@ -10,13 +10,11 @@ import numpy as np
 from t2r_seq import errors
 from t2r_seq.replay.memory.step_packing import StepPacking
 from t2r_seq.replay.memory.table import Table
+from t2r_seq.replay.priorities import to_priorities, to_priority
 from t2r_seq.replay.replay import ReplayVectorWriter, ReplayWriter
 from t2r_seq.replay.vector_writer import check_is_last, check_vector, close_writers
 from t2r_seq.store import values as store_values
 from t2r_seq.store.layout import Columns
-
-_GREATEST = float(np.finfo(np.float32).max)
-_GREATEST_BITS = np.float64(_GREATEST).view(np.uint64)
 
 # Values in the order of the ring's columns, and context features by path.
 Packed = tuple[list[Any], dict[str, np.ndarray]]
@@ -44,7 +42,7 @@ class MemoryWriter(ReplayWriter):
   def append(self, step: Any, priority: float | None = None) -> None:
     """Appends one step; see `ReplayWriter.append`."""
     if priority is not None:
-      check_priorities("append", np.asarray(priority, np.float64))
+      priority = to_priority("append", priority)
     self.append_packed(*self.pack(step), priority)
 
   def pack(self, step: Any) -> Packed:
@@ -126,10 +124,7 @@ class MemoryVectorWriter(ReplayVectorWriter):
     if steps.__class__ is not dict or steps.keys() != self._columns.keys():
       flat = dict(store_values.leaves(steps, self._columns))
     if priorities is not None:
-      priorities = np.asarray(priorities, np.float64)
-      check_priorities("append", priorities)
-      if priorities.shape != (num,):
-        priorities = np.broadcast_to(priorities, (num,))
+      priorities = to_priorities("append", priorities, (num,))
     if table.contexts or not table.lanes.are_in_step():
       self._append_each(flat, priorities)
       return
@@ -159,17 +154,3 @@ class MemoryVectorWriter(ReplayVectorWriter):
   def close(self) -> None:
     """Ends the episodes and gives all parts of the ring back."""
     close_writers(self._writers)
-
-
-def check_priorities(operation: str, priorities: np.ndarray) -> None:
-  """Raises SpecError unless priorities, float64, are at least 0 and fit in float32."""
-  # Floats' bits are in the floats' order; those of NaN and of negative ones are above.
-  if priorities.size and priorities.view(np.uint64).max() <= _GREATEST_BITS:
-    return
-  fits = (priorities >= 0) & (priorities <= _GREATEST)
-  if not fits.all():
-    wrong = priorities[~fits].ravel()[0]
-    raise errors.SpecError(
-      f"{operation}: priorities: expected finite ones of at least 0, as float32, got "
-      f"{wrong:g}."
-    )

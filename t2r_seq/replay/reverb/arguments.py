@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import errors
-from t2r_seq.replay.memory.writers import check_priorities
+from t2r_seq.replay.priorities import check_priorities
 
 
 def check_count(operation: str, name: str, count: Any, least: int) -> None:

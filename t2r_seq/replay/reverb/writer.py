@@ -9,7 +9,7 @@ import numpy as np
 
 from t2r_seq import errors
 from t2r_seq.replay.memory.step_packing import StepPacking
-from t2r_seq.replay.memory.writers import check_priorities
+from t2r_seq.replay.priorities import check_priorities
 from t2r_seq.replay.replay import ReplayWriter
 from t2r_seq.replay.reverb.connection import Connection
 from t2r_seq.replay.reverb.importing import import_reverb

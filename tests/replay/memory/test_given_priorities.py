@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import replay
+from t2r_seq import errors, replay
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 
 N = 3
@@ -74,3 +74,63 @@ def test_a_checkpoint_keeps_those_that_wait(tmp_path):
     restored.restore(tmp_path)
     restored.writer()  # It ends the episode, which nobody goes on with.
     assert priorities(restored) == {0: 2.0, 1: 3.0, 2: 4.0, 3: 5.0}
+
+
+BAD = {
+  "too few": ([1.0, 2.0], r"append: priorities: expected numbers of shape \(3,\), got"),
+  "one for all": (1.0, r"expected numbers of shape \(3,\), got float 1\.0"),
+  "ragged": ([1.0, [2.0], 3.0], r"expected numbers of shape \(3,\), got list"),
+  "negative": ([1.0, 2.0, -1.0], "append: priorities: expected finite .* got -1"),
+  "words": (["1", "2", "3"], r"expected numbers of shape \(3,\), got list"),
+  "nothing in one": ([1.0, None, 3.0], r"expected numbers of shape \(3,\), got list"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("num_writers", [N, N + 1])
+def test_bad_ones_for_a_block(num_writers, name):
+  wrong, message = BAD[name]
+  sampler = replay.Prioritized(1.0)
+  with replay.ReplayBuffer(SPEC, 60, None, num_writers, sampler) as buffer:
+    vector = buffer.vector_writer(N)
+    with pytest.raises(errors.SpecError, match=message):
+      vector.append({"x": np.arange(N)}, wrong)
+    assert buffer.counters.num_steps == 0
+    vector.append({"x": np.arange(N)}, np.arange(N))
+
+
+BAD_SINGLE = {
+  "a word": ("a", "append: priority: expected a number, got str 'a'"),
+  "several": (
+    [1.0, 2.0],
+    r"priority: expected a number, got list \[1.0, 2.0\]",
+  ),
+  "negative": (-1, "append: priority: expected finite .* got -1"),
+  "not a number": (np.float32("nan"), "append: priority: expected finite .* got nan"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SINGLE)
+def test_bad_ones_for_a_step(name):
+  wrong, message = BAD_SINGLE[name]
+  with make() as buffer:
+    writer = buffer.writer()
+    with pytest.raises(errors.SpecError, match=message):
+      writer.append({"x": 0}, wrong)
+    assert buffer.counters.num_steps == 0
+    for priority in (1, np.float32(2.0), np.array(3), tf.constant(4.0)):
+      writer.append({"x": 0}, priority)
+
+
+@pytest.mark.parametrize(
+  ("keys", "wrong", "message"),
+  [
+    ([0], [1.0, 2.0], r"priorities: expected numbers of shape \(1,\), got list"),
+    ([0], "a", r"priorities: expected numbers of shape \(1,\), got str 'a'"),
+    ([0.5], [1.0], r"keys: expected integers \[n\], got \(1,\) float64"),
+  ],
+  ids=["too many", "a word", "no keys"],
+)
+def test_bad_updates(keys, wrong, message):
+  with make() as buffer, pytest.raises(errors.SpecError, match=message):
+    buffer.update_priorities(np.array(keys), wrong)

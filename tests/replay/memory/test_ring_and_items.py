@@ -352,7 +352,14 @@ BAD_ARGUMENTS = {
     {"capacity_steps": 9, "rate_limiter": 3},
     "the option: expected a rate limiter",
   ),
-  "priority": ({"capacity_steps": 9, "initial_priority": -1.0}, "got -1"),
+  "priority": (
+    {"capacity_steps": 9, "initial_priority": -1.0},
+    "ReplayBuffer: initial_priority: expected finite ones of at least 0, .* got -1",
+  ),
+  "no priority": (
+    {"capacity_steps": 9, "initial_priority": "a"},
+    "ReplayBuffer: initial_priority: expected a number, got str 'a'",
+  ),
 }
 
 
