@@ -62,6 +62,21 @@ class AnchorRule:
     """The fewest steps that a ring must hold for an item to live."""
     return self.back + self.need + 1
 
+  def most_items(self, num_slots: int) -> int:
+    """Returns how many items the steps of a writer have at most, however they end."""
+    if self.keeps_start:  # Episodes of one step each.
+      return num_slots
+    anchors = num_slots - min(self.first, self.back) - self.need_ended
+    return -(-anchors // min(self.period, self.first + self.need_ended + 1))
+
+  def most_queued(self, num_slots: int) -> int:
+    """Returns how many items of one episode live on while further steps come.
+
+    With as many, the step that gives one more item writes over none of them, if it
+    waits until one of them has been taken; nor do those before it, which give none.
+    """
+    return (num_slots - self.back - self.need) // self.period
+
   def is_anchor(self, age: Any) -> Any:
     """Whether windows start at steps of this age, as far as that decides."""
     if self.period == 1:

@@ -243,3 +243,21 @@ class SelectedItems(Items):
     self._new.update(dict.fromkeys(rows.tolist()))
     if len(self._new) + len(self._gone) >= _MAX_PENDING:
       self.flush()
+
+
+def make_items(
+  lanes: Lanes,
+  sampler: options.SelectorOption,
+  remover: options.SelectorOption,
+  max_size: int | None,
+  max_times_sampled: int,
+) -> Items:
+  """Makes items that are sampled and removed as told; see `ReplayBuffer`."""
+  items: Items
+  if isinstance(sampler, options.Uniform) and max_size is None:
+    items = UniformItems(lanes)
+  else:
+    items = SelectedItems(lanes, sampler, None if max_size is None else remover)
+  if max_times_sampled:
+    items.count_samples()
+  return items

@@ -18,7 +18,7 @@ from t2r_seq.replay.memory.anchors import AnchorRule, check_ring
 from t2r_seq.replay.memory.batches import make_dataset
 from t2r_seq.replay.memory.contexts import Contexts
 from t2r_seq.replay.memory.gathering import Batch, Gathering
-from t2r_seq.replay.memory.items import Items, SelectedItems, UniformItems
+from t2r_seq.replay.memory.items import make_items
 from t2r_seq.replay.memory.lanes import Lanes
 from t2r_seq.replay.memory.n_step import NStepReading
 from t2r_seq.replay.memory.ring import Ring
@@ -83,7 +83,8 @@ class ReplayBuffer(DurableReplay):
       remover: which item goes where there are more than `max_size`.
       max_size: items, at most; None for as many as the ring holds.
       max_times_sampled: an item goes when it has been sampled as often; 0 for never.
-      rate_limiter: how inserts and samples wait for each other.
+      rate_limiter: how inserts and samples wait for each other. There has to be room
+        for what it waits for: items, which are fewer than steps.
       initial_priority: of items whose step came without one; None for the greatest
         priority so far, as in prioritized experience replay.
       timeout: seconds that an insert, or a sample, may wait; None for as long as need
@@ -136,6 +137,16 @@ class ReplayBuffer(DurableReplay):
       _OPERATION, steps, rule, has_ages, capacity_steps, capacity_bytes, num_writers
     )
     check_ring(_OPERATION, rule, num_slots)
+    sizing.check_rate_limiter(
+      _OPERATION,
+      rate_limiter,
+      rule,
+      num_slots,
+      num_writers,
+      max_size,
+      max_times_sampled,
+      "capacity_steps" if capacity_bytes is None else "capacity_bytes",
+    )
     ring = Ring(steps, num_slots, num_writers)
     lanes = Lanes(rule, num_slots, num_writers, has_ages)
     lock = threading.RLock()
@@ -143,7 +154,7 @@ class ReplayBuffer(DurableReplay):
       ring,
       Contexts(contexts, ring.num_rows, num_writers),
       lanes,
-      _make_items(lanes, sampler, remover, max_size, max_times_sampled),
+      make_items(lanes, sampler, remover, max_size, max_times_sampled),
       make_rate_limiter(rate_limiter, lock),
       lock,
       np.random.default_rng(seed),
@@ -271,20 +282,3 @@ class ReplayBuffer(DurableReplay):
   def _give_back(self, lane: int) -> None:
     self._free_lanes.append(lane)
     self._free_lanes.sort()
-
-
-def _make_items(
-  lanes: Lanes,
-  sampler: options.SelectorOption,
-  remover: options.SelectorOption,
-  max_size: int | None,
-  max_times_sampled: int,
-) -> Items:
-  items: Items
-  if isinstance(sampler, options.Uniform) and max_size is None:
-    items = UniformItems(lanes)
-  else:
-    items = SelectedItems(lanes, sampler, None if max_size is None else remover)
-  if max_times_sampled:
-    items.count_samples()
-  return items

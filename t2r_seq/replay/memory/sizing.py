@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs
+from t2r_seq.replay import options
 from t2r_seq.replay.memory.anchors import AnchorRule
 from t2r_seq.replay.memory.ring import column_dtype
 from t2r_seq.replay.memory.table import Table
@@ -126,6 +127,52 @@ def num_slots(
       f"in {errors.listing(strings)}, whose sizes nobody knows before they come."
     )
   return int(capacity_bytes) // (_step_bytes(steps, rule, has_ages) * num_writers)
+
+
+def check_rate_limiter(
+  operation: str,
+  option: Any,
+  rule: AnchorRule,
+  num_slots: int,
+  num_writers: int,
+  max_size: int | None,
+  max_times_sampled: int,
+  capacity: str,
+) -> None:
+  """Checks that there is room for the items that a rate limiter wants.
+
+  Args:
+    operation: for the error.
+    option: the rate limiter's.
+    rule: which steps have items.
+    num_slots: steps of each writer.
+    num_writers: N.
+    max_size: items that may be there, if that is limited.
+    max_times_sampled: samples of each item, or 0.
+    capacity: the argument that `num_slots` comes from.
+  Raises:
+    SpecError: samples would wait for ever, or a full queue would lose items.
+  """
+  match option:
+    case options.MinSize() | options.SampleToInsertRatio():
+      name, got = "min_size_to_sample", option.min_size_to_sample
+      most = num_writers * rule.most_items(num_slots)
+      room = f"{num_writers} x {num_slots} steps have"
+      why = "Samples would wait for ever"
+    case options.Queue() | options.Stack() if max_times_sampled == 1:
+      name, got = "size", option.size
+      most = rule.most_queued(num_slots)
+      room = f"{num_slots} steps, the part of a writer, keep while others come"
+      why = "Items would go before they are sampled"
+    case _:
+      return
+  if max_size is not None and max_size < most:
+    most, room, capacity = max_size, "max_size lets in", "max_size"
+  if got > most:
+    raise errors.SpecError(
+      f"{operation}: rate_limiter: expected {name} of at most {most}, the items that "
+      f"{room}, got {got}. {why}: raise {capacity}, or ask for less."
+    )
 
 
 def num_bytes(table: Table) -> int:

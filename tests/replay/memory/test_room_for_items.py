@@ -1,0 +1,166 @@
+"""What a rate limiter waits for has to fit into the ring, and into `max_size`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import errors, replay
+from t2r_seq.specs import ExtendedTensorSpec as Spec
+
+X = {"x": Spec((), tf.int64, "x", time_offsets=0)}
+PAIR = {"x": Spec((2,), tf.int64, "x", time_offsets=(-1, 0))}
+FOUR = {"x": Spec((4,), tf.int64, "x", time_offsets=(-3, -2, -1, 0))}
+AHEAD = {"x": Spec((4,), tf.int64, "x", time_offsets=(-1, 0, 1, 2))}
+SEQUENCE = {"x": Spec((1,), tf.int64, "x", is_sequence=True, time_offsets=(0,))}
+ONCE = {"sampler": replay.Fifo(), "max_times_sampled": 1}
+RATIO = replay.SampleToInsertRatio(1.0, 10, 100.0)
+QUEUE_8, QUEUE_10 = replay.Queue(8), replay.Queue(10)
+MIN_10, MIN_99 = replay.MinSize(10), replay.MinSize(99)
+
+TOO_MUCH = {
+  "a queue of stacks": (
+    (FOUR, {**ONCE, "capacity_steps": 10, "rate_limiter": QUEUE_10}),
+    "rate_limiter: expected size of at most 7, the items that 10 steps, the part of a "
+    "writer, keep while others come, got 10. Items would go before they are sampled: "
+    "raise capacity_steps, or ask for less.",
+  ),
+  "a queue, by writers": (
+    (
+      X,
+      {**ONCE, "capacity_steps": 30, "num_writers": 4, "rate_limiter": QUEUE_8},
+    ),
+    "size of at most 7, the items that 7 steps,",
+  ),
+  "a queue with a limit": (
+    (
+      X,
+      {**ONCE, "capacity_steps": 20, "max_size": 3, "rate_limiter": QUEUE_10},
+    ),
+    "size of at most 3, the items that max_size lets in, got 10. Items would go before "
+    "they are sampled: raise max_size, or ask for less.",
+  ),
+  "a stack": (
+    (X, {**ONCE, "capacity_steps": 9, "rate_limiter": replay.Stack(10)}),
+    "size of at most 9,",
+  ),
+  "steps": (
+    (X, {"capacity_steps": 5, "rate_limiter": MIN_10}),
+    "expected min_size_to_sample of at most 5, the items that 1 x 5 steps "
+    "have, got 10. Samples would wait for ever: raise capacity_steps, or ask for less.",
+  ),
+  "items": (
+    (X, {"capacity_steps": 50, "max_size": 5, "rate_limiter": MIN_10}),
+    "min_size_to_sample of at most 5, the items that max_size lets in, got 10.",
+  ),
+  "pairs of three writers": (
+    (
+      PAIR,
+      {"capacity_steps": 100, "num_writers": 3, "rate_limiter": MIN_99},
+    ),
+    "min_size_to_sample of at most 96, the items that 3 x 33 steps have, got 99.",
+  ),
+  "a ratio": (
+    (PAIR, {"capacity_steps": 10, "rate_limiter": RATIO}),
+    "min_size_to_sample of at most 9, the items that 1 x 10 steps have, got 10.",
+  ),
+  "bytes": (
+    (X, {"capacity_bytes": 40, "rate_limiter": RATIO}),
+    "raise capacity_bytes, or ask for less.",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", TOO_MUCH)
+def test_what_never_fits_is_refused(name):
+  (spec, arguments), message = TOO_MUCH[name]
+  with pytest.raises(errors.SpecError) as caught:
+    replay.ReplayBuffer(spec, **arguments)
+  assert message in str(caught.value)
+
+
+WINDOWS = {
+  "steps": (X, {}),
+  "pairs": (PAIR, {}),
+  "pairs, repeated": (PAIR, {"padding": "repeat"}),
+  "ahead": (AHEAD, {}),
+  "ahead, zeros": (AHEAD, {"padding": "zero"}),
+  "joined": (
+    {
+      "obs": Spec((), tf.int64, "obs", time_offsets=0),
+      "next_obs": Spec((), tf.int64, "obs", time_offsets=1),
+      "rew": Spec((), tf.float32, "rew", time_offsets=0),
+      "done": Spec((), tf.float32, "done", time_offsets=0),
+    },
+    {"n_step": (3, 0.9)},
+  ),
+  "sequences": (SEQUENCE, {"sequence_length": 3}),
+  "far apart": (SEQUENCE, {"sequence_length": 2, "shift": 4}),
+  "far apart, repeated": (
+    SEQUENCE,
+    {"sequence_length": 3, "shift": 2, "padding": "repeat"},
+  ),
+}
+CAPACITY = 17
+
+
+def step(buffer, x):
+  flat = buffer.flat_spec
+  return {path: flat[path].dtype.as_numpy_dtype(x) for path in flat}
+
+
+def most(name):
+  """Returns the greatest minimum and the greatest queue that are let in."""
+  spec, arguments = WINDOWS[name]
+  found = []
+  for limiter, more in ((replay.MinSize, {}), (replay.Queue, ONCE)):
+    sizes = []
+    for size in range(1, CAPACITY + 1):
+      try:
+        options = {**arguments, **more, "rate_limiter": limiter(size)}
+        replay.ReplayBuffer(spec, CAPACITY, **options)
+        sizes.append(size)
+      except errors.SpecError:
+        break
+    found.append(sizes[-1])
+  return found
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_minimum_is_what_can_be_held(name):
+  spec, arguments = WINDOWS[name]
+  seen = 0
+  for length in (1, 2, 3, 4, 5, CAPACITY, 60):
+    buffer = replay.ReplayBuffer(spec, CAPACITY, **arguments)
+    writer = buffer.writer()
+    for t in range(60):
+      writer.append(step(buffer, t))
+      if (t + 1) % length == 0:
+        writer.end_episode()
+      seen = max(seen, buffer.counters.num_items)
+  assert seen == most(name)[0]
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_a_queue_that_is_let_in_loses_nothing(name):
+  spec, arguments = WINDOWS[name]
+  size = most(name)[1]
+  limiter = replay.Queue(size)
+  buffer = replay.ReplayBuffer(
+    spec, CAPACITY, **arguments, **ONCE, rate_limiter=limiter, timeout=0.0
+  )
+  writer = buffer.writer()
+  taken = 0
+  for t in range(100):
+    while True:
+      try:
+        writer.append(step(buffer, t))
+        break
+      except errors.ReplayTimeoutError:
+        assert buffer.counters.num_items == size
+        buffer.sample(1)
+        taken += 1
+  counters = buffer.counters
+  assert taken == counters.num_deletes == counters.num_inserts - size
+  np.testing.assert_array_less(0, taken)
