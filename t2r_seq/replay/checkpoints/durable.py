@@ -103,7 +103,8 @@ class DurableReplay(Replay):
     """Goes on where a checkpoint was made: the same draws follow.
 
     The buffer has the specs, the capacity and the windows of the one that was saved;
-    how it samples, removes and paces may be changed. An episode that was going on
+    how it samples, removes and paces may be changed; where there are more items than
+    `max_size` now, the remover lets them go. An episode that was going on
     then ends where it was: at once where a writer is open already, and otherwise as
     soon as one asks for that part of the ring.
 

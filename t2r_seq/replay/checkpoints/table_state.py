@@ -70,7 +70,7 @@ def load_lanes(lanes: Lanes, arrays: Mapping[str, np.ndarray]) -> None:
 def load_items(
   table: Table, values: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
 ) -> None:
-  """Sets everything else.
+  """Sets everything else; items go if there are more than there may be now.
 
   Args:
     table: whose lanes are set.
@@ -88,3 +88,4 @@ def load_items(
       table.given.put(lane, step, priority)
   table.rng.bit_generator.state = values["rng"]
   table.items.load(arrays)
+  table.remove_surplus()

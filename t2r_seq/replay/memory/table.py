@@ -202,6 +202,14 @@ class Table:
     self.items.update(rows, priorities)
     return num_there
 
+  def remove_surplus(self) -> None:
+    """Lets items go, as the remover chooses, until there are no more than may be."""
+    while self._max_size is not None and self.lanes.num_items > self._max_size:
+      assert isinstance(self.items, SelectedItems)
+      surplus = np.array([self.items.choose_surplus(self.rng)])
+      self.lanes.unmark(surplus)
+      self._remove(surplus.tolist())
+
   def close(self) -> None:
     """Ends all waiting."""
     with self.lock:
@@ -238,11 +246,7 @@ class Table:
   def _take_in(self, rows: np.ndarray, priorities: float | np.ndarray) -> None:
     self.items.insert(rows, priorities)
     self.limiter.did_insert(len(rows))
-    while self._max_size is not None and self.lanes.num_items > self._max_size:
-      assert isinstance(self.items, SelectedItems)
-      surplus = np.array([self.items.choose_surplus(self.rng)])
-      self.lanes.unmark(surplus)
-      self._remove(surplus.tolist())
+    self.remove_surplus()
 
   def _remove(self, rows: list[int]) -> None:
     if rows:
