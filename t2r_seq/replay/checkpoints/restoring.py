@@ -39,8 +39,7 @@ def restore(
   checkpoint = publishing.find(os.path.abspath(path))
   values, arrays = state_file.read(checkpoint)
   _check_identity(checkpoint, identity, values.pop("identity"))
-  store = EpisodeStore(os.path.join(checkpoint, EPISODES))
-  _check_bytes(store)
+  store = _open_episodes(checkpoint)
   with table.lock:
     table.check_open("restore")
     _check_empty(table.lanes)
@@ -93,14 +92,23 @@ def _check_empty(lanes: Lanes) -> None:
     )
 
 
-def _check_bytes(store: EpisodeStore) -> None:
-  found = [str(problem) for problem in verify_store(store.path).problems]
+def _open_episodes(checkpoint: str) -> EpisodeStore:
+  """Opens the store of a checkpoint, whose bytes are those that were saved."""
+  try:
+    store = EpisodeStore(os.path.join(checkpoint, EPISODES))
+    found = [str(problem) for problem in verify_store(store.path).problems]
+  except errors.SpecError as error:
+    raise errors.ReplayError(
+      f"restore: {checkpoint}: expected the episodes that were saved, got damaged ones "
+      f"or none: {error} Restore a former checkpoint."
+    ) from error
   if found:
     raise errors.ReplayError(
       f"restore: {store.path}: expected the bytes that were saved, got\n  "
       + "\n  ".join(found)
       + "\nRestore a former checkpoint."
     )
+  return store
 
 
 def _check_lengths(store: EpisodeStore, lengths: list[int]) -> None:

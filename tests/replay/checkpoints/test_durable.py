@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -359,15 +360,34 @@ def _truncate(path: str) -> None:
   os.truncate(path, os.path.getsize(path) // 2)
 
 
+def _overwrite(path: str) -> None:
+  """Writes over the beginnings of all files of a folder."""
+  for folder, _, names in os.walk(path):
+    for name in names:
+      with open(os.path.join(folder, name), "r+b") as file:
+        file.write(b"zzz")
+
+
+FORMER = r"[\s\S]*Restore a former checkpoint\.$"
 DAMAGES = {
-  "state": ("state.npz", _truncate, "expected the state of a replay"),
+  "state": ("state.npz", _truncate, f"expected the state of a replay{FORMER}"),
   "no state": ("state.npz", os.remove, "expected a checkpoint or a folder of them"),
-  "rows": ("episodes/segments/main/obs.data", _truncate, "obs.data"),
-  "no store": ("episodes/store.json", os.remove, "This is no EpisodeStore"),
+  "rows": ("episodes/segments/main/obs.data", _truncate, f"obs.data{FORMER}"),
+  "no store": ("episodes/store.json", os.remove, f"This is no EpisodeStore{FORMER}"),
+  "no episodes": (
+    "episodes",
+    shutil.rmtree,
+    f"restore: .*checkpoint-00000001: expected the episodes that were saved{FORMER}",
+  ),
+  "another's episodes": (
+    "episodes",
+    _overwrite,
+    f"restore: .*checkpoint-00000001: expected the episodes that were saved{FORMER}",
+  ),
   "commit": (
     "episodes/segments/main/commit.json",
     os.remove,
-    "expected the commit of the episodes that are there, got no such file",
+    f"expected the commit of the episodes that are there, got no such file{FORMER}",
   ),
 }
 
@@ -380,7 +400,7 @@ def test_a_damaged_one(name, tmp_path):
   file, damage, want = DAMAGES[name]
   damage(os.path.join(path, file))
   again = make("uniform")
-  with pytest.raises(errors.SpecError, match=want):
+  with pytest.raises(errors.ReplayError, match=want):
     again.restore(path)
   # It can still be restored from another one.
   good = buffer.checkpoint()
