@@ -71,7 +71,7 @@ class DurableReplay(Replay):
       The number of episodes.
     Raises:
       StoreError: there is something at the path already.
-      OSError: the disk is full or failed.
+      OSError: the disk is full or failed; nothing is left of the store.
     """
     return saving.export(self._table, self._columns, os.fspath(path))
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 from typing import Any
 
-from t2r_seq import specs
+from t2r_seq import errors, specs
 from t2r_seq.replay.checkpoints import publishing, state_file, table_state
 from t2r_seq.replay.checkpoints.held_episodes import held_episodes, write_episode
 from t2r_seq.replay.memory.table import Table
@@ -54,16 +55,41 @@ def export(table: Table, columns: Columns, path: str) -> int:
     The number of episodes.
   Raises:
     StoreError: there is something at the path already.
-    OSError: the disk is full or failed.
+    OSError: the disk is full or failed; nothing is left of the store.
   """
   flat = specs.TensorSpecStruct((p, column.spec) for p, column in columns.items())
   with table.lock:
     table.check_open("to_store")
     lanes = table.lanes
     episodes = held_episodes(lanes.counts, lanes.ends, lanes.num_slots)
-    with EpisodeStore.create(
-      path, flat, commit_every=len(episodes) + 1, allow_nan=True
-    ) as writer:
-      for episode in episodes:
-        write_episode(writer, table.ring, table.contexts, lanes, episode)
+    was_empty, is_new = _is_empty_folder(path), not os.path.lexists(path)
+    try:
+      with EpisodeStore.create(
+        path, flat, commit_every=len(episodes) + 1, allow_nan=True
+      ) as writer:
+        for episode in episodes:
+          write_episode(writer, table.ring, table.contexts, lanes, episode)
+    except errors.StoreError:
+      raise  # Something was there already.
+    except BaseException:
+      # An empty store would be in the way of another try.
+      if is_new or was_empty:
+        _remove(path, keep=was_empty)
+      raise
   return len(episodes)
+
+
+def _is_empty_folder(path: str) -> bool:
+  return os.path.isdir(path) and not os.listdir(path)
+
+
+def _remove(path: str, keep: bool) -> None:
+  """Removes what was begun; keeps the folder itself if it was there before."""
+  names = [path]
+  if keep:
+    names = [os.path.join(path, name) for name in os.listdir(path)]
+  for name in names:
+    if os.path.isdir(name):
+      shutil.rmtree(name, ignore_errors=True)
+    elif os.path.lexists(name):
+      os.remove(name)

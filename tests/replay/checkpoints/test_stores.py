@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import tracemalloc
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, replay, specs, store
+from t2r_seq.store import files
 
 Spec = specs.ExtendedTensorSpec
 SPEC = {
@@ -190,6 +193,46 @@ def test_a_path_that_is_taken(tmp_path):
   path = make_store(tmp_path / "s", [3])
   with pytest.raises(errors.StoreError, match="expected nothing there"):
     replay.ReplayBuffer(SPEC, 20).to_store(path)
+  assert store.EpisodeStore(path).num_steps == 3
+
+
+def test_an_interrupt_leaves_a_store_that_is_there(tmp_path, monkeypatch):
+  path = make_store(tmp_path / "s", [3])
+
+  def interrupted(*args, **arguments):
+    raise KeyboardInterrupt
+
+  with monkeypatch.context() as patched:
+    patched.setattr(store.EpisodeStore, "create", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+      replay.ReplayBuffer(SPEC, 20).to_store(path)
+    with pytest.raises(KeyboardInterrupt):
+      replay.ReplayBuffer(SPEC, 20).to_store(tmp_path / "new")
+  assert store.EpisodeStore(path).num_steps == 3
+  assert os.listdir(tmp_path) == ["s"]
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize("call", ["pwrite", "fsync"])
+def test_a_full_disk_leaves_nothing_behind(call, is_there, tmp_path, monkeypatch):
+  buffer = replay.ReplayBuffer(SPEC, 20)
+  append(buffer, buffer.writer(), 0, 7)
+  path = tmp_path / "s"
+  if is_there:
+    path.mkdir()
+
+  def no_room(*args):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+  with monkeypatch.context() as patched:
+    patched.setattr(files.os, call, no_room)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+      buffer.to_store(path)
+  assert caught.value.errno == errno.ENOSPC
+  assert os.listdir(tmp_path) == ["s"] * is_there
+  assert not is_there or not os.listdir(path)
+  assert buffer.to_store(path) == 1
+  assert store.EpisodeStore(path).num_steps == 7
 
 
 def test_memory_is_bounded(tmp_path):
