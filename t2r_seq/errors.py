@@ -48,7 +48,14 @@ class ReplayError(SpecError):
 
 
 class ReplayTimeoutError(ReplayError, TimeoutError):
-  """A sample or an insert that waited for as long as it was allowed to."""
+  """A sample or an insert that waited for as long as it was allowed to.
+
+  Attributes:
+    num_appended: of the steps of a `ReplayVectorWriter.append`, how many were appended
+      all the same: those of the first environments.
+  """
+
+  num_appended: int = 0
 
 
 _Error = TypeVar("_Error", bound=SpecError)

@@ -139,7 +139,9 @@ class ReplayVectorWriter(_Closing):
       priorities: [N], or None.
     Raises:
       SpecError: as for `ReplayWriter.append`.
-      ReplayTimeoutError: as for `ReplayWriter.append`.
+      ReplayTimeoutError: as for `ReplayWriter.append`, but that environments take their
+        turns: the error's `num_appended` says how many of them, from the first on,
+        had their steps appended before it.
     """
 
   @abc.abstractmethod

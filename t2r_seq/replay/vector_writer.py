@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -38,7 +38,8 @@ class SplitVectorWriter(ReplayVectorWriter):
       priorities = to_priorities("append", priorities, (len(self._writers),))
     for row, writer in enumerate(self._writers):
       priority = None if priorities is None else priorities.item(row)
-      writer.append({path: value[row] for path, value in flat.items()}, priority)
+      with appended_before(row):
+        writer.append({path: value[row] for path, value in flat.items()}, priority)
 
   def end_episodes(self, is_last: Any = None) -> None:
     """Ends episodes; see `ReplayVectorWriter.end_episodes`."""
@@ -67,6 +68,16 @@ def close_writers(writers: Sequence[ReplayWriter]) -> None:
   with contextlib.ExitStack() as stack:
     for writer in writers:
       stack.callback(writer.close)
+
+
+@contextlib.contextmanager
+def appended_before(count: int) -> Iterator[None]:
+  """Says of a timeout how many of the environments' steps were appended before it."""
+  try:
+    yield
+  except errors.ReplayTimeoutError as error:
+    error.num_appended = count
+    raise
 
 
 def check_vector(operation: str, flat: Mapping[str, Any], count: int) -> None:

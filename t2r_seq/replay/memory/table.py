@@ -132,6 +132,9 @@ class Table:
         self._insert_full(anchor, rows[:allowed])
         rows = rows[allowed:]
         allowed = self._await_inserts(len(rows))
+    except errors.ReplayTimeoutError as error:
+      error.num_appended = lanes.num_writers
+      raise
     finally:
       self.given.forget(anchor)
 

@@ -12,7 +12,12 @@ from t2r_seq.replay.memory.step_packing import StepPacking
 from t2r_seq.replay.memory.table import Table
 from t2r_seq.replay.priorities import to_priorities, to_priority
 from t2r_seq.replay.replay import ReplayVectorWriter, ReplayWriter
-from t2r_seq.replay.vector_writer import check_is_last, check_vector, close_writers
+from t2r_seq.replay.vector_writer import (
+  appended_before,
+  check_is_last,
+  check_vector,
+  close_writers,
+)
 from t2r_seq.store import values as store_values
 from t2r_seq.store.layout import Columns
 
@@ -116,8 +121,9 @@ class MemoryVectorWriter(ReplayVectorWriter):
     """Appends one step to each episode; see `ReplayVectorWriter.append`.
 
     Raises:
-      ReplayTimeoutError: here the step has been appended already; those of its items
-        that were not let in are left out.
+      ReplayTimeoutError: nothing is appended where none of the items was let in. Where
+        some were, the steps of `num_appended` environments have been, all of them if
+        no part of the ring is ahead of another; items not let in are left out.
     """
     num, table = len(self._writers), self._table
     flat: Mapping[str, Any] = steps
@@ -144,7 +150,8 @@ class MemoryVectorWriter(ReplayVectorWriter):
     ]
     for lane, (writer, step) in enumerate(zip(self._writers, packed, strict=True)):
       priority = None if priorities is None else priorities.item(lane)
-      writer.append_packed(*step, priority)
+      with appended_before(lane):
+        writer.append_packed(*step, priority)
 
   def end_episodes(self, is_last: Any = None) -> None:
     """Ends episodes; see `ReplayVectorWriter.end_episodes`."""

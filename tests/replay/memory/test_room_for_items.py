@@ -80,6 +80,43 @@ def test_what_never_fits_is_refused(name):
   assert message in str(caught.value)
 
 
+def _steps(buffer):
+  return buffer._table.lanes.counts.tolist()
+
+
+BLOCKS = {
+  # Blocks before the one that waits; what was sampled then; what is appended of it.
+  "no item": ({"num_writers": 2}, 2, 1, 0, 0, [1, 1]),
+  "an item of two": ({"num_writers": 2}, 2, 1, 1, 2, [2, 2]),
+  "an item of three": ({"num_writers": 3}, 3, 1, 1, 3, [2, 2, 2]),
+  "with contexts": ({"num_writers": 3, "goal": True}, 3, 1, 1, 1, [2, 1, 1]),
+  "fewer than the ring has": ({"num_writers": 4}, 3, 1, 2, 2, [2, 2, 1, 0]),
+  "fewer, no item": ({"num_writers": 4}, 3, 1, 0, 0, [1, 1, 1, 0]),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_block_that_waits_in_vain_says_what_was_appended(name):
+  arguments, num, num_before, num_sampled, num_appended, want = BLOCKS[name]
+  spec = dict(X)
+  step = {"x": np.arange(num)}
+  if arguments.pop("goal", False):
+    spec["goal"] = Spec((), tf.int64, "goal")
+    step["goal"] = np.arange(num)
+  options = {**ONCE, "rate_limiter": replay.Queue(num), "timeout": 0.0}
+  buffer = replay.ReplayBuffer(spec, 40, **arguments, **options)
+  writer = buffer.vector_writer(num)
+  for _ in range(num_before):
+    writer.append(step)
+  if num_sampled:
+    buffer.sample(num_sampled)
+  with pytest.raises(errors.ReplayTimeoutError, match="insert: waited 0 s") as caught:
+    writer.append(step)
+  assert caught.value.num_appended == num_appended
+  assert _steps(buffer) == want
+  assert buffer.counters.num_items == num
+
+
 WINDOWS = {
   "steps": (X, {}),
   "pairs": (PAIR, {}),
