@@ -104,6 +104,7 @@ class SampleToInsertRatio:
     _check_count(where, "min_size_to_sample", self.min_size_to_sample)
     ratio = self.samples_per_insert
     _check_number(where, "samples_per_insert", ratio, 0, is_above=True)
+    _check_error_buffer(where, self.error_buffer)
     low, high = self.bounds
     # With less room than one insert or one sample both sides would wait for ever.
     if not high - low >= 2 * max(1.0, ratio):
@@ -172,10 +173,21 @@ def _check_count(where: str, name: str, value: Any) -> None:
 def _check_number(
   where: str, name: str, value: Any, least: float, is_above: bool = False
 ) -> None:
-  is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-  fits = is_number and math.isfinite(value) and value >= least
+  fits = _is_number(value) and math.isfinite(value) and value >= least
   if not fits or (is_above and value == least):
     want = (
       f"a number above {least:g}" if is_above else f"a number of at least {least:g}"
     )
     raise errors.SpecError(f"{where}: {name}: expected {want}, got {value!r}.")
+
+
+def _check_error_buffer(where: str, value: Any) -> None:
+  is_pair = isinstance(value, (tuple, list)) and len(value) == 2
+  if not all(map(_is_number, value if is_pair else [value])):
+    raise errors.SpecError(
+      f"{where}: error_buffer: expected a number, or a pair of bounds, got {value!r}."
+    )
+
+
+def _is_number(value: Any) -> bool:
+  return isinstance(value, numbers.Real) and not isinstance(value, bool)

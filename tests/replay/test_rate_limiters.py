@@ -231,3 +231,21 @@ def test_a_queue_keeps_its_bounds_under_threads():
 def test_no_rate_limiter():
   with pytest.raises(errors.SpecError, match="expected a rate limiter, got int 3"):
     make_rate_limiter(3)
+
+
+NO_BUFFERS = {
+  "a word": "a",
+  "nothing": None,
+  "three": (1, 2, 3),
+  "one bound": (1,),
+  "a word in a pair": ("a", 3),
+  "nothing in a pair": [None, 2],
+  "a flag": True,
+}
+
+
+@pytest.mark.parametrize("name", NO_BUFFERS)
+def test_an_error_buffer_that_is_none(name):
+  want = "Ratio: error_buffer: expected a number, or a pair of bounds, got"
+  with pytest.raises(errors.SpecError, match=want):
+    options.SampleToInsertRatio(2, 1, NO_BUFFERS[name])

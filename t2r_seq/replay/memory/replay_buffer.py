@@ -137,6 +137,7 @@ class ReplayBuffer(DurableReplay):
       _OPERATION, steps, rule, has_ages, capacity_steps, capacity_bytes, num_writers
     )
     check_ring(_OPERATION, rule, num_slots)
+    capacity = "capacity_steps" if capacity_bytes is None else "capacity_bytes"
     sizing.check_rate_limiter(
       _OPERATION,
       rate_limiter,
@@ -145,19 +146,22 @@ class ReplayBuffer(DurableReplay):
       num_writers,
       max_size,
       max_times_sampled,
-      "capacity_steps" if capacity_bytes is None else "capacity_bytes",
+      capacity,
     )
-    ring = Ring(steps, num_slots, num_writers)
-    lanes = Lanes(rule, num_slots, num_writers, has_ages)
+    with sizing.memory_for(_OPERATION, capacity, num_slots * num_writers):
+      ring = Ring(steps, num_slots, num_writers)
+      lanes = Lanes(rule, num_slots, num_writers, has_ages)
+      held = Contexts(contexts, ring.num_rows, num_writers)
+      items = make_items(lanes, sampler, remover, max_size, max_times_sampled)
     lock = threading.RLock()
     self._table = Table(
       ring,
-      Contexts(contexts, ring.num_rows, num_writers),
+      held,
       lanes,
-      make_items(lanes, sampler, remover, max_size, max_times_sampled),
+      items,
       make_rate_limiter(rate_limiter, lock),
       lock,
-      np.random.default_rng(seed),
+      sizing.make_rng(_OPERATION, seed),
       max_size,
       max_times_sampled,
       initial_priority,

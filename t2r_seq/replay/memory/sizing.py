@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,30 @@ def check_counts(
     found.append(errors.Mismatch("timeout", "seconds, or None", repr(timeout)))
   if found:
     raise errors.mismatch_error(operation, found)
+
+
+def make_rng(operation: str, seed: Any) -> np.random.Generator:
+  """Makes what random draws come from; raises SpecError where no seed is given."""
+  try:
+    return np.random.default_rng(seed)
+  except (TypeError, ValueError):
+    raise errors.SpecError(
+      f"{operation}: seed: expected an integer of at least 0, or None, got {seed!r}."
+    ) from None
+
+
+@contextlib.contextmanager
+def memory_for(operation: str, capacity: str, num_steps: int) -> Iterator[None]:
+  """Names the argument where there is not memory enough for so many steps."""
+  try:
+    yield
+  except errors.SpecError:
+    raise
+  except (MemoryError, OSError, OverflowError, ValueError) as error:
+    raise errors.SpecError(
+      f"{operation}: {capacity}: expected as much as the memory has room for, got "
+      f"{num_steps} steps: {error}."
+    ) from error
 
 
 def check_no_sequences(operation: str, sequence_length: int | None) -> None:

@@ -348,6 +348,25 @@ BAD_ARGUMENTS = {
     {"capacity_steps": 9, "sampler": "fifo"},
     "the option: expected a selector",
   ),
+  "no remover": (
+    {"capacity_steps": 9, "remover": "x"},
+    "the option: expected a selector, got str 'x'",
+  ),
+  "a seed": (
+    {"capacity_steps": 9, "seed": "a"},
+    "ReplayBuffer: seed: expected an integer of at least 0, or None, got 'a'",
+  ),
+  "a negative seed": ({"capacity_steps": 9, "seed": -1}, "seed: expected an integer"),
+  "too much": (
+    {"capacity_steps": 10**15},
+    "ReplayBuffer: capacity_steps: expected as much as the memory has room for, got "
+    "1000000000000000 steps: ",
+  ),
+  "far too much": ({"capacity_steps": 10**25}, "capacity_steps: expected as much as"),
+  "too many bytes": (
+    {"capacity_bytes": 10**17},
+    "capacity_bytes: expected as much as the memory has room for, got",
+  ),
   "no rate limiter": (
     {"capacity_steps": 9, "rate_limiter": 3},
     "the option: expected a rate limiter",
