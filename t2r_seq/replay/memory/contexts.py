@@ -74,6 +74,11 @@ class Contexts:
     return {path: column[row] for path, column in self.columns.items()}
 
   @property
+  def step_bytes(self) -> int:
+    """Memory that a row of the ring takes here."""
+    return self._rows_of.itemsize if self.columns else 0
+
+  @property
   def num_bytes(self) -> int:
-    """Memory that is taken."""
+    """Memory that episodes take."""
     return self._used * sum(column[:1].nbytes for column in self.columns.values())

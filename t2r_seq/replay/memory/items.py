@@ -266,3 +266,20 @@ def make_items(
   if max_times_sampled:
     items.count_samples()
   return items
+
+
+def items_bytes(
+  sampler: options.SelectorOption,
+  remover: options.SelectorOption,
+  max_size: int | None,
+  num_rows: int,
+) -> int:
+  """Returns the memory that `make_items`' take with an item in each of so many rows."""
+  counts = 4 * num_rows  # From when somebody first asks for them.
+  if isinstance(sampler, options.Uniform) and max_size is None:
+    return counts
+  chosen = [sampler] if max_size is None else [sampler, remover]
+  selectors = [make_selector(option, 1) for option in chosen]
+  size = 8 if any(selector.compares for selector in selectors) else 4
+  known = sum(selector.bytes_for(num_rows) for selector in selectors)
+  return counts + size * num_rows + known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import Any
 
@@ -18,7 +19,7 @@ from t2r_seq.replay.memory.anchors import AnchorRule, check_ring
 from t2r_seq.replay.memory.batches import make_dataset
 from t2r_seq.replay.memory.contexts import Contexts
 from t2r_seq.replay.memory.gathering import Batch, Gathering
-from t2r_seq.replay.memory.items import make_items
+from t2r_seq.replay.memory.items import items_bytes, make_items
 from t2r_seq.replay.memory.lanes import Lanes
 from t2r_seq.replay.memory.n_step import NStepReading
 from t2r_seq.replay.memory.ring import Ring
@@ -77,7 +78,9 @@ class ReplayBuffer(DurableReplay):
       spec_structure: the specs of a window. A spec whose name is another path shows
         that path's steps: next_obs, with name='obs' and time_offsets=1.
       capacity_steps: steps that are held, of all writers together.
-      capacity_bytes: or the memory that they may take; not for byte strings.
+      capacity_bytes: or the memory that they may take, with all that belongs to them:
+        there are as many as fit even if each is an episode of its own, so that large
+        features of episodes leave room for few. Not for byte strings.
       num_writers: N, environments that are written at the same time.
       sampler: which item is sampled.
       remover: which item goes where there are more than `max_size`.
@@ -134,7 +137,14 @@ class ReplayBuffer(DurableReplay):
     steps = {p: c for p, c in self._columns.items() if c.is_per_step}
     contexts = {p: c for p, c in self._columns.items() if not c.is_per_step}
     num_slots = sizing.num_slots(
-      _OPERATION, steps, rule, has_ages, capacity_steps, capacity_bytes, num_writers
+      _OPERATION,
+      self._columns,
+      rule,
+      has_ages,
+      capacity_steps,
+      capacity_bytes,
+      num_writers,
+      functools.partial(items_bytes, sampler, remover, max_size),
     )
     check_ring(_OPERATION, rule, num_slots)
     capacity = "capacity_steps" if capacity_bytes is None else "capacity_bytes"

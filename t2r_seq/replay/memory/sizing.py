@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import numbers
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,9 @@ from t2r_seq.replay.memory.ring import column_dtype
 from t2r_seq.replay.memory.table import Table
 from t2r_seq.store import layout
 from t2r_seq.store.layout import Columns
+
+# Of an episode's end, and of a writer: three counts.
+_END_BYTES, _WRITER_BYTES = 8, 24
 
 
 def check_counts(
@@ -120,15 +123,25 @@ def element_spec(columns: Columns) -> specs.TensorSpecStruct:
 
 def num_slots(
   operation: str,
-  steps: Columns,
+  columns: Columns,
   rule: AnchorRule,
   has_ages: bool,
   capacity_steps: Any,
   capacity_bytes: Any,
   num_writers: int,
+  items_bytes: Callable[[int], int],
 ) -> int:
   """Returns how many rows each writer has.
 
+  Args:
+    operation: for the error.
+    columns: of a step and of an episode.
+    rule: which steps have items.
+    has_ages: windows are padded before an episode's start.
+    capacity_steps: as given.
+    capacity_bytes: as given.
+    num_writers: N.
+    items_bytes: the memory of items in so many rows.
   Raises:
     SpecError: not one capacity but none or two, or one of bytes for byte strings.
   """
@@ -145,13 +158,24 @@ def num_slots(
     )
   if capacity_steps is not None:
     return int(capacity_steps) // num_writers
-  strings = [path for path, column in steps.items() if column.is_bytes]
+  strings = [path for path, column in columns.items() if column.is_bytes]
   if strings:
     raise errors.SpecError(
       f"{operation}: capacity_bytes: expected capacity_steps, because of byte strings "
       f"in {errors.listing(strings)}, whose sizes nobody knows before they come."
     )
-  return int(capacity_bytes) // (_step_bytes(steps, rule, has_ages) * num_writers)
+  step_bytes = _step_bytes(columns, rule, has_ages)
+
+  def fits(slots: int) -> bool:
+    rows = slots * num_writers
+    needed = rows * step_bytes + _WRITER_BYTES * num_writers + items_bytes(rows)
+    return needed <= capacity_bytes
+
+  fewest, too_many = 0, int(capacity_bytes) // (step_bytes * num_writers) + 1
+  while too_many - fewest > 1:
+    middle = (fewest + too_many) // 2
+    fewest, too_many = (middle, too_many) if fits(middle) else (fewest, middle)
+  return fewest
 
 
 def check_rate_limiter(
@@ -204,11 +228,12 @@ def num_bytes(table: Table) -> int:
   """Returns the memory that the held steps take, with all that belongs to them."""
   lanes, ring = table.lanes, table.ring
   row_bytes = ring.row_bytes + lanes.row_bytes + table.items.row_bytes
+  row_bytes += table.contexts.step_bytes
   if table.items.times_sampled is not None:
     row_bytes += table.items.times_sampled.itemsize
   strings = sum(_string_bytes(column) for column in ring.columns.values())
   fixed = sum(a.nbytes for a in (lanes.counts, lanes.dead, lanes.starts))
-  episodes = 8 * sum(map(len, lanes.ends))
+  episodes = _END_BYTES * sum(map(len, lanes.ends))
   held = int(lanes.num_steps * row_bytes)
   return held + strings + fixed + episodes + table.contexts.num_bytes
 
@@ -219,11 +244,14 @@ def _string_bytes(column: np.ndarray) -> int:
   return sum(len(item) + 33 for item in column.flat if item is not None)
 
 
-def _step_bytes(steps: Mapping[str, Any], rule: AnchorRule, has_ages: bool) -> int:
-  row = sum(
+def _step_bytes(columns: Columns, rule: AnchorRule, has_ages: bool) -> int:
+  """Returns the memory of a step besides its item's, if it is an episode of its own."""
+  row = _END_BYTES + sum(
     math.prod(column.row_shape) * column_dtype(column).itemsize
-    for column in steps.values()
+    for column in columns.values()
   )
+  if not all(column.is_per_step for column in columns.values()):
+    row += 8  # Where its episode's features are.
   marks = np.min_scalar_type(rule.need + 1).itemsize
   ages = np.min_scalar_type(rule.back).itemsize if has_ages and rule.back else 0
   return row + marks + ages

@@ -43,6 +43,11 @@ class HeapSelector(Selector):
     """Memory that is taken with an entry for each row."""
     return self._numbers.nbytes + _ENTRY_BYTES * len(self._numbers)
 
+  @staticmethod
+  def bytes_for(capacity: int) -> int:
+    """Returns the `num_bytes` of a selector of so many rows."""
+    return (8 + _ENTRY_BYTES) * capacity
+
   def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None:
     """Takes items in."""
     self._count += len(rows)

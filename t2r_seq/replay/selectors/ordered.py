@@ -30,6 +30,11 @@ class OrderedSelector(Selector):
     """Memory that is taken."""
     return self._log.nbytes + self._places.nbytes
 
+  @staticmethod
+  def bytes_for(capacity: int) -> int:
+    """Returns the `num_bytes` of a selector of so many rows."""
+    return 24 * capacity
+
   def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None:
     """Takes items in; their priorities do not matter."""
     if self._tail + len(rows) > len(self._log):

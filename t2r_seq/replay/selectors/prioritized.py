@@ -34,6 +34,11 @@ class PrioritizedSelector(Selector):
     """Memory that is taken."""
     return self._weights.num_bytes
 
+  @staticmethod
+  def bytes_for(capacity: int) -> int:
+    """Returns the `num_bytes` of a selector of so many rows."""
+    return SumTree.bytes_for(capacity)
+
   def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None:
     """Takes items in."""
     self._count += len(rows)

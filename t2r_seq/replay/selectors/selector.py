@@ -36,6 +36,11 @@ class Selector(abc.ABC):
   def num_bytes(self) -> int:
     """Memory that is taken, or will be when there is an item in every row."""
 
+  @staticmethod
+  @abc.abstractmethod
+  def bytes_for(capacity: int) -> int:
+    """Returns the `num_bytes` of a selector of so many rows."""
+
   @abc.abstractmethod
   def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None:
     """Takes items in, one after the other.

@@ -30,9 +30,9 @@ class SumTree:
       capacity: number of rows.
     """
     self._capacity = capacity
-    self._levels = [_zeros(capacity, np.float32)]
-    while len(self._levels[-1]) > _MAX_TOP:
-      self._levels.append(_zeros(len(self._levels[-1]) // _FANOUT, np.float64))
+    leaves, *above = _sizes(capacity)
+    self._levels: list[np.ndarray] = [np.zeros(leaves, np.float32)]
+    self._levels += [np.zeros(size, np.float64) for size in above]
     self._blocks = [level.reshape(-1, _FANOUT) for level in self._levels]
     # Nodes above values that were set; some may be there twice.
     self._stale: list[np.ndarray] = []
@@ -58,6 +58,12 @@ class SumTree:
   def num_bytes(self) -> int:
     """Memory of the values and all sums."""
     return sum(level.nbytes for level in (*self._levels, self._running))
+
+  @staticmethod
+  def bytes_for(capacity: int) -> int:
+    """Returns the `num_bytes` of a tree of so many rows."""
+    leaves, *above = _sizes(capacity)
+    return 4 * leaves + 8 * sum(above) + 8 * ([leaves, *above][-1] + 1)
 
   def set(self, rows: np.ndarray, values: np.ndarray | float) -> None:
     """Sets values.
@@ -135,6 +141,9 @@ def _transposed(blocks: np.ndarray) -> np.ndarray:
   return blocks.T.astype(np.float64, "C")
 
 
-def _zeros(size: int, dtype: type) -> np.ndarray:
-  """Returns at least `size` zeros, whole blocks of them."""
-  return np.zeros(-(-size // _FANOUT) * _FANOUT, dtype)
+def _sizes(capacity: int) -> list[int]:
+  """Returns the sizes of all levels, whole blocks of them; that of the values first."""
+  sizes = [-(-capacity // _FANOUT) * _FANOUT]
+  while sizes[-1] > _MAX_TOP:
+    sizes.append(-(-(sizes[-1] // _FANOUT) // _FANOUT) * _FANOUT)
+  return sizes

@@ -21,6 +21,11 @@ class UniformSelector(Selector):
     """Memory that is taken."""
     return self._rows.nbytes + self._places.nbytes
 
+  @staticmethod
+  def bytes_for(capacity: int) -> int:
+    """Returns the `num_bytes` of a selector of so many rows."""
+    return 16 * capacity
+
   def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None:
     """Takes items in; their priorities do not matter."""
     end = self._count + len(rows)

@@ -390,8 +390,8 @@ def test_bad_arguments(name):
 
 
 def test_bytes_of_strings_are_not_known():
-  spec = {"text": Spec((), tf.string, time_offsets=0)}
-  with pytest.raises(errors.SpecError, match=r"capacity_bytes: .*\[text\]"):
+  spec = {"text": Spec((), tf.string, time_offsets=0), "task": Spec((), tf.string)}
+  with pytest.raises(errors.SpecError, match=r"capacity_bytes: .*\[task, text\]"):
     ReplayBuffer(spec, capacity_bytes=1000)
 
 
@@ -404,6 +404,45 @@ def test_capacity_in_bytes_holds():
   counters = buffer.counters
   assert counters.num_steps == 49
   assert 20_000 * 49 <= counters.num_bytes <= 1.02 * 20_000 * 49
+
+
+SCALAR = {"x": Spec((), tf.float32, "x", time_offsets=0)}
+WITH_GOAL = {**SCALAR, "goal": Spec((1000,), tf.float32, "goal")}
+IN_BYTES = {
+  "uniform": (SCALAR, {}),
+  "by priority": (SCALAR, {"sampler": replay.Prioritized()}),
+  "two heaps": (
+    SCALAR,
+    {"sampler": replay.MaxHeap(), "remover": replay.MinHeap(), "max_size": 10**6},
+  ),
+  "three writers": (PAIR, {"num_writers": 3, "padding": "zero"}),
+  "a queue": (SCALAR, {"sampler": replay.Fifo(), "max_times_sampled": 9}),
+  "features of episodes": (WITH_GOAL, {}),
+  "all": (WITH_GOAL, {"num_writers": 2, "sampler": replay.Prioritized()}),
+}
+
+
+@pytest.mark.parametrize("name", IN_BYTES)
+@pytest.mark.parametrize("length", [1, 10**6])
+def test_capacity_in_bytes_counts_all(length, name):
+  spec, arguments = IN_BYTES[name]
+  buffer = ReplayBuffer(spec, capacity_bytes=100_000, **arguments)
+  num_writers = arguments.get("num_writers", 1)
+  writers = [buffer.writer() for _ in range(num_writers)]
+  flat = buffer.flat_spec
+  step = {p: np.zeros(s.shape, s.dtype.as_numpy_dtype) for p, s in flat.items()}
+  num_slots = buffer._table.lanes.num_slots
+  for t in range(num_slots + 20):
+    for writer in writers:
+      writer.append(step)
+      if (t + 1) % length == 0:
+        writer.end_episode()
+  buffer.sample_with_info(2)
+  counters = buffer.counters
+  assert counters.num_steps == num_slots * num_writers
+  assert counters.num_bytes <= 100_000
+  if length == 1:
+    assert counters.num_bytes > 90_000
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, 2.0])

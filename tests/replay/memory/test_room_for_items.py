@@ -66,7 +66,7 @@ TOO_MUCH = {
     "min_size_to_sample of at most 9, the items that 1 x 10 steps have, got 10.",
   ),
   "bytes": (
-    (X, {"capacity_bytes": 40, "rate_limiter": RATIO}),
+    (X, {"capacity_bytes": 100, "rate_limiter": RATIO}),
     "raise capacity_bytes, or ask for less.",
   ),
 }

@@ -185,3 +185,10 @@ def test_a_heap_forgets_old_priorities(name):
 def test_no_selector():
   with pytest.raises(errors.SpecError, match=r"expected a selector, got type"):
     make_selector(options.Uniform, 4)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("capacity", [1, 7, 64, 4096, 4097, 300_001])
+def test_memory_is_known_before_it_is_taken(name, capacity):
+  selector = make_selector(OPTIONS[name], capacity)
+  assert selector.bytes_for(capacity) == selector.num_bytes
