@@ -114,13 +114,12 @@ def _draw_curves(axes: Any, results: Results) -> None:
     "moving: the object's present position",
     (1.0, bound),
     xycoords=("axes fraction", "data"),
-    xytext=(0, 4),
+    xytext=(0, -4),  # Below, where no curve comes: one frame cannot do better.
     textcoords="offset points",
     ha="right",
+    va="top",
     fontsize=8.5,
     color="#5d636b",
-    # A curve may run behind it.
-    bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
   )
   axes.set(
     title="Learning: error on held-out episodes",
