@@ -15,6 +15,7 @@ from t2r_seq import allocation, specs, windows
 from t2r_seq.data import arguments, presence
 from t2r_seq.data.arguments import flat_specs
 from t2r_seq.data.data_service import DataService
+from t2r_seq.data.dataset_options import generator_options, positions_kept
 from t2r_seq.data.input_report import InputReport
 
 PreprocessFn = Callable[[Any, Any], tuple[Any, Any]]
@@ -54,6 +55,7 @@ class AbstractInputGenerator(abc.ABC):
     self._report: InputReport | None = None
     self._data_service = DataService()
     self._is_portable = False
+    self._is_checkpointed = False
     # Input that is shuffled or made up mixes this into its seed.
     self._start_step = 0
     self._params_seed: int | None = None
@@ -202,7 +204,9 @@ class AbstractInputGenerator(abc.ABC):
         the seed of a generator that was not given one; `params['input_context']` is
         the worker of a strategy, for generators that `reads_shards`;
         `params['is_portable']` makes the pipeline one that other processes can run,
-        and leaves it to the caller to let them.
+        and leaves it to the caller to let them; `params['is_checkpointed']` is for an
+        iterator that is to be part of a `tf.train.Checkpoint`, of which windows that
+        are streamed then take a few KB.
     Returns:
       Dataset of (features, labels); see the class.
     Raises:
@@ -213,17 +217,14 @@ class AbstractInputGenerator(abc.ABC):
     self._start_step = int((params or {}).get("start_step", 0))
     self._params_seed = (params or {}).get("seed")
     self._input_context = (params or {}).get("input_context")
+    self._is_checkpointed = bool((params or {}).get("is_checkpointed", False))
     is_mine = mode == specs.ModeKeys.TRAIN and self._data_service.address is not None
     self._is_portable = (params or {}).get("is_portable", is_mine)
-    batches = self._create_batches(mode, self._given_batch_size(params))
+    with positions_kept(self._is_checkpointed):
+      batches = self._create_batches(mode, self._given_batch_size(params))
     finish = functools.partial(self._finish, has_labels=mode != specs.ModeKeys.INFER)
     dataset = batches.map(finish, num_parallel_calls=tf.data.AUTOTUNE)
-    options = tf.data.Options()
-    options.deterministic = True
-    # Counts and columns, which are not saved, are no reason not to save the position.
-    ignore = tf.data.experimental.ExternalStatePolicy.IGNORE
-    options.experimental_external_state_policy = ignore
-    dataset = dataset.with_options(options)
+    dataset = dataset.with_options(generator_options())
     if is_mine and "is_portable" not in (params or {}):
       dataset = self._data_service.distribute(dataset, type(self).__name__)
     # Not AUTOTUNE: after every pause of the trainer it lets more batches wait.

@@ -3,6 +3,7 @@
 from t2r_seq.store.columns import StoreColumns
 from t2r_seq.store.episode_store import EpisodeStore
 from t2r_seq.store.file_columns import FileColumns
+from t2r_seq.store.held_tensors import HeldTensor, dataset_over
 from t2r_seq.store.reports import StoreProblem, StoreReport
 from t2r_seq.store.salvage import SalvageReport, salvage_store
 from t2r_seq.store.segment import BytesColumn, Segment
@@ -22,6 +23,7 @@ __all__ = [
   "EpisodeStore",
   "EpisodeWriter",
   "FileColumns",
+  "HeldTensor",
   "SalvageReport",
   "Segment",
   "StoreColumns",
@@ -30,6 +32,7 @@ __all__ = [
   "StoreSummary",
   "StoreWindows",
   "WindowSummary",
+  "dataset_over",
   "salvage_store",
   "summarize_store",
   "verify_store",

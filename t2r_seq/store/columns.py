@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
-from t2r_seq.store.segment import Segment
+from t2r_seq.store.held_tensors import HeldTensor
 
 if TYPE_CHECKING:
   from t2r_seq.store.episode_store import EpisodeStore
@@ -33,6 +33,7 @@ class StoreColumns:
       episode lacks are left out.
     episode_lengths: steps of each episode, int64 [episodes].
     absent: the optional paths that are left out, and which episodes lack them.
+    held: the tensors that are read from; see `dataset_over`.
   """
 
   def __init__(self, store: EpisodeStore) -> None:
@@ -56,18 +57,26 @@ class StoreColumns:
     self._step_ends = np.cumsum([segment.num_steps for segment in segments])
     self._context_ends = np.cumsum([len(segment) for segment in segments])
     self._spec = store.spec
-    with tf.device("CPU:0"):
-      self._bytes = {
-        path: [_map_bytes(segment, path) for segment in segments]
-        for path, element in self.element_spec.items()
-        if element.dtype == tf.string
-      }
-      self._takers = {
-        path: self._bytes_takers(path)
-        if path in self._bytes
-        else [_make_taker(segment, path, store.spec[path]) for segment in segments]
-        for path in self.element_spec
-      }
+    self._bytes = {
+      path: [tuple(map(HeldTensor, each.bytes_tensors(path))) for each in segments]
+      for path, element in self.element_spec.items()
+      if element.dtype == tf.string
+    }
+    self._numbers = {
+      path: [HeldTensor(segment.tensor(path)) for segment in segments]
+      for path in self.element_spec
+      if path not in self._bytes
+    }
+    self.held = [
+      *(held for column in self._numbers.values() for held in column),
+      *(held for column in self._bytes.values() for pair in column for held in pair),
+    ]
+    self._takers = {
+      path: self._bytes_takers(path)
+      if path in self._bytes
+      else [_make_taker(column, store.spec[path]) for column in self._numbers[path]]
+      for path in self.element_spec
+    }
 
   def take(self, path: str, rows: tf.Tensor) -> tf.Tensor:
     """Gathers rows of one column.
@@ -96,7 +105,7 @@ class StoreColumns:
     """
     if len(self._segments) > 1:
       return windows.StringRows.of(tf.reshape(self.take(path, rows), [-1]))
-    data, offsets = (variable.read_value() for variable in self._bytes[path][0])
+    data, offsets = (held.read_value() for held in self._bytes[path][0])
     items = _items(rows, self._row_shape(path))
     return windows.StringRows.of_bytes(data, offsets, items)
 
@@ -118,12 +127,12 @@ class StoreColumns:
   def _bytes_takers(self, path: str) -> list[_Take]:
     shape = self._row_shape(path)
 
-    def make(data: tf.Variable, offsets: tf.Variable) -> _Take:
+    def make(data: HeldTensor, offsets: HeldTensor) -> _Take:
       return lambda rows: take_strings(
         data.read_value(), offsets.read_value(), shape, rows
       )
 
-    return [make(*variables) for variables in self._bytes[path]]
+    return [make(*held) for held in self._bytes[path]]
 
 
 def _absent(store: EpisodeStore) -> dict[str, str]:
@@ -170,26 +179,14 @@ def _take_from_parts(
   return tf.ensure_shape(tf.reshape(stitched, full), rows.shape.concatenate(row_shape))
 
 
-def _make_taker(segment: Segment, path: str, spec: specs.ExtendedTensorSpec) -> _Take:
+def _make_taker(column: HeldTensor, spec: specs.ExtendedTensorSpec) -> _Take:
   """Returns a function from row numbers of any shape to the rows."""
-  column = _variable(segment.tensor(path))
 
   def take(rows: tf.Tensor) -> tf.Tensor:
-    # Not tf.gather(variable): that makes the memory the variable's own first.
     taken = tf.gather(column.read_value(), rows)
     return tf.cast(taken, tf.bool) if spec.dtype == tf.bool else taken
 
   return take
-
-
-def _map_bytes(segment: Segment, path: str) -> tuple[tf.Variable, tf.Variable]:
-  data, offsets = segment.bytes_tensors(path)
-  return _variable(data), _variable(offsets)
-
-
-def _variable(tensor: tf.Tensor) -> tf.Variable:
-  # A dataset copies the tensors that it captures; a variable it only refers to.
-  return tf.Variable(tensor, trainable=False)
 
 
 def take_strings(

@@ -12,6 +12,7 @@ from t2r_seq import errors, windows
 from t2r_seq.store import lock
 from t2r_seq.store.columns import StoreColumns, take_strings
 from t2r_seq.store.episode_store import EpisodeStore
+from t2r_seq.store.held_tensors import HeldTensor
 from t2r_seq.store.layout import Column
 
 _as_it_is = tf.autograph.experimental.do_not_convert
@@ -57,6 +58,7 @@ class FileColumns:
     columns = StoreColumns(store)
     self.path = store.path
     self.absent = columns.absent
+    self.held: list[HeldTensor] = []  # It reads files.
     self.element_spec = columns.element_spec
     self.episode_lengths = columns.episode_lengths
     self.max_row_bytes = columns.max_row_bytes

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
 from t2r_seq.store.columns import StoreColumns
+from t2r_seq.store.held_tensors import HeldTensor
 
 Take = Callable[[str, tf.Tensor], tf.Tensor]
 
@@ -41,6 +42,7 @@ class StoreWindows:
     reader: cuts windows from one episode.
     counts: windows of each episode, int64 [episodes].
     num_windows: of all episodes.
+    held: the tensors that are read from; see `dataset_over`.
   """
 
   def __init__(
@@ -87,11 +89,11 @@ class StoreWindows:
     self.counts: np.ndarray = np.asarray(self.reader.grid.num_windows(lengths))
     window_ends = np.cumsum(self.counts)
     self.num_windows = int(window_ends[-1])
-    with tf.device("CPU:0"):
-      self._window_ends = tf.Variable(window_ends, False, dtype=tf.int64)
-      # By episode: its first window, the row of its first step, its steps.
-      by_episode = [window_ends - self.counts, np.cumsum(lengths) - lengths, lengths]
-      self._episodes = tf.Variable(np.stack(by_episode, 1), False, dtype=tf.int64)
+    # By episode: its first window, the row of its first step, its steps.
+    by_episode = [window_ends - self.counts, np.cumsum(lengths) - lengths, lengths]
+    self._window_ends = HeldTensor.of(window_ends)
+    self._episodes = HeldTensor.of(np.stack(by_episode, 1))
+    self.held = [*columns.held, self._window_ends, self._episodes]
 
   def __len__(self) -> int:
     return self.num_windows
@@ -151,7 +153,6 @@ class StoreWindows:
       IndexError: there is no such window.
     """
     window_ids = self._check_ids(tf.cast(window_ids, tf.int64))
-    # Not tf.gather(variable): that makes the memory the variable's own first.
     window_ends = self._window_ends.read_value()
     episodes = tf.searchsorted(window_ends, window_ids, "right", out_type=tf.int64)
     found = tf.gather(self._episodes.read_value(), episodes)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
+from t2r_seq.store import HeldTensor
+
 
 class ChainRows:
   """The rows of transitions in a store of chains, by number.
@@ -21,9 +23,7 @@ class ChainRows:
     """
     ends = np.cumsum(episode_lengths - 1)
     self.num_transitions = int(ends[-1])
-    with tf.device("CPU:0"):
-      # Datasets refer to a variable and would copy a tensor.
-      self._ends = tf.Variable(tf.constant(ends, tf.int64), trainable=False)
+    self.held = HeldTensor.of(ends)
 
   def rows(self, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns where transitions are.
@@ -34,7 +34,7 @@ class ChainRows:
       Their rows, and the last rows of their chains, both int64 of the shape of `ids`.
     """
     ids = tf.cast(ids, tf.int64)
-    ends = self._ends.read_value()
+    ends = self.held.read_value()
     chains = tf.searchsorted(ends, tf.reshape(ids, [-1]), "right", out_type=tf.int64)
     chains = tf.reshape(chains, tf.shape(ids)) if ids.shape.rank != 1 else chains
     return ids + chains, tf.gather(ends, chains) + chains

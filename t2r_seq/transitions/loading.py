@@ -39,7 +39,8 @@ class Transitions(TransitionReading):
     self._chain_rows = ChainRows(store.episode_lengths)
     columns = [self.fields.next_of.get(path, path) for path in self.fields.paths]
     max_bytes = sum(map(self._columns.max_row_bytes, columns))
-    super().__init__(store.path, _transition_spec(store, about), max_bytes)
+    held = [*self._columns.held, self._chain_rows.held]
+    super().__init__(store.path, _transition_spec(store, about), max_bytes, held)
 
   def __len__(self) -> int:
     return self._chain_rows.num_transitions
@@ -76,6 +77,7 @@ class Transitions(TransitionReading):
       self._columns.take,
       self._chain_rows,
       NStep(n, gamma),
+      self._held,
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs
+from t2r_seq.store import HeldTensor
 from t2r_seq.transitions.chain_rows import ChainRows
 from t2r_seq.transitions.fields import TransitionFields
 from t2r_seq.transitions.metadata import NStep
@@ -41,6 +42,7 @@ class NStepTransitions(TransitionReading):
     take: Callable[[str, tf.Tensor], tf.Tensor],
     chain_rows: ChainRows,
     n_step: NStep,
+    held: Sequence[HeldTensor],
   ) -> None:
     """Creates the reading; `Transitions.n_step` does so.
 
@@ -52,10 +54,11 @@ class NStepTransitions(TransitionReading):
       take: from a path and rows to values.
       chain_rows: where transitions are.
       n_step: what to read.
+      held: the tensors that are read from; see `store.dataset_over`.
     Raises:
       SpecError: fields have the names of those that are added.
     """
-    super().__init__(path, _n_step_spec(path, spec, fields), max_bytes)
+    super().__init__(path, _n_step_spec(path, spec, fields), max_bytes, held)
     self.joined = n_step
     self._fields = fields
     self._take = take

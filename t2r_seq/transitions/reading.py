@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 from t2r_seq import data, errors, specs
+from t2r_seq.store import HeldTensor
 
 
 class TransitionReading(abc.ABC):
@@ -18,8 +20,15 @@ class TransitionReading(abc.ABC):
     max_bytes: memory of the largest transition.
   """
 
-  def __init__(self, path: str, spec: specs.TensorSpecStruct, max_bytes: int) -> None:
-    """Creates the reading; see the attributes."""
+  def __init__(
+    self,
+    path: str,
+    spec: specs.TensorSpecStruct,
+    max_bytes: int,
+    held: Sequence[HeldTensor],
+  ) -> None:
+    """Creates the reading; see the attributes, and for `held` `store.dataset_over`."""
+    self._held = held
     self.path = path
     self.spec = spec
     self.max_bytes = max_bytes
@@ -120,7 +129,8 @@ class TransitionReading(abc.ABC):
         f"dataset: start_batch: expected at least 0, got {start_batch!r}."
       )
     return data.batches_in_order(
-      self.read, window_order, batch_size * self.max_bytes, num_epochs, start_batch
+      *(self.read, window_order, batch_size * self.max_bytes, num_epochs, start_batch),
+      held=self._held,
     )
 
   def numpy_batches(
@@ -156,7 +166,8 @@ class TransitionReading(abc.ABC):
       len(self), batch_size, order, seed, shard_index, num_shards, drop_remainder
     )
     return data.numpy_batches_in_order(
-      self.read, window_order, batch_size * self.max_bytes, num_epochs, start_batch
+      *(self.read, window_order, batch_size * self.max_bytes, num_epochs, start_batch),
+      held=self._held,
     )
 
   def _not_again(self, done: str) -> errors.SpecError:

@@ -15,6 +15,7 @@ class IndexedExamples:
   Attributes:
     num_windows: how many records there are.
     flat: specs of what is parsed, by path.
+    held: the tensors that are read from; see `store.dataset_over`.
   """
 
   def __init__(
@@ -36,6 +37,7 @@ class IndexedExamples:
       RecordError: a file is compressed, or has changed.
     """
     self._reads = RecordReads(index)
+    self.held = self._reads.held
     first = tf.constant(index.read(0))
     flat = specs.flatten_spec_structure(spec_structure)
     self.flat = record_order.leave_out_absent(flat, first)

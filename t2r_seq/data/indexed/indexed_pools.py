@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from t2r_seq.data.indexed.record_reads import RecordReads
 from t2r_seq.data.loaders.decoded_columns import LoadedRows
 from t2r_seq.data.loaders.pool_order import PoolOrder
 from t2r_seq.data.loaders.pooled_batches import PooledWindows
+from t2r_seq.store import HeldTensor
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
@@ -35,8 +36,10 @@ class _RowSizes:
     lengths: np.ndarray,
     row_bytes: Mapping[str, int],
     images: Mapping[str, specs.ExtendedTensorSpec],
+    held: Sequence[HeldTensor],
   ) -> None:
     self.episode_lengths = lengths
+    self.held = held
     self._row_bytes = row_bytes
     self._images = images
 
@@ -59,7 +62,10 @@ class PooledEpisodes(PooledWindows):
     """
     self._indexed = indexed
     rows = _RowSizes(
-      indexed.episode_lengths, _step_bytes(indexed, index), indexed.images
+      indexed.episode_lengths,
+      _step_bytes(indexed, index),
+      indexed.images,
+      indexed.held,
     )
     super().__init__(rows, indexed.decoded_reader, indexed.counts)
 
@@ -108,7 +114,7 @@ class PooledExamples(PooledWindows):
     mean_bytes = max(1, int(index.lengths.mean()))
     self._reads = RecordReads(index, max(1, _RUN_BYTES // mean_bytes))
     sizes = {_RECORD: _while_read(int(index.lengths.max()) + _STRING_BYTES)}
-    rows = _RowSizes(self._reads.counts, sizes, {})
+    rows = _RowSizes(self._reads.counts, sizes, {}, self._reads.held)
     super().__init__(rows, _run_reader(), self._reads.counts)
 
   def batches(

@@ -108,6 +108,7 @@ class IndexedRecordLoader(WindowLoader):
       self._make_pools,
       *(batch_size, order, seed, num_epochs, shard_index, num_shards),
       *(drop_remainder, memory_budget),
+      held=self._source.held,
     )
 
   @contextlib.contextmanager

@@ -8,6 +8,7 @@ import tensorflow as tf
 from t2r_seq import records, specs, windows
 from t2r_seq.data.indexed.record_reads import RecordReads
 from t2r_seq.data.reading import record_order
+from t2r_seq.store import HeldTensor
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
@@ -79,8 +80,8 @@ class IndexedWindows:
       self.reader.grid.num_windows(self.episode_lengths)
     )
     self.num_windows = int(self.counts.sum())
-    with tf.device("CPU:0"):
-      self._window_ends = tf.Variable(np.cumsum(self.counts), False, dtype=tf.int64)
+    self._window_ends = HeldTensor.of(np.cumsum(self.counts))
+    self.held = [self._window_ends, *self.reads.held]
 
   def parse(self, serialized: tf.Tensor) -> specs.TensorSpecStruct:
     """Parses one record: what the windows read of it, images encoded."""

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import records
+from t2r_seq.store import HeldTensor
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
@@ -36,13 +37,14 @@ class RecordReads:
     self.counts: np.ndarray = np.concatenate([counts for counts, _, _ in plan])
     offsets = np.concatenate([offsets for _, offsets, _ in plan])
     sizes = np.concatenate([sizes for _, _, sizes in plan])
-    with tf.device("CPU:0"):
-      # A dataset copies the tensors that it captures; a variable it only refers to.
-      self._filenames = tf.Variable(list(index.filenames), False)
-      self._files = tf.Variable(files, False, dtype=tf.int64)
-      self._counts = tf.Variable(self.counts, False, dtype=tf.int64)
-      self._offsets = tf.Variable(offsets, False, dtype=tf.int64)
-      self._buffers = tf.Variable(np.minimum(sizes, _MAX_BUFFER), False, dtype=tf.int64)
+    self._filenames = HeldTensor.of(np.array(index.filenames))
+    self._files = HeldTensor.of(files)
+    self._counts = HeldTensor.of(self.counts)
+    self._offsets = HeldTensor.of(offsets)
+    self._buffers = HeldTensor.of(np.minimum(sizes, _MAX_BUFFER))
+    self.held = [
+      *(self._filenames, self._files, self._counts, self._offsets, self._buffers)
+    ]
 
   def dataset(self, run: tf.Tensor) -> tf.data.Dataset:
     """Reads one run.
@@ -86,5 +88,5 @@ def _plan_runs(
   return ends - firsts, offsets, index.ends[ends - 1] - offsets
 
 
-def _pick(values: tf.Variable, number: tf.Tensor) -> tf.Tensor:
+def _pick(values: HeldTensor, number: tf.Tensor) -> tf.Tensor:
   return tf.gather(values.read_value(), number)

@@ -17,6 +17,7 @@ class DecodedColumns:
     absent: the optional paths that are left out, and which episodes lack them.
     element_spec: an episode as `windows.WindowReader` takes it, images decoded.
     episode_lengths: steps of each episode, int64 [episodes].
+    held: the tensors that are read from; see `store.dataset_over`.
   """
 
   def __init__(
@@ -37,6 +38,7 @@ class DecodedColumns:
     self.path = columns.path
     self.absent = columns.absent
     self.episode_lengths = columns.episode_lengths
+    self.held = columns.held
     self._columns = columns
     self._decode_images = decode_images
     if isinstance(decode_images, records.ImageDecoding):

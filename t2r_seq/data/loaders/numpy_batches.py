@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from t2r_seq.data.arguments import check_count
+from t2r_seq.data.dataset_options import checkpoint_options
 from t2r_seq.data.loaders.ordered_batches import (
   batches_at_once,
-  checkpoint_options,
   reads_in_order,
 )
 from t2r_seq.data.loaders.window_order import WindowOrder
+from t2r_seq.store import HeldTensor, dataset_over
 
 Batch = dict[str, np.ndarray]
 
@@ -84,6 +85,7 @@ def numpy_batches_in_order(
   start_batch: int = 0,
   every: int = 1,
   locate: Callable[[tf.Tensor], Any] | None = None,
+  held: Sequence[HeldTensor] = (),
 ) -> NumpyBatches:
   """Makes the batches of an order: those of `batches_in_order`, as numpy arrays.
 
@@ -97,6 +99,7 @@ def numpy_batches_in_order(
     every: shows each of that many only: n readers with the starts 0 to n - 1 have the
       batches between them.
     locate: see `batches_in_order`.
+    held: see `batches_in_order`.
   Returns:
     An iterator that knows its position.
   Raises:
@@ -105,13 +108,21 @@ def numpy_batches_in_order(
   check_start_batch("numpy_batches_in_order", start_batch)
   if every > 1:
     read_ids = read if locate is None else lambda ids: read(locate(ids))
-    parted = _read_every(read_ids, order, num_epochs, start_batch, every)
+    parted = dataset_over(
+      held, lambda: _read_every(read_ids, order, num_epochs, start_batch, every)
+    )
     return NumpyBatches(parted, start_batch=start_batch, every=every)
   at_once = batches_at_once(order, batch_bytes)
-  reads, left_out = reads_in_order(
-    read, order, at_once, batch_bytes, num_epochs, start_batch, locate
-  )
-  reads = reads.with_options(checkpoint_options())
+  left_out = 0
+
+  def make() -> tf.data.Dataset:
+    nonlocal left_out
+    reads, left_out = reads_in_order(
+      read, order, at_once, batch_bytes, num_epochs, start_batch, locate
+    )
+    return reads
+
+  reads = dataset_over(held, make).with_options(checkpoint_options())
   return NumpyBatches(reads, order.batch_size, start_batch, left_out)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from t2r_seq.data.dataset_options import checkpoint_options
 from t2r_seq.data.loaders.window_order import WindowOrder
+from t2r_seq.store import HeldTensor, dataset_over
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
@@ -28,6 +30,7 @@ def batches_in_order(
   num_epochs: int | None = 1,
   start_batch: int = 0,
   locate: Callable[[tf.Tensor], Any] | None = None,
+  held: Sequence[HeldTensor] = (),
 ) -> tf.data.Dataset:
   """Makes a dataset of the batches of an order.
 
@@ -42,19 +45,23 @@ def batches_in_order(
     start_batch: batches to leave out, over all epochs; costs nothing.
     locate: maps window numbers to what `read` then takes in their place, a structure
       of small tensors [N, ...]; it is called for many batches at once.
+    held: the tensors that both of them read from; see `store.dataset_over`.
   Returns:
     Dataset of structures with leaves [B, ...], that can be checkpointed.
   """
   at_once = batches_at_once(order, batch_bytes) if order.drop_remainder else 1
-  if at_once > 1:
-    dataset = _split_reads(
-      _compose(read, locate), order, at_once, batch_bytes, num_epochs, start_batch
-    )
-  else:
+
+  def make() -> tf.data.Dataset:
+    if at_once > 1:
+      return _split_reads(
+        _compose(read, locate), order, at_once, batch_bytes, num_epochs, start_batch
+      )
     dataset, _ = reads_in_order(
       read, order, 1, batch_bytes, num_epochs, start_batch, locate
     )
-  return dataset.with_options(checkpoint_options())
+    return dataset
+
+  return dataset_over(held, make).with_options(checkpoint_options())
 
 
 def batches_at_once(order: WindowOrder, batch_bytes: int) -> int:
@@ -161,18 +168,3 @@ def _compose(
   if locate is None:
     return read
   return lambda window_ids: read(locate(window_ids))
-
-
-def checkpoint_options() -> tf.data.Options:
-  """Returns the options that make a dataset over mapped columns resumable.
-
-  To a checkpoint the columns' variables are a state that it cannot save; they never
-  change, so the position is all that there is to save.
-  """
-  options = tf.data.Options()
-  options.experimental_external_state_policy = (
-    tf.data.experimental.ExternalStatePolicy.IGNORE
-  )
-  # The state is then a position, without what is being read ahead.
-  options.experimental_symbolic_checkpoint = True
-  return options

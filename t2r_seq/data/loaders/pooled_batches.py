@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from t2r_seq.data.loaders.pool_order import (
   PoolSize,
   fit_pools,
 )
-from t2r_seq.store import StoreWindows
+from t2r_seq.store import HeldTensor, StoreWindows, dataset_over
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 _Pool = dict[str, Any]
@@ -26,6 +27,7 @@ class PoolRows(Protocol):
   """What pools ask of the rows that they hold; `DecodedColumns` tells of a store's."""
 
   episode_lengths: np.ndarray
+  held: Sequence[HeldTensor]
 
   def max_row_bytes(self, path: str) -> int:
     """Returns the memory of the largest row, in bytes."""
@@ -56,9 +58,9 @@ class PooledWindows(abc.ABC):
     self._grid = reader.grid
     self.counts = counts
     lengths = rows.episode_lengths
-    with tf.device("CPU:0"):
-      self._lengths = tf.Variable(lengths, False, dtype=tf.int64)
-      self._num_windows = tf.Variable(self.counts, False, dtype=tf.int64)
+    self._lengths = HeldTensor.of(lengths)
+    self._num_windows = HeldTensor.of(self.counts)
+    self._held = [self._lengths, self._num_windows, *rows.held]
     self._step_paths = reader.timed_paths
     self._context_paths = [p for p in reader.paths if p not in self._step_paths]
 
@@ -73,6 +75,14 @@ class PooledWindows(abc.ABC):
     return fit_pools(
       *(self.counts, steps, extra, step_bytes, self._reader.window_bytes),
       *(batch_size, memory_budget),
+    )
+
+  def dataset(
+    self, order: PoolOrder, num_epochs: int | None, start_batch: int
+  ) -> tf.data.Dataset:
+    """Creates the dataset of `batches`, over the tensors that these read from."""
+    return dataset_over(
+      self._held, lambda: self.batches(order, num_epochs, start_batch)
     )
 
   def batches(
@@ -217,10 +227,8 @@ class PooledColumns(PooledWindows):
     super().__init__(columns, store_windows.reader, store_windows.counts)
     self._columns = columns
     lengths = columns.episode_lengths
-    with tf.device("CPU:0"):
-      self._first_rows = tf.Variable(
-        np.cumsum(lengths) - lengths, False, dtype=tf.int64
-      )
+    self._first_rows = HeldTensor.of(np.cumsum(lengths) - lengths)
+    self._held.append(self._first_rows)
 
   def _read_rows(
     self, episodes: tf.Tensor, first_step: tf.Tensor, num_steps: tf.Tensor

@@ -99,7 +99,7 @@ class StoreWindowLoader(WindowLoader):
       self._windows.window_bytes,
       lambda: PooledColumns(columns, self._windows),
       *(batch_size, order, seed, num_epochs, shard_index, num_shards),
-      *(drop_remainder, memory_budget, self._windows.locate),
+      *(drop_remainder, memory_budget, self._windows.locate, self._windows.held),
     )
 
   def portable_dataset(self) -> tf.data.Dataset:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import tensorflow as tf
@@ -12,15 +12,17 @@ from absl import logging
 
 from t2r_seq import allocation, errors, specs
 from t2r_seq.data.arguments import check_count
+from t2r_seq.data.dataset_options import checkpoint_options
 from t2r_seq.data.loaders.numpy_batches import (
   NumpyBatches,
   check_start_batch,
   numpy_batches_in_order,
 )
-from t2r_seq.data.loaders.ordered_batches import batches_in_order, checkpoint_options
+from t2r_seq.data.loaders.ordered_batches import batches_in_order
 from t2r_seq.data.loaders.pool_order import PoolOrder, PoolSize
 from t2r_seq.data.loaders.pooled_batches import PooledWindows
 from t2r_seq.data.loaders.window_order import STATELESS_ORDERS, WindowOrder
+from t2r_seq.store import HeldTensor
 
 ORDERS = (*STATELESS_ORDERS, "quasi_random")
 
@@ -56,6 +58,7 @@ class WindowLoader:
     drop_remainder: bool,
     memory_budget: int,
     locate: Callable[[tf.Tensor], Any] | None = None,
+    held: Sequence[HeldTensor] = (),
   ) -> None:
     """Plans the batches.
 
@@ -75,6 +78,7 @@ class WindowLoader:
       memory_budget: bytes that the pools may hold.
       locate: maps window numbers to what `read` then takes in their place; see
         `batches_in_order`.
+      held: the tensors that both of them read from.
     Raises:
       SpecError: the data is too small for one batch, or the budget is.
     """
@@ -82,6 +86,7 @@ class WindowLoader:
     self._where = where
     self._read = read
     self._locate = locate
+    self._held = held
     self.num_windows = num_windows
     self._num_epochs = num_epochs
     self._batch_bytes = batch_size * window_bytes
@@ -114,11 +119,12 @@ class WindowLoader:
     """
     self._check_start(start_batch)
     if isinstance(self._order, PoolOrder):
-      batches = self._pools.batches(self._order, self._num_epochs, start_batch)
+      batches = self._pools.dataset(self._order, self._num_epochs, start_batch)
       return batches.with_options(checkpoint_options())
     return batches_in_order(
       *(self._read, self._order, self._batch_bytes, self._num_epochs, start_batch),
       locate=self._locate,
+      held=self._held,
     )
 
   def numpy_batches(self, start_batch: int = 0, every: int = 1) -> NumpyBatches:
@@ -149,6 +155,7 @@ class WindowLoader:
       *(self._read, self._order, self._batch_bytes),
       *(self._num_epochs, start_batch, every),
       locate=self._locate,
+      held=self._held,
     )
 
   def _check_start(self, start_batch: int, every: int = 1) -> None:

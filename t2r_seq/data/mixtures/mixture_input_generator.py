@@ -148,8 +148,12 @@ class MixtureInputGenerator(AbstractInputGenerator):
     self, mode: str, params: Sequence[Mapping[str, Any]]
   ) -> list[tf.data.Dataset]:
     """Creates the sources' datasets, of batches with the same paths, joined."""
+    shared = {
+      "is_portable": self._is_portable,
+      "is_checkpointed": self._is_checkpointed,
+    }
     datasets = {
-      name: source.create_dataset(mode, {**own, "is_portable": self._is_portable})
+      name: source.create_dataset(mode, {**own, **shared})
       for (name, source), own in zip(self._sources.items(), params, strict=True)
     }
     self._raise(

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import allocation, records, specs, windows
-from t2r_seq.data.loaders.ordered_batches import checkpoint_options
+from t2r_seq.data.dataset_options import checkpoint_options
 from t2r_seq.data.loaders.pool_order import GATHERS_AT_ONCE
 from t2r_seq.data.streamed.episode_columns import EpisodeColumns
 from t2r_seq.data.streamed.streamed_pools import PoolFiller

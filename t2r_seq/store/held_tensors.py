@@ -1,0 +1,75 @@
+"""`HeldTensor`: what a dataset reads from without a copy of it, and without a state."""
+
+from __future__ import annotations
+
+import contextvars
+import types
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+_as_it_is = tf.autograph.experimental.do_not_convert
+
+# By the id of a held tensor, what stands for it in the function that is being traced.
+_bound: contextvars.ContextVar[Mapping[int, tf.Tensor]] = contextvars.ContextVar(
+  "bound", default=types.MappingProxyType({})
+)
+
+
+class HeldTensor:
+  """A tensor that datasets refer to, such as a mapped column.
+
+  When an iterator is made TensorFlow copies each tensor that a dataset's functions have
+  captured. A `tf.Variable` it does not copy, but a function that reads one has a state,
+  of which it warns with every element of an iterator that can be checkpointed. The one
+  tensor that it neither copies nor takes for a state is the element of a dataset, which
+  functions get as their argument: `dataset_over` makes it one.
+  """
+
+  def __init__(self, tensor: tf.Tensor) -> None:
+    """Holds the tensor, on the CPU."""
+    self._tensor = tensor
+
+  @classmethod
+  def of(cls, values: np.ndarray) -> HeldTensor:
+    """Holds integers, as int64, or strings."""
+    dtype = tf.int64 if values.dtype.kind in "iu" else tf.string
+    with tf.device("CPU:0"):
+      return cls(tf.constant(values, dtype))
+
+  def read_value(self) -> tf.Tensor:
+    """Returns the tensor or, inside of `dataset_over`, what stands for it."""
+    return _bound.get().get(id(self), self._tensor)
+
+  @property
+  def tensor(self) -> tf.Tensor:
+    """The tensor itself."""
+    return self._tensor
+
+
+def dataset_over(
+  held: Sequence[HeldTensor], make: Callable[[], tf.data.Dataset]
+) -> tf.data.Dataset:
+  """Makes a dataset whose functions read held tensors.
+
+  Args:
+    held: those that they read, or more.
+    make: makes the dataset; called once.
+  Returns:
+    The dataset; it refers to the tensors, and does not copy them.
+  """
+  if not held:
+    return make()
+
+  def bind(*tensors: tf.Tensor) -> tf.data.Dataset:
+    names = (id(each) for each in held)
+    token = _bound.set({**_bound.get(), **dict(zip(names, tensors, strict=True))})
+    try:
+      return make()
+    finally:
+      _bound.reset(token)
+
+  with tf.device("CPU:0"):
+    source = tf.data.Dataset.from_tensors(tuple(each.tensor for each in held))
+  return source.flat_map(_as_it_is(bind))

@@ -1,0 +1,87 @@
+"""What TensorFlow logs while batches are read, and what a checkpoint has of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+# As a user runs it, with all that TensorFlow logs by default.
+_READ = """
+import sys
+import numpy as np, tensorflow as tf
+from t2r_seq import data, records, specs, store, transitions, windows
+
+folder, kind = sys.argv[1:]
+window = {"x": specs.ExtendedTensorSpec((2,), tf.float32, "x", time_offsets=(-1, 0))}
+flat = windows.flat_specs(window)
+episodes = [{"x": np.arange(9, dtype=np.float32) + 10 * i} for i in range(6)]
+path = folder + "/a"
+
+def made(kind):
+  if kind == "store":
+    with store.EpisodeStore.create(path, flat) as writer:
+      for episode in episodes:
+        writer.append_episode(episode)
+    return
+  records.write_records(path, flat, episodes)
+
+def generator(made):
+  made.set_feature_specifications(window, window)
+  made.set_label_specifications({})
+  # It draws at random, as augmentations do.
+  made.set_preprocess_fn(lambda features, labels: (
+      {"x": features["x"] + tf.random.uniform([])}, labels))
+  return made.create_dataset("train").take(20)
+
+if kind.startswith("store"):
+  made("store")
+  order = kind.removeprefix("store, ")
+  dataset = (
+    generator(data.StoreInputGenerator(path, batch_size=4))
+    if order == "generator"
+    else data.store_windows(path, window, 4, order)
+  )
+elif kind == "transitions":
+  obs = np.arange(8, dtype=np.float32)
+  transitions.save_transitions(path, {
+      "obs": obs, "next_obs": obs + 1, "act": obs, "rew": obs, "done": (obs == 7).astype(np.float32)})
+  dataset = transitions.load_transitions(path).n_step(2, 0.9).dataset(2)
+else:
+  made("records")
+  if kind == "indexed":
+    records.write_index(path)
+    dataset = generator(
+      data.DefaultRecordInputGenerator(path, batch_size=4, index="require")
+    )
+  elif kind == "streamed":
+    dataset = generator(data.DefaultRecordInputGenerator(path, batch_size=4))
+  else:
+    source = data.DefaultRecordInputGenerator(path)
+    dataset = generator(data.MixtureInputGenerator({"a": source}, batch_size=4))
+print("batches:", sum(1 for _ in dataset))
+"""
+
+KINDS = [
+  *("store, global", "store, quasi_random", "store, generator", "transitions"),
+  *("indexed", "streamed", "mixture"),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_warning_comes_with_every_batch(kind, tmp_path):
+  env = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+  done = subprocess.run(
+    [sys.executable, "-c", _READ, str(tmp_path), kind],
+    env=env,
+    text=True,
+    capture_output=True,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr[-2000:]
+  batches = int(done.stdout.split("batches:")[1])
+  assert batches >= 3
+  lines = [line for line in done.stderr.splitlines() if "stateful" in line]
+  assert not lines, f"{len(lines)} lines such as {lines[0]}"
