@@ -31,10 +31,8 @@ def map_file(path: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
 def to_tensor(array: np.ndarray) -> tf.Tensor:
   """Turns a mapped array into a tensor of the same memory.
 
-  The tensor keeps the mapping alive. Hold it in a `tf.Variable` on the CPU before a
-  dataset captures it, and gather from `variable.read_value()`: a captured tensor is
-  copied whole when the iterator is made, and `tf.gather(variable, ...)` copies a
-  variable whose memory somebody else has, too.
+  The tensor keeps the mapping alive. A dataset whose function captures it copies it
+  whole when its iterator is made: see `held_tensors`.
 
   Args:
     array: contiguous; nothing must write to the tensor's memory. An array that does

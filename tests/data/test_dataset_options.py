@@ -46,8 +46,9 @@ if kind.startswith("store"):
   )
 elif kind == "transitions":
   obs = np.arange(8, dtype=np.float32)
+  done = (obs == 7).astype(np.float32)
   transitions.save_transitions(path, {
-      "obs": obs, "next_obs": obs + 1, "act": obs, "rew": obs, "done": (obs == 7).astype(np.float32)})
+      "obs": obs, "next_obs": obs + 1, "act": obs, "rew": obs, "done": done})
   dataset = transitions.load_transitions(path).n_step(2, 0.9).dataset(2)
 else:
   made("records")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ class _RowSizes:
     lengths: np.ndarray,
     row_bytes: Mapping[str, int],
     images: Mapping[str, specs.ExtendedTensorSpec],
-    held: Sequence[HeldTensor],
+    held: list[HeldTensor],
   ) -> None:
     self.episode_lengths = lengths
     self.held = held

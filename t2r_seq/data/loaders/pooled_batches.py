@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,7 +26,7 @@ class PoolRows(Protocol):
   """What pools ask of the rows that they hold; `DecodedColumns` tells of a store's."""
 
   episode_lengths: np.ndarray
-  held: Sequence[HeldTensor]
+  held: list[HeldTensor]
 
   def max_row_bytes(self, path: str) -> int:
     """Returns the memory of the largest row, in bytes."""

@@ -8,7 +8,7 @@ import tensorflow as tf
 from t2r_seq.data.loaders.decoded_columns import DecodedColumns
 from t2r_seq.data.loaders.pool_order import PoolOrder
 from t2r_seq.data.loaders.pooled_batches import PooledColumns
-from t2r_seq.store import StoreWindows
+from t2r_seq.store import HeldTensor, StoreWindows
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
@@ -29,9 +29,9 @@ class PortableWindows(PooledColumns):
     """
     super().__init__(columns, store_windows)
     lengths = columns.episode_lengths
-    self._lengths = _InGraph(lengths)
-    self._first_rows = _InGraph(np.cumsum(lengths) - lengths)
-    self._num_windows = _InGraph(self.counts)
+    self._lengths = _InGraph.of(lengths)
+    self._first_rows = _InGraph.of(np.cumsum(lengths) - lengths)
+    self._num_windows = _InGraph.of(self.counts)
 
   def _positions(
     self, order: PoolOrder, start: np.ndarray, end_epoch: int
@@ -47,11 +47,8 @@ class PortableWindows(PooledColumns):
     return numbers.map(_as_it_is(position))
 
 
-class _InGraph:
-  """Numbers that become a part of each graph; otherwise like a variable."""
-
-  def __init__(self, values: np.ndarray) -> None:
-    self._values = values
+class _InGraph(HeldTensor):
+  """Numbers that become a part of each graph."""
 
   def read_value(self) -> tf.Tensor:
-    return tf.constant(self._values, tf.int64)
+    return tf.constant(self.tensor.numpy())
