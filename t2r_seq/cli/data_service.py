@@ -25,6 +25,7 @@ or on others that see the same files:
 A training program reads through them with data.distribute_by_service."""
 
 _RETRY_SECONDS = 0.5
+_MAX_PORT = 2**16 - 1
 _ADDRESS = r"(grpc://)?[^/\s]+:\d+"
 
 
@@ -78,6 +79,11 @@ def run(args: argparse.Namespace) -> int:
     raise errors.SpecError(
       "data-service: --dispatcher: expected HOST:PORT of the dispatcher, got "
       f"{args.dispatcher!r}."
+    )
+  if not 0 <= args.port <= _MAX_PORT:
+    # TensorFlow would take another one.
+    raise errors.SpecError(
+      f"data-service: --port: expected one of 0 to {_MAX_PORT}, got {args.port}."
     )
   stop = threading.Event()
   for number in (signal.SIGTERM, signal.SIGINT):

@@ -30,9 +30,10 @@ names the place. The data is only read; --salvage copies what is good.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
   parser.add_argument(
-    "source",
+    "sources",
     metavar="SOURCE",
-    help="folder of an EpisodeStore, or a TFRecord file or pattern",
+    nargs="+",
+    help="folder of an EpisodeStore, or TFRecord files or patterns",
   )
   parser.add_argument(
     "--spec",
@@ -62,7 +63,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
   """Prints what is wrong, and what was salvaged."""
-  is_store = os.path.isdir(args.source)
+  folders = [source for source in args.sources if os.path.isdir(source)]
+  if folders and len(args.sources) > 1:
+    raise failures.UsageError(
+      f"expected one store, or TFRecord files, got {' '.join(args.sources)}; "
+      f"{folders[0]} is a folder."
+    )
+  is_store = bool(folders)
   _check_options(args, is_store)
   quiet.load_tensorflow()
   return _check_store(args) if is_store else _check_records(args)
@@ -73,6 +80,8 @@ def _check_options(args: argparse.Namespace, is_store: bool) -> None:
     raise failures.UsageError("--allow_nan is for TFRecord files; this is a folder.")
   if not is_store and args.lenient:
     raise failures.UsageError("--lenient is for a store; this is no folder.")
+  if args.salvage == "":
+    raise failures.UsageError("--salvage: expected a path, got ''.")
   if args.max_shown < 0:
     raise failures.UsageError(f"--max_shown must be >= 0, got {args.max_shown}.")
 
@@ -84,10 +93,10 @@ def _check_store(args: argparse.Namespace) -> int:
   if args.spec:
     spec = windows.flat_specs(spec_sources.load_store_specs(args.spec))
   if args.salvage is None:
-    report = store.verify_store(args.source, spec=spec)
+    report = store.verify_store(args.sources[0], spec=spec)
     print(show_damage.render_report(report))
     return 0 if report.is_whole else 1
-  salvaged = store.salvage_store(args.source, args.salvage, spec, args.lenient)
+  salvaged = store.salvage_store(args.sources[0], args.salvage, spec, args.lenient)
   print(show_damage.render_report(salvaged.source))
   print()
   print(show_damage.render_salvage(salvaged))
@@ -99,10 +108,10 @@ def _check_records(args: argparse.Namespace) -> int:
 
   features, labels = spec_sources.load_specs(args.spec) if args.spec else (None, None)
   report = records.examine_records(
-    args.source, features, labels, allow_nan=args.allow_nan
+    args.sources, features, labels, allow_nan=args.allow_nan
   )
   if not any(report.num_records.values()):
-    raise failures.UsageError(f"there are no records in {args.source}.")
+    raise failures.UsageError(f"there are no records in {' '.join(args.sources)}.")
   print(show_bad_records.render_report(report, args.max_shown))
   if args.salvage is not None:
     print()

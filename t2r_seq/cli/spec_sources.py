@@ -45,16 +45,21 @@ def load_window_specs(source: str) -> tuple[Any, Any]:
   from t2r_seq import specs
 
   labels = None
-  if source.endswith(".pbtxt"):
-    assets = specs.load_t2r_assets_to_file(source)
-    features = specs.TensorSpecStruct.from_proto(assets.feature_spec)
-    labels = specs.TensorSpecStruct.from_proto(assets.label_spec)
-  elif source.endswith(".json"):
-    with open(source, encoding="utf-8") as f:
-      features = specs.TensorSpecStruct.from_json(f.read())
-  else:
-    features = _import(source)
-  specs.assert_valid_spec_structure(features)
+  try:
+    if source.endswith(".pbtxt"):
+      assets = specs.load_t2r_assets_to_file(source)
+      features = specs.TensorSpecStruct.from_proto(assets.feature_spec)
+      labels = specs.TensorSpecStruct.from_proto(assets.label_spec)
+    elif source.endswith(".json"):
+      with open(source, encoding="utf-8") as f:
+        features = specs.TensorSpecStruct.from_json(f.read())
+    else:
+      features = _import(source)
+    specs.assert_valid_spec_structure(features)
+  except (errors.SpecError, UnicodeDecodeError) as error:
+    raise errors.SpecError(f"--spec: {source}: {error}") from error
+  if not features and not labels:
+    raise errors.SpecError(f"--spec: {source}: expected specs, got none.")
   return features, labels
 
 

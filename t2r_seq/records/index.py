@@ -207,7 +207,7 @@ class RecordIndex:
         _describe(leaf),
       )
       for path, leaf in flat.items()
-      if leaf.name in declared and _describe(leaf) != _describe(declared[leaf.name])
+      if leaf.name in declared and not _is_stored_alike(leaf, declared[leaf.name])
     ]
 
   def _uneven_error(
@@ -254,6 +254,22 @@ def _describe_bad(states: list[index_freshness.IndexState]) -> str:
     f"index: {len(states)} files have no index that holds:{''.join(lines)}\n"
     "Run t2r_seq index on the files."
   )
+
+
+def _is_stored_alike(leaf: Any, other: Any) -> bool:
+  """Whether a feature that fits one spec may fit the other, as the parser sees it."""
+  one, two = _stored(leaf), _stored(other)
+  # Of a feature of any length the shape says how much of it is taken.
+  return one[:-1] == two[:-1] and (None in (one[-1], two[-1]) or one[-1] == two[-1])
+
+
+def _stored(spec: Any) -> tuple[bool, str, Any]:
+  what = spec.data_format or storage.record_dtype(spec).name
+  if spec.varlen_default_value is not None:
+    return spec.is_sequence, what, None
+  # Values are stored flat; encoded images have their sizes in them.
+  shape = spec.shape.as_list() if spec.data_format else spec.shape.num_elements()
+  return spec.is_sequence, what, shape
 
 
 def _describe(spec: Any) -> str:

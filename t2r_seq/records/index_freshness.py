@@ -66,7 +66,7 @@ def find_state(filename: str, spec: specs.SpecStructure | None = None) -> IndexS
   except FileNotFoundError:
     path = index_file.index_path(filename)
     return IndexState(filename, MISSING, f"expected an index at {path}, got none")
-  except errors.RecordError as error:
+  except (errors.RecordError, OSError) as error:
     return IndexState(filename, DAMAGED, str(error))
   reason = _difference(os.stat(filename), index)
   if not reason and spec is not None and not _is_same_spec(spec, index.spec):

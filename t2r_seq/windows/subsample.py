@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs
@@ -28,7 +29,8 @@ def uniform_indices(lengths: Any, num_samples: int) -> tf.Tensor:
   Returns:
     Sorted indices, int64 [B, n]; those of short rows repeat.
   Raises:
-    SpecError: the lengths are no integers [B], or n is less than 1.
+    SpecError: the lengths are no integers [B], or one of them or n is less than 1; in
+      a graph the first of these fails at run time.
   """
   lengths = _check("uniform_indices", lengths, num_samples)
   # Rounds half to even, as Tensor2Robot did, but in integers, which never are inexact.
@@ -51,7 +53,8 @@ def random_indices(lengths: Any, num_samples: int, seed: Any = None) -> tf.Tenso
   Returns:
     Sorted indices, int64 [B, n].
   Raises:
-    SpecError: the lengths are no integers [B], or n is less than 1.
+    SpecError: the lengths are no integers [B], or one of them or n is less than 1; in
+      a graph the first of these fails at run time.
   """
   lengths = _check("random_indices", lengths, num_samples)
   return _sorted(_draw(lengths, num_samples, _seeds(seed)[0]))
@@ -70,7 +73,8 @@ def boundary_indices(lengths: Any, num_samples: int, seed: Any = None) -> tf.Ten
   Returns:
     Sorted indices, int64 [B, n].
   Raises:
-    SpecError: the lengths are no integers [B], or n is less than 1.
+    SpecError: the lengths are no integers [B], or one of them or n is less than 1; in
+      a graph the first of these fails at run time.
   """
   lengths = _check("boundary_indices", lengths, num_samples)
   return _with_boundaries(lengths, num_samples, _seeds(seed)[0])
@@ -94,8 +98,8 @@ def random_span_indices(
   Returns:
     Sorted indices, int64 [B, n].
   Raises:
-    SpecError: the lengths are no integers [B], a count is less than 1, or the shortest
-      span is longer than the longest.
+    SpecError: the lengths are no integers [B], one of them or a count is less than 1,
+      or the shortest span is longer than the longest.
   """
   lengths = _check("random_span_indices", lengths, num_samples)
   check_count("min_steps", min_steps)
@@ -161,7 +165,20 @@ def _check(operation: str, lengths: Any, num_samples: int) -> tf.Tensor:
     raise errors.SpecError(
       f"{operation}: lengths: expected integers [B], got {errors.describe(lengths)}."
     )
-  return tf.cast(lengths, tf.int64)
+  lengths = tf.cast(lengths, tf.int64)
+  message = f"{operation}: lengths: expected at least 1 step in every row, got"
+  if tf.executing_eagerly():
+    empty = np.flatnonzero(lengths.numpy() < 1)
+    if len(empty):
+      got = f"{lengths[empty[0]].numpy()} in row {empty[0]}"
+      raise errors.SpecError(f"{message} {got}. Leave such rows out.")
+    return lengths
+  # XLA leaves it out.
+  check = tf.raw_ops.Assert(
+    condition=tf.reduce_all(lengths > 0), data=[message, lengths], summarize=1000
+  )
+  with tf.control_dependencies([check]):
+    return tf.identity(lengths)
 
 
 def _seeds(seed: Any) -> list[tf.Tensor]:

@@ -21,6 +21,13 @@ def test_a_worker_needs_its_dispatcher(address, capsys):
   assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.parametrize("port", ["-1", "65536", "99999"])
+def test_a_port_is_one_that_there_is(port, capsys):
+  assert main(["data-service", "dispatcher", "--port", port]) == 1
+  message = f"--port: expected one of 0 to 65535, got {port}."
+  assert message in capsys.readouterr().err
+
+
 def test_a_role_is_needed(capsys):
   with pytest.raises(SystemExit, match="2"):
     main(["data-service", "client"])

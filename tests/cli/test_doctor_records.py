@@ -148,6 +148,11 @@ ERRORS = {
   "no match": (["no*"], "no*: expected at least one file, got none"),
   "lenient": (["good.tfrecord", "--lenient"], "--lenient is for a store; this is no"),
   "allow_nan": ([".", "--allow_nan"], "--allow_nan is for TFRecord files"),
+  "a store and a file": (
+    [".", "good.tfrecord"],
+    "expected one store, or TFRecord files, got . good.tfrecord; . is a folder.",
+  ),
+  "salvage to nowhere": (["good.tfrecord", "--salvage", ""], "--salvage: expected a"),
   "max_shown": (["good.tfrecord", "--max_shown", "-1"], "--max_shown must be >= 0"),
   "empty": (["empty.tfrecord"], "there are no records in empty.tfrecord."),
 }
@@ -160,3 +165,26 @@ def test_errors(name, run_main):
   status, _, err = run_main("doctor", *argv)
   assert status == 1
   assert err.startswith("t2r_seq doctor: ") and want in err
+
+
+SPEC_FILES = {
+  "empty": (b"", "expected JSON"),
+  "no text": (b"\xff\xfe\x00", "can't decode byte 0xff"),
+  "no specs": (b"{}", "expected specs, got none."),
+}
+
+
+@pytest.mark.parametrize("name", SPEC_FILES)
+def test_a_bad_spec_file_is_named(name, run_main):
+  content, want = SPEC_FILES[name]
+  with open("my_spec.json", "wb") as file:
+    file.write(content)
+  status, _, err = run_main("doctor", "good.tfrecord", "--spec", "my_spec.json")
+  assert status == 1
+  assert err.startswith("t2r_seq doctor: --spec: my_spec.json: ") and want in err
+
+
+def test_several_files_are_looked_through(run_main):
+  status, out, _ = run_main("doctor", "good.tfrecord", "bad.tfrecord")
+  assert status == 1
+  assert out.startswith("2 files: 20 records, 3 bad\n") and "bad.tfrecord" in out

@@ -42,6 +42,14 @@ def test_writes_what_is_needed(folder, run_main):
   assert again[1].startswith("2 files: 2 indexed, 0 fresh.")
 
 
+def test_an_index_that_cannot_be_read_is_in_nobodys_way(folder, run_main):
+  os.mkdir("1.tfrecord.t2ri")
+  status, out, err = run_main("index", "*.tfrecord")
+  assert status == 1 and out.startswith("2 files: 1 indexed, 0 fresh, 1 failed.\n")
+  assert "1.tfrecord" in err and "Is a directory" in err
+  assert run_main("index", "*.tfrecord", "--check")[1].startswith("2 files: 1 fresh, 1")
+
+
 def test_check(folder, run_main):
   status, out, err = run_main("index", "*.tfrecord", "--check")
   assert status == 1 and not list(folder.glob("*.t2ri"))

@@ -343,6 +343,9 @@ def test_the_spec_is_kept_compared_and_checked(tmp_path):
     match=r"y \(feature 'a'\): expected a sequence of float32 \(2,\), got a sequence",
   ):
     records.read_index(name).num_steps(other)
+  # The parser takes as many values in another shape.
+  alike = {"y": Spec((2, 1), F32, "a", is_sequence=True)}
+  assert records.read_index(name).num_steps(alike).tolist() == [3, 1]
   (result,) = records.write_index(name, other)
   assert "y (feature 'a'): expected 3 values for shape (3,), got 2" in result.error
   assert records.write_index(name, EPISODE)[0].is_new

@@ -202,6 +202,14 @@ REFUSED = {
     lambda: subsample.random_span_indices([3], 2, 4, 3),
     "min_steps: expected at most max_steps = 3, got 4",
   ),
+  "an empty row": (
+    lambda: subsample.random_indices([3, 0], 2),
+    "random_indices: lengths: expected at least 1 step in every row, got 0 in row 1",
+  ),
+  "a length below 0": (
+    lambda: subsample.boundary_indices([-1], 2),
+    "boundary_indices: lengths: expected at least 1 step in every row, got -1 in row",
+  ),
   "all that is wrong": (
     lambda: subsample.gather_steps(
       {"pose": np.zeros(3), "tusk": np.zeros(3)}, tf.constant([[0]]), SPEC
@@ -216,3 +224,13 @@ def test_errors_name_what_is_wrong(name):
   function, message = REFUSED[name]
   with pytest.raises(errors.SpecError, match=message):
     function()
+
+
+@pytest.mark.parametrize("name", ["uniform", "random", "boundary"])
+def test_an_empty_row_fails_in_a_graph(name):
+  indices = getattr(subsample, f"{name}_indices")
+  dataset = tf.data.Dataset.from_tensors(tf.constant([2, 0, 5]))
+  dataset = dataset.map(lambda lengths: indices(lengths, 3))
+  message = f"{name}_indices: lengths: expected at least 1 step in every row"
+  with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+    next(iter(dataset))
