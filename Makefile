@@ -18,7 +18,8 @@ CONSTRAINTS_TF215 ?= requirements/constraints-tf215.txt
 
 TESTS ?= tests
 TESTS_TF215 ?= tests/specs tests/records tests/windows tests/store tests/statistics \
-  tests/transitions tests/data/loaders/test_store_loader.py \
+  tests/transitions tests/data/loaders/test_ordered_batches.py \
+  tests/data/loaders/test_store_loader.py \
   tests/data/loaders/test_window_order.py tests/cli/test_replay_server.py \
   tests/actors tests/policies tests/replay tests/research/pose_env/test_reward_model.py \
   tests/research/pose_env/test_distributed.py tests/benchmarks/test_bench_reverb.py

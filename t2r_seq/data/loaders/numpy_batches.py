@@ -39,7 +39,6 @@ class NumpyBatches(Iterator[Batch]):
     reads: tf.data.Dataset,
     batch_size: int | None = None,
     start_batch: int = 0,
-    left_out: int = 0,
     every: int = 1,
   ) -> None:
     """Creates the iterator; nothing is read yet.
@@ -49,12 +48,11 @@ class NumpyBatches(Iterator[Batch]):
         each other. Every element has memory of its own.
       batch_size: B; None if each element is a batch.
       start_batch: number of the first batch that comes.
-      left_out: batches that come before it in the first element.
       every: how far apart the numbers of two batches are.
     """
     self.next_batch = start_batch
     self._every = every
-    self._batches = self._cut(reads, batch_size, left_out)
+    self._batches = self._cut(reads, batch_size)
 
   def __iter__(self) -> Iterator[Batch]:
     # Faster by a call for each batch, and the same.
@@ -63,18 +61,15 @@ class NumpyBatches(Iterator[Batch]):
   def __next__(self) -> Batch:
     return next(self._batches)
 
-  def _cut(
-    self, reads: tf.data.Dataset, batch_size: int | None, left_out: int
-  ) -> Iterator[Batch]:
+  def _cut(self, reads: tf.data.Dataset, batch_size: int | None) -> Iterator[Batch]:
     for read in reads:
       arrays = list(as_arrays(read).items())
       size = len(arrays[0][1])
       step = batch_size or size
-      for start in range(left_out * step, size, step):
+      for start in range(0, size, step):
         stop = start + step
         self.next_batch += self._every
         yield {path: array[start:stop] for path, array in arrays}
-      left_out = 0
 
 
 def numpy_batches_in_order(
@@ -113,17 +108,14 @@ def numpy_batches_in_order(
     )
     return NumpyBatches(parted, start_batch=start_batch, every=every)
   at_once = batches_at_once(order, batch_bytes)
-  left_out = 0
-
-  def make() -> tf.data.Dataset:
-    nonlocal left_out
-    reads, left_out = reads_in_order(
+  reads = dataset_over(
+    held,
+    lambda: reads_in_order(
       read, order, at_once, batch_bytes, num_epochs, start_batch, locate
-    )
-    return reads
-
-  reads = dataset_over(held, make).with_options(checkpoint_options())
-  return NumpyBatches(reads, order.batch_size, start_batch, left_out)
+    ),
+  )
+  reads = reads.with_options(checkpoint_options())
+  return NumpyBatches(reads, order.batch_size, start_batch)
 
 
 def _read_every(
