@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 
 import gin
-import numpy as np
 import pytest
 import reverb
 import tensorflow as tf
@@ -13,21 +12,7 @@ import tensorflow as tf
 from t2r_seq import errors, replay, specs
 from t2r_seq.replay.reverb import ReplayServer, ReverbReplay, restored
 from t2r_seq.specs import ExtendedTensorSpec as Spec
-
-
-def make_spec(num_frames=3, **leaves):
-  offsets = tuple(range(1 - num_frames, 1))
-  return specs.TensorSpecStruct(
-    image=Spec((num_frames, 2, 2), tf.uint8, "image", time_offsets=offsets),
-    **leaves,
-  )
-
-
-def write(client, num_steps):
-  with client.writer() as writer:
-    for t in range(num_steps):
-      writer.append({"image": np.full((2, 2), t, np.uint8)})
-
+from tests.replay.reverb.image_steps import make_spec, write
 
 OTHER = {
   "more frames": (
