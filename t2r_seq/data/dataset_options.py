@@ -44,8 +44,8 @@ def generator_options() -> tf.data.Options:
 
 
 def _without_outer_state() -> tf.data.Options:
-  # To a checkpoint variables, such as counts and mapped columns, are a state that it
-  # cannot save. They are no reason not to save the position.
+  # To a checkpoint counts are a state that it cannot save. They are no reason not to
+  # save the position.
   options = tf.data.Options()
   options.experimental_external_state_policy = (
     tf.data.experimental.ExternalStatePolicy.IGNORE

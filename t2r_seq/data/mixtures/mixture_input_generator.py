@@ -148,12 +148,9 @@ class MixtureInputGenerator(AbstractInputGenerator):
     self, mode: str, params: Sequence[Mapping[str, Any]]
   ) -> list[tf.data.Dataset]:
     """Creates the sources' datasets, of batches with the same paths, joined."""
-    shared = {
-      "is_portable": self._is_portable,
-      "is_checkpointed": self._is_checkpointed,
-    }
+    # Nobody is told to keep its position: TensorFlow cannot save that of a `rebatch`.
     datasets = {
-      name: source.create_dataset(mode, {**own, **shared})
+      name: source.create_dataset(mode, {**own, "is_portable": self._is_portable})
       for (name, source), own in zip(self._sources.items(), params, strict=True)
     }
     self._raise(
