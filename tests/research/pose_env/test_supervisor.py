@@ -122,7 +122,7 @@ def test_a_supervisor_that_is_killed_leaves_nothing_behind(tmp_path):
   )
   log = tmp_path / "server.log"
   with process:
-    wait_until(lambda: log.exists() and "up" in log.read_text())
+    wait_until(lambda: log.exists() and log.read_text() == "up\n")
     process.kill()
   wait_until(lambda: log.read_text() == "up\ntold\n")
 
