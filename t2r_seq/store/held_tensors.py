@@ -39,8 +39,21 @@ class HeldTensor:
       return cls(tf.constant(values, dtype))
 
   def read_value(self) -> tf.Tensor:
-    """Returns the tensor or, inside of `dataset_over`, what stands for it."""
-    return _bound.get().get(id(self), self._tensor)
+    """Returns the tensor or, inside of `dataset_over`, what stands for it.
+
+    Raises:
+      ValueError: inside of `dataset_over`, which was not given this one: each iterator
+        would make a copy of it.
+    """
+    bound = _bound.get()
+    if not bound:
+      return self._tensor
+    if id(self) not in bound:
+      raise ValueError(
+        f"read_value: {self._tensor.dtype.name}{list(self._tensor.shape)}: expected one "
+        f"of the tensors that dataset_over was given, got another. Add it to `held`."
+      )
+    return bound[id(self)]
 
   @property
   def tensor(self) -> tf.Tensor:

@@ -25,7 +25,8 @@ _HERE = pathlib.Path(__file__).resolve()
 _ROOT = _HERE.parents[2]
 # No step takes longer, on the slowest of machines: tracing a graph takes seconds.
 _PATIENCE = 120.0
-_RECORDS, _FILES = 250, 250
+# In a round, whose pipelines are traced once: that takes longer than 250 cases.
+_RECORDS, _FILES = 1000, 500
 
 
 def main(arguments: list[str] | None = None) -> int:

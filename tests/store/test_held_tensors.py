@@ -1,0 +1,65 @@
+"""What datasets read from: not copied, not a state, and never captured unnoticed."""
+
+from __future__ import annotations
+
+import pathlib
+import resource
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import store
+
+
+def reading(*tensors, held):
+  """A dataset of the rows of some tensors, one after the other."""
+
+  def make():
+    rows = tf.data.Dataset.range(2)
+    return rows.map(lambda i: [tf.gather(t.read_value(), i) for t in tensors])
+
+  return store.dataset_over(held, make)
+
+
+def resident_bytes():
+  pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+  return pages * resource.getpagesize()
+
+
+def test_a_dataset_reads_what_it_is_given():
+  first = store.HeldTensor.of(np.arange(3, dtype=np.int32))
+  word = store.HeldTensor.of(np.array([b"a", b"b"], object))
+  assert first.read_value() is first.tensor and first.tensor.dtype == tf.int64
+  got = list(reading(first, word, held=[first, word]).as_numpy_iterator())
+  assert got == [(0, b"a"), (1, b"b")]
+
+
+def test_one_may_be_inside_of_another():
+  first, second = (store.HeldTensor.of(np.array([i, i + 5])) for i in (1, 2))
+  made = store.dataset_over(
+    [first], lambda: reading(second, first, held=[second]).map(tf.add)
+  )
+  assert list(made.as_numpy_iterator()) == [3, 13]
+
+
+def test_nothing_is_read_that_was_not_given():
+  first, second = (store.HeldTensor.of(np.array([i, i + 5])) for i in (1, 2))
+  with pytest.raises(
+    ValueError,
+    match=r"read_value: int64\[2\]: expected one of the tensors that dataset_over was "
+    r"given, got another. Add it to `held`.",
+  ):
+    reading(first, second, held=[first])
+  assert second.read_value() is second.tensor
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells what is resident")
+def test_iterators_do_not_copy_it():
+  large = store.HeldTensor.of(np.ones(1 << 23, np.int64))
+  dataset = reading(large, held=[large])
+  before = resident_bytes()
+  iterators = [iter(dataset) for _ in range(8)]
+  assert all(next(each)[0] == 1 for each in iterators)
+  assert resident_bytes() - before < 2 * (8 << 23)
