@@ -82,6 +82,13 @@ def _check_options(args: argparse.Namespace, is_store: bool) -> None:
     raise failures.UsageError("--lenient is for a store; this is no folder.")
   if args.salvage == "":
     raise failures.UsageError("--salvage: expected a path, got ''.")
+  if args.salvage and os.path.lexists(args.salvage):
+    # Before all is read, which may take hours.
+    kind = "folder" if os.path.isdir(args.salvage) else "file"
+    raise failures.UsageError(
+      f"--salvage {args.salvage}: expected nothing there, got a {kind}. Name a new "
+      "folder."
+    )
   if args.max_shown < 0:
     raise failures.UsageError(f"--max_shown must be >= 0, got {args.max_shown}.")
 

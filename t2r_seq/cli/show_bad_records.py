@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 WIDTH = 100
 _MIN_PATH = 12
 _MAX_CONSTANT = 4
+_MAX_EMPTY = 3
 
 
 def render_report(report: records.RecordReport, max_shown: int) -> str:
@@ -104,6 +105,15 @@ def _problems(report: records.RecordReport, max_shown: int) -> Iterator[str]:
 
 def _notes(report: records.RecordReport) -> Iterator[str]:
   """Says what is no error, but may be a mistake."""
+  empty = [name for name, count in report.num_records.items() if not count]
+  if empty:
+    rest = len(empty) - _MAX_EMPTY
+    shown = ", ".join(empty[:_MAX_EMPTY]) + (f" and {rest} more" if rest > 0 else "")
+    yield _note(f"{_count(len(empty), 'file')} without a record: {shown}")
+  if report.num_empty:
+    yield _note(
+      f"{_count(report.num_empty, 'episode')} without a step: nothing is read of them"
+    )
   for feature in report.features:
     if not feature.constant:
       continue
@@ -119,7 +129,14 @@ def _notes(report: records.RecordReport) -> Iterator[str]:
         f"{feature.path}: {len(feature.constant)} of its {feature.num_values} values "
         f"never change (number {shown})"
       )
-    yield textwrap.fill(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
+    yield _note(text)
+
+
+def _note(text: str) -> str:
+  return textwrap.fill(
+    text, WIDTH, initial_indent="  ", subsequent_indent="    ",
+    break_long_words=False, break_on_hyphens=False,
+  )  # fmt: skip
 
 
 def _indent(text: str) -> str:

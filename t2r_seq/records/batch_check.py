@@ -32,6 +32,7 @@ class BatchCheck:
   Attributes:
     is_parsed: bool [n].
     is_even: whether all sequences of the record have the same length, bool [n].
+    is_empty: whether it has sequences, and none of them a step, bool [n].
     has_nan: by number of the feature, bool [n]; features that cannot have any are
       left out.
     lows: by number of the feature, the smallest value of each element over all records
@@ -41,6 +42,7 @@ class BatchCheck:
 
   is_parsed: np.ndarray
   is_even: np.ndarray
+  is_empty: np.ndarray
   has_nan: dict[int, np.ndarray]
   lows: dict[int, np.ndarray]
   highs: dict[int, np.ndarray]
@@ -176,14 +178,15 @@ class BatchChecker:
   ) -> BatchCheck:
     is_parsed = np.zeros(count, bool)
     is_parsed[good] = True
-    is_even = np.ones(count, bool)
-    check = BatchCheck(is_parsed, is_even, {}, {}, {})
+    is_even, is_empty = np.ones(count, bool), np.zeros(count, bool)
+    check = BatchCheck(is_parsed, is_even, is_empty, {}, {}, {})
     for name, tensor in found.items():
       values = tensor.numpy()
       kind, _, number = name.partition("/")
       if kind == "lengths":
         # Absent optionals count as long as the others.
         is_even[good] = values.max(-1) == values.min(-1)
+        is_empty[good] = values.max(-1) == 0
       elif kind == "nan":
         check.has_nan[int(number)] = np.zeros(count, bool)
         check.has_nan[int(number)][good] = values

@@ -30,6 +30,7 @@ class RecordReport:
     num_records: by file; bytes that are no frame count as one record.
     problems: in the order of files and records.
     features: of what was parsed, by dataset and name.
+    num_empty: episodes without a step: they can be read, and nothing comes of them.
     is_proposed: the specs were proposed, because none were given.
     compression: of all files, if the suffixes don't tell.
   """
@@ -37,6 +38,7 @@ class RecordReport:
   num_records: dict[str, int]
   problems: tuple[RecordProblem, ...]
   features: tuple[FeatureReport, ...]
+  num_empty: int
   is_proposed: bool
   compression: str | None = None
 
@@ -93,6 +95,7 @@ def examine_records(
   num_records: dict[str, int] = {}
   found: list[RecordProblem] = []
   reports: list[FeatureReport] = []
+  num_empty = 0
   patterns_of = patterns_by_dataset("examine_records", file_patterns, list(by_dataset))
   for key, patterns in patterns_of.items():
     filenames = files.get_data_format_and_filenames(patterns)[1]
@@ -105,8 +108,14 @@ def examine_records(
       found += _index_problems(filename)
     num_records.update(check.num_records)
     reports += check.tally.reports()
+    num_empty += check.tally.num_empty
   return RecordReport(
-    num_records, tuple(found), tuple(reports), feature_spec is None, compression
+    num_records,
+    tuple(found),
+    tuple(reports),
+    num_empty,
+    feature_spec is None,
+    compression,
   )
 
 
@@ -169,11 +178,12 @@ def _index_problems(filename: str) -> list[RecordProblem]:
   (state,) = index_freshness.check_index([filename])
   if state.state in (index_freshness.FRESH, index_freshness.MISSING):
     return []
-  expected, _, got = state.reason.partition("expected ")[2].partition(", got ")
+  what, _, _ = state.reason.partition(" Run: ")
+  expected, _, got = what.partition("expected ")[2].partition(", got ")
   mismatch = errors.Mismatch(
     f"the {state.state} index",
     expected or "an index of the file",
-    got.rstrip(".") or state.reason,
+    got.rstrip(".") or what,
     f"Run: t2r_seq index {filename}",
   )
   return [RecordProblem(filename, None, None, problems.INDEX, mismatch)]

@@ -45,7 +45,11 @@ class FeatureReport:
 
 
 class FeatureTally:
-  """Adds up what batches of records show."""
+  """Adds up what batches of records show.
+
+  Attributes:
+    num_empty: episodes without a step.
+  """
 
   def __init__(self, features: Sequence[RecordFeature]) -> None:
     """Creates an empty tally.
@@ -59,10 +63,12 @@ class FeatureTally:
     self._num_nan: collections.Counter[int] = collections.Counter()
     self._problems: collections.Counter[str] = collections.Counter()
     self._num_parsed = 0
+    self.num_empty = 0
 
   def add(self, check: BatchCheck) -> None:
     """Adds a batch."""
     self._num_parsed += int(check.is_parsed.sum())
+    self.num_empty += int(check.is_empty.sum())
     for number, has_nan in check.has_nan.items():
       self._num_nan[number] += int(has_nan.sum())
     for number, low in check.lows.items():

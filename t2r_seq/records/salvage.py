@@ -62,7 +62,11 @@ def salvage_records(
     os.path.dirname(target), f".{os.path.basename(target)}.{uuid.uuid4().hex}"
   )
   kept: dict[str, int] = {}
-  os.mkdir(hidden)
+  try:
+    os.mkdir(hidden)
+  except OSError as error:
+    reason = f"{target}: {error.strerror}. Nothing was salvaged."
+    raise OSError(error.errno, f"salvage: {reason}") from error
   try:
     for filename, name in _names(list(report.num_records)).items():
       place = os.path.join(hidden, name)

@@ -50,8 +50,8 @@ class HeldTensor:
       return self._tensor
     if id(self) not in bound:
       raise ValueError(
-        f"read_value: {self._tensor.dtype.name}{list(self._tensor.shape)}: expected one "
-        f"of the tensors that dataset_over was given, got another. Add it to `held`."
+        f"read_value: {self._tensor.dtype.name}{list(self._tensor.shape)}: expected "
+        "one of the tensors that dataset_over was given, got another. Add it to `held`."
       )
     return bound[id(self)]
 

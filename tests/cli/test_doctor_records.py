@@ -106,6 +106,23 @@ def test_bad_files(run_main):
   assert max(map(len, out.splitlines())) <= 100
 
 
+def test_what_is_empty_is_worth_a_look(run_main):
+  none = {
+    "state/pose": np.zeros((0, 3), np.float32),
+    "state/image": np.zeros((0, 8, 8, 3), np.uint8),
+  }
+  write("none.tfrecord", [])
+  write("short.tfrecord", [episode(0), episode(1, **none), episode(2)])
+  argv = ("doctor", "none.tfrecord", "short.tfrecord")
+  status, out, _ = run_main(*argv, "--spec", "record_specs:WINDOWS")
+  assert status == 0
+  assert (
+    "Worth a look:\n"
+    "  1 file without a record: none.tfrecord\n"
+    "  1 episode without a step: nothing is read of them\n"
+  ) in out
+
+
 def test_options(run_main):
   argv = ("doctor", "bad.tfrecord", "--spec", "record_specs:WINDOWS")
   _, out, _ = run_main(*argv, "--allow_nan", "--max_shown", 1)
@@ -139,9 +156,10 @@ def test_salvage(run_main):
   kept = [*tf.data.TFRecordDataset("saved/bad.tfrecord").as_numpy_iterator()]
   assert kept == [episode(index) for index in (0, 2, 4, 5, 7, 8)]
   assert run_main("doctor", "saved/*.tfrecord", *argv)[0] == 0
-  status, _, err = run_main("doctor", "*.tfrecord", *argv, "--salvage", "saved")
+  os.remove("bad.tfrecord")  # Nothing is read before it is refused.
+  status, _, err = run_main("doctor", "bad.tfrecord", *argv, "--salvage", "saved")
   assert status == 1
-  assert "saved: expected nothing there, got a folder. Name a new folder." in err
+  assert "--salvage saved: expected nothing there, got a folder. Name a new" in err
 
 
 ERRORS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import pathlib
 import zlib
 
 import numpy as np
@@ -324,6 +325,11 @@ def test_a_stale_index_is_a_problem_of_the_file(tmp_path):
   assert places(report) == [(None, None, "index")]
   assert "the stale index: expected the" in str(report.problems[0])
   assert report.num_bad == 0
+  damaged = pathlib.Path(records.index_path(path))
+  damaged.write_bytes(damaged.read_bytes()[:-1])
+  (problem,) = records.examine_records(path, EXAMPLE).problems
+  assert "the damaged index: expected " in str(problem)
+  assert str(problem).count("Run: t2r_seq index ") == 1
 
 
 def test_find_bad_record_is_the_first_of_them(tmp_path):

@@ -67,6 +67,15 @@ def test_files_keep_their_places(tmp_path):
   assert (tmp_path / "out/two/b").read_bytes() == b""
 
 
+def test_no_parent(tmp_path):
+  write(tmp_path / "a", 1)
+  report = records.examine_records(str(tmp_path / "a"), SPEC)
+  with pytest.raises(
+    OSError, match=r"salvage: .*missing/out: No such file .* Nothing was salvaged"
+  ):
+    records.salvage_records(report, tmp_path / "missing" / "out")
+
+
 def test_relative_names_stay_below(tmp_path, monkeypatch):
   (tmp_path / "here").mkdir()
   write(tmp_path / "a", 1)
