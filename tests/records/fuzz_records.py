@@ -20,8 +20,8 @@ from t2r_seq import data, errors, records, specs
 from t2r_seq.records import framing, problems
 
 _as_it_is = tf.autograph.experimental.do_not_convert
-# The readers of files make graphs of their own each time: they see some of the rounds.
-_ROUNDS_THROUGH_FILES = 4
+# A batch that holds a bad record is parsed once more, one by one: files hold some.
+_MAX_THROUGH_FILES = 250
 
 
 class RecordFuzz:
@@ -58,11 +58,10 @@ class RecordFuzz:
     for i, stages in enumerate(stages_of):
       self._say("at", f"{done[i]}, read otherwise")
       cases.append(self._check(name, stages, (alone.get(i), batches.get(i)), done[i]))
-    if number // len(self._parsers) % _ROUNDS_THROUGH_FILES == 0:
-      try:
-        self._through_files(name, number, cases)
-      finally:
-        shutil.rmtree(self._folder, ignore_errors=True)
+    try:
+      self._through_files(name, number, cases[:_MAX_THROUGH_FILES])
+    finally:
+      shutil.rmtree(self._folder, ignore_errors=True)
 
   def _check(self, name: str, stages: list[bytes], results: Any, where: str) -> Case:
     """Compares what was parsed, alone and in a batch, with what is there."""
