@@ -195,7 +195,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
         )
       )
     if self._loader is not None:
-      self._parsed_spec, self._report = self._loader.flat, None
+      self._parsed_spec, self._report = self._loader.flat, self._loader.report()
       return self._loader.dataset(self._start_step if is_train else 0).map(joint.split)
     # Datasets may be created while a graph is built; files are looked at outside.
     with tf.init_scope(), self.explain_failures():

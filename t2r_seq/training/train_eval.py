@@ -191,7 +191,7 @@ def _train(
               evaluation.run_if_due()
   writer.close()
   if input_generator.report is not None:
-    logging.info("Training input, all epochs: %s.", input_generator.report)
+    logging.info("Training input: %s.", input_generator.report)
   return scalars
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import tensorflow as tf
 
 _as_it_is = tf.autograph.experimental.do_not_convert
@@ -11,7 +12,8 @@ class WindowReport:
   """Counts episodes, steps and windows as a dataset is read.
 
   An episode that is too short for a single window under padding 'drop' gives nothing;
-  it is counted here, so that nothing is lost silently. Counts add up over passes.
+  it is counted here, so that nothing is lost silently. Counts add up over passes;
+  where all episodes are known before they are read, they are those of one pass.
   """
 
   def __init__(self) -> None:
@@ -23,6 +25,26 @@ class WindowReport:
         name: tf.Variable(0, dtype=tf.int64, trainable=False, name=name)
         for name in names
       }
+
+  @classmethod
+  def of_episodes(cls, num_steps: np.ndarray, num_windows: np.ndarray) -> WindowReport:
+    """Makes the report of a pass over episodes whose lengths are known.
+
+    Args:
+      num_steps: int64 [episodes].
+      num_windows: int64 [episodes], 0 for an episode that is too short.
+    Returns:
+      The report.
+    """
+    report = cls()
+    short = num_steps[num_windows < 1]
+    with tf.init_scope():
+      report._counts["episodes"].assign(len(num_steps))
+      report._counts["steps"].assign(num_steps.sum())
+      report._counts["windows"].assign(num_windows.sum())
+      report._counts["too_short"].assign(len(short))
+      report._counts["longest_too_short"].assign(short.max(initial=0))
+    return report
 
   def count(self, num_steps: tf.Tensor, num_windows: tf.Tensor) -> tf.Operation:
     """Adds one episode; called inside the input pipeline.

@@ -70,6 +70,17 @@ def test_eval_gives_what_records_give(path, kit, padding, tmp_path):
   assert generator.num_examples == num_examples
 
 
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_the_report_tells_what_is_too_short_before_a_batch_is_read(path, kit, mode):
+  generator = build(path, kit, mode)
+  assert generator.report is None
+  generator.create_dataset(mode)
+  assert str(generator.report) == (
+    "6 windows from 4 episodes (17 steps); 1 episodes too short for a window, the "
+    "longest of them with 2 steps"
+  )
+
+
 @pytest.mark.parametrize("order", [None, "global", "sequential"])
 def test_train_repeats_and_goes_on_where_it_stopped(path, kit, order):
   same = build(

@@ -66,6 +66,20 @@ def test_counts(name, shuffle_buffer_size):
   assert tuple(counts(report).values()) == want
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_counts_of_episodes_whose_lengths_are_known(name):
+  lengths, arguments, want = CASES[name]
+  grid = windows.WindowGrid(
+    span=(-3, 0),
+    num_stacks=arguments.get("sequence_length", 1),
+    shift=arguments.get("shift", 1),
+    padding=arguments.get("padding", "drop"),
+  )
+  num_steps = np.array(lengths, np.int64)
+  report = windows.WindowReport.of_episodes(num_steps, grid.num_windows(num_steps))
+  assert tuple(counts(report).values()) == want
+
+
 def test_counts_add_up_over_passes():
   report = windows.WindowReport()
   dataset = windows.windows(episodes([3, 5]), structure({}), report=report)

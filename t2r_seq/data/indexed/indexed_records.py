@@ -111,6 +111,18 @@ class IndexedRecordLoader(WindowLoader):
       held=self._source.held,
     )
 
+  def report(self) -> windows.WindowReport | None:
+    """Returns what an epoch of all shards holds, and which episodes are too short.
+
+    Returns:
+      The counts; None where examples are no windows.
+    """
+    if not isinstance(self._source, IndexedWindows):
+      return None
+    return windows.WindowReport.of_episodes(
+      self._source.episode_lengths, self._source.counts
+    )
+
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
     """Says which file changed, or which record is bad, where reading fails."""
@@ -184,5 +196,5 @@ def _check_any_window(source: IndexedWindows, index: records.RecordIndex) -> Non
     raise errors.SpecError(
       f"indexed_records: {index.filenames[0]}: expected an episode that is long enough "
       f"for a window, got {int(source.episode_lengths.max())} steps at most in "
-      f"{len(index.filenames)} file(s). Pad: padding='repeat'."
+      f"{len(index.filenames)} file(s). Make windows shorter, or pad: padding='repeat'."
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from t2r_seq import errors, records, specs
+from t2r_seq import errors, records, specs, windows
 from t2r_seq.data.loaders.decoded_columns import DecodedColumns
 from t2r_seq.data.loaders.pool_order import PoolOrder
 from t2r_seq.data.loaders.pooled_batches import PooledColumns
@@ -86,8 +86,8 @@ class StoreWindowLoader(WindowLoader):
     if not self._windows.num_windows:
       raise errors.SpecError(
         f"store_windows: {store.path}: expected an episode that is long enough for a "
-        f"window, got {int(store.episode_lengths.max())} steps at most. Pad: "
-        "padding='repeat'."
+        f"window, got {int(store.episode_lengths.max())} steps at most. Make "
+        "windows shorter, or pad: padding='repeat'."
       )
     self.is_flat = flat
     self._store = store
@@ -100,6 +100,12 @@ class StoreWindowLoader(WindowLoader):
       lambda: PooledColumns(columns, self._windows),
       *(batch_size, order, seed, num_epochs, shard_index, num_shards),
       *(drop_remainder, memory_budget, self._windows.locate, self._windows.held),
+    )
+
+  def report(self) -> windows.WindowReport:
+    """Returns what an epoch of all shards holds, and which episodes are too short."""
+    return windows.WindowReport.of_episodes(
+      self._store.episode_lengths, self._windows.counts
     )
 
   def portable_dataset(self) -> tf.data.Dataset:

@@ -64,6 +64,18 @@ def assert_equal(got, want):
       np.testing.assert_array_equal(one[path], other[path], err_msg=path)
 
 
+def test_the_report_is_that_of_reading_without_the_index(kit, files):
+  reports = {}
+  for index in ("require", None):
+    made, model = generator(kit, files, index=index)
+    made.set_specification_from_model(model, "eval")
+    for _ in made.create_dataset("eval"):
+      pass
+    reports[index] = made.report
+  assert reports["require"].too_short == 1
+  assert str(reports["require"]) == str(reports[None])
+
+
 @pytest.mark.parametrize("index", ["auto", "require"])
 def test_evaluation_is_as_without_the_index(index, kit, files, in_order):
   assert_equal(windows_of(kit, files, "eval", index=index), in_order)
