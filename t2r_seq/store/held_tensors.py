@@ -22,9 +22,9 @@ class HeldTensor:
 
   When an iterator is made TensorFlow copies each tensor that a dataset's functions have
   captured. A `tf.Variable` it does not copy, but a function that reads one has a state,
-  of which it warns with every element of an iterator that can be checkpointed. The one
-  tensor that it neither copies nor takes for a state is the element of a dataset, which
-  functions get as their argument: `dataset_over` makes it one.
+  of which it warns with every element of an iterator that can be checkpointed. What it
+  neither copies nor takes for a state is the element of a dataset, which functions get
+  as their argument: `dataset_over` makes it one.
   """
 
   def __init__(self, tensor: tf.Tensor) -> None:
@@ -75,8 +75,9 @@ def dataset_over(
   if not held:
     return make()
 
-  def bind(*tensors: tf.Tensor) -> tf.data.Dataset:
+  def bind(*lists: tf.Tensor) -> tf.data.Dataset:
     names = (id(each) for each in held)
+    tensors = map(_only_element, lists, held)
     token = _bound.set({**_bound.get(), **dict(zip(names, tensors, strict=True))})
     try:
       return make()
@@ -84,5 +85,29 @@ def dataset_over(
       _bound.reset(token)
 
   with tf.device("CPU:0"):
-    source = tf.data.Dataset.from_tensors(tuple(each.tensor for each in held))
+    source = tf.data.Dataset.from_tensors(tuple(map(_list_of, held)))
   return source.flat_map(_as_it_is(bind))
+
+
+def _list_of(held: HeldTensor) -> tf.Tensor:
+  """Returns a list with the tensor in it, a scalar whatever the tensor's size.
+
+  To optimize a dataset, as it does when an iterator is made, TensorFlow fills memory as
+  large as each tensor among the elements with zeros, and keeps it.
+  """
+  empty = tf.raw_ops.EmptyTensorList(
+    element_shape=held.tensor.shape,
+    max_num_elements=1,
+    element_dtype=held.tensor.dtype,
+  )
+  return tf.raw_ops.TensorListPushBack(input_handle=empty, tensor=held.tensor)
+
+
+def _only_element(tensors: tf.Tensor, held: HeldTensor) -> tf.Tensor:
+  """Returns what `_list_of` has put into the list, without a copy."""
+  return tf.raw_ops.TensorListGetItem(
+    input_handle=tensors,
+    index=0,
+    element_shape=held.tensor.shape,
+    element_dtype=held.tensor.dtype,
+  )
