@@ -1,4 +1,4 @@
-"""What TensorFlow logs while batches are read, and what a checkpoint has of them."""
+"""What TensorFlow logs, holds and saves while batches are read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import data, records, specs, windows
+from t2r_seq import data, records, specs, store, windows
 
 # As a user runs it, with all that TensorFlow logs by default.
 _READ = """
@@ -66,6 +66,7 @@ else:
   else:
     source = data.DefaultRecordInputGenerator(path)
     dataset = generator(data.MixtureInputGenerator({"a": source}, batch_size=4))
+assert dataset.options().experimental_optimization.inject_prefetch is False
 print("batches:", sum(1 for _ in dataset))
 """
 
@@ -90,6 +91,24 @@ def test_no_warning_comes_with_every_batch(kind, tmp_path):
   assert batches >= 3
   lines = [line for line in done.stderr.splitlines() if "stateful" in line]
   assert not lines, f"{len(lines)} lines such as {lines[0]}"
+
+
+@pytest.mark.parametrize("order", ["global", "sequential", "quasi_random"])
+def test_no_more_is_made_than_is_asked_for(order, tmp_path):
+  window = {"x": specs.ExtendedTensorSpec((2,), tf.float32, "x", time_offsets=(-1, 0))}
+  flat = windows.flat_specs(window)
+  with store.EpisodeStore.create(tmp_path / "store", flat) as writer:
+    writer.append_episode({"x": np.arange(999, dtype=np.float32)})
+  made = tf.Variable(0)
+
+  def count(batch):
+    made.assign_add(1)
+    return batch
+
+  dataset = data.store_windows(tmp_path / "store", window, 2, order).map(count)
+  for number, _ in enumerate(dataset.take(300), 1):
+    # Of a buffer at the end, some would have been made ahead.
+    assert made.numpy() == number
 
 
 @pytest.mark.parametrize("is_mixed", [False, True])

@@ -106,6 +106,7 @@ def numpy_batches_in_order(
     parted = dataset_over(
       held, lambda: _read_every(read_ids, order, num_epochs, start_batch, every)
     )
+    parted = parted.with_options(checkpoint_options())
     return NumpyBatches(parted, start_batch=start_batch, every=every)
   at_once = batches_at_once(order, batch_bytes)
   reads = dataset_over(

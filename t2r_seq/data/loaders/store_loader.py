@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs, windows
+from t2r_seq.data.dataset_options import bounded_options
 from t2r_seq.data.loaders.decoded_columns import DecodedColumns
 from t2r_seq.data.loaders.pool_order import PoolOrder
 from t2r_seq.data.loaders.pooled_batches import PooledColumns
@@ -130,7 +131,8 @@ class StoreWindowLoader(WindowLoader):
       FileColumns(self._store), self._store.spec, self._decode_images
     )
     pools = PortableWindows(columns, self._windows)
-    return pools.batches(self._order, self._num_epochs, 0)
+    batches = pools.batches(self._order, self._num_epochs, 0)
+    return batches.with_options(bounded_options())
 
 
 def store_windows(

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import records, specs
+from t2r_seq.data.dataset_options import bounded_options
 from t2r_seq.replay.memory.sampling import Sampling
 from t2r_seq.replay.replay import SampleInfo
 from t2r_seq.store import mapped
@@ -235,17 +236,11 @@ def make_dataset(
     )
   infinite = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
   dataset = dataset.apply(infinite)
-  return _not_ahead(dataset) if sampling.consumes else dataset.prefetch(1)
-
-
-def _not_ahead(dataset: tf.data.Dataset) -> tf.data.Dataset:
-  """Keeps tf.data from drawing before it is asked.
-
-  A queue gives each item once: what is drawn ahead is lost with its reader, who waits
-  for it, too, before it ends.
-  """
-  options = tf.data.Options()
-  options.experimental_optimization.inject_prefetch = False
+  options = bounded_options()
+  if not sampling.consumes:
+    return dataset.prefetch(1).with_options(options)
+  # A queue gives each item once: what is drawn ahead is lost with its reader, who waits
+  # for it, too, before it ends.
   options.experimental_optimization.map_parallelization = False
   return dataset.with_options(options)
 

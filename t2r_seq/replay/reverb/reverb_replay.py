@@ -9,6 +9,7 @@ import gin
 import tensorflow as tf
 
 from t2r_seq import specs, transitions
+from t2r_seq.data.dataset_options import bounded_options
 from t2r_seq.replay.flat_specs import flat_replay_specs
 from t2r_seq.replay.memory.sizing import check_batch_size
 from t2r_seq.replay.replay import Replay, ReplayCounters
@@ -142,7 +143,7 @@ class ReverbReplay(Replay):
       check_batch_size(batch_size),
       self._max_in_flight_samples,
     )
-    both = sampling.to_windows(items, self._layout)
+    both = sampling.to_windows(items, self._layout).with_options(bounded_options())
     return both if with_info else both.map(lambda _, windows: windows)
 
   def watch(self) -> Callable[[], Any]:
