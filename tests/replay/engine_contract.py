@@ -315,6 +315,11 @@ class EngineContract:
       *(tf.uint64, tf.float64, tf.int64, tf.float64, tf.int32)
     ]
 
+  @pytest.mark.parametrize("with_info", [False, True])
+  def test_no_buffer_of_old_batches_grows(self, with_info, make_replay):
+    dataset = make_replay(NEXT, max_size=100).dataset(4, with_info=with_info)
+    assert dataset.options().experimental_optimization.inject_prefetch is False
+
   def test_running_episodes_can_be_sampled(self, make_replay):
     buffer = make_replay(NEXT, timeout=20)
     episode = make_episode(NEXT, 0, 5)
