@@ -80,6 +80,12 @@ def _text_format(args: argparse.Namespace) -> str | None:
       "--format and --output are for the spec that is proposed for TFRecord files; "
       "there is none with --spec, nor for a folder."
     )
+  folder = os.path.dirname(os.path.abspath(args.output or ""))
+  if args.output and not os.path.isdir(folder):
+    raise failures.UsageError(
+      f"--output {args.output}: expected a file in a folder that is there, got no "
+      f"folder {folder}. Make it first."
+    )
   return args.format or spec_texts.format_of(args.output)
 
 

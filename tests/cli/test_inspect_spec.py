@@ -91,6 +91,10 @@ def test_the_format_alone_is_printed(text_format, run_main):
 
 MISTAKES = {
   "suffix": (["--output", "spec.txt"], "a name that ends in .py, .pbtxt or .json"),
+  "no folder": (
+    ["--output", "gone/spec.json"],
+    "--output gone/spec.json: expected a fil",
+  ),
   "with a spec": (["--format", "json", "--spec", "x:y"], "there is none with --spec"),
 }
 
