@@ -49,10 +49,13 @@ def windows_work(folder: str, quick: bool = False) -> Work:
 
 
 def encoded_work(folder: str, quick: bool = False) -> Work:
-  """W2: 60 episodes of 200 JPEGs of 128x128."""
+  """W2: 60 episodes of 200 JPEGs of 128x128; rounds of ten epochs.
+
+  In shorter ones the pool that is decoded after the last batch, for nothing, counts.
+  """
   if quick:
     return _quick(Work(folder, 3, 11, 16, is_jpeg=True))
-  return Work(folder, 60, 200, 128, is_jpeg=True, num_batches=740)
+  return Work(folder, 60, 200, 128, is_jpeg=True, num_batches=1850)
 
 
 def transitions_work(folder: str, quick: bool = False) -> TransitionWork:

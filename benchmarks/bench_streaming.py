@@ -57,10 +57,10 @@ RAW = [
 
 ENCODED = [
   *_ours(is_from_start=True),
-  _peer(GATHER, tf_peers.gather_and_flatten, 0.5),
-  _peer(_OCTO, tf_peers.octo, 0.25),
-  _peer(_RLDS, tf_peers.rlds, 0.5, "rlds"),
-  _peer(WINDOW, tf_peers.dataset_window, 0.5),
+  _peer(GATHER, tf_peers.gather_and_flatten, 0.3),
+  _peer(_OCTO, tf_peers.octo, 0.15),
+  _peer(_RLDS, tf_peers.rlds, 0.3, "rlds"),
+  _peer(WINDOW, tf_peers.dataset_window, 0.3),
   _limit(_DECODE, streamed_works.decode_and_drop),
 ]
 
@@ -86,10 +86,10 @@ def raw_work(folder: str, quick: bool = False) -> StreamedWork:
 
 
 def encoded_work(folder: str, quick: bool = False) -> StreamedWork:
-  """W2: 60 episodes of 200 JPEGs of 128x128; rounds of some twenty pools."""
+  """W2: 60 episodes of 200 JPEGs of 128x128; rounds of ten epochs, as the store's."""
   if quick:
     return _quick(StreamedWork(folder, 3, 11, 16, is_jpeg=True))
-  return StreamedWork(folder, 60, 200, 128, is_jpeg=True, num_batches=1200)
+  return StreamedWork(folder, 60, 200, 128, is_jpeg=True, num_batches=1850)
 
 
 BENCHMARKS = {

@@ -76,12 +76,12 @@ WINDOWS = [
 
 ENCODED = [
   _ours("t2r_seq: quasi-random order", deliver, ours.quasi_random, from_start=True),
-  _ours("t2r_seq: global order", deliver, ours.global_order, share=0.2),
-  _peer("FFCV", _FFCV, 0.4, ("ffcv",)),
-  _peer("gather all, flatten, shuffle", tf_peers.gather_and_flatten, 0.5),
-  _peer("Octo/dlimp", tf_peers.octo, 0.25),
-  _peer("RLDS `batch`", tf_peers.rlds, 0.5, ("rlds",)),
-  _peer("`Dataset.window`", tf_peers.dataset_window, 0.5),
+  _ours("t2r_seq: global order", deliver, ours.global_order, share=0.08),
+  _peer("FFCV", _FFCV, 0.2, ("ffcv",)),
+  _peer("gather all, flatten, shuffle", tf_peers.gather_and_flatten, 0.25),
+  _peer("Octo/dlimp", tf_peers.octo, 0.1),
+  _peer("RLDS `batch`", tf_peers.rlds, 0.2, ("rlds",)),
+  _peer("`Dataset.window`", tf_peers.dataset_window, 0.2),
   _limit("tf.io.decode_jpeg by map_fn, 2 threads", limits.decode),
   _limit("libjpeg-turbo, 2 threads", limits.decode_by_turbojpeg, ("simplejpeg",)),
 ]

@@ -190,25 +190,32 @@ class RecordIndex:
             hint,
           )
         )
-    found += self._kind_mismatches(flat)
-    if found:
-      raise errors.mismatch_error(f"index: {self.filenames[0]}", found)
+    filename, of_other_kind = self._kind_mismatches(flat)
+    if found or of_other_kind:
+      raise errors.mismatch_error(f"index: {filename}", found + of_other_kind)
 
-  def _kind_mismatches(self, flat: specs.TensorSpecStruct) -> list[errors.Mismatch]:
-    """Compares what is read with the spec that the first index was made with."""
-    known = self.files[0].spec if self.files else None
-    if known is None:
-      return []
-    declared = {leaf.name: leaf for leaf in known.values()}
-    return [
-      errors.Mismatch(
-        f"{path} (feature '{leaf.name}')",
-        _describe(declared[leaf.name]),
-        _describe(leaf),
-      )
-      for path, leaf in flat.items()
-      if leaf.name in declared and not _is_stored_alike(leaf, declared[leaf.name])
-    ]
+  def _kind_mismatches(
+    self, flat: specs.TensorSpecStruct
+  ) -> tuple[str, list[errors.Mismatch]]:
+    """Compares what is read with the specs that the indices were made with.
+
+    Returns:
+      The first file whose index differs, or just the first; and its mismatches.
+    """
+    for filename, index in zip(self.filenames, self.files, strict=True):
+      declared = {leaf.name: leaf for leaf in (index.spec or {}).values()}
+      found = [
+        errors.Mismatch(
+          f"{path} (feature '{leaf.name}')",
+          _describe(declared[leaf.name]),
+          _describe(leaf),
+        )
+        for path, leaf in flat.items()
+        if leaf.name in declared and not _is_stored_alike(leaf, declared[leaf.name])
+      ]
+      if found:
+        return filename, found
+    return next(iter(self.filenames), ""), []
 
   def _uneven_error(
     self, record: int, name: str, path: str, columns: dict[str, np.ndarray]

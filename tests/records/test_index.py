@@ -343,6 +343,13 @@ def test_the_spec_is_kept_compared_and_checked(tmp_path):
     match=r"y \(feature 'a'\): expected a sequence of float32 \(2,\), got a sequence",
   ):
     records.read_index(name).num_steps(other)
+  # It may be that of any file.
+  without_spec = write(tmp_path / "0.tfrecord", [2])
+  records.write_index(without_spec)
+  with pytest.raises(
+    errors.SpecError, match=rf"^index: {re.escape(name)}: y \(feature"
+  ):
+    records.read_index([without_spec, name]).num_steps(other)
   # The parser takes as many values in another shape.
   alike = {"y": Spec((2, 1), F32, "a", is_sequence=True)}
   assert records.read_index(name).num_steps(alike).tolist() == [3, 1]
