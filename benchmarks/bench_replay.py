@@ -61,6 +61,7 @@ WINDOWS = [
   _ours("dataset", deliver, ours.dataset_of_windows),
   _ours("in a tf.function", store_ours.deliver_in_graph, ours.dataset_of_windows),
   _ours("sample(), numpy", deliver, ours.sampled_windows),
+  _ours("sample(), numpy, 2 threads", ours.sample_in_threads, num_threads=2),
   _cpprb("stack_compress", deliver, Lazy("stacks")),
   Candidate("memcpy, 1 thread", "limit", functools.partial(limits.copy, num_threads=1)),
   Candidate(
@@ -114,7 +115,11 @@ BENCHMARKS = {
     "Windows of 4 steps of all fields",
     *("windows/s", bench_store.windows_work, works.write, WINDOWS),
     [
-      Floor("t2r_seq: sample(), numpy", _MEMCPY, 0.9, "memcpy, ours by `sample`"),
+      Floor(
+        *("t2r_seq: sample(), numpy, 2 threads", _MEMCPY, 0.9),
+        "memcpy, ours by `sample` in 2 threads",
+      ),
+      Floor("t2r_seq: sample(), numpy", _MEMCPY, 0.9, "the same in 1 thread"),
       Floor("t2r_seq: in a tf.function", _MEMCPY, 0.9, "memcpy, ours in a tf.function"),
       Floor(
         *("t2r_seq: sample(), numpy", ("cpprb: stack_compress",), 1),

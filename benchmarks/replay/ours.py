@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from benchmarks.measure import Run
 from benchmarks.replay.inserting import InsertWork
-from benchmarks.store import transition_work, works
+from benchmarks.store import limits, transition_work, works
 from benchmarks.store.transition_work import TransitionWork
 from benchmarks.store.works import Work
 from t2r_seq import replay, specs
@@ -60,6 +60,17 @@ def filled_with_transitions(work: TransitionWork, **options: Any) -> Any:
 def sampled_windows(work: Work) -> Iterator[Any]:
   """Windows as numpy arrays."""
   return _samples(filled_with_windows(work), work.batch_size)
+
+
+def sample_in_threads(work: Work, num_threads: int) -> Run:
+  """Makes the run in which threads sample windows, each batches of its own."""
+  buffer = filled_with_windows(work)
+
+  def sample(thread: int) -> None:
+    for _ in range(thread, work.num_batches, num_threads):
+      buffer.sample(work.batch_size)
+
+  return limits.in_threads(sample, num_threads, work.num_batches * work.batch_size)
 
 
 def dataset_of_windows(work: Work) -> Iterable[Any]:

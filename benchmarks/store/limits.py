@@ -44,7 +44,7 @@ def copy(work: Work, num_threads: int, reuse: bool = True) -> Run:
       target = ring[batch // num_threads % _RING] if reuse else np.empty(size, np.uint8)
       np.copyto(target, images[starts[batch] : starts[batch] + size])
 
-  return _in_threads(copy_some, num_threads, work.num_batches * work.batch_size)
+  return in_threads(copy_some, num_threads, work.num_batches * work.batch_size)
 
 
 def decode(work: Work) -> Run:
@@ -89,10 +89,20 @@ def decode_by_turbojpeg(work: Work) -> Run:
         frames[i % len(frames)], "RGB", fastdct=True, buffer=target
       )
 
-  return _in_threads(decode_some, 2, num_frames)
+  return in_threads(decode_some, 2, num_frames)
 
 
-def _in_threads(work_in_thread: Callable[[int], None], num: int, units: int) -> Run:
+def in_threads(work_in_thread: Callable[[int], None], num: int, units: int) -> Run:
+  """Makes the run in which threads share the work.
+
+  Args:
+    work_in_thread: does the part of one of them, given its number.
+    num: threads.
+    units: that they do together.
+  Returns:
+    The run.
+  """
+
   def run() -> Round:
     ready = threading.Barrier(num + 1)
     executor = futures.ThreadPoolExecutor(num)
