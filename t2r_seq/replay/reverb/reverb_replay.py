@@ -54,7 +54,7 @@ class ReverbReplay(Replay):
     timeout: float | None = None,
     server_timeout: float | None = 600.0,
     chunk_length: int = 1,
-    max_in_flight_items: int = 128,
+    max_in_flight_items: int = 48,
     max_in_flight_samples: int | None = None,
   ) -> None:
     """Connects to the server, and compares its table with the specs.
@@ -83,7 +83,8 @@ class ReverbReplay(Replay):
       chunk_length: rows that are compressed and stored together. Longer chunks compress
         better, but an item waits until its last one is full or its episode ends, and
         each sample brings whole chunks.
-      max_in_flight_items: items that writers may be ahead of the server.
+      max_in_flight_items: items that writers may be ahead of the server. From about 50
+        on Reverb warns in the log, with every item.
       max_in_flight_samples: items that a dataset asks for before they are needed; None
         for two batches. Rate limiters and `max_times_sampled` count them when they are
         sent.

@@ -32,7 +32,7 @@ class ReverbWriter(ReplayWriter):
     layout: ItemLayout,
     initial_priority: float = 1.0,
     chunk_length: int = 1,
-    max_in_flight_items: int = 128,
+    max_in_flight_items: int = 48,
   ) -> None:
     """Opens the writer.
 

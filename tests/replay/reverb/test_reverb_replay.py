@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -50,6 +51,16 @@ def test_what_is_lost_with_an_unfinished_batch_is_told(serve):
   ):
     next(iter(client.dataset(5)))
   assert client.counters.num_items == 0
+
+
+def test_reverb_does_not_warn_of_how_far_a_writer_is_ahead(serve, capfd):
+  spec = {"x": Spec((2, 16_384), tf.uint8, "x", time_offsets=(-1, 0))}
+  frames = np.random.default_rng(0).integers(0, 256, (8, 16_384), np.uint8)
+  client = ReverbReplay(spec, serve(spec))
+  with client.writer() as writer:
+    for t in range(2000):
+      writer.append({"x": frames[t % 8]})
+  assert "pending items" not in capfd.readouterr().err
 
 
 class TestFlat(EngineContract):
