@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from t2r_seq import records, specs
 from t2r_seq.data.dataset_options import bounded_options
+from t2r_seq.replay.memory.drawing import Drawing, call_weakly
 from t2r_seq.replay.memory.sampling import Sampling
 from t2r_seq.replay.replay import SampleInfo
 from t2r_seq.store import mapped
@@ -75,29 +76,13 @@ class BatchReading:
       }
       self._dead = tf.Variable(mapped.to_tensor(lanes.dead), False)
     self._small = [path for path in window_spec if path not in large]
+    self._drawing = Drawing(self._fetches, self._small, large, with_info)
 
   def draw(self, count: int) -> list[tf.Tensor]:
     """Draws items, and gathers what is small of their windows."""
-
-    def in_python() -> list[Any]:
-      if not self._large:
-        info, batch = self._sampling.sample(count)
-        return [*self._info(info), *(batch[path] for path in self._small)]
-      info, draw, batch = self._sampling.begin(count, self._large)
-      gathering = self._sampling.gathering
-      shift = gathering.shift(draw)
-      lanes = gathering.plan.lanes
-      seen = [lanes.steps_of(rows, counts) for rows, counts in draw.seen]
-      places: list[Any] = list(map(np.concatenate, zip(*seen, strict=True)))
-      for fetch in self._fetches:
-        rows, real = gathering.plan.rows(fetch, draw, shift)
-        places.append(rows % len(lanes.marks))
-        places.append(np.ones(rows.shape, bool) if real is None else real)
-      small = [batch[path] for path in self._small]
-      return [*self._info(info), *small, *places]
-
     dtypes, shapes = self._drawn()
-    drawn = tf.numpy_function(in_python, [], dtypes)
+    draw = functools.partial(self._drawing.draw, count=count)
+    drawn = call_weakly(draw, self._sampling, dtypes)
     for tensor, shape in zip(drawn, shapes, strict=True):
       tensor.set_shape([count, *shape])
     return drawn
@@ -140,13 +125,10 @@ class BatchReading:
 
   def _draw_again(self) -> list[tf.Tensor]:
     paths = [*self._small, *self._sources]
-
-    def in_python() -> list[Any]:
-      info, batch = self._sampling.sample_again(self._batch_size)
-      return [*self._info(info), *(batch[path] for path in paths)]
-
     dtypes = [*self._info_dtypes(), *(self._spec[path].dtype for path in paths)]
-    drawn = tf.numpy_function(in_python, [], dtypes)
+    count = self._batch_size
+    draw = functools.partial(self._drawing.draw_again, count=count, paths=paths)
+    drawn = call_weakly(draw, self._sampling, dtypes)
     for tensor, path in zip(drawn[-len(paths) :], paths, strict=True):
       tensor.set_shape([self._batch_size, *self._spec[path].shape])
     for tensor in drawn[: -len(paths)]:
@@ -178,9 +160,6 @@ class BatchReading:
   def _info_dtypes(self) -> list[tf.DType]:
     return list(_INFO) if self._with_info else []
 
-  def _info(self, info: SampleInfo | None) -> tuple[Any, ...]:
-    return () if info is None or not self._with_info else tuple(info)
-
 
 def make_dataset(
   sampling: Sampling,
@@ -209,7 +188,7 @@ def make_dataset(
     batch_bytes = batch_size * sum(
       _value_bytes(spec) for path, spec in window_spec.items() if path not in large
     )
-    ahead = max(1, min(_MAX_AHEAD, _AHEAD_BYTES // batch_bytes))
+    ahead = max(1, min(_MAX_AHEAD, _AHEAD_BYTES // max(1, batch_bytes)))
   draw = _as_it_is(lambda _: tuple(reading.draw(ahead * batch_size)))
   drawn = tf.data.Dataset.range(1).repeat().map(draw)
   if ahead > 1:
