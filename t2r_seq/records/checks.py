@@ -51,6 +51,14 @@ def _check(path: str, spec: specs.ExtendedTensorSpec) -> errors.Mismatch | None:
       f"shape {spec.shape}",
       "Use varlen_default_value for a varying length, is_sequence=True for steps.",
     )
+  if spec.is_sequence and not math.prod(spec.shape.as_list()):
+    # TensorFlow's parser divides by their number, and the process ends.
+    return errors.Mismatch(
+      path,
+      "steps with values",
+      f"none in shape {tuple(spec.shape)}",
+      "Leave the spec out of what is parsed.",
+    )
   if spec.is_concatenated and (problem := _check_concatenated(path, spec)):
     return problem
   if specs.is_encoded_image_spec(spec):
@@ -68,8 +76,6 @@ def _check_concatenated(
   if spec.varlen_default_value is not None:
     hint = "Drop the varlen_default_value: where a step ends would not be known."
     return errors.Mismatch(path, want, "steps of varying length", hint)
-  if not math.prod(spec.shape.as_list()):
-    return errors.Mismatch(path, want, f"steps without values, {tuple(spec.shape)}")
   return None
 
 

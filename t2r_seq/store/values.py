@@ -102,7 +102,7 @@ def _unknown(columns: Columns, given: Mapping[str, Any]) -> list[errors.Mismatch
       path or "the structure",
       f"one of {errors.listing(columns)}",
       errors.describe(value),
-      errors.nearest(path, absent) or "The store has no such path here: leave it out.",
+      errors.nearest(path, absent) or "There is no such path here: leave it out.",
     )
     for path, value in given.items()
     if path not in columns and value is not None

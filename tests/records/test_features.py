@@ -32,6 +32,14 @@ REFUSED = {
     Spec((None, 3), F32, "x"),
     r"a/x: expected a fully defined shape, got shape \(None, 3\)\. Use varlen_default",
   ),
+  "steps without values": (
+    Spec((2, 0), F32, "x", is_sequence=True),
+    r"a/x: expected steps with values, got none in shape \(2, 0\)\. Leave the spec out",
+  ),
+  "no images in a step": (
+    image((0, 4, 4, 3), tf.uint8, "jpeg", is_sequence=True),
+    r"a/x: expected steps with values, got none in shape \(0, 4, 4, 3\)\.",
+  ),
   "unknown rank": (Spec(None, F32, "x"), r"a/x: expected a fully defined shape"),
   "dtype": (
     Spec((2,), tf.qint8, "x"),

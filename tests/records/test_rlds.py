@@ -137,7 +137,10 @@ REFUSED = {
     "x: expected a sequence where the steps are concatenated, got one value per rec",
   ),
   "varlen": (_one(varlen_default_value=0.0), "got steps of varying length"),
-  "no values": (_one(shape=(0,)), r"got steps without values, \(0,\)"),
+  "no values": (
+    _one(shape=(0,)),
+    r"x: expected steps with values, got none in shape \(0,\)\. Leave the spec out",
+  ),
   "both layouts": (
     {**_one(), "y": Spec((), F32, "reward", is_sequence=True)},
     "y: expected concatenated steps, as x has, got a list of its own for each step",
