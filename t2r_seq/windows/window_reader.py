@@ -275,7 +275,8 @@ def _fix_shape(path: str, values: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor
 def _repeat(value: tf.Tensor, starts: tf.Tensor) -> tf.Tensor:
   if starts.shape.rank == 0:
     return tf.convert_to_tensor(value)
-  return tf.repeat(tf.expand_dims(value, 0), tf.shape(starts)[0], axis=0)
+  # `tf.repeat` has no kernel for uint16.
+  return tf.gather(tf.expand_dims(value, 0), tf.zeros_like(starts))
 
 
 def _check_any_sequence(stored: TensorSpecStruct, sequence_length: int) -> None:
