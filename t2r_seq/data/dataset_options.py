@@ -8,19 +8,26 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-_keeps_positions = contextvars.ContextVar("keeps_positions", default=True)
+_keeps_positions: contextvars.ContextVar[bool | None] = contextvars.ContextVar(
+  "keeps_positions", default=None
+)
 
 
 @contextlib.contextmanager
-def positions_kept(are_kept: bool) -> Iterator[None]:
+def positions_kept(are_kept: bool, unless_said: bool = False) -> Iterator[None]:
   """Says whether the datasets that are made inside keep their position.
 
   An iterator that does brings it up to date with every element. Each time that a
   function which counts, or draws at random, has a part in that, TensorFlow (2.21) logs
   a warning, whatever the policy says: 147,000 lines in a run of the demo. So where
   nobody saves the iterator, as in a trainer that resumes from a step, it is left out.
+
+  Args:
+    are_kept: what is said.
+    unless_said: says nothing where somebody has said it already, around this.
   """
-  token = _keeps_positions.set(are_kept)
+  said = _keeps_positions.get()
+  token = _keeps_positions.set(said if unless_said and said is not None else are_kept)
   try:
     yield
   finally:
@@ -41,7 +48,7 @@ def bounded_options() -> tf.data.Options:
 def checkpoint_options() -> tf.data.Options:
   """Returns the options of a dataset whose state is a position."""
   options = _without_outer_state()
-  if _keeps_positions.get():
+  if _keeps_positions.get() is not False:
     # Without what is being read ahead, which would be part of the state otherwise.
     options.experimental_symbolic_checkpoint = True
   return options

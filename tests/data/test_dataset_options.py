@@ -56,7 +56,11 @@ elif kind == "transitions":
   dataset = transitions.load_transitions(path).n_step(2, 0.9).dataset(2)
 else:
   made("records")
-  if kind == "indexed":
+  if kind.startswith("index, "):
+    records.write_index(path)
+    order = kind.removeprefix("index, ")
+    dataset = data.indexed_records(path, window, 4, order)
+  elif kind == "indexed":
     records.write_index(path)
     dataset = generator(
       data.DefaultRecordInputGenerator(path, batch_size=4, index="require")
@@ -75,7 +79,7 @@ print("batches:", sum(1 for _ in dataset))
 
 KINDS = [
   *("store, global", "store, quasi_random", "store, generator", "transitions"),
-  *("indexed", "streamed", "mixture"),
+  *("index, global", "index, quasi_random", "indexed", "streamed", "mixture"),
 ]
 
 

@@ -10,6 +10,7 @@ import gin
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs, windows
+from t2r_seq.data.dataset_options import positions_kept
 from t2r_seq.data.indexed.indexed_examples import IndexedExamples
 from t2r_seq.data.indexed.indexed_pools import PooledEpisodes, PooledExamples
 from t2r_seq.data.indexed.indexed_windows import IndexedWindows
@@ -49,6 +50,7 @@ class IndexedRecordLoader(WindowLoader):
     masks: bool = False,
     memory_budget: int = 2**30,
     decode_images: records.DecodeImages = True,
+    is_checkpointed: bool = False,
   ) -> None:
     """Plans the batches from the indices; reads one record.
 
@@ -75,6 +77,9 @@ class IndexedRecordLoader(WindowLoader):
         'quasi_random' mixes. Other orders have no pools.
       decode_images: gives pixels, perhaps in a way of its own: a
         `records.ImageDecoding`; False the strings that the records hold.
+      is_checkpointed: has iterators keep their position, for a tf.train.Checkpoint of
+        one; TensorFlow then logs a line or two with every batch. An iterator that does
+        not is saved with all that it has read ahead. `start_batch` needs neither.
     Raises:
       SpecError: the specs do not fit the files, or these are too small for one batch,
         or the budget is.
@@ -100,6 +105,7 @@ class IndexedRecordLoader(WindowLoader):
       self._source = IndexedExamples(self.index, spec_structure, decode_images)
     self.flat = self._source.flat
     self._decode_images = decode_images
+    self._is_checkpointed = is_checkpointed
     super().__init__(
       f"indexed_records: {len(self.index.filenames)} files",
       self._source.read,
@@ -122,6 +128,11 @@ class IndexedRecordLoader(WindowLoader):
     return windows.WindowReport.of_episodes(
       self._source.episode_lengths, self._source.counts
     )
+
+  def dataset(self, start_batch: int = 0) -> tf.data.Dataset:
+    """Creates the dataset; see `WindowLoader.dataset`."""
+    with positions_kept(self._is_checkpointed, unless_said=True):
+      return super().dataset(start_batch)
 
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:

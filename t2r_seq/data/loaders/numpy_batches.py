@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq.data.arguments import check_count
-from t2r_seq.data.dataset_options import checkpoint_options
+from t2r_seq.data.dataset_options import bounded_options
 from t2r_seq.data.loaders.ordered_batches import (
   batches_at_once,
   reads_in_order,
@@ -106,8 +106,9 @@ def numpy_batches_in_order(
     parted = dataset_over(
       held, lambda: _read_every(read_ids, order, num_epochs, start_batch, every)
     )
-    parted = parted.with_options(checkpoint_options())
-    return NumpyBatches(parted, start_batch=start_batch, every=every)
+    return NumpyBatches(
+      parted.with_options(bounded_options()), start_batch=start_batch, every=every
+    )
   at_once = batches_at_once(order, batch_bytes)
   reads = dataset_over(
     held,
@@ -115,8 +116,9 @@ def numpy_batches_in_order(
       read, order, at_once, batch_bytes, num_epochs, start_batch, locate
     ),
   )
-  reads = reads.with_options(checkpoint_options())
-  return NumpyBatches(reads, order.batch_size, start_batch)
+  return NumpyBatches(
+    reads.with_options(bounded_options()), order.batch_size, start_batch
+  )
 
 
 def _read_every(

@@ -12,7 +12,7 @@ from absl import logging
 
 from t2r_seq import allocation, errors, specs
 from t2r_seq.data.arguments import check_count
-from t2r_seq.data.dataset_options import checkpoint_options
+from t2r_seq.data.dataset_options import checkpoint_options, positions_kept
 from t2r_seq.data.loaders.numpy_batches import (
   NumpyBatches,
   check_start_batch,
@@ -150,7 +150,8 @@ class WindowLoader:
           "are read and decoded by the threads of one process; give other processes "
           "shards of their own."
         )
-      return NumpyBatches(self.dataset(start_batch), start_batch=start_batch)
+      with positions_kept(False):
+        return NumpyBatches(self.dataset(start_batch), start_batch=start_batch)
     return numpy_batches_in_order(
       *(self._read, self._order, self._batch_bytes),
       *(self._num_epochs, start_batch, every),

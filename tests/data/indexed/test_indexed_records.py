@@ -266,7 +266,9 @@ def test_the_same_batches_again_and_from_any_batch_on(order, files):
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_checkpoint_resumes(order, files, tmp_path):
   def make():
-    return indexed_records(files, NOW, 6, order, seed=1, num_epochs=2)
+    return indexed_records(
+      files, NOW, 6, order, seed=1, num_epochs=2, is_checkpointed=True
+    )
 
   dataset = make()
   want = anchors(dataset)
