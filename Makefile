@@ -9,6 +9,8 @@ VENV := .venv
 VENV_TF215 := .venv-tf215
 VENV_PEERS := .venv-peers
 EXTRAS_PEERS := plots,test
+# Peers that need no compiler: what the store is compared to is tested with them.
+PEERS_TESTED := cpprb grain rlds
 # Reverb's wheel wants this TensorFlow; the distributed demo needs the environment.
 EXTRAS_TF215 := demo,reverb,test
 FFCV := ffcv==1.0.2
@@ -23,7 +25,8 @@ TESTS_TF215 ?= tests/specs tests/records tests/windows tests/store tests/statist
   tests/data/loaders/test_window_order.py tests/cli/test_replay_server.py \
   tests/actors tests/policies tests/replay tests/research/pose_env/test_reward_model.py \
   tests/research/pose_env/test_distributed.py tests/benchmarks/test_bench_reverb.py
-TESTS_EXTRAS ?= tests/data/test_torch_windows.py tests/actors/test_videos.py
+TESTS_EXTRAS ?= tests/data/test_torch_windows.py tests/actors/test_videos.py \
+  tests/benchmarks/test_bench_store.py
 # More workers than cores: where a test waits, for a process of its own or for a thread,
 # another has something to do.
 PYTEST_WORKERS ?= 3
@@ -91,11 +94,12 @@ $(STAMP_PEERS): setup.py $(CONSTRAINTS) requirements/benchmarks.txt
 	  "compiler, pkg-config, and the headers of OpenCV and libjpeg-turbo" \
 	  "(Debian: libopencv-dev libturbojpeg0-dev)."
 
-# An exact version, or pip takes a build for GPUs of several gigabytes.
-$(STAMP_EXTRAS): $(STAMP)
-	@echo "Adding PyTorch and ffmpeg to $(VENV): 1 GB, once."
-	$(RUN) -m pip install --quiet $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) \
-	  --no-build-isolation -e '.[torch,video]'
+# An exact version, or pip takes a build of PyTorch for GPUs of several gigabytes.
+$(STAMP_EXTRAS): $(STAMP) requirements/benchmarks.txt
+	@echo "Adding PyTorch, ffmpeg and the store's peers to $(VENV): 1 GB, once."
+	$(RUN) -m pip install --quiet \
+	  $(if $(CONSTRAINTS),-c $(CONSTRAINTS) -c requirements/benchmarks.txt) \
+	  --no-build-isolation -e '.[torch,video]' $(PEERS_TESTED)
 	@touch $@
 
 setup: $(STAMP) $(STAMP_TF215)  ## Makes both environments and runs nothing.
@@ -108,8 +112,8 @@ test-tf215: $(STAMP_TF215)  ## Runs what stores, reads and counts data on Tensor
 	$(RUN_TF215) -c 'import gymnasium, matplotlib, pybullet, reverb'
 	$(RUN_TF215) $(PYTEST) $(PYTEST_ARGS) $(TESTS_TF215)
 
-test-extras: $(STAMP_EXTRAS)  ## Runs the tests that need PyTorch or ffmpeg.
-	$(RUN) -c 'import imageio_ffmpeg, torch'
+test-extras: $(STAMP_EXTRAS)  ## Runs the tests that need PyTorch, ffmpeg or the store's peers.
+	$(RUN) -c 'import cpprb, grain, imageio_ffmpeg, torch'
 	$(RUN) $(PYTEST) $(PYTEST_ARGS) $(TESTS_EXTRAS)
 
 fuzz: $(STAMP)  ## Reads damaged records and files for FUZZ_SECONDS, of FUZZ_SEED.
