@@ -97,33 +97,18 @@ def streamed_windows(
     end = tf.data.Dataset.from_tensors(0)
     return chosen.concatenate(end.map(_as_it_is(lambda _: (columns.nothing(), True))))
 
-  def windows() -> tf.data.Dataset:
+  def shuffled() -> tf.data.Dataset:
     last = np.iinfo(np.int64).max if num_epochs is None else num_epochs
-    pools = filler.pools(tf.data.Dataset.range(last).flat_map(epoch))
-    batches = _Batches(columns, batch_size, drop_remainder)
-    # The next pool is filled while batches are gathered from this one.
-    return batches.fill(pools.prefetch(1).flat_map(_as_it_is(batches.gathered)))
-
-  return _made_in_a_function(windows).with_options(checkpoint_options())
-
-
-def _made_in_a_function(make: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:
-  """Makes a dataset that scans others.
-
-  Outside of any function TensorFlow adds what a `scan` calls to its global graph, and
-  never takes it out again: 11 MB for each dataset of windows.
-  """
-  element_spec: list[Any] = []
-
-  @tf.function(autograph=False)
-  def make_variant() -> tf.Tensor:
     with tf.device("CPU:0"):
-      dataset = make()
-      element_spec.append(dataset.element_spec)
-      return tf.data.experimental.to_variant(dataset)
+      pools = filler.pools(tf.data.Dataset.range(last).flat_map(epoch))
+      batches = _Batches(columns, batch_size, drop_remainder)
+      # The next pool is filled while batches are gathered from this one.
+      return batches.fill(pools.prefetch(1).flat_map(_as_it_is(batches.gathered)))
 
-  variant = make_variant()
-  return tf.data.experimental.from_variant(variant, element_spec[-1])
+  # Made in a function: outside of any, TensorFlow adds what a `scan` calls to its
+  # global graph and never takes it out again, 11 MB for each dataset. Not in a
+  # `flat_map`: there a data service's client waits for ever for a worker that is gone.
+  return tf.function(shuffled, autograph=False)().with_options(checkpoint_options())
 
 
 class _Batches:
