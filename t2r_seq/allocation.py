@@ -5,7 +5,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import threading
+import weakref
+from typing import Any
 
+import numpy as np
 from absl import logging
 
 # Of glibc's malloc.h.
@@ -13,6 +17,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 # The most that glibc's own adaptation comes to.
 _MMAP_BYTES = 2**25
 _KEPT_BYTES = 2**25
+# TensorFlow takes an array for a tensor without copying it where it starts at those.
+_ALIGNMENT = 64
 # By itself glibc makes up to 8 for each core.
 _CORES_PER_ARENA = 2
 _VARIABLES = (
@@ -71,3 +77,45 @@ def keep_freed_memory() -> bool:
     _KEPT_BYTES,
   )
   return True
+
+
+class ReusedMemory:
+  """Memory of large arrays, some of which are alive at a time, one after the other.
+
+  What is larger than glibc keeps would be taken from the system page by page each time.
+  An array's memory is taken again when nothing refers to the array or a part of it.
+  """
+
+  def __init__(self, num_kept: int) -> None:
+    """Creates it.
+
+    Args:
+      num_kept: blocks of memory that wait to be taken again, at most.
+    """
+    self._num_kept = num_kept
+    self._free: list[np.ndarray] = []
+    self._lock = threading.Lock()
+
+  def take(self, num_bytes: int) -> np.ndarray:
+    """Returns an array, uint8 [num_bytes], whose values are anything."""
+    with self._lock:
+      fitting = [block for block in self._free if len(block) >= num_bytes + _ALIGNMENT]
+      # Where none is large enough, sizes have grown: the others are of no use.
+      self._free = fitting[1:]
+    block = fitting[0] if fitting else np.empty(num_bytes + _ALIGNMENT, np.uint8)
+    start = -block.ctypes.data % _ALIGNMENT
+    lent = _Lent(block[start : start + num_bytes])
+    weakref.finalize(lent, self._give_back, block).atexit = False
+    return np.asarray(lent)
+
+  def _give_back(self, block: np.ndarray) -> None:
+    with self._lock:
+      if len(self._free) < self._num_kept:
+        self._free.append(block)
+
+
+class _Lent:
+  """Owns the memory of arrays: the base of each is this, not the block."""
+
+  def __init__(self, memory: np.ndarray) -> None:
+    self.__array_interface__: dict[str, Any] = dict(memory.__array_interface__)

@@ -148,3 +148,54 @@ def test_what_reads_batches_keeps_memory(name, tmp_path, monkeypatch):
   monkeypatch.setattr(allocation, "keep_freed_memory", lambda: calls.append(1))
   READERS[name](tmp_path)
   assert calls
+
+
+def test_reused_memory_is_taken_again_when_nothing_refers_to_it():
+  memory = allocation.ReusedMemory(num_kept=1)
+  first = memory.take(1000)
+  part = first.reshape(10, 100)[3:].view(np.uint16)
+  address = first.ctypes.data
+  assert address % 64 == 0
+  first[:] = 7
+
+  del first
+  while_held = memory.take(1000)
+  assert while_held.ctypes.data != address
+  while_held[:] = 1
+  assert (part == 0x0707).all()
+
+  del part
+  assert memory.take(900).ctypes.data == address
+
+
+def test_memory_that_is_too_small_is_not_kept():
+  memory = allocation.ReusedMemory(num_kept=2)
+  small = [memory.take(100) for _ in range(3)]
+  addresses = {array.ctypes.data for array in small}
+  del small
+  large = memory.take(100_000)
+  large[:] = 3
+  # Sizes have grown: the small ones have been given back to the system.
+  assert not memory._free
+  assert large.ctypes.data not in addresses
+
+
+def test_tensors_share_reused_memory():
+  memory = allocation.ReusedMemory(num_kept=2)
+  taken = {}
+
+  def take(number):
+    array = memory.take(100_000)
+    array[:] = number
+    taken[int(number)] = array.ctypes.data
+    return array
+
+  dataset = tf.data.Dataset.range(20).map(
+    lambda number: tf.numpy_function(take, [number], tf.uint8, stateful=False)
+  )
+  for number, tensor in enumerate(dataset):
+    values = np.asarray(tensor)
+    assert (values == number).all()
+    assert values.ctypes.data == taken[number]
+    del values, tensor
+  assert len(set(taken.values())) < 20

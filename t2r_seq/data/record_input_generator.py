@@ -215,6 +215,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       return streamed_records.stream_records(
         *(self._reading, files, self._parsed_spec, joined, batch_size),
         *(self._cycle_length, self._num_parallel_calls, self._seeds()[2]),
+        self._is_portable,
         report=report,
         **options,
       ).map(joint.split)

@@ -43,8 +43,12 @@ def masked_crc32c(data: bytes) -> int:
   crc = 0xFFFFFFFF
   for byte in data:
     crc = CRC_TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-  crc ^= 0xFFFFFFFF
-  return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+  return mask_crc32c(crc ^ 0xFFFFFFFF)
+
+
+def mask_crc32c(crc: int) -> int:
+  """Returns a CRC32C as TFRecord files hold it."""
+  return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def read_length(header: bytes) -> int | None:

@@ -7,21 +7,16 @@ lists}, feature lists are a map {1: {1: name, 2: steps}}, and steps are {1: feat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from t2r_seq import errors
+from t2r_seq.records import wire
+from t2r_seq.records.wire import Span
 
 _FEATURE_LISTS = 2
 _ENTRY = 1
 _KEY, _VALUE = 1, 2
 _FEATURE_TAG = 0x0A  # Field 1, with a length.
-_VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
-_FIXED_SIZES = {_FIXED64: 8, _FIXED32: 4}
-_MAX_VARINT_BYTES = 10
-
-Span = tuple[int, int]
 
 
 def count_steps(data: bytes) -> dict[str, int]:
@@ -36,8 +31,8 @@ def count_steps(data: bytes) -> dict[str, int]:
   """
   counts = {}
   try:
-    for lists in _fields(data, (0, len(data)), _FEATURE_LISTS):
-      for entry in _fields(data, lists, _ENTRY):
+    for lists in wire.fields(data, (0, len(data)), _FEATURE_LISTS):
+      for entry in wire.fields(data, lists, _ENTRY):
         name, steps = _read_entry(data, entry)
         counts[name] = steps
   except (IndexError, UnicodeDecodeError, ValueError) as error:
@@ -51,9 +46,9 @@ def count_steps(data: bytes) -> dict[str, int]:
 def _read_entry(data: bytes, entry: Span) -> tuple[str, int]:
   """Reads one entry of the map: the name, and how many features follow."""
   name, steps = "", 0
-  for start, end in _fields(data, entry, _KEY):
+  for start, end in wire.fields(data, entry, _KEY):
     name = data[start:end].decode()
-  for span in _fields(data, entry, _VALUE):
+  for span in wire.fields(data, entry, _VALUE):
     steps += _count_features(data, span)
   return name, steps
 
@@ -62,7 +57,7 @@ def _count_features(data: bytes, span: Span) -> int:
   start, end = span
   if start == end:
     return 0
-  first = next(_fields(data, span, _ENTRY), None)
+  first = next(wire.fields(data, span, _ENTRY), None)
   if first is not None and data[start] == _FEATURE_TAG:
     size, header = first[1] - start, first[0] - start
     if (end - start) % size == 0:
@@ -70,46 +65,4 @@ def _count_features(data: bytes, span: Span) -> int:
       # Where every step has the first one's tag and size, all have its size.
       if (rows[:, :header] == rows[0, :header]).all():
         return len(rows)
-  return sum(1 for _ in _fields(data, span, _ENTRY))
-
-
-def _fields(data: bytes, span: Span, wanted: int) -> Iterator[Span]:
-  """Yields where the values of one field with a length lie in a message."""
-  position, end = span
-  wanted_tag = wanted << 3 | _DELIMITED
-  while position < end:
-    tag = data[position]
-    position += 1
-    if tag >= 0x80:
-      tag, position = _read_varint(data, position - 1)
-    if tag & 7 == _DELIMITED:
-      size = data[position]
-      position += 1
-      if size >= 0x80:
-        size, position = _read_varint(data, position - 1)
-      start, position = position, position + size
-      if tag == wanted_tag and position <= end:
-        yield start, position
-    else:
-      position = _skip(data, position, tag & 7)
-  if position != end:
-    raise ValueError("a field that runs over the end of its message")
-
-
-def _skip(data: bytes, position: int, wire_type: int) -> int:
-  if wire_type == _VARINT:
-    return _read_varint(data, position)[1]
-  if wire_type not in _FIXED_SIZES:
-    raise ValueError(f"wire type {wire_type}")
-  return position + _FIXED_SIZES[wire_type]
-
-
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-  value = 0
-  for shift in range(0, 7 * _MAX_VARINT_BYTES, 7):
-    byte = data[position]
-    position += 1
-    value |= (byte & 0x7F) << shift
-    if byte < 0x80:
-      return value, position
-  raise ValueError("a varint of more than 10 bytes")
+  return sum(1 for _ in wire.fields(data, span, _ENTRY))

@@ -9,15 +9,13 @@ import tensorflow as tf
 
 from t2r_seq import records, specs, windows
 from t2r_seq.data.loaders.decoded_columns import LoadedRows
+from t2r_seq.data.streamed.large_steps import is_large_step
+from t2r_seq.data.streamed.raw_episodes import RawEpisodes
 
 # Of a string in a tensor, beside those that it has.
 _STRING_BYTES = 24
-_LENGTH = "length"
-# Rows from this size on stay where they are; to gather those costs a copy less.
-_LARGE_BYTES = 4096
-# TensorFlow shares the memory of parts of a tensor where they start at multiples.
-_ALIGNMENT = 64
-
+# Beside the paths, and none of them.
+_LENGTH, _RECORD = "/length", "/record"
 # Episodes in a list of those that came last.
 _LATEST = 64
 
@@ -30,7 +28,7 @@ class EpisodeColumns:
 
   While a pool is filled, it holds the tensors of each episode by reference, in lists.
   Then these become one tensor of steps by path; images are decoded, each once, and kept
-  apart.
+  apart. Of steps that are still in their files it holds the places, until then.
 
   Attributes:
     reader: cuts windows from what is kept.
@@ -42,6 +40,7 @@ class EpisodeColumns:
     spec_structure: specs.SpecStructure,
     *cut: Any,
     decode_images: records.DecodeImages = True,
+    raw_episodes: RawEpisodes | None = None,
   ) -> None:
     """Plans the columns.
 
@@ -51,10 +50,18 @@ class EpisodeColumns:
       *cut: sequence_length, stride, shift, padding and masks of `windows.windows`.
       decode_images: decodes images that the episodes hold encoded, perhaps in a way of
         its own.
+      raw_episodes: what the episodes come from, in pairs with their records.
     Raises:
       SpecError: the episodes do not fit the specs.
     """
-    element = specs.flatten_spec_structure(element_spec)
+    self._raw = raw_episodes
+    self._placed = {} if raw_episodes is None else raw_episodes.specs
+    element = specs.flatten_spec_structure(
+      element_spec if raw_episodes is None else element_spec[0]
+    )
+    for path, spec in self._placed.items():
+      steps = tf.TensorShape([None]).concatenate(spec.shape)
+      element[path] = tf.TensorSpec(steps, spec.dtype)
     encoded = windows.WindowReader(element, spec_structure, *cut)
     self._timed = encoded.timed_paths
     self._element = encoded.select(element)
@@ -65,7 +72,14 @@ class EpisodeColumns:
     self._select = encoded.select
     self._num_steps = encoded.num_steps
     self._images = _find_images(self._element, spec_structure) if decode_images else {}
-    self._large = [path for path in self._timed if _is_large(self._element[path])]
+    self._large = [
+      path
+      for path in self._timed
+      if path not in self._placed
+      and is_large_step(self._element[path].shape[1:], self._element[path].dtype)
+    ]
+    for path in self._placed:
+      self._element[path] = tf.TensorSpec([None], tf.int64)
     self._decode_images = decode_images
     records.image_decoding(decode_images).check(
       "streamed_windows", windows.flat_specs(spec_structure)
@@ -83,10 +97,13 @@ class EpisodeColumns:
       'values' by path, 'num_steps', and bytes: 'pooled', its part of a pool; 'parsed',
       as it comes. int64 scalars.
     """
-    flat = self._select(episode[0] if len(episode) == 1 else episode)
+    is_one = len(episode) == 1 or self._raw is not None
+    flat = self._select(episode[0] if is_one else episode)
     values = {path: tf.convert_to_tensor(flat[path]) for path in flat}
     num_steps = self._num_steps(values)
-    parsed = {path: _num_bytes(value) for path, value in values.items()}
+    parsed = {
+      path: _num_bytes(value, self._placed.get(path)) for path, value in values.items()
+    }
     pooled = [
       self._pooled_bytes(path, values[path], num_bytes)
       for path, num_bytes in parsed.items()
@@ -94,6 +111,8 @@ class EpisodeColumns:
     for path in self._large:
       rows = tf.ensure_shape(values[path], self._element[path].shape)
       values[path] = windows.RowList.of_tensor(rows).handle
+    if self._raw is not None:
+      values[_RECORD] = episode[1]
     return {
       "values": values,
       "num_steps": num_steps,
@@ -106,8 +125,8 @@ class EpisodeColumns:
     zero = tf.constant(0, tf.int64)
     values = {
       path: tf.zeros([size or 0 for size in spec.shape.as_list()], spec.dtype)
-      for path, spec in self._element.items()
-      if path not in self._large
+      for path, spec in self._kept.items()
+      if path not in self._large and path != _LENGTH
     }
     values |= {path: self._rows(path).handle for path in self._large}
     return {"values": values, "num_steps": zero, "pooled": zero, "parsed": zero}
@@ -144,15 +163,21 @@ class EpisodeColumns:
     Returns:
       'rows' by path, for `gather`, and 'length', int64 [episodes].
     """
-    rows = {}
+    rows: dict[str, tf.Tensor] = {}
     kept = _push_all(lists, lists["latest"])
     flat = {
       path: windows.RowList.empty(spec.shape, spec.dtype).concat_all(kept[path]).handle
       for path, spec in self._kept.items()
     }
     length = _stack(flat[_LENGTH], self._kept[_LENGTH])
+    if self._raw is not None:
+      places = {path: _concat(flat[path], self._kept[path]) for path in self._placed}
+      record = _stack(flat[_RECORD], self._kept[_RECORD])
+      rows |= self._raw.load(record, length, places)
     for path, spec in self._element.items():
       handle = flat[path]
+      if path in rows:
+        continue
       if path in self._large:
         rows[path] = self._rows(path).concat_all(handle).handle
       elif path in self._timed:
@@ -184,8 +209,10 @@ class EpisodeColumns:
   @property
   def _kept(self) -> dict[str, tf.TensorSpec]:
     """What the lists have of an episode; of large steps that is a list, too."""
-    lists = dict.fromkeys(self._large, tf.TensorSpec((), tf.variant))
-    return {**self._element, **lists, _LENGTH: tf.TensorSpec((), tf.int64)}
+    kept = {**self._element, _LENGTH: tf.TensorSpec((), tf.int64)}
+    if self._raw is not None:
+      kept[_RECORD] = tf.TensorSpec([3], tf.int64)
+    return kept | dict.fromkeys(self._large, tf.TensorSpec((), tf.variant))
 
   def _load(self, path: str, steps: tf.Tensor) -> tf.Tensor:
     if path not in self._images:
@@ -196,7 +223,7 @@ class EpisodeColumns:
     ).handle
 
   def _pooled_bytes(self, path: str, value: Any, num_bytes: tf.Tensor) -> tf.Tensor:
-    if path in self._large:
+    if path in self._large or path in self._placed:
       return num_bytes
     if path not in self._images:
       # Becoming one tensor they are there twice: two pools have room for three.
@@ -220,16 +247,10 @@ def _find_images(
   return found
 
 
-def _is_large(spec: tf.TensorSpec) -> bool:
-  """Whether a step is large, and TensorFlow can look at it where it is."""
-  num_elements = spec.shape[1:].num_elements()
-  if num_elements is None or spec.dtype == tf.string:
-    return False
-  num_bytes = num_elements * spec.dtype.size
-  return num_bytes >= _LARGE_BYTES and num_bytes % _ALIGNMENT == 0
-
-
-def _num_bytes(value: tf.Tensor) -> tf.Tensor:
+def _num_bytes(value: tf.Tensor, placed: tf.TensorSpec | None) -> tf.Tensor:
+  if placed is not None:
+    step_bytes = placed.shape.num_elements() * placed.dtype.size
+    return tf.size(value, tf.int64) * step_bytes
   if value.dtype != tf.string:
     return tf.size(value, tf.int64) * value.dtype.size
   lengths = tf.cast(tf.strings.length(value), tf.int64)

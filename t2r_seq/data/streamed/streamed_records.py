@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from t2r_seq import errors, records, specs
 from t2r_seq.data.reading.record_order import FilesByKey
-from t2r_seq.data.reading.record_reading import RecordReading
+from t2r_seq.data.reading.record_reading import RecordReading, map_in_order
+from t2r_seq.data.streamed.raw_episodes import find_raw_episodes
 from t2r_seq.data.streamed.streamed_pools import BUDGET, PARSES_AT_ONCE
 from t2r_seq.data.streamed.streamed_windows import streamed_windows
 
@@ -25,6 +26,7 @@ def stream_records(
   cycle_length: int,
   num_parallel_calls: int | None,
   seed: int | None,
+  is_portable: bool = False,
   **options: Any,
 ) -> tf.data.Dataset:
   """Creates shuffled batches of windows.
@@ -39,6 +41,7 @@ def stream_records(
     cycle_length: files that are read in turns, a record of each.
     num_parallel_calls: of parsing, at most; None for one at a time.
     seed: None: another order in every run.
+    is_portable: reads by TensorFlow alone, so that another process can.
     **options: further arguments of `streamed_windows`.
   Returns:
     Dataset of batches, for ever.
@@ -50,18 +53,30 @@ def stream_records(
     num_parallel_calls = most if num_parallel_calls < 1 else num_parallel_calls
     num_parallel_calls = min(num_parallel_calls, most)
 
+  names, *others = files.values()
+  raw_episodes = None
+  if not others and not is_portable and reading.read_file is None:
+    raw_episodes = find_raw_episodes(names, flat_specs, joined)
+
   def episodes(epoch: tf.Tensor) -> tf.data.Dataset:
-    if len(files) > 1:
-      serialized = reading.read(files, check=False)
-    else:
-      (names,) = files.values()
-      serialized = _read_permuted(reading, names, cycle_length, seed, epoch)
+    if raw_episodes is not None:
+      order = _permuted(names, cycle_length, seed, epoch, raw_episodes.records_of)
+      return map_in_order(order, raw_episodes.episode, num_parallel_calls)
+    serialized = (
+      reading.read(files, check=False)
+      if others
+      else _permuted(names, cycle_length, seed, epoch, _reader(reading, names))
+    )
     return reading.parse_episodes(
       serialized, flat_specs, num_parallel_calls, decode_images=False
     )
 
   return streamed_windows(
-    episodes, joined, batch_size, seed=seed, num_epochs=None, **options
+    *(episodes, joined, batch_size),
+    seed=seed,
+    num_epochs=None,
+    raw_episodes=raw_episodes,
+    **options,
   )
 
 
@@ -83,22 +98,27 @@ def budget_error(where: str, error: Exception) -> errors.SpecError | None:
   )
 
 
-def _read_permuted(
-  reading: RecordReading, names: list[str], cycle_length: int, seed: int, epoch: Any
+def _reader(reading: RecordReading, names: list[str]) -> Any:
+  """Returns a function of a file's number, that makes the dataset of its records."""
+  compressions = tf.constant([records.compression_type(name) for name in names])
+  read_file = reading.read_file or tf.data.TFRecordDataset
+  return _as_it_is(
+    lambda number: read_file(
+      tf.gather(tf.constant(names), number), tf.gather(compressions, number)
+    )
+  )
+
+
+def _permuted(
+  names: list[str], cycle_length: int, seed: int, epoch: Any, read_file: Any
 ) -> tf.data.Dataset:
   """Reads files in the order of an epoch, which is computed: no state to save."""
-  compressions = [records.compression_type(name) for name in names]
   index = tf.range(len(names), dtype=tf.int64)
   if len(names) > 1:
     both = tf.stack([tf.constant(seed % 2**32, tf.int64), epoch])
     last = tf.constant(len(names) - 1, tf.int64)
     index = tf.random.experimental.index_shuffle(index, both, last)
-  order = tf.data.Dataset.from_tensor_slices(
-    (tf.gather(tf.constant(names), index), tf.gather(tf.constant(compressions), index))
-  )
   # One thread: what several read ahead is not restored from a checkpoint.
-  return order.interleave(
-    reading.read_file or _as_it_is(tf.data.TFRecordDataset),
-    cycle_length=min(cycle_length, len(names)),
-    block_length=1,
+  return tf.data.Dataset.from_tensor_slices(index).interleave(
+    read_file, cycle_length=min(cycle_length, len(names)), block_length=1
   )

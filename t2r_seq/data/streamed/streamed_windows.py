@@ -12,6 +12,7 @@ from t2r_seq import allocation, records, specs, windows
 from t2r_seq.data.dataset_options import checkpoint_options
 from t2r_seq.data.loaders.pool_order import GATHERS_AT_ONCE
 from t2r_seq.data.streamed.episode_columns import EpisodeColumns
+from t2r_seq.data.streamed.raw_episodes import RawEpisodes
 from t2r_seq.data.streamed.streamed_pools import PoolFiller
 from t2r_seq.windows.grid import check_count
 
@@ -35,6 +36,7 @@ def streamed_windows(
   masks: bool = False,
   report: windows.WindowReport | None = None,
   decode_images: records.DecodeImages = True,
+  raw_episodes: RawEpisodes | None = None,
 ) -> tf.data.Dataset:
   """Shuffles the windows of episodes that come one after the other, and batches them.
 
@@ -67,6 +69,8 @@ def streamed_windows(
     report: counts; a `StreamReport` also what the pools take.
     decode_images: gives pixels where episodes hold encoded images, perhaps in a way of
       its own: a `records.ImageDecoding`; False: strings.
+    raw_episodes: what the episodes come from, where their large steps are to be read
+      when a pool has room for them.
   Returns:
     Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
   Raises:
@@ -86,6 +90,7 @@ def streamed_windows(
     spec_structure,
     *(sequence_length, stride, shift, padding, masks),
     decode_images=decode_images,
+    raw_episodes=raw_episodes,
   )
   filler = PoolFiller(
     *(columns, batch_size, memory_budget, seed, num_epochs, drop_remainder, report)

@@ -1,0 +1,250 @@
+"""Large raw steps of SequenceExamples: found by their place, read without a parser.
+
+TensorFlow's reader, its parser and `tf.io.decode_raw` copy a frame one after the other,
+and compute its checksum with a table. Here a frame is copied once, from the file to
+where it is gathered from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from t2r_seq import errors
+from t2r_seq.records import framing, wire
+
+_CONTEXT, _FEATURE_LISTS = 1, 2
+_ENTRY, _KEY, _VALUE = 1, 1, 2
+_BYTES_LIST, _BYTES = 1, 1
+_PAGE_BYTES = 4096
+# Bytes that are read, checked and copied while the processor's cache holds them.
+_CHUNK_BYTES = 1 << 19
+_CRC_BYTES = 4
+
+
+@functools.cache
+def can_read_raw_steps() -> bool:
+  """Whether the package that computes checksums is installed: the extra 'crc32c'."""
+  try:
+    import crc32c  # noqa: F401
+  except ImportError:
+    return False
+  return True
+
+
+@dataclasses.dataclass(frozen=True)
+class StrippedRecord:
+  """A record without its large raw steps.
+
+  Attributes:
+    serialized: the SequenceExample with all else.
+    places: where in the record the bytes of each step are, int64 [T], by feature.
+  """
+
+  serialized: bytes
+  places: dict[str, np.ndarray]
+
+
+class RawSteps:
+  """Reads some features of records, which have a fixed number of bytes a step.
+
+  Attributes:
+    step_bytes: of a step, by the feature's name.
+  """
+
+  def __init__(self, step_bytes: Mapping[str, int]) -> None:
+    """Creates the reader.
+
+    Args:
+      step_bytes: of a step, at least 1, by the feature's name.
+    """
+    self.step_bytes = dict(step_bytes)
+    self._headers = {name: _header(size) for name, size in self.step_bytes.items()}
+
+  def strip(self, filename: str, offset: int, length: int) -> StrippedRecord:
+    """Reads a record without these features; checks no checksum.
+
+    Args:
+      filename: of an uncompressed file on a disk of this machine.
+      offset: where the record's data starts.
+      length: of its data.
+    Returns:
+      What is left, and where the features are.
+    Raises:
+      RecordError: a feature is missing or has steps of other sizes; or the record is no
+        SequenceExample as all writers write it.
+      OSError: the file cannot be read.
+    """
+    with open(filename, "rb", buffering=0) as file:
+      data = _FileBytes(file, offset)
+      try:
+        return self._strip(data, length)
+      except (IndexError, ValueError) as error:
+        raise errors.RecordError(
+          f"record of {filename} (byte {offset - framing.HEADER_SIZE}): {error}."
+        ) from error
+
+  def read(
+    self,
+    filename: str,
+    offset: int,
+    length: int,
+    places: Mapping[str, np.ndarray],
+    out: Mapping[str, np.ndarray],
+  ) -> None:
+    """Reads the steps of a record, and verifies the checksum of all its data.
+
+    Args:
+      filename: of the file.
+      offset: where the record's data starts.
+      length: of its data.
+      places: where the bytes of each step are, int64 [T], T >= 1, by feature.
+      out: takes the steps, uint8 [T, step_bytes], by feature.
+    Raises:
+      RecordError: the checksum does not fit, or a step has another size.
+      OSError: the file cannot be read.
+    """
+    with open(filename, "rb", buffering=0) as file:
+      file.seek(offset)
+      checked = _CheckedReader(file, self._longest_step())
+      try:
+        for name in sorted(places, key=lambda name: places[name][0]):
+          header = self._headers[name]
+          checked.skip(int(places[name][0]) - len(header) - checked.position)
+          checked.copy_steps(header, out[name])
+        checked.skip(length - checked.position)
+        checked.verify()
+      except ValueError as error:
+        raise errors.RecordError(
+          f"record of {filename} (byte {offset - framing.HEADER_SIZE}): {error}."
+        ) from error
+
+  def _longest_step(self) -> int:
+    return max(len(self._headers[name]) + n for name, n in self.step_bytes.items())
+
+  def _strip(self, data: _FileBytes, length: int) -> StrippedRecord:
+    whole = (0, length)
+    kept: list[bytes] = []
+    places: dict[str, np.ndarray] = {}
+    for lists in wire.fields(data, whole, _FEATURE_LISTS):
+      for start, end in wire.fields(data, lists, _ENTRY):
+        keys = [data[a:b] for a, b in wire.fields(data, (start, end), _KEY)]
+        name = keys[-1].decode() if keys else ""
+        if name not in self.step_bytes:
+          kept.append(wire.delimited(_ENTRY, data[start:end]))
+        elif name in places:
+          raise ValueError(f"feature '{name}': expected it once")
+        else:
+          values = list(wire.fields(data, (start, end), _VALUE))
+          places[name] = self._find_steps(data, name, values)
+    missing = sorted(set(self.step_bytes) - set(places))
+    if missing:
+      raise ValueError(f"expected the features {errors.listing(missing)}, got none")
+    context = [data[start:end] for start, end in wire.fields(data, whole, _CONTEXT)]
+    serialized = b"".join(wire.delimited(_CONTEXT, part) for part in context)
+    serialized += wire.delimited(_FEATURE_LISTS, b"".join(kept))
+    return StrippedRecord(serialized, places)
+
+  def _find_steps(
+    self, data: _FileBytes, name: str, values: Sequence[wire.Span]
+  ) -> np.ndarray:
+    header, size = self._headers[name], self.step_bytes[name]
+    start, end = values[0] if values else (0, 0)
+    apart = len(header) + size
+    is_first = end == start or data[start : start + len(header)] == header
+    if len(values) > 1 or (end - start) % apart or not is_first:
+      raise ValueError(f"feature '{name}': expected steps of {size} bytes, got others")
+    return np.arange(start + len(header), end, apart, dtype=np.int64)
+
+
+class _FileBytes:
+  """The bytes of a record, read from its file by the page."""
+
+  def __init__(self, file: Any, offset: int) -> None:
+    self._file = file
+    self._offset = offset
+    self._start = 0
+    self._page = b""
+
+  def __getitem__(self, index: Any) -> Any:
+    if isinstance(index, slice):
+      return self._read(index.start, index.stop - index.start)
+    found = index - self._start
+    if not 0 <= found < len(self._page):
+      self._page, self._start, found = self._read(index, _PAGE_BYTES), index, 0
+    return self._page[found]
+
+  def _read(self, start: int, size: int) -> bytes:
+    found = start - self._start
+    if found >= 0 and found + size <= len(self._page):
+      return self._page[found : found + size]
+    self._file.seek(self._offset + start)
+    return self._file.read(size)
+
+
+class _CheckedReader:
+  """Reads a record from its start to its end, and computes the checksum on the way."""
+
+  def __init__(self, file: Any, longest_step: int) -> None:
+    import crc32c
+
+    self.position = 0
+    self._crc = 0
+    self._crc32c = crc32c.crc32c
+    self._file = file
+    self._buffer = np.empty(max(_CHUNK_BYTES, longest_step), np.uint8)
+
+  def skip(self, num_bytes: int) -> None:
+    """Reads bytes that nothing takes."""
+    if num_bytes < 0:
+      raise ValueError("expected features that follow each other")
+    while num_bytes:
+      num_bytes -= len(self._read(min(num_bytes, len(self._buffer))))
+
+  def copy_steps(self, header: bytes, out: np.ndarray) -> None:
+    """Copies steps, each of which follows a header."""
+    expected = np.frombuffer(header, np.uint8)
+    size = len(header) + out.shape[1]
+    at_once = max(1, len(self._buffer) // size)
+    for start in range(0, len(out), at_once):
+      target = out[start : start + at_once]
+      steps = self._read(len(target) * size).reshape(-1, size)
+      if not np.array_equal(
+        steps[:, : len(header)], np.broadcast_to(expected, (len(target), len(header)))
+      ):
+        raise ValueError(f"expected steps of {out.shape[1]} bytes, got others")
+      target[:] = steps[:, len(header) :]
+
+  def verify(self) -> None:
+    """Compares the checksum of what was read with that which follows."""
+    stored = int.from_bytes(self._fill(_CRC_BYTES).tobytes(), "little")
+    if framing.mask_crc32c(self._crc) != stored:
+      raise ValueError("expected data with a fitting checksum, got flipped bits")
+
+  def _read(self, num_bytes: int) -> np.ndarray:
+    found = self._fill(num_bytes)
+    self._crc = self._crc32c(found.data, self._crc)
+    self.position += num_bytes
+    return found
+
+  def _fill(self, num_bytes: int) -> np.ndarray:
+    whole = self._buffer[:num_bytes]
+    left = whole.data
+    while left:
+      count = self._file.readinto(left)
+      if not count:
+        raise ValueError(f"expected {len(left)} more bytes, got the file's end")
+      left = left[count:]
+    return whole
+
+
+def _header(size: int) -> bytes:
+  """Returns what stands before the bytes of a step: a Feature of one value."""
+  content = bytes(size)
+  value = wire.delimited(_BYTES, content)
+  feature = wire.delimited(_ENTRY, wire.delimited(_BYTES_LIST, value))
+  return feature[: len(feature) - size]

@@ -1,0 +1,266 @@
+"""Streamed windows of large raw steps: the same from the file as from the parser."""
+
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import data, errors, records, specs, windows
+from t2r_seq.data import dataset_options
+from t2r_seq.records import framing, raw_steps
+from tests.data.conftest import FakeModel, spec
+
+STACK = (-2, -1, 0)
+LENGTHS = ((9, 3, 14, 2), (6, 20, 8), (5,), (1, 30, 4))
+BATCH_SIZE = 4
+
+
+def structure(mode=None):
+  del mode
+  raw = {"data_format": "raw", "time_offsets": STACK}
+  return specs.TensorSpecStruct(
+    {
+      "image": spec((3, 64, 64, 1), tf.uint8, "img", **raw),
+      "depth": spec((3, 32, 48), tf.float32, "depth", **raw),
+      # Too small, not aligned, and no number of numpy's.
+      "small": spec((3, 8), tf.uint8, "small", **raw),
+      "odd": spec((3, 4097), tf.uint8, "odd", **raw),
+      "half": spec((3, 4096), tf.bfloat16, "half", **raw),
+      # Names of what is kept beside the paths.
+      "length": spec((3,), tf.int64, "count", time_offsets=STACK),
+      "record": spec((), tf.int64, "record"),
+      "background": spec((64, 64), tf.uint8, "background", data_format="raw"),
+      "next": spec((2,), tf.float32, "state", time_offsets=1),
+    }
+  )
+
+
+def make_episode(index, length):
+  steps = np.arange(length)
+  shown = index * 100 + steps
+  return {
+    "image": np.broadcast_to(
+      shown.astype(np.uint8)[:, None, None, None], (length, 64, 64, 1)
+    ),
+    "depth": np.broadcast_to(shown.astype(np.float32)[:, None, None], (length, 32, 48)),
+    "small": np.broadcast_to(shown.astype(np.uint8)[:, None], (length, 8)),
+    "odd": np.broadcast_to(shown.astype(np.uint8)[:, None], (length, 4097)),
+    "half": tf.cast(
+      np.broadcast_to(steps[:, None], (length, 4096)), tf.bfloat16
+    ).numpy(),
+    "length": shown * 1_000_000,
+    "record": np.int64(index),
+    "background": np.full((64, 64), index, np.uint8),
+    "next": np.stack([np.full(length, index), steps], 1).astype(np.float32),
+  }
+
+
+@pytest.fixture(name="paths", scope="module")
+def fixture_paths(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("episodes")
+  flat = windows.flat_specs(structure())
+  index = 0
+  for number, lengths in enumerate(LENGTHS):
+    rows = [make_episode(index + i, length) for i, length in enumerate(lengths)]
+    records.write_records(str(folder / f"{number}.tfrecord"), flat, rows)
+    index += len(lengths)
+  return str(folder / "*.tfrecord")
+
+
+def make_dataset(patterns, features=structure, **kwargs):
+  kwargs = {"seed": 5, "cycle_length": 2, "memory_budget": 14_000_000, **kwargs}
+  generator = data.DefaultRecordInputGenerator(patterns, BATCH_SIZE, **kwargs)
+  generator.set_specification_from_model(
+    FakeModel(features=features, labels=lambda mode: {}), specs.ModeKeys.TRAIN
+  )
+  return generator, generator.create_dataset(specs.ModeKeys.TRAIN)
+
+
+def values(batches):
+  return [
+    {path: value.numpy() for path, value in features.items()}
+    for features, *_ in batches
+  ]
+
+
+def assert_same(got, want):
+  assert len(got) == len(want)
+  for number, (one, other) in enumerate(zip(got, want, strict=True)):
+    assert sorted(one) == sorted(other)
+    for path, value in one.items():
+      assert value.dtype == other[path].dtype, (number, path)
+      np.testing.assert_array_equal(value, other[path], f"batch {number}: {path}")
+
+
+@pytest.fixture(name="reads")
+def fixture_reads(monkeypatch):
+  """Counts the records that are read without the parser."""
+  found = []
+  read = raw_steps.RawSteps.read
+
+  def counting(self, filename, *args):
+    found.append((filename, sorted(self.step_bytes)))
+    return read(self, filename, *args)
+
+  monkeypatch.setattr(raw_steps.RawSteps, "read", counting)
+  return found
+
+
+@pytest.fixture(name="no_crc32c")
+def fixture_no_crc32c(monkeypatch):
+  monkeypatch.setitem(sys.modules, "crc32c", None)
+  raw_steps.can_read_raw_steps.cache_clear()
+  yield
+  raw_steps.can_read_raw_steps.cache_clear()
+
+
+# Three epochs, and pools of some episodes.
+NUM_BATCHES = 3 * sum(max(0, n - 3) for file in LENGTHS for n in file) // BATCH_SIZE
+
+
+@pytest.mark.parametrize("num_parallel_calls", [None, 3])
+def test_same_batches_as_from_the_parser(
+  paths, reads, request, caplog, num_parallel_calls
+):
+  caplog.set_level("INFO", logger="absl")
+  generator, dataset = make_dataset(paths, num_parallel_calls=num_parallel_calls)
+  got = values(dataset.take(NUM_BATCHES))
+  assert len(reads) > 20
+  assert all(names == ["depth", "img"] for _, names in reads)
+  report = generator.report
+
+  request.getfixturevalue("no_crc32c")
+  reads.clear()
+  generator, parsed = make_dataset(paths)
+  assert_same(got, values(parsed.take(NUM_BATCHES)))
+  assert not reads
+  assert "pip install 't2r_seq[crc32c]'" in caplog.text
+  assert 0 < report.pool_bytes <= report.memory_budget
+
+
+def test_windows_are_what_was_written(paths, reads):
+  epoch = NUM_BATCHES // 3
+  seen = set()
+  for batch in values(make_dataset(paths)[1].take(epoch)):
+    for i, index in enumerate(batch["record"]):
+      anchor = int(batch["next"][i, 1]) - 1
+      shown = index * 100 + anchor + np.array(STACK)
+      wanted = np.broadcast_to(shown[:, None, None, None], (3, 64, 64, 1))
+      np.testing.assert_array_equal(batch["image"][i], wanted.astype(np.uint8))
+      np.testing.assert_array_equal(batch["depth"][i][:, 3, 4], shown)
+      seen.add((int(index), anchor))
+  assert len(seen) == epoch * BATCH_SIZE
+  assert reads
+
+
+def test_large_steps_only(paths, reads):
+  def features(mode):
+    return specs.TensorSpecStruct({"image": structure(mode)["image"]})
+
+  batches = values(make_dataset(paths, features)[1].take(5))
+  assert all(batch["image"].shape == (BATCH_SIZE, 3, 64, 64, 1) for batch in batches)
+  assert {tuple(names) for _, names in reads} == {("img",)}
+
+
+@pytest.mark.parametrize("num_read", [1, 7, NUM_BATCHES // 2])
+def test_a_restored_iterator_goes_on_with_the_next_batch(
+  paths, tmp_path, reads, num_read
+):
+  with dataset_options.positions_kept(True):
+    _, dataset = make_dataset(paths)
+  want = values(dataset.take(num_read + 6))
+  iterator = iter(dataset)
+  for _ in range(num_read):
+    next(iterator)
+  path = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "at"))
+  restored = iter(dataset)
+  tf.train.Checkpoint(iterator=restored).restore(path)
+  assert_same(values([next(restored) for _ in range(6)]), want[num_read:])
+  assert reads
+
+
+def test_one_feature_by_two_paths_goes_through_the_parser(paths, reads):
+  def features(mode):
+    found = structure(mode)
+    later = specs.ExtendedTensorSpec.from_spec(found["image"], time_offsets=(0, 1, 2))
+    return specs.TensorSpecStruct({"image": found["image"], "later": later})
+
+  for batch in values(make_dataset(paths, features)[1].take(5)):
+    np.testing.assert_array_equal(batch["image"][:, 2], batch["later"][:, 0])
+  assert not reads
+
+
+def test_skipping_goes_through_the_parser(paths, reads):
+  got = values(make_dataset(paths, on_bad_record="skip")[1].take(5))
+  assert not reads
+  assert_same(values(make_dataset(paths)[1].take(5)), got)
+
+
+def test_compressed_files_go_through_the_parser(tmp_path, reads):
+  path = str(tmp_path / "some.tfrecord.gz")
+  flat = windows.flat_specs(structure())
+  records.write_records(path, flat, [make_episode(0, 12)], compression="GZIP")
+  assert len(values(make_dataset(path)[1].take(3))) == 3
+  assert not reads
+
+
+@pytest.fixture(name="damaged")
+def fixture_damaged(tmp_path):
+  """Writes two episodes; returns the file, and where the second one's frame starts."""
+  path = str(tmp_path / "some.tfrecord")
+  flat = windows.flat_specs(structure())
+  records.write_records(path, flat, [make_episode(i, 12) for i in range(2)])
+  return path, framing.FRAME_SIZE + len(next(records.iterate_records(path)).data)
+
+
+@pytest.mark.parametrize(
+  ("position", "message"),
+  [
+    (5_000, "data with a fitting checksum"),
+    (100, "data with a fitting checksum"),
+    (3, "a length with a fitting checksum"),
+  ],
+)
+def test_damage_is_explained(damaged, reads, position, message):
+  path, start = damaged
+  generator, dataset = make_dataset(path)
+  with open(path, "r+b") as file:
+    file.seek(start + position)
+    byte = file.read(1)[0]
+    file.seek(start + position)
+    file.write(bytes([byte ^ 0x10]))
+  with (
+    pytest.raises(
+      errors.RecordError, match=rf"record 1 of .*some.*byte {start}.*{message}"
+    ),
+    generator.explain_failures(),
+  ):
+    list(dataset.take(20))
+
+
+def test_a_file_that_was_cut_is_explained(damaged):
+  path, start = damaged
+  generator, dataset = make_dataset(path)
+  with open(path, "r+b") as file:
+    file.truncate(start + 9_000)
+  with (
+    pytest.raises(errors.RecordError, match=rf"byte {start}.*the file is truncated"),
+    generator.explain_failures(),
+  ):
+    list(dataset.take(20))
+
+
+def test_steps_of_another_size_are_explained(tmp_path):
+  def features(mode):
+    found = structure(mode)
+    larger = spec(
+      (3, 64, 65, 1), tf.uint8, "img", data_format="raw", time_offsets=STACK
+    )
+    return specs.TensorSpecStruct({"image": larger, "next": found["next"]})
+
+  path = str(tmp_path / "some.tfrecord")
+  flat = windows.flat_specs(structure())
+  records.write_records(path, flat, [make_episode(0, 12)])
+  with pytest.raises(errors.RecordError, match=r"record 0 of .*image.*4160.*4096"):
+    make_dataset(path, features)
