@@ -80,21 +80,19 @@ def keep_freed_memory() -> bool:
 
 
 class ReusedMemory:
-  """Memory of large arrays, some of which are alive at a time, one after the other.
+  """Memory of large arrays that come and go, one after the other.
 
   What is larger than glibc keeps would be taken from the system page by page each time.
-  An array's memory is taken again when nothing refers to the array or a part of it.
+  An array's memory is taken again when nothing refers to the array or a part of it;
+  with the last array that is alive all goes back to the system.
   """
 
-  def __init__(self, num_kept: int) -> None:
-    """Creates it.
-
-    Args:
-      num_kept: blocks of memory that wait to be taken again, at most.
-    """
-    self._num_kept = num_kept
+  def __init__(self) -> None:
+    """Creates it; nothing is taken yet."""
     self._free: list[np.ndarray] = []
-    self._lock = threading.Lock()
+    self._num_lent = 0
+    # Memory may come back, by the garbage collector, while some is taken.
+    self._lock = threading.RLock()
 
   def take(self, num_bytes: int) -> np.ndarray:
     """Returns an array, uint8 [num_bytes], whose values are anything."""
@@ -102,6 +100,7 @@ class ReusedMemory:
       fitting = [block for block in self._free if len(block) >= num_bytes + _ALIGNMENT]
       # Where none is large enough, sizes have grown: the others are of no use.
       self._free = fitting[1:]
+      self._num_lent += 1
     block = fitting[0] if fitting else np.empty(num_bytes + _ALIGNMENT, np.uint8)
     start = -block.ctypes.data % _ALIGNMENT
     lent = _Lent(block[start : start + num_bytes])
@@ -110,8 +109,8 @@ class ReusedMemory:
 
   def _give_back(self, block: np.ndarray) -> None:
     with self._lock:
-      if len(self._free) < self._num_kept:
-        self._free.append(block)
+      self._num_lent -= 1
+      self._free = [*self._free, block] if self._num_lent else []
 
 
 class _Lent:

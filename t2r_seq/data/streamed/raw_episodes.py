@@ -11,7 +11,6 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import allocation, errors, records, specs
-from t2r_seq.data.loaders.pool_order import POOLS_ALIVE
 from t2r_seq.data.reading.python_calls import call_of_python
 from t2r_seq.data.streamed.large_steps import is_large_step
 from t2r_seq.records import frame_scan, framing, raw_steps, storage
@@ -53,8 +52,8 @@ class RawEpisodes:
     self._steps = raw_steps.RawSteps(
       {spec.name: storage.bytes_per_value(spec) for spec in found.values()}
     )
-    # Those of the pools; they are of the same size, about.
-    self._memory = allocation.ReusedMemory(POOLS_ALIVE * len(found))
+    # Pools are of the same size, about.
+    self._memory = allocation.ReusedMemory()
 
   @_as_it_is
   def records_of(self, number: tf.Tensor) -> tf.data.Dataset:
