@@ -104,10 +104,10 @@ def collect_eval_loop(
       f"root_dir to put the videos in, got {'an' if eval_env else 'no'} eval_env and "
       f"root_dir {root_dir!r}."
     )
-  if pre_collect_eval_fn is not None:
-    pre_collect_eval_fn()
   with contextlib.ExitStack() as stack:
     signal = stack.enter_context(stopping.StopSignal(stop))
+    if pre_collect_eval_fn is not None:
+      pre_collect_eval_fn()
     if sink is not None:
       sink.stop_with(signal)
       stack.callback(_close, sink, signal)

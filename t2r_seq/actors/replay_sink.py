@@ -56,8 +56,8 @@ class ReplaySink(sinks.EpisodeSink):
         until it is told to stop.
     """
     if env not in self._writers:
-      self._writers[env] = writer = self._replay.writer()
-      writer.should_stop = None if self._stop is None else self._stop.is_set
+      should_stop = None if self._stop is None else self._stop.is_set
+      self._writers[env] = self._replay.writer(should_stop)
     values = policies.flatten_observation(self._to_features(step))
     if env in self._running:
       values = {p: v for p, v in values.items() if p not in self._context_paths}

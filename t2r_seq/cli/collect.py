@@ -41,8 +41,9 @@ def run(args: argparse.Namespace) -> int:
   from t2r_seq import actors
 
   try:
-    # From here on, as the sink is made before the collection begins.
-    with actors.StopSignal() as signal:
+    # The sink is made before the collection begins, and may wait for a server; the
+    # collection has a signal of its own, which ends nothing but waits.
+    with actors.StopSignal() as signal, signal.waiting():
       result = actors.collect_episodes(stop=signal)
   except actors.Stopped:
     print("Stopped by SIGTERM before all episodes were collected.", file=sys.stderr)

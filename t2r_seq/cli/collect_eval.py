@@ -33,9 +33,14 @@ def run(args: argparse.Namespace) -> int:
   gin_flags.parse(args)
   from t2r_seq import actors
 
-  # From here on, as the sink is made before the loop begins.
-  with actors.StopSignal() as signal:
-    result = actors.collect_eval_loop(stop=signal)
+  try:
+    # The sink is made before the loop begins, and may wait for a server; the loop has a
+    # signal of its own, which ends nothing but waits.
+    with actors.StopSignal() as signal, signal.waiting():
+      result = actors.collect_eval_loop(stop=signal)
+  except actors.Stopped:
+    print("Stopped by SIGTERM before the first round.")
+    return 0
   rewards = [
     f"mean reward {result[key]:.4f} in the last {what}"
     for key, what in (

@@ -174,11 +174,15 @@ class Replay(_Closing):
     """What one `append` takes, one row a path; see `flat_replay_specs`."""
 
   @abc.abstractmethod
-  def writer(self) -> ReplayWriter:
+  def writer(self, should_stop: Callable[[], bool] | None = None) -> ReplayWriter:
     """Returns a writer for one environment.
 
+    Args:
+      should_stop: the writer's; ends the wait for the server of a new writer, too.
     Raises:
       SpecError: there are as many open writers as there may be.
+      ReplayTimeoutError: no server answers for as long as was allowed, or until it is
+        told to stop.
     """
 
   def vector_writer(self, num_environments: int) -> ReplayVectorWriter:

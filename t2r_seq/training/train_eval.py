@@ -158,10 +158,10 @@ def _train(
     signal = stack.enter_context(workers.stop_signal(trainer.strategy))
     start = step = trainer.global_step
     params = {"start_step": start}
+    with signal.waiting():  # A replay is connected to only now.
+      dataset = trainer.distribute_training(input_generator, params)
     batches = stack.enter_context(
-      interruptible.Interruptible(
-        trainer.distribute_training(input_generator, params), input_generator.watch
-      )
+      interruptible.Interruptible(dataset, input_generator.watch)
     )
     progress = Progress(max_train_steps)
     writer, warned = SummaryWriter(write_dir), False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -70,6 +72,22 @@ def test_an_environment_may_update_its_observation_in_place(tmp_path):
     actors.run_env(_InPlaceEnv(), _Zeros(), 1, sink=sink)
   episode = store.EpisodeStore(path).episode(0)
   assert episode["obs"].ravel().tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_stop_reaches_a_writer_before_it_waits_for_a_server(monkeypatch):
+  buffer, stop = replay.ReplayBuffer(STACKS, 100), threading.Event()
+
+  def connect(should_stop):
+    stop.set()
+    assert should_stop()
+    raise errors.ReplayTimeoutError("told to stop")
+
+  monkeypatch.setattr(buffer, "writer", connect)
+  sink = actors.ReplaySink(buffer)
+  sink.stop_with(stop)
+  with pytest.raises(errors.ReplayTimeoutError, match="told to stop"):
+    actors.run_env(_InPlaceEnv(), _Zeros(), 1, sink=sink, stop=stop)
+  sink.close()
 
 
 class _StopAt:
@@ -153,6 +171,6 @@ def test_what_ended_a_run_is_not_hidden_by_its_sink():
       raise errors.ReplayTimeoutError("end")
 
   source = replay.ReplayBuffer(STACKS, 10)
-  source.writer = Leaving
+  source.writer = lambda should_stop: Leaving()
   with pytest.raises(errors.ReplayTimeoutError, match=r"^insert"):
     actors.run_env(_InPlaceEnv(), _Zeros(), 1, sink=actors.ReplaySink(source))

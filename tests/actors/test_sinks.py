@@ -32,7 +32,7 @@ class _Replay:
     self.flat_spec = windows.flat_specs(SPEC)
     self.writers = []
 
-  def writer(self):
+  def writer(self, should_stop=None):
     self.writers.append(_Writer())
     return self.writers[-1]
 

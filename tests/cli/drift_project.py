@@ -5,6 +5,9 @@ Copied into a temporary folder by the tests, whose gin files import it.
 
 from __future__ import annotations
 
+import os
+import signal
+
 import gin
 import numpy as np
 import tensorflow as tf
@@ -81,3 +84,10 @@ class DriftModel(models.RegressionModel):
   def a_func(self, features, mode):
     flat = tf.reshape(features.pos, [-1, 4])
     return {"inference_output": self.network(flat)}
+
+
+@gin.configurable
+def connect_until_sigterm():
+  """Waits for a server, as a sink that is made may: until it is told to stop."""
+  os.kill(os.getpid(), signal.SIGTERM)
+  raise AssertionError("waited on")

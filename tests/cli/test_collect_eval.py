@@ -147,6 +147,25 @@ def test_sigterm_ends_the_wait_for_a_first_export(folder):
   assert "collected 0 episodes (0 steps) in 0 rounds" in out
 
 
+@pytest.mark.parametrize("command", ["collect-eval", "collect"])
+def test_sigterm_ends_the_wait_of_a_sink_that_is_made(
+  command, folder, run_main, monkeypatch
+):
+  monkeypatch.chdir(folder)
+  status, out, err = run_main(
+    command, "--gin_configs", "actor.gin", "--gin_bindings",
+    "collect_eval_loop.sink = @connect_until_sigterm()",
+    "collect_episodes.sink = @connect_until_sigterm()",
+    "collect_episodes.env = @DriftEnv", "collect_episodes.policy = @ExpertPolicy()",
+  )  # fmt: skip
+  if command == "collect-eval":
+    assert (status, out) == (0, "Stopped by SIGTERM before the first round.\n"), err
+  else:
+    assert status == 143, err
+    assert err.endswith("Stopped by SIGTERM before all episodes were collected.\n")
+  assert not (folder / "data").exists()
+
+
 def test_sigterm_drops_the_file_that_collect_writes(folder):
   (folder / "actor.gin").write_text(
     "import drift_project\ncollect_episodes.env = @DriftEnv\n"

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import data, errors, specs, training
+from t2r_seq import data, errors, replay, specs, training
 from tests import warm_python
 
 _SCRIPT = str(pathlib.Path(__file__).with_name("reach_model.py"))
@@ -86,6 +86,21 @@ def test_sigterm_ends_the_wait_for_a_batch_and_saves(reach, tmp_path):
   sender.join()
   assert not waited_in_vain
   assert result == {"global_step": 5, "was_stopped": True}
+
+
+def test_sigterm_ends_the_wait_for_a_replay_to_connect_to(reach, tmp_path):
+  def connect():
+    os.kill(os.getpid(), signal.SIGTERM)
+    raise AssertionError("waited on")
+
+  result = training.train_eval_model(
+    reach.ReachModel(),
+    replay.ReplayInputGenerator(connect),
+    max_train_steps=5,
+    model_dir=str(tmp_path),
+    create_exporters_fn=list,
+  )
+  assert result == {"global_step": 0, "was_stopped": True}
 
 
 def test_sigterm_cuts_an_evaluation_short(reach, record_path, tmp_path):

@@ -27,7 +27,7 @@ from t2r_seq.replay.memory.sampling import Sampling
 from t2r_seq.replay.memory.table import Table
 from t2r_seq.replay.memory.writers import MemoryVectorWriter, MemoryWriter
 from t2r_seq.replay.priorities import to_priorities, to_priority
-from t2r_seq.replay.rate_limiters import make_rate_limiter
+from t2r_seq.replay.rate_limiters import StopFn, make_rate_limiter
 from t2r_seq.replay.replay import ReplayCounters, SampleInfo
 from t2r_seq.replay.vector_writer import SplitVectorWriter, open_writers
 
@@ -202,7 +202,7 @@ class ReplayBuffer(DurableReplay):
     """What is sampled of one item, by path; images that are encoded as strings."""
     return self._window_spec.copy()
 
-  def writer(self) -> MemoryWriter:
+  def writer(self, should_stop: StopFn | None = None) -> MemoryWriter:
     """Returns a writer for one environment; see `Replay.writer`."""
     with self._table.lock:
       self._table.check_open("writer")
@@ -213,9 +213,11 @@ class ReplayBuffer(DurableReplay):
           "buffer with more."
         )
       # After `restore` an episode may go on here that nobody is there to end.
-      self._table.end_episode(self._free_lanes[0])
+      self._table.end_episode(self._free_lanes[0], should_stop)
       lane = self._free_lanes.pop(0)
-    return MemoryWriter(self._table, self._columns, lane, self._give_back)
+    writer = MemoryWriter(self._table, self._columns, lane, self._give_back)
+    writer.should_stop = should_stop
+    return writer
 
   def vector_writer(
     self, num_environments: int

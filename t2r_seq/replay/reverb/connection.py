@@ -79,16 +79,19 @@ class Connection:
     except (self._reverb.DeadlineExceededError, RuntimeError):
       return None
 
-  def tables(self, operation: str) -> Tables:
+  def tables(
+    self, operation: str, should_stop: Callable[[], bool] | None = None
+  ) -> Tables:
     """Returns Reverb's infos of all tables; waits for the server.
 
     Args:
       operation: for the error.
+      should_stop: see `ReplayWriter`.
     Raises:
-      ReplayTimeoutError: it has been away for too long.
+      ReplayTimeoutError: it has been away for too long, or until one is told to stop.
       SpecError: its table is for other items.
     """
-    waiting = self.waiting(operation)
+    waiting = self.waiting(operation, should_stop)
     while (found := waiting.look()) is None:
       pass
     return found
@@ -109,13 +112,16 @@ class Connection:
       )
     tables.check_signature(where, self._signature, found[TABLE].signature)
 
-  def waiting(self, operation: str) -> Waiting:
+  def waiting(
+    self, operation: str, should_stop: Callable[[], bool] | None = None
+  ) -> Waiting:
     """Begins to wait; for one operation.
 
     Args:
       operation: for the error.
+      should_stop: see `ReplayWriter`.
     """
-    return Waiting(self, operation)
+    return Waiting(self, operation, should_stop)
 
   def call(self, operation: str, function: Callable[[], Any]) -> Any:
     """Calls what blocks for as long as the server is away, in a thread of its own.

@@ -132,9 +132,11 @@ class ReverbReplay(Replay):
     """What one `append` takes."""
     return self._flat_spec
 
-  def writer(self) -> ReverbWriter:
+  def writer(self, should_stop: Callable[[], bool] | None = None) -> ReverbWriter:
     """Returns a writer for one environment; there may be any number."""
-    return ReverbWriter(self._connection, self._layout, *self._writer_options)
+    return ReverbWriter(
+      self._connection, self._layout, *self._writer_options, should_stop
+    )
 
   def dataset(self, batch_size: int, with_info: bool = False) -> tf.data.Dataset:
     """Makes an endless dataset of batches of windows; see `Replay.dataset`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from absl import logging
@@ -23,15 +24,22 @@ TELL_SECS = 30.0
 class Waiting:
   """One wait, from its beginning."""
 
-  def __init__(self, connection: Connection, operation: str) -> None:
+  def __init__(
+    self,
+    connection: Connection,
+    operation: str,
+    should_stop: Callable[[], bool] | None = None,
+  ) -> None:
     """Begins; see `Connection.waiting`.
 
     Args:
       connection: to the server.
       operation: for the error.
+      should_stop: see `ReplayWriter`.
     """
     self._connection = connection
     self._operation = operation
+    self._should_stop = should_stop
     self._began = self._told = time.monotonic()
     self._away_since: float | None = None
 
@@ -41,7 +49,8 @@ class Waiting:
     Returns:
       Reverb's infos of all tables; None where the server is away.
     Raises:
-      ReplayTimeoutError: it has been away for as long as it may.
+      ReplayTimeoutError: it has been away for as long as it may, or until one is told
+        to stop.
       SpecError: its table is another, or is not there.
     """
     found = self._connection.look()
@@ -58,7 +67,8 @@ class Waiting:
     """Looks at the server once, where its rate limiter may be what one waits for.
 
     Raises:
-      ReplayTimeoutError: this has lasted for as long as it may, or the server is away.
+      ReplayTimeoutError: this has lasted for as long as it may, or until one is told to
+        stop, or the server is away.
       SpecError: its table is another, or is not there.
     """
     found = self.look()
@@ -71,10 +81,12 @@ class Waiting:
         f"replay: {self._operation}: waited {limit:g} s for "
         f"{self._connection.address}: {why}"
       )
+    self._check_not_told_to_stop("takes nothing")
     self._tell(now, why)
 
   def _go_on_without(self, now: float) -> None:
     """Raises ReplayTimeoutError if the server has been away for as long as it may."""
+    self._check_not_told_to_stop("gives no answer")
     if self._away_since is None:
       self._away_since = now - LOOK_SECS
       self._told = now
@@ -89,6 +101,13 @@ class Waiting:
       )
     bound = "for ever" if limit is None else f"up to {limit:g} s"
     self._tell(now, f"no answer for {seconds:.0f} s; it waits {bound}.")
+
+  def _check_not_told_to_stop(self, what_it_does: str) -> None:
+    if self._should_stop is not None and self._should_stop():
+      raise errors.ReplayTimeoutError(
+        f"replay: {self._operation}: told to stop while {self._connection.address} "
+        f"{what_it_does}; what it has not taken is lost."
+      )
 
   def _tell(self, now: float, why: str) -> None:
     if now - self._told >= TELL_SECS:

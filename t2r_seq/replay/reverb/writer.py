@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ class ReverbWriter(ReplayWriter):
     initial_priority: float = 1.0,
     chunk_length: int = 1,
     max_in_flight_items: int = 48,
+    should_stop: Callable[[], bool] | None = None,
   ) -> None:
     """Opens the writer.
 
@@ -42,7 +44,11 @@ class ReverbWriter(ReplayWriter):
       initial_priority: of items that are written without one.
       chunk_length: rows that are compressed and stored together.
       max_in_flight_items: written items that the server may not have taken yet.
+      should_stop: see `ReplayWriter`.
+    Raises:
+      ReplayTimeoutError: no server answers for too long, or until it is told to stop.
     """
+    self.should_stop = should_stop
     self._connection = connection
     self._layout = layout
     self._packing = StepPacking(layout.columns)
@@ -56,7 +62,8 @@ class ReverbWriter(ReplayWriter):
     self._max_in_flight_items = max_in_flight_items
     self._reverb = import_reverb()
     self._column = self._reverb.TrajectoryColumn
-    connection.tables("writer")  # Without a server Reverb crashes in the next call.
+    # Without a server Reverb crashes in the next call.
+    connection.tables("writer", should_stop)
     # A chunk is kept as long as one of its rows is.
     kept = layout.num_rows_kept + chunk_length
     self._writer = connection.client.trajectory_writer(num_keep_alive_refs=kept)
@@ -163,13 +170,8 @@ class ReverbWriter(ReplayWriter):
       try:
         return self._writer.flush(num_items, timeout_ms=milliseconds)
       except self._reverb.DeadlineExceededError:
-        waiting = waiting or self._connection.waiting(operation)
+        waiting = waiting or self._connection.waiting(operation, self.should_stop)
         waiting.look_at_table()
-        if self.should_stop is not None and self.should_stop():
-          raise errors.ReplayTimeoutError(
-            f"replay: {operation}: told to stop while {self._connection.address} takes "
-            "nothing; what it has not taken is lost."
-          ) from None
       except RuntimeError as error:
         raise self._connection.refusal(operation, error) from error
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import textwrap
+import threading
+import time
 
 import gin
+import numpy as np
 import pytest
 import reverb
 import tensorflow as tf
 
-from t2r_seq import errors, replay, specs
+from t2r_seq import actors, errors, replay, specs
 from t2r_seq.replay.reverb import ReplayServer, ReverbReplay, restored
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 from tests.replay.reverb.image_steps import make_spec, write
@@ -93,6 +96,23 @@ def test_server_that_goes_away(server_host):
     write(client, 5)
   with pytest.raises(errors.ReplayTimeoutError, match=r"update_priorities: .* no"):
     client.update_priorities([1], [1.0])
+
+
+def test_a_stop_ends_the_wait_for_a_server(server_host):
+  address = server_host.ask((make_spec(), {}))
+  client = ReverbReplay(make_spec(), address)
+  server_host.ask(address)
+  sink, stop = actors.ReplaySink(client), threading.Event()
+  sink.stop_with(stop)
+  stopper = threading.Timer(0.5, stop.set)
+  stopper.start()
+  began = time.monotonic()
+  with pytest.raises(errors.ReplayTimeoutError) as caught:
+    sink.append({"observation": {"image": np.zeros((2, 2), np.uint8)}})
+  assert time.monotonic() - began < 10
+  caught.match(rf"^replay: writer: told to stop while {address} gives no answer; ")
+  sink.close()
+  stopper.join()
 
 
 def test_port_in_use():
