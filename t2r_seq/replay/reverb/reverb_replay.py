@@ -13,11 +13,10 @@ from t2r_seq.data.dataset_options import bounded_options
 from t2r_seq.replay.flat_specs import flat_replay_specs
 from t2r_seq.replay.memory.sizing import check_batch_size
 from t2r_seq.replay.replay import Replay, ReplayCounters
-from t2r_seq.replay.reverb import arguments, sampling
+from t2r_seq.replay.reverb import arguments, sampling, tables
 from t2r_seq.replay.reverb.connection import Connection
 from t2r_seq.replay.reverb.layouts import make_layout
 from t2r_seq.replay.reverb.server import TABLE
-from t2r_seq.replay.reverb.wire import wire_signature
 from t2r_seq.replay.reverb.writer import ReverbWriter
 
 
@@ -119,7 +118,7 @@ class ReverbReplay(Replay):
     )
     self._writer_options = (initial_priority, chunk_length, max_in_flight_items)
     self._max_in_flight_samples = max_in_flight_samples
-    signature = wire_signature(self._layout.signature)
+    signature = tables.make_signature(self._layout)
     self._connection = Connection(address, timeout, server_timeout, signature)
 
   @property

@@ -17,7 +17,6 @@ from t2r_seq.replay.reverb import arguments, restored, tables
 from t2r_seq.replay.reverb.checkpoint_folder import CheckpointFolder
 from t2r_seq.replay.reverb.importing import import_reverb
 from t2r_seq.replay.reverb.layouts import make_layout
-from t2r_seq.replay.reverb.wire import wire_signature
 
 TABLE = "replay"
 # Seconds between two looks for checkpoints that clients asked for.
@@ -105,7 +104,7 @@ class ReplayServer:
     arguments.check_count("ReplayServer", "max_times_sampled", max_times_sampled, 0)
     rate_limiter = rate_limiter or options.MinSize(1)
     _check_room(max_size, rate_limiter)
-    self._signature = wire_signature(layout.signature)
+    self._signature = tables.make_signature(layout)
     table = reverb.Table(
       TABLE,
       sampler=tables.make_selector(reverb, sampler or options.Uniform()),

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, replay, specs
-from t2r_seq.replay.reverb import ReplayServer, ReverbReplay
+from t2r_seq.replay.reverb import ReplayServer, ReverbReplay, tables
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 from tests.replay.reverb.image_steps import make_spec, write
 
@@ -42,6 +42,18 @@ def test_checkpoint_of_other_specs_or_options(server_host, tmp_path):
     )
   caught.match("max_size: expected 5, got 1000000 in the checkpoint")
   caught.match("sampler: expected prioritized .* 0.5 .*, got uniform in the checkpoint")
+
+
+def test_checkpoint_of_a_version_that_does_not_say_which_windows(tmp_path, monkeypatch):
+  folder = str(tmp_path)
+  with monkeypatch.context() as patch:
+    patch.setattr(tables, "make_signature", lambda layout: dict(layout.signature))
+    with ReplayServer(make_spec(), checkpoint_dir=folder) as server:
+      server.checkpoint()
+  with pytest.raises(errors.SpecError) as caught:
+    ReplayServer(make_spec(), checkpoint_dir=folder)
+  caught.match("the windows' padding: expected drop, got nothing on the server")
+  caught.match(r"is of an earlier version; begin with a new checkpoint_dir\.")
 
 
 def test_damaged_and_half_written_checkpoints(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 import threading
 import time
@@ -38,7 +39,13 @@ OTHER = {
   "padding": (
     make_spec(),
     {"padding": "repeat"},
-    ["3 mismatches", "@first_anchor", "@last_step", r"image: expected \(None, 2, 2\)"],
+    [
+      "4 mismatches",
+      "@first_anchor",
+      "@last_step",
+      r"image: expected \(None, 2, 2\)",
+      "the windows' padding: expected repeat, got drop on the server",
+    ],
   ),
   "several paths at once": (
     specs.TensorSpecStruct(
@@ -66,6 +73,38 @@ def test_other_specs_are_found_on_connecting(name, serve):
     ReverbReplay(spec, address, **arguments)
   for message in [*messages, "Server and clients want the same specs"]:
     caught.match(message)
+
+
+N_STEP = specs.TensorSpecStruct(
+  image=Spec((2, 2), tf.uint8, "image", time_offsets=0),
+  rew=Spec((), tf.float32, "rew", time_offsets=0),
+  done=Spec((), tf.bool, "done", time_offsets=0),
+  next_image=Spec((2, 2), tf.uint8, "image", time_offsets=1),
+)
+# Tables of other windows that have the same columns.
+SAME_COLUMNS = {
+  "stacked, one": (make_spec(), {"store": "stacked"}, {"padding": "zero"}),
+  "stacked, all": (
+    make_spec(),
+    {"store": "stacked"},
+    {"padding": "repeat", "shift": 2, "stride": 3},
+  ),
+  "flat": (make_spec(), {}, {"shift": 3, "stride": 2}),
+  "flat, padded": (make_spec(), {"padding": "repeat"}, {"padding": "zero"}),
+  "n_step": (N_STEP, {"n_step": (2, 0.9)}, {"padding": "repeat"}),
+}
+
+
+@pytest.mark.parametrize("name", SAME_COLUMNS)
+def test_other_windows_of_the_same_columns_are_found_on_connecting(name, serve):
+  spec, arguments, others = SAME_COLUMNS[name]
+  address = serve(spec, **arguments)
+  ReverbReplay(spec, address, **arguments)
+  with pytest.raises(errors.SpecError) as caught:
+    ReverbReplay(spec, address, **{**arguments, **others})
+  found = re.findall(r"the windows' (\w+): expected (\w+), got", str(caught.value))
+  assert found == sorted((name, str(value)) for name, value in others.items())
+  assert str(caught.value).count("expected") == len(others)
 
 
 def test_a_server_without_the_table():
