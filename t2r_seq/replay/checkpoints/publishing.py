@@ -129,10 +129,12 @@ def _explain(error: OSError, folder: str) -> OSError:
   published = _list(folder)
   former = "There is no former checkpoint."
   if published:
-    former = f"The former checkpoint, {published[-1]}, is as it was."
-  reason = error.strerror or str(error)
+    former = f"The former checkpoint, {published[-1]}, is kept."
+  # What it says itself is of a file in a folder that is gone by now.
+  reason = os.strerror(error.errno) if error.errno else str(error)
   return OSError(
     error.errno,
-    f"replay: {folder}: {reason}. {former} A checkpoint needs a folder that it may "
-    "write to, with room on the disk.",
+    f"checkpoint: {folder}: expected a folder that it may write to, with room on the "
+    f"disk, got: {reason}. {former} Make room, or give another checkpoint_dir, and "
+    "call checkpoint() again.",
   )

@@ -74,7 +74,7 @@ def test_the_disk_fails_at_each_call(name, tmp_path, monkeypatch):
       except OSError as error:
         failed = True
         assert error.errno == errno.ENOSPC
-        want = r"No space left on device. The former checkpoint, checkpoint-0000000"
+        want = "No space left on device. The former checkpoint, checkpoint-0000000"
         assert want in str(error)
     assert number_in(publishing.find(folder)) in ((2, 3) if failed else (3,))
     path = publishing.publish(folder, write_number(4), 2)
@@ -103,8 +103,8 @@ def test_no_room_for_the_first(tmp_path):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
   want = (
-    rf"replay: {tmp_path}: No space left on device\. There is no former checkpoint\. A "
-    "checkpoint needs a folder that it may write to, with room on the disk"
+    rf"checkpoint: {tmp_path}: expected a folder that it may write to, with room on "
+    r"the disk, got: No space left on device\. There is no former checkpoint\. Make"
   )
   with pytest.raises(OSError, match=want):
     publishing.publish(str(tmp_path), fail, 1)
