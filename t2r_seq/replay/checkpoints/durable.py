@@ -8,7 +8,7 @@ import os
 from typing import Any, TypeVar
 
 from t2r_seq import errors, specs
-from t2r_seq.replay.checkpoints import loading, restoring, saving
+from t2r_seq.replay.checkpoints import loading, reading, restoring, saving
 from t2r_seq.replay.memory.table import Table
 from t2r_seq.replay.replay import Replay
 from t2r_seq.specs import serialization
@@ -80,7 +80,7 @@ class DurableReplay(Replay):
 
     A checkpoint is a folder with an EpisodeStore and one more file. It appears in
     `checkpoint_dir` whole or not at all, whatever happens to the process or the disk,
-    and the oldest ones are removed after that.
+    and the oldest ones are removed after that; damaged ones do not count as kept.
 
     Raises:
       ReplayError: the buffer has no `checkpoint_dir`, or is closed.
@@ -109,12 +109,13 @@ class DurableReplay(Replay):
     soon as one asks for that part of the ring.
 
     Args:
-      path: of a checkpoint, or of a folder of them: then it is the newest.
+      path: of a checkpoint, or of a folder of them: then it is the newest whole one;
+        the log names those that are damaged.
     Returns:
       The path of the checkpoint.
     Raises:
-      ReplayError: there is no checkpoint, it is damaged or of another kind of buffer,
-        or this buffer has steps already.
+      ReplayError: there is no checkpoint, all are damaged, it is of another kind of
+        buffer, or this buffer has steps already.
     """
     return restoring.restore(
       self._table, self._identity(), os.fspath(path), self._free_lanes
@@ -126,6 +127,6 @@ class DurableReplay(Replay):
     return {
       **serialization.struct_to_json_dict(self.spec_structure),
       "num_writers": lanes.num_writers,
-      "steps for each writer": lanes.num_slots,
+      reading.NUM_SLOTS: lanes.num_slots,
       restoring.ANCHORS: dataclasses.asdict(lanes.rule),
     }

@@ -18,7 +18,12 @@ _PUBLISHED = re.compile(r"checkpoint-(\d{8,})")
 _UNPUBLISHED = re.compile(r"\.checkpoint-\d{8,}\.tmp")
 
 
-def publish(folder: str, write: Callable[[str], None], keep: int) -> str:
+def publish(
+  folder: str,
+  write: Callable[[str], None],
+  keep: int,
+  is_whole: Callable[[str], bool],
+) -> str:
   """Makes a new checkpoint, and then removes those that are too old.
 
   A process that is killed at any moment leaves the former checkpoints as they were,
@@ -28,7 +33,8 @@ def publish(folder: str, write: Callable[[str], None], keep: int) -> str:
   Args:
     folder: of the checkpoints; it is made if there is none.
     write: called with a new folder, puts the checkpoint into it and onto the disk.
-    keep: how many to keep, this one included.
+    keep: how many whole ones to keep, this one included.
+    is_whole: whether a checkpoint could be restored, given its path.
   Returns:
     The path of the checkpoint.
   Raises:
@@ -38,24 +44,24 @@ def publish(folder: str, write: Callable[[str], None], keep: int) -> str:
   try:
     os.makedirs(folder, exist_ok=True)
     with _held(folder):
-      return _publish(folder, write, keep)
+      return _publish(folder, write, keep, is_whole)
   except OSError as error:
     raise _explain(error, folder) from error
 
 
-def find(path: str) -> str:
-  """Returns the path of a checkpoint.
+def find(path: str) -> list[str]:
+  """Returns the paths of checkpoints, the newest first.
 
   Args:
-    path: of the checkpoint itself, or of a folder of them: then it is the newest.
+    path: of a checkpoint itself, or of a folder of them.
   Raises:
     ReplayError: there is none.
   """
   if state_file.is_in(path):
-    return path
+    return [path]
   published = _list(path)
   if published:
-    return os.path.join(path, published[-1])
+    return [os.path.join(path, name) for name in reversed(published)]
   got = "nothing" if not os.path.exists(path) else "a file"
   if os.path.isdir(path):
     got = errors.listing(os.listdir(path), limit=5)
@@ -65,7 +71,12 @@ def find(path: str) -> str:
   )
 
 
-def _publish(folder: str, write: Callable[[str], None], keep: int) -> str:
+def _publish(
+  folder: str,
+  write: Callable[[str], None],
+  keep: int,
+  is_whole: Callable[[str], bool],
+) -> str:
   for name in filter(_UNPUBLISHED.fullmatch, os.listdir(folder)):
     shutil.rmtree(os.path.join(folder, name))
   name = _NAME.format(_next_number(folder))
@@ -79,7 +90,11 @@ def _publish(folder: str, write: Callable[[str], None], keep: int) -> str:
   except BaseException:
     shutil.rmtree(unpublished, ignore_errors=True)
     raise
-  for old in _list(folder)[:-keep]:
+  num_whole = 1
+  for old in reversed(_list(folder)[:-1]):
+    if num_whole < keep:
+      num_whole += is_whole(os.path.join(folder, old))
+      continue
     # Renamed first: a half-removed one must not look like a checkpoint.
     os.rename(os.path.join(folder, old), _unpublished(folder, old))
     shutil.rmtree(_unpublished(folder, old))

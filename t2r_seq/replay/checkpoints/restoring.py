@@ -7,14 +7,14 @@ import os
 from collections.abc import Container, Mapping
 from typing import Any
 
+from absl import logging
+
 from t2r_seq import errors
-from t2r_seq.replay.checkpoints import publishing, state_file, table_state
-from t2r_seq.replay.checkpoints.held_episodes import held_episodes, read_episode
+from t2r_seq.replay.checkpoints import publishing, reading, table_state
+from t2r_seq.replay.checkpoints.held_episodes import read_episode
 from t2r_seq.replay.checkpoints.loading import nothing_waits
-from t2r_seq.replay.checkpoints.saving import EPISODES
 from t2r_seq.replay.memory.lanes import Lanes
 from t2r_seq.replay.memory.table import Table
-from t2r_seq.store import EpisodeStore, verify_store
 
 # What a checkpoint says of a buffer's windows.
 ANCHORS = "the windows' anchors"
@@ -28,33 +28,53 @@ def restore(
   Args:
     table: of the buffer.
     identity: JSON values that the buffer was saved with, if it is of this kind.
-    path: of a checkpoint, or of a folder of them: then it is the newest.
+    path: of a checkpoint, or of a folder of them: then it is the newest whole one.
     free_lanes: that no writer has; one who asks for them ends what goes on there.
   Returns:
     The path of the checkpoint.
   Raises:
-    ReplayError: there is no checkpoint, it is damaged or of another kind of buffer,
-      or this buffer has steps already.
+    ReplayError: there is no checkpoint, all are damaged, it is of another kind of
+      buffer, or this buffer has steps already.
   """
-  checkpoint = publishing.find(os.path.abspath(path))
-  values, arrays = state_file.read(checkpoint)
-  _check_identity(checkpoint, identity, values.pop("identity"))
-  store = _open_episodes(checkpoint)
+  saved = _newest_whole(os.path.abspath(path))
+  values, arrays = saved.values, saved.arrays
+  _check_identity(saved.path, identity, values["identity"])
   with table.lock:
     table.check_open("restore")
     _check_empty(table.lanes)
-    ends = table_state.split_ends(arrays)
-    episodes = held_episodes(arrays["counts"], ends, table.lanes.num_slots)
-    _check_lengths(store, [episode.end - episode.first for episode in episodes])
-    for index, episode in enumerate(episodes):
-      read_episode(store, index, table.ring, table.contexts, table.lanes, episode)
+    for index, episode in enumerate(saved.episodes):
+      read_episode(saved.store, index, table.ring, table.contexts, table.lanes, episode)
     table_state.load_lanes(table.lanes, arrays)
     table_state.load_items(table, values, arrays)
     with nothing_waits(table):
       for lane in range(table.lanes.num_writers):
         if lane not in free_lanes:
           table.end_episode(lane)
-  return checkpoint
+  return saved.path
+
+
+def _newest_whole(path: str) -> reading.Saved:
+  """Reads the newest checkpoint that is not damaged; says which ones are.
+
+  Raises:
+    ReplayError: there is none; all damaged ones are named.
+  """
+  damaged: list[errors.ReplayError] = []
+  for checkpoint in publishing.find(path):
+    try:
+      saved = reading.read(checkpoint)
+    except errors.ReplayError as error:
+      damaged.append(error)
+      continue
+    for why in damaged:
+      logging.warning("Passed over for %s: %s", checkpoint, why)
+    return saved
+  if len(damaged) == 1:
+    raise damaged[0]
+  raise errors.ReplayError(
+    f"restore: {path}: expected a whole checkpoint, got {len(damaged)} damaged ones:\n"
+    + "\n".join(f"  {why}" for why in damaged)
+  )
 
 
 def _check_identity(
@@ -89,32 +109,4 @@ def _check_empty(lanes: Lanes) -> None:
     raise errors.ReplayError(
       f"restore: expected a buffer without steps, got one of {lanes.num_steps}. "
       "Restore before anything is appended."
-    )
-
-
-def _open_episodes(checkpoint: str) -> EpisodeStore:
-  """Opens the store of a checkpoint, whose bytes are those that were saved."""
-  try:
-    store = EpisodeStore(os.path.join(checkpoint, EPISODES))
-    found = [str(problem) for problem in verify_store(store.path).problems]
-  except errors.SpecError as error:
-    raise errors.ReplayError(
-      f"restore: {checkpoint}: expected the episodes that were saved, got damaged ones "
-      f"or none: {error} Restore a former checkpoint."
-    ) from error
-  if found:
-    raise errors.ReplayError(
-      f"restore: {store.path}: expected the bytes that were saved, got\n  "
-      + "\n  ".join(found)
-      + "\nRestore a former checkpoint."
-    )
-  return store
-
-
-def _check_lengths(store: EpisodeStore, lengths: list[int]) -> None:
-  if store.episode_lengths.tolist() != lengths:
-    raise errors.ReplayError(
-      f"restore: {store.path}: expected episodes of {sum(lengths)} steps, as the state "
-      f"beside it says, got {len(store)} episodes of {store.num_steps} steps. The "
-      "checkpoint was changed: restore another one."
     )

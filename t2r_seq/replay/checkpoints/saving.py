@@ -7,13 +7,16 @@ import shutil
 from typing import Any
 
 from t2r_seq import errors, specs
-from t2r_seq.replay.checkpoints import publishing, state_file, table_state
+from t2r_seq.replay.checkpoints import (
+  publishing,
+  reading,
+  state_file,
+  table_state,
+)
 from t2r_seq.replay.checkpoints.held_episodes import held_episodes, write_episode
 from t2r_seq.replay.memory.table import Table
 from t2r_seq.store import EpisodeStore
 from t2r_seq.store.layout import Columns
-
-EPISODES = "episodes"
 
 
 def save(
@@ -26,7 +29,7 @@ def save(
     columns: of a step and of an episode.
     identity: JSON values that a buffer must have to be restored from this.
     folder: of checkpoints.
-    keep: how many to keep.
+    keep: how many whole ones to keep.
   Returns:
     The path of the checkpoint.
   Raises:
@@ -35,13 +38,14 @@ def save(
   """
 
   def write(place: str) -> None:
-    export(table, columns, os.path.join(place, EPISODES))
+    export(table, columns, os.path.join(place, reading.EPISODES))
     values, arrays = table_state.to_state(table)
     state_file.write(place, {**values, "identity": identity}, arrays)
 
   with table.lock:
     table.check_open("checkpoint")
-    return publishing.publish(os.path.abspath(folder), write, keep)
+    folder = os.path.abspath(folder)
+    return publishing.publish(folder, write, keep, reading.is_whole)
 
 
 def export(table: Table, columns: Columns, path: str) -> int:

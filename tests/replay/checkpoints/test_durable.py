@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import re
 import shutil
 
 import numpy as np
@@ -406,6 +407,33 @@ def test_a_damaged_one(name, tmp_path):
   good = buffer.checkpoint()
   assert again.restore(good) == good
   assert_alike(read(buffer), read(again))
+
+
+def test_damaged_ones_are_passed_over_and_not_kept(tmp_path, caplog):
+  buffer = make("uniform", checkpoint_dir=str(tmp_path))
+  write(buffer, np.random.default_rng(0), 2)
+  good, bad = buffer.checkpoint(), buffer.checkpoint()
+  _truncate(os.path.join(bad, "episodes/segments/main/obs.data"))
+  again = make("uniform", checkpoint_dir=str(tmp_path))
+  with caplog.at_level("WARNING", "absl"):
+    assert again.restore(tmp_path) == good
+  assert re.search(f"Passed over for {good}: restore: {bad}: .*obs.data", caplog.text)
+  assert_alike(read(make_restored(good)), read(again))
+  newest = again.checkpoint()
+  assert {good, newest} <= {str(path) for path in tmp_path.iterdir()}
+  newer = again.checkpoint()
+  assert sorted(map(str, tmp_path.iterdir())) == [newest, newer]
+  for path in (newest, newer):
+    os.truncate(os.path.join(path, "state.npz"), 9)
+  with pytest.raises(errors.ReplayError, match="got 2 damaged ones:") as caught:
+    make("uniform").restore(tmp_path)
+  assert str(caught.value).index(newer) < str(caught.value).index(f"{newest}/state")
+
+
+def make_restored(path):
+  buffer = make("uniform")
+  buffer.restore(path)
+  return buffer
 
 
 def test_a_full_disk(tmp_path, monkeypatch):
