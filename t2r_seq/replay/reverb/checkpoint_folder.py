@@ -10,6 +10,7 @@ import zlib
 from absl import logging
 
 from t2r_seq import errors
+from t2r_seq.store import files
 
 INCOMING = "incoming"
 _DONE = "DONE"
@@ -77,12 +78,19 @@ class CheckpointFolder:
     Returns:
       Its path from now on.
     Raises:
-      ReplayError: it is not whole. It is removed; the former one stays.
+      ReplayError: it is not whole, or the disk failed; the former one stays.
     """
     if not is_whole(path):
       shutil.rmtree(path, ignore_errors=True)
       raise not_whole(self.path)
-    kept = self._keep(path)
+    try:
+      kept = self._keep(path)
+    except OSError as error:
+      shutil.rmtree(path, ignore_errors=True)
+      raise errors.ReplayError(
+        f"ReplayServer: checkpoint: {self.path}: expected a disk that takes it, got: "
+        f"{error}. The former checkpoint stays."
+      ) from error
     self.clear()
     return kept
 
@@ -112,7 +120,9 @@ class CheckpointFolder:
   def _keep(self, path: str) -> str:
     kept = os.path.join(self.path, os.path.basename(path))
     if path != kept:
+      _sync(path)
       os.rename(path, kept)
+      files.sync_folder(self.path)
     for other in _done(self.path):
       if other != kept:
         shutil.rmtree(other, ignore_errors=True)
@@ -155,6 +165,14 @@ def _has_end(path: str) -> bool:
   except (OSError, zlib.error):
     return False
   return stream.eof
+
+
+def _sync(path: str) -> None:
+  """Returns when a checkpoint is on the disk: Reverb leaves that to the system."""
+  for name in (*_FILES, _DONE):
+    with open(os.path.join(path, name), "rb") as file:
+      os.fsync(file.fileno())
+  files.sync_folder(path)
 
 
 def _done(folder: str) -> list[str]:
