@@ -38,14 +38,14 @@ def save(
   """
 
   def write(place: str) -> None:
-    export(table, columns, os.path.join(place, reading.EPISODES))
-    values, arrays = table_state.to_state(table)
-    state_file.write(place, {**values, "identity": identity}, arrays)
+    with table.lock:
+      table.check_open("checkpoint")
+      export(table, columns, os.path.join(place, reading.EPISODES))
+      values, arrays = table_state.to_state(table)
+      state_file.write(place, {**values, "identity": identity}, arrays)
 
-  with table.lock:
-    table.check_open("checkpoint")
-    folder = os.path.abspath(folder)
-    return publishing.publish(folder, write, keep, reading.is_whole)
+  # Former ones, of which damaged ones are found out, keep nobody waiting.
+  return publishing.publish(os.path.abspath(folder), write, keep, reading.is_whole)
 
 
 def export(table: Table, columns: Columns, path: str) -> int:
