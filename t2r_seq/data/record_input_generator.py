@@ -219,8 +219,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
         report=report,
         **options,
       ).map(joint.split)
-    num_epochs = None if is_train else 1
-    examples = self._examples(files, joined, shuffle, report, num_epochs)
+    examples = self._examples(files, joined, shuffle, report, None if is_train else 1)
     if is_windowed:
       return examples.batch(batch_size, drop_remainder=drop).map(joint.split)
     return self._reading.parse_batches(
