@@ -17,6 +17,10 @@ from t2r_seq.records import frame_scan, framing, raw_steps, storage
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
+# A record costs 0.2 ms more than by the parser, and a frame of 27 KB 9 us less: records
+# of 12 such frames came at 0.75 of the parser's rate, of 250 at 1.4.
+_MIN_RECORD_BYTES = 1 << 20
+
 
 class RawEpisodes:
   """Reads episodes that hold places in a file instead of their large raw steps.
@@ -159,7 +163,8 @@ def find_raw_episodes(
     flat_specs: of an episode, by path.
     joined: of a window.
   Returns:
-    What reads them; None where there are none, or a package is missing.
+    What reads them; None where there are none, the first record is too short for it to
+    be worth it, or a package is missing.
   """
   found = {
     path: specs.ExtendedTensorSpec.to_spec(spec)
@@ -174,6 +179,10 @@ def find_raw_episodes(
   )
   # A feature that two paths show is left to the parser.
   if not found or not are_plain or len(names) != len(set(names)):
+    return None
+  header = framing.read_content(filenames[0], "", 0, framing.HEADER_SIZE)
+  is_whole = len(header) == framing.HEADER_SIZE
+  if not is_whole or (framing.read_length(header) or 0) < _MIN_RECORD_BYTES:
     return None
   if raw_steps.can_read_raw_steps():
     return RawEpisodes(filenames, flat_specs, found)

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from t2r_seq import data, errors, records, specs, windows
 from t2r_seq.data import dataset_options
+from t2r_seq.data.streamed import raw_episodes
 from t2r_seq.records import framing, raw_steps
 from tests.data.conftest import FakeModel, spec
 
@@ -54,6 +55,11 @@ def make_episode(index, length):
     "background": np.full((64, 64), index, np.uint8),
     "next": np.stack([np.full(length, index), steps], 1).astype(np.float32),
   }
+
+
+@pytest.fixture(autouse=True)
+def _records_are_long(monkeypatch):
+  monkeypatch.setattr(raw_episodes, "_MIN_RECORD_BYTES", 1000)
 
 
 @pytest.fixture(name="paths", scope="module")
@@ -189,6 +195,15 @@ def test_one_feature_by_two_paths_goes_through_the_parser(paths, reads):
   for batch in values(make_dataset(paths, features)[1].take(5)):
     np.testing.assert_array_equal(batch["image"][:, 2], batch["later"][:, 0])
   assert not reads
+
+
+@pytest.mark.parametrize(("min_bytes", "is_raw"), [(200_000, True), (10**6, False)])
+def test_short_records_go_through_the_parser(
+  paths, reads, monkeypatch, min_bytes, is_raw
+):
+  monkeypatch.setattr(raw_episodes, "_MIN_RECORD_BYTES", min_bytes)
+  assert len(values(make_dataset(paths)[1].take(2))) == 2
+  assert bool(reads) == is_raw
 
 
 def test_skipping_goes_through_the_parser(paths, reads):
