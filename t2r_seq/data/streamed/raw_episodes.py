@@ -56,8 +56,8 @@ class RawEpisodes:
     self._steps = raw_steps.RawSteps(
       {spec.name: storage.bytes_per_value(spec) for spec in found.values()}
     )
-    # Pools are of the same size, about.
-    self._memory = allocation.ReusedMemory()
+    # One for each, as pools are of the same size, about, and features are not.
+    self._memory = {name: allocation.ReusedMemory() for name in self._steps.step_bytes}
 
   @_as_it_is
   def records_of(self, number: tf.Tensor) -> tf.data.Dataset:
@@ -131,10 +131,9 @@ class RawEpisodes:
     self, record: np.ndarray, length: np.ndarray, *places: np.ndarray
   ) -> list[np.ndarray]:
     found = dict(zip(self._names.values(), places, strict=True))
-    sizes = self._steps.step_bytes
     rows = {
-      name: self._memory.take(len(own) * sizes[name]).reshape(len(own), sizes[name])
-      for name, own in found.items()
+      name: self._memory[name].take(len(found[name]) * size).reshape(-1, size)
+      for name, size in self._steps.step_bytes.items()
     }
     ends = np.cumsum(length)
     with call_of_python():
@@ -187,8 +186,8 @@ def find_raw_episodes(
   if raw_steps.can_read_raw_steps():
     return RawEpisodes(filenames, flat_specs, found)
   logging.info(
-    "Raw steps of %s go through TensorFlow's parser. With an extra they are read twice "
-    "as fast: pip install 't2r_seq[crc32c]'",
+    "Raw steps of %s go through TensorFlow's parser. With an extra they are read from "
+    "their files, which is faster: pip install 't2r_seq[crc32c]'",
     errors.listing(found),
   )
   return None
