@@ -83,14 +83,22 @@ class ReusedMemory:
   """Memory of large arrays that come and go, one after the other.
 
   What is larger than glibc keeps would be taken from the system page by page each time.
-  An array's memory is taken again when nothing refers to the array or a part of it;
-  with the last array that is alive all goes back to the system.
+  An array's memory is taken again when nothing refers to the array or a part of it.
+  Some time after the last array that was alive all goes back to the system; not at
+  once, because another one may be on its way: new pages at the end of each epoch, of
+  50,000 windows of 110 KB, took 4 % of all time.
   """
 
-  def __init__(self) -> None:
-    """Creates it; nothing is taken yet."""
+  def __init__(self, idle_secs: float = 1.0) -> None:
+    """Creates it; nothing is taken yet.
+
+    Args:
+      idle_secs: seconds without an array, after which the memory goes back.
+    """
     self._free: list[np.ndarray] = []
     self._num_lent = 0
+    self._idle_secs = idle_secs
+    self._timer: threading.Timer | None = None
     # Memory may come back, by the garbage collector, while some is taken.
     self._lock = threading.RLock()
 
@@ -101,6 +109,8 @@ class ReusedMemory:
       # Where none is large enough, sizes have grown: the others are of no use.
       self._free = fitting[1:]
       self._num_lent += 1
+      if self._timer is not None:
+        self._timer.cancel()
     block = fitting[0] if fitting else np.empty(num_bytes + _ALIGNMENT, np.uint8)
     start = -block.ctypes.data % _ALIGNMENT
     lent = _Lent(block[start : start + num_bytes])
@@ -110,7 +120,20 @@ class ReusedMemory:
   def _give_back(self, block: np.ndarray) -> None:
     with self._lock:
       self._num_lent -= 1
-      self._free = [*self._free, block] if self._num_lent else []
+      self._free.append(block)
+      if self._num_lent:
+        return
+      self._timer = threading.Timer(self._idle_secs, self._let_go)
+      self._timer.daemon = True
+      try:
+        self._timer.start()
+      except RuntimeError:  # The process ends.
+        self._free = []
+
+  def _let_go(self) -> None:
+    with self._lock:
+      if not self._num_lent:
+        self._free = []
 
 
 class _Lent:

@@ -168,17 +168,41 @@ def test_reused_memory_is_taken_again_when_nothing_refers_to_it():
   assert memory.take(900).ctypes.data == address
 
 
-def test_reused_memory_goes_back_with_the_last_array_or_when_sizes_grow():
-  memory = allocation.ReusedMemory()
+def test_reused_memory_goes_back_some_time_after_the_last_array():
+  memory = allocation.ReusedMemory(idle_secs=0.01)
   small = [memory.take(100) for _ in range(3)]
   del small[1:]
   assert len(memory._free) == 2
+  assert memory._timer is None
+  del small
+  assert len(memory._free) == 3
+  memory._timer.join()
+  assert not memory._free
+
+
+def test_reused_memory_waits_for_another_array():
+  memory = allocation.ReusedMemory(idle_secs=60)
+  address = memory.take(100).ctypes.data
+  timer = memory._timer
+  assert timer.daemon
+  again = memory.take(100)
+  assert again.ctypes.data == address
+  timer.join()  # It was cancelled.
+  memory._let_go()  # It may have been too late for that.
+  del again
+  assert len(memory._free) == 1
+  memory._timer.cancel()
+
+
+def test_reused_memory_goes_back_when_sizes_grow():
+  memory = allocation.ReusedMemory()
+  small = [memory.take(100) for _ in range(3)]
+  del small[1:]
   large = memory.take(100_000)
   assert not memory._free
   del small
   assert len(memory._free) == 1
   del large
-  assert not memory._free
 
 
 def test_tensors_share_reused_memory():

@@ -55,7 +55,7 @@ class AbstractInputGenerator(abc.ABC):
     self._report: InputReport | None = None
     self._data_service = DataService()
     self._is_portable = False
-    self._is_checkpointed = False
+    self._reads_ahead = False  # Whether batches are made before they are asked for.
     # Input that is shuffled or made up mixes this into its seed.
     self._start_step = 0
     self._params_seed: int | None = None
@@ -214,21 +214,25 @@ class AbstractInputGenerator(abc.ABC):
     """
     self._check_ready(mode)
     allocation.keep_freed_memory()
-    self._start_step = int((params or {}).get("start_step", 0))
-    self._params_seed = (params or {}).get("seed")
-    self._input_context = (params or {}).get("input_context")
-    self._is_checkpointed = bool((params or {}).get("is_checkpointed", False))
+    params = params or {}
+    self._start_step = int(params.get("start_step", 0))
+    self._params_seed = params.get("seed")
+    self._input_context = params.get("input_context")
     is_mine = mode == specs.ModeKeys.TRAIN and self._data_service.address is not None
-    self._is_portable = (params or {}).get("is_portable", is_mine)
-    with positions_kept(self._is_checkpointed):
-      batches = self._create_batches(mode, self._given_batch_size(params))
+    self._is_portable = params.get("is_portable", is_mine)
+    given = params.get("batch_size")
+    batch_size = arguments.batch_size(type(self).__name__, self._batch_size, given)
+    with positions_kept(bool(params.get("is_checkpointed", False))):
+      batches = self._create_batches(mode, batch_size)
     finish = functools.partial(self._finish, has_labels=mode != specs.ModeKeys.INFER)
-    dataset = batches.map(finish, num_parallel_calls=tf.data.AUTOTUNE)
+    is_done = self._preprocess_fn is None  # What is made passes through as it is.
+    dataset = batches.map(finish, None if is_done else tf.data.AUTOTUNE)
     dataset = dataset.with_options(generator_options())
-    if is_mine and "is_portable" not in (params or {}):
+    if is_mine and "is_portable" not in params:
       dataset = self._data_service.distribute(dataset, type(self).__name__)
-    # Not AUTOTUNE: after every pause of the trainer it lets more batches wait.
-    return dataset.prefetch(2)
+    elif is_done and self._reads_ahead:
+      return dataset  # More on their way push each other out of the processor's cache.
+    return dataset.prefetch(2)  # AUTOTUNE lets more wait after each pause.
 
   @contextlib.contextmanager
   def explain_failures(self) -> Any:
@@ -287,10 +291,6 @@ class AbstractInputGenerator(abc.ABC):
       # What a preprocess_fn of unknown out specs gives can't be checked.
       out_spec = in_spec if self._preprocess_fn is None else {}
     return specs.validate_and_flatten(out_spec, batch, ignore_batch=True)
-
-  def _given_batch_size(self, params: Mapping[str, Any] | None) -> int:
-    given = (params or {}).get("batch_size")
-    return arguments.batch_size(type(self).__name__, self._batch_size, given)
 
   def _check_count(self, name: str, count: Any, minimum: int = 1) -> int:
     return arguments.check_count(type(self).__name__, name, count, minimum)

@@ -98,9 +98,8 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       "shuffle_buffer_size", shuffle_buffer_size, minimum=0
     )
     self._seed = arguments.check_seed(type(self).__name__, seed)
-    self._sequence_length = sequence_length
-    self._stride = stride
-    self._shift = shift
+    self._cut: dict[str, Any] = {"sequence_length": sequence_length}
+    self._cut |= {"stride": stride, "shift": shift}
     self._cycle_length = self._check_count("cycle_length", cycle_length)
     self._num_parallel_calls = num_parallel_calls
     self._drop_remainder = drop_remainder
@@ -172,17 +171,16 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     joined = joint.join(self._feature_spec, self._label_spec_for(mode))
     is_windowed = windows.is_windowed(joined)
     if not is_windowed:
-      arguments.check_no_sequence_length(self._where(), self._sequence_length)
+      arguments.check_no_sequence_length(self._where(), self._cut["sequence_length"])
     self._parsed_spec = windows.flat_specs(joined)
     files = self._find_files(self._parsed_spec)
     is_train = mode == specs.ModeKeys.TRAIN
     drop = is_train if self._drop_remainder is None else self._drop_remainder
     num_needed = batch_size if drop and not is_train else 1  # Repeated data fills it.
     shuffle = is_train and self._shuffle_buffer_size > 0
-    options: dict[str, Any] = {"stride": self._stride, "shift": self._shift}
-    options |= {"sequence_length": self._sequence_length, "padding": self.padding}
+    options: dict[str, Any] = {"decode_images": self._decode_images}
     options |= {"drop_remainder": drop, "memory_budget": self._memory_budget}
-    options["decode_images"] = self._decode_images
+    cut = {**self._cut, "padding": self.padding}
     with tf.init_scope():
       index = indexed_input.find_index(self._index, files, self._where())
       self._loader = (
@@ -191,11 +189,12 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
         else indexed_input.plan_batches(
           *(index, joined, batch_size, is_train, shuffle),
           seed=self._params_seed if self._seed is None else self._seed,
-          **options,
+          **(cut | options),
         )
       )
     if self._loader is not None:
       self._parsed_spec, self._report = self._loader.flat, self._loader.report()
+      self._reads_ahead = True
       return self._loader.dataset(self._start_step if is_train else 0).map(joint.split)
     # Datasets may be created while a graph is built; files are looked at outside.
     with tf.init_scope(), self.explain_failures():
@@ -211,13 +210,14 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
         self._check_not_empty(files, joined, is_windowed, num_needed)
     report = StreamReport() if is_windowed and not self._is_portable else None
     self._report = self._reading.report(report)
-    if is_windowed and shuffle:
+    self._reads_ahead = is_windowed and shuffle
+    if self._reads_ahead:
       return streamed_records.stream_records(
-        *(self._reading, files, self._parsed_spec, joined, batch_size),
-        *(self._cycle_length, self._num_parallel_calls, self._seeds()[2]),
-        self._is_portable,
-        report=report,
+        *(self._reading, files, self._parsed_spec, joined, cut),
+        *(batch_size, self._cycle_length, self._num_parallel_calls, self._seeds()[2]),
         **options,
+        report=report,
+        is_portable=self._is_portable,
       ).map(joint.split)
     examples = self._examples(files, joined, shuffle, report, None if is_train else 1)
     if is_windowed:
@@ -256,10 +256,8 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
         serialized, self._parsed_spec, self._num_parallel_calls
       ),
       joined,
-      self._sequence_length,
-      self._stride,
-      self._shift,
-      self.padding,
+      **self._cut,
+      padding=self.padding,
       report=report,
       num_epochs=num_epochs,
     )
@@ -290,9 +288,9 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     emptiness.check_enough(self._where(), num_needed, found, min_steps, report)
 
   def _grid(self, joined: specs.TensorSpecStruct) -> windows.WindowGrid:
-    num_stacks = self._sequence_length or 1
+    num_stacks, stride, shift = self._cut.values()
     span = windows.time_span(joined)
-    return windows.WindowGrid(span, num_stacks, self._stride, self._shift, self.padding)
+    return windows.WindowGrid(span, num_stacks or 1, stride, shift, self.padding)
 
   def _where(self) -> str:
     patterns = str(self._file_patterns)

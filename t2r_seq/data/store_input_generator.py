@@ -137,7 +137,7 @@ class StoreInputGenerator(AbstractInputGenerator):
         flat=is_train and self._stack_on_device,
         decode_images=self._decode_images,
       )
-    self._report = loader.report()
+    self._report, self._reads_ahead = loader.report(), True
     self._device_fn = self._stack_and_finish if loader.is_flat else None
     if self._is_portable:
       return loader.portable_dataset().map(joint.split)

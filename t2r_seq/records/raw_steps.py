@@ -42,11 +42,11 @@ class StrippedRecord:
 
   Attributes:
     serialized: the SequenceExample with all else.
-    places: where in the record the bytes of each step are, int64 [T], by feature.
+    places: where in the record the bytes of each step start, T of them, by feature.
   """
 
   serialized: bytes
-  places: dict[str, np.ndarray]
+  places: dict[str, range]
 
 
 class RawSteps:
@@ -93,7 +93,7 @@ class RawSteps:
     filename: str,
     offset: int,
     length: int,
-    places: Mapping[str, np.ndarray],
+    starts: Mapping[str, int],
     out: Mapping[str, np.ndarray],
   ) -> None:
     """Reads the steps of a record, and verifies the checksum of all its data.
@@ -102,8 +102,8 @@ class RawSteps:
       filename: of the file.
       offset: where the record's data starts.
       length: of its data.
-      places: where the bytes of each step are, int64 [T], T >= 1, by feature.
-      out: takes the steps, uint8 [T, step_bytes], by feature.
+      starts: where the bytes of the first step are, by feature.
+      out: takes the steps, uint8 [T, step_bytes], by feature; T >= 1.
     Raises:
       RecordError: the checksum does not fit, or a step has another size.
       OSError: the file cannot be read.
@@ -112,9 +112,9 @@ class RawSteps:
       file.seek(offset)
       checked = _CheckedReader(file, self._longest_step())
       try:
-        for name in sorted(places, key=lambda name: places[name][0]):
+        for name in sorted(starts, key=starts.__getitem__):
           header = self._headers[name]
-          checked.skip(int(places[name][0]) - len(header) - checked.position)
+          checked.skip(starts[name] - len(header) - checked.position)
           checked.copy_steps(header, out[name])
         checked.skip(length - checked.position)
         checked.verify()
@@ -129,7 +129,7 @@ class RawSteps:
   def _strip(self, data: _FileBytes, length: int) -> StrippedRecord:
     whole = (0, length)
     kept: list[bytes] = []
-    places: dict[str, np.ndarray] = {}
+    places: dict[str, range] = {}
     for lists in wire.fields(data, whole, _FEATURE_LISTS):
       for start, end in wire.fields(data, lists, _ENTRY):
         keys = [data[a:b] for a, b in wire.fields(data, (start, end), _KEY)]
@@ -151,14 +151,14 @@ class RawSteps:
 
   def _find_steps(
     self, data: _FileBytes, name: str, values: Sequence[wire.Span]
-  ) -> np.ndarray:
+  ) -> range:
     header, size = self._headers[name], self.step_bytes[name]
     start, end = values[0] if values else (0, 0)
     apart = len(header) + size
     is_first = end == start or data[start : start + len(header)] == header
     if len(values) > 1 or (end - start) % apart or not is_first:
       raise ValueError(f"feature '{name}': expected steps of {size} bytes, got others")
-    return np.arange(start + len(header), end, apart, dtype=np.int64)
+    return range(start + len(header), end, apart)
 
 
 class _FileBytes:
@@ -207,15 +207,12 @@ class _CheckedReader:
 
   def copy_steps(self, header: bytes, out: np.ndarray) -> None:
     """Copies steps, each of which follows a header."""
-    expected = np.frombuffer(header, np.uint8)
     size = len(header) + out.shape[1]
     at_once = max(1, len(self._buffer) // size)
     for start in range(0, len(out), at_once):
       target = out[start : start + at_once]
       steps = self._read(len(target) * size).reshape(-1, size)
-      if not np.array_equal(
-        steps[:, : len(header)], np.broadcast_to(expected, (len(target), len(header)))
-      ):
+      if steps[:, : len(header)].tobytes() != header * len(target):
         raise ValueError(f"expected steps of {out.shape[1]} bytes, got others")
       target[:] = steps[:, len(header) :]
 

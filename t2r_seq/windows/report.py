@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
@@ -46,19 +48,22 @@ class WindowReport:
       report._counts["longest_too_short"].assign(short.max(initial=0))
     return report
 
-  def count(self, num_steps: tf.Tensor, num_windows: tf.Tensor) -> tf.Operation:
-    """Adds one episode; called inside the input pipeline.
+  def count(
+    self, num_steps: tf.Tensor, num_windows: tf.Tensor, num_episodes: Any = 1
+  ) -> tf.Operation:
+    """Adds an episode; called inside the input pipeline.
 
     Args:
       num_steps: int64 scalar.
       num_windows: int64 scalar, 0 for an episode that is too short.
+      num_episodes: 1; or 0, int64 scalar, where there is none and so has no steps.
     Returns:
       The op that counts.
     """
-    short = tf.cast(num_windows < 1, tf.int64)
+    short = num_episodes * tf.cast(num_windows < 1, tf.int64)
     longest = self._counts["longest_too_short"]
     return tf.group(
-      self._counts["episodes"].assign_add(1),
+      self._counts["episodes"].assign_add(num_episodes),
       self._counts["steps"].assign_add(num_steps),
       self._counts["windows"].assign_add(num_windows),
       self._counts["too_short"].assign_add(short),

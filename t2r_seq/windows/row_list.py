@@ -132,32 +132,34 @@ class RowList:
     )
     return cls(handle, shape, dtype)
 
+  def of(self, handle: tf.Tensor) -> RowList:
+    """Returns the list of a handle, whose rows are of the same kind."""
+    return RowList(handle, self.shape, self.dtype)
+
+  def concat(self, other: tf.Tensor) -> RowList:
+    """Returns a list of its own rows and those of another's handle, uncopied."""
+    joined = tf.raw_ops.TensorListConcatLists(
+      input_a=self.handle, input_b=other, element_dtype=self.dtype
+    )
+    return self.of(joined)
+
   def concat_all(self, others: tf.Tensor) -> RowList:
     """Returns a list of its own rows and those of others, without copying them.
 
     Args:
       others: a list of their handles; a variant scalar.
     """
-    scalar = tf.constant([], tf.int32)
+    lists = RowList(others, tf.TensorShape([]), tf.variant)
 
     def add(number: tf.Tensor, handle: tf.Tensor) -> list[tf.Tensor]:
-      other = tf.raw_ops.TensorListGetItem(
-        input_handle=others,
-        index=number,
-        element_shape=scalar,
-        element_dtype=tf.variant,
-      )
       # In a loop it appends in place: all together take time with their number.
-      handle = tf.raw_ops.TensorListConcatLists(
-        input_a=handle, input_b=other, element_dtype=self.dtype
-      )
-      return [number + 1, handle]
+      return [number + 1, self.of(handle).concat(lists.item(number)).handle]
 
     count = tf.raw_ops.TensorListLength(input_handle=others)
     _, handle = tf.while_loop(
       lambda number, _: number < count, add, [tf.constant(0), self.handle]
     )
-    return RowList(handle, self.shape, self.dtype)
+    return self.of(handle)
 
   def gather(self, index: tf.Tensor) -> tf.Tensor:
     """Returns rows.
@@ -178,6 +180,15 @@ class RowList:
     if sizes.count(-1) > 1:
       sizes = tf.concat([tf.shape(index), self.shape.as_list()], 0)
     return tf.ensure_shape(tf.reshape(rows, sizes), shape)
+
+  def item(self, number: tf.Tensor) -> tf.Tensor:
+    """Returns one row, without copying it."""
+    return tf.raw_ops.TensorListGetItem(
+      input_handle=self.handle,
+      index=number,
+      element_shape=tf.constant(self.shape.as_list(), tf.int32),
+      element_dtype=self.dtype,
+    )
 
   def stack(self) -> tf.Tensor:
     """Returns all rows in one tensor, [N] + shape."""

@@ -151,17 +151,29 @@ class WindowReader:
     Returns:
       int64 scalar.
     """
-    first, *others = self.timed_paths
-    length = tf.shape(episode[first], tf.int64)[0]
-    if not check:
-      return length
+    paths = self.timed_paths if check else self.timed_paths[:1]
+    return self.same_length(
+      {path: tf.shape(episode[path], tf.int64)[0] for path in paths}
+    )
+
+  def same_length(self, lengths: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    """Returns T, checked to be the same for every path that is given.
+
+    Args:
+      lengths: steps by path, int64 scalars; at least one.
+    """
+    (first, length), *others = lengths.items()
+    # `tf.debugging.assert_equal` takes ten ops more, which count: it is each episode.
     checks = [
-      tf.debugging.assert_equal(
-        tf.shape(episode[path], tf.int64)[0],
-        length,
-        message=f"windows: {path}: expected as many steps as {first} has.",
+      tf.raw_ops.Assert(
+        condition=tf.equal(other, length),
+        data=[
+          f"windows: {path}: expected as many steps as {first} has.",
+          other,
+          length,
+        ],
       )
-      for path in others
+      for path, other in others
     ]
     with tf.control_dependencies([check for check in checks if check is not None]):
       return tf.identity(length)

@@ -101,14 +101,17 @@ class SkippingReading(RecordReading):
     flat_specs: specs.TensorSpecStruct,
     num_parallel_calls: int | None,
     decode_images: bool = True,
+    then: ParseFn | None = None,
   ) -> tf.data.Dataset:
     """Parses episodes; one whose sequences differ in length is bad."""
     del decode_images  # An image that cannot be decoded makes its record bad.
     parse_fn, skipper = self._make_parser(flat_specs, same_lengths=True)
     parse_fn = _with_equal_lengths(parse_fn, flat_specs)
-    return skipper.parse(
+    episodes = skipper.parse(
       serialized, parse_fn, None, self._record_size, num_parallel_calls
     )
+    # What fails in there is no bad record.
+    return episodes if then is None else episodes.map(_as_it_is(then))
 
   def _make_parser(
     self, flat_specs: specs.TensorSpecStruct, same_lengths: bool = False

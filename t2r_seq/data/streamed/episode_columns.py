@@ -9,18 +9,15 @@ import tensorflow as tf
 
 from t2r_seq import records, specs, windows
 from t2r_seq.data.loaders.decoded_columns import LoadedRows
+from t2r_seq.data.loaders.pool_order import WINDOW_BYTES
+from t2r_seq.data.streamed.episode_lists import EpisodeLists, Lists, push_back
 from t2r_seq.data.streamed.large_steps import is_large_step
 from t2r_seq.data.streamed.raw_episodes import RawEpisodes
 
 # Of a string in a tensor, beside those that it has.
 _STRING_BYTES = 24
 # Beside the paths, and none of them.
-_LENGTH, _RECORD = "/length", "/record"
-# Episodes in a list of those that came last.
-_LATEST = 64
-
-Lists = dict[str, dict[str, tf.Tensor]]
-"""By path: 'latest', a list of values of episodes; 'earlier', a list of such lists."""
+_LENGTH, _PLACE = "/length", "/place"
 
 
 class EpisodeColumns:
@@ -32,45 +29,44 @@ class EpisodeColumns:
 
   Attributes:
     reader: cuts windows from what is kept.
+    lists: of episodes as `select` gives their values.
   """
 
   def __init__(
     self,
     element_spec: Any,
     spec_structure: specs.SpecStructure,
-    *cut: Any,
     decode_images: records.DecodeImages = True,
     raw_episodes: RawEpisodes | None = None,
+    **cut: Any,
   ) -> None:
     """Plans the columns.
 
     Args:
       element_spec: of an episode; leaves [T, ...] and context features.
       spec_structure: the specs of a window.
-      *cut: sequence_length, stride, shift, padding and masks of `windows.windows`.
       decode_images: decodes images that the episodes hold encoded, perhaps in a way of
         its own.
-      raw_episodes: what the episodes come from, in pairs with their records.
+      raw_episodes: what the episodes come from, if some of their steps do not come with
+        them.
+      **cut: sequence_length, stride, shift, padding and masks of `windows.windows`.
     Raises:
       SpecError: the episodes do not fit the specs.
     """
     self._raw = raw_episodes
     self._placed = {} if raw_episodes is None else raw_episodes.specs
-    element = specs.flatten_spec_structure(
-      element_spec if raw_episodes is None else element_spec[0]
-    )
+    element = specs.flatten_spec_structure(element_spec)
     for path, spec in self._placed.items():
       steps = tf.TensorShape([None]).concatenate(spec.shape)
       element[path] = tf.TensorSpec(steps, spec.dtype)
-    encoded = windows.WindowReader(element, spec_structure, *cut)
+    encoded = windows.WindowReader(element, spec_structure, **cut)
     self._timed = encoded.timed_paths
     self._element = encoded.select(element)
     for path in self._timed:
       # Of any length, also where all have one: a pool holds several.
       steps = tf.TensorShape([None]).concatenate(self._element[path].shape[1:])
       self._element[path] = tf.TensorSpec(steps, self._element[path].dtype)
-    self._select = encoded.select
-    self._num_steps = encoded.num_steps
+    self._same_length = encoded.same_length
     self._images = _find_images(self._element, spec_structure) if decode_images else {}
     self._large = [
       path
@@ -78,8 +74,6 @@ class EpisodeColumns:
       if path not in self._placed
       and is_large_step(self._element[path].shape[1:], self._element[path].dtype)
     ]
-    for path in self._placed:
-      self._element[path] = tf.TensorSpec([None], tf.int64)
     self._decode_images = decode_images
     records.image_decoding(decode_images).check(
       "streamed_windows", windows.flat_specs(spec_structure)
@@ -88,74 +82,65 @@ class EpisodeColumns:
     for path, spec in self._images.items():
       leading = element[path].shape[: -spec.shape[:-3].rank or None]
       decoded[path] = tf.TensorSpec(leading.concatenate(spec.shape), spec.dtype)
-    self.reader = windows.WindowReader(decoded, spec_structure, *cut)
+    self.reader = windows.WindowReader(decoded, spec_structure, **cut)
+    self._kept = self._plan_kept()
+    self.lists = EpisodeLists(list(self._kept.values()))
 
-  def select(self, *episode: Any) -> dict[str, Any]:
-    """Takes what is kept of an episode, as an element of a dataset gives it.
-
-    Returns:
-      'values' by path, 'num_steps', and bytes: 'pooled', its part of a pool; 'parsed',
-      as it comes. int64 scalars.
-    """
-    is_one = len(episode) == 1 or self._raw is not None
-    flat = self._select(episode[0] if is_one else episode)
-    values = {path: tf.convert_to_tensor(flat[path]) for path in flat}
-    num_steps = self._num_steps(values)
-    parsed = {
-      path: _num_bytes(value, self._placed.get(path)) for path, value in values.items()
+  def _plan_kept(self) -> dict[str, tf.TensorSpec]:
+    """Returns what the lists have of an episode; of large steps that is a list, too."""
+    kept = {
+      path: spec for path, spec in self._element.items() if path not in self._placed
     }
-    pooled = [
-      self._pooled_bytes(path, values[path], num_bytes)
-      for path, num_bytes in parsed.items()
-    ]
+    kept |= dict.fromkeys(self._large, tf.TensorSpec((), tf.variant))
+    kept[_LENGTH] = tf.TensorSpec((), tf.int64)
+    if self._raw is not None:
+      kept[_PLACE] = self._raw.place_spec
+    return kept
+
+  def select(self, episode: Any, place: tf.Tensor | None = None) -> dict[str, Any]:
+    """Takes what is kept of an episode.
+
+    Args:
+      episode: as an element of a dataset gives it.
+      place: of the steps that do not come with it, as `RawEpisodes` gives it.
+    Returns:
+      'values', for `lists`; 'num_steps'; 'num_windows'; bytes: 'pooled', its part of a
+      pool, 'parsed', as it comes; int64 scalars; and 'is_end', false.
+    """
+    flat = specs.flatten_spec_structure(episode)
+    values = {
+      path: tf.convert_to_tensor(flat[path])
+      for path in self._element
+      if path not in self._placed
+    }
+    lengths = {} if self._raw is None else self._raw.lengths(place)
+    for path in self._timed:
+      if path not in lengths:
+        lengths[path] = tf.shape(values[path], tf.int64)[0]
+    num_steps = self._same_length({path: lengths[path] for path in self._timed})
+    num_windows = self.reader.grid.num_windows(num_steps)
+    pooled, parsed = self._count_bytes(values, num_steps)
     for path in self._large:
       rows = tf.ensure_shape(values[path], self._element[path].shape)
       values[path] = windows.RowList.of_tensor(rows).handle
-    if self._raw is not None:
-      values[_RECORD] = episode[1]
+    values |= {_LENGTH: num_steps, _PLACE: place}
     return {
-      "values": values,
+      "values": self.lists.pack([values[path] for path in self._kept]),
       "num_steps": num_steps,
-      "pooled": tf.add_n(pooled),
-      "parsed": tf.add_n(list(parsed.values())),
+      "num_windows": num_windows,
+      # One that is too short for a window takes no room.
+      "pooled": tf.where(
+        num_windows > 0, pooled + WINDOW_BYTES * num_windows, tf.zeros_like(pooled)
+      ),
+      "parsed": parsed,
+      "is_end": tf.constant(False),
     }
 
-  def nothing(self) -> dict[str, Any]:
-    """Returns what `select` would of an episode without steps or values."""
-    zero = tf.constant(0, tf.int64)
-    values = {
-      path: tf.zeros([size or 0 for size in spec.shape.as_list()], spec.dtype)
-      for path, spec in self._kept.items()
-      if path not in self._large and path != _LENGTH
-    }
-    values |= {path: self._rows(path).handle for path in self._large}
-    return {"values": values, "num_steps": zero, "pooled": zero, "parsed": zero}
-
-  def empty(self) -> Lists:
-    """Returns lists of no episode."""
-    latest = {
-      path: windows.RowList.empty(spec.shape, spec.dtype).handle
-      for path, spec in self._kept.items()
-    }
-    earlier = windows.RowList.empty(tf.TensorShape([]), tf.variant).handle
-    return {"latest": latest, "earlier": dict.fromkeys(latest, earlier)}
-
-  def append(self, lists: Lists, values: Mapping[str, Any], num_steps: Any) -> Lists:
-    """Appends an episode; copies references only.
-
-    Of those it copies all of a list, because tf.data holds on to the state before. In
-    one list for the whole pool each of 20,000 short episodes took 1.1 ms.
-    """
-    given = {**values, _LENGTH: num_steps}
-    latest = {
-      path: _push(handle, given[path]) for path, handle in lists["latest"].items()
-    }
-    length = tf.raw_ops.TensorListLength(input_handle=latest[_LENGTH])
-    return tf.cond(
-      length < _LATEST,
-      lambda: tf.nest.map_structure(tf.identity, {**lists, "latest": latest}),
-      lambda: {"latest": self.empty()["latest"], "earlier": _push_all(lists, latest)},
-    )
+  def end(self) -> dict[str, Any]:
+    """Returns what stands at the end of an epoch, after what `select` gives."""
+    counts = ("num_steps", "num_windows", "pooled", "parsed")
+    found: dict[str, Any] = dict.fromkeys(counts, tf.constant(0, tf.int64))
+    return found | {"values": self.lists.nothing(), "is_end": tf.constant(True)}
 
   def join(self, lists: Lists) -> dict[str, Any]:
     """Makes one tensor of the steps of all episodes, by path, and decodes images.
@@ -163,23 +148,21 @@ class EpisodeColumns:
     Returns:
       'rows' by path, for `gather`, and 'length', int64 [episodes].
     """
-    rows: dict[str, tf.Tensor] = {}
-    kept = _push_all(lists, lists["latest"])
-    flat = {
-      path: windows.RowList.empty(spec.shape, spec.dtype).concat_all(kept[path]).handle
-      for path, spec in self._kept.items()
-    }
+    flat = self.lists.fold(
+      lists,
+      self._push_values,
+      {path: self._no_rows(path).handle for path in self._kept},
+    )
     length = _stack(flat[_LENGTH], self._kept[_LENGTH])
+    rows: dict[str, tf.Tensor] = {}
     if self._raw is not None:
-      places = {path: _concat(flat[path], self._kept[path]) for path in self._placed}
-      record = _stack(flat[_RECORD], self._kept[_RECORD])
-      rows |= self._raw.load(record, length, places)
+      rows |= self._raw.load(_stack(flat[_PLACE], self._kept[_PLACE]))
     for path, spec in self._element.items():
-      handle = flat[path]
-      if path in rows:
+      if path in self._placed:
         continue
+      handle = flat[path]
       if path in self._large:
-        rows[path] = self._rows(path).concat_all(handle).handle
+        rows[path] = handle
       elif path in self._timed:
         rows[path] = self._load(path, _concat(handle, spec))
       else:
@@ -193,26 +176,30 @@ class EpisodeColumns:
   def gather(self, path: str, rows: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
     """Gathers steps of the pool or, of context features, episodes."""
     if path in self._large:
-      return self._rows(path, rows).gather(index)
+      return self._no_rows(path).of(rows).gather(index)
     if path not in self._images or path not in self._timed:
       return tf.gather(rows, index)
     spec = self._images[path]
     images = windows.RowList(rows, spec.shape[-3:], spec.dtype)
     return LoadedRows(images, spec.shape[:-3]).gather(index)
 
-  def _rows(self, path: str, handle: tf.Tensor | None = None) -> windows.RowList:
-    spec = self._element[path]
-    if handle is None:
+  def _no_rows(self, path: str) -> windows.RowList:
+    """Returns an empty list: of large steps, or of what episodes have."""
+    if path in self._large:
+      spec = self._element[path]
       return windows.RowList.empty(spec.shape[1:], spec.dtype)
-    return windows.RowList(handle, spec.shape[1:], spec.dtype)
+    return windows.RowList.empty(self._kept[path].shape, self._kept[path].dtype)
 
-  @property
-  def _kept(self) -> dict[str, tf.TensorSpec]:
-    """What the lists have of an episode; of large steps that is a list, too."""
-    kept = {**self._element, _LENGTH: tf.TensorSpec((), tf.int64)}
-    if self._raw is not None:
-      kept[_RECORD] = tf.TensorSpec([3], tf.int64)
-    return kept | dict.fromkeys(self._large, tf.TensorSpec((), tf.variant))
+  def _push_values(
+    self, handles: dict[str, tf.Tensor], values: list[tf.Tensor]
+  ) -> dict[str, tf.Tensor]:
+    pushed = {}
+    for path, value in zip(self._kept, values, strict=True):
+      if path in self._large:
+        pushed[path] = self._no_rows(path).of(handles[path]).concat(value).handle
+      else:
+        pushed[path] = push_back(handles[path], value)
+    return pushed
 
   def _load(self, path: str, steps: tf.Tensor) -> tf.Tensor:
     if path not in self._images:
@@ -222,15 +209,35 @@ class EpisodeColumns:
       encoded, self._images[path], path, self._decode_images
     ).handle
 
-  def _pooled_bytes(self, path: str, value: Any, num_bytes: tf.Tensor) -> tf.Tensor:
-    if path in self._large or path in self._placed:
-      return num_bytes
-    if path not in self._images:
-      # Becoming one tensor they are there twice: two pools have room for three.
-      return -(-3 * num_bytes // 2)
-    spec = self._images[path]
-    pixels = spec.shape[-3:].num_elements() * spec.dtype.size
-    return 2 * num_bytes + pixels * tf.size(value, tf.int64)
+  def _count_bytes(
+    self, values: Mapping[str, tf.Tensor], num_steps: tf.Tensor
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Counts the bytes of an episode: of its part of a pool, and as it comes."""
+    kept: Any = 0
+    copied: Any = 0
+    decoded: Any = 0
+    # Of steps whose size is known.
+    step_kept = step_copied = 0
+    for path, spec in self._element.items():
+      is_kept = path in self._placed or path in self._large
+      step_bytes = _num_step_bytes(spec) if path in self._timed else None
+      if step_bytes is not None:
+        step_kept += is_kept * step_bytes
+        step_copied += (not is_kept) * step_bytes
+        continue
+      num_bytes = _num_bytes(values[path])
+      if path in self._images:
+        image = self._images[path]
+        pixels = image.shape[-3:].num_elements() * image.dtype.size
+        kept += num_bytes
+        decoded += num_bytes + pixels * tf.size(values[path], tf.int64)
+      else:
+        copied += num_bytes
+    kept += num_steps * step_kept
+    copied += num_steps * step_copied
+    # Becoming one tensor they are there twice: two pools have room for three.
+    pooled = kept + decoded + (3 * copied + 1) // 2
+    return pooled, kept + copied
 
 
 def _find_images(
@@ -247,10 +254,15 @@ def _find_images(
   return found
 
 
-def _num_bytes(value: tf.Tensor, placed: tf.TensorSpec | None) -> tf.Tensor:
-  if placed is not None:
-    step_bytes = placed.shape.num_elements() * placed.dtype.size
-    return tf.size(value, tf.int64) * step_bytes
+def _num_step_bytes(spec: tf.TensorSpec) -> int | None:
+  """Returns the bytes of a step, if all have as many."""
+  num_elements = spec.shape[1:].num_elements()
+  if num_elements is None or spec.dtype == tf.string:
+    return None
+  return int(num_elements * spec.dtype.size)
+
+
+def _num_bytes(value: tf.Tensor) -> tf.Tensor:
   if value.dtype != tf.string:
     return tf.size(value, tf.int64) * value.dtype.size
   lengths = tf.cast(tf.strings.length(value), tf.int64)
@@ -259,14 +271,6 @@ def _num_bytes(value: tf.Tensor, placed: tf.TensorSpec | None) -> tf.Tensor:
 
 def _sizes(shape: tf.TensorShape) -> tf.Tensor:
   return tf.constant([-1 if size is None else size for size in shape], tf.int32)
-
-
-def _push(handle: tf.Tensor, value: Any) -> tf.Tensor:
-  return tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=value)
-
-
-def _push_all(lists: Lists, latest: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-  return {path: _push(lists["earlier"][path], latest[path]) for path in latest}
 
 
 def _concat(handle: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:

@@ -11,10 +11,9 @@ from t2r_seq import windows
 from t2r_seq.data.loaders.pool_order import (
   BATCHES_ALIVE,
   POOLS_ALIVE,
-  WINDOW_BYTES,
   with_overhead,
 )
-from t2r_seq.data.streamed.episode_columns import EpisodeColumns, Lists
+from t2r_seq.data.streamed.episode_columns import EpisodeColumns
 from t2r_seq.data.streamed.stream_report import StreamReport
 from t2r_seq.windows.report import print_too_short
 
@@ -63,6 +62,7 @@ class PoolFiller:
       report: counts episodes and pools.
     """
     self._columns = columns
+    self._lists = columns.lists
     self._batch_size = batch_size
     self._memory_budget = memory_budget
     self._seed = seed
@@ -75,17 +75,16 @@ class PoolFiller:
     """Creates the dataset of pools.
 
     Args:
-      episodes: pairs of what `EpisodeColumns.select` gives, and whether an epoch ends
-        here instead.
+      episodes: what `EpisodeColumns.select` gives, and `end` after each epoch.
     Returns:
-      Dataset of what `EpisodeColumns.join` gives, with 'left', the windows before that
-      fill no batch, and 'is_last' of all epochs; 'slot', the episode, and 'start', the
-      first anchor, of each window in the order of the batches; 'first_row' of each
-      episode.
+      Dataset of the 'rows' that `EpisodeColumns.join` gives; 'windows', int64 [N, 4] in
+      the order of the batches: number of the episode, first anchor in it, length of the
+      episode, and its first row; 'left', the windows before that fill no batch; and
+      'is_last' of all epochs.
     """
     zero = tf.constant(0, tf.int64)
-    names = ("number", "left", "epoch", "parsed", "largest")
-    start = {**dict.fromkeys(names, zero), "pool": self._empty()}
+    names = ("number", "left", "epoch", "parsed", "largest", "windows", "pooled")
+    start = {**dict.fromkeys(names, zero), "lists": self._lists.empty()}
     closed = episodes.scan(start, _as_it_is(self._step))
     closed = closed.filter(_as_it_is(lambda _, is_closed: is_closed))
     # A scan, because tf.data makes a map parallel, and then keeps its results.
@@ -93,43 +92,50 @@ class PoolFiller:
       zero, _as_it_is(lambda state, closed: (state, self._join(closed[0])))
     )
 
-  def _step(self, state: dict[str, Any], shown: tuple[Any, ...]) -> tuple[Any, Any]:
+  def _step(self, state: dict[str, Any], episode: dict[str, Any]) -> tuple[Any, Any]:
     """Appends an episode; closes the pool before it, or after it, if at all."""
-    episode, ends = shown
-    count = self._count_windows(episode, ends)
-    # One that is too short for a window takes no room.
-    size = tf.where(count > 0, episode["pooled"], 0) + WINDOW_BYTES * count
+    size, count, ends = episode["pooled"], episode["num_windows"], episode["is_end"]
+    zero = tf.constant(0, tf.int64)
     parsed = tf.maximum(state["parsed"], episode["parsed"])
     largest = tf.maximum(state["largest"], size)
-    with tf.control_dependencies([self._check_size(episode, size, parsed)]):
-      is_late = ~self._fits(state["pool"]["pooled"] + size, parsed)
-    pool = _either(is_late, self._empty(), state["pool"])
-    pool = {
-      "lists": self._append(pool["lists"], episode, count),
-      "windows": pool["windows"] + count,
-      "pooled": pool["pooled"] + size,
-    }
-    is_full = ends | ~self._fits(pool["pooled"] + largest, parsed)
-    closed = _either(is_late, state["pool"], pool)
+    with tf.control_dependencies([self._check_size(episode, parsed)]):
+      is_late = ~self._fits(state["pooled"] + size, parsed)
+    # The pool with the episode, which may be the next one.
+    pooled = tf.where(is_late, zero, state["pooled"]) + size
+    windows_of_both = state["windows"] + count
+    is_full = ends | ~self._fits(pooled + largest, parsed)
+    num_windows = tf.where(is_late, state["windows"], windows_of_both)
     is_last = ends & (state["epoch"] == self._last_epoch)
     flushes = is_last & (state["left"] > 0) & (not self._drop_remainder)
-    is_closed = (is_late | is_full) & ((closed["windows"] > 0) | flushes)
-    left = (state["left"] + closed["windows"]) % self._batch_size
-    with tf.control_dependencies([self._note_pool(closed, parsed, is_closed)]):
+    is_closed = (is_late | is_full) & ((num_windows > 0) | flushes)
+    left = (state["left"] + num_windows) % self._batch_size
+
+    empty = self._lists.empty()
+    before = _either(is_late, empty, state["lists"])
+    lists = tf.cond(
+      count > 0,
+      _as_it_is(lambda: self._lists.append(before, episode["values"])),
+      _as_it_is(lambda: _same(before)),
+    )
+    is_over = is_full & ~is_late
+    with tf.control_dependencies([self._note_episode(episode)]):
       given = {name: tf.identity(state[name]) for name in ("number", "left")}
+    given |= {
+      "lists": _either(is_late, state["lists"], lists),
+      "num_bytes": self._num_bytes(tf.where(is_late, state["pooled"], pooled), parsed),
+      "is_last": is_last,
+    }
     kept = {
-      "pool": _either(is_full & ~is_late, self._empty(), pool),
+      "lists": _either(is_over, empty, lists),
+      "windows": tf.where(is_over, zero, tf.where(is_late, count, windows_of_both)),
+      "pooled": tf.where(is_over, zero, pooled),
       "number": state["number"] + tf.cast(is_closed, tf.int64),
       "left": tf.where(is_closed, left, state["left"]),
       "epoch": state["epoch"] + tf.cast(ends, tf.int64),
       "parsed": parsed,
       "largest": largest,
     }
-    return kept, ({**given, "lists": closed["lists"], "is_last": is_last}, is_closed)
-
-  def _empty(self) -> dict[str, Any]:
-    zero = tf.constant(0, tf.int64)
-    return {"lists": self._columns.empty(), "windows": zero, "pooled": zero}
+    return kept, (given, is_closed)
 
   def _fits(self, pooled: tf.Tensor, parsed: tf.Tensor) -> tf.Tensor:
     return self._num_bytes(pooled, parsed) <= self._memory_budget
@@ -139,40 +145,23 @@ class PoolFiller:
     batches = BATCHES_ALIVE * self._batch_size * self._columns.reader.window_bytes
     return with_overhead(POOLS_ALIVE * pooled + _PARSED_COPIES * parsed + batches)
 
-  def _count_windows(self, episode: Any, ends: tf.Tensor) -> tf.Tensor:
-    """Counts the windows of an episode, and reports it; the end of an epoch is none."""
-    num_steps = episode["num_steps"]
-    count = tf.where(ends, tf.zeros_like(num_steps), self._grid.num_windows(num_steps))
-    noted = tf.cond(
-      ends, lambda: False, _as_it_is(lambda: self._note_episode(num_steps, count))
-    )
-    with tf.control_dependencies([noted]):
-      return tf.identity(count)
-
-  def _append(self, lists: Lists, episode: Any, count: tf.Tensor) -> Lists:
-    return tf.cond(
-      count > 0,
-      _as_it_is(
-        lambda: self._columns.append(lists, episode["values"], episode["num_steps"])
-      ),
-      _as_it_is(lambda: _same(lists)),
-    )
-
   def _join(self, pool: dict[str, Any]) -> dict[str, Any]:
     """Makes tensors of the lists, and permutes their windows."""
-    joined = self._columns.join(pool["lists"])
-    counts = self._grid.num_windows(joined["length"])
+    with tf.control_dependencies([self._note_pool(pool["num_bytes"])]):
+      joined = self._columns.join(tf.nest.map_structure(tf.identity, pool["lists"]))
+    length = joined["length"]
+    counts = self._grid.num_windows(length)
     ends = tf.cumsum(counts)
     window = self._permute(tf.reduce_sum(counts), pool["number"])
-    slot = tf.searchsorted(ends, window, "right")
+    slot = tf.searchsorted(ends, window, "right", tf.int64)
+    start = self._grid.start(window - tf.gather(ends - counts, slot))
+    of_episodes = tf.stack([length, tf.cumsum(length, exclusive=True)], 1)
     return {
-      **joined,
+      "rows": joined["rows"],
+      "windows": tf.concat(
+        [tf.stack([slot, start], 1), tf.gather(of_episodes, slot)], 1
+      ),
       **{name: pool[name] for name in ("left", "is_last")},
-      # By window.
-      "slot": slot,
-      "start": self._grid.start(window - tf.gather(ends - counts, slot)),
-      # By episode.
-      "first_row": tf.cumsum(joined["length"], exclusive=True),
     }
 
   def _permute(self, num_windows: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
@@ -184,10 +173,8 @@ class PoolFiller:
       lambda: window,
     )
 
-  def _check_size(
-    self, episode: Any, size: tf.Tensor, parsed: tf.Tensor
-  ) -> tf.Operation:
-    needed = self._num_bytes(size, parsed)
+  def _check_size(self, episode: Any, parsed: tf.Tensor) -> tf.Operation:
+    needed = self._num_bytes(episode["pooled"], parsed)
     return tf.raw_ops.Assert(
       condition=needed <= self._memory_budget,
       data=[
@@ -202,34 +189,27 @@ class PoolFiller:
       summarize=8,
     )
 
-  def _note_pool(self, pool: Any, parsed: tf.Tensor, is_closed: tf.Tensor) -> Any:
-    report = self._report
-    if not isinstance(report, StreamReport):
+  def _note_pool(self, num_bytes: tf.Tensor) -> tf.Operation:
+    if not isinstance(self._report, StreamReport):
       return tf.no_op()
-    report.memory_budget = self._memory_budget
-    num_bytes = self._num_bytes(pool["pooled"], parsed)
-    return tf.cond(
-      is_closed,
-      _as_it_is(lambda: _then(report.count_pool(num_bytes))),
-      lambda: False,
-    )
+    self._report.memory_budget = self._memory_budget
+    return self._report.count_pool(num_bytes)
 
-  def _note_episode(self, num_steps: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+  def _note_episode(self, episode: Any) -> tf.Operation:
+    """Reports an episode; the end of an epoch is none."""
+    num_steps, count = episode["num_steps"], episode["num_windows"]
     if self._report is not None:
-      return _then(self._report.count(num_steps, count))
+      is_one = tf.cast(~episode["is_end"], tf.int64)
+      return self._report.count(num_steps, count, is_one)
     if self._grid.padding != "drop":
-      return tf.constant(True)
-    min_steps = self._grid.min_steps
-    return _then(print_too_short(num_steps, count, min_steps))
+      return tf.no_op()
+    # Of one with a window nothing is printed.
+    count = tf.where(episode["is_end"], tf.ones_like(count), count)
+    return print_too_short(num_steps, count, self._grid.min_steps)
 
 
 def _either(condition: tf.Tensor, first: Any, second: Any) -> Any:
   return tf.cond(condition, lambda: _same(first), lambda: _same(second))
-
-
-def _then(operation: Any) -> tf.Tensor:
-  with tf.control_dependencies([operation]):
-    return tf.constant(True)
 
 
 def _same(structure: Any) -> Any:

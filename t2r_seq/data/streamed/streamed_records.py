@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, records, specs
+from t2r_seq import errors, records, specs, windows
 from t2r_seq.data.reading.record_order import FilesByKey
-from t2r_seq.data.reading.record_reading import RecordReading, map_in_order
+from t2r_seq.data.reading.record_reading import RecordReading
+from t2r_seq.data.streamed.episode_columns import EpisodeColumns
 from t2r_seq.data.streamed.raw_episodes import find_raw_episodes
 from t2r_seq.data.streamed.streamed_pools import BUDGET, PARSES_AT_ONCE
-from t2r_seq.data.streamed.streamed_windows import streamed_windows
+from t2r_seq.data.streamed.streamed_windows import shuffled_windows
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
@@ -22,12 +24,17 @@ def stream_records(
   files: FilesByKey,
   flat_specs: specs.TensorSpecStruct,
   joined: specs.TensorSpecStruct,
+  cut: Mapping[str, Any],
   batch_size: int,
   cycle_length: int,
   num_parallel_calls: int | None,
   seed: int | None,
-  is_portable: bool = False,
-  **options: Any,
+  *,
+  memory_budget: int,
+  drop_remainder: bool,
+  decode_images: records.DecodeImages,
+  report: windows.WindowReport | None,
+  is_portable: bool,
 ) -> tf.data.Dataset:
   """Creates shuffled batches of windows.
 
@@ -37,12 +44,16 @@ def stream_records(
       datasets are zipped, in order.
     flat_specs: of an episode.
     joined: of a window.
+    cut: sequence_length, stride, shift and padding of `windows.windows`.
     batch_size: B.
     cycle_length: files that are read in turns, a record of each.
     num_parallel_calls: of parsing, at most; None for one at a time.
     seed: None: another order in every run.
+    memory_budget: bytes; see `streamed_windows`.
+    drop_remainder: whether windows that fill no batch at the end are left out.
+    decode_images: how images are decoded.
+    report: counts.
     is_portable: reads by TensorFlow alone, so that another process can.
-    **options: further arguments of `streamed_windows`.
   Returns:
     Dataset of batches, for ever.
   """
@@ -58,25 +69,26 @@ def stream_records(
   if not others and not is_portable and reading.read_file is None:
     raw_episodes = find_raw_episodes(names, flat_specs, joined)
 
-  def episodes(epoch: tf.Tensor) -> tf.data.Dataset:
+  def select(epoch: tf.Tensor, then: Any) -> tf.data.Dataset:
     if raw_episodes is not None:
       order = _permuted(names, cycle_length, seed, epoch, raw_episodes.records_of)
-      return map_in_order(order, raw_episodes.episode, num_parallel_calls)
+      return raw_episodes.map_episodes(order, then)
     serialized = (
       reading.read(files, check=False)
       if others
       else _permuted(names, cycle_length, seed, epoch, _reader(reading, names))
     )
     return reading.parse_episodes(
-      serialized, flat_specs, num_parallel_calls, decode_images=False
+      serialized, flat_specs, num_parallel_calls, decode_images=False, then=then
     )
 
-  return streamed_windows(
-    *(episodes, joined, batch_size),
-    seed=seed,
-    num_epochs=None,
-    raw_episodes=raw_episodes,
-    **options,
+  element_spec, *_ = select(
+    tf.constant(0, tf.int64), _as_it_is(lambda *e: e)
+  ).element_spec
+  columns = EpisodeColumns(element_spec, joined, decode_images, raw_episodes, **cut)
+  return shuffled_windows(
+    lambda epoch: select(epoch, _as_it_is(columns.select)),
+    *(columns, batch_size, memory_budget, seed, None, drop_remainder, report),
   )
 
 

@@ -12,7 +12,6 @@ from t2r_seq import allocation, records, specs, windows
 from t2r_seq.data.dataset_options import checkpoint_options
 from t2r_seq.data.loaders.pool_order import GATHERS_AT_ONCE
 from t2r_seq.data.streamed.episode_columns import EpisodeColumns
-from t2r_seq.data.streamed.raw_episodes import RawEpisodes
 from t2r_seq.data.streamed.streamed_pools import PoolFiller
 from t2r_seq.windows.grid import check_count
 
@@ -36,7 +35,6 @@ def streamed_windows(
   masks: bool = False,
   report: windows.WindowReport | None = None,
   decode_images: records.DecodeImages = True,
-  raw_episodes: RawEpisodes | None = None,
 ) -> tf.data.Dataset:
   """Shuffles the windows of episodes that come one after the other, and batches them.
 
@@ -69,38 +67,69 @@ def streamed_windows(
     report: counts; a `StreamReport` also what the pools take.
     decode_images: gives pixels where episodes hold encoded images, perhaps in a way of
       its own: a `records.ImageDecoding`; False: strings.
-    raw_episodes: what the episodes come from, where their large steps are to be read
-      when a pool has room for them.
   Returns:
     Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
   Raises:
     SpecError: the episodes do not fit the specs, or a number is too small. An episode
       that is too large for the budget fails at run time, with the bytes it takes.
   """
+  make: Any = episodes if callable(episodes) else lambda _: episodes
+  columns = EpisodeColumns(
+    make(tf.constant(0, tf.int64)).element_spec,
+    spec_structure,
+    decode_images=decode_images,
+    sequence_length=sequence_length,
+    stride=stride,
+    shift=shift,
+    padding=padding,
+    masks=masks,
+  )
+  return shuffled_windows(
+    lambda epoch: make(epoch).map(_as_it_is(lambda *e: columns.select(_whole(e)))),
+    *(columns, batch_size, memory_budget, seed, num_epochs, drop_remainder, report),
+  )
+
+
+def shuffled_windows(
+  select: MakeEpisodes,
+  columns: EpisodeColumns,
+  batch_size: int,
+  memory_budget: int,
+  seed: int | None,
+  num_epochs: int | None,
+  drop_remainder: bool,
+  report: windows.WindowReport | None,
+) -> tf.data.Dataset:
+  """Does `streamed_windows` for episodes of which is known what is kept of them.
+
+  Args:
+    select: makes the dataset of what `columns.select` gives of the episodes of an
+      epoch, given that, int64 scalar.
+    columns: of the episodes.
+    batch_size: B.
+    memory_budget: bytes.
+    seed: of the permutations; None: another order in every run.
+    num_epochs: None for ever.
+    drop_remainder: whether windows that fill no batch at the end are left out.
+    report: counts.
+  Returns:
+    Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
+  """
   check_count("batch_size", batch_size)
   check_count("memory_budget", memory_budget)
   if num_epochs is not None:
     check_count("num_epochs", num_epochs)
   allocation.keep_freed_memory()
-  make: Any = episodes if callable(episodes) else lambda _: episodes
   if seed is None:
     seed = int(np.random.SeedSequence().generate_state(1)[0])
-  columns = EpisodeColumns(
-    make(tf.constant(0, tf.int64)).element_spec,
-    spec_structure,
-    *(sequence_length, stride, shift, padding, masks),
-    decode_images=decode_images,
-    raw_episodes=raw_episodes,
-  )
   filler = PoolFiller(
     *(columns, batch_size, memory_budget, seed, num_epochs, drop_remainder, report)
   )
 
   @_as_it_is
   def epoch(number: tf.Tensor) -> tf.data.Dataset:
-    chosen = make(number).map(_as_it_is(lambda *e: (columns.select(*e), False)))
-    end = tf.data.Dataset.from_tensors(0)
-    return chosen.concatenate(end.map(_as_it_is(lambda _: (columns.nothing(), True))))
+    end = tf.data.Dataset.from_tensors(0).map(_as_it_is(lambda _: columns.end()))
+    return select(number).concatenate(end)
 
   def shuffled() -> tf.data.Dataset:
     last = np.iinfo(np.int64).max if num_epochs is None else num_epochs
@@ -116,6 +145,11 @@ def streamed_windows(
   return tf.function(shuffled, autograph=False)().with_options(checkpoint_options())
 
 
+def _whole(episode: tuple[Any, ...]) -> Any:
+  """Returns an element: tf.data calls with each part of a tuple, and else with one."""
+  return episode[0] if len(episode) == 1 else episode
+
+
 class _Batches:
   """Gathers the windows of pools in batches, over the borders of pools."""
 
@@ -128,7 +162,7 @@ class _Batches:
 
   def gathered(self, pool: _Pool) -> tf.data.Dataset:
     """Returns a dataset of what the pool has for each batch; see `gather`."""
-    num_windows = tf.size(pool["slot"], tf.int64) + pool["left"]
+    num_windows = tf.shape(pool["windows"], tf.int64)[0] + pool["left"]
     numbers = tf.data.Dataset.range(-(-num_windows // self._batch_size))
     return numbers.map(
       _as_it_is(lambda number: self.gather(pool, number)),
@@ -142,11 +176,10 @@ class _Batches:
     Returns:
       Windows; whether others come before them in their batch; whether it ends there.
     """
-    num_windows = tf.size(pool["slot"], tf.int64)
+    num_windows = tf.shape(pool["windows"], tf.int64)[0]
     first = number * self._batch_size - pool["left"]
     end = first + self._batch_size
-    part = slice(tf.maximum(first, 0), end)
-    window = self._read(pool, pool["slot"][part], pool["start"][part])
+    window = self._read(pool, pool["windows"][tf.maximum(first, 0) : end])
     is_last = pool["is_last"] & (end >= num_windows) & (not self._drop_remainder)
     return dict(window), first < 0, (end <= num_windows) | is_last
 
@@ -156,25 +189,31 @@ class _Batches:
       lambda spec: tf.zeros([size or 0 for size in spec.shape.as_list()], spec.dtype),
       gathered.element_spec[0],
     )
+    types = [value.dtype for value in tf.nest.flatten(nothing)]
+    shapes = [[None, *value.shape[1:]] for value in tf.nest.flatten(nothing)]
 
-    def join(rest: Any, window: Any, continues: tf.Tensor, is_full: tf.Tensor) -> Any:
-      window = tf.cond(
-        continues,
-        lambda: tf.nest.map_structure(lambda a, b: tf.concat([a, b], 0), rest, window),
-        lambda: window,
+    def join(rest: tf.Tensor, window: Any, is_full: tf.Tensor) -> Any:
+      before = tf.raw_ops.OptionalGetValue(
+        optional=rest, output_types=types, output_shapes=shapes
       )
-      return tf.cond(is_full, lambda: nothing, lambda: window), window
+      window = [tf.concat(parts, 0) for parts in zip(before, window, strict=True)]
+      left = [part[: tf.where(is_full, 0, tf.shape(part)[0])] for part in window]
+      return tf.raw_ops.OptionalFromValue(components=left), window
 
-    def step(rest: Any, part: tuple[Any, tf.Tensor, tf.Tensor]) -> tuple[Any, Any]:
-      window, continues, is_full = part
+    def step(rest: tf.Tensor, part: tuple[Any, tf.Tensor, tf.Tensor]) -> Any:
+      # Of most batches nothing is left: what waits is one tensor, since each that a
+      # condition passes on costs some microseconds.
+      structure, continues, is_full = part
+      window = tf.nest.flatten(structure)
       rest, window = tf.cond(
         continues | ~is_full,
-        lambda: join(rest, window, continues, is_full),
-        lambda: (nothing, window),
+        lambda: join(rest, window, is_full),
+        lambda: (tf.identity(rest), window),
       )
-      return rest, (window, is_full)
+      return rest, (tf.nest.pack_sequence_as(structure, window), is_full)
 
-    filled = gathered.scan(nothing, _as_it_is(step))
+    rest = tf.raw_ops.OptionalFromValue(components=tf.nest.flatten(nothing))
+    filled = gathered.scan(rest, _as_it_is(step))
     filled = filled.filter(_as_it_is(lambda _, is_full: is_full))
     return filled.map(_as_it_is(lambda window, _: self._finish(window)))
 
@@ -185,14 +224,13 @@ class _Batches:
       window[path].set_shape([size, *spec.shape])
     return specs.TensorSpecStruct(window)
 
-  def _read(
-    self, pool: _Pool, slot: tf.Tensor, start: tf.Tensor
-  ) -> specs.TensorSpecStruct:
+  def _read(self, pool: _Pool, chosen: tf.Tensor) -> specs.TensorSpecStruct:
+    slot, start, length, first_row = tf.unstack(chosen, axis=1)
     return self._columns.reader.read_with(
       lambda path, rows: self._columns.gather(
         path, pool["rows"][path], slot if rows is None else rows
       ),
       start,
-      tf.gather(pool["length"], slot),
-      tf.gather(pool["first_row"], slot),
+      length,
+      first_row,
     )
