@@ -121,6 +121,57 @@ def test_no_more_is_made_than_is_asked_for(order, tmp_path):
     assert made.numpy() == number
 
 
+@pytest.mark.parametrize("order", ["global", "quasi_random"])
+def test_no_map_is_made_a_parallel_one(order, tmp_path):
+  window = {"x": specs.ExtendedTensorSpec((2,), tf.float32, "x", time_offsets=(-1, 0))}
+  flat = windows.flat_specs(window)
+  with store.EpisodeStore.create(tmp_path / "store", flat) as writer:
+    writer.append_episode({"x": np.arange(999, dtype=np.float32)})
+  calls = []
+
+  def count(x):
+    calls.append(1)
+    return x
+
+  dataset = data.store_windows(tmp_path / "store", window, 2, order).map(
+    lambda batch: tf.numpy_function(count, [batch["x"]], tf.float32, stateful=False)
+  )
+  for number, _ in enumerate(dataset.take(100), 1):
+    # In parallel, and without a state, some would have been made ahead.
+    assert len(calls) == number
+
+
+@pytest.mark.parametrize("has_preprocessor", [False, True])
+@pytest.mark.parametrize("kind", ["store", "records", "index", "constant"])
+def test_batches_wait_where_none_are_made_ahead(kind, has_preprocessor, tmp_path):
+  window = {"x": specs.ExtendedTensorSpec((2,), tf.float32, "x", time_offsets=(-1, 0))}
+  flat, path = windows.flat_specs(window), str(tmp_path / "a")
+  episode = {"x": np.arange(99, dtype=np.float32)}
+  if kind == "store":
+    with store.EpisodeStore.create(path, flat) as writer:
+      writer.append_episode(episode)
+    generator = data.StoreInputGenerator(path, batch_size=4)
+  elif kind == "constant":
+    generator = data.DefaultConstantInputGenerator(1, batch_size=4)
+  else:
+    records.write_records(path, flat, [episode])
+    if kind == "index":
+      records.write_index(path)
+    generator = data.DefaultRecordInputGenerator(
+      path, batch_size=4, index="require" if kind == "index" else None
+    )
+  generator.set_feature_specifications(window, window)
+  generator.set_label_specifications({})
+  if has_preprocessor:
+    generator.set_preprocess_fn(lambda features, labels: (features, labels))
+  for mode in ("train", "eval"):
+    dataset = generator.create_dataset(mode)
+    is_ahead = mode == "train" or kind in ("store", "index")
+    waits = has_preprocessor or kind == "constant" or not is_ahead
+    assert ("Prefetch" in type(dataset).__name__) == waits, mode
+    assert next(iter(dataset))[0]["x"].shape == (4, 2)
+
+
 @pytest.mark.parametrize("is_mixed", [False, True])
 def test_a_checkpoint_is_a_position_where_it_can_be_and_is_asked_for(
   is_mixed, tmp_path
