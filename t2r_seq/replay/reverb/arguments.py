@@ -20,6 +20,16 @@ def check_count(operation: str, name: str, count: Any, least: int) -> None:
     )
 
 
+def check_port(operation: str, port: Any) -> None:
+  """Raises SpecError unless one can listen there, or anywhere: None."""
+  is_integer = isinstance(port, numbers.Integral) and not isinstance(port, bool)
+  if port is not None and not (is_integer and 0 < port < 2**16):
+    raise errors.SpecError(
+      f"{operation}: port: expected an integer from 1 to 65535, or None for any free "
+      f"one, got {port!r}."
+    )
+
+
 def check_address(address: Any) -> None:
   """Raises SpecError unless it names a host and a port."""
   if not isinstance(address, str) or ":" not in address:

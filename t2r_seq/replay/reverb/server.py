@@ -100,6 +100,7 @@ class ReplayServer:
       done=done,
       truncated=truncated,
     )
+    arguments.check_port("ReplayServer", port)
     arguments.check_count("ReplayServer", "max_size", max_size, 1)
     arguments.check_count("ReplayServer", "max_times_sampled", max_times_sampled, 0)
     rate_limiter = rate_limiter or options.MinSize(1)

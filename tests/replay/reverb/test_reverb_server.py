@@ -163,6 +163,8 @@ def test_port_in_use():
 
 
 BAD_ARGUMENTS = {
+  "no port": ({"port": "a"}, "port: expected an integer from 1 to 65535, .*, got 'a'"),
+  "port": ({"port": 65536}, "port: expected an integer from 1 to 65535, .* got 65536"),
   "store": ({"store": "stakced"}, "store: expected one of flat, stacked.*'stacked'"),
   "max_size": ({"max_size": 0}, "max_size: expected an integer of at least 1, got 0"),
   "n-step stacked": (
