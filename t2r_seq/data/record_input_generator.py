@@ -114,6 +114,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     self._loader: IndexedRecordLoader | None = None
     self._parsed_spec: Any = None  # A TensorSpecStruct, once there are specs.
     self._counted: dict[str, int] = {}
+    self._files: record_order.FilesByKey = {}
 
   @property
   def num_examples(self) -> int | None:
@@ -146,10 +147,10 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     except (tf.errors.OpError, UnicodeDecodeError) as e:
       if record_order.UNEVEN in str(e):
         raise errors.RecordError(f"{self._where()}: {record_order.UNEVEN}.") from e
-      if self._reading.failure is not None:
-        raise self._reading.failure from e
-      if (too_large := streamed_records.budget_error(self._where(), e)) is not None:
-        raise too_large from e
+      where = self._where()
+      cause = self._reading.failure or record_order.find_missing(where, self._files)
+      if (cause := cause or streamed_records.find_cause(where, e)) is not None:
+        raise cause from e
       # The dataset may have been created, and the specs so be known, inside the block.
       if self._parsed_spec is None or self._on_bad_record == "skip":
         raise
@@ -173,7 +174,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     if not is_windowed:
       arguments.check_no_sequence_length(self._where(), self._cut["sequence_length"])
     self._parsed_spec = windows.flat_specs(joined)
-    files = self._find_files(self._parsed_spec)
+    self._files = files = self._find_files(self._parsed_spec)
     is_train = mode == specs.ModeKeys.TRAIN
     drop = is_train if self._drop_remainder is None else self._drop_remainder
     num_needed = batch_size if drop and not is_train else 1  # Repeated data fills it.

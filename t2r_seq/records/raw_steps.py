@@ -24,6 +24,8 @@ _PAGE_BYTES = 4096
 # Bytes that are read, checked and copied while the processor's cache holds them.
 _CHUNK_BYTES = 1 << 19
 _CRC_BYTES = 4
+# What an error ends with whose file is good, but another.
+REPLACED = "the file was replaced or written to"
 
 
 @functools.cache
@@ -43,10 +45,12 @@ class StrippedRecord:
   Attributes:
     serialized: the SequenceExample with all else.
     places: where in the record the bytes of each step start, T of them, by feature.
+    checksum: of the whole record, as its file has it.
   """
 
   serialized: bytes
   places: dict[str, range]
+  checksum: int
 
 
 class RawSteps:
@@ -66,7 +70,7 @@ class RawSteps:
     self._headers = {name: _header(size) for name, size in self.step_bytes.items()}
 
   def strip(self, filename: str, offset: int, length: int) -> StrippedRecord:
-    """Reads a record without these features; checks no checksum.
+    """Reads a record without these features; verifies no checksum.
 
     Args:
       filename: of an uncompressed file on a disk of this machine.
@@ -93,6 +97,7 @@ class RawSteps:
     filename: str,
     offset: int,
     length: int,
+    checksum: int,
     starts: Mapping[str, int],
     out: Mapping[str, np.ndarray],
   ) -> None:
@@ -102,22 +107,30 @@ class RawSteps:
       filename: of the file.
       offset: where the record's data starts.
       length: of its data.
+      checksum: as `strip` gave it: the file may have been replaced since.
       starts: where the bytes of the first step are, by feature.
       out: takes the steps, uint8 [T, step_bytes], by feature; T >= 1.
     Raises:
-      RecordError: the checksum does not fit, or a step has another size.
+      RecordError: the checksum does not fit, the record is another than it was, or a
+        step has another size.
       OSError: the file cannot be read.
     """
     with open(filename, "rb", buffering=0) as file:
-      file.seek(offset)
       checked = _CheckedReader(file, self._longest_step())
       try:
+        file.seek(offset + length)
+        if int.from_bytes(file.read(_CRC_BYTES), "little") != checksum:
+          raise ValueError(
+            "expected the record that was there when its other features were read, got "
+            f"another: {REPLACED}"
+          )
+        file.seek(offset)
         for name in sorted(starts, key=starts.__getitem__):
           header = self._headers[name]
           checked.skip(starts[name] - len(header) - checked.position)
           checked.copy_steps(header, out[name])
         checked.skip(length - checked.position)
-        checked.verify()
+        checked.verify(checksum)
       except ValueError as error:
         raise errors.RecordError(
           f"record of {filename} (byte {offset - framing.HEADER_SIZE}): {error}."
@@ -147,7 +160,8 @@ class RawSteps:
     context = [data[start:end] for start, end in wire.fields(data, whole, _CONTEXT)]
     serialized = b"".join(wire.delimited(_CONTEXT, part) for part in context)
     serialized += wire.delimited(_FEATURE_LISTS, b"".join(kept))
-    return StrippedRecord(serialized, places)
+    checksum = int.from_bytes(data[length : length + _CRC_BYTES], "little")
+    return StrippedRecord(serialized, places, checksum)
 
   def _find_steps(
     self, data: _FileBytes, name: str, values: Sequence[wire.Span]
@@ -216,10 +230,9 @@ class _CheckedReader:
         raise ValueError(f"expected steps of {out.shape[1]} bytes, got others")
       target[:] = steps[:, len(header) :]
 
-  def verify(self) -> None:
-    """Compares the checksum of what was read with that which follows."""
-    stored = int.from_bytes(self._fill(_CRC_BYTES).tobytes(), "little")
-    if framing.mask_crc32c(self._crc) != stored:
+  def verify(self, checksum: int) -> None:
+    """Compares the checksum of what was read with what it should be."""
+    if framing.mask_crc32c(self._crc) != checksum:
       raise ValueError("expected data with a fitting checksum, got flipped bits")
 
   def _read(self, num_bytes: int) -> np.ndarray:

@@ -50,10 +50,12 @@ def fixture_write(tmp_path):
   return write
 
 
-def read(place, places, num_steps):
-  found = raw_steps.RawSteps({name: SIZES[name] for name in places})
-  out = {name: np.zeros((num_steps, SIZES[name]), np.uint8) for name in places}
-  found.read(*place, {name: steps[0] for name, steps in places.items()}, out)
+def read(place, stripped, num_steps):
+  names = sorted(stripped.places)
+  found = raw_steps.RawSteps({name: SIZES[name] for name in names})
+  out = {name: np.zeros((num_steps, SIZES[name]), np.uint8) for name in names}
+  starts = {name: stripped.places[name][0] for name in names}
+  found.read(*place, stripped.checksum, starts, out)
   return {name: [row.tobytes() for row in rows] for name, rows in out.items()}
 
 
@@ -78,7 +80,7 @@ def test_steps_are_found_and_read(write, num_steps, names):
     starts = [place[1] + step for step in stripped.places[name]]
     got = [data[start : start + SIZES[name]] for start in starts]
     assert got == stored(example, name)
-  assert read(place, stripped.places, num_steps) == {
+  assert read(place, stripped, num_steps) == {
     name: stored(example, name) for name in names
   }
 
@@ -95,7 +97,7 @@ def test_the_context_may_come_last(write):
   without = tf.train.SequenceExample.FromString(stripped.serialized)
   assert without.context == example.context
   want = {name: stored(example, name) for name in SIZES}
-  assert read(place, stripped.places, 3) == want
+  assert read(place, stripped, 3) == want
 
 
 def test_a_record_without_steps_has_no_places(write):
@@ -147,7 +149,8 @@ def flip(path, position):
 @pytest.mark.parametrize("part", ["before", "step", "between", "last", "checksum"])
 def test_flipped_bits_are_found(write, part):
   path, offset, length = write(make_example(12).SerializeToString())
-  places = raw_steps.RawSteps(SIZES).strip(path, offset, length).places
+  stripped = raw_steps.RawSteps(SIZES).strip(path, offset, length)
+  places = stripped.places
   within = {
     "before": 1,
     "step": places["wrist"][7] + 1234,
@@ -156,11 +159,13 @@ def test_flipped_bits_are_found(write, part):
     "checksum": length + 2,
   }
   flip(path, offset + int(within[part]))
+  message = "expected data with a fitting checksum"
+  if part == "checksum":  # It was another when the record was stripped.
+    message = f"expected the record that was there .*{raw_steps.REPLACED}"
   with pytest.raises(
-    errors.RecordError,
-    match=r"some\.tfrecord \(byte 0\): expected data with a fitting checksum",
+    errors.RecordError, match=rf"some\.tfrecord \(byte 0\): {message}"
   ):
-    read((path, offset, length), places, 12)
+    read((path, offset, length), stripped, 12)
 
 
 def test_a_step_of_another_size_in_the_middle_is_found(write):
@@ -168,15 +173,25 @@ def test_a_step_of_another_size_in_the_middle_is_found(write):
   # The list is as long as it would be, and starts as it would.
   values[4:6] = [bytes(299), bytes(301)]
   path, offset, length = write(make_example(9, front=values).SerializeToString())
-  places = raw_steps.RawSteps(SIZES).strip(path, offset, length).places
+  stripped = raw_steps.RawSteps(SIZES).strip(path, offset, length)
   with pytest.raises(errors.RecordError, match="expected steps of 300 bytes, got oth"):
-    read((path, offset, length), places, 9)
+    read((path, offset, length), stripped, 9)
 
 
 def test_a_file_that_has_become_shorter_is_found(write):
   path, offset, length = write(make_example(5).SerializeToString())
-  places = raw_steps.RawSteps(SIZES).strip(path, offset, length).places
+  stripped = raw_steps.RawSteps(SIZES).strip(path, offset, length)
   with open(path, "r+b") as file:
     file.truncate(offset + length - 100)
-  with pytest.raises(errors.RecordError, match=r"more bytes, got the file's end"):
-    read((path, offset, length), places, 5)
+  with pytest.raises(errors.RecordError, match=raw_steps.REPLACED):
+    read((path, offset, length), stripped, 5)
+
+
+def test_a_file_that_was_replaced_is_found(write):
+  path, offset, length = write(make_example(5).SerializeToString())
+  stripped = raw_steps.RawSteps(SIZES).strip(path, offset, length)
+  other = make_example(5)
+  other.feature_lists.feature_list["note"].feature[3].bytes_list.value[0] = b"STEP 3"
+  assert write(other.SerializeToString()) == (path, offset, length)
+  with pytest.raises(errors.RecordError, match=r"\(byte 0\): .* file was replaced or"):
+    read((path, offset, length), stripped, 5)

@@ -61,6 +61,23 @@ def find_files(file_patterns: Any, spec_structure: Any) -> FilesByKey:
   }
 
 
+def find_missing(where: str, files: FilesByKey) -> errors.RecordError | None:
+  """Returns an error if a file that was found is no longer there.
+
+  Args:
+    where: who reads what.
+    files: by dataset_key.
+  """
+  names = [name for of_one in files.values() for name in of_one]
+  gone = [name for name in names if not tf.io.gfile.exists(name)]
+  if not gone:
+    return None
+  return errors.RecordError(
+    f"{where}: {gone[0]}: expected a file, as when the dataset was made, got none. "
+    f"{len(gone)} of {len(names)} files are gone; make the dataset anew."
+  )
+
+
 def read_records(
   files: FilesByKey,
   cycle_length: int = 1,

@@ -11,7 +11,7 @@ import tensorflow as tf
 from t2r_seq import errors, records
 from t2r_seq.data.reading import python_calls
 from t2r_seq.data.reading.record_reading import ParseFn
-from t2r_seq.records import batch_check, explain, locate, problems, resume
+from t2r_seq.records import batch_check, explain, frame_scan, locate, problems, resume
 from t2r_seq.records.bad_records import BadRecordLog
 
 _as_it_is = tf.autograph.experimental.do_not_convert
@@ -59,8 +59,21 @@ class FileResumer:
     return whole.ignore_errors(log_warning=False).concatenate(rest)
 
   def _may_go_on(self, filename: bytes) -> bool:
-    """Whether a file may have records after a damage; the first time any may."""
-    rest = self._rests.get(filename.decode())
+    """Whether a file may have records after a damage; the first time any may.
+
+    A file that cannot be opened is no bad record, and skipped for ever: TensorFlow's
+    reader fails each time that it is asked, and goes on to no other file.
+    """
+    name = filename.decode()
+    try:
+      with frame_scan.open_file(name) as file:
+        file.read(1)
+    except (OSError, tf.errors.OpError) as error:
+      self._log.failure = errors.RecordError(
+        f"{name}: expected a file that can be read, got: {error}. It is no bad record."
+      )
+      raise self._log.failure from error
+    rest = self._rests.get(name)
     return rest is None or len(rest) > 0
 
   def _variant_of_rest(self, filename: tf.Tensor, compression: tf.Tensor) -> tf.Tensor:

@@ -22,16 +22,17 @@ _as_it_is = tf.autograph.experimental.do_not_convert
 _MIN_RECORD_BYTES = 1 << 20
 # A call of Python from a dataset costs 0.1 ms, to look through a record 0.04 ms.
 _RECORDS_AT_ONCE = 8
-# Of a place: the number of the file, and offset and length of the record's data in it.
-_FILE, _OFFSET, _LENGTH, _STEPS = 0, 1, 2, 3
+# Of a place: the number of the file, offset and length of the record's data in it, and
+# its checksum.
+_CHECKSUM, _STEPS = 3, 4
 
 
 class RawEpisodes:
   """Reads episodes without their large raw steps, and later these.
 
-  An episode comes with its place: an int64 vector of the file's number, offset and
-  length of the record's data, and, by feature, where the first step's bytes are in the
-  record and the number of steps.
+  An episode comes with its place: an int64 vector of the file's number, offset, length
+  and checksum of the record's data, and, by feature, where the first step's bytes are
+  in the record and the number of steps.
 
   Attributes:
     specs: of those steps, by path.
@@ -138,11 +139,11 @@ class RawEpisodes:
   def _strip(self, some: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     texts = np.empty(len(some), object)
     places = np.empty([len(some), *self.place_spec.shape], np.int64)
-    places[:, :_STEPS] = some
+    places[:, :_CHECKSUM] = some
     with call_of_python():
       for i, (number, offset, length) in enumerate(some.tolist()):
         stripped = self._steps.strip(self._filenames[number], offset, length)
-        texts[i] = stripped.serialized
+        texts[i], places[i, _CHECKSUM] = stripped.serialized, stripped.checksum
         steps = [stripped.places[name] for name in self._names]
         places[i, _STEPS:] = [n for its in steps for n in (its.start, len(its))]
     return texts, places
@@ -157,9 +158,10 @@ class RawEpisodes:
     }
     with call_of_python():
       for place, end in zip(places.tolist(), ends.tolist(), strict=True):
+        number, offset, length, checksum = place[:_STEPS]
         starts, counts = place[_STEPS::2], place[_STEPS + 1 :: 2]
         self._steps.read(
-          *(self._filenames[place[_FILE]], place[_OFFSET], place[_LENGTH]),
+          *(self._filenames[number], offset, length, checksum),
           dict(zip(self._names, starts, strict=True)),
           {
             name: rows[name][stop - count : stop]

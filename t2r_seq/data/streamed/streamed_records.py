@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,9 @@ from t2r_seq.data.streamed.episode_columns import EpisodeColumns
 from t2r_seq.data.streamed.raw_episodes import find_raw_episodes
 from t2r_seq.data.streamed.streamed_pools import BUDGET, PARSES_AT_ONCE
 from t2r_seq.data.streamed.streamed_windows import shuffled_windows
+from t2r_seq.records import raw_steps
 
+_REPLACED = re.compile(rf"record of [^\n]*{raw_steps.REPLACED}")
 _as_it_is = tf.autograph.experimental.do_not_convert
 
 
@@ -92,13 +95,19 @@ def stream_records(
   )
 
 
-def budget_error(where: str, error: Exception) -> errors.SpecError | None:
-  """Returns the error of an episode that is too large for the budget, if it is that.
+def find_cause(where: str, error: Exception) -> errors.SpecError | None:
+  """Returns the error that is in one of TensorFlow's, if no record is bad.
+
+  It is of an episode too large for the budget, or of a file that was replaced while it
+  was read.
 
   Args:
     where: who reads what.
     error: TensorFlow's.
   """
+  replaced = _REPLACED.search(str(error))
+  if replaced is not None:
+    return errors.RecordError(f"{where}: {replaced[0]}. Make the dataset anew.")
   found = BUDGET.search(str(error))
   if found is None:
     return None

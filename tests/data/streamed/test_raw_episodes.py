@@ -1,5 +1,6 @@
 """Streamed windows of large raw steps: the same from the file as from the parser."""
 
+import os
 import sys
 
 import numpy as np
@@ -264,6 +265,32 @@ def test_a_file_that_was_cut_is_explained(damaged):
     generator.explain_failures(),
   ):
     list(dataset.take(20))
+
+
+def test_a_file_that_is_replaced_is_an_error_and_no_mixture_of_both(tmp_path, reads):
+  path, other = str(tmp_path / "some.tfrecord"), str(tmp_path / "other")
+  flat = windows.flat_specs(structure())
+  records.write_records(path, flat, [make_episode(i, 20) for i in range(8)])
+  # Records of the same lengths, and other values.
+  records.write_records(other, flat, [make_episode(i + 8, 20) for i in range(8)])
+  generator, dataset = make_dataset(path, memory_budget=10_000_000)
+  iterator = iter(dataset.take(NUM_BATCHES))
+  first = values([next(iterator)])[0]
+  assert (first["record"] < 8).all()
+  os.replace(other, path)
+  with (
+    pytest.raises(
+      errors.RecordError,
+      match=rf"record of {path} \(byte \d+\): .* replaced or written to. Make the",
+    ),
+    generator.explain_failures(),
+  ):
+    for element in iterator:
+      # What is still delivered was read before.
+      (batch,) = values([element])
+      assert (batch["record"] < 8).all()
+      shown = batch["record"] * 100 + batch["next"][:, 1] - 1
+      np.testing.assert_array_equal(batch["depth"][:, -1, 0, 0], shown)
 
 
 def test_steps_of_another_size_are_explained(tmp_path):
