@@ -365,3 +365,19 @@ def test_is_configured_by_gin(tmp_path, kit):
     kit.FakeModel(lambda mode: spec, lambda mode: {}), "eval"
   )
   assert values(generator.create_dataset("eval")) == [[0, 2]]
+
+
+@pytest.mark.parametrize("policy", ["skip", "raise"])
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_a_file_that_is_gone_is_named(build, tmp_path, policy, mode):
+  for i in range(3):
+    write(tmp_path / f"{i}.tfrecord", [number(i)] * 8)
+  generator = build(mode, on_bad_record=policy, cycle_length=1)
+  dataset = generator.create_dataset(mode)
+  for i in range(3):
+    (tmp_path / f"{i}.tfrecord").unlink()
+  with (
+    pytest.raises(errors.RecordError, match=r"\d\.tfrecord: expected a file"),
+    generator.explain_failures(),
+  ):
+    list(dataset.take(20))
