@@ -32,7 +32,8 @@ def check_port(operation: str, port: Any) -> None:
 
 def check_address(address: Any) -> None:
   """Raises SpecError unless it names a host and a port."""
-  if not isinstance(address, str) or ":" not in address:
+  host, _, port = address.rpartition(":") if isinstance(address, str) else ("",) * 3
+  if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
     raise errors.SpecError(
       f"ReverbReplay: address: expected 'host:port' of a server, got {address!r}."
     )

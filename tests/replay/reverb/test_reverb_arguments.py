@@ -15,6 +15,14 @@ SPEC = {"x": Spec((), tf.int64, "x", time_offsets=0)}
 BAD = {
   "no address": ({"address": None}, "address: expected 'host:port' .*, got None"),
   "no port": ({"address": "localhost"}, "address: expected 'host:port' .* 'localhost'"),
+  "large port": (
+    {"address": "localhost:65536"},
+    "address: expected .* 'localhost:65536'",
+  ),
+  "word": (
+    {"address": "localhost:a"},
+    "address: expected 'host:port' .* 'localhost:a'",
+  ),
   "initial_priority": ({"initial_priority": -1}, "initial_priority: .*, got -1"),
   "no priority": ({"initial_priority": "a"}, "initial_priority: .* number .* 'a'"),
   "chunk_length": ({"chunk_length": 0}, "chunk_length: .* at least 1, got 0"),
