@@ -87,7 +87,7 @@ class PoolFiller:
     start = {**dict.fromkeys(names, zero), "lists": self._lists.empty()}
     closed = episodes.scan(start, _as_it_is(self._step))
     closed = closed.filter(_as_it_is(lambda _, is_closed: is_closed))
-    # A scan, because tf.data makes a map parallel, and then keeps its results.
+    # A scan, because a map may be made parallel by later options, and keeps pools then.
     return closed.scan(
       zero, _as_it_is(lambda state, closed: (state, self._join(closed[0])))
     )
