@@ -78,7 +78,7 @@ class Gathering:
       batch[path] = self._contexts.take(source, draw.rows)
     if self._n_step is not None and shift is not None:
       offsets = self._n_step.reward_offsets(shift)
-      rows = self.plan.rows_at(draw, offsets, (slice(None), None))
+      rows = self.plan.rows_at(draw, offsets, (None,))
       rewards = {
         path: columns[source].take(rows, 0, mode="wrap")
         for path, source in self._n_step.rewards.items()

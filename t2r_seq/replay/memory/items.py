@@ -70,11 +70,14 @@ class Items(abc.ABC):
     """Lets go of items whose marks are gone."""
 
   @abc.abstractmethod
-  def draw(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+  def draw(
+    self, count: int, rng: np.random.Generator
+  ) -> tuple[np.ndarray, float | np.ndarray]:
     """Draws items, of which there are some.
 
     Returns:
-      Rows, int64 [B], and with which probability each was drawn, float64 [B].
+      Rows, int64 [B], and with which probability each was drawn, float64 [B]; or one
+      for all.
     """
 
   @abc.abstractmethod
@@ -98,17 +101,17 @@ class UniformItems(Items):
   def remove(self, rows: list[int]) -> None:
     """Does nothing: their marks are gone."""
 
-  def draw(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+  def draw(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, float]:
     """Draws items, with replacement."""
     lanes = self._lanes
     counts = lanes.counts
     newest = counts.item(0) if len(counts) == 1 else int(counts.max())
     slots = min(newest, lanes.num_slots)
     num_rows, num_items = slots * lanes.num_writers, lanes.num_items
-    probabilities = np.full(count, 1.0 / num_items)
+    probability = 1.0 / num_items
     if num_items * _MAX_MISSES < num_rows:
       listed = lanes.marks[:num_rows].nonzero()[0]
-      return listed[rng.integers(0, num_items, count)], probabilities
+      return listed[rng.integers(0, num_items, count)], probability
     tries = int(count * num_rows / num_items * 1.05) + 8
     rows = np.zeros(0, np.int64)
     while len(rows) < count:
@@ -116,7 +119,7 @@ class UniformItems(Items):
       tried = (rng.random(tries) * num_rows).astype(np.int64)
       hits = tried[lanes.marks.take(tried) != 0]
       rows = np.concatenate([rows, hits]) if len(rows) else hits
-    return rows[:count], probabilities
+    return rows[:count], probability
 
   def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
     """Does nothing: priorities do not matter."""

@@ -196,12 +196,15 @@ class Lanes:
       rows: of the ring, int64 [B].
       counts: as they were then.
     """
-    if self.num_writers == 1:
-      newest, slots, lanes = counts.item(0) - 1, rows, np.zeros_like(rows)
-    else:
+    if self.num_writers > 1:
       slots, lanes = np.divmod(rows, self.num_writers)
       newest = counts[lanes] - 1
-    return newest - (newest - slots) % self.num_slots, lanes
+      return newest - (newest - slots) % self.num_slots, lanes
+    # The same with a third of the time.
+    rounds, newest = divmod(counts.item(0) - 1, self.num_slots)
+    steps = rows + rounds * self.num_slots
+    steps[rows > newest] -= self.num_slots
+    return steps, np.zeros_like(rows)
 
   def keys(self, rows: np.ndarray) -> np.ndarray:
     """Returns the keys of the items of rows now, uint64 [B]."""
@@ -235,8 +238,12 @@ class Lanes:
       rows: of their anchors, int64 [B].
       counts: as they were when the rows were drawn.
     """
-    if not (self.dead > counts - self.num_slots).any():
-      return True  # Nothing has died since then.
+    if self.num_writers == 1:
+      have_died = self.dead.item(0) > counts.item(0) - self.num_slots
+    else:
+      have_died = (self.dead > counts - self.num_slots).any()
+    if not have_died:
+      return True  # Nothing has since then.
     steps, lanes = self.steps_of(rows, counts)
     dead = self.dead[lanes]
     return bool((steps >= np.where(dead > 0, dead + self.rule.back, 0)).all())

@@ -23,8 +23,10 @@ class NStepReading:
     rewards: paths that become discounted returns.
     after: steps after an anchor that one-step transitions show.
     done: path of the flag of terminals.
-    weights: of the n rewards, by the number of joined steps less 1, float64 [n, n].
+    weights: of the n rewards, a row each, by the number of joined steps less 1; float64
+      [n, n].
     discounts: of the next value, likewise, float32 [n].
+    num_steps: that are joined, likewise, int32 [n].
     return_dtypes: numpy's, of the returns, by path.
   """
 
@@ -64,12 +66,13 @@ class NStepReading:
     self.after = reader.grid.span[1]
     # What depends on how many steps are joined, by that number less 1.
     powers: np.ndarray = np.power(n_step.gamma, np.arange(n_step.n + 1.0))
-    joined, steps = np.arange(n_step.n)[:, None], np.arange(n_step.n)
+    joined, steps = np.arange(n_step.n), np.arange(n_step.n)[:, None]
     self._offsets = np.minimum(steps, joined)
-    self.weights: np.ndarray = np.where(steps <= joined, powers[:-1], 0.0)
+    self.weights: np.ndarray = np.where(steps <= joined, powers[:-1, None], 0.0)
     marks = np.arange(2 + reader.grid.span[1] + n_step.n)
     self._shifts = np.clip(marks - 1 - reader.grid.span[1], 0, n_step.n - 1)
     self.discounts = powers[1:].astype(np.float32)
+    self.num_steps = np.arange(1, n_step.n + 1, dtype=np.int32)
     _check(spec_structure, reader, fields)
     self.return_dtypes = {
       path: return_dtype(spec_structure[path].dtype).as_numpy_dtype
@@ -90,8 +93,11 @@ class NStepReading:
     return self._shifts.take(draw.marks)
 
   def reward_offsets(self, shift: np.ndarray) -> np.ndarray:
-    """Returns the n steps whose rewards are read, int64 [B, n]; the last again."""
-    return self._offsets.take(shift, 0)
+    """Returns the n steps whose rewards are read, int64 [n, B]; the last again.
+
+    The n first: so numpy adds long rows.
+    """
+    return self._offsets.take(shift, 1)
 
   def join(
     self,
@@ -103,16 +109,16 @@ class NStepReading:
 
     Args:
       read: flags and the like, by path, leaves [B, ...].
-      rewards: of the n steps from each anchor on, [B, n, ...], by path.
+      rewards: of the n steps from each anchor on, [n, B, ...], by path.
       shift: from the anchors to the last of them that counts.
     """
-    weights = self.weights.take(shift, 0)
+    weights = self.weights.take(shift, 1)
     for path, values in rewards.items():
       dtype = self.return_dtypes[path]
-      read[path] = np.einsum("bn...,bn->b...", values, weights).astype(dtype)
-    done = read[self.done].astype(np.float32)
-    read[DISCOUNT] = self.discounts.take(shift).reshape(done.shape) * (1 - done)
-    read[NUM_STEPS] = (shift + 1).astype(np.int32)
+      read[path] = np.einsum("nb...,nb->b...", values, weights).astype(dtype)
+    goes_on = np.subtract(1, read[self.done], dtype=np.float32)
+    read[DISCOUNT] = self.discounts.take(shift).reshape(goes_on.shape) * goes_on
+    read[NUM_STEPS] = self.num_steps.take(shift)
 
 
 def _check(

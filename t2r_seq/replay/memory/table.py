@@ -281,13 +281,15 @@ class Table:
         f"{self.lanes.rule.first + self.lanes.rule.need + 1} of one episode."
       ) from None
 
-  def _info(self, rows: np.ndarray, probabilities: np.ndarray) -> SampleInfo | None:
+  def _info(
+    self, rows: np.ndarray, probabilities: float | np.ndarray
+  ) -> SampleInfo | None:
     times = self.items.times_sampled
     if times is None:
       return None
     return SampleInfo(
       self.lanes.keys(rows),
-      probabilities,
+      np.full(len(rows), probabilities),
       np.full(len(rows), self.lanes.num_items),
       self.items.priorities(rows),
       times.take(rows),

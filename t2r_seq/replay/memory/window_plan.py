@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,8 +12,7 @@ from t2r_seq import windows
 from t2r_seq.replay.memory.lanes import Lanes
 
 
-@dataclasses.dataclass(frozen=True)
-class Draw:
+class Draw(NamedTuple):
   """Items that were drawn, and where their steps are.
 
   Attributes:
