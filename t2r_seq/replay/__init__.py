@@ -1,6 +1,7 @@
 """Live replay: experience that arrives while it is learned from, under one spec."""
 
 from t2r_seq.replay.flat_specs import flat_replay_specs
+from t2r_seq.replay.importance import importance_weights
 from t2r_seq.replay.memory.replay_buffer import ReplayBuffer
 from t2r_seq.replay.options import (
   Fifo,
@@ -22,7 +23,6 @@ from t2r_seq.replay.replay import (
   ReplayVectorWriter,
   ReplayWriter,
   SampleInfo,
-  importance_weights,
 )
 from t2r_seq.replay.replay_input_generator import ReplayInputGenerator
 

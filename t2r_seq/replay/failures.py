@@ -1,4 +1,4 @@
-"""What a replay raised inside of TensorFlow, which makes one long error of it."""
+"""What a replay raises: once it is closed, or inside of TensorFlow's long errors."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ _ERRORS = {
   "ReplayError": errors.ReplayError,
   "SpecError": errors.SpecError,
 }
+
+
+def check_open(operation: str, is_closed: bool) -> None:
+  """Raises ReplayError for what is asked of a replay that is closed."""
+  if is_closed:
+    raise errors.ReplayError(f"{operation}: expected an open replay, got a closed one.")
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from typing import Any
 import gin
 
 from t2r_seq import errors
+from t2r_seq.replay.arguments import check_count
 
 
 @gin.configurable
@@ -78,7 +79,7 @@ class MinSize:
 
   def __post_init__(self) -> None:
     """Raises SpecError unless the size is a count of at least 1."""
-    _check_count("MinSize", "min_size_to_sample", self.min_size_to_sample)
+    check_count("MinSize", "min_size_to_sample", self.min_size_to_sample)
 
 
 @gin.configurable
@@ -101,7 +102,7 @@ class SampleToInsertRatio:
   def __post_init__(self) -> None:
     """Raises SpecError where the numbers cannot hold a ratio."""
     where = "SampleToInsertRatio"
-    _check_count(where, "min_size_to_sample", self.min_size_to_sample)
+    check_count(where, "min_size_to_sample", self.min_size_to_sample)
     ratio = self.samples_per_insert
     _check_number(where, "samples_per_insert", ratio, 0, is_above=True)
     _check_error_buffer(where, self.error_buffer)
@@ -139,7 +140,7 @@ class Queue:
 
   def __post_init__(self) -> None:
     """Raises SpecError unless the size is a count of at least 1."""
-    _check_count("Queue", "size", self.size)
+    check_count("Queue", "size", self.size)
 
 
 @gin.configurable
@@ -155,19 +156,11 @@ class Stack:
 
   def __post_init__(self) -> None:
     """Raises SpecError unless the size is a count of at least 1."""
-    _check_count("Stack", "size", self.size)
+    check_count("Stack", "size", self.size)
 
 
 SelectorOption = Uniform | Fifo | Lifo | Prioritized | MaxHeap | MinHeap
 RateLimiterOption = MinSize | SampleToInsertRatio | Queue | Stack
-
-
-def _check_count(where: str, name: str, value: Any) -> None:
-  is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-  if not is_integer or value < 1:
-    raise errors.SpecError(
-      f"{where}: {name}: expected an integer of at least 1, got {value!r}."
-    )
 
 
 def _check_number(

@@ -9,11 +9,11 @@ import types
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 import tensorflow as tf
 
 from t2r_seq import specs
 from t2r_seq.replay import failures
+from t2r_seq.replay.arguments import check_count
 
 _Self = TypeVar("_Self", bound="_Closing")
 
@@ -191,8 +191,14 @@ class Replay(_Closing):
     Args:
       num_environments: N.
     Raises:
-      SpecError: there cannot be as many writers.
+      SpecError: N is no count, or there cannot be as many writers.
     """
+    operation, hint = "vector_writer", "It is how many environments go in step."
+    count = check_count(operation, "num_environments", num_environments, hint=hint)
+    return self._vector_writer(count)
+
+  def _vector_writer(self, num_environments: int) -> ReplayVectorWriter:
+    """Returns a writer for as many environments; the count has been checked."""
     from t2r_seq.replay.vector_writer import SplitVectorWriter
 
     return SplitVectorWriter(self, num_environments)
@@ -245,25 +251,3 @@ class Replay(_Closing):
     Returns:
       The path of the checkpoint.
     """
-
-
-def importance_weights(info: SampleInfo, beta: float) -> Any:
-  """Returns what each sample's loss is to be multiplied by.
-
-  Prioritized sampling shows some items more often than others; the weights
-  `(table_size * probability) ** -beta`, divided by the largest of the batch, make up
-  for it (Schaul et al. 2016).
-
-  Args:
-    info: of a batch, arrays or tensors.
-    beta: from 0, no correction, to 1, a full one.
-  Returns:
-    float32 [B], in (0, 1]; of the same kind.
-  """
-  if not isinstance(info.probability, np.ndarray):  # Quicker than tf.is_tensor.
-    size = tf.cast(info.table_size, tf.float64)
-    weights = tf.pow(size * tf.cast(info.probability, tf.float64), -beta)
-    return tf.cast(weights / tf.reduce_max(weights), tf.float32)
-  sizes = np.asarray(info.table_size, np.float64)
-  weights = (sizes * np.asarray(info.probability, np.float64)) ** -beta
-  return (weights / weights.max()).astype(np.float32)

@@ -14,6 +14,7 @@ from t2r_seq.data import joint
 from t2r_seq.replay import failures
 from t2r_seq.replay.replay import Replay
 
+_EXPECTED = "expected a replay, or a function without arguments that makes one"
 _HINT = "The replay has other specs than the model."
 
 
@@ -36,15 +37,28 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
         own, not the model's. Or what makes one, such as `@ReverbReplay` of gin; it is
         called when a replay is first needed.
       batch_size: windows in a batch, over all replicas together.
+    Raises:
+      SpecError: replay is none and makes none, or the size is too small.
     """
     super().__init__(batch_size)
+    if not isinstance(replay, Replay) and not callable(replay):
+      raise errors.SpecError(
+        f"ReplayInputGenerator: replay: {_EXPECTED}, got {replay!r}. Give a "
+        "ReplayBuffer or a ReverbReplay; in gin, @ReverbReplay."
+      )
     self._replay = replay
 
   @property
   def replay(self) -> Replay:
     """What is sampled from."""
     if not isinstance(self._replay, Replay):
-      self._replay = self._replay()
+      made = self._replay()
+      if not isinstance(made, Replay):
+        raise errors.SpecError(
+          f"ReplayInputGenerator: replay: {_EXPECTED}, got one that makes {made!r}. "
+          "Return the replay."
+        )
+      self._replay = made
     return self._replay
 
   @contextlib.contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -227,6 +227,14 @@ BAD_STEPS: dict[str, tuple[Any, list[str]]] = {
     {"image": np.zeros((2, 2), np.uint8), "state": np.zeros(4)},
     [r"append: state: expected \(4,\) float32, got \(4,\) float64"],
   ),
+}
+
+
+AFTER_CLOSE: dict[str, Callable[[replay.Replay], Any]] = {
+  "writer": lambda buffer: buffer.writer(),
+  "dataset": lambda buffer: buffer.dataset(1),
+  "update_priorities": lambda buffer: buffer.update_priorities([1], [1.0]),
+  "checkpoint": lambda buffer: buffer.checkpoint(),
 }
 
 
@@ -521,3 +529,27 @@ class EngineContract:
       *((10 * i + t, 10 * i + t + 1) for i in (1, 2) for t in range(3)),
     ]
     assert sorted(got) == sorted(want)
+
+  def test_numbers_of_environments(self, make_replay):
+    buffer = make_replay(STACK)
+    for wrong in ("a", 0, -1, True, 2.5, None):
+      with pytest.raises(errors.SpecError) as caught:
+        buffer.vector_writer(wrong)
+      assert str(caught.value) == (
+        "vector_writer: num_environments: expected an integer of at least 1, got "
+        f"{wrong!r}. It is how many environments go in step."
+      )
+    buffer.vector_writer(np.int64(1)).close()
+
+  def test_a_closed_replay(self, make_replay):
+    buffer = make_replay(STACK)
+    buffer.close()
+    buffer.close()
+    for operation, call in AFTER_CLOSE.items():
+      with pytest.raises(errors.ReplayError) as caught:
+        call(buffer)
+      assert str(caught.value) == (
+        f"{operation}: expected an open replay, got a closed one."
+      )
+    with pytest.raises(errors.ReplayError, match=r"^writer: .* open replay"):
+      buffer.vector_writer(1)

@@ -174,6 +174,25 @@ def test_n_step_transitions_are_the_same_steps():
   assert set(features) == set(wanted)
 
 
+SOURCES = {
+  "a word": ("x", "got 'x'. Give a ReplayBuffer or a ReverbReplay; in gin, @Rev"),
+  "nothing": (None, "got None. Give a ReplayBuffer"),
+  "one that makes none": (lambda: "x", "got one that makes 'x'. Return the replay."),
+}
+
+
+@pytest.mark.parametrize("case", SOURCES)
+def test_what_is_no_replay(case):
+  source, want = SOURCES[case]
+  expected = "expected a replay, or a function without arguments that makes one, "
+  with pytest.raises(errors.SpecError) as caught:
+    generator = replay.ReplayInputGenerator(source)
+    assert callable(source)
+    generator.replay  # noqa: B018
+  message = f"ReplayInputGenerator: replay: {expected}{want}"
+  assert str(caught.value).startswith(message)
+
+
 def test_failures_are_explained(buffer):
   generator = make_generator(buffer)
   dataset = generator.create_dataset("train")

@@ -8,6 +8,7 @@ import os
 from typing import Any, TypeVar
 
 from t2r_seq import errors, specs
+from t2r_seq.replay.arguments import check_path
 from t2r_seq.replay.checkpoints import loading, reading, restoring, saving
 from t2r_seq.replay.memory.table import Table
 from t2r_seq.replay.replay import Replay
@@ -53,10 +54,12 @@ class DurableReplay(Replay):
       **arguments: of the buffer.
     Raises:
       StoreError: there is no such store.
-      SpecError: it lacks what the specs need; every path is named.
+      SpecError: no path is given, or the store lacks what the specs need; all that is
+        missing is named.
     """
+    place = check_path("from_store", "path", path, "Name an EpisodeStore.")
     replay = cls(spec_structure, **arguments)
-    loading.load_store(replay._table, replay._columns, os.fspath(path))
+    loading.load_store(replay._table, replay._columns, place)
     return replay
 
   def to_store(self, path: str | os.PathLike[str]) -> int:
@@ -70,10 +73,13 @@ class DurableReplay(Replay):
     Returns:
       The number of episodes.
     Raises:
+      SpecError: no path is given.
       StoreError: there is something at the path already.
       OSError: the disk is full or failed; nothing is left of the store.
     """
-    return saving.export(self._table, self._columns, os.fspath(path))
+    hint = "Name a folder that is not there yet, or an empty one."
+    place = check_path("to_store", "path", path, hint)
+    return saving.export(self._table, self._columns, place)
 
   def checkpoint(self) -> str:
     """Saves everything; see `Replay.checkpoint`.
@@ -86,6 +92,7 @@ class DurableReplay(Replay):
       ReplayError: the buffer has no `checkpoint_dir`, or is closed.
       OSError: the disk is full or failed; the former checkpoints are as they were.
     """
+    self._table.check_open("checkpoint")
     if self._checkpoint_dir is None:
       raise errors.ReplayError(
         "checkpoint: expected a buffer with a checkpoint_dir, got one without. Give "
@@ -114,12 +121,14 @@ class DurableReplay(Replay):
     Returns:
       The path of the checkpoint.
     Raises:
+      SpecError: no path is given.
       ReplayError: there is no checkpoint, all are damaged, it is of another kind of
         buffer, or this buffer has steps already.
     """
-    return restoring.restore(
-      self._table, self._identity(), os.fspath(path), self._free_lanes
+    place = check_path(
+      "restore", "path", path, "Name a checkpoint, or a folder of them."
     )
+    return restoring.restore(self._table, self._identity(), place, self._free_lanes)
 
   def _identity(self) -> dict[str, Any]:
     """Returns what a buffer must have in common with the one that was saved."""

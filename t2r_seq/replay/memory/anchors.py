@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from t2r_seq import errors, windows
+from t2r_seq import windows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,12 +99,3 @@ class AnchorRule:
     ages, left = anchors - start, end - 1 - anchors
     fits = (left >= self.need_ended) | (self.keeps_start & (ages == 0))
     return anchors[self.is_anchor(ages) & fits]
-
-
-def check_ring(operation: str, rule: AnchorRule, steps: int) -> None:
-  """Raises SpecError unless a writer's part of a ring holds at least one window."""
-  if steps < rule.min_steps:
-    raise errors.SpecError(
-      f"{operation}: the capacity: expected at least {rule.min_steps} steps for each "
-      f"writer, the length of a window, got {steps}."
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from typing import Any
 
@@ -11,11 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import allocation, errors, specs, transitions, windows
-from t2r_seq.replay import options
+from t2r_seq.replay import arguments, options
 from t2r_seq.replay.checkpoints.durable import DurableReplay
 from t2r_seq.replay.flat_specs import flat_replay_specs
 from t2r_seq.replay.memory import sizing
-from t2r_seq.replay.memory.anchors import AnchorRule, check_ring
+from t2r_seq.replay.memory.anchors import AnchorRule
 from t2r_seq.replay.memory.batches import make_dataset
 from t2r_seq.replay.memory.contexts import Contexts
 from t2r_seq.replay.memory.gathering import Batch, Gathering
@@ -28,7 +29,7 @@ from t2r_seq.replay.memory.table import Table
 from t2r_seq.replay.memory.writers import MemoryVectorWriter, MemoryWriter
 from t2r_seq.replay.priorities import to_priorities, to_priority
 from t2r_seq.replay.rate_limiters import StopFn, make_rate_limiter
-from t2r_seq.replay.replay import ReplayCounters, SampleInfo
+from t2r_seq.replay.replay import ReplayCounters, ReplayVectorWriter, SampleInfo
 from t2r_seq.replay.vector_writer import SplitVectorWriter, open_writers
 
 _OPERATION = "ReplayBuffer"
@@ -69,7 +70,7 @@ class ReplayBuffer(DurableReplay):
     done: str = "done",
     truncated: str = "truncated",
     seed: int | None = None,
-    checkpoint_dir: str | None = None,
+    checkpoint_dir: str | os.PathLike[str] | None = None,
     keep_checkpoints: int = 2,
   ) -> None:
     """Reserves the ring; its memory is taken as steps come.
@@ -90,8 +91,7 @@ class ReplayBuffer(DurableReplay):
         for what it waits for: items, which are fewer than steps.
       initial_priority: of items whose step came without one; None for the greatest
         priority so far, as in prioritized experience replay.
-      timeout: seconds that an insert, or a sample, may wait; None for as long as need
-        be.
+      timeout: seconds that an insert, or a sample, may wait; None for ever.
       sequence_length: L, stacks in a sequence; None for single windows.
       stride: steps between the stacks of one sequence.
       shift: stacks between the starts of two sequences.
@@ -109,10 +109,12 @@ class ReplayBuffer(DurableReplay):
       keep_checkpoints: how many of them stay, at least 1.
     Raises:
       SpecError: specs or arguments that do not go together, or too small a capacity.
+      ReplayError: `checkpoint_dir` may not be written to.
     """
     allocation.keep_freed_memory()
     self._spec = specs.flatten_spec_structure(spec_structure).copy()
     self._flat_spec = flat_replay_specs(_OPERATION, self._spec)
+    self._checkpoint_dir = arguments.check_checkpoint_dir(_OPERATION, checkpoint_dir)
     sizing.check_counts(_OPERATION, num_writers, max_size, max_times_sampled, timeout)
     if initial_priority is not None:
       initial_priority = to_priority(_OPERATION, initial_priority, "initial_priority")
@@ -146,7 +148,6 @@ class ReplayBuffer(DurableReplay):
       num_writers,
       functools.partial(items_bytes, sampler, remover, max_size),
     )
-    check_ring(_OPERATION, rule, num_slots)
     capacity = "capacity_steps" if capacity_bytes is None else "capacity_bytes"
     sizing.check_rate_limiter(
       _OPERATION,
@@ -184,7 +185,6 @@ class ReplayBuffer(DurableReplay):
     if n_step_reading is not None:
       self._window_spec = n_step_reading.extend_spec(self._window_spec)
     self._free_lanes = list(range(num_writers))
-    self._checkpoint_dir = checkpoint_dir
     self._keep_checkpoints = sizing.check_keep(_OPERATION, keep_checkpoints)
 
   @property
@@ -219,9 +219,7 @@ class ReplayBuffer(DurableReplay):
     writer.should_stop = should_stop
     return writer
 
-  def vector_writer(
-    self, num_environments: int
-  ) -> MemoryVectorWriter | SplitVectorWriter:
+  def _vector_writer(self, num_environments: int) -> ReplayVectorWriter:
     """Returns a writer for environments that go in step; see `Replay.vector_writer`."""
     if num_environments == self._table.lanes.num_writers:
       writers = open_writers(self.writer, num_environments)
@@ -254,6 +252,7 @@ class ReplayBuffer(DurableReplay):
 
   def dataset(self, batch_size: int, with_info: bool = False) -> tf.data.Dataset:
     """Makes an endless dataset of batches; see `Replay.dataset`."""
+    self._table.check_open("dataset")
     if with_info:
       self._count_samples()
     size = sizing.check_batch_size(batch_size)
@@ -273,7 +272,7 @@ class ReplayBuffer(DurableReplay):
 
   @property
   def counters(self) -> ReplayCounters:
-    """What the buffer holds and has seen."""
+    """What the buffer holds and has seen; also once it is closed."""
     table = self._table
     with table.lock:
       return ReplayCounters(

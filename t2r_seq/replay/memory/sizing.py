@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.replay import options
+from t2r_seq.replay.arguments import check_count
 from t2r_seq.replay.memory.anchors import AnchorRule
 from t2r_seq.replay.memory.ring import column_dtype
 from t2r_seq.replay.memory.table import Table
@@ -67,7 +68,7 @@ def memory_for(operation: str, capacity: str, num_steps: int) -> Iterator[None]:
   except (MemoryError, OSError, OverflowError, ValueError) as error:
     raise errors.SpecError(
       f"{operation}: {capacity}: expected as much as the memory has room for, got "
-      f"{num_steps} steps: {error}."
+      f"{num_steps} steps: {error}. Lower {capacity}."
     ) from error
 
 
@@ -84,21 +85,12 @@ def check_batch_size(batch_size: Any) -> int:
   """Returns it as an int; raises SpecError unless it is an integer of at least 1."""
   if batch_size.__class__ is int and batch_size > 0:
     return batch_size  # The usual case.
-  if not _is_count(batch_size, 1):
-    raise errors.SpecError(
-      f"sample: batch_size: expected an integer of at least 1, got {batch_size!r}."
-    )
-  return int(batch_size)
+  return check_count("sample", "batch_size", batch_size)
 
 
 def check_keep(operation: str, keep_checkpoints: Any) -> int:
   """Returns it as an int; raises SpecError unless it is an integer of at least 1."""
-  if not _is_count(keep_checkpoints, 1):
-    raise errors.SpecError(
-      f"{operation}: keep_checkpoints: expected an integer of at least 1, got "
-      f"{keep_checkpoints!r}."
-    )
-  return int(keep_checkpoints)
+  return check_count(operation, "keep_checkpoints", keep_checkpoints)
 
 
 def make_columns(operation: str, flat_spec: specs.TensorSpecStruct) -> Columns:
@@ -143,39 +135,52 @@ def num_slots(
     num_writers: N.
     items_bytes: the memory of items in so many rows.
   Raises:
-    SpecError: not one capacity but none or two, or one of bytes for byte strings.
+    SpecError: not one capacity but none or two, one of bytes for byte strings, or one
+      that no window fits in.
   """
-  given = {"capacity_steps": capacity_steps, "capacity_bytes": capacity_bytes}
+  name, capacity = _check_capacity(operation, columns, capacity_steps, capacity_bytes)
+  is_steps = name == "capacity_steps"
+  step_size = 1 if is_steps else _step_bytes(columns, rule, has_ages)
+
+  def needed(slots: int) -> int:
+    rows = slots * num_writers
+    if is_steps:
+      return rows
+    return rows * step_size + _WRITER_BYTES * num_writers + items_bytes(rows)
+
+  fewest, too_many = 0, capacity // (step_size * num_writers) + 1
+  while too_many - fewest > 1:
+    middle = (fewest + too_many) // 2
+    fits = needed(middle) <= capacity
+    fewest, too_many = (middle, too_many) if fits else (fewest, middle)
+  if fewest < rule.min_steps:
+    raise errors.SpecError(
+      f"{operation}: {name}: expected at least {rule.min_steps} steps for each writer, "
+      f"the length of a window, got {fewest}. Raise it from {capacity} to "
+      f"{needed(rule.min_steps)} or more."
+    )
+  return fewest
+
+
+def _check_capacity(
+  operation: str, columns: Columns, capacity_steps: Any, capacity_bytes: Any
+) -> tuple[str, int]:
+  """Returns the name of the capacity that is given, and its value."""
   if (capacity_steps is None) == (capacity_bytes is None):
     raise errors.SpecError(
       f"{operation}: expected either capacity_steps or capacity_bytes, got "
-      f"{capacity_steps!r} and {capacity_bytes!r}."
-    )
-  name, value = next((n, v) for n, v in given.items() if v is not None)
-  if not _is_count(value, 1):
-    raise errors.SpecError(
-      f"{operation}: {name}: expected an integer of at least 1, got {value!r}."
+      f"{capacity_steps!r} and {capacity_bytes!r}. Give one of the two."
     )
   if capacity_steps is not None:
-    return int(capacity_steps) // num_writers
+    return "capacity_steps", check_count(operation, "capacity_steps", capacity_steps)
   strings = [path for path, column in columns.items() if column.is_bytes]
   if strings:
     raise errors.SpecError(
-      f"{operation}: capacity_bytes: expected capacity_steps, because of byte strings "
-      f"in {errors.listing(strings)}, whose sizes nobody knows before they come."
+      f"{operation}: capacity_bytes: expected None with byte strings, whose sizes "
+      f"nobody knows before they come, as in {errors.listing(strings)}, got "
+      f"{capacity_bytes!r}. Give capacity_steps."
     )
-  step_bytes = _step_bytes(columns, rule, has_ages)
-
-  def fits(slots: int) -> bool:
-    rows = slots * num_writers
-    needed = rows * step_bytes + _WRITER_BYTES * num_writers + items_bytes(rows)
-    return needed <= capacity_bytes
-
-  fewest, too_many = 0, int(capacity_bytes) // (step_bytes * num_writers) + 1
-  while too_many - fewest > 1:
-    middle = (fewest + too_many) // 2
-    fewest, too_many = (middle, too_many) if fits(middle) else (fewest, middle)
-  return fewest
+  return "capacity_bytes", check_count(operation, "capacity_bytes", capacity_bytes)
 
 
 def check_rate_limiter(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import errors
+from t2r_seq.replay.failures import check_open
 from t2r_seq.replay.memory.contexts import Contexts
 from t2r_seq.replay.memory.given_priorities import GivenPriorities
 from t2r_seq.replay.memory.items import Items, SelectedItems, UniformItems
@@ -82,10 +83,7 @@ class Table:
 
   def check_open(self, operation: str) -> None:
     """Raises ReplayError once the buffer is closed."""
-    if self.is_closed:
-      raise errors.ReplayError(
-        f"{operation}: expected an open replay, got a closed one."
-      )
+    check_open(operation, self.is_closed)
 
   def append(
     self,

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import numbers
+import threading
 from typing import Any
 
 import numpy as np
 
 from t2r_seq import errors
+from t2r_seq.replay.arguments import check_count
 from t2r_seq.replay.priorities import check_priorities
-
-
-def check_count(operation: str, name: str, count: Any, least: int) -> None:
-  """Raises SpecError unless it is an integer of at least so much."""
-  is_integer = isinstance(count, numbers.Integral) and not isinstance(count, bool)
-  if not is_integer or count < least:
-    raise errors.SpecError(
-      f"{operation}: {name}: expected an integer of at least {least}, got {count!r}."
-    )
 
 
 def check_port(operation: str, port: Any) -> None:
@@ -28,6 +21,20 @@ def check_port(operation: str, port: Any) -> None:
       f"{operation}: port: expected an integer from 1 to 65535, or None for any free "
       f"one, got {port!r}."
     )
+
+
+def check_checkpoint_secs(operation: str, seconds: Any) -> float | None:
+  """Returns seconds or None; raises SpecError unless one can wait for so long."""
+  if seconds is None:
+    return None
+  is_number = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
+  if not is_number or not 0 < seconds <= threading.TIMEOUT_MAX:
+    raise errors.SpecError(
+      f"{operation}: checkpoint_secs: expected a number of seconds above 0 and up to "
+      f"{threading.TIMEOUT_MAX:.2g}, or None, got {seconds!r}. None writes one at "
+      "the end only."
+    )
+  return float(seconds)
 
 
 def check_address(address: Any) -> None:

@@ -10,6 +10,7 @@ import zlib
 from absl import logging
 
 from t2r_seq import errors
+from t2r_seq.replay.arguments import bad_checkpoint_dir
 from t2r_seq.store import files
 
 INCOMING = "incoming"
@@ -36,12 +37,15 @@ class CheckpointFolder:
   """
 
   def __init__(self, path: str) -> None:
-    """Creates the folder if there is none."""
+    """Creates the folder if there is none; raises ReplayError if it cannot."""
     self.path = path
     self.incoming = os.path.join(path, INCOMING)
     self.lock = threading.Lock()
     self._seen: set[str] = set()
-    os.makedirs(self.incoming, exist_ok=True)
+    try:
+      os.makedirs(self.incoming, exist_ok=True)
+    except OSError as error:
+      raise bad_checkpoint_dir("ReplayServer", path, str(error)) from error
 
   def newest(self) -> str | None:
     """Returns the newest whole checkpoint, and clears away what never became one.

@@ -103,7 +103,7 @@ class NStepItems(ItemLayout):
   def _sum(self, values: tf.Tensor, path: str, shift: tf.Tensor) -> tf.Tensor:
     """Returns discounted returns of rewards [B, n + after, ...], summed in float64."""
     values = tf.cast(values[:, : self._n_step.n], tf.float64)
-    weights = tf.gather(self._n_step.weights, shift)
+    weights = tf.gather(self._n_step.weights.T, shift)
     axes = [1] * (values.shape.rank - 2)
     weights = tf.reshape(weights, tf.concat([tf.shape(weights), axes], 0))
     return tf.cast(tf.reduce_sum(values * weights, 1), self._n_step.return_dtypes[path])

@@ -10,6 +10,8 @@ import tensorflow as tf
 
 from t2r_seq import specs, transitions
 from t2r_seq.data.dataset_options import bounded_options
+from t2r_seq.replay.arguments import check_count
+from t2r_seq.replay.failures import check_open
 from t2r_seq.replay.flat_specs import flat_replay_specs
 from t2r_seq.replay.memory.sizing import check_batch_size
 from t2r_seq.replay.replay import Replay, ReplayCounters
@@ -97,7 +99,7 @@ class ReverbReplay(Replay):
     arguments.check_writing(initial_priority, chunk_length, max_in_flight_items)
     if max_in_flight_samples is not None:
       where, name = "ReverbReplay", "max_in_flight_samples"
-      arguments.check_count(where, name, max_in_flight_samples, 1)
+      check_count(where, name, max_in_flight_samples)
     structure = specs.flatten_spec_structure(spec_structure)
     self._spec_structure = specs.map_leaves(specs.ExtendedTensorSpec.to_spec, structure)
     self._flat_spec = flat_replay_specs("ReverbReplay", structure)
@@ -120,6 +122,7 @@ class ReverbReplay(Replay):
     self._max_in_flight_samples = max_in_flight_samples
     signature = tables.make_signature(self._layout)
     self._connection = Connection(address, timeout, server_timeout, signature)
+    self._is_closed = False
 
   @property
   def spec_structure(self) -> specs.TensorSpecStruct:
@@ -134,13 +137,13 @@ class ReverbReplay(Replay):
   def writer(self, should_stop: Callable[[], bool] | None = None) -> ReverbWriter:
     """Returns a writer for one environment; there may be any number."""
     return ReverbWriter(
-      self._connection, self._layout, *self._writer_options, should_stop
+      self._open_connection("writer"), self._layout, *self._writer_options, should_stop
     )
 
   def dataset(self, batch_size: int, with_info: bool = False) -> tf.data.Dataset:
     """Makes an endless dataset of batches of windows; see `Replay.dataset`."""
     items = sampling.sample_items(
-      self._connection,
+      self._open_connection("dataset"),
       self._layout,
       check_batch_size(batch_size),
       self._max_in_flight_samples,
@@ -155,15 +158,16 @@ class ReverbReplay(Replay):
   def update_priorities(self, keys: Any, priorities: Any) -> None:
     """Sets priorities; see `Replay.update_priorities`. Reverb does not count them."""
     updates = arguments.check_updates(keys, priorities)
-    client = self._connection.client
-    self._connection.call(
-      "update_priorities", lambda: client.mutate_priorities(TABLE, updates)
+    connection = self._open_connection("update_priorities")
+    connection.call(
+      "update_priorities", lambda: connection.client.mutate_priorities(TABLE, updates)
     )
 
   @property
   def counters(self) -> ReplayCounters:
     """What the table holds and has seen."""
-    info = self._connection.call("counters", self._connection.client.server_info)[TABLE]
+    connection = self._open_connection("counters")
+    info = connection.call("counters", connection.client.server_info)[TABLE]
     limiter = info.rate_limiter_info
     inserts = limiter.insert_stats.completed
     return ReplayCounters(
@@ -190,7 +194,17 @@ class ReverbReplay(Replay):
       ReplayError: the server cannot write it, and the former one stays; or it has no
         `checkpoint_dir`.
     """
-    return self._connection.checkpoint()
+    return self._open_connection("checkpoint").checkpoint()
 
   def close(self) -> None:
-    """Does nothing: writers are closed by themselves, and so are datasets."""
+    """Refuses all that is asked of it from now on; the server is left as it is.
+
+    Writers, datasets and iterators that there are go on, until they are closed
+    themselves.
+    """
+    self._is_closed = True
+
+  def _open_connection(self, operation: str) -> Connection:
+    """Returns the connection; raises ReplayError once the replay is closed."""
+    check_open(operation, self._is_closed)
+    return self._connection

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import threading
@@ -13,6 +14,7 @@ from absl import logging
 
 from t2r_seq import errors, specs, transitions
 from t2r_seq.replay import options
+from t2r_seq.replay.arguments import check_checkpoint_dir, check_count
 from t2r_seq.replay.reverb import arguments, restored, tables
 from t2r_seq.replay.reverb.checkpoint_folder import CheckpointFolder
 from t2r_seq.replay.reverb.importing import import_reverb
@@ -55,7 +57,7 @@ class ReplayServer:
     remover: options.SelectorOption | None = None,
     rate_limiter: options.RateLimiterOption | None = None,
     max_times_sampled: int = 0,
-    checkpoint_dir: str | None = None,
+    checkpoint_dir: str | os.PathLike[str] | None = None,
     checkpoint_secs: float | None = 600.0,
   ) -> None:
     """Starts the server; it serves when this returns.
@@ -78,12 +80,14 @@ class ReplayServer:
       remover: which items are removed; `Fifo()` by default.
       rate_limiter: when samples and inserts wait; `MinSize(1)` by default.
       max_times_sampled: samples after which an item is removed; 0 for no limit.
-      checkpoint_dir: where checkpoints are; None keeps nothing.
-      checkpoint_secs: seconds between two checkpoints of `serve`; None writes one at
-        the end only.
+      checkpoint_dir: where checkpoints are, a folder of this server alone, which is
+        made if it is not there; None keeps nothing.
+      checkpoint_secs: seconds between two checkpoints of `serve`, above 0; None writes
+        one at the end only.
     Raises:
       SpecError: an argument is wrong, or the checkpoint is of other specs or options.
-      ReplayError: the port is in use, or the checkpoint cannot be read.
+      ReplayError: the port is in use, `checkpoint_dir` may not be written to, or the
+        checkpoint cannot be read.
       ImportError: Reverb is not installed; says what to install.
     """
     reverb = import_reverb()
@@ -101,8 +105,10 @@ class ReplayServer:
       truncated=truncated,
     )
     arguments.check_port("ReplayServer", port)
-    arguments.check_count("ReplayServer", "max_size", max_size, 1)
-    arguments.check_count("ReplayServer", "max_times_sampled", max_times_sampled, 0)
+    check_count("ReplayServer", "max_size", max_size)
+    check_count("ReplayServer", "max_times_sampled", max_times_sampled, 0)
+    folder = check_checkpoint_dir("ReplayServer", checkpoint_dir)
+    seconds = arguments.check_checkpoint_secs("ReplayServer", checkpoint_secs)
     rate_limiter = rate_limiter or options.MinSize(1)
     _check_room(max_size, rate_limiter)
     self._signature = tables.make_signature(layout)
@@ -115,10 +121,8 @@ class ReplayServer:
       max_times_sampled=max_times_sampled,
       signature=self._signature,
     )
-    self._folder = None
-    if checkpoint_dir is not None:
-      self._folder = CheckpointFolder(checkpoint_dir)
-    self._checkpoint_secs = checkpoint_secs
+    self._folder = None if folder is None else CheckpointFolder(folder)
+    self._checkpoint_secs = seconds
     self._stopping = threading.Event()
     self._server = self._start(reverb, table, port)
     self._client = reverb.Client(f"localhost:{self.port}")
@@ -258,7 +262,8 @@ def _check_room(max_size: int, rate_limiter: options.RateLimiterOption) -> None:
   if wanted > max_size:
     raise errors.SpecError(
       "ReplayServer: rate_limiter: expected a min_size_to_sample of at most "
-      f"{max_size}, the max_size, got {wanted}. Nothing could ever be sampled."
+      f"{max_size}, the max_size, got {wanted}. Nothing could ever be sampled: raise "
+      "max_size, or ask for less."
     )
 
 

@@ -338,7 +338,13 @@ BAD_ARGUMENTS = {
   "zero": ({"capacity_steps": 0}, "capacity_steps: expected an integer of at least 1"),
   "less than a window": (
     {"capacity_steps": 3, "num_writers": 2},
-    "at least 2 steps for each writer, the length of a window, got 1",
+    "capacity_steps: expected at least 2 steps for each writer, the length of a "
+    r"window, got 1\. Raise it from 3 to 4 or more\.",
+  ),
+  "bytes for too few steps": (
+    {"capacity_bytes": 60},
+    "capacity_bytes: expected at least 2 steps for each writer, the length of a "
+    r"window, got 1\. Raise it from 60 to \d+ or more\.",
   ),
   "counts": (
     {"capacity_steps": 9, "num_writers": 0, "max_size": 0, "timeout": -1},
@@ -360,7 +366,7 @@ BAD_ARGUMENTS = {
   "too much": (
     {"capacity_steps": 10**15},
     "ReplayBuffer: capacity_steps: expected as much as the memory has room for, got "
-    "1000000000000000 steps: ",
+    r"1000000000000000 steps: .*\. Lower capacity_steps\.",
   ),
   "far too much": ({"capacity_steps": 10**25}, "capacity_steps: expected as much as"),
   "too many bytes": (
@@ -389,9 +395,21 @@ def test_bad_arguments(name):
     ReplayBuffer(PAIR, **arguments)
 
 
+def test_the_capacity_that_is_asked_for_is_enough():
+  for num_writers in (1, 3):
+    more = {"num_writers": num_writers, "sampler": replay.Prioritized()}
+    for name in ("capacity_steps", "capacity_bytes"):
+      with pytest.raises(errors.SpecError) as caught:
+        ReplayBuffer(PAIR, **{name: 1}, **more)
+      enough = int(str(caught.value).split(" to ")[1].split()[0])
+      ReplayBuffer(PAIR, **{name: enough}, **more)
+      with pytest.raises(errors.SpecError, match="the length of a window"):
+        ReplayBuffer(PAIR, **{name: enough - 1}, **more)
+
+
 def test_bytes_of_strings_are_not_known():
   spec = {"text": Spec((), tf.string, time_offsets=0), "task": Spec((), tf.string)}
-  with pytest.raises(errors.SpecError, match=r"capacity_bytes: .*\[task, text\]"):
+  with pytest.raises(errors.SpecError, match=r"\[task, text\], got 1000\. Give cap"):
     ReplayBuffer(spec, capacity_bytes=1000)
 
 

@@ -30,6 +30,15 @@ def test_checkpoint_is_restored(serve, server_host, tmp_path):
   assert (np.diff(window) == 1).all()
 
 
+def test_the_folder_may_be_a_path_that_is_not_there(tmp_path):
+  folder = tmp_path / "a" / "b"
+  with ReplayServer(make_spec(), checkpoint_dir=folder, checkpoint_secs=1) as server:
+    path = server.checkpoint()
+  assert os.path.dirname(path) == str(folder)
+  with ReplayServer(make_spec(), checkpoint_dir=folder, checkpoint_secs=None):
+    pass
+
+
 def test_checkpoint_of_other_specs_or_options(server_host, tmp_path):
   folder = str(tmp_path)
   with ReplayServer(make_spec(), checkpoint_dir=folder) as server:

@@ -53,6 +53,26 @@ def test_what_is_lost_with_an_unfinished_batch_is_told(serve):
   assert client.counters.num_items == 0
 
 
+def test_what_was_opened_goes_on_after_close(serve):
+  spec = {"x": Spec((), tf.int64, "x", time_offsets=0)}
+  address = serve(spec, sampler=replay.Fifo(), max_times_sampled=1)
+  client = ReverbReplay(spec, address, timeout=20)
+  writer, dataset = client.writer(), client.dataset(1)
+  iterator = iter(dataset)
+  client.close()
+  with pytest.raises(errors.ReplayError, match=r"^counters: expected an open replay, "):
+    client.counters  # noqa: B018
+  for x in range(4):
+    writer.append({"x": x})
+  writer.end_episode()
+  got = {int(next(iterator)["x"][0]) for _ in range(2)}
+  assert got == {0, 1}
+  writer.append({"x": 4})
+  writer.close()
+  with ReverbReplay(spec, address) as other:
+    assert other.counters.num_inserts == 5
+
+
 def test_reverb_does_not_warn_of_how_far_a_writer_is_ahead(serve, capfd):
   spec = {"x": Spec((2, 16_384), tf.uint8, "x", time_offsets=(-1, 0))}
   frames = np.random.default_rng(0).integers(0, 256, (8, 16_384), np.uint8)

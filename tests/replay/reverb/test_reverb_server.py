@@ -175,8 +175,23 @@ BAD_ARGUMENTS = {
   "rate limiter": ({"rate_limiter": 3}, "expected a rate limiter"),
   "never enough": (
     {"max_size": 10, "rate_limiter": replay.MinSize(20)},
-    "rate_limiter: expected a min_size_to_sample of at most 10, the max_size, got 20",
+    "rate_limiter: expected a min_size_to_sample of at most 10, the max_size, got 20"
+    ". Nothing could ever be sampled: raise max_size, or ask for less",
   ),
+  "folder": (
+    {"checkpoint_dir": 5},
+    "checkpoint_dir: expected a path, got 5. Name a folder; None keeps no checkpoints",
+  ),
+  "bytes": ({"checkpoint_dir": b"x"}, "checkpoint_dir: expected a path, got b'x'"),
+  "no folder": ({"checkpoint_dir": ""}, "checkpoint_dir: expected a path, got ''"),
+  **{
+    f"{wrong!r} seconds": (
+      {"checkpoint_secs": wrong},
+      f"^ReplayServer: checkpoint_secs: expected a number of seconds above 0 .*, or "
+      f"None, got {wrong!r}. None writes one at the end only",
+    )
+    for wrong in (0, -1, "a", float("nan"), float("inf"), True)
+  },
 }
 
 
@@ -185,6 +200,27 @@ def test_bad_arguments(name):
   arguments, message = BAD_ARGUMENTS[name]
   with pytest.raises(errors.SpecError, match=message):
     ReplayServer(make_spec(), **arguments)
+
+
+# Where there is a file 'f'; and what is wrong with them.
+BAD_FOLDERS = {
+  "file": ("{}/f", errors.SpecError, "{}/f is no folder"),
+  "below a file": ("{}/f/a/b", errors.SpecError, "{}/f is no folder"),
+  "impossible": ("/proc/nowhere", errors.ReplayError, ".*(/proc|No such file).*"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FOLDERS)
+def test_bad_checkpoint_dirs(name, tmp_path, monkeypatch):
+  monkeypatch.setattr(reverb, "Server", None)  # None is started.
+  (tmp_path / "f").touch()
+  path, error_cls, why = BAD_FOLDERS[name]
+  with pytest.raises(error_cls) as caught:
+    ReplayServer(make_spec(), checkpoint_dir=path.format(tmp_path))
+  caught.match(
+    "^ReplayServer: checkpoint_dir: expected a folder that it may write to, or a place "
+    f"for a new one, got '{path.format(tmp_path)}'. {why.format(tmp_path)}: name anoth"
+  )
 
 
 GIN = {
