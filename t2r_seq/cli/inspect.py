@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from t2r_seq.cli import failures, quiet, show_store, spec_sources, spec_texts
+
+if TYPE_CHECKING:
+  from t2r_seq import errors, records
 
 SUMMARY = "show what is in TFRecord files or a store, and whether specs fit"
 DESCRIPTION = """Shows the features of TFRecord files, and a spec that would parse them.
 Of the folder of an EpisodeStore, shows columns, lengths and bytes. --output writes the
-spec to a file that --spec takes, here and elsewhere; --format prints it alone.
+spec to a file that --spec takes, here and elsewhere; --format prints it alone. Of a
+damaged file it shows the records before the damage, names the place, and exits with 1.
 
 With --spec it checks every record against specs instead, and exits with 1 at the first
 that doesn't fit, naming file, record and feature. A store is checked against specs of
@@ -59,16 +64,17 @@ def run(args: argparse.Namespace) -> int:
   from t2r_seq import records
 
   expected = spec_sources.load_specs(args.spec) if args.spec else None
-  summary = records.inspect_records(args.files, args.max_records)
+  summary = records.inspect_records(args.files, args.max_records, allow_damage=True)
   if not summary.num_records:
     raise failures.UsageError(f"there are no records in {args.files}.")
   if text_format is None or args.output:
     print(records.format_table(summary))
     print()
   if expected is not None:
-    return _check(args.files, args.spec, expected)
+    return _check(args.files, args.spec, expected, summary)
   _show_spec(records.propose_spec(summary), text_format, args.output)
-  return 0
+  _show_damages(summary)
+  return 1 if summary.damages else 0
 
 
 def _text_format(args: argparse.Namespace) -> str | None:
@@ -113,15 +119,37 @@ def _show_store(args: argparse.Namespace) -> int:
   return 0
 
 
-def _check(file_patterns: str, source: str, expected: tuple[Any, Any]) -> int:
+def _check(
+  file_patterns: str,
+  source: str,
+  expected: tuple[Any, Any],
+  summary: records.RecordSummary,
+) -> int:
   """Checks all records against the specs."""
   from t2r_seq import records
 
   found = records.find_bad_record(file_patterns, *expected)
-  if found is not None:
-    # On stderr, after the table.
-    sys.stdout.flush()
-    print(f"t2r_seq inspect: {found}", file=sys.stderr)
-    return 1
-  print(f"All records fit {source}.")
-  return 0
+  if found is None:
+    print(f"All records fit {source}.")
+  elif _place(found) not in map(_place, summary.damages.values()):
+    _print_error(str(found))
+  _show_damages(summary)
+  return 0 if found is None else 1
+
+
+def _show_damages(summary: records.RecordSummary) -> None:
+  """Says where files are damaged, a line each, and what can be done about it."""
+  for name, damage in summary.damages.items():
+    salvage = f"t2r_seq doctor {shlex.quote(name)} --salvage OUT"
+    _print_error(f"{damage} Copy what is good: {salvage}")
+
+
+def _place(error: errors.RecordError) -> str:
+  """Returns which record of which file an error is about."""
+  return str(error).partition(": ")[0]
+
+
+def _print_error(message: str) -> None:
+  """Prints on stderr, after the table."""
+  sys.stdout.flush()
+  print(f"t2r_seq inspect: {message}", file=sys.stderr)

@@ -7,9 +7,12 @@ import numbers
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
 from absl import logging
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, records, specs
+from t2r_seq.records import file_patterns as patterns_lib
 
 # TensorFlow prepares room for a whole batch before it reads: larger ones take minutes.
 _MAX_BATCH_SIZE = 1 << 24
@@ -59,6 +62,95 @@ def check_seed(where: str, seed: Any) -> int | None:
   if check_count(where, "seed", seed, minimum=0) >= 2**32:
     raise errors.SpecError(f"{where}: seed: expected below {2**32:,}, got {seed!r}.")
   return int(seed)
+
+
+def check_flag(
+  where: str, name: str, flag: Any, expected: str = "True or False"
+) -> bool:
+  """Returns an argument as a bool; raises SpecError unless it is one, numpy's too."""
+  if isinstance(flag, (bool, np.bool_)):
+    return bool(flag)
+  raise errors.SpecError(f"{where}: {name}: expected {expected}, got {flag!r}.")
+
+
+def check_drop_remainder(where: str, drop_remainder: Any) -> bool | None:
+  """Returns whether a last, smaller batch is left out; None: as the mode has it.
+
+  Raises:
+    SpecError: it is neither None nor a bool.
+  """
+  if drop_remainder is None:
+    return None
+  return check_flag(where, "drop_remainder", drop_remainder, "True, False or None")
+
+
+def check_parallel_calls(where: str, num_parallel_calls: Any) -> int | None:
+  """Returns how many calls of a map run at a time, as tf.data takes it.
+
+  Raises:
+    SpecError: it is neither None, tf.data.AUTOTUNE nor a positive integer.
+  """
+  calls = num_parallel_calls
+  if calls is None:
+    return None
+  is_integer = isinstance(calls, numbers.Integral) and not isinstance(calls, bool)
+  if is_integer and (calls >= 1 or calls == tf.data.AUTOTUNE):
+    return int(calls)
+  raise errors.SpecError(
+    f"{where}: num_parallel_calls: expected an integer of at least 1, "
+    f"tf.data.AUTOTUNE or None, got {calls!r}."
+  )
+
+
+def check_image_decoding(where: str, image_decoding: Any) -> records.DecodeImages:
+  """Returns how images are decoded; None: as TensorFlow does by default.
+
+  Raises:
+    SpecError: it is neither None nor an `ImageDecoding`.
+  """
+  if image_decoding is None:
+    return True
+  if isinstance(image_decoding, records.ImageDecoding):
+    return image_decoding
+  hint = (
+    "Its options are fancy_upscaling, crops and dct_method, such as "
+    "records.ImageDecoding(dct_method='INTEGER_FAST')."
+  )
+  if isinstance(image_decoding, type):
+    hint = "Make one: @ImageDecoding() in gin, with the parentheses."
+  raise errors.SpecError(
+    f"{where}: image_decoding: expected a records.ImageDecoding or None, got "
+    f"{image_decoding!r}. {hint}"
+  )
+
+
+def check_file_patterns(
+  where: str, file_patterns: Any, name: str = "file_patterns"
+) -> Any:
+  """Checks file patterns, or a map of them; looks for no file.
+
+  Args:
+    where: the class that was given them.
+    file_patterns: a pattern, a comma-separated string or a list of them; or a map of
+      dataset_key to these.
+    name: of the argument.
+  Returns:
+    The patterns, to be read more than once.
+  Raises:
+    SpecError: they are neither strings nor paths, or there is none.
+  """
+  place = f"{where}: {name}"
+  if not isinstance(file_patterns, Mapping):
+    return patterns_lib.check_file_patterns(place, file_patterns)
+  if not file_patterns:
+    raise errors.SpecError(
+      f"{place}: expected file patterns by dataset_key, got {file_patterns!r}. Name "
+      "the files of each dataset."
+    )
+  return {
+    key: patterns_lib.check_file_patterns(f"{place}[{key!r}]", patterns)
+    for key, patterns in file_patterns.items()
+  }
 
 
 def batch_size(where: str, own: int, given: Any) -> int:

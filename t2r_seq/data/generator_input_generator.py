@@ -11,7 +11,7 @@ import gin
 import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
-from t2r_seq.data import joint
+from t2r_seq.data import arguments, joint
 from t2r_seq.data.abstract_input_generator import AbstractInputGenerator
 from t2r_seq.data.checked_generator import CheckedGenerator, GeneratorFn
 
@@ -54,11 +54,14 @@ class GeneratorInputGenerator(AbstractInputGenerator):
       drop_remainder: whether the last, smaller batch is left out, so that the batch
         axis is static; None: in mode 'train' only, which has no last batch.
     Raises:
-      SpecError: generator_fn is no function, or a size is too small.
+      SpecError: generator_fn is no function, a size is too small, or a flag is none.
     """
     super().__init__(batch_size)
+    where = type(self).__name__
     self._generator_fn = self._check_function(generator_fn)
-    self._yields_episodes = yields_episodes
+    self._yields_episodes = arguments.check_flag(
+      where, "yields_episodes", yields_episodes
+    )
     if shuffle_buffer_size is not None:
       self._check_count("shuffle_buffer_size", shuffle_buffer_size, minimum=0)
     self._shuffle_buffer_size = shuffle_buffer_size
@@ -66,7 +69,7 @@ class GeneratorInputGenerator(AbstractInputGenerator):
     self._sequence_length = sequence_length
     self._stride = stride
     self._shift = shift
-    self._drop_remainder = drop_remainder
+    self._drop_remainder = arguments.check_drop_remainder(where, drop_remainder)
     self._source: CheckedGenerator | None = None
 
   @contextlib.contextmanager

@@ -11,6 +11,7 @@ import gin
 import tensorflow as tf
 
 from t2r_seq import errors
+from t2r_seq.data import arguments
 from t2r_seq.data.abstract_input_generator import AbstractInputGenerator
 from t2r_seq.data.record_input_generator import (
   DefaultRecordInputGenerator,
@@ -46,10 +47,11 @@ class MultiEvalInputGenerator(AbstractInputGenerator):
       eval_name: the only one to evaluate on; None: 'multi_eval_name' of the
         environment variable TF_CONFIG if that is there, and else all.
     Raises:
-      SpecError: there are no evals, a value is no input generator, a name is none of
-        a folder, or there is no eval of that name.
+      SpecError: there are no evals by name, a value is no input generator, a name is
+        none of a folder, or there is no eval of that name.
     """
     super().__init__()
+    self._check_map("evals", "input generators", evals)
     self._evals = dict(evals)
     self._check_evals()
     name = get_multi_eval_name() if eval_name is None else eval_name
@@ -65,6 +67,13 @@ class MultiEvalInputGenerator(AbstractInputGenerator):
   def named_evals(self) -> dict[str, AbstractInputGenerator]:
     """Returns the generators to evaluate with, by name."""
     return dict(self._evals)
+
+  def _check_map(self, name: str, values: str, given: Any) -> None:
+    if not isinstance(given, Mapping):
+      raise errors.SpecError(
+        f"{type(self).__name__}: {name}: expected a map of names to {values}, got "
+        f"{given!r}."
+      )
 
   def _check_evals(self) -> None:
     found = [
@@ -107,10 +116,16 @@ class MultiEvalRecordInputGenerator(MultiEvalInputGenerator):
       eval_name: see the base class.
       **record_arguments: of `DefaultRecordInputGenerator`, for all of them.
     Raises:
-      SpecError: see the base class.
+      SpecError: see the base class; eval_map is no map of file patterns.
     """
+    self._check_map("eval_map", "file patterns", eval_map)
+    where = type(self).__name__
+    checked = {
+      name: arguments.check_file_patterns(where, patterns, f"eval_map[{name!r}]")
+      for name, patterns in eval_map.items()
+    }
     evals = {
       name: DefaultRecordInputGenerator(patterns, **record_arguments)
-      for name, patterns in eval_map.items()
+      for name, patterns in checked.items()
     }
     super().__init__(evals, eval_name)

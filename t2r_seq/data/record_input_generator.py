@@ -93,23 +93,22 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       SpecError: a size or length is too small, or an option is none of these.
     """
     super().__init__(batch_size)
-    self._file_patterns = file_patterns
+    where = type(self).__name__
+    self._file_patterns = arguments.check_file_patterns(where, file_patterns)
     self._shuffle_buffer_size = self._check_count(
       "shuffle_buffer_size", shuffle_buffer_size, minimum=0
     )
-    self._seed = arguments.check_seed(type(self).__name__, seed)
+    self._seed = arguments.check_seed(where, seed)
     self._cut: dict[str, Any] = {"sequence_length": sequence_length}
     self._cut |= {"stride": stride, "shift": shift}
     self._cycle_length = self._check_count("cycle_length", cycle_length)
-    self._num_parallel_calls = num_parallel_calls
-    self._drop_remainder = drop_remainder
-    self._index = indexed_input.check_option(type(self).__name__, index)
+    self._num_parallel_calls = arguments.check_parallel_calls(where, num_parallel_calls)
+    self._drop_remainder = arguments.check_drop_remainder(where, drop_remainder)
+    self._index = indexed_input.check_option(where, index)
     self._memory_budget = self._check_count("memory_budget", memory_budget)
-    self._on_bad_record = record_reading.check_policy(
-      type(self).__name__, on_bad_record, index
-    )
+    self._on_bad_record = record_reading.check_policy(where, on_bad_record, index)
     self._max_bad_records = self._check_count("max_bad_records", max_bad_records, 0)
-    self._decode_images: records.DecodeImages = image_decoding or True
+    self._decode_images = arguments.check_image_decoding(where, image_decoding)
     self._reading = record_reading.RecordReading()
     self._loader: IndexedRecordLoader | None = None
     self._parsed_spec: Any = None  # A TensorSpecStruct, once there are specs.

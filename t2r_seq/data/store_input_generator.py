@@ -66,26 +66,29 @@ class StoreInputGenerator(AbstractInputGenerator):
         stacks, where the host's copies are what limits training.
       image_decoding: how encoded images are decoded, and which part of them.
     Raises:
-      SpecError: a size is too small, or there is no such order.
+      SpecError: a size is too small, or an option is none of these.
     """
     super().__init__(batch_size)
+    where = type(self).__name__
     if order is not None and order not in ORDERS:
       raise errors.SpecError(
-        f"StoreInputGenerator: order: expected None or one of {', '.join(ORDERS)}, got "
+        f"{where}: order: expected None or one of {', '.join(ORDERS)}, got "
         f"{order!r}.{errors.nearest(str(order), ORDERS)}"
       )
     self._store_path = store_path
     self._order = order
-    self._seed = arguments.check_seed(type(self).__name__, seed)
+    self._seed = arguments.check_seed(where, seed)
     self._sequence_length = sequence_length
     self._stride = stride
     self._shift = shift
     self._shard_index = shard_index
     self._num_shards = self._check_count("num_shards", num_shards)
     self._memory_budget = self._check_count("memory_budget", memory_budget)
-    self._drop_remainder = drop_remainder
-    self._stack_on_device = stack_on_device
-    self._decode_images: records.DecodeImages = image_decoding or True
+    self._drop_remainder = arguments.check_drop_remainder(where, drop_remainder)
+    self._stack_on_device = arguments.check_flag(
+      where, "stack_on_device", stack_on_device
+    )
+    self._decode_images = arguments.check_image_decoding(where, image_decoding)
 
   @property
   def reads_shards(self) -> bool:

@@ -19,6 +19,7 @@ class RecordContents:
   Attributes:
     context: features that are no sequences, by name.
     steps: features of each step, by name; empty for a tf.train.Example.
+    is_proto: the bytes have a field of one of the two; others parse, too, to nothing.
   """
 
   def __init__(self, data: bytes) -> None:
@@ -31,10 +32,9 @@ class RecordContents:
       # An Example is, byte for byte, a SequenceExample with a context only.
       proto = tf.train.SequenceExample.FromString(data)
     except message.DecodeError as error:
-      raise errors.RecordError(
-        f"record: expected a serialized {EXAMPLE} or {SEQUENCE_EXAMPLE}, got "
-        f"{len(data)} bytes that are neither, {data[:16]!r}..."
-      ) from error
+      expected, got = no_proto(data)
+      raise errors.RecordError(f"record: expected {expected}, got {got}") from error
+    self.is_proto = proto.HasField("context") or proto.HasField("feature_lists")
     self.context = dict(proto.context.feature)
     self.steps = {
       name: list(steps.feature)
@@ -50,6 +50,14 @@ class RecordContents:
   def num_steps(self) -> dict[str, int]:
     """The number of steps of each sequence by name."""
     return {name: len(steps) for name, steps in self.steps.items()}
+
+
+def no_proto(data: bytes) -> tuple[str, str]:
+  """Returns what a record should be that is no proto, and what it is, as text."""
+  expected = f"a serialized {EXAMPLE} or {SEQUENCE_EXAMPLE}"
+  if not data:
+    return expected, "an empty record (0 bytes)"
+  return expected, f"{len(data)} bytes that are neither, {data[:16]!r}..."
 
 
 def read_contents(record: framing.Record) -> RecordContents:

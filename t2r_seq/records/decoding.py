@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import gin
+import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs
@@ -42,7 +45,14 @@ class ImageDecoding:
       want = f"one of {errors.listing(map(repr, DCT_METHODS))}"
       near = errors.nearest(str(self.dct_method), DCT_METHODS[1:]).strip()
       found.append(errors.Mismatch("dct_method", want, repr(self.dct_method), near))
-    for name, crop in self.crops.items():
+    if not isinstance(self.fancy_upscaling, (bool, np.bool_)):
+      got = repr(self.fancy_upscaling)
+      found.append(errors.Mismatch("fancy_upscaling", "True or False", got))
+    is_map = isinstance(self.crops, Mapping)
+    if not is_map:
+      want = "a map of names to windows (y, x, height, width)"
+      found.append(errors.Mismatch("crops", want, repr(self.crops)))
+    for name, crop in self.crops.items() if is_map else ():
       if not _is_window(crop):
         want = "integers (y, x, height, width), from 0 and of at least 1 pixel"
         found.append(errors.Mismatch(f"crops: {name}", want, repr(crop)))
@@ -53,7 +63,7 @@ class ImageDecoding:
     """Returns the window of an image, found by its path or its spec's name; or None."""
     for name in (path, spec.name):
       if name in self.crops:
-        y, x, height, width = self.crops[name]
+        y, x, height, width = map(int, self.crops[name])
         return y, x, height, width
     return None
 
@@ -134,7 +144,7 @@ class ImageDecoding:
       image = tf.io.decode_jpeg(
         encoded,
         spec.shape[-1],
-        fancy_upscaling=self.fancy_upscaling,
+        fancy_upscaling=bool(self.fancy_upscaling),
         dct_method=self.dct_method,
       )
     else:
@@ -166,7 +176,7 @@ class ImageDecoding:
       encoded,
       tf.stack([y, left, height, end - left]),
       channels,
-      fancy_upscaling=self.fancy_upscaling,
+      fancy_upscaling=bool(self.fancy_upscaling),
       dct_method=self.dct_method,
     )
     return image[:, x - left : x - left + width]
@@ -177,8 +187,19 @@ DecodeImages = bool | ImageDecoding
 
 
 def image_decoding(decode_images: DecodeImages) -> ImageDecoding:
-  """Returns how images are decoded, if they are."""
-  return decode_images if isinstance(decode_images, ImageDecoding) else ImageDecoding()
+  """Returns how images are decoded, if they are.
+
+  Raises:
+    SpecError: it is neither a bool nor an `ImageDecoding`.
+  """
+  if isinstance(decode_images, ImageDecoding):
+    return decode_images
+  if isinstance(decode_images, (bool, np.bool_)):
+    return ImageDecoding()
+  raise errors.SpecError(
+    f"decode_images: expected True, False or a records.ImageDecoding, got "
+    f"{decode_images!r}."
+  )
 
 
 def _is_jpeg(spec: tf.TensorSpec) -> bool:
@@ -194,6 +215,9 @@ def _decode_any(encoded: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
   )
 
 
-def _is_window(crop: Sequence[int]) -> bool:
-  is_integers = all(isinstance(n, int) and not isinstance(n, bool) for n in crop)
-  return is_integers and len(crop) == 4 and min(crop) >= 0 and min(crop[2:]) >= 1
+def _is_window(crop: Any) -> bool:
+  if not isinstance(crop, (Sequence, np.ndarray)) or len(crop) != 4:
+    return False
+  if not all(isinstance(n, numbers.Integral) and not isinstance(n, bool) for n in crop):
+    return False
+  return min(crop) >= 0 and min(crop[2:]) >= 1

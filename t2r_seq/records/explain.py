@@ -16,6 +16,7 @@ from t2r_seq.records.contents import (
   SEQUENCE_EXAMPLE,
   RecordContents,
   kind_of,
+  no_proto,
   values_of,
 )
 from t2r_seq.records.decoding import image_decoding
@@ -34,15 +35,15 @@ def explain_record(data: bytes, features: list[RecordFeature]) -> list[errors.Mi
   """
   try:
     contents = concatenated.as_lists(RecordContents(data), features)
-  except errors.RecordError as error:
-    text = str(error).partition("expected ")[2]
-    expected, _, got = text.partition(", got ")
-    return [errors.Mismatch("proto", expected, got)]
+  except errors.RecordError:
+    return [errors.Mismatch("proto", *no_proto(data))]
   found = [
     errors.Mismatch(f"{feature.path} (feature '{feature.name}')", *mismatch)
     for feature in features
     for mismatch in _explain_feature(feature, contents, features)
   ]
+  if found and not contents.is_proto:
+    return [errors.Mismatch("proto", *no_proto(data))]
   return found
 
 

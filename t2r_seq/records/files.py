@@ -12,6 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors
+from t2r_seq.records import file_patterns as patterns_lib
 from t2r_seq.records import file_types, index_file, shards
 
 FilePatterns = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -44,13 +45,12 @@ def split_file_patterns(file_patterns: FilePatterns) -> list[str]:
     file_patterns: see `get_data_format_and_filenames_list`.
   Returns:
     The patterns, with their prefixes; a file of exactly that name stays whole.
+  Raises:
+    SpecError: they are neither strings nor paths.
   """
-  if isinstance(file_patterns, (str, os.PathLike)):
-    file_patterns = [file_patterns]
-  names = [os.fspath(item) for item in file_patterns]
   parts = [
     part
-    for name in names
+    for name in patterns_lib.pattern_names(file_patterns)
     for part in ([name] if _is_special_file(name) else name.split(","))
   ]
   return [part.strip() for part in parts if part.strip()]
@@ -70,7 +70,7 @@ def infer_data_format(file_patterns: FilePatterns) -> str:
   Returns:
     'tfrecord'.
   Raises:
-    SpecError: a pattern has the prefix of another format.
+    SpecError: a pattern has the prefix of another format, or is none.
   """
   for pattern in split_file_patterns(file_patterns):
     prefix = _PREFIX.match(pattern)
@@ -95,7 +95,7 @@ def get_data_format_and_filenames_list(
     indices (see `write_index`) and `*.conversion` only count where the pattern asks
     for them.
   Raises:
-    SpecError: a pattern matches no file.
+    SpecError: a pattern matches no file, or is none.
   """
   data_format = infer_data_format(file_patterns)
   patterns = [
@@ -228,7 +228,7 @@ def record_dataset(
 def _expand(filenames: FilePatterns) -> list[str]:
   """Finds the files of patterns; looks nothing up for a list of plain names."""
   if not isinstance(filenames, (str, os.PathLike)):
-    names = [os.fspath(name) for name in filenames]
+    names = patterns_lib.pattern_names(filenames)
     if not any(_SPECIAL.search(name) for name in names):
       return names
     filenames = names

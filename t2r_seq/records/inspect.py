@@ -35,7 +35,9 @@ def format_table(summary: RecordSummary) -> str:
 
 def _heading(summary: RecordSummary) -> str:
   names = summary.files[0] if len(summary.files) == 1 else f"{len(summary.files)} files"
-  count = f"{summary.num_records} record{'' if summary.num_records == 1 else 's'}"
+  whole = "whole " if summary.damages else ""
+  plural = "" if summary.num_records == 1 else "s"
+  count = f"{summary.num_records} {whole}record{plural}"
   if not summary.is_complete:
     count = f"the first {count}"
   proto = f"{summary.proto} (RLDS episodes)" if summary.is_rlds else summary.proto

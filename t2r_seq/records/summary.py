@@ -5,10 +5,11 @@ from __future__ import annotations
 import collections
 import dataclasses
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 import tensorflow as tf
 
+from t2r_seq import errors
 from t2r_seq.records import contents, file_types, files, framing, rlds
 from t2r_seq.specs import image_headers
 
@@ -61,6 +62,8 @@ class RecordSummary:
     features: context features first, each sorted by name.
     is_rlds: RLDS episodes as TFDS writes them: Examples with sequences, whose steps
       are concatenated.
+    damages: what is wrong with files that are damaged, by name; of these the records
+      before the first damage were read.
   """
 
   files: tuple[str, ...]
@@ -69,6 +72,7 @@ class RecordSummary:
   proto: str
   features: tuple[FeatureSummary, ...]
   is_rlds: bool = False
+  damages: Mapping[str, errors.RecordError] = dataclasses.field(default_factory=dict)
 
 
 class _Tally:
@@ -177,6 +181,7 @@ def inspect_records(
   path: files.FilePatterns,
   max_records: int | None = None,
   compression: str | None = None,
+  allow_damage: bool = False,
 ) -> RecordSummary:
   """Reads TFRecord files, whatever they hold, and summarises their features.
 
@@ -184,22 +189,39 @@ def inspect_records(
     path: a file, or file patterns.
     max_records: stops after so many records.
     compression: of all files, if the suffixes don't tell.
+    allow_damage: reads a damaged file up to its damage, which the summary names;
+      otherwise it is an error.
   Returns:
     The summary.
   Raises:
     SpecError: the patterns match no file.
-    RecordError: a damaged file, or records that are no protos of the two kinds.
+    RecordError: a damaged file, or records that are no protos of the two kinds; a
+      damage that is allowed, where no file has a whole record.
   """
   _, filenames = files.get_data_format_and_filenames(path)
   file_types.check_file_types(filenames, compression)
-  found = (
-    record
-    for filename in filenames
-    for record in framing.iterate_records(
-      filename, file_types.compression_type(filename, compression)
-    )
-  )
-  return summarize_records(found, filenames, max_records)
+  damages: dict[str, errors.RecordError] = {}
+  found = _read_whole(filenames, compression, damages if allow_damage else None)
+  summary = summarize_records(found, filenames, max_records)
+  if damages and not summary.num_records:
+    raise next(iter(damages.values()))
+  return dataclasses.replace(summary, damages=damages)
+
+
+def _read_whole(
+  filenames: Iterable[str],
+  compression: str | None,
+  damages: dict[str, errors.RecordError] | None,
+) -> Iterator[framing.Record]:
+  """Yields the records of each file up to its first damage: an error, or noted."""
+  for filename in filenames:
+    kind = file_types.compression_type(filename, compression)
+    try:
+      yield from framing.iterate_records(filename, kind)
+    except errors.RecordError as damage:
+      if damages is None:
+        raise
+      damages[filename] = damage
 
 
 def summarize_records(

@@ -2,10 +2,180 @@
 
 from __future__ import annotations
 
+import pathlib
+import re
+
+import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import data, errors
+from t2r_seq import data, errors, records
+
+RECORD_GENERATORS = {
+  "DefaultRecordInputGenerator": data.DefaultRecordInputGenerator,
+  "FractionalRecordInputGenerator": lambda patterns: (
+    data.FractionalRecordInputGenerator(1.0, file_patterns=patterns)
+  ),
+  "RldsInputGenerator": data.RldsInputGenerator,
+  "WeightedRecordInputGenerator": data.WeightedRecordInputGenerator,
+}
+NO_PATTERNS = {
+  "None": (None, ": expected a pattern, a comma-separated string or a list of them"),
+  "5": (5, ": expected a pattern, a comma-separated string or a list of them"),
+  "b'x'": (b"x", ": expected a pattern, a comma-separated string or a list of them"),
+  "''": ("", ": expected at least one pattern"),
+  "' , '": (" , ", ": expected at least one pattern"),
+  "[]": ([], ": expected at least one pattern"),
+  "['', ' ']": (["", " "], ": expected at least one pattern"),
+  "5 ": ([5], "[0]: expected a pattern or a path"),
+  "b'x' ": (["a", b"x"], "[1]: expected a pattern or a path"),
+}
+
+
+@pytest.mark.parametrize("got", NO_PATTERNS)
+@pytest.mark.parametrize("generator", RECORD_GENERATORS)
+def test_what_is_no_file_pattern(generator, got):
+  patterns, expected = NO_PATTERNS[got]
+  want = (
+    f"{generator}: file_patterns{expected}, got {got.strip()}. "
+    "Name the files, such as 'data/train*.tfrecord'."
+  )
+  with pytest.raises(errors.SpecError, match=f"^{re.escape(want)}"):
+    RECORD_GENERATORS[generator](patterns)
+
+
+@pytest.mark.parametrize("got", NO_PATTERNS)
+def test_what_is_no_file_pattern_of_one_of_several(got):
+  patterns, expected = NO_PATTERNS[got]
+  want = f"RecordInputGenerator: eval_map['seen']{expected}, got {got.strip()}. Name"
+  with pytest.raises(errors.SpecError, match=re.escape(want)):
+    data.MultiEvalRecordInputGenerator({"unseen": "a", "seen": patterns})
+  want = f"RecordInputGenerator: file_patterns['b']{expected}, got {got.strip()}. Name"
+  with pytest.raises(errors.SpecError, match=re.escape(want)):
+    data.DefaultRecordInputGenerator({"a": "x", "b": patterns})
+
+
+NO_MAPS = {
+  "no datasets": (
+    lambda: data.DefaultRecordInputGenerator({}),
+    "DefaultRecordInputGenerator: file_patterns: expected file patterns by "
+    "dataset_key, got {}.",
+  ),
+  "weights as patterns": (
+    lambda: data.WeightedRecordInputGenerator({"a": 1}),
+    "WeightedRecordInputGenerator: file_patterns: expected a pattern, a "
+    "comma-separated string or a list of them, got {'a': 1}.",
+  ),
+  "files without names": (
+    lambda: data.MultiEvalRecordInputGenerator("a"),
+    "MultiEvalRecordInputGenerator: eval_map: expected a map of names to file "
+    "patterns, got 'a'.",
+  ),
+  "no evals": (
+    lambda: data.MultiEvalInputGenerator(None),
+    "MultiEvalInputGenerator: evals: expected a map of names to input generators, got "
+    "None.",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", NO_MAPS)
+def test_what_is_no_map(name):
+  make, want = NO_MAPS[name]
+  with pytest.raises(errors.SpecError, match=re.escape(want)):
+    make()
+
+
+PATTERNS = {
+  "string": "a*.tfrecord",
+  "comma list": "a0.tfrecord, a1.tfrecord",
+  "path": pathlib.Path("a*.tfrecord"),
+  "paths": [pathlib.Path("a0.tfrecord"), pathlib.Path("a1.tfrecord")],
+  "tuple": ("a0.tfrecord", "", "a1.tfrecord"),
+  "array": np.array(["a0.tfrecord", "a1.tfrecord"]),
+}
+
+
+@pytest.mark.parametrize("case", [*PATTERNS, "iterator"])
+def test_file_patterns_of_every_kind(tmp_path, monkeypatch, kit, case):
+  monkeypatch.chdir(tmp_path)
+  kit.write_examples("a0.tfrecord", [1, 2])
+  kit.write_examples("a1.tfrecord", [3])
+  patterns = PATTERNS.get(case, iter(["a0.tfrecord", "a1.tfrecord"]))
+  generator = data.DefaultRecordInputGenerator(patterns)
+  generator.set_feature_specifications({"x": kit.spec((), tf.int64, "x")})
+  generator.set_label_specifications({})
+  for _ in range(2):
+    batches = generator.create_dataset("eval")
+    assert [int(x) for features, _ in batches for x in features["x"]] == [1, 2, 3]
+
+
+GENERATORS = {
+  "DefaultRecordInputGenerator": lambda **options: data.DefaultRecordInputGenerator(
+    "a", **options
+  ),
+  "StoreInputGenerator": lambda **options: data.StoreInputGenerator("a", **options),
+  "GeneratorInputGenerator": lambda **options: data.GeneratorInputGenerator(
+    lambda: iter(()), **options
+  ),
+}
+CALLS = "an integer of at least 1, tf.data.AUTOTUNE or None"
+DROP, DROPS = "True, False or None", (None, False, np.bool_(True))
+DECODING = "a records.ImageDecoding or None"
+HOW = (None, records.ImageDecoding(dct_method="INTEGER_FAST"))
+FLAGS = (True, np.bool_(False))
+OPTIONS = {
+  "DefaultRecordInputGenerator": {
+    "num_parallel_calls": (
+      CALLS,
+      [0, -5, 2.5, "a", True, np.int64(0)],
+      [1, np.int32(3), tf.data.AUTOTUNE, None],
+    ),
+    "drop_remainder": (DROP, ["x", 1, 0], DROPS),
+    "image_decoding": (DECODING, ["fast", True, {"crops": {}}], HOW),
+  },
+  "StoreInputGenerator": {
+    "drop_remainder": (DROP, ["x", 1, 0], DROPS),
+    "stack_on_device": ("True or False", ["x", 1, None], FLAGS),
+    "image_decoding": (DECODING, ["fast", True, {"crops": {}}], HOW),
+  },
+  "GeneratorInputGenerator": {
+    "yields_episodes": ("True or False", ["x", 1, None], FLAGS),
+    "drop_remainder": (DROP, ["x", 1, 0], DROPS),
+  },
+}
+
+
+@pytest.mark.parametrize(
+  ("generator", "option"),
+  [(name, option) for name in OPTIONS for option in OPTIONS[name]],
+)
+def test_options_are_checked_at_construction(generator, option):
+  expected, refused, fine = OPTIONS[generator][option]
+  for bad in refused:
+    want = f"{generator}: {option}: expected {expected}, got {bad!r}."
+    with pytest.raises(errors.SpecError, match=f"^{re.escape(want)}"):
+      GENERATORS[generator](**{option: bad})
+  for good in fine:
+    GENERATORS[generator](**{option: good})
+
+
+def test_image_decoding_names_its_options():
+  want = (
+    r"got 'fast'\. Its options are .* dct_method, such as records.ImageDecoding\(dct"
+  )
+  with pytest.raises(errors.SpecError, match=want):
+    data.StoreInputGenerator("a", image_decoding="fast")
+  with pytest.raises(errors.SpecError, match=r"Make one: @ImageDecoding\(\) in gin"):
+    data.StoreInputGenerator("a", image_decoding=records.ImageDecoding)
+
+
+@pytest.mark.parametrize("load", [data.StoreWindowLoader, data.IndexedRecordLoader])
+@pytest.mark.parametrize("bad", ["x", 1, None])
+def test_loaders_check_flags_before_they_open_anything(load, bad):
+  want = f": drop_remainder: expected True or False, got {bad!r}"
+  with pytest.raises(errors.SpecError, match=re.escape(want)):
+    load("nothing", {}, 2, drop_remainder=bad)
 
 
 @pytest.mark.parametrize(

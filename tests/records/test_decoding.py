@@ -136,6 +136,16 @@ ERRORS = {
   ),
   "nothing": ({"crops": {"image": (1, 2, 3, 0)}}, "got (1, 2, 3, 0)."),
   "fraction": ({"crops": {"image": (1, 2, 3, 0.5)}}, "got (1, 2, 3, 0.5)."),
+  "one number": ({"crops": {"image": 5}}, "of at least 1 pixel, got 5."),
+  "no map": (
+    {"crops": "image"},
+    "ImageDecoding: crops: expected a map of names to windows (y, x, height, width), "
+    "got 'image'.",
+  ),
+  "no flag": (
+    {"fancy_upscaling": "no"},
+    "ImageDecoding: fancy_upscaling: expected True or False, got 'no'.",
+  ),
 }
 
 
@@ -144,6 +154,24 @@ def test_options_are_checked(name):
   options, want = ERRORS[name]
   with pytest.raises(errors.SpecError, match=re.escape(want)):
     records.ImageDecoding(**options)
+
+
+def test_numbers_of_numpy_are_fine():
+  crop = np.array([1, 2, 3, 4])
+  how = records.ImageDecoding(fancy_upscaling=np.bool_(False), crops={"image": crop})
+  assert how.crop("camera", spec_of((3, 4, 3))) == (1, 2, 3, 4)
+  path_spec = {"camera": spec_of((3, 4, 3))}
+  parse_fn = records.create_parse_tf_example_fn(path_spec, decode_images=how)
+  encoded = records.encode_example({"camera": spec_of(SHAPE)}, {"camera": jpeg()})
+  assert parse_fn(encoded)["camera"].shape == (3, 4, 3)
+
+
+@pytest.mark.parametrize("how", ["fast", None, 1])
+def test_what_is_no_way_of_decoding(how):
+  want = "decode_images: expected True, False or a records.ImageDecoding, got "
+  with pytest.raises(errors.SpecError, match=f"{want}{how!r}"):
+    records.image_decoding(how)
+  assert records.image_decoding(np.bool_(True)) == records.ImageDecoding()
 
 
 def test_a_crop_fits_its_spec():

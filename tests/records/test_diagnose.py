@@ -129,10 +129,6 @@ BAD_EXAMPLES = {
     r"state/pose .*: expected a feature 'pose' in a tf\.train\.Example, got a "
     r"tf\.train\.SequenceExample with 'pose' elsewhere\. .* set is_sequence=True",
   ),
-  "no proto": (
-    b"\xff\xff not a proto",
-    r"proto: expected a serialized tf\.train\.Example or .*, got 14 bytes that are nei",
-  ),
 }
 BAD_SEQUENCES = {
   "example": (
@@ -153,6 +149,17 @@ BAD_SEQUENCES = {
     r"poses .*: expected 2 values for shape \(2,\), got 3 values at step 0",
   ),
 }
+
+
+# Whatever is asked of them, they have none of it.
+NO_PROTOS = {
+  "no proto": (b"\xff\xff not a proto", r"14 bytes that are neither, b'\\xff\\xff not"),
+  "unknown fields": (bytes([13 << 3, 5]), r"2 bytes that are neither, b'h\\x05'"),
+  "empty record": (b"", r"an empty record \(0 bytes\)\.$"),
+}
+for case, (bad_bytes, found) in NO_PROTOS.items():
+  expected = r"proto: expected a serialized tf\.train\.Example or .*SequenceExample"
+  BAD_EXAMPLES[case] = BAD_SEQUENCES[case] = (bad_bytes, f"{expected}, got {found}")
 
 
 @pytest.mark.parametrize("kind", ["example", "sequence"])
@@ -315,7 +322,7 @@ def test_explain_failures_names_the_record(tmp_path: pathlib.Path) -> None:
   write(tmp_path / "a", [records.encode_example(EXAMPLES, GOOD_EXAMPLE), b""])
   dataset = records.serialized_to_parsed(records.record_dataset([path]), EXAMPLES)
   with (
-    pytest.raises(errors.RecordError, match=r"record 1 of .*: 4 mismatches") as caught,
+    pytest.raises(errors.RecordError, match=r"record 1 of .*an empty rec") as caught,
     records.explain_failures(path, EXAMPLES),
   ):
     list(dataset)

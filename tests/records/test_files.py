@@ -120,6 +120,18 @@ BAD_PATTERNS = {
   "empty list": ([], r"expected at least one pattern, got \[\]"),
   "folder": ("folder", r"folder: expected files, got a folder\. Name .*folder/\*\."),
   "format": ("sstable:a*", "sstable:a.: expected the prefix 'tfrecord:' or none"),
+  "nothing": (
+    None,
+    r"file patterns: expected a pattern, .*, got None\. Name the files",
+  ),
+  "a number": (5, "file patterns: expected a pattern, .* or a list of them, got 5"),
+  "bytes": (b"a*", r"file patterns: expected a pattern, .*, got b'a\*'"),
+  "a map": ({"a": "a*"}, "file patterns: expected a pattern, .*, got {'a': 'a.'}"),
+  "a number in a list": (
+    ["a*", 5],
+    r"patterns\[1\]: expected a pattern or a path, got 5",
+  ),
+  "a list in a list": ([["a*"]], r"\[0\]: expected a pattern or a path, got \['a\*'\]"),
 }
 
 
@@ -129,6 +141,12 @@ def test_bad_patterns(case: str) -> None:
   patterns, message = BAD_PATTERNS[case]
   with pytest.raises(errors.SpecError, match=message):
     records.get_data_format_and_filenames(patterns)
+
+
+@pytest.mark.parametrize("patterns", [None, 5, [5], b"x", [b"x"]])
+def test_record_dataset_refuses_what_is_no_pattern(patterns: Any) -> None:
+  with pytest.raises(errors.SpecError, match=r"expected a pattern.*, got .*(5|None|x)"):
+    records.record_dataset(patterns)
 
 
 def test_infer_data_format() -> None:

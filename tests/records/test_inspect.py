@@ -214,6 +214,28 @@ def test_nothing_to_propose(tmp_path: pathlib.Path) -> None:
     records.propose_spec(summary)
 
 
+def test_damaged_files_are_read_up_to_their_damage(tmp_path: pathlib.Path) -> None:
+  for name in ("a", "b", "c"):
+    write(str(tmp_path / name), *(example(x=feature("int64", i)) for i in range(4)))
+  for name, num_left in (("a", 3), ("b", 0)):
+    path = tmp_path / name
+    path.write_bytes(path.read_bytes()[: (num_left + 1) * path.stat().st_size // 4 - 2])
+  with pytest.raises(errors.RecordError, match=r"record 3 of \S*a \(byte \d+\): frame"):
+    records.inspect_records(str(tmp_path / "*"))
+  summary = records.inspect_records(str(tmp_path / "*"), allow_damage=True)
+  assert (summary.num_records, summary.is_complete) == (7, True)
+  assert [pathlib.Path(name).name for name in summary.damages] == ["a", "b"]
+  want = r"record 0 of \S*b \(byte 0\): frame: .* the file is truncated\.$"
+  with pytest.raises(errors.RecordError, match=want):
+    raise summary.damages[str(tmp_path / "b")]
+  assert records.format_table(summary).startswith("3 files: 7 whole records, tf.train.")
+  with pytest.raises(errors.RecordError, match=want):
+    records.inspect_records(str(tmp_path / "b"), allow_damage=True)
+  whole = records.inspect_records(str(tmp_path / "c"), allow_damage=True)
+  assert whole == records.inspect_records(str(tmp_path / "c"))
+  assert not whole.damages
+
+
 def test_files_that_hold_something_else(tmp_path: pathlib.Path) -> None:
   (tmp_path / "a").write_text("not a record file at all")
   with pytest.raises(

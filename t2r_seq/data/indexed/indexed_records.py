@@ -85,7 +85,9 @@ class IndexedRecordLoader(WindowLoader):
         or the budget is.
       RecordError: an index is missing or stale, or a file is compressed.
     """
-    check_plan("indexed_records", batch_size, order, num_epochs, memory_budget)
+    check_plan(
+      "indexed_records", batch_size, order, num_epochs, memory_budget, drop_remainder
+    )
     self.index = (
       file_patterns
       if isinstance(file_patterns, records.RecordIndex)

@@ -75,7 +75,9 @@ class StoreWindowLoader(WindowLoader):
         the budget is.
       StoreError: the store has no episodes.
     """
-    check_plan("store_windows", batch_size, order, num_epochs, memory_budget)
+    check_plan(
+      "store_windows", batch_size, order, num_epochs, memory_budget, drop_remainder
+    )
     if not isinstance(store, EpisodeStore):
       store = EpisodeStore(store)
     columns: Any = StoreColumns(store)

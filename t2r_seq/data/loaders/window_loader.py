@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import allocation, errors, specs
-from t2r_seq.data.arguments import check_count
+from t2r_seq.data.arguments import check_count, check_flag
 from t2r_seq.data.dataset_options import checkpoint_options, positions_kept
 from t2r_seq.data.loaders.numpy_batches import (
   NumpyBatches,
@@ -227,12 +227,17 @@ class WindowLoader:
 
 
 def check_plan(
-  where: str, batch_size: Any, order: str, num_epochs: Any, memory_budget: Any
+  where: str,
+  batch_size: Any,
+  order: str,
+  num_epochs: Any,
+  memory_budget: Any,
+  drop_remainder: Any,
 ) -> None:
   """Checks what a loader is given, before anything is opened.
 
   Raises:
-    SpecError: there is no such order, or a number makes no sense.
+    SpecError: there is no such order, or a number or flag makes no sense.
   """
   if order not in ORDERS:
     raise errors.SpecError(
@@ -241,5 +246,6 @@ def check_plan(
     )
   check_count(where, "batch_size", batch_size)
   check_count(where, "memory_budget", memory_budget)
+  check_flag(where, "drop_remainder", drop_remainder)
   if num_epochs is not None:
     check_count(where, "num_epochs", num_epochs, minimum=0)

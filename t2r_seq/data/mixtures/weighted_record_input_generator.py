@@ -10,6 +10,7 @@ from t2r_seq import records
 from t2r_seq.data.mixtures.mixture_arguments import Weights
 from t2r_seq.data.mixtures.mixture_input_generator import MixtureInputGenerator
 from t2r_seq.data.record_input_generator import DefaultRecordInputGenerator
+from t2r_seq.records import file_patterns as patterns_lib
 
 
 @gin.configurable
@@ -39,8 +40,11 @@ class WeightedRecordInputGenerator(MixtureInputGenerator):
       seed: of all shuffles.
       **record_arguments: of `DefaultRecordInputGenerator`, for every pattern.
     Raises:
-      SpecError: not as many weights as patterns, or what the bases refuse.
+      SpecError: no file patterns, not as many weights as these, or what the bases
+        refuse.
     """
+    place = f"{type(self).__name__}: file_patterns"
+    file_patterns = patterns_lib.check_file_patterns(place, file_patterns)
     sources = {
       pattern: DefaultRecordInputGenerator(pattern, **record_arguments)
       for pattern in records.split_file_patterns(file_patterns)

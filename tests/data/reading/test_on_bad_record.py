@@ -81,7 +81,11 @@ BAD_CONTENT = {
     floating(1.0),
     r"features/x \(feature 'x'\): expected an int64 list .*float",
   ),
-  "missing": (b"", r"features/x \(feature 'x'\): expected a feature 'x'"),
+  "missing": (
+    tf.train.Example(features=tf.train.Features()).SerializeToString(),
+    r"features/x \(feature 'x'\): expected a feature 'x'",
+  ),
+  "empty": (b"", r"proto: expected .*Example, got an empty record \(0 bytes\)"),
 }
 
 
@@ -294,13 +298,39 @@ def test_records_with_the_same_bytes_are_counted_each(build, tmp_path):
   assert [problem.record for problem in generator.report.problems] == [1, 3]
 
 
-def test_raise_names_the_place_too(build, tmp_path):
+NO_PROTOS = {
+  "empty": (b"", r"an empty record \(0 bytes\)\.$"),
+  "random": (bytes(range(250, 200, -1)), r"50 bytes that are neither, b'\\xfa"),
+  "text": (b"no episode", "10 bytes that are neither, b'no episode'"),
+  "unknown fields": (bytes([13 << 3, 5]), r"2 bytes that are neither, b'h\\x05'"),
+}
+
+
+@pytest.mark.parametrize("place", [0, 2])
+@pytest.mark.parametrize("windowed", [True, False])
+@pytest.mark.parametrize("name", NO_PROTOS)
+def test_raise_says_what_is_no_proto(build, tmp_path, kit, name, windowed, place):
+  """Of both formats: windows are read from SequenceExamples, numbers from Examples."""
+  bad, got = NO_PROTOS[name]
+  rows = [number(i) for i in range(3)]
+  if windowed:
+    kit.write_episodes(tmp_path / "a", [6] * 3)
+    rows = [record.numpy() for record in tf.data.TFRecordDataset(str(tmp_path / "a"))]
+  write(tmp_path / "a", [*rows[:place], bad, *rows[place:]])
+  generator = build(model=kit.FakeModel() if windowed else None, on_bad_record="raise")
+  offset = frames(tmp_path / "a")[place][0]
+  want = (
+    rf"record {place} of .*a \(byte {offset}\): proto: expected a serialized "
+    rf"tf\.train\.Example or tf\.train\.SequenceExample, got {got}"
+  )
+  with pytest.raises(errors.RecordError, match=want), generator.explain_failures():
+    list(generator.create_dataset("eval"))
+
+
+def test_raise_has_no_report(build, tmp_path):
   write(tmp_path / "a", [number(0), b"bad"])
   generator = build(on_bad_record="raise")
-  with (
-    pytest.raises(errors.RecordError, match=r"record 1 of .*a \(byte \d+\): proto"),
-    generator.explain_failures(),
-  ):
+  with pytest.raises(tf.errors.InvalidArgumentError):
     list(generator.create_dataset("eval"))
   assert generator.report is None
 
