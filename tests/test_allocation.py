@@ -49,7 +49,7 @@ libc = ctypes.CDLL(None)
 libc.fopen.restype = ctypes.c_void_p
 if sys.argv[2] == "limited":
   allocation.keep_freed_memory()
-limit = max(2, os.cpu_count() // 2)
+limit = 4 * os.cpu_count()
 together = threading.Barrier(limit + 4)
 def allocate():
   together.wait()
@@ -67,7 +67,7 @@ print(open(sys.argv[1]).read().count("<heap nr="), limit)
 
 @_GLIBC
 @pytest.mark.parametrize("arenas", ["limited", "glibc's"])
-def test_threads_share_few_arenas(arenas, tmp_path):
+def test_threads_share_arenas(arenas, tmp_path):
   others = {k: v for k, v in os.environ.items() if "MALLOC" not in k}
   printed = subprocess.run(
     [sys.executable, "-c", _THREADS, str(tmp_path / "info.xml"), arenas],
