@@ -9,13 +9,15 @@ import tensorflow as tf
 
 from t2r_seq import records, specs, windows
 from t2r_seq.data.loaders.decoded_columns import LoadedRows
-from t2r_seq.data.loaders.pool_order import WINDOW_BYTES
 from t2r_seq.data.streamed.episode_lists import EpisodeLists, Lists, push_back
 from t2r_seq.data.streamed.large_steps import is_large_step
 from t2r_seq.data.streamed.raw_episodes import RawEpisodes
 
 # Of a string in a tensor, beside those that it has.
 _STRING_BYTES = 24
+# Of a window in the order of its pool: 32, and 80 while that is made. Two pools have
+# room for both.
+ORDER_BYTES = 56
 # Beside the paths, and none of them.
 _LENGTH, _PLACE = "/length", "/place"
 
@@ -130,7 +132,7 @@ class EpisodeColumns:
       "num_windows": num_windows,
       # One that is too short for a window takes no room.
       "pooled": tf.where(
-        num_windows > 0, pooled + WINDOW_BYTES * num_windows, tf.zeros_like(pooled)
+        num_windows > 0, pooled + ORDER_BYTES * num_windows, tf.zeros_like(pooled)
       ),
       "parsed": parsed,
       "is_end": tf.constant(False),

@@ -11,11 +11,8 @@ import tensorflow as tf
 
 from t2r_seq import data, errors, records, specs, windows
 from t2r_seq.data import StreamReport, streamed_windows
-from t2r_seq.data.loaders.pool_order import (
-  BATCHES_ALIVE,
-  WINDOW_BYTES,
-  with_overhead,
-)
+from t2r_seq.data.loaders.pool_order import BATCHES_ALIVE, with_overhead
+from t2r_seq.data.streamed.episode_columns import ORDER_BYTES
 from tests.data.conftest import FakeModel, feature_spec, label_spec, make_episode
 
 LENGTHS = (9, 3, 1, 14, 6, 11, 2, 20, 8)
@@ -280,7 +277,7 @@ def test_all_that_a_budget_is_for_is_counted():
   episodes = tf.data.Dataset.from_tensors({"x": tf.range(9.0)[:, tf.newaxis]})
   report = StreamReport()
   list(streamed_windows(episodes, {"x": spec}, 4, 2**20, 1, report=report))
-  pools = 2 * (54 + 8 * WINDOW_BYTES)
+  pools = 2 * (54 + 8 * ORDER_BYTES)
   assert report.pool_bytes == budget_of(pools + 13 * 36, 4, 2 * 4)
 
 
