@@ -24,14 +24,17 @@ def flat_specs(spec_structure: Any) -> specs.TensorSpecStruct:
   return specs.map_leaves(specs.ExtendedTensorSpec.to_spec, flat)
 
 
-def check_count(where: str, name: str, count: Any, minimum: int = 1) -> int:
+def check_count(
+  where: str, name: str, count: Any, minimum: int = 1, hint: str = ""
+) -> int:
   """Checks that an argument is an integer, and large enough.
 
   Args:
-    where: the class that was given it.
+    where: the class or function that was given it.
     name: of the argument.
     count: its value.
     minimum: the least that it may be.
+    hint: what to do about a wrong one; a sentence or nothing.
   Returns:
     The value.
   Raises:
@@ -39,9 +42,9 @@ def check_count(where: str, name: str, count: Any, minimum: int = 1) -> int:
   """
   is_integer = isinstance(count, numbers.Integral) and not isinstance(count, bool)
   if not is_integer or count < minimum:
-    raise errors.SpecError(
-      f"{where}: {name}: expected an integer of at least {minimum}, got {count!r}."
-    )
+    want = f"an integer of at least {minimum}"
+    found = errors.Mismatch(name, want, repr(count), hint)
+    raise errors.mismatch_error(where, [found])
   return int(count)
 
 

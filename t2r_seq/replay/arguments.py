@@ -1,8 +1,7 @@
-"""Checks of arguments that both engines have: counts, and where files are."""
+"""Checks of arguments that both engines have: where files are."""
 
 from __future__ import annotations
 
-import numbers
 import os
 from typing import Any
 
@@ -10,26 +9,6 @@ from t2r_seq import errors
 
 # What a folder of checkpoints has to be.
 _FOLDER = "expected a folder that it may write to, or a place for a new one"
-
-
-def check_count(
-  operation: str, name: str, count: Any, least: int = 1, hint: str = ""
-) -> int:
-  """Returns an argument as an int; raises SpecError unless it is a count.
-
-  Args:
-    operation: for the error.
-    name: of the argument.
-    count: as given.
-    least: that it may be.
-    hint: what to do about a wrong one; a sentence or nothing.
-  """
-  is_integer = isinstance(count, numbers.Integral) and not isinstance(count, bool)
-  if not is_integer or count < least:
-    want = f"an integer of at least {least}"
-    found = errors.Mismatch(name, want, repr(count), hint)
-    raise errors.mismatch_error(operation, [found])
-  return int(count)
 
 
 def check_path(operation: str, name: str, path: Any, hint: str) -> str:

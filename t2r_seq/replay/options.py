@@ -14,7 +14,7 @@ from typing import Any
 import gin
 
 from t2r_seq import errors
-from t2r_seq.replay.arguments import check_count
+from t2r_seq.data.arguments import check_count
 
 
 @gin.configurable

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 import tensorflow as tf
 
 from t2r_seq import specs
+from t2r_seq.data.arguments import check_count
 from t2r_seq.replay import failures
-from t2r_seq.replay.arguments import check_count
 
 _Self = TypeVar("_Self", bound="_Closing")
 

@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs
+from t2r_seq.data.arguments import check_count
 from t2r_seq.replay import options
-from t2r_seq.replay.arguments import check_count
 from t2r_seq.replay.memory.anchors import AnchorRule
 from t2r_seq.replay.memory.ring import column_dtype
 from t2r_seq.replay.memory.table import Table

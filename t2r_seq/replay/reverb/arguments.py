@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import errors
-from t2r_seq.replay.arguments import check_count
+from t2r_seq.data.arguments import check_count
 from t2r_seq.replay.priorities import check_priorities
 
 

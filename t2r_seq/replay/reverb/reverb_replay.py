@@ -9,8 +9,8 @@ import gin
 import tensorflow as tf
 
 from t2r_seq import specs, transitions
+from t2r_seq.data.arguments import check_count
 from t2r_seq.data.dataset_options import bounded_options
-from t2r_seq.replay.arguments import check_count
 from t2r_seq.replay.failures import check_open
 from t2r_seq.replay.flat_specs import flat_replay_specs
 from t2r_seq.replay.memory.sizing import check_batch_size

@@ -13,8 +13,9 @@ import gin
 from absl import logging
 
 from t2r_seq import errors, specs, transitions
+from t2r_seq.data.arguments import check_count
 from t2r_seq.replay import options
-from t2r_seq.replay.arguments import check_checkpoint_dir, check_count
+from t2r_seq.replay.arguments import check_checkpoint_dir
 from t2r_seq.replay.reverb import arguments, restored, tables
 from t2r_seq.replay.reverb.checkpoint_folder import CheckpointFolder
 from t2r_seq.replay.reverb.importing import import_reverb
