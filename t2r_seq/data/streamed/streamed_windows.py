@@ -142,7 +142,10 @@ def shuffled_windows(
   # Made in a function: outside of any, TensorFlow adds what a `scan` calls to its
   # global graph and never takes it out again, 11 MB for each dataset. Not in a
   # `flat_map`: there a data service's client waits for ever for a worker that is gone.
-  return tf.function(shuffled, autograph=False)().with_options(checkpoint_options())
+  # Traced apart from the call: five first calls in a row look like retracing, of which
+  # TensorFlow warns.
+  made = tf.function(shuffled, autograph=False).get_concrete_function()()
+  return made.with_options(checkpoint_options())
 
 
 def _whole(episode: tuple[Any, ...]) -> Any:

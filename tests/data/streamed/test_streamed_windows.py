@@ -281,6 +281,17 @@ def test_all_that_a_budget_is_for_is_counted():
   assert report.pool_bytes == budget_of(pools + 13 * 36, 4, 2 * 4)
 
 
+def test_many_datasets_are_no_reason_for_a_warning(path, caplog):
+  logger = tf.get_logger()
+  logger.addHandler(caplog.handler)
+  try:
+    for _ in range(6):
+      streamed_windows(episodes(path), structure(), 4, SMALL, 1)
+  finally:
+    logger.removeHandler(caplog.handler)
+  assert "retracing" not in caplog.text
+
+
 def generator_of(path, **arguments):
   made = data.DefaultRecordInputGenerator(path, 4, seed=1, **arguments)
   made.set_specification_from_model(FakeModel(), "train")
