@@ -24,8 +24,9 @@ def check_path(operation: str, name: str, path: Any, hint: str) -> str:
     text = os.fspath(path)
   except TypeError:
     text = None
-  if not isinstance(text, str) or not text or "\0" in text:
-    found = errors.Mismatch(name, "a path", repr(path), hint)
+  # What looks like a URL would become a folder of that name.
+  if not isinstance(text, str) or not text or "\0" in text or "://" in text:
+    found = errors.Mismatch(name, "a path on this machine", repr(path), hint)
     raise errors.mismatch_error(operation, [found])
   return text
 

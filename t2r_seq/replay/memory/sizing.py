@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import numbers
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -42,7 +43,7 @@ def check_counts(
       want = f"an integer of at least {least}"
       found.append(errors.Mismatch(name, want, repr(value)))
   is_number = isinstance(timeout, numbers.Real) and not isinstance(timeout, bool)
-  if timeout is not None and not (is_number and 0 <= timeout < math.inf):
+  if timeout is not None and not (is_number and 0 <= timeout <= threading.TIMEOUT_MAX):
     found.append(errors.Mismatch("timeout", "seconds, or None", repr(timeout)))
   if found:
     raise errors.mismatch_error(operation, found)

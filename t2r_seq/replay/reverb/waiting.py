@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -143,7 +143,7 @@ def check_seconds(name: str, seconds: Any) -> None:
   if seconds is None:
     return
   is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-  if not is_number or not math.isfinite(seconds) or seconds < 0:
+  if not is_number or not 0 <= seconds <= threading.TIMEOUT_MAX:
     raise errors.SpecError(
       f"ReverbReplay: {name}: expected a number of seconds of at least 0, or None, "
       f"got {seconds!r}."

@@ -10,7 +10,7 @@ import tensorflow as tf
 from t2r_seq import errors, replay, specs
 
 X = {"x": specs.ExtendedTensorSpec((), tf.int64, time_offsets=0)}
-NO_PATHS = (5, b"x", "", "a\0b", ["x"], None)
+NO_PATHS = (5, b"x", "", "a\0b", "gs://bucket/x", ["x"], None)
 CALLS = {
   "restore": (
     lambda path: replay.ReplayBuffer(X, 10).restore(path),
@@ -42,7 +42,7 @@ def test_what_is_no_path(operation, tmp_path, monkeypatch):
   for path in NO_PATHS[:-1] if name == "checkpoint_dir" else NO_PATHS:
     with pytest.raises(errors.SpecError) as caught:
       call(path)
-    want = f"{operation}: {name}: expected a path, got {path!r}. {hint}"
+    want = f"{operation}: {name}: expected a path on this machine, got {path!r}. {hint}"
     assert str(caught.value).startswith(want)
   assert not os.listdir(tmp_path)
 

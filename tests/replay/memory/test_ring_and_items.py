@@ -350,6 +350,10 @@ BAD_ARGUMENTS = {
     {"capacity_steps": 9, "num_writers": 0, "max_size": 0, "timeout": -1},
     r"3 mismatches:\n  max_size: .*\n  num_writers: .*\n  timeout: expected seconds",
   ),
+  "a wait that no thread can wait": (
+    {"capacity_steps": 9, "timeout": 1e300},
+    r"ReplayBuffer: timeout: expected seconds, or None, got 1e\+300",
+  ),
   "no selector": (
     {"capacity_steps": 9, "sampler": "fifo"},
     "the option: expected a selector",

@@ -28,6 +28,8 @@ BAD = {
   "chunk_length": ({"chunk_length": 0}, "chunk_length: .* at least 1, got 0"),
   "items": ({"max_in_flight_items": -1}, "max_in_flight_items: .* least 0, got -1"),
   "samples": ({"max_in_flight_samples": 0}, "max_in_flight_samples: .* 1, got 0"),
+  "a long wait": ({"timeout": 1e300}, r"timeout: .* seconds .*, got 1e\+300"),
+  "no number of seconds": ({"server_timeout": "a"}, "server_timeout: .*, got 'a'"),
 }
 
 

@@ -180,10 +180,16 @@ BAD_ARGUMENTS = {
   ),
   "folder": (
     {"checkpoint_dir": 5},
-    "checkpoint_dir: expected a path, got 5. Name a folder; None keeps no checkpoints",
+    "checkpoint_dir: expected a path on this machine, got 5. Name a folder; None keeps",
   ),
-  "bytes": ({"checkpoint_dir": b"x"}, "checkpoint_dir: expected a path, got b'x'"),
-  "no folder": ({"checkpoint_dir": ""}, "checkpoint_dir: expected a path, got ''"),
+  "bytes": (
+    {"checkpoint_dir": b"x"},
+    "checkpoint_dir: expected a path on this machine, got b'x'",
+  ),
+  "no folder": (
+    {"checkpoint_dir": ""},
+    "checkpoint_dir: expected a path on this machine, got ''",
+  ),
   **{
     f"{wrong!r} seconds": (
       {"checkpoint_secs": wrong},
