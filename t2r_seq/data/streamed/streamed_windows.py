@@ -129,7 +129,18 @@ def shuffled_windows(
   @_as_it_is
   def epoch(number: tf.Tensor) -> tf.data.Dataset:
     end = tf.data.Dataset.from_tensors(0).map(_as_it_is(lambda _: columns.end()))
-    return select(number).concatenate(end)
+
+    def part(is_end: tf.Tensor) -> tf.data.Dataset:
+      found = tf.cond(
+        is_end,
+        _as_it_is(lambda: tf.data.experimental.to_variant(end)),
+        _as_it_is(lambda: tf.data.experimental.to_variant(select(number))),
+      )
+      return tf.data.experimental.from_variant(found, end.element_spec)
+
+    # Not by `concatenate`: its state at the end of files that are read in turns can be
+    # saved, and not restored (TensorFlow 2.21).
+    return tf.data.Dataset.from_tensor_slices([False, True]).flat_map(_as_it_is(part))
 
   def shuffled() -> tf.data.Dataset:
     last = np.iinfo(np.int64).max if num_epochs is None else num_epochs

@@ -281,6 +281,28 @@ def test_all_that_a_budget_is_for_is_counted():
   assert report.pool_bytes == budget_of(pools + 13 * 36, 4, 2 * 4)
 
 
+@pytest.mark.parametrize("lengths", [[[10, 3, 8], [1, 20]], [[10, 10], [10]]])
+def test_a_checkpoint_is_restored_in_any_epoch(lengths, tmp_path):
+  flat = {"x": specs.ExtendedTensorSpec((), tf.int64, "x", is_sequence=True)}
+  for i, of_file in enumerate(lengths):
+    found = [{"x": 100 * i + 30 * j + np.arange(n)} for j, n in enumerate(of_file)]
+    records.write_records(str(tmp_path / f"{i}.tfrecord"), flat, found)
+  generator = data.DefaultRecordInputGenerator(str(tmp_path / "*.tfrecord"), 5, seed=3)
+  window = {"x": specs.ExtendedTensorSpec((1,), tf.int64, "x", time_offsets=(0,))}
+  generator.set_feature_specifications(window, window)
+  generator.set_label_specifications({}, {})
+  dataset = generator.create_dataset("train", {"is_checkpointed": True})
+  want = [batch["x"].numpy().tolist() for batch, _ in dataset.take(37)]
+  iterator = iter(dataset)
+  for batch in range(36):
+    if batch % 5 == 0:
+      saved = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "at"))
+      restored = iter(dataset)
+      tf.train.Checkpoint(iterator=restored).read(saved)
+      assert next(restored)[0]["x"].numpy().tolist() == want[batch], batch
+    next(iterator)
+
+
 def test_many_datasets_are_no_reason_for_a_warning(path, caplog):
   logger = tf.get_logger()
   logger.addHandler(caplog.handler)
