@@ -262,6 +262,39 @@ def test_a_checkpoint_holds_an_episode_that_came_too_late_for_its_pool(tmp_path)
   np.testing.assert_array_equal(got, want)
 
 
+def test_a_checkpoint_has_frames_only_while_a_batch_lies_across_two_pools(tmp_path):
+  # Pools of one episode of 9 windows of 2 frames; batches of 4.
+  def episode(i):
+    noise = tf.random.stateless_uniform([10, 32, 64, 3], [i, 0], 0, 256, tf.int32)
+    return {"x": tf.cast(noise, tf.uint8)}
+
+  spec = specs.ExtendedTensorSpec((2, 32, 64, 3), tf.uint8, "x", time_offsets=(-1, 0))
+
+  def batches():
+    budget = budget_of(1_000_000, 4, 2 * 6_144)
+    return streamed_windows(
+      tf.data.Dataset.range(4).map(episode), {"x": spec}, 4, budget, 1
+    )
+
+  want = [batch["x"].numpy() for batch in batches()]
+  assert [len(batch) for batch in want] == [4] * 9
+  iterator, are_large = iter(batches()), []
+  for number in range(9):
+    next(iterator)
+    folder = tmp_path / str(number)
+    prefix = tf.train.Checkpoint(iterator=iterator).write(str(folder / "at"))
+    num_bytes = sum(file.stat().st_size for file in folder.glob("at.*"))
+    assert num_bytes < 10_000 or num_bytes < 4 * 2 * 6_144
+    are_large.append(num_bytes > 10_000)
+    restored = iter(batches())
+    tf.train.Checkpoint(iterator=restored).restore(prefix)
+    got = [batch["x"].numpy() for batch in restored]
+    assert len(got) == 8 - number
+    if got:
+      np.testing.assert_array_equal(got, want[number + 1 :])
+  assert are_large == [False, False, True, False, True, False, True, False, False]
+
+
 def test_pools_keep_within_the_budget(path):
   report = StreamReport()
   list(streamed_windows(episodes(path), structure(), 4, SMALL, 1, report=report))
