@@ -210,11 +210,11 @@ class AbstractInputGenerator(abc.ABC):
     Returns:
       Dataset of (features, labels); see the class.
     Raises:
-      SpecError: the specs have not been set, or the data does not fit them.
+      SpecError: the specs are not set, the data does not fit, or a param is wrong.
     """
     self._check_ready(mode)
     allocation.keep_freed_memory()
-    params = params or {}
+    params = arguments.check_params(type(self).__name__, params)
     self._start_step = int(params.get("start_step", 0))
     self._params_seed = params.get("seed")
     self._input_context = params.get("input_context")

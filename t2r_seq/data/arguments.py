@@ -16,6 +16,15 @@ from t2r_seq.records import file_patterns as patterns_lib
 
 # TensorFlow prepares room for a whole batch before it reads: larger ones take minutes.
 _MAX_BATCH_SIZE = 1 << 24
+# What `AbstractInputGenerator.create_dataset` reads of its params.
+_PARAMS = (
+  "batch_size",
+  "input_context",
+  "is_checkpointed",
+  "is_portable",
+  "seed",
+  "start_step",
+)
 
 
 def flat_specs(spec_structure: Any) -> specs.TensorSpecStruct:
@@ -58,12 +67,12 @@ def check_batch_size(where: str, size: Any, name: str = "batch_size") -> int:
   return size
 
 
-def check_seed(where: str, seed: Any) -> int | None:
+def check_seed(where: str, seed: Any, name: str = "seed") -> int | None:
   """Returns a seed; raises SpecError unless it is None or an integer of 32 bits."""
   if seed is None:
     return None
-  if check_count(where, "seed", seed, minimum=0) >= 2**32:
-    raise errors.SpecError(f"{where}: seed: expected below {2**32:,}, got {seed!r}.")
+  if check_count(where, name, seed, minimum=0) >= 2**32:
+    raise errors.SpecError(f"{where}: {name}: expected below {2**32:,}, got {seed!r}.")
   return int(seed)
 
 
@@ -154,6 +163,35 @@ def check_file_patterns(
     key: patterns_lib.check_file_patterns(f"{place}[{key!r}]", patterns)
     for key, patterns in file_patterns.items()
   }
+
+
+def check_params(where: str, params: Any) -> Mapping[str, Any]:
+  """Checks the params that a dataset is made with, but the batch size.
+
+  Args:
+    where: the class that was given them.
+    params: as of `AbstractInputGenerator.create_dataset`. Others, which an Estimator
+      may have, too, are left alone; one that is nearly one of these is warned of.
+  Returns:
+    The params; none for None.
+  Raises:
+    SpecError: they are no mapping, or one has a value that it cannot have.
+  """
+  if params is None:
+    return {}
+  if not isinstance(params, Mapping):
+    raise errors.SpecError(
+      f"{where}: params: expected a mapping or None, got {params!r}. Such as "
+      "{'batch_size': 64}."
+    )
+  check_count(where, "params['start_step']", params.get("start_step", 0), minimum=0)
+  check_seed(where, params.get("seed"), "params['seed']")
+  for name in ("is_checkpointed", "is_portable"):
+    check_flag(where, f"params['{name}']", params.get(name, False))
+  for name in params:
+    if name not in _PARAMS and (nearest := errors.nearest(str(name), _PARAMS)):
+      logging.warning("%s: params: nobody reads %r.%s", where, name, nearest)
+  return params
 
 
 def batch_size(where: str, own: int, given: Any) -> int:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
+import socket
 from typing import Any
 
 import gin
 import tensorflow as tf
+from absl import logging
 from tensorflow.core.framework import graph_pb2
 
 from t2r_seq import errors
@@ -16,6 +18,8 @@ from t2r_seq import errors
 MODES = ("distributed_epoch", "parallel_epochs")
 # Of the raw op that serializes datasets: state stays behind, which is not asked for.
 _IGNORE_STATE = 1
+# A dispatcher on the same network answers in less.
+_CONNECT_SECS = 5.0
 _PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
 
@@ -54,9 +58,9 @@ class DataService:
       want, near = f"one of {errors.listing(MODES)}", errors.nearest(self.mode, MODES)
       found.append(errors.Mismatch("mode", want, repr(self.mode), near.strip()))
     if self.address is not None and not re.fullmatch(
-      r"(\w+://)?[^/\s]+:\d+", str(self.address)
+      r"(grpc[+\w]*://)?[^/\s]+:\d+", str(self.address)
     ):
-      want = "'host:port' of a dispatcher"
+      want = "'host:port' of a dispatcher, after 'grpc://' or not"
       found.append(errors.Mismatch("address", want, repr(self.address)))
     if found:
       raise errors.mismatch_error("DataService", found)
@@ -66,6 +70,9 @@ class DataService:
   ) -> tf.data.Dataset:
     """Lets the workers make a dataset's elements.
 
+    TensorFlow waits for a dispatcher that is not there yet, as long as it takes; whom
+    it waits for is logged.
+
     Args:
       dataset: calls no Python. Variables travel along, with the values that they have
         now. The workers see its files by the same names.
@@ -74,11 +81,11 @@ class DataService:
       Dataset of the same structure; the same dataset where there is no address.
     Raises:
       SpecError: the dataset calls Python.
-      tf.errors.OpError: the dispatcher cannot be reached.
     """
     if self.address is None:
       return dataset
     check_portable(dataset, where)
+    _tell_if_nobody_listens(self.address, where)
     protocol = "" if "://" in self.address else "grpc://"
     distribute = tf.data.experimental.service.distribute(
       processing_mode=self.mode,
@@ -107,11 +114,25 @@ def distribute_by_service(
     Dataset of the same structure.
   Raises:
     SpecError: an argument is wrong, or as `DataService.distribute` says.
-    tf.errors.OpError: the dispatcher cannot be reached.
   """
   return DataService(str(service_address), mode, **options).distribute(
     dataset, "distribute_by_service"
   )
+
+
+def _tell_if_nobody_listens(address: str, where: str) -> None:
+  """Logs that a dispatcher is waited for; it may be started later."""
+  host, port = address.rpartition("://")[2].rsplit(":", 1)
+  try:
+    socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECS).close()
+  except (OSError, OverflowError) as error:
+    logging.warning(
+      "%s: data service: waiting for a dispatcher at %s, where nobody answers yet: %s. "
+      "Start it, `t2r_seq data-service dispatcher`, or mend DataService.address.",
+      where,
+      address,
+      error,
+    )
 
 
 def check_portable(dataset: tf.data.Dataset, where: str) -> None:

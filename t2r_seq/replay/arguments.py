@@ -1,14 +1,43 @@
-"""Checks of arguments that both engines have: where files are."""
+"""Checks of arguments that both engines have: options, and where files are."""
 
 from __future__ import annotations
 
 import os
+import typing
 from typing import Any
 
 from t2r_seq import errors
+from t2r_seq.replay import options
 
 # What a folder of checkpoints has to be.
 _FOLDER = "expected a folder that it may write to, or a place for a new one"
+
+
+def check_options(
+  operation: str, sampler: Any, remover: Any, rate_limiter: Any
+) -> None:
+  """Checks how a replay samples, removes and paces.
+
+  Raises:
+    SpecError: one is none of the options for it.
+  """
+  found = []
+  for name, option, choice in (
+    ("sampler", sampler, options.SelectorOption),
+    ("remover", remover, options.SelectorOption),
+    ("rate_limiter", rate_limiter, options.RateLimiterOption),
+  ):
+    kinds = typing.get_args(choice)
+    if isinstance(option, kinds):
+      continue
+    names = [kind.__name__ for kind in kinds]
+    hint = f"Such as replay.{names[0]}()."
+    if option in kinds:
+      hint = f"Make one: replay.{option.__name__}(...), or @{option.__name__}() in gin."
+    wanted = f"one of {errors.listing(names)}"
+    found.append(errors.Mismatch(name, wanted, errors.describe(option), hint))
+  if found:
+    raise errors.mismatch_error(operation, found)
 
 
 def check_path(operation: str, name: str, path: Any, hint: str) -> str:

@@ -78,12 +78,8 @@ class Statistics:
     try:
       files.replace_file(os.path.abspath(os.fspath(path)), self.to_json().encode())
     except OSError as error:
-      reason = error.strerror or str(error)
-      raise OSError(
-        error.errno,
-        f"statistics: {os.fspath(path)}: {reason}. Name a file in a folder that is "
-        "there and may be written to.",
-      ) from error
+      hint = "Name a file in a folder that is there and may be written to."
+      raise _os_error(path, error, hint) from error
 
 
 def load_statistics(path: str | os.PathLike[str]) -> Statistics:
@@ -97,13 +93,16 @@ def load_statistics(path: str | os.PathLike[str]) -> Statistics:
     SpecError: the file is none of statistics, is damaged, or of a newer version.
     OSError: the file cannot be read.
   """
-  with open(path, encoding="utf-8") as file:
-    text = file.read()
   try:
-    values = json.loads(text)
+    with open(path, encoding="utf-8") as file:
+      values = json.load(file)
     form = values["format"], values["version"]
-  except (KeyError, TypeError, ValueError) as error:
-    raise _no_statistics(path, f"{error!r}") from error
+  except OSError as error:
+    raise _os_error(path, error, "`t2r_seq stats SOURCE` writes it.") from error
+  except ValueError as error:
+    raise _no_statistics(path, f"no JSON: {error}") from error
+  except (KeyError, TypeError) as error:
+    raise _no_statistics(path, "other JSON") from error
   if form != (FORMAT, VERSION):
     is_newer = form[0] == FORMAT
     hint = " Upgrade t2r_seq, or compute them again." if is_newer else ""
@@ -120,6 +119,11 @@ def load_statistics(path: str | os.PathLike[str]) -> Statistics:
     )
   except (AttributeError, KeyError, TypeError, ValueError) as error:
     raise _no_statistics(path, f"{type(error).__name__}: {error}") from error
+
+
+def _os_error(path: str | os.PathLike[str], error: OSError, hint: str) -> OSError:
+  reason = error.strerror or str(error)
+  return OSError(error.errno, f"statistics: {os.fspath(path)}: {reason}. {hint}")
 
 
 def _dump(value: Any, indent: str = "") -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import data, errors, records
+from t2r_seq import data, errors, records, specs
 
 RECORD_GENERATORS = {
   "DefaultRecordInputGenerator": data.DefaultRecordInputGenerator,
@@ -214,3 +214,52 @@ def test_each_file_is_read_once(tmp_path, monkeypatch, kit, patterns, want):
   generator.set_specification_from_model(model, "eval")
   batches = generator.create_dataset("eval")
   assert [int(x) for features, _ in batches for x in features["x"]] == want
+
+
+def constants():
+  window = {"x": specs.ExtendedTensorSpec((3,), tf.float32)}
+  made = data.DefaultConstantInputGenerator(1.0, batch_size=2)
+  made.set_feature_specifications(window, window)
+  made.set_label_specifications({}, {})
+  return made
+
+
+NO_PARAMS = {
+  "no mapping": (5, "params: expected a mapping or None, got 5. Such as"),
+  "before the start": (
+    {"start_step": -1},
+    "params['start_step']: expected an integer of at least 0, got -1",
+  ),
+  "no step": ({"start_step": "a"}, "params['start_step']: expected an integer"),
+  "half a step": ({"start_step": 1.5}, "params['start_step']: expected an integer"),
+  "no seed": (
+    {"seed": -3},
+    "params['seed']: expected an integer of at least 0, got -3",
+  ),
+  "a large seed": ({"seed": 2**32}, "params['seed']: expected below 4,294,967,296"),
+  "no flag": (
+    {"is_checkpointed": "no"},
+    "params['is_checkpointed']: expected True or False, got 'no'",
+  ),
+  "no other flag": ({"is_portable": 1}, "params['is_portable']: expected True or"),
+  "no size": ({"batch_size": 0}, "params['batch_size']: expected an integer of at"),
+}
+
+
+@pytest.mark.parametrize("got", NO_PARAMS)
+def test_what_are_no_params(got):
+  params, want = NO_PARAMS[got]
+  want = f"DefaultConstantInputGenerator: {want}"
+  with pytest.raises(errors.SpecError, match=f"^{re.escape(want)}"):
+    constants().create_dataset("train", params)
+
+
+def test_params_of_others_are_left_alone_and_typos_warned_of(caplog):
+  params = {"use_tpu": False, "batch_sise": 3, 7: 8}
+  features, _ = next(iter(constants().create_dataset("train", params)))
+  assert features["x"].shape == (2, 3)
+  logged = [record.getMessage() for record in caplog.records]
+  assert logged == [
+    "DefaultConstantInputGenerator: params: nobody reads 'batch_sise'. Did you mean "
+    "'batch_size'?"
+  ]

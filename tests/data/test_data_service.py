@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import collections
 import functools
+import logging
 import os
+import queue
 import signal
 import socket
+import threading
 
 import gin
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl import logging as absl_logging
 
 from t2r_seq import data, errors, records, specs
 from t2r_seq.data import DataService, StoreWindowLoader, distribute_by_service
@@ -364,6 +368,43 @@ def test_what_cannot_be_distributed(store):
   dataset = tf.data.Dataset.range(3)
   with pytest.raises(errors.SpecError, match=r"mode: .* Did you mean 'distributed_ep"):
     distribute_by_service(dataset, "localhost:1", "distributed_epochs")
-  for address in ("localhost", "", "grpc://:5", "a b:5"):
+  for address in ("localhost", "", "grpc://:5", "a b:5", "http://localhost:1"):
     with pytest.raises(errors.SpecError, match="address: expected 'host:port"):
       distribute_by_service(dataset, address)
+
+
+class Listener(logging.Handler):
+  """Says when something was logged, and what."""
+
+  def __init__(self):
+    super().__init__()
+    self.messages = queue.Queue()
+
+  def emit(self, record):
+    self.messages.put(record.getMessage())
+
+
+def test_a_dispatcher_that_comes_late_is_waited_for_and_named():
+  address, listener = f"localhost:{free_port()}", Listener()
+  made = queue.Queue()
+  absl_logging.get_absl_logger().addHandler(listener)
+  try:
+    waiting = threading.Thread(
+      target=lambda: made.put(
+        distribute_by_service(tf.data.Dataset.range(3), f"grpc://{address}")
+      ),
+      daemon=True,
+    )
+    waiting.start()
+    message = listener.messages.get(timeout=60)
+  finally:
+    absl_logging.get_absl_logger().removeHandler(listener)
+  assert f"waiting for a dispatcher at grpc://{address}, where nobody" in message
+  assert made.empty()
+  port = address.partition(":")[2]
+  dispatcher = start("dispatcher", "--port", port)
+  try:
+    assert first_line(dispatcher)
+    assert made.get(timeout=60).element_spec == tf.TensorSpec((), tf.int64)
+  finally:
+    dispatcher.kill()

@@ -54,6 +54,12 @@ def test_output_in_a_folder_that_is_not_there(data, tmp_path):
     found.save(output)
 
 
+def test_a_file_that_is_not_there(tmp_path):
+  want = f"statistics: {tmp_path}/none.json: No such file or directory. `t2r_seq stats "
+  with pytest.raises(FileNotFoundError, match=want):
+    load_statistics(tmp_path / "none.json")
+
+
 @pytest.fixture(name="files")
 def fixture_files(data, tmp_path):
   """Copies of record files, and their statistics."""
@@ -124,20 +130,22 @@ def test_a_store_changes_when_it_grows_not_when_it_is_merged(data, tmp_path):
 
 
 FILES = {
-  "no JSON": ("{", "JSONDecodeError"),
+  "no JSON": ("{", "got no JSON: Expecting property name"),
+  "no text": ("\udcff", "got no JSON: 'utf-8' codec can't decode"),
+  "other JSON": ('{"mean": 1}', "got other JSON"),
+  "a list": ("[1]", "got other JSON"),
   "another file": ('{"format": "x", "version": 1}', "got format 'x', version 1"),
   "newer": (
     '{"format": "t2r_seq.statistics", "version": 9}',
     "version 9. Upgrade t2r_seq",
   ),
   "a part": ('{"format": "t2r_seq.statistics", "version": 1}', "KeyError: 'source'"),
-  "a list": ("[1]", "TypeError"),
 }
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_files_that_are_none(name, tmp_path):
   text, match = FILES[name]
-  (tmp_path / "x.json").write_text(text)
+  (tmp_path / "x.json").write_bytes(text.encode(errors="surrogateescape"))
   with pytest.raises(errors.SpecError, match=rf"load_statistics: .*x\.json.*{match}"):
     load_statistics(tmp_path / "x.json")

@@ -255,13 +255,8 @@ def make_items(
   max_size: int | None,
   max_times_sampled: int,
 ) -> Items:
-  """Makes items that are sampled and removed as told; see `ReplayBuffer`.
-
-  Raises:
-    SpecError: a selector is none of the options, also a remover that is never needed.
-  """
+  """Makes items that are sampled and removed as told; see `ReplayBuffer`."""
   items: Items
-  make_selector(remover, 1)
   if isinstance(sampler, options.Uniform) and max_size is None:
     items = UniformItems(lanes)
   else:

@@ -116,6 +116,7 @@ class ReplayBuffer(DurableReplay):
     self._flat_spec = flat_replay_specs(_OPERATION, self._spec)
     self._checkpoint_dir = arguments.check_checkpoint_dir(_OPERATION, checkpoint_dir)
     sizing.check_counts(_OPERATION, num_writers, max_size, max_times_sampled, timeout)
+    arguments.check_options(_OPERATION, sampler, remover, rate_limiter)
     if initial_priority is not None:
       initial_priority = to_priority(_OPERATION, initial_priority, "initial_priority")
     self._columns = sizing.make_columns(_OPERATION, self._flat_spec)

@@ -15,7 +15,7 @@ from absl import logging
 from t2r_seq import errors, specs, transitions
 from t2r_seq.data.arguments import check_count
 from t2r_seq.replay import options
-from t2r_seq.replay.arguments import check_checkpoint_dir
+from t2r_seq.replay.arguments import check_checkpoint_dir, check_options
 from t2r_seq.replay.reverb import arguments, restored, tables
 from t2r_seq.replay.reverb.checkpoint_folder import CheckpointFolder
 from t2r_seq.replay.reverb.importing import import_reverb
@@ -110,13 +110,16 @@ class ReplayServer:
     check_count("ReplayServer", "max_times_sampled", max_times_sampled, 0)
     folder = check_checkpoint_dir("ReplayServer", checkpoint_dir)
     seconds = arguments.check_checkpoint_secs("ReplayServer", checkpoint_secs)
-    rate_limiter = rate_limiter or options.MinSize(1)
+    sampler = options.Uniform() if sampler is None else sampler
+    remover = options.Fifo() if remover is None else remover
+    rate_limiter = options.MinSize(1) if rate_limiter is None else rate_limiter
+    check_options("ReplayServer", sampler, remover, rate_limiter)
     _check_room(max_size, rate_limiter)
     self._signature = tables.make_signature(layout)
     table = reverb.Table(
       TABLE,
-      sampler=tables.make_selector(reverb, sampler or options.Uniform()),
-      remover=tables.make_selector(reverb, remover or options.Fifo()),
+      sampler=tables.make_selector(reverb, sampler),
+      remover=tables.make_selector(reverb, remover),
       max_size=max_size,
       rate_limiter=tables.make_rate_limiter(reverb, rate_limiter),
       max_times_sampled=max_times_sampled,

@@ -356,11 +356,22 @@ BAD_ARGUMENTS = {
   ),
   "no selector": (
     {"capacity_steps": 9, "sampler": "fifo"},
-    "the option: expected a selector",
+    r"ReplayBuffer: sampler: expected one of .*Uniform\], got str 'fifo'\. Such as "
+    r"replay\.Uniform\(\)\.",
   ),
   "no remover": (
     {"capacity_steps": 9, "remover": "x"},
-    "the option: expected a selector, got str 'x'",
+    "ReplayBuffer: remover: expected one of .*, got str 'x'",
+  ),
+  "no rate limiter": (
+    {"capacity_steps": 9, "rate_limiter": 5},
+    r"ReplayBuffer: rate_limiter: expected one of .*, got int 5\. Such as "
+    r"replay\.MinSize\(\)\.",
+  ),
+  "classes of options": (
+    {"capacity_steps": 9, "sampler": replay.Lifo, "rate_limiter": replay.Queue},
+    r"ReplayBuffer: 2 mismatches:\n.*Make one: replay\.Queue\(\.\.\.\), or @Queue\(\) "
+    r"in gin\.\n.*Make one: replay\.Lifo\(\.\.\.\), or @Lifo\(\) in gin\.",
   ),
   "a seed": (
     {"capacity_steps": 9, "seed": "a"},
@@ -376,10 +387,6 @@ BAD_ARGUMENTS = {
   "too many bytes": (
     {"capacity_bytes": 10**17},
     "capacity_bytes: expected as much as the memory has room for, got",
-  ),
-  "no rate limiter": (
-    {"capacity_steps": 9, "rate_limiter": 3},
-    "the option: expected a rate limiter",
   ),
   "priority": (
     {"capacity_steps": 9, "initial_priority": -1.0},
