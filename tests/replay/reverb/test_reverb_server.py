@@ -171,8 +171,11 @@ BAD_ARGUMENTS = {
     {"store": "stacked", "n_step": (2, 0.9)},
     "store: expected 'flat' with n_step, got 'stacked'",
   ),
-  "sampler": ({"sampler": 3}, "expected a selector"),
-  "rate limiter": ({"rate_limiter": 3}, "expected a rate limiter"),
+  "sampler": ({"sampler": 3}, "ReplayServer: sampler: expected one of .*, got int 3"),
+  "rate limiter": (
+    {"rate_limiter": 3},
+    "ReplayServer: rate_limiter: expected one of .*, got int 3",
+  ),
   "never enough": (
     {"max_size": 10, "rate_limiter": replay.MinSize(20)},
     "rate_limiter: expected a min_size_to_sample of at most 10, the max_size, got 20"
