@@ -32,7 +32,7 @@ def check_options(
       continue
     names = [kind.__name__ for kind in kinds]
     hint = f"Such as replay.{names[0]}()."
-    if option in kinds:
+    if isinstance(option, type) and option in kinds:
       hint = f"Make one: replay.{option.__name__}(...), or @{option.__name__}() in gin."
     wanted = f"one of {errors.listing(names)}"
     found.append(errors.Mismatch(name, wanted, errors.describe(option), hint))

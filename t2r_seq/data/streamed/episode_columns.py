@@ -286,6 +286,15 @@ def _concat(handle: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
 
 
 def _stack(handle: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
-  return tf.raw_ops.TensorListStack(
-    input_handle=handle, element_shape=_sizes(spec.shape), element_dtype=spec.dtype
-  )
+  def stack() -> tf.Tensor:
+    return tf.raw_ops.TensorListStack(
+      input_handle=handle, element_shape=_sizes(spec.shape), element_dtype=spec.dtype
+    )
+
+  if spec.shape.is_fully_defined():
+    return stack()
+  # Of no episode, at the end, the sizes are not known.
+  none = tf.zeros([0] * (1 + spec.shape.rank), spec.dtype)
+  is_empty = tf.raw_ops.TensorListLength(input_handle=handle) == 0
+  stacked = tf.cond(is_empty, lambda: none, stack)
+  return tf.ensure_shape(stacked, [None, *spec.shape])

@@ -115,7 +115,7 @@ class PoolFiller:
     lists = tf.cond(
       count > 0,
       _as_it_is(lambda: self._lists.append(before, episode["values"])),
-      _as_it_is(lambda: _same(before)),
+      _as_it_is(lambda: same(before)),
     )
     is_over = is_full & ~is_late
     with tf.control_dependencies([self._note_episode(episode)]):
@@ -209,8 +209,9 @@ class PoolFiller:
 
 
 def _either(condition: tf.Tensor, first: Any, second: Any) -> Any:
-  return tf.cond(condition, lambda: _same(first), lambda: _same(second))
+  return tf.cond(condition, lambda: same(first), lambda: same(second))
 
 
-def _same(structure: Any) -> Any:
+def same(structure: Any) -> Any:
+  """Returns a structure for a branch of `tf.cond`, which returns none of its inputs."""
   return tf.nest.map_structure(tf.identity, structure)

@@ -12,7 +12,7 @@ from t2r_seq import allocation, records, specs, windows
 from t2r_seq.data.dataset_options import checkpoint_options
 from t2r_seq.data.loaders.pool_order import GATHERS_AT_ONCE
 from t2r_seq.data.streamed.episode_columns import EpisodeColumns
-from t2r_seq.data.streamed.streamed_pools import PoolFiller
+from t2r_seq.data.streamed.streamed_pools import PoolFiller, same
 from t2r_seq.windows.grid import check_count
 
 _as_it_is = tf.autograph.experimental.do_not_convert
@@ -164,6 +164,20 @@ def _whole(episode: tuple[Any, ...]) -> Any:
   return episode[0] if len(episode) == 1 else episode
 
 
+def _num_rows(structure: Any) -> tf.Tensor:
+  return tf.shape(tf.nest.flatten(structure)[0])[0]
+
+
+def _concat(first: Any, second: Any) -> Any:
+  """Joins windows; of leaves of unknown size, none have others than some."""
+  given = tf.stack([_num_rows(first), _num_rows(second)])
+  return tf.cond(
+    tf.reduce_all(given > 0),
+    lambda: tf.nest.map_structure(lambda *both: tf.concat(both, 0), first, second),
+    lambda: tf.cond(given[0] > 0, lambda: same(first), lambda: same(second)),
+  )
+
+
 class _Batches:
   """Gathers the windows of pools in batches, over the borders of pools.
 
@@ -186,7 +200,7 @@ class _Batches:
     parts = pools.flat_map(_as_it_is(self._parts))
     window_spec = parts.element_spec["window"]
     nothing = tf.nest.map_structure(
-      lambda spec: tf.zeros([0, *spec.shape[1:]], spec.dtype), window_spec
+      lambda spec: tf.zeros([size or 0 for size in spec.shape], spec.dtype), window_spec
     )
     # Between batches nothing is left: no frames in the state, but while a batch that
     # has windows of two pools is the last one.
@@ -226,10 +240,8 @@ class _Batches:
 
   def _join(self, rest: Any, part: dict[str, Any]) -> tuple[Any, tf.Tensor]:
     """Returns windows that fill no batch yet, and a dataset of those that do."""
-    window = tf.nest.map_structure(
-      lambda *both: tf.concat(both, 0), rest, part["window"]
-    )
-    size = tf.shape(tf.nest.flatten(window)[0])[0]
+    window = _concat(rest, part["window"])
+    size = _num_rows(window)
     is_full = part["is_full"] & (size > 0)
     rest = tf.nest.map_structure(
       lambda leaf: leaf[: tf.where(is_full, 0, size)], window

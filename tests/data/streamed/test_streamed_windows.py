@@ -194,6 +194,33 @@ def test_batches_go_on_over_the_borders_of_pools_and_epochs(path):
   assert dropped.element_spec["next"].shape.as_list() == [8, 2]
 
 
+def test_sizes_that_only_the_data_knows():
+  def sized(number):
+    steps = 10 * number + tf.range(6, dtype=tf.int64)
+    return {"x": steps, "id": tf.fill([3 + 0 * number], number)}
+
+  window = {
+    "x": specs.ExtendedTensorSpec((2,), tf.int64, "x", time_offsets=(-1, 0)),
+    "id": specs.ExtendedTensorSpec((None,), tf.int64, "id"),
+  }
+  flat = tf.data.Dataset.range(3).map(sized)
+  # Pools of one episode, and an empty one, which hands out what is left.
+  budget = budget_of(2_000, 4, 40)
+  report = StreamReport()
+  got = list(streamed_windows(flat, window, 4, budget, 1, report=report))
+  assert report.pools == 4
+  assert [batch["id"].shape for batch in got] == [(4, 3), (4, 3), (4, 3), (3, 3)]
+  shown = [
+    (number.tolist(), x.tolist())
+    for batch in got
+    for number, x in zip(batch["id"].numpy(), batch["x"].numpy(), strict=True)
+  ]
+  want = [
+    ([e] * 3, [10 * e + t - 1, 10 * e + t]) for e in range(3) for t in range(1, 6)
+  ]
+  assert sorted(shown) == want
+
+
 def test_batches_larger_than_pools_and_epochs(path):
   got = streamed_windows(episodes(path), structure(), 64, budget_of(42_000, 64), 1, 3)
   assert [len(batch["task"]) for batch in got] == [64, 64, 22]
