@@ -55,11 +55,10 @@ class DataService:
   def __post_init__(self) -> None:
     found = []
     if self.mode not in MODES:
-      want, near = f"one of {errors.listing(MODES)}", errors.nearest(self.mode, MODES)
+      want = f"one of {errors.listing(MODES)}"
+      near = errors.nearest(str(self.mode), MODES)
       found.append(errors.Mismatch("mode", want, repr(self.mode), near.strip()))
-    if self.address is not None and not re.fullmatch(
-      r"(grpc[+\w]*://)?[^/\s]+:\d+", str(self.address)
-    ):
+    if self.address is not None and not _is_address(str(self.address)):
       want = "'host:port' of a dispatcher, after 'grpc://' or not"
       found.append(errors.Mismatch("address", want, repr(self.address)))
     if found:
@@ -120,12 +119,17 @@ def distribute_by_service(
   )
 
 
+def _is_address(text: str) -> bool:
+  found = re.fullmatch(r"(grpc[+\w]*://)?[^/\s]+:([0-9]+)", text)
+  return found is not None and 1 <= int(found[2]) <= 65_535
+
+
 def _tell_if_nobody_listens(address: str, where: str) -> None:
   """Logs that a dispatcher is waited for; it may be started later."""
   host, port = address.rpartition("://")[2].rsplit(":", 1)
   try:
     socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECS).close()
-  except (OSError, OverflowError) as error:
+  except OSError as error:
     logging.warning(
       "%s: data service: waiting for a dispatcher at %s, where nobody answers yet: %s. "
       "Start it, `t2r_seq data-service dispatcher`, or mend DataService.address.",

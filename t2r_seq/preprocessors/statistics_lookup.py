@@ -73,6 +73,13 @@ def _find_misfit(
     return errors.Mismatch(
       place, "finite values of every element", f"none of the elements {where}"
     )
+  for name in ("mean", "std", "min", "max"):
+    measured = figures.measure(name)
+    if not np.all(np.isfinite(measured)):
+      where = np.argwhere(~np.isfinite(measured)).tolist()
+      got = f"a {name} that is not finite of the elements {where}"
+      hint = "Compute the statistics again, or exclude the path with None."
+      return errors.Mismatch(place, "finite figures", got, hint)
   return None
 
 

@@ -22,16 +22,16 @@ def check_options(
     SpecError: one is none of the options for it.
   """
   found = []
-  for name, option, choice in (
-    ("sampler", sampler, options.SelectorOption),
-    ("remover", remover, options.SelectorOption),
-    ("rate_limiter", rate_limiter, options.RateLimiterOption),
+  for name, option, choice, usual in (
+    ("sampler", sampler, options.SelectorOption, options.Uniform),
+    ("remover", remover, options.SelectorOption, options.Fifo),
+    ("rate_limiter", rate_limiter, options.RateLimiterOption, options.MinSize),
   ):
     kinds = typing.get_args(choice)
     if isinstance(option, kinds):
       continue
     names = [kind.__name__ for kind in kinds]
-    hint = f"Such as replay.{names[0]}()."
+    hint = f"Such as replay.{usual.__name__}()."
     if isinstance(option, type) and option in kinds:
       hint = f"Make one: replay.{option.__name__}(...), or @{option.__name__}() in gin."
     wanted = f"one of {errors.listing(names)}"

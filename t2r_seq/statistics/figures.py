@@ -68,6 +68,29 @@ class PathStatistics:
       )
     return found
 
+  def check(self) -> None:
+    """Checks that the figures can be those of the spec; they may come from a file.
+
+    Raises:
+      ValueError: they have not one shape, or not that of the spec's last axes; or a
+        count or a standard deviation is negative, or a minimum above the maximum.
+    """
+    if self.count is None:
+      return
+    shape, wanted = self.count.shape, self.spec.shape
+    if len(shape) > wanted.rank or not wanted[wanted.rank - len(shape) :] == shape:
+      raise ValueError(f"expected figures of {errors.describe(self.spec)}, got {shape}")
+    figures = {name: getattr(self, name) for name in (*COUNTS, *MEASURES)}
+    figures |= {f"quantile {q}": values for q, values in self.quantiles.items()}
+    for name, values in figures.items():
+      if values.shape != shape:
+        raise ValueError(f"{name}: expected {shape} numbers, got {values.shape}")
+    for name in (*COUNTS, "std"):
+      if np.any(figures[name] < 0):
+        raise ValueError(f"{name}: expected none below 0, got {figures[name].tolist()}")
+    if np.any(figures["min"] > figures["max"]):
+      raise ValueError(f"min: expected none above max, got {figures['min'].tolist()}")
+
   @property
   def num_not_finite(self) -> int:
     """NaNs and infinities of all elements."""

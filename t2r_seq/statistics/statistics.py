@@ -99,7 +99,7 @@ def load_statistics(path: str | os.PathLike[str]) -> Statistics:
     form = values["format"], values["version"]
   except OSError as error:
     raise _os_error(path, error, "`t2r_seq stats SOURCE` writes it.") from error
-  except ValueError as error:
+  except (RecursionError, ValueError) as error:
     raise _no_statistics(path, f"no JSON: {error}") from error
   except (KeyError, TypeError) as error:
     raise _no_statistics(path, "other JSON") from error
@@ -115,9 +115,9 @@ def load_statistics(path: str | os.PathLike[str]) -> Statistics:
       images=bool(values["images"]),
       num_items=int(values["num_items"]),
       lengths=_lengths_from_json(values["lengths"]),
-      paths={path: _path_from_json(p) for path, p in values["paths"].items()},
+      paths={name: _path_from_json(name, p) for name, p in values["paths"].items()},
     )
-  except (AttributeError, KeyError, TypeError, ValueError) as error:
+  except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
     raise _no_statistics(path, f"{type(error).__name__}: {error}") from error
 
 
@@ -161,7 +161,7 @@ def _path_to_json(found: PathStatistics) -> dict[str, Any]:
   return {**described, "method": found.method, "rank_error": found.rank_error}
 
 
-def _path_from_json(described: Mapping[str, Any]) -> PathStatistics:
+def _path_from_json(path: str, described: Mapping[str, Any]) -> PathStatistics:
   spec = serialization.spec_from_json_dict(described["spec"])
   kind, rows = str(described["kind"]), int(described["rows"])
   if kind != figures.NUMBERS:
@@ -170,7 +170,7 @@ def _path_from_json(described: Mapping[str, Any]) -> PathStatistics:
     float(q): np.asarray(numbers, np.float64)
     for q, numbers in described["quantiles"].items()
   }
-  return PathStatistics(
+  found = PathStatistics(
     spec=spec,
     kind=kind,
     rows=rows,
@@ -181,6 +181,11 @@ def _path_from_json(described: Mapping[str, Any]) -> PathStatistics:
     method=str(described["method"]),
     rank_error=float(described["rank_error"]),
   )
+  try:
+    found.check()
+  except ValueError as error:
+    raise ValueError(f"{path}: {error}") from error
+  return found
 
 
 def _numbers_to_json(numbers: Any) -> Any:

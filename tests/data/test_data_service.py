@@ -368,7 +368,17 @@ def test_what_cannot_be_distributed(store):
   dataset = tf.data.Dataset.range(3)
   with pytest.raises(errors.SpecError, match=r"mode: .* Did you mean 'distributed_ep"):
     distribute_by_service(dataset, "localhost:1", "distributed_epochs")
-  for address in ("localhost", "", "grpc://:5", "a b:5", "http://localhost:1"):
+  with pytest.raises(errors.SpecError, match=r"mode: expected one of .*, got None"):
+    distribute_by_service(dataset, "localhost:1", None)
+  for address in (
+    "localhost",
+    "",
+    "grpc://:5",
+    "a b:5",
+    "http://localhost:1",
+    "a:0",
+    "a:65536",
+  ):
     with pytest.raises(errors.SpecError, match="address: expected 'host:port"):
       distribute_by_service(dataset, address)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import pathlib
 
 import gin
 import numpy as np
@@ -231,6 +233,20 @@ def test_errors(path, name):
   source, modes, features, match = ERRORS[name]
   with pytest.raises(errors.SpecError, match=match):
     create(path if source else None, modes, features, {})
+
+
+@pytest.mark.parametrize("figure", ["mean", "std", "min", "max"])
+def test_figures_that_are_not_finite(path, figure, tmp_path):
+  values = json.loads(pathlib.Path(path).read_text())
+  values["paths"]["state"][figure][1] = None
+  changed = tmp_path / "changed.json"
+  changed.write_text(json.dumps(values))
+  want = (
+    rf"features/state: expected finite figures, got a {figure} that is not finite of "
+    r"the elements \[\[1\]\]\. Compute"
+  )
+  with pytest.raises(errors.SpecError, match=want):
+    create(str(changed), ALL, {"state": Spec((3,), tf.float32)}, {})
 
 
 def test_all_misfits_are_in_one_error(path):

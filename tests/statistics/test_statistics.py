@@ -149,3 +149,42 @@ def test_files_that_are_none(name, tmp_path):
   (tmp_path / "x.json").write_bytes(text.encode(errors="surrogateescape"))
   with pytest.raises(errors.SpecError, match=rf"load_statistics: .*x\.json.*{match}"):
     load_statistics(tmp_path / "x.json")
+
+
+UNFIT = {
+  "a size": ("mean", [1.0], r"mean: expected \(2,\) numbers, got \(1,\)"),
+  "a quantile's size": (
+    "quantiles",
+    {"0.5": 1},
+    r"quantile 0\.5: expected \(2,\) numb",
+  ),
+  "another shape": ("count", [3, 3, 3], r"expected figures of \(2,\) float32, got \(3"),
+  "a count below 0": ("nan", [0, -1], r"nan: expected none below 0, got \[0, -1\]"),
+  "a spread below 0": ("std", [-3, 1], r"std: expected none below 0, got \[-3"),
+  "no range": ("min", [9, 9], "min: expected none above max"),
+  "an endless count": ("count", [float("inf"), 3], "OverflowError"),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_figures_that_cannot_be(name, tmp_path):
+  spec = specs.TensorSpecStruct(x=Spec((2,), tf.float32, is_sequence=True))
+  with EpisodeStore.create(tmp_path / "store", spec) as writer:
+    writer.append_episode({"x": np.asarray([[1, 2], [3, 5], [4, 4]], np.float32)})
+  path = tmp_path / "x.json"
+  compute_statistics(tmp_path / "store", path)
+  values = json.loads(path.read_text())
+  field, changed, match = UNFIT[name]
+  assert field in values["paths"]["x"]
+  values["paths"]["x"][field] = changed
+  path.write_text(json.dumps(values))
+  with pytest.raises(errors.SpecError, match=rf"load_statistics: {path}: .*{match}"):
+    load_statistics(path)
+
+
+def test_a_file_that_is_nested_without_end(tmp_path):
+  (tmp_path / "x.json").write_text("[" * 100_000)
+  with pytest.raises(
+    errors.SpecError, match=r"load_statistics: .*got no JSON: maximum"
+  ):
+    load_statistics(tmp_path / "x.json")

@@ -361,7 +361,7 @@ BAD_ARGUMENTS = {
   ),
   "no remover": (
     {"capacity_steps": 9, "remover": "x"},
-    "ReplayBuffer: remover: expected one of .*, got str 'x'",
+    r"ReplayBuffer: remover: expected .*, got str 'x'\. Such as replay\.Fifo\(\)",
   ),
   "no rate limiter": (
     {"capacity_steps": 9, "rate_limiter": 5},
