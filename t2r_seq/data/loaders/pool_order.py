@@ -19,7 +19,8 @@ WINDOW_BYTES = 32
 # One part in so many of what is counted: what TensorFlow takes beside it, for functions
 # and threads, and what its allocator keeps. A budget of 1 GiB took 1.1 GiB without.
 _PARTS_BESIDE = 7
-# A constant, not a number of cores: on every machine a budget makes the same batches.
+# At most. A constant, not a number of cores: on every machine a budget makes the same
+# batches.
 GATHERS_AT_ONCE = 3
 # Those that are being gathered or wait, and the one that is handed over.
 BATCHES_ALIVE = GATHERS_AT_ONCE + 1

@@ -226,13 +226,15 @@ def test_batches_larger_than_pools_and_epochs(path):
   assert [len(batch["task"]) for batch in got] == [64, 64, 22]
 
 
-def test_the_order_depends_on_the_seed_only(path):
-  def order(seed, num_parallel_calls=None):
+def test_the_order_depends_on_the_seed_only(path, monkeypatch):
+  def order(seed, num_parallel_calls=None, num_cores=2):
+    monkeypatch.setattr(os, "cpu_count", lambda: num_cores)
     parsed = episodes(path, num_parallel_calls=num_parallel_calls)
     return one_by_one(streamed_windows(parsed, structure(), 4, 10**6, seed, 2))
 
   first = order(1)
   assert order(1, 4) == first
+  assert all(order(1, num_cores=n) == first for n in (1, 3, 64))
   assert order(2) != first
   assert first[:50] != first[50:]
   assert sorted(first[:50]) == sorted(first[50:])
@@ -289,7 +291,13 @@ def test_a_checkpoint_holds_an_episode_that_came_too_late_for_its_pool(tmp_path)
   np.testing.assert_array_equal(got, want)
 
 
-def test_a_checkpoint_has_frames_only_while_a_batch_lies_across_two_pools(tmp_path):
+# On two cores a batch waits to be taken; on more, several are gathered at a time.
+@pytest.mark.parametrize("num_cores", [2, 4])
+def test_a_checkpoint_has_frames_only_while_a_batch_lies_across_two_pools(
+  tmp_path, monkeypatch, num_cores
+):
+  monkeypatch.setattr(os, "cpu_count", lambda: num_cores)
+
   # Pools of one episode of 9 windows of 2 frames; batches of 4.
   def episode(i):
     noise = tf.random.stateless_uniform([10, 32, 64, 3], [i, 0], 0, 256, tf.int32)
