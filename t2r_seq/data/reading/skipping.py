@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from t2r_seq import errors, records
 from t2r_seq.data.reading import python_calls
@@ -15,6 +16,7 @@ from t2r_seq.records import batch_check, explain, frame_scan, locate, problems, 
 from t2r_seq.records.bad_records import BadRecordLog
 
 _as_it_is = tf.autograph.experimental.do_not_convert
+_Stamp = tuple[int, int]
 
 # Watching a parse for failure takes 0.2 ms, so records are parsed by the chunk.
 _CHUNK_BYTES = 1 << 22
@@ -25,7 +27,8 @@ class FileResumer:
   """Reads files past their damages.
 
   TensorFlow's reader ends a file at the first damage, and there is no asking it whether
-  it did: each file is read once more, after its first time, and only its frames.
+  it did: each file is read once more, after its first time, and only its frames. So is
+  a file that has changed since.
   """
 
   def __init__(self, log: BadRecordLog) -> None:
@@ -35,7 +38,9 @@ class FileResumer:
       log: takes what is left out.
     """
     self._log = log
-    self._rests: dict[str, np.ndarray] = {}
+    # By file: its size and time of change when it was looked through, and what follows
+    # a damage.
+    self._rests: dict[str, tuple[_Stamp, np.ndarray]] = {}
 
   @_as_it_is
   def read_file(self, filename: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
@@ -68,12 +73,19 @@ class FileResumer:
     try:
       with frame_scan.open_file(name) as file:
         file.read(1)
+      stamp = _stamp(name)
     except (OSError, tf.errors.OpError) as error:
       self._log.failure = errors.RecordError(
         f"{name}: expected a file that can be read, got: {error}. It is no bad record."
       )
       raise self._log.failure from error
-    rest = self._rests.get(name)
+    before, rest = self._rests.get(name, (stamp, None))
+    if stamp != before:
+      logging.warning(
+        "%s: changed while it was in use: from now on it is read as it is now.", name
+      )
+      del self._rests[name]
+      return True
     return rest is None or len(rest) > 0
 
   def _variant_of_rest(self, filename: tf.Tensor, compression: tf.Tensor) -> tf.Tensor:
@@ -95,11 +107,17 @@ class FileResumer:
     name = filename.decode()
     if name not in self._rests:
       with python_calls.call_of_python():
+        stamp = _stamp(name)
         rest = resume.find_rest(name, compression.decode())
       for problem in rest.problems:
         self._log.add([problem])
-      self._rests[name] = rest.stretches
-    return self._rests[name]
+      self._rests[name] = stamp, rest.stretches
+    return self._rests[name][1]
+
+
+def _stamp(name: str) -> _Stamp:
+  found = tf.io.gfile.stat(name)
+  return found.length, found.mtime_nsec
 
 
 def _nothing() -> tf.data.Dataset:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import os
 import re
 import struct
 
@@ -200,6 +202,26 @@ def test_damages_are_found_again_in_no_later_epoch(build, tmp_path, kit):
   batches = values(generator.create_dataset("train").take(5))
   assert batches == [[0, 1, 2, 4, 5, 6, 7, 8, 9]] * 5
   assert generator.report.skipped == 1
+
+
+def test_a_damage_that_comes_later_is_found_in_the_next_epoch(
+  build, tmp_path, kit, caplog
+):
+  path = kit.write_examples(tmp_path / "a.tfrecord", range(10))
+  generator = build("train", batch_size=5, shuffle_buffer_size=0)
+  batches = iter(generator.create_dataset("train"))
+  assert values([next(batches), next(batches)]) == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+  flip(path, frames(path)[3][0] + _HEADER)
+  os.utime(path, (0, 0))
+  # Some hundred records have been read ahead, and one epoch ends at the damage.
+  few = itertools.islice(batches, 2_000)
+  late = (batch for batch in few if generator.report.skipped)
+  next(late)
+  (problem,) = generator.report.problems
+  assert (problem.filename, problem.record) == (path, 3)
+  assert "a.tfrecord: changed while it was in use" in caplog.text
+  later = sum(values(next(late) for _ in range(300)), [])[-9 * 9 :]  # noqa: RUF017
+  assert sorted(later) == sorted([0, 1, 2, 4, 5, 6, 7, 8, 9] * 9)
 
 
 # Windows and sequences.
