@@ -21,6 +21,7 @@ from benchmarks.streamed_works import StreamedWork
 OURS = "DefaultRecordInputGenerator"
 _IN_GRAPH = "the same, in a tf.function"
 GATHER = "gather all, flatten, shuffle"
+_GATHER_IN_GRAPH = "gather all, flatten, shuffle, in a tf.function"
 _OCTO = "Octo/dlimp"
 _RLDS = "RLDS `batch`"
 WINDOW = "`Dataset.window`"
@@ -49,6 +50,11 @@ RAW = [
     _IN_GRAPH, "ours", functools.partial(deliver_in_graph, streamed_works.ours)
   ),
   _peer(GATHER, tf_peers.gather_and_flatten, 0.5),
+  Candidate(
+    _GATHER_IN_GRAPH,
+    "peer",
+    functools.partial(deliver_in_graph, tf_peers.gather_and_flatten),
+  ),
   _peer(_OCTO, tf_peers.octo, 0.4),
   _peer(_RLDS, tf_peers.rlds, 0.4, "rlds"),
   _peer(WINDOW, tf_peers.dataset_window, 0.25),
@@ -66,7 +72,10 @@ ENCODED = [
 
 RAW_FLOORS = [
   Floor(OURS, (_PARSE,), 0.8, "episodes parsed and dropped"),
+  Floor(_IN_GRAPH, (_PARSE,), 0.8, "the same, ours in a tf.function"),
   Floor(OURS, (GATHER,), 2, "gather, flatten, shuffle"),
+  Floor(_IN_GRAPH, (_GATHER_IN_GRAPH,), 2, "the same, both in a tf.function"),
+  Floor(OURS, (_OCTO,), 2, "Octo/dlimp"),
   Floor(OURS, (WINDOW,), 3, "`Dataset.window`"),
 ]
 
