@@ -32,7 +32,10 @@ windows: how many it has, and what storing them stacked would take.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
   parser.add_argument(
-    "files", metavar="FILE", help="TFRecord file, a pattern, or the folder of a store"
+    "files",
+    metavar="FILES",
+    nargs="+",
+    help="TFRecord files or patterns, or the folder of a store",
   )
   parser.add_argument("--spec", metavar="SPEC", help=spec_sources.FORMS)
   parser.add_argument(
@@ -59,14 +62,14 @@ def run(args: argparse.Namespace) -> int:
     raise failures.UsageError(f"--max_records must be >= 1, got {args.max_records}.")
   text_format = _text_format(args)
   quiet.load_tensorflow()
-  if os.path.isdir(args.files):
+  if _is_folder(args):
     return _show_store(args)
   from t2r_seq import records
 
   expected = spec_sources.load_specs(args.spec) if args.spec else None
   summary = records.inspect_records(args.files, args.max_records, allow_damage=True)
   if not summary.num_records:
-    raise failures.UsageError(f"there are no records in {args.files}.")
+    raise failures.UsageError(f"there are no records in {' '.join(args.files)}.")
   if text_format is None or args.output:
     print(records.format_table(summary))
     print()
@@ -77,11 +80,15 @@ def run(args: argparse.Namespace) -> int:
   return 1 if summary.damages else 0
 
 
+def _is_folder(args: argparse.Namespace) -> bool:
+  return len(args.files) == 1 and os.path.isdir(args.files[0])
+
+
 def _text_format(args: argparse.Namespace) -> str | None:
   """Returns what to write the proposed spec as; None prints it for people."""
   if not args.format and not args.output:
     return None
-  if args.spec or os.path.isdir(args.files):
+  if args.spec or _is_folder(args):
     raise failures.UsageError(
       "--format and --output are for the spec that is proposed for TFRecord files; "
       "there is none with --spec, nor for a folder."
@@ -115,12 +122,13 @@ def _show_store(args: argparse.Namespace) -> int:
   if args.max_records is not None:
     raise failures.UsageError("--max_records is for TFRecord files; this is a folder.")
   spec = spec_sources.load_store_specs(args.spec) if args.spec else None
-  print(show_store.render_summary(store.summarize_store(args.files, spec), args.spec))
+  (folder,) = args.files
+  print(show_store.render_summary(store.summarize_store(folder, spec), args.spec))
   return 0
 
 
 def _check(
-  file_patterns: str,
+  file_patterns: list[str],
   source: str,
   expected: tuple[Any, Any],
   summary: records.RecordSummary,

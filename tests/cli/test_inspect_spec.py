@@ -89,6 +89,20 @@ def test_the_format_alone_is_printed(text_format, run_main):
     assert json.loads(out)["obs/pose"]["shape"] == [2]
 
 
+def test_files_that_the_shell_has_listed(run_main):
+  pathlib.Path("b.tfrecord").write_bytes(pathlib.Path("a.tfrecord").read_bytes())
+  status, out, err = run_main(
+    "inspect", "a.tfrecord", "b.tfrecord", "--output", "s.json"
+  )
+  assert (status, err) == (0, "")
+  assert out.startswith("2 files: 6 records")
+  status, out, _ = run_main("inspect", "a.tfrecord", "b.tfrecord", "--spec", "s.json")
+  assert status == 0 and out.endswith("All records fit s.json.\n")
+  pathlib.Path("folder").mkdir()
+  status, _, err = run_main("inspect", "a.tfrecord", "folder")
+  assert status == 1 and "folder: expected files, got a folder" in err
+
+
 MISTAKES = {
   "suffix": (["--output", "spec.txt"], "a name that ends in .py, .pbtxt or .json"),
   "no folder": (

@@ -84,7 +84,7 @@ class FileResumer:
       logging.warning(
         "%s: changed while it was in use: from now on it is read as it is now.", name
       )
-      del self._rests[name]
+      self._rests.pop(name, None)
       return True
     return rest is None or len(rest) > 0
 
