@@ -196,9 +196,9 @@ class _Batches:
     self._columns = columns
     self._batch_size = batch_size
     self._drop_remainder = drop_remainder
-    # A core fills the next pool. Of two, the other one gathers a batch while one waits
-    # and one is with the consumer: three gathers at once took turns, and wrote to more
-    # memory than the processor's cache holds. One came 3 to 11 % faster.
+    # A core fills the next pool. Of two, the other one gathers batches: three gathers at
+    # once took turns, and wrote to more memory than the processor's cache holds. One
+    # came 3 to 11 % faster.
     num_others = min(GATHERS_AT_ONCE, (os.cpu_count() or 1) - 1)
     self._num_parallel_calls = num_others if num_others > 1 else None
 
@@ -215,7 +215,10 @@ class _Batches:
       _as_it_is(lambda some: tf.data.experimental.from_variant(some, window_spec))
     )
     batches = batches.map(_as_it_is(self._finish))
-    return batches.prefetch(1) if self._num_parallel_calls is None else batches
+    # With a buffer of one no batch is begun before the last one is taken: the thread
+    # sleeps, and waking it up takes longer than Python takes for a batch. With room for
+    # two, which are seldom there, windows come 16 % faster to Python.
+    return batches.prefetch(2) if self._num_parallel_calls is None else batches
 
   def _parts(self, pool: _Pool) -> tf.data.Dataset:
     """Returns a dataset of the head, the run and the tail."""
