@@ -79,13 +79,21 @@ def write(work: StreamedWork) -> None:
   )
 
 
-def ours(work: StreamedWork, epochs: int | None = None) -> tf.data.Dataset:
+def skipping(work: StreamedWork, epochs: int | None = None) -> tf.data.Dataset:
+  """The same as `ours`, with bad records to be left out."""
+  return ours(work, epochs, on_bad_record="skip")
+
+
+def ours(
+  work: StreamedWork, epochs: int | None = None, **options: Any
+) -> tf.data.Dataset:
   """Reads windows through the input generator, as training does."""
   generator = data.DefaultRecordInputGenerator(
     work.records_path,
     batch_size=work.batch_size,
     seed=1,
     memory_budget=work.memory_budget,
+    **options,
   )
   declared = window_specs(work)
   generator.set_feature_specifications(declared, declared)
