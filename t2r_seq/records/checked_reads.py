@@ -125,6 +125,22 @@ def _read_singly(
     yield RecordBatch(range(stop - len(good), stop), good)
 
 
+def read_record(filename: str, start: int) -> bytes | None:
+  """Reads one record of an uncompressed file.
+
+  Args:
+    filename: the file.
+    start: of the record's frame, in bytes.
+  Returns:
+    The serialized proto; None where it is damaged.
+  """
+  try:
+    (data,) = _read(filename, start, 1)
+  except tf.errors.OpError:
+    return None
+  return data
+
+
 def _read(filename: str, start: int, count: int) -> list[bytes]:
   """Reads records that follow each other, from a place in the file on."""
   return _read_fn()(filename, np.int64(start), np.int64(count)).numpy().tolist()

@@ -58,7 +58,7 @@ def find_rest(filename: str, compression: str = "") -> Rest:
   ] + [(*gap, False) for gap in frames.gaps]
   return Rest(
     _stretches(frames, damaged, min(start for _, start, _, _ in found)),
-    tuple(_problem(filename, *place) for place in sorted(found)),
+    tuple(damage_at(filename, *place) for place in sorted(found)),
   )
 
 
@@ -146,9 +146,20 @@ def _stretches(
   return np.asarray(found, np.int64).reshape(-1, 2)
 
 
-def _problem(
+def damage_at(
   filename: str, number: int, start: int, stop: int, is_framed: bool
 ) -> problems.RecordProblem:
+  """Says what is wrong with a damaged frame, or with what is none.
+
+  Args:
+    filename: an uncompressed file.
+    number: of the record.
+    start: of its frame, in bytes.
+    stop: where the next one starts.
+    is_framed: its length is good, and it is there as a whole.
+  Returns:
+    The problem.
+  """
   damage = checked_reads.damage_of(filename, start, stop, is_framed)
   mismatch = errors.Mismatch("frame", *damage)
   return problems.RecordProblem(filename, number, start, problems.FRAME, mismatch)

@@ -70,6 +70,24 @@ class WindowReport:
       longest.assign(tf.maximum(longest, short * num_steps)),
     )
 
+  def take_back(
+    self, num_steps: tf.Tensor, num_windows: tf.Tensor, num_episodes: tf.Tensor
+  ) -> tf.Operation:
+    """Takes away what was counted of episodes with windows, that turned out bad.
+
+    Args:
+      num_steps: of all of them, int64 scalar.
+      num_windows: int64 scalar.
+      num_episodes: int64 scalar.
+    Returns:
+      The op that counts.
+    """
+    return tf.group(
+      self._counts["episodes"].assign_sub(num_episodes),
+      self._counts["steps"].assign_sub(num_steps),
+      self._counts["windows"].assign_sub(num_windows),
+    )
+
   @property
   def episodes(self) -> int:
     """Episodes read."""

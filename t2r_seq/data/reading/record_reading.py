@@ -10,6 +10,7 @@ import tensorflow as tf
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.data.input_report import InputReport
 from t2r_seq.data.reading import record_order
+from t2r_seq.data.reading.bad_record_finder import BadRecordFinder
 
 ParseFn = Callable[[tf.Tensor], Any]
 POLICIES = ("raise", "skip")
@@ -142,6 +143,11 @@ class RecordReading:
         f"{where}: expected records, got none in {num_files} file(s)."
       )
     return first
+
+  def finder(self, flat_specs: specs.TensorSpecStruct) -> BadRecordFinder | None:
+    """Returns what tells bad episodes from good ones, where they are left out."""
+    del flat_specs
+    return None
 
   def good_records(
     self, serialized: tf.data.Dataset, flat_specs: specs.TensorSpecStruct

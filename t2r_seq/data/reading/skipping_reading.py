@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.data.input_report import InputReport
-from t2r_seq.data.reading import record_order
-from t2r_seq.data.reading.record_reading import RecordReading, map_in_order
+from t2r_seq.data.reading import record_order, skipping
+from t2r_seq.data.reading.bad_record_finder import BadRecordFinder
+from t2r_seq.data.reading.file_resumer import FileResumer
+from t2r_seq.data.reading.record_reading import ParseFn, RecordReading, map_in_order
 from t2r_seq.data.reading.record_report import RecordInputReport
-from t2r_seq.data.reading.skipping import FileResumer, ParseFn, RecordSkipper
 from t2r_seq.records.bad_records import BadRecordLog
 
 _as_it_is = tf.autograph.experimental.do_not_convert
@@ -49,7 +51,9 @@ class SkippingReading(RecordReading):
     self._resumer = FileResumer(self._log)
     self.read_file = self._resumer.read_file
     self._record_size = 0
-    self._made: dict[bool, tuple[specs.TensorSpecStruct, ParseFn, RecordSkipper]] = {}
+    self._made: dict[
+      tuple[bool, bool], tuple[specs.TensorSpecStruct, ParseFn, BadRecordFinder]
+    ] = {}
 
   @property
   def failure(self) -> Exception | None:  # type: ignore[override]
@@ -81,13 +85,14 @@ class SkippingReading(RecordReading):
     num_parallel_calls: int | None,
   ) -> tf.data.Dataset:
     """Batches and parses records; full batches, whatever is left out."""
-    parse_fn, skipper = self._make_parser(flat_specs)
+    parse_fn, finder = self._make_parser(flat_specs)
     has_sequences = any(spec.is_sequence for spec in flat_specs.values())
     # Batches of sequences are padded to lengths of their own and cannot be cut anew.
     # So they are parsed once to see whether they can be, and once more.
-    first_fn = _checked(parse_fn) if has_sequences else parse_fn
-    parsed = skipper.parse(
-      serialized, first_fn, batch_size, self._record_size, num_parallel_calls
+    parsed = skipping.parse_batches(
+      serialized,
+      _checked(parse_fn) if has_sequences else parse_fn,
+      *(batch_size, self._record_size, num_parallel_calls, _keeping(finder)),
     )
     # Copies nothing until a record is left out.
     batches = parsed.rebatch(batch_size, drop_remainder)
@@ -103,31 +108,41 @@ class SkippingReading(RecordReading):
     decode_images: bool = True,
     then: ParseFn | None = None,
   ) -> tf.data.Dataset:
-    """Parses episodes; one whose sequences differ in length is bad."""
-    del decode_images  # An image that cannot be decoded makes its record bad.
-    parse_fn, skipper = self._make_parser(flat_specs, same_lengths=True)
-    parse_fn = _with_equal_lengths(parse_fn, flat_specs)
-    episodes = skipper.parse(
-      serialized, parse_fn, None, self._record_size, num_parallel_calls
+    """Parses episodes; one whose sequences differ in length is bad.
+
+    Where images are not decoded, one that cannot be is found later: `finder` tells.
+    """
+    parse_fn, finder = self._make_parser(flat_specs, True, decode_images)
+    parse_one = _with_equal_lengths(parse_fn, flat_specs)
+    if then is not None:
+      parse_one = _as_it_is(lambda text, *place: then(parse_fn(text), *place))
+    return skipping.parse_episodes(
+      *(serialized, parse_one, self._record_size, num_parallel_calls),
+      _keeping(finder),
     )
-    # What fails in there is no bad record.
-    return episodes if then is None else episodes.map(_as_it_is(then))
+
+  def finder(self, flat_specs: specs.TensorSpecStruct) -> BadRecordFinder:
+    """Returns what tells bad episodes from good ones, and notes the latter."""
+    return self._make_parser(flat_specs, True, False)[1]
 
   def _make_parser(
-    self, flat_specs: specs.TensorSpecStruct, same_lengths: bool = False
-  ) -> tuple[ParseFn, RecordSkipper]:
+    self,
+    flat_specs: specs.TensorSpecStruct,
+    same_lengths: bool = False,
+    decode_images: bool = True,
+  ) -> tuple[ParseFn, BadRecordFinder]:
     """Makes what parses: one graph, traced once, for all datasets of these specs."""
-    made = self._made.get(same_lengths)
+    made = self._made.get((same_lengths, decode_images))
     if made is None or made[0] is not flat_specs:
       parse_fn = records.create_parse_tf_example_fn(
-        flat_specs, decode_images=self._decode_images
+        flat_specs, decode_images=self._decode_images if decode_images else False
       )
       (features,) = records.collect_features(
         {"": flat_specs}, self._decode_images
       ).values()
-      skipper = RecordSkipper(self._filenames, features, same_lengths, self._log)
-      made = flat_specs, tf.function(parse_fn, autograph=False), skipper
-      self._made[same_lengths] = made
+      finder = BadRecordFinder(self._filenames, features, same_lengths, self._log)
+      made = flat_specs, tf.function(parse_fn, autograph=False), finder
+      self._made[same_lengths, decode_images] = made
     return made[1:]
 
 
@@ -142,6 +157,14 @@ def make_reading(
   if policy == "raise":
     return RecordReading(decode_images)
   return SkippingReading(files, max_bad_records, where, decode_images)
+
+
+def _keeping(finder: BadRecordFinder) -> skipping.KeepFn:
+  def keep(texts: np.ndarray, *places: np.ndarray) -> np.ndarray:
+    del places
+    return finder.are_good(texts.tolist())
+
+  return keep
 
 
 def _checked(parse_fn: ParseFn) -> ParseFn:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -12,14 +12,13 @@ from t2r_seq.data.loaders.decoded_columns import LoadedRows
 from t2r_seq.data.streamed.episode_lists import EpisodeLists, Lists, push_back
 from t2r_seq.data.streamed.large_steps import is_large_step
 from t2r_seq.data.streamed.raw_episodes import RawEpisodes
+from t2r_seq.data.streamed.step_bytes import num_bytes_of, num_step_bytes
 
-# Of a string in a tensor, beside those that it has.
-_STRING_BYTES = 24
 # Of a window in the order of its pool: 32, and 80 while that is made. Two pools have
 # room for both.
 ORDER_BYTES = 56
 # Beside the paths, and none of them.
-_LENGTH, _PLACE = "/length", "/place"
+LENGTH, PLACE = "/length", "/place"
 
 
 class EpisodeColumns:
@@ -32,6 +31,7 @@ class EpisodeColumns:
   Attributes:
     reader: cuts windows from what is kept.
     lists: of episodes as `select` gives their values.
+    images: the specs of images that are decoded, by path.
   """
 
   def __init__(
@@ -40,6 +40,7 @@ class EpisodeColumns:
     spec_structure: specs.SpecStructure,
     decode_images: records.DecodeImages = True,
     raw_episodes: RawEpisodes | None = None,
+    place_spec: tf.TensorSpec | None = None,
     **cut: Any,
   ) -> None:
     """Plans the columns.
@@ -51,11 +52,13 @@ class EpisodeColumns:
         its own.
       raw_episodes: what the episodes come from, if some of their steps do not come with
         them.
+      place_spec: of what tells where an episode is from, if that is kept.
       **cut: sequence_length, stride, shift, padding and masks of `windows.windows`.
     Raises:
       SpecError: the episodes do not fit the specs.
     """
     self._raw = raw_episodes
+    self._place_spec = place_spec
     self._placed = {} if raw_episodes is None else raw_episodes.specs
     element = specs.flatten_spec_structure(element_spec)
     for path, spec in self._placed.items():
@@ -69,7 +72,7 @@ class EpisodeColumns:
       steps = tf.TensorShape([None]).concatenate(self._element[path].shape[1:])
       self._element[path] = tf.TensorSpec(steps, self._element[path].dtype)
     self._same_length = encoded.same_length
-    self._images = _find_images(self._element, spec_structure) if decode_images else {}
+    self.images = _find_images(self._element, spec_structure) if decode_images else {}
     self._large = [
       path
       for path in self._timed
@@ -81,7 +84,7 @@ class EpisodeColumns:
       "streamed_windows", windows.flat_specs(spec_structure)
     )
     decoded = element.copy()
-    for path, spec in self._images.items():
+    for path, spec in self.images.items():
       leading = element[path].shape[: -spec.shape[:-3].rank or None]
       decoded[path] = tf.TensorSpec(leading.concatenate(spec.shape), spec.dtype)
     self.reader = windows.WindowReader(decoded, spec_structure, **cut)
@@ -94,9 +97,9 @@ class EpisodeColumns:
       path: spec for path, spec in self._element.items() if path not in self._placed
     }
     kept |= dict.fromkeys(self._large, tf.TensorSpec((), tf.variant))
-    kept[_LENGTH] = tf.TensorSpec((), tf.int64)
-    if self._raw is not None:
-      kept[_PLACE] = self._raw.place_spec
+    kept[LENGTH] = tf.TensorSpec((), tf.int64)
+    if self._place_spec is not None:
+      kept[PLACE] = self._place_spec
     return kept
 
   def select(self, episode: Any, place: tf.Tensor | None = None) -> dict[str, Any]:
@@ -104,7 +107,7 @@ class EpisodeColumns:
 
     Args:
       episode: as an element of a dataset gives it.
-      place: of the steps that do not come with it, as `RawEpisodes` gives it.
+      place: where it is from.
     Returns:
       'values', for `lists`; 'num_steps'; 'num_windows'; bytes: 'pooled', its part of a
       pool, 'parsed', as it comes; int64 scalars; and 'is_end', false.
@@ -125,7 +128,7 @@ class EpisodeColumns:
     for path in self._large:
       rows = tf.ensure_shape(values[path], self._element[path].shape)
       values[path] = windows.RowList.of_tensor(rows).handle
-    values |= {_LENGTH: num_steps, _PLACE: place}
+    values |= {LENGTH: num_steps, PLACE: place}
     return {
       "values": self.lists.pack([values[path] for path in self._kept]),
       "num_steps": num_steps,
@@ -144,21 +147,27 @@ class EpisodeColumns:
     found: dict[str, Any] = dict.fromkeys(counts, tf.constant(0, tf.int64))
     return found | {"values": self.lists.nothing(), "is_end": tf.constant(True)}
 
+  def by_path(self, values: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Names the tensors of an episode in the lists: by path, and LENGTH and PLACE."""
+    return dict(zip(self._kept, values, strict=True))
+
   def join(self, lists: Lists) -> dict[str, Any]:
     """Makes one tensor of the steps of all episodes, by path, and decodes images.
 
     Returns:
-      'rows' by path, for `gather`, and 'length', int64 [episodes].
+      'rows' by path, for `gather`; 'length', int64 [episodes]; and 'is_good', of which
+      episodes windows can be cut, bool [episodes].
     """
     flat = self.lists.fold(
       lists,
       self._push_values,
       {path: self._no_rows(path).handle for path in self._kept},
     )
-    length = _stack(flat[_LENGTH], self._kept[_LENGTH])
+    length = _stack(flat[LENGTH], self._kept[LENGTH])
     rows: dict[str, tf.Tensor] = {}
+    is_good = tf.ones_like(length, tf.bool)
     if self._raw is not None:
-      rows |= self._raw.load(_stack(flat[_PLACE], self._kept[_PLACE]))
+      rows, is_good = self._raw.load(_stack(flat[PLACE], self._kept[PLACE]))
     for path, spec in self._element.items():
       if path in self._placed:
         continue
@@ -169,19 +178,19 @@ class EpisodeColumns:
         rows[path] = self._load(path, _concat(handle, spec))
       else:
         rows[path] = _stack(handle, spec)
-        if path in self._images:
+        if path in self.images:
           rows[path] = records.decode_images(
-            rows[path], self._images[path], path, self._decode_images
+            rows[path], self.images[path], path, self._decode_images
           )
-    return {"rows": rows, "length": length}
+    return {"rows": rows, "length": length, "is_good": is_good}
 
   def gather(self, path: str, rows: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
     """Gathers steps of the pool or, of context features, episodes."""
     if path in self._large:
       return self._no_rows(path).of(rows).gather(index)
-    if path not in self._images or path not in self._timed:
+    if path not in self.images or path not in self._timed:
       return tf.gather(rows, index)
-    spec = self._images[path]
+    spec = self.images[path]
     images = windows.RowList(rows, spec.shape[-3:], spec.dtype)
     return LoadedRows(images, spec.shape[:-3]).gather(index)
 
@@ -196,7 +205,7 @@ class EpisodeColumns:
     self, handles: dict[str, tf.Tensor], values: list[tf.Tensor]
   ) -> dict[str, tf.Tensor]:
     pushed = {}
-    for path, value in zip(self._kept, values, strict=True):
+    for path, value in self.by_path(values).items():
       if path in self._large:
         pushed[path] = self._no_rows(path).of(handles[path]).concat(value).handle
       else:
@@ -204,11 +213,11 @@ class EpisodeColumns:
     return pushed
 
   def _load(self, path: str, steps: tf.Tensor) -> tf.Tensor:
-    if path not in self._images:
+    if path not in self.images:
       return steps
     encoded = tf.reshape(steps, [-1])
     return records.decode_to_list(
-      encoded, self._images[path], path, self._decode_images
+      encoded, self.images[path], path, self._decode_images
     ).handle
 
   def _count_bytes(
@@ -222,14 +231,14 @@ class EpisodeColumns:
     step_kept = step_copied = 0
     for path, spec in self._element.items():
       is_kept = path in self._placed or path in self._large
-      step_bytes = _num_step_bytes(spec) if path in self._timed else None
+      step_bytes = num_step_bytes(spec) if path in self._timed else None
       if step_bytes is not None:
         step_kept += is_kept * step_bytes
         step_copied += (not is_kept) * step_bytes
         continue
-      num_bytes = _num_bytes(values[path])
-      if path in self._images:
-        image = self._images[path]
+      num_bytes = num_bytes_of(values[path])
+      if path in self.images:
+        image = self.images[path]
         pixels = image.shape[-3:].num_elements() * image.dtype.size
         kept += num_bytes
         decoded += num_bytes + pixels * tf.size(values[path], tf.int64)
@@ -254,21 +263,6 @@ def _find_images(
     if specs.is_encoded_image_spec(spec):
       found[source] = specs.ExtendedTensorSpec.to_spec(spec)
   return found
-
-
-def _num_step_bytes(spec: tf.TensorSpec) -> int | None:
-  """Returns the bytes of a step, if all have as many."""
-  num_elements = spec.shape[1:].num_elements()
-  if num_elements is None or spec.dtype == tf.string:
-    return None
-  return int(num_elements * spec.dtype.size)
-
-
-def _num_bytes(value: tf.Tensor) -> tf.Tensor:
-  if value.dtype != tf.string:
-    return tf.size(value, tf.int64) * value.dtype.size
-  lengths = tf.cast(tf.strings.length(value), tf.int64)
-  return tf.reduce_sum(lengths) + tf.size(value, tf.int64) * _STRING_BYTES
 
 
 def _sizes(shape: tf.TensorShape) -> tf.Tensor:

@@ -89,6 +89,26 @@ class EpisodeLists:
     )
     return state
 
+  def keep(self, lists: Lists, is_good: Any) -> Lists:
+    """Lists some of the episodes.
+
+    Args:
+      lists: of the episodes.
+      is_good: called with the tensors of an episode; returns whether it stays, bool
+        scalar.
+    Returns:
+      Lists of those that stay.
+    """
+
+    def add(kept: Lists, values: list[tf.Tensor]) -> Lists:
+      return tf.cond(
+        is_good(values),
+        lambda: self.append(kept, self.pack(values)),
+        lambda: tf.nest.map_structure(tf.identity, kept),
+      )
+
+    return self.fold(lists, add, self.empty())
+
 
 def push_back(handle: tf.Tensor, value: Any) -> tf.Tensor:
   """Appends a value to the list that a handle is of."""

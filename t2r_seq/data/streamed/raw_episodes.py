@@ -11,9 +11,11 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import allocation, errors, records, specs
+from t2r_seq.data.reading.bad_record_finder import BadRecordFinder
 from t2r_seq.data.reading.python_calls import call_of_python
+from t2r_seq.data.reading.skipping import parse_chunks
 from t2r_seq.data.streamed.large_steps import is_large_step
-from t2r_seq.records import frame_scan, framing, raw_steps, storage
+from t2r_seq.records import checked_reads, frame_scan, framing, raw_steps, storage
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
@@ -44,6 +46,7 @@ class RawEpisodes:
     filenames: list[str],
     flat_specs: specs.TensorSpecStruct,
     found: Mapping[str, specs.ExtendedTensorSpec],
+    finder: BadRecordFinder | None = None,
   ) -> None:
     """Creates the reader.
 
@@ -51,7 +54,9 @@ class RawEpisodes:
       filenames: on disks of this machine, not compressed.
       flat_specs: of an episode, by path.
       found: those of them that are read so, by path.
+      finder: notes bad records, which are left out; None: they are errors.
     """
+    self._finder = finder
     self.specs = dict(found)
     self._filenames = filenames
     others = specs.TensorSpecStruct(
@@ -99,9 +104,15 @@ class RawEpisodes:
       return tf.ensure_shape(text, [None]), tf.ensure_shape(place, shape)
 
     stripped = found.batch(_RECORDS_AT_ONCE).map(strip)
+
+    def parse_one(text: tf.Tensor, place: tf.Tensor) -> Any:
+      return function(self._parse(text), place)
+
+    if self._finder is not None:
+      return parse_chunks(stripped, parse_one, None, self._keep)
     return stripped.flat_map(
       _as_it_is(lambda *some: tf.data.Dataset.from_tensor_slices(some))
-    ).map(_as_it_is(lambda text, place: function(self._parse(text), place)))
+    ).map(_as_it_is(parse_one))
 
   def lengths(self, place: tf.Tensor) -> dict[str, tf.Tensor]:
     """Returns the numbers of steps of an episode by path, int64 scalars."""
@@ -109,29 +120,51 @@ class RawEpisodes:
     return dict(zip(self.specs, of_each, strict=True))
 
   @_as_it_is
-  def load(self, places: tf.Tensor) -> dict[str, tf.Tensor]:
+  def load(self, places: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     """Reads the steps of episodes that follow each other.
 
     Args:
       places: int64 [episodes, ...]; each with a step.
     Returns:
-      The steps by path, [N, ...].
+      The steps by path, [N, ...]; and of which episodes they are good, bool [episodes].
     """
-    types = [spec.dtype for spec in self.specs.values()]
-    loaded = tf.numpy_function(self._load, [places], types, stateful=False)
-    return {
+    types = [*(spec.dtype for spec in self.specs.values()), tf.bool]
+    *loaded, is_good = tf.numpy_function(self._load, [places], types, stateful=False)
+    steps = {
       path: tf.ensure_shape(rows, [None, *spec.shape])
       for (path, spec), rows in zip(self.specs.items(), loaded, strict=True)
     }
+    return steps, tf.ensure_shape(is_good, [None])
+
+  def _keep(self, texts: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Looks through the whole records of which some could not be parsed."""
+    del texts
+    return np.array([self._is_good(*place[:2]) for place in places.tolist()])
+
+  def _is_good(self, number: int, offset: int) -> bool:
+    assert self._finder is not None
+    filename = self._filenames[number]
+    data = checked_reads.read_record(filename, offset - framing.HEADER_SIZE)
+    if data is None:
+      self._note(number, offset, "")
+      return False
+    return bool(self._finder.are_good([data], [filename])[0])
+
+  def _note(self, number: int, offset: int, reason: str) -> None:
+    assert self._finder is not None
+    start = offset - framing.HEADER_SIZE
+    self._finder.note_at(self._filenames[number], start, reason)
 
   def _scan(self, number: int) -> np.ndarray:
     filename = self._filenames[number]
     with call_of_python():
       frames = frame_scan.scan_frames(filename)
-    if frames.gaps:
-      index, start, _ = frames.gaps[0]
-      where = framing.place(filename, index, start)
-      raise errors.RecordError(f"{where}: expected a record, got none.")
+      if self._finder is not None:
+        self._finder.note_gaps(filename, frames)
+      elif frames.gaps:
+        index, start, _ = frames.gaps[0]
+        where = framing.place(filename, index, start)
+        raise errors.RecordError(f"{where}: expected a record, got none.")
     starts = frames.starts + framing.HEADER_SIZE
     lengths = frames.stops - frames.starts - framing.FRAME_SIZE
     return np.stack([np.full_like(starts, number), starts, lengths], 1)
@@ -140,44 +173,65 @@ class RawEpisodes:
     texts = np.empty(len(some), object)
     places = np.empty([len(some), *self.place_spec.shape], np.int64)
     places[:, :_CHECKSUM] = some
+    is_good = np.ones(len(some), bool)
     with call_of_python():
       for i, (number, offset, length) in enumerate(some.tolist()):
-        stripped = self._steps.strip(self._filenames[number], offset, length)
+        try:
+          stripped = self._steps.strip(self._filenames[number], offset, length)
+        except errors.RecordError as error:
+          if self._finder is None:
+            raise
+          self._note(number, offset, str(error))
+          is_good[i] = False
+          continue
         texts[i], places[i, _CHECKSUM] = stripped.serialized, stripped.checksum
         steps = [stripped.places[name] for name in self._names]
         places[i, _STEPS:] = [n for its in steps for n in (its.start, len(its))]
-    return texts, places
+    return texts[is_good], places[is_good]
 
   def _load(self, places: np.ndarray) -> list[np.ndarray]:
-    ends = np.cumsum(places[:, _STEPS + 1 :: 2], 0)
+    num_steps = places[:, _STEPS + 1 :: 2]
+    ends = np.cumsum(num_steps, 0)
     rows = {
-      name: self._memory[name].take(int(end) * size).reshape(-1, size)
-      for (name, size), end in zip(
-        self._steps.step_bytes.items(), ends[-1], strict=True
+      name: self._memory[name].take(int(count) * size).reshape(-1, size)
+      for (name, size), count in zip(
+        self._steps.step_bytes.items(), num_steps.sum(0), strict=True
       )
     }
+    is_good = np.ones(len(places), bool)
     with call_of_python():
-      for place, end in zip(places.tolist(), ends.tolist(), strict=True):
+      for i, (place, end) in enumerate(
+        zip(places.tolist(), ends.tolist(), strict=True)
+      ):
         number, offset, length, checksum = place[:_STEPS]
         starts, counts = place[_STEPS::2], place[_STEPS + 1 :: 2]
-        self._steps.read(
-          *(self._filenames[number], offset, length, checksum),
-          dict(zip(self._names, starts, strict=True)),
-          {
-            name: rows[name][stop - count : stop]
-            for name, count, stop in zip(self._names, counts, end, strict=True)
-          },
-        )
-    return [
+        try:
+          self._steps.read(
+            *(self._filenames[number], offset, length, checksum),
+            dict(zip(self._names, starts, strict=True)),
+            {
+              name: rows[name][stop - count : stop]
+              for name, count, stop in zip(self._names, counts, end, strict=True)
+            },
+          )
+        except errors.RecordError as error:
+          # That of a record which is another by now is no bad record.
+          if self._finder is None or raw_steps.REPLACED in str(error):
+            raise
+          self._note(number, offset, str(error))
+          is_good[i] = False
+    loaded = [
       rows[spec.name].view(spec.dtype.as_numpy_dtype).reshape(-1, *spec.shape)
       for spec in self.specs.values()
     ]
+    return [*loaded, is_good]
 
 
 def find_raw_episodes(
   filenames: list[str],
   flat_specs: specs.TensorSpecStruct,
   joined: specs.TensorSpecStruct,
+  finder: BadRecordFinder | None,
 ) -> RawEpisodes | None:
   """Finds out which steps can be read without a parser, by the specs and the files.
 
@@ -185,6 +239,7 @@ def find_raw_episodes(
     filenames: of one dataset.
     flat_specs: of an episode, by path.
     joined: of a window.
+    finder: notes bad records, which are left out; None: they are errors.
   Returns:
     What reads them; None where there are none, the first record is too short for it to
     be worth it, or a package is missing.
@@ -208,7 +263,7 @@ def find_raw_episodes(
   if not is_whole or (framing.read_length(header) or 0) < _MIN_RECORD_BYTES:
     return None
   if raw_steps.can_read_raw_steps():
-    return RawEpisodes(filenames, flat_specs, found)
+    return RawEpisodes(filenames, flat_specs, found, finder)
   logging.info(
     "Raw steps of %s go through TensorFlow's parser. With an extra they are read from "
     "their files, which is faster: pip install 't2r_seq[crc32c]'",

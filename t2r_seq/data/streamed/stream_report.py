@@ -23,17 +23,19 @@ class StreamReport(windows.WindowReport):
       self._pools = tf.Variable(0, trainable=False, dtype=tf.int64, name="pools")
       self._bytes = tf.Variable(0, trainable=False, dtype=tf.int64, name="pool_bytes")
 
-  def count_pool(self, num_bytes: tf.Tensor) -> tf.Operation:
+  def count_pool(self, num_bytes: tf.Tensor, num_pools: tf.Tensor) -> tf.Operation:
     """Adds one pool; called inside the input pipeline.
 
     Args:
       num_bytes: what the pools that are alive, and episodes on their way to the next,
         take at most, int64 scalar.
+      num_pools: 1; or 0, int64 scalar, where there is none.
     Returns:
       The op that counts.
     """
     return tf.group(
-      self._pools.assign_add(1), self._bytes.assign(tf.maximum(self._bytes, num_bytes))
+      self._pools.assign_add(num_pools),
+      self._bytes.assign(tf.maximum(self._bytes, num_bytes)),
     )
 
   @property

@@ -13,7 +13,9 @@ from t2r_seq.data.loaders.pool_order import (
   POOLS_ALIVE,
   with_overhead,
 )
-from t2r_seq.data.streamed.episode_columns import EpisodeColumns
+from t2r_seq.data.reading.skipping import watched
+from t2r_seq.data.streamed.episode_columns import LENGTH, EpisodeColumns
+from t2r_seq.data.streamed.pool_rescue import PoolRescue
 from t2r_seq.data.streamed.stream_report import StreamReport
 from t2r_seq.windows.report import print_too_short
 
@@ -49,6 +51,7 @@ class PoolFiller:
     num_epochs: int | None,
     drop_remainder: bool,
     report: windows.WindowReport | None,
+    rescue: PoolRescue | None = None,
   ) -> None:
     """Creates the filler.
 
@@ -60,6 +63,8 @@ class PoolFiller:
       num_epochs: None for ever.
       drop_remainder: whether windows that fill no batch are left out at the end.
       report: counts episodes and pools.
+      rescue: tells which episodes of a pool are good, where it cannot be made of all;
+        None: that is an error.
     """
     self._columns = columns
     self._lists = columns.lists
@@ -69,6 +74,7 @@ class PoolFiller:
     self._last_epoch = -1 if num_epochs is None else num_epochs - 1
     self._drop_remainder = drop_remainder
     self._report = report
+    self._rescue = rescue
     self._grid = columns.reader.grid
 
   def pools(self, episodes: tf.data.Dataset) -> tf.data.Dataset:
@@ -83,14 +89,21 @@ class PoolFiller:
       'is_last' of all epochs.
     """
     zero = tf.constant(0, tf.int64)
-    names = ("number", "left", "epoch", "parsed", "largest", "windows", "pooled")
+    names = ("number", "epoch", "parsed", "largest", "windows", "pooled")
     start = {**dict.fromkeys(names, zero), "lists": self._lists.empty()}
     closed = episodes.scan(start, _as_it_is(self._step))
     closed = closed.filter(_as_it_is(lambda _, is_closed: is_closed))
+    join = self._join
+    if self._rescue is not None:
+      join = watched(join, self._join_good)
+
+    def add(left: tf.Tensor, closed: Any) -> tuple[tf.Tensor, dict[str, Any]]:
+      pool = join(closed[0])
+      num_windows = tf.shape(pool["windows"], tf.int64)[0]
+      return (left + num_windows) % self._batch_size, {**pool, "left": left}
+
     # A scan, because a map may be made parallel by later options, and keeps pools then.
-    return closed.scan(
-      zero, _as_it_is(lambda state, closed: (state, self._join(closed[0])))
-    )
+    return closed.scan(zero, _as_it_is(add))
 
   def _step(self, state: dict[str, Any], episode: dict[str, Any]) -> tuple[Any, Any]:
     """Appends an episode; closes the pool before it, or after it, if at all."""
@@ -106,9 +119,8 @@ class PoolFiller:
     is_full = ends | ~self._fits(pooled + largest, parsed)
     num_windows = tf.where(is_late, state["windows"], windows_of_both)
     is_last = ends & (state["epoch"] == self._last_epoch)
-    flushes = is_last & (state["left"] > 0) & (not self._drop_remainder)
+    flushes = is_last & (not self._drop_remainder)
     is_closed = (is_late | is_full) & ((num_windows > 0) | flushes)
-    left = (state["left"] + num_windows) % self._batch_size
 
     empty = self._lists.empty()
     before = _either(is_late, empty, state["lists"])
@@ -119,8 +131,9 @@ class PoolFiller:
     )
     is_over = is_full & ~is_late
     with tf.control_dependencies([self._note_episode(episode)]):
-      given = {name: tf.identity(state[name]) for name in ("number", "left")}
-    given |= {
+      number = tf.identity(state["number"])
+    given = {
+      "number": number,
       "lists": _either(is_late, state["lists"], lists),
       "num_bytes": self._num_bytes(tf.where(is_late, state["pooled"], pooled), parsed),
       "is_last": is_last,
@@ -130,7 +143,6 @@ class PoolFiller:
       "windows": tf.where(is_over, zero, tf.where(is_late, count, windows_of_both)),
       "pooled": tf.where(is_over, zero, pooled),
       "number": state["number"] + tf.cast(is_closed, tf.int64),
-      "left": tf.where(is_closed, left, state["left"]),
       "epoch": state["epoch"] + tf.cast(ends, tf.int64),
       "parsed": parsed,
       "largest": largest,
@@ -145,14 +157,30 @@ class PoolFiller:
     batches = BATCHES_ALIVE * self._batch_size * self._columns.reader.window_bytes
     return with_overhead(POOLS_ALIVE * pooled + _PARSED_COPIES * parsed + batches)
 
+  def _join_good(self, pool: dict[str, Any]) -> dict[str, Any]:
+    """Joins the good ones of the episodes of a pool."""
+    return self._join({**pool, "lists": self._lists.keep(pool["lists"], self._keeps)})
+
+  def _keeps(self, values: list[tf.Tensor]) -> tf.Tensor:
+    """Whether an episode stays in its pool; one that does not is no longer reported."""
+    is_good = self._rescue.is_good(values) if self._rescue else tf.constant(True)
+    length = self._columns.by_path(values)[LENGTH]
+    with tf.control_dependencies([self._take_back(length[None], is_good[None])]):
+      return tf.identity(is_good)
+
   def _join(self, pool: dict[str, Any]) -> dict[str, Any]:
     """Makes tensors of the lists, and permutes their windows."""
-    with tf.control_dependencies([self._note_pool(pool["num_bytes"])]):
-      joined = self._columns.join(tf.nest.map_structure(tf.identity, pool["lists"]))
-    length = joined["length"]
-    counts = self._grid.num_windows(length)
+    joined = self._columns.join(pool["lists"])
+    length, is_good = joined["length"], joined["is_good"]
+    counts = self._grid.num_windows(length) * tf.cast(is_good, tf.int64)
     ends = tf.cumsum(counts)
-    window = self._permute(tf.reduce_sum(counts), pool["number"])
+    num_windows = tf.reduce_sum(counts)
+    # After all that may fail: a pool is reported once.
+    with tf.control_dependencies(tf.nest.flatten(joined["rows"])):
+      noted = self._note_pool(num_windows, pool["num_bytes"])
+      taken = self._take_back(length, is_good)
+    with tf.control_dependencies([noted, taken]):
+      window = self._permute(num_windows, pool["number"])
     slot = tf.searchsorted(ends, window, "right", tf.int64)
     start = self._grid.start(window - tf.gather(ends - counts, slot))
     of_episodes = tf.stack([length, tf.cumsum(length, exclusive=True)], 1)
@@ -161,7 +189,7 @@ class PoolFiller:
       "windows": tf.concat(
         [tf.stack([slot, start], 1), tf.gather(of_episodes, slot)], 1
       ),
-      **{name: pool[name] for name in ("left", "is_last")},
+      "is_last": pool["is_last"],
     }
 
   def _permute(self, num_windows: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
@@ -189,11 +217,23 @@ class PoolFiller:
       summarize=8,
     )
 
-  def _note_pool(self, num_bytes: tf.Tensor) -> tf.Operation:
+  def _note_pool(self, num_windows: tf.Tensor, num_bytes: tf.Tensor) -> tf.Operation:
+    """Reports a pool; one without windows is none."""
     if not isinstance(self._report, StreamReport):
       return tf.no_op()
     self._report.memory_budget = self._memory_budget
-    return self._report.count_pool(num_bytes)
+    is_one = tf.cast(num_windows > 0, tf.int64)
+    return self._report.count_pool(num_bytes * is_one, is_one)
+
+  def _take_back(self, length: tf.Tensor, is_good: tf.Tensor) -> tf.Operation:
+    """Reports no longer those of some episodes that are not good."""
+    if self._report is None:
+      return tf.no_op()
+    bad = tf.boolean_mask(length, ~is_good)
+    num_windows = tf.reduce_sum(self._grid.num_windows(bad))
+    return self._report.take_back(
+      tf.reduce_sum(bad), num_windows, tf.size(bad, tf.int64)
+    )
 
   def _note_episode(self, episode: Any) -> tf.Operation:
     """Reports an episode; the end of an epoch is none."""

@@ -13,6 +13,7 @@ from t2r_seq import errors, records, specs, windows
 from t2r_seq.data.reading.record_order import FilesByKey
 from t2r_seq.data.reading.record_reading import RecordReading
 from t2r_seq.data.streamed.episode_columns import EpisodeColumns
+from t2r_seq.data.streamed.pool_rescue import PoolRescue
 from t2r_seq.data.streamed.raw_episodes import find_raw_episodes
 from t2r_seq.data.streamed.streamed_pools import BUDGET, PARSES_AT_ONCE
 from t2r_seq.data.streamed.streamed_windows import shuffled_windows
@@ -20,6 +21,8 @@ from t2r_seq.records import raw_steps
 
 _REPLACED = re.compile(rf"record of [^\n]*{raw_steps.REPLACED}")
 _as_it_is = tf.autograph.experimental.do_not_convert
+# Of the file that an episode is from: what is bad in it is looked for there only.
+_NUMBER = tf.TensorSpec([1], tf.int64)
 
 
 def stream_records(
@@ -68,9 +71,10 @@ def stream_records(
     num_parallel_calls = min(num_parallel_calls, most)
 
   names, *others = files.values()
+  finder = reading.finder(flat_specs)
   raw_episodes = None
-  if not others and not is_portable and reading.read_file is None:
-    raw_episodes = find_raw_episodes(names, flat_specs, joined)
+  if not others and not is_portable:
+    raw_episodes = find_raw_episodes(names, flat_specs, joined, finder)
 
   def select(epoch: tf.Tensor, then: Any) -> tf.data.Dataset:
     if raw_episodes is not None:
@@ -88,10 +92,16 @@ def stream_records(
   element_spec, *_ = select(
     tf.constant(0, tf.int64), _as_it_is(lambda *e: e)
   ).element_spec
-  columns = EpisodeColumns(element_spec, joined, decode_images, raw_episodes, **cut)
+  place_spec = None if finder is None else _NUMBER
+  if raw_episodes is not None:
+    place_spec = raw_episodes.place_spec
+  columns = EpisodeColumns(
+    element_spec, joined, decode_images, raw_episodes, place_spec, **cut
+  )
   return shuffled_windows(
     lambda epoch: select(epoch, _as_it_is(columns.select)),
     *(columns, batch_size, memory_budget, seed, None, drop_remainder, report),
+    PoolRescue(columns, finder) if finder is not None and columns.images else None,
   )
 
 
@@ -120,14 +130,22 @@ def find_cause(where: str, error: Exception) -> errors.SpecError | None:
 
 
 def _reader(reading: RecordReading, names: list[str]) -> Any:
-  """Returns a function of a file's number, that makes the dataset of its records."""
+  """Returns a function of a file's number, that makes the dataset of its records.
+
+  Where bad ones are left out, the number comes with each.
+  """
   compressions = tf.constant([records.compression_type(name) for name in names])
   read_file = reading.read_file or tf.data.TFRecordDataset
-  return _as_it_is(
-    lambda number: read_file(
-      tf.gather(tf.constant(names), number), tf.gather(compressions, number)
-    )
-  )
+
+  def read(number: tf.Tensor) -> tf.data.Dataset:
+    name, compression = tf.gather(names, number), tf.gather(compressions, number)
+    serialized = read_file(name, compression)
+    if reading.read_file is None:
+      return serialized
+    numbers = tf.data.Dataset.from_tensors(number[None]).repeat()
+    return tf.data.Dataset.zip((serialized, numbers))
+
+  return _as_it_is(read)
 
 
 def _permuted(

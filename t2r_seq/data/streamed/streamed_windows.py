@@ -14,6 +14,7 @@ from t2r_seq.data.dataset_options import checkpoint_options
 from t2r_seq.data.loaders.pool_order import GATHERS_AT_ONCE
 from t2r_seq.data.reading.record_reading import map_in_order
 from t2r_seq.data.streamed.episode_columns import EpisodeColumns
+from t2r_seq.data.streamed.pool_rescue import PoolRescue
 from t2r_seq.data.streamed.streamed_pools import PoolFiller, same
 from t2r_seq.windows.grid import check_count
 
@@ -102,6 +103,7 @@ def shuffled_windows(
   num_epochs: int | None,
   drop_remainder: bool,
   report: windows.WindowReport | None,
+  rescue: PoolRescue | None = None,
 ) -> tf.data.Dataset:
   """Does `streamed_windows` for episodes of which is known what is kept of them.
 
@@ -115,6 +117,7 @@ def shuffled_windows(
     num_epochs: None for ever.
     drop_remainder: whether windows that fill no batch at the end are left out.
     report: counts.
+    rescue: tells which episodes of a pool are good, where it cannot be made of all.
   Returns:
     Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
   """
@@ -126,7 +129,8 @@ def shuffled_windows(
   if seed is None:
     seed = int(np.random.SeedSequence().generate_state(1)[0])
   filler = PoolFiller(
-    *(columns, batch_size, memory_budget, seed, num_epochs, drop_remainder, report)
+    *(columns, batch_size, memory_budget, seed, num_epochs, drop_remainder, report),
+    rescue,
   )
 
   @_as_it_is
@@ -196,9 +200,9 @@ class _Batches:
     self._columns = columns
     self._batch_size = batch_size
     self._drop_remainder = drop_remainder
-    # A core fills the next pool. Of two, the other one gathers batches: three gathers at
-    # once took turns, and wrote to more memory than the processor's cache holds. One
-    # came 3 to 11 % faster.
+    # A core fills the next pool. Of two, the other one gathers batches: three gathers
+    # at once took turns, and wrote to more memory than the processor's cache holds.
+    # One came 3 to 11 % faster.
     num_others = min(GATHERS_AT_ONCE, (os.cpu_count() or 1) - 1)
     self._num_parallel_calls = num_others if num_others > 1 else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import logging
 import os
@@ -14,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, errors, records, specs
+from t2r_seq.data.reading import skipping
 
 _FRAME, _HEADER = 16, 12
 
@@ -246,8 +248,10 @@ def fewer_steps(features):
   del features["state"].feature[-1]
 
 
+@pytest.mark.parametrize("at_once", [1, 8])
 @pytest.mark.parametrize("mode", ["train", "eval"])
-def test_episodes_are_left_out(build, tmp_path, kit, mode):
+def test_episodes_are_left_out(build, tmp_path, kit, monkeypatch, mode, at_once):
+  monkeypatch.setattr(skipping, "_MAX_EPISODES", at_once)
   episodes(tmp_path / "a", kit, {1: no_image, 3: fewer_steps})
   generator = build(mode, kit.FakeModel())
   dataset = generator.create_dataset(mode).take(3)
@@ -264,6 +268,57 @@ def test_episodes_are_left_out(build, tmp_path, kit, mode):
   if mode == "eval":
     assert "record 3 of" in text
     assert "expected 6 steps, as features/image has, got 5 steps" in text
+
+
+@pytest.mark.parametrize("name", ["a.tfrecord", "a.tfrecord.gz"])
+def test_an_image_that_cannot_be_decoded_leaves_out_its_episode(
+  build, tmp_path, kit, name
+):
+  """It is found with the pool that its episode is in."""
+  path, plain = tmp_path / name, tmp_path.parent / "plain"
+  episodes(plain, kit, {1: no_image})
+  compression = "GZIP" if name.endswith("gz") else ""
+  with tf.io.TFRecordWriter(str(path), compression) as writer:
+    for row in tf.data.TFRecordDataset(str(plain)):
+      writer.write(row.numpy())
+  kit.write_episodes(tmp_path / "b.tfrecord", [6] * 2, first=10)
+  generator = build("train", kit.FakeModel(), batch_size=9)
+  dataset = generator.create_dataset("train").take(2)
+  tasks = [int(t) for features, _ in dataset for t in features["task"]]
+  # Each of six episodes has three windows.
+  assert collections.Counter(tasks) == dict.fromkeys([0, 2, 3, 4, 10, 11], 3)
+  (problem,) = generator.report.problems
+  assert (problem.filename, problem.record) == (str(path), 1)
+  assert "features/image (feature 'img')" in str(problem)
+  windows, episodes_read = (
+    generator.report.window_report.windows,
+    generator.report.window_report.episodes,
+  )
+  # What was counted of the bad one is taken back.
+  assert windows == 3 * episodes_read
+
+
+@pytest.mark.parametrize("at_once", [1, 8])
+def test_good_windows_are_read_as_without_it(
+  build, tmp_path, kit, monkeypatch, at_once
+):
+  monkeypatch.setattr(skipping, "_MAX_EPISODES", at_once)
+  for i in range(3):
+    kit.write_episodes(tmp_path / f"{i}.tfrecord", [6, 4, 7], first=3 * i)
+
+  def batches(policy, **kwargs):
+    generator = build("train", kit.FakeModel(), on_bad_record=policy, **kwargs)
+    batches = generator.create_dataset("train").take(30)
+    return [
+      {path: value.numpy().tolist() for path, value in features.items()}
+      for features, _ in batches
+    ]
+
+  want = batches("raise", memory_budget=300_000)
+  for num_parallel_calls in (tf.data.AUTOTUNE, None):
+    assert want == batches(
+      "skip", memory_budget=300_000, num_parallel_calls=num_parallel_calls
+    )
 
 
 def test_whole_sequences(build, tmp_path, kit):

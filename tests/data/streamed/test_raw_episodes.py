@@ -1,6 +1,7 @@
 """Streamed windows of large raw steps: the same from the file as from the parser."""
 
 import os
+import re
 import sys
 
 import numpy as np
@@ -170,12 +171,13 @@ def test_large_steps_only(paths, reads):
   assert {tuple(names) for _, names in reads} == {("img",)}
 
 
+@pytest.mark.parametrize("policy", ["raise", "skip"])
 @pytest.mark.parametrize("num_read", [1, 7, NUM_BATCHES // 2])
 def test_a_restored_iterator_goes_on_with_the_next_batch(
-  paths, tmp_path, reads, num_read
+  paths, tmp_path, reads, num_read, policy
 ):
   with dataset_options.positions_kept(True):
-    _, dataset = make_dataset(paths)
+    _, dataset = make_dataset(paths, on_bad_record=policy)
   want = values(dataset.take(num_read + 6))
   iterator = iter(dataset)
   for _ in range(num_read):
@@ -207,10 +209,10 @@ def test_short_records_go_through_the_parser(
   assert bool(reads) == is_raw
 
 
-def test_skipping_goes_through_the_parser(paths, reads):
-  got = values(make_dataset(paths, on_bad_record="skip")[1].take(5))
-  assert not reads
-  assert_same(values(make_dataset(paths)[1].take(5)), got)
+def test_skipping_gives_the_same_batches(paths, reads):
+  got = values(make_dataset(paths, on_bad_record="skip")[1].take(NUM_BATCHES))
+  assert len(reads) > 20
+  assert_same(values(make_dataset(paths)[1].take(NUM_BATCHES)), got)
 
 
 def test_compressed_files_go_through_the_parser(tmp_path, reads):
@@ -267,13 +269,18 @@ def test_a_file_that_was_cut_is_explained(damaged):
     list(dataset.take(20))
 
 
-def test_a_file_that_is_replaced_is_an_error_and_no_mixture_of_both(tmp_path, reads):
+@pytest.mark.parametrize("policy", ["raise", "skip"])
+def test_a_file_that_is_replaced_is_an_error_and_no_mixture_of_both(
+  tmp_path, reads, policy
+):
   path, other = str(tmp_path / "some.tfrecord"), str(tmp_path / "other")
   flat = windows.flat_specs(structure())
   records.write_records(path, flat, [make_episode(i, 20) for i in range(8)])
   # Records of the same lengths, and other values.
   records.write_records(other, flat, [make_episode(i + 8, 20) for i in range(8)])
-  generator, dataset = make_dataset(path, memory_budget=10_000_000)
+  generator, dataset = make_dataset(
+    path, memory_budget=10_000_000, on_bad_record=policy
+  )
   iterator = iter(dataset.take(NUM_BATCHES))
   first = values([next(iterator)])[0]
   assert (first["record"] < 8).all()
@@ -306,3 +313,137 @@ def test_steps_of_another_size_are_explained(tmp_path):
   records.write_records(path, flat, [make_episode(0, 12)])
   with pytest.raises(errors.RecordError, match=r"record 0 of .*image.*4160.*4096"):
     make_dataset(path, features)
+
+
+# Bad records are left out.
+
+NUM_EPISODES, NUM_STEPS = 6, 11
+
+
+@pytest.fixture(name="several")
+def fixture_several(tmp_path):
+  """Writes some episodes; returns the file, and where each one's frame starts."""
+  path = str(tmp_path / "several.tfrecord")
+  flat = windows.flat_specs(structure())
+  rows = [make_episode(i, NUM_STEPS) for i in range(NUM_EPISODES)]
+  records.write_records(path, flat, rows)
+  return path, [record.offset for record in records.iterate_records(path)]
+
+
+def read_epochs(path, num_good, **kwargs):
+  """Reads two epochs; returns the generator, and windows by number of the episode."""
+  per_episode = NUM_STEPS - 3
+  generator, dataset = make_dataset(path, on_bad_record="skip", **kwargs)
+  num_batches = 2 * num_good * per_episode // BATCH_SIZE
+  counts = dict.fromkeys(range(NUM_EPISODES), 0)
+  for batch in values(dataset.take(num_batches)):
+    shown = batch["record"] * 100 + batch["next"][:, 1] - 1
+    np.testing.assert_array_equal(batch["depth"][:, -1, 0, 0], shown)
+    for index in batch["record"]:
+      counts[int(index)] += 1
+  return generator, counts
+
+
+# name: (byte in the frame of episode 2, what is said)
+FLIPPED = {
+  "in a frame": (5_000, "data with a fitting checksum"),
+  "in the proto": (100, "data with a fitting checksum"),
+  "in the length": (3, "a length with a fitting checksum"),
+}
+
+
+@pytest.mark.parametrize("name", FLIPPED)
+def test_damaged_episodes_are_left_out(several, reads, name):
+  path, starts = several
+  place, message = FLIPPED[name]
+  with open(path, "r+b") as file:
+    file.seek(starts[2] + place)
+    byte = file.read(1)[0]
+    file.seek(starts[2] + place)
+    file.write(bytes([byte ^ 0x10]))
+  generator, counts = read_epochs(path, NUM_EPISODES - 1)
+  assert reads
+  assert counts.pop(2) == 0
+  assert set(counts.values()) == {2 * (NUM_STEPS - 3)}
+  (problem,) = generator.report.problems
+  assert (problem.filename, problem.record, problem.offset, problem.kind) == (
+    *(path, 2, starts[2]),
+    "frame",
+  )
+  assert message in str(problem)
+  report = generator.report.window_report
+  assert report.windows == report.episodes * (NUM_STEPS - 3)
+
+
+def test_the_episode_at_which_a_file_was_cut_is_left_out(several, reads):
+  path, starts = several
+  with open(path, "r+b") as file:
+    file.truncate(starts[5] + 9_000)
+  generator, counts = read_epochs(path, NUM_EPISODES - 1)
+  assert reads
+  assert counts[5] == 0
+  (problem,) = generator.report.problems
+  assert (problem.record, problem.offset) == (5, starts[5])
+  assert "the file is truncated" in str(problem)
+
+
+def drop_image(features):
+  del features["img"]
+
+
+def shorten_state(features):
+  del features["state"].feature[-1]
+
+
+def shorten_image(features):
+  del features["img"].feature[-1]
+
+
+def cut_a_frame(features):
+  features["img"].feature[3].bytes_list.value[0] = b"short"
+
+
+def spoil_count(features):
+  features["count"].feature[3].bytes_list.value.append(b"no number")
+
+
+# name: (change of episode 1, what is said)
+SPOILED = {
+  "no frames": (drop_image, r"image \(feature 'img'\): expected"),
+  "fewer states": (shorten_state, r"\(feature 'state'\): expected 11 steps.*10 steps"),
+  "fewer frames": (shorten_image, r"expected 1[01] steps.*got 1[01] steps"),
+  "a short frame": (cut_a_frame, r"image \(feature 'img'\).*5 bytes"),
+  "another kind": (spoil_count, r"\(feature 'count'\): expected an int64 list"),
+}
+
+
+@pytest.mark.parametrize("name", SPOILED)
+def test_episodes_that_do_not_fit_are_left_out(several, reads, name):
+  path, starts = several
+  change, message = SPOILED[name]
+  rows = [record.data for record in records.iterate_records(path)]
+  proto = tf.train.SequenceExample.FromString(rows[1])
+  change(proto.feature_lists.feature_list)
+  rows[1] = proto.SerializeToString(deterministic=True)
+  with tf.io.TFRecordWriter(path) as writer:
+    for row in rows:
+      writer.write(row)
+  generator, counts = read_epochs(path, NUM_EPISODES - 1)
+  assert reads
+  assert counts.pop(1) == 0
+  assert set(counts.values()) == {2 * (NUM_STEPS - 3)}
+  found = generator.report.problems
+  assert {(p.filename, p.record, p.offset) for p in found} == {(path, 1, starts[1])}
+  assert re.search(message, "\n".join(map(str, found)))
+
+
+def test_too_many_bad_episodes_are_an_error(several):
+  path, starts = several
+  for start in (starts[2], starts[4]):
+    with open(path, "r+b") as file:
+      file.seek(start + 5_000)
+      file.write(b"damage")
+  generator, dataset = make_dataset(path, on_bad_record="skip", max_bad_records=1)
+  want = rf"max_bad_records: expected at most 1, got one more: record 4 of {path}"
+  with pytest.raises(errors.RecordError, match=want), generator.explain_failures():
+    list(dataset.take(40))

@@ -1,0 +1,166 @@
+"""`BadRecordFinder`: tells bad records from good ones, once something has failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, records
+from t2r_seq.records import (
+  batch_check,
+  checked_reads,
+  explain,
+  frame_scan,
+  locate,
+  problems,
+  resume,
+)
+from t2r_seq.records.bad_records import BadRecordLog
+
+_UNKNOWN = "one that TensorFlow cannot parse"
+
+
+class BadRecordFinder:
+  """Looks through records in Python, and notes those that are bad.
+
+  What fails is found by TensorFlow, where it costs nothing until it happens. Then this
+  says which record it was, and what is wrong with it.
+  """
+
+  def __init__(
+    self,
+    filenames: Sequence[str],
+    features: list[records.RecordFeature],
+    same_lengths: bool,
+    log: BadRecordLog,
+  ) -> None:
+    """Creates the finder.
+
+    Args:
+      filenames: of the files, all of one dataset.
+      features: what is parsed, images decoded.
+      same_lengths: whether the sequences of a record have to be equally long.
+      log: takes what is left out.
+    """
+    self.filenames = list(filenames)
+    self._same_lengths = same_lengths
+    self._log = log
+    self._features = features
+    self._checker: batch_check.BatchChecker | None = None
+
+  def are_good(
+    self, data: Sequence[bytes], filenames: Iterable[str] | None = None
+  ) -> np.ndarray:
+    """Notes the bad ones of some records.
+
+    Args:
+      data: the serialized records.
+      filenames: where they may come from, if that is known.
+    Returns:
+      bool [n]; one that failed for another reason than its content is good.
+    """
+    if self._checker is None:
+      self._checker = batch_check.checker_of(self._features, measures=False)
+    check = self._checker.check(data)
+    is_good = check.is_parsed & (check.is_even | (not self._same_lengths))
+    for i in np.flatnonzero(~is_good).tolist():
+      self._note(data[i], filenames)
+    return is_good
+
+  def have_good_images(self, filename: str, images: Mapping[str, np.ndarray]) -> bool:
+    """Decodes the images of an episode, and notes the episode if one cannot be.
+
+    Args:
+      filename: of the episode's file.
+      images: encoded, object arrays by the name of the feature.
+    Returns:
+      Whether all can be.
+    """
+    by_name = {feature.name: feature for feature in self._features}
+    for name, strings in images.items():
+      all_of_it = strings.ravel().tolist()
+      if _can_be_decoded(all_of_it, by_name[name]):
+        continue
+      (bad, *_) = (s for s in all_of_it if not _can_be_decoded([s], by_name[name]))
+      self._note_episodes_with(bad, filename)
+      return False
+    return True
+
+  def note_at(self, filename: str, start: int, reason: str) -> None:
+    """Notes the record at a place of an uncompressed file.
+
+    Args:
+      filename: the file.
+      start: of the record's frame, in bytes.
+      reason: what is wrong with it, if its bytes and content look good.
+    """
+    frames = frame_scan.scan_frames(filename)
+    for i in np.flatnonzero(frames.starts == start).tolist():
+      number, stop = int(frames.numbers[i]), int(frames.stops[i])
+      data = checked_reads.read_record(filename, start)
+      if data is None:
+        self._log.add([resume.damage_at(filename, number, start, stop, True)])
+      else:
+        self._add(data, [(filename, number, start)], reason)
+
+  def note_gaps(self, filename: str, frames: frame_scan.Frames) -> None:
+    """Notes the parts of a file that are no frames."""
+    for gap in frames.gaps:
+      self._log.add([resume.damage_at(filename, *gap, False)])
+
+  def _note(self, data: bytes, filenames: Iterable[str] | None) -> None:
+    """Notes a bad record, and all others with the same bytes."""
+    filenames = self.filenames if filenames is None else list(filenames)
+    places = locate.locate_record(data, filenames)
+    self._add(data, places or [(", ".join(filenames), None, None)], _UNKNOWN)
+
+  def _note_episodes_with(self, string: bytes, filename: str) -> None:
+    """Notes the episodes of a file that hold an image."""
+    for data, place in _records_of(filename):
+      if string in data:
+        self._add(data, [place], _UNKNOWN)
+
+  def _add(
+    self,
+    data: bytes,
+    places: Sequence[tuple[str, int | None, int | None]],
+    reason: str,
+  ) -> None:
+    found = records.explain_record(data, self._features)
+    if not found and self._same_lengths:
+      found = explain.explain_lengths(data, self._features)
+    if not found:
+      found = [errors.Mismatch("record", "a record that can be parsed", reason)]
+    for place in places:
+      self._log.add(
+        [
+          problems.RecordProblem(*place, problems.CONTENT, mismatch)
+          for mismatch in found
+        ]
+      )
+
+
+def _can_be_decoded(strings: list[bytes], feature: records.RecordFeature) -> bool:
+  try:
+    with tf.device("cpu:0"):
+      records.decode_images(
+        tf.constant(strings, tf.string),
+        feature.spec,
+        feature.path,
+        feature.decode_images,
+      )
+  except batch_check.DATA_ERRORS:
+    return False
+  return True
+
+
+def _records_of(filename: str) -> Iterator[tuple[bytes, tuple[str, int, int]]]:
+  """Yields the readable records of a file, and their places."""
+  compression = records.compression_type(filename)
+  with checked_reads.open_content(filename, compression) as (name, _):
+    frames = frame_scan.scan_frames(name)
+    for batch in checked_reads.read_batches(name, frames):
+      for i, data in zip(batch.frames, batch.data or [], strict=False):
+        yield data, (filename, int(frames.numbers[i]), int(frames.starts[i]))
