@@ -104,16 +104,11 @@ def parse_episodes(
     chunks = serialized.batch(int(num_episodes))
     return parse_chunks(chunks, parse_fn, num_parallel_calls, keep)
 
-  # To put large strings in a batch, and to take them out, copies them.
-  def parse(*one: tf.Tensor) -> tf.Tensor:
-    return _pack(parse_fn(*one))[None]
-
   def rescue(*one: tf.Tensor) -> tf.Tensor:
     return _parse_each(parse_fn, _keep_rows(keep, *(part[None] for part in one)))
 
-  parsed_spec = serialized.map(_as_it_is(parse_fn)).element_spec
-  packed = map_in_order(serialized, watched(parse, rescue), num_parallel_calls)
-  return packed.unbatch().map(_unpacker(parsed_spec))
+  # To put large strings in a batch, and to take them out, copies them.
+  return _map_watched(serialized, parse_fn, rescue, num_parallel_calls)
 
 
 def parse_chunks(
@@ -144,6 +139,19 @@ def parse_chunks(
   # Not unbatched: of that a checkpoint would have the episodes that are left.
   each = packed.flat_map(_as_it_is(tf.data.Dataset.from_tensor_slices))
   return each.map(_unpacker(parsed_spec))
+
+
+def _map_watched(
+  elements: tf.data.Dataset, parse_fn: Any, rescue: Any, num_parallel_calls: int | None
+) -> tf.data.Dataset:
+  """Parses elements; of one that fails what `rescue` makes of it, packed, [0] or [1].
+
+  What failed for another reason than its content fails there again, and is not lost.
+  """
+  parsed_spec = elements.map(_as_it_is(parse_fn)).element_spec
+  parse = watched(lambda *one: _pack(parse_fn(*one))[None], rescue)
+  packed = map_in_order(elements, parse, num_parallel_calls)
+  return packed.unbatch().map(_unpacker(parsed_spec))
 
 
 def _keep_rows(keep: KeepFn, *rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
