@@ -61,10 +61,7 @@ class BadRecordFinder:
     Returns:
       bool [n]; one that failed for another reason than its content is good.
     """
-    if self._checker is None:
-      self._checker = batch_check.checker_of(self._features, measures=False)
-    check = self._checker.check(data)
-    is_good = check.is_parsed & (check.is_even | (not self._same_lengths))
+    is_good = self._check(data)
     for i in np.flatnonzero(~is_good).tolist():
       self._note(data[i], filenames)
     return is_good
@@ -83,8 +80,8 @@ class BadRecordFinder:
       all_of_it = strings.ravel().tolist()
       if _can_be_decoded(all_of_it, by_name[name]):
         continue
-      (bad, *_) = (s for s in all_of_it if not _can_be_decoded([s], by_name[name]))
-      self._note_episodes_with(bad, filename)
+      bad = [s for s in all_of_it if not _can_be_decoded([s], by_name[name])]
+      self._note_episodes_with(bad[0], filename)
       return False
     return True
 
@@ -97,7 +94,10 @@ class BadRecordFinder:
       reason: what is wrong with it, if its bytes and content look good.
     """
     frames = frame_scan.scan_frames(filename)
-    for i in np.flatnonzero(frames.starts == start).tolist():
+    places = np.flatnonzero(frames.starts == start).tolist()
+    if not places:
+      self._note_file(filename, reason)
+    for i in places:
       number, stop = int(frames.numbers[i]), int(frames.stops[i])
       data = checked_reads.read_record(filename, start)
       if data is None:
@@ -117,10 +117,27 @@ class BadRecordFinder:
     self._add(data, places or [(", ".join(filenames), None, None)], _UNKNOWN)
 
   def _note_episodes_with(self, string: bytes, filename: str) -> None:
-    """Notes the episodes of a file that hold an image."""
+    """Notes the bad episodes of a file that hold an image."""
+    is_noted = False
     for data, place in _records_of(filename):
-      if string in data:
+      # Few bytes may stand in good ones, too.
+      if string in data and not self._check([data])[0]:
         self._add(data, [place], _UNKNOWN)
+        is_noted = True
+    if not is_noted:
+      self._note_file(filename, _UNKNOWN)
+
+  def _note_file(self, filename: str, reason: str) -> None:
+    """Notes a record that is in its file no longer."""
+    mismatch = errors.Mismatch("record", "a record that can be parsed", reason)
+    problem = problems.RecordProblem(filename, None, None, problems.CONTENT, mismatch)
+    self._log.add([problem])
+
+  def _check(self, data: Sequence[bytes]) -> np.ndarray:
+    if self._checker is None:
+      self._checker = batch_check.checker_of(self._features, measures=False)
+    check = self._checker.check(data)
+    return check.is_parsed & (check.is_even | (not self._same_lengths))
 
   def _add(
     self,

@@ -122,7 +122,7 @@ class SkippingReading(RecordReading):
     )
 
   def finder(self, flat_specs: specs.TensorSpecStruct) -> BadRecordFinder:
-    """Returns what tells bad episodes from good ones, and notes the latter."""
+    """Returns what tells bad episodes from good ones, and notes them."""
     return self._make_parser(flat_specs, True, False)[1]
 
   def _make_parser(

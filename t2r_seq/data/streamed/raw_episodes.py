@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
@@ -142,18 +142,17 @@ class RawEpisodes:
     return np.array([self._is_good(*place[:2]) for place in places.tolist()])
 
   def _is_good(self, number: int, offset: int) -> bool:
-    assert self._finder is not None
     filename = self._filenames[number]
     data = checked_reads.read_record(filename, offset - framing.HEADER_SIZE)
     if data is None:
       self._note(number, offset, "")
       return False
-    return bool(self._finder.are_good([data], [filename])[0])
+    finder = cast(BadRecordFinder, self._finder)
+    return bool(finder.are_good([data], [filename])[0])
 
   def _note(self, number: int, offset: int, reason: str) -> None:
-    assert self._finder is not None
     start = offset - framing.HEADER_SIZE
-    self._finder.note_at(self._filenames[number], start, reason)
+    cast(BadRecordFinder, self._finder).note_at(self._filenames[number], start, reason)
 
   def _scan(self, number: int) -> np.ndarray:
     filename = self._filenames[number]

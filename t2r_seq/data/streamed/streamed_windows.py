@@ -221,7 +221,7 @@ class _Batches:
     batches = batches.map(_as_it_is(self._finish))
     # With a buffer of one no batch is begun before the last one is taken: the thread
     # sleeps, and waking it up takes longer than Python takes for a batch. With room for
-    # two, which are seldom there, windows come 16 % faster to Python.
+    # two, which are seldom there, windows come 12 % faster to Python.
     return batches.prefetch(2) if self._num_parallel_calls is None else batches
 
   def _parts(self, pool: _Pool) -> tf.data.Dataset:

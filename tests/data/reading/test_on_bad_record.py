@@ -240,6 +240,11 @@ def episodes(path, kit, spoil):
   write(path, rows)
 
 
+def one_byte(features):
+  # It stands in every other record, too.
+  features["img"].feature[2].bytes_list.value[:] = [b"i"]
+
+
 def no_image(features):
   features["img"].feature[2].bytes_list.value[:] = [b"no image"]
 
@@ -270,13 +275,14 @@ def test_episodes_are_left_out(build, tmp_path, kit, monkeypatch, mode, at_once)
     assert "expected 6 steps, as features/image has, got 5 steps" in text
 
 
+@pytest.mark.parametrize("spoil", [no_image, one_byte])
 @pytest.mark.parametrize("name", ["a.tfrecord", "a.tfrecord.gz"])
 def test_an_image_that_cannot_be_decoded_leaves_out_its_episode(
-  build, tmp_path, kit, name
+  build, tmp_path, kit, name, spoil
 ):
   """It is found with the pool that its episode is in."""
   path, plain = tmp_path / name, tmp_path.parent / "plain"
-  episodes(plain, kit, {1: no_image})
+  episodes(plain, kit, {1: spoil})
   compression = "GZIP" if name.endswith("gz") else ""
   with tf.io.TFRecordWriter(str(path), compression) as writer:
     for row in tf.data.TFRecordDataset(str(plain)):
