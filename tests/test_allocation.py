@@ -194,6 +194,25 @@ def test_reused_memory_waits_for_another_array():
   memory._timer.cancel()
 
 
+def test_reused_memory_goes_back_when_another_takes_new():
+  idle, busy, other = (allocation.ReusedMemory() for _ in range(3))
+  held = [busy.take(100) for _ in range(2)]
+  del held[1]
+  taken = idle.take(100)
+  del taken
+  assert len(idle._free) == 1
+
+  new = other.take(100)
+  assert not idle._free
+  assert len(busy._free) == 1
+
+  taken = idle.take(100)
+  del taken, new
+  again = other.take(100)  # Not new.
+  assert len(idle._free) == 1
+  del held, again
+
+
 def test_reused_memory_goes_back_when_sizes_grow():
   memory = allocation.ReusedMemory()
   small = [memory.take(100) for _ in range(3)]
