@@ -7,7 +7,7 @@ import functools
 import os
 import threading
 import weakref
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from absl import logging
@@ -97,7 +97,7 @@ class ReusedMemory:
   again, for which 1,200 windows could be read.
   """
 
-  _all: weakref.WeakSet[ReusedMemory] = weakref.WeakSet()
+  _all: ClassVar[weakref.WeakSet[ReusedMemory]] = weakref.WeakSet()
   _all_lock = threading.Lock()
 
   def __init__(self, idle_secs: float = 60.0) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,29 +86,53 @@ def parse_episodes(
   record_size: int,
   num_parallel_calls: int | None,
   keep: KeepFn,
+  then: Any,
 ) -> tf.data.Dataset:
   """Parses episodes one by one, but those that cannot be.
 
   Args:
     serialized: records, scalar strings, or tuples of one and what belongs to it.
-    parse_fn: takes an element.
+    parse_fn: takes an element, gives a tuple; the fewer ops, the cheaper to watch.
     record_size: bytes of a record, about: short ones are parsed several at a time.
     num_parallel_calls: has no influence on the order.
     keep: given the arrays of some elements, notes bad records and returns which are
       good, bool [n].
+    then: takes its parts; where that fails no record is bad.
   Returns:
-    Dataset of what `parse_fn` returns.
+    Dataset of what `then` returns.
   """
   num_episodes = np.clip(_EPISODES_BYTES // max(1, record_size), 1, _MAX_EPISODES)
   if num_episodes > 1:
     chunks = serialized.batch(int(num_episodes))
-    return parse_chunks(chunks, parse_fn, num_parallel_calls, keep)
+    return parse_chunks(chunks, parse_fn, num_parallel_calls, keep, then)
 
   def rescue(*one: tf.Tensor) -> tf.Tensor:
     return _parse_each(parse_fn, _keep_rows(keep, *(part[None] for part in one)))
 
   # To put large strings in a batch, and to take them out, copies them.
-  return _map_watched(serialized, parse_fn, rescue, num_parallel_calls)
+  return _map_watched(serialized, parse_fn, rescue, num_parallel_calls, then)
+
+
+def of_equal_lengths(
+  episode: Any, sequences: Sequence[str], lengths: Sequence[tf.Tensor] = ()
+) -> Any:
+  """Returns an episode, if all its sequences are equally long, and fails otherwise.
+
+  Args:
+    episode: tensors by path.
+    sequences: paths of those that have a length.
+    lengths: int64 scalars, of others.
+  """
+  all_lengths = tf.stack(
+    [*lengths, *(tf.shape(episode[path], tf.int64)[0] for path in sequences)]
+  )
+  # `tf.debugging.assert_equal` takes ten ops more.
+  check = tf.raw_ops.Assert(
+    condition=tf.reduce_all(all_lengths == all_lengths[0]),
+    data=["expected sequences of one length, got", all_lengths],
+  )
+  with tf.control_dependencies([check]):
+    return tf.nest.map_structure(tf.identity, episode)
 
 
 def parse_chunks(
@@ -116,16 +140,18 @@ def parse_chunks(
   parse_fn: Any,
   num_parallel_calls: int | None,
   keep: KeepFn,
+  then: Any,
 ) -> tf.data.Dataset:
   """Does `parse_episodes` for some at a time.
 
   Args:
     chunks: batches of elements.
-    parse_fn: takes an element.
+    parse_fn: takes an element, gives a tuple.
     num_parallel_calls: has no influence on the order.
     keep: returns which elements of a chunk are good.
+    then: takes its parts.
   Returns:
-    Dataset of what `parse_fn` returns.
+    Dataset of what `then` returns.
   """
 
   def parse(*chunk: tf.Tensor) -> tf.Tensor:
@@ -138,11 +164,15 @@ def parse_chunks(
   packed = map_in_order(chunks, watched(parse, rescue), num_parallel_calls)
   # Not unbatched: of that a checkpoint would have the episodes that are left.
   each = packed.flat_map(_as_it_is(tf.data.Dataset.from_tensor_slices))
-  return each.map(_unpacker(parsed_spec))
+  return each.map(_unpacker(parsed_spec, then))
 
 
 def _map_watched(
-  elements: tf.data.Dataset, parse_fn: Any, rescue: Any, num_parallel_calls: int | None
+  elements: tf.data.Dataset,
+  parse_fn: Any,
+  rescue: Any,
+  num_parallel_calls: int | None,
+  then: Any,
 ) -> tf.data.Dataset:
   """Parses elements; of one that fails what `rescue` makes of it, packed, [0] or [1].
 
@@ -151,7 +181,7 @@ def _map_watched(
   parsed_spec = elements.map(_as_it_is(parse_fn)).element_spec
   parse = watched(lambda *one: _pack(parse_fn(*one))[None], rescue)
   packed = map_in_order(elements, parse, num_parallel_calls)
-  return packed.unbatch().map(_unpacker(parsed_spec))
+  return packed.unbatch().map(_unpacker(parsed_spec, then))
 
 
 def _keep_rows(keep: KeepFn, *rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -179,7 +209,7 @@ def _pack(structure: Any) -> tf.Tensor:
   return tf.raw_ops.OptionalFromValue(components=tf.nest.flatten(structure))
 
 
-def _unpacker(structure: Any) -> Any:
+def _unpacker(structure: Any, then: Any = None) -> Any:
   flat = tf.nest.flatten(structure)
 
   @_as_it_is
@@ -189,6 +219,7 @@ def _unpacker(structure: Any) -> Any:
       output_types=[spec.dtype for spec in flat],
       output_shapes=[spec.shape for spec in flat],
     )
-    return tf.nest.pack_sequence_as(structure, values)
+    whole = tf.nest.pack_sequence_as(structure, values)
+    return whole if then is None else then(*whole)
 
   return unpack

@@ -113,12 +113,14 @@ class SkippingReading(RecordReading):
     Where images are not decoded, one that cannot be is found later: `finder` tells.
     """
     parse_fn, finder = self._make_parser(flat_specs, True, decode_images)
-    parse_one = _with_equal_lengths(parse_fn, flat_specs)
-    if then is not None:
-      parse_one = _as_it_is(lambda text, *place: then(parse_fn(text), *place))
+    sequences = [path for path, spec in flat_specs.items() if spec.is_sequence]
+
+    def parse_one(text: tf.Tensor, *place: tf.Tensor) -> tuple[Any, ...]:
+      return skipping.of_equal_lengths(parse_fn(text), sequences), *place
+
     return skipping.parse_episodes(
       *(serialized, parse_one, self._record_size, num_parallel_calls),
-      _keeping(finder),
+      *(_keeping(finder), then or _as_it_is(lambda episode: episode)),
     )
 
   def finder(self, flat_specs: specs.TensorSpecStruct) -> BadRecordFinder:
@@ -177,19 +179,3 @@ def _checked(parse_fn: ParseFn) -> ParseFn:
     return tf.where(is_parsed, serialized, "")
 
   return _as_it_is(check)
-
-
-def _with_equal_lengths(
-  parse_fn: ParseFn, flat_specs: specs.TensorSpecStruct
-) -> ParseFn:
-  """Adds the check that all sequences of an episode are equally long."""
-  sequences = [path for path, spec in flat_specs.items() if spec.is_sequence]
-
-  def parse(serialized: tf.Tensor) -> Any:
-    parsed = parse_fn(serialized)
-    lengths = tf.stack([tf.shape(parsed[path])[0] for path in sequences])
-    check = tf.debugging.assert_equal(lengths, lengths[0], "sequences of one length")
-    with tf.control_dependencies([check]):
-      return tf.nest.map_structure(tf.identity, parsed)
-
-  return _as_it_is(parse)

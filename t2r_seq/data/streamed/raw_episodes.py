@@ -13,7 +13,7 @@ from absl import logging
 from t2r_seq import allocation, errors, records, specs
 from t2r_seq.data.reading.bad_record_finder import BadRecordFinder
 from t2r_seq.data.reading.python_calls import call_of_python
-from t2r_seq.data.reading.skipping import parse_chunks
+from t2r_seq.data.reading.skipping import of_equal_lengths, parse_chunks
 from t2r_seq.data.streamed.large_steps import is_large_step
 from t2r_seq.records import checked_reads, frame_scan, framing, raw_steps, storage
 
@@ -67,6 +67,7 @@ class RawEpisodes:
       if others
       else lambda _: {}
     )
+    self._sequences = [path for path, spec in others.items() if spec.is_sequence]
     self._names = [spec.name for spec in found.values()]
     self.place_spec = tf.TensorSpec([_STEPS + 2 * len(found)], tf.int64)
     self._steps = raw_steps.RawSteps(
@@ -105,14 +106,15 @@ class RawEpisodes:
 
     stripped = found.batch(_RECORDS_AT_ONCE).map(strip)
 
-    def parse_one(text: tf.Tensor, place: tf.Tensor) -> Any:
-      return function(self._parse(text), place)
+    def parse_checked(text: tf.Tensor, place: tf.Tensor) -> tuple[Any, tf.Tensor]:
+      lengths = list(self.lengths(place).values())
+      return of_equal_lengths(self._parse(text), self._sequences, lengths), place
 
     if self._finder is not None:
-      return parse_chunks(stripped, parse_one, None, self._keep)
+      return parse_chunks(stripped, parse_checked, None, self._keep, function)
     return stripped.flat_map(
       _as_it_is(lambda *some: tf.data.Dataset.from_tensor_slices(some))
-    ).map(_as_it_is(parse_one))
+    ).map(_as_it_is(lambda text, place: function(self._parse(text), place)))
 
   def lengths(self, place: tf.Tensor) -> dict[str, tf.Tensor]:
     """Returns the numbers of steps of an episode by path, int64 scalars."""

@@ -15,6 +15,7 @@ from t2r_seq.data.loaders.pool_order import (
 )
 from t2r_seq.data.reading.skipping import watched
 from t2r_seq.data.streamed.episode_columns import LENGTH, EpisodeColumns
+from t2r_seq.data.streamed.episode_lists import Lists
 from t2r_seq.data.streamed.pool_rescue import PoolRescue
 from t2r_seq.data.streamed.stream_report import StreamReport
 from t2r_seq.windows.report import print_too_short
@@ -93,12 +94,12 @@ class PoolFiller:
     start = {**dict.fromkeys(names, zero), "lists": self._lists.empty()}
     closed = episodes.scan(start, _as_it_is(self._step))
     closed = closed.filter(_as_it_is(lambda _, is_closed: is_closed))
-    join = self._join
+    join: Any = self._columns.join
     if self._rescue is not None:
-      join = watched(join, self._join_good)
+      join = watched(join, lambda lists: self._columns.join(self._keep_good(lists)))
 
     def add(left: tf.Tensor, closed: Any) -> tuple[tf.Tensor, dict[str, Any]]:
-      pool = join(closed[0])
+      pool = self._permuted(closed[0], join(closed[0]["lists"]))
       num_windows = tf.shape(pool["windows"], tf.int64)[0]
       return (left + num_windows) % self._batch_size, {**pool, "left": left}
 
@@ -157,9 +158,9 @@ class PoolFiller:
     batches = BATCHES_ALIVE * self._batch_size * self._columns.reader.window_bytes
     return with_overhead(POOLS_ALIVE * pooled + _PARSED_COPIES * parsed + batches)
 
-  def _join_good(self, pool: dict[str, Any]) -> dict[str, Any]:
-    """Joins the good ones of the episodes of a pool."""
-    return self._join({**pool, "lists": self._lists.keep(pool["lists"], self._keeps)})
+  def _keep_good(self, lists: Lists) -> Lists:
+    """Returns the good ones of the episodes of a pool."""
+    return self._lists.keep(lists, self._keeps)
 
   def _keeps(self, values: list[tf.Tensor]) -> tf.Tensor:
     """Whether an episode stays in its pool; one that does not is no longer reported."""
@@ -168,9 +169,8 @@ class PoolFiller:
     with tf.control_dependencies([self._take_back(length[None], is_good[None])]):
       return tf.identity(is_good)
 
-  def _join(self, pool: dict[str, Any]) -> dict[str, Any]:
-    """Makes tensors of the lists, and permutes their windows."""
-    joined = self._columns.join(pool["lists"])
+  def _permuted(self, pool: dict[str, Any], joined: dict[str, Any]) -> dict[str, Any]:
+    """Adds the order of the windows to the tensors of a pool."""
     length, is_good = joined["length"], joined["is_good"]
     counts = self._grid.num_windows(length) * tf.cast(is_good, tf.int64)
     ends = tf.cumsum(counts)
