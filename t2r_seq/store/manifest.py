@@ -249,5 +249,9 @@ def _no_store(folder: str) -> str:
   if not os.path.isdir(folder):
     got = "a file" if os.path.exists(folder) else "nothing"
     return message + f"{got} there. Check the path; EpisodeStore.create makes a store."
-  got = errors.listing(os.listdir(folder), limit=5)
+  names = os.listdir(folder)
+  got = errors.listing(names, limit=5)
+  if any(".tfrecord" in name for name in names):
+    pattern = os.path.join(folder, "*.tfrecord*")
+    return message + f"{got}. TFRecord files are given by a pattern: '{pattern}'."
   return message + f"{got}. This is no EpisodeStore; EpisodeStore.create makes one."

@@ -213,6 +213,10 @@ FOLDERS = {
     lambda p: (os.mkdir(p), write(f"{p}/.zgroup", "{}")),
     r"got \[\.zgroup\]\. This is no EpisodeStore; EpisodeStore\.create makes one",
   ),
+  "of records": (
+    lambda p: (os.mkdir(p), write(f"{p}/a.tfrecord", "")),
+    r"got \[a\.tfrecord\]\. TFRecord files are given by a pattern: '.*/folder/\*",
+  ),
 }
 
 
