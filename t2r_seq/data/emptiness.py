@@ -7,6 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs, windows
+from t2r_seq.data.input_report import InputReport
+from t2r_seq.data.reading.record_report import RecordInputReport
 
 
 def fills_a_batch(
@@ -43,6 +45,7 @@ def check_enough(
   num_found: int,
   min_steps: int,
   report: windows.WindowReport | None = None,
+  left_out: InputReport | None = None,
 ) -> None:
   """Checks that there are the examples that a first batch needs.
 
@@ -52,6 +55,7 @@ def check_enough(
     num_found: examples that there are.
     min_steps: of a window.
     report: of the episodes that were read; None where examples are not windows.
+    left_out: of the bad records, where they are no errors.
   Raises:
     RecordError: there are too few.
   """
@@ -59,7 +63,13 @@ def check_enough(
     return
   if report is not None and report.episodes and not num_found:
     raise too_short_error(where, min_steps, report.episodes, report.longest_too_short)
-  raise too_few_error(where, num_needed, num_found)
+  error = too_few_error(where, num_needed, num_found)
+  if not isinstance(left_out, RecordInputReport) or not left_out.problems:
+    raise error
+  raise errors.RecordError(
+    f"{where}: expected at least the {num_needed} examples of one batch, got "
+    f"{num_found} and {left_out}. The first: {left_out.problems[0]}"
+  )
 
 
 def too_short_error(

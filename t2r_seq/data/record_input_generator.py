@@ -127,7 +127,8 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       joined = joint.join(self._feature_spec, self._label_spec)
       self._parsed_spec = flat = windows.flat_specs(joined)
       files = self._find_files(flat)
-      with tf.init_scope(), self.explain_failures():
+      # A count leaves no bad record out, also where training does.
+      with tf.init_scope(), self._explain_failures(are_skipped=False):
         index = indexed_input.find_index(self._index, files, self._where())
         if index is not None:
           count = indexed_input.count_windows(index, joined, self._grid(joined))
@@ -138,9 +139,12 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
         self._counted[self._counted_as()] = count
     return self.num_examples
 
-  @contextlib.contextmanager
-  def explain_failures(self) -> Iterator[None]:
+  def explain_failures(self) -> contextlib.AbstractContextManager[None]:
     """Finds out which file, record and feature made TensorFlow fail, and says so."""
+    return self._explain_failures(self._on_bad_record == "skip")
+
+  @contextlib.contextmanager
+  def _explain_failures(self, are_skipped: bool) -> Iterator[None]:
     try:
       yield
     except (tf.errors.OpError, UnicodeDecodeError) as e:
@@ -151,7 +155,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       if (cause := cause or streamed_records.find_cause(where, e)) is not None:
         raise cause from e
       # The dataset may have been created, and the specs so be known, inside the block.
-      if self._parsed_spec is None or self._on_bad_record == "skip":
+      if self._parsed_spec is None or are_skipped:
         raise
       if self._loader is not None:
         with self._loader.explain_failures():
@@ -285,7 +289,9 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       examples = self._reading.good_records(examples, self._parsed_spec)
     found = sum(1 for _ in examples.take(num_needed))
     min_steps = self._grid(joined).min_steps
-    emptiness.check_enough(self._where(), num_needed, found, min_steps, report)
+    emptiness.check_enough(
+      *(self._where(), num_needed, found, min_steps, report), self._reading.report(None)
+    )
 
   def _grid(self, joined: specs.TensorSpecStruct) -> windows.WindowGrid:
     num_stacks, stride, shift = self._cut.values()

@@ -27,6 +27,11 @@ BUDGET = re.compile(
   r"\[memory_budget: expected at least\] \[(\d+)\] \[bytes [^]]*\] \[(\d+)\] "
   r"\[steps, got\] \[(\d+)\]"
 )
+# What an epoch fails with that had none, while others are to follow.
+NO_WINDOWS = (
+  "expected a window in each epoch, got none: since reading began, all files have "
+  "become empty or all of their records bad."
+)
 # Episodes that are parsed at a time; no more, because their memory counts.
 PARSES_AT_ONCE = 4
 # Of an episode while it is parsed: the record, its strings, and its values. One more
@@ -98,13 +103,19 @@ class PoolFiller:
     if self._rescue is not None:
       join = watched(join, lambda lists: self._columns.join(self._keep_good(lists)))
 
-    def add(left: tf.Tensor, closed: Any) -> tuple[tf.Tensor, dict[str, Any]]:
+    def add(state: Any, closed: Any) -> tuple[Any, dict[str, Any]]:
+      left, of_epoch = state
       pool = self._permuted(closed[0], join(closed[0]["lists"]))
       num_windows = tf.shape(pool["windows"], tf.int64)[0]
-      return (left + num_windows) % self._batch_size, {**pool, "left": left}
+      of_epoch += num_windows
+      is_over = closed[0]["is_over"]
+      with tf.control_dependencies([self._check_goes_on(is_over, of_epoch)]):
+        left_after = (left + num_windows) % self._batch_size
+      of_epoch = tf.where(is_over, zero, of_epoch)
+      return (left_after, of_epoch), {**pool, "left": left}
 
     # A scan, because a map may be made parallel by later options, and keeps pools then.
-    return closed.scan(zero, _as_it_is(add))
+    return closed.scan((zero, zero), _as_it_is(add))
 
   def _step(self, state: dict[str, Any], episode: dict[str, Any]) -> tuple[Any, Any]:
     """Appends an episode; closes the pool before it, or after it, if at all."""
@@ -122,6 +133,8 @@ class PoolFiller:
     is_last = ends & (state["epoch"] == self._last_epoch)
     flushes = is_last & (not self._drop_remainder)
     is_closed = (is_late | is_full) & ((num_windows > 0) | flushes)
+    # Of epochs for ever the end always comes to where it is seen whether there was one.
+    is_seen = is_closed | (ends & (self._last_epoch < 0))
 
     empty = self._lists.empty()
     before = _either(is_late, empty, state["lists"])
@@ -138,6 +151,7 @@ class PoolFiller:
       "lists": _either(is_late, state["lists"], lists),
       "num_bytes": self._num_bytes(tf.where(is_late, state["pooled"], pooled), parsed),
       "is_last": is_last,
+      "is_over": ends,
     }
     kept = {
       "lists": _either(is_over, empty, lists),
@@ -148,7 +162,7 @@ class PoolFiller:
       "parsed": parsed,
       "largest": largest,
     }
-    return kept, (given, is_closed)
+    return kept, (given, is_seen)
 
   def _fits(self, pooled: tf.Tensor, parsed: tf.Tensor) -> tf.Tensor:
     return self._num_bytes(pooled, parsed) <= self._memory_budget
@@ -215,6 +229,14 @@ class PoolFiller:
         "bytes. Give more, or write shorter episodes.",
       ],
       summarize=8,
+    )
+
+  def _check_goes_on(self, is_over: tf.Tensor, num_windows: tf.Tensor) -> tf.Operation:
+    """Checks that an epoch had a window, if another follows: better than no end."""
+    if self._last_epoch >= 0:
+      return tf.no_op()
+    return tf.raw_ops.Assert(
+      condition=~is_over | (num_windows > 0), data=[tf.constant(NO_WINDOWS)]
     )
 
   def _note_pool(self, num_windows: tf.Tensor, num_bytes: tf.Tensor) -> tf.Operation:

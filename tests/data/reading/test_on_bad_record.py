@@ -365,13 +365,45 @@ def test_too_many_bad_records_are_an_error(build, tmp_path, limit, is_error):
 @pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize("windowed", [True, False])
 def test_nothing_good_is_an_error_and_no_hang(build, tmp_path, kit, mode, windowed):
-  write(tmp_path / "a", [b"bad", b"worse"])
+  write(tmp_path / "a", [b"\xff bad", b"\xff worse"])
   state = kit.spec((3, 2), tf.float32, "state", time_offsets=(-2, -1, 0))
   model = kit.FakeModel(lambda mode: {"state": state}) if windowed else None
   generator = build(mode, model)
-  want = r"expected at least the 1 examples of one batch, got 0"
+  want = (
+    r"expected at least the 1 examples of one batch, got 0 and 2 bad records left out"
+    r"\. The first: record 0 of .*a \(byte 0\): proto: expected"
+  )
   with pytest.raises(errors.RecordError, match=want):
     generator.create_dataset(mode)
+
+
+@pytest.mark.parametrize("policy", ["skip", "raise"])
+def test_files_that_become_empty_are_an_error_and_no_hang(build, tmp_path, kit, policy):
+  path = kit.write_episodes(tmp_path / "a.tfrecord", [6] * 5)
+  state = kit.spec((3, 2), tf.float32, "state", time_offsets=(-2, -1, 0))
+  model = kit.FakeModel(lambda mode: {"state": state})
+  generator = build("train", model, on_bad_record=policy)
+  batches = iter(generator.create_dataset("train"))
+  next(batches)
+  os.truncate(path, 0)
+  want = "expected a window in each epoch, got none: .* files have become empty"
+  with pytest.raises(errors.RecordError, match=want), generator.explain_failures():
+    collections.deque(batches, maxlen=0)
+
+
+@pytest.mark.parametrize("windowed", [True, False])
+@pytest.mark.parametrize("policy", ["skip", "raise"])
+def test_a_count_names_what_is_bad(build, tmp_path, kit, windowed, policy):
+  path = str(tmp_path / "a.tfrecord")
+  (kit.write_episodes if windowed else kit.write_examples)(path, [6] * 5)
+  (_, _), (start, _), *_ = frames(path)
+  flip(path, start + _HEADER)
+  state = kit.spec((3, 2), tf.float32, "state", time_offsets=(-2, -1, 0))
+  model = kit.FakeModel(lambda mode: {"state": state}) if windowed else None
+  generator = build("eval", model, on_bad_record=policy)
+  want = rf"record 1 of .*a\.tfrecord \(byte {start}\): frame: expected data with"
+  with pytest.raises(errors.RecordError, match=want):
+    generator.count_examples()
 
 
 def test_records_with_the_same_bytes_are_counted_each(build, tmp_path):
