@@ -139,9 +139,11 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
         self._counted[self._counted_as()] = count
     return self.num_examples
 
-  def explain_failures(self) -> contextlib.AbstractContextManager[None]:
+  @contextlib.contextmanager
+  def explain_failures(self) -> Iterator[None]:
     """Finds out which file, record and feature made TensorFlow fail, and says so."""
-    return self._explain_failures(self._on_bad_record == "skip")
+    with self._explain_failures(self._on_bad_record == "skip"):
+      yield
 
   @contextlib.contextmanager
   def _explain_failures(self, are_skipped: bool) -> Iterator[None]:
@@ -150,8 +152,8 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     except (tf.errors.OpError, UnicodeDecodeError) as e:
       if record_order.UNEVEN in str(e):
         raise errors.RecordError(f"{self._where()}: {record_order.UNEVEN}.") from e
-      where = self._where()
-      cause = self._reading.failure or record_order.find_missing(where, self._files)
+      where, cause = self._where(), self._reading.failure
+      cause = cause or record_order.find_missing(where, self._files)
       if (cause := cause or streamed_records.find_cause(where, e)) is not None:
         raise cause from e
       # The dataset may have been created, and the specs so be known, inside the block.
