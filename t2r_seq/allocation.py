@@ -117,6 +117,8 @@ class ReusedMemory:
 
   def take(self, num_bytes: int) -> np.ndarray:
     """Returns an array, uint8 [num_bytes], whose values are anything."""
+    if not num_bytes:  # It would keep others from a whole block.
+      return np.empty(0, np.uint8)
     with self._lock:
       fitting = [block for block in self._free if len(block) >= num_bytes + _ALIGNMENT]
       # Where none is large enough, sizes have grown: the others are of no use.

@@ -168,6 +168,16 @@ def test_reused_memory_is_taken_again_when_nothing_refers_to_it():
   assert memory.take(900).ctypes.data == address
 
 
+def test_an_array_of_nothing_keeps_no_memory_from_others():
+  memory = allocation.ReusedMemory()
+  first = memory.take(1000)
+  address = first.ctypes.data
+  del first
+  nothing = memory.take(0)
+  assert nothing.shape == (0,)
+  assert memory.take(1000).ctypes.data == address
+
+
 def test_reused_memory_goes_back_some_time_after_the_last_array():
   memory = allocation.ReusedMemory(idle_secs=0.01)
   small = [memory.take(100) for _ in range(3)]
