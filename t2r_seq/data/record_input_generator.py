@@ -126,7 +126,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     if self.num_examples is None:
       joined = joint.join(self._feature_spec, self._label_spec)
       self._parsed_spec = flat = windows.flat_specs(joined)
-      files = self._find_files(flat)
+      self._files = files = self._find_files(flat)
       # A count leaves no bad record out, also where training does.
       with tf.init_scope(), self._explain_failures(are_skipped=False):
         index = indexed_input.find_index(self._index, files, self._where())
@@ -150,10 +150,8 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     try:
       yield
     except (tf.errors.OpError, UnicodeDecodeError) as e:
-      if record_order.UNEVEN in str(e):
-        raise errors.RecordError(f"{self._where()}: {record_order.UNEVEN}.") from e
       where, cause = self._where(), self._reading.failure
-      cause = cause or record_order.find_missing(where, self._files)
+      cause = cause or record_order.find_cause(where, self._files, e)
       if (cause := cause or streamed_records.find_cause(where, e)) is not None:
         raise cause from e
       # The dataset may have been created, and the specs so be known, inside the block.
@@ -162,13 +160,9 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       if self._loader is not None:
         with self._loader.explain_failures():
           raise
-      patterns = self._file_patterns
-      if isinstance(patterns, Mapping):
-        read = {spec.dataset_key for spec in self._parsed_spec.values()}
-        patterns = {key: value for key, value in patterns.items() if key in read}
       features, labels = joint.split(self._parsed_spec)
       with records.explain_failures(
-        patterns, features, labels or None, self._decode_images
+        self._files, features, labels or None, self._decode_images
       ):
         raise
 

@@ -61,13 +61,20 @@ def find_files(file_patterns: Any, spec_structure: Any) -> FilesByKey:
   }
 
 
-def find_missing(where: str, files: FilesByKey) -> errors.RecordError | None:
-  """Returns an error if a file that was found is no longer there.
+def find_cause(
+  where: str, files: FilesByKey, error: Exception
+) -> errors.RecordError | None:
+  """Returns the error in one of TensorFlow's, if it is of the files, not of a record.
+
+  One dataset ended before another, or a file that was found is no longer there.
 
   Args:
     where: who reads what.
     files: by dataset_key.
+    error: TensorFlow's.
   """
+  if UNEVEN in str(error):
+    return errors.RecordError(f"{where}: {UNEVEN}.")
   names = [name for of_one in files.values() for name in of_one]
   gone = [name for name in names if not tf.io.gfile.exists(name)]
   if not gone:
