@@ -10,7 +10,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, records, specs, windows
+from t2r_seq import records, specs, windows
 from t2r_seq.data import arguments, emptiness, joint
 from t2r_seq.data.abstract_input_generator import AbstractInputGenerator
 from t2r_seq.data.indexed import indexed_input
