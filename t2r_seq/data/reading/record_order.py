@@ -13,7 +13,13 @@ from t2r_seq import errors, records, specs
 FilesByKey = dict[str, list[str]]
 
 UNEVEN = (
-  "expected datasets with the same number of records, got one that ends before another"
+  "expected datasets with the same number of records, got one that ends before another."
+)
+
+# What reading for ever fails with once all that is left is left out.
+NO_RECORDS = (
+  "expected a record that can be parsed in each epoch, got none: since reading began, "
+  "all of them have become bad."
 )
 
 
@@ -66,15 +72,17 @@ def find_cause(
 ) -> errors.RecordError | None:
   """Returns the error in one of TensorFlow's, if it is of the files, not of a record.
 
-  One dataset ended before another, or a file that was found is no longer there.
+  One dataset ended before another, all records have become bad, or a file that was
+  found is no longer there.
 
   Args:
     where: who reads what.
     files: by dataset_key.
     error: TensorFlow's.
   """
-  if UNEVEN in str(error):
-    return errors.RecordError(f"{where}: {UNEVEN}.")
+  for text in (UNEVEN, NO_RECORDS):
+    if text in str(error):
+      return errors.RecordError(f"{where}: {text}")
   names = [name for of_one in files.values() for name in of_one]
   gone = [name for name in names if not tf.io.gfile.exists(name)]
   if not gone:
@@ -178,7 +186,7 @@ def _zip_strictly(datasets: dict[str, tf.data.Dataset]) -> tf.data.Dataset:
     goes_on = tf.stack([pairs[key][1] for key in keys])
     check = tf.debugging.Assert(
       tf.reduce_all(goes_on) | ~tf.reduce_any(goes_on),
-      [f"file_patterns: {UNEVEN}. Datasets, and which of them go on:", keys, goes_on],
+      [f"file_patterns: {UNEVEN} Datasets, and which of them go on:", keys, goes_on],
     )
     with tf.control_dependencies([check] if check is not None else []):
       return tf.reduce_all(goes_on)

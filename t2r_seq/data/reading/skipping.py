@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq.data.reading import python_calls
+from t2r_seq.data.reading import python_calls, record_order
 from t2r_seq.data.reading.record_reading import ParseFn, map_in_order
 
 KeepFn = Callable[..., np.ndarray]
@@ -47,6 +47,7 @@ def parse_batches(
   record_size: int,
   num_parallel_calls: int | None,
   keep: KeepFn,
+  most_bad: int,
 ) -> tf.data.Dataset:
   """Parses records by the batch, but those that cannot be.
 
@@ -58,6 +59,9 @@ def parse_batches(
     num_parallel_calls: has no influence on the order.
     keep: given some records, object [n], notes bad ones and returns which are good,
       bool [n].
+    most_bad: records of an epoch that may be bad. Where twice as many are, one after
+      the other, an epoch had no good one: an error, or more epochs like it would be
+      read for ever.
   Returns:
     Dataset of what `parse_fn` returns; batches are not of one size.
   """
@@ -75,8 +79,25 @@ def parse_batches(
     nothing = tf.raw_ops.OptionalNone()[None][:0]
     return tf.cond(tf.size(kept) > 0, lambda: parse(kept), lambda: tf.identity(nothing))
 
+  watch = watched(parse, rescue)
+
+  def goes_on(num_bad: tf.Tensor, chunk: tuple[tf.Tensor, tf.Tensor]) -> Any:
+    packed, num_records = chunk
+    num_bad = tf.where(
+      tf.size(packed) > 0, tf.zeros_like(num_bad), num_bad + num_records
+    )
+    check = tf.raw_ops.Assert(
+      condition=num_bad <= 2 * most_bad, data=[tf.constant(record_order.NO_RECORDS)]
+    )
+    with tf.control_dependencies([check]):
+      return tf.identity(num_bad), packed
+
   parsed_spec = batches.map(_as_it_is(parse_fn)).element_spec
-  packed = map_in_order(batches, watched(parse, rescue), num_parallel_calls)
+  packed = map_in_order(
+    batches,
+    _as_it_is(lambda texts: (watch(texts), tf.size(texts, tf.int64))),
+    num_parallel_calls,
+  ).scan(tf.constant(0, tf.int64), _as_it_is(goes_on))
   return packed.unbatch().map(_unpacker(parsed_spec))
 
 

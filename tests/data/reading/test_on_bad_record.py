@@ -391,6 +391,28 @@ def test_files_that_become_empty_are_an_error_and_no_hang(build, tmp_path, kit, 
     collections.deque(batches, maxlen=0)
 
 
+@pytest.mark.parametrize("num_parallel_calls", [None, 2])
+def test_records_that_all_become_bad_are_an_error_and_no_hang(
+  build, tmp_path, num_parallel_calls
+):
+  write(tmp_path / "a", [number(i) for i in range(6)])
+  generator = build("train", num_parallel_calls=num_parallel_calls)
+  batches = iter(generator.create_dataset("train"))
+  next(batches)
+  write(tmp_path / "a", [b"bad %d" % i for i in range(6)])
+  want = r"\*: expected a record that can be parsed in each epoch, got none: since"
+  with pytest.raises(errors.RecordError, match=want), generator.explain_failures():
+    collections.deque(batches, maxlen=0)
+  assert generator.report.skipped == 6
+
+
+def test_one_good_record_among_many_bad_ones_goes_on(build, tmp_path):
+  write(tmp_path / "a", [*(b"bad %d" % i for i in range(9)), number(7)])
+  generator = build("train", max_bad_records=9, batch_size=2)
+  batches = generator.create_dataset("train").take(60)
+  assert values(batches) == [[7, 7]] * 60
+
+
 @pytest.mark.parametrize("windowed", [True, False])
 @pytest.mark.parametrize("policy", ["skip", "raise"])
 def test_a_count_names_what_is_bad(build, tmp_path, kit, windowed, policy):
