@@ -1,7 +1,7 @@
 """What it costs to leave bad records out: both policies, several processes of each.
 
 Run it as `python -m benchmarks.bench_skipping [--works W1 W2 ...] [--rounds N]`. Two
-processes that do the same differ by more than the policies do, so a round's rate of a
+processes that do the same differ as much as the policies do, so a round's rate of a
 policy is the median of its processes.
 """
 
