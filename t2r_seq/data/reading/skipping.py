@@ -67,8 +67,8 @@ def parse_batches(
   """
   one_by_one = serialized.batch(1).map(_as_it_is(parse_fn))
   leaves = tf.nest.flatten(one_by_one.element_spec)
-  # JPEGs become ten times as large. Chunks of 50 MiB were taken from the system anew each
-  # time: where that is dear, they came at 0.90 of the rate.
+  # JPEGs become ten times as large. Chunks of 50 MiB were taken from the system anew
+  # each time: where that is dear, they came at 0.90 of the rate.
   example_bytes = max(1, record_size, sum(_num_bytes(spec) for spec in leaves))
   num_batches = np.clip(_BATCHES_BYTES // (batch_size * example_bytes), 1, _MAX_BATCHES)
   batches = serialized.batch(batch_size * int(num_batches))
