@@ -15,6 +15,10 @@ class BadRecordLog:
   """Collects bad records, says so in the log, and stops where they are too many.
 
   A record that is read again, in a later epoch, is the same bad record.
+
+  Attributes:
+    max_bad_records: one more is an error.
+    failure: that error, once there is one.
   """
 
   def __init__(self, max_bad_records: int) -> None:
@@ -23,7 +27,7 @@ class BadRecordLog:
     Args:
       max_bad_records: one more is an error.
     """
-    self._max_bad_records = max_bad_records
+    self.max_bad_records = max_bad_records
     self._found: dict[tuple[str, int | None], tuple[RecordProblem, ...]] = {}
     self._lock = threading.Lock()
     self.failure: errors.RecordError | None = None
@@ -53,9 +57,9 @@ class BadRecordLog:
       self._found[key] = tuple(problems)
       (error,) = to_errors(problems)
       logging.warning("Left out bad record %d: %s", len(self._found), error)
-      if len(self._found) > self._max_bad_records:
+      if len(self._found) > self.max_bad_records:
         self.failure = errors.RecordError(
           f"on_bad_record='skip': max_bad_records: expected at most "
-          f"{self._max_bad_records}, got one more: {error}"
+          f"{self.max_bad_records}, got one more: {error}"
         )
         raise self.failure

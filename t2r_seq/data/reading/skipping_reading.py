@@ -47,7 +47,7 @@ class SkippingReading(RecordReading):
       )
     super().__init__(decode_images)
     (self._filenames,) = files.values()
-    self._log, self._max_bad_records = BadRecordLog(max_bad_records), max_bad_records
+    self._log = BadRecordLog(max_bad_records)
     self._resumer = FileResumer(self._log)
     self.read_file = self._resumer.read_file
     self._record_size = 0
@@ -93,7 +93,7 @@ class SkippingReading(RecordReading):
       serialized,
       _checked(parse_fn) if has_sequences else parse_fn,
       *(batch_size, self._record_size, num_parallel_calls, _keeping(finder)),
-      most_bad=self._max_bad_records,
+      most_bad=self._log.max_bad_records,
     )
     # Copies nothing until a record is left out.
     batches = parsed.rebatch(batch_size, drop_remainder)

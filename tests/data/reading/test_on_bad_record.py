@@ -391,6 +391,18 @@ def test_files_that_become_empty_are_an_error_and_no_hang(build, tmp_path, kit, 
     collections.deque(batches, maxlen=0)
 
 
+@pytest.mark.parametrize(("record_size", "pixels"), [(1, 2**19), (2**19, 1)])
+def test_chunks_have_8_mib_as_read_or_as_parsed(record_size, pixels):
+  def parse(texts):
+    return tf.zeros([tf.size(texts), pixels], tf.uint8)
+
+  parsed = skipping.parse_batches(
+    *(tf.data.Dataset.from_tensors("").repeat(40), parse, 4, record_size, None),
+    *(lambda texts: np.ones(len(texts), bool), 1),
+  )
+  assert [len(chunk) for chunk in parsed] == [16, 16, 8]
+
+
 @pytest.mark.parametrize("num_parallel_calls", [None, 2])
 def test_records_that_all_become_bad_are_an_error_and_no_hang(
   build, tmp_path, num_parallel_calls
