@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from t2r_seq import records, specs, windows
 from t2r_seq.data.loaders.decoded_columns import LoadedRows
-from t2r_seq.data.streamed.episode_lists import EpisodeLists, Lists, push_back
+from t2r_seq.data.streamed.episode_lists import (
+  EpisodeLists,
+  Lists,
+  concat,
+  push_back,
+  stack,
+)
 from t2r_seq.data.streamed.large_steps import is_large_step
 from t2r_seq.data.streamed.raw_episodes import RawEpisodes
 from t2r_seq.data.streamed.step_bytes import num_bytes_of, num_step_bytes
@@ -19,6 +25,11 @@ from t2r_seq.data.streamed.step_bytes import num_bytes_of, num_step_bytes
 ORDER_BYTES = 56
 # Beside the paths, and none of them.
 LENGTH, PLACE = "/length", "/place"
+
+Decode = Callable[
+  [Mapping[str, tf.Tensor], tf.Tensor, tf.Tensor],
+  tuple[dict[str, tf.Tensor], tf.Tensor],
+]
 
 
 class EpisodeColumns:
@@ -151,9 +162,14 @@ class EpisodeColumns:
     """Names the tensors of an episode in the lists: by path, and LENGTH and PLACE."""
     return dict(zip(self._kept, values, strict=True))
 
-  def join(self, lists: Lists) -> dict[str, Any]:
+  def join(self, lists: Lists, decode: Decode | None = None) -> dict[str, Any]:
     """Makes one tensor of the steps of all episodes, by path, and decodes images.
 
+    Args:
+      lists: of the episodes.
+      decode: decodes as `decode` does, perhaps but the images of some episodes; given
+        them, encoded, and 'length' and the places of the episodes. Returns also of
+        which episodes they are good, bool [episodes].
     Returns:
       'rows' by path, for `gather`; 'length', int64 [episodes]; and 'is_good', of which
       episodes windows can be cut, bool [episodes].
@@ -163,26 +179,47 @@ class EpisodeColumns:
       self._push_values,
       {path: self._no_rows(path).handle for path in self._kept},
     )
-    length = _stack(flat[LENGTH], self._kept[LENGTH])
+    length = stack(flat[LENGTH], self._kept[LENGTH])
+    places = stack(flat[PLACE], self._kept[PLACE]) if PLACE in flat else None
     rows: dict[str, tf.Tensor] = {}
     is_good = tf.ones_like(length, tf.bool)
     if self._raw is not None:
-      rows, is_good = self._raw.load(_stack(flat[PLACE], self._kept[PLACE]))
+      rows, is_good = self._raw.load(places)
     for path, spec in self._element.items():
       if path in self._placed:
         continue
-      handle = flat[path]
       if path in self._large:
-        rows[path] = handle
-      elif path in self._timed:
-        rows[path] = self._load(path, _concat(handle, spec))
+        rows[path] = flat[path]
       else:
-        rows[path] = _stack(handle, spec)
-        if path in self.images:
-          rows[path] = records.decode_images(
-            rows[path], self.images[path], path, self._decode_images
-          )
+        rows[path] = (concat if path in self._timed else stack)(flat[path], spec)
+    encoded = {path: rows[path] for path in self.images}
+    if decode is None:
+      rows |= self.decode(encoded)
+    else:
+      images, have_images = decode(encoded, length, places)
+      rows |= images
+      is_good &= have_images
     return {"rows": rows, "length": length, "is_good": is_good}
+
+  def decode(self, encoded: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Decodes the images of all episodes, for `gather`.
+
+    Args:
+      encoded: of all steps, or of context features all episodes, by path.
+    """
+    images: dict[str, tf.Tensor] = {}
+    for path, strings in encoded.items():
+      args = self.images[path], path, self._decode_images
+      if self.is_timed(path):
+        flat = tf.reshape(strings, [-1])
+        images[path] = records.decode_to_list(flat, *args).handle
+      else:
+        images[path] = records.decode_images(strings, *args)
+    return images
+
+  def is_timed(self, path: str) -> bool:
+    """Whether a path has a value for each step, and not one for the episode."""
+    return path in self._timed
 
   def gather(self, path: str, rows: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
     """Gathers steps of the pool or, of context features, episodes."""
@@ -211,14 +248,6 @@ class EpisodeColumns:
       else:
         pushed[path] = push_back(handles[path], value)
     return pushed
-
-  def _load(self, path: str, steps: tf.Tensor) -> tf.Tensor:
-    if path not in self.images:
-      return steps
-    encoded = tf.reshape(steps, [-1])
-    return records.decode_to_list(
-      encoded, self.images[path], path, self._decode_images
-    ).handle
 
   def _count_bytes(
     self, values: Mapping[str, tf.Tensor], num_steps: tf.Tensor
@@ -263,32 +292,3 @@ def _find_images(
     if specs.is_encoded_image_spec(spec):
       found[source] = specs.ExtendedTensorSpec.to_spec(spec)
   return found
-
-
-def _sizes(shape: tf.TensorShape) -> tf.Tensor:
-  return tf.constant([-1 if size is None else size for size in shape], tf.int32)
-
-
-def _concat(handle: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
-  joined, _ = tf.raw_ops.TensorListConcatV2(
-    input_handle=handle,
-    element_shape=_sizes(spec.shape),
-    leading_dims=tf.constant([], tf.int64),
-    element_dtype=spec.dtype,
-  )
-  return tf.ensure_shape(joined, spec.shape)
-
-
-def _stack(handle: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
-  def stack() -> tf.Tensor:
-    return tf.raw_ops.TensorListStack(
-      input_handle=handle, element_shape=_sizes(spec.shape), element_dtype=spec.dtype
-    )
-
-  if spec.shape.is_fully_defined():
-    return stack()
-  # Of no episode, at the end, the sizes are not known.
-  none = tf.zeros([0] * (1 + spec.shape.rank), spec.dtype)
-  is_empty = tf.raw_ops.TensorListLength(input_handle=handle) == 0
-  stacked = tf.cond(is_empty, lambda: none, stack)
-  return tf.ensure_shape(stacked, [None, *spec.shape])

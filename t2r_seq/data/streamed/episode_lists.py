@@ -89,31 +89,43 @@ class EpisodeLists:
     )
     return state
 
-  def keep(self, lists: Lists, is_good: Any) -> Lists:
-    """Lists some of the episodes.
-
-    Args:
-      lists: of the episodes.
-      is_good: called with the tensors of an episode; returns whether it stays, bool
-        scalar.
-    Returns:
-      Lists of those that stay.
-    """
-
-    def add(kept: Lists, values: list[tf.Tensor]) -> Lists:
-      return tf.cond(
-        is_good(values),
-        lambda: self.append(kept, self.pack(values)),
-        lambda: tf.nest.map_structure(tf.identity, kept),
-      )
-
-    return self.fold(lists, add, self.empty())
-
 
 def push_back(handle: tf.Tensor, value: Any) -> tf.Tensor:
   """Appends a value to the list that a handle is of."""
   return tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=value)
 
 
+def concat(handle: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
+  """Joins the tensors in a list, each like a spec; copies them."""
+  joined, _ = tf.raw_ops.TensorListConcatV2(
+    input_handle=handle,
+    element_shape=_sizes(spec.shape),
+    leading_dims=tf.constant([], tf.int64),
+    element_dtype=spec.dtype,
+  )
+  return tf.ensure_shape(joined, spec.shape)
+
+
+def stack(handle: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
+  """Stacks the tensors in a list, each like a spec; copies them."""
+
+  def stack_all() -> tf.Tensor:
+    return tf.raw_ops.TensorListStack(
+      input_handle=handle, element_shape=_sizes(spec.shape), element_dtype=spec.dtype
+    )
+
+  if spec.shape.is_fully_defined():
+    return stack_all()
+  # Of no episode, at the end, the sizes are not known.
+  none = tf.zeros([0] * (1 + spec.shape.rank), spec.dtype)
+  is_empty = tf.raw_ops.TensorListLength(input_handle=handle) == 0
+  stacked = tf.cond(is_empty, lambda: none, stack_all)
+  return tf.ensure_shape(stacked, [None, *spec.shape])
+
+
 def _no_variants() -> windows.RowList:
   return windows.RowList.empty(tf.TensorShape([]), tf.variant)
+
+
+def _sizes(shape: tf.TensorShape) -> tf.Tensor:
+  return tf.constant([-1 if size is None else size for size in shape], tf.int32)

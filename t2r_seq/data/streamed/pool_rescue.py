@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
 
 from t2r_seq.data.reading.bad_record_finder import BadRecordFinder
 from t2r_seq.data.reading.python_calls import call_of_python
-from t2r_seq.data.streamed.episode_columns import PLACE, EpisodeColumns
+from t2r_seq.data.reading.skipping import watched
+from t2r_seq.data.streamed.episode_columns import EpisodeColumns
 
 
 class PoolRescue:
-  """Tells the good episodes of a pool that failed, and notes the others.
+  """Decodes the images of a pool past those that cannot be, and notes their episodes.
 
-  Images are decoded for a pool at once, and nothing is watched but that. Which one
-  failed is looked for afterwards.
+  Images are decoded for a pool at once, and nothing is watched but that: what the
+  watched function is given is held until it returns. Together with the lists that the
+  strings are copied from, windows of JPEGs took 558 MiB of private memory in place of
+  420 without a watch, and came at 0.94 of the rate; of the strings alone 480, and as
+  fast. Which image failed is looked for afterwards.
   """
 
   def __init__(self, columns: EpisodeColumns, finder: BadRecordFinder) -> None:
@@ -30,25 +34,58 @@ class PoolRescue:
     self._finder = finder
     self._names = [str(spec.name) for spec in columns.images.values()]
 
-  def is_good(self, values: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns whether an episode can be part of a pool; notes it if not.
+  def decode(
+    self, encoded: Mapping[str, tf.Tensor], length: tf.Tensor, places: tf.Tensor
+  ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """Decodes the images of a pool; see `EpisodeColumns.join`.
 
     Args:
-      values: of the episode, in the order of `columns.lists`.
+      encoded: images by path.
+      length: of the episodes, int64 [episodes].
+      places: of the episodes, int64 [episodes, ...].
     Returns:
-      bool scalar.
+      The images, all black where one of the episode is bad; and which have good ones.
     """
-    found = self._columns.by_path(values)
-    given = [found[PLACE], *(found[path] for path in self._columns.images)]
-    is_good = tf.numpy_function(self._look, given, tf.bool, stateful=True)
-    return tf.ensure_shape(is_good, [])
+    paths = list(encoded)
 
-  def _look(self, place: np.ndarray, *images: np.ndarray) -> bool:
-    with call_of_python():
-      return self._finder.have_good_images(
-        self._finder.filenames[place[0]],
-        {
-          name: np.asarray(encoded, object)
-          for name, encoded in zip(self._names, images, strict=True)
-        },
+    def decode_all(length: tf.Tensor, places: tf.Tensor, *strings: tf.Tensor) -> tuple:
+      del places
+      images = self._columns.decode(dict(zip(paths, strings, strict=True)))
+      return *images.values(), tf.ones_like(length, tf.bool)
+
+    def decode_good(length: tf.Tensor, places: tf.Tensor, *strings: tf.Tensor) -> tuple:
+      is_good = tf.numpy_function(
+        self._look, [length, places, *strings], tf.bool, stateful=True
       )
+      is_good = tf.ensure_shape(is_good, [None])
+      good = {}
+      for path, each in zip(paths, strings, strict=True):
+        is_in = tf.repeat(is_good, length) if self._columns.is_timed(path) else is_good
+        is_in = tf.reshape(is_in, [-1, *[1] * (each.shape.rank - 1)])
+        good[path] = tf.where(is_in, each, "")
+      # What failed for another reason fails again, and is not lost.
+      return *self._columns.decode(good).values(), is_good
+
+    watch = watched(decode_all, decode_good)
+    *images, is_good = watch(length, places, *encoded.values())
+    return dict(zip(paths, images, strict=True)), is_good
+
+  def _look(
+    self, length: np.ndarray, places: np.ndarray, *strings: np.ndarray
+  ) -> np.ndarray:
+    """Returns which episodes have good images, bool [episodes]; notes the others."""
+    ends = np.cumsum(length)
+    is_timed = [self._columns.is_timed(path) for path in self._columns.images]
+    is_good = np.empty(len(length), bool)
+    with call_of_python():
+      for i, (place, end) in enumerate(zip(places, ends, strict=True)):
+        rows = slice(end - length[i], end)
+        of_episode = [
+          np.asarray(each[rows if timed else i], object)
+          for each, timed in zip(strings, is_timed, strict=True)
+        ]
+        is_good[i] = self._finder.have_good_images(
+          self._finder.filenames[place[0]],
+          dict(zip(self._names, of_episode, strict=True)),
+        )
+    return is_good

@@ -13,9 +13,7 @@ from t2r_seq.data.loaders.pool_order import (
   POOLS_ALIVE,
   with_overhead,
 )
-from t2r_seq.data.reading.skipping import watched
-from t2r_seq.data.streamed.episode_columns import LENGTH, EpisodeColumns
-from t2r_seq.data.streamed.episode_lists import Lists
+from t2r_seq.data.streamed.episode_columns import EpisodeColumns
 from t2r_seq.data.streamed.pool_rescue import PoolRescue
 from t2r_seq.data.streamed.stream_report import StreamReport
 from t2r_seq.windows.report import print_too_short
@@ -69,8 +67,7 @@ class PoolFiller:
       num_epochs: None for ever.
       drop_remainder: whether windows that fill no batch are left out at the end.
       report: counts episodes and pools.
-      rescue: tells which episodes of a pool are good, where it cannot be made of all;
-        None: that is an error.
+      rescue: decodes images past bad ones; None: these are errors.
     """
     self._columns = columns
     self._lists = columns.lists
@@ -99,13 +96,12 @@ class PoolFiller:
     start = {**dict.fromkeys(names, zero), "lists": self._lists.empty()}
     closed = episodes.scan(start, _as_it_is(self._step))
     closed = closed.filter(_as_it_is(lambda _, is_closed: is_closed))
-    join: Any = self._columns.join
-    if self._rescue is not None:
-      join = watched(join, lambda lists: self._columns.join(self._keep_good(lists)))
+    decode = None if self._rescue is None else self._rescue.decode
 
     def add(state: Any, closed: Any) -> tuple[Any, dict[str, Any]]:
       left, of_epoch = state
-      pool = self._permuted(closed[0], join(closed[0]["lists"]))
+      joined = self._columns.join(closed[0]["lists"], decode)
+      pool = self._permuted(closed[0], joined)
       num_windows = tf.shape(pool["windows"], tf.int64)[0]
       of_epoch += num_windows
       is_over = closed[0]["is_over"]
@@ -171,17 +167,6 @@ class PoolFiller:
     """Returns what pools of a size take, with what is on its way to and from them."""
     batches = BATCHES_ALIVE * self._batch_size * self._columns.reader.window_bytes
     return with_overhead(POOLS_ALIVE * pooled + _PARSED_COPIES * parsed + batches)
-
-  def _keep_good(self, lists: Lists) -> Lists:
-    """Returns the good ones of the episodes of a pool."""
-    return self._lists.keep(lists, self._keeps)
-
-  def _keeps(self, values: list[tf.Tensor]) -> tf.Tensor:
-    """Whether an episode stays in its pool; one that does not is no longer reported."""
-    is_good = self._rescue.is_good(values) if self._rescue else tf.constant(True)
-    length = self._columns.by_path(values)[LENGTH]
-    with tf.control_dependencies([self._take_back(length[None], is_good[None])]):
-      return tf.identity(is_good)
 
   def _permuted(self, pool: dict[str, Any], joined: dict[str, Any]) -> dict[str, Any]:
     """Adds the order of the windows to the tensors of a pool."""

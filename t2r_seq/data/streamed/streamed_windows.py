@@ -117,7 +117,7 @@ def shuffled_windows(
     num_epochs: None for ever.
     drop_remainder: whether windows that fill no batch at the end are left out.
     report: counts.
-    rescue: tells which episodes of a pool are good, where it cannot be made of all.
+    rescue: decodes images past bad ones; None: these are errors.
   Returns:
     Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
   """

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import data, errors, records, specs
+from t2r_seq import data, errors, records, specs, windows
 from t2r_seq.data.reading import skipping
 
 _FRAME, _HEADER = 16, 12
@@ -302,6 +302,61 @@ def test_an_image_that_cannot_be_decoded_leaves_out_its_episode(
   )
   # What was counted of the bad one is taken back.
   assert windows == 3 * episodes_read
+
+
+def test_one_bad_image_of_any_path_leaves_out_its_episode(build, tmp_path, kit):
+  """Of an episode's goal, of a step's camera, of a step; and no other is touched."""
+
+  def png(shape, **more):
+    return kit.spec(shape, tf.uint8, None, data_format="png", **more)
+
+  cameras = specs.ExtendedTensorSpec.from_spec(
+    png((2, 2, 4, 4, 3), time_offsets=(-1, 0)), name="cameras"
+  )
+  goal = specs.ExtendedTensorSpec.from_spec(png((4, 4, 3)), name="goal")
+  declared = specs.TensorSpecStruct(
+    {**kit.feature_spec(), "cameras": cameras, "goal": goal}
+  )
+  rows = []
+  for i in range(6):
+    episode = kit.make_episode(i, 5)
+    pixels = episode["image"] + np.uint8(100)
+    more = {"cameras": np.stack([pixels, pixels + 1], 1), "goal": pixels[0]}
+    records.write_records(
+      str(tmp_path / "one"), windows.flat_specs(declared), [{**episode, **more}]
+    )
+    (row,) = tf.data.TFRecordDataset(str(tmp_path / "one"))
+    rows.append(row.numpy())
+  os.remove(tmp_path / "one")
+
+  def read(rows, **kwargs):
+    write(tmp_path / "a", rows)
+    generator = build(
+      "train", kit.FakeModel(lambda mode: declared), batch_size=3, **kwargs
+    )
+    found = {}
+    for features, _ in generator.create_dataset("train").take(len(rows)):
+      for i, (task, state) in enumerate(
+        zip(features["task"].numpy(), features["state"].numpy(), strict=True)
+      ):
+        window = {k: v[i].numpy().tolist() for k, v in features.items()}
+        found[int(task), int(state[-1, 1])] = window
+    return found, generator.report
+
+  want, _ = read(rows[:1] + rows[4:], on_bad_record="raise")
+  bad = [tf.train.SequenceExample.FromString(row) for row in rows[1:4]]
+  bad[0].context.feature["goal"].bytes_list.value[:] = [b"no image"]
+  bad[1].feature_lists.feature_list["cameras"].feature[4].bytes_list.value[1] = b"i"
+  no_image(bad[2].feature_lists.feature_list)
+  spoilt = [row.SerializeToString() for row in bad]
+  got, report = read([rows[0], *spoilt, *rows[4:]])
+  assert {(0, 2), (4, 3), (5, 2)} <= set(want)
+  assert got == want
+  text = "\n".join(str(problem) for problem in report.problems)
+  for record, path in enumerate(["goal", "cameras", "image"], 1):
+    assert re.search(rf"record {record} of .*\n*.*features/{path} ", text), text
+  # One pool an epoch; what was counted of the bad ones is taken back.
+  assert report.window_report.windows == 2 * report.window_report.episodes
 
 
 @pytest.mark.parametrize("at_once", [1, 8])
