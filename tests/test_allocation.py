@@ -19,26 +19,27 @@ _GLIBC = pytest.mark.skipif(
   sys.platform != "linux", reason="allocators of other systems have no such setting"
 )
 
-# Takes and frees 3 blocks of 7 MB in turns, and prints page faults of the later ones.
+# Takes and frees blocks of 7 MB, and prints the page faults of doing so with others.
 _PROCESS = """
-import ctypes, resource
+import ctypes, resource, sys
 from t2r_seq import allocation
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 print(allocation.keep_freed_memory())
-def take_and_free():
-  blocks = [ctypes.c_void_p(libc.malloc(ctypes.c_size_t(7 << 20))) for _ in range(3)]
+def take_and_free(num_blocks):
+  size = ctypes.c_size_t(7 << 20)
+  blocks = [ctypes.c_void_p(libc.malloc(size)) for _ in range(num_blocks)]
   for block in blocks:
     libc.memset(block, 1, ctypes.c_size_t(7 << 20))
   for block in reversed(blocks):
     libc.free(block)
 for _ in range(4):
-  take_and_free()
+  take_and_free(int(sys.argv[1]))
 def page_faults_of(work):
   before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
   work()
   return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-print(page_faults_of(lambda: [take_and_free() for _ in range(5)]))
+print(page_faults_of(lambda: [take_and_free(int(sys.argv[2])) for _ in range(5)]))
 """
 
 # Counts the arenas that threads get which are there at one time.
@@ -94,17 +95,30 @@ ENVIRONMENTS = {
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_freed_memory_is_taken_again(name):
   changes, is_kept = ENVIRONMENTS[name]
+  was_changed, page_faults = _take_and_free(3, 3, changes)
+  assert was_changed == is_kept
+  assert page_faults < 100 if is_kept else page_faults > 5 * 1000
+
+
+@_GLIBC
+def test_of_more_than_is_kept_a_part_is_left():
+  """Six blocks are given back but for two of them, for which nothing is mapped anew."""
+  was_changed, page_faults = _take_and_free(6, 2, {})
+  assert was_changed
+  assert page_faults < 100
+
+
+def _take_and_free(num_blocks, num_then, changes):
+  """Returns whether freed memory is kept, and the later blocks' page faults."""
   others = {k: v for k, v in os.environ.items() if "MALLOC" not in k}
   printed = subprocess.run(
-    [sys.executable, "-c", _PROCESS],
+    [sys.executable, "-c", _PROCESS, str(num_blocks), str(num_then)],
     env={**others, "PYTHONPATH": os.pathsep.join(sys.path), **changes},
     capture_output=True,
     text=True,
     check=True,
   ).stdout.split()
-  assert printed[0] == str(is_kept)
-  page_faults = int(printed[1])
-  assert page_faults < 100 if is_kept else page_faults > 5 * 1000
+  return printed[0] == "True", int(printed[1])
 
 
 @pytest.mark.parametrize("has_mallopt", [True, False])
