@@ -96,9 +96,10 @@ def compare(
         worker.run()
     measured: list[list[tuple[float, float, float]]] = [[] for _ in candidates]
     for number in range(rounds):
-      # Each round starts with another one: nobody always follows the same neighbour.
-      for i in range(len(workers)):
-        turn = (number + i) % len(workers)
+      # Pairs of rounds start with another one, and the second goes backwards: nobody
+      # always follows the same neighbour.
+      turns = [(number // 2 + i) % len(workers) for i in range(len(workers))]
+      for turn in turns[:: -1 if number % 2 else 1]:
         measured[turn].append(workers[turn].run())
     return {
       candidate.name: Figures(

@@ -104,7 +104,7 @@ def test_candidates_take_turns():
     for name in "abc"
   ]
   figures = measure.compare(candidates, None, rounds=3, isolate=False)
-  assert "".join(order) == "abcbcacab"
+  assert "".join(order) == "abccbabca"
   assert [len(found.rates) for found in figures.values()] == [3, 3, 3]
 
 

@@ -146,6 +146,8 @@ def of_equal_lengths(
     sequences: paths of those that have a length.
     lengths: int64 scalars, of others.
   """
+  if len(lengths) + len(sequences) < 2:
+    return episode
   all_lengths = tf.stack(
     [*lengths, *(tf.shape(episode[path], tf.int64)[0] for path in sequences)]
   )
