@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import ctypes
 import functools
 import os
 import threading
+import time
 import weakref
 from typing import Any, ClassVar
 
@@ -103,8 +106,10 @@ class ReusedMemory:
   again, for which 1,200 windows could be read.
   """
 
-  _all: ClassVar[weakref.WeakSet[ReusedMemory]] = weakref.WeakSet()
-  _all_lock = threading.Lock()
+  # No locks: within any line the garbage collector may end an iterator, which waits for
+  # a call of Python that may want the same memory. What is done by two at once costs a
+  # block that is not found, at worst.
+  _all: ClassVar[set[weakref.ref[ReusedMemory]]] = set()
 
   def __init__(self, idle_secs: float = 60.0) -> None:
     """Creates it; nothing is taken yet.
@@ -112,60 +117,65 @@ class ReusedMemory:
     Args:
       idle_secs: seconds without an array, after which the memory goes back.
     """
-    self._free: list[np.ndarray] = []
-    self._num_lent = 0
+    self._free: collections.deque[np.ndarray] = collections.deque()
+    self._lent: set[int] = set()
     self._idle_secs = idle_secs
+    self._idle_since = 0.0
     self._timer: threading.Timer | None = None
-    # Memory may come back, by the garbage collector, while some is taken.
-    self._lock = threading.RLock()
-    with self._all_lock:
-      self._all.add(self)
+    self._all.add(weakref.ref(self, self._all.discard))
 
   def take(self, num_bytes: int) -> np.ndarray:
     """Returns an array, uint8 [num_bytes], whose values are anything."""
     if not num_bytes:  # It would keep others from a whole block.
       return np.empty(0, np.uint8)
-    with self._lock:
-      fitting = [block for block in self._free if len(block) >= num_bytes + _ALIGNMENT]
-      # Where none is large enough, sizes have grown: the others are of no use.
-      self._free = fitting[1:]
-      self._num_lent += 1
-      if self._timer is not None:
-        self._timer.cancel()
-    if fitting:
-      block = fitting[0]
-    else:
+    block = None
+    with contextlib.suppress(IndexError):
+      # Where one is too small, sizes have grown: it is of no use.
+      while block is None or len(block) < num_bytes + _ALIGNMENT:
+        block = None
+        block = self._free.pop()
+    if block is None:
       self._let_all_go()
       block = np.empty(num_bytes + _ALIGNMENT, np.uint8)
+    self._lent.add(id(block))
     start = -block.ctypes.data % _ALIGNMENT
     lent = _Lent(block[start : start + num_bytes])
     weakref.finalize(lent, self._give_back, block).atexit = False
     return np.asarray(lent)
 
   def _give_back(self, block: np.ndarray) -> None:
-    with self._lock:
-      self._num_lent -= 1
-      self._free.append(block)
-      if self._num_lent:
-        return
-      self._timer = threading.Timer(self._idle_secs, self._let_go)
-      self._timer.daemon = True
-      try:
-        self._timer.start()
-      except RuntimeError:  # The process ends.
-        self._free = []
+    self._free.append(block)
+    self._lent.discard(id(block))
+    if not self._lent:
+      self._idle_since = time.monotonic()
+      if self._timer is None:
+        self._wait(self._idle_secs)
+
+  def _wait(self, seconds: float) -> None:
+    self._timer = threading.Timer(seconds, self._let_go_if_idle)
+    self._timer.daemon = True
+    try:
+      self._timer.start()
+    except RuntimeError:  # The process ends.
+      self._free.clear()
+
+  def _let_go_if_idle(self) -> None:
+    self._timer = None
+    left = self._idle_since + self._idle_secs - time.monotonic()
+    if not self._lent and left > 0:
+      self._wait(left)
+    else:
+      self._let_go()
 
   def _let_go(self) -> None:
-    with self._lock:
-      if not self._num_lent:
-        self._free = []
+    if not self._lent:
+      self._free.clear()
 
   @classmethod
   def _let_all_go(cls) -> None:
-    with cls._all_lock:
-      found = list(cls._all)
-    for memory in found:
-      memory._let_go()
+    for reference in tuple(cls._all):
+      if (memory := reference()) is not None:
+        memory._let_go()
 
 
 class _Lent:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -192,30 +193,84 @@ def test_an_array_of_nothing_keeps_no_memory_from_others():
   assert memory.take(1000).ctypes.data == address
 
 
-def test_reused_memory_goes_back_some_time_after_the_last_array():
-  memory = allocation.ReusedMemory(idle_secs=0.01)
+def test_reused_memory_goes_back_some_time_after_the_last_array(monkeypatch):
+  memory = allocation.ReusedMemory(idle_secs=60)
   small = [memory.take(100) for _ in range(3)]
   del small[1:]
   assert len(memory._free) == 2
   assert memory._timer is None
+  timers = []
+  monkeypatch.setattr(
+    allocation.threading, "Timer", lambda *args: _Timer(timers, *args)
+  )
+  now = [100.0]
+  monkeypatch.setattr(allocation.time, "monotonic", lambda: now[0])
   del small
   assert len(memory._free) == 3
+  (timer,) = timers
+  assert (timer.seconds, timer.daemon) == (60, True)
+  now[0] += 40
+  memory.take(100)  # And back: no second timer.
+  assert timers == [timer]
+  now[0] += 20
+  timer.function()
+  assert len(memory._free) == 3
+  assert [each.seconds for each in timers] == [60, 40]
+  now[0] += 40
+  timers[1].function()
+  assert not memory._free
+
+
+class _Timer:
+  """Does not run by itself."""
+
+  daemon = False
+
+  def __init__(self, timers, seconds, function):
+    self.seconds, self.function = seconds, function
+    timers.append(self)
+
+  def start(self):
+    pass
+
+
+def test_reused_memory_stays_while_an_array_is_there():
+  memory = allocation.ReusedMemory(idle_secs=0.01)
+  first, second = memory.take(100), memory.take(100)
+  del second
+  memory._let_go_if_idle()
+  assert len(memory._free) == 1
+  del first
   memory._timer.join()
   assert not memory._free
 
 
-def test_reused_memory_waits_for_another_array():
-  memory = allocation.ReusedMemory(idle_secs=60)
-  address = memory.take(100).ctypes.data
-  timer = memory._timer
-  assert timer.daemon
-  again = memory.take(100)
-  assert again.ctypes.data == address
-  timer.join()  # It was cancelled.
-  memory._let_go()  # It may have been too late for that.
-  del again
-  assert len(memory._free) == 1
-  memory._timer.cancel()
+def test_another_thread_may_take_memory_at_any_line():
+  """Garbage is collected anywhere; an iterator that ends there waits for a thread."""
+  memory = allocation.ReusedMemory()
+  held = []
+
+  def look(frame, event, _):
+    if frame.f_code.co_filename != allocation.__file__:
+      return None
+    if event == "line":
+      thread = threading.Thread(target=memory.take, args=(5000,), daemon=True)
+      thread.start()
+      thread.join(10)
+      held.append(thread.is_alive())
+      if held[-1]:
+        sys.settrace(None)
+    return look
+
+  before = sys.gettrace()
+  sys.settrace(look)
+  try:
+    memory.take(100)
+    memory.take(1000)
+  finally:
+    sys.settrace(before)
+  assert len(held) > 20
+  assert not any(held)
 
 
 def test_reused_memory_goes_back_when_another_takes_new():
