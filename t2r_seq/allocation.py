@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import ctypes
 import functools
 import os
@@ -128,12 +127,7 @@ class ReusedMemory:
     """Returns an array, uint8 [num_bytes], whose values are anything."""
     if not num_bytes:  # It would keep others from a whole block.
       return np.empty(0, np.uint8)
-    block = None
-    with contextlib.suppress(IndexError):
-      # Where one is too small, sizes have grown: it is of no use.
-      while block is None or len(block) < num_bytes + _ALIGNMENT:
-        block = None
-        block = self._free.pop()
+    block = self._find(num_bytes + _ALIGNMENT)
     if block is None:
       self._let_all_go()
       block = np.empty(num_bytes + _ALIGNMENT, np.uint8)
@@ -143,9 +137,20 @@ class ReusedMemory:
     weakref.finalize(lent, self._give_back, block).atexit = False
     return np.asarray(lent)
 
+  def _find(self, num_bytes: int) -> np.ndarray | None:
+    while True:
+      try:
+        block = self._free.pop()
+      except IndexError:
+        return None
+      # Where one is too small, sizes have grown: it is of no use.
+      if len(block) >= num_bytes:
+        return block
+
   def _give_back(self, block: np.ndarray) -> None:
-    self._free.append(block)
+    # In this order: once it is free another thread may lend it again.
     self._lent.discard(id(block))
+    self._free.append(block)
     if not self._lent:
       self._idle_since = time.monotonic()
       if self._timer is None:

@@ -245,16 +245,22 @@ def test_reused_memory_stays_while_an_array_is_there():
   assert not memory._free
 
 
-def test_another_thread_may_take_memory_at_any_line():
+@pytest.mark.parametrize("keeps", [False, True])
+def test_another_thread_may_take_memory_at_any_line(keeps):
   """Garbage is collected anywhere; an iterator that ends there waits for a thread."""
   memory = allocation.ReusedMemory()
-  held = []
+  held, kept = [], []
+
+  def take():
+    array = memory.take(5000)
+    if keeps:
+      kept.append(array)
 
   def look(frame, event, _):
     if frame.f_code.co_filename != allocation.__file__:
       return None
     if event == "line":
-      thread = threading.Thread(target=memory.take, args=(5000,), daemon=True)
+      thread = threading.Thread(target=take, daemon=True)
       thread.start()
       thread.join(10)
       held.append(thread.is_alive())
@@ -269,8 +275,9 @@ def test_another_thread_may_take_memory_at_any_line():
     memory.take(1000)
   finally:
     sys.settrace(before)
-  assert len(held) > 20
+  assert len(held) > 10
   assert not any(held)
+  assert len(memory._lent) == len(kept)
 
 
 def test_reused_memory_goes_back_when_another_takes_new():
