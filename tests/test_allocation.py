@@ -272,7 +272,7 @@ def test_another_thread_may_take_memory_at_any_line(keeps):
   sys.settrace(look)
   try:
     memory.take(100)
-    memory.take(1000)
+    memory.take(5000)
   finally:
     sys.settrace(before)
   assert len(held) > 10
