@@ -26,12 +26,17 @@ def positions_kept(are_kept: bool, unless_said: bool = False) -> Iterator[None]:
     are_kept: what is said.
     unless_said: says nothing where somebody has said it already, around this.
   """
-  said = _keeps_positions.get()
+  said = keeps_positions()
   token = _keeps_positions.set(said if unless_said and said is not None else are_kept)
   try:
     yield
   finally:
     _keeps_positions.reset(token)
+
+
+def keeps_positions() -> bool | None:
+  """Returns whether the datasets that are made here do; None where nobody said."""
+  return _keeps_positions.get()
 
 
 def bounded_options() -> tf.data.Options:
@@ -51,7 +56,7 @@ def bounded_options() -> tf.data.Options:
 def checkpoint_options() -> tf.data.Options:
   """Returns the options of a dataset whose state is a position."""
   options = _without_outer_state()
-  if _keeps_positions.get() is not False:
+  if keeps_positions() is not False:
     # Without what is being read ahead, which would be part of the state otherwise.
     options.experimental_symbolic_checkpoint = True
   return options

@@ -161,9 +161,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
         with self._loader.explain_failures():
           raise
       features, labels = joint.split(self._parsed_spec)
-      with records.explain_failures(
-        self._files, features, labels or None, self._decode_images
-      ):
+      with records.explain_failures(self._files, features, labels, self._decode_images):
         raise
 
   @tf.autograph.experimental.do_not_convert

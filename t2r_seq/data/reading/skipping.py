@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from t2r_seq.data.reading import python_calls, record_order
 from t2r_seq.data.reading.record_reading import ParseFn, map_in_order
+from t2r_seq.data.reading.step_bytes import num_step_bytes
 
 KeepFn = Callable[..., np.ndarray]
 
@@ -69,7 +70,7 @@ def parse_batches(
   leaves = tf.nest.flatten(one_by_one.element_spec)
   # JPEGs become ten times as large. Chunks of 50 MiB were taken from the system anew
   # each time: where that is dear, they came at 0.90 of the rate.
-  example_bytes = max(1, record_size, sum(_num_bytes(spec) for spec in leaves))
+  example_bytes = max(1, record_size, sum(num_step_bytes(spec) or 0 for spec in leaves))
   num_batches = np.clip(_BATCHES_BYTES // (batch_size * example_bytes), 1, _MAX_BATCHES)
   batches = serialized.batch(batch_size * int(num_batches))
 
@@ -129,11 +130,8 @@ def parse_episodes(
     chunks = serialized.batch(int(num_episodes))
     return parse_chunks(chunks, parse_fn, num_parallel_calls, keep, then)
 
-  def rescue(*one: tf.Tensor) -> tf.Tensor:
-    return _parse_each(parse_fn, _keep_rows(keep, *(part[None] for part in one)))
-
   # To put large strings in a batch, and to take them out, copies them.
-  return _map_watched(serialized, parse_fn, rescue, num_parallel_calls, then)
+  return _map_watched(serialized, parse_fn, num_parallel_calls, keep, then)
 
 
 def of_equal_lengths(
@@ -195,30 +193,52 @@ def parse_chunks(
 def _map_watched(
   elements: tf.data.Dataset,
   parse_fn: Any,
-  rescue: Any,
   num_parallel_calls: int | None,
+  keep: KeepFn,
   then: Any,
 ) -> tf.data.Dataset:
-  """Parses elements; of one that fails what `rescue` makes of it, packed, [0] or [1].
+  """Does `parse_episodes` for one at a time, in a single call for each."""
 
-  What failed for another reason than its content fails there again, and is not lost.
-  """
-  parsed_spec = elements.map(_as_it_is(parse_fn)).element_spec
-  parse = watched(lambda *one: _pack(parse_fn(*one))[None], rescue)
-  packed = map_in_order(elements, parse, num_parallel_calls)
-  return packed.unbatch().map(_unpacker(parsed_spec, then))
+  def parse(*one: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    return tf.constant(True), *tf.nest.flatten(then(*parse_fn(*one)))
+
+  def rescue(*one: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    is_good = _are_good(keep, *(part[None] for part in one))[0]
+    # What failed for another reason fails again, and is not lost.
+    return tf.cond(is_good, lambda: parse(*one), lambda: (is_good, *nothing))
+
+  structure = elements.map(_as_it_is(lambda *one: then(*parse_fn(*one)))).element_spec
+  nothing = [_nothing_like(spec) for spec in tf.nest.flatten(structure)]
+  parsed = map_in_order(elements, watched(parse, rescue), num_parallel_calls)
+  # Neither calls its function: both give what they are given.
+  good = parsed.filter(_as_it_is(lambda is_good, *_: is_good))
+  return good.map(
+    _as_it_is(lambda _, *values: tf.nest.pack_sequence_as(structure, values))
+  )
 
 
 def _keep_rows(keep: KeepFn, *rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
   """Returns the rows of what is good."""
+  is_good = _are_good(keep, *rows)
+  return tuple(tf.boolean_mask(part, is_good) for part in rows)
+
+
+def _are_good(keep: KeepFn, *rows: tf.Tensor) -> tf.Tensor:
+  """Returns which rows are good."""
 
   def call(*arrays: np.ndarray) -> np.ndarray:
     with python_calls.call_of_python():
       return np.asarray(keep(*arrays), bool)
 
   is_good = tf.numpy_function(call, list(rows), tf.bool, stateful=True)
-  is_good = tf.ensure_shape(is_good, [None])
-  return tuple(tf.boolean_mask(part, is_good) for part in rows)
+  return tf.ensure_shape(is_good, [None])
+
+
+def _nothing_like(spec: tf.TensorSpec) -> tf.Tensor:
+  """Returns a value for what is left out."""
+  if spec.dtype == tf.variant:
+    return tf.raw_ops.OptionalNone()
+  return tf.zeros([size or 0 for size in spec.shape], spec.dtype)
 
 
 def _parse_each(parse_fn: Any, rows: tuple[tf.Tensor, ...]) -> tf.Tensor:
@@ -227,11 +247,6 @@ def _parse_each(parse_fn: Any, rows: tuple[tf.Tensor, ...]) -> tf.Tensor:
     rows,
     fn_output_signature=tf.TensorSpec([], tf.variant),
   )
-
-
-def _num_bytes(spec: tf.TensorSpec) -> int:
-  """Returns the bytes of a row, 0 where not all have as many."""
-  return (spec.shape[1:].num_elements() or 0) * spec.dtype.size
 
 
 def _pack(structure: Any) -> tf.Tensor:

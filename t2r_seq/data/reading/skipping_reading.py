@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs, windows
+from t2r_seq.data.dataset_options import keeps_positions
 from t2r_seq.data.input_report import InputReport
 from t2r_seq.data.reading import record_order, skipping
 from t2r_seq.data.reading.bad_record_finder import BadRecordFinder
@@ -156,9 +157,21 @@ def make_reading(
   where: str,
   decode_images: records.DecodeImages = True,
 ) -> RecordReading:
-  """Creates the reading of a policy; see `SkippingReading` for the arguments."""
+  """Creates the reading of a policy; see `SkippingReading` for the arguments.
+
+  Raises:
+    SpecError: bad records are to be left out, and the position to be kept.
+  """
   if policy == "raise":
     return RecordReading(decode_images)
+  if keeps_positions():
+    # "IgnoreErrorsDataset does not support symbolic checkpointing", at the save.
+    raise errors.SpecError(
+      f"{where}: params['is_checkpointed']: expected on_bad_record='raise', got "
+      f"'{policy}', of which TensorFlow saves no position. Resume from "
+      "params['start_step'], or leave bad records out for good: "
+      "t2r_seq doctor FILES --salvage OUT."
+    )
   return SkippingReading(files, max_bad_records, where, decode_images)
 
 

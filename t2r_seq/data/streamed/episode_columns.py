@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from t2r_seq import records, specs, windows
 from t2r_seq.data.loaders.decoded_columns import LoadedRows
+from t2r_seq.data.reading.step_bytes import num_bytes_of, num_step_bytes
 from t2r_seq.data.streamed.episode_lists import (
   EpisodeLists,
   Lists,
@@ -18,7 +19,6 @@ from t2r_seq.data.streamed.episode_lists import (
 )
 from t2r_seq.data.streamed.large_steps import is_large_step
 from t2r_seq.data.streamed.raw_episodes import RawEpisodes
-from t2r_seq.data.streamed.step_bytes import num_bytes_of, num_step_bytes
 
 # Of a window in the order of its pool: 32, and 80 while that is made. Two pools have
 # room for both.

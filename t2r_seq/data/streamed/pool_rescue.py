@@ -27,7 +27,8 @@ class PoolRescue:
     """Creates the rescue.
 
     Args:
-      columns: of the episodes; the number of its file comes first in each one's place.
+      columns: of the episodes; the number of its file comes first in each one's place,
+        modulo the number of files.
       finder: notes what is bad.
     """
     self._columns = columns
@@ -75,17 +76,19 @@ class PoolRescue:
   ) -> np.ndarray:
     """Returns which episodes have good images, bool [episodes]; notes the others."""
     ends = np.cumsum(length)
+    filenames = self._finder.filenames
+    numbers = places.reshape(len(length), -1)[:, 0] % len(filenames)
     is_timed = [self._columns.is_timed(path) for path in self._columns.images]
     is_good = np.empty(len(length), bool)
     with call_of_python():
-      for i, (place, end) in enumerate(zip(places, ends, strict=True)):
+      for i, (number, end) in enumerate(zip(numbers, ends, strict=True)):
         rows = slice(end - length[i], end)
         of_episode = [
           np.asarray(each[rows if timed else i], object)
           for each, timed in zip(strings, is_timed, strict=True)
         ]
         is_good[i] = self._finder.have_good_images(
-          self._finder.filenames[place[0]],
+          filenames[number],
           dict(zip(self._names, of_episode, strict=True)),
         )
     return is_good

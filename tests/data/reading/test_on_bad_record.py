@@ -615,3 +615,32 @@ def test_a_file_that_is_gone_is_named(build, tmp_path, policy, mode):
     generator.explain_failures(),
   ):
     list(dataset.take(20))
+
+
+def test_a_problem_is_called_the_same_whatever_becomes_of_it(build, tmp_path, kit):
+  episodes(tmp_path / "a", kit, {1: fewer_steps})
+  model = kit.FakeModel(lambda mode: kit.feature_spec(), lambda mode: {})
+
+  def read(policy):
+    generator = build("eval", model, on_bad_record=policy)
+    dataset = generator.create_dataset("eval")
+    with generator.explain_failures():
+      list(dataset)
+    return generator.report
+
+  skipped = read("skip").problems
+  with pytest.raises(errors.RecordError) as raised:
+    read("raise")
+  (problem,) = skipped
+  assert "as features/image has" in str(problem)
+  assert str(problem) in str(raised.value)
+
+
+def test_a_position_that_cannot_be_saved_is_refused_at_once(build, tmp_path):
+  write(tmp_path / "a", [number(i) for i in range(10)])
+  with pytest.raises(
+    errors.SpecError,
+    match=r"is_checkpointed'\]: expected on_bad_record='raise', got 'skip'.*start_step",
+  ):
+    build("train").create_dataset("train", {"is_checkpointed": True})
+  build("train").create_dataset("train", {"is_checkpointed": False})

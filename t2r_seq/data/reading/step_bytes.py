@@ -9,7 +9,7 @@ _STRING_BYTES = 24
 
 
 def num_step_bytes(spec: tf.TensorSpec) -> int | None:
-  """Returns the bytes of a step, if all have as many."""
+  """Returns the bytes of a step, or of a row of a batch, if all have as many."""
   num_elements = spec.shape[1:].num_elements()
   if num_elements is None or spec.dtype == tf.string:
     return None
