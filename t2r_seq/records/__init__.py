@@ -35,7 +35,7 @@ from t2r_seq.records.index_file import FileIndex, index_path, read_file_index
 from t2r_seq.records.index_freshness import IndexState, check_index
 from t2r_seq.records.index_writer import Indexed, write_index
 from t2r_seq.records.inspect import format_table, propose_spec
-from t2r_seq.records.locate import locate_record
+from t2r_seq.records.locate import locate_record, locate_records
 from t2r_seq.records.parse import create_parse_tf_example_fn, serialized_to_parsed
 from t2r_seq.records.problems import RecordProblem
 from t2r_seq.records.resume import Rest, find_rest
@@ -99,6 +99,7 @@ __all__ = [
   "inspect_records",
   "iterate_records",
   "locate_record",
+  "locate_records",
   "other_shards",
   "parallel_read",
   "parsed_specs",

@@ -8,7 +8,7 @@ from benchmarks.measure import Figures
 
 @pytest.mark.parametrize("name", bench_skipping.WORKS)
 def test_each_work_is_measured_and_has_a_row(name, capsys):
-  text = bench_skipping.main(["--quick", "--works", name, "--processes", "2"])
+  text = bench_skipping.main(["--quick", "--works", name, "--processes", "1"])
   assert text in capsys.readouterr().out
   header, _, row = (line.strip("| ").split(" | ") for line in text.splitlines())
   assert len(row) == len(header) == 8

@@ -87,6 +87,8 @@ def test_records_are_located_by_their_bytes(path, tmp_path):
   want = [(path, 3, STARTS[3]), (other, 1, 20)]
   assert locate.locate_record(ROWS[3], [path, other]) == want
   assert locate.locate_record(b"nowhere", [path, other]) == []
+  found = locate.locate_records([ROWS[0], ROWS[3], b"nowhere"], [path, other])
+  assert found == {ROWS[0]: [(path, 0, STARTS[0])], ROWS[3]: want, b"nowhere": []}
 
 
 def problem(record):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -48,6 +49,9 @@ class BadRecordFinder:
     self._same_lengths = same_lengths
     self._log = log
     self._features = features
+    # Digests of bytes, and the files that they were looked for in: what is bad comes
+    # again in each epoch.
+    self._noted: set[tuple[bytes, tuple[str, ...] | None]] = set()
     self._checker: batch_check.BatchChecker | None = None
 
   def are_good(
@@ -62,8 +66,8 @@ class BadRecordFinder:
       bool [n]; one that failed for another reason than its content is good.
     """
     is_good = self._check(data)
-    for i in np.flatnonzero(~is_good).tolist():
-      self._note(data[i], filenames)
+    bad = [data[i] for i in np.flatnonzero(~is_good).tolist()]
+    self._note(bad, None if filenames is None else tuple(filenames))
     return is_good
 
   def have_good_images(self, filename: str, images: Mapping[str, np.ndarray]) -> bool:
@@ -110,14 +114,22 @@ class BadRecordFinder:
     for gap in frames.gaps:
       self._log.add([resume.damage_at(filename, *gap, False)])
 
-  def _note(self, data: bytes, filenames: Iterable[str] | None) -> None:
-    """Notes a bad record, and all others with the same bytes."""
-    filenames = self.filenames if filenames is None else list(filenames)
-    places = locate.locate_record(data, filenames)
-    self._add(data, places or [(", ".join(filenames), None, None)], _UNKNOWN)
+  def _note(self, bad: Sequence[bytes], filenames: tuple[str, ...] | None) -> None:
+    """Notes bad records, and all others with the same bytes."""
+    keys = {data: (_digest(data), filenames) for data in bad}
+    new = [data for data, key in keys.items() if key not in self._noted]
+    if not new:
+      return
+    filenames = filenames or tuple(self.filenames)
+    for data, places in locate.locate_records(new, filenames).items():
+      self._add(data, places or [(", ".join(filenames), None, None)], _UNKNOWN)
+      self._noted.add(keys[data])
 
   def _note_episodes_with(self, string: bytes, filename: str) -> None:
     """Notes the bad episodes of a file that hold an image."""
+    key = _digest(string), (filename,)
+    if key in self._noted:
+      return
     is_noted = False
     for data, place in _records_of(filename):
       # Few bytes may stand in good ones, too.
@@ -126,6 +138,7 @@ class BadRecordFinder:
         is_noted = True
     if not is_noted:
       self._note_file(filename, _UNKNOWN)
+    self._noted.add(key)
 
   def _note_file(self, filename: str, reason: str) -> None:
     """Notes a record that is in its file no longer."""
@@ -157,6 +170,10 @@ class BadRecordFinder:
           for mismatch in found
         ]
       )
+
+
+def _digest(data: bytes) -> bytes:
+  return hashlib.sha256(data).digest()
 
 
 def _can_be_decoded(strings: list[bytes], feature: records.RecordFeature) -> bool:

@@ -47,6 +47,7 @@ class SkippingReading(RecordReading):
         f"{errors.listing(files)}, got 'skip'."
       )
     super().__init__(decode_images)
+    self._where = where
     (self._filenames,) = files.values()
     self._log = BadRecordLog(max_bad_records)
     self._resumer = FileResumer(self._log)
@@ -86,6 +87,7 @@ class SkippingReading(RecordReading):
     num_parallel_calls: int | None,
   ) -> tf.data.Dataset:
     """Batches and parses records; full batches, whatever is left out."""
+    self._check_no_position()
     parse_fn, finder = self._make_parser(flat_specs)
     has_sequences = any(spec.is_sequence for spec in flat_specs.values())
     # Batches of sequences are padded to lengths of their own and cannot be cut anew.
@@ -114,6 +116,7 @@ class SkippingReading(RecordReading):
 
     Where images are not decoded, one that cannot be is found later: `finder` tells.
     """
+    self._check_no_position()
     parse_fn, finder = self._make_parser(flat_specs, True, decode_images)
     sequences = [path for path, spec in flat_specs.items() if spec.is_sequence]
 
@@ -128,6 +131,21 @@ class SkippingReading(RecordReading):
   def finder(self, flat_specs: specs.TensorSpecStruct) -> BadRecordFinder:
     """Returns what tells bad episodes from good ones, and notes them."""
     return self._make_parser(flat_specs, True, False)[1]
+
+  def _check_no_position(self) -> None:
+    """Checks that nobody is to save a position; better than at the save.
+
+    Raises:
+      SpecError: TensorFlow could not.
+    """
+    if keeps_positions():
+      # "IgnoreErrorsDataset does not support symbolic checkpointing."
+      raise errors.SpecError(
+        f"{self._where}: params['is_checkpointed']: expected on_bad_record='raise', "
+        "got 'skip', of which TensorFlow saves no position. Resume from "
+        "params['start_step'], or leave bad records out for good: "
+        "t2r_seq doctor FILES --salvage OUT."
+      )
 
   def _make_parser(
     self,
@@ -157,21 +175,9 @@ def make_reading(
   where: str,
   decode_images: records.DecodeImages = True,
 ) -> RecordReading:
-  """Creates the reading of a policy; see `SkippingReading` for the arguments.
-
-  Raises:
-    SpecError: bad records are to be left out, and the position to be kept.
-  """
+  """Creates the reading of a policy; see `SkippingReading` for the arguments."""
   if policy == "raise":
     return RecordReading(decode_images)
-  if keeps_positions():
-    # "IgnoreErrorsDataset does not support symbolic checkpointing", at the save.
-    raise errors.SpecError(
-      f"{where}: params['is_checkpointed']: expected on_bad_record='raise', got "
-      f"'{policy}', of which TensorFlow saves no position. Resume from "
-      "params['start_step'], or leave bad records out for good: "
-      "t2r_seq doctor FILES --salvage OUT."
-    )
   return SkippingReading(files, max_bad_records, where, decode_images)
 
 

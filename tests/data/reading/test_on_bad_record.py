@@ -15,7 +15,8 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, errors, records, specs, windows
-from t2r_seq.data.reading import skipping
+from t2r_seq.data.reading import bad_record_finder, skipping
+from t2r_seq.records import locate
 
 _FRAME, _HEADER = 16, 12
 
@@ -152,6 +153,43 @@ def test_a_batch_of_bad_records_only(build, tmp_path):
   generator = build()
   assert values(generator.create_dataset("eval")) == [[0, 1, 2, 3], [12, 13]]
   assert generator.report.skipped == 8
+
+
+def counted(monkeypatch, module, name):
+  """Has the calls of a function counted."""
+  function, calls = getattr(module, name), []
+
+  def call(*args):
+    calls.append(args)
+    return function(*args)
+
+  monkeypatch.setattr(module, name, call)
+  return calls
+
+
+def test_files_are_looked_through_once_for_the_bad_records_of_all_epochs(
+  build, tmp_path, monkeypatch
+):
+  calls = counted(monkeypatch, locate, "locate_records")
+  for name in "ab":
+    write(tmp_path / name, [b"bad", b"also bad", *(number(i) for i in range(6))])
+  generator = build("train", batch_size=12)
+  assert len(values(generator.create_dataset("train").take(5))) == 5
+  # Those of a chunk together, unless they were parsed in two; both files have both.
+  assert 1 <= len(calls) <= 2
+  assert generator.report.skipped == 4
+
+
+def test_a_file_is_looked_through_once_for_an_image_of_all_epochs(
+  build, tmp_path, kit, monkeypatch
+):
+  calls = counted(monkeypatch, bad_record_finder, "_records_of")
+  episodes(tmp_path / "a", kit, {1: no_image})
+  generator = build("train", kit.FakeModel(), batch_size=12)
+  list(generator.create_dataset("train").take(4))
+  assert generator.report.window_report.episodes > 12
+  assert calls == [(str(tmp_path / "a"),)]
+  assert generator.report.skipped == 1
 
 
 # Damaged files.
@@ -359,27 +397,23 @@ def test_one_bad_image_of_any_path_leaves_out_its_episode(build, tmp_path, kit):
   assert report.window_report.windows == 2 * report.window_report.episodes
 
 
-@pytest.mark.parametrize("at_once", [1, 8])
-def test_good_windows_are_read_as_without_it(
-  build, tmp_path, kit, monkeypatch, at_once
-):
-  monkeypatch.setattr(skipping, "_MAX_EPISODES", at_once)
+def test_good_windows_are_read_as_without_it(build, tmp_path, kit, monkeypatch):
   for i in range(3):
     kit.write_episodes(tmp_path / f"{i}.tfrecord", [6, 4, 7], first=3 * i)
 
-  def batches(policy, **kwargs):
-    generator = build("train", kit.FakeModel(), on_bad_record=policy, **kwargs)
+  def batches(policy, num_parallel_calls):
+    how = {"memory_budget": 300_000, "num_parallel_calls": num_parallel_calls}
+    generator = build("train", kit.FakeModel(), on_bad_record=policy, **how)
     batches = generator.create_dataset("train").take(30)
     return [
       {path: value.numpy().tolist() for path, value in features.items()}
       for features, _ in batches
     ]
 
-  want = batches("raise", memory_budget=300_000)
-  for num_parallel_calls in (tf.data.AUTOTUNE, None):
-    assert want == batches(
-      "skip", memory_budget=300_000, num_parallel_calls=num_parallel_calls
-    )
+  want = batches("raise", None)
+  for at_once, num_parallel_calls in ((1, tf.data.AUTOTUNE), (1, None), (8, 2)):
+    monkeypatch.setattr(skipping, "_MAX_EPISODES", at_once)
+    assert batches("skip", num_parallel_calls) == want
 
 
 def test_whole_sequences(build, tmp_path, kit):

@@ -233,8 +233,8 @@ def test_the_order_depends_on_the_seed_only(path, monkeypatch):
     return one_by_one(streamed_windows(parsed, structure(), 4, 10**6, seed, 2))
 
   first = order(1)
-  assert order(1, 4) == first
-  assert all(order(1, num_cores=n) == first for n in (1, 3, 64))
+  assert order(1, 4, num_cores=64) == first
+  assert order(1, num_cores=1) == first
   assert order(2) != first
   assert first[:50] != first[50:]
   assert sorted(first[:50]) == sorted(first[50:])
@@ -311,9 +311,11 @@ def test_a_checkpoint_has_frames_only_while_a_batch_lies_across_two_pools(
       tf.data.Dataset.range(4).map(episode), {"x": spec}, 4, budget, 1
     )
 
-  want = [batch["x"].numpy() for batch in batches()]
+  # Made anew, as in another process, it goes on all the same.
+  made, again = batches(), batches()
+  want = [batch["x"].numpy() for batch in made]
   assert [len(batch) for batch in want] == [4] * 9
-  iterator, are_large = iter(batches()), []
+  iterator, are_large = iter(made), []
   for number in range(9):
     next(iterator)
     folder = tmp_path / str(number)
@@ -321,7 +323,7 @@ def test_a_checkpoint_has_frames_only_while_a_batch_lies_across_two_pools(
     num_bytes = sum(file.stat().st_size for file in folder.glob("at.*"))
     assert num_bytes < 4 * 2 * 6_144
     are_large.append(num_bytes > 10_000)
-    restored = iter(batches())
+    restored = iter(again)
     tf.train.Checkpoint(iterator=restored).restore(prefix)
     got = [batch["x"].numpy() for batch in restored]
     assert len(got) == 8 - number

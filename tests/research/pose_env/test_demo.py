@@ -19,7 +19,7 @@ TINY = demo.Sizes(
   train_episodes={"still": 8, "moving": 2},
   eval_episodes={"still": 4, "moving": 1},
   fresh_episodes={"still": 2, "moving": 2},
-  train_steps=2,
+  train_steps=1,
 )
 
 
@@ -50,7 +50,7 @@ def test_demo_writes_table_and_picture(tmp_path, monkeypatch):
     for num_frames in (1, 4):
       predictor = demo.load_predictor(out, task, num_frames)
       assert predictor.restore()
-      assert predictor.global_step in (1, 2)
+      assert predictor.global_step == 1
 
 
 def test_an_interrupted_demo_leaves_nothing_of_an_earlier_one(tmp_path, monkeypatch):
