@@ -365,7 +365,7 @@ def test_a_checkpoint_is_restored_in_any_epoch(lengths, tmp_path):
   want = [batch["x"].numpy().tolist() for batch, _ in dataset.take(37)]
   iterator = iter(dataset)
   for batch in range(36):
-    if batch % 5 == 0:
+    if batch % 7 == 0:
       saved = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "at"))
       restored = iter(dataset)
       tf.train.Checkpoint(iterator=restored).read(saved)
