@@ -13,7 +13,6 @@ import tensorflow as tf
 from t2r_seq import records, specs, windows
 from t2r_seq.data import arguments, emptiness, joint
 from t2r_seq.data.abstract_input_generator import AbstractInputGenerator
-from t2r_seq.data.dataset_options import positions_kept
 from t2r_seq.data.indexed import indexed_input
 from t2r_seq.data.indexed.indexed_records import IndexedRecordLoader
 from t2r_seq.data.reading import (
@@ -196,7 +195,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       self._reads_ahead = True
       return self._loader.dataset(self._start_step if is_train else 0).map(joint.split)
     # Datasets may be created while a graph is built; files are looked at outside.
-    with tf.init_scope(), positions_kept(False), self.explain_failures():
+    with tf.init_scope(), self.explain_failures():
       self._reading = skipping_reading.make_reading(
         *(self._on_bad_record, files, self._max_bad_records, self._where()),
         self._decode_images,

@@ -149,6 +149,13 @@ class RecordReading:
     del flat_specs
     return None
 
+  def check_position(self) -> None:
+    """Checks that streamed windows of the episodes have a position to be saved.
+
+    Raises:
+      SpecError: they have none, and one is wanted.
+    """
+
   def good_records(
     self, serialized: tf.data.Dataset, flat_specs: specs.TensorSpecStruct
   ) -> tf.data.Dataset:

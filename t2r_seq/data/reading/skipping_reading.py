@@ -87,7 +87,6 @@ class SkippingReading(RecordReading):
     num_parallel_calls: int | None,
   ) -> tf.data.Dataset:
     """Batches and parses records; full batches, whatever is left out."""
-    self._check_no_position()
     parse_fn, finder = self._make_parser(flat_specs)
     has_sequences = any(spec.is_sequence for spec in flat_specs.values())
     # Batches of sequences are padded to lengths of their own and cannot be cut anew.
@@ -116,7 +115,6 @@ class SkippingReading(RecordReading):
 
     Where images are not decoded, one that cannot be is found later: `finder` tells.
     """
-    self._check_no_position()
     parse_fn, finder = self._make_parser(flat_specs, True, decode_images)
     sequences = [path for path, spec in flat_specs.items() if spec.is_sequence]
 
@@ -132,12 +130,8 @@ class SkippingReading(RecordReading):
     """Returns what tells bad episodes from good ones, and notes them."""
     return self._make_parser(flat_specs, True, False)[1]
 
-  def _check_no_position(self) -> None:
-    """Checks that nobody is to save a position; better than at the save.
-
-    Raises:
-      SpecError: TensorFlow could not.
-    """
+  def check_position(self) -> None:
+    """Checks that nobody is to save one: TensorFlow could not, at the save."""
     if keeps_positions():
       # "IgnoreErrorsDataset does not support symbolic checkpointing."
       raise errors.SpecError(

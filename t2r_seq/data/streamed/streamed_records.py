@@ -62,6 +62,8 @@ def stream_records(
     is_portable: reads by TensorFlow alone, so that another process can.
   Returns:
     Dataset of batches, for ever.
+  Raises:
+    SpecError: they are to have a position to be saved, and cannot.
   """
   if seed is None:
     seed = int(np.random.SeedSequence().generate_state(1)[0])
@@ -75,6 +77,8 @@ def stream_records(
   raw_episodes = None
   if not others and not is_portable:
     raw_episodes = find_raw_episodes(names, flat_specs, joined, finder)
+  if raw_episodes is None:
+    reading.check_position()
 
   def select(epoch: tf.Tensor, then: Any) -> tf.data.Dataset:
     if raw_episodes is not None:

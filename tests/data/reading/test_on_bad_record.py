@@ -671,11 +671,24 @@ def test_a_problem_is_called_the_same_whatever_becomes_of_it(build, tmp_path, ki
   assert str(problem) in str(raised.value)
 
 
-def test_a_position_that_cannot_be_saved_is_refused_at_once(build, tmp_path):
-  write(tmp_path / "a", [number(i) for i in range(10)])
+def test_a_position_that_cannot_be_saved_is_refused_at_once(build, tmp_path, kit):
+  kit.write_episodes(tmp_path / "a", [6] * 3)
+  generator = build("train", kit.FakeModel())
   with pytest.raises(
     errors.SpecError,
     match=r"is_checkpointed'\]: expected on_bad_record='raise', got 'skip'.*start_step",
   ):
-    build("train").create_dataset("train", {"is_checkpointed": True})
-  build("train").create_dataset("train", {"is_checkpointed": False})
+    generator.create_dataset("train", {"is_checkpointed": True})
+  generator.create_dataset("train", {"is_checkpointed": False})
+
+
+def test_examples_go_on_from_a_checkpoint(build, tmp_path):
+  write(tmp_path / "a", [b"bad", *(number(i) for i in range(20))])
+  dataset = build("train").create_dataset("train", {"is_checkpointed": True})
+  iterator = iter(dataset)
+  values(itertools.islice(iterator, 7))
+  saved = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "at"))
+  want = values(itertools.islice(iterator, 9))
+  restored = iter(dataset)
+  tf.train.Checkpoint(iterator=restored).read(saved)
+  assert values(itertools.islice(restored, 9)) == want
