@@ -48,10 +48,13 @@ class BadRecordLog:
     Args:
       problems: of one record, noted before or not.
     Raises:
-      RecordError: there are more than `max_bad_records`.
+      RecordError: there are more than `max_bad_records`: always the same, also of what
+        is found in other threads after it.
     """
     key = problems[0].filename, problems[0].offset
     with self._lock:
+      if self.failure is not None:
+        raise self.failure
       if key in self._found:
         return
       self._found[key] = tuple(problems)

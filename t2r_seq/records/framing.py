@@ -216,7 +216,25 @@ def find_damage(filename: str, offset: int, compression: str) -> tuple[str, str]
       f"{length} bytes of data and a checksum of 4",
       f"{left} bytes, then the end: the file is truncated",
     )
+  if compression and (error := _inflating_error(filename)):
+    # TensorFlow's reader fails with all that it has in its buffer.
+    return (
+      f"{compression} data",
+      f"{error}, here or after it: t2r_seq doctor tells where, and saves more",
+    )
   return "data with a fitting checksum", f"flipped bits in its {length} bytes"
+
+
+def _inflating_error(filename: str) -> str:
+  """Returns why a file's compressed data cannot be decompressed, or ''."""
+  inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
+  try:
+    with tf.io.gfile.GFile(filename, "rb") as file:
+      while not inflater.eof and (chunk := file.read(_CHUNK_SIZE)):
+        inflater.decompress(chunk)
+  except zlib.error as error:
+    return str(error)
+  return ""
 
 
 def _num_left(filename: str, compression: str, offset: int, size: int) -> int:
@@ -248,7 +266,8 @@ def read_content(filename: str, compression: str, offset: int, size: int) -> byt
     inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
     content, position = b"", 0
     while len(content) < size and (chunk := file.read(_CHUNK_SIZE)):
-      data = inflater.decompress(chunk)
+      # No more than is asked for: what follows may be damaged.
+      data = inflater.decompress(chunk, offset + size - position)
       content += data[max(0, offset - position) :]
       position += len(data)
     return content[:size]

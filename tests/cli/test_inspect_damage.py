@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import pathlib
 import re
 
@@ -70,6 +71,16 @@ def test_flipped_bits(run_main):
   assert status == 1
   assert out.startswith("bad.tfrecord: 1 whole record, tf.train.Example\n")
   assert re.fullmatch(damage("bad.tfrecord", "flipped bits in its", 1), err)
+
+
+def test_compressed_data_that_is_damaged_after_its_first_bytes(run_main):
+  content = bytearray(gzip.compress(pathlib.Path("good.tfrecord").read_bytes(), 0))
+  content[_FRAME + 40] ^= 4  # Stored as it is: only the end's checksum tells.
+  pathlib.Path("bad.tfrecord.gz").write_bytes(content)
+  status, _, err = run_main("inspect", "bad.tfrecord.gz")
+  assert status == 1
+  assert "expected GZIP data, got Error -3" in err and "t2r_seq doctor" in err
+  assert "file type" not in err
 
 
 def test_several_files(run_main):
