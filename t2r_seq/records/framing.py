@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import struct
+import sys
 import zlib
 from collections.abc import Iterator
 
@@ -267,7 +268,8 @@ def read_content(filename: str, compression: str, offset: int, size: int) -> byt
     content, position = b"", 0
     while len(content) < size and (chunk := file.read(_CHUNK_SIZE)):
       # No more than is asked for: what follows may be damaged.
-      data = inflater.decompress(chunk, offset + size - position)
+      limit = min(offset + size - position, sys.maxsize)
+      data = inflater.decompress(chunk, limit)
       content += data[max(0, offset - position) :]
       position += len(data)
     return content[:size]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import zlib
 
@@ -100,16 +101,18 @@ def test_the_reason_is_told_where_tensorflow_quotes_what_is_no_text():
   assert "Could not parse example input" in reason
 
 
+@pytest.mark.parametrize("compression", ["", "GZIP"])
 @pytest.mark.parametrize("size", [1 << 40, 1 << 63, (1 << 64) - 1])
-def test_a_length_of_exabytes_is_damage(size, tmp_path):
-  path = tmp_path / "x.tfrecord"
+def test_a_length_of_exabytes_is_damage(size, compression, tmp_path):
+  path = tmp_path / f"x.tfrecord{'.gz' * bool(compression)}"
   head = size.to_bytes(8, "little")
-  path.write_bytes(head + framing.masked_crc32c(head).to_bytes(4, "little") + b"abc")
-  expected, got = framing.find_damage(str(path), 0, "")
+  content = head + framing.masked_crc32c(head).to_bytes(4, "little") + b"abc"
+  path.write_bytes(gzip.compress(content) if compression else content)
+  expected, got = framing.find_damage(str(path), 0, compression)
   assert expected == f"{size} bytes of data and a checksum of 4"
   assert got == "3 bytes, then the end: the file is truncated"
   if size > 1 << 62:  # TensorFlow asks for the memory of smaller ones, and dies.
-    assert len(resume.find_rest(str(path)).problems) == 1
+    assert len(resume.find_rest(str(path), compression).problems) == 1
 
 
 @pytest.fixture(name="compressed")
