@@ -6,7 +6,6 @@ and the data's checksum (4).
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import struct
 import sys
@@ -150,23 +149,25 @@ def has_rest(filename: str, offset: int, compression: str) -> bool:
       return True
   except zlib.error:
     return True
-  return bool(compression) and _is_cut(filename)
+  return bool(compression) and _inflate(filename)[0]
 
 
-def _is_cut(filename: str) -> bool:
-  """Whether a compressed file ends before its data does."""
+def _inflate(filename: str) -> tuple[bool, str]:
+  """Decompresses a file; returns whether it is cut, and why it cannot be, or ''."""
   inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
   is_empty = True
-  with tf.io.gfile.GFile(filename, "rb") as file, contextlib.suppress(zlib.error):
-    while chunk := file.read(_CHUNK_SIZE):
-      while chunk:
-        is_empty = False
-        inflater.decompress(chunk)
-        chunk = inflater.unused_data
-        if chunk:  # One stream after the other makes a file, too.
-          inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
-    return not inflater.eof and not is_empty
-  return False
+  try:
+    with tf.io.gfile.GFile(filename, "rb") as file:
+      while chunk := file.read(_CHUNK_SIZE):
+        while chunk:
+          is_empty = False
+          inflater.decompress(chunk)
+          chunk = inflater.unused_data
+          if chunk:  # One stream after the other makes a file, too.
+            inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
+  except zlib.error as error:
+    return False, str(error)
+  return not inflater.eof and not is_empty, ""
 
 
 def _describe_damage(
@@ -217,25 +218,13 @@ def find_damage(filename: str, offset: int, compression: str) -> tuple[str, str]
       f"{length} bytes of data and a checksum of 4",
       f"{left} bytes, then the end: the file is truncated",
     )
-  if compression and (error := _inflating_error(filename)):
+  if compression and (error := _inflate(filename)[1]):
     # TensorFlow's reader fails with all that it has in its buffer.
     return (
       f"{compression} data",
       f"{error}, here or after it: t2r_seq doctor tells where, and saves more",
     )
   return "data with a fitting checksum", f"flipped bits in its {length} bytes"
-
-
-def _inflating_error(filename: str) -> str:
-  """Returns why a file's compressed data cannot be decompressed, or ''."""
-  inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
-  try:
-    with tf.io.gfile.GFile(filename, "rb") as file:
-      while not inflater.eof and (chunk := file.read(_CHUNK_SIZE)):
-        inflater.decompress(chunk)
-  except zlib.error as error:
-    return str(error)
-  return ""
 
 
 def _num_left(filename: str, compression: str, offset: int, size: int) -> int:

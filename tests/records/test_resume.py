@@ -107,3 +107,7 @@ def test_the_log_counts_each_record_once_and_has_a_limit():
   with pytest.raises(errors.RecordError, match=want) as raised:
     log.add([problem(7)])
   assert log.failure is raised.value
+  for record in (9, 5):  # As other threads find them: the first one is named.
+    with pytest.raises(errors.RecordError, match=want):
+      log.add([problem(record)])
+  assert len(log) == 3

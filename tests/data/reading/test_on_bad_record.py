@@ -16,8 +16,7 @@ import tensorflow as tf
 
 from t2r_seq import data, errors, records, specs, windows
 from t2r_seq.data.reading import bad_record_finder, skipping
-from t2r_seq.records import locate, problems
-from t2r_seq.records.bad_records import BadRecordLog
+from t2r_seq.records import locate
 
 _FRAME, _HEADER = 16, 12
 
@@ -451,20 +450,6 @@ def test_too_many_bad_records_are_an_error(build, tmp_path, limit, is_error):
   want = rf"max_bad_records: expected at most {limit}, got one more: record .* of .*a "
   with pytest.raises(errors.RecordError, match=want), generator.explain_failures():
     list(generator.create_dataset("eval"))
-
-
-def test_the_first_of_too_many_is_named_whoever_finds_more():
-  log = BadRecordLog(1)
-
-  def problem(record):
-    mismatch = errors.Mismatch("x", "a number", "a word")
-    return problems.RecordProblem("a", record, record, problems.CONTENT, mismatch)
-
-  log.add([problem(3)])
-  for record in (4, 5, 3):
-    with pytest.raises(errors.RecordError, match="got one more: record 4 of a"):
-      log.add([problem(record)])
-  assert len(log) == 2
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
