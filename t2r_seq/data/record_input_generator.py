@@ -193,7 +193,9 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     if self._loader is not None:
       self._parsed_spec, self._report = self._loader.flat, self._loader.report()
       self._reads_ahead = True
-      return self._loader.dataset(self._start_step if is_train else 0).map(joint.split)
+      loader, start = self._loader, self._start_step if is_train else 0
+      make = loader.portable_dataset if self._is_portable else loader.dataset
+      return make(start).map(joint.split)
     # Datasets may be created while a graph is built; files are looked at outside.
     with tf.init_scope(), self.explain_failures():
       self._reading = skipping_reading.make_reading(

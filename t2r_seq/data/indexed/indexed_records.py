@@ -136,6 +136,11 @@ class IndexedRecordLoader(WindowLoader):
     with positions_kept(self._is_checkpointed, unless_said=True):
       return super().dataset(start_batch)
 
+  def portable_dataset(self, start_batch: int = 0) -> tf.data.Dataset:
+    """Creates the same dataset for tf.data service: it calls no Python."""
+    with positions_kept(self._is_checkpointed, unless_said=True):
+      return self._make(start_batch, is_portable=True)
+
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
     """Says which file changed, or which record is bad, where reading fails."""

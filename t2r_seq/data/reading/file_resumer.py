@@ -7,7 +7,7 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors
-from t2r_seq.data.reading import python_calls
+from t2r_seq.data.python_calls import call_of_python
 from t2r_seq.records import frame_scan, resume
 from t2r_seq.records.bad_records import BadRecordLog
 
@@ -98,7 +98,7 @@ class FileResumer:
     """Looks through a file once, after it has been read for the first time."""
     name = filename.decode()
     if name not in self._rests:
-      with python_calls.call_of_python():
+      with call_of_python():
         stamp = _stamp(name)
         rest = resume.find_rest(name, compression.decode())
       for problem in rest.problems:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq.data.reading import python_calls, record_order
+from t2r_seq.data.python_calls import call_of_python
+from t2r_seq.data.reading import record_order
 from t2r_seq.data.reading.record_reading import ParseFn, map_in_order
 from t2r_seq.data.reading.step_bytes import num_step_bytes
 
@@ -227,7 +228,7 @@ def _are_good(keep: KeepFn, *rows: tf.Tensor) -> tf.Tensor:
   """Returns which rows are good."""
 
   def call(*arrays: np.ndarray) -> np.ndarray:
-    with python_calls.call_of_python():
+    with call_of_python():
       return np.asarray(keep(*arrays), bool)
 
   is_good = tf.numpy_function(call, list(rows), tf.bool, stateful=True)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
+from t2r_seq.data.python_calls import call_of_python
 from t2r_seq.data.reading.bad_record_finder import BadRecordFinder
-from t2r_seq.data.reading.python_calls import call_of_python
 from t2r_seq.data.reading.skipping import watched
 from t2r_seq.data.streamed.episode_columns import EpisodeColumns
 

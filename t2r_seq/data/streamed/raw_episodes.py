@@ -11,8 +11,8 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import allocation, errors, records, specs
+from t2r_seq.data.python_calls import call_of_python
 from t2r_seq.data.reading.bad_record_finder import BadRecordFinder
-from t2r_seq.data.reading.python_calls import call_of_python
 from t2r_seq.data.reading.skipping import of_equal_lengths, parse_chunks
 from t2r_seq.data.streamed.large_steps import is_large_step
 from t2r_seq.records import checked_reads, frame_scan, framing, raw_steps, storage

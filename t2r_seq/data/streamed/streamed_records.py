@@ -106,6 +106,7 @@ def stream_records(
     lambda epoch: select(epoch, _as_it_is(columns.select)),
     *(columns, batch_size, memory_budget, seed, None, drop_remainder, report),
     PoolRescue(columns, finder) if finder is not None and columns.images else None,
+    is_portable,
   )
 
 

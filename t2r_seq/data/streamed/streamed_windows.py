@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from t2r_seq import allocation, records, specs, windows
 from t2r_seq.data.dataset_options import checkpoint_options
+from t2r_seq.data.freed_memory import give_back_first
 from t2r_seq.data.loaders.pool_order import GATHERS_AT_ONCE
 from t2r_seq.data.reading.record_reading import map_in_order
 from t2r_seq.data.streamed.episode_columns import EpisodeColumns
@@ -38,6 +39,7 @@ def streamed_windows(
   masks: bool = False,
   report: windows.WindowReport | None = None,
   decode_images: records.DecodeImages = True,
+  is_portable: bool = False,
 ) -> tf.data.Dataset:
   """Shuffles the windows of episodes that come one after the other, and batches them.
 
@@ -71,6 +73,7 @@ def streamed_windows(
     report: counts; a `StreamReport` also what the pools take.
     decode_images: gives pixels where episodes hold encoded images, perhaps in a way of
       its own: a `records.ImageDecoding`; False: strings.
+    is_portable: calls no Python, so that workers of a data service can run it.
   Returns:
     Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
   Raises:
@@ -91,6 +94,7 @@ def streamed_windows(
   return shuffled_windows(
     lambda epoch: make(epoch).map(_as_it_is(lambda *e: columns.select(_whole(e)))),
     *(columns, batch_size, memory_budget, seed, num_epochs, drop_remainder, report),
+    is_portable=is_portable,
   )
 
 
@@ -104,6 +108,7 @@ def shuffled_windows(
   drop_remainder: bool,
   report: windows.WindowReport | None,
   rescue: PoolRescue | None = None,
+  is_portable: bool = False,
 ) -> tf.data.Dataset:
   """Does `streamed_windows` for episodes of which is known what is kept of them.
 
@@ -118,6 +123,7 @@ def shuffled_windows(
     drop_remainder: whether windows that fill no batch at the end are left out.
     report: counts.
     rescue: decodes images past bad ones; None: these are errors.
+    is_portable: calls no Python.
   Returns:
     Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
   """
@@ -152,7 +158,10 @@ def shuffled_windows(
   def shuffled() -> tf.data.Dataset:
     last = np.iinfo(np.int64).max if num_epochs is None else num_epochs
     with tf.device("CPU:0"):
-      pools = filler.pools(tf.data.Dataset.range(last).flat_map(epoch))
+      epochs = tf.data.Dataset.range(last)
+      if not is_portable:
+        epochs = give_back_first(epochs, 0)
+      pools = filler.pools(epochs.flat_map(epoch))
       # The next pool is filled while batches are gathered from this one.
       return _Batches(columns, batch_size, drop_remainder).of(pools.prefetch(1))
 

@@ -9,7 +9,7 @@ import pytest
 _PROCESS = """
 import sys, time
 import tensorflow as tf
-from t2r_seq.data.reading.python_calls import call_of_python
+from t2r_seq.data.python_calls import call_of_python
 
 def slowly(number):
   with call_of_python():
