@@ -44,8 +44,8 @@ def keep_freed_memory() -> bool:
   again, page by page, each of which the kernel fills with zeros first; and each thread
   frees to an arena of its own, where others do not find it. Now up to 48 MiB stay at
   the top of an arena (with 64 MiB pools outgrew their budget), 24 of them when there
-  are more. There are four arenas for each core, half as many as glibc would make. Blocks of
-  more than 32 MiB are mapped one by one as before.
+  are more. There are four arenas for each core, half as many as glibc would make.
+  Blocks of more than 32 MiB are mapped one by one as before.
 
   Measured on a virtual machine of two cores: windows of 110 KB in batches of 64 from a
   store were read at 54,000 a second, and at 130,000 with this (16 us of system time a

@@ -25,11 +25,16 @@ def fixture_times(monkeypatch):
 
 
 def test_each_iterator_gives_back_once(times):
-  numbers = freed_memory.give_back_first(tf.data.Dataset.range(3, 7), 3)
+  numbers = tf.data.Dataset.range(3, 7)
+  pairs = tf.data.Dataset.zip((numbers, numbers))
+  numbers = freed_memory.give_back_first(numbers, lambda number: number == 3)
+  pairs = freed_memory.give_back_first(pairs, lambda one, other: one + other == 6)
   assert numbers.element_spec == tf.TensorSpec([], tf.int64)
   for count in (1, 2):
     assert list(numbers.as_numpy_iterator()) == [3, 4, 5, 6]
-    assert len(times) == count
+    assert len(times) == 2 * count - 1
+    assert list(pairs.as_numpy_iterator()) == [(i, i) for i in range(3, 7)]
+    assert len(times) == 2 * count
 
 
 def make_stream(folder):

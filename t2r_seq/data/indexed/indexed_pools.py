@@ -13,7 +13,6 @@ from t2r_seq.data.indexed.indexed_examples import IndexedExamples
 from t2r_seq.data.indexed.indexed_windows import IndexedWindows
 from t2r_seq.data.indexed.record_reads import RecordReads
 from t2r_seq.data.loaders.decoded_columns import LoadedRows
-from t2r_seq.data.loaders.pool_order import PoolOrder
 from t2r_seq.data.loaders.pooled_batches import PooledWindows
 from t2r_seq.store import HeldTensor
 
@@ -117,11 +116,9 @@ class PooledExamples(PooledWindows):
     rows = _RowSizes(self._reads.counts, sizes, {}, self._reads.held)
     super().__init__(rows, _run_reader(), self._reads.counts)
 
-  def batches(
-    self, order: PoolOrder, num_epochs: int | None, start_batch: int
-  ) -> tf.data.Dataset:
+  def batches(self, *args: Any) -> tf.data.Dataset:
     """Creates the dataset of batches, parsed; see `PooledWindows.batches`."""
-    serialized = super().batches(order, num_epochs, start_batch)
+    serialized = super().batches(*args)
     return serialized.map(
       _as_it_is(lambda batch: self._examples.parse(batch[_RECORD])),
       num_parallel_calls=tf.data.AUTOTUNE,

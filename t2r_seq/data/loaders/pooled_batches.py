@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import specs, windows
+from t2r_seq.data.freed_memory import give_back_first
 from t2r_seq.data.loaders.decoded_columns import DecodedColumns, LoadedRows
 from t2r_seq.data.loaders.pool_order import (
   GATHERS_AT_ONCE,
@@ -77,15 +78,23 @@ class PooledWindows(abc.ABC):
     )
 
   def dataset(
-    self, order: PoolOrder, num_epochs: int | None, start_batch: int
+    self,
+    order: PoolOrder,
+    num_epochs: int | None,
+    start_batch: int,
+    is_portable: bool,
   ) -> tf.data.Dataset:
     """Creates the dataset of `batches`, over the tensors that these read from."""
     return dataset_over(
-      self._held, lambda: self.batches(order, num_epochs, start_batch)
+      self._held, lambda: self.batches(order, num_epochs, start_batch, is_portable)
     )
 
   def batches(
-    self, order: PoolOrder, num_epochs: int | None, start_batch: int
+    self,
+    order: PoolOrder,
+    num_epochs: int | None,
+    start_batch: int,
+    is_portable: bool = True,
   ) -> tf.data.Dataset:
     """Creates the dataset of batches.
 
@@ -93,6 +102,7 @@ class PooledWindows(abc.ABC):
       order: of the same windows.
       num_epochs: None for ever.
       start_batch: batches to leave out, over all epochs.
+      is_portable: calls no Python.
     Returns:
       Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
     """
@@ -110,9 +120,13 @@ class PooledWindows(abc.ABC):
       numbers = tf.data.Dataset.range(first, count)
       return numbers.map(_as_it_is(lambda batch: (pool, batch)))
 
+    positions = self._positions(order, start, max(end, first_epoch))
+    if not is_portable:
+      positions = give_back_first(
+        positions, lambda epoch, pool, *_: (epoch == start[0]) & (pool == start[1])
+      )
     loaded = (
-      self._positions(order, start, max(end, first_epoch))
-      .map(_as_it_is(lambda *position: self._load(order, *position)))
+      positions.map(_as_it_is(lambda *position: self._load(order, *position)))
       # The next pool is read while batches are gathered from this one.
       .prefetch(1)
     )

@@ -13,7 +13,6 @@ from absl import logging
 from t2r_seq import allocation, errors, specs
 from t2r_seq.data.arguments import check_count, check_flag
 from t2r_seq.data.dataset_options import checkpoint_options, positions_kept
-from t2r_seq.data.freed_memory import after_giving_back
 from t2r_seq.data.loaders.numpy_batches import (
   NumpyBatches,
   check_start_batch,
@@ -123,9 +122,9 @@ class WindowLoader:
   def _make(self, start_batch: int, is_portable: bool) -> tf.data.Dataset:
     self._check_start(start_batch)
     if isinstance(self._order, PoolOrder):
-      batches = self._pools.dataset(self._order, self._num_epochs, start_batch)
-      if not is_portable:
-        batches = after_giving_back(batches)
+      batches = self._pools.dataset(
+        self._order, self._num_epochs, start_batch, is_portable
+      )
       return batches.with_options(checkpoint_options())
     return batches_in_order(
       *(self._read, self._order, self._batch_bytes, self._num_epochs, start_batch),

@@ -160,7 +160,7 @@ def shuffled_windows(
     with tf.device("CPU:0"):
       epochs = tf.data.Dataset.range(last)
       if not is_portable:
-        epochs = give_back_first(epochs, 0)
+        epochs = give_back_first(epochs, lambda epoch: epoch == 0)
       pools = filler.pools(epochs.flat_map(epoch))
       # The next pool is filled while batches are gathered from this one.
       return _Batches(columns, batch_size, drop_remainder).of(pools.prefetch(1))
