@@ -9,17 +9,19 @@ dataset whose elements fail calls no further.
 from __future__ import annotations
 
 import atexit
+import collections
 import contextlib
-import threading
 import time
 from collections.abc import Iterator
 
 _MAX_WAIT_SECS = 30.0
+_LOOK_SECS = 0.01
 # A thread that TensorFlow has sent to Python is there after some milliseconds.
 _QUIET_SECS = 0.1
 
-_state = threading.Condition()
-_active = 0
+# No lock: within any line the garbage collector may end an iterator, which waits for a
+# call that may want the same lock. An entry for each call that goes on.
+_calls: collections.deque[None] = collections.deque()
 _last_call = -_QUIET_SECS
 _is_ending = False
 
@@ -31,29 +33,25 @@ def call_of_python() -> Iterator[None]:
   Raises:
     RuntimeError: the process is about to end.
   """
-  global _active, _last_call
-  with _state:
-    _last_call = time.monotonic()
+  global _last_call
+  _last_call = time.monotonic()
+  # In this order: a process that is about to end sees it, or it sees that.
+  _calls.append(None)
+  try:
     if _is_ending:
       raise RuntimeError("The process ends; there is nobody to read on for.")
-    _active += 1
-  try:
     yield
   finally:
-    with _state:
-      _last_call = time.monotonic()
-      _active -= 1
-      _state.notify_all()
+    _last_call = time.monotonic()
+    _calls.pop()
 
 
 @atexit.register
 def _wait_for_calls() -> None:
   global _is_ending
   deadline = time.monotonic() + _MAX_WAIT_SECS
-  with _state:
-    _is_ending = True
-    while (now := time.monotonic()) < deadline:
-      quiet_at = _last_call + _QUIET_SECS
-      if not _active and now >= quiet_at:
-        return
-      _state.wait(deadline - now if _active else quiet_at - now)
+  _is_ending = True
+  while (now := time.monotonic()) < deadline:
+    if not _calls and now >= _last_call + _QUIET_SECS:
+      return
+    time.sleep(_LOOK_SECS)
