@@ -18,8 +18,8 @@ from absl import logging
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
 # The most that glibc's own adaptation comes to.
 _MMAP_BYTES = 2**25
-# Five batches of 7 MB, as many as may be alive, and what is between them.
-_KEPT_BYTES = 48 << 20
+# Five batches of 13 MB, as many as may be alive, and what is between them.
+_KEPT_BYTES = 72 << 20
 # What stays of them when there are more: by itself glibc gives nearly all back then.
 _LEFT_BYTES = 24 << 20
 # TensorFlow takes an array for a tensor without copying it where it starts at those.
@@ -42,10 +42,10 @@ def keep_freed_memory() -> bool:
   Batches and episodes of some megabytes come and go. By itself glibc gives their memory
   back to the system when two or three of them are free, and the next one takes it
   again, page by page, each of which the kernel fills with zeros first; and each thread
-  frees to an arena of its own, where others do not find it. Now up to 48 MiB stay at
-  the top of an arena (with 64 MiB pools outgrew their budget), 24 of them when there
-  are more. There are four arenas for each core, half as many as glibc would make.
-  Blocks of more than 32 MiB are mapped one by one as before.
+  frees to an arena of its own, where others do not find it. Now up to 72 MiB stay at
+  the top of an arena, 24 of them when there are more. There are four arenas for each
+  core, half as many as glibc would make. Blocks of more than 32 MiB are mapped one by
+  one as before.
 
   Measured on a virtual machine of two cores: windows of 110 KB in batches of 64 from a
   store were read at 54,000 a second, and at 130,000 with this (16 us of system time a
@@ -55,9 +55,10 @@ def keep_freed_memory() -> bool:
   threads waited for each other to allocate; with four at 205,000, as with glibc's own
   number, and the third iterator over JPEGs took 400 MiB in place of 390. On another
   machine, with dear page faults, streamed raw frames came at 1.19 of the rate and JPEGs
-  at 1.06 with 16 of 32 MiB left in place of nothing. With 24 of 48 raw frames that
-  Python takes came at 1.25 of that again: at the end of a pool all five batches of 7 MB
-  are free. Pools with a budget of 240 MiB took 238 to 271 MiB then, 232 to 249 before.
+  at 1.06 with 16 of 32 MiB left in place of nothing. At the end of a pool all five
+  batches are free: of 7 MB, taken by Python, they came at 1.25 of that again with 24 of
+  48 MiB left, and JPEGs, with batches of 13 MB, at 1.14 of the latter with 24 of 72.
+  Pools with a budget of 240 MiB took 237 to 266 MiB then, 232 to 249 with 32.
 
   Input pipelines and replay buffers call this. Who has set one of glibc's variables
   (`MALLOC_ARENA_MAX`, `MALLOC_TRIM_THRESHOLD_` and others, or `glibc.malloc` in

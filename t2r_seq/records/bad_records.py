@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 
 from absl import logging
@@ -28,15 +27,15 @@ class BadRecordLog:
       max_bad_records: one more is an error.
     """
     self.max_bad_records = max_bad_records
-    self._found: dict[tuple[str, int | None], tuple[RecordProblem, ...]] = {}
-    self._lock = threading.Lock()
+    # No lock, but steps of which none can be parted: while one is held the garbage
+    # collector may end an iterator, which waits for a thread that may want it, too.
+    self._found: dict[tuple[str, int | None], list[RecordProblem]] = {}
     self.failure: errors.RecordError | None = None
 
   @property
   def problems(self) -> tuple[RecordProblem, ...]:
     """What is wrong with the records found so far, in the order of reading."""
-    with self._lock:
-      return tuple(problem for found in self._found.values() for problem in found)
+    return tuple(problem for found in list(self._found.values()) for problem in found)
 
   def __len__(self) -> int:
     """Returns how many records were left out, each counted once."""
@@ -51,18 +50,17 @@ class BadRecordLog:
       RecordError: there are more than `max_bad_records`: always the same, also of what
         is found in other threads after it.
     """
-    key = problems[0].filename, problems[0].offset
-    with self._lock:
-      if self.failure is not None:
-        raise self.failure
-      if key in self._found:
-        return
-      self._found[key] = tuple(problems)
-      (error,) = to_errors(problems)
-      logging.warning("Left out bad record %d: %s", len(self._found), error)
-      if len(self._found) > self.max_bad_records:
-        self.failure = errors.RecordError(
-          f"on_bad_record='skip': max_bad_records: expected at most "
-          f"{self.max_bad_records}, got one more: {error}"
-        )
-        raise self.failure
+    if self.failure is not None:
+      raise self.failure
+    key, found = (problems[0].filename, problems[0].offset), list(problems)
+    if self._found.setdefault(key, found) is not found:
+      return
+    (error,) = to_errors(found)
+    logging.warning("Left out bad record %d: %s", len(self._found), error)
+    if len(self._found) > self.max_bad_records:
+      (error,) = to_errors(list(self._found.values())[self.max_bad_records])
+      self.failure = errors.RecordError(
+        f"on_bad_record='skip': max_bad_records: expected at most "
+        f"{self.max_bad_records}, got one more: {error}"
+      )
+      raise self.failure

@@ -25,7 +25,8 @@ _HERE = pathlib.Path(__file__).resolve()
 _ROOT = _HERE.parents[2]
 # No step takes longer, on the slowest of machines: tracing a graph takes seconds.
 _PATIENCE = 120.0
-# In a round, whose pipelines are traced once: that takes longer than 250 cases.
+# In a round, or fewer if fewer are wanted; its pipelines are traced once, which takes
+# longer than 250 cases.
 _RECORDS, _FILES = 1000, 500
 
 
@@ -132,7 +133,11 @@ def _run_cases(options: argparse.Namespace) -> int:
     "records": fuzz_records.RecordFuzz(options.seed, options.folder, say),
     "files": fuzz_files.FileFuzz(options.seed, options.folder, say),
   }
-  sizes = {"records": _RECORDS, "files": _FILES}
+  # Records of one structure and the other take turns: two rounds have both.
+  sizes = {
+    "records": min(_RECORDS, options.records // 2 or _RECORDS),
+    "files": min(_FILES, options.files or _FILES),
+  }
   done = {"records": 0, "files": 0}
   start = time.monotonic()
   for number in range(1 << 30):
