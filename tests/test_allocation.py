@@ -43,7 +43,7 @@ def page_faults_of(work):
 print(page_faults_of(lambda: [take_and_free(int(sys.argv[2])) for _ in range(5)]))
 """
 
-# A thread frees 60 MB below a block that stays; prints MiB before and after.
+# A thread frees 60 MB below a block that stays; prints how many MiB are given back.
 _HOLES = """
 import ctypes, threading
 from t2r_seq import allocation
