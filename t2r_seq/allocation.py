@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import collections
 import ctypes
 import functools
 import os
+import queue
 import threading
 import time
 import weakref
@@ -26,6 +28,8 @@ _LEFT_BYTES = 24 << 20
 _ALIGNMENT = 64
 # By itself glibc makes up to 8 for each core.
 _ARENAS_PER_CORE = 4
+# Whoever frees as much (64 KiB) makes glibc look at what is free at the top.
+_LARGE_BYTES = 2**17
 _VARIABLES = (
   "MALLOC_ARENA_MAX",
   "MALLOC_MMAP_MAX_",
@@ -43,8 +47,9 @@ def keep_freed_memory() -> bool:
   back to the system when two or three of them are free, and the next one takes it
   again, page by page, each of which the kernel fills with zeros first; and each thread
   frees to an arena of its own, where others do not find it. Now up to 72 MiB stay at
-  the top of an arena, 24 of them when there are more. There are four arenas for each
-  core, half as many as glibc would make. Blocks of more than 32 MiB are mapped one by
+  the top of an arena, 24 of them when there are more, until
+  `give_back_freed_memory`. There are four arenas for each core, half as many as glibc
+  would make. Blocks of more than 32 MiB are mapped one by
   one as before.
 
   Measured on a virtual machine of two cores: windows of 110 KB in batches of 64 from a
@@ -74,12 +79,11 @@ def keep_freed_memory() -> bool:
   mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
   if mallopt is None:
     return False
-  num_arenas = _ARENAS_PER_CORE * (os.cpu_count() or 1)
   settings = (
     (_M_MMAP_THRESHOLD, _MMAP_BYTES),
     (_M_TRIM_THRESHOLD, _KEPT_BYTES),
     (_M_TOP_PAD, _LEFT_BYTES),
-    (_M_ARENA_MAX, num_arenas),
+    (_M_ARENA_MAX, _num_arenas()),
   )
   # It returns 1 where it has understood.
   if not all(mallopt(option, value) for option, value in settings):
@@ -87,20 +91,64 @@ def keep_freed_memory() -> bool:
   logging.info(
     "allocation: %d arenas keep up to %d freed bytes each; MALLOC_ARENA_MAX and "
     "MALLOC_TRIM_THRESHOLD_ in the environment set other numbers.",
-    num_arenas,
+    _num_arenas(),
     _KEPT_BYTES,
   )
   return True
 
 
 def give_back_freed_memory() -> None:
-  """Gives the system all memory that is free, but for what is at the top of an arena.
+  """Gives the system all memory that is free, in whole pages.
 
-  Free pages below that are kept by glibc otherwise, in as many arenas as threads have
-  ever used. Does nothing where `keep_freed_memory` changes nothing.
+  It is kept by glibc otherwise, in as many arenas as threads have ever used. Does
+  nothing where `keep_freed_memory` changes nothing.
   """
-  if keep_freed_memory():
-    ctypes.CDLL(None).malloc_trim(0)
+  if not keep_freed_memory():
+    return
+  libc = ctypes.CDLL(None)
+  # What is free at the top of an arena goes when a large block of it is freed, all but
+  # for main's, and what is free below with `malloc_trim`.
+  blocks = _take_from_each_arena(libc)
+  try:
+    libc.mallopt(_M_TRIM_THRESHOLD, 0)
+    libc.mallopt(_M_TOP_PAD, 0)
+    for block in blocks:
+      libc.free(block)
+    libc.malloc_trim(0)
+  finally:
+    libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+    libc.mallopt(_M_TOP_PAD, _LEFT_BYTES)
+
+
+def _take_from_each_arena(libc: ctypes.CDLL) -> list[ctypes.c_void_p]:
+  """Returns blocks that are large enough for glibc to look at the top when one goes.
+
+  Threads that are there at one time get one arena after the other.
+  """
+  # Not those of `threading`: it holds locks, in which garbage may be collected.
+  blocks: queue.SimpleQueue[ctypes.c_void_p] = queue.SimpleQueue()
+  all_have_one = _thread.allocate_lock()
+
+  def take() -> None:
+    blocks.put(ctypes.c_void_p(malloc(_LARGE_BYTES)))
+    with all_have_one:
+      pass
+
+  malloc = libc.malloc
+  malloc.restype, malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+  num_threads = 0
+  with all_have_one:
+    for _ in range(_num_arenas()):
+      try:
+        _thread.start_new_thread(take, ())
+      except RuntimeError:  # The system has no more, or the process ends.
+        break
+      num_threads += 1
+    return [blocks.get() for _ in range(num_threads)]
+
+
+def _num_arenas() -> int:
+  return _ARENAS_PER_CORE * (os.cpu_count() or 1)
 
 
 class ReusedMemory:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import ctypes
 import os
 import subprocess
 import sys
@@ -36,6 +38,9 @@ def take_and_free(num_blocks):
     libc.free(block)
 for _ in range(4):
   take_and_free(int(sys.argv[1]))
+if sys.argv[3:]:
+  allocation.give_back_freed_memory()
+  take_and_free(int(sys.argv[2]))
 def page_faults_of(work):
   before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
   work()
@@ -43,9 +48,10 @@ def page_faults_of(work):
 print(page_faults_of(lambda: [take_and_free(int(sys.argv[2])) for _ in range(5)]))
 """
 
-# A thread frees 60 MB below a block that stays; prints how many MiB are given back.
-_HOLES = """
-import ctypes, threading
+# Frees 40 MB below a block that stays, or all of them, at a thread's top or at main's;
+# prints how many MiB are given back.
+_FREED = """
+import ctypes, sys, threading
 from t2r_seq import allocation
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
@@ -54,16 +60,19 @@ def private():
   with open("/proc/self/status") as status:
     (line,) = [line for line in status if line.startswith("RssAnon")]
   return int(line.split()[1]) // 1024
-def leave_holes():
+def free(staying):
   size = ctypes.c_size_t(50_000)
-  blocks = [ctypes.c_void_p(libc.malloc(size)) for _ in range(1200)]
+  blocks = [ctypes.c_void_p(libc.malloc(size)) for _ in range(800)]
   for block in blocks:
     libc.memset(block, 1, size)
-  for block in blocks[:-1]:
+  for block in blocks[:len(blocks) - staying]:
     libc.free(block)
-thread = threading.Thread(target=leave_holes)
-thread.start()
-thread.join()
+if sys.argv[1] == "main's top":
+  free(0)
+else:
+  thread = threading.Thread(target=free, args=[int(sys.argv[1] == "holes")])
+  thread.start()
+  thread.join()
 before = private()
 allocation.give_back_freed_memory()
 print(before - private())
@@ -96,14 +105,7 @@ print(open(sys.argv[1]).read().count("<heap nr="), limit)
 @_GLIBC
 @pytest.mark.parametrize("arenas", ["limited", "glibc's"])
 def test_threads_share_arenas(arenas, tmp_path):
-  others = {k: v for k, v in os.environ.items() if "MALLOC" not in k}
-  printed = subprocess.run(
-    [sys.executable, "-c", _THREADS, str(tmp_path / "info.xml"), arenas],
-    env={**others, "PYTHONPATH": os.pathsep.join(sys.path)},
-    capture_output=True,
-    text=True,
-    check=True,
-  ).stdout.split()
+  printed = _print(_THREADS, str(tmp_path / "info.xml"), arenas)
   num_arenas, limit = map(int, printed)
   assert num_arenas == limit if arenas == "limited" else num_arenas > limit
 
@@ -139,29 +141,61 @@ def test_of_more_than_is_kept_a_part_is_left():
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_freed_memory_is_given_back(name):
   changes, is_kept = ENVIRONMENTS[name]
-  others = {k: v for k, v in os.environ.items() if "MALLOC" not in k}
-  printed = subprocess.run(
-    [sys.executable, "-c", _HOLES],
-    env={**others, "PYTHONPATH": os.pathsep.join(sys.path), **changes},
-    capture_output=True,
-    text=True,
-    check=True,
-  ).stdout
+  given_back = int(*_print(_FREED, "holes", changes=changes))
   # Who has decided about memory keeps it.
-  assert int(printed) > 40 if is_kept else int(printed) < 5
+  assert given_back > 30 if is_kept else given_back < 5
+
+
+@_GLIBC
+@pytest.mark.parametrize("where", ["a thread's top", "main's top"])
+def test_what_is_free_at_the_top_of_an_arena_is_given_back(where):
+  assert int(*_print(_FREED, where)) > 30
+
+
+@_GLIBC
+def test_memory_is_kept_again_after_giving_back():
+  was_changed, page_faults = _print(_PROCESS, "3", "3", "give back")
+  assert was_changed == "True"
+  assert int(page_faults) < 100
+
+
+@_GLIBC
+def test_threads_that_cannot_start_are_done_without(monkeypatch):
+  """Those that have started end, and no memory is lost or asked for in vain."""
+  assert allocation.keep_freed_memory()
+  start, started = _thread.start_new_thread, []
+
+  def start_two(function, args):
+    if len(started) == 2:
+      raise RuntimeError("can't start new thread")
+    started.append(1)
+    return start(function, args)
+
+  monkeypatch.setattr(allocation._thread, "start_new_thread", start_two)
+  libc = ctypes.CDLL(None)
+  blocks = allocation._take_from_each_arena(libc)
+  assert len(blocks) == 2
+  assert all(block.value for block in blocks)
+  for block in blocks:
+    libc.free(block)
 
 
 def _take_and_free(num_blocks, num_then, changes):
   """Returns whether freed memory is kept, and the later blocks' page faults."""
+  printed = _print(_PROCESS, str(num_blocks), str(num_then), changes=changes)
+  return printed[0] == "True", int(printed[1])
+
+
+def _print(program, *args, changes=None):
+  """Returns the words that it prints in an environment without glibc's variables."""
   others = {k: v for k, v in os.environ.items() if "MALLOC" not in k}
-  printed = subprocess.run(
-    [sys.executable, "-c", _PROCESS, str(num_blocks), str(num_then)],
-    env={**others, "PYTHONPATH": os.pathsep.join(sys.path), **changes},
+  return subprocess.run(
+    [sys.executable, "-c", program, *args],
+    env={**others, "PYTHONPATH": os.pathsep.join(sys.path), **(changes or {})},
     capture_output=True,
     text=True,
     check=True,
   ).stdout.split()
-  return printed[0] == "True", int(printed[1])
 
 
 @pytest.mark.parametrize("has_mallopt", [True, False])

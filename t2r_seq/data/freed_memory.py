@@ -21,7 +21,7 @@ def give_back_first(
   TensorFlow's threads take turns, and each has an arena of its own. So the images of
   one iterator are in other arenas than those of the last one, which stay as large as
   they were: with budgets of 415 MiB the eighth iterator over streamed JPEGs took 753
-  MiB and was to grow on; with this each took 371 to 524. It takes 20 to 60 ms.
+  MiB and was to grow on; with this each took 347 to 455. It takes 20 to 75 ms.
 
   Args:
     dataset: of what pools are made of, a tensor or a tuple with one in front.
