@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import collections
+import contextlib
 import ctypes
 import functools
 import os
@@ -30,6 +31,7 @@ _ALIGNMENT = 64
 _ARENAS_PER_CORE = 4
 # Whoever frees as much (64 KiB) makes glibc look at what is free at the top.
 _LARGE_BYTES = 2**17
+_MAX_WAIT_SECS = 1.0
 _VARIABLES = (
   "MALLOC_ARENA_MAX",
   "MALLOC_MMAP_MAX_",
@@ -47,10 +49,9 @@ def keep_freed_memory() -> bool:
   back to the system when two or three of them are free, and the next one takes it
   again, page by page, each of which the kernel fills with zeros first; and each thread
   frees to an arena of its own, where others do not find it. Now up to 72 MiB stay at
-  the top of an arena, 24 of them when there are more, until
-  `give_back_freed_memory`. There are four arenas for each core, half as many as glibc
-  would make. Blocks of more than 32 MiB are mapped one by
-  one as before.
+  the top of an arena, 24 of them when there are more, until `give_back_freed_memory`.
+  There are four arenas for each core, half as many as glibc would make. Blocks of more
+  than 32 MiB are mapped one by one as before.
 
   Measured on a virtual machine of two cores: windows of 110 KB in batches of 64 from a
   store were read at 54,000 a second, and at 130,000 with this (16 us of system time a
@@ -136,15 +137,20 @@ def _take_from_each_arena(libc: ctypes.CDLL) -> list[ctypes.c_void_p]:
 
   malloc = libc.malloc
   malloc.restype, malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
-  num_threads = 0
   with all_have_one:
-    for _ in range(_num_arenas()):
-      try:
+    num_threads = 0
+    with contextlib.suppress(RuntimeError):  # The system has no more, or it all ends.
+      while num_threads < _num_arenas():
         _thread.start_new_thread(take, ())
-      except RuntimeError:  # The system has no more, or the process ends.
-        break
-      num_threads += 1
-    return [blocks.get() for _ in range(num_threads)]
+        num_threads += 1
+    taken: list[ctypes.c_void_p] = []
+    # Not for ever: where garbage is collected in one of these threads, that may wait
+    # for the iterator that has called this.
+    deadline = time.monotonic() + _MAX_WAIT_SECS
+    with contextlib.suppress(queue.Empty):
+      while len(taken) < num_threads:
+        taken.append(blocks.get(timeout=max(0.0, deadline - time.monotonic())))
+    return taken
 
 
 def _num_arenas() -> int:

@@ -154,7 +154,7 @@ def test_what_is_free_at_the_top_of_an_arena_is_given_back(where):
 
 @_GLIBC
 def test_memory_is_kept_again_after_giving_back():
-  was_changed, page_faults = _print(_PROCESS, "3", "3", "give back")
+  was_changed, page_faults = _print(_PROCESS, "5", "5", "give back")
   assert was_changed == "True"
   assert int(page_faults) < 100
 
@@ -178,6 +178,24 @@ def test_threads_that_cannot_start_are_done_without(monkeypatch):
   assert all(block.value for block in blocks)
   for block in blocks:
     libc.free(block)
+
+
+@_GLIBC
+def test_a_thread_that_does_not_answer_is_not_waited_for(monkeypatch):
+  """As when garbage that it collects waits for the iterator that has called this."""
+  start, started = _thread.start_new_thread, []
+
+  def start_all_but_one(function, args):
+    started.append(function)
+    return start(function, args) if len(started) > 1 else None
+
+  monkeypatch.setattr(allocation._thread, "start_new_thread", start_all_but_one)
+  monkeypatch.setattr(allocation, "_MAX_WAIT_SECS", 0.2)
+  given_back = threading.Thread(target=allocation.give_back_freed_memory, daemon=True)
+  given_back.start()
+  given_back.join(30)
+  assert not given_back.is_alive()
+  assert len(started) > 1
 
 
 def _take_and_free(num_blocks, num_then, changes):
