@@ -70,7 +70,8 @@ define make_venv
 	$(2) -m venv $(1) || { $(2) -m venv --without-pip $(1) && \
 	  $(2) -m pip --python $(1)/bin/python install --quiet pip; }
 	$(1)/bin/python -m pip install --quiet $(if $(3),-c $(3)) setuptools wheel
-	$(1)/bin/python -m pip install --quiet --no-build-isolation \
+	@# What is imported is compiled then: all of it would take a minute.
+	$(1)/bin/python -m pip install --quiet --no-build-isolation --no-compile \
 	  $(if $(3),-c $(3)) -e '.[$(4)]'
 	@touch $(1)/.stamp
 endef

@@ -37,7 +37,7 @@ class StreamedWork(works.Work):
       pooled, parsed = pixels + 2 * _JPEG_BYTES, _JPEG_BYTES
     num_episodes = -(-self.shuffle_buffer_size // self.windows_per_episode)
     # Two pools; what is counted for parsing; and batches.
-    episodes = (2 * num_episodes * pooled + 13 * parsed) * self.num_steps
+    episodes = (2 * num_episodes * pooled + 20 * parsed) * self.num_steps
     return with_overhead(episodes + BATCHES_ALIVE * self.batch_size * self.window_bytes)
 
   def parse_episode(self, serialized: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -28,7 +28,7 @@ _LEFT_BYTES = 24 << 20
 # TensorFlow takes an array for a tensor without copying it where it starts at those.
 _ALIGNMENT = 64
 # By itself glibc makes up to 8 for each core.
-_ARENAS_PER_CORE = 4
+_NUM_ARENAS = 8
 # Whoever frees as much (64 KiB) makes glibc look at what is free at the top.
 _LARGE_BYTES = 2**17
 _MAX_WAIT_SECS = 1.0
@@ -50,21 +50,25 @@ def keep_freed_memory() -> bool:
   again, page by page, each of which the kernel fills with zeros first; and each thread
   frees to an arena of its own, where others do not find it. Now up to 72 MiB stay at
   the top of an arena, 24 of them when there are more, until `give_back_freed_memory`.
-  There are four arenas for each core, half as many as glibc would make. Blocks of more
-  than 32 MiB are mapped one by one as before.
+  There are eight arenas, where glibc would make up to eight for each core. Blocks of
+  more than 32 MiB are mapped one by one as before.
 
   Measured on a virtual machine of two cores: windows of 110 KB in batches of 64 from a
   store were read at 54,000 a second, and at 130,000 with this (16 us of system time a
   window, then 1). Streamed JPEGs went from 9,500 windows a second to 11,500, and the
   process grew less with each new iterator: to 927 MiB with the third, 540 with this.
-  With one arena a core, 250-byte Examples were parsed at 170,000 a second, because
-  threads waited for each other to allocate; with four at 205,000, as with glibc's own
-  number, and the third iterator over JPEGs took 400 MiB in place of 390. On another
-  machine, with dear page faults, streamed raw frames came at 1.19 of the rate and JPEGs
-  at 1.06 with 16 of 32 MiB left in place of nothing. At the end of a pool all five
-  batches are free: of 7 MB, taken by Python, they came at 1.25 of that again with 24 of
-  48 MiB left, and JPEGs, with batches of 13 MB, at 1.14 of the latter with 24 of 72.
-  Pools with a budget of 240 MiB took 237 to 266 MiB then, 232 to 249 with 32.
+  With two arenas, 250-byte Examples were parsed at 170,000 a second, because threads
+  waited for each other to allocate; with eight at 205,000, as with glibc's own number,
+  and the third iterator over JPEGs took 400 MiB in place of 390. On 16 cores Examples
+  were parsed at 270,000 to 350,000 a second with eight arenas, and at 275,000 to
+  340,000 with 16 or 64; JPEGs came at 47,000 to 49,000 windows a second, 47,000 to
+  51,000 with 16 and 48,000 to 53,000 with 64, and with a budget of 415 MiB took 434,
+  462 and 542 MiB. On another machine, with dear page faults, streamed raw frames came
+  at 1.19 of the rate and JPEGs at 1.06 with 16 of 32 MiB left in place of nothing. At
+  the end of a pool all five batches are free: of 7 MB, taken by Python, they came at
+  1.25 of that again with 24 of 48 MiB left, and JPEGs, with batches of 13 MB, at 1.14
+  of the latter with 24 of 72. Pools with a budget of 240 MiB took 237 to 266 MiB then,
+  232 to 249 with 32.
 
   Input pipelines and replay buffers call this. Who has set one of glibc's variables
   (`MALLOC_ARENA_MAX`, `MALLOC_TRIM_THRESHOLD_` and others, or `glibc.malloc` in
@@ -84,7 +88,7 @@ def keep_freed_memory() -> bool:
     (_M_MMAP_THRESHOLD, _MMAP_BYTES),
     (_M_TRIM_THRESHOLD, _KEPT_BYTES),
     (_M_TOP_PAD, _LEFT_BYTES),
-    (_M_ARENA_MAX, _num_arenas()),
+    (_M_ARENA_MAX, _NUM_ARENAS),
   )
   # It returns 1 where it has understood.
   if not all(mallopt(option, value) for option, value in settings):
@@ -92,7 +96,7 @@ def keep_freed_memory() -> bool:
   logging.info(
     "allocation: %d arenas keep up to %d freed bytes each; MALLOC_ARENA_MAX and "
     "MALLOC_TRIM_THRESHOLD_ in the environment set other numbers.",
-    _num_arenas(),
+    _NUM_ARENAS,
     _KEPT_BYTES,
   )
   return True
@@ -140,7 +144,7 @@ def _take_from_each_arena(libc: ctypes.CDLL) -> list[ctypes.c_void_p]:
   with all_have_one:
     num_threads = 0
     with contextlib.suppress(RuntimeError):  # The system has no more, or it all ends.
-      while num_threads < _num_arenas():
+      while num_threads < _NUM_ARENAS:
         _thread.start_new_thread(take, ())
         num_threads += 1
     taken: list[ctypes.c_void_p] = []
@@ -151,10 +155,6 @@ def _take_from_each_arena(libc: ctypes.CDLL) -> list[ctypes.c_void_p]:
       while len(taken) < num_threads:
         taken.append(blocks.get(timeout=max(0.0, deadline - time.monotonic())))
     return taken
-
-
-def _num_arenas() -> int:
-  return _ARENAS_PER_CORE * (os.cpu_count() or 1)
 
 
 class ReusedMemory:

@@ -80,13 +80,13 @@ print(before - private())
 
 # Counts the arenas that threads get which are there at one time.
 _THREADS = """
-import ctypes, os, sys, threading
+import ctypes, sys, threading
 from t2r_seq import allocation
 libc = ctypes.CDLL(None)
 libc.fopen.restype = ctypes.c_void_p
 if sys.argv[2] == "limited":
   allocation.keep_freed_memory()
-limit = 4 * os.cpu_count()
+limit = 8
 together = threading.Barrier(limit + 4)
 def allocate():
   together.wait()

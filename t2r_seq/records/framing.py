@@ -103,7 +103,7 @@ def iterate_records(filename: str, compression: str = "") -> Iterator[Record]:
     RecordError: a damaged frame or record, after all that come before it.
   """
   index, offset = 0, 0
-  records = iter(_read_file(filename, compression))
+  records = iter(read_file(filename, compression))
   while True:
     try:
       data = next(records).numpy()
@@ -117,10 +117,11 @@ def iterate_records(filename: str, compression: str = "") -> Iterator[Record]:
     raise _describe_damage(filename, index, offset, compression)
 
 
-def _read_file(filename: str, compression: str) -> tf.data.Dataset:
-  """Reads one file: `tf.data.TFRecordDataset` maps a function over names.
+def read_file(filename: str, compression: str) -> tf.data.Dataset:
+  """Returns the records of a file, scalar strings.
 
-  To make that, and to optimize it, takes longer than to read a small file.
+  `tf.data.TFRecordDataset` maps a function over names: to make that, and to optimize
+  it, takes longer than to read a small file.
   """
   variant = tf.raw_ops.TFRecordDataset(
     filenames=[filename], compression_type=compression, buffer_size=_READ_SIZE

@@ -10,12 +10,11 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import records, specs
+from t2r_seq.records import batch_sizes
 from t2r_seq.statistics import fingerprints
 from t2r_seq.statistics.sources import PART_BYTES, Item, Part, Source, Values
 
 _INFERRED_FROM = 100
-# What is drawn from the reader at a time.
-_BATCH_BYTES = 1 << 20
 _FRAME_BYTES = 16
 
 
@@ -81,7 +80,9 @@ class RecordSource(Source):
     dataset = tf.data.TFRecordDataset(name, compression_type=kind).skip(count)
     found: list[bytes] = []
     num_bytes = 0
-    for batch in dataset.batch(_batch_size(dataset)).as_numpy_iterator():
+    lengths = map(len, dataset.as_numpy_iterator())
+    size = batch_sizes.batch_size(lengths, PART_BYTES)
+    for batch in dataset.batch(size).as_numpy_iterator():
       found += batch.tolist()
       num_bytes += sum(map(len, batch)) + _FRAME_BYTES * len(batch)
       if num_bytes >= PART_BYTES:
@@ -136,12 +137,6 @@ class RecordSource(Source):
         kind = object if tensor.dtype == tf.string else None
         values[path] = np.asarray(tensor.numpy(), kind)
     return values, skipped
-
-
-def _batch_size(dataset: tf.data.Dataset) -> int:
-  """Returns how many records are about as large as a batch should be."""
-  sizes = [len(record) for record in dataset.take(1).as_numpy_iterator()]
-  return min(max(min(_BATCH_BYTES, PART_BYTES) // max(*sizes, 1, 1), 1), 1024)
 
 
 def _find_end(name: str) -> None:

@@ -6,9 +6,9 @@ import tensorflow as tf
 
 from t2r_seq import records, specs, windows
 from t2r_seq.data.reading import record_order
+from t2r_seq.records import batch_sizes
 
 _as_it_is = tf.autograph.experimental.do_not_convert
-_BATCH_SIZE = 256
 
 
 def count_records(files: record_order.FilesByKey) -> int:
@@ -21,8 +21,13 @@ def count_records(files: record_order.FilesByKey) -> int:
   Raises:
     OpError: a file is damaged, or one dataset ends before another.
   """
-  dataset = record_order.read_records(files).batch(_BATCH_SIZE)
-  sizes = dataset.map(_as_it_is(lambda batch: _size(tf.nest.flatten(batch)[0])))
+  dataset = record_order.read_records(files)
+  count = batch_sizes.batch_size(
+    sum(map(len, tf.nest.flatten(each))) for each in dataset.as_numpy_iterator()
+  )
+  sizes = dataset.batch(count).map(
+    _as_it_is(lambda batch: _size(tf.nest.flatten(batch)[0]))
+  )
   return _sum(sizes)
 
 

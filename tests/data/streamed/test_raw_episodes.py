@@ -76,7 +76,7 @@ def fixture_paths(tmp_path_factory):
 
 
 def make_dataset(patterns, features=structure, params=None, **kwargs):
-  kwargs = {"seed": 5, "cycle_length": 2, "memory_budget": 14_000_000, **kwargs}
+  kwargs = {"seed": 5, "cycle_length": 2, "memory_budget": 20_600_000, **kwargs}
   generator = data.DefaultRecordInputGenerator(patterns, BATCH_SIZE, **kwargs)
   generator.set_specification_from_model(
     FakeModel(features=features, labels=lambda mode: {}), specs.ModeKeys.TRAIN
@@ -278,7 +278,7 @@ def test_a_file_that_is_replaced_is_an_error_and_no_mixture_of_both(
   # Records of the same lengths, and other values.
   records.write_records(other, flat, [make_episode(i + 8, 20) for i in range(8)])
   generator, dataset = make_dataset(
-    path, memory_budget=10_000_000, on_bad_record=policy
+    path, memory_budget=14_400_000, on_bad_record=policy
   )
   iterator = iter(dataset.take(NUM_BATCHES))
   first = values([next(iterator)])[0]

@@ -24,7 +24,7 @@ def budget_of(num_bytes, batch_size=4, window_bytes=184):
 
 
 # Room for some of the episodes at a time.
-SMALL = budget_of(42_000)
+SMALL = budget_of(57_000)
 
 
 def structure():
@@ -130,7 +130,7 @@ def test_large_steps_are_gathered_from_their_episodes(width):
     lambda: ({"x": frames} for frames in all_frames), output_signature={"x": flat}
   )
   batches = streamed_windows(
-    episodes, {"x": spec}, 4, 2 * 10**6, 1, 2, padding="repeat"
+    episodes, {"x": spec}, 4, 2_600_000, 1, 2, padding="repeat"
   )
   want = collections.Counter()
   for frames in all_frames:
@@ -184,7 +184,7 @@ def test_windows_of_sequences(path):
 
 
 def test_batches_go_on_over_the_borders_of_pools_and_epochs(path):
-  budget = budget_of(42_000, 8)
+  budget = budget_of(57_000, 8)
   kept = streamed_windows(episodes(path), structure(), 8, budget, 1, 3)
   dropped = streamed_windows(
     episodes(path), structure(), 8, budget, 1, 3, drop_remainder=True
@@ -205,7 +205,7 @@ def test_sizes_that_only_the_data_knows():
   }
   flat = tf.data.Dataset.range(3).map(sized)
   # Pools of one episode, and an empty one, not counted, which hands out what is left.
-  budget = budget_of(2_000, 4, 40)
+  budget = budget_of(2_500, 4, 40)
   report = StreamReport()
   got = list(streamed_windows(flat, window, 4, budget, 1, report=report))
   assert report.pools == 3
@@ -222,7 +222,7 @@ def test_sizes_that_only_the_data_knows():
 
 
 def test_batches_larger_than_pools_and_epochs(path):
-  got = streamed_windows(episodes(path), structure(), 64, budget_of(42_000, 64), 1, 3)
+  got = streamed_windows(episodes(path), structure(), 64, budget_of(57_000, 64), 1, 3)
   assert [len(batch["task"]) for batch in got] == [64, 64, 22]
 
 
@@ -273,7 +273,7 @@ def test_a_checkpoint_holds_an_episode_that_came_too_late_for_its_pool(tmp_path)
 
   def batches():
     flat = tf.data.Dataset.range(3).map(episode)
-    budget = budget_of(900_000, 2, 2 * 6_144)
+    budget = budget_of(1_287_000, 2, 2 * 6_144)
     return streamed_windows(flat, {"x": spec}, 2, budget, 1, report=report)
 
   iterator = iter(batches())
@@ -306,7 +306,7 @@ def test_a_checkpoint_has_frames_only_while_a_batch_lies_across_two_pools(
   spec = specs.ExtendedTensorSpec((2, 32, 64, 3), tf.uint8, "x", time_offsets=(-1, 0))
 
   def batches():
-    budget = budget_of(1_000_000, 4, 2 * 6_144)
+    budget = budget_of(1_430_000, 4, 2 * 6_144)
     return streamed_windows(
       tf.data.Dataset.range(4).map(episode), {"x": spec}, 4, budget, 1
     )
@@ -341,14 +341,14 @@ def test_pools_keep_within_the_budget(path):
 
 
 def test_all_that_a_budget_is_for_is_counted():
-  # 9 floats, and their copy when they become one tensor; 8 windows and their order; 13
+  # 9 floats, and their copy when they become one tensor; 8 windows and their order; 20
   # parsed episodes; batches.
   spec = specs.ExtendedTensorSpec((2, 1), tf.float32, "x", time_offsets=(-1, 0))
   episodes = tf.data.Dataset.from_tensors({"x": tf.range(9.0)[:, tf.newaxis]})
   report = StreamReport()
   list(streamed_windows(episodes, {"x": spec}, 4, 2**20, 1, report=report))
   pools = 2 * (54 + 8 * ORDER_BYTES)
-  assert report.pool_bytes == budget_of(pools + 13 * 36, 4, 2 * 4)
+  assert report.pool_bytes == budget_of(pools + 20 * 36, 4, 2 * 4)
 
 
 @pytest.mark.parametrize("lengths", [[[10, 3, 8], [1, 20]], [[10, 10], [10]]])
@@ -415,7 +415,7 @@ def test_files_come_in_another_order_in_every_epoch(tmp_path):
     path = str(tmp_path / f"{i}.tfrecord")
     records.write_records(path, flat, [make_episode(i, 7)])
   made = generator_of(
-    str(tmp_path / "*.tfrecord"), memory_budget=budget_of(20_000), cycle_length=2
+    str(tmp_path / "*.tfrecord"), memory_budget=budget_of(25_500), cycle_length=2
   )
   batches = made.create_dataset("train").take(12)
   seen = [int(i) for features, _ in batches for i in features["task"].numpy()]
@@ -458,8 +458,10 @@ def read(num_episodes, budget, kind):
 
 read(2, 2**30, sys.argv[1])  # What TensorFlow itself takes.
 before = private()
-peak, report = read(250, 240 * 2**20, sys.argv[1])
-print("MIB", peak - before, report.pool_bytes / 2**20, report.pools)
+# Not the first iterator only: the next one finds what that has left.
+for _ in range(2):
+  peak, report = read(125, 240 * 2**20, sys.argv[1])
+  print("MIB", peak - before, report.pool_bytes / 2**20, report.pools)
 """
 
 
@@ -473,9 +475,11 @@ def test_the_measured_peak_keeps_within_the_budget(kind):
     text=True,
     check=True,
   )
-  (line,) = [line for line in run.stdout.splitlines() if line.startswith("MIB")]
-  measured, counted, pools = map(float, line.split()[1:])
-  assert pools > 3
-  # All 250 episodes take 750 MiB.
-  assert counted <= 240
-  assert measured < 1.25 * 240
+  lines = [line for line in run.stdout.splitlines() if line.startswith("MIB")]
+  assert len(lines) == 2
+  for line in lines:
+    measured, counted, pools = map(float, line.split()[1:])
+    assert pools > 3
+    # All 125 episodes take 375 MiB.
+    assert counted <= 240
+    assert measured < 1.25 * 240

@@ -1,0 +1,73 @@
+"""Large records are read a few at a time, by whoever reads a whole file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from t2r_seq.records import batch_sizes
+
+# name: (lengths in bytes, most bytes of a batch, records of one)
+FILES = {
+  "none": ([], 1 << 30, 1024),
+  "empty records": ([0, 0], 1 << 30, 1024),
+  "small": ([250] * 20, 1 << 30, 1024),
+  "some": ([10_000] * 20, 1 << 30, 104),
+  "small and few bytes": ([250] * 20, 1000, 4),
+  "large": ([7 << 20], 1 << 30, 1),
+  "large after a small one": ([100, 1 << 18], 1 << 30, 4),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_batches_have_a_megabyte_at_most(name):
+  lengths, max_bytes, want = FILES[name]
+  assert batch_sizes.batch_size(lengths, max_bytes) == want
+
+
+def test_only_the_first_records_are_looked_at():
+  lengths = iter([1] * 1000)
+  batch_sizes.batch_size(lengths)
+  assert len(list(lengths)) > 900
+
+
+# Prints how many MiB each takes, of a file of 200 MB.
+_READERS = """
+import os, sys
+import tensorflow as tf
+from t2r_seq.data.reading import counting
+from t2r_seq.records import resume
+path = os.path.join(sys.argv[1], "a.tfrecord")
+def memory(field):
+  with open("/proc/self/status") as status:
+    (line,) = [line for line in status if line.startswith(field)]
+  return int(line.split()[1]) / 1024
+with tf.io.TFRecordWriter(path) as writer:
+  for i in range(50):
+    value = tf.train.Feature(bytes_list=tf.train.BytesList(value=[bytes(4 << 20)]))
+    features = tf.train.Features(feature={"x": value})
+    writer.write(tf.train.Example(features=features).SerializeToString())
+def take(function):
+  before = memory("VmRSS")
+  found = function()
+  print(round(memory("VmHWM") - before))
+  return found
+assert take(lambda: len(resume.find_rest(path).stretches)) == 0
+assert take(lambda: counting.count_records({"": [path]})) == 50
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for its memory")
+def test_a_file_of_large_records_is_not_held(tmp_path):
+  printed = subprocess.run(
+    [sys.executable, "-c", _READERS, str(tmp_path)],
+    env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    capture_output=True,
+    text=True,
+    check=True,
+  ).stdout.split()
+  assert len(printed) == 2
+  assert all(int(taken) < 100 for taken in printed)
