@@ -28,6 +28,7 @@ hypothesis.settings.load_profile("t2r_seq")
 # The files that take longest, a minute and more, go first: begun last, one of them
 # would keep a worker busy while the others have nothing left to do.
 _LONG = (
+  "docs/test_snippets",
   "records/test_fuzz",
   "training/test_distribution",
   "data/test_data_service",
