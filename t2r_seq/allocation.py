@@ -23,9 +23,8 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
 _MMAP_BYTES = 2**25
 # Five batches of 13 MB, as many as may be alive, and what is between them.
 _KEPT_BYTES = 72 << 20
-# What stays of them when there are more: by itself glibc gives nearly all back then. As
-# much as a heap of an arena has, so that none of these is given back either.
-_LEFT_BYTES = 64 << 20
+# What stays of them when there are more: by itself glibc gives nearly all back then.
+_LEFT_BYTES = 24 << 20
 # TensorFlow takes an array for a tensor without copying it where it starts at those.
 _ALIGNMENT = 64
 # By itself glibc makes up to 8 for each core.
@@ -50,7 +49,7 @@ def keep_freed_memory() -> bool:
   back to the system when two or three of them are free, and the next one takes it
   again, page by page, each of which the kernel fills with zeros first; and each thread
   frees to an arena of its own, where others do not find it. Now up to 72 MiB stay at
-  the top of an arena, 64 of them when there are more, until `give_back_freed_memory`.
+  the top of an arena, 24 of them when there are more, until `give_back_freed_memory`.
   There are eight arenas, where glibc would make up to eight for each core. Blocks of
   more than 32 MiB are mapped one by one as before.
 
@@ -69,8 +68,8 @@ def keep_freed_memory() -> bool:
   the end of a pool all five batches are free: of 7 MB, taken by Python, they came at
   1.25 of that again with 24 of 48 MiB left, and JPEGs, with batches of 13 MB, at 1.14
   of the latter with 24 of 72. With 64 of 72 they had 2.7 page faults a window in place
-  of 3.6, all of them while the first pool was filled, and took as much memory: 389 to
-  470 MiB, 426 to 459 with 24.
+  of 3.6, but episodes of 7 MB that were parsed took 332 to 427 MiB in place of 331 to
+  351, of a budget of 319.
 
   Input pipelines and replay buffers call this. Who has set one of glibc's variables
   (`MALLOC_ARENA_MAX`, `MALLOC_TRIM_THRESHOLD_` and others, or `glibc.malloc` in
