@@ -180,7 +180,7 @@ def _first_batch(folder: str, rounds: int, quick: bool) -> str:
 def _shuffle(folder: str, rounds: int, quick: bool) -> str:
   del rounds  # An epoch is long.
   work = (
-    ShuffleWork(folder, 20, 2**22) if quick else ShuffleWork(folder, 10_000, BUDGET)
+    ShuffleWork(folder, 20, 2**23) if quick else ShuffleWork(folder, 10_000, BUDGET)
   )
   write_episodes(work)
   figures = measure.compare(SHUFFLES, work, 1, isolate=not quick)

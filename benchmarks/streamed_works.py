@@ -14,6 +14,7 @@ from benchmarks.measure import Round, Run
 from benchmarks.store import limits, tf_peers, works
 from t2r_seq import data, records, specs, windows
 from t2r_seq.data.loaders.pool_order import BATCHES_ALIVE, with_overhead
+from t2r_seq.data.streamed.streamed_pools import PARSED_COPIES
 
 # Of W2's JPEGs at most, with what TensorFlow keeps of a string.
 _JPEG_BYTES = 10_000
@@ -37,7 +38,7 @@ class StreamedWork(works.Work):
       pooled, parsed = pixels + 2 * _JPEG_BYTES, _JPEG_BYTES
     num_episodes = -(-self.shuffle_buffer_size // self.windows_per_episode)
     # Two pools; what is counted for parsing; and batches.
-    episodes = (2 * num_episodes * pooled + 20 * parsed) * self.num_steps
+    episodes = (2 * num_episodes * pooled + PARSED_COPIES * parsed) * self.num_steps
     return with_overhead(episodes + BATCHES_ALIVE * self.batch_size * self.window_bytes)
 
   def parse_episode(self, serialized: tf.Tensor) -> dict[str, tf.Tensor]:

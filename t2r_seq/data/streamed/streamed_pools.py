@@ -36,7 +36,7 @@ PARSES_AT_ONCE = 4
 # again that others have just freed in another arena, or that is held to be parsed again
 # where bad records are left out. With 13 copies, episodes of 7 MB that were parsed took
 # up to 1.35 of a budget of 266 MiB, and 1.45 where bad ones are left out.
-_PARSED_COPIES = 5 * PARSES_AT_ONCE
+PARSED_COPIES = 5 * PARSES_AT_ONCE
 
 
 class PoolFiller:
@@ -168,7 +168,7 @@ class PoolFiller:
   def _num_bytes(self, pooled: tf.Tensor, parsed: tf.Tensor) -> tf.Tensor:
     """Returns what pools of a size take, with what is on its way to and from them."""
     batches = BATCHES_ALIVE * self._batch_size * self._columns.reader.window_bytes
-    return with_overhead(POOLS_ALIVE * pooled + _PARSED_COPIES * parsed + batches)
+    return with_overhead(POOLS_ALIVE * pooled + PARSED_COPIES * parsed + batches)
 
   def _permuted(self, pool: dict[str, Any], joined: dict[str, Any]) -> dict[str, Any]:
     """Adds the order of the windows to the tensors of a pool."""
