@@ -13,7 +13,7 @@ import pytest
 _FUZZ = pathlib.Path(__file__).parent / "fuzz.py"
 # Seed, records and files: with an old TensorFlow fewer, and others.
 _IS_OLD = importlib.metadata.version("tensorflow").startswith("2.15.")
-_SEED, _RECORDS, _FILES = (1, 600, 150) if _IS_OLD else (0, 2000, 500)
+_SEED, _RECORDS, _FILES = (1, 300, 75) if _IS_OLD else (0, 2000, 500)
 
 
 @pytest.fixture(name="fuzz", scope="module")
