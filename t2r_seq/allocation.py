@@ -61,15 +61,16 @@ def keep_freed_memory() -> bool:
   waited for each other to allocate; with eight at 205,000, as with glibc's own number,
   and the third iterator over JPEGs took 400 MiB in place of 390. On 16 cores Examples
   were parsed at 270,000 to 350,000 a second with eight arenas, and at 275,000 to
-  340,000 with 16 or 64; JPEGs came at 47,000 to 49,000 windows a second, 47,000 to
-  51,000 with 16 and 48,000 to 53,000 with 64, and with a budget of 415 MiB took 434,
-  462 and 542 MiB. On another machine, with dear page faults, streamed raw frames came
-  at 1.19 of the rate and JPEGs at 1.06 with 16 of 32 MiB left in place of nothing. At
-  the end of a pool all five batches are free: of 7 MB, taken by Python, they came at
-  1.25 of that again with 24 of 48 MiB left, and JPEGs, with batches of 13 MB, at 1.14
-  of the latter with 24 of 72. With 64 of 72 they had 2.7 page faults a window in place
-  of 3.6, but episodes of 7 MB that were parsed took 332 to 427 MiB in place of 331 to
-  351, of a budget of 319.
+  340,000 with 16 or 64; JPEGs came at 40,000 to 49,000 windows a second, 47,000 to
+  53,000 with 16 or 64, and with a budget of 415 MiB took 434, 462 and 542 MiB: that
+  memory keeps within its bounds is worth the tenth that more arenas would give there.
+  On another machine, with dear page faults, streamed raw frames came at 1.19 of the
+  rate and JPEGs at 1.06 with 16 of 32 MiB left in place of nothing. At the end of a
+  pool all five batches are free: of 7 MB, taken by Python, they came at 1.25 of that
+  again with 24 of 48 MiB left, and JPEGs, with batches of 13 MB, at 1.14 of the latter
+  with 24 of 72. With 64 of 72 they had 2.7 page faults a window in place of 3.6, but
+  episodes of 7 MB that were parsed took 332 to 427 MiB in place of 331 to 351, of a
+  budget of 319.
 
   Input pipelines and replay buffers call this. Who has set one of glibc's variables
   (`MALLOC_ARENA_MAX`, `MALLOC_TRIM_THRESHOLD_` and others, or `glibc.malloc` in
