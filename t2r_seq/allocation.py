@@ -28,7 +28,7 @@ _LEFT_BYTES = 24 << 20
 # TensorFlow takes an array for a tensor without copying it where it starts at those.
 _ALIGNMENT = 64
 # By itself glibc makes up to 8 for each core.
-_NUM_ARENAS = 8
+_ARENAS_A_CORE, _MAX_ARENAS = 2, 8
 # Whoever frees as much (64 KiB) makes glibc look at what is free at the top.
 _LARGE_BYTES = 2**17
 _MAX_WAIT_SECS = 1.0
@@ -50,8 +50,8 @@ def keep_freed_memory() -> bool:
   again, page by page, each of which the kernel fills with zeros first; and each thread
   frees to an arena of its own, where others do not find it. Now up to 72 MiB stay at
   the top of an arena, 24 of them when there are more, until `give_back_freed_memory`.
-  There are eight arenas, where glibc would make up to eight for each core. Blocks of
-  more than 32 MiB are mapped one by one as before.
+  There are two arenas for each core and at most eight, where glibc would make up to
+  eight for each core. Blocks of more than 32 MiB are mapped one by one as before.
 
   Measured on a virtual machine of two cores: windows of 110 KB in batches of 64 from a
   store were read at 54,000 a second, and at 130,000 with this (16 us of system time a
@@ -59,7 +59,9 @@ def keep_freed_memory() -> bool:
   process grew less with each new iterator: to 927 MiB with the third, 540 with this.
   With two arenas, 250-byte Examples were parsed at 170,000 a second, because threads
   waited for each other to allocate; with eight at 205,000, as with glibc's own number,
-  and the third iterator over JPEGs took 400 MiB in place of 390. On 16 cores Examples
+  and the third iterator over JPEGs took 400 MiB in place of 390. Long ones that leave
+  bad records out took 453 to 587 MiB with eight, of a budget of 430, and 442 to 528
+  with four, as two cores have now, at the same rates. On 16 cores Examples
   were parsed at 270,000 to 350,000 a second with eight arenas, and at 275,000 to
   340,000 with 16 or 64; JPEGs came at 40,000 to 49,000 windows a second, 47,000 to
   53,000 with 16 or 64, and with a budget of 415 MiB took 434, 462 and 542 MiB: that
@@ -90,7 +92,7 @@ def keep_freed_memory() -> bool:
     (_M_MMAP_THRESHOLD, _MMAP_BYTES),
     (_M_TRIM_THRESHOLD, _KEPT_BYTES),
     (_M_TOP_PAD, _LEFT_BYTES),
-    (_M_ARENA_MAX, _NUM_ARENAS),
+    (_M_ARENA_MAX, num_arenas()),
   )
   # It returns 1 where it has understood.
   if not all(mallopt(option, value) for option, value in settings):
@@ -98,10 +100,16 @@ def keep_freed_memory() -> bool:
   logging.info(
     "allocation: %d arenas keep up to %d freed bytes each; MALLOC_ARENA_MAX and "
     "MALLOC_TRIM_THRESHOLD_ in the environment set other numbers.",
-    _NUM_ARENAS,
+    num_arenas(),
     _KEPT_BYTES,
   )
   return True
+
+
+def num_arenas() -> int:
+  """Returns how many arenas `keep_freed_memory` lets glibc make, in this process."""
+  cores = len(os.sched_getaffinity(0))
+  return min(_MAX_ARENAS, _ARENAS_A_CORE * cores)
 
 
 def give_back_freed_memory() -> None:
@@ -147,7 +155,7 @@ def _take_from_each_arena(libc: ctypes.CDLL) -> list[ctypes.c_void_p]:
   with all_have_one:
     num_threads = 0
     with contextlib.suppress(RuntimeError):  # The system has no more, or it all ends.
-      while num_threads < 2 * _NUM_ARENAS:
+      while num_threads < 2 * num_arenas():
         _thread.start_new_thread(take, ())
         num_threads += 1
     taken: list[ctypes.c_void_p] = []

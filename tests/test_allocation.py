@@ -86,7 +86,7 @@ libc = ctypes.CDLL(None)
 libc.fopen.restype = ctypes.c_void_p
 if sys.argv[2] == "limited":
   allocation.keep_freed_memory()
-limit = 8
+limit = allocation.num_arenas()
 together = threading.Barrier(limit + 4)
 def allocate():
   together.wait()
