@@ -14,12 +14,16 @@ import sys
 
 import pytest
 
+from tests import warm_python
+from tests.docs.snippet_runner import RUN_MARK
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RUNNER = pathlib.Path(__file__).with_name("snippet_runner.py")
 PAGES = sorted([*ROOT.glob("README.md"), *ROOT.glob("docs/**/*.md")])
 # What a page's commands may use; the rest of a checkout is environments and outputs.
 COPIED = ("t2r_seq", "research", "configs", "docs", "README.md")
 PAGE_SECONDS = 900
+ENVIRONMENT = {"MPLBACKEND": "Agg", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 def copy_repository(target: pathlib.Path) -> None:
@@ -34,16 +38,19 @@ def copy_repository(target: pathlib.Path) -> None:
 
 
 def run_page(page: str, folder: pathlib.Path, scratch: pathlib.Path):
-  """Runs the snippets of `folder / page` with `folder` as the current folder."""
+  """Runs the snippets of `folder / page` with `folder` as the current folder.
+
+  Returns:
+    The status, and what was printed.
+  """
   programs = pathlib.Path(sys.executable).parent
-  return subprocess.run(
+  run = subprocess.run(
     [sys.executable, str(RUNNER), page, str(scratch)],
     cwd=folder,
     env={
       **os.environ,
+      **ENVIRONMENT,
       "PATH": os.pathsep.join([str(programs), os.environ.get("PATH", "")]),
-      "MPLBACKEND": "Agg",
-      "TF_CPP_MIN_LOG_LEVEL": "3",
       "TF_ENABLE_ONEDNN_OPTS": "1",  # As a user has it, whatever the tests do.
     },
     stdin=subprocess.DEVNULL,
@@ -53,14 +60,27 @@ def run_page(page: str, folder: pathlib.Path, scratch: pathlib.Path):
     timeout=PAGE_SECONDS,
     check=False,
   )
+  return run.returncode, run.stdout
+
+
+def run_page_warm(page: str, folder: pathlib.Path, scratch: pathlib.Path):
+  """Does the same in a process that has imported TensorFlow."""
+  run = warm_python.run(
+    *(RUNNER, page, scratch), cwd=folder, env=ENVIRONMENT, timeout=PAGE_SECONDS
+  )
+  return run.returncode, run.stdout + run.stderr
 
 
 @pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in PAGES])
 def test_page(page, tmp_path):
   copy_repository(tmp_path / "repository")
   (tmp_path / "scratch").mkdir()
-  run = run_page(page, tmp_path / "repository", tmp_path / "scratch")
-  assert run.returncode == 0, run.stdout
+  # Pages with commands start processes of their own anyway.
+  has_commands = RUN_MARK in (ROOT / page).read_text(encoding="utf-8")
+  is_cold = has_commands or page == "README.md"
+  run = run_page if is_cold else run_page_warm
+  status, printed = run(page, tmp_path / "repository", tmp_path / "scratch")
+  assert status == 0, printed
 
 
 PYTHON = "```python\n{}\n```\n"
@@ -119,6 +139,16 @@ def test_runner(name, tmp_path):
   text, want = CASES[name]
   (tmp_path / "page.md").write_text(text, encoding="utf-8")
   (tmp_path / "scratch").mkdir()
-  run = run_page("page.md", tmp_path, tmp_path / "scratch")
-  assert (run.returncode == 0) == (want is None), run.stdout
-  assert want is None or want in run.stdout
+  status, printed = run_page("page.md", tmp_path, tmp_path / "scratch")
+  assert (status == 0) == (want is None), printed
+  assert want is None or want in printed
+
+
+@pytest.mark.parametrize("name", ["one namespace", "failure", "exit"])
+def test_a_warm_process_runs_them_the_same(name, tmp_path):
+  text, want = CASES[name]
+  (tmp_path / "page.md").write_text(text, encoding="utf-8")
+  (tmp_path / "scratch").mkdir()
+  status, printed = run_page_warm("page.md", tmp_path, tmp_path / "scratch")
+  assert (status == 0) == (want is None), printed
+  assert want is None or want in printed

@@ -673,7 +673,8 @@ def test_a_problem_is_called_the_same_whatever_becomes_of_it(build, tmp_path, ki
 
 def test_a_position_that_cannot_be_saved_is_refused_at_once(build, tmp_path, kit):
   kit.write_episodes(tmp_path / "a", [6] * 3)
-  generator = build("train", kit.FakeModel())
+  state = kit.spec((3, 2), tf.float32, "state", time_offsets=(-2, -1, 0))
+  generator = build("train", kit.FakeModel(lambda mode: {"state": state}))
   with pytest.raises(
     errors.SpecError,
     match=r"is_checkpointed'\]: expected on_bad_record='raise', got 'skip'.*start_step",

@@ -323,6 +323,8 @@ def test_a_checkpoint_has_frames_only_while_a_batch_lies_across_two_pools(
     num_bytes = sum(file.stat().st_size for file in folder.glob("at.*"))
     assert num_bytes < 4 * 2 * 6_144
     are_large.append(num_bytes > 10_000)
+    if number not in (0, 2, 5, 6, 8):  # Each way with frames and without, and the end.
+      continue
     restored = iter(again)
     tf.train.Checkpoint(iterator=restored).restore(prefix)
     got = [batch["x"].numpy() for batch in restored]
@@ -373,12 +375,14 @@ def test_a_checkpoint_is_restored_in_any_epoch(lengths, tmp_path):
     next(iterator)
 
 
-def test_many_datasets_are_no_reason_for_a_warning(path, caplog):
+def test_many_datasets_are_no_reason_for_a_warning(caplog):
+  spec = specs.ExtendedTensorSpec((2, 1), tf.float32, "x", time_offsets=(-1, 0))
+  flat = tf.data.Dataset.from_tensors({"x": tf.range(9.0)[:, tf.newaxis]})
   logger = tf.get_logger()
   logger.addHandler(caplog.handler)
   try:
     for _ in range(6):
-      streamed_windows(episodes(path), structure(), 4, SMALL, 1)
+      streamed_windows(flat, {"x": spec}, 4, SMALL, 1)
   finally:
     logger.removeHandler(caplog.handler)
   assert "retracing" not in caplog.text
