@@ -113,7 +113,8 @@ def _check_image(path: str, spec: specs.ExtendedTensorSpec) -> errors.Mismatch |
       path,
       f"dtype {names} for a {image_format} image",
       f"dtype {spec.dtype.name}",
-      "Cast in a preprocessor. For the encoded bytes, drop the data_format and "
+      "Cast in a preprocessor, such as ImageToFloatPreprocessor, before others in a "
+      "ComposedPreprocessor. For the encoded bytes, drop the data_format and "
       "declare shape () and dtype string.",
     )
   if spec.shape.rank < 3:
@@ -192,7 +193,8 @@ def check_shared_names(
       f"the same as {first}, {_signature(by_path[first])}, because both are named "
       f"'{by_path[path].name}'",
       _signature(by_path[path]),
-      "Give one of them another name.",
+      "A name is a record's feature: it has one dtype and one shape of a step, and "
+      "with time_offsets on one path it has them on all. Cast in a preprocessor.",
     )
     for first, *others in groups
     for path in others

@@ -152,11 +152,16 @@ def _explain_missing(
     elsewhere, candidates = contents.context, contents.steps
     hint = "It has a list for each step: drop is_concatenated."
   elif feature.spec.is_sequence:
-    where, hint = "a sequence feature", "It is a context feature: drop is_sequence."
+    where = "a sequence feature"
+    hint = "It is a context feature: drop is_sequence, of windows time_offsets."
     elsewhere, candidates = contents.context, contents.steps
     want = SEQUENCE_EXAMPLE
   else:
-    where, hint = "a feature", "It is a sequence feature: set is_sequence=True."
+    where = "a feature"
+    hint = (
+      "It is a sequence feature: set is_sequence=True, or for windows time_offsets, "
+      "such as 0 for the step of the anchor."
+    )
     elsewhere, candidates = contents.steps, contents.context
     want = SEQUENCE_EXAMPLE if any(f.spec.is_sequence for f in features) else EXAMPLE
   expected = f"{where} '{name}' in a {want}"
@@ -210,13 +215,15 @@ def _explain_raw(feature: RecordFeature, values: Any) -> Finding | None:
 
 
 def _explain_range(feature: RecordFeature, values: Any) -> Finding | None:
-  dtype = feature.spec.dtype
-  if not dtype.is_integer or dtype in (tf.int64, tf.uint64):
+  bounds = storage.value_range(feature.spec.dtype)
+  if bounds is None:
     return None
-  wrong = [value for value in values if not dtype.min <= value <= dtype.max]
+  low, high = bounds
+  wrong = [v for v in values if math.isfinite(v) and not low <= v <= high]
   if not wrong:
     return None
-  return f"values from {dtype.min} to {dtype.max} for {dtype.name}", f"{wrong[0]}", ""
+  expected = f"values from {low} to {high} for {feature.spec.dtype.name}"
+  return expected, f"{wrong[0]}", ""
 
 
 def _explain_images(feature: RecordFeature, values: Any) -> Finding | None:

@@ -63,9 +63,16 @@ def _check_file_type(filename: str, compression: str) -> None:
   kind = f"{compression}-compressed" if compression else "uncompressed"
   raise errors.RecordError(
     f"records: {filename}: expected a TFRecord file, {kind} as its name says, got a "
-    f"wrong file type: it looks like {signatures.looks_like(start, end)}. If it is "
-    "one, its first bytes are damaged. Compressed files end in .gz, .zz or .zlib."
+    f"wrong file type: it looks like {_looks_like(start, end)}. If it is {kind}, its "
+    "first bytes are damaged. Compressed files end in .gz, .zz or .zlib, and no others."
   )
+
+
+def _looks_like(start: bytes, end: bytes) -> str:
+  header = start[: framing.HEADER_SIZE]
+  if len(header) == framing.HEADER_SIZE and framing.read_length(header) is not None:
+    return "an uncompressed TFRecord file"
+  return signatures.looks_like(start, end)
 
 
 def _read_ends(filename: str) -> tuple[bytes, bytes]:

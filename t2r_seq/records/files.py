@@ -21,6 +21,8 @@ TFRECORD = "tfrecord"
 _PREFIX = re.compile(r"^(\w+):(?!//)")
 # The bookkeeping of a conversion, a folder beside what it has written.
 _CONVERSION_SUFFIX = ".conversion"
+# What `t2r_seq stats` has written, without one of its own.
+_STATISTICS = "statistics.json"
 # What makes a name a pattern, a list or a prefixed name.
 _SPECIAL = re.compile(r"[*?\[\\,]|^\w+:(?!//)")
 
@@ -92,8 +94,8 @@ def get_data_format_and_filenames_list(
       each may start with 'tfrecord:'. A file that has exactly that name comes first.
   Returns:
     The data format, and for each pattern the list of its files, sorted. Hidden files,
-    indices (see `write_index`) and `*.conversion` only count where the pattern asks
-    for them.
+    indices (see `write_index`), `statistics.json` and `*.conversion` only count where
+    the pattern asks for them.
   Raises:
     SpecError: a pattern matches no file, or is none.
   """
@@ -113,7 +115,7 @@ def _glob(pattern: str) -> list[str]:
   found = [pattern] if is_name else sorted(tf.io.gfile.glob(pattern))
   if not os.path.basename(pattern).startswith("."):
     found = [name for name in found if not os.path.basename(name).startswith(".")]
-  for suffix in (index_file.SUFFIX, _CONVERSION_SUFFIX):
+  for suffix in (index_file.SUFFIX, _CONVERSION_SUFFIX, _STATISTICS):
     if not pattern.rstrip("/").endswith(suffix):
       # 'train.tfrecord*' means the data, not what lies beside it.
       found = [name for name in found if not name.endswith(suffix)]

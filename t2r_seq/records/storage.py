@@ -146,16 +146,39 @@ def decode_values(
     return _decode_bytes(values, spec, path, allow_empty)
   if spec.dtype == tf.uint64:
     return tf.bitcast(values, tf.uint64)
-  if spec.dtype.is_integer and spec.dtype != tf.int64:
-    values = _check_range(values, spec.dtype, path)
+  bounds = value_range(spec.dtype)
+  if bounds is not None:
+    values = _check_range(values, spec.dtype, bounds, path)
   return values if values.dtype == spec.dtype else tf.cast(values, spec.dtype)
 
 
-def _check_range(values: tf.Tensor, dtype: tf.DType, path: str) -> tf.Tensor:
-  """Fails at run time where a cast would wrap around: 300 as uint8."""
-  low, high = tf.reduce_min(values), tf.reduce_max(values)
+def value_range(dtype: tf.DType) -> tuple[float, float] | None:
+  """Returns the finite values that a dtype has, of those that records store as others.
+
+  Args:
+    dtype: of a spec.
+  Returns:
+    The smallest and the largest; None for dtypes that hold all that is stored.
+  """
+  if dtype == tf.bool:
+    return 0, 1
+  if dtype == tf.float16:
+    return float(dtype.min), float(dtype.max)
+  if dtype.is_integer and dtype not in (tf.int64, tf.uint64):
+    return dtype.min, dtype.max
+  return None
+
+
+def _check_range(
+  values: tf.Tensor, dtype: tf.DType, bounds: tuple[float, float], path: str
+) -> tf.Tensor:
+  """Fails at run time where a cast would make another value: 300 as uint8."""
+  finite = values
+  if values.dtype.is_floating:  # Infinities and NaN are those of the dtype, too.
+    finite = tf.where(tf.math.is_finite(values), values, tf.zeros_like(values))
+  low, high = tf.reduce_min(finite), tf.reduce_max(finite)
   message = f"parse: {path}: expected values of {dtype.name}, got values from, to:"
-  fits = tf.logical_and(low >= dtype.min, high <= dtype.max)
+  fits = tf.logical_and(low >= bounds[0], high <= bounds[1])
   return run_time_checks.require(values, fits, [message, low, high])
 
 

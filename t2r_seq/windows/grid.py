@@ -12,6 +12,9 @@ import tensorflow as tf
 from t2r_seq import errors
 from t2r_seq.windows import flat_specs
 
+# Of stacks, strides and shifts: the product of two is a step of an episode.
+_MOST = 2**31 - 1
+
 PADDINGS = ("drop", "repeat", "zero")
 
 
@@ -41,7 +44,7 @@ class WindowGrid:
   def __post_init__(self) -> None:
     check_padding(self.padding)
     for field in ("num_stacks", "stride", "shift"):
-      check_count(field, getattr(self, field))
+      check_count(field, getattr(self, field), _MOST)
 
   @property
   def first_anchor(self) -> int:
@@ -123,13 +126,16 @@ def check_padding(padding: str) -> None:
     )
 
 
-def check_count(name: str, value: Any) -> None:
-  """Raises SpecError unless `value` is an integer of at least 1."""
+def check_count(name: str, value: Any, most: int | None = None) -> None:
+  """Raises SpecError unless `value` is an integer of at least 1, and not too large."""
   is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-  if not is_integer or value < 1:
-    raise errors.SpecError(
-      f"windows: {name}: expected an integer of at least 1, got {value!r}."
-    )
+  if is_integer and value >= 1 and (most is None or value <= most):
+    return
+  is_large = is_integer and value >= 1
+  expected = (
+    f"an integer of at most {most:,}" if is_large else "an integer of at least 1"
+  )
+  raise errors.SpecError(f"windows: {name}: expected {expected}, got {value!r}.")
 
 
 def _at_least_zero(count: Any) -> Any:

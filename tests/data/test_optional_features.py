@@ -48,7 +48,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_first_record_decides(name, tmp_path):
+def test_the_first_record_decides(name, tmp_path, caplog):
   extras, want = CASES[name]
   rows = [
     {"x": np.int64(i)} if extra is None else {"x": np.int64(i), "extra": extra}
@@ -57,6 +57,10 @@ def test_the_first_record_decides(name, tmp_path):
   path = tmp_path / "a.tfrecord"
   records.write_records(path, examples_spec(), rows)
   ((features, _),) = read(path)
+  warned = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+  assert any(
+    "lacks are left out of all batches: features/extra" in text for text in warned
+  ) == (want is None)
   assert features["x"].numpy().tolist() == [0, 1, 2]
   got = features["extra"].numpy().tolist() if "extra" in features else None
   assert got == want

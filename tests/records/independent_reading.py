@@ -189,6 +189,8 @@ def _convert(values: list[Any], spec: Any) -> np.ndarray:
     if not all(low <= value <= high for value in values):
       raise Refused(f"{spec.name}: out of range")
     return np.asarray(values, dtype)
+  if spec.dtype.is_bool and not all(value in (0, 1) for value in values):
+    raise Refused(f"{spec.name}: out of range")
   source = np.int64 if spec.dtype.is_bool else np.float64
   if not _is_raw(spec) and not spec.dtype.is_bool:
     source = np.float32

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -127,14 +128,16 @@ BAD_EXAMPLES = {
   "sequence example": (
     changed_example("state/pose", SEQUENCES["poses"], [[1.0, 2.0]]),
     r"state/pose .*: expected a feature 'pose' in a tf\.train\.Example, got a "
-    r"tf\.train\.SequenceExample with 'pose' elsewhere\. .* set is_sequence=True",
+    r"tf\.train\.SequenceExample with 'pose' elsewhere\. .* set is_sequence=True, or "
+    r"for windows time_offsets, such as 0",
   ),
 }
 BAD_SEQUENCES = {
   "example": (
     changed_sequence("poses", Spec((2,), F32, "pose"), [1.0, 2.0]),
     r"poses .*: expected a sequence feature 'pose' in a tf\.train\.SequenceExample"
-    r", got a tf\.train\.Example with 'pose' elsewhere\. .* drop is_sequence",
+    r", got a tf\.train\.Example with 'pose' elsewhere\. .* drop is_sequence, "
+    "of windows time_offsets",
   ),
   "missing": (
     changed_sequence("poses", Spec((), F32, "paws", is_sequence=True), [1.0]),
@@ -360,3 +363,37 @@ def test_other_failures_pass_as_they_are(tmp_path: pathlib.Path) -> None:
     records.explain_failures(str(tmp_path / "none"), SEQUENCES),
   ):
     raise tf.errors.InvalidArgumentError(None, None, "no such file")
+
+
+# name: (dtype of the spec, stored as, value, what is said)
+NO_VALUES = {
+  "bool": (tf.bool, tf.int64, 2, "values from 0 to 1 for bool, got 2"),
+  "float16": (
+    *(tf.float16, F32, -1e6),
+    r"values from -65504\.0 to 65504\.0 for float16, got -1000000\.0",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", NO_VALUES)
+def test_a_value_that_the_dtype_does_not_have(name: str, tmp_path: pathlib.Path):
+  dtype, stored, value, want = NO_VALUES[name]
+  data = records.encode_example({"x": Spec((2,), stored, "x")}, {"x": [value, 1]})
+  spec = {"x": Spec((2,), dtype, "x")}
+  with pytest.raises(
+    tf.errors.InvalidArgumentError, match=f"x: expected values of {name}"
+  ):
+    records.create_parse_tf_example_fn(spec)(data)
+  write(tmp_path / "a", [data])
+  error = records.find_bad_record(str(tmp_path / "a"), spec)
+  assert re.search(rf"record 0 of .*a .*x \(feature 'x'\): expected {want}", str(error))
+
+
+def test_infinities_are_those_of_a_small_dtype_too(tmp_path: pathlib.Path):
+  values = [np.inf, -np.inf, np.nan, 65504.0]
+  data = records.encode_example({"x": Spec((4,), F32, "x")}, {"x": values})
+  spec = {"x": Spec((4,), tf.float16, "x")}
+  parsed = records.create_parse_tf_example_fn(spec)(data)["x"]
+  np.testing.assert_array_equal(parsed, np.array(values, np.float16))
+  write(tmp_path / "a", [data])
+  assert records.find_bad_record(str(tmp_path / "a"), spec) is None

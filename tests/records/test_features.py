@@ -135,7 +135,7 @@ SHARED = {
   ),
   "varlen": (
     Spec((3,), F32, "n", varlen_default_value=1),
-    r"got \(3,\) float32, padded with 1\. Give one of them another name",
+    r"got \(3,\) float32, padded with 1\. A name is a record's feature: it has",
   ),
   "format": (Spec((3,), F32, "n", data_format="raw"), r"got \(3,\) float32, raw"),
 }

@@ -27,6 +27,7 @@ def _folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.
   records.write_records("b0.tfrecord.gz", NUMBER, [{"x": 90}, {"x": 91}])
   (tmp_path / "folder").mkdir()
   (tmp_path / ".hidden").write_bytes(b"")
+  (tmp_path / "statistics.json").write_text("{}")
   return tmp_path
 
 
@@ -47,6 +48,7 @@ PATTERNS = {
   "path": (pathlib.Path("a0.tfrecord"), [A[:1]]),
   "folders and hidden files": ("*", [A + B]),
   "hidden on request": (".h*", [[".hidden"]]),
+  "statistics on request": ("*statistics.json", [["statistics.json"]]),
 }
 
 
@@ -295,9 +297,10 @@ def test_an_uncompressed_file_with_the_suffix_of_a_compressed(
 ) -> None:
   path = tmp_path / f"a.{suffix}"
   records.write_records(path, NUMBER, [{"x": 1}], compression="")
-  with pytest.raises(
-    errors.RecordError, match="-compressed as its name says, got a wr"
-  ):
+  want = (
+    "-compressed as its name says, got a wrong .* like an uncompressed TFRecord file"
+  )
+  with pytest.raises(errors.RecordError, match=want):
     records.record_dataset([str(path)])
   assert values(records.record_dataset([str(path)], compression="")) == [1]
 

@@ -123,6 +123,10 @@ BAD = {
   ),
   "shift": ({"shift": -1}, r"windows: shift: expected an integer .*, got -1"),
   "stacks": ({"num_stacks": 1.5}, r"windows: num_stacks: expected .*, got 1\.5"),
+  "too large": (
+    {"stride": 2**31, "shift": 2**31},
+    r"windows: stride: expected an integer of at most 2,147,483,647, got 2147483648",
+  ),
   "bool": ({"stride": True}, r"windows: stride: expected .*, got True"),
 }
 

@@ -155,8 +155,8 @@ def leave_out_absent(
     else:
       kept[path] = spec
   if absent:
-    logging.info(
-      "Optional features that the first record lacks are left out: %s.",
+    logging.warning(
+      "Optional features that the first record lacks are left out of all batches: %s.",
       ", ".join(absent),
     )
   return kept

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from t2r_seq import windows
+from t2r_seq import errors, windows
 from t2r_seq.data.loaders.pool_order import (
   BATCHES_ALIVE,
   POOLS_ALIVE,
@@ -81,6 +81,14 @@ class PoolFiller:
     self._report = report
     self._rescue = rescue
     self._grid = columns.reader.grid
+    window_bytes = columns.reader.window_bytes
+    least = with_overhead(BATCHES_ALIVE * batch_size * window_bytes)
+    if least > memory_budget:
+      raise errors.SpecError(
+        f"memory_budget: expected at least {least:,} bytes for {BATCHES_ALIVE} batches "
+        f"of {batch_size} windows of {window_bytes:,} bytes, and more for the episodes "
+        f"that they are from, got {memory_budget:,}."
+      )
 
   def pools(self, episodes: tf.data.Dataset) -> tf.data.Dataset:
     """Creates the dataset of pools.

@@ -58,6 +58,8 @@ def test_weights_by_pattern_and_the_report(patterns, kit):
 def test_as_many_weights_as_patterns(patterns):
   with pytest.raises(errors.SpecError, match="a weight for each of"):
     data.WeightedRecordInputGenerator(patterns, [1, 2, 3])
+  with pytest.raises(errors.SpecError, match="A source that comes twice is one"):
+    data.WeightedRecordInputGenerator(2 * patterns[:1], [1, 1])
 
 
 def test_the_seed_is_that_of_all_shuffles(patterns, kit):

@@ -401,6 +401,16 @@ def test_an_episode_that_exceeds_the_budget_says_what_it_needs(path):
     next(iter(made.create_dataset("train")))
 
 
+def test_batches_that_exceed_the_budget_say_so_before_anything_is_read(path):
+  made = generator_of(path, memory_budget=900)
+  message = (
+    r"memory_budget: expected at least 3,364 bytes for 4 batches of 4 windows of 184 "
+    "bytes, and more for the episodes that they are from, got 900"
+  )
+  with pytest.raises(errors.SpecError, match=message):
+    made.create_dataset("train")
+
+
 @pytest.mark.parametrize("policy", ["raise", "skip"])
 def test_the_generator_gives_every_window_once_an_epoch(path, policy):
   made = generator_of(path, memory_budget=80_000, on_bad_record=policy)
