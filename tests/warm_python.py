@@ -6,21 +6,40 @@ has imported it and has not run any of it, so each is as good as a new one, at o
 
 from __future__ import annotations
 
+import contextlib
+import json
 import multiprocessing
 import os
 import pathlib
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from multiprocessing.connection import Connection
 from typing import IO, Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["tensorflow"])
+
+# Sends its arguments, folder, environment and outputs to `programs`, and ends as what
+# was started for it.
+_CLIENT = """
+import json, os, socket, sys
+first, *_ = *sys.argv[1:], "-"
+if first.startswith("-") and first not in ("-m", "-c"):
+  os.execv({python!r}, [{python!r}, *sys.argv[1:]])
+request = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
+with socket.socket(socket.AF_UNIX) as server:
+  server.connect({address!r})
+  socket.send_fds(server, [len(request).to_bytes(4, "big")], [1, 2])
+  server.sendall(request)
+  sys.exit(server.recv(1)[0])
+"""
 
 
 class Running:
@@ -129,6 +148,55 @@ def run(
   finally:
     process.kill()
   return subprocess.CompletedProcess(argv, process.returncode, stdout, stderr)
+
+
+@contextlib.contextmanager
+def programs(folder: pathlib.Path) -> Iterator[str]:
+  """Makes a folder with a `python` that starts as `start` does, for shells.
+
+  Its stdin is empty. What is no script, module or code is run by the real one.
+
+  Args:
+    folder: does not exist.
+  Yields:
+    The folder, to come first in PATH.
+  """
+  folder.mkdir()
+  address = str(folder / "socket")
+  client = folder / "client.py"
+  client.write_text(_CLIENT.format(python=sys.executable, address=address))
+  python = folder / "python"
+  python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {client} "$@"\n')
+  python.chmod(0o755)
+  with socket.socket(socket.AF_UNIX) as server:
+    server.bind(address)
+    server.listen()
+    threading.Thread(target=_serve, args=[server], daemon=True).start()
+    yield str(folder)
+    server.shutdown(socket.SHUT_RDWR)
+
+
+def _serve(server: socket.socket) -> None:
+  with contextlib.suppress(OSError):  # Until it is shut down.
+    while True:
+      client, _ = server.accept()
+      threading.Thread(target=_answer, args=[client], daemon=True).start()
+
+
+def _answer(client: socket.socket) -> None:
+  with client:
+    head, descriptors, *_ = socket.recv_fds(client, 4, 2)
+    with client.makefile("rb") as file:
+      argv, cwd, env = json.loads(file.read(int.from_bytes(head, "big")))
+    outputs = [Connection(each, readable=False) for each in descriptors]
+    process = _FORKS.Process(target=_run, args=(tuple(argv), cwd, env, outputs))
+    process.start()
+    for output in outputs:
+      output.close()
+    process.join()
+    # As a shell counts those that a signal has ended.
+    status = process.exitcode or 0
+    client.sendall(bytes([status if status >= 0 else 128 - status]))
 
 
 def _run(

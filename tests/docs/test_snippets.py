@@ -15,7 +15,6 @@ import sys
 import pytest
 
 from tests import warm_python
-from tests.docs.snippet_runner import RUN_MARK
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RUNNER = pathlib.Path(__file__).with_name("snippet_runner.py")
@@ -64,10 +63,13 @@ def run_page(page: str, folder: pathlib.Path, scratch: pathlib.Path):
 
 
 def run_page_warm(page: str, folder: pathlib.Path, scratch: pathlib.Path):
-  """Does the same in a process that has imported TensorFlow."""
-  run = warm_python.run(
-    *(RUNNER, page, scratch), cwd=folder, env=ENVIRONMENT, timeout=PAGE_SECONDS
-  )
+  """Does the same in a process that has imported TensorFlow, as have its commands'."""
+  with warm_python.programs(scratch / "programs") as programs:
+    path = os.pathsep.join([programs, os.environ.get("PATH", "")])
+    env = {**ENVIRONMENT, "PATH": path}
+    run = warm_python.run(
+      *(RUNNER, page, scratch), cwd=folder, env=env, timeout=PAGE_SECONDS
+    )
   return run.returncode, run.stdout + run.stderr
 
 
@@ -75,10 +77,8 @@ def run_page_warm(page: str, folder: pathlib.Path, scratch: pathlib.Path):
 def test_page(page, tmp_path):
   copy_repository(tmp_path / "repository")
   (tmp_path / "scratch").mkdir()
-  # Pages with commands start processes of their own anyway.
-  has_commands = RUN_MARK in (ROOT / page).read_text(encoding="utf-8")
-  is_cold = has_commands or page == "README.md"
-  run = run_page if is_cold else run_page_warm
+  # The first page in processes as a user has them.
+  run = run_page if page == "README.md" else run_page_warm
   status, printed = run(page, tmp_path / "repository", tmp_path / "scratch")
   assert status == 0, printed
 
@@ -144,7 +144,18 @@ def test_runner(name, tmp_path):
   assert want is None or want in printed
 
 
-@pytest.mark.parametrize("name", ["one namespace", "failure", "exit"])
+WARM = ["one namespace", "failure", "exit", "marked bash", "environment's python"]
+CASES["status of a command"] = (
+  "<!-- run -->\n" + BASH.format("python -c 'import sys; sys.exit(7)'"),
+  "page.md:3: bash snippet ends with status 7",
+)
+CASES["python itself"] = (
+  "<!-- run -->\n" + BASH.format("echo 'raise SystemExit(5)' | python -"),
+  "page.md:3: bash snippet ends with status 5",
+)
+
+
+@pytest.mark.parametrize("name", [*WARM, "status of a command", "python itself"])
 def test_a_warm_process_runs_them_the_same(name, tmp_path):
   text, want = CASES[name]
   (tmp_path / "page.md").write_text(text, encoding="utf-8")

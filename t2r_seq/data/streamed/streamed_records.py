@@ -135,8 +135,8 @@ def find_cause(where: str, error: Exception) -> errors.SpecError | None:
   needed, num_steps, got = map(int, found.groups())
   return errors.SpecError(
     f"{where}: memory_budget: expected at least {needed:,} bytes for pools that hold "
-    f"an episode of {num_steps} steps, got {got:,}. Give more, or write shorter "
-    "episodes."
+    f"an episode of {num_steps} steps, got {got:,}; longer ones that come later take "
+    "more. Give more, or write shorter episodes."
   )
 
 

@@ -178,7 +178,7 @@ def test_a_restored_iterator_goes_on_with_the_next_batch(
   paths, tmp_path, reads, policy
 ):
   _, dataset = make_dataset(
-    paths, params={"is_checkpointed": True}, on_bad_record=policy
+    paths, few, params={"is_checkpointed": True}, on_bad_record=policy
   )
   want = values(dataset.take(NUM_BATCHES // 2 + 6))
   iterator, num_read = iter(dataset), 0
