@@ -38,7 +38,6 @@ class RawEpisodes:
 
   Attributes:
     specs: of those steps, by path.
-    element_spec: of what is parsed of an episode, by path.
     place_spec: of a place.
   """
 
@@ -68,8 +67,6 @@ class RawEpisodes:
       if others
       else lambda _: {}
     )
-    nothing = tf.data.Dataset.from_tensors("")
-    self.element_spec = nothing.map(_as_it_is(self._parse)).element_spec
     self._sequences = [path for path, spec in others.items() if spec.is_sequence]
     self._names = [spec.name for spec in found.values()]
     self.place_spec = tf.TensorSpec([_STEPS + 2 * len(found)], tf.int64)

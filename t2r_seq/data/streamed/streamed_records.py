@@ -93,16 +93,12 @@ def stream_records(
       serialized, flat_specs, num_parallel_calls, decode_images=False, then=then
     )
 
-  # Not that of `select`, of which to make graphs takes ten times as long.
+  element_spec, *_ = select(
+    tf.constant(0, tf.int64), _as_it_is(lambda *e: e)
+  ).element_spec
+  place_spec = None if finder is None else _NUMBER
   if raw_episodes is not None:
-    element_spec = raw_episodes.element_spec
     place_spec = raw_episodes.place_spec
-  else:
-    parse_fn = records.create_parse_tf_example_fn(flat_specs, decode_images=False)
-    nothing = dict.fromkeys(files, "") if others else ""
-    parsed = tf.data.Dataset.from_tensors(nothing).map(_as_it_is(parse_fn))
-    element_spec = parsed.element_spec
-    place_spec = None if finder is None else _NUMBER
   columns = EpisodeColumns(
     element_spec, joined, decode_images, raw_episodes, place_spec, **cut
   )

@@ -284,7 +284,7 @@ def test_a_file_that_is_replaced_is_an_error_and_no_mixture_of_both(
   # Records of the same lengths, and other values.
   records.write_records(other, flat, [make_episode(i + 8, 20) for i in range(8)])
   generator, dataset = make_dataset(
-    path, few, memory_budget=14_400_000, on_bad_record=policy
+    path, memory_budget=14_400_000, on_bad_record=policy
   )
   iterator = iter(dataset.take(NUM_BATCHES))
   first = values([next(iterator)])[0]
