@@ -130,36 +130,32 @@ CASES = {
     + PYTHON.format("assert 'return 1' in inspect.getsource(f)"),
     None,
   ),
+  "status of a command": (
+    "<!-- run -->\n" + BASH.format("python -c 'import sys; sys.exit(7)'"),
+    "page.md:3: bash snippet ends with status 7",
+  ),
+  "python itself": (
+    "<!-- run -->\n" + BASH.format("echo 'raise SystemExit(5)' | python -"),
+    "page.md:3: bash snippet ends with status 5",
+  ),
   "never closed": ("\n```python\nx = 1\n", "line 2: the block is never closed"),
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_runner(name, tmp_path):
-  text, want = CASES[name]
-  (tmp_path / "page.md").write_text(text, encoding="utf-8")
-  (tmp_path / "scratch").mkdir()
-  status, printed = run_page("page.md", tmp_path, tmp_path / "scratch")
-  assert (status == 0) == (want is None), printed
-  assert want is None or want in printed
-
-
-WARM = ["one namespace", "failure", "exit", "marked bash", "environment's python"]
-CASES["status of a command"] = (
-  "<!-- run -->\n" + BASH.format("python -c 'import sys; sys.exit(7)'"),
-  "page.md:3: bash snippet ends with status 7",
-)
-CASES["python itself"] = (
-  "<!-- run -->\n" + BASH.format("echo 'raise SystemExit(5)' | python -"),
-  "page.md:3: bash snippet ends with status 5",
+WARM = (
+  *("one namespace", "failure", "exit", "marked bash", "environment's python"),
+  *("status of a command", "python itself"),
 )
 
 
-@pytest.mark.parametrize("name", [*WARM, "status of a command", "python itself"])
-def test_a_warm_process_runs_them_the_same(name, tmp_path):
+@pytest.mark.parametrize(
+  ("name", "run"),
+  [*((name, run_page) for name in CASES), *((name, run_page_warm) for name in WARM)],
+)
+def test_runner(name, run, tmp_path):
   text, want = CASES[name]
   (tmp_path / "page.md").write_text(text, encoding="utf-8")
   (tmp_path / "scratch").mkdir()
-  status, printed = run_page_warm("page.md", tmp_path, tmp_path / "scratch")
+  status, printed = run("page.md", tmp_path, tmp_path / "scratch")
   assert (status == 0) == (want is None), printed
   assert want is None or want in printed
