@@ -36,20 +36,25 @@ def copy_repository(target: pathlib.Path) -> None:
       shutil.copy2(ROOT / name, target / name)
 
 
+def _path(*folders: str) -> str:
+  """Returns where programs are found: there, then those of the environment."""
+  programs = str(pathlib.Path(sys.executable).parent)
+  return os.pathsep.join([*folders, programs, os.environ.get("PATH", "")])
+
+
 def run_page(page: str, folder: pathlib.Path, scratch: pathlib.Path):
   """Runs the snippets of `folder / page` with `folder` as the current folder.
 
   Returns:
     The status, and what was printed.
   """
-  programs = pathlib.Path(sys.executable).parent
   run = subprocess.run(
     [sys.executable, str(RUNNER), page, str(scratch)],
     cwd=folder,
     env={
       **os.environ,
       **ENVIRONMENT,
-      "PATH": os.pathsep.join([str(programs), os.environ.get("PATH", "")]),
+      "PATH": _path(),
       "TF_ENABLE_ONEDNN_OPTS": "1",  # As a user has it, whatever the tests do.
     },
     stdin=subprocess.DEVNULL,
@@ -65,8 +70,7 @@ def run_page(page: str, folder: pathlib.Path, scratch: pathlib.Path):
 def run_page_warm(page: str, folder: pathlib.Path, scratch: pathlib.Path):
   """Does the same in a process that has imported TensorFlow, as have its commands'."""
   with warm_python.programs(scratch / "programs") as programs:
-    path = os.pathsep.join([programs, os.environ.get("PATH", "")])
-    env = {**ENVIRONMENT, "PATH": path}
+    env = {**ENVIRONMENT, "PATH": _path(programs)}
     run = warm_python.run(
       *(RUNNER, page, scratch), cwd=folder, env=env, timeout=PAGE_SECONDS
     )
