@@ -162,15 +162,14 @@ def programs(folder: pathlib.Path) -> Iterator[str]:
     The folder, to come first in PATH.
   """
   folder.mkdir()
-  address = str(folder / "socket")
-  client = folder / "client.py"
-  client.write_text(_CLIENT.format(python=sys.executable, address=address))
-  python = folder / "python"
+  client, python = folder / "client.py", folder / "python"
   python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {client} "$@"\n')
   python.chmod(0o755)
   with socket.socket(socket.AF_UNIX) as server:
-    server.bind(address)
+    server.bind("")  # Linux finds a name, which is no path: those may be too long.
     server.listen()
+    address = server.getsockname()
+    client.write_text(_CLIENT.format(python=sys.executable, address=address))
     threading.Thread(target=_serve, args=[server], daemon=True).start()
     yield str(folder)
     server.shutdown(socket.SHUT_RDWR)
