@@ -171,8 +171,10 @@ def programs(folder: pathlib.Path) -> Iterator[str]:
     address = server.getsockname()
     client.write_text(_CLIENT.format(python=sys.executable, address=address))
     threading.Thread(target=_serve, args=[server], daemon=True).start()
-    yield str(folder)
-    server.shutdown(socket.SHUT_RDWR)
+    try:
+      yield str(folder)
+    finally:
+      server.shutdown(socket.SHUT_RDWR)
 
 
 def _serve(server: socket.socket) -> None:

@@ -73,7 +73,8 @@ def run(args: argparse.Namespace) -> int:
     _print(statistics.check_statistics(output, source), args.elements)
     print(f"{output} is up to date.")
     return 0
-  _check_output(output, args.source)
+  if args.output:  # What it is called by default, patterns leave out.
+    _check_output(output, args.source)
   found = statistics.compute_statistics(
     source,
     output,

@@ -21,7 +21,7 @@ TFRECORD = "tfrecord"
 _PREFIX = re.compile(r"^(\w+):(?!//)")
 # The bookkeeping of a conversion, a folder beside what it has written.
 _CONVERSION_SUFFIX = ".conversion"
-# What `t2r_seq stats` has written, without one of its own.
+# What `t2r_seq stats` writes beside record files.
 _STATISTICS = "statistics.json"
 # What makes a name a pattern, a list or a prefixed name.
 _SPECIAL = re.compile(r"[*?\[\\,]|^\w+:(?!//)")

@@ -132,7 +132,8 @@ def assert_valid_spec_structure(spec_structure: SpecStructure) -> None:
         raise errors.SpecError(
           f"assert_valid_spec_structure: {path}: expected the shape and dtype of "
           f"{other_path}, {errors.describe(other)}, because both are named "
-          f"'{spec.name}', got {errors.describe(spec)}. Give one of them another name."
+          f"'{spec.name}', got {errors.describe(spec)}. A name is a record's "
+          "feature: it has one dtype and one shape of a step. Cast in a preprocessor."
         )
     if all(spec.frame_shape != other.frame_shape for _, other in others):
       others.append((path, spec))

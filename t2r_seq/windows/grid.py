@@ -129,12 +129,12 @@ def check_padding(padding: str) -> None:
 def check_count(name: str, value: Any, most: int | None = None) -> None:
   """Raises SpecError unless `value` is an integer of at least 1, and not too large."""
   is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-  if is_integer and value >= 1 and (most is None or value <= most):
+  if not is_integer or value < 1:
+    expected = "an integer of at least 1"
+  elif most is not None and value > most:
+    expected = f"an integer of at most {most:,}"
+  else:
     return
-  is_large = is_integer and value >= 1
-  expected = (
-    f"an integer of at most {most:,}" if is_large else "an integer of at least 1"
-  )
   raise errors.SpecError(f"windows: {name}: expected {expected}, got {value!r}.")
 
 

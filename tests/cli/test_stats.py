@@ -75,6 +75,14 @@ def test_records_elements_and_check(folder, run_main):
   )
 
 
+def test_patterns_leave_out_what_it_writes(folder, run_main):
+  for _ in range(2):
+    status, out, _ = run_main("stats", "data/*")
+    assert status == 0 and "Written to data/statistics.json" in out
+  status, out, _ = run_main("stats", "data/*", "--check")
+  assert status == 0 and "is up to date" in out
+
+
 def test_transform(folder, run_main):
   transform = "project_of_stats:to_deltas"
   status, out, _ = run_main(
@@ -87,7 +95,8 @@ def test_transform(folder, run_main):
 ERRORS = {
   "workers": (["store", "--num_workers", "0"], "--num_workers must be >= 1, got 0."),
   "its own output": (
-    ["data/*"], "data/* would match the statistics, data/statistics.json. Name",
+    ["data/*", "--output", "data/mine.json"],
+    "data/* would match the statistics, data/mine.json. Name",
   ),
   "no source": (["nowhere/*"], "file patterns: nowhere/*: expected at least one file"),
   "never computed": (["store", "--check"], "No such file or directory"),

@@ -82,7 +82,8 @@ def _weights(sources: Mapping[str, Any], weights: Weights) -> Iterator[errors.Mi
     by_name = dict(zip(sources, weights, strict=True))
   else:
     expected = f"'{BY_SIZE}', or a weight for each of {errors.listing(sources)}"
-    hint = "" if isinstance(weights, Mapping) else "A source that comes twice is one."
+    is_list = isinstance(weights, (list, tuple))
+    hint = "A source that comes twice is one." if is_list else ""
     yield errors.Mismatch("weights", expected, f"{weights!r}", hint)
     return
   for name, weight in by_name.items():

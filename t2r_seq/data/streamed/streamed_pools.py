@@ -81,13 +81,12 @@ class PoolFiller:
     self._report = report
     self._rescue = rescue
     self._grid = columns.reader.grid
-    window_bytes = columns.reader.window_bytes
-    least = with_overhead(BATCHES_ALIVE * batch_size * window_bytes)
+    least = self._num_bytes(0, 0)
     if least > memory_budget:
       raise errors.SpecError(
         f"memory_budget: expected at least {least:,} bytes for {BATCHES_ALIVE} batches "
-        f"of {batch_size} windows of {window_bytes:,} bytes, and more for the episodes "
-        f"that they are from, got {memory_budget:,}."
+        f"of {batch_size} windows of {columns.reader.window_bytes:,} bytes, and more "
+        f"for the episodes that they are from, got {memory_budget:,}."
       )
 
   def pools(self, episodes: tf.data.Dataset) -> tf.data.Dataset:
@@ -173,7 +172,7 @@ class PoolFiller:
   def _fits(self, pooled: tf.Tensor, parsed: tf.Tensor) -> tf.Tensor:
     return self._num_bytes(pooled, parsed) <= self._memory_budget
 
-  def _num_bytes(self, pooled: tf.Tensor, parsed: tf.Tensor) -> tf.Tensor:
+  def _num_bytes(self, pooled: Any, parsed: Any) -> Any:
     """Returns what pools of a size take, with what is on its way to and from them."""
     batches = BATCHES_ALIVE * self._batch_size * self._columns.reader.window_bytes
     return with_overhead(POOLS_ALIVE * pooled + PARSED_COPIES * parsed + batches)
