@@ -62,7 +62,9 @@ def make(kind):
 for kind in kinds:
   print("kind:", kind, file=sys.stderr, flush=True)
   dataset = make(kind)
-  assert dataset.options().experimental_optimization.inject_prefetch is False
+  optimization = dataset.options().experimental_optimization
+  assert optimization.inject_prefetch is False
+  assert optimization.apply_default_optimizations is False
   num_batches = sum(1 for _ in dataset)
   # What eager code leaves in the global graph is there until the process ends.
   graph = tf.compat.v1.get_default_graph().as_graph_def()
