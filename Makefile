@@ -29,7 +29,7 @@ TESTS_EXTRAS ?= tests/data/test_torch_windows.py tests/actors/test_videos.py \
   tests/benchmarks/test_bench_store.py
 # More workers than cores: where a test waits, for a process of its own or for a thread,
 # another has something to do.
-PYTEST_WORKERS ?= 4
+PYTEST_WORKERS ?= 3
 PYTEST_ARGS ?=
 FUZZ_SECONDS ?= 600
 FUZZ_SEED ?= $(shell date +%s)

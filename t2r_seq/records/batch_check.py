@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from t2r_seq import specs
 from t2r_seq.records import parse
+from t2r_seq.records.concrete_functions import concrete_function
 from t2r_seq.records.features import RecordFeature
 
 # Of features with more values, the smallest and largest of all stand for each.
@@ -22,6 +23,7 @@ _MAX_REASON = 160
 _KEPT_CHECKERS = 8
 # A message that quotes a record may be no UTF-8, and then TensorFlow raises that.
 DATA_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
+_MANY = tf.TensorSpec([None], tf.string)
 _as_it_is = tf.autograph.experimental.do_not_convert
 
 
@@ -73,12 +75,7 @@ class BatchChecker:
     self._parse_fn = parse.create_parse_tf_example_fn(
       specs.add_sequence_length_specs(flat), decode_images=features[0].decode_images
     )
-    one, many = tf.TensorSpec([], tf.string), tf.TensorSpec([None], tf.string)
-    self._alone = tf.function(_as_it_is(self._parse_alone), input_signature=[one])
-    self._together = tf.function(
-      _as_it_is(self._parse_together), input_signature=[many]
-    )
-    self._singly = tf.function(_as_it_is(self._parse_singly), input_signature=[many])
+    self._traced: dict[str, Any] = {}
 
   def check(self, data: Sequence[bytes]) -> BatchCheck:
     """Parses records.
@@ -91,14 +88,14 @@ class BatchChecker:
     # Episodes differ in length: in a batch they would be padded to the longest.
     if not self._has_sequences:
       try:
-        found = self._together(tf.constant(data, tf.string))
+        found = self._together()(tf.constant(data, tf.string))
         return self._to_check(len(data), np.arange(len(data)), found)
       except DATA_ERRORS:
         pass
     if len(data) <= _FEW:
       return self._check_few(data)
     try:
-      good, found = self._singly(tf.constant(data, tf.string))
+      good, found = self._singly()(tf.constant(data, tf.string))
     except DATA_ERRORS:
       # There is none: a dataset without elements gives no batch.
       return self._to_check(len(data), np.zeros(0, np.int64), {})
@@ -113,7 +110,7 @@ class BatchChecker:
       Why it cannot be parsed; None if it can.
     """
     try:
-      self._alone(tf.constant(data))
+      self._alone()(tf.constant(data))
     except tf.errors.OpError as error:
       return str(error).split("\n")[0].split("}} ")[-1]
     except UnicodeDecodeError as error:
@@ -126,7 +123,7 @@ class BatchChecker:
     good, found = [], []
     for number, record in enumerate(data):
       try:
-        found.append(self._alone(tf.constant(record)))
+        found.append(self._alone()(tf.constant(record)))
         good.append(number)
       except DATA_ERRORS:
         pass
@@ -135,6 +132,21 @@ class BatchChecker:
     }
     return self._to_check(len(data), np.asarray(good, np.int64), stacked)
 
+  def _alone(self) -> Any:
+    return self._trace("alone", self._parse_alone, tf.TensorSpec([], tf.string))
+
+  def _together(self) -> Any:
+    return self._trace("together", self._parse_together, _MANY)
+
+  def _singly(self) -> Any:
+    return self._trace("singly", self._parse_singly, _MANY)
+
+  def _trace(self, name: str, function: Any, signature: tf.TensorSpec) -> Any:
+    """Returns a function, traced when it is first asked for: twice, where two ask."""
+    if name not in self._traced:
+      self._traced[name] = concrete_function(function, signature)
+    return self._traced[name]
+
   def _parse_alone(self, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
     return self._measure(self._parse_fn(serialized), False)
 
@@ -142,10 +154,11 @@ class BatchChecker:
     return self._measure(self._parse_fn(serialized), True)
 
   def _parse_singly(self, serialized: tf.Tensor) -> Any:
+    # The function that is made already: it is not traced once more.
+    alone = self._alone()
     dataset = tf.data.Dataset.from_tensor_slices(serialized).enumerate()
     dataset = dataset.map(
-      # The function that is made already: it is not traced once more.
-      _as_it_is(lambda i, record: (i, self._alone(record))),
+      _as_it_is(lambda i, record: (i, alone(record))),
       num_parallel_calls=tf.data.AUTOTUNE,
       deterministic=True,
     )

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq.records import framing
+from t2r_seq.records.concrete_functions import concrete_function
 from t2r_seq.records.frame_scan import Frames, open_file
 
 _BATCH_BYTES = 8 << 20
@@ -143,7 +144,8 @@ def read_record(filename: str, start: int) -> bytes | None:
 
 def _read(filename: str, start: int, count: int) -> list[bytes]:
   """Reads records that follow each other, from a place in the file on."""
-  return _read_fn()(filename, np.int64(start), np.int64(count)).numpy().tolist()
+  numbers = (tf.constant(number, tf.int64) for number in (start, count))
+  return _read_fn()(tf.constant(filename), *numbers).numpy().tolist()
 
 
 @functools.cache
@@ -161,15 +163,13 @@ def _read_fn() -> Callable[..., tf.Tensor]:
     )
     return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
 
-  @tf.autograph.experimental.do_not_convert
   def read(filename: tf.Tensor, offset: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     dataset = tf.data.Dataset.from_tensors((filename, offset)).flat_map(read_from)
     batches = dataset.take(count).batch(count, drop_remainder=True)
     return batches.get_single_element()
 
   number = tf.TensorSpec([], tf.int64)
-  signature = [tf.TensorSpec([], tf.string), number, number]
-  return tf.function(read, input_signature=signature)
+  return concrete_function(read, tf.TensorSpec([], tf.string), number, number)
 
 
 def damage_of(

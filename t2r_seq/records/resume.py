@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from t2r_seq import errors
 from t2r_seq.records import batch_sizes, checked_reads, frame_scan, framing, problems
+from t2r_seq.records.concrete_functions import concrete_function
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 _LOST = "What follows it in the compressed file is lost."
@@ -90,7 +91,11 @@ def _is_good(filename: str, compression: str) -> bool:
   first = framing.read_file(filename, compression)
   try:
     count = batch_sizes.batch_size(len(record.numpy()) for record in first)
-    size = int(_size_fn()(filename, compression, tf.constant(count, tf.int64)))
+    size = int(
+      _size_fn()(
+        *map(tf.constant, (filename, compression)), tf.constant(count, tf.int64)
+      )
+    )
     return not framing.has_rest(filename, size, compression)
   except (tf.errors.DataLossError, tf.errors.InvalidArgumentError):
     # The latter is of a length that no file has.
@@ -101,7 +106,6 @@ def _is_good(filename: str, compression: str) -> bool:
 def _size_fn() -> Callable[..., tf.Tensor]:
   """Makes the graph once that adds up the bytes of a file's frames."""
 
-  @_as_it_is
   def size(filename: tf.Tensor, compression: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     records = tf.data.TFRecordDataset(filename, compression_type=compression)
     # One by one records of 250 bytes would take twenty times as long.
@@ -109,7 +113,7 @@ def _size_fn() -> Callable[..., tf.Tensor]:
     return frames.reduce(tf.constant(0, tf.int64), _as_it_is(lambda a, b: a + b))
 
   name, count = tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int64)
-  return tf.function(size, input_signature=[name, name, count])
+  return concrete_function(size, name, name, count)
 
 
 def _frame_bytes(batch: tf.Tensor) -> tf.Tensor:
