@@ -30,14 +30,6 @@ _PARSE = "episodes parsed and dropped"
 _DECODE = "tf.io.decode_jpeg by map_fn, 2 threads"
 
 
-def _ours() -> list[Candidate]:
-  ways = {OURS: streamed_works.ours, SKIPPING: streamed_works.skipping}
-  return [
-    Candidate(name, "ours", functools.partial(deliver, pipeline))
-    for name, pipeline in ways.items()
-  ]
-
-
 def _peer(name: str, pipeline: Callable, share: float, *needs: str) -> Candidate:
   setup = functools.partial(deliver, pipeline, share=share)
   return Candidate(name, "peer", setup, needs)
@@ -47,8 +39,13 @@ def _limit(name: str, setup: Callable[[StreamedWork], Run]) -> Candidate:
   return Candidate(name, "limit", setup)
 
 
+_OURS = [
+  Candidate(OURS, "ours", functools.partial(deliver, streamed_works.ours)),
+  Candidate(SKIPPING, "ours", functools.partial(deliver, streamed_works.skipping)),
+]
+
 RAW = [
-  *_ours(),
+  *_OURS,
   Candidate(
     _IN_GRAPH, "ours", functools.partial(deliver_in_graph, streamed_works.ours)
   ),
@@ -65,7 +62,7 @@ RAW = [
 ]
 
 ENCODED = [
-  *_ours(),
+  *_OURS,
   _peer(GATHER, tf_peers.gather_and_flatten, 0.3),
   _peer(_OCTO, tf_peers.octo, 0.15),
   _peer(_RLDS, tf_peers.rlds, 0.3, "rlds"),

@@ -91,11 +91,8 @@ def _is_good(filename: str, compression: str) -> bool:
   first = framing.read_file(filename, compression)
   try:
     count = batch_sizes.batch_size(len(record.numpy()) for record in first)
-    size = int(
-      _size_fn()(
-        *map(tf.constant, (filename, compression)), tf.constant(count, tf.int64)
-      )
-    )
+    names = tf.constant(filename), tf.constant(compression)
+    size = int(_size_fn()(*names, tf.constant(count, tf.int64)))
     return not framing.has_rest(filename, size, compression)
   except (tf.errors.DataLossError, tf.errors.InvalidArgumentError):
     # The latter is of a length that no file has.
