@@ -10,6 +10,13 @@ from t2r_seq import errors, records, specs, windows
 from t2r_seq.data.input_report import InputReport
 from t2r_seq.data.reading.record_report import RecordInputReport
 
+# What reading for ever fails with: TensorFlow would end it, or never come back.
+NOTHING_LEFT = (
+  "expected an example in each epoch, got none: since reading began, all files have "
+  "become empty or all of their records bad."
+)
+_as_it_is = tf.autograph.experimental.do_not_convert
+
 
 def fills_a_batch(
   record: Any,
@@ -70,6 +77,28 @@ def check_enough(
     f"{where}: expected at least the {num_needed} examples of one batch, got "
     f"{num_found} and {left_out}. The first: {left_out.problems[0]}"
   )
+
+
+def never_ending(dataset: tf.data.Dataset) -> tf.data.Dataset:
+  """Makes an error of the end of a dataset that is repeated for ever.
+
+  TensorFlow's `repeat` ends, in silence, at an epoch that has nothing.
+
+  Args:
+    dataset: of any elements.
+  Returns:
+    The same dataset, that fails where the other ends.
+  """
+
+  @_as_it_is
+  def fail(number: tf.Tensor) -> tf.Tensor:
+    check = tf.raw_ops.Assert(condition=False, data=[tf.constant(NOTHING_LEFT)])
+    with tf.control_dependencies([check]):
+      return tf.identity(number)
+
+  # What follows has to look like a dataset of the same elements.
+  failing = tf.data.Dataset.range(1).map(fail).flat_map(_as_it_is(lambda _: dataset))
+  return dataset.concatenate(failing)
 
 
 def too_short_error(

@@ -221,10 +221,14 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       ).map(joint.split)
     examples = self._examples(files, joined, shuffle, report, None if is_train else 1)
     if is_windowed:
-      return examples.batch(batch_size, drop_remainder=drop).map(joint.split)
-    return self._reading.parse_batches(
-      examples, self._parsed_spec, batch_size, drop, self._num_parallel_calls
-    ).map(joint.split)
+      batches = examples.batch(batch_size, drop_remainder=drop)
+    else:
+      batches = self._reading.parse_batches(
+        examples, self._parsed_spec, batch_size, drop, self._num_parallel_calls
+      )
+    if is_train and not self._is_portable:  # Services divide all sources among workers.
+      batches = emptiness.never_ending(batches)
+    return batches.map(joint.split)
 
   def _find_files(self, flat_specs: specs.TensorSpecStruct) -> record_order.FilesByKey:
     return record_order.find_files(self._file_patterns, flat_specs)
@@ -250,17 +254,12 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     if not windows.is_windowed(joined):
       if shuffle:
         serialized = serialized.shuffle(self._shuffle_buffer_size, example_seed)
-      return serialized if num_epochs == 1 else serialized.repeat(num_epochs)
-    return windows.windows(
-      self._reading.parse_episodes(
-        serialized, self._parsed_spec, self._num_parallel_calls
-      ),
-      joined,
-      **self._cut,
-      padding=self.padding,
-      report=report,
-      num_epochs=num_epochs,
+      return serialized.repeat(num_epochs)
+    episodes = self._reading.parse_episodes(
+      serialized, self._parsed_spec, self._num_parallel_calls
     )
+    cut = {**self._cut, "padding": self.padding, "num_epochs": num_epochs}
+    return windows.windows(episodes, joined, **cut, report=report)
 
   def _seeds(self) -> list[int | None]:
     """Returns one seed for each shuffle: files, records, windows."""
@@ -284,9 +283,9 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     if report is None:
       examples = self._reading.good_records(examples, self._parsed_spec)
     found = sum(1 for _ in examples.take(num_needed))
-    min_steps = self._grid(joined).min_steps
     emptiness.check_enough(
-      *(self._where(), num_needed, found, min_steps, report), self._reading.report(None)
+      *(self._where(), num_needed, found, self._grid(joined).min_steps, report),
+      self._reading.report(None),
     )
 
   def _grid(self, joined: specs.TensorSpecStruct) -> windows.WindowGrid:

@@ -9,17 +9,12 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, records, specs
+from t2r_seq.data import emptiness
 
 FilesByKey = dict[str, list[str]]
 
 UNEVEN = (
   "expected datasets with the same number of records, got one that ends before another."
-)
-
-# What reading for ever fails with once all that is left is left out.
-NO_RECORDS = (
-  "expected a record that can be parsed in each epoch, got none: since reading began, "
-  "all of them have become bad."
 )
 
 
@@ -72,15 +67,15 @@ def find_cause(
 ) -> errors.RecordError | None:
   """Returns the error in one of TensorFlow's, if it is of the files, not of a record.
 
-  One dataset ended before another, all records have become bad, or a file that was
-  found is no longer there.
+  One dataset ended before another, all files have become empty or their records bad,
+  or a file that was found is no longer there.
 
   Args:
     where: who reads what.
     files: by dataset_key.
     error: TensorFlow's.
   """
-  for text in (UNEVEN, NO_RECORDS):
+  for text in (UNEVEN, emptiness.NOTHING_LEFT):
     if text in str(error):
       return errors.RecordError(f"{where}: {text}")
   names = [name for of_one in files.values() for name in of_one]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from t2r_seq.data import emptiness
 from t2r_seq.data.python_calls import call_of_python
-from t2r_seq.data.reading import record_order
 from t2r_seq.data.reading.record_reading import ParseFn, map_in_order
 from t2r_seq.data.reading.step_bytes import num_step_bytes
 
@@ -92,7 +92,7 @@ def parse_batches(
       tf.size(packed) > 0, tf.zeros_like(num_bad), num_bad + num_records
     )
     check = tf.raw_ops.Assert(
-      condition=num_bad <= 2 * most_bad, data=[tf.constant(record_order.NO_RECORDS)]
+      condition=num_bad <= 2 * most_bad, data=[tf.constant(emptiness.NOTHING_LEFT)]
     )
     with tf.control_dependencies([check]):
       return tf.identity(num_bad), packed

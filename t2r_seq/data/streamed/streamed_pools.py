@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from t2r_seq import errors, windows
+from t2r_seq.data import emptiness
 from t2r_seq.data.loaders.pool_order import (
   BATCHES_ALIVE,
   POOLS_ALIVE,
@@ -24,11 +25,6 @@ _as_it_is = tf.autograph.experimental.do_not_convert
 BUDGET = re.compile(
   r"\[memory_budget: expected at least\] \[(\d+)\] \[bytes [^]]*\] \[(\d+)\] "
   r"\[steps, got\] \[(\d+)\]"
-)
-# What an epoch fails with that had none, while others are to follow.
-NO_WINDOWS = (
-  "expected a window in each epoch, got none: since reading began, all files have "
-  "become empty or all of their records bad."
 )
 # Episodes that are parsed at a time; no more, because their memory counts.
 PARSES_AT_ONCE = 4
@@ -230,7 +226,7 @@ class PoolFiller:
     if self._last_epoch >= 0:
       return tf.no_op()
     return tf.raw_ops.Assert(
-      condition=~is_over | (num_windows > 0), data=[tf.constant(NO_WINDOWS)]
+      condition=~is_over | (num_windows > 0), data=[tf.constant(emptiness.NOTHING_LEFT)]
     )
 
   def _note_pool(self, num_windows: tf.Tensor, num_bytes: tf.Tensor) -> tf.Operation:

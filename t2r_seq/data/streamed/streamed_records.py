@@ -15,7 +15,7 @@ from t2r_seq.data.reading.record_reading import RecordReading
 from t2r_seq.data.streamed.episode_columns import EpisodeColumns
 from t2r_seq.data.streamed.pool_rescue import PoolRescue
 from t2r_seq.data.streamed.raw_episodes import find_raw_episodes
-from t2r_seq.data.streamed.streamed_pools import BUDGET, NO_WINDOWS, PARSES_AT_ONCE
+from t2r_seq.data.streamed.streamed_pools import BUDGET, PARSES_AT_ONCE
 from t2r_seq.data.streamed.streamed_windows import shuffled_windows
 from t2r_seq.records import raw_steps
 
@@ -123,8 +123,6 @@ def find_cause(where: str, error: Exception) -> errors.SpecError | None:
   replaced = _REPLACED.search(str(error))
   if replaced is not None:
     return errors.RecordError(f"{where}: {replaced[0]}. Make the dataset anew.")
-  if NO_WINDOWS in str(error):
-    return errors.RecordError(f"{where}: {NO_WINDOWS}")
   found = BUDGET.search(str(error))
   if found is None:
     return None

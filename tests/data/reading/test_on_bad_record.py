@@ -481,16 +481,26 @@ def test_nothing_good_is_an_error_and_no_hang(build, tmp_path, kit, mode, window
     generator.create_dataset(mode)
 
 
+@pytest.mark.parametrize(
+  ("kind", "shuffle_buffer_size"), [("windows", 9), ("windows", 0), ("examples", 9)]
+)
 @pytest.mark.parametrize("policy", ["skip", "raise"])
-def test_files_that_become_empty_are_an_error_and_no_hang(build, tmp_path, kit, policy):
-  path = kit.write_episodes(tmp_path / "a.tfrecord", [6] * 5)
-  state = kit.spec((3, 2), tf.float32, "state", time_offsets=(-2, -1, 0))
-  model = kit.FakeModel(lambda mode: {"state": state})
-  generator = build("train", model, on_bad_record=policy)
+def test_files_that_become_empty_are_an_error_and_neither_an_end_nor_a_hang(
+  build, tmp_path, kit, policy, kind, shuffle_buffer_size
+):
+  path, model = tmp_path / "a.tfrecord", None
+  if kind == "windows":
+    kit.write_episodes(path, [6] * 5)
+    state = kit.spec((3, 2), tf.float32, "state", time_offsets=(-2, -1, 0))
+    model = kit.FakeModel(lambda mode: {"state": state})
+  else:
+    write(path, [number(i) for i in range(30)])
+  options = {"on_bad_record": policy, "shuffle_buffer_size": shuffle_buffer_size}
+  generator = build("train", model, **options)
   batches = iter(generator.create_dataset("train"))
   next(batches)
   os.truncate(path, 0)
-  want = "expected a window in each epoch, got none: .* files have become empty"
+  want = "expected an example in each epoch, got none: .* files have become empty"
   with pytest.raises(errors.RecordError, match=want), generator.explain_failures():
     collections.deque(batches, maxlen=0)
 
@@ -515,8 +525,10 @@ def test_records_that_all_become_bad_are_an_error_and_no_hang(
   generator = build("train", num_parallel_calls=num_parallel_calls)
   batches = iter(generator.create_dataset("train"))
   next(batches)
-  write(tmp_path / "a", [b"bad %d" % i for i in range(6)])
-  want = r"\*: expected a record that can be parsed in each epoch, got none: since"
+  # At once: a file that is being written is empty for a moment.
+  write(tmp_path / "new", [b"bad %d" % i for i in range(6)])
+  os.replace(tmp_path / "new", tmp_path / "a")
+  want = r"\*: expected an example in each epoch, got none: .* all of their records bad"
   with pytest.raises(errors.RecordError, match=want), generator.explain_failures():
     collections.deque(batches, maxlen=0)
   assert generator.report.skipped == 6
