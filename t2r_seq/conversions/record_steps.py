@@ -17,6 +17,7 @@ from t2r_seq.conversions.episodes import (
   Values,
 )
 from t2r_seq.conversions.record_files import Position, RecordFiles, RecordParser, join
+from t2r_seq.records.contents import read_contents
 
 _BATCH = 256
 
@@ -227,7 +228,7 @@ class RecordSteps(EpisodeSource):
     if key is None:
       return lambda group: [0] * len(group)
     found = next(self._files.read(), None)
-    contents = records.RecordContents(found[1].data) if found else None
+    contents = read_contents(found[1]) if found else None
     feature = contents.context.get(key) if contents else None
     kind = feature.WhichOneof("kind") if feature else None
     if found and kind is None:

@@ -33,9 +33,8 @@ def explain_record(data: bytes, features: list[RecordFeature]) -> list[errors.Mi
   Returns:
     All mismatches found, by path and feature name; none if the record looks good.
   """
-  try:
-    contents = concatenated.as_lists(RecordContents(data), features)
-  except errors.RecordError:
+  contents = _read(data, features)
+  if contents is None:
     return [errors.Mismatch("proto", *no_proto(data))]
   found = [
     errors.Mismatch(f"{feature.path} (feature '{feature.name}')", *mismatch)
@@ -58,7 +57,10 @@ def explain_lengths(
   Returns:
     A mismatch for each such sequence.
   """
-  steps = concatenated.as_lists(RecordContents(data), features).num_steps
+  contents = _read(data, features)
+  if contents is None:
+    return [errors.Mismatch("proto", *no_proto(data))]
+  steps = contents.num_steps
   given = [
     f
     for f in features
@@ -84,7 +86,9 @@ def explain_nan(data: bytes, features: list[RecordFeature]) -> list[errors.Misma
   Returns:
     A mismatch for each.
   """
-  contents = concatenated.as_lists(RecordContents(data), features)
+  contents = _read(data, features)
+  if contents is None:
+    return [errors.Mismatch("proto", *no_proto(data))]
   return [
     errors.Mismatch(
       f"{feature.path} (feature '{feature.name}')",
@@ -93,6 +97,18 @@ def explain_nan(data: bytes, features: list[RecordFeature]) -> list[errors.Misma
     )
     for feature in features
   ]
+
+
+def _read(data: bytes, features: list[RecordFeature]) -> RecordContents | None:
+  """Returns the contents of a record; None if Python cannot read it.
+
+  TensorFlow reads some of these: in a proto the names of features have to be UTF-8, to
+  its parser they are bytes.
+  """
+  try:
+    return concatenated.as_lists(RecordContents(data), features)
+  except errors.RecordError:
+    return None
 
 
 def _place_of_nan(feature: RecordFeature, contents: RecordContents) -> str:

@@ -141,7 +141,7 @@ class FileCheck:
         yield problems.LENGTHS, mismatch
     if self._finds_nan:
       having = [self._features[n] for n, found in check.has_nan.items() if found[index]]
-      for mismatch in explain.explain_nan(data, having):
+      for mismatch in explain.explain_nan(data, having) if having else []:
         yield problems.NAN, mismatch
 
   def _explain_content(self, data: bytes) -> list[errors.Mismatch]:

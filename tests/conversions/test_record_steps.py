@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import conversions, records, specs, store
+from t2r_seq import conversions, errors, records, specs, store
 
 Spec = specs.ExtendedTensorSpec
 Options = conversions.ConversionOptions
@@ -179,6 +179,14 @@ def test_failures(name):
   write("x.tfrecord", change(steps((3, 4, 2))))
   with pytest.raises(ValueError, match=want):
     conversions.convert("x.tfrecord", "back", STEP, options)
+
+
+def test_a_first_record_that_is_none():
+  with tf.io.TFRecordWriter("x.tfrecord") as writer:
+    writer.write(b"\xff")
+  want = r"^record 0 of x.tfrecord \(byte 0\): .*expected a serialized tf.train.Example"
+  with pytest.raises(errors.RecordError, match=want):
+    conversions.convert("x.tfrecord", "back", STEP, Options(episode_key="id"))
 
 
 def test_a_context_that_changes():

@@ -179,6 +179,29 @@ def test_episodes(tmp_path, count):
   assert "expected numbers, got NaN at step 2, value 1" in str(report.problems[1])
 
 
+def test_names_that_are_no_text_hide_nothing(tmp_path):
+  """TensorFlow parses records with such names, Python's protos do not."""
+  uneven = tf.train.SequenceExample.FromString(episode(0, 3))
+  uneven.feature_lists.feature_list["reward"].feature.pop()
+  protos = [
+    tf.train.SequenceExample.FromString(episode(1)),
+    uneven,
+    tf.train.SequenceExample.FromString(episode(1, exact=np.full((3, 2), np.nan))),
+  ]
+  for proto in protos:
+    proto.context.feature["~~"].int64_list.value.append(1)
+  serialized = [p.SerializeToString().replace(b"~~", b"\xff\xfe") for p in protos]
+  write(tmp_path / "a", [*serialized, b"\xff"])
+  report = records.examine_records(str(tmp_path / "a"), EPISODE)
+  assert [(p.record, p.kind) for p in report.problems] == [
+    (1, "lengths"),
+    (2, "nan"),
+    (3, "content"),
+  ]
+  for problem in report.problems:
+    assert "expected a serialized tf.train.Example or tf.train." in str(problem)
+
+
 def test_every_record_is_bad(tmp_path):
   write(tmp_path / "a", [episode(index) for index in range(30)])
   wrong = {"pose": Spec((3,), F32, "pose", is_sequence=True)}
