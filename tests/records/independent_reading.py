@@ -68,12 +68,15 @@ def _make_protos() -> dict[str, Any]:
 PROTOS = _make_protos()
 
 
-def read_record(data: bytes, flat_specs: Any) -> dict[str, np.ndarray]:
+def read_record(
+  data: bytes, flat_specs: Any, batched: bool = False
+) -> dict[str, np.ndarray]:
   """Reads a record.
 
   Args:
     data: serialized.
     flat_specs: what it is to hold, by path.
+    batched: as TensorFlow's parser of batches does, which differs in one thing.
   Returns:
     Arrays by path, sequences [T, ...], and '<path>_length' of each.
   Raises:
@@ -82,8 +85,12 @@ def read_record(data: bytes, flat_specs: Any) -> dict[str, np.ndarray]:
   has_steps = any(spec.is_sequence for spec in flat_specs.values())
   proto = _parse_proto(data, has_steps)
   entries = proto.context.feature if has_steps else proto.features.feature
-  # TensorFlow passes by an entry without values where another has the same name.
+  # TensorFlow passes by an entry without values where another has the same name; but
+  # in a batch, where the length varies, the last one counts, as it does for protobuf.
   context = {e.key: e.value for e in entries if e.value.WhichOneof("kind")}
+  if batched:
+    names = {s.name.encode() for s in flat_specs.values() if _is_varlen(s)}
+    context |= {e.key: e.value for e in entries if e.key in names}
   lists = proto.feature_lists.feature_list if has_steps else []
   steps = {entry.key: list(entry.value.feature) for entry in lists}
   found: dict[str, np.ndarray] = {}
@@ -116,7 +123,7 @@ def _parse_proto(data: bytes, has_steps: bool) -> Any:
 
 
 def _read_steps(given: Any, spec: Any, longest: int) -> np.ndarray:
-  may_be_absent = spec.is_optional or spec.varlen_default_value is not None
+  may_be_absent = spec.is_optional or _is_varlen(spec)
   if given is None and not may_be_absent:
     raise Refused(f"no {spec.name}")
   rows = [_read_feature(step, spec, is_step=True) for step in given or []]
@@ -127,16 +134,20 @@ def _read_steps(given: Any, spec: Any, longest: int) -> np.ndarray:
   return np.stack(rows)
 
 
+def _is_varlen(spec: Any) -> bool:
+  return spec.varlen_default_value is not None
+
+
 def _absent(spec: Any) -> np.ndarray:
   fill: Any = b"" if spec.dtype == tf.string else 0
-  if spec.varlen_default_value is not None:
+  if _is_varlen(spec):
     fill = spec.varlen_default_value
   return np.full(spec.shape.as_list(), fill, spec.dtype.as_numpy_dtype)
 
 
 def _read_feature(feature: Any, spec: Any, is_step: bool = False) -> np.ndarray:
   kind = feature.WhichOneof("kind") if feature is not None else None
-  is_varlen = spec.varlen_default_value is not None
+  is_varlen = _is_varlen(spec)
   if kind is None and (is_varlen or (spec.is_optional and not is_step)):
     return _absent(spec)
   if kind is None or KINDS[kind] != _record_dtype(spec):
@@ -177,7 +188,7 @@ def _convert(values: list[Any], spec: Any) -> np.ndarray:
   dtype = spec.dtype.as_numpy_dtype
   if spec.dtype == tf.string:
     return np.array([*values, None], object)[:-1]
-  if _is_raw(spec) and spec.varlen_default_value is None:
+  if _is_raw(spec) and not _is_varlen(spec):
     (data,) = values
     if spec.is_optional and not data:
       return _absent(spec)
