@@ -506,7 +506,7 @@ def test_files_that_become_empty_are_an_error_and_neither_an_end_nor_a_hang(
 
 
 @pytest.mark.parametrize(("record_size", "pixels"), [(1, 2**19), (2**19, 1)])
-def test_chunks_have_8_mib_as_read_or_as_parsed(record_size, pixels):
+def test_chunks_have_16_mib_as_read_or_as_parsed(record_size, pixels):
   def parse(texts):
     return tf.zeros([tf.size(texts), pixels], tf.uint8)
 
@@ -514,7 +514,7 @@ def test_chunks_have_8_mib_as_read_or_as_parsed(record_size, pixels):
     *(tf.data.Dataset.from_tensors("").repeat(40), parse, 4, record_size, None),
     *(lambda texts: np.ones(len(texts), bool), 1),
   )
-  assert [len(chunk) for chunk in parsed] == [16, 16, 8]
+  assert [len(chunk) for chunk in parsed] == [32, 8]
 
 
 @pytest.mark.parametrize("num_parallel_calls", [None, 2])
