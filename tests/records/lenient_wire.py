@@ -2,7 +2,8 @@
 
 TensorFlow's parser passes by unknown fields that protobuf refuses: with the number 0,
 or with a length that goes beyond the end. No value of the record is in them. A message
-whose length goes beyond the end ends there; of a length it reads 32 bits.
+whose length goes beyond the end ends there; of a length it reads 32 bits. Of a list of
+numbers it reads the first field, if that is packed, and nothing that follows.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from typing import Any
 
 _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 _SIZES = {_FIXED64: 8, _FIXED32: 4}
+_PACKED = bytes([1 << 3 | _DELIMITED])
 
 # Of each message, the fields with a length, and what is in them; None: bytes.
-_FEATURE: dict[int, Any] = {number: "list" for number in (1, 2, 3)}
+_FEATURE: dict[int, Any] = {1: "strings", 2: "numbers", 3: "numbers"}
 _FEATURES: dict[int, Any] = {1: {1: None, 2: _FEATURE}}
 _STEPS: dict[int, Any] = {1: _FEATURE}
 EXAMPLE: dict[int, Any] = {1: _FEATURES}
@@ -65,6 +67,9 @@ def _known(number: int, content: bytes, inner: Any) -> bytes:
   # The values of lists are left as they are: protobuf reads these strictly.
   if isinstance(inner, dict):
     content = strip(content, inner)
+  elif inner == "numbers" and content[:1] == _PACKED:
+    size, position = _read_varint(content, 1)
+    content = content[: position + size]
   return bytes([number << 3 | _DELIMITED]) + _varint(len(content)) + content
 
 
