@@ -139,9 +139,9 @@ class FileCheck:
     if not check.is_even[index]:
       for mismatch in explain.explain_lengths(data, self._features):
         yield problems.LENGTHS, mismatch
-    if self._finds_nan:
-      having = [self._features[n] for n, found in check.has_nan.items() if found[index]]
-      for mismatch in explain.explain_nan(data, having) if having else []:
+    having = [self._features[n] for n, found in check.has_nan.items() if found[index]]
+    if having and self._finds_nan:
+      for mismatch in explain.explain_nan(data, having):
         yield problems.NAN, mismatch
 
   def _explain_content(self, data: bytes) -> list[errors.Mismatch]:
