@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from types import ModuleType
 
 __version__ = "0.1.0"
 
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> ModuleType:
   # Loaded on first use: `import t2r_seq` alone costs no TensorFlow.
   if name in __all__:
     return importlib.import_module(f"t2r_seq.{name}")

@@ -7,7 +7,7 @@ import io
 import tokenize
 from collections.abc import Sequence
 
-from t2r_seq.cli import failures, quiet
+from t2r_seq.cli import failures, project_code, quiet
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def parse(args: argparse.Namespace) -> None:
   """Reads the gin files and bindings of a command.
 
+  They may import modules of the current folder.
+
   Args:
     args: with `gin_configs` and `gin_bindings`.
   Raises:
@@ -55,6 +57,7 @@ def parse(args: argparse.Namespace) -> None:
 
   del actors, data, models, policies, preprocessors, reverb, training
   logging.set_verbosity(logging.INFO)
+  project_code.allow()
   for filename in args.gin_configs:
     try:
       gin.parse_config_file(filename)

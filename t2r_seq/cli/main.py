@@ -65,17 +65,12 @@ def create_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs a command.
 
-  The current folder comes first on the path of imports, so that the gin files of a
-  project can import its modules.
-
   Args:
     argv: the arguments; None takes those of the process.
   Returns:
     The exit status: 0, 1 after an error, or 130 after an interrupt.
   """
   args = create_parser().parse_args(argv)
-  if os.getcwd() not in sys.path:
-    sys.path.insert(0, os.getcwd())
   # TensorFlow's start-up notes would bury the command's own output.
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
   try:

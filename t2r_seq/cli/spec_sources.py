@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 from t2r_seq import errors
-from t2r_seq.cli import failures
+from t2r_seq.cli import failures, project_code
 
 FORMS = "MODULE:NAME, an export's t2r_assets.pbtxt, or a .json file of specs"
 
@@ -94,6 +94,7 @@ def _import(source: str) -> Any:
   module_name, separator, name = source.partition(":")
   if not (module_name and separator and name):
     raise failures.UsageError(f"--spec takes {FORMS}, got '{source}'.")
+  project_code.allow()
   module = importlib.import_module(module_name)
   if not hasattr(module, name):
     near = errors.nearest(name, vars(module))

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from t2r_seq.cli import failures, quiet, spec_sources, tables
+from t2r_seq.cli import failures, project_code, quiet, spec_sources, tables
 
 SUMMARY = "mean, std, min, max and quantiles of every path, for normalisation"
 DESCRIPTION = """Computes statistics of a store or of TFRecord files, in one pass.
@@ -75,6 +75,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
   if args.output:  # What it is called by default, patterns leave out.
     _check_output(output, args.source)
+  if args.transform:
+    project_code.allow()
   found = statistics.compute_statistics(
     source,
     output,

@@ -145,4 +145,4 @@ def test_the_current_folder_can_be_imported_from(run_main, monkeypatch, tmp_path
   status, _, err = run_main("train", "--gin_bindings", "import cli_test_project")
   assert status == 1
   assert "imported" in err
-  assert sys.path[0] == str(tmp_path)
+  assert sys.path[-1] == str(tmp_path)

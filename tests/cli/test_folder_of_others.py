@@ -1,0 +1,119 @@
+"""No command runs the code that lies in the current folder, unless it is told to.
+
+Every module that Python, TensorFlow or this library may ask for lies there.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import records, specs
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# Says that it ran, without any other module; a child process would say it as well.
+PLANTED = "open(__file__ + '.ran', 'w').close()\nraise SystemExit('planted code ran')\n"
+# TensorFlow as it is installed, for what happens before it is imported, in a moment.
+INSTALLED = "raise SystemExit('the installed TensorFlow')\n"
+SCRIPT = "import sys\nfrom t2r_seq.cli.main import main\nsys.exit(main())\n"
+STARTS = {"installed": ("../bin/t2r_seq",), "module": ("-m", "t2r_seq")}
+GIN = ("--gin_bindings", "import project")
+COMMANDS = {
+  "train": GIN,
+  "collect": GIN,
+  "collect-eval": GIN,
+  "replay-server": GIN,
+  "convert": ("none*.tfrecord", "store", "--spec", "project:specs"),
+  "inspect": ("none.tfrecord", "--spec", "project:specs"),
+  "doctor": ("none.tfrecord", "--spec", "project:specs"),
+  "index": ("none.tfrecord", "--spec", "project:specs"),
+  "stats": ("none.tfrecord", "--transform", "project:transform"),
+  "data-service": ("dispatcher",),
+  "predict": ("export", "--random"),
+}
+
+
+@pytest.fixture(name="folder")
+def fixture_folder(tmp_path):
+  """A folder of data that brings modules along; not those that `-m` itself loads."""
+  folder = tmp_path / "unpacked"
+  folder.mkdir()
+  (tmp_path / "bin").mkdir()
+  (tmp_path / "bin" / "t2r_seq").write_text(SCRIPT)
+  (tmp_path / "nothing.py").write_text("import sys; print(*sys.modules)")
+  before = run_python("-m", "nothing", cwd=tmp_path).stdout.split()
+  installed = {name for path in sys.path[1:] for name in names_in(path)}
+  for name in (set(sys.stdlib_module_names) | installed) - {*before, "t2r_seq"}:
+    (folder / f"{name}.py").write_text(PLANTED)
+  return folder
+
+
+def names_in(path):
+  """Lists the modules and packages in a folder of installed ones."""
+  found = pathlib.Path(path).glob("[a-z_]*")
+  return {p.name.split(".")[0] for p in found if "-" not in p.name}
+
+
+def run_python(*argv, cwd, path=()):
+  """Runs Python as it is started from a shell, with this library installed."""
+  paths = ":".join(map(str, (*path, ROOT)))
+  return subprocess.run(
+    [sys.executable, *map(str, argv)],
+    cwd=cwd,
+    env={"PYTHONPATH": paths, "PATH": "/usr/bin:/bin", "HOME": str(cwd)},
+    capture_output=True,
+    text=True,
+    timeout=300,
+    check=False,
+  )
+
+
+def ran(folder):
+  return sorted(path.name for path in folder.glob("*.ran"))
+
+
+def test_every_command_has_a_row(folder):
+  shown = run_python("-m", "t2r_seq", "--help", cwd=folder).stdout
+  listed = re.findall(r"^    ([a-z-]+)", shown, re.MULTILINE)
+  assert sorted(listed) == sorted(COMMANDS), shown
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_command_imports_what_lies_there(folder, tmp_path, start, command):
+  double = tmp_path / "site"
+  double.mkdir()
+  (double / "tensorflow.py").write_text(INSTALLED)
+  (folder / "project.py").write_text(PLANTED)
+  done = run_python(
+    *STARTS[start], command, *COMMANDS[command], cwd=folder, path=[double]
+  )
+  assert (done.stderr, done.returncode) == ("the installed TensorFlow\n", 1)
+  assert ran(folder) == []
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_command_works_among_them(folder, tmp_path, start):
+  spec = specs.TensorSpecStruct(
+    x=specs.ExtendedTensorSpec((2,), tf.float32, "x", is_sequence=True)
+  )
+  path = tmp_path / "a.tfrecord"
+  records.write_records(path, spec, [{"x": np.zeros((3, 2), np.float32)}])
+  done = run_python(*STARTS[start], "doctor", path, cwd=folder)
+  assert (done.returncode, ran(folder)) == (0, []), done.stderr
+  assert "Every record is good" in done.stdout
+
+
+def test_a_project_is_found_after_what_is_installed(folder):
+  text = "import sys, json, tensorflow\nraise OSError(f'at {sys.path[-1]}')\n"
+  (folder / "project.py").write_text(text)
+  done = run_python("-m", "t2r_seq", "train", *GIN, cwd=folder)
+  assert (done.returncode, ran(folder)) == (1, [])
+  assert f"t2r_seq train: at {folder}" in done.stderr
