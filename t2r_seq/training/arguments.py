@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
+import gin
 from absl import logging
 
 from t2r_seq import errors, specs, windows
@@ -68,6 +70,34 @@ def warn_of_unmasked_labels(model: T2RModel) -> None:
       unmasked,
       model.padding,
     )
+
+
+def warn_of_unread_bindings() -> None:
+  """Logs the gin bindings that no call has read so far; they change nothing.
+
+  Call it when all that gin configures has been made.
+  """
+  read = _bindings(gin.operative_config_str())
+  unread = sorted(
+    f"{scope}/{name}" if scope else name
+    for scope, name in _bindings(gin.config_str())
+    if not any(
+      name == other and f"{inner}/".startswith(f"{scope}/" if scope else "")
+      for inner, other in read
+    )
+  )
+  if unread:
+    logging.warning(
+      "Nothing reads the gin bindings %s. Is the scope that of a reference, as in "
+      "@scope/Name(), and is the parameter left to gin where it is called?",
+      errors.listing(unread),
+    )
+
+
+def _bindings(config: str) -> list[tuple[str, str]]:
+  """Returns (scope, 'Name.parameter' or macro) of each binding of a config."""
+  keys = re.findall(r"^([^\s#=]+) =", config, re.MULTILINE)
+  return [(scope, name) for scope, _, name in (key.rpartition("/") for key in keys)]
 
 
 def _check_kind(name: str, value: Any, kind: type) -> errors.Mismatch | None:

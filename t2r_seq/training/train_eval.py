@@ -37,9 +37,8 @@ def train_eval_model(
   save_checkpoints_steps: int = 1000,
   keep_checkpoint_max: int = 5,
   log_every_n_steps: int = 100,
-  create_exporters_fn: Callable[
-    [], list[exporters_lib.Exporter]
-  ] = exporters_lib.create_default_exporters,
+  create_exporters_fn: Callable[[], list[exporters_lib.Exporter]]
+  | None = exporters_lib.create_default_exporters,
   strategy: tf.distribute.Strategy | None = None,
   seed: int | None = None,
 ) -> dict[str, float]:
@@ -63,7 +62,7 @@ def train_eval_model(
     save_checkpoints_steps: steps between two checkpoints.
     keep_checkpoint_max: older checkpoints are deleted.
     log_every_n_steps: steps between two progress lines and TensorBoard points.
-    create_exporters_fn: gives the exporters.
+    create_exporters_fn: gives the exporters; None exports nothing.
     strategy: a `tf.distribute` strategy; by default the current one.
     seed: of the weights' initial values and of dropout; input generators have seeds
       of their own.
@@ -100,7 +99,7 @@ def train_eval_model(
           f"{model_dir}, got none."
         )
       logging.info("Starting in %s at step 0.", model_dir)
-    exporters = create_exporters_fn()
+    exporters = create_exporters_fn() if create_exporters_fn else []
     if exporters:
       check_exportable(t2r_model)
     evaluation = Evaluation(
@@ -128,6 +127,8 @@ def train_eval_model(
       except stopping.Stopped:
         return {"global_step": trainer.global_step, "was_stopped": True}
     metrics = evaluation.run()
+    if input_generator_train is None:
+      arguments.warn_of_unread_bindings()
     _save_operative_config(write_dir, trainer.global_step)
   return {
     **(metrics or scalars),
@@ -175,6 +176,7 @@ def _train(
         writer.seen_images(trainer.first_replica(features), step)
         # By now everything that gin configures has been called.
         writer.text("operative_config", _save_operative_config(write_dir, step), step)
+        arguments.warn_of_unread_bindings()
       if step % log_every_n_steps == 0 or is_last:
         checkpoints.check_finite()
         scalars = {name: float(value) for name, value in result.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+import gin
 import pytest
 import tensorflow as tf
 
@@ -59,3 +60,44 @@ def test_labels_that_look_ahead_without_a_mask_are_warned_of(reach, caplog):
     assert not caplog.messages
     arguments.warn_of_unmasked_labels(Ahead())
   assert "Labels ['target'] look ahead and are padded ('repeat')" in caplog.text
+
+
+_UNREAD = {
+  "a scope that no reference has": ("eval/create_adam_optimizer.global_clipnorm", True),
+  "the scope of the reference": ("train/create_adam_optimizer.global_clipnorm", False),
+  "all scopes": ("create_adam_optimizer.global_clipnorm", False),
+  "a scope that begins like another": (
+    "tr/create_adam_optimizer.global_clipnorm",
+    True,
+  ),
+  "a macro that nothing names": ("NUM_STEPS", True),
+  "what the caller gives": ("train_eval_model.max_train_steps", True),
+}
+
+
+@pytest.mark.parametrize("case", _UNREAD)
+def test_gin_bindings_that_nothing_reads_are_listed(
+  case, reach, record_path, tmp_path, caplog
+):
+  name, is_unread = _UNREAD[case]
+  gin.parse_config(f"""
+    RATE = 0.1
+    train/create_adam_optimizer.learning_rate_fn = @create_constant_learning_rate
+    create_constant_learning_rate.initial_learning_rate = %RATE
+    {name} = 7
+  """)
+
+  def create():
+    with gin.config_scope("train"):
+      return models.create_adam_optimizer()
+
+  with caplog.at_level(logging.WARNING, logger="absl"):
+    reach.train(
+      *(str(tmp_path), record_path, 1),
+      t2r_model=reach.ReachModel(create_optimizer_fn=create),
+      input_generator_eval=None,
+      create_exporters_fn=None,
+    )
+  warned = [m for m in caplog.messages if m.startswith("Nothing reads")]
+  assert len(warned) == is_unread and all(f"[{name}]" in m for m in warned)
+  assert not (tmp_path / "export").exists()
