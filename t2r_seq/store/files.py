@@ -7,6 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from t2r_seq.files import make_folders, sync_folder
+
+__all__ = [
+  "AppendFile",
+  "as_bytes",
+  "explain",
+  "make_folders",
+  "replace_file",
+  "sync_folder",
+]
+
 # Small rows are gathered to writes of this size; larger ones go out as they are.
 _BUFFER_BYTES = 1 << 20
 
@@ -115,15 +126,6 @@ def replace_file(path: str, data: bytes) -> None:
     os.close(descriptor)
   os.replace(temporary, path)
   sync_folder(folder)
-
-
-def sync_folder(path: str) -> None:
-  """Returns when the names of a folder's files are on the disk."""
-  descriptor = os.open(path, os.O_RDONLY)
-  try:
-    os.fsync(descriptor)
-  finally:
-    os.close(descriptor)
 
 
 def as_bytes(array: np.ndarray) -> np.ndarray:

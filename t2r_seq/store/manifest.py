@@ -143,8 +143,11 @@ class Commit:
 
 
 def _has_episodes(folder: str) -> bool:
-  ends = os.path.join(folder, layout.ENDS)
-  return os.path.exists(ends) and os.path.getsize(ends) > 0
+  # One look: a merge may remove the segment between two.
+  try:
+    return os.stat(os.path.join(folder, layout.ENDS)).st_size > 0
+  except (FileNotFoundError, NotADirectoryError):
+    return False
 
 
 def _check_names(segments: tuple[str, ...]) -> None:

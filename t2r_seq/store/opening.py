@@ -30,7 +30,7 @@ def create(
   check_commit_every(commit_every)
   _check_vacant(folder)
   try:
-    os.makedirs(os.path.join(folder, layout.SEGMENTS), exist_ok=True)
+    files.make_folders(os.path.join(folder, layout.SEGMENTS))
     created.write(folder)
     files.sync_folder(os.path.dirname(folder))
   except OSError as error:

@@ -64,7 +64,7 @@ def read_segments(
     commits = read_commits(folder)
     try:
       return _map_segments(folder, columns, commits, known)
-    except errors.StoreError:
+    except (errors.StoreError, FileNotFoundError):
       if read_commits(folder) == commits:
         raise  # Damaged, and not just merged away in between.
   return _map_segments(folder, columns, commits, known)

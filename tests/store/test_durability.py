@@ -65,6 +65,14 @@ def test_data_is_synced_before_the_commit_and_the_folder_after(tmp_path, disk):
   assert folder in synced and str(tmp_path) in synced
 
 
+def test_every_folder_that_was_made_is_synced(tmp_path, disk):
+  synced, _ = disk
+  folder = tmp_path / "a" / "b" / "c" / "s"
+  store.EpisodeStore.create(folder, SPEC).close()
+  made = [folder / "segments" / "main", *folder.parents[:4], folder]
+  assert {*map(str, made)} <= {*synced}
+
+
 class FullDisk:
   """Takes so many bytes more, and then none, like `os.pwrite` on a full disk."""
 

@@ -19,6 +19,7 @@ MAX_LINES = 300
 FLOORS = {
   "allocation": 0,
   "errors": 0,
+  "files": 0,
   "specs": 1,
   "windows": 2,
   "records": 3,
