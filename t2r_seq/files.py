@@ -1,8 +1,64 @@
-"""Files and folders that are whole, or not there, whenever the power goes."""
+"""Files and folders that survive a crash, and locks that die with their process.
+
+What is promised to be on the disk is: contents are synced before a name points to them,
+and names before anybody is told.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import re
+import socket
+import uuid
+import weakref
+from collections.abc import Callable
+
+
+def replace_file(path: str, data: bytes) -> None:
+  """Replaces a small file in one step: readers see the old or the new, never a part.
+
+  When it returns, the new contents are on the disk. The temporary file beside it,
+  `.<name>.<random>.tmp`, is never one that somebody else put there.
+
+  Args:
+    path: of the file.
+    data: its new contents.
+  Raises:
+    OSError: it could not be written; the old contents are still there.
+  """
+  folder, name = os.path.split(path)
+  temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.tmp")
+  flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+  descriptor = os.open(temporary, flags, 0o666)
+  try:
+    try:
+      while data:
+        data = data[os.write(descriptor, data) :]
+      os.fsync(descriptor)
+    finally:
+      os.close(descriptor)
+    os.replace(temporary, path)
+  except BaseException:
+    with contextlib.suppress(OSError):
+      os.unlink(temporary)
+    raise
+  sync_folder(folder or ".")
+
+
+def left_behind(path: str) -> list[str]:
+  """Lists the temporary files of replacements of a file that were killed, or still run.
+
+  Args:
+    path: of the file that was to be replaced.
+  Returns:
+    Paths, sorted.
+  """
+  folder, name = os.path.split(path)
+  pattern = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{32}}\.tmp")
+  found = os.listdir(folder or ".")
+  return sorted(os.path.join(folder, n) for n in found if pattern.fullmatch(n))
 
 
 def make_folders(path: str | os.PathLike[str]) -> None:
@@ -26,10 +82,121 @@ def make_folders(path: str | os.PathLike[str]) -> None:
     sync_folder(each)
 
 
+def sync_file(path: str) -> None:
+  """Returns when the contents of a file are on the disk; its name may not be."""
+  _sync(path)
+
+
 def sync_folder(path: str | os.PathLike[str]) -> None:
   """Returns when the names of a folder's files are on the disk."""
-  descriptor = os.open(path, os.O_RDONLY)
+  _sync(path)
+
+
+def _sync(path: str | os.PathLike[str]) -> None:
+  descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
   try:
     os.fsync(descriptor)
   finally:
     os.close(descriptor)
+
+
+def sync_tree(folder: str) -> None:
+  """Returns when all that is in a folder is on the disk, at any depth."""
+  for place, _, names in os.walk(folder):
+    for name in names:
+      sync_file(os.path.join(place, name))
+    sync_folder(place)
+
+
+class FileLock:
+  """Holds a file for one owner, as the operating system sees it.
+
+  A process that dies lets go of it, however it dies, even if processes that it forked
+  live on. Two owners in one process exclude each other as well.
+  """
+
+  def __init__(self, path: str, refusal: Callable[[str], Exception]) -> None:
+    """Takes the lock.
+
+    Args:
+      path: of the file, made if it is missing; its folder exists. It holds the name of
+        the owner and stays when the lock is released.
+      refusal: makes the error to raise of who holds the lock, 'process 12 on a-host'.
+    Raises:
+      Exception: what `refusal` makes, if another owner holds the lock.
+      OSError: the file cannot be opened, or its file system knows no locks.
+    """
+    self._descriptor = -1
+    while self._descriptor < 0:
+      self._descriptor = _take(path, refusal)
+    _held.add(self)
+
+  def release(self) -> None:
+    """Lets go; does nothing the second time."""
+    if self._descriptor >= 0:
+      _held.discard(self)
+      # Closing is not enough where a process that is just being forked has it, too.
+      fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+      self._forget()
+
+  def _forget(self) -> None:
+    os.close(self._descriptor)
+    self._descriptor = -1
+
+
+def is_locked(path: str) -> bool:
+  """Whether somebody holds the lock of a file just now."""
+  try:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+  except FileNotFoundError:
+    return False
+  try:
+    fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return False
+  except BlockingIOError:
+    return True
+  finally:
+    os.close(descriptor)
+
+
+# A forked process would keep its parent's locks beyond the parent's death.
+_held: weakref.WeakSet[FileLock] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+  for lock in list(_held):
+    lock._forget()
+  _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+
+def _take(path: str, refusal: Callable[[str], Exception]) -> int:
+  """Returns the descriptor; -1 where somebody removed the file in the meantime."""
+  flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+  descriptor = os.open(path, flags, 0o666)
+  try:
+    # flock, not lockf: two owners in one process exclude each other as well.
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if _is_same_file(descriptor, path):
+      os.ftruncate(descriptor, 0)
+      os.pwrite(descriptor, f"{socket.gethostname()} {os.getpid()}\n".encode(), 0)
+      return descriptor
+  except BlockingIOError:
+    owner = os.pread(descriptor, 256, 0).decode(errors="replace").split()
+    os.close(descriptor)
+    holder = f"process {owner[1]} on {owner[0]}" if len(owner) == 2 else "another"
+    raise refusal(holder) from None
+  except BaseException:
+    os.close(descriptor)
+    raise
+  os.close(descriptor)
+  return -1
+
+
+def _is_same_file(descriptor: int, path: str) -> bool:
+  try:
+    return os.path.samestat(os.fstat(descriptor), os.stat(path))
+  except FileNotFoundError:
+    return False

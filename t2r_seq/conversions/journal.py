@@ -14,9 +14,8 @@ import os
 import shutil
 from typing import Any
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, files, specs
 from t2r_seq.conversions.episodes import ResumePoint
-from t2r_seq.store import files
 
 FORMAT = "t2r_seq.conversion"
 VERSION = 1

@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, files, specs
 from t2r_seq.conversions import arrays, zarr_group
 from t2r_seq.conversions.episodes import EpisodeTarget, Values
-from t2r_seq.store import files
 
 _CHUNK_BYTES = 1 << 20
 # Powers of two, so that the chunks of all arrays end together now and then: there a

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from t2r_seq import errors
+from t2r_seq import errors, files
 from t2r_seq.statistics.tally import Tally
-from t2r_seq.store import files
 
 _FORMAT = "t2r_seq.statistics.checkpoint"
 _VERSION = 1
@@ -99,6 +98,7 @@ class Checkpoint:
     """Removes the file, if there is one, and what a killed write has left of it."""
     if self._path is not None:
       folder, name = os.path.split(os.path.abspath(self._path))
-      for leaving in (name, f".{name}.tmp"):
+      path = os.path.join(folder, name)
+      for leaving in (path, *files.left_behind(path)):
         with contextlib.suppress(FileNotFoundError):
-          os.remove(os.path.join(folder, leaving))
+          os.remove(leaving)

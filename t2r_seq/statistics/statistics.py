@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, files, specs
 from t2r_seq.specs import serialization
 from t2r_seq.statistics import figures, fingerprints
 from t2r_seq.statistics.figures import PathStatistics
 from t2r_seq.statistics.lengths import LengthStatistics
-from t2r_seq.store import files
 
 FORMAT = "t2r_seq.statistics"
 VERSION = 1

@@ -1,4 +1,4 @@
-"""Files that are appended to, and files that are replaced: both survive a crash."""
+"""Files that are appended to, and survive a crash."""
 
 from __future__ import annotations
 
@@ -6,17 +6,6 @@ import os
 from typing import Any
 
 import numpy as np
-
-from t2r_seq.files import make_folders, sync_folder
-
-__all__ = [
-  "AppendFile",
-  "as_bytes",
-  "explain",
-  "make_folders",
-  "replace_file",
-  "sync_folder",
-]
 
 # Small rows are gathered to writes of this size; larger ones go out as they are.
 _BUFFER_BYTES = 1 << 20
@@ -106,26 +95,6 @@ class AppendFile:
       count = os.pwrite(self._descriptor, rest, self._written)
       self._written += count
       self._unwritten -= count
-
-
-def replace_file(path: str, data: bytes) -> None:
-  """Replaces a small file in one step: readers see the old or the new, never a part.
-
-  Args:
-    path: of the file.
-    data: its new contents.
-  """
-  folder, name = os.path.split(path)
-  temporary = os.path.join(folder, f".{name}.tmp")
-  descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-  try:
-    while data:
-      data = data[os.write(descriptor, data) :]
-    os.fsync(descriptor)
-  finally:
-    os.close(descriptor)
-  os.replace(temporary, path)
-  sync_folder(folder)
 
 
 def as_bytes(array: np.ndarray) -> np.ndarray:

@@ -9,9 +9,9 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, files, specs
 from t2r_seq.specs import serialization
-from t2r_seq.store import files, layout
+from t2r_seq.store import layout
 
 STORE_FORMAT = "t2r_seq.EpisodeStore"
 SEGMENT_FORMAT = "t2r_seq.EpisodeStore.segment"

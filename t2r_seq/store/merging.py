@@ -10,9 +10,10 @@ import uuid
 import numpy as np
 
 from t2r_seq import errors
+from t2r_seq.files import sync_folder
 from t2r_seq.store import files, layout, scanning
 from t2r_seq.store.layout import Column, Columns
-from t2r_seq.store.lock import SegmentLock
+from t2r_seq.store.lock import lock_segment
 from t2r_seq.store.manifest import Commit, StoreManifest
 from t2r_seq.store.segment import BytesColumn, Segment
 from t2r_seq.store.segment_writer import SegmentWriter
@@ -43,7 +44,7 @@ def merge(folder: str) -> int:
       writer = SegmentWriter(layout.segment_folder(folder, target), columns)
       held.callback(writer.close)
       for name in others:
-        held.callback(SegmentLock(layout.segment_folder(folder, name)).release)
+        held.callback(lock_segment(layout.segment_folder(folder, name)).release)
       _check_still_there(folder, names)
       try:
         for name in others:
@@ -75,7 +76,7 @@ def finish(folder: str, segment: str) -> None:
   for name, commit in scanning.read_commits(folder).items():
     if not commit.replaces or segment not in (name, *commit.replaces):
       continue
-    lock = SegmentLock(layout.segment_folder(folder, name))
+    lock = lock_segment(layout.segment_folder(folder, name))
     try:
       commit = Commit.read(layout.segment_folder(folder, name))
       _remove(folder, list(commit.replaces))
@@ -109,7 +110,7 @@ def _remove(folder: str, names: list[str]) -> None:
         layout.segment_folder(folder, name), layout.segment_folder(folder, hidden)
       )
   segments = os.path.join(folder, layout.SEGMENTS)
-  files.sync_folder(segments)
+  sync_folder(segments)
   for name in os.listdir(segments):
     if name.startswith(_REMOVED):
       shutil.rmtree(layout.segment_folder(folder, name), ignore_errors=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from t2r_seq import errors, specs
+from t2r_seq.files import left_behind, make_folders, sync_folder
 from t2r_seq.store import files, layout, manifest, merging, scanning
 from t2r_seq.store.spec_checks import check_spec
 from t2r_seq.store.writer import EpisodeWriter, check_commit_every
@@ -30,9 +31,9 @@ def create(
   check_commit_every(commit_every)
   _check_vacant(folder)
   try:
-    files.make_folders(os.path.join(folder, layout.SEGMENTS))
+    make_folders(os.path.join(folder, layout.SEGMENTS))
     created.write(folder)
-    files.sync_folder(os.path.dirname(folder))
+    sync_folder(os.path.dirname(folder))
   except OSError as error:
     hint = "A store needs a folder that it may write to, with room on the disk."
     raise files.explain(error, folder, hint) from error
@@ -75,10 +76,13 @@ def _check_segment_name(segment: str) -> None:
 
 def _check_vacant(folder: str) -> None:
   """A create that crashed may go on: its leavings are no store yet."""
-  leavings = {f".{layout.MANIFEST}.tmp", layout.SEGMENTS}
   if not os.path.lexists(folder):
     return
   names = set(os.listdir(folder)) if os.path.isdir(folder) else {"a file"}
+  leavings = {layout.SEGMENTS}
+  if os.path.isdir(folder):
+    killed = left_behind(os.path.join(folder, layout.MANIFEST))
+    leavings |= {os.path.basename(path) for path in killed}
   segments = os.path.join(folder, layout.SEGMENTS)
   has_data = os.path.isdir(segments) and bool(os.listdir(segments))
   if has_data or not names <= leavings:

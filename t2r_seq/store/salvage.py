@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from t2r_seq import errors, specs
+from t2r_seq.files import sync_folder
 from t2r_seq.store import files, layout, opening, verifying
 from t2r_seq.store.findings import SegmentFindings
 from t2r_seq.store.layout import Column, Columns
@@ -79,7 +80,7 @@ def salvage_store(
     try:
       kept, left_out = _copy(found.segments, found.manifest, hidden, lenient)
       os.rename(hidden, target)
-      files.sync_folder(parent)
+      sync_folder(parent)
     except BaseException:
       shutil.rmtree(hidden, ignore_errors=True)
       raise

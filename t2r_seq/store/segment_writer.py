@@ -9,6 +9,7 @@ from concurrent import futures
 
 import numpy as np
 
+from t2r_seq.files import sync_folder
 from t2r_seq.store import checks, files, layout, lock
 from t2r_seq.store.layout import Column, Columns
 from t2r_seq.store.manifest import Commit
@@ -37,7 +38,7 @@ class SegmentWriter:
     # It starts its thread with the first large write.
     self._executor = futures.ThreadPoolExecutor(1, "t2r_seq_checksum")
     os.makedirs(folder, exist_ok=True)
-    self._lock = lock.SegmentLock(folder)
+    self._lock = lock.lock_segment(folder)
     try:
       self.commit = Commit.read(folder)
       checks.check_segment(folder, columns, self.commit)
@@ -47,7 +48,7 @@ class SegmentWriter:
         self._files[name] = files.AppendFile(path, size)
       self._resume()
       for name_folder in (folder, os.path.dirname(folder)):
-        files.sync_folder(name_folder)
+        sync_folder(name_folder)
       if self.commit == Commit():
         # Before any data, so that data without a commit tells of one that was lost.
         self.commit.write(folder)

@@ -9,9 +9,8 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 
-from t2r_seq import errors
+from t2r_seq import errors, files
 from t2r_seq.replay.checkpoints import state_file
-from t2r_seq.store import files
 
 _NAME = "checkpoint-{:08d}"
 _PUBLISHED = re.compile(r"checkpoint-(\d{8,})")

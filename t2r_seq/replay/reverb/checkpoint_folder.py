@@ -9,9 +9,8 @@ import zlib
 
 from absl import logging
 
-from t2r_seq import errors
+from t2r_seq import errors, files
 from t2r_seq.replay.arguments import bad_checkpoint_dir
-from t2r_seq.store import files
 
 INCOMING = "incoming"
 _DONE = "DONE"

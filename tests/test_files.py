@@ -1,0 +1,108 @@
+"""Files that are replaced whole, and locks that die with their process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from t2r_seq import files
+
+
+def _refusal(holder):
+  return RuntimeError(f"held by {holder}")
+
+
+def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path):
+  path = tmp_path / "state.json"
+  for data in (b"one", b"two, which is longer", b""):
+    files.replace_file(str(path), data)
+    assert path.read_bytes() == data
+  assert os.listdir(tmp_path) == ["state.json"]
+
+
+def test_what_cannot_be_written_leaves_the_old_contents(tmp_path, monkeypatch):
+  path = tmp_path / "state.json"
+  path.write_bytes(b"old")
+
+  def full(descriptor, data):
+    raise OSError(28, "No space left on device")
+
+  monkeypatch.setattr(os, "write", full)
+  with pytest.raises(OSError, match="No space left"):
+    files.replace_file(str(path), b"new")
+  assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["state.json"]
+
+
+def test_a_link_that_lies_in_wait_is_not_followed(tmp_path):
+  target = tmp_path / "target"
+  (tmp_path / "lock").symlink_to(target)
+  with pytest.raises(OSError, match="lock"):
+    files.FileLock(str(tmp_path / "lock"), _refusal)
+  (tmp_path / "state").symlink_to(target)
+  files.replace_file(str(tmp_path / "state"), b"mine")
+  assert not target.exists() and not (tmp_path / "state").is_symlink()
+
+
+def test_what_killed_replacements_left_is_found(tmp_path):
+  (tmp_path / f".state.json.{'0' * 32}.tmp").touch()
+  for other in (".state.json.tmp", f".other.json.{'0' * 32}.tmp", "state.json"):
+    (tmp_path / other).touch()
+  found = files.left_behind(str(tmp_path / "state.json"))
+  assert [os.path.basename(path) for path in found] == [f".state.json.{'0' * 32}.tmp"]
+
+
+def test_one_owner_at_a_time(tmp_path):
+  path = str(tmp_path / "lock")
+  assert not files.is_locked(path)
+  lock = files.FileLock(path, _refusal)
+  assert files.is_locked(path)
+  with pytest.raises(RuntimeError, match=rf"held by process {os.getpid()} on "):
+    files.FileLock(path, _refusal)
+  lock.release()
+  lock.release()
+  assert not files.is_locked(path)
+  files.FileLock(path, _refusal).release()
+
+
+# Takes the lock, forks a process that lives on and says who it is, and dies.
+_DIES = """
+import os, signal, sys, time
+from t2r_seq import files
+lock = files.FileLock(sys.argv[1], RuntimeError)
+reader, writer = os.pipe()
+child = os.fork()
+if not child:
+  os.close(1)
+  os.write(writer, b"1")
+  time.sleep(600)
+os.read(reader, 1)
+print(child, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_lock_dies_with_its_process_though_a_forked_one_lives_on(tmp_path):
+  path = str(tmp_path / "lock")
+  run = subprocess.run(
+    [sys.executable, "-c", _DIES, path], stdout=subprocess.PIPE, text=True, check=False
+  )
+  child = int(run.stdout)
+  try:
+    os.kill(child, 0)
+    files.FileLock(path, _refusal).release()
+  finally:
+    os.kill(child, 9)
+
+
+def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path):
+  path = str(tmp_path / "lock")
+  first = files.FileLock(path, _refusal)
+  os.remove(path)
+  second = files.FileLock(path, _refusal)
+  assert files.is_locked(path)
+  first.release()
+  assert files.is_locked(path)
+  second.release()
