@@ -7,20 +7,21 @@ and names before anybody is told.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
+import shutil
 import socket
 import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 
-def replace_file(path: str, data: bytes) -> None:
+def replace_file(path: str | os.PathLike[str], data: bytes) -> None:
   """Replaces a small file in one step: readers see the old or the new, never a part.
 
-  When it returns, the new contents are on the disk. The temporary file beside it,
-  `.<name>.<random>.tmp`, is never one that somebody else put there.
+  When it returns, the new contents are on the disk.
 
   Args:
     path: of the file.
@@ -28,30 +29,119 @@ def replace_file(path: str, data: bytes) -> None:
   Raises:
     OSError: it could not be written; the old contents are still there.
   """
-  folder, name = os.path.split(path)
-  temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.tmp")
-  flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-  descriptor = os.open(temporary, flags, 0o666)
-  try:
+  with replacing(path) as temporary:
+    descriptor = open_own(temporary, os.O_WRONLY)
     try:
       while data:
         data = data[os.write(descriptor, data) :]
-      os.fsync(descriptor)
     finally:
       os.close(descriptor)
-    os.replace(temporary, path)
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
+  """Gives an empty file to write, which replaces another when the block ends well.
+
+  Args:
+    path: of the file that it becomes, there or not; its folder exists.
+  Yields:
+    The path of the empty file; see `new_file`.
+  Raises:
+    OSError: it could not be written; the old contents are still there.
+  """
+  temporary = new_file(path)
+  try:
+    yield temporary
+    publish(temporary, path)
   except BaseException:
     with contextlib.suppress(OSError):
       os.unlink(temporary)
     raise
-  sync_folder(folder or ".")
+
+
+def new_file(path: str | os.PathLike[str]) -> str:
+  """Makes an empty file beside another, to be written and then published as that.
+
+  It is called `.<name>.<random>.tmp`: nobody can have put a link there before.
+
+  Args:
+    path: of the file that it is to become.
+  Returns:
+    Its path.
+  """
+  temporary = _temporary_name(path)
+  os.close(open_own(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+  return temporary
+
+
+def publish(temporary: str, path: str | os.PathLike[str]) -> None:
+  """Gives a file or folder its name, once all that is in it is on the disk.
+
+  Args:
+    temporary: a file, which replaces another, or a folder; see `new_file`.
+    path: its name, in the same folder.
+  """
+  if os.path.isdir(temporary):
+    sync_tree(temporary)
+  else:
+    sync_file(temporary)
+  os.replace(temporary, path)
+  sync_folder(os.path.dirname(temporary) or ".")
+
+
+@contextlib.contextmanager
+def new_folder(path: str | os.PathLike[str]) -> Iterator[str]:
+  """Gives a folder to fill, which appears whole when the block ends well, or never.
+
+  Args:
+    path: of the folder that it becomes; there is nothing, or an empty one. Parents that
+      are missing are made.
+  Yields:
+    The path of an empty folder, `.<name>.<random>.tmp` beside it.
+  Raises:
+    OSError: it could not be written; nothing is left of it.
+  """
+  make_folders(os.path.dirname(os.path.abspath(path)))
+  temporary = _temporary_name(path)
+  os.mkdir(temporary)
+  try:
+    yield temporary
+    publish(temporary, path)
+  except BaseException:
+    shutil.rmtree(temporary, ignore_errors=True)
+    raise
+
+
+def open_own(path: str | os.PathLike[str], flags: int) -> int:
+  """Opens a file to write, but not through a link, which could lead anywhere.
+
+  Args:
+    path: of the file.
+    flags: of `os.open`.
+  Returns:
+    The descriptor, which programs that are started don't inherit.
+  Raises:
+    OSError: a link lies there, or the file cannot be opened.
+  """
+  try:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+  except OSError as error:
+    if error.errno == errno.ELOOP and os.path.islink(path):
+      reason = "expected a file to write to, got a link, which is not followed"
+      raise OSError(error.errno, reason, os.fspath(path)) from error
+    raise
+
+
+def _temporary_name(path: str | os.PathLike[str]) -> str:
+  folder, name = os.path.split(path)
+  return os.path.join(folder, f".{name}.{uuid.uuid4().hex}.tmp")
 
 
 def left_behind(path: str) -> list[str]:
-  """Lists the temporary files of replacements of a file that were killed, or still run.
+  """Lists the temporary files and folders of writers that were killed, or still write.
 
   Args:
-    path: of the file that was to be replaced.
+    path: of the file or folder that was to appear.
   Returns:
     Paths, sorted.
   """
@@ -174,8 +264,7 @@ os.register_at_fork(after_in_child=_forget_all)
 
 def _take(path: str, refusal: Callable[[str], Exception]) -> int:
   """Returns the descriptor; -1 where somebody removed the file in the meantime."""
-  flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-  descriptor = os.open(path, flags, 0o666)
+  descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
   try:
     # flock, not lockf: two owners in one process exclude each other as well.
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -39,11 +39,64 @@ def test_what_cannot_be_written_leaves_the_old_contents(tmp_path, monkeypatch):
 def test_a_link_that_lies_in_wait_is_not_followed(tmp_path):
   target = tmp_path / "target"
   (tmp_path / "lock").symlink_to(target)
-  with pytest.raises(OSError, match="lock"):
+  want = r"expected a file to write to, got a link, which is not followed: '.*lock'"
+  with pytest.raises(OSError, match=want):
     files.FileLock(str(tmp_path / "lock"), _refusal)
   (tmp_path / "state").symlink_to(target)
   files.replace_file(str(tmp_path / "state"), b"mine")
   assert not target.exists() and not (tmp_path / "state").is_symlink()
+
+
+def test_no_name_of_a_new_file_can_be_guessed(tmp_path):
+  path = tmp_path / "a"
+  names = {files.new_file(path) for _ in range(10)}
+  assert len(names) == 10 and sorted(names) == files.left_behind(str(path))
+
+
+def test_a_file_takes_its_place_when_its_block_ends_well(tmp_path):
+  path = tmp_path / "a"
+  path.write_bytes(b"old")
+  with pytest.raises(ZeroDivisionError), files.replacing(path) as temporary:
+    open(temporary, "wb").close()
+    raise ZeroDivisionError
+  assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["a"]
+  with files.replacing(path) as temporary, open(temporary, "wb") as file:
+    assert os.path.dirname(temporary) == str(tmp_path)
+    file.write(b"new")
+  assert path.read_bytes() == b"new" and os.listdir(tmp_path) == ["a"]
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path):
+  path = tmp_path / "x" / "y" / "folder"
+  with pytest.raises(ZeroDivisionError), files.new_folder(path) as temporary:
+    open(os.path.join(temporary, "a"), "wb").close()
+    raise ZeroDivisionError
+  assert os.listdir(path.parent) == []
+  with files.new_folder(path) as temporary:
+    open(os.path.join(temporary, "a"), "wb").close()
+    assert not path.exists()
+  assert os.listdir(path.parent) == ["folder"] and os.listdir(path) == ["a"]
+
+
+def test_all_of_a_folder_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+  synced, fsync, replace = [], os.fsync, os.replace
+
+  def note_sync(descriptor):
+    fsync(descriptor)
+    synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+  def note_replace(source, target):
+    replace(source, target)
+    synced.append(f"{source} becomes {target}")
+
+  path = tmp_path / "new" / "folder"
+  with files.new_folder(path) as made:
+    os.mkdir(os.path.join(made, "b"))
+    open(os.path.join(made, "b", "a"), "wb").close()
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(os, "replace", note_replace)
+  parts = [made, f"{made}/b/a", f"{made}/b", f"{made} becomes {path}", str(path.parent)]
+  assert synced == parts
 
 
 def test_what_killed_replacements_left_is_found(tmp_path):
