@@ -62,7 +62,9 @@ def stack(work: Work, flat: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
   Returns:
     Leaves [B, L, K, ...].
   """
-  return windows.stack_windows(flat, works.window_specs(work), work.sequence_length)
+  return windows.stack_windows(
+    flat, works.window_specs(work), sequence_length=work.sequence_length
+  )
 
 
 def deliver_in_graph(

@@ -132,20 +132,12 @@ class GeneratorInputGenerator(AbstractInputGenerator):
     self, joined: specs.TensorSpecStruct, shuffle_buffer_size: int | None
   ) -> tf.data.Dataset:
     self._report = windows.WindowReport()
-    grid = windows.WindowGrid(
-      windows.time_span(joined),
-      self._sequence_length or 1,
-      self._stride,
-      self._shift,
-      self.padding,
-    )
+    cut = windows.Cut(self._sequence_length, self._stride, self._shift, self.padding)
+    grid = windows.WindowGrid(windows.time_span(joined), cut)
     return windows.windows(
       self._dataset(windows.flat_specs(joined), None, grid.min_steps),
       joined,
-      self._sequence_length,
-      self._stride,
-      self._shift,
-      self.padding,
+      cut,
       shuffle_buffer_size=shuffle_buffer_size,
       seed=self._shuffle_seed(self._seed),
       report=self._report,

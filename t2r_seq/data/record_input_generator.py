@@ -291,7 +291,8 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
   def _grid(self, joined: specs.TensorSpecStruct) -> windows.WindowGrid:
     num_stacks, stride, shift = self._cut.values()
     span = windows.time_span(joined)
-    return windows.WindowGrid(span, num_stacks or 1, stride, shift, self.padding)
+    cut = windows.Cut(num_stacks, stride, shift, self.padding)
+    return windows.WindowGrid(span, cut)
 
   def _where(self) -> str:
     patterns = str(self._file_patterns)

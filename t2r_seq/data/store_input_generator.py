@@ -105,7 +105,7 @@ class StoreInputGenerator(AbstractInputGenerator):
       joined = self._joined(store, specs.ModeKeys.EVAL)
       grid = windows.WindowGrid(
         windows.time_span(joined),
-        *(self._sequence_length or 1, self._stride, self._shift, self.padding),
+        windows.Cut(self._sequence_length, self._stride, self._shift, self.padding),
       )
       return int(np.sum(grid.num_windows(store.episode_lengths)))
 
@@ -155,7 +155,8 @@ class StoreInputGenerator(AbstractInputGenerator):
     stacked = windows.stack_windows(
       joint.join(features, labels),
       joint.join(self._feature_spec, self._label_spec),
-      *(self._sequence_length, self._stride),
+      sequence_length=self._sequence_length,
+      stride=self._stride,
     )
     features, labels = joint.split(stacked)
     return super()._finish(features, labels, has_labels=True)

@@ -112,7 +112,9 @@ class RecordIndex:
       RecordError: see `num_steps`.
     """
     span = windows.time_span(spec_structure)
-    grid = windows.WindowGrid(span, sequence_length or 1, stride, shift, padding)
+    grid = windows.WindowGrid(
+      span, windows.Cut(sequence_length, stride, shift, padding)
+    )
     return np.asarray(grid.num_windows(self.num_steps(spec_structure)), np.int64)
 
   def read(self, record: int) -> bytes:

@@ -13,7 +13,7 @@ from t2r_seq.store import layout
 from t2r_seq.store.episode_store import EpisodeStore
 from t2r_seq.store.layout import Column, Columns
 from t2r_seq.store.spec_checks import check_spec
-from t2r_seq.windows import WindowGrid
+from t2r_seq.windows import Cut, WindowGrid
 
 _USUAL_STACK = (-3, -2, -1, 0)
 
@@ -136,7 +136,7 @@ def summarize_store(
     span=span,
     windows=tuple(
       _count_windows(
-        wanted, summaries, store.episode_lengths, WindowGrid(span, padding=p)
+        wanted, summaries, store.episode_lengths, WindowGrid(span, Cut(padding=p))
       )
       for p in windows.PADDINGS
     ),
@@ -204,7 +204,7 @@ def _count_windows(
     flat_bytes += column.value_bytes
     per_window += num_frames * column.value_bytes / column.num_rows
   return WindowSummary(
-    padding=grid.padding,
+    padding=grid.cut.front,
     num_windows=int(counts.sum()),
     num_too_short=int((counts < 1).sum()),
     stacked_bytes=round(per_window * int(counts.sum())),

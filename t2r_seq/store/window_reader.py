@@ -77,11 +77,7 @@ class StoreWindows:
     self.reader = windows.WindowReader(
       columns.element_spec,
       spec_structure,
-      sequence_length,
-      stride,
-      shift,
-      padding,
-      masks,
+      windows.Cut(sequence_length, stride, shift, padding, masks),
       flat,
     )
     _check_context(self.reader, columns.element_spec)

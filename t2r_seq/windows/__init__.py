@@ -1,6 +1,14 @@
 """Which steps make a sample: index and tensor arithmetic on specs."""
 
-from t2r_seq.windows.dataset import windows
+from t2r_seq.windows.cut import (
+  PADDINGS,
+  Anchors,
+  Cut,
+  NStep,
+  WindowGrid,
+  check_padding,
+)
+from t2r_seq.windows.dataset import WindowReport, gather_windows, windows
 from t2r_seq.windows.flat_specs import (
   add_mask_specs,
   flat_length,
@@ -8,16 +16,12 @@ from t2r_seq.windows.flat_specs import (
   history_length,
   is_windowed,
   mask_paths,
+  masked_mean,
   time_span,
 )
-from t2r_seq.windows.gather import gather_windows
-from t2r_seq.windows.grid import PADDINGS, WindowGrid, check_padding
-from t2r_seq.windows.masking import masked_mean
-from t2r_seq.windows.readings import Reading
-from t2r_seq.windows.report import WindowReport
-from t2r_seq.windows.row_list import RowList
-from t2r_seq.windows.stacking import stack_windows
-from t2r_seq.windows.string_rows import StringRows
+from t2r_seq.windows.n_step import Joining, TransitionFields
+from t2r_seq.windows.reader import Fetch, Reading, WindowReader, stack_windows
+from t2r_seq.windows.rows import RowList, StringRows
 from t2r_seq.windows.subsample import (
   boundary_indices,
   gather_steps,
@@ -25,13 +29,18 @@ from t2r_seq.windows.subsample import (
   random_span_indices,
   uniform_indices,
 )
-from t2r_seq.windows.window_reader import WindowReader
 
 __all__ = [
   "PADDINGS",
+  "Anchors",
+  "Cut",
+  "Fetch",
+  "Joining",
+  "NStep",
   "Reading",
   "RowList",
   "StringRows",
+  "TransitionFields",
   "WindowGrid",
   "WindowReader",
   "WindowReport",

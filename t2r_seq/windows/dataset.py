@@ -1,14 +1,16 @@
-"""A dataset of flat episodes -> a dataset of windows, gathered late."""
+"""Flat episodes -> windows, gathered late, and a count of what was left out."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from t2r_seq import specs
 from t2r_seq.specs import SpecStructure, TensorSpecStruct
-from t2r_seq.windows.report import WindowReport, print_too_short
-from t2r_seq.windows.window_reader import WindowReader
+from t2r_seq.windows.cut import Cut
+from t2r_seq.windows.reader import WindowReader
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
@@ -16,15 +18,13 @@ _as_it_is = tf.autograph.experimental.do_not_convert
 def windows(
   dataset: tf.data.Dataset,
   spec_structure: SpecStructure,
-  sequence_length: int | None = None,
-  stride: int = 1,
-  shift: int = 1,
-  padding: str = "drop",
-  masks: bool = False,
+  cut: Cut | None = None,
+  *,
   shuffle_buffer_size: int | None = None,
   seed: int | None = None,
   report: WindowReport | None = None,
   num_epochs: int | None = 1,
+  **fields: Any,
 ) -> tf.data.Dataset:
   """Cuts flat episodes into windows.
 
@@ -43,15 +43,7 @@ def windows(
     dataset: elements are episodes by path (nested or flat); leaves [T, ...], T may be
       unknown, and context leaves without T. Frames may be decoded or still encoded.
     spec_structure: the specs of a window.
-    sequence_length: L, stacks in a sequence; None for single windows.
-    stride: steps between the stacks of one sequence.
-    shift: stacks between the starts of two sequences; for single windows, steps
-      between two anchors in units of `stride`.
-    padding: 'drop' keeps full windows only, from the first anchor that has one;
-      'repeat' pads with the episode's edge step, 'zero' with zeros (and empty strings),
-      and then every step on the stride is an anchor.
-    masks: adds a bool '<path>_mask' for every windowed path, true for real steps; masks
-      that the structure declares (`add_mask_specs`) are always added.
+    cut: how episodes become windows; None for `Cut()`.
     shuffle_buffer_size: windows to shuffle among; None keeps the order.
     seed: of the shuffle.
     report: counts episodes, windows and episodes that are too short; under 'drop'
@@ -59,20 +51,13 @@ def windows(
     num_epochs: passes over the dataset, each shuffled anew and ended before the next
       begins; None for ever. Better than `repeat` on the result: tf.data makes gathering
       and a `batch` that follows at once one step, a third faster on large frames.
+    **fields: or the fields of a `Cut`.
   Returns:
     Dataset of TensorSpecStructs by path, leaves [L, K, ...]; dtypes unchanged.
   Raises:
     SpecError: the dataset's elements do not fit the specs; every path is named.
   """
-  reader = WindowReader(
-    dataset.element_spec,
-    spec_structure,
-    sequence_length,
-    stride,
-    shift,
-    padding,
-    masks,
-  )
+  reader = WindowReader(dataset.element_spec, spec_structure, Cut.of(cut, fields))
 
   # No control flow to convert: without AutoGraph the dataset is made in a quarter of
   # the time, and errors keep their class and message.
@@ -87,7 +72,7 @@ def windows(
     noted = []
     if report is not None:
       noted.append(report.count(num_steps, count))
-    elif padding == "drop":
+    elif not reader.grid.keeps_first:
       noted.append(print_too_short(num_steps, count, reader.grid.min_steps))
     with tf.control_dependencies(noted):
       count = tf.identity(count)
@@ -108,3 +93,174 @@ def windows(
   if num_epochs != 1:
     result = result.repeat(num_epochs)
   return result.map(gather, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+
+@tf.autograph.experimental.do_not_convert
+def gather_windows(
+  episode: SpecStructure,
+  starts: Any,
+  spec_structure: SpecStructure,
+  cut: Cut | None = None,
+  **fields: Any,
+) -> TensorSpecStruct:
+  """Gathers windows from one flat episode.
+
+  Args:
+    episode: tensors or arrays by path; leaves [T, ...], and context features.
+    starts: anchor(s), an int scalar or [B]; for sequences the first anchor of each.
+    spec_structure: the specs of a window.
+    cut: how the windows are cut; None for `Cut()`. An anchor that lacks steps which are
+      not padded is an error.
+    **fields: or fields of `Cut`: sequence_length, stride, padding, masks, n_step.
+  Returns:
+    Windows by path, leaves starts.shape + [L, K, ...].
+  Raises:
+    SpecError: the episode does not fit the specs.
+    tf.errors.InvalidArgumentError: an anchor outside of the episode or, under 'drop',
+      without a full window (XLA leaves this check out and clamps the steps).
+  """
+  flat = specs.flatten_spec_structure(episode)
+  tensors = TensorSpecStruct((p, tf.convert_to_tensor(v)) for p, v in flat.items())
+  element = specs.map_leaves(tf.TensorSpec.from_tensor, tensors)
+  reader = WindowReader(element, spec_structure, Cut.of(cut, fields))
+  num_steps = reader.num_steps(tensors)
+  check = reader.check_starts(starts, num_steps)
+  with tf.control_dependencies([] if check is None else [check]):
+    return reader.read(tensors, starts, tf.identity(num_steps))
+
+
+class WindowReport:
+  """Counts episodes, steps and windows as a dataset is read.
+
+  An episode that is too short for a single window under padding 'drop' gives nothing;
+  it is counted here, so that nothing is lost silently. Counts add up over passes;
+  where all episodes are known before they are read, they are those of one pass.
+  """
+
+  def __init__(self) -> None:
+    """Creates a report with all counts zero."""
+    names = ("episodes", "steps", "windows", "too_short", "longest_too_short")
+    # On the host and outside of any strategy: input pipelines run there.
+    with tf.init_scope(), tf.device("cpu:0"):
+      self._counts = {
+        name: tf.Variable(0, dtype=tf.int64, trainable=False, name=name)
+        for name in names
+      }
+
+  @classmethod
+  def of_episodes(cls, num_steps: np.ndarray, num_windows: np.ndarray) -> WindowReport:
+    """Makes the report of a pass over episodes whose lengths are known.
+
+    Args:
+      num_steps: int64 [episodes].
+      num_windows: int64 [episodes], 0 for an episode that is too short.
+    Returns:
+      The report.
+    """
+    report = cls()
+    short = num_steps[num_windows < 1]
+    with tf.init_scope():
+      report._counts["episodes"].assign(len(num_steps))
+      report._counts["steps"].assign(num_steps.sum())
+      report._counts["windows"].assign(num_windows.sum())
+      report._counts["too_short"].assign(len(short))
+      report._counts["longest_too_short"].assign(short.max(initial=0))
+    return report
+
+  def count(
+    self, num_steps: tf.Tensor, num_windows: tf.Tensor, num_episodes: Any = 1
+  ) -> tf.Operation:
+    """Adds an episode; called inside the input pipeline.
+
+    Args:
+      num_steps: int64 scalar.
+      num_windows: int64 scalar, 0 for an episode that is too short.
+      num_episodes: 1; or 0, int64 scalar, where there is none and so has no steps.
+    Returns:
+      The op that counts.
+    """
+    short = num_episodes * tf.cast(num_windows < 1, tf.int64)
+    longest = self._counts["longest_too_short"]
+    return tf.group(
+      self._counts["episodes"].assign_add(num_episodes),
+      self._counts["steps"].assign_add(num_steps),
+      self._counts["windows"].assign_add(num_windows),
+      self._counts["too_short"].assign_add(short),
+      longest.assign(tf.maximum(longest, short * num_steps)),
+    )
+
+  def take_back(
+    self, num_steps: tf.Tensor, num_windows: tf.Tensor, num_episodes: tf.Tensor
+  ) -> tf.Operation:
+    """Takes away what was counted of episodes with windows, that turned out bad.
+
+    Args:
+      num_steps: of all of them, int64 scalar.
+      num_windows: int64 scalar.
+      num_episodes: int64 scalar.
+    Returns:
+      The op that counts.
+    """
+    return tf.group(
+      self._counts["episodes"].assign_sub(num_episodes),
+      self._counts["steps"].assign_sub(num_steps),
+      self._counts["windows"].assign_sub(num_windows),
+    )
+
+  @property
+  def episodes(self) -> int:
+    """Episodes read."""
+    return int(self._counts["episodes"].numpy())
+
+  @property
+  def steps(self) -> int:
+    """Steps in all episodes read."""
+    return int(self._counts["steps"].numpy())
+
+  @property
+  def windows(self) -> int:
+    """Windows (or sequences of stacks) that the episodes gave."""
+    return int(self._counts["windows"].numpy())
+
+  @property
+  def too_short(self) -> int:
+    """Episodes that gave no window at all."""
+    return int(self._counts["too_short"].numpy())
+
+  @property
+  def longest_too_short(self) -> int:
+    """Steps of the longest episode that gave no window."""
+    return int(self._counts["longest_too_short"].numpy())
+
+  def __str__(self) -> str:
+    line = f"{self.windows} windows from {self.episodes} episodes ({self.steps} steps)"
+    if not self.too_short:
+      return line
+    return (
+      f"{line}; {self.too_short} episodes too short for a window, the longest of them "
+      f"with {self.longest_too_short} steps"
+    )
+
+
+@_as_it_is
+def print_too_short(
+  num_steps: tf.Tensor, num_windows: tf.Tensor, min_steps: int
+) -> tf.Operation:
+  """Says on stderr that an episode gave no window, where no report counts it.
+
+  Args:
+    num_steps: int64 scalar.
+    num_windows: int64 scalar; nothing is printed if the episode gave any.
+    min_steps: the shortest episode that gives a window.
+  Returns:
+    The op that prints.
+  """
+
+  def say() -> tf.Operation:
+    return tf.print(
+      "windows: left out an episode of",
+      num_steps,
+      f"steps: a window needs {min_steps}. Pass a WindowReport to count instead.",
+    )
+
+  return tf.cond(num_windows < 1, _as_it_is(say), tf.no_op)

@@ -1,13 +1,16 @@
-"""What the time offsets of a spec structure imply: flat specs, span, history."""
+"""What the time offsets of a spec structure imply: flat specs, span, masks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.specs import ExtendedTensorSpec, SpecStructure, TensorSpecStruct
+from t2r_seq.windows.cut import NStep
+from t2r_seq.windows.n_step import computed_paths
 
 _MASK_SUFFIX = "_mask"
 
@@ -53,24 +56,28 @@ def flat_length(num_stacks: int, span: tuple[int, int], stride: int = 1) -> int:
   return (num_stacks - 1) * stride + span[1] - span[0] + 1
 
 
-def flat_specs(spec_structure: SpecStructure) -> TensorSpecStruct:
+def flat_specs(
+  spec_structure: SpecStructure, n_step: NStep | tuple[int, float] | None = None
+) -> TensorSpecStruct:
   """Derives what one episode record holds, each step once.
 
   A spec with time offsets becomes a sequence spec of one step. A spec without offsets
-  stays as it is: a sequence, or a context feature of the whole episode. Mask specs
-  (see `add_mask_specs`) are computed, not stored, and are left out.
+  stays as it is: a sequence, or a context feature of the whole episode. What is
+  computed and not stored is left out: masks (see `add_mask_specs`), and what `n_step`
+  adds to transitions.
 
   Args:
     spec_structure: the specs of a window.
+    n_step: how transitions are joined, if they are.
   Returns:
     Flat specs by path, none with time offsets.
   """
   flat = specs.flatten_spec_structure(spec_structure)
-  masks = mask_paths(flat)
+  computed = {**mask_paths(flat), **computed_paths(flat, NStep.of(n_step))}
   return TensorSpecStruct(
     (path, _flat_spec(ExtendedTensorSpec.to_spec(spec)))
     for path, spec in flat.items()
-    if path not in masks
+    if path not in computed
   )
 
 
@@ -128,6 +135,41 @@ def mask_paths(flat: TensorSpecStruct) -> dict[str, str]:
 def mask_path(path: str) -> str:
   """Returns where the mask of a path stands."""
   return path + _MASK_SUFFIX
+
+
+def masked_mean(values: Any, mask: Any, axis: Any = None) -> tf.Tensor:
+  """Averages the values at real steps; padded ones have no value and no gradient.
+
+  Args:
+    values: [..., D...], floating point.
+    mask: bool, the leading axes of `values`: a mask [B, L] masks values [B, L, D].
+    axis: axes to reduce, as in `tf.reduce_mean`; None for all.
+  Returns:
+    The mean over the unmasked values, in their dtype; 0 where everything is masked.
+  Raises:
+    SpecError: the values are not floating point, or the mask is none of theirs.
+  """
+  values = tf.convert_to_tensor(values)
+  mask = tf.convert_to_tensor(mask)
+  if not values.dtype.is_floating:
+    raise errors.SpecError(
+      "masked_mean: values: expected floating point, got "
+      f"{errors.describe(values)}. Cast them first."
+    )
+  if mask.dtype != tf.bool or mask.shape.rank > values.shape.rank:
+    raise errors.SpecError(
+      "masked_mean: mask: expected bools for the leading axes of the values, "
+      f"{errors.describe(values)}, got {errors.describe(mask)}."
+    )
+  for _ in range(values.shape.rank - mask.shape.rank):
+    mask = mask[..., tf.newaxis]
+  mask = tf.broadcast_to(mask, tf.shape(values))
+  # float16 sums overflow at 65504, and bfloat16 ones count to 256 only.
+  wide = values if values.dtype == tf.float64 else tf.cast(values, tf.float32)
+  # `where` and not a product: 0 * inf and 0 * nan would come through.
+  total = tf.reduce_sum(tf.where(mask, wide, tf.zeros_like(wide)), axis)
+  count = tf.reduce_sum(tf.cast(mask, wide.dtype), axis)
+  return tf.cast(tf.math.divide_no_nan(total, count), values.dtype)
 
 
 def _offsets(spec: tf.TensorSpec | None) -> tuple[int, ...]:

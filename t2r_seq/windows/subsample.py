@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.specs import SpecStructure, TensorSpecStruct
-from t2r_seq.windows.grid import check_count
+from t2r_seq.windows.cut import check_count
 
 _LENGTH_SUFFIX = "_length"
 

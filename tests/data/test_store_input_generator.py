@@ -108,7 +108,7 @@ def test_stacked_on_the_device(path, kit, order):
   want = at_once.create_dataset("train").take(5)
   flat = later.create_dataset("train").take(5)
   assert flat.element_spec[0]["state"].shape == (2, 3, 2)
-  assert flat.element_spec[1]["next"].shape == (2, 1, 2)
+  assert flat.element_spec[1]["next"].shape == (2, 2)
   assert at_once.device_fn is None
   device_fn = tf.function(later.device_fn)
   for one, other in zip(flat, want, strict=True):

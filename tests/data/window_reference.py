@@ -33,12 +33,9 @@ def episode_windows(
     masks: whether windows have masks.
   """
   span = windows.time_span(spec_structure)
-  grid = windows.WindowGrid(span, sequence_length or 1, stride, shift, padding)
+  cut = windows.Cut(sequence_length, stride, shift, padding, masks)
+  grid = windows.WindowGrid(span, cut)
   starts = grid.start(np.arange(grid.num_windows(num_steps)))
   if not len(starts):
     return []
-  return [
-    windows.gather_windows(
-      episode, starts, spec_structure, sequence_length, stride, padding, masks
-    )
-  ]
+  return [windows.gather_windows(episode, starts, spec_structure, cut)]

@@ -189,7 +189,7 @@ def expected_windows(
   for episode in episodes:
     tensors = {path: tf.convert_to_tensor(values) for path, values in episode.items()}
     element = {path: tf.TensorSpec(t.shape, t.dtype) for path, t in tensors.items()}
-    reader = windows.WindowReader(element, spec, **options)
+    reader = windows.WindowReader(element, spec, windows.Cut(**options))
     num_steps = int(reader.num_steps(tensors))
     for window in range(reader.grid.num_windows(num_steps)):
       start = tf.constant(reader.grid.start(window), tf.int64)

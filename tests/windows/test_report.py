@@ -69,12 +69,7 @@ def test_counts(name, shuffle_buffer_size):
 @pytest.mark.parametrize("name", CASES)
 def test_counts_of_episodes_whose_lengths_are_known(name):
   lengths, arguments, want = CASES[name]
-  grid = windows.WindowGrid(
-    span=(-3, 0),
-    num_stacks=arguments.get("sequence_length", 1),
-    shift=arguments.get("shift", 1),
-    padding=arguments.get("padding", "drop"),
-  )
+  grid = windows.WindowGrid((-3, 0), windows.Cut(**arguments))
   num_steps = np.array(lengths, np.int64)
   report = windows.WindowReport.of_episodes(num_steps, grid.num_windows(num_steps))
   assert tuple(counts(report).values()) == want

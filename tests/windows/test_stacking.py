@@ -58,9 +58,9 @@ def test_stacked_later_is_stacked_at_once(name, padding, jit_compile):
   sequence = {k: v for k, v in options.items() if k != "masks"}
   starts = tf.constant([5, 6, 9])
   at_once, flat = (
-    windows.WindowReader(ELEMENT, spec, padding=padding, flat=flat, **options).read(
-      EPISODE, starts
-    )
+    windows.WindowReader(
+      ELEMENT, spec, windows.Cut(padding=padding, **options), flat
+    ).read(EPISODE, starts)
     for flat in (False, True)
   )
 
@@ -77,7 +77,7 @@ def test_stacked_later_is_stacked_at_once(name, padding, jit_compile):
 
 def test_frames_travel_once():
   spec = {"x": Spec((4, 2), F32, time_offsets=STACK, is_sequence=True)}
-  reader = windows.WindowReader(ELEMENT, spec, sequence_length=16, flat=True)
+  reader = windows.WindowReader(ELEMENT, spec, windows.Cut(16), flat=True)
   assert reader.read(EPISODE, tf.constant([3])).x.shape == (1, 19, 2)
   assert reader.window_spec.x.shape == (19, 2)
 

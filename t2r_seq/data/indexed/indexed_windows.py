@@ -72,9 +72,11 @@ class IndexedWindows:
       for path, spec in self.flat.items()
       if decode_images and specs.is_encoded_image_spec(spec)
     }
-    cut = (spec_structure, sequence_length, stride, shift, padding, masks)
-    self.reader = windows.WindowReader(self.element_spec, *cut)
-    self.decoded_reader = windows.WindowReader(self._decoded_element(), *cut)
+    cut = windows.Cut(sequence_length, stride, shift, padding, masks)
+    self.reader = windows.WindowReader(self.element_spec, spec_structure, cut)
+    self.decoded_reader = windows.WindowReader(
+      self._decoded_element(), spec_structure, cut
+    )
     self.episode_lengths: np.ndarray = index.num_steps(self.flat)
     self.counts: np.ndarray = np.asarray(
       self.reader.grid.num_windows(self.episode_lengths)

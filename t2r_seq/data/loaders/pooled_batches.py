@@ -67,7 +67,7 @@ class PooledWindows(abc.ABC):
   def fit(self, batch_size: int, memory_budget: int) -> PoolSize:
     """Finds how many batches a pool may have; see `pool_order.fit_pools`."""
     first, last = self._reader.steps_shown
-    apart = self._grid.shift * self._grid.stride
+    apart = self._grid.period
     extra = last - first + 1
     lengths = self._rows.episode_lengths
     steps = np.minimum(lengths, (self.counts - 1) * apart + extra)

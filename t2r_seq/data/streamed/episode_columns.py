@@ -75,7 +75,7 @@ class EpisodeColumns:
     for path, spec in self._placed.items():
       steps = tf.TensorShape([None]).concatenate(spec.shape)
       element[path] = tf.TensorSpec(steps, spec.dtype)
-    encoded = windows.WindowReader(element, spec_structure, **cut)
+    encoded = windows.WindowReader(element, spec_structure, windows.Cut(**cut))
     self._timed = encoded.timed_paths
     self._element = encoded.select(element)
     for path in self._timed:
@@ -98,7 +98,7 @@ class EpisodeColumns:
     for path, spec in self.images.items():
       leading = element[path].shape[: -spec.shape[:-3].rank or None]
       decoded[path] = tf.TensorSpec(leading.concatenate(spec.shape), spec.dtype)
-    self.reader = windows.WindowReader(decoded, spec_structure, **cut)
+    self.reader = windows.WindowReader(decoded, spec_structure, windows.Cut(**cut))
     self._kept = self._plan_kept()
     self.lists = EpisodeLists(list(self._kept.values()))
 

@@ -17,7 +17,7 @@ from t2r_seq.data.loaders.pool_order import (
 from t2r_seq.data.streamed.episode_columns import EpisodeColumns
 from t2r_seq.data.streamed.pool_rescue import PoolRescue
 from t2r_seq.data.streamed.stream_report import StreamReport
-from t2r_seq.windows.report import print_too_short
+from t2r_seq.windows.dataset import print_too_short
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
@@ -253,7 +253,7 @@ class PoolFiller:
     if self._report is not None:
       is_one = tf.cast(~episode["is_end"], tf.int64)
       return self._report.count(num_steps, count, is_one)
-    if self._grid.padding != "drop":
+    if self._grid.keeps_first:
       return tf.no_op()
     # Of one with a window nothing is printed.
     count = tf.where(episode["is_end"], tf.ones_like(count), count)

@@ -17,7 +17,7 @@ from t2r_seq.data.reading.record_reading import map_in_order
 from t2r_seq.data.streamed.episode_columns import EpisodeColumns
 from t2r_seq.data.streamed.pool_rescue import PoolRescue
 from t2r_seq.data.streamed.streamed_pools import PoolFiller, same
-from t2r_seq.windows.grid import check_count
+from t2r_seq.windows.cut import check_count
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 _Pool = dict[str, Any]

@@ -23,7 +23,7 @@ class AnchorRule:
     back: steps before the anchor that its window shows.
     need: steps after it that must be there while the episode goes on.
     need_ended: steps after it that must be there at the episode's end.
-    keeps_start: an episode's first step always has an item once the episode has ended.
+    keeps_start: the first anchor has an item whenever the episode has ended.
   """
 
   first: int
@@ -46,16 +46,13 @@ class AnchorRule:
     """
     grid = reader.grid
     first_shown, last_shown = reader.steps_shown
-    back, period = max(0, -first_shown), grid.shift * grid.stride
-    after = grid.min_steps - 1 - grid.first_anchor
+    back = max(0, -first_shown)
     if n is not None:
       after = grid.span[1]
-      return cls(grid.first_anchor, period, back, n - 1 + after, after, False)
-    if grid.padding == "drop":
-      return cls(grid.first_anchor, period, back, after, after, False)
-    # As `WindowGrid.num_windows` has it: the last sequence may run over the end.
-    room = max(grid.num_stacks - grid.shift, 0) * grid.stride
-    return cls(0, period, back, max(last_shown, room, 0), room, True)
+      return cls(grid.first_anchor, grid.period, back, n - 1 + after, after, False)
+    need = max(grid.num_after, last_shown, 0)
+    rest = (grid.num_after, grid.keeps_first)
+    return cls(grid.first_anchor, grid.period, back, need, *rest)
 
   @property
   def min_steps(self) -> int:
@@ -97,5 +94,5 @@ class AnchorRule:
       return np.zeros(0, np.int64)
     anchors = np.arange(max(start, first, end - self.need), end)
     ages, left = anchors - start, end - 1 - anchors
-    fits = (left >= self.need_ended) | (self.keeps_start & (ages == 0))
+    fits = (left >= self.need_ended) | (self.keeps_start & (ages == self.first))
     return anchors[self.is_anchor(ages) & fits]

@@ -51,7 +51,7 @@ class Gathering:
       rewards = frozenset(n_step.rewards)
       self.plan = WindowPlan(reader, lanes, n_step.later, rewards)
     self.columns = ring.columns
-    self.is_zero_padded = reader.grid.padding == "zero"
+    self.is_zero_padded = reader.cut.padding == "zero"
 
   def shift(self, draw: Draw) -> np.ndarray | None:
     """Returns the steps from each anchor to the last one that is joined, int64 [B]."""

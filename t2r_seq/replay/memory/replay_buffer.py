@@ -123,11 +123,7 @@ class ReplayBuffer(DurableReplay):
     reader = windows.WindowReader(
       sizing.element_spec(self._columns),
       self._spec,
-      sequence_length,
-      stride,
-      shift,
-      padding,
-      masks,
+      windows.Cut(sequence_length, stride, shift, padding, masks),
       flat,
     )
     joining = transitions.NStep.of(n_step)

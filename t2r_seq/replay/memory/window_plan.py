@@ -80,7 +80,7 @@ class WindowPlan:
       leave_out: paths that are not read here.
     """
     self.lanes = lanes
-    self._padding = reader.grid.padding
+    self._padding = reader.cut.padding
     self.fetches: list[Fetch] = []
     self.contexts: dict[str, str] = {}
     for path, reading in reader.readings.items():

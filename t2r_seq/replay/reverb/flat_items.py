@@ -46,7 +46,7 @@ class FlatItems(ItemLayout):
     self._grid = reader.grid
     self._spans = _spans(reader)
     self._context = tuple(path for path in reader.paths if path not in self._spans)
-    self._is_padded = self._grid.padding != "drop"
+    self._is_padded = self._grid.cut.padding != "drop"
     element = sizing.element_spec(columns)
     self._bundles = make_bundles(
       self._spans,

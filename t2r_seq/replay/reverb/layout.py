@@ -94,10 +94,10 @@ class ItemLayout(abc.ABC):
 
 def last_anchor(grid: windows.WindowGrid) -> int:
   """Returns the last anchor of a sequence, relative to its first."""
-  return (grid.num_stacks - 1) * grid.stride
+  return (grid.cut.num_stacks - 1) * grid.cut.stride
 
 
 def num_full_windows(grid: windows.WindowGrid, num_steps: int) -> int:
   """Returns how many windows show no step that is still to come."""
   room = num_steps - 1 - last_anchor(grid) - grid.span[1] - grid.first_anchor
-  return max(room // (grid.shift * grid.stride) + 1, 0)
+  return max(room // grid.period + 1, 0)

@@ -57,11 +57,7 @@ def make_layout(
   reader = windows.WindowReader(
     sizing.element_spec(columns),
     structure,
-    sequence_length,
-    stride,
-    shift,
-    padding,
-    masks,
+    windows.Cut(sequence_length, stride, shift, padding, masks),
     flat,
   )
   if joining is not None:

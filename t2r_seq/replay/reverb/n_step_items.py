@@ -50,9 +50,10 @@ class NStepItems(ItemLayout):
       for path in n_step.later
     }
     # The end of an episode shortens items, whether or not its beginning is padded.
-    padding = "repeat" if reader.grid.padding == "drop" else reader.grid.padding
+    padding = "repeat" if reader.cut.padding == "drop" else reader.cut.padding
+    cut = windows.Cut(padding=padding)
     wide = windows.WindowReader(
-      sizing.element_spec(columns), _wide_specs(spec_structure, steps), padding=padding
+      sizing.element_spec(columns), _wide_specs(spec_structure, steps), cut
     )
     self._items = FlatItems(wide, columns)
     self.signature = self._items.signature

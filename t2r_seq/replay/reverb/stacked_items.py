@@ -63,22 +63,24 @@ class StackedItems(ItemLayout):
       for path, spec in reader.window_spec.items()
     }
     self.full_shapes = {path: spec.shape for path, spec in self.signature.items()}
-    self.num_rows_kept = self._grid.num_stacks
+    self.num_rows_kept = self._grid.cut.num_stacks
     first, last = self._grid.span
-    self.num_steps_kept = last - first + self._grid.stride + 1
+    self.num_steps_kept = last - first + self._grid.cut.stride + 1
 
   def num_rows(self, num_steps: int, has_ended: bool) -> int:
     """Returns for how many anchors of the grid there is all that they show."""
     grid = self._grid
     if has_ended:
       count = int(grid.num_windows(num_steps))
-      return (count - 1) * grid.shift + grid.num_stacks if count else 0
-    anchors = windows.WindowGrid(grid.span, 1, grid.stride, 1, grid.padding)
+      return (count - 1) * grid.cut.shift + grid.cut.num_stacks if count else 0
+    anchors = windows.WindowGrid(
+      grid.span, windows.Cut(stride=grid.cut.stride, padding=grid.cut.padding)
+    )
     return num_full_windows(anchors, num_steps)
 
   def row(self, step: Callable[[int], Row], number: int, num_steps: int) -> Row:
     """Makes a row: the stacks of one anchor."""
-    anchor = self._grid.first_anchor + number * self._grid.stride
+    anchor = self._grid.first_anchor + number * self._grid.cut.stride
     row: dict[str, Any] = {}
     for path, offsets in self._offsets.items():
       source = self.reader.readings[path].source
@@ -92,12 +94,12 @@ class StackedItems(ItemLayout):
 
   def num_items(self, num_rows: int) -> int:
     """Returns how many sequences the rows give."""
-    return max((num_rows - self._grid.num_stacks) // self._grid.shift + 1, 0)
+    return max((num_rows - self._grid.cut.num_stacks) // self._grid.cut.shift + 1, 0)
 
   def item(self, number: int, num_steps: int) -> dict[str, Rows]:
     """Returns the rows of a sequence; of paths without one, that of its end."""
-    first = number * self._grid.shift
-    rows = range(first, first + self._grid.num_stacks)
+    first = number * self._grid.cut.shift
+    rows = range(first, first + self._grid.cut.num_stacks)
     item: dict[str, Rows] = {}
     for column in self.signature:
       path = self._masks.get(column, column)
@@ -128,7 +130,7 @@ class StackedItems(ItemLayout):
   ) -> Any:
     nearest = min(max(number, 0), num_steps - 1)
     value = step(nearest)[source]
-    if self._grid.padding != "zero" or nearest == number:
+    if self._grid.cut.padding != "zero" or nearest == number:
       return value
     is_bytes = np.asarray(value).dtype.kind in "OS"
     return np.full_like(value, b"" if is_bytes else 0)
@@ -145,5 +147,5 @@ class StackedItems(ItemLayout):
     path_of = self._masks.get(path, path)
     if path_of not in self._offsets:
       return f"{path}, per episode"
-    stride = f", stride {self._grid.stride}" if self._is_sequence[path_of] else ""
+    stride = f", stride {self._grid.cut.stride}" if self._is_sequence[path_of] else ""
     return f"{path}, steps {self._offsets[path_of].tolist()}{stride}"

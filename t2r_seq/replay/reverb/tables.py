@@ -77,10 +77,10 @@ def make_signature(layout: ItemLayout) -> dict[str, tf.TensorSpec]:
   signature = wire_signature(layout.signature)
   grid, first = layout.reader.grid, min(signature)
   windows = {
-    "padding": grid.padding,
-    "sequence_length": grid.num_stacks,
-    "shift": grid.shift,
-    "stride": grid.stride,
+    "padding": grid.cut.padding,
+    "sequence_length": grid.cut.num_stacks,
+    "shift": grid.cut.shift,
+    "stride": grid.cut.stride,
   }
   spec = signature[first]
   name = f"{spec.name}{_WINDOWS}{json.dumps(windows)}"

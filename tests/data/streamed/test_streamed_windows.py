@@ -66,7 +66,7 @@ def one_by_one(batches):
 
 def all_windows(num_stacks=None, stride=1, shift=1, padding="drop", masks=False):
   """Every window, cut by hand; of a sequence, its states and what is at its end."""
-  grid = windows.WindowGrid((-2, 1), num_stacks or 1, stride, shift, padding)
+  grid = windows.WindowGrid((-2, 1), windows.Cut(num_stacks, stride, shift, padding))
   for e, length in enumerate(LENGTHS):
     episode = make_episode(e, length)
     for i in range(grid.num_windows(length)):

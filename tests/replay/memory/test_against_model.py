@@ -76,7 +76,7 @@ def test_random_operations(name, sampler):
   options, num_writers, num_slots = CASES[name]
   spec = SEQUENCE if "sequence_length" in options else SINGLE
   element = {"x": tf.TensorSpec([None], tf.int64)}
-  reader = windows.WindowReader(element, spec, **options)
+  reader = windows.WindowReader(element, spec, windows.Cut(**options))
   for seed in range(4):
     rng = np.random.default_rng(seed)
     buffer = ReplayBuffer(

@@ -1,0 +1,339 @@
+"""Which steps of an episode make samples: declared once, as values, and counted.
+
+`Cut` says how episodes become windows, `NStep` how transitions are joined, and
+`WindowGrid` is the arithmetic of both: which anchors an episode has, and which of its
+steps a window shows. It is written once, for ints, numpy arrays and tensors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+from typing import Any, NamedTuple
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors
+
+# Of stacks, strides and shifts: the product of two is a step of an episode.
+_MOST = 2**31 - 1
+
+PADDINGS = ("drop", "repeat", "zero")
+
+Padding = str | tuple[str, str]
+
+
+# Registered and not configurable: what gin binds is for a `@Cut()` of a configuration,
+# and never for those that the library makes of arguments.
+@gin.register
+@dataclasses.dataclass(frozen=True)
+class NStep:
+  """Joins one-step transitions to those of up to n steps, when they are read.
+
+  Transition t joins m = min(n, steps up to the episode's last one) steps:
+
+      rew        sum of gamma^k * rew[t + k] for k < m
+      next_obs   of step t + m - 1: after a truncation the last one that there was
+      done       of step t + m - 1, as `truncated` if there is one
+      discount   gamma^m, and 0 after a terminal; of the shape of `done`
+      num_steps  m
+
+  and has the other fields of step t. So `rew + discount * value(next_obs)` is the
+  target at terminals and truncations, too. An episode of T transitions has T + 1
+  steps, the last with the last observation, which is never made up.
+
+  Attributes:
+    n: steps, at least 1.
+    gamma: discount of one step, from 0 to 1.
+    rew: path of the reward, or of a branch of several.
+    done: path of the flag of terminals.
+    truncated: path of the flag of truncations; there may be none.
+    branches: first components of paths that are no part of these names, such as
+      'features' and 'labels' where both are in one structure.
+  """
+
+  n: int
+  gamma: float
+  rew: str = "rew"
+  done: str = "done"
+  truncated: str = "truncated"
+  branches: tuple[str, ...] = ()
+
+  def __post_init__(self) -> None:
+    """Raises SpecError unless both numbers are in their ranges."""
+    is_integer = isinstance(self.n, numbers.Integral) and not isinstance(self.n, bool)
+    if not is_integer or self.n < 1:
+      raise errors.SpecError(
+        f"n_step: n: expected an integer of at least 1, got {self.n!r}."
+      )
+    is_number = isinstance(self.gamma, numbers.Real) and self.gamma is not True
+    if not is_number or not 0 <= self.gamma <= 1:
+      raise errors.SpecError(
+        f"n_step: gamma: expected a number from 0 to 1, got {self.gamma!r}."
+      )
+    object.__setattr__(self, "n", int(self.n))
+    object.__setattr__(self, "gamma", float(self.gamma))
+
+  @classmethod
+  def of(cls, n_step: tuple[int, float] | NStep | None) -> NStep | None:
+    """Converts what users write, (n, gamma).
+
+    Raises:
+      SpecError: it is no such pair.
+    """
+    if n_step is None or isinstance(n_step, NStep):
+      return n_step
+    try:
+      n, gamma = n_step
+    except (TypeError, ValueError):
+      raise errors.SpecError(
+        f"n_step: expected (n, gamma) or None, got {n_step!r}."
+      ) from None
+    return cls(n, gamma)
+
+  def __str__(self) -> str:
+    return f"{self.n}-step transitions with gamma {self.gamma}"
+
+
+@gin.register
+@dataclasses.dataclass(frozen=True)
+class Cut:
+  """How episodes become windows.
+
+  Attributes:
+    sequence_length: L, stacks in a sequence, for specs with is_sequence=True; None for
+      single windows.
+    stride: steps between the stacks of one sequence.
+    shift: stacks between the starts of two sequences; for single windows, steps
+      between two anchors in units of `stride`.
+    padding: what stands where a window leaves its episode: 'drop' keeps full windows
+      only, 'repeat' shows the edge step again, 'zero' zeros and empty strings. One word
+      for both ends, or two, (front, end): ('repeat', 'drop') pads what was before the
+      first step, and makes up nothing after the last one.
+    masks: adds a bool '<path>_mask' for every windowed path, true for real steps; masks
+      that the specs declare (`add_mask_specs`) are always added.
+    n_step: joins transitions; `NStep`, or (n, gamma). What follows the last step is
+      never made up then: the padding is that of the front.
+  """
+
+  sequence_length: int | None = None
+  stride: int = 1
+  shift: int = 1
+  padding: Padding = "drop"
+  masks: bool = False
+  n_step: NStep | None = None
+
+  def __post_init__(self) -> None:
+    """Raises SpecError: a value is none of those that it may be."""
+    object.__setattr__(self, "padding", check_padding(self.padding))
+    object.__setattr__(self, "n_step", NStep.of(self.n_step))
+    if self.sequence_length is not None:
+      check_count("sequence_length", self.sequence_length, _MOST)
+      if self.n_step is not None:
+        raise errors.SpecError(
+          "windows: sequence_length: expected None with n_step, got "
+          f"{self.sequence_length}."
+        )
+    for field in ("stride", "shift"):
+      check_count(field, getattr(self, field), _MOST)
+
+  @classmethod
+  def of(cls, cut: Cut | None, fields: dict[str, Any]) -> Cut:
+    """Makes a cut of what users write: a cut, or its fields, or changes of a cut."""
+    if cut is None:
+      return cls(**fields)
+    if not isinstance(cut, Cut):
+      raise errors.SpecError(
+        f"windows: cut: expected a Cut, got {cut!r}. Name its fields, or make one: "
+        "Cut(sequence_length=3, stride=2)."
+      )
+    return dataclasses.replace(cut, **fields)
+
+  @property
+  def num_stacks(self) -> int:
+    """Anchors of a window."""
+    return self.sequence_length or 1
+
+  @property
+  def front(self) -> str:
+    """What stands before the first step of an episode."""
+    return self.padding if isinstance(self.padding, str) else self.padding[0]
+
+  @property
+  def end(self) -> str:
+    """What stands after the last step."""
+    if self.n_step is not None:
+      return "drop"
+    return self.padding if isinstance(self.padding, str) else self.padding[1]
+
+
+class Anchors(NamedTuple):
+  """Where windows are in what holds one or many episodes; int64 scalars, or [B].
+
+  Attributes:
+    rows: of the (first) anchors.
+    before: steps of their episodes before them; may be counted up to what windows show.
+    after: steps of their episodes after them; likewise.
+    stride: rows from a step to the next one.
+  """
+
+  rows: Any
+  before: Any
+  after: Any
+  stride: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowGrid:
+  """The anchors of an episode, and the steps around them that a window may show.
+
+  Where the front is 'drop' the first anchor is the first that has all steps before it
+  that its window shows, otherwise step 0. Where the end is 'drop' only sequences count
+  that have all steps after them; otherwise every step from there on that lies on the
+  stride is an anchor of some sequence, unless `shift` leaves anchors out between two
+  sequences, and the last sequence may run over the end.
+
+  Attributes:
+    span: smallest and largest time offset; 0 is within.
+    cut: how episodes become windows.
+  """
+
+  span: tuple[int, int]
+  cut: Cut = dataclasses.field(default_factory=Cut)
+
+  @property
+  def first_anchor(self) -> int:
+    """The anchor that the first sequence starts at."""
+    return -self.span[0] if self.cut.front == "drop" else 0
+
+  @property
+  def period(self) -> int:
+    """Steps from the start of a sequence to that of the next one."""
+    return self.cut.shift * self.cut.stride
+
+  @property
+  def num_after(self) -> int:
+    """Steps after its first anchor that an episode needs for one more sequence."""
+    if self.cut.end == "drop":
+      return (self.cut.num_stacks - 1) * self.cut.stride + self.span[1]
+    return max(self.cut.num_stacks - self.cut.shift, 0) * self.cut.stride
+
+  @property
+  def keeps_first(self) -> bool:
+    """Whether the first anchor has a sequence whatever comes after it."""
+    return self.cut.end != "drop"
+
+  @property
+  def min_steps(self) -> int:
+    """The shortest episode that gives a window."""
+    return self.first_anchor + 1 + (0 if self.keeps_first else self.num_after)
+
+  def num_windows(self, num_steps: Any) -> Any:
+    """Returns how many windows (sequences) an episode gives.
+
+    Args:
+      num_steps: episode length(s); int, array or integer tensor.
+    Returns:
+      The counts, of the same kind.
+    """
+    xp = array_module(num_steps)
+    room = num_steps - self.first_anchor
+    count = (room - 1 - self.num_after) // self.period + 1
+    least = xp.minimum(xp.maximum(room, 0), 1) if self.keeps_first else 0
+    count = xp.maximum(count, least)
+    return int(count) if isinstance(num_steps, int) else count
+
+  def start(self, window: Any) -> Any:
+    """Returns the first anchor of the window with that index in its episode."""
+    return self.first_anchor + window * self.period
+
+  def is_anchor(self, step: Any) -> Any:
+    """Whether a window starts at that step, if there are enough steps after it."""
+    if self.period == 1:
+      return step >= self.first_anchor
+    return (step >= self.first_anchor) & ((step - self.first_anchor) % self.period == 0)
+
+  def clip(self, offsets: Any, before: Any, after: Any) -> Any:
+    """Keeps offsets inside the episode where it is padded.
+
+    Args:
+      offsets: steps relative to an anchor, int64.
+      before: steps before the anchor.
+      after: steps after the anchor.
+    Returns:
+      The offsets of the steps to read, of the shape that the arguments broadcast to.
+    """
+    xp = array_module(offsets, before, after)
+    if self.cut.front != "drop":
+      offsets = xp.maximum(offsets, -before)
+    return offsets if self.cut.end == "drop" else xp.minimum(offsets, after)
+
+  def steps(
+    self, offsets: Any, before: Any, after: Any
+  ) -> tuple[Any, Any | None, Any | None]:
+    """Says which steps windows show.
+
+    Args:
+      offsets: steps relative to an anchor, int64.
+      before: steps before the anchor.
+      after: steps after the anchor.
+    Returns:
+      The offsets of the steps to read; which of them are real steps, None for all; and
+      which of them are shown and not zeros, None for all.
+    """
+    front, end = self.cut.front, self.cut.end
+    if front == end == "drop":
+      return offsets, None, None
+    clipped = self.clip(offsets, before, after)
+    xp = array_module(clipped)
+    real = xp.equal(clipped, offsets)
+    if "zero" not in (front, end):
+      return clipped, real, None
+    if front != "zero":  # Zeros at the end only.
+      return clipped, real, xp.greater_equal(clipped, offsets)
+    if end != "zero":
+      return clipped, real, xp.less_equal(clipped, offsets)
+    return clipped, real, real
+
+
+def array_module(*values: Any) -> Any:
+  """Returns what computes with them: TensorFlow if one is a tensor, otherwise numpy."""
+  return tf if any(map(tf.is_tensor, values)) else np
+
+
+def check_padding(padding: Any) -> Padding:
+  """Returns a padding, one word where both ends have the same; raises SpecError."""
+  words = [padding] if isinstance(padding, str) else padding
+  is_pair = isinstance(words, (tuple, list)) and 1 <= len(words) <= 2
+  for word in words if is_pair else [padding]:
+    if word not in PADDINGS:
+      raise errors.SpecError(
+        f"windows: padding: expected one of {', '.join(PADDINGS)}, or two of them for "
+        f"the front and the end, got {padding!r}.{errors.nearest(str(word), PADDINGS)}"
+      )
+  return words[0] if words[0] == words[-1] else (words[0], words[1])
+
+
+def check_count(name: str, value: Any, most: int | None = None) -> None:
+  """Raises SpecError unless `value` is an integer of at least 1, and not too large."""
+  is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+  if not is_integer or value < 1:
+    expected = "an integer of at least 1"
+  elif most is not None and value > most:
+    expected = f"an integer of at most {most:,}"
+  else:
+    return
+  raise errors.SpecError(f"windows: {name}: expected {expected}, got {value!r}.")
+
+
+def add_axes(values: Any, count: Any) -> Any:
+  """Appends `count` axes of size 1; with one cheap op where one size is unknown."""
+  if not tf.is_tensor(values):
+    return np.reshape(values, np.shape(values) + (1,) * count)
+  sizes = [-1 if size is None else size for size in values.shape]
+  if isinstance(count, int) and sizes.count(-1) <= 1:
+    return tf.reshape(values, [*sizes, *[1] * count])
+  ones = tf.ones([count], tf.int32)
+  return tf.reshape(values, tf.concat([tf.shape(values), ones], 0))

@@ -1,0 +1,615 @@
+"""`WindowReader`: reads windows of a spec structure from flat episodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, specs
+from t2r_seq.specs import ExtendedTensorSpec, SpecStructure, TensorSpecStruct
+from t2r_seq.windows import flat_specs as flat_specs_lib
+from t2r_seq.windows.cut import Anchors, Cut, WindowGrid, add_axes, array_module
+from t2r_seq.windows.n_step import (
+  DISCOUNT,
+  NUM_STEPS,
+  Joining,
+  check_computed,
+  computed_paths,
+  plan_joining,
+  return_dtype,
+)
+
+Take = Callable[[str, Any], Any]
+"""From a path of an episode and rows of any shape, or None, to values."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+  """How one path is read from an episode.
+
+  Attributes:
+    source: the path that it has in the episode.
+    steps: steps relative to the first anchor, an int array of shape [], [K], [L] or
+      [L, K]; None for a context feature, which is handed on as it is.
+    frame_shape: static shape of one step in the episode.
+  """
+
+  source: str
+  steps: np.ndarray | None
+  frame_shape: tf.TensorShape
+
+  def flat(self) -> Reading:
+    """Reads every step from the first to the last, once each."""
+    if self.steps is None or not self.steps.ndim:
+      return self
+    steps = np.arange(self.steps.min(), self.steps.max() + 1)
+    return dataclasses.replace(self, steps=steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fetch:
+  """Some paths that show the same steps.
+
+  What they share is computed once: the number of ops is what small batches cost.
+
+  Attributes:
+    paths: from a path of the windows to that of the episode.
+    offsets: of the steps, relative to the first anchor; int64 of shape [], [K], [L] or
+      [L, K].
+    is_later: relative to the last joined step instead.
+  """
+
+  paths: dict[str, str]
+  offsets: np.ndarray
+  is_later: bool = False
+
+
+class WindowReader:
+  """Reads windows of a spec structure from flat episodes of one element spec.
+
+  Everything that can be wrong with specs and shapes is found at construction. Windows
+  are gathered by `read_at` alone, of numpy arrays as of tensors.
+
+  Attributes:
+    cut: how episodes become windows.
+    grid: which anchors an episode has.
+    readings: how each path of a window is read; what is computed has none.
+    masks: the paths of masks, and of what they mask; both are in the windows.
+    joining: how transitions are joined, if they are.
+    fetches: what is read of steps, but for the rewards that are joined.
+    window_spec: what one window has, by path: leaves [L, K, ...], fully defined or as
+      stored.
+  """
+
+  def __init__(
+    self,
+    element_spec: Any,
+    spec_structure: SpecStructure,
+    cut: Cut | None = None,
+    flat: bool = False,
+  ) -> None:
+    """Creates the reader.
+
+    Args:
+      element_spec: specs of the flat episode, by path; leaves [T, ...] and context.
+      spec_structure: the specs of a window.
+      cut: how episodes become windows; None for `Cut()`.
+      flat: gives every step that a window shows once, [F, ...] in place of
+        [L, K, ...]; `stack_windows` stacks them later, on the device that trains.
+    Raises:
+      SpecError: the episode does not fit the specs, or the specs the cut.
+    """
+    self.cut = cut = Cut() if cut is None else cut
+    wanted = specs.map_leaves(
+      ExtendedTensorSpec.to_spec, specs.flatten_spec_structure(spec_structure)
+    )
+    self.grid = WindowGrid(flat_specs_lib.time_span(wanted), cut)
+    masks = flat_specs_lib.mask_paths(wanted)
+    computed = computed_paths(wanted, cut.n_step)
+    stored = TensorSpecStruct(
+      (path, spec)
+      for path, spec in wanted.items()
+      if path not in masks and path not in computed
+    )
+    if cut.sequence_length is not None:
+      _check_any_sequence(stored, cut.sequence_length)
+    self._element = specs.flatten_spec_structure(element_spec)
+    self.readings = plan_readings(stored, self._element, self.grid)
+    self.joining: Joining | None = None
+    if cut.n_step is not None:
+      steps = {path: reading.steps for path, reading in self.readings.items()}
+      self.joining = plan_joining(cut.n_step, stored, steps, self.grid.span[1])
+      if not cut.n_step.branches:
+        computed.update({DISCOUNT: DISCOUNT, NUM_STEPS: NUM_STEPS})
+    self._computed = computed
+    if flat:
+      self.readings = {path: r.flat() for path, r in self.readings.items()}
+    self._timed = {
+      path: reading.steps
+      for path, reading in self.readings.items()
+      if reading.steps is not None
+    }
+    if not self._timed:
+      raise errors.SpecError(
+        "windows: the specs: expected at least one path with a time axis, got none. "
+        "Give the specs time_offsets."
+      )
+    if cut.masks:
+      masks = {flat_specs_lib.mask_path(path): path for path in self._timed}
+    self.masks = {mask: path for mask, path in masks.items() if path in self._timed}
+    self._check_masks()
+    self.fetches = self._plan_fetches()
+    self.window_spec = self._plan_window_spec()
+    if self.joining is not None:
+      done = self.window_spec[self.joining.fields.done]
+      check_computed(computed, wanted, self.joining, done)
+
+  @property
+  def window_bytes(self) -> int:
+    """Memory of a window's numbers, in bytes."""
+    return sum(
+      (spec.shape.num_elements() or 0) * spec.dtype.size
+      for spec in self.window_spec.values()
+      if spec.dtype != tf.string
+    )
+
+  @property
+  def paths(self) -> tuple[str, ...]:
+    """What is read from an episode: its paths, each once."""
+    return tuple(dict.fromkeys(r.source for r in self.readings.values()))
+
+  @property
+  def timed_paths(self) -> tuple[str, ...]:
+    """Those of `paths` that have a time axis."""
+    return tuple(dict.fromkeys(self.readings[path].source for path in self._timed))
+
+  @property
+  def steps_shown(self) -> tuple[int, int]:
+    """The first and the last step that a window shows, relative to its first anchor."""
+    further = 0 if self.joining is None else self.joining.n - 1
+    shown = set() if self.joining is None else {0, further}  # Rewards are.
+    for fetch in self.fetches:
+      last = int(fetch.offsets.max()) + further * fetch.is_later
+      shown |= {int(fetch.offsets.min()), last}
+    return min(shown), max(shown)
+
+  @property
+  def num_growing(self) -> int:
+    """Steps after its first anchor that a window of a growing episode waits for."""
+    if self.joining is not None:
+      return self.joining.n - 1 + self.grid.num_after
+    return max(self.grid.num_after, self.steps_shown[1], 0)
+
+  def select(self, episode: SpecStructure) -> TensorSpecStruct:
+    """Flattens an episode to the paths that the windows read, and no others."""
+    flat = specs.flatten_spec_structure(episode)
+    return TensorSpecStruct((path, flat[path]) for path in self.paths)
+
+  def num_steps(self, episode: Mapping[str, Any], check: bool = True) -> tf.Tensor:
+    """Returns T, checked to be the same for every path with a time axis.
+
+    Args:
+      episode: tensors by path.
+      check: False where the episode has been checked before.
+    Returns:
+      int64 scalar.
+    """
+    paths = self.timed_paths if check else self.timed_paths[:1]
+    return self.same_length(
+      {path: tf.shape(episode[path], tf.int64)[0] for path in paths}
+    )
+
+  def same_length(self, lengths: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    """Returns T, checked to be the same for every path that is given.
+
+    Args:
+      lengths: steps by path, int64 scalars; at least one.
+    """
+    (first, length), *others = lengths.items()
+    # `tf.debugging.assert_equal` takes ten ops more, which count: it is each episode.
+    checks = [
+      tf.raw_ops.Assert(
+        condition=tf.equal(other, length),
+        data=[
+          f"windows: {path}: expected as many steps as {first} has.",
+          other,
+          length,
+        ],
+      )
+      for path, other in others
+    ]
+    with tf.control_dependencies([check for check in checks if check is not None]):
+      return tf.identity(length)
+
+  def check_starts(self, starts: Any, num_steps: Any) -> tf.Operation | None:
+    """Checks that windows start inside an episode and have all that is not padded.
+
+    Where tf.gather runs on a CPU it would fail, too; on a GPU it gives zeros instead.
+
+    Args:
+      starts: first anchor(s), int scalar or [B].
+      num_steps: T, int64 scalar.
+    Returns:
+      The check, to be run before `read`.
+    """
+    before = self.grid.first_anchor
+    after = 0 if self.grid.keeps_first else self.grid.num_after
+    starts = tf.cast(starts, tf.int64)
+    return tf.debugging.Assert(
+      tf.reduce_all((starts >= before) & (starts + after < num_steps)),
+      [
+        f"windows: the anchors: expected {before} <= anchor < T - {after} with T =",
+        num_steps,
+        "steps, got",
+        starts,
+      ],
+    )
+
+  def read(
+    self, episode: Mapping[str, Any], starts: Any, num_steps: Any = None
+  ) -> TensorSpecStruct:
+    """Gathers the windows that start at the given anchors.
+
+    Args:
+      episode: tensors by path, [T, ...] and context.
+      starts: first anchor(s), an int scalar or [B].
+      num_steps: T if it is known, int64.
+    Returns:
+      Leaves of starts.shape + [L, K, ...]; context leaves are repeated per start.
+    """
+    starts = tf.cast(starts, tf.int64)
+    if starts.shape.rank not in (0, 1):
+      raise errors.SpecError(
+        "windows: the anchors: expected an int scalar or [B], got "
+        f"{errors.describe(starts)}."
+      )
+    steps = self.num_steps(episode) if num_steps is None else num_steps
+
+    def take(path: str, index: tf.Tensor | None) -> tf.Tensor:
+      if index is None:
+        return _repeat(episode[path], starts)
+      return tf.gather(episode[path], index)
+
+    return self.read_with(take, starts, tf.convert_to_tensor(steps))
+
+  def read_with(
+    self,
+    take: Take,
+    starts: tf.Tensor,
+    num_steps: Any,
+    first_rows: tf.Tensor | None = None,
+  ) -> TensorSpecStruct:
+    """Makes windows of what `take` gives, of an episode or of one episode for each.
+
+    Args:
+      take: called with a path of an episode and the rows to read, starts.shape + [L,
+        K]; returns their values, or the context features where the rows are None.
+      starts: first anchor(s) in their episodes, int64 scalar or [B].
+      num_steps: T, int64 scalar, or [B] for windows of several episodes.
+      first_rows: where the first steps of the episodes are, int64 [B]; None: the rows
+        are steps.
+    Returns:
+      Leaves of starts.shape + [L, K, ...].
+    """
+    rows = starts if first_rows is None else starts + first_rows
+    return self.read_at(take, Anchors(rows, starts, num_steps - 1 - starts))
+
+  def read_at(
+    self, take: Take, anchors: Anchors, paths: frozenset[str] | None = None
+  ) -> TensorSpecStruct:
+    """Makes windows of what `take` gives, around anchors.
+
+    Args:
+      take: called with a path of an episode and rows, anchors.rows.shape + [L, K], and
+        [n, ...] for the rewards of n steps; returns their values, or the context
+        features where the rows are None.
+      anchors: where they are.
+      paths: those of the windows that are wanted; None for all.
+    Returns:
+      Leaves of anchors.rows.shape + [L, K, ...].
+    """
+    window: dict[str, Any] = {}
+    joining = self.joining
+    shift = None if joining is None else joining.shift(anchors.after)
+    for path, reading in self.readings.items():
+      if reading.steps is None and _is_wanted(path, paths):
+        window[path] = take(reading.source, None)
+    for fetch in self.fetches:
+      rows, real, shown = self.rows(fetch, anchors, shift)
+      for path, source in fetch.paths.items():
+        if _is_wanted(path, paths):
+          values = fill_zeros(take(source, rows), shown)
+          window[path] = _fix_shape(path, values, rows, self.readings[path])
+      for mask, path in self.masks.items():
+        if path in fetch.paths and _is_wanted(mask, paths):
+          window[mask] = _mask(rows, real)
+    if joining is not None:
+      offsets = joining.reward_offsets(shift)
+      rows = anchors.rows + offsets * anchors.stride
+      for path in joining.fields.rewards:
+        if _is_wanted(path, paths):
+          rewards = take(self.readings[path].source, rows)
+          window[path] = joining.total(rewards, shift)
+      for path, name in self._computed.items():
+        if name == DISCOUNT:
+          window[path] = joining.discount(window[joining.fields.done], shift)
+        else:
+          window[path] = joining.num_steps(shift)
+    return TensorSpecStruct(
+      (path, window[path]) for path in self.window_spec if path in window
+    )
+
+  def rows(
+    self, fetch: Fetch, anchors: Anchors, shift: Any = None
+  ) -> tuple[Any, Any | None, Any | None]:
+    """Returns the rows of one fetch.
+
+    Args:
+      fetch: of this reader.
+      anchors: where the windows are.
+      shift: steps from each anchor to the last joined one, of the shape of the rows.
+    Returns:
+      Rows, anchors.rows.shape + the shape of the offsets; which of them are real steps,
+      bool, None for all; and which of them are shown and not zeros, None for all.
+    """
+    offsets, num_axes = fetch.offsets, fetch.offsets.ndim
+    if fetch.is_later and shift is not None:
+      offsets = add_axes(shift, num_axes) + offsets
+    elif not num_axes and offsets == 0:
+      return anchors.rows, None, None  # The anchors themselves.
+    before, after = anchors.before, anchors.after
+    if self.cut.front != "drop":
+      before = add_axes(before, num_axes)
+    if self.cut.end != "drop":
+      after = add_axes(after, num_axes)
+    offsets, real, shown = self.grid.steps(offsets, before, after)
+    if anchors.stride != 1:
+      offsets = offsets * anchors.stride
+    return add_axes(anchors.rows, num_axes) + offsets, real, shown
+
+  def _plan_fetches(self) -> list[Fetch]:
+    fetches: dict[Any, Fetch] = {}
+    later: frozenset[str] = frozenset()
+    rewards: tuple[str, ...] = ()
+    if self.joining is not None:
+      later, rewards = self.joining.later, self.joining.fields.rewards
+    for path, steps in self._timed.items():
+      if path not in rewards:
+        key = path in later, steps.shape, steps.tobytes()
+        fetch = fetches.setdefault(key, Fetch({}, steps, path in later))
+        fetch.paths[path] = self.readings[path].source
+    return list(fetches.values())
+
+  def _plan_window_spec(self) -> TensorSpecStruct:
+    window = TensorSpecStruct()
+    for path, reading in self.readings.items():
+      given = self._element[reading.source]
+      shape, dtype = given.shape, given.dtype
+      if reading.steps is not None:
+        shape = tf.TensorShape(reading.steps.shape).concatenate(reading.frame_shape)
+      if self.joining is not None and path in self.joining.fields.rewards:
+        dtype = return_dtype(dtype)
+      window[path] = tf.TensorSpec(shape, dtype)
+    for mask_path, path in self.masks.items():
+      window[mask_path] = tf.TensorSpec(self._timed[path].shape, tf.bool)
+    for path, name in self._computed.items():
+      if self.joining is not None:
+        window[path] = self.joining.spec(name, window[self.joining.fields.done])
+    return window
+
+  def _check_masks(self) -> None:
+    clashes = [
+      errors.Mismatch(path, "no spec with a name where a mask is to stand", "one")
+      for path in self.masks
+      if path in self.readings
+    ]
+    if clashes:
+      raise errors.mismatch_error("windows", clashes)
+    if self.masks and self.joining is not None:
+      raise errors.SpecError(
+        "n_step: masks: expected none, got masks of "
+        f"{errors.listing(self.masks.values())}. A joined transition shows no step "
+        "that is not there; num_steps says how many there are."
+      )
+
+
+@tf.autograph.experimental.do_not_convert
+def stack_windows(
+  flat: SpecStructure,
+  spec_structure: SpecStructure,
+  cut: Cut | None = None,
+  **fields: Any,
+) -> TensorSpecStruct:
+  """Stacks what a reader with `flat=True` has delivered.
+
+  L stacks of K frames travel as L + K - 1 frames, and are stacked by one gather each
+  with constant indices, in a train step as well as under XLA. Masks, and the padding
+  that the reader has put in, are stacked alike.
+
+  Args:
+    flat: by path, [B, F, ...]; context features [B, ...].
+    spec_structure: the specs of a window, as the reader had them.
+    cut: as the reader had it.
+    **fields: or fields of `Cut`: sequence_length, stride.
+  Returns:
+    By path, [B, L, K, ...]; paths that no spec has stay as they are.
+  Raises:
+    SpecError: a path has another number of steps than its spec reads.
+  """
+  wanted = specs.map_leaves(
+    ExtendedTensorSpec.to_spec, specs.flatten_spec_structure(spec_structure)
+  )
+  grid = WindowGrid(flat_specs_lib.time_span(wanted), Cut.of(cut, fields))
+  # A reader may add masks that no spec declares.
+  masks = {flat_specs_lib.mask_path(path): path for path in wanted}
+  masks = {path: of for path, of in masks.items() if path not in wanted}
+  masks.update(flat_specs_lib.mask_paths(wanted))
+  stacked, found = TensorSpecStruct(), []
+  for path, values in specs.flatten_spec_structure(flat).items():
+    spec = wanted.get(masks.get(path, path))
+    frame_rank = 0 if path in masks or spec is None else spec.frame_shape.rank
+    if spec is None or (not spec.is_sequence and values.shape.rank == 1 + frame_rank):
+      stacked[path] = values
+      continue
+    steps = steps_of(spec, grid)
+    num_flat = int(steps.max() - steps.min()) + 1
+    if values.shape[1] != num_flat:
+      got = errors.describe(values)
+      found.append(errors.Mismatch(path, f"[B, {num_flat}, ...] flat steps", got))
+      continue
+    stacked[path] = tf.gather(values, steps - steps.min(), axis=1)
+  if found:
+    raise errors.mismatch_error("stack_windows", found)
+  return stacked
+
+
+def plan_readings(
+  wanted: TensorSpecStruct, element: TensorSpecStruct, grid: WindowGrid
+) -> dict[str, Reading]:
+  """Plans how every path is read.
+
+  A path that the episode lacks is read from the path that is the spec's name, so that
+  several specs can look at one path at different times.
+
+  Args:
+    wanted: specs of the window by path, without masks.
+    element: specs of the episode by path; leaves [T, ...] and context features.
+    grid: the anchors.
+  Returns:
+    Readings by path; optional paths that the episode lacks are left out.
+  Raises:
+    SpecError: the episode does not fit the specs; every path is named.
+  """
+  planned, found = {}, []
+  leaves = set(element)
+  for path, spec in wanted.items():
+    source = path if path in leaves else spec.name
+    if source not in leaves:
+      if not spec.is_optional:
+        hint = errors.nearest(path, element)
+        hint = hint or f"There is {errors.listing(element)}."
+        found.append(errors.Mismatch(path, _expected(spec), "nothing", hint))
+      continue
+    result = _plan_path(path, spec, source, element[source], grid)
+    if isinstance(result, errors.Mismatch):
+      found.append(result)
+    else:
+      planned[path] = result
+  if found:
+    raise errors.mismatch_error("windows", found)
+  return planned
+
+
+def _plan_path(
+  path: str,
+  spec: ExtendedTensorSpec,
+  source: str,
+  given: tf.TypeSpec,
+  grid: WindowGrid,
+) -> Reading | errors.Mismatch:
+  frame_shape, dtype = spec.frame_shape, spec.dtype
+  got = errors.describe(given) + (f" of its name, {source}" if source != path else "")
+  if given.dtype == tf.string and specs.is_encoded_image_spec(spec):
+    # Frames that are still encoded: one string a step (or a list of them).
+    frame_shape, dtype = spec.frame_shape[:-3], tf.string
+  if spec.time_offsets is None and not spec.is_sequence:
+    if given.shape.rank is None:
+      hint = "Set its static shape, or say time_offsets=0 for the anchor's own step."
+      return errors.Mismatch(path, _expected(spec), got, hint)
+    if given.shape.rank == frame_shape.rank:
+      if given.dtype != dtype or not given.shape.is_compatible_with(frame_shape):
+        return errors.Mismatch(path, errors.describe(spec), got)
+      return Reading(source, None, frame_shape)
+  if spec.is_sequence and grid.cut.sequence_length is None:
+    hint = "Pass sequence_length, or declare the spec with is_sequence=False."
+    return errors.Mismatch(path, "a sequence_length", "None", hint)
+  flat_shape = tf.TensorShape([None]).concatenate(frame_shape)
+  if given.dtype != dtype or not flat_shape.is_compatible_with(given.shape):
+    return errors.Mismatch(path, _expected(spec), got, _hint(dtype, given))
+  return Reading(source, steps_of(spec, grid), frame_shape)
+
+
+def steps_of(spec: ExtendedTensorSpec, grid: WindowGrid) -> np.ndarray:
+  """Returns the steps that a spec reads, relative to the first anchor.
+
+  Args:
+    spec: of the window.
+    grid: the anchors.
+  Returns:
+    int64 of shape [], [K], [L] or [L, K].
+  """
+  anchors = np.arange(grid.cut.num_stacks, dtype=np.int64) * grid.cut.stride
+  offsets = np.asarray(spec.time_offsets or 0, dtype=np.int64)
+  if spec.is_sequence:
+    return anchors.reshape((-1,) + (1,) * offsets.ndim) + offsets
+  return np.asarray(anchors[-1] + offsets)
+
+
+def fill_zeros(values: Any, shown: Any | None) -> Any:
+  """Puts zeros, or empty strings, where no step is shown.
+
+  Args:
+    values: shown.shape + [...]; an array is changed in place.
+    shown: bool; None where all are.
+  """
+  if shown is None:
+    return values
+  if not tf.is_tensor(values):
+    values[~shown] = b"" if values.dtype == object else 0
+    return values
+  rank = tf.rank(values) if values.shape.rank is None else values.shape.rank
+  keep = add_axes(shown, rank - shown.shape.rank)
+  return tf.where(keep, values, tf.zeros((), values.dtype))
+
+
+def _mask(rows: Any, real: Any | None) -> Any:
+  if real is None:
+    return array_module(rows).ones_like(rows, dtype=bool)
+  # Masks of several paths are arrays of their own: who gets them may write to them.
+  return real if tf.is_tensor(real) else real.copy()
+
+
+def _is_wanted(path: str, paths: frozenset[str] | None) -> bool:
+  return paths is None or path in paths
+
+
+def _fix_shape(path: str, values: Any, rows: Any, reading: Reading) -> Any:
+  """Sets the static shape, with a check where the data has not promised it."""
+  if not tf.is_tensor(values):
+    return values
+  shape = rows.shape + reading.frame_shape
+  if values.shape.is_subtype_of(shape):
+    return values
+  return tf.ensure_shape(values, shape, name="windows_" + re.sub(r"\W", "_", path))
+
+
+def _repeat(value: tf.Tensor, starts: tf.Tensor) -> tf.Tensor:
+  if starts.shape.rank == 0:
+    return tf.convert_to_tensor(value)
+  # `tf.repeat` has no kernel for uint16.
+  return tf.gather(tf.expand_dims(value, 0), tf.zeros_like(starts))
+
+
+def _check_any_sequence(stored: TensorSpecStruct, sequence_length: int) -> None:
+  if not any(spec.is_sequence for spec in stored.values()):
+    raise errors.SpecError(
+      f"windows: sequence_length: expected None, because no spec has is_sequence=True, "
+      f"got {sequence_length}."
+    )
+
+
+def _hint(dtype: tf.DType, given: tf.TypeSpec) -> str:
+  if not dtype.is_floating or given.dtype not in (tf.uint8, tf.uint16):
+    return ""
+  name = given.dtype.name
+  return f"Declare {name}, and convert it: preprocessors.ImageToFloatPreprocessor."
+
+
+def _expected(spec: ExtendedTensorSpec) -> str:
+  step = tf.TensorSpec(spec.frame_shape, spec.dtype)
+  return f"[T] steps of {errors.describe(step)}"
