@@ -9,17 +9,21 @@ __version__ = "0.1.0"
 
 __all__ = [
   "actors",
+  "convert",
   "data",
   "errors",
   "models",
   "policies",
   "preprocessors",
   "records",
+  "replay",
   "specs",
+  "statistics",
   "store",
   "tensorspec_utils",
   "tfdata",
   "training",
+  "transitions",
   "windows",
 ]
 

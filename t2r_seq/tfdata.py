@@ -21,8 +21,8 @@ from t2r_seq.records import (
   record_dataset,
   serialized_to_parsed,
 )
-from t2r_seq.records.checks import SUPPORTED_PIXEL_ENCODINGS
-from t2r_seq.records.compress import create_compress_fn, create_decompress_fn
+from t2r_seq.records.features import SUPPORTED_PIXEL_ENCODINGS
+from t2r_seq.records.images import create_compress_fn, create_decompress_fn
 
 __all__ = [
   "SUPPORTED_PIXEL_ENCODINGS",

@@ -1,20 +1,11 @@
 """Collect and evaluate loops over Gymnasium environments."""
 
-from t2r_seq.actors.collect import collect_episodes
+from t2r_seq.actors.collect import collect_episodes, run_env
 from t2r_seq.actors.collect_eval import collect_eval_loop
-from t2r_seq.actors.env_loop import run_env
-from t2r_seq.actors.features import (
-  episode_to_features,
-  flatten_step,
-  flatten_steps,
-  stack_steps,
-  step_to_features,
-)
-from t2r_seq.actors.metrics import EpisodeTally
-from t2r_seq.actors.record_sink import RecordSink
-from t2r_seq.actors.replay_sink import ReplaySink
+from t2r_seq.actors.environments import make_vector_env
 from t2r_seq.actors.rollouts import (
   Episode,
+  EpisodeTally,
   Step,
   episode_seed,
   generate_episodes,
@@ -22,9 +13,18 @@ from t2r_seq.actors.rollouts import (
   is_last,
   last_observation,
 )
-from t2r_seq.actors.sinks import EpisodeSink, WholeEpisodeSink
-from t2r_seq.actors.store_sink import StoreSink
-from t2r_seq.actors.vector_environments import make_vector_env
+from t2r_seq.actors.sinks import (
+  EpisodeSink,
+  RecordSink,
+  ReplaySink,
+  StoreSink,
+  WholeEpisodeSink,
+  episode_to_features,
+  flatten_step,
+  flatten_steps,
+  stack_steps,
+  step_to_features,
+)
 from t2r_seq.actors.videos import FilmedEnv, write_video
 from t2r_seq.records import shard_paths
 from t2r_seq.training import Stopped, StopSignal

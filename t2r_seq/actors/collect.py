@@ -1,4 +1,4 @@
-"""Collection of a number of episodes, into record files or any sink."""
+"""Collection of a number of episodes, and episodes for evaluation."""
 
 from __future__ import annotations
 
@@ -11,11 +11,112 @@ from typing import Any
 import gin
 from absl import logging
 
-from t2r_seq import errors, records, windows
-from t2r_seq.actors import env_loop, rollouts, sinks
-from t2r_seq.actors import features as features_lib
-from t2r_seq.actors import metrics as metrics_lib
+from t2r_seq import errors, records, training, windows
+from t2r_seq.actors import rollouts, sinks
 from t2r_seq.training import stopping
+
+_LOG_EVERY_N_EPISODES = 10
+
+
+@gin.configurable
+def run_env(
+  env: Any = gin.REQUIRED,
+  policy: Any = gin.REQUIRED,
+  num_episodes: int = 100,
+  seed: int | None = None,
+  explore_prob: float = 0.0,
+  episode_writer: Callable[[Any], Any] | None = None,
+  episode_to_features_fn: Callable[[rollouts.Episode], Any] | None = None,
+  episode_metrics_fn: rollouts.EpisodeMetricsFn | None = None,
+  max_steps: int | None = None,
+  sink: sinks.EpisodeSink | None = None,
+  summary_writer: training.SummaryWriter | None = None,
+  global_step: int = 0,
+  tag: str = "eval",
+  restore_policy: bool = True,
+  stop: stopping.StopCondition | None = None,
+) -> dict[str, float]:
+  """Runs a policy in an environment and returns what it achieved.
+
+  Args:
+    env: a Gymnasium environment or a `gymnasium.vector` one (left open), or a function
+      without arguments that makes one (closed at the end).
+    policy: an object with `reset()` and `sample_action(obs, explore_prob)`; restored
+      first if it has `restore()`.
+    num_episodes: how many episodes, >= 1.
+    seed: makes the run repeatable: every policy then meets the same episodes.
+    explore_prob: is handed to the policy with each observation.
+    episode_writer: called with every finished episode; its `close()`, if it has one,
+      is called after the last episode, and not when the run fails.
+    episode_to_features_fn: turns an episode's steps into what the writer gets; None
+      hands it the steps.
+    episode_metrics_fn: steps -> numbers of one episode; their means are returned.
+    max_steps: cuts an episode off.
+    sink: gets every step as it is taken; is left open. Episodes in progress when the
+      run ends early or fails are abandoned, see `EpisodeSink.abandon_episode`.
+    summary_writer: gets the run's metrics, as '<tag>/episode_reward' and so on.
+    global_step: of the policy; the summaries' step.
+    tag: names the run in the summaries.
+    restore_policy: whether the policy's newest parameters are loaded first.
+    stop: is asked after each step; ends the run without the episodes in progress.
+  Returns:
+    See `EpisodeTally.metrics`.
+  Raises:
+    ValueError: a count is below 1, or the environment isn't a Gymnasium environment.
+  """
+  if restore_policy:
+    rollouts.restore_policy(policy)
+  tally = rollouts.EpisodeTally(episode_metrics_fn)
+  steps = rollouts.generate_steps(
+    env, policy, num_episodes, seed, explore_prob, max_steps
+  )
+  episodes = rollouts.whole_episodes(_recorded(steps, sink, stop))
+  with contextlib.closing(episodes):
+    for episode in episodes:
+      tally.add(episode)
+      if episode_writer is not None:
+        episode_writer(
+          episode_to_features_fn(episode) if episode_to_features_fn else episode
+        )
+      if tally.num_episodes % _LOG_EVERY_N_EPISODES == 0:
+        reward = tally.metrics()["episode_reward"]
+        logging.info("Ran %d episodes: mean reward %.4f.", tally.num_episodes, reward)
+  close = getattr(episode_writer, "close", None)
+  if callable(close):
+    close()
+  metrics = tally.metrics()
+  if summary_writer is not None and tally.num_episodes:
+    named = {f"{tag}/{name}": value for name, value in metrics.items()}
+    summary_writer.scalars(named, global_step)
+  return metrics
+
+
+def _recorded(
+  steps: rollouts.Steps,
+  sink: sinks.EpisodeSink | None,
+  stop: stopping.StopCondition | None,
+) -> rollouts.Steps:
+  """Hands the steps to the sink as they come, until it is time to stop."""
+  with contextlib.closing(steps), contextlib.ExitStack() as abandoning:
+    running: set[int] = set()
+    if sink is not None:
+      abandoning.callback(_abandon, sink, running)
+    for env, step in steps:
+      if sink is not None:
+        running.add(env)
+        sink.add(step, env)
+        if rollouts.is_last(step):
+          running.remove(env)
+      yield env, step
+      if stop is not None and stop.is_set():
+        return
+
+
+def _abandon(sink: sinks.EpisodeSink, envs: set[int]) -> None:
+  """Abandons the episodes in progress: the next run's would continue them."""
+  with contextlib.ExitStack() as stack:
+    for env in envs:
+      stack.callback(sink.abandon_episode, env)
 
 
 @gin.configurable
@@ -90,7 +191,7 @@ def collect_episodes(
     )
   flat_spec = windows.flat_specs(spec() if callable(spec) else spec)
   to_features = episode_to_features_fn or functools.partial(
-    features_lib.episode_to_features, spec=flat_spec
+    sinks.episode_to_features, spec=flat_spec
   )
   files = [output_path]
   if episodes_per_file is not None:
@@ -98,7 +199,7 @@ def collect_episodes(
       output_path, math.ceil(num_episodes / episodes_per_file)
     )
   _check_no_other_shards(output_path, files)
-  tally = metrics_lib.EpisodeTally()
+  tally = rollouts.EpisodeTally()
   with stopping.StopSignal(stop) as signal:
     _restore(policy, signal)
     steps = _until_stopped(rollouts.generate_steps(**run), signal)
@@ -116,7 +217,7 @@ def _collect_to_sink(
   """Runs the policy with the arguments of `run_env`."""
   sink.stop_with(signal)
   _restore(run["policy"], signal)
-  metrics = env_loop.run_env(sink=sink, restore_policy=False, stop=signal, **run)
+  metrics = run_env(sink=sink, restore_policy=False, stop=signal, **run)
   if metrics["num_episodes"] < run["num_episodes"]:
     raise stopping.Stopped
   return {**metrics, "files": list(getattr(sink, "files", []))}
@@ -125,7 +226,7 @@ def _collect_to_sink(
 def _restore(policy: Any, signal: stopping.StopSignal) -> None:
   """Loads the newest policy; the wait for a first one ends when it is told to stop."""
   with signal.waiting():
-    metrics_lib.restore_policy(policy)
+    rollouts.restore_policy(policy)
 
 
 def _until_stopped(
@@ -156,7 +257,7 @@ def _check_no_other_shards(output_path: str, files: list[str]) -> None:
 def _take(
   episodes: Iterator[rollouts.Episode],
   count: int,
-  tally: metrics_lib.EpisodeTally,
+  tally: rollouts.EpisodeTally,
   to_features: Callable[[rollouts.Episode], Any],
 ) -> Iterator[Any]:
   """Yields the records of the next `count` episodes."""

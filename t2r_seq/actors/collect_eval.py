@@ -4,22 +4,77 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
 import gin
 from absl import logging
 
-from t2r_seq import errors, training
-from t2r_seq.actors import (
-  env_loop,
-  environments,
-  newest_policy,
-  rollouts,
-  sinks,
-  videos,
-)
+from t2r_seq import errors, policies, training
+from t2r_seq.actors import collect, environments, rollouts, sinks, videos
 from t2r_seq.training import stopping
+
+_LOG_EVERY_SECONDS = 60.0
+
+
+class NewestPolicy:
+  """Restores a policy between rounds, and knows whether that changed it.
+
+  Attributes:
+    policy: acts now.
+    global_step: its training step; 0 for a policy that has none.
+    is_initial: whether it acts in want of an export.
+    is_new: whether its training step is later than that of the last round.
+  """
+
+  def __init__(
+    self, policy: Any, initial_policy_class: Callable[[], Any] | None = None
+  ) -> None:
+    """Creates it; nothing is loaded yet.
+
+    Args:
+      policy: is restored, if it has `restore()`.
+      initial_policy_class: makes the policy that acts until there is an export.
+    """
+    self.policy = policy
+    self.global_step = 0
+    self.is_initial = False
+    self.is_new = True
+    self._policy = policy
+    self._initial = initial_policy_class() if initial_policy_class else None
+    self._last_step = -1
+    self._logged = time.monotonic()
+
+  def restore(self) -> None:
+    """Loads the newest export.
+
+    Raises:
+      NoModelError: there is none, and no initial policy.
+    """
+    try:
+      rollouts.restore_policy(self._policy)
+      self.global_step = int(getattr(self._policy, "global_step", 0))
+    except policies.NoModelError:
+      if self._initial is None:
+        raise
+      self.policy, self.is_initial = self._initial, True
+      return
+    self.policy, self.is_initial = self._policy, False
+    self.is_new = self.global_step > self._last_step
+
+  def end_round(self) -> None:
+    """Remembers which policy acted."""
+    if not self.is_initial:
+      self._last_step = self.global_step
+      self.is_new = False
+
+  def log_wait(self) -> None:
+    """Says, now and then, that there is nothing newer yet."""
+    if time.monotonic() - self._logged >= _LOG_EVERY_SECONDS:
+      self._logged = time.monotonic()
+      logging.info("Waiting for a policy newer than that of step %d.", self.global_step)
+
 
 # Of the summaries, by the tag of the run; the names are Tensor2Robot's.
 _FOLDERS = {"collect": "policy_collect", "eval": "eval"}
@@ -33,7 +88,7 @@ def collect_eval_loop(
   policy_class: Callable[[], Any] = gin.REQUIRED,
   num_collect: int = 2000,
   num_eval: int = 100,
-  run_agent_fn: Callable[..., dict[str, float]] = env_loop.run_env,
+  run_agent_fn: Callable[..., dict[str, float]] = collect.run_env,
   root_dir: str = "",
   continuous: bool = False,
   min_collect_eval_step: int = 0,
@@ -112,10 +167,10 @@ def collect_eval_loop(
       sink.stop_with(signal)
       stack.callback(_close, sink, signal)
     rounds = _Rounds(run_agent_fn, root_dir, seed, signal, stack)
-    collector = newest_policy.NewestPolicy(policy_class(), initial_policy_class)
+    collector = NewestPolicy(policy_class(), initial_policy_class)
     evaluator = collector
     if eval_policy_class is not None:
-      evaluator = newest_policy.NewestPolicy(eval_policy_class())
+      evaluator = NewestPolicy(eval_policy_class())
     collect_env, eval_env = _open(collect_env, stack), _open(eval_env, stack)
     if record_eval_env_video and not isinstance(eval_env, videos.FilmedEnv):
       eval_env = videos.FilmedEnv(eval_env)
@@ -181,14 +236,14 @@ class _Rounds:
     }
     self._result: dict[str, float] = dict.fromkeys(_TOTALS, 0)
 
-  def restore(self, actor: newest_policy.NewestPolicy) -> None:
+  def restore(self, actor: NewestPolicy) -> None:
     """Loads the newest policy, and waits for a first one no longer than needed."""
     with self._signal.waiting():
       actor.restore()
 
   def collect(
     self,
-    actor: newest_policy.NewestPolicy,
+    actor: NewestPolicy,
     env: Any,
     num_episodes: int,
     sink: sinks.EpisodeSink | None,
@@ -201,9 +256,7 @@ class _Rounds:
     for name in ("num_episodes", "num_steps"):
       self._result[name] += metrics[name]
 
-  def evaluate(
-    self, actor: newest_policy.NewestPolicy, env: Any, num_episodes: int
-  ) -> None:
+  def evaluate(self, actor: NewestPolicy, env: Any, num_episodes: int) -> None:
     """Evaluates a policy that has not been evaluated yet."""
     if self._signal.is_set() or not actor.is_new:
       return
@@ -224,7 +277,7 @@ class _Rounds:
 
   def _run(
     self,
-    actor: newest_policy.NewestPolicy,
+    actor: NewestPolicy,
     env: Any,
     num_episodes: int,
     tag: str,

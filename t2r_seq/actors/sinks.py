@@ -1,16 +1,162 @@
-"""Where an actor's steps go: the face, and the part that waits for whole episodes."""
+"""Where an actor's steps go: record files, a store, a replay."""
 
 from __future__ import annotations
 
 import abc
+import contextlib
 import functools
+import time
 import types
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from t2r_seq import specs, windows
-from t2r_seq.actors import features, rollouts
+import gin
+import numpy as np
+from absl import logging
+
+from t2r_seq import errors, policies, records, specs, windows
+from t2r_seq import replay as replay_lib
+from t2r_seq import store as store_lib
+from t2r_seq.actors import rollouts
 from t2r_seq.training import stopping
+
+
+def flatten_step(step: rollouts.Step) -> dict[str, Any]:
+  """Flattens a step into one value a path.
+
+  Args:
+    step: of an episode.
+  Returns:
+    'observation' (or, for dictionary observations, one path a leaf, 'a/b' when
+    nested), 'action' (of a dictionary, 'action/a' and so on), 'reward', 'terminated'
+    and 'truncated'.
+  """
+  observation, action = step["observation"], step["action"]
+  return {
+    **(
+      policies.flatten_observation(observation)
+      if isinstance(observation, Mapping)
+      else {"observation": observation}
+    ),
+    **(
+      policies.flatten_observation(action, "action/")
+      if isinstance(action, Mapping)
+      else {"action": action}
+    ),
+    "reward": np.float32(step["reward"]),
+    "terminated": np.bool_(step["terminated"]),
+    "truncated": np.bool_(step["truncated"]),
+  }
+
+
+def flatten_steps(steps: rollouts.Episode) -> dict[str, list[Any]]:
+  """Flattens an episode into one list of per-step values a path.
+
+  Args:
+    steps: the episode.
+  Returns:
+    The values of `flatten_step`, in lists.
+  """
+  flat: dict[str, list[Any]] = {}
+  for step in steps:
+    for path, value in flatten_step(step).items():
+      flat.setdefault(path, []).append(value)
+  return flat
+
+
+def step_to_features(step: rollouts.Step, spec: Any) -> specs.TensorSpecStruct:
+  """Turns a step into what the spec structure stores of it.
+
+  The default of the sinks: each path of the spec is looked up among the observation's
+  own paths, 'action', 'reward', 'terminated' and 'truncated'. Numbers are converted as
+  the policies convert them, so that what acts and what is stored are one.
+
+  Args:
+    step: of an episode.
+    spec: the flat specs of an episode (or windowed ones: their flat specs are taken).
+  Returns:
+    Numpy arrays by path, without a time axis. A path that the step lacks is left out
+    when its spec is optional.
+  Raises:
+    SpecError: the step lacks required paths; all are named.
+  """
+  flat_spec = windows.flat_specs(spec)
+  values = flatten_step(step)
+  _check_present("step to features", flat_spec, values)
+  return specs.TensorSpecStruct(
+    (path, _fit_shape(policies.to_spec_dtype(path, values[path], leaf), leaf))
+    for path, leaf in flat_spec.items()
+    if path in values
+  )
+
+
+def stack_steps(rows: Sequence[Mapping[str, Any]], spec: Any) -> specs.TensorSpecStruct:
+  """Makes an episode of its steps.
+
+  Args:
+    rows: T >= 1 structures as of `step_to_features`, with the same paths.
+    spec: the flat specs of the episode.
+  Returns:
+    Numpy arrays by path: [T, ...] for sequence specs, the first step's value for the
+    others.
+  """
+  flat = [policies.flatten_observation(row) for row in rows]
+  return specs.TensorSpecStruct(
+    (path, np.stack([row[path] for row in flat]) if leaf.is_sequence else flat[0][path])
+    for path, leaf in windows.flat_specs(spec).items()
+    if path in flat[0]
+  )
+
+
+def episode_to_features(steps: rollouts.Episode, spec: Any) -> specs.TensorSpecStruct:
+  """Turns the steps of an episode into what the spec structure stores of it.
+
+  The default of `collect_episodes`: each path of the spec is looked up among the
+  observation's own paths, 'action', 'reward', 'terminated' and 'truncated'.
+
+  Args:
+    steps: the episode, T steps.
+    spec: the flat specs of an episode record (or windowed ones: their flat specs are
+      taken).
+  Returns:
+    Numpy arrays by path: [T, ...] for sequence specs, the first step's value for the
+    others. A path that the episode lacks is left out when its spec is optional.
+  Raises:
+    SpecError: the episode lacks required paths; all are named.
+  """
+  flat_spec = windows.flat_specs(spec)
+  values = flatten_steps(steps)
+  _check_present("episode to features", flat_spec, values)
+  features = specs.TensorSpecStruct()
+  for path, leaf in flat_spec.items():
+    if path in values:
+      stacked = [_fit_shape(np.asarray(value), leaf) for value in values[path]]
+      features[path] = np.stack(stacked) if leaf.is_sequence else stacked[0]
+  return features
+
+
+def _check_present(
+  operation: str, flat_spec: specs.TensorSpecStruct, values: Mapping[str, Any]
+) -> None:
+  """Checks that there is a value for every path that is not optional."""
+  missing = [
+    errors.Mismatch(
+      path, errors.describe(leaf), "nothing", errors.nearest(path, values)
+    )
+    for path, leaf in flat_spec.items()
+    if path not in values and not leaf.is_optional
+  ]
+  if missing:
+    raise errors.mismatch_error(operation, missing)
+
+
+def _fit_shape(value: np.ndarray, spec: specs.ExtendedTensorSpec) -> np.ndarray:
+  """Gives a scalar (a reward) the shape (1,) that records often keep it in."""
+  if value.ndim == 0 and spec.shape.rank == 1 and spec.shape.is_compatible_with([1]):
+    return value.reshape(1)
+  return value
+
 
 StepToFeaturesFn = Callable[[rollouts.Step], Mapping[str, Any]]
 
@@ -95,7 +241,7 @@ class WholeEpisodeSink(EpisodeSink):
     self.with_last_observation = with_last_observation
     self.flat_spec = windows.flat_specs(spec() if callable(spec) else spec)
     self._to_features = step_to_features_fn or functools.partial(
-      features.step_to_features, spec=self.flat_spec
+      step_to_features, spec=self.flat_spec
     )
     self._rows: dict[int, list[Mapping[str, Any]]] = {}
 
@@ -109,8 +255,213 @@ class WholeEpisodeSink(EpisodeSink):
 
   def end_episode(self, env: int = 0) -> None:
     """Writes the episode."""
-    self.write_episode(features.stack_steps(self._rows.pop(env), self.flat_spec))
+    self.write_episode(stack_steps(self._rows.pop(env), self.flat_spec))
 
   def abandon_episode(self, env: int = 0) -> None:
     """Drops the episode."""
     self._rows.pop(env, None)
+
+
+@gin.configurable
+class RecordSink(WholeEpisodeSink):
+  """Writes each episode as a record, a few records a file.
+
+  A file appears, whole, when it has its number of episodes or the sink is closed. Its
+  name has the time and a token of this sink, so that neither another actor nor an
+  earlier run is ever overwritten: 'a/collect.tfrecord.gz' becomes
+  'a/collect-20261120T193000-3fa9c21b-00000.tfrecord.gz' and so on.
+
+  Attributes:
+    files: the paths written.
+  """
+
+  def __init__(
+    self,
+    output_path: str = gin.REQUIRED,
+    spec: specs.SpecStructure | Callable[[], specs.SpecStructure] = gin.REQUIRED,
+    episodes_per_file: int = 1,
+    step_to_features_fn: StepToFeaturesFn | None = None,
+    with_last_observation: bool = False,
+  ) -> None:
+    """Creates the sink; the first file begins with the first episode.
+
+    Args:
+      output_path: the name of the files, but for what is put into it. A suffix '.gz'
+        compresses.
+      spec: what is stored; see `WholeEpisodeSink`.
+      episodes_per_file: how many records a file has, >= 1; the last one may have fewer.
+      step_to_features_fn: see `WholeEpisodeSink`.
+      with_last_observation: see `EpisodeSink`.
+    Raises:
+      ValueError: episodes_per_file is below 1.
+    """
+    super().__init__(spec, step_to_features_fn, with_last_observation)
+    if episodes_per_file < 1:
+      raise ValueError(
+        f"RecordSink: episodes_per_file must be >= 1, got {episodes_per_file}."
+      )
+    self._output_path = output_path
+    self._episodes_per_file = episodes_per_file
+    self._token = f"{time.strftime('%Y%m%dT%H%M%S')}-{uuid.uuid4().hex[:8]}"
+    self._writer: records.RecordWriter | None = None
+    self._path = ""
+    self.files: list[str] = []
+
+  def write_episode(self, structure: specs.TensorSpecStruct) -> None:
+    """Writes the episode, into a new file where the one before is full."""
+    if self._writer is None:
+      token = f"{self._token}-{len(self.files):05d}"
+      self._path = records.token_path(self._output_path, token)
+      self._writer = records.RecordWriter(self._path, self.flat_spec)
+    self._writer.write(structure)
+    if self._writer.num_records == self._episodes_per_file:
+      self._finish_file()
+
+  def close(self) -> None:
+    """Finishes the file in progress."""
+    self._rows.clear()
+    self._finish_file()
+
+  def _finish_file(self) -> None:
+    if self._writer is None:
+      return
+    self._writer.close()
+    self._writer = None
+    self.files.append(self._path)
+    logging.info("Wrote %s.", self._path)
+
+
+@gin.configurable
+class StoreSink(WholeEpisodeSink):
+  """Appends each episode to a store as it ends.
+
+  The store is made where there is none. Actors that share one need segments of their
+  own; an actor that is started again goes on in its segment.
+  """
+
+  def __init__(
+    self,
+    path: str = gin.REQUIRED,
+    spec: specs.SpecStructure | Callable[[], specs.SpecStructure] = gin.REQUIRED,
+    segment: str = "main",
+    step_to_features_fn: StepToFeaturesFn | None = None,
+    commit_every: int = 1,
+    with_last_observation: bool = False,
+  ) -> None:
+    """Opens the store.
+
+    Args:
+      path: of the store's folder.
+      spec: what is stored; see `WholeEpisodeSink`.
+      segment: which part of the store this actor appends to.
+      step_to_features_fn: see `WholeEpisodeSink`.
+      commit_every: episodes between two commits, which wait for the disk.
+      with_last_observation: see `EpisodeSink`.
+    Raises:
+      SpecError: a spec cannot be stored, or is not the store's.
+      StoreError: the store is damaged, or another actor holds the segment.
+    """
+    super().__init__(spec, step_to_features_fn, with_last_observation)
+    self._writer = self._open(path, segment, commit_every)
+
+  def write_episode(self, structure: specs.TensorSpecStruct) -> None:
+    """Appends the episode."""
+    self._writer.append_episode(structure)
+
+  def close(self) -> None:
+    """Commits the episodes and lets go of the segment."""
+    self._rows.clear()
+    self._writer.close()
+
+  def _open(
+    self, path: str, segment: str, commit_every: int
+  ) -> store_lib.EpisodeWriter:
+    """Makes the store, or opens what another actor made, or an earlier run."""
+    make, append = store_lib.EpisodeStore.create, store_lib.EpisodeStore.append
+    try:
+      return make(path, self.flat_spec, segment=segment, commit_every=commit_every)
+    except errors.StoreError:
+      return append(path, segment, self.flat_spec, commit_every)
+
+
+@gin.configurable
+class ReplaySink(EpisodeSink):
+  """Appends each step to a replay, where windows can be sampled while an episode runs.
+
+  An episode in progress when it is abandoned, or at `close`, ends with the step before.
+  """
+
+  def __init__(
+    self,
+    replay: replay_lib.Replay = gin.REQUIRED,
+    step_to_features_fn: StepToFeaturesFn | None = None,
+    with_last_observation: bool = False,
+  ) -> None:
+    """Creates the sink; each environment gets a writer with its first step.
+
+    Args:
+      replay: is left open.
+      step_to_features_fn: turns a step into values by path, as the replay's flat specs
+        have it; None takes `step_to_features`.
+      with_last_observation: see `EpisodeSink`.
+    """
+    self.with_last_observation = with_last_observation
+    self._replay = replay
+    self._to_features = step_to_features_fn or functools.partial(
+      step_to_features, spec=replay.flat_spec
+    )
+    self._context_paths = frozenset(
+      path for path, leaf in replay.flat_spec.items() if not leaf.is_sequence
+    )
+    self._writers: dict[int, replay_lib.ReplayWriter] = {}
+    self._running: set[int] = set()
+    self._stop: stopping.StopCondition | None = None
+
+  def append(self, step: rollouts.Step, env: int = 0) -> None:
+    """Appends the step; of context features, the first step's values count.
+
+    Raises:
+      SpecError: it does not fit the replay's specs; all paths are named.
+      ReplayTimeoutError: the replay takes nothing for longer than was allowed, or
+        until it is told to stop.
+    """
+    if env not in self._writers:
+      should_stop = None if self._stop is None else self._stop.is_set
+      self._writers[env] = self._replay.writer(should_stop)
+    values = policies.flatten_observation(self._to_features(step))
+    if env in self._running:
+      values = {p: v for p, v in values.items() if p not in self._context_paths}
+    self._writers[env].append(values)
+    self._running.add(env)
+
+  def end_episode(self, env: int = 0) -> None:
+    """Ends an environment's episode."""
+    self._writers[env].end_episode()
+    self._running.discard(env)
+
+  def abandon_episode(self, env: int = 0) -> None:
+    """Ends the episode with the step before: what was taken is experience."""
+    if env not in self._running:
+      return
+    try:
+      self.end_episode(env)
+    except errors.ReplayError as error:  # Not in place of what ended the run.
+      logging.warning("The last windows of an episode may be lost: %s", error)
+    finally:
+      self._running.discard(env)
+
+  def stop_with(self, stop: stopping.StopCondition) -> None:
+    """Names what ends the wait for a replay that takes nothing; set it first."""
+    self._stop = stop
+
+  def close(self) -> None:
+    """Closes the writers.
+
+    Raises:
+      ReplayTimeoutError: the replay does not take the last steps.
+    """
+    with contextlib.ExitStack() as stack:
+      for writer in self._writers.values():
+        stack.callback(writer.close)
+    self._writers.clear()
+    self._running.clear()

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from t2r_seq.cli import gin_flags
+from t2r_seq.cli import console
 
 SUMMARY = "run a policy and write its episodes to record files, or a store"
 DESCRIPTION = """Runs a policy in a Gymnasium environment and writes its episodes.
@@ -32,12 +32,12 @@ STATUS_OF_SIGTERM = 143
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
-  gin_flags.add_arguments(parser)
+  console.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
   """Collects; see `t2r_seq.actors.collect_episodes` for what can be configured."""
-  gin_flags.parse(args)
+  console.parse(args)
   from t2r_seq import actors
 
   try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from t2r_seq.cli import gin_flags
+from t2r_seq.cli import console
 
 SUMMARY = "collect and evaluate with the newest export, round after round"
 DESCRIPTION = """Collects episodes with the newest exported policy, and evaluates it.
@@ -25,12 +25,12 @@ the status is 0. A second SIGTERM ends the process at once."""
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
-  gin_flags.add_arguments(parser)
+  console.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
   """Acts; see `t2r_seq.actors.collect_eval_loop` for what can be configured."""
-  gin_flags.parse(args)
+  console.parse(args)
   from t2r_seq import actors
 
   try:

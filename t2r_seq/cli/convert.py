@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from t2r_seq.cli import failures, quiet, spec_sources
+from t2r_seq.cli import console
 
 SUMMARY = "convert between stores, TFRecord files, zarr groups and HDF5 files"
 DESCRIPTION = """Converts episodes; one of the two sides is a store.
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       choices=choices,
       help=f"what {where} is, where its contents or its name don't tell",
     )
-  parser.add_argument("--spec", metavar="SPEC", help=spec_sources.FORMS)
+  parser.add_argument("--spec", metavar="SPEC", help=console.FORMS)
   _add_bounds(parser)
   parser.add_argument(
     "--drop",
@@ -96,15 +96,15 @@ def _add_bounds(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
   """Converts, or verifies; prints what was done."""
-  quiet.load_tensorflow()
-  from t2r_seq import conversions
+  console.load_tensorflow()
+  from t2r_seq import convert
 
-  progress = conversions.Progress()
+  progress = convert.Progress()
   if args.verify:
-    report = conversions.verify_conversion(args.source, args.destination, progress)
+    report = convert.verify_conversion(args.source, args.destination, progress)
     print(f"{_counts(report)}: both sides have the content that was converted.")
     return 0
-  report = conversions.convert(
+  report = convert.convert(
     args.source,
     args.destination,
     spec=_load_specs(args.spec) if args.spec else None,
@@ -131,12 +131,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _load_specs(source: str) -> Any:
   """Loads the specs of a record; features and labels of an export together."""
-  features, labels = spec_sources.load_specs(source)
+  features, labels = console.load_specs(source)
   if labels is None:
     return features
   both = sorted(set(features) & set(labels))
   if both:
-    raise failures.UsageError(
+    raise console.UsageError(
       f"--spec: {source}: features and labels both have {', '.join(both)}. Give a "
       ".json file of the specs that are wanted."
     )
@@ -146,11 +146,11 @@ def _load_specs(source: str) -> Any:
 
 
 def _options(args: argparse.Namespace) -> Any:
-  from t2r_seq import conversions
+  from t2r_seq import convert
 
   if args.num_shards < 1:
-    raise failures.UsageError(f"--num_shards must be >= 1, got {args.num_shards}.")
-  return conversions.ConversionOptions(
+    raise console.UsageError(f"--num_shards must be >= 1, got {args.num_shards}.")
+  return convert.ConversionOptions(
     episode_key=args.episode_key,
     last_key=args.last_key,
     episode_per_file=args.episode_per_file,

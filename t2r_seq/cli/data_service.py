@@ -11,7 +11,7 @@ import threading
 from typing import Any
 
 from t2r_seq import allocation, errors
-from t2r_seq.cli import quiet
+from t2r_seq.cli import console
 
 SUMMARY = "run the dispatcher or a worker of a tf.data service"
 DESCRIPTION = """Runs a server of a tf.data service until it is told to stop (SIGTERM).
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
   stop = threading.Event()
   for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, lambda *_: stop.set())
-  quiet.load_tensorflow()
+  console.load_tensorflow()
   allocation.keep_freed_memory()
   if args.role == "worker":
     _find(args.dispatcher, stop)

@@ -3,15 +3,275 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from t2r_seq.cli import (
-  failures,
-  quiet,
-  show_bad_records,
-  show_damage,
-  spec_sources,
-)
+from t2r_seq.cli import console
+
+if TYPE_CHECKING:
+  from t2r_seq import records
+
+WIDTH = 100
+_MIN_PATH = 12
+_MAX_CONSTANT = 4
+_MAX_EMPTY = 3
+
+
+def render_record_report(report: records.RecordReport, max_shown: int) -> str:
+  """Renders what is wrong with record files.
+
+  Args:
+    report: of `examine_records`.
+    max_shown: bad records that are shown; the others are counted.
+  Returns:
+    Lines of at most 100 columns, but for file names, joined.
+  """
+  total = sum(report.num_records.values())
+  names = [*report.num_records]
+  where = names[0] if len(names) == 1 else f"{len(names):,} files"
+  parts = [f"{where}: {_count(total, 'record')}, {report.num_bad:,} bad"]
+  if report.features:
+    parts.append(_features(report))
+  if report.problems:
+    parts.append("\n".join(_problems(report, max_shown)))
+  notes = [*_notes(report)]
+  if notes:
+    parts.append("\n".join(["Worth a look:", *notes]))
+  if report.is_good:
+    checked = (
+      "its frames, checksums and protos"
+      if not report.features
+      else ("the proposed spec" if report.is_proposed else "the specs")
+    )
+    parts.append(f"Every record is good: it fits {checked}.")
+  return "\n\n".join(parts)
+
+
+def render_record_salvage(salvaged: records.SalvagedRecords) -> str:
+  """Renders what was salvaged.
+
+  Args:
+    salvaged: of `salvage_records`.
+  Returns:
+    Lines, joined.
+  """
+  kept = sum(salvaged.num_kept.values())
+  total = kept + salvaged.num_left_out
+  files = _count(len(salvaged.num_kept), "file")
+  return (
+    f"Salvaged {kept:,} of {_count(total, 'record')} to {files} in {salvaged.folder}"
+  )
+
+
+def _count(number: int, noun: str) -> str:
+  return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _features(report: records.RecordReport) -> str:
+  header = ["feature", "proposed" if report.is_proposed else "spec"]
+  numbers = ["bad", "NaN", "min", "max"]
+  rows = [
+    [
+      feature.path,
+      feature.described,
+      f"{feature.num_problems:,}",
+      f"{feature.num_nan:,}",
+      "-" if feature.low is None else f"{feature.low:.5g}",
+      "-" if feature.high is None else f"{feature.high:.5g}",
+    ]
+    for feature in report.features
+  ]
+  header += numbers
+  widths = [max(len(row[i]) for row in [header, *rows]) for i in range(1, len(header))]
+  room = max(WIDTH - sum(widths) - 2 * len(widths), _MIN_PATH)
+  shown = [[console.shorten(row[0], room), *row[1:]] for row in rows]
+  return console.format_table(header, shown, numbers)
+
+
+def _problems(report: records.RecordReport, max_shown: int) -> Iterator[str]:
+  """Renders problems, those of a record together."""
+  yield f"{_count(len(report.problems), 'problem')}:"
+  groups = itertools.groupby(report.problems, lambda problem: problem.place)
+  for number, (place, group) in enumerate(groups):
+    if number < max_shown:
+      yield f"  {place}"
+      for problem in group:
+        yield _indent(str(problem.mismatch))
+  rest = number + 1 - max_shown
+  if rest > 0:
+    yield f"  and {rest:,} more; --max_shown shows them"
+
+
+def _notes(report: records.RecordReport) -> Iterator[str]:
+  """Says what is no error, but may be a mistake."""
+  empty = [name for name, count in report.num_records.items() if not count]
+  if empty:
+    rest = len(empty) - _MAX_EMPTY
+    shown = ", ".join(empty[:_MAX_EMPTY]) + (f" and {rest} more" if rest > 0 else "")
+    yield _note(f"{_count(len(empty), 'file')} without a record: {shown}")
+  if report.num_empty:
+    yield _note(
+      f"{_count(report.num_empty, 'episode')} without a step: nothing is read of them"
+    )
+  for feature in report.features:
+    if not feature.constant:
+      continue
+    shown = ", ".join(map(str, feature.constant[:_MAX_CONSTANT]))
+    if feature.num_values == 1:
+      text = f"{feature.path}: never changes: it is always {feature.low:.6g}"
+    elif len(feature.constant) == feature.num_values:
+      text = f"{feature.path}: none of its {feature.num_values} values ever changes"
+    else:
+      rest = len(feature.constant) - _MAX_CONSTANT
+      shown += f" and {rest} more" if rest > 0 else ""
+      text = (
+        f"{feature.path}: {len(feature.constant)} of its {feature.num_values} values "
+        f"never change (number {shown})"
+      )
+    yield _note(text)
+
+
+def _note(text: str) -> str:
+  return textwrap.fill(
+    text, WIDTH, initial_indent="  ", subsequent_indent="    ",
+    break_long_words=False, break_on_hyphens=False,
+  )  # fmt: skip
+
+
+def _indent(text: str) -> str:
+  return textwrap.fill(
+    text, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 6,
+    break_long_words=False, break_on_hyphens=False,
+  )  # fmt: skip
+
+
+if TYPE_CHECKING:
+  from t2r_seq import store
+
+
+_MAX_RANGES = 12
+_MAX_FILES = 6
+
+
+def render_store_report(report: store.StoreReport) -> str:
+  """Renders what is wrong with a store.
+
+  Args:
+    report: of `verify_store`.
+  Returns:
+    Lines of at most 100 columns, joined.
+  """
+  total = sum(report.num_episodes.values())
+  segments = len(report.num_episodes)
+  lines = [
+    f"{report.path}:",
+    f"{_count(total, 'episode')} in {_count(segments, 'segment')}; "
+    f"{report.num_bytes:,} bytes compared with their checksums",
+  ]
+  if report.problems:
+    lines += ["", f"{_count(len(report.problems), 'problem')}:"]
+    lines += [_item(problem) for problem in report.problems]
+  if report.leftovers:
+    lines += ["", "Harmless:", *_leftovers(report.leftovers)]
+  lines += ["", *_verdict(report)]
+  return "\n".join(lines)
+
+
+def _verdict(report: store.StoreReport) -> Iterator[str]:
+  if report.is_whole:
+    yield "Every length, offset and checksum of what is committed is right."
+    return
+  for segment, num_episodes in report.num_episodes.items():
+    broken = report.broken_episodes(segment)
+    unverified = sorted({*report.unverified.get(segment, ())} - {*broken})
+    yield f"{segment}: {len(broken):,} of {_count(num_episodes, 'episode')} damaged" + (
+      f" ({episode_ranges(broken)})" if broken else ""
+    )
+    if unverified:
+      yield _wrap(
+        f"  {_count(len(unverified), 'episode')} not compared with a checksum "
+        f"({episode_ranges(unverified)})"
+      )
+
+
+def render_store_salvage(report: store.SalvageReport) -> str:
+  """Renders which episodes are in the new store, and why others are not.
+
+  Args:
+    report: of `salvage_store`.
+  Returns:
+    Lines of at most 100 columns, joined.
+  """
+  kept, left_out = len(report.kept), len(report.left_out)
+  lines = [
+    f"Salvaged {kept:,} of {_count(kept + left_out, 'episode')} to {report.path}"
+  ]
+  by_reason: dict[tuple[str, str], list[int]] = {}
+  for (segment, episode), reason in report.left_out.items():
+    by_reason.setdefault((segment, reason), []).append(episode)
+  for (segment, reason), episodes in by_reason.items():
+    word = "episode" if len(episodes) == 1 else "episodes"
+    lines.append(
+      _wrap(f"  left out {word} {episode_ranges(episodes)} of {segment}: {reason}")
+    )
+  return "\n".join(lines)
+
+
+def episode_ranges(episodes: Sequence[int]) -> str:
+  """Renders numbers as ranges: '0 to 2, 7, 9 to 11', the first dozen."""
+  runs = []
+  for _, run in itertools.groupby(enumerate(sorted(episodes)), lambda p: p[1] - p[0]):
+    numbers = [number for _, number in run]
+    if len(numbers) < 3:
+      runs += [f"{number}" for number in numbers]
+    else:
+      runs.append(f"{numbers[0]} to {numbers[-1]}")
+  rest = len(runs) - _MAX_RANGES
+  return ", ".join(runs[:_MAX_RANGES]) + (
+    f" and {rest} more ranges" if rest > 0 else ""
+  )
+
+
+def _item(problem: store.StoreProblem) -> str:
+  mismatch = problem.mismatch
+  lines = [f"expected {mismatch.expected}, got {mismatch.got}. {mismatch.hint}".strip()]
+  if problem.episodes:
+    lines.append(f"damaged episodes: {episode_ranges(problem.episodes)}")
+  return "\n".join([f"  {problem.place}", *map(_indent_show_damage, lines)])
+
+
+def _leftovers(leftovers: Sequence[store.StoreProblem]) -> Iterator[str]:
+  """Renders leavings; files with the same story are told of together."""
+  by_story: dict[tuple[str, str], list[store.StoreProblem]] = {}
+  for leftover in leftovers:
+    hint = leftover.mismatch.hint
+    by_story.setdefault((leftover.segment, hint or leftover.place), []).append(leftover)
+  for (segment, hint), group in by_story.items():
+    if len(group) == 1:
+      yield _item(group[0])
+      continue
+    yield f"  {segment or group[0].place}: {_count(len(group), 'file')}"
+    names = [f"{p.mismatch.path} ({p.mismatch.got})" for p in group[:_MAX_FILES]]
+    rest = len(group) - len(names)
+    yield _indent_show_damage(
+      ", ".join(names) + (f" and {rest:,} more" if rest else "")
+    )
+    yield _indent_show_damage(hint)
+
+
+def _indent_show_damage(text: str) -> str:
+  return textwrap.fill(
+    text, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 4,
+    break_long_words=False, break_on_hyphens=False,
+  )  # fmt: skip
+
+
+def _wrap(text: str) -> str:
+  return textwrap.fill(text, WIDTH, subsequent_indent=" " * 4, break_on_hyphens=False)
+
 
 SUMMARY = "find what is damaged in a store or in TFRecord files, and salvage the rest"
 DESCRIPTION = """Looks for all that is wrong with a store or with TFRecord files.
@@ -39,7 +299,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     "--spec",
     metavar="SPEC",
     help="what records must fit (by default what most seem to have); of a store, what "
-    f"it was created with, if its store.json is damaged: {spec_sources.FORMS}",
+    f"it was created with, if its store.json is damaged: {console.FORMS}",
   )
   parser.add_argument(
     "--salvage", metavar="OUT", help="copy what is good to a new store, or folder"
@@ -65,32 +325,32 @@ def run(args: argparse.Namespace) -> int:
   """Prints what is wrong, and what was salvaged."""
   folders = [source for source in args.sources if os.path.isdir(source)]
   if folders and len(args.sources) > 1:
-    raise failures.UsageError(
+    raise console.UsageError(
       f"expected one store, or TFRecord files, got {' '.join(args.sources)}; "
       f"{folders[0]} is a folder."
     )
   is_store = bool(folders)
   _check_options(args, is_store)
-  quiet.load_tensorflow()
+  console.load_tensorflow()
   return _check_store(args) if is_store else _check_records(args)
 
 
 def _check_options(args: argparse.Namespace, is_store: bool) -> None:
   if is_store and args.allow_nan:
-    raise failures.UsageError("--allow_nan is for TFRecord files; this is a folder.")
+    raise console.UsageError("--allow_nan is for TFRecord files; this is a folder.")
   if not is_store and args.lenient:
-    raise failures.UsageError("--lenient is for a store; this is no folder.")
+    raise console.UsageError("--lenient is for a store; this is no folder.")
   if args.salvage == "":
-    raise failures.UsageError("--salvage: expected a path, got ''.")
+    raise console.UsageError("--salvage: expected a path, got ''.")
   if args.salvage and os.path.lexists(args.salvage):
     # Before all is read, which may take hours.
     kind = "folder" if os.path.isdir(args.salvage) else "file"
-    raise failures.UsageError(
+    raise console.UsageError(
       f"--salvage {args.salvage}: expected nothing there, got a {kind}. Name a new "
       "folder."
     )
   if args.max_shown < 0:
-    raise failures.UsageError(f"--max_shown must be >= 0, got {args.max_shown}.")
+    raise console.UsageError(f"--max_shown must be >= 0, got {args.max_shown}.")
 
 
 def _check_store(args: argparse.Namespace) -> int:
@@ -98,30 +358,30 @@ def _check_store(args: argparse.Namespace) -> int:
 
   spec = None
   if args.spec:
-    spec = windows.flat_specs(spec_sources.load_store_specs(args.spec))
+    spec = windows.flat_specs(console.load_store_specs(args.spec))
   if args.salvage is None:
     report = store.verify_store(args.sources[0], spec=spec)
-    print(show_damage.render_report(report))
+    print(render_store_report(report))
     return 0 if report.is_whole else 1
   salvaged = store.salvage_store(args.sources[0], args.salvage, spec, args.lenient)
-  print(show_damage.render_report(salvaged.source))
+  print(render_store_report(salvaged.source))
   print()
-  print(show_damage.render_salvage(salvaged))
+  print(render_store_salvage(salvaged))
   return 0 if salvaged.source.is_whole else 1
 
 
 def _check_records(args: argparse.Namespace) -> int:
   from t2r_seq import records
 
-  features, labels = spec_sources.load_specs(args.spec) if args.spec else (None, None)
+  features, labels = console.load_specs(args.spec) if args.spec else (None, None)
   report = records.examine_records(
     args.sources, features, labels, allow_nan=args.allow_nan
   )
   if not any(report.num_records.values()):
-    raise failures.UsageError(f"there are no records in {' '.join(args.sources)}.")
-  print(show_bad_records.render_report(report, args.max_shown))
+    raise console.UsageError(f"there are no records in {' '.join(args.sources)}.")
+  print(render_record_report(report, args.max_shown))
   if args.salvage is not None:
     print()
     salvaged = records.salvage_records(report, args.salvage)
-    print(show_bad_records.render_salvage(salvaged))
+    print(render_record_salvage(salvaged))
   return 0 if report.is_good else 1

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from t2r_seq.cli import failures, quiet, spec_sources
+from t2r_seq.cli import console
 
 SUMMARY = "index TFRecord files: exact counts, and records in any order"
 DESCRIPTION = """Writes an index, FILE.t2ri, beside each TFRecord file.
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     "--spec",
     metavar="SPEC",
-    help=f"what the records hold, kept in the index: {spec_sources.FORMS}",
+    help=f"what the records hold, kept in the index: {console.FORMS}",
   )
   parser.add_argument(
     "--check", action="store_true", help="say which are missing or stale"
@@ -49,10 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
   """Writes or checks; prints the counts."""
   if args.num_parallel is not None and args.num_parallel < 1:
-    raise failures.UsageError(f"--num_parallel must be >= 1, got {args.num_parallel}.")
+    raise console.UsageError(f"--num_parallel must be >= 1, got {args.num_parallel}.")
   if args.check and args.force:
-    raise failures.UsageError("--check writes nothing; leave out --force.")
-  quiet.load_tensorflow()
+    raise console.UsageError("--check writes nothing; leave out --force.")
+  console.load_tensorflow()
   spec = _load_spec(args.spec) if args.spec else None
   if args.check:
     return _check(args.files, spec)
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 def _load_spec(source: str) -> Any:
   from t2r_seq import specs
 
-  features, labels = spec_sources.load_specs(source)
+  features, labels = console.load_specs(source)
   if not labels:
     return features
   joined = specs.TensorSpecStruct()

@@ -3,12 +3,232 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from t2r_seq.cli import failures, quiet, show_store, spec_sources, spec_texts
+import numpy as np
+
+from t2r_seq.cli import console
+
+if TYPE_CHECKING:
+  from t2r_seq import store
+
+WIDTH = 100
+_MIN_PATH = 12
+_MAX_NAME = 36
+_NUM_BINS = 8
+_BAR = 40
+
+
+def render_summary(summary: store.StoreSummary, source: str | None) -> str:
+  """Renders what a store holds.
+
+  Args:
+    summary: of `summarize_store`.
+    source: where the specs of the windows come from; None for the usual stacks.
+  Returns:
+    Lines of at most 100 columns, joined.
+  """
+  num_steps = int(summary.lengths.sum())
+  heading = ", ".join(
+    [
+      _count(len(summary.lengths), "episode"),
+      _count(num_steps, "step"),
+      _count(len(summary.segments), "segment"),
+    ]
+  )
+  parts = [f"{summary.path}:\n{heading}", _columns(summary, num_steps)]
+  if len(summary.segments) > 1:
+    parts.append(_segments(summary))
+  if len(summary.lengths):
+    parts += [_lengths(summary.lengths), _bytes(summary)]
+    parts.append(_windows(summary, source))
+  if summary.metadata:
+    parts.append(_metadata(summary.metadata))
+  return "\n\n".join(parts)
+
+
+def _count(number: int, noun: str) -> str:
+  return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _columns(summary: store.StoreSummary, num_steps: int) -> str:
+  header = ["column", "dtype", "row", "rows", "per", "bytes", "bytes/step"]
+  has_optional = any(c.num_present is not None for c in summary.columns)
+  rows = []
+  for column in summary.columns:
+    row = [
+      column.path,
+      column.dtype,
+      "x".join(map(str, column.row_shape)) or "scalar",
+      f"{column.num_rows:,}",
+      "step" if column.is_per_step else "episode",
+      f"{column.num_bytes:,}",
+      f"{column.num_bytes / max(num_steps, 1):,.1f}",
+    ]
+    if has_optional:
+      present = column.num_present
+      row.append("" if present is None else f"in {present:,} episodes")
+    rows.append(row)
+  header += ["optional"] if has_optional else []
+  numbers = ("rows", "bytes", "bytes/step")
+  widths = [max(len(row[i]) for row in [header, *rows]) for i in range(1, len(header))]
+  room = max(WIDTH - sum(widths) - 2 * len(widths), _MIN_PATH)
+  shown = [[console.shorten(row[0], room), *row[1:]] for row in rows]
+  return console.format_table(header, shown, numbers)
+
+
+def _segments(summary: store.StoreSummary) -> str:
+  header = ["segment", "episodes", "steps", "bytes"]
+  rows = [
+    [console.shorten(name, _MAX_NAME), *(f"{number:,}" for number in numbers)]
+    for name, numbers in summary.segments.items()
+  ]
+  return console.format_table(header, rows, header[1:])
+
+
+def _lengths(lengths: np.ndarray) -> str:
+  low, high = int(lengths.min()), int(lengths.max())
+  line = (
+    f"lengths: min {low:,}, median {np.median(lengths):,.6g}, mean "
+    f"{lengths.mean():,.1f}, max {high:,}"
+  )
+  if low == high:
+    return line
+  # Whole steps to a bin; the last one may hold fewer.
+  width = -(-(high - low + 1) // _NUM_BINS)
+  counts = np.bincount((lengths - low) // width)
+  rows = []
+  for number, count in enumerate(counts.tolist()):
+    first = low + number * width
+    last = min(first + width - 1, high)
+    steps = f"{first:,}" if first == last else f"{first:,} to {last:,}"
+    # What there is shows, however little.
+    bar = "█" * max(round(_BAR * count / int(counts.max())), int(count > 0))
+    rows.append([steps, f"{count:,}", bar])
+  table = console.format_table(["steps", "episodes", ""], rows, ("steps", "episodes"))
+  return f"{line}\n\n{table}"
+
+
+def _bytes(summary: store.StoreSummary) -> str:
+  ratio = summary.disk_bytes / max(summary.value_bytes, 1)
+  return (
+    f"{summary.disk_bytes:,} bytes on disk, {ratio:.4f} times the "
+    f"{summary.value_bytes:,} bytes of the values themselves"
+  )
+
+
+def _windows(summary: store.StoreSummary, source: str | None) -> str:
+  if source is None:
+    counted = next(w for w in summary.windows if w.padding == "repeat")
+    return (
+      f"A stack of 4 frames at every step would take {counted.stacked_bytes:,} bytes, "
+      f"{counted.ratio:.2f} times as much."
+    )
+  header = ["padding", "windows", "episodes without", "bytes if stacked", "to flat"]
+  rows = [
+    [
+      counted.padding,
+      f"{counted.num_windows:,}",
+      f"{counted.num_too_short:,}",
+      f"{counted.stacked_bytes:,}",
+      f"{counted.ratio:.2f} x",
+    ]
+    for counted in summary.windows
+  ]
+  first, last = summary.span
+  flat = summary.windows[0].flat_bytes
+  heading = (
+    f"The store fits {source}: windows from step {first:+d} to {last:+d} of paths that "
+    f"take {flat:,} bytes"
+  )
+  table = console.format_table(header, rows, header[1:])
+  return f"{heading}\n\n{table}"
+
+
+def _metadata(metadata: dict[str, Any]) -> str:
+  lines = [f"  {key}: {json.dumps(value)}" for key, value in metadata.items()]
+  return "\n".join(["metadata:", *(console.shorten(line, WIDTH) for line in lines)])
+
+
+FORMATS = ("python", "pbtxt", "json")
+_SUFFIXES = {".py": "python", ".pbtxt": "pbtxt", ".json": "json"}
+
+
+def format_of(path: str) -> str:
+  """Returns the format that a file's suffix stands for.
+
+  Args:
+    path: of the file.
+  Returns:
+    One of FORMATS.
+  Raises:
+    UsageError: another suffix.
+  """
+  suffix = os.path.splitext(path)[1]
+  if suffix not in _SUFFIXES:
+    raise console.UsageError(
+      f"--output {path}: expected a name that ends in .py, .pbtxt or .json, or a "
+      f"--format, got '{suffix}'."
+    )
+  return _SUFFIXES[suffix]
+
+
+def use_of(path: str) -> str:
+  """Says how a written file is given to `--spec`."""
+  stem, suffix = os.path.splitext(path)
+  source = f"{os.path.basename(stem)}:SPEC" if suffix == ".py" else path
+  return f"use it with --spec {source}"
+
+
+def to_text(spec: Mapping[str, Any], text_format: str) -> str:
+  """Renders a spec structure.
+
+  Args:
+    spec: specs by path.
+    text_format: one of FORMATS.
+  Returns:
+    A Python module with SPEC, a T2RAssets proto with these features, or JSON.
+  """
+  from google.protobuf import text_format as proto_text
+
+  from t2r_seq import specs
+
+  if text_format == "python":
+    return to_python(spec)
+  structure = specs.TensorSpecStruct(spec.items())
+  if text_format == "json":
+    return structure.to_json()
+  return proto_text.MessageToString(specs.create_t2r_assets(structure))
+
+
+def to_python(spec: Mapping[str, Any]) -> str:
+  """Renders Python that builds a spec structure, to be pasted into a project.
+
+  Args:
+    spec: specs by path.
+  Returns:
+    Lines, the last with its newline.
+  """
+  lines = [f"    ({path!r}, {leaf!r})," for path, leaf in spec.items()]
+  return "\n".join(
+    [
+      "import tensorflow as tf",
+      "from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct",
+      "",
+      "SPEC = TensorSpecStruct(",
+      "  [",
+      *lines,
+      "  ]",
+      ")",
+      "",
+    ]
+  )
+
 
 if TYPE_CHECKING:
   from t2r_seq import errors, records
@@ -37,7 +257,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     nargs="+",
     help="TFRecord files or patterns, or the folder of a store",
   )
-  parser.add_argument("--spec", metavar="SPEC", help=spec_sources.FORMS)
+  parser.add_argument("--spec", metavar="SPEC", help=console.FORMS)
   parser.add_argument(
     "--max_records",
     type=int,
@@ -46,7 +266,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   parser.add_argument(
     "--format",
-    choices=spec_texts.FORMATS,
+    choices=FORMATS,
     help="print the spec, and nothing else, as this",
   )
   parser.add_argument(
@@ -59,17 +279,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
   """Prints the table; with a spec also what became of the check."""
   if args.max_records is not None and args.max_records < 1:
-    raise failures.UsageError(f"--max_records must be >= 1, got {args.max_records}.")
+    raise console.UsageError(f"--max_records must be >= 1, got {args.max_records}.")
   text_format = _text_format(args)
-  quiet.load_tensorflow()
+  console.load_tensorflow()
   if _is_folder(args):
     return _show_store(args)
   from t2r_seq import records
 
-  expected = spec_sources.load_specs(args.spec) if args.spec else None
+  expected = console.load_specs(args.spec) if args.spec else None
   summary = records.inspect_records(args.files, args.max_records, allow_damage=True)
   if not summary.num_records:
-    raise failures.UsageError(f"there are no records in {' '.join(args.files)}.")
+    raise console.UsageError(f"there are no records in {' '.join(args.files)}.")
   if text_format is None or args.output:
     print(records.format_table(summary))
     print()
@@ -89,30 +309,30 @@ def _text_format(args: argparse.Namespace) -> str | None:
   if not args.format and not args.output:
     return None
   if args.spec or _is_folder(args):
-    raise failures.UsageError(
+    raise console.UsageError(
       "--format and --output are for the spec that is proposed for TFRecord files; "
       "there is none with --spec, nor for a folder."
     )
   folder = os.path.dirname(os.path.abspath(args.output or ""))
   if args.output and not os.path.isdir(folder):
-    raise failures.UsageError(
+    raise console.UsageError(
       f"--output {args.output}: expected a file in a folder that is there, got no "
       f"folder {folder}. Make it first."
     )
-  return args.format or spec_texts.format_of(args.output)
+  return args.format or format_of(args.output)
 
 
 def _show_spec(spec: Any, text_format: str | None, output: str | None) -> None:
   if text_format is None:
-    print(f"A spec that parses them:\n\n{spec_texts.to_python(spec)}", end="")
+    print(f"A spec that parses them:\n\n{to_python(spec)}", end="")
     return
-  text = spec_texts.to_text(spec, text_format)
+  text = to_text(spec, text_format)
   if output is None:
     print(text, end="")
     return
   with open(output, "w", encoding="utf-8") as file:
     file.write(text)
-  print(f"Wrote a spec that parses them to {output}; {spec_texts.use_of(output)}")
+  print(f"Wrote a spec that parses them to {output}; {use_of(output)}")
 
 
 def _show_store(args: argparse.Namespace) -> int:
@@ -120,10 +340,10 @@ def _show_store(args: argparse.Namespace) -> int:
   from t2r_seq import store
 
   if args.max_records is not None:
-    raise failures.UsageError("--max_records is for TFRecord files; this is a folder.")
-  spec = spec_sources.load_store_specs(args.spec) if args.spec else None
+    raise console.UsageError("--max_records is for TFRecord files; this is a folder.")
+  spec = console.load_store_specs(args.spec) if args.spec else None
   (folder,) = args.files
-  print(show_store.render_summary(store.summarize_store(folder, spec), args.spec))
+  print(render_summary(store.summarize_store(folder, spec), args.spec))
   return 0
 
 

@@ -11,10 +11,10 @@ from t2r_seq import __version__
 from t2r_seq.cli import (
   collect,
   collect_eval,
+  console,
   convert,
   data_service,
   doctor,
-  failures,
   index,
   inspect,
   predict,
@@ -79,9 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"t2r_seq {args.command}: interrupted", file=sys.stderr)
     return 130
   except Exception as error:
-    if args.debug or not failures.is_expected(error):
+    if args.debug or not console.is_expected(error):
       raise
-    print(f"t2r_seq {args.command}: {failures.message(error)}", file=sys.stderr)
+    print(f"t2r_seq {args.command}: {console.message(error)}", file=sys.stderr)
     return 1
 
 

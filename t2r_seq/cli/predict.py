@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from t2r_seq.cli import failures, quiet, tables
+from t2r_seq.cli import console
 
 SUMMARY = "print what an exported model predicts for records, or for random inputs"
 DESCRIPTION = """Loads the newest export of a folder and prints its outputs.
@@ -39,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
   """Prints one line of outputs per input."""
   if args.max_records < 1:
-    raise failures.UsageError(f"--max_records must be >= 1, got {args.max_records}.")
-  quiet.load_tensorflow()
+    raise console.UsageError(f"--max_records must be >= 1, got {args.max_records}.")
+  console.load_tensorflow()
   predictor = _load(args.export_dir)
   if args.random:
     outputs = _predict_random(predictor, args.max_records, args.seed)
@@ -62,9 +62,9 @@ def _load(export_dir: str) -> Any:
   if not found:
     below = os.path.join(export_dir, "export", "latest")
     hint = f" Did you mean {below}?" if policies.list_exports(below) else ""
-    raise failures.UsageError(f"there is no finished export in {export_dir}.{hint}")
+    raise console.UsageError(f"there is no finished export in {export_dir}.{hint}")
   if not is_newest:
-    raise failures.UsageError(
+    raise console.UsageError(
       f"the newest export, {found[-1].path}, cannot be loaded: it is damaged, or was "
       "made by a newer TensorFlow. Name another one's folder."
     )
@@ -93,7 +93,7 @@ def _predict_records(
   with records.explain_failures(filenames, flat):
     serialized = list(dataset.as_numpy_iterator())
     if not serialized:
-      raise failures.UsageError(f"there are no records in {file_patterns}.")
+      raise console.UsageError(f"there are no records in {file_patterns}.")
     return predictor.predict_records(serialized)
 
 
@@ -103,11 +103,11 @@ def _render(outputs: Mapping[str, Any], as_json: bool) -> str:
   count = len(outputs[names[0]])
   if as_json:
     return "\n".join(
-      json.dumps({name: tables.to_json(outputs[name][row]) for name in names})
+      json.dumps({name: console.to_json(outputs[name][row]) for name in names})
       for row in range(count)
     )
   rows = [
-    [str(row), *[tables.format_value(outputs[name][row]) for name in names]]
+    [str(row), *[console.format_value(outputs[name][row]) for name in names]]
     for row in range(count)
   ]
-  return tables.format_table(["input", *names], rows)
+  return console.format_table(["input", *names], rows)

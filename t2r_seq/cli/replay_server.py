@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from t2r_seq.cli import gin_flags
+from t2r_seq.cli import console
 
 SUMMARY = "run a replay server, for actors to write to and learners to read from"
 DESCRIPTION = """Runs a Reverb server until it is told to stop (SIGTERM).
@@ -20,12 +20,12 @@ writes one every checkpoint_secs, and when it stops. Needs the extra `reverb`.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
-  gin_flags.add_arguments(parser)
+  console.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
   """Serves; see `t2r_seq.replay.reverb.ReplayServer` for what can be configured."""
-  gin_flags.parse(args)
+  console.parse(args)
   from t2r_seq.replay import reverb
 
   with reverb.ReplayServer() as server:

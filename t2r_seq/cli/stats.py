@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from t2r_seq.cli import failures, project_code, quiet, spec_sources, tables
+from t2r_seq.cli import console, project_code
 
 SUMMARY = "mean, std, min, max and quantiles of every path, for normalisation"
 DESCRIPTION = """Computes statistics of a store or of TFRecord files, in one pass.
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     "source", metavar="SOURCE", nargs="+", help="a store, or TFRecord files or patterns"
   )
-  parser.add_argument("--spec", metavar="SPEC", help=spec_sources.FORMS)
+  parser.add_argument("--spec", metavar="SPEC", help=console.FORMS)
   parser.add_argument(
     "--transform",
     metavar="MODULE:NAME",
@@ -60,8 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
   """Computes or checks; prints the table."""
   if args.num_workers is not None and args.num_workers < 1:
-    raise failures.UsageError(f"--num_workers must be >= 1, got {args.num_workers}.")
-  quiet.load_tensorflow()
+    raise console.UsageError(f"--num_workers must be >= 1, got {args.num_workers}.")
+  console.load_tensorflow()
   from absl import logging
 
   from t2r_seq import statistics
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
   found = statistics.compute_statistics(
     source,
     output,
-    spec=spec_sources.load_store_specs(args.spec) if args.spec else None,
+    spec=console.load_store_specs(args.spec) if args.spec else None,
     transform=args.transform,
     images=args.images,
     num_workers=args.num_workers,
@@ -104,24 +104,24 @@ def _check_output(output: str, source: Sequence[str]) -> None:
   path = os.path.abspath(output)
   for pattern in ",".join(source).split(","):
     if fnmatch.fnmatch(path, os.path.abspath(pattern.strip())):
-      raise failures.UsageError(
+      raise console.UsageError(
         f"{pattern} would match the statistics, {output}. Name another file with "
         "--output, or the data files more exactly."
       )
 
 
 def _print(found: Any, elements: bool) -> None:
-  from t2r_seq.statistics import table
+  from t2r_seq.statistics import statistics as statistics_lib
 
   if found.lengths is None:
     print(f"{found.num_items} records")
   else:
-    print(table.describe_lengths(found.lengths))
+    print(statistics_lib.describe_lengths(found.lengths))
   if found.transform:
     print(f"after {found.transform}")
-  rows = table.table_rows(found, elements)
+  rows = statistics_lib.table_rows(found, elements)
   print()
-  print(tables.format_table(table.HEADER, rows, table.HEADER[2:]))
+  print(console.format_table(statistics_lib.HEADER, rows, statistics_lib.HEADER[2:]))
   print()
-  for line in table.describe_problems(found):
+  for line in statistics_lib.describe_problems(found):
     print(line)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from t2r_seq.cli import gin_flags
+from t2r_seq.cli import console
 
 SUMMARY = "train, evaluate and export a model"
 DESCRIPTION = """Trains, evaluates and exports the model that gin files describe.
@@ -18,12 +18,12 @@ stops it at the next step, with a checkpoint and the status 0.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
-  gin_flags.add_arguments(parser)
+  console.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
   """Trains; see `t2r_seq.training.train_eval_model` for what can be configured."""
-  gin_flags.parse(args)
+  console.parse(args)
   from t2r_seq import training
 
   result = dict(training.train_eval_model())

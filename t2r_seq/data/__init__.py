@@ -5,15 +5,19 @@ from t2r_seq.data.data_service import DataService, distribute_by_service
 from t2r_seq.data.fractional_record_input_generator import (
   FractionalRecordInputGenerator,
 )
-from t2r_seq.data.generator_input_generator import GeneratorInputGenerator
+from t2r_seq.data.generator_input_generator import (
+  DefaultConstantInputGenerator,
+  DefaultRandomInputGenerator,
+  GeneratorInputGenerator,
+)
 from t2r_seq.data.indexed.indexed_records import IndexedRecordLoader, indexed_records
 from t2r_seq.data.loaders.numpy_batches import NumpyBatches, numpy_batches_in_order
 from t2r_seq.data.loaders.ordered_batches import batches_in_order
 from t2r_seq.data.loaders.store_loader import StoreWindowLoader, store_windows
 from t2r_seq.data.loaders.window_order import WindowOrder
-from t2r_seq.data.mixtures.mixture_input_generator import MixtureInputGenerator
-from t2r_seq.data.mixtures.mixture_report import MixtureReport
-from t2r_seq.data.mixtures.weighted_record_input_generator import (
+from t2r_seq.data.mixtures import (
+  MixtureInputGenerator,
+  MixtureReport,
   WeightedRecordInputGenerator,
 )
 from t2r_seq.data.multi_eval_input_generator import (
@@ -27,10 +31,6 @@ from t2r_seq.data.rlds_input_generator import RldsInputGenerator
 from t2r_seq.data.store_input_generator import StoreInputGenerator
 from t2r_seq.data.streamed.stream_report import StreamReport
 from t2r_seq.data.streamed.streamed_windows import streamed_windows
-from t2r_seq.data.synthetic_input_generators import (
-  DefaultConstantInputGenerator,
-  DefaultRandomInputGenerator,
-)
 
 __all__ = [
   "AbstractInputGenerator",

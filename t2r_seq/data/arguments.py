@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, records, specs
-from t2r_seq.records import file_patterns as patterns_lib
+from t2r_seq.records import files as patterns_lib
 
 # TensorFlow prepares room for a whole batch before it reads: larger ones take minutes.
 _MAX_BATCH_SIZE = 1 << 24

@@ -1,19 +1,164 @@
-"""An input generator over a Python generator."""
+"""Input generators over Python generators, and of made-up data."""
 
 from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import gin
+import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
-from t2r_seq.data import arguments, joint
+from t2r_seq.data import arguments, emptiness, joint
 from t2r_seq.data.abstract_input_generator import AbstractInputGenerator
-from t2r_seq.data.checked_generator import CheckedGenerator, GeneratorFn
+
+GeneratorFn = Callable[[], Iterable[Any]]
+
+
+class CheckedGenerator:
+  """Iterates over a Python generator, each element checked, as tuples of leaves.
+
+  The first element is taken at construction: what does not fit fails before training
+  starts, and it tells which of the optional specs are given. It is not lost, the
+  first pass begins with it. Every further pass calls `generator_fn` again.
+
+  Attributes:
+    paths: of the leaves, in the order of the tuples.
+    failure: what stopped the newest of the passes that did not come to their end;
+      tf.data may have begun another before anybody asks.
+  """
+
+  def __init__(
+    self,
+    generator_fn: GeneratorFn,
+    joined_spec: Any,
+    name: str,
+    min_steps: int | None = None,
+  ) -> None:
+    """Takes the first element.
+
+    Args:
+      generator_fn: without arguments, returns an iterable of (features, labels).
+      joined_spec: the specs of an element, as from `joint.join`.
+      name: of the input generator, for errors.
+      min_steps: a pass must have a sequence of that length; None: no such demand.
+    Raises:
+      SpecError: there is no first element, or it does not fit.
+    """
+    self._generator_fn = generator_fn
+    self._spec = specs.flatten_spec_structure(joined_spec)
+    self._masks = windows.mask_paths(self._spec)
+    self._name = name
+    self._min_steps = min_steps
+    self.failure: Exception | None = None
+    elements = iter(generator_fn())
+    first = next(elements, None)
+    if first is None:
+      raise self._empty()
+    leaves = self._check(first, 0)
+    self.paths = [path for path in self._spec if path in leaves]
+    self._started: tuple[Any, Iterator[Any]] | None = (first, elements)
+
+  def signature(self, sequence_length: int | None) -> tuple[tf.TensorSpec, ...]:
+    """Returns the specs of the tuples.
+
+    Args:
+      sequence_length: steps of the sequence specs; None if it varies.
+    Returns:
+      One spec a path, sequences with a leading time axis.
+    """
+    return tuple(
+      tf.TensorSpec(
+        [sequence_length] * spec.is_sequence + spec.shape.as_list(), spec.dtype
+      )
+      for spec in (self._spec[path] for path in self.paths)
+    )
+
+  def __call__(self) -> Iterator[tuple[Any, ...]]:
+    """Starts a pass.
+
+    Yields:
+      Leaves in the order of `paths`.
+    Raises:
+      SpecError: an element does not fit, there is none, or all are too short.
+    """
+    try:
+      count = longest = 0
+      for count, element in enumerate(self._pass(), start=1):
+        leaves = self._check(element, count - 1)
+        if set(leaves) != set(self.paths):
+          raise self._uneven(set(leaves), count - 1)
+        longest = max(longest, self._num_steps(leaves))
+        yield tuple(leaves[path] for path in self.paths)
+      if not count:
+        raise self._empty()
+      if self._min_steps is not None and longest < self._min_steps:
+        raise emptiness.too_short_error(self._name, self._min_steps, count, longest)
+    except Exception as e:
+      # tf.data keeps only the text of what a generator raises.
+      self.failure = e
+      raise
+
+  def _pass(self) -> Iterator[Any]:
+    if self._started is None:
+      yield from self._generator_fn()
+      return
+    first, elements = self._started
+    self._started = None
+    yield first
+    yield from elements
+
+  def _num_steps(self, leaves: specs.TensorSpecStruct) -> int:
+    for path, leaf in leaves.items():
+      if self._spec[path].is_sequence:
+        return int(leaf.shape[0])
+    return 0
+
+  def _check(self, element: Any, index: int) -> specs.TensorSpecStruct:
+    where = f"{self._name}: element {index}"
+    if not isinstance(element, (tuple, list)) or len(element) != 2:
+      raise errors.SpecError(
+        f"{where}: expected a pair (features, labels), got {errors.describe(element)}. "
+        "Yield (features, None) where there are no labels."
+      )
+    try:
+      leaves = specs.validate_and_flatten(self._spec, joint.join(*element))
+    except errors.SpecError as e:
+      raise errors.SpecError(f"{where}: {e}{self._mask_hint(str(e))}") from e
+    return specs.TensorSpecStruct(
+      (path, leaf) for path, leaf in leaves.items() if path in self._spec
+    )
+
+  def _mask_hint(self, message: str) -> str:
+    """Says how masks come about, if one is missing; episodes are not asked for them."""
+    if not any(f"{path}: expected" in message for path in self._masks):
+      return ""
+    return (
+      " Masks are made where episodes are cut into windows: yield whole episodes, with "
+      "yields_episodes=True, or yield the masks, too."
+    )
+
+  def _uneven(self, given: set[str], index: int) -> errors.SpecError:
+    first = set(self.paths)
+    mismatches = [
+      errors.Mismatch(
+        path,
+        errors.describe(self._spec[path]) if path in first else "nothing",
+        "nothing" if path in first else errors.describe(self._spec[path]),
+        "Give an optional feature in every element or in none.",
+      )
+      for path in first ^ given
+    ]
+    where = f"{self._name}: element {index}, unlike the first"
+    return errors.mismatch_error(where, mismatches)
+
+  def _empty(self) -> errors.SpecError:
+    return errors.SpecError(
+      f"{self._name}: generator_fn: expected at least one element, got none."
+    )
 
 
 @gin.configurable
@@ -142,3 +287,78 @@ class GeneratorInputGenerator(AbstractInputGenerator):
       seed=self._shuffle_seed(self._seed),
       report=self._report,
     )
+
+
+@gin.configurable
+class DefaultRandomInputGenerator(AbstractInputGenerator):
+  """Gives random batches that fit the specs; another one each time, without an end.
+
+  The same seed gives the same batches. Optional features are given, too.
+  """
+
+  def __init__(
+    self, batch_size: int = 32, sequence_length: int = 3, seed: int = 0
+  ) -> None:
+    """Creates the generator.
+
+    Args:
+      batch_size: examples in a batch, over all replicas together.
+      sequence_length: steps (or stacks) of specs with is_sequence.
+      seed: of the random numbers.
+    """
+    super().__init__(batch_size)
+    self._sequence_length = sequence_length
+    self._seed = seed
+
+  def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
+    joined = joint.join(self._feature_spec, self._label_spec_for(mode))
+    paths, start = list(joined), self._start_step
+
+    def make_batch(index: int) -> list[np.ndarray]:
+      seed = int(np.random.SeedSequence([self._seed, index]).generate_state(1)[0])
+      batch = specs.make_random_numpy(joined, batch_size, self._sequence_length, seed)
+      return [batch[path] for path in paths]
+
+    def batches() -> Iterator[tuple[np.ndarray, ...]]:
+      index = start
+      while True:
+        yield tuple(make_batch(index))
+        index += 1
+
+    signature = tuple(
+      tf.TensorSpec([batch_size, *self._dims(spec)], spec.dtype)
+      for spec in joined.values()
+    )
+    dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
+    return dataset.map(
+      lambda *leaves: joint.split(dict(zip(paths, leaves, strict=True)))
+    )
+
+  def _dims(self, spec: Any) -> list[int | None]:
+    return [self._sequence_length] * spec.is_sequence + spec.shape.as_list()
+
+
+@gin.configurable
+class DefaultConstantInputGenerator(AbstractInputGenerator):
+  """Gives the same batch for ever, every value in it the same."""
+
+  def __init__(
+    self, constant_value: Any = 1, batch_size: int = 32, sequence_length: int = 3
+  ) -> None:
+    """Creates the generator.
+
+    Args:
+      constant_value: cast to the dtype of each spec.
+      batch_size: examples in a batch, over all replicas together.
+      sequence_length: steps (or stacks) of specs with is_sequence.
+    """
+    super().__init__(batch_size)
+    self._constant_value = constant_value
+    self._sequence_length = sequence_length
+
+  def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
+    joined = joint.join(self._feature_spec, self._label_spec_for(mode))
+    batch = specs.make_constant_numpy(
+      joined, self._constant_value, batch_size, self._sequence_length
+    )
+    return tf.data.Dataset.from_tensors(joint.split(batch)).repeat()

@@ -1,20 +1,24 @@
 """Predictors over exported models, and the policies that act with them."""
 
-from t2r_seq.policies.abstract_predictor import AbstractPredictor, NoModelError
 from t2r_seq.policies.exploration_policies import (
   OUExploreRegressionPolicy,
   PerEpisodeSwitchPolicy,
   ScheduledExplorationRegressionPolicy,
 )
-from t2r_seq.policies.exported_savedmodel_predictor import ExportedSavedModelPredictor
-from t2r_seq.policies.exports import Export, list_exports
-from t2r_seq.policies.packing import (
+from t2r_seq.policies.policy import (
+  Policy,
+  RegressionPolicy,
   flatten_observation,
   pack_observation,
   to_spec_dtype,
 )
-from t2r_seq.policies.policy import Policy
-from t2r_seq.policies.regression_policy import RegressionPolicy
+from t2r_seq.policies.predictors import (
+  AbstractPredictor,
+  Export,
+  ExportedSavedModelPredictor,
+  NoModelError,
+  list_exports,
+)
 
 __all__ = [
   "AbstractPredictor",

@@ -8,16 +8,16 @@ from typing import Any
 import gin
 import numpy as np
 
-from t2r_seq.policies import abstract_predictor, policy, regression_policy
+from t2r_seq.policies import policy, predictors
 
 
 @gin.configurable
-class OUExploreRegressionPolicy(regression_policy.RegressionPolicy):
+class OUExploreRegressionPolicy(policy.RegressionPolicy):
   """Adds the noise of an Ornstein-Uhlenbeck process: it drifts from step to step."""
 
   def __init__(
     self,
-    predictor: abstract_predictor.AbstractPredictor = gin.REQUIRED,
+    predictor: predictors.AbstractPredictor = gin.REQUIRED,
     action_key: str = "inference_output",
     theta: float = 0.2,
     sigma: float = 0.15,
@@ -62,12 +62,12 @@ class OUExploreRegressionPolicy(regression_policy.RegressionPolicy):
 
 
 @gin.configurable
-class ScheduledExplorationRegressionPolicy(regression_policy.RegressionPolicy):
+class ScheduledExplorationRegressionPolicy(policy.RegressionPolicy):
   """Adds Gaussian noise whose standard deviation is linear in the training step."""
 
   def __init__(
     self,
-    predictor: abstract_predictor.AbstractPredictor = gin.REQUIRED,
+    predictor: predictors.AbstractPredictor = gin.REQUIRED,
     action_key: str = "inference_output",
     stddev_0: float = 0.2,
     slope: float = 0.0,

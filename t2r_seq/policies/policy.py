@@ -1,12 +1,16 @@
-"""The face of everything that chooses actions."""
+"""Policies: what chooses actions, over models that predict them."""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from t2r_seq.policies import abstract_predictor
+import gin
+import numpy as np
+
+from t2r_seq import errors, specs
+from t2r_seq.policies import predictors
 
 
 class Policy(abc.ABC):
@@ -16,9 +20,7 @@ class Policy(abc.ABC):
   `t2r_seq.actors` call `sample_action`.
   """
 
-  def __init__(
-    self, predictor: abstract_predictor.AbstractPredictor | None = None
-  ) -> None:
+  def __init__(self, predictor: predictors.AbstractPredictor | None = None) -> None:
     """Creates the policy.
 
     Args:
@@ -95,3 +97,220 @@ class Policy(abc.ABC):
   def model_path(self) -> str:
     """The path of the model in use."""
     return "" if self._predictor is None else self._predictor.model_path
+
+
+def flatten_observation(
+  observation: Mapping[str, Any], prefix: str = ""
+) -> dict[str, Any]:
+  """Flattens nested dictionaries to 'a/b' paths; anything else is a leaf."""
+  flat: dict[str, Any] = {}
+  for key, value in observation.items():
+    if isinstance(value, Mapping):
+      flat.update(flatten_observation(value, f"{prefix}{key}/"))
+    else:
+      flat[f"{prefix}{key}"] = value
+  return flat
+
+
+def pack_observation(
+  observation: Any,
+  spec: specs.TensorSpecStruct,
+  context: Mapping[str, Any] | None = None,
+) -> specs.TensorSpecStruct:
+  """Finds the value of every feature in an observation.
+
+  Args:
+    observation: a dictionary by path, nested or flat, more entries allowed; or one
+      array, when a single feature is left to find.
+    spec: what one step needs, by path.
+    context: values by path that come on top, e.g. a goal that holds for the episode.
+  Returns:
+    Arrays by path, see `to_spec_dtype`; shapes and dtypes are not checked here.
+  Raises:
+    SpecError: features are missing (all are named), or a list is ragged.
+  """
+  values = flatten_observation(context or {})
+  open_paths = [path for path in spec if path not in values]
+  if isinstance(observation, Mapping):
+    values = {**flatten_observation(observation), **values}
+  elif len(open_paths) == 1:
+    values[open_paths[0]] = observation
+  elif open_paths:
+    raise errors.SpecError(
+      f"pack observation: expected a dictionary with {errors.listing(open_paths)}, got "
+      f"{errors.describe(observation)}. One array is enough only for one feature."
+    )
+  missing = [
+    errors.Mismatch(
+      path, errors.describe(leaf), "nothing", errors.nearest(path, values)
+    )
+    for path, leaf in spec.items()
+    if path not in values
+  ]
+  if missing:
+    raise errors.mismatch_error("pack observation", missing)
+  return specs.TensorSpecStruct(
+    [(path, to_spec_dtype(path, values[path], leaf)) for path, leaf in spec.items()]
+  )
+
+
+def to_spec_dtype(path: str, value: Any, spec: specs.ExtendedTensorSpec) -> np.ndarray:
+  """Converts numbers to a spec's dtype where that keeps their kind.
+
+  NumPy and Gymnasium make float64 and int64 of nearly everything; what is converted is
+  what `np.can_cast(..., casting="same_kind")` allows, so float64 becomes float32 and
+  int64 int32 or float32, but floats never become integers. Unsigned integers never
+  become floats: they are pixels, and nobody has scaled them.
+
+  Args:
+    path: where the value goes, for the error.
+    value: an array, a number, or a list of numbers.
+    spec: what is asked for.
+  Returns:
+    The array; of its own dtype where that cannot be converted.
+  Raises:
+    SpecError: a list is ragged.
+  """
+  want_dtype = np.dtype(spec.dtype.as_numpy_dtype)
+  if type(value) is np.ndarray and value.dtype == want_dtype:
+    return value
+  try:
+    array = np.asarray(value)
+  except ValueError as error:
+    want, got = errors.describe(spec), f"a {type(value).__name__} that is no array"
+    mismatch = errors.Mismatch(path, want, got, f"NumPy says: {error}")
+    raise errors.mismatch_error("pack observation", [mismatch]) from error
+  if array.dtype.kind not in "biuf" or want_dtype.kind not in "iuf":
+    return array
+  is_pixels_to_float = array.dtype.kind == "u" and want_dtype.kind == "f"
+  if is_pixels_to_float or not np.can_cast(array.dtype, want_dtype, "same_kind"):
+    return array
+  return array.astype(want_dtype, copy=False)
+
+
+@gin.configurable
+class RegressionPolicy(Policy):
+  """Acts as the model says, from single observations.
+
+  The frames that the model stacks are kept by the exported model itself, so the policy
+  is the same for a stack of 1 and of 16: it says only where an episode starts.
+  """
+
+  def __init__(
+    self,
+    predictor: predictors.AbstractPredictor = gin.REQUIRED,
+    action_key: str = "inference_output",
+  ) -> None:
+    """Creates the policy; nothing is loaded yet.
+
+    Args:
+      predictor: has `step`.
+      action_key: the model's output that is the action.
+    """
+    super().__init__(predictor)
+    self._steps: predictors.AbstractPredictor = predictor
+    self._action_key = action_key
+    self._is_first = True
+    self._num_envs = 1
+
+  def reset(self) -> None:
+    """Starts an episode: the next observation is its first."""
+    self._is_first = True
+
+  def restore(self) -> bool:
+    """Loads the newest model there is; the next observation starts an episode.
+
+    Returns:
+      Whether the newest model is in use now. False with a model in use means that the
+      newest is broken.
+    Raises:
+      NoModelError: there is no model at all.
+    """
+    is_newest = self._steps.restore()
+    self._steps.assert_is_loaded()
+    self._is_first = True
+    return is_newest
+
+  def SelectAction(
+    self, state: Any, context: Any = None, timestep: int | None = None
+  ) -> Any:
+    """Selects the action for one observation.
+
+    Args:
+      state: the observation: a dictionary by path, or one array for one feature.
+        Lists, and arrays of another dtype of the same kind, are converted.
+      context: further features by path, or None.
+      timestep: 0 starts an episode, as `reset` does; else not used.
+    Returns:
+      The action, without a batch axis.
+    """
+    return self._act(state, context, timestep)[0]
+
+  def sample_action(
+    self, obs: Any, explore_prob: float = 0.0
+  ) -> tuple[Any, dict[str, np.ndarray]]:
+    """Selects the action, and returns all outputs of the model beside it."""
+    del explore_prob
+    return self._act(obs, None, None)
+
+  def sample_actions(
+    self, observations: Any, is_first: np.ndarray, explore_prob: float = 0.0
+  ) -> tuple[list[np.ndarray], list[dict[str, np.ndarray]]]:
+    """Selects the actions of N environments with one call of the model.
+
+    Args:
+      observations: a dictionary by path of arrays `[N, *frame_shape]`, or one array
+        for one feature.
+      is_first: bool `[N]`; where an episode starts.
+      explore_prob: not used.
+    Returns:
+      N actions, and all outputs of the model for each.
+    """
+    del explore_prob
+    spec = self._steps.get_step_specification()
+    features = pack_observation(observations, spec)
+    return self._act_all(features, np.asarray(is_first))
+
+  def start_episode(self, env: int = 0) -> None:
+    """Forgets what exploration remembers of an environment; here there is nothing."""
+
+  def explore(self, action: np.ndarray, env: int = 0) -> np.ndarray:
+    """Changes the model's action in one environment; here not at all."""
+    del env
+    return action
+
+  def _act(
+    self, state: Any, context: Any, timestep: int | None
+  ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Steps the model with one environment."""
+    spec = self._steps.get_step_specification()
+    features = pack_observation(state, spec, context)
+    batched = {path: value[np.newaxis] for path, value in features.items()}
+    is_first = np.array([self._is_first or timestep == 0])
+    actions, outputs = self._act_all(batched, is_first)
+    self._is_first = False
+    return actions[0], outputs[0]
+
+  def _act_all(
+    self, features: Any, is_first: np.ndarray
+  ) -> tuple[list[np.ndarray], list[dict[str, np.ndarray]]]:
+    """Steps the model with all environments."""
+    num_envs = len(is_first)
+    if num_envs != self._num_envs:
+      self._steps.reset(num_envs)
+      self._num_envs = num_envs
+    outputs = self._steps.step(features, is_first)
+    if self._action_key not in outputs:
+      raise errors.SpecError(
+        f"select action: the model has no output '{self._action_key}', only "
+        f"{errors.listing(outputs)}. Set action_key."
+      )
+    for env in np.flatnonzero(is_first):
+      self.start_episode(int(env))
+    actions = [
+      self.explore(action, env) for env, action in enumerate(outputs[self._action_key])
+    ]
+    kept = [
+      {name: value[env] for name, value in outputs.items()} for env in range(num_envs)
+    ]
+    return actions, kept

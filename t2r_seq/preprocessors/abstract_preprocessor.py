@@ -1,14 +1,89 @@
-"""The contract of preprocessors: in specs, out specs, and validation around a hook."""
+"""The contract of preprocessors, the one that does nothing, and chains of them."""
 
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import gin
 import tensorflow as tf
 
 from t2r_seq import errors, specs
-from t2r_seq.preprocessors import seams
+
+SpecificationFn = Callable[[str], Any]
+
+
+@tf.autograph.experimental.do_not_convert
+def call_specification_fn(
+  specification_fn: SpecificationFn | None, mode: str
+) -> specs.TensorSpecStruct:
+  """Flattens what a specification function gives for a mode.
+
+  Args:
+    specification_fn: takes a mode and returns a spec structure; None, or a function
+      that returns None, stands for the empty structure.
+    mode: one of `specs.ModeKeys`.
+  Returns:
+    A struct of its own; changing it does not change the function's.
+  """
+  structure = None if specification_fn is None else specification_fn(mode)
+  if structure is None:
+    return specs.TensorSpecStruct()
+  return specs.flatten_spec_structure(structure)
+
+
+def find_mismatches(
+  prefix: str, wanted_fn: SpecificationFn | None, given_fn: SpecificationFn
+) -> list[errors.Mismatch]:
+  """Finds what the later stage wants and the earlier one does not give.
+
+  Args:
+    prefix: 'features' or 'labels'; starts the reported paths.
+    wanted_fn: the in (or model) specs of the later stage, by mode.
+    given_fn: the out specs of the earlier stage, by mode.
+  Returns:
+    One mismatch for each path and kind, naming its modes; empty when they meet.
+  """
+  found: dict[tuple[str, str, str, str], list[str]] = {}
+  for mode in specs.ModeKeys.ALL:
+    given = call_specification_fn(given_fn, mode)
+    for path, wanted in call_specification_fn(wanted_fn, mode).items():
+      problem = _compare(path, wanted, given)
+      if problem is not None:
+        found.setdefault((path, *problem), []).append(mode)
+  return [
+    errors.Mismatch(f"{prefix}/{path} (mode {', '.join(modes)})", expected, got, hint)
+    for (path, expected, got, hint), modes in found.items()
+  ]
+
+
+def _compare(
+  path: str, wanted: Any, given_specs: specs.TensorSpecStruct
+) -> tuple[str, str, str] | None:
+  if path not in given_specs:
+    if getattr(wanted, "is_optional", False):
+      return None
+    return _describe(wanted), "nothing", errors.nearest(path, given_specs).strip()
+  given = given_specs[path]
+  if (
+    wanted.dtype != given.dtype
+    or not wanted.shape.is_compatible_with(given.shape)
+    or _flag(wanted, "is_sequence") != _flag(given, "is_sequence")
+  ):
+    return _describe(wanted), _describe(given), ""
+  if _flag(given, "is_optional") and not _flag(wanted, "is_optional"):
+    return f"required {_describe(wanted)}", f"optional {_describe(given)}", ""
+  return None
+
+
+def _flag(spec: Any, field: str) -> bool:
+  return bool(getattr(spec, field, False))
+
+
+def _describe(spec: Any) -> str:
+  return f"{errors.describe(spec)}{' sequence' if _flag(spec, 'is_sequence') else ''}"
+
 
 _SPECIFICATIONS = (
   "get_in_feature_specification",
@@ -43,8 +118,8 @@ class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
 
   def __init__(
     self,
-    model_feature_specification_fn: seams.SpecificationFn | None = None,
-    model_label_specification_fn: seams.SpecificationFn | None = None,
+    model_feature_specification_fn: SpecificationFn | None = None,
+    model_label_specification_fn: SpecificationFn | None = None,
   ) -> None:
     """Creates the preprocessor.
 
@@ -147,11 +222,11 @@ class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
     for mode in specs.ModeKeys.ALL:
       for getter in _SPECIFICATIONS:
         self._check_structure(getter, mode)
-    mismatches = seams.find_mismatches(
+    mismatches = find_mismatches(
       "features",
       self._model_feature_specification_fn,
       self.get_out_feature_specification,
-    ) + seams.find_mismatches(
+    ) + find_mismatches(
       "labels", self._model_label_specification_fn, self.get_out_label_specification
     )
     if mismatches:
@@ -164,3 +239,140 @@ class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
       specs.assert_valid_spec_structure(getattr(self, getter)(mode))
     except errors.SpecError as e:
       raise errors.SpecError(f"{type(self).__name__}: {getter}({mode!r}): {e}") from e
+
+
+@gin.configurable
+class NoOpPreprocessor(AbstractPreprocessor):
+  """Takes and gives just what the model takes.
+
+  Use it when the records already hold the model's dtypes and shapes; the batches are
+  still validated.
+  """
+
+  def __init__(
+    self,
+    model_feature_specification_fn: SpecificationFn | None = None,
+    model_label_specification_fn: SpecificationFn | None = None,
+  ) -> None:
+    """Creates the preprocessor.
+
+    Args:
+      model_feature_specification_fn: takes a mode, returns the model's feature specs.
+      model_label_specification_fn: takes a mode, returns the model's label specs.
+    """
+    super().__init__(model_feature_specification_fn, model_label_specification_fn)
+
+  def get_in_feature_specification(self, mode: str) -> specs.TensorSpecStruct:
+    """Returns the model's feature specs, by path."""
+    return call_specification_fn(self._model_feature_specification_fn, mode)
+
+  def get_in_label_specification(self, mode: str) -> specs.TensorSpecStruct:
+    """Returns the model's label specs, by path."""
+    return call_specification_fn(self._model_label_specification_fn, mode)
+
+  def get_out_feature_specification(self, mode: str) -> specs.TensorSpecStruct:
+    """Returns the model's feature specs, by path."""
+    return call_specification_fn(self._model_feature_specification_fn, mode)
+
+  def get_out_label_specification(self, mode: str) -> specs.TensorSpecStruct:
+    """Returns the model's label specs, by path."""
+    return call_specification_fn(self._model_label_specification_fn, mode)
+
+  def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
+    del mode
+    return features, labels
+
+
+PreprocessorFactory = Callable[..., AbstractPreprocessor]
+
+
+@gin.configurable
+class ComposedPreprocessor(AbstractPreprocessor):
+  """Runs preprocessors one after the other, in the order of the list.
+
+  The first of the list takes the data as stored, the last gives what the model
+  takes. Each is built with the in specs of its successor as its "model", the last one
+  with the model's own specs, so that what does not meet fails at construction.
+  """
+
+  def __init__(
+    self,
+    model_feature_specification_fn: SpecificationFn | None = None,
+    model_label_specification_fn: SpecificationFn | None = None,
+    preprocessor_classes: Sequence[PreprocessorFactory] = (),
+  ) -> None:
+    """Creates the chain.
+
+    Args:
+      model_feature_specification_fn: takes a mode, returns the model's feature specs.
+      model_label_specification_fn: takes a mode, returns the model's label specs.
+      preprocessor_classes: one or more, from the stored data to the model.
+    Raises:
+      SpecError: the list is empty, or a stage does not give what its successor takes;
+        names the stage and every path.
+    """
+    super().__init__(model_feature_specification_fn, model_label_specification_fn)
+    if not preprocessor_classes:
+      raise errors.SpecError(
+        "ComposedPreprocessor: preprocessor_classes: expected at least one, got none."
+      )
+    stages: list[AbstractPreprocessor] = []
+    feature_fn, label_fn = model_feature_specification_fn, model_label_specification_fn
+    for index in reversed(range(len(preprocessor_classes))):
+      stage = _create_stage(preprocessor_classes, index, feature_fn, label_fn)
+      feature_fn = stage.get_in_feature_specification
+      label_fn = stage.get_in_label_specification
+      stages.insert(0, stage)
+    self._stages = tuple(stages)
+
+  @property
+  def stages(self) -> tuple[AbstractPreprocessor, ...]:
+    """The preprocessors, in the order in which they run."""
+    return self._stages
+
+  def get_in_feature_specification(self, mode: str) -> Any:
+    """Returns the in feature specs of the first stage."""
+    return self._stages[0].get_in_feature_specification(mode)
+
+  def get_in_label_specification(self, mode: str) -> Any:
+    """Returns the in label specs of the first stage."""
+    return self._stages[0].get_in_label_specification(mode)
+
+  def get_out_feature_specification(self, mode: str) -> Any:
+    """Returns the out feature specs of the last stage."""
+    return self._stages[-1].get_out_feature_specification(mode)
+
+  def get_out_label_specification(self, mode: str) -> Any:
+    """Returns the out label specs of the last stage."""
+    return self._stages[-1].get_out_label_specification(mode)
+
+  def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
+    for stage in self._stages:
+      features, labels = stage.preprocess(features, labels, mode)
+    return features, labels
+
+
+def _create_stage(
+  preprocessor_classes: Sequence[PreprocessorFactory],
+  index: int,
+  feature_fn: SpecificationFn | None,
+  label_fn: SpecificationFn | None,
+) -> AbstractPreprocessor:
+  """Builds a stage; checks it even if it did not tell its base of its successor."""
+  factory = preprocessor_classes[index]
+  name = getattr(factory, "__name__", str(factory))
+  where = f"ComposedPreprocessor: stage {index + 1} of {len(preprocessor_classes)}"
+  try:
+    stage = factory(
+      model_feature_specification_fn=feature_fn, model_label_specification_fn=label_fn
+    )
+  except errors.SpecError as e:
+    raise errors.SpecError(f"{where}: {e}") from e
+  mismatches = find_mismatches(
+    "features", feature_fn, stage.get_out_feature_specification
+  ) + find_mismatches("labels", label_fn, stage.get_out_label_specification)
+  if mismatches:
+    raise errors.mismatch_error(
+      f"{where}: {name}: the out specs do not meet its successor's", mismatches
+    )
+  return stage

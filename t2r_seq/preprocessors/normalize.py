@@ -1,10 +1,10 @@
-"""Normalisation by stored statistics, frozen into the export."""
+"""Normalisation by stored statistics, frozen into the export, and its inverse."""
 
 from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gin
@@ -13,16 +13,172 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, specs, statistics
-from t2r_seq.preprocessors import seams, spec_transformation_preprocessor
-from t2r_seq.preprocessors.affine import MODES, Affine
-from t2r_seq.preprocessors.statistics_lookup import find_statistics
+from t2r_seq.preprocessors import abstract_preprocessor, image_to_float_preprocessor
+from t2r_seq.preprocessors.abstract_preprocessor import (
+  AbstractPreprocessor,
+  ComposedPreprocessor,
+)
+from t2r_seq.statistics import PathStatistics, Statistics
+
+MEAN_STD, MIN_MAX, QUANTILE = "mean_std", "min_max", "quantile"
+MODES = (MEAN_STD, MIN_MAX, QUANTILE)
+_LOW, _HIGH = 0.01, 0.99
+# How much of the scale the rounding of the center may cost.
+_MAX_ROUNDING = 1e-6
+# The spacing of floats near 1.
+_RESOLUTION = {
+  tf.float16: 2.0**-10,
+  tf.bfloat16: 2.0**-7,
+  tf.float32: 2.0**-23,
+  tf.float64: 2.0**-52,
+}
+
+
+class Affine:
+  """Maps x to (x - center) / scale, by figures that are constants of the graph.
+
+  A scale that is lost in the rounding of the values themselves is of a constant
+  element; it counts as 1, so that such an element becomes 0 and not noise.
+
+  Attributes:
+    constant: which elements are constant, bool, the shape of the figures.
+  """
+
+  def __init__(
+    self, statistics: PathStatistics, mode: str, dtype: tf.DType, stored_dtype: tf.DType
+  ) -> None:
+    """Takes the figures of a path.
+
+    Args:
+      statistics: with at least one finite value for each element.
+      mode: one of `MODES`.
+      dtype: of the normalised values.
+      stored_dtype: of the values as they are stored.
+    """
+    center, scale = _center_and_scale(statistics, mode)
+    low, high = statistics.measure("min"), statistics.measure("max")
+    magnitude = np.maximum(np.abs(low), np.abs(high))
+    self.constant = scale <= _RESOLUTION.get(stored_dtype, 0.0) * magnitude
+    scale = np.where(self.constant, 1.0, scale)
+    self._dtype = dtype
+    is_wide = dtype == tf.float64 or (stored_dtype.is_integer and stored_dtype.size > 2)
+    # A center far off the spread has no place in a float32, and a second float for the
+    # rest does not help: Grappler adds up the constants of a graph.
+    rounded = np.abs(center - center.astype(np.float32)) > _MAX_ROUNDING * scale
+    self._inner = tf.float64 if is_wide or np.any(rounded) else tf.float32
+    self._center = center.astype(self._inner.as_numpy_dtype)
+    self._scale = scale.astype(self._inner.as_numpy_dtype)
+
+  def normalize(self, values: Any) -> tf.Tensor:
+    """Maps stored values, [..., *shape], to normalised ones."""
+    values = (tf.cast(values, self._inner) - self._center) / self._scale
+    return tf.cast(values, self._dtype)
+
+  def unnormalize(self, values: Any) -> tf.Tensor:
+    """Maps normalised values, [..., *shape], back; the dtype stays."""
+    values = tf.convert_to_tensor(values)
+    scaled = tf.cast(values, self._inner) * self._scale
+    return tf.cast(scaled + self._center, values.dtype)
+
+
+def _center_and_scale(
+  statistics: PathStatistics, mode: str
+) -> tuple[np.ndarray, np.ndarray]:
+  if mode == MEAN_STD:
+    return statistics.measure("mean"), statistics.measure("std")
+  if mode == MIN_MAX:
+    low, high = statistics.measure("min"), statistics.measure("max")
+  else:
+    low, high = statistics.quantiles[_LOW], statistics.quantiles[_HIGH]
+  return low + (high - low) / 2, (high - low) / 2
+
+
+_ASK_FOR_IMAGES = "Compute the statistics with --images."
+
+
+def find_statistics(
+  place: str, path: str, spec: tf.TensorSpec, found: Statistics
+) -> PathStatistics | errors.Mismatch:
+  """Finds the figures of a path.
+
+  The name in the record counts where both sides have one: models give paths of their
+  own to what is stored. The path counts otherwise.
+
+  Args:
+    place: of the spec, for the error.
+    path: of the spec.
+    spec: what the model takes, windowed or flat.
+    found: the statistics.
+  Returns:
+    The figures, of one step; or what does not fit.
+  """
+  spec = specs.ExtendedTensorSpec.to_spec(spec)
+  key = _find_path(path, spec, found)
+  if key is None:
+    hint = errors.nearest(path, found.paths).strip()
+    return errors.Mismatch(
+      place, _describe(spec), f"figures of {errors.listing(found.paths)} only", hint
+    )
+  return _find_misfit(place, spec, key, found.paths[key]) or found.paths[key]
+
+
+def _find_path(
+  path: str, spec: specs.ExtendedTensorSpec, found: Statistics
+) -> str | None:
+  if spec.name is not None:
+    named = [p for p, s in found.paths.items() if s.spec.name == spec.name]
+    if len(named) == 1:
+      return named[0]
+  other = found.paths.get(path)
+  if other is None:
+    return None
+  is_same = spec.name == other.spec.name or None in (spec.name, other.spec.name)
+  return path if is_same else None
+
+
+def _find_misfit(
+  place: str, spec: specs.ExtendedTensorSpec, key: str, figures: PathStatistics
+) -> errors.Mismatch | None:
+  stored = figures.spec
+  got = f"figures of {errors.describe(stored)} at '{key}'"
+  want = _describe(spec)
+  if not spec.dtype.is_floating:
+    hint = "Only floats can be normalised: exclude the path with None."
+    return errors.Mismatch(place, "a floating point dtype", errors.describe(spec), hint)
+  if figures.count is None:
+    hint = _ASK_FOR_IMAGES if specs.is_encoded_image_spec(stored) else ""
+    return errors.Mismatch(place, want, f"no figures of the {figures.kind}", hint)
+  if not spec.frame_shape.is_compatible_with(stored.shape):
+    return errors.Mismatch(place, want, got)
+  if stored.dtype.is_floating and stored.dtype != spec.dtype:
+    hint = f"Declare it as {stored.dtype.name}, or compute the statistics with --spec."
+    return errors.Mismatch(place, want, got, hint)
+  if not np.all(figures.count):
+    where = np.argwhere(figures.count == 0).tolist()
+    return errors.Mismatch(
+      place, "finite values of every element", f"none of the elements {where}"
+    )
+  for name in ("mean", "std", "min", "max"):
+    measured = figures.measure(name)
+    if not np.all(np.isfinite(measured)):
+      where = np.argwhere(~np.isfinite(measured)).tolist()
+      got = f"a {name} that is not finite of the elements {where}"
+      hint = "Compute the statistics again, or exclude the path with None."
+      return errors.Mismatch(place, "finite figures", got, hint)
+  return None
+
+
+def _describe(spec: specs.ExtendedTensorSpec) -> str:
+  """Describes one step."""
+  return errors.describe(tf.TensorSpec(spec.frame_shape, spec.dtype))
+
 
 FEATURES, LABELS = "features", "labels"
 _KINDS = (FEATURES, LABELS)
 
 
 @gin.configurable
-class Normalize(spec_transformation_preprocessor.SpecTransformationPreprocessor):
+class Normalize(image_to_float_preprocessor.SpecTransformationPreprocessor):
   """Normalises features and labels by the figures of a statistics file.
 
   The figures are read once, at construction, and are constants of the graph from then
@@ -33,8 +189,8 @@ class Normalize(spec_transformation_preprocessor.SpecTransformationPreprocessor)
 
   def __init__(
     self,
-    model_feature_specification_fn: seams.SpecificationFn | None = None,
-    model_label_specification_fn: seams.SpecificationFn | None = None,
+    model_feature_specification_fn: abstract_preprocessor.SpecificationFn | None = None,
+    model_label_specification_fn: abstract_preprocessor.SpecificationFn | None = None,
     statistics_path: str | os.PathLike[str] | None = None,
     modes: Mapping[str, str | None] | None = None,
   ) -> None:
@@ -180,11 +336,15 @@ def _check_modes(modes: Mapping[str, str | None] | None) -> dict[str, str | None
   return dict(modes)
 
 
-def _all_modes(specification_fn: seams.SpecificationFn | None) -> dict[str, Any]:
+def _all_modes(
+  specification_fn: abstract_preprocessor.SpecificationFn | None,
+) -> dict[str, Any]:
   """Returns the specs of all modes by path."""
   found: dict[str, Any] = {}
   for mode in specs.ModeKeys.ALL:
-    found |= dict(seams.call_specification_fn(specification_fn, mode).items())
+    found |= dict(
+      abstract_preprocessor.call_specification_fn(specification_fn, mode).items()
+    )
   return found
 
 
@@ -196,3 +356,43 @@ def _tell_constant(path: str, constant: np.ndarray) -> None:
       path,
       f"elements {where} are" if constant.ndim else "it is",
     )
+
+
+def unnormalize(
+  preprocessor: AbstractPreprocessor, path: str, values: Any, kind: str = LABELS
+) -> tf.Tensor:
+  """Undoes the normalisation of a label, such as the action that a model predicts.
+
+  Call it in a model's `create_export_outputs_fn`, so that the exported policy answers
+  in the units of the data.
+
+  Args:
+    preprocessor: a `Normalize`, or a chain with one in it: `model.preprocessor`.
+    path: of the label (or feature).
+    values: normalised, [..., *shape].
+    kind: 'labels' or 'features'.
+  Returns:
+    The values in the units of the data; shape and dtype unchanged.
+  Raises:
+    SpecError: no stage normalises the path.
+  """
+  stages = list(_normalizing_stages(preprocessor))
+  found = [stage for stage in stages if stage.is_normalized(path, kind)]
+  if stages and not found:
+    return stages[-1].unnormalize(path, values, kind)  # Says which paths there are.
+  if not found:
+    raise errors.SpecError(
+      f"unnormalize: {kind}/{path}: expected a preprocessor that is or has a "
+      f"Normalize, got {type(preprocessor).__name__}."
+    )
+  for stage in reversed(found):
+    values = stage.unnormalize(path, values, kind)
+  return values
+
+
+def _normalizing_stages(preprocessor: AbstractPreprocessor) -> Iterator[Normalize]:
+  if isinstance(preprocessor, Normalize):
+    yield preprocessor
+  elif isinstance(preprocessor, ComposedPreprocessor):
+    for stage in preprocessor.stages:
+      yield from _normalizing_stages(stage)

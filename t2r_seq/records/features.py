@@ -1,18 +1,455 @@
-"""From a spec structure to the features of a record, checked at construction."""
+"""From a spec structure to the features of a record, checked at construction.
+
+`tf.train.Feature` has only these three. Integers and bools go into the int64 list
+(uint64 keeps its bits), floats of up to 32 bits, exactly, into the float list. What
+neither can hold without loss (float64, complex) goes into the bytes list as
+little-endian bytes, and so does any tensor of data_format 'raw'.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+import numbers
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs
-from t2r_seq.records import checks, storage
-from t2r_seq.records.decoding import DecodeImages
+from t2r_seq.records.images import DecodeImages
+
+
+def require(tensor: tf.Tensor, condition: tf.Tensor, data: list[Any]) -> tf.Tensor:
+  """Passes a tensor on, or fails at run time.
+
+  Args:
+    tensor: any.
+    condition: [] bool.
+    data: what the error shows: a message that names the path, and tensors.
+  Returns:
+    `tensor`.
+  Raises:
+    InvalidArgumentError: at run time, where the condition is False.
+  """
+  # The raw op: tf.debugging.Assert builds a tf.cond around it, which costs every image.
+  check = tf.raw_ops.Assert(condition=condition, data=data, summarize=8)
+  with tf.control_dependencies([check] if check is not None else []):
+    return tf.identity(tensor)
+
+
+INT64_DTYPES = (
+  tf.bool,
+  tf.int8,
+  tf.int16,
+  tf.int32,
+  tf.int64,
+  tf.uint8,
+  tf.uint16,
+  tf.uint32,
+  tf.uint64,
+)
+FLOAT_DTYPES = (tf.float16, tf.bfloat16, tf.float32)
+RAW_BYTES_DTYPES = (tf.float64, tf.complex64, tf.complex128)
+SUPPORTED_DTYPES = (*INT64_DTYPES, *FLOAT_DTYPES, *RAW_BYTES_DTYPES, tf.string)
+
+# The names of the three lists in tf.train.Feature, without their '_list'.
+KINDS = {tf.int64: "int64", tf.float32: "float", tf.string: "bytes"}
+
+
+def is_raw(spec: specs.ExtendedTensorSpec) -> bool:
+  """Whether the record holds the tensor's bytes, by data_format 'raw' or by dtype."""
+  return is_raw_format(spec) or spec.dtype in RAW_BYTES_DTYPES
+
+
+def is_raw_format(spec: specs.ExtendedTensorSpec) -> bool:
+  """Whether the data_format is 'raw'."""
+  return (spec.data_format or "").lower() == specs.RAW_FORMAT
+
+
+def record_dtype(spec: specs.ExtendedTensorSpec) -> tf.DType:
+  """Returns the dtype of the list that holds the spec: int64, float32 or string."""
+  if specs.is_encoded_image_spec(spec) or is_raw(spec) or spec.dtype == tf.string:
+    return tf.string
+  return tf.int64 if spec.dtype in INT64_DTYPES else tf.float32
+
+
+def bytes_per_value(spec: specs.ExtendedTensorSpec) -> int:
+  """Returns how many bytes one entry of the bytes list of a raw spec has."""
+  shape = () if spec.varlen_default_value is not None else spec.shape.as_list()
+  return math.prod(shape) * spec.dtype.size
+
+
+def default_value(spec: specs.ExtendedTensorSpec) -> Any:
+  """Casts the varlen default to the spec's dtype: 3.0 for int64 is 3.
+
+  Args:
+    spec: a spec with a varlen_default_value.
+  Returns:
+    A numpy scalar of the spec's dtype; bytes for strings.
+  Raises:
+    ValueError: the default has no such value.
+  """
+  value = spec.varlen_default_value
+  if spec.dtype == tf.string:
+    if not isinstance(value, (str, bytes)):
+      raise ValueError("a string")
+    return value.encode() if isinstance(value, str) else value
+  if not isinstance(value, (numbers.Number, np.generic)):
+    raise ValueError("a number")
+  if spec.dtype.is_integer and not spec.dtype.min <= value <= spec.dtype.max:
+    raise ValueError(f"a number from {spec.dtype.min} to {spec.dtype.max}")
+  return np.asarray(value).astype(spec.dtype.as_numpy_dtype)[()]
+
+
+def record_default(spec: specs.ExtendedTensorSpec) -> int | float | bytes:
+  """Returns the varlen default as the record's list holds it."""
+  if specs.is_encoded_image_spec(spec):
+    return b""
+  values = to_record_values(np.asarray([default_value(spec)]), spec)
+  return values[0]
+
+
+def to_record_values(
+  array: np.ndarray, spec: specs.ExtendedTensorSpec
+) -> list[int] | list[float] | list[bytes]:
+  """Converts the values of one step to the entries of the record's list.
+
+  Args:
+    array: of the spec's dtype (bytes objects for strings); one step's values.
+    spec: not an image.
+  Returns:
+    The list's entries.
+  """
+  if spec.dtype == tf.string:
+    return list(array.ravel())
+  if is_raw(spec):
+    if spec.varlen_default_value is None:
+      return [array.tobytes()]
+    return [value.tobytes() for value in array.ravel()]
+  if spec.dtype == tf.uint64:
+    return array.ravel().view(np.int64).tolist()
+  if spec.dtype in INT64_DTYPES:
+    return array.ravel().astype(np.int64).tolist()
+  return array.ravel().astype(np.float32).tolist()
+
+
+def to_feature(values: list, dtype: tf.DType) -> tf.train.Feature:
+  """Wraps entries in the list of a record dtype (int64, float32 or string)."""
+  if dtype == tf.int64:
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+  if dtype == tf.float32:
+    return tf.train.Feature(float_list=tf.train.FloatList(value=values))
+  return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+
+
+def decode_values(
+  values: tf.Tensor,
+  spec: specs.ExtendedTensorSpec,
+  path: str,
+  allow_empty: bool = False,
+) -> tf.Tensor:
+  """Converts parsed entries to the spec's dtype, in graph ops.
+
+  Args:
+    values: of the record dtype; [..., *shape], or [...] byte strings for a raw spec.
+    spec: not an image.
+    path: where the spec is, for the error at run time.
+    allow_empty: empty byte strings, which stand for absent or padded steps, become
+      zeros; otherwise they are an error.
+  Returns:
+    [..., *shape] of the spec's dtype.
+  """
+  if spec.dtype == tf.string:
+    return values
+  if is_raw(spec):
+    return _decode_bytes(values, spec, path, allow_empty)
+  if spec.dtype == tf.uint64:
+    return tf.bitcast(values, tf.uint64)
+  bounds = value_range(spec.dtype)
+  if bounds is not None:
+    values = _check_range(values, spec.dtype, bounds, path)
+  return values if values.dtype == spec.dtype else tf.cast(values, spec.dtype)
+
+
+def value_range(dtype: tf.DType) -> tuple[float, float] | None:
+  """Returns the finite values that a dtype has, of those that records store as others.
+
+  Args:
+    dtype: of a spec.
+  Returns:
+    The smallest and the largest; None for dtypes that hold all that is stored.
+  """
+  if dtype == tf.bool:
+    return 0, 1
+  if dtype == tf.float16:
+    return float(dtype.min), float(dtype.max)
+  if dtype.is_integer and dtype not in (tf.int64, tf.uint64):
+    return dtype.min, dtype.max
+  return None
+
+
+def _check_range(
+  values: tf.Tensor, dtype: tf.DType, bounds: tuple[float, float], path: str
+) -> tf.Tensor:
+  """Fails at run time where a cast would make another value: 300 as uint8."""
+  finite = values
+  if values.dtype.is_floating:  # Infinities and NaN are those of the dtype, too.
+    finite = tf.where(tf.math.is_finite(values), values, tf.zeros_like(values))
+  low, high = tf.reduce_min(finite), tf.reduce_max(finite)
+  message = f"parse: {path}: expected values of {dtype.name}, got values from, to:"
+  fits = tf.logical_and(low >= bounds[0], high <= bounds[1])
+  return require(values, fits, [message, low, high])
+
+
+def _decode_bytes(
+  values: tf.Tensor, spec: specs.ExtendedTensorSpec, path: str, allow_empty: bool
+) -> tf.Tensor:
+  varlen = spec.varlen_default_value is not None
+  shape = [] if varlen else spec.shape.as_list()
+  num_bytes = bytes_per_value(spec)
+  full_shape = tf.concat([tf.shape(values), tf.constant(shape, tf.int32)], 0)
+  static_shape = values.shape.concatenate(shape)
+  if num_bytes == 0:
+    return tf.ensure_shape(tf.zeros(full_shape, spec.dtype), static_shape)
+  values = _check_num_bytes(values, num_bytes, spec, path, allow_empty)
+  # A fixed length makes zeros of empty strings, but costs a fifth of the speed.
+  fixed_length = num_bytes if allow_empty else None
+  data = tf.io.decode_raw(values, tf.uint8, fixed_length=fixed_length)
+  if spec.dtype.size > 1:
+    data = tf.reshape(data, tf.concat([full_shape, [spec.dtype.size]], 0))
+  else:
+    data = tf.reshape(data, full_shape)
+  if spec.dtype == tf.bool:
+    data = tf.cast(data, tf.bool)
+  elif spec.dtype != tf.uint8:
+    data = tf.bitcast(data, spec.dtype)
+  return tf.ensure_shape(data, static_shape)
+
+
+def _check_num_bytes(
+  values: tf.Tensor,
+  num_bytes: int,
+  spec: specs.ExtendedTensorSpec,
+  path: str,
+  allow_empty: bool,
+) -> tf.Tensor:
+  """Fails at run time on byte strings of a wrong length; decode_raw would pad them."""
+  found = tf.strings.length(values)
+  fits = tf.equal(found, num_bytes)
+  if allow_empty:
+    fits = tf.logical_or(fits, tf.equal(found, 0))
+  message = (
+    f"parse: {path}: expected {num_bytes} bytes for {tuple(spec.shape)} "
+    f"{spec.dtype.name}, got lengths:"
+  )
+  return require(values, tf.reduce_all(fits), [message, found])
+
+
+SUPPORTED_PIXEL_ENCODINGS = (tf.uint8, tf.uint16)
+# Which dtypes and numbers of channels each image format can hold.
+_IMAGE_DTYPES = {"png": SUPPORTED_PIXEL_ENCODINGS}
+_IMAGE_CHANNELS = {"png": (1, 3, 4), "bmp": (1, 3, 4), "jpeg": (1, 3), "gif": (3,)}
+
+
+def check_specs(by_path: Mapping[str, specs.ExtendedTensorSpec]) -> None:
+  """Checks that each spec can be parsed from a record.
+
+  Args:
+    by_path: specs by path.
+  Raises:
+    SpecError: with every spec that cannot.
+  """
+  found = [problem for path, spec in by_path.items() if (problem := _check(path, spec))]
+  if found:
+    raise errors.mismatch_error("records", found)
+
+
+def _check(path: str, spec: specs.ExtendedTensorSpec) -> errors.Mismatch | None:
+  if not spec.name:
+    return errors.Mismatch(
+      path,
+      "a name, the key of the feature in the record",
+      "a spec without one",
+      "Set name=..., or leave the spec out of what is parsed.",
+    )
+  if spec.time_offsets is not None:
+    return errors.Mismatch(
+      path,
+      "a spec without time offsets",
+      f"time_offsets={spec.time_offsets}",
+      "Records are flat: parse windows.flat_specs(specs), then gather the windows.",
+    )
+  if not spec.shape.is_fully_defined():
+    return errors.Mismatch(
+      path,
+      "a fully defined shape",
+      f"shape {spec.shape}",
+      "Use varlen_default_value for a varying length, is_sequence=True for steps.",
+    )
+  if spec.is_sequence and not math.prod(spec.shape.as_list()):
+    # TensorFlow's parser divides by their number, and the process ends.
+    return errors.Mismatch(
+      path,
+      "steps with values",
+      f"none in shape {tuple(spec.shape)}",
+      "Leave the spec out of what is parsed.",
+    )
+  if spec.is_concatenated and (problem := _check_concatenated(path, spec)):
+    return problem
+  if specs.is_encoded_image_spec(spec):
+    return _check_image(path, spec)
+  return _check_plain(path, spec)
+
+
+def _check_concatenated(
+  path: str, spec: specs.ExtendedTensorSpec
+) -> errors.Mismatch | None:
+  want, hint = "a sequence where the steps are concatenated", ""
+  if not spec.is_sequence:
+    hint = "Set is_sequence=True, or drop is_concatenated."
+    return errors.Mismatch(path, want, "one value per record", hint)
+  if spec.varlen_default_value is not None:
+    hint = "Drop the varlen_default_value: where a step ends would not be known."
+    return errors.Mismatch(path, want, "steps of varying length", hint)
+  return None
+
+
+def check_one_layout(by_path: Mapping[str, specs.ExtendedTensorSpec]) -> None:
+  """Checks that the sequences of a dataset are all concatenated, or none is.
+
+  Args:
+    by_path: specs of one dataset by path.
+  Raises:
+    SpecError: with every sequence that is not concatenated beside one that is.
+  """
+  steps = {path: spec for path, spec in by_path.items() if spec.is_sequence}
+  joined = [path for path, spec in steps.items() if spec.is_concatenated]
+  found = [
+    errors.Mismatch(
+      path,
+      f"concatenated steps, as {joined[0]} has",
+      "a list of its own for each step",
+      "A record is a tf.train.Example or a SequenceExample: mark all with "
+      "records.rlds_specs, or none.",
+    )
+    for path, spec in steps.items()
+    if joined and not spec.is_concatenated
+  ]
+  if found:
+    raise errors.mismatch_error("records", found)
+
+
+def _check_image(path: str, spec: specs.ExtendedTensorSpec) -> errors.Mismatch | None:
+  image_format = (spec.data_format or "").lower()
+  dtypes = _IMAGE_DTYPES.get(image_format, (tf.uint8,))
+  if spec.dtype not in dtypes:
+    names = " or ".join(dtype.name for dtype in dtypes)
+    return errors.Mismatch(
+      path,
+      f"dtype {names} for a {image_format} image",
+      f"dtype {spec.dtype.name}",
+      "Cast in a preprocessor, such as ImageToFloatPreprocessor, before others in a "
+      "ComposedPreprocessor. For the encoded bytes, drop the data_format and "
+      "declare shape () and dtype string.",
+    )
+  if spec.shape.rank < 3:
+    return errors.Mismatch(
+      path, "a shape [..., height, width, channels]", f"shape {spec.shape}"
+    )
+  channels = _IMAGE_CHANNELS[image_format]
+  if spec.shape[-1] not in channels:
+    names = " or ".join(str(number) for number in channels)
+    return errors.Mismatch(
+      path, f"{names} channels for a {image_format} image", f"{spec.shape[-1]} channels"
+    )
+  return None
+
+
+def _check_plain(path: str, spec: specs.ExtendedTensorSpec) -> errors.Mismatch | None:
+  if spec.dtype not in SUPPORTED_DTYPES:
+    return errors.Mismatch(
+      path,
+      "a dtype that a record can hold",
+      f"dtype {spec.dtype.name}",
+      f"Supported are {errors.listing(d.name for d in SUPPORTED_DTYPES)}.",
+    )
+  if spec.data_format is not None and not is_raw_format(spec):
+    formats = (*specs.IMAGE_FORMATS, specs.RAW_FORMAT)
+    return errors.Mismatch(
+      path,
+      f"a data_format of {errors.listing(formats)} or None",
+      f"data_format {spec.data_format!r}",
+      errors.nearest(spec.data_format, formats).strip(),
+    )
+  if is_raw_format(spec) and spec.dtype == tf.string:
+    return errors.Mismatch(
+      path,
+      "a dtype of fixed size for data_format 'raw'",
+      "dtype string",
+      "Drop the data_format: strings are stored as they are.",
+    )
+  if spec.varlen_default_value is not None:
+    return _check_varlen(path, spec)
+  return None
+
+
+def _check_varlen(path: str, spec: specs.ExtendedTensorSpec) -> errors.Mismatch | None:
+  if is_raw_format(spec):
+    return errors.Mismatch(
+      path,
+      "a fixed length for data_format 'raw'",
+      "a varlen_default_value",
+      "Drop the data_format: a list of values may vary in length.",
+    )
+  try:
+    default_value(spec)
+  except ValueError as error:
+    value = spec.varlen_default_value
+    return errors.Mismatch(
+      path, f"{error} as varlen_default_value for dtype {spec.dtype.name}", repr(value)
+    )
+  return None
+
+
+def check_shared_names(
+  by_path: Mapping[str, specs.ExtendedTensorSpec], groups: Iterable[list[str]]
+) -> None:
+  """Checks that the specs that read one feature ask for the same thing.
+
+  Args:
+    by_path: specs by path.
+    groups: lists of paths whose specs have one name and one dataset.
+  Raises:
+    SpecError: with every spec that differs from the first of its group.
+  """
+  found = [
+    errors.Mismatch(
+      path,
+      f"the same as {first}, {_signature(by_path[first])}, because both are named "
+      f"'{by_path[path].name}'",
+      _signature(by_path[path]),
+      "A name is a record's feature: it has one dtype and one shape of a step, and "
+      "with time_offsets on one path it has them on all. Cast in a preprocessor.",
+    )
+    for first, *others in groups
+    for path in others
+    if _signature(by_path[path]) != _signature(by_path[first])
+  ]
+  if found:
+    raise errors.mismatch_error("records", found)
+
+
+def _signature(spec: specs.ExtendedTensorSpec) -> str:
+  parts = [errors.describe(spec)]
+  if spec.is_sequence:
+    parts.append("concatenated steps" if spec.is_concatenated else "a sequence")
+  if spec.data_format:
+    parts.append(spec.data_format.lower())
+  if spec.varlen_default_value is not None:
+    parts.append(f"padded with {spec.varlen_default_value!r}")
+  return ", ".join(parts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,14 +498,14 @@ class RecordFeature:
   @property
   def record_dtype(self) -> tf.DType:
     """The dtype of the list in the record: int64, float32 or string."""
-    return storage.record_dtype(self.spec)
+    return record_dtype(self.spec)
 
   @property
   def record_shape(self) -> tuple[int, ...]:
     """The shape of the list's values, of one step; (N,) for a varlen feature."""
     if self.is_image:
       return tuple(self.spec.shape[:-3])
-    if storage.is_raw(self.spec) and not self.is_varlen:
+    if is_raw(self.spec) and not self.is_varlen:
       return ()
     return tuple(self.spec.shape)
 
@@ -108,11 +545,11 @@ def collect_features(
     for label, structure in spec_structures.items()
     for path, spec in parsed_specs(structure).items()
   }
-  checks.check_specs(by_path)
+  check_specs(by_path)
   by_name: dict[tuple[str, str], list[str]] = {}
   for path, spec in sorted(by_path.items()):
     by_name.setdefault((spec.dataset_key, spec.name), []).append(path)
-  checks.check_shared_names(by_path, by_name.values())
+  check_shared_names(by_path, by_name.values())
   features: dict[str, list[RecordFeature]] = {}
   for (dataset_key, name), paths in sorted(by_name.items()):
     is_optional = all(by_path[path].is_optional for path in paths)
@@ -121,7 +558,7 @@ def collect_features(
     )
     features.setdefault(dataset_key, []).append(feature)
   for of_dataset in features.values():
-    checks.check_one_layout({f.path: f.spec for f in of_dataset})
+    check_one_layout({f.path: f.spec for f in of_dataset})
   if not features:
     raise errors.SpecError(
       "records: expected specs to parse, got none. Declare at least one feature."

@@ -1,19 +1,210 @@
-"""File patterns and datasets of serialized records."""
+"""Files of records: patterns, shards, compression, datasets of what is in them."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors
-from t2r_seq.records import file_patterns as patterns_lib
-from t2r_seq.records import file_types, index_file, shards
+from t2r_seq.records import framing, index_file
+
+_PATTERNS = "a pattern, a comma-separated string or a list of them"
+_HINT = "Name the files, such as 'data/train*.tfrecord'."
+
+
+def pattern_names(file_patterns: Any, where: str = "file patterns") -> list[str]:
+  """Lists file patterns as strings; comma lists stay as they are.
+
+  Args:
+    file_patterns: see `files.get_data_format_and_filenames_list`.
+    where: who was given them, and as which argument.
+  Returns:
+    The strings, perhaps none.
+  Raises:
+    SpecError: they are neither strings nor paths.
+  """
+  if isinstance(file_patterns, (str, os.PathLike)):
+    file_patterns = [file_patterns]
+  is_list = isinstance(file_patterns, Iterable)
+  if not is_list or isinstance(file_patterns, (bytes, bytearray, Mapping)):
+    raise _error(where, _PATTERNS, file_patterns)
+  names = []
+  for i, item in enumerate(file_patterns):
+    name = os.fspath(item) if isinstance(item, (str, os.PathLike)) else None
+    if not isinstance(name, str):
+      raise _error(f"{where}[{i}]", "a pattern or a path", item)
+    names.append(name)
+  return names
+
+
+def check_file_patterns(where: str, file_patterns: Any) -> Any:
+  """Checks that there is a file pattern; looks for no file.
+
+  Args:
+    where: who was given them, and as which argument.
+    file_patterns: see `files.get_data_format_and_filenames_list`.
+  Returns:
+    The patterns, to be read more than once.
+  Raises:
+    SpecError: they are neither strings nor paths, or there is none.
+  """
+  if isinstance(file_patterns, Iterator):
+    file_patterns = list(file_patterns)
+  names = pattern_names(file_patterns, where)
+  if not any(part.strip() for name in names for part in name.split(",")):
+    raise _error(where, "at least one pattern", file_patterns)
+  return file_patterns
+
+
+def _error(where: str, expected: str, got: Any) -> errors.SpecError:
+  return errors.SpecError(f"{where}: expected {expected}, got {got!r}. {_HINT}")
+
+
+_SUFFIXES = {".gz": "GZIP", ".zz": "ZLIB", ".zlib": "ZLIB"}
+_SAMPLE_SIZE = 64
+
+
+def compression_type(filename: str, compression: str | None = None) -> str:
+  """Returns the compression of a file: '', 'GZIP' or 'ZLIB'.
+
+  Args:
+    filename: its suffix tells, unless `compression` does.
+    compression: 'GZIP', 'ZLIB', '' for none, or None.
+  Returns:
+    As `tf.data.TFRecordDataset` takes it.
+  Raises:
+    SpecError: no such compression.
+  """
+  if compression is None:
+    return _SUFFIXES.get(os.path.splitext(filename)[1].lower(), "")
+  if compression.upper() not in ("", "GZIP", "ZLIB"):
+    raise errors.SpecError(
+      f"compression: {filename}: expected 'GZIP', 'ZLIB' or '', got {compression!r}."
+    )
+  return compression.upper()
+
+
+def check_file_types(filenames: Iterable[str], compression: str | None = None) -> None:
+  """Checks that local files start like TFRecord files; empty ones are fine.
+
+  Args:
+    filenames: the files; those at URLs are not looked at.
+    compression: of all files, if the suffixes don't tell.
+  Raises:
+    RecordError: names the first file that is none, and says what it looks like.
+  """
+  for name in filenames:
+    if "://" not in name:
+      _check_file_type(name, compression_type(name, compression))
+
+
+def _check_file_type(filename: str, compression: str) -> None:
+  try:
+    start, end = _read_ends(filename)
+    content = _read_content(filename, compression, start)
+  except OSError as error:
+    raise errors.RecordError(
+      f"records: {filename}: expected a TFRecord file, got {error}."
+    ) from error
+  if content == b"":
+    return
+  header = (content or b"")[: framing.HEADER_SIZE]
+  if len(header) == framing.HEADER_SIZE and framing.read_length(header) is not None:
+    return
+  kind = f"{compression}-compressed" if compression else "uncompressed"
+  raise errors.RecordError(
+    f"records: {filename}: expected a TFRecord file, {kind} as its name says, got a "
+    f"wrong file type: it looks like {_looks_like(start, end)}. If it is {kind}, its "
+    "first bytes are damaged. Compressed files end in .gz, .zz or .zlib, and no others."
+  )
+
+
+def _looks_like(start: bytes, end: bytes) -> str:
+  header = start[: framing.HEADER_SIZE]
+  if len(header) == framing.HEADER_SIZE and framing.read_length(header) is not None:
+    return "an uncompressed TFRecord file"
+  return framing.looks_like(start, end)
+
+
+def _read_ends(filename: str) -> tuple[bytes, bytes]:
+  with open(filename, "rb") as file:
+    start = file.read(_SAMPLE_SIZE)
+    file.seek(max(0, os.path.getsize(filename) - 8))
+    return start, file.read()
+
+
+def _read_content(filename: str, compression: str, start: bytes) -> bytes | None:
+  """Returns the first decompressed bytes, or None where that is not possible."""
+  if compression == "":
+    return start
+  try:
+    return framing.read_content(filename, compression, 0, _SAMPLE_SIZE)
+  except zlib.error:
+    return None
+
+
+_COMPRESSION_SUFFIXES = (".gz", ".zz", ".zlib")
+
+
+def shard_paths(output_path: str, num_shards: int) -> list[str]:
+  """Returns the names of a sharded file: 'a-00000-of-00002.tfrecord' and so on.
+
+  Args:
+    output_path: the name without shards; its suffixes stay at the end.
+    num_shards: how many.
+  """
+  root, extension, compression = _split_suffixes(output_path)
+  return [
+    f"{root}-{shard:05d}-of-{num_shards:05d}{extension}{compression}"
+    for shard in range(num_shards)
+  ]
+
+
+def token_path(output_path: str, token: str) -> str:
+  """Returns 'a-<token>.tfrecord' for 'a.tfrecord': a name that nobody else has."""
+  root, extension, compression = _split_suffixes(output_path)
+  return f"{root}-{token}{extension}{compression}"
+
+
+def other_shards(output_path: str, files: Iterable[str]) -> list[str]:
+  """Finds files of earlier runs that a pattern would read along with the new ones.
+
+  Args:
+    output_path: the name without shards.
+    files: those that are to be written.
+  Returns:
+    The names of files in the same folder that are `output_path` or a shard of it,
+    compressed or not, and not among `files`.
+  """
+  root, extension, _ = _split_suffixes(output_path)
+  folder, base = os.path.split(root)
+  compressions = "|".join(map(re.escape, _COMPRESSION_SUFFIXES))
+  same_base = re.compile(
+    rf"{re.escape(base)}(-\d{{5,}}-of-\d{{5,}})?{re.escape(extension)}({compressions})?"
+  )
+  if not tf.io.gfile.isdir(folder or "."):
+    return []
+  new = {os.path.basename(path) for path in files}
+  names = tf.io.gfile.listdir(folder or ".")
+  return [name for name in names if same_base.fullmatch(name) and name not in new]
+
+
+def _split_suffixes(output_path: str) -> tuple[str, str, str]:
+  """Splits 'a.tfrecord.gz' into ('a', '.tfrecord', '.gz')."""
+  root, compression = output_path, ""
+  for suffix in _COMPRESSION_SUFFIXES:
+    if root.lower().endswith(suffix):
+      root, compression = root[: -len(suffix)], root[-len(suffix) :]
+      break
+  return (*os.path.splitext(root), compression)
+
 
 FilePatterns = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -52,7 +243,7 @@ def split_file_patterns(file_patterns: FilePatterns) -> list[str]:
   """
   parts = [
     part
-    for name in patterns_lib.pattern_names(file_patterns)
+    for name in pattern_names(file_patterns)
     for part in ([name] if _is_special_file(name) else name.split(","))
   ]
   return [part.strip() for part in parts if part.strip()]
@@ -136,7 +327,7 @@ def _glob(pattern: str) -> list[str]:
 def _shards_of(pattern: str) -> str:
   """Names the pattern of shards 'a-00000-of-00002.tfrecord', where these are there."""
   name = pattern.rstrip("*")
-  if _SPECIAL.search(name) or not (found := shards.other_shards(name, [])):
+  if _SPECIAL.search(name) or not (found := other_shards(name, [])):
     return ""
   root, extension = os.path.splitext(name)
   return f" There are its shards, such as {found[0]}: '{root}-*{extension}*'."
@@ -207,9 +398,9 @@ def record_dataset(
   names = _expand(filenames)
   if not names:
     raise errors.SpecError("record_dataset: expected at least one file, got none.")
-  compressions = [file_types.compression_type(name, compression) for name in names]
+  compressions = [compression_type(name, compression) for name in names]
   if check:
-    file_types.check_file_types(names, compression)
+    check_file_types(names, compression)
   is_plain = len(set(compressions)) == 1 and not shuffle_files and read_file is None
   if is_plain and num_parallel_reads <= 1:
     return tf.data.TFRecordDataset(names, compression_type=compressions[0])
@@ -230,7 +421,7 @@ def record_dataset(
 def _expand(filenames: FilePatterns) -> list[str]:
   """Finds the files of patterns; looks nothing up for a list of plain names."""
   if not isinstance(filenames, (str, os.PathLike)):
-    names = patterns_lib.pattern_names(filenames)
+    names = pattern_names(filenames)
     if not any(_SPECIAL.search(name) for name in names):
       return names
     filenames = names

@@ -1,16 +1,230 @@
-"""Encoded images: bytes to pixels in graph ops, and pixels to bytes for the writer."""
+"""Images in records: `ImageDecoding`, pixels to bytes and bytes to pixels."""
 
 from __future__ import annotations
 
+import dataclasses
+import numbers
 import struct
 import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import gin
 import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
-from t2r_seq.records.decoding import DecodeImages, image_decoding
-from t2r_seq.specs import image_headers
+from t2r_seq.specs import validation
+
+DCT_METHODS = ("", "INTEGER_FAST", "INTEGER_ACCURATE")
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class ImageDecoding:
+  """How encoded images become pixels; the default is as `tf.io.decode_image` has it.
+
+  The options are those of `tf.io.decode_jpeg`, for specs whose data_format is jpeg.
+  Images under these may be PNG, too; other formats need the default.
+
+  Of a cropped image only what lies in the window is decoded, if it is a JPEG; the
+  pixels are those of decoding and then cropping. Specs have the size of the window.
+
+  Attributes:
+    fancy_upscaling: smooth interpolation of color where JPEG has less of it.
+    dct_method: 'INTEGER_FAST', 'INTEGER_ACCURATE', or '' for TensorFlow's choice.
+    crops: windows (y, x, height, width) in pixels, by the name of an image in records,
+      or the path of a store's column. Fixed: each image is decoded once, for all
+      windows that show it. Augment in a preprocessor.
+  """
+
+  fancy_upscaling: bool = True
+  dct_method: str = ""
+  crops: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
+
+  def __post_init__(self) -> None:
+    found = []
+    if self.dct_method not in DCT_METHODS:
+      want = f"one of {errors.listing(map(repr, DCT_METHODS))}"
+      near = errors.nearest(str(self.dct_method), DCT_METHODS[1:]).strip()
+      found.append(errors.Mismatch("dct_method", want, repr(self.dct_method), near))
+    if not isinstance(self.fancy_upscaling, (bool, np.bool_)):
+      got = repr(self.fancy_upscaling)
+      found.append(errors.Mismatch("fancy_upscaling", "True or False", got))
+    is_map = isinstance(self.crops, Mapping)
+    if not is_map:
+      want = "a map of names to windows (y, x, height, width)"
+      found.append(errors.Mismatch("crops", want, repr(self.crops)))
+    for name, crop in self.crops.items() if is_map else ():
+      if not _is_window(crop):
+        want = "integers (y, x, height, width), from 0 and of at least 1 pixel"
+        found.append(errors.Mismatch(f"crops: {name}", want, repr(crop)))
+    if found:
+      raise errors.mismatch_error("ImageDecoding", found)
+
+  def crop(self, path: str, spec: tf.TensorSpec) -> tuple[int, int, int, int] | None:
+    """Returns the window of an image, found by its path or its spec's name; or None."""
+    for name in (path, spec.name):
+      if name in self.crops:
+        y, x, height, width = map(int, self.crops[name])
+        return y, x, height, width
+    return None
+
+  def image_shape(self, path: str, spec: tf.TensorSpec) -> tf.TensorShape:
+    """Returns the shape of what is decoded, [h, w, c]: the window's, or the spec's."""
+    crop = self.crop(path, spec)
+    if crop is None:
+      return spec.shape[-3:]
+    return tf.TensorShape([*crop[2:], spec.shape[-1]])
+
+  def crop_specs(
+    self, operation: str, flat: specs.TensorSpecStruct
+  ) -> specs.TensorSpecStruct:
+    """Gives the specs of whole images the sizes of their windows.
+
+    Args:
+      operation: starts the message.
+      flat: specs by path.
+    Returns:
+      The same, with other shapes where there is a window.
+    Raises:
+      SpecError: a window is of no image among them.
+    """
+    images = {p: s for p, s in flat.items() if specs.is_encoded_image_spec(s)}
+    known = {name for path, spec in images.items() for name in (path, spec.name)}
+    names = sorted(name for name in known if name)
+    found = [
+      errors.Mismatch(
+        f"crops: {name}",
+        f"an encoded image: {errors.listing(names)}",
+        "nothing of that name",
+        errors.nearest(name, names).strip(),
+      )
+      for name in self.crops
+      if name not in known
+    ]
+    if found:
+      raise errors.mismatch_error(operation, found)
+    cropped = flat.copy()
+    for path, spec in images.items():
+      shape = spec.shape[:-3].concatenate(self.image_shape(path, spec))
+      cropped[path] = specs.ExtendedTensorSpec.from_spec(spec, shape=shape)
+    return cropped
+
+  def check(self, operation: str, flat: specs.TensorSpecStruct) -> None:
+    """Checks that specs have the sizes of their windows.
+
+    Raises:
+      SpecError: they do not, or a window is of no image among them.
+    """
+    cropped = self.crop_specs(operation, flat) if self.crops else flat
+    found = [
+      errors.Mismatch(
+        path,
+        f"{errors.describe(cropped[path])}, the size of its crop",
+        errors.describe(spec),
+      )
+      for path, spec in flat.items()
+      if spec.shape != cropped[path].shape
+    ]
+    if found:
+      raise errors.mismatch_error(operation, found)
+
+  def decode(self, encoded: tf.Tensor, spec: tf.TensorSpec, path: str) -> tf.Tensor:
+    """Decodes one image.
+
+    Args:
+      encoded: string scalar.
+      spec: an image spec [..., h, w, c].
+      path: where the spec is.
+    Returns:
+      [height, width, channels]: its window, or the image, whatever its size.
+    """
+    crop = self.crop(path, spec)
+    if _is_jpeg(spec) and crop is not None:
+      return self._decode_window(encoded, crop, spec.shape[-1])
+    if _is_jpeg(spec) and (not self.fancy_upscaling or self.dct_method):
+      image = tf.io.decode_jpeg(
+        encoded,
+        spec.shape[-1],
+        fancy_upscaling=bool(self.fancy_upscaling),
+        dct_method=self.dct_method,
+      )
+    else:
+      image = _decode_any(encoded, spec)
+    if crop is None:
+      return image
+    y, x, height, width = crop
+    return image[y : y + height, x : x + width]
+
+  def black(self, spec: tf.TensorSpec, path: str) -> tf.Tensor | None:
+    """Returns an encoded image of zeros that the window fits in; None without one."""
+    crop = self.crop(path, spec)
+    if crop is None:
+      return None
+    y, x, height, width = crop
+    zeros = tf.zeros([y + height, x + width, 1], spec.dtype)
+    return tf.io.encode_jpeg(zeros) if _is_jpeg(spec) else tf.io.encode_png(zeros)
+
+  def _decode_window(
+    self, encoded: tf.Tensor, crop: tuple[int, int, int, int], channels: int
+  ) -> tf.Tensor:
+    y, x, height, width = crop
+    left, end = x, tf.constant(x + width)
+    if self.fancy_upscaling:
+      # A column is interpolated with its neighbors; without them the outermost differ.
+      left = max(x - 1, 0)
+      end = tf.minimum(end + 1, tf.io.extract_jpeg_shape(encoded)[1])
+    image = tf.io.decode_and_crop_jpeg(
+      encoded,
+      tf.stack([y, left, height, end - left]),
+      channels,
+      fancy_upscaling=bool(self.fancy_upscaling),
+      dct_method=self.dct_method,
+    )
+    return image[:, x - left : x - left + width]
+
+
+DecodeImages = bool | ImageDecoding
+"""Whether encoded images are decoded, or how."""
+
+
+def image_decoding(decode_images: DecodeImages) -> ImageDecoding:
+  """Returns how images are decoded, if they are.
+
+  Raises:
+    SpecError: it is neither a bool nor an `ImageDecoding`.
+  """
+  if isinstance(decode_images, ImageDecoding):
+    return decode_images
+  if isinstance(decode_images, (bool, np.bool_)):
+    return ImageDecoding()
+  raise errors.SpecError(
+    f"decode_images: expected True, False or a records.ImageDecoding, got "
+    f"{decode_images!r}."
+  )
+
+
+def _is_jpeg(spec: tf.TensorSpec) -> bool:
+  return (spec.data_format or "").lower() == "jpeg"
+
+
+def _decode_any(encoded: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
+  channels = spec.shape[-1]
+  if channels == 1 and (spec.data_format or "").lower() == "bmp":
+    channels = 0  # As stored: the op converts no BMP to gray, but reads gray ones.
+  return tf.io.decode_image(
+    encoded, channels=channels, dtype=spec.dtype, expand_animations=False
+  )
+
+
+def _is_window(crop: Any) -> bool:
+  if not isinstance(crop, (Sequence, np.ndarray)) or len(crop) != 4:
+    return False
+  if not all(isinstance(n, numbers.Integral) and not isinstance(n, bool) for n in crop):
+    return False
+  return min(crop) >= 0 and min(crop[2:]) >= 1
+
 
 _PNG_COLOR_TYPES = {1: 0, 3: 2, 4: 6}
 _BMP_HEADER_SIZE = 14 + 40
@@ -98,7 +312,7 @@ def decode_to_list(
     ).handle
 
   # One look at the headers of all costs nothing beside the decoding.
-  heads = strings.heads(image_headers.PNG_DEPTH + 1)
+  heads = strings.heads(validation.PNG_DEPTH + 1)
   is_empty = tf.reduce_all(heads == 0, axis=-1)
   with tf.control_dependencies([_check_depth(heads, is_empty, spec.dtype, path)]):
     any_empty = tf.reduce_any(is_empty)
@@ -112,9 +326,9 @@ def _check_depth(
 ) -> tf.Operation:
   """Refuses what the decoder would rescale by 257: 16 bits to 8, or the reverse."""
   is_deep = dtype == tf.uint16
-  signature = tf.constant(list(image_headers.PNG_SIGNATURE), tf.uint8)
+  signature = tf.constant(list(validation.PNG_SIGNATURE), tf.uint8)
   is_png = tf.reduce_all(heads[..., : signature.shape[0]] == signature, axis=-1)
-  is_deep_png = is_png & (heads[..., image_headers.PNG_DEPTH] == 16)
+  is_deep_png = is_png & (heads[..., validation.PNG_DEPTH] == 16)
   fits = tf.reduce_all(is_empty | tf.equal(is_deep_png, is_deep))
   expected, found = "8 bits per channel", "a PNG image of 16 bits per channel"
   if is_deep:
@@ -188,3 +402,93 @@ def _encode_bmp(image: np.ndarray) -> bytes:
     "<IiiHHIIiiII", 40, width, height, 1, 8 * channels, 0, rows.size, 2835, 2835, 0, 0
   )
   return header + info + palette + rows.tobytes()
+
+
+_Convert = Callable[[str, specs.ExtendedTensorSpec, tf.Tensor], tf.Tensor]
+
+
+def create_compress_fn(
+  feature_spec: specs.SpecStructure,
+  label_spec: specs.SpecStructure | None = None,
+  quality: int = 90,
+) -> Callable[..., tuple[Any, Any]]:
+  """Creates a function for `Dataset.map` that encodes images as JPEG.
+
+  Args:
+    feature_spec: its specs of data_format 'jpeg' say which leaves to encode.
+    label_spec: the same for labels, or None.
+    quality: from 0 to 100.
+  Returns:
+    A function of features and labels, or features alone, that gives both as
+    TensorSpecStructs (labels None where there are none); images [..., h, w, c],
+    integer or float in [0, 1], become strings [...]. It raises SpecError for images of
+    another size than the spec's, which would be cut up otherwise.
+  """
+
+  def compress(path: str, spec: specs.ExtendedTensorSpec, image: tf.Tensor) -> Any:
+    image = tf.convert_to_tensor(image)
+    _check_image(path, spec, image)
+    pixels = tf.image.convert_image_dtype(image, tf.uint8, saturate=True)
+    encoded = tf.map_fn(
+      lambda single: tf.io.encode_jpeg(single, quality=quality),
+      tf.reshape(pixels, [-1, *spec.shape[-3:]]),
+      fn_output_signature=tf.TensorSpec((), tf.string),
+    )
+    encoded = tf.reshape(encoded, tf.shape(image)[:-3])
+    return tf.ensure_shape(encoded, image.shape[:-3])
+
+  return _create_fn(feature_spec, label_spec, compress)
+
+
+def create_decompress_fn(
+  feature_spec: specs.SpecStructure, label_spec: specs.SpecStructure | None = None
+) -> Callable[..., tuple[Any, Any]]:
+  """Creates the inverse of `create_compress_fn`'s function; the dtype is the spec's.
+
+  Args:
+    feature_spec: its specs of data_format 'jpeg' say which leaves to decode.
+    label_spec: the same for labels, or None.
+  Returns:
+    A function of features and labels, or features alone; strings [...] become images
+    [..., h, w, c]. Floats are in [0, 1].
+  """
+
+  def decompress(path: str, spec: specs.ExtendedTensorSpec, image: tf.Tensor) -> Any:
+    pixel_spec = specs.ExtendedTensorSpec.from_spec(spec, dtype=tf.uint8)
+    pixels = decode_images(image, pixel_spec, path)
+    return tf.image.convert_image_dtype(pixels, spec.dtype)
+
+  return _create_fn(feature_spec, label_spec, decompress)
+
+
+def _check_image(path: str, spec: specs.ExtendedTensorSpec, image: tf.Tensor) -> None:
+  has_rank = (image.shape.rank or 0) >= 3
+  if not has_rank or not image.shape[-3:].is_compatible_with(spec.shape[-3:]):
+    want = f"images of {tuple(spec.shape[-3:])}"
+    found = [errors.Mismatch(path, want, errors.describe(image))]
+    raise errors.mismatch_error("compress", found)
+
+
+def _create_fn(
+  feature_spec: specs.SpecStructure,
+  label_spec: specs.SpecStructure | None,
+  convert: _Convert,
+) -> Callable[..., tuple[Any, Any]]:
+  def convert_fn(features: Any, labels: Any = None) -> tuple[Any, Any]:
+    converted = _convert_all(feature_spec, features, convert)
+    if labels is None or label_spec is None:
+      return converted, labels
+    return converted, _convert_all(label_spec, labels, convert)
+
+  return convert_fn
+
+
+def _convert_all(
+  spec_structure: specs.SpecStructure, tensors: Any, convert: _Convert
+) -> specs.TensorSpecStruct:
+  flat = specs.flatten_spec_structure(tensors)
+  for path, spec in specs.flatten_spec_structure(spec_structure).items():
+    data_format = getattr(spec, "data_format", None) or ""
+    if path in flat and data_format.lower() == "jpeg":
+      flat[path] = convert(path, spec, flat[path])
+  return flat

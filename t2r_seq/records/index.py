@@ -1,15 +1,429 @@
-"""The records of many files by number, counted without reading them."""
+"""The records of many files by number: indices, written, checked and read.
+
+Opening compares size and time of change, two numbers that the file system gives without
+reading: any writer changes the time. `check_index` reads the frames as well, which also
+finds a file that was swapped for one of the same size and time.
+
+Every record passes through TensorFlow's reader, which verifies its checksums: an index
+is a promise that the file was whole.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import itertools
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent import futures
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
+from t2r_seq.records import contents, explain, files, framing, index_file, rlds
 from t2r_seq.records import features as features_lib
-from t2r_seq.records import files, framing, index_file, index_freshness, storage
+from t2r_seq.records.index_file import FileIndex
+
+FRESH, MISSING, STALE, DAMAGED = "fresh", "missing", "stale", "damaged"
+_CHUNK_SIZE = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class IndexState:
+  """What became of the index of one file.
+
+  Attributes:
+    filename: of the TFRecord file.
+    state: 'fresh', 'missing', 'stale' or 'damaged'.
+    reason: what is wrong, for people; '' of a fresh one.
+    index: what was read; None of a missing or damaged one.
+  """
+
+  filename: str
+  state: str
+  reason: str = ""
+  index: index_file.FileIndex | None = None
+
+
+def check_index(
+  file_patterns: files.FilePatterns, spec: specs.SpecStructure | None = None
+) -> list[IndexState]:
+  """Says of every file whether its index holds, by size, time and frames.
+
+  Args:
+    file_patterns: of TFRecord files.
+    spec: what the index should say that the records hold; None for anything.
+  Returns:
+    A state for each file, in order.
+  Raises:
+    SpecError: a pattern matches no file.
+  """
+  _, filenames = files.get_data_format_and_filenames(file_patterns)
+  return [_check_frames(find_state(name, spec)) for name in filenames]
+
+
+def find_state(filename: str, spec: specs.SpecStructure | None = None) -> IndexState:
+  """Compares an index with its file by size, time and spec; reads no record.
+
+  Args:
+    filename: of a TFRecord file.
+    spec: what the index should say that the records hold; None for anything.
+  Returns:
+    The state.
+  """
+  try:
+    index = index_file.read_file_index(filename)
+  except FileNotFoundError:
+    path = index_file.index_path(filename)
+    return IndexState(filename, MISSING, f"expected an index at {path}, got none")
+  except (errors.RecordError, OSError) as error:
+    return IndexState(filename, DAMAGED, str(error))
+  reason = _difference(os.stat(filename), index)
+  if not reason and spec is not None and not _is_same_spec(spec, index.spec):
+    reason = "expected the index to be made with the given spec, got another"
+  return IndexState(filename, STALE if reason else FRESH, reason, index)
+
+
+def require_fresh(filename: str) -> index_file.FileIndex:
+  """Reads the index of a file that must have one.
+
+  Args:
+    filename: of a TFRecord file.
+  Returns:
+    The index.
+  Raises:
+    RecordError: it is missing, damaged or stale; says what differs and what to run.
+  """
+  state = find_state(filename)
+  if state.index is not None and state.state == FRESH:
+    return state.index
+  raise errors.RecordError(describe(state))
+
+
+def describe(state: IndexState) -> str:
+  """Returns the message about an index that does not hold, with what to run."""
+  if state.state == DAMAGED:
+    return state.reason
+  return f"index: {state.filename}: {state.reason}. Run: t2r_seq index {state.filename}"
+
+
+def checksum_of(filename: str, compression: str) -> int:
+  """Returns the checksum that an index of the file as it is now would have.
+
+  Args:
+    filename: of a TFRecord file.
+    compression: '', 'GZIP' or 'ZLIB'.
+  Returns:
+    CRC-32 of the frames; of a compressed file, of all its bytes.
+  Raises:
+    RecordError: a frame is damaged.
+  """
+  if not compression:
+    return framing.frame_ends(filename)[1]
+  checksum = 0
+  with open(filename, "rb") as file:
+    while chunk := file.read(_CHUNK_SIZE):
+      checksum = zlib.crc32(chunk, checksum)
+  return checksum
+
+
+def _check_frames(state: IndexState) -> IndexState:
+  if state.state != FRESH or state.index is None:
+    return state
+  try:
+    found = checksum_of(state.filename, state.index.compression)
+  except errors.RecordError as error:
+    return dataclasses.replace(state, state=STALE, reason=str(error))
+  if found == state.index.checksum:
+    return state
+  reason = "expected the records that were indexed, got others of the same size"
+  return dataclasses.replace(state, state=STALE, reason=reason)
+
+
+def _difference(stat: os.stat_result, index: index_file.FileIndex) -> str:
+  if stat.st_size != index.file_size:
+    return (
+      f"expected the {index.file_size} bytes that were indexed, got a file of "
+      f"{stat.st_size}"
+    )
+  if stat.st_mtime_ns != index.mtime_ns:
+    later = (stat.st_mtime_ns - index.mtime_ns) / 1e9
+    return (
+      "expected the file as it was indexed, got one of the same size that was changed "
+      f"{abs(later):.6g} s {'later' if later > 0 else 'earlier'}"
+    )
+  return ""
+
+
+def _is_same_spec(
+  spec: specs.SpecStructure, other: specs.TensorSpecStruct | None
+) -> bool:
+  if other is None:
+    return False
+  return specs.flatten_spec_structure(spec).to_json() == other.to_json()
+
+
+_BATCH_BYTES = 8 << 20
+_MAX_BATCH = 1024
+
+
+def scan_files(
+  filenames: Sequence[str], spec: specs.TensorSpecStruct | None = None
+) -> list[FileIndex]:
+  """Makes the indices of files, and writes nothing.
+
+  Several small files share a reader, which takes longer to make than they to read.
+
+  Args:
+    filenames: of local TFRecord files; a compressed one comes alone.
+    spec: what the records hold, flat, of which sequences are counted; None counts all.
+  Returns:
+    An index for each file.
+  Raises:
+    RecordError: a damaged file, one that changed meanwhile, or a record that is no
+      proto; a first record that does not fit the spec.
+    OSError: a file cannot be read.
+  """
+  compression = files.compression_type(filenames[0])
+  files.check_file_types(filenames, compression)
+  scan = _scan_compressed if compression else _scan_plain
+  stats = [os.stat(name) for name in filenames]
+  indices = scan(filenames, stats, spec)
+  for name, stat in zip(filenames, stats, strict=True):
+    now = os.stat(name)
+    if (now.st_size, now.st_mtime_ns) != (stat.st_size, stat.st_mtime_ns):
+      raise _changed(name)
+  return indices
+
+
+def _scan_plain(
+  filenames: Sequence[str],
+  stats: Sequence[os.stat_result],
+  spec: specs.TensorSpecStruct | None,
+) -> list[FileIndex]:
+  frames = [framing.frame_ends(name) for name in filenames]
+  largest = max((int(np.diff(ends, prepend=0).max(initial=1)) for ends, _ in frames))
+  batch_size = min(max(_BATCH_BYTES // largest, 1), _MAX_BATCH)
+  contents = itertools.chain.from_iterable(
+    tf.data.TFRecordDataset(filenames).batch(batch_size).as_numpy_iterator()
+  )
+  indices: list[FileIndex] = []
+  try:
+    for name, stat, (ends, checksum) in zip(filenames, stats, frames, strict=True):
+      found, steps = _tally(name, itertools.islice(contents, len(ends)), spec)
+      if not np.array_equal(found, ends):
+        raise _changed(name)
+      indices.append(
+        FileIndex(stat.st_size, stat.st_mtime_ns, checksum, "", ends, steps, spec)
+      )
+  except tf.errors.OpError as error:
+    raise _find_damage(filenames[len(indices) :], error) from error
+  return indices
+
+
+def _scan_compressed(
+  filenames: Sequence[str],
+  stats: Sequence[os.stat_result],
+  spec: specs.TensorSpecStruct | None,
+) -> list[FileIndex]:
+  (name,), (stat,) = filenames, stats
+  compression = files.compression_type(name)
+  records = framing.iterate_records(name, compression)
+  ends, steps = _tally(name, (record.data for record in records), spec)
+  checksum = checksum_of(name, compression)
+  size, mtime_ns = stat.st_size, stat.st_mtime_ns
+  return [FileIndex(size, mtime_ns, checksum, compression, ends, steps, spec)]
+
+
+def _tally(
+  filename: str, contents: Iterable[bytes], spec: specs.TensorSpecStruct | None
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+  """Returns where the records end, and the steps of their sequences by name."""
+  declared = _sequence_names(spec)
+  ends: list[int] = []
+  steps: dict[str, list[int]] = {}
+  offset = 0
+  for number, data in enumerate(contents):
+    if number == 0 and spec is not None:
+      _check_fits(filename, data, spec)
+    for name, count in _count(data, framing.place(filename, number, offset)).items():
+      if declared is None or name in declared:
+        column = steps.setdefault(name, [])
+        column.extend([0] * (number - len(column)))
+        column.append(count)
+    offset += len(data) + framing.FRAME_SIZE
+    ends.append(offset)
+  for column in steps.values():
+    column.extend([0] * (len(ends) - len(column)))
+  by_name = {name: np.asarray(column, np.int64) for name, column in steps.items()}
+  return np.asarray(ends, np.int64), by_name
+
+
+def _count(data: bytes, place: str) -> dict[str, int]:
+  try:
+    return contents.count_steps(data) or rlds.count_steps(data)
+  except errors.RecordError as error:
+    raise errors.RecordError(f"{place}: {error}") from error
+
+
+def _sequence_names(spec: specs.TensorSpecStruct | None) -> set[str] | None:
+  if spec is None:
+    return None
+  flat = features_lib.parsed_specs(spec)
+  return {leaf.name for leaf in flat.values() if leaf.is_sequence}
+
+
+def _check_fits(filename: str, data: bytes, spec: specs.TensorSpecStruct) -> None:
+  (features,) = features_lib.collect_features({"": spec}).values()
+  found = explain.explain_record(data, features)
+  if found:
+    place = framing.place(filename, 0, 0)
+    raise errors.mismatch_error(place, found, errors.RecordError)
+
+
+def _find_damage(
+  filenames: Iterator[str] | Sequence[str], error: Exception
+) -> Exception:
+  """Returns the error that names the damaged record; the given one if none is found."""
+  try:
+    for name in filenames:
+      for _ in framing.iterate_records(name):
+        pass
+  except errors.RecordError as found:
+    return found
+  return error
+
+
+def _changed(filename: str) -> errors.RecordError:
+  return errors.RecordError(
+    f"index: {filename}: expected a file at rest, got one that changed while it was "
+    "read. Index it when it is complete."
+  )
+
+
+_FILES_PER_READER = 32
+_BYTES_PER_READER = 64 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Indexed:
+  """What `write_index` did about one file.
+
+  Attributes:
+    filename: of the TFRecord file.
+    index: None where it cannot be indexed.
+    is_new: False where the index that was there still holds.
+    error: why it cannot be indexed; '' where it is.
+  """
+
+  filename: str
+  index: index_file.FileIndex | None
+  is_new: bool = True
+  error: str = ""
+
+
+def write_index(
+  file_patterns: files.FilePatterns,
+  spec: specs.SpecStructure | None = None,
+  num_parallel: int | None = None,
+  force: bool = False,
+  progress: Callable[[Indexed], None] | None = None,
+) -> list[Indexed]:
+  """Writes an index beside every TFRecord file that has no fresh one.
+
+  Args:
+    file_patterns: of local files; compressed ones get counts, but no random access.
+    spec: what the records hold, flat and of one dataset; kept in the index, and only
+      its sequences are counted. The first record of every file must fit it.
+    num_parallel: how many files are read at a time; None for one a core.
+    force: writes those that are fresh anew, too.
+    progress: called in this thread with what became of each file, when it is known.
+  Returns:
+    What became of every file, in order; one that cannot be indexed does not keep the
+    others from it.
+  Raises:
+    SpecError: a pattern matches no file, one is a URL, or the spec cannot be parsed.
+  """
+  _, filenames = files.get_data_format_and_filenames(file_patterns)
+  _check_local(filenames)
+  if spec is not None:
+    spec = _check_spec(spec)
+  done: dict[str, Indexed] = {}
+
+  def note(result: Indexed) -> None:
+    done[result.filename] = result
+    if progress is not None:
+      progress(result)
+
+  pending = []
+  for name in filenames:
+    state = find_state(name, spec)
+    if force or state.state != FRESH:
+      pending.append(name)
+    else:
+      note(Indexed(name, state.index, is_new=False))
+  with futures.ThreadPoolExecutor(num_parallel or os.cpu_count()) as executor:
+    jobs = [executor.submit(_write_group, group, spec) for group in _group(pending)]
+    for job in futures.as_completed(jobs):
+      for result in job.result():
+        note(result)
+  return [done[name] for name in filenames]
+
+
+def _group(filenames: Sequence[str]) -> Iterator[list[str]]:
+  """Puts small files together for one reader; a compressed one stays alone."""
+  group: list[str] = []
+  num_bytes = 0
+  for name in filenames:
+    if files.compression_type(name):
+      yield [name]
+      continue
+    group.append(name)
+    num_bytes += os.path.getsize(name) if os.path.exists(name) else 0
+    if len(group) == _FILES_PER_READER or num_bytes >= _BYTES_PER_READER:
+      yield group
+      group, num_bytes = [], 0
+  if group:
+    yield group
+
+
+def _write_group(
+  filenames: list[str], spec: specs.TensorSpecStruct | None
+) -> list[Indexed]:
+  try:
+    indices = scan_files(filenames, spec)
+    for name, index in zip(filenames, indices, strict=True):
+      index_file.write_file_index(name, index)
+  except (errors.RecordError, OSError, tf.errors.OpError) as error:
+    if len(filenames) == 1:
+      return [Indexed(filenames[0], None, error=str(error))]
+    parts = [_write_group([name], spec) for name in filenames]
+    return list(itertools.chain.from_iterable(parts))
+  return [Indexed(*pair) for pair in zip(filenames, indices, strict=True)]
+
+
+def _check_local(filenames: Sequence[str]) -> None:
+  remote = [name for name in filenames if "://" in name]
+  if remote:
+    raise errors.SpecError(
+      f"index: {remote[0]}: expected local files, got a URL. Index them where they are "
+      "local, and copy the indices along with the files and their times."
+    )
+
+
+def _check_spec(spec: specs.SpecStructure) -> specs.TensorSpecStruct:
+  flat = specs.flatten_spec_structure(spec)
+  keys = list(features_lib.collect_features({"": flat}))
+  if len(keys) > 1:
+    raise errors.SpecError(
+      f"index: the spec: expected specs of one dataset, got those of "
+      f"{errors.listing(keys)}. Index the files of each with its own specs: "
+      "filter_spec_structure_by_dataset."
+    )
+  return specs.TensorSpecStruct(flat)
+
 
 _MAX_SHOWN = 20
 
@@ -244,17 +658,17 @@ def read_index(file_patterns: files.FilePatterns) -> RecordIndex:
       what to run.
   """
   _, filenames = files.get_data_format_and_filenames(file_patterns)
-  states = [index_freshness.find_state(name) for name in filenames]
-  bad = [state for state in states if state.state != index_freshness.FRESH]
+  states = [find_state(name) for name in filenames]
+  bad = [state for state in states if state.state != FRESH]
   if bad:
     raise errors.RecordError(_describe_bad(bad))
   indices = [state.index for state in states if state.index is not None]
   return RecordIndex(filenames, indices)
 
 
-def _describe_bad(states: list[index_freshness.IndexState]) -> str:
+def _describe_bad(states: list[IndexState]) -> str:
   if len(states) == 1:
-    return index_freshness.describe(states[0])
+    return describe(states[0])
   lines = [f"\n  {state.filename}: {state.reason}" for state in states[:_MAX_SHOWN]]
   rest = len(states) - _MAX_SHOWN
   if rest > 0:
@@ -273,7 +687,7 @@ def _is_stored_alike(leaf: Any, other: Any) -> bool:
 
 
 def _stored(spec: Any) -> tuple[bool, str, Any]:
-  what = spec.data_format or storage.record_dtype(spec).name
+  what = spec.data_format or features_lib.record_dtype(spec).name
   if spec.varlen_default_value is not None:
     return spec.is_sequence, what, None
   # Values are stored flat; encoded images have their sizes in them.
@@ -283,7 +697,7 @@ def _stored(spec: Any) -> tuple[bool, str, Any]:
 
 def _describe(spec: Any) -> str:
   kind = "sequence" if spec.is_sequence else "context"
-  what = spec.data_format or storage.record_dtype(spec).name
+  what = spec.data_format or features_lib.record_dtype(spec).name
   return f"a {kind} of {what} {tuple(spec.shape)}"
 
 

@@ -1,14 +1,280 @@
-"""From a summary of record files: a table for people, and a spec that parses them."""
+"""What is in TFRecord files: a summary, a table, and a spec that parses them."""
 
 from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+from collections.abc import Iterable, Iterator, Mapping
 
 import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, specs
-from t2r_seq.records import rlds, tfds_features
+from t2r_seq.records import contents, files, framing, rlds
 from t2r_seq.records.features import RecordFeature
-from t2r_seq.records.summary import FeatureSummary, RecordSummary
+from t2r_seq.specs import validation
+
+# How many bytes of a byte string decide whether it is text.
+_TEXT_SAMPLE = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureSummary:
+  """One feature over all records.
+
+  Attributes:
+    name: key in the record.
+    is_sequence: in the feature lists, one list of values per step.
+    kind: 'int64', 'float', 'bytes', 'mixed', or '' where it never has a value.
+    num_records: how many records have it.
+    min_length: fewest values of a record, or of a step.
+    max_length: most values of a record, or of a step.
+    min_steps: fewest steps of a record; 0 for context features.
+    max_steps: most steps of a record; 0 for context features.
+    guess: what it may be, for people: 'float32', 'jpeg 64x64x3', 'text', ...
+    images: the different headers, if all values that are not empty are images.
+    min_value: of int64 features.
+    max_value: of int64 features.
+  """
+
+  name: str
+  is_sequence: bool
+  kind: str
+  num_records: int
+  min_length: int
+  max_length: int
+  min_steps: int
+  max_steps: int
+  guess: str
+  images: tuple[validation.ImageHeader, ...] = ()
+  min_value: int | None = None
+  max_value: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordSummary:
+  """What the records of some files hold.
+
+  Attributes:
+    files: the files that were read.
+    num_records: how many records were read.
+    is_complete: all records were read, not only the first `max_records`.
+    proto: 'tf.train.Example' or 'tf.train.SequenceExample'.
+    features: context features first, each sorted by name.
+    is_rlds: RLDS episodes as TFDS writes them: Examples with sequences, whose steps
+      are concatenated.
+    damages: what is wrong with files that are damaged, by name; of these the records
+      before the first damage were read.
+  """
+
+  files: tuple[str, ...]
+  num_records: int
+  is_complete: bool
+  proto: str
+  features: tuple[FeatureSummary, ...]
+  is_rlds: bool = False
+  damages: Mapping[str, errors.RecordError] = dataclasses.field(default_factory=dict)
+
+
+class _Tally:
+  """Collects what is seen of one feature."""
+
+  def __init__(self) -> None:
+    self.num_records = 0
+    self.kinds: set[str] = set()
+    self.lengths: set[int] = set()
+    self.steps: set[int] = set()
+    self.sizes: set[int] = set()
+    self.values: list[int] = []
+    self.images: set[validation.ImageHeader] = set()
+    self.is_text = True
+    self.is_image = True
+
+  def add(self, steps: list[tf.train.Feature], is_sequence: bool) -> None:
+    self.num_records += 1
+    if is_sequence:
+      self.steps.add(len(steps))
+    for feature in steps:
+      kind, values = contents.kind_of(feature), contents.values_of(feature)
+      self.lengths.add(len(values))
+      if kind and len(values):
+        self.kinds.add(kind)
+      if kind == "int64" and len(values):
+        self.values = [min([*self.values, *values]), max([*self.values, *values])]
+      elif kind == "bytes":
+        self._add_bytes(values)
+
+  def _add_bytes(self, values: Iterable[bytes]) -> None:
+    for value in values:
+      self.sizes.add(len(value))
+      if not value:
+        continue
+      self.is_text = self.is_text and _is_text(value)
+      header = validation.read_image_header(value) if self.is_image else None
+      self.is_image = header is not None
+      if header:
+        self.images.add(header)
+
+  def freeze(self, name: str, is_sequence: bool) -> FeatureSummary:
+    kind = "mixed" if len(self.kinds) > 1 else "".join(self.kinds)
+    images = tuple(sorted(self.images)) if self.is_image and kind == "bytes" else ()
+    return FeatureSummary(
+      name=name,
+      is_sequence=is_sequence,
+      kind=kind,
+      num_records=self.num_records,
+      min_length=min(self.lengths, default=0),
+      max_length=max(self.lengths, default=0),
+      min_steps=min(self.steps, default=0),
+      max_steps=max(self.steps, default=0),
+      guess=self._guess(kind, images),
+      images=images,
+      min_value=self.values[0] if self.values else None,
+      max_value=self.values[-1] if self.values else None,
+    )
+
+  def _guess(self, kind: str, images: tuple[validation.ImageHeader, ...]) -> str:
+    if kind == "int64":
+      return _guess_integer(*self.values)
+    if kind == "float":
+      return "float32"
+    if kind == "bytes":
+      return _guess_images(images) if images else self._guess_bytes()
+    return {"mixed": "lists of several kinds", "": "no values"}[kind]
+
+  def _guess_bytes(self) -> str:
+    low, high = min(self.sizes), max(self.sizes)
+    size = f"{low}" if low == high else f"{low}..{high}"
+    if self.is_text:
+      return f"text, {size} bytes"
+    return f"data, {size} bytes" + (", maybe raw" if low == high else "")
+
+
+def _is_text(value: bytes) -> bool:
+  sample = value[:_TEXT_SAMPLE]
+  # The sample may end within a character of up to 4 bytes; a whole value may not.
+  is_cut = len(value) > _TEXT_SAMPLE
+  text = sample.decode("utf-8", errors="ignore")
+  is_whole = len(text.encode()) > len(sample) - (4 if is_cut else 1)
+  return is_whole and all(c.isprintable() or c.isspace() for c in text)
+
+
+def _guess_integer(low: int, high: int) -> str:
+  span = f"{low}" if low == high else f"{low}..{high}"
+  if (low, high) == (0, 1):
+    return f"int64, {span}, maybe bool"
+  return f"int64, {span}" + (", maybe uint8" if low >= 0 and high == 255 else "")
+
+
+def _guess_images(images: tuple[validation.ImageHeader, ...]) -> str:
+  if len(images) == 1:
+    image = images[0]
+    bits = " 16 bit" if image.bits == 16 else ""
+    return f"{image.format} {image.height}x{image.width}x{image.channels}{bits}"
+  formats = "/".join(sorted({image.format for image in images}))
+  heights = [image.height for image in images]
+  widths = [image.width for image in images]
+  low, high = f"{min(heights)}x{min(widths)}", f"{max(heights)}x{max(widths)}"
+  return f"{formats} {low}..{high}"
+
+
+def inspect_records(
+  path: files.FilePatterns,
+  max_records: int | None = None,
+  compression: str | None = None,
+  allow_damage: bool = False,
+) -> RecordSummary:
+  """Reads TFRecord files, whatever they hold, and summarises their features.
+
+  Args:
+    path: a file, or file patterns.
+    max_records: stops after so many records.
+    compression: of all files, if the suffixes don't tell.
+    allow_damage: reads a damaged file up to its damage, which the summary names;
+      otherwise it is an error.
+  Returns:
+    The summary.
+  Raises:
+    SpecError: the patterns match no file.
+    RecordError: a damaged file, or records that are no protos of the two kinds; a
+      damage that is allowed, where no file has a whole record.
+  """
+  _, filenames = files.get_data_format_and_filenames(path)
+  files.check_file_types(filenames, compression)
+  damages: dict[str, errors.RecordError] = {}
+  found = _read_whole(filenames, compression, damages if allow_damage else None)
+  summary = summarize_records(found, filenames, max_records)
+  if damages and not summary.num_records:
+    raise next(iter(damages.values()))
+  return dataclasses.replace(summary, damages=damages)
+
+
+def _read_whole(
+  filenames: Iterable[str],
+  compression: str | None,
+  damages: dict[str, errors.RecordError] | None,
+) -> Iterator[framing.Record]:
+  """Yields the records of each file up to its first damage: an error, or noted."""
+  for filename in filenames:
+    kind = files.compression_type(filename, compression)
+    try:
+      yield from framing.iterate_records(filename, kind)
+    except errors.RecordError as damage:
+      if damages is None:
+        raise
+      damages[filename] = damage
+
+
+def summarize_records(
+  records: Iterable[framing.Record],
+  filenames: Iterable[str],
+  max_records: int | None = None,
+) -> RecordSummary:
+  """Summarises the features of records.
+
+  Args:
+    records: of `framing.iterate_records`.
+    filenames: for the summary.
+    max_records: stops after so many records.
+  Returns:
+    The summary.
+  Raises:
+    RecordError: a record is none of the two kinds of protos.
+  """
+  tallies: dict[tuple[bool, str], _Tally] = collections.defaultdict(_Tally)
+  num_records, num_rlds, is_sequence = 0, 0, False
+  is_complete = True
+  for record in records:
+    if num_records == max_records:
+      is_complete = False
+      break
+    found = contents.read_contents(record)
+    is_sequence |= bool(found.steps)
+    num_rlds += rlds.is_rlds(found)
+    _add_contents(rlds.divide_unknown(found), tallies)
+    num_records += 1
+  return RecordSummary(
+    files=tuple(os.fspath(name) for name in filenames),
+    num_records=num_records,
+    is_complete=is_complete,
+    proto="tf.train.SequenceExample" if is_sequence else "tf.train.Example",
+    features=tuple(
+      tallies[sequence, name].freeze(name, sequence)
+      for sequence, name in sorted(tallies)
+    ),
+    is_rlds=0 < num_rlds == num_records,
+  )
+
+
+def _add_contents(
+  found: contents.RecordContents, tallies: dict[tuple[bool, str], _Tally]
+) -> None:
+  for name, feature in found.context.items():
+    tallies[False, name].add([feature], is_sequence=False)
+  for name, steps in found.steps.items():
+    tallies[True, name].add(steps, is_sequence=True)
+
 
 _COLUMNS = ("feature", "where", "kind", "values", "steps", "in records", "looks like")
 _RIGHT_ALIGNED = ("values", "steps", "in records")
@@ -89,7 +355,7 @@ def propose_spec(summary: RecordSummary) -> specs.TensorSpecStruct:
     SpecError: there is no feature to parse.
     RecordError: a features.json that cannot be read.
   """
-  declared = tfds_features.find_features(summary.files) if summary.is_rlds else {}
+  declared = rlds.find_features(summary.files) if summary.is_rlds else {}
   proposed = specs.TensorSpecStruct()
   names: set[str] = set()
   # Sequences first: where a name is in both places, they are the data.

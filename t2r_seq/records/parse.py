@@ -1,17 +1,276 @@
-"""The parser: serialized records to tensors, as the specs declare them."""
+"""The parser: serialized records to tensors, as the specs declare them.
+
+TFDS writes an episode as one Example: the values of all steps of a feature, one after
+the other, under a name such as 'steps/observation/state'. How many steps there are
+follows from the shape that the spec declares.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import gin
 import tensorflow as tf
 
 from t2r_seq import errors, specs
-from t2r_seq.records import concatenated, images, sequences, storage
 from t2r_seq.records import features as features_lib
-from t2r_seq.records.decoding import DecodeImages, ImageDecoding
+from t2r_seq.records import images
+from t2r_seq.records.contents import RecordContents, kind_of, values_of
+from t2r_seq.records.features import RecordFeature
+from t2r_seq.records.images import DecodeImages, ImageDecoding
+
+
+def pad_or_clip(
+  values: tf.Tensor | tf.RaggedTensor, spec: specs.ExtendedTensorSpec
+) -> tf.Tensor:
+  """Pads with the varlen default, or clips, to `spec.shape[0]` values.
+
+  Args:
+    values: [..., (n)] ragged, or [n], as parsed.
+    spec: a varlen spec.
+  Returns:
+    [..., N] of the record dtype, N static.
+  """
+  length = spec.shape[0]
+  default = tf.constant(features_lib.record_default(spec), values.dtype)
+  if isinstance(values, tf.RaggedTensor):
+    outer = [None] * (values.shape.rank - 1)
+    return values.to_tensor(default, shape=[*outer, length])
+  clipped = values[:length]
+  missing = length - tf.shape(clipped)[0]
+  return tf.ensure_shape(tf.concat([clipped, tf.fill([missing], default)], 0), [length])
+
+
+def complete_lengths(
+  features: list[RecordFeature],
+  parsed: Mapping[str, tf.Tensor | tf.RaggedTensor],
+  lengths: Mapping[str, tf.Tensor],
+) -> dict[str, tf.Tensor]:
+  """Adds the number of steps of varlen sequences, which the parse op doesn't count.
+
+  Args:
+    features: those of the record.
+    parsed: sequences by name; varlen ones [(T), (n)] or [B, (T), (n)].
+    lengths: steps of the others by name, [] or [B] int64.
+  Returns:
+    Steps of every sequence by name.
+  """
+  completed = dict(lengths)
+  for feature in features:
+    if feature.spec.is_sequence and feature.is_varlen:
+      values = parsed[feature.name]
+      completed[feature.name] = (
+        values.nrows() if values.shape.rank == 2 else values.row_lengths()
+      )
+  return completed
+
+
+def require_bytes(
+  features: list[RecordFeature],
+  parsed: Mapping[str, tf.Tensor | tf.RaggedTensor],
+  lengths: Mapping[str, tf.Tensor],
+) -> dict[str, tf.Tensor]:
+  """Fails at run time where a step that a batch holds is an empty byte string.
+
+  Those that pad shorter sequences are empty as well, and become zeros.
+
+  Args:
+    features: those of the record.
+    parsed: sequences by name, [B, T].
+    lengths: steps of every sequence by name, [B] int64.
+  Returns:
+    Raw sequences that are not optional, by name.
+  """
+  checked: dict[str, tf.Tensor] = {}
+  for feature in features:
+    num_bytes = features_lib.bytes_per_value(feature.spec)
+    may_be_empty = feature.is_optional or feature.is_varlen or not num_bytes
+    if (
+      not features_lib.is_raw(feature.spec)
+      or not feature.spec.is_sequence
+      or may_be_empty
+    ):
+      continue
+    values = parsed[feature.name]
+    is_step = tf.sequence_mask(lengths[feature.name], tf.shape(values)[1])
+    fits = tf.reduce_all((tf.strings.length(values) > 0) | ~is_step)
+    message = f"parse: {feature.path}: expected {num_bytes} bytes a step, got none."
+    checked[feature.name] = features_lib.require(values, fits, [message])
+  return checked
+
+
+def _may_be_absent(feature: RecordFeature) -> bool:
+  return feature.is_optional or feature.is_varlen
+
+
+def _record_steps(
+  features: list[RecordFeature], lengths: Mapping[str, tf.Tensor]
+) -> tf.Tensor:
+  """Returns the number of steps of each record, [] or [B] int64: the longest's."""
+  names = [f.name for f in features if f.spec.is_sequence]
+  return tf.reduce_max(tf.stack([lengths[name] for name in names]), axis=0)
+
+
+def fill_lengths(
+  features: list[RecordFeature], lengths: Mapping[str, tf.Tensor]
+) -> dict[str, tf.Tensor]:
+  """Gives absent optional sequences the length of the record's other sequences."""
+  filled = dict(lengths)
+  for feature in features:
+    if feature.spec.is_sequence and _may_be_absent(feature):
+      steps = _record_steps(features, lengths)
+      own = lengths[feature.name]
+      filled[feature.name] = tf.where(tf.equal(own, 0), steps, own)
+  return filled
+
+
+def fill_absent(
+  features: list[RecordFeature],
+  tensors: Mapping[str, tf.Tensor],
+  lengths: Mapping[str, tf.Tensor],
+) -> dict[str, tf.Tensor]:
+  """Gives absent optional sequences the steps of the record's other sequences.
+
+  One that is there, but too short, stays so: what is lost is not made up.
+
+  Args:
+    features: those of the record.
+    tensors: decoded sequences by name, [T, ...] or [B, T, ...].
+    lengths: steps of every sequence by name.
+  Returns:
+    The extended tensors by name: zeros, '', black, or the varlen default at the end.
+  """
+  filled = fill_lengths(features, lengths)
+  return {
+    feature.name: _extend(
+      tensors[feature.name],
+      tf.reduce_max(filled[feature.name]),
+      _fill_value(feature, tensors[feature.name].dtype),
+      time_axis=lengths[feature.name].shape.rank,
+    )
+    for feature in features
+    if feature.spec.is_sequence and _may_be_absent(feature)
+  }
+
+
+def _fill_value(feature: RecordFeature, dtype: tf.DType) -> tf.Tensor:
+  if feature.is_varlen and not feature.is_image:
+    return tf.constant(features_lib.default_value(feature.spec), dtype)
+  return tf.zeros([], dtype)
+
+
+def _extend(
+  tensor: tf.Tensor, steps: tf.Tensor, fill: tf.Tensor, time_axis: int
+) -> tf.Tensor:
+  shape = tf.shape(tensor, out_type=tf.int64)
+  missing = tf.maximum(steps - shape[time_axis], 0)
+  extra_shape = tf.concat([shape[:time_axis], [missing], shape[time_axis + 1 :]], 0)
+  extended = tf.concat([tensor, tf.fill(extra_shape, fill)], time_axis)
+  return tf.ensure_shape(
+    extended,
+    [None if i == time_axis else size for i, size in enumerate(tensor.shape.as_list())],
+  )
+
+
+def divide(
+  features: Iterable[RecordFeature],
+  parsed: Mapping[str, tf.Tensor | tf.RaggedTensor],
+) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+  """Divides parsed lists into steps, in graph ops.
+
+  Args:
+    features: those of the record.
+    parsed: lists by name, [n] or, of a batch, [B, (n)].
+  Returns:
+    Steps by name, [T, ...] or [B, T, ...] padded to the longest with zeros or '';
+    and the number of steps of each, [] or [B] int64.
+  """
+  tensors: dict[str, tf.Tensor] = {}
+  lengths: dict[str, tf.Tensor] = {}
+  for feature in features:
+    if feature.is_concatenated:
+      values = parsed[feature.name]
+      lengths[feature.name] = _num_steps(feature, values)
+      tensors[feature.name] = _to_steps(feature, values, lengths[feature.name])
+  return tensors, lengths
+
+
+def _num_steps(
+  feature: RecordFeature, values: tf.Tensor | tf.RaggedTensor
+) -> tf.Tensor:
+  is_batched = isinstance(values, tf.RaggedTensor)
+  count = values.row_lengths() if is_batched else tf.size(values, tf.int64)
+  per_step = feature.values_per_step
+  fits = tf.equal(count % per_step, 0)
+  want = f"{per_step} values a step, for shape {tuple(feature.spec.shape)}"
+  if not feature.is_optional:
+    # Without this a feature that is missing would be an episode without steps.
+    fits = tf.logical_and(fits, count > 0)
+    want += ", and at least one step"
+  message = f"parse: {feature.path}: expected {want}, got values:"
+  count = features_lib.require(count, tf.reduce_all(fits), [message, count])
+  return count // per_step
+
+
+def _to_steps(
+  feature: RecordFeature, values: tf.Tensor | tf.RaggedTensor, num_steps: tf.Tensor
+) -> tf.Tensor:
+  # Shapes are made of the number of steps, so that no value passes its check by.
+  shape = tf.constant(feature.record_shape, tf.int64)
+  if not isinstance(values, tf.RaggedTensor):
+    steps = tf.reshape(values, tf.concat([[num_steps], shape], 0))
+    return tf.ensure_shape(steps, [None, *feature.record_shape])
+  longest = tf.reduce_max(tf.concat([[0], num_steps], 0))
+  fill = tf.zeros([], values.dtype)
+  width = longest * feature.values_per_step
+  padded = values.to_tensor(fill, shape=tf.stack([values.nrows(), width]))
+  steps = tf.reshape(padded, tf.concat([[values.nrows(), longest], shape], 0))
+  return tf.ensure_shape(steps, [values.shape[0], None, *feature.record_shape])
+
+
+def as_lists(
+  contents: RecordContents, features: Iterable[RecordFeature]
+) -> RecordContents:
+  """Moves concatenated features to where a SequenceExample has them, in Python.
+
+  So whatever explains a sequence explains these, too. The last step of a list that
+  ends too early has fewer values.
+
+  Args:
+    contents: of a record; it is changed.
+    features: those of the record.
+  Returns:
+    The same contents.
+  """
+  for feature in features:
+    if not feature.is_concatenated:
+      continue
+    value = contents.context.pop(feature.name, None)
+    if contents.steps.pop(feature.name, None) is not None:
+      # A SequenceExample's own lists are not where this feature is looked for.
+      contents.context[feature.name] = tf.train.Feature()
+    if value is not None and len(values_of(value)):
+      contents.steps[feature.name] = divide_list(value, feature.values_per_step)
+  return contents
+
+
+def divide_list(value: tf.train.Feature, per_step: int) -> list[tf.train.Feature]:
+  """Divides a list into the features of steps; the last one may be shorter.
+
+  Args:
+    value: a feature with values.
+    per_step: values of a step.
+  Returns:
+    A feature for each step.
+  """
+  values = list(values_of(value))
+  dtype = {kind: dtype for dtype, kind in features_lib.KINDS.items()}[kind_of(value)]
+  return [
+    features_lib.to_feature(values[start : start + per_step], dtype)
+    for start in range(0, len(values), per_step)
+  ]
+
 
 Parsed = dict[tuple[str, str], tf.Tensor]
 
@@ -143,23 +402,23 @@ def _parse_dataset(
   lengths: dict[str, tf.Tensor] = {}
   if any(f.is_concatenated for f in features):
     parsed = tf.io.parse_example(serialized, {**context, **steps})
-    divided, lengths = concatenated.divide(features, parsed)
+    divided, lengths = divide(features, parsed)
     parsed.update(divided)
   elif steps:
     parsed, parsed_steps, lengths = tf.io.parse_sequence_example(
       serialized, context_features=context, sequence_features=steps
     )
     parsed.update(parsed_steps)
-    lengths = sequences.complete_lengths(features, parsed_steps, lengths)
+    lengths = complete_lengths(features, parsed_steps, lengths)
   else:
     parsed = tf.io.parse_example(serialized, context)
   is_batched = serialized.shape.rank == 1
   if is_batched:
-    parsed.update(sequences.require_bytes(features, parsed, lengths))
+    parsed.update(require_bytes(features, parsed, lengths))
   tensors = {f.name: _decode(f, parsed[f.name], is_batched) for f in features}
   if steps:
-    tensors.update(sequences.fill_absent(features, tensors, lengths))
-    lengths = sequences.fill_lengths(features, lengths)
+    tensors.update(fill_absent(features, tensors, lengths))
+    lengths = fill_lengths(features, lengths)
   return tensors, lengths
 
 
@@ -170,7 +429,7 @@ def _decode(
 ) -> tf.Tensor:
   spec = feature.spec
   if feature.is_varlen:
-    values = sequences.pad_or_clip(values, spec)
+    values = pad_or_clip(values, spec)
   if feature.is_image:
     if not feature.decode_images:
       return values
@@ -179,7 +438,7 @@ def _decode(
   allow_empty = feature.is_optional or (spec.is_sequence and is_batched)
   # Varlen ones are padded with their default.
   allow_empty = allow_empty and not feature.is_varlen
-  return storage.decode_values(values, spec, feature.path, allow_empty)
+  return features_lib.decode_values(values, spec, feature.path, allow_empty)
 
 
 def _pack(

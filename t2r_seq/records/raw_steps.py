@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import errors
-from t2r_seq.records import framing, wire
+from t2r_seq.records import contents, framing
 
 _CONTEXT, _FEATURE_LISTS = 1, 2
 _ENTRY, _KEY, _VALUE = 1, 1, 2
@@ -143,28 +143,28 @@ class RawSteps:
     whole = (0, length)
     kept: list[bytes] = []
     places: dict[str, range] = {}
-    for lists in wire.fields(data, whole, _FEATURE_LISTS):
-      for start, end in wire.fields(data, lists, _ENTRY):
-        keys = [data[a:b] for a, b in wire.fields(data, (start, end), _KEY)]
+    for lists in contents.fields(data, whole, _FEATURE_LISTS):
+      for start, end in contents.fields(data, lists, _ENTRY):
+        keys = [data[a:b] for a, b in contents.fields(data, (start, end), _KEY)]
         name = keys[-1].decode() if keys else ""
         if name not in self.step_bytes:
-          kept.append(wire.delimited(_ENTRY, data[start:end]))
+          kept.append(contents.delimited(_ENTRY, data[start:end]))
         elif name in places:
           raise ValueError(f"feature '{name}': expected it once")
         else:
-          values = list(wire.fields(data, (start, end), _VALUE))
+          values = list(contents.fields(data, (start, end), _VALUE))
           places[name] = self._find_steps(data, name, values)
     missing = sorted(set(self.step_bytes) - set(places))
     if missing:
       raise ValueError(f"expected the features {errors.listing(missing)}, got none")
-    context = [data[start:end] for start, end in wire.fields(data, whole, _CONTEXT)]
-    serialized = b"".join(wire.delimited(_CONTEXT, part) for part in context)
-    serialized += wire.delimited(_FEATURE_LISTS, b"".join(kept))
+    context = [data[start:end] for start, end in contents.fields(data, whole, _CONTEXT)]
+    serialized = b"".join(contents.delimited(_CONTEXT, part) for part in context)
+    serialized += contents.delimited(_FEATURE_LISTS, b"".join(kept))
     checksum = int.from_bytes(data[length : length + _CRC_BYTES], "little")
     return StrippedRecord(serialized, places, checksum)
 
   def _find_steps(
-    self, data: _FileBytes, name: str, values: Sequence[wire.Span]
+    self, data: _FileBytes, name: str, values: Sequence[contents.Span]
   ) -> range:
     header, size = self._headers[name], self.step_bytes[name]
     start, end = values[0] if values else (0, 0)
@@ -255,6 +255,6 @@ class _CheckedReader:
 def _header(size: int) -> bytes:
   """Returns what stands before the bytes of a step: a Feature of one value."""
   content = bytes(size)
-  value = wire.delimited(_BYTES, content)
-  feature = wire.delimited(_ENTRY, wire.delimited(_BYTES_LIST, value))
+  value = contents.delimited(_BYTES, content)
+  feature = contents.delimited(_ENTRY, contents.delimited(_BYTES_LIST, value))
   return feature[: len(feature) - size]

@@ -1,18 +1,319 @@
-"""Writing TFRecord files that are whole or not there."""
+"""The writer: numpy structures to records, and files that are whole or not there."""
 
 from __future__ import annotations
 
 import os
 import types
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs
-from t2r_seq.records import file_types
-from t2r_seq.records.encode import ExampleEncoder
+from t2r_seq.records import features, files, images
+
+
+def lookup(structure: Any, path: str) -> Any:
+  """Finds a path in a packed or flat structure; None where there is nothing."""
+  if isinstance(structure, Mapping) and path in structure:
+    return structure[path]
+  head, _, rest = path.partition("/")
+  below = None
+  if isinstance(structure, Mapping):
+    below = structure[head] if _has(structure, head) else None
+  elif isinstance(structure, tuple) and hasattr(structure, "_fields"):
+    below = getattr(structure, head, None)
+  elif isinstance(structure, (list, tuple)) and head.isdigit():
+    below = structure[int(head)] if int(head) < len(structure) else None
+  if below is None or not rest:
+    return below
+  return lookup(below, rest)
+
+
+def iterate_paths(structure: Any, prefix: str = "") -> Iterator[str]:
+  """Yields the paths of the leaves that a structure of dicts and namedtuples has."""
+  if isinstance(structure, tuple) and hasattr(structure, "_asdict"):
+    structure = structure._asdict()
+  if isinstance(structure, Mapping):
+    for name, value in structure.items():
+      yield from iterate_paths(value, f"{prefix}/{name}" if prefix else str(name))
+  elif structure is not None and prefix:
+    yield prefix
+
+
+def _has(structure: Mapping[str, Any], head: str) -> bool:
+  # A TensorSpecStruct contains leaves only, and gives its branches as attributes.
+  return head in structure or (
+    isinstance(structure, specs.TensorSpecStruct) and hasattr(structure, head)
+  )
+
+
+def to_array(value: Any, dtype: tf.DType) -> np.ndarray:
+  """Converts a leaf; arrays keep their dtype, Python numbers take the spec's."""
+  if tf.is_tensor(value):
+    value = value.numpy()
+  is_typed = isinstance(value, (np.ndarray, np.generic))
+  array = value if is_typed else _object_safe_array(value)
+  if array.dtype.kind in "SUO":
+    return _to_bytes_objects(array)
+  if dtype == tf.string:
+    is_empty_list = not is_typed and array.size == 0
+    return array.astype(object) if is_empty_list else np.asarray(array)
+  if not is_typed and _is_same_kind(array, dtype):
+    return array.astype(dtype.as_numpy_dtype)
+  if dtype_name(array) == dtype.name:
+    # Native byte order: what is written is little-endian.
+    return np.ascontiguousarray(array, dtype.as_numpy_dtype).reshape(array.shape)
+  return np.asarray(array)
+
+
+def _object_safe_array(value: Any) -> np.ndarray:
+  """Converts Python values; bytes become objects, since numpy's 'S' drops zeros."""
+  if isinstance(value, (bytes, str)):
+    array = np.empty((), dtype=object)
+    array[()] = value
+    return array
+  array = np.asarray(value)
+  return np.asarray(value, dtype=object) if array.dtype.kind in "SU" else array
+
+
+def _to_bytes_objects(array: np.ndarray) -> np.ndarray:
+  converted = np.empty(array.shape, dtype=object)
+  for index in np.ndindex(*array.shape):
+    item = array[index]
+    converted[index] = item.encode() if isinstance(item, str) else item
+  return converted
+
+
+def _is_same_kind(array: np.ndarray, dtype: tf.DType) -> bool:
+  """Whether Python numbers have values of this dtype: no fractions, no overflow."""
+  if array.size == 0 or dtype.is_complex or (dtype.is_floating and array.dtype != bool):
+    return True
+  if dtype.is_integer and array.dtype.kind in "iu":
+    return bool(dtype.min <= array.min() and array.max() <= dtype.max)
+  return dtype == tf.bool and array.dtype == bool
+
+
+def dtype_name(array: np.ndarray) -> str:
+  """Returns the TensorFlow name of an array's dtype; objects stand for strings."""
+  if array.dtype == object:
+    return "string"
+  try:
+    return tf.as_dtype(array.dtype).name
+  except TypeError:
+    return str(array.dtype)
+
+
+def encode_example(
+  spec: specs.SpecStructure, structure: Any, jpeg_quality: int = 95
+) -> bytes:
+  """Serializes one structure as the record that the parser of `spec` reads.
+
+  Args:
+    spec: a structure of specs of one dataset, without time offsets.
+    structure: numpy leaves by path, packed or flat; see `ExampleEncoder.encode`.
+    jpeg_quality: 1 to 100, for images given as pixels.
+  Returns:
+    A serialized tf.train.Example, or SequenceExample where a spec is a sequence.
+  Raises:
+    SpecError: the structure does not fit the spec; all mismatches are named.
+  """
+  return ExampleEncoder(spec, jpeg_quality).encode(structure)
+
+
+class ExampleEncoder:
+  """Serializes structures of one spec; the parser's inverse."""
+
+  def __init__(self, spec: specs.SpecStructure, jpeg_quality: int = 95) -> None:
+    """Creates the encoder.
+
+    Args:
+      spec: a structure of specs of one dataset, without time offsets.
+      jpeg_quality: 1 to 100.
+    Raises:
+      SpecError: a spec cannot be written, or there are several datasets.
+    """
+    by_dataset = features.collect_features({"": spec})
+    if len(by_dataset) > 1:
+      raise errors.SpecError(
+        "write: expected specs of one dataset, got those of "
+        f"{errors.listing(by_dataset)}. Write each to a file of its own, with "
+        "filter_spec_structure_by_dataset(spec, key)."
+      )
+    (self._features,) = by_dataset.values()
+    self._jpeg_quality = jpeg_quality
+    self._has_lists = any(
+      f.spec.is_sequence and not f.is_concatenated for f in self._features
+    )
+
+  def encode(self, structure: Any) -> bytes:
+    """Validates and serializes one structure.
+
+    Args:
+      structure: leaves by path, packed or flat. Arrays of the spec's dtype and shape
+        ([T, ...] for sequences), or Python numbers and lists; images as pixels, or
+        encoded as bytes, which are kept; None for an absent optional. Leaves that the
+        spec does not have are not written.
+    Returns:
+      The serialized record.
+    Raises:
+      SpecError: with every mismatch.
+    """
+    values = self._collect(structure)
+    context: dict[str, tf.train.Feature] = {}
+    steps: dict[str, tf.train.FeatureList] = {}
+    for feature in self._features:
+      if feature.name not in values:
+        continue
+      value = values[feature.name]
+      if feature.spec.is_sequence and not feature.is_concatenated:
+        # Slices, not items: an item of an object array would be the bare bytes.
+        encoded = [self._encode(feature, value[i : i + 1]) for i in range(len(value))]
+        steps[feature.name] = tf.train.FeatureList(feature=encoded)
+      else:
+        context[feature.name] = self._encode_joined(feature, value)
+    proto = tf.train.Example(features=tf.train.Features(feature=context))
+    if self._has_lists:
+      proto = tf.train.SequenceExample(
+        context=tf.train.Features(feature=context),
+        feature_lists=tf.train.FeatureLists(feature_list=steps),
+      )
+    return proto.SerializeToString(deterministic=True)
+
+  def _collect(self, structure: Any) -> dict[str, np.ndarray]:
+    """Returns the array of each given feature by name, or raises all mismatches."""
+    values: dict[str, np.ndarray] = {}
+    found: list[errors.Mismatch] = []
+    for feature in self._features:
+      for path in feature.paths:
+        value = lookup(structure, path)
+        if value is None:
+          if not feature.is_optional:
+            found.append(_missing(feature, path, structure))
+          continue
+        array = to_array(value, feature.spec.dtype)
+        mismatch = _compare(feature, path, array)
+        if mismatch is None and feature.name in values:
+          mismatch = _compare_shared(feature, path, array, values[feature.name])
+        if mismatch:
+          found.append(mismatch)
+        else:
+          values[feature.name] = array
+    found += _compare_lengths([f for f in self._features if f.name in values], values)
+    if found:
+      raise errors.mismatch_error("write", found)
+    return values
+
+  def _encode_joined(
+    self, feature: features.RecordFeature, value: np.ndarray
+  ) -> tf.train.Feature:
+    """Encodes what is one list in the record: a value, or those of all steps."""
+    if not (feature.is_concatenated and features.is_raw(feature.spec)):
+      return self._encode(feature, value)
+    joined = tf.train.Feature()
+    for step in value:  # The bytes of each step are an entry of their own.
+      joined.MergeFrom(self._encode(feature, step))
+    return joined
+
+  def _encode(
+    self, feature: features.RecordFeature, value: np.ndarray
+  ) -> tf.train.Feature:
+    spec = feature.spec
+    if feature.is_image and value.dtype != object:
+      frames = value.reshape((-1, *value.shape[-3:]))
+      encoded = [
+        images.encode_image(frame, spec.data_format or "", self._jpeg_quality)
+        for frame in frames
+      ]
+      return features.to_feature(encoded, tf.string)
+    if feature.is_image:
+      return features.to_feature(list(value.ravel()), tf.string)
+    return features.to_feature(
+      features.to_record_values(value, spec), feature.record_dtype
+    )
+
+
+def _missing(
+  feature: features.RecordFeature, path: str, structure: Any
+) -> errors.Mismatch:
+  hint = (
+    errors.nearest(path, iterate_paths(structure))
+    or "Optional features need is_optional=True."
+  )
+  return errors.Mismatch(path, _expected(feature), "nothing", hint)
+
+
+def _expected(feature: features.RecordFeature) -> str:
+  spec = feature.spec
+  shape = [str(size) for size in spec.shape]
+  if feature.is_varlen:
+    shape[0] = "n"
+  if spec.is_sequence:
+    shape.insert(0, "T")
+  return f"({', '.join(shape)}{',' if len(shape) == 1 else ''}) {spec.dtype.name}"
+
+
+def _compare(
+  feature: features.RecordFeature, path: str, array: np.ndarray
+) -> errors.Mismatch | None:
+  spec = feature.spec
+  shape = spec.shape.as_list()
+  is_encoded = feature.is_image and array.dtype == object
+  if is_encoded:
+    shape = shape[:-3]
+  if feature.is_varlen:
+    shape[0] = array.shape[1 if spec.is_sequence else 0] if array.ndim else -1
+  got = list(array.shape)
+  is_step_missing = spec.is_sequence and not got
+  if spec.is_sequence:
+    got = got[1:]
+  name = dtype_name(array)
+  has_dtype = is_encoded or name == spec.dtype.name
+  has_objects = array.dtype != object or all(
+    isinstance(item, bytes) for item in array.ravel()
+  )
+  if got == shape and has_dtype and has_objects and not is_step_missing:
+    return None
+  found = f"{array.shape} {name}" if has_objects else "a ragged list or other objects"
+  hint = "Cast it." if got == shape and has_objects and not has_dtype else ""
+  return errors.Mismatch(path, _expected(feature), found, hint)
+
+
+def _compare_shared(
+  feature: features.RecordFeature, path: str, array: np.ndarray, other: np.ndarray
+) -> errors.Mismatch | None:
+  if array.shape == other.shape and array.tobytes() == other.tobytes():
+    return None
+  if array.dtype == object and np.array_equal(array, other):
+    return None
+  return errors.Mismatch(
+    path,
+    f"the values of {feature.path}, because both are stored as '{feature.name}'",
+    "other values",
+  )
+
+
+def _compare_lengths(
+  given: Iterable[features.RecordFeature], values: Mapping[str, np.ndarray]
+) -> list[errors.Mismatch]:
+  """Compares the steps of all sequences with those of the first."""
+  sequences = [feature for feature in given if feature.spec.is_sequence]
+  if not sequences:
+    return []
+  first = sequences[0]
+  steps = len(values[first.name])
+  return [
+    errors.Mismatch(
+      feature.path,
+      f"{steps} steps, as {first.path} has",
+      f"{len(values[feature.name])} steps",
+      "All sequences of a record have the same length.",
+    )
+    for feature in sequences
+    if len(values[feature.name]) != steps
+  ]
 
 
 class RecordWriter:
@@ -48,7 +349,7 @@ class RecordWriter:
         "a file in one step needs a local file system: write there, then copy."
       )
     self._encoder = ExampleEncoder(spec, jpeg_quality)
-    options = file_types.compression_type(self._path, compression)
+    options = files.compression_type(self._path, compression)
     folder, name = os.path.split(self._path)
     os.makedirs(folder, exist_ok=True)
     self._temp_path = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.tmp")

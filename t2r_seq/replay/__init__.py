@@ -1,8 +1,5 @@
 """Live replay: experience that arrives while it is learned from, under one spec."""
 
-from t2r_seq.replay.flat_specs import flat_replay_specs
-from t2r_seq.replay.importance import importance_weights
-from t2r_seq.replay.memory.replay_buffer import ReplayBuffer
 from t2r_seq.replay.options import (
   Fifo,
   Lifo,
@@ -23,8 +20,11 @@ from t2r_seq.replay.replay import (
   ReplayVectorWriter,
   ReplayWriter,
   SampleInfo,
+  importance_weights,
 )
+from t2r_seq.replay.replay_buffer import ReplayBuffer
 from t2r_seq.replay.replay_input_generator import ReplayInputGenerator
+from t2r_seq.replay.sizing import flat_replay_specs
 
 __all__ = [
   "Fifo",

@@ -1,4 +1,4 @@
-"""How a replay samples, removes and paces: names and semantics are Reverb's.
+"""How a replay samples, removes and paces: options and the checks of arguments.
 
 The same options go to either engine. What they choose between are items: an item is
 the window of one anchor. All are gin-configurable.
@@ -9,9 +9,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
+import os
+import typing
 from typing import Any
 
 import gin
+import numpy as np
 
 from t2r_seq import errors
 from t2r_seq.data.arguments import check_count
@@ -184,3 +187,157 @@ def _check_error_buffer(where: str, value: Any) -> None:
 
 def _is_number(value: Any) -> bool:
   return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+# What a folder of checkpoints has to be.
+_FOLDER = "expected a folder that it may write to, or a place for a new one"
+
+
+def check_options(
+  operation: str, sampler: Any, remover: Any, rate_limiter: Any
+) -> None:
+  """Checks how a replay samples, removes and paces.
+
+  Raises:
+    SpecError: one is none of the options for it.
+  """
+  found = []
+  for name, option, choice, usual in (
+    ("sampler", sampler, SelectorOption, Uniform),
+    ("remover", remover, SelectorOption, Fifo),
+    ("rate_limiter", rate_limiter, RateLimiterOption, MinSize),
+  ):
+    kinds = typing.get_args(choice)
+    if isinstance(option, kinds):
+      continue
+    names = [kind.__name__ for kind in kinds]
+    hint = f"Such as replay.{usual.__name__}()."
+    if isinstance(option, type) and option in kinds:
+      hint = f"Make one: replay.{option.__name__}(...), or @{option.__name__}() in gin."
+    wanted = f"one of {errors.listing(names)}"
+    found.append(errors.Mismatch(name, wanted, errors.describe(option), hint))
+  if found:
+    raise errors.mismatch_error(operation, found)
+
+
+def check_path(operation: str, name: str, path: Any, hint: str) -> str:
+  """Returns a path as text; raises SpecError unless it can be one.
+
+  Args:
+    operation: for the error.
+    name: of the argument.
+    path: as given, text or an `os.PathLike` of text; nothing is looked for there.
+    hint: what it should name; a sentence.
+  """
+  try:
+    text = os.fspath(path)
+  except TypeError:
+    text = None
+  # What looks like a URL would become a folder of that name.
+  if not isinstance(text, str) or not text or "\0" in text or "://" in text:
+    found = errors.Mismatch(name, "a path on this machine", repr(path), hint)
+    raise errors.mismatch_error(operation, [found])
+  return text
+
+
+def check_checkpoint_dir(operation: str, path: Any) -> str | None:
+  """Returns a folder for checkpoints as text, or None; makes nothing.
+
+  Args:
+    operation: for the error.
+    path: as given; there may be nothing yet. None for no checkpoints.
+  Raises:
+    SpecError: it is no path, or there can be no folder.
+    ReplayError: one may not write there.
+  """
+  if path is None:
+    return None
+  hint = "Name a folder; None keeps no checkpoints."
+  folder = check_path(operation, "checkpoint_dir", path, hint)
+  place = os.path.abspath(folder)
+  while not os.path.lexists(place):
+    place = os.path.dirname(place)
+  if not os.path.isdir(place):
+    why = f"{place} is no folder"
+    raise bad_checkpoint_dir(operation, path, why, errors.SpecError)
+  if not os.access(place, os.W_OK | os.X_OK):
+    raise bad_checkpoint_dir(operation, path, f"{place} may not be written to")
+  return folder
+
+
+def bad_checkpoint_dir(
+  operation: str,
+  path: Any,
+  why: str,
+  error_cls: type[errors.SpecError] = errors.ReplayError,
+) -> errors.SpecError:
+  """Builds the error for a folder of checkpoints that cannot be used.
+
+  Args:
+    operation: the function or class that was given it.
+    path: as given.
+    why: what is wrong with it, without a full stop.
+    error_cls: the class of the error.
+  """
+  return error_cls(
+    f"{operation}: checkpoint_dir: {_FOLDER}, got {path!r}. {why}: name another place."
+  )
+
+
+_GREATEST = float(np.finfo(np.float32).max)
+_GREATEST_BITS = np.float64(_GREATEST).view(np.uint64)
+# What numpy would turn into numbers, or fail to, in its own ways.
+_NO_NUMBERS = "cmMOSU"
+
+
+def check_priorities(
+  operation: str, priorities: np.ndarray, name: str = "priorities"
+) -> None:
+  """Raises SpecError unless priorities, float64, are at least 0 and fit in float32."""
+  # Floats' bits are in the floats' order; those of NaN and of negative ones are above.
+  if priorities.size and priorities.view(np.uint64).max() <= _GREATEST_BITS:
+    return
+  fits = (priorities >= 0) & (priorities <= _GREATEST)
+  if not fits.all():
+    wrong = priorities[~fits].ravel()[0]
+    raise errors.SpecError(
+      f"{operation}: {name}: expected finite ones of at least 0, as float32, got "
+      f"{wrong:g}."
+    )
+
+
+def to_priority(operation: str, value: Any, name: str = "priority") -> float:
+  """Returns a priority; raises SpecError where it is no number that can be one."""
+  if value.__class__ is float and 0 <= value <= _GREATEST:
+    return value  # The usual case.
+  return float(to_priorities(operation, value, (), name))
+
+
+def to_priorities(
+  operation: str, values: Any, shape: tuple[int, ...], name: str = "priorities"
+) -> np.ndarray:
+  """Turns what was given into priorities.
+
+  Args:
+    operation: for the error.
+    values: as given.
+    shape: that they must have.
+    name: for the error.
+  Returns:
+    float64.
+  Raises:
+    SpecError: they are no numbers, too many or few, negative or not finite.
+  """
+  try:
+    given = np.asarray(values)
+    fits = given.shape == shape and given.dtype.kind not in _NO_NUMBERS
+    numbers = given.astype(np.float64, copy=False) if fits else None
+  except (TypeError, ValueError):  # Lists of several lengths.
+    numbers = None
+  if numbers is None:
+    want = f"numbers of shape {shape}" if shape else "a number"
+    raise errors.SpecError(
+      f"{operation}: {name}: expected {want}, got {errors.describe(values)}."
+    )
+  check_priorities(operation, numbers, name)
+  return numbers

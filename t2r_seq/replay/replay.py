@@ -5,15 +5,44 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
+import numbers
+import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import tensorflow as tf
 
-from t2r_seq import specs
+from t2r_seq import errors, specs
 from t2r_seq.data.arguments import check_count
-from t2r_seq.replay import failures
+from t2r_seq.replay.options import to_priorities
+
+_ERRORS = {
+  "ReplayTimeoutError": errors.ReplayTimeoutError,
+  "ReplayError": errors.ReplayError,
+  "SpecError": errors.SpecError,
+}
+
+
+def check_open(operation: str, is_closed: bool) -> None:
+  """Raises ReplayError for what is asked of a replay that is closed."""
+  if is_closed:
+    raise errors.ReplayError(f"{operation}: expected an open replay, got a closed one.")
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+  """Turns what a replay raised inside of TensorFlow into what it was."""
+  try:
+    yield
+  except tf.errors.OpError as error:
+    for name, error_cls in _ERRORS.items():
+      found = re.search(rf"\b{name}: (.+?)\s*(Traceback|$)", error.message, re.S)
+      if found:
+        raise error_cls(found[1]) from error
+    raise
+
 
 _Self = TypeVar("_Self", bound="_Closing")
 
@@ -199,7 +228,6 @@ class Replay(_Closing):
 
   def _vector_writer(self, num_environments: int) -> ReplayVectorWriter:
     """Returns a writer for as many environments; the count has been checked."""
-    from t2r_seq.replay.vector_writer import SplitVectorWriter
 
     return SplitVectorWriter(self, num_environments)
 
@@ -218,7 +246,7 @@ class Replay(_Closing):
 
   def explain_failures(self) -> contextlib.AbstractContextManager[None]:
     """Returns a context in which iterating over a `dataset` raises what went wrong."""
-    return failures.explained()
+    return explained()
 
   def watch(self) -> Callable[[], Any] | None:
     """Begins to watch over a wait for a batch; see `AbstractInputGenerator.watch`."""
@@ -251,3 +279,158 @@ class Replay(_Closing):
     Returns:
       The path of the checkpoint.
     """
+
+
+_Writer = TypeVar("_Writer", bound=ReplayWriter)
+
+
+class SplitVectorWriter(ReplayVectorWriter):
+  """Gives each of N environments a writer of its own."""
+
+  def __init__(self, replay: Replay, num_environments: int) -> None:
+    """Opens the writers.
+
+    Args:
+      replay: to write to.
+      num_environments: N.
+    Raises:
+      SpecError: there cannot be as many writers.
+    """
+    self._writers = open_writers(replay.writer, num_environments)
+
+  def append(self, steps: Any, priorities: Any = None) -> None:
+    """Appends one step to each episode; see `ReplayVectorWriter.append`."""
+    flat = specs.flatten_spec_structure(steps)
+    check_vector("append", flat, len(self._writers))
+    if priorities is not None:
+      # All of them first: where one is wrong, nothing is appended.
+      priorities = to_priorities("append", priorities, (len(self._writers),))
+    for row, writer in enumerate(self._writers):
+      priority = None if priorities is None else priorities.item(row)
+      with appended_before(row):
+        writer.append({path: value[row] for path, value in flat.items()}, priority)
+
+  def end_episodes(self, is_last: Any = None) -> None:
+    """Ends episodes; see `ReplayVectorWriter.end_episodes`."""
+    for row in np.flatnonzero(check_is_last(is_last, len(self._writers))):
+      self._writers[row].end_episode()
+
+  def close(self) -> None:
+    """Closes the writers."""
+    close_writers(self._writers)
+
+
+def open_writers(open_one: Callable[[], _Writer], count: int) -> list[_Writer]:
+  """Opens several writers, or, where one cannot be opened, none."""
+  writers: list[_Writer] = []
+  try:
+    for _ in range(count):
+      writers.append(open_one())
+  except BaseException:
+    close_writers(writers)
+    raise
+  return writers
+
+
+def close_writers(writers: Sequence[ReplayWriter]) -> None:
+  """Closes all writers, also where one of them fails."""
+  with contextlib.ExitStack() as stack:
+    for writer in writers:
+      stack.callback(writer.close)
+
+
+@contextlib.contextmanager
+def appended_before(count: int) -> Iterator[None]:
+  """Says of a timeout how many of the environments' steps were appended before it."""
+  try:
+    yield
+  except errors.ReplayTimeoutError as error:
+    error.num_appended = count
+    raise
+
+
+def check_vector(operation: str, flat: Mapping[str, Any], count: int) -> None:
+  """Checks that there is a value for each environment.
+
+  Args:
+    operation: for the error.
+    flat: values by path.
+    count: N.
+  Raises:
+    SpecError: with every path that has not N values.
+  """
+  found = [
+    errors.Mismatch(path, f"a value for each of {count} environments", got)
+    for path, value in flat.items()
+    if np.shape(value)[:1] != (count,) and (got := errors.describe(np.asarray(value)))
+  ]
+  if found:
+    raise errors.mismatch_error(operation, found)
+
+
+def check_is_last(is_last: Any, count: int) -> np.ndarray:
+  """Returns which of the episodes end, bool [N].
+
+  Args:
+    is_last: [N], or None for all.
+    count: N.
+  Raises:
+    SpecError: it is not one bool for each environment.
+  """
+  if is_last is None:
+    return np.ones(count, bool)
+  ends = np.asarray(is_last)
+  if ends.shape != (count,) or ends.dtype != np.bool_:
+    raise errors.SpecError(
+      f"end_episodes: is_last: expected ({count},) bool, got {errors.describe(ends)}."
+    )
+  return ends
+
+
+def importance_weights(info: SampleInfo, beta: float | tf.Tensor | tf.Variable) -> Any:
+  """Returns what each sample's loss is to be multiplied by.
+
+  Prioritized sampling shows some items more often than others; the weights
+  `(table_size * probability) ** -beta`, divided by the largest of the batch, make up
+  for it (Schaul et al. 2016).
+
+  Args:
+    info: of a batch, arrays or tensors.
+    beta: from 0, no correction, to 1, a full one; or a scalar tensor or variable, whose
+      value is not looked at.
+  Returns:
+    float32 [B], in (0, 1]; of the same kind.
+  Raises:
+    SpecError: info is no SampleInfo, or beta is no such number.
+  """
+  if not isinstance(info, SampleInfo):
+    raise errors.SpecError(
+      f"importance_weights: info: expected a SampleInfo, got {errors.describe(info)}. "
+      "It comes from dataset(batch_size, with_info=True)."
+    )
+  if beta.__class__ is not float or not 0 <= beta <= 1:
+    beta = _to_beta(beta)
+  if not isinstance(info.probability, np.ndarray):  # Quicker than tf.is_tensor.
+    size = tf.cast(info.table_size, tf.float64)
+    weights = tf.pow(size * tf.cast(info.probability, tf.float64), -beta)
+    return tf.cast(weights / tf.reduce_max(weights), tf.float32)
+  sizes = np.asarray(info.table_size, np.float64)
+  weights = (sizes * np.asarray(info.probability, np.float64)) ** -float(beta)
+  return (weights / weights.max()).astype(np.float32)
+
+
+def _to_beta(beta: Any) -> Any:
+  """Returns a number as a float, a tensor or variable as float64."""
+  if tf.is_tensor(beta):
+    tensor = tf.convert_to_tensor(beta)
+    is_number = tensor.dtype.is_floating or tensor.dtype.is_integer
+    if is_number and tensor.shape.rank in (0, None):
+      return tf.cast(tensor, tf.float64)
+  elif isinstance(beta, numbers.Real) and not isinstance(beta, bool):
+    number = float(beta)
+    if 0 <= number <= 1:
+      return number
+  raise errors.SpecError(
+    f"importance_weights: beta: expected a number from 0 to 1, or a scalar tensor, got "
+    f"{beta!r}. 0 corrects nothing, 1 everything."
+  )

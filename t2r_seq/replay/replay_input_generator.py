@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from t2r_seq import data, errors, specs
 from t2r_seq.data import joint
-from t2r_seq.replay import failures
+from t2r_seq.replay import replay
 from t2r_seq.replay.replay import Replay
 
 _EXPECTED = "expected a replay, or a function without arguments that makes one"
@@ -64,7 +64,7 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
     """Turns what a replay raised inside of TensorFlow into what it was."""
-    with failures.explained():  # The replay itself may not have been made yet.
+    with replay.explained():  # The replay itself may not have been made yet.
       yield
 
   def watch(self) -> Callable[[], Any] | None:

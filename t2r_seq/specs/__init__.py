@@ -1,52 +1,48 @@
 """What data looks like: specs, spec structures, and checks. Knows no file."""
 
-from t2r_seq.specs.assets import (
+from t2r_seq.specs.extended_tensor_spec import (
+  IMAGE_FORMATS,
+  RAW_FORMAT,
+  ExtendedTensorSpec,
+  is_encoded_image_spec,
+)
+from t2r_seq.specs.modes import ModeKeys, check_mode
+from t2r_seq.specs.samples import (
+  make_constant_numpy,
+  make_placeholders,
+  make_random_numpy,
+  make_random_tensors,
+  map_feed_dict,
+  map_feed_dict_unsafe,
+  map_predict_fn_dict,
+)
+from t2r_seq.specs.serialization import (
   EXTRA_ASSETS_DIRECTORY,
   T2R_ASSETS_FILENAME,
   create_t2r_assets,
   load_t2r_assets_to_file,
   write_t2r_assets_to_file,
 )
-from t2r_seq.specs.extended_tensor_spec import ExtendedTensorSpec
-from t2r_seq.specs.leaves import (
-  IMAGE_FORMATS,
-  RAW_FORMAT,
-  is_encoded_image_spec,
-)
-from t2r_seq.specs.modes import ModeKeys, check_mode
-from t2r_seq.specs.padding import pad_or_clip_tensor_to_spec_shape
-from t2r_seq.specs.placeholders import (
-  make_placeholders,
-  map_feed_dict,
-  map_feed_dict_unsafe,
-  map_predict_fn_dict,
-)
-from t2r_seq.specs.samples import (
-  make_constant_numpy,
-  make_random_numpy,
-  make_random_tensors,
-)
 from t2r_seq.specs.structures import (
   SpecStructure,
-  assert_valid_spec_structure,
-  flatten_spec_structure,
-  is_flat_spec_or_tensors_structure,
-  map_leaves,
-  map_leaves_with_path,
-  pack_flat_sequence_to_spec_structure,
-  signature_key,
-)
-from t2r_seq.specs.tensor_spec_struct import TensorSpecStruct
-from t2r_seq.specs.transforms import (
   add_sequence_length_specs,
+  assert_valid_spec_structure,
   cast_bfloat16_to_float32,
   cast_float32_to_bfloat16,
   copy_tensorspec,
   filter_required_flat_tensor_spec,
   filter_spec_structure_by_dataset,
+  flatten_spec_structure,
+  is_flat_spec_or_tensors_structure,
+  map_leaves,
+  map_leaves_with_path,
+  pack_flat_sequence_to_spec_structure,
+  pad_or_clip_tensor_to_spec_shape,
   replace_dtype,
+  signature_key,
   tensorspec_from_tensors,
 )
+from t2r_seq.specs.tensor_spec_struct import TensorSpecStruct
 from t2r_seq.specs.validation import (
   assert_equal,
   assert_equal_spec_or_tensor,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,8 +10,95 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors
-from t2r_seq.specs import leaves, serializable, shapes
-from t2r_seq.specs import time_offsets as offsets_lib
+from t2r_seq.specs import serializable
+
+
+def dtype_of(array: np.ndarray | np.generic) -> tf.DType:
+  """Returns the dtype of an array; text, byte strings and objects are strings."""
+  return tf.string if array.dtype.kind in "SUO" else tf.as_dtype(array.dtype)
+
+
+def prepend_batch(shape: tf.TensorShape, batch_size: int) -> tf.TensorShape:
+  """Puts a batch axis in front of a shape.
+
+  Args:
+    shape: of one example.
+    batch_size: > 0 of that size, < 0 of unknown size.
+  Returns:
+    The shape of a batch.
+  Raises:
+    SpecError: the batch size is not an integer.
+  """
+  if isinstance(batch_size, bool) or not isinstance(batch_size, int):
+    raise errors.SpecError(
+      f"from_spec: expected an integer batch_size, got {batch_size!r}."
+    )
+  return tf.TensorShape([batch_size if batch_size > 0 else None]).concatenate(shape)
+
+
+TimeOffsets = int | tuple[int, ...] | None
+
+
+def normalize(offsets: int | Iterable[int] | None, name: str | None) -> TimeOffsets:
+  """Turns what a user may write into None, an int or a tuple of ints.
+
+  Args:
+    offsets: None, an int, or an iterable of ints such as `range(-3, 1)`.
+    name: the spec's name, for the error.
+  Returns:
+    The offsets in the form that specs keep.
+  Raises:
+    SpecError: anything else, or no offsets at all.
+  """
+  if offsets is None:
+    return None
+  try:
+    if not isinstance(offsets, Iterable):
+      return _as_int(offsets)
+    result = tuple(_as_int(offset) for offset in offsets)
+  except TypeError as e:
+    raise errors.SpecError(
+      f"ExtendedTensorSpec: {name}: expected time_offsets to be None, an int or a "
+      f"tuple of ints, got {offsets!r}."
+    ) from e
+  if not result:
+    raise errors.SpecError(
+      f"ExtendedTensorSpec: {name}: expected at least one time offset, got ()."
+    )
+  return result
+
+
+def _as_int(offset: Any) -> int:
+  if isinstance(offset, bool):
+    raise TypeError("a bool is not an offset")
+  return operator.index(offset)
+
+
+IMAGE_FORMATS = ("jpeg", "png", "bmp", "gif")
+RAW_FORMAT = "raw"
+
+
+def is_tensor(value: Any) -> bool:
+  """Whether `value` is a TensorFlow tensor or variable, or a Keras tensor."""
+  return tf.is_tensor(value) or isinstance(value, tf.Variable) or is_keras_tensor(value)
+
+
+def is_keras_tensor(value: Any) -> bool:
+  """Whether `value` is a symbolic Keras tensor, of Keras 2 or 3."""
+  # Asked by name: tf.keras.backend.is_keras_tensor loads Keras, which costs seconds.
+  return any(base.__name__ == "KerasTensor" for base in type(value).__mro__)
+
+
+def is_encoded_image_spec(tensor_spec: Any) -> bool:
+  """Whether the record holds an encoded image (or images) for this spec."""
+  data_format = getattr(tensor_spec, "data_format", None)
+  return data_format is not None and data_format.lower() in IMAGE_FORMATS
+
+
+def is_leaf(value: Any) -> bool:
+  """Whether `value` is a spec, tensor, array or numpy scalar."""
+  return isinstance(value, (tf.TypeSpec, np.ndarray, np.generic)) or is_tensor(value)
+
 
 # Stands for "as in the given spec" where None is a value of its own.
 _KEEP: Any = object()
@@ -83,7 +171,7 @@ class ExtendedTensorSpec(serializable.Serializable, tf.TensorSpec):
     self._data_format = data_format
     self._dataset_key = dataset_key or ""
     self._varlen_default_value = varlen_default_value
-    self._time_offsets = offsets_lib.normalize(time_offsets, name)
+    self._time_offsets = normalize(time_offsets, name)
     self._is_concatenated = bool(is_concatenated)
     self._check_stack_axis()
     self._check_varlen_rank()
@@ -171,7 +259,7 @@ class ExtendedTensorSpec(serializable.Serializable, tf.TensorSpec):
       fields["time_offsets"] = time_offsets
     shape = tf.TensorShape(spec.shape if shape is None else shape)
     if batch_size:
-      shape = shapes.prepend_batch(shape, batch_size)
+      shape = prepend_batch(shape, batch_size)
       # Stacking and padding come before batching: these fields have done their work.
       fields["varlen_default_value"] = None
       if isinstance(fields["time_offsets"], tuple):
@@ -190,11 +278,11 @@ class ExtendedTensorSpec(serializable.Serializable, tf.TensorSpec):
     Raises:
       SpecError: not a tensor.
     """
-    if not leaves.is_tensor(tensor):
+    if not is_tensor(tensor):
       raise errors.SpecError(
         f"from_tensor: expected a tensor, got {errors.describe(tensor)}."
       )
-    if name is None and leaves.is_keras_tensor(tensor):
+    if name is None and is_keras_tensor(tensor):
       name = tensor.name  # Keras 2 has an `op` that raises.
     elif name is None and not hasattr(tensor, "numpy"):
       op = getattr(tensor, "op", None)
@@ -213,8 +301,8 @@ class ExtendedTensorSpec(serializable.Serializable, tf.TensorSpec):
     if isinstance(instance, tf.TensorSpec):
       return cls.from_spec(instance)
     if isinstance(instance, (np.ndarray, np.generic)):
-      return cls(instance.shape, shapes.dtype_of(instance), is_extracted=True)
-    if leaves.is_tensor(instance):
+      return cls(instance.shape, dtype_of(instance), is_extracted=True)
+    if is_tensor(instance):
       return cls.from_tensor(instance)
     raise errors.SpecError(
       f"to_spec: expected a spec, tensor or array, got {errors.describe(instance)}."
@@ -251,7 +339,7 @@ class ExtendedTensorSpec(serializable.Serializable, tf.TensorSpec):
     return self._varlen_default_value
 
   @property
-  def time_offsets(self) -> offsets_lib.TimeOffsets:
+  def time_offsets(self) -> TimeOffsets:
     """The steps shown, relative to the anchor: a tuple, one int, or None."""
     return self._time_offsets
 

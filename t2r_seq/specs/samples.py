@@ -1,15 +1,17 @@
-"""Arrays and tensors that fit a spec structure, for tests, dry runs and warm-ups."""
+"""Arrays, tensors and placeholders that fit a spec structure."""
 
 from __future__ import annotations
 
+import re
 import zlib
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from t2r_seq import errors
-from t2r_seq.specs import structures
+from t2r_seq.specs import extended_tensor_spec, structures, validation
 from t2r_seq.specs.extended_tensor_spec import ExtendedTensorSpec
 from t2r_seq.specs.structures import SpecStructure
 
@@ -188,3 +190,208 @@ def _constant(value: Any, dtype: tf.DType) -> Any:
     lowest, highest = int(dtype.min), int(dtype.max)
     return int(min(max(np.nan_to_num(np.real(value)), lowest), highest))
   return value if dtype.is_complex else np.real(value)
+
+
+_NOT_IN_OP_NAMES = re.compile(r"[^A-Za-z0-9_.\\/>-]")
+
+
+def make_placeholders(
+  spec_structure: SpecStructure, batch_size: int | None = None
+) -> SpecStructure:
+  """Creates an input for every spec.
+
+  Inside a `tf.Graph` these are `tf.compat.v1` placeholders, outside they are
+  `tf.keras.Input`s. Both are named after the spec or, where it has no name, after its
+  path; Keras takes no '/' in names and wants every name once, so there 'state/image'
+  becomes 'state_image', and a name's second use gets '_1'.
+
+  Args:
+    spec_structure: specs in any structure.
+    batch_size: None gives inputs [None, *shape], > 0 a fixed batch axis and <= 0 none.
+      Sequences get a time axis of unknown length behind it.
+  Returns:
+    The form of `spec_structure`, filled with inputs; None leaves stay None.
+  Raises:
+    SpecError: a leaf is not a spec, or nothing can be fed to it.
+  """
+  structures.assert_only_specs("make_placeholders", spec_structure)
+  taken: set[str] = set()
+
+  def make(path: str, leaf: tf.TensorSpec | None) -> Any:
+    if leaf is None:
+      return None
+    spec = ExtendedTensorSpec.to_spec(leaf)
+    shape = _input_shape(spec, batch_size)
+    name = (spec.name or path).strip("/") or path
+    if not tf.executing_eagerly():
+      return tf.compat.v1.placeholder(spec.dtype, shape, name=_op_name(name))
+    return _keras_input(path, spec.dtype, shape, _unique(name, taken))
+
+  return structures.map_leaves_with_path(make, spec_structure)
+
+
+def map_feed_dict(
+  spec_placeholders: SpecStructure,
+  spec_numpy: SpecStructure,
+  feed_dict: dict[Any, Any] | None = None,
+  ignore_batch: bool = False,
+) -> dict[Any, Any]:
+  """Maps placeholders to arrays, for `Session.run`; shapes and dtypes are checked.
+
+  Args:
+    spec_placeholders: placeholders in any structure.
+    spec_numpy: arrays in a structure with the same paths.
+    feed_dict: extended, if given.
+    ignore_batch: leaves the batch axes out of the comparison.
+  Returns:
+    {placeholder: array}.
+  Raises:
+    SpecError: an array is missing, does not fit or has no placeholder, a placeholder
+      is fed already, or the placeholders are Keras inputs.
+  """
+  placeholders = structures.flatten_spec_structure(spec_placeholders)
+  arrays = structures.flatten_spec_structure(spec_numpy)
+  validation.assert_required(
+    validation.maybe_ignore_batch(placeholders, ignore_batch),
+    validation.maybe_ignore_batch(arrays, ignore_batch),
+  )
+  _refuse_keras_inputs(placeholders)
+  _refuse_unknown(arrays, placeholders)
+  feed_dict = {} if feed_dict is None else feed_dict
+  _refuse_fed("map_feed_dict", [p for p in arrays if placeholders[p] in feed_dict])
+  feed_dict.update({placeholders[path]: array for path, array in arrays.items()})
+  return feed_dict
+
+
+def map_predict_fn_dict(
+  spec_structure: SpecStructure,
+  spec_numpy: SpecStructure,
+  feed_dict: dict[str, Any] | None = None,
+  ignore_batch: bool = False,
+) -> dict[str, Any]:
+  """Maps paths to arrays, for a predict function; shapes and dtypes are checked.
+
+  Args:
+    spec_structure: the specs of the inputs.
+    spec_numpy: arrays in a structure with the same paths; further ones are left out.
+    feed_dict: extended, if given.
+    ignore_batch: strips the batch axis of the arrays for the comparison.
+  Returns:
+    {path: array}.
+  Raises:
+    SpecError: an array is missing or does not fit, or a path is fed already.
+  """
+  specs = structures.flatten_spec_structure(spec_structure)
+  arrays = structures.flatten_spec_structure(spec_numpy)
+  validation.assert_required(specs, arrays, ignore_batch)
+  feed_dict = {} if feed_dict is None else feed_dict
+  wanted = {path: array for path, array in arrays.items() if path in specs}
+  _refuse_fed("map_predict_fn_dict", [path for path in wanted if path in feed_dict])
+  feed_dict.update(wanted)
+  return feed_dict
+
+
+def map_feed_dict_unsafe(
+  feature_placeholders_spec: SpecStructure, np_inputs_spec: SpecStructure
+) -> dict[Any, Any]:
+  """Maps placeholders to arrays without a check. Use `map_feed_dict`.
+
+  Args:
+    feature_placeholders_spec: placeholders in any structure.
+    np_inputs_spec: arrays in a structure with the same paths.
+  Returns:
+    {placeholder: array}; arrays without a placeholder are logged and left out.
+  Raises:
+    SpecError: there is no array for a placeholder.
+  """
+  logging.warning("map_feed_dict_unsafe checks nothing; use map_feed_dict.")
+  placeholders = structures.flatten_spec_structure(feature_placeholders_spec)
+  arrays = structures.flatten_spec_structure(np_inputs_spec)
+  _refuse_keras_inputs(placeholders)
+  for path in arrays:
+    if path not in placeholders:
+      logging.warning("map_feed_dict_unsafe: %s: there is no such placeholder.", path)
+  missing = structures.missing_leaves(placeholders, arrays) if placeholders else []
+  if missing:
+    raise errors.mismatch_error("map_feed_dict_unsafe", missing)
+  return {placeholders[path]: arrays[path] for path in placeholders}
+
+
+def _input_shape(spec: ExtendedTensorSpec, batch_size: int | None) -> tf.TensorShape:
+  leading: list[int | None] = []
+  if batch_size is None or batch_size > 0:
+    leading.append(batch_size)
+  if spec.is_sequence:
+    leading.append(None)
+  return tf.TensorShape(leading).concatenate(spec.shape)
+
+
+def _op_name(name: str) -> str:
+  name = _NOT_IN_OP_NAMES.sub("_", name)
+  return name if re.match(r"[A-Za-z0-9.]", name) else f"input{name}"
+
+
+def _unique(name: str, taken: set[str]) -> str:
+  key = structures.signature_key(name)
+  candidate, number = key, 0
+  while candidate in taken:
+    number += 1
+    candidate = f"{key}_{number}"
+  taken.add(candidate)
+  return candidate
+
+
+def _keras_input(path: str, dtype: tf.DType, shape: tf.TensorShape, name: str) -> Any:
+  if shape.rank is None:
+    want, hint = "a known rank", "Or make the placeholders inside a tf.Graph."
+    mismatch = errors.Mismatch(path, want, "a shape of unknown rank", hint)
+    raise errors.mismatch_error("make_placeholders", [mismatch])
+  try:
+    if shape.rank == 0:
+      return _keras_scalar(dtype, name)
+    return tf.keras.Input(batch_shape=shape.as_list(), dtype=dtype.name, name=name)
+  except (TypeError, ValueError) as e:
+    mismatch = errors.Mismatch(path, "a Keras input", f"{shape} {dtype.name}", str(e))
+    raise errors.mismatch_error("make_placeholders", [mismatch]) from e
+
+
+def _keras_scalar(dtype: tf.DType, name: str) -> Any:
+  # Keras 2 takes an empty batch_shape for a missing one; Keras 3 has no type_spec.
+  if hasattr(tf.keras, "__version__") and tf.keras.__version__.startswith("3"):
+    return tf.keras.Input(batch_shape=(), dtype=dtype.name, name=name)
+  return tf.keras.Input(type_spec=tf.TensorSpec((), dtype), name=name)
+
+
+def _refuse_keras_inputs(placeholders: SpecStructure) -> None:
+  found = [
+    errors.Mismatch(path, "a placeholder of a tf.Graph", f"a Keras input {leaf.name}")
+    for path, leaf in placeholders.items()
+    if extended_tensor_spec.is_keras_tensor(leaf)
+  ]
+  if found:
+    raise errors.SpecError(
+      f"{errors.mismatch_error('map_feed_dict', found)}\n"
+      "Keras inputs are not fed: call the model with map_predict_fn_dict's arrays."
+    )
+
+
+def _refuse_unknown(arrays: SpecStructure, placeholders: SpecStructure) -> None:
+  found = [
+    errors.Mismatch(
+      path, "nothing", errors.describe(array), errors.nearest(path, placeholders)
+    )
+    for path, array in arrays.items()
+    if path not in placeholders
+  ]
+  if found:
+    raise errors.mismatch_error("map_feed_dict", found)
+
+
+def _refuse_fed(operation: str, paths: list[str]) -> None:
+  if paths:
+    raise errors.mismatch_error(
+      operation,
+      [
+        errors.Mismatch(path, "a free placeholder", "one fed already") for path in paths
+      ],
+    )

@@ -1,4 +1,4 @@
-"""Flattening, packing and checking of spec structures.
+"""Spec structures: flattened, packed, checked, and derived from others.
 
 A spec structure is a hierarchy of dicts, (named)tuples, lists and `TensorSpecStruct`s
 whose leaves are specs, tensors or arrays, or None for an absent optional.
@@ -7,6 +7,7 @@ whose leaves are specs, tensors or arrays, or None for an absent optional.
 from __future__ import annotations
 
 import collections
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from t2r_seq import errors
-from t2r_seq.specs import leaves
+from t2r_seq.specs import extended_tensor_spec
 from t2r_seq.specs.extended_tensor_spec import ExtendedTensorSpec
 from t2r_seq.specs.tensor_spec_struct import TensorSpecStruct
 
@@ -24,7 +25,8 @@ SpecStructure = Any
 def is_flat_spec_or_tensors_structure(spec_or_tensors: Any) -> bool:
   """Whether this is a mapping of paths to leaves; a list is not flat."""
   return isinstance(spec_or_tensors, Mapping) and all(
-    value is None or leaves.is_leaf(value) for value in spec_or_tensors.values()
+    value is None or extended_tensor_spec.is_leaf(value)
+    for value in spec_or_tensors.values()
   )
 
 
@@ -164,7 +166,7 @@ def iterate_leaves(
     )
   for name, value in _children(spec_structure):
     path = f"{prefix}/{name}" if prefix else name
-    if value is None or leaves.is_leaf(value):
+    if value is None or extended_tensor_spec.is_leaf(value):
       yield path, value
     else:
       yield from iterate_leaves(value, path)
@@ -177,7 +179,7 @@ def map_leaves_with_path(
 
   def convert(name: str, value: Any) -> Any:
     path = f"{prefix}/{name}" if prefix else name
-    if value is None or leaves.is_leaf(value):
+    if value is None or extended_tensor_spec.is_leaf(value):
       return fn(path, value)
     return map_leaves_with_path(fn, value, path)
 
@@ -241,3 +243,202 @@ def signature_key(path: str) -> str:
   """
   key = re.sub(r"\W", "_", path)
   return f"_{key}" if key[0].isdigit() else key
+
+
+def copy_tensorspec(
+  spec_structure: SpecStructure, prefix: str = "", batch_size: int | None = None
+) -> SpecStructure:
+  """Copies a structure of specs with prefixed names.
+
+  Args:
+    spec_structure: a structure of specs.
+    prefix: put before every name with a '/'; a missing name becomes 'prefix/'.
+    batch_size: prepends a batch axis; see `ExtendedTensorSpec.from_spec`.
+  Returns:
+    The same form with new specs.
+  Raises:
+    SpecError: the structure is not valid, or a leaf is not a spec.
+  """
+  assert_only_specs("copy_tensorspec", spec_structure)
+  start = f"{prefix}/" if prefix else ""
+  return map_leaves(
+    lambda spec: ExtendedTensorSpec.from_spec(
+      spec, name=start + (spec.name or ""), batch_size=batch_size
+    ),
+    spec_structure,
+  )
+
+
+def filter_required_flat_tensor_spec(
+  flat_tensor_spec: SpecStructure,
+) -> TensorSpecStruct:
+  """Keeps the specs of a flat structure that are not optional.
+
+  Raises:
+    SpecError: the structure is not flat.
+  """
+  if not is_flat_spec_or_tensors_structure(flat_tensor_spec):
+    raise errors.SpecError(
+      "filter_required_flat_tensor_spec: expected a flat mapping of paths to specs, "
+      f"got {errors.describe(flat_tensor_spec)}. Use flatten_spec_structure first."
+    )
+  return TensorSpecStruct(
+    (path, spec)
+    for path, spec in flat_tensor_spec.items()
+    if not getattr(spec, "is_optional", False)
+  )
+
+
+def filter_spec_structure_by_dataset(
+  spec_structure: SpecStructure, dataset_key: str, filter_none: bool = True
+) -> TensorSpecStruct:
+  """Keeps the specs that one dataset holds, flattened.
+
+  Args:
+    spec_structure: a structure of specs.
+    dataset_key: '' keeps all.
+    filter_none: leaves out None.
+  Returns:
+    A flat struct.
+  """
+  flat = flatten_spec_structure(spec_structure, filter_none)
+  return TensorSpecStruct(
+    (path, spec)
+    for path, spec in flat.items()
+    if not dataset_key or getattr(spec, "dataset_key", "") == dataset_key
+  )
+
+
+def add_sequence_length_specs(spec_structure: SpecStructure) -> TensorSpecStruct:
+  """Adds an int64 scalar spec '<path>_length' for every sequence spec."""
+  flat = flatten_spec_structure(spec_structure)
+  for path, spec in list(flat.items()):
+    spec = ExtendedTensorSpec.to_spec(spec)
+    if spec.is_sequence:
+      name = None if spec.name is None else f"{spec.name}_length"
+      flat[f"{path}_length"] = ExtendedTensorSpec(
+        (), tf.int64, name, dataset_key=spec.dataset_key
+      )
+  return flat
+
+
+def replace_dtype(
+  tensor_spec_struct: TensorSpecStruct, from_dtype: Any, to_dtype: Any
+) -> TensorSpecStruct:
+  """Replaces one dtype by another, in place.
+
+  Args:
+    tensor_spec_struct: flat specs; changed.
+    from_dtype: the dtype to replace.
+    to_dtype: the new dtype.
+  Returns:
+    The same struct.
+  """
+  for path, spec in list(tensor_spec_struct.items()):
+    if spec is not None and spec.dtype == from_dtype:
+      tensor_spec_struct[path] = ExtendedTensorSpec.from_spec(spec, dtype=to_dtype)
+  return tensor_spec_struct
+
+
+def cast_float32_to_bfloat16(
+  tensor_spec_struct: TensorSpecStruct, output_spec: SpecStructure
+) -> TensorSpecStruct:
+  """Casts the tensors that `output_spec` wants in bfloat16, in place.
+
+  Args:
+    tensor_spec_struct: tensors by path; changed.
+    output_spec: specs by path.
+  Returns:
+    The same struct.
+  Raises:
+    SpecError: tensors to cast that are not float32; all are named.
+  """
+  wanted = [
+    path
+    for path, spec in flatten_spec_structure(output_spec).items()
+    if spec.dtype == tf.bfloat16 and tensor_spec_struct.get(path) is not None
+  ]
+  wrong = [path for path in wanted if tensor_spec_struct[path].dtype != tf.float32]
+  if wrong:
+    raise errors.mismatch_error(
+      "cast_float32_to_bfloat16",
+      [
+        errors.Mismatch(path, "float32", errors.describe(tensor_spec_struct[path]))
+        for path in wrong
+      ],
+    )
+  for path in wanted:
+    tensor_spec_struct[path] = tf.cast(tensor_spec_struct[path], tf.bfloat16)
+  return tensor_spec_struct
+
+
+def cast_bfloat16_to_float32(tensor_spec_struct: TensorSpecStruct) -> TensorSpecStruct:
+  """Casts every bfloat16 tensor to float32, in place; returns the same struct."""
+  for path, tensor in list(tensor_spec_struct.items()):
+    if tensor is not None and tensor.dtype == tf.bfloat16:
+      tensor_spec_struct[path] = tf.cast(tensor, tf.float32)
+  return tensor_spec_struct
+
+
+def tensorspec_from_tensors(tensors: SpecStructure) -> SpecStructure:
+  """Describes a structure of tensors or arrays by specs with unique names.
+
+  Args:
+    tensors: a structure of tensors or arrays.
+  Returns:
+    The same form; every name is the tensor's name (or its path) and a running number.
+  Raises:
+    SpecError: the structure is not valid.
+  """
+  assert_valid_spec_structure(tensors)
+  numbers = itertools.count()
+
+  def describe(path: str, tensor: Any) -> ExtendedTensorSpec | None:
+    if tensor is None:
+      return None
+    spec = ExtendedTensorSpec.to_spec(tensor)
+    name = f"{spec.name or path}/{next(numbers)}"
+    return ExtendedTensorSpec.from_spec(spec, name=name, is_extracted=True)
+
+  return map_leaves_with_path(describe, tensors)
+
+
+def pad_or_clip_tensor_to_spec_shape(
+  tensor: tf.Tensor, tensor_spec: ExtendedTensorSpec
+) -> tf.Tensor:
+  """Pads or clips a batch of lists to `tensor_spec.shape[0]` elements.
+
+  The parser does this by itself for varlen specs; this is for tensors from elsewhere.
+
+  Args:
+    tensor: [batch, n, ...].
+    tensor_spec: a spec with a `varlen_default_value`, which pads.
+  Returns:
+    [batch, *tensor_spec.shape], of the tensor's dtype.
+  Raises:
+    SpecError: the spec is not of variable length, or the tensor's rank or element
+      shape differs from the spec's.
+  """
+  if tensor_spec.varlen_default_value is None:
+    raise errors.SpecError(
+      f"pad_or_clip_tensor_to_spec_shape: {tensor_spec.name}: expected a spec with a "
+      f"varlen_default_value, got {tensor_spec!r}."
+    )
+  length, element_shape = tensor_spec.shape[0], tensor_spec.shape[1:]
+  want = tf.TensorShape([None, None]).concatenate(element_shape)
+  if not tensor.shape.is_compatible_with(want):
+    mismatch = errors.Mismatch(
+      str(tensor_spec.name), f"shape {want}", errors.describe(tensor)
+    )
+    raise errors.mismatch_error("pad_or_clip_tensor_to_spec_shape", [mismatch])
+  clipped = tensor[:, :length]
+  shape = tf.shape(clipped)
+  missing = tf.concat([shape[:1], [length - shape[1]], shape[2:]], 0)
+  default = _cast(tensor_spec.varlen_default_value, tensor.dtype)
+  padded = tf.concat([clipped, tf.fill(missing, default)], 1)
+  return tf.ensure_shape(padded, tensor.shape[:1].concatenate(tensor_spec.shape))
+
+
+def _cast(value: object, dtype: tf.DType) -> tf.Tensor:
+  # Tensor2Robot's specs give 3.0 as the default of integers too.
+  return tf.constant(value) if dtype == tf.string else tf.cast(value, dtype)

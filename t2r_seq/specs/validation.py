@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -223,3 +224,129 @@ def _fits(want: tf.TensorShape, got: tf.TensorShape, num_free: int) -> bool:
     w is None or w == g
     for w, g in zip(want.as_list(), got.as_list()[num_free:], strict=True)
   )
+
+
+# Markers of JPEG frames (SOF0 to SOF15) without DHT, JPG and DAC, which lie between.
+_JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+# Where a PNG's header says how many bits a channel has.
+PNG_DEPTH = 24
+_PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 1, 6: 4}
+
+
+class ImageHeader(NamedTuple):
+  """What an image's header says.
+
+  Attributes:
+    format: 'jpeg', 'png', 'bmp' or 'gif'.
+    height: in pixels.
+    width: in pixels.
+    channels: 1, 3 or 4, as it would be decoded.
+    bits: per channel.
+  """
+
+  format: str
+  height: int
+  width: int
+  channels: int
+  bits: int = 8
+
+
+def read_image_header(data: bytes) -> ImageHeader | None:
+  """Reads the header of an encoded image.
+
+  Args:
+    data: the file's bytes.
+  Returns:
+    The header, or None if the data is of none of the four formats.
+  """
+  readers = (
+    (PNG_SIGNATURE, _read_png),
+    (b"\xff\xd8\xff", _read_jpeg),
+    (b"GIF8", _read_gif),
+    (b"BM", _read_bmp),
+  )
+  for signature, reader in readers:
+    if data.startswith(signature):
+      try:
+        return reader(data)
+      except (struct.error, IndexError, KeyError):
+        return None
+  return None
+
+
+def _read_png(data: bytes) -> ImageHeader:
+  width, height, bits, color_type = struct.unpack_from(">IIBB", data, 16)
+  return ImageHeader("png", height, width, _PNG_CHANNELS[color_type], max(8, bits))
+
+
+def _read_gif(data: bytes) -> ImageHeader:
+  width, height = struct.unpack_from("<HH", data, 6)
+  return ImageHeader("gif", height, width, 3)
+
+
+def _read_bmp(data: bytes) -> ImageHeader:
+  width, height, _, bits = struct.unpack_from("<iiHH", data, 18)
+  return ImageHeader("bmp", abs(height), width, {8: 1, 24: 3, 32: 4}[bits])
+
+
+def _read_jpeg(data: bytes) -> ImageHeader:
+  position = 2
+  while True:
+    while data[position + 1] == 0xFF:
+      position += 1  # Any number of fill bytes may precede a marker.
+    marker, size = struct.unpack_from(">HH", data, position)
+    if marker & 0xFF in _JPEG_FRAMES:
+      height, width, channels = struct.unpack_from(">HHB", data, position + 5)
+      return ImageHeader("jpeg", height, width, 1 if channels == 1 else 3)
+    position += 2 + size
+
+
+def find_misfit(
+  images: Iterable[bytes],
+  spec: ExtendedTensorSpec,
+  path: str,
+  allow_empty: bool = False,
+) -> tuple[int, errors.Mismatch] | None:
+  """Looks at the headers of encoded images; that costs about 1 us each, of any size.
+
+  The format is whatever the header says, and the decoder converts gray and color.
+
+  Args:
+    images: encoded images.
+    spec: an image spec [..., h, w, c].
+    path: of the spec.
+    allow_empty: empty byte strings, which are read as black, are no misfits.
+  Returns:
+    The number of the first image of another size or depth, or that is none, and what
+    is wrong; None where all fit.
+  """
+  shape = tuple(spec.shape.as_list()[-3:])
+  want = (*shape[:2], 8 * spec.dtype.size)
+  for index, data in enumerate(images):
+    if not data and allow_empty:
+      continue
+    header = read_image_header(data)
+    if header is None or (header.height, header.width, header.bits) != want:
+      expected = f"an image of {shape}"
+      if header and header.bits != want[2]:
+        expected += f" with {want[2]} bits per channel"
+      return index, errors.Mismatch(
+        path, expected, *_describe_image_checks(data, header, want[2])
+      )
+  return None
+
+
+def _describe_image_checks(
+  data: bytes, header: ImageHeader | None, bits: int
+) -> tuple[str, str]:
+  """Renders what there is, and what to do about it."""
+  if header is None and not data:
+    return "an empty byte string", "Only an optional spec has images that are absent."
+  if header is None:
+    return f"{len(data)} bytes that are no image", ""
+  got = f"{header.height}x{header.width} {header.format.upper()}"
+  if header.bits == bits:
+    return got, ""
+  hint = f"Declare {'uint8' if header.bits == 8 else 'uint16'}."
+  return f"{got} with {header.bits} bits per channel", hint

@@ -1,15 +1,26 @@
-"""The contract of sources: what can be read once, part by part, always the same way."""
+"""What is counted: stores and record files, read once, part by part."""
 
 from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
+import importlib
+import inspect
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeGuard
 
 import numpy as np
+import tensorflow as tf
+from absl import logging
 
-from t2r_seq import specs
+from t2r_seq import errors, records, specs, store, windows
+from t2r_seq.records import framing
+from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
+from t2r_seq.statistics import statistics
+from t2r_seq.statistics.statistics import Statistics, file_fingerprints, load_statistics
+from t2r_seq.store import layout
 
 # Parts are read whole, one for each worker and a few in waiting.
 PART_BYTES = 16 << 20
@@ -72,3 +83,555 @@ class Source(abc.ABC):
   @abc.abstractmethod
   def read(self, part: Part) -> Iterator[Item]:
     """Yields the items of a part; called by several threads at a time."""
+
+
+Rows = dict[str, tuple[ExtendedTensorSpec, np.ndarray]]
+
+
+class Transform(abc.ABC):
+  """Turns the values of an episode, or of a block, into rows.
+
+  Attributes:
+    name: for people.
+    checksum: of its own text, to see that a run is resumed with the same one.
+    wanted: the flat specs that it needs; None takes whatever there is.
+  """
+
+  name: str = ""
+  checksum: str = ""
+  wanted: TensorSpecStruct | None = None
+
+  @abc.abstractmethod
+  def to_rows(self, values: Values, source: Source) -> Rows:
+    """Returns (spec of a row, rows [n, ...]) by path."""
+
+
+class NoTransform(Transform):
+  """Takes the values as they are."""
+
+  def to_rows(self, values: Values, source: Source) -> Rows:
+    """See the base class."""
+    return {
+      path: (source.spec[path], _as_rows(value, source, path))
+      for path, value in values.items()
+    }
+
+
+class FunctionTransform(Transform):
+  """Calls a user's function with every episode."""
+
+  def __init__(self, function: Callable[[Values], Mapping[str, Any]]) -> None:
+    """Wraps the function: arrays by path to a structure of arrays or tensors."""
+    self._function = function
+    self.name, self.checksum = _name(function), _checksum(function)
+
+  def to_rows(self, values: Values, source: Source) -> Rows:
+    """See the base class."""
+    returned = specs.flatten_spec_structure(self._function(dict(values)))
+    rows: Rows = {}
+    for path, value in returned.items():
+      # A copy: the function may use its memory again.
+      array = np.array(value.numpy() if tf.is_tensor(value) else value)
+      array = _as_rows(array, source, path)
+      if not array.ndim:
+        raise errors.SpecError(
+          f"{self.name}: {path}: expected values of every step, (T, ...), got "
+          f"{errors.describe(array)}."
+        )
+      rows[path] = (_row_spec(source.spec.get(path), array), array)
+    return rows
+
+
+class PreprocessorTransform(Transform):
+  """Runs a preprocessor in mode 'train' on all windows of an episode that are full.
+
+  The statistics are of its out features and labels. A stack of K steps counts as K
+  rows, so figures are of single steps.
+  """
+
+  def __init__(self, preprocessor: Any, images: bool) -> None:
+    """Wraps the preprocessor.
+
+    Args:
+      preprocessor: an `AbstractPreprocessor`.
+      images: whether encoded images are decoded.
+    Raises:
+      SpecError: a path is both a feature and a label, or images are needed.
+    """
+    self._preprocessor = preprocessor
+    cls = type(preprocessor)
+    self.name, self.checksum = _name(cls), _checksum(cls)
+    mode = ModeKeys.TRAIN
+    self._features = _flatten(preprocessor.get_in_feature_specification(mode))
+    self._labels = _flatten(preprocessor.get_in_label_specification(mode))
+    self._out = self._join(
+      _flatten(preprocessor.get_out_feature_specification(mode)),
+      _flatten(preprocessor.get_out_label_specification(mode)),
+    )
+    self._in = self._join(self._features, self._labels)
+    self.wanted = windows.flat_specs(self._in)
+    encoded = [p for p, s in self.wanted.items() if specs.is_encoded_image_spec(s)]
+    if encoded and not images:
+      raise errors.SpecError(
+        f"statistics: {self.name}: expected decoded images at {errors.listing(encoded)}"
+        ", got images=False. Ask for them with images=True, or --images."
+      )
+
+  def _join(
+    self, features: TensorSpecStruct, labels: TensorSpecStruct
+  ) -> TensorSpecStruct:
+    both = sorted(set(features) & set(labels))
+    if both:
+      raise errors.SpecError(
+        f"statistics: {self.name}: expected features and labels of different paths, "
+        f"got {errors.listing(both)} in both. Rename one of them."
+      )
+    return TensorSpecStruct([*features.items(), *labels.items()])
+
+  def to_rows(self, values: Values, source: Source) -> Rows:
+    """See the base class."""
+    batch = self._to_batch(values, source)
+    if batch is None:
+      return {}
+    features, labels = self._preprocessor.preprocess(
+      TensorSpecStruct((p, batch[p]) for p in self._features if p in batch),
+      TensorSpecStruct((p, batch[p]) for p in self._labels if p in batch),
+      ModeKeys.TRAIN,
+    )
+    out = [*features.items(), *(labels or {}).items()]
+    return {path: self._out_rows(path, value.numpy()) for path, value in out}
+
+  def _to_batch(self, values: Values, source: Source) -> TensorSpecStruct | None:
+    """Returns windows [B, ...]; None of an episode that is too short for one."""
+    tensors = TensorSpecStruct((p, tf.convert_to_tensor(v)) for p, v in values.items())
+    if source.is_blocks:
+      return tensors
+    if not windows.is_windowed(self._in):
+      return specs.map_leaves(lambda tensor: tensor[None], tensors)
+    before, after = windows.time_span(self._in)
+    per_step = [p for p in values if source.spec[p].is_sequence]
+    anchors = range(-before, len(values[per_step[0]]) - after)
+    if not anchors:
+      return None
+    return windows.gather_windows(tensors, list(anchors), self._in)
+
+  def _out_rows(
+    self, path: str, value: np.ndarray
+  ) -> tuple[ExtendedTensorSpec, np.ndarray]:
+    spec = self._out.get(path)
+    lead = 1
+    if spec is not None:
+      lead += spec.is_sequence + isinstance(spec.time_offsets, tuple)
+    rows = value.reshape(-1, *value.shape[lead:])
+    return _row_spec(spec, rows), rows
+
+
+def create_transform(transform: Any, images: bool) -> Transform:
+  """Wraps what a user gives.
+
+  Args:
+    transform: None, a function of an episode, a preprocessor, or 'module:name' of one
+      of the two.
+    images: whether encoded images are decoded.
+  Returns:
+    The transform.
+  Raises:
+    SpecError: it is none of these.
+  """
+  if transform is None:
+    return NoTransform()
+  if isinstance(transform, str):
+    transform = _import(transform)
+  if hasattr(transform, "preprocess") and not inspect.isclass(transform):
+    return PreprocessorTransform(transform, images)
+  if not callable(transform) or inspect.isclass(transform):
+    raise errors.SpecError(
+      "statistics: transform: expected a function of an episode or a preprocessor, got "
+      f"{errors.describe(transform)}."
+    )
+  return FunctionTransform(transform)
+
+
+def _import(source: str) -> Any:
+  module_name, separator, name = source.partition(":")
+  if not (module_name and separator and name):
+    raise errors.SpecError(
+      f"statistics: transform: expected MODULE:NAME, got {source!r}."
+    )
+  module = importlib.import_module(module_name)
+  if not hasattr(module, name):
+    raise errors.SpecError(
+      f"statistics: transform: expected a name of {module_name}, got {name!r}."
+      f"{errors.nearest(name, vars(module))}"
+    )
+  return getattr(module, name)
+
+
+def _flatten(structure: Any) -> TensorSpecStruct:
+  flat = specs.flatten_spec_structure(structure or {})
+  return specs.map_leaves(ExtendedTensorSpec.to_spec, flat)
+
+
+def _as_rows(value: np.ndarray, source: Source, path: str) -> np.ndarray:
+  """Gives context features of an episode the axis of rows; what is new has one."""
+  spec = source.spec.get(path)
+  is_context = not source.is_blocks and spec is not None and not spec.is_sequence
+  return value[None] if is_context else value
+
+
+def _row_spec(spec: ExtendedTensorSpec | None, rows: np.ndarray) -> ExtendedTensorSpec:
+  """Describes rows; keeps what the spec says where it still fits."""
+  dtype = tf.string if rows.dtype.kind in "SUO" else tf.as_dtype(rows.dtype)
+  if spec is None:
+    return ExtendedTensorSpec(rows.shape[1:], dtype, is_sequence=True)
+  if (
+    spec.time_offsets is None
+    and spec.dtype == dtype
+    and spec.shape.is_compatible_with(rows.shape[1:])
+  ):
+    return ExtendedTensorSpec.from_spec(spec, shape=rows.shape[1:])
+  if spec.dtype.is_integer and dtype == tf.string:
+    return spec  # An encoded image, as it is.
+  is_sequence = spec.is_sequence or spec.time_offsets is not None
+  return ExtendedTensorSpec(rows.shape[1:], dtype, spec.name, is_sequence=is_sequence)
+
+
+def _name(function: Any) -> str:
+  module = getattr(function, "__module__", "")
+  return f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}"
+
+
+def _checksum(function: Any) -> str:
+  """Returns a checksum of a function's text; '' where there is none to be had."""
+  try:
+    return f"{zlib.crc32(inspect.getsource(function).encode()):08x}"
+  except (OSError, TypeError):
+    return ""
+
+
+_INFERRED_FROM = 100
+_FRAME_BYTES = 16
+
+
+class RecordSource(Source):
+  """Reads files one after the other; their records are parsed by the workers."""
+
+  kind = "records"
+
+  def __init__(
+    self,
+    file_patterns: records.FilePatterns,
+    spec: specs.SpecStructure | None,
+    images: bool,
+    reads_bytes: bool,
+    compression: str | None = None,
+  ) -> None:
+    """Finds the files and makes the parser.
+
+    Args:
+      file_patterns: of the files.
+      spec: flat specs; None infers them from the first records.
+      images: decodes encoded images.
+      reads_bytes: gives strings and encoded images; otherwise counts them.
+      compression: of all files, if the suffixes don't tell.
+    Raises:
+      SpecError: no file, or a spec that cannot be parsed.
+      RecordError: a file that is none of TFRecords.
+    """
+    _, self._files = records.get_data_format_and_filenames(file_patterns)
+    records.check_file_types(self._files, compression)
+    self._compression = compression
+    self.spec = self._infer() if spec is None else specs.flatten_spec_structure(spec)
+    self.is_blocks = not any(leaf.is_sequence for leaf in self.spec.values())
+    self.fingerprint = statistics.file_fingerprints(self._files)
+    self._reads_bytes = reads_bytes
+    self._absent = {p: s for p, s in self.spec.items() if _may_be_absent(s)}
+    self._lengths = {p: f"{p}_length" for p, s in self.spec.items() if s.is_sequence}
+    parse = records.create_parse_tf_example_fn(
+      specs.add_sequence_length_specs(self.spec), decode_images=images
+    )
+    rank = [None] if self.is_blocks else []
+    self._parse = tf.function(parse, input_signature=[tf.TensorSpec(rank, tf.string)])
+
+  def _infer(self) -> specs.TensorSpecStruct:
+    summary = records.inspect_records(self._files, _INFERRED_FROM, self._compression)
+    logging.info("Specs inferred from the first %d records.", summary.num_records)
+    return records.propose_spec(summary)
+
+  def parts(self, cursor: dict[str, int]) -> Iterator[Part]:
+    """See the base class; the files are read here, checksums verified."""
+    first = cursor.get("file", 0)
+    for index in range(first, len(self._files)):
+      start = cursor if index == first else {}
+      with records.explain_failures([self._files[index]], self.spec):
+        yield from self._file_parts(
+          index, start.get("records", 0), start.get("byte", 0)
+        )
+
+  def _file_parts(self, index: int, count: int, offset: int) -> Iterator[Part]:
+    """Yields the rest of a file; `count` records and `offset` bytes of it are done."""
+    name = self._files[index]
+    kind = records.compression_type(name, self._compression)
+    dataset = tf.data.TFRecordDataset(name, compression_type=kind).skip(count)
+    found: list[bytes] = []
+    num_bytes = 0
+    lengths = map(len, dataset.as_numpy_iterator())
+    size = framing.batch_size(lengths, PART_BYTES)
+    for batch in dataset.batch(size).as_numpy_iterator():
+      found += batch.tolist()
+      num_bytes += sum(map(len, batch)) + _FRAME_BYTES * len(batch)
+      if num_bytes >= PART_BYTES:
+        count, offset = count + len(found), offset + num_bytes
+        yield Part((name, found), {"file": index, "records": count, "byte": offset})
+        found, num_bytes = [], 0
+    count, offset = count + len(found), offset + num_bytes
+    if not kind and offset != tf.io.gfile.stat(name).length:
+      _find_end(name)
+    yield Part((name, found), {"file": index, "records": count, "byte": offset})
+
+  def read(self, part: Part) -> Iterator[Item]:
+    """See the base class."""
+    name, serialized = part.content
+    with records.explain_failures([name], self.spec):
+      if not self.is_blocks:
+        for record in serialized:
+          yield self._episode(record)
+        return
+      step = 1 if self._absent else len(serialized)
+      for start in range(0, len(serialized), step):
+        yield self._block(serialized[start : start + step])
+
+  def _episode(self, record: bytes) -> Item:
+    parsed = self._parse(tf.constant(record))
+    for path, length in self._lengths.items():
+      parsed[path] = parsed[path][: parsed[length]]
+    values, skipped = self._split(parsed, [record])
+    counts = [
+      len(values[p]) if p in values else skipped.get(p, 0) for p in self._lengths
+    ]
+    return Item(values, skipped, max(counts))
+
+  def _block(self, serialized: Sequence[bytes]) -> Item:
+    return Item(*self._split(self._parse(tf.constant(serialized)), serialized), None)
+
+  def _split(
+    self, parsed: Any, serialized: Sequence[bytes]
+  ) -> tuple[Values, dict[str, int]]:
+    """Leaves out what is absent, and counts the bytes that nobody reads."""
+    present = records.present_names(serialized[0]) if self._absent else set()
+    values: Values = {}
+    skipped: dict[str, int] = {}
+    for path, spec in self.spec.items():
+      if path in self._absent and spec.name not in present:
+        continue
+      tensor = parsed[path]
+      if tensor.dtype == tf.string and not self._reads_bytes:
+        has_rows = self.is_blocks or spec.is_sequence
+        skipped[path] = int(tensor.shape[0]) if has_rows else 1
+      else:
+        kind = object if tensor.dtype == tf.string else None
+        values[path] = np.asarray(tensor.numpy(), kind)
+    return values, skipped
+
+
+def _find_end(name: str) -> None:
+  """Raises what is wrong with the end, which TensorFlow's reader passes over."""
+  for _ in records.iterate_records(name):
+    pass
+
+
+def _may_be_absent(spec: specs.ExtendedTensorSpec) -> bool:
+  is_varlen = spec.varlen_default_value is not None
+  return spec.is_optional or (spec.is_sequence and is_varlen)
+
+
+_MAX_EPISODES = 4096
+
+
+def is_store(source: Any) -> TypeGuard[str | os.PathLike[str]]:
+  """Whether this is the folder of a store."""
+  if not isinstance(source, (str, os.PathLike)):
+    return False
+  return os.path.isfile(os.path.join(os.fspath(source), layout.MANIFEST))
+
+
+class StoreSource(Source):
+  """Reads the committed episodes of all segments."""
+
+  kind = "store"
+  is_blocks = False
+
+  def __init__(
+    self,
+    path: str | os.PathLike[str],
+    spec: specs.SpecStructure | None,
+    images: bool,
+    reads_bytes: bool,
+  ) -> None:
+    """Opens the store.
+
+    Args:
+      path: of the folder.
+      spec: flat specs of the paths to read; None for all.
+      images: decodes encoded images.
+      reads_bytes: gives strings and encoded images; otherwise counts them.
+    Raises:
+      StoreError: a damaged or newer store.
+      SpecError: with every difference between `spec` and the store's.
+    """
+    self._store = store.EpisodeStore(path, spec)
+    wanted = self._store.spec if spec is None else specs.flatten_spec_structure(spec)
+    self.spec = specs.TensorSpecStruct((p, self._store.spec[p]) for p in wanted)
+    self._columns = layout.make_columns("statistics", self._store.spec)
+    self._reads_bytes = reads_bytes
+    self._decoders = {
+      p: _make_decoder(p, s)
+      for p, s in self.spec.items()
+      if images and specs.is_encoded_image_spec(s)
+    }
+    self.fingerprint = self._find_fingerprint()
+
+  def _find_fingerprint(self) -> dict[str, str]:
+    """Of the specs, the lengths and the checksums of the episodes.
+
+    A merge of segments leaves it as it is: only offsets of bytes differ after one.
+    """
+    names = layout.file_names(self._columns)
+    offsets = {c.offsets_file for c in self._columns.values() if c.is_bytes}
+    kept = [index for index, name in enumerate(names) if name not in offsets]
+    crc = zlib.crc32(self._store.episode_lengths.astype("<i8").tobytes())
+    for segment in self._store.segments:
+      path = os.path.join(segment.folder, layout.CHECKSUMS)
+      sums = np.fromfile(path, "<u4", len(segment) * len(names))
+      crc = zlib.crc32(sums.reshape(-1, len(names))[:, kept].tobytes(), crc)
+    spec_crc = zlib.crc32(self._store.spec.to_json().encode())
+    return {
+      "specs": f"{spec_crc:08x}",
+      "episodes": f"{len(self._store)}-{crc:08x}",
+    }
+
+  def parts(self, cursor: dict[str, int]) -> Iterator[Part]:
+    """See the base class; the cursor counts episodes of the whole store."""
+    done, first = cursor.get("episodes", 0), 0
+    for segment in self._store.segments:
+      ends = self._part_ends(segment)
+      for start, end in zip([0, *ends], ends, strict=False):
+        if first + start >= done:
+          yield Part((segment, start, end), {"episodes": first + end})
+      first += len(segment)
+
+  def _part_ends(self, segment: store.Segment) -> list[int]:
+    """Cuts a segment into parts by the bytes that are read of it."""
+    row_bytes = sum(
+      self._columns[p].items_per_row * self._columns[p].dtype.itemsize
+      if p not in self._decoders
+      else int(np.prod(s.shape.as_list())) * s.dtype.size
+      for p, s in self.spec.items()
+      if s.is_sequence
+    )
+    total = segment.episode_ends.astype(np.int64) * max(row_bytes, 1)
+    ends, start = [], 0
+    while start < len(segment):
+      before = int(total[start - 1]) if start else 0
+      end = int(np.searchsorted(total, before + PART_BYTES)) + 1
+      start = min(end, start + _MAX_EPISODES, len(segment))
+      ends.append(start)
+    return ends
+
+  def read(self, part: Part) -> Iterator[Item]:
+    """See the base class."""
+    segment, start, end = part.content
+    present = {p: segment.is_present(p) for p, s in self.spec.items() if s.is_optional}
+    ends = segment.episode_ends
+    for index in range(start, end):
+      rows = (int(ends[index - 1]) if index else 0, int(ends[index]))
+      absent = {path for path, is_there in present.items() if not is_there[index]}
+      yield self._episode(segment, index, rows, absent)
+
+  def _episode(
+    self, segment: store.Segment, index: int, steps: tuple[int, int], absent: set[str]
+  ) -> Item:
+    values: Values = {}
+    skipped: dict[str, int] = {}
+    for path, spec in self.spec.items():
+      if path in absent:
+        continue
+      rows = steps if spec.is_sequence else (index, index + 1)
+      column = segment.column(path)
+      if isinstance(column, store.BytesColumn):
+        if path not in self._decoders and not self._reads_bytes:
+          skipped[path] = rows[1] - rows[0]
+          continue
+        found = column.rows(*rows)
+        if path in self._decoders:
+          found = self._decoders[path](found)
+      else:
+        found = column[rows[0] : rows[1]]
+      values[path] = found if spec.is_sequence else found.reshape(found.shape[1:])
+    return Item(values, skipped, steps[1] - steps[0])
+
+
+def _make_decoder(
+  path: str, spec: specs.ExtendedTensorSpec
+) -> Callable[[np.ndarray], np.ndarray]:
+  """Returns a function of encoded images [n, ...] that gives their pixels."""
+  outer = [None] * (spec.shape.rank - 3 + 1)
+
+  @tf.function(input_signature=[tf.TensorSpec(outer, tf.string)])
+  def decode(encoded: tf.Tensor) -> tf.Tensor:
+    return records.decode_images(encoded, spec, path)
+
+  def to_pixels(encoded: np.ndarray) -> np.ndarray:
+    pixels = decode(tf.constant(encoded, tf.string)).numpy()
+    return pixels.reshape(len(encoded), *spec.shape)
+
+  return to_pixels
+
+
+_MAX_SHOWN = 10
+SourceName = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+
+def open_source(
+  source: SourceName,
+  spec: specs.SpecStructure | None,
+  transform: Transform,
+  images: bool,
+  compression: str | None = None,
+) -> Source:
+  """Opens a source; see `compute_statistics`."""
+  wanted = transform.wanted if spec is None else windows.flat_specs(spec)
+  if is_store(source):
+    return StoreSource(os.fspath(source), wanted, images, bool(transform.name))
+  return RecordSource(source, wanted, images, bool(transform.name), compression)
+
+
+def check_statistics(path: str | os.PathLike[str], source: SourceName) -> Statistics:
+  """Reads statistics, and checks that their source has not changed since.
+
+  Args:
+    path: of the JSON file.
+    source: as for `compute_statistics`.
+  Returns:
+    The statistics.
+  Raises:
+    SpecError: the file is none of statistics, or the source has changed; every file
+      that has is named.
+  """
+  statistics = load_statistics(path)
+  if is_store(source):
+    now = StoreSource(
+      os.fspath(source), None, images=False, reads_bytes=False
+    ).fingerprint
+  else:
+    now = file_fingerprints(records.get_data_format_and_filenames(source)[1])
+  changes = statistics.find_changes(now)
+  if changes:
+    shown = "; ".join(changes[:_MAX_SHOWN])
+    if len(changes) > _MAX_SHOWN:
+      shown += f"; {len(changes) - _MAX_SHOWN} changes more"
+    raise errors.SpecError(
+      f"statistics: {os.fspath(path)}: expected the source that they were computed "
+      f"from, got another: {shown}. Compute them again."
+    )
+  return statistics

@@ -1,21 +1,256 @@
-"""`Statistics`: the figures of a source, and their JSON file."""
+"""`Statistics`: the figures of a source, as a JSON file and as tables for people."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 import math
 import os
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from t2r_seq import errors, files, specs
 from t2r_seq.specs import serialization
-from t2r_seq.statistics import figures, fingerprints
-from t2r_seq.statistics.figures import PathStatistics
-from t2r_seq.statistics.lengths import LengthStatistics
+
+QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
+NUMBERS, BYTES, UNSUPPORTED = "numbers", "bytes", "unsupported"
+HISTOGRAM, SKETCH = "histogram", "sketch"
+
+
+@dataclasses.dataclass(frozen=True)
+class PathStatistics:
+  """What is known of the values of one path.
+
+  Figures are of finite values only; those that are not are counted.
+
+  Attributes:
+    spec: of one step, without time offsets.
+    kind: 'numbers'; 'bytes' (strings, images that were not decoded) and 'unsupported'
+      (complex numbers) are only counted.
+    rows: steps, or episodes for a path with a value for each episode.
+    per: 'element', 'channel' or 'tensor'; '' where there are no figures.
+    count: finite values, int64; its shape is that of all figures: the spec's last axes.
+    nan: NaNs, int64.
+    posinf: positive infinities, int64.
+    neginf: negative infinities, int64.
+    mean: float64; NaN where the count is 0, here and below.
+    std: standard deviation of the values (numpy's ddof=0), float64.
+    min: float64.
+    max: float64.
+    quantiles: by fraction: 0.01, 0.1, 0.5, 0.9, 0.99; values that occur, float64.
+    method: of the quantiles: 'histogram' (exact) or 'sketch'.
+    rank_error: how far the rank of a quantile may be off, as a fraction of the count.
+  """
+
+  spec: specs.ExtendedTensorSpec
+  kind: str
+  rows: int
+  per: str = ""
+  count: np.ndarray | None = None
+  nan: np.ndarray | None = None
+  posinf: np.ndarray | None = None
+  neginf: np.ndarray | None = None
+  mean: np.ndarray | None = None
+  std: np.ndarray | None = None
+  min: np.ndarray | None = None
+  max: np.ndarray | None = None
+  quantiles: dict[float, np.ndarray] = dataclasses.field(default_factory=dict)
+  method: str = ""
+  rank_error: float = 0.0
+
+  def measure(self, name: str) -> np.ndarray:
+    """Returns one of `MEASURES`.
+
+    Raises:
+      SpecError: the values were only counted.
+    """
+    found: np.ndarray | None = getattr(self, name)
+    if found is None:
+      raise errors.SpecError(
+        f"statistics: {errors.describe(self.spec)}: expected a path with a {name}, got "
+        f"one of {self.kind}, which are only counted."
+      )
+    return found
+
+  def check(self) -> None:
+    """Checks that the figures can be those of the spec; they may come from a file.
+
+    Raises:
+      ValueError: they have not one shape, or not that of the spec's last axes; or a
+        count or a standard deviation is negative, or a minimum above the maximum.
+    """
+    if self.count is None:
+      return
+    shape, wanted = self.count.shape, self.spec.shape
+    if len(shape) > wanted.rank or not wanted[wanted.rank - len(shape) :] == shape:
+      raise ValueError(f"expected figures of {errors.describe(self.spec)}, got {shape}")
+    figures = {name: getattr(self, name) for name in (*COUNTS, *MEASURES)}
+    figures |= {f"quantile {q}": values for q, values in self.quantiles.items()}
+    for name, values in figures.items():
+      if values.shape != shape:
+        raise ValueError(f"{name}: expected {shape} numbers, got {values.shape}")
+    for name in (*COUNTS, "std"):
+      if np.any(figures[name] < 0):
+        raise ValueError(f"{name}: expected none below 0, got {figures[name].tolist()}")
+    if np.any(figures["min"] > figures["max"]):
+      raise ValueError(f"min: expected none above max, got {figures['min'].tolist()}")
+
+  @property
+  def num_not_finite(self) -> int:
+    """NaNs and infinities of all elements."""
+    counts = (self.nan, self.posinf, self.neginf)
+    return sum(int(count.sum()) for count in counts if count is not None)
+
+
+COUNTS = ("count", "nan", "posinf", "neginf")
+MEASURES = ("mean", "std", "min", "max")
+
+
+_MAX_BINS = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class LengthStatistics:
+  """The lengths of episodes, in steps; all exact.
+
+  Attributes:
+    num_episodes: how many episodes.
+    num_steps: steps of all of them.
+    min: of the shortest.
+    max: of the longest.
+    mean: steps of an episode.
+    quantiles: lengths by fraction: 0.01, 0.1, 0.5, 0.9, 0.99.
+    edges: bins of the histogram: bin i counts lengths in [edges[i], edges[i + 1]).
+    counts: episodes in each bin.
+  """
+
+  num_episodes: int
+  num_steps: int
+  min: int
+  max: int
+  mean: float
+  quantiles: dict[float, int]
+  edges: tuple[int, ...]
+  counts: tuple[int, ...]
+
+
+class LengthCounter:
+  """Counts episodes by their length."""
+
+  def __init__(self) -> None:
+    """Creates an empty counter."""
+    self._counts: collections.Counter[int] = collections.Counter()
+
+  def add(self, num_steps: int) -> None:
+    """Counts an episode."""
+    self._counts[num_steps] += 1
+
+  def merge(self, other: LengthCounter) -> None:
+    """Takes in the episodes of another counter."""
+    self._counts.update(other._counts)
+
+  def finish(self) -> LengthStatistics | None:
+    """Returns the statistics; None if there were no episodes."""
+    if not self._counts:
+      return None
+    lengths, counts = self.to_arrays()["counts"]
+    ranks = np.cumsum(counts)
+    total, steps = int(ranks[-1]), int(lengths @ counts)
+    wanted = np.ceil(np.asarray(QUANTILES) * total).clip(1)
+    quantiles = lengths[np.searchsorted(ranks, wanted)].tolist()
+    low, high = int(lengths[0]), int(lengths[-1])
+    width = -(-(high - low + 1) // _MAX_BINS)
+    edges = np.arange(low, high + width + 1, width)
+    bins, _ = np.histogram(lengths, edges, weights=counts)
+    return LengthStatistics(
+      num_episodes=total,
+      num_steps=steps,
+      min=low,
+      max=high,
+      mean=steps / total,
+      quantiles=dict(zip(QUANTILES, quantiles, strict=True)),
+      edges=tuple(edges.tolist()),
+      counts=tuple(int(count) for count in bins),
+    )
+
+  def to_arrays(self) -> dict[str, np.ndarray]:
+    """Returns the state: lengths, sorted, over their counts, int64 [2, n]."""
+    pairs = sorted(self._counts.items())
+    return {"counts": np.asarray(pairs, np.int64).reshape(-1, 2).T}
+
+  @classmethod
+  def from_arrays(cls, arrays: dict[str, np.ndarray]) -> LengthCounter:
+    """Restores what `to_arrays` gave."""
+    counter = cls()
+    counter._counts.update(dict(arrays["counts"].T.tolist()))
+    return counter
+
+
+_SAMPLES = 16
+_SAMPLE_BYTES = 1 << 16
+
+
+def file_fingerprints(filenames: Iterable[str]) -> dict[str, str]:
+  """Returns the fingerprints of files.
+
+  They hold the size and a checksum of 16 samples of 64 KiB, first and last bytes
+  among them (of the whole file up to 1 MiB), and no times: a copy is not a change.
+
+  Args:
+    filenames: the files.
+  Returns:
+    Texts by name, relative to the folder that the files have in common.
+  """
+  names = [name if "://" in name else os.path.abspath(name) for name in filenames]
+  folders = [name.split("/")[:-1] for name in names]
+  num_common = 0
+  while all(
+    parts[: num_common + 1] == folders[0][: num_common + 1] for parts in folders
+  ):
+    if num_common == len(folders[0]):
+      break
+    num_common += 1
+  return {"/".join(name.split("/")[num_common:]): _fingerprint(name) for name in names}
+
+
+def find_changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+  """Says which files have changed between two fingerprints, sorted by name.
+
+  Args:
+    before: fingerprints by name.
+    now: the same, later.
+  Returns:
+    Such as "a.tfrecord has changed", "b.tfrecord is gone", "c.tfrecord is new".
+  """
+  changes = []
+  for name in sorted({*before, *now}):
+    if name not in now:
+      changes.append(f"{name} is gone")
+    elif name not in before:
+      changes.append(f"{name} is new")
+    elif before[name] != now[name]:
+      changes.append(f"{name} has changed")
+  return changes
+
+
+def _fingerprint(name: str) -> str:
+  with tf.io.gfile.GFile(name, "rb") as file:
+    size = file.size()
+    last = max(size - _SAMPLE_BYTES, 0)
+    step = _SAMPLE_BYTES
+    if size > _SAMPLES * _SAMPLE_BYTES:
+      step = -(-last // (_SAMPLES - 1))
+    crc = 0
+    for start in [*range(0, last, step), last]:
+      file.seek(start)
+      crc = zlib.crc32(file.read(_SAMPLE_BYTES), crc)
+  return f"{size}-{crc:08x}"
+
 
 FORMAT = "t2r_seq.statistics"
 VERSION = 1
@@ -50,7 +285,7 @@ class Statistics:
 
   def find_changes(self, fingerprint: Mapping[str, str]) -> list[str]:
     """Says in which files a source differs from the one of these figures."""
-    return fingerprints.find_changes(self.fingerprint, fingerprint)
+    return find_changes(self.fingerprint, fingerprint)
 
   def to_json(self) -> str:
     """Returns the JSON text; NaN is null."""
@@ -149,10 +384,10 @@ def _path_to_json(found: PathStatistics) -> dict[str, Any]:
     "kind": found.kind,
     "rows": found.rows,
   }
-  if found.kind != figures.NUMBERS:
+  if found.kind != NUMBERS:
     return described
   described["per"] = found.per
-  for name in (*figures.COUNTS, *figures.MEASURES):
+  for name in (*COUNTS, *MEASURES):
     described[name] = _numbers_to_json(getattr(found, name))
   described["quantiles"] = {
     str(q): _numbers_to_json(numbers) for q, numbers in found.quantiles.items()
@@ -163,7 +398,7 @@ def _path_to_json(found: PathStatistics) -> dict[str, Any]:
 def _path_from_json(path: str, described: Mapping[str, Any]) -> PathStatistics:
   spec = serialization.spec_from_json_dict(described["spec"])
   kind, rows = str(described["kind"]), int(described["rows"])
-  if kind != figures.NUMBERS:
+  if kind != NUMBERS:
     return PathStatistics(spec, kind, rows)
   quantiles = {
     float(q): np.asarray(numbers, np.float64)
@@ -174,8 +409,8 @@ def _path_from_json(path: str, described: Mapping[str, Any]) -> PathStatistics:
     kind=kind,
     rows=rows,
     per=str(described["per"]),
-    **{name: np.asarray(described[name], np.int64) for name in figures.COUNTS},
-    **{name: np.asarray(described[name], np.float64) for name in figures.MEASURES},
+    **{name: np.asarray(described[name], np.int64) for name in COUNTS},
+    **{name: np.asarray(described[name], np.float64) for name in MEASURES},
     quantiles=quantiles,
     method=str(described["method"]),
     rank_error=float(described["rank_error"]),
@@ -217,3 +452,98 @@ def _lengths_from_json(values: Mapping[str, Any] | None) -> LengthStatistics | N
       "counts": tuple(values["counts"]),
     }
   )
+
+
+HEADER = ("path", "one step", "rows", "mean", "std", "min", "1 %", "50 %", "99 %",
+          "max", "rank error")  # fmt: skip
+_MAX_NOTED = 8
+
+
+def table_rows(statistics: Statistics, elements: bool = False) -> list[list[str]]:
+  """Returns the cells under `HEADER`.
+
+  Args:
+    statistics: of a source.
+    elements: a line for each element; otherwise one for each path, with the span of
+      its elements.
+  Returns:
+    Rows of texts, by path.
+  """
+  rows = []
+  for path, found in statistics.paths.items():
+    if elements and found.count is not None and found.count.ndim:
+      for index in np.ndindex(found.count.shape):
+        name = f"{path}[{', '.join(map(str, index))}]"
+        rows.append(_row(name, found, index))
+    else:
+      rows.append(_row(path, found, ...))
+  return rows
+
+
+def describe_lengths(lengths: LengthStatistics) -> str:
+  """Says in a line how long the episodes are."""
+  shown = ", ".join(f"{100 * q:g} %: {n}" for q, n in lengths.quantiles.items())
+  return (
+    f"{lengths.num_episodes} episodes of {lengths.min} to {lengths.max} steps, mean "
+    f"{lengths.mean:.4g}, {lengths.num_steps} in all ({shown})"
+  )
+
+
+def describe_problems(statistics: Statistics) -> list[str]:
+  """Says what normalisation should know: values that are not finite, and constants."""
+  lines = []
+  for path, found in statistics.paths.items():
+    if found.kind == BYTES:
+      lines.append(f"{path}: bytes, counted only.")
+    elif found.kind == UNSUPPORTED:
+      lines.append(f"{path}: {found.spec.dtype.name}, counted only.")
+    if found.num_not_finite:
+      lines.append(f"{path}: {_not_finite(found)}. They are in none of the figures.")
+    if found.count is not None and not np.all(found.count):
+      lines.append(f"{path}: no finite value {_where(found.count == 0)}.")
+    if found.std is not None and np.any(found.std == 0):
+      lines.append(f"{path}: constant {_where(found.std == 0)}.")
+  return lines
+
+
+def _row(name: str, found: PathStatistics, index: Any) -> list[str]:
+  step = errors.describe(found.spec)
+  if found.mean is None:
+    return [name, step, str(found.rows), *[""] * 8]
+  quantiles = [found.quantiles[q] for q in (0.01, 0.5, 0.99)]
+  figures_of_path = (found.mean, found.std, found.min, *quantiles, found.max)
+  exact = found.rank_error == 0
+  return [
+    name,
+    f"{step} per {found.per}",
+    str(found.rows),
+    *(_span(np.asarray(numbers)[index]) for numbers in figures_of_path),
+    "exact" if exact else f"{100 * found.rank_error:.2g} %",
+  ]
+
+
+def _span(numbers: Any) -> str:
+  if not np.size(numbers) or np.all(np.isnan(numbers)):
+    return "-"
+  low, high = np.nanmin(numbers), np.nanmax(numbers)
+  return f"{low:.4g}" if low == high else f"{low:.4g}..{high:.4g}"
+
+
+def _not_finite(found: PathStatistics) -> str:
+  kinds = {"NaN": found.nan, "+inf": found.posinf, "-inf": found.neginf}
+  return ", ".join(
+    f"{int(count.sum())} {name} {_where(count > 0)}"
+    for name, count in kinds.items()
+    if count is not None and count.any()
+  )
+
+
+def _where(mask: np.ndarray) -> str:
+  """Names the elements of a mask; nothing where there is only one figure."""
+  if not mask.ndim:
+    return "throughout"
+  found = np.argwhere(mask)
+  indices = found[:, 0].tolist() if mask.ndim == 1 else found.tolist()
+  more = f" and {len(indices) - _MAX_NOTED} more" if len(indices) > _MAX_NOTED else ""
+  shown = ", ".join(str(index) for index in indices[:_MAX_NOTED])
+  return f"in element{'' if len(indices) == 1 else 's'} {shown}{more}"

@@ -9,11 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, windows
-from t2r_seq.store import lock
-from t2r_seq.store.columns import StoreColumns, take_strings
-from t2r_seq.store.episode_store import EpisodeStore
-from t2r_seq.store.held_tensors import HeldTensor
+from t2r_seq.store import files
+from t2r_seq.store.episode_store import EpisodeStore, StoreColumns, take_strings
 from t2r_seq.store.layout import Column
+from t2r_seq.store.mapped import HeldTensor
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
@@ -48,7 +47,7 @@ class FileColumns:
     Raises:
       StoreError: the store has no episodes, or somebody is writing to it.
     """
-    writing = [s.name for s in store.segments if lock.is_locked(s.folder)]
+    writing = [s.name for s in store.segments if files.is_locked(s.folder)]
     if writing:
       raise errors.StoreError(
         f"FileColumns: {store.path}: expected no writers, got one of each of "

@@ -1,4 +1,4 @@
-"""Files that are appended to, and survive a crash."""
+"""Files that are appended to, replaced and locked: all survive a crash."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 from typing import Any
 
 import numpy as np
+
+from t2r_seq import errors, files
+from t2r_seq.store import layout
 
 # Small rows are gathered to writes of this size; larger ones go out as they are.
 _BUFFER_BYTES = 1 << 20
@@ -116,3 +119,33 @@ def explain(error: OSError, place: str, hint: str) -> OSError:
   """
   reason = error.strerror or str(error)
   return OSError(error.errno, f"EpisodeStore: {place}: {reason}. {hint}")
+
+
+def lock_segment(folder: str) -> files.FileLock:
+  """Holds a segment for one writer; a process that dies lets go of it.
+
+  Args:
+    folder: of the segment; made if it is missing, or a merge removes it meanwhile.
+  Returns:
+    The lock.
+  Raises:
+    StoreError: another writer holds it.
+  """
+
+  def refusal(holder: str) -> errors.StoreError:
+    return errors.StoreError(
+      f"EpisodeStore: {folder}: expected no other writer, got {holder}. Close that "
+      "one, or write beside it: EpisodeStore.append(path, segment='another-name')."
+    )
+
+  while True:
+    os.makedirs(folder, exist_ok=True)
+    try:
+      return files.FileLock(os.path.join(folder, layout.LOCK), refusal)
+    except FileNotFoundError:
+      continue  # A merge removed the folder.
+
+
+def is_locked(folder: str) -> bool:
+  """Whether a writer holds the segment just now."""
+  return files.is_locked(os.path.join(folder, layout.LOCK))

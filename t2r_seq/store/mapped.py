@@ -1,8 +1,11 @@
-"""Files as arrays and tensors, with no copy: pages are read when they are touched."""
+"""Files as arrays and tensors, with no copy, and what a dataset reads from."""
 
 from __future__ import annotations
 
+import contextvars
 import math
+import types
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,3 +68,107 @@ class _Shared:
     interface: dict[str, Any] = dict(array.__array_interface__)
     interface["data"] = (interface["data"][0], False)
     self.__array_interface__ = interface
+
+
+_as_it_is = tf.autograph.experimental.do_not_convert
+
+# By the id of a held tensor, what stands for it in the function that is being traced.
+_bound: contextvars.ContextVar[Mapping[int, tf.Tensor]] = contextvars.ContextVar(
+  "bound", default=types.MappingProxyType({})
+)
+
+
+class HeldTensor:
+  """A tensor that datasets refer to, such as a mapped column.
+
+  When an iterator is made TensorFlow copies each tensor that a dataset's functions have
+  captured. A `tf.Variable` it does not copy, but a function that reads one has a state,
+  of which it warns with every element of an iterator that can be checkpointed. What it
+  neither copies nor takes for a state is the element of a dataset, which functions get
+  as their argument: `dataset_over` makes it one.
+  """
+
+  def __init__(self, tensor: tf.Tensor) -> None:
+    """Holds the tensor, on the CPU."""
+    self._tensor = tensor
+
+  @classmethod
+  def of(cls, values: np.ndarray) -> HeldTensor:
+    """Holds integers, as int64, or strings."""
+    dtype = tf.int64 if values.dtype.kind in "iu" else tf.string
+    with tf.device("CPU:0"):
+      return cls(tf.constant(values, dtype))
+
+  def read_value(self) -> tf.Tensor:
+    """Returns the tensor or, inside of `dataset_over`, what stands for it.
+
+    Raises:
+      ValueError: inside of `dataset_over`, which was not given this one: each iterator
+        would make a copy of it.
+    """
+    bound = _bound.get()
+    if not bound:
+      return self._tensor
+    if id(self) not in bound:
+      raise ValueError(
+        f"read_value: {self._tensor.dtype.name}{list(self._tensor.shape)}: expected "
+        "one of the tensors that dataset_over was given, got another. Add it to `held`."
+      )
+    return bound[id(self)]
+
+  @property
+  def tensor(self) -> tf.Tensor:
+    """The tensor itself."""
+    return self._tensor
+
+
+def dataset_over(
+  held: Sequence[HeldTensor], make: Callable[[], tf.data.Dataset]
+) -> tf.data.Dataset:
+  """Makes a dataset whose functions read held tensors.
+
+  Args:
+    held: those that they read, or more.
+    make: makes the dataset; called once.
+  Returns:
+    The dataset; it refers to the tensors, and does not copy them.
+  """
+  if not held:
+    return make()
+
+  def bind(*lists: tf.Tensor) -> tf.data.Dataset:
+    names = (id(each) for each in held)
+    tensors = map(_only_element, lists, held)
+    token = _bound.set({**_bound.get(), **dict(zip(names, tensors, strict=True))})
+    try:
+      return make()
+    finally:
+      _bound.reset(token)
+
+  with tf.device("CPU:0"):
+    source = tf.data.Dataset.from_tensors(tuple(map(_list_of, held)))
+  return source.flat_map(_as_it_is(bind))
+
+
+def _list_of(held: HeldTensor) -> tf.Tensor:
+  """Returns a list with the tensor in it, a scalar whatever the tensor's size.
+
+  To optimize a dataset, as it does when an iterator is made, TensorFlow fills memory as
+  large as each tensor among the elements with zeros, and keeps it.
+  """
+  empty = tf.raw_ops.EmptyTensorList(
+    element_shape=held.tensor.shape,
+    max_num_elements=1,
+    element_dtype=held.tensor.dtype,
+  )
+  return tf.raw_ops.TensorListPushBack(input_handle=empty, tensor=held.tensor)
+
+
+def _only_element(tensors: tf.Tensor, held: HeldTensor) -> tf.Tensor:
+  """Returns what `_list_of` has put into the list, without a copy."""
+  return tf.raw_ops.TensorListGetItem(
+    input_handle=tensors,
+    index=0,
+    element_shape=held.tensor.shape,
+    element_dtype=held.tensor.dtype,
+  )

@@ -12,12 +12,12 @@ import numpy as np
 
 from t2r_seq import errors, specs
 from t2r_seq.files import sync_folder
-from t2r_seq.store import files, layout, opening, verifying
-from t2r_seq.store.findings import SegmentFindings
+from t2r_seq.store import check, files, layout
+from t2r_seq.store import writer as writer_lib
+from t2r_seq.store.check import SegmentFindings, StoreReport
 from t2r_seq.store.layout import Column, Columns
 from t2r_seq.store.manifest import StoreManifest
-from t2r_seq.store.reports import StoreReport
-from t2r_seq.store.segment_writer import SegmentWriter
+from t2r_seq.store.segments import SegmentWriter
 from t2r_seq.store.values import Rows
 
 _COMMIT_EVERY = 1000
@@ -68,8 +68,8 @@ def salvage_store(
   """
   folder, target = os.path.abspath(os.fspath(path)), os.path.abspath(os.fspath(out))
   _check_target(folder, target)
-  found = verifying.examine(folder, True, spec)
-  problem = verifying.salvage_problem(found)
+  found = check.examine(folder, True, spec)
+  problem = check.salvage_problem(found)
   if problem or found.manifest is None:
     problem = problem or errors.Mismatch(layout.MANIFEST, "a manifest", "none")
     raise errors.mismatch_error(f"salvage: {folder}", [problem], errors.StoreError)
@@ -113,7 +113,7 @@ def _copy(
   kept: list[tuple[str, int]] = []
   left_out: dict[tuple[str, int], str] = {}
   writer = SegmentWriter(
-    layout.segment_folder(target, opening.DEFAULT_SEGMENT), store.columns
+    layout.segment_folder(target, writer_lib.DEFAULT_SEGMENT), store.columns
   )
   try:
     for segment in segments:

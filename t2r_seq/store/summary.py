@@ -12,7 +12,7 @@ from t2r_seq import specs, windows
 from t2r_seq.store import layout
 from t2r_seq.store.episode_store import EpisodeStore
 from t2r_seq.store.layout import Column, Columns
-from t2r_seq.store.spec_checks import check_spec
+from t2r_seq.store.manifest import check_spec
 from t2r_seq.windows import Cut, WindowGrid
 
 _USUAL_STACK = (-3, -2, -1, 0)

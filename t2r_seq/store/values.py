@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs
-from t2r_seq.specs import image_checks
+from t2r_seq.specs import validation
 from t2r_seq.store import files
 from t2r_seq.store.layout import Column, Columns
 
@@ -178,7 +178,7 @@ def _find_image_misfit(
   # Lists of any length are padded with empty strings.
   allow_empty = spec.is_optional or spec.varlen_default_value is not None
   images = array.ravel().tolist()
-  found = image_checks.find_misfit(images, spec, column.path, allow_empty)
+  found = validation.find_misfit(images, spec, column.path, allow_empty)
   if found is None or not is_many:
     return found and found[1]
   index, misfit = found

@@ -1,19 +1,26 @@
-"""`EpisodeWriter`: what a user appends with."""
+"""`EpisodeWriter`: stores are made, opened for writing, appended to and merged."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import types
+import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 from absl import logging
 
-from t2r_seq import errors
-from t2r_seq.store import files, values
-from t2r_seq.store.manifest import StoreManifest
-from t2r_seq.store.segment_writer import SegmentWriter
+from t2r_seq import errors, specs
+from t2r_seq.files import left_behind, make_folders, sync_folder
+from t2r_seq.store import files, layout, manifest, segments, values
+from t2r_seq.store.files import lock_segment
+from t2r_seq.store.layout import Column, Columns
+from t2r_seq.store.manifest import Commit, StoreManifest, check_spec
+from t2r_seq.store.segments import BytesColumn, Segment, SegmentWriter
+from t2r_seq.store.values import Rows
 
 
 def check_commit_every(commit_every: Any) -> None:
@@ -283,3 +290,230 @@ class EpisodeWriter:
       for path in paths ^ self._step_paths
     ]
     raise errors.mismatch_error(operation, found)
+
+
+_REMOVED = ".removed."
+
+
+def merge(folder: str) -> int:
+  """Merges all segments into the first; see `EpisodeStore.merge`.
+
+  The episodes are appended to the first segment. The commit that makes them count
+  there also says which segments it replaces, so they stop counting in the same moment.
+
+  Args:
+    folder: of the store.
+  Returns:
+    The number of episodes.
+  """
+  columns = StoreManifest.read(folder).columns
+  names = segments.segment_names(folder)
+  if not names:
+    return 0
+  target, *others = names
+  try:
+    finish(folder, target)
+    with contextlib.ExitStack() as held:
+      writer = SegmentWriter(layout.segment_folder(folder, target), columns)
+      held.callback(writer.close)
+      for name in others:
+        held.callback(lock_segment(layout.segment_folder(folder, name)).release)
+      _check_still_there(folder, names)
+      try:
+        for name in others:
+          _take_over(writer, layout.segment_folder(folder, name), columns)
+        writer.write_commit(replaces=others)
+      except BaseException:
+        writer.cut()
+        raise
+      _remove(folder, others)
+      writer.write_commit(replaces=())
+      return writer.num_episodes
+  except OSError as error:
+    hint = (
+      "Every committed episode is still there, once; a merge needs a folder that it "
+      "may write to, with room on the disk."
+    )
+    raise files.explain(error, folder, hint) from error
+
+
+def finish(folder: str, segment: str) -> None:
+  """Removes what an interrupted merge left of the segments that it had replaced.
+
+  Args:
+    folder: of the store.
+    segment: that is about to be written; it took over others, or was taken over.
+  Raises:
+    StoreError: the merge is still going on.
+  """
+  for name, commit in segments.read_commits(folder).items():
+    if not commit.replaces or segment not in (name, *commit.replaces):
+      continue
+    lock = lock_segment(layout.segment_folder(folder, name))
+    try:
+      commit = Commit.read(layout.segment_folder(folder, name))
+      _remove(folder, list(commit.replaces))
+      values = {**vars(commit), "replaces": ()}
+      Commit(**values).write(layout.segment_folder(folder, name))
+    finally:
+      lock.release()
+
+
+def is_replaced(folder: str, segment: str) -> bool:
+  """Whether a merge took over the segment and has not finished."""
+  commits = segments.read_commits(folder).values()
+  return any(segment in commit.replaces for commit in commits)
+
+
+def _check_still_there(folder: str, names: list[str]) -> None:
+  """Two merges at once: the one that comes second to the locks looks again."""
+  if any(is_replaced(folder, name) for name in names):
+    raise errors.StoreError(
+      f"EpisodeStore: {folder}: expected no other merge, got one that was quicker. "
+      "Merge again."
+    )
+
+
+def _remove(folder: str, names: list[str]) -> None:
+  """Removes segments: out of sight first, in one step each, then from the disk."""
+  for name in names:
+    if os.path.isdir(layout.segment_folder(folder, name)):
+      hidden = f"{_REMOVED}{name}.{uuid.uuid4().hex}"
+      os.rename(
+        layout.segment_folder(folder, name), layout.segment_folder(folder, hidden)
+      )
+  segments = os.path.join(folder, layout.SEGMENTS)
+  sync_folder(segments)
+  for name in os.listdir(segments):
+    if name.startswith(_REMOVED):
+      shutil.rmtree(layout.segment_folder(folder, name), ignore_errors=True)
+
+
+def _take_over(writer: SegmentWriter, folder: str, columns: Columns) -> None:
+  """Appends the episodes of a segment; their checksums are compared on the way."""
+  commit = Commit.read(folder)
+  if not commit.episodes:
+    return
+  segment = Segment(folder, columns, commit)
+  names = layout.file_names(columns)
+  checksums = np.fromfile(
+    os.path.join(folder, layout.CHECKSUMS), "<u4", len(segment) * len(names)
+  ).reshape(len(segment), len(names))
+  sums = {name: checksums[:, index] for index, name in enumerate(names)}
+  present = {path: segment.is_present(path) for path in columns}
+  starts = np.concatenate([np.zeros(1, np.int64), segment.episode_ends])
+  for index in range(len(segment)):
+    steps = (int(starts[index]), int(starts[index + 1]))
+    for path, column in columns.items():
+      if not present[path][index]:
+        continue
+      bounds = steps if column.is_per_step else (index, index + 1)
+      writer.append(path, _rows(segment, column, *bounds))
+      want, got = int(sums[column.data_file][index]), writer.checksum(column.data_file)
+      if got != want:
+        raise errors.StoreError(
+          f"EpisodeStore: {folder}/{column.data_file}: expected the checksum {want} "
+          f"for episode {index}, got {got}. The file is damaged; nothing was merged."
+        )
+    writer.end_episode(steps[1] - steps[0])
+
+
+def _rows(segment: Segment, column: Column, start: int, stop: int) -> Rows:
+  values = segment.column(column.path)
+  if not isinstance(values, BytesColumn):
+    return Rows(stop - start, files.as_bytes(values[start:stop]))
+  count = column.items_per_row
+  offsets = np.asarray(values.offsets[start * count : stop * count + 1])
+  data = values.data[offsets[0] : offsets[-1]]
+  return Rows(stop - start, np.asarray(data), np.diff(offsets))
+
+
+DEFAULT_SEGMENT = "main"
+
+
+def create(
+  folder: str,
+  spec: specs.SpecStructure,
+  metadata: Mapping[str, Any] | None,
+  segment: str,
+  commit_every: int,
+  allow_nan: bool,
+) -> EpisodeWriter:
+  """Makes a new store; see `EpisodeStore.create`."""
+  columns = layout.make_columns("EpisodeStore.create", spec)
+  flat = specs.TensorSpecStruct((p, column.spec) for p, column in columns.items())
+  created = manifest.StoreManifest(flat, columns, manifest.check_metadata(metadata))
+  _check_segment_name(segment)
+  check_commit_every(commit_every)
+  _check_vacant(folder)
+  try:
+    make_folders(os.path.join(folder, layout.SEGMENTS))
+    created.write(folder)
+    sync_folder(os.path.dirname(folder))
+  except OSError as error:
+    hint = "A store needs a folder that it may write to, with room on the disk."
+    raise files.explain(error, folder, hint) from error
+  return EpisodeWriter(
+    layout.segment_folder(folder, segment), created, commit_every, allow_nan
+  )
+
+
+def append(
+  folder: str,
+  segment: str | None,
+  spec: specs.SpecStructure | None,
+  commit_every: int,
+  allow_nan: bool,
+) -> EpisodeWriter:
+  """Opens a store for writing; see `EpisodeStore.append`."""
+  check_commit_every(commit_every)
+  store = manifest.StoreManifest.read(folder)
+  if spec is not None:
+    check_spec(f"EpisodeStore: {folder}", spec, store.columns, True)
+  if segment is None:
+    segment = _only_segment(folder)
+  _check_segment_name(segment)
+  while True:
+    finish(folder, segment)
+    place = layout.segment_folder(folder, segment)
+    writer = EpisodeWriter(place, store, commit_every, allow_nan)
+    if not is_replaced(folder, segment):
+      return writer
+    writer.close()  # A merge took the segment over before this writer held it.
+
+
+def _check_segment_name(segment: str) -> None:
+  if not isinstance(segment, str) or not layout.SEGMENT_NAME.fullmatch(segment):
+    raise errors.SpecError(
+      "EpisodeStore: segment: expected a name of at most 100 ASCII letters, digits, "
+      f"'.', '_' and '-', the first of them a letter or a digit, got {segment!r}."
+    )
+
+
+def _check_vacant(folder: str) -> None:
+  """A create that crashed may go on: its leavings are no store yet."""
+  if not os.path.lexists(folder):
+    return
+  names = set(os.listdir(folder)) if os.path.isdir(folder) else {"a file"}
+  leavings = {layout.SEGMENTS}
+  if os.path.isdir(folder):
+    killed = left_behind(os.path.join(folder, layout.MANIFEST))
+    leavings |= {os.path.basename(path) for path in killed}
+  segments = os.path.join(folder, layout.SEGMENTS)
+  has_data = os.path.isdir(segments) and bool(os.listdir(segments))
+  if has_data or not names <= leavings:
+    hint = "Choose another folder, or continue a store with EpisodeStore.append."
+    raise errors.StoreError(
+      f"EpisodeStore.create: {folder}: expected nothing there or an empty folder, got "
+      f"{errors.listing(names, limit=5)}. {hint}"
+    )
+
+
+def _only_segment(folder: str) -> str:
+  names = segments.segment_names(folder)
+  if len(names) > 1:
+    raise errors.StoreError(
+      f"EpisodeStore: {folder}: expected one segment to append to, got "
+      f"{errors.listing(names)}. Name one: EpisodeStore.append(path, segment=...)."
+    )
+  return names[0] if names else DEFAULT_SEGMENT

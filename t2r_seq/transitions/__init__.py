@@ -1,10 +1,13 @@
 """Transitions on disk, each observation once, and n-step returns made on reading."""
 
 from t2r_seq.transitions.cpprb import import_cpprb
-from t2r_seq.transitions.loading import Transitions, load_transitions
-from t2r_seq.transitions.metadata import NStep
-from t2r_seq.transitions.n_step import NStepTransitions
-from t2r_seq.transitions.reading import TransitionReading
+from t2r_seq.transitions.fields import NStep
+from t2r_seq.transitions.loading import (
+  NStepTransitions,
+  TransitionReading,
+  Transitions,
+  load_transitions,
+)
 from t2r_seq.transitions.saving import save_transitions
 
 __all__ = [

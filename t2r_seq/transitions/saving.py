@@ -7,15 +7,169 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.store import EpisodeStore
-from t2r_seq.transitions.array_checks import check_arrays
-from t2r_seq.transitions.chains import chain_ends
-from t2r_seq.transitions.fields import TransitionFields
-from t2r_seq.transitions.metadata import KEY, NStep, TransitionsMetadata
+from t2r_seq.transitions.fields import KEY, NStep, TransitionFields, TransitionsMetadata
 
-_BLOCK_BYTES = 1 << 23
+
+def check_arrays(
+  operation: str, arrays: Mapping[str, np.ndarray], fields: TransitionFields
+) -> specs.TensorSpecStruct:
+  """Checks that arrays are transitions that can be stored.
+
+  Args:
+    operation: for the error.
+    arrays: by path.
+    fields: which one is what.
+  Returns:
+    The specs of the store's columns.
+  Raises:
+    SpecError: dtypes, lengths or values do not fit; all of a kind are named.
+  """
+  found = [problem for p in fields.paths if (problem := _dtype_problem(p, arrays[p]))]
+  if not found:
+    found = [*_length_problems(arrays, fields), *_partner_problems(arrays, fields)]
+  if not found:
+    found = [*_flag_problems(arrays, fields), *_reward_problems(arrays, fields)]
+  if found:
+    raise errors.mismatch_error(operation, found)
+  return specs.TensorSpecStruct(
+    (path, _column_spec(arrays[path])) for path in fields.stored
+  )
+
+
+def _column_spec(array: np.ndarray) -> specs.ExtendedTensorSpec:
+  dtype = tf.string if array.dtype == object else tf.as_dtype(array.dtype)
+  return specs.ExtendedTensorSpec(array.shape[1:], dtype, is_sequence=True)
+
+
+def _dtype_problem(path: str, array: np.ndarray) -> errors.Mismatch | None:
+  want = "an array [N, ...] of numbers or bytes objects"
+  if not array.ndim:
+    return errors.Mismatch(path, want, errors.describe(array))
+  if array.dtype == object:
+    others = (item for item in array.flat if not isinstance(item, bytes))
+    other = next(others, None)
+    if other is None:
+      return None
+    return errors.Mismatch(path, want, f"objects, a {type(other).__name__} among them")
+  try:
+    tf.as_dtype(array.dtype.newbyteorder("="))
+  except TypeError:
+    return errors.Mismatch(path, want, errors.describe(array), "Convert it.")
+  if array.dtype.kind in "SU":
+    hint = "Such arrays lose zeros at the end: use array.astype(object)."
+    return errors.Mismatch(path, want, errors.describe(array), hint)
+  return None
+
+
+def _length_problems(
+  arrays: Mapping[str, np.ndarray], fields: TransitionFields
+) -> Iterator[errors.Mismatch]:
+  num = len(arrays[fields.done])
+  if not num:
+    yield errors.Mismatch(fields.done, "at least one transition", "none")
+  for path in fields.paths:
+    if len(arrays[path]) != num:
+      want = f"{num} transitions, as {fields.done} has"
+      yield errors.Mismatch(path, want, str(len(arrays[path])))
+
+
+def _partner_problems(
+  arrays: Mapping[str, np.ndarray], fields: TransitionFields
+) -> Iterator[errors.Mismatch]:
+  for path, of in fields.next_of.items():
+    got, want = _kind(arrays[path]), _kind(arrays[of])
+    if got != want:
+      want_text = f"rows of {want[0]} {want[1]}, as {of} has"
+      yield errors.Mismatch(path, want_text, f"rows of {got[0]} {got[1]}")
+
+
+def _kind(array: np.ndarray) -> tuple[tuple[int, ...], np.dtype]:
+  return array.shape[1:], array.dtype.newbyteorder("=")
+
+
+def _flag_problems(
+  arrays: Mapping[str, np.ndarray], fields: TransitionFields
+) -> Iterator[errors.Mismatch]:
+  for path in fields.flags:
+    array, want = arrays[path], "one 0 or 1 for each transition"
+    if array.size != len(array) or array.dtype.kind not in "biuf":
+      yield errors.Mismatch(path, want, errors.describe(array))
+    elif (others := array[(array != 0) & (array != 1)]).size:
+      yield errors.Mismatch(path, want, f"a {others.flat[0]!r}")
+
+
+def _reward_problems(
+  arrays: Mapping[str, np.ndarray], fields: TransitionFields
+) -> Iterator[errors.Mismatch]:
+  for path in fields.rewards:
+    dtype = _column_spec(arrays[path]).dtype
+    if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
+      got = errors.describe(arrays[path])
+      yield errors.Mismatch(path, "a reward of real numbers", got)
+
+
+_BLOCK_BYTES = 1 << 22
+
+
+def chain_ends(
+  transitions: Mapping[str, np.ndarray], fields: TransitionFields
+) -> np.ndarray:
+  """Finds the chains: runs in which each next observation is the one that follows.
+
+  A chain ends where `done` or `truncated` is set, and where the next observation is
+  another than the one of the following transition, in any bit of any path.
+
+  Args:
+    transitions: arrays [N, ...] by path, N >= 1.
+    fields: which one is what.
+  Returns:
+    The transition after each chain's last one, int64 [chains]; the last is N.
+  """
+  num = len(transitions[fields.done])
+  is_last = np.zeros(num, bool)
+  is_last[-1] = True
+  for flag in fields.flags:
+    is_last |= np.asarray(transitions[flag]).reshape(num) != 0
+  for path, of in fields.next_of.items():
+    following, now = transitions[path], transitions[of]
+    block = max(1, _BLOCK_BYTES // max(1, now[:1].nbytes))
+    for start in range(0, num - 1, block):
+      stop = min(start + block, num - 1)
+      same = same_rows(following[start:stop], now[start + 1 : stop + 1])
+      is_last[start:stop] |= ~same
+  return np.flatnonzero(is_last) + 1
+
+
+def same_rows(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+  """Compares two arrays row by row, bit for bit: a NaN is the same as itself.
+
+  Args:
+    left: [N, ...] of numbers or bytes objects.
+    right: of the same shape and dtype; their byte orders may differ.
+  Returns:
+    bool [N].
+  """
+  if not left.size:
+    return np.ones(len(left), bool)
+  if left.dtype == object:
+    return (left == right).reshape(len(left), -1).all(1)
+  return (_words(left) == _words(right)).all(1)
+
+
+def _words(array: np.ndarray) -> np.ndarray:
+  """Views rows as unsigned integers, as wide as the rows allow."""
+  native = array.astype(array.dtype.newbyteorder("="), copy=False)
+  rows = np.ascontiguousarray(native).reshape(len(array), -1)
+  row_bytes = rows.shape[1] * rows.dtype.itemsize
+  width = next(width for width in (8, 4, 2, 1) if row_bytes % width == 0)
+  return rows.view(f"u{width}")
+
+
+_BLOCK_BYTES_SAVING = 1 << 23
 _OPERATION = "save_transitions"
 
 
@@ -99,7 +253,7 @@ def _chain_rows(
 ) -> Iterator[dict[str, np.ndarray]]:
   """Yields the rows of one chain in blocks; the last one has the row of its end."""
   row_bytes = max(1, sum(arrays[path][:1].nbytes for path in fields.stored))
-  block = max(1, _BLOCK_BYTES // row_bytes)
+  block = max(1, _BLOCK_BYTES_SAVING // row_bytes)
   last_block = start + (end - start - 1) // block * block
   for first in range(start, last_block, block):
     yield {path: arrays[path][first : first + block] for path in fields.stored}

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import actors, errors
-from t2r_seq.cli import failures
+from t2r_seq.cli import console
 
 
 @gin.configurable(module="test_failures")
@@ -70,7 +70,7 @@ def _raise(error):
   ],
 )
 def test_is_expected(error, want):
-  assert failures.is_expected(error) is want
+  assert console.is_expected(error) is want
 
 
 @pytest.mark.parametrize(
@@ -84,4 +84,4 @@ def test_is_expected(error, want):
   ids=["one line", "mismatches", "through gin", "no message"],
 )
 def test_message(error, want):
-  assert failures.message(error) == want
+  assert console.message(error) == want

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq.cli import tables
+from t2r_seq.cli import console
 
 
 def test_format_table():
-  table = tables.format_table(["name", "n"], [["a", "12345"], ["longer", "1"]])
+  table = console.format_table(["name", "n"], [["a", "12345"], ["longer", "1"]])
   assert table.split("\n") == [
     "name    n",
     "──────  ─────",
@@ -34,7 +34,7 @@ def test_format_table():
   ],
 )
 def test_format_value(value, want):
-  assert tables.format_value(value) == want
+  assert console.format_value(value) == want
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,6 @@ def test_format_value(value, want):
   ],
 )
 def test_to_json(value, want):
-  got = tables.to_json(value)
+  got = console.to_json(value)
   assert got == want
   assert json.loads(json.dumps(got)) == want

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from t2r_seq import data, errors, specs, windows
 from t2r_seq.data import joint
-from t2r_seq.data.checked_generator import CheckedGenerator
+from t2r_seq.data.generator_input_generator import CheckedGenerator
 
 
 def spec(shape, name, **fields):

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, policies
-from t2r_seq.policies import exported_savedmodel_predictor
+from t2r_seq.policies import predictors
 
 
 @pytest.fixture(name="predictor")
@@ -185,7 +185,7 @@ def test_restore_waits_for_the_first_export(tmp_path, write_export, monkeypatch)
     if len(naps) == 2:
       write_export(tmp_path, 1)
 
-  monkeypatch.setattr(exported_savedmodel_predictor.time, "sleep", sleep_and_export)
+  monkeypatch.setattr(predictors.time, "sleep", sleep_and_export)
   predictor = policies.ExportedSavedModelPredictor(
     tmp_path, timeout=60, poll_interval=0.5
   )
@@ -239,7 +239,7 @@ def test_a_broken_newest_export_keeps_the_one_before(tmp_path, write_export, cap
 def test_an_export_whose_specs_lack_an_input(tmp_path, write_export):
   write_export(tmp_path, 1, features={"goal": tf.TensorSpec([1])})
   with pytest.raises(errors.SpecError, match=r"takes \[state_pos\], which the stored"):
-    policies.loaded_export.LoadedExport(policies.list_exports(str(tmp_path))[0])
+    policies.predictors.LoadedExport(policies.list_exports(str(tmp_path))[0])
 
 
 def test_close_lets_go(predictor):

@@ -15,7 +15,7 @@ import mutations
 import tensorflow as tf
 
 from t2r_seq import data, errors, records, specs
-from t2r_seq.records import framing, index_file, problems
+from t2r_seq.records import explain, framing, index_file
 
 _SPEC = specs.TensorSpecStruct(
   {
@@ -226,7 +226,7 @@ def _examine(cases: list[FileCase], folder: str) -> Iterator[str]:
   report = records.examine_records(os.path.join(folder, "*"), _SPEC)
   by_file = collections.defaultdict(set)
   for problem in report.problems:
-    if problem.kind != problems.INDEX:
+    if problem.kind != explain.INDEX:
       by_file[problem.filename].add((problem.record, problem.offset))
   for case in cases:
     found = by_file[case.path]

@@ -17,7 +17,7 @@ import tensorflow as tf
 from same_values import differences
 
 from t2r_seq import data, errors, records, specs
-from t2r_seq.records import framing, problems
+from t2r_seq.records import explain, framing
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 # A batch that holds a bad record is parsed once more, one by one: files hold some.
@@ -122,9 +122,9 @@ class RecordFuzz:
     for problem in report.problems:
       by_kind[problem.kind].add((problem.filename, problem.record, problem.offset))
     wrong = _compare(
-      "content", by_kind[problems.CONTENT], {c.place for c in cases if not c.is_good}
+      "content", by_kind[explain.CONTENT], {c.place for c in cases if not c.is_good}
     ) + _compare(
-      "lengths", by_kind[problems.LENGTHS], {c.place for c in cases if c.is_uneven}
+      "lengths", by_kind[explain.LENGTHS], {c.place for c in cases if c.is_uneven}
     )
     error = records.find_bad_record(pattern, parser.flat)
     bad = [case for case in cases if not case.is_good]

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from t2r_seq.records import batch_sizes
+from t2r_seq.records import framing
 
 # name: (lengths in bytes, most bytes of a batch, records of one)
 FILES = {
@@ -25,12 +25,12 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 def test_batches_have_a_megabyte_at_most(name):
   lengths, max_bytes, want = FILES[name]
-  assert batch_sizes.batch_size(lengths, max_bytes) == want
+  assert framing.batch_size(lengths, max_bytes) == want
 
 
 def test_only_the_first_records_are_looked_at():
   lengths = iter([1] * 1000)
-  batch_sizes.batch_size(lengths)
+  framing.batch_size(lengths)
   assert len(list(lengths)) > 900
 
 

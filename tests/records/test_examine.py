@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs
-from t2r_seq.records import checked_reads, frame_scan
+from t2r_seq.records import framing
 
 Spec = specs.ExtendedTensorSpec
 F32 = tf.float32
@@ -366,16 +366,16 @@ def test_find_bad_record_is_the_first_of_them(tmp_path):
 
 @pytest.mark.parametrize("chunk", [20, 64, 1 << 20])
 def test_headers_are_found_across_chunks(chunk, tmp_path, monkeypatch):
-  monkeypatch.setattr(frame_scan, "_CHUNK", chunk)
+  monkeypatch.setattr(framing, "_CHUNK", chunk)
   starts = write(tmp_path / "a", [example(index) for index in range(6)])
   for index in (1, 2, 4):
     flip(tmp_path / "a", starts[index] + 2)
-  frames = frame_scan.scan_frames(str(tmp_path / "a"))
+  frames = framing.scan_frames(str(tmp_path / "a"))
   # What follows a damaged length up to the next good one is one gap.
   assert frames.starts.tolist() == [starts[0], starts[3], starts[5]]
   assert frames.gaps == ((1, starts[1], starts[3]), (3, starts[4], starts[5]))
   assert frames.numbers.tolist() == [0, 2, 4]
-  read = [*checked_reads.read_batches(str(tmp_path / "a"), frames)]
+  read = [*framing.read_batches(str(tmp_path / "a"), frames)]
   assert [data for batch in read for data in batch.data] == [
     example(index) for index in (0, 3, 5)
   ]

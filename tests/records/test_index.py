@@ -14,7 +14,7 @@ import tensorflow as tf
 from hypothesis import strategies as st
 
 from t2r_seq import errors, records, specs
-from t2r_seq.records import contents, index_file, index_scan, index_steps
+from t2r_seq.records import contents, index, index_file
 
 Spec = specs.ExtendedTensorSpec
 F32 = tf.float32
@@ -76,7 +76,7 @@ def test_count_steps_equals_the_parsed_proto(data, other):
   # The second is merged into the first, as the format has it.
   for serialized in (data, data + other):
     want = contents.RecordContents(serialized).num_steps
-    assert index_steps.count_steps(serialized) == want
+    assert contents.count_steps(serialized) == want
 
 
 @hypothesis.given(
@@ -89,7 +89,7 @@ def test_count_steps_of_damaged_protos(data, changes):
     if damaged:
       damaged[place % len(damaged)] = byte
   try:
-    got = index_steps.count_steps(bytes(damaged))
+    got = contents.count_steps(bytes(damaged))
   except errors.RecordError as error:
     assert "expected a serialized tf.train.Example" in str(error)
     return
@@ -462,13 +462,13 @@ def test_damaged_indices_are_refused(data):
 
 def test_a_file_that_changes_while_it_is_read(tmp_path, monkeypatch):
   name = write(tmp_path / "a.tfrecord", [3, 1])
-  original = index_steps.count_steps
+  original = contents.count_steps
 
   def count_and_change(data):
     os.utime(name, ns=(1, 1))
     return original(data)
 
-  monkeypatch.setattr(index_scan.index_steps, "count_steps", count_and_change)
+  monkeypatch.setattr(index.index_steps, "count_steps", count_and_change)
   (result,) = records.write_index(name)
   assert "expected a file at rest, got one that changed" in result.error
   assert not os.path.exists(records.index_path(name))

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors
-from t2r_seq.records import bad_records, locate, problems, resume
+from t2r_seq.records import check, explain
 
 ROWS = [bytes([65 + i]) * (3 + i) for i in range(12)]
 STARTS = np.cumsum([0] + [16 + len(row) for row in ROWS])
@@ -32,7 +32,7 @@ def flip(path, place):
 
 def read(path, stretches):
   dataset = tf.data.Dataset.from_tensor_slices(stretches).flat_map(
-    lambda pair: resume.read_stretch(tf.constant(path), pair[0], pair[1])
+    lambda pair: check.read_stretch(tf.constant(path), pair[0], pair[1])
   )
   return list(dataset.as_numpy_iterator())
 
@@ -55,10 +55,10 @@ def test_the_rest_is_what_follows_the_first_damage(path, name):
   flips, damaged, want = DAMAGES[name]
   for place in flips:
     flip(path, int(place))
-  rest = resume.find_rest(path)
+  rest = check.find_rest(path)
   assert [problem.record for problem in rest.problems] == damaged
   assert [problem.offset for problem in rest.problems] == [STARTS[i] for i in damaged]
-  assert all(problem.kind == problems.FRAME for problem in rest.problems)
+  assert all(problem.kind == explain.FRAME for problem in rest.problems)
   if want:
     assert read(path, rest.stretches) == [ROWS[i] for i in want]
   else:
@@ -69,14 +69,14 @@ def test_the_rest_is_what_follows_the_first_damage(path, name):
 def test_a_cut_file_has_no_rest(path, cut):
   with open(path, "rb+") as file:
     file.truncate(int(STARTS[11]) + cut)
-  rest = resume.find_rest(path)
+  rest = check.find_rest(path)
   assert [problem.record for problem in rest.problems] == [11]
   assert rest.stretches.shape == (0, 2)
 
 
 def test_a_file_that_is_not_there(tmp_path):
   with pytest.raises(tf.errors.NotFoundError, match="nothing"):
-    resume.find_rest(str(tmp_path / "nothing"))
+    check.find_rest(str(tmp_path / "nothing"))
 
 
 def test_records_are_located_by_their_bytes(path, tmp_path):
@@ -85,19 +85,19 @@ def test_records_are_located_by_their_bytes(path, tmp_path):
     for row in (b"none", ROWS[3]):
       writer.write(row)
   want = [(path, 3, STARTS[3]), (other, 1, 20)]
-  assert locate.locate_record(ROWS[3], [path, other]) == want
-  assert locate.locate_record(b"nowhere", [path, other]) == []
-  found = locate.locate_records([ROWS[0], ROWS[3], b"nowhere"], [path, other])
+  assert check.locate_record(ROWS[3], [path, other]) == want
+  assert check.locate_record(b"nowhere", [path, other]) == []
+  found = check.locate_records([ROWS[0], ROWS[3], b"nowhere"], [path, other])
   assert found == {ROWS[0]: [(path, 0, STARTS[0])], ROWS[3]: want, b"nowhere": []}
 
 
 def problem(record):
   mismatch = errors.Mismatch("x", "a number", "a word")
-  return problems.RecordProblem("a", record, 10 * record, problems.CONTENT, mismatch)
+  return explain.RecordProblem("a", record, 10 * record, explain.CONTENT, mismatch)
 
 
 def test_the_log_counts_each_record_once_and_has_a_limit():
-  log = bad_records.BadRecordLog(2)
+  log = check.BadRecordLog(2)
   for record in (3, 5, 3):
     log.add([problem(record)])
   assert len(log) == 2

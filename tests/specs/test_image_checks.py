@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import records
-from t2r_seq.specs import ExtendedTensorSpec, image_checks
+from t2r_seq.specs import ExtendedTensorSpec, validation
 
 
 def encode(height: int, width: int, image_format: str = "jpeg", bits: int = 8) -> bytes:
@@ -54,7 +54,7 @@ MISFITS = {
 def test_misfits(case: str) -> None:
   dtype, images, index, want = MISFITS[case]
   spec = ExtendedTensorSpec((2, 4, 6, 3), dtype, data_format="png")
-  found = image_checks.find_misfit(images, spec, "x")
+  found = validation.find_misfit(images, spec, "x")
   assert found is not None
   assert (found[0], str(found[1])) == (index, want)
 
@@ -71,4 +71,4 @@ FITS = {
 def test_fits(case: str) -> None:
   channels, dtype, images = FITS[case]
   spec = ExtendedTensorSpec((4, 6, channels), tf.as_dtype(dtype), data_format="jpeg")
-  assert image_checks.find_misfit(images, spec, "x", allow_empty=True) is None
+  assert validation.find_misfit(images, spec, "x", allow_empty=True) is None

@@ -8,7 +8,7 @@ import signal
 import numpy as np
 
 from t2r_seq import statistics
-from t2r_seq.statistics import record_source, store_source
+from t2r_seq.statistics import sources
 
 PART_BYTES = 4000
 calls = 0
@@ -28,7 +28,7 @@ def run(source, output, call=0):
   """Computes with one worker, saving after each part; returns the calls."""
   global calls, die_at
   calls, die_at = 0, call
-  record_source.PART_BYTES = store_source.PART_BYTES = PART_BYTES
+  sources.PART_BYTES = sources.PART_BYTES = PART_BYTES
   statistics.compute_statistics(
     source, output, transform=to_deltas, num_workers=1, checkpoint_seconds=0
   )

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, preprocessors, records, specs
-from t2r_seq.statistics import compute_statistics, record_source, store_source
+from t2r_seq.statistics import compute_statistics, sources
 from t2r_seq.store import EpisodeStore
 
 Spec = specs.ExtendedTensorSpec
@@ -38,7 +38,7 @@ def joined(data, path):
 @pytest.mark.parametrize("kind", ["records", "packed", "store"])
 @pytest.mark.parametrize("part_bytes", [1, 1500, 16 << 20])
 def test_episodes(data, kind, part_bytes, monkeypatch):
-  for module in (record_source, store_source):
+  for module in (sources, sources):
     monkeypatch.setattr(module, "PART_BYTES", part_bytes)
   got = compute_statistics(getattr(data, kind), spec=data.spec, images=True)
   lengths = [len(episode["done"]) for episode in data.episodes]
@@ -79,7 +79,7 @@ def test_spec_selects_paths_of_a_store(data):
 
 @pytest.mark.parametrize("kind", ["records", "store"])
 def test_workers_do_not_change_a_byte(data, kind, monkeypatch):
-  for module in (record_source, store_source):
+  for module in (sources, sources):
     monkeypatch.setattr(module, "PART_BYTES", 700)
   texts = {
     compute_statistics(

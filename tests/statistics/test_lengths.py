@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from t2r_seq.statistics.lengths import LengthCounter
+from t2r_seq.statistics.statistics import LengthCounter
 
 CASES = {
   "one": [7],

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from t2r_seq import errors
-from t2r_seq.statistics import compute_statistics, record_source, store_source
-from t2r_seq.statistics.tally import Tally
+from t2r_seq.statistics import compute_statistics, sources
+from t2r_seq.statistics.compute import Tally
 from tests import warm_python
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -23,7 +23,7 @@ def fixture_killed_run(monkeypatch):
   """The module, as the process that is killed imports it."""
   monkeypatch.syspath_prepend(FOLDER)
   module = importlib.import_module("killed_run")
-  for source in (record_source, store_source):
+  for source in (sources, sources):
     monkeypatch.setattr(source, "PART_BYTES", module.PART_BYTES)
   return module
 
@@ -47,7 +47,7 @@ def test_a_killed_run_goes_on(data, kind, tmp_path, killed_run):
 def fixture_interrupt(monkeypatch):
   """Returns a function that lets runs stop, as by Ctrl-C, at their n-th part."""
   merge = Tally.merge
-  monkeypatch.setattr(record_source, "PART_BYTES", 4000)
+  monkeypatch.setattr(sources, "PART_BYTES", 4000)
 
   def arm(count):
     seen = []

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from t2r_seq.statistics import QuantileSketch
-from t2r_seq.statistics.sketch import (
+from t2r_seq.statistics.accumulators import (
   MAX_SIZE,
   MIN_SIZE,
   pack_sketches,

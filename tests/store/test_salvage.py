@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from t2r_seq import errors, store
-from t2r_seq.store import EpisodeStore, files, layout, segment_writer
+from t2r_seq.store import EpisodeStore, files, layout, segments
 
 COLUMN_FILES = [
   *("obs%2Fimage.data", "obs%2Fjpeg.data", "obs%2Fjpeg.offsets", "obs%2Fhalf.data"),
@@ -296,7 +296,7 @@ def test_a_full_disk_leaves_nothing(path, out, tmp_path, monkeypatch):
   def fail(self, *_):
     raise OSError(28, "No space left on device")
 
-  monkeypatch.setattr(segment_writer.SegmentWriter, "end_episode", fail)
+  monkeypatch.setattr(segments.SegmentWriter, "end_episode", fail)
   with pytest.raises(
     OSError, match=r"/out: No space left on device\. Nothing was salv"
   ):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import conversions, data, training
+from t2r_seq import convert, data, training
 from tests import warm_python
 
 _FOLDER = str(pathlib.Path(__file__).parent)
@@ -51,7 +51,7 @@ def _finish(*processes):
 def fixture_store_path(record_path, reach, tmp_path_factory):
   """The episodes in a store."""
   path = str(tmp_path_factory.mktemp("stores") / "store")
-  conversions.convert(record_path, path, spec=reach.episode_spec(reach.ReachModel()))
+  convert.convert(record_path, path, spec=reach.episode_spec(reach.ReachModel()))
   return path
 
 

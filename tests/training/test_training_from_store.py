@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import conversions, data, training
+from t2r_seq import convert, data, training
 
 
 @pytest.fixture(scope="module")
 def store_path(record_path, reach, tmp_path_factory):
   path = str(tmp_path_factory.mktemp("stores") / "store")
-  conversions.convert(record_path, path, spec=reach.episode_spec(reach.ReachModel()))
+  convert.convert(record_path, path, spec=reach.episode_spec(reach.ReachModel()))
   return path
 
 

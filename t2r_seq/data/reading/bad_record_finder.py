@@ -9,16 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, records
-from t2r_seq.records import (
-  batch_check,
-  checked_reads,
-  explain,
-  frame_scan,
-  locate,
-  problems,
-  resume,
-)
-from t2r_seq.records.bad_records import BadRecordLog
+from t2r_seq.records import check, explain, framing
+from t2r_seq.records.check import BadRecordLog
 
 _UNKNOWN = "one that TensorFlow cannot parse"
 
@@ -52,7 +44,7 @@ class BadRecordFinder:
     # Digests of bytes, and the files that they were looked for in: what is bad comes
     # again in each epoch.
     self._noted: set[tuple[bytes, tuple[str, ...] | None]] = set()
-    self._checker: batch_check.BatchChecker | None = None
+    self._checker: explain.BatchChecker | None = None
 
   def are_good(
     self, data: Sequence[bytes], filenames: Iterable[str] | None = None
@@ -97,22 +89,22 @@ class BadRecordFinder:
       start: of the record's frame, in bytes.
       reason: what is wrong with it, if its bytes and content look good.
     """
-    frames = frame_scan.scan_frames(filename)
+    frames = framing.scan_frames(filename)
     places = np.flatnonzero(frames.starts == start).tolist()
     if not places:
       self._note_file(filename, reason)
     for i in places:
       number, stop = int(frames.numbers[i]), int(frames.stops[i])
-      data = checked_reads.read_record(filename, start)
+      data = framing.read_record(filename, start)
       if data is None:
-        self._log.add([resume.damage_at(filename, number, start, stop, True)])
+        self._log.add([check.damage_at(filename, number, start, stop, True)])
       else:
         self._add(data, [(filename, number, start)], reason)
 
-  def note_gaps(self, filename: str, frames: frame_scan.Frames) -> None:
+  def note_gaps(self, filename: str, frames: framing.Frames) -> None:
     """Notes the parts of a file that are no frames."""
     for gap in frames.gaps:
-      self._log.add([resume.damage_at(filename, *gap, False)])
+      self._log.add([check.damage_at(filename, *gap, False)])
 
   def _note(self, bad: Sequence[bytes], filenames: tuple[str, ...] | None) -> None:
     """Notes bad records, and all others with the same bytes."""
@@ -121,7 +113,7 @@ class BadRecordFinder:
     if not new:
       return
     filenames = filenames or tuple(self.filenames)
-    for data, places in locate.locate_records(new, filenames).items():
+    for data, places in check.locate_records(new, filenames).items():
       self._add(data, places or [(", ".join(filenames), None, None)], _UNKNOWN)
       self._noted.add(keys[data])
 
@@ -143,12 +135,12 @@ class BadRecordFinder:
   def _note_file(self, filename: str, reason: str) -> None:
     """Notes a record that is in its file no longer."""
     mismatch = errors.Mismatch("record", "a record that can be parsed", reason)
-    problem = problems.RecordProblem(filename, None, None, problems.CONTENT, mismatch)
+    problem = explain.RecordProblem(filename, None, None, explain.CONTENT, mismatch)
     self._log.add([problem])
 
   def _check(self, data: Sequence[bytes]) -> np.ndarray:
     if self._checker is None:
-      self._checker = batch_check.checker_of(self._features, measures=False)
+      self._checker = explain.checker_of(self._features, measures=False)
     check = self._checker.check(data)
     return check.is_parsed & (check.is_even | (not self._same_lengths))
 
@@ -165,10 +157,7 @@ class BadRecordFinder:
       found = [errors.Mismatch("record", "a record that can be parsed", reason)]
     for place in places:
       self._log.add(
-        [
-          problems.RecordProblem(*place, problems.CONTENT, mismatch)
-          for mismatch in found
-        ]
+        [explain.RecordProblem(*place, explain.CONTENT, mismatch) for mismatch in found]
       )
 
 
@@ -185,7 +174,7 @@ def _can_be_decoded(strings: list[bytes], feature: records.RecordFeature) -> boo
         feature.path,
         feature.decode_images,
       )
-  except batch_check.DATA_ERRORS:
+  except explain.DATA_ERRORS:
     return False
   return True
 
@@ -193,8 +182,8 @@ def _can_be_decoded(strings: list[bytes], feature: records.RecordFeature) -> boo
 def _records_of(filename: str) -> Iterator[tuple[bytes, tuple[str, int, int]]]:
   """Yields the readable records of a file, and their places."""
   compression = records.compression_type(filename)
-  with checked_reads.open_content(filename, compression) as (name, _):
-    frames = frame_scan.scan_frames(name)
-    for batch in checked_reads.read_batches(name, frames):
+  with framing.open_content(filename, compression) as (name, _):
+    frames = framing.scan_frames(name)
+    for batch in framing.read_batches(name, frames):
       for i, data in zip(batch.frames, batch.data or [], strict=False):
         yield data, (filename, int(frames.numbers[i]), int(frames.starts[i]))

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from t2r_seq import records, specs, windows
 from t2r_seq.data.reading import record_order
-from t2r_seq.records import batch_sizes
+from t2r_seq.records import framing
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
@@ -22,7 +22,7 @@ def count_records(files: record_order.FilesByKey) -> int:
     OpError: a file is damaged, or one dataset ends before another.
   """
   dataset = record_order.read_records(files)
-  count = batch_sizes.batch_size(
+  count = framing.batch_size(
     sum(map(len, tf.nest.flatten(each))) for each in dataset.as_numpy_iterator()
   )
   sizes = dataset.batch(count).map(

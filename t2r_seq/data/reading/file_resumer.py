@@ -8,8 +8,8 @@ from absl import logging
 
 from t2r_seq import errors
 from t2r_seq.data.python_calls import call_of_python
-from t2r_seq.records import frame_scan, resume
-from t2r_seq.records.bad_records import BadRecordLog
+from t2r_seq.records import check, framing
+from t2r_seq.records.check import BadRecordLog
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 _Stamp = tuple[int, int]
@@ -63,7 +63,7 @@ class FileResumer:
     """
     name = filename.decode()
     try:
-      with frame_scan.open_file(name) as file:
+      with framing.open_file(name) as file:
         file.read(1)
       stamp = _stamp(name)
     except (OSError, tf.errors.OpError) as error:
@@ -91,7 +91,7 @@ class FileResumer:
     )
     stretches = tf.ensure_shape(stretches, [None, 2])
     return tf.data.Dataset.from_tensor_slices(stretches).flat_map(
-      _as_it_is(lambda pair: resume.read_stretch(filename, pair[0], pair[1]))
+      _as_it_is(lambda pair: check.read_stretch(filename, pair[0], pair[1]))
     )
 
   def _find_rest(self, filename: bytes, compression: bytes) -> np.ndarray:
@@ -100,7 +100,7 @@ class FileResumer:
     if name not in self._rests:
       with call_of_python():
         stamp = _stamp(name)
-        rest = resume.find_rest(name, compression.decode())
+        rest = check.find_rest(name, compression.decode())
       for problem in rest.problems:
         self._log.add([problem])
       self._rests[name] = stamp, rest.stretches

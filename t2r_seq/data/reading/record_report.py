@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from t2r_seq import windows
-from t2r_seq.records.bad_records import BadRecordLog
-from t2r_seq.records.problems import RecordProblem
+from t2r_seq.records.check import BadRecordLog
+from t2r_seq.records.explain import RecordProblem
 
 
 class RecordInputReport:

@@ -15,7 +15,7 @@ from t2r_seq.data.reading.bad_record_finder import BadRecordFinder
 from t2r_seq.data.reading.file_resumer import FileResumer
 from t2r_seq.data.reading.record_reading import ParseFn, RecordReading, map_in_order
 from t2r_seq.data.reading.record_report import RecordInputReport
-from t2r_seq.records.bad_records import BadRecordLog
+from t2r_seq.records.check import BadRecordLog
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 

@@ -15,7 +15,7 @@ from t2r_seq.data.python_calls import call_of_python
 from t2r_seq.data.reading.bad_record_finder import BadRecordFinder
 from t2r_seq.data.reading.skipping import of_equal_lengths, parse_chunks
 from t2r_seq.data.streamed.large_steps import is_large_step
-from t2r_seq.records import checked_reads, frame_scan, framing, raw_steps, storage
+from t2r_seq.records import features, framing, raw_steps
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
@@ -71,7 +71,7 @@ class RawEpisodes:
     self._names = [spec.name for spec in found.values()]
     self.place_spec = tf.TensorSpec([_STEPS + 2 * len(found)], tf.int64)
     self._steps = raw_steps.RawSteps(
-      {spec.name: storage.bytes_per_value(spec) for spec in found.values()}
+      {spec.name: features.bytes_per_value(spec) for spec in found.values()}
     )
     # One for each, as pools are of the same size, about, and features are not.
     self._memory = {name: allocation.ReusedMemory() for name in self._steps.step_bytes}
@@ -145,7 +145,7 @@ class RawEpisodes:
 
   def _is_good(self, number: int, offset: int) -> bool:
     filename = self._filenames[number]
-    data = checked_reads.read_record(filename, offset - framing.HEADER_SIZE)
+    data = framing.read_record(filename, offset - framing.HEADER_SIZE)
     if data is None:
       self._note(number, offset, "")
       return False
@@ -159,7 +159,7 @@ class RawEpisodes:
   def _scan(self, number: int) -> np.ndarray:
     filename = self._filenames[number]
     with call_of_python():
-      frames = frame_scan.scan_frames(filename)
+      frames = framing.scan_frames(filename)
       if self._finder is not None:
         self._finder.note_gaps(filename, frames)
       elif frames.gaps:
@@ -281,7 +281,7 @@ def _is_raw(spec: Any) -> bool:
     and not spec.is_optional
     and spec.varlen_default_value is None
     and not specs.is_encoded_image_spec(spec)
-    and storage.is_raw(spec)
+    and features.is_raw(spec)
     and np.dtype(spec.dtype.as_numpy_dtype).kind in "uifc"
     and is_large_step(spec.shape, spec.dtype)
   )

@@ -2,24 +2,538 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.metadata
+import json
+import numbers
 import os
+import shutil
 import signal
 import socket
+import sys
 import threading
 import types
+import zlib
+from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 import gin
+import numpy as np
+import tensorflow as tf
 from absl import logging
 
-from t2r_seq import errors, specs, transitions
+from t2r_seq import errors, files, specs, transitions
 from t2r_seq.data.arguments import check_count
 from t2r_seq.replay import options
-from t2r_seq.replay.arguments import check_checkpoint_dir, check_options
-from t2r_seq.replay.reverb import arguments, restored, tables
-from t2r_seq.replay.reverb.checkpoint_folder import CheckpointFolder
-from t2r_seq.replay.reverb.importing import import_reverb
-from t2r_seq.replay.reverb.layouts import make_layout
+from t2r_seq.replay.options import (
+  bad_checkpoint_dir,
+  check_checkpoint_dir,
+  check_priorities,
+)
+from t2r_seq.replay.options import check_options as check_options_fn
+from t2r_seq.replay.reverb.items import ItemLayout, describe_columns, make_layout
+
+DM_REVERB = "0.14.0"
+TENSORFLOW = "2.15"
+_PYTHONS = ((3, 10), (3, 11))
+
+
+def import_reverb() -> ModuleType:
+  """Imports Reverb.
+
+  Reverb's newest wheel is built against one TensorFlow and a few Pythons; with any
+  other it is not found at all, or its libraries lack symbols.
+
+  Returns:
+    The module.
+  Raises:
+    ImportError: it is not installed, or not beside what it was built for; says what
+      there is and what to install.
+  """
+  found = _found()
+  if not _is_the_pair(*found):
+    raise ImportError(_message(*found, "it cannot be loaded there"))
+  # gRPC tries to reconnect while somebody polls, and Reverb's readers do not: they ask,
+  # and ask again. What polls in their place does so every 5 s unless it is told, and a
+  # server that is back is seen after 10 s; so it is after 1 s.
+  os.environ.setdefault("GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS", "200")
+  try:
+    return importlib.import_module("reverb")
+  except ImportError as error:
+    raise ImportError(_message(*found, f"importing it failed: {error}")) from error
+
+
+def _found() -> tuple[str, str, tuple[int, int]]:
+  """Returns the versions of dm-reverb, TensorFlow and Python."""
+  return (
+    _version("dm-reverb"),
+    _version("tensorflow"),
+    (sys.version_info.major, sys.version_info.minor),
+  )
+
+
+def _version(distribution: str) -> str:
+  try:
+    return importlib.metadata.version(distribution)
+  except importlib.metadata.PackageNotFoundError:
+    return ""
+
+
+def _is_the_pair(reverb: str, tensorflow: str, python: tuple[int, int]) -> bool:
+  # TensorFlow comes under several names (tensorflow-cpu, builds of one's own): where
+  # there is none of this name, importing decides.
+  is_tensorflow = not tensorflow or tensorflow.startswith(TENSORFLOW + ".")
+  return bool(reverb) and is_tensorflow and python in _PYTHONS
+
+
+def _message(reverb: str, tensorflow: str, python: tuple[int, int], why: str) -> str:
+  pythons = " or ".join(f"{major}.{minor}" for major, minor in _PYTHONS)
+  got = f"dm-reverb {reverb}" if reverb else "no dm-reverb"
+  return (
+    f"reverb: expected dm-reverb {DM_REVERB} with TensorFlow {TENSORFLOW} on CPython "
+    f"{pythons}, got {got} with TensorFlow {tensorflow or 'of another name'} on "
+    f"CPython {python[0]}.{python[1]}; {why}. Make an environment for it: "
+    "python3.11 -m venv reverb-env && reverb-env/bin/pip install 't2r_seq[reverb]'"
+  )
+
+
+def check_port(operation: str, port: Any) -> None:
+  """Raises SpecError unless one can listen there, or anywhere: None."""
+  is_integer = isinstance(port, numbers.Integral) and not isinstance(port, bool)
+  if port is not None and not (is_integer and 0 < port < 2**16):
+    raise errors.SpecError(
+      f"{operation}: port: expected an integer from 1 to 65535, or None for any free "
+      f"one, got {port!r}."
+    )
+
+
+def check_checkpoint_secs(operation: str, seconds: Any) -> float | None:
+  """Returns seconds or None; raises SpecError unless one can wait for so long."""
+  if seconds is None:
+    return None
+  is_number = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
+  if not is_number or not 0 < seconds <= threading.TIMEOUT_MAX:
+    raise errors.SpecError(
+      f"{operation}: checkpoint_secs: expected a number of seconds above 0 and up to "
+      f"{threading.TIMEOUT_MAX:.2g}, or None, got {seconds!r}. None writes one at "
+      "the end only."
+    )
+  return float(seconds)
+
+
+def check_address(address: Any) -> None:
+  """Raises SpecError unless it names a host and a port."""
+  host, _, port = address.rpartition(":") if isinstance(address, str) else ("",) * 3
+  if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+    raise errors.SpecError(
+      f"ReverbReplay: address: expected 'host:port' of a server, got {address!r}."
+    )
+
+
+def check_writing(
+  initial_priority: Any, chunk_length: Any, max_in_flight_items: Any
+) -> None:
+  """Raises SpecError unless writers can work so; see `ReverbReplay`."""
+  where = "ReverbReplay"
+  if not isinstance(initial_priority, numbers.Real):
+    raise errors.SpecError(
+      f"{where}: initial_priority: expected a number of at least 0, got "
+      f"{initial_priority!r}."
+    )
+  check_priorities(f"{where}: initial_priority", np.asarray(initial_priority, float))
+  check_count(where, "chunk_length", chunk_length, 1)
+  check_count(where, "max_in_flight_items", max_in_flight_items, 0)
+
+
+def check_updates(keys: Any, priorities: Any) -> dict[int, float]:
+  """Returns priorities by key.
+
+  Args:
+    keys: of items.
+    priorities: as many.
+  Raises:
+    SpecError: these are no keys, or no priorities.
+  """
+  keys, given = np.asarray(keys), np.asarray(priorities)
+  are_keys = keys.dtype.kind == "u" or (keys.dtype.kind == "i" and (keys >= 0).all())
+  are_numbers = given.dtype.kind in "iuf"
+  is_one_each = keys.ndim == 1 and keys.shape == given.shape
+  if not (is_one_each and are_numbers and (are_keys or not keys.size)):
+    got = f"keys {keys.tolist()}"[:60] + f" and priorities {given.tolist()}"[:60]
+    raise errors.SpecError(
+      "update_priorities: expected keys [n], integers of at least 0, and as many "
+      f"priorities, got {errors.describe(keys)} and {errors.describe(given)}: {got}."
+    )
+  given = given.astype(np.float64)
+  check_priorities("update_priorities", given)
+  return dict(zip(keys.tolist(), given.tolist(), strict=True))
+
+
+_BITS = {tf.bfloat16: tf.uint16}
+
+
+def wire_signature(signature: Mapping[str, tf.TensorSpec]) -> dict[str, tf.TensorSpec]:
+  """Returns the specs of what travels."""
+  return {
+    name: tf.TensorSpec(spec.shape, _BITS.get(spec.dtype, spec.dtype), spec.name)
+    for name, spec in signature.items()
+  }
+
+
+def to_wire(value: Any, dtype: np.dtype) -> np.ndarray:
+  """Converts one value to what travels.
+
+  Args:
+    value: an array or a number, of this dtype or a Python float.
+    dtype: of the value; object for strings.
+  """
+  # A copy: what is appended may be written over before the row is complete.
+  array = np.array(value, dtype)
+  return array.view(np.uint16) if dtype.kind == "V" else array
+
+
+def from_wire(values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+  """Converts what has travelled to what it is; copies nothing."""
+  return values if values.dtype == dtype else tf.bitcast(values, dtype)
+
+
+# Between what a column shows and what the windows of its table are.
+_WINDOWS = "; windows: "
+
+
+def make_selector(reverb: ModuleType, option: options.SelectorOption) -> Any:
+  """Makes Reverb's selector of an option.
+
+  Raises:
+    SpecError: the option is no selector.
+  """
+  selectors = reverb.selectors
+  match option:
+    case options.Uniform():
+      return selectors.Uniform()
+    case options.Fifo():
+      return selectors.Fifo()
+    case options.Lifo():
+      return selectors.Lifo()
+    case options.Prioritized():
+      return selectors.Prioritized(option.priority_exponent)
+    case options.MaxHeap():
+      return selectors.MaxHeap()
+    case options.MinHeap():
+      return selectors.MinHeap()
+  raise errors.SpecError(
+    f"Reverb: the option: expected a selector, got {errors.describe(option)}."
+  )
+
+
+def make_rate_limiter(reverb: ModuleType, option: options.RateLimiterOption) -> Any:
+  """Makes Reverb's rate limiter of an option.
+
+  Raises:
+    SpecError: the option is no rate limiter.
+  """
+  limiters = reverb.rate_limiters
+  match option:
+    case options.MinSize():
+      return limiters.MinSize(option.min_size_to_sample)
+    case options.SampleToInsertRatio():
+      return limiters.SampleToInsertRatio(
+        option.samples_per_insert, option.min_size_to_sample, option.bounds
+      )
+    case options.Queue():
+      return limiters.Queue(option.size)
+    case options.Stack():
+      return limiters.Stack(option.size)
+  raise errors.SpecError(
+    f"Reverb: the option: expected a rate limiter, got {errors.describe(option)}."
+  )
+
+
+def make_signature(layout: ItemLayout) -> dict[str, tf.TensorSpec]:
+  """Makes the signature of a layout's table: what travels, and of which windows.
+
+  Two layouts may have the same columns and other windows. A table has no place for
+  those but the names of its specs, so the first one ends with them.
+  """
+  signature = wire_signature(layout.signature)
+  grid, first = layout.reader.grid, min(signature)
+  windows = {
+    "padding": grid.cut.padding,
+    "sequence_length": grid.cut.num_stacks,
+    "shift": grid.cut.shift,
+    "stride": grid.cut.stride,
+  }
+  spec = signature[first]
+  name = f"{spec.name}{_WINDOWS}{json.dumps(windows)}"
+  signature[first] = tf.TensorSpec(spec.shape, spec.dtype, name)
+  return signature
+
+
+def check_signature(
+  operation: str, wanted: Mapping[str, tf.TensorSpec], found: Any
+) -> None:
+  """Checks that a table is for the items that are meant.
+
+  Args:
+    operation: for the error.
+    wanted: that `make_signature` makes.
+    found: the table's signature.
+  Raises:
+    SpecError: with every column that the table lacks, has too many, or has otherwise,
+      and everything else that its windows differ in.
+  """
+  if not isinstance(found, Mapping):
+    raise errors.SpecError(
+      f"{operation}: the table: expected the signature that t2r_seq makes of the "
+      f"specs, got {errors.describe(found)}. Start the server by ReplayServer."
+    )
+  want, got = _describe(wanted), _describe(found)
+  mismatches = [
+    errors.Mismatch(
+      path, want.get(path, "nothing"), f"{got.get(path, 'nothing')} on the server"
+    )
+    for path in sorted({*want, *got})
+    if want.get(path) != got.get(path)
+  ]
+  if mismatches:
+    hint = "Server and clients want the same specs, window arguments and `store`."
+    if not any(_WINDOWS in (spec.name or "") for spec in found.values()):
+      hint += (
+        " This table does not say which windows it has: it, or the checkpoint that it "
+        "comes from, is of an earlier version; begin with a new checkpoint_dir."
+      )
+    mismatches[-1] = dataclasses.replace(mismatches[-1], hint=hint)
+    raise errors.mismatch_error(operation, mismatches)
+
+
+def _describe(signature: Mapping[str, tf.TensorSpec]) -> dict[str, str]:
+  """Describes the columns and the windows of a table, by path and by argument."""
+  columns: dict[str, tf.TensorSpec] = {}
+  windows: dict[str, Any] = {}
+  for name, spec in signature.items():
+    shown, found, text = (spec.name or "").partition(_WINDOWS)
+    columns[name] = tf.TensorSpec(spec.shape, spec.dtype, shown)
+    windows.update(json.loads(text) if found else {})
+  texts = {f"the windows' {name}": str(value) for name, value in windows.items()}
+  return {**describe_columns(columns), **texts}
+
+
+INCOMING = "incoming"
+_DONE = "DONE"
+_FILES = ("tables.tfrecord", "items.tfrecord", "chunks.tfrecord")
+_READ_BYTES = 1 << 16
+
+
+class CheckpointFolder:
+  """The folder of one server's checkpoints.
+
+  Reverb marks a checkpoint as done, and removes the former one, without having looked
+  whether the last kilobytes of its files found room on the disk. So it writes to a
+  folder of its own; what is whole is moved beside that, and only then the former one
+  goes. Nothing else is ever restored.
+
+  A client's `checkpoint` has Reverb write without a word to the server's own code: the
+  server looks for such ones, and takes them in before Reverb removes them for others.
+
+  Attributes:
+    path: of the folder; each whole checkpoint is a folder in it.
+    incoming: where Reverb writes.
+    lock: to be held by whoever has Reverb write, until it is taken in.
+  """
+
+  def __init__(self, path: str) -> None:
+    """Creates the folder if there is none; raises ReplayError if it cannot."""
+    self.path = path
+    self.incoming = os.path.join(path, INCOMING)
+    self.lock = threading.Lock()
+    self._seen: set[str] = set()
+    try:
+      os.makedirs(self.incoming, exist_ok=True)
+    except OSError as error:
+      raise bad_checkpoint_dir("ReplayServer", path, str(error)) from error
+
+  def newest(self) -> str | None:
+    """Returns the newest whole checkpoint, and clears away what never became one.
+
+    Raises:
+      ReplayError: there are checkpoints, and all of them are damaged.
+    """
+    done = [*_done(self.path), *_done(self.incoming)]
+    damaged: list[str] = []
+    for path in sorted(done, key=os.path.basename, reverse=True):
+      if is_whole(path):
+        if damaged:
+          names = errors.listing(damaged)
+          logging.error("ReplayServer: %s: damaged; restored is %s", names, path)
+        kept = self._keep(path)
+        for other in _done(self.incoming):
+          shutil.rmtree(other, ignore_errors=True)
+        self.clear()
+        return kept
+      damaged.append(path)
+    if damaged:
+      raise errors.ReplayError(
+        f"ReplayServer: checkpoint: {damaged[0]}: expected whole files, got damaged "
+        "ones, and no other checkpoint. Move it away, or use another folder."
+      )
+    self.clear()
+    return None
+
+  def take_in(self, path: str) -> str:
+    """Takes in what Reverb has written; the former checkpoint goes.
+
+    Args:
+      path: of the checkpoint.
+    Returns:
+      Its path from now on.
+    Raises:
+      ReplayError: it is not whole, or the disk failed; the former one stays.
+    """
+    if not is_whole(path):
+      shutil.rmtree(path, ignore_errors=True)
+      raise not_whole(self.path)
+    try:
+      kept = self._keep(path)
+    except OSError as error:
+      shutil.rmtree(path, ignore_errors=True)
+      raise errors.ReplayError(
+        f"ReplayServer: checkpoint: {self.path}: expected a disk that takes it, got: "
+        f"{error}. The former checkpoint stays."
+      ) from error
+    self.clear()
+    return kept
+
+  def take_in_those_of_clients(self) -> None:
+    """Takes in what Reverb has written for clients; says so where it is not whole.
+
+    Only what an earlier look has seen, too: Reverb has turned to something else by now.
+    """
+    with self.lock:
+      seen, self._seen = self._seen, set(_done(self.incoming))
+      for path in sorted(self._seen & seen):
+        if not is_whole(path):
+          shutil.rmtree(path, ignore_errors=True)
+          logging.error("%s", not_whole(self.path))
+        elif is_kept(kept_path(path)):  # There is a later one.
+          shutil.rmtree(path, ignore_errors=True)
+        else:
+          self._keep(path)
+
+  def clear(self) -> None:
+    """Removes what Reverb began to write: on a full disk it would take the room."""
+    done = _done(self.incoming)
+    for name in os.listdir(self.incoming):
+      if (path := os.path.join(self.incoming, name)) not in done:
+        shutil.rmtree(path, ignore_errors=True)
+
+  def _keep(self, path: str) -> str:
+    kept = os.path.join(self.path, os.path.basename(path))
+    if path != kept:
+      _sync(path)
+      os.rename(path, kept)
+      files.sync_folder(self.path)
+    for other in _done(self.path):
+      if other != kept:
+        shutil.rmtree(other, ignore_errors=True)
+    return kept
+
+
+def kept_path(path: str) -> str:
+  """Returns where a checkpoint that a client was told of is kept, if it is whole."""
+  folder, name = os.path.split(path)
+  parent, last = os.path.split(folder)
+  return os.path.join(parent, name) if last == INCOMING else path
+
+
+def is_kept(path: str) -> bool:
+  """Returns whether there is a checkpoint, or a later one that took its place."""
+  folder, name = os.path.split(path)
+  return any(os.path.basename(other) >= name for other in _done(folder))
+
+
+def not_whole(path: str) -> errors.ReplayError:
+  """Returns the error for a checkpoint that found no room in a folder."""
+  return errors.ReplayError(
+    f"ReplayServer: checkpoint: {path}: expected a folder with room for it, got files "
+    "without their ends. Free some of the disk. The former checkpoint stays."
+  )
+
+
+def is_whole(path: str) -> bool:
+  """Returns whether all files of a checkpoint are there to their ends."""
+  return all(_has_end(os.path.join(path, name)) for name in _FILES)
+
+
+def _has_end(path: str) -> bool:
+  """Returns whether the compressed data of a file end, with the right checksum."""
+  stream = zlib.decompressobj()
+  try:
+    with open(path, "rb") as file:
+      while not stream.eof and (data := file.read(_READ_BYTES)):
+        stream.decompress(data)
+  except (OSError, zlib.error):
+    return False
+  return stream.eof
+
+
+def _sync(path: str) -> None:
+  """Returns when a checkpoint is on the disk: Reverb leaves that to the system."""
+  for name in (*_FILES, _DONE):
+    with open(os.path.join(path, name), "rb") as file:
+      os.fsync(file.fileno())
+  files.sync_folder(path)
+
+
+def _done(folder: str) -> list[str]:
+  """Returns the checkpoints of a folder that Reverb calls done."""
+  paths = (os.path.join(folder, name) for name in os.listdir(folder))
+  return [path for path in paths if os.path.exists(os.path.join(path, _DONE))]
+
+
+def check_options(operation: str, wanted: Any, found: Any) -> None:
+  """Checks that a server has the options that it was given.
+
+  Reverb takes a table's options from a checkpoint, and says nothing if others were
+  asked for.
+
+  Args:
+    operation: for the error.
+    wanted: Reverb's TableInfo of the table as it was made.
+    found: its TableInfo as the server has it.
+  Raises:
+    SpecError: with every option that differs.
+  """
+  asked, got = describe_options(wanted), describe_options(found)
+  mismatches = [
+    errors.Mismatch(name, asked[name], f"{got[name]} in the checkpoint")
+    for name in asked
+    if asked[name] != got[name]
+  ]
+  if mismatches:
+    hint = "A checkpoint brings its options: ask for those, or begin a new folder."
+    mismatches[-1] = dataclasses.replace(mismatches[-1], hint=hint)
+    raise errors.mismatch_error(operation, mismatches)
+
+
+def describe_options(info: Any) -> dict[str, str]:
+  """Says in words which options a table of Reverb's has, given its TableInfo."""
+  limiter = info.rate_limiter_info
+  bounds = (limiter.samples_per_insert, limiter.min_diff, limiter.max_diff)
+  return {
+    "max_size": str(info.max_size),
+    "max_times_sampled": str(info.max_times_sampled),
+    "rate_limiter": f"min_size_to_sample {limiter.min_size_to_sample}, "
+    "samples per insert {:g} within {:g} to {:g}".format(*bounds),
+    "remover": _text(info.remover_options),
+    "sampler": _text(info.sampler_options),
+  }
+
+
+def _text(selector: Any) -> str:
+  text = " ".join(str(selector).replace("is_deterministic: true", "").split())
+  return text.replace(": true", "")
+
 
 TABLE = "replay"
 # Seconds between two looks for checkpoints that clients asked for.
@@ -105,23 +619,23 @@ class ReplayServer:
       done=done,
       truncated=truncated,
     )
-    arguments.check_port("ReplayServer", port)
+    check_port("ReplayServer", port)
     check_count("ReplayServer", "max_size", max_size)
     check_count("ReplayServer", "max_times_sampled", max_times_sampled, 0)
     folder = check_checkpoint_dir("ReplayServer", checkpoint_dir)
-    seconds = arguments.check_checkpoint_secs("ReplayServer", checkpoint_secs)
+    seconds = check_checkpoint_secs("ReplayServer", checkpoint_secs)
     sampler = options.Uniform() if sampler is None else sampler
     remover = options.Fifo() if remover is None else remover
     rate_limiter = options.MinSize(1) if rate_limiter is None else rate_limiter
-    check_options("ReplayServer", sampler, remover, rate_limiter)
+    check_options_fn("ReplayServer", sampler, remover, rate_limiter)
     _check_room(max_size, rate_limiter)
-    self._signature = tables.make_signature(layout)
+    self._signature = make_signature(layout)
     table = reverb.Table(
       TABLE,
-      sampler=tables.make_selector(reverb, sampler),
-      remover=tables.make_selector(reverb, remover),
+      sampler=make_selector(reverb, sampler),
+      remover=make_selector(reverb, remover),
       max_size=max_size,
-      rate_limiter=tables.make_rate_limiter(reverb, rate_limiter),
+      rate_limiter=make_rate_limiter(reverb, rate_limiter),
       max_times_sampled=max_times_sampled,
       signature=self._signature,
     )
@@ -226,8 +740,8 @@ class ReplayServer:
       # A checkpoint brings its own signature and options, whatever was asked for.
       found = server.localhost_client().server_info()[TABLE]
       where = f"ReplayServer: checkpoint in {saved}"
-      tables.check_signature(where, self._signature, found.signature)
-      restored.check_options(where, wanted, found)
+      check_signature(where, self._signature, found.signature)
+      check_options(where, wanted, found)
     except BaseException:
       server.stop()
       raise

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from t2r_seq import errors
-from t2r_seq.data.mixtures.mixture_schedule import make_schedule
+from t2r_seq.data.mixtures import make_schedule
 
 # name: (weights, batch size, counts of a period, in any order)
 CASES = {

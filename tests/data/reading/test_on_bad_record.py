@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from t2r_seq import data, errors, records, specs, windows
 from t2r_seq.data.reading import bad_record_finder, skipping
-from t2r_seq.records import locate
+from t2r_seq.records import check
 
 _FRAME, _HEADER = 16, 12
 
@@ -170,7 +170,7 @@ def counted(monkeypatch, module, name):
 def test_files_are_looked_through_once_for_the_bad_records_of_all_epochs(
   build, tmp_path, monkeypatch
 ):
-  calls = counted(monkeypatch, locate, "locate_records")
+  calls = counted(monkeypatch, check, "locate_records")
   for name in "ab":
     write(tmp_path / name, [b"bad", b"also bad", *(number(i) for i in range(6))])
   generator = build("train", batch_size=12)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from t2r_seq import errors
-from t2r_seq.replay.checkpoints import publishing, state_file
+from t2r_seq.replay import checkpoints
 
 
 def is_whole(path):
@@ -23,14 +23,14 @@ def write_number(number: int):
     for name in ("a", "b"):
       with open(os.path.join(folder, name), "w") as file:
         file.write(str(number))
-    state_file.write(folder, {"number": number}, {"x": np.arange(number)})
+    checkpoints.write_state(folder, {"number": number}, {"x": np.arange(number)})
 
   return write
 
 
 def number_in(path: str) -> int:
   """Reads it, from all places, which have to agree."""
-  values, arrays = state_file.read(path)
+  values, arrays = checkpoints.read_state(path)
   numbers = {values["number"], len(arrays["x"])}
   for name in ("a", "b"):
     with open(os.path.join(path, name)) as file:
@@ -43,9 +43,9 @@ def number_in(path: str) -> int:
 def test_keeps_the_newest(keep, tmp_path):
   folder = str(tmp_path / "new" / "folder")
   for number in range(1, 6):
-    path = publishing.publish(folder, write_number(number), keep, is_whole)
+    path = checkpoints.publish(folder, write_number(number), keep, is_whole)
     assert path == f"{folder}/checkpoint-{number:08d}"
-    assert publishing.find(folder)[0] == publishing.find(path)[0] == path
+    assert checkpoints.find(folder)[0] == checkpoints.find(path)[0] == path
     assert number_in(path) == number
     want = [f"checkpoint-{n:08d}" for n in range(max(1, number - keep + 1), number + 1)]
     assert sorted(os.listdir(folder)) == want
@@ -62,7 +62,7 @@ def test_the_disk_fails_at_each_call(name, tmp_path, monkeypatch):
   for moment in range(100):
     folder = str(tmp_path / str(moment))
     for number in (1, 2):
-      publishing.publish(folder, write_number(number), 2, is_whole)
+      checkpoints.publish(folder, write_number(number), 2, is_whole)
     calls = iter(range(moment))
 
     def fail(*args, calls=calls, **kwargs):
@@ -74,14 +74,14 @@ def test_the_disk_fails_at_each_call(name, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
       patched.setattr(os, name, fail)
       try:
-        publishing.publish(folder, write_number(3), 2, is_whole)
+        checkpoints.publish(folder, write_number(3), 2, is_whole)
       except OSError as error:
         failed = True
         assert error.errno == errno.ENOSPC
         want = "No space left on device. The former checkpoint, checkpoint-0000000"
         assert want in str(error)
-    assert number_in(publishing.find(folder)[0]) in ((2, 3) if failed else (3,))
-    path = publishing.publish(folder, write_number(4), 2, is_whole)
+    assert number_in(checkpoints.find(folder)[0]) in ((2, 3) if failed else (3,))
+    path = checkpoints.publish(folder, write_number(4), 2, is_whole)
     assert number_in(path) == 4
     assert len(os.listdir(folder)) == 2
     if not failed:
@@ -98,7 +98,7 @@ def test_the_writing_fails(tmp_path):
     raise ValueError("no")
 
   with pytest.raises(ValueError, match="no"):
-    publishing.publish(folder, fail, 1, is_whole)
+    checkpoints.publish(folder, fail, 1, is_whole)
   assert not os.listdir(folder)
 
 
@@ -111,7 +111,7 @@ def test_no_room_for_the_first(tmp_path):
     r"the disk, got: No space left on device\. There is no former checkpoint\. Make"
   )
   with pytest.raises(OSError, match=want):
-    publishing.publish(str(tmp_path), fail, 1, is_whole)
+    checkpoints.publish(str(tmp_path), fail, 1, is_whole)
 
 
 def test_somebody_else_writes(tmp_path):
@@ -119,17 +119,17 @@ def test_somebody_else_writes(tmp_path):
 
   def write(path):
     with pytest.raises(errors.ReplayError, match="expected nobody else to write"):
-      publishing.publish(folder, write_number(2), 1, is_whole)
+      checkpoints.publish(folder, write_number(2), 1, is_whole)
     write_number(1)(path)
 
-  assert number_in(publishing.publish(folder, write, 1, is_whole)) == 1
+  assert number_in(checkpoints.publish(folder, write, 1, is_whole)) == 1
 
 
 def test_other_files_stay(tmp_path):
   for name in ("notes.txt", "checkpoint-x", ".checkpoint-00000007.tmp.txt"):
     (tmp_path / name).write_text("mine")
-  publishing.publish(str(tmp_path), write_number(1), 1, is_whole)
-  publishing.publish(str(tmp_path), write_number(2), 1, is_whole)
+  checkpoints.publish(str(tmp_path), write_number(1), 1, is_whole)
+  checkpoints.publish(str(tmp_path), write_number(2), 1, is_whole)
   assert len(os.listdir(tmp_path)) == 4
 
 
@@ -149,4 +149,4 @@ def test_nothing_to_find(name, tmp_path):
   make, want = FOREIGN[name]
   make(tmp_path / "x")
   with pytest.raises(errors.ReplayError, match=f"expected a checkpoint.*{want}"):
-    publishing.find(str(tmp_path / "x"))
+    checkpoints.find(str(tmp_path / "x"))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from t2r_seq import errors
-from t2r_seq.replay.checkpoints import state_file
+from t2r_seq.replay import checkpoints
 
 ARRAYS = {
   "keys": np.arange(1000, dtype=np.uint64),
@@ -21,10 +21,10 @@ VALUES = {"counts": [1, 2], "rng": {"state": 2**127 + 1}, "ratio": 0.1}
 
 
 def test_round_trip(tmp_path):
-  assert not state_file.is_in(str(tmp_path))
-  state_file.write(str(tmp_path), VALUES, ARRAYS)
-  assert state_file.is_in(str(tmp_path))
-  values, arrays = state_file.read(str(tmp_path))
+  assert not checkpoints.is_in(str(tmp_path))
+  checkpoints.write_state(str(tmp_path), VALUES, ARRAYS)
+  assert checkpoints.is_in(str(tmp_path))
+  values, arrays = checkpoints.read_state(str(tmp_path))
   assert values == VALUES and list(arrays) == list(ARRAYS)
   for name, array in ARRAYS.items():
     assert arrays[name].dtype == array.dtype
@@ -69,11 +69,11 @@ def test_foreign(name, tmp_path):
   (tmp_path / "state.npz").write_bytes(FOREIGN[name])
   want = r"state\.npz: expected the state of a replay.*Restore a former checkpoint"
   with pytest.raises(errors.ReplayError, match=want):
-    state_file.read(str(tmp_path))
+    checkpoints.read_state(str(tmp_path))
 
 
 def test_every_damage_is_found_or_harmless(tmp_path):
-  state_file.write(str(tmp_path), VALUES, ARRAYS)
+  checkpoints.write_state(str(tmp_path), VALUES, ARRAYS)
   place = os.path.join(tmp_path, "state.npz")
   with open(place, "rb") as file:
     whole = file.read()
@@ -87,7 +87,7 @@ def test_every_damage_is_found_or_harmless(tmp_path):
     with open(place, "wb") as file:
       file.write(damaged)
     try:
-      values, arrays = state_file.read(str(tmp_path))
+      values, arrays = checkpoints.read_state(str(tmp_path))
     except errors.ReplayError:
       refused += 1
       continue

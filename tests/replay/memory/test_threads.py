@@ -11,8 +11,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, replay
-from t2r_seq.replay import ReplayBuffer
-from t2r_seq.replay.memory import batches
+from t2r_seq.replay import ReplayBuffer, sampling
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 
 # Rows that are large take long to copy, so that writers get in between.
@@ -221,7 +220,7 @@ def test_dataset_sees_a_writer_that_was_faster(monkeypatch):
 
 
 def test_on_other_processors_the_lock_is_held_for_the_look(monkeypatch):
-  monkeypatch.setattr(batches, "_KEEPS_ORDER", False)
+  monkeypatch.setattr(sampling, "_KEEPS_ORDER", False)
   buffer = ReplayBuffer(spec(), 24, seed=0)
   writer = buffer.writer()
   for t in range(24):

@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq.replay.reverb import bundles
-from t2r_seq.replay.reverb.wire import to_wire
+from t2r_seq.replay.reverb import items
+from t2r_seq.replay.reverb.server import to_wire
 
 STEPS = {
   "flag": tf.TensorSpec([], tf.bool),
@@ -19,15 +19,15 @@ SPANS = {path: (1, 1) if path == "later" else (-1, 0) for path in reversed(STEPS
 
 
 def test_bundles_what_is_shown_at_the_same_steps():
-  (bundle,) = bundles.make_bundles(SPANS, STEPS)
+  (bundle,) = items.make_bundles(SPANS, STEPS)
   assert list(bundle.fields) == ["flag", "half", "image", "signed", "time"]
   want = "(2, 2, 3) uint8 (steps -1 to 0)"
-  described = bundles.describe_columns({bundle.column: bundle.spec(2)})
+  described = items.describe_columns({bundle.column: bundle.spec(2)})
   assert described["image"] == want and list(described) == list(bundle.fields)
 
 
 def test_unpacks_what_was_packed():
-  (bundle,) = bundles.make_bundles(SPANS, STEPS)
+  (bundle,) = items.make_bundles(SPANS, STEPS)
   rng = np.random.default_rng(0)
   episode = {
     path: np.asarray(rng.integers(0, 2, [2, *field.shape])).astype(

@@ -10,7 +10,7 @@ import zlib
 import pytest
 
 from t2r_seq import errors
-from t2r_seq.replay.reverb.checkpoint_folder import CheckpointFolder
+from t2r_seq.replay.reverb.server import CheckpointFolder
 
 FILES = ("DONE", "chunks.tfrecord", "items.tfrecord", "tables.tfrecord")
 

@@ -10,7 +10,8 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, replay, specs
-from t2r_seq.replay.reverb import ReplayServer, ReverbReplay, tables
+from t2r_seq.replay.reverb import ReplayServer, ReverbReplay
+from t2r_seq.replay.reverb import server as server_lib
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 from tests.replay.reverb.image_steps import make_spec, write
 
@@ -56,7 +57,7 @@ def test_checkpoint_of_other_specs_or_options(server_host, tmp_path):
 def test_checkpoint_of_a_version_that_does_not_say_which_windows(tmp_path, monkeypatch):
   folder = str(tmp_path)
   with monkeypatch.context() as patch:
-    patch.setattr(tables, "make_signature", lambda layout: dict(layout.signature))
+    patch.setattr(server_lib, "make_signature", lambda layout: dict(layout.signature))
     with ReplayServer(make_spec(), checkpoint_dir=folder) as server:
       server.checkpoint()
   with pytest.raises(errors.SpecError) as caught:

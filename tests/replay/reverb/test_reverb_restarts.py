@@ -11,7 +11,8 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, replay, specs
-from t2r_seq.replay.reverb import ReverbReplay, waiting
+from t2r_seq.replay.reverb import ReverbReplay
+from t2r_seq.replay.reverb import client as client_lib
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 from t2r_seq.training.interruptible import Interruptible
 
@@ -122,9 +123,9 @@ def test_what_is_lost_and_what_is_not(make_killable, tmp_path):
 
 def test_a_server_that_never_comes_back(make_killable, monkeypatch):
   told = []
-  monkeypatch.setattr(waiting, "TELL_SECS", 0.5)
+  monkeypatch.setattr(client_lib, "TELL_SECS", 0.5)
   monkeypatch.setattr(
-    waiting.logging, "warning", lambda text, *args: told.append(text % args)
+    client_lib.logging, "warning", lambda text, *args: told.append(text % args)
   )
   server = make_killable(SPEC)
   client = ReverbReplay(SPEC, server.address, server_timeout=4)

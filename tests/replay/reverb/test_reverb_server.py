@@ -14,7 +14,8 @@ import reverb
 import tensorflow as tf
 
 from t2r_seq import actors, errors, replay, specs
-from t2r_seq.replay.reverb import ReplayServer, ReverbReplay, restored
+from t2r_seq.replay.reverb import ReplayServer, ReverbReplay
+from t2r_seq.replay.reverb import server as server_lib
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 from tests.replay.reverb.image_steps import make_spec, write
 
@@ -273,6 +274,6 @@ def test_options_by_gin(name):
   gin.parse_config(textwrap.dedent(bindings))
   with ReplayServer(make_spec()) as server:
     client = reverb.Client(server.address)
-    found = restored.describe_options(client.server_info()["replay"])
+    found = server_lib.describe_options(client.server_info()["replay"])
   for option, text in want.items():
     assert found[option].startswith(text)

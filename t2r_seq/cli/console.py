@@ -1,0 +1,356 @@
+"""What commands share: gin options, specs by name, failures and tables.
+
+A mistake in a config, a file or a call of the library gets its message; anything else
+may be a bug, and its traceback is what helps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import io
+import os
+import re
+import sys
+import tempfile
+import tokenize
+from collections.abc import Collection, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from t2r_seq import errors
+from t2r_seq.cli import project_code
+
+# What gin appends to a message for every configurable that the error went through.
+_GIN_CALLS = re.compile(r"\n\s*In call to configurable [^\n]*")
+_LIBRARY_ERRORS = (ArithmeticError, RuntimeError, ValueError)
+
+
+class UsageError(Exception):
+  """A command that cannot be carried out as it was given."""
+
+
+def is_expected(error: BaseException) -> bool:
+  """Whether the message says enough.
+
+  Expected are: misfitting data, missing files and packages, a wrong command or config,
+  and whatever this library or gin raised on purpose, i.e. in a frame of their own. An
+  error out of a user's model, or out of TensorFlow, is not.
+  """
+  if isinstance(error, (errors.SpecError, ImportError, OSError, UsageError)):
+    return True
+  if _is_tensorflow_file_error(error):
+    return True
+  module = _raised_in(error.__traceback__)
+  if module.startswith("t2r_seq."):
+    return isinstance(error, _LIBRARY_ERRORS)
+  return module.startswith("gin.")
+
+
+def message(error: BaseException) -> str:
+  """Returns the error's message without what gin adds about its call stack.
+
+  It is one line, unless the error lists several mismatches, one a line.
+  """
+  text = _GIN_CALLS.sub("", str(error)).strip()
+  if not isinstance(error, errors.SpecError):
+    text = " ".join(text.split())
+  return text or type(error).__name__
+
+
+def _is_tensorflow_file_error(error: BaseException) -> bool:
+  """Whether TensorFlow did not find a file, or may not read it."""
+  tf = sys.modules.get("tensorflow")
+  if tf is None:
+    return False
+  return isinstance(error, (tf.errors.NotFoundError, tf.errors.PermissionDeniedError))
+
+
+def _raised_in(traceback: TracebackType | None) -> str:
+  """Returns the name of the module that an error was raised in."""
+  name = ""
+  while traceback is not None:
+    name = str(traceback.tb_frame.f_globals.get("__name__", ""))
+    traceback = traceback.tb_next
+  return name
+
+
+def load_tensorflow() -> None:
+  """Loads TensorFlow; what its libraries say meanwhile is shown only if that fails.
+
+  They write to the process's stderr before any of their settings is read, and would
+  bury the one line that a command has to say. Does nothing once it is loaded.
+  """
+  if "tensorflow" in sys.modules:
+    return
+  sys.stderr.flush()
+  original = os.dup(2)
+  with tempfile.TemporaryFile() as notes:
+    os.dup2(notes.fileno(), 2)
+    try:
+      importlib.import_module("tensorflow")
+    except BaseException:
+      notes.seek(0)
+      os.write(original, notes.read())
+      raise
+    finally:
+      os.dup2(original, 2)
+      os.close(original)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds --gin_configs and --gin_bindings; both can be repeated."""
+  parser.add_argument(
+    "--gin_configs",
+    metavar="FILE",
+    nargs="+",
+    action="extend",
+    default=[],
+    help="gin files, in order; a later binding wins",
+  )
+  parser.add_argument(
+    "--gin_bindings",
+    metavar="BINDING",
+    nargs="+",
+    action="extend",
+    default=[],
+    help="single bindings on top, e.g. 'train_eval_model.max_train_steps = 100'",
+  )
+
+
+def parse(args: argparse.Namespace) -> None:
+  """Reads the gin files and bindings of a command.
+
+  They may import modules of the current folder.
+
+  Args:
+    args: with `gin_configs` and `gin_bindings`.
+  Raises:
+    UsageError: neither was given, or one is no gin; quotes it.
+    Exception: whatever gin raises for a config that it cannot read.
+  """
+  if not args.gin_configs and not args.gin_bindings:
+    raise UsageError(
+      "nothing is configured. Name a gin file with --gin_configs FILE, or give "
+      "--gin_bindings."
+    )
+  load_tensorflow()
+  # Here, not above: `--help` should not wait for them. Each registers its
+  # configurables with gin.
+  import gin
+  from absl import logging
+
+  from t2r_seq import actors, data, models, policies, preprocessors, training
+  from t2r_seq.replay import reverb
+
+  del actors, data, models, policies, preprocessors, reverb, training
+  logging.set_verbosity(logging.INFO)
+  project_code.allow()
+  for filename in args.gin_configs:
+    try:
+      gin.parse_config_file(filename)
+    except tokenize.TokenError as error:
+      raise UsageError(
+        f"{filename}: {_reason(error)}: a bracket or a string is not closed."
+      ) from error
+  try:
+    gin.parse_config(args.gin_bindings)
+  except (SyntaxError, tokenize.TokenError) as error:
+    raise UsageError(
+      f"--gin_bindings: {_culprit(error, args.gin_bindings)!r} is no gin: "
+      f"{_reason(error)}."
+    ) from error
+  gin.finalize()
+
+
+def _culprit(error: Exception, bindings: Sequence[str]) -> str:
+  """Returns the binding that gin cannot read; where unknown, all of them."""
+  line = (getattr(error, "text", None) or "").strip()
+  for binding in bindings:
+    if line and line in binding:
+      return binding
+    try:
+      list(tokenize.generate_tokens(io.StringIO(binding).readline))
+    except (SyntaxError, tokenize.TokenError):
+      return binding
+  return "; ".join(bindings)
+
+
+def _reason(error: Exception) -> str:
+  """Returns what gin says is wrong, without its count of the lines of all bindings."""
+  said = str(getattr(error, "msg", None) or error.args[0])
+  return " ".join(said.split()).rstrip(".")
+
+
+FORMS = "MODULE:NAME, an export's t2r_assets.pbtxt, or a .json file of specs"
+
+
+def load_specs(source: str) -> tuple[Any, Any]:
+  """Loads the specs of what a record holds.
+
+  Windowed specs, as models declare them, become those of the flat episode.
+
+  Args:
+    source: see `load_window_specs`.
+  Returns:
+    The feature specs and the label specs (None unless it is a .pbtxt), flat.
+  Raises:
+    UsageError: there is no such module or name, or the source has another form.
+    SpecError: it is not a spec structure.
+  """
+  from t2r_seq import windows
+
+  features, labels = load_window_specs(source)
+  return windows.flat_specs(features), windows.flat_specs(labels) if labels else None
+
+
+def load_window_specs(source: str) -> tuple[Any, Any]:
+  """Loads specs as they are declared.
+
+  Args:
+    source: 'module:name', where the name is a spec structure or a function without
+      arguments that returns one; or the path of a .pbtxt or .json file.
+  Returns:
+    The feature specs and the label specs (None unless it is a .pbtxt).
+  Raises:
+    UsageError: there is no such module or name, or the source has another form.
+    SpecError: it is not a spec structure.
+  """
+  from t2r_seq import specs
+
+  labels = None
+  try:
+    if source.endswith(".pbtxt"):
+      assets = specs.load_t2r_assets_to_file(source)
+      features = specs.TensorSpecStruct.from_proto(assets.feature_spec)
+      labels = specs.TensorSpecStruct.from_proto(assets.label_spec)
+    elif source.endswith(".json"):
+      with open(source, encoding="utf-8") as f:
+        features = specs.TensorSpecStruct.from_json(f.read())
+    else:
+      features = _import(source)
+    specs.assert_valid_spec_structure(features)
+  except (errors.SpecError, UnicodeDecodeError) as error:
+    raise errors.SpecError(f"--spec: {source}: {error}") from error
+  if not features and not labels:
+    raise errors.SpecError(f"--spec: {source}: expected specs, got none.")
+  return features, labels
+
+
+def load_store_specs(source: str) -> Any:
+  """Loads the specs of windows that a store is to give.
+
+  Args:
+    source: see `load_window_specs`; features and labels are read by their paths alike.
+  Returns:
+    One flat structure, with time offsets.
+  Raises:
+    UsageError: as `load_window_specs`; or a path is in features and labels, with
+      different specs.
+    SpecError: it is not a spec structure.
+  """
+  from t2r_seq import specs
+
+  features, labels = load_window_specs(source)
+  joined = specs.flatten_spec_structure(features)
+  for path, spec in specs.flatten_spec_structure(labels or {}).items():
+    if path in joined and not joined[path].is_identical_to(spec):
+      raise UsageError(
+        f"--spec: {source}: {path} is a feature and a label, of different specs. A "
+        "store has one column of a path."
+      )
+    joined[path] = spec
+  return joined
+
+
+def _import(source: str) -> Any:
+  """Returns what 'module:name' stands for; a function is called."""
+  module_name, separator, name = source.partition(":")
+  if not (module_name and separator and name):
+    raise UsageError(f"--spec takes {FORMS}, got '{source}'.")
+  project_code.allow()
+  module = importlib.import_module(module_name)
+  if not hasattr(module, name):
+    near = errors.nearest(name, vars(module))
+    raise UsageError(f"--spec: {module_name} has no '{name}'.{near}")
+  value = getattr(module, name)
+  return value() if callable(value) else value
+
+
+_MAX_ELEMENTS = 8
+
+
+def format_table(
+  header: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[str] = ()
+) -> str:
+  """Aligns rows under their header.
+
+  Args:
+    header: the names of the columns.
+    rows: one cell a column.
+    numbers: the columns that are aligned on the right.
+  Returns:
+    The lines of the table, joined.
+  """
+  table = [list(header), *[list(row) for row in rows]]
+  widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
+  table.insert(1, ["─" * width for width in widths])
+  return "\n".join(
+    "  ".join(
+      cell.rjust(width) if name in numbers else cell.ljust(width)
+      for cell, width, name in zip(row, widths, header, strict=True)
+    ).rstrip()
+    for row in table
+  )
+
+
+def shorten(text: str, width: int) -> str:
+  """Cuts the middle out of a text that is longer than `width`."""
+  if len(text) <= width:
+    return text
+  head = (width - 1) // 2
+  return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
+
+
+def format_value(value: Any) -> str:
+  """Returns an array's numbers, or for a large one its shape and range."""
+  value = np.asarray(value)
+  if value.dtype.kind in "SUO":
+    return str(to_json(value))
+  if value.size > _MAX_ELEMENTS:
+    numbers = value.astype(np.float64)
+    return (
+      f"{value.dtype} {value.shape} from {numbers.min():.4g} to {numbers.max():.4g}"
+    )
+  if value.dtype.kind in "biu":
+    return str(value.tolist())
+  return _format_floats(value.astype(np.float64).tolist())
+
+
+def to_json(value: Any) -> Any:
+  """Returns an array as what JSON can hold; bytes become text."""
+  value = np.asarray(value)
+  if value.dtype.kind in "SUO":
+    return _decode(value.tolist())
+  if value.dtype.kind in "biu":
+    return value.tolist()
+  # float16 and bfloat16 widen without loss.
+  return value.astype(np.float64).tolist()
+
+
+def _format_floats(numbers: Any) -> str:
+  """Returns nested lists with four significant digits."""
+  if isinstance(numbers, list):
+    return f"[{', '.join(_format_floats(number) for number in numbers)}]"
+  return f"{numbers:.4g}"
+
+
+def _decode(value: Any) -> Any:
+  """Returns nested lists of text."""
+  if isinstance(value, list):
+    return [_decode(item) for item in value]
+  return (
+    value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+  )

@@ -1,0 +1,356 @@
+"""What is converted: episodes, read from a source and appended to a target."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, records, specs
+from t2r_seq.store import layout, manifest
+
+Values = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceEpisode:
+  """One episode of a source.
+
+  Attributes:
+    values: by path, [T, ...] and context features; byte strings as arrays of bytes
+      objects; absent optionals are left out.
+    place: where it was found, for messages.
+    position: where the source has the next one; a source reads its own positions.
+    label: what the source calls it, where it has names that must not come twice.
+  """
+
+  values: Values
+  place: str
+  position: tuple[int, ...] = ()
+  label: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ResumePoint:
+  """Where to go on reading.
+
+  Attributes:
+    episode: the number of the first episode to read.
+    position: of the episode before it, as its `SourceEpisode` had it; () at 0.
+    labels: of the episodes before it.
+  """
+
+  episode: int = 0
+  position: tuple[int, ...] = ()
+  labels: frozenset[str] = frozenset()
+
+
+class EpisodeSource(abc.ABC):
+  """Reads the episodes of a store, of files or of a group of arrays, in order."""
+
+  @property
+  @abc.abstractmethod
+  def spec(self) -> specs.TensorSpecStruct:
+    """The flat specs of the episodes, by path."""
+
+  @property
+  @abc.abstractmethod
+  def num_episodes(self) -> int | None:
+    """How many episodes there are; None if only reading them all would tell."""
+
+  @property
+  def episode_ends(self) -> list[int] | None:
+    """The step after each episode's last one, counted through; None if unknown."""
+    return None
+
+  @property
+  def metadata(self) -> Mapping[str, Any]:
+    """JSON values that go along with the episodes."""
+    return {}
+
+  @property
+  def notes(self) -> list[str]:
+    """What a user should know of how the source was read; sentences."""
+    return []
+
+  @abc.abstractmethod
+  def fingerprint(self) -> dict[str, Any]:
+    """Returns JSON values that change when the data does; costs no look at it."""
+
+  @abc.abstractmethod
+  def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
+    """Yields the episodes from a point on.
+
+    Raises:
+      SpecError: an episode cannot be read; names the place.
+    """
+
+  def fraction(self, position: tuple[int, ...]) -> float | None:
+    """Returns how much of the source lies before a position, 0 to 1, if it knows."""
+    return None
+
+
+class EpisodeTarget(abc.ABC):
+  """Writes episodes; a killed writer's target goes on where it was committed."""
+
+  @property
+  @abc.abstractmethod
+  def num_committed(self) -> int:
+    """The episode to go on from: those before it survive whatever happens."""
+
+  @abc.abstractmethod
+  def append(self, values: Values) -> None:
+    """Appends an episode.
+
+    Args:
+      values: as those of a `SourceEpisode`.
+    Raises:
+      SpecError: the values do not fit the specs of the target.
+      OSError: the disk is full or failed.
+    """
+
+  @abc.abstractmethod
+  def commit(self) -> None:
+    """Makes what was appended survive a kill, as far as the format allows."""
+
+  @abc.abstractmethod
+  def finish(self) -> None:
+    """Completes the target: it is where it was asked for, and whole."""
+
+  @abc.abstractmethod
+  def close(self) -> None:
+    """Lets go of files; what is committed stays."""
+
+
+def num_bytes(values: Values) -> int:
+  """Counts the bytes of an episode's values."""
+  return sum(
+    sum(map(len, array.ravel().tolist())) if array.dtype == object else array.nbytes
+    for array in values.values()
+  )
+
+
+def num_steps(values: Values, spec: specs.TensorSpecStruct) -> int:
+  """Returns the steps of an episode: the rows of its first path with a time axis."""
+  for path, array in values.items():
+    if spec[path].is_sequence and array.ndim:
+      return len(array)
+  return 0
+
+
+def check_numbers(operation: str, spec: specs.TensorSpecStruct) -> None:
+  """Checks that all specs of steps are numbers, which a plain array can hold.
+
+  Args:
+    operation: for the error.
+    spec: of the episodes.
+  Raises:
+    SpecError: with every path that is an encoded image, a byte string or of a dtype
+      that numpy alone does not have.
+  """
+  found = []
+  for path, leaf in spec.items():
+    if specs.is_encoded_image_spec(leaf):
+      got = f"encoded images ({leaf.data_format})"
+      hint = "Store pixels: --decode_images."
+    elif leaf.dtype == tf.string:
+      got, hint = "byte strings", f"Leave them out: --drop {path}."
+    elif leaf.dtype == tf.bfloat16:
+      got, hint = "bfloat16", f"Leave it out: --drop {path}."
+    else:
+      continue
+    found.append(errors.Mismatch(path, "numbers", got, hint))
+  if found:
+    raise errors.mismatch_error(operation, found)
+
+
+def array_spec(
+  path: str, dtype: np.dtype, shape: tuple[int, ...], is_sequence: bool
+) -> specs.ExtendedTensorSpec | errors.Mismatch:
+  """Describes an array, or says why it cannot be taken over.
+
+  Args:
+    path: of the spec.
+    dtype: of the array.
+    shape: of one step, or of one episode's value.
+    is_sequence: there is one for each step.
+  """
+  hint = f"Leave it out: --drop {path}."
+  if dtype.kind not in "biufc":
+    name = {"O": "objects", "S": "byte strings", "U": "text"}.get(dtype.kind, dtype)
+    return errors.Mismatch(path, "numbers", f"{name}", hint)
+  try:
+    tf_dtype = tf.as_dtype(dtype.newbyteorder("="))
+  except TypeError:
+    return errors.Mismatch(path, "a dtype that TensorFlow has", str(dtype), hint)
+  return specs.ExtendedTensorSpec(shape, tf_dtype, path, is_sequence=is_sequence)
+
+
+def describe(dtype: np.dtype, shape: tuple[int, ...]) -> str:
+  """Renders shape and dtype of an array on disk."""
+  return f"{tuple(shape)} {dtype.newbyteorder('=').name}"
+
+
+class Dropped:
+  """The paths that a user leaves out; a name stands for all that is below it, too."""
+
+  def __init__(self, names: Iterable[str] = ()) -> None:
+    """Takes the names.
+
+    Args:
+      names: paths, or the beginnings of some: 'next_obs' drops 'next_obs/image'.
+    """
+    self._names = {name.strip("/") for name in names}
+    self._met: set[str] = set()
+    self._paths: set[str] = set()
+
+  def has(self, path: str) -> bool:
+    """Whether a path is left out."""
+    self._paths.add(path)
+    met = {n for n in self._names if path == n or path.startswith(f"{n}/")}
+    self._met |= met
+    return bool(met)
+
+  def filter(self, spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
+    """Returns the specs that stay."""
+    return specs.TensorSpecStruct(
+      (path, leaf) for path, leaf in spec.items() if not self.has(path)
+    )
+
+  def check(self, operation: str) -> None:
+    """Checks that every name met a path.
+
+    Raises:
+      SpecError: with every name that met none.
+    """
+    found = [
+      errors.Mismatch(
+        name,
+        f"a path to drop, of {errors.listing(self._paths)}",
+        "no such path",
+        errors.nearest(name, self._paths),
+      )
+      for name in self._names - self._met
+    ]
+    if found:
+      raise errors.mismatch_error(operation, found)
+
+
+def check_same_specs(
+  operation: str, wanted: specs.SpecStructure, spec: specs.TensorSpecStruct
+) -> specs.TensorSpecStruct:
+  """Picks the specs that a user wants from those that a source has.
+
+  Args:
+    operation: for the error.
+    wanted: flat specs; their names in records are taken over.
+    spec: of the source.
+  Returns:
+    The wanted ones that there are.
+  Raises:
+    SpecError: with every difference.
+  """
+  columns = layout.make_columns(operation, spec)
+  manifest.check_spec(operation, wanted, columns, False)
+  return specs.TensorSpecStruct(
+    (path, leaf)
+    for path, leaf in specs.flatten_spec_structure(wanted).items()
+    if path in spec
+  )
+
+
+class SelectedSource(EpisodeSource):
+  """Some paths of a source, perhaps with images decoded to pixels."""
+
+  def __init__(
+    self,
+    source: EpisodeSource,
+    spec: specs.TensorSpecStruct,
+    decode_images: bool = False,
+  ) -> None:
+    """Wraps the source.
+
+    Args:
+      source: to read.
+      spec: specs of the source that are wanted.
+      decode_images: turns encoded images into pixels.
+    """
+    self._source = source
+    self._wanted = spec
+    self._images = {
+      path: leaf
+      for path, leaf in spec.items()
+      if decode_images and specs.is_encoded_image_spec(leaf)
+    }
+    self._spec = specs.TensorSpecStruct(
+      (path, _own_spec(leaf, path in self._images)) for path, leaf in spec.items()
+    )
+
+  @property
+  def spec(self) -> specs.TensorSpecStruct:
+    """The specs of the chosen paths, decoded."""
+    return self._spec
+
+  @property
+  def num_episodes(self) -> int | None:
+    """As the source says."""
+    return self._source.num_episodes
+
+  @property
+  def episode_ends(self) -> list[int] | None:
+    """As the source says."""
+    return self._source.episode_ends
+
+  @property
+  def metadata(self) -> Mapping[str, Any]:
+    """As the source says."""
+    return self._source.metadata
+
+  @property
+  def notes(self) -> list[str]:
+    """As the source says."""
+    return self._source.notes
+
+  def fingerprint(self) -> dict[str, Any]:
+    """Returns that of the source."""
+    return self._source.fingerprint()
+
+  def fraction(self, position: tuple[int, ...]) -> float | None:
+    """Returns that of the source."""
+    return self._source.fraction(position)
+
+  def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
+    """Yields the source's episodes with the chosen paths alone."""
+    for episode in self._source.episodes(start):
+      values: Values = {
+        path: self._decode(path, array, episode.place)
+        for path, array in episode.values.items()
+        if path in self._wanted
+      }
+      yield SourceEpisode(values, episode.place, episode.position, episode.label)
+
+  def _decode(self, path: str, array: np.ndarray, place: str) -> np.ndarray:
+    if path not in self._images:
+      return array
+    encoded = tf.constant(array.tolist(), tf.string, array.shape)
+    try:
+      return records.decode_images(encoded, self._images[path], path).numpy()
+    except tf.errors.OpError as error:
+      raise errors.ConversionError(
+        f"convert: {place}: {path}: expected images that can be decoded, got "
+        f"{error.message.splitlines()[0]:.200}"
+      ) from error
+
+
+def _own_spec(
+  spec: specs.ExtendedTensorSpec, is_decoded: bool
+) -> specs.ExtendedTensorSpec:
+  # How the source's records lay their steps out is no matter to what is made of them.
+  fields = {**spec.fields(), "is_concatenated": False}
+  if is_decoded:
+    fields["data_format"] = None
+  return specs.ExtendedTensorSpec(**fields)

@@ -1,0 +1,356 @@
+"""Sources and targets, by their kind and by what a conversion is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import gin
+
+from t2r_seq import errors, records, specs
+from t2r_seq.convert import hdf5, zarr_group
+from t2r_seq.convert import records as records_lib
+from t2r_seq.convert.episodes import Dropped, EpisodeSource, EpisodeTarget
+from t2r_seq.convert.hdf5 import Hdf5Source
+from t2r_seq.convert.journal import Journal, journal_folder
+from t2r_seq.convert.records import (
+  EpisodeBounds,
+  RecordEpisodes,
+  RecordSteps,
+  RldsEpisodes,
+  TfdsSource,
+)
+from t2r_seq.convert.stores import StoreSource, StoreTarget
+from t2r_seq.convert.zarr_group import ZarrSource
+from t2r_seq.store import layout
+
+STORE, TFRECORD, ZARR, HDF5 = "store", "tfrecord", "zarr", "hdf5"
+# RLDS episodes, straight from TFRecord files or by way of TFDS, can be read only.
+RLDS, TFDS = "rlds", "tfds"
+KINDS = (STORE, TFRECORD, ZARR, HDF5)
+SOURCE_KINDS = (*KINDS, RLDS, TFDS)
+
+_HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_HDF5_SUFFIXES = (".hdf5", ".h5")
+_ZARR_FILES = (".zgroup", "zarr.json", ".zmetadata")
+
+
+def source_kind(path: str, given: str | None = None) -> str:
+  """Returns the kind of a source, by what is there.
+
+  Args:
+    path: a folder, a file, or patterns of TFRecord files.
+    given: the kind, if the caller knows better.
+  Raises:
+    ConversionError: there is nothing, or a folder of another kind.
+  """
+  if given:
+    return _check_kind(given, SOURCE_KINDS)
+  if os.path.isdir(path):
+    return _folder_kind(path)
+  if os.path.isfile(path):
+    return _file_kind(path)
+  if any(glob.glob(part.strip()) for part in path.split(",")) or ":" in path:
+    return TFRECORD
+  near = errors.nearest(os.path.basename(path), _siblings(path))
+  raise errors.ConversionError(
+    f"convert: {path}: expected a store, a zarr group, an HDF5 file or TFRecord files, "
+    f"got nothing there.{near} The current folder is {os.getcwd()}"
+  )
+
+
+def destination_kind(path: str, source: str, given: str | None = None) -> str:
+  """Returns the kind of a destination, by its name.
+
+  Args:
+    path: of the destination.
+    source: kind of the source.
+    given: the kind, if the caller knows better.
+  Raises:
+    ConversionError: the name doesn't tell; or neither side is a store.
+  """
+  kind = _check_kind(given) if given else _named_kind(path, source)
+  if STORE not in (kind, source):
+    raise errors.ConversionError(
+      f"convert: {path}: expected a store on one of the two sides, got {source} to "
+      f"{kind}. Convert to a store first (by any other name, or --to store), and the "
+      f"store to {kind} then."
+    )
+  return kind
+
+
+def _named_kind(path: str, source: str) -> str:
+  name = os.path.basename(path.rstrip("/")).lower()
+  if os.path.isdir(path) and os.path.exists(os.path.join(path, layout.MANIFEST)):
+    return STORE
+  if name.endswith(".zarr"):
+    return ZARR
+  if name.endswith(_HDF5_SUFFIXES):
+    return HDF5
+  if "tfrecord" in name:
+    return TFRECORD
+  if source != STORE:
+    return STORE
+  raise errors.ConversionError(
+    f"convert: {path}: expected a name that tells what to convert the store to (.zarr, "
+    ".hdf5, .h5, .tfrecord, .tfrecord.gz), got none of them. Say it with --to, one of "
+    f"{errors.listing(KINDS)}."
+  )
+
+
+def _check_kind(kind: str, known: tuple[str, ...] = KINDS) -> str:
+  if kind not in known:
+    raise errors.ConversionError(
+      f"convert: expected a kind of {errors.listing(known)}, got '{kind}'."
+      f"{errors.nearest(kind, known)}"
+    )
+  return kind
+
+
+def _folder_kind(path: str) -> str:
+  names = set(os.listdir(path))
+  if layout.MANIFEST in names:
+    return STORE
+  if names & set(_ZARR_FILES) or {"data", "meta"} <= names:
+    return ZARR
+  hint = f"Name the files in it, such as {os.path.join(path, '*.tfrecord*')}"
+  raise errors.ConversionError(
+    f"convert: {path}: expected a store (with a {layout.MANIFEST}) or a zarr group, "
+    f"got a folder with {errors.listing(names, limit=5)}. {hint}"
+  )
+
+
+def _file_kind(path: str) -> str:
+  with open(path, "rb") as file:
+    start = file.read(len(_HDF5_SIGNATURE))
+  if start == _HDF5_SIGNATURE or path.lower().endswith(_HDF5_SUFFIXES):
+    return HDF5
+  return ZARR if path.lower().endswith(".zarr.zip") else TFRECORD
+
+
+def _siblings(path: str) -> list[str]:
+  folder = os.path.dirname(os.path.abspath(path))
+  return os.listdir(folder) if os.path.isdir(folder) else []
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class ConversionOptions:
+  """What a conversion can be told; one that goes on must be told the same.
+
+  Attributes:
+    episode_key: records are steps, and this feature's value tells the episodes apart.
+    last_key: records are steps, and this feature is not zero in the last of an episode.
+    episode_per_file: records are steps, and each file is an episode.
+    drop: paths to leave out, with all below them.
+    decode_images: turns encoded images into pixels; otherwise their bytes stay as they
+      are.
+    allow_nan: accepts NaN in numbers that go into a store.
+    num_shards: TFRecord files to write.
+    compression: of TFRecord files, 'GZIP', 'ZLIB' or '', where their suffixes don't
+      tell; 'gzip' compresses the observations of an HDF5 file.
+    split: of a TFDS dataset, by default 'train'.
+  """
+
+  episode_key: str | None = None
+  last_key: str | None = None
+  episode_per_file: bool = False
+  drop: tuple[str, ...] = ()
+  decode_images: bool = False
+  allow_nan: bool = False
+  num_shards: int = 1
+  compression: str | None = None
+  split: str | None = None
+
+  def __post_init__(self) -> None:
+    object.__setattr__(self, "drop", tuple(self.drop))
+    given = [self.episode_key, self.last_key, self.episode_per_file]
+    if sum(bool(value) for value in given) > 1:
+      raise errors.ConversionError(
+        "convert: expected one of episode_key, last_key and episode_per_file, got "
+        f"{sum(bool(value) for value in given)} of them."
+      )
+
+  @property
+  def bounds(self) -> EpisodeBounds:
+    """How steps become episodes; false where records are episodes."""
+    return EpisodeBounds(self.episode_key, self.last_key, self.episode_per_file)
+
+  def to_json_dict(self) -> dict[str, Any]:
+    """Returns the fields as JSON has them."""
+    return {**dataclasses.asdict(self), "drop": sorted(self.drop)}
+
+  def differences(self, earlier: Mapping[str, Any]) -> list[errors.Mismatch]:
+    """Lists the fields that an earlier run had otherwise; NaN may be let in later.
+
+    Args:
+      earlier: of its `to_json_dict`.
+    """
+    hint = "Say the same, or delete the destination and this folder to start anew."
+    return [
+      errors.Mismatch(name, f"{earlier.get(name)!r}, as it began", repr(value), hint)
+      for name, value in self.to_json_dict().items()
+      if earlier.get(name) != value and name != "allow_nan"
+    ]
+
+
+def open_source(
+  kind: str,
+  path: str,
+  options: ConversionOptions,
+  spec: specs.TensorSpecStruct | None = None,
+  dropped: Dropped | None = None,
+) -> EpisodeSource:
+  """Opens a source.
+
+  Args:
+    kind: of it.
+    path: of it.
+    options: of the conversion.
+    spec: what the source is read with, where that is known.
+    dropped: paths to leave out, before anything is made of them.
+  Raises:
+    SpecError: it cannot be read.
+  """
+  if kind == STORE:
+    return StoreSource(path)
+  if kind == ZARR:
+    return ZarrSource(path, dropped)
+  if kind == HDF5:
+    return Hdf5Source(path, dropped, spec)
+  if kind == TFDS:
+    return TfdsSource(path, options.split, dropped.has if dropped else None)
+  if kind == RLDS:
+    return RldsEpisodes(path, spec, options.compression)
+  if options.bounds:
+    return RecordSteps(path, options.bounds, spec, options.compression)
+  return RecordEpisodes(path, spec, options.compression)
+
+
+def check_target(
+  kind: str, path: str, source: EpisodeSource, options: ConversionOptions
+) -> None:
+  """Checks, before anything is written, that a target can hold a source's episodes.
+
+  Args:
+    kind: of the target.
+    path: of the target.
+    source: what will be written.
+    options: of the conversion.
+  Raises:
+    ImportError: an extra is not installed.
+    SpecError: with every path that it cannot hold.
+  """
+  if kind == STORE:
+    layout.make_columns(f"convert: {path}", source.spec)
+  elif kind == ZARR:
+    zarr_group.check_spec(path, source.spec)
+  elif kind == HDF5:
+    hdf5.check_spec(path, source.spec, options.compression)
+  else:
+    count = source.num_episodes or 0
+    records_lib.check_spec(path, source.spec, count, options.num_shards)
+
+
+def open_target(
+  kind: str,
+  path: str,
+  journal: Journal,
+  source: EpisodeSource,
+  options: ConversionOptions,
+) -> EpisodeTarget:
+  """Opens a target, new or as a killed conversion left it.
+
+  Args:
+    kind: of it.
+    path: of it.
+    journal: of the conversion.
+    source: what will be written.
+    options: of the conversion.
+  Raises:
+    StoreError: another process writes to the store.
+    OSError: the folder cannot be written.
+  """
+  spec, metadata, work = source.spec, source.metadata, journal.work_folder
+  if kind == STORE:
+    return StoreTarget(path, spec, metadata, options.allow_nan)
+  count = source.num_episodes or 0
+  if kind == HDF5:
+    return hdf5.Hdf5Target(path, work, spec, metadata, count, options.compression)
+  if kind == TFRECORD:
+    num_shards, compression = options.num_shards, options.compression
+    return records_lib.RecordTarget(path, spec, count, num_shards, compression)
+  return zarr_group.ZarrTarget(path, work, spec, metadata, source.episode_ends or [])
+
+
+def open_written(
+  kind: str, path: str, spec: specs.TensorSpecStruct, options: ConversionOptions
+) -> EpisodeSource:
+  """Opens what a conversion has written, to read it again.
+
+  Args:
+    kind: of the destination.
+    path: of the destination.
+    spec: of its episodes.
+    options: of the conversion.
+  Raises:
+    SpecError: it cannot be read.
+  """
+  if kind != TFRECORD:
+    return open_source(kind, path, options, spec if kind == HDF5 else None)
+  names = destination_files(kind, path, options)
+  return RecordEpisodes(names, records_lib.record_spec(spec), options.compression)
+
+
+def destination_files(kind: str, path: str, options: ConversionOptions) -> list[str]:
+  """Lists the files, or the folder, that a conversion writes."""
+  if kind != TFRECORD:
+    return [path]
+  return records_lib.shard_names(path, options.num_shards)
+
+
+def check_vacant(kind: str, path: str, options: ConversionOptions) -> None:
+  """Checks that a new conversion overwrites nothing.
+
+  Raises:
+    ConversionError: something is there.
+  """
+  names = destination_files(kind, path, options)
+  there = [name for name in names if os.path.lexists(name)]
+  is_empty = there == [path] and os.path.isdir(path) and not os.listdir(path)
+  if there and not (kind == STORE and is_empty):
+    raise errors.ConversionError(
+      f"convert: {path}: expected nothing there, or a conversion to go on with, got "
+      f"{errors.listing(there, limit=5)}, which no unfinished conversion has left. "
+      "Delete it, or choose another destination."
+    )
+  others = records.other_shards(path, names) if kind == TFRECORD else []
+  if others:
+    raise errors.ConversionError(
+      f"convert: {path}: expected no other files of that name, got "
+      f"{errors.listing(others, limit=5)}, which patterns would read along with "
+      "the new ones. Delete them, or choose another destination."
+    )
+  if glob.has_magic(path):
+    raise errors.ConversionError(
+      f"convert: {path}: expected the name of a destination, got a pattern."
+    )
+
+
+def check_there(kind: str, path: str, options: ConversionOptions) -> None:
+  """Checks that what a finished conversion wrote is still there.
+
+  Raises:
+    ConversionError: with every file that is not.
+  """
+  names = destination_files(kind, path, options)
+  missing = [name for name in names if not os.path.exists(name)]
+  if missing:
+    raise errors.ConversionError(
+      f"convert: {path}: expected what was converted before, got nothing at "
+      f"{errors.listing(missing, limit=5)}. To convert anew, delete "
+      f"{journal_folder(path)}"
+    )

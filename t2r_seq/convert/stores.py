@@ -1,0 +1,120 @@
+"""Stores as sources and targets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from t2r_seq import specs
+from t2r_seq.convert.episodes import (
+  EpisodeSource,
+  EpisodeTarget,
+  ResumePoint,
+  SourceEpisode,
+  Values,
+)
+from t2r_seq.store import EpisodeStore, layout
+
+# The target commits when it is told to.
+_NEVER = 1 << 62
+
+
+class StoreSource(EpisodeSource):
+  """Reads the episodes of a store."""
+
+  def __init__(self, path: str) -> None:
+    """Opens the store.
+
+    Raises:
+      StoreError: it cannot be opened.
+    """
+    self._store = EpisodeStore(path)
+    self._path = path
+
+  @property
+  def spec(self) -> specs.TensorSpecStruct:
+    """The store's specs."""
+    return self._store.spec
+
+  @property
+  def num_episodes(self) -> int | None:
+    """The committed episodes."""
+    return len(self._store)
+
+  @property
+  def metadata(self) -> Mapping[str, Any]:
+    """The store's metadata."""
+    return self._store.metadata
+
+  @property
+  def episode_ends(self) -> list[int] | None:
+    """Where each episode ends."""
+    return self._store.episode_ends.tolist()
+
+  def fingerprint(self) -> dict[str, Any]:
+    """Returns the specs and the checksums of all segments."""
+    # The index has the checksums of all data.
+    segments = {
+      segment.name: [segment.commit.episodes, dict(segment.commit.index_crc32)]
+      for segment in EpisodeStore(self._path).segments
+    }
+    return {"spec": self.spec.to_json(), "segments": segments}
+
+  def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
+    """Yields the episodes from a point on; see `EpisodeSource.episodes`."""
+    for index in range(start.episode, len(self._store)):
+      values = dict(self._store.episode(index).items())
+      yield SourceEpisode(values, f"episode {index} of {self._path}")
+
+
+class StoreTarget(EpisodeTarget):
+  """Appends the episodes to a new store."""
+
+  def __init__(
+    self,
+    path: str,
+    spec: specs.TensorSpecStruct,
+    metadata: Mapping[str, Any],
+    allow_nan: bool = False,
+  ) -> None:
+    """Makes the store, or goes on with the one that a killed conversion left.
+
+    Args:
+      path: of the folder.
+      spec: of the episodes.
+      metadata: JSON values.
+      allow_nan: accepts NaN.
+    Raises:
+      SpecError: the specs cannot be stored, or are not those of the store.
+      StoreError: another process writes to it.
+    """
+    if os.path.exists(os.path.join(path, layout.MANIFEST)):
+      self._writer = EpisodeStore.append(
+        path, spec=spec, commit_every=_NEVER, allow_nan=allow_nan
+      )
+    else:
+      self._writer = EpisodeStore.create(
+        path, spec, metadata, commit_every=_NEVER, allow_nan=allow_nan
+      )
+
+  @property
+  def num_committed(self) -> int:
+    """The episodes that the manifest counts."""
+    return self._writer.num_committed
+
+  def append(self, values: Values) -> None:
+    """Appends an episode; see `EpisodeTarget.append`."""
+    self._writer.append_episode(values)
+
+  def commit(self) -> None:
+    """Writes what was appended, and then the manifest."""
+    self._writer.flush()
+
+  def finish(self) -> None:
+    """Commits what is left."""
+    self._writer.close()
+
+  def close(self) -> None:
+    """Commits what is left, and lets go of the segment."""
+    self._writer.close()

@@ -1,0 +1,600 @@
+"""Zarr groups in diffusion_policy's layout, as sources and as targets.
+
+`data/<key>` arrays [total_steps, ...], `meta/episode_ends` int64 [episodes], and
+further arrays [episodes, ...] in `meta` for what there is once per episode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import shutil
+import zipfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from t2r_seq import errors, files, specs
+from t2r_seq.convert import episodes
+from t2r_seq.convert.episodes import (
+  Dropped,
+  EpisodeSource,
+  EpisodeTarget,
+  ResumePoint,
+  SourceEpisode,
+  Values,
+)
+
+ENDS = "episode_ends"
+# An attribute of the root: specs by key, so that a round trip gives the same ones.
+SPEC_ATTRIBUTE = "t2r_seq_spec"
+METADATA_ATTRIBUTE = "t2r_seq_metadata"
+_METADATA_FILES = (".zarray", "zarr.json")
+
+
+def load_zarr() -> Any:
+  """Imports zarr.
+
+  Raises:
+    ImportError: it is not installed; names the extra.
+  """
+  try:
+    import zarr
+  except ImportError as error:
+    raise errors.missing_extra("zarr", "zarr") from error
+  return zarr
+
+
+def _is_v3_api(zarr: Any) -> bool:
+  return int(zarr.__version__.split(".")[0]) >= 3
+
+
+def open_group(path: str) -> Any:
+  """Opens a group for reading: a folder, or a .zip file of one.
+
+  Args:
+    path: of the folder or file.
+  Raises:
+    ImportError: zarr is not installed.
+    ConversionError: there is no zarr group.
+  """
+  zarr = load_zarr()
+  store: Any = path
+  if os.path.isfile(path):
+    store = zarr.storage.ZipStore(path, mode="r")
+  # What is checked is what is read: consolidated metadata could say other things.
+  options = {"use_consolidated": False} if _is_v3_api(zarr) else {}
+  try:
+    return zarr.open_group(store, mode="r", **options)
+  except Exception as error:
+    raise errors.ConversionError(
+      f"convert: {path}: expected a zarr group, got {type(error).__name__}: {error}."
+    ) from error
+
+
+def create_group(path: str) -> Any:
+  """Makes a group of zarr format 2, which every version of zarr reads."""
+  zarr = load_zarr()
+  options = {"zarr_format": 2} if _is_v3_api(zarr) else {}
+  return zarr.open_group(path, mode="a", **options)
+
+
+def create_array(
+  group: Any, name: str, shape: tuple[int, ...], dtype: Any, chunk: tuple[int, ...]
+) -> Any:
+  """Makes an array, compressed with Zstandard.
+
+  Args:
+    group: to put it into.
+    name: of the array.
+    shape: of the array.
+    dtype: of its values.
+    chunk: shape of a chunk.
+  """
+  import numcodecs
+
+  codec = numcodecs.Zstd(level=3)
+  options = {"shape": shape, "dtype": dtype, "chunks": chunk, "fill_value": 0}
+  if _is_v3_api(load_zarr()):
+    return group.create_array(name, compressors=codec, **options)
+  return group.create_dataset(name, compressor=codec, **options)
+
+
+def array_names(path: str, folder: str) -> list[str]:
+  """Lists the arrays in a folder of a group, and refuses what could run code.
+
+  The metadata is read here and not by zarr, which may load a codec that unpickles.
+
+  Args:
+    path: of the group.
+    folder: 'data' or 'meta'.
+  Returns:
+    The names, sorted.
+  Raises:
+    ConversionError: with every array that is pickled.
+  """
+  found = []
+  names = set()
+  with _open_files(path) as (listing, read):
+    for name in listing:
+      parts = name.split("/")
+      if len(parts) < 3 or parts[0] != folder or parts[-1] not in _METADATA_FILES:
+        continue
+      metadata = json.loads(read(name))
+      if metadata.get("node_type", "array") != "array":
+        continue
+      key = "/".join(parts[1:-1])
+      names.add(key)
+      if _has_pickle(metadata):
+        hint = f"Unpickling runs code: it is not done. Leave it out: --drop {key}."
+        want = "an array of numbers"
+        found.append(errors.Mismatch(key, want, "pickled objects", hint))
+  if found:
+    raise errors.mismatch_error(f"convert: {path}", found, errors.ConversionError)
+  return sorted(names)
+
+
+@contextlib.contextmanager
+def _open_files(path: str) -> Iterator[tuple[list[str], Any]]:
+  """Opens a folder or a .zip file: its metadata files, and how to read one."""
+  if os.path.isfile(path):
+    with zipfile.ZipFile(path) as archive:
+      yield archive.namelist(), archive.read
+    return
+
+  def read(name: str) -> bytes:
+    with open(os.path.join(path, name), "rb") as file:
+      return file.read()
+
+  yield list(_metadata_files(path)), read
+
+
+def _metadata_files(path: str) -> Iterator[str]:
+  for folder, folders, names in os.walk(path):
+    for name in names:
+      if name in _METADATA_FILES:
+        yield os.path.relpath(os.path.join(folder, name), path).replace(os.sep, "/")
+        if name == ".zarray":
+          folders.clear()  # Below an array there are only chunks.
+
+
+def _has_pickle(value: Any) -> bool:
+  """Whether any codec in the metadata is, by its name, pickle."""
+  if isinstance(value, dict):
+    names = [str(value.get(field, "")) for field in ("id", "name")]
+    is_pickle = any("pickle" in name.lower() for name in names)
+    return is_pickle or any(_has_pickle(item) for item in value.values())
+  return isinstance(value, list) and any(_has_pickle(item) for item in value)
+
+
+def array_keys(spec: specs.TensorSpecStruct) -> dict[str, str]:
+  """Names an array for each path: the spec's name, or the path, without slashes.
+
+  Args:
+    spec: of the episodes.
+  Returns:
+    Keys by path.
+  Raises:
+    SpecError: with every path whose key another one has.
+  """
+  keys: dict[str, str] = {}
+  found = []
+  taken: dict[str, str] = {ENDS: f"meta/{ENDS}"}
+  for path, leaf in spec.items():
+    key = (leaf.name or path).replace("/", "_")
+    if key in taken:
+      want = "a name of its own in the zarr group"
+      got = f"'{key}', as {taken[key]} has"
+      hint = "Give the specs other names, or leave one out with --drop."
+      found.append(errors.Mismatch(path, want, got, hint))
+    taken[key] = path
+    keys[path] = key
+  if found:
+    raise errors.mismatch_error("convert", found)
+  return keys
+
+
+class ZarrRows:
+  """Reads rows of an array; keeps the last chunk, in which the next rows begin.
+
+  An array may have one chunk for thousands of episodes, and zarr decodes all of it for
+  any row.
+  """
+
+  def __init__(self, array: Any) -> None:
+    """Reads nothing yet.
+
+    Args:
+      array: a zarr array [rows, ...].
+    """
+    self._array = array
+    self._chunk = max(int(array.chunks[0]), 1)
+    self._start = 0
+    self._kept: np.ndarray | None = None
+
+  def read(self, start: int, stop: int) -> np.ndarray:
+    """Returns rows start to stop.
+
+    Args:
+      start: the first row.
+      stop: the row after the last one; at most the number of rows.
+    """
+    kept = self._kept
+    if kept is None or not self._start <= start < self._start + len(kept):
+      self._start = start // self._chunk * self._chunk
+      kept = None
+    parts = [] if kept is None else [kept]
+    first = self._start + (0 if kept is None else len(kept))
+    if first < stop:
+      end = min(-(-stop // self._chunk) * self._chunk, self._array.shape[0])
+      parts.append(np.asarray(self._array[first:end]))
+    rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    found = rows[start - self._start : stop - self._start]
+    last = (self._start + len(rows) - 1) // self._chunk * self._chunk
+    # A copy, so that the chunks before it can go.
+    self._kept = rows[last - self._start :].copy() if last > self._start else rows
+    self._start = max(last, self._start)
+    return found
+
+
+class ZarrSource(EpisodeSource):
+  """Reads the episodes of a zarr group."""
+
+  def __init__(self, path: str, dropped: Dropped | None = None) -> None:
+    """Opens the group and compares the lengths of its arrays.
+
+    Args:
+      path: of the folder, or of a .zip file of one.
+      dropped: paths to leave out.
+    Raises:
+      ImportError: zarr is not installed.
+      ConversionError: with every array that does not fit the layout.
+    """
+    self._path = path
+    self._group = open_group(path)
+    self._notes: list[str] = []
+    dropped = dropped or Dropped()
+    self._ends = self._read_ends()
+    known = self._known_spec()
+    self._arrays: dict[str, Any] = {}
+    self._spec = self._collect(known, dropped)
+
+  @property
+  def spec(self) -> specs.TensorSpecStruct:
+    """The specs that were given, or those of the arrays."""
+    return self._spec
+
+  @property
+  def num_episodes(self) -> int | None:
+    """The entries of `meta/episode_ends`."""
+    return len(self._ends)
+
+  @property
+  def notes(self) -> list[str]:
+    """What was left out, and why."""
+    return self._notes
+
+  @property
+  def metadata(self) -> Mapping[str, Any]:
+    """The group's attributes, or the metadata that a conversion left there."""
+    attributes = dict(self._group.attrs)
+    attributes.pop(SPEC_ATTRIBUTE, None)
+    metadata = attributes.pop(METADATA_ATTRIBUTE, None)
+    if isinstance(metadata, dict):
+      return metadata
+    return {"zarr": attributes} if attributes else {}
+
+  def fingerprint(self) -> dict[str, Any]:
+    """Returns the files' number, sizes and newest time."""
+    if os.path.isfile(self._path):
+      stat = os.stat(self._path)
+      return {"files": 1, "bytes": stat.st_size, "newest": stat.st_mtime_ns}
+    count, size, newest = 0, 0, 0
+    for folder, _, names in os.walk(self._path):
+      for name in names:
+        stat = os.stat(os.path.join(folder, name))
+        count, size = count + 1, size + stat.st_size
+        newest = max(newest, stat.st_mtime_ns)
+    return {"files": count, "bytes": size, "newest": newest}
+
+  def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
+    """Yields the episodes from a point on; see `EpisodeSource.episodes`."""
+    columns = {path: ZarrRows(array) for path, array in self._arrays.items()}
+    for index in range(start.episode, len(self._ends)):
+      first = self._ends[index - 1] if index else 0
+      place = f"episode {index} of {self._path}"
+      values: Values = {}
+      for path, column in columns.items():
+        is_sequence = self._spec[path].is_sequence
+        rows = (first, self._ends[index]) if is_sequence else (index, index + 1)
+        found = _read(column, path, rows, place)
+        values[path] = found if is_sequence else found.reshape(found.shape[1:])
+      yield SourceEpisode(values, place)
+
+  def _read_ends(self) -> list[int]:
+    """Reads where episodes end; they must rise."""
+    names = array_names(self._path, "meta")
+    if ENDS not in names:
+      raise errors.ConversionError(
+        f"convert: {self._path}: expected an array meta/{ENDS}, as "
+        f"diffusion_policy has it, got {errors.listing(names)} in meta."
+      )
+    array = self._group[f"meta/{ENDS}"]
+    ends = np.asarray(array[...])
+    is_rising = ends.ndim == 1 and ends.dtype.kind in "iu"
+    if not is_rising or not (np.diff(ends.astype(np.int64), prepend=0) > 0).all():
+      raise errors.ConversionError(
+        f"convert: {self._path}: meta/{ENDS}: expected integers that rise "
+        f"from above 0, got {errors.describe(ends)} {ends.ravel()[:8].tolist()}."
+      )
+    return ends.tolist()
+
+  def _known_spec(self) -> dict[str, tuple[str, specs.ExtendedTensorSpec]]:
+    """Returns path and spec by key, where a conversion left them."""
+    text = dict(self._group.attrs).get(SPEC_ATTRIBUTE)
+    if text is None:
+      return {}
+    spec = specs.TensorSpecStruct.from_json(json.dumps(text))
+    keys = array_keys(spec)
+    return {keys[path]: (path, leaf) for path, leaf in spec.items()}
+
+  def _collect(
+    self, known: Mapping[str, tuple[str, specs.ExtendedTensorSpec]], dropped: Dropped
+  ) -> specs.TensorSpecStruct:
+    found: list[errors.Mismatch] = []
+    collected: dict[str, specs.ExtendedTensorSpec] = {}
+    for folder, rows in (("data", self._ends[-1:]), ("meta", [len(self._ends)])):
+      for key in array_names(self._path, folder):
+        path, leaf = known.get(key, (key, None))
+        if (folder == "meta" and key == ENDS) or dropped.has(path):
+          continue
+        array = self._open_array(folder, key, found)
+        if array is None:
+          continue
+        if list(array.shape[:1]) != rows:
+          want = f"{rows[0] if rows else 0} rows, as meta/{ENDS} says"
+          got = episodes.describe(array.dtype, array.shape)
+          hint = f"Leave it out: --drop {path}."
+          found.append(errors.Mismatch(path, want, got, hint))
+          continue
+        described = episodes.array_spec(
+          path, array.dtype, array.shape[1:], folder == "data"
+        )
+        if isinstance(described, errors.Mismatch):
+          found.append(described)
+          continue
+        self._arrays[path] = array
+        is_same = leaf is not None and (leaf.shape, leaf.dtype) == (
+          described.shape,
+          described.dtype,
+        )
+        collected[path] = leaf if leaf is not None and is_same else described
+    if found:
+      operation = f"convert: {self._path}"
+      raise errors.mismatch_error(operation, found, errors.ConversionError)
+    return specs.TensorSpecStruct(sorted(collected.items()))
+
+  def _open_array(self, folder: str, key: str, found: list[errors.Mismatch]) -> Any:
+    try:
+      return self._group[f"{folder}/{key}"]
+    except Exception as error:
+      # zarr has an error of its own for each dtype and codec that it does not know.
+      want, hint = "an array of numbers", f"Leave it out: --drop {key}."
+      got = f"{type(error).__name__}: {error}"
+      found.append(errors.Mismatch(key, want, got[:200], hint))
+      return None
+
+
+def _read(column: ZarrRows, path: str, rows: tuple[int, int], place: str) -> np.ndarray:
+  try:
+    return column.read(*rows)
+  except Exception as error:
+    # Codecs raise what they like on damaged chunks.
+    raise errors.ConversionError(
+      f"convert: {place}: {path}: expected chunks that can be read, got "
+      f"{type(error).__name__}: {error}."
+    ) from error
+
+
+_CHUNK_BYTES = 1 << 20
+# Powers of two, so that the chunks of all arrays end together now and then: there a
+# killed conversion goes on.
+_MAX_CHUNK_STEPS = 1024
+_CHUNK_EPISODES = 64
+
+
+def check_spec(path: str, spec: specs.TensorSpecStruct) -> None:
+  """Checks that a zarr group can hold the episodes.
+
+  Args:
+    path: of the group, for the error.
+    spec: of the episodes.
+  Raises:
+    ImportError: zarr is not installed.
+    SpecError: with every path that plain arrays cannot hold, or whose name is taken.
+  """
+  load_zarr()
+  episodes.check_numbers(f"convert: {path}", spec)
+  array_keys(spec)
+  found = [
+    errors.Mismatch(
+      name,
+      "a path that every episode has",
+      "an optional one",
+      f"Leave it out: --drop {name}.",
+    )
+    for name, leaf in spec.items()
+    if leaf.is_optional
+  ]
+  if found:
+    raise errors.mismatch_error(f"convert: {path}", found)
+
+
+class ZarrTarget(EpisodeTarget):
+  """Writes whole chunks only, into a folder that is renamed when all are there.
+
+  A chunk is never written twice with other data, so one that a kill tore is never one
+  that counts.
+  """
+
+  def __init__(
+    self,
+    path: str,
+    work_folder: str,
+    spec: specs.TensorSpecStruct,
+    metadata: Mapping[str, Any],
+    episode_ends: list[int],
+  ) -> None:
+    """Makes the arrays, or goes on with those of a killed conversion.
+
+    Args:
+      path: of the folder that appears in the end.
+      work_folder: where it is made, on the same file system.
+      spec: of the episodes.
+      metadata: JSON values, which become an attribute.
+      episode_ends: of all episodes that will be written.
+    Raises:
+      ImportError: zarr is not installed.
+    """
+    self._path = path
+    self._spec = spec
+    self._ends = episode_ends
+    self._folder = os.path.join(work_folder, "zarr")
+    self._state = os.path.join(work_folder, "committed.json")
+    self._keys = array_keys(spec)
+    load_zarr()
+    is_finished = os.path.exists(path)
+    if not is_finished and not os.path.exists(self._state):
+      shutil.rmtree(work_folder, ignore_errors=True)
+      os.makedirs(work_folder)
+      self._create(metadata)
+      self._write_state(0)
+    _remove_leavings(self._folder)
+    self._episodes = len(episode_ends) if is_finished else self._first_episode()
+    self._columns = {} if is_finished else self._open_columns()
+
+  @property
+  def num_committed(self) -> int:
+    """The episodes that the state file counts."""
+    return self._episodes
+
+  def append(self, values: Values) -> None:
+    """Appends to every array; an episode's own value is one row."""
+    for path, array in values.items():
+      is_sequence = self._spec[path].is_sequence
+      self._columns[path].append(array if is_sequence else array[None])
+    self._episodes += 1
+
+  def commit(self) -> None:
+    """Writes the state file: rows beyond it are written anew."""
+    self._write_state(self._episodes)
+
+  def finish(self) -> None:
+    """Writes `meta/episode_ends`, and with it completes the group."""
+    if not self._columns:
+      return
+    for column in self._columns.values():
+      column.flush()
+    # In the end: until then nobody takes the group for a whole one.
+    shutil.rmtree(os.path.join(self._folder, "meta", ENDS), ignore_errors=True)
+    meta = create_group(self._folder)["meta"]
+    shape = (len(self._ends),)
+    ends = create_array(meta, ENDS, shape, np.dtype("<i8"), shape)
+    ends[...] = np.asarray(self._ends, np.int64)
+    os.replace(self._folder, self._path)
+    self._columns = {}
+
+  def close(self) -> None:
+    """Drops what is buffered; rows up to the last commit stay."""
+    self._columns = {}
+
+  def _create(self, metadata: Mapping[str, Any]) -> None:
+    group = create_group(self._folder)
+    group.attrs[SPEC_ATTRIBUTE] = json.loads(self._spec.to_json())
+    group.attrs[METADATA_ATTRIBUTE] = dict(metadata)
+    folders = {True: group.create_group("data"), False: group.create_group("meta")}
+    for path, leaf in self._spec.items():
+      shape = tuple(leaf.shape.as_list())
+      dtype = np.dtype(leaf.dtype.as_numpy_dtype).newbyteorder("<")
+      rows = self._ends[-1] if leaf.is_sequence else len(self._ends)
+      chunk = (_chunk_rows(leaf), *(max(size, 1) for size in shape))
+      folder = folders[leaf.is_sequence]
+      create_array(folder, self._keys[path], (rows, *shape), dtype, chunk)
+
+  def _first_episode(self) -> int:
+    """Returns the episode to go on from: all chunks before it are whole."""
+    with open(self._state, encoding="utf-8") as file:
+      committed = int(json.load(file)["episodes"])
+    steps = self._ends[committed - 1] if committed else 0
+    whole = steps // _MAX_CHUNK_STEPS * _MAX_CHUNK_STEPS
+    episode = int(np.searchsorted(self._ends, whole, "right"))
+    return episode // _CHUNK_EPISODES * _CHUNK_EPISODES
+
+  def _open_columns(self) -> dict[str, _Column]:
+    group = create_group(self._folder)
+    start = self._ends[self._episodes - 1] if self._episodes else 0
+    columns = {}
+    for path, leaf in self._spec.items():
+      folder = "data" if leaf.is_sequence else "meta"
+      array = group[f"{folder}/{self._keys[path]}"]
+      row = start if leaf.is_sequence else self._episodes
+      columns[path] = _Column(array, _chunk_rows(leaf), row)
+    return columns
+
+  def _write_state(self, episodes: int) -> None:
+    files.replace_file(self._state, json.dumps({"episodes": episodes}).encode())
+
+
+class _Column:
+  """Gathers the rows of one array to whole chunks."""
+
+  def __init__(self, array: Any, chunk_rows: int, row: int) -> None:
+    self._array = array
+    self._chunk_rows = chunk_rows
+    self._row = row
+    # Rows before the next chunk lie in one that is whole already.
+    self._skip = -row % chunk_rows
+    self._pending: list[np.ndarray] = []
+    self._num_pending = 0
+
+  def append(self, rows: np.ndarray) -> None:
+    """Takes rows; writes them when they fill chunks."""
+    skipped = min(self._skip, len(rows))
+    self._skip -= skipped
+    self._row += skipped
+    self._pending.append(rows[skipped:])
+    self._num_pending += len(rows) - skipped
+    if self._num_pending >= self._chunk_rows:
+      self._write(self._num_pending // self._chunk_rows * self._chunk_rows)
+
+  def flush(self) -> None:
+    """Writes the rest."""
+    self._write(self._num_pending)
+
+  def _write(self, count: int) -> None:
+    if not count:
+      return
+    rows = np.concatenate(self._pending)
+    self._array[self._row : self._row + count] = rows[:count]
+    self._row += count
+    self._pending = [rows[count:].copy()]
+    self._num_pending -= count
+
+
+def _remove_leavings(folder: str) -> None:
+  """Removes files that a killed process had not yet given their names."""
+  for place, _, names in os.walk(folder):
+    for name in names:
+      if name.endswith(".partial"):
+        os.remove(os.path.join(place, name))
+
+
+def _chunk_rows(leaf: specs.ExtendedTensorSpec) -> int:
+  if not leaf.is_sequence:
+    return _CHUNK_EPISODES
+  row_bytes = max(math.prod(leaf.shape.as_list()) * leaf.dtype.size, 1)
+  rows = max(_CHUNK_BYTES // row_bytes, 1)
+  return min(1 << (rows.bit_length() - 1), _MAX_CHUNK_STEPS)

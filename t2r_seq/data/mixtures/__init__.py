@@ -1,3 +1,0 @@
-"""Several sources in one batch, by weight."""
-
-__all__: list[str] = []

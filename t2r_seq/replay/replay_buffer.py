@@ -1,0 +1,294 @@
+"""`ReplayBuffer`: live replay in the memory of this process."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from typing import Any
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import allocation, errors, specs, transitions, windows
+from t2r_seq.replay import options, sizing
+from t2r_seq.replay.checkpoints import DurableReplay
+from t2r_seq.replay.options import to_priorities, to_priority
+from t2r_seq.replay.rate_limiters import StopFn, make_rate_limiter
+from t2r_seq.replay.replay import (
+  ReplayCounters,
+  ReplayVectorWriter,
+  SampleInfo,
+  SplitVectorWriter,
+  open_writers,
+)
+from t2r_seq.replay.ring import AnchorRule, Contexts, Lanes, Ring
+from t2r_seq.replay.sampling import Batch, Gathering, Sampling, make_dataset
+from t2r_seq.replay.sizing import flat_replay_specs
+from t2r_seq.replay.table import Table, items_bytes, make_items
+from t2r_seq.replay.window_plan import NStepReading
+from t2r_seq.replay.writers import MemoryVectorWriter, MemoryWriter
+
+_OPERATION = "ReplayBuffer"
+_UNIFORM, _FIFO, _MIN_SIZE = options.Uniform(), options.Fifo(), options.MinSize()
+
+
+@gin.configurable
+class ReplayBuffer(DurableReplay):
+  """Replay in this process: each step once in a ring, windows gathered when sampled.
+
+  Writers, samplers and updates of priorities may be in as many threads as there are.
+  The newest steps are kept: where a writer's part of the ring is full, its oldest step
+  makes room for the next one, and the windows that show it go. Of an episode that is
+  longer than its writer's part, the newest steps are kept, too.
+  """
+
+  def __init__(
+    self,
+    spec_structure: specs.SpecStructure,
+    capacity_steps: int | None = None,
+    capacity_bytes: int | None = None,
+    num_writers: int = 1,
+    sampler: options.SelectorOption = _UNIFORM,
+    remover: options.SelectorOption = _FIFO,
+    max_size: int | None = None,
+    max_times_sampled: int = 0,
+    rate_limiter: options.RateLimiterOption = _MIN_SIZE,
+    initial_priority: float | None = 1.0,
+    timeout: float | None = None,
+    sequence_length: int | None = None,
+    stride: int = 1,
+    shift: int = 1,
+    padding: str = "drop",
+    masks: bool = False,
+    flat: bool = False,
+    n_step: tuple[int, float] | transitions.NStep | None = None,
+    rew: str = "rew",
+    done: str = "done",
+    truncated: str = "truncated",
+    seed: int | None = None,
+    checkpoint_dir: str | os.PathLike[str] | None = None,
+    keep_checkpoints: int = 2,
+  ) -> None:
+    """Reserves the ring; its memory is taken as steps come.
+
+    Args:
+      spec_structure: the specs of a window. A spec whose name is another path shows
+        that path's steps: next_obs, with name='obs' and time_offsets=1.
+      capacity_steps: steps that are held, of all writers together.
+      capacity_bytes: or the memory that they may take, with all that belongs to them:
+        there are as many as fit even if each is an episode of its own, so that large
+        features of episodes leave room for few. Not for byte strings.
+      num_writers: N, environments that are written at the same time.
+      sampler: which item is sampled.
+      remover: which item goes where there are more than `max_size`.
+      max_size: items, at most; None for as many as the ring holds.
+      max_times_sampled: an item goes when it has been sampled as often; 0 for never.
+      rate_limiter: how inserts and samples wait for each other. There has to be room
+        for what it waits for: items, which are fewer than steps.
+      initial_priority: of items whose step came without one; None for the greatest
+        priority so far, as in prioritized experience replay.
+      timeout: seconds that an insert, or a sample, may wait; None for ever.
+      sequence_length: L, stacks in a sequence; None for single windows.
+      stride: steps between the stacks of one sequence.
+      shift: stacks between the starts of two sequences.
+      padding: what stands where a window leaves its episode: 'drop', 'repeat', 'zero'.
+      masks: adds '<path>_mask' for every windowed path.
+      flat: gives every step that a window shows once, for `windows.stack_windows`.
+      n_step: (n, gamma) to sample n-step transitions, where the specs are those of
+        one-step ones; see `transitions.NStepTransitions` for what is added. An episode
+        of T transitions has T + 1 steps, the last with the last observation.
+      rew: path of the reward, or of a branch of several; for n_step.
+      done: path of the flag of terminals; for n_step.
+      truncated: path of the flag of truncations, if any; for n_step.
+      seed: of what is drawn at random; None for another one every time.
+      checkpoint_dir: folder that `checkpoint` saves to; of this buffer alone.
+      keep_checkpoints: how many of them stay, at least 1.
+    Raises:
+      SpecError: specs or arguments that do not go together, or too small a capacity.
+      ReplayError: `checkpoint_dir` may not be written to.
+    """
+    allocation.keep_freed_memory()
+    self._spec = specs.flatten_spec_structure(spec_structure).copy()
+    self._flat_spec = flat_replay_specs(_OPERATION, self._spec)
+    self._checkpoint_dir = options.check_checkpoint_dir(_OPERATION, checkpoint_dir)
+    sizing.check_counts(_OPERATION, num_writers, max_size, max_times_sampled, timeout)
+    options.check_options(_OPERATION, sampler, remover, rate_limiter)
+    if initial_priority is not None:
+      initial_priority = to_priority(_OPERATION, initial_priority, "initial_priority")
+    self._columns = sizing.make_columns(_OPERATION, self._flat_spec)
+    reader = windows.WindowReader(
+      sizing.element_spec(self._columns),
+      self._spec,
+      windows.Cut(sequence_length, stride, shift, padding, masks),
+      flat,
+    )
+    joining = transitions.NStep.of(n_step)
+    n_step_reading = None
+    if joining is not None:
+      sizing.check_no_sequences(_OPERATION, sequence_length)
+      n_step_reading = NStepReading(self._spec, reader, joining, rew, done, truncated)
+    rule = AnchorRule.of(reader, None if joining is None else joining.n)
+    has_ages = padding != "drop"
+    steps = {p: c for p, c in self._columns.items() if c.is_per_step}
+    contexts = {p: c for p, c in self._columns.items() if not c.is_per_step}
+    num_slots = sizing.num_slots(
+      _OPERATION,
+      self._columns,
+      rule,
+      has_ages,
+      capacity_steps,
+      capacity_bytes,
+      num_writers,
+      functools.partial(items_bytes, sampler, remover, max_size),
+    )
+    capacity = "capacity_steps" if capacity_bytes is None else "capacity_bytes"
+    sizing.check_rate_limiter(
+      _OPERATION,
+      rate_limiter,
+      rule,
+      num_slots,
+      num_writers,
+      max_size,
+      max_times_sampled,
+      capacity,
+    )
+    with sizing.memory_for(_OPERATION, capacity, num_slots * num_writers):
+      ring = Ring(steps, num_slots, num_writers)
+      lanes = Lanes(rule, num_slots, num_writers, has_ages)
+      held = Contexts(contexts, ring.num_rows, num_writers)
+      items = make_items(lanes, sampler, remover, max_size, max_times_sampled)
+    lock = threading.RLock()
+    self._table = Table(
+      ring,
+      held,
+      lanes,
+      items,
+      make_rate_limiter(rate_limiter, lock),
+      lock,
+      sizing.make_rng(_OPERATION, seed),
+      max_size,
+      max_times_sampled,
+      initial_priority,
+      timeout,
+      isinstance(rate_limiter, options.MinSize),
+    )
+    gathering = Gathering(ring, lanes, self._table.contexts, reader, n_step_reading)
+    self._sampling = Sampling(self._table, gathering)
+    self._window_spec = reader.window_spec
+    if n_step_reading is not None:
+      self._window_spec = n_step_reading.extend_spec(self._window_spec)
+    self._free_lanes = list(range(num_writers))
+    self._keep_checkpoints = sizing.check_keep(_OPERATION, keep_checkpoints)
+
+  @property
+  def spec_structure(self) -> specs.TensorSpecStruct:
+    """The specs of one window, by path."""
+    return self._spec.copy()
+
+  @property
+  def flat_spec(self) -> specs.TensorSpecStruct:
+    """What one `append` takes, one row a path."""
+    return self._flat_spec.copy()
+
+  @property
+  def window_spec(self) -> specs.TensorSpecStruct:
+    """What is sampled of one item, by path; images that are encoded as strings."""
+    return self._window_spec.copy()
+
+  def writer(self, should_stop: StopFn | None = None) -> MemoryWriter:
+    """Returns a writer for one environment; see `Replay.writer`."""
+    with self._table.lock:
+      self._table.check_open("writer")
+      if not self._free_lanes:
+        raise errors.ReplayError(
+          "writer: expected no more open writers than num_writers, "
+          f"{self._table.lanes.num_writers}, got one more. Close one, or make the "
+          "buffer with more."
+        )
+      # After `restore` an episode may go on here that nobody is there to end.
+      self._table.end_episode(self._free_lanes[0], should_stop)
+      lane = self._free_lanes.pop(0)
+    writer = MemoryWriter(self._table, self._columns, lane, self._give_back)
+    writer.should_stop = should_stop
+    return writer
+
+  def _vector_writer(self, num_environments: int) -> ReplayVectorWriter:
+    """Returns a writer for environments that go in step; see `Replay.vector_writer`."""
+    if num_environments == self._table.lanes.num_writers:
+      writers = open_writers(self.writer, num_environments)
+      return MemoryVectorWriter(writers, self._table, self._columns)
+    return SplitVectorWriter(self, num_environments)
+
+  def sample(self, batch_size: int) -> Batch:
+    """Samples windows as numpy arrays.
+
+    Args:
+      batch_size: B.
+    Returns:
+      Arrays [B, ...] by path; byte strings are objects.
+    Raises:
+      ReplayTimeoutError: there was nothing to sample for as long as was allowed. What
+        was taken out of a queue until then comes first in the next batch.
+      ReplayError: the buffer is closed.
+    """
+    return self._sampling.sample(sizing.check_batch_size(batch_size))[1]
+
+  def sample_with_info(self, batch_size: int) -> tuple[SampleInfo, Batch]:
+    """Samples windows, and tells what is known of the items; see `sample`.
+
+    How often an item was sampled is counted from when somebody first wanted to know.
+    """
+    self._count_samples()
+    info, batch = self._sampling.sample(sizing.check_batch_size(batch_size))
+    assert info is not None
+    return info, batch
+
+  def dataset(self, batch_size: int, with_info: bool = False) -> tf.data.Dataset:
+    """Makes an endless dataset of batches; see `Replay.dataset`."""
+    self._table.check_open("dataset")
+    if with_info:
+      self._count_samples()
+    size = sizing.check_batch_size(batch_size)
+    return make_dataset(self._sampling, self._spec, self._window_spec, size, with_info)
+
+  def update_priorities(self, keys: Any, priorities: Any) -> int:
+    """Sets the priorities of items; see `Replay.update_priorities`."""
+    keys = np.asarray(keys)
+    if keys.dtype.kind not in "iu" or keys.ndim != 1:
+      raise errors.SpecError(
+        f"update_priorities: keys: expected integers [n], got {errors.describe(keys)}."
+      )
+    priorities = to_priorities("update_priorities", priorities, keys.shape)
+    with self._table.lock:
+      self._table.check_open("update_priorities")
+      return self._table.update_priorities(keys.astype(np.int64), priorities)
+
+  @property
+  def counters(self) -> ReplayCounters:
+    """What the buffer holds and has seen; also once it is closed."""
+    table = self._table
+    with table.lock:
+      return ReplayCounters(
+        num_episodes=table.lanes.num_episodes,
+        num_steps=table.lanes.num_steps,
+        num_items=table.lanes.num_items,
+        num_inserts=table.limiter.num_inserts,
+        num_samples=table.limiter.num_samples,
+        num_deletes=table.limiter.num_deletes,
+        num_ignored_updates=table.num_ignored_updates,
+        num_bytes=sizing.num_bytes(table),
+      )
+
+  def close(self) -> None:
+    """Ends all waiting with an error; nothing can be appended or sampled any more."""
+    self._table.close()
+
+  def _count_samples(self) -> None:
+    with self._table.lock:
+      self._table.items.count_samples()
+
+  def _give_back(self, lane: int) -> None:
+    self._free_lanes.append(lane)
+    self._free_lanes.sort()

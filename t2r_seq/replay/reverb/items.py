@@ -1,0 +1,685 @@
+"""What one item of a Reverb table holds, and how a window becomes one.
+
+Reverb stores, sends and unpacks every row of every column by itself. With rows of one
+step that costs some 10 us each, server and client together (dm-reverb 0.14): a window
+of 4 steps of 28 KB took 370 us of processor time as 4 columns, and 260 us as one.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, specs, transitions, windows
+from t2r_seq.replay import sizing
+from t2r_seq.replay.ring import AnchorRule
+from t2r_seq.replay.sizing import flat_replay_specs
+from t2r_seq.replay.window_plan import NStepReading
+from t2r_seq.store.layout import Columns
+from t2r_seq.transitions.loading import DISCOUNT, NUM_STEPS
+
+
+@dataclasses.dataclass(frozen=True)
+class Bundle:
+  """Paths that an item shows at the same steps; their bytes in the order of paths.
+
+  Attributes:
+    first: the first step that is shown.
+    last: the last one.
+    fields: what a step has, by path: fully defined, no strings.
+  """
+
+  first: int
+  last: int
+  fields: Mapping[str, tf.TensorSpec]
+
+  @property
+  def column(self) -> str:
+    """The name of the column."""
+    return f"@steps {self.first} to {self.last}"
+
+  def spec(self, length: int | None) -> tf.TensorSpec:
+    """Returns the spec of an item's column; its name tells of the paths in it.
+
+    Args:
+      length: of the time axis.
+    """
+    text = "; ".join(
+      f"{path}: {errors.describe(tf.TensorSpec([length, *field.shape], field.dtype))} "
+      f"(steps {self.first} to {self.last})"
+      for path, field in self.fields.items()
+    )
+    num_bytes = sum(_num_bytes(field) for field in self.fields.values())
+    return tf.TensorSpec([length, num_bytes], tf.uint8, f"{self.column}, {text}")
+
+  def pack(self, row: dict[str, Any]) -> None:
+    """Replaces the paths of a row by the column."""
+    parts = [np.ravel(row.pop(path)).view(np.uint8) for path in self.fields]
+    row[self.column] = np.concatenate(parts)
+
+  def unpack(self, values: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Makes the paths, [B, F, ...], of the column, uint8 [B, F, bytes]."""
+    sizes = [_num_bytes(field) for field in self.fields.values()]
+    parts = tf.split(values, sizes, axis=2)
+    return {
+      path: _of_bytes(part, field)
+      for (path, field), part in zip(self.fields.items(), parts, strict=True)
+    }
+
+
+def make_bundles(
+  spans: Mapping[str, tuple[int, int]], steps: Mapping[str, tf.TensorSpec]
+) -> list[Bundle]:
+  """Bundles the paths that are shown at the same steps; a single one stays alone.
+
+  Args:
+    spans: the first and the last step that is shown of each path.
+    steps: what a step has, by path.
+  """
+  shown: dict[tuple[int, int], dict[str, tf.TensorSpec]] = {}
+  for path in sorted(spans):
+    if steps[path].dtype != tf.string:
+      shown.setdefault(spans[path], {})[path] = steps[path]
+  return [Bundle(*span, fields) for span, fields in shown.items() if len(fields) > 1]
+
+
+def describe_columns(signature: Mapping[str, tf.TensorSpec]) -> dict[str, str]:
+  """Describes a table's columns by path, those of bundles one by one."""
+  return dict(
+    field for name, spec in signature.items() for field in _describe(name, spec)
+  )
+
+
+def _describe(name: str, spec: tf.TensorSpec) -> Iterator[tuple[str, str]]:
+  text = (spec.name or "").partition(", ")[2]
+  if name.startswith("@steps "):
+    for field in text.split("; "):
+      path, _, description = field.partition(": ")
+      yield path, description
+  else:
+    yield name, errors.describe(spec) + (f" ({text})" if text else "")
+
+
+def _num_bytes(field: tf.TensorSpec) -> int:
+  return field.dtype.size * field.shape.num_elements()
+
+
+def _of_bytes(values: tf.Tensor, field: tf.TensorSpec) -> tf.Tensor:
+  """Converts bytes [B, F, n] to values [B, F, ...]."""
+  shape = [-1, values.shape[1], *field.shape]
+  if field.dtype == tf.bool:  # Which has no bits, says TensorFlow.
+    return tf.cast(tf.reshape(values, shape), tf.bool)
+  if field.dtype.size > 1:
+    return tf.bitcast(tf.reshape(values, [*shape, field.dtype.size]), field.dtype)
+  return tf.bitcast(tf.reshape(values, shape), field.dtype)
+
+
+Row = Mapping[str, Any]
+# Of what column an item has which rows: a range; one row, without a time axis; or the
+# value of the episode, None.
+Rows = tuple[str, range | int | None]
+
+
+class ItemLayout(abc.ABC):
+  """What one item of a table holds: every window is one item.
+
+  A writer appends rows, columns by name, and makes items of ranges of them; what two
+  items share is stored once. Ranges have no gaps and no repetitions: Reverb's writer
+  takes it for granted that neighbours in an item are neighbours in their chunk.
+
+  Attributes:
+    reader: cuts windows from episodes.
+    columns: what a step has.
+    signature: specs of an item's columns, fully defined but for time axes. Their names
+      say which steps they show, so that two programs that mean different windows of
+      the same shape are told apart.
+    full_shapes: shapes of the columns of an item that no edge of an episode shortens.
+    num_rows_kept: how many of the newest rows the next item may refer to.
+    num_steps_kept: how many of the newest steps the next row may be made of.
+  """
+
+  reader: windows.WindowReader
+  columns: Columns
+  signature: dict[str, tf.TensorSpec]
+  full_shapes: dict[str, tf.TensorShape]
+  num_rows_kept: int
+  num_steps_kept: int
+
+  @abc.abstractmethod
+  def num_rows(self, num_steps: int, has_ended: bool) -> int:
+    """Returns how many rows the steps of an episode give."""
+
+  @abc.abstractmethod
+  def row(self, step: Callable[[int], Row], number: int, num_steps: int) -> Row:
+    """Makes a row.
+
+    Args:
+      step: gives a step of the episode by its number.
+      number: of the row in its episode.
+      num_steps: that the episode has by now.
+    Returns:
+      Values by column; a column may have a value in the first row only.
+    """
+
+  @abc.abstractmethod
+  def num_items(self, num_rows: int) -> int:
+    """Returns how many items the rows of a running episode give."""
+
+  def num_items_at_end(self, num_steps: int) -> int:
+    """Returns how many items an episode that has ended gives."""
+    return int(self.reader.grid.num_windows(num_steps))
+
+  def first_anchor(self, number: int) -> int:
+    """Returns the step of the first anchor of an item; its priority is the item's."""
+    return self.reader.grid.start(number)
+
+  @abc.abstractmethod
+  def item(self, number: int, num_steps: int) -> dict[str, Rows]:
+    """Returns which rows an item refers to.
+
+    Args:
+      number: of the item in its episode.
+      num_steps: that the episode has by now.
+    Returns:
+      Rows by the item's columns.
+    """
+
+  @abc.abstractmethod
+  def to_windows(self, items: Mapping[str, tf.Tensor]) -> specs.TensorSpecStruct:
+    """Makes a batch of windows of a batch of items.
+
+    Args:
+      items: columns, [B, ...]; what is shorter than others is padded at its end.
+    Returns:
+      Windows by path, leaves [B, L, K, ...].
+    """
+
+
+def last_anchor(grid: windows.WindowGrid) -> int:
+  """Returns the last anchor of a sequence, relative to its first."""
+  return (grid.cut.num_stacks - 1) * grid.cut.stride
+
+
+def num_full_windows(grid: windows.WindowGrid, num_steps: int) -> int:
+  """Returns how many windows show no step that is still to come."""
+  room = num_steps - 1 - last_anchor(grid) - grid.span[1] - grid.first_anchor
+  return max(room // grid.period + 1, 0)
+
+
+# Where an item is in its episode: what a receiver has to know to pad. Both refer to
+# the one column that numbers the steps.
+STEP = "@step"
+FIRST_ANCHOR = "@first_anchor"
+LAST_STEP = "@last_step"
+
+
+class FlatItems(ItemLayout):
+  """Items hold, of each path, the steps from the first to the last that they show.
+
+  Paths that are shown at the same steps are one column (`Bundle`).
+
+  At the edges of an episode an item has fewer; its place in the episode is then all
+  that a receiver needs to pad it.
+  """
+
+  def __init__(self, reader: windows.WindowReader, columns: Columns) -> None:
+    """Plans the columns.
+
+    Args:
+      reader: cuts windows from episodes; flat or not.
+      columns: what a step has.
+    """
+    self.reader = reader
+    self.columns = columns
+    self._grid = reader.grid
+    self._spans = _spans(reader)
+    self._context = tuple(path for path in reader.paths if path not in self._spans)
+    self._is_padded = self._grid.cut.padding != "drop"
+    element = sizing.element_spec(columns)
+    self._bundles = make_bundles(
+      self._spans,
+      {path: tf.TensorSpec(s.shape[1:], s.dtype) for path, s in element.items()},
+    )
+    self._bundled = {path for bundle in self._bundles for path in bundle.fields}
+    self.signature = self._signature(self._is_padded)
+    self.full_shapes = {
+      name: spec.shape for name, spec in self._signature(has_edges=False).items()
+    }
+    first, last = reader.steps_shown
+    self._before, self._after = max(-first, 0), max(last, 0)
+    self.num_rows_kept = self._before + self._after + 1
+    self.num_steps_kept = 1
+
+  def num_rows(self, num_steps: int, has_ended: bool) -> int:
+    """Returns how many rows the steps give: as many."""
+    return num_steps
+
+  def row(self, step: Callable[[int], Row], number: int, num_steps: int) -> Row:
+    """Makes a row: the step and, where there is padding, its number."""
+    row = dict(step(number))
+    for path in self._context if number else ():
+      row.pop(path, None)
+    if self._is_padded:
+      row[STEP] = np.int64(number)
+    for bundle in self._bundles:
+      bundle.pack(row)
+    return row
+
+  def num_items(self, num_rows: int) -> int:
+    """Returns how many windows are complete."""
+    return num_full_windows(self._grid, num_rows)
+
+  def item(self, number: int, num_steps: int) -> dict[str, Rows]:
+    """Returns which rows a window shows."""
+    start, end = self._grid.start(number), num_steps - 1
+    rows: dict[str, Rows] = {path: (path, None) for path in self._context}
+    shown = {bundle.column: (bundle.first, bundle.last) for bundle in self._bundles}
+    shown |= {p: span for p, span in self._spans.items() if p not in self._bundled}
+    for column, (first, last) in shown.items():
+      steps = range(_clip(start + first, end), _clip(start + last, end) + 1)
+      rows[column] = column, steps
+    if self._is_padded:
+      rows[FIRST_ANCHOR] = STEP, start
+      rows[LAST_STEP] = STEP, _clip(start + self._after, end)
+    return rows
+
+  def to_windows(self, items: Mapping[str, tf.Tensor]) -> specs.TensorSpecStruct:
+    """Stacks a batch of items."""
+    items = dict(items)
+    for bundle in self._bundles:
+      items.update(bundle.unpack(items.pop(bundle.column)))
+    if self._is_padded:
+      return self._padded_windows(items)
+    size = tf.shape(next(iter(items.values())))[0]
+    window = specs.TensorSpecStruct()
+    for path, reading in self.reader.readings.items():
+      values = items[reading.source]
+      if reading.steps is not None:
+        values = _take(values, reading.steps - self._spans[reading.source][0])
+      window[path] = values
+    for path, spec in self.reader.window_spec.items():
+      if path not in window:
+        window[path] = tf.ones(tf.concat([[size], spec.shape], 0), tf.bool)
+    return window
+
+  def _padded_windows(self, items: Mapping[str, tf.Tensor]) -> specs.TensorSpecStruct:
+    """Reads items as the episodes that they would be if nothing else were there."""
+    starts = tf.minimum(items[FIRST_ANCHOR], self._before)
+    num_steps = starts + items[LAST_STEP] - items[FIRST_ANCHOR] + 1
+
+    def take(path: str, index: tf.Tensor | None) -> tf.Tensor:
+      if index is None:
+        return items[path]
+      first = tf.clip_by_value(starts + self._spans[path][0], 0, num_steps - 1)
+      shape = [-1] + [1] * (index.shape.rank - 1)
+      return tf.gather(items[path], index - tf.reshape(first, shape), batch_dims=1)
+
+    return self.reader.read_with(take, starts, num_steps)
+
+  def _signature(self, has_edges: bool) -> dict[str, tf.TensorSpec]:
+    signature = {}
+    element = sizing.element_spec(self.columns)
+    for bundle in self._bundles:
+      length = None if has_edges else bundle.last - bundle.first + 1
+      signature[bundle.column] = bundle.spec(length)
+    for path in self.reader.paths:
+      if path in self._bundled:
+        continue
+      shape, dtype = element[path].shape, element[path].dtype
+      if path not in self._spans:
+        signature[path] = tf.TensorSpec(shape, dtype, f"{path}, per episode")
+        continue
+      first, last = self._spans[path]
+      length = None if has_edges else last - first + 1
+      shape = tf.TensorShape([length]).concatenate(shape[1:])
+      signature[path] = tf.TensorSpec(shape, dtype, f"{path}, steps {first} to {last}")
+    if self._is_padded:
+      for path in (FIRST_ANCHOR, LAST_STEP):
+        signature[path] = tf.TensorSpec([], tf.int64, path)
+    return signature
+
+
+def _spans(reader: windows.WindowReader) -> dict[str, tuple[int, int]]:
+  """Returns the first and last step that an item shows of each path with steps."""
+  steps: dict[str, list[int]] = {}
+  for reading in reader.readings.values():
+    if reading.steps is not None:
+      shown = [int(reading.steps.min()), int(reading.steps.max())]
+      steps.setdefault(reading.source, []).extend(shown)
+  return {path: (min(shown), max(shown)) for path, shown in steps.items()}
+
+
+def _clip(step: int, end: int) -> int:
+  return min(max(step, 0), end)
+
+
+def _take(values: tf.Tensor, steps: np.ndarray) -> tf.Tensor:
+  """Gathers steps, [B, F, ...] to [B] + steps.shape + [...]; all of them for free."""
+  if steps.shape == values.shape[1:2] and (np.diff(steps) == 1).all():
+    return values
+  return tf.gather(values, steps, axis=1)
+
+
+class NStepItems(ItemLayout):
+  """Items hold the steps that up to n joined transitions show, each step once.
+
+  They are flat items of wider windows, with all rewards, flags and next observations
+  that n joined steps may end with; at the end of an episode there are fewer, and which
+  ones count follows from how many there are. The values are those of `NStepReading`.
+  """
+
+  def __init__(
+    self,
+    reader: windows.WindowReader,
+    columns: Columns,
+    spec_structure: specs.TensorSpecStruct,
+    n_step: NStepReading,
+  ) -> None:
+    """Plans the columns.
+
+    Args:
+      reader: cuts one-step transitions from episodes.
+      columns: what a step has.
+      spec_structure: the specs of one-step transitions.
+      n_step: what n steps are joined to.
+    """
+    self.reader = reader
+    self.columns = columns
+    self._n_step = n_step
+    self._rule = AnchorRule.of(reader, n_step.n)
+    steps = _wide_steps(reader, n_step)
+    self._places = {
+      path: np.searchsorted(steps[path], _later_steps(reader, n_step, path))
+      for path in n_step.later
+    }
+    # The end of an episode shortens items, whether or not its beginning is padded.
+    padding = "repeat" if reader.cut.padding == "drop" else reader.cut.padding
+    cut = windows.Cut(padding=padding)
+    wide = windows.WindowReader(
+      sizing.element_spec(columns), _wide_specs(spec_structure, steps), cut
+    )
+    self._items = FlatItems(wide, columns)
+    self.signature = self._items.signature
+    self.full_shapes = self._items.full_shapes
+    self.num_rows_kept = self._items.num_rows_kept
+    self.num_steps_kept = self._items.num_steps_kept
+
+  def num_rows(self, num_steps: int, has_ended: bool) -> int:
+    """Returns how many rows the steps give: as many."""
+    return self._items.num_rows(num_steps, has_ended)
+
+  def row(self, step: Callable[[int], Row], number: int, num_steps: int) -> Row:
+    """Makes a row: the step and its number."""
+    return self._items.row(step, number, num_steps)
+
+  def num_items(self, num_rows: int) -> int:
+    """Returns how many anchors have n steps after them."""
+    return self._num_anchors(num_rows, self._rule.need)
+
+  def num_items_at_end(self, num_steps: int) -> int:
+    """Returns how many anchors have a next observation."""
+    return self._num_anchors(num_steps, self._rule.need_ended)
+
+  def item(self, number: int, num_steps: int) -> dict[str, Rows]:
+    """Returns which rows a transition shows."""
+    return self._items.item(self.first_anchor(number), num_steps)
+
+  def to_windows(self, items: Mapping[str, tf.Tensor]) -> specs.TensorSpecStruct:
+    """Joins a batch of items."""
+    n_step = self._n_step
+    wide = self._items.to_windows(items)
+    num_after = items[LAST_STEP] - items[FIRST_ANCHOR]
+    shift = tf.clip_by_value(num_after - n_step.after, 0, n_step.n - 1)
+    window = specs.TensorSpecStruct()
+    for path in self.reader.window_spec:
+      window[path] = wide[path]
+      if path in n_step.rewards:
+        window[path] = self._sum(wide[path], path, shift)
+      elif path in n_step.later:
+        places = tf.gather(self._places[path], shift)
+        window[path] = tf.gather(wide[path], places, batch_dims=1)
+    done = tf.cast(window[n_step.done], tf.float32)
+    discounts = tf.reshape(tf.gather(n_step.discounts, shift), tf.shape(done))
+    window[DISCOUNT] = discounts * (1 - done)
+    window[NUM_STEPS] = tf.cast(shift + 1, tf.int32)
+    return window
+
+  def _sum(self, values: tf.Tensor, path: str, shift: tf.Tensor) -> tf.Tensor:
+    """Returns discounted returns of rewards [B, n + after, ...], summed in float64."""
+    values = tf.cast(values[:, : self._n_step.n], tf.float64)
+    weights = tf.gather(self._n_step.weights.T, shift)
+    axes = [1] * (values.shape.rank - 2)
+    weights = tf.reshape(weights, tf.concat([tf.shape(weights), axes], 0))
+    return tf.cast(tf.reduce_sum(values * weights, 1), self._n_step.return_dtypes[path])
+
+  def _num_anchors(self, num_steps: int, num_after: int) -> int:
+    """Returns how many anchors have so many steps after them."""
+    room = num_steps - 1 - num_after - self._rule.first
+    return max(room // self._rule.period + 1, 0)
+
+
+def _later_steps(
+  reader: windows.WindowReader, n_step: NStepReading, path: str
+) -> np.ndarray:
+  """Returns the steps that a path is read at after 1, 2, ... n joined steps."""
+  steps = np.asarray(reader.readings[path].steps)
+  return steps + np.arange(n_step.n).reshape([-1] + [1] * steps.ndim)
+
+
+def _wide_steps(
+  reader: windows.WindowReader, n_step: NStepReading
+) -> dict[str, np.ndarray]:
+  """Returns the steps that are read of the paths that joining reads at other times."""
+  wide = {path: np.unique(_later_steps(reader, n_step, path)) for path in n_step.later}
+  # As far as an item may reach: how far it does tells how many steps are joined.
+  for path in n_step.rewards:
+    wide[path] = np.arange(n_step.n + n_step.after)
+  return wide
+
+
+def _wide_specs(
+  spec_structure: specs.TensorSpecStruct, steps: Mapping[str, np.ndarray]
+) -> specs.TensorSpecStruct:
+  wide = spec_structure.copy()
+  for path, offsets in steps.items():
+    spec = specs.ExtendedTensorSpec.to_spec(spec_structure[path])
+    wide[path] = specs.ExtendedTensorSpec.from_spec(
+      spec,
+      shape=tf.TensorShape([len(offsets)]).concatenate(spec.frame_shape),
+      time_offsets=offsets.tolist(),
+    )
+  return wide
+
+
+class StackedItems(ItemLayout):
+  """Items hold windows as they are learned from: nothing is left to do for a receiver.
+
+  A row is what one anchor shows. Sequences share the rows of the anchors that they
+  have in common, but two rows share nothing: a frame is stored in every stack that
+  shows it.
+  """
+
+  def __init__(
+    self,
+    reader: windows.WindowReader,
+    columns: Columns,
+    spec_structure: specs.TensorSpecStruct,
+  ) -> None:
+    """Plans the columns.
+
+    Args:
+      reader: cuts windows from episodes; not flat.
+      columns: what a step has.
+      spec_structure: the specs of a window.
+    """
+    self.reader = reader
+    self.columns = columns
+    self._grid = reader.grid
+    # What is not read is computed.
+    self._masks = {
+      path: path.removesuffix("_mask")
+      for path in reader.window_spec
+      if path not in reader.readings
+    }
+    self._offsets, self._is_sequence = {}, {}
+    for path, reading in reader.readings.items():
+      if reading.steps is not None:
+        is_sequence = spec_structure[path].is_sequence
+        anchor = 0 if is_sequence else last_anchor(self._grid)
+        self._offsets[path] = (reading.steps[0] if is_sequence else reading.steps) - (
+          anchor
+        )
+        self._is_sequence[path] = is_sequence
+    self.signature = {
+      path: tf.TensorSpec(spec.shape, spec.dtype, self._name(path))
+      for path, spec in reader.window_spec.items()
+    }
+    self.full_shapes = {path: spec.shape for path, spec in self.signature.items()}
+    self.num_rows_kept = self._grid.cut.num_stacks
+    first, last = self._grid.span
+    self.num_steps_kept = last - first + self._grid.cut.stride + 1
+
+  def num_rows(self, num_steps: int, has_ended: bool) -> int:
+    """Returns for how many anchors of the grid there is all that they show."""
+    grid = self._grid
+    if has_ended:
+      count = int(grid.num_windows(num_steps))
+      return (count - 1) * grid.cut.shift + grid.cut.num_stacks if count else 0
+    anchors = windows.WindowGrid(
+      grid.span, windows.Cut(stride=grid.cut.stride, padding=grid.cut.padding)
+    )
+    return num_full_windows(anchors, num_steps)
+
+  def row(self, step: Callable[[int], Row], number: int, num_steps: int) -> Row:
+    """Makes a row: the stacks of one anchor."""
+    anchor = self._grid.first_anchor + number * self._grid.cut.stride
+    row: dict[str, Any] = {}
+    for path, offsets in self._offsets.items():
+      source = self.reader.readings[path].source
+      row[path] = self._stack(step, source, anchor + offsets, num_steps)
+    for mask, path in self._masks.items():
+      shown = anchor + self._offsets[path]
+      row[mask] = (shown >= 0) & (shown < num_steps)
+    if not number:
+      row.update(self._context(step(0)))
+    return row
+
+  def num_items(self, num_rows: int) -> int:
+    """Returns how many sequences the rows give."""
+    return max((num_rows - self._grid.cut.num_stacks) // self._grid.cut.shift + 1, 0)
+
+  def item(self, number: int, num_steps: int) -> dict[str, Rows]:
+    """Returns the rows of a sequence; of paths without one, that of its end."""
+    first = number * self._grid.cut.shift
+    rows = range(first, first + self._grid.cut.num_stacks)
+    item: dict[str, Rows] = {}
+    for column in self.signature:
+      path = self._masks.get(column, column)
+      if path not in self._offsets:
+        item[column] = column, None
+      else:
+        item[column] = column, rows if self._is_sequence[path] else rows[-1]
+    return item
+
+  def to_windows(self, items: Mapping[str, tf.Tensor]) -> specs.TensorSpecStruct:
+    """Returns items as they are."""
+    return specs.TensorSpecStruct((path, items[path]) for path in self.signature)
+
+  def _stack(
+    self, step: Callable[[int], Row], source: str, shown: np.ndarray, num_steps: int
+  ) -> np.ndarray:
+    """Stacks the values of the steps shown, padded."""
+    values = np.stack(
+      [
+        self._value(step, source, int(number), num_steps)
+        for number in np.reshape(shown, [-1])
+      ]
+    )
+    return values.reshape(shown.shape + values.shape[1:])
+
+  def _value(
+    self, step: Callable[[int], Row], source: str, number: int, num_steps: int
+  ) -> Any:
+    nearest = min(max(number, 0), num_steps - 1)
+    value = step(nearest)[source]
+    if self._grid.cut.padding != "zero" or nearest == number:
+      return value
+    is_bytes = np.asarray(value).dtype.kind in "OS"
+    return np.full_like(value, b"" if is_bytes else 0)
+
+  def _context(self, step: Row) -> Row:
+    return {
+      path: step[reading.source]
+      for path, reading in self.reader.readings.items()
+      if reading.steps is None
+    }
+
+  def _name(self, path: str) -> str:
+    """Says what a column shows: steps from an anchor, and how far anchors are apart."""
+    path_of = self._masks.get(path, path)
+    if path_of not in self._offsets:
+      return f"{path}, per episode"
+    stride = f", stride {self._grid.cut.stride}" if self._is_sequence[path_of] else ""
+    return f"{path}, steps {self._offsets[path_of].tolist()}{stride}"
+
+
+STORES = ("flat", "stacked")
+
+
+def make_layout(
+  operation: str,
+  spec_structure: specs.SpecStructure,
+  sequence_length: int | None = None,
+  stride: int = 1,
+  shift: int = 1,
+  padding: str = "drop",
+  masks: bool = False,
+  flat: bool = False,
+  store: str = "flat",
+  n_step: tuple[int, float] | transitions.NStep | None = None,
+  rew: str = "rew",
+  done: str = "done",
+  truncated: str = "truncated",
+) -> ItemLayout:
+  """Plans items; see `ReverbReplay` for the arguments.
+
+  Raises:
+    SpecError: the specs do not go together, or an argument is wrong.
+  """
+  if store not in STORES:
+    raise errors.SpecError(
+      f"{operation}: store: expected one of {', '.join(STORES)}, got {store!r}."
+      f"{errors.nearest(str(store), STORES)}"
+    )
+  joining = transitions.NStep.of(n_step)
+  if joining is not None:
+    sizing.check_no_sequences(operation, sequence_length)
+    if store == "stacked":
+      raise errors.SpecError(
+        f"{operation}: store: expected 'flat' with n_step, got 'stacked'. Steps are "
+        "joined by whoever receives them."
+      )
+  if flat and store == "stacked":
+    raise errors.SpecError(
+      f"{operation}: flat: expected False with store='stacked', got True. What is "
+      "stored in stacks comes in stacks."
+    )
+  structure = specs.flatten_spec_structure(spec_structure)
+  columns = sizing.make_columns(operation, flat_replay_specs(operation, structure))
+  reader = windows.WindowReader(
+    sizing.element_spec(columns),
+    structure,
+    windows.Cut(sequence_length, stride, shift, padding, masks),
+    flat,
+  )
+  if joining is not None:
+    reading = NStepReading(structure, reader, joining, rew, done, truncated)
+    return NStepItems(reader, columns, structure, reading)
+  if store == "stacked":
+    return StackedItems(reader, columns, structure)
+  return FlatItems(reader, columns)

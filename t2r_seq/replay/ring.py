@@ -1,0 +1,519 @@
+"""`Ring` and `Lanes`: flat columns in memory, and which steps and items they hold."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+import mmap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from t2r_seq import windows
+from t2r_seq.store.layout import Column
+
+
+@dataclasses.dataclass(frozen=True)
+class AnchorRule:
+  """Which anchors have an item; pure arithmetic, for ints and arrays.
+
+  An anchor `age` steps after its episode's start has an item once `need` steps have
+  come after it. Where the episode has ended with fewer, `need_ended` are enough.
+
+  Attributes:
+    first: the least age.
+    period: ages between two anchors.
+    back: steps before the anchor that its window shows.
+    need: steps after it that must be there while the episode goes on.
+    need_ended: steps after it that must be there at the episode's end.
+    keeps_start: the first anchor has an item whenever the episode has ended.
+  """
+
+  first: int
+  period: int
+  back: int
+  need: int
+  need_ended: int
+  keeps_start: bool
+
+  @classmethod
+  def of(cls, reader: windows.WindowReader, n: int | None = None) -> AnchorRule:
+    """Derives the rule.
+
+    Args:
+      reader: of the windows.
+      n: steps that are joined, of n-step transitions: as many are waited for while the
+        episode goes on, and the last one's next observation is never made up.
+    Returns:
+      The anchors that the reader's grid gives whole episodes.
+    """
+    grid = reader.grid
+    first_shown, last_shown = reader.steps_shown
+    back = max(0, -first_shown)
+    if n is not None:
+      after = grid.span[1]
+      return cls(grid.first_anchor, grid.period, back, n - 1 + after, after, False)
+    need = max(grid.num_after, last_shown, 0)
+    rest = (grid.num_after, grid.keeps_first)
+    return cls(grid.first_anchor, grid.period, back, need, *rest)
+
+  @property
+  def min_steps(self) -> int:
+    """The fewest steps that a ring must hold for an item to live."""
+    return self.back + self.need + 1
+
+  def most_items(self, num_slots: int) -> int:
+    """Returns how many items the steps of a writer have at most, however they end."""
+    if self.keeps_start:  # Episodes of one step each.
+      return num_slots
+    anchors = num_slots - min(self.first, self.back) - self.need_ended
+    return -(-anchors // min(self.period, self.first + self.need_ended + 1))
+
+  def most_queued(self, num_slots: int) -> int:
+    """Returns how many items of one episode live on while further steps come.
+
+    With as many, the step that gives one more item writes over none of them, if it
+    waits until one of them has been taken; nor do those before it, which give none.
+    """
+    return (num_slots - self.back - self.need) // self.period
+
+  def is_anchor(self, age: Any) -> Any:
+    """Whether windows start at steps of this age, as far as that decides."""
+    if self.period == 1:
+      return age >= self.first
+    return (age >= self.first) & ((age - self.first) % self.period == 0)
+
+  def ended_anchors(self, start: int, first: int, end: int) -> np.ndarray:
+    """Returns the anchors that become items because their episode ends.
+
+    Args:
+      start: the episode's first step.
+      first: the oldest step that is still there.
+      end: the step after the last one.
+    Returns:
+      int64 [n], ascending.
+    """
+    if self.need_ended == self.need and not self.keeps_start:
+      return np.zeros(0, np.int64)
+    anchors = np.arange(max(start, first, end - self.need), end)
+    ages, left = anchors - start, end - 1 - anchors
+    fits = (left >= self.need_ended) | (self.keeps_start & (ages == self.first))
+    return anchors[self.is_anchor(ages) & fits]
+
+
+_HUGE_PAGE = 1 << 21
+
+
+class Ring:
+  """The rows of all columns with a value per step.
+
+  With N writers row = slot * N + writer: what N environments that go in step append is
+  one block. Numbers lie in arrays that never move, so that tensors can share them;
+  byte strings are held as objects.
+
+  Attributes:
+    num_slots: rows of each writer.
+    num_writers: N.
+    columns: by path, [num_slots * N, ...].
+  """
+
+  def __init__(
+    self, layout: Mapping[str, Column], num_slots: int, num_writers: int
+  ) -> None:
+    """Reserves the memory; it is taken as rows are written.
+
+    Args:
+      layout: the columns with a row per step.
+      num_slots: rows of each writer.
+      num_writers: N.
+    """
+    self.num_slots = num_slots
+    self.num_writers = num_writers
+    self.num_rows = num_slots * num_writers
+    self.columns = {
+      path: allocate((self.num_rows, *column.row_shape), column_dtype(column))
+      for path, column in layout.items()
+    }
+    self._rows = list(self.columns.values())
+    self._blocks = [
+      rows.reshape(num_slots, num_writers, *rows.shape[1:]) for rows in self._rows
+    ]
+
+  @property
+  def row_bytes(self) -> int:
+    """Memory of a row; of byte strings, that of their references."""
+    return sum(column[:1].nbytes for column in self._rows)
+
+  def write(self, row: int, values: Sequence[Any]) -> None:
+    """Writes one row; values in the order of the columns, which fit."""
+    for column, value in zip(self._rows, values, strict=True):
+      column[row] = value
+
+  def write_block(self, slot: int, values: Sequence[Any]) -> None:
+    """Writes the rows of all writers; values [N, ...]."""
+    for block, value in zip(self._blocks, values, strict=True):
+      block[slot] = value
+
+
+def column_dtype(column: Column) -> np.dtype:
+  """Returns the dtype of a column in memory; byte strings are objects."""
+  return np.dtype(object) if column.is_bytes else column.dtype
+
+
+def allocate(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+  """Returns zeros that start on a page and take memory only where they are written.
+
+  Args:
+    shape: of the array.
+    dtype: of it; objects are None.
+  """
+  dtype = np.dtype(dtype)
+  if dtype.hasobject:
+    return np.full(shape, None, object)
+  size = math.prod(shape) * dtype.itemsize
+  private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+  memory = mmap.mmap(-1, max(1, size), private)
+  if size >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+    # Rows are gathered from all over the ring: fewer pages, fewer misses.
+    memory.madvise(mmap.MADV_HUGEPAGE)
+  return np.ndarray(shape, dtype, memory)
+
+
+class Contexts:
+  """A row for each episode, which is used again when the episode has gone.
+
+  Attributes:
+    columns: by path, a row an episode.
+  """
+
+  def __init__(
+    self, layout: Mapping[str, Column], num_rows: int, num_writers: int
+  ) -> None:
+    """Reserves the memory; it is taken as rows are written.
+
+    Args:
+      layout: the columns with a row per episode; there may be none.
+      num_rows: of the ring.
+      num_writers: N; rows of the ring are those of the writers in turn.
+    """
+    # As many episodes as steps, and running ones whose first step is to come.
+    size = num_rows + num_writers if layout else 0
+    self.columns = {
+      path: allocate((size, *column.row_shape), column_dtype(column))
+      for path, column in layout.items()
+    }
+    self._used = 0
+    self._free: list[int] = []
+    self._rows_of = allocate((num_rows if layout else 0,), np.int64)
+    self._held: list[collections.deque[int]] = [
+      collections.deque() for _ in range(num_writers)
+    ]
+
+  def __bool__(self) -> bool:
+    return bool(self.columns)
+
+  def begin(self, lane: int, values: Mapping[str, np.ndarray]) -> None:
+    """Holds the features of a writer's new episode."""
+    if self._free:
+      row = self._free.pop()
+    else:
+      row, self._used = self._used, self._used + 1
+    for path, column in self.columns.items():
+      column[row] = values[path]
+    self._held[lane].append(row)
+
+  def add_step(self, lane: int, row: int) -> None:
+    """Notes that a row of the ring is of the writer's newest episode."""
+    self._rows_of[row] = self._held[lane][-1]
+
+  def keep(self, lane: int, num_episodes: int) -> None:
+    """Lets the features of all but a writer's newest episodes go."""
+    held = self._held[lane]
+    while len(held) > num_episodes:
+      self._free.append(held.popleft())
+
+  def take(self, path: str, rows: np.ndarray) -> np.ndarray:
+    """Returns the features of the episodes that rows of the ring are of, [B, ...]."""
+    return self.columns[path].take(self._rows_of.take(rows), 0)
+
+  def of_newest(self, lane: int) -> dict[str, np.ndarray]:
+    """Returns the features of a writer's newest episode."""
+    row = self._held[lane][-1]
+    return {path: column[row] for path, column in self.columns.items()}
+
+  @property
+  def step_bytes(self) -> int:
+    """Memory that a row of the ring takes here."""
+    return self._rows_of.itemsize if self.columns else 0
+
+  @property
+  def num_bytes(self) -> int:
+    """Memory that episodes take."""
+    return self._used * sum(column[:1].nbytes for column in self.columns.values())
+
+
+_NEVER = np.iinfo(np.int64).max
+
+
+class Lanes:
+  """Counts the steps of each writer, and keeps the marks of the items.
+
+  A writer's steps are counted from 0 and for ever; step c is in the slot c % num_slots.
+  A step is dead from just before its row is written over. Whoever has read rows looks
+  at `dead` afterwards: if none has died, what was read is whole.
+
+  An item goes when the step `rule.back` before its anchor dies. Changes need the lock
+  of the buffer.
+
+  Attributes:
+    counts: steps of each writer so far, int64 [N].
+    dead: steps of each writer below this one are dead, int64 [N].
+    starts: the first step of each writer's running episode, int64 [N].
+    ends: of each writer, the step after the last one of each episode that has ended
+      and of which a step is held.
+    marks: of each row, 0 where no item is anchored, or else 1 + how many steps of its
+      episode come after it, `rule.need` at most.
+    ages: of each row, the steps of its episode before it, `rule.back` at most; None
+      where no window is padded.
+    num_items: that are marked.
+  """
+
+  def __init__(
+    self, rule: AnchorRule, num_slots: int, num_writers: int, has_ages: bool
+  ) -> None:
+    """Creates lanes without steps.
+
+    Args:
+      rule: which anchors have items.
+      num_slots: rows of each writer.
+      num_writers: N.
+      has_ages: windows are padded before an episode's start.
+    """
+    self.rule = rule
+    self.num_slots = num_slots
+    self.num_writers = num_writers
+    self.counts = allocate((num_writers,), np.int64)
+    self.dead = allocate((num_writers,), np.int64)
+    self.starts = allocate((num_writers,), np.int64)
+    self.ends: list[collections.deque[int]] = [
+      collections.deque() for _ in range(num_writers)
+    ]
+    num_rows = num_slots * num_writers
+    self.marks = allocate((num_rows,), np.min_scalar_type(rule.need + 1))
+    self.ages = None
+    if has_ages and rule.back:
+      self.ages = allocate((num_rows,), np.min_scalar_type(rule.back))
+    self.num_items = 0
+    # No episode of any writer ends before this step.
+    self._next_end = 0
+
+  @property
+  def row_bytes(self) -> int:
+    """Memory that a row takes here."""
+    return self.marks.itemsize + (0 if self.ages is None else self.ages.itemsize)
+
+  @property
+  def num_steps(self) -> int:
+    """Steps that are held."""
+    return int(np.minimum(self.counts, self.num_slots).sum())
+
+  @property
+  def num_episodes(self) -> int:
+    """Episodes of which a step is held."""
+    return sum(map(len, self.ends)) + int((self.counts > self.starts).sum())
+
+  def row(self, lane: int, step: int) -> int:
+    """Returns the row of a step."""
+    return step % self.num_slots * self.num_writers + lane
+
+  def next_anchor(self, lane: int) -> int:
+    """Returns the anchor that the next step gives an item; -1 if there is none."""
+    anchor = self.counts.item(lane) - self.rule.need
+    return anchor if self._is_anchor(anchor - self.starts.item(lane)) else -1
+
+  def make_room(self, lane: int) -> list[int]:
+    """Lets the step go whose row the next one needs.
+
+    Returns:
+      The rows that have lost their items by that.
+    """
+    dead = self.counts.item(lane) + 1 - self.num_slots
+    if dead <= 0:
+      return []
+    # Before the row is written to: so readers see that it is no longer what it was.
+    self.dead[lane] = dead
+    self._forget_episodes(lane, dead)
+    rows = [self.row(lane, anchor) for anchor in self._dying(dead)]
+    lost = [row for row in rows if self.marks.item(row)]
+    for row in lost:
+      self.marks[row] = 0
+    self.num_items -= len(lost)
+    return lost
+
+  def make_room_for_all(self) -> np.ndarray:
+    """As `make_room`, for all writers, which are in step; returns int64 [n]."""
+    dead = self.counts.item(0) + 1 - self.num_slots
+    if dead <= 0:
+      return np.zeros(0, np.int64)
+    self.dead[:] = dead
+    if dead >= self._next_end:
+      for lane in range(self.num_writers):
+        self._forget_episodes(lane, dead)
+      firsts = [ends[0] for ends in self.ends if ends]
+      self._next_end = min(firsts, default=_NEVER)
+    dying = self._dying(dead)
+    lost = self._marked(dying[0])
+    if len(dying) > 1:
+      lost = np.concatenate([self._marked(anchor) for anchor in dying])
+    self.marks[lost] = 0
+    self.num_items -= len(lost)
+    return lost
+
+  def add_step(self, lane: int) -> None:
+    """Counts a step, whose row has been written."""
+    count = self.counts.item(lane)
+    if self.ages is not None:
+      age = min(count - self.starts.item(lane), self.rule.back)
+      self.ages[self.row(lane, count)] = age
+    self.counts[lane] = count + 1
+
+  def are_in_step(self) -> bool:
+    """Whether all writers have as many steps."""
+    return self.num_writers == 1 or len(set(self.counts.tolist())) == 1
+
+  def next_anchors(self) -> np.ndarray:
+    """Returns the rows that get items by the next step of all, which are in step."""
+    anchor = self.counts.item(0) - self.rule.need
+    is_anchor = self.rule.is_anchor(anchor - self.starts)
+    return is_anchor.nonzero()[0] + self.row(0, anchor)
+
+  def add_step_to_all(self) -> None:
+    """Counts a step of each writer, whose rows have been written."""
+    count = self.counts.item(0)
+    if self.ages is not None:
+      self.ages[self._block(count)] = np.minimum(count - self.starts, self.rule.back)
+    self.counts += 1
+
+  def mark(self, row: int, left: int) -> None:
+    """Marks an item.
+
+    Args:
+      row: of its anchor.
+      left: steps of its episode after it, `rule.need` at most.
+    """
+    self.marks[row] = left + 1
+    self.num_items += 1
+
+  def mark_all(self, rows: np.ndarray) -> None:
+    """Marks items with all steps that they need; rows [n]."""
+    self.marks[rows] = self.rule.need + 1
+    self.num_items += len(rows)
+
+  def unmark(self, rows: np.ndarray) -> None:
+    """Takes items away, [n] different ones."""
+    self.marks[rows] = 0
+    self.num_items -= len(rows)
+
+  def ended_anchors(self, lane: int) -> np.ndarray:
+    """Returns the anchors that become items if the episode ends now, ascending."""
+    count = self.counts.item(lane)
+    first = self._first_anchor(self.dead.item(lane))
+    anchors = self.rule.ended_anchors(self.starts.item(lane), first, count)
+    is_new = self.marks[anchors % self.num_slots * self.num_writers + lane] == 0
+    return anchors[is_new]
+
+  def end_episode(self, lane: int) -> None:
+    """Ends the running episode, if it has steps."""
+    count = self.counts.item(lane)
+    if count > self.starts.item(lane):
+      self.ends[lane].append(count)
+      self._next_end = min(self._next_end, count)
+      self.starts[lane] = count
+
+  def steps_of(
+    self, rows: np.ndarray, counts: np.ndarray
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the steps that rows held, and whose they are; both int64 [B].
+
+    Args:
+      rows: of the ring, int64 [B].
+      counts: as they were then.
+    """
+    if self.num_writers > 1:
+      slots, lanes = np.divmod(rows, self.num_writers)
+      newest = counts[lanes] - 1
+      return newest - (newest - slots) % self.num_slots, lanes
+    # The same with a third of the time.
+    rounds, newest = divmod(counts.item(0) - 1, self.num_slots)
+    steps = rows + rounds * self.num_slots
+    steps[rows > newest] -= self.num_slots
+    return steps, np.zeros_like(rows)
+
+  def keys(self, rows: np.ndarray) -> np.ndarray:
+    """Returns the keys of the items of rows now, uint64 [B]."""
+    steps, lanes = self.steps_of(rows, self.counts)
+    if self.num_writers > 1:
+      steps *= self.num_writers
+      steps += lanes
+    return steps.view(np.uint64)
+
+  def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Finds items by key.
+
+    Args:
+      keys: int64 [n], step * N + writer.
+    Returns:
+      Rows, int64 [n], and which of them have the item of that key, bool [n].
+    """
+    if self.num_writers == 1:
+      steps, counts = keys, self.counts
+    else:
+      steps, lanes = np.divmod(keys, self.num_writers)
+      counts = self.counts[lanes]
+    rows = keys % len(self.marks)
+    is_held = (steps < counts) & (steps >= counts - self.num_slots)
+    return rows, is_held & (self.marks.take(rows) > 0)
+
+  def are_alive(self, rows: np.ndarray, counts: np.ndarray) -> bool:
+    """Whether all that windows show is still there.
+
+    Args:
+      rows: of their anchors, int64 [B].
+      counts: as they were when the rows were drawn.
+    """
+    if self.num_writers == 1:
+      have_died = self.dead.item(0) > counts.item(0) - self.num_slots
+    else:
+      have_died = (self.dead > counts - self.num_slots).any()
+    if not have_died:
+      return True  # Nothing has since then.
+    steps, lanes = self.steps_of(rows, counts)
+    dead = self.dead[lanes]
+    return bool((steps >= np.where(dead > 0, dead + self.rule.back, 0)).all())
+
+  def _first_anchor(self, dead: int) -> int:
+    return dead + self.rule.back if dead else 0
+
+  def _is_anchor(self, age: int) -> bool:
+    rule = self.rule
+    return age >= rule.first and (age - rule.first) % rule.period == 0
+
+  def _dying(self, dead: int) -> range:
+    """Returns the anchors whose items go as `dead` becomes the first that is alive."""
+    back = self.rule.back
+    return range(0 if dead == 1 else dead - 1 + back, dead + back)
+
+  def _forget_episodes(self, lane: int, dead: int) -> None:
+    ends = self.ends[lane]
+    while ends and ends[0] <= dead:
+      ends.popleft()
+
+  def _marked(self, step: int) -> np.ndarray:
+    block = self._block(step)
+    return self.marks[block].nonzero()[0] + block.start
+
+  def _block(self, step: int) -> slice:
+    first = self.row(0, step)
+    return slice(first, first + self.num_writers)

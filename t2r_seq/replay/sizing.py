@@ -1,0 +1,308 @@
+"""How large a buffer is, and what one step of it has."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import numbers
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, specs, windows
+from t2r_seq.data.arguments import check_count
+from t2r_seq.replay import options
+from t2r_seq.replay.ring import AnchorRule, column_dtype
+from t2r_seq.replay.table import Table
+from t2r_seq.store import layout
+from t2r_seq.store.layout import Columns
+
+
+def flat_replay_specs(
+  operation: str, spec_structure: specs.SpecStructure
+) -> specs.TensorSpecStruct:
+  """Derives what is appended for a step, and stored once.
+
+  As `windows.flat_specs`, but a spec whose *name* is another path of the structure
+  shows that path's steps at other times: `next_obs` with name='obs' and
+  time_offsets=1 is no data of its own.
+
+  Args:
+    operation: for the error.
+    spec_structure: the specs of a window.
+  Returns:
+    Flat specs by path; with `is_sequence=True` there is a value for each step,
+    without it one for each episode.
+  Raises:
+    SpecError: no path has a value per step, or shapes are not fully defined; all are
+      named.
+  """
+  flat = windows.flat_specs(spec_structure)
+  kept = specs.TensorSpecStruct(
+    (path, spec)
+    for path, spec in flat.items()
+    if spec.name == path or spec.name not in flat
+  )
+  found = [
+    errors.Mismatch(path, "a fully defined shape", f"shape {spec.shape}")
+    for path, spec in kept.items()
+    if not spec.shape.is_fully_defined()
+  ]
+  if found:
+    raise errors.mismatch_error(operation, found)
+  if not any(spec.is_sequence for spec in kept.values()):
+    raise errors.SpecError(
+      f"{operation}: the specs: expected at least one path with a time axis, got none. "
+      "Give the specs time_offsets; 0 is the anchor's own step."
+    )
+  return kept
+
+
+# Of an episode's end, and of a writer: three counts.
+_END_BYTES, _WRITER_BYTES = 8, 24
+
+
+def check_counts(
+  operation: str,
+  num_writers: Any,
+  max_size: Any,
+  max_times_sampled: Any,
+  timeout: Any,
+) -> None:
+  """Raises SpecError with every argument of a buffer that makes no sense."""
+  found = []
+  for name, value, least in (
+    ("num_writers", num_writers, 1),
+    ("max_size", 1 if max_size is None else max_size, 1),
+    ("max_times_sampled", max_times_sampled, 0),
+  ):
+    if not _is_count(value, least):
+      want = f"an integer of at least {least}"
+      found.append(errors.Mismatch(name, want, repr(value)))
+  is_number = isinstance(timeout, numbers.Real) and not isinstance(timeout, bool)
+  if timeout is not None and not (is_number and 0 <= timeout <= threading.TIMEOUT_MAX):
+    found.append(errors.Mismatch("timeout", "seconds, or None", repr(timeout)))
+  if found:
+    raise errors.mismatch_error(operation, found)
+
+
+def make_rng(operation: str, seed: Any) -> np.random.Generator:
+  """Makes what random draws come from; raises SpecError where no seed is given."""
+  try:
+    return np.random.default_rng(seed)
+  except (TypeError, ValueError):
+    raise errors.SpecError(
+      f"{operation}: seed: expected an integer of at least 0, or None, got {seed!r}."
+    ) from None
+
+
+@contextlib.contextmanager
+def memory_for(operation: str, capacity: str, num_steps: int) -> Iterator[None]:
+  """Names the argument where there is not memory enough for so many steps."""
+  try:
+    yield
+  except errors.SpecError:
+    raise
+  except (MemoryError, OSError, OverflowError, ValueError) as error:
+    raise errors.SpecError(
+      f"{operation}: {capacity}: expected as much as the memory has room for, got "
+      f"{num_steps} steps: {error}. Lower {capacity}."
+    ) from error
+
+
+def check_no_sequences(operation: str, sequence_length: int | None) -> None:
+  """Raises SpecError where n-step transitions are to be sequences."""
+  if sequence_length is not None:
+    raise errors.SpecError(
+      f"{operation}: sequence_length: expected None with n_step, got "
+      f"{sequence_length}. What learns from sequences sums their rewards itself."
+    )
+
+
+def check_batch_size(batch_size: Any) -> int:
+  """Returns it as an int; raises SpecError unless it is an integer of at least 1."""
+  if batch_size.__class__ is int and batch_size > 0:
+    return batch_size  # The usual case.
+  return check_count("sample", "batch_size", batch_size)
+
+
+def check_keep(operation: str, keep_checkpoints: Any) -> int:
+  """Returns it as an int; raises SpecError unless it is an integer of at least 1."""
+  return check_count(operation, "keep_checkpoints", keep_checkpoints)
+
+
+def make_columns(operation: str, flat_spec: specs.TensorSpecStruct) -> Columns:
+  """Lays out columns; optional paths are held as all others are."""
+  required = specs.map_leaves(
+    lambda spec: specs.ExtendedTensorSpec.from_spec(spec, is_optional=False), flat_spec
+  )
+  return layout.make_columns(operation, required)
+
+
+def element_spec(columns: Columns) -> specs.TensorSpecStruct:
+  """Returns an episode as `windows.WindowReader` takes it."""
+  element = specs.TensorSpecStruct()
+  for path, column in columns.items():
+    shape = tf.TensorShape(column.row_shape)
+    if column.is_per_step:
+      shape = tf.TensorShape([None]).concatenate(shape)
+    dtype = tf.string if column.is_bytes else column.spec.dtype
+    element[path] = tf.TensorSpec(shape, dtype)
+  return element
+
+
+def num_slots(
+  operation: str,
+  columns: Columns,
+  rule: AnchorRule,
+  has_ages: bool,
+  capacity_steps: Any,
+  capacity_bytes: Any,
+  num_writers: int,
+  items_bytes: Callable[[int], int],
+) -> int:
+  """Returns how many rows each writer has.
+
+  Args:
+    operation: for the error.
+    columns: of a step and of an episode.
+    rule: which steps have items.
+    has_ages: windows are padded before an episode's start.
+    capacity_steps: as given.
+    capacity_bytes: as given.
+    num_writers: N.
+    items_bytes: the memory of items in so many rows.
+  Raises:
+    SpecError: not one capacity but none or two, one of bytes for byte strings, or one
+      that no window fits in.
+  """
+  name, capacity = _check_capacity(operation, columns, capacity_steps, capacity_bytes)
+  is_steps = name == "capacity_steps"
+  step_size = 1 if is_steps else _step_bytes(columns, rule, has_ages)
+
+  def needed(slots: int) -> int:
+    rows = slots * num_writers
+    if is_steps:
+      return rows
+    return rows * step_size + _WRITER_BYTES * num_writers + items_bytes(rows)
+
+  fewest, too_many = 0, capacity // (step_size * num_writers) + 1
+  while too_many - fewest > 1:
+    middle = (fewest + too_many) // 2
+    fits = needed(middle) <= capacity
+    fewest, too_many = (middle, too_many) if fits else (fewest, middle)
+  if fewest < rule.min_steps:
+    raise errors.SpecError(
+      f"{operation}: {name}: expected at least {rule.min_steps} steps for each writer, "
+      f"the length of a window, got {fewest}. Raise it from {capacity} to "
+      f"{needed(rule.min_steps)} or more."
+    )
+  return fewest
+
+
+def _check_capacity(
+  operation: str, columns: Columns, capacity_steps: Any, capacity_bytes: Any
+) -> tuple[str, int]:
+  """Returns the name of the capacity that is given, and its value."""
+  if (capacity_steps is None) == (capacity_bytes is None):
+    raise errors.SpecError(
+      f"{operation}: expected either capacity_steps or capacity_bytes, got "
+      f"{capacity_steps!r} and {capacity_bytes!r}. Give one of the two."
+    )
+  if capacity_steps is not None:
+    return "capacity_steps", check_count(operation, "capacity_steps", capacity_steps)
+  strings = [path for path, column in columns.items() if column.is_bytes]
+  if strings:
+    raise errors.SpecError(
+      f"{operation}: capacity_bytes: expected None with byte strings, whose sizes "
+      f"nobody knows before they come, as in {errors.listing(strings)}, got "
+      f"{capacity_bytes!r}. Give capacity_steps."
+    )
+  return "capacity_bytes", check_count(operation, "capacity_bytes", capacity_bytes)
+
+
+def check_rate_limiter(
+  operation: str,
+  option: Any,
+  rule: AnchorRule,
+  num_slots: int,
+  num_writers: int,
+  max_size: int | None,
+  max_times_sampled: int,
+  capacity: str,
+) -> None:
+  """Checks that there is room for the items that a rate limiter wants.
+
+  Args:
+    operation: for the error.
+    option: the rate limiter's.
+    rule: which steps have items.
+    num_slots: steps of each writer.
+    num_writers: N.
+    max_size: items that may be there, if that is limited.
+    max_times_sampled: samples of each item, or 0.
+    capacity: the argument that `num_slots` comes from.
+  Raises:
+    SpecError: samples would wait for ever, or a full queue would lose items.
+  """
+  match option:
+    case options.MinSize() | options.SampleToInsertRatio():
+      name, got = "min_size_to_sample", option.min_size_to_sample
+      most = num_writers * rule.most_items(num_slots)
+      room = f"{num_writers} x {num_slots} steps have"
+      why = "Samples would wait for ever"
+    case options.Queue() | options.Stack() if max_times_sampled == 1:
+      name, got = "size", option.size
+      most = rule.most_queued(num_slots)
+      room = f"{num_slots} steps, the part of a writer, keep while others come"
+      why = "Items would go before they are sampled"
+    case _:
+      return
+  if max_size is not None and max_size < most:
+    most, room, capacity = max_size, "max_size lets in", "max_size"
+  if got > most:
+    raise errors.SpecError(
+      f"{operation}: rate_limiter: expected {name} of at most {most}, the items that "
+      f"{room}, got {got}. {why}: raise {capacity}, or ask for less."
+    )
+
+
+def num_bytes(table: Table) -> int:
+  """Returns the memory that the held steps take, with all that belongs to them."""
+  lanes, ring = table.lanes, table.ring
+  row_bytes = ring.row_bytes + lanes.row_bytes + table.items.row_bytes
+  row_bytes += table.contexts.step_bytes
+  if table.items.times_sampled is not None:
+    row_bytes += table.items.times_sampled.itemsize
+  strings = sum(_string_bytes(column) for column in ring.columns.values())
+  fixed = sum(a.nbytes for a in (lanes.counts, lanes.dead, lanes.starts))
+  episodes = _END_BYTES * sum(map(len, lanes.ends))
+  held = int(lanes.num_steps * row_bytes)
+  return held + strings + fixed + episodes + table.contexts.num_bytes
+
+
+def _string_bytes(column: np.ndarray) -> int:
+  if column.dtype != object:
+    return 0
+  return sum(len(item) + 33 for item in column.flat if item is not None)
+
+
+def _step_bytes(columns: Columns, rule: AnchorRule, has_ages: bool) -> int:
+  """Returns the memory of a step besides its item's, if it is an episode of its own."""
+  row = _END_BYTES + sum(
+    math.prod(column.row_shape) * column_dtype(column).itemsize
+    for column in columns.values()
+  )
+  if not all(column.is_per_step for column in columns.values()):
+    row += 8  # Where its episode's features are.
+  marks = np.min_scalar_type(rule.need + 1).itemsize
+  ages = np.min_scalar_type(rule.back).itemsize if has_ages and rule.back else 0
+  return row + marks + ages
+
+
+def _is_count(value: Any, least: int) -> bool:
+  is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+  return is_integer and value >= least

@@ -1,0 +1,301 @@
+"""Writers of a `ReplayBuffer`: for one environment, and for all in step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from t2r_seq import errors
+from t2r_seq.replay.options import to_priorities, to_priority
+from t2r_seq.replay.replay import (
+  ReplayVectorWriter,
+  ReplayWriter,
+  appended_before,
+  check_is_last,
+  check_vector,
+  close_writers,
+)
+from t2r_seq.replay.table import Table
+from t2r_seq.store import values as store_values
+from t2r_seq.store.layout import Column, Columns
+
+_OPERATION = "append"
+
+
+class StepPacking:
+  """Checks steps. Those that fit as they are cost little; the rest are looked at."""
+
+  def __init__(self, columns: Columns) -> None:
+    """Plans the checks.
+
+    Args:
+      columns: of one step, in the order of the ring's; and those of an episode.
+    """
+    self._columns = columns
+    self._steps = {path: c for path, c in columns.items() if c.is_per_step}
+    self._contexts = {path: c for path, c in columns.items() if not c.is_per_step}
+    self._quick = [
+      (path, column.dtype, column.row_shape, *_python_numbers(column))
+      for path, column in self._steps.items()
+      if not column.is_bytes
+    ]
+    self._is_quick = len(self._quick) == len(columns)
+
+  def pack(
+    self, step: Any, context: Mapping[str, Any] | None
+  ) -> tuple[list[Any], dict[str, np.ndarray]]:
+    """Checks one step.
+
+    Args:
+      step: values, packed or by path.
+      context: the features of the running episode; None before its first step.
+    Returns:
+      Values in the order of the ring's columns; and the context features, by path.
+    Raises:
+      SpecError: the step does not fit; every path is named.
+    """
+    if self._is_quick and step.__class__ is dict and len(step) == len(self._quick):
+      quick = self._pack_quickly(step)
+      if quick is not None:
+        return quick, {}
+    if context is None:
+      rows = self._collect(self._columns, step)
+    else:
+      rows = self._collect(self._steps, self._without_context(step, context))
+    packed = [rows[path] for path in self._steps]
+    if context is not None:
+      return packed, {}
+    return packed, {path: rows[path] for path in self._contexts}
+
+  def pack_many(self, steps: Mapping[str, Any], count: int) -> list[Any]:
+    """Checks one step of each of several environments, without context features.
+
+    Args:
+      steps: values [N, ...] by path.
+      count: N.
+    Returns:
+      Values in the order of the ring's columns.
+    Raises:
+      SpecError: the steps do not fit; every path is named.
+    """
+    if self._is_quick and len(steps) == len(self._quick):
+      packed = [
+        value
+        for path, dtype, shape, *_ in self._quick
+        if (value := steps.get(path)).__class__ is np.ndarray
+        and value.dtype == dtype
+        and value.shape == (count, *shape)
+      ]
+      if len(packed) == len(steps):
+        return packed
+    check_vector(_OPERATION, steps, count)
+    rows = store_values.collect(_OPERATION, self._steps, steps, True, True)
+    return [
+      _to_values(column, rows[path], (count, *column.row_shape))
+      for path, column in self._steps.items()
+    ]
+
+  def _pack_quickly(self, step: dict[str, Any]) -> list[Any] | None:
+    """Returns the values; None where there is one that needs a closer look."""
+    packed = []
+    for path, dtype, shape, kind, low, high in self._quick:
+      value = step.get(path)
+      if isinstance(value, (np.ndarray, np.generic)):
+        if value.dtype != dtype or value.shape != shape:
+          return None
+      elif value.__class__ is not kind or shape or not low <= value <= high:
+        return None
+      packed.append(value)
+    return packed
+
+  def _collect(self, columns: Columns, step: Any) -> dict[str, np.ndarray]:
+    rows = store_values.collect(_OPERATION, columns, step, False, True)
+    return {p: _to_values(columns[p], rows[p], columns[p].row_shape) for p in rows}
+
+  def _without_context(self, step: Any, context: Mapping[str, Any]) -> dict[str, Any]:
+    """Takes repeated context features out of a step; raises where they differ."""
+    flat = dict(store_values.leaves(step, self._columns))
+    given = {
+      path: flat.pop(path) for path in self._contexts if flat.get(path) is not None
+    }
+    repeated = self._collect({p: self._contexts[p] for p in given}, given)
+    found = [
+      errors.Mismatch(
+        path,
+        "the value of the episode's first step, because its spec has no time axis",
+        "another",
+        "Declare it with time_offsets=0 to read the anchor's own step.",
+      )
+      for path, value in repeated.items()
+      if not np.array_equal(value, context[path])
+    ]
+    if found:
+      raise errors.mismatch_error(_OPERATION, found)
+    return flat
+
+
+def _python_numbers(column: Column) -> tuple[type, Any, Any]:
+  """Returns which Python numbers a column takes: their class, least and greatest."""
+  dtype = column.spec.dtype
+  if dtype.is_floating:
+    return float, -float(dtype.max), float(dtype.max)
+  if dtype.is_integer:
+    return int, int(dtype.min), int(dtype.max)
+  return bool, False, True
+
+
+def _to_values(
+  column: Column, rows: store_values.Rows, shape: tuple[int, ...]
+) -> np.ndarray:
+  """Turns bytes back into values."""
+  if rows.lengths is None:
+    return rows.data.view(column.dtype).reshape(shape)
+  ends = np.cumsum(rows.lengths)
+  data = rows.data.tobytes()
+  items = np.empty(len(ends), object)
+  items[:] = [data[e - n : e] for e, n in zip(ends, rows.lengths, strict=True)]
+  return items.reshape(shape)[()]  # Not an array around a single one.
+
+
+# Values in the order of the ring's columns, and context features by path.
+Packed = tuple[list[Any], dict[str, np.ndarray]]
+
+
+class MemoryWriter(ReplayWriter):
+  """Appends the steps of one environment."""
+
+  def __init__(
+    self, table: Table, columns: Columns, lane: int, free: Callable[[int], None]
+  ) -> None:
+    """Opens a writer; `ReplayBuffer.writer` does so.
+
+    Args:
+      table: to write to.
+      columns: of a step and of an episode.
+      lane: which of the writers it is.
+      free: called with it when the writer is closed.
+    """
+    self._table = table
+    self._packing = StepPacking(columns)
+    self._lane = lane
+    self._free: Callable[[int], None] | None = free
+
+  def append(self, step: Any, priority: float | None = None) -> None:
+    """Appends one step; see `ReplayWriter.append`."""
+    if priority is not None:
+      priority = to_priority("append", priority)
+    self.append_packed(*self.pack(step), priority)
+
+  def pack(self, step: Any) -> Packed:
+    """Checks a step that comes next; appends nothing."""
+    table, lane = self._table, self._lane
+    context = None
+    if table.contexts and table.lanes.counts.item(lane) > table.lanes.starts.item(lane):
+      context = table.contexts.of_newest(lane)
+    return self._packing.pack(step, context)
+
+  def append_packed(
+    self,
+    values: list[Any],
+    context: Mapping[str, np.ndarray],
+    priority: float | None,
+  ) -> None:
+    """Appends a step that was packed."""
+    with self._table.lock:
+      self.check_open("append")
+      self._table.append(self._lane, values, context, priority, self.should_stop)
+
+  def end_episode(self) -> None:
+    """Ends the episode; see `ReplayWriter.end_episode`."""
+    with self._table.lock:
+      self.check_open("end_episode")
+      self._table.end_episode(self._lane, self.should_stop)
+
+  def close(self) -> None:
+    """Ends the episode and gives the writer's part of the ring back.
+
+    Raises:
+      ReplayTimeoutError: as `end_episode`; it is closed all the same.
+    """
+    with self._table.lock:
+      if self._free is None:
+        return
+      try:
+        if not self._table.is_closed:
+          self._table.end_episode(self._lane, self.should_stop)
+      finally:
+        self._free(self._lane)
+        self._free = None
+
+  def check_open(self, operation: str) -> None:
+    """Raises ReplayError once the writer, or the replay, is closed."""
+    self._table.check_open(operation)
+    if self._free is None:
+      raise errors.ReplayError(
+        f"{operation}: expected an open writer, got a closed one. Ask the replay for "
+        "another writer()."
+      )
+
+
+class MemoryVectorWriter(ReplayVectorWriter):
+  """Appends the steps of all environments: a block of rows, where they are in step."""
+
+  def __init__(self, writers: list[MemoryWriter], table: Table, columns: Columns):
+    """Opens the writer; `ReplayBuffer.vector_writer` does so.
+
+    Args:
+      writers: one for each of the table's writers, in their order.
+      table: to write to.
+      columns: of a step and of an episode.
+    """
+    self._writers = writers
+    self._table = table
+    self._columns = columns
+    self._packing = StepPacking(columns)
+
+  def append(self, steps: Any, priorities: Any = None) -> None:
+    """Appends one step to each episode; see `ReplayVectorWriter.append`.
+
+    Raises:
+      ReplayTimeoutError: nothing is appended where none of the items was let in. Where
+        some were, the steps of `num_appended` environments have been, all of them if
+        no part of the ring is ahead of another; items not let in are left out.
+    """
+    num, table = len(self._writers), self._table
+    flat: Mapping[str, Any] = steps
+    if steps.__class__ is not dict or steps.keys() != self._columns.keys():
+      flat = dict(store_values.leaves(steps, self._columns))
+    if priorities is not None:
+      priorities = to_priorities("append", priorities, (num,))
+    if table.contexts or not table.lanes.are_in_step():
+      self._append_each(flat, priorities)
+      return
+    values = self._packing.pack_many(flat, num)
+    with table.lock:
+      self._writers[0].check_open("append")
+      table.append_to_all(values, priorities)
+
+  def _append_each(
+    self, flat: Mapping[str, Any], priorities: np.ndarray | None
+  ) -> None:
+    check_vector("append", flat, len(self._writers))
+    # All of them first: where one does not fit, none is appended.
+    packed = [
+      writer.pack({path: value[lane] for path, value in flat.items()})
+      for lane, writer in enumerate(self._writers)
+    ]
+    for lane, (writer, step) in enumerate(zip(self._writers, packed, strict=True)):
+      priority = None if priorities is None else priorities.item(lane)
+      with appended_before(lane):
+        writer.append_packed(*step, priority)
+
+  def end_episodes(self, is_last: Any = None) -> None:
+    """Ends episodes; see `ReplayVectorWriter.end_episodes`."""
+    for lane in np.flatnonzero(check_is_last(is_last, len(self._writers))):
+      self._writers[lane].end_episode()
+
+  def close(self) -> None:
+    """Ends the episodes and gives all parts of the ring back."""
+    close_writers(self._writers)

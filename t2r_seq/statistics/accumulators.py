@@ -1,0 +1,641 @@
+"""What is kept of a path while its values pass by: moments, sketches, histograms.
+
+Each block gives its count, its mean and its sum of squared deviations; two of them are
+merged by the formula of Chan, Golub and LeVeque (1983). No sum of squares is ever
+subtracted from another, and means are kept as two floats each, so an offset that is a
+billion times the spread costs no digits.
+
+After Munro and Paterson (1980) and Manku, Rajagopalan and Lindsay (1998): items of
+weight 2^h lie in level h. A full level is sorted, and every other item goes up with
+twice the weight. That moves the rank of any value by at most one weight, up where the
+items in odd places stay, down where those in even places do. No dice are thrown: the
+side is the one that has been chosen less, and both sums are kept, so the sketch knows
+how wrong it can be, whatever the values and their order.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from t2r_seq import specs
+from t2r_seq.statistics import statistics
+from t2r_seq.statistics.statistics import BYTES, UNSUPPORTED, PathStatistics
+
+MAX_ELEMENTS = 2048
+ELEMENT, CHANNEL, TENSOR = "element", "channel", "tensor"
+
+
+@dataclasses.dataclass(frozen=True)
+class FigureLayout:
+  """How the values of one step are told apart.
+
+  Small vectors and matrices have figures for each element, images and what is too
+  large for that for each index of the last axis, and what is too large even so has one
+  figure. Figures have the shape of the last axes, so they broadcast against the values.
+
+  Attributes:
+    row_shape: shape of one step.
+  """
+
+  row_shape: tuple[int, ...]
+
+  @property
+  def per(self) -> str:
+    """'element', 'channel' or 'tensor'."""
+    if len(self.row_shape) < 3 and math.prod(self.row_shape) <= MAX_ELEMENTS:
+      return ELEMENT
+    return CHANNEL if self.row_shape[-1] <= MAX_ELEMENTS else TENSOR
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """The shape of the figures."""
+    axes = {ELEMENT: len(self.row_shape), CHANNEL: 1, TENSOR: 0}[self.per]
+    return self.row_shape[len(self.row_shape) - axes :]
+
+  @property
+  def size(self) -> int:
+    """How many figures there are of a kind."""
+    return math.prod(self.shape)
+
+  def to_columns(self, rows: np.ndarray) -> np.ndarray:
+    """Views rows [n, *row_shape] as [m, size]: a column for each figure."""
+    if not self.size:
+      return np.zeros((0, 0), rows.dtype)
+    return rows.reshape(-1, self.size)
+
+
+_FIELDS = ("count", "mean", "mean_rest", "squares")
+
+
+@dataclasses.dataclass
+class Moments:
+  """Count, mean and squared deviations of E elements.
+
+  Attributes:
+    count: values of each element, int64 [E].
+    mean: float64 [E]; 0 where there is no value.
+    mean_rest: what rounding cuts off of the mean, float64 [E].
+    squares: sum of the squared deviations from the mean, float64 [E].
+  """
+
+  count: np.ndarray
+  mean: np.ndarray
+  mean_rest: np.ndarray
+  squares: np.ndarray
+
+  @classmethod
+  def zeros(cls, size: int) -> Moments:
+    """Returns the moments of no values of `size` elements."""
+    return cls(np.zeros(size, np.int64), *(np.zeros(size) for _ in range(3)))
+
+  @classmethod
+  def of_block(cls, values: np.ndarray, finite: np.ndarray | None = None) -> Moments:
+    """Computes the moments of a block.
+
+    Args:
+      values: floats or integers, [rows, E].
+      finite: which values count, bool [rows, E]; None for all of them.
+    Returns:
+      The moments.
+    """
+    if not len(values):
+      return cls.zeros(values.shape[1])
+    # Elements first: numpy adds pairwise along the last axis only.
+    values = np.ascontiguousarray(values.T)
+    finite = None if finite is None else np.ascontiguousarray(finite.T)
+    if values.dtype.kind in "iu":
+      pivot, rest, distance = _integer_distances(values)
+    else:
+      pivot, distance = _float_distances(values, finite)
+      rest = np.zeros(len(pivot))
+    return cls._of_distances(pivot, rest, distance, finite)
+
+  @classmethod
+  def _of_distances(
+    cls,
+    pivot: np.ndarray,
+    pivot_rest: np.ndarray,
+    distance: np.ndarray,
+    finite: np.ndarray | None,
+  ) -> Moments:
+    """Takes distances from the pivots, [E, rows]."""
+    if finite is None:
+      count = np.full(len(distance), distance.shape[1], np.int64)
+    else:
+      count = finite.sum(axis=1, dtype=np.int64)
+      distance = np.where(finite, distance, 0.0)
+    divisor = np.maximum(count, 1)
+    shift = distance.sum(axis=1) / divisor
+    deviation = distance - shift[:, None]
+    if finite is not None:
+      deviation = np.where(finite, deviation, 0.0)
+    # The second term takes off what rounding of `shift` has added.
+    drift = deviation.sum(axis=1)
+    squares = np.square(deviation).sum(axis=1) - drift * drift / divisor
+    mean, rest = _two_sum(pivot, pivot_rest + (shift + drift / divisor))
+    return cls(count, mean, rest, np.maximum(squares, 0.0))
+
+  def merge(self, other: Moments) -> None:
+    """Takes in the moments of other values of the same elements."""
+    total = self.count + other.count
+    divisor = np.maximum(total, 1)
+    distance = (other.mean - self.mean) + (other.mean_rest - self.mean_rest)
+    distance = np.where(other.count == 0, 0.0, distance)
+    share = other.count / divisor
+    squares = self.squares + other.squares + distance * distance * self.count * share
+    mean, rest = _two_sum(self.mean, self.mean_rest + distance * share)
+    # An empty side has no mean: the other's counts, rest and all.
+    is_first = self.count == 0
+    self.mean = np.where(is_first, other.mean, mean)
+    self.mean_rest = np.where(is_first, other.mean_rest, rest)
+    self.squares = np.where(is_first, other.squares, squares)
+    self.count = total
+
+  def std(self) -> np.ndarray:
+    """Returns the standard deviation of the values, numpy's `ddof=0`; NaN of none."""
+    variance = self.squares / np.maximum(self.count, 1)
+    return np.where(self.count > 0, np.sqrt(variance), np.nan)
+
+  def to_arrays(self) -> dict[str, np.ndarray]:
+    """Returns the state by name."""
+    return {name: getattr(self, name) for name in _FIELDS}
+
+  @classmethod
+  def from_arrays(cls, arrays: dict[str, np.ndarray]) -> Moments:
+    """Restores what `to_arrays` gave."""
+    return cls(*(arrays[name] for name in _FIELDS))
+
+
+def _float_distances(
+  values: np.ndarray, finite: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+  """Measures from a value of each element: close values differ exactly."""
+  values = values.astype(np.float64)
+  if finite is None:
+    pivot = values[:, 0].copy()
+    return pivot, values - pivot[:, None]
+  first = np.argmax(finite, axis=1)
+  pivot = values[np.arange(len(values)), first]
+  pivot = np.where(finite.any(axis=1), pivot, 0.0)
+  return pivot, np.where(finite, values, pivot[:, None]) - pivot[:, None]
+
+
+def _integer_distances(
+  values: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Measures from the smallest integer of each element, before rounding to floats."""
+  wide = values.astype(np.uint64 if values.dtype.kind == "u" else np.int64)
+  low = wide.min(axis=1)
+  # Modulo 2^64 the difference is right even where int64 would overflow.
+  distance = (wide.view(np.uint64) - low.view(np.uint64)[:, None]).astype(np.float64)
+  pivot = low.astype(np.float64)
+  rest = [
+    float(int(exact) - int(rounded)) for exact, rounded in zip(low, pivot, strict=True)
+  ]
+  return pivot, np.asarray(rest), distance
+
+
+def _two_sum(high: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Adds exactly: the rounded sum and what rounding cut off (Knuth)."""
+  total = high + low
+  part = total - high
+  return total, (high - (total - part)) + (low - part)
+
+
+MAX_SIZE = 4096
+MIN_SIZE = 256
+# Of the sketches of all elements of a path, in values; 20 levels hold 10^9 of them.
+_MEMORY_VALUES = 1 << 23
+_LEVELS = 20
+
+
+def sketch_size(num_elements: int) -> int:
+  """Returns how many values a level may have, so that all elements' fit in memory."""
+  fair = _MEMORY_VALUES // (_LEVELS * max(num_elements, 1))
+  size = 1 << max(fair, 1).bit_length() - 1
+  return min(MAX_SIZE, max(MIN_SIZE, size))
+
+
+class QuantileSketch:
+  """Quantiles of one element.
+
+  A compaction of level h takes more than `size` items, so that n values make fewer
+  than n / (size * 2^h) of them; with L = log2(n / size) + 1 levels the rank of an
+  answer is never wrong by more than n * L / size. The sides are balanced, so
+  `rank_error`, which is what holds, is about half of that: 0.11 % of n for 10^6 values
+  and 0.23 % for 10^9, at the size of 4096. Up to `size` values it is exact.
+
+  Attributes:
+    count: how many values there were.
+  """
+
+  def __init__(self, size: int = MAX_SIZE) -> None:
+    """Creates an empty sketch.
+
+    Args:
+      size: the most values of a level, even.
+    """
+    self._size = size
+    self._levels: list[np.ndarray] = [np.zeros(0)]
+    # How far ranks may have moved up and down.
+    self._up = 0
+    self._down = 0
+    self.count = 0
+
+  @property
+  def rank_error(self) -> int:
+    """How many ranks an answer may be away from the asked one, at most."""
+    return max(self._up, self._down)
+
+  def add(self, values: np.ndarray) -> None:
+    """Takes in finite values, float64 [n]."""
+    self.count += len(values)
+    self._levels[0] = np.concatenate([self._levels[0], values])
+    self._compress()
+
+  def merge(self, other: QuantileSketch) -> None:
+    """Takes in another sketch of the same size; it stays as it is."""
+    self.count += other.count
+    self._up += other._up
+    self._down += other._down
+    for height, items in enumerate(other._levels):
+      if height == len(self._levels):
+        self._levels.append(np.zeros(0))
+      self._levels[height] = np.concatenate([self._levels[height], items])
+    self._compress()
+
+  def quantiles(self, fractions: Sequence[float]) -> np.ndarray:
+    """Returns values whose rank is the asked one, give or take `rank_error`.
+
+    Args:
+      fractions: 0 to 1; the rank is ceil(fraction * count), at least 1.
+    Returns:
+      Values that were added, float64 [len(fractions)]; NaN if there were none.
+    """
+    if not self.count:
+      return np.full(len(fractions), np.nan)
+    items = np.concatenate(self._levels)
+    weights = [
+      np.full(len(level), 1 << height, np.int64)
+      for height, level in enumerate(self._levels)
+    ]
+    order = np.argsort(items, kind="stable")
+    ranks = np.cumsum(np.concatenate(weights)[order])
+    wanted = np.ceil(np.asarray(fractions) * self.count).clip(1, self.count)
+    return items[order][np.searchsorted(ranks, wanted)]
+
+  def _compress(self) -> None:
+    height = 0
+    while height < len(self._levels):
+      if len(self._levels[height]) > self._size:
+        self._compact(height)
+      height += 1
+
+  def _compact(self, height: int) -> None:
+    """Sends every other item of a level up."""
+    items = np.sort(self._levels[height])
+    rest = len(items) % 2
+    self._levels[height] = items[len(items) - rest :]
+    if height + 1 == len(self._levels):
+      self._levels.append(np.zeros(0))
+    goes_up = self._up <= self._down
+    kept = items[: len(items) - rest][0 if goes_up else 1 :: 2]
+    self._levels[height + 1] = np.concatenate([self._levels[height + 1], kept])
+    if goes_up:
+      self._up += 1 << height
+    else:
+      self._down += 1 << height
+
+
+def pack_sketches(sketches: Sequence[QuantileSketch]) -> dict[str, np.ndarray]:
+  """Returns the state of sketches by name."""
+  levels = [level for sketch in sketches for level in sketch._levels]
+  numbers = [
+    (sketch._size, sketch._up, sketch._down, sketch.count, len(sketch._levels))
+    for sketch in sketches
+  ]
+  return {
+    "sketch_items": np.concatenate([np.zeros(0), *levels]),
+    "sketch_lengths": np.asarray([len(level) for level in levels], np.int64),
+    "sketch_numbers": np.asarray(numbers, np.int64).reshape(-1, 5),
+  }
+
+
+def unpack_sketches(arrays: dict[str, np.ndarray]) -> list[QuantileSketch]:
+  """Restores what `pack_sketches` gave."""
+  levels = np.split(arrays["sketch_items"], np.cumsum(arrays["sketch_lengths"])[:-1])
+  sketches, first = [], 0
+  for size, up, down, count, num_levels in arrays["sketch_numbers"].tolist():
+    sketch = QuantileSketch(size)
+    sketch._up, sketch._down, sketch.count = up, down, count
+    sketch._levels = levels[first : first + num_levels]
+    first += num_levels
+    sketches.append(sketch)
+  return sketches
+
+
+Arrays = dict[str, np.ndarray]
+_Self = TypeVar("_Self", bound="Accumulator")
+
+
+class Accumulator(abc.ABC):
+  """Takes in rows of one path; subclasses say what they keep of them."""
+
+  def __init__(self, spec: specs.ExtendedTensorSpec) -> None:
+    """Creates an empty one.
+
+    Args:
+      spec: of one row.
+    """
+    self.spec = spec
+    self.rows = 0
+
+  @abc.abstractmethod
+  def add(self, values: np.ndarray) -> None:
+    """Takes in values [rows, *shape]; they must not change afterwards."""
+
+  def add_rows(self, count: int) -> None:
+    """Counts rows that nobody has read."""
+    self.rows += count
+
+  @abc.abstractmethod
+  def merge(self: _Self, other: _Self) -> None:
+    """Takes in what another of the same kind and spec has seen."""
+
+  @abc.abstractmethod
+  def finish(self) -> PathStatistics:
+    """Returns the figures."""
+
+  @abc.abstractmethod
+  def to_arrays(self) -> Arrays:
+    """Returns the state by name."""
+
+  @abc.abstractmethod
+  def restore(self, arrays: Arrays) -> None:
+    """Takes the state that `to_arrays` gave."""
+
+
+# Values that are worked on at a time: a few arrays of 8 MiB.
+_CHUNK_VALUES = 1 << 20
+
+
+class NumberAccumulator(Accumulator):
+  """Buffers rows, so that small ones are worked on together."""
+
+  def __init__(self, spec: specs.ExtendedTensorSpec) -> None:
+    """Creates an empty one; see the base class."""
+    super().__init__(spec)
+    self.layout = FigureLayout(tuple(spec.shape.as_list()))
+    self._pending: list[np.ndarray] = []
+    self._num_pending = 0
+
+  def add(self, values: np.ndarray) -> None:
+    """See the base class."""
+    self.rows += len(values)
+    columns = self.layout.to_columns(values)
+    step = max(1, _CHUNK_VALUES // max(self.layout.size, 1))
+    for start in range(0, len(columns), step):
+      self._pending.append(columns[start : start + step])
+      self._num_pending += self._pending[-1].size
+      if self._num_pending >= _CHUNK_VALUES:
+        self.flush()
+
+  def flush(self) -> None:
+    """Works on what is buffered."""
+    if self._pending:
+      pending, self._pending, self._num_pending = self._pending, [], 0
+      self._add_columns(np.concatenate(pending))
+
+  @abc.abstractmethod
+  def _add_columns(self, columns: np.ndarray) -> None:
+    """Takes in values [rows, figures]."""
+
+  def _shape(self, numbers: np.ndarray) -> np.ndarray:
+    return numbers.reshape(self.layout.shape)
+
+  def _measure(self, numbers: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """Shapes figures; those of no values are NaN."""
+    return self._shape(np.where(count > 0, numbers, np.nan))
+
+
+class SketchAccumulator(NumberAccumulator):
+  """Keeps moments, extremes and a quantile sketch of each element."""
+
+  def __init__(self, spec: specs.ExtendedTensorSpec) -> None:
+    """Creates an empty one; see the base class."""
+    super().__init__(spec)
+    size = self.layout.size
+    # NaNs, positive and negative infinities.
+    self._not_finite = np.zeros((3, size), np.int64)
+    self._moments = Moments.zeros(size)
+    self._low = np.full(size, np.inf)
+    self._high = np.full(size, -np.inf)
+    self._sketches = [QuantileSketch(sketch_size(size)) for _ in range(size)]
+
+  def _add_columns(self, columns: np.ndarray) -> None:
+    finite = None
+    if self.spec.dtype.is_floating:
+      finite = self._find_finite(columns)
+    self._moments.merge(Moments.of_block(columns, finite))
+    for index, sketch in enumerate(self._sketches):
+      values = columns[:, index]
+      values = values if finite is None else values[finite[:, index]]
+      if len(values):
+        values = values.astype(np.float64)
+        self._low[index] = min(self._low[index], values.min())
+        self._high[index] = max(self._high[index], values.max())
+        sketch.add(values)
+
+  def _find_finite(self, columns: np.ndarray) -> np.ndarray | None:
+    """Counts what is not finite; None if all is."""
+    finite: np.ndarray = np.isfinite(columns)
+    if finite.all():
+      return None
+    kinds = (np.isnan(columns), columns == np.inf, columns == -np.inf)
+    self._not_finite += np.stack([kind.sum(axis=0) for kind in kinds])
+    return finite
+
+  def merge(self, other: SketchAccumulator) -> None:
+    """See the base class."""
+    self.flush()
+    other.flush()
+    self.rows += other.rows
+    self._not_finite += other._not_finite
+    self._moments.merge(other._moments)
+    self._low = np.minimum(self._low, other._low)
+    self._high = np.maximum(self._high, other._high)
+    for sketch, others in zip(self._sketches, other._sketches, strict=True):
+      sketch.merge(others)
+
+  def finish(self) -> statistics.PathStatistics:
+    """See the base class."""
+    self.flush()
+    count = self._moments.count
+    nan, posinf, neginf = (self._shape(kind) for kind in self._not_finite)
+    found = [sketch.quantiles(statistics.QUANTILES) for sketch in self._sketches]
+    quantiles = np.reshape(found, (self.layout.size, len(statistics.QUANTILES)))
+    shares = [s.rank_error / s.count for s in self._sketches if s.count]
+    return statistics.PathStatistics(
+      spec=self.spec,
+      kind=statistics.NUMBERS,
+      rows=self.rows,
+      per=self.layout.per,
+      count=self._shape(count),
+      nan=nan,
+      posinf=posinf,
+      neginf=neginf,
+      mean=self._measure(self._moments.mean, count),
+      std=self._measure(self._moments.std(), count),
+      min=self._measure(self._low, count),
+      max=self._measure(self._high, count),
+      quantiles={
+        q: self._measure(quantiles[:, i], count)
+        for i, q in enumerate(statistics.QUANTILES)
+      },
+      method=statistics.SKETCH,
+      rank_error=max(shares, default=0.0),
+    )
+
+  def to_arrays(self) -> Arrays:
+    """See the base class."""
+    self.flush()
+    arrays = {
+      "rows": np.asarray(self.rows),
+      "not_finite": self._not_finite,
+      "low": self._low,
+      "high": self._high,
+    }
+    arrays |= self._moments.to_arrays()
+    return arrays | pack_sketches(self._sketches)
+
+  def restore(self, arrays: Arrays) -> None:
+    """See the base class."""
+    self.rows = int(arrays["rows"])
+    self._not_finite = arrays["not_finite"]
+    self._low, self._high = arrays["low"], arrays["high"]
+    self._moments = Moments.from_arrays(arrays)
+    self._sketches = unpack_sketches(arrays)
+
+
+# Histograms of one path may have so many bins.
+_MAX_BINS = 1 << 20
+# Up to so many columns are counted one by one; measured twice as fast on images.
+_MAX_SINGLE = 16
+
+
+def has_histogram(spec: specs.ExtendedTensorSpec) -> bool:
+  """Whether the values of a path are few enough to be counted one by one."""
+  dtype = spec.dtype
+  if not (dtype.is_integer or dtype.is_bool):
+    return False
+  bins = 2 if dtype.is_bool else 1 << 8 * dtype.size
+  return bins * FigureLayout(tuple(spec.shape.as_list())).size <= _MAX_BINS
+
+
+class HistogramAccumulator(NumberAccumulator):
+  """Counts how often each value occurs: everything is exact."""
+
+  def __init__(self, spec: specs.ExtendedTensorSpec) -> None:
+    """Creates an empty one; see the base class."""
+    super().__init__(spec)
+    is_bool = spec.dtype.is_bool
+    low, high = (0, 1) if is_bool else (spec.dtype.min, spec.dtype.max)
+    self._values = np.arange(low, high + 1)
+    self._counts = np.zeros((self.layout.size, len(self._values)), np.int64)
+
+  def _add_columns(self, columns: np.ndarray) -> None:
+    num_bins = len(self._values)
+    if self._values[0]:
+      columns = columns.astype(np.int64) - self._values[0]
+    if self.layout.size <= _MAX_SINGLE:
+      for counts, column in zip(self._counts, columns.T, strict=True):
+        counts += np.bincount(column, minlength=num_bins)
+      return
+    bins = columns.astype(np.int64) + np.arange(self.layout.size) * num_bins
+    found = np.bincount(bins.reshape(-1), minlength=self._counts.size)
+    self._counts += found.reshape(self._counts.shape)
+
+  def merge(self, other: HistogramAccumulator) -> None:
+    """See the base class."""
+    self.flush()
+    other.flush()
+    self.rows += other.rows
+    self._counts += other._counts
+
+  def finish(self) -> statistics.PathStatistics:
+    """See the base class."""
+    self.flush()
+    counts = self._counts
+    total = counts.sum(axis=1)
+    divisor = np.maximum(total, 1)
+    mean = counts @ self._values / divisor
+    distances = np.square(self._values - mean[:, None])
+    variance = (counts * distances).sum(axis=1) / divisor
+    ranks = np.cumsum(counts, axis=1)
+    none = np.zeros(self.layout.shape, np.int64)
+    quantiles = {
+      q: self._measure(self._at_rank(ranks, q), total) for q in statistics.QUANTILES
+    }
+    return statistics.PathStatistics(
+      spec=self.spec,
+      kind=statistics.NUMBERS,
+      rows=self.rows,
+      per=self.layout.per,
+      count=self._shape(total),
+      nan=none,
+      posinf=none,
+      neginf=none,
+      mean=self._measure(mean, total),
+      std=self._measure(np.sqrt(variance), total),
+      min=self._measure(self._at_rank(ranks, 0.0), total),
+      max=self._measure(self._at_rank(ranks, 1.0), total),
+      quantiles=quantiles,
+      method=statistics.HISTOGRAM,
+    )
+
+  def _at_rank(self, ranks: np.ndarray, fraction: float) -> np.ndarray:
+    wanted = np.ceil(fraction * ranks[:, -1:]).clip(1)
+    return self._values[np.argmax(ranks >= wanted, axis=1)].astype(np.float64)
+
+  def to_arrays(self) -> Arrays:
+    """See the base class."""
+    self.flush()
+    return {"rows": np.asarray(self.rows), "counts": self._counts}
+
+  def restore(self, arrays: Arrays) -> None:
+    """See the base class."""
+    self.rows = int(arrays["rows"])
+    self._counts = arrays["counts"].astype(np.int64)
+
+
+class RowCounter(Accumulator):
+  """Counts rows: of bytes, and of numbers that have no order."""
+
+  def add(self, values: np.ndarray) -> None:
+    """See the base class."""
+    self.add_rows(len(values))
+
+  def merge(self, other: RowCounter) -> None:
+    """See the base class."""
+    self.rows += other.rows
+
+  def finish(self) -> PathStatistics:
+    """See the base class."""
+    is_bytes = self.spec.dtype.name == "string" or specs.is_encoded_image_spec(
+      self.spec
+    )
+    return PathStatistics(self.spec, BYTES if is_bytes else UNSUPPORTED, self.rows)
+
+  def to_arrays(self) -> Arrays:
+    """See the base class."""
+    return {"rows": np.asarray(self.rows)}
+
+  def restore(self, arrays: Arrays) -> None:
+    """See the base class."""
+    self.rows = int(arrays["rows"])

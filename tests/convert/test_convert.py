@@ -1,0 +1,436 @@
+"""Conversions that go on, are refused, and are checked."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+
+from t2r_seq import convert, store
+from t2r_seq.convert import journal, opening, zarr_group
+
+Options = convert.ConversionOptions
+
+
+@pytest.fixture(name="source")
+def fixture_source(data):
+  """A store of five episodes of numbers."""
+  return data.make_store("source", 5, data.NUMBERS)
+
+
+def stop_at(monkeypatch, number):
+  """Makes the conversion fail when it reaches an episode."""
+  original = journal.Journal.add
+
+  def add(self, line):
+    if len(self.lines) == number:
+      raise KeyboardInterrupt
+    original(self, line)
+
+  monkeypatch.setattr(journal.Journal, "add", add)
+
+
+DESTINATIONS = {"x.tfrecord": 0, "x.zarr": 0, "x.hdf5": 3, "copy": 3}
+
+
+@pytest.mark.parametrize("destination", DESTINATIONS)
+def test_an_interrupt_keeps_whole_episodes(destination, source, monkeypatch):
+  kind = "store" if destination == "copy" else None
+  with monkeypatch.context() as patch:
+    stop_at(patch, 3)
+    with pytest.raises(KeyboardInterrupt):
+      convert.convert(source, destination, destination_kind=kind)
+  with pytest.raises(
+    ValueError, match="expected a finished conversion to verify, got one"
+  ):
+    convert.verify_conversion(source, destination)
+  report = convert.convert(source, destination, destination_kind=kind)
+  assert report.resumed_at == DESTINATIONS[destination]
+  convert.verify_conversion(source, destination)
+  again = convert.convert(source, destination, destination_kind=kind)
+  assert (again.resumed_at, again.num_episodes, again.num_bytes) == (5, 5, 0)
+
+
+def change_source(source, monkeypatch):
+  with store.EpisodeStore.append(source) as writer:
+    writer.append_episode(store.EpisodeStore(source).episode(0))
+  return {}
+
+
+def change_options(source, monkeypatch):
+  return {"options": Options(drop=("goal",), num_shards=2)}
+
+
+def change_kind(source, monkeypatch):
+  return {"destination_kind": "hdf5"}
+
+
+def lose_lines(source, monkeypatch):
+  os.remove("copy.conversion/episodes.jsonl")
+  return {}
+
+
+def damage_line(source, monkeypatch):
+  path = pathlib.Path("copy.conversion/episodes.jsonl")
+  path.write_bytes(b"{\n" + path.read_bytes())
+  return {}
+
+
+def damage_plan(source, monkeypatch):
+  pathlib.Path("copy.conversion/conversion.json").write_text('{"format": "x"')
+  return {}
+
+
+def newer_plan(source, monkeypatch):
+  path = pathlib.Path("copy.conversion/conversion.json")
+  path.write_text(json.dumps({**json.loads(path.read_text()), "version": 2}))
+  return {}
+
+
+REFUSALS = {
+  "the source changed": (
+    change_source,
+    ["expected the data that the conversion began"],
+  ),
+  "other options": (
+    change_options,
+    ["drop: expected [], as it began, got ['goal']", "num_shards: expected 1, as it"],
+  ),
+  "another kind": (
+    change_kind,
+    ["kind of the destination: expected store, as it began"],
+  ),
+  "lines are gone": (
+    lose_lines,
+    ["expected a line for each of the 3 converted episodes"],
+  ),
+  "a damaged line": (damage_line, ["line 1: expected the hash of an episode, got b'{"]),
+  "a damaged plan": (damage_plan, ["expected the plan of a conversion, version 1"]),
+  "a newer plan": (newer_plan, ["expected the plan of a conversion, version 1"]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refuses_to_go_on(name, source, monkeypatch):
+  change, wants = REFUSALS[name]
+  with monkeypatch.context() as patch:
+    stop_at(patch, 3)
+    with pytest.raises(KeyboardInterrupt):
+      convert.convert(source, "copy", destination_kind="store")
+  arguments = {"destination_kind": "store", **change(source, monkeypatch)}
+  with pytest.raises(ValueError, match=r"^convert: ") as caught:
+    convert.convert(source, "copy", **arguments)
+  for want in wants:
+    assert want in str(caught.value)
+  assert len(store.EpisodeStore("copy")) == 3
+
+
+def test_another_spec_when_it_goes_on(source, data, monkeypatch):
+  convert.convert(source, "x.tfrecord")
+  with monkeypatch.context() as patch:
+    stop_at(patch, 3)
+    with pytest.raises(KeyboardInterrupt):
+      convert.convert("x.tfrecord", "copy", data.NUMBERS)
+  changed = {path: leaf for path, leaf in data.NUMBERS.items() if path != "goal"}
+  changed["actions"] = data.Spec((1,), np.float64, "actions", is_sequence=True)
+  want = r"actions: expected \(1,\) float64, per step, got \(2,\) float64"
+  with pytest.raises(ValueError, match=want) as caught:
+    convert.convert("x.tfrecord", "copy", changed)
+  caught.match(r"goal: expected nothing, got \(2,\) int32")
+  assert convert.convert("x.tfrecord", "copy", data.NUMBERS).resumed_at == 3
+
+
+def test_a_source_that_changes_meanwhile(source, data, monkeypatch):
+  convert.convert(source, "x.tfrecord")
+  original = journal.Journal.add
+
+  def add(self, line):
+    os.utime("x.tfrecord", (1, 1))
+    original(self, line)
+
+  monkeypatch.setattr(journal.Journal, "add", add)
+  with pytest.raises(ValueError, match="the source changed"):
+    convert.convert("x.tfrecord", "copy", data.NUMBERS)
+
+
+def test_two_at_once(source):
+  convert.convert(source, "copy", destination_kind="store")
+  other = journal.Journal("copy")
+  other.lock()
+  with pytest.raises(ValueError, match="expected no other process at this conversion"):
+    convert.convert(source, "copy", destination_kind="store")
+  other.close()
+  convert.convert(source, "copy", destination_kind="store")
+
+
+OCCUPIED = {
+  "a folder": ("copy", "copy/file", "store"),
+  "a file": ("x.tfrecord", "x.tfrecord", None),
+  "another shard": ("x.tfrecord", "x-00000-of-00007.tfrecord", None),
+  "another compression": ("x.tfrecord.gz", "x.tfrecord", None),
+  "an hdf5 file": ("x.hdf5", "x.hdf5", None),
+  "an empty zarr folder": ("x.zarr", "x.zarr/", None),
+}
+
+
+@pytest.mark.parametrize("name", OCCUPIED)
+def test_destinations_that_are_taken(name, source):
+  destination, taken, kind = OCCUPIED[name]
+  path = pathlib.Path(taken)
+  (path if taken.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+  if not taken.endswith("/"):
+    path.write_bytes(b"mine")
+  is_other = name.startswith("another")
+  want = "no other files of that name" if is_other else "nothing there, or a conversion"
+  with pytest.raises(ValueError, match=f"expected {want}"):
+    convert.convert(source, destination, destination_kind=kind)
+  assert taken.endswith("/") or path.read_bytes() == b"mine"
+  assert not os.path.exists(f"{destination}.conversion")
+
+
+def test_what_was_converted_is_gone(source):
+  convert.convert(source, "x.hdf5")
+  os.remove("x.hdf5")
+  with pytest.raises(ValueError, match=r"got nothing at \[x.hdf5\]. To convert anew"):
+    convert.convert(source, "x.hdf5")
+
+
+def flip_byte(path, offset=-1):
+  data = bytearray(pathlib.Path(path).read_bytes())
+  data[offset] ^= 1
+  pathlib.Path(path).write_bytes(data)
+
+
+def test_verify_finds_flipped_bytes_on_both_sides(data):
+  """A byte of one column of each side; the episode is named, with both hashes."""
+  data.make_store("source", 5, data.NUMBERS)
+  convert.convert("source", "copy", destination_kind="store")
+  convert.verify_conversion("source", "copy")
+  flip_byte("source/segments/main/dones.data", 0)
+  flip_byte("copy/segments/main/goal.data")
+  want = "^convert: checking the source source: episode 0: expected the "
+  with pytest.raises(ValueError, match=want) as caught:
+    convert.verify_conversion("source", "copy")
+  first, second = str(caught.value).split("\n")
+  assert "in episode 0 of source" in first
+  assert second.startswith(
+    "convert: checking what was written to copy: episode 4: expected the hash"
+  )
+
+
+DAMAGED = {
+  "x.tfrecord": ("x.tfrecord", r"record \d of x.tfrecord .*flipped bits"),
+  "x.zarr": (
+    "x.zarr/data/obs_image/0.0.0.0",
+    r"obs/image: expected chunks|episode \d: expected",
+  ),
+}
+
+
+@pytest.mark.parametrize("destination", DAMAGED)
+def test_verify_finds_damaged_files(destination, source):
+  convert.convert(source, destination)
+  path, want = DAMAGED[destination]
+  flip_byte(path, os.path.getsize(path) // 2)
+  with pytest.raises(ValueError, match=want):
+    convert.verify_conversion(source, destination)
+
+
+def test_verify_finds_a_flipped_byte_in_hdf5(source):
+  import h5py
+
+  convert.convert(source, "x.hdf5")
+  with h5py.File("x.hdf5", "a") as file:
+    file["data/demo_3/obs/pose"][1, 1] += 1
+  with pytest.raises(ValueError, match=r"to x.hdf5: episode 3: expected the hash"):
+    convert.verify_conversion(source, "x.hdf5")
+
+
+def test_what_is_written_wrongly_is_found_at_once(source, monkeypatch):
+  """The source's hash is of what was read: a target that loses a bit is caught."""
+  from t2r_seq.convert import stores
+
+  original = stores.StoreTarget.append
+
+  def append(self, values):
+    changed = (
+      {**values, "dones": ~values["dones"]} if len(values["dones"]) == 3 else values
+    )
+    original(self, changed)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(stores.StoreTarget, "append", append)
+    with pytest.raises(
+      ValueError, match=r"what was written to copy: episode 2: expected"
+    ):
+      convert.convert(source, "copy", destination_kind="store")
+  with pytest.raises(ValueError, match="finished conversion"):
+    convert.verify_conversion(source, "copy")
+
+
+def test_verify_counts_episodes(source):
+  convert.convert(source, "copy", destination_kind="store")
+  with store.EpisodeStore.append("copy") as writer:
+    writer.append_episode(store.EpisodeStore("copy").episode(0))
+  with pytest.raises(ValueError, match="number of episodes: expected 5, as were conv"):
+    convert.verify_conversion(source, "copy")
+
+
+def test_verify_without_a_conversion(source):
+  with pytest.raises(
+    ValueError, match=r"expected a finished conversion .*got nothing in"
+  ):
+    convert.verify_conversion(source, "copy")
+
+
+KIND_FAILURES = {
+  "nothing there": (
+    ("nothing", "copy"),
+    {},
+    r"expected a store, .*, got nothing there",
+  ),
+  "nearly": (("sources", "copy"), {}, r"Did you mean 'source'\?"),
+  "a folder of something": ((".", "copy"), {}, r"got a folder with \[source\]"),
+  "no store": (("x.hdf5", "x.zarr"), {}, "expected a store on one of the two sides"),
+  "itself": (("source", "./source"), {}, "expected another place than the source"),
+  "no suffix": (("source", "copy"), {}, "expected a name that tells what to convert"),
+  "a zip file to write": (("source", "x.zarr.zip"), {}, "expected a name that tells"),
+  "no kind": (
+    ("source", "copy"),
+    {"destination_kind": "zar"},
+    r"got 'zar'. Did you mean 'zarr'\?",
+  ),
+  "a pattern": (("source", "x-*.tfrecord"), {}, "got a pattern"),
+  "shards": (
+    ("source", "x.tfrecord"),
+    {"options": Options(num_shards=6)},
+    "expected 1 to 5 shards for as many episodes, got 6",
+  ),
+  "dropped": (
+    ("source", "x.tfrecord"),
+    {"options": Options(drop=("gaol",))},
+    r"gaol: expected a path to drop, of \[.*Did you mean 'goal'\?",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", KIND_FAILURES)
+def test_failures(name, source):
+  if name == "no store":
+    convert.convert(source, "x.hdf5")
+  paths, arguments, want = KIND_FAILURES[name]
+  with pytest.raises(ValueError, match=want):
+    convert.convert(*paths, **arguments)
+  assert not os.path.exists(f"{paths[1]}.conversion")
+
+
+def test_kinds(source):
+  convert.convert(source, "x.hdf5")
+  os.rename("x.hdf5", "no_suffix")
+  assert opening.source_kind("no_suffix") == "hdf5"
+  assert opening.source_kind("source") == "store"
+  convert.convert(source, "x.zarr")
+  os.rename("x.zarr", "folder")
+  assert opening.source_kind("folder") == "zarr"
+  pathlib.Path("records").write_bytes(b"")
+  assert opening.source_kind("rec*") == opening.source_kind("records") == "tfrecord"
+
+
+EXTRAS = {"x.zarr": ("zarr", "zarr"), "x.hdf5": ("h5py", "hdf5")}
+
+
+@pytest.mark.parametrize("destination", EXTRAS)
+def test_missing_extras(destination, source, monkeypatch):
+  package, extra = EXTRAS[destination]
+  monkeypatch.setitem(sys.modules, package, None)
+  want = rf"{package} is not installed.*pip install 't2r_seq\[{extra}\]'"
+  with pytest.raises(ImportError, match=want):
+    convert.convert(source, destination)
+  assert not os.path.exists(f"{destination}.conversion")
+
+
+def test_zarr_of_the_second_version(monkeypatch):
+  """Its way of making arrays is chosen by the version."""
+  import types
+
+  monkeypatch.setitem(sys.modules, "zarr", types.SimpleNamespace(__version__="2.18.7"))
+  calls = []
+  group = types.SimpleNamespace(create_dataset=lambda *a, **k: calls.append((a, k)))
+  zarr_group.create_array(group, "x", (3,), np.float32, (2,))
+  (((name,), options),) = calls
+  assert name == "x" and options["compressor"].codec_id == "zstd"
+
+
+def test_no_episodes(data):
+  data.make_store("source", 0)
+  with pytest.raises(ValueError, match="expected at least one episode, got none"):
+    convert.convert("source", "x.tfrecord")
+
+
+DIGESTS = {
+  "a value": {"x": np.asarray([1, 3], np.int32)},
+  "a dtype": {"x": np.asarray([1, 2], np.uint32)},
+  "a shape": {"x": np.asarray([[1, 2]], np.int32)},
+  "a path": {"y": np.asarray([1, 2], np.int32)},
+  "one more": {"x": np.asarray([1, 2], np.int32), "y": np.zeros(0)},
+  "bytes": {"x": np.asarray([b"\1\0\0\0\2\0\0\0"], object)},
+  "bytes, cut otherwise": {"x": np.asarray([b"\1\0\0\0", b"\2\0\0\0"], object)},
+}
+
+
+def test_digests():
+  """Any difference counts; byte order and layout in memory do not."""
+  base = np.asarray([1, 2], np.int32)
+  same = [base, base.astype(">i4"), np.asarray([1, 0, 2, 0], np.int32)[::2]]
+  want = convert.episode_digest({"x": base})
+  assert {convert.episode_digest({"x": value}) for value in same} == {want}
+  found = [want, *map(convert.episode_digest, DIGESTS.values())]
+  assert len(set(found)) == len(found) == 8
+
+
+class Terminal(io.StringIO):
+  def isatty(self):
+    return True
+
+
+def test_progress_on_a_terminal():
+  stream, now = Terminal(), [0.0]
+  progress = convert.Progress(stream, lambda: now[0])
+  progress.start("converting", 10, 20)
+  for _ in range(5):
+    now[0] += 2
+    progress.advance(3_000_000)
+  progress.stop()
+  last = stream.getvalue().split("\r\x1b[K")[-2]
+  assert last == (
+    "converting " + "█" * 18 + "░" * 6 + "  75% 15/20 episodes, 1.5 MB/s, ETA 0:10"
+  )
+
+
+def test_progress_where_the_total_is_not_known():
+  stream, now = Terminal(), [0.0]
+  progress = convert.Progress(stream, lambda: now[0])
+  progress.start("converting", 0, None)
+  for fraction in (0.25, 0.5):
+    now[0] += 3600
+    progress.advance(0, fraction)
+  assert " 50% 2 episodes, 0.0 MB/s, ETA 4:00:00" in stream.getvalue()
+
+
+def test_progress_elsewhere(source):
+  """A line a minute, and nothing of a short conversion."""
+  stream, now = io.StringIO(), [0.0]
+  progress = convert.Progress(stream, lambda: now[0])
+  convert.convert(source, "copy", destination_kind="store", progress=progress)
+  assert stream.getvalue() == ""
+  progress.start("checking", 0, 100)
+  for _ in range(4):
+    now[0] += 31
+    progress.advance(1)
+  lines = stream.getvalue().splitlines()
+  assert len(lines) == 2 and lines[0].startswith("checking   2% 2/100 episodes")

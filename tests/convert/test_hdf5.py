@@ -1,0 +1,232 @@
+"""HDF5 files as robomimic writes them, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import h5py
+import numpy as np
+import pytest
+
+from t2r_seq import convert, store
+
+Options = convert.ConversionOptions
+ENV_ARGS = json.dumps({"env_name": "Lift", "type": 1, "env_kwargs": {}})
+LENGTHS = {"demo_0": 4, "demo_1": 1, "demo_2": 3, "demo_10": 2}
+
+
+def make_demo(name):
+  """Returns the datasets of a demo; next_obs is the next obs."""
+  rng = np.random.default_rng(int(name[5:]))
+  steps = LENGTHS[name]
+  image = rng.integers(0, 255, (steps + 1, 4, 5, 3)).astype(np.uint8)
+  pos = rng.normal(size=(steps + 1, 3))
+  return {
+    "actions": rng.normal(size=(steps, 7)),
+    "rewards": rng.normal(size=steps),
+    "dones": (np.arange(steps) == steps - 1).astype(np.int64),
+    "states": rng.normal(size=(steps, 32)),
+    "obs/agentview_image": image[:-1],
+    "obs/eef_pos": pos[:-1],
+    "next_obs/agentview_image": image[1:],
+    "next_obs/eef_pos": pos[1:],
+  }
+
+
+def make_file(path="x.hdf5", changes=None):
+  """Writes a file; `changes` maps a demo's name to datasets that it has otherwise."""
+  with h5py.File(path, "w") as file:
+    data = file.create_group("data")
+    data.attrs["env_args"] = ENV_ARGS
+    data.attrs["total"] = sum(LENGTHS.values())
+    for name, steps in LENGTHS.items():
+      demo = data.create_group(name)
+      demo.attrs["num_samples"] = steps
+      demo.attrs["model_file"] = f"<mujoco model='{name}'/>"
+      for key, value in {**make_demo(name), **(changes or {}).get(name, {})}.items():
+        if value is not None:
+          demo.create_dataset(key, data=value)
+    file.create_dataset("mask/train", data=np.asarray([b"demo_0", b"demo_10"]))
+    file.create_dataset("mask/valid", data=np.asarray([b"demo_1"]))
+
+
+def want_episode(name, kept=()):
+  want = make_demo(name)
+  for key in ("agentview_image", "eef_pos"):
+    if key not in kept:
+      want[f"final_obs/{key}"] = want.pop(f"next_obs/{key}")[-1]
+  want["model_file"] = np.empty((), object)
+  want["model_file"][()] = f"<mujoco model='{name}'/>".encode()
+  return want
+
+
+def content(path):
+  """Reads all datasets and attributes of a file, but for what conversions add."""
+  found = {}
+
+  def visit(name, item):
+    if isinstance(item, h5py.Dataset):
+      found[name] = (item.dtype, item[()].tolist())
+    for key, value in item.attrs.items():
+      if not key.startswith("t2r_seq"):
+        found[f"{name}:{key}"] = np.asarray(value).tolist()
+
+  with h5py.File(path, "r") as file:
+    file.visititems(visit)
+  return found
+
+
+def test_into_a_store_and_out_again(data):
+  """Every dataset, attribute and filter key comes back; next_obs is stored once."""
+  make_file()
+  report = convert.convert("x.hdf5", "back")
+  assert (report.num_episodes, report.num_steps) == (4, 10)
+  (note,) = report.notes
+  assert note.startswith("2 next_obs are the next obs")
+  data.assert_episodes("back", [want_episode(name) for name in LENGTHS])
+  assert store.EpisodeStore("back").metadata == {
+    "robomimic": {
+      "attrs": {"env_args": ENV_ARGS},
+      "mask": {"train": ["demo_0", "demo_10"], "valid": ["demo_1"]},
+      "demos": list(LENGTHS),
+    }
+  }
+  convert.convert("back", "y.hdf5")
+  assert content("y.hdf5") == content("x.hdf5")
+
+
+def test_next_obs_that_are_not_the_next(data):
+  """Where one differs, in one step of one demo, the real ones are kept, and named."""
+  other = make_demo("demo_2")["next_obs/eef_pos"].copy()
+  other[1, 2] += 1e-9
+  make_file(changes={"demo_2": {"next_obs/eef_pos": other}})
+  report = convert.convert("x.hdf5", "back")
+  assert report.notes[0] == (
+    "next_obs/eef_pos is kept as a column: it is not everywhere the next obs/eef_pos."
+  )
+  want = [want_episode(name, ("eef_pos",)) for name in LENGTHS]
+  want[2]["next_obs/eef_pos"] = other
+  data.assert_episodes("back", want)
+  convert.convert("back", "y.hdf5")
+  assert content("y.hdf5") == content("x.hdf5")
+
+
+def test_large_observations(data, monkeypatch):
+  """next_obs is compared in pieces: a difference in any of them is found."""
+  from t2r_seq.convert import hdf5
+
+  monkeypatch.setattr(hdf5, "_COMPARED_BYTES", 1)
+  other = make_demo("demo_0")["next_obs/agentview_image"].copy()
+  other[2, 3, 4, 2] ^= 1
+  make_file(changes={"demo_0": {"next_obs/agentview_image": other}})
+  report = convert.convert("x.hdf5", "back")
+  assert "next_obs/agentview_image is kept" in report.notes[0]
+
+
+def test_paths_that_some_demos_lack(data):
+  make_file(changes={"demo_1": {"states": None}})
+  convert.convert("x.hdf5", "back")
+  want = [want_episode(name) for name in LENGTHS]
+  del want[1]["states"]
+  data.assert_episodes("back", want)
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_out_and_back(compression, data):
+  spec = {**data.NUMBERS, "task": data.ALL["task"], "force": data.ALL["force"]}
+  data.make_store("source", 12, spec, {"robot": "arm"})
+  options = Options(compression=compression)
+  convert.convert("source", "x.hdf5", options=options)
+  with h5py.File("x.hdf5", "r") as file:
+    demo = file["data/demo_11"]
+    assert demo.attrs["num_samples"] == 2 and demo.attrs["task"] == "episode 11"
+    assert demo["obs/image"].compression == compression
+    assert demo["actions"].compression is None
+    assert file["data"].attrs["total"] == sum(i % 5 + 1 for i in range(12))
+  convert.convert("x.hdf5", "back")
+  want = [data.only(data.make_episode(index), spec) for index in range(12)]
+  data.assert_episodes("back", want)
+  back = store.EpisodeStore("back")
+  assert back.metadata == {"robot": "arm"}
+  assert dict(back.spec) == dict(store.EpisodeStore("source").spec)
+
+
+def test_bytes_that_are_no_text(data):
+  spec = {"dones": data.NUMBERS["dones"], "task": data.ALL["task"]}
+  with store.EpisodeStore.create("source", spec) as writer:
+    for task in (b"\xff\0\xfe\0", b"", b"a\0", "ü".encode()):
+      writer.append_episode({"dones": [True], "task": task})
+  convert.convert("source", "x.hdf5")
+  convert.convert("x.hdf5", "back")
+  tasks = [
+    episode["task"][()] for episode in map(store.EpisodeStore("back").episode, range(4))
+  ]
+  assert tasks == [b"\xff\0\xfe\0", b"", b"a\0", "ü".encode()]
+
+
+BAD_FILES = {
+  "rows": (
+    {"demo_1": {"actions": np.zeros((2, 7)), "states": np.zeros((3, 32))}},
+    [
+      "actions: expected 1 rows, got (2, 7) float64 in /data/demo_1",
+      "states: expected 1",
+    ],
+  ),
+  "another shape": (
+    {"demo_2": {"actions": np.zeros((3, 6))}},
+    ["actions: expected (7,) float64, as other demos have, got (6,) float64"],
+  ),
+  "objects": (
+    {name: {"text": np.asarray([b"a"] * n, object)} for name, n in LENGTHS.items()},
+    ["text: expected numbers, got objects. Leave it out: --drop text."],
+  ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_bad_files(name):
+  changes, wants = BAD_FILES[name]
+  make_file(changes=changes)
+  with pytest.raises(ValueError) as caught:
+    convert.convert("x.hdf5", "back")
+  for want in wants:
+    assert want in str(caught.value)
+  assert not pathlib.Path("back").exists()
+
+
+def test_what_is_dropped_is_not_looked_at(data):
+  changes, _ = BAD_FILES["objects"]
+  make_file(changes=changes)
+  convert.convert("x.hdf5", "back", options=Options(drop=("text", "states")))
+  want = [want_episode(name) for name in LENGTHS]
+  for episode in want:
+    del episode["states"]
+  data.assert_episodes("back", want)
+
+
+def test_no_demos():
+  with h5py.File("x.hdf5", "w") as file:
+    file["observations"] = np.zeros(3)
+  with pytest.raises(ValueError, match=r"expected a group data .*got \[observations\]"):
+    convert.convert("x.hdf5", "back")
+
+
+def test_a_truncated_file():
+  make_file()
+  path = pathlib.Path("x.hdf5")
+  path.write_bytes(path.read_bytes()[:5000])
+  with pytest.raises(ValueError, match=r"x.hdf5: expected an HDF5 file, got"):
+    convert.convert("x.hdf5", "back")
+
+
+def test_links_to_other_files_are_not_followed():
+  make_file()
+  make_file("other.hdf5")
+  with h5py.File("x.hdf5", "a") as file:
+    file["data/demo_11"] = h5py.ExternalLink("other.hdf5", "/data/demo_0")
+    file["data/demo_0/elsewhere"] = h5py.ExternalLink(
+      "other.hdf5", "/data/demo_0/actions"
+    )
+  assert convert.convert("x.hdf5", "back").num_episodes == 4
+  assert "elsewhere" not in store.EpisodeStore("back").spec

@@ -1,0 +1,206 @@
+"""Records that are steps: where episodes end, and what is wrong with some."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import convert, errors, records, specs, store
+
+Spec = specs.ExtendedTensorSpec
+Options = convert.ConversionOptions
+
+STEP = {
+  "x": Spec((2,), tf.float32, "x"),
+  "id": Spec((), tf.int64, "id"),
+  "name": Spec((), tf.string, "name"),
+  "is_last": Spec((), tf.int64, "is_last"),
+  "force": Spec((), tf.float32, "force", is_optional=True),
+}
+LENGTHS = (3, 1, 300, 2)
+
+
+def steps(lengths=LENGTHS, first=0):
+  """Lists the steps of episodes; odd ones have a force."""
+  found = []
+  for index, length in enumerate(lengths, start=first):
+    for t in range(length):
+      step = {"x": np.asarray([index, t], np.float32), "id": np.asarray(index)}
+      step["name"] = f"episode {index}".encode()
+      step["is_last"] = np.asarray(int(t == length - 1))
+      if index % 2:
+        step["force"] = np.asarray(t, np.float32)
+      found.append(step)
+  return found
+
+
+def write(path, found):
+  records.write_records(path, STEP, found)
+
+
+def want_episode(index, length, constant=()):
+  rows = steps([length], index)
+  values = {path: [row[path] for row in rows] for path in rows[0]}
+  want = {}
+  for path, items in values.items():
+    if path == "name":
+      items = np.asarray(items, object)
+    want[path] = np.asarray(items[0] if path in constant else items)
+  if "name" in constant:
+    want["name"] = np.empty((), object)
+    want["name"][()] = values["name"][0]
+  return want
+
+
+def split(found, *sizes):
+  """Writes the steps to files of these sizes."""
+  for index, size in enumerate(sizes):
+    write(f"x-{index}.tfrecord", found[:size])
+    found = found[size:]
+  assert not found
+
+
+BOUNDS = {
+  "key": (Options(episode_key="id"), (306,), ("id",)),
+  "key, text": (Options(episode_key="name"), (306,), ("name",)),
+  "key, episodes over several files": (
+    Options(episode_key="id"),
+    (2, 100, 204),
+    ("id",),
+  ),
+  "last": (Options(last_key="is_last"), (306,), ()),
+  "last, over several files": (Options(last_key="is_last"), (5, 256, 45), ()),
+  "file": (Options(episode_per_file=True), LENGTHS, ()),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_bounds(name, data):
+  options, sizes, constant = BOUNDS[name]
+  split(steps(), *sizes)
+  report = convert.convert("x-*.tfrecord", "back", STEP, options)
+  assert report.num_episodes == 4
+  want = [want_episode(i, length, constant) for i, length in enumerate(LENGTHS)]
+  data.assert_episodes("back", want)
+
+
+def test_a_file_of_a_whole_batch(data):
+  """256 records are parsed at once: an episode ends with its file all the same."""
+  split(steps((256, 2)), 256, 2)
+  convert.convert("x-*.tfrecord", "back", STEP, Options(episode_per_file=True))
+  assert store.EpisodeStore("back").episode_lengths.tolist() == [256, 2]
+
+
+def test_context_and_sequences(data):
+  """Where specs say what is a sequence, the rest is the same in all steps."""
+  spec = {
+    path: Spec(**{**leaf.fields(), "is_sequence": path != "name"})
+    for path, leaf in STEP.items()
+  }
+  write("x.tfrecord", steps())
+  convert.convert("x.tfrecord", "back", spec, Options(last_key="is_last"))
+  want = [want_episode(i, length, ("name",)) for i, length in enumerate(LENGTHS)]
+  data.assert_episodes("back", want)
+
+
+def test_proposed_specs():
+  write("x.tfrecord", steps((3, 2)))
+  options = Options(episode_key="id")
+  report = convert.convert("x.tfrecord", "back", options=options)
+  assert report.notes == ("The specs were proposed from the files: look at them.",)
+  opened = store.EpisodeStore("back")
+  assert opened.episode_lengths.tolist() == [3, 2]
+  assert not opened.spec["id"].is_sequence and opened.spec["x"].is_sequence
+  assert opened.spec["force"].is_optional
+
+
+def test_files_that_end_within_an_episode():
+  write("x.tfrecord", steps((3, 4))[:-2])
+  report = convert.convert("x.tfrecord", "back", STEP, Options(last_key="is_last"))
+  assert store.EpisodeStore("back").episode_lengths.tolist() == [3, 2]
+  (note,) = report.notes
+  assert "'is_last' is not set in record 4 of x.tfrecord" in note
+
+
+def test_encoded_images(data):
+  spec = {
+    "frame": Spec((8, 6, 3), tf.uint8, "frame", data_format="jpeg"),
+    "id": Spec((), tf.int64, "id"),
+  }
+  frames = data.make_episode(4)["frame"]
+  records.write_records("x.tfrecord", spec, [{"frame": f, "id": 7} for f in frames])
+  convert.convert("x.tfrecord", "back", spec, Options(episode_key="id"))
+  np.testing.assert_array_equal(store.EpisodeStore("back").episode(0).frame, frames)
+
+
+def interleaved(found):
+  return found[:5] + found[7:] + found[5:7]
+
+
+def without_force(found):
+  del found[5]["force"]
+  return found
+
+
+FAILURES = {
+  "no bounds": (
+    lambda found: found,
+    Options(),
+    r"expected sequences, because a record is an episode, got none in .*--episode_key",
+  ),
+  "no such key": (
+    lambda found: found,
+    Options(episode_key="idd"),
+    r"record 0 of x.tfrecord .*: expected the feature 'idd'.*Did you mean 'id'\?",
+  ),
+  "an episode that comes twice": (
+    interleaved,
+    Options(episode_key="id"),
+    r"id 1, 2 steps from record 7 of x.tfrecord .*: expected the steps of an episode "
+    r"one after the other, got 'id' 1 a second time",
+  ),
+  "an optional path in some steps": (
+    without_force,
+    Options(episode_key="id"),
+    r"force: expected it in every step of the episode or in none, got 3 of 4 steps",
+  ),
+  "no episode key in one": (
+    lambda found: found,
+    Options(episode_key="force"),
+    r"record 0 of x.tfrecord",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_failures(name):
+  change, options, want = FAILURES[name]
+  write("x.tfrecord", change(steps((3, 4, 2))))
+  with pytest.raises(ValueError, match=want):
+    convert.convert("x.tfrecord", "back", STEP, options)
+
+
+def test_a_first_record_that_is_none():
+  with tf.io.TFRecordWriter("x.tfrecord") as writer:
+    writer.write(b"\xff")
+  want = r"^record 0 of x.tfrecord \(byte 0\): .*expected a serialized tf.train.Example"
+  with pytest.raises(errors.RecordError, match=want):
+    convert.convert("x.tfrecord", "back", STEP, Options(episode_key="id"))
+
+
+def test_a_context_that_changes():
+  spec = {
+    "x": Spec((2,), tf.float32, "x"),
+    "id": Spec((), tf.int64, "id", is_sequence=True),
+  }
+  write("x.tfrecord", steps((3,)))
+  with pytest.raises(
+    ValueError, match=r"x: expected the same value in all steps.* step 1"
+  ):
+    convert.convert("x.tfrecord", "back", spec, Options(episode_per_file=True))
+
+
+def test_several_bounds():
+  with pytest.raises(ValueError, match="expected one of episode_key, last_key and"):
+    Options(episode_key="id", last_key="is_last")

@@ -1,0 +1,103 @@
+"""RLDS episodes into stores: from TFDS's TFRecords, and by way of TFDS."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from t2r_seq import convert, errors, records, specs, store
+from tests.records import rlds_data
+
+SPEC = specs.TensorSpecStruct(sorted(rlds_data.SPEC.items()))
+PLAIN = specs.TensorSpecStruct(
+  (
+    path,
+    specs.ExtendedTensorSpec.from_spec(leaf, name=leaf.name.removeprefix("steps/")),
+  )
+  for path, leaf in SPEC.items()
+)
+
+
+def check_store(path: str, exact_dtype: type = np.float32) -> None:
+  """Compares a store with what make.py wrote; but the pixels of lossy images."""
+  episodes = store.EpisodeStore(path)
+  assert len(episodes) == 2
+  for row, number in enumerate(rlds_data.EPISODES):
+    want = rlds_data.values(number)
+    got = episodes.episode(row)
+    assert sorted(got) == sorted(want)
+    for name, array in want.items():
+      if name == "observation/exact":
+        got_exact = np.asarray(got[name])
+        assert got_exact.dtype == exact_dtype
+        np.testing.assert_allclose(got_exact, array, rtol=1e-6)
+      elif not specs.is_encoded_image_spec(SPEC[name]):
+        np.testing.assert_array_equal(got[name], array, err_msg=name)
+
+
+def without_layout(spec: Any) -> Any:
+  return specs.ExtendedTensorSpec(**{**spec.fields(), "is_concatenated": False})
+
+
+SOURCES = {
+  "recognised": ({}, None),
+  "told": ({"source_kind": "rlds"}, None),
+  "with specs": ({}, SPEC),
+  "with specs that say nothing of RLDS": ({"source_kind": "rlds"}, PLAIN),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_records_to_a_store(name: str, tmp_path: pathlib.Path) -> None:
+  arguments, spec = SOURCES[name]
+  path = str(tmp_path / "store")
+  report = convert.convert(rlds_data.FILES, path, spec, **arguments)
+  assert (report.num_episodes, report.num_steps) == (2, 8)
+  check_store(path)
+  opened = store.EpisodeStore(path)
+  for leaf_path, leaf in opened.spec.items():
+    assert leaf.is_identical_to(without_layout(SPEC[leaf_path])), leaf_path
+  again = convert.convert(rlds_data.FILES, path, spec, **arguments)
+  assert again.resumed_at == 2
+  assert convert.verify_conversion(rlds_data.FILES, path).num_episodes == 2
+
+
+def test_and_back_to_sequence_examples(tmp_path: pathlib.Path) -> None:
+  path, back = str(tmp_path / "store"), str(tmp_path / "a.tfrecord")
+  convert.convert(rlds_data.FILES, path)
+  convert.convert(path, back)
+  summary = records.inspect_records(back)
+  assert (summary.proto, summary.is_rlds) == ("tf.train.SequenceExample", False)
+
+
+def test_an_rlds_destination_is_refused(tmp_path: pathlib.Path) -> None:
+  with pytest.raises(errors.ConversionError, match=r"a kind of .* got 'rlds'"):
+    convert.convert(rlds_data.FILES, str(tmp_path / "a"), destination_kind="rlds")
+
+
+def test_without_tfds_the_error_names_the_extra(
+  tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+  monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+  with pytest.raises(ImportError, match=r"t2r_seq\[tfds\]"):
+    convert.convert("bridge", str(tmp_path / "store"), source_kind="tfds")
+
+
+def test_by_way_of_tfds(tmp_path: pathlib.Path) -> None:
+  pytest.importorskip("tensorflow_datasets")
+  path = str(tmp_path / "store")
+  report = convert.convert(rlds_data.FOLDER, path, source_kind="tfds")
+  assert (report.num_episodes, report.num_steps) == (2, 8)
+  # TFDS gives the dtype that was declared; what float32 rounded stays rounded.
+  check_store(path, np.float64)
+  again = convert.convert(rlds_data.FOLDER, path, source_kind="tfds")
+  assert again.resumed_at == 2
+  one = str(tmp_path / "one")
+  options = convert.ConversionOptions(split="train[1:]", drop=("observation",))
+  report = convert.convert(rlds_data.FOLDER, one, None, options, source_kind="tfds")
+  assert report.num_episodes == 1
+  assert "observation/state" not in store.EpisodeStore(one).spec

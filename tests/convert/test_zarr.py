@@ -1,0 +1,219 @@
+"""Zarr groups as diffusion_policy writes them, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import zipfile
+
+import numcodecs
+import numpy as np
+import pytest
+import zarr
+
+from t2r_seq import convert, store
+
+Options = convert.ConversionOptions
+IS_V3 = int(zarr.__version__.split(".")[0]) >= 3
+ENDS = [3, 4, 9]
+
+
+def open_group(path, version=2):
+  options = {"zarr_format": version} if IS_V3 else {}
+  return zarr.open_group(str(path), mode="a", **options)
+
+
+def put(group, name, value, **options):
+  if IS_V3:
+    array = group.create_array(name, shape=value.shape, dtype=value.dtype, **options)
+  else:
+    array = group.create_dataset(name, shape=value.shape, dtype=value.dtype, **options)
+  array[...] = value
+
+
+def arrays():
+  rng = np.random.default_rng(0)
+  return {
+    "img": rng.integers(0, 255, (9, 4, 5, 3)).astype(np.uint8),
+    "state": rng.normal(size=(9, 2)).astype(np.float32),
+    "action": rng.normal(size=(9, 2)),
+    "done": np.arange(9) % 2 == 0,
+    "big": np.arange(9).astype(">i4"),
+  }
+
+
+def make_group(path="x.zarr", version=2, ends=ENDS, changes=None):
+  """Makes a group like those of diffusion_policy's ReplayBuffer."""
+  group = open_group(path, version)
+  data, meta = group.create_group("data"), group.create_group("meta")
+  for name, value in {**arrays(), **(changes or {})}.items():
+    if name == "big" and version == 3:
+      value = value.astype("<i4")  # Not every release has dtypes of this byte order.
+    if value is not None:
+      put(data, name, value, chunks=(4, *value.shape[1:]))
+  put(meta, "episode_ends", np.asarray(ends, np.int64), chunks=(len(ends),))
+  put(meta, "goal", np.arange(6, dtype=np.float32).reshape(3, 2), chunks=(3, 2))
+  group.attrs["fps"] = 10
+  return group
+
+
+def want_episodes():
+  found = []
+  for index, end in enumerate(ENDS):
+    start = ENDS[index - 1] if index else 0
+    episode = {name: value[start:end] for name, value in arrays().items()}
+    episode["big"] = episode["big"].astype("<i4")
+    episode["goal"] = np.arange(6, dtype=np.float32).reshape(3, 2)[index]
+    found.append(episode)
+  return found
+
+
+@pytest.mark.parametrize("version", [2, 3] if IS_V3 else [2])
+def test_into_a_store(version, data):
+  make_group(version=version)
+  report = convert.convert("x.zarr", "back")
+  assert (report.num_episodes, report.num_steps) == (3, 9)
+  data.assert_episodes("back", want_episodes())
+  assert store.EpisodeStore("back").metadata == {"zarr": {"fps": 10}}
+
+
+def test_zip_file(data):
+  make_group("folder.zarr")
+  with zipfile.ZipFile("x.zarr.zip", "w") as archive:
+    for path in sorted(pathlib.Path("folder.zarr").rglob("*")):
+      if path.is_file():
+        archive.write(path, path.relative_to("folder.zarr"))
+  convert.convert("x.zarr.zip", "back")
+  data.assert_episodes("back", want_episodes())
+
+
+def test_compressed_by_any_codec(data):
+  group = make_group(changes={"img": None})
+  codec = numcodecs.Blosc("lz4", shuffle=2)
+  options = {"compressors": codec} if IS_V3 else {"compressor": codec}
+  put(group["data"], "img", arrays()["img"], chunks=(2, 4, 5, 3), **options)
+  convert.convert("x.zarr", "back")
+  data.assert_episodes("back", want_episodes())
+
+
+def test_out_and_back(data):
+  """What zarr itself reads is the flat data; a round trip is exact, specs too."""
+  data.make_store("source", 70, data.NUMBERS, {"robot": "arm"})
+  convert.convert("source", "x.zarr")
+  group = zarr.open_group("x.zarr", mode="r")
+  opened = store.EpisodeStore("source")
+  names = sorted(name for name, _ in group["data"].arrays())
+  assert names == ["actions", "dones", "obs_image", "obs_pose"]
+  for name, path in zip(
+    names, ["actions", "dones", "obs/image", "obs/pose"], strict=True
+  ):
+    want = np.asarray(opened.column(path))
+    got = group["data"][name][...]
+    assert got.dtype == want.dtype
+    np.testing.assert_array_equal(got, want)
+  ends = group["meta/episode_ends"][...]
+  assert ends.dtype == np.int64 and ends.tolist() == opened.episode_ends.tolist()
+  np.testing.assert_array_equal(group["meta/goal"][...], opened.column("goal"))
+  assert json.loads(pathlib.Path("x.zarr/.zgroup").read_text()) == {"zarr_format": 2}
+  convert.convert("x.zarr", "back")
+  want = [data.only(data.make_episode(index), data.NUMBERS) for index in range(70)]
+  data.assert_episodes("back", want)
+  back = store.EpisodeStore("back")
+  assert back.metadata == {"robot": "arm"} and dict(back.spec) == dict(opened.spec)
+
+
+def test_chunks_of_many_episodes(data, monkeypatch):
+  """Chunks that end within episodes, and episodes of many chunks."""
+  from t2r_seq.convert import zarr_group
+
+  monkeypatch.setattr(zarr_group, "_MAX_CHUNK_STEPS", 4)
+  data.make_store("source", 9, data.NUMBERS, num_steps=11)
+  convert.convert("source", "x.zarr")
+  convert.convert("x.zarr", "back")
+  want = [data.only(data.make_episode(i, 11), data.NUMBERS) for i in range(9)]
+  data.assert_episodes("back", want)
+
+
+def break_metadata(name, **changes):
+  path = pathlib.Path(f"x.zarr/data/{name}/.zarray")
+  path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_pickled_arrays_are_not_read():
+  make_group()
+  codec = [{"id": "pickle", "protocol": 5}]
+  break_metadata("img", dtype="|O", filters=codec, fill_value=None)
+  break_metadata("state", filters=codec)
+  with pytest.raises(ValueError, match="--drop img") as caught:
+    convert.convert("x.zarr", "back")
+  for name in ("img", "state"):
+    caught.match(f"{name}: expected an array of numbers, got pickled objects.")
+  assert not pathlib.Path("back").exists()
+
+
+def test_what_zarr_does_not_know():
+  make_group()
+  break_metadata("img", compressor={"id": "jpeg2k"})
+  with pytest.raises(ValueError, match=r"img: expected .*jpeg2k"):
+    convert.convert("x.zarr", "back")
+
+
+LAYOUTS = {
+  "rows": (
+    {"changes": {"state": np.zeros((8, 2), np.float32), "done": np.zeros(7, bool)}},
+    ["state: expected 9 rows, as meta/episode_ends says, got", "done: expected 9 rows"],
+  ),
+  "ends": ({"ends": [3, 3, 9]}, ["meta/episode_ends: expected integers that rise"]),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_broken_layouts(name):
+  options, wants = LAYOUTS[name]
+  make_group(**options)
+  with pytest.raises(ValueError) as caught:
+    convert.convert("x.zarr", "back")
+  for want in wants:
+    assert want in str(caught.value)
+
+
+def test_no_episode_ends():
+  open_group("x.zarr").create_group("data")
+  with pytest.raises(ValueError, match="expected an array meta/episode_ends"):
+    convert.convert("x.zarr", "back")
+
+
+def test_what_arrays_cannot_hold(data):
+  data.make_store("source", 2)
+  want = r"frame: expected numbers, got encoded images \(jpeg\). Store pixels:"
+  with pytest.raises(ValueError, match=want) as caught:
+    convert.convert("source", "x.zarr")
+  caught.match(
+    "words: expected numbers, got byte strings. Leave them out: --drop words."
+  )
+  options = Options(decode_images=True, drop=("words", "task"))
+  with pytest.raises(ValueError, match="force: expected a path that every episode has"):
+    convert.convert("source", "x.zarr", options=options)
+  options = Options(decode_images=True, drop=("words", "task", "force", "rating"))
+  convert.convert("source", "x.zarr", options=options)
+  group = zarr.open_group("x.zarr", mode="r")
+  assert group["data/frame"].shape == (3, 8, 6, 3)
+
+
+def test_names_that_clash(data):
+  spec = {
+    "a/b": data.NUMBERS["dones"],
+    "a_b": data.NUMBERS["dones"],
+  }
+  with store.EpisodeStore.create("source", spec) as writer:
+    writer.append_episode({"a/b": [True], "a_b": [False]})
+  with pytest.raises(ValueError, match=r"a_b: expected a name of its own .*as a/b has"):
+    convert.convert("source", "x.zarr")
+
+
+def test_a_damaged_chunk():
+  make_group()
+  (chunk,) = pathlib.Path("x.zarr/data/state").glob("1.0")
+  chunk.write_bytes(b"damaged" + chunk.read_bytes()[7:])
+  with pytest.raises(ValueError, match=r"episode \d of x.zarr: state: expected chunks"):
+    convert.convert("x.zarr", "back")
