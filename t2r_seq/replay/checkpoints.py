@@ -23,7 +23,6 @@ from t2r_seq.replay.rate_limiters import make_rate_limiter
 from t2r_seq.replay.replay import Replay
 from t2r_seq.replay.ring import Contexts, Lanes, Ring
 from t2r_seq.replay.table import Table
-from t2r_seq.specs import serialization
 from t2r_seq.store import EpisodeStore, EpisodeWriter, layout, verify_store
 from t2r_seq.store.layout import Columns
 from t2r_seq.store.manifest import check_spec
@@ -852,7 +851,7 @@ class DurableReplay(Replay):
     """Returns what a buffer must have in common with the one that was saved."""
     lanes = self._table.lanes
     return {
-      **serialization.struct_to_json_dict(self.spec_structure),
+      **json.loads(self.spec_structure.to_json()),
       "num_writers": lanes.num_writers,
       NUM_SLOTS: lanes.num_slots,
       ANCHORS: dataclasses.asdict(lanes.rule),

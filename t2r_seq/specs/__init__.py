@@ -1,5 +1,12 @@
 """What data looks like: specs, spec structures, and checks. Knows no file."""
 
+from t2r_seq.specs.assets import (
+  EXTRA_ASSETS_DIRECTORY,
+  T2R_ASSETS_FILENAME,
+  create_t2r_assets,
+  load_t2r_assets_to_file,
+  write_t2r_assets_to_file,
+)
 from t2r_seq.specs.extended_tensor_spec import (
   IMAGE_FORMATS,
   RAW_FORMAT,
@@ -16,15 +23,9 @@ from t2r_seq.specs.samples import (
   map_feed_dict_unsafe,
   map_predict_fn_dict,
 )
-from t2r_seq.specs.serialization import (
-  EXTRA_ASSETS_DIRECTORY,
-  T2R_ASSETS_FILENAME,
-  create_t2r_assets,
-  load_t2r_assets_to_file,
-  write_t2r_assets_to_file,
-)
 from t2r_seq.specs.structures import (
   SpecStructure,
+  TensorSpecStruct,
   add_sequence_length_specs,
   assert_valid_spec_structure,
   cast_bfloat16_to_float32,
@@ -42,7 +43,6 @@ from t2r_seq.specs.structures import (
   signature_key,
   tensorspec_from_tensors,
 )
-from t2r_seq.specs.tensor_spec_struct import TensorSpecStruct
 from t2r_seq.specs.validation import (
   assert_equal,
   assert_equal_spec_or_tensor,

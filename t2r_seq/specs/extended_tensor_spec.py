@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors
-from t2r_seq.specs import serializable
+from t2r_seq.specs import serialization, t2r_pb2
 
 
 def dtype_of(array: np.ndarray | np.generic) -> tf.DType:
@@ -116,15 +117,13 @@ _DEFAULTS = {
 FIELDS = ("shape", "dtype", "name", *_DEFAULTS)
 
 
-class ExtendedTensorSpec(serializable.Serializable, tf.TensorSpec):
+class ExtendedTensorSpec(tf.TensorSpec):
   """A `tf.TensorSpec` that also says how the tensor is stored and when it is read.
 
   Equality compares shape and dtype only, and a plain `tf.TensorSpec` of the same
   shape and dtype is equal, as Tensor2Robot has it; `is_identical_to` compares all.
   Specs are immutable: derive with `from_spec`.
   """
-
-  _serializer = "spec"
 
   def __init__(
     self,
@@ -356,6 +355,64 @@ class ExtendedTensorSpec(serializable.Serializable, tf.TensorSpec):
   def fields(self) -> dict[str, Any]:
     """Returns every constructor argument by name."""
     return {field: getattr(self, field) for field in FIELDS}
+
+  @classmethod
+  def from_proto(
+    cls, proto: t2r_pb2.ExtendedTensorSpec, path: str = ""
+  ) -> ExtendedTensorSpec:
+    """Reads the `t2r.proto` message of a spec; Tensor2Robot's messages read too.
+
+    Args:
+      proto: the message.
+      path: where the spec is, for the error.
+    Returns:
+      The spec, identical to the one that was written.
+    Raises:
+      SpecError: the message is not a spec.
+    """
+    fields = serialization.fields_from_proto(proto, path)
+    return serialization.build(cls, "spec_from_proto", path, fields)
+
+  @classmethod
+  def from_serialized_proto(cls, serialized: bytes) -> ExtendedTensorSpec:
+    """Reads the serialized `t2r.proto` message of a spec."""
+    return cls.from_proto(
+      serialization.parse_proto(t2r_pb2.ExtendedTensorSpec, serialized)
+    )
+
+  def to_proto(self) -> t2r_pb2.ExtendedTensorSpec:
+    """Returns the `t2r.proto` message of the spec; it keeps every field."""
+    return serialization.fields_to_proto(self.fields())
+
+  @classmethod
+  def from_json(cls, text: str) -> ExtendedTensorSpec:
+    """Reads what `to_json` wrote."""
+    return cls.from_json_dict(serialization.load_json("spec_from_json", text))
+
+  def to_json(self) -> str:
+    """Returns the spec as one line of JSON."""
+    return json.dumps(self.to_json_dict())
+
+  @classmethod
+  def from_json_dict(
+    cls, values: Mapping[str, Any], path: str = ""
+  ) -> ExtendedTensorSpec:
+    """Turns JSON values into the spec.
+
+    Args:
+      values: what `to_json_dict` gives, or a user wrote.
+      path: where the spec is, for the error.
+    Returns:
+      The spec.
+    Raises:
+      SpecError: an unknown or missing field, or a value that is none.
+    """
+    fields = serialization.fields_from_json(values, FIELDS, path)
+    return serialization.build(cls, "spec_from_json", path, fields)
+
+  def to_json_dict(self) -> dict[str, Any]:
+    """Returns the spec as JSON values; fields at their default are left out."""
+    return serialization.fields_to_json(self.fields(), _DEFAULTS)
 
   def is_identical_to(self, other: Any) -> bool:
     """Whether `other` agrees in every field, not only in shape and dtype."""

@@ -11,8 +11,7 @@ import tensorflow as tf
 from t2r_seq import errors
 from t2r_seq.specs import structures
 from t2r_seq.specs.extended_tensor_spec import ExtendedTensorSpec
-from t2r_seq.specs.structures import SpecStructure
-from t2r_seq.specs.tensor_spec_struct import TensorSpecStruct
+from t2r_seq.specs.structures import SpecStructure, TensorSpecStruct
 
 
 def maybe_ignore_batch(

@@ -15,7 +15,6 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, files, specs
-from t2r_seq.specs import serialization
 
 QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 NUMBERS, BYTES, UNSUPPORTED = "numbers", "bytes", "unsupported"
@@ -380,7 +379,7 @@ def _no_statistics(
 
 def _path_to_json(found: PathStatistics) -> dict[str, Any]:
   described: dict[str, Any] = {
-    "spec": serialization.spec_to_json_dict(found.spec),
+    "spec": found.spec.to_json_dict(),
     "kind": found.kind,
     "rows": found.rows,
   }
@@ -396,7 +395,7 @@ def _path_to_json(found: PathStatistics) -> dict[str, Any]:
 
 
 def _path_from_json(path: str, described: Mapping[str, Any]) -> PathStatistics:
-  spec = serialization.spec_from_json_dict(described["spec"])
+  spec = specs.ExtendedTensorSpec.from_json_dict(described["spec"])
   kind, rows = str(described["kind"]), int(described["rows"])
   if kind != NUMBERS:
     return PathStatistics(spec, kind, rows)

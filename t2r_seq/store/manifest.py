@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from t2r_seq import errors, files, specs
-from t2r_seq.specs import serialization
 from t2r_seq.store import layout
 from t2r_seq.store.layout import Column, Columns
 
@@ -42,8 +41,7 @@ class StoreManifest:
     described = {path: c.to_json_dict() for path, c in self.columns.items()}
     values = {
       "spec": [
-        {"path": path, **serialization.spec_to_json_dict(spec)}
-        for path, spec in self.spec.items()
+        {"path": path, **spec.to_json_dict()} for path, spec in self.spec.items()
       ],
       "columns": described,
       "metadata": self.metadata,
@@ -69,7 +67,7 @@ class StoreManifest:
       raise errors.StoreError(_no_store(folder)) from None
     try:
       spec = specs.TensorSpecStruct(
-        (entry["path"], serialization.spec_from_json_dict(_without_path(entry)))
+        (entry["path"], specs.ExtendedTensorSpec.from_json_dict(_without_path(entry)))
         for entry in values["spec"]
       )
       columns = layout.make_columns("spec", spec)

@@ -1,4 +1,4 @@
-"""Folders import only from floors below their own; no file is named after nothing.
+"""Folders import only from floors below their own, and no modules form a circle.
 
 The imports are read from the source, lazy ones inside functions and those under
 `if TYPE_CHECKING` included, so that nothing has to be importable.
@@ -124,6 +124,53 @@ def floor_problems(root: pathlib.Path) -> list[str]:
   return problems
 
 
+def module_name(root: pathlib.Path, path: pathlib.Path) -> str:
+  parts = path.relative_to(root).with_suffix("").parts
+  return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def circles(root: pathlib.Path) -> list[str]:
+  """Lists the circles of modules that import each other, each with its members.
+
+  Imports inside functions and for types only count, too. A face that only hands names
+  on is no member: who imports a name through it imports the module that has it.
+  """
+  paths = {module_name(root, p): p for p in (root / PACKAGE).rglob("*.py")}
+  trees = {name: ast.parse(p.read_text(encoding="utf-8")) for name, p in paths.items()}
+  faces = {name for name, path in paths.items() if path.name == "__init__.py"}
+
+  def package(name: str) -> str:
+    return name if name in faces else name.rpartition(".")[0]
+
+  handed_on = {
+    f"{face}.{target.rpartition('.')[2]}": target
+    for face in faces
+    for _, target in imports(trees[face], face)
+  }
+
+  def home(target: str) -> str | None:
+    """Returns the module that an imported name is in; None outside or in a face."""
+    while target in handed_on and handed_on[target] != target:
+      target = handed_on[target]
+    while target and target not in paths:
+      target = target.rpartition(".")[0]
+    return None if target in faces or not target else target
+
+  arrows = {
+    name: {home(target) for _, target in imports(tree, package(name))} - {None, name}
+    for name, tree in trees.items()
+    if name not in faces
+  }
+  while removable := {n for n, to in arrows.items() if not to & set(arrows)}:
+    arrows = {name: to for name, to in arrows.items() if name not in removable}
+  while removable := set(arrows) - set().union(*arrows.values()):
+    arrows = {name: to for name, to in arrows.items() if name not in removable}
+  return [
+    f"{name} imports {', '.join(sorted(to & set(arrows)))}"
+    for name, to in sorted(arrows.items())
+  ]
+
+
 def name_problems(root: pathlib.Path) -> list[str]:
   """Lists the modules of the package that are named after nothing."""
   return [
@@ -136,6 +183,11 @@ def name_problems(root: pathlib.Path) -> list[str]:
 def test_imports_point_down():
   problems = floor_problems(ROOT)
   assert not problems, "\n".join(["", *problems])
+
+
+def test_no_modules_form_a_circle():
+  found = circles(ROOT)
+  assert not found, "\n".join(["", *found])
 
 
 def test_modules_are_named():
@@ -249,6 +301,61 @@ def test_floor_problems(name, tmp_path):
   got = floor_problems(tmp_path)
   assert len(got) == (want is not None), got
   assert want is None or want in got[0]
+
+
+CIRCLES = {
+  "none": ({"specs/a": "from t2r_seq.specs import b", "specs/b": ""}, []),
+  "two": (
+    {
+      "specs/a": "from t2r_seq.specs import b",
+      "specs/b": "from t2r_seq.specs.a import x",
+    },
+    ["t2r_seq.specs.a imports t2r_seq.specs.b", "t2r_seq.specs.b imports"],
+  ),
+  "inside a function": (
+    {
+      "specs/a": "from t2r_seq.specs import b",
+      "specs/b": "def f():\n  from t2r_seq.specs import a",
+    },
+    ["t2r_seq.specs.a imports", "t2r_seq.specs.b imports"],
+  ),
+  "for types only": (
+    {
+      "specs/a": "from t2r_seq.specs import b",
+      "specs/b": "if TYPE_CHECKING:\n  from t2r_seq.specs import a",
+    },
+    ["t2r_seq.specs.a imports", "t2r_seq.specs.b imports"],
+  ),
+  "through the face": (
+    {
+      "specs/__init__": "from t2r_seq.specs.a import x",
+      "specs/a": "from t2r_seq.specs import b",
+      "specs/b": "from t2r_seq.specs import x",
+    },
+    ["t2r_seq.specs.a imports", "t2r_seq.specs.b imports"],
+  ),
+  "a tail is no member": (
+    {
+      "specs/a": "from t2r_seq.specs import b, c",
+      "specs/b": "from t2r_seq.specs import a",
+      "specs/c": "",
+      "specs/d": "from t2r_seq.specs import a",
+    },
+    ["t2r_seq.specs.a imports t2r_seq.specs.b", "t2r_seq.specs.b imports"],
+  ),
+}
+
+
+@pytest.mark.parametrize("name", CIRCLES)
+def test_circles(name, tmp_path):
+  texts, want = CIRCLES[name]
+  write(tmp_path, f"{PACKAGE}/__init__.py", "")
+  write(tmp_path, f"{PACKAGE}/specs/__init__.py", "")
+  for path, text in texts.items():
+    write(tmp_path, f"{PACKAGE}/{path}.py", text)
+  got = circles(tmp_path)
+  assert len(got) == len(want), got
+  assert all(line.startswith(start) for line, start in zip(got, want, strict=True)), got
 
 
 def test_name_problems(tmp_path):
