@@ -1,16 +1,27 @@
-"""Checkpoints of a training run: saved, kept, and resumed from."""
+"""Checkpoints of a training run: saved whole, kept, and resumed from."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
+import re
+import shutil
 from collections.abc import Iterator
 
 import tensorflow as tf
 from absl import logging
 
-from t2r_seq import errors
-from t2r_seq.training import stopping
+from t2r_seq import errors, files
+from t2r_seq.training import stopping, workers
 from t2r_seq.training.trainer import Trainer
+
+_FILE = re.compile(r"model\.ckpt-(\d+)\.(?:index|data-\d{5}-of-\d{5})")
+_STATE = "checkpoint"
+# The folder of a checkpoint that is whole, before its files are moved out of it.
+_WHOLE = "whole-"
+# What TensorFlow raises when it reads a damaged checkpoint.
+_DAMAGE = (tf.errors.OpError, IndexError, OverflowError, RuntimeError, ValueError)
 
 
 class NanLossError(RuntimeError):
@@ -18,7 +29,13 @@ class NanLossError(RuntimeError):
 
 
 class Checkpoints:
-  """The checkpoints of one folder, of finite weights only."""
+  """The checkpoints of one folder, of finite weights only.
+
+  They are known by their files, `model.ckpt-<step>.index` and `.data-*`. The file
+  `checkpoint` is written for other programs, and never read here: it may be missing,
+  damaged or of another time. A checkpoint is read back, and on the disk, before it gets
+  its name: one that is there was whole.
+  """
 
   def __init__(
     self,
@@ -26,6 +43,7 @@ class Checkpoints:
     model_dir: str,
     keep_checkpoint_max: int,
     write_dir: str | None = None,
+    is_owner: bool = True,
   ) -> None:
     """Creates the manager.
 
@@ -34,75 +52,129 @@ class Checkpoints:
       model_dir: folder of the checkpoints.
       keep_checkpoint_max: older ones are deleted.
       write_dir: folder that this worker saves to, if it is another one.
+      is_owner: nobody else writes to `model_dir`: what a killed run has left there is
+        tidied up.
     """
     self._trainer = trainer
     self._model_dir = model_dir
     self._checkpoint = trainer.checkpoint()
-    self._manager = tf.train.CheckpointManager(
-      self._checkpoint,
-      write_dir or model_dir,
-      keep_checkpoint_max,
-      checkpoint_name="model.ckpt",
-    )
+    self._keep = keep_checkpoint_max
+    self._write_dir = write_dir or model_dir
+    self._is_owner = is_owner and self._write_dir == model_dir
     self._saved_step: int | None = None
 
   @property
   def latest(self) -> str | None:
-    """Path prefix of the newest checkpoint whose files are there."""
-    state = tf.train.get_checkpoint_state(self._model_dir)
-    paths = state.all_model_checkpoint_paths if state else []
-    found = [path for path in paths if tf.io.gfile.exists(f"{path}.index")]
-    return found[-1] if found else None
+    """Path prefix of the newest checkpoint."""
+    found = _steps(self._model_dir)
+    return _prefix(self._model_dir, found[-1]) if found else None
 
   def restore(self) -> bool:
-    """Resumes from the newest checkpoint, and says so.
+    """Resumes from the newest checkpoint that is whole, and says so.
+
+    Damaged ones that are newer are kept aside, in folders `damaged-model.ckpt-<step>`.
 
     Returns:
       Whether there was one.
     Raises:
-      SpecError: it is of another model, or damaged.
+      SpecError: it is of another model; or there are damaged ones only.
+      OSError: one may not be read.
     """
-    latest = self.latest
-    if latest is None:
+    damaged: dict[int, str] = {}
+    step: int | None = None
+    if workers.is_chief(self._trainer.strategy):
+      if self._is_owner:
+        _finish_interrupted(self._model_dir)
+      step, damaged = _newest_whole(self._model_dir)
+    step = workers.of_chief(self._trainer.strategy, step)
+    if step is None:
       return False
+    self._load(step)
+    for other, reason in damaged.items():
+      place = _prefix(self._model_dir, other)
+      if self._is_owner:
+        place = f"{place} was moved to {_set_aside(self._model_dir, other)}"
+      logging.warning(
+        "Checkpoint %s: it is damaged: %s. The one before it serves.", place, reason
+      )
+    self._saved_step = step
+    latest = _prefix(self._model_dir, step)
+    logging.info("Resumed from checkpoint %s at step %d.", latest, step)
+    return True
+
+  def _load(self, step: int) -> None:
+    prefix = _prefix(self._model_dir, step)
     try:
-      status = self._checkpoint.restore(latest)
+      status = self._checkpoint.restore(prefix)
       status.assert_existing_objects_matched().assert_consumed()
-    except (AssertionError, ValueError) as e:
+    except (AssertionError, ValueError, tf.errors.OpError) as e:
       raise errors.SpecError(
-        f"train_eval_model: {latest}: expected a checkpoint of this model and "
+        f"train_eval_model: {prefix}: expected a checkpoint of this model and "
         f"optimizer, got one that does not fit: {_first_line(e)}. Use another "
         "model_dir, or the configuration that wrote it."
       ) from e
-    except (IndexError, UnicodeDecodeError, tf.errors.OpError) as e:
+    if self._trainer.global_step != step:
       raise errors.SpecError(
-        f"train_eval_model: {latest}: expected a readable checkpoint, got "
-        f"{_first_line(e)}. Delete {latest}.* to resume at the one before it."
-      ) from e
-    self._saved_step = self._trainer.global_step
-    logging.info("Resumed from checkpoint %s at step %d.", latest, self._saved_step)
-    return True
+        f"train_eval_model: {prefix}: expected a checkpoint of step {step}, got one of "
+        f"step {self._trainer.global_step}. Rename its files."
+      )
 
   def save(self) -> None:
     """Saves a checkpoint of this step, unless there is one.
 
     Raises:
       NanLossError: a step since the last check was not finite.
+      OSError: it could not be written, or read back; older ones are as they were.
     """
     self.check_finite()
     step = self._trainer.global_step
-    if step != self._saved_step:
-      self._manager.save(checkpoint_number=step)
-      self._saved_step = step
+    if step == self._saved_step:
+      return
+    try:
+      self._write(step)
+    except (OSError, *_DAMAGE) as e:
+      raise OSError(
+        _errno(e),
+        f"train_eval_model: {_prefix(self._model_dir, step)}: expected to save a "
+        f"checkpoint, got: {_first_line(e)}. The newest whole one is "
+        f"{self.latest or 'none'}. Make room, or mend the disk, and run the same "
+        "command again.",
+      ) from e
+    self._saved_step = step
+
+  def _write(self, step: int) -> None:
+    folder, name = self._write_dir, f"model.ckpt-{step}"
+    _finish_interrupted(folder)
+    with files.new_folder(os.path.join(folder, _WHOLE + name)) as partial:
+      # As tf.train.CheckpointManager does: `restore` asks for the counter.
+      self._checkpoint.save_counter.assign_add(1)
+      prefix = os.path.join(partial, name)
+      self._checkpoint.write(prefix)
+      _read_through(prefix)
+    _finish_interrupted(folder)
+    steps = _steps(folder)
+    _write_state(folder, steps[-self._keep :])
+    for old in steps[: -self._keep]:
+      for path in _files(folder, old):
+        os.remove(path)
 
   @contextlib.contextmanager
-  def saved_on_interrupt(self) -> Iterator[None]:
-    """Saves a last checkpoint when the run is stopped, by Ctrl-C or SIGTERM."""
+  def saved_on_interrupt(self, signal: stopping.StopSignal) -> Iterator[None]:
+    """Saves a last checkpoint when the run is told to stop, which nothing disturbs.
+
+    Several workers would have to save together, and only one is told: they go on from
+    their last checkpoint.
+
+    Args:
+      signal: listens.
+    """
     try:
       yield
     except (KeyboardInterrupt, stopping.Stopped):
-      self.save()
-      logging.info("Stopped at step %d; saved.", self._saved_step)
+      if not workers.is_multi_worker(self._trainer.strategy):
+        with signal.held():
+          self.save()
+        logging.info("Stopped at step %d; saved.", self._saved_step)
       raise
 
   def check_finite(self) -> None:
@@ -117,5 +189,105 @@ class Checkpoints:
       )
 
 
+def _prefix(folder: str, step: int) -> str:
+  return os.path.join(folder, f"model.ckpt-{step}")
+
+
+def _steps(folder: str) -> list[int]:
+  """Lists the steps that there are files of, the oldest first."""
+  found = filter(None, map(_FILE.fullmatch, os.listdir(folder)))
+  return sorted({int(match[1]) for match in found})
+
+
+def _files(folder: str, step: int) -> list[str]:
+  """Lists the files of a checkpoint, the index last."""
+  names = [name for name in os.listdir(folder) if _FILE.fullmatch(name)]
+  own = sorted(name for name in names if name.startswith(f"model.ckpt-{step}."))
+  return [os.path.join(folder, name) for name in own]
+
+
+def _finish_interrupted(folder: str) -> None:
+  """Puts in place what is whole, and removes what is not, of saves that were killed."""
+  for name in os.listdir(folder):
+    path = os.path.join(folder, name)
+    if name.startswith(f"{_WHOLE}model.ckpt-"):
+      for file in _files(path, int(name.rpartition("-")[2])):
+        os.replace(file, os.path.join(folder, os.path.basename(file)))
+      files.sync_folder(folder)
+      shutil.rmtree(path)
+    elif name.startswith(f".{_WHOLE}model.ckpt-"):
+      shutil.rmtree(path)
+
+
+def _newest_whole(folder: str) -> tuple[int | None, dict[int, str]]:
+  """Finds the step to resume at, and what is wrong with each that is newer.
+
+  Raises:
+    SpecError: there are checkpoints, and all are damaged.
+  """
+  damaged: dict[int, str] = {}
+  for step in reversed(_steps(folder)):
+    try:
+      _read_through(_prefix(folder, step))
+    except _DAMAGE as e:
+      damaged[step] = _first_line(e)
+    else:
+      return step, damaged
+  if damaged:
+    found = [
+      errors.Mismatch(_prefix(folder, step), "a readable checkpoint", reason)
+      for step, reason in damaged.items()
+    ]
+    error: errors.SpecError = errors.mismatch_error("train_eval_model", found)
+    hint = "None is left: put one there from a copy, or use another model_dir."
+    raise errors.SpecError(f"{error} {hint}")
+  return None, damaged
+
+
+def _read_through(prefix: str) -> None:
+  """Reads every tensor of a checkpoint; TensorFlow compares their checksums.
+
+  Raises:
+    OSError: a file may not be read, which is no damage.
+    Exception: one of `_DAMAGE`.
+  """
+  folder, name = os.path.split(prefix)
+  for path in _files(folder, int(name.rpartition("-")[2])):
+    with open(path, "rb"):
+      pass
+  reader = tf.train.load_checkpoint(prefix)
+  for tensor in reader.get_variable_to_shape_map():
+    reader.get_tensor(tensor)
+
+
+def _set_aside(folder: str, step: int) -> str:
+  """Moves a checkpoint's files to a folder of their own; returns it."""
+  base = os.path.join(folder, f"damaged-model.ckpt-{step}")
+  place, number = base, 1
+  while os.path.exists(place):
+    number += 1
+    place = f"{base}-{number}"
+  os.mkdir(place)
+  for path in _files(folder, step):
+    os.rename(path, os.path.join(place, os.path.basename(path)))
+  files.sync_folder(folder)
+  return place
+
+
+def _write_state(folder: str, steps: list[int]) -> None:
+  """Writes what `tf.train.latest_checkpoint` reads; its paths may be relative."""
+  lines = [f'model_checkpoint_path: "model.ckpt-{steps[-1]}"']
+  lines += [f'all_model_checkpoint_paths: "model.ckpt-{step}"' for step in steps]
+  text = "".join(f"{line}\n" for line in lines)
+  files.replace_file(os.path.join(folder, _STATE), text.encode())
+
+
+def _errno(error: Exception) -> int:
+  if isinstance(error, OSError) and error.errno:
+    return error.errno
+  return errno.ENOSPC if "No space left" in str(error) else errno.EIO
+
+
 def _first_line(error: Exception) -> str:
-  return str(error).strip().split("\n")[0].rstrip(".")
+  text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+  return text.strip().split("\n")[0].rstrip(".") or type(error).__name__

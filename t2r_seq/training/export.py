@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -12,10 +13,12 @@ from concurrent import futures
 import tensorflow as tf
 from absl import logging
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, files, specs
 from t2r_seq.models import T2RModel
 from t2r_seq.specs import ModeKeys
 from t2r_seq.training.policy_module import PolicyFunctions, exported_feature_specs
+
+_UNFINISHED = re.compile(r"partial-\d+|\.\d+\.[0-9a-f]{32}\.tmp")
 
 
 def export_saved_model(model: T2RModel, export_dir: str, global_step: int) -> str:
@@ -52,23 +55,34 @@ def export_saved_model(model: T2RModel, export_dir: str, global_step: int) -> st
 def copy_export(saved: str, export_dir: str) -> str:
   """Copies an export to a folder of versions, as a new one; returns its folder."""
   with _new_version(export_dir) as (partial, path):
-    shutil.copytree(saved, partial)
+    shutil.copytree(saved, partial, dirs_exist_ok=True)
   logging.info("Copied the export %s to %s", saved, path)
   return path
 
 
 @contextlib.contextmanager
 def _new_version(export_dir: str) -> Iterator[tuple[str, str]]:
-  """Gives the folder to write a new version to, and that which it becomes."""
-  os.makedirs(export_dir, exist_ok=True)
-  version = max([int(time.time()), *(v + 1 for v in export_versions(export_dir))])
-  # Readers take folders whose names are numbers: this one becomes an export when it
-  # is renamed.
-  partial = os.path.join(export_dir, f"partial-{version}")
-  shutil.rmtree(partial, ignore_errors=True)
+  """Gives the folder to write a new version to, and that which it becomes.
+
+  Readers take folders whose names are numbers: the first one's is none.
+  """
+  versions = export_versions(export_dir)
+  version = max([int(time.time()), *(v + 1 for v in versions)])
   path = os.path.join(export_dir, str(version))
-  yield partial, path
-  os.rename(partial, path)
+  with files.new_folder(path) as partial:
+    yield partial, path
+
+
+def remove_unfinished_exports(folder: str) -> None:
+  """Removes what killed runs have left of exports that were not finished.
+
+  Args:
+    folder: with exports at any depth, which nobody exports to; may be missing.
+  """
+  for place, names, _ in os.walk(folder):
+    for name in list(filter(_UNFINISHED.fullmatch, names)):
+      names.remove(name)
+      shutil.rmtree(os.path.join(place, name))
 
 
 def check_exportable(model: T2RModel) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import gin
 
-from t2r_seq import errors
+from t2r_seq import errors, files
 from t2r_seq.models import T2RModel
 from t2r_seq.training import export
 
@@ -146,9 +146,8 @@ class BestExporter(Exporter):
 
   def _exported(self, export_dir: str, metrics: Metrics) -> None:
     filename = _best_filename(export_dir)
-    with open(f"{filename}.tmp", "w", encoding="utf-8") as f:
-      json.dump({self._metric: metrics[self._metric]}, f)
-    os.replace(f"{filename}.tmp", filename)
+    best = json.dumps({self._metric: metrics[self._metric]})
+    files.replace_file(filename, best.encode())
 
 
 @gin.configurable

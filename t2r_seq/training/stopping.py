@@ -1,13 +1,15 @@
-"""A clean end when the process is told to stop."""
+"""A clean end when the process is told to stop, and waits that a signal can end."""
 
 from __future__ import annotations
 
 import contextlib
+import queue
 import signal
 import threading
 import time
+import traceback
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from absl import logging
@@ -15,6 +17,12 @@ from absl import logging
 from t2r_seq import errors
 
 _LOOK_SECONDS = 0.1
+# Signals within this time of the first are the same wish: process groups, supervisors
+# and terminals that close send several.
+_INSISTS_SECONDS = 10.0
+_WATCH_SECONDS = 1.0
+# How long an iterator may take to close; and one that nothing comes from any more.
+_CLOSE_SECONDS, _GIVE_UP_SECONDS = 20.0, 1.0
 
 
 class StopCondition(Protocol):
@@ -33,27 +41,39 @@ class Stopped(BaseException):
 
 
 class StopSignal:
-  """Turns SIGTERM into a question that a loop asks between two steps.
+  """Turns SIGTERM and SIGHUP into a question that a loop asks between two steps.
 
-  A context manager: within it, SIGTERM only makes `is_set` true. What was in force
-  before is put back at the end, and after the first signal, so that a second one ends
-  the process at once. Signals reach the main thread only; elsewhere there is `other`.
+  A context manager: within it, they only make `is_set` true. A signal that comes more
+  than 10 s after the first one does what it did before, i.e. it ends the process;
+  until then several are one wish. What was in force before is put back at the end.
+  Signals that are ignored, as under nohup, stay ignored. Signals reach the main thread
+  only; elsewhere there is `other`.
   """
 
-  def __init__(self, other: StopCondition | None = None) -> None:
+  def __init__(
+    self,
+    other: StopCondition | None = None,
+    signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGHUP),
+  ) -> None:
     """Creates the signal.
 
     Args:
       other: stops as the signal does, once it is set.
+      signals: which ones.
     """
     self._other = other
-    self._was_sent = False
+    self._signals = signals
+    self._first: float | None = None
     self._is_waiting = False
-    self._previous: Any = None
+    self._is_held = False
+    self._previous: dict[int, Any] = {}
+    # The first signal that was sent, if any.
+    self.number: int | None = None
 
   def is_set(self) -> bool:
     """Whether to stop."""
-    return self._was_sent or (self._other is not None and self._other.is_set())
+    is_sent = self.number is not None
+    return is_sent or (self._other is not None and self._other.is_set())
 
   def check(self) -> None:
     """Raises Stopped if it is time to stop."""
@@ -74,6 +94,15 @@ class StopSignal:
     finally:
       self._is_waiting = False
 
+  @contextlib.contextmanager
+  def held(self) -> Iterator[None]:
+    """Within it, no signal ends the process, however many are sent."""
+    self._is_held = True
+    try:
+      yield
+    finally:
+      self._is_held = False
+
   def wait(self, seconds: float) -> None:
     """Waits.
 
@@ -88,34 +117,47 @@ class StopSignal:
 
   def __enter__(self) -> StopSignal:
     if threading.current_thread() is threading.main_thread():
-      self._previous = signal.signal(signal.SIGTERM, self._handle)
+      for number in self._signals:
+        previous = signal.getsignal(number)
+        # None: it was not set from Python, and could not be put back.
+        if previous not in (signal.SIG_IGN, None):
+          self._previous[number] = previous
+          signal.signal(number, self._handle)
     return self
 
   def __exit__(
     self,
     exc_type: type[BaseException] | None,
     exc_value: BaseException | None,
-    traceback: types.TracebackType | None,
+    exc_traceback: types.TracebackType | None,
   ) -> None:
     self._put_back()
 
   def _handle(self, number: int, frame: types.FrameType | None) -> None:
-    self._note()
-    logging.info("Told to stop by %s.", signal.Signals(number).name)
-    if self._is_waiting:
-      raise Stopped
+    now = time.monotonic()
+    if self._first is None:
+      self._first = now
+      self._note(number)
+      logging.info("Told to stop by %s.", signal.Signals(number).name)
+      # Raised once: a second signal must not disturb what the first one has begun.
+      if self._is_waiting:
+        self._is_waiting = False
+        raise Stopped
+    elif not self._is_held and now - self._first > _INSISTS_SECONDS:
+      self._put_back()
+      signal.raise_signal(number)
 
-  def _note(self) -> None:
+  def _note(self, number: int) -> None:
     # A flag, no Event: this thread may hold an Event's lock just now.
-    self._was_sent = True
-    self._put_back()
+    self.number = number
     if isinstance(self._other, StopSignal):
-      self._other._note()  # It would take the second signal, which ends the process.
+      self._other._first = self._first
+      self._other._note(number)
 
   def _put_back(self) -> None:
-    if self._previous is not None:
-      signal.signal(signal.SIGTERM, self._previous)
-      self._previous = None
+    while self._previous:
+      number, previous = self._previous.popitem()
+      signal.signal(number, previous)
 
 
 @contextlib.contextmanager
@@ -131,3 +173,96 @@ def given_up(stop: StopCondition) -> Iterator[None]:
     if stop.is_set():  # It would have waited on.
       raise Stopped from error
     raise
+
+
+class Interruptible(Iterator[Any]):
+  """Iterates in a thread of its own; a context manager that ends the thread.
+
+  Python's signal handlers run in the main thread, between two of its instructions. A
+  wait for a batch inside of TensorFlow is one instruction, and for a live replay it may
+  take for ever. Here the main thread waits in Python, whose waits a handler can end.
+  Items are taken when they are asked for, none ahead.
+
+  The thread alone holds the iterator, and lets go of it before the block is left. One
+  that lived on until the interpreter ends would take the process down with it, since
+  TensorFlow's own threads may then be inside of Python.
+  """
+
+  def __init__(
+    self,
+    items: Iterable[Any],
+    watch: Callable[[], Callable[[], Any] | None] = lambda: None,
+  ) -> None:
+    """Starts the thread, and the iteration in it.
+
+    Args:
+      items: what is iterated over, once.
+      watch: begins to watch over a wait that lasts for a second, and returns what is
+        called in each further one, if anything: it raises where no item will come.
+    """
+    self._watch = watch
+    self._is_asked = False
+    self._wanted: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    self._taken: queue.SimpleQueue[tuple[Any, BaseException | None]]
+    self._taken = queue.SimpleQueue()
+    # A daemon: nothing ends a wait inside of TensorFlow, so nobody may have to wait.
+    self._thread = threading.Thread(
+      target=_take, args=(iter(items), self._wanted, self._taken), daemon=True
+    )
+    self._thread.start()
+
+  def __next__(self) -> Any:
+    """Returns the next item; raises what the iteration or the watch raises."""
+    self._is_asked = True
+    self._wanted.put(True)
+    item, error = self._wait()
+    self._is_asked = False
+    if error is not None:
+      raise error
+    return item
+
+  def _wait(self) -> tuple[Any, BaseException | None]:
+    look = None
+    while True:
+      try:
+        return self._taken.get(timeout=_WATCH_SECONDS)
+      except queue.Empty:
+        look = look or self._watch()
+        if look is not None:
+          look()
+
+  def __enter__(self) -> Interruptible:
+    return self
+
+  def __exit__(
+    self,
+    exc_type: type[BaseException] | None,
+    exc_value: BaseException | None,
+    exc_traceback: types.TracebackType | None,
+  ) -> None:
+    self._wanted.put(False)
+    self._thread.join(_GIVE_UP_SECONDS if self._is_asked else _CLOSE_SECONDS)
+    if self._thread.is_alive():
+      logging.warning("The input still waits for data, and could not be closed.")
+
+
+def _take(
+  items: Iterator[Any],
+  wanted: queue.SimpleQueue[bool],
+  taken: queue.SimpleQueue[tuple[Any, BaseException | None]],
+) -> None:
+  """Takes an item for each that is wanted, and passes on what goes wrong."""
+  while wanted.get():
+    try:
+      taken.put((next(items), None))
+    except BaseException as error:
+      _let_go(error)
+      taken.put((None, error))
+  del items  # The traceback of an error holds this frame, too.
+
+
+def _let_go(error: BaseException | None) -> None:
+  """Clears the variables of an error's frames, which would hold the iterator."""
+  while error is not None:
+    traceback.clear_frames(error.__traceback__)
+    error = error.__cause__ or error.__context__

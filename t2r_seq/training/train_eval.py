@@ -10,15 +10,14 @@ import gin
 import tensorflow as tf
 from absl import logging
 
-from t2r_seq import errors
+from t2r_seq import errors, files
 from t2r_seq.data import AbstractInputGenerator
 from t2r_seq.models import T2RModel
 from t2r_seq.specs import ModeKeys
-from t2r_seq.training import arguments, interruptible, stopping, workers
+from t2r_seq.training import arguments, export, stopping, workers
 from t2r_seq.training import exporters as exporters_lib
 from t2r_seq.training.checkpoints import Checkpoints
 from t2r_seq.training.evaluation import Evaluation
-from t2r_seq.training.export import check_exportable
 from t2r_seq.training.policy_module import exported_feature_specs
 from t2r_seq.training.progress import Progress
 from t2r_seq.training.summaries import SummaryWriter
@@ -90,8 +89,13 @@ def train_eval_model(
   if seed is not None:
     tf.keras.utils.set_random_seed(seed)
   trainer = Trainer(t2r_model, strategy or tf.distribute.get_strategy())
-  with workers.own_folder(trainer.strategy, model_dir) as write_dir:
-    checkpoints = Checkpoints(trainer, model_dir, keep_checkpoint_max, write_dir)
+  is_shared = input_generator_train is None and create_exporters_fn is None
+  with workers.own_folder(trainer.strategy, model_dir, is_shared) as write_dir:
+    if not is_shared:
+      export.remove_unfinished_exports(os.path.join(write_dir, "export"))
+    checkpoints = Checkpoints(
+      trainer, model_dir, keep_checkpoint_max, write_dir, not is_shared
+    )
     if not checkpoints.restore():
       if input_generator_train is None:
         raise errors.SpecError(
@@ -101,7 +105,7 @@ def train_eval_model(
       logging.info("Starting in %s at step 0.", model_dir)
     exporters = create_exporters_fn() if create_exporters_fn else []
     if exporters:
-      check_exportable(t2r_model)
+      export.check_exportable(t2r_model)
     evaluation = Evaluation(
       trainer,
       input_generator_eval,
@@ -154,18 +158,21 @@ def _train(
     return scalars
   input_generator.set_specification_from_model(trainer.model, ModeKeys.TRAIN)
   with contextlib.ExitStack() as stack:
-    stack.enter_context(input_generator.explain_failures())
-    stack.enter_context(checkpoints.saved_on_interrupt())
     signal = stack.enter_context(workers.stop_signal(trainer.strategy))
+    stack.enter_context(input_generator.explain_failures())
+    # Closed when the last checkpoint is saved: it may take its time.
+    closing = stack.enter_context(contextlib.ExitStack())
+    stack.enter_context(checkpoints.saved_on_interrupt(signal))
     start = step = trainer.global_step
     params = {"start_step": start}
     with signal.waiting():  # A replay is connected to only now.
       dataset = trainer.distribute_training(input_generator, params)
-    batches = stack.enter_context(
-      interruptible.Interruptible(dataset, input_generator.watch)
+    batches = closing.enter_context(
+      stopping.Interruptible(dataset, input_generator.watch)
     )
     progress = Progress(max_train_steps)
     writer, warned = SummaryWriter(write_dir), False
+    closing.callback(writer.close)
     while step < max_train_steps:
       with signal.waiting():
         features, labels = progress.next_batch(batches)
@@ -186,12 +193,12 @@ def _train(
         warned = warned or _warn_of_short_episodes(input_generator)
       if step % save_checkpoints_steps == 0 or is_last:
         with progress.paused():
-          checkpoints.save()
+          with signal.held():
+            checkpoints.save()
           if not is_last:
             # Cut short, it is as if it had never been due: the step is saved.
             with signal.waiting():
               evaluation.run_if_due()
-  writer.close()
   if input_generator.report is not None:
     logging.info("Training input: %s.", input_generator.report)
   return scalars
@@ -209,6 +216,5 @@ def _save_operative_config(folder: str, step: int) -> str:
   """Writes the gin parameters in use beside the checkpoints; returns them."""
   config = gin.operative_config_str()
   filename = os.path.join(folder, f"operative_config-{step}.gin")
-  with open(filename, "w", encoding="utf-8") as f:
-    f.write(config)
+  files.replace_file(filename, config.encode())
   return config

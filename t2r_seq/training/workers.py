@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
+import signal
 import tempfile
 from collections.abc import Iterator
 
 import tensorflow as tf
+from absl import logging
 
+from t2r_seq import errors, files
 from t2r_seq.training import stopping
+
+_LOCK = "train.lock"
 
 
 def is_multi_worker(strategy: tf.distribute.Strategy) -> bool:
@@ -27,45 +34,94 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
   return not has_chief and resolver.task_type == "worker" and resolver.task_id == 0
 
 
-def chief_says(strategy: tf.distribute.Strategy, flag: bool) -> bool:
-  """Returns the chief's flag in every worker.
+def of_chief(strategy: tf.distribute.Strategy, number: int | None) -> int | None:
+  """Returns the chief's number, at least 0 or None, in every worker.
 
   Clocks and folders differ between workers, and a step that only some of them take
   part in would hang. All of them must call this.
   """
   if not is_multi_worker(strategy):
-    return flag
-  vote = tf.constant(float(flag and is_chief(strategy)))
+    return number
+  own = tf.constant(-1 if number is None else number, tf.int64)
+
+  def vote() -> tf.Tensor:
+    # The first replica is one of the chief's.
+    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    return tf.where(tf.equal(replica, 0), own, tf.zeros_like(own))
 
   @tf.function
   def count() -> tf.Tensor:
-    votes = strategy.run(lambda: vote)
-    return strategy.reduce(tf.distribute.ReduceOp.SUM, votes, axis=None)
+    return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(vote), axis=None)
 
-  return float(count()) > 0
+  said = int(count())
+  return None if said < 0 else said
+
+
+def chief_says(strategy: tf.distribute.Strategy, flag: bool) -> bool:
+  """Returns the chief's flag in every worker; see `of_chief`."""
+  return bool(of_chief(strategy, int(flag)))
 
 
 @contextlib.contextmanager
 def stop_signal(strategy: tf.distribute.Strategy) -> Iterator[stopping.StopSignal]:
-  """Listens to SIGTERM, unless there are other workers.
+  """Listens to SIGTERM, SIGHUP and SIGINT, unless there are other workers.
 
   They would wait for ever for the next step of one that has stopped; one that dies is
   an error to them at once.
   """
-  signal = stopping.StopSignal()
-  with contextlib.nullcontext() if is_multi_worker(strategy) else signal:
-    yield signal
+  signals = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+  heard = () if is_multi_worker(strategy) else signals
+  with stopping.StopSignal(signals=heard) as stop:
+    try:
+      yield stop
+    except stopping.Stopped:
+      if stop.number == signal.SIGINT:
+        raise KeyboardInterrupt from None
+      raise
 
 
 @contextlib.contextmanager
-def own_folder(strategy: tf.distribute.Strategy, folder: str) -> Iterator[str]:
+def own_folder(
+  strategy: tf.distribute.Strategy, folder: str, is_shared: bool = False
+) -> Iterator[str]:
   """Gives the chief `folder`, and every other worker a temporary one.
 
   All workers take part in saving, since some variables are gathered from all of them;
   what the others write is thrown away.
+
+  Args:
+    strategy: of the run.
+    folder: of the run, which exists.
+    is_shared: this run writes nothing that another could write, too.
+  Raises:
+    SpecError: another run writes to the folder.
   """
-  if is_chief(strategy):
-    yield folder
+  if not is_chief(strategy):
+    with tempfile.TemporaryDirectory() as temporary:
+      yield temporary
     return
-  with tempfile.TemporaryDirectory() as temporary:
-    yield temporary
+  lock = None if is_shared else _lock(folder)
+  try:
+    yield folder
+  finally:
+    if lock is not None:
+      lock.release()
+
+
+def _lock(folder: str) -> files.FileLock | None:
+  def refusal(holder: str) -> errors.SpecError:
+    return errors.SpecError(
+      f"train_eval_model: model_dir: expected nobody else to train in {folder}, got "
+      f"{holder}. Wait for it, or use another folder. (What only evaluates a run may "
+      "do so beside it: input_generator_train=None and create_exporters_fn=None.)"
+    )
+
+  try:
+    return files.FileLock(os.path.join(folder, _LOCK), refusal)
+  except OSError as error:
+    if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+      raise
+    logging.warning(
+      "%s: its file system knows no locks: nothing keeps a second run out.", folder
+    )
+    return None

@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 import pathlib
+import resource
 import shutil
 import signal
 import threading
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import data, errors, replay, specs, training
+from t2r_seq import data, errors, files, replay, specs, training
 from tests import warm_python
 
 _SCRIPT = str(pathlib.Path(__file__).with_name("reach_model.py"))
@@ -192,21 +193,252 @@ def test_a_checkpoint_of_another_model_is_refused(reach, record_path, trained_di
     reach.train(str(trained_dir), record_path, 40, t2r_model=Other())
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_serves(
-  reach, record_path, trained_dir, tmp_path
+_BARE = {"input_generator_eval": None, "create_exporters_fn": None}
+
+
+@pytest.fixture
+def model_dir(trained_dir, tmp_path) -> pathlib.Path:
+  """A copy of the run of 30 steps, with a checkpoint at each ten."""
+  return shutil.copytree(trained_dir, tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def trainer(reach) -> training.Trainer:
+  """Of a model like that of the run; at a step that earlier tests have left it at."""
+  return training.Trainer(reach.ReachModel(), tf.distribute.get_strategy())
+
+
+@pytest.fixture
+def checkpoints(trainer, model_dir) -> training.Checkpoints:
+  """Of the run."""
+  return training.Checkpoints(trainer, str(model_dir), 5)
+
+
+_STATES = {
+  "missing": None,
+  "empty": b"",
+  "garbage": b"\xff\xfe\x00garbage",
+  "stale": b'model_checkpoint_path: "model.ckpt-10"\n',
+  "of a folder that is gone": b'model_checkpoint_path: "/gone/model.ckpt-99"\n',
+}
+
+
+@pytest.mark.parametrize("case", _STATES)
+def test_checkpoints_are_found_whatever_the_state_file_says(
+  case, trainer, checkpoints, model_dir
 ):
-  model_dir = tmp_path / "damaged"
-  shutil.copytree(trained_dir, model_dir)
-  (path,) = model_dir.glob("model.ckpt-30.data-*")
-  options = {"input_generator_eval": None, "create_exporters_fn": list}
-  for kept in (100, 0):
-    path.write_bytes(path.read_bytes()[:kept])
+  (model_dir / "checkpoint").unlink()
+  if _STATES[case] is not None:
+    (model_dir / "checkpoint").write_bytes(_STATES[case])
+  assert checkpoints.restore()
+  assert trainer.global_step == 30
+
+
+def test_the_state_file_is_mended_by_the_next_checkpoint(reach, record_path, model_dir):
+  (model_dir / "checkpoint").write_bytes(_STATES["garbage"])
+  assert reach.train(str(model_dir), record_path, 31, **_BARE)["global_step"] == 31
+  assert tf.train.latest_checkpoint(str(model_dir)).endswith("model.ckpt-31")
+
+
+def _flip(path, at):
+  data = bytearray(path.read_bytes())
+  data[at] ^= 0x40
+  path.write_bytes(bytes(data))
+
+
+def _cut(path, size):
+  path.write_bytes(path.read_bytes()[:size])
+
+
+_DAMAGES = {
+  "data cut": lambda data, index: _cut(data, 100),
+  "data empty": lambda data, index: _cut(data, 0),
+  "data missing": lambda data, index: data.unlink(),
+  "data with a bit flipped": lambda data, index: _flip(data, 1000),
+  "data with its end zero": lambda data, index: data.write_bytes(
+    data.read_bytes()[:-512] + bytes(512)
+  ),
+  "index cut": lambda data, index: _cut(index, -20),
+  "index empty": lambda data, index: _cut(index, 0),
+  "index missing": lambda data, index: index.unlink(),
+  "index with a bit flipped": lambda data, index: _flip(index, 200),
+  "index is text": lambda data, index: index.write_text("no index" * 100),
+}
+
+
+def _damage(model_dir, step, case) -> dict[str, bytes]:
+  """Damages a checkpoint; returns its files."""
+  (data,) = model_dir.glob(f"model.ckpt-{step}.data-*")
+  _DAMAGES[case](data, model_dir / f"model.ckpt-{step}.index")
+  return {p.name: p.read_bytes() for p in model_dir.glob(f"model.ckpt-{step}.*")}
+
+
+@pytest.mark.parametrize("case", _DAMAGES)
+def test_the_one_before_a_damaged_checkpoint_serves(
+  case, trainer, checkpoints, model_dir, caplog
+):
+  kept = _damage(model_dir, 30, case)
+  assert checkpoints.restore()
+  assert trainer.global_step == 20
+  place = model_dir / "damaged-model.ckpt-30"
+  assert {path.name: path.read_bytes() for path in place.iterdir()} == kept
+  assert not list(model_dir.glob("model.ckpt-30*"))
+  assert f"model.ckpt-30 was moved to {place}" in caplog.text
+
+
+def test_two_damaged_checkpoints_of_one_step_are_both_kept(
+  checkpoints, trained_dir, model_dir
+):
+  for place in ("damaged-model.ckpt-30", "damaged-model.ckpt-30-2"):
+    for path in trained_dir.glob("model.ckpt-30.*"):
+      shutil.copy(path, model_dir)
+    _damage(model_dir, 30, "data cut")
+    assert checkpoints.restore()
+    assert (model_dir / place / "model.ckpt-30.index").is_file()
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_never_starts_anew(
+  reach, record_path, model_dir
+):
+  for step, case in ((10, "index missing"), (20, "data cut"), (30, "data missing")):
+    _damage(model_dir, step, case)
+  before = sorted(path.name for path in model_dir.glob("*model*"))
+  for _ in range(2):
     with pytest.raises(
-      errors.SpecError, match="expected a readable checkpoint"
-    ) as error:
-      reach.train(str(model_dir), record_path, 35, **options)
-    assert "model.ckpt-30.* to resume at the one before" in str(error.value)
-  for doomed in model_dir.glob("model.ckpt-30.*"):
-    doomed.unlink()
-  result = reach.train(str(model_dir), record_path, 22, **options)
-  assert result["global_step"] == 22
+      errors.SpecError,
+      match=r"(?s)3 mismatches:.*ckpt-10: expected a readable checkpoint, got .*None",
+    ):
+      reach.train(str(model_dir), record_path, 40, **_BARE)
+  assert sorted(path.name for path in model_dir.glob("*model*")) == before
+
+
+def test_a_checkpoint_under_the_name_of_another_step_is_refused(checkpoints, model_dir):
+  for path in model_dir.glob("model.ckpt-30.*"):
+    path.rename(str(path).replace("ckpt-30", "ckpt-90"))
+  with pytest.raises(errors.SpecError, match=r"of step 90, got one of step 30\. Rena"):
+    checkpoints.restore()
+
+
+def test_a_save_that_was_killed_is_finished_or_removed(trainer, checkpoints, model_dir):
+  for folder, step in (
+    ("whole-model.ckpt-30", 30),
+    (f".whole-model.ckpt-20.{'0' * 32}.tmp", 20),
+  ):
+    (model_dir / folder).mkdir()
+    for path in model_dir.glob(f"model.ckpt-{step}.*"):
+      path.rename(model_dir / folder / path.name)
+  # As if it was killed between its two files.
+  (data,) = (model_dir / "whole-model.ckpt-30").glob("*.data-*")
+  data.rename(model_dir / data.name)
+  assert checkpoints.restore()
+  assert trainer.global_step == 30
+  assert not [
+    path for path in model_dir.iterdir() if "ckpt" in path.name and path.is_dir()
+  ]
+  assert {p.stem for p in model_dir.glob("*.index")} == {
+    "model.ckpt-10",
+    "model.ckpt-30",
+  }
+
+
+@pytest.fixture
+def unsaved(trainer, checkpoints, model_dir) -> training.Checkpoints:
+  """Of the run at step 30, as if that was not saved yet."""
+  assert checkpoints.restore()
+  return training.Checkpoints(trainer, str(model_dir), 5)
+
+
+def test_a_full_disk_is_one_error_and_older_checkpoints_stay(unsaved, model_dir):
+  before = {path: path.read_bytes() for path in model_dir.glob("*model.ckpt*")}
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
+  try:
+    with pytest.raises(
+      OSError,
+      match=r"ckpt-30: expected to save a checkpoint, got: .*ckpt-30\. Make",
+    ):
+      unsaved.save()
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+  assert before == {path: path.read_bytes() for path in model_dir.glob("*model.ckpt*")}
+  time_before = (model_dir / "model.ckpt-30.index").stat().st_mtime_ns
+  unsaved.save()
+  assert (model_dir / "model.ckpt-30.index").stat().st_mtime_ns > time_before
+
+
+def test_a_checkpoint_is_read_back_before_it_gets_its_name(
+  unsaved, model_dir, monkeypatch
+):
+  write = tf.train.Checkpoint.write
+
+  def write_badly(self, prefix, *args, **kwargs):
+    result = write(self, prefix, *args, **kwargs)
+    _flip(pathlib.Path(f"{prefix}.data-00000-of-00001"), 1000)
+    return result
+
+  monkeypatch.setattr(tf.train.Checkpoint, "write", write_badly)
+  before = sorted(path.name for path in model_dir.iterdir())
+  with pytest.raises(OSError, match=r"expected to save a checkpoint, got: .*hecksum"):
+    unsaved.save()
+  assert sorted(path.name for path in model_dir.iterdir()) == before
+
+
+_UNFINISHED_EXPORTS = ("partial-1764", f".1764.{'0' * 32}.tmp")
+
+
+def test_a_folder_has_one_run_at_a_time(reach, record_path, model_dir):
+  lock = files.FileLock(str(model_dir / "train.lock"), RuntimeError)
+  only_evaluates = {"input_generator_train": None, "create_exporters_fn": None}
+  for options in ({}, {"input_generator_train": None}):
+    with pytest.raises(
+      errors.SpecError,
+      match=rf"nobody else to train in .*, got process {os.getpid()} on .* Wait for it",
+    ):
+      reach.train(str(model_dir), record_path, 40, **options)
+  # It leaves everything as it is, a damaged checkpoint and others' exports too.
+  _damage(model_dir, 30, "data cut")
+  leavings = [model_dir / "export/latest" / name for name in _UNFINISHED_EXPORTS]
+  for leaving in leavings:
+    leaving.mkdir()
+  result = reach.train(str(model_dir), record_path, 40, **only_evaluates)
+  assert result["global_step"] == 20 and "loss" in result
+  assert (model_dir / "model.ckpt-30.index").is_file()
+  assert all(leaving.is_dir() for leaving in leavings)
+  lock.release()
+  reach.train(str(model_dir), record_path, 20, **_BARE)
+  assert not any(leaving.exists() for leaving in leavings)
+  assert training.export_versions(str(model_dir / "export/latest"))
+
+
+_BURSTS = {
+  "SIGTERM twice": ("TERM", "TERM"),
+  "SIGINT twice": ("INT", "INT"),
+  "SIGHUP": ("HUP",),
+  "all of them": ("HUP", "INT", "TERM", "INT", "TERM", "HUP"),
+}
+
+
+@pytest.mark.parametrize("case", _BURSTS)
+def test_a_burst_of_signals_loses_nothing(case, reach, record_path, tmp_path):
+  numbers = [getattr(signal, f"SIG{name}") for name in _BURSTS[case]]
+
+  class Told(reach.ReachModel):
+    def model_train_fn(self, features, labels, inference_outputs, mode):
+      steps.append(tf.py_function(self.tell, [], []))
+      return super().model_train_fn(features, labels, inference_outputs, mode)
+
+    def tell(self):
+      count.append(1)
+      if len(count) == 5:
+        for number in numbers:
+          os.kill(os.getpid(), number)
+
+  steps, count = [], []
+  options = {"t2r_model": Told(), "save_checkpoints_steps": 1000, **_BARE}
+  if numbers[0] == signal.SIGINT:
+    with pytest.raises(KeyboardInterrupt):
+      reach.train(str(tmp_path), record_path, 20, **options)
+  else:
+    result = reach.train(str(tmp_path), record_path, 20, **options)
+    assert result["was_stopped"]
+  assert _saved_step(tmp_path) in (5, 6)

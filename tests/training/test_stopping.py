@@ -1,4 +1,4 @@
-"""What SIGTERM does while a loop runs."""
+"""What signals do while a loop runs, and iteration that they can end."""
 
 from __future__ import annotations
 
@@ -10,21 +10,73 @@ import time
 import pytest
 
 from t2r_seq import training
+from t2r_seq.training import stopping
 
 
 def _send():
   os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_the_signal_is_a_question_between_steps():
-  before = signal.getsignal(signal.SIGTERM)
+@pytest.fixture
+def heard():
+  """What a handler that was there before hears of SIGTERM."""
+  numbers = []
+  before = signal.signal(signal.SIGTERM, lambda number, frame: numbers.append(number))
+  yield numbers
+  signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_the_signal_is_a_question_between_steps(number):
+  before = signal.getsignal(number)
   with training.StopSignal() as stop:
     assert not stop.is_set()
+    os.kill(os.getpid(), number)
+    assert stop.is_set() and stop.number == number
+  assert signal.getsignal(number) == before
+
+
+def test_signals_in_a_burst_are_one_wish(heard):
+  with training.StopSignal() as stop:
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGTERM):
+      os.kill(os.getpid(), number)
+    assert stop.number == signal.SIGTERM
+  assert not heard
+
+
+def test_who_insists_is_heard_but_while_something_is_saved(heard, monkeypatch):
+  monkeypatch.setattr(stopping, "_INSISTS_SECONDS", -1.0)
+  with training.StopSignal() as stop:
     _send()
-    assert stop.is_set()
-    # A second one would end the process.
-    assert signal.getsignal(signal.SIGTERM) == before
-  assert signal.getsignal(signal.SIGTERM) == before
+    with stop.held():
+      _send()
+    assert not heard
+    _send()
+    assert heard == [signal.SIGTERM]
+    _send()
+  assert heard == [signal.SIGTERM] * 2
+
+
+def test_what_the_first_signal_has_begun_is_not_disturbed():
+  with training.StopSignal() as stop:
+    try:
+      with stop.waiting():
+        _send()
+    except training.Stopped:
+      _send()
+      done = True
+  assert done
+
+
+def test_signals_that_are_ignored_stay_ignored():
+  before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+  try:
+    with training.StopSignal() as stop:
+      os.kill(os.getpid(), signal.SIGHUP)
+      assert not stop.is_set()
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+  finally:
+    signal.signal(signal.SIGHUP, before)
 
 
 def test_the_handler_is_put_back():
@@ -87,10 +139,116 @@ def test_a_thread_has_no_signals():
   assert seen[-1] is True
 
 
-def test_one_signal_is_for_all_that_look_and_a_second_one_for_none():
-  before = signal.getsignal(signal.SIGTERM)
+def test_one_signal_is_for_all_that_look(heard):
   with training.StopSignal() as outer, training.StopSignal(outer) as inner:
-    os.kill(os.getpid(), signal.SIGTERM)
+    _send()
     assert inner.is_set() and outer.is_set()
-    assert signal.getsignal(signal.SIGTERM) == before
-  assert signal.getsignal(signal.SIGTERM) == before
+    _send()
+  assert not heard
+
+
+def test_items_come_in_order_and_none_ahead():
+  taken = []
+
+  def items():
+    for number in range(3):
+      taken.append(number)
+      yield number
+
+  with stopping.Interruptible(items()) as iterator:
+    assert next(iterator) == 0
+    assert taken == [0]
+    assert list(iterator) == [1, 2]
+    assert next(iterator, None) is None
+
+
+@pytest.mark.parametrize("error_cls", [ValueError, KeyboardInterrupt])
+def test_what_the_iteration_raises_arrives(error_cls):
+  def items():
+    yield 1
+    raise error_cls("bad file")
+
+  with stopping.Interruptible(items()) as iterator:
+    assert next(iterator) == 1
+    with pytest.raises(error_cls, match="bad file"):
+      next(iterator)
+
+
+def test_a_wait_that_is_watched_ends(monkeypatch):
+  monkeypatch.setattr(stopping, "_WATCH_SECONDS", 0.01)
+  never, watched = threading.Event(), []
+
+  def items():
+    yield 1
+    never.wait()
+
+  def watch():
+    looks = iter([None, None])
+    watched.append(looks)
+
+    def look():
+      if next(looks, "gone") == "gone":
+        raise TimeoutError("the server is away")
+
+    return look
+
+  with stopping.Interruptible(items(), watch) as iterator:
+    assert next(iterator) == 1
+    with pytest.raises(TimeoutError, match="the server is away"):
+      next(iterator)
+  never.set()
+  assert len(watched) == 1
+
+
+class _Numbers:
+  """Counts, and notes which thread lets go of it."""
+
+  def __init__(self, left, error=None):
+    self._left = left
+    self._error = error
+
+  def __iter__(self):
+    return self
+
+  def __next__(self):
+    if self._error is not None:
+      raise self._error
+    return 1
+
+  def __del__(self):
+    self._left.append(threading.current_thread())
+
+
+@pytest.mark.parametrize("error", [None, ValueError("bad file")])
+def test_the_thread_lets_go_of_the_iterator_before_the_block_is_left(error):
+  left, caught = [], None
+  before = set(threading.enumerate())
+  with stopping.Interruptible(_Numbers(left, error)) as iterator:
+    (thread,) = set(threading.enumerate()) - before
+    try:
+      next(iterator)
+    except ValueError as raised:
+      caught = raised  # Its traceback, which holds no iterator, tells where.
+  assert left == [thread] and not thread.is_alive()
+  assert (caught is None) == (error is None)
+
+
+def test_nobody_waits_for_a_wait_that_does_not_end(monkeypatch, caplog):
+  for name in ("_GIVE_UP_SECONDS", "_WATCH_SECONDS"):
+    monkeypatch.setattr(stopping, name, 0.01)
+  go_on = threading.Event()
+
+  def items():
+    go_on.wait(60)
+    yield 1
+
+  def watch():
+    raise KeyboardInterrupt
+
+  with (
+    pytest.raises(KeyboardInterrupt),
+    stopping.Interruptible(items(), watch) as iterator,
+  ):
+    next(iterator)
+  go_on.set()
+  assert "still waits for data" in caplog.text

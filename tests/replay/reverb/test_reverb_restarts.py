@@ -14,7 +14,7 @@ from t2r_seq import errors, replay, specs
 from t2r_seq.replay.reverb import ReverbReplay
 from t2r_seq.replay.reverb import client as client_lib
 from t2r_seq.specs import ExtendedTensorSpec as Spec
-from t2r_seq.training.interruptible import Interruptible
+from t2r_seq.training.stopping import Interruptible
 
 # Each step is (episode, t), and a window shows three.
 SPEC = specs.TensorSpecStruct(
