@@ -5,19 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 
-# The step is so large that it is gathered in the graph, in several threads.
+# One sample is let through, and the next one waits.
 PROGRAM = """
 import time
 import numpy as np
 import tensorflow as tf
 from t2r_seq import replay, specs
 
-spec = {"x": specs.ExtendedTensorSpec((1000,), tf.int64, "x", time_offsets=0)}
+spec = {"x": specs.ExtendedTensorSpec((), tf.int64, "x", time_offsets=0)}
 limiter = replay.SampleToInsertRatio(1.0, 1, (0.0, 1000.0))
 buffer = replay.ReplayBuffer(spec, 10, rate_limiter=limiter)
 with buffer.writer() as writer:
-  for number in range(3):
-    writer.append({"x": np.full(1000, number)})
+  writer.append({"x": np.int64(0)})
 batches = iter(buffer.dataset(1))
 next(batches)
 while not buffer._table.limiter._num_waiting:

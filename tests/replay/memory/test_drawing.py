@@ -12,7 +12,7 @@ import tensorflow as tf
 from t2r_seq import errors, replay
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 
-# Gathered in Python, in the graph, and in both.
+# Small values, and large ones, of which no copy is made.
 SIZES = [(3,), (2000,), (3, 2000)]
 
 
