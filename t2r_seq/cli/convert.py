@@ -82,11 +82,13 @@ def _add_bounds(parser: argparse.ArgumentParser) -> None:
     metavar="NAME",
     help="a record is a step; this feature changes from episode to episode",
   )
-  group.add_argument(
-    "--last_key",
-    metavar="NAME",
-    help="a record is a step; this feature is set in the last one of an episode",
-  )
+  for name in ("first", "last"):
+    group.add_argument(
+      f"--{name}_key",
+      metavar="NAME[=VALUE]",
+      help=f"this feature is 1, or VALUE, in the {name} step of an episode; records "
+      "are steps, or sequences that are cut and joined",
+    )
   group.add_argument(
     "--episode_per_file",
     action="store_true",
@@ -152,6 +154,7 @@ def _options(args: argparse.Namespace) -> Any:
     raise console.UsageError(f"--num_shards must be >= 1, got {args.num_shards}.")
   return convert.ConversionOptions(
     episode_key=args.episode_key,
+    first_key=args.first_key,
     last_key=args.last_key,
     episode_per_file=args.episode_per_file,
     drop=tuple(args.drop),

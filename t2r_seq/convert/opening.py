@@ -143,7 +143,10 @@ class ConversionOptions:
 
   Attributes:
     episode_key: records are steps, and this feature's value tells the episodes apart.
-    last_key: records are steps, and this feature is not zero in the last of an episode.
+    first_key: this feature is 1 in the first step of an episode and 0 in the others, or
+      'name=value' where another value says so; records are steps, or sequences, which
+      are cut and joined.
+    last_key: the same of the last step of an episode.
     episode_per_file: records are steps, and each file is an episode.
     drop: paths to leave out, with all below them.
     decode_images: turns encoded images into pixels; otherwise their bytes stay as they
@@ -156,6 +159,7 @@ class ConversionOptions:
   """
 
   episode_key: str | None = None
+  first_key: str | None = None
   last_key: str | None = None
   episode_per_file: bool = False
   drop: tuple[str, ...] = ()
@@ -167,17 +171,20 @@ class ConversionOptions:
 
   def __post_init__(self) -> None:
     object.__setattr__(self, "drop", tuple(self.drop))
-    given = [self.episode_key, self.last_key, self.episode_per_file]
-    if sum(bool(value) for value in given) > 1:
+    names = ("episode_key", "first_key", "last_key", "episode_per_file")
+    given = [name for name in names if getattr(self, name)]
+    if len(given) > 1:
       raise errors.ConversionError(
-        "convert: expected one of episode_key, last_key and episode_per_file, got "
-        f"{sum(bool(value) for value in given)} of them."
+        f"convert: expected one of {errors.listing(names)}, got "
+        f"{errors.listing(given)}."
       )
 
   @property
   def bounds(self) -> EpisodeBounds:
     """How steps become episodes; false where records are episodes."""
-    return EpisodeBounds(self.episode_key, self.last_key, self.episode_per_file)
+    return EpisodeBounds(
+      self.episode_key, self.first_key, self.last_key, self.episode_per_file
+    )
 
   def to_json_dict(self) -> dict[str, Any]:
     """Returns the fields as JSON has them."""
@@ -223,10 +230,12 @@ def open_source(
     return Hdf5Source(path, dropped, spec)
   if kind == TFDS:
     return TfdsSource(path, options.split, dropped.has if dropped else None)
+  if options.bounds:
+    if kind == RLDS and spec is not None:
+      spec = records.rlds_specs(spec)
+    return RecordSteps(path, options.bounds, spec, options.compression)
   if kind == RLDS:
     return RldsEpisodes(path, spec, options.compression)
-  if options.bounds:
-    return RecordSteps(path, options.bounds, spec, options.compression)
   return RecordEpisodes(path, spec, options.compression)
 
 

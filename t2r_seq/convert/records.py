@@ -233,39 +233,122 @@ class RecordEpisodes(EpisodeSource):
 
   def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
     """Yields a record each from a point on; see `EpisodeSource.episodes`."""
+    unset: set[str] = set()
     for file_index, record in self._files.read(start.position):
       values = self._parser.parse([record])
       for path in self._parser.absent(record):
         del values[path]
+      for path in set(_check_flags(values, record.place)) - unset:
+        unset.add(path)
+        self._notes.append(
+          f"'{path}' is set in no step of {record.place}: if episodes go on from "
+          "record to record, convert anew with --first_key or --last_key, which join "
+          "them."
+        )
       position = self._files.position_after(file_index, record)
       yield SourceEpisode(values, record.place, position)
 
 
+def _check_flags(values: Values, place: str) -> list[str]:
+  """Checks that a record is one episode by its flags, where it has some.
+
+  Returns:
+    The paths whose flag is set nowhere: the record may be a part of an episode.
+  Raises:
+    ConversionError: an episode begins or ends within the record.
+  """
+  unset = []
+  for path, flags in values.items():
+    name = path.rpartition("/")[2]
+    if name not in ("is_first", "is_last") or flags.ndim != 1 or flags.dtype == object:
+      continue
+    at = 0 if name == "is_first" else len(flags) - 1
+    found = np.flatnonzero(flags)
+    if (found != at).any():
+      step = found[found != at][0]
+      raise errors.ConversionError(
+        f"convert: {place}: {path}: expected it to be set in step {at} of "
+        f"{len(flags)} alone, because a record is an episode, got it in step {step}. "
+        f"Cut the records into episodes with --{name.removeprefix('is_')}_key and the "
+        f"name of this feature; if it means something else: --drop {path}."
+      )
+    if not len(found):
+      unset.append(path)
+  return unset
+
+
 _BATCH = 256
+# Of a key that the specs of the episodes don't have.
+_KEY_PATH = "key of the episodes"
 
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeBounds:
-  """How the steps of an episode are told from those of the next; one of the three.
+  """How the steps of an episode are told from those of the next; one of the four.
 
   Attributes:
     episode_key: a feature whose value is the same in all steps of an episode, and in
       no other.
-    last_key: a feature that is not zero in the last step of an episode.
+    first_key: a feature that is 1 in the first step of an episode and 0 in the others;
+      or 'name=value', where another value says so.
+    last_key: the same of the last step.
     is_file: a file is an episode.
   """
 
   episode_key: str | None = None
+  first_key: str | None = None
   last_key: str | None = None
   is_file: bool = False
 
   def __bool__(self) -> bool:
-    return bool(self.episode_key or self.last_key or self.is_file)
+    return bool(self.key or self.is_file)
 
   @property
   def key(self) -> str | None:
     """The feature to look at."""
-    return self.episode_key or self.last_key
+    return self.episode_key or self._flag.rpartition("=")[0] or self._flag or None
+
+  @property
+  def _flag(self) -> str:
+    return self.first_key or self.last_key or ""
+
+  def flags(self, values: np.ndarray, place: str) -> np.ndarray:
+    """Returns in which steps the first or last key is set.
+
+    Args:
+      values: of the key, [T], or of one number each.
+      place: of the first step, for the error.
+    Returns:
+      [T] bool.
+    Raises:
+      ConversionError: values that do not say so: bytes, other numbers than 0 and 1, or
+        several a step.
+    """
+    option = "--first_key" if self.first_key else "--last_key"
+    wanted = f"convert: {place}: {self.key}: expected"
+    hint = f"Say which value it is: {option} '{self.key}=VALUE'."
+    if values.size != len(values):
+      raise errors.ConversionError(
+        f"{wanted} one value a step, got shape {values.shape[1:]}."
+      )
+    values = values.reshape(len(values))
+    _, is_given, text = self._flag.rpartition("=")
+    if is_given and values.dtype == object:
+      return np.asarray([value == text.encode() for value in values], bool)
+    if is_given:
+      try:
+        return values == float(text)
+      except ValueError:
+        raise errors.ConversionError(
+          f"{wanted} a value of {option} that is a number, as the feature is, got "
+          f"'{text}'."
+        ) from None
+    if values.dtype == object:
+      raise errors.ConversionError(f"{wanted} 0 or 1, got bytes {values[0]!r}. {hint}")
+    others = values[(values != 0) & (values != 1)]
+    if others.size:
+      raise errors.ConversionError(f"{wanted} 0 or 1, got {others[0]}. {hint}")
+    return values != 0
 
 
 @dataclasses.dataclass
@@ -274,23 +357,33 @@ class _Part:
 
   Attributes:
     values: [n, ...] by path.
-    records: where they are from.
-    absent: the optional paths that each step lacks.
+    place: where the first of them is from.
+    last_place: where the last one is from.
+    num_steps: n.
+    absent: the optional paths that each record lacks.
     label: value of the episode key.
+    is_first: an episode begins with them.
     is_last: the episode ends with them.
     position: after them.
   """
 
   values: Values
-  records: list[records.Record]
+  place: str
+  last_place: str
+  num_steps: int
   absent: list[frozenset[str]]
   label: str | None
+  is_first: bool
   is_last: bool
   position: Position
 
 
 class RecordSteps(EpisodeSource):
-  """Reads a record as a step; consecutive ones make an episode."""
+  """Reads a record as a step; consecutive ones make an episode.
+
+  Where records are sequences, these are cut, and joined, as their first or last key
+  says.
+  """
 
   def __init__(
     self,
@@ -326,8 +419,17 @@ class RecordSteps(EpisodeSource):
     steps = specs.TensorSpecStruct(
       (path, _with_sequence(leaf, False)) for path, leaf in self._spec.items()
     )
-    self._parser = RecordParser(steps, True, compression)
-    self._read_key = self._make_key_reader()
+    self._key_spec, is_step = self._find_key()
+    spec = steps if is_step else self._spec
+    # The key is read along with the rest, by its spec if it has one.
+    self._key_path = next(
+      (p for p, leaf in spec.items() if leaf.name == bounds.key), ""
+    )
+    if self._key_spec is not None and not self._key_path:
+      self._key_path = _KEY_PATH
+      spec = specs.TensorSpecStruct({**spec, _KEY_PATH: self._key_spec})
+    self._parser = RecordParser(spec, is_step, compression)
+    self._is_step = is_step
 
   @property
   def spec(self) -> specs.TensorSpecStruct:
@@ -356,44 +458,107 @@ class RecordSteps(EpisodeSource):
     """Yields runs of steps of one label; see `EpisodeSource.episodes`."""
     labels = set(start.labels)
     open_parts: list[_Part] = []
+    has_ends, num_steps = bool(start.position), 0
     for part in self._parts(start.position):
-      if open_parts and part.label != open_parts[-1].label:
+      if self._bounds.first_key and not (part.is_first or num_steps or start.position):
+        self._notes.append(
+          f"The files begin within an episode: '{self._bounds.key}' is not set in "
+          f"{part.place}. What there is of it was converted."
+        )
+      num_steps += part.num_steps
+      has_ends |= part.is_first or part.is_last
+      if open_parts and (part.is_first or part.label != open_parts[-1].label):
         yield self._episode(open_parts, labels)
         open_parts = []
       open_parts.append(part)
       if part.is_last:
         yield self._episode(open_parts, labels)
         open_parts = []
+    key = self._bounds.first_key or self._bounds.last_key
+    if key and num_steps and not has_ends:
+      raise errors.ConversionError(
+        f"convert: {self._files.names[0]}: {self._bounds.key}: expected it to be set "
+        f"in some step, got none in {num_steps} steps. Look at its values, or choose "
+        "another key."
+      )
     if open_parts:
       if self._bounds.last_key:
         self._notes.append(
-          f"The files end within an episode: '{self._bounds.last_key}' is not set in "
-          f"{open_parts[-1].records[-1].place}. What there is of it was converted."
+          f"The files end within an episode: '{self._bounds.key}' is not set in "
+          f"{open_parts[-1].last_place}. What there is of it was converted."
         )
       yield self._episode(open_parts, labels)
 
   def _parts(self, position: Position) -> Iterator[_Part]:
     """Reads groups of records and cuts them where episodes end."""
+    bounds = self._bounds
+    begin = position[3] if len(position) > 3 else 0
     for file_index, group, is_file_end in self._groups(position):
-      values = self._parser.parse(group)
       absent = [self._parser.absent(record) for record in group]
-      keys = self._read_key(group)
-      start = 0
-      for stop in range(1, len(group) + 1):
-        is_end = stop == len(group)
-        is_last = bool(self._bounds.last_key and keys[stop - 1])
-        is_last |= self._bounds.is_file and is_end and is_file_end
-        is_cut = not self._bounds.last_key and not is_end and keys[stop] != keys[start]
-        if is_end or is_last or is_cut:
-          yield _Part(
-            {path: array[start:stop] for path, array in values.items()},
-            group[start:stop],
-            absent[start:stop],
-            str(keys[start]) if self._bounds.episode_key else None,
-            is_last,
-            self._files.position_after(file_index, group[stop - 1]),
-          )
-          start = stop
+      values = self._parser.parse(group)
+      count = (
+        len(group) if self._is_step else self._num_steps(values, group[0], absent[0])
+      )
+      labels = None
+      is_first, is_last = np.zeros((2, count), bool)
+      if bounds.episode_key:
+        labels = _to_labels(values[self._key_path])
+        is_cut = np.asarray([a != b for a, b in itertools.pairwise(labels)], bool)
+      else:
+        if bounds.first_key:
+          is_first = bounds.flags(values[self._key_path], group[0].place)
+        elif bounds.last_key:
+          is_last = bounds.flags(values[self._key_path], group[0].place)
+        is_cut = is_first[1:] | is_last[:-1]
+      if bounds.is_file and is_file_end:
+        is_last[-1:] = True
+      for stop in [*(np.flatnonzero(is_cut) + 1).tolist(), count]:
+        if stop <= begin:
+          continue  # An earlier run had these; or there are none.
+        rows = slice(begin, stop)
+        own = group[rows] if self._is_step else group
+        after = self._files.position_after(file_index, own[-1])
+        if not self._is_step and stop < count:
+          after = (file_index, own[-1].index, after[2], stop)
+        yield _Part(
+          self._cut(values, rows),
+          own[0].place,
+          own[-1].place,
+          stop - begin,
+          absent[rows] if self._is_step else absent,
+          str(labels[begin]) if labels else None,
+          bool(is_first[begin]),
+          bool(is_last[stop - 1]),
+          after,
+        )
+        begin = stop
+      begin = 0
+
+  def _num_steps(
+    self, values: Values, record: records.Record, absent: frozenset[str]
+  ) -> int:
+    """Returns how many steps a record of sequences has."""
+    lengths = {
+      path: len(values[path])
+      for path, leaf in self._spec.items()
+      if leaf.is_sequence and path not in absent
+    }
+    if self._key_path not in absent:
+      lengths.setdefault(self._key_path, len(values[self._key_path]))
+    if len(set(lengths.values())) > 1:
+      raise errors.ConversionError(
+        f"convert: {record.place}: expected sequences of one length, got {lengths}."
+      )
+    return next(iter(lengths.values()))
+
+  def _cut(self, values: Values, rows: slice) -> Values:
+    """Returns some steps; what is no sequence of a record as one row."""
+    return {
+      path: values[path][rows]
+      if self._is_step or leaf.is_sequence
+      else values[path][None]
+      for path, leaf in self._spec.items()
+    }
 
   def _groups(
     self, position: Position
@@ -403,7 +568,7 @@ class RecordSteps(EpisodeSource):
     last_file = 0
     for file_index, record in self._files.read(position):
       is_new = bool(group) and file_index != last_file
-      if is_new or len(group) == _BATCH:
+      if is_new or len(group) == (_BATCH if self._is_step else 1):
         yield last_file, group, is_new
         group = []
       last_file = file_index
@@ -414,8 +579,8 @@ class RecordSteps(EpisodeSource):
   def _episode(self, parts: list[_Part], labels: set[str]) -> SourceEpisode:
     """Joins the parts of an episode."""
     first, last = parts[0], parts[-1]
-    count = sum(len(part.records) for part in parts)
-    place = f"{count} steps from {first.records[0].place}"
+    count = sum(part.num_steps for part in parts)
+    place = f"{count} steps from {first.place}"
     if first.label is not None:
       place = f"{self._bounds.episode_key} {first.label}, {place}"
       if first.label in labels:
@@ -444,26 +609,35 @@ class RecordSteps(EpisodeSource):
       )
     return all(lacks)
 
-  def _make_key_reader(self) -> Any:
-    """Makes the function that reads the key of each record, [B]."""
+  def _find_key(self) -> tuple[specs.ExtendedTensorSpec | None, bool]:
+    """Looks for the key in the first record: its spec, and whether it is of a step."""
     key = self._bounds.key
-    if key is None:
-      return lambda group: [0] * len(group)
-    found = next(self._files.read(), None)
-    contents = read_contents(found[1]) if found else None
-    feature = contents.context.get(key) if contents else None
+    found = next(self._files.read(), None) if key else None
+    if key is None or found is None:
+      return None, True
+    _, record = found
+    contents = read_contents(record)
+    in_steps = {name: steps[0] for name, steps in contents.steps.items() if steps}
+    feature = contents.context.get(key, in_steps.get(key))
     kind = feature.WhichOneof("kind") if feature else None
-    if found and kind is None:
-      names = list(contents.context) if contents else []
+    if kind is None:
+      names = [*contents.context, *in_steps]
       raise errors.ConversionError(
-        f"convert: {found[1].place}: expected the feature '{key}', which tells the "
+        f"convert: {record.place}: expected the feature '{key}', which tells the "
         f"episodes apart, got {errors.listing(names)}.{errors.nearest(key, names)}"
       )
     dtypes = {"int64_list": tf.int64, "float_list": tf.float32}
-    leaf = specs.ExtendedTensorSpec((), dtypes.get(str(kind), tf.string), key)
-    spec = specs.TensorSpecStruct({"key": leaf})
-    parser = RecordParser(spec, True, self._files.compression)
-    return lambda group: _to_labels(parser.parse(group)["key"])
+    # RLDS has the steps of an episode in one list, too.
+    is_rlds = any(leaf.is_concatenated for leaf in self._spec.values())
+    is_step = key in contents.context and not is_rlds
+    leaf = specs.ExtendedTensorSpec(
+      (),
+      dtypes.get(str(kind), tf.string),
+      key,
+      is_sequence=not is_step,
+      is_concatenated=is_rlds,
+    )
+    return leaf, is_step
 
 
 def _to_labels(values: np.ndarray) -> list[Any]:

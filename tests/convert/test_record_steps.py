@@ -202,5 +202,181 @@ def test_a_context_that_changes():
 
 
 def test_several_bounds():
-  with pytest.raises(ValueError, match="expected one of episode_key, last_key and"):
+  want = r"expected one of \[.*\], got \[episode_key, last_key\]"
+  with pytest.raises(ValueError, match=want):
     Options(episode_key="id", last_key="is_last")
+
+
+FIRST, MID, LAST = 0, 1, 2
+STEP_TYPES = np.asarray([FIRST, MID, LAST, FIRST, MID, MID, LAST], np.int32)
+FLAG_CASES = {
+  # values of the key, its spec, options, lengths of the episodes
+  "int64": (STEP_TYPES == LAST, Spec((), tf.int64, "k"), {"last_key": "k"}, [3, 4]),
+  "bool": (STEP_TYPES == LAST, Spec((), tf.bool, "k"), {"last_key": "k"}, [3, 4]),
+  "float": (STEP_TYPES == LAST, Spec((), tf.float32, "k"), {"last_key": "k"}, [3, 4]),
+  "first": (STEP_TYPES == FIRST, Spec((), tf.int64, "k"), {"first_key": "k"}, [3, 4]),
+  "step types": (STEP_TYPES, Spec((), tf.int64, "k"), {"last_key": "k=2"}, [3, 4]),
+  "first of step types": (
+    STEP_TYPES,
+    Spec((), tf.int64, "k"),
+    {"first_key": "k=0"},
+    [3, 4],
+  ),
+  "raw int32": (
+    STEP_TYPES,
+    Spec((), tf.int32, "k", data_format="raw"),
+    {"last_key": "k=2"},
+    [3, 4],
+  ),
+  "text": (
+    np.asarray([b"False", b"True", b"False", b"True"], object),
+    Spec((), tf.string, "k"),
+    {"last_key": "k=True"},
+    [2, 2],
+  ),
+  "one value in a list": (
+    (STEP_TYPES == LAST)[:, None],
+    Spec((1,), tf.int64, "k"),
+    {"last_key": "k"},
+    [3, 4],
+  ),
+}
+KINDS = ("steps", "a sequence", "sequences of two steps")
+
+
+def write_keys(kind, keys, leaf):
+  """Writes steps as records, as one sequence, or as sequences of two; x counts."""
+  x = np.arange(len(keys), dtype=np.float32)
+  is_step = kind == "steps"
+  spec = {
+    "x": Spec((), tf.float32, "x", is_sequence=not is_step),
+    "k": Spec(**{**leaf.fields(), "is_sequence": not is_step}),
+    "task": Spec((), tf.string, "task"),
+  }
+  keys = keys if leaf.dtype == tf.string else keys.astype(leaf.dtype.as_numpy_dtype)
+  size = {"steps": 1, "a sequence": len(keys)}.get(kind, 2)
+  starts = range(0, len(keys), size)
+  rows = [(i if is_step else slice(i, i + size)) for i in starts]
+  records.write_records(
+    "x.tfrecord", spec, [{"x": x[i], "k": keys[i], "task": b"put"} for i in rows]
+  )
+  return spec
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", FLAG_CASES)
+def test_flags(name, kind):
+  keys, leaf, options, lengths = FLAG_CASES[name]
+  spec = write_keys(kind, keys, leaf)
+  convert.convert("x.tfrecord", "back", spec, Options(**options))
+  opened = store.EpisodeStore("back")
+  assert opened.episode_lengths.tolist() == lengths
+  want = np.split(np.arange(len(keys), dtype=np.float32), np.cumsum(lengths)[:-1])
+  for index, x in enumerate(want):
+    np.testing.assert_array_equal(opened.episode(index).x, x)
+
+
+BAD_FLAGS = {
+  "other numbers": (
+    STEP_TYPES,
+    Spec((), tf.int64, "k"),
+    {"last_key": "k"},
+    r"record \d of x.tfrecord.*: k: expected 0 or 1, got 2. Say which value it is: "
+    r"--last_key 'k=VALUE'",
+  ),
+  "bytes": (
+    np.asarray([b"False", b"True"], object),
+    Spec((), tf.string, "k"),
+    {"first_key": "k"},
+    r"k: expected 0 or 1, got bytes b'False'. Say .* --first_key 'k=VALUE'",
+  ),
+  "a number that is none": (
+    STEP_TYPES,
+    Spec((), tf.int64, "k"),
+    {"last_key": "k=LAST"},
+    r"k: expected a value of --last_key that is a number, .* got 'LAST'",
+  ),
+  "several a step": (
+    np.zeros((4, 2)),
+    Spec((2,), tf.int64, "k"),
+    {"last_key": "k"},
+    r"k: expected one value a step, got shape \(2,\)",
+  ),
+  "never": (
+    STEP_TYPES,
+    Spec((), tf.int64, "k"),
+    {"last_key": "k=7"},
+    r"k: expected it to be set in some step, got none in 7 steps",
+  ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", BAD_FLAGS)
+def test_bad_flags(name, kind):
+  keys, leaf, options, want = BAD_FLAGS[name]
+  spec = write_keys(kind, keys, leaf)
+  with pytest.raises(errors.ConversionError, match=want):
+    convert.convert("x.tfrecord", "back", spec, Options(**options))
+
+
+def test_files_that_begin_within_an_episode():
+  spec = write_keys("a sequence", np.asarray([0, 1, 0]), Spec((), tf.int64, "k"))
+  report = convert.convert("x.tfrecord", "back", spec, Options(first_key="k"))
+  assert store.EpisodeStore("back").episode_lengths.tolist() == [1, 2]
+  assert (
+    "The files begin within an episode: 'k' is not set in record 0" in (report.notes[0])
+  )
+
+
+def flagged(first, last=None):
+  """Writes a record of six steps with flags."""
+  flags = {"is_first": first, "is_last": last}
+  flags = {name: np.asarray(value) for name, value in flags.items() if value}
+  spec = {name: Spec((), tf.int64, name, is_sequence=True) for name in flags}
+  spec["x"] = Spec((), tf.float32, "x", is_sequence=True)
+  records.write_records(
+    "x.tfrecord", spec, [{**flags, "x": np.arange(6, dtype=np.float32)}]
+  )
+  return spec
+
+
+def test_a_record_of_several_episodes_is_no_episode():
+  spec = flagged([1, 0, 0, 1, 0, 0])
+  want = (
+    r"record 0 of x.tfrecord.*: is_first: expected it to be set in step 0 of 6 alone, "
+    r"because a record is an episode, got it in step 3. Cut .* --first_key"
+  )
+  with pytest.raises(errors.ConversionError, match=want):
+    convert.convert("x.tfrecord", "back", spec)
+  convert.convert("x.tfrecord", "cut", spec, Options(first_key="is_first"))
+  assert store.EpisodeStore("cut").episode_lengths.tolist() == [3, 3]
+  spec = flagged([1, 0, 0, 0, 0, 0], [0, 1, 0, 0, 0, 1])
+  with pytest.raises(
+    errors.ConversionError, match=r"is_last: .* got it in step 1.*last_"
+  ):
+    convert.convert("x.tfrecord", "back2", spec)
+
+
+def test_a_record_that_is_part_of_an_episode_is_told():
+  report = convert.convert("x.tfrecord", "back", flagged([0] * 6, [0] * 5 + [1]))
+  (note,) = report.notes
+  assert note.startswith("'is_first' is set in no step of record 0 of x.tfrecord")
+
+
+def test_a_conversion_goes_on_within_a_record():
+  spec = flagged([1, 0, 1, 0, 0, 1])
+  x = np.asarray([0, 1, np.nan, 3, 4, 5], np.float32)
+  records.write_records(
+    "x.tfrecord", spec, [{"is_first": np.asarray([1, 0, 1, 0, 0, 1]), "x": x}]
+  )
+  with pytest.raises(errors.ConversionError, match=r"episode 1 .*NaN"):
+    convert.convert("x.tfrecord", "back", spec, Options(first_key="is_first"))
+  options = Options(first_key="is_first", allow_nan=True)
+  report = convert.convert("x.tfrecord", "back", spec, options)
+  assert report.resumed_at == 1
+  opened = store.EpisodeStore("back")
+  np.testing.assert_array_equal(
+    np.concatenate([opened.episode(index).x for index in range(3)]), x
+  )
+  assert opened.episode_lengths.tolist() == [2, 3, 1]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from t2r_seq import convert, errors, records, specs, store
 from tests.records import rlds_data
@@ -101,3 +102,27 @@ def test_by_way_of_tfds(tmp_path: pathlib.Path) -> None:
   report = convert.convert(rlds_data.FOLDER, one, None, options, source_kind="tfds")
   assert report.num_episodes == 1
   assert "observation/state" not in store.EpisodeStore(one).spec
+
+
+@pytest.mark.parametrize("name", ["recognised", "told", "with specs"])
+def test_episodes_that_share_a_record(name: str, tmp_path: pathlib.Path) -> None:
+  """Flags cut them; taken for one episode they would be an error."""
+  x = np.arange(6, dtype=np.float32)
+  flags = np.asarray([1, 0, 0, 1, 0, 0])
+  example = tf.train.Example()
+  example.features.feature["steps/is_first"].int64_list.value.extend(flags)
+  example.features.feature["steps/x"].float_list.value.extend(x)
+  path = str(tmp_path / "x.tfrecord")
+  with tf.io.TFRecordWriter(path) as writer:
+    writer.write(example.SerializeToString())
+  leaf = specs.ExtendedTensorSpec((), "float32", "x", is_sequence=True)
+  spec = {"x": leaf} if name == "with specs" else None
+  arguments = {} if name == "recognised" else {"source_kind": "rlds"}
+  if spec is None:
+    with pytest.raises(errors.ConversionError, match=r"is_first.* got it in step 3"):
+      convert.convert(path, str(tmp_path / "one"), spec, **arguments)
+  options = convert.ConversionOptions(first_key="steps/is_first")
+  convert.convert(path, str(tmp_path / "cut"), spec, options, **arguments)
+  episodes = store.EpisodeStore(str(tmp_path / "cut"))
+  assert episodes.episode_lengths.tolist() == [3, 3]
+  np.testing.assert_array_equal(np.ravel(episodes.episode(1)["x"]), x[3:])
