@@ -138,5 +138,5 @@ def _load(work: Work, epochs: int | None, **options: Any) -> tf.data.Dataset:
   )
 
 
-def _n_step(work: TransitionWork) -> transitions.NStepTransitions:
+def _n_step(work: TransitionWork) -> transitions.Transitions:
   return transitions.load_transitions(work.store_path).n_step(work.n, work.gamma)

@@ -11,7 +11,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import allocation, errors, specs, transitions, windows
+from t2r_seq import allocation, errors, specs, windows
 from t2r_seq.replay import options, sizing
 from t2r_seq.replay.checkpoints import DurableReplay
 from t2r_seq.replay.options import to_priorities, to_priority
@@ -27,7 +27,6 @@ from t2r_seq.replay.ring import AnchorRule, Contexts, Lanes, Ring
 from t2r_seq.replay.sampling import Batch, Gathering, Sampling, make_dataset
 from t2r_seq.replay.sizing import flat_replay_specs
 from t2r_seq.replay.table import Table, items_bytes, make_items
-from t2r_seq.replay.window_plan import NStepReading
 from t2r_seq.replay.writers import MemoryVectorWriter, MemoryWriter
 
 _OPERATION = "ReplayBuffer"
@@ -57,19 +56,12 @@ class ReplayBuffer(DurableReplay):
     rate_limiter: options.RateLimiterOption = _MIN_SIZE,
     initial_priority: float | None = 1.0,
     timeout: float | None = None,
-    sequence_length: int | None = None,
-    stride: int = 1,
-    shift: int = 1,
-    padding: str = "drop",
-    masks: bool = False,
+    cut: windows.Cut | None = None,
     flat: bool = False,
-    n_step: tuple[int, float] | transitions.NStep | None = None,
-    rew: str = "rew",
-    done: str = "done",
-    truncated: str = "truncated",
     seed: int | None = None,
     checkpoint_dir: str | os.PathLike[str] | None = None,
     keep_checkpoints: int = 2,
+    **fields: Any,
   ) -> None:
     """Reserves the ring; its memory is taken as steps come.
 
@@ -90,28 +82,21 @@ class ReplayBuffer(DurableReplay):
       initial_priority: of items whose step came without one; None for the greatest
         priority so far, as in prioritized experience replay.
       timeout: seconds that an insert, or a sample, may wait; None for ever.
-      sequence_length: L, stacks in a sequence; None for single windows.
-      stride: steps between the stacks of one sequence.
-      shift: stacks between the starts of two sequences.
-      padding: what stands where a window leaves its episode: 'drop', 'repeat', 'zero'.
-      masks: adds '<path>_mask' for every windowed path.
+      cut: how episodes become windows; None for `windows.Cut()`.
       flat: gives every step that a window shows once, for `windows.stack_windows`.
-      n_step: (n, gamma) to sample n-step transitions, where the specs are those of
-        one-step ones; see `transitions.NStepTransitions` for what is added. An episode
-        of T transitions has T + 1 steps, the last with the last observation.
-      rew: path of the reward, or of a branch of several; for n_step.
-      done: path of the flag of terminals; for n_step.
-      truncated: path of the flag of truncations, if any; for n_step.
       seed: of what is drawn at random; None for another one every time.
       checkpoint_dir: folder that `checkpoint` saves to; of this buffer alone.
       keep_checkpoints: how many of them stay, at least 1.
+      **fields: or fields of the cut: padding='repeat', n_step=(3, 0.99), ... To sample
+        n-step transitions, the specs are those of one-step ones; see `windows.NStep`.
     Raises:
       SpecError: specs or arguments that do not go together, or too small a capacity.
       ReplayError: `checkpoint_dir` may not be written to.
     """
     allocation.keep_freed_memory()
     self._spec = specs.flatten_spec_structure(spec_structure).copy()
-    self._flat_spec = flat_replay_specs(_OPERATION, self._spec)
+    cut = windows.Cut.of(_OPERATION, cut, fields)
+    self._flat_spec = flat_replay_specs(_OPERATION, self._spec, cut.n_step)
     self._checkpoint_dir = options.check_checkpoint_dir(_OPERATION, checkpoint_dir)
     sizing.check_counts(_OPERATION, num_writers, max_size, max_times_sampled, timeout)
     options.check_options(_OPERATION, sampler, remover, rate_limiter)
@@ -119,18 +104,10 @@ class ReplayBuffer(DurableReplay):
       initial_priority = to_priority(_OPERATION, initial_priority, "initial_priority")
     self._columns = sizing.make_columns(_OPERATION, self._flat_spec)
     reader = windows.WindowReader(
-      sizing.element_spec(self._columns),
-      self._spec,
-      windows.Cut(sequence_length, stride, shift, padding, masks),
-      flat,
+      sizing.element_spec(self._columns), self._spec, cut, flat
     )
-    joining = transitions.NStep.of(n_step)
-    n_step_reading = None
-    if joining is not None:
-      sizing.check_no_sequences(_OPERATION, sequence_length)
-      n_step_reading = NStepReading(self._spec, reader, joining, rew, done, truncated)
-    rule = AnchorRule.of(reader, None if joining is None else joining.n)
-    has_ages = padding != "drop"
+    rule = AnchorRule.of(reader)
+    has_ages = cut.front != "drop"
     steps = {p: c for p, c in self._columns.items() if c.is_per_step}
     contexts = {p: c for p, c in self._columns.items() if not c.is_per_step}
     num_slots = sizing.num_slots(
@@ -174,11 +151,9 @@ class ReplayBuffer(DurableReplay):
       timeout,
       isinstance(rate_limiter, options.MinSize),
     )
-    gathering = Gathering(ring, lanes, self._table.contexts, reader, n_step_reading)
+    gathering = Gathering(ring, lanes, self._table.contexts, reader)
     self._sampling = Sampling(self._table, gathering)
     self._window_spec = reader.window_spec
-    if n_step_reading is not None:
-      self._window_spec = n_step_reading.extend_spec(self._window_spec)
     self._free_lanes = list(range(num_writers))
     self._keep_checkpoints = sizing.check_keep(_OPERATION, keep_checkpoints)
 

@@ -39,25 +39,15 @@ class AnchorRule:
   keeps_start: bool
 
   @classmethod
-  def of(cls, reader: windows.WindowReader, n: int | None = None) -> AnchorRule:
-    """Derives the rule.
+  def of(cls, reader: windows.WindowReader) -> AnchorRule:
+    """Derives the rule: items have the anchors that the reader's grid gives episodes.
 
-    Args:
-      reader: of the windows.
-      n: steps that are joined, of n-step transitions: as many are waited for while the
-        episode goes on, and the last one's next observation is never made up.
-    Returns:
-      The anchors that the reader's grid gives whole episodes.
+    Of transitions that are joined n steps are waited for while the episode goes on.
     """
     grid = reader.grid
-    first_shown, last_shown = reader.steps_shown
-    back = max(0, -first_shown)
-    if n is not None:
-      after = grid.span[1]
-      return cls(grid.first_anchor, grid.period, back, n - 1 + after, after, False)
-    need = max(grid.num_after, last_shown, 0)
-    rest = (grid.num_after, grid.keeps_first)
-    return cls(grid.first_anchor, grid.period, back, need, *rest)
+    back, need = max(0, -reader.steps_shown[0]), reader.num_growing
+    ended = (grid.num_after, grid.keeps_first)
+    return cls(grid.first_anchor, grid.period, back, need, *ended)
 
   @property
   def min_steps(self) -> int:

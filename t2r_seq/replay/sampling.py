@@ -16,8 +16,7 @@ from t2r_seq import errors, records, specs, windows
 from t2r_seq.data.dataset_options import bounded_options
 from t2r_seq.replay.replay import SampleInfo
 from t2r_seq.replay.ring import Contexts, Lanes, Ring
-from t2r_seq.replay.table import Table
-from t2r_seq.replay.window_plan import Draw, Fetch, NStepReading, WindowPlan
+from t2r_seq.replay.table import Draw, Table
 
 Batch = dict[str, np.ndarray]
 
@@ -26,32 +25,13 @@ class Gathering:
   """Gathers windows; all calls work without the buffer's lock."""
 
   def __init__(
-    self,
-    ring: Ring,
-    lanes: Lanes,
-    contexts: Contexts,
-    reader: windows.WindowReader,
-    n_step: NStepReading | None,
+    self, ring: Ring, lanes: Lanes, contexts: Contexts, reader: windows.WindowReader
   ) -> None:
-    """Plans what is gathered.
-
-    Args:
-      ring: the rows.
-      lanes: where items are in them.
-      contexts: the features of episodes.
-      reader: of the windows.
-      n_step: how transitions are joined, if they are.
-    """
+    """Puts together the rows, where items are in them, and the features of episodes."""
     self._columns = ring.columns
+    self._num_writers = lanes.num_writers
     self._contexts = contexts
-    self._n_step = n_step
-    self._masks = reader.masks
-    self._is_zero_padded = reader.cut.padding == "zero"
-    if n_step is None:
-      self._plan = WindowPlan(reader, lanes)
-    else:
-      rewards = frozenset(n_step.rewards)
-      self._plan = WindowPlan(reader, lanes, n_step.later, rewards)
+    self._reader = reader
 
   def gather(self, draw: Draw) -> Batch:
     """Gathers windows.
@@ -61,33 +41,17 @@ class Gathering:
     Returns:
       Arrays [B, ...] by path; byte strings are objects.
     """
-    shift = None if self._n_step is None else self._n_step.shift(draw)
-    batch: Batch = {}
-    for fetch in self._plan.fetches:
-      rows, real = self._plan.rows(fetch, draw, shift)
-      for path, source in fetch.paths.items():
-        batch[path] = _take(self._columns[source], rows)
-        if self._is_zero_padded and real is not None:
-          batch[path][~real] = b"" if batch[path].dtype == object else 0
-      self._add_masks(batch, fetch, rows.shape, real)
-    for path, source in self._plan.contexts.items():
-      batch[path] = self._contexts.take(source, draw.rows)
-    if self._n_step is not None and shift is not None:
-      offsets = self._n_step.reward_offsets(shift)
-      rows = self._plan.rows_at(draw, offsets, (None,))
-      rewards = {
-        path: _take(self._columns[source], rows)
-        for path, source in self._n_step.rewards.items()
-      }
-      self._n_step.join(batch, rewards, shift)
-    return batch
 
-  def _add_masks(
-    self, batch: Batch, fetch: Fetch, shape: tuple[int, ...], real: np.ndarray | None
-  ) -> None:
-    for mask, path in self._masks.items():
-      if path in fetch.paths:
-        batch[mask] = np.ones(shape, bool) if real is None else real.copy()
+    def take(path: str, rows: np.ndarray | None) -> np.ndarray:
+      if rows is None:
+        return self._contexts.take(path, draw.rows)
+      return _take(self._columns[path], rows)
+
+    before = 0 if draw.ages is None else draw.ages.astype(np.int64)
+    after = draw.marks.astype(np.int64) - 1
+    # A step on is N rows on.
+    anchors = windows.Anchors(draw.rows, before, after, self._num_writers)
+    return self._reader.read_at(take, anchors)
 
 
 # An array that begins at a multiple of this becomes a tensor without a copy; below the

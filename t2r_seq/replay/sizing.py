@@ -22,7 +22,9 @@ from t2r_seq.store.layout import Columns
 
 
 def flat_replay_specs(
-  operation: str, spec_structure: specs.SpecStructure
+  operation: str,
+  spec_structure: specs.SpecStructure,
+  n_step: windows.NStep | None = None,
 ) -> specs.TensorSpecStruct:
   """Derives what is appended for a step, and stored once.
 
@@ -33,6 +35,7 @@ def flat_replay_specs(
   Args:
     operation: for the error.
     spec_structure: the specs of a window.
+    n_step: how transitions are joined, if they are.
   Returns:
     Flat specs by path; with `is_sequence=True` there is a value for each step,
     without it one for each episode.
@@ -40,7 +43,7 @@ def flat_replay_specs(
     SpecError: no path has a value per step, or shapes are not fully defined; all are
       named.
   """
-  flat = windows.flat_specs(spec_structure)
+  flat = windows.flat_specs(spec_structure, n_step)
   kept = specs.TensorSpecStruct(
     (path, spec)
     for path, spec in flat.items()
@@ -111,15 +114,6 @@ def memory_for(operation: str, capacity: str, num_steps: int) -> Iterator[None]:
       f"{operation}: {capacity}: expected as much as the memory has room for, got "
       f"{num_steps} steps: {error}. Lower {capacity}."
     ) from error
-
-
-def check_no_sequences(operation: str, sequence_length: int | None) -> None:
-  """Raises SpecError where n-step transitions are to be sequences."""
-  if sequence_length is not None:
-    raise errors.SpecError(
-      f"{operation}: sequence_length: expected None with n_step, got "
-      f"{sequence_length}. What learns from sequences sums their rewards itself."
-    )
 
 
 def check_batch_size(batch_size: Any) -> int:

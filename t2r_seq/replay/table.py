@@ -5,8 +5,8 @@ from __future__ import annotations
 import abc
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from t2r_seq.replay.rate_limiters import RateLimiter, StopFn
 from t2r_seq.replay.replay import SampleInfo, check_open
 from t2r_seq.replay.ring import Contexts, Lanes, Ring, allocate
 from t2r_seq.replay.selectors import Selector, make_selector
-from t2r_seq.replay.window_plan import Draw
 
 
 class GivenPriorities:
@@ -119,6 +118,34 @@ class GivenPriorities:
 _MAX_PENDING = 4096
 # With fewer items among the rows than one in so many, they are listed to draw from.
 _MAX_MISSES = 32
+
+
+class Draw(NamedTuple):
+  """Items that were drawn, and where their steps are.
+
+  Attributes:
+    rows: of the anchors, int64 [B].
+    marks: of these rows: 1 + the steps of their episodes after the anchors.
+    ages: the steps before them; None where no front is padded.
+    seen: rows that were drawn at one time, and the steps of each writer then, int64
+      [N]; together they tell which steps were in the rows.
+  """
+
+  rows: np.ndarray
+  marks: np.ndarray
+  ages: np.ndarray | None
+  seen: tuple[tuple[np.ndarray, np.ndarray], ...]
+
+  @classmethod
+  def join(cls, draws: Sequence[Draw]) -> Draw:
+    """Makes one draw of several."""
+    ages = [draw.ages for draw in draws if draw.ages is not None]
+    return cls(
+      np.concatenate([draw.rows for draw in draws]),
+      np.concatenate([draw.marks for draw in draws]),
+      np.concatenate(ages) if ages else None,
+      tuple(seen for draw in draws for seen in draw.seen),
+    )
 
 
 class Items(abc.ABC):

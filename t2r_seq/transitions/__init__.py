@@ -1,19 +1,12 @@
 """Transitions on disk, each observation once, and n-step returns made on reading."""
 
 from t2r_seq.transitions.cpprb import import_cpprb
-from t2r_seq.transitions.fields import NStep
-from t2r_seq.transitions.loading import (
-  NStepTransitions,
-  TransitionReading,
-  Transitions,
-  load_transitions,
-)
+from t2r_seq.transitions.loading import Transitions, load_transitions
 from t2r_seq.transitions.saving import save_transitions
+from t2r_seq.windows import NStep
 
 __all__ = [
   "NStep",
-  "NStepTransitions",
-  "TransitionReading",
   "Transitions",
   "import_cpprb",
   "load_transitions",

@@ -20,8 +20,8 @@ from typing import IO, Any
 import numpy as np
 
 from t2r_seq import errors
-from t2r_seq.transitions.fields import NStep
 from t2r_seq.transitions.saving import save_transitions
+from t2r_seq.windows import NStep
 
 # An array is written as three names of numpy: what it is, how it is made, its dtype.
 _MAKE_ARRAY = {

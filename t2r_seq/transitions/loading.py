@@ -2,83 +2,71 @@
 
 from __future__ import annotations
 
-import abc
 import os
-from collections.abc import Callable, Sequence
 
 import gin
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import data, errors, specs
+from t2r_seq import data, errors, specs, windows
 from t2r_seq.store import EpisodeStore, HeldTensor, StoreColumns
-from t2r_seq.transitions.fields import (
-  NStep,
-  TransitionFields,
-  TransitionsMetadata,
-  describe_n_step,
-)
+from t2r_seq.transitions.metadata import TransitionsMetadata, describe_n_step
+from t2r_seq.windows import NStep, TransitionFields
 
 
-class ChainRows:
-  """The rows of transitions in a store of chains, by number.
+class Transitions:
+  """The transitions of a store, as they were saved and in their order, n-step or not.
+
+  Columns are mapped: nothing is loaded before it is read.
 
   A chain of T transitions has T + 1 rows. So transition i is in the row i + c, where c
   is the number of its chain, and its next observation in the row after that.
-  """
-
-  def __init__(self, episode_lengths: np.ndarray) -> None:
-    """Creates the map.
-
-    Args:
-      episode_lengths: rows of each chain, int64 [chains], at least 2 each.
-    """
-    ends = np.cumsum(episode_lengths - 1)
-    self.num_transitions = int(ends[-1])
-    self.held = HeldTensor.of(ends)
-
-  def rows(self, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns where transitions are.
-
-    Args:
-      ids: integers of any shape, in range(num_transitions).
-    Returns:
-      Their rows, and the last rows of their chains, both int64 of the shape of `ids`.
-    """
-    ids = tf.cast(ids, tf.int64)
-    ends = self.held.read_value()
-    chains = tf.searchsorted(ends, tf.reshape(ids, [-1]), "right", out_type=tf.int64)
-    chains = tf.reshape(chains, tf.shape(ids)) if ids.shape.rank != 1 else chains
-    return ids + chains, tf.gather(ends, chains) + chains
-
-
-class TransitionReading(abc.ABC):
-  """Transitions by number, whatever is done to them on the way out.
 
   Attributes:
+    store: of chains.
     path: of the store.
+    fields: which field is what.
+    saved_n_step: how the transitions had been joined before they were saved, if at all.
+    joined: how they are joined as they are read, if at all.
     spec: specs of one transition, by path, in the order of the fields.
     max_bytes: memory of the largest transition.
   """
 
   def __init__(
-    self,
-    path: str,
-    spec: specs.TensorSpecStruct,
-    max_bytes: int,
-    held: Sequence[HeldTensor],
+    self, store: EpisodeStore, about: TransitionsMetadata, joined: NStep | None = None
   ) -> None:
-    """Creates the reading; see the attributes, and for `held` `store.dataset_over`."""
-    self._held = held
-    self.path = path
-    self.spec = spec
-    self.max_bytes = max_bytes
+    """Maps the columns; `load_transitions` does so.
 
-  @abc.abstractmethod
+    Args:
+      store: of chains.
+      about: what it says about them.
+      joined: how they are joined as they are read.
+    Raises:
+      SpecError: fields have the names of those that joining adds.
+    """
+    self.store = store
+    self.path = store.path
+    self.fields = about.fields
+    self.saved_n_step = about.n_step
+    self.joined = joined
+    self._about = about
+    self._columns = StoreColumns(store)
+    # What is before a chain is never shown, and a last observation never made up.
+    cut = windows.Cut(padding="drop", n_step=joined)
+    self._reader = windows.WindowReader(
+      self._columns.element_spec, _window_specs(store, about.fields), cut
+    )
+    self.spec = self._reader.window_spec
+    sources = [reading.source for reading in self._reader.readings.values()]
+    self.max_bytes = sum(map(self._columns.max_row_bytes, sources))
+    ends = np.cumsum(store.episode_lengths - 1)
+    self._num_transitions = int(ends[-1])
+    self._ends = HeldTensor.of(ends)
+    self._held = [*self._columns.held, self._ends]
+
   def __len__(self) -> int:
-    """The number of transitions."""
+    return self._num_transitions
 
-  @abc.abstractmethod
   def read(self, ids: tf.Tensor) -> specs.TensorSpecStruct:
     """Gathers transitions, in TensorFlow's ops alone.
 
@@ -87,19 +75,33 @@ class TransitionReading(abc.ABC):
     Returns:
       The fields by path, ids.shape + the shape of one.
     """
+    ids = tf.cast(ids, tf.int64)
+    ends = self._ends.read_value()
+    chains = tf.searchsorted(ends, tf.reshape(ids, [-1]), "right", out_type=tf.int64)
+    chains = tf.reshape(chains, tf.shape(ids)) if ids.shape.rank != 1 else chains
+    anchors = windows.Anchors(ids + chains, 0, tf.gather(ends, chains) - ids)
+    return specs.TensorSpecStruct(self._reader.read_at(self._columns.take, anchors))
 
-  @abc.abstractmethod
-  def n_step(self, n: int, gamma: float) -> TransitionReading:
+  def n_step(self, n: int, gamma: float) -> Transitions:
     """Returns the same transitions, read as n-step ones; nothing is stored.
 
     Args:
       n: how many rewards are summed, at least 1.
       gamma: discount of one step, from 0 to 1.
     Returns:
-      The reading.
+      The transitions; see `windows.NStep`.
     Raises:
       SpecError: they are n-step transitions already.
     """
+    for done in (self.saved_n_step, self.joined):
+      if done is not None:
+        raise errors.SpecError(
+          f"n_step: {self.path}: expected one-step transitions, got {done}. Returns of "
+          "returns would be wrong: read n-step transitions as they are."
+        )
+    fields = self.fields
+    joined = NStep(n, gamma, fields.rew, fields.done, fields.truncated or "truncated")
+    return Transitions(self.store, self._about, joined)
 
   def __getitem__(self, index: int) -> specs.TensorSpecStruct:
     """Returns one transition as numpy arrays; negative ones count from the end."""
@@ -211,226 +213,6 @@ class TransitionReading(abc.ABC):
       held=self._held,
     )
 
-  def _not_again(self, done: str) -> errors.SpecError:
-    return errors.SpecError(
-      f"n_step: {self.path}: expected one-step transitions, got {done}. Returns of "
-      "returns would be wrong: read n-step transitions as they are."
-    )
-
-
-DISCOUNT = "discount"
-NUM_STEPS = "num_steps"
-
-
-class NStepTransitions(TransitionReading):
-  """Transitions over up to n steps, for n-step returns.
-
-  Transition t joins m = min(n, steps to the end of its chain) steps:
-
-      rew        sum of gamma^k * rew[t + k] for k < m
-      next_obs   of step t + m - 1: after a truncation the last one that there was
-      done       of step t + m - 1, as `truncated` if there is one
-      discount   gamma^m, and 0 after a terminal; of the shape of `done`
-      num_steps  m
-
-  and has the other fields of step t. So `rew + discount * value(next_obs)` is the
-  target at terminals and truncations, too.
-  """
-
-  def __init__(
-    self,
-    path: str,
-    spec: specs.TensorSpecStruct,
-    max_bytes: int,
-    fields: TransitionFields,
-    take: Callable[[str, tf.Tensor], tf.Tensor],
-    chain_rows: ChainRows,
-    n_step: NStep,
-    held: Sequence[HeldTensor],
-  ) -> None:
-    """Creates the reading; `Transitions.n_step` does so.
-
-    Args:
-      path: of the store.
-      spec: of one-step transitions.
-      max_bytes: memory of the largest one.
-      fields: which one is what.
-      take: from a path and rows to values.
-      chain_rows: where transitions are.
-      n_step: what to read.
-      held: the tensors that are read from; see `store.dataset_over`.
-    Raises:
-      SpecError: fields have the names of those that are added.
-    """
-    super().__init__(path, _n_step_spec(path, spec, fields), max_bytes, held)
-    self.joined = n_step
-    self._fields = fields
-    self._take = take
-    self._chain_rows = chain_rows
-    self._powers = np.float64(n_step.gamma) ** np.arange(n_step.n + 1)
-
-  def __len__(self) -> int:
-    return self._chain_rows.num_transitions
-
-  def n_step(self, n: int, gamma: float) -> TransitionReading:
-    """Raises: n-step transitions are not joined again."""
-    raise self._not_again(str(self.joined))
-
-  def read(self, ids: tf.Tensor) -> specs.TensorSpecStruct:
-    """Gathers n-step transitions; see `TransitionReading.read`."""
-    fields, rows = self._fields, self._chain_rows.rows(ids)
-    next_rows, num_steps = n_step_rows(*rows, self.joined.n)
-    read = specs.TensorSpecStruct()
-    for path in fields.paths:
-      if path in fields.next_of:
-        read[path] = self._take(fields.next_of[path], next_rows)
-      elif path in fields.flags:
-        read[path] = self._take(path, next_rows - 1)
-      elif path in fields.rewards:
-        rewards = self._take(path, reward_rows(*rows, self.joined.n))
-        read[path] = discounted_return(rewards, self._powers)
-      else:
-        read[path] = self._take(path, rows[0])
-    done = tf.cast(read[fields.done], tf.float32)
-    discounts = tf.gather(tf.constant(self._powers, tf.float32), num_steps)
-    # As done is, [B] or [B, 1]: with rewards of that shape there is no broadcasting.
-    read[DISCOUNT] = tf.reshape(discounts, tf.shape(done)) * (1.0 - done)
-    read[NUM_STEPS] = tf.cast(num_steps, tf.int32)
-    return read
-
-
-def n_step_rows(
-  rows: tf.Tensor, last_rows: tf.Tensor, n: int
-) -> tuple[tf.Tensor, tf.Tensor]:
-  """Returns where the n-step next observations are.
-
-  Args:
-    rows: of the transitions, int64 of any shape.
-    last_rows: the last rows of their chains, those of the last next observations.
-    n: at least 1.
-  Returns:
-    The rows n steps later, or the last ones; and how many steps that is.
-  """
-  next_rows = tf.minimum(rows + n, last_rows)
-  return next_rows, next_rows - rows
-
-
-def reward_rows(rows: tf.Tensor, last_rows: tf.Tensor, n: int) -> tf.Tensor:
-  """Returns where the rewards of n steps are.
-
-  Args:
-    rows: of the transitions, int64 [...].
-    last_rows: the last rows of their chains, in which rewards are 0.
-    n: at least 1.
-  Returns:
-    int64 [n, ...]; from the end of a chain on, its last row again and again.
-  """
-  steps = tf.range(n, dtype=tf.int64)
-  return tf.minimum(rows + tf.reshape(steps, [n] + [1] * rows.shape.rank), last_rows)
-
-
-def discounted_return(rewards: tf.Tensor, powers: np.ndarray) -> tf.Tensor:
-  """Sums discounted rewards, in float64 if they are, else in float32.
-
-  Args:
-    rewards: [n, ...].
-    powers: gamma^k, at least n.
-  Returns:
-    [...] of the rewards' dtype; float32 for integers.
-  """
-  dtype = return_dtype(rewards.dtype)
-  exact = tf.float64 if dtype == tf.float64 else tf.float32
-  num, rank = rewards.shape[0], rewards.shape.rank
-  weights = tf.constant(powers[:num].reshape([num] + [1] * (rank - 1)), exact)
-  return tf.cast(tf.reduce_sum(tf.cast(rewards, exact) * weights, 0), dtype)
-
-
-def return_dtype(dtype: tf.DType) -> tf.DType:
-  """Returns the dtype of a discounted return of such rewards."""
-  return dtype if dtype.is_floating else tf.float32
-
-
-def _n_step_spec(
-  path: str, spec: specs.TensorSpecStruct, fields: TransitionFields
-) -> specs.TensorSpecStruct:
-  clashes = [
-    errors.Mismatch(name, "no field of the name of one that n-step adds", "one")
-    for name in (DISCOUNT, NUM_STEPS)
-    if name in spec
-  ]
-  if clashes:
-    raise errors.mismatch_error(f"n_step: {path}", clashes)
-  joined = spec.copy()
-  for name in fields.rewards:
-    dtype = return_dtype(spec[name].dtype)
-    joined[name] = specs.ExtendedTensorSpec(spec[name].shape, dtype, name)
-  shape = spec[fields.done].shape
-  joined[DISCOUNT] = specs.ExtendedTensorSpec(shape, tf.float32, DISCOUNT)
-  joined[NUM_STEPS] = specs.ExtendedTensorSpec((), tf.int32, NUM_STEPS)
-  return joined
-
-
-class Transitions(TransitionReading):
-  """The transitions of a store, as they were saved and in their order.
-
-  Columns are mapped: nothing is loaded before it is read.
-  """
-
-  def __init__(self, store: EpisodeStore, about: TransitionsMetadata) -> None:
-    """Maps the columns; `load_transitions` does so.
-
-    Args:
-      store: of chains.
-      about: what it says about them.
-    """
-    self.store = store
-    self.fields = about.fields
-    self.saved_n_step = about.n_step
-    self._columns = StoreColumns(store)
-    self._chain_rows = ChainRows(store.episode_lengths)
-    columns = [self.fields.next_of.get(path, path) for path in self.fields.paths]
-    max_bytes = sum(map(self._columns.max_row_bytes, columns))
-    held = [*self._columns.held, self._chain_rows.held]
-    super().__init__(store.path, _transition_spec(store, about), max_bytes, held)
-
-  def __len__(self) -> int:
-    return self._chain_rows.num_transitions
-
-  def read(self, ids: tf.Tensor) -> specs.TensorSpecStruct:
-    """Gathers transitions; see `TransitionReading.read`."""
-    rows, _ = self._chain_rows.rows(ids)
-    next_of = self.fields.next_of
-    return specs.TensorSpecStruct(
-      (path, self._columns.take(next_of[path], rows + 1))
-      if path in next_of
-      else (path, self._columns.take(path, rows))
-      for path in self.fields.paths
-    )
-
-  def n_step(self, n: int, gamma: float) -> NStepTransitions:
-    """Returns the same transitions, read as n-step ones.
-
-    Args:
-      n: how many rewards are summed, at least 1.
-      gamma: discount of one step, from 0 to 1.
-    Returns:
-      The reading; see `NStepTransitions`.
-    Raises:
-      SpecError: they were n-step transitions when they were saved.
-    """
-    if self.saved_n_step is not None:
-      raise self._not_again(str(self.saved_n_step))
-    return NStepTransitions(
-      self.path,
-      self.spec,
-      self.max_bytes,
-      self.fields,
-      self._columns.take,
-      self._chain_rows,
-      NStep(n, gamma),
-      self._held,
-    )
-
 
 @gin.configurable
 def load_transitions(
@@ -482,12 +264,17 @@ def _check_columns(store: EpisodeStore, about: TransitionsMetadata) -> None:
     )
 
 
-def _transition_spec(
-  store: EpisodeStore, about: TransitionsMetadata
+def _window_specs(
+  store: EpisodeStore, fields: TransitionFields
 ) -> specs.TensorSpecStruct:
-  stored, next_of = store.spec, about.fields.next_of
-  columns = {path: stored[next_of.get(path, path)] for path in about.fields.paths}
-  return specs.TensorSpecStruct(
-    (path, specs.ExtendedTensorSpec(column.shape, column.dtype, path))
-    for path, column in columns.items()
-  )
+  """Returns the specs of transitions as windows over the rows of a chain."""
+  stored, found = store.spec, specs.TensorSpecStruct()
+  for path in fields.paths:
+    source = fields.next_of.get(path, path)
+    found[path] = specs.ExtendedTensorSpec(
+      stored[source].shape,
+      stored[source].dtype,
+      source,
+      time_offsets=int(path in fields.next_of),
+    )
+  return found

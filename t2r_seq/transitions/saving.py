@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.store import EpisodeStore
-from t2r_seq.transitions.fields import KEY, NStep, TransitionFields, TransitionsMetadata
+from t2r_seq.transitions.metadata import KEY, TransitionsMetadata
+from t2r_seq.windows import NStep, TransitionFields
 
 
 def check_arrays(

@@ -19,8 +19,12 @@ from t2r_seq.windows.flat_specs import (
   masked_mean,
   time_span,
 )
-from t2r_seq.windows.n_step import Joining, TransitionFields
-from t2r_seq.windows.reader import Fetch, Reading, WindowReader, stack_windows
+from t2r_seq.windows.n_step import TransitionFields
+from t2r_seq.windows.reader import (
+  Reading,
+  WindowReader,
+  stack_windows,
+)
 from t2r_seq.windows.rows import RowList, StringRows
 from t2r_seq.windows.subsample import (
   boundary_indices,
@@ -34,8 +38,6 @@ __all__ = [
   "PADDINGS",
   "Anchors",
   "Cut",
-  "Fetch",
-  "Joining",
   "NStep",
   "Reading",
   "RowList",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import gin
@@ -140,14 +141,32 @@ class Cut:
       check_count(field, getattr(self, field), _MOST)
 
   @classmethod
-  def of(cls, cut: Cut | None, fields: dict[str, Any]) -> Cut:
-    """Makes a cut of what users write: a cut, or its fields, or changes of a cut."""
+  def of(cls, operation: str, cut: Cut | None, fields: Mapping[str, Any]) -> Cut:
+    """Makes a cut of what users write: a cut, or its fields, or changes of a cut.
+
+    Args:
+      operation: that was called, for errors.
+      cut: a cut; None for `Cut()`.
+      fields: that are other ones, by name.
+    Returns:
+      The cut.
+    Raises:
+      TypeError: a field that a cut does not have.
+      SpecError: no cut, or a value that a field may not have.
+    """
+    names = [field.name for field in dataclasses.fields(cls)]
+    for name in fields:
+      if name not in names:
+        raise TypeError(
+          f"{operation}() got an unexpected keyword argument {name!r}."
+          f"{errors.nearest(name, names)}"
+        )
     if cut is None:
       return cls(**fields)
     if not isinstance(cut, Cut):
       raise errors.SpecError(
-        f"windows: cut: expected a Cut, got {cut!r}. Name its fields, or make one: "
-        "Cut(sequence_length=3, stride=2)."
+        f"{operation}: cut: expected a Cut, got {cut!r}. Name its fields, or make one: "
+        "windows.Cut(sequence_length=3, stride=2)."
       )
     return dataclasses.replace(cut, **fields)
 
@@ -238,11 +257,24 @@ class WindowGrid:
     Returns:
       The counts, of the same kind.
     """
+    if not self.keeps_first:
+      return self.num_complete(num_steps, self.num_after)
     xp = array_module(num_steps)
-    room = num_steps - self.first_anchor
-    count = (room - 1 - self.num_after) // self.period + 1
-    least = xp.minimum(xp.maximum(room, 0), 1) if self.keeps_first else 0
-    count = xp.maximum(count, least)
+    least = xp.minimum(xp.maximum(num_steps - self.first_anchor, 0), 1)
+    count = xp.maximum(self.num_complete(num_steps, self.num_after), least)
+    return int(count) if isinstance(num_steps, int) else count
+
+  def num_complete(self, num_steps: Any, num_after: int) -> Any:
+    """Returns how many windows have so many steps after their first anchors.
+
+    Args:
+      num_steps: that there are of an episode; int, array or integer tensor.
+      num_after: steps that are needed.
+    Returns:
+      The counts, of the same kind.
+    """
+    room = num_steps - 1 - self.first_anchor - num_after
+    count = array_module(num_steps).maximum(room // self.period + 1, 0)
     return int(count) if isinstance(num_steps, int) else count
 
   def start(self, window: Any) -> Any:

@@ -57,7 +57,9 @@ def windows(
   Raises:
     SpecError: the dataset's elements do not fit the specs; every path is named.
   """
-  reader = WindowReader(dataset.element_spec, spec_structure, Cut.of(cut, fields))
+  reader = WindowReader(
+    dataset.element_spec, spec_structure, Cut.of("windows", cut, fields)
+  )
 
   # No control flow to convert: without AutoGraph the dataset is made in a quarter of
   # the time, and errors keep their class and message.
@@ -122,7 +124,7 @@ def gather_windows(
   flat = specs.flatten_spec_structure(episode)
   tensors = TensorSpecStruct((p, tf.convert_to_tensor(v)) for p, v in flat.items())
   element = specs.map_leaves(tf.TensorSpec.from_tensor, tensors)
-  reader = WindowReader(element, spec_structure, Cut.of(cut, fields))
+  reader = WindowReader(element, spec_structure, Cut.of("gather_windows", cut, fields))
   num_steps = reader.num_steps(tensors)
   check = reader.check_starts(starts, num_steps)
   with tf.control_dependencies([] if check is None else [check]):

@@ -61,11 +61,13 @@ class Fetch:
     paths: from a path of the windows to that of the episode.
     offsets: of the steps, relative to the first anchor; int64 of shape [], [K], [L] or
       [L, K].
+    masks: the paths of their masks.
     is_later: relative to the last joined step instead.
   """
 
   paths: dict[str, str]
   offsets: np.ndarray
+  masks: list[str]
   is_later: bool = False
 
 
@@ -81,7 +83,6 @@ class WindowReader:
     readings: how each path of a window is read; what is computed has none.
     masks: the paths of masks, and of what they mask; both are in the windows.
     joining: how transitions are joined, if they are.
-    fetches: what is read of steps, but for the rewards that are joined.
     window_spec: what one window has, by path: leaves [L, K, ...], fully defined or as
       stored.
   """
@@ -143,8 +144,14 @@ class WindowReader:
       masks = {flat_specs_lib.mask_path(path): path for path in self._timed}
     self.masks = {mask: path for mask, path in masks.items() if path in self._timed}
     self._check_masks()
-    self.fetches = self._plan_fetches()
+    self._fetches = self._plan_fetches()
+    self._context = {
+      path: reading.source
+      for path, reading in self.readings.items()
+      if reading.steps is None
+    }
     self.window_spec = self._plan_window_spec()
+    self._order = tuple(self.window_spec)
     if self.joining is not None:
       done = self.window_spec[self.joining.fields.done]
       check_computed(computed, wanted, self.joining, done)
@@ -169,14 +176,24 @@ class WindowReader:
     return tuple(dict.fromkeys(self.readings[path].source for path in self._timed))
 
   @property
+  def spans(self) -> dict[str, tuple[int, int]]:
+    """The first and the last step that each path may show, from the first anchor on."""
+    spans: dict[str, tuple[int, int]] = {}
+    further = 0
+    if self.joining is not None:
+      further = self.joining.n - 1
+      spans = dict.fromkeys(self.joining.fields.rewards, (0, further))
+    for fetch in self._fetches:
+      last = int(fetch.offsets.max()) + further * fetch.is_later
+      shown = int(fetch.offsets.min()), last
+      spans.update(dict.fromkeys(fetch.paths, shown))
+    return spans
+
+  @property
   def steps_shown(self) -> tuple[int, int]:
     """The first and the last step that a window shows, relative to its first anchor."""
-    further = 0 if self.joining is None else self.joining.n - 1
-    shown = set() if self.joining is None else {0, further}  # Rewards are.
-    for fetch in self.fetches:
-      last = int(fetch.offsets.max()) + further * fetch.is_later
-      shown |= {int(fetch.offsets.min()), last}
-    return min(shown), max(shown)
+    firsts, lasts = zip(*self.spans.values(), strict=True)
+    return min(firsts), max(lasts)
 
   @property
   def num_growing(self) -> int:
@@ -297,11 +314,10 @@ class WindowReader:
       Leaves of starts.shape + [L, K, ...].
     """
     rows = starts if first_rows is None else starts + first_rows
-    return self.read_at(take, Anchors(rows, starts, num_steps - 1 - starts))
+    anchors = Anchors(rows, starts, num_steps - 1 - starts)
+    return TensorSpecStruct(self.read_at(take, anchors))
 
-  def read_at(
-    self, take: Take, anchors: Anchors, paths: frozenset[str] | None = None
-  ) -> TensorSpecStruct:
+  def read_at(self, take: Take, anchors: Anchors) -> dict[str, Any]:
     """Makes windows of what `take` gives, around anchors.
 
     Args:
@@ -309,56 +325,46 @@ class WindowReader:
         [n, ...] for the rewards of n steps; returns their values, or the context
         features where the rows are None.
       anchors: where they are.
-      paths: those of the windows that are wanted; None for all.
     Returns:
-      Leaves of anchors.rows.shape + [L, K, ...].
+      Leaves of anchors.rows.shape + [L, K, ...], by path, in the order of the specs.
     """
-    window: dict[str, Any] = {}
-    joining = self.joining
-    shift = None if joining is None else joining.shift(anchors.after)
-    for path, reading in self.readings.items():
-      if reading.steps is None and _is_wanted(path, paths):
-        window[path] = take(reading.source, None)
-    for fetch in self.fetches:
-      rows, real, shown = self.rows(fetch, anchors, shift)
+    read = {path: take(source, None) for path, source in self._context.items()}
+    shift = None if self.joining is None else self.joining.shift(anchors.after)
+    for fetch in self._fetches:
+      rows, real, shown = self._rows(fetch, anchors, shift)
       for path, source in fetch.paths.items():
-        if _is_wanted(path, paths):
-          values = fill_zeros(take(source, rows), shown)
-          window[path] = _fix_shape(path, values, rows, self.readings[path])
-      for mask, path in self.masks.items():
-        if path in fetch.paths and _is_wanted(mask, paths):
-          window[mask] = _mask(rows, real)
-    if joining is not None:
-      offsets = joining.reward_offsets(shift)
+        values = _fill_zeros(take(source, rows), shown)
+        read[path] = _fix_shape(path, values, rows, self.readings[path])
+      for mask in fetch.masks:
+        read[mask] = _mask(rows, real)
+    if self.joining is not None:
+      offsets = self.joining.reward_offsets(shift)
       rows = anchors.rows + offsets * anchors.stride
-      for path in joining.fields.rewards:
-        if _is_wanted(path, paths):
-          rewards = take(self.readings[path].source, rows)
-          window[path] = joining.total(rewards, shift)
+      for path in self.joining.fields.rewards:
+        rewards = take(self.readings[path].source, rows)
+        read[path] = self.joining.total(rewards, shift)
       for path, name in self._computed.items():
         if name == DISCOUNT:
-          window[path] = joining.discount(window[joining.fields.done], shift)
+          read[path] = self.joining.discount(read[self.joining.fields.done], shift)
         else:
-          window[path] = joining.num_steps(shift)
-    return TensorSpecStruct(
-      (path, window[path]) for path in self.window_spec if path in window
-    )
+          read[path] = self.joining.num_steps(shift)
+    return {path: read[path] for path in self._order if path in read}
 
-  def rows(
-    self, fetch: Fetch, anchors: Anchors, shift: Any = None
+  def _rows(
+    self, fetch: Fetch, anchors: Anchors, shift: Any | None
   ) -> tuple[Any, Any | None, Any | None]:
     """Returns the rows of one fetch.
 
     Args:
       fetch: of this reader.
       anchors: where the windows are.
-      shift: steps from each anchor to the last joined one, of the shape of the rows.
+      shift: steps from each anchor to the last that is joined; None for none.
     Returns:
       Rows, anchors.rows.shape + the shape of the offsets; which of them are real steps,
       bool, None for all; and which of them are shown and not zeros, None for all.
     """
     offsets, num_axes = fetch.offsets, fetch.offsets.ndim
-    if fetch.is_later and shift is not None:
+    if fetch.is_later:
       offsets = add_axes(shift, num_axes) + offsets
     elif not num_axes and offsets == 0:
       return anchors.rows, None, None  # The anchors themselves.
@@ -381,8 +387,9 @@ class WindowReader:
     for path, steps in self._timed.items():
       if path not in rewards:
         key = path in later, steps.shape, steps.tobytes()
-        fetch = fetches.setdefault(key, Fetch({}, steps, path in later))
+        fetch = fetches.setdefault(key, Fetch({}, steps, [], path in later))
         fetch.paths[path] = self.readings[path].source
+        fetch.masks.extend(mask for mask, of in self.masks.items() if of == path)
     return list(fetches.values())
 
   def _plan_window_spec(self) -> TensorSpecStruct:
@@ -444,7 +451,9 @@ def stack_windows(
   wanted = specs.map_leaves(
     ExtendedTensorSpec.to_spec, specs.flatten_spec_structure(spec_structure)
   )
-  grid = WindowGrid(flat_specs_lib.time_span(wanted), Cut.of(cut, fields))
+  grid = WindowGrid(
+    flat_specs_lib.time_span(wanted), Cut.of("stack_windows", cut, fields)
+  )
   # A reader may add masks that no spec declares.
   masks = {flat_specs_lib.mask_path(path): path for path in wanted}
   masks = {path: of for path, of in masks.items() if path not in wanted}
@@ -550,7 +559,7 @@ def steps_of(spec: ExtendedTensorSpec, grid: WindowGrid) -> np.ndarray:
   return np.asarray(anchors[-1] + offsets)
 
 
-def fill_zeros(values: Any, shown: Any | None) -> Any:
+def _fill_zeros(values: Any, shown: Any | None) -> Any:
   """Puts zeros, or empty strings, where no step is shown.
 
   Args:
@@ -572,10 +581,6 @@ def _mask(rows: Any, real: Any | None) -> Any:
     return array_module(rows).ones_like(rows, dtype=bool)
   # Masks of several paths are arrays of their own: who gets them may write to them.
   return real if tf.is_tensor(real) else real.copy()
-
-
-def _is_wanted(path: str, paths: frozenset[str] | None) -> bool:
-  return paths is None or path in paths
 
 
 def _fix_shape(path: str, values: Any, rows: Any, reading: Reading) -> Any:

@@ -123,7 +123,7 @@ def make_transitions(number: int, num: int) -> dict[str, np.ndarray]:
 def joined_transitions(
   episode: dict[str, np.ndarray], n: int, gamma: float, padding: str
 ) -> Iterator[dict[str, np.ndarray]]:
-  """Yields n-step transitions by their definition, `transitions.NStepTransitions`."""
+  """Yields n-step transitions by their definition, `windows.NStep`."""
   num = len(episode["rew"]) - 1
   obs = episode["obs"].astype(np.float32)
   for t in range(padding == "drop", num):

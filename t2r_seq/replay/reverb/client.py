@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from t2r_seq import errors, specs, transitions
+from t2r_seq import errors, specs, windows
 from t2r_seq.data.arguments import check_count
 from t2r_seq.data.dataset_options import bounded_options
 from t2r_seq.replay.options import check_priorities
@@ -664,41 +664,25 @@ class ReverbReplay(Replay):
     self,
     spec_structure: specs.SpecStructure,
     address: str,
-    sequence_length: int | None = None,
-    stride: int = 1,
-    shift: int = 1,
-    padding: str = "drop",
-    masks: bool = False,
+    cut: windows.Cut | None = None,
     flat: bool = False,
     store: str = "flat",
-    n_step: tuple[int, float] | transitions.NStep | None = None,
-    rew: str = "rew",
-    done: str = "done",
-    truncated: str = "truncated",
     initial_priority: float = 1.0,
     timeout: float | None = None,
     server_timeout: float | None = 600.0,
     chunk_length: int = 1,
     max_in_flight_items: int = 48,
     max_in_flight_samples: int | None = None,
+    **fields: Any,
   ) -> None:
     """Connects to the server, and compares its table with the specs.
 
     Args:
       spec_structure: the specs of a window.
       address: 'host:port' of the server.
-      sequence_length: L, stacks in a sequence; None for single windows.
-      stride: steps between the stacks of one sequence.
-      shift: stacks between the starts of two sequences.
-      padding: 'drop', 'repeat' or 'zero'.
-      masks: adds '<path>_mask' for every windowed path.
+      cut: how episodes become windows; None for `windows.Cut()`.
       flat: gives every step that a window shows once; see `windows.stack_windows`.
       store: 'flat' or 'stacked'.
-      n_step: (n, gamma) to sample n-step transitions, where the specs are those of
-        one-step ones; see `ReplayBuffer`.
-      rew: path of the reward, or of a branch of several; for n_step.
-      done: path of the flag of terminals; for n_step.
-      truncated: path of the flag of truncations, if any; for n_step.
       initial_priority: of items that are written without one.
       timeout: seconds that samples and inserts wait for the rate limiter before they
         are an error; None for ever.
@@ -713,6 +697,7 @@ class ReverbReplay(Replay):
       max_in_flight_samples: items that a dataset asks for before they are needed; None
         for two batches. Rate limiters and `max_times_sampled` count them when they are
         sent.
+      **fields: or fields of the cut, as of `ReplayBuffer`.
     Raises:
       SpecError: an argument is wrong, or the server's table is for other windows; all
         differences are named.
@@ -726,22 +711,9 @@ class ReverbReplay(Replay):
       check_count(where, name, max_in_flight_samples)
     structure = specs.flatten_spec_structure(spec_structure)
     self._spec_structure = specs.map_leaves(specs.ExtendedTensorSpec.to_spec, structure)
-    self._flat_spec = flat_replay_specs("ReverbReplay", structure)
-    self._layout = make_layout(
-      "ReverbReplay",
-      structure,
-      sequence_length,
-      stride,
-      shift,
-      padding,
-      masks,
-      flat,
-      store,
-      n_step,
-      rew,
-      done,
-      truncated,
-    )
+    cut = windows.Cut.of("ReverbReplay", cut, fields)
+    self._flat_spec = flat_replay_specs("ReverbReplay", structure, cut.n_step)
+    self._layout = make_layout("ReverbReplay", structure, cut, flat, store)
     self._writer_options = (initial_priority, chunk_length, max_in_flight_items)
     self._max_in_flight_samples = max_in_flight_samples
     signature = server.make_signature(self._layout)
@@ -773,7 +745,7 @@ class ReverbReplay(Replay):
       self._max_in_flight_samples,
     )
     both = to_windows(items, self._layout).with_options(bounded_options())
-    return both if with_info else both.map(lambda _, windows: windows)
+    return both if with_info else both.map(lambda _, window: window)
 
   def watch(self) -> Callable[[], Any]:
     """Begins to watch over a wait for a batch: a server may be away for so long."""

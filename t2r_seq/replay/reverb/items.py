@@ -15,13 +15,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, specs, transitions, windows
+from t2r_seq import errors, specs, windows
 from t2r_seq.replay import sizing
-from t2r_seq.replay.ring import AnchorRule
 from t2r_seq.replay.sizing import flat_replay_specs
-from t2r_seq.replay.window_plan import NStepReading
 from t2r_seq.store.layout import Columns
-from t2r_seq.transitions.loading import DISCOUNT, NUM_STEPS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,12 +202,6 @@ def last_anchor(grid: windows.WindowGrid) -> int:
   return (grid.cut.num_stacks - 1) * grid.cut.stride
 
 
-def num_full_windows(grid: windows.WindowGrid, num_steps: int) -> int:
-  """Returns how many windows show no step that is still to come."""
-  room = num_steps - 1 - last_anchor(grid) - grid.span[1] - grid.first_anchor
-  return max(room // grid.period + 1, 0)
-
-
 # Where an item is in its episode: what a receiver has to know to pad. Both refer to
 # the one column that numbers the steps.
 STEP = "@step"
@@ -224,7 +215,7 @@ class FlatItems(ItemLayout):
   Paths that are shown at the same steps are one column (`Bundle`).
 
   At the edges of an episode an item has fewer; its place in the episode is then all
-  that a receiver needs to pad it.
+  that a receiver needs to pad it, and to join as many steps as there are.
   """
 
   def __init__(self, reader: windows.WindowReader, columns: Columns) -> None:
@@ -239,18 +230,20 @@ class FlatItems(ItemLayout):
     self._grid = reader.grid
     self._spans = _spans(reader)
     self._context = tuple(path for path in reader.paths if path not in self._spans)
-    self._is_padded = self._grid.cut.padding != "drop"
+    self._has_edges = reader.cut.padding != "drop" or reader.joining is not None
     element = sizing.element_spec(columns)
     self._bundles = make_bundles(
       self._spans,
       {path: tf.TensorSpec(s.shape[1:], s.dtype) for path, s in element.items()},
     )
     self._bundled = {path for bundle in self._bundles for path in bundle.fields}
-    self.signature = self._signature(self._is_padded)
+    self.signature = self._signature(self._has_edges)
     self.full_shapes = {
       name: spec.shape for name, spec in self._signature(has_edges=False).items()
     }
     first, last = reader.steps_shown
+    if reader.joining is not None:
+      last = reader.num_growing  # It tells how many steps are joined.
     self._before, self._after = max(-first, 0), max(last, 0)
     self.num_rows_kept = self._before + self._after + 1
     self.num_steps_kept = 1
@@ -260,11 +253,11 @@ class FlatItems(ItemLayout):
     return num_steps
 
   def row(self, step: Callable[[int], Row], number: int, num_steps: int) -> Row:
-    """Makes a row: the step and, where there is padding, its number."""
+    """Makes a row: the step and, where items may be shorter, its number."""
     row = dict(step(number))
     for path in self._context if number else ():
       row.pop(path, None)
-    if self._is_padded:
+    if self._has_edges:
       row[STEP] = np.int64(number)
     for bundle in self._bundles:
       bundle.pack(row)
@@ -272,7 +265,7 @@ class FlatItems(ItemLayout):
 
   def num_items(self, num_rows: int) -> int:
     """Returns how many windows are complete."""
-    return num_full_windows(self._grid, num_rows)
+    return self._grid.num_complete(num_rows, self.reader.num_growing)
 
   def item(self, number: int, num_steps: int) -> dict[str, Rows]:
     """Returns which rows a window shows."""
@@ -283,7 +276,7 @@ class FlatItems(ItemLayout):
     for column, (first, last) in shown.items():
       steps = range(_clip(start + first, end), _clip(start + last, end) + 1)
       rows[column] = column, steps
-    if self._is_padded:
+    if self._has_edges:
       rows[FIRST_ANCHOR] = STEP, start
       rows[LAST_STEP] = STEP, _clip(start + self._after, end)
     return rows
@@ -293,8 +286,8 @@ class FlatItems(ItemLayout):
     items = dict(items)
     for bundle in self._bundles:
       items.update(bundle.unpack(items.pop(bundle.column)))
-    if self._is_padded:
-      return self._padded_windows(items)
+    if self._has_edges:
+      return self._windows_at_edges(items)
     size = tf.shape(next(iter(items.values())))[0]
     window = specs.TensorSpecStruct()
     for path, reading in self.reader.readings.items():
@@ -307,19 +300,27 @@ class FlatItems(ItemLayout):
         window[path] = tf.ones(tf.concat([[size], spec.shape], 0), tf.bool)
     return window
 
-  def _padded_windows(self, items: Mapping[str, tf.Tensor]) -> specs.TensorSpecStruct:
+  def _windows_at_edges(self, items: Mapping[str, tf.Tensor]) -> specs.TensorSpecStruct:
     """Reads items as the episodes that they would be if nothing else were there."""
-    starts = tf.minimum(items[FIRST_ANCHOR], self._before)
-    num_steps = starts + items[LAST_STEP] - items[FIRST_ANCHOR] + 1
+    before = tf.minimum(items[FIRST_ANCHOR], self._before)
+    after = items[LAST_STEP] - items[FIRST_ANCHOR]
+    size = tf.size(before, tf.int64)
+    # Rows of a table that has an episode after the other, all of them equally long.
+    length = self.num_rows_kept
+    first_rows = tf.range(size) * length
 
-    def take(path: str, index: tf.Tensor | None) -> tf.Tensor:
-      if index is None:
+    def take(path: str, rows: tf.Tensor | None) -> tf.Tensor:
+      if rows is None:
         return items[path]
-      first = tf.clip_by_value(starts + self._spans[path][0], 0, num_steps - 1)
-      shape = [-1] + [1] * (index.shape.rank - 1)
-      return tf.gather(items[path], index - tf.reshape(first, shape), batch_dims=1)
+      first = tf.clip_by_value(before + self._spans[path][0], 0, before + after)
+      number, step = rows // length, rows % length
+      held = tf.shape(items[path], tf.int64)[1]
+      index = number * held + step - tf.gather(first, number)
+      values = tf.reshape(items[path], [-1, *items[path].shape[2:]])
+      return tf.gather(values, index)
 
-    return self.reader.read_with(take, starts, num_steps)
+    anchors = windows.Anchors(first_rows + before, before, after)
+    return specs.TensorSpecStruct(self.reader.read_at(take, anchors))
 
   def _signature(self, has_edges: bool) -> dict[str, tf.TensorSpec]:
     signature = {}
@@ -338,7 +339,7 @@ class FlatItems(ItemLayout):
       length = None if has_edges else last - first + 1
       shape = tf.TensorShape([length]).concatenate(shape[1:])
       signature[path] = tf.TensorSpec(shape, dtype, f"{path}, steps {first} to {last}")
-    if self._is_padded:
+    if self._has_edges:
       for path in (FIRST_ANCHOR, LAST_STEP):
         signature[path] = tf.TensorSpec([], tf.int64, path)
     return signature
@@ -346,12 +347,12 @@ class FlatItems(ItemLayout):
 
 def _spans(reader: windows.WindowReader) -> dict[str, tuple[int, int]]:
   """Returns the first and last step that an item shows of each path with steps."""
-  steps: dict[str, list[int]] = {}
-  for reading in reader.readings.values():
-    if reading.steps is not None:
-      shown = [int(reading.steps.min()), int(reading.steps.max())]
-      steps.setdefault(reading.source, []).extend(shown)
-  return {path: (min(shown), max(shown)) for path, shown in steps.items()}
+  shown: dict[str, tuple[int, int]] = {}
+  for path, (first, last) in reader.spans.items():
+    source = reader.readings[path].source
+    low, high = shown.get(source, (first, last))
+    shown[source] = min(first, low), max(last, high)
+  return shown
 
 
 def _clip(step: int, end: int) -> int:
@@ -363,137 +364,6 @@ def _take(values: tf.Tensor, steps: np.ndarray) -> tf.Tensor:
   if steps.shape == values.shape[1:2] and (np.diff(steps) == 1).all():
     return values
   return tf.gather(values, steps, axis=1)
-
-
-class NStepItems(ItemLayout):
-  """Items hold the steps that up to n joined transitions show, each step once.
-
-  They are flat items of wider windows, with all rewards, flags and next observations
-  that n joined steps may end with; at the end of an episode there are fewer, and which
-  ones count follows from how many there are. The values are those of `NStepReading`.
-  """
-
-  def __init__(
-    self,
-    reader: windows.WindowReader,
-    columns: Columns,
-    spec_structure: specs.TensorSpecStruct,
-    n_step: NStepReading,
-  ) -> None:
-    """Plans the columns.
-
-    Args:
-      reader: cuts one-step transitions from episodes.
-      columns: what a step has.
-      spec_structure: the specs of one-step transitions.
-      n_step: what n steps are joined to.
-    """
-    self.reader = reader
-    self.columns = columns
-    self._n_step = n_step
-    self._rule = AnchorRule.of(reader, n_step.n)
-    steps = _wide_steps(reader, n_step)
-    self._places = {
-      path: np.searchsorted(steps[path], _later_steps(reader, n_step, path))
-      for path in n_step.later
-    }
-    # The end of an episode shortens items, whether or not its beginning is padded.
-    padding = "repeat" if reader.cut.padding == "drop" else reader.cut.padding
-    cut = windows.Cut(padding=padding)
-    wide = windows.WindowReader(
-      sizing.element_spec(columns), _wide_specs(spec_structure, steps), cut
-    )
-    self._items = FlatItems(wide, columns)
-    self.signature = self._items.signature
-    self.full_shapes = self._items.full_shapes
-    self.num_rows_kept = self._items.num_rows_kept
-    self.num_steps_kept = self._items.num_steps_kept
-
-  def num_rows(self, num_steps: int, has_ended: bool) -> int:
-    """Returns how many rows the steps give: as many."""
-    return self._items.num_rows(num_steps, has_ended)
-
-  def row(self, step: Callable[[int], Row], number: int, num_steps: int) -> Row:
-    """Makes a row: the step and its number."""
-    return self._items.row(step, number, num_steps)
-
-  def num_items(self, num_rows: int) -> int:
-    """Returns how many anchors have n steps after them."""
-    return self._num_anchors(num_rows, self._rule.need)
-
-  def num_items_at_end(self, num_steps: int) -> int:
-    """Returns how many anchors have a next observation."""
-    return self._num_anchors(num_steps, self._rule.need_ended)
-
-  def item(self, number: int, num_steps: int) -> dict[str, Rows]:
-    """Returns which rows a transition shows."""
-    return self._items.item(self.first_anchor(number), num_steps)
-
-  def to_windows(self, items: Mapping[str, tf.Tensor]) -> specs.TensorSpecStruct:
-    """Joins a batch of items."""
-    n_step = self._n_step
-    wide = self._items.to_windows(items)
-    num_after = items[LAST_STEP] - items[FIRST_ANCHOR]
-    shift = tf.clip_by_value(num_after - n_step.after, 0, n_step.n - 1)
-    window = specs.TensorSpecStruct()
-    for path in self.reader.window_spec:
-      window[path] = wide[path]
-      if path in n_step.rewards:
-        window[path] = self._sum(wide[path], path, shift)
-      elif path in n_step.later:
-        places = tf.gather(self._places[path], shift)
-        window[path] = tf.gather(wide[path], places, batch_dims=1)
-    done = tf.cast(window[n_step.done], tf.float32)
-    discounts = tf.reshape(tf.gather(n_step.discounts, shift), tf.shape(done))
-    window[DISCOUNT] = discounts * (1 - done)
-    window[NUM_STEPS] = tf.cast(shift + 1, tf.int32)
-    return window
-
-  def _sum(self, values: tf.Tensor, path: str, shift: tf.Tensor) -> tf.Tensor:
-    """Returns discounted returns of rewards [B, n + after, ...], summed in float64."""
-    values = tf.cast(values[:, : self._n_step.n], tf.float64)
-    weights = tf.gather(self._n_step.weights.T, shift)
-    axes = [1] * (values.shape.rank - 2)
-    weights = tf.reshape(weights, tf.concat([tf.shape(weights), axes], 0))
-    return tf.cast(tf.reduce_sum(values * weights, 1), self._n_step.return_dtypes[path])
-
-  def _num_anchors(self, num_steps: int, num_after: int) -> int:
-    """Returns how many anchors have so many steps after them."""
-    room = num_steps - 1 - num_after - self._rule.first
-    return max(room // self._rule.period + 1, 0)
-
-
-def _later_steps(
-  reader: windows.WindowReader, n_step: NStepReading, path: str
-) -> np.ndarray:
-  """Returns the steps that a path is read at after 1, 2, ... n joined steps."""
-  steps = np.asarray(reader.readings[path].steps)
-  return steps + np.arange(n_step.n).reshape([-1] + [1] * steps.ndim)
-
-
-def _wide_steps(
-  reader: windows.WindowReader, n_step: NStepReading
-) -> dict[str, np.ndarray]:
-  """Returns the steps that are read of the paths that joining reads at other times."""
-  wide = {path: np.unique(_later_steps(reader, n_step, path)) for path in n_step.later}
-  # As far as an item may reach: how far it does tells how many steps are joined.
-  for path in n_step.rewards:
-    wide[path] = np.arange(n_step.n + n_step.after)
-  return wide
-
-
-def _wide_specs(
-  spec_structure: specs.TensorSpecStruct, steps: Mapping[str, np.ndarray]
-) -> specs.TensorSpecStruct:
-  wide = spec_structure.copy()
-  for path, offsets in steps.items():
-    spec = specs.ExtendedTensorSpec.to_spec(spec_structure[path])
-    wide[path] = specs.ExtendedTensorSpec.from_spec(
-      spec,
-      shape=tf.TensorShape([len(offsets)]).concatenate(spec.frame_shape),
-      time_offsets=offsets.tolist(),
-    )
-  return wide
 
 
 class StackedItems(ItemLayout):
@@ -553,7 +423,7 @@ class StackedItems(ItemLayout):
     anchors = windows.WindowGrid(
       grid.span, windows.Cut(stride=grid.cut.stride, padding=grid.cut.padding)
     )
-    return num_full_windows(anchors, num_steps)
+    return anchors.num_complete(num_steps, grid.span[1])
 
   def row(self, step: Callable[[int], Row], number: int, num_steps: int) -> Row:
     """Makes a row: the stacks of one anchor."""
@@ -607,7 +477,8 @@ class StackedItems(ItemLayout):
   ) -> Any:
     nearest = min(max(number, 0), num_steps - 1)
     value = step(nearest)[source]
-    if self._grid.cut.padding != "zero" or nearest == number:
+    padding = self._grid.cut.front if number < 0 else self._grid.cut.end
+    if padding != "zero" or nearest == number:
       return value
     is_bytes = np.asarray(value).dtype.kind in "OS"
     return np.full_like(value, b"" if is_bytes else 0)
@@ -634,17 +505,9 @@ STORES = ("flat", "stacked")
 def make_layout(
   operation: str,
   spec_structure: specs.SpecStructure,
-  sequence_length: int | None = None,
-  stride: int = 1,
-  shift: int = 1,
-  padding: str = "drop",
-  masks: bool = False,
+  cut: windows.Cut,
   flat: bool = False,
   store: str = "flat",
-  n_step: tuple[int, float] | transitions.NStep | None = None,
-  rew: str = "rew",
-  done: str = "done",
-  truncated: str = "truncated",
 ) -> ItemLayout:
   """Plans items; see `ReverbReplay` for the arguments.
 
@@ -656,30 +519,21 @@ def make_layout(
       f"{operation}: store: expected one of {', '.join(STORES)}, got {store!r}."
       f"{errors.nearest(str(store), STORES)}"
     )
-  joining = transitions.NStep.of(n_step)
-  if joining is not None:
-    sizing.check_no_sequences(operation, sequence_length)
-    if store == "stacked":
-      raise errors.SpecError(
-        f"{operation}: store: expected 'flat' with n_step, got 'stacked'. Steps are "
-        "joined by whoever receives them."
-      )
+  if cut.n_step is not None and store == "stacked":
+    raise errors.SpecError(
+      f"{operation}: store: expected 'flat' with n_step, got 'stacked'. Steps are "
+      "joined by whoever receives them."
+    )
   if flat and store == "stacked":
     raise errors.SpecError(
       f"{operation}: flat: expected False with store='stacked', got True. What is "
       "stored in stacks comes in stacks."
     )
   structure = specs.flatten_spec_structure(spec_structure)
-  columns = sizing.make_columns(operation, flat_replay_specs(operation, structure))
-  reader = windows.WindowReader(
-    sizing.element_spec(columns),
-    structure,
-    windows.Cut(sequence_length, stride, shift, padding, masks),
-    flat,
-  )
-  if joining is not None:
-    reading = NStepReading(structure, reader, joining, rew, done, truncated)
-    return NStepItems(reader, columns, structure, reading)
+  flat_spec = flat_replay_specs(operation, structure, cut.n_step)
+  columns = sizing.make_columns(operation, flat_spec)
+  element = sizing.element_spec(columns)
+  reader = windows.WindowReader(element, structure, cut, flat)
   if store == "stacked":
     return StackedItems(reader, columns, structure)
   return FlatItems(reader, columns)

@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from t2r_seq import errors, files, specs, transitions
+from t2r_seq import errors, files, specs, windows
 from t2r_seq.data.arguments import check_count
 from t2r_seq.replay import options
 from t2r_seq.replay.options import (
@@ -257,15 +257,17 @@ def make_signature(layout: ItemLayout) -> dict[str, tf.TensorSpec]:
   those but the names of its specs, so the first one ends with them.
   """
   signature = wire_signature(layout.signature)
-  grid, first = layout.reader.grid, min(signature)
-  windows = {
-    "padding": grid.cut.padding,
-    "sequence_length": grid.cut.num_stacks,
-    "shift": grid.cut.shift,
-    "stride": grid.cut.stride,
+  cut, first = layout.reader.cut, min(signature)
+  told: dict[str, Any] = {
+    "padding": cut.padding,
+    "sequence_length": cut.num_stacks,
+    "shift": cut.shift,
+    "stride": cut.stride,
   }
+  if cut.n_step is not None:
+    told["n_step"] = cut.n_step.n
   spec = signature[first]
-  name = f"{spec.name}{_WINDOWS}{json.dumps(windows)}"
+  name = f"{spec.name}{_WINDOWS}{json.dumps(told)}"
   signature[first] = tf.TensorSpec(spec.shape, spec.dtype, name)
   return signature
 
@@ -310,12 +312,12 @@ def check_signature(
 def _describe(signature: Mapping[str, tf.TensorSpec]) -> dict[str, str]:
   """Describes the columns and the windows of a table, by path and by argument."""
   columns: dict[str, tf.TensorSpec] = {}
-  windows: dict[str, Any] = {}
+  told: dict[str, Any] = {}
   for name, spec in signature.items():
     shown, found, text = (spec.name or "").partition(_WINDOWS)
     columns[name] = tf.TensorSpec(spec.shape, spec.dtype, shown)
-    windows.update(json.loads(text) if found else {})
-  texts = {f"the windows' {name}": str(value) for name, value in windows.items()}
+    told.update(json.loads(text) if found else {})
+  texts = {f"the windows' {name}": str(value) for name, value in told.items()}
   return {**describe_columns(columns), **texts}
 
 
@@ -558,15 +560,8 @@ class ReplayServer:
     self,
     spec_structure: specs.SpecStructure = gin.REQUIRED,
     port: int | None = None,
-    sequence_length: int | None = None,
-    stride: int = 1,
-    shift: int = 1,
-    padding: str = "drop",
+    cut: windows.Cut | None = None,
     store: str = "flat",
-    n_step: tuple[int, float] | transitions.NStep | None = None,
-    rew: str = "rew",
-    done: str = "done",
-    truncated: str = "truncated",
     max_size: int = 1_000_000,
     sampler: options.SelectorOption | None = None,
     remover: options.SelectorOption | None = None,
@@ -574,22 +569,16 @@ class ReplayServer:
     max_times_sampled: int = 0,
     checkpoint_dir: str | os.PathLike[str] | None = None,
     checkpoint_secs: float | None = 600.0,
+    **fields: Any,
   ) -> None:
     """Starts the server; it serves when this returns.
 
     Args:
       spec_structure: the specs of a window.
       port: to listen at; None picks a free one.
-      sequence_length: L, stacks in a sequence; None for single windows.
-      stride: steps between the stacks of one sequence.
-      shift: stacks between the starts of two sequences.
-      padding: 'drop', 'repeat' or 'zero'.
+      cut: how episodes become windows; None for `windows.Cut()`. Masks, and the
+        discount of joined steps, matter to clients only.
       store: 'flat' or 'stacked'; see `ReverbReplay`.
-      n_step: (n, gamma) of clients that sample n-step transitions: items then hold what
-        n joined steps show. The discount matters to clients only.
-      rew: path of the reward, or of a branch of several; for n_step.
-      done: path of the flag of terminals; for n_step.
-      truncated: path of the flag of truncations, if any; for n_step.
       max_size: items that it holds; the remover makes room for more.
       sampler: which items are sampled; `Uniform()` by default.
       remover: which items are removed; `Fifo()` by default.
@@ -599,6 +588,7 @@ class ReplayServer:
         made if it is not there; None keeps nothing.
       checkpoint_secs: seconds between two checkpoints of `serve`, above 0; None writes
         one at the end only.
+      **fields: or fields of the cut, as of `ReplayBuffer`.
     Raises:
       SpecError: an argument is wrong, or the checkpoint is of other specs or options.
       ReplayError: the port is in use, `checkpoint_dir` may not be written to, or the
@@ -606,19 +596,8 @@ class ReplayServer:
       ImportError: Reverb is not installed; says what to install.
     """
     reverb = import_reverb()
-    layout = make_layout(
-      "ReplayServer",
-      spec_structure,
-      sequence_length,
-      stride,
-      shift,
-      padding,
-      store=store,
-      n_step=n_step,
-      rew=rew,
-      done=done,
-      truncated=truncated,
-    )
+    cut = windows.Cut.of("ReplayServer", cut, fields)
+    layout = make_layout("ReplayServer", spec_structure, cut, store=store)
     check_port("ReplayServer", port)
     check_count("ReplayServer", "max_size", max_size)
     check_count("ReplayServer", "max_times_sampled", max_times_sampled, 0)
