@@ -50,6 +50,17 @@ def regularization_losses(network: Any) -> list[tf.Tensor]:
   ]
 
 
+def layers(network: Any) -> list[Any]:
+  """Lists the Keras layers of all networks, those inside of others among them."""
+  found = []
+  for part in as_networks(network):
+    if hasattr(part, "_flatten_layers"):  # Keras' name of it, in both versions.
+      found += part._flatten_layers()
+    else:
+      found += [m for m in part.submodules if isinstance(m, tf.keras.layers.Layer)]
+  return list({id(layer): layer for layer in found}.values())
+
+
 def tf_variables(variables: Any) -> list[tf.Variable]:
   """Unwraps Keras 3 variables; `tf.train.Checkpoint` and SavedModel track the inner."""
   return [v if isinstance(v, tf.Variable) else v.value for v in variables]

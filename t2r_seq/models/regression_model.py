@@ -52,10 +52,12 @@ class RegressionModel(T2RModel):
   ) -> tf.Tensor:
     """Returns the mean squared error against `labels.target`, a scalar.
 
-    Where the labels have a `target_mask`, padded targets count for nothing.
+    Where the labels have a `target_mask`, padded targets count for nothing. It is
+    computed in the target's dtype, whatever the network computes in.
     """
     del mode
-    error = tf.square(inference_outputs["inference_output"] - labels.target)
+    output = tf.cast(inference_outputs["inference_output"], labels.target.dtype)
+    error = tf.square(output - labels.target)
     mask = getattr(labels, "target_mask", None)
     return tf.reduce_mean(error) if mask is None else windows.masked_mean(error, mask)
 
@@ -69,6 +71,7 @@ class RegressionModel(T2RModel):
     """
     del labels
     outputs = self.a_func(features, mode)
+    self._check_outputs("a_func", outputs)
     if "inference_output" not in outputs:
       raise errors.SpecError(
         f"{type(self).__name__}.a_func: inference_output: expected this output, got "
@@ -90,6 +93,9 @@ class RegressionModel(T2RModel):
   def create_export_outputs_fn(
     self, features: SpecStructure, inference_outputs: dict[str, tf.Tensor], mode: str
   ) -> dict[str, tf.Tensor]:
-    """See the base class: 'inference_output' alone."""
+    """See the base class: 'inference_output' alone, of half precision as float32."""
     del features, mode
-    return {"inference_output": inference_outputs["inference_output"]}
+    output = inference_outputs["inference_output"]
+    if output.dtype in (tf.float16, tf.bfloat16):
+      output = tf.cast(output, tf.float32)
+    return {"inference_output": output}

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 from t2r_seq import errors, preprocessors, specs, windows
 from t2r_seq.models import networks, optimizers
+from t2r_seq.models.averages import WeightAverages
 from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
 
 # AutoGraph is for what users write: here it would only cost time.
@@ -33,6 +37,8 @@ class T2RModel(abc.ABC):
       [], tf.keras.optimizers.Optimizer
     ] = optimizers.create_adam_optimizer,
     padding: str = "repeat",
+    use_avg_model_params: bool = False,
+    avg_model_params_decay: float = 0.999,
   ) -> None:
     """Creates the model, without its network.
 
@@ -43,15 +49,26 @@ class T2RModel(abc.ABC):
       padding: what a window shows beyond the ends of an episode: 'repeat' or 'zero';
         'drop' trains on full windows only, and the exported policy, which must act on
         the first step too, repeats the first frame. Shared by training and policy.
+      use_avg_model_params: evaluates and exports exponential moving averages of the
+        weights, and trains on with the weights; the checkpoints have both. An
+        optimizer's own `use_ema` does the same, with its `ema_momentum`.
+      avg_model_params_decay: of the averages, in [0, 1).
     Raises:
-      SpecError: the padding is not known.
+      SpecError: the padding is not known, or the decay out of range.
     """
     windows.check_padding(padding)
+    if not 0 <= avg_model_params_decay < 1:
+      raise errors.SpecError(
+        f"{type(self).__name__}: avg_model_params_decay: expected a number in [0, 1), "
+        f"got {avg_model_params_decay}."
+      )
     self._preprocessor_cls = preprocessor_cls
     self._create_optimizer_fn = create_optimizer_fn
     self._padding = padding
+    self._averages_decay = avg_model_params_decay if use_avg_model_params else None
     self._preprocessor: preprocessors.AbstractPreprocessor | None = None
     self._network: Any = None
+    self._averages: WeightAverages | None = None
 
   @abc.abstractmethod
   def get_feature_specification(self, mode: str) -> SpecStructure:
@@ -115,7 +132,7 @@ class T2RModel(abc.ABC):
 
     Returns:
       Scalars by name, each a mean over the batch; the trainer averages them over the
-      eval set, weighted by batch size.
+      eval set, weighted by batch size. A missing 'loss' is that of `model_train_fn`.
     """
     loss, scalars = self._split_loss(
       self.model_train_fn(features, labels, inference_outputs, mode)
@@ -182,34 +199,82 @@ class T2RModel(abc.ABC):
     """
     if self._network is not None:
       return
-    self._network = self.create_network()
-    networks.as_networks(self._network)
-    # One pass on a batch of zeros makes the layers create their variables.
-    feature_spec = self.get_feature_specification(ModeKeys.TRAIN)
-    label_spec = self.get_label_specification(ModeKeys.TRAIN)
-    features, labels = [
-      specs.map_leaves(
-        tf.convert_to_tensor, specs.make_constant_numpy(spec, 0, batch_size=1)
+    network = self.create_network()
+    networks.as_networks(network)
+    self._network = network
+    # One pass makes the layers create their variables. A second one goes through the
+    # loss, for layers that it alone uses; it is traced and not run, so that nothing
+    # changes: no statistics, no target network.
+    features, labels = self._example_batch(ModeKeys.TRAIN)
+    with self._explain_summaries():
+      self._infer(features, labels, ModeKeys.EVAL)
+      with tf.variable_creator_scope(_create_outside):
+        tf.function(self._trace_loss).get_concrete_function(features, labels)
+    unused = [layer.name for layer in networks.layers(network) if not layer.built]
+    if unused:
+      logging.warning(
+        "%s: the layers %s of create_network are used neither in mode 'train' nor in "
+        "'eval'. They have no variables: nothing of them is trained or saved.",
+        type(self).__name__,
+        unused,
       )
-      for spec in (feature_spec, label_spec)
-    ]
-    self.inference_network_fn(features, labels, ModeKeys.EVAL)
 
   def create_optimizer(self) -> tf.keras.optimizers.Optimizer:
     """Creates the optimizer and its slots for this model's variables.
 
+    And the averages of the weights, where they are asked for. Where layers compute in
+    float16, an optimizer without loss scaling gets it, as `compile` of Keras does it.
+
     Raises:
-      SpecError: `create_optimizer_fn` is no function.
+      SpecError: `create_optimizer_fn` is no function, or the optimizer is none that
+        can be used here.
     """
+    name = type(self).__name__
     if not callable(self._create_optimizer_fn):
       raise errors.SpecError(
-        f"{type(self).__name__}: create_optimizer_fn: expected a function that creates "
+        f"{name}: create_optimizer_fn: expected a function that creates "
         f"an optimizer, got {type(self._create_optimizer_fn).__name__}. In gin, leave "
         "out the parentheses: @create_adam_optimizer."
       )
     optimizer = self._create_optimizer_fn()
-    optimizer.build(self.trainable_variables)
+    if not hasattr(optimizer, "build"):
+      raise errors.SpecError(
+        f"{name}: create_optimizer_fn: expected a tf.keras.optimizers.Optimizer, got "
+        f"{type(optimizer).__module__}.{type(optimizer).__name__}."
+      )
+    num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    if num_replicas > 1 and optimizers.accumulates(optimizer):
+      raise errors.SpecError(
+        f"{name}: create_optimizer_fn: expected no gradient_accumulation_steps on "
+        f"{num_replicas} replicas, where Keras cannot accumulate, got some. Train with "
+        "larger batches."
+      )
+    layers = networks.layers(self.network)
+    if any(getattr(layer, "compute_dtype", "") == "float16" for layer in layers):
+      optimizer = optimizers.wrapped_for_float16(optimizer)
+    decay, frequency = self._averages_decay, None
+    decay, frequency = optimizers.take_averaging(optimizer) or (decay, frequency)
+    trained = self.trainable_variables
+    optimizer.build(trained)
+    if decay is not None:
+      is_trained = {id(variable) for variable in trained}
+      others = [v for v in self.variables if id(v) not in is_trained]
+      self._averages = WeightAverages(trained, others, decay, frequency)
     return optimizer
+
+  @property
+  def averages(self) -> WeightAverages | None:
+    """The averages of the weights, where this model is trained with any."""
+    return self._averages
+
+  @contextlib.contextmanager
+  def averaged_weights(self) -> Iterator[None]:
+    """Has the averages in the place of the weights, where there are any.
+
+    Evaluations and exports happen inside. Can be nested.
+    """
+    with self._averages.in_use() if self._averages else contextlib.nullcontext():
+      yield
 
   @_as_it_is
   def pack(
@@ -242,10 +307,12 @@ class T2RModel(abc.ABC):
     """
     mode = ModeKeys.TRAIN
     packed, targets = self.pack(features, labels, mode)
-    outputs = self.inference_network_fn(packed, targets, mode)
+    outputs = self._infer(packed, targets, mode)
     loss, scalars = self._split_loss(
       self.model_train_fn(packed, targets, outputs, mode)
     )
+    if loss.dtype in (tf.float16, tf.bfloat16):
+      loss = tf.cast(loss, tf.float32)  # Scaled, it would not fit.
     penalties = networks.regularization_losses(self.network)
     if penalties:
       penalty = tf.add_n([tf.cast(p, loss.dtype) for p in penalties])
@@ -256,11 +323,25 @@ class T2RModel(abc.ABC):
   def eval_metrics(
     self, features: TensorSpecStruct, labels: TensorSpecStruct
   ) -> dict[str, tf.Tensor]:
-    """Runs the network on an eval batch; returns the scalars of `model_eval_fn`."""
+    """Runs the network on an eval batch.
+
+    Returns:
+      The scalars of `model_eval_fn`, and the loss where it has none.
+    """
     mode = ModeKeys.EVAL
     packed, targets = self.pack(features, labels, mode)
-    outputs = self.inference_network_fn(packed, targets, mode)
-    return self.model_eval_fn(packed, targets, outputs, mode)
+    outputs = self._infer(packed, targets, mode)
+    metrics = self.model_eval_fn(packed, targets, outputs, mode)
+    if "loss" not in metrics:
+      loss, _ = self._split_loss(self.model_train_fn(packed, targets, outputs, mode))
+      metrics = {"loss": loss, **metrics}
+    return metrics
+
+  def eval_metric_names(self) -> list[str]:
+    """Returns the names of what `eval_metrics` gives, without running it."""
+    traced = tf.function(self.eval_metrics)
+    batch = self._example_batch(ModeKeys.EVAL)
+    return sorted(traced.get_concrete_function(*batch).structured_outputs)
 
   def export_outputs(self, raw_features: SpecStructure) -> dict[str, tf.Tensor]:
     """Maps raw features, as the preprocessor takes them, to the policy's outputs.
@@ -273,8 +354,82 @@ class T2RModel(abc.ABC):
     mode = ModeKeys.INFER
     features, _ = self.preprocessor.preprocess(raw_features, None, mode)
     features, _ = self.pack(features, None, mode)
-    outputs = self.inference_network_fn(features, None, mode)
+    outputs = self._infer(features, None, mode)
     return self.create_export_outputs_fn(features, outputs, mode)
+
+  def _infer(
+    self, features: SpecStructure, labels: SpecStructure | None, mode: str
+  ) -> dict[str, tf.Tensor]:
+    outputs = self.inference_network_fn(features, labels, mode)
+    self._check_outputs("inference_network_fn", outputs)
+    return outputs
+
+  @_as_it_is
+  def _check_outputs(self, method: str, outputs: Any) -> None:
+    if isinstance(outputs, Mapping):
+      return
+    got, hint = type(outputs).__name__, ""
+    if isinstance(outputs, tuple) and outputs and isinstance(outputs[0], Mapping):
+      got = "a tuple that begins with it"
+      hint = (
+        " There are no update_ops in TensorFlow 2: layers update what they remember "
+        "where they are called. Return the outputs alone."
+      )
+    raise errors.SpecError(
+      f"{type(self).__name__}.{method}: outputs: expected a dict of tensors by name, "
+      f"got {got}.{hint}"
+    )
+
+  def _example_batch(self, mode: str) -> tuple[SpecStructure, SpecStructure]:
+    """Returns (features, labels) of one example of zeros, in the form of the specs."""
+    features, labels = [
+      specs.map_leaves(
+        tf.convert_to_tensor, specs.make_constant_numpy(spec, 0, batch_size=1)
+      )
+      for spec in (
+        self.get_feature_specification(mode),
+        self.get_label_specification(mode),
+      )
+    ]
+    return features, labels
+
+  def _trace_loss(self, features: SpecStructure, labels: SpecStructure) -> tf.Tensor:
+    """Computes the loss, and finds variables that nobody trains, saves or exports."""
+    mode = ModeKeys.TRAIN
+    with tf.GradientTape() as tape:
+      outputs = self._infer(features, labels, mode)
+      loss, _ = self._split_loss(self.model_train_fn(features, labels, outputs, mode))
+    self._check_all_tracked(tape.watched_variables())
+    return loss
+
+  @_as_it_is
+  def _check_all_tracked(self, used: Sequence[tf.Variable]) -> None:
+    local = tf.distribute.get_strategy().experimental_local_results
+    # By their handles: Keras 2 wraps variables of mixed precision, and the tape sees
+    # what is inside, and each replica's own.
+    known = {id(v.handle) for variable in self.variables for v in local(variable)}
+    lost = [v.name for v in used if id(v.handle) not in known]
+    if lost:
+      raise errors.SpecError(
+        f"{type(self).__name__}: the network: expected every layer in what "
+        f"create_network returns, got {errors.listing(lost)} in use beside it. "
+        "Return all layers, as a dict or list."
+      )
+
+  @contextlib.contextmanager
+  def _explain_summaries(self) -> Iterator[None]:
+    """Says what to do about `tf.summary.scalar` without TensorBoard."""
+    try:
+      yield
+    except Exception as e:
+      if "TensorBoard is not installed" not in str(e):
+        raise
+      raise errors.SpecError(
+        f"{type(self).__name__}: tf.summary: expected the package tensorboard, which "
+        "tf.summary.scalar, image, histogram and text need, got none. Install it, "
+        "write with tf.summary.write, or return scalars beside the loss: "
+        "(loss, {name: value})."
+      ) from e
 
   @_as_it_is
   def _split_loss(
@@ -290,6 +445,20 @@ class T2RModel(abc.ABC):
       where = f"{type(self).__name__}.model_train_fn"
       raise errors.mismatch_error(where, found)
     return loss, scalars
+
+
+def _create_outside(next_creator: Callable[..., Any], **kwargs: Any) -> tf.Variable:
+  """Creates a variable outside of the function that is being traced.
+
+  Keras 3 creates variables where it stands, which a strategy of several replicas can
+  do outside of functions only.
+  """
+  value = kwargs.get("initial_value")
+  if tf.executing_eagerly() or not callable(value):
+    return next_creator(**kwargs)
+  taken = inspect.signature(tf.Variable.__init__).parameters
+  with tf.init_scope():
+    return tf.Variable(**{k: v for k, v in kwargs.items() if k in taken})
 
 
 AbstractT2RModel = T2RModel

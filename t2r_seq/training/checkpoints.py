@@ -127,6 +127,9 @@ class Checkpoints:
       OSError: it could not be written, or read back; older ones are as they were.
     """
     self.check_finite()
+    averages = self._trainer.model.averages
+    if averages:
+      averages.put_back()  # An evaluation that was cut short twice may not have.
     step = self._trainer.global_step
     if step == self._saved_step:
       return

@@ -23,6 +23,8 @@ def evaluate(
 ) -> dict[str, float]:
   """Averages the eval metrics over batches, weighted by their sizes.
 
+  With the averaged weights, where the model is trained with any.
+
   Args:
     trainer: runs the steps.
     batches: (features, labels) pairs, distributed.
@@ -34,13 +36,14 @@ def evaluate(
   """
   totals: dict[str, float] = {}
   num_examples = 0.0
-  for index, (features, labels) in enumerate(batches):
-    sums, count = trainer.eval_step(features, labels)
-    for name, value in sums.items():
-      totals[name] = totals.get(name, 0.0) + float(value)
-    num_examples += float(count)
-    if eval_steps is not None and index + 1 >= eval_steps:
-      break
+  with trainer.model.averaged_weights():
+    for index, (features, labels) in enumerate(batches):
+      sums, count = trainer.eval_step(features, labels)
+      for name, value in sums.items():
+        totals[name] = totals.get(name, 0.0) + float(value)
+      num_examples += float(count)
+      if eval_steps is not None and index + 1 >= eval_steps:
+        break
   if not num_examples:
     raise errors.SpecError(
       "train_eval_model: eval: expected at least one batch, got none. Are there fewer "
@@ -135,8 +138,23 @@ class Evaluation:
     if workers.chief_says(self._trainer.strategy, is_due):
       self.run()
 
+  def metric_names(self) -> list[str]:
+    """Returns the names of what `run` gives, without running it; [] without a set."""
+    if not self._evals:
+      return []
+    names = self._trainer.model.eval_metric_names()
+    sets = [e.name for e in self._evals if e.name]
+    return [*names, *(f"{name}/{metric}" for name in sets for metric in names)]
+
   def run(self) -> dict[str, float]:
-    """Evaluates and exports the present weights; returns the metrics."""
+    """Evaluates and exports the present weights; returns the metrics.
+
+    That is their averages, where the model is trained with any.
+    """
+    with self._trainer.model.averaged_weights():
+      return self._run()
+
+  def _run(self) -> dict[str, float]:
     step, metrics = self._trainer.global_step, {}
     if self._evals:
       found = {e.name: e.run(self._eval_steps) for e in self._evals}

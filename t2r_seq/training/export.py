@@ -24,6 +24,8 @@ _UNFINISHED = re.compile(r"partial-\d+|\.\d+\.[0-9a-f]{32}\.tmp")
 def export_saved_model(model: T2RModel, export_dir: str, global_step: int) -> str:
   """Exports a built model as a SavedModel with its policy signatures and specs.
 
+  With the averaged weights, where the model is trained with any.
+
   Args:
     model: a built model.
     export_dir: folder of all versions; made if it is missing.
@@ -40,7 +42,11 @@ def export_saved_model(model: T2RModel, export_dir: str, global_step: int) -> st
     global_step,
   )
   with _new_version(export_dir) as (partial, path):
-    with _quiet(), futures.ThreadPoolExecutor(1) as executor:
+    with (
+      model.averaged_weights(),
+      _quiet(),
+      futures.ThreadPoolExecutor(1) as executor,
+    ):
       # A thread of its own is in no strategy's scope, where the functions of mirrored
       # variables can't be saved; the caller may be in one.
       executor.submit(_save, model, partial).result()

@@ -6,7 +6,7 @@ import abc
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import gin
 
@@ -65,6 +65,14 @@ class Exporter(abc.ABC):
     export.remove_old_exports(export_dir, self._exports_to_keep)
     return path
 
+  def check(self, metric_names: Collection[str]) -> None:
+    """Called before training with the metrics that evaluations will give, if any.
+
+    Raises:
+      SpecError: they are not what this exporter needs; by default it needs none.
+    """
+    del metric_names
+
   @abc.abstractmethod
   def is_due(self, model_dir: str, metrics: Metrics) -> bool:
     """Whether these metrics of the run in `model_dir` deserve an export."""
@@ -116,6 +124,14 @@ class BestExporter(Exporter):
     self._metric = metric
     self._larger_is_better = larger_is_better
 
+  def check(self, metric_names: Collection[str]) -> None:
+    """Refuses to wait for a metric that no evaluation gives."""
+    if self._metric not in metric_names:
+      raise errors.SpecError(
+        f"BestExporter: metric: expected one of {errors.listing(metric_names)}, got "
+        f"'{self._metric}'.{errors.nearest(self._metric, metric_names)}"
+      )
+
   def is_due(self, model_dir: str, metrics: Metrics) -> bool:
     """Whether the metric is finite, and better than at the best export.
 
@@ -126,11 +142,7 @@ class BestExporter(Exporter):
     """
     if not metrics:
       return False
-    if self._metric not in metrics:
-      raise errors.SpecError(
-        f"BestExporter: metric: expected one of {errors.listing(metrics)}, got "
-        f"'{self._metric}'.{errors.nearest(self._metric, metrics)}"
-      )
+    self.check(metrics)
     value, best = metrics[self._metric], self._best(model_dir)
     if best is None or not math.isfinite(value):
       return math.isfinite(value)

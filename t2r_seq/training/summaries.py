@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -51,6 +52,12 @@ class SummaryWriter:
             f"seen/{path}", _encode_images(strip), metadata=_metadata("images")
           )
     self._writer.flush()
+
+  @contextlib.contextmanager
+  def recording(self, step: tf.Tensor, is_due: tf.Tensor) -> Iterator[None]:
+    """Makes `tf.summary` calls inside write to this file at `step`, where it is due."""
+    with self._writer.as_default(step=step), tf.summary.record_if(is_due):
+      yield
 
   def close(self) -> None:
     """Writes what is pending and closes the file."""

@@ -115,6 +115,9 @@ def train_eval_model(
       exporters,
       write_dir,
     )
+    names = evaluation.metric_names()
+    for exporter in exporters if names else ():
+      exporter.check(names)
     scalars: dict[str, float] = {}
     if input_generator_train is not None:
       try:
@@ -173,6 +176,7 @@ def _train(
     progress = Progress(max_train_steps)
     writer, warned = SummaryWriter(write_dir), False
     closing.callback(writer.close)
+    trainer.write_summaries(writer, log_every_n_steps)
     while step < max_train_steps:
       with signal.waiting():
         features, labels = progress.next_batch(batches)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,10 +10,10 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.data import AbstractInputGenerator
-from t2r_seq.models import T2RModel
-from t2r_seq.models.networks import tf_variables
+from t2r_seq.models import T2RModel, optimizers
 from t2r_seq.specs import TensorSpecStruct
 from t2r_seq.training import workers
+from t2r_seq.training.summaries import SummaryWriter
 
 Scalars = dict[str, tf.Tensor]
 # AutoGraph is for the model: here it would only cost time.
@@ -43,6 +44,7 @@ class Trainer:
     self._first_bad_step = tf.Variable(-1, dtype=tf.int64, trainable=False)
     # What an input generator leaves to the device; see its `device_fn`.
     self.device_fn: Callable[[Any, Any], tuple[Any, Any]] | None = None
+    self._summaries: tuple[SummaryWriter, int] | None = None
     self._train_fn = tf.function(self._train_step)
     self._eval_fn = tf.function(self._eval_step)
 
@@ -63,12 +65,24 @@ class Trainer:
     return None if step < 0 else step
 
   def checkpoint(self) -> tf.train.Checkpoint:
-    """Returns the checkpoint of all state: step, weights, optimizer slots."""
-    return tf.train.Checkpoint(
-      global_step=self._global_step,
-      model=list(self.model.variables),
-      optimizer=tf_variables(self.optimizer.variables),
-    )
+    """Returns the checkpoint of all state: step, weights, optimizer, averages."""
+    state: dict[str, Any] = {
+      "global_step": self._global_step,
+      "model": list(self.model.variables),
+      "optimizer": optimizers.state(self.optimizer),
+    }
+    if self.model.averages:
+      state["averages"] = self.model.averages.variables
+    return tf.train.Checkpoint(**state)
+
+  def write_summaries(self, writer: SummaryWriter, every_n_steps: int) -> None:
+    """Gives the model's own `tf.summary` calls a place to write to, in train steps.
+
+    Args:
+      writer: open as long as steps are run; call this before the first of them.
+      every_n_steps: they write at steps that this divides.
+    """
+    self._summaries = writer, every_n_steps
 
   def distribute(self, dataset: tf.data.Dataset) -> Iterable[Any]:
     """Splits the batches of a dataset among the replicas."""
@@ -135,9 +149,12 @@ class Trainer:
     return self._eval_fn(features, labels)
 
   def _train_step(self, features: Any, labels: Any) -> Scalars:
-    scalars, is_bad = self.strategy.run(self._replica_train_step, (features, labels))
+    with self._recording():
+      scalars, is_bad = self.strategy.run(self._replica_train_step, (features, labels))
     mean = self._reduce(tf.distribute.ReduceOp.MEAN, scalars)
     bad = self._reduce(tf.distribute.ReduceOp.SUM, is_bad)
+    if self.model.averages:
+      self.model.averages.overwrite_if_due(self.optimizer.iterations)
     self._global_step.assign_add(1)
     is_first_bad = (bad > 0) & (self._first_bad_step < 0)
     self._first_bad_step.assign(
@@ -145,17 +162,42 @@ class Trainer:
     )
     return mean
 
+  @_as_it_is
+  def _recording(self) -> contextlib.AbstractContextManager[Any]:
+    if self._summaries is None:
+      return contextlib.nullcontext()
+    writer, every_n_steps = self._summaries
+    step = self._global_step + 1
+    return writer.recording(step, tf.equal(step % every_n_steps, 0))
+
   def _replica_train_step(
     self, features: TensorSpecStruct, labels: TensorSpecStruct
   ) -> tuple[Scalars, tf.Tensor]:
     if self.device_fn is not None:
       features, labels = self.device_fn(features, labels)
+    scale = optimizers.loss_scale(self.optimizer)
     with tf.GradientTape() as tape:
       loss, scalars = self.model.train_loss(features, labels)
       scaled = loss / tf.cast(self.strategy.num_replicas_in_sync, loss.dtype)
+      if scale is not None:
+        scaled *= tf.cast(scale, loss.dtype)
+    gradients = tape.gradient(scaled, self.model.trainable_variables)
+    norm, is_bad = self._update(gradients, scale, loss)
+    scalars = {"loss": loss, "gradient_norm": norm, **scalars}
+    return scalars, tf.cast(is_bad, tf.int32)
+
+  @_as_it_is
+  def _update(
+    self, gradients: Sequence[Any], scale: tf.Tensor | None, loss: tf.Tensor
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Applies the gradients of a loss that was multiplied by `scale`.
+
+    Returns:
+      (norm of the unscaled gradients, whether the step is bad). A step is bad if the
+      loss or a gradient is not finite; but where the optimizer leaves out steps whose
+      scaled gradients overflow, such a step is bad only if it can't scale less.
+    """
     variables = self.model.trainable_variables
-    self._check_all_tracked(tape.watched_variables(), variables)
-    gradients = tape.gradient(scaled, variables)
     reached = [
       (g, v) for g, v in zip(gradients, variables, strict=True) if g is not None
     ]
@@ -164,28 +206,26 @@ class Trainer:
         "train_eval_model: loss: expected a loss that depends on the network's "
         f"variables, got one that reaches none of {len(variables)}."
       )
-    norm = tf.linalg.global_norm([gradient for gradient, _ in reached])
-    is_good = tf.math.is_finite(loss) & tf.math.is_finite(tf.cast(norm, loss.dtype))
+    scaled, reached_variables = zip(*reached, strict=True)
+    unscaled = optimizers.unscale_gradients(self.optimizer, scaled, scale)
+    norm = tf.linalg.global_norm(unscaled)
+    is_finite = tf.math.is_finite(norm)
+    is_first = tf.equal(self.optimizer.iterations, 0)
     # Keras optimizers sum gradients over the replicas themselves.
-    self.optimizer.apply_gradients(reached)
-    scalars = {"loss": loss, "gradient_norm": norm, **scalars}
-    return scalars, tf.cast(~is_good, tf.int32)
+    optimizers.apply_gradients(self.optimizer, scaled, unscaled, reached_variables)
+    if self.model.averages:
+      self.model.averages.update(is_first, self._on_all_replicas(is_finite))
+    is_bad = ~is_finite
+    if scale is not None and optimizers.skips_bad_steps(self.optimizer):
+      is_bad &= scale <= 1
+    return norm, is_bad | ~tf.math.is_finite(loss)
 
-  @_as_it_is
-  def _check_all_tracked(
-    self, used: Sequence[tf.Variable], tracked: Sequence[tf.Variable]
-  ) -> None:
-    """Finds variables that the loss uses and nobody trains, saves or exports."""
-    if self.strategy.num_replicas_in_sync > 1:
-      return  # The tape sees the replicas' copies there.
-    known = {id(variable) for variable in tracked}
-    lost = [v.name for v in used if v.trainable and id(v) not in known]
-    if lost:
-      raise errors.SpecError(
-        f"{type(self.model).__name__}: the network: expected every layer in what "
-        f"create_network returns, got {errors.listing(lost)} in use beside it. "
-        "Return all layers, as a dict or list."
-      )
+  def _on_all_replicas(self, flag: tf.Tensor) -> tf.Tensor:
+    replicas = tf.distribute.get_replica_context()
+    count = tf.cast(~flag, tf.int32)
+    if replicas.num_replicas_in_sync > 1:
+      count = replicas.all_reduce(tf.distribute.ReduceOp.SUM, count)
+    return tf.equal(count, 0)
 
   def _eval_step(self, features: Any, labels: Any) -> tuple[Scalars, tf.Tensor]:
     sums = self.strategy.run(self._replica_eval_step, (features, labels))

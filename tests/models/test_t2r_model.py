@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import logging
+
 import gin
 import numpy as np
 import pytest
@@ -73,6 +76,105 @@ def _plain_loss():
   model = _Linear()
   model.build()
   return model.train_loss(_FEATURES, _LABELS)
+
+
+def test_layers_that_the_loss_alone_uses_are_built_and_nothing_is_changed():
+  class WithHead(_Linear):
+    def create_network(self):
+      norm = tf.keras.layers.BatchNormalization()
+      target = tf.keras.layers.Dense(1, kernel_initializer="zeros")
+      target.trainable = False
+      head = tf.keras.Sequential([tf.keras.layers.Dense(3), norm])
+      return {**super().create_network(), "head": head, "target": target}
+
+    def model_train_fn(self, features, labels, inference_outputs, mode):
+      loss = super().model_train_fn(features, labels, inference_outputs, mode)
+      extra = self.network["head"](inference_outputs["normed"], training=True)
+      self.network["target"](features.x)
+      tf.debugging.assert_positive(features.x, "is traced only")
+      for moved, value in zip(
+        self.network["target"].weights, self.network["dense"].weights, strict=True
+      ):
+        moved.assign(value)
+      return loss + tf.reduce_mean(extra)
+
+  model = WithHead()
+  model.build()
+  assert len(model.variables) == 6 + 6 + 2 and len(model.trainable_variables) == 4 + 4
+  for name in ("norm", "head"):
+    *_, moving_mean, moving_variance = model.network[name].weights
+    np.testing.assert_array_equal(moving_mean, tf.zeros_like(moving_mean))
+    np.testing.assert_array_equal(moving_variance, tf.ones_like(moving_variance))
+  np.testing.assert_array_equal(model.network["target"].kernel, [[0.0], [0.0]])
+  model.train_loss(_FEATURES, _LABELS)
+  np.testing.assert_array_equal(model.network["target"].kernel, [[1.0], [1.0]])
+
+
+def test_layers_that_nothing_uses_are_warned_of(caplog):
+  class Idle(_Linear):
+    def create_network(self):
+      return {**super().create_network(), "idle": tf.keras.layers.Dense(1, name="idle")}
+
+  with caplog.at_level(logging.WARNING, logger="absl"):
+    Idle().build()
+  assert "Idle: the layers ['idle'] of create_network are used neither" in caplog.text
+
+
+def test_a_missing_loss_is_added_to_the_eval_metrics():
+  class Errors(_Linear):
+    def model_eval_fn(self, features, labels, inference_outputs, mode):
+      return {"error": tf.constant(2.0)}
+
+  model = Errors()
+  model.build()
+  assert model.eval_metric_names() == ["error", "loss"]
+  metrics = model.eval_metrics(_FEATURES, _LABELS)
+  plain = _Linear()
+  plain.build()
+  assert float(metrics["loss"]) == float(plain.eval_metrics(_FEATURES, _LABELS)["loss"])
+
+
+def _with_update_ops(self, features, labels, mode):
+  del self, features, labels, mode
+  return {"inference_output": tf.zeros([1, 1])}, ["update"]
+
+
+_BAD_OUTPUTS = {
+  "update ops": (
+    ("inference_network_fn", _with_update_ops),
+    "expected a dict of tensors by name, got a tuple that begins with it. There are no "
+    "update_ops in TensorFlow 2: .* Return the outputs alone",
+  ),
+  "update ops of a_func": (
+    ("a_func", lambda self, features, mode: _with_update_ops(self, 0, 0, mode)),
+    "expected a dict of tensors by name, got a tuple that begins with it",
+  ),
+  "nothing": (
+    ("inference_network_fn", lambda self, features, labels, mode: None),
+    "expected a dict of tensors by name, got NoneType",
+  ),
+}
+
+
+@pytest.mark.parametrize("case", _BAD_OUTPUTS)
+def test_outputs_that_are_no_dict_are_refused(case):
+  (method, function), message = _BAD_OUTPUTS[case]
+  model = type("Bad", (_Linear,), {method: function})()
+  with pytest.raises(errors.SpecError, match=f"Bad.{method}: outputs: {message}"):
+    model.build()
+
+
+@pytest.mark.skipif(
+  importlib.util.find_spec("tensorboard") is not None, reason="tensorboard is there"
+)
+def test_summaries_without_tensorboard_say_what_to_do():
+  class Summing(_Linear):
+    def a_func(self, features, mode):
+      tf.summary.scalar("mean", tf.reduce_mean(features.x))
+      return super().a_func(features, mode)
+
+  with pytest.raises(errors.SpecError, match=r"Summing: tf.summary: expected the pack"):
+    Summing().build()
 
 
 def test_moving_averages_are_updated_by_training_alone():
@@ -167,10 +269,8 @@ def test_a_loss_that_is_no_scalar_is_refused(case):
     def model_train_fn(self, features, labels, inference_outputs, mode):
       return value
 
-  model = Bad()
-  model.build()
   with pytest.raises(errors.SpecError, match=f"Bad.model_train_fn: {message}"):
-    model.train_loss(_FEATURES, _LABELS)
+    Bad().build()
 
 
 def test_an_optimizer_in_place_of_its_factory_is_refused():

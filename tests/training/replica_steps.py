@@ -1,0 +1,151 @@
+"""What steps on two replicas must do; run as a script, which fails if they don't."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, models, specs, training
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+half = tf.config.LogicalDeviceConfiguration()
+tf.config.set_logical_device_configuration(cpu, [half, half])
+
+Spec = specs.ExtendedTensorSpec
+keras = tf.keras.optimizers
+LossScaleOptimizer = tf.keras.mixed_precision.LossScaleOptimizer
+X = np.linspace(-1, 1, 8, dtype=np.float32)[:, None]
+
+
+class Model(models.RegressionModel):
+  """A frozen layer, a head that the loss alone uses, statistics."""
+
+  def __init__(self, create_optimizer_fn, **kwargs):
+    super().__init__(1, create_optimizer_fn=create_optimizer_fn, **kwargs)
+
+  def get_feature_specification(self, mode):
+    return specs.TensorSpecStruct(x=Spec((1,), tf.float32, "x"))
+
+  def get_label_specification(self, mode):
+    return specs.TensorSpecStruct(target=Spec((1,), tf.float32, "y"))
+
+  def create_network(self):
+    frozen = tf.keras.layers.Dense(1, kernel_initializer="ones")
+    frozen.trainable = False
+    return {
+      "line": tf.keras.layers.Dense(1, kernel_initializer="ones"),
+      "frozen": frozen,
+      "head": tf.keras.layers.Dense(2, kernel_initializer="ones"),
+      "norm": tf.keras.layers.BatchNormalization(center=False, scale=False),
+    }
+
+  def a_func(self, features, mode):
+    self.network["norm"](features.x + 1, training=mode == specs.ModeKeys.TRAIN)
+    seen = self.network["frozen"](features.x)
+    return {"inference_output": self.network["line"](seen)}
+
+  def model_train_fn(self, features, labels, inference_outputs, mode):
+    loss = super().model_train_fn(features, labels, inference_outputs, mode)
+    return loss + 0.1 * tf.reduce_mean(self.network["head"](features.x) ** 2)
+
+
+def sgd():
+  return keras.SGD(0.1)
+
+
+def batches(strategy, *targets):
+  dataset = tf.data.Dataset.from_tensor_slices(({"x": X}, {"target": targets[0]}))
+  for target in targets[1:]:
+    more = tf.data.Dataset.from_tensor_slices(({"x": X}, {"target": target}))
+    dataset = dataset.concatenate(more)
+  return strategy.distribute(dataset.batch(len(X)))
+
+
+def run(strategy, model, *targets):
+  trainer = training.Trainer(model, strategy)
+  for features, labels in batches(trainer, *targets):
+    trainer.train_step(features, labels)
+  return trainer
+
+
+def values(model):
+  return [np.copy(v) for v in model.trainable_variables]
+
+
+def close(got, want):
+  for a, b in zip(got, want, strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+one = tf.distribute.get_strategy()
+two = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
+good = 3 * X + 1
+
+# Scaled losses train alike; averages, overwritten weights, too.
+for options in ({}, {"use_avg_model_params": True, "avg_model_params_decay": 0.5}):
+  want = run(one, Model(sgd, **options), good, good, good)
+  for create in (sgd, lambda: LossScaleOptimizer(sgd())):
+    got = run(two, Model(create, **options), good, good, good)
+    close(values(got.model), values(want.model))
+    frozen = got.model.network["frozen"]
+    np.testing.assert_array_equal(np.copy(frozen.weights[0]), [[1.0]])
+    raw = values(got.model)
+    with got.model.averaged_weights(), want.model.averaged_weights():
+      close(values(got.model), values(want.model))
+      differs = not np.allclose(values(got.model)[0], raw[0])
+      assert differs == bool(options)
+    for a, b in zip(values(got.model), raw, strict=True):
+      np.testing.assert_array_equal(a, b)
+    metrics = [
+      training.evaluate(trainer, batches(trainer, good), None)["loss"]
+      for trainer in (got, want)
+    ]
+    np.testing.assert_allclose(*metrics, rtol=1e-4)
+
+
+def overwriting():
+  return keras.SGD(0.1, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2)
+
+
+want = run(one, Model(overwriting), good, good)
+got = run(two, Model(overwriting), good, good)
+close(values(got.model), values(want.model))
+
+
+# A checkpoint of two replicas gives back all of it.
+def averaging():
+  create = lambda: LossScaleOptimizer(keras.Adam(0.1))  # noqa: E731
+  return Model(create, use_avg_model_params=True)
+
+
+got = run(two, averaging(), good, good)
+path = got.checkpoint().write(f"{sys.argv[1]}/ckpt")
+restored = training.Trainer(averaging(), two)
+restored.checkpoint().read(path).assert_existing_objects_matched().assert_consumed()
+with got.model.averaged_weights(), restored.model.averaged_weights():
+  close(values(restored.model), values(got.model))
+
+# Gradients that overflow on one replica alone: both leave the step out.
+steep = np.array(good)
+steep[-1] = 1e18
+for target in (steep, steep[::-1].copy()):
+  model = Model(lambda: LossScaleOptimizer(sgd(), initial_scale=2.0**100))
+  trainer = training.Trainer(model, two)
+  before = values(trainer.model)
+  for features, labels in batches(trainer, target):
+    trainer.train_step(features, labels)
+  close(values(trainer.model), before)
+  assert trainer.first_bad_step is None, trainer.first_bad_step
+  for features, labels in batches(trainer, good):
+    trainer.train_step(features, labels)
+  assert not np.allclose(values(trainer.model)[0], before[0])
+
+if hasattr(keras.SGD, "scale_loss"):
+  try:
+    training.Trainer(Model(lambda: keras.SGD(0.1, gradient_accumulation_steps=2)), two)
+  except errors.SpecError as error:
+    assert "expected no gradient_accumulation_steps on 2 replicas" in str(error)
+  else:
+    raise AssertionError("accumulated")
