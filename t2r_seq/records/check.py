@@ -448,6 +448,8 @@ def read_stretch(
 
 def _is_good(filename: str, compression: str) -> bool:
   """Reads the whole file, which is quick and finds every damage but a cut header."""
+  if not compression and framing.num_readable(filename) >= 0:
+    return False
   first = framing.read_file(filename, compression)
   try:
     count = framing.batch_size(len(record.numpy()) for record in first)

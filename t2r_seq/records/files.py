@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -69,6 +70,7 @@ def _error(where: str, expected: str, got: Any) -> errors.SpecError:
 
 _SUFFIXES = {".gz": "GZIP", ".zz": "ZLIB", ".zlib": "ZLIB"}
 _SAMPLE_SIZE = 64
+_MAX_CHECK_SECS = 2.0
 
 
 def compression_type(filename: str, compression: str | None = None) -> str:
@@ -92,20 +94,28 @@ def compression_type(filename: str, compression: str | None = None) -> str:
 
 
 def check_file_types(filenames: Iterable[str], compression: str | None = None) -> None:
-  """Checks that local files start like TFRecord files; empty ones are fine.
+  """Checks that local files are TFRecord files by their frames; empty ones are fine.
+
+  After two seconds, which are enough for a million records or some ten thousand of a
+  cold disk, only the start of each further file is looked at.
 
   Args:
     filenames: the files; those at URLs are not looked at.
     compression: of all files, if the suffixes don't tell.
   Raises:
-    RecordError: names the first file that is none, and says what it looks like.
+    RecordError: names the first file that is none, and says what it looks like; or the
+      first with a frame that is longer than what is left of the file.
   """
+  deadline = time.monotonic() + _MAX_CHECK_SECS
   for name in filenames:
     if "://" not in name:
-      _check_file_type(name, compression_type(name, compression))
+      kind = compression_type(name, compression)
+      if _check_file_type(name, kind) and not kind and time.monotonic() < deadline:
+        framing.check_lengths(name, deadline)
 
 
-def _check_file_type(filename: str, compression: str) -> None:
+def _check_file_type(filename: str, compression: str) -> bool:
+  """Looks at the start of a file; returns whether there is anything."""
   try:
     start, end = _read_ends(filename)
     content = _read_content(filename, compression, start)
@@ -114,10 +124,10 @@ def _check_file_type(filename: str, compression: str) -> None:
       f"records: {filename}: expected a TFRecord file, got {error}."
     ) from error
   if content == b"":
-    return
+    return False
   header = (content or b"")[: framing.HEADER_SIZE]
   if len(header) == framing.HEADER_SIZE and framing.read_length(header) is not None:
-    return
+    return True
   kind = f"{compression}-compressed" if compression else "uncompressed"
   raise errors.RecordError(
     f"records: {filename}: expected a TFRecord file, {kind} as its name says, got a "
@@ -387,7 +397,7 @@ def record_dataset(
     shuffle_files: shuffles the files anew in every epoch.
     seed: of that shuffle; without one the order is not reproducible.
     compression: of all files, if the suffixes don't tell.
-    check: looks at the first bytes of each local file.
+    check: looks at the frames of each local file.
     read_file: reads one file, given its name and compression; None: as
       `tf.data.TFRecordDataset` does, which stops at a damage.
   Returns:

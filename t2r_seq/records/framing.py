@@ -17,10 +17,12 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import math
 import os
 import struct
 import sys
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -164,7 +166,8 @@ def iterate_records(filename: str, compression: str = "") -> Iterator[Record]:
     RecordError: a damaged frame or record, after all that come before it.
   """
   index, offset = 0, 0
-  records = iter(read_file(filename, compression))
+  count = -1 if compression else num_readable(filename)
+  records = iter(read_file(filename, compression).take(count))
   while True:
     try:
       data = next(records).numpy()
@@ -447,8 +450,9 @@ def _has_fitting_checksum(data: np.ndarray, count: int) -> np.ndarray:
 
 _FOOTER_SIZE_INDEX_FRAMES = FRAME_SIZE - HEADER_SIZE
 # Small records are read in large chunks, of large ones only the frames.
-_LARGE_RECORD = 1 << 16
+_LARGE_RECORD, _SMALL_RECORD = 1 << 16, 1 << 11
 _CHUNK_SIZE_INDEX_FRAMES, _SMALL_CHUNK_SIZE = 1 << 20, 1 << 12
+_LENGTH = struct.Struct("<Q")
 
 
 def frame_ends(filename: str) -> tuple[np.ndarray, int]:
@@ -498,6 +502,59 @@ def _walk(descriptor: int, size: int) -> tuple[list[int], bytearray, bool]:
   if not is_whole:
     frames = bytearray()
   return ends, frames, is_whole
+
+
+def check_lengths(filename: str, deadline: float = math.inf) -> None:
+  """Checks that TensorFlow's reader can be given a file, whatever is wrong with it.
+
+  It asks for as much memory as a frame says; where a length that is a lie has a fitting
+  checksum, the process dies of that.
+
+  Args:
+    filename: of an uncompressed TFRecord file; of a compressed one it is no matter.
+    deadline: by `time.monotonic`, when to leave off.
+  Raises:
+    RecordError: a frame is longer than what is left of the file.
+    OSError: the file cannot be read.
+  """
+  found = _find_too_long(filename, deadline)
+  if found is not None:
+    raise _describe_damage(filename, *found, "")
+
+
+def num_readable(filename: str) -> int:
+  """Returns how many records TensorFlow's reader may be asked for; -1 for any number.
+
+  See `check_lengths`.
+  """
+  found = _find_too_long(filename)
+  return -1 if found is None else found[0]
+
+
+def _find_too_long(filename: str, deadline: float = math.inf) -> tuple[int, int] | None:
+  """Returns number and offset of a frame that is longer than the rest of its file."""
+  if "://" in filename:
+    return None  # To read there takes too long.
+  with open(filename, "rb", buffering=0) as file:
+    descriptor, size = file.fileno(), os.fstat(file.fileno()).st_size
+    chunk, first, chunk_size = b"", 0, HEADER_SIZE
+    number, start, stop = -1, 0, 0
+    while stop + HEADER_SIZE <= size:
+      number, start = number + 1, stop
+      place = start - first
+      if place + HEADER_SIZE > len(chunk):
+        if time.monotonic() > deadline:
+          return None
+        chunk, first, place = os.pread(descriptor, chunk_size, start), start, 0
+        if len(chunk) < HEADER_SIZE:
+          return None  # It has become shorter.
+      stop = start + FRAME_SIZE + _LENGTH.unpack_from(chunk, place)[0]
+      chunk_size = _CHUNK_SIZE if stop - start < _SMALL_RECORD else HEADER_SIZE
+    if stop <= size:
+      return None
+    header = chunk[start - first : start - first + HEADER_SIZE]
+    # With another checksum the reader stops by itself.
+    return (number, start) if read_length(header) is not None else None
 
 
 def _fit(headers: np.ndarray) -> bool:

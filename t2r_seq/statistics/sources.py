@@ -372,6 +372,8 @@ class RecordSource(Source):
     """Yields the rest of a file; `count` records and `offset` bytes of it are done."""
     name = self._files[index]
     kind = records.compression_type(name, self._compression)
+    if not kind:
+      framing.check_lengths(name)
     dataset = tf.data.TFRecordDataset(name, compression_type=kind).skip(count)
     found: list[bytes] = []
     num_bytes = 0

@@ -44,8 +44,11 @@ class FileResumer:
     Returns:
       Dataset of serialized records.
     """
+    may_go_on, count = tf.numpy_function(
+      self._look, [filename, compression], (tf.bool, tf.int64), stateful=True
+    )
     whole = tf.data.TFRecordDataset(filename, compression_type=compression)
-    may_go_on = tf.numpy_function(self._may_go_on, [filename], tf.bool, stateful=True)
+    whole = whole.take(tf.ensure_shape(count, []))
     # Iterators of functions take milliseconds to be made: none for a file that is good.
     rest = tf.cond(
       tf.ensure_shape(may_go_on, []),
@@ -55,8 +58,10 @@ class FileResumer:
     rest = tf.data.experimental.from_variant(rest, tf.TensorSpec([], tf.string))
     return whole.ignore_errors(log_warning=False).concatenate(rest)
 
-  def _may_go_on(self, filename: bytes) -> bool:
+  def _look(self, filename: bytes, compression: bytes) -> tuple[bool, np.int64]:
     """Whether a file may have records after a damage; the first time any may.
+
+    And how many come before a frame that TensorFlow's reader must not be given.
 
     A file that cannot be opened is no bad record, and skipped for ever: TensorFlow's
     reader fails each time that it is asked, and goes on to no other file.
@@ -77,8 +82,9 @@ class FileResumer:
         "%s: changed while it was in use: from now on it is read as it is now.", name
       )
       self._rests.pop(name, None)
-      return True
-    return rest is None or len(rest) > 0
+      rest = None
+    count = -1 if compression else framing.num_readable(name)
+    return rest is None or len(rest) > 0, np.int64(count)
 
   def _variant_of_rest(self, filename: tf.Tensor, compression: tf.Tensor) -> tf.Tensor:
     once = tf.data.Dataset.from_tensors((filename, compression))
