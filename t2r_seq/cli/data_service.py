@@ -10,17 +10,23 @@ import socket
 import threading
 from typing import Any
 
-from t2r_seq import allocation, errors
+from t2r_seq import allocation, errors, listening
 from t2r_seq.cli import console
 
 SUMMARY = "run the dispatcher or a worker of a tf.data service"
 DESCRIPTION = """Runs a server of a tf.data service until it is told to stop (SIGTERM).
 
-One dispatcher shares the work out, as many workers as you like do it, on this machine
-or on others that see the same files:
+One dispatcher shares the work out, as many workers as you like do it, on this machine:
 
   t2r_seq data-service dispatcher --port 5050
   t2r_seq data-service worker --dispatcher localhost:5050
+
+or on others that see the same files. Then say which address to listen at, but never to a
+network that others can reach: whoever can talk to a server can have it read and write
+files.
+
+  t2r_seq data-service dispatcher --port 5050 --listen 10.0.0.5
+  t2r_seq data-service worker --dispatcher 10.0.0.5:5050 --listen 10.0.0.6
 
 A training program reads through them with data.distribute_by_service."""
 
@@ -47,9 +53,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help="a worker's: address of the dispatcher",
   )
   parser.add_argument(
+    "--listen",
+    metavar="ADDRESS",
+    default=listening.LOOPBACK,
+    help="of this machine, where the server can be reached; "
+    f"{listening.EVERYWHERE}: at all of them; default: localhost, from here only",
+  )
+  parser.add_argument(
     "--host",
-    default="localhost",
-    help="a worker's: how others reach its machine; default: localhost",
+    help="a worker's: how others reach its machine, if it is not by the address that "
+    "it listens at",
   )
   parser.add_argument(
     "--heartbeat",
@@ -85,6 +98,12 @@ def run(args: argparse.Namespace) -> int:
     raise errors.SpecError(
       f"data-service: --port: expected one of 0 to {_MAX_PORT}, got {args.port}."
     )
+  listening.check_address("data-service: --listen", args.listen)
+  if args.listen == listening.EVERYWHERE and args.role == "worker" and not args.host:
+    raise errors.SpecError(
+      "data-service: --host: expected how others reach this machine, which --listen "
+      f"{args.listen} does not say, got nothing."
+    )
   stop = threading.Event()
   for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, lambda *_: stop.set())
@@ -94,7 +113,12 @@ def run(args: argparse.Namespace) -> int:
     _find(args.dispatcher, stop)
   if stop.is_set():
     return _say_stopped(args.role)
-  _server = _worker(args) if args.role == "worker" else _dispatcher(args)
+  server = _worker(args) if args.role == "worker" else _dispatcher(args)
+  listening.restrict(args.listen)
+  if args.role == "worker":
+    print("worker: ready", flush=True)
+  else:
+    print(f"dispatcher: at {_reached_at(server, args.listen)}", flush=True)
   stop.wait()
   # The server's own stop, as its destructor, may wait for ever for a client or for a
   # dispatcher that has gone. It has nothing to save: a journal is written as it grows.
@@ -104,6 +128,14 @@ def run(args: argparse.Namespace) -> int:
 def _say_stopped(role: str) -> int:
   print(f"{role}: stopped", flush=True)
   return 0
+
+
+def _reached_at(dispatcher: Any, listen: str) -> str:
+  """Returns the dispatcher's address; TensorFlow says 'localhost' whatever it is."""
+  if listen in (listening.LOOPBACK, listening.EVERYWHERE):
+    return str(dispatcher.target)
+  host = f"[{listen}]" if ":" in listen else listen
+  return str(dispatcher.target).replace("localhost", host)
 
 
 def _find(address: str, stop: threading.Event) -> None:
@@ -125,7 +157,7 @@ def _dispatcher(args: argparse.Namespace) -> Any:
   import tensorflow as tf
 
   service = tf.data.experimental.service
-  server = service.DispatchServer(
+  return service.DispatchServer(
     service.DispatcherConfig(
       port=args.port,
       work_dir=args.work_dir,
@@ -135,22 +167,19 @@ def _dispatcher(args: argparse.Namespace) -> Any:
       job_gc_check_interval_ms=max(1, int(args.worker_timeout * 500)),
     )
   )
-  print(f"dispatcher: at {server.target}", flush=True)
-  return server
 
 
 def _worker(args: argparse.Namespace) -> Any:
   import tensorflow as tf
 
   service = tf.data.experimental.service
-  server = service.WorkerServer(
+  host = args.host or args.listen
+  return service.WorkerServer(
     service.WorkerConfig(
       dispatcher_address=args.dispatcher.removeprefix("grpc://"),
       # %port% is TensorFlow's word for the port that it has chosen.
-      worker_address=f"{args.host}:%port%",
+      worker_address=f"[{host}]:%port%" if ":" in host else f"{host}:%port%",
       port=args.port,
       heartbeat_interval_ms=int(args.heartbeat * 1000),
     )
   )
-  print("worker: ready", flush=True)
-  return server

@@ -28,6 +28,22 @@ def test_a_port_is_one_that_there_is(port, capsys):
   assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+  ("more", "want"),
+  [
+    (
+      ["--listen", "example.org"],
+      "--listen: expected 'localhost', '0.0.0.0' for",
+    ),
+    (["--listen", "0.0.0.0"], "--host: expected how others reach this machine, which"),
+  ],
+)
+def test_where_to_listen_is_an_address(more, want, capsys):
+  command = ["data-service", "worker", "--dispatcher", "localhost:1", *more]
+  assert main(command) == 1
+  assert want in capsys.readouterr().err
+
+
 def test_a_role_is_needed(capsys):
   with pytest.raises(SystemExit, match="2"):
     main(["data-service", "client"])

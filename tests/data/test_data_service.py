@@ -118,6 +118,19 @@ def service():
       process.wait()
 
 
+def test_a_service_is_reached_from_this_machine_only(service):
+  with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    try:
+      probe.connect(("192.0.2.1", 9))  # Sends nothing.
+    except OSError:
+      pytest.skip("this machine has no network")
+    own = probe.getsockname()[0]
+  for port in (int(service.address.rpartition(":")[2]), *service.ports):
+    socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    with pytest.raises(OSError, match=r"timed out|refused"):
+      socket.create_connection((own, port), timeout=0.5)
+
+
 def check(batch):
   """Checks that the rows of a batch belong together; returns their first steps."""
   first = batch["x"][:, 0].numpy().tolist()

@@ -20,6 +20,7 @@ FLOORS = {
   "allocation": 0,
   "errors": 0,
   "files": 0,
+  "listening": 1,
   "specs": 1,
   "windows": 2,
   "records": 3,

@@ -1,0 +1,140 @@
+"""At which address a server in this process can be reached.
+
+The servers of TensorFlow and of Reverb ask nobody who they are, do what they are told,
+and listen at every address of the machine: they take no other. So the operating system
+is told to drop what is sent to another one before a server sees it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import ipaddress
+import os
+import socket
+import stat
+import struct
+import sys
+from collections.abc import Iterator
+
+from t2r_seq import errors
+
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+LOOPBACK = "localhost"
+EVERYWHERE = "0.0.0.0"
+
+_SO_ATTACH_FILTER = 26
+# The filter is a program of "classic BPF": load 4 bytes, compare, jump, return.
+_LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
+_PROTOCOL, _NETWORK_HEADER = 2**32 - 0x1000, 2**32 - 0x100000
+# By the version of IP: its number in a frame, and where a header has the destination.
+_IP = {4: (0x0800, 16), 6: (0x86DD, 24)}
+_PASS, _DROP = 2**32 - 1, 0
+
+
+def check_address(operation: str, address: str) -> None:
+  """Checks that a server could be restricted to an address.
+
+  Args:
+    operation: for the message.
+    address: see `restrict`.
+  Raises:
+    SpecError: it is no address, or this system cannot restrict a server to it.
+  """
+  try:
+    is_restricted = bool(_addresses(address))
+  except ValueError as error:
+    raise errors.SpecError(
+      f"{operation}: expected '{LOOPBACK}', '{EVERYWHERE}' for every address of this "
+      f"machine, or one of them such as '10.0.0.5', got {address!r}."
+    ) from error
+  if is_restricted and sys.platform != "linux":
+    raise errors.SpecError(
+      f"{operation}: expected '{EVERYWHERE}' on {sys.platform}, where servers cannot "
+      f"be kept from listening at every address, got {address!r}. Say so where a "
+      "firewall keeps others out."
+    )
+
+
+def restrict(address: str, port: int | None = None) -> None:
+  """Lets the servers that listen in this process be reached at one address.
+
+  Args:
+    address: 'localhost': 127.0.0.1 and ::1, that is, from this machine only; one of the
+      machine's addresses; or '0.0.0.0', which changes nothing.
+    port: of the servers that are meant; None: all that listen for TCP now.
+  Raises:
+    SpecError: see `check_address`.
+    OSError: nobody listens, or the system refuses.
+  """
+  check_address("listen", address)
+  allowed = _addresses(address)
+  if not allowed:
+    return
+  program = _program(allowed)
+  code = ctypes.create_string_buffer(program, len(program))
+  option = struct.pack("HP", len(program) // 8, ctypes.addressof(code))
+  ports = set()
+  for server in _sockets():
+    is_meant = port is None or server.getsockname()[1] == port
+    if is_meant and server.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+      server.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, option)
+      ports.add(server.getsockname()[1])
+  if not ports:
+    at = "" if port is None else f" at port {port}"
+    raise OSError(f"expected a server{at} in this process, got none")
+  for connection in _sockets():  # Of those who were quicker than this.
+    host, own_port, *_ = connection.getsockname()
+    if own_port in ports and _of_ip4(host) not in allowed:
+      with contextlib.suppress(OSError):
+        connection.getpeername()  # Fails where it is a server.
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _addresses(address: str) -> tuple[_Address, ...]:
+  """Returns the addresses that are meant; none for all of the machine's."""
+  if address == EVERYWHERE:
+    return ()
+  names = ("127.0.0.1", "::1") if address == LOOPBACK else (address,)
+  return tuple(map(ipaddress.ip_address, names))
+
+
+def _of_ip4(address: str) -> _Address:
+  """Reads an address; sockets for both versions of IP show the old one's as a new."""
+  found = ipaddress.ip_address(address)
+  return getattr(found, "ipv4_mapped", None) or found
+
+
+def _program(allowed: tuple[_Address, ...]) -> bytes:
+  """Makes the filter that lets what is sent to some addresses pass."""
+  program = b""
+  for address in allowed:
+    number, place = _IP[address.version]
+    wanted = [(_PROTOCOL, number)]
+    for start in range(0, len(address.packed), 4):
+      word = int.from_bytes(address.packed[start : start + 4], "big")
+      wanted.append((_NETWORK_HEADER + place + start, word))
+    for index, (at, value) in enumerate(wanted):
+      # Past what is left of this address, to the next one.
+      past = 2 * (len(wanted) - index) - 1
+      program += struct.pack("HBBI", _LOAD, 0, 0, at)
+      program += struct.pack("HBBI", _JUMP_IF_EQUAL, 0, past, value)
+    program += struct.pack("HBBI", _RETURN, 0, 0, _PASS)
+  return program + struct.pack("HBBI", _RETURN, 0, 0, _DROP)
+
+
+def _sockets() -> Iterator[socket.socket]:
+  """Gives copies of this process's TCP sockets, one after the other."""
+  for name in os.listdir("/proc/self/fd"):
+    try:
+      copy = os.dup(int(name))
+    except OSError:
+      continue  # That of the folder, which is closed again.
+    if not stat.S_ISSOCK(os.fstat(copy).st_mode):
+      os.close(copy)
+      continue
+    with socket.socket(fileno=copy) as found:
+      is_inet = found.family in (socket.AF_INET, socket.AF_INET6)
+      if is_inet and found.type == socket.SOCK_STREAM:
+        yield found
