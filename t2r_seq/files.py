@@ -112,6 +112,13 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[str]:
     raise
 
 
+def remove_folder(path: str) -> None:
+  """Removes a folder, which loses its name first: nobody finds a part of it there."""
+  temporary = _temporary_name(path)
+  os.rename(path, temporary)
+  shutil.rmtree(temporary)
+
+
 def open_own(path: str | os.PathLike[str], flags: int) -> int:
   """Opens a file to write, but not through a link, which could lead anywhere.
 

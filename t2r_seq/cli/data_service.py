@@ -21,9 +21,8 @@ One dispatcher shares the work out, as many workers as you like do it, on this m
   t2r_seq data-service dispatcher --port 5050
   t2r_seq data-service worker --dispatcher localhost:5050
 
-or on others that see the same files. Then say which address to listen at, but never to a
-network that others can reach: whoever can talk to a server can have it read and write
-files.
+or on others that see the same files. Then say which address to listen at, but in a
+network of your own only: whoever can talk to a server can have it read and write files.
 
   t2r_seq data-service dispatcher --port 5050 --listen 10.0.0.5
   t2r_seq data-service worker --dispatcher 10.0.0.5:5050 --listen 10.0.0.6

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import json
 import os
 import threading
-from typing import Any
+from typing import Any, TypeVar
 
 import gin
 import numpy as np
 import tensorflow as tf
 
 from t2r_seq import allocation, errors, specs, windows
-from t2r_seq.replay import options, sizing
-from t2r_seq.replay.checkpoints import DurableReplay
+from t2r_seq.replay import checkpoints, options, sizing
 from t2r_seq.replay.options import to_priorities, to_priority
 from t2r_seq.replay.rate_limiters import StopFn, make_rate_limiter
 from t2r_seq.replay.replay import (
+  Replay,
   ReplayCounters,
   ReplayVectorWriter,
   SampleInfo,
@@ -32,9 +34,11 @@ from t2r_seq.replay.writers import MemoryVectorWriter, MemoryWriter
 _OPERATION = "ReplayBuffer"
 _UNIFORM, _FIFO, _MIN_SIZE = options.Uniform(), options.Fifo(), options.MinSize()
 
+_Self = TypeVar("_Self", bound="ReplayBuffer")
+
 
 @gin.configurable
-class ReplayBuffer(DurableReplay):
+class ReplayBuffer(Replay):
   """Replay in this process: each step once in a ring, windows gathered when sampled.
 
   Writers, samplers and updates of priorities may be in as many threads as there are.
@@ -157,6 +161,34 @@ class ReplayBuffer(DurableReplay):
     self._free_lanes = list(range(num_writers))
     self._keep_checkpoints = sizing.check_keep(_OPERATION, keep_checkpoints)
 
+  @classmethod
+  def from_store(
+    cls: type[_Self],
+    path: str | os.PathLike[str],
+    spec_structure: specs.SpecStructure,
+    **arguments: Any,
+  ) -> _Self:
+    """Makes a buffer that begins with the episodes of a store.
+
+    As many of the last ones as there is room for are read, in their order. Each is an
+    insert to the rate limiter, but none waits: with `SampleToInsertRatio`, appending
+    may have to wait until the learner has sampled what was loaded.
+
+    Args:
+      path: of an EpisodeStore. A path of the specs reads the column of that name, or
+        else the one that is the spec's name.
+      spec_structure: the specs of a window.
+      **arguments: of the buffer.
+    Raises:
+      StoreError: there is no such store.
+      SpecError: no path is given, or the store lacks what the specs need; all that is
+        missing is named.
+    """
+    place = options.check_path("from_store", "path", path, "Name an EpisodeStore.")
+    replay = cls(spec_structure, **arguments)
+    checkpoints.load_store(replay._table, replay._columns, place)
+    return replay
+
   @property
   def spec_structure(self) -> specs.TensorSpecStruct:
     """The specs of one window, by path."""
@@ -256,9 +288,87 @@ class ReplayBuffer(DurableReplay):
         num_bytes=sizing.num_bytes(table),
       )
 
+  def to_store(self, path: str | os.PathLike[str]) -> int:
+    """Writes the episodes that are held to a new EpisodeStore, each step once.
+
+    Episodes that go on end here, and episodes whose oldest steps are gone begin with
+    the oldest that is there; under padding 'drop' the windows are those of the buffer.
+
+    Args:
+      path: of the store.
+    Returns:
+      The number of episodes.
+    Raises:
+      SpecError: no path is given.
+      StoreError: there is something at the path already.
+      OSError: the disk is full or failed; nothing is left of the store.
+    """
+    hint = "Name a folder that is not there yet, or an empty one."
+    place = options.check_path("to_store", "path", path, hint)
+    return checkpoints.export(self._table, self._columns, place)
+
+  def checkpoint(self) -> str:
+    """Saves everything; see `Replay.checkpoint`.
+
+    A checkpoint is a folder with an EpisodeStore and one more file. It appears in
+    `checkpoint_dir` whole or not at all, whatever happens to the process or the disk,
+    and the oldest ones are removed after that; damaged ones do not count as kept.
+
+    Raises:
+      ReplayError: the buffer has no `checkpoint_dir`, or is closed.
+      OSError: the disk is full or failed; the former checkpoints are as they were.
+    """
+    self._table.check_open("checkpoint")
+    if self._checkpoint_dir is None:
+      raise errors.ReplayError(
+        "checkpoint: expected a buffer with a checkpoint_dir, got one without. Give "
+        "ReplayBuffer(checkpoint_dir=...)."
+      )
+    return checkpoints.save(
+      self._table,
+      self._columns,
+      self._identity(),
+      self._checkpoint_dir,
+      self._keep_checkpoints,
+    )
+
+  def restore(self, path: str | os.PathLike[str]) -> str:
+    """Goes on where a checkpoint was made: the same draws follow.
+
+    The buffer has the specs, the capacity and the windows of the one that was saved;
+    how it samples, removes and paces may be changed; where there are more items than
+    `max_size` now, the remover lets them go. An episode that was going on
+    then ends where it was: at once where a writer is open already, and otherwise as
+    soon as one asks for that part of the ring.
+
+    Args:
+      path: of a checkpoint, or of a folder of them: then it is the newest whole one;
+        the log names those that are damaged.
+    Returns:
+      The path of the checkpoint.
+    Raises:
+      SpecError: no path is given.
+      ReplayError: there is no checkpoint, all are damaged, it is of another kind of
+        buffer, or this buffer has steps already.
+    """
+    place = options.check_path(
+      "restore", "path", path, "Name a checkpoint, or a folder of them."
+    )
+    return checkpoints.restore(self._table, self._identity(), place, self._free_lanes)
+
   def close(self) -> None:
     """Ends all waiting with an error; nothing can be appended or sampled any more."""
     self._table.close()
+
+  def _identity(self) -> dict[str, Any]:
+    """Returns what a buffer must have in common with the one that was saved."""
+    lanes = self._table.lanes
+    return {
+      **json.loads(self.spec_structure.to_json()),
+      "num_writers": lanes.num_writers,
+      checkpoints.NUM_SLOTS: lanes.num_slots,
+      checkpoints.ANCHORS: dataclasses.asdict(lanes.rule),
+    }
 
   def _count_samples(self) -> None:
     with self._table.lock:

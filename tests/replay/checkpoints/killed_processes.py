@@ -121,7 +121,7 @@ def kill_points(root: str) -> None:
       write_episode(again, 7)
       again.checkpoint()
       assert check_newest(folder) == 7
-      assert len(os.listdir(folder)) == 2, os.listdir(folder)
+      assert len(os.listdir(folder)) == 3, os.listdir(folder)  # And the lock.
     shutil.rmtree(folder)
     if os.WIFEXITED(status):
       assert os.WEXITSTATUS(status) == 0

@@ -4,65 +4,65 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from t2r_seq import errors
-from t2r_seq.replay import checkpoints
+from t2r_seq import errors, files, replay, specs
 
-
-def is_whole(path):
-  return True
+SPEC = {"x": specs.ExtendedTensorSpec((), tf.int64, time_offsets=0)}
 
 
-def write_number(number: int):
-  """Returns what writes a checkpoint of two files that hold a number."""
+def save(folder, number: int, keep: int = 2) -> str:
+  """Saves a buffer of as many steps, each of which is the number."""
+  buffer = replay.ReplayBuffer(
+    SPEC, 10, checkpoint_dir=folder, keep_checkpoints=keep, seed=0
+  )
+  with buffer.writer() as writer:
+    for _ in range(number):
+      writer.append({"x": number})
+  return buffer.checkpoint()
 
-  def write(folder: str) -> None:
-    for name in ("a", "b"):
-      with open(os.path.join(folder, name), "w") as file:
-        file.write(str(number))
-    checkpoints.write_state(folder, {"number": number}, {"x": np.arange(number)})
 
-  return write
-
-
-def number_in(path: str) -> int:
-  """Reads it, from all places, which have to agree."""
-  values, arrays = checkpoints.read_state(path)
-  numbers = {values["number"], len(arrays["x"])}
-  for name in ("a", "b"):
-    with open(os.path.join(path, name)) as file:
-      numbers.add(int(file.read()))
-  (number,) = numbers
+def number_in(path) -> int:
+  """Reads it, from the state and from the episodes."""
+  buffer = replay.ReplayBuffer(SPEC, 10)
+  buffer.restore(path)
+  (number,) = np.unique(buffer.sample(50)["x"]).tolist()
+  assert buffer.counters.num_steps == number
   return number
+
+
+def names_in(folder) -> list[str]:
+  return sorted(name for name in os.listdir(folder) if name != ".lock")
 
 
 @pytest.mark.parametrize("keep", [1, 3])
 def test_keeps_the_newest(keep, tmp_path):
   folder = str(tmp_path / "new" / "folder")
   for number in range(1, 6):
-    path = checkpoints.publish(folder, write_number(number), keep, is_whole)
+    path = save(folder, number, keep)
     assert path == f"{folder}/checkpoint-{number:08d}"
-    assert checkpoints.find(folder)[0] == checkpoints.find(path)[0] == path
-    assert number_in(path) == number
+    assert number_in(folder) == number_in(path) == number
     want = [f"checkpoint-{n:08d}" for n in range(max(1, number - keep + 1), number + 1)]
-    assert sorted(os.listdir(folder)) == want
+    assert names_in(folder) == want
 
 
 # Whatever changes files goes through these.
-CALLS = ("mkdir", "fsync", "rename", "rmdir", "unlink")
+CALLS = ("mkdir", "fsync", "replace", "rename", "rmdir", "unlink")
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_the_disk_fails_at_each_call(name, tmp_path, monkeypatch):
   """The newest checkpoint that can be found is the former one or the new one, whole."""
-  original = getattr(os, name)
+  original, template = getattr(os, name), tmp_path / "template"
+  for number in (1, 2):
+    save(template, number)
   for moment in range(100):
-    folder = str(tmp_path / str(moment))
-    for number in (1, 2):
-      checkpoints.publish(folder, write_number(number), 2, is_whole)
+    folder = tmp_path / str(moment)
+    shutil.copytree(template, folder)
     calls = iter(range(moment))
 
     def fail(*args, calls=calls, **kwargs):
@@ -74,63 +74,50 @@ def test_the_disk_fails_at_each_call(name, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
       patched.setattr(os, name, fail)
       try:
-        checkpoints.publish(folder, write_number(3), 2, is_whole)
+        save(folder, 3)
       except OSError as error:
         failed = True
         assert error.errno == errno.ENOSPC
         want = "No space left on device. The former checkpoint, checkpoint-0000000"
         assert want in str(error)
-    assert number_in(checkpoints.find(folder)[0]) in ((2, 3) if failed else (3,))
-    path = checkpoints.publish(folder, write_number(4), 2, is_whole)
-    assert number_in(path) == 4
-    assert len(os.listdir(folder)) == 2
+    assert number_in(folder) in ((2, 3) if failed else (3,))
+    assert number_in(save(folder, 4)) == 4
+    assert len(names_in(folder)) == 2
     if not failed:
       assert moment
       return
   raise AssertionError("all of them failed")
 
 
-def test_the_writing_fails(tmp_path):
-  folder = str(tmp_path)
-
-  def fail(path):
-    write_number(1)(path)
-    raise ValueError("no")
-
-  with pytest.raises(ValueError, match="no"):
-    checkpoints.publish(folder, fail, 1, is_whole)
-  assert not os.listdir(folder)
-
-
-def test_no_room_for_the_first(tmp_path):
-  def fail(path):
+def test_no_room_for_the_first(tmp_path, monkeypatch):
+  def fail(*args, **kwargs):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+  monkeypatch.setattr(os, "fsync", fail)
   want = (
     rf"checkpoint: {tmp_path}: expected a folder that it may write to, with room on "
     r"the disk, got: No space left on device\. There is no former checkpoint\. Make"
   )
   with pytest.raises(OSError, match=want):
-    checkpoints.publish(str(tmp_path), fail, 1, is_whole)
+    save(tmp_path, 1)
+  assert not names_in(tmp_path)
 
 
 def test_somebody_else_writes(tmp_path):
-  folder = str(tmp_path)
-
-  def write(path):
-    with pytest.raises(errors.ReplayError, match="expected nobody else to write"):
-      checkpoints.publish(folder, write_number(2), 1, is_whole)
-    write_number(1)(path)
-
-  assert number_in(checkpoints.publish(folder, write, 1, is_whole)) == 1
+  lock = files.FileLock(str(tmp_path / ".lock"), RuntimeError)
+  want = rf"expected nobody else to write .* got process {os.getpid()} on .*of its own"
+  with pytest.raises(errors.ReplayError, match=want):
+    save(tmp_path, 1)
+  lock.release()
+  assert number_in(save(tmp_path, 1)) == 1
 
 
 def test_other_files_stay(tmp_path):
   for name in ("notes.txt", "checkpoint-x", ".checkpoint-00000007.tmp.txt"):
     (tmp_path / name).write_text("mine")
-  checkpoints.publish(str(tmp_path), write_number(1), 1, is_whole)
-  checkpoints.publish(str(tmp_path), write_number(2), 1, is_whole)
-  assert len(os.listdir(tmp_path)) == 4
+  save(tmp_path, 1, 1)
+  save(tmp_path, 2, 1)
+  assert len(names_in(tmp_path)) == 4
 
 
 FOREIGN = {
@@ -138,8 +125,8 @@ FOREIGN = {
   "a file": (lambda path: path.write_text("x"), "got a file"),
   "another folder": (lambda path: (path / "saved_model").mkdir(parents=True), "saved_"),
   "an unfinished one": (
-    lambda path: (path / ".checkpoint-00000001.tmp").mkdir(parents=True),
-    r"got \[\.checkpoint-00000001\.tmp\]\. One that was not finished is none",
+    lambda path: (path / ".checkpoint-00000001.x.tmp").mkdir(parents=True),
+    r"got \[\.checkpoint-00000001\.x\.tmp\]\. One that was not finished is none",
   ),
 }
 
@@ -149,4 +136,4 @@ def test_nothing_to_find(name, tmp_path):
   make, want = FOREIGN[name]
   make(tmp_path / "x")
   with pytest.raises(errors.ReplayError, match=f"expected a checkpoint.*{want}"):
-    checkpoints.find(str(tmp_path / "x"))
+    replay.ReplayBuffer(SPEC, 10).restore(tmp_path / "x")

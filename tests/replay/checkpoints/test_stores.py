@@ -204,7 +204,7 @@ def test_an_interrupt_leaves_a_store_that_is_there(tmp_path, monkeypatch):
 
   with monkeypatch.context() as patched:
     patched.setattr(store.EpisodeStore, "create", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(errors.StoreError, match="expected nothing there"):
       replay.ReplayBuffer(SPEC, 20).to_store(path)
     with pytest.raises(KeyboardInterrupt):
       replay.ReplayBuffer(SPEC, 20).to_store(tmp_path / "new")
