@@ -1,5 +1,6 @@
 """Models: specs, network, loss and outputs in one class."""
 
+from t2r_seq.models.networks import update_target_network
 from t2r_seq.models.optimizers import (
   create_adam_optimizer,
   create_constant_learning_rate,
@@ -21,4 +22,5 @@ __all__ = [
   "create_exp_decaying_learning_rate",
   "create_gradient_descent_optimizer",
   "create_momentum_optimizer",
+  "update_target_network",
 ]

@@ -61,6 +61,28 @@ def layers(network: Any) -> list[Any]:
   return list({id(layer): layer for layer in found}.values())
 
 
+def update_target_network(target: Any, source: Any, rate: float = 1.0) -> None:
+  """Moves a target network towards the one that is trained; see `after_train_step`.
+
+  Args:
+    target: Keras layers or tf.Modules, built.
+    source: of the same architecture.
+    rate: of the way; 1 copies.
+  Raises:
+    SpecError: their variables differ.
+  """
+  targets, sources = all_variables(target), all_variables(source)
+  if [v.shape for v in targets] != [v.shape for v in sources]:
+    raise errors.SpecError(
+      "update_target_network: target: expected the variables of the source, "
+      f"{[tuple(v.shape) for v in sources]}, got {[tuple(v.shape) for v in targets]}."
+    )
+  for old, new in zip(targets, sources, strict=True):
+    if old.dtype.is_floating:  # The states of random generators are not.
+      value = tf.convert_to_tensor(old)
+      old.assign(value + rate * (tf.convert_to_tensor(new) - value))
+
+
 def tf_variables(variables: Any) -> list[tf.Variable]:
   """Unwraps Keras 3 variables; `tf.train.Checkpoint` and SavedModel track the inner."""
   return [v if isinstance(v, tf.Variable) else v.value for v in variables]

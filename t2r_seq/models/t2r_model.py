@@ -139,6 +139,12 @@ class T2RModel(abc.ABC):
     )
     return {"loss": loss, **scalars}
 
+  def after_train_step(self) -> None:  # noqa: B027
+    """Changes what is not trained, such as a target network; by default nothing.
+
+    A part of each train step, behind the update of the weights, across replicas.
+    """
+
   def create_export_outputs_fn(
     self, features: SpecStructure, inference_outputs: dict[str, tf.Tensor], mode: str
   ) -> dict[str, tf.Tensor]:

@@ -155,6 +155,7 @@ class Trainer:
     bad = self._reduce(tf.distribute.ReduceOp.SUM, is_bad)
     if self.model.averages:
       self.model.averages.overwrite_if_due(self.optimizer.iterations)
+    self.model.after_train_step()
     self._global_step.assign_add(1)
     is_first_bad = (bad > 0) & (self._first_bad_step < 0)
     self._first_bad_step.assign(

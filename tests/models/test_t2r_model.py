@@ -110,6 +110,21 @@ def test_layers_that_the_loss_alone_uses_are_built_and_nothing_is_changed():
   np.testing.assert_array_equal(model.network["target"].kernel, [[1.0], [1.0]])
 
 
+def test_target_networks_follow_at_their_rate():
+  source, target = [tf.keras.layers.BatchNormalization() for _ in range(2)]
+  for layer, mean in ((source, 8.0), (target, 4.0)):
+    layer.build((None, 2))
+    layer.moving_mean.assign([mean, 0.0])
+  models.update_target_network(target, source, 0.25)
+  np.testing.assert_array_equal(target.moving_mean, [5.0, 0.0])
+  models.update_target_network({"a": target}, [source])
+  np.testing.assert_array_equal(target.moving_mean, [8.0, 0.0])
+  with pytest.raises(
+    errors.SpecError, match=r"update_target_network: target: expected"
+  ):
+    models.update_target_network(target, tf.keras.layers.Dense(1))
+
+
 def test_layers_that_nothing_uses_are_warned_of(caplog):
   class Idle(_Linear):
     def create_network(self):
