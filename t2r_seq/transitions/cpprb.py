@@ -1,20 +1,19 @@
-"""Reads cpprb's files of transitions, without unpickling what is pickled in them.
+"""Reads cpprb's files of transitions, running nothing that is pickled in them.
 
 numpy writes an array of objects as a pickle, which is a program: unpickling one runs
-whatever it calls. Here the few operations that numpy's own arrays, dicts and plain
-values are made of are followed by hand. They can call nothing; any other operation, and
-any name but those of numpy's arrays, is an error that says what it was.
+whatever it calls. Here what it may call are stand-ins of numpy's three names, which
+take an array's numbers; any other name is an error that says what it was.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import os
+import pickle
 import pickletools
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import IO, Any
 
 import numpy as np
@@ -23,209 +22,124 @@ from t2r_seq import errors
 from t2r_seq.transitions.saving import save_transitions
 from t2r_seq.windows import NStep
 
-# An array is written as three names of numpy: what it is, how it is made, its dtype.
-_MAKE_ARRAY = {
-  ("numpy._core.multiarray", "_reconstruct"),
-  ("numpy.core.multiarray", "_reconstruct"),
-}
-_ARRAY, _DTYPE = ("numpy", "ndarray"), ("numpy", "dtype")
+# An array takes about 40 operations. Each may nest once more, and a million tuples in
+# each other overflow the stack of C.
+_MAX_OPERATIONS = 20_000
 _DTYPES = re.compile(r"[biufc]\d{1,2}|O8?")
 _BYTE_ORDERS = ("<", ">", "|", "=")
-
-
-class _Refused(ValueError):
-  """What is no data, as text."""
-
-
-@dataclasses.dataclass
-class _Name:
-  """A name that a pickle would import."""
-
-  module: str
-  name: str
-
-
-@dataclasses.dataclass
-class _Dtype:
-  """A dtype in the making."""
-
-  dtype: np.dtype
-
-
-@dataclasses.dataclass
-class _Array:
-  """An array in the making; its value is set once its state has come."""
-
-  value: np.ndarray | None = None
-
-
-class _Mark:
-  """Where on the stack a tuple or the items of a dict begin."""
+_PLAIN = (bool, int, float, str, bytes, type(None))
 
 
 def read_pickled_arrays(file: IO[bytes]) -> Any:
-  """Reads dicts, lists, tuples, arrays and plain values from a pickle, running none.
+  """Reads an array or a plain value from a pickle, or a dict of these by name.
 
   Args:
-    file: open at the pickle, of protocol 3 to 5.
+    file: open at the pickle, of protocol 3 to 5; it can be read twice.
   Returns:
     The value; arrays are read-only.
   Raises:
     ValueError: there is something else in it; the message says what.
   """
-  reader = _Reader()
   try:
-    for opcode, argument, _ in pickletools.genops(file):
-      operation = _OPERATIONS.get(opcode.name)
-      if operation is None:
-        raise _Refused(f"the operation {opcode.name}")
-      operation(reader, argument)
-    return _finished(reader.stack.pop())
-  except _Refused:
+    _check_sizes(file)
+    value = _Unpickler(file).load()
+  except (_RefusedError, OSError):
     raise
-  except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-    raise _Refused(f"damaged bytes ({error})") from error
-
-
-class _Reader:
-  """The stack and the memo of a pickle."""
-
-  def __init__(self) -> None:
-    self.stack: list[Any] = []
-    self.memo: dict[int, Any] = {}
-
-  def pop_to_mark(self) -> list[Any]:
-    place = max(i for i, item in enumerate(self.stack) if isinstance(item, _Mark))
-    items = self.stack[place + 1 :]
-    del self.stack[place:]
-    return items
-
-
-def _push(reader: _Reader, value: Any) -> None:
-  reader.stack.append(value)
-
-
-def _pop_name(reader: _Reader, argument: Any) -> None:
-  name, module = reader.stack.pop(), reader.stack.pop()
-  _push_name(reader, f"{module} {name}")
-
-
-def _push_name(reader: _Reader, argument: str) -> None:
-  module, _, name = argument.partition(" ")
-  if (module, name) not in (*_MAKE_ARRAY, _ARRAY, _DTYPE):
-    raise _Refused(f"the name {module}.{name}, which is code")
-  _push(reader, _Name(module, name))
-
-
-def _tuple_of(count: int) -> Callable[[_Reader, Any], None]:
-  def make(reader: _Reader, argument: Any) -> None:
-    items = tuple(reader.stack[len(reader.stack) - count :])
-    del reader.stack[len(reader.stack) - count :]
-    reader.stack.append(items)
-
-  return make
-
-
-def _set_items(reader: _Reader, argument: Any) -> None:
-  items = reader.pop_to_mark()
-  reader.stack[-1].update(zip(items[::2], items[1::2], strict=True))
-
-
-def _set_item(reader: _Reader, argument: Any) -> None:
-  value, key = reader.stack.pop(), reader.stack.pop()
-  reader.stack[-1].update({key: value})
-
-
-def _append(reader: _Reader, argument: Any) -> None:
-  value = reader.stack.pop()
-  reader.stack[-1].append(value)
-
-
-def _extend(reader: _Reader, argument: Any) -> None:
-  items = reader.pop_to_mark()
-  reader.stack[-1].extend(items)
-
-
-def _begin_object(reader: _Reader, argument: Any) -> None:
-  """Follows a call: only an empty array or a dtype can come of it."""
-  arguments, name = reader.stack.pop(), reader.stack.pop()
-  called = (name.module, name.name)
-  if called in _MAKE_ARRAY:
-    _push(reader, _Array())
-  elif called == _DTYPE and _DTYPES.fullmatch(arguments[0]):
-    _push(reader, _Dtype(np.dtype(arguments[0])))
-  else:
-    raise _Refused(f"a call of {'.'.join(called)} with {arguments!r:.60}")
-
-
-def _finish_object(reader: _Reader, argument: Any) -> None:
-  state, made = reader.stack.pop(), reader.stack[-1]
-  if isinstance(made, _Dtype):
-    if state[1] not in _BYTE_ORDERS:
-      raise _Refused(f"the byte order {state[1]!r:.60}")
-    made.dtype = made.dtype.newbyteorder(state[1])
-    return
-  _, shape, of, is_fortran, content = state
-  dtype = of.dtype
-  if dtype.hasobject:
-    if shape != () or len(content) != 1:
-      raise _Refused("an array of several objects")
-    made.value = content[0]
-    return
-  flat = np.frombuffer(content, dtype)
-  made.value = flat.reshape(shape, order="F" if is_fortran else "C")
-
-
-def _finished(value: Any) -> Any:
-  """Puts the arrays in the place of what they were made of."""
+  except Exception as error:  # Damaged ones raise whatever their bytes lead to.
+    raise _RefusedError(f"damaged bytes ({error})") from error
   if isinstance(value, _Array):
-    return _finished(value.value)
-  if isinstance(value, dict):
-    return {key: _finished(item) for key, item in value.items()}
-  if isinstance(value, (list, tuple)):
-    return type(value)(map(_finished, value))
-  if isinstance(value, (_Name, _Dtype, _Mark)):
-    raise _Refused("no data")
-  return value
+    value = value.content()
+  if not isinstance(value, dict):
+    return _numbers(value)
+  for name in value:
+    if not isinstance(name, str):
+      raise _RefusedError(f"a {type(name).__name__} as a name")
+  return {name: _numbers(item) for name, item in value.items()}
 
 
-def _ignore(reader: _Reader, argument: Any) -> None:
-  pass
+class _RefusedError(ValueError):
+  """What is no data, as text."""
 
 
-_PLAIN = (
-  *("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"),
-  *("SHORT_BINBYTES", "BINBYTES", "BINBYTES8"),
-  *("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"),
-)
-_OPERATIONS: dict[str, Callable[[_Reader, Any], None]] = {
-  **dict.fromkeys(_PLAIN, _push),
-  **dict.fromkeys(("PROTO", "FRAME", "STOP"), _ignore),
-  "NONE": lambda reader, _: _push(reader, None),
-  "NEWTRUE": lambda reader, _: _push(reader, True),
-  "NEWFALSE": lambda reader, _: _push(reader, False),
-  "EMPTY_DICT": lambda reader, _: _push(reader, {}),
-  "EMPTY_LIST": lambda reader, _: _push(reader, []),
-  "EMPTY_TUPLE": lambda reader, _: _push(reader, ()),
-  "MARK": lambda reader, _: _push(reader, _Mark()),
-  "TUPLE": lambda reader, _: _push(reader, tuple(reader.pop_to_mark())),
-  "TUPLE1": _tuple_of(1),
-  "TUPLE2": _tuple_of(2),
-  "TUPLE3": _tuple_of(3),
-  "SETITEMS": _set_items,
-  "SETITEM": _set_item,
-  "APPEND": _append,
-  "APPENDS": _extend,
-  "GLOBAL": _push_name,
-  "STACK_GLOBAL": _pop_name,
-  "REDUCE": _begin_object,
-  "BUILD": _finish_object,
-  "MEMOIZE": lambda reader, _: reader.memo.update({len(reader.memo): reader.stack[-1]}),
-  "BINPUT": lambda reader, number: reader.memo.update({number: reader.stack[-1]}),
-  "LONG_BINPUT": lambda reader, number: reader.memo.update({number: reader.stack[-1]}),
-  "BINGET": lambda reader, number: _push(reader, reader.memo[number]),
-  "LONG_BINGET": lambda reader, number: _push(reader, reader.memo[number]),
+def _check_sizes(file: IO[bytes]) -> None:
+  """Checks what `pickle` trusts: the memory that lengths and numbers ask for."""
+  start = file.tell()
+  for count, (opcode, argument, _) in enumerate(pickletools.genops(file)):
+    if count >= _MAX_OPERATIONS:
+      raise _RefusedError(f"more than {_MAX_OPERATIONS} operations")
+    if "PUT" in opcode.name and (argument or 0) > count:
+      raise _RefusedError(f"a value numbered {argument}")
+  file.seek(start)
+
+
+class _Unpickler(pickle.Unpickler):
+  """Follows a pickle that can make plain values, and the two below."""
+
+  def find_class(self, module: str, name: str) -> Any:
+    """Returns what stands for a name of numpy's."""
+    try:
+      return _STAND_INS[module.replace("_core", "core"), name]
+    except KeyError:
+      raise _RefusedError(f"the name {module}.{name}, which is code") from None
+
+
+class _Dtype:
+  """Stands for `numpy.dtype`, which believes any state that it is given."""
+
+  __slots__ = ("dtype",)
+
+  def __init__(self, name: str, *_: Any) -> None:
+    if not isinstance(name, str) or not _DTYPES.fullmatch(name):
+      raise _RefusedError(f"a dtype {name!r:.60}")
+    self.dtype = np.dtype(name)
+
+  def __setstate__(self, state: Any) -> None:
+    if state[1] not in _BYTE_ORDERS:
+      raise _RefusedError(f"the byte order {state[1]!r:.60}")
+    self.dtype = self.dtype.newbyteorder(state[1])
+
+
+class _Array:
+  """Stands for `numpy.ndarray`, and for the function that makes an empty one."""
+
+  __slots__ = ("_objects", "numbers")
+
+  def __init__(self, *_: Any) -> None:
+    self.numbers: np.ndarray | None = None
+    self._objects: list[Any] = []
+
+  def __setstate__(self, state: Any) -> None:
+    _, shape, of, is_fortran, data = state
+    if of.dtype.hasobject:
+      if shape != () or type(data) is not list or len(data) != 1:
+        raise _RefusedError("an array of several objects")
+      self._objects = data
+    elif min(shape, default=0) < 0:
+      raise _RefusedError(f"the shape {shape}")
+    else:
+      flat = np.frombuffer(data, of.dtype)
+      self.numbers = flat.reshape(shape, order="F" if is_fortran else "C")
+
+  def content(self) -> Any:
+    """Returns the one object that an array holds; itself, if it holds numbers."""
+    return self._objects[0] if self._objects else self
+
+
+_STAND_INS = {
+  ("numpy.core.multiarray", "_reconstruct"): _Array,
+  ("numpy", "ndarray"): _Array,
+  ("numpy", "dtype"): _Dtype,
 }
+
+
+def _numbers(value: Any) -> Any:
+  """Returns numpy's array, or a plain value; nothing that could unfold to more."""
+  if isinstance(value, _Array) and value.numbers is not None:
+    return value.numbers
+  if type(value) in _PLAIN:
+    return value
+  kind = "array of objects" if isinstance(value, _Array) else type(value).__name__
+  raise _RefusedError(f"a value of type {kind}, which is no array of numbers")
 
 
 _OPERATION = "import_cpprb"
@@ -251,10 +165,9 @@ def import_cpprb(
 ) -> int:
   """Saves the transitions of a file of cpprb as `save_transitions` does.
 
-  cpprb is not needed. Its `buffer.save_transitions(file)` pickles the arrays: they are
-  read as data, and a file in which there is anything but arrays is refused, so that
-  nothing in a file is ever run. A file of `numpy.savez(file,
-  **buffer.get_all_transitions())` is read, too.
+  cpprb is not needed. Its `buffer.save_transitions(file)` pickles the arrays: a file in
+  which there is anything but arrays is refused, and nothing in a file is ever run. A
+  file of `numpy.savez(file, **buffer.get_all_transitions())` is read, too.
 
   Args:
     npz_path: of cpprb's file, written with safe=True, its default.
@@ -349,7 +262,7 @@ def _read_member(place: str, archive: zipfile.ZipFile, name: str) -> Any:
         return read_pickled_arrays(file)
     with archive.open(f"{name}.npy") as file:
       return np.lib.format.read_array(file, allow_pickle=False)
-  except (KeyError, ValueError) as error:
+  except (KeyError, MemoryError, ValueError) as error:
     raise errors.SpecError(
       f"{_OPERATION}: {place}: {name}: expected arrays of numbers, got {error}. "
       f"Unpickling could run any code, so it is not done. {_SAFE_WAY}"

@@ -145,8 +145,12 @@ BAD = {
     "Nstep: expected one value, as cpprb writes it",
   ),
   "no dict": (
+    lambda path: write(path, 3),
+    "data: expected a dict of arrays, got int 3",
+  ),
+  "a list": (
     lambda path: write(path, [1, 2]),
-    r"data: expected a dict of arrays, got list \[1, 2\]",
+    "data: expected arrays of numbers, got a value of type list, which is no array",
   ),
   "no zip": (lambda path: path.write_bytes(b"hello"), "expected a .npz file of cpprb"),
   "something else": (
@@ -184,3 +188,38 @@ def test_damaged_files(tmp_path):
 def test_no_file(tmp_path):
   with pytest.raises(FileNotFoundError, match=r"no\.npz"):
     transitions.import_cpprb(tmp_path / "no.npz", tmp_path / "s")
+
+
+def nested(depth, width):
+  value = [0] * width
+  for _ in range(depth - 1):
+    value = [value] * width
+  return value
+
+
+def itself():
+  value = []
+  value.append(value)
+  return value
+
+
+@pytest.mark.parametrize("data", [{"obs": nested(14, 10)}, {"obs": itself()}])
+def test_what_would_unfold_to_more_than_is_there(data, tmp_path):
+  path = tmp_path / "a.npz"
+  boxed = np.empty((), object)
+  boxed[()] = data
+  np.savez(path, data=boxed, version=1, safe=True, Nstep=False)
+  want = "data: expected arrays of numbers, got a value of type list, which is no array"
+  with pytest.raises(errors.SpecError, match=want):
+    transitions.import_cpprb(path, tmp_path / "s")
+  assert not (tmp_path / "s").exists()
+
+
+def test_an_array_that_no_memory_has(tmp_path):
+  path = tmp_path / "a.npz"
+  header = {"descr": "<f8", "fortran_order": False, "shape": (2**45,)}
+  with zipfile.ZipFile(path, "w") as archive, archive.open("obs.npy", "w") as file:
+    np.lib.format.write_array_header_1_0(file, header)
+    file.write(bytes(80))
+  with pytest.raises(errors.SpecError, match="obs: expected arrays of numbers, got "):
+    transitions.import_cpprb(path, tmp_path / "s")
