@@ -59,13 +59,10 @@ class ServedWork:
     return self.work.num_batches
 
 
-def connect(work: Work, address: str, store: str) -> ReverbReplay:
-  """Returns a client."""
+def connect(work: Work, address: str) -> ReverbReplay:
+  """Returns a client of the library's own table."""
   return ReverbReplay(
-    works.window_specs(work),
-    address,
-    sequence_length=work.sequence_length,
-    store=store,
+    works.window_specs(work), address, sequence_length=work.sequence_length
   )
 
 
@@ -75,7 +72,7 @@ def serve(work: Work, store: str) -> Iterator[Server]:
 
   Args:
     work: with its episodes.
-    store: 'flat' or 'stacked'.
+    store: 'flat', as the library does it, or 'stacked': items are windows.
   """
   # Not a fork, and not this process: Reverb's clients read the tables of their own
   # process directly, without gRPC.
@@ -87,8 +84,10 @@ def serve(work: Work, store: str) -> Iterator[Server]:
   try:
     address, pid = here.recv(), process.pid or 0
     before = process_memory.memory_mib("RssAnon", pid) or 0.0
-    client = connect(work, address, store)
-    _fill(client, work)
+    if store == "flat":
+      _fill(connect(work, address), work)
+    else:
+      _fill_with_stacks(address, work)
     taken = (process_memory.memory_mib("RssAnon", pid) or 0.0) - before
     yield Server(address, pid, taken, _bytes_sent(address, work.batch_size))
   finally:
@@ -97,12 +96,27 @@ def serve(work: Work, store: str) -> Iterator[Server]:
 
 
 def _serve(connection: Connection, work: Work, store: str) -> None:
-  with ReplayServer(
-    works.window_specs(work), sequence_length=work.sequence_length, store=store
-  ) as server:
-    connection.send(server.address)
-    with contextlib.suppress(EOFError):
-      connection.recv()
+  if store == "flat":
+    server = ReplayServer(
+      works.window_specs(work), sequence_length=work.sequence_length
+    )
+    address, stop = server.address, server.close
+  else:
+    import reverb
+
+    table = reverb.Table(
+      TABLE,
+      sampler=reverb.selectors.Uniform(),
+      remover=reverb.selectors.Fifo(),
+      max_size=1_000_000,
+      rate_limiter=reverb.rate_limiters.MinSize(1),
+    )
+    by_hand = reverb.Server([table])
+    address, stop = f"localhost:{by_hand.port}", by_hand.stop
+  connection.send(address)
+  with contextlib.suppress(EOFError):
+    connection.recv()
+  stop()
 
 
 def _fill(client: ReverbReplay, work: Work) -> None:
@@ -110,6 +124,29 @@ def _fill(client: ReverbReplay, work: Work) -> None:
     for episode in works.make_episodes(work):
       for t in range(work.num_steps):
         writer.append({name: values[t] for name, values in episode.items()})
+      writer.end_episode()
+
+
+def _fill_with_stacks(address: str, work: Work) -> None:
+  """Stacks before it sends, as the first of the ways of Reverb's notebook does.
+
+  A sequence is an item of several stacks, which sequences share; two stacks share
+  nothing.
+  """
+  import reverb
+
+  num_stacks, is_sequence = work.sequence_length or 1, bool(work.sequence_length)
+  client: Any = reverb.Client(address)
+  with client.trajectory_writer(num_keep_alive_refs=num_stacks + 1) as writer:
+    for episode in works.make_episodes(work):
+      for end in range(work.num_frames, work.num_steps + 1):
+        start = end - work.num_frames
+        writer.append({name: values[start:end] for name, values in episode.items()})
+        if start + 1 >= num_stacks:
+          rows = slice(-num_stacks, None) if is_sequence else -1
+          item = {name: writer.history[name][rows] for name in episode}
+          writer.create_item(TABLE, 1.0, item)
+        writer.flush(48)
       writer.end_episode()
 
 

@@ -9,9 +9,9 @@ import tensorflow as tf
 from benchmarks.replay.reverb_servers import TABLE, ServedWork, connect
 
 
-def ours(served: ServedWork, store: str) -> tf.data.Dataset:
+def ours(served: ServedWork) -> tf.data.Dataset:
   """The library's dataset."""
-  client = connect(served.work, served.servers[store].address, store)
+  client = connect(served.work, served.servers["flat"].address)
   return client.dataset(served.batch_size)
 
 

@@ -17,8 +17,7 @@ if importlib.util.find_spec("reverb") is None:
 from benchmarks.replay import reverb_servers, reverb_ways
 
 _WAYS = {
-  "ours, flat": lambda served: reverb_ways.ours(served, "flat"),
-  "ours, stacked": lambda served: reverb_ways.ours(served, "stacked"),
+  "ours, flat": reverb_ways.ours,
   "by hand, flat": reverb_ways.flat_by_hand,
   "by hand, stacked": reverb_ways.stacked_by_hand,
 }

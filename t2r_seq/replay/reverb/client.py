@@ -548,10 +548,10 @@ class ReverbWriter(ReplayWriter):
     self._flush("insert", self._max_in_flight_items)
     self._given = self._given or context
     given = {**dict(zip(self._step_paths, values, strict=True)), **context}
-    self._steps.append({p: to_wire(given[p], self._dtypes[p]) for p in given})
+    row = {path: to_wire(value, self._dtypes[path]) for path, value in given.items()}
     self._priorities.append(float(weight))
-    self._num_steps += 1
-    self._write_rows(has_ended=False)
+    self._write_row(self._layout.row(row, self._num_steps))
+    self._write_items(has_ended=False)
 
   def end_episode(self) -> None:
     """Ends the episode; see `ReplayWriter.end_episode`."""
@@ -576,53 +576,44 @@ class ReverbWriter(ReplayWriter):
     if not self._num_steps:
       return
     self._is_ending = True
-    self._write_rows(has_ended=True)
+    self._write_items(has_ended=True)
     self._flush("insert", 0)
     self._writer.end_episode(timeout_ms=1000 * LOOK_SECS)
     self._begin_episode()
 
   def _begin_episode(self) -> None:
-    self._num_steps = self._num_rows = self._num_items = 0
-    self._steps: deque[dict[str, Any]] = deque(maxlen=self._layout.num_steps_kept)
+    self._num_steps = self._num_items = 0
     self._rows: deque[dict[str, Any]] = deque(maxlen=self._layout.num_rows_kept)
     self._given = {}
     self._context: dict[str, Any] = {}
     self._priorities: list[float] = []
     self._is_ending = False
 
-  def _write_rows(self, has_ended: bool) -> None:
-    """Appends the rows that are complete, and the items of complete rows."""
-    layout = self._layout
-    for number in range(self._num_rows, layout.num_rows(self._num_steps, has_ended)):
-      row = layout.row(self._step, number, self._num_steps)
-      self._writer.append(row)
-      history = self._writer.history
-      references = {name: next(iter(history[name][-1:])) for name in row}
-      self._context = self._context or references
-      self._rows.append(references)
-      self._num_rows += 1
-      self._write_items(layout.num_items(self._num_rows))
-    if has_ended:
-      self._write_items(layout.num_items_at_end(self._num_steps))
+  def _write_row(self, row: Mapping[str, Any]) -> None:
+    self._writer.append(row)
+    history = self._writer.history
+    references = {name: next(iter(history[name][-1:])) for name in row}
+    self._context = self._context or references
+    self._rows.append(references)
+    self._num_steps += 1
 
-  def _write_items(self, count: int) -> None:
-    for number in range(self._num_items, count):
-      rows = self._layout.item(number, self._num_steps)
+  def _write_items(self, has_ended: bool) -> None:
+    """Makes the items that are complete by now."""
+    layout = self._layout
+    for number in range(self._num_items, layout.num_items(self._num_steps, has_ended)):
+      rows = layout.item(number, self._num_steps)
       item = {name: self._references(*of) for name, of in rows.items()}
-      priority = self._priorities[self._layout.first_anchor(number)]
+      priority = self._priorities[layout.first_anchor(number)]
       self._writer.create_item(TABLE, priority, item)
       self._num_items += 1
 
   def _references(self, name: str, rows: range | int | None) -> Any:
     if rows is None:
       return self._column([self._context[name]], squeeze=True)
-    first = self._num_rows - len(self._rows)
+    first = self._num_steps - len(self._rows)
     if isinstance(rows, int):
       return self._column([self._rows[rows - first][name]], squeeze=True)
     return self._column([self._rows[row - first][name] for row in rows])
-
-  def _step(self, number: int) -> dict[str, Any]:
-    return self._steps[number - self._num_steps + len(self._steps)]
 
   def _flush(self, operation: str, num_items: int) -> None:
     """Waits until the server has taken all but the last items."""
@@ -650,11 +641,9 @@ class ReverbWriter(ReplayWriter):
 class ReverbReplay(Replay):
   """Writes to and samples from a `ReplayServer`, which other machines use, too.
 
-  With store='flat' an item holds every step that its window shows once, and items
-  share their steps on the server: L stacks of K frames are L + K - 1 frames, stored
-  once for all windows. They are stacked here, by what reads every other window of this
-  library. With store='stacked' an item holds the window as it is learned from: the
-  first of the two ways of Reverb's frame-stacking notebook, to compare with.
+  An item holds every step that its window shows once, and items share their steps on
+  the server: L stacks of K frames are L + K - 1 frames, stored once for all windows.
+  They are stacked here, by what reads every other window of this library.
 
   A server that goes away is waited for, and work goes on where it comes back; what it
   has lost is what came in after its last checkpoint.
@@ -666,7 +655,6 @@ class ReverbReplay(Replay):
     address: str,
     cut: windows.Cut | None = None,
     flat: bool = False,
-    store: str = "flat",
     initial_priority: float = 1.0,
     timeout: float | None = None,
     server_timeout: float | None = 600.0,
@@ -682,7 +670,6 @@ class ReverbReplay(Replay):
       address: 'host:port' of the server.
       cut: how episodes become windows; None for `windows.Cut()`.
       flat: gives every step that a window shows once; see `windows.stack_windows`.
-      store: 'flat' or 'stacked'.
       initial_priority: of items that are written without one.
       timeout: seconds that samples and inserts wait for the rate limiter before they
         are an error; None for ever.
@@ -713,7 +700,7 @@ class ReverbReplay(Replay):
     self._spec_structure = specs.map_leaves(specs.ExtendedTensorSpec.to_spec, structure)
     cut = windows.Cut.of("ReverbReplay", cut, fields)
     self._flat_spec = flat_replay_specs("ReverbReplay", structure, cut.n_step)
-    self._layout = make_layout("ReverbReplay", structure, cut, flat, store)
+    self._layout = make_layout("ReverbReplay", structure, cut, flat)
     self._writer_options = (initial_priority, chunk_length, max_in_flight_items)
     self._max_in_flight_samples = max_in_flight_samples
     signature = server.make_signature(self._layout)

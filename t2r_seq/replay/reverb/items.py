@@ -7,9 +7,8 @@ of 4 steps of 28 KB took 370 us of processor time as 4 columns, and 260 us as on
 
 from __future__ import annotations
 
-import abc
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -116,90 +115,9 @@ def _of_bytes(values: tf.Tensor, field: tf.TensorSpec) -> tf.Tensor:
   return tf.bitcast(tf.reshape(values, shape), field.dtype)
 
 
-Row = Mapping[str, Any]
 # Of what column an item has which rows: a range; one row, without a time axis; or the
 # value of the episode, None.
 Rows = tuple[str, range | int | None]
-
-
-class ItemLayout(abc.ABC):
-  """What one item of a table holds: every window is one item.
-
-  A writer appends rows, columns by name, and makes items of ranges of them; what two
-  items share is stored once. Ranges have no gaps and no repetitions: Reverb's writer
-  takes it for granted that neighbours in an item are neighbours in their chunk.
-
-  Attributes:
-    reader: cuts windows from episodes.
-    columns: what a step has.
-    signature: specs of an item's columns, fully defined but for time axes. Their names
-      say which steps they show, so that two programs that mean different windows of
-      the same shape are told apart.
-    full_shapes: shapes of the columns of an item that no edge of an episode shortens.
-    num_rows_kept: how many of the newest rows the next item may refer to.
-    num_steps_kept: how many of the newest steps the next row may be made of.
-  """
-
-  reader: windows.WindowReader
-  columns: Columns
-  signature: dict[str, tf.TensorSpec]
-  full_shapes: dict[str, tf.TensorShape]
-  num_rows_kept: int
-  num_steps_kept: int
-
-  @abc.abstractmethod
-  def num_rows(self, num_steps: int, has_ended: bool) -> int:
-    """Returns how many rows the steps of an episode give."""
-
-  @abc.abstractmethod
-  def row(self, step: Callable[[int], Row], number: int, num_steps: int) -> Row:
-    """Makes a row.
-
-    Args:
-      step: gives a step of the episode by its number.
-      number: of the row in its episode.
-      num_steps: that the episode has by now.
-    Returns:
-      Values by column; a column may have a value in the first row only.
-    """
-
-  @abc.abstractmethod
-  def num_items(self, num_rows: int) -> int:
-    """Returns how many items the rows of a running episode give."""
-
-  def num_items_at_end(self, num_steps: int) -> int:
-    """Returns how many items an episode that has ended gives."""
-    return int(self.reader.grid.num_windows(num_steps))
-
-  def first_anchor(self, number: int) -> int:
-    """Returns the step of the first anchor of an item; its priority is the item's."""
-    return self.reader.grid.start(number)
-
-  @abc.abstractmethod
-  def item(self, number: int, num_steps: int) -> dict[str, Rows]:
-    """Returns which rows an item refers to.
-
-    Args:
-      number: of the item in its episode.
-      num_steps: that the episode has by now.
-    Returns:
-      Rows by the item's columns.
-    """
-
-  @abc.abstractmethod
-  def to_windows(self, items: Mapping[str, tf.Tensor]) -> specs.TensorSpecStruct:
-    """Makes a batch of windows of a batch of items.
-
-    Args:
-      items: columns, [B, ...]; what is shorter than others is padded at its end.
-    Returns:
-      Windows by path, leaves [B, L, K, ...].
-    """
-
-
-def last_anchor(grid: windows.WindowGrid) -> int:
-  """Returns the last anchor of a sequence, relative to its first."""
-  return (grid.cut.num_stacks - 1) * grid.cut.stride
 
 
 # Where an item is in its episode: what a receiver has to know to pad. Both refer to
@@ -209,20 +127,33 @@ FIRST_ANCHOR = "@first_anchor"
 LAST_STEP = "@last_step"
 
 
-class FlatItems(ItemLayout):
-  """Items hold, of each path, the steps from the first to the last that they show.
+class ItemLayout:
+  """What one item of a table holds: every window is one item.
 
-  Paths that are shown at the same steps are one column (`Bundle`).
+  Of each path an item has the steps from the first to the last that its window shows;
+  paths that are shown at the same steps are one column (`Bundle`). A writer appends
+  rows of one step, and makes items of ranges of them: what two items share is stored
+  once. Ranges have no gaps and no repetitions: Reverb's writer takes it for granted
+  that neighbours in an item are neighbours in their chunk.
 
-  At the edges of an episode an item has fewer; its place in the episode is then all
-  that a receiver needs to pad it, and to join as many steps as there are.
+  At the edges of an episode an item has fewer steps; its place in the episode is then
+  all that a receiver needs to pad it, and to join as many steps as there are.
+
+  Attributes:
+    reader: cuts windows from episodes; flat or not.
+    columns: what a step has.
+    signature: specs of an item's columns, fully defined but for time axes. Their names
+      say which steps they show, so that two programs that mean different windows of
+      the same shape are told apart.
+    full_shapes: shapes of the columns of an item that no edge of an episode shortens.
+    num_rows_kept: how many of the newest rows the next item may refer to.
   """
 
   def __init__(self, reader: windows.WindowReader, columns: Columns) -> None:
     """Plans the columns.
 
     Args:
-      reader: cuts windows from episodes; flat or not.
+      reader: cuts windows from episodes.
       columns: what a step has.
     """
     self.reader = reader
@@ -246,29 +177,35 @@ class FlatItems(ItemLayout):
       last = reader.num_growing  # It tells how many steps are joined.
     self._before, self._after = max(-first, 0), max(last, 0)
     self.num_rows_kept = self._before + self._after + 1
-    self.num_steps_kept = 1
 
-  def num_rows(self, num_steps: int, has_ended: bool) -> int:
-    """Returns how many rows the steps give: as many."""
-    return num_steps
-
-  def row(self, step: Callable[[int], Row], number: int, num_steps: int) -> Row:
-    """Makes a row: the step and, where items may be shorter, its number."""
-    row = dict(step(number))
-    for path in self._context if number else ():
-      row.pop(path, None)
+  def row(self, step: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Makes a row of a step; numbers it where items may be shorter."""
+    row = dict(step)
     if self._has_edges:
       row[STEP] = np.int64(number)
     for bundle in self._bundles:
       bundle.pack(row)
     return row
 
-  def num_items(self, num_rows: int) -> int:
-    """Returns how many windows are complete."""
-    return self._grid.num_complete(num_rows, self.reader.num_growing)
+  def num_items(self, num_steps: int, has_ended: bool) -> int:
+    """Returns how many items the steps of an episode give by now."""
+    if has_ended:
+      return int(self._grid.num_windows(num_steps))
+    return self._grid.num_complete(num_steps, self.reader.num_growing)
+
+  def first_anchor(self, number: int) -> int:
+    """Returns the step of the first anchor of an item; its priority is the item's."""
+    return self._grid.start(number)
 
   def item(self, number: int, num_steps: int) -> dict[str, Rows]:
-    """Returns which rows a window shows."""
+    """Returns which rows an item refers to.
+
+    Args:
+      number: of the item in its episode.
+      num_steps: that the episode has by now.
+    Returns:
+      Rows by the item's columns.
+    """
     start, end = self._grid.start(number), num_steps - 1
     rows: dict[str, Rows] = {path: (path, None) for path in self._context}
     shown = {bundle.column: (bundle.first, bundle.last) for bundle in self._bundles}
@@ -282,7 +219,13 @@ class FlatItems(ItemLayout):
     return rows
 
   def to_windows(self, items: Mapping[str, tf.Tensor]) -> specs.TensorSpecStruct:
-    """Stacks a batch of items."""
+    """Makes a batch of windows of a batch of items.
+
+    Args:
+      items: columns, [B, ...]; what is shorter than others is padded at its end.
+    Returns:
+      Windows by path, leaves [B, L, K, ...].
+    """
     items = dict(items)
     for bundle in self._bundles:
       items.update(bundle.unpack(items.pop(bundle.column)))
@@ -366,174 +309,19 @@ def _take(values: tf.Tensor, steps: np.ndarray) -> tf.Tensor:
   return tf.gather(values, steps, axis=1)
 
 
-class StackedItems(ItemLayout):
-  """Items hold windows as they are learned from: nothing is left to do for a receiver.
-
-  A row is what one anchor shows. Sequences share the rows of the anchors that they
-  have in common, but two rows share nothing: a frame is stored in every stack that
-  shows it.
-  """
-
-  def __init__(
-    self,
-    reader: windows.WindowReader,
-    columns: Columns,
-    spec_structure: specs.TensorSpecStruct,
-  ) -> None:
-    """Plans the columns.
-
-    Args:
-      reader: cuts windows from episodes; not flat.
-      columns: what a step has.
-      spec_structure: the specs of a window.
-    """
-    self.reader = reader
-    self.columns = columns
-    self._grid = reader.grid
-    # What is not read is computed.
-    self._masks = {
-      path: path.removesuffix("_mask")
-      for path in reader.window_spec
-      if path not in reader.readings
-    }
-    self._offsets, self._is_sequence = {}, {}
-    for path, reading in reader.readings.items():
-      if reading.steps is not None:
-        is_sequence = spec_structure[path].is_sequence
-        anchor = 0 if is_sequence else last_anchor(self._grid)
-        self._offsets[path] = (reading.steps[0] if is_sequence else reading.steps) - (
-          anchor
-        )
-        self._is_sequence[path] = is_sequence
-    self.signature = {
-      path: tf.TensorSpec(spec.shape, spec.dtype, self._name(path))
-      for path, spec in reader.window_spec.items()
-    }
-    self.full_shapes = {path: spec.shape for path, spec in self.signature.items()}
-    self.num_rows_kept = self._grid.cut.num_stacks
-    first, last = self._grid.span
-    self.num_steps_kept = last - first + self._grid.cut.stride + 1
-
-  def num_rows(self, num_steps: int, has_ended: bool) -> int:
-    """Returns for how many anchors of the grid there is all that they show."""
-    grid = self._grid
-    if has_ended:
-      count = int(grid.num_windows(num_steps))
-      return (count - 1) * grid.cut.shift + grid.cut.num_stacks if count else 0
-    anchors = windows.WindowGrid(
-      grid.span, windows.Cut(stride=grid.cut.stride, padding=grid.cut.padding)
-    )
-    return anchors.num_complete(num_steps, grid.span[1])
-
-  def row(self, step: Callable[[int], Row], number: int, num_steps: int) -> Row:
-    """Makes a row: the stacks of one anchor."""
-    anchor = self._grid.first_anchor + number * self._grid.cut.stride
-    row: dict[str, Any] = {}
-    for path, offsets in self._offsets.items():
-      source = self.reader.readings[path].source
-      row[path] = self._stack(step, source, anchor + offsets, num_steps)
-    for mask, path in self._masks.items():
-      shown = anchor + self._offsets[path]
-      row[mask] = (shown >= 0) & (shown < num_steps)
-    if not number:
-      row.update(self._context(step(0)))
-    return row
-
-  def num_items(self, num_rows: int) -> int:
-    """Returns how many sequences the rows give."""
-    return max((num_rows - self._grid.cut.num_stacks) // self._grid.cut.shift + 1, 0)
-
-  def item(self, number: int, num_steps: int) -> dict[str, Rows]:
-    """Returns the rows of a sequence; of paths without one, that of its end."""
-    first = number * self._grid.cut.shift
-    rows = range(first, first + self._grid.cut.num_stacks)
-    item: dict[str, Rows] = {}
-    for column in self.signature:
-      path = self._masks.get(column, column)
-      if path not in self._offsets:
-        item[column] = column, None
-      else:
-        item[column] = column, rows if self._is_sequence[path] else rows[-1]
-    return item
-
-  def to_windows(self, items: Mapping[str, tf.Tensor]) -> specs.TensorSpecStruct:
-    """Returns items as they are."""
-    return specs.TensorSpecStruct((path, items[path]) for path in self.signature)
-
-  def _stack(
-    self, step: Callable[[int], Row], source: str, shown: np.ndarray, num_steps: int
-  ) -> np.ndarray:
-    """Stacks the values of the steps shown, padded."""
-    values = np.stack(
-      [
-        self._value(step, source, int(number), num_steps)
-        for number in np.reshape(shown, [-1])
-      ]
-    )
-    return values.reshape(shown.shape + values.shape[1:])
-
-  def _value(
-    self, step: Callable[[int], Row], source: str, number: int, num_steps: int
-  ) -> Any:
-    nearest = min(max(number, 0), num_steps - 1)
-    value = step(nearest)[source]
-    padding = self._grid.cut.front if number < 0 else self._grid.cut.end
-    if padding != "zero" or nearest == number:
-      return value
-    is_bytes = np.asarray(value).dtype.kind in "OS"
-    return np.full_like(value, b"" if is_bytes else 0)
-
-  def _context(self, step: Row) -> Row:
-    return {
-      path: step[reading.source]
-      for path, reading in self.reader.readings.items()
-      if reading.steps is None
-    }
-
-  def _name(self, path: str) -> str:
-    """Says what a column shows: steps from an anchor, and how far anchors are apart."""
-    path_of = self._masks.get(path, path)
-    if path_of not in self._offsets:
-      return f"{path}, per episode"
-    stride = f", stride {self._grid.cut.stride}" if self._is_sequence[path_of] else ""
-    return f"{path}, steps {self._offsets[path_of].tolist()}{stride}"
-
-
-STORES = ("flat", "stacked")
-
-
 def make_layout(
   operation: str,
   spec_structure: specs.SpecStructure,
   cut: windows.Cut,
   flat: bool = False,
-  store: str = "flat",
 ) -> ItemLayout:
   """Plans items; see `ReverbReplay` for the arguments.
 
   Raises:
-    SpecError: the specs do not go together, or an argument is wrong.
+    SpecError: the specs do not go together.
   """
-  if store not in STORES:
-    raise errors.SpecError(
-      f"{operation}: store: expected one of {', '.join(STORES)}, got {store!r}."
-      f"{errors.nearest(str(store), STORES)}"
-    )
-  if cut.n_step is not None and store == "stacked":
-    raise errors.SpecError(
-      f"{operation}: store: expected 'flat' with n_step, got 'stacked'. Steps are "
-      "joined by whoever receives them."
-    )
-  if flat and store == "stacked":
-    raise errors.SpecError(
-      f"{operation}: flat: expected False with store='stacked', got True. What is "
-      "stored in stacks comes in stacks."
-    )
   structure = specs.flatten_spec_structure(spec_structure)
   flat_spec = flat_replay_specs(operation, structure, cut.n_step)
   columns = sizing.make_columns(operation, flat_spec)
   element = sizing.element_spec(columns)
-  reader = windows.WindowReader(element, structure, cut, flat)
-  if store == "stacked":
-    return StackedItems(reader, columns, structure)
-  return FlatItems(reader, columns)
+  return ItemLayout(windows.WindowReader(element, structure, cut, flat), columns)

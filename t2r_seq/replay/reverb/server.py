@@ -299,7 +299,7 @@ def check_signature(
     if want.get(path) != got.get(path)
   ]
   if mismatches:
-    hint = "Server and clients want the same specs, window arguments and `store`."
+    hint = "Server and clients want the same specs and window arguments."
     if not any(_WINDOWS in (spec.name or "") for spec in found.values()):
       hint += (
         " This table does not say which windows it has: it, or the checkpoint that it "
@@ -561,7 +561,6 @@ class ReplayServer:
     spec_structure: specs.SpecStructure = gin.REQUIRED,
     port: int | None = None,
     cut: windows.Cut | None = None,
-    store: str = "flat",
     max_size: int = 1_000_000,
     sampler: options.SelectorOption | None = None,
     remover: options.SelectorOption | None = None,
@@ -578,7 +577,6 @@ class ReplayServer:
       port: to listen at; None picks a free one.
       cut: how episodes become windows; None for `windows.Cut()`. Masks, and the
         discount of joined steps, matter to clients only.
-      store: 'flat' or 'stacked'; see `ReverbReplay`.
       max_size: items that it holds; the remover makes room for more.
       sampler: which items are sampled; `Uniform()` by default.
       remover: which items are removed; `Fifo()` by default.
@@ -597,7 +595,7 @@ class ReplayServer:
     """
     reverb = import_reverb()
     cut = windows.Cut.of("ReplayServer", cut, fields)
-    layout = make_layout("ReplayServer", spec_structure, cut, store=store)
+    layout = make_layout("ReplayServer", spec_structure, cut)
     check_port("ReplayServer", port)
     check_count("ReplayServer", "max_size", max_size)
     check_count("ReplayServer", "max_times_sampled", max_times_sampled, 0)

@@ -1,4 +1,4 @@
-"""The engine on a Reverb server: the contract of all engines, in both ways to store."""
+"""The engine on a Reverb server: the contract of all engines."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ _IN_PROCESS = ("capacity_steps", "num_writers")
 
 
 @pytest.fixture
-def make_replay(request, serve):
+def make_replay(serve):
   """Makes a server, and a replay of it."""
-  store = request.cls.store
   made = []
 
   def make(spec_structure, **arguments):
@@ -27,10 +26,8 @@ def make_replay(request, serve):
       arguments.pop(name, None)
     windows = {name: arguments.pop(name) for name in _WINDOWS if name in arguments}
     options = {name: arguments.pop(name) for name in _SERVER if name in arguments}
-    address = serve(spec_structure, store=store, **windows, **options)
-    made.append(
-      ReverbReplay(spec_structure, address, store=store, **windows, **arguments)
-    )
+    address = serve(spec_structure, **windows, **options)
+    made.append(ReverbReplay(spec_structure, address, **windows, **arguments))
     return made[-1]
 
   yield make
@@ -83,18 +80,5 @@ def test_reverb_does_not_warn_of_how_far_a_writer_is_ahead(serve, capfd):
   assert "pending items" not in capfd.readouterr().err
 
 
-class TestFlat(EngineContract):
-  """The contract, with every step stored once."""
-
-  store = "flat"
-
-
-class TestStacked(EngineContract):
-  """The contract, with windows stacked before they are sent."""
-
-  store = "stacked"
-
-  # What is stacked by the writer cannot be joined by the receiver.
-  test_n_step_transitions = None
-  test_n_step_of_a_running_episode_waits_for_all_steps = None
-  test_masks_are_not_joined = None
+class TestReverb(EngineContract):
+  """The contract."""

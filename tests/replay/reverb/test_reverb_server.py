@@ -62,7 +62,6 @@ OTHER = {
       r"image: expected \(3, 2, 2\) uint16 .*, got \(3, 2, 2\) uint8 ",
     ],
   ),
-  "stacked": (make_spec(), {"store": "stacked"}, [r"\(steps \[-2, -1, 0\]\), got "]),
 }
 
 
@@ -84,12 +83,6 @@ N_STEP = specs.TensorSpecStruct(
 )
 # Tables of other windows that have the same columns.
 SAME_COLUMNS = {
-  "stacked, one": (make_spec(), {"store": "stacked"}, {"padding": "zero"}),
-  "stacked, all": (
-    make_spec(),
-    {"store": "stacked"},
-    {"padding": "repeat", "shift": 2, "stride": 3},
-  ),
   "flat": (make_spec(), {}, {"shift": 3, "stride": 2}),
   "flat, padded": (make_spec(), {"padding": "repeat"}, {"padding": "zero"}),
   "n_step": (N_STEP, {"n_step": (2, 0.9)}, {"padding": "repeat"}),
@@ -166,12 +159,7 @@ def test_port_in_use():
 BAD_ARGUMENTS = {
   "no port": ({"port": "a"}, "port: expected an integer from 1 to 65535, .*, got 'a'"),
   "port": ({"port": 65536}, "port: expected an integer from 1 to 65535, .* got 65536"),
-  "store": ({"store": "stakced"}, "store: expected one of flat, stacked.*'stacked'"),
   "max_size": ({"max_size": 0}, "max_size: expected an integer of at least 1, got 0"),
-  "n-step stacked": (
-    {"store": "stacked", "n_step": (2, 0.9)},
-    "store: expected 'flat' with n_step, got 'stacked'",
-  ),
   "sampler": ({"sampler": 3}, "ReplayServer: sampler: expected one of .*, got int 3"),
   "rate limiter": (
     {"rate_limiter": 3},
