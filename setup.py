@@ -28,8 +28,8 @@ VIDEO = ["imageio>=2.31", "imageio-ffmpeg>=0.4.9"]
 ZARR = ["zarr>=2.16,<4"]
 HDF5 = ["h5py>=3.8,<4"]
 # Checksums of TFRecords, by the processor's own instruction; wheels for all Pythons.
-CRC32C = ["crc32c>=2.4,<3"]
-TEST = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.90", *ZARR, *HDF5, *CRC32C]
+CRC = ["google-crc32c>=1.5,<2"]
+TEST = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.90", *ZARR, *HDF5, *CRC]
 LINT = ["ruff>=0.9", "mypy>=1.11"]
 # It brings pyarrow and asks for a new protobuf: only the newest TensorFlow meets it.
 TFDS = ["tensorflow-datasets>=4.9,<5"]
@@ -72,7 +72,7 @@ setuptools.setup(
   install_requires=CORE,
   extras_require={
     "all": sorted({*DEMO, *TEST, *LINT, *TFDS}),
-    "crc32c": CRC32C,
+    "crc": CRC,
     "demo": DEMO,
     "envs": ENVS,
     "hdf5": HDF5,

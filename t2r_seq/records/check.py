@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +16,7 @@ from t2r_seq import errors
 from t2r_seq.records import contents, explain, files, framing
 from t2r_seq.records.explain import BatchCheck, RecordProblem, checker_of, to_errors
 from t2r_seq.records.features import RecordFeature
-from t2r_seq.records.framing import Frames, RecordBatch, concrete_function
+from t2r_seq.records.framing import Frame
 
 
 class BadRecordLog:
@@ -76,6 +77,9 @@ class BadRecordLog:
 
 # A range below this part of the values is one that a network cannot tell from none.
 _NEAR = 1e-6
+# Of the records that are parsed together.
+_BATCH_BYTES, _MAX_BATCH = 8 << 20, 512
+_NUM_LOOKED_AT = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,60 +213,30 @@ class FileCheck:
       OSError: the file cannot be read.
     """
     compression = files.compression_type(filename, self._compression)
-    with framing.open_content(filename, compression) as (content, error):
-      frames = framing.scan_frames(content)
-      gaps = [*frames.gaps]
-      for batch in framing.read_batches(content, frames):
-        first = int(frames.starts[batch.frames[0]])
-        while gaps and gaps[0][1] < first:
-          yield self._gap(filename, content, frames, gaps.pop(0), error, compression)
-        yield from self._check_batch(filename, frames, batch)
-      for gap in gaps:
-        yield self._gap(filename, content, frames, gap, error, compression)
-      if error is not None and not _is_cut(frames):
-        end = (frames.num_records, frames.size, frames.size)
-        yield self._gap(filename, content, frames, end, error, compression)
-      self.num_records[filename] = frames.num_records
-
-  def _gap(
-    self,
-    filename: str,
-    content: str,
-    frames: Frames,
-    gap: tuple[int, int, int],
-    error: Exception | None,
-    compression: str,
-  ) -> RecordProblem:
-    """Says what is wrong with bytes that are no frame."""
-    number, start, stop = gap
-    if error is not None and stop == frames.size:
-      expected, got = f"{compression} data", f"{error}"
-    else:
-      expected, got = framing.damage_of(content, start, stop, False)
-    mismatch = errors.Mismatch("frame", expected, got)
-    return RecordProblem(filename, number, start, explain.FRAME, mismatch)
+    self.num_records[filename] = 0
+    for batch in _batches(framing.read_frames(filename, compression)):
+      self.num_records[filename] += len(batch)
+      yield from self._check_batch(filename, batch)
 
   def _check_batch(
-    self, filename: str, frames: Frames, batch: RecordBatch
+    self, filename: str, batch: Sequence[Frame]
   ) -> Iterator[RecordProblem]:
-    places = [
-      (int(frames.numbers[frame]), int(frames.starts[frame])) for frame in batch.frames
-    ]
-    if batch.data is None:
-      (frame,) = batch.frames
-      start, stop = int(frames.starts[frame]), int(frames.stops[frame])
-      expected, got = framing.damage_of(filename, start, stop, True)
-      mismatch = errors.Mismatch("frame", expected, got)
-      yield RecordProblem(filename, *places[0], explain.FRAME, mismatch)
-      return
-    check = self._checker.check(batch.data) if self._checker and batch.data else None
+    data = [frame.data for frame in batch if frame.data is not None]
+    check = self._checker.check(data) if self._checker and data else None
     if check is not None:
       self.tally.add(check)
-    for index in self._suspects(batch.data, check):
-      for kind, mismatch in self._explain(batch.data[index], check, index):
-        path = explain.path_of(mismatch, self._features)
-        self.tally.add_problem(path, kind)
-        yield RecordProblem(filename, *places[index], kind, mismatch, path)
+    suspects = set(self._suspects(data, check))
+    index = 0
+    for frame in batch:
+      if frame.data is None:
+        yield damage_at(filename, frame)
+        continue
+      if index in suspects:
+        for kind, mismatch in self._explain(frame.data, check, index):
+          path = explain.path_of(mismatch, self._features)
+          self.tally.add_problem(path, kind)
+          yield RecordProblem(filename, frame.number, frame.start, kind, mismatch, path)
+      index += 1
 
   def _suspects(self, data: list[bytes], check: BatchCheck | None) -> list[int]:
     """Returns which records of a batch are worth a slow look."""
@@ -303,9 +277,23 @@ class FileCheck:
     return found or [errors.Mismatch("record", "a record that can be parsed", reason)]
 
 
-def _is_cut(frames: Frames) -> bool:
-  """Whether the last bytes are no frame."""
-  return bool(frames.gaps) and frames.gaps[-1][2] == frames.size
+def _batches(frames: Iterable[Frame]) -> Iterator[list[Frame]]:
+  batch: list[Frame] = []
+  num_bytes = 0
+  for frame in frames:
+    batch.append(frame)
+    num_bytes += len(frame.data or b"")
+    if num_bytes >= _BATCH_BYTES or len(batch) == _MAX_BATCH:
+      yield batch
+      batch, num_bytes = [], 0
+  if batch:
+    yield batch
+
+
+def damage_at(filename: str, frame: Frame) -> RecordProblem:
+  """Returns the problem of a damaged frame."""
+  mismatch = errors.Mismatch("frame", *(frame.damage or ("", "")))
+  return RecordProblem(filename, frame.number, frame.start, explain.FRAME, mismatch)
 
 
 def read_good_records(
@@ -320,16 +308,12 @@ def read_good_records(
     The records in order.
   """
   kind = files.compression_type(filename, compression)
-  with framing.open_content(filename, kind) as (content, _):
-    frames = framing.scan_frames(content)
-    for batch in framing.read_batches(content, frames):
-      for frame, data in zip(batch.frames, batch.data or [], strict=False):
-        number, start = int(frames.numbers[frame]), int(frames.starts[frame])
-        try:
-          contents.RecordContents(data)
-        except errors.RecordError:
-          continue
-        yield framing.Record(filename, number, start, data)
+  for frame in framing.read_frames(filename, kind):
+    if frame.data is None:
+      continue
+    with contextlib.suppress(errors.RecordError):
+      contents.RecordContents(frame.data)
+      yield framing.Record(filename, frame.number, frame.start, frame.data)
 
 
 Place = tuple[str, int, int]
@@ -356,20 +340,12 @@ def locate_records(
     By record the places of all that have its bytes.
   """
   found: dict[bytes, list[Place]] = {data: [] for data in records}
-  lengths = sorted({len(data) for data in found})
+  lengths = {len(data) for data in found}
   for filename in filenames:
     compression = files.compression_type(filename)
-    with framing.open_content(filename, compression) as (name, _):
-      frames = framing.scan_frames(name)
-      sizes = frames.stops - frames.starts - framing.FRAME_SIZE
-      is_like_one = np.isin(sizes, lengths)
-      with framing.open_file(name) as file:
-        for i in np.flatnonzero(is_like_one).tolist():
-          start = int(frames.starts[i])
-          file.seek(start + framing.HEADER_SIZE)
-          content = file.read(int(sizes[i]))
-          if content in found:
-            found[content].append((filename, int(frames.numbers[i]), start))
+    for frame in framing.read_frames(filename, compression, lengths):
+      if frame.data in found:
+        found[frame.data].append((filename, frame.number, frame.start))
   return found
 
 
@@ -400,27 +376,27 @@ def find_rest(filename: str, compression: str = "") -> Rest:
   Returns:
     Empty where the file is good.
   Raises:
-    OpError: the file cannot be opened.
+    OSError: the file cannot be read.
   """
-  if _is_good(filename, compression):
-    return Rest(np.zeros([0, 2], np.int64), ())
-  if compression:
-    return _rest_of_compressed(filename, compression)
-  frames = framing.scan_frames(filename)
-  damaged = [
-    frame
-    for batch in framing.read_batches(filename, frames)
-    if batch.data is None
-    for frame in batch.frames
-  ]
-  found = [
-    (int(frames.numbers[i]), int(frames.starts[i]), int(frames.stops[i]), True)
-    for i in damaged
-  ] + [(*gap, False) for gap in frames.gaps]
-  return Rest(
-    _stretches(frames, damaged, min(start for _, start, _, _ in found)),
-    tuple(damage_at(filename, *place) for place in sorted(found)),
-  )
+  stretches: list[list[int]] = []
+  problems: list[RecordProblem] = []
+  is_after_damage = False
+  if compression or not _is_good(filename):
+    for frame in framing.read_frames(filename, compression):
+      if frame.data is None:
+        problem = damage_at(filename, frame)
+        if compression:
+          mismatch = dataclasses.replace(problem.mismatch, hint=_LOST)
+          problems = [dataclasses.replace(problem, mismatch=mismatch)]
+          break
+        problems.append(problem)
+        is_after_damage = True
+      elif problems:
+        if is_after_damage:
+          stretches.append([frame.start, 0])
+        stretches[-1][1] += 1
+        is_after_damage = False
+  return Rest(np.asarray(stretches, np.int64).reshape(-1, 2), tuple(problems))
 
 
 @_as_it_is
@@ -446,87 +422,34 @@ def read_stretch(
   return dataset.take(count)
 
 
-def _is_good(filename: str, compression: str) -> bool:
-  """Reads the whole file, which is quick and finds every damage but a cut header."""
-  if not compression and framing.num_readable(filename) >= 0:
+def _is_good(filename: str) -> bool:
+  """Reads the whole file by TensorFlow, which is quick; a cut header is left over."""
+  if framing.num_readable(filename) >= 0:
     return False
-  first = framing.read_file(filename, compression)
+  first = tf.data.TFRecordDataset(filename).take(_NUM_LOOKED_AT)
   try:
     count = framing.batch_size(len(record.numpy()) for record in first)
-    names = tf.constant(filename), tf.constant(compression)
-    size = int(_size_fn()(*names, tf.constant(count, tf.int64)))
-    return not framing.has_rest(filename, size, compression)
+    size = int(_size_fn()(tf.constant(filename), tf.constant(count, tf.int64)))
   except (tf.errors.DataLossError, tf.errors.InvalidArgumentError):
     # The latter is of a length that no file has.
     return False
+  return size == tf.io.gfile.stat(filename).length
 
 
 @functools.cache
 def _size_fn() -> Callable[..., tf.Tensor]:
   """Makes the graph once that adds up the bytes of a file's frames."""
 
-  def size(filename: tf.Tensor, compression: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    records = tf.data.TFRecordDataset(filename, compression_type=compression)
+  def size(filename: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    records = tf.data.TFRecordDataset(filename)
     # One by one records of 250 bytes would take twenty times as long.
     frames = records.batch(count).map(_as_it_is(_frame_bytes))
     return frames.reduce(tf.constant(0, tf.int64), _as_it_is(lambda a, b: a + b))
 
   name, count = tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int64)
-  return concrete_function(size, name, name, count)
+  return explain.concrete_function(size, name, count)
 
 
 def _frame_bytes(batch: tf.Tensor) -> tf.Tensor:
   lengths = tf.cast(tf.strings.length(batch), tf.int64)
   return tf.reduce_sum(lengths + framing.FRAME_SIZE)
-
-
-def _rest_of_compressed(filename: str, compression: str) -> Rest:
-  index = offset = 0
-  try:
-    for record in framing.iterate_records(filename, compression):
-      index, offset = (
-        record.index + 1,
-        record.offset + framing.FRAME_SIZE + len(record.data),
-      )
-  except errors.RecordError as error:
-    text = str(error).partition("frame: expected ")[2]
-    expected, _, got = text.partition(", got ")
-    mismatch = errors.Mismatch("frame", expected, got.rstrip("."), _LOST)
-    problem = explain.RecordProblem(filename, index, offset, explain.FRAME, mismatch)
-    return Rest(np.zeros([0, 2], np.int64), (problem,))
-  return Rest(np.zeros([0, 2], np.int64), ())
-
-
-def _stretches(
-  frames: framing.Frames, damaged: list[int], first_damage: int
-) -> np.ndarray:
-  """Returns the runs of good frames after the first damage."""
-  good = np.ones(len(frames.starts), bool)
-  good[damaged] = False
-  good &= frames.starts > first_damage
-  found: list[tuple[int, int]] = []
-  for first, last in frames.runs():
-    places = np.flatnonzero(good[first:last]) + first
-    for run in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1):
-      if len(run):
-        found.append((int(frames.starts[run[0]]), len(run)))
-  return np.asarray(found, np.int64).reshape(-1, 2)
-
-
-def damage_at(
-  filename: str, number: int, start: int, stop: int, is_framed: bool
-) -> explain.RecordProblem:
-  """Says what is wrong with a damaged frame, or with what is none.
-
-  Args:
-    filename: an uncompressed file.
-    number: of the record.
-    start: of its frame, in bytes.
-    stop: where the next one starts.
-    is_framed: its length is good, and it is there as a whole.
-  Returns:
-    The problem.
-  """
-  damage = framing.damage_of(filename, start, stop, is_framed)
-  mismatch = errors.Mismatch("frame", *damage)
-  return explain.RecordProblem(filename, number, start, explain.FRAME, mismatch)

@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -22,7 +21,6 @@ from t2r_seq.records import explain, features, files, framing, index, inspect
 from t2r_seq.records.check import FeatureReport
 from t2r_seq.records.explain import DATA_ERRORS, RecordProblem
 from t2r_seq.records.features import RecordFeature
-from t2r_seq.records.framing import Frames
 from t2r_seq.records.images import DecodeImages
 
 
@@ -308,9 +306,6 @@ def _diagnose(
     return None
 
 
-_CHUNK = 1 << 22
-
-
 @dataclasses.dataclass(frozen=True)
 class SalvagedRecords:
   """What became of the records of damaged files.
@@ -391,40 +386,26 @@ def _names(filenames: list[str]) -> dict[str, str]:
 def _copy(report: RecordReport, filename: str, place: str) -> int:
   """Copies the good records of one file; returns how many there are."""
   compression = compression_of(report, filename)
-  with framing.open_content(filename, compression) as (content, _):
-    frames = framing.scan_frames(content)
-    examined = report.num_records[filename]
-    if frames.num_records != examined:
-      raise errors.RecordError(
-        f"salvage: {filename}: expected the {examined} records that were examined, got "
-        f"{frames.num_records}. Examine the file again."
-      )
-    bad = np.asarray([*report.bad_records(filename)], np.int64)
-    good = np.flatnonzero(~np.isin(frames.numbers, bad))
-    with framing.open_file(content) as source, open(place, "wb") as written:
-      sink = _Sink(written, compression)
-      for start, stop in _ranges(frames, good):
-        source.seek(start)
-        while start < stop:
-          chunk = source.read(min(_CHUNK, stop - start))
-          if not chunk:
-            raise OSError(None, f"{filename} became shorter meanwhile")
-          sink.write(chunk)
-          start += len(chunk)
-      sink.finish()
-      os.fsync(written.fileno())
-  return len(good)
-
-
-def _ranges(frames: Frames, good: np.ndarray) -> Iterator[tuple[int, int]]:
-  """Yields the bytes of good frames, those that follow each other together."""
-  if not len(good):
-    return
-  starts, stops = frames.starts[good], frames.stops[good]
-  breaks = np.flatnonzero(starts[1:] != stops[:-1]) + 1
-  firsts = np.concatenate([[0], breaks])
-  lasts = np.concatenate([breaks, [len(good)]]) - 1
-  yield from zip(starts[firsts].tolist(), stops[lasts].tolist(), strict=True)
+  bad = report.bad_records(filename)
+  num_found = num_kept = 0
+  with open(place, "wb") as written:
+    sink = _Sink(written, compression)
+    for frame in framing.read_frames(filename, compression):
+      num_found += 1
+      if frame.data is not None and frame.number not in bad:
+        sink.write(frame.ends[: framing.HEADER_SIZE])
+        sink.write(frame.data)
+        sink.write(frame.ends[framing.HEADER_SIZE :])
+        num_kept += 1
+    sink.finish()
+    os.fsync(written.fileno())
+  examined = report.num_records[filename]
+  if num_found != examined:
+    raise errors.RecordError(
+      f"salvage: {filename}: expected the {examined} records that were examined, got "
+      f"{num_found}. Examine the file again."
+    )
+  return num_kept
 
 
 class _Sink:

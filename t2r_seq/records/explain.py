@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,6 @@ from t2r_seq.records.contents import (
   values_of,
 )
 from t2r_seq.records.features import RecordFeature
-from t2r_seq.records.framing import concrete_function
 from t2r_seq.records.images import image_decoding
 from t2r_seq.specs import validation
 
@@ -350,6 +349,25 @@ _KEPT_CHECKERS = 8
 DATA_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
 _MANY = tf.TensorSpec([None], tf.string)
 _as_it_is = tf.autograph.experimental.do_not_convert
+
+
+def concrete_function(
+  function: Callable[..., Any], *signature: tf.TensorSpec
+) -> Callable[..., Any]:
+  """Traces a function, to be called without a lock.
+
+  A `tf.function` takes locks for each call, and runs Python while it has them. There
+  the garbage collector may end an iterator, which waits for its threads; and one of
+  those, which calls a function, would wait for the lock, for ever.
+
+  Args:
+    function: of tensors; left as it is, without AutoGraph.
+    *signature: of its arguments.
+  Returns:
+    The concrete function, to be called with tensors.
+  """
+  as_it_is = tf.autograph.experimental.do_not_convert(function)
+  return tf.function(as_it_is, input_signature=signature).get_concrete_function()
 
 
 @dataclasses.dataclass(frozen=True)

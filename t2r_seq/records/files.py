@@ -6,7 +6,6 @@ import itertools
 import os
 import re
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -117,30 +116,23 @@ def check_file_types(filenames: Iterable[str], compression: str | None = None) -
 def _check_file_type(filename: str, compression: str) -> bool:
   """Looks at the start of a file; returns whether there is anything."""
   try:
+    content, error = framing.read_start(filename, compression, framing.HEADER_SIZE)
+    if framing.read_length(content) is not None or not (content or error):
+      return bool(content)
     start, end = _read_ends(filename)
-    content = _read_content(filename, compression, start)
   except OSError as error:
     raise errors.RecordError(
       f"records: {filename}: expected a TFRecord file, got {error}."
     ) from error
-  if content == b"":
-    return False
-  header = (content or b"")[: framing.HEADER_SIZE]
-  if len(header) == framing.HEADER_SIZE and framing.read_length(header) is not None:
-    return True
   kind = f"{compression}-compressed" if compression else "uncompressed"
+  what = framing.looks_like(start, end)
+  if framing.read_length(start[: framing.HEADER_SIZE]) is not None:
+    what = "an uncompressed TFRecord file"
   raise errors.RecordError(
     f"records: {filename}: expected a TFRecord file, {kind} as its name says, got a "
-    f"wrong file type: it looks like {_looks_like(start, end)}. If it is {kind}, its "
-    "first bytes are damaged. Compressed files end in .gz, .zz or .zlib, and no others."
+    f"wrong file type: it looks like {what}. If it is {kind}, its first bytes are "
+    "damaged. Compressed files end in .gz, .zz or .zlib, and no others."
   )
-
-
-def _looks_like(start: bytes, end: bytes) -> str:
-  header = start[: framing.HEADER_SIZE]
-  if len(header) == framing.HEADER_SIZE and framing.read_length(header) is not None:
-    return "an uncompressed TFRecord file"
-  return framing.looks_like(start, end)
 
 
 def _read_ends(filename: str) -> tuple[bytes, bytes]:
@@ -148,16 +140,6 @@ def _read_ends(filename: str) -> tuple[bytes, bytes]:
     start = file.read(_SAMPLE_SIZE)
     file.seek(max(0, os.path.getsize(filename) - 8))
     return start, file.read()
-
-
-def _read_content(filename: str, compression: str, start: bytes) -> bytes | None:
-  """Returns the first decompressed bytes, or None where that is not possible."""
-  if compression == "":
-    return start
-  try:
-    return framing.read_content(filename, compression, 0, _SAMPLE_SIZE)
-  except zlib.error:
-    return None
 
 
 _COMPRESSION_SUFFIXES = (".gz", ".zz", ".zlib")

@@ -4,22 +4,19 @@ Opening compares size and time of change, two numbers that the file system gives
 reading: any writer changes the time. `check_index` reads the frames as well, which also
 finds a file that was swapped for one of the same size and time.
 
-Every record passes through TensorFlow's reader, which verifies its checksums: an index
-is a promise that the file was whole.
+Every checksum is verified on the way: an index is a promise that the file was whole.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
 from t2r_seq.records import contents, explain, files, framing, index_file, rlds
@@ -109,37 +106,31 @@ def describe(state: IndexState) -> str:
   return f"index: {state.filename}: {state.reason}. Run: t2r_seq index {state.filename}"
 
 
-def checksum_of(filename: str, compression: str) -> int:
-  """Returns the checksum that an index of the file as it is now would have.
+def _check_frames(state: IndexState) -> IndexState:
+  if state.state != FRESH or state.index is None:
+    return state
+  checksum = 0
+  try:
+    if state.index.compression:
+      checksum = _checksum_of(state.filename)
+    else:
+      for frame in framing.read_frames(state.filename, lengths=()):
+        checksum = zlib.crc32(_ends_of(state.filename, frame), checksum)
+  except errors.RecordError as error:
+    return dataclasses.replace(state, state=STALE, reason=str(error))
+  if checksum == state.index.checksum:
+    return state
+  reason = "expected the records that were indexed, got others of the same size"
+  return dataclasses.replace(state, state=STALE, reason=reason)
 
-  Args:
-    filename: of a TFRecord file.
-    compression: '', 'GZIP' or 'ZLIB'.
-  Returns:
-    CRC-32 of the frames; of a compressed file, of all its bytes.
-  Raises:
-    RecordError: a frame is damaged.
-  """
-  if not compression:
-    return framing.frame_ends(filename)[1]
+
+def _checksum_of(filename: str) -> int:
+  """Returns the CRC-32 of all bytes of a file."""
   checksum = 0
   with open(filename, "rb") as file:
     while chunk := file.read(_CHUNK_SIZE):
       checksum = zlib.crc32(chunk, checksum)
   return checksum
-
-
-def _check_frames(state: IndexState) -> IndexState:
-  if state.state != FRESH or state.index is None:
-    return state
-  try:
-    found = checksum_of(state.filename, state.index.compression)
-  except errors.RecordError as error:
-    return dataclasses.replace(state, state=STALE, reason=str(error))
-  if found == state.index.checksum:
-    return state
-  reason = "expected the records that were indexed, got others of the same size"
-  return dataclasses.replace(state, state=STALE, reason=reason)
 
 
 def _difference(stat: os.stat_result, index: index_file.FileIndex) -> str:
@@ -165,100 +156,63 @@ def _is_same_spec(
   return specs.flatten_spec_structure(spec).to_json() == other.to_json()
 
 
-_BATCH_BYTES = 8 << 20
-_MAX_BATCH = 1024
-
-
-def scan_files(
-  filenames: Sequence[str], spec: specs.TensorSpecStruct | None = None
-) -> list[FileIndex]:
-  """Makes the indices of files, and writes nothing.
-
-  Several small files share a reader, which takes longer to make than they to read.
+def scan_file(filename: str, spec: specs.TensorSpecStruct | None = None) -> FileIndex:
+  """Makes the index of a file, and writes nothing.
 
   Args:
-    filenames: of local TFRecord files; a compressed one comes alone.
+    filename: of a local TFRecord file.
     spec: what the records hold, flat, of which sequences are counted; None counts all.
   Returns:
-    An index for each file.
+    The index.
   Raises:
     RecordError: a damaged file, one that changed meanwhile, or a record that is no
       proto; a first record that does not fit the spec.
-    OSError: a file cannot be read.
+    OSError: the file cannot be read.
   """
-  compression = files.compression_type(filenames[0])
-  files.check_file_types(filenames, compression)
-  scan = _scan_compressed if compression else _scan_plain
-  stats = [os.stat(name) for name in filenames]
-  indices = scan(filenames, stats, spec)
-  for name, stat in zip(filenames, stats, strict=True):
-    now = os.stat(name)
-    if (now.st_size, now.st_mtime_ns) != (stat.st_size, stat.st_mtime_ns):
-      raise _changed(name)
-  return indices
-
-
-def _scan_plain(
-  filenames: Sequence[str],
-  stats: Sequence[os.stat_result],
-  spec: specs.TensorSpecStruct | None,
-) -> list[FileIndex]:
-  frames = [framing.frame_ends(name) for name in filenames]
-  largest = max((int(np.diff(ends, prepend=0).max(initial=1)) for ends, _ in frames))
-  batch_size = min(max(_BATCH_BYTES // largest, 1), _MAX_BATCH)
-  contents = itertools.chain.from_iterable(
-    tf.data.TFRecordDataset(filenames).batch(batch_size).as_numpy_iterator()
-  )
-  indices: list[FileIndex] = []
-  try:
-    for name, stat, (ends, checksum) in zip(filenames, stats, frames, strict=True):
-      found, steps = _tally(name, itertools.islice(contents, len(ends)), spec)
-      if not np.array_equal(found, ends):
-        raise _changed(name)
-      indices.append(
-        FileIndex(stat.st_size, stat.st_mtime_ns, checksum, "", ends, steps, spec)
-      )
-  except tf.errors.OpError as error:
-    raise _find_damage(filenames[len(indices) :], error) from error
-  return indices
-
-
-def _scan_compressed(
-  filenames: Sequence[str],
-  stats: Sequence[os.stat_result],
-  spec: specs.TensorSpecStruct | None,
-) -> list[FileIndex]:
-  (name,), (stat,) = filenames, stats
-  compression = files.compression_type(name)
-  records = framing.iterate_records(name, compression)
-  ends, steps = _tally(name, (record.data for record in records), spec)
-  checksum = checksum_of(name, compression)
-  size, mtime_ns = stat.st_size, stat.st_mtime_ns
-  return [FileIndex(size, mtime_ns, checksum, compression, ends, steps, spec)]
-
-
-def _tally(
-  filename: str, contents: Iterable[bytes], spec: specs.TensorSpecStruct | None
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-  """Returns where the records end, and the steps of their sequences by name."""
+  compression = files.compression_type(filename)
+  files.check_file_types([filename], compression)
+  before = os.stat(filename)
   declared = _sequence_names(spec)
   ends: list[int] = []
   steps: dict[str, list[int]] = {}
-  offset = 0
-  for number, data in enumerate(contents):
-    if number == 0 and spec is not None:
+  checksum = 0
+  for frame in framing.read_frames(filename, compression):
+    checksum = zlib.crc32(_ends_of(filename, frame), checksum)
+    data = frame.data or b""
+    if frame.number == 0 and spec is not None:
       _check_fits(filename, data, spec)
-    for name, count in _count(data, framing.place(filename, number, offset)).items():
+    place = framing.place(filename, frame.number, frame.start)
+    for name, count in _count(data, place).items():
       if declared is None or name in declared:
         column = steps.setdefault(name, [])
-        column.extend([0] * (number - len(column)))
+        column.extend([0] * (frame.number - len(column)))
         column.append(count)
-    offset += len(data) + framing.FRAME_SIZE
-    ends.append(offset)
+    ends.append(frame.stop)
   for column in steps.values():
     column.extend([0] * (len(ends) - len(column)))
-  by_name = {name: np.asarray(column, np.int64) for name, column in steps.items()}
-  return np.asarray(ends, np.int64), by_name
+  if compression:
+    checksum = _checksum_of(filename)
+  now = os.stat(filename)
+  if (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+    raise errors.RecordError(
+      f"index: {filename}: expected a file at rest, got one that changed while it was "
+      "read. Index it when it is complete."
+    )
+  return FileIndex(
+    before.st_size,
+    before.st_mtime_ns,
+    checksum,
+    compression,
+    np.asarray(ends, np.int64),
+    {name: np.asarray(column, np.int64) for name, column in steps.items()},
+    spec,
+  )
+
+
+def _ends_of(filename: str, frame: framing.Frame) -> bytes:
+  if frame.damage is not None:
+    raise framing.damage_error(filename, frame)
+  return frame.ends
 
 
 def _count(data: bytes, place: str) -> dict[str, int]:
@@ -281,30 +235,6 @@ def _check_fits(filename: str, data: bytes, spec: specs.TensorSpecStruct) -> Non
   if found:
     place = framing.place(filename, 0, 0)
     raise errors.mismatch_error(place, found, errors.RecordError)
-
-
-def _find_damage(
-  filenames: Iterator[str] | Sequence[str], error: Exception
-) -> Exception:
-  """Returns the error that names the damaged record; the given one if none is found."""
-  try:
-    for name in filenames:
-      for _ in framing.iterate_records(name):
-        pass
-  except errors.RecordError as found:
-    return found
-  return error
-
-
-def _changed(filename: str) -> errors.RecordError:
-  return errors.RecordError(
-    f"index: {filename}: expected a file at rest, got one that changed while it was "
-    "read. Index it when it is complete."
-  )
-
-
-_FILES_PER_READER = 32
-_BYTES_PER_READER = 64 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -365,43 +295,19 @@ def write_index(
     else:
       note(Indexed(name, state.index, is_new=False))
   with futures.ThreadPoolExecutor(num_parallel or os.cpu_count()) as executor:
-    jobs = [executor.submit(_write_group, group, spec) for group in _group(pending)]
+    jobs = [executor.submit(_write, name, spec) for name in pending]
     for job in futures.as_completed(jobs):
-      for result in job.result():
-        note(result)
+      note(job.result())
   return [done[name] for name in filenames]
 
 
-def _group(filenames: Sequence[str]) -> Iterator[list[str]]:
-  """Puts small files together for one reader; a compressed one stays alone."""
-  group: list[str] = []
-  num_bytes = 0
-  for name in filenames:
-    if files.compression_type(name):
-      yield [name]
-      continue
-    group.append(name)
-    num_bytes += os.path.getsize(name) if os.path.exists(name) else 0
-    if len(group) == _FILES_PER_READER or num_bytes >= _BYTES_PER_READER:
-      yield group
-      group, num_bytes = [], 0
-  if group:
-    yield group
-
-
-def _write_group(
-  filenames: list[str], spec: specs.TensorSpecStruct | None
-) -> list[Indexed]:
+def _write(filename: str, spec: specs.TensorSpecStruct | None) -> Indexed:
   try:
-    indices = scan_files(filenames, spec)
-    for name, index in zip(filenames, indices, strict=True):
-      index_file.write_file_index(name, index)
-  except (errors.RecordError, OSError, tf.errors.OpError) as error:
-    if len(filenames) == 1:
-      return [Indexed(filenames[0], None, error=str(error))]
-    parts = [_write_group([name], spec) for name in filenames]
-    return list(itertools.chain.from_iterable(parts))
-  return [Indexed(*pair) for pair in zip(filenames, indices, strict=True)]
+    index = scan_file(filename, spec)
+    index_file.write_file_index(filename, index)
+  except (errors.RecordError, OSError) as error:
+    return Indexed(filename, None, error=str(error))
+  return Indexed(filename, index)
 
 
 def _check_local(filenames: Sequence[str]) -> None:

@@ -30,9 +30,9 @@ REPLACED = "the file was replaced or written to"
 
 @functools.cache
 def can_read_raw_steps() -> bool:
-  """Whether the package that computes checksums is installed: the extra 'crc32c'."""
+  """Whether the package that computes checksums is installed: the extra 'crc'."""
   try:
-    import crc32c  # noqa: F401
+    import google_crc32c  # noqa: F401
   except ImportError:
     return False
   return True
@@ -204,11 +204,11 @@ class _CheckedReader:
   """Reads a record from its start to its end, and computes the checksum on the way."""
 
   def __init__(self, file: Any, longest_step: int) -> None:
-    import crc32c
+    import google_crc32c
 
     self.position = 0
     self._crc = 0
-    self._crc32c = crc32c.crc32c
+    self._extend = google_crc32c.extend
     self._file = file
     self._buffer = np.empty(max(_CHUNK_BYTES, longest_step), np.uint8)
 
@@ -237,7 +237,7 @@ class _CheckedReader:
 
   def _read(self, num_bytes: int) -> np.ndarray:
     found = self._fill(num_bytes)
-    self._crc = self._crc32c(found.data, self._crc)
+    self._crc = self._extend(self._crc, bytes(found.data))
     self.position += num_bytes
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import re
 import struct
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs
+from t2r_seq.records import framing
 
 Spec = specs.ExtendedTensorSpec
 F32 = tf.float32
@@ -294,13 +296,26 @@ def test_a_damaged_gzip_stream(tmp_path: pathlib.Path) -> None:
 
 
 def test_masked_crc_is_that_of_tfrecord_files(tmp_path: pathlib.Path) -> None:
-  from t2r_seq.records import framing
-
   write(tmp_path / "a", [b"hello"])
   data = (tmp_path / "a").read_bytes()
   assert framing.read_length(data[:12]) == 5
   assert struct.unpack("<I", data[-4:])[0] == framing.masked_crc32c(b"hello")
   assert framing.read_length(flip(data[:12], 9)) is None
+
+
+@pytest.mark.parametrize("has_extra", [True, False])
+@pytest.mark.parametrize("size", [0, 1, 2047, 2048, 5001, 300_007])
+def test_checksums_with_and_without_the_extra(size, has_extra, tmp_path, monkeypatch):
+  framing._crc32c.cache_clear()
+  if not has_extra:
+    monkeypatch.setitem(sys.modules, "google_crc32c", None)
+  data = np.random.default_rng(size).bytes(size)
+  try:
+    write(tmp_path / "a", [data])
+    written = (tmp_path / "a").read_bytes()
+    assert struct.unpack("<I", written[-4:])[0] == framing.masked_crc32c(data)
+  finally:
+    framing._crc32c.cache_clear()
 
 
 # Several datasets, labels, and the context manager.

@@ -366,16 +366,16 @@ def test_find_bad_record_is_the_first_of_them(tmp_path):
 
 @pytest.mark.parametrize("chunk", [20, 64, 1 << 20])
 def test_headers_are_found_across_chunks(chunk, tmp_path, monkeypatch):
-  monkeypatch.setattr(framing, "_CHUNK", chunk)
+  monkeypatch.setattr(framing, "_SEARCHED_SIZE", chunk)
   starts = write(tmp_path / "a", [example(index) for index in range(6)])
   for index in (1, 2, 4):
     flip(tmp_path / "a", starts[index] + 2)
-  frames = framing.scan_frames(str(tmp_path / "a"))
+  frames = [*framing.read_frames(str(tmp_path / "a"))]
   # What follows a damaged length up to the next good one is one gap.
-  assert frames.starts.tolist() == [starts[0], starts[3], starts[5]]
-  assert frames.gaps == ((1, starts[1], starts[3]), (3, starts[4], starts[5]))
-  assert frames.numbers.tolist() == [0, 2, 4]
-  read = [*framing.read_batches(str(tmp_path / "a"), frames)]
-  assert [data for batch in read for data in batch.data] == [
-    example(index) for index in (0, 3, 5)
+  assert [(f.number, f.start, f.stop, f.data) for f in frames] == [
+    (0, starts[0], starts[1], example(0)),
+    (1, starts[1], starts[3], None),
+    (2, starts[3], starts[4], example(3)),
+    (3, starts[4], starts[5], None),
+    (4, starts[5], starts[6], example(5)),
   ]

@@ -14,7 +14,7 @@ import tensorflow as tf
 from hypothesis import strategies as st
 
 from t2r_seq import errors, records, specs
-from t2r_seq.records import contents, index, index_file
+from t2r_seq.records import contents, index_file
 
 Spec = specs.ExtendedTensorSpec
 F32 = tf.float32
@@ -468,7 +468,7 @@ def test_a_file_that_changes_while_it_is_read(tmp_path, monkeypatch):
     os.utime(name, ns=(1, 1))
     return original(data)
 
-  monkeypatch.setattr(index.index_steps, "count_steps", count_and_change)
+  monkeypatch.setattr(contents, "count_steps", count_and_change)
   (result,) = records.write_index(name)
   assert "expected a file at rest, got one that changed" in result.error
   assert not os.path.exists(records.index_path(name))

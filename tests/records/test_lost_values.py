@@ -108,10 +108,12 @@ def test_a_length_of_exabytes_is_damage(size, compression, tmp_path):
   head = size.to_bytes(8, "little")
   content = head + framing.masked_crc32c(head).to_bytes(4, "little") + b"abc"
   path.write_bytes(gzip.compress(content) if compression else content)
-  expected, got = framing.find_damage(str(path), 0, compression)
+  (frame,) = framing.read_frames(str(path), compression)
+  expected, got = frame.damage
   assert expected == f"{size} bytes of data and a checksum of 4"
   assert got == "3 bytes, then the end: the file is truncated"
-  if size > 1 << 62:  # TensorFlow asks for the memory of smaller ones, and dies.
+  if compression or size > 1 << 62:
+    # TensorFlow asks for the memory of smaller ones, and dies.
     assert len(check.find_rest(str(path), compression).problems) == 1
 
 
@@ -139,7 +141,7 @@ def test_compressed_data_that_ends_between_records_is_cut(compressed):
   path, parts, end = compressed
   with open(path, "wb") as file:
     file.write(b"".join(parts[:2]))
-  want = "record 2 of .*: frame: expected a header .*truncated"
+  want = "record 2 of .*: frame: expected GZIP data, got the .* data ends too early"
   with pytest.raises(errors.RecordError, match=want):
     list(records.iterate_records(path, "GZIP"))
   assert len(check.find_rest(path, "GZIP").problems) == 1

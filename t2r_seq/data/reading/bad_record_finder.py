@@ -89,22 +89,24 @@ class BadRecordFinder:
       start: of the record's frame, in bytes.
       reason: what is wrong with it, if its bytes and content look good.
     """
-    frames = framing.scan_frames(filename)
-    places = np.flatnonzero(frames.starts == start).tolist()
-    if not places:
+    is_found = False
+    for frame in framing.read_frames(filename):
+      if frame.start == start:
+        self._note_frame(filename, frame, reason)
+        is_found = True
+    if not is_found:
       self._note_file(filename, reason)
-    for i in places:
-      number, stop = int(frames.numbers[i]), int(frames.stops[i])
-      data = framing.read_record(filename, start)
-      if data is None:
-        self._log.add([check.damage_at(filename, number, start, stop, True)])
-      else:
-        self._add(data, [(filename, number, start)], reason)
 
-  def note_gaps(self, filename: str, frames: framing.Frames) -> None:
+  def note_gaps(self, filename: str, gaps: Iterable[framing.Frame]) -> None:
     """Notes the parts of a file that are no frames."""
-    for gap in frames.gaps:
-      self._log.add([check.damage_at(filename, *gap, False)])
+    for gap in gaps:
+      self._log.add([check.damage_at(filename, gap)])
+
+  def _note_frame(self, filename: str, frame: framing.Frame, reason: str) -> None:
+    if frame.data is None:
+      self._log.add([check.damage_at(filename, frame)])
+    else:
+      self._add(frame.data, [(filename, frame.number, frame.start)], reason)
 
   def _note(self, bad: Sequence[bytes], filenames: tuple[str, ...] | None) -> None:
     """Notes bad records, and all others with the same bytes."""
@@ -182,8 +184,6 @@ def _can_be_decoded(strings: list[bytes], feature: records.RecordFeature) -> boo
 def _records_of(filename: str) -> Iterator[tuple[bytes, tuple[str, int, int]]]:
   """Yields the readable records of a file, and their places."""
   compression = records.compression_type(filename)
-  with framing.open_content(filename, compression) as (name, _):
-    frames = framing.scan_frames(name)
-    for batch in framing.read_batches(name, frames):
-      for i, data in zip(batch.frames, batch.data or [], strict=False):
-        yield data, (filename, int(frames.numbers[i]), int(frames.starts[i]))
+  for frame in framing.read_frames(filename, compression):
+    if frame.data is not None:
+      yield frame.data, (filename, frame.number, frame.start)

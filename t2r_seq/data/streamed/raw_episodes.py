@@ -145,7 +145,9 @@ class RawEpisodes:
 
   def _is_good(self, number: int, offset: int) -> bool:
     filename = self._filenames[number]
-    data = framing.read_record(filename, offset - framing.HEADER_SIZE)
+    start = offset - framing.HEADER_SIZE
+    frames = framing.read_frames(filename)
+    data = next((frame.data for frame in frames if frame.start == start), None)
     if data is None:
       self._note(number, offset, "")
       return False
@@ -159,15 +161,17 @@ class RawEpisodes:
   def _scan(self, number: int) -> np.ndarray:
     filename = self._filenames[number]
     with call_of_python():
-      frames = framing.scan_frames(filename)
+      found = list(framing.read_frames(filename, lengths=()))
+      gaps = [frame for frame in found if frame.damage is not None]
       if self._finder is not None:
-        self._finder.note_gaps(filename, frames)
-      elif frames.gaps:
-        index, start, _ = frames.gaps[0]
-        where = framing.place(filename, index, start)
+        self._finder.note_gaps(filename, gaps)
+      elif gaps:
+        where = framing.place(filename, gaps[0].number, gaps[0].start)
         raise errors.RecordError(f"{where}: expected a record, got none.")
-    starts = frames.starts + framing.HEADER_SIZE
-    lengths = frames.stops - frames.starts - framing.FRAME_SIZE
+    frames = [frame for frame in found if frame.damage is None]
+    starts = np.asarray([f.start for f in frames], np.int64) + framing.HEADER_SIZE
+    lengths = np.asarray([f.stop for f in frames], np.int64) - starts
+    lengths -= framing.FOOTER_SIZE
     return np.stack([np.full_like(starts, number), starts, lengths], 1)
 
   def _strip(self, some: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -259,7 +263,7 @@ def find_raw_episodes(
   # A feature that two paths show is left to the parser.
   if not found or not are_plain or len(names) != len(set(names)):
     return None
-  header = framing.read_content(filenames[0], "", 0, framing.HEADER_SIZE)
+  header = framing.read_start(filenames[0], "", framing.HEADER_SIZE)[0]
   is_whole = len(header) == framing.HEADER_SIZE
   if not is_whole or (framing.read_length(header) or 0) < _MIN_RECORD_BYTES:
     return None
@@ -267,7 +271,7 @@ def find_raw_episodes(
     return RawEpisodes(filenames, flat_specs, found, finder)
   logging.info(
     "Raw steps of %s go through TensorFlow's parser. With an extra they are read from "
-    "their files, which is faster: pip install 't2r_seq[crc32c]'",
+    "their files, which is faster: pip install 't2r_seq[crc]'",
     errors.listing(found),
   )
   return None

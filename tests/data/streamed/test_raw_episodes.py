@@ -120,9 +120,9 @@ def fixture_reads(monkeypatch):
   return found
 
 
-@pytest.fixture(name="no_crc32c")
-def fixture_no_crc32c(monkeypatch):
-  monkeypatch.setitem(sys.modules, "crc32c", None)
+@pytest.fixture(name="no_crc")
+def fixture_no_crc(monkeypatch):
+  monkeypatch.setitem(sys.modules, "google_crc32c", None)
   raw_steps.can_read_raw_steps.cache_clear()
   yield
   raw_steps.can_read_raw_steps.cache_clear()
@@ -140,12 +140,12 @@ def test_same_batches_as_from_the_parser(paths, reads, request, caplog):
   assert all(names == ["depth", "img"] for _, names in reads)
   report = generator.report
 
-  request.getfixturevalue("no_crc32c")
+  request.getfixturevalue("no_crc")
   reads.clear()
   generator, parsed = make_dataset(paths)
   assert_same(got, values(parsed.take(NUM_BATCHES)))
   assert not reads
-  assert "pip install 't2r_seq[crc32c]'" in caplog.text
+  assert "pip install 't2r_seq[crc]'" in caplog.text
   assert 0 < report.pool_bytes <= report.memory_budget
 
 
