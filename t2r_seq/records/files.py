@@ -103,7 +103,7 @@ def check_file_types(filenames: Iterable[str], compression: str | None = None) -
     compression: of all files, if the suffixes don't tell.
   Raises:
     RecordError: names the first file that is none, and says what it looks like; or the
-      first with a frame that is longer than what is left of the file.
+      first with a frame that is much longer than the file.
   """
   deadline = time.monotonic() + _MAX_CHECK_SECS
   for name in filenames:

@@ -31,7 +31,7 @@ _CHUNK_SIZE = 1 << 14
 # What a gap is searched in at a time.
 _SEARCHED_SIZE = 1 << 20
 _SAMPLE_SIZE = 64
-_SMALL_RECORD = 1 << 11
+_SMALL_RECORD, _HARMLESS_SIZE = 1 << 11, 1 << 30
 _LENGTH = struct.Struct("<Q")
 # Deflated data has no more bytes than this times its own.
 _MAX_RATIO = 1032
@@ -86,7 +86,7 @@ def looks_like(start: bytes, end: bytes = b"") -> str:
 
 
 def _make_crc_table() -> np.ndarray:
-  table = np.arange(256, dtype=np.uint32)
+  table: np.ndarray = np.arange(256, dtype=np.uint32)
   for _ in range(8):
     table = (table >> 1) ^ np.where(table & 1, np.uint32(0x82F63B78), np.uint32(0))
   return table
@@ -147,7 +147,8 @@ def _add_columns(crcs: np.ndarray, columns: Iterable[np.ndarray]) -> np.ndarray:
 def _passed_by(count: int) -> np.ndarray:
   """Returns what so many zeros make of each bit of a CRC, uint32 [32]: it is linear."""
   if count == 1:
-    return _add_columns(np.uint32(1) << np.arange(32, dtype=np.uint32), [np.uint8(0)])
+    bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
+    return _add_columns(bits, [np.zeros(1, np.uint8)])
   half = _passed_by(count // 2)
   twice = _apply(half, half)
   return _apply(_passed_by(1), twice) if count % 2 else twice
@@ -483,7 +484,8 @@ def check_lengths(filename: str, deadline: float = math.inf) -> None:
     filename: of an uncompressed TFRecord file; of a compressed one it is no matter.
     deadline: by `time.monotonic`, when to leave off.
   Raises:
-    RecordError: a frame is longer than what is left of the file.
+    RecordError: a frame is longer than the whole file, and more than a GiB. One that
+      is shorter is of a file that was cut, and the reader says so.
     OSError: the file cannot be read.
   """
   found = _find_too_long(filename, deadline)
@@ -502,7 +504,7 @@ def num_readable(filename: str) -> int:
 
 
 def _find_too_long(filename: str, deadline: float = math.inf) -> tuple[int, int] | None:
-  """Returns number and offset of a frame that is longer than the rest of its file."""
+  """Returns number and offset of a frame that is much longer than its file."""
   if "://" in filename:
     return None  # To read there takes too long.
   with open(filename, "rb", buffering=0) as file:
@@ -520,7 +522,7 @@ def _find_too_long(filename: str, deadline: float = math.inf) -> tuple[int, int]
           return None  # It has become shorter.
       stop = start + FRAME_SIZE + _LENGTH.unpack_from(chunk, place)[0]
       chunk_size = _CHUNK_SIZE if stop - start < _SMALL_RECORD else HEADER_SIZE
-    if stop <= size:
+    if stop - start <= max(size, _HARMLESS_SIZE):
       return None
     header = chunk[start - first : start - first + HEADER_SIZE]
     # With another checksum the reader stops by itself.
