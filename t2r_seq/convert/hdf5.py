@@ -17,6 +17,9 @@ import json
 import math
 import os
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,7 +27,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs
-from t2r_seq.convert import episodes
+from t2r_seq.convert import episodes, hdf5_probe
 from t2r_seq.convert.episodes import (
   Dropped,
   EpisodeSource,
@@ -69,6 +72,36 @@ def open_file(path: str) -> Any:
     raise errors.ConversionError(
       f"convert: {path}: expected an HDF5 file, got {error}."
     ) from error
+
+
+def find_foreign(path: str) -> list[tuple[str, str]]:
+  """Looks for what is not in a file itself, in a process of its own.
+
+  Args:
+    path: of the file.
+  Returns:
+    Pairs of a place in the file and of what is there.
+  Raises:
+    ConversionError: libhdf5 crashes on the file, or does not come back.
+  """
+  load_h5py()
+  paths = json.dumps([place for place in sys.path if place])
+  command = [sys.executable, "-I", hdf5_probe.__file__, paths, os.path.abspath(path)]
+  done = subprocess.run(
+    command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+  )
+  if not done.returncode:
+    return [(place, what) for place, what in json.loads(done.stdout)]
+  if done.returncode == -signal.SIGXCPU:
+    got = f"one that keeps libhdf5 busy for more than {hdf5_probe.MAX_SECONDS} s"
+  elif done.returncode < 0:
+    got = f"one that libhdf5 crashes on ({signal.Signals(-done.returncode).name})"
+  else:
+    got = done.stderr.strip().rpartition("\n")[2]
+  raise errors.ConversionError(
+    f"convert: {path}: expected an HDF5 file that can be walked through, got {got}. "
+    "The file is damaged."
+  )
 
 
 def demo_order(name: str) -> tuple[int, str]:
@@ -158,9 +191,7 @@ class DemoScan:
     return self._derive_next_obs(spec, demos)
 
   def _add_dataset(self, demo: Any, path: str, dataset: Any, num_steps: int) -> None:
-    if dataset.external:
-      self._problem(path, "data in this file", "data in other files")
-    elif dataset.shape[:1] != (num_steps,):
+    if dataset.shape[:1] != (num_steps,):
       got = episodes.describe(dataset.dtype, dataset.shape)
       self._problem(path, f"{num_steps} rows", f"{got} in {demo.name}")
     else:
@@ -325,30 +356,37 @@ class Hdf5Source(EpisodeSource):
       ConversionError: another layout, or datasets that cannot be taken over.
     """
     self._path = path
+    _check_foreign(path, find_foreign(path), dropped or Dropped(), spec)
     self._file = open_file(path)
-    data = self._file.get(DATA)
+    try:
+      self._open(dropped or Dropped(), spec)
+    except errors.SpecError:
+      raise
+    except Exception as error:  # h5py raises what it likes on damaged files.
+      raise errors.ConversionError(
+        f"convert: {path}: expected an HDF5 file whose parts can be read, got "
+        f"{type(error).__name__}: {error}."
+      ) from error
+
+  def _open(self, dropped: Dropped, spec: specs.TensorSpecStruct | None) -> None:
+    path = self._path
+    data = _own(self._file, DATA)
     if data is None or not hasattr(data, "keys") or not len(data):
       raise errors.ConversionError(
         f"convert: {path}: expected a group data with a group for each demo, as "
         f"robomimic has it, got {errors.listing(self._file)}."
       )
     self._data = data
-    hard_link = load_h5py().HardLink
-    names = sorted(data, key=demo_order)
-    # Links to other places are not followed: a file is read, and not what it names.
-    links = [data.get(name, getlink=True) for name in names]
-    self._demos = [
-      data[name]
-      for name, link in zip(names, links, strict=True)
-      if isinstance(link, hard_link)
-    ]
+    demos = [_own(data, name) for name in sorted(data, key=demo_order)]
+    self._demos = [demo for demo in demos if demo is not None]
     self._notes: list[str] = []
     if spec is None:
-      scan = DemoScan(path, dropped or Dropped())
+      scan = DemoScan(path, dropped)
       spec = self._with_known(scan.run(self._demos))
       self._notes = scan.notes
     self._spec = spec
     self._finals = final_paths(spec)
+    self._metadata = self._read_metadata()
 
   @property
   def spec(self) -> specs.TensorSpecStruct:
@@ -368,6 +406,9 @@ class Hdf5Source(EpisodeSource):
   @property
   def metadata(self) -> Mapping[str, Any]:
     """`env_args`, the filter keys, other attributes of `data`, and unusual names."""
+    return self._metadata
+
+  def _read_metadata(self) -> Mapping[str, Any]:
     found = {name: _to_json(value) for name, value in self._data.attrs.items()}
     found.pop(TOTAL, None)
     found.pop(SPEC_ATTRIBUTE, None)
@@ -375,9 +416,10 @@ class Hdf5Source(EpisodeSource):
     robomimic: dict[str, Any] = {}
     if found:
       robomimic["attrs"] = found
-    masks = self._file.get(MASK)
+    masks = _own(self._file, MASK)
     if masks is not None:
-      robomimic["mask"] = {name: _to_json(masks[name][()]) for name in masks}
+      own = {name: _own(masks, name) for name in masks}
+      robomimic["mask"] = {n: _to_json(m[()]) for n, m in own.items() if m is not None}
     names = [demo.name.rpartition("/")[2] for demo in self._demos]
     if names != [f"demo_{index}" for index in range(len(names))]:
       robomimic["demos"] = names
@@ -433,6 +475,45 @@ class Hdf5Source(EpisodeSource):
     return specs.TensorSpecStruct(
       (path, known[path] if _fits(known.get(path), leaf) else leaf)
       for path, leaf in found.items()
+    )
+
+
+def _own(group: Any, name: str) -> Any:
+  """Returns what is in a group itself; None where there is nothing, or a link."""
+  link = group.get(name, getlink=True)
+  return group[name] if isinstance(link, load_h5py().HardLink) else None
+
+
+def _check_foreign(
+  path: str,
+  foreign: list[tuple[str, str]],
+  dropped: Dropped,
+  spec: specs.TensorSpecStruct | None,
+) -> None:
+  """Checks that all that is read lies in the file; others may be anybody's.
+
+  Raises:
+    ConversionError: with every path that is in another file.
+  """
+  found: dict[str, errors.Mismatch] = {}
+  is_read = [*(spec or ())]
+  is_read += [NEXT_OBS + final.removeprefix(FINAL_OBS) for final in is_read]
+  for place, what in foreign:
+    top, _, rest = place.strip("/").partition("/")
+    name = rest.partition("/")[2] if top == DATA else ""
+    if top not in (DATA, MASK) or (name and spec is None and dropped.has(name)):
+      continue
+    is_there = any(f"{each}/".startswith(f"{name}/") for each in is_read)
+    if name and spec is not None and not is_there:
+      continue
+    hint = f"Leave it out: --drop {name}." if name else ""
+    got = f"{what} at {place}"
+    found[name or place] = errors.Mismatch(
+      name or place, "data in this file", got, hint
+    )
+  if found:
+    raise errors.mismatch_error(
+      f"convert: {path}", [*found.values()], errors.ConversionError
     )
 
 

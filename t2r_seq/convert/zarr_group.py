@@ -11,6 +11,7 @@ import json
 import math
 import os
 import shutil
+import stat
 import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -152,6 +153,28 @@ def _open_files(path: str) -> Iterator[tuple[list[str], Any]]:
   yield list(_metadata_files(path)), read
 
 
+def check_own_files(path: str) -> None:
+  """Checks that a group is made of files of its own: a link leads to anybody's.
+
+  Args:
+    path: of the group; a .zip file has no links that are followed.
+  Raises:
+    ConversionError: names the first link, pipe or device in it.
+  """
+  for folder, folders, names in os.walk(path):
+    for name in sorted((*folders, *names)):
+      place = os.path.join(folder, name)
+      mode = os.lstat(place).st_mode
+      if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        got = (
+          f"a link to {os.readlink(place)}" if stat.S_ISLNK(mode) else "another kind"
+        )
+        raise errors.ConversionError(
+          f"convert: {place}: expected a file or folder of the zarr group, got {got}. "
+          "Put a copy of what it leads to in its place."
+        )
+
+
 def _metadata_files(path: str) -> Iterator[str]:
   for folder, folders, names in os.walk(path):
     for name in names:
@@ -254,6 +277,7 @@ class ZarrSource(EpisodeSource):
       ConversionError: with every array that does not fit the layout.
     """
     self._path = path
+    check_own_files(path)
     self._group = open_group(path)
     self._notes: list[str] = []
     dropped = dropped or Dropped()
@@ -290,14 +314,14 @@ class ZarrSource(EpisodeSource):
   def fingerprint(self) -> dict[str, Any]:
     """Returns the files' number, sizes and newest time."""
     if os.path.isfile(self._path):
-      stat = os.stat(self._path)
-      return {"files": 1, "bytes": stat.st_size, "newest": stat.st_mtime_ns}
+      found = os.stat(self._path)
+      return {"files": 1, "bytes": found.st_size, "newest": found.st_mtime_ns}
     count, size, newest = 0, 0, 0
     for folder, _, names in os.walk(self._path):
       for name in names:
-        stat = os.stat(os.path.join(folder, name))
-        count, size = count + 1, size + stat.st_size
-        newest = max(newest, stat.st_mtime_ns)
+        found = os.stat(os.path.join(folder, name))
+        count, size = count + 1, size + found.st_size
+        newest = max(newest, found.st_mtime_ns)
     return {"files": count, "bytes": size, "newest": newest}
 
   def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:

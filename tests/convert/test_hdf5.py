@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import pathlib
+import signal
+import subprocess
 
 import h5py
 import numpy as np
 import pytest
 
-from t2r_seq import convert, store
+from t2r_seq import convert, errors, store
+from t2r_seq.convert import hdf5_probe
 
+DATA = pathlib.Path(__file__).parent / "data"
 Options = convert.ConversionOptions
 ENV_ARGS = json.dumps({"env_name": "Lift", "type": 1, "env_kwargs": {}})
 LENGTHS = {"demo_0": 4, "demo_1": 1, "demo_2": 3, "demo_10": 2}
@@ -220,13 +225,92 @@ def test_a_truncated_file():
     convert.convert("x.hdf5", "back")
 
 
-def test_links_to_other_files_are_not_followed():
+def add_external_storage(file):
+  place = [("other.bin", 0, 4 * 8)]
+  file["data/demo_0"].create_dataset("obs/far", (4,), "f8", external=place)
+
+
+def add_virtual(file):
+  layout = h5py.VirtualLayout((4,), "f8")
+  layout[:] = h5py.VirtualSource("other.hdf5", "data/demo_0/rewards", (4,))
+  file["data/demo_0"].create_virtual_dataset("obs/far", layout)
+
+
+def link(place):
+  def add(file):
+    file[place] = h5py.ExternalLink("other.hdf5", "/data/demo_0/rewards")
+
+  return add
+
+
+# name: (what is added, what the error says, what may be left out)
+FOREIGN = {
+  "storage": (add_external_storage, "obs/far: .*data in other files at", "obs/far"),
+  "virtual": (add_virtual, "obs/far: .*a virtual dataset at /data/demo_0", "obs/far"),
+  "a dataset": (link("data/demo_0/obs/far"), "obs/far: .*a link to other", "obs"),
+  "a group": (link("data/demo_0/far"), "far: .*a link to other.hdf5 at", "far"),
+  "a demo": (link("data/demo_11"), "/data/demo_11: .*a link to other.hdf5 at", None),
+  "a mask": (link("mask/more"), "/mask/more: .*a link to other.hdf5 at", None),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_nothing_comes_from_other_files(name):
+  add, want, to_drop = FOREIGN[name]
   make_file()
   make_file("other.hdf5")
+  pathlib.Path("other.bin").write_bytes(bytes(32))
   with h5py.File("x.hdf5", "a") as file:
-    file["data/demo_11"] = h5py.ExternalLink("other.hdf5", "/data/demo_0")
-    file["data/demo_0/elsewhere"] = h5py.ExternalLink(
-      "other.hdf5", "/data/demo_0/actions"
-    )
+    add(file)
+  with pytest.raises(ValueError, match=f"x.hdf5: .*{want}") as caught:
+    convert.convert("x.hdf5", "back")
+  assert "data in this file" in str(caught.value)
+  assert not pathlib.Path("back").exists()
+  if to_drop:
+    options = Options(drop=(to_drop,))
+    assert convert.convert("x.hdf5", "back", options=options).num_episodes == 4
+    # Of what it was told to leave out, nothing is in the way of going on either.
+    assert convert.convert("x.hdf5", "back", options=options).num_episodes == 4
+
+
+def test_all_data_from_another_file():
+  make_file("other.hdf5")
+  with h5py.File("x.hdf5", "w") as file:
+    file["data"] = h5py.ExternalLink("other.hdf5", "/data")
+  with pytest.raises(ValueError, match=r"/data: .*a link to other\.hdf5 at /data"):
+    convert.convert("x.hdf5", "back")
+
+
+# Files of which a byte or two were changed; see data/README.md.
+@pytest.mark.parametrize("name", ["endless", "crash"])
+def test_what_libhdf5_does_not_survive(name, monkeypatch):
+  packed = (DATA / f"{name}.hdf5.gz").read_bytes()
+  pathlib.Path("x.hdf5").write_bytes(gzip.decompress(packed))
+  probe = pathlib.Path(hdf5_probe.__file__).read_text()
+  quick = pathlib.Path("probe.py")
+  quick.write_text(probe.replace("MAX_SECONDS = 30", "MAX_SECONDS = 1"))
+  monkeypatch.setattr(hdf5_probe, "__file__", str(quick))
+  with pytest.raises(errors.ConversionError, match=r"x.hdf5: expected an HDF5 file"):
+    convert.convert("x.hdf5", "back")
+
+
+@pytest.mark.parametrize(
+  ("status", "want"),
+  [
+    (-signal.SIGXCPU, "one that keeps libhdf5 busy for more than 30 s"),
+    (-signal.SIGSEGV, r"one that libhdf5 crashes on \(SIGSEGV\)"),
+  ],
+)
+def test_what_is_said_of_it(status, want, monkeypatch):
+  make_file()
+  done = subprocess.CompletedProcess([], status, "", "")
+  monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+  with pytest.raises(errors.ConversionError, match=f"walked through, got {want}. The"):
+    convert.convert("x.hdf5", "back")
+
+
+def test_a_group_that_is_in_itself():
+  make_file()
+  with h5py.File("x.hdf5", "a") as file:
+    file["data/demo_0/obs/again"] = file["data/demo_0"]
   assert convert.convert("x.hdf5", "back").num_episodes == 4
-  assert "elsewhere" not in store.EpisodeStore("back").spec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import zipfile
 
@@ -217,3 +218,33 @@ def test_a_damaged_chunk():
   chunk.write_bytes(b"damaged" + chunk.read_bytes()[7:])
   with pytest.raises(ValueError, match=r"episode \d of x.zarr: state: expected chunks"):
     convert.convert("x.zarr", "back")
+
+
+@pytest.mark.parametrize("place", ["data/state/0.0", "data/state", "meta/more"])
+def test_links_are_not_followed(place, tmp_path):
+  make_group()
+  there, elsewhere = pathlib.Path("x.zarr") / place, tmp_path / "elsewhere"
+  if there.exists():
+    there.rename(elsewhere)
+  there.symlink_to(elsewhere)
+  want = rf"{there}: expected a file or folder of the zarr group, got a link to .*where"
+  with pytest.raises(ValueError, match=want):
+    convert.convert("x.zarr", "back")
+  assert not pathlib.Path("back").exists()
+
+
+def test_a_pipe_is_no_chunk():
+  make_group()
+  chunk = pathlib.Path("x.zarr/data/state/0.0")
+  chunk.unlink()
+  os.mkfifo(chunk)
+  with pytest.raises(
+    ValueError, match=r"state/0.0: expected a file .* got another kind"
+  ):
+    convert.convert("x.zarr", "back")
+
+
+def test_the_group_itself_may_be_reached_by_a_link(data):
+  make_group("real.zarr")
+  pathlib.Path("x.zarr").symlink_to("real.zarr")
+  assert convert.convert("x.zarr", "back").num_episodes == 3
