@@ -10,6 +10,7 @@ import dataclasses
 import math
 import numbers
 import os
+import threading
 import typing
 from typing import Any
 
@@ -189,35 +190,80 @@ def _is_number(value: Any) -> bool:
   return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
+@dataclasses.dataclass(frozen=True)
+class TableOptions:
+  """How a table of items samples, removes and paces them, checked.
+
+  Attributes:
+    operation: that they were given to, for errors.
+    sampler: which item is sampled.
+    remover: which item goes where there are more than `max_size`.
+    rate_limiter: how inserts and samples wait for each other.
+    max_size: items, at most; None for as many as there is room for.
+    max_times_sampled: an item goes when it has been sampled as often; 0 for never.
+    initial_priority: of items that come without one; None for the greatest so far.
+    timeout: seconds that an insert, or a sample, may wait; None for ever.
+  """
+
+  operation: str
+  sampler: SelectorOption = Uniform()
+  remover: SelectorOption = Fifo()
+  rate_limiter: RateLimiterOption = MinSize()
+  max_size: int | None = None
+  max_times_sampled: int = 0
+  initial_priority: float | None = 1.0
+  timeout: float | None = None
+
+  def __post_init__(self) -> None:
+    """Raises SpecError with every option that is none of what it may be."""
+    found = []
+    for name, choice, usual in (
+      ("sampler", SelectorOption, Uniform),
+      ("remover", SelectorOption, Fifo),
+      ("rate_limiter", RateLimiterOption, MinSize),
+    ):
+      option, kinds = getattr(self, name), typing.get_args(choice)
+      if isinstance(option, kinds):
+        continue
+      hint = f"Such as replay.{usual.__name__}()."
+      if isinstance(option, type) and option in kinds:
+        made = f"replay.{option.__name__}(...), or @{option.__name__}() in gin"
+        hint = f"Make one: {made}."
+      wanted = f"one of {errors.listing(kind.__name__ for kind in kinds)}"
+      found.append(errors.Mismatch(name, wanted, errors.describe(option), hint))
+    if found:
+      raise errors.mismatch_error(self.operation, found)
+    if self.max_size is not None:
+      check_count(self.operation, "max_size", self.max_size)
+    check_count(self.operation, "max_times_sampled", self.max_times_sampled, 0)
+    check_seconds(self.operation, "timeout", self.timeout)
+    if self.initial_priority is not None:
+      to_priority(self.operation, self.initial_priority, "initial_priority")
+
+  @property
+  def is_plain(self) -> bool:
+    """Whether items are drawn alike, and stay as long as their steps."""
+    return isinstance(self.sampler, Uniform) and self.max_size is None
+
+  @property
+  def never_waits(self) -> bool:
+    """Whether, once samples come, nobody has to wait any more."""
+    return isinstance(self.rate_limiter, MinSize)
+
+
+def check_seconds(operation: str, name: str, seconds: Any) -> None:
+  """Raises SpecError unless it is a number of seconds, or None."""
+  if seconds is None:
+    return
+  if not _is_number(seconds) or not 0 <= seconds <= threading.TIMEOUT_MAX:
+    raise errors.SpecError(
+      f"{operation}: {name}: expected a number of seconds of at least 0, or None, "
+      f"got {seconds!r}."
+    )
+
+
 # What a folder of checkpoints has to be.
 _FOLDER = "expected a folder that it may write to, or a place for a new one"
-
-
-def check_options(
-  operation: str, sampler: Any, remover: Any, rate_limiter: Any
-) -> None:
-  """Checks how a replay samples, removes and paces.
-
-  Raises:
-    SpecError: one is none of the options for it.
-  """
-  found = []
-  for name, option, choice, usual in (
-    ("sampler", sampler, SelectorOption, Uniform),
-    ("remover", remover, SelectorOption, Fifo),
-    ("rate_limiter", rate_limiter, RateLimiterOption, MinSize),
-  ):
-    kinds = typing.get_args(choice)
-    if isinstance(option, kinds):
-      continue
-    names = [kind.__name__ for kind in kinds]
-    hint = f"Such as replay.{usual.__name__}()."
-    if isinstance(option, type) and option in kinds:
-      hint = f"Make one: replay.{option.__name__}(...), or @{option.__name__}() in gin."
-    wanted = f"one of {errors.listing(names)}"
-    found.append(errors.Mismatch(name, wanted, errors.describe(option), hint))
-  if found:
-    raise errors.mismatch_error(operation, found)
 
 
 def check_path(operation: str, name: str, path: Any, hint: str) -> str:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import os
-import threading
 from typing import Any, TypeVar
 
 import gin
@@ -14,9 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import allocation, errors, specs, windows
+from t2r_seq.data.arguments import check_count
 from t2r_seq.replay import checkpoints, options, sizing
-from t2r_seq.replay.options import to_priorities, to_priority
-from t2r_seq.replay.rate_limiters import StopFn, make_rate_limiter
+from t2r_seq.replay.options import to_priorities
+from t2r_seq.replay.rate_limiters import StopFn
 from t2r_seq.replay.replay import (
   Replay,
   ReplayCounters,
@@ -28,7 +27,7 @@ from t2r_seq.replay.replay import (
 from t2r_seq.replay.ring import AnchorRule, Contexts, Lanes, Ring
 from t2r_seq.replay.sampling import Batch, Gathering, Sampling, make_dataset
 from t2r_seq.replay.sizing import flat_replay_specs
-from t2r_seq.replay.table import Table, items_bytes, make_items
+from t2r_seq.replay.table import Table, make_items
 from t2r_seq.replay.writers import MemoryVectorWriter, MemoryWriter
 
 _OPERATION = "ReplayBuffer"
@@ -102,64 +101,38 @@ class ReplayBuffer(Replay):
     cut = windows.Cut.of(_OPERATION, cut, fields)
     self._flat_spec = flat_replay_specs(_OPERATION, self._spec, cut.n_step)
     self._checkpoint_dir = options.check_checkpoint_dir(_OPERATION, checkpoint_dir)
-    sizing.check_counts(_OPERATION, num_writers, max_size, max_times_sampled, timeout)
-    options.check_options(_OPERATION, sampler, remover, rate_limiter)
-    if initial_priority is not None:
-      initial_priority = to_priority(_OPERATION, initial_priority, "initial_priority")
-    self._columns = sizing.make_columns(_OPERATION, self._flat_spec)
-    reader = windows.WindowReader(
-      sizing.element_spec(self._columns), self._spec, cut, flat
+    name = "keep_checkpoints"
+    self._keep_checkpoints = check_count(_OPERATION, name, keep_checkpoints)
+    how = options.TableOptions(
+      _OPERATION,
+      sampler,
+      remover,
+      rate_limiter,
+      max_size=max_size,
+      max_times_sampled=max_times_sampled,
+      initial_priority=initial_priority,
+      timeout=timeout,
     )
+    self._columns = sizing.make_columns(_OPERATION, self._flat_spec)
+    element = sizing.element_spec(self._columns)
+    reader = windows.WindowReader(element, self._spec, cut, flat)
     rule = AnchorRule.of(reader)
-    has_ages = cut.front != "drop"
+    capacity = sizing.plan_capacity(
+      self._columns, rule, how, num_writers, capacity_steps, capacity_bytes
+    )
     steps = {p: c for p, c in self._columns.items() if c.is_per_step}
     contexts = {p: c for p, c in self._columns.items() if not c.is_per_step}
-    num_slots = sizing.num_slots(
-      _OPERATION,
-      self._columns,
-      rule,
-      has_ages,
-      capacity_steps,
-      capacity_bytes,
-      num_writers,
-      functools.partial(items_bytes, sampler, remover, max_size),
-    )
-    capacity = "capacity_steps" if capacity_bytes is None else "capacity_bytes"
-    sizing.check_rate_limiter(
-      _OPERATION,
-      rate_limiter,
-      rule,
-      num_slots,
-      num_writers,
-      max_size,
-      max_times_sampled,
-      capacity,
-    )
-    with sizing.memory_for(_OPERATION, capacity, num_slots * num_writers):
-      ring = Ring(steps, num_slots, num_writers)
-      lanes = Lanes(rule, num_slots, num_writers, has_ages)
-      held = Contexts(contexts, ring.num_rows, num_writers)
-      items = make_items(lanes, sampler, remover, max_size, max_times_sampled)
-    lock = threading.RLock()
-    self._table = Table(
-      ring,
-      held,
-      lanes,
-      items,
-      make_rate_limiter(rate_limiter, lock),
-      lock,
-      sizing.make_rng(_OPERATION, seed),
-      max_size,
-      max_times_sampled,
-      initial_priority,
-      timeout,
-      isinstance(rate_limiter, options.MinSize),
-    )
-    gathering = Gathering(ring, lanes, self._table.contexts, reader)
+    with capacity.memory_for(_OPERATION):
+      ring = Ring(steps, capacity.num_slots, capacity.num_writers)
+      lanes = Lanes(rule, capacity.num_slots, capacity.num_writers)
+      held = Contexts(contexts, ring.num_rows, capacity.num_writers)
+      items = make_items(lanes, how)
+    rng = sizing.make_rng(_OPERATION, seed)
+    self._table = Table(ring, held, lanes, items, how, rng)
+    gathering = Gathering(ring, lanes, held, reader)
     self._sampling = Sampling(self._table, gathering)
     self._window_spec = reader.window_spec
-    self._free_lanes = list(range(num_writers))
-    self._keep_checkpoints = sizing.check_keep(_OPERATION, keep_checkpoints)
+    self._free_lanes = list(range(capacity.num_writers))
 
   @classmethod
   def from_store(

@@ -29,6 +29,7 @@ class AnchorRule:
     need: steps after it that must be there while the episode goes on.
     need_ended: steps after it that must be there at the episode's end.
     keeps_start: the first anchor has an item whenever the episode has ended.
+    is_padded: windows are padded before an episode's start.
   """
 
   first: int
@@ -37,6 +38,7 @@ class AnchorRule:
   need: int
   need_ended: int
   keeps_start: bool
+  is_padded: bool
 
   @classmethod
   def of(cls, reader: windows.WindowReader) -> AnchorRule:
@@ -46,8 +48,20 @@ class AnchorRule:
     """
     grid = reader.grid
     back, need = max(0, -reader.steps_shown[0]), reader.num_growing
-    ended = (grid.num_after, grid.keeps_first)
-    return cls(grid.first_anchor, grid.period, back, need, *ended)
+    return cls(
+      grid.first_anchor,
+      grid.period,
+      back,
+      need,
+      need_ended=grid.num_after,
+      keeps_start=grid.keeps_first,
+      is_padded=reader.cut.front != "drop",
+    )
+
+  @property
+  def has_ages(self) -> bool:
+    """Whether it matters how many steps of its episode are before an anchor."""
+    return self.is_padded and self.back > 0
 
   @property
   def min_steps(self) -> int:
@@ -270,16 +284,13 @@ class Lanes:
     num_items: that are marked.
   """
 
-  def __init__(
-    self, rule: AnchorRule, num_slots: int, num_writers: int, has_ages: bool
-  ) -> None:
+  def __init__(self, rule: AnchorRule, num_slots: int, num_writers: int) -> None:
     """Creates lanes without steps.
 
     Args:
       rule: which anchors have items.
       num_slots: rows of each writer.
       num_writers: N.
-      has_ages: windows are padded before an episode's start.
     """
     self.rule = rule
     self.num_slots = num_slots
@@ -293,7 +304,7 @@ class Lanes:
     num_rows = num_slots * num_writers
     self.marks = allocate((num_rows,), np.min_scalar_type(rule.need + 1))
     self.ages = None
-    if has_ages and rule.back:
+    if rule.has_ages:
       self.ages = allocate((num_rows,), np.min_scalar_type(rule.back))
     self.num_items = 0
     # No episode of any writer ends before this step.

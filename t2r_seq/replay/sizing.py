@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
-import numbers
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from t2r_seq import errors, specs, windows
 from t2r_seq.data.arguments import check_count
 from t2r_seq.replay import options
 from t2r_seq.replay.ring import AnchorRule, column_dtype
-from t2r_seq.replay.table import Table
+from t2r_seq.replay.table import Table, items_bytes
 from t2r_seq.store import layout
 from t2r_seq.store.layout import Columns
 
@@ -68,30 +67,6 @@ def flat_replay_specs(
 _END_BYTES, _WRITER_BYTES = 8, 24
 
 
-def check_counts(
-  operation: str,
-  num_writers: Any,
-  max_size: Any,
-  max_times_sampled: Any,
-  timeout: Any,
-) -> None:
-  """Raises SpecError with every argument of a buffer that makes no sense."""
-  found = []
-  for name, value, least in (
-    ("num_writers", num_writers, 1),
-    ("max_size", 1 if max_size is None else max_size, 1),
-    ("max_times_sampled", max_times_sampled, 0),
-  ):
-    if not _is_count(value, least):
-      want = f"an integer of at least {least}"
-      found.append(errors.Mismatch(name, want, repr(value)))
-  is_number = isinstance(timeout, numbers.Real) and not isinstance(timeout, bool)
-  if timeout is not None and not (is_number and 0 <= timeout <= threading.TIMEOUT_MAX):
-    found.append(errors.Mismatch("timeout", "seconds, or None", repr(timeout)))
-  if found:
-    raise errors.mismatch_error(operation, found)
-
-
 def make_rng(operation: str, seed: Any) -> np.random.Generator:
   """Makes what random draws come from; raises SpecError where no seed is given."""
   try:
@@ -102,30 +77,11 @@ def make_rng(operation: str, seed: Any) -> np.random.Generator:
     ) from None
 
 
-@contextlib.contextmanager
-def memory_for(operation: str, capacity: str, num_steps: int) -> Iterator[None]:
-  """Names the argument where there is not memory enough for so many steps."""
-  try:
-    yield
-  except errors.SpecError:
-    raise
-  except (MemoryError, OSError, OverflowError, ValueError) as error:
-    raise errors.SpecError(
-      f"{operation}: {capacity}: expected as much as the memory has room for, got "
-      f"{num_steps} steps: {error}. Lower {capacity}."
-    ) from error
-
-
 def check_batch_size(batch_size: Any) -> int:
   """Returns it as an int; raises SpecError unless it is an integer of at least 1."""
   if batch_size.__class__ is int and batch_size > 0:
     return batch_size  # The usual case.
   return check_count("sample", "batch_size", batch_size)
-
-
-def check_keep(operation: str, keep_checkpoints: Any) -> int:
-  """Returns it as an int; raises SpecError unless it is an integer of at least 1."""
-  return check_count(operation, "keep_checkpoints", keep_checkpoints)
 
 
 def make_columns(operation: str, flat_spec: specs.TensorSpecStruct) -> Columns:
@@ -148,40 +104,68 @@ def element_spec(columns: Columns) -> specs.TensorSpecStruct:
   return element
 
 
-def num_slots(
-  operation: str,
+@dataclasses.dataclass(frozen=True)
+class Capacity:
+  """How many steps a buffer holds, and which argument says so.
+
+  Attributes:
+    argument: 'capacity_steps' or 'capacity_bytes'.
+    num_slots: steps of each writer.
+    num_writers: N.
+  """
+
+  argument: str
+  num_slots: int
+  num_writers: int
+
+  @contextlib.contextmanager
+  def memory_for(self, operation: str) -> Iterator[None]:
+    """Names the argument where there is not memory enough for so many steps."""
+    try:
+      yield
+    except errors.SpecError:
+      raise
+    except (MemoryError, OSError, OverflowError, ValueError) as error:
+      raise errors.SpecError(
+        f"{operation}: {self.argument}: expected as much as the memory has room for, "
+        f"got {self.num_slots * self.num_writers} steps: {error}. Lower "
+        f"{self.argument}."
+      ) from error
+
+
+def plan_capacity(
   columns: Columns,
   rule: AnchorRule,
-  has_ages: bool,
+  how: options.TableOptions,
+  num_writers: Any,
   capacity_steps: Any,
   capacity_bytes: Any,
-  num_writers: int,
-  items_bytes: Callable[[int], int],
-) -> int:
-  """Returns how many rows each writer has.
+) -> Capacity:
+  """Returns how many steps there is room for.
 
   Args:
-    operation: for the error.
     columns: of a step and of an episode.
     rule: which steps have items.
-    has_ages: windows are padded before an episode's start.
+    how: items are sampled, removed and paced.
+    num_writers: N, as given.
     capacity_steps: as given.
     capacity_bytes: as given.
-    num_writers: N.
-    items_bytes: the memory of items in so many rows.
   Raises:
     SpecError: not one capacity but none or two, one of bytes for byte strings, or one
-      that no window fits in.
+      that no window fits in, or not the items that the rate limiter waits for.
   """
-  name, capacity = _check_capacity(operation, columns, capacity_steps, capacity_bytes)
+  num_writers = check_count(how.operation, "num_writers", num_writers)
+  name, capacity = _check_capacity(
+    how.operation, columns, capacity_steps, capacity_bytes
+  )
   is_steps = name == "capacity_steps"
-  step_size = 1 if is_steps else _step_bytes(columns, rule, has_ages)
+  step_size = 1 if is_steps else _step_bytes(columns, rule)
 
   def needed(slots: int) -> int:
     rows = slots * num_writers
     if is_steps:
       return rows
-    return rows * step_size + _WRITER_BYTES * num_writers + items_bytes(rows)
+    return rows * step_size + _WRITER_BYTES * num_writers + items_bytes(how, rows)
 
   fewest, too_many = 0, capacity // (step_size * num_writers) + 1
   while too_many - fewest > 1:
@@ -190,11 +174,13 @@ def num_slots(
     fewest, too_many = (middle, too_many) if fits else (fewest, middle)
   if fewest < rule.min_steps:
     raise errors.SpecError(
-      f"{operation}: {name}: expected at least {rule.min_steps} steps for each writer, "
-      f"the length of a window, got {fewest}. Raise it from {capacity} to "
+      f"{how.operation}: {name}: expected at least {rule.min_steps} steps for each "
+      f"writer, the length of a window, got {fewest}. Raise it from {capacity} to "
       f"{needed(rule.min_steps)} or more."
     )
-  return fewest
+  found = Capacity(name, fewest, num_writers)
+  _check_rate_limiter(how, rule, found)
+  return found
 
 
 def _check_capacity(
@@ -218,49 +204,35 @@ def _check_capacity(
   return "capacity_bytes", check_count(operation, "capacity_bytes", capacity_bytes)
 
 
-def check_rate_limiter(
-  operation: str,
-  option: Any,
-  rule: AnchorRule,
-  num_slots: int,
-  num_writers: int,
-  max_size: int | None,
-  max_times_sampled: int,
-  capacity: str,
+def _check_rate_limiter(
+  how: options.TableOptions, rule: AnchorRule, capacity: Capacity
 ) -> None:
   """Checks that there is room for the items that a rate limiter wants.
 
-  Args:
-    operation: for the error.
-    option: the rate limiter's.
-    rule: which steps have items.
-    num_slots: steps of each writer.
-    num_writers: N.
-    max_size: items that may be there, if that is limited.
-    max_times_sampled: samples of each item, or 0.
-    capacity: the argument that `num_slots` comes from.
   Raises:
     SpecError: samples would wait for ever, or a full queue would lose items.
   """
+  option, argument = how.rate_limiter, capacity.argument
+  num_writers, num_slots = capacity.num_writers, capacity.num_slots
   match option:
     case options.MinSize() | options.SampleToInsertRatio():
       name, got = "min_size_to_sample", option.min_size_to_sample
       most = num_writers * rule.most_items(num_slots)
       room = f"{num_writers} x {num_slots} steps have"
       why = "Samples would wait for ever"
-    case options.Queue() | options.Stack() if max_times_sampled == 1:
+    case options.Queue() | options.Stack() if how.max_times_sampled == 1:
       name, got = "size", option.size
       most = rule.most_queued(num_slots)
       room = f"{num_slots} steps, the part of a writer, keep while others come"
       why = "Items would go before they are sampled"
     case _:
       return
-  if max_size is not None and max_size < most:
-    most, room, capacity = max_size, "max_size lets in", "max_size"
+  if how.max_size is not None and how.max_size < most:
+    most, room, argument = how.max_size, "max_size lets in", "max_size"
   if got > most:
     raise errors.SpecError(
-      f"{operation}: rate_limiter: expected {name} of at most {most}, the items that "
-      f"{room}, got {got}. {why}: raise {capacity}, or ask for less."
+      f"{how.operation}: rate_limiter: expected {name} of at most {most}, the items "
+      f"that {room}, got {got}. {why}: raise {argument}, or ask for less."
     )
 
 
@@ -284,7 +256,7 @@ def _string_bytes(column: np.ndarray) -> int:
   return sum(len(item) + 33 for item in column.flat if item is not None)
 
 
-def _step_bytes(columns: Columns, rule: AnchorRule, has_ages: bool) -> int:
+def _step_bytes(columns: Columns, rule: AnchorRule) -> int:
   """Returns the memory of a step besides its item's, if it is an episode of its own."""
   row = _END_BYTES + sum(
     math.prod(column.row_shape) * column_dtype(column).itemsize
@@ -293,10 +265,5 @@ def _step_bytes(columns: Columns, rule: AnchorRule, has_ages: bool) -> int:
   if not all(column.is_per_step for column in columns.values()):
     row += 8  # Where its episode's features are.
   marks = np.min_scalar_type(rule.need + 1).itemsize
-  ages = np.min_scalar_type(rule.back).itemsize if has_ages and rule.back else 0
+  ages = np.min_scalar_type(rule.back).itemsize if rule.has_ages else 0
   return row + marks + ages
-
-
-def _is_count(value: Any, least: int) -> bool:
-  is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-  return is_integer and value >= least

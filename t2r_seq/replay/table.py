@@ -12,7 +12,7 @@ import numpy as np
 
 from t2r_seq import errors
 from t2r_seq.replay import options
-from t2r_seq.replay.rate_limiters import RateLimiter, StopFn
+from t2r_seq.replay.rate_limiters import StopFn, make_rate_limiter
 from t2r_seq.replay.replay import SampleInfo, check_open
 from t2r_seq.replay.ring import Contexts, Lanes, Ring, allocate
 from t2r_seq.replay.selectors import Selector, make_selector
@@ -379,35 +379,26 @@ class SelectedItems(Items):
       self.flush()
 
 
-def make_items(
-  lanes: Lanes,
-  sampler: options.SelectorOption,
-  remover: options.SelectorOption,
-  max_size: int | None,
-  max_times_sampled: int,
-) -> Items:
-  """Makes items that are sampled and removed as told; see `ReplayBuffer`."""
+def make_items(lanes: Lanes, how: options.TableOptions) -> Items:
+  """Makes items that are sampled and removed as told."""
   items: Items
-  if isinstance(sampler, options.Uniform) and max_size is None:
+  if how.is_plain:
     items = UniformItems(lanes)
   else:
-    items = SelectedItems(lanes, sampler, None if max_size is None else remover)
-  if max_times_sampled:
+    items = SelectedItems(
+      lanes, how.sampler, None if how.max_size is None else how.remover
+    )
+  if how.max_times_sampled:
     items.count_samples()
   return items
 
 
-def items_bytes(
-  sampler: options.SelectorOption,
-  remover: options.SelectorOption,
-  max_size: int | None,
-  num_rows: int,
-) -> int:
+def items_bytes(how: options.TableOptions, num_rows: int) -> int:
   """Returns the memory that `make_items`' take with an item in each of so many rows."""
   counts = 4 * num_rows  # From when somebody first asks for them.
-  if isinstance(sampler, options.Uniform) and max_size is None:
+  if how.is_plain:
     return counts
-  chosen = [sampler] if max_size is None else [sampler, remover]
+  chosen = [how.sampler] if how.max_size is None else [how.sampler, how.remover]
   selectors = [make_selector(option, 1) for option in chosen]
   size = 8 if any(selector.compares for selector in selectors) else 4
   known = sum(selector.bytes_for(num_rows) for selector in selectors)
@@ -436,43 +427,34 @@ class Table:
     contexts: Contexts,
     lanes: Lanes,
     items: Items,
-    limiter: RateLimiter,
-    lock: threading.RLock,
+    how: options.TableOptions,
     rng: np.random.Generator,
-    max_size: int | None,
-    max_times_sampled: int,
-    initial_priority: float | None,
-    timeout: float | None,
-    is_unlimited: bool,
   ) -> None:
-    """Puts the parts together; see `ReplayBuffer` for the options."""
-    self.lock = lock
+    """Puts the parts together; see the attributes, and how items are sampled."""
+    self.lock = threading.RLock()
     self.ring = ring
     self.contexts = contexts
     self.lanes = lanes
     self.items = items
-    self.limiter = limiter
+    self.limiter = make_rate_limiter(how.rate_limiter, self.lock)
     self.rng = rng
     self.num_ignored_updates = 0
     self.is_closed = False
-    self._max_size = max_size
-    self._max_times_sampled = max_times_sampled
-    self._timeout = timeout
-    self._is_unlimited = is_unlimited
-    num_writers = lanes.num_writers
-    self.given = GivenPriorities(lanes.rule.need, num_writers, initial_priority)
+    self._how = how
+    initial = None if how.initial_priority is None else float(how.initial_priority)
+    self.given = GivenPriorities(lanes.rule.need, lanes.num_writers, initial)
     # At the latest when the interpreter exits, which waits for TensorFlow's threads.
-    weakref.finalize(self, limiter.close_for_good)
+    weakref.finalize(self, self.limiter.close_for_good)
 
   @property
   def consumes(self) -> bool:
     """Whether sampling takes items away."""
-    return self._max_times_sampled > 0
+    return self._how.max_times_sampled > 0
 
   @property
   def draws_alike(self) -> bool:
     """Whether draws know nothing of each other, and never wait in the middle."""
-    return isinstance(self.items, UniformItems) and self._is_unlimited
+    return self._how.is_plain and self._how.never_waits and not self.consumes
 
   def check_open(self, operation: str) -> None:
     """Raises ReplayError once the buffer is closed."""
@@ -562,7 +544,7 @@ class Table:
 
   def redraw(self, count: int) -> tuple[Draw, SampleInfo | None]:
     """Draws once more, in place of items that died before they were read."""
-    self.limiter.await_sample(1, self._timeout)
+    self.limiter.await_sample(1, self._how.timeout)
     drawn = self.items.draw(count, self.rng)
     return self.locate(drawn[0]), self._info(*drawn)
 
@@ -574,7 +556,7 @@ class Table:
     draw, info = next(self._draw_parts(1))
     rows = draw.rows
     times = self.items.times_sampled
-    if times is not None and times[rows[0]] >= self._max_times_sampled:
+    if times is not None and times[rows[0]] >= self._how.max_times_sampled:
       self.lanes.unmark(rows)
       self._remove(rows.tolist())
     return draw, info
@@ -598,7 +580,8 @@ class Table:
 
   def remove_surplus(self) -> None:
     """Lets items go, as the remover chooses, until there are no more than may be."""
-    while self._max_size is not None and self.lanes.num_items > self._max_size:
+    most = self._how.max_size
+    while most is not None and self.lanes.num_items > most:
       assert isinstance(self.items, SelectedItems)
       surplus = np.array([self.items.choose_surplus(self.rng)])
       self.lanes.unmark(surplus)
@@ -612,7 +595,7 @@ class Table:
 
   def _await_inserts(self, count: int, should_stop: StopFn | None = None) -> int:
     """Waits until an item can be inserted; returns how many of them can be."""
-    return count and self.limiter.await_insert(count, self._timeout, should_stop)
+    return count and self.limiter.await_insert(count, self._how.timeout, should_stop)
 
   def _note_context(
     self, lane: int, row: int, context: Mapping[str, np.ndarray]
@@ -662,7 +645,7 @@ class Table:
   def _await_samples(self, count: int) -> int:
     """Waits until an item can be sampled; returns how many of them can be."""
     try:
-      return self.limiter.await_sample(count, self._timeout)
+      return self.limiter.await_sample(count, self._how.timeout)
     except errors.ReplayTimeoutError as error:
       if self.lanes.num_items:
         raise

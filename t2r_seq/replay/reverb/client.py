@@ -18,7 +18,7 @@ from absl import logging
 from t2r_seq import errors, specs, windows
 from t2r_seq.data.arguments import check_count
 from t2r_seq.data.dataset_options import bounded_options
-from t2r_seq.replay.options import check_priorities
+from t2r_seq.replay.options import check_priorities, check_seconds
 from t2r_seq.replay.replay import (
   Replay,
   ReplayCounters,
@@ -161,18 +161,6 @@ def why_it_waits(info: Any | None) -> str:
   return text + "."
 
 
-def check_seconds(name: str, seconds: Any) -> None:
-  """Raises SpecError unless it is a number of seconds, or None."""
-  if seconds is None:
-    return
-  is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-  if not is_number or not 0 <= seconds <= threading.TIMEOUT_MAX:
-    raise errors.SpecError(
-      f"ReverbReplay: {name}: expected a number of seconds of at least 0, or None, "
-      f"got {seconds!r}."
-    )
-
-
 Tables = dict[str, Any]
 
 # What gRPC says of a server that is away, or went in the middle of a call.
@@ -218,8 +206,8 @@ class Connection:
       ReplayTimeoutError: it does not answer.
       SpecError: a number of seconds is wrong, or the table is another.
     """
-    check_seconds("timeout", timeout)
-    check_seconds("server_timeout", server_timeout)
+    check_seconds("ReverbReplay", "timeout", timeout)
+    check_seconds("ReverbReplay", "server_timeout", server_timeout)
     self.address = address
     self.timeout = timeout
     self.server_timeout = server_timeout

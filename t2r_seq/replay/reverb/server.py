@@ -31,7 +31,6 @@ from t2r_seq.replay.options import (
   check_checkpoint_dir,
   check_priorities,
 )
-from t2r_seq.replay.options import check_options as check_options_fn
 from t2r_seq.replay.reverb.items import ItemLayout, describe_columns, make_layout
 
 DM_REVERB = "0.14.0"
@@ -597,22 +596,24 @@ class ReplayServer:
     cut = windows.Cut.of("ReplayServer", cut, fields)
     layout = make_layout("ReplayServer", spec_structure, cut)
     check_port("ReplayServer", port)
-    check_count("ReplayServer", "max_size", max_size)
-    check_count("ReplayServer", "max_times_sampled", max_times_sampled, 0)
     folder = check_checkpoint_dir("ReplayServer", checkpoint_dir)
     seconds = check_checkpoint_secs("ReplayServer", checkpoint_secs)
-    sampler = options.Uniform() if sampler is None else sampler
-    remover = options.Fifo() if remover is None else remover
-    rate_limiter = options.MinSize(1) if rate_limiter is None else rate_limiter
-    check_options_fn("ReplayServer", sampler, remover, rate_limiter)
-    _check_room(max_size, rate_limiter)
+    how = options.TableOptions(
+      "ReplayServer",
+      options.Uniform() if sampler is None else sampler,
+      options.Fifo() if remover is None else remover,
+      options.MinSize() if rate_limiter is None else rate_limiter,
+      check_count("ReplayServer", "max_size", max_size),
+      max_times_sampled,
+    )
+    _check_room(max_size, how.rate_limiter)
     self._signature = make_signature(layout)
     table = reverb.Table(
       TABLE,
-      sampler=make_selector(reverb, sampler),
-      remover=make_selector(reverb, remover),
+      sampler=make_selector(reverb, how.sampler),
+      remover=make_selector(reverb, how.remover),
       max_size=max_size,
-      rate_limiter=make_rate_limiter(reverb, rate_limiter),
+      rate_limiter=make_rate_limiter(reverb, how.rate_limiter),
       max_times_sampled=max_times_sampled,
       signature=self._signature,
     )

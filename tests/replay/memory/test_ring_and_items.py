@@ -346,13 +346,15 @@ BAD_ARGUMENTS = {
     "capacity_bytes: expected at least 2 steps for each writer, the length of a "
     r"window, got 1\. Raise it from 60 to \d+ or more\.",
   ),
-  "counts": (
-    {"capacity_steps": 9, "num_writers": 0, "max_size": 0, "timeout": -1},
-    r"3 mismatches:\n  max_size: .*\n  num_writers: .*\n  timeout: expected seconds",
+  "no writers": (
+    {"capacity_steps": 9, "num_writers": 0},
+    "ReplayBuffer: num_writers: expected an integer of at least 1, got 0",
   ),
+  "no items": ({"capacity_steps": 9, "max_size": 0}, "max_size: expected an integer"),
+  "a time that is past": ({"capacity_steps": 9, "timeout": -1}, "timeout: .* got -1"),
   "a wait that no thread can wait": (
     {"capacity_steps": 9, "timeout": 1e300},
-    r"ReplayBuffer: timeout: expected seconds, or None, got 1e\+300",
+    r"timeout: expected a number of seconds of at least 0, or None, got 1e\+300",
   ),
   "no selector": (
     {"capacity_steps": 9, "sampler": "fifo"},
