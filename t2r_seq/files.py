@@ -79,14 +79,15 @@ def publish(temporary: str, path: str | os.PathLike[str]) -> None:
 
   Args:
     temporary: a file, which replaces another, or a folder; see `new_file`.
-    path: its name, in the same folder.
+    path: its name, in this folder or another one of the same file system.
   """
   if os.path.isdir(temporary):
     sync_tree(temporary)
   else:
     sync_file(temporary)
   os.replace(temporary, path)
-  sync_folder(os.path.dirname(temporary) or ".")
+  for folder in {os.path.dirname(temporary), os.path.dirname(path)}:
+    sync_folder(folder or ".")
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, files, specs
 from t2r_seq.convert import episodes, hdf5_probe
 from t2r_seq.convert.episodes import (
   Dropped,
@@ -605,7 +605,7 @@ class Hdf5Target(EpisodeTarget):
       if len(names) == num_episodes
       else [f"demo_{index}" for index in range(num_episodes)]
     )
-    os.makedirs(work_folder, exist_ok=True)
+    files.make_folders(work_folder)
     self._committed = num_episodes if os.path.exists(path) else self._find_parts()
     self._episodes = self._committed
     self._part: Any = None
@@ -634,7 +634,7 @@ class Hdf5Target(EpisodeTarget):
       self._part.close()
       self._part = None
       name = f"part-{self._committed:09d}-{self._episodes:09d}.hdf5"
-      os.replace(self._part_file(), os.path.join(self._work, name))
+      files.publish(self._part_file(), os.path.join(self._work, name))
       self._committed = self._episodes
 
   def finish(self) -> None:
@@ -653,9 +653,7 @@ class Hdf5Target(EpisodeTarget):
             source.copy(source[name], data, name)
             total += int(data[name].attrs[NUM_SAMPLES])
       self._write_metadata(file, data, total)
-    with open(whole, "rb") as written:
-      os.fsync(written.fileno())
-    os.replace(whole, self._path)
+    files.publish(whole, self._path)
 
   def close(self) -> None:
     """Closes the part in progress, which is written anew next time."""

@@ -174,9 +174,9 @@ class Journal:
     Raises:
       ConversionError: another process is at it.
     """
-    os.makedirs(self.folder, exist_ok=True)
+    files_lib.make_folders(self.folder)
     path = os.path.join(self.folder, _LOCK)
-    self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    self._lock = files_lib.open_own(path, os.O_RDWR | os.O_CREAT)
     try:
       fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -493,7 +493,7 @@ class ZarrTarget(EpisodeTarget):
     is_finished = os.path.exists(path)
     if not is_finished and not os.path.exists(self._state):
       shutil.rmtree(work_folder, ignore_errors=True)
-      os.makedirs(work_folder)
+      files.make_folders(work_folder)
       self._create(metadata)
       self._write_state(0)
     _remove_leavings(self._folder)
@@ -528,7 +528,7 @@ class ZarrTarget(EpisodeTarget):
     shape = (len(self._ends),)
     ends = create_array(meta, ENDS, shape, np.dtype("<i8"), shape)
     ends[...] = np.asarray(self._ends, np.int64)
-    os.replace(self._folder, self._path)
+    files.publish(self._folder, self._path)
     self._columns = {}
 
   def close(self) -> None:

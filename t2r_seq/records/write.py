@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import types
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs
+from t2r_seq.files import make_folders, new_file, publish
 from t2r_seq.records import features, files, images
 
 
@@ -350,9 +350,8 @@ class RecordWriter:
       )
     self._encoder = ExampleEncoder(spec, jpeg_quality)
     options = files.compression_type(self._path, compression)
-    folder, name = os.path.split(self._path)
-    os.makedirs(folder, exist_ok=True)
-    self._temp_path = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.tmp")
+    make_folders(os.path.dirname(self._path))
+    self._temp_path = new_file(self._path)
     self._writer: tf.io.TFRecordWriter | None = tf.io.TFRecordWriter(
       self._temp_path, options
     )
@@ -385,12 +384,10 @@ class RecordWriter:
     try:
       self._writer.close()
       self._writer = None
-      _sync(self._temp_path)
-      os.replace(self._temp_path, self._path)
+      publish(self._temp_path, self._path)
     except BaseException:
       self.discard()
       raise
-    _sync(os.path.dirname(self._path))
 
   def discard(self) -> None:
     """Drops what was written; a file that was at the path stays as it was."""
@@ -439,12 +436,3 @@ def write_records(
     for structure in structures:
       writer.write(structure)
   return writer.num_records
-
-
-def _sync(path: str) -> None:
-  """Waits until a file or folder is on the disk."""
-  descriptor = os.open(path, os.O_RDONLY)
-  try:
-    os.fsync(descriptor)
-  finally:
-    os.close(descriptor)

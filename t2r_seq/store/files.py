@@ -30,7 +30,7 @@ class AppendFile:
     self.path = path
     self._pending = bytearray()
     self._is_dirty = False
-    self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    self._descriptor = files.open_own(path, os.O_RDWR | os.O_CREAT)
     self._written = size
     if os.fstat(self._descriptor).st_size != size:
       os.ftruncate(self._descriptor, size)

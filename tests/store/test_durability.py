@@ -198,3 +198,16 @@ def test_small_rows_are_written_together(tmp_path, monkeypatch):
     assert not writes
     writer.end_episode()
   assert 40_000 in writes and len(writes) == 3
+
+
+@pytest.mark.parametrize("name", ["x.data", "lock"])
+def test_no_link_is_followed_on_writing(name, tmp_path):
+  folder, target = tmp_path / "s", tmp_path / "somebody's"
+  store.EpisodeStore.create(folder, SPEC).close()
+  target.write_text("theirs")
+  place = folder / "segments" / "main" / name
+  place.unlink()
+  place.symlink_to(target)
+  with pytest.raises(OSError, match="got a link, which is not followed"):
+    store.EpisodeStore.append(folder)
+  assert target.read_text() == "theirs"
