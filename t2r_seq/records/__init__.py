@@ -49,7 +49,6 @@ from t2r_seq.records.images import (
   create_decompress_fn,
   decode_images,
   decode_to_list,
-  encode_image,
   image_decoding,
 )
 from t2r_seq.records.index import (
@@ -76,6 +75,7 @@ from t2r_seq.records.write import (
   encode_example,
   write_records,
 )
+from t2r_seq.specs.packing import encode_image
 from t2r_seq.specs.validation import ImageHeader, read_image_header
 
 __all__ = [

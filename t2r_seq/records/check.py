@@ -240,7 +240,7 @@ class FileCheck:
 
   def _suspects(self, data: list[bytes], check: BatchCheck | None) -> list[int]:
     """Returns which records of a batch are worth a slow look."""
-    if check is None:
+    if check is None or explain.may_be_absent(self._features):
       return [*range(len(data))]
     is_suspect = ~check.is_parsed | ~check.is_even
     if self._finds_nan:
@@ -251,30 +251,27 @@ class FileCheck:
   def _explain(
     self, data: bytes, check: BatchCheck | None, index: int
   ) -> Iterator[tuple[str, errors.Mismatch]]:
-    if check is None or not check.is_parsed[index]:
-      for mismatch in self._explain_content(data):
-        yield explain.CONTENT, mismatch
+    if self._checker is not None and check is not None and not check.is_parsed[index]:
+      reason = self._checker.failure(data)
+      if reason is None:
+        return  # It was something else, that did not last.
+      found = explain.explain_record(data, self._features)
+      if not found:
+        want = "a record that can be parsed"
+        found = [errors.Mismatch("record", want, reason)]
+      yield from ((explain.CONTENT, mismatch) for mismatch in found)
       return
-    if not check.is_even[index]:
-      for mismatch in explain.explain_lengths(data, self._features):
-        yield explain.LENGTHS, mismatch
-    having = [self._features[n] for n, found in check.has_nan.items() if found[index]]
-    if having and self._finds_nan:
-      for mismatch in explain.explain_nan(data, having):
-        yield explain.NAN, mismatch
-
-  def _explain_content(self, data: bytes) -> list[errors.Mismatch]:
-    if self._checker is None:
-      try:
-        contents.RecordContents(data)
-        return []
-      except errors.RecordError:
-        return explain.explain_record(data, [])
-    reason = self._checker.failure(data)
-    if reason is None:
-      return []  # It was something else, that did not last.
-    found = explain.explain_record(data, self._features)
-    return found or [errors.Mismatch("record", "a record that can be parsed", reason)]
+    looks = []
+    if explain.may_be_absent(self._features):
+      looks.append((explain.CONTENT, self._features))
+    if check is not None and not check.is_even[index]:
+      looks.append((explain.LENGTHS, self._features))
+    if check is not None and self._finds_nan:
+      having = [self._features[n] for n, found in check.has_nan.items() if found[index]]
+      looks += [(explain.NAN, having)] if having else []
+    for kind, features in looks:
+      for mismatch in explain.explain_record(data, features, kind):
+        yield kind, mismatch
 
 
 def _batches(frames: Iterable[Frame]) -> Iterator[list[Frame]]:

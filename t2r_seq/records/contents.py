@@ -109,7 +109,6 @@ class RecordContents:
   Attributes:
     context: features that are no sequences, by name.
     steps: features of each step, by name; empty for a tf.train.Example.
-    is_proto: the bytes have a field of one of the two; others parse, too, to nothing.
   """
 
   def __init__(self, data: bytes) -> None:
@@ -121,10 +120,12 @@ class RecordContents:
     try:
       # An Example is, byte for byte, a SequenceExample with a context only.
       proto = tf.train.SequenceExample.FromString(data)
+      has_fields = proto.HasField("context") or proto.HasField("feature_lists")
+      if data and not has_fields:  # A proto of another kind parses, too, to nothing.
+        raise message.DecodeError("unknown fields only")
     except message.DecodeError as error:
       expected, got = no_proto(data)
       raise errors.RecordError(f"record: expected {expected}, got {got}") from error
-    self.is_proto = proto.HasField("context") or proto.HasField("feature_lists")
     self.context = dict(proto.context.feature)
     self.steps = {
       name: list(steps.feature)

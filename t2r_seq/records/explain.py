@@ -81,79 +81,75 @@ def path_of(mismatch: errors.Mismatch, features: Iterable[RecordFeature]) -> str
   return path if any(path == feature.path for feature in features) else ""
 
 
-def explain_record(data: bytes, features: list[RecordFeature]) -> list[errors.Mismatch]:
+def explain_record(
+  data: bytes, features: list[RecordFeature], kind: str = CONTENT
+) -> list[errors.Mismatch]:
   """Compares a record with what is to be parsed from it.
 
   Args:
     data: the serialized record.
-    features: those of the record's dataset.
+    features: those of the record's dataset; for 'nan' those that have one.
+    kind: what to look for, as of a `RecordProblem`: 'content', 'lengths' or 'nan'.
   Returns:
     All mismatches found, by path and feature name; none if the record looks good.
   """
   contents = _read(data, features)
   if contents is None:
     return [errors.Mismatch("proto", *no_proto(data))]
+  look = {CONTENT: _explain_content, LENGTHS: _explain_lengths, NAN: _explain_nan}
   found = [
-    errors.Mismatch(f"{feature.path} (feature '{feature.name}')", *mismatch)
-    for feature in features
-    for mismatch in _explain_feature(feature, contents, features)
+    errors.Mismatch(f"{feature.path} (feature '{feature.name}')", *finding)
+    for feature, finding in look[kind](contents, features)
   ]
-  if found and not contents.is_proto:
+  if found and not data:
     return [errors.Mismatch("proto", *no_proto(data))]
-  return found
+  if found or kind != CONTENT or not (features and may_be_absent(features)):
+    return found
+  names = {feature.name for feature in features}
+  if names & {*contents.context, *contents.steps}:
+    return []
+  got = f"a {contents.kind} with {errors.listing([*contents.context, *contents.steps])}"
+  return [
+    errors.Mismatch("record", f"one of the features {errors.listing(names)}", got)
+  ]
 
 
-def explain_lengths(
-  data: bytes, features: list[RecordFeature]
-) -> list[errors.Mismatch]:
-  """Finds sequences whose number of steps differs from that of the first.
+def may_be_absent(features: Iterable[RecordFeature]) -> bool:
+  """Whether a record that has none of some features can be parsed, to fillings only."""
+  return all(feature.is_optional or feature.is_varlen for feature in features)
 
-  Args:
-    data: the serialized record.
-    features: those of the record's dataset.
-  Returns:
-    A mismatch for each such sequence.
-  """
-  contents = _read(data, features)
-  if contents is None:
-    return [errors.Mismatch("proto", *no_proto(data))]
+
+Finding = tuple[str, str, str]
+_Findings = Iterator[tuple[RecordFeature, Finding]]
+
+
+def _explain_content(
+  contents: RecordContents, features: list[RecordFeature]
+) -> _Findings:
+  for feature in features:
+    for finding in _explain_feature(feature, contents, features):
+      yield feature, finding
+
+
+def _explain_lengths(
+  contents: RecordContents, features: list[RecordFeature]
+) -> _Findings:
+  """Finds sequences whose number of steps differs from that of the first."""
   steps = contents.num_steps
   given = [
     f
     for f in features
     if f.spec.is_sequence and (steps.get(f.name) or not (f.is_optional or f.is_varlen))
   ]
-  return [
-    errors.Mismatch(
-      f"{feature.path} (feature '{feature.name}')",
-      f"{steps.get(given[0].name, 0)} steps, as {given[0].path} has",
-      f"{steps.get(feature.name, 0)} steps",
-    )
-    for feature in given[1:]
-    if steps.get(feature.name, 0) != steps.get(given[0].name, 0)
-  ]
+  for feature in given[1:]:
+    count, want = steps.get(feature.name, 0), steps.get(given[0].name, 0)
+    if count != want:
+      yield feature, (f"{want} steps, as {given[0].path} has", f"{count} steps", "")
 
 
-def explain_nan(data: bytes, features: list[RecordFeature]) -> list[errors.Mismatch]:
-  """Finds the first NaN of each feature that has one.
-
-  Args:
-    data: the serialized record.
-    features: those that have a NaN.
-  Returns:
-    A mismatch for each.
-  """
-  contents = _read(data, features)
-  if contents is None:
-    return [errors.Mismatch("proto", *no_proto(data))]
-  return [
-    errors.Mismatch(
-      f"{feature.path} (feature '{feature.name}')",
-      "numbers",
-      f"NaN{_place_of_nan(feature, contents)}",
-    )
-    for feature in features
-  ]
+def _explain_nan(contents: RecordContents, features: list[RecordFeature]) -> _Findings:
+  for feature in features:
+    yield feature, ("numbers", f"NaN{_place_of_nan(feature, contents)}", "")
 
 
 def _read(data: bytes, features: list[RecordFeature]) -> RecordContents | None:
@@ -187,7 +183,6 @@ def _place_of_nan(feature: RecordFeature, contents: RecordContents) -> str:
   return ""
 
 
-Finding = tuple[str, str, str]
 _A_LIST = {"int64": "an int64 list", "float": "a float list", "bytes": "a bytes list"}
 
 

@@ -337,11 +337,19 @@ def get_data_format_and_filenames(file_patterns: FilePatterns) -> tuple[str, lis
     SpecError: a pattern matches no file.
   """
   data_format, filenames = get_data_format_and_filenames_list(file_patterns)
-  once: dict[str, str] = {}
+  once: dict[str, list[str]] = {}
   for name in itertools.chain.from_iterable(filenames):
     # A relative glob gives './a' where its name gives 'a'.
-    once.setdefault(name if "://" in name else os.path.normpath(name), name)
-  return data_format, list(once.values())
+    key = name if "://" in name else os.path.normpath(name)
+    once.setdefault(key, []).append(name)
+  twice = [names[0] for names in once.values() if len(names) > 1]
+  if twice:
+    logging.warning(
+      "%d files are named more than once and read once, such as %s. To read some data "
+      "more often than other, give it a weight: data.WeightedRecordInputGenerator.",
+      *(len(twice), twice[0]),
+    )
+  return data_format, [names[0] for names in once.values()]
 
 
 def get_dataset_metadata(file_patterns: FilePatterns) -> tuple[str, int, int]:

@@ -227,7 +227,6 @@ def _is_window(crop: Any) -> bool:
 
 
 _PNG_COLOR_TYPES = {1: 0, 3: 2, 4: 6}
-_BMP_HEADER_SIZE = 14 + 40
 
 
 def decode_images(
@@ -358,50 +357,6 @@ def black_png(image_shape: tf.TensorShape, dtype: tf.DType) -> bytes:
 def _png_chunk(kind: bytes, data: bytes) -> bytes:
   checksum = zlib.crc32(kind + data)
   return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum)
-
-
-def encode_image(image: np.ndarray, image_format: str, jpeg_quality: int = 95) -> bytes:
-  """Encodes one image.
-
-  Args:
-    image: [h, w, c] uint8, or uint16 for png.
-    image_format: 'jpeg', 'png' or 'bmp', in any case.
-    jpeg_quality: 1 to 100.
-  Returns:
-    The file's bytes.
-  Raises:
-    SpecError: the format can only be read (gif).
-  """
-  image_format = image_format.lower()
-  if image_format == "jpeg":
-    return tf.io.encode_jpeg(image, quality=jpeg_quality).numpy()
-  if image_format == "png":
-    return tf.io.encode_png(image).numpy()
-  if image_format == "bmp":
-    return _encode_bmp(image)
-  raise errors.SpecError(
-    f"encode_image: expected data_format jpeg, png or bmp, got {image_format!r}. "
-    "Give already encoded bytes instead of pixels."
-  )
-
-
-def _encode_bmp(image: np.ndarray) -> bytes:
-  """Encodes BMP: rows from the bottom up, BGR(A), padded to 4 bytes."""
-  height, width, channels = image.shape
-  order = {1: [0], 3: [2, 1, 0], 4: [2, 1, 0, 3]}[channels]
-  rows = image[::-1, :, order].reshape(height, width * channels)
-  rows = np.pad(rows, [(0, 0), (0, -width * channels % 4)])
-  gray = np.arange(256, dtype=np.uint8)
-  palette = (
-    np.stack([gray, gray, gray, 0 * gray], 1).tobytes() if channels == 1 else b""
-  )
-  offset = _BMP_HEADER_SIZE + len(palette)
-  header = struct.pack("<2sIHHI", b"BM", offset + rows.size, 0, 0, offset)
-  # 40: size of this header; 1 plane; no compression; 2835 pixels per metre.
-  info = struct.pack(
-    "<IiiHHIIiiII", 40, width, height, 1, 8 * channels, 0, rows.size, 2835, 2835, 0, 0
-  )
-  return header + info + palette + rows.tobytes()
 
 
 _Convert = Callable[[str, specs.ExtendedTensorSpec, tf.Tensor], tf.Tensor]

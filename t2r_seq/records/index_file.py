@@ -17,14 +17,13 @@ import dataclasses
 import json
 import os
 import struct
-import uuid
 import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, files, specs
 from t2r_seq.records import framing
 
 SUFFIX = ".t2ri"
@@ -153,18 +152,7 @@ def read_file_index(filename: str | os.PathLike[str]) -> FileIndex:
 
 def write_file_index(filename: str, index: FileIndex) -> None:
   """Writes the index beside its file, in one step: readers see the old or the new."""
-  path = index_path(filename)
-  folder, name = os.path.split(os.path.abspath(path))
-  temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.tmp")
-  try:
-    with open(temporary, "xb") as file:
-      # Not synced: it is derived data, and its checksum tells a torn one.
-      file.write(index.to_bytes())
-    os.replace(temporary, path)
-  except BaseException:
-    if os.path.exists(temporary):
-      os.remove(temporary)
-    raise
+  files.replace_file(index_path(filename), index.to_bytes())
 
 
 def _share_arrays(

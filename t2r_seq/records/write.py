@@ -4,106 +4,16 @@ from __future__ import annotations
 
 import os
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs
-from t2r_seq.files import make_folders, new_file, publish
-from t2r_seq.records import features, files, images
-
-
-def lookup(structure: Any, path: str) -> Any:
-  """Finds a path in a packed or flat structure; None where there is nothing."""
-  if isinstance(structure, Mapping) and path in structure:
-    return structure[path]
-  head, _, rest = path.partition("/")
-  below = None
-  if isinstance(structure, Mapping):
-    below = structure[head] if _has(structure, head) else None
-  elif isinstance(structure, tuple) and hasattr(structure, "_fields"):
-    below = getattr(structure, head, None)
-  elif isinstance(structure, (list, tuple)) and head.isdigit():
-    below = structure[int(head)] if int(head) < len(structure) else None
-  if below is None or not rest:
-    return below
-  return lookup(below, rest)
-
-
-def iterate_paths(structure: Any, prefix: str = "") -> Iterator[str]:
-  """Yields the paths of the leaves that a structure of dicts and namedtuples has."""
-  if isinstance(structure, tuple) and hasattr(structure, "_asdict"):
-    structure = structure._asdict()
-  if isinstance(structure, Mapping):
-    for name, value in structure.items():
-      yield from iterate_paths(value, f"{prefix}/{name}" if prefix else str(name))
-  elif structure is not None and prefix:
-    yield prefix
-
-
-def _has(structure: Mapping[str, Any], head: str) -> bool:
-  # A TensorSpecStruct contains leaves only, and gives its branches as attributes.
-  return head in structure or (
-    isinstance(structure, specs.TensorSpecStruct) and hasattr(structure, head)
-  )
-
-
-def to_array(value: Any, dtype: tf.DType) -> np.ndarray:
-  """Converts a leaf; arrays keep their dtype, Python numbers take the spec's."""
-  if tf.is_tensor(value):
-    value = value.numpy()
-  is_typed = isinstance(value, (np.ndarray, np.generic))
-  array = value if is_typed else _object_safe_array(value)
-  if array.dtype.kind in "SUO":
-    return _to_bytes_objects(array)
-  if dtype == tf.string:
-    is_empty_list = not is_typed and array.size == 0
-    return array.astype(object) if is_empty_list else np.asarray(array)
-  if not is_typed and _is_same_kind(array, dtype):
-    return array.astype(dtype.as_numpy_dtype)
-  if dtype_name(array) == dtype.name:
-    # Native byte order: what is written is little-endian.
-    return np.ascontiguousarray(array, dtype.as_numpy_dtype).reshape(array.shape)
-  return np.asarray(array)
-
-
-def _object_safe_array(value: Any) -> np.ndarray:
-  """Converts Python values; bytes become objects, since numpy's 'S' drops zeros."""
-  if isinstance(value, (bytes, str)):
-    array = np.empty((), dtype=object)
-    array[()] = value
-    return array
-  array = np.asarray(value)
-  return np.asarray(value, dtype=object) if array.dtype.kind in "SU" else array
-
-
-def _to_bytes_objects(array: np.ndarray) -> np.ndarray:
-  converted = np.empty(array.shape, dtype=object)
-  for index in np.ndindex(*array.shape):
-    item = array[index]
-    converted[index] = item.encode() if isinstance(item, str) else item
-  return converted
-
-
-def _is_same_kind(array: np.ndarray, dtype: tf.DType) -> bool:
-  """Whether Python numbers have values of this dtype: no fractions, no overflow."""
-  if array.size == 0 or dtype.is_complex or (dtype.is_floating and array.dtype != bool):
-    return True
-  if dtype.is_integer and array.dtype.kind in "iu":
-    return bool(dtype.min <= array.min() and array.max() <= dtype.max)
-  return dtype == tf.bool and array.dtype == bool
-
-
-def dtype_name(array: np.ndarray) -> str:
-  """Returns the TensorFlow name of an array's dtype; objects stand for strings."""
-  if array.dtype == object:
-    return "string"
-  try:
-    return tf.as_dtype(array.dtype).name
-  except TypeError:
-    return str(array.dtype)
+from t2r_seq import files as publishing
+from t2r_seq.records import features, files
+from t2r_seq.specs import packing
 
 
 def encode_example(
@@ -143,6 +53,7 @@ class ExampleEncoder:
         "filter_spec_structure_by_dataset(spec, key)."
       )
     (self._features,) = by_dataset.values()
+    self._paths = {path for feature in self._features for path in feature.paths}
     self._jpeg_quality = jpeg_quality
     self._has_lists = any(
       f.spec.is_sequence and not f.is_concatenated for f in self._features
@@ -186,14 +97,15 @@ class ExampleEncoder:
     """Returns the array of each given feature by name, or raises all mismatches."""
     values: dict[str, np.ndarray] = {}
     found: list[errors.Mismatch] = []
+    given = dict(packing.leaves(structure, self._paths))
     for feature in self._features:
       for path in feature.paths:
-        value = lookup(structure, path)
+        value = given.get(path)
         if value is None:
           if not feature.is_optional:
-            found.append(_missing(feature, path, structure))
+            found.append(_missing(feature, path, given))
           continue
-        array = to_array(value, feature.spec.dtype)
+        array = packing.to_array(value, feature.spec)
         mismatch = _compare(feature, path, array)
         if mismatch is None and feature.name in values:
           mismatch = _compare_shared(feature, path, array, values[feature.name])
@@ -221,27 +133,19 @@ class ExampleEncoder:
     self, feature: features.RecordFeature, value: np.ndarray
   ) -> tf.train.Feature:
     spec = feature.spec
-    if feature.is_image and value.dtype != object:
-      frames = value.reshape((-1, *value.shape[-3:]))
-      encoded = [
-        images.encode_image(frame, spec.data_format or "", self._jpeg_quality)
-        for frame in frames
-      ]
-      return features.to_feature(encoded, tf.string)
     if feature.is_image:
-      return features.to_feature(list(value.ravel()), tf.string)
+      if value.dtype != object:
+        value = packing.encode_pixels(value, spec, self._jpeg_quality)
+      return features.to_feature(value.ravel().tolist(), tf.string)
     return features.to_feature(
       features.to_record_values(value, spec), feature.record_dtype
     )
 
 
 def _missing(
-  feature: features.RecordFeature, path: str, structure: Any
+  feature: features.RecordFeature, path: str, given: Iterable[str]
 ) -> errors.Mismatch:
-  hint = (
-    errors.nearest(path, iterate_paths(structure))
-    or "Optional features need is_optional=True."
-  )
+  hint = errors.nearest(path, given) or "Optional features need is_optional=True."
   return errors.Mismatch(path, _expected(feature), "nothing", hint)
 
 
@@ -256,29 +160,24 @@ def _expected(feature: features.RecordFeature) -> str:
 
 
 def _compare(
-  feature: features.RecordFeature, path: str, array: np.ndarray
+  feature: features.RecordFeature, path: str, array: np.ndarray | str
 ) -> errors.Mismatch | None:
-  spec = feature.spec
-  shape = spec.shape.as_list()
-  is_encoded = feature.is_image and array.dtype == object
-  if is_encoded:
-    shape = shape[:-3]
-  if feature.is_varlen:
-    shape[0] = array.shape[1 if spec.is_sequence else 0] if array.ndim else -1
-  got = list(array.shape)
-  is_step_missing = spec.is_sequence and not got
-  if spec.is_sequence:
-    got = got[1:]
-  name = dtype_name(array)
-  has_dtype = is_encoded or name == spec.dtype.name
-  has_objects = array.dtype != object or all(
-    isinstance(item, bytes) for item in array.ravel()
-  )
-  if got == shape and has_dtype and has_objects and not is_step_missing:
-    return None
-  found = f"{array.shape} {name}" if has_objects else "a ragged list or other objects"
-  hint = "Cast it." if got == shape and has_objects and not has_dtype else ""
-  return errors.Mismatch(path, _expected(feature), found, hint)
+  got, hint = packing.describe_array(array), ""
+  if isinstance(array, np.ndarray):
+    spec = feature.spec
+    shape = spec.shape.as_list()
+    is_encoded = feature.is_image and array.dtype == object
+    if is_encoded:
+      shape = shape[:-3]
+    of_step = list(array.shape[int(spec.is_sequence) :])
+    if feature.is_varlen:
+      shape[0] = of_step[0] if of_step else -1
+    has_dtype = is_encoded or array.dtype == spec.dtype.as_numpy_dtype
+    if of_step == shape and array.ndim >= spec.is_sequence:
+      if has_dtype:
+        return None
+      hint = "Cast it."
+  return errors.Mismatch(path, _expected(feature), got, hint)
 
 
 def _compare_shared(
@@ -350,8 +249,8 @@ class RecordWriter:
       )
     self._encoder = ExampleEncoder(spec, jpeg_quality)
     options = files.compression_type(self._path, compression)
-    make_folders(os.path.dirname(self._path))
-    self._temp_path = new_file(self._path)
+    publishing.make_folders(os.path.dirname(self._path))
+    self._temp_path = publishing.new_file(self._path)
     self._writer: tf.io.TFRecordWriter | None = tf.io.TFRecordWriter(
       self._temp_path, options
     )
@@ -384,7 +283,7 @@ class RecordWriter:
     try:
       self._writer.close()
       self._writer = None
-      publish(self._temp_path, self._path)
+      publishing.publish(self._temp_path, self._path)
     except BaseException:
       self.discard()
       raise

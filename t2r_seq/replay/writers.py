@@ -18,6 +18,7 @@ from t2r_seq.replay.replay import (
   close_writers,
 )
 from t2r_seq.replay.table import Table
+from t2r_seq.specs import packing
 from t2r_seq.store import values as store_values
 from t2r_seq.store.layout import Column, Columns
 
@@ -116,7 +117,7 @@ class StepPacking:
 
   def _without_context(self, step: Any, context: Mapping[str, Any]) -> dict[str, Any]:
     """Takes repeated context features out of a step; raises where they differ."""
-    flat = dict(store_values.leaves(step, self._columns))
+    flat = dict(packing.leaves(step, self._columns))
     given = {
       path: flat.pop(path) for path in self._contexts if flat.get(path) is not None
     }
@@ -266,7 +267,7 @@ class MemoryVectorWriter(ReplayVectorWriter):
     num, table = len(self._writers), self._table
     flat: Mapping[str, Any] = steps
     if steps.__class__ is not dict or steps.keys() != self._columns.keys():
-      flat = dict(store_values.leaves(steps, self._columns))
+      flat = dict(packing.leaves(steps, self._columns))
     if priorities is not None:
       priorities = to_priorities("append", priorities, (num,))
     if table.contexts or not table.lanes.are_in_step():

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from t2r_seq import errors, specs
-from t2r_seq.specs import validation
+from t2r_seq.specs import packing, validation
 from t2r_seq.store import files
 from t2r_seq.store.layout import Column, Columns
 
@@ -51,7 +50,7 @@ def collect(
   Raises:
     SpecError: with every mismatch.
   """
-  given = dict(leaves(structure, columns))
+  given = dict(packing.leaves(structure, columns))
   found = _unknown(columns, given) + _missing(columns, given, has_steps)
   rows: dict[str, Rows] = {}
   for path, column in columns.items():
@@ -68,31 +67,6 @@ def collect(
   if found:
     raise errors.mismatch_error(operation, found)
   return rows
-
-
-def leaves(
-  structure: Any, columns: Columns, prefix: str = ""
-) -> Iterator[tuple[str, Any]]:
-  """Yields (path, value); a list is a branch above a column's path, else a value."""
-  if prefix in columns or structure is None:
-    yield prefix, structure
-    return
-  children: Any = None
-  if isinstance(structure, tuple) and hasattr(structure, "_asdict"):
-    children = structure._asdict().items()
-  elif isinstance(structure, Mapping):
-    children = structure.items()
-  elif isinstance(structure, (list, tuple)) and _is_branch(prefix, columns):
-    children = enumerate(structure)
-  if children is None:
-    yield prefix, structure
-    return
-  for name, value in children:
-    yield from leaves(value, columns, f"{prefix}/{name}" if prefix else str(name))
-
-
-def _is_branch(prefix: str, columns: Columns) -> bool:
-  return not prefix or any(path.startswith(f"{prefix}/") for path in columns)
 
 
 def _unknown(columns: Columns, given: Mapping[str, Any]) -> list[errors.Mismatch]:
@@ -146,8 +120,16 @@ def _ragged(columns: Columns, rows: Mapping[str, Rows]) -> list[errors.Mismatch]
 def _to_rows(
   column: Column, value: Any, is_many: bool, allow_nan: bool
 ) -> Rows | errors.Mismatch:
-  array = _to_array(value, column)
+  array = packing.to_array(value, column.spec)
+  is_image = specs.is_encoded_image_spec(column.spec)
   got, hint = "", ""
+  if is_image and isinstance(array, np.ndarray) and array.dtype != object:
+    shape = tuple(column.spec.shape.as_list())
+    has_shape = array.shape[is_many:] == shape and array.ndim > is_many
+    if has_shape and array.dtype == column.spec.dtype.as_numpy_dtype:
+      array = packing.encode_pixels(array, column.spec)
+    else:
+      hint = f"Or pixels: {_describe_shape(shape, is_many)} {column.spec.dtype.name}."
   if isinstance(array, np.ndarray):
     has_shape = array.shape[is_many:] == column.row_shape and array.ndim >= is_many
     if has_shape and column.is_bytes and array.dtype == object:
@@ -159,12 +141,10 @@ def _to_rows(
         return Rows(len(array) if is_many else 1, files.as_bytes(array))
       got = f"NaN at {nan}"
       hint = "Clean the data, or create the writer with allow_nan=True."
-    elif specs.is_encoded_image_spec(column.spec) and array.dtype != object:
-      hint = "Encode it (tf.io.encode_jpeg), or drop the data_format to store pixels."
     elif has_shape and not column.is_bytes:
       hint = "Cast it."
   return errors.Mismatch(
-    column.path, _expected(column, is_many), got or _describe(array), hint
+    column.path, _expected(column, is_many), got or packing.describe_array(array), hint
   )
 
 
@@ -192,67 +172,6 @@ def _bytes_rows(array: np.ndarray, count: int) -> Rows:
   return Rows(count, np.frombuffer(b"".join(items), np.uint8), lengths)
 
 
-def _to_array(value: Any, column: Column) -> np.ndarray | str:
-  """Converts to an array, native byte order; to a text that says why it cannot."""
-  is_typed = isinstance(value, (np.ndarray, np.generic))
-  if not is_typed and (tf.is_tensor(value) or isinstance(value, tf.Variable)):
-    value = value.numpy()
-    is_typed = isinstance(value, (np.ndarray, np.generic))
-  if column.is_bytes and not (is_typed and np.asarray(value).dtype.kind not in "SUO"):
-    return _to_objects(value)
-  try:
-    array = np.asarray(value)
-  except ValueError:
-    return "a ragged list"
-  if array.dtype.kind in "SUO":
-    return f"{array.shape} {'strings' if array.dtype.kind in 'SU' else 'objects'}"
-  if not is_typed and _has_values_of(array, column.spec.dtype):
-    too_large = _find_overflow(array, column.spec.dtype)
-    if too_large is not None:
-      return f"{array.shape} with {too_large:g} in it, which is beyond its range"
-    return array.astype(column.dtype)
-  return array.astype(array.dtype.newbyteorder("="), copy=False)
-
-
-def _to_objects(value: Any) -> np.ndarray | str:
-  """Converts byte strings; as objects, because numpy's own drop trailing zeros."""
-  if isinstance(value, (bytes, str)):
-    array = np.empty((), dtype=object)
-    array[()] = value
-  else:
-    try:
-      array = np.asarray(value, dtype=object)
-    except ValueError:
-      return "a ragged list"
-  flat = array.ravel().tolist()
-  converted = np.empty(len(flat), dtype=object)
-  for index, item in enumerate(flat):
-    item = item.encode() if isinstance(item, str) else item
-    if not isinstance(item, bytes):
-      return f"{array.shape} with an item of type {type(item).__name__}"
-    converted[index] = item
-  return converted.reshape(array.shape)
-
-
-def _has_values_of(array: np.ndarray, dtype: tf.DType) -> bool:
-  """Whether Python numbers have values of this dtype: no fractions, no overflow."""
-  if array.size == 0 or dtype.is_complex or (dtype.is_floating and array.dtype != bool):
-    return array.dtype.kind in "iufcb" and (dtype.is_complex or array.dtype.kind != "c")
-  if dtype.is_integer and array.dtype.kind in "iu":
-    return bool(dtype.min <= array.min() and array.max() <= dtype.max)
-  return dtype == tf.bool and array.dtype == bool
-
-
-def _find_overflow(array: np.ndarray, dtype: tf.DType) -> Any:
-  """Returns a finite number that would become an infinite one; None without one."""
-  if not (dtype.is_floating or dtype.is_complex):
-    return None
-  with np.errstate(over="ignore"):
-    converted: Any = array.astype(dtype.as_numpy_dtype)
-  found = array[np.isfinite(array) & ~np.isfinite(converted)]
-  return found[0] if found.size else None
-
-
 def _find_nan(array: np.ndarray) -> tuple[int, ...] | None:
   # bfloat16 is of kind 'V'.
   if array.dtype.kind not in "fcV" or array.size == 0:
@@ -264,14 +183,12 @@ def _find_nan(array: np.ndarray) -> tuple[int, ...] | None:
 
 
 def _expected(column: Column, has_steps: bool) -> str:
-  dims = [*(["T"] if has_steps else []), *map(str, column.row_shape)]
   kind = column.spec.dtype.name
   if specs.is_encoded_image_spec(column.spec):
     kind = f"bytes, encoded as {str(column.spec.data_format).lower()}"
-  return f"({', '.join(dims)}{',' if len(dims) == 1 else ''}) {kind}"
+  return f"{_describe_shape(column.row_shape, has_steps)} {kind}"
 
 
-def _describe(array: np.ndarray | str) -> str:
-  if isinstance(array, str):
-    return array
-  return f"{array.shape} {'bytes' if array.dtype == object else array.dtype.name}"
+def _describe_shape(shape: tuple[int, ...], has_steps: bool) -> str:
+  dims = [*(["T"] if has_steps else []), *map(str, shape)]
+  return f"({', '.join(dims)}{',' if len(dims) == 1 else ''})"

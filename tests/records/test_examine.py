@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import pathlib
+import re
 import zlib
 
 import numpy as np
@@ -319,6 +320,51 @@ def test_records_without_features(tmp_path):
   report = records.examine_records(str(tmp_path / "a"))
   assert report.features == ()
   assert [(p.record, p.kind) for p in report.problems] == [(2, "content")]
+
+
+FOREIGN = b"\x9a\x03\x06abcdef"  # A proto of another kind, which parses to nothing.
+
+
+def test_a_proto_of_another_kind_is_no_example(tmp_path):
+  write(tmp_path / "x.tfrecord", [example(index) for index in range(6)])
+  write(tmp_path / "x.tfrecord.spec", [FOREIGN])
+  with pytest.raises(
+    errors.RecordError, match=r"record 0 of .*spec .*9 bytes that are"
+  ):
+    records.inspect_records(str(tmp_path / "x*"))
+  report = records.examine_records(str(tmp_path / "x*"))
+  (problem,) = report.problems
+  assert (problem.filename, problem.kind) == (
+    str(tmp_path / "x.tfrecord.spec"),
+    "content",
+  )
+  assert "expected a serialized tf.train.Example" in str(problem)
+
+
+# name: (record, what is said)
+WITHOUT_ANY = {
+  "another kind": (FOREIGN, "expected a serialized tf.train.Example"),
+  "empty": (b"", r"record: expected one of the features \[image, pose\], got a tf"),
+  "others": (
+    records.encode_example({"z": Spec((), F32, "z")}, {"z": 1.0}),
+    r"expected one of the features \[image, pose\], got a tf.train.Example with \[z\]",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_ANY)
+def test_a_record_with_none_of_the_features(name, tmp_path):
+  """All may be absent, so each record can be parsed: to nothing but fillings."""
+  data, want = WITHOUT_ANY[name]
+  flat = specs.flatten_spec_structure(EXAMPLE)
+  spec = {
+    path: Spec.from_spec(flat[path], is_optional=True)
+    for path in ("state/pose", "image")
+  }
+  write(tmp_path / "a", [example(0), data, example(1)])
+  (problem,) = records.examine_records(str(tmp_path / "a"), spec).problems
+  assert problem.record == 1
+  assert re.search(want, str(problem))
 
 
 def test_labels_and_datasets(tmp_path):

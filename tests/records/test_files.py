@@ -65,6 +65,17 @@ def test_file_patterns(case: str) -> None:
   assert [os.path.basename(name) for name in flat] == list(once)
 
 
+@pytest.mark.usefixtures("folder")
+def test_a_file_named_twice_is_read_once_and_that_is_said(caplog) -> None:
+  _, (name, *_) = records.get_data_format_and_filenames("*")
+  assert "more than once" not in caplog.text
+  assert records.get_data_format_and_filenames([name, f"./{name}"])[1] == [name]
+  assert f"1 files are named more than once and read once, such as {name}" in (
+    caplog.text
+  )
+  assert "WeightedRecordInputGenerator" in caplog.text
+
+
 ODD_NAMES = ["run[1].tfrecord", "a,b.tfrecord", "what?.tfrecord", "all*.tfrecord"]
 
 

@@ -116,12 +116,17 @@ MISMATCHES = {
     [300],
     r"expected \(1,\) uint8, got \(1,\) i",
   ),
-  "text": (Spec((), F32, "n"), "a", r"expected \(\) float32, got \(\) string"),
-  "no text": (Spec((), tf.string, "n"), 1, r"expected \(\) string, got \(\) int64"),
+  "text": (Spec((), F32, "n"), "a", r"expected \(\) float32, got \(\) strings"),
+  "no text": (
+    Spec((), tf.string, "n"),
+    1,
+    r"expected \(\) string, got \(\) with an item of type int",
+  ),
+  "ragged": (Spec((2,), F32, "n"), [[1.0], [1.0, 2.0]], r"float32, got a ragged list"),
   "objects": (
     Spec((1,), tf.string, "n"),
     np.asarray([None], object),
-    r"expected \(1,\) string, got a ragged list or other objects",
+    r"expected \(1,\) string, got \(1,\) with an item of type NoneType",
   ),
   "varlen rank": (
     Spec((3,), F32, "n", varlen_default_value=0),

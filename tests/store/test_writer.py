@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, specs, store
+from t2r_seq import errors, records, specs, store
+from t2r_seq.specs import packing
 
 Spec = specs.ExtendedTensorSpec
 F32 = tf.float32
@@ -195,14 +196,52 @@ def test_bad_episode(name, tmp_path):
   assert store.verify_store(tmp_path / "s").is_whole
 
 
-def test_pixels_for_an_encoded_image(tmp_path):
+@pytest.mark.parametrize("shape", [(), (2,)])
+@pytest.mark.parametrize("how", ["array", "list", "bytes"])
+def test_pixels_of_encoded_images_are_taken_as_records_take_them(how, shape, tmp_path):
+  spec = {
+    "i": Spec((*shape, 4, 6, 3), tf.uint8, "i", is_sequence=True, data_format="png"),
+    "c": Spec((4, 6, 1), tf.uint16, "c", data_format="PNG"),
+  }
+  rng = np.random.default_rng(0)
+  pixels = {
+    "i": rng.integers(0, 255, (3, *shape, 4, 6, 3), np.uint8),
+    "c": rng.integers(0, 60_000, (4, 6, 1), np.uint16),
+  }
+  given = pixels
+  if how == "list":
+    given = {path: array.tolist() for path, array in pixels.items()}
+  if how == "bytes":
+    given = {path: packing.encode_pixels(pixels[path], spec[path]) for path in spec}
+  with store.EpisodeStore.create(tmp_path / "s", spec) as writer:
+    writer.append_episode(given)
+  (got,) = read(tmp_path / "s")
+  records.write_records(tmp_path / "r", spec, [given])
+  (record,) = records.serialized_to_parsed(
+    records.record_dataset([str(tmp_path / "r")]), spec
+  )
+  for path, want in pixels.items():
+    np.testing.assert_array_equal(got[path], want)
+    np.testing.assert_array_equal(record[path], want)
+
+
+BAD_PIXELS = {
+  "size": (np.zeros((2, 9, 8, 3), np.uint8), r"got \(2, 9, 8, 3\) uint8\. Or pixels"),
+  "dtype": (np.zeros((2, 8, 8, 3), np.float32), r"float32\. Or pixels: \(T, 8, 8, 3\)"),
+  "rank": (np.zeros((8, 8, 3), np.uint8), r"got \(8, 8, 3\) uint8\. Or pixels"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_PIXELS)
+def test_pixels_that_do_not_fit(name, tmp_path):
+  pixels, want = BAD_PIXELS[name]
   spec = {"i": Spec((8, 8, 3), tf.uint8, is_sequence=True, data_format="JPEG")}
-  want = r"i: expected \(T,\) bytes, encoded as jpeg, got \(2, 8, 8, 3\) uint8\. Encode"
+  want = r"i: expected \(T,\) bytes, encoded as jpeg, " + want
   with (
     store.EpisodeStore.create(tmp_path / "s", spec) as writer,
     pytest.raises(errors.SpecError, match=want),
   ):
-    writer.append_episode({"i": np.zeros((2, 8, 8, 3), np.uint8)})
+    writer.append_episode({"i": pixels})
 
 
 OVERFLOWS = {"float16": 1e6, "bfloat16": 1e39, "float32": 1e300, "complex64": 1e39j}

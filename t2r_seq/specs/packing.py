@@ -1,0 +1,193 @@
+"""Values that people give, as arrays: found by path, converted, images encoded."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Container, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors
+from t2r_seq.specs.extended_tensor_spec import ExtendedTensorSpec, is_encoded_image_spec
+
+_BMP_HEADER_SIZE = 14 + 40
+
+
+def leaves(
+  structure: Any, paths: Container[str], prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+  """Yields the path and value of each leaf of a structure, packed or flat.
+
+  Args:
+    structure: of dicts, namedtuples and lists.
+    paths: of the specs. A list at one of them, or not above any, is a value.
+    prefix: where the structure is.
+  Yields:
+    Paths, those that have no spec as well, and values; None for what is absent.
+  """
+  if prefix in paths or structure is None:
+    yield prefix, structure
+    return
+  children: Any = None
+  if isinstance(structure, tuple) and hasattr(structure, "_asdict"):
+    children = structure._asdict().items()
+  elif isinstance(structure, Mapping):
+    children = structure.items()
+  elif isinstance(structure, (list, tuple)) and _is_branch(prefix, paths):
+    children = enumerate(structure)
+  if children is None:
+    yield prefix, structure
+    return
+  for name, value in children:
+    yield from leaves(value, paths, f"{prefix}/{name}" if prefix else str(name))
+
+
+def _is_branch(prefix: str, paths: Any) -> bool:
+  return not prefix or any(path.startswith(f"{prefix}/") for path in paths)
+
+
+def to_array(value: Any, spec: ExtendedTensorSpec) -> np.ndarray | str:
+  """Converts a value to an array of native byte order; its shape is not looked at.
+
+  Args:
+    value: an array or tensor, which keeps its dtype; Python numbers and lists of them,
+      which take the spec's where it has their values; byte strings and text, which
+      become an array of objects, since numpy's own drop trailing zeros.
+    spec: of the value; that of an encoded image takes pixels as well as byte strings.
+  Returns:
+    The array; or a text that says why it is none.
+  """
+  is_typed = isinstance(value, (np.ndarray, np.generic))
+  if not is_typed and (tf.is_tensor(value) or isinstance(value, tf.Variable)):
+    value = value.numpy()
+    is_typed = isinstance(value, (np.ndarray, np.generic))
+  is_image = is_encoded_image_spec(spec)
+  is_number = is_typed and value.dtype.kind not in "SUO"
+  if (spec.dtype == tf.string or is_image) and not is_number:
+    strings = _to_objects(value)
+    if not isinstance(strings, str) or is_typed or not is_image:
+      return strings
+  try:
+    array = np.asarray(value)
+  except ValueError:
+    return "a ragged list"
+  if array.dtype.kind in "SUO":
+    return f"{array.shape} {'strings' if array.dtype.kind in 'SU' else 'objects'}"
+  if not is_typed and _has_values_of(array, spec.dtype):
+    too_large = _find_overflow(array, spec.dtype)
+    if too_large is not None:
+      return f"{array.shape} with {too_large:g} in it, which is beyond its range"
+    return array.astype(spec.dtype.as_numpy_dtype)
+  return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _to_objects(value: Any) -> np.ndarray | str:
+  if isinstance(value, (bytes, str)):
+    array = np.empty((), dtype=object)
+    array[()] = value
+  else:
+    try:
+      array = np.asarray(value, dtype=object)
+    except ValueError:
+      return "a ragged list"
+  flat = array.ravel().tolist()
+  converted = np.empty(len(flat), dtype=object)
+  for index, item in enumerate(flat):
+    item = item.encode() if isinstance(item, str) else item
+    if not isinstance(item, bytes):
+      return f"{array.shape} with an item of type {type(item).__name__}"
+    converted[index] = item
+  return converted.reshape(array.shape)
+
+
+def _has_values_of(array: np.ndarray, dtype: tf.DType) -> bool:
+  """Whether Python numbers have values of this dtype: no fractions, no overflow."""
+  if array.size == 0 or dtype.is_complex or (dtype.is_floating and array.dtype != bool):
+    return array.dtype.kind in "iufcb" and (dtype.is_complex or array.dtype.kind != "c")
+  if dtype.is_integer and array.dtype.kind in "iu":
+    return bool(dtype.min <= array.min() and array.max() <= dtype.max)
+  return dtype == tf.bool and array.dtype == bool
+
+
+def _find_overflow(array: np.ndarray, dtype: tf.DType) -> Any:
+  """Returns a finite number that would become an infinite one; None without one."""
+  if not (dtype.is_floating or dtype.is_complex):
+    return None
+  with np.errstate(over="ignore"):
+    converted: Any = array.astype(dtype.as_numpy_dtype)
+  found = array[np.isfinite(array) & ~np.isfinite(converted)]
+  return found[0] if found.size else None
+
+
+def describe_array(array: np.ndarray | str) -> str:
+  """Renders what `to_array` returned, for a message."""
+  if isinstance(array, str):
+    return array
+  return f"{array.shape} {'bytes' if array.dtype == object else array.dtype.name}"
+
+
+def encode_pixels(
+  pixels: np.ndarray, spec: ExtendedTensorSpec, jpeg_quality: int = 95
+) -> np.ndarray:
+  """Encodes images as their spec says.
+
+  Args:
+    pixels: [..., h, w, c] uint8, or uint16 for png.
+    spec: of an encoded image.
+    jpeg_quality: 1 to 100.
+  Returns:
+    Byte strings, object [...].
+  Raises:
+    SpecError: the format can only be read (gif).
+  """
+  encoded = np.empty(pixels.shape[:-3], object)
+  for index in np.ndindex(*encoded.shape):
+    image_format = str(spec.data_format)
+    encoded[index] = encode_image(pixels[index], image_format, jpeg_quality)
+  return encoded
+
+
+def encode_image(image: np.ndarray, image_format: str, jpeg_quality: int = 95) -> bytes:
+  """Encodes one image.
+
+  Args:
+    image: [h, w, c] uint8, or uint16 for png.
+    image_format: 'jpeg', 'png' or 'bmp', in any case.
+    jpeg_quality: 1 to 100.
+  Returns:
+    The file's bytes.
+  Raises:
+    SpecError: the format can only be read (gif).
+  """
+  image_format = image_format.lower()
+  if image_format == "jpeg":
+    return tf.io.encode_jpeg(image, quality=jpeg_quality).numpy()
+  if image_format == "png":
+    return tf.io.encode_png(image).numpy()
+  if image_format == "bmp":
+    return _encode_bmp(image)
+  raise errors.SpecError(
+    f"encode_image: expected data_format jpeg, png or bmp, got {image_format!r}. "
+    "Give already encoded bytes instead of pixels."
+  )
+
+
+def _encode_bmp(image: np.ndarray) -> bytes:
+  """Encodes BMP: rows from the bottom up, BGR(A), padded to 4 bytes."""
+  height, width, channels = image.shape
+  order = {1: [0], 3: [2, 1, 0], 4: [2, 1, 0, 3]}[channels]
+  rows = image[::-1, :, order].reshape(height, width * channels)
+  rows = np.pad(rows, [(0, 0), (0, -width * channels % 4)])
+  gray = np.arange(256, dtype=np.uint8)
+  palette = (
+    np.stack([gray, gray, gray, 0 * gray], 1).tobytes() if channels == 1 else b""
+  )
+  offset = _BMP_HEADER_SIZE + len(palette)
+  header = struct.pack("<2sIHHI", b"BM", offset + rows.size, 0, 0, offset)
+  # 40: size of this header; 1 plane; no compression; 2835 pixels per metre.
+  info = struct.pack(
+    "<IiiHHIIiiII", 40, width, height, 1, 8 * channels, 0, rows.size, 2835, 2835, 0, 0
+  )
+  return header + info + palette + rows.tobytes()
