@@ -98,12 +98,13 @@ class ExampleEncoder:
     values: dict[str, np.ndarray] = {}
     found: list[errors.Mismatch] = []
     given = dict(packing.leaves(structure, self._paths))
+    there = [path for path, value in given.items() if value is not None]
     for feature in self._features:
       for path in feature.paths:
         value = given.get(path)
         if value is None:
           if not feature.is_optional:
-            found.append(_missing(feature, path, given))
+            found.append(_missing(feature, path, there))
           continue
         array = packing.to_array(value, feature.spec)
         mismatch = _compare(feature, path, array)
