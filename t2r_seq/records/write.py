@@ -107,13 +107,12 @@ class ExampleEncoder:
             found.append(_missing(feature, path, there))
           continue
         array = packing.to_array(value, feature.spec)
-        mismatch = _compare(feature, path, array)
-        if mismatch is None and feature.name in values:
-          mismatch = _compare_shared(feature, path, array, values[feature.name])
-        if mismatch:
-          found.append(mismatch)
-        else:
-          values[feature.name] = array
+        misfit = _compare(feature, path, array)
+        if isinstance(array, np.ndarray) and misfit is None:
+          other = values.setdefault(feature.name, array)
+          misfit = _compare_shared(feature, path, array, other)
+        if misfit is not None:
+          found.append(misfit)
     found += _compare_lengths([f for f in self._features if f.name in values], values)
     if found:
       raise errors.mismatch_error("write", found)
@@ -184,6 +183,8 @@ def _compare(
 def _compare_shared(
   feature: features.RecordFeature, path: str, array: np.ndarray, other: np.ndarray
 ) -> errors.Mismatch | None:
+  if array is other:
+    return None
   if array.shape == other.shape and array.tobytes() == other.tobytes():
     return None
   if array.dtype == object and np.array_equal(array, other):

@@ -229,7 +229,10 @@ def test_pixels_of_encoded_images_are_taken_as_records_take_them(how, shape, tmp
 
 BAD_PIXELS = {
   "size": (np.zeros((2, 9, 8, 3), np.uint8), r"got \(2, 9, 8, 3\) uint8\. Or pixels"),
-  "dtype": (np.zeros((2, 8, 8, 3), np.float32), r"got .*32\. Or pixels: \(T, 8, 8, 3\)"),
+  "dtype": (
+    np.zeros((2, 8, 8, 3), np.float32),
+    r"got .*32\. Or pixels: \(T, 8, 8, 3\)",
+  ),
   "rank": (np.zeros((8, 8, 3), np.uint8), r"got \(8, 8, 3\) uint8\. Or pixels"),
 }
 
