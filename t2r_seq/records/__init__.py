@@ -3,10 +3,6 @@
 from t2r_seq.records.check import (
   BadRecordLog,
   FeatureReport,
-  Rest,
-  find_rest,
-  locate_record,
-  locate_records,
 )
 from t2r_seq.records.contents import RecordContents, present_names
 from t2r_seq.records.examine import (
@@ -98,7 +94,6 @@ __all__ = [
   "RecordReport",
   "RecordSummary",
   "RecordWriter",
-  "Rest",
   "SalvagedRecords",
   "TfdsEpisodes",
   "check_file_types",
@@ -118,7 +113,6 @@ __all__ = [
   "explain_failures",
   "explain_record",
   "find_bad_record",
-  "find_rest",
   "format_table",
   "get_batch_size",
   "get_data_format_and_filenames",
@@ -129,8 +123,6 @@ __all__ = [
   "infer_data_format",
   "inspect_records",
   "iterate_records",
-  "locate_record",
-  "locate_records",
   "other_shards",
   "parallel_read",
   "parsed_specs",

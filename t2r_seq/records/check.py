@@ -317,11 +317,6 @@ Place = tuple[str, int, int]
 """A file, the number of a record in it, and where its frame starts, in bytes."""
 
 
-def locate_record(data: bytes, filenames: Iterable[str]) -> list[Place]:
-  """Finds a record, and all that are like it; see `locate_records`."""
-  return locate_records([data], filenames)[data]
-
-
 def locate_records(
   records: Iterable[bytes], filenames: Iterable[str]
 ) -> dict[bytes, list[Place]]:

@@ -83,22 +83,6 @@ def find_state(filename: str, spec: specs.SpecStructure | None = None) -> IndexS
   return IndexState(filename, STALE if reason else FRESH, reason, index)
 
 
-def require_fresh(filename: str) -> index_file.FileIndex:
-  """Reads the index of a file that must have one.
-
-  Args:
-    filename: of a TFRecord file.
-  Returns:
-    The index.
-  Raises:
-    RecordError: it is missing, damaged or stale; says what differs and what to run.
-  """
-  state = find_state(filename)
-  if state.index is not None and state.state == FRESH:
-    return state.index
-  raise errors.RecordError(describe(state))
-
-
 def describe(state: IndexState) -> str:
   """Returns the message about an index that does not hold, with what to run."""
   if state.state == DAMAGED:

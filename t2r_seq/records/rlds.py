@@ -31,8 +31,6 @@ STEPS = "steps"
 IS_FIRST = f"{STEPS}/is_first"
 FLAGS = (IS_FIRST, f"{STEPS}/is_last", f"{STEPS}/is_terminal")
 SCALARS = (f"{STEPS}/reward", f"{STEPS}/discount")
-# What means nothing in a step that is_last.
-UNDEFINED_IN_LAST = ("action", "reward", "discount")
 
 
 def rlds_specs(spec_structure: specs.SpecStructure) -> specs.TensorSpecStruct:
