@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import errno
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -153,3 +155,23 @@ def missing_extra(package: str, extra: str) -> ImportError:
     f"{package} is not installed. It comes with an extra: "
     f"pip install 't2r_seq[{extra}]'"
   )
+
+
+def unwritten(what: str, error: Exception, hint: str) -> OSError:
+  """Builds the error for what could not be written.
+
+  Args:
+    what: the operation, the path, and what was expected.
+    error: of the operating system, or of TensorFlow, which knows it as text only.
+    hint: what is safe, and what to do.
+  Returns:
+    The error, to be raised by the caller from the original one.
+  """
+  number, text = errno.EIO, str(error).strip().split("\n")[0].rstrip(".")
+  known = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
+  if isinstance(error, OSError) and error.errno:
+    number, text = error.errno, os.strerror(error.errno)
+  for each in known:
+    if os.strerror(each) in text:
+      number, text = each, os.strerror(each)
+  return OSError(number, f"{what}, got: {text or type(error).__name__}. {hint}")

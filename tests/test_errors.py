@@ -139,3 +139,29 @@ def test_missing_extra():
   assert str(error) == (
     "reverb is not installed. It comes with an extra: pip install 't2r_seq[replay]'"
   )
+
+
+_UNWRITTEN = {
+  "the operating system's": (
+    OSError(28, "No space left on device", "/a/b"),
+    28,
+    "save: a: expected room, got: No space left on device. Make some.",
+  ),
+  "TensorFlow's": (
+    tf.errors.ResourceExhaustedError(None, None, "{{x}} /a.tmp; File too large\nat"),
+    27,
+    "save: a: expected room, got: File too large. Make some.",
+  ),
+  "of no kind that is known": (
+    tf.errors.DataLossError(None, None, "Checksum does not match.\nStored: 1"),
+    5,
+    "save: a: expected room, got: Checksum does not match. Make some.",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", _UNWRITTEN)
+def test_what_could_not_be_written(name):
+  error, number, want = _UNWRITTEN[name]
+  got = errors.unwritten("save: a: expected room", error, "Make some.")
+  assert (got.errno, got.strerror) == (number, want)

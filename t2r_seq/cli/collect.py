@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     with actors.StopSignal() as signal, signal.waiting():
       result = actors.collect_episodes(stop=signal)
   except actors.Stopped:
-    print("Stopped by SIGTERM before all episodes were collected.", file=sys.stderr)
+    print("Stopped by a signal before all episodes were collected.", file=sys.stderr)
     return STATUS_OF_SIGTERM
   print(
     f"Collected {result['num_episodes']} episodes ({result['num_steps']} steps, mean "

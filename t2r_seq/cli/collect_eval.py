@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     with actors.StopSignal() as signal, signal.waiting():
       result = actors.collect_eval_loop(stop=signal)
   except actors.Stopped:
-    print("Stopped by SIGTERM before the first round.")
+    print("Stopped by a signal before the first round.")
     return 0
   rewards = [
     f"mean reward {result[key]:.4f} in the last {what}"
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     )
     if key in result
   ]
-  how = "Stopped by SIGTERM" if result["was_stopped"] else "Done"
+  how = "Stopped by a signal" if result["was_stopped"] else "Done"
   print(
     f"{how} at the policy of step "
     f"{int(result['global_step'])}: collected {int(result['num_episodes'])} episodes "

@@ -7,8 +7,10 @@ may be a bug, and its traceback is what helps.
 from __future__ import annotations
 
 import argparse
+import glob
 import importlib
 import io
+import logging
 import os
 import re
 import sys
@@ -81,23 +83,35 @@ def load_tensorflow() -> None:
   """Loads TensorFlow; what its libraries say meanwhile is shown only if that fails.
 
   They write to the process's stderr before any of their settings is read, and would
-  bury the one line that a command has to say. Does nothing once it is loaded.
+  bury the one line that a command has to say. The search for GPUs does so, too: it is
+  made here, and what it says is shown where the machine has one that is not found.
+  Does nothing once it is loaded.
   """
   if "tensorflow" in sys.modules:
     return
   sys.stderr.flush()
-  original = os.dup(2)
+  original, is_shown = os.dup(2), True
   with tempfile.TemporaryFile() as notes:
     os.dup2(notes.fileno(), 2)
     try:
-      importlib.import_module("tensorflow")
-    except BaseException:
-      notes.seek(0)
-      os.write(original, notes.read())
-      raise
+      tf = importlib.import_module("tensorflow")
+      is_shown = not tf.config.list_physical_devices("GPU") and _has_gpu()
     finally:
       os.dup2(original, 2)
       os.close(original)
+      if is_shown:
+        notes.seek(0)
+        os.write(2, notes.read())
+
+
+def _has_gpu() -> bool:
+  return bool(glob.glob("/dev/nvidia[0-9]*") or os.path.exists("/dev/dxg"))
+
+
+def _is_no_note(record: logging.LogRecord) -> bool:
+  """Leaves out what TensorFlow tells of itself, such as how long a save took."""
+  is_its_own = "/tensorflow/python/" in record.pathname
+  return record.levelno > logging.INFO or not is_its_own
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -140,13 +154,14 @@ def parse(args: argparse.Namespace) -> None:
   # Here, not above: `--help` should not wait for them. Each registers its
   # configurables with gin.
   import gin
-  from absl import logging
+  from absl import logging as absl_logging
 
   from t2r_seq import actors, data, models, policies, preprocessors, training
   from t2r_seq.replay import reverb
 
   del actors, data, models, policies, preprocessors, reverb, training
-  logging.set_verbosity(logging.INFO)
+  absl_logging.set_verbosity(absl_logging.INFO)
+  absl_logging.get_absl_logger().addFilter(_is_no_note)
   project_code.allow()
   for filename in args.gin_configs:
     try:

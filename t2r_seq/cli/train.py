@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
   result = dict(training.train_eval_model())
   step = result.pop("global_step")
   if result.pop("was_stopped"):
-    print(f"Stopped by SIGTERM at step {int(step)}; the same command goes on there.")
+    print(f"Stopped by a signal at step {int(step)}; the same command goes on there.")
     return 0
   names = sorted(result, key=lambda name: (name != "loss", name))
   shown = ", ".join(f"{name} {result[name]:.5g}" for name in names)

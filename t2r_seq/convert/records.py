@@ -110,7 +110,9 @@ class RecordParser:
     }
     parse_fn = records.create_parse_tf_example_fn(spec, decode_images=False)
     signature = [tf.TensorSpec([None] if is_batched else [], tf.string)]
-    self._parse_fn = tf.function(parse_fn, input_signature=signature)
+    # Traced apart from the call: five first calls in a row would look like retracing.
+    traced = tf.function(parse_fn, input_signature=signature, autograph=False)
+    self._parse_fn = traced.get_concrete_function()
 
   def parse(self, group: list[records.Record]) -> Values:
     """Parses records of one file.

@@ -202,10 +202,7 @@ def batch_size(where: str, own: int, given: Any) -> int:
   """
   if given is None:
     return own
-  given = check_batch_size(where, given, "params['batch_size']")
-  if given != own:
-    logging.info("%s: params ask for batches of %d instead of %d.", where, given, own)
-  return given
+  return check_batch_size(where, given, "params['batch_size']")
 
 
 def check_no_sequence_length(where: str, sequence_length: int | None) -> None:

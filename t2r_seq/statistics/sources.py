@@ -351,7 +351,7 @@ class RecordSource(Source):
       specs.add_sequence_length_specs(self.spec), decode_images=images
     )
     rank = [None] if self.is_blocks else []
-    self._parse = tf.function(parse, input_signature=[tf.TensorSpec(rank, tf.string)])
+    self._parse = _traced(parse, tf.TensorSpec(rank, tf.string))
 
   def _infer(self) -> specs.TensorSpecStruct:
     summary = records.inspect_records(self._files, _INFERRED_FROM, self._compression)
@@ -573,15 +573,22 @@ class StoreSource(Source):
     return Item(values, skipped, steps[1] - steps[0])
 
 
+def _traced(function: Callable[..., Any], signature: tf.TensorSpec) -> Any:
+  """Traces apart from the call: five first calls in a row would look like retracing."""
+  traced = tf.function(function, input_signature=[signature], autograph=False)
+  return traced.get_concrete_function()
+
+
 def _make_decoder(
   path: str, spec: specs.ExtendedTensorSpec
 ) -> Callable[[np.ndarray], np.ndarray]:
   """Returns a function of encoded images [n, ...] that gives their pixels."""
   outer = [None] * (spec.shape.rank - 3 + 1)
 
-  @tf.function(input_signature=[tf.TensorSpec(outer, tf.string)])
-  def decode(encoded: tf.Tensor) -> tf.Tensor:
+  def decode_images(encoded: tf.Tensor) -> tf.Tensor:
     return records.decode_images(encoded, spec, path)
+
+  decode = _traced(decode_images, tf.TensorSpec(outer, tf.string))
 
   def to_pixels(encoded: np.ndarray) -> np.ndarray:
     pixels = decode(tf.constant(encoded, tf.string)).numpy()

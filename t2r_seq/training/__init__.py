@@ -2,12 +2,13 @@
 
 from t2r_seq.training.checkpoints import Checkpoints, NanLossError
 from t2r_seq.training.evaluation import Evaluation, evaluate
-from t2r_seq.training.export import export_saved_model, export_versions
-from t2r_seq.training.exporters import (
+from t2r_seq.training.exports import (
   BestExporter,
   Exporter,
   LatestExporter,
   create_default_exporters,
+  export_saved_model,
+  export_versions,
 )
 from t2r_seq.training.policy_module import exported_feature_specs
 from t2r_seq.training.stopping import Stopped, StopSignal

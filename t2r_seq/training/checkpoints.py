@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import shutil
@@ -136,12 +135,12 @@ class Checkpoints:
     try:
       self._write(step)
     except (OSError, *_DAMAGE) as e:
-      raise OSError(
-        _errno(e),
-        f"train_eval_model: {_prefix(self._model_dir, step)}: expected to save a "
-        f"checkpoint, got: {_first_line(e)}. The newest whole one is "
-        f"{self.latest or 'none'}. Make room, or mend the disk, and run the same "
-        "command again.",
+      place = _prefix(self._model_dir, step)
+      raise errors.unwritten(
+        f"train_eval_model: {place}: expected to save a checkpoint",
+        e,
+        f"The newest whole one is {self.latest or 'none'}. Make room, or mend the "
+        "disk, and run the same command again.",
       ) from e
     self._saved_step = step
 
@@ -285,12 +284,5 @@ def _write_state(folder: str, steps: list[int]) -> None:
   files.replace_file(os.path.join(folder, _STATE), text.encode())
 
 
-def _errno(error: Exception) -> int:
-  if isinstance(error, OSError) and error.errno:
-    return error.errno
-  return errno.ENOSPC if "No space left" in str(error) else errno.EIO
-
-
 def _first_line(error: Exception) -> str:
-  text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-  return text.strip().split("\n")[0].rstrip(".") or type(error).__name__
+  return str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__

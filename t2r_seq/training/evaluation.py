@@ -13,7 +13,7 @@ from t2r_seq import errors
 from t2r_seq.data import AbstractInputGenerator
 from t2r_seq.specs import ModeKeys
 from t2r_seq.training import workers
-from t2r_seq.training.exporters import Exporter
+from t2r_seq.training.exports import Exporter
 from t2r_seq.training.summaries import SummaryWriter
 from t2r_seq.training.trainer import Trainer
 

@@ -10,17 +10,16 @@ import gin
 import tensorflow as tf
 from absl import logging
 
-from t2r_seq import errors, files
+from t2r_seq import errors, files, windows
 from t2r_seq.data import AbstractInputGenerator
+from t2r_seq.data.input_report import InputReport
 from t2r_seq.models import T2RModel
 from t2r_seq.specs import ModeKeys
-from t2r_seq.training import arguments, export, stopping, workers
-from t2r_seq.training import exporters as exporters_lib
+from t2r_seq.training import arguments, exports, stopping, workers
 from t2r_seq.training.checkpoints import Checkpoints
 from t2r_seq.training.evaluation import Evaluation
 from t2r_seq.training.policy_module import exported_feature_specs
-from t2r_seq.training.progress import Progress
-from t2r_seq.training.summaries import SummaryWriter
+from t2r_seq.training.summaries import Progress, SummaryWriter
 from t2r_seq.training.trainer import Trainer
 
 
@@ -36,8 +35,8 @@ def train_eval_model(
   save_checkpoints_steps: int = 1000,
   keep_checkpoint_max: int = 5,
   log_every_n_steps: int = 100,
-  create_exporters_fn: Callable[[], list[exporters_lib.Exporter]]
-  | None = exporters_lib.create_default_exporters,
+  create_exporters_fn: Callable[[], list[exports.Exporter]]
+  | None = exports.create_default_exporters,
   strategy: tf.distribute.Strategy | None = None,
   seed: int | None = None,
 ) -> dict[str, float]:
@@ -92,7 +91,7 @@ def train_eval_model(
   is_shared = input_generator_train is None and create_exporters_fn is None
   with workers.own_folder(trainer.strategy, model_dir, is_shared) as write_dir:
     if not is_shared:
-      export.remove_unfinished_exports(os.path.join(write_dir, "export"))
+      exports.remove_unfinished_exports(os.path.join(write_dir, "export"))
     checkpoints = Checkpoints(
       trainer, model_dir, keep_checkpoint_max, write_dir, not is_shared
     )
@@ -105,7 +104,7 @@ def train_eval_model(
       logging.info("Starting in %s at step 0.", model_dir)
     exporters = create_exporters_fn() if create_exporters_fn else []
     if exporters:
-      export.check_exportable(t2r_model)
+      exports.check_exportable(t2r_model)
     evaluation = Evaluation(
       trainer,
       input_generator_eval,
@@ -203,9 +202,15 @@ def _train(
             # Cut short, it is as if it had never been due: the step is saved.
             with signal.waiting():
               evaluation.run_if_due()
-  if input_generator.report is not None:
-    logging.info("Training input: %s.", input_generator.report)
+  report = input_generator.report
+  if report is not None:
+    logging.info("Training input, %s: %s.", _passes(report), report)
   return scalars
+
+
+def _passes(report: InputReport) -> str:
+  is_of_one = isinstance(report, windows.WindowReport) and report.is_of_one_pass
+  return "each pass" if is_of_one else "all passes together"
 
 
 def _warn_of_short_episodes(input_generator: AbstractInputGenerator) -> bool:

@@ -137,7 +137,12 @@ class WindowReport:
   An episode that is too short for a single window under padding 'drop' gives nothing;
   it is counted here, so that nothing is lost silently. Counts add up over passes;
   where all episodes are known before they are read, they are those of one pass.
+
+  Attributes:
+    is_of_one_pass: whether they are.
   """
+
+  is_of_one_pass = False
 
   def __init__(self) -> None:
     """Creates a report with all counts zero."""
@@ -160,6 +165,7 @@ class WindowReport:
       The report.
     """
     report = cls()
+    report.is_of_one_pass = True
     short = num_steps[num_windows < 1]
     with tf.init_scope():
       report._counts["episodes"].assign(len(num_steps))

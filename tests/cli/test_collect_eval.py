@@ -88,7 +88,7 @@ def test_sigterm_ends_the_loop_and_keeps_whole_episodes(folder, kind):
   finally:
     process.kill()
   assert process.returncode == 0, err
-  assert out.startswith("Stopped by SIGTERM at the policy of step 0: collected ")
+  assert out.startswith("Stopped by a signal at the policy of step 0: collected ")
   assert "Told to stop by SIGTERM" in err
   num_episodes = int(out.split("collected ")[1].split()[0])
   if kind == "store":
@@ -147,7 +147,7 @@ def test_sigterm_ends_the_wait_for_a_first_export(folder):
   # The store is there while the sink is made, just before the loop begins.
   assert (
     "collected 0 episodes (0 steps) in 0 rounds" in out
-    or out == "Stopped by SIGTERM before the first round.\n"
+    or out == "Stopped by a signal before the first round.\n"
   )
 
 
@@ -163,10 +163,10 @@ def test_sigterm_ends_the_wait_of_a_sink_that_is_made(
     "collect_episodes.env = @DriftEnv", "collect_episodes.policy = @ExpertPolicy()",
   )  # fmt: skip
   if command == "collect-eval":
-    assert (status, out) == (0, "Stopped by SIGTERM before the first round.\n"), err
+    assert (status, out) == (0, "Stopped by a signal before the first round.\n"), err
   else:
     assert status == 143, err
-    assert err.endswith("Stopped by SIGTERM before all episodes were collected.\n")
+    assert err.endswith("Stopped by a signal before all episodes were collected.\n")
   assert not (folder / "data").exists()
 
 
@@ -186,7 +186,7 @@ def test_sigterm_drops_the_file_that_collect_writes(folder):
   finally:
     process.kill()
   assert process.returncode == 143, err
-  assert "Stopped by SIGTERM before all episodes were collected." in err
+  assert "Stopped by a signal before all episodes were collected." in err
   assert not list((folder / "data").iterdir())
 
 

@@ -207,3 +207,11 @@ def test_misfitting_spec(data):
     in str(caught.value)
   )
   assert not os.path.exists("y.tfrecord.conversion")
+
+
+def test_conversions_one_after_the_other_do_not_look_like_retracing(data, caplog):
+  data.make_store("source", 1)
+  convert.convert("source", "x.tfrecord")
+  for number in range(6):
+    convert.convert("x.tfrecord", f"copy-{number}")
+  assert "retracing" not in caplog.text

@@ -148,7 +148,7 @@ def test_the_job_outlives_each_of_its_processes(small):
   while small.processes.poll() != {jobs.LEARNER}:
     assert time.monotonic() < deadline, "the learner does not stop"
     time.sleep(0.05)
-  assert f"Stopped by SIGTERM at step {small.learner_step()};" in small.log(
+  assert f"Stopped by a signal at step {small.learner_step()};" in small.log(
     jobs.LEARNER
   )
 
@@ -173,7 +173,7 @@ def test_the_demo_ends_with_a_table_and_a_picture(tmp_path, capsys):
   assert picture.std() > 10
   for folder in job.actor_dirs:  # They were asked to stop, not killed.
     log = (job.out / "logs" / f"{folder.name}.log").read_text()
-    assert "Stopped by SIGTERM at the policy of step" in log
+    assert "Stopped by a signal at the policy of step" in log
 
 
 STATUSES = {"better": (-1.0, 0), "no better": (-5.0, 1), "nan": (np.nan, 1)}
