@@ -17,8 +17,7 @@ import tensorflow as tf
 from benchmarks import episodes, measure, pipelines
 from benchmarks.episodes import Work
 from t2r_seq import data, windows
-from t2r_seq.data.loaders.pool_order import BATCHES_ALIVE, with_overhead
-from t2r_seq.data.streamed.streamed_pools import PARSED_COPIES
+from t2r_seq.data.pool import num_bytes_alive
 
 Pipeline = Callable[[Work, int | None], tf.data.Dataset]
 _STACKED = "stacked records"
@@ -38,16 +37,16 @@ def ours(work: Work, epochs: int | None = None) -> tf.data.Dataset:
 def pools(work: Work, epochs: int | None = None) -> tf.data.Dataset:
   """Gathers batches from pools of about as many windows as others shuffle among."""
   frame_bytes = math.prod(work.frame_shape)
-  # Two pools, of which one is there twice; what is counted for parsing; and batches.
-  num_frames = (
-    3 * (work.shuffle_buffer_size + work.num_steps) + PARSED_COPIES * work.num_steps
+  budget = num_bytes_alive(
+    (work.shuffle_buffer_size + work.num_steps) * 3 // 2 * frame_bytes,
+    work.num_steps * frame_bytes,
+    work.batch_size * work.num_frames * frame_bytes,
   )
-  num_frames += BATCHES_ALIVE * work.batch_size * work.num_frames
   batches = data.streamed_windows(
     lambda _: pipelines.decoded_episodes(work, 1).map(lambda frames: {"image": frames}),
     episodes.window_specs(work),
     work.batch_size,
-    memory_budget=with_overhead(num_frames * frame_bytes),
+    memory_budget=budget,
     seed=1,
     num_epochs=epochs,
     drop_remainder=True,

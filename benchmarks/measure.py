@@ -18,7 +18,6 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from benchmarks import process_memory, process_time
-from t2r_seq import allocation
 
 Round = Callable[[], int]
 """Does the work and returns how many units (windows, steps) that was; is timed."""
@@ -284,8 +283,6 @@ def _isolated(candidate: Candidate, work: Any) -> Iterator[_Isolated]:
 
 def _serve(connection: Connection, candidate: Candidate, work: Any) -> None:
   """Answers questions until the pipe closes."""
-  if candidate.role == "limit":  # What our loaders do; peers only grow by it.
-    allocation.keep_freed_memory()
   imported, imported_private = (
     process_memory.peak_mib(),
     process_memory.memory_mib("RssAnon"),

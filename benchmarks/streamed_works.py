@@ -13,8 +13,7 @@ import tensorflow as tf
 from benchmarks.measure import Round, Run
 from benchmarks.store import limits, tf_peers, works
 from t2r_seq import data, records, specs, windows
-from t2r_seq.data.loaders.pool_order import BATCHES_ALIVE, with_overhead
-from t2r_seq.data.streamed.streamed_pools import PARSED_COPIES
+from t2r_seq.data.pool import num_bytes_alive
 
 # Of W2's JPEGs at most, with what TensorFlow keeps of a string.
 _JPEG_BYTES = 10_000
@@ -37,9 +36,11 @@ class StreamedWork(works.Work):
     if self.is_jpeg:
       pooled, parsed = pixels + 2 * _JPEG_BYTES, _JPEG_BYTES
     num_episodes = -(-self.shuffle_buffer_size // self.windows_per_episode)
-    # Two pools; what is counted for parsing; and batches.
-    episodes = (2 * num_episodes * pooled + PARSED_COPIES * parsed) * self.num_steps
-    return with_overhead(episodes + BATCHES_ALIVE * self.batch_size * self.window_bytes)
+    return num_bytes_alive(
+      num_episodes * pooled * self.num_steps,
+      parsed * self.num_steps,
+      self.batch_size * self.window_bytes,
+    )
 
   def parse_episode(self, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
     """Parses a record; raw images become pixels."""

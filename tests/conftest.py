@@ -34,7 +34,7 @@ _LONG = (
   "data/test_data_service",
   "training/test_train_eval",
   "data/loaders/test_store_loader",
-  "data/streamed/test_streamed_windows",
+  "data/test_streams",
   "research/pose_env/test_demo",
   "research/pose_env/test_distributed",
 )

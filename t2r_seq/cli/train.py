@@ -24,8 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
   """Trains; see `t2r_seq.training.train_eval_model` for what can be configured."""
   console.parse(args)
-  from t2r_seq import training
+  from t2r_seq import allocation, training
 
+  allocation.keep_freed_memory()
   result = dict(training.train_eval_model())
   step = result.pop("global_step")
   if result.pop("was_stopped"):

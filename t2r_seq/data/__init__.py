@@ -25,12 +25,11 @@ from t2r_seq.data.multi_eval_input_generator import (
   MultiEvalRecordInputGenerator,
 )
 from t2r_seq.data.presence import add_presence_specs
-from t2r_seq.data.reading.record_report import RecordInputReport
 from t2r_seq.data.record_input_generator import DefaultRecordInputGenerator
 from t2r_seq.data.rlds_input_generator import RldsInputGenerator
+from t2r_seq.data.skipping import RecordInputReport
 from t2r_seq.data.store_input_generator import StoreInputGenerator
-from t2r_seq.data.streamed.stream_report import StreamReport
-from t2r_seq.data.streamed.streamed_windows import streamed_windows
+from t2r_seq.data.streams import StreamReport, streamed_windows
 
 __all__ = [
   "AbstractInputGenerator",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import allocation, specs, windows
+from t2r_seq import specs, windows
 from t2r_seq.data import arguments, presence
 from t2r_seq.data.arguments import flat_specs
 from t2r_seq.data.data_service import DataService
@@ -213,7 +213,6 @@ class AbstractInputGenerator(abc.ABC):
       SpecError: the specs are not set, the data does not fit, or a param is wrong.
     """
     self._check_ready(mode)
-    allocation.keep_freed_memory()
     params = arguments.check_params(type(self).__name__, params)
     self._start_step = int(params.get("start_step", 0))
     self._params_seed = params.get("seed")

@@ -10,7 +10,7 @@ from typing import Any
 import gin
 
 from t2r_seq import errors, specs
-from t2r_seq.data.reading import record_order
+from t2r_seq.data import record_files
 from t2r_seq.data.record_input_generator import DefaultRecordInputGenerator
 
 
@@ -41,7 +41,7 @@ class FractionalRecordInputGenerator(DefaultRecordInputGenerator):
       )
     self._file_fraction = file_fraction
 
-  def _find_files(self, flat_specs: specs.TensorSpecStruct) -> record_order.FilesByKey:
+  def _find_files(self, flat_specs: specs.TensorSpecStruct) -> record_files.FilesByKey:
     files = super()._find_files(flat_specs)
     # As it is written: the float 0.29 times 100 is a little less than 29.
     fraction = fractions.Fraction(repr(float(self._file_fraction)))

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
-from t2r_seq.data import arguments, emptiness, joint
+from t2r_seq.data import arguments, joint, record_files
 from t2r_seq.data.abstract_input_generator import AbstractInputGenerator
 
 GeneratorFn = Callable[[], Iterable[Any]]
@@ -96,7 +96,7 @@ class CheckedGenerator:
       if not count:
         raise self._empty()
       if self._min_steps is not None and longest < self._min_steps:
-        raise emptiness.too_short_error(self._name, self._min_steps, count, longest)
+        raise record_files.too_short_error(self._name, self._min_steps, count, longest)
     except Exception as e:
       # tf.data keeps only the text of what a generator raises.
       self.failure = e

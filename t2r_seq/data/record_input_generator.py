@@ -11,18 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import records, specs, windows
-from t2r_seq.data import arguments, emptiness, joint
+from t2r_seq.data import arguments, joint, record_files, skipping
 from t2r_seq.data.abstract_input_generator import AbstractInputGenerator
 from t2r_seq.data.indexed import indexed_input
 from t2r_seq.data.indexed.indexed_records import IndexedRecordLoader
-from t2r_seq.data.reading import (
-  counting,
-  record_order,
-  record_reading,
-  skipping_reading,
-)
-from t2r_seq.data.streamed import streamed_records
-from t2r_seq.data.streamed.stream_report import StreamReport
+from t2r_seq.data.streams import StreamReport
 
 FilePatterns = str | Sequence[str] | Mapping[str, str | Sequence[str]]
 
@@ -106,14 +99,14 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     self._drop_remainder = arguments.check_drop_remainder(where, drop_remainder)
     self._index = indexed_input.check_option(where, index)
     self._memory_budget = self._check_count("memory_budget", memory_budget)
-    self._on_bad_record = record_reading.check_policy(where, on_bad_record, index)
+    self._on_bad_record = record_files.check_policy(where, on_bad_record, index)
     self._max_bad_records = self._check_count("max_bad_records", max_bad_records, 0)
     self._decode_images = arguments.check_image_decoding(where, image_decoding)
-    self._reading = record_reading.RecordReading()
+    self._reading = record_files.RecordReading()
     self._loader: IndexedRecordLoader | None = None
     self._parsed_spec: Any = None  # A TensorSpecStruct, once there are specs.
     self._counted: dict[str, int] = {}
-    self._files: record_order.FilesByKey = {}
+    self._files: record_files.FilesByKey = {}
 
   @property
   def num_examples(self) -> int | None:
@@ -133,9 +126,9 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
         if index is not None:
           count = indexed_input.count_windows(index, joined, self._grid(joined))
         elif windows.is_windowed(joined):
-          count = counting.count_windows(files, flat, self._grid(joined))
+          count = record_files.count_windows(files, flat, self._grid(joined))
         else:
-          count = counting.count_records(files)
+          count = record_files.count_records(files)
         self._counted[self._counted_as()] = count
     return self.num_examples
 
@@ -151,8 +144,8 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       yield
     except (tf.errors.OpError, UnicodeDecodeError) as e:
       where, cause = self._where(), self._reading.failure
-      cause = cause or record_order.find_cause(where, self._files, e)
-      if (cause := cause or streamed_records.find_cause(where, e)) is not None:
+      cause = cause or record_files.find_cause(where, self._files, e)
+      if cause is not None:
         raise cause from e
       # The dataset may have been created, and the specs so be known, inside the block.
       if self._parsed_spec is None or are_skipped:
@@ -198,13 +191,13 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       return make(start).map(joint.split)
     # Datasets may be created while a graph is built; files are looked at outside.
     with tf.init_scope(), self.explain_failures():
-      self._reading = skipping_reading.make_reading(
+      self._reading = skipping.make_reading(
         *(self._on_bad_record, files, self._max_bad_records, self._where()),
         self._decode_images,
       )
       first = self._reading.first_record(files, self._where())
-      self._parsed_spec = record_order.leave_out_absent(self._parsed_spec, first)
-      if not is_windowed or not emptiness.fills_a_batch(
+      self._parsed_spec = record_files.leave_out_absent(self._parsed_spec, first)
+      if not is_windowed or not record_files.fills_a_batch(
         *(first, self._parsed_spec, self._grid(joined), num_needed), self._decode_images
       ):
         self._check_not_empty(files, joined, is_windowed, num_needed)
@@ -212,12 +205,18 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     self._report = self._reading.report(report)
     self._reads_ahead = is_windowed and shuffle
     if self._reads_ahead:
-      return streamed_records.stream_records(
-        *(self._reading, files, self._parsed_spec, joined, cut),
-        *(batch_size, self._cycle_length, self._num_parallel_calls, self._seeds()[2]),
-        **options,
+      return record_files.stream_records(
+        self._reading,
+        files,
+        self._parsed_spec,
+        joined,
+        windows.Cut(**cut),
+        batch_size=batch_size,
+        cycle_length=self._cycle_length,
+        num_parallel_calls=self._num_parallel_calls,
+        seed=self._seeds()[2],
         report=report,
-        is_portable=self._is_portable,
+        **options,
       ).map(joint.split)
     examples = self._examples(files, joined, shuffle, report, None if is_train else 1)
     if is_windowed:
@@ -227,11 +226,11 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
         examples, self._parsed_spec, batch_size, drop, self._num_parallel_calls
       )
     if is_train and not self._is_portable:  # Services divide all sources among workers.
-      batches = emptiness.never_ending(batches)
+      batches = record_files.never_ending(batches)
     return batches.map(joint.split)
 
-  def _find_files(self, flat_specs: specs.TensorSpecStruct) -> record_order.FilesByKey:
-    return record_order.find_files(self._file_patterns, flat_specs)
+  def _find_files(self, flat_specs: specs.TensorSpecStruct) -> record_files.FilesByKey:
+    return record_files.find_files(self._file_patterns, flat_specs)
 
   def _counted_as(self) -> str:
     """What a count depends on."""
@@ -240,7 +239,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
 
   def _examples(
     self,
-    files: record_order.FilesByKey,
+    files: record_files.FilesByKey,
     joined: specs.TensorSpecStruct,
     shuffle: bool,
     report: windows.WindowReport | None,
@@ -270,7 +269,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
 
   def _check_not_empty(
     self,
-    files: record_order.FilesByKey,
+    files: record_files.FilesByKey,
     joined: specs.TensorSpecStruct,
     is_windowed: bool,
     num_needed: int,
@@ -283,7 +282,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     if report is None:
       examples = self._reading.good_records(examples, self._parsed_spec)
     found = sum(1 for _ in examples.take(num_needed))
-    emptiness.check_enough(
+    record_files.check_enough(
       *(self._where(), num_needed, found, self._grid(joined).min_steps, report),
       self._reading.report(None),
     )

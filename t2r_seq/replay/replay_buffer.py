@@ -11,7 +11,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import allocation, errors, specs, windows
+from t2r_seq import errors, specs, windows
 from t2r_seq.data.arguments import check_count
 from t2r_seq.replay import checkpoints, options, sizing
 from t2r_seq.replay.options import to_priorities
@@ -96,7 +96,6 @@ class ReplayBuffer(Replay):
       SpecError: specs or arguments that do not go together, or too small a capacity.
       ReplayError: `checkpoint_dir` may not be written to.
     """
-    allocation.keep_freed_memory()
     self._spec = specs.flatten_spec_structure(spec_structure).copy()
     cut = windows.Cut.of(_OPERATION, cut, fields)
     self._flat_spec = flat_replay_specs(_OPERATION, self._spec, cut.n_step)

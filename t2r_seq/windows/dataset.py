@@ -175,44 +175,25 @@ class WindowReport:
       report._counts["longest_too_short"].assign(short.max(initial=0))
     return report
 
-  def count(
-    self, num_steps: tf.Tensor, num_windows: tf.Tensor, num_episodes: Any = 1
-  ) -> tf.Operation:
-    """Adds an episode; called inside the input pipeline.
+  def count(self, num_steps: tf.Tensor, num_windows: tf.Tensor) -> tf.Operation:
+    """Adds episodes; called inside the input pipeline.
 
     Args:
-      num_steps: int64 scalar.
-      num_windows: int64 scalar, 0 for an episode that is too short.
-      num_episodes: 1; or 0, int64 scalar, where there is none and so has no steps.
+      num_steps: of one, int64 scalar; or of several, [n].
+      num_windows: int64 scalar or [n], 0 for an episode that is too short.
     Returns:
       The op that counts.
     """
-    short = num_episodes * tf.cast(num_windows < 1, tf.int64)
+    is_short = tf.cast(num_windows < 1, tf.int64)
     longest = self._counts["longest_too_short"]
+    # Of none the maximum is the least integer.
+    longest_new = tf.reduce_max(is_short * num_steps)
     return tf.group(
-      self._counts["episodes"].assign_add(num_episodes),
-      self._counts["steps"].assign_add(num_steps),
-      self._counts["windows"].assign_add(num_windows),
-      self._counts["too_short"].assign_add(short),
-      longest.assign(tf.maximum(longest, short * num_steps)),
-    )
-
-  def take_back(
-    self, num_steps: tf.Tensor, num_windows: tf.Tensor, num_episodes: tf.Tensor
-  ) -> tf.Operation:
-    """Takes away what was counted of episodes with windows, that turned out bad.
-
-    Args:
-      num_steps: of all of them, int64 scalar.
-      num_windows: int64 scalar.
-      num_episodes: int64 scalar.
-    Returns:
-      The op that counts.
-    """
-    return tf.group(
-      self._counts["episodes"].assign_sub(num_episodes),
-      self._counts["steps"].assign_sub(num_steps),
-      self._counts["windows"].assign_sub(num_windows),
+      self._counts["episodes"].assign_add(tf.size(num_steps, tf.int64)),
+      self._counts["steps"].assign_add(tf.reduce_sum(num_steps)),
+      self._counts["windows"].assign_add(tf.reduce_sum(num_windows)),
+      self._counts["too_short"].assign_add(tf.reduce_sum(is_short)),
+      longest.assign(tf.maximum(longest, longest_new)),
     )
 
   @property

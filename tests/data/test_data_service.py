@@ -297,7 +297,7 @@ def test_streamed_windows_come_once_an_epoch(record_files, service):
     files = tf.data.Dataset.list_files(f"{record_files}/?.tfrecord", shuffle=False)
     return files.flat_map(tf.data.TFRecordDataset).map(parse_fn)
 
-  windows = data.streamed_windows(episodes, PAIR, 4, num_epochs=5, is_portable=True)
+  windows = data.streamed_windows(episodes, PAIR, 4, num_epochs=5)
   seen = collections.Counter()
   for batch in distribute_by_service(windows, service.address):
     seen.update(batch["x"][:, 0].numpy().tolist())

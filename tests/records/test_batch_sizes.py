@@ -38,7 +38,7 @@ def test_only_the_first_records_are_looked_at():
 _READERS = """
 import os, sys
 import tensorflow as tf
-from t2r_seq.data.reading import counting
+from t2r_seq.data import record_files as counting
 from t2r_seq.records import check
 path = os.path.join(sys.argv[1], "a.tfrecord")
 def memory(field):

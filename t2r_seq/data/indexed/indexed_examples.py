@@ -5,8 +5,8 @@ from __future__ import annotations
 import tensorflow as tf
 
 from t2r_seq import records, specs
+from t2r_seq.data import record_files
 from t2r_seq.data.indexed.record_reads import RecordReads
-from t2r_seq.data.reading import record_order
 
 
 class IndexedExamples:
@@ -40,7 +40,7 @@ class IndexedExamples:
     self.held = self._reads.held
     first = tf.constant(index.read(0))
     flat = specs.flatten_spec_structure(spec_structure)
-    self.flat = record_order.leave_out_absent(flat, first)
+    self.flat = record_files.leave_out_absent(flat, first)
     self._parse = records.create_parse_tf_example_fn(
       self.flat, decode_images=decode_images
     )

@@ -10,7 +10,7 @@ from absl import logging
 
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.data.indexed.indexed_records import IndexedRecordLoader
-from t2r_seq.data.reading.record_order import FilesByKey
+from t2r_seq.data.record_files import FilesByKey
 
 OPTIONS = (None, "auto", "require")
 

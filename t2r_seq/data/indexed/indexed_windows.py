@@ -6,8 +6,8 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import records, specs, windows
+from t2r_seq.data import record_files
 from t2r_seq.data.indexed.record_reads import RecordReads
-from t2r_seq.data.reading import record_order
 from t2r_seq.store import HeldTensor
 
 _as_it_is = tf.autograph.experimental.do_not_convert
@@ -61,7 +61,7 @@ class IndexedWindows:
     """
     self.reads = RecordReads(index)
     first = tf.constant(index.read(0))
-    flat = record_order.leave_out_absent(windows.flat_specs(spec_structure), first)
+    flat = record_files.leave_out_absent(windows.flat_specs(spec_structure), first)
     self.flat = specs.map_leaves(specs.ExtendedTensorSpec.to_spec, flat)
     self._parse = records.create_parse_tf_example_fn(flat, decode_images=False)
     self._decode_images = decode_images

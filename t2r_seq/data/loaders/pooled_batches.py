@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import specs, windows
-from t2r_seq.data.freed_memory import give_back_first
 from t2r_seq.data.loaders.decoded_columns import DecodedColumns, LoadedRows
 from t2r_seq.data.loaders.pool_order import (
   GATHERS_AT_ONCE,
@@ -121,10 +120,6 @@ class PooledWindows(abc.ABC):
       return numbers.map(_as_it_is(lambda batch: (pool, batch)))
 
     positions = self._positions(order, start, max(end, first_epoch))
-    if not is_portable:
-      positions = give_back_first(
-        positions, lambda epoch, pool, *_: (epoch == start[0]) & (pool == start[1])
-      )
     loaded = (
       positions.map(_as_it_is(lambda *position: self._load(order, *position)))
       # The next pool is read while batches are gathered from this one.

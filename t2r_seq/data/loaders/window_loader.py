@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 from absl import logging
 
-from t2r_seq import allocation, errors, specs
+from t2r_seq import errors, specs
 from t2r_seq.data.arguments import check_count, check_flag
 from t2r_seq.data.dataset_options import checkpoint_options, positions_kept
 from t2r_seq.data.loaders.numpy_batches import (
@@ -82,7 +82,6 @@ class WindowLoader:
     Raises:
       SpecError: the data is too small for one batch, or the budget is.
     """
-    allocation.keep_freed_memory()
     self._where = where
     self._read = read
     self._locate = locate

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, errors, records, specs, windows
-from t2r_seq.data.reading import bad_record_finder, skipping
+from t2r_seq.data import record_files
 from t2r_seq.records import check
 
 _FRAME, _HEADER = 16, 12
@@ -183,12 +183,13 @@ def test_files_are_looked_through_once_for_the_bad_records_of_all_epochs(
 def test_a_file_is_looked_through_once_for_an_image_of_all_epochs(
   build, tmp_path, kit, monkeypatch
 ):
-  calls = counted(monkeypatch, bad_record_finder, "_records_of")
+  calls = counted(monkeypatch, check, "locate_records")
   episodes(tmp_path / "a", kit, {1: no_image})
   generator = build("train", kit.FakeModel(), batch_size=12)
   list(generator.create_dataset("train").take(4))
   assert generator.report.window_report.episodes > 12
-  assert calls == [(str(tmp_path / "a"),)]
+  ((_, looked_through),) = calls
+  assert looked_through == (str(tmp_path / "a"),)
   assert generator.report.skipped == 1
 
 
@@ -294,7 +295,7 @@ def fewer_steps(features):
 @pytest.mark.parametrize("at_once", [1, 8])
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_episodes_are_left_out(build, tmp_path, kit, monkeypatch, mode, at_once):
-  monkeypatch.setattr(skipping, "_MAX_EPISODES", at_once)
+  monkeypatch.setattr(record_files, "_MAX_SLAB", at_once)
   episodes(tmp_path / "a", kit, {1: no_image, 3: fewer_steps})
   generator = build(mode, kit.FakeModel())
   dataset = generator.create_dataset(mode).take(3)
@@ -394,7 +395,6 @@ def test_one_bad_image_of_any_path_leaves_out_its_episode(build, tmp_path, kit):
   text = "\n".join(str(problem) for problem in report.problems)
   for record, path in enumerate(["goal", "cameras", "image"], 1):
     assert re.search(rf"record {record} of .*\n*.*features/{path} ", text), text
-  # One pool an epoch; what was counted of the bad ones is taken back.
   assert report.window_report.windows == 2 * report.window_report.episodes
 
 
@@ -425,9 +425,9 @@ def test_good_windows_are_read_as_without_it(
       for features, _ in batches
     ]
 
-  want = batches("raise", None)
   for at_once, num_parallel_calls in ways:
-    monkeypatch.setattr(skipping, "_MAX_EPISODES", at_once)
+    monkeypatch.setattr(record_files, "_MAX_SLAB", at_once)
+    want = batches("raise", None)
     assert batches("skip", num_parallel_calls) == want
 
 
@@ -503,18 +503,6 @@ def test_files_that_become_empty_are_an_error_and_neither_an_end_nor_a_hang(
   want = "expected an example in each epoch, got none: .* files have become empty"
   with pytest.raises(errors.RecordError, match=want), generator.explain_failures():
     collections.deque(batches, maxlen=0)
-
-
-@pytest.mark.parametrize(("record_size", "pixels"), [(1, 2**19), (2**19, 1)])
-def test_chunks_have_16_mib_as_read_or_as_parsed(record_size, pixels):
-  def parse(texts):
-    return tf.zeros([tf.size(texts), pixels], tf.uint8)
-
-  parsed = skipping.parse_batches(
-    *(tf.data.Dataset.from_tensors("").repeat(40), parse, 4, record_size, None),
-    *(lambda texts: np.ones(len(texts), bool), 1),
-  )
-  assert [len(chunk) for chunk in parsed] == [32, 8]
 
 
 @pytest.mark.parametrize("num_parallel_calls", [None, 2])

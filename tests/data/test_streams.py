@@ -2,6 +2,7 @@
 
 import collections
 import os
+import re
 import subprocess
 import sys
 
@@ -9,10 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import data, errors, records, specs, windows
+from t2r_seq import data, records, specs, windows
 from t2r_seq.data import StreamReport, streamed_windows
-from t2r_seq.data.loaders.pool_order import BATCHES_ALIVE, with_overhead
-from t2r_seq.data.streamed.episode_columns import ORDER_BYTES
+from t2r_seq.data.pool import ORDER_BYTES, num_bytes_alive
 from tests.data.conftest import FakeModel, feature_spec, label_spec, make_episode
 
 LENGTHS = (9, 3, 1, 14, 6, 11, 2, 20, 8)
@@ -20,11 +20,12 @@ LENGTHS = (9, 3, 1, 14, 6, 11, 2, 20, 8)
 
 def budget_of(num_bytes, batch_size=4, window_bytes=184):
   """Bytes for pools and episodes on their way; batches come on top."""
-  return with_overhead(num_bytes + BATCHES_ALIVE * batch_size * window_bytes)
+  beside = num_bytes + num_bytes // 7
+  return beside + num_bytes_alive(0, 0, batch_size * window_bytes)
 
 
 # Room for some of the episodes at a time.
-SMALL = budget_of(57_000)
+SMALL = budget_of(30_000)
 
 
 def structure():
@@ -141,8 +142,8 @@ def test_large_steps_are_gathered_from_their_episodes(width):
   assert collections.Counter(got) == want
 
 
-@pytest.mark.parametrize("count", [64, 65, 150])
-def test_a_pool_of_more_episodes_than_are_listed_together(count):
+@pytest.mark.parametrize("count", [64, 150])
+def test_pools_of_many_short_episodes(count):
   # By path: small steps, large ones, and a value of the episode.
   window = {
     "x": specs.ExtendedTensorSpec((2, 1), tf.int64, "x", time_offsets=(-1, 0)),
@@ -169,7 +170,8 @@ def test_a_pool_of_more_episodes_than_are_listed_together(count):
     for t in range(1, 2 + e % 3)
   ]
   assert sorted(shown) == want
-  assert report.pools == 1
+  # The first ones are small.
+  assert 1 < report.pools < 6
 
 
 def test_windows_of_sequences(path):
@@ -184,7 +186,7 @@ def test_windows_of_sequences(path):
 
 
 def test_batches_go_on_over_the_borders_of_pools_and_epochs(path):
-  budget = budget_of(57_000, 8)
+  budget = budget_of(40_000, 8)
   kept = streamed_windows(episodes(path), structure(), 8, budget, 1, 3)
   dropped = streamed_windows(
     episodes(path), structure(), 8, budget, 1, 3, drop_remainder=True
@@ -204,8 +206,8 @@ def test_sizes_that_only_the_data_knows():
     "id": specs.ExtendedTensorSpec((None,), tf.int64, "id"),
   }
   flat = tf.data.Dataset.range(3).map(sized)
-  # Pools of one episode, and an empty one, not counted, which hands out what is left.
-  budget = budget_of(2_500, 4, 40)
+  # Pools of one episode.
+  budget = budget_of(2_000, 4, 40)
   report = StreamReport()
   got = list(streamed_windows(flat, window, 4, budget, 1, report=report))
   assert report.pools == 3
@@ -222,19 +224,17 @@ def test_sizes_that_only_the_data_knows():
 
 
 def test_batches_larger_than_pools_and_epochs(path):
-  got = streamed_windows(episodes(path), structure(), 64, budget_of(57_000, 64), 1, 3)
+  got = streamed_windows(episodes(path), structure(), 64, budget_of(40_000, 64), 1, 3)
   assert [len(batch["task"]) for batch in got] == [64, 64, 22]
 
 
-def test_the_order_depends_on_the_seed_only(path, monkeypatch):
-  def order(seed, num_parallel_calls=None, num_cores=2):
-    monkeypatch.setattr(os, "cpu_count", lambda: num_cores)
+def test_the_order_depends_on_the_seed_only(path):
+  def order(seed, num_parallel_calls=None):
     parsed = episodes(path, num_parallel_calls=num_parallel_calls)
     return one_by_one(streamed_windows(parsed, structure(), 4, 10**6, seed, 2))
 
   first = order(1)
-  assert order(1, 4, num_cores=64) == first
-  assert order(1, num_cores=1) == first
+  assert order(1, 4) == first
   assert order(2) != first
   assert first[:50] != first[50:]
   assert sorted(first[:50]) == sorted(first[50:])
@@ -261,43 +261,7 @@ def test_a_checkpoint_is_small_and_goes_on_with_the_next_batch(path, tmp_path, b
     assert one_by_one(restored) == want[4 * taken :]
 
 
-def test_a_checkpoint_holds_an_episode_that_came_too_late_for_its_pool(tmp_path):
-  # 6, 6 and 9 steps of 6,144 bytes: two of 6 leave room for another, but not for 9.
-  def episode(i):
-    shape = [6 + i // 2 * 3, 32, 64, 3]
-    noise = tf.random.stateless_uniform(shape, [i, 0], 0, 256, tf.int32)
-    return {"x": tf.cast(noise, tf.uint8)}
-
-  spec = specs.ExtendedTensorSpec((2, 32, 64, 3), tf.uint8, "x", time_offsets=(-1, 0))
-  report = StreamReport()
-
-  def batches():
-    flat = tf.data.Dataset.range(3).map(episode)
-    budget = budget_of(1_287_000, 2, 2 * 6_144)
-    return streamed_windows(flat, {"x": spec}, 2, budget, 1, report=report)
-
-  iterator = iter(batches())
-  for _ in range(6):  # The first pool has ten windows.
-    next(iterator)
-  checkpoint = tf.train.Checkpoint(iterator=iterator)
-  prefix = checkpoint.write(str(tmp_path / "saved"))
-  num_bytes = sum(file.stat().st_size for file in tmp_path.glob("saved.*"))
-  assert 9 * 6_144 < num_bytes < 2 * 9 * 6_144
-  want = [batch["x"].numpy() for batch in iterator]
-  assert report.pools == 2
-  restored = iter(batches())
-  tf.train.Checkpoint(iterator=restored).restore(prefix)
-  got = [batch["x"].numpy() for batch in restored]
-  np.testing.assert_array_equal(got, want)
-
-
-# On two cores a batch waits to be taken; on more, several are gathered at a time.
-@pytest.mark.parametrize("num_cores", [2, 4])
-def test_a_checkpoint_has_frames_only_while_a_batch_lies_across_two_pools(
-  tmp_path, monkeypatch, num_cores
-):
-  monkeypatch.setattr(os, "cpu_count", lambda: num_cores)
-
+def test_a_checkpoint_has_no_frames_where_batches_lie_across_pools(tmp_path):
   # Pools of one episode of 9 windows of 2 frames; batches of 4.
   def episode(i):
     noise = tf.random.stateless_uniform([10, 32, 64, 3], [i, 0], 0, 256, tf.int32)
@@ -306,7 +270,7 @@ def test_a_checkpoint_has_frames_only_while_a_batch_lies_across_two_pools(
   spec = specs.ExtendedTensorSpec((2, 32, 64, 3), tf.uint8, "x", time_offsets=(-1, 0))
 
   def batches():
-    budget = budget_of(1_430_000, 4, 2 * 6_144)
+    budget = budget_of(900_000, 4, 2 * 6_144)
     return streamed_windows(
       tf.data.Dataset.range(4).map(episode), {"x": spec}, 4, budget, 1
     )
@@ -315,15 +279,14 @@ def test_a_checkpoint_has_frames_only_while_a_batch_lies_across_two_pools(
   made, again = batches(), batches()
   want = [batch["x"].numpy() for batch in made]
   assert [len(batch) for batch in want] == [4] * 9
-  iterator, are_large = iter(made), []
+  iterator = iter(made)
   for number in range(9):
     next(iterator)
     folder = tmp_path / str(number)
     prefix = tf.train.Checkpoint(iterator=iterator).write(str(folder / "at"))
     num_bytes = sum(file.stat().st_size for file in folder.glob("at.*"))
-    assert num_bytes < 4 * 2 * 6_144
-    are_large.append(num_bytes > 10_000)
-    if number not in (0, 2, 5, 6, 8):  # Each way with frames and without, and the end.
+    assert num_bytes < 10_000
+    if number not in (0, 2, 5, 6, 8):  # In a pool, across two, and at the end.
       continue
     restored = iter(again)
     tf.train.Checkpoint(iterator=restored).restore(prefix)
@@ -331,26 +294,26 @@ def test_a_checkpoint_has_frames_only_while_a_batch_lies_across_two_pools(
     assert len(got) == 8 - number
     if got:
       np.testing.assert_array_equal(got, want[number + 1 :])
-  assert are_large == [False, False, True, False, True, False, True, False, False]
 
 
 def test_pools_keep_within_the_budget(path):
   report = StreamReport()
   list(streamed_windows(episodes(path), structure(), 4, SMALL, 1, report=report))
   assert report.pools > 2
-  assert 0 < report.pool_bytes <= SMALL
+  # One that is larger than any before may exceed it, once.
+  assert 0 < report.pool_bytes <= 1.25 * SMALL
   assert f"{report.pool_bytes:,} of {SMALL:,} bytes" in str(report)
 
 
 def test_all_that_a_budget_is_for_is_counted():
-  # 9 floats, and their copy when they become one tensor; 8 windows and their order; 20
-  # parsed episodes; batches.
+  # 9 floats, and their copy when they become one tensor; 8 windows and their order; 12
+  # copies of what is parsed; batches.
   spec = specs.ExtendedTensorSpec((2, 1), tf.float32, "x", time_offsets=(-1, 0))
   episodes = tf.data.Dataset.from_tensors({"x": tf.range(9.0)[:, tf.newaxis]})
   report = StreamReport()
   list(streamed_windows(episodes, {"x": spec}, 4, 2**20, 1, report=report))
   pools = 2 * (54 + 8 * ORDER_BYTES)
-  assert report.pool_bytes == budget_of(pools + 20 * 36, 4, 2 * 4)
+  assert report.pool_bytes == budget_of(pools + 12 * 36, 4, 2 * 4)
 
 
 @pytest.mark.parametrize("lengths", [[[10, 3, 8], [1, 20]], [[10, 10], [10]]])
@@ -394,21 +357,16 @@ def generator_of(path, **arguments):
   return made
 
 
-def test_an_episode_that_exceeds_the_budget_says_what_it_needs(path):
-  made = generator_of(path, memory_budget=5_000)
-  message = r"memory_budget: expected at least [\d,]+ bytes .* got 5,000"
-  with pytest.raises(errors.SpecError, match=message), made.explain_failures():
-    next(iter(made.create_dataset("train")))
-
-
-def test_batches_that_exceed_the_budget_say_so_before_anything_is_read(path):
-  made = generator_of(path, memory_budget=900)
-  message = (
-    r"memory_budget: expected at least 3,364 bytes for 4 batches of 4 windows of 184 "
-    "bytes, and more for the episodes that they are from, got 900"
+def test_what_exceeds_the_budget_is_said_and_used(path, capfd):
+  generator = generator_of(path, memory_budget=900)
+  batches = generator.create_dataset("train").take(13)
+  assert {len(labels["next"]) for _, labels in batches} == {4}
+  warning = (
+    r"memory_budget: expected at least \d+ bytes, for pools that hold an episode of "
+    r"\d+ steps, got 900 bytes. It is used all the same; give more"
   )
-  with pytest.raises(errors.SpecError, match=message):
-    made.create_dataset("train")
+  # Again only when another one needs more.
+  assert 1 <= len(re.findall(warning, capfd.readouterr().err)) <= len(LENGTHS)
 
 
 @pytest.mark.parametrize("policy", ["raise", "skip"])
@@ -442,8 +400,7 @@ def test_files_come_in_another_order_in_every_epoch(tmp_path):
 MEMORY = """
 import sys
 import tensorflow as tf
-from t2r_seq.data.streamed.stream_report import StreamReport
-from t2r_seq.data.streamed.streamed_windows import streamed_windows
+from t2r_seq.data.streams import StreamReport, streamed_windows
 from t2r_seq.specs import ExtendedTensorSpec
 
 def private():

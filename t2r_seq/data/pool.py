@@ -1,0 +1,477 @@
+"""The pool: episodes in memory, each frame once, that shuffled batches come from.
+
+    feeder ─► `keep` an episode ─► `fill` a pool ─► `join` it ─► `gather` batches
+
+A feeder is a stream of parsed episodes (`streamed_windows`, record files), or reads
+episodes at random (a store, an index) and makes its pools itself. Either way a pool is
+'rows', by path the steps of all its episodes one after the other, and 'windows', which
+of them are shown, in the order of the batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from t2r_seq import records, specs, windows
+from t2r_seq.data.dataset_options import keeps_positions
+
+_as_it_is = tf.autograph.experimental.do_not_convert
+
+Pool = dict[str, Any]
+"""'rows': by path, as `PoolColumns.join` gives them; 'windows': int64 [N, 4], of each
+window the number of its episode, its first anchor, the episode's length and its first
+row; 'left': int64 scalar, windows of the pools before that fill no batch."""
+
+# One that batches are gathered from, one that is being filled.
+POOLS_ALIVE = 2
+# Constants, not numbers of cores: on every machine a budget makes the same batches.
+GATHERS_AT_ONCE = 3
+BATCHES_ALIVE = GATHERS_AT_ONCE + 1
+PARSES_AT_ONCE = 4
+# Of an episode while it is parsed: its record, the strings in it, its values.
+_PARSED_COPIES = 3 * PARSES_AT_ONCE
+# Of a window in the order of its pool, while that is made.
+ORDER_BYTES = 56
+# One part in so many of what is counted: what TensorFlow takes beside it.
+_PARTS_BESIDE = 7
+# Steps of this size stay in the episode that was parsed; smaller ones are copied to one
+# tensor, from which they are gathered faster.
+_LARGE_BYTES = 4096
+# TensorFlow shares the memory of parts of a tensor where they start at multiples.
+_ALIGNMENT = 64
+# Of a string in a tensor, beside its bytes.
+_STRING_BYTES = 24
+
+# What reading for ever fails with: TensorFlow would end it, or never come back.
+NOTHING_LEFT = (
+  "expected an example in each epoch, got none: since reading began, all files have "
+  "become empty or all of their records bad."
+)
+
+
+def permutation(size: tf.Tensor, seed: int, number: tf.Tensor) -> tf.Tensor:
+  """Returns a permutation of range(size), a function of two numbers.
+
+  Args:
+    size: int64 scalar, 0 and 1 included.
+    seed: its lower 32 bits count.
+    number: which of the seed's permutations, int64 scalar.
+  Returns:
+    int64 [size].
+  """
+  return permuted(tf.range(size), size, seed, number)
+
+
+def permuted(
+  index: tf.Tensor, size: tf.Tensor, seed: int, number: tf.Tensor
+) -> tf.Tensor:
+  """Returns where a permutation of range(size) takes some places; see `permutation`."""
+  both = tf.stack([tf.constant(seed % 2**32, tf.int64), number])
+  # The op takes no range of a single number; that one stays where it is.
+  shuffled = tf.random.experimental.index_shuffle(index, both, tf.maximum(size - 1, 1))
+  return tf.minimum(shuffled, tf.maximum(size - 1, 0))
+
+
+def num_bytes_alive(pooled: Any, parsed: Any, batch_bytes: Any) -> Any:
+  """Returns what a pipeline takes whose pools and batches have a size.
+
+  Args:
+    pooled: bytes of a pool.
+    parsed: bytes of the largest episode as it is parsed; 0 where none is.
+    batch_bytes: bytes of a batch.
+  """
+  num_bytes = (
+    POOLS_ALIVE * pooled + _PARSED_COPIES * parsed + BATCHES_ALIVE * batch_bytes
+  )
+  return num_bytes + num_bytes // _PARTS_BESIDE
+
+
+class PoolColumns:
+  """What pools keep of their episodes, and how windows are gathered from that.
+
+  Of a path with large steps, raw or decoded, a pool lists the steps and does not copy
+  them; the small steps of all episodes become one tensor, and so do context features.
+
+  Attributes:
+    reader: cuts windows from what is kept.
+    images: the specs of images that are decoded, by path.
+  """
+
+  def __init__(
+    self,
+    element_spec: Any,
+    spec_structure: specs.SpecStructure,
+    cut: windows.Cut,
+    decode_images: records.DecodeImages = True,
+  ) -> None:
+    """Plans the columns.
+
+    Args:
+      element_spec: of an episode; leaves [T, ...] and context features.
+      spec_structure: the specs of a window.
+      cut: how episodes become windows.
+      decode_images: decodes images that the episodes hold encoded, perhaps in a way of
+        its own.
+    Raises:
+      SpecError: the episodes do not fit the specs.
+    """
+    element = specs.flatten_spec_structure(element_spec)
+    self._encoded = windows.WindowReader(element, spec_structure, cut)
+    self._timed = self._encoded.timed_paths
+    element = self._encoded.select(element)
+    for path in self._timed:
+      # Of any length, also where all have one: a pool holds several.
+      steps = tf.TensorShape([None]).concatenate(element[path].shape[1:])
+      element[path] = tf.TensorSpec(steps, element[path].dtype)
+    self._decode_images = decode_images
+    records.image_decoding(decode_images).check(
+      "streamed_windows", windows.flat_specs(spec_structure)
+    )
+    self.images = _find_images(element, spec_structure) if decode_images else {}
+    decoded = element.copy()
+    for path, spec in self.images.items():
+      leading = element[path].shape[: -spec.shape[:-3].rank or None]
+      decoded[path] = tf.TensorSpec(leading.concatenate(spec.shape), spec.dtype)
+    self.reader = windows.WindowReader(decoded, spec_structure, cut)
+    # What a row of a list is; of images several may be one step.
+    self._listed = {
+      path: tf.TensorSpec(spec.shape[-3:], spec.dtype)
+      for path, spec in self.images.items()
+      if path in self._timed
+    }
+    for path in self._timed:
+      row = tf.TensorSpec(element[path].shape[1:], element[path].dtype)
+      if path not in self.images and _is_large(row):
+        self._listed[path] = row
+    self._element = decoded
+    self._kept = [
+      tf.TensorSpec([], tf.variant) if path in self._listed else spec
+      for path, spec in decoded.items()
+    ]
+
+  @property
+  def step_bytes(self) -> int:
+    """Bytes of a step in a pool, but for strings, whose sizes differ."""
+    return sum(
+      (self._element[path].shape[1:].num_elements() or 0)
+      * self._element[path].dtype.size
+      for path in self._timed
+      if self._element[path].dtype != tf.string
+    )
+
+  def select(self, episode: Any) -> dict[str, tf.Tensor]:
+    """Takes the values that windows show of an episode; checks that lengths agree."""
+    flat = self._encoded.select(episode)
+    values = {path: tf.convert_to_tensor(value) for path, value in flat.items()}
+    num_steps = self._encoded.num_steps(values)
+    with tf.control_dependencies([num_steps]):
+      return {path: tf.identity(value) for path, value in values.items()}
+
+  def keep(self, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Makes of an episode's values what a pool keeps of it; decodes its images.
+
+    Args:
+      values: as from `select`.
+    Returns:
+      'kept', one variant scalar; 'numbers', int64 [4]: steps, windows, and bytes: in a
+      pool and as parsed.
+    """
+    num_steps = self._encoded.num_steps(values, check=False)
+    num_windows = self.reader.grid.num_windows(num_steps)
+    pooled: Any = ORDER_BYTES * num_windows
+    parsed: Any = tf.constant(0, tf.int64)
+    kept = []
+    for path, spec in self._element.items():
+      value = values[path]
+      num_bytes = _num_bytes(value)
+      parsed += num_bytes
+      if path in self.images:
+        value = self._decode(path, value)
+        num_images = tf.size(values[path], tf.int64)
+        pooled += num_images * (
+          self.images[path].shape[-3:].num_elements() * spec.dtype.size
+        )
+      elif path in self._listed:
+        row = self._listed[path]
+        value = windows.RowList.of_tensor(
+          tf.ensure_shape(value, [None, *row.shape])
+        ).handle
+        pooled += num_bytes
+      else:
+        # While they become one tensor they are there twice: two pools have room for
+        # three.
+        pooled += (3 * num_bytes + 1) // 2
+      kept.append(value)
+    return {
+      "kept": tf.raw_ops.OptionalFromValue(components=kept),
+      "numbers": tf.stack([num_steps, num_windows, pooled, parsed]),
+    }
+
+  def _decode(self, path: str, encoded: tf.Tensor) -> tf.Tensor:
+    spec = self.images[path]
+    if path not in self._timed:
+      return records.decode_images(encoded, spec, path, self._decode_images)
+    flat = tf.reshape(encoded, [-1])
+    return records.decode_to_list(flat, spec, path, self._decode_images).handle
+
+  def join(self, kept: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Makes the rows of a pool.
+
+    Args:
+      kept: of its episodes, a list of what `keep` gives, variant scalar.
+    Returns:
+      By path a tensor of the steps of all episodes, a list of them, or a tensor of
+      their context features.
+    """
+    types = [spec.dtype for spec in self._kept]
+    shapes = [spec.shape for spec in self._kept]
+
+    def add(number: tf.Tensor, lists: list[tf.Tensor]) -> tuple[tf.Tensor, Any]:
+      values = tf.raw_ops.OptionalGetValue(
+        optional=episodes.item(number), output_types=types, output_shapes=shapes
+      )
+      return number + 1, [
+        _concat_lists(handle, value, self._listed[path].dtype)
+        if path in self._listed
+        else tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=value)
+        for path, handle, value in zip(self._element, lists, values, strict=True)
+      ]
+
+    empty = []
+    for path, spec in self._element.items():
+      row = self._listed.get(path, spec)
+      # Of decoded images a list promises no shape; lists are joined where both promise
+      # the same.
+      shape = tf.TensorShape([None] * 3) if path in self.images else row.shape
+      empty.append(windows.RowList.empty(shape, row.dtype).handle)
+    episodes = windows.RowList(kept, tf.TensorShape([]), tf.variant)
+    count = tf.raw_ops.TensorListLength(input_handle=kept)
+    _, lists = tf.while_loop(lambda number, _: number < count, add, [0, empty])
+    rows = {}
+    for (path, spec), handle in zip(self._element.items(), lists, strict=True):
+      if path in self._listed:
+        rows[path] = handle
+      elif path in self._timed:
+        rows[path] = _concat(handle, spec)
+      else:
+        rows[path] = _stack(handle, spec)
+    return rows
+
+  def gather(
+    self, rows: Mapping[str, tf.Tensor], chosen: tf.Tensor
+  ) -> specs.TensorSpecStruct:
+    """Gathers windows.
+
+    Args:
+      rows: of a pool.
+      chosen: some of its 'windows', [B, 4].
+    Returns:
+      Windows by path, [B, L, K, ...].
+    """
+    slot, start, length, first_row = tf.unstack(chosen, axis=1)
+
+    def take(path: str, index: tf.Tensor | None) -> tf.Tensor:
+      if path not in self._listed:
+        return tf.gather(rows[path], slot if index is None else index)
+      spec, of_step = self._listed[path], self._element[path].shape[1:]
+      index = tf.cast(index, tf.int32)
+      for size in of_step[: of_step.rank - spec.shape.rank]:
+        index = index[..., tf.newaxis] * size + tf.range(size)
+      return windows.RowList(rows[path], spec.shape, spec.dtype).gather(index)
+
+    return self.reader.read_with(take, start, length, first_row)
+
+
+def order_windows(
+  columns: PoolColumns, lengths: tf.Tensor, seed: int, number: tf.Tensor
+) -> tf.Tensor:
+  """Permutes the windows of whole episodes.
+
+  Args:
+    columns: of the pool.
+    lengths: of its episodes, int64 [n].
+    seed: of the order.
+    number: of the pool, int64 scalar.
+  Returns:
+    'windows' of the pool, int64 [N, 4].
+  """
+  grid = columns.reader.grid
+  counts = grid.num_windows(lengths)
+  ends = tf.cumsum(counts)
+  window = permutation(tf.reduce_sum(counts), seed, number)
+  slot = tf.searchsorted(ends, window, "right", tf.int64)
+  start = grid.start(window - tf.gather(ends - counts, slot))
+  of_episode = tf.stack([lengths, tf.cumsum(lengths, exclusive=True)], 1)
+  return tf.concat([tf.stack([slot, start], 1), tf.gather(of_episode, slot)], 1)
+
+
+def gather_batches(
+  pools: tf.data.Dataset, columns: PoolColumns, batch_size: int
+) -> tf.data.Dataset:
+  """Gathers the windows of pools, a batch at a time.
+
+  Args:
+    pools: of `Pool`s, read ahead as far as memory is counted for.
+    columns: of the pools.
+    batch_size: B.
+  Returns:
+    Dataset of windows by path: of each pool first what fills the batch that the pool
+    before began, then B each, then the rest.
+  """
+
+  @_as_it_is
+  def edges(pool: Pool) -> tf.data.Dataset:
+    num_windows = tf.shape(pool["windows"], tf.int64)[0]
+    head = tf.minimum(-pool["left"] % batch_size, num_windows)
+    starts = tf.range(head, num_windows, batch_size)
+    starts = tf.concat([tf.zeros([tf.minimum(head, 1)], tf.int64), starts], 0)
+    ends = tf.concat([starts[1:], num_windows[tf.newaxis]], 0)[: tf.size(starts)]
+    parts = tf.data.Dataset.from_tensor_slices(tf.stack([starts, ends], 1))
+    return parts.map(_as_it_is(lambda part: (pool["rows"], pool["windows"], part)))
+
+  @_as_it_is
+  def gather(rows: Any, order: tf.Tensor, part: tf.Tensor) -> specs.TensorSpecStruct:
+    return columns.gather(rows, order[part[0] : part[1]])
+
+  return pools.flat_map(edges).map(
+    gather, num_parallel_calls=GATHERS_AT_ONCE, deterministic=True
+  )
+
+
+def join_batches(
+  parts_of_pools: tf.data.Dataset, batch_size: int, drop_remainder: bool
+) -> tf.data.Dataset:
+  """Joins the last windows of a pool and the first of the next to one batch.
+
+  Args:
+    parts_of_pools: as from `gather_batches`, of pools whose 'left' goes on.
+    batch_size: B.
+    drop_remainder: whether windows that fill no batch at the end are left out.
+  Returns:
+    Dataset of batches by path, [B, ...].
+  """
+  if keeps_positions() is False:
+    return parts_of_pools.rebatch(batch_size, drop_remainder)
+  # TensorFlow saves no position of `rebatch`. Here nothing waits between two batches.
+  parts, element = parts_of_pools, parts_of_pools.element_spec
+  # Of leaves of unknown size, none have others than some.
+  empty = _map(lambda leaf: tf.zeros([n or 0 for n in leaf.shape], leaf.dtype), element)
+  if not drop_remainder:
+    last = tf.data.Dataset.from_tensors(empty)
+    parts = followed_by(lambda: parts_of_pools, last, element)
+  size_of = _as_it_is(lambda part: tf.shape(tf.nest.flatten(part)[0])[0])
+
+  def join(rest: Any, part: Any) -> tuple[Any, Any]:
+    num_waiting, num_new = size_of(rest), size_of(part)
+    joined = tf.cond(
+      num_waiting == 0,
+      lambda: _map(tf.identity, part),
+      lambda: tf.cond(
+        num_new == 0,
+        lambda: _map(tf.identity, rest),
+        lambda: _map(lambda *both: tf.concat(both, 0), rest, part),
+      ),
+    )
+    is_whole = num_waiting + num_new == batch_size
+    is_whole |= (num_new == 0) & (num_waiting > 0)  # The end.
+    rest = tf.cond(is_whole, lambda: empty, lambda: _map(tf.identity, joined))
+    return rest, (joined, is_whole)
+
+  def finish(batch: Any, _: tf.Tensor) -> Any:
+    for leaf in tf.nest.flatten(batch):
+      leaf.set_shape([batch_size if drop_remainder else None, *leaf.shape[1:]])
+    return batch
+
+  joined = parts.scan(empty, _as_it_is(join)).filter(_as_it_is(lambda _, whole: whole))
+  return joined.map(_as_it_is(finish))
+
+
+def followed_by(
+  make_first: Callable[[], tf.data.Dataset], last: tf.data.Dataset, element_spec: Any
+) -> tf.data.Dataset:
+  """Concatenates two datasets.
+
+  Of `concatenate` the state at the end of files that are read in turns can be saved,
+  and not restored (TensorFlow 2.21).
+
+  Args:
+    make_first: makes the first one, within a function.
+    last: the other one.
+    element_spec: of both.
+  """
+
+  def part(is_last: tf.Tensor) -> tf.data.Dataset:
+    found = tf.cond(
+      is_last,
+      _as_it_is(lambda: tf.data.experimental.to_variant(last)),
+      _as_it_is(lambda: tf.data.experimental.to_variant(make_first())),
+    )
+    return tf.data.experimental.from_variant(found, element_spec)
+
+  return tf.data.Dataset.from_tensor_slices([False, True]).flat_map(_as_it_is(part))
+
+
+def _map(function: Any, *structures: Any) -> Any:
+  return tf.nest.map_structure(function, *structures)
+
+
+def _find_images(
+  element: specs.TensorSpecStruct, spec_structure: specs.SpecStructure
+) -> dict[str, specs.ExtendedTensorSpec]:
+  """Returns the specs of images that come as strings, by their paths in an episode."""
+  found = {}
+  for path, spec in windows.flat_specs(spec_structure).items():
+    source = path if path in element else spec.name
+    if source not in element or element[source].dtype != tf.string:
+      continue
+    if specs.is_encoded_image_spec(spec):
+      found[source] = specs.ExtendedTensorSpec.to_spec(spec)
+  return found
+
+
+def _is_large(row: tf.TensorSpec) -> bool:
+  num_elements = row.shape.num_elements()
+  if num_elements is None or row.dtype == tf.string:
+    return False
+  num_bytes = num_elements * row.dtype.size
+  return num_bytes >= _LARGE_BYTES and num_bytes % _ALIGNMENT == 0
+
+
+def _num_bytes(value: tf.Tensor) -> tf.Tensor:
+  """Returns the bytes of a tensor and of its strings, int64 scalar."""
+  size = tf.size(value, tf.int64)
+  if value.dtype != tf.string:
+    return size * value.dtype.size
+  lengths = tf.cast(tf.strings.length(value), tf.int64)
+  return tf.reduce_sum(lengths) + size * _STRING_BYTES
+
+
+def _concat_lists(first: tf.Tensor, second: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+  return tf.raw_ops.TensorListConcatLists(
+    input_a=first, input_b=second, element_dtype=dtype
+  )
+
+
+def _concat(handle: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
+  """Joins the tensors in a list, each like a spec; copies them."""
+  joined, _ = tf.raw_ops.TensorListConcatV2(
+    input_handle=handle,
+    element_shape=_sizes(spec.shape),
+    leading_dims=tf.constant([], tf.int64),
+    element_dtype=spec.dtype,
+  )
+  return tf.ensure_shape(joined, spec.shape)
+
+
+def _stack(handle: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
+  stacked = tf.raw_ops.TensorListStack(
+    input_handle=handle, element_shape=_sizes(spec.shape), element_dtype=spec.dtype
+  )
+  return tf.ensure_shape(stacked, [None, *spec.shape])
+
+
+def _sizes(shape: tf.TensorShape) -> tf.Tensor:
+  return tf.constant([-1 if size is None else size for size in shape], tf.int32)

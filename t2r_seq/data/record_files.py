@@ -1,0 +1,652 @@
+"""Record files as a source: found, read in an order, parsed, counted, streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from t2r_seq import errors, records, specs, windows
+from t2r_seq.data import pool, streams
+from t2r_seq.data.input_report import InputReport
+from t2r_seq.records import framing
+
+_as_it_is = tf.autograph.experimental.do_not_convert
+FilesByKey = dict[str, list[str]]
+ParseFn = Callable[[tf.Tensor], Any]
+POLICIES = ("raise", "skip")
+# Short episodes are kept some at a time: a step of a stream costs as much as one.
+_SLAB_BYTES, _MAX_SLAB = 1 << 18, 16
+
+
+UNEVEN = (
+  "expected datasets with the same number of records, got one that ends before another."
+)
+
+
+def find_files(file_patterns: Any, spec_structure: Any) -> FilesByKey:
+  """Finds the files of each dataset.
+
+  Args:
+    file_patterns: a pattern, a comma-separated string or list of them; or a mapping of
+      dataset_key to these.
+    spec_structure: the specs to be read; their dataset_keys must be those of the
+      mapping.
+  Returns:
+    Sorted files by dataset_key.
+  Raises:
+    SpecError: a pattern matches no file, or the dataset_keys differ.
+  """
+  flat = specs.flatten_spec_structure(spec_structure)
+  wanted: dict[str, str] = {}
+  for path, spec in flat.items():
+    wanted.setdefault(spec.dataset_key, path)
+  if not isinstance(file_patterns, Mapping):
+    if len(wanted) == 1:
+      file_patterns = {next(iter(wanted)): file_patterns}
+    else:
+      file_patterns = {"": file_patterns}
+  mismatches = [
+    errors.Mismatch(
+      f"{path} (dataset_key {key!r})",
+      "file patterns for its dataset_key",
+      errors.listing(repr(given) for given in file_patterns),
+      errors.nearest(key, file_patterns).strip(),
+    )
+    for key, path in wanted.items()
+    if key not in file_patterns
+  ]
+  if mismatches:
+    raise errors.mismatch_error("file_patterns", mismatches)
+  unused = [key for key in file_patterns if key not in wanted]
+  if unused:
+    logging.warning("No spec reads the datasets %s.", errors.listing(unused))
+  return {
+    key: records.get_data_format_and_filenames(patterns)[1]
+    for key, patterns in file_patterns.items()
+    if key in wanted
+  }
+
+
+def find_cause(
+  where: str, files: FilesByKey, error: Exception
+) -> errors.RecordError | None:
+  """Returns the error in one of TensorFlow's, if it is of the files, not of a record.
+
+  One dataset ended before another, all files have become empty or their records bad,
+  or a file that was found is no longer there.
+
+  Args:
+    where: who reads what.
+    files: by dataset_key.
+    error: TensorFlow's.
+  """
+  for text in (UNEVEN, pool.NOTHING_LEFT):
+    if text in str(error):
+      return errors.RecordError(f"{where}: {text}")
+  names = [name for of_one in files.values() for name in of_one]
+  gone = [name for name in names if not tf.io.gfile.exists(name)]
+  if not gone:
+    return None
+  return errors.RecordError(
+    f"{where}: {gone[0]}: expected a file, as when the dataset was made, got none. "
+    f"{len(gone)} of {len(names)} files are gone; make the dataset anew."
+  )
+
+
+def read_records(
+  files: FilesByKey,
+  cycle_length: int = 1,
+  shuffle_files: bool = False,
+  seed: int | None = None,
+  check: bool = True,
+  read_file: Any = None,
+) -> tf.data.Dataset:
+  """Reads serialized records in an order that depends on the arguments only.
+
+  Several datasets are zipped: record i of one goes with record i of the others, so
+  their files are read in order, whatever the other arguments say.
+
+  Args:
+    files: by dataset_key.
+    cycle_length: files that are read in turns, one record of each.
+    shuffle_files: in another order in every epoch.
+    seed: of that shuffle.
+    check: whether to look at the start of each file.
+    read_file: as for `records.record_dataset`, of one dataset.
+  Returns:
+    Dataset of scalar strings, or of dicts of them where there are several datasets.
+  """
+  if len(files) > 1:
+    return _zip_strictly(
+      {key: records.record_dataset(names, check=check) for key, names in files.items()}
+    )
+  (filenames,) = files.values()
+  return records.record_dataset(
+    filenames,
+    num_parallel_reads=cycle_length,
+    shuffle_files=shuffle_files,
+    seed=seed,
+    check=check,
+    read_file=read_file,
+  )
+
+
+def leave_out_absent(
+  flat_specs: specs.TensorSpecStruct, first: Any
+) -> specs.TensorSpecStruct:
+  """Leaves out the optional specs that the first record does not have.
+
+  Args:
+    flat_specs: specs by path.
+    first: the first serialized record, or a dict of them by dataset_key.
+  Returns:
+    The specs that are to be parsed.
+  """
+  by_key = first if isinstance(first, Mapping) else None
+  names: dict[str, set[str] | None] = {}
+  kept, absent = specs.TensorSpecStruct(), []
+  for path, spec in flat_specs.items():
+    key = spec.dataset_key
+    if key not in names:
+      names[key] = _feature_names(first if by_key is None else by_key[key])
+    present = names[key]
+    if spec.is_optional and present is not None and spec.name not in present:
+      absent.append(f"{path} (feature '{spec.name}')")
+    else:
+      kept[path] = spec
+  if absent:
+    logging.warning(
+      "Optional features that the first record lacks are left out of all batches: %s.",
+      ", ".join(absent),
+    )
+  return kept
+
+
+def _feature_names(serialized: tf.Tensor) -> set[str] | None:
+  """Names the features that hold something; None if this is no record at all."""
+  try:
+    return records.present_names(serialized.numpy())
+  except errors.RecordError:
+    # Reading it fails, too, and says in which file it is.
+    return None
+
+
+def _zip_strictly(datasets: dict[str, tf.data.Dataset]) -> tf.data.Dataset:
+  """Zips datasets; fails, other than `Dataset.zip`, where one ends before another."""
+  keys = list(datasets)
+  ended = tf.data.Dataset.from_tensors((tf.constant(""), False))
+  zipped = tf.data.Dataset.zip(
+    {
+      key: dataset.map(lambda record: (record, True)).concatenate(ended)
+      for key, dataset in datasets.items()
+    }
+  )
+
+  def all_go_on(pairs: Any) -> tf.Tensor:
+    goes_on = tf.stack([pairs[key][1] for key in keys])
+    check = tf.debugging.Assert(
+      tf.reduce_all(goes_on) | ~tf.reduce_any(goes_on),
+      [f"file_patterns: {UNEVEN} Datasets, and which of them go on:", keys, goes_on],
+    )
+    with tf.control_dependencies([check] if check is not None else []):
+      return tf.reduce_all(goes_on)
+
+  return zipped.take_while(all_go_on).map(
+    lambda pairs: {key: pairs[key][0] for key in keys}
+  )
+
+
+def check_policy(where: str, policy: Any, index: str | None) -> str:
+  """Checks what is to become of bad records.
+
+  Args:
+    where: the class that was told.
+    policy: one of POLICIES.
+    index: how files are read by their index.
+  Returns:
+    The policy.
+  Raises:
+    SpecError: no such policy, or one that reading by an index does not have.
+  """
+  if policy not in POLICIES:
+    raise errors.SpecError(
+      f"{where}: on_bad_record: expected 'raise' or 'skip', got {policy!r}."
+      f"{errors.nearest(str(policy), POLICIES)}"
+    )
+  if policy == "skip" and index is not None:
+    raise errors.SpecError(
+      f"{where}: on_bad_record: expected 'raise' where files are read by their index, "
+      f"got 'skip' with index='{index}'. Use index=None, or leave bad records out for "
+      "good: t2r_seq doctor FILES --salvage OUT."
+    )
+  return policy
+
+
+class RecordReading:
+  """Reads and parses records; a bad one stops the dataset with TensorFlow's error.
+
+  Attributes:
+    failure: what stopped the dataset, where that is known better than TensorFlow does.
+    read_file: reads one file other than TensorFlow does, if it is not None.
+    record_size: bytes of the first record, which stands for all.
+  """
+
+  failure: Exception | None = None
+  read_file: Callable[[Any, Any], tf.data.Dataset] | None = None
+  record_size = 0
+
+  def __init__(self, decode_images: records.DecodeImages = True) -> None:
+    """Creates the reading.
+
+    Args:
+      decode_images: how encoded images are decoded, where they are.
+    """
+    self._decode_images = decode_images
+
+  def read(
+    self,
+    files: FilesByKey,
+    cycle_length: int = 1,
+    shuffle_files: bool = False,
+    seed: int | None = None,
+    check: bool = True,
+  ) -> tf.data.Dataset:
+    """Reads serialized records; see `read_records`."""
+    # With a way of its own to read files, what is none of them has no good record.
+    check = check and self.read_file is None
+    return read_records(files, cycle_length, shuffle_files, seed, check, self.read_file)
+
+  def parse_batches(
+    self,
+    serialized: tf.data.Dataset,
+    flat_specs: specs.TensorSpecStruct,
+    batch_size: int,
+    drop_remainder: bool,
+    num_parallel_calls: int | None,
+  ) -> tf.data.Dataset:
+    """Batches and parses records.
+
+    Args:
+      serialized: one by one.
+      flat_specs: what to parse, by path.
+      batch_size: B.
+      drop_remainder: whether the last, smaller batch is left out.
+      num_parallel_calls: has no influence on the order.
+    Returns:
+      Dataset of batches by path, [B, ...].
+    """
+    batches = serialized.batch(batch_size, drop_remainder)
+    return self.parse_episodes(batches, flat_specs, num_parallel_calls)
+
+  def parse_episodes(
+    self,
+    serialized: tf.data.Dataset,
+    flat_specs: specs.TensorSpecStruct,
+    num_parallel_calls: int | None,
+  ) -> tf.data.Dataset:
+    """Parses records one by one; see `parse_batches`."""
+    parse_fn = records.create_parse_tf_example_fn(
+      flat_specs, decode_images=self._decode_images
+    )
+    return map_in_order(serialized, parse_fn, num_parallel_calls)
+
+  def keep_episodes(
+    self,
+    serialized: tf.data.Dataset,
+    flat_specs: specs.TensorSpecStruct,
+    columns: pool.PoolColumns,
+    num_parallel_calls: int | None,
+  ) -> tf.data.Dataset:
+    """Parses records to what pools keep of them.
+
+    Args:
+      serialized: one by one, with the number of the file if `read_file` is not None.
+      flat_specs: what to parse, by path.
+      columns: of the pools.
+      num_parallel_calls: has no influence on the order.
+    Returns:
+      Dataset of slabs; see `streams.shuffled_windows`.
+    """
+    keep = keeper(flat_specs, columns)
+    kept = map_in_order(serialized, keep, num_parallel_calls)
+    return kept.batch(self.slab_size)
+
+  @property
+  def slab_size(self) -> int:
+    """Episodes of a slab."""
+    return int(np.clip(_SLAB_BYTES // max(1, self.record_size), 1, _MAX_SLAB))
+
+  def first_record(self, files: FilesByKey, where: str) -> Any:
+    """Reads the first record, or the first of each dataset.
+
+    Args:
+      files: by dataset_key.
+      where: who reads what, for messages.
+    Returns:
+      The serialized record, or a dict of them.
+    Raises:
+      RecordError: there is none.
+    """
+    first = next(iter(self.read(files).take(1)), None)
+    if first is None:
+      num_files = sum(len(names) for names in files.values())
+      raise errors.RecordError(
+        f"{where}: expected records, got none in {num_files} file(s)."
+      )
+    self.record_size = sum(len(each.numpy()) for each in tf.nest.flatten(first))
+    return first
+
+  def check_position(self) -> None:
+    """Checks that streamed windows of the episodes have a position to be saved.
+
+    Raises:
+      SpecError: they have none, and one is wanted.
+    """
+
+  def good_records(
+    self, serialized: tf.data.Dataset, flat_specs: specs.TensorSpecStruct
+  ) -> tf.data.Dataset:
+    """Returns a dataset of as many elements as there are records to go on with."""
+    del flat_specs
+    return serialized
+
+  def report(self, counts: windows.WindowReport | None) -> InputReport | None:
+    """Returns what the generator reports."""
+    return counts
+
+
+def keeper(flat_specs: specs.TensorSpecStruct, columns: pool.PoolColumns) -> ParseFn:
+  """Returns what parses a record and decodes its images, for pools."""
+  parse_fn = records.create_parse_tf_example_fn(flat_specs, decode_images=False)
+  return _as_it_is(lambda text: columns.keep(columns.select(parse_fn(text))))
+
+
+def map_in_order(
+  dataset: tf.data.Dataset, function: ParseFn, num_parallel_calls: int | None
+) -> tf.data.Dataset:
+  """Maps a function; the order does not depend on how many calls run in parallel."""
+  # tf.data warns of an order asked for where nothing runs in parallel.
+  deterministic = None if num_parallel_calls is None else True
+  return dataset.map(function, num_parallel_calls, deterministic)
+
+
+def count_records(files: FilesByKey) -> int:
+  """Counts records, which are not parsed.
+
+  Args:
+    files: by dataset_key; record i of one goes with record i of the others.
+  Returns:
+    The records, or the sets of them where there are several datasets.
+  Raises:
+    OpError: a file is damaged, or one dataset ends before another.
+  """
+  dataset = read_records(files)
+  count = framing.batch_size(
+    sum(map(len, tf.nest.flatten(each))) for each in dataset.as_numpy_iterator()
+  )
+  sizes = dataset.batch(count).map(
+    _as_it_is(lambda batch: _size(tf.nest.flatten(batch)[0]))
+  )
+  return _sum(sizes)
+
+
+def count_windows(
+  files: FilesByKey,
+  flat_specs: specs.TensorSpecStruct,
+  grid: windows.WindowGrid,
+) -> int:
+  """Counts windows by the lengths of the episodes; of these one feature is parsed.
+
+  Args:
+    files: by dataset_key.
+    flat_specs: specs of an episode by path, at least one a sequence.
+    grid: the anchors.
+  Returns:
+    The windows in all episodes.
+  Raises:
+    OpError: a file is damaged, or an episode lacks the feature.
+  """
+  path, spec = min(
+    ((path, spec) for path, spec in flat_specs.items() if spec.is_sequence),
+    key=lambda item: (item[1].is_optional, specs.is_encoded_image_spec(item[1])),
+  )
+  parse_fn = records.create_parse_tf_example_fn({path: spec}, decode_images=False)
+  serialized = read_records({"": files[spec.dataset_key]})
+
+  def num_windows(record: tf.Tensor) -> tf.Tensor:
+    return grid.num_windows(_size(parse_fn({spec.dataset_key: record})[path]))
+
+  return _sum(serialized.map(_as_it_is(num_windows), tf.data.AUTOTUNE))
+
+
+def _size(tensor: tf.Tensor) -> tf.Tensor:
+  return tf.shape(tensor, tf.int64)[0]
+
+
+def _sum(sizes: tf.data.Dataset) -> int:
+  return int(sizes.reduce(tf.constant(0, tf.int64), lambda total, size: total + size))
+
+
+def fills_a_batch(
+  record: Any,
+  flat_specs: specs.TensorSpecStruct,
+  grid: windows.WindowGrid,
+  num_needed: int,
+  decode_images: records.DecodeImages,
+) -> bool:
+  """Whether an episode alone gives enough windows, found without making a dataset.
+
+  Args:
+    record: serialized, or a dict of records by dataset_key.
+    flat_specs: what to parse, by path.
+    grid: of the windows.
+    num_needed: windows of a batch.
+    decode_images: how encoded images are decoded.
+  Returns:
+    False also where the record cannot be read; the dataset's own error will tell.
+  """
+  parse_fn = records.create_parse_tf_example_fn(flat_specs, decode_images=decode_images)
+  try:
+    episode = parse_fn(record)
+  except (tf.errors.OpError, UnicodeDecodeError):
+    return False
+  timed = [path for path, spec in flat_specs.items() if spec.is_sequence]
+  lengths = {len(episode[path]) for path in timed}
+  return len(lengths) == 1 and grid.num_windows(lengths.pop()) >= num_needed
+
+
+def check_enough(
+  where: str,
+  num_needed: int,
+  num_found: int,
+  min_steps: int,
+  report: windows.WindowReport | None = None,
+  left_out: InputReport | None = None,
+) -> None:
+  """Checks that there are the examples that a first batch needs.
+
+  Args:
+    where: which generator reads what.
+    num_needed: examples of a batch.
+    num_found: examples that there are.
+    min_steps: of a window.
+    report: of the episodes that were read; None where examples are not windows.
+    left_out: of the bad records, where they are no errors.
+  Raises:
+    RecordError: there are too few.
+  """
+  if num_found >= num_needed:
+    return
+  if report is not None and report.episodes and not num_found:
+    raise too_short_error(where, min_steps, report.episodes, report.longest_too_short)
+  error = too_few_error(where, num_needed, num_found)
+  problems = getattr(left_out, "problems", ())
+  if not problems:
+    raise error
+  raise errors.RecordError(
+    f"{where}: expected at least the {num_needed} examples of one batch, got "
+    f"{num_found} and {left_out}. The first: {problems[0]}"
+  )
+
+
+def never_ending(dataset: tf.data.Dataset) -> tf.data.Dataset:
+  """Makes an error of the end of a dataset that is repeated for ever.
+
+  TensorFlow's `repeat` ends, in silence, at an epoch that has nothing.
+
+  Args:
+    dataset: of any elements.
+  Returns:
+    The same dataset, that fails where the other ends.
+  """
+
+  @_as_it_is
+  def fail(number: tf.Tensor) -> tf.Tensor:
+    check = tf.raw_ops.Assert(condition=False, data=[tf.constant(pool.NOTHING_LEFT)])
+    with tf.control_dependencies([check]):
+      return tf.identity(number)
+
+  # What follows has to look like a dataset of the same elements.
+  failing = tf.data.Dataset.range(1).map(fail).flat_map(_as_it_is(lambda _: dataset))
+  return dataset.concatenate(failing)
+
+
+def too_short_error(
+  where: str, min_steps: int, num_episodes: int, longest: int
+) -> errors.RecordError:
+  """Builds the error for episodes none of which is as long as a window.
+
+  Args:
+    where: which generator reads what.
+    min_steps: of a window.
+    num_episodes: that were read, all of them too short.
+    longest: steps of the longest of them.
+  Returns:
+    The error, to be raised by the caller.
+  """
+  return errors.RecordError(
+    f"{where}: expected episodes with at least the {min_steps} steps of a window, got "
+    f"none: all {num_episodes} episodes are shorter; the longest has {longest}. "
+    "Use longer episodes, a smaller span or sequence_length, or padding 'repeat'."
+  )
+
+
+def too_few_error(where: str, num_needed: int, num_found: int) -> errors.RecordError:
+  """Builds the error for examples that do not fill one batch.
+
+  Args:
+    where: which generator reads what.
+    num_needed: examples of a batch.
+    num_found: examples that there are.
+  Returns:
+    The error, to be raised by the caller.
+  """
+  return errors.RecordError(
+    f"{where}: expected at least the {num_needed} examples of one batch, got "
+    f"{num_found}. Use a smaller batch_size, or drop_remainder=False."
+  )
+
+
+def stream_records(
+  reading: RecordReading,
+  files: FilesByKey,
+  flat_specs: specs.TensorSpecStruct,
+  joined: specs.TensorSpecStruct,
+  cut: windows.Cut,
+  *,
+  batch_size: int,
+  cycle_length: int,
+  num_parallel_calls: int | None,
+  seed: int | None,
+  memory_budget: int,
+  drop_remainder: bool,
+  decode_images: records.DecodeImages,
+  report: windows.WindowReport | None,
+) -> tf.data.Dataset:
+  """Creates shuffled batches of the windows of episode records.
+
+  Args:
+    reading: parses records, and knows what becomes of bad ones.
+    files: by dataset_key. Those of one dataset are permuted in each epoch; several
+      datasets are zipped, in order.
+    flat_specs: of an episode.
+    joined: of a window.
+    cut: how episodes become windows.
+    batch_size: B.
+    cycle_length: files that are read in turns, a record of each.
+    num_parallel_calls: of parsing, at most; None for one at a time.
+    seed: None: another order in every run.
+    memory_budget: bytes; see `streams.streamed_windows`.
+    drop_remainder: whether windows that fill no batch at the end are left out.
+    decode_images: how images are decoded.
+    report: counts.
+  Returns:
+    Dataset of batches, for ever.
+  Raises:
+    SpecError: they are to have a position to be saved, and cannot.
+  """
+  reading.check_position()
+  if seed is None:
+    seed = int(np.random.SeedSequence().generate_state(1)[0])
+  names, *others = files.values()
+  parse_fn = records.create_parse_tf_example_fn(flat_specs, decode_images=False)
+  texts = tf.data.Dataset.from_tensors({key: tf.constant("") for key in files})
+  parsed = texts.map(_as_it_is(lambda text: parse_fn(text)))
+  columns = pool.PoolColumns(parsed.element_spec, joined, cut, decode_images)
+  most = pool.PARSES_AT_ONCE
+  if columns.images:  # Those of one episode are decoded in parallel.
+    num_parallel_calls = None
+  elif num_parallel_calls is not None:
+    num_parallel_calls = (
+      min(num_parallel_calls, most) if num_parallel_calls > 0 else most
+    )
+
+  def slabs(epoch: tf.Tensor) -> tf.data.Dataset:
+    serialized = (
+      reading.read(files, check=False)
+      if others
+      else _permuted_records(reading, names, cycle_length, seed, epoch)
+    )
+    return reading.keep_episodes(serialized, flat_specs, columns, num_parallel_calls)
+
+  return streams.shuffled_windows(
+    slabs,
+    columns,
+    batch_size=batch_size,
+    memory_budget=memory_budget,
+    seed=seed,
+    num_epochs=None,
+    drop_remainder=drop_remainder,
+    report=report,
+  )
+
+
+def _permuted_records(
+  reading: RecordReading, names: list[str], cycle_length: int, seed: int, epoch: Any
+) -> tf.data.Dataset:
+  """Reads files in the order of an epoch, which is computed: no state to save.
+
+  Where bad records are left out, a number comes with each that is the file's but for a
+  multiple of the number of files: what is bad in it is looked for there only.
+  """
+  compressions = tf.constant([records.compression_type(name) for name in names])
+  read_file = reading.read_file or tf.data.TFRecordDataset
+
+  def read(number: tf.Tensor) -> tf.data.Dataset:
+    name, compression = tf.gather(names, number), tf.gather(compressions, number)
+    serialized = read_file(name, compression)
+    if reading.read_file is None:
+      return serialized
+    # To repeat one number would make an iterator for each record.
+    numbers = tf.data.Dataset.range(number, np.iinfo(np.int64).max, len(names))
+    return tf.data.Dataset.zip((serialized, numbers))
+
+  index = pool.permutation(tf.constant(len(names), tf.int64), seed, epoch)
+  # One thread: what several read ahead is not restored from a checkpoint.
+  return tf.data.Dataset.from_tensor_slices(index).interleave(
+    _as_it_is(read), cycle_length=min(cycle_length, len(names)), block_length=1
+  )
