@@ -1,5 +1,8 @@
 """Models: specs, network, loss and outputs in one class."""
 
+from t2r_seq.models.classification_model import ClassificationModel
+from t2r_seq.models.critic_model import CriticModel
+from t2r_seq.models.losses import log_loss, squared_error
 from t2r_seq.models.networks import update_target_network
 from t2r_seq.models.optimizers import (
   create_adam_optimizer,
@@ -14,6 +17,8 @@ from t2r_seq.models.t2r_model import AbstractT2RModel, T2RModel
 
 __all__ = [
   "AbstractT2RModel",
+  "ClassificationModel",
+  "CriticModel",
   "RegressionModel",
   "T2RModel",
   "create_adam_optimizer",
@@ -22,5 +27,7 @@ __all__ = [
   "create_exp_decaying_learning_rate",
   "create_gradient_descent_optimizer",
   "create_momentum_optimizer",
+  "log_loss",
+  "squared_error",
   "update_target_network",
 ]

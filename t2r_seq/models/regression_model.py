@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from t2r_seq import errors, windows
+from t2r_seq.models import losses
 from t2r_seq.models.t2r_model import T2RModel
 from t2r_seq.specs import SpecStructure
 
@@ -56,10 +56,13 @@ class RegressionModel(T2RModel):
     computed in the target's dtype, whatever the network computes in.
     """
     del mode
-    output = tf.cast(inference_outputs["inference_output"], labels.target.dtype)
-    error = tf.square(output - labels.target)
-    mask = getattr(labels, "target_mask", None)
-    return tf.reduce_mean(error) if mask is None else windows.masked_mean(error, mask)
+    return losses.mean_error(
+      labels,
+      "target",
+      "inference_output",
+      inference_outputs["inference_output"],
+      losses.squared_error,
+    )
 
   def inference_network_fn(
     self, features: SpecStructure, labels: SpecStructure | None, mode: str
@@ -71,12 +74,7 @@ class RegressionModel(T2RModel):
     """
     del labels
     outputs = self.a_func(features, mode)
-    self._check_outputs("a_func", outputs)
-    if "inference_output" not in outputs:
-      raise errors.SpecError(
-        f"{type(self).__name__}.a_func: inference_output: expected this output, got "
-        f"{errors.listing(outputs)}.{errors.nearest('inference_output', outputs)}"
-      )
+    self._check_outputs("a_func", outputs, "inference_output")
     return outputs
 
   def model_train_fn(
@@ -95,7 +93,5 @@ class RegressionModel(T2RModel):
   ) -> dict[str, tf.Tensor]:
     """See the base class: 'inference_output' alone, of half precision as float32."""
     del features, mode
-    output = inference_outputs["inference_output"]
-    if output.dtype in (tf.float16, tf.bfloat16):
-      output = tf.cast(output, tf.float32)
+    output = losses.as_float32(inference_outputs["inference_output"])
     return {"inference_output": output}

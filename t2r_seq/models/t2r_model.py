@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -138,6 +139,32 @@ class T2RModel(abc.ABC):
       self.model_train_fn(features, labels, inference_outputs, mode)
     )
     return {"loss": loss, **scalars}
+
+  def eval_tallies_fn(
+    self,
+    features: SpecStructure,
+    labels: SpecStructure,
+    inference_outputs: dict[str, tf.Tensor],
+    mode: str,
+  ) -> dict[str, tf.Tensor]:
+    """Counts what no mean of batches can give, such as precision; by default nothing.
+
+    Returns:
+      Tensors by name, which are added up over the eval set, for `eval_results_fn`.
+    """
+    del features, labels, inference_outputs, mode
+    return {}
+
+  def eval_results_fn(self, tallies: dict[str, np.ndarray]) -> dict[str, float]:
+    """Makes metrics of what `eval_tallies_fn` counted.
+
+    Args:
+      tallies: sums over the eval set, float64.
+    Returns:
+      Metrics by name, beside those of `model_eval_fn`.
+    """
+    del tallies
+    return {}
 
   def after_train_step(self) -> None:  # noqa: B027
     """Changes what is not trained, such as a target network; by default nothing.
@@ -328,11 +355,12 @@ class T2RModel(abc.ABC):
 
   def eval_metrics(
     self, features: TensorSpecStruct, labels: TensorSpecStruct
-  ) -> dict[str, tf.Tensor]:
+  ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
     """Runs the network on an eval batch.
 
     Returns:
-      The scalars of `model_eval_fn`, and the loss where it has none.
+      (the scalars of `model_eval_fn`, and the loss where it has none; the tensors of
+      `eval_tallies_fn`).
     """
     mode = ModeKeys.EVAL
     packed, targets = self.pack(features, labels, mode)
@@ -341,13 +369,15 @@ class T2RModel(abc.ABC):
     if "loss" not in metrics:
       loss, _ = self._split_loss(self.model_train_fn(packed, targets, outputs, mode))
       metrics = {"loss": loss, **metrics}
-    return metrics
+    return metrics, self.eval_tallies_fn(packed, targets, outputs, mode)
 
   def eval_metric_names(self) -> list[str]:
-    """Returns the names of what `eval_metrics` gives, without running it."""
+    """Returns the names of what an evaluation gives, without running it."""
     traced = tf.function(self.eval_metrics)
     batch = self._example_batch(ModeKeys.EVAL)
-    return sorted(traced.get_concrete_function(*batch).structured_outputs)
+    metrics, tallies = traced.get_concrete_function(*batch).structured_outputs
+    nothing = {name: np.zeros(spec.shape) for name, spec in tallies.items()}
+    return sorted({**metrics, **self.eval_results_fn(nothing)})
 
   def export_outputs(self, raw_features: SpecStructure) -> dict[str, tf.Tensor]:
     """Maps raw features, as the preprocessor takes them, to the policy's outputs.
@@ -371,8 +401,15 @@ class T2RModel(abc.ABC):
     return outputs
 
   @_as_it_is
-  def _check_outputs(self, method: str, outputs: Any) -> None:
+  def _check_outputs(
+    self, method: str, outputs: Any, required: str | None = None
+  ) -> None:
     if isinstance(outputs, Mapping):
+      if required is not None and required not in outputs:
+        raise errors.SpecError(
+          f"{type(self).__name__}.{method}: {required}: expected this output, got "
+          f"{errors.listing(outputs)}.{errors.nearest(required, outputs)}"
+        )
       return
     got, hint = type(outputs).__name__, ""
     if isinstance(outputs, tuple) and outputs and isinstance(outputs[0], Mapping):

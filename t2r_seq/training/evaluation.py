@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 from absl import logging
 
 from t2r_seq import errors
@@ -30,17 +31,20 @@ def evaluate(
     batches: (features, labels) pairs, distributed.
     eval_steps: batches at most; None for all.
   Returns:
-    Means by name.
+    Means by name, and the model's `eval_results_fn` of all batches' tallies.
   Raises:
     SpecError: there was no batch at all.
   """
   totals: dict[str, float] = {}
+  tallies: dict[str, np.ndarray] = {}
   num_examples = 0.0
   with trainer.model.averaged_weights():
     for index, (features, labels) in enumerate(batches):
-      sums, count = trainer.eval_step(features, labels)
+      sums, counts, count = trainer.eval_step(features, labels)
       for name, value in sums.items():
         totals[name] = totals.get(name, 0.0) + float(value)
+      for name, tally in counts.items():
+        tallies[name] = tallies.get(name, 0.0) + tally.numpy().astype(np.float64)
       num_examples += float(count)
       if eval_steps is not None and index + 1 >= eval_steps:
         break
@@ -49,7 +53,8 @@ def evaluate(
       "train_eval_model: eval: expected at least one batch, got none. Are there fewer "
       "examples than a batch?"
     )
-  return {name: total / num_examples for name, total in totals.items()}
+  means = {name: total / num_examples for name, total in totals.items()}
+  return {**means, **trainer.model.eval_results_fn(tallies)}
 
 
 class _EvalSet:

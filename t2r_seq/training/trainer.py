@@ -140,11 +140,12 @@ class Trainer:
     """
     return self._train_fn(features, labels)
 
-  def eval_step(self, features: Any, labels: Any) -> tuple[Scalars, tf.Tensor]:
+  def eval_step(self, features: Any, labels: Any) -> tuple[Scalars, Scalars, tf.Tensor]:
     """Runs the model on one eval batch.
 
     Returns:
-      (sums over the batch of each metric times its examples, examples in the batch).
+      (sums over the batch of each metric times its examples, sums of the model's
+      tallies, examples in the batch).
     """
     return self._eval_fn(features, labels)
 
@@ -228,21 +229,24 @@ class Trainer:
       count = replicas.all_reduce(tf.distribute.ReduceOp.SUM, count)
     return tf.equal(count, 0)
 
-  def _eval_step(self, features: Any, labels: Any) -> tuple[Scalars, tf.Tensor]:
+  def _eval_step(
+    self, features: Any, labels: Any
+  ) -> tuple[Scalars, Scalars, tf.Tensor]:
     sums = self.strategy.run(self._replica_eval_step, (features, labels))
     return self._reduce(tf.distribute.ReduceOp.SUM, sums)
 
   def _replica_eval_step(
     self, features: TensorSpecStruct, labels: TensorSpecStruct
-  ) -> tuple[Scalars, tf.Tensor]:
+  ) -> tuple[Scalars, Scalars, tf.Tensor]:
     first = next(iter(specs.flatten_spec_structure(features).values()))
     count = tf.cast(tf.shape(first)[0], tf.float32)
-    metrics = self.model.eval_metrics(features, labels)
+    metrics, tallies = self.model.eval_metrics(features, labels)
     # The mean of an empty part is not a number, and counts for nothing.
-    return {
+    sums = {
       name: tf.where(count > 0, tf.cast(value, tf.float32) * count, 0.0)
       for name, value in metrics.items()
-    }, count
+    }
+    return sums, tallies, count
 
   @_as_it_is
   def _reduce(self, op: tf.distribute.ReduceOp, values: Any) -> Any:

@@ -69,7 +69,7 @@ def test_regularisation_is_added_to_the_training_loss_only():
   assert float(scalars["regularization_loss"]) == pytest.approx(1.0)
   plain, none = _plain_loss()
   assert float(loss) == pytest.approx(float(plain) + 1.0) and not none
-  assert model.eval_metrics(_FEATURES, _LABELS).keys() == {"loss"}
+  assert model.eval_metrics(_FEATURES, _LABELS)[0].keys() == {"loss"}
 
 
 def _plain_loss():
@@ -143,10 +143,12 @@ def test_a_missing_loss_is_added_to_the_eval_metrics():
   model = Errors()
   model.build()
   assert model.eval_metric_names() == ["error", "loss"]
-  metrics = model.eval_metrics(_FEATURES, _LABELS)
+  metrics, _ = model.eval_metrics(_FEATURES, _LABELS)
   plain = _Linear()
   plain.build()
-  assert float(metrics["loss"]) == float(plain.eval_metrics(_FEATURES, _LABELS)["loss"])
+  assert float(metrics["loss"]) == float(
+    plain.eval_metrics(_FEATURES, _LABELS)[0]["loss"]
+  )
 
 
 def _with_update_ops(self, features, labels, mode):
@@ -219,7 +221,7 @@ def test_scalars_beside_the_loss_are_kept():
   model = WithScalars()
   model.build()
   assert float(model.train_loss(_FEATURES, _LABELS)[1]["bias"]) == 3.0
-  assert model.eval_metrics(_FEATURES, _LABELS).keys() == {"loss", "bias"}
+  assert model.eval_metrics(_FEATURES, _LABELS)[0].keys() == {"loss", "bias"}
 
 
 def test_optional_features_may_be_absent_and_required_may_not():

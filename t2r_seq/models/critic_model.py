@@ -1,0 +1,170 @@
+"""Models that value an action in a state."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import tensorflow as tf
+
+from t2r_seq import errors, specs
+from t2r_seq.models import losses
+from t2r_seq.models.t2r_model import T2RModel
+from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, SpecStructure, TensorSpecStruct
+
+
+class CriticModel(T2RModel):
+  """Q(state, action), fitted to `labels.reward`: a return, or a Bellman target.
+
+  A subclass gives the specs of state and action, the label's, the network and `q_func`.
+  The exported critic values `action_batch_size` actions in each state with one call, as
+  the cross entropy method asks for it; the state is encoded once.
+  """
+
+  def __init__(
+    self,
+    loss_function: losses.ErrorFunction = losses.squared_error,
+    action_batch_size: int | None = None,
+    **kwargs: Any,
+  ) -> None:
+    """Creates the model.
+
+    Args:
+      loss_function: errors of values, e.g. `log_loss` for probabilities of success.
+      action_batch_size: actions per state in mode 'infer'; None for one, without an
+        axis for it.
+      **kwargs: of `T2RModel`.
+    Raises:
+      SpecError: there would be no action.
+    """
+    super().__init__(**kwargs)
+    if action_batch_size is not None and action_batch_size < 1:
+      raise errors.SpecError(
+        f"{type(self).__name__}: action_batch_size: expected at least 1, got "
+        f"{action_batch_size}."
+      )
+    self._loss_function = loss_function
+    self._action_batch_size = action_batch_size
+
+  @abc.abstractmethod
+  def get_state_specification(self) -> SpecStructure:
+    """Returns the specs of what all actions of a state have in common."""
+
+  @abc.abstractmethod
+  def get_action_specification(self) -> SpecStructure:
+    """Returns the specs of what each action has of its own."""
+
+  def get_feature_specification(self, mode: str) -> SpecStructure:
+    """Returns both, below 'state' and 'action'.
+
+    In mode 'infer' actions are asked about and not read from an episode: they have no
+    time offsets, and an axis of `action_batch_size` in front.
+    """
+    action = self.get_action_specification()
+    if mode == ModeKeys.INFER:
+      action = specs.map_leaves(self._candidates, action)
+    return TensorSpecStruct(state=self.get_state_specification(), action=action)
+
+  def state_func(self, state: SpecStructure, mode: str) -> Any:
+    """Encodes the state, once for all actions; by default it stays as it is.
+
+    Args:
+      state: packed as the state specs, [B, ...].
+      mode: one of `ModeKeys`.
+    Returns:
+      A tensor or structure of tensors, [B, ...].
+    """
+    del mode
+    return state
+
+  @abc.abstractmethod
+  def q_func(
+    self, state: Any, action: SpecStructure, mode: str
+  ) -> dict[str, tf.Tensor]:
+    """Values one action for each state.
+
+    Args:
+      state: of `state_func`, [B, ...]; with several actions per state, the state of
+        each action.
+      action: packed as the action specs, [B, ...].
+      mode: one of `ModeKeys`.
+    Returns:
+      Outputs by name, [B, ...]; 'q_predicted', of the shape of `labels.reward`, is
+      required.
+    """
+
+  def inference_network_fn(
+    self, features: SpecStructure, labels: SpecStructure | None, mode: str
+  ) -> dict[str, tf.Tensor]:
+    """See the base class.
+
+    Returns:
+      The outputs of `q_func`; [B, action_batch_size, ...] in mode 'infer'.
+    Raises:
+      SpecError: `q_func` lacks 'q_predicted'.
+    """
+    del labels
+    state, action = self.state_func(features.state, mode), features.action
+    count = self._action_batch_size if mode == ModeKeys.INFER else None
+    if count is None:
+      return self._values(state, action, mode)
+    repeat = lambda x: None if x is None else tf.repeat(x, count, axis=0)  # noqa: E731
+    state = tf.nest.map_structure(repeat, state)
+    outputs = self._values(state, specs.map_leaves(_join, action), mode)
+    return {
+      name: tf.reshape(x, tf.concat([[-1, count], tf.shape(x)[1:]], axis=0))
+      for name, x in outputs.items()
+    }
+
+  def loss_fn(
+    self,
+    features: SpecStructure,
+    labels: SpecStructure,
+    inference_outputs: dict[str, tf.Tensor],
+  ) -> tf.Tensor:
+    """Returns the mean error of the values, a scalar.
+
+    Where the labels have a `reward_mask`, padded rewards count for nothing.
+    """
+    del features
+    values = inference_outputs["q_predicted"]
+    function = self._loss_function
+    return losses.mean_error(labels, "reward", "q_predicted", values, function)
+
+  def model_train_fn(
+    self,
+    features: SpecStructure,
+    labels: SpecStructure,
+    inference_outputs: dict[str, tf.Tensor],
+    mode: str,
+  ) -> tf.Tensor | tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    """See the base class: the loss of `loss_fn`."""
+    del mode
+    return self.loss_fn(features, labels, inference_outputs)
+
+  def create_export_outputs_fn(
+    self, features: SpecStructure, inference_outputs: dict[str, tf.Tensor], mode: str
+  ) -> dict[str, tf.Tensor]:
+    """See the base class: 'q_predicted' alone, of half precision as float32."""
+    del features, mode
+    return {"q_predicted": losses.as_float32(inference_outputs["q_predicted"])}
+
+  def _candidates(self, spec: tf.TensorSpec) -> ExtendedTensorSpec:
+    count = self._action_batch_size
+    shape = spec.shape if count is None else [count, *spec.shape]
+    return ExtendedTensorSpec.from_spec(spec, shape=shape, time_offsets=None)
+
+  def _values(
+    self, state: Any, action: SpecStructure, mode: str
+  ) -> dict[str, tf.Tensor]:
+    outputs = self.q_func(state, action, mode)
+    self._check_outputs("q_func", outputs, "q_predicted")
+    return outputs
+
+
+def _join(actions: tf.Tensor | None) -> tf.Tensor | None:
+  """Puts the actions of all states behind one another."""
+  if actions is None:
+    return None
+  joined = tf.reshape(actions, tf.concat([[-1], tf.shape(actions)[2:]], axis=0))
+  return tf.ensure_shape(joined, [None, *actions.shape[2:]])

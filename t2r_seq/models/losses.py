@@ -1,0 +1,75 @@
+"""Errors of predictions, and their mean over what is not padded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import gin
+import tensorflow as tf
+
+from t2r_seq import errors, windows
+from t2r_seq.specs import SpecStructure
+
+ErrorFunction = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+"""Maps (labels, predictions), of one shape and dtype, to errors of that shape."""
+
+
+@gin.configurable
+def squared_error(labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
+  """Returns the squared differences."""
+  return tf.square(predictions - labels)
+
+
+@gin.configurable
+def log_loss(
+  labels: tf.Tensor, predictions: tf.Tensor, epsilon: float = 1e-7
+) -> tf.Tensor:
+  """Returns the cross entropies of probabilities, as of a sigmoid.
+
+  Args:
+    labels: in [0, 1].
+    predictions: in [0, 1].
+    epsilon: keeps the logarithms away from 0.
+  """
+  hit = labels * tf.math.log(predictions + epsilon)
+  return -hit - (1 - labels) * tf.math.log(1 - predictions + epsilon)
+
+
+def mean_error(
+  labels: SpecStructure,
+  path: str,
+  name: str,
+  predictions: tf.Tensor,
+  error_function: ErrorFunction,
+) -> tf.Tensor:
+  """Averages the errors of predictions against one of the labels.
+
+  Where the labels have a `<path>_mask`, what is padded counts for nothing.
+
+  Args:
+    labels: packed as the label specs, [B, ...].
+    path: of the label, e.g. 'target'.
+    name: of the predictions, for errors.
+    predictions: of the label's shape, cast to its dtype.
+    error_function: gives the errors.
+  Returns:
+    A scalar.
+  Raises:
+    SpecError: the shapes differ. They would be broadcast, which trains something else.
+  """
+  target = getattr(labels, path)
+  if not predictions.shape.is_compatible_with(target.shape):
+    raise errors.SpecError(
+      f"loss_fn: {name}: expected the shape of labels.{path}, "
+      f"{errors.describe(target)}, got {errors.describe(predictions)}. Reshape one of "
+      "them: broadcast, all would be compared with all."
+    )
+  error = error_function(target, tf.cast(predictions, target.dtype))
+  mask = getattr(labels, f"{path}_mask", None)
+  return tf.reduce_mean(error) if mask is None else windows.masked_mean(error, mask)
+
+
+def as_float32(outputs: tf.Tensor) -> tf.Tensor:
+  """Returns half-precision outputs as float32, which is what a robot wants."""
+  is_half = outputs.dtype in (tf.float16, tf.bfloat16)
+  return tf.cast(outputs, tf.float32) if is_half else outputs
