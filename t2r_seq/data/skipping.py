@@ -145,7 +145,7 @@ class BadRecordFinder:
   ) -> None:
     found = records.explain_record(data, self._features)
     if not found and self._same_lengths:
-      found = explain.explain_lengths(data, self._features)
+      found = records.explain_record(data, self._features, explain.LENGTHS)
     if not found:
       found = [errors.Mismatch("record", "a record that can be parsed", reason)]
     for place in places:
