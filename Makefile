@@ -77,7 +77,7 @@ define make_venv
 endef
 
 $(STAMP): setup.py $(CONSTRAINTS)
-	$(call make_venv,$(VENV),$(PYTHON),$(CONSTRAINTS),all)
+	$(call make_venv,$(VENV),$(PYTHON),$(CONSTRAINTS),dev)
 
 $(STAMP_TF215): setup.py $(CONSTRAINTS_TF215)
 	@$(PYTHON_TF215) -c 'import sys; sys.exit(sys.version_info >= (3, 12))' || { \

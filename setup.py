@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parent
 # The core runs on both ends of the TensorFlow range. Serialized specs use protobuf,
 # which TensorFlow brings in the range that it works with.
 CORE = [
-  "tensorflow>=2.15,<2.22",
+  "tensorflow>=2.15,<2.23",
   "numpy>=1.23.5,<3",
   "gin-config>=0.5,<1",
   "absl-py>=1.4,<3",
@@ -29,7 +29,8 @@ ZARR = ["zarr>=2.16,<4"]
 HDF5 = ["h5py>=3.8,<4"]
 # Checksums of TFRecords, by the processor's own instruction; wheels for all Pythons.
 CRC = ["google-crc32c>=1.5,<2"]
-TEST = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.90", *ZARR, *HDF5, *CRC]
+FORMATS = [*ZARR, *HDF5, *CRC]
+TEST = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.90", *FORMATS]
 LINT = ["ruff>=0.9", "mypy>=1.11"]
 # It brings pyarrow and asks for a new protobuf: only the newest TensorFlow meets it.
 TFDS = ["tensorflow-datasets>=4.9,<5"]
@@ -65,15 +66,16 @@ setuptools.setup(
   long_description=read_description(),
   long_description_content_type="text/markdown",
   license="Apache-2.0",
-  python_requires=">=3.10,<3.14",
+  python_requires=">=3.10,<3.15",
   packages=setuptools.find_packages(include=["t2r_seq", "t2r_seq.*"]),
   package_data={"": ["*.proto", "py.typed"]},
   zip_safe=False,
   install_requires=CORE,
   extras_require={
-    "all": sorted({*DEMO, *TEST, *LINT, *TFDS}),
+    "all": sorted({*ENVS, *PLOTS, *FORMATS}),
     "crc": CRC,
     "demo": DEMO,
+    "dev": sorted({*DEMO, *TEST, *LINT, *TFDS, *FORMATS}),
     "envs": ENVS,
     "hdf5": HDF5,
     "lint": LINT,
