@@ -87,19 +87,6 @@ def _read_varint(data: Bytes, position: int) -> tuple[int, int]:
   raise ValueError("a varint of more than 10 bytes")
 
 
-def delimited(number: int, content: bytes) -> bytes:
-  """Returns a field with a length, of a number below 16, as it is written."""
-  return bytes([number << 3 | _DELIMITED]) + _write_varint(len(content)) + content
-
-
-def _write_varint(value: int) -> bytes:
-  written = bytearray()
-  while value >= 0x80:
-    written.append(value & 0x7F | 0x80)
-    value >>= 7
-  return bytes([*written, value])
-
-
 EXAMPLE, SEQUENCE_EXAMPLE = "tf.train.Example", "tf.train.SequenceExample"
 
 

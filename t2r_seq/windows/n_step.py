@@ -88,11 +88,6 @@ class TransitionFields:
     return tuple(path for path in self.paths if path not in self.next_of)
 
   @property
-  def observed(self) -> tuple[str, ...]:
-    """The fields that have a next one."""
-    return tuple(self.next_of.values())
-
-  @property
   def flags(self) -> tuple[str, ...]:
     """The fields that end a chain where they are set."""
     return (self.done,) if self.truncated is None else (self.done, self.truncated)
