@@ -151,15 +151,15 @@ class Cut:
     Returns:
       The cut.
     Raises:
-      TypeError: a field that a cut does not have.
-      SpecError: no cut, or a value that a field may not have.
+      SpecError: no cut, a field that a cut does not have, or a value that a field may
+        not have.
     """
     names = [field.name for field in dataclasses.fields(cls)]
     for name in fields:
       if name not in names:
-        raise TypeError(
-          f"{operation}() got an unexpected keyword argument {name!r}."
-          f"{errors.nearest(name, names)}"
+        raise errors.SpecError(
+          f"{operation}: {name}: expected an argument that it has, got an unexpected "
+          f"one.{errors.nearest(name, names)}"
         )
     if cut is None:
       return cls(**fields)

@@ -136,7 +136,7 @@ def test_a_port_in_use_is_refused(run_main):
 
 
 WRONG = {
-  "unknown parameter": ("ReplayServer.prot = 1", "doesn't have a parameter named 'pro"),
+  "unknown parameter": ("ReplayServer.prot = 1", "prot: expected an argument that it"),
   "unknown part": ("ReplayServer.sampler = @Unifrom()", "No configurable matching"),
   "wrong value": ("ReplayServer.max_size = 0", "max_size: expected an integer of at l"),
   "no specs": ("ReplayServer.spec_structure = None", "spec structure: the root: expec"),
