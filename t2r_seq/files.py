@@ -49,7 +49,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
   Raises:
     OSError: it could not be written; the old contents are still there.
   """
-  temporary = new_file(path)
+  _remove_abandoned(path)
+  descriptor, temporary = _held_file(path)
   try:
     yield temporary
     publish(temporary, path)
@@ -57,6 +58,32 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
     with contextlib.suppress(OSError):
       os.unlink(temporary)
     raise
+  finally:
+    os.close(descriptor)
+
+
+def _held_file(path: str | os.PathLike[str]) -> tuple[int, str]:
+  """Makes a temporary file, which this process holds by a lock until it is closed."""
+  while True:
+    temporary = new_file(path)
+    descriptor = open_own(temporary, os.O_WRONLY)
+    with contextlib.suppress(OSError):  # Some file systems have no locks.
+      fcntl.flock(descriptor, fcntl.LOCK_EX)
+    if os.fstat(descriptor).st_nlink:
+      return descriptor, temporary
+    os.close(descriptor)  # Another process took it for abandoned before it was held.
+
+
+def _remove_abandoned(path: str | os.PathLike[str]) -> None:
+  """Removes what killed processes have left of a file that they were replacing."""
+  for name in left_behind(os.fspath(path)):
+    with contextlib.suppress(OSError):
+      descriptor = open_own(name, os.O_WRONLY)
+      try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(name)
+      finally:
+        os.close(descriptor)
 
 
 def new_file(path: str | os.PathLike[str]) -> str:

@@ -159,3 +159,13 @@ def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path):
   first.release()
   assert files.is_locked(path)
   second.release()
+
+
+def test_what_killed_processes_left_of_a_file_is_removed(tmp_path):
+  path = tmp_path / "state.json"
+  abandoned = files.new_file(str(path))
+  with files.replacing(str(path)) as held:
+    files.replace_file(str(path), b"new")
+    assert files.left_behind(str(path)) == [held]
+  assert not os.path.exists(abandoned)
+  assert files.left_behind(str(path)) == []
