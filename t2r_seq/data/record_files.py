@@ -487,9 +487,11 @@ def check_enough(
   problems = getattr(left_out, "problems", ())
   if not problems:
     raise error
+  # Of all that is read at the same time, in any order.
+  first = min(problems, key=lambda problem: (problem.filename, problem.offset or 0))
   raise errors.RecordError(
     f"{where}: expected at least the {num_needed} examples of one batch, got "
-    f"{num_found} and {left_out}. The first: {problems[0]}"
+    f"{num_found} and {left_out}. The first: {first}"
   )
 
 
