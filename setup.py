@@ -29,7 +29,9 @@ ZARR = ["zarr>=2.16,<4"]
 HDF5 = ["h5py>=3.8,<4"]
 # Checksums of TFRecords, by the processor's own instruction; wheels for all Pythons.
 CRC = ["google-crc32c>=1.5,<2"]
-FORMATS = [*ZARR, *HDF5, *CRC]
+# Parquet files and videos; PyAV's wheel holds the ffmpeg that it needs, 35 MB.
+LEROBOT = ["pyarrow>=14", "av>=12"]
+FORMATS = [*ZARR, *HDF5, *LEROBOT, *CRC]
 TEST = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.90", *FORMATS]
 LINT = ["ruff>=0.9", "mypy>=1.11"]
 # It brings pyarrow and asks for a new protobuf: only the newest TensorFlow meets it.
@@ -78,6 +80,7 @@ setuptools.setup(
     "dev": sorted({*DEMO, *TEST, *LINT, *TFDS, *FORMATS}),
     "envs": ENVS,
     "hdf5": HDF5,
+    "lerobot": LEROBOT,
     "lint": LINT,
     "plots": PLOTS,
     "pose-env": POSE_ENV,
