@@ -418,6 +418,22 @@ _BURSTS = {
 }
 
 
+@pytest.fixture
+def signals_heard():
+  """A suite that is started in the background or under nohup ignores two of them."""
+  previous = {
+    number: signal.signal(number, handler)
+    for number, handler in [
+      (signal.SIGINT, signal.default_int_handler),
+      (signal.SIGHUP, signal.SIG_DFL),
+    ]
+  }
+  yield
+  for number, handler in previous.items():
+    signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("signals_heard")
 @pytest.mark.parametrize("case", _BURSTS)
 def test_a_burst_of_signals_loses_nothing(case, reach, record_path, tmp_path):
   numbers = [getattr(signal, f"SIG{name}") for name in _BURSTS[case]]
