@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import os
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,11 @@ if TYPE_CHECKING:
 WIDTH = 100
 _MIN_PATH = 12
 _MAX_CONSTANT = 4
-_MAX_EMPTY = 3
+_MAX_EMPTY, _MAX_UNCHECKED = 3, 8
+_OF_SCHEMAS = (
+  "Which is right nobody has said: name the --spec, or judge by --schema N; --salvage "
+  "copies\nthe records that fit."
+)
 
 
 def render_record_report(report: records.RecordReport, max_shown: int) -> str:
@@ -29,10 +34,15 @@ def render_record_report(report: records.RecordReport, max_shown: int) -> str:
   Returns:
     Lines of at most 100 columns, but for file names, joined.
   """
+  from t2r_seq import records
+
   total = sum(report.num_records.values())
   names = [*report.num_records]
   where = names[0] if len(names) == 1 else f"{len(names):,} files"
   parts = [f"{where}: {_count(total, 'record')}, {report.num_bad:,} bad"]
+  schemas = records.describe_schemas(report.summary) if report.summary else []
+  if schemas:
+    parts.append("\n".join([schemas[0] + ":", *map(_note, schemas[1:]), _OF_SCHEMAS]))
   if report.features:
     parts.append(_features(report))
   if report.problems:
@@ -44,7 +54,7 @@ def render_record_report(report: records.RecordReport, max_shown: int) -> str:
     checked = (
       "its frames, checksums and protos"
       if not report.features
-      else ("the proposed spec" if report.is_proposed else "the specs")
+      else ("the specs" if report.summary is None else "the proposed spec")
     )
     parts.append(f"Every record is good: it fits {checked}.")
   return "\n\n".join(parts)
@@ -71,13 +81,14 @@ def _count(number: int, noun: str) -> str:
 
 
 def _features(report: records.RecordReport) -> str:
-  header = ["feature", "proposed" if report.is_proposed else "spec"]
-  numbers = ["bad", "NaN", "min", "max"]
+  header = ["feature", "proposed" if report.summary else "spec"]
+  numbers = ["bad", "absent", "NaN", "min", "max"]
   rows = [
     [
       feature.path,
       feature.described,
       f"{feature.num_problems:,}",
+      f"{feature.num_absent:,}",
       f"{feature.num_nan:,}",
       "-" if feature.low is None else f"{feature.low:.5g}",
       "-" if feature.high is None else f"{feature.high:.5g}",
@@ -116,7 +127,18 @@ def _notes(report: records.RecordReport) -> Iterator[str]:
     yield _note(
       f"{_count(report.num_empty, 'episode')} without a step: nothing is read of them"
     )
+  if report.unchecked:
+    total = len(report.features) + len(report.unchecked)
+    names = ", ".join(report.unchecked[:_MAX_UNCHECKED])
+    rest = len(report.unchecked) - _MAX_UNCHECKED
+    names += f" and {rest} more" if rest > 0 else ""
+    yield _note(
+      f"{len(report.unchecked)} of {_count(total, 'feature')} were not checked, for "
+      f"want of a spec: {names}"
+    )
   for feature in report.features:
+    if math.inf in (feature.high, -(feature.low or 0)):
+      yield _note(f"{feature.path}: has infinite values")
     if not feature.constant:
       continue
     shown = ", ".join(map(str, feature.constant[:_MAX_CONSTANT]))
@@ -302,6 +324,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     f"it was created with, if its store.json is damaged: {console.FORMS}",
   )
   parser.add_argument(
+    "--schema",
+    type=int,
+    metavar="N",
+    help="of TFRecord files without --spec: judge by the records of the Nth schema (1)",
+  )
+  parser.add_argument(
     "--salvage", metavar="OUT", help="copy what is good to a new store, or folder"
   )
   parser.add_argument(
@@ -340,6 +368,8 @@ def _check_options(args: argparse.Namespace, is_store: bool) -> None:
     raise console.UsageError("--allow_nan is for TFRecord files; this is a folder.")
   if not is_store and args.lenient:
     raise console.UsageError("--lenient is for a store; this is no folder.")
+  if args.schema is not None and (is_store or args.spec):
+    raise console.UsageError("--schema is for TFRecord files without --spec.")
   if args.salvage == "":
     raise console.UsageError("--salvage: expected a path, got ''.")
   if args.salvage and os.path.lexists(args.salvage):
@@ -375,7 +405,11 @@ def _check_records(args: argparse.Namespace) -> int:
 
   features, labels = console.load_specs(args.spec) if args.spec else (None, None)
   report = records.examine_records(
-    args.sources, features, labels, allow_nan=args.allow_nan
+    args.sources,
+    features,
+    labels,
+    allow_nan=args.allow_nan,
+    schema=1 if args.schema is None else args.schema,
   )
   if not any(report.num_records.values()):
     raise console.UsageError(f"there are no records in {' '.join(args.sources)}.")

@@ -291,7 +291,9 @@ def run(args: argparse.Namespace) -> int:
   if not summary.num_records:
     raise console.UsageError(f"there are no records in {' '.join(args.files)}.")
   if text_format is None or args.output:
-    print(records.format_table(summary))
+    print(
+      "\n".join([records.format_table(summary), *records.describe_schemas(summary)])
+    )
     print()
   if expected is not None:
     return _check(args.files, args.spec, expected, summary)
@@ -368,8 +370,9 @@ def _check(
 def _show_damages(summary: records.RecordSummary) -> None:
   """Says where files are damaged, a line each, and what can be done about it."""
   for name, damage in summary.damages.items():
-    salvage = f"t2r_seq doctor {shlex.quote(name)} --salvage OUT"
-    _print_error(f"{damage} Copy what is good: {salvage}")
+    salvage = f" Copy what is good: t2r_seq doctor {shlex.quote(name)} --salvage OUT"
+    is_other = "wrong file type" in str(damage)
+    _print_error(f"{damage}{' Leave it out.' if is_other else salvage}")
 
 
 def _place(error: errors.RecordError) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
+import functools
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -22,8 +25,8 @@ from t2r_seq.data.record_files import (
   map_in_order,
 )
 from t2r_seq.records import check, explain, framing
-from t2r_seq.records.check import BadRecordLog
-from t2r_seq.records.explain import RecordProblem
+from t2r_seq.records import files as files_lib
+from t2r_seq.records.explain import RecordProblem, to_errors
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 KeepFn = Callable[..., np.ndarray]
@@ -36,6 +39,216 @@ _KEPT_SPEC = {
 _UNKNOWN = "one that TensorFlow cannot parse"
 # To watch a function for failure takes 0.2 ms, so records are parsed by the chunk.
 _BATCHES_BYTES, _MAX_BATCHES = 1 << 24, 16
+
+
+class BadRecordLog:
+  """Collects bad records, says so in the log, and stops where they are too many.
+
+  A record that is read again, in a later epoch, is the same bad record.
+
+  Attributes:
+    max_bad_records: one more is an error.
+    failure: that error, once there is one.
+  """
+
+  def __init__(self, max_bad_records: int) -> None:
+    """Creates an empty log.
+
+    Args:
+      max_bad_records: one more is an error.
+    """
+    self.max_bad_records = max_bad_records
+    # No lock, but steps of which none can be parted: while one is held the garbage
+    # collector may end an iterator, which waits for a thread that may want it, too.
+    self._found: dict[tuple[str, int | None], list[RecordProblem]] = {}
+    self._causes: collections.Counter[str] = collections.Counter()
+    self.failure: errors.RecordError | None = None
+
+  @property
+  def problems(self) -> tuple[RecordProblem, ...]:
+    """What is wrong with the records found so far, in the order of reading."""
+    return tuple(problem for found in list(self._found.values()) for problem in found)
+
+  def __len__(self) -> int:
+    """Returns how many records were left out, each counted once."""
+    return len(self._found)
+
+  def add(self, problems: Sequence[RecordProblem]) -> None:
+    """Notes a bad record.
+
+    Args:
+      problems: of one record, noted before or not.
+    Raises:
+      RecordError: there are more than `max_bad_records`: always the same, also of what
+        is found in other threads after it.
+    """
+    if self.failure is not None:
+      raise self.failure
+    key, found = (problems[0].filename, problems[0].offset), list(problems)
+    if self._found.setdefault(key, found) is not found:
+      return
+    (error,) = to_errors(found)
+    cause = _cause(found)
+    self._causes[cause] += 1
+    # A wrong spec makes every record bad: one line says so.
+    if self._causes[cause] == 1:
+      logging.warning(
+        "Left out bad record %d: %s Others like it are counted.", len(self), error
+      )
+    if len(self._found) > self.max_bad_records:
+      (error,) = to_errors(list(self._found.values())[self.max_bad_records])
+      told = "".join(f"\n  {n:,} x {each}" for each, n in self._causes.most_common(9))
+      self.failure = errors.RecordError(
+        f"on_bad_record='skip': max_bad_records: expected at most "
+        f"{self.max_bad_records}, got one more: {error} All of them:{told}\n"
+        "t2r_seq doctor tells of each."
+      )
+      raise self.failure
+
+
+def _cause(problems: Sequence[RecordProblem]) -> str:
+  """Returns what the problems of a record have in common with those of others."""
+  return "; ".join(
+    dict.fromkeys(
+      f"{problem.mismatch.path}: expected {problem.mismatch.expected}"
+      for problem in problems
+    )
+  )
+
+
+Place = tuple[str, int, int]
+"""A file, the number of a record in it, and where its frame starts, in bytes."""
+
+
+def locate_records(
+  records: Iterable[bytes], filenames: Iterable[str]
+) -> dict[bytes, list[Place]]:
+  """Finds records, and all that are like them, by the content.
+
+  Of the files the frames are read, each file once, and the data of those records only
+  that have as many bytes.
+
+  Args:
+    records: serialized.
+    filenames: of TFRecord files.
+  Returns:
+    By record the places of all that have its bytes.
+  """
+  found: dict[bytes, list[Place]] = {data: [] for data in records}
+  lengths = {len(data) for data in found}
+  for filename in filenames:
+    compression = files_lib.compression_type(filename)
+    for frame in framing.read_frames(filename, compression, lengths):
+      if frame.data in found:
+        found[frame.data].append((filename, frame.number, frame.start))
+  return found
+
+
+_LOST = "What follows it in the compressed file is lost."
+
+
+@dataclasses.dataclass(frozen=True)
+class Rest:
+  """What follows the first damage of a file.
+
+  Attributes:
+    stretches: (offset of the first frame, count of records) of the readable stretches,
+      int64 [n, 2].
+    problems: the damages.
+  """
+
+  stretches: np.ndarray
+  problems: tuple[RecordProblem, ...]
+
+
+def find_rest(filename: str, compression: str = "") -> Rest:
+  """Finds the records that come after a damage, at which TensorFlow's reader ends.
+
+  Args:
+    filename: a TFRecord file.
+    compression: '', 'GZIP' or 'ZLIB'; of a compressed file nothing can be read on.
+  Returns:
+    Empty where the file is good.
+  Raises:
+    OSError: the file cannot be read.
+  """
+  stretches: list[list[int]] = []
+  problems: list[RecordProblem] = []
+  is_after_damage = False
+  if compression or not _is_good(filename):
+    for frame in framing.read_frames(filename, compression):
+      if frame.data is None:
+        problem = check.damage_at(filename, frame)
+        if compression:
+          mismatch = dataclasses.replace(problem.mismatch, hint=_LOST)
+          problems = [dataclasses.replace(problem, mismatch=mismatch)]
+          break
+        problems.append(problem)
+        is_after_damage = True
+      elif problems:
+        if is_after_damage:
+          stretches.append([frame.start, 0])
+        stretches[-1][1] += 1
+        is_after_damage = False
+  return Rest(np.asarray(stretches, np.int64).reshape(-1, 2), tuple(problems))
+
+
+@_as_it_is
+def read_stretch(
+  filename: tf.Tensor, offset: tf.Tensor, count: tf.Tensor
+) -> tf.data.Dataset:
+  """Reads records of an uncompressed file; inside of a dataset's function.
+
+  Args:
+    filename: string scalar.
+    offset: where the first frame starts, int64 scalar.
+    count: of records, int64 scalar.
+  Returns:
+    Dataset of serialized records.
+  """
+  variant = tf.raw_ops.TFRecordDatasetV2(
+    filenames=[filename],
+    compression_type="",
+    buffer_size=1 << 18,
+    byte_offsets=[offset],
+  )
+  dataset = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
+  return dataset.take(count)
+
+
+def _is_good(filename: str) -> bool:
+  """Reads the whole file by TensorFlow, which is quick; a cut header is left over."""
+  if framing.num_readable(filename) >= 0:
+    return False
+  first = tf.data.TFRecordDataset(filename).take(16)
+  try:
+    count = framing.batch_size(len(record.numpy()) for record in first)
+    size = int(_size_fn()(tf.constant(filename), tf.constant(count, tf.int64)))
+  except (tf.errors.DataLossError, tf.errors.InvalidArgumentError):
+    # The latter is of a length that no file has.
+    return False
+  return size == tf.io.gfile.stat(filename).length
+
+
+@functools.cache
+def _size_fn() -> Callable[..., tf.Tensor]:
+  """Makes the graph once that adds up the bytes of a file's frames."""
+
+  def size(filename: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    records = tf.data.TFRecordDataset(filename)
+    # One by one records of 250 bytes would take twenty times as long.
+    frames = records.batch(count).map(_as_it_is(_frame_bytes))
+    return frames.reduce(tf.constant(0, tf.int64), _as_it_is(lambda a, b: a + b))
+
+  name, count = tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int64)
+  return tf.function(
+    _as_it_is(size), input_signature=[name, count]
+  ).get_concrete_function()
+
+
+def _frame_bytes(batch: tf.Tensor) -> tf.Tensor:
+  lengths = tf.cast(tf.strings.length(batch), tf.int64)
+  return tf.reduce_sum(lengths + framing.FRAME_SIZE)
 
 
 class RecordInputReport:
@@ -102,7 +315,7 @@ class BadRecordFinder:
     # Digests of bytes, and the files that they were looked for in: what is bad comes
     # again in each epoch.
     self._noted: set[tuple[bytes, tuple[str, ...] | None]] = set()
-    self._checker: explain.BatchChecker | None = None
+    self._checker: check.BatchChecker | None = None
 
   def are_good(
     self, data: Sequence[bytes], filenames: Iterable[str] | None = None
@@ -127,15 +340,15 @@ class BadRecordFinder:
     if not new:
       return
     filenames = filenames or tuple(self.filenames)
-    for data, places in check.locate_records(new, filenames).items():
+    for data, places in locate_records(new, filenames).items():
       self._add(data, places or [(", ".join(filenames), None, None)], _UNKNOWN)
       self._noted.add(keys[data])
 
   def _check(self, data: Sequence[bytes]) -> np.ndarray:
     if self._checker is None:
-      self._checker = explain.checker_of(self._features, measures=False)
-    check = self._checker.check(data)
-    return check.is_parsed & (check.is_even | (not self._same_lengths))
+      self._checker = check.BatchChecker(self._features, measures=False)
+    found = self._checker.check(data)
+    return found.is_parsed & (found.is_even | (not self._same_lengths))
 
   def _add(
     self,
@@ -240,7 +453,7 @@ class FileResumer:
     )
     stretches = tf.ensure_shape(stretches, [None, 2])
     return tf.data.Dataset.from_tensor_slices(stretches).flat_map(
-      _as_it_is(lambda pair: check.read_stretch(filename, pair[0], pair[1]))
+      _as_it_is(lambda pair: read_stretch(filename, pair[0], pair[1]))
     )
 
   def _find_rest(self, filename: bytes, compression: bytes) -> np.ndarray:
@@ -248,7 +461,7 @@ class FileResumer:
     name = filename.decode()
     if name not in self._rests:
       stamp = _stamp(name)
-      rest = check.find_rest(name, compression.decode())
+      rest = find_rest(name, compression.decode())
       for problem in rest.problems:
         self._log.add([problem])
       self._rests[name] = stamp, rest.stretches

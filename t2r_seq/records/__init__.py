@@ -1,11 +1,7 @@
 """Records: from specs to parsers and writers of TFRecord files, and to clear errors."""
 
 from t2r_seq.records.check import (
-  BadRecordLog,
   FeatureReport,
-)
-from t2r_seq.records.contents import RecordContents, present_names
-from t2r_seq.records.examine import (
   RecordReport,
   SalvagedRecords,
   examine_records,
@@ -13,6 +9,7 @@ from t2r_seq.records.examine import (
   find_bad_record,
   salvage_records,
 )
+from t2r_seq.records.contents import RecordContents, present_names
 from t2r_seq.records.explain import RecordProblem, explain_record
 from t2r_seq.records.features import (
   RecordFeature,
@@ -59,6 +56,7 @@ from t2r_seq.records.index_file import FileIndex, index_path, read_file_index
 from t2r_seq.records.inspect import (
   FeatureSummary,
   RecordSummary,
+  describe_schemas,
   format_table,
   inspect_records,
   propose_spec,
@@ -75,7 +73,6 @@ from t2r_seq.specs.packing import encode_image
 from t2r_seq.specs.validation import ImageHeader, read_image_header
 
 __all__ = [
-  "BadRecordLog",
   "DecodeImages",
   "ExampleEncoder",
   "FeatureReport",
@@ -105,6 +102,7 @@ __all__ = [
   "create_parse_tf_example_fn",
   "decode_images",
   "decode_to_list",
+  "describe_schemas",
   "drop_last_step",
   "encode_example",
   "encode_image",

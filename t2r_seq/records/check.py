@@ -1,78 +1,224 @@
-"""Everything that is wrong with a file of records, and reading on past it."""
+"""Files of records, looked through: what is bad is told, what is good can be copied."""
 
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import contextlib
 import dataclasses
-import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import itertools
+import os
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from t2r_seq import errors
-from t2r_seq.records import contents, explain, files, framing
-from t2r_seq.records.explain import BatchCheck, RecordProblem, checker_of, to_errors
-from t2r_seq.records.features import RecordFeature
+from t2r_seq import errors, specs
+from t2r_seq import files as files_lib
+from t2r_seq.records import contents, explain, files, framing, index, inspect, parse
+from t2r_seq.records.explain import RecordProblem
+from t2r_seq.records.features import RecordFeature, collect_features
 from t2r_seq.records.framing import Frame
+from t2r_seq.records.images import DecodeImages
+
+# Of features with more values, the smallest and largest of all stand for each.
+_MAX_VALUES = 256
+_MAX_REASON = 160
+# A message that quotes a record may be no UTF-8, and then TensorFlow raises that.
+DATA_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
+_as_it_is = tf.autograph.experimental.do_not_convert
 
 
-class BadRecordLog:
-  """Collects bad records, says so in the log, and stops where they are too many.
-
-  A record that is read again, in a later epoch, is the same bad record.
+@dataclasses.dataclass(frozen=True)
+class BatchCheck:
+  """What became of a batch of records.
 
   Attributes:
-    max_bad_records: one more is an error.
-    failure: that error, once there is one.
+    reasons: why each cannot be parsed; '' if it can.
+    is_parsed: bool [n].
+    is_even: whether all sequences of the record have the same length, bool [n].
+    is_empty: whether it has sequences, and none of them a step, bool [n].
+    has_nan: by number of the feature, bool [n]; features that cannot have any are
+      left out.
+    lows: by number of the feature, the smallest value of each element over all records
+      that were parsed, float64 [values], or [1] for large features; no strings.
+    highs: the largest, too.
   """
 
-  def __init__(self, max_bad_records: int) -> None:
-    """Creates an empty log.
+  reasons: list[str]
+  is_parsed: np.ndarray
+  is_even: np.ndarray
+  is_empty: np.ndarray
+  has_nan: dict[int, np.ndarray]
+  lows: dict[int, np.ndarray]
+  highs: dict[int, np.ndarray]
+
+
+class BatchChecker:
+  """Parses batches of records of one dataset as the pipeline does.
+
+  A batch is one call. Only where it fails, its records are parsed one by one; what is
+  wrong with them is not explained here.
+  """
+
+  def __init__(
+    self,
+    features: Sequence[RecordFeature],
+    measures: bool = True,
+    num_threads: int = 1,
+  ) -> None:
+    """Creates the checker.
 
     Args:
-      max_bad_records: one more is an error.
+      features: those of the dataset.
+      measures: looks for NaN and for the range of values.
+      num_threads: that records are parsed in one by one.
     """
-    self.max_bad_records = max_bad_records
-    # No lock, but steps of which none can be parted: while one is held the garbage
-    # collector may end an iterator, which waits for a thread that may want it, too.
-    self._found: dict[tuple[str, int | None], list[RecordProblem]] = {}
-    self.failure: errors.RecordError | None = None
+    # Each feature once, under a path that cannot clash with another.
+    flat = specs.TensorSpecStruct(
+      (str(i), specs.ExtendedTensorSpec.from_spec(f.spec, is_optional=f.is_optional))
+      for i, f in enumerate(features)
+    )
+    self._features = features
+    self._measures = measures
+    self._num_threads = num_threads
+    self._has_sequences = any(feature.spec.is_sequence for feature in features)
+    self._parse_fn = parse.create_parse_tf_example_fn(
+      specs.add_sequence_length_specs(flat), decode_images=features[0].decode_images
+    )
+    self._traced: dict[bool, Any] = {}
 
-  @property
-  def problems(self) -> tuple[RecordProblem, ...]:
-    """What is wrong with the records found so far, in the order of reading."""
-    return tuple(problem for found in list(self._found.values()) for problem in found)
-
-  def __len__(self) -> int:
-    """Returns how many records were left out, each counted once."""
-    return len(self._found)
-
-  def add(self, problems: Sequence[RecordProblem]) -> None:
-    """Notes a bad record.
+  def check(self, data: Sequence[bytes]) -> BatchCheck:
+    """Parses records.
 
     Args:
-      problems: of one record, noted before or not.
-    Raises:
-      RecordError: there are more than `max_bad_records`: always the same, also of what
-        is found in other threads after it.
+      data: serialized, whole protos or not.
+    Returns:
+      Which are parsed, and what is in them.
     """
-    if self.failure is not None:
-      raise self.failure
-    key, found = (problems[0].filename, problems[0].offset), list(problems)
-    if self._found.setdefault(key, found) is not found:
-      return
-    (error,) = to_errors(found)
-    logging.warning("Left out bad record %d: %s", len(self._found), error)
-    if len(self._found) > self.max_bad_records:
-      (error,) = to_errors(list(self._found.values())[self.max_bad_records])
-      self.failure = errors.RecordError(
-        f"on_bad_record='skip': max_bad_records: expected at most "
-        f"{self.max_bad_records}, got one more: {error}"
+    # Episodes differ in length: in a batch they would be padded to the longest.
+    if not self._has_sequences:
+      try:
+        found = self._trace(True)(tf.constant(data, tf.string))
+        return self._to_check([""] * len(data), found)
+      except DATA_ERRORS:
+        pass
+    self._trace(False)  # Once, not in every thread.
+    if self._num_threads > 1:
+      with concurrent.futures.ThreadPoolExecutor(self._num_threads) as pool:
+        each = [*pool.map(self._parse_one, data)]
+    else:
+      each = [*map(self._parse_one, data)]
+    parsed = [found for found in each if not isinstance(found, str)]
+    stacked = {
+      name: tf.stack([found[name] for found in parsed]) for name in (parsed or [{}])[0]
+    }
+    return self._to_check([f if isinstance(f, str) else "" for f in each], stacked)
+
+  def _parse_one(self, data: bytes) -> dict[str, tf.Tensor] | str:
+    """Returns what a record shows, or why it cannot be parsed."""
+    try:
+      return self._trace(False)(tf.constant(data))
+    except tf.errors.OpError as error:
+      return str(error).split("\n")[0].split("}} ")[-1] or "an error"
+    except UnicodeDecodeError as error:
+      text = error.object.decode("utf-8", "backslashreplace")
+      return text.split("}} ")[-1].split("\n")[0][:_MAX_REASON] or "an error"
+
+  def _trace(self, is_batched: bool) -> Any:
+    """Returns a function, traced when it is first asked for: twice, where two ask.
+
+    It is called without a lock. A `tf.function` takes locks for each call, and runs
+    Python while it has them. There the garbage collector may end an iterator, which
+    waits for its threads; and one of those would wait for the lock, for ever.
+    """
+    if is_batched not in self._traced:
+      function = tf.function(
+        _as_it_is(lambda text: self._measure(self._parse_fn(text), is_batched)),
+        input_signature=[tf.TensorSpec([None] if is_batched else [], tf.string)],
       )
-      raise self.failure
+      self._traced[is_batched] = function.get_concrete_function()
+    return self._traced[is_batched]
+
+  def _measure(self, parsed: Any, is_batched: bool) -> dict[str, tf.Tensor]:
+    """Reduces every feature of a record, or of each record of a batch, to numbers."""
+    found: dict[str, tf.Tensor] = {}
+    for number, feature in enumerate(self._features):
+      tensor = parsed[str(number)]
+      dtype = tensor.dtype
+      if not self._measures or dtype == tf.string:
+        found[f"touched/{number}"] = _touch(tensor, is_batched)
+        continue
+      if dtype.is_floating or dtype.is_complex:
+        axes = list(range(1 if is_batched else 0, tensor.shape.rank))
+        # RLDS leaves the action and the reward of the last step undefined.
+        known = tensor[:-1] if feature.is_concatenated else tensor
+        found[f"nan/{number}"] = tf.reduce_any(_is_nan(known), axes)
+      if dtype != tf.string and not dtype.is_complex:
+        low, high = _range(tensor, feature, is_batched)
+        found[f"low/{number}"], found[f"high/{number}"] = low, high
+    lengths = [tensor for path, tensor in parsed.items() if path.endswith("_length")]
+    if lengths:
+      found["lengths"] = tf.stack(lengths, -1)
+    return found
+
+  def _to_check(self, reasons: list[str], found: Mapping[str, tf.Tensor]) -> BatchCheck:
+    count, good = len(reasons), np.asarray([not reason for reason in reasons], bool)
+    is_even, is_empty = np.ones(count, bool), np.zeros(count, bool)
+    check = BatchCheck(reasons, good, is_even, is_empty, {}, {}, {})
+    for name, tensor in found.items():
+      values = tensor.numpy()
+      kind, _, number = name.partition("/")
+      if kind == "lengths":
+        # Absent optionals count as long as the others.
+        is_even[good] = values.max(-1) == values.min(-1)
+        is_empty[good] = values.max(-1) == 0
+      elif kind == "nan":
+        check.has_nan[int(number)] = np.zeros(count, bool)
+        check.has_nan[int(number)][good] = values
+      elif kind == "low":
+        check.lows[int(number)] = np.fmin.reduce(values, axis=0)
+      elif kind == "high":
+        check.highs[int(number)] = np.fmax.reduce(values, axis=0)
+    return check
+
+
+def _touch(tensor: tf.Tensor, is_batched: bool) -> tf.Tensor:
+  """Depends on a value, because what nothing asks for, TensorFlow does not compute."""
+  lead = [tf.shape(tensor)[0]] if is_batched else []
+  first = tf.reshape(tensor, [*lead, -1])[..., :1]
+  if tensor.dtype == tf.string:
+    first = tf.strings.length(first)
+  return tf.reduce_any(first != first, -1)
+
+
+def _is_nan(tensor: tf.Tensor) -> tf.Tensor:
+  if tensor.dtype.is_complex:
+    return tf.math.is_nan(tf.math.real(tensor)) | tf.math.is_nan(tf.math.imag(tensor))
+  return tf.math.is_nan(tensor)
+
+
+def _range(
+  tensor: tf.Tensor, feature: RecordFeature, is_batched: bool
+) -> tuple[tf.Tensor, tf.Tensor]:
+  """Returns the smallest and largest value of each element, [values] or [B, values]."""
+  if tensor.dtype == tf.bool:
+    tensor = tf.cast(tensor, tf.uint8)
+  num_values = feature.spec.shape.num_elements() or 1
+  if feature.is_image or num_values > _MAX_VALUES:
+    num_values = 1
+  lead = [tf.shape(tensor)[0]] if is_batched else []
+  steps = tf.reshape(tensor, [*lead, -1, num_values])
+  axis = 1 if is_batched else 0
+  below = above = steps
+  if tensor.dtype.is_floating:  # Beside a NaN there are numbers.
+    is_nan, inf = tf.math.is_nan(steps), tf.constant(np.inf, tensor.dtype)
+    below, above = tf.where(is_nan, inf, steps), tf.where(is_nan, -inf, steps)
+  low, high = tf.reduce_min(below, axis), tf.reduce_max(above, axis)
+  return tf.cast(low, tf.float64), tf.cast(high, tf.float64)
 
 
 # A range below this part of the values is one that a network cannot tell from none.
@@ -91,6 +237,7 @@ class FeatureReport:
     name: key in the record.
     described: shape, dtype and encoding, as text.
     num_problems: of content, and of lengths.
+    num_absent: records that do not have it.
     num_nan: records with a NaN.
     low: the smallest value; None for strings.
     high: the largest value; None for strings.
@@ -102,6 +249,7 @@ class FeatureReport:
   name: str
   described: str
   num_problems: int
+  num_absent: int
   num_nan: int
   low: float | None
   high: float | None
@@ -114,6 +262,7 @@ class FeatureTally:
 
   Attributes:
     num_empty: episodes without a step.
+    names: of the features that records have, of the first one of each batch.
   """
 
   def __init__(self, features: Sequence[RecordFeature]) -> None:
@@ -127,8 +276,21 @@ class FeatureTally:
     self._highs: dict[int, np.ndarray] = {}
     self._num_nan: collections.Counter[int] = collections.Counter()
     self._problems: collections.Counter[str] = collections.Counter()
+    self._absent: collections.Counter[str] = collections.Counter()
+    self._may_lack = any(f.is_optional or f.is_varlen for f in features)
     self._num_parsed = 0
     self.num_empty = 0
+    self.names: set[str] = set()
+
+  def add_names(self, data: Sequence[bytes], suspects: Collection[int]) -> None:
+    """Adds which features the records of a batch have, of all that may lack some."""
+    for number, record in enumerate(data):
+      if number and not self._may_lack and number not in suspects:
+        continue
+      with contextlib.suppress(errors.RecordError):
+        names = contents.present_names(record)
+        self._absent.update(f.name for f in self._features if f.name not in names)
+        self.names |= names if not number else set()
 
   def add(self, check: BatchCheck) -> None:
     """Adds a batch."""
@@ -165,6 +327,7 @@ class FeatureTally:
       name=feature.name,
       described=described,
       num_problems=self._problems[feature.path],
+      num_absent=self._absent[feature.name],
       num_nan=self._num_nan[number],
       low=None if low is None else float(np.fmin.reduce(low)),
       high=None if high is None else float(np.fmax.reduce(high)),
@@ -196,7 +359,9 @@ class FileCheck:
       measures: fills the tally; without it nothing is known of values.
     """
     self._features = list(features)
-    self._checker = checker_of(self._features, measures) if features else None
+    self._checker = (
+      BatchChecker(self._features, measures, os.cpu_count() or 1) if features else None
+    )
     self._finds_nan = finds_nan
     self._compression = compression
     self.tally = FeatureTally(self._features)
@@ -226,6 +391,7 @@ class FileCheck:
     if check is not None:
       self.tally.add(check)
     suspects = set(self._suspects(data, check))
+    self.tally.add_names(data, suspects)
     index = 0
     for frame in batch:
       if frame.data is None:
@@ -251,14 +417,11 @@ class FileCheck:
   def _explain(
     self, data: bytes, check: BatchCheck | None, index: int
   ) -> Iterator[tuple[str, errors.Mismatch]]:
-    if self._checker is not None and check is not None and not check.is_parsed[index]:
-      reason = self._checker.failure(data)
-      if reason is None:
-        return  # It was something else, that did not last.
+    if check is not None and check.reasons[index]:
       found = explain.explain_record(data, self._features)
       if not found:
         want = "a record that can be parsed"
-        found = [errors.Mismatch("record", want, reason)]
+        found = [errors.Mismatch("record", want, check.reasons[index])]
       yield from ((explain.CONTENT, mismatch) for mismatch in found)
       return
     looks = []
@@ -293,7 +456,7 @@ def damage_at(filename: str, frame: Frame) -> RecordProblem:
   return RecordProblem(filename, frame.number, frame.start, explain.FRAME, mismatch)
 
 
-def read_good_records(
+def _read_good_records(
   filename: str, compression: str | None = None
 ) -> Iterator[framing.Record]:
   """Reads the records of a file that may be damaged, those that are whole protos.
@@ -313,135 +476,409 @@ def read_good_records(
       yield framing.Record(filename, frame.number, frame.start, frame.data)
 
 
-Place = tuple[str, int, int]
-"""A file, the number of a record in it, and where its frame starts, in bytes."""
+@dataclasses.dataclass(frozen=True)
+class RecordReport:
+  """What `examine_records` found.
+
+  Attributes:
+    num_records: by file; bytes that are no frame count as one record.
+    problems: in the order of files and records.
+    features: of what was parsed, by dataset and name.
+    num_empty: episodes without a step: they can be read, and nothing comes of them.
+    unchecked: names of features that records have and no spec reads.
+    summary: of the records, where specs were proposed because none were given.
+    compression: of all files, if the suffixes don't tell.
+  """
+
+  num_records: dict[str, int]
+  problems: tuple[RecordProblem, ...]
+  features: tuple[FeatureReport, ...]
+  num_empty: int
+  unchecked: tuple[str, ...] = ()
+  summary: inspect.RecordSummary | None = None
+  compression: str | None = None
+
+  @property
+  def is_good(self) -> bool:
+    """Whether nothing is wrong, and all records are alike or fit specs given."""
+    return not self.problems and (self.summary is None or len(self.summary.schemas) < 2)
+
+  def bad_records(self, filename: str) -> set[int]:
+    """Returns the numbers of a file's records that something is wrong with."""
+    return {
+      problem.record
+      for problem in self.problems
+      if problem.filename == filename and problem.record is not None
+    }
+
+  @property
+  def num_bad(self) -> int:
+    """Records that something is wrong with."""
+    return sum(len(self.bad_records(filename)) for filename in self.num_records)
+
+  def check(self) -> None:
+    """Raises RecordError for the first bad record, if there is one."""
+    for error in explain.to_errors(self.problems):
+      raise error
 
 
-def locate_records(
-  records: Iterable[bytes], filenames: Iterable[str]
-) -> dict[bytes, list[Place]]:
-  """Finds records, and all that are like them, by the content.
+def examine_records(
+  file_patterns: files.FilePatterns | Mapping[str, files.FilePatterns],
+  feature_spec: specs.SpecStructure | None = None,
+  label_spec: specs.SpecStructure | None = None,
+  compression: str | None = None,
+  allow_nan: bool = False,
+  schema: int = 1,
+) -> RecordReport:
+  """Looks for everything that is wrong with files of records.
 
-  Of the files the frames are read, each file once, and the data of those records only
-  that have as many bytes.
+  Records are read and parsed in batches, as in training; one that fails is looked at by
+  itself, and the rest goes on.
 
   Args:
-    records: serialized.
-    filenames: of TFRecord files.
+    file_patterns: of the files, or a dict of them by dataset_key.
+    feature_spec: a structure of specs without time offsets; None takes the spec that
+      `propose_spec` gives for the records of one schema.
+    label_spec: the same for labels, or None.
+    compression: of all files, if the suffixes don't tell.
+    allow_nan: a NaN is no problem. In RLDS that of a last step is none.
+    schema: where there are no specs, which records the others are to be like: 1 for
+      those of the most frequent schema, see `RecordSummary`.
   Returns:
-    By record the places of all that have its bytes.
+    What is wrong, and what the features look like.
+  Raises:
+    SpecError: the patterns match no file, a spec cannot be parsed, or there are fewer
+      schemas.
+    OSError: a file cannot be read.
   """
-  found: dict[bytes, list[Place]] = {data: [] for data in records}
-  lengths = {len(data) for data in found}
-  for filename in filenames:
-    compression = files.compression_type(filename)
-    for frame in framing.read_frames(filename, compression, lengths):
-      if frame.data in found:
-        found[frame.data].append((filename, frame.number, frame.start))
-  return found
+  by_dataset = {"": None} if feature_spec is None else collect(feature_spec, label_spec)
+  num_records: dict[str, int] = {}
+  found: list[RecordProblem] = []
+  reports: list[FeatureReport] = []
+  num_empty, unchecked, summary = 0, set(), None
+  patterns_of = patterns_by_dataset("examine_records", file_patterns, list(by_dataset))
+  for key, patterns in patterns_of.items():
+    filenames = files.get_data_format_and_filenames(patterns)[1]
+    features = by_dataset[key]
+    if features is None:
+      summary, features = _propose_features(filenames, compression, schema)
+      unchecked |= {feature.name for feature in summary.features}
+    check = FileCheck(features, not allow_nan, compression)
+    for filename in filenames:
+      found += check.find_problems(filename)
+      found += _index_problems(filename)
+    num_records.update(check.num_records)
+    reports += check.tally.reports()
+    num_empty += check.tally.num_empty
+    unchecked |= check.tally.names
+    unchecked -= {feature.name for feature in features}
+  return RecordReport(
+    num_records,
+    tuple(found),
+    tuple(reports),
+    num_empty,
+    tuple(sorted(unchecked)),
+    summary,
+    compression,
+  )
 
 
-_as_it_is = tf.autograph.experimental.do_not_convert
-_LOST = "What follows it in the compressed file is lost."
+def collect(
+  feature_spec: specs.SpecStructure,
+  label_spec: specs.SpecStructure | None,
+  decode_images: DecodeImages = True,
+) -> dict[str, list[RecordFeature]]:
+  """Returns the features that specs read, by dataset_key."""
+  given = {"features": feature_spec, "labels": label_spec}
+  return collect_features(
+    {"": feature_spec}
+    if label_spec is None
+    else {label: spec for label, spec in given.items() if spec is not None},
+    decode_images,
+  )
+
+
+def patterns_by_dataset(
+  operation: str,
+  file_patterns: files.FilePatterns | Mapping[str, files.FilePatterns],
+  keys: list[str],
+) -> Mapping[str, files.FilePatterns]:
+  """Returns the file patterns of each dataset.
+
+  Raises:
+    SpecError: there are several, and the patterns are not by dataset_key.
+  """
+  if not isinstance(file_patterns, Mapping) and len(keys) == 1:
+    return {keys[0]: file_patterns}
+  if not isinstance(file_patterns, Mapping) or sorted(file_patterns) != sorted(keys):
+    raise errors.SpecError(
+      f"{operation}: expected file patterns by dataset_key, {errors.listing(keys)}, "
+      f"got {file_patterns!r}."
+    )
+  return file_patterns
+
+
+def _propose_features(
+  filenames: Sequence[str], compression: str | None, schema: int
+) -> tuple[inspect.RecordSummary, list[RecordFeature]]:
+  """Returns what the whole records of some files hold, and the features of a schema."""
+  whole = (
+    record
+    for filename in filenames
+    for record in _read_good_records(filename, compression)
+  )
+  summary = inspect.summarize_records(whole, filenames)
+  if not 1 <= schema <= max(1, len(summary.schemas)):
+    raise errors.SpecError(
+      f"examine_records: schema: expected 1 to {len(summary.schemas)}, got {schema}."
+    )
+  try:
+    proposed = inspect.propose_spec((summary.schemas or (summary,))[schema - 1])
+  except errors.SpecError:
+    return summary, []  # There is nothing to parse; frames are looked at all the same.
+  (features,) = collect(proposed, None).values()
+  return summary, features
+
+
+def _index_problems(filename: str) -> list[RecordProblem]:
+  """Says whether the sidecar index is one of the file as it is; it may be missing."""
+  if "://" in filename:
+    return []
+  (state,) = index.check_index([filename])
+  if state.state in (index.FRESH, index.MISSING):
+    return []
+  what, _, _ = state.reason.partition(" Run: ")
+  expected, _, got = what.partition("expected ")[2].partition(", got ")
+  mismatch = errors.Mismatch(
+    f"the {state.state} index",
+    expected or "an index of the file",
+    got.rstrip(".") or what,
+    f"Run: t2r_seq index {filename}",
+  )
+  return [RecordProblem(filename, None, None, explain.INDEX, mismatch)]
+
+
+def compression_of(report: RecordReport, filename: str) -> str:
+  """Returns how a file of a report is compressed: '', 'GZIP' or 'ZLIB'."""
+  return files.compression_type(filename, report.compression)
+
+
+# Failures that say nothing about the data.
+_UNRELATED_ERRORS = (
+  tf.errors.OutOfRangeError,
+  tf.errors.CancelledError,
+  tf.errors.ResourceExhaustedError,
+  tf.errors.AbortedError,
+  tf.errors.DeadlineExceededError,
+  tf.errors.PermissionDeniedError,
+)
+
+
+def find_bad_record(
+  file_patterns: files.FilePatterns | Mapping[str, files.FilePatterns],
+  feature_spec: specs.SpecStructure,
+  label_spec: specs.SpecStructure | None = None,
+  compression: str | None = None,
+  decode_images: DecodeImages = True,
+) -> errors.RecordError | None:
+  """Scans files for the first record that cannot be parsed.
+
+  Records are parsed in batches, and one by one only in a batch that fails.
+
+  Args:
+    file_patterns: of the files, or a dict of them by dataset_key.
+    feature_spec: a structure of specs without time offsets.
+    label_spec: the same for labels, or None.
+    compression: of all files, if the suffixes don't tell.
+    decode_images: how encoded images are decoded.
+  Returns:
+    The error that names file, record, byte, path and feature, what was expected and
+    what was found; None if all is good. Sequences of unequal length in one record are
+    reported where nothing worse is found.
+  Raises:
+    SpecError: the patterns match no file, or a spec cannot be parsed.
+  """
+  by_dataset = collect(feature_spec, label_spec, decode_images)
+  patterns_of = patterns_by_dataset("find_bad_record", file_patterns, list(by_dataset))
+  uneven = None
+  for key, patterns in patterns_of.items():
+    check = FileCheck(by_dataset[key], False, compression, measures=False)
+    for filename in files.get_data_format_and_filenames(patterns)[1]:
+      for _, group in itertools.groupby(
+        check.find_problems(filename), lambda problem: problem.record
+      ):
+        found = [_with_hint(problem) for problem in group]
+        (error,) = explain.to_errors(found)
+        if found[0].kind != explain.LENGTHS:
+          return error
+        uneven = uneven or error
+  return uneven
+
+
+def _with_hint(problem: RecordProblem) -> RecordProblem:
+  if problem.kind != explain.FRAME or not problem.record:
+    return problem
+  hint = "The records before it are good."
+  mismatch = dataclasses.replace(problem.mismatch, hint=hint)
+  return dataclasses.replace(problem, mismatch=mismatch)
+
+
+@contextlib.contextmanager
+def explain_failures(
+  file_patterns: files.FilePatterns | Mapping[str, files.FilePatterns],
+  feature_spec: specs.SpecStructure,
+  label_spec: specs.SpecStructure | None = None,
+  decode_images: DecodeImages = True,
+) -> Iterator[None]:
+  """Turns a failure of reading records into an error that names the record.
+
+  Put it around the loop that draws from the dataset. It costs nothing until a
+  TensorFlow error passes through; then the files are scanned.
+
+  Args:
+    file_patterns: as for `find_bad_record`.
+    feature_spec: as for `find_bad_record`.
+    label_spec: as for `find_bad_record`.
+    decode_images: as for `find_bad_record`.
+  Yields:
+    Nothing.
+  Raises:
+    RecordError: a bad record was found after a TensorFlow error.
+    OpError: as it was, where no record is to blame.
+  """
+  try:
+    yield
+  except _UNRELATED_ERRORS:
+    raise
+  except DATA_ERRORS as op_error:
+    found = _diagnose(file_patterns, feature_spec, label_spec, decode_images)
+    if found is None:
+      raise
+    raise found from op_error
+
+
+def _diagnose(
+  file_patterns: files.FilePatterns | Mapping[str, files.FilePatterns],
+  feature_spec: specs.SpecStructure,
+  label_spec: specs.SpecStructure | None,
+  decode_images: DecodeImages,
+) -> errors.RecordError | None:
+  logging.info("Reading failed; looking for a bad record in %s.", file_patterns)
+  try:
+    return find_bad_record(
+      file_patterns, feature_spec, label_spec, decode_images=decode_images
+    )
+  except (errors.SpecError, OSError, tf.errors.OpError) as error:
+    logging.warning("The search for a bad record failed too: %s", error)
+    return None
 
 
 @dataclasses.dataclass(frozen=True)
-class Rest:
-  """What follows the first damage of a file.
+class SalvagedRecords:
+  """What became of the records of damaged files.
 
   Attributes:
-    stretches: (offset of the first frame, count of records) of the readable stretches,
-      int64 [n, 2].
-    problems: the damages.
+    folder: where the new files are.
+    num_kept: records by the name of the new file.
+    num_left_out: records of all files that are not there.
   """
 
-  stretches: np.ndarray
-  problems: tuple[RecordProblem, ...]
+  folder: str
+  num_kept: dict[str, int]
+  num_left_out: int
 
 
-def find_rest(filename: str, compression: str = "") -> Rest:
-  """Finds the records that come after a damage, at which TensorFlow's reader ends.
+def salvage_records(
+  report: RecordReport, out: str | os.PathLike[str]
+) -> SalvagedRecords:
+  """Copies the good records of files, frames and all, to files of the same names.
+
+  A file stays compressed as it is. The folder appears when it is complete; the old
+  files are only read.
 
   Args:
-    filename: a TFRecord file.
-    compression: '', 'GZIP' or 'ZLIB'; of a compressed file nothing can be read on.
+    report: of `examine_records`, for these files as they are now.
+    out: a folder that is not there yet. Where files are of several folders, it has
+      those, too.
   Returns:
-    Empty where the file is good.
+    What was copied.
   Raises:
-    OSError: the file cannot be read.
+    RecordError: there is something at `out`, or a file is not the one of the report.
+    OSError: the files cannot be read or written; nothing is left.
   """
-  stretches: list[list[int]] = []
-  problems: list[RecordProblem] = []
-  is_after_damage = False
-  if compression or not _is_good(filename):
-    for frame in framing.read_frames(filename, compression):
-      if frame.data is None:
-        problem = damage_at(filename, frame)
-        if compression:
-          mismatch = dataclasses.replace(problem.mismatch, hint=_LOST)
-          problems = [dataclasses.replace(problem, mismatch=mismatch)]
-          break
-        problems.append(problem)
-        is_after_damage = True
-      elif problems:
-        if is_after_damage:
-          stretches.append([frame.start, 0])
-        stretches[-1][1] += 1
-        is_after_damage = False
-  return Rest(np.asarray(stretches, np.int64).reshape(-1, 2), tuple(problems))
-
-
-@_as_it_is
-def read_stretch(
-  filename: tf.Tensor, offset: tf.Tensor, count: tf.Tensor
-) -> tf.data.Dataset:
-  """Reads records of an uncompressed file; inside of a dataset's function.
-
-  Args:
-    filename: string scalar.
-    offset: where the first frame starts, int64 scalar.
-    count: of records, int64 scalar.
-  Returns:
-    Dataset of serialized records.
-  """
-  variant = tf.raw_ops.TFRecordDatasetV2(
-    filenames=[filename],
-    compression_type="",
-    buffer_size=1 << 18,
-    byte_offsets=[offset],
-  )
-  dataset = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
-  return dataset.take(count)
-
-
-def _is_good(filename: str) -> bool:
-  """Reads the whole file by TensorFlow, which is quick; a cut header is left over."""
-  if framing.num_readable(filename) >= 0:
-    return False
-  first = tf.data.TFRecordDataset(filename).take(_NUM_LOOKED_AT)
+  target = os.path.abspath(os.fspath(out))
+  if os.path.lexists(target):
+    raise errors.RecordError(
+      f"salvage: {target}: expected nothing there, got a "
+      f"{'folder' if os.path.isdir(target) else 'file'}. Name a new folder."
+    )
+  kept: dict[str, int] = {}
   try:
-    count = framing.batch_size(len(record.numpy()) for record in first)
-    size = int(_size_fn()(tf.constant(filename), tf.constant(count, tf.int64)))
-  except (tf.errors.DataLossError, tf.errors.InvalidArgumentError):
-    # The latter is of a length that no file has.
-    return False
-  return size == tf.io.gfile.stat(filename).length
+    with files_lib.new_folder(target) as folder:
+      for filename, name in _names(list(report.num_records)).items():
+        place = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        kept[name] = _copy(report, filename, place)
+  except OSError as error:
+    reason = f"{target}: {error.strerror}. Nothing was salvaged."
+    raise OSError(error.errno, f"salvage: {reason}") from error
+  left_out = sum(report.num_records.values()) - sum(kept.values())
+  return SalvagedRecords(target, kept, left_out)
 
 
-@functools.cache
-def _size_fn() -> Callable[..., tf.Tensor]:
-  """Makes the graph once that adds up the bytes of a file's frames."""
+def _names(filenames: list[str]) -> dict[str, str]:
+  """Returns where each file goes: below the folder that all have in common."""
+  if any("://" in name for name in filenames):
+    names = {name: os.path.basename(name) for name in filenames}
+  else:
+    places = {name: os.path.abspath(name) for name in filenames}
+    common = os.path.commonpath([os.path.dirname(place) for place in places.values()])
+    names = {name: os.path.relpath(place, common) for name, place in places.items()}
+  if len({*names.values()}) < len(names):
+    raise errors.RecordError(
+      "salvage: the files: expected a different name for each, got "
+      f"{errors.listing(names)}. Salvage them one by one."
+    )
+  return names
 
-  def size(filename: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    records = tf.data.TFRecordDataset(filename)
-    # One by one records of 250 bytes would take twenty times as long.
-    frames = records.batch(count).map(_as_it_is(_frame_bytes))
-    return frames.reduce(tf.constant(0, tf.int64), _as_it_is(lambda a, b: a + b))
 
-  name, count = tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int64)
-  return explain.concrete_function(size, name, count)
+def _copy(report: RecordReport, filename: str, place: str) -> int:
+  """Copies the good records of one file; returns how many there are."""
+  compression = compression_of(report, filename)
+  bad = report.bad_records(filename)
+  num_found = num_kept = 0
+  with open(place, "wb") as written:
+    sink = _Sink(written, compression)
+    for frame in framing.read_frames(filename, compression):
+      num_found += 1
+      if frame.data is not None and frame.number not in bad:
+        sink.write(frame.ends[: framing.HEADER_SIZE])
+        sink.write(frame.data)
+        sink.write(frame.ends[framing.HEADER_SIZE :])
+        num_kept += 1
+    sink.finish()
+  examined = report.num_records[filename]
+  if num_found != examined:
+    raise errors.RecordError(
+      f"salvage: {filename}: expected the {examined} records that were examined, got "
+      f"{num_found}. Examine the file again."
+    )
+  return num_kept
 
 
-def _frame_bytes(batch: tf.Tensor) -> tf.Tensor:
-  lengths = tf.cast(tf.strings.length(batch), tf.int64)
-  return tf.reduce_sum(lengths + framing.FRAME_SIZE)
+class _Sink:
+  """Writes bytes, compressed as a file's name promises."""
+
+  def __init__(self, file: Any, compression: str) -> None:
+    self._file = file
+    # 16: a gzip header and trailer, and not those of zlib.
+    bits = zlib.MAX_WBITS | 16 if compression == "GZIP" else zlib.MAX_WBITS
+    self._deflater = zlib.compressobj(wbits=bits) if compression else None
+
+  def write(self, data: bytes) -> None:
+    self._file.write(self._deflater.compress(data) if self._deflater else data)
+
+  def finish(self) -> None:
+    if self._deflater:
+      self._file.write(self._deflater.flush())
+    self._file.flush()

@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
@@ -64,8 +65,12 @@ class RecordSummary:
     features: context features first, each sorted by name.
     is_rlds: RLDS episodes as TFDS writes them: Examples with sequences, whose steps
       are concatenated.
-    damages: what is wrong with files that are damaged, by name; of these the records
-      before the first damage were read.
+    damages: what is wrong with files that are damaged, or hold records or bytes of
+      another kind, by name; of these the records before the first damage were read.
+    schemas: the same of the records that are alike: of features with the same names,
+      kinds, numbers of values and sizes of images. The most frequent first. A list
+      whose length varies much is one feature all the same.
+    example: where the first record is.
   """
 
   files: tuple[str, ...]
@@ -75,6 +80,8 @@ class RecordSummary:
   features: tuple[FeatureSummary, ...]
   is_rlds: bool = False
   damages: Mapping[str, errors.RecordError] = dataclasses.field(default_factory=dict)
+  schemas: tuple[RecordSummary, ...] = ()
+  example: str = ""
 
 
 class _Tally:
@@ -115,6 +122,19 @@ class _Tally:
       self.is_image = header is not None
       if header:
         self.images.add(header)
+
+  def merge(self, other: _Tally) -> None:
+    """Adds what another has seen of the same feature."""
+    self.num_records += other.num_records
+    self.kinds |= other.kinds
+    self.lengths |= other.lengths
+    self.steps |= other.steps
+    self.sizes |= other.sizes
+    values = [*self.values, *other.values]
+    self.values = [min(values), max(values)] if values else []
+    self.images |= other.images
+    self.is_text &= other.is_text
+    self.is_image &= other.is_image
 
   def freeze(self, name: str, is_sequence: bool) -> FeatureSummary:
     kind = "mixed" if len(self.kinds) > 1 else "".join(self.kinds)
@@ -201,10 +221,19 @@ def inspect_records(
       damage that is allowed, where no file has a whole record.
   """
   _, filenames = files.get_data_format_and_filenames(path)
-  files.check_file_types(filenames, compression)
   damages: dict[str, errors.RecordError] = {}
-  found = _read_whole(filenames, compression, damages if allow_damage else None)
-  summary = summarize_records(found, filenames, max_records)
+  readable = []
+  for filename in filenames:
+    try:
+      files.check_file_types([filename], compression)
+      readable.append(filename)
+    except errors.RecordError as error:
+      if not allow_damage:
+        raise
+      damages[filename] = error
+  noted = damages if allow_damage else None
+  found = _read_whole(readable, compression, noted)
+  summary = summarize_records(found, filenames, max_records, noted)
   if damages and not summary.num_records:
     raise next(iter(damages.values()))
   return dataclasses.replace(summary, damages=damages)
@@ -223,13 +252,14 @@ def _read_whole(
     except errors.RecordError as damage:
       if damages is None:
         raise
-      damages[filename] = damage
+      damages.setdefault(filename, damage)
 
 
 def summarize_records(
   records: Iterable[framing.Record],
   filenames: Iterable[str],
   max_records: int | None = None,
+  damages: dict[str, errors.RecordError] | None = None,
 ) -> RecordSummary:
   """Summarises the features of records.
 
@@ -237,43 +267,214 @@ def summarize_records(
     records: of `framing.iterate_records`.
     filenames: for the summary.
     max_records: stops after so many records.
+    damages: takes the records that are none of the two kinds of protos, the first of
+      each file; None: they are an error.
   Returns:
     The summary.
   Raises:
     RecordError: a record is none of the two kinds of protos.
   """
-  tallies: dict[tuple[bool, str], _Tally] = collections.defaultdict(_Tally)
-  num_records, num_rlds, is_sequence = 0, 0, False
-  is_complete = True
+  schemas, num_records, is_complete = _Schemas(), 0, True
   for record in records:
     if num_records == max_records:
       is_complete = False
       break
-    found = contents.read_contents(record)
-    is_sequence |= bool(found.steps)
-    num_rlds += rlds.is_rlds(found)
-    _add_contents(rlds.divide_unknown(found), tallies)
+    try:
+      schemas.add(record, contents.read_contents(record))
+    except errors.RecordError as error:
+      if damages is None:
+        raise
+      damages.setdefault(record.filename, error)
+      continue
     num_records += 1
-  return RecordSummary(
+  return dataclasses.replace(
+    schemas.freeze(),
     files=tuple(os.fspath(name) for name in filenames),
-    num_records=num_records,
     is_complete=is_complete,
-    proto="tf.train.SequenceExample" if is_sequence else "tf.train.Example",
-    features=tuple(
-      tallies[sequence, name].freeze(name, sequence)
-      for sequence, name in sorted(tallies)
-    ),
-    is_rlds=0 < num_rlds == num_records,
   )
 
 
-def _add_contents(
-  found: contents.RecordContents, tallies: dict[tuple[bool, str], _Tally]
-) -> None:
-  for name, feature in found.context.items():
-    tallies[False, name].add([feature], is_sequence=False)
-  for name, steps in found.steps.items():
-    tallies[True, name].add(steps, is_sequence=True)
+_Place = tuple[bool, str]
+# The kind of a feature's values, and how many there are, of which size; None where it
+# does not matter.
+_Variant = tuple[str, Any]
+_Key = frozenset[tuple[_Place, _Variant]]
+# A feature of more variants, none of which most records have, is one that varies.
+_MAX_VARIANTS, _MOST = 4, 2 / 3
+_MAX_GROUPS = 256
+
+
+class _Group:
+  """Records that are alike."""
+
+  def __init__(self, example: str) -> None:
+    self.example = example
+    self.num_records = self.num_rlds = 0
+    self.files: dict[str, None] = {}
+    self.tallies: dict[_Place, _Tally] = collections.defaultdict(_Tally)
+
+  def merge(self, other: _Group) -> None:
+    self.num_records += other.num_records
+    self.num_rlds += other.num_rlds
+    self.files |= other.files
+    for place, tally in other.tallies.items():
+      self.tallies[place].merge(tally)
+
+  def freeze(self) -> RecordSummary:
+    return RecordSummary(
+      files=tuple(self.files),
+      num_records=self.num_records,
+      is_complete=True,
+      proto=contents.SEQUENCE_EXAMPLE if self._is_sequence() else contents.EXAMPLE,
+      features=tuple(
+        self.tallies[place].freeze(place[1], place[0]) for place in sorted(self.tallies)
+      ),
+      is_rlds=0 < self.num_rlds == self.num_records,
+      example=self.example,
+    )
+
+  def _is_sequence(self) -> bool:
+    # Those of RLDS are no sequences in the record.
+    any_steps = any(is_sequence for is_sequence, _ in self.tallies)
+    return any_steps and self.num_rlds < self.num_records
+
+
+class _Schemas:
+  """Tells records apart by what they hold."""
+
+  def __init__(self) -> None:
+    self._groups: dict[_Key, _Group] = {}
+    self._varied: set[_Place] = set()
+
+  def add(self, record: framing.Record, found: contents.RecordContents) -> None:
+    is_rlds = rlds.is_rlds(found)
+    found = rlds.divide_unknown(found)
+    values = {(False, name): [value] for name, value in found.context.items()}
+    values |= {(True, name): steps for name, steps in found.steps.items()}
+    key = frozenset(
+      (place, self._variant(place, steps)) for place, steps in values.items()
+    )
+    group = self._groups.get(key)
+    if group is None:
+      group = self._groups[key] = _Group(record.place)
+    group.num_records += 1
+    group.num_rlds += is_rlds
+    group.files[record.filename] = None
+    for place, steps in values.items():
+      group.tallies[place].add(steps, place[0])
+    if len(self._groups) > _MAX_GROUPS:
+      variants = self._count()
+      most = max(variants, key=lambda place: len(variants[place]))
+      if len(variants[most]) > 1:
+        self._merge([most])
+
+  def _variant(self, place: _Place, steps: list[tf.train.Feature]) -> _Variant:
+    kinds = {contents.kind_of(step) for step in steps}
+    kind = kinds.pop() if len(kinds) == 1 else "mixed" if kinds else ""
+    if not steps or place in self._varied:
+      return kind, None
+    lengths = {len(contents.values_of(step)) for step in steps}
+    image = None
+    if kind == "bytes" and (values := contents.values_of(steps[0])):
+      image = validation.read_image_header(values[0])
+    return kind, (lengths.pop() if len(lengths) == 1 else "varied", image)
+
+  def _count(self) -> dict[_Place, collections.Counter[_Variant]]:
+    """Counts the records of each variant of each feature."""
+    counts: dict[_Place, collections.Counter[_Variant]] = collections.defaultdict(
+      collections.Counter
+    )
+    for key, group in self._groups.items():
+      for place, variant in key:
+        counts[place][variant] += group.num_records
+    return counts
+
+  def _merge(self, varied: Iterable[_Place]) -> None:
+    """Tells records no longer apart by how many values some features have."""
+    self._varied |= {*varied}
+    groups: dict[_Key, _Group] = {}
+    for key, group in self._groups.items():
+      merged = frozenset(
+        (place, (variant[0], None) if place in self._varied else variant)
+        for place, variant in key
+      )
+      if merged in groups:
+        groups[merged].merge(group)
+      else:
+        groups[merged] = group
+    self._groups = groups
+
+  def freeze(self) -> RecordSummary:
+    self._merge(
+      place
+      for place, counts in self._count().items()
+      if len(counts) > _MAX_VARIANTS and max(counts.values()) < _MOST * counts.total()
+    )
+    ordered = sorted(self._groups.items(), key=lambda item: -item[1].num_records)
+    kept: list[tuple[_Key, _Group]] = []
+    for key, group in ordered:
+      # What has no values, such as an episode without a step, is like what has some.
+      like = next((other for known, other in kept if _is_like(key, known)), None)
+      if like is None:
+        kept.append((key, group))
+      else:
+        like.merge(group)
+    schemas = tuple(group.freeze() for _, group in kept)
+    whole = _Group(kept[0][1].example if kept else "")
+    for _, group in kept:
+      whole.merge(group)
+    return dataclasses.replace(whole.freeze(), schemas=schemas)
+
+
+def _is_like(key: _Key, known: _Key) -> bool:
+  """Whether a record's features are those of others, as far as they have values."""
+  ours, theirs = dict(key), dict(known)
+  return ours.keys() == theirs.keys() and all(
+    variant in (("", None), theirs[place]) for place, variant in ours.items()
+  )
+
+
+_MAX_SCHEMAS, _MAX_DIFFERENCES = 8, 3
+
+
+def describe_schemas(summary: RecordSummary) -> list[str]:
+  """Says which schemas records have, and in what they differ from the most frequent.
+
+  Args:
+    summary: of `inspect_records`.
+  Returns:
+    Lines; none where all records are alike.
+  """
+  if len(summary.schemas) < 2:
+    return []
+  numbers = ", ".join(f"{len(s.files):,}" for s in summary.schemas[:_MAX_SCHEMAS])
+  lines = [f"{len(summary.schemas):,} schemas: {numbers} files"]
+  main = {(f.is_sequence, f.name): f for f in summary.schemas[0].features}
+  for number, schema in enumerate(summary.schemas[:_MAX_SCHEMAS], 1):
+    found = {(f.is_sequence, f.name): f for f in schema.features}
+    told = [f"no '{place[1]}'" for place in main if place not in found]
+    told += [f"also '{place[1]}'" for place in found if place not in main]
+    for place in main:
+      if place in found:
+        ours, theirs = _variant_text(found[place]), _variant_text(main[place])
+        told += [f"'{place[1]}': {ours}, not {theirs}"] if ours != theirs else []
+    rest = len(told) - _MAX_DIFFERENCES
+    text = "; ".join(told[:_MAX_DIFFERENCES]) + (
+      f"; and {rest} more" if rest > 0 else ""
+    )
+    plural = "" if schema.num_records == 1 else "s"
+    lines.append(
+      f"{number}: {schema.num_records:,} record{plural}, first {schema.example}"
+      + (f": {text}" if text else "")
+    )
+  rest = len(summary.schemas) - _MAX_SCHEMAS
+  return lines + ([f"and {rest} more"] if rest > 0 else [])
+
+
+def _variant_text(feature: FeatureSummary) -> str:
+  length = _span(feature.min_length, feature.max_length)
+  what = _guess_images(feature.images) if feature.images else feature.kind or "no kind"
+  return f"{length} x {what}"
 
 
 _COLUMNS = ("feature", "where", "kind", "values", "steps", "in records", "looks like")
@@ -358,14 +559,15 @@ def propose_spec(summary: RecordSummary) -> specs.TensorSpecStruct:
   declared = rlds.find_features(summary.files) if summary.is_rlds else {}
   proposed = specs.TensorSpecStruct()
   names: set[str] = set()
+  left_out: dict[str, str] = {}
   # Sequences first: where a name is in both places, they are the data.
   for feature in sorted(summary.features, key=lambda f: not f.is_sequence):
     if feature.kind not in _DTYPES or feature.max_length == 0 or feature.name in names:
       reason = "is there as a sequence" if feature.name in names else feature.guess
-      logging.warning("No spec for '%s': %s.", feature.name, reason)
+      left_out.setdefault(feature.name, reason)
       continue
     if summary.is_rlds and (reason := _not_divisible(feature, summary)):
-      logging.warning("No spec for '%s': %s.", feature.name, reason)
+      left_out[feature.name] = reason
       continue
     names.add(feature.name)
     spec = _propose(feature, feature.num_records < summary.num_records)
@@ -374,10 +576,13 @@ def propose_spec(summary: RecordSummary) -> specs.TensorSpecStruct:
       spec = _as_rlds(spec, declared.get(name))
       name = name.removeprefix(f"{rlds.STEPS}/")
     proposed[_free_path(name, proposed)] = spec
+  for name, reason in left_out.items():
+    logging.warning("No spec for '%s': %s.", name, reason)
   if not len(proposed):
+    told = errors.listing(f"'{name}': {reason}" for name, reason in left_out.items())
     raise errors.SpecError(
-      f"propose_spec: expected records with features, got {summary.num_records} "
-      f"records with {len(summary.features)} features in {', '.join(summary.files)}."
+      f"propose_spec: {errors.listing(summary.files, 3)}: expected records with a "
+      f"feature that has values, got {summary.num_records} records and {told}."
     )
   return specs.TensorSpecStruct(sorted(proposed.items()))
 

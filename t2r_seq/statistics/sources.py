@@ -13,7 +13,6 @@ from typing import Any, TypeGuard
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from t2r_seq import errors, records, specs, store, windows
 from t2r_seq.records import framing
@@ -309,7 +308,6 @@ def _checksum(function: Any) -> str:
     return ""
 
 
-_INFERRED_FROM = 100
 _FRAME_BYTES = 16
 
 
@@ -354,8 +352,8 @@ class RecordSource(Source):
     self._parse = _traced(parse, tf.TensorSpec(rank, tf.string))
 
   def _infer(self) -> specs.TensorSpecStruct:
-    summary = records.inspect_records(self._files, _INFERRED_FROM, self._compression)
-    logging.info("Specs inferred from the first %d records.", summary.num_records)
+    # All of them: a list that is empty once would not fit what the first ones have.
+    summary = records.inspect_records(self._files, compression=self._compression)
     return records.propose_spec(summary)
 
   def parts(self, cursor: dict[str, int]) -> Iterator[Part]:

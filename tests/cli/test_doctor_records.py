@@ -73,12 +73,12 @@ def test_good_files(run_main):
   assert (status, err) == (0, "")
   assert out.split("\n\n") == [
     "good.tfrecord: 10 records, 0 bad",
-    "feature      spec                 bad  NaN  min  max\n"
-    "───────────  ───────────────────  ───  ───  ───  ───\n"
-    "count        () uint8               0    0    7    7\n"
-    "state/image  (8, 8, 3) uint8 png    0    0    0    9\n"
-    "state/pose   (3,) float32           0    0    0    9\n"
-    "task         () string              0    0    -    -",
+    "feature      spec                 bad  absent  NaN  min  max\n"
+    "───────────  ───────────────────  ───  ──────  ───  ───  ───\n"
+    "count        () uint8               0       0    0    7    7\n"
+    "state/image  (8, 8, 3) uint8 png    0       0    0    0    9\n"
+    "state/pose   (3,) float32           0       0    0    0    9\n"
+    "task         () string              0       0    0    -    -",
     "Worth a look:\n"
     "  count: never changes: it is always 7\n"
     "  state/pose: 1 of its 3 values never change (number 1)",
@@ -135,12 +135,34 @@ def test_options(run_main):
 def test_without_specs(run_main):
   status, out, _ = run_main("doctor", "good.tfrecord")
   assert status == 0
-  assert "feature  proposed             bad  NaN  min  max" in out
+  assert "feature  proposed             bad  absent  NaN  min  max" in out
   assert out.endswith("Every record is good: it fits the proposed spec.\n")
   status, out, _ = run_main("doctor", "bad.tfrecord")
   assert status == 1
   # Nobody knows that 300 is too much.
   assert "10 records, 3 bad" in out
+
+
+def test_records_of_several_schemas(run_main):
+  other = {**SPEC, "state/pose": Spec((4,), tf.float32, "pose", is_sequence=True)}
+  pose = np.zeros((4, 4), np.float32)
+  serialized = [episode(index, other, **{"state/pose": pose}) for index in range(2)]
+  write("other.tfrecord", serialized)
+  argv = ("doctor", "good.tfrecord", "other.tfrecord")
+  status, out, _ = run_main(*argv, "--salvage", "saved")
+  assert status == 1 and "Every record is good" not in out
+  assert out.startswith(
+    "2 files: 12 records, 2 bad\n\n"
+    "2 schemas: 1, 1 files:\n"
+    "  1: 10 records, first record 0 of good.tfrecord (byte 0)\n"
+    "  2: 2 records, first record 0 of other.tfrecord (byte 0): 'pose': 4 x float, "
+    "not 3 x float\nWhich is right nobody has said: name the --spec, or judge by "
+    "--schema N; --salvage copies\nthe records that fit.\n"
+  )
+  assert "Salvaged 10 of 12 records" in out
+  status, out, _ = run_main(*argv, "--schema", 2, "--salvage", "others")
+  assert status == 1 and "12 records, 10 bad" in out and "Salvaged 2 of 12" in out
+  assert run_main("doctor", "others/other.tfrecord")[0] == 0
 
 
 def test_salvage(run_main):
@@ -171,6 +193,11 @@ ERRORS = {
     "expected one store, or TFRecord files, got . good.tfrecord; . is a folder.",
   ),
   "salvage to nowhere": (["good.tfrecord", "--salvage", ""], "--salvage: expected a"),
+  "schema": (["good.tfrecord", "--schema", "2"], "schema: expected 1 to 1, got 2."),
+  "schema and spec": (
+    ["good.tfrecord", "--schema", "2", "--spec", "x:y"],
+    "--schema is for TFRecord files without --spec.",
+  ),
   "max_shown": (["good.tfrecord", "--max_shown", "-1"], "--max_shown must be >= 0"),
   "empty": (["empty.tfrecord"], "there are no records in empty.tfrecord."),
 }

@@ -15,8 +15,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, errors, records, specs, windows
-from t2r_seq.data import record_files
-from t2r_seq.records import check
+from t2r_seq.data import record_files, skipping
 
 _FRAME, _HEADER = 16, 12
 
@@ -170,7 +169,7 @@ def counted(monkeypatch, module, name):
 def test_files_are_looked_through_once_for_the_bad_records_of_all_epochs(
   build, tmp_path, monkeypatch
 ):
-  calls = counted(monkeypatch, check, "locate_records")
+  calls = counted(monkeypatch, skipping, "locate_records")
   for name in "ab":
     write(tmp_path / name, [b"bad", b"also bad", *(number(i) for i in range(6))])
   generator = build("train", batch_size=12)
@@ -183,7 +182,7 @@ def test_files_are_looked_through_once_for_the_bad_records_of_all_epochs(
 def test_a_file_is_looked_through_once_for_an_image_of_all_epochs(
   build, tmp_path, kit, monkeypatch
 ):
-  calls = counted(monkeypatch, check, "locate_records")
+  calls = counted(monkeypatch, skipping, "locate_records")
   episodes(tmp_path / "a", kit, {1: no_image})
   generator = build("train", kit.FakeModel(), batch_size=12)
   list(generator.create_dataset("train").take(4))

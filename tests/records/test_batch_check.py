@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import records, specs
-from t2r_seq.records import explain
+from t2r_seq.records import check
 
 
 def _write(value):
@@ -19,7 +19,7 @@ def _write(value):
 def test_no_thread_waits_for_another(monkeypatch, num_records):
   # As where garbage is collected while one traces: that may end an iterator, which
   # waits for its threads, and one of them checks records, too.
-  create, others = explain.parse.create_parse_tf_example_fn, []
+  create, others = check.parse.create_parse_tf_example_fn, []
   data = [_write(7)] * num_records + [b"bad"]
 
   def create_waiting(*args, **kwargs):
@@ -36,10 +36,10 @@ def test_no_thread_waits_for_another(monkeypatch, num_records):
 
     return parse
 
-  monkeypatch.setattr(explain.parse, "create_parse_tf_example_fn", create_waiting)
+  monkeypatch.setattr(check.parse, "create_parse_tf_example_fn", create_waiting)
   flat = specs.TensorSpecStruct({"x": specs.ExtendedTensorSpec((), tf.int64, "x")})
   (features,) = records.collect_features({"": flat}).values()
-  checker = explain.BatchChecker(features)
+  checker = check.BatchChecker(features)
   want = [True] * num_records + [False]
   assert checker.check(data).is_parsed.tolist() == want
-  assert [check.is_parsed.tolist() for check in others[0]] == [want]
+  assert [found.is_parsed.tolist() for found in others[0]] == [want]

@@ -39,7 +39,7 @@ _READERS = """
 import os, sys
 import tensorflow as tf
 from t2r_seq.data import record_files as counting
-from t2r_seq.records import check
+from t2r_seq.data import skipping
 path = os.path.join(sys.argv[1], "a.tfrecord")
 def memory(field):
   with open("/proc/self/status") as status:
@@ -55,7 +55,7 @@ def take(function):
   found = function()
   print(round(memory("VmHWM") - before))
   return found
-assert take(lambda: len(check.find_rest(path).stretches)) == 0
+assert take(lambda: len(skipping.find_rest(path).stretches)) == 0
 assert take(lambda: counting.count_records({"": [path]})) == 50
 """
 

@@ -309,7 +309,7 @@ def test_without_specs(tmp_path):
   starts = write(tmp_path / "a", serialized)
   flip(tmp_path / "a", starts[9] + 30)
   report = records.examine_records(str(tmp_path / "a"))
-  assert report.is_proposed
+  assert report.summary
   kinds = [(problem.record, problem.kind) for problem in report.problems]
   assert kinds == [(2, "content"), (5, "content"), (9, "frame")]
   assert [f.path for f in report.features] == ["count", "image", "pose", "task"]

@@ -210,7 +210,9 @@ def test_nothing_to_propose(tmp_path: pathlib.Path) -> None:
   assert (
     records.format_table(summary).splitlines()[0].endswith("0 records, no features")
   )
-  with pytest.raises(errors.SpecError, match="with features, got 0 records with 0"):
+  with pytest.raises(
+    errors.SpecError, match="a feature that has values, got 0 records"
+  ):
     records.propose_spec(summary)
 
 

@@ -11,7 +11,8 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs
-from t2r_seq.records import check, explain, features, framing
+from t2r_seq.data import skipping
+from t2r_seq.records import check, features, framing
 
 _Spec = specs.ExtendedTensorSpec
 _STATE = _Spec((2,), tf.float32, "state", is_sequence=True)
@@ -97,7 +98,7 @@ def test_a_sequence_without_steps_is_as_uneven_as_a_short_one(path):
 
 def test_the_reason_is_told_where_tensorflow_quotes_what_is_no_text():
   (feature,) = records.collect_features({"": {"x": _Spec((), tf.string, "x")}})[""]
-  reason = explain.BatchChecker([feature]).failure(b"\x0a\xff\xff no proto")
+  (reason,) = check.BatchChecker([feature]).check([b"\x0a\xff\xff no proto"]).reasons
   assert "Could not parse example input" in reason
 
 
@@ -114,7 +115,7 @@ def test_a_length_of_exabytes_is_damage(size, compression, tmp_path):
   assert got == "3 bytes, then the end: the file is truncated"
   if compression or size > 1 << 62:
     # TensorFlow asks for the memory of smaller ones, and dies.
-    assert len(check.find_rest(str(path), compression).problems) == 1
+    assert len(skipping.find_rest(str(path), compression).problems) == 1
 
 
 @pytest.fixture(name="compressed")
@@ -144,11 +145,11 @@ def test_compressed_data_that_ends_between_records_is_cut(compressed):
   want = "record 2 of .*: frame: expected GZIP data, got the .* data ends too early"
   with pytest.raises(errors.RecordError, match=want):
     list(records.iterate_records(path, "GZIP"))
-  assert len(check.find_rest(path, "GZIP").problems) == 1
+  assert len(skipping.find_rest(path, "GZIP").problems) == 1
   with open(path, "wb") as file:
     file.write(b"".join(parts) + end)
   assert len(list(records.iterate_records(path, "GZIP"))) == 3
-  assert not check.find_rest(path, "GZIP").problems
+  assert not skipping.find_rest(path, "GZIP").problems
 
 
 def test_what_comes_before_damaged_compressed_data_is_salvaged(compressed, tmp_path):

@@ -67,11 +67,12 @@ def test_files_keep_their_places(tmp_path):
   assert (tmp_path / "out/two/b").read_bytes() == b""
 
 
-def test_no_parent(tmp_path):
+def test_no_folder_to_write_to(tmp_path):
   write(tmp_path / "a", 1)
   report = records.examine_records(str(tmp_path / "a"), SPEC)
+  (tmp_path / "missing").write_text("a file")
   with pytest.raises(
-    OSError, match=r"salvage: .*missing/out: No such file .* Nothing was salvaged"
+    OSError, match=r"salvage: .*missing/out: File exists\. Nothing was salvaged"
   ):
     records.salvage_records(report, tmp_path / "missing" / "out")
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from t2r_seq import errors
-from t2r_seq.records import check, explain
+from t2r_seq.data import skipping
+from t2r_seq.records import explain
 
 ROWS = [bytes([65 + i]) * (3 + i) for i in range(12)]
 STARTS = np.cumsum([0] + [16 + len(row) for row in ROWS])
@@ -32,7 +35,7 @@ def flip(path, place):
 
 def read(path, stretches):
   dataset = tf.data.Dataset.from_tensor_slices(stretches).flat_map(
-    lambda pair: check.read_stretch(tf.constant(path), pair[0], pair[1])
+    lambda pair: skipping.read_stretch(tf.constant(path), pair[0], pair[1])
   )
   return list(dataset.as_numpy_iterator())
 
@@ -55,7 +58,7 @@ def test_the_rest_is_what_follows_the_first_damage(path, name):
   flips, damaged, want = DAMAGES[name]
   for place in flips:
     flip(path, int(place))
-  rest = check.find_rest(path)
+  rest = skipping.find_rest(path)
   assert [problem.record for problem in rest.problems] == damaged
   assert [problem.offset for problem in rest.problems] == [STARTS[i] for i in damaged]
   assert all(problem.kind == explain.FRAME for problem in rest.problems)
@@ -69,14 +72,14 @@ def test_the_rest_is_what_follows_the_first_damage(path, name):
 def test_a_cut_file_has_no_rest(path, cut):
   with open(path, "rb+") as file:
     file.truncate(int(STARTS[11]) + cut)
-  rest = check.find_rest(path)
+  rest = skipping.find_rest(path)
   assert [problem.record for problem in rest.problems] == [11]
   assert rest.stretches.shape == (0, 2)
 
 
 def test_a_file_that_is_not_there(tmp_path):
   with pytest.raises((OSError, tf.errors.NotFoundError), match="nothing"):
-    check.find_rest(str(tmp_path / "nothing"))
+    skipping.find_rest(str(tmp_path / "nothing"))
 
 
 def test_records_are_located_by_their_bytes(path, tmp_path):
@@ -85,17 +88,17 @@ def test_records_are_located_by_their_bytes(path, tmp_path):
     for row in (b"none", ROWS[3]):
       writer.write(row)
   want = [(path, 3, STARTS[3]), (other, 1, 20)]
-  found = check.locate_records([ROWS[0], ROWS[3], b"nowhere"], [path, other])
+  found = skipping.locate_records([ROWS[0], ROWS[3], b"nowhere"], [path, other])
   assert found == {ROWS[0]: [(path, 0, STARTS[0])], ROWS[3]: want, b"nowhere": []}
 
 
-def problem(record):
-  mismatch = errors.Mismatch("x", "a number", "a word")
+def problem(record, expected="a number"):
+  mismatch = errors.Mismatch("x", expected, "a word")
   return explain.RecordProblem("a", record, 10 * record, explain.CONTENT, mismatch)
 
 
 def test_the_log_counts_each_record_once_and_has_a_limit():
-  log = check.BadRecordLog(2)
+  log = skipping.BadRecordLog(2)
   for record in (3, 5, 3):
     log.add([problem(record)])
   assert len(log) == 2
@@ -109,3 +112,21 @@ def test_the_log_counts_each_record_once_and_has_a_limit():
     with pytest.raises(errors.RecordError, match=want):
       log.add([problem(record)])
   assert len(log) == 3
+
+
+def test_records_that_are_bad_for_one_cause_are_told_of_once(caplog):
+  """As where the spec is wrong: a hundred lines would say two things."""
+  log = skipping.BadRecordLog(100)
+  with caplog.at_level(logging.WARNING, logger="absl"):
+    for record in range(100):
+      log.add([problem(record, "a number" if record % 4 else "an image")])
+  assert [line.partition(": record")[0] for line in caplog.messages] == [
+    "Left out bad record 1",
+    "Left out bad record 2",
+  ]
+  want = (
+    "All of them:\n  76 x x: expected a number\n  25 x x: expected an image\n"
+    "t2r_seq doctor tells of each."
+  )
+  with pytest.raises(errors.RecordError, match=want):
+    log.add([problem(100)])
