@@ -30,7 +30,7 @@ HDF5 = ["h5py>=3.8,<4"]
 # Checksums of TFRecords, by the processor's own instruction; wheels for all Pythons.
 CRC = ["google-crc32c>=1.5,<2"]
 # Parquet files and videos; PyAV's wheel holds the ffmpeg that it needs, 35 MB.
-LEROBOT = ["pyarrow>=14", "av>=12"]
+LEROBOT = ["pyarrow>=14", "av>=14"]
 FORMATS = [*ZARR, *HDF5, *LEROBOT, *CRC]
 TEST = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.90", *FORMATS]
 LINT = ["ruff>=0.9", "mypy>=1.11"]

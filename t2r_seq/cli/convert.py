@@ -1,4 +1,4 @@
-"""`t2r_seq convert`: stores from and to TFRecord, zarr and HDF5; from RLDS and TFDS."""
+"""`t2r_seq convert`: stores from and to other formats of robot data."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 
 from t2r_seq.cli import console
 
-SUMMARY = "convert between stores, TFRecord files, zarr groups and HDF5 files"
+SUMMARY = "convert between stores and LeRobot, TFRecord, zarr and HDF5"
 DESCRIPTION = """Converts episodes; one of the two sides is a store.
 
   t2r_seq convert 'data/train*.tfrecord' my_store --spec my_project.specs:episode_spec
   t2r_seq convert steps.tfrecord my_store --episode_key episode_id
   t2r_seq convert my_store out/train.tfrecord.gz --num_shards 10
+  t2r_seq convert pusht my_store               (LeRobot v3 or v2.1, with videos)
+  t2r_seq convert my_store out.lerobot --video_gop 2 --video_quality 25
   t2r_seq convert pusht.zarr my_store          (diffusion_policy's layout)
   t2r_seq convert my_store low_dim.hdf5        (robomimic's layout)
   t2r_seq convert 'bridge-train.tfrecord*' my_store                 (RLDS, without TFDS)
@@ -22,7 +24,7 @@ DESCRIPTION = """Converts episodes; one of the two sides is a store.
 A conversion that was killed goes on when the command is given again. In the end all
 that was written is read again, and each episode's hash is compared with that of the
 source. The hashes stay in DST.conversion; --verify compares both sides with them."""
-_KINDS = ("store", "tfrecord", "zarr", "hdf5")
+_KINDS = ("store", "tfrecord", "zarr", "hdf5", "lerobot")
 _SOURCE_KINDS = (*_KINDS, "rlds", "tfds")
 
 
@@ -67,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     "--split", help="of a TFDS dataset, as TFDS writes them; by default train"
   )
+  _add_writing(parser)
   parser.add_argument(
     "--verify",
     action="store_true",
@@ -93,6 +96,35 @@ def _add_bounds(parser: argparse.ArgumentParser) -> None:
     "--episode_per_file",
     action="store_true",
     help="a record is a step; each file is an episode",
+  )
+
+
+def _add_writing(parser: argparse.ArgumentParser) -> None:
+  """Adds how a dataset of LeRobot's is written."""
+  group = parser.add_argument_group("of a dataset of LeRobot's that is written")
+  group.add_argument(
+    "--fps", type=float, help="steps a second, where the store doesn't know them"
+  )
+  group.add_argument(
+    "--task", metavar="TEXT", help="the text of episodes that have no path of it"
+  )
+  group.add_argument(
+    "--video_codec",
+    metavar="NAME",
+    help="what encodes pixels: libsvtav1, by default, libx264, libx265; or png, which "
+    "keeps them exactly",
+  )
+  group.add_argument(
+    "--video_gop",
+    type=int,
+    metavar="N",
+    help="frames from one key frame to the next; by default 2, as LeRobot has it",
+  )
+  group.add_argument(
+    "--video_quality",
+    type=int,
+    metavar="N",
+    help="the codec's crf, by default 30; lower is better, and larger",
   )
 
 
@@ -152,7 +184,10 @@ def _options(args: argparse.Namespace) -> Any:
 
   if args.num_shards < 1:
     raise console.UsageError(f"--num_shards must be >= 1, got {args.num_shards}.")
+  names = ("fps", "task", "video_codec", "video_gop", "video_quality")
+  writing = {n: getattr(args, n) for n in names if getattr(args, n) is not None}
   return convert.ConversionOptions(
+    **writing,
     episode_key=args.episode_key,
     first_key=args.first_key,
     last_key=args.last_key,

@@ -175,7 +175,7 @@ class ConversionReport:
   """What a conversion, or a check of one, did.
 
   Attributes:
-    source_kind: 'store', 'tfrecord', 'zarr' or 'hdf5'.
+    source_kind: 'store', 'lerobot', 'tfrecord', 'zarr' or 'hdf5'.
     destination_kind: the same.
     num_episodes: of the destination.
     num_steps: of all episodes.
@@ -240,14 +240,15 @@ def verify_conversion(
   options = ConversionOptions(**plan.options)
   lines = journal.load_lines()
   found: list[errors.SpecError] = []
-  tally = Tally()
+  tally, spec = Tally(), journal.read_spec()
+  lossy = opening.lossy_paths(plan.destination_kind, spec, options)
   with _collect(found):
     reader = reopen(journal, source, options, plan)
-    tally = check_digests(f"the source {source}", reader, lines, progress)
+    tally = check_digests(f"the source {source}", reader, lines, progress, lossy)
   with _collect(found):
-    spec = journal.read_spec()
     written = opening.open_written(plan.destination_kind, destination, spec, options)
-    check_digests(f"what was written to {destination}", written, lines, progress)
+    side = f"what was written to {destination}"
+    check_digests(side, written, lines, progress, lossy)
   if found:
     raise errors.ConversionError("\n".join(str(error) for error in found)) from found[0]
   return ConversionReport(
@@ -267,6 +268,7 @@ def check_digests(
   source: EpisodeSource,
   lines: Sequence[EpisodeLine],
   progress: Progress | None = None,
+  lossy: frozenset[str] = frozenset(),
 ) -> Tally:
   """Reads all episodes and compares their hashes with those that were kept.
 
@@ -275,6 +277,7 @@ def check_digests(
     source: reads the episodes.
     lines: what was kept of each.
     progress: shows how far it is.
+    lossy: paths of which only shapes are compared.
   Returns:
     What was read.
   Raises:
@@ -290,7 +293,7 @@ def check_digests(
     tally = Tally(index + 1, tally.num_bytes + num_bytes)
     if progress:
       progress.advance(num_bytes)
-    digest = episode_digest(episode.values)
+    digest = episode_digest(episode.values, lossy)
     if index < len(lines) and digest != lines[index].digest:
       broken += 1
       want, got = f"the hash {lines[index].digest}", f"{digest} in {episode.place}"
@@ -331,22 +334,22 @@ def convert(
   destination_kind: str | None = None,
   progress: Progress | None = None,
 ) -> ConversionReport:
-  """Converts episodes between a store and TFRecord files, zarr or HDF5.
+  """Converts episodes between a store and LeRobot, TFRecord, zarr or HDF5.
 
   One of the two sides is a store. A conversion that was killed goes on when it is
   called again, and gives the same files as one that was not. In the end all that was
   written is read again, and each episode's hash is compared with that of the source.
 
   Args:
-    source: a store, TFRecord files (a pattern), a zarr group or an HDF5 file; or a TFDS
-      dataset.
+    source: a store, a folder of LeRobot's, TFRecord files (a pattern), a zarr group or
+      an HDF5 file; or a TFDS dataset.
     destination: what to make.
     spec: flat specs of the source; for TFRecord files None proposes them from a look
       at all records, for the others it takes all paths.
     options: see `ConversionOptions`.
-    source_kind: 'store', 'tfrecord', 'zarr' or 'hdf5', if what is there doesn't tell;
-      'tfds' by way of TFDS; 'rlds' for specs that say nothing of RLDS.
-    destination_kind: one of the first four, if the name doesn't tell.
+    source_kind: 'store', 'lerobot', 'tfrecord', 'zarr' or 'hdf5', if what is there
+      doesn't tell; 'tfds' by way of TFDS; 'rlds' for specs that say nothing of RLDS.
+    destination_kind: one of the first five, if the name doesn't tell.
     progress: shows how far it is; None shows nothing.
   Returns:
     What was done. Of a conversion that was finished before, nothing is read again.
@@ -409,6 +412,7 @@ class _Run:
       opening.open_written(kind, self.destination, spec, self.options),
       self.journal.lines,
       self.progress,
+      opening.lossy_paths(kind, spec, self.options),
     )
     self.journal.update(dataclasses.replace(self.plan, is_finished=True))
     self.journal.remove_work()
@@ -451,6 +455,9 @@ class _Run:
 
   def _append_all(self, target: EpisodeTarget, start: ResumePoint) -> None:
     index, uncommitted, size = start.episode, 0, 0
+    lossy = opening.lossy_paths(
+      self.plan.destination_kind, self.reader.spec, self.options
+    )
     if self.progress:
       self.progress.start("converting", index, self.reader.num_episodes)
     for episode in self.reader.episodes(start):
@@ -459,7 +466,8 @@ class _Run:
       # The line comes first: it is cut off if the episode does not follow.
       self.journal.add(
         EpisodeLine(
-          episode_digest(episode.values), steps, episode.position, episode.label
+          *(episode_digest(episode.values, lossy), steps),
+          *(episode.position, episode.label),
         )
       )
       try:

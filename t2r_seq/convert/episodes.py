@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -124,6 +125,17 @@ class EpisodeTarget(abc.ABC):
   @abc.abstractmethod
   def close(self) -> None:
     """Lets go of files; what is committed stays."""
+
+
+def folder_fingerprint(path: str) -> dict[str, Any]:
+  """Returns the number of the files in a folder, their sizes and the newest time."""
+  count, size, newest = 0, 0, 0
+  for folder, _, names in os.walk(path):
+    for name in names:
+      found = os.stat(os.path.join(folder, name))
+      count, size = count + 1, size + found.st_size
+      newest = max(newest, found.st_mtime_ns)
+  return {"files": count, "bytes": size, "newest": newest}
 
 
 def num_bytes(values: Values) -> int:

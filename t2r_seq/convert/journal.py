@@ -15,7 +15,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any, TextIO
 
 import numpy as np
@@ -28,7 +28,7 @@ from t2r_seq.store import files
 _DIGEST_SIZE = 16
 
 
-def episode_digest(values: Values) -> str:
+def episode_digest(values: Values, lossy: Container[str] = ()) -> str:
   """Hashes an episode's paths, dtypes, shapes and bytes with BLAKE2b.
 
   The bytes are little-endian and in C order, so the hash doesn't depend on how a
@@ -36,6 +36,7 @@ def episode_digest(values: Values) -> str:
 
   Args:
     values: by path; byte strings as arrays of bytes objects.
+    lossy: paths whose bytes are left out: what a target encodes is not kept exactly.
   Returns:
     32 hexadecimal digits.
   """
@@ -46,6 +47,8 @@ def episode_digest(values: Values) -> str:
     name = "bytes" if is_bytes else array.dtype.newbyteorder("=").name
     header = json.dumps([path, name, list(array.shape)]).encode()
     digest.update(len(header).to_bytes(8, "little") + header)
+    if path in lossy:
+      continue
     if is_bytes:
       items = array.ravel().tolist()
       lengths = np.fromiter(map(len, items), np.int64, len(items))

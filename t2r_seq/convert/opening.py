@@ -10,12 +10,13 @@ from typing import Any
 
 import gin
 
-from t2r_seq import errors, records, specs
-from t2r_seq.convert import hdf5, zarr_group
+from t2r_seq import errors, records, specs, videos
+from t2r_seq.convert import hdf5, lerobot, lerobot_target, zarr_group
 from t2r_seq.convert import records as records_lib
 from t2r_seq.convert.episodes import Dropped, EpisodeSource, EpisodeTarget
 from t2r_seq.convert.hdf5 import Hdf5Source
 from t2r_seq.convert.journal import Journal, journal_folder
+from t2r_seq.convert.lerobot import LeRobotSource
 from t2r_seq.convert.records import (
   EpisodeBounds,
   RecordEpisodes,
@@ -28,9 +29,10 @@ from t2r_seq.convert.zarr_group import ZarrSource
 from t2r_seq.store import layout
 
 STORE, TFRECORD, ZARR, HDF5 = "store", "tfrecord", "zarr", "hdf5"
+LEROBOT = "lerobot"
 # RLDS episodes, straight from TFRecord files or by way of TFDS, can be read only.
 RLDS, TFDS = "rlds", "tfds"
-KINDS = (STORE, TFRECORD, ZARR, HDF5)
+KINDS = (STORE, TFRECORD, ZARR, HDF5, LEROBOT)
 SOURCE_KINDS = (*KINDS, RLDS, TFDS)
 
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -57,8 +59,9 @@ def source_kind(path: str, given: str | None = None) -> str:
     return TFRECORD
   near = errors.nearest(os.path.basename(path), _siblings(path))
   raise errors.ConversionError(
-    f"convert: {path}: expected a store, a zarr group, an HDF5 file or TFRecord files, "
-    f"got nothing there.{near} The current folder is {os.getcwd()}"
+    f"convert: {path}: expected a store, a dataset of LeRobot's, a zarr group, an HDF5 "
+    f"file or TFRecord files, got nothing there.{near} The current folder is "
+    f"{os.getcwd()}"
   )
 
 
@@ -90,14 +93,16 @@ def _named_kind(path: str, source: str) -> str:
     return ZARR
   if name.endswith(_HDF5_SUFFIXES):
     return HDF5
+  if name.endswith(".lerobot"):
+    return LEROBOT
   if "tfrecord" in name:
     return TFRECORD
   if source != STORE:
     return STORE
   raise errors.ConversionError(
     f"convert: {path}: expected a name that tells what to convert the store to (.zarr, "
-    ".hdf5, .h5, .tfrecord, .tfrecord.gz), got none of them. Say it with --to, one of "
-    f"{errors.listing(KINDS)}."
+    ".hdf5, .h5, .lerobot, .tfrecord, .tfrecord.gz), got none of them. Say it with "
+    f"--to, one of {errors.listing(KINDS)}."
   )
 
 
@@ -114,12 +119,15 @@ def _folder_kind(path: str) -> str:
   names = set(os.listdir(path))
   if layout.MANIFEST in names:
     return STORE
+  if lerobot.is_lerobot(path):
+    return LEROBOT
   if names & set(_ZARR_FILES) or {"data", "meta"} <= names:
     return ZARR
   hint = f"Name the files in it, such as {os.path.join(path, '*.tfrecord*')}"
   raise errors.ConversionError(
-    f"convert: {path}: expected a store (with a {layout.MANIFEST}) or a zarr group, "
-    f"got a folder with {errors.listing(names, limit=5)}. {hint}"
+    f"convert: {path}: expected a store (with a {layout.MANIFEST}), a dataset of "
+    f"LeRobot's (with {lerobot.INFO}) or a zarr group, got a folder with "
+    f"{errors.listing(names, limit=5)}. {hint}"
   )
 
 
@@ -156,6 +164,12 @@ class ConversionOptions:
     compression: of TFRecord files, 'GZIP', 'ZLIB' or '', where their suffixes don't
       tell; 'gzip' compresses the observations of an HDF5 file.
     split: of a TFDS dataset, by default 'train'.
+    fps: of a dataset of LeRobot's to write; None takes what the source says.
+    task: of such a dataset, the text of episodes that come without one.
+    video_codec: of such a dataset, the encoder of its videos: pixels are encoded, and
+      not exactly kept; 'png' keeps them, in larger files.
+    video_gop: of its videos, frames from one key frame to the next.
+    video_quality: of its videos, the codec's crf: lower is better.
   """
 
   episode_key: str | None = None
@@ -168,6 +182,11 @@ class ConversionOptions:
   num_shards: int = 1
   compression: str | None = None
   split: str | None = None
+  fps: float | None = None
+  task: str | None = None
+  video_codec: str = videos.VideoEncoding.codec
+  video_gop: int = videos.VideoEncoding.gop
+  video_quality: int = videos.VideoEncoding.quality
 
   def __post_init__(self) -> None:
     object.__setattr__(self, "drop", tuple(self.drop))
@@ -185,6 +204,16 @@ class ConversionOptions:
     return EpisodeBounds(
       self.episode_key, self.first_key, self.last_key, self.episode_per_file
     )
+
+  @property
+  def writing(self) -> lerobot_target.Writing:
+    """How a dataset of LeRobot's is written."""
+    encoding = None
+    if self.video_codec != lerobot_target.PNG:
+      encoding = videos.VideoEncoding(
+        self.video_codec, self.video_gop, self.video_quality
+      )
+    return lerobot_target.Writing(encoding, self.fps, self.task)
 
   def to_json_dict(self) -> dict[str, Any]:
     """Returns the fields as JSON has them."""
@@ -226,6 +255,8 @@ def open_source(
     return StoreSource(path)
   if kind == ZARR:
     return ZarrSource(path, dropped)
+  if kind == LEROBOT:
+    return LeRobotSource(path, dropped)
   if kind == HDF5:
     return Hdf5Source(path, dropped, spec)
   if kind == TFDS:
@@ -259,6 +290,8 @@ def check_target(
     zarr_group.check_spec(path, source.spec)
   elif kind == HDF5:
     hdf5.check_spec(path, source.spec, options.compression)
+  elif kind == LEROBOT:
+    lerobot_target.check_spec(path, source.spec, source.metadata, options.writing)
   else:
     count = source.num_episodes or 0
     records_lib.check_spec(path, source.spec, count, options.num_shards)
@@ -292,7 +325,24 @@ def open_target(
   if kind == TFRECORD:
     num_shards, compression = options.num_shards, options.compression
     return records_lib.RecordTarget(path, spec, count, num_shards, compression)
+  if kind == LEROBOT:
+    return lerobot_target.LeRobotTarget(path, work, spec, metadata, options.writing)
   return zarr_group.ZarrTarget(path, work, spec, metadata, source.episode_ends or [])
+
+
+def lossy_paths(
+  kind: str, spec: specs.TensorSpecStruct, options: ConversionOptions
+) -> frozenset[str]:
+  """Returns the paths whose values a target does not keep exactly: videos.
+
+  Args:
+    kind: of the target.
+    spec: of the episodes.
+    options: of the conversion.
+  """
+  if kind != LEROBOT:
+    return frozenset()
+  return lerobot_target.lossy_paths(spec, options.writing)
 
 
 def open_written(

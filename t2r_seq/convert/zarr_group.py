@@ -316,13 +316,7 @@ class ZarrSource(EpisodeSource):
     if os.path.isfile(self._path):
       found = os.stat(self._path)
       return {"files": 1, "bytes": found.st_size, "newest": found.st_mtime_ns}
-    count, size, newest = 0, 0, 0
-    for folder, _, names in os.walk(self._path):
-      for name in names:
-        found = os.stat(os.path.join(folder, name))
-        count, size = count + 1, size + found.st_size
-        newest = max(newest, found.st_mtime_ns)
-    return {"files": count, "bytes": size, "newest": newest}
+    return episodes.folder_fingerprint(self._path)
 
   def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
     """Yields the episodes from a point on; see `EpisodeSource.episodes`."""

@@ -21,6 +21,7 @@ FLOORS = {
   "errors": 0,
   "files": 0,
   "listening": 1,
+  "videos": 1,
   "specs": 1,
   "windows": 2,
   "records": 3,

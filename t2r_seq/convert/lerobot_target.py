@@ -1,0 +1,689 @@
+"""LeRobot's v3 datasets as targets: rows, videos, tasks, statistics and metadata.
+
+Episodes are written to a work folder, each its own video per camera, rows and metadata
+in parts: what is in a part survives a kill. In the end they are joined to files of
+LeRobot's sizes, and the folder appears.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, files, records, specs, videos
+from t2r_seq.convert import lerobot
+from t2r_seq.convert.episodes import EpisodeTarget, Values
+from t2r_seq.convert.lerobot import (
+  DERIVED,
+  EPISODE_INDEX,
+  FRAME_INDEX,
+  IMAGE,
+  INDEX,
+  TASK,
+  TASK_INDEX,
+  TIMESTAMP,
+  VIDEO,
+)
+
+# How pixels are kept where not as a video: losslessly, in the parquet files.
+PNG = "png"
+# Names that paths of the text of a task have, the likeliest first.
+_TASK_NAMES = (TASK, "language_instruction", "instruction", "task_description")
+_DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+_VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+_EPISODES_PATH = "meta/episodes/chunk-000/file-000.parquet"
+_CHUNK_FILES, _DATA_MB, _VIDEO_MB = 1000, 100, 200
+_CODEC_NAMES = {"libsvtav1": "av1", "libx264": "h264", "libx265": "hevc"}
+_QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+# Quantiles over all episodes are of so many values of a number, evenly taken.
+_MAX_RANKED = 1 << 22
+_MAX_AXES = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Writing:
+  """How a dataset is written.
+
+  Attributes:
+    encoding: of videos; None keeps pixels as PNG.
+    fps: steps a second; None takes what the source's metadata say.
+    task: text for episodes that come without one.
+  """
+
+  encoding: videos.VideoEncoding | None = dataclasses.field(
+    default_factory=videos.VideoEncoding
+  )
+  fps: float | None = None
+  task: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Column:
+  """How a path is kept.
+
+  Attributes:
+    path: of the spec.
+    spec: of it.
+    feature: what LeRobot has instead.
+  """
+
+  path: str
+  spec: specs.ExtendedTensorSpec
+  feature: lerobot.Feature
+
+  def arrow_type(self) -> Any:
+    """Returns the type of the rows in the parquet files."""
+    import pyarrow
+
+    feature = self.feature
+    if feature.dtype == IMAGE:
+      return pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})
+    if feature.dtype == "string":
+      return pyarrow.string()
+    kind = pyarrow.from_numpy_dtype(np.dtype(feature.dtype))
+    if feature.shape == (1,):
+      return kind
+    if len(feature.shape) == 1:
+      return pyarrow.list_(kind, feature.shape[0])
+    for _ in feature.shape:
+      kind = pyarrow.list_(kind)
+    return kind
+
+  def to_arrow(self, rows: np.ndarray) -> Any:
+    """Makes a column of the values of all steps."""
+    import pyarrow
+
+    if self.feature.dtype == IMAGE:
+      items = rows.tolist()
+      if rows.dtype != object:
+        items = [records.encode_image(frame, PNG) for frame in rows]
+      named = [{"bytes": b, "path": f"frame-{i:06d}"} for i, b in enumerate(items)]
+      return pyarrow.array(named, self.arrow_type())
+    if self.feature.dtype == "string":
+      return pyarrow.array([text.decode() for text in rows], self.arrow_type())
+    flat = pyarrow.array(np.ascontiguousarray(rows).reshape(-1))
+    shape = self.feature.shape
+    if shape == (1,):
+      return flat
+    if len(shape) == 1:
+      return pyarrow.FixedSizeListArray.from_arrays(flat, shape[0])
+    for axis in reversed(range(len(shape))):
+      count = len(flat) // shape[axis]
+      offsets = np.arange(count + 1, dtype=np.int32) * shape[axis]
+      flat = pyarrow.ListArray.from_arrays(pyarrow.array(offsets), flat)
+    return flat
+
+
+def task_path(spec: specs.TensorSpecStruct) -> str | None:
+  """Returns the path of the text of the task; None where there is none."""
+  texts = [path for path, leaf in spec.items() if _is_text(leaf)]
+  for name in _TASK_NAMES:
+    for path in texts:
+      if path.rpartition("/")[2] == name:
+        return path
+  return None
+
+
+def lossy_paths(spec: specs.TensorSpecStruct, writing: Writing) -> frozenset[str]:
+  """Returns the paths that become videos: those whose values are not kept exactly."""
+  columns = _make_columns("", spec, writing)[0]
+  return frozenset(c.path for c in columns if c.feature.dtype == VIDEO)
+
+
+def check_spec(
+  path: str, spec: specs.TensorSpecStruct, metadata: Mapping[str, Any], writing: Writing
+) -> None:
+  """Checks that a dataset can hold the episodes.
+
+  Args:
+    path: of the dataset, for the error.
+    spec: of the episodes.
+    metadata: of the source; may say how many steps a second has.
+    writing: how they are written.
+  Raises:
+    ImportError: the extra is not installed.
+    SpecError: with every path that it cannot hold; or a rate is missing.
+  """
+  lerobot.load_parquet()
+  columns, found = _make_columns(path, spec, writing)
+  if found:
+    raise errors.mismatch_error(f"convert: {path}", found)
+  if any(column.feature.dtype == VIDEO for column in columns) and writing.encoding:
+    writing.encoding.check()
+  _rate(path, metadata, writing)
+
+
+def _make_columns(
+  path: str, spec: specs.TensorSpecStruct, writing: Writing
+) -> tuple[list[_Column], list[errors.Mismatch]]:
+  """Decides how each path is kept, but that of the task."""
+  columns: list[_Column] = []
+  found: list[errors.Mismatch] = []
+  of_task = task_path(spec)
+  for name, leaf in spec.items():
+    if name == of_task:
+      continue
+    column = _make_column(name, leaf, writing)
+    if isinstance(column, errors.Mismatch):
+      found.append(column)
+      continue
+    same = [c.path for c in columns if c.feature.key == column.feature.key]
+    if same:
+      want, got = "paths that differ where / is .", f"the key of {same[0]}"
+      found.append(errors.Mismatch(name, want, got, f"Leave one out: --drop {name}."))
+    columns.append(column)
+  return columns, found
+
+
+def _make_column(
+  path: str, leaf: specs.ExtendedTensorSpec, writing: Writing
+) -> _Column | errors.Mismatch:
+  key, shape = path.replace("/", "."), tuple(leaf.shape.as_list())
+  hint = f"Leave it out: --drop {path}."
+  if key in (*DERIVED, TASK):
+    want = "a path that is none of LeRobot's own, which say where a step is"
+    return errors.Mismatch(path, want, f"{key}", hint)
+  if leaf.is_optional:
+    return errors.Mismatch(path, "a path that every episode has", "an optional", hint)
+  dtype = leaf.dtype.name
+  if specs.is_encoded_image_spec(leaf):
+    if len(shape) != 3:
+      return errors.Mismatch(path, "one image a step", f"images of {shape}", hint)
+    dtype = IMAGE
+  elif leaf.dtype == tf.string:
+    if shape:
+      return errors.Mismatch(path, "one text a step", f"strings {shape}", hint)
+    dtype = "string"
+  elif leaf.dtype == tf.uint8 and len(shape) == 3 and shape[-1] in (1, 3, 4):
+    is_even = not shape[0] % 2 and not shape[1] % 2
+    is_video = leaf.is_sequence and is_even and shape[-1] == 3
+    dtype = VIDEO if is_video and writing.encoding else IMAGE
+  elif leaf.dtype == tf.bfloat16 or leaf.dtype.is_complex:
+    return errors.Mismatch(path, "numbers that parquet has", dtype, hint)
+  elif 0 in shape or len(shape) > _MAX_AXES:
+    want = f"at most {_MAX_AXES} axes, none of them empty"
+    return errors.Mismatch(path, want, f"{shape}", hint)
+  return _Column(path, leaf, lerobot.Feature(key, dtype, shape or (1,)))
+
+
+def _is_text(leaf: specs.ExtendedTensorSpec) -> bool:
+  return leaf.dtype == tf.string and not leaf.shape.rank and not leaf.is_optional
+
+
+def _rate(path: str, metadata: Mapping[str, Any], writing: Writing) -> float:
+  known = metadata.get("lerobot")
+  fps = writing.fps or (known.get("fps") if isinstance(known, dict) else None)
+  if not isinstance(fps, (int, float)) or isinstance(fps, bool) or not fps > 0:
+    raise errors.ConversionError(
+      f"convert: {path}: expected to be told how many steps a second has, got {fps}. "
+      "Say it: --fps 10."
+    )
+  return fps
+
+
+class LeRobotTarget(EpisodeTarget):
+  """Writes a v3 dataset."""
+
+  def __init__(
+    self,
+    path: str,
+    work_folder: str,
+    spec: specs.TensorSpecStruct,
+    metadata: Mapping[str, Any],
+    writing: Writing,
+  ) -> None:
+    """Goes on with what a killed conversion left in the work folder.
+
+    Args:
+      path: of the folder that appears in the end.
+      work_folder: where it is made, on the same file system.
+      spec: of the episodes.
+      metadata: JSON values; 'lerobot' gives rate, robot, tasks and names.
+      writing: how.
+    Raises:
+      ImportError: the extra is not installed.
+    """
+    self._path, self._work = path, work_folder
+    self._spec, self._metadata, self._writing = spec, metadata, writing
+    self._columns = _make_columns(path, spec, writing)[0]
+    self._fps = _rate(path, metadata, writing)
+    self._of_task = task_path(spec)
+    known = metadata.get("lerobot")
+    self._known: dict[str, Any] = known if isinstance(known, dict) else {}
+    self._tasks: list[str] = [str(task) for task in self._known.get("tasks", [])]
+    self._episodes: list[dict[str, Any]] = []
+    self._histograms: dict[str, np.ndarray] = {}
+    self._pending: list[Any] = []
+    if not os.path.exists(path):
+      self._resume()
+    self._committed = len(self._episodes)
+
+  def _resume(self) -> None:
+    """Reads the parts that are whole."""
+    files.make_folders(self._work)
+    while os.path.exists(name := self._part(len(self._episodes), "json")):
+      with open(name, encoding="utf-8") as file:
+        part = json.load(file)
+      self._episodes += part["episodes"]
+      self._tasks = part["tasks"]
+      self._histograms = {k: np.array(v) for k, v in part["histograms"].items()}
+
+  @property
+  def num_committed(self) -> int:
+    """The episodes of the parts that are whole."""
+    return self._committed
+
+  def append(self, values: Values) -> None:
+    """Encodes the videos of an episode, and keeps its rows until the next commit."""
+    number = len(self._episodes)
+    rows = self._rows(values)
+    length = len(next(iter(rows.values())))
+    texts = self._texts(values, length)
+    for text in texts:
+      if text not in self._tasks:
+        self._tasks.append(text)
+    first = sum(episode["length"] for episode in self._episodes)
+    rows[TIMESTAMP] = (np.arange(length) / self._fps).astype(np.float32)
+    rows[FRAME_INDEX] = np.arange(length)
+    rows[EPISODE_INDEX] = np.full(length, number)
+    rows[INDEX] = np.arange(first, first + length)
+    rows[TASK_INDEX] = np.array([self._tasks.index(text) for text in texts])
+    stats = {}
+    for column in self._columns:
+      key = column.feature.key
+      if column.feature.dtype == VIDEO:
+        video = self._video(key, number)
+        files.make_folders(os.path.dirname(video))
+        videos.write_frames(video, rows[key], self._fps, self._writing.encoding)
+        files.sync_file(video)
+      if column.feature.dtype != "string":
+        stats[key] = self._measure(column, rows[key])
+    stats.update({key: _measure(rows[key]) for key in DERIVED})
+    self._pending.append(self._table(rows))
+    unique = list(dict.fromkeys(texts))
+    self._episodes.append({"length": length, "tasks": unique, "stats": stats})
+
+  def _measure(self, column: _Column, rows: np.ndarray) -> dict[str, Any]:
+    """Returns the figures of an episode; adds its pixels to those of all."""
+    if column.feature.dtype not in (VIDEO, IMAGE):
+      return _measure(rows)
+    if rows.dtype == object:
+      encoded = tf.constant(rows.tolist(), tf.string)
+      rows = records.decode_images(encoded, column.spec, column.path).numpy()
+    histogram, key = _histogram(rows), column.feature.key
+    self._histograms[key] = self._histograms.get(key, 0) + histogram
+    return _of_histogram(histogram, len(rows))
+
+  def commit(self) -> None:
+    """Writes a part: the rows first, and then what says that they are there."""
+    if not self._pending:
+      return
+    parquet = lerobot.load_parquet()
+    name = self._part(self._committed, "parquet")
+    with files.replacing(name) as temporary:
+      with parquet.ParquetWriter(temporary, self._schema()) as writer:
+        for table in self._pending:
+          writer.write_table(table, row_group_size=len(table))
+      files.sync_file(temporary)
+    part = {
+      "episodes": self._episodes[self._committed :],
+      "tasks": self._tasks,
+      "histograms": {key: found.tolist() for key, found in self._histograms.items()},
+    }
+    files.replace_file(self._part(self._committed, "json"), json.dumps(part).encode())
+    self._pending, self._committed = [], len(self._episodes)
+
+  def finish(self) -> None:
+    """Joins all episodes, writes the metadata, and lets the folder appear."""
+    if os.path.exists(self._path):
+      return
+    self.commit()
+    final = os.path.join(self._work, "final")
+    shutil.rmtree(final, ignore_errors=True)
+    _Joining(self, final).run()
+    files.sync_tree(final)
+    files.publish(final, self._path)
+
+  def close(self) -> None:
+    """Drops what is not committed."""
+    self._pending = []
+
+  def _part(self, first: int, suffix: str) -> str:
+    return os.path.join(self._work, f"part-{first:08d}.{suffix}")
+
+  def _video(self, key: str, episode: int) -> str:
+    return os.path.join(self._work, "videos", key, f"episode-{episode:08d}.mp4")
+
+  def _rows(self, values: Values) -> dict[str, np.ndarray]:
+    """Returns the values of each step by key; what is of an episode at each step."""
+    length = next(
+      (len(v) for p, v in values.items() if self._spec[p].is_sequence and v.ndim), 0
+    )
+    if not length:
+      raise errors.SpecError("lerobot: expected at least one step, got none.")
+    rows = {}
+    for column in self._columns:
+      value = values[column.path]
+      if not column.spec.is_sequence:
+        value = np.broadcast_to(value, (length, *value.shape))
+      if column.feature.dtype == "string":
+        _check_texts(column.path, value)
+      rows[column.feature.key] = value
+    return rows
+
+  def _texts(self, values: Values, length: int) -> list[str]:
+    if self._of_task is None:
+      return [self._writing.task or ""] * length
+    texts = np.broadcast_to(values[self._of_task], (length,))
+    _check_texts(self._of_task, texts)
+    return [text.decode() for text in texts]
+
+  def _stored(self) -> list[_Column]:
+    """The columns of the parquet files."""
+    own = [column for column in self._columns if column.feature.dtype != VIDEO]
+    scalars = {
+      key: specs.ExtendedTensorSpec((), tf.int64, key, is_sequence=True)
+      for key in DERIVED
+    }
+    scalars[TIMESTAMP] = specs.ExtendedTensorSpec((), tf.float32, TIMESTAMP)
+    return own + [
+      _Column(key, leaf, lerobot.Feature(key, leaf.dtype.name, (1,)))
+      for key, leaf in scalars.items()
+    ]
+
+  def _schema(self) -> Any:
+    import pyarrow
+
+    return pyarrow.schema([(c.feature.key, c.arrow_type()) for c in self._stored()])
+
+  def _table(self, rows: Mapping[str, np.ndarray]) -> Any:
+    import pyarrow
+
+    arrays = [column.to_arrow(rows[column.feature.key]) for column in self._stored()]
+    return pyarrow.Table.from_arrays(arrays, schema=self._schema())
+
+
+class _Joining:
+  """Makes the files of a dataset from the parts of a target."""
+
+  def __init__(self, target: LeRobotTarget, folder: str) -> None:
+    self._target = target
+    self._folder = folder
+    self._episodes = target._episodes
+    self._table: list[dict[str, Any]] = []
+
+  def run(self) -> None:
+    """Writes all files."""
+    first = 0
+    for number, episode in enumerate(self._episodes):
+      end = first + episode["length"]
+      row = {EPISODE_INDEX: number, "tasks": episode["tasks"], "length": end - first}
+      row |= {"dataset_from_index": first, "dataset_to_index": end}
+      self._table.append(row)
+      first = end
+    self._join_rows()
+    for column in self._target._columns:
+      if column.feature.dtype == VIDEO:
+        self._join_videos(column.feature.key)
+    self._write_stats()
+    self._write_episodes()
+    self._write_tasks()
+    self._write_info(first)
+    self._write_extra()
+
+  def _join_rows(self) -> None:
+    parquet = lerobot.load_parquet()
+    place, size, writer = -1, 0, None
+    try:
+      for number, table in enumerate(self._tables()):
+        if writer is None or size + table.nbytes > _DATA_MB * 2**20:
+          if writer is not None:
+            writer.close()
+          place, size = place + 1, 0
+          name = self._name(_DATA_PATH.format(**_chunk_and_file(place)))
+          writer = parquet.ParquetWriter(name, table.schema)
+        writer.write_table(table, row_group_size=len(table))
+        size += table.nbytes
+        self._locate(number, "data", place)
+    finally:
+      if writer is not None:
+        writer.close()
+
+  def _tables(self) -> Iterator[Any]:
+    """Yields the rows of each episode."""
+    parquet = lerobot.load_parquet()
+    first = 0
+    while first < len(self._episodes):
+      file = parquet.ParquetFile(self._target._part(first, "parquet"))
+      for group in range(file.metadata.num_row_groups):
+        yield file.read_row_group(group)
+      first += file.metadata.num_row_groups
+
+  def _join_videos(self, key: str) -> None:
+    parts: list[list[int]] = []
+    size = 0
+    for number in range(len(self._episodes)):
+      num_bytes = os.path.getsize(self._target._video(key, number))
+      if not parts or size + num_bytes > _VIDEO_MB * 2**20:
+        parts.append([])
+        size = 0
+      parts[-1].append(number)
+      size += num_bytes
+    fps = self._target._fps
+    for place, numbers in enumerate(parts):
+      path = _VIDEO_PATH.format(video_key=key, **_chunk_and_file(place))
+      names = [self._target._video(key, number) for number in numbers]
+      videos.join_videos(self._name(path), names)
+      first = 0
+      for number in numbers:
+        end = first + self._episodes[number]["length"]
+        self._locate(number, f"videos/{key}", place)
+        times = {"from_timestamp": first / fps, "to_timestamp": end / fps}
+        row = self._table[number]
+        row |= {f"videos/{key}/{name}": time for name, time in times.items()}
+        first = end
+
+  def _locate(self, number: int, prefix: str, place: int) -> None:
+    for name, index in _chunk_and_file(place).items():
+      self._table[number][f"{prefix}/{name}"] = index
+
+  def _write_stats(self) -> None:
+    """Adds each episode's figures to its row; writes those of all of them."""
+    joined = {}
+    for key in self._episodes[0]["stats"]:
+      measured = [episode["stats"][key] for episode in self._episodes]
+      for row, found in zip(self._table, measured, strict=True):
+        row |= {f"stats/{key}/{name}": value for name, value in found.items()}
+      if (histogram := self._target._histograms.get(key)) is not None:
+        count = sum(found["count"][0] for found in measured)
+        joined[key] = _of_histogram(histogram, count)
+      else:
+        joined[key] = _merge(measured, self._values(key))
+    self._write_json(lerobot.STATS, joined)
+
+  def _values(self, key: str) -> np.ndarray:
+    """Reads a key's values of all episodes, or evenly taken ones of very many."""
+    every = -(-sum(row["length"] for row in self._table) // _MAX_RANKED)
+    (column,) = (c for c in self._target._stored() if c.feature.key == key)
+    found, first = [], 0
+    while first < len(self._episodes):
+      file = lerobot.load_parquet().ParquetFile(self._target._part(first, "parquet"))
+      rows = file.read([key])[key].combine_chunks()
+      found.append(lerobot.to_numpy(rows, column.feature)[::every])
+      first += file.metadata.num_row_groups
+    return np.concatenate(found)
+
+  def _write_episodes(self) -> None:
+    import pyarrow
+
+    place = {"meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0}
+    columns = {name: [row[name] for row in self._table] for name in self._table[0]} | {
+      name: [0] * len(self._table) for name in place
+    }
+    table = pyarrow.table(columns)
+    name = self._name(_EPISODES_PATH)
+    lerobot.load_parquet().write_table(table, name, row_group_size=_CHUNK_FILES)
+
+  def _write_tasks(self) -> None:
+    """Writes the tasks as pandas would, with the texts as its index."""
+    import pyarrow
+
+    tasks = self._target._tasks
+    table = pyarrow.table({TASK_INDEX: list(range(len(tasks))), TASK: tasks})
+    text = {"pandas_type": "unicode", "numpy_type": "object"}
+    index = {"name": TASK, "field_name": TASK, **text, "metadata": None}
+    number = {"name": TASK_INDEX, "field_name": TASK_INDEX, "pandas_type": "int64"}
+    described = {
+      "index_columns": [TASK],
+      "column_indexes": [
+        {"name": None, "field_name": None, **text, "metadata": {"encoding": "UTF-8"}}
+      ],
+      "columns": [{**number, "numpy_type": "int64", "metadata": None}, index],
+      "creator": {"library": "pyarrow", "version": pyarrow.__version__},
+      "pandas_version": "2.2.0",
+    }
+    table = table.replace_schema_metadata({b"pandas": json.dumps(described).encode()})
+    lerobot.load_parquet().write_table(table, self._name(lerobot.TASKS))
+
+  def _write_info(self, num_steps: int) -> None:
+    target, count = self._target, len(self._episodes)
+    fps = target._fps
+    if fps == int(fps):
+      fps = int(fps)
+    features = {c.feature.key: self._describe(c, fps) for c in target._columns}
+    for key in DERIVED:
+      dtype = "float32" if key == TIMESTAMP else "int64"
+      features[key] = {"dtype": dtype, "shape": [1], "names": None}
+    has_videos = any(c.feature.dtype == VIDEO for c in target._columns)
+    info = {
+      "codebase_version": "v3.0",
+      "robot_type": target._known.get("robot_type"),
+      "total_episodes": count,
+      "total_frames": num_steps,
+      "total_tasks": len(target._tasks),
+      "chunks_size": _CHUNK_FILES,
+      "data_files_size_in_mb": _DATA_MB,
+      "video_files_size_in_mb": _VIDEO_MB,
+      "fps": fps,
+      "splits": {"train": f"0:{count}"},
+      "data_path": _DATA_PATH,
+      "video_path": _VIDEO_PATH if has_videos else None,
+      "features": features,
+    }
+    self._write_json(lerobot.INFO, info)
+
+  def _describe(self, column: _Column, fps: float) -> dict[str, Any]:
+    feature = column.feature
+    names = self._target._known.get("names")
+    known = names.get(feature.key) if isinstance(names, dict) else None
+    found = {"dtype": feature.dtype, "shape": list(feature.shape), "names": known}
+    if feature.dtype in (VIDEO, IMAGE):
+      found["names"] = ["height", "width", "channels"]
+    if feature.dtype == VIDEO and (encoding := self._target._writing.encoding):
+      found["info"] = {
+        "video.height": feature.shape[0],
+        "video.width": feature.shape[1],
+        "video.codec": _CODEC_NAMES.get(encoding.codec, encoding.codec),
+        "video.pix_fmt": videos.PIXEL_FORMAT,
+        "video.is_depth_map": False,
+        "video.fps": fps,
+        "video.channels": feature.shape[2],
+        "has_audio": False,
+      }
+    return found
+
+  def _write_extra(self) -> None:
+    """Writes what the format has no place for: paths, specs and metadata."""
+    target = self._target
+    keys = {column.path: column.feature.key for column in target._columns}
+    if target._of_task is not None:
+      keys[target._of_task] = TASK
+    extra = {"keys": keys, "spec": json.loads(target._spec.to_json())}
+    self._write_json(lerobot.EXTRA, {**extra, "metadata": dict(target._metadata)})
+
+  def _write_json(self, name: str, value: Any) -> None:
+    with open(self._name(name), "w", encoding="utf-8") as file:
+      json.dump(value, file, indent=4)
+
+  def _name(self, relative: str) -> str:
+    name = os.path.join(self._folder, relative)
+    os.makedirs(os.path.dirname(name), exist_ok=True)
+    return name
+
+
+def _chunk_and_file(place: int) -> dict[str, int]:
+  return {"chunk_index": place // _CHUNK_FILES, "file_index": place % _CHUNK_FILES}
+
+
+def _check_texts(path: str, texts: np.ndarray) -> None:
+  try:
+    for text in texts:
+      text.decode()
+  except UnicodeDecodeError as error:
+    raise errors.SpecError(
+      f"lerobot: {path}: expected text in UTF-8, got {text!r:.60}. Leave it out: "
+      f"--drop {path}."
+    ) from error
+
+
+# Figures as LeRobot has them: of numbers in their own shape, of pixels a channel each.
+
+
+def _measure(rows: np.ndarray) -> dict[str, Any]:
+  """Returns the figures of the values of steps [T, ...]."""
+  values = rows.reshape(len(rows), -1).astype(np.float64)
+  found = {"min": values.min(0), "max": values.max(0)}
+  found |= {"mean": values.mean(0), "std": values.std(0), **_rank(values)}
+  return _shaped(found, rows.shape[1:], len(rows))
+
+
+def _rank(values: np.ndarray) -> dict[str, np.ndarray]:
+  return {name: np.quantile(values, part, 0) for name, part in _QUANTILES.items()}
+
+
+def _merge(measured: Sequence[Mapping[str, Any]], values: np.ndarray) -> dict[str, Any]:
+  """Joins the figures of episodes; quantiles are of values [N, ...] of them."""
+  of_each = {name: np.array([f[name] for f in measured]) for name in measured[0]}
+  counts = of_each["count"].reshape(-1, *[1] * (of_each["mean"].ndim - 1))
+  total = counts.sum()
+  mean = (counts * of_each["mean"]).sum(0) / total
+  squares = of_each["std"] ** 2 + (of_each["mean"] - mean) ** 2
+  found = {"min": of_each["min"].min(0), "max": of_each["max"].max(0), "mean": mean}
+  found["std"] = np.sqrt((counts * squares).sum(0) / total)
+  found |= _rank(values.reshape(len(values), -1).astype(np.float64))
+  return _shaped(found, values.shape[1:], int(total))
+
+
+def _histogram(pixels: np.ndarray) -> np.ndarray:
+  """Counts the levels of each channel: int64 [channels, 256]."""
+  channels = np.moveaxis(pixels, -1, 0).reshape(pixels.shape[-1], -1)
+  return np.stack([np.bincount(channel, minlength=256) for channel in channels])
+
+
+def _of_histogram(histogram: np.ndarray, count: int) -> dict[str, Any]:
+  """Returns the figures of the pixels of `count` images, in [0, 1]."""
+  levels, total = np.arange(256) / 255, histogram.sum(1)
+  mean = histogram @ levels / total
+  variance = np.maximum(histogram @ levels**2 / total - mean**2, 0)
+  ends = np.cumsum(histogram, 1)
+  parts = {"min": 0.0, "max": 1.0, **_QUANTILES}
+  found = {
+    name: levels[np.argmax(ends >= np.maximum(part * total, 1)[:, None], 1)]
+    for name, part in parts.items()
+  }
+  shape = (len(histogram), 1, 1)
+  return _shaped({**found, "mean": mean, "std": np.sqrt(variance)}, shape, count)
+
+
+def _shaped(
+  found: Mapping[str, np.ndarray], shape: tuple[int, ...], count: int
+) -> dict[str, Any]:
+  shaped = {k: v.reshape(shape or (1,)).tolist() for k, v in found.items()}
+  return {**shaped, "count": [count]}

@@ -1,0 +1,461 @@
+"""LeRobot's datasets: what its own tools wrote, what is refused, and what we write."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+
+import av
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+
+from t2r_seq import convert, errors, records, specs, store
+from tests.convert import lerobot_sets as sets
+
+Options = convert.ConversionOptions
+Spec = specs.ExtendedTensorSpec
+REAL = {
+  name: folder
+  for name, folder in sets.real_folders().items()
+  if "unfinalized" not in name
+}
+CAMERA = sets.CAMERA
+ROWS = "own/data/chunk-000/file-000.parquet"
+VIDEO = f"own/videos/{CAMERA}/chunk-000/file-000.mp4"
+EPISODES = "own/meta/episodes/chunk-000/file-000.parquet"
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+  """A dataset of our own writer, to be copied."""
+  here = os.getcwd()
+  os.chdir(tmp_path_factory.mktemp("own"))
+  folder = os.path.abspath(sets.make_folder("own.lerobot"))
+  os.chdir(here)
+  return folder
+
+
+@pytest.fixture
+def copy(own, here):
+  """A copy of it that a test may damage."""
+  shutil.copytree(own, "own")
+  return "own"
+
+
+def decoded(path):
+  with av.open(str(path)) as container:
+    return np.stack([f.to_ndarray(format="rgb24") for f in container.decode(video=0)])
+
+
+def read(folder, episode, *keys):
+  return convert.LeRobotFolder(folder).read(episode, keys)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_sets(name):
+  """Every value, and every frame by its stamp, of what LeRobot's own tools wrote."""
+  manifest = json.loads((REAL[name] / "MANIFEST.json").read_text())
+  folder = convert.LeRobotFolder(REAL[name])
+  assert (folder.fps, folder.lengths.tolist()) == (15, manifest["lengths"])
+  for episode, stamped in enumerate(manifest["stamp_episode_of_each_episode"]):
+    values = folder.read(episode, folder.spec)
+    steps = np.arange(folder.lengths[episode])
+    state = 100 * stamped + steps[:, None] + np.arange(7) / 8
+    np.testing.assert_array_equal(values["observation.state"], state)
+    np.testing.assert_array_equal(values["next.reward"], steps / 4)
+    np.testing.assert_array_equal(values["next.done"], steps == steps[-1])
+    for camera, described in manifest["cameras"].items():
+      images = values[key := f"observation.images.{camera}"]
+      if images.dtype == object:
+        images = np.stack([tf.io.decode_png(image).numpy() for image in images])
+      assert images.shape[1:] == folder.spec[key].shape
+      got = [sets.stamp(image, described) for image in images]
+      assert got == [(stamped, step) for step in steps]
+  for sample in manifest["samples"]:
+    values = folder.read(sample["episode"], ["task", "timestamp", "index", "action"])
+    got = {key: value[sample["step"]] for key, value in values.items()}
+    want = sample["lerobot_reader"]
+    assert got["task"].decode() == want["task"]
+    assert (got["timestamp"], got["index"]) == (want["timestamp"], want["index"])
+    assert got["action"].tolist() == want["action"]
+
+
+@pytest.mark.parametrize(
+  "name",
+  [n for n in REAL if n in ("lerobot_v3_h264_gop30", "lerobot_v3", "lerobot_v21")],
+)
+def test_windows_of_real_videos_by_seeking(name):
+  folder, key = convert.LeRobotFolder(REAL[name]), "observation.images.front"
+  for episode in range(len(folder)):
+    whole = folder.read(episode, [key])[key]
+    for start in range(0, len(whole), 3):
+      some = folder.frames(episode, key, start, start + 4)
+      np.testing.assert_array_equal(some, whole[start : start + 4])
+
+
+def test_a_real_recording_that_was_killed():
+  folders = sets.real_folders()
+  if not folders:
+    pytest.skip("the real datasets are not here")
+  with pytest.raises(
+    errors.ConversionError, match="got 3: the recording was not finis"
+  ):
+    convert.LeRobotFolder(folders["lerobot_v3_unfinalized"])
+
+
+def test_round_trip(own, data):
+  convert.verify_conversion(f"{own}.store", own)
+  convert.convert(own, "back")
+  before, after = (store.EpisodeStore(p) for p in (f"{own}.store", "back"))
+  assert after.spec.to_json() == before.spec.to_json()
+  assert after.metadata == before.metadata
+  pixels = decoded(f"{own}/videos/{CAMERA}/chunk-000/file-000.mp4")
+  for number, end in enumerate(np.cumsum(sets.LENGTHS)):
+    want, got = sets.episode(number), dict(after.episode(number).items())
+    frames = pixels[end - sets.LENGTHS[number] : end]
+    assert np.abs(frames.astype(int) - want[CAMERA]).mean() < 8
+    want[CAMERA] = frames
+    assert convert.episode_digest(got) == convert.episode_digest(want)
+
+
+def test_what_lerobot_needs(own):
+  """What its reader looks at, and an image of a file's parts."""
+  info = json.loads(pathlib.Path(own, "meta/info.json").read_text())
+  assert (info["codebase_version"], info["fps"], info["robot_type"]) == (
+    "v3.0",
+    10,
+    None,
+  )
+  assert list(info["features"]) == [
+    *(CAMERA, "observation.state", "action", "reward"),
+    *("timestamp", "frame_index", "episode_index", "index", "task_index"),
+  ]
+  assert info["features"][CAMERA]["info"]["video.codec"] == "h264"
+  tasks = pq.read_table(f"{own}/meta/tasks.parquet")
+  described = json.loads(tasks.schema.metadata[b"pandas"])
+  assert described["index_columns"] == ["task"]
+  assert tasks["task"].to_pylist() == [
+    "pick up the cube",
+    "put it in the bin",
+    "öffnen",
+  ]
+  rows = pq.read_table(f"{own}/data/chunk-000/file-000.parquet")
+  assert rows.column_names == list(info["features"])[1:]
+  assert rows.schema.field("action").type == pa.list_(pa.float64(), 2)
+  assert rows["index"].to_pylist() == list(range(14))
+  assert rows["task_index"].to_pylist() == [0] * 3 + [1] * 6 + [0] + [2] * 4
+  episodes = pq.read_table(
+    f"{own}/meta/episodes/chunk-000/file-000.parquet"
+  ).to_pylist()
+  assert [e["dataset_from_index"] for e in episodes] == [0, 3, 9, 10]
+  assert [e[f"videos/{CAMERA}/from_timestamp"] for e in episodes] == [0, 0.3, 0.9, 1]
+
+
+def test_statistics(own):
+  stats = json.loads(pathlib.Path(own, "meta/stats.json").read_text())
+  every = [sets.episode(number) for number in range(len(sets.LENGTHS))]
+  action = np.concatenate([episode["action"] for episode in every])
+  want = {"min": action.min(0), "mean": action.mean(0), "std": action.std(0)}
+  want["q90"] = np.quantile(action, 0.9, 0)
+  for name, value in want.items():
+    np.testing.assert_allclose(stats["action"][name], value, rtol=1e-12)
+  pixels = np.concatenate([episode[CAMERA] for episode in every]) / 255
+  want = {"max": pixels.max((0, 1, 2)), "std": pixels.std((0, 1, 2))}
+  want["q50"] = np.quantile(pixels, 0.5, (0, 1, 2), method="inverted_cdf")
+  for name, value in want.items():
+    np.testing.assert_allclose(np.ravel(stats[CAMERA][name]), value, rtol=1e-9)
+  assert stats["action"]["count"] == stats[CAMERA]["count"] == [14]
+  first = pq.read_table(f"{own}/meta/episodes/chunk-000/file-000.parquet").to_pylist()[
+    0
+  ]
+  np.testing.assert_allclose(first["stats/action/q10"], np.quantile(action[:3], 0.1, 0))
+
+
+def test_every_kind_of_value(data):
+  """Pixels as PNG, encoded images, arrays, text, what is of an episode: exactly."""
+  spec = {
+    "a/pixels": Spec((7, 6, 3), tf.uint8, "p", is_sequence=True),
+    "a/jpeg": Spec((8, 6, 3), tf.uint8, "j", is_sequence=True, data_format="jpeg"),
+    "matrix": Spec((2, 3), tf.float16, "m", is_sequence=True),
+    "one": Spec((1,), tf.int32, "o", is_sequence=True),
+    "flag": Spec((), tf.bool, "f", is_sequence=True),
+    "note": Spec((), tf.string, "n", is_sequence=True),
+    "goal": Spec((2,), tf.uint64, "g"),
+    "meta/language_instruction": Spec((), tf.string, "l"),
+  }
+  rng = np.random.default_rng(0)
+
+  def values(length):
+    image = rng.integers(0, 256, (length, 8, 6, 3)).astype(np.uint8)
+    return {
+      "a/pixels": image[:, :7],
+      "a/jpeg": data.objects(
+        [records.encode_image(i, "jpeg") for i in image], (length,)
+      ),
+      "matrix": rng.normal(size=(length, 2, 3)).astype(np.float16),
+      "one": np.arange(length, dtype=np.int32)[:, None],
+      "flag": np.arange(length) % 2 == 0,
+      "note": data.objects([b"x" * i for i in range(length)], (length,)),
+      "goal": np.array([1, 2**64 - 1], np.uint64),
+      "meta/language_instruction": data.objects(["grün".encode()], ()),
+    }
+
+  want = [values(3), values(1)]
+  with store.EpisodeStore.create("s", spec, {"lerobot": {"fps": 12.5}}) as writer:
+    for episode in want:
+      writer.append_episode(episode)
+  convert.convert("s", "out.lerobot")
+  convert.convert("out.lerobot", "back")
+  data.assert_episodes("back", want)
+  assert (
+    store.EpisodeStore("back").spec.to_json() == store.EpisodeStore("s").spec.to_json()
+  )
+  folder = convert.LeRobotFolder("out.lerobot")
+  assert (folder.tasks, folder.fps) == (["grün"], 12.5)
+  assert folder.spec["a.pixels"].data_format == "png"
+
+
+def test_pixels_are_kept_exactly_as_png(own, data):
+  options = Options(fps=10, video_codec="png")
+  convert.convert(f"{own}.store", "out.lerobot", options=options)
+  convert.convert("out.lerobot", "back")
+  data.assert_episodes("back", [sets.episode(i) for i in range(len(sets.LENGTHS))])
+
+
+def test_goes_on_after_a_failure(own, monkeypatch):
+  """The dataset appears in the end, and is that of an uninterrupted conversion."""
+  from t2r_seq.convert import conversion, lerobot_target
+
+  monkeypatch.setattr(conversion, "_COMMIT_EPISODES", 1)
+  append = lerobot_target.LeRobotTarget.append
+  count = 0
+
+  def fail(self, values):
+    nonlocal count
+    append(self, values)
+    count += 1
+    if count in (2, 4):
+      raise OSError("the disk is full")
+
+  monkeypatch.setattr(lerobot_target.LeRobotTarget, "append", fail)
+  options = Options(fps=10, video_codec="libx264", video_gop=4)
+  for _ in range(2):
+    with pytest.raises(OSError, match="disk is full"):
+      convert.convert(f"{own}.store", "out.lerobot", options=options)
+    assert not os.path.exists("out.lerobot")
+  report = convert.convert(f"{own}.store", "out.lerobot", options=options)
+  assert report.resumed_at > 0
+  paths = [path for path in pathlib.Path(own).rglob("*") if path.is_file()]
+  assert len(paths) == 7
+  for path in paths:
+    other = pathlib.Path("out.lerobot", path.relative_to(own))
+    assert other.read_bytes() == path.read_bytes(), path
+
+
+def test_several_files(own, monkeypatch):
+  from t2r_seq.convert import lerobot_target
+
+  monkeypatch.setattr(lerobot_target, "_DATA_MB", 1e-5)
+  monkeypatch.setattr(lerobot_target, "_VIDEO_MB", 1e-5)
+  monkeypatch.setattr(lerobot_target, "_CHUNK_FILES", 3)
+  options = Options(fps=10, video_codec="libx264", video_gop=4)
+  report = convert.convert(f"{own}.store", "out.lerobot", options=options)
+  assert os.path.exists(f"out.lerobot/videos/{CAMERA}/chunk-001/file-000.mp4")
+  assert os.path.exists("out.lerobot/data/chunk-001/file-000.parquet")
+  assert report.num_episodes == 4
+  for number in range(4):
+    whole, parted = (read(f, number, CAMERA)[CAMERA] for f in (own, "out.lerobot"))
+    np.testing.assert_array_equal(whole, parted)
+
+
+REFUSED = {
+  "no rate": (dict(), {}, r"expected to be told how many steps a second.*--fps"),
+  "no codec": (
+    dict(fps=5, video_codec="libsvtav"),
+    {},
+    r"codec.*Did you mean 'libsvtav1'",
+  ),
+  "no gop": (dict(fps=5, video_gop=0), {}, "gop: expected an integer of at least 1"),
+  "index": (
+    dict(fps=5),
+    {"index": Spec((), tf.int64, "i", is_sequence=True)},
+    "index: expected a path that is none of LeRobot's own.*--drop index",
+  ),
+  "one key": (
+    dict(fps=5),
+    {
+      "reward": Spec((), tf.float32),
+      "a/b": Spec((), tf.int8),
+      "a.b": Spec((), tf.int8),
+    },
+    "a.b: expected paths that differ where / is ., got the key of a/b",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_destinations(name):
+  options, changes, match = REFUSED[name]
+  spec = {**sets.SPEC, **changes}
+
+  def add(values):
+    length = len(values["reward"])
+    for path in changes:
+      leaf = spec[path]
+      shape = (length,) * leaf.is_sequence
+      values[path] = np.zeros(shape, leaf.dtype.as_numpy_dtype)
+    return values
+
+  sets.make_store("s", spec, change=add)
+  with pytest.raises(errors.SpecError, match=match):
+    convert.convert("s", "out.lerobot", options=Options(**options))
+  assert not os.path.exists("out.lerobot")
+
+
+def change_rows(name, key, change):
+  table = pq.read_table(name)
+  values = np.array(table[key].to_pylist())
+  change(values)
+  index = table.column_names.index(key)
+  column = pa.array(values.tolist(), table.schema.field(key).type)
+  pq.write_table(table.set_column(index, table.schema.field(key), column), name)
+
+
+def cut(name):
+  data = pathlib.Path(name).read_bytes()
+  pathlib.Path(name).write_bytes(data[: len(data) // 2])
+
+
+def move_frames(_):
+  change_rows(EPISODES, f"videos/{CAMERA}/from_timestamp", lambda v: v.__iadd__(0.03))
+
+
+DAMAGES = {
+  "a foreign file": (
+    lambda f: pathlib.Path(f, "meta/info.json").write_text("[1]"),
+    r"own/meta/info.json: expected the JSON description.*got a list",
+  ),
+  "an unknown version": (
+    lambda f: sets.edit_json(f"{f}/meta/info.json", codebase_version="v9.1"),
+    r"json: codebase_version: expected a version of \[v2.0, v2.1, v3.0\], got 'v9.1'",
+  ),
+  "keys that are missing": (
+    lambda f: sets.edit_json(f"{f}/meta/info.json", fps=None),
+    r"info.json: expected the keys \[fps\], got none of them",
+  ),
+  "another number of steps": (
+    lambda f: sets.edit_json(f"{f}/meta/info.json", total_frames=15),
+    r"info.json: total_frames: expected 14.*got 15: the recording was not finished",
+  ),
+  "no episodes": (
+    lambda f: shutil.rmtree(f"{f}/meta/episodes"),
+    r"own/meta/episodes: expected parquet files.*was not finished",
+  ),
+  "rows that were cut": (
+    lambda f: cut(ROWS),
+    r"file-000.parquet: episode 0: expected a whole parquet file, got ArrowInvalid",
+  ),
+  "no rows": (
+    lambda f: os.remove(ROWS),
+    r"file-000.parquet: episode 0: expected a file, got none",
+  ),
+  "no video": (
+    lambda f: os.remove(VIDEO),
+    rf"file-000.mp4: episode 0: {CAMERA}: expected a video file, got none",
+  ),
+  "a video that was cut": (
+    lambda f: cut(VIDEO),
+    rf"file-000.mp4: episode 0: {CAMERA}: expected a video that can be decoded, got an",
+  ),
+  "no video in it": (
+    lambda f: pathlib.Path(VIDEO).write_bytes(b"\1" * 5000),
+    rf"file-000.mp4: episode 0: {CAMERA}: expected a video that can be decoded, got an",
+  ),
+  "rows of another episode": (
+    lambda f: change_rows(ROWS, "episode_index", lambda v: v.__setitem__(4, 2)),
+    r"parquet: episode 1: episode_index: expected 1 at step 1, got 2",
+  ),
+  "rows in another order": (
+    lambda f: change_rows(ROWS, "frame_index", lambda v: v.__setitem__(1, 2)),
+    r"parquet: episode 0: frame_index: expected 1 at step 1, got 2",
+  ),
+  "a task that is not there": (
+    lambda f: change_rows(ROWS, "task_index", lambda v: v.__setitem__(3, 7)),
+    r"parquet: episode 1: task_index: expected a number below 3.*at step 0, got 7",
+  ),
+  "frames elsewhere": (
+    move_frames,
+    r"episode 0: .*: expected the frame of step 0 at 0.030000 s, got the nearest one"
+    r" -0.030000 s from there",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damages(name, copy):
+  """One error each, with file, episode and key."""
+  damage, match = DAMAGES[name]
+  damage(copy)
+  with pytest.raises(errors.ConversionError, match=match):
+    convert.convert(copy, "out")
+
+
+SHAPES = {
+  "another dtype": (
+    "action",
+    {"dtype": "float32", "shape": [2]},
+    r"got \(2,\) float64",
+  ),
+  "another shape": (
+    "action",
+    {"dtype": "float64", "shape": [3]},
+    r"got \(2,\) float64",
+  ),
+  "a size of frames": (
+    CAMERA,
+    {"dtype": "video", "shape": [64, 48, 3]},
+    r"expected frames of \(64, 48, 3\), as meta/info.json says, got \(48, 64, 3\)",
+  ),
+  "a key too many": (
+    "more",
+    {"dtype": "float32", "shape": [1]},
+    "expected a column of",
+  ),
+  "no numbers": (
+    "more",
+    {"dtype": "floaty", "shape": [1]},
+    "a dtype that TensorFlow has",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_rows_that_disagree_with_the_description(name, copy):
+  key, described, match = SHAPES[name]
+  info = json.loads(pathlib.Path(copy, "meta/info.json").read_text())
+  features = {**info["features"], key: described}
+  sets.edit_json(f"{copy}/meta/info.json", features=features)
+  with pytest.raises(errors.ConversionError, match=match) as raised:
+    convert.convert(copy, "out")
+  assert key in str(raised.value)
+
+
+def test_nothing_outside_the_folder_is_read(copy):
+  sets.edit_json(
+    f"{copy}/meta/info.json", data_path="../{chunk_index}{file_index}.parquet"
+  )
+  with pytest.raises(errors.ConversionError, match="data_path: expected files of this"):
+    read(copy, 0, "action")
+
+
+def test_delta_time_offsets():
+  assert convert.delta_time_offsets([-0.0667, 0, 0.1333], 15) == (-1, 0, 2)
+  with pytest.raises(
+    errors.SpecError, match=r"multiples of 1/15 s, got 0.1. The nearest"
+  ):
+    convert.delta_time_offsets([0.1], 15)
