@@ -19,8 +19,8 @@ Which policy, environment, specs and files is said by gin, as the arguments of
 
 Into an EpisodeStore, in place of record files:
 
-  t2r_seq collect --gin_configs collect.gin --gin_bindings \
-    'collect_episodes.output_path = None' 'collect_episodes.sink = @StoreSink()' \
+  t2r_seq collect --gin_configs collect.gin --gin_bindings \\
+    'collect_episodes.output_path = None' 'collect_episodes.sink = @StoreSink()' \\
     'StoreSink.path = "data/train.store"' 'StoreSink.spec = @episode_spec'
 
 SIGTERM ends it between two steps and drops the file in progress; the files before it
@@ -48,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
   except actors.Stopped:
     print("Stopped by a signal before all episodes were collected.", file=sys.stderr)
     return STATUS_OF_SIGTERM
+  console.warn_of_unread_bindings()
   print(
     f"Collected {result['num_episodes']} episodes ({result['num_steps']} steps, mean "
     f"reward {result['episode_reward']:.4f}){_where(result['files'])}."

@@ -27,6 +27,9 @@ from t2r_seq.cli import project_code
 
 # What gin appends to a message for every configurable that the error went through.
 _GIN_CALLS = re.compile(r"\n\s*In call to configurable [^\n]*")
+_GIN_UNKNOWN = re.compile("No configurable matching")
+_GIN_UNDEFINED = re.compile("No bindings specified for '([^']*)/gin.macro'")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _LIBRARY_ERRORS = (ArithmeticError, RuntimeError, ValueError)
 
 
@@ -57,9 +60,39 @@ def message(error: BaseException) -> str:
   It is one line, unless the error lists several mismatches, one a line.
   """
   text = _GIN_CALLS.sub("", str(error)).strip()
+  if _GIN_UNKNOWN.match(text):
+    text += " Is its module imported? A gin file does so: import my_project.models"
+  if undefined := _GIN_UNDEFINED.match(text):
+    text = f"the gin macro %{undefined[1]} is used and not defined."
   if not isinstance(error, errors.SpecError):
     text = " ".join(text.split())
-  return text or type(error).__name__
+  return printable(text) or type(error).__name__
+
+
+def printable(text: str) -> str:
+  """Escapes what a terminal would obey: names come from files of others."""
+  return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def warn_of_unread_bindings() -> None:
+  """Lists the bindings of gin that nothing has read, as a typing error would be one."""
+  import gin
+
+  read = gin.config._OPERATIVE_CONFIG
+  unread = [
+    f"{f'{scope}/' if scope else ''}{selector.rpartition('.')[2]}.{name}"
+    for (scope, selector), bound in gin.config._CONFIG.items()
+    for name in bound
+    if selector != "gin.macro"
+    and not any(
+      name in values
+      and other == selector
+      and (not scope or f"{place}/".startswith(f"{scope}/"))
+      for (place, other), values in read.items()
+    )
+  ]
+  if unread:
+    print(f"Bindings that nothing has read: {', '.join(unread)}", file=sys.stderr)
 
 
 def _is_tensorflow_file_error(error: BaseException) -> bool:
@@ -309,7 +342,7 @@ def format_table(
   Returns:
     The lines of the table, joined.
   """
-  table = [list(header), *[list(row) for row in rows]]
+  table = [list(header), *[[printable(cell) for cell in row] for row in rows]]
   widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
   table.insert(1, ["─" * width for width in widths])
   return "\n".join(

@@ -413,7 +413,7 @@ def _check_records(args: argparse.Namespace) -> int:
   )
   if not any(report.num_records.values()):
     raise console.UsageError(f"there are no records in {' '.join(args.sources)}.")
-  print(render_record_report(report, args.max_shown))
+  print(console.printable(render_record_report(report, args.max_shown)))
   if args.salvage is not None:
     print()
     salvaged = records.salvage_records(report, args.salvage)

@@ -383,4 +383,4 @@ def _place(error: errors.RecordError) -> str:
 def _print_error(message: str) -> None:
   """Prints on stderr, after the table."""
   sys.stdout.flush()
-  print(f"t2r_seq inspect: {message}", file=sys.stderr)
+  print(f"t2r_seq inspect: {console.printable(message)}", file=sys.stderr)

@@ -32,6 +32,7 @@ def run(args: argparse.Namespace) -> int:
   if result.pop("was_stopped"):
     print(f"Stopped by a signal at step {int(step)}; the same command goes on there.")
     return 0
+  console.warn_of_unread_bindings()
   names = sorted(result, key=lambda name: (name != "loss", name))
   shown = ", ".join(f"{name} {result[name]:.5g}" for name in names)
   print(f"Trained to step {int(step)}: {shown}." if shown else f"At step {int(step)}.")

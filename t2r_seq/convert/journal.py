@@ -8,7 +8,6 @@ asked for and how far it came, `spec.json` holds the specs of the episodes, and
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import hashlib
 import json
 import os
@@ -124,7 +123,7 @@ class Journal:
       ConversionError: the journal is damaged, or of a newer version.
     """
     self.folder = journal_folder(destination)
-    self._lock = -1
+    self._lock: files_lib.FileLock | None = None
     self._file: Any = None
     self._lines: list[EpisodeLine] = []
     self.plan = self._read_plan()
@@ -178,16 +177,13 @@ class Journal:
       ConversionError: another process is at it.
     """
     files_lib.make_folders(self.folder)
-    path = os.path.join(self.folder, _LOCK)
-    self._lock = files_lib.open_own(path, os.O_RDWR | os.O_CREAT)
-    try:
-      fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      self.close()
-      raise errors.ConversionError(
+    self._lock = files_lib.FileLock(
+      os.path.join(self.folder, _LOCK),
+      lambda owner: errors.ConversionError(
         f"convert: {self.folder}: expected no other process at this conversion, got "
-        "one. Wait for it to end."
-      ) from None
+        f"{owner}. Wait for it to end."
+      ),
+    )
 
   def load_lines(self) -> list[EpisodeLine]:
     """Reads the lines of the episodes; one that was cut off by a kill doesn't count.
@@ -225,7 +221,8 @@ class Journal:
     text = "".join(_format_line(line) for line in self._lines).encode()
     if not os.path.exists(path) or os.path.getsize(path) != len(text):
       files_lib.replace_file(path, text)
-    self._file = open(path, "ab")  # noqa: SIM115, closed by close()
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    self._file = os.fdopen(files_lib.open_own(path, flags), "ab")
     return ResumePoint(
       num_episodes,
       self._lines[-1].position if self._lines else (),
@@ -252,9 +249,9 @@ class Journal:
     if self._file is not None:
       self._file.close()
       self._file = None
-    if self._lock >= 0:
-      os.close(self._lock)
-      self._lock = -1
+    if self._lock is not None:
+      self._lock.release()
+      self._lock = None
 
   def _read_plan(self) -> Plan | None:
     place = os.path.join(self.folder, _PLAN)

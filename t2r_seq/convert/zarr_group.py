@@ -402,6 +402,11 @@ class ZarrSource(EpisodeSource):
       # zarr has an error of its own for each dtype and codec that it does not know.
       want, hint = "an array of numbers", f"Leave it out: --drop {key}."
       got = f"{type(error).__name__}: {error}"
+      if "codec" in got.lower():
+        hint = (
+          "Install the package of its codec (imagecodecs has those of images) and "
+          f"register it with numcodecs, or leave it out: --drop {key}."
+        )
       found.append(errors.Mismatch(key, want, got[:200], hint))
       return None
 

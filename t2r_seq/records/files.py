@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -128,10 +129,15 @@ def _check_file_type(filename: str, compression: str) -> bool:
   what = framing.looks_like(start, end)
   if framing.read_length(start[: framing.HEADER_SIZE]) is not None:
     what = "an uncompressed TFRecord file"
+  hint = (
+    f"If it is {kind}, its first bytes are damaged. Compressed files end in .gz, .zz "
+    "or .zlib, and no others."
+  )
+  if what == "an HDF5 file":
+    hint = "`t2r_seq convert` reads it into a store."
   raise errors.RecordError(
     f"records: {filename}: expected a TFRecord file, {kind} as its name says, got a "
-    f"wrong file type: it looks like {what}. If it is {kind}, its first bytes are "
-    "damaged. Compressed files end in .gz, .zz or .zlib, and no others."
+    f"wrong file type: it looks like {what}. {hint}"
   )
 
 
@@ -244,7 +250,21 @@ def split_file_patterns(file_patterns: FilePatterns) -> list[str]:
 def _is_special_file(name: str) -> bool:
   """Whether a name that looks like a pattern or a list is that of a file."""
   name = _PREFIX.sub("", name.strip())
-  return bool(_SPECIAL.search(name)) and tf.io.gfile.exists(name)
+  with _listing(name):
+    return bool(_SPECIAL.search(name)) and tf.io.gfile.exists(name)
+
+
+@contextlib.contextmanager
+def _listing(pattern: str) -> Iterator[None]:
+  """Says of remote files what TensorFlow needs to see them."""
+  try:
+    yield
+  except tf.errors.OpError as error:
+    raise errors.SpecError(
+      f"file patterns: {pattern}: expected files that TensorFlow can list, got: "
+      f"{' '.join(error.message.split())} It reads gs:// with credentials, and other "
+      "remote files with tensorflow-io; or copy them here."
+    ) from error
 
 
 def infer_data_format(file_patterns: FilePatterns) -> str:
@@ -295,7 +315,8 @@ def get_data_format_and_filenames_list(
 
 def _glob(pattern: str) -> list[str]:
   is_name = _is_special_file(pattern)
-  found = [pattern] if is_name else sorted(tf.io.gfile.glob(pattern))
+  with _listing(pattern):
+    found = [pattern] if is_name else sorted(tf.io.gfile.glob(pattern))
   if not os.path.basename(pattern).startswith("."):
     found = [name for name in found if not os.path.basename(name).startswith(".")]
   for suffix in (index_file.SUFFIX, _CONVERSION_SUFFIX, _STATISTICS):

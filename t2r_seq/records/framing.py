@@ -35,6 +35,8 @@ _SMALL_RECORD, _HARMLESS_SIZE = 1 << 11, 1 << 30
 _LENGTH = struct.Struct("<Q")
 # Deflated data has no more bytes than this times its own.
 _MAX_RATIO = 1032
+# No proto has more; a few megabytes of gzip can hold as much.
+_MAX_RECORD = 1 << 31
 
 
 _SIGNATURES = (
@@ -289,7 +291,8 @@ class _Content:
     """Whether so many bytes follow."""
     if self._inflated is None:
       return self.position + count <= self._size
-    return count <= _MAX_RATIO * self._size and len(self.peek(count)) == count
+    most = min(_MAX_RATIO * self._size, _MAX_RECORD)
+    return count <= most and len(self.peek(count)) == count
 
   def peek(self, count: int) -> bytes:
     """Returns the bytes that follow, fewer where they end; they stay to be read."""

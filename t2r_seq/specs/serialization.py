@@ -140,7 +140,7 @@ def build(
   """Makes a spec of fields that were read; a SpecError names the path."""
   try:
     return make(**{**fields, "dtype": tf.as_dtype(fields["dtype"])})
-  except (TypeError, ValueError) as e:
+  except (AttributeError, OverflowError, TypeError, ValueError) as e:
     where = path or fields.get("name")
     got = f"{dict(fields)}"
     raise error(operation, where, "the fields of a spec", got, str(e)) from e
@@ -161,7 +161,7 @@ def load_json(operation: str, text: str) -> Any:
   """Reads JSON; SpecError where it is none."""
   try:
     return json.loads(text)
-  except (TypeError, ValueError) as e:
+  except (RecursionError, TypeError, ValueError) as e:
     raise error(operation, "", "JSON", str(e)) from e
 
 

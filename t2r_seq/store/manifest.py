@@ -75,7 +75,7 @@ class StoreManifest:
       described = dict(values["columns"])
     except errors.SpecError as error:
       raise errors.StoreError(f"EpisodeStore: {place}: {error}") from error
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
       raise errors.StoreError(
         f"EpisodeStore: {place}: expected the fields of a manifest, got {error!r}."
       ) from error
@@ -127,15 +127,21 @@ class Commit:
       return cls()
     try:
       commit = cls(
-        episodes=int(values["episodes"]),
-        steps=int(values["steps"]),
-        sizes={str(name): int(size) for name, size in values["sizes"].items()},
-        index_crc32={str(n): int(crc) for n, crc in values["index_crc32"].items()},
-        replaces=tuple(map(str, values["replaces"])),
+        episodes=_count(values["episodes"]),
+        steps=_count(values["steps"]),
+        sizes={str(name): _count(size) for name, size in values["sizes"].items()},
+        index_crc32={str(n): _count(crc) for n, crc in values["index_crc32"].items()},
+        replaces=tuple(map(str, list(values["replaces"]))),
       )
       _check_names(commit.replaces)
+      missing = {*layout.INDEX_FILES} - {*commit.index_crc32} if commit.episodes else ()
+      if missing:
+        raise ValueError(f"no checksum of {errors.listing(missing)}")
+      room = commit.sizes.get(layout.ENDS, 8 * commit.episodes)
+      if room < 8 * commit.episodes:
+        raise ValueError(f"an index of fewer than {commit.episodes} episodes")
       return commit
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
       raise errors.StoreError(
         f"EpisodeStore: {place}: expected the fields of a commit, got {error!r}."
       ) from error
@@ -147,6 +153,12 @@ def _has_episodes(folder: str) -> bool:
     return os.stat(os.path.join(folder, layout.ENDS)).st_size > 0
   except (FileNotFoundError, NotADirectoryError):
     return False
+
+
+def _count(value: Any) -> int:
+  if type(value) is not int or not 0 <= value < 1 << 62:
+    raise ValueError(f"{value!r:.40} is no count")
+  return value
 
 
 def _check_names(segments: tuple[str, ...]) -> None:
@@ -201,7 +213,7 @@ def _read(place: str, form: str, is_sealed: bool = True) -> dict[str, Any]:
     data = file.read()
   try:
     values = json.loads(data)
-  except ValueError as error:
+  except (RecursionError, ValueError) as error:
     raise errors.StoreError(
       f"EpisodeStore: {place}: expected JSON, got {error}. The file is damaged."
     ) from error
@@ -256,6 +268,10 @@ def _no_store(folder: str) -> str:
   if any(".tfrecord" in name for name in names):
     pattern = os.path.join(folder, "*.tfrecord*")
     return message + f"{got}. TFRecord files are given by a pattern: '{pattern}'."
+  if {"zarr.json", ".zgroup", ".zmetadata"} & {*names} or {"data", "meta"} <= {*names}:
+    return (
+      message + f"{got}. This is a zarr group: `t2r_seq convert` makes a store of it."
+    )
   return message + f"{got}. This is no EpisodeStore; EpisodeStore.create makes one."
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
-import uuid
 from collections.abc import Sequence
 
 import numpy as np
 
 from t2r_seq import errors, specs
-from t2r_seq.files import sync_folder
+from t2r_seq.files import new_folder
 from t2r_seq.store import check, files, layout
 from t2r_seq.store import writer as writer_lib
 from t2r_seq.store.check import SegmentFindings, StoreReport
@@ -73,17 +71,9 @@ def salvage_store(
   if problem or found.manifest is None:
     problem = problem or errors.Mismatch(layout.MANIFEST, "a manifest", "none")
     raise errors.mismatch_error(f"salvage: {folder}", [problem], errors.StoreError)
-  parent, name = os.path.split(target)
-  hidden = os.path.join(parent, f".{name}.{uuid.uuid4().hex}")
   try:
-    os.mkdir(hidden)
-    try:
+    with new_folder(target) as hidden:
       kept, left_out = _copy(found.segments, found.manifest, hidden, lenient)
-      os.rename(hidden, target)
-      sync_folder(parent)
-    except BaseException:
-      shutil.rmtree(hidden, ignore_errors=True)
-      raise
   except OSError as error:
     hint = "Nothing was salvaged; the old store is as it was."
     raise files.explain(error, target, hint) from error

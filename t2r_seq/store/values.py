@@ -140,7 +140,7 @@ def _to_rows(
       if nan is None:
         return Rows(len(array) if is_many else 1, files.as_bytes(array))
       got = f"NaN at {nan}"
-      hint = "Clean the data, or create the writer with allow_nan=True."
+      hint = "Clean the data, or let it in: allow_nan=True, --allow_nan."
     elif has_shape and not column.is_bytes:
       hint = "Cast it."
   return errors.Mismatch(

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import actors, errors
-from t2r_seq.cli import console
+from t2r_seq.cli import console, main
 
 
 @gin.configurable(module="test_failures")
@@ -80,8 +80,44 @@ def test_is_expected(error, want):
     (errors.SpecError("2 mismatches:\n  a\n  b"), "2 mismatches:\n  a\n  b"),
     (_catch(fails, errors.SpecError("a: b")), "a: b"),
     (KeyboardInterrupt(), "KeyboardInterrupt"),
+    (ValueError("a \x1b[2Jname"), r"a \x1b[2Jname"),
+    (
+      _catch(gin.parse_config, "nothing.x = 1"),
+      "No configurable matching 'nothing'. In bindings string line 1 nothing.x = 1 Is "
+      "its module imported? A gin file does so: import my_project.models",
+    ),
+    (
+      ValueError("No bindings specified for 'a/b/gin.macro' in config string: x\ny"),
+      "the gin macro %a/b is used and not defined.",
+    ),
   ],
-  ids=["one line", "mismatches", "through gin", "no message"],
+  ids=[
+    "one line",
+    "mismatches",
+    "through gin",
+    "no message",
+    "escapes of a terminal",
+    "gin of no module",
+    "gin macro",
+  ],
 )
 def test_message(error, want):
   assert console.message(error) == want
+
+
+def test_bindings_that_nothing_reads_are_listed(capsys):
+  gin.clear_config()
+  bindings = ("needs_a_value.value = %a", "a = 1", "s/needs_a_value.value = 2")
+  gin.parse_config([*bindings, "fails.error = 3"])
+  needs_a_value()
+  console.warn_of_unread_bindings()
+  want = "Bindings that nothing has read: s/needs_a_value.value, fails.error\n"
+  assert capsys.readouterr().err == want
+  gin.clear_config()
+
+
+def test_help_fits_a_terminal(capsys):
+  for command in ("collect", "doctor", "convert", "train"):
+    with pytest.raises(SystemExit):
+      main([command, "--help"])
+  assert max(map(len, capsys.readouterr().out.splitlines())) <= 100

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import pathlib
+import re
 import zipfile
 from typing import Any
 
@@ -323,3 +324,10 @@ def test_empty_and_absent_files(tmp_path: pathlib.Path) -> None:
     errors.RecordError, match=r"expected a TFRecord file, got .*No such"
   ):
     records.record_dataset([str(tmp_path / "b")])
+
+
+@pytest.mark.parametrize("pattern", ["s3://bucket/x*", "nowhere://x/y*"])
+def test_remote_files_of_a_system_that_is_not_there(pattern):
+  want = f"file patterns: {re.escape(pattern)}: expected files that TensorFlow can list"
+  with pytest.raises(errors.SpecError, match=want):
+    records.get_data_format_and_filenames(pattern)

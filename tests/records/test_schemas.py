@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, records, specs
+from t2r_seq import errors, records, specs, store
 
 Spec = specs.ExtendedTensorSpec
 FLOATS, BYTES = "float_list", "bytes_list"
@@ -187,3 +187,13 @@ def test_a_proposal_of_nothing_says_why(tmp_path):
     writer.write(record(lat=None))
   with pytest.raises(errors.SpecError, match=r"got 1 records and \['lat': no values\]"):
     records.propose_spec(records.inspect_records(str(tmp_path / "a")))
+
+
+def test_what_convert_reads_is_not_called_damaged(tmp_path):
+  (tmp_path / "a.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(60))
+  with pytest.raises(errors.RecordError, match="`t2r_seq convert` reads it into a st"):
+    records.inspect_records(str(tmp_path / "a.hdf5"))
+  (tmp_path / "b.zarr").mkdir()
+  (tmp_path / "b.zarr" / ".zgroup").write_text("{}")
+  with pytest.raises(errors.StoreError, match="a zarr group: `t2r_seq convert` makes"):
+    store.summarize_store(tmp_path / "b.zarr")

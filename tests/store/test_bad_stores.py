@@ -211,7 +211,7 @@ FOLDERS = {
   "empty": (os.mkdir, r"with a store.json, got \[\]\. This is no EpisodeStore"),
   "foreign": (
     lambda p: (os.mkdir(p), write(f"{p}/.zgroup", "{}")),
-    r"got \[\.zgroup\]\. This is no EpisodeStore; EpisodeStore\.create makes one",
+    r"got \[\.zgroup\]\. This is a zarr group: `t2r_seq convert` makes a store of it",
   ),
   "of records": (
     lambda p: (os.mkdir(p), write(f"{p}/a.tfrecord", "")),
@@ -409,6 +409,30 @@ def test_reports(name, path):
       and problem.episodes == episodes
       for problem in problems
     ), (file, text, episodes, problems)
+
+
+# Commits whose checksum fits, and that no reader takes: the doctor calls none whole.
+FORGED_COMMITS = {
+  "infinitely many episodes": {"episodes": float("inf")},
+  "fewer than none": {"episodes": -1},
+  "more than the index has": {"episodes": 1 << 40},
+  "a truth": {"episodes": True},
+  "steps of text": {"steps": "many"},
+  "no checksums": {"index_crc32": {}},
+  "a checksum of one": {"index_crc32": {layout.ENDS: 1}},
+  "sizes of a list": {"sizes": []},
+  "a size below zero": {"sizes": {"x.data": -1}},
+  "a number of segments": {"replaces": 3},
+}
+
+
+@pytest.mark.parametrize("name", FORGED_COMMITS)
+def test_forged_commits_are_refused_by_all(name, path):
+  edit(in_main(path, layout.COMMIT), **FORGED_COMMITS[name])
+  with pytest.raises(errors.StoreError, match="expected the fields of a commit"):
+    store.EpisodeStore(path)
+  (problem, *_) = store.verify_store(path).problems
+  assert problem.place == f"main/{layout.COMMIT}"
 
 
 def test_a_store_that_is_being_written_is_whole(path, episode, monkeypatch):
