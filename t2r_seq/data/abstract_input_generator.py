@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import specs, windows
-from t2r_seq.data import arguments, presence
+from t2r_seq.data import arguments, joint, presence
 from t2r_seq.data.arguments import flat_specs
 from t2r_seq.data.data_service import DataService
 from t2r_seq.data.dataset_options import generator_options, positions_kept
@@ -33,11 +34,12 @@ class AbstractInputGenerator(abc.ABC):
   (except for made-up data, which never ends). After Tensor2Robot's class of that name.
   """
 
-  def __init__(self, batch_size: int = 32) -> None:
+  def __init__(self, batch_size: int = 32, cut: windows.Cut | None = None) -> None:
     """Creates the generator.
 
     Args:
       batch_size: examples in a batch, over all replicas of a strategy together.
+      cut: how windows are cut, but for the padding, which is the model's.
     Raises:
       SpecError: the batch size is not a positive integer.
     """
@@ -50,7 +52,8 @@ class AbstractInputGenerator(abc.ABC):
     self._out_label_spec: specs.TensorSpecStruct | None = None
     self._preprocess_fn: PreprocessFn | None = None
     self._device_fn: PreprocessFn | None = None
-    self._padding = "repeat"
+    self._unpadded_cut = windows.Cut() if cut is None else cut
+    self._padding: windows.Padding = "repeat"
     self._mode: str | None = None
     self._report: InputReport | None = None
     self._data_service = DataService()
@@ -66,9 +69,14 @@ class AbstractInputGenerator(abc.ABC):
     return self._batch_size
 
   @property
-  def padding(self) -> str:
-    """What stands where a window leaves its episode: 'drop', 'repeat' or 'zero'."""
+  def padding(self) -> windows.Padding:
+    """What stands where a window leaves its episode; see `windows.Cut`."""
     return self._padding
+
+  @property
+  def n_step(self) -> windows.NStep | None:
+    """How transitions are joined as they are read, if they are."""
+    return self._unpadded_cut.n_step
 
   @property
   def report(self) -> InputReport | None:
@@ -140,16 +148,15 @@ class AbstractInputGenerator(abc.ABC):
       arguments.check_mode_is_bound(preprocess_fn)
     self._preprocess_fn = preprocess_fn
 
-  def set_padding(self, padding: str) -> None:
+  def set_padding(self, padding: windows.Padding) -> None:
     """Sets what stands where a window leaves its episode.
 
     Args:
-      padding: 'drop', 'repeat' or 'zero'.
+      padding: 'drop', 'repeat' or 'zero', or two of them, (front, end).
     Raises:
       SpecError: none of these.
     """
-    windows.check_padding(padding)
-    self._padding = padding
+    self._padding = windows.check_padding(padding)
 
   def set_data_service(self, data_service: DataService) -> None:
     """Sets where mode 'train' runs; gin's `DataService` is what it is at first."""
@@ -244,6 +251,16 @@ class AbstractInputGenerator(abc.ABC):
     It raises where no batch will come; None where datasets do so themselves.
     """
     return None
+
+  def _cut(self, mode: str) -> windows.Cut:
+    """Returns how the windows of joined specs are cut in a mode.
+
+    In 'infer' there are no rewards to be joined.
+    """
+    n_step = self.n_step if mode != specs.ModeKeys.INFER else None
+    if n_step is not None:
+      n_step = dataclasses.replace(n_step, branches=joint.BRANCHES)
+    return dataclasses.replace(self._unpadded_cut, padding=self._padding, n_step=n_step)
 
   @abc.abstractmethod
   def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:

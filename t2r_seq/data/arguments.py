@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from t2r_seq import errors, records, specs
+from t2r_seq import errors, records, specs, windows
 from t2r_seq.records import files as patterns_lib
 
 # TensorFlow prepares room for a whole batch before it reads: larger ones take minutes.
@@ -205,17 +205,18 @@ def batch_size(where: str, own: int, given: Any) -> int:
   return check_batch_size(where, given, "params['batch_size']")
 
 
-def check_no_sequence_length(where: str, sequence_length: int | None) -> None:
-  """Checks that nobody asks for sequences where nothing is cut into any.
+def check_no_windows(where: str, cut: windows.Cut) -> None:
+  """Checks that nobody asks for sequences, or joined steps, where nothing is cut.
 
   Raises:
-    SpecError: there is a sequence_length.
+    SpecError: there is a sequence_length or n_step.
   """
-  if sequence_length is not None:
-    raise errors.SpecError(
-      f"{where}: sequence_length: expected None for specs without time offsets, got "
-      f"{sequence_length}. Give the specs that are to be cut time_offsets=0."
-    )
+  for name, value in (("sequence_length", cut.sequence_length), ("n_step", cut.n_step)):
+    if value is not None:
+      raise errors.SpecError(
+        f"{where}: {name}: expected None for specs without time offsets, got {value}. "
+        "Give the specs that are to be cut time_offsets=0."
+      )
 
 
 def check_mode_is_bound(preprocess_fn: Callable[..., Any]) -> None:

@@ -181,6 +181,7 @@ class GeneratorInputGenerator(AbstractInputGenerator):
     sequence_length: int | None = None,
     stride: int = 1,
     shift: int = 1,
+    n_step: windows.NStep | tuple[int, float] | None = None,
     drop_remainder: bool | None = None,
   ) -> None:
     """Creates the generator.
@@ -196,12 +197,15 @@ class GeneratorInputGenerator(AbstractInputGenerator):
       sequence_length: stacks in a sequence, for specs with is_sequence.
       stride: steps between the stacks of a sequence.
       shift: stacks between the starts of two sequences.
+      n_step: (n, gamma), or a `windows.NStep`, where the specs are those of one-step
+        transitions: joins them as they are read, as a replay does.
       drop_remainder: whether the last, smaller batch is left out, so that the batch
         axis is static; None: in mode 'train' only, which has no last batch.
     Raises:
       SpecError: generator_fn is no function, a size is too small, or a flag is none.
     """
-    super().__init__(batch_size)
+    cut = windows.Cut(sequence_length, stride, shift, n_step=windows.NStep.of(n_step))
+    super().__init__(batch_size, cut)
     where = type(self).__name__
     self._generator_fn = self._check_function(generator_fn)
     self._yields_episodes = arguments.check_flag(
@@ -211,9 +215,11 @@ class GeneratorInputGenerator(AbstractInputGenerator):
       self._check_count("shuffle_buffer_size", shuffle_buffer_size, minimum=0)
     self._shuffle_buffer_size = shuffle_buffer_size
     self._seed = seed
-    self._sequence_length = sequence_length
-    self._stride = stride
-    self._shift = shift
+    if n_step is not None and not yields_episodes:
+      raise errors.SpecError(
+        f"{where}: n_step: expected None without yields_episodes, got {n_step!r}. Only "
+        "the steps of an episode can be joined."
+      )
     self._drop_remainder = arguments.check_drop_remainder(where, drop_remainder)
     self._source: CheckedGenerator | None = None
 
@@ -246,9 +252,9 @@ class GeneratorInputGenerator(AbstractInputGenerator):
     is_train = mode == specs.ModeKeys.TRAIN
     shuffle_buffer_size = self._shuffle_buffer_size if is_train else None
     if self._yields_episodes:
-      dataset = self._window_dataset(joined, shuffle_buffer_size)
+      dataset = self._window_dataset(joined, self._cut(mode), shuffle_buffer_size)
     else:
-      dataset = self._dataset(joined, self._sequence_length)
+      dataset = self._dataset(joined, self._unpadded_cut.sequence_length)
       if shuffle_buffer_size:
         dataset = dataset.shuffle(shuffle_buffer_size, self._shuffle_seed(self._seed))
     if is_train:
@@ -274,13 +280,16 @@ class GeneratorInputGenerator(AbstractInputGenerator):
     )
 
   def _window_dataset(
-    self, joined: specs.TensorSpecStruct, shuffle_buffer_size: int | None
+    self,
+    joined: specs.TensorSpecStruct,
+    cut: windows.Cut,
+    shuffle_buffer_size: int | None,
   ) -> tf.data.Dataset:
     self._report = windows.WindowReport()
-    cut = windows.Cut(self._sequence_length, self._stride, self._shift, self.padding)
     grid = windows.WindowGrid(windows.time_span(joined), cut)
+    flat = windows.flat_specs(joined, cut.n_step)
     return windows.windows(
-      self._dataset(windows.flat_specs(joined), None, grid.min_steps),
+      self._dataset(flat, None, grid.min_steps),
       joined,
       cut,
       shuffle_buffer_size=shuffle_buffer_size,

@@ -19,6 +19,9 @@ Pair = tuple[specs.TensorSpecStruct, specs.TensorSpecStruct]
 _FEATURES = "features/"
 _LABELS = "labels/"
 
+BRANCHES = ("features", "labels")
+"""The first components of joined paths."""
+
 
 def join(features: Any, labels: Any = None) -> specs.TensorSpecStruct:
   """Puts features and labels below 'features/' and 'labels/'.

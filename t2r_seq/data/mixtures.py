@@ -592,9 +592,33 @@ class MixtureInputGenerator(AbstractInputGenerator):
     looks = [look for s in self._sources.values() if (look := s.watch()) is not None]
     return (lambda: [look() for look in looks]) if looks else None
 
+  @property
+  def n_step(self) -> windows.NStep | None:
+    """How the sources join transitions: all of them alike."""
+    return self._check_n_step()
+
+  def _check_n_step(self) -> windows.NStep | None:
+    """Raises SpecError unless all sources join as many steps, at one discount."""
+    (first, *others), joined = self._sources, {}
+    for name, source in self._sources.items():
+      n_step = source.n_step
+      joined[name] = None if n_step is None else (n_step.n, n_step.gamma)
+    self._raise(
+      errors.Mismatch(
+        f"{name}: n_step",
+        f"{joined[first]}, as {first} has it",
+        str(joined[name]),
+        "Rewards of one batch are to mean one thing: give all sources the same n_step.",
+      )
+      for name in others
+      if joined[name] != joined[first]
+    )
+    return self._sources[first].n_step
+
   @tf.autograph.experimental.do_not_convert
   def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
     self._set_specifications(mode)
+    self._check_n_step()
     report = None if self._is_portable else MixtureReport(self._sources)
     if mode == specs.ModeKeys.TRAIN:
       dataset = self._mixed(batch_size, report)

@@ -49,6 +49,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     sequence_length: int | None = None,
     stride: int = 1,
     shift: int = 1,
+    n_step: windows.NStep | tuple[int, float] | None = None,
     cycle_length: int = 8,
     num_parallel_calls: int | None = tf.data.AUTOTUNE,
     drop_remainder: bool | None = None,
@@ -70,6 +71,8 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       sequence_length: stacks in a sequence, for specs with is_sequence and windows.
       stride: steps between the stacks of a sequence.
       shift: stacks between the starts of two sequences.
+      n_step: (n, gamma), or a `windows.NStep`, where the specs are those of one-step
+        transitions: joins them as they are read, as a replay does.
       cycle_length: files that mode 'train' reads in turns.
       num_parallel_calls: of parsing, None for one at a time; has no influence on the
         order.
@@ -85,15 +88,14 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     Raises:
       SpecError: a size or length is too small, or an option is none of these.
     """
-    super().__init__(batch_size)
+    cut = windows.Cut(sequence_length, stride, shift, n_step=windows.NStep.of(n_step))
+    super().__init__(batch_size, cut)
     where = type(self).__name__
     self._file_patterns = arguments.check_file_patterns(where, file_patterns)
     self._shuffle_buffer_size = self._check_count(
       "shuffle_buffer_size", shuffle_buffer_size, minimum=0
     )
     self._seed = arguments.check_seed(where, seed)
-    self._cut: dict[str, Any] = {"sequence_length": sequence_length}
-    self._cut |= {"stride": stride, "shift": shift}
     self._cycle_length = self._check_count("cycle_length", cycle_length)
     self._num_parallel_calls = arguments.check_parallel_calls(where, num_parallel_calls)
     self._drop_remainder = arguments.check_drop_remainder(where, drop_remainder)
@@ -117,16 +119,16 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
   def count_examples(self) -> int | None:
     """Counts the examples of one pass: once, by reading all files, but not decoding."""
     if self.num_examples is None:
-      joined = joint.join(self._feature_spec, self._label_spec)
-      self._parsed_spec = flat = windows.flat_specs(joined)
+      joined, cut = joint.join(self._feature_spec, self._label_spec), self._cut("train")
+      self._parsed_spec = flat = windows.flat_specs(joined, cut.n_step)
       self._files = files = self._find_files(flat)
       # A count leaves no bad record out, also where training does.
       with tf.init_scope(), self._explain_failures(are_skipped=False):
         index = indexed_input.find_index(self._index, files, self._where())
         if index is not None:
-          count = indexed_input.count_windows(index, joined, self._grid(joined))
+          count = indexed_input.count_windows(index, joined, _grid(joined, cut))
         elif windows.is_windowed(joined):
-          count = record_files.count_windows(files, flat, self._grid(joined))
+          count = record_files.count_windows(files, flat, _grid(joined, cut))
         else:
           count = record_files.count_records(files)
         self._counted[self._counted_as()] = count
@@ -161,9 +163,10 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
   def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
     joined = joint.join(self._feature_spec, self._label_spec_for(mode))
     is_windowed = windows.is_windowed(joined)
+    cut = self._cut(mode)
     if not is_windowed:
-      arguments.check_no_sequence_length(self._where(), self._cut["sequence_length"])
-    self._parsed_spec = windows.flat_specs(joined)
+      arguments.check_no_windows(self._where(), cut)
+    self._parsed_spec = windows.flat_specs(joined, cut.n_step)
     self._files = files = self._find_files(self._parsed_spec)
     is_train = mode == specs.ModeKeys.TRAIN
     drop = is_train if self._drop_remainder is None else self._drop_remainder
@@ -171,7 +174,6 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     shuffle = is_train and self._shuffle_buffer_size > 0
     options: dict[str, Any] = {"decode_images": self._decode_images}
     options |= {"drop_remainder": drop, "memory_budget": self._memory_budget}
-    cut = {**self._cut, "padding": self.padding}
     with tf.init_scope():
       index = indexed_input.find_index(self._index, files, self._where())
       self._loader = (
@@ -180,7 +182,8 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
         else indexed_input.plan_batches(
           *(index, joined, batch_size, is_train, shuffle),
           seed=self._params_seed if self._seed is None else self._seed,
-          **(cut | options),
+          cut=cut,
+          **options,
         )
       )
     if self._loader is not None:
@@ -198,9 +201,9 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       first = self._reading.first_record(files, self._where())
       self._parsed_spec = record_files.leave_out_absent(self._parsed_spec, first)
       if not is_windowed or not record_files.fills_a_batch(
-        *(first, self._parsed_spec, self._grid(joined), num_needed), self._decode_images
+        *(first, self._parsed_spec, _grid(joined, cut), num_needed), self._decode_images
       ):
-        self._check_not_empty(files, joined, is_windowed, num_needed)
+        self._check_not_empty(files, joined, cut, is_windowed, num_needed)
     report = StreamReport() if is_windowed and not self._is_portable else None
     self._report = self._reading.report(report)
     self._reads_ahead = is_windowed and shuffle
@@ -210,7 +213,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
         files,
         self._parsed_spec,
         joined,
-        windows.Cut(**cut),
+        cut,
         batch_size=batch_size,
         cycle_length=self._cycle_length,
         num_parallel_calls=self._num_parallel_calls,
@@ -218,7 +221,8 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
         report=report,
         **options,
       ).map(joint.split)
-    examples = self._examples(files, joined, shuffle, report, None if is_train else 1)
+    num_epochs = None if is_train else 1
+    examples = self._examples(files, joined, cut, shuffle, report, num_epochs)
     if is_windowed:
       batches = examples.batch(batch_size, drop_remainder=drop)
     else:
@@ -235,12 +239,13 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
   def _counted_as(self) -> str:
     """What a count depends on."""
     joined = joint.join(self._feature_spec, self._label_spec)
-    return f"{windows.is_windowed(joined)} {self._grid(joined)}"
+    return f"{windows.is_windowed(joined)} {_grid(joined, self._cut('train'))}"
 
   def _examples(
     self,
     files: record_files.FilesByKey,
     joined: specs.TensorSpecStruct,
+    cut: windows.Cut,
     shuffle: bool,
     report: windows.WindowReport | None,
     num_epochs: int | None = 1,
@@ -257,8 +262,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     episodes = self._reading.parse_episodes(
       serialized, self._parsed_spec, self._num_parallel_calls
     )
-    cut = {**self._cut, "padding": self.padding, "num_epochs": num_epochs}
-    return windows.windows(episodes, joined, **cut, report=report)
+    return windows.windows(episodes, joined, cut, num_epochs=num_epochs, report=report)
 
   def _seeds(self) -> list[int | None]:
     """Returns one seed for each shuffle: files, records, windows."""
@@ -271,6 +275,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     self,
     files: record_files.FilesByKey,
     joined: specs.TensorSpecStruct,
+    cut: windows.Cut,
     is_windowed: bool,
     num_needed: int,
   ) -> None:
@@ -278,22 +283,20 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     if not is_windowed and num_needed == 1 and self._on_bad_record == "raise":
       return
     report = windows.WindowReport() if is_windowed else None
-    examples = self._examples(files, joined, shuffle=False, report=report)
+    examples = self._examples(files, joined, cut, shuffle=False, report=report)
     if report is None:
       examples = self._reading.good_records(examples, self._parsed_spec)
     found = sum(1 for _ in examples.take(num_needed))
     record_files.check_enough(
-      *(self._where(), num_needed, found, self._grid(joined).min_steps, report),
+      *(self._where(), num_needed, found, _grid(joined, cut).min_steps, report),
       self._reading.report(None),
     )
-
-  def _grid(self, joined: specs.TensorSpecStruct) -> windows.WindowGrid:
-    num_stacks, stride, shift = self._cut.values()
-    span = windows.time_span(joined)
-    cut = windows.Cut(num_stacks, stride, shift, self.padding)
-    return windows.WindowGrid(span, cut)
 
   def _where(self) -> str:
     patterns = str(self._file_patterns)
     shown = patterns if len(patterns) <= _MAX_SHOWN else f"{patterns[:_MAX_SHOWN]}..."
     return f"{type(self).__name__}: {shown}"
+
+
+def _grid(joined: specs.TensorSpecStruct, cut: windows.Cut) -> windows.WindowGrid:
+  return windows.WindowGrid(windows.time_span(joined), cut)

@@ -38,6 +38,7 @@ class StoreInputGenerator(AbstractInputGenerator):
     sequence_length: int | None = None,
     stride: int = 1,
     shift: int = 1,
+    n_step: windows.NStep | tuple[int, float] | None = None,
     shard_index: int = 0,
     num_shards: int = 1,
     memory_budget: int = 2**30,
@@ -56,6 +57,8 @@ class StoreInputGenerator(AbstractInputGenerator):
       sequence_length: stacks in a sequence, for specs with is_sequence and windows.
       stride: steps between the stacks of a sequence.
       shift: stacks between the starts of two sequences.
+      n_step: (n, gamma), or a `windows.NStep`, where the specs are those of one-step
+        transitions: joins them as they are read, as a replay does.
       shard_index: which part of each epoch to read.
       num_shards: how many disjoint parts there are.
       memory_budget: bytes that the pools of 'quasi_random' may hold, decoded.
@@ -68,7 +71,8 @@ class StoreInputGenerator(AbstractInputGenerator):
     Raises:
       SpecError: a size is too small, or an option is none of these.
     """
-    super().__init__(batch_size)
+    cut = windows.Cut(sequence_length, stride, shift, n_step=windows.NStep.of(n_step))
+    super().__init__(batch_size, cut)
     where = type(self).__name__
     if order is not None and order not in ORDERS:
       raise errors.SpecError(
@@ -78,9 +82,6 @@ class StoreInputGenerator(AbstractInputGenerator):
     self._store_path = store_path
     self._order = order
     self._seed = arguments.check_seed(where, seed)
-    self._sequence_length = sequence_length
-    self._stride = stride
-    self._shift = shift
     self._shard_index = shard_index
     self._num_shards = self._check_count("num_shards", num_shards)
     self._memory_budget = self._check_count("memory_budget", memory_budget)
@@ -102,11 +103,9 @@ class StoreInputGenerator(AbstractInputGenerator):
       return None
     with tf.init_scope():
       store = EpisodeStore(self._store_path)
-      joined = self._joined(store, specs.ModeKeys.EVAL)
-      grid = windows.WindowGrid(
-        windows.time_span(joined),
-        windows.Cut(self._sequence_length, self._stride, self._shift, self.padding),
-      )
+      mode = specs.ModeKeys.EVAL
+      span = windows.time_span(self._joined(store, mode))
+      grid = windows.WindowGrid(span, self._cut(mode))
       return int(np.sum(grid.num_windows(store.episode_lengths)))
 
   @tf.autograph.experimental.do_not_convert
@@ -132,10 +131,7 @@ class StoreInputGenerator(AbstractInputGenerator):
         shard_index=shard[0],
         num_shards=shard[1],
         drop_remainder=drop,
-        sequence_length=self._sequence_length,
-        stride=self._stride,
-        shift=self._shift,
-        padding=self.padding,
+        cut=self._cut(mode),
         memory_budget=self._memory_budget,
         flat=is_train and self._stack_on_device,
         decode_images=self._decode_images,
@@ -155,8 +151,7 @@ class StoreInputGenerator(AbstractInputGenerator):
     stacked = windows.stack_windows(
       joint.join(features, labels),
       joint.join(self._feature_spec, self._label_spec),
-      sequence_length=self._sequence_length,
-      stride=self._stride,
+      self._unpadded_cut,
     )
     features, labels = joint.split(stacked)
     return super()._finish(features, labels, has_labels=True)

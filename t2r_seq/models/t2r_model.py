@@ -37,7 +37,7 @@ class T2RModel(abc.ABC):
     create_optimizer_fn: Callable[
       [], tf.keras.optimizers.Optimizer
     ] = optimizers.create_adam_optimizer,
-    padding: str = "repeat",
+    padding: windows.Padding = "repeat",
     use_avg_model_params: bool = False,
     avg_model_params_decay: float = 0.999,
   ) -> None:
@@ -57,7 +57,6 @@ class T2RModel(abc.ABC):
     Raises:
       SpecError: the padding is not known, or the decay out of range.
     """
-    windows.check_padding(padding)
     if not 0 <= avg_model_params_decay < 1:
       raise errors.SpecError(
         f"{type(self).__name__}: avg_model_params_decay: expected a number in [0, 1), "
@@ -65,7 +64,7 @@ class T2RModel(abc.ABC):
       )
     self._preprocessor_cls = preprocessor_cls
     self._create_optimizer_fn = create_optimizer_fn
-    self._padding = padding
+    self._padding = windows.check_padding(padding)
     self._averages_decay = avg_model_params_decay if use_avg_model_params else None
     self._preprocessor: preprocessors.AbstractPreprocessor | None = None
     self._network: Any = None
@@ -197,7 +196,7 @@ class T2RModel(abc.ABC):
     return self._preprocessor
 
   @property
-  def padding(self) -> str:
+  def padding(self) -> windows.Padding:
     """What a window shows beyond the ends of an episode."""
     return self._padding
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, specs, windows
 from t2r_seq.data.arguments import check_count
 from t2r_seq.replay.options import to_priorities
 
@@ -196,6 +196,11 @@ class Replay(_Closing):
   @abc.abstractmethod
   def spec_structure(self) -> specs.TensorSpecStruct:
     """The specs of one window, what the learner sees, by path."""
+
+  @property
+  @abc.abstractmethod
+  def cut(self) -> windows.Cut:
+    """How episodes become windows, and transitions are joined."""
 
   @property
   @abc.abstractmethod

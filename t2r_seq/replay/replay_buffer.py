@@ -97,7 +97,7 @@ class ReplayBuffer(Replay):
       ReplayError: `checkpoint_dir` may not be written to.
     """
     self._spec = specs.flatten_spec_structure(spec_structure).copy()
-    cut = windows.Cut.of(_OPERATION, cut, fields)
+    self._cut = cut = windows.Cut.of(_OPERATION, cut, fields)
     self._flat_spec = flat_replay_specs(_OPERATION, self._spec, cut.n_step)
     self._checkpoint_dir = options.check_checkpoint_dir(_OPERATION, checkpoint_dir)
     name = "keep_checkpoints"
@@ -165,6 +165,11 @@ class ReplayBuffer(Replay):
   def spec_structure(self) -> specs.TensorSpecStruct:
     """The specs of one window, by path."""
     return self._spec.copy()
+
+  @property
+  def cut(self) -> windows.Cut:
+    """How episodes become windows, and transitions are joined."""
+    return self._cut
 
   @property
   def flat_spec(self) -> specs.TensorSpecStruct:

@@ -9,7 +9,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from t2r_seq import data, errors, specs
+from t2r_seq import data, errors, specs, windows
 from t2r_seq.data import joint
 from t2r_seq.replay import replay
 from t2r_seq.replay.replay import Replay
@@ -61,6 +61,11 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
       self._replay = made
     return self._replay
 
+  @property
+  def n_step(self) -> windows.NStep | None:
+    """How transitions are joined as they are sampled, if they are."""
+    return self.replay.cut.n_step
+
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
     """Turns what a replay raised inside of TensorFlow into what it was."""
@@ -73,16 +78,16 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
 
   def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
     wanted = joint.join(self._feature_spec, self._label_spec_for(mode))
-    windows = self.replay.dataset(batch_size)
+    sampled = self.replay.dataset(batch_size)
     held = self.replay.spec_structure
-    sources = _find_sources(wanted, windows.element_spec, held)
+    sources = _find_sources(wanted, sampled.element_spec, held)
 
     @tf.autograph.experimental.do_not_convert
     def select(batch: Any) -> joint.Pair:
       selected = {path: batch[source] for path, source in sources.items()}
       return joint.split(selected)
 
-    return windows.map(select)
+    return sampled.map(select)
 
 
 def _find_sources(

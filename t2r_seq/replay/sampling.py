@@ -47,8 +47,10 @@ class Gathering:
         return self._contexts.take(path, draw.rows)
       return _take(self._columns[path], rows)
 
-    before = 0 if draw.ages is None else draw.ages.astype(np.int64)
     after = draw.marks.astype(np.int64) - 1
+    # Where no ages are kept, nothing before the anchors is shown, or it is all there.
+    ages = draw.ages
+    before = np.zeros_like(after) if ages is None else ages.astype(np.int64)
     # A step on is N rows on.
     anchors = windows.Anchors(draw.rows, before, after, self._num_writers)
     return self._reader.read_at(take, anchors)

@@ -255,11 +255,7 @@ class StoreWindows:
     self,
     columns: StoreColumns,
     spec_structure: specs.SpecStructure,
-    sequence_length: int | None = None,
-    stride: int = 1,
-    shift: int = 1,
-    padding: str = "drop",
-    masks: bool = False,
+    cut: windows.Cut | None = None,
     flat: bool = False,
   ) -> None:
     """Plans the windows.
@@ -269,11 +265,7 @@ class StoreWindows:
       spec_structure: the specs of a window. A path without time offsets is the anchor's
         own step where the store has a row per step for it, and else a context feature.
         Optional paths that some episode lacks are left out.
-      sequence_length: L, stacks in a sequence; None for single windows.
-      stride: steps between the stacks of one sequence.
-      shift: stacks between the starts of two sequences.
-      padding: 'drop', 'repeat' or 'zero'.
-      masks: adds '<path>_mask' for every windowed path.
+      cut: how episodes become windows; None for `windows.Cut()`.
       flat: gives every step that a window shows once; see `windows.stack_windows`.
     Raises:
       SpecError: the store does not fit the specs; every path is named.
@@ -283,7 +275,7 @@ class StoreWindows:
     self.reader = windows.WindowReader(
       columns.element_spec,
       spec_structure,
-      windows.Cut(sequence_length, stride, shift, padding, masks),
+      cut,
       flat,
     )
     _check_context(self.reader, columns.element_spec)
@@ -619,19 +611,25 @@ class EpisodeStore:
     return specs.TensorSpecStruct(segment.episode(rest))
 
   def windows(
-    self, spec_structure: specs.SpecStructure, **options: Any
+    self,
+    spec_structure: specs.SpecStructure,
+    cut: windows.Cut | None = None,
+    flat: bool = False,
+    **fields: Any,
   ) -> StoreWindows:
     """Returns all windows that specs cut from the episodes, by number.
 
     Args:
       spec_structure: the specs of a window.
-      **options: further arguments of `StoreWindows`: sequence_length, stride, shift,
-        padding, masks.
+      cut: how episodes become windows; None for `windows.Cut()`.
+      flat: gives every step that a window shows once; see `windows.stack_windows`.
+      **fields: or fields of the cut: sequence_length, padding, n_step, ...
     Raises:
       SpecError: the store does not fit the specs; every path is named.
       StoreError: the store has no episodes.
     """
-    return StoreWindows(StoreColumns(self), spec_structure, **options)
+    cut = windows.Cut.of("windows", cut, fields)
+    return StoreWindows(StoreColumns(self), spec_structure, cut, flat)
 
   def window(
     self, index: int, spec_structure: specs.SpecStructure, **options: Any

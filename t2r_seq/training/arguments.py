@@ -62,11 +62,12 @@ def warn_of_unmasked_labels(model: T2RModel) -> None:
     for path, spec in labels.items()
     if windows.time_span({path: spec})[1] > 0 and path not in masked
   ]
-  if unmasked and model.padding != "drop":
+  if unmasked and windows.Cut(padding=model.padding).end != "drop":
     logging.warning(
-      "Labels %s look ahead and are padded ('%s') at the end of every episode, which "
+      "Labels %s look ahead and are padded (%r) at the end of every episode, which "
       "trains on invented values. Declare masks (windows.add_mask_specs) and use them "
-      "in the loss (windows.masked_mean), or set the model's padding to 'drop'.",
+      "in the loss (windows.masked_mean), or pad the front only: the model's padding "
+      "is ('repeat', 'drop') then.",
       unmasked,
       model.padding,
     )

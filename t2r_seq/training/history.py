@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from t2r_seq import windows
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 
 # No Python control flow depends on tensors: converting it would only cost time.
@@ -18,25 +20,26 @@ class FrameHistory(tf.Module):
 
   The window that `push` returns equals, bit for bit, the training window whose anchor
   is the step pushed: the first step of an episode fills the past with itself under
-  'repeat' and with zeros under 'zero'.
+  'repeat' and with zeros under 'zero'. Which steps are shown is the plan's to say, as
+  in training.
   """
 
   def __init__(
     self,
     specs_by_path: TensorSpecStruct,
-    zero_past: bool,
+    cut: windows.Cut,
     masks: Mapping[str, str] | None = None,
   ) -> None:
     """Creates an empty history: no slots.
 
     Args:
       specs_by_path: windowed specs by path, with offsets <= 0.
-      zero_past: pads with zeros rather than with the first step.
+      cut: says what stands before the first step: zeros, or that step.
       masks: path of each mask that the windows hold, and the path that it masks.
     """
     super().__init__()
     self._specs = dict(specs_by_path.items())
-    self._zero_past = zero_past
+    self._grid = windows.WindowGrid(windows.time_span(specs_by_path), cut)
     self._masks = dict(masks or {})
     self._frames = {
       path: tf.Variable(
@@ -78,7 +81,7 @@ class FrameHistory(tf.Module):
     begins = is_first | tf.equal(ages, 0)
     self._ages.assign(tf.where(begins, tf.ones_like(ages), ages + 1))
     for path, frames in self._frames.items():
-      frames.assign(self._shift(path, observations[path], begins))
+      frames.assign(self._shift(path, observations[path]))
     return self.windows()
 
   def _check_slots(
@@ -99,24 +102,30 @@ class FrameHistory(tf.Module):
       ],
     )
 
-  def _shift(self, path: str, newest: tf.Tensor, begins: tf.Tensor) -> tf.Tensor:
+  def _steps(self, offsets: np.ndarray) -> tuple[Any, Any, Any]:
+    """Says which steps are shown at offsets from the newest one; see `WindowGrid`."""
+    before = tf.reshape(self._ages.read_value() - 1, [-1] + [1] * offsets.ndim)
+    return self._grid.steps(offsets, before, 0)
+
+  def _shift(self, path: str, newest: tf.Tensor) -> tf.Tensor:
     """Returns the frames [N, depth, ...] with the newest step at the end.
 
     One copy of whole frames by their number, whoever begins: a `where` over the frames,
     or a cond, costs as much as a small network.
     """
     spec = self._specs[path]
-    depth, num_slots = _depth(spec), tf.shape(begins)[0]
+    depth, num_slots = _depth(spec), tf.shape(newest, tf.int64)[0]
     kept = tf.reshape(self._frames[path], [-1, *spec.frame_shape])
-    num_kept = tf.shape(kept)[0]
+    num_kept = tf.shape(kept, tf.int64)[0]
     empty = tf.zeros([1, *spec.frame_shape], spec.dtype)
     pool = tf.concat([kept, newest, empty], axis=0)
     slots = tf.range(num_slots)[:, tf.newaxis]
-    now = num_kept + slots
-    past = slots * depth + tf.range(1, depth)
-    before = num_kept + num_slots if self._zero_past else now
-    past = tf.where(begins[:, tf.newaxis], before, past)
-    return tf.gather(pool, tf.concat([past, now], axis=1))
+    steps, _, shown = self._steps(np.arange(1 - depth, 1))
+    # What was the newest step is the one before it now.
+    rows = tf.where(steps < 0, (slots + 1) * depth + steps, num_kept + slots)
+    if shown is not None:
+      rows = tf.where(shown, rows, num_kept + num_slots)
+    return tf.gather(pool, rows)
 
   @_as_it_is
   def windows(self) -> TensorSpecStruct:
@@ -130,9 +139,7 @@ class FrameHistory(tf.Module):
       window.set_shape([None, *spec.shape])
       result[path] = window
     for mask_path, path in self._masks.items():
-      offsets = _offsets(self._specs[path])
-      ages = tf.reshape(self._ages.read_value(), [-1] + [1] * offsets.ndim)
-      result[mask_path] = ages + offsets > 0
+      result[mask_path] = self._steps(_offsets(self._specs[path]))[1]
     return result
 
   def _empty_state(

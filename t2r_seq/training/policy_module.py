@@ -72,8 +72,10 @@ class PolicyFunctions:
     # Masks are derived from the history, never asked for.
     self._masks = windows.mask_paths(self._specs)
     self._has_sequences = any(spec.is_sequence for spec in self._specs.values())
-    zero_past = model.padding == "zero"
-    self._history = FrameHistory(self._windowed, zero_past, self._masks)
+    # It acts at the first step, too, whatever it was trained on.
+    front = windows.Cut(padding=model.padding).front
+    self._cut = windows.Cut(padding="zero" if front == "zero" else "repeat")
+    self._history = FrameHistory(self._windowed, self._cut, self._masks)
     self.module = tf.Module()
     self.module.model_variables = list(model.variables)
     self.module.history = self._history
@@ -187,7 +189,6 @@ class PolicyFunctions:
   @tf.autograph.experimental.do_not_convert
   def _windows_at_last_step(self, features: TensorSpecStruct) -> TensorSpecStruct:
     """Maps [B, T, ...] to the windows [B, K, ...] whose anchors end the records."""
-    padding = "zero" if self._model.padding == "zero" else "repeat"
     length_path = f"{next(iter(self._windowed))}_length"
 
     def read(row: TensorSpecStruct) -> TensorSpecStruct:
@@ -197,7 +198,7 @@ class PolicyFunctions:
         for path in self._specs
         if path not in self._masks
       )
-      return windows.gather_windows(episode, length - 1, self._specs, padding=padding)
+      return windows.gather_windows(episode, length - 1, self._specs, self._cut)
 
     signature = TensorSpecStruct(
       (path, tf.TensorSpec(spec.shape, spec.dtype))

@@ -79,7 +79,9 @@ class Transitions:
     ends = self._ends.read_value()
     chains = tf.searchsorted(ends, tf.reshape(ids, [-1]), "right", out_type=tf.int64)
     chains = tf.reshape(chains, tf.shape(ids)) if ids.shape.rank != 1 else chains
-    anchors = windows.Anchors(ids + chains, 0, tf.gather(ends, chains) - ids)
+    anchors = windows.Anchors(
+      ids + chains, tf.zeros_like(ids), tf.gather(ends, chains) - ids
+    )
     return specs.TensorSpecStruct(self._reader.read_at(self._columns.take, anchors))
 
   def n_step(self, n: int, gamma: float) -> Transitions:

@@ -5,6 +5,7 @@ from t2r_seq.windows.cut import (
   Anchors,
   Cut,
   NStep,
+  Padding,
   WindowGrid,
   check_padding,
 )
@@ -39,6 +40,7 @@ __all__ = [
   "Anchors",
   "Cut",
   "NStep",
+  "Padding",
   "Reading",
   "RowList",
   "StringRows",

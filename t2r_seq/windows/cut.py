@@ -189,7 +189,7 @@ class Cut:
 
 
 class Anchors(NamedTuple):
-  """Where windows are in what holds one or many episodes; int64 scalars, or [B].
+  """Where windows are in what holds one or many episodes; int64 of one shape.
 
   Attributes:
     rows: of the (first) anchors.

@@ -501,6 +501,8 @@ def plan_readings(
     if source not in leaves:
       if not spec.is_optional:
         hint = errors.nearest(path, element)
+        if path.split("/")[-1] in (DISCOUNT, NUM_STEPS) and grid.cut.n_step is None:
+          hint = "It comes with n_step=(n, gamma)."
         hint = hint or f"There is {errors.listing(element)}."
         found.append(errors.Mismatch(path, _expected(spec), "nothing", hint))
       continue

@@ -43,14 +43,11 @@ class IndexedRecordLoader(WindowLoader):
     shard_index: int = 0,
     num_shards: int = 1,
     drop_remainder: bool = True,
-    sequence_length: int | None = None,
-    stride: int = 1,
-    shift: int = 1,
-    padding: str = "drop",
-    masks: bool = False,
+    cut: windows.Cut | None = None,
     memory_budget: int = 2**30,
     decode_images: records.DecodeImages = True,
     is_checkpointed: bool = False,
+    **fields: Any,
   ) -> None:
     """Plans the batches from the indices; reads one record.
 
@@ -68,11 +65,7 @@ class IndexedRecordLoader(WindowLoader):
       shard_index: which part of each epoch to show.
       num_shards: how many disjoint parts there are.
       drop_remainder: shows full batches only, equally many in every shard.
-      sequence_length: L, stacks in a sequence; None for single windows.
-      stride: steps between the stacks of one sequence.
-      shift: stacks between the starts of two sequences.
-      padding: 'drop', 'repeat' or 'zero'.
-      masks: adds '<path>_mask' for every windowed path.
+      cut: how episodes become windows; None for `windows.Cut()`.
       memory_budget: bytes that the pools may hold, decoded; the larger, the better
         'quasi_random' mixes. Other orders have no pools.
       decode_images: gives pixels, perhaps in a way of its own: a
@@ -80,6 +73,7 @@ class IndexedRecordLoader(WindowLoader):
       is_checkpointed: has iterators keep their position, for a tf.train.Checkpoint of
         one; TensorFlow then logs a line or two with every batch. An iterator that does
         not is saved with all that it has read ahead. `start_batch` needs neither.
+      **fields: or fields of the cut: padding='repeat', ...
     Raises:
       SpecError: the specs do not fit the files, or these are too small for one batch,
         or the budget is.
@@ -94,16 +88,13 @@ class IndexedRecordLoader(WindowLoader):
       else records.read_index(file_patterns)
     )
     _check_any_record(self.index)
+    cut = windows.Cut.of("IndexedRecordLoader", cut, fields)
     self._source: IndexedWindows | IndexedExamples
     if windows.is_windowed(spec_structure):
-      self._source = IndexedWindows(
-        self.index,
-        spec_structure,
-        *(sequence_length, stride, shift, padding, masks, decode_images),
-      )
+      self._source = IndexedWindows(self.index, spec_structure, cut, decode_images)
       _check_any_window(self._source, self.index)
     else:
-      _check_single(sequence_length)
+      _check_single(cut.sequence_length)
       self._source = IndexedExamples(self.index, spec_structure, decode_images)
     self.flat = self._source.flat
     self._decode_images = decode_images

@@ -35,11 +35,7 @@ class IndexedWindows:
     self,
     index: records.RecordIndex,
     spec_structure: specs.SpecStructure,
-    sequence_length: int | None = None,
-    stride: int = 1,
-    shift: int = 1,
-    padding: str = "drop",
-    masks: bool = False,
+    cut: windows.Cut,
     decode_images: records.DecodeImages = True,
   ) -> None:
     """Plans the windows; reads the first record only.
@@ -48,11 +44,7 @@ class IndexedWindows:
       index: of files with at least one record, none of them compressed.
       spec_structure: the specs of a window, of one dataset. Optional features that the
         first record lacks are left out.
-      sequence_length: L, stacks in a sequence; None for single windows.
-      stride: steps between the stacks of one sequence.
-      shift: stacks between the starts of two sequences.
-      padding: 'drop', 'repeat' or 'zero'.
-      masks: adds '<path>_mask' for every windowed path.
+      cut: how episodes become windows.
       decode_images: gives pixels, perhaps in a way of its own; False the strings that
         the records hold.
     Raises:
@@ -61,7 +53,9 @@ class IndexedWindows:
     """
     self.reads = RecordReads(index)
     first = tf.constant(index.read(0))
-    flat = record_files.leave_out_absent(windows.flat_specs(spec_structure), first)
+    flat = record_files.leave_out_absent(
+      windows.flat_specs(spec_structure, cut.n_step), first
+    )
     self.flat = specs.map_leaves(specs.ExtendedTensorSpec.to_spec, flat)
     self._parse = records.create_parse_tf_example_fn(flat, decode_images=False)
     self._decode_images = decode_images
@@ -72,7 +66,6 @@ class IndexedWindows:
       for path, spec in self.flat.items()
       if decode_images and specs.is_encoded_image_spec(spec)
     }
-    cut = windows.Cut(sequence_length, stride, shift, padding, masks)
     self.reader = windows.WindowReader(self.element_spec, spec_structure, cut)
     self.decoded_reader = windows.WindowReader(
       self._decoded_element(), spec_structure, cut

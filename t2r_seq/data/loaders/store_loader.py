@@ -35,14 +35,11 @@ class StoreWindowLoader(WindowLoader):
     shard_index: int = 0,
     num_shards: int = 1,
     drop_remainder: bool = True,
-    sequence_length: int | None = None,
-    stride: int = 1,
-    shift: int = 1,
-    padding: str = "drop",
-    masks: bool = False,
+    cut: windows.Cut | None = None,
     flat: bool = False,
     memory_budget: int = 2**30,
     decode_images: records.DecodeImages = True,
+    **fields: Any,
   ) -> None:
     """Plans the batches.
 
@@ -59,17 +56,14 @@ class StoreWindowLoader(WindowLoader):
       shard_index: which part of each epoch to show.
       num_shards: how many disjoint parts there are.
       drop_remainder: shows full batches only, equally many in every shard.
-      sequence_length: L, stacks in a sequence; None for single windows.
-      stride: steps between the stacks of one sequence.
-      shift: stacks between the starts of two sequences.
-      padding: 'drop', 'repeat' or 'zero'.
-      masks: adds '<path>_mask' for every windowed path.
+      cut: how episodes become windows; None for `windows.Cut()`.
       flat: delivers every step that a window shows once, [B, F, ...], for
         `windows.stack_windows` in the step that trains.
       memory_budget: bytes that the pools may hold, decoded; the larger, the better
         'quasi_random' mixes. Other orders have no pools.
       decode_images: gives pixels, perhaps in a way of its own: a
         `records.ImageDecoding`; False gives the strings that are stored.
+      **fields: or fields of the cut: padding='repeat', ...
     Raises:
       SpecError: the store does not fit the specs, or is too small for one batch, or
         the budget is.
@@ -83,9 +77,8 @@ class StoreWindowLoader(WindowLoader):
     columns: Any = StoreColumns(store)
     if decode_images or order == "quasi_random":
       columns = DecodedColumns(columns, store.spec, decode_images)
-    self._windows = StoreWindows(
-      columns, spec_structure, sequence_length, stride, shift, padding, masks, flat
-    )
+    cut = windows.Cut.of("StoreWindowLoader", cut, fields)
+    self._windows = StoreWindows(columns, spec_structure, cut, flat)
     if not self._windows.num_windows:
       raise errors.SpecError(
         f"store_windows: {store.path}: expected an episode that is long enough for a "

@@ -701,6 +701,11 @@ class ReverbReplay(Replay):
     return self._spec_structure
 
   @property
+  def cut(self) -> windows.Cut:
+    """How episodes become windows, and transitions are joined."""
+    return self._layout.reader.cut
+
+  @property
   def flat_spec(self) -> specs.TensorSpecStruct:
     """What one `append` takes."""
     return self._flat_spec
