@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import specs, windows
+from t2r_seq import errors, specs, windows
 from t2r_seq.data import arguments, joint, presence
 from t2r_seq.data.arguments import flat_specs
 from t2r_seq.data.data_service import DataService
 from t2r_seq.data.dataset_options import generator_options, positions_kept
 from t2r_seq.data.input_report import InputReport
+from t2r_seq.windows.n_step import integer_rewards
 
 PreprocessFn = Callable[[Any, Any], tuple[Any, Any]]
 
@@ -256,10 +257,16 @@ class AbstractInputGenerator(abc.ABC):
     """Returns how the windows of joined specs are cut in a mode.
 
     In 'infer' there are no rewards to be joined.
+
+    Raises:
+      SpecError: rewards are integers, of which joining makes floats.
     """
     n_step = self.n_step if mode != specs.ModeKeys.INFER else None
     if n_step is not None:
       n_step = dataclasses.replace(n_step, branches=joint.BRANCHES)
+      joined = joint.join(self._feature_spec, self._label_spec)
+      if found := integer_rewards(joined, n_step):
+        raise errors.mismatch_error(type(self).__name__, found)
     return dataclasses.replace(self._unpadded_cut, padding=self._padding, n_step=n_step)
 
   @abc.abstractmethod

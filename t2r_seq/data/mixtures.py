@@ -589,36 +589,27 @@ class MixtureInputGenerator(AbstractInputGenerator):
 
   def watch(self) -> Callable[[], Any] | None:
     """Begins to watch over a wait for a batch: all sources do."""
-    looks = [look for s in self._sources.values() if (look := s.watch()) is not None]
+    looks = list(filter(None, (source.watch() for source in self._sources.values())))
     return (lambda: [look() for look in looks]) if looks else None
 
   @property
   def n_step(self) -> windows.NStep | None:
-    """How the sources join transitions: all of them alike."""
-    return self._check_n_step()
-
-  def _check_n_step(self) -> windows.NStep | None:
-    """Raises SpecError unless all sources join as many steps, at one discount."""
-    (first, *others), joined = self._sources, {}
-    for name, source in self._sources.items():
-      n_step = source.n_step
-      joined[name] = None if n_step is None else (n_step.n, n_step.gamma)
+    """How the sources join transitions; raises SpecError unless all do so alike."""
+    first, *_ = joined = {name: s.n_step for name, s in self._sources.items()}
+    told = {name: str(n and (n.n, n.gamma)) for name, n in joined.items()}
+    want = f"{told[first]}, as '{first}' has it"
+    hint = "The rewards of a batch are to mean one thing: give all sources one n_step."
     self._raise(
-      errors.Mismatch(
-        f"{name}: n_step",
-        f"{joined[first]}, as {first} has it",
-        str(joined[name]),
-        "Rewards of one batch are to mean one thing: give all sources the same n_step.",
-      )
-      for name in others
-      if joined[name] != joined[first]
+      errors.Mismatch(f"{name}: n_step", want, got, hint)
+      for name, got in told.items()
+      if got != told[first]
     )
-    return self._sources[first].n_step
+    return joined[first]
 
   @tf.autograph.experimental.do_not_convert
   def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
     self._set_specifications(mode)
-    self._check_n_step()
+    _ = self.n_step  # Of all alike.
     report = None if self._is_portable else MixtureReport(self._sources)
     if mode == specs.ModeKeys.TRAIN:
       dataset = self._mixed(batch_size, report)
@@ -736,14 +727,12 @@ class MixtureInputGenerator(AbstractInputGenerator):
     )
 
   def _resolved_weights(self) -> Sequence[float]:
-    names = list(self._sources)
-    if self._weights is None:
-      return [1] * len(names)
-    if isinstance(self._weights, str):
+    weights = self._weights
+    if isinstance(weights, str):
       return self._sizes()
-    if isinstance(self._weights, Mapping):
-      return [self._weights[name] for name in names]
-    return list(self._weights)
+    if isinstance(weights, Mapping):
+      return [weights[name] for name in self._sources]
+    return list(weights or [1] * len(self._sources))
 
   def _sizes(self) -> list[int]:
     sizes = {name: source.count_examples() for name, source in self._sources.items()}

@@ -49,7 +49,9 @@ class T2RModel(abc.ABC):
       create_optimizer_fn: gives the Keras optimizer.
       padding: what a window shows beyond the ends of an episode: 'repeat' or 'zero';
         'drop' trains on full windows only, and the exported policy, which must act on
-        the first step too, repeats the first frame. Shared by training and policy.
+        the first step too, repeats the first frame. Or two words, (front, end):
+        ('repeat', 'drop') makes nothing up after the last step, which is right where
+        the specs look ahead, as those of transitions. Shared by training and policy.
       use_avg_model_params: evaluates and exports exponential moving averages of the
         weights, and trains on with the weights; the checkpoints have both. An
         optimizer's own `use_ema` does the same, with its `ema_momentum`.

@@ -396,29 +396,23 @@ class RecordIndex:
   def num_windows(
     self,
     spec_structure: specs.SpecStructure,
-    sequence_length: int | None = None,
-    stride: int = 1,
-    shift: int = 1,
-    padding: str = "drop",
+    cut: windows.Cut | None = None,
+    **fields: Any,
   ) -> np.ndarray:
     """Returns how many windows every episode gives; reads nothing.
 
     Args:
       spec_structure: the specs of a window.
-      sequence_length: L, stacks in a sequence; None for single windows.
-      stride: steps between the stacks of one sequence.
-      shift: stacks between the starts of two sequences.
-      padding: 'drop', 'repeat' or 'zero'.
+      cut: how episodes become windows; None for `windows.Cut()`.
+      **fields: or fields of the cut: padding='repeat', ...
     Returns:
       int64 [records].
     Raises:
-      SpecError: see `num_steps`.
+      SpecError: see `num_steps`, or no such cut.
       RecordError: see `num_steps`.
     """
-    span = windows.time_span(spec_structure)
-    grid = windows.WindowGrid(
-      span, windows.Cut(sequence_length, stride, shift, padding)
-    )
+    cut = windows.Cut.of("num_windows", cut, fields)
+    grid = windows.WindowGrid(windows.time_span(spec_structure), cut)
     return np.asarray(grid.num_windows(self.num_steps(spec_structure)), np.int64)
 
   def read(self, record: int) -> bytes:

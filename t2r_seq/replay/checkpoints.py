@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -130,13 +130,16 @@ def restore(
   return saved.path
 
 
-def export(table: Table, columns: Columns, path: str) -> int:
+def export(
+  table: Table, columns: Columns, path: str, describe: Callable[[list[int]], Any]
+) -> int:
   """Writes the episodes that are held to a new store, each step once.
 
   Args:
     table: of the buffer.
     columns: of a step and of an episode.
     path: of the store.
+    describe: gives the store's metadata, called with the steps of each episode.
   Returns:
     The number of episodes.
   Raises:
@@ -151,7 +154,7 @@ def export(table: Table, columns: Columns, path: str) -> int:
     )
   with files.new_folder(path) as place, table.lock:
     table.check_open("to_store")
-    return _write_episodes(table, columns, place)
+    return _write_episodes(table, columns, place, describe)
 
 
 def load_store(table: Table, columns: Columns, path: str) -> None:
@@ -277,13 +280,19 @@ def _held_episodes(counts: np.ndarray, all_ends: Any, num_slots: int) -> list[_E
   return found
 
 
-def _write_episodes(table: Table, columns: Columns, path: str) -> int:
+def _write_episodes(
+  table: Table,
+  columns: Columns,
+  path: str,
+  describe: Callable[[list[int]], Any] | None = None,
+) -> int:
   """Writes the episodes that are held to a store; returns how many they are."""
   lanes, contexts = table.lanes, table.contexts
   flat = specs.TensorSpecStruct((p, column.spec) for p, column in columns.items())
   episodes = _held_episodes(lanes.counts, lanes.ends, lanes.num_slots)
+  about = describe and describe([episode.end - episode.first for episode in episodes])
   with EpisodeStore.create(
-    path, flat, commit_every=len(episodes) + 1, allow_nan=True
+    path, flat, about, commit_every=len(episodes) + 1, allow_nan=True
   ) as writer:
     for episode in episodes:
       rows = np.zeros(0, np.int64)

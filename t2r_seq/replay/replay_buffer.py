@@ -29,6 +29,7 @@ from t2r_seq.replay.sampling import Batch, Gathering, Sampling, make_dataset
 from t2r_seq.replay.sizing import flat_replay_specs
 from t2r_seq.replay.table import Table, make_items
 from t2r_seq.replay.writers import MemoryVectorWriter, MemoryWriter
+from t2r_seq.transitions.metadata import KEY, TransitionsMetadata
 
 _OPERATION = "ReplayBuffer"
 _UNIFORM, _FIFO, _MIN_SIZE = options.Uniform(), options.Fifo(), options.MinSize()
@@ -270,6 +271,8 @@ class ReplayBuffer(Replay):
 
     Episodes that go on end here, and episodes whose oldest steps are gone begin with
     the oldest that is there; under padding 'drop' the windows are those of the buffer.
+    Where the specs are those of one-step transitions without stacks,
+    `transitions.load_transitions` reads the store, too.
 
     Args:
       path: of the store.
@@ -282,7 +285,13 @@ class ReplayBuffer(Replay):
     """
     hint = "Name a folder that is not there yet, or an empty one."
     place = options.check_path("to_store", "path", path, hint)
-    return checkpoints.export(self._table, self._columns, place)
+    return checkpoints.export(self._table, self._columns, place, self._describe)
+
+  def _describe(self, lengths: list[int]) -> dict[str, Any] | None:
+    """Returns what a store of these episodes says that they are, if transitions."""
+    element = sizing.element_spec(self._columns)
+    about = TransitionsMetadata.of_windows(element, self._spec, self._cut, lengths)
+    return about and {KEY: about.to_json_dict()}
 
   def checkpoint(self) -> str:
     """Saves everything; see `Replay.checkpoint`.

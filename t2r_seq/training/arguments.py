@@ -10,7 +10,7 @@ import gin
 from absl import logging
 
 from t2r_seq import errors, specs, windows
-from t2r_seq.data import AbstractInputGenerator
+from t2r_seq.data import AbstractInputGenerator, joint
 from t2r_seq.models import T2RModel
 
 _COUNTS = (
@@ -51,23 +51,30 @@ def check(**arguments: Any) -> None:
     raise errors.mismatch_error("train_eval_model", mismatches)
 
 
-def warn_of_unmasked_labels(model: T2RModel) -> None:
-  """Logs labels that look ahead and train on padding at the end of an episode."""
-  labels = specs.flatten_spec_structure(
-    model.preprocessor.get_in_label_specification(specs.ModeKeys.TRAIN)
+def warn_of_invented_steps(model: T2RModel, source: AbstractInputGenerator) -> None:
+  """Logs what looks ahead and trains on padding at the end of an episode.
+
+  Args:
+    model: whose features and labels.
+    source: that it trains on; where it joins transitions nothing is padded there.
+  """
+  read = joint.join(
+    model.preprocessor.get_in_feature_specification(specs.ModeKeys.TRAIN),
+    model.preprocessor.get_in_label_specification(specs.ModeKeys.TRAIN),
   )
-  masked = windows.mask_paths(labels).values()
+  masked = windows.mask_paths(read).values()
   unmasked = [
     path
-    for path, spec in labels.items()
+    for path, spec in read.items()
     if windows.time_span({path: spec})[1] > 0 and path not in masked
   ]
-  if unmasked and windows.Cut(padding=model.padding).end != "drop":
+  if (
+    unmasked and windows.Cut(padding=model.padding, n_step=source.n_step).end != "drop"
+  ):
     logging.warning(
-      "Labels %s look ahead and are padded (%r) at the end of every episode, which "
-      "trains on invented values. Declare masks (windows.add_mask_specs) and use them "
-      "in the loss (windows.masked_mean), or pad the front only: the model's padding "
-      "is ('repeat', 'drop') then.",
+      "%s look ahead and are padded (%r) at the end of every episode, which trains on "
+      "invented values. Declare masks (windows.add_mask_specs) and use them in the "
+      "loss (windows.masked_mean), or pad the front only: padding=('repeat', 'drop').",
       unmasked,
       model.padding,
     )

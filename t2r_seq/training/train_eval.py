@@ -83,7 +83,8 @@ def train_eval_model(
     log_every_n_steps=log_every_n_steps,
   )
   exported_feature_specs(t2r_model)  # What cannot be exported is not trained.
-  arguments.warn_of_unmasked_labels(t2r_model)
+  if input_generator_train is not None:
+    arguments.warn_of_invented_steps(t2r_model, input_generator_train)
   os.makedirs(model_dir, exist_ok=True)
   if seed is not None:
     tf.keras.utils.set_random_seed(seed)

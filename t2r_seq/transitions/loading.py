@@ -82,7 +82,11 @@ class Transitions:
     anchors = windows.Anchors(
       ids + chains, tf.zeros_like(ids), tf.gather(ends, chains) - ids
     )
-    return specs.TensorSpecStruct(self._reader.read_at(self._columns.take, anchors))
+
+    def take(path: str, rows: tf.Tensor | None) -> tf.Tensor:
+      return self._columns.take(path, chains if rows is None else rows)
+
+    return specs.TensorSpecStruct(self._reader.read_at(take, anchors))
 
   def n_step(self, n: int, gamma: float) -> Transitions:
     """Returns the same transitions, read as n-step ones; nothing is stored.
@@ -220,7 +224,7 @@ class Transitions:
 def load_transitions(
   path: str | os.PathLike[str], n_step: tuple[int, float] | NStep | None = None
 ) -> Transitions:
-  """Opens what `save_transitions` saved.
+  """Opens what `save_transitions` saved, or `ReplayBuffer.to_store` of transitions.
 
   Args:
     path: of the store.
@@ -259,11 +263,6 @@ def _check_columns(store: EpisodeStore, about: TransitionsMetadata) -> None:
       f"load_transitions: {store.path}: expected {about.num_transitions} transitions, "
       f"got {num}. They were not saved to the end: remove the folder and save again."
     )
-  if (store.episode_lengths < 2).any():
-    raise errors.StoreError(
-      f"load_transitions: {store.path}: expected chains of at least 2 rows, got one of "
-      "1. The last row of a chain has its last next observation."
-    )
 
 
 def _window_specs(
@@ -273,10 +272,11 @@ def _window_specs(
   stored, found = store.spec, specs.TensorSpecStruct()
   for path in fields.paths:
     source = fields.next_of.get(path, path)
-    found[path] = specs.ExtendedTensorSpec(
-      stored[source].shape,
-      stored[source].dtype,
-      source,
-      time_offsets=int(path in fields.next_of),
+    spec = stored[source]
+    found[path] = specs.ExtendedTensorSpec.from_spec(
+      spec,
+      name=source,
+      is_sequence=False,
+      time_offsets=int(path in fields.next_of) if spec.is_sequence else None,
     )
   return found

@@ -6,8 +6,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from t2r_seq import errors
-from t2r_seq.windows import NStep, TransitionFields
+from t2r_seq.specs import SpecStructure
+from t2r_seq.windows import Cut, NStep, TransitionFields, WindowReader
 
 KEY = "transitions"
 FORMAT_VERSION = 1
@@ -31,6 +34,38 @@ class TransitionsMetadata:
   fields: TransitionFields
   n_step: NStep | None
   num_transitions: int
+
+  @classmethod
+  def of_windows(
+    cls, element_spec: Any, spec_structure: SpecStructure, cut: Cut, lengths: list[int]
+  ) -> TransitionsMetadata | None:
+    """Describes episodes whose windows are one-step transitions, each step once.
+
+    Args:
+      element_spec: of the flat episodes, by path.
+      spec_structure: of the windows.
+      cut: of the windows; how it joins transitions, if it does, names the fields.
+      lengths: steps of the episodes; the last one has the last observation only.
+    Returns:
+      The description; None where the windows are something else, such as stacks.
+    """
+    joined = Cut(n_step=cut.n_step or NStep(1, 1.0))
+    try:
+      reader = WindowReader(element_spec, spec_structure, joined)
+    except errors.SpecError:
+      return None
+    assert reader.joining is not None
+    fields = reader.joining.fields
+    if set(fields.stored) != set(element_spec):
+      return None
+    for path, reading in reader.readings.items():
+      if reading.source != fields.next_of.get(path, path):
+        return None
+      if reading.steps is not None and not np.array_equal(
+        reading.steps, int(path in fields.next_of)
+      ):
+        return None
+    return cls(fields, None, sum(length - 1 for length in lengths))
 
   def to_json_dict(self) -> dict[str, Any]:
     """Returns JSON values."""
@@ -63,7 +98,7 @@ class TransitionsMetadata:
       raise errors.StoreError(
         f"load_transitions: {place}: expected transitions, got an EpisodeStore of "
         f"episodes. Read it with EpisodeStore(path); save_transitions makes a store of "
-        "transitions."
+        "transitions, and so does a replay's to_store where its specs are those of one."
       )
     version = values.get("format_version")
     if version != FORMAT_VERSION or isinstance(version, bool):

@@ -207,6 +207,24 @@ def computed_paths(flat: TensorSpecStruct, n_step: NStep | None) -> dict[str, st
   }
 
 
+def integer_rewards(flat: TensorSpecStruct, n_step: NStep) -> list[errors.Mismatch]:
+  """Finds rewards that are declared as integers where specs say what is delivered.
+
+  Args:
+    flat: specs by path.
+    n_step: how transitions are joined.
+  Returns:
+    What is wrong with each of them: their returns are floats.
+  """
+  hint = "Returns of n steps are floats: store the rewards as such, or read one step."
+  return [
+    errors.Mismatch(path, "rewards of floats", errors.describe(spec), hint)
+    for path, spec in flat.items()
+    if _is_in(own_path(path, n_step.branches), n_step.rew)
+    and return_dtype(spec.dtype) != spec.dtype
+  ]
+
+
 def plan_joining(
   n_step: NStep,
   wanted: TensorSpecStruct,

@@ -44,22 +44,35 @@ def test_a_file_is_no_model_dir(reach, record_path):
     reach.train(record_path, record_path, 1)
 
 
-def test_labels_that_look_ahead_without_a_mask_are_warned_of(reach, caplog):
+def test_what_looks_ahead_without_a_mask_is_warned_of(reach, caplog):
+  ahead = specs.ExtendedTensorSpec((2,), tf.float32, "target", time_offsets=1)
+
   class Ahead(reach.ReachModel):
     def get_label_specification(self, mode):
-      spec = specs.ExtendedTensorSpec((2,), tf.float32, "target", time_offsets=1)
-      return specs.TensorSpecStruct(target=spec)
+      return specs.TensorSpecStruct(target=ahead)
 
   class Masked(Ahead):
     def get_label_specification(self, mode):
       return windows.add_mask_specs(super().get_label_specification(mode))
 
+  class Critic(reach.ReachModel):
+    def get_feature_specification(self, mode):
+      given = super().get_feature_specification(mode)
+      return specs.TensorSpecStruct({**given, "next": ahead})
+
+  plain = data.StoreInputGenerator("store")
   with caplog.at_level(logging.WARNING, logger="absl"):
-    arguments.warn_of_unmasked_labels(Masked())
-    arguments.warn_of_unmasked_labels(Ahead(padding="drop"))
+    arguments.warn_of_invented_steps(Masked(), plain)
+    for padding in ("drop", ("repeat", "drop"), ("zero", "drop")):
+      arguments.warn_of_invented_steps(Ahead(padding=padding), plain)
+    joined = data.StoreInputGenerator("store", n_step=(3, 0.9))
+    arguments.warn_of_invented_steps(Ahead(), joined)
     assert not caplog.messages
-    arguments.warn_of_unmasked_labels(Ahead())
-  assert "Labels ['target'] look ahead and are padded ('repeat')" in caplog.text
+    arguments.warn_of_invented_steps(Ahead(), plain)
+    arguments.warn_of_invented_steps(Critic(padding=("drop", "zero")), plain)
+  want = "['labels/target'] look ahead and are padded ('repeat') at the end"
+  assert want in caplog.messages[0]
+  assert "['features/next'] look ahead" in caplog.messages[1]
 
 
 _UNREAD = {
