@@ -291,7 +291,7 @@ class ReplayBuffer(Replay):
     """Returns what a store of these episodes says that they are, if transitions."""
     element = sizing.element_spec(self._columns)
     about = TransitionsMetadata.of_windows(element, self._spec, self._cut, lengths)
-    return about and {KEY: about.to_json_dict()}
+    return None if about is None else {KEY: about.to_json_dict()}
 
   def checkpoint(self) -> str:
     """Saves everything; see `Replay.checkpoint`.
