@@ -13,6 +13,7 @@ from absl import logging
 
 from t2r_seq import errors, records, training, windows
 from t2r_seq.actors import rollouts, sinks
+from t2r_seq.records.files import other_shards, shard_paths
 from t2r_seq.training import stopping
 
 _LOG_EVERY_N_EPISODES = 10
@@ -195,9 +196,7 @@ def collect_episodes(
   )
   files = [output_path]
   if episodes_per_file is not None:
-    files = records.shard_paths(
-      output_path, math.ceil(num_episodes / episodes_per_file)
-    )
+    files = shard_paths(output_path, math.ceil(num_episodes / episodes_per_file))
   _check_no_other_shards(output_path, files)
   tally = rollouts.EpisodeTally()
   with stopping.StopSignal(stop) as signal:
@@ -244,7 +243,7 @@ def _check_no_other_shards(output_path: str, files: list[str]) -> None:
 
   A pattern that means one collection would read both.
   """
-  old = records.other_shards(output_path, files)
+  old = other_shards(output_path, files)
   if old:
     raise ValueError(
       f"collect episodes: output_path: {output_path}: expected no files but those that "

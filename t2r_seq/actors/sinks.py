@@ -19,6 +19,7 @@ from t2r_seq import errors, policies, records, specs, windows
 from t2r_seq import replay as replay_lib
 from t2r_seq import store as store_lib
 from t2r_seq.actors import rollouts
+from t2r_seq.records.files import token_path
 from t2r_seq.training import stopping
 
 
@@ -311,7 +312,7 @@ class RecordSink(WholeEpisodeSink):
     """Writes the episode, into a new file where the one before is full."""
     if self._writer is None:
       token = f"{self._token}-{len(self.files):05d}"
-      self._path = records.token_path(self._output_path, token)
+      self._path = token_path(self._output_path, token)
       self._writer = records.RecordWriter(self._path, self.flat_spec)
     self._writer.write(structure)
     if self._writer.num_records == self._episodes_per_file:

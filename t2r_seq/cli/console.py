@@ -15,6 +15,7 @@ import os
 import re
 import sys
 import tempfile
+import textwrap
 import tokenize
 from collections.abc import Collection, Sequence
 from types import TracebackType
@@ -327,11 +328,15 @@ def _import(source: str) -> Any:
   return value() if callable(value) else value
 
 
-_MAX_ELEMENTS = 8
+WIDTH = 100
+_MIN_FIRST, _MAX_ELEMENTS = 12, 8
 
 
 def format_table(
-  header: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[str] = ()
+  header: Sequence[str],
+  rows: Sequence[Sequence[str]],
+  numbers: Collection[str] = (),
+  is_narrow: bool = False,
 ) -> str:
   """Aligns rows under their header.
 
@@ -339,11 +344,16 @@ def format_table(
     header: the names of the columns.
     rows: one cell a column.
     numbers: the columns that are aligned on the right.
+    is_narrow: shortens the first column to what the others leave of the width.
   Returns:
     The lines of the table, joined.
   """
   table = [list(header), *[[printable(cell) for cell in row] for row in rows]]
   widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
+  if is_narrow:
+    room = max(WIDTH - sum(widths[1:]) - 2 * len(widths[1:]), _MIN_FIRST)
+    widths[0] = min(widths[0], room)
+    table = [[shorten(row[0], room), *row[1:]] for row in table]
   table.insert(1, ["─" * width for width in widths])
   return "\n".join(
     "  ".join(
@@ -352,6 +362,19 @@ def format_table(
     ).rstrip()
     for row in table
   )
+
+
+def count(number: int, noun: str) -> str:
+  """Returns '1 file', '2 files', '1,000 files'."""
+  return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def fill(text: str, indent: int = 2, hanging: int = 4) -> str:
+  """Wraps a text; its first line has one indent, and those that follow another."""
+  return textwrap.fill(
+    text, WIDTH, initial_indent=" " * indent, subsequent_indent=" " * hanging,
+    break_long_words=False, break_on_hyphens=False,
+  )  # fmt: skip
 
 
 def shorten(text: str, width: int) -> str:

@@ -132,8 +132,9 @@ def run(args: argparse.Namespace) -> int:
   """Converts, or verifies; prints what was done."""
   console.load_tensorflow()
   from t2r_seq import convert
+  from t2r_seq.convert.journal import Progress
 
-  progress = convert.Progress()
+  progress = Progress()
   if args.verify:
     report = convert.verify_conversion(args.source, args.destination, progress)
     print(f"{_counts(report)}: both sides have the content that was converted.")

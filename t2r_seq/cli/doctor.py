@@ -6,17 +6,16 @@ import argparse
 import itertools
 import math
 import os
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from t2r_seq.cli import console
 
 if TYPE_CHECKING:
-  from t2r_seq import records
+  from t2r_seq.records.check import RecordReport, SalvagedRecords
+  from t2r_seq.store.check import StoreProblem, StoreReport
+  from t2r_seq.store.salvage import SalvageReport
 
-WIDTH = 100
-_MIN_PATH = 12
 _MAX_CONSTANT = 4
 _MAX_EMPTY, _MAX_UNCHECKED = 3, 8
 _OF_SCHEMAS = (
@@ -25,7 +24,7 @@ _OF_SCHEMAS = (
 )
 
 
-def render_record_report(report: records.RecordReport, max_shown: int) -> str:
+def render_record_report(report: RecordReport, max_shown: int) -> str:
   """Renders what is wrong with record files.
 
   Args:
@@ -39,10 +38,12 @@ def render_record_report(report: records.RecordReport, max_shown: int) -> str:
   total = sum(report.num_records.values())
   names = [*report.num_records]
   where = names[0] if len(names) == 1 else f"{len(names):,} files"
-  parts = [f"{where}: {_count(total, 'record')}, {report.num_bad:,} bad"]
+  parts = [f"{where}: {console.count(total, 'record')}, {report.num_bad:,} bad"]
   schemas = records.describe_schemas(report.summary) if report.summary else []
   if schemas:
-    parts.append("\n".join([schemas[0] + ":", *map(_note, schemas[1:]), _OF_SCHEMAS]))
+    parts.append(
+      "\n".join([schemas[0] + ":", *map(console.fill, schemas[1:]), _OF_SCHEMAS])
+    )
   if report.features:
     parts.append(_features(report))
   if report.problems:
@@ -60,7 +61,7 @@ def render_record_report(report: records.RecordReport, max_shown: int) -> str:
   return "\n\n".join(parts)
 
 
-def render_record_salvage(salvaged: records.SalvagedRecords) -> str:
+def render_record_salvage(salvaged: SalvagedRecords) -> str:
   """Renders what was salvaged.
 
   Args:
@@ -70,17 +71,12 @@ def render_record_salvage(salvaged: records.SalvagedRecords) -> str:
   """
   kept = sum(salvaged.num_kept.values())
   total = kept + salvaged.num_left_out
-  files = _count(len(salvaged.num_kept), "file")
-  return (
-    f"Salvaged {kept:,} of {_count(total, 'record')} to {files} in {salvaged.folder}"
-  )
+  files = console.count(len(salvaged.num_kept), "file")
+  records = console.count(total, "record")
+  return f"Salvaged {kept:,} of {records} to {files} in {salvaged.folder}"
 
 
-def _count(number: int, noun: str) -> str:
-  return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _features(report: records.RecordReport) -> str:
+def _features(report: RecordReport) -> str:
   header = ["feature", "proposed" if report.summary else "spec"]
   numbers = ["bad", "absent", "NaN", "min", "max"]
   rows = [
@@ -95,50 +91,47 @@ def _features(report: records.RecordReport) -> str:
     ]
     for feature in report.features
   ]
-  header += numbers
-  widths = [max(len(row[i]) for row in [header, *rows]) for i in range(1, len(header))]
-  room = max(WIDTH - sum(widths) - 2 * len(widths), _MIN_PATH)
-  shown = [[console.shorten(row[0], room), *row[1:]] for row in rows]
-  return console.format_table(header, shown, numbers)
+  return console.format_table([*header, *numbers], rows, numbers, is_narrow=True)
 
 
-def _problems(report: records.RecordReport, max_shown: int) -> Iterator[str]:
+def _problems(report: RecordReport, max_shown: int) -> Iterator[str]:
   """Renders problems, those of a record together."""
-  yield f"{_count(len(report.problems), 'problem')}:"
+  yield f"{console.count(len(report.problems), 'problem')}:"
   groups = itertools.groupby(report.problems, lambda problem: problem.place)
   for number, (place, group) in enumerate(groups):
     if number < max_shown:
       yield f"  {place}"
       for problem in group:
-        yield _indent(str(problem.mismatch))
+        yield console.fill(str(problem.mismatch), 4, 6)
   rest = number + 1 - max_shown
   if rest > 0:
     yield f"  and {rest:,} more; --max_shown shows them"
 
 
-def _notes(report: records.RecordReport) -> Iterator[str]:
+def _notes(report: RecordReport) -> Iterator[str]:
   """Says what is no error, but may be a mistake."""
   empty = [name for name, count in report.num_records.items() if not count]
   if empty:
     rest = len(empty) - _MAX_EMPTY
     shown = ", ".join(empty[:_MAX_EMPTY]) + (f" and {rest} more" if rest > 0 else "")
-    yield _note(f"{_count(len(empty), 'file')} without a record: {shown}")
+    yield console.fill(f"{console.count(len(empty), 'file')} without a record: {shown}")
   if report.num_empty:
-    yield _note(
-      f"{_count(report.num_empty, 'episode')} without a step: nothing is read of them"
+    yield console.fill(
+      f"{console.count(report.num_empty, 'episode')} without a step: nothing is read "
+      "of them"
     )
   if report.unchecked:
     total = len(report.features) + len(report.unchecked)
     names = ", ".join(report.unchecked[:_MAX_UNCHECKED])
     rest = len(report.unchecked) - _MAX_UNCHECKED
     names += f" and {rest} more" if rest > 0 else ""
-    yield _note(
-      f"{len(report.unchecked)} of {_count(total, 'feature')} were not checked, for "
-      f"want of a spec: {names}"
+    yield console.fill(
+      f"{len(report.unchecked)} of {console.count(total, 'feature')} were not checked, "
+      f"for want of a spec: {names}"
     )
   for feature in report.features:
     if math.inf in (feature.high, -(feature.low or 0)):
-      yield _note(f"{feature.path}: has infinite values")
+      yield console.fill(f"{feature.path}: has infinite values")
     if not feature.constant:
       continue
     shown = ", ".join(map(str, feature.constant[:_MAX_CONSTANT]))
@@ -153,32 +146,14 @@ def _notes(report: records.RecordReport) -> Iterator[str]:
         f"{feature.path}: {len(feature.constant)} of its {feature.num_values} values "
         f"never change (number {shown})"
       )
-    yield _note(text)
-
-
-def _note(text: str) -> str:
-  return textwrap.fill(
-    text, WIDTH, initial_indent="  ", subsequent_indent="    ",
-    break_long_words=False, break_on_hyphens=False,
-  )  # fmt: skip
-
-
-def _indent(text: str) -> str:
-  return textwrap.fill(
-    text, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 6,
-    break_long_words=False, break_on_hyphens=False,
-  )  # fmt: skip
-
-
-if TYPE_CHECKING:
-  from t2r_seq import store
+    yield console.fill(text)
 
 
 _MAX_RANGES = 12
 _MAX_FILES = 6
 
 
-def render_store_report(report: store.StoreReport) -> str:
+def render_store_report(report: StoreReport) -> str:
   """Renders what is wrong with a store.
 
   Args:
@@ -190,11 +165,11 @@ def render_store_report(report: store.StoreReport) -> str:
   segments = len(report.num_episodes)
   lines = [
     f"{report.path}:",
-    f"{_count(total, 'episode')} in {_count(segments, 'segment')}; "
+    f"{console.count(total, 'episode')} in {console.count(segments, 'segment')}; "
     f"{report.num_bytes:,} bytes compared with their checksums",
   ]
   if report.problems:
-    lines += ["", f"{_count(len(report.problems), 'problem')}:"]
+    lines += ["", f"{console.count(len(report.problems), 'problem')}:"]
     lines += [_item(problem) for problem in report.problems]
   if report.leftovers:
     lines += ["", "Harmless:", *_leftovers(report.leftovers)]
@@ -202,24 +177,25 @@ def render_store_report(report: store.StoreReport) -> str:
   return "\n".join(lines)
 
 
-def _verdict(report: store.StoreReport) -> Iterator[str]:
+def _verdict(report: StoreReport) -> Iterator[str]:
   if report.is_whole:
     yield "Every length, offset and checksum of what is committed is right."
     return
   for segment, num_episodes in report.num_episodes.items():
     broken = report.broken_episodes(segment)
     unverified = sorted({*report.unverified.get(segment, ())} - {*broken})
-    yield f"{segment}: {len(broken):,} of {_count(num_episodes, 'episode')} damaged" + (
-      f" ({episode_ranges(broken)})" if broken else ""
+    yield (
+      f"{segment}: {len(broken):,} of {console.count(num_episodes, 'episode')} damaged"
+      + (f" ({episode_ranges(broken)})" if broken else "")
     )
     if unverified:
-      yield _wrap(
-        f"  {_count(len(unverified), 'episode')} not compared with a checksum "
+      yield console.fill(
+        f"{console.count(len(unverified), 'episode')} not compared with a checksum "
         f"({episode_ranges(unverified)})"
       )
 
 
-def render_store_salvage(report: store.SalvageReport) -> str:
+def render_store_salvage(report: SalvageReport) -> str:
   """Renders which episodes are in the new store, and why others are not.
 
   Args:
@@ -229,7 +205,7 @@ def render_store_salvage(report: store.SalvageReport) -> str:
   """
   kept, left_out = len(report.kept), len(report.left_out)
   lines = [
-    f"Salvaged {kept:,} of {_count(kept + left_out, 'episode')} to {report.path}"
+    f"Salvaged {kept:,} of {console.count(kept + left_out, 'episode')} to {report.path}"
   ]
   by_reason: dict[tuple[str, str], list[int]] = {}
   for (segment, episode), reason in report.left_out.items():
@@ -237,7 +213,7 @@ def render_store_salvage(report: store.SalvageReport) -> str:
   for (segment, reason), episodes in by_reason.items():
     word = "episode" if len(episodes) == 1 else "episodes"
     lines.append(
-      _wrap(f"  left out {word} {episode_ranges(episodes)} of {segment}: {reason}")
+      console.fill(f"left out {word} {episode_ranges(episodes)} of {segment}: {reason}")
     )
   return "\n".join(lines)
 
@@ -257,17 +233,19 @@ def episode_ranges(episodes: Sequence[int]) -> str:
   )
 
 
-def _item(problem: store.StoreProblem) -> str:
+def _item(problem: StoreProblem) -> str:
   mismatch = problem.mismatch
   lines = [f"expected {mismatch.expected}, got {mismatch.got}. {mismatch.hint}".strip()]
   if problem.episodes:
     lines.append(f"damaged episodes: {episode_ranges(problem.episodes)}")
-  return "\n".join([f"  {problem.place}", *map(_indent_show_damage, lines)])
+  return "\n".join(
+    [f"  {problem.place}", *(console.fill(line, 4, 4) for line in lines)]
+  )
 
 
-def _leftovers(leftovers: Sequence[store.StoreProblem]) -> Iterator[str]:
+def _leftovers(leftovers: Sequence[StoreProblem]) -> Iterator[str]:
   """Renders leavings; files with the same story are told of together."""
-  by_story: dict[tuple[str, str], list[store.StoreProblem]] = {}
+  by_story: dict[tuple[str, str], list[StoreProblem]] = {}
   for leftover in leftovers:
     hint = leftover.mismatch.hint
     by_story.setdefault((leftover.segment, hint or leftover.place), []).append(leftover)
@@ -275,24 +253,11 @@ def _leftovers(leftovers: Sequence[store.StoreProblem]) -> Iterator[str]:
     if len(group) == 1:
       yield _item(group[0])
       continue
-    yield f"  {segment or group[0].place}: {_count(len(group), 'file')}"
+    yield f"  {segment or group[0].place}: {console.count(len(group), 'file')}"
     names = [f"{p.mismatch.path} ({p.mismatch.got})" for p in group[:_MAX_FILES]]
     rest = len(group) - len(names)
-    yield _indent_show_damage(
-      ", ".join(names) + (f" and {rest:,} more" if rest else "")
-    )
-    yield _indent_show_damage(hint)
-
-
-def _indent_show_damage(text: str) -> str:
-  return textwrap.fill(
-    text, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 4,
-    break_long_words=False, break_on_hyphens=False,
-  )  # fmt: skip
-
-
-def _wrap(text: str) -> str:
-  return textwrap.fill(text, WIDTH, subsequent_indent=" " * 4, break_on_hyphens=False)
+    yield console.fill(", ".join(names) + (f" and {rest:,} more" if rest else ""), 4, 4)
+    yield console.fill(hint, 4, 4)
 
 
 SUMMARY = "find what is damaged in a store or in TFRecord files, and salvage the rest"

@@ -15,16 +15,16 @@ import numpy as np
 from t2r_seq.cli import console
 
 if TYPE_CHECKING:
-  from t2r_seq import store
+  from t2r_seq import errors
+  from t2r_seq.records.inspect import RecordSummary
+  from t2r_seq.store.summary import StoreSummary
 
-WIDTH = 100
-_MIN_PATH = 12
 _MAX_NAME = 36
 _NUM_BINS = 8
 _BAR = 40
 
 
-def render_summary(summary: store.StoreSummary, source: str | None) -> str:
+def render_summary(summary: StoreSummary, source: str | None) -> str:
   """Renders what a store holds.
 
   Args:
@@ -36,9 +36,9 @@ def render_summary(summary: store.StoreSummary, source: str | None) -> str:
   num_steps = int(summary.lengths.sum())
   heading = ", ".join(
     [
-      _count(len(summary.lengths), "episode"),
-      _count(num_steps, "step"),
-      _count(len(summary.segments), "segment"),
+      console.count(len(summary.lengths), "episode"),
+      console.count(num_steps, "step"),
+      console.count(len(summary.segments), "segment"),
     ]
   )
   parts = [f"{summary.path}:\n{heading}", _columns(summary, num_steps)]
@@ -52,11 +52,7 @@ def render_summary(summary: store.StoreSummary, source: str | None) -> str:
   return "\n\n".join(parts)
 
 
-def _count(number: int, noun: str) -> str:
-  return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _columns(summary: store.StoreSummary, num_steps: int) -> str:
+def _columns(summary: StoreSummary, num_steps: int) -> str:
   header = ["column", "dtype", "row", "rows", "per", "bytes", "bytes/step"]
   has_optional = any(c.num_present is not None for c in summary.columns)
   rows = []
@@ -76,13 +72,10 @@ def _columns(summary: store.StoreSummary, num_steps: int) -> str:
     rows.append(row)
   header += ["optional"] if has_optional else []
   numbers = ("rows", "bytes", "bytes/step")
-  widths = [max(len(row[i]) for row in [header, *rows]) for i in range(1, len(header))]
-  room = max(WIDTH - sum(widths) - 2 * len(widths), _MIN_PATH)
-  shown = [[console.shorten(row[0], room), *row[1:]] for row in rows]
-  return console.format_table(header, shown, numbers)
+  return console.format_table(header, rows, numbers, is_narrow=True)
 
 
-def _segments(summary: store.StoreSummary) -> str:
+def _segments(summary: StoreSummary) -> str:
   header = ["segment", "episodes", "steps", "bytes"]
   rows = [
     [console.shorten(name, _MAX_NAME), *(f"{number:,}" for number in numbers)]
@@ -114,7 +107,7 @@ def _lengths(lengths: np.ndarray) -> str:
   return f"{line}\n\n{table}"
 
 
-def _bytes(summary: store.StoreSummary) -> str:
+def _bytes(summary: StoreSummary) -> str:
   ratio = summary.disk_bytes / max(summary.value_bytes, 1)
   return (
     f"{summary.disk_bytes:,} bytes on disk, {ratio:.4f} times the "
@@ -122,7 +115,7 @@ def _bytes(summary: store.StoreSummary) -> str:
   )
 
 
-def _windows(summary: store.StoreSummary, source: str | None) -> str:
+def _windows(summary: StoreSummary, source: str | None) -> str:
   if source is None:
     counted = next(w for w in summary.windows if w.padding == "repeat")
     return (
@@ -152,7 +145,9 @@ def _windows(summary: store.StoreSummary, source: str | None) -> str:
 
 def _metadata(metadata: dict[str, Any]) -> str:
   lines = [f"  {key}: {json.dumps(value)}" for key, value in metadata.items()]
-  return "\n".join(["metadata:", *(console.shorten(line, WIDTH) for line in lines)])
+  return "\n".join(
+    ["metadata:", *(console.shorten(line, console.WIDTH) for line in lines)]
+  )
 
 
 FORMATS = ("python", "pbtxt", "json")
@@ -229,9 +224,6 @@ def to_python(spec: Mapping[str, Any]) -> str:
     ]
   )
 
-
-if TYPE_CHECKING:
-  from t2r_seq import errors, records
 
 SUMMARY = "show what is in TFRecord files or a store, and whether specs fit"
 DESCRIPTION = """Shows the features of TFRecord files, and a spec that would parse them.
@@ -353,7 +345,7 @@ def _check(
   file_patterns: list[str],
   source: str,
   expected: tuple[Any, Any],
-  summary: records.RecordSummary,
+  summary: RecordSummary,
 ) -> int:
   """Checks all records against the specs."""
   from t2r_seq import records
@@ -367,7 +359,7 @@ def _check(
   return 0 if found is None else 1
 
 
-def _show_damages(summary: records.RecordSummary) -> None:
+def _show_damages(summary: RecordSummary) -> None:
   """Says where files are damaged, a line each, and what can be done about it."""
   for name, damage in summary.damages.items():
     salvage = f" Copy what is good: t2r_seq doctor {shlex.quote(name)} --salvage OUT"

@@ -1,15 +1,13 @@
 """Conversions between stores and the other formats that robot data comes in."""
 
-from t2r_seq.convert.conversion import ConversionReport, convert, verify_conversion
-from t2r_seq.convert.journal import Progress, episode_digest
+from t2r_seq.convert.conversion import convert, verify_conversion
+from t2r_seq.convert.journal import episode_digest
 from t2r_seq.convert.lerobot import LeRobotFolder, delta_time_offsets
 from t2r_seq.convert.opening import ConversionOptions
 
 __all__ = [
   "ConversionOptions",
-  "ConversionReport",
   "LeRobotFolder",
-  "Progress",
   "convert",
   "delta_time_offsets",
   "episode_digest",

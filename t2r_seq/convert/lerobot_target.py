@@ -31,6 +31,7 @@ from t2r_seq.convert.lerobot import (
   TIMESTAMP,
   VIDEO,
 )
+from t2r_seq.specs.packing import encode_image
 
 # How pixels are kept where not as a video: losslessly, in the parquet files.
 PNG = "png"
@@ -103,7 +104,7 @@ class _Column:
     if self.feature.dtype == IMAGE:
       items = rows.tolist()
       if rows.dtype != object:
-        items = [records.encode_image(frame, PNG) for frame in rows]
+        items = [encode_image(frame, PNG) for frame in rows]
       named = [{"bytes": b, "path": f"frame-{i:06d}"} for i, b in enumerate(items)]
       return pyarrow.array(named, self.arrow_type())
     if self.feature.dtype == "string":

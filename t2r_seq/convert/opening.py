@@ -26,6 +26,7 @@ from t2r_seq.convert.records import (
 )
 from t2r_seq.convert.stores import StoreSource, StoreTarget
 from t2r_seq.convert.zarr_group import ZarrSource
+from t2r_seq.records.files import other_shards
 from t2r_seq.store import layout
 
 STORE, TFRECORD, ZARR, HDF5 = "store", "tfrecord", "zarr", "hdf5"
@@ -386,7 +387,7 @@ def check_vacant(kind: str, path: str, options: ConversionOptions) -> None:
       f"{errors.listing(there, limit=5)}, which no unfinished conversion has left. "
       "Delete it, or choose another destination."
     )
-  others = records.other_shards(path, names) if kind == TFRECORD else []
+  others = other_shards(path, names) if kind == TFRECORD else []
   if others:
     raise errors.ConversionError(
       f"convert: {path}: expected no other files of that name, got "

@@ -21,6 +21,10 @@ from t2r_seq.convert.episodes import (
   Values,
 )
 from t2r_seq.records.contents import read_contents
+from t2r_seq.records.features import parsed_specs
+from t2r_seq.records.files import check_file_types, shard_paths
+from t2r_seq.records.framing import Record, iterate_records
+from t2r_seq.records.write import ExampleEncoder
 from t2r_seq.specs import validation
 
 # A message that quotes a record may be no UTF-8, and then TensorFlow raises that.
@@ -46,7 +50,7 @@ class RecordFiles:
     """
     _, self.names = records.get_data_format_and_filenames(patterns)
     self.compression = compression
-    records.check_file_types(self.names, compression)
+    check_file_types(self.names, compression)
     self._sizes = [os.path.getsize(name) for name in self.names]
     self._starts = [0, *itertools.accumulate(self._sizes)]
 
@@ -55,7 +59,7 @@ class RecordFiles:
     stats = [(os.path.basename(name), os.stat(name)) for name in self.names]
     return {"files": [[name, s.st_size, s.st_mtime_ns] for name, s in stats]}
 
-  def read(self, position: Position = ()) -> Iterator[tuple[int, records.Record]]:
+  def read(self, position: Position = ()) -> Iterator[tuple[int, Record]]:
     """Yields the number of the file and the record, from a position on.
 
     Args:
@@ -69,11 +73,11 @@ class RecordFiles:
       kind = records.compression_type(name, self.compression)
       yield from (
         (index, record)
-        for record in records.iterate_records(name, kind)
+        for record in iterate_records(name, kind)
         if index > first or record.index >= skipped
       )
 
-  def position_after(self, file_index: int, record: records.Record) -> Position:
+  def position_after(self, file_index: int, record: Record) -> Position:
     """Returns where to go on after a record: file, record, and bytes up to it."""
     end = min(record.offset + len(record.data), self._sizes[file_index])
     return file_index, record.index + 1, self._starts[file_index] + end
@@ -114,7 +118,7 @@ class RecordParser:
     traced = tf.function(parse_fn, input_signature=signature, autograph=False)
     self._parse_fn = traced.get_concrete_function()
 
-  def parse(self, group: list[records.Record]) -> Values:
+  def parse(self, group: list[Record]) -> Values:
     """Parses records of one file.
 
     Args:
@@ -139,7 +143,7 @@ class RecordParser:
     self._check_images(values, group)
     return values
 
-  def _check_images(self, values: Values, group: list[records.Record]) -> None:
+  def _check_images(self, values: Values, group: list[Record]) -> None:
     for path, leaf in self._images.items():
       has_rows = self._is_batched or leaf.is_sequence
       images = values[path] if has_rows else values[path][None]
@@ -151,7 +155,7 @@ class RecordParser:
         place += f", step {row}" if leaf.is_sequence else ""
         raise errors.mismatch_error(place, [mismatch], errors.RecordError)
 
-  def absent(self, record: records.Record) -> frozenset[str]:
+  def absent(self, record: Record) -> frozenset[str]:
     """Returns the optional paths that a record lacks."""
     if not self._names:
       return frozenset()
@@ -201,7 +205,7 @@ class RecordEpisodes(EpisodeSource):
       summary = records.inspect_records(self._files.names, compression=compression)
       spec = records.propose_spec(summary)
       self._notes.append("The specs were proposed from the files: look at them.")
-    self._spec = records.parsed_specs(spec)
+    self._spec = parsed_specs(spec)
     if not any(leaf.is_sequence for leaf in self._spec.values()):
       raise errors.ConversionError(
         f"convert: {self._files.names[0]}: expected sequences, because a record is an "
@@ -417,7 +421,7 @@ class RecordSteps(EpisodeSource):
       summary = records.inspect_records(self._files.names, compression=compression)
       spec = records.propose_spec(summary)
       self._notes.append("The specs were proposed from the files: look at them.")
-    self._spec = _episode_spec(records.parsed_specs(spec), bounds.episode_key)
+    self._spec = _episode_spec(parsed_specs(spec), bounds.episode_key)
     steps = specs.TensorSpecStruct(
       (path, _with_sequence(leaf, False)) for path, leaf in self._spec.items()
     )
@@ -536,9 +540,7 @@ class RecordSteps(EpisodeSource):
         begin = stop
       begin = 0
 
-  def _num_steps(
-    self, values: Values, record: records.Record, absent: frozenset[str]
-  ) -> int:
+  def _num_steps(self, values: Values, record: Record, absent: frozenset[str]) -> int:
     """Returns how many steps a record of sequences has."""
     lengths = {
       path: len(values[path])
@@ -562,11 +564,9 @@ class RecordSteps(EpisodeSource):
       for path, leaf in self._spec.items()
     }
 
-  def _groups(
-    self, position: Position
-  ) -> Iterator[tuple[int, list[records.Record], bool]]:
+  def _groups(self, position: Position) -> Iterator[tuple[int, list[Record], bool]]:
     """Yields the file's number, records of one file, and whether they end it."""
-    group: list[records.Record] = []
+    group: list[Record] = []
     last_file = 0
     for file_index, record in self._files.read(position):
       is_new = bool(group) and file_index != last_file
@@ -754,7 +754,7 @@ def _to_array_tfds_source(value: Any) -> np.ndarray:
 
 def shard_names(path: str, num_shards: int) -> list[str]:
   """Returns the files of a target: `path` itself where there is one shard."""
-  return [path] if num_shards == 1 else records.shard_paths(path, num_shards)
+  return [path] if num_shards == 1 else shard_paths(path, num_shards)
 
 
 def check_spec(
@@ -775,7 +775,7 @@ def check_spec(
       f"convert: {path}: expected 1 to {num_episodes} shards for as many episodes, got "
       f"{num_shards}."
     )
-  records.ExampleEncoder(record_spec(spec))
+  ExampleEncoder(record_spec(spec))
 
 
 class RecordTarget(EpisodeTarget):
@@ -796,7 +796,7 @@ class RecordTarget(EpisodeTarget):
     """Finds the shards that are there.
 
     Args:
-      path: of the file; its shards are named by `records.shard_paths`.
+      path: of the file; its shards are named by `shard_paths`.
       spec: of the episodes; a spec without a name gets its path as name.
       num_episodes: that will be written.
       num_shards: how many files.

@@ -18,7 +18,8 @@ from t2r_seq.preprocessors.abstract_preprocessor import (
   AbstractPreprocessor,
   ComposedPreprocessor,
 )
-from t2r_seq.statistics import PathStatistics, Statistics
+from t2r_seq.statistics import Statistics
+from t2r_seq.statistics.statistics import PathStatistics
 
 MEAN_STD, MIN_MAX, QUANTILE = "mean_std", "min_max", "quantile"
 MODES = (MEAN_STD, MIN_MAX, QUANTILE)

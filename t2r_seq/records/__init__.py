@@ -1,9 +1,6 @@
 """Records: from specs to parsers and writers of TFRecord files, and to clear errors."""
 
 from t2r_seq.records.check import (
-  FeatureReport,
-  RecordReport,
-  SalvagedRecords,
   examine_records,
   explain_failures,
   find_bad_record,
@@ -15,26 +12,20 @@ from t2r_seq.records.features import (
   RecordFeature,
   collect_features,
   encoded_specs,
-  parsed_specs,
   tensorspec_to_feature_dict,
 )
 from t2r_seq.records.files import (
   FilePatterns,
-  check_file_types,
   compression_type,
   get_batch_size,
   get_data_format_and_filenames,
   get_data_format_and_filenames_list,
   get_dataset_metadata,
   infer_data_format,
-  other_shards,
   parallel_read,
   record_dataset,
-  shard_paths,
   split_file_patterns,
-  token_path,
 )
-from t2r_seq.records.framing import Record, iterate_records
 from t2r_seq.records.images import (
   DecodeImages,
   ImageDecoding,
@@ -45,8 +36,6 @@ from t2r_seq.records.images import (
   image_decoding,
 )
 from t2r_seq.records.index import (
-  Indexed,
-  IndexState,
   RecordIndex,
   check_index,
   read_index,
@@ -54,8 +43,6 @@ from t2r_seq.records.index import (
 )
 from t2r_seq.records.index_file import FileIndex, index_path, read_file_index
 from t2r_seq.records.inspect import (
-  FeatureSummary,
-  RecordSummary,
   describe_schemas,
   format_table,
   inspect_records,
@@ -64,36 +51,22 @@ from t2r_seq.records.inspect import (
 from t2r_seq.records.parse import create_parse_tf_example_fn, serialized_to_parsed
 from t2r_seq.records.rlds import TfdsEpisodes, drop_last_step, rlds_specs
 from t2r_seq.records.write import (
-  ExampleEncoder,
   RecordWriter,
   encode_example,
   write_records,
 )
-from t2r_seq.specs.packing import encode_image
-from t2r_seq.specs.validation import ImageHeader, read_image_header
 
 __all__ = [
   "DecodeImages",
-  "ExampleEncoder",
-  "FeatureReport",
-  "FeatureSummary",
   "FileIndex",
   "FilePatterns",
   "ImageDecoding",
-  "ImageHeader",
-  "IndexState",
-  "Indexed",
-  "Record",
   "RecordContents",
   "RecordFeature",
   "RecordIndex",
   "RecordProblem",
-  "RecordReport",
-  "RecordSummary",
   "RecordWriter",
-  "SalvagedRecords",
   "TfdsEpisodes",
-  "check_file_types",
   "check_index",
   "collect_features",
   "compression_type",
@@ -105,7 +78,6 @@ __all__ = [
   "describe_schemas",
   "drop_last_step",
   "encode_example",
-  "encode_image",
   "encoded_specs",
   "examine_records",
   "explain_failures",
@@ -120,23 +92,17 @@ __all__ = [
   "index_path",
   "infer_data_format",
   "inspect_records",
-  "iterate_records",
-  "other_shards",
   "parallel_read",
-  "parsed_specs",
   "present_names",
   "propose_spec",
   "read_file_index",
-  "read_image_header",
   "read_index",
   "record_dataset",
   "rlds_specs",
   "salvage_records",
   "serialized_to_parsed",
-  "shard_paths",
   "split_file_patterns",
   "tensorspec_to_feature_dict",
-  "token_path",
   "write_index",
   "write_records",
 ]

@@ -8,23 +8,18 @@ from t2r_seq.replay.options import (
   MinSize,
   Prioritized,
   Queue,
-  RateLimiterOption,
   SampleToInsertRatio,
-  SelectorOption,
   Stack,
   Uniform,
 )
 from t2r_seq.replay.replay import (
   Replay,
-  ReplayCounters,
   ReplayVectorWriter,
   ReplayWriter,
-  SampleInfo,
   importance_weights,
 )
 from t2r_seq.replay.replay_buffer import ReplayBuffer
 from t2r_seq.replay.replay_input_generator import ReplayInputGenerator
-from t2r_seq.replay.sizing import flat_replay_specs
 
 __all__ = [
   "Fifo",
@@ -34,18 +29,13 @@ __all__ = [
   "MinSize",
   "Prioritized",
   "Queue",
-  "RateLimiterOption",
   "Replay",
   "ReplayBuffer",
-  "ReplayCounters",
   "ReplayInputGenerator",
   "ReplayVectorWriter",
   "ReplayWriter",
-  "SampleInfo",
   "SampleToInsertRatio",
-  "SelectorOption",
   "Stack",
   "Uniform",
-  "flat_replay_specs",
   "importance_weights",
 ]

@@ -16,10 +16,13 @@ import tensorflow as tf
 
 from t2r_seq import errors, records, specs, store, windows
 from t2r_seq.records import framing
+from t2r_seq.records.files import check_file_types
+from t2r_seq.records.framing import iterate_records
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
 from t2r_seq.statistics import statistics
 from t2r_seq.statistics.statistics import Statistics, file_fingerprints, load_statistics
 from t2r_seq.store import layout
+from t2r_seq.store.segments import Segment
 
 # Parts are read whole, one for each worker and a few in waiting.
 PART_BYTES = 16 << 20
@@ -337,7 +340,7 @@ class RecordSource(Source):
       RecordError: a file that is none of TFRecords.
     """
     _, self._files = records.get_data_format_and_filenames(file_patterns)
-    records.check_file_types(self._files, compression)
+    check_file_types(self._files, compression)
     self._compression = compression
     self.spec = self._infer() if spec is None else specs.flatten_spec_structure(spec)
     self.is_blocks = not any(leaf.is_sequence for leaf in self.spec.values())
@@ -436,7 +439,7 @@ class RecordSource(Source):
 
 def _find_end(name: str) -> None:
   """Raises what is wrong with the end, which TensorFlow's reader passes over."""
-  for _ in records.iterate_records(name):
+  for _ in iterate_records(name):
     pass
 
 
@@ -520,7 +523,7 @@ class StoreSource(Source):
           yield Part((segment, start, end), {"episodes": first + end})
       first += len(segment)
 
-  def _part_ends(self, segment: store.Segment) -> list[int]:
+  def _part_ends(self, segment: Segment) -> list[int]:
     """Cuts a segment into parts by the bytes that are read of it."""
     row_bytes = sum(
       self._columns[p].items_per_row * self._columns[p].dtype.itemsize
@@ -549,7 +552,7 @@ class StoreSource(Source):
       yield self._episode(segment, index, rows, absent)
 
   def _episode(
-    self, segment: store.Segment, index: int, steps: tuple[int, int], absent: set[str]
+    self, segment: Segment, index: int, steps: tuple[int, int], absent: set[str]
   ) -> Item:
     values: Values = {}
     skipped: dict[str, int] = {}

@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import actors, errors, records, specs
+from t2r_seq.actors.rollouts import generate_episodes
+from t2r_seq.records.files import shard_paths
 
 
 def make_spec():
@@ -50,9 +52,7 @@ def test_collects_the_episodes_of_the_seed(make_env, make_policy, tmp_path):
   assert (result["num_episodes"], result["num_steps"]) == (3, 6)
   want = [
     [step["observation"]["state"]["pos"].tolist() for step in steps]
-    for steps in actors.generate_episodes(
-      make_env(), make_policy(), 3, seed=4, max_steps=2
-    )
+    for steps in generate_episodes(make_env(), make_policy(), 3, seed=4, max_steps=2)
   ]
   assert _read([path]) == want
 
@@ -178,7 +178,7 @@ def test_files_of_another_compression_are_refused(
   ],
 )
 def test_shard_paths(path, want):
-  assert actors.shard_paths(path, 2)[1] == want
+  assert shard_paths(path, 2)[1] == want
 
 
 class _StopsAfter:

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import actors, errors, replay, specs, store
+from t2r_seq.actors.rollouts import generate_steps
 
 
 class _InPlaceEnv:
@@ -58,7 +59,7 @@ def _stacks(buffer):
 
 
 def test_an_environment_may_update_its_observation_in_place(tmp_path):
-  steps = list(actors.generate_steps(_InPlaceEnv(), _Zeros(), 1))
+  steps = list(generate_steps(_InPlaceEnv(), _Zeros(), 1))
   for t, (_, step) in enumerate(steps):
     for name, want in (("observation", t), ("next_observation", t + 1)):
       assert step[name]["obs"] == step[name]["pair"][0] == want

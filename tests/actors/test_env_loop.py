@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from t2r_seq import actors
+from t2r_seq.actors.rollouts import EpisodeTally
 
 
 class _Writer:
@@ -47,7 +48,7 @@ def test_metrics(make_env, policy):
 
 
 def test_metrics_are_over_episodes():
-  tally = actors.EpisodeTally()
+  tally = EpisodeTally()
   for rewards in ([1.0], [2.0, 3.0]):
     tally.add([{"reward": reward} for reward in rewards])
   metrics = tally.metrics()

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import actors, errors, specs
+from t2r_seq import errors, specs
+from t2r_seq.actors.sinks import episode_to_features, flatten_steps
 
 
 def _steps(num_steps):
@@ -37,7 +38,7 @@ def test_episode_to_features():
       ("comment", _spec((), tf.string, name="comment", is_optional=True)),
     ]
   )
-  got = actors.episode_to_features(_steps(3), spec)
+  got = episode_to_features(_steps(3), spec)
   want = {
     "state/pos": np.float32([[0, 0], [1, 1], [2, 2]]),
     "action": np.float32([[10, 10], [11, 11], [12, 12]]),
@@ -53,13 +54,13 @@ def test_episode_to_features():
 
 def test_windowed_specs_are_stored_flat():
   spec = {"action": _spec((4, 2), name="action", time_offsets=(0, 1, 2, 3))}
-  got = actors.episode_to_features(_steps(3), spec)
+  got = episode_to_features(_steps(3), spec)
   assert got["action"].shape == (3, 2)
 
 
 def test_one_array_is_the_observation():
   steps = [{**step, "observation": np.float32([1, 2])} for step in _steps(2)]
-  assert set(actors.flatten_steps(steps)) == {
+  assert set(flatten_steps(steps)) == {
     "observation",
     "action",
     "reward",
@@ -75,7 +76,7 @@ def test_missing_paths_are_named():
   }
   want = "^episode to features: 2 mismatches:"
   with pytest.raises(errors.SpecError, match=want) as info:
-    actors.episode_to_features(_steps(1), spec)
+    episode_to_features(_steps(1), spec)
   message = str(info.value)
   assert (
     "state/poss: expected (2,) float32, got nothing. Did you mean 'state/pos'?"

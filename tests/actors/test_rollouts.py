@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from t2r_seq import actors
+from t2r_seq.actors.rollouts import episode_seed, generate_episodes
 
 
 def _positions(episodes):
@@ -17,7 +17,7 @@ def _positions(episodes):
 
 
 def test_steps_follow_each_other(env, policy):
-  (steps,) = actors.generate_episodes(env, policy, 1, seed=0)
+  (steps,) = generate_episodes(env, policy, 1, seed=0)
   assert len(steps) >= 2
   for step, following in itertools.pairwise(steps):
     assert step["next_observation"] is following["observation"]
@@ -37,7 +37,7 @@ def test_steps_follow_each_other(env, policy):
 
 def test_seeds_make_episodes_repeatable(make_env, make_policy):
   def run(num_episodes, seed, max_steps=None):
-    episodes = actors.generate_episodes(
+    episodes = generate_episodes(
       make_env(), make_policy(), num_episodes, seed, max_steps=max_steps
     )
     return _positions(episodes)
@@ -54,14 +54,14 @@ def test_seeds_make_episodes_repeatable(make_env, make_policy):
 def test_environment_and_policy_are_seeded_apart(env, policy, monkeypatch):
   policy_seeds = []
   monkeypatch.setattr(policy, "seed", policy_seeds.append)
-  list(actors.generate_episodes(env, policy, 2, seed=5))
-  assert env.reset_seeds == [actors.episode_seed(5, episode) for episode in range(2)]
-  assert policy_seeds == [actors.episode_seed(5, e, stream=1) for e in range(2)]
+  list(generate_episodes(env, policy, 2, seed=5))
+  assert env.reset_seeds == [episode_seed(5, episode) for episode in range(2)]
+  assert policy_seeds == [episode_seed(5, e, stream=1) for e in range(2)]
 
 
 def test_all_seeds_differ():
   seeds = {
-    actors.episode_seed(seed, episode, stream)
+    episode_seed(seed, episode, stream)
     for seed in range(3)
     for episode in range(3)
     for stream in range(2)
@@ -70,20 +70,20 @@ def test_all_seeds_differ():
 
 
 def test_without_a_seed_the_environment_is_not_seeded(env, policy):
-  list(actors.generate_episodes(env, policy, 2))
+  list(generate_episodes(env, policy, 2))
   assert env.reset_seeds == [None, None]
   assert policy.num_resets == 2
 
 
 def test_max_steps_truncates(env, policy):
-  episodes = list(actors.generate_episodes(env, policy, 2, max_steps=2))
+  episodes = list(generate_episodes(env, policy, 2, max_steps=2))
   assert [len(steps) for steps in episodes] == [2, 2]
   assert episodes[0][-1]["truncated"] is True
   assert episodes[0][0]["truncated"] is False
 
 
 def test_a_given_environment_stays_open(env, policy):
-  list(actors.generate_episodes(env, policy, 1))
+  list(generate_episodes(env, policy, 1))
   assert not env.is_closed
 
 
@@ -96,9 +96,7 @@ def test_an_environment_made_here_is_closed(make_env, policy, is_class):
       super().__init__()
       made.append(self)
 
-  list(
-    actors.generate_episodes(Recorded if is_class else lambda: Recorded(), policy, 1)
-  )
+  list(generate_episodes(Recorded if is_class else lambda: Recorded(), policy, 1))
   assert [env.is_closed for env in made] == [True]
 
 
@@ -135,7 +133,7 @@ OBSERVATION = {"state": {"pos": np.zeros([2])}}
 def test_errors(make_env, policy, env, kwargs, want):
   arguments = {"num_episodes": 1, **kwargs}
   with pytest.raises(ValueError, match=want):
-    list(actors.generate_episodes(env or make_env(), policy, **arguments))
+    list(generate_episodes(env or make_env(), policy, **arguments))
 
 
 def test_a_real_gymnasium_environment(policy):
@@ -155,6 +153,6 @@ def test_a_real_gymnasium_environment(policy):
       return {"state": {"pos": np.zeros([2], np.float32)}}, 0.5, False, False, {}
 
   limited = gymnasium.wrappers.TimeLimit(Env(), max_episode_steps=4)
-  episodes = list(actors.generate_episodes(limited, policy, 2, seed=0))
+  episodes = list(generate_episodes(limited, policy, 2, seed=0))
   assert [len(steps) for steps in episodes] == [4, 4]
   assert episodes[0][-1]["truncated"] is True

@@ -10,6 +10,8 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import actors, errors, records, replay, specs, store
+from t2r_seq.actors.rollouts import generate_steps
+from t2r_seq.actors.sinks import step_to_features
 
 SPEC = specs.TensorSpecStruct(
   [
@@ -52,9 +54,7 @@ class _Writer:
 
 
 def _steps(env, policy, num_episodes=2, length=3):
-  return list(
-    actors.generate_steps(env, policy, num_episodes, seed=1, max_steps=length)
-  )
+  return list(generate_steps(env, policy, num_episodes, seed=1, max_steps=length))
 
 
 def _fill(sink, steps):
@@ -148,7 +148,7 @@ def test_what_a_step_lacks_is_named(env, policy):
   ((_, step), *_) = _steps(env, policy)
   spec = {"state": {"poss": SPEC["state/pos"]}, "zeal": SPEC["reward"]}
   with pytest.raises(errors.SpecError, match=r"^step to features: 2 mism") as caught:
-    actors.step_to_features(step, spec)
+    step_to_features(step, spec)
   caught.match(r"state/poss: expected \(2,\) float32, got nothing. Did you mean")
 
 
@@ -159,7 +159,7 @@ def test_numbers_become_the_specs(env, policy):
     "a": specs.ExtendedTensorSpec((1,), tf.float32, "a", is_sequence=True),
     "b": specs.ExtendedTensorSpec((2,), tf.float32, "b", is_sequence=True),
   }
-  got = actors.step_to_features(step, spec)
+  got = step_to_features(step, spec)
   assert got["a"].tolist() == [1.5]
   assert (got["a"].dtype, got["b"].dtype) == (np.float32, np.float32)
 

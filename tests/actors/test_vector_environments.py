@@ -10,6 +10,8 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import actors, policies, specs
+from t2r_seq.actors.rollouts import generate_episodes, generate_steps
+from t2r_seq.actors.sinks import step_to_features
 
 
 class LineEnv(gymnasium.Env):
@@ -84,7 +86,7 @@ def _describe(steps):
 
 
 def _run(env, num_episodes, **kwargs):
-  episodes = actors.generate_episodes(env, NoisyPolicy(), num_episodes, **kwargs)
+  episodes = generate_episodes(env, NoisyPolicy(), num_episodes, **kwargs)
   return [_describe(steps) for steps in episodes]
 
 
@@ -109,7 +111,7 @@ def test_the_episodes_are_those_of_one_environment(
 def test_one_call_of_the_policy_a_step_of_all():
   policy = NoisyPolicy()
   env = actors.make_vector_env(LineEnv, 4)
-  steps = list(actors.generate_steps(env, policy, 4, seed=1))
+  steps = list(generate_steps(env, policy, 4, seed=1))
   assert policy.num_calls == max(
     sum(number == env_number for number, _ in steps) for env_number in range(4)
   )
@@ -176,7 +178,7 @@ def test_actions_of_any_space(name):
   space = SPACES[name]
 
   def run(env):
-    steps = actors.generate_episodes(env, SamplingPolicy(space), 5, seed=2)
+    steps = generate_episodes(env, SamplingPolicy(space), 5, seed=2)
     return sorted([step["reward"] for step in episode] for episode in steps)
 
   want = run(lambda: ButtonsEnv(space))
@@ -188,9 +190,9 @@ def test_actions_of_any_space(name):
 def test_parts_of_an_action_are_stored_by_path():
   env = actors.make_vector_env(lambda: ButtonsEnv(SPACES["dict"]), 3)
   policy = SamplingPolicy(SPACES["dict"])
-  _, step = next(actors.generate_steps(env, policy, 3, seed=2))
+  _, step = next(generate_steps(env, policy, 3, seed=2))
   grip = specs.ExtendedTensorSpec((), tf.int64, "grip", is_sequence=True)
-  got = actors.step_to_features(step, {"action": {"hand": {"grip": grip}}})
+  got = step_to_features(step, {"action": {"hand": {"grip": grip}}})
   assert got["action/hand/grip"] == step["action"]["hand"]["grip"]
   env.close()
 
@@ -209,14 +211,14 @@ def test_actions_of_another_space_are_refused(name):
   env = actors.make_vector_env(lambda: ButtonsEnv(space), 3)
   message = "run episodes: the policy's actions: expected one of .*"
   with pytest.raises(ValueError, match=message + want):
-    list(actors.generate_steps(env, SamplingPolicy(of_policy), 1, seed=2))
+    list(generate_steps(env, SamplingPolicy(of_policy), 1, seed=2))
   env.close()
 
 
 def test_a_vector_environment_that_resets_itself_is_refused():
   env = gymnasium.vector.SyncVectorEnv([LineEnv])
   with pytest.raises(ValueError, match=r"autoreset_mode: expected DISABLED.*NEXT_STEP"):
-    list(actors.generate_steps(env, NoisyPolicy(), 1))
+    list(generate_steps(env, NoisyPolicy(), 1))
   with pytest.raises(ValueError, match="num_envs must be >= 1, got 0"):
     actors.make_vector_env(LineEnv, 0)
 
@@ -231,7 +233,7 @@ def test_a_policy_for_one_environment_is_refused():
 
   env = actors.make_vector_env(LineEnv, 2)
   with pytest.raises(NotImplementedError, match="OneByOne acts in one environment at"):
-    list(actors.generate_steps(env, OneByOne(), 1))
+    list(generate_steps(env, OneByOne(), 1))
   with pytest.raises(ValueError, match="Bare: expected a method sample_actions"):
-    list(actors.generate_steps(env, Bare(), 1))
+    list(generate_steps(env, Bare(), 1))
   env.close()

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from t2r_seq import actors
+from t2r_seq.actors.videos import write_video
 
 
 class DotEnv(gymnasium.Env):
@@ -139,7 +140,7 @@ def test_mp4(tmp_path):
 
   path = str(tmp_path / "a.mp4")
   frames = [np.full([31, 33, 3], 60 * t, np.uint8) for t in range(4)]
-  actors.write_video(path, frames, fps=10)
+  write_video(path, frames, fps=10)
   assert [entry.name for entry in tmp_path.iterdir()] == ["a.mp4"]
   with v2.get_reader(path) as reader:
     read = [frame for frame in reader]

@@ -8,7 +8,8 @@ import gin
 import pytest
 import tensorflow as tf
 
-from t2r_seq import actors, errors
+from t2r_seq import errors
+from t2r_seq.actors.rollouts import generate_episodes
 from t2r_seq.cli import console, main
 
 
@@ -46,7 +47,7 @@ def _raise(error):
     (_catch(gin.parse_config, "nothing.x = 1"), True),
     (_catch(gin.parse_config, "nothing x 1"), True),
     (_catch(importlib.import_module, "no_such_module"), True),
-    (_catch(actors.generate_episodes, None, None, 0), True),
+    (_catch(generate_episodes, None, None, 0), True),
     (_catch(_raise, ValueError("of a user's model")), False),
     (_catch(fails, ValueError("of a user's model")), False),
     (_catch(_raise, RuntimeError("of a user's model")), False),

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import records, specs, store
+from t2r_seq import specs, store
+from t2r_seq.specs.packing import encode_image
 
 Spec = specs.ExtendedTensorSpec
 
@@ -46,9 +47,9 @@ def make_episode(index: int, num_steps: int = 0) -> dict[str, np.ndarray]:
   rng = np.random.default_rng(index)
   steps = num_steps or index % 5 + 1
   image = rng.integers(0, 256, (steps, 8, 6, 3)).astype(np.uint8)
-  jpeg = [records.encode_image(frame, "jpeg", 90) for frame in image]
+  jpeg = [encode_image(frame, "jpeg", 90) for frame in image]
   png = [
-    records.encode_image(frame[..., channel : channel + 1], "png")
+    encode_image(frame[..., channel : channel + 1], "png")
     for frame in image
     for channel in (0, 1)
   ]

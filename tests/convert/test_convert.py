@@ -13,6 +13,7 @@ import pytest
 
 from t2r_seq import convert, store
 from t2r_seq.convert import journal, opening, zarr_group
+from t2r_seq.convert.journal import Progress
 
 Options = convert.ConversionOptions
 
@@ -400,7 +401,7 @@ class Terminal(io.StringIO):
 
 def test_progress_on_a_terminal():
   stream, now = Terminal(), [0.0]
-  progress = convert.Progress(stream, lambda: now[0])
+  progress = Progress(stream, lambda: now[0])
   progress.start("converting", 10, 20)
   for _ in range(5):
     now[0] += 2
@@ -414,7 +415,7 @@ def test_progress_on_a_terminal():
 
 def test_progress_where_the_total_is_not_known():
   stream, now = Terminal(), [0.0]
-  progress = convert.Progress(stream, lambda: now[0])
+  progress = Progress(stream, lambda: now[0])
   progress.start("converting", 0, None)
   for fraction in (0.25, 0.5):
     now[0] += 3600
@@ -425,7 +426,7 @@ def test_progress_where_the_total_is_not_known():
 def test_progress_elsewhere(source):
   """A line a minute, and nothing of a short conversion."""
   stream, now = io.StringIO(), [0.0]
-  progress = convert.Progress(stream, lambda: now[0])
+  progress = Progress(stream, lambda: now[0])
   convert.convert(source, "copy", destination_kind="store", progress=progress)
   assert stream.getvalue() == ""
   progress.start("checking", 0, 100)

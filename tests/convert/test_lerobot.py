@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from t2r_seq import convert, errors, records, specs, store
+from t2r_seq import convert, errors, specs, store
+from t2r_seq.specs.packing import encode_image
 from tests.convert import lerobot_sets as sets
 
 Options = convert.ConversionOptions
@@ -194,9 +195,7 @@ def test_every_kind_of_value(data):
     image = rng.integers(0, 256, (length, 8, 6, 3)).astype(np.uint8)
     return {
       "a/pixels": image[:, :7],
-      "a/jpeg": data.objects(
-        [records.encode_image(i, "jpeg") for i in image], (length,)
-      ),
+      "a/jpeg": data.objects([encode_image(i, "jpeg") for i in image], (length,)),
       "matrix": rng.normal(size=(length, 2, 3)).astype(np.float16),
       "one": np.arange(length, dtype=np.int32)[:, None],
       "flag": np.arange(length) % 2 == 0,

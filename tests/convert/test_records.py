@@ -10,6 +10,8 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import convert, records, specs, store
+from t2r_seq.records.framing import iterate_records
+from t2r_seq.specs.packing import encode_image
 
 Spec = specs.ExtendedTensorSpec
 Options = convert.ConversionOptions
@@ -67,7 +69,7 @@ def test_specs_without_names(data):
   with store.EpisodeStore.create("source", spec) as writer:
     writer.append_episode({"a/b": np.ones((3, 2), np.float32), "c": b"\0"})
   convert.convert("source", "x.tfrecord")
-  (record,) = records.iterate_records("x.tfrecord")
+  (record,) = iterate_records("x.tfrecord")
   assert records.present_names(record.data) == {"a/b", "c"}
 
 
@@ -119,7 +121,7 @@ def test_part_of_a_store(data):
     "force": data.ALL["force"],
   }
   convert.convert("source", "x.tfrecord", wanted)
-  names = records.present_names(next(records.iterate_records("x.tfrecord")).data)
+  names = records.present_names(next(iterate_records("x.tfrecord")).data)
   assert names == {"instruction", "dones"}
 
 
@@ -137,7 +139,7 @@ def test_corrupted_record(data):
   spec, episodes = write_bad(data, 3)
   path = pathlib.Path("x.tfrecord")
   good, offset = path.read_bytes(), 0
-  for record in records.iterate_records("x.tfrecord"):
+  for record in iterate_records("x.tfrecord"):
     offset = record.offset + 100 if record.index == 3 else offset
   stat = os.stat(path)
   path.write_bytes(good[:offset] + bytes([good[offset] ^ 1]) + good[offset + 1 :])
@@ -161,7 +163,7 @@ BAD_RECORDS = {
     "8 bytes that are no image",
   ),
   "an image of another size": (
-    {"frame": [records.encode_image(np.zeros((4, 6, 3), np.uint8), "png")] * 4},
+    {"frame": [encode_image(np.zeros((4, 6, 3), np.uint8), "png")] * 4},
     r"record 3 of x.tfrecord .*: frame: expected an image of \(8, 6, 3\), got 4x6 PNG",
   ),
   "NaN": (

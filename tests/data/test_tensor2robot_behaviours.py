@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, errors, records
+from t2r_seq.specs.packing import encode_image
 
 
 @pytest.fixture(name="read")
@@ -45,7 +46,7 @@ def example(row):
 
 
 def png(image):
-  return records.encode_image(image, "png")
+  return encode_image(image, "png")
 
 
 WHITE = np.full((2, 3, 1), 255, np.uint8)

@@ -16,6 +16,8 @@ import tensorflow as tf
 
 from t2r_seq import data, errors, records, specs
 from t2r_seq.records import explain, framing, index_file
+from t2r_seq.records.framing import iterate_records
+from t2r_seq.records.write import ExampleEncoder
 
 _SPEC = specs.TensorSpecStruct(
   {
@@ -23,7 +25,7 @@ _SPEC = specs.TensorSpecStruct(
     "word": specs.ExtendedTensorSpec((), tf.string, "word"),
   }
 )
-_ENCODER = records.ExampleEncoder(_SPEC)
+_ENCODER = ExampleEncoder(_SPEC)
 _SUFFIXES = ("", "", "", "", ".gz", ".zz")
 
 
@@ -119,7 +121,7 @@ def _read_one_by_one(case: FileCase) -> Iterator[str]:
   """The records before the first damage, and then an error that says where it is."""
   read, text = [], ""
   try:
-    for record in records.iterate_records(case.path, _compression(case)):
+    for record in iterate_records(case.path, _compression(case)):
       read.append(record.data)
   except errors.RecordError as error:
     text = str(error)

@@ -10,7 +10,9 @@ import numpy as np
 import tensorflow as tf
 from independent_reading import KINDS, PROTOS
 
-from t2r_seq import records, specs
+from t2r_seq import specs
+from t2r_seq.records.write import ExampleEncoder
+from t2r_seq.specs.packing import encode_image
 
 _Spec = specs.ExtendedTensorSpec
 
@@ -50,7 +52,7 @@ EPISODE = {
   "rating": _Spec((), tf.int64, "rating", is_optional=True),
 }
 STRUCTURES = {"example": EXAMPLE, "episode": EPISODE}
-_ENCODERS = {name: records.ExampleEncoder(spec) for name, spec in STRUCTURES.items()}
+_ENCODERS = {name: ExampleEncoder(spec) for name, spec in STRUCTURES.items()}
 
 
 def make_record(name: str, rng: random.Random, with_all: bool = False) -> bytes:
@@ -264,7 +266,7 @@ def _other_image(entries: Any, i: int, rng: random.Random) -> None:
   if len(values) and isinstance(values[0], bytes):
     shape = rng.choice([(8, 8, 3), (8, 8, 1), (4, 4, 1), (4, 4, 3), (9, 8, 3)])
     image = np.full(shape, rng.randrange(256), np.uint8)
-    values[0] = records.encode_image(image, rng.choice(["jpeg", "png"]))
+    values[0] = encode_image(image, rng.choice(["jpeg", "png"]))
 
 
 def _longer(entries: Any, i: int, rng: random.Random) -> None:

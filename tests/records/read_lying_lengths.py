@@ -12,6 +12,7 @@ import sys
 import tensorflow as tf
 
 from t2r_seq import convert, data, records, specs, statistics
+from t2r_seq.records.framing import iterate_records
 
 Spec = specs.ExtendedTensorSpec
 
@@ -37,7 +38,7 @@ def train(path, policy="raise", window=False):
 def read(path):
   spec = {"x": Spec((2,), tf.float32, "x", is_sequence=True)}
   acts = {
-    "iterate": lambda: len(list(records.iterate_records(path, kind))),
+    "iterate": lambda: len(list(iterate_records(path, kind))),
     "dataset": lambda: count(path, spec),
     "inspect": lambda: records.inspect_records(path),
     "index": lambda: records.write_index(path),

@@ -14,14 +14,15 @@ import tensorflow as tf
 
 from t2r_seq import errors, records, specs
 from t2r_seq.records import images
+from t2r_seq.specs.packing import encode_image
 
 Spec = specs.ExtendedTensorSpec
 PIXELS = np.arange(4 * 6 * 3).reshape(4, 6, 3)
 PNG = {
-  8: records.encode_image(PIXELS.astype(np.uint8), "png"),
-  16: records.encode_image((300 * PIXELS).astype(np.uint16), "png"),
+  8: encode_image(PIXELS.astype(np.uint8), "png"),
+  16: encode_image((300 * PIXELS).astype(np.uint16), "png"),
 }
-JPEG = records.encode_image(PIXELS.astype(np.uint8), "jpeg")
+JPEG = encode_image(PIXELS.astype(np.uint8), "jpeg")
 
 
 def one_bit_png() -> bytes:

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs
+from t2r_seq.specs.packing import encode_image
 
 Spec = specs.ExtendedTensorSpec
 SHAPE = (45, 61, 3)
@@ -57,13 +58,11 @@ def test_options_change_the_pixels():
 def test_options_leave_other_formats_alone():
   how = records.ImageDecoding(False, "INTEGER_ACCURATE")
   for data_format in ("png", "bmp"):
-    data = records.encode_image(PIXELS, data_format)
+    data = encode_image(PIXELS, data_format)
     got = decode(data, how, data_format=data_format)
     np.testing.assert_array_equal(got, PIXELS)
   # What the spec calls JPEG may be a PNG.
-  np.testing.assert_array_equal(
-    decode(records.encode_image(PIXELS, "png"), how), PIXELS
-  )
+  np.testing.assert_array_equal(decode(encode_image(PIXELS, "png"), how), PIXELS)
 
 
 # At each border, at none, all of it, one pixel; y, x, height, width.
@@ -92,7 +91,7 @@ def test_a_crop_has_the_pixels_of_the_whole(crop, fancy_upscaling):
 @pytest.mark.parametrize("data_format", ["png", "bmp"])
 def test_other_formats_are_cropped_after_decoding(data_format):
   how = records.ImageDecoding(crops={"image": (7, 9, 17, 23)})
-  data = [records.encode_image(PIXELS, data_format), b""]
+  data = [encode_image(PIXELS, data_format), b""]
   got = decode(data, how, (17, 23, 3), data_format)
   np.testing.assert_array_equal(got, [PIXELS[7:24, 9:32], np.zeros((17, 23, 3))])
 
@@ -101,7 +100,7 @@ def test_a_crop_of_deep_and_of_gray_images():
   deep = PIXELS[..., :1].astype(np.uint16) * 200
   spec = Spec((2, 3, 1), tf.uint16, "image", data_format="png")
   how = records.ImageDecoding(crops={"image": (40, 50, 2, 3)})
-  data = tf.constant([records.encode_image(deep, "png"), b""])
+  data = tf.constant([encode_image(deep, "png"), b""])
   got = records.decode_images(data, spec, "x", how).numpy()
   np.testing.assert_array_equal(got, [deep[40:42, 50:53], np.zeros((2, 3, 1))])
   gray = decode(jpeg(pixels=PIXELS[..., 0]), True, (45, 61, 1))

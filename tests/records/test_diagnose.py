@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, records, specs
 from t2r_seq.records import framing
+from t2r_seq.specs.packing import encode_image
 
 Spec = specs.ExtendedTensorSpec
 F32 = tf.float32
@@ -63,7 +64,7 @@ def changed_sequence(path: str, spec: Spec | None, value: Any = None) -> bytes:
   return with_changes(SEQUENCES, GOOD_SEQUENCE, **{path: (spec, value)})
 
 
-PNG = records.encode_image(np.zeros((4, 6, 3), np.uint8), "png")
+PNG = encode_image(np.zeros((4, 6, 3), np.uint8), "png")
 ENCODED = Spec((), tf.string, "image")
 
 BAD_EXAMPLES = {

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs
+from t2r_seq.records.features import parsed_specs
 
 Spec = specs.ExtendedTensorSpec
 F32 = tf.float32
@@ -208,7 +209,7 @@ def test_feature_dicts_are_of_one_dataset() -> None:
 
 def test_length_specs_are_not_parsed() -> None:
   spec = specs.add_sequence_length_specs({"a": Spec((2,), F32, "n", is_sequence=True)})
-  assert sorted(records.parsed_specs(spec)) == ["a"]
+  assert sorted(parsed_specs(spec)) == ["a"]
   # A length of something that is no sequence is a feature like any other.
   plain = {"a": Spec((2,), F32, "n"), "a_length": Spec((), tf.int64, "l")}
-  assert sorted(records.parsed_specs(plain)) == ["a", "a_length"]
+  assert sorted(parsed_specs(plain)) == ["a", "a_length"]

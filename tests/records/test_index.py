@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from t2r_seq import errors, records, specs
 from t2r_seq.records import contents, index_file
+from t2r_seq.records.framing import iterate_records
 
 Spec = specs.ExtendedTensorSpec
 F32 = tf.float32
@@ -102,7 +103,7 @@ def test_count_steps_of_damaged_protos(data, changes):
 
 def brute_force(filename, compression=""):
   """Reads every record: where it ends, its bytes, and the steps of its sequences."""
-  found = list(records.iterate_records(filename, compression))
+  found = list(iterate_records(filename, compression))
   ends = [record.offset + len(record.data) + 16 for record in found]
   steps = [contents.RecordContents(record.data).num_steps for record in found]
   return ends, [record.data for record in found], steps

@@ -10,6 +10,8 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs
+from t2r_seq.specs.packing import encode_image
+from t2r_seq.specs.validation import ImageHeader
 
 Spec = specs.ExtendedTensorSpec
 F32 = tf.float32
@@ -83,7 +85,7 @@ def test_the_summary(path: str) -> None:
   ids = by_name["ids"]
   assert (ids.min_length, ids.max_length, ids.num_records) == (0, 4, 3)
   assert (ids.min_value, ids.max_value) == (0, 3)
-  assert by_name["depth"].images == (records.ImageHeader("png", 4, 6, 1, 16),)
+  assert by_name["depth"].images == (ImageHeader("png", 4, 6, 1, 16),)
   assert (by_name["pose"].min_steps, by_name["pose"].max_steps) == (3, 5)
 
 
@@ -141,8 +143,8 @@ def example(**features: tf.train.Feature) -> tf.train.Example:
 
 def test_strange_features(tmp_path: pathlib.Path) -> None:
   path = str(tmp_path / "a")
-  small = records.encode_image(np.zeros((2, 3, 3), np.uint8), "jpeg")
-  large = records.encode_image(np.zeros((4, 5, 3), np.uint8), "png")
+  small = encode_image(np.zeros((2, 3, 3), np.uint8), "jpeg")
+  large = encode_image(np.zeros((4, 5, 3), np.uint8), "png")
   write(
     path,
     example(

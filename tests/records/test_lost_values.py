@@ -13,6 +13,7 @@ import tensorflow as tf
 from t2r_seq import errors, records, specs
 from t2r_seq.data import skipping
 from t2r_seq.records import check, features, framing
+from t2r_seq.records.framing import iterate_records
 
 _Spec = specs.ExtendedTensorSpec
 _STATE = _Spec((2,), tf.float32, "state", is_sequence=True)
@@ -144,11 +145,11 @@ def test_compressed_data_that_ends_between_records_is_cut(compressed):
     file.write(b"".join(parts[:2]))
   want = "record 2 of .*: frame: expected GZIP data, got the .* data ends too early"
   with pytest.raises(errors.RecordError, match=want):
-    list(records.iterate_records(path, "GZIP"))
+    list(iterate_records(path, "GZIP"))
   assert len(skipping.find_rest(path, "GZIP").problems) == 1
   with open(path, "wb") as file:
     file.write(b"".join(parts) + end)
-  assert len(list(records.iterate_records(path, "GZIP"))) == 3
+  assert len(list(iterate_records(path, "GZIP"))) == 3
   assert not skipping.find_rest(path, "GZIP").problems
 
 

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs
+from t2r_seq.specs.packing import encode_image
 
 Spec = specs.ExtendedTensorSpec
 
@@ -55,7 +56,7 @@ def parse(spec: Any, serialized: Any, labels: Any = None, **kwargs: Any) -> Any:
 
 
 def png(image: np.ndarray) -> bytes:
-  return records.encode_image(image, "png")
+  return encode_image(image, "png")
 
 
 def test_the_output_is_a_struct_by_path_with_sorted_keys() -> None:
@@ -312,8 +313,8 @@ def test_a_missing_feature_fails() -> None:
 
 
 def test_missing_images_are_black_and_formats_are_sniffed() -> None:
-  jpeg = records.encode_image(RED, "jpeg")
-  bmp = records.encode_image(RED, "bmp")
+  jpeg = encode_image(RED, "jpeg")
+  bmp = encode_image(RED, "bmp")
   spec = {"image": Spec.from_spec(IMAGE, is_sequence=True)}
   got = parse(spec, sequence_example({}, image=[[jpeg], [b""], [png(RED)], [bmp]]))
   np.testing.assert_allclose(got["image"][0].astype(int), RED, atol=6)

@@ -16,6 +16,8 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, replay, specs, windows
+from t2r_seq.replay.replay import SampleInfo
+from t2r_seq.replay.sizing import flat_replay_specs
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 
 LENGTHS = (1, 2, 7, 12, 5)
@@ -147,7 +149,7 @@ def joined_transitions(
 def make_episode(spec: Any, number: int, num_steps: int) -> dict[str, np.ndarray]:
   """Makes an episode in which every value tells its episode, its step and its path."""
   episode = {}
-  flat = replay.flat_replay_specs("test", spec)
+  flat = flat_replay_specs("test", spec)
   for place, (path, leaf) in enumerate(flat.items()):
     count = num_steps if leaf.is_sequence else 1
     shape = (count, *leaf.shape.as_list())
@@ -165,7 +167,7 @@ def make_episode(spec: Any, number: int, num_steps: int) -> dict[str, np.ndarray
 
 def step_of(spec: Any, episode: dict[str, np.ndarray], t: int) -> dict[str, Any]:
   """Returns what is appended for a step; context features come with the first one."""
-  flat = replay.flat_replay_specs("test", spec)
+  flat = flat_replay_specs("test", spec)
   step = {path: values[t] for path, values in episode.items() if flat[path].is_sequence}
   if t == 0:
     step |= {p: values for p, values in episode.items() if p not in step}
@@ -174,7 +176,7 @@ def step_of(spec: Any, episode: dict[str, np.ndarray], t: int) -> dict[str, Any]
 
 def write(target: replay.ReplayWriter, spec: Any, episode: dict[str, Any]) -> None:
   """Appends an episode and ends it."""
-  flat = replay.flat_replay_specs("test", spec)
+  flat = flat_replay_specs("test", spec)
   num_steps = max(len(v) for p, v in episode.items() if flat[p].is_sequence)
   for t in range(num_steps):
     target.append(step_of(spec, episode, t))
@@ -318,7 +320,7 @@ class EngineContract:
       "state": ((5, 4), tf.float32),
     }
     info, _ = buffer.dataset(5, with_info=True).element_spec
-    assert info._fields == replay.SampleInfo._fields
+    assert info._fields == SampleInfo._fields
     assert [t.dtype for t in info] == [
       *(tf.uint64, tf.float64, tf.int64, tf.float64, tf.int32)
     ]

@@ -7,9 +7,10 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, replay
+from t2r_seq.replay.replay import SampleInfo
 
 PROBABILITY = np.array([0.1, 0.2, 0.4])
-ARRAYS = replay.SampleInfo(
+ARRAYS = SampleInfo(
   key=np.arange(3, dtype=np.uint64),
   probability=PROBABILITY,
   table_size=np.full(3, 7),

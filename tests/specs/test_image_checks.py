@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import records
 from t2r_seq.specs import ExtendedTensorSpec, validation
+from t2r_seq.specs.packing import encode_image
 
 
 def encode(height: int, width: int, image_format: str = "jpeg", bits: int = 8) -> bytes:
   image = np.zeros((height, width, 3), f"uint{bits}")
-  return records.encode_image(image, image_format)
+  return encode_image(image, image_format)
 
 
 GOOD = encode(4, 6)

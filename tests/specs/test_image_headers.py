@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from t2r_seq import records
 from t2r_seq.specs import validation
+from t2r_seq.specs.packing import encode_image
 
 HEADERS = {
   "jpeg": (3, np.uint8, "jpeg"),
@@ -24,7 +24,7 @@ HEADERS = {
 @pytest.mark.parametrize("case", HEADERS)
 def test_image_headers(case: str) -> None:
   channels, dtype, image_format = HEADERS[case]
-  data = records.encode_image(np.zeros((5, 7, channels), dtype), image_format)
+  data = encode_image(np.zeros((5, 7, channels), dtype), image_format)
   bits = 8 * np.dtype(dtype).itemsize
   want = validation.ImageHeader(image_format, 5, 7, channels, bits)
   assert validation.read_image_header(data) == want
@@ -39,7 +39,7 @@ def test_gif_headers() -> None:
 
 
 def test_fill_bytes_in_a_jpeg() -> None:
-  data = records.encode_image(np.zeros((5, 7, 3), np.uint8), "jpeg")
+  data = encode_image(np.zeros((5, 7, 3), np.uint8), "jpeg")
   want = validation.ImageHeader("jpeg", 5, 7, 3)
   frame = data.index(b"\xff\xc0")
   filled = data[:frame] + b"\xff" * 3 + data[frame:]

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
+from t2r_seq.specs.structures import map_leaves_with_path
 
 A = ExtendedTensorSpec((8, 8, 3), tf.uint8, "image", data_format="jpeg")
 B = ExtendedTensorSpec((2,), tf.float32, "action")
@@ -272,7 +273,7 @@ def test_any_two_specs_of_one_name_agree(name):
 def test_map_leaves_keeps_the_form():
   structure, paths = STRUCTURES["deep"]
   seen = []
-  mapped = specs.map_leaves_with_path(lambda path, _: seen.append(path), structure)
+  mapped = map_leaves_with_path(lambda path, _: seen.append(path), structure)
   assert seen == paths
   assert type(mapped) is Split
   assert mapped.train.action == {"x": [None, (None,)]}

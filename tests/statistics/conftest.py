@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import records, specs
+from t2r_seq.specs.packing import encode_image
 from t2r_seq.store import EpisodeStore
 
 Spec = specs.ExtendedTensorSpec
@@ -56,7 +57,7 @@ def fixture_data(tmp_path_factory):
   for segment, part in (("a", episodes[:12]), ("b", episodes[12:])):
     with EpisodeStore.append(store, segment=segment) as writer:
       for episode in part:
-        encoded = [records.encode_image(image, "png") for image in episode["image"]]
+        encoded = [encode_image(image, "png") for image in episode["image"]]
         images = np.array(encoded, object)
         writer.append_episode({**episode, "image": images})
   return types.SimpleNamespace(

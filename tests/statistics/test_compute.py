@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, preprocessors, records, specs
+from t2r_seq.specs.packing import encode_image
 from t2r_seq.statistics import compute_statistics, sources
 from t2r_seq.store import EpisodeStore
 
@@ -141,7 +142,7 @@ def test_transform_sees_bytes_and_may_use_its_memory_again(data):
     return {"size": memory[: len(episode["image"])]}
 
   got = compute_statistics(data.store, transform=sizes).paths["size"]
-  want = [len(records.encode_image(i, "png")) for i in joined(data, "image")]
+  want = [len(encode_image(i, "png")) for i in joined(data, "image")]
   check_numbers(got, np.reshape(want, (-1, 1)))
 
 

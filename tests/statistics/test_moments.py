@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from t2r_seq.statistics import Moments
+from t2r_seq.statistics.accumulators import Moments
 
 RNG = np.random.default_rng(0)
 NORMAL = RNG.normal(size=(5000, 3))

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from t2r_seq.statistics import QuantileSketch
 from t2r_seq.statistics.accumulators import (
   MAX_SIZE,
   MIN_SIZE,
+  QuantileSketch,
   pack_sketches,
   sketch_size,
   unpack_sketches,

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, replay, specs, store
+from t2r_seq.replay.replay import ReplayCounters
 from t2r_seq.store import files
 
 Spec = specs.ExtendedTensorSpec
@@ -110,7 +111,7 @@ def read(buffer, count: int = 4):
   return info, batch
 
 
-def counters(buffer) -> replay.ReplayCounters:
+def counters(buffer) -> ReplayCounters:
   # The memory of episodes that have gone is kept for others.
   return dataclasses.replace(buffer.counters, num_bytes=0)
 

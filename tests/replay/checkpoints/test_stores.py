@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, replay, specs, store
+from t2r_seq.replay.sizing import flat_replay_specs
 from t2r_seq.store import files
 
 Spec = specs.ExtendedTensorSpec
@@ -42,7 +43,7 @@ def append(buffer: replay.ReplayBuffer, writer, number: int, num_steps: int) -> 
 
 
 def make_store(path, lengths, spec=None) -> str:
-  flat = replay.flat_replay_specs("test", spec or SPEC)
+  flat = flat_replay_specs("test", spec or SPEC)
   with store.EpisodeStore.create(path, flat, allow_nan=True) as writer:
     for number, length in enumerate(lengths):
       episode = make_episode(number, length)
@@ -172,7 +173,7 @@ def test_a_column_of_another_path(tmp_path):
 
 
 def test_a_store_that_lacks_something(tmp_path):
-  flat = replay.flat_replay_specs("test", {k: SPEC[k] for k in ("obs", "text")})
+  flat = flat_replay_specs("test", {k: SPEC[k] for k in ("obs", "text")})
   flat["text"] = Spec.from_spec(flat["text"], is_optional=True)
   with store.EpisodeStore.create(tmp_path / "s", flat, allow_nan=True) as writer:
     writer.append_episode({"obs": make_episode(0, 3)["obs"]})

@@ -14,6 +14,7 @@ pytest.importorskip("gymnasium")
 
 from research.pose_env import collect, pose_env, pose_env_models, reward_model
 from t2r_seq import actors, records, windows
+from t2r_seq.actors.rollouts import generate_episodes
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 NUM_STEPS = 5
@@ -54,9 +55,7 @@ def test_writing_and_parsing_gives_back_the_episodes(env, tmp_path):
   found = read_episodes(path)
   assert len(found) == 3
   policy = collect.PoseEnvExpertPolicy(env, noise=0.2)
-  for got, steps in zip(
-    found, actors.generate_episodes(env, policy, 3, seed=0), strict=True
-  ):
+  for got, steps in zip(found, generate_episodes(env, policy, 3, seed=0), strict=True):
     want = collect.pose_episode_to_features(steps)
     assert sorted(got) == sorted(want)
     for name in ("pose", "target_pose", "reward"):
@@ -157,7 +156,7 @@ def test_random_policy_is_repeatable_and_stays_in_bounds():
 
 
 def test_a_step_for_replay_fits_its_specs_and_hides_the_target(env):
-  (steps,) = actors.generate_episodes(env, collect.PoseEnvRandomPolicy(), 1, seed=0)
+  (steps,) = generate_episodes(env, collect.PoseEnvRandomPolicy(), 1, seed=0)
   flat = windows.flat_specs(reward_model.replay_specification())
   assert sorted(flat) == ["pose", "reward", "state/image"]
   for step in steps:
