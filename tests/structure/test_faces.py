@@ -6,9 +6,11 @@ What is exported has a docstring and is annotated in full.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import pathlib
+import re
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -142,6 +144,21 @@ def test_exports_are_documented_and_annotated(package):
   for name in getattr(module, "__all__", ()):
     problems.extend(export_problems(f"{package}.{name}", getattr(module, name)))
   assert not problems, "\n".join(["", *problems])
+
+
+@functools.cache
+def words_of_the_docs() -> frozenset[str]:
+  """Returns all words of the README and of the pages in docs."""
+  pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
+  text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+  return frozenset(re.findall(r"\w+", text))
+
+
+@pytest.mark.parametrize("package", package_names(ROOT))
+def test_every_exported_name_is_in_a_page(package):
+  names = importlib.import_module(package).__all__
+  missing = [name for name in names if name not in words_of_the_docs()]
+  assert not missing, f"write of them in docs/, or export them no more: {missing}"
 
 
 @pytest.fixture
