@@ -1,0 +1,221 @@
+"""What turns an embedding into an action, and knows the loss that trains it."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, windows
+from t2r_seq.layers.construction import CompositeLayer, configurable_layer
+
+Outputs = dict[str, tf.Tensor]
+
+
+class ActionDecoder(CompositeLayer):
+  """A layer from embeddings to actions, with the loss of its outputs.
+
+  Actions are of `action_shape`, such as (7,), or (8, 7) for a chunk of 8 steps. A
+  subclass gives `call` and `errors`. Half precision ends here: the outputs are float32.
+  """
+
+  def __init__(self, action_shape: Sequence[int], **kwargs: Any) -> None:
+    """Creates the layer.
+
+    Args:
+      action_shape: of one action, or of one chunk of them.
+      **kwargs: of the Keras layer.
+    """
+    super().__init__(**{"dtype": "float32", **kwargs})
+    self.action_shape = tuple(int(n) for n in action_shape)
+
+  @property
+  def num_components(self) -> int:
+    """Numbers in an action, over all of its axes."""
+    return math.prod(self.action_shape)
+
+  @abc.abstractmethod
+  def call(self, embedding: tf.Tensor, training: bool = False) -> Outputs:
+    """Maps embeddings to actions and to what `errors` takes.
+
+    Args:
+      embedding: [B, ..., D].
+      training: leaves out actions that cost much, since only the loss is asked for.
+    Returns:
+      Outputs by name: 'inference_output', [B, ..., *action_shape], unless left out, and
+      what else `errors` takes.
+    """
+
+  @abc.abstractmethod
+  def errors(
+    self, outputs: Outputs, target: tf.Tensor, is_valid: tf.Tensor, training: bool
+  ) -> tf.Tensor:
+    """Returns what is to be averaged over the valid targets.
+
+    Args:
+      outputs: of `call`.
+      target: [B, ..., *action_shape], float32; 0 where it is not valid.
+      is_valid: bool, of the target's shape.
+      training: draws what is random anew; otherwise it is the same at each call.
+    Returns:
+      Errors of each number, of the target's shape; or of each action, [B, ...], of its
+      valid numbers together.
+    """
+
+  def loss(
+    self,
+    outputs: Outputs,
+    target: tf.Tensor,
+    mask: tf.Tensor | None = None,
+    dimension_mask: tf.Tensor | None = None,
+    training: bool = True,
+  ) -> tf.Tensor:
+    """Averages the errors over what is not masked.
+
+    Args:
+      outputs: of `call`.
+      target: [B, ..., *action_shape].
+      mask: bool, the leading axes of the target: False for padded steps.
+      dimension_mask: bool, [B, ..., A] with A the last axis of the target: False for
+        components that an example does not have. Axes that it lacks are those in front
+        of the last.
+      training: see `errors`.
+    Returns:
+      A scalar, float32; 0 where everything is masked.
+    Raises:
+      SpecError: the target or a mask is of another shape.
+    """
+    is_valid = self.valid(target, mask, dimension_mask)
+    # What is padded may be anything, nan included.
+    wide = tf.cast(target, tf.float32)
+    wide = tf.where(is_valid, wide, tf.zeros_like(wide))
+    error = self.errors(outputs, wide, is_valid, training)
+    if error.shape.rank < target.shape.rank:
+      axes = list(range(error.shape.rank, target.shape.rank))
+      is_valid = tf.reduce_any(is_valid, axes)
+    return windows.masked_mean(error, is_valid)
+
+  def valid(
+    self,
+    target: tf.Tensor,
+    mask: tf.Tensor | None = None,
+    dimension_mask: tf.Tensor | None = None,
+  ) -> tf.Tensor:
+    """Combines the masks of `loss` to one of the target's shape."""
+    rank, name = target.shape.rank, type(self).__name__
+    if not target.shape[rank - len(self.action_shape) :] == self.action_shape:
+      raise errors.SpecError(
+        f"{name}: target: expected the axes {self.action_shape} of action_shape at the "
+        f"end, got {errors.describe(target)}."
+      )
+    is_valid = tf.ones_like(target, tf.bool)
+    if mask is not None:
+      if mask.dtype != tf.bool or not mask.shape.is_compatible_with(
+        target.shape[: mask.shape.rank]
+      ):
+        raise errors.SpecError(
+          f"{name}: mask: expected bools for the leading axes of the target, "
+          f"{errors.describe(target)}, got {errors.describe(mask)}."
+        )
+      is_valid &= _expand(mask, rank, mask.shape.rank)
+    if dimension_mask is not None:
+      is_fitting = (
+        dimension_mask.dtype == tf.bool
+        and 1 <= dimension_mask.shape.rank <= rank
+        and dimension_mask.shape[-1] == target.shape[-1]
+      )
+      if not is_fitting:
+        raise errors.SpecError(
+          f"{name}: dimension_mask: expected bools, the last axis that of the target, "
+          f"{errors.describe(target)}, got {errors.describe(dimension_mask)}."
+        )
+      is_valid &= _expand(dimension_mask, rank, dimension_mask.shape.rank - 1)
+    return is_valid
+
+  def as_actions(self, flat: tf.Tensor) -> tf.Tensor:
+    """Reshapes [B, ..., num_components] to [B, ..., *action_shape]."""
+    return _reshape_last(flat, self.action_shape)
+
+  def flatten(self, actions: tf.Tensor) -> tf.Tensor:
+    """Reshapes [B, ..., *action_shape] to [B, ..., num_components]."""
+    lead = actions.shape.rank - len(self.action_shape)
+    shape = tf.concat([tf.shape(actions)[:lead], [self.num_components]], 0)
+    flat = tf.reshape(actions, shape)
+    return tf.ensure_shape(flat, [*actions.shape[:lead], self.num_components])
+
+
+@configurable_layer
+class MSEDecoder(ActionDecoder):
+  """A dense layer, fitted by the mean squared error."""
+
+  def __init__(self, action_shape: Sequence[int], **kwargs: Any) -> None:
+    """Creates the layer; see the base class."""
+    super().__init__(action_shape, **kwargs)
+    self._dense = tf.keras.layers.Dense(self.num_components, dtype="float32")
+
+  def call(self, embedding: tf.Tensor, training: bool = False) -> Outputs:
+    """See the base class."""
+    del training
+    return {"inference_output": self.as_actions(self._dense(embedding))}
+
+  def errors(
+    self, outputs: Outputs, target: tf.Tensor, is_valid: tf.Tensor, training: bool
+  ) -> tf.Tensor:
+    """See the base class: squared differences."""
+    del is_valid, training
+    return tf.math.squared_difference(outputs["inference_output"], target)
+
+
+def check_inference(layer: Any, inference: str, known: Sequence[str]) -> None:
+  """Raises SpecError where a decoder's `inference` is not one of its ways."""
+  if inference not in known:
+    raise errors.SpecError(
+      f"{type(layer).__name__}: inference: expected one of {errors.listing(known)}, "
+      f"got {inference!r}."
+    )
+
+
+def draw(
+  function: str, shape: Any, seed: int | None, salt: int = 0, **kwargs: Any
+) -> tf.Tensor:
+  """Draws float32 random numbers: anew, or always the same.
+
+  Args:
+    function: 'normal' or 'uniform'.
+    shape: of the numbers.
+    seed: None draws anew at each call.
+    salt: keeps apart what is drawn with one seed.
+    **kwargs: of the function of `tf.random`.
+  """
+  if seed is None:
+    return getattr(tf.random, function)(shape, **kwargs)
+  return getattr(tf.random, f"stateless_{function}")(shape, [seed, salt], **kwargs)
+
+
+def draw_for_actions(like: tf.Tensor, seed: int | None) -> tf.Tensor:
+  """Draws normal numbers to make actions of, [B, ..., D] like a given tensor.
+
+  With a seed all examples get the same, so that an action depends on what the policy
+  sees alone: not on its place in the batch, nor on how the policy was compiled.
+  """
+  if seed is None:
+    return tf.random.normal(tf.shape(like))
+  one = np.random.default_rng(seed).standard_normal(like.shape[-1])
+  return tf.zeros_like(like) + tf.constant(one, like.dtype)
+
+
+def _expand(mask: tf.Tensor, rank: int, axis: int) -> tf.Tensor:
+  """Inserts axes of length 1 before `axis`."""
+  while mask.shape.rank < rank:
+    mask = tf.expand_dims(mask, axis)
+  return mask
+
+
+def _reshape_last(value: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
+  known = value.shape[:-1]
+  reshaped = tf.reshape(value, tf.concat([tf.shape(value)[:-1], shape], 0))
+  return tf.ensure_shape(reshaped, [*known, *shape])

@@ -1,0 +1,100 @@
+"""Spatial softmax: where in an image each feature is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq.layers.construction import configurable_layer
+
+
+@configurable_layer
+class SpatialSoftmax(tf.keras.layers.Layer):
+  """Expected coordinates of each feature map, its softmax taken as a distribution.
+
+  From https://arxiv.org/abs/1504.00702. With a gumbel softmax, training draws the
+  distributions at random; eval and infer take the expectation.
+  """
+
+  def __init__(
+    self,
+    temperature: float = 1.0,
+    learn_temperature: bool = False,
+    gumbel: bool = False,
+    **kwargs: Any,
+  ) -> None:
+    """Creates the layer.
+
+    Args:
+      temperature: divides the features; lower is sharper.
+      learn_temperature: trains it, from that value on.
+      gumbel: adds gumbel noise to the features when called with `training=True`.
+      **kwargs: of the Keras layer.
+    """
+    super().__init__(**kwargs)
+    self._temperature = temperature
+    self._gumbel = gumbel
+    self._log_temperature = None
+    if learn_temperature:
+      self._log_temperature = self.add_weight(
+        name="log_temperature",
+        shape=(),
+        initializer=tf.keras.initializers.Constant(np.log(temperature)),
+        dtype=tf.float32,
+      )
+
+  def call(
+    self, features: tf.Tensor, training: bool = False
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Locates the features.
+
+    Args:
+      features: [B, H, W, C].
+      training: draws the noise of a gumbel softmax.
+    Returns:
+      (points, softmax): the points, [B, 2 * C], are x and y of each map in turn, x1,
+      y1, x2, y2 ..., from -1 (left, top) to 1; the softmax, [B, H, W, C], sums to 1
+      over H and W. Both in the layer's compute dtype.
+    """
+    height, width, channels = features.shape[1:]
+    logits = tf.cast(features, tf.float32)  # Half precision blurs the coordinates.
+    logits = tf.reshape(logits, [-1, height * width, channels])
+    if self._gumbel and training:
+      noise = tf.random.uniform(tf.shape(logits), minval=1e-10, maxval=1.0)
+      logits -= tf.math.log(-tf.math.log(noise))
+    if self._log_temperature is not None:
+      logits *= tf.exp(-tf.cast(self._log_temperature, tf.float32))
+    elif self._temperature != 1.0:
+      logits /= self._temperature
+    softmax = tf.nn.softmax(logits, axis=1)
+    positions = tf.constant(_positions(height, width))
+    points = tf.einsum("bpc,pk->bck", softmax, positions)
+    points = tf.reshape(points, [-1, 2 * channels])
+    softmax = tf.reshape(softmax, [-1, height, width, channels])
+    return tf.cast(points, self.compute_dtype), tf.cast(softmax, self.compute_dtype)
+
+
+@gin.configurable
+def BuildSpatialSoftmax(
+  features: tf.Tensor, spatial_gumbel_softmax: bool = False
+) -> tuple[tf.Tensor, tf.Tensor]:
+  """Locates features; Tensor2Robot's function of `SpatialSoftmax`.
+
+  Args:
+    features: [B, H, W, C].
+    spatial_gumbel_softmax: draws the locations at random.
+  Returns:
+    (points [B, 2 * C], softmax [B, H, W, C]).
+  """
+  layer = SpatialSoftmax(gumbel=spatial_gumbel_softmax)
+  return layer(features, training=spatial_gumbel_softmax)
+
+
+def _positions(height: int, width: int) -> np.ndarray:
+  """Returns (x, y) of each pixel, row by row, [H * W, 2]; a single one is at 0."""
+  axes = [np.linspace(-1, 1, n) if n > 1 else np.zeros(1) for n in (width, height)]
+  x, y = np.meshgrid(*axes)
+  return np.stack([x.ravel(), y.ravel()], axis=-1).astype(np.float32)

@@ -1,0 +1,293 @@
+"""Task embeddings of episodes and the losses that shape them.
+
+Task-Embedded Control Networks, https://arxiv.org/abs/1810.03237.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from t2r_seq import errors
+from t2r_seq.layers.construction import CompositeLayer, configurable_layer, stored
+from t2r_seq.layers.vision_layers import MLP, ImagesToFeatures, LayerNorm
+
+
+@configurable_layer
+class ImageEmbedding(CompositeLayer):
+  """Embeds each image by itself: a tower, and dense layers where they are asked for."""
+
+  def __init__(
+    self,
+    fc_layers: Sequence[int] | None = None,
+    use_spatial_softmax: bool = True,
+    **kwargs: Any,
+  ) -> None:
+    """Creates the layer.
+
+    Args:
+      fc_layers: units of the layers behind the tower; 1 x 1 convolutions where there
+        is no spatial softmax.
+      use_spatial_softmax: of the tower.
+      **kwargs: of the Keras layer.
+    """
+    super().__init__(**kwargs)
+    self._tower = ImagesToFeatures(use_spatial_softmax=use_spatial_softmax)
+    self._mlp = MLP(fc_layers[:-1], fc_layers[-1]) if fc_layers else None
+
+  def call(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
+    """Maps images to embeddings.
+
+    Args:
+      images: [N, H, W, C].
+      training: of batch normalisation.
+    Returns:
+      [N, D]; [N, h, w, D] without a spatial softmax.
+    Raises:
+      SpecError: the images have more axes.
+    """
+    del training  # Keras hands it on to the layers inside.
+    _check_rank("ImageEmbedding", "images", images, 4)
+    embedding, _ = self._tower(images)
+    return embedding if self._mlp is None else self._mlp(embedding)
+
+
+@configurable_layer
+class TemporalReduction(CompositeLayer):
+  """Embeds an episode: combines the embeddings of its steps to one."""
+
+  def __init__(
+    self,
+    output_size: int,
+    conv1d_layers: Sequence[int] | None = (64,),
+    fc_hidden_layers: Sequence[int] = (100,),
+    combine_mode: str = "temporal_conv",
+    **kwargs: Any,
+  ) -> None:
+    """Creates the layer.
+
+    Args:
+      output_size: components of the embedding.
+      conv1d_layers: filters of convolutions over 10 steps.
+      fc_hidden_layers: units of the dense layers behind.
+      combine_mode: 'temporal_conv' convolves and flattens, 'temporal_conv_avg_after'
+        convolves and averages, 'average' averages.
+      **kwargs: of the Keras layer.
+    Raises:
+      SpecError: the mode is not known.
+    """
+    super().__init__(**kwargs)
+    modes = ("temporal_conv", "temporal_conv_avg_after", "average")
+    if combine_mode not in modes:
+      raise errors.SpecError(
+        f"TemporalReduction: combine_mode: expected one of {errors.listing(modes)}, "
+        f"got {combine_mode!r}."
+      )
+    self._flattens = combine_mode == "temporal_conv"
+    filters = () if combine_mode == "average" else conv1d_layers or ()
+    self._convs = [
+      tf.keras.layers.Conv1D(n, 10, activation="relu", use_bias=False) for n in filters
+    ]
+    self._norms = [LayerNorm() for _ in filters]
+    self._mlp = MLP(fc_hidden_layers, output_size)
+
+  def call(self, temporal_embedding: tf.Tensor) -> tf.Tensor:
+    """Maps steps to an episode.
+
+    Args:
+      temporal_embedding: [N, T, D], or [N, T, h, w, D], which is averaged over pixels.
+    Returns:
+      [N, output_size].
+    Raises:
+      SpecError: there are other axes.
+    """
+    net = temporal_embedding
+    if net.shape.rank == 5:
+      net = tf.reduce_mean(net, axis=[2, 3])
+    _check_rank("TemporalReduction", "temporal_embedding", net, 3)
+    for conv, norm in zip(self._convs, self._norms, strict=True):
+      net = norm(conv(net))
+    if self._flattens:
+      net = tf.reshape(net, [-1, net.shape[1] * net.shape[2]])
+    else:
+      net = tf.reduce_mean(net, axis=1)
+    return self._mlp(net)
+
+
+def embed_fullstate(
+  fullstate: tf.Tensor,
+  embed_size: int,
+  scope: str,
+  reuse: Any = None,
+  fc_layers: Sequence[int] = (100,),
+) -> tf.Tensor:
+  """Embeds states [N, F]; Tensor2Robot's function of `MLP`."""
+  del reuse  # A `LayerStore` shares the layers of one scope.
+  create = lambda: MLP(fc_layers, embed_size)  # noqa: E731
+  return stored("embed_fullstate", create, scope)(fullstate)
+
+
+@gin.configurable
+def embed_condition_images(
+  condition_image: tf.Tensor,
+  scope: str,
+  reuse: Any = None,
+  fc_layers: Sequence[int] | None = None,
+  use_spatial_softmax: bool = True,
+) -> tf.Tensor:
+  """Embeds images [N, H, W, C]; Tensor2Robot's function of `ImageEmbedding`."""
+  del reuse  # A `LayerStore` shares the layers of one scope.
+  create = lambda: ImageEmbedding(fc_layers, use_spatial_softmax)  # noqa: E731
+  return stored("embed_condition_images", create, scope)(condition_image)
+
+
+@gin.configurable
+def reduce_temporal_embeddings(
+  temporal_embedding: tf.Tensor,
+  output_size: int,
+  scope: str,
+  reuse: Any = None,
+  conv1d_layers: Sequence[int] | None = (64,),
+  fc_hidden_layers: Sequence[int] = (100,),
+  combine_mode: str = "temporal_conv",
+) -> tf.Tensor:
+  """Embeds episodes; Tensor2Robot's function of `TemporalReduction`."""
+  del reuse  # A `LayerStore` shares the layers of one scope.
+  layer = stored(
+    "reduce_temporal_embeddings",
+    lambda: TemporalReduction(
+      output_size, conv1d_layers, fc_hidden_layers, combine_mode
+    ),
+    scope,
+  )
+  return layer(temporal_embedding)
+
+
+@gin.configurable
+def compute_embedding_contrastive_loss(
+  inf_embedding: tf.Tensor,
+  con_embedding: tf.Tensor,
+  positives: tf.Tensor | None = None,
+  contrastive_loss_mode: str = "both_directions",
+) -> tf.Tensor:
+  """Pulls embeddings of one task together, and pushes other tasks' away.
+
+  The embeddings of a task's episodes are averaged. All losses but 'triplet' compare the
+  first task with all.
+
+  Args:
+    inf_embedding: of the episodes to act in, [tasks, episodes, D], of norm 1.
+    con_embedding: of the episodes to learn from, [tasks, episodes, D], of norm 1.
+    positives: [tasks], bool: which tasks are the first one; None for that one alone.
+      For 'triplet' the number of each task; None for all different.
+    contrastive_loss_mode: 'default' compares the first inference embedding with the
+      conditions, 'reverse_direction' the first condition with the inference embeddings,
+      'both_directions' adds the two; 'cross_entropy' takes scaled cosines as logits, in
+      both directions; 'triplet' is `cosine_triplet_semihard_loss` of all.
+  Returns:
+    A scalar.
+  Raises:
+    SpecError: the embeddings have other axes, or the mode is not known.
+  """
+  operation = "compute_embedding_contrastive_loss"
+  inf_embedding = tf.convert_to_tensor(inf_embedding)
+  con_embedding = tf.convert_to_tensor(con_embedding)
+  _check_rank(operation, "inf_embedding", inf_embedding, 3)
+  _check_rank(operation, "con_embedding", con_embedding, 3)
+  inference = tf.reduce_mean(inf_embedding, axis=1)
+  condition = tf.reduce_mean(con_embedding, axis=1)
+  if contrastive_loss_mode == "triplet":
+    if positives is None:
+      positives = tf.range(tf.shape(inference)[0])
+    both = tf.concat([inference, condition], axis=0)
+    return cosine_triplet_semihard_loss(tf.tile(positives, [2]), both)
+  forward, backward = (inference[:1], condition), (condition[:1], inference)
+  pairs = {
+    "default": (contrastive_loss, [forward]),
+    "reverse_direction": (contrastive_loss, [backward]),
+    "both_directions": (contrastive_loss, [forward, backward]),
+    "cross_entropy": (_cosine_cross_entropy, [forward, backward]),
+  }
+  if contrastive_loss_mode not in pairs:
+    raise errors.SpecError(
+      f"{operation}: contrastive_loss_mode: expected one of "
+      f"{errors.listing([*pairs, 'triplet'])}, got {contrastive_loss_mode!r}."
+    )
+  if positives is None:
+    positives = tf.equal(tf.range(tf.shape(inference)[0]), 0)
+  function, directions = pairs[contrastive_loss_mode]
+  return tf.add_n([function(positives, *direction) for direction in directions])
+
+
+def contrastive_loss(
+  labels: tf.Tensor, anchor: tf.Tensor, others: tf.Tensor, margin: float = 1.0
+) -> tf.Tensor:
+  """Squared distances of what belongs together, squared hinge of what does not.
+
+  Args:
+    labels: [N], bool: which of the others belong to the anchor.
+    anchor: [1, D] or [N, D].
+    others: [N, D].
+    margin: distance beyond which what does not belong together costs nothing.
+  Returns:
+    The mean, a scalar.
+  """
+  squared = tf.reduce_sum(tf.math.squared_difference(anchor, others), axis=-1)
+  # The root's slope is infinite at 0, where copies of the anchor are.
+  distance = tf.sqrt(tf.maximum(squared, 1e-12))
+  hinge = tf.square(tf.maximum(margin - distance, 0.0))
+  return tf.reduce_mean(tf.where(tf.cast(labels, tf.bool), squared, hinge))
+
+
+def cosine_triplet_semihard_loss(
+  labels: tf.Tensor, embeddings: tf.Tensor, margin: float = 1.0
+) -> tf.Tensor:
+  """Triplet loss of cosine distances with semi-hard negatives.
+
+  For each anchor and positive the negative is the nearest one that is farther away than
+  the positive; where there is none, the farthest. https://arxiv.org/abs/1503.03832.
+
+  Args:
+    labels: [N], the number of each one's class.
+    embeddings: [N, D], of norm 1.
+    margin: by which the negative is to be farther away.
+  Returns:
+    The mean over all pairs of an anchor and a positive, a scalar; 0 without any.
+  """
+  distances = 1.0 - tf.matmul(embeddings, embeddings, transpose_b=True)
+  count = tf.shape(embeddings)[0]
+  distances = tf.linalg.set_diag(distances, tf.zeros([count], distances.dtype))
+  is_same = tf.equal(labels[:, tf.newaxis], labels[tf.newaxis, :])
+  is_positive = is_same & ~tf.eye(count, dtype=tf.bool)
+  # [anchor, positive, negative]
+  is_farther = ~is_same[:, tf.newaxis, :] & (
+    distances[:, tf.newaxis, :] > distances[:, :, tf.newaxis]
+  )
+  far = tf.constant(4.0, distances.dtype)  # Cosine distances end at 2.
+  nearest = tf.reduce_min(tf.where(is_farther, distances[:, tf.newaxis, :], far), -1)
+  farthest = tf.reduce_max(tf.where(is_same, -far, distances), -1, keepdims=True)
+  # Without any negative, the farthest of all stands in, as for the anchor itself.
+  farthest = tf.where(tf.reduce_all(is_same, -1, keepdims=True), 0.0, farthest)
+  negative = tf.where(tf.reduce_any(is_farther, -1), nearest, farthest)
+  hinge = tf.maximum(margin + distances - negative, 0.0)
+  total = tf.reduce_sum(tf.where(is_positive, hinge, tf.zeros_like(hinge)))
+  num_positive = tf.reduce_sum(tf.cast(is_positive, hinge.dtype))
+  return tf.math.divide_no_nan(total, num_positive)
+
+
+def _cosine_cross_entropy(
+  labels: tf.Tensor, anchor: tf.Tensor, others: tf.Tensor
+) -> tf.Tensor:
+  logits = 2.0 * tf.reduce_sum(anchor * others, axis=-1)
+  odds = tf.cast(labels, logits.dtype)
+  return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(odds, logits))
+
+
+def _check_rank(operation: str, name: str, value: tf.Tensor, rank: int) -> None:
+  if value.shape.rank != rank:
+    raise errors.SpecError(
+      f"{operation}: {name}: expected {rank} axes, got {errors.describe(value)}."
+    )

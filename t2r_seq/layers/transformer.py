@@ -1,0 +1,182 @@
+"""A causal transformer over steps of tokens, whose keys and values can be carried."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors
+from t2r_seq.layers.construction import CompositeLayer, configurable_layer
+
+Cache = dict[str, tf.Tensor]
+"""'keys' and 'values', [B, layers, window - 1, N, heads, size], and 'is_valid', bool,
+[B, window - 1]: of the steps before. Zeros are the beginning of an episode."""
+
+
+@configurable_layer
+class CausalTransformer(CompositeLayer):
+  """Pre-norm transformer in which a step's tokens see its own and `window - 1` before.
+
+  The tokens of one step see each other. Steps are told apart by how far they are away
+  (rotary positions, https://arxiv.org/abs/2104.09864), so that an episode may be longer
+  than what was trained on, and a step with a carried cache gives what the whole
+  sequence gives.
+  """
+
+  def __init__(
+    self,
+    num_layers: int,
+    num_heads: int,
+    model_size: int,
+    window: int,
+    num_tokens: int = 1,
+    mlp_size: int | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+  ) -> None:
+    """Creates the layer.
+
+    Args:
+      num_layers: blocks of attention and MLP.
+      num_heads: of each attention.
+      model_size: D, components of a token; a multiple of twice the heads.
+      window: steps that a step sees, itself among them.
+      num_tokens: N, tokens of a step.
+      mlp_size: hidden units of the MLPs; None for 4 * model_size.
+      dropout: rate, behind attention and MLP.
+      **kwargs: of the Keras layer.
+    Raises:
+      SpecError: the size cannot be split among the heads, or there is no window.
+    """
+    super().__init__(**kwargs)
+    if model_size % (2 * num_heads) or window < 1:
+      raise errors.SpecError(
+        f"CausalTransformer: model_size: expected a multiple of {2 * num_heads} for "
+        f"{num_heads} heads, and a window of at least 1, got {model_size} and {window}."
+      )
+    self._window, self._num_tokens, self._size = window, num_tokens, model_size
+    self._heads, self._head_size = num_heads, model_size // num_heads
+    self._slots = self.add_weight(
+      name="token_slots",
+      shape=(num_tokens, model_size),
+      initializer=tf.keras.initializers.RandomNormal(stddev=0.02),
+    )
+    layers = range(num_layers)
+    norm = lambda: tf.keras.layers.LayerNormalization(epsilon=1e-6)  # noqa: E731
+    self._norms = [[norm(), norm()] for _ in layers]
+    self._qkv = [tf.keras.layers.Dense(3 * model_size) for _ in layers]
+    self._merge = [tf.keras.layers.Dense(model_size) for _ in layers]
+    hidden = mlp_size or 4 * model_size
+    self._mlp_in = [tf.keras.layers.Dense(hidden, activation="gelu") for _ in layers]
+    self._mlp_out = [tf.keras.layers.Dense(model_size) for _ in layers]
+    self._dropout = [tf.keras.layers.Dropout(dropout) for _ in range(2 * num_layers)]
+    self._last_norm = norm()
+
+  def initial_cache(self, batch_size: Any) -> Cache:
+    """Returns the cache before the first step of an episode: zeros."""
+    before = self._window - 1
+    shape = [before, self._num_tokens, self._heads, self._head_size]
+    shape = [batch_size, len(self._qkv), *shape]
+    zeros = tf.zeros(shape, self.compute_dtype)
+    valid = tf.zeros([batch_size, before], tf.bool)
+    return {"keys": zeros, "values": zeros, "is_valid": valid}
+
+  def call(
+    self,
+    tokens: tf.Tensor,
+    is_valid: tf.Tensor | None = None,
+    cache: Cache | None = None,
+    training: bool = False,
+  ) -> tf.Tensor | tuple[tf.Tensor, Cache]:
+    """Maps the tokens of steps.
+
+    Args:
+      tokens: [B, T, N, D].
+      is_valid: bool, [B, T]: False for padded steps, which no other step sees.
+      cache: of the steps before these; with it T may be 1.
+      training: of dropout.
+    Returns:
+      [B, T, N, D]; with a cache (that, the cache after the last step).
+    Raises:
+      SpecError: the tokens are of another shape.
+    """
+    del training  # Keras hands it on to the layers inside.
+    if tokens.shape.rank != 4 or tokens.shape[2:] != (self._num_tokens, self._size):
+      raise errors.SpecError(
+        f"CausalTransformer: tokens: expected [batch, steps, {self._num_tokens}, "
+        f"{self._size}], got {errors.describe(tokens)}."
+      )
+    steps = tokens.shape[1]
+    if is_valid is None:
+      is_valid = tf.ones(tf.shape(tokens)[:2], tf.bool)
+    before = 0
+    if cache is not None:
+      before = self._window - 1
+      is_valid = tf.concat([cache["is_valid"], is_valid], axis=1)
+    visible = self._visible(is_valid, before, steps)
+    net = tokens + tf.cast(tf.convert_to_tensor(self._slots), tokens.dtype)
+    kept: list[tuple[tf.Tensor, tf.Tensor]] = []
+    for i, qkv in enumerate(self._qkv):
+      query, key, value = self._split_heads(qkv(self._norms[i][0](net)))
+      if cache is not None:
+        key = tf.concat([cache["keys"][:, i], key], axis=1)
+        value = tf.concat([cache["values"][:, i], value], axis=1)
+        kept.append((key[:, steps:], value[:, steps:]))
+      read = self._attend(query, key, value, visible, before)
+      net += self._dropout[2 * i](self._merge[i](read))
+      hidden = self._mlp_in[i](self._norms[i][1](net))
+      net += self._dropout[2 * i + 1](self._mlp_out[i](hidden))
+    net = self._last_norm(net)
+    if cache is None:
+      return net
+    keys, values = (tf.stack(parts, axis=1) for parts in zip(*kept, strict=True))
+    return net, {"keys": keys, "values": values, "is_valid": is_valid[:, steps:]}
+
+  def _visible(self, is_valid: tf.Tensor, before: int, steps: int) -> tf.Tensor:
+    """Returns which steps each query's step sees, [B, steps, before + steps]."""
+    key, query = np.arange(before + steps), before + np.arange(steps)[:, np.newaxis]
+    in_window = (key <= query) & (key > query - self._window)
+    # A padded step sees itself, so that there is something to take a softmax of.
+    return tf.constant(in_window) & (is_valid[:, tf.newaxis] | (key == query))
+
+  def _split_heads(self, qkv: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Splits [B, T, N, 3 * D] to queries, keys, values [B, T, N, heads, size]."""
+    shape = [-1, qkv.shape[1], self._num_tokens, 3, self._heads, self._head_size]
+    query, key, value = tf.unstack(tf.reshape(qkv, shape), axis=3)
+    return query, key, value
+
+  def _attend(
+    self,
+    query: tf.Tensor,
+    key: tf.Tensor,
+    value: tf.Tensor,
+    visible: tf.Tensor,
+    before: int,
+  ) -> tf.Tensor:
+    """Reads values [B, S, N, heads, size] for queries of T steps, [B, T, N, D]."""
+    steps, tokens = query.shape[1], self._num_tokens
+    query, key = _rotate(query, before), _rotate(key, 0)
+    logits = tf.einsum("btnhd,bsmhd->bhtnsm", query, key)
+    logits = tf.cast(logits, tf.float32) / math.sqrt(self._head_size)
+    mask = visible[:, tf.newaxis, :, tf.newaxis, :, tf.newaxis]
+    logits = tf.where(mask, logits, tf.float32.min)
+    flat = tf.reshape(logits, [-1, self._heads, steps, tokens, key.shape[1] * tokens])
+    weights = tf.reshape(tf.nn.softmax(flat), tf.shape(logits))
+    read = tf.einsum("bhtnsm,bsmhd->btnhd", tf.cast(weights, value.dtype), value)
+    return tf.reshape(read, [-1, steps, tokens, self._size])
+
+
+def _rotate(vectors: tf.Tensor, first: int) -> tf.Tensor:
+  """Turns pairs of components [B, T, N, H, D] by angles that grow with the step."""
+  half = vectors.shape[-1] // 2
+  rates = 10000.0 ** (-np.arange(half) / half)
+  angles = (first + np.arange(vectors.shape[1]))[:, np.newaxis] * rates
+  cos, sin = (
+    tf.constant(f(angles)[:, np.newaxis, np.newaxis], vectors.dtype)
+    for f in (np.cos, np.sin)
+  )
+  a, b = vectors[..., :half], vectors[..., half:]
+  return tf.concat([a * cos - b * sin, a * sin + b * cos], axis=-1)
