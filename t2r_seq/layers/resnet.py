@@ -109,8 +109,9 @@ class ResNet(CompositeLayer):
     super().__init__(**kwargs)
     if resnet_size not in _BLOCK_SIZES or version not in (1, 2):
       raise errors.SpecError(
-        f"ResNet: resnet_size: expected one of {errors.listing(map(str, _BLOCK_SIZES))}, of "
-        f"version 1 or 2, got {resnet_size} of version {version}."
+        "ResNet: resnet_size: expected one of "
+        f"{errors.listing(map(str, _BLOCK_SIZES))}, of version 1 or 2, "
+        f"got {resnet_size} of version {version}."
       )
     self._is_v2 = version == 2
     block_sizes, filters = block_and_filter_sizes(resnet_size, num_filters)
