@@ -2,7 +2,7 @@
 
 from t2r_seq.convert.conversion import convert, verify_conversion
 from t2r_seq.convert.journal import episode_digest
-from t2r_seq.convert.lerobot import LeRobotFolder, delta_time_offsets
+from t2r_seq.convert.lerobot_folder import LeRobotFolder, delta_time_offsets
 from t2r_seq.convert.opening import ConversionOptions
 
 __all__ = [

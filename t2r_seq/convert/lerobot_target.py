@@ -18,9 +18,10 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, files, records, specs, videos
-from t2r_seq.convert import lerobot
+from t2r_seq.convert import lerobot_folder
 from t2r_seq.convert.episodes import EpisodeTarget, Values
-from t2r_seq.convert.lerobot import (
+from t2r_seq.convert.lerobot import EXTRA
+from t2r_seq.convert.lerobot_folder import (
   DERIVED,
   EPISODE_INDEX,
   FRAME_INDEX,
@@ -77,7 +78,7 @@ class _Column:
 
   path: str
   spec: specs.ExtendedTensorSpec
-  feature: lerobot.Feature
+  feature: lerobot_folder.Feature
 
   def arrow_type(self) -> Any:
     """Returns the type of the rows in the parquet files."""
@@ -152,7 +153,7 @@ def check_spec(
     ImportError: the extra is not installed.
     SpecError: with every path that it cannot hold; or a rate is missing.
   """
-  lerobot.load_parquet()
+  lerobot_folder.load_parquet()
   columns, found = _make_columns(path, spec, writing)
   if found:
     raise errors.mismatch_error(f"convert: {path}", found)
@@ -211,7 +212,7 @@ def _make_column(
   elif 0 in shape or len(shape) > _MAX_AXES:
     want = f"at most {_MAX_AXES} axes, none of them empty"
     return errors.Mismatch(path, want, f"{shape}", hint)
-  return _Column(path, leaf, lerobot.Feature(key, dtype, shape or (1,)))
+  return _Column(path, leaf, lerobot_folder.Feature(key, dtype, shape or (1,)))
 
 
 def _is_text(leaf: specs.ExtendedTensorSpec) -> bool:
@@ -326,7 +327,7 @@ class LeRobotTarget(EpisodeTarget):
     """Writes a part: the rows first, and then what says that they are there."""
     if not self._pending:
       return
-    parquet = lerobot.load_parquet()
+    parquet = lerobot_folder.load_parquet()
     name = self._part(self._committed, "parquet")
     with files.replacing(name) as temporary:
       with parquet.ParquetWriter(temporary, self._schema()) as writer:
@@ -395,7 +396,7 @@ class LeRobotTarget(EpisodeTarget):
     }
     scalars[TIMESTAMP] = specs.ExtendedTensorSpec((), tf.float32, TIMESTAMP)
     return own + [
-      _Column(key, leaf, lerobot.Feature(key, leaf.dtype.name, (1,)))
+      _Column(key, leaf, lerobot_folder.Feature(key, leaf.dtype.name, (1,)))
       for key, leaf in scalars.items()
     ]
 
@@ -440,7 +441,7 @@ class _Joining:
     self._write_extra()
 
   def _join_rows(self) -> None:
-    parquet = lerobot.load_parquet()
+    parquet = lerobot_folder.load_parquet()
     place, size, writer = -1, 0, None
     try:
       for number, table in enumerate(self._tables()):
@@ -459,7 +460,7 @@ class _Joining:
 
   def _tables(self) -> Iterator[Any]:
     """Yields the rows of each episode."""
-    parquet = lerobot.load_parquet()
+    parquet = lerobot_folder.load_parquet()
     first = 0
     while first < len(self._episodes):
       file = parquet.ParquetFile(self._target._part(first, "parquet"))
@@ -507,7 +508,7 @@ class _Joining:
         joined[key] = _of_histogram(histogram, count)
       else:
         joined[key] = _merge(measured, self._values(key))
-    self._write_json(lerobot.STATS, joined)
+    self._write_json(lerobot_folder.STATS, joined)
 
   def _values(self, key: str) -> np.ndarray:
     """Reads a key's values of all episodes, or evenly taken ones of very many."""
@@ -515,9 +516,11 @@ class _Joining:
     (column,) = (c for c in self._target._stored() if c.feature.key == key)
     found, first = [], 0
     while first < len(self._episodes):
-      file = lerobot.load_parquet().ParquetFile(self._target._part(first, "parquet"))
+      file = lerobot_folder.load_parquet().ParquetFile(
+        self._target._part(first, "parquet")
+      )
       rows = file.read([key])[key].combine_chunks()
-      found.append(lerobot.to_numpy(rows, column.feature)[::every])
+      found.append(lerobot_folder.to_numpy(rows, column.feature)[::every])
       first += file.metadata.num_row_groups
     return np.concatenate(found)
 
@@ -530,7 +533,7 @@ class _Joining:
     }
     table = pyarrow.table(columns)
     name = self._name(_EPISODES_PATH)
-    lerobot.load_parquet().write_table(table, name, row_group_size=_CHUNK_FILES)
+    lerobot_folder.load_parquet().write_table(table, name, row_group_size=_CHUNK_FILES)
 
   def _write_tasks(self) -> None:
     """Writes the tasks as pandas would, with the texts as its index."""
@@ -551,7 +554,7 @@ class _Joining:
       "pandas_version": "2.2.0",
     }
     table = table.replace_schema_metadata({b"pandas": json.dumps(described).encode()})
-    lerobot.load_parquet().write_table(table, self._name(lerobot.TASKS))
+    lerobot_folder.load_parquet().write_table(table, self._name(lerobot_folder.TASKS))
 
   def _write_info(self, num_steps: int) -> None:
     target, count = self._target, len(self._episodes)
@@ -578,7 +581,7 @@ class _Joining:
       "video_path": _VIDEO_PATH if has_videos else None,
       "features": features,
     }
-    self._write_json(lerobot.INFO, info)
+    self._write_json(lerobot_folder.INFO, info)
 
   def _describe(self, column: _Column, fps: float) -> dict[str, Any]:
     feature = column.feature
@@ -607,7 +610,7 @@ class _Joining:
     if target._of_task is not None:
       keys[target._of_task] = TASK
     extra = {"keys": keys, "spec": json.loads(target._spec.to_json())}
-    self._write_json(lerobot.EXTRA, {**extra, "metadata": dict(target._metadata)})
+    self._write_json(EXTRA, {**extra, "metadata": dict(target._metadata)})
 
   def _write_json(self, name: str, value: Any) -> None:
     with open(self._name(name), "w", encoding="utf-8") as file:

@@ -11,7 +11,7 @@ from typing import Any
 import gin
 
 from t2r_seq import errors, records, specs, videos
-from t2r_seq.convert import hdf5, lerobot, lerobot_target, zarr_group
+from t2r_seq.convert import hdf5, lerobot_folder, lerobot_target, zarr_group
 from t2r_seq.convert import records as records_lib
 from t2r_seq.convert.episodes import Dropped, EpisodeSource, EpisodeTarget
 from t2r_seq.convert.hdf5 import Hdf5Source
@@ -120,14 +120,14 @@ def _folder_kind(path: str) -> str:
   names = set(os.listdir(path))
   if layout.MANIFEST in names:
     return STORE
-  if lerobot.is_lerobot(path):
+  if lerobot_folder.is_lerobot(path):
     return LEROBOT
   if names & set(_ZARR_FILES) or {"data", "meta"} <= names:
     return ZARR
   hint = f"Name the files in it, such as {os.path.join(path, '*.tfrecord*')}"
   raise errors.ConversionError(
     f"convert: {path}: expected a store (with a {layout.MANIFEST}), a dataset of "
-    f"LeRobot's (with {lerobot.INFO}) or a zarr group, got a folder with "
+    f"LeRobot's (with {lerobot_folder.INFO}) or a zarr group, got a folder with "
     f"{errors.listing(names, limit=5)}. {hint}"
   )
 

@@ -11,6 +11,7 @@ from t2r_seq.data.generator_input_generator import (
   GeneratorInputGenerator,
 )
 from t2r_seq.data.indexed.indexed_records import IndexedRecordLoader, indexed_records
+from t2r_seq.data.lerobot_input_generator import LeRobotInputGenerator
 from t2r_seq.data.loaders.numpy_batches import NumpyBatches, numpy_batches_in_order
 from t2r_seq.data.loaders.ordered_batches import batches_in_order
 from t2r_seq.data.loaders.store_loader import StoreWindowLoader, store_windows
@@ -40,6 +41,7 @@ __all__ = [
   "FractionalRecordInputGenerator",
   "GeneratorInputGenerator",
   "IndexedRecordLoader",
+  "LeRobotInputGenerator",
   "MixtureInputGenerator",
   "MixtureReport",
   "MultiEvalInputGenerator",

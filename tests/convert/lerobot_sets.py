@@ -50,6 +50,9 @@ def real_folders() -> dict[str, pathlib.Path]:
   return {}
 
 
+REAL = {n: f for n, f in real_folders().items() if "unfinalized" not in n}
+
+
 def stamp(frame: np.ndarray, camera: dict[str, Any]) -> tuple[int, int]:
   """Reads the episode and the step that twelve blocks of a real frame say."""
   height, width = frame.shape[:2]

@@ -20,11 +20,7 @@ from tests.convert import lerobot_sets as sets
 
 Options = convert.ConversionOptions
 Spec = specs.ExtendedTensorSpec
-REAL = {
-  name: folder
-  for name, folder in sets.real_folders().items()
-  if "unfinalized" not in name
-}
+REAL = sets.REAL
 CAMERA = sets.CAMERA
 ROWS = "own/data/chunk-000/file-000.parquet"
 VIDEO = f"own/videos/{CAMERA}/chunk-000/file-000.mp4"

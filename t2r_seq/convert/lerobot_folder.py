@@ -1,0 +1,675 @@
+"""LeRobot's datasets, v3 and v2.x: parquet files, videos, and metadata.
+
+A dataset is a folder. `meta/info.json` describes it, and where its files are; of v3 an
+episode is some rows of a parquet file and a part of a video per camera, and
+`meta/episodes` says which; of v2.x it has files of its own. Keys are paths here:
+`observation.state` is the path `observation.state`.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import glob
+import json
+import math
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, specs, videos
+from t2r_seq.convert import episodes
+from t2r_seq.convert.episodes import Values
+
+INFO, TASKS, STATS = "meta/info.json", "meta/tasks.parquet", "meta/stats.json"
+VIDEO, IMAGE = "video", "image"
+EPISODES = "meta/episodes"
+TASK = "task"
+TIMESTAMP, FRAME_INDEX, EPISODE_INDEX = "timestamp", "frame_index", "episode_index"
+INDEX, TASK_INDEX = "index", "task_index"
+# They say where a step is, and follow from that.
+DERIVED = (TIMESTAMP, FRAME_INDEX, EPISODE_INDEX, INDEX, TASK_INDEX)
+_VERSIONS = ("v2.0", "v2.1", "v3.0")
+_IMAGE_STARTS = {b"\x89PNG": "png", b"\xff\xd8": "jpeg", b"GIF8": "gif", b"BM": "bmp"}
+# Of decoded columns: a file has the rows of many episodes, and is read by their groups.
+_CACHED_BYTES = 1 << 27
+
+
+def load_parquet() -> Any:
+  """Imports pyarrow.parquet.
+
+  Raises:
+    ImportError: it is not installed; names the extra.
+  """
+  try:
+    import pyarrow.parquet as parquet
+  except ImportError as error:
+    raise errors.missing_extra("pyarrow", "lerobot") from error
+  return parquet
+
+
+def is_lerobot(path: str) -> bool:
+  """Whether there is a dataset of LeRobot's in a folder."""
+  return os.path.isfile(os.path.join(path, INFO))
+
+
+@dataclasses.dataclass(frozen=True)
+class Feature:
+  """What `info.json` says of a key.
+
+  Attributes:
+    key: its name.
+    dtype: 'video', 'image', 'string', or of its numbers.
+    shape: of a step; of images height, width, channels.
+    names: of its elements, as JSON has them.
+  """
+
+  key: str
+  dtype: str
+  shape: tuple[int, ...]
+  names: Any = None
+
+  def spec(self, data_format: str | None = None) -> specs.ExtendedTensorSpec:
+    """Describes the steps of an episode.
+
+    Args:
+      data_format: of its images.
+    Raises:
+      ConversionError: it has a dtype that TensorFlow has not.
+    """
+    dtype: Any = tf.uint8 if self.dtype in (VIDEO, IMAGE) else self.dtype
+    # A single number is a scalar in the files, and to LeRobot's reader.
+    shape = () if self.shape == (1,) else self.shape
+    try:
+      return specs.ExtendedTensorSpec(
+        *(shape, tf.as_dtype(dtype), self.key),
+        is_sequence=True,
+        data_format=data_format,
+      )
+    except TypeError as error:
+      raise errors.ConversionError(
+        f"lerobot: {INFO}: {self.key}: expected a dtype that TensorFlow has, got "
+        f"{self.dtype!r}. Leave it out: --drop {self.key}."
+      ) from error
+
+  @classmethod
+  def of_json(cls, key: str, described: Mapping[str, Any]) -> Feature:
+    """Makes it of a part of `info.json`.
+
+    Raises:
+      KeyError: the dtype or the shape is missing.
+    """
+    dtype, names = str(described["dtype"]), described.get("names")
+    shape = tuple(int(size) for size in described["shape"])
+    # Older datasets have the channels first here, though not in their files.
+    is_first = isinstance(names, list) and names[:1] in (["channels"], ["channel"])
+    if dtype in (VIDEO, IMAGE) and is_first and len(shape) == 3:
+      shape = (*shape[1:], shape[0])
+    return cls(key, dtype, shape, names)
+
+
+class LeRobotFolder:
+  """Reads a dataset: any episode, any of its keys, any of its steps.
+
+  Several threads may read at a time.
+
+  Attributes:
+    path: of the folder.
+    info: of `info.json`.
+    fps: steps a second.
+    features: by key, those that say where a step is included.
+    tasks: texts by `task_index`.
+    lengths: steps of each episode, int64 [episodes].
+  """
+
+  def __init__(self, path: str | os.PathLike[str]) -> None:
+    """Reads the metadata, and none of the data.
+
+    Args:
+      path: of the folder.
+    Raises:
+      ImportError: the extra is not installed.
+      ConversionError: no dataset, one of an unknown version, or one that was not
+        finished: metadata that disagree; names file and key.
+    """
+    self.path = os.fspath(path)
+    self.info = self._read_info()
+    self._is_v2 = self.info["codebase_version"].startswith("v2")
+    self.fps = float(self.info["fps"])
+    self.features = self._read_features()
+    self.tasks = self._read_tasks()
+    self._table = self._read_episodes()
+    self.lengths = self._table["length"]
+    self._check_totals()
+    self._spec: specs.TensorSpecStruct | None = None
+    self._files: dict[str, Any] = {}
+    self._cache = _ColumnCache(_CACHED_BYTES)
+    self._lock = threading.Lock()
+
+  def __len__(self) -> int:
+    return len(self.lengths)
+
+  @property
+  def splits(self) -> dict[str, range]:
+    """Numbers of episodes by the name of a split, as `info.json` has them.
+
+    Raises:
+      ConversionError: one is no range of numbers.
+    """
+    found = {}
+    for name, text in (self.info.get("splits") or {}).items():
+      try:
+        first, end = (int(number) for number in str(text).split(":"))
+      except ValueError as error:
+        want = "a range such as '0:10'"
+        raise self._error(INFO, f"splits: {name}", want, repr(text)) from error
+      found[name] = range(first, end)
+    return found
+
+  @property
+  def spec(self) -> specs.TensorSpecStruct:
+    """Specs of an episode, by key: all features, and the text of the task.
+
+    Of encoded images the first one of the dataset is looked at.
+    """
+    if self._spec is None:
+      found = specs.TensorSpecStruct()
+      for key, feature in self.features.items():
+        image_format = self._image_format(key) if feature.dtype == IMAGE else None
+        found[key] = feature.spec(image_format)
+      if TASK not in found:
+        found[TASK] = specs.ExtendedTensorSpec((), tf.string, TASK, is_sequence=True)
+      self._spec = found
+    return self._spec
+
+  def read(self, episode: int, keys: Iterable[str]) -> Values:
+    """Reads an episode.
+
+    Args:
+      episode: its number.
+      keys: of `spec`.
+    Returns:
+      Arrays [T, ...] by key: videos decoded, images encoded, text as bytes objects.
+    Raises:
+      ConversionError: a file that is missing or damaged, or rows or frames that are not
+        where the metadata say: names file, episode and key.
+    """
+    wanted = list(keys)
+    is_video = {
+      k: k in self.features and self.features[k].dtype == VIDEO for k in wanted
+    }
+    columns = {k for k in wanted if k in self.features and not is_video[k]}
+    if any(is_video.values()):
+      columns.add(TIMESTAMP)
+    if TASK in wanted and TASK not in self.features:
+      columns.add(TASK_INDEX)
+    rows = self._read_rows(episode, columns)
+    values: Values = {}
+    for key in wanted:
+      if is_video[key]:
+        values[key] = self._decode(episode, key, self._times(rows), 0)
+      elif key in self.features:
+        values[key] = rows[key]
+      else:
+        values[key] = self._texts(episode, rows[TASK_INDEX])
+    return values
+
+  def frames(
+    self, episode: int, key: str, start: int = 0, stop: int | None = None
+  ) -> np.ndarray:
+    """Decodes some frames of an episode: of a window, by seeking.
+
+    Args:
+      episode: its number.
+      key: of a video.
+      start: the first step.
+      stop: the step after the last one; None for all that follow.
+    Returns:
+      uint8 [stop - start, height, width, channels].
+    Raises:
+      ConversionError: as `read`.
+    """
+    rows = self._read_rows(episode, {TIMESTAMP})
+    return self._decode(episode, key, self._times(rows)[start:stop], start)
+
+  def fingerprint(self) -> dict[str, Any]:
+    """Returns JSON values that change when the files do."""
+    return episodes.folder_fingerprint(self.path)
+
+  # Metadata.
+
+  def _read_info(self) -> dict[str, Any]:
+    name = os.path.join(self.path, INFO)
+    info = read_json(name)
+    needed = ("codebase_version", "fps", "features", "data_path", "total_episodes")
+    missing = [key for key in (*needed, "total_frames") if key not in info]
+    if missing:
+      raise self._error(INFO, "", f"the keys {errors.listing(missing)}", "none of them")
+    version = info["codebase_version"]
+    if version not in _VERSIONS:
+      want = f"a version of {errors.listing(_VERSIONS)}"
+      hint = " Convert it with LeRobot's own tools, or use a newer version of t2r_seq."
+      raise self._error(INFO, "codebase_version", want, f"{version!r}.{hint}")
+    if not isinstance(info["fps"], (int, float)) or not info["fps"] > 0:
+      raise self._error(INFO, "fps", "steps a second", repr(info["fps"]))
+    return info
+
+  def _read_features(self) -> dict[str, Feature]:
+    try:
+      found = {k: Feature.of_json(k, v) for k, v in self.info["features"].items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+      want = "a dtype and a shape of each key"
+      raise self._error(INFO, "features", want, repr(error)) from error
+    needed = DERIVED if not self._is_v2 else (TIMESTAMP, FRAME_INDEX, EPISODE_INDEX)
+    missing = [key for key in needed if key not in found]
+    if missing:
+      raise self._error(INFO, "features", errors.listing(missing), "none of them")
+    return found
+
+  def _read_tasks(self) -> list[str]:
+    if self._is_v2:
+      rows = self._read_lines("meta/tasks.jsonl")
+      found = {int(row["task_index"]): str(row["task"]) for row in rows}
+    else:
+      table = self._read_table(TASKS)
+      # pandas kept the text as its index, under a name that versions differ in.
+      names = [name for name in table.column_names if name != TASK_INDEX]
+      if len(names) != 1 or TASK_INDEX not in table.column_names:
+        got = errors.listing(table.column_names)
+        raise self._error(TASKS, "", f"{TASK_INDEX} and a column of texts", got)
+      numbers, texts = table[TASK_INDEX].to_pylist(), table[names[0]].to_pylist()
+      found = dict(zip(numbers, texts, strict=True))
+    if sorted(found) != list(range(len(found))):
+      want = f"numbers from 0 to {len(found) - 1}"
+      raise self._error(TASKS, TASK_INDEX, want, errors.listing(map(str, found)))
+    return [found[index] for index in range(len(found))]
+
+  def _read_episodes(self) -> dict[str, np.ndarray]:
+    """Reads where each episode is: columns by name, sorted by episode."""
+    if self._is_v2:
+      rows = self._read_lines("meta/episodes.jsonl")
+      columns = {
+        EPISODE_INDEX: np.array([row[EPISODE_INDEX] for row in rows], np.int64),
+        "length": np.array([row["length"] for row in rows], np.int64),
+      }
+    else:
+      columns = self._read_episode_tables()
+    order = np.argsort(columns[EPISODE_INDEX], kind="stable")
+    columns = {name: column[order] for name, column in columns.items()}
+    numbers = columns[EPISODE_INDEX]
+    if numbers.tolist() != list(range(len(numbers))):
+      want = f"the numbers 0 to {len(numbers) - 1}, each once"
+      got = f"{numbers[:8].tolist()} ..."
+      raise self._error(EPISODES, EPISODE_INDEX, want, got)
+    return columns
+
+  def _read_episode_tables(self) -> dict[str, np.ndarray]:
+    names = [EPISODE_INDEX, "length", "data/chunk_index", "data/file_index"]
+    names += ["dataset_from_index", "dataset_to_index"]
+    for key, feature in self.features.items():
+      if feature.dtype == VIDEO:
+        fields = ("chunk_index", "file_index", "from_timestamp")
+        names += [f"videos/{key}/{field}" for field in fields]
+    found = sorted(
+      glob.glob(os.path.join(glob.escape(self.path), EPISODES, "*", "*.parquet"))
+    )
+    if not found:
+      raise self._error(EPISODES, "", "parquet files of the episodes", _UNFINISHED)
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in names}
+    for path in found:
+      relative = os.path.relpath(path, self.path)
+      table = self._read_table(relative, names)
+      for name in names:
+        if name not in table.column_names:
+          got = errors.listing(table.column_names)
+          raise self._error(relative, name, "a column of it", got)
+        parts[name].append(table[name].to_numpy())
+    return {name: np.concatenate(arrays) for name, arrays in parts.items()}
+
+  def _check_totals(self) -> None:
+    """Compares what `info.json` says with the episodes that there are."""
+    counted = {"total_episodes": len(self), "total_frames": int(self.lengths.sum())}
+    for key, count in counted.items():
+      if self.info[key] != count:
+        want = f"{count}, as the metadata of the episodes have it"
+        raise self._error(INFO, key, want, f"{self.info[key]!r}: {_UNFINISHED}")
+    if self._is_v2:
+      return
+    spans = self._table["dataset_to_index"] - self._table["dataset_from_index"]
+    wrong = np.flatnonzero((spans != self.lengths) | (self.lengths < 1))
+    if len(wrong):
+      episode = int(wrong[0])
+      want = f"{spans[episode]} steps, as from dataset_from_index to dataset_to_index"
+      got = str(self.lengths[episode])
+      raise self._error(EPISODES, "length", want, got, episode)
+
+  # Rows.
+
+  def _read_rows(self, episode: int, columns: Iterable[str]) -> Values:
+    """Reads columns of an episode's rows, and checks that they are this episode's."""
+    if not 0 <= episode < len(self):
+      raise errors.ConversionError(
+        f"lerobot: {self.path}: expected an episode from 0 to {len(self) - 1}, got "
+        f"{episode}."
+      )
+    length = int(self.lengths[episode])
+    name, first = self._data_file(episode), 0
+    expected = {EPISODE_INDEX: np.full(length, episode), FRAME_INDEX: np.arange(length)}
+    with self._lock:
+      file = self._open(name, episode)
+      if not self._is_v2:
+        first = int(self._table["dataset_from_index"][episode])
+        expected[INDEX] = np.arange(first, first + length)
+        first -= int(self._column(name, 0, INDEX, episode)[0])
+      num_rows = file.metadata.num_rows
+      if first < 0 or first + length > num_rows or (self._is_v2 and length != num_rows):
+        want = f"its rows {first} to {first + length - 1}, as the metadata say"
+        raise self._error(name, "", want, f"{num_rows} rows", episode)
+      keys = [*expected, *(key for key in columns if key not in expected)]
+      rows = {key: self._slice(name, first, length, key, episode) for key in keys}
+    for key, numbers in expected.items():
+      wrong = np.flatnonzero(rows[key] != numbers)
+      if len(wrong):
+        step = int(wrong[0])
+        want = f"{numbers[step]} at step {step}"
+        raise self._error(name, key, want, str(rows[key][step]), episode)
+    return rows
+
+  def _slice(
+    self, name: str, first: int, length: int, key: str, episode: int
+  ) -> np.ndarray:
+    """Reads rows of a column: of each group of rows that has some."""
+    parts, start = [], 0
+    metadata = self._files[name].metadata
+    for group in range(metadata.num_row_groups):
+      end = start + metadata.row_group(group).num_rows
+      if start < first + length and first < end:
+        column = self._column(name, group, key, episode)
+        parts.append(column[max(first - start, 0) : first + length - start])
+      start = end
+    return parts[0].copy() if len(parts) == 1 else np.concatenate(parts)
+
+  def _column(self, name: str, group: int, key: str, episode: int) -> np.ndarray:
+    """Reads a column of a group of rows, which most often has several episodes."""
+    found = self._cache.get((name, group, key))
+    if found is None:
+      import pyarrow
+
+      file = self._open(name, episode)
+      if key not in file.schema_arrow.names:
+        got = errors.listing(file.schema_arrow.names)
+        raise self._error(name, key, "a column of it", got, episode)
+      try:
+        column = file.read_row_group(group, [key])[key].combine_chunks()
+      except (pyarrow.ArrowException, OSError) as error:
+        want = "rows that can be read"
+        raise self._error(name, key, want, _damage(error), episode) from error
+      try:
+        found = to_numpy(column, self.features[key])
+      except ValueError as error:
+        want = f"{self.features[key].shape} {self.features[key].dtype}, as {INFO} says"
+        raise self._error(name, key, want, str(error), episode) from error
+      self._cache.put((name, group, key), found)
+    return found
+
+  def _open(self, name: str, episode: int | None = None) -> Any:
+    """Opens a parquet file, or gives the one that is open."""
+    if name not in self._files:
+      import pyarrow
+
+      path = os.path.join(self.path, name)
+      if not os.path.isfile(path):
+        raise self._error(name, "", "a file", "none", episode)
+      try:
+        self._files[name] = load_parquet().ParquetFile(path)
+      except (pyarrow.ArrowException, OSError) as error:
+        want = "a whole parquet file"
+        raise self._error(name, "", want, _damage(error), episode) from error
+    return self._files[name]
+
+  def _read_table(self, name: str, columns: Sequence[str] | None = None) -> Any:
+    import pyarrow
+
+    path = os.path.join(self.path, name)
+    if not os.path.isfile(path):
+      raise self._error(name, "", "a file", f"none: {_UNFINISHED}")
+    try:
+      return load_parquet().ParquetFile(path).read(columns)
+    except (pyarrow.ArrowException, OSError) as error:
+      raise self._error(name, "", "a whole parquet file", _damage(error)) from error
+
+  def _read_lines(self, name: str) -> list[dict[str, Any]]:
+    """Reads a file of JSON lines."""
+    try:
+      with open(os.path.join(self.path, name), encoding="utf-8") as file:
+        return [json.loads(line) for line in file if line.strip()]
+    except (OSError, ValueError) as error:
+      raise self._error(name, "", "a file of JSON lines", _damage(error)) from error
+
+  def _texts(self, episode: int, numbers: np.ndarray) -> np.ndarray:
+    wrong = (numbers < 0) | (numbers >= len(self.tasks))
+    if wrong.any():
+      step = int(np.argmax(wrong))
+      want = f"a number below {len(self.tasks)}, of {TASKS}, at step {step}"
+      name, got = self._data_file(episode), str(numbers[step])
+      raise self._error(name, TASK_INDEX, want, got, episode)
+    texts = np.array([task.encode() for task in self.tasks] + [b""], object)[:-1]
+    return texts[numbers]
+
+  def _image_format(self, key: str) -> str:
+    """Returns what the first image is encoded as."""
+    first = self._read_rows(0, [key])[key][0]
+    for start, name in _IMAGE_STARTS.items():
+      if first.startswith(start):
+        return name
+    want = f"images of {errors.listing(_IMAGE_STARTS.values())}"
+    raise self._error(self._data_file(0), key, want, f"{first[:8]!r}", 0)
+
+  # Videos.
+
+  def _times(self, rows: Values) -> np.ndarray:
+    """Returns when steps were, in seconds from their episode's start.
+
+    As float32 a time stamp is exact to some digits only: where a multiple of 1 / fps
+    is as near as that, it is meant.
+    """
+    stamps = rows[TIMESTAMP]
+    exact = rows[FRAME_INDEX] / self.fps
+    slack = videos.TOLERANCE + np.spacing(np.abs(stamps).astype(np.float32))
+    stamps = stamps.astype(np.float64)
+    return np.where(np.abs(stamps - exact) <= slack, exact, stamps)
+
+  def _decode(
+    self, episode: int, key: str, times: np.ndarray, first: int
+  ) -> np.ndarray:
+    """Decodes the frames of steps that follow each other, from a step on."""
+    name = self._video_file(episode, key)
+    start = 0.0
+    if not self._is_v2:
+      start = float(self._table[f"videos/{key}/from_timestamp"][episode])
+      nearest = round(start * self.fps) / self.fps
+      start = nearest if abs(start - nearest) <= videos.TOLERANCE else start
+    if not os.path.isfile(os.path.join(self.path, name)):
+      raise self._error(name, key, "a video file", "none", episode)
+    shape = self.features[key].shape
+    if not len(times):
+      return np.empty((0, *shape), np.uint8)
+    try:
+      found = videos.read_frames(os.path.join(self.path, name), start + times)
+    except videos.MissingFrameError as error:
+      step = first + error.index
+      want = f"the frame of step {step} at {start + times[error.index]:.6f} s"
+      got = "none: the video ends before"
+      if error.difference is not None:
+        got = f"the nearest one {error.difference:+.6f} s from there"
+      raise self._error(name, key, want, got, episode) from error
+    except errors.RecordError as error:
+      want = "a video that can be decoded"
+      raise self._error(name, key, want, f"an error ({error})", episode) from error
+    if found.shape[1:] != shape:
+      want = f"frames of {shape}, as {INFO} says"
+      raise self._error(name, key, want, str(found.shape[1:]), episode)
+    return found
+
+  # Files.
+
+  def _data_file(self, episode: int) -> str:
+    return self._file("data_path", episode, "data", "")
+
+  def _video_file(self, episode: int, key: str) -> str:
+    return self._file("video_path", episode, f"videos/{key}", key)
+
+  def _file(self, template: str, episode: int, prefix: str, key: str) -> str:
+    """Returns a file of an episode, relative to the folder."""
+    if self._is_v2:
+      chunk = episode // int(self.info.get("chunks_size", 1000))
+      fields = {"episode_chunk": chunk, "episode_index": episode}
+    else:
+      names = ("chunk_index", "file_index")
+      fields = {name: int(self._table[f"{prefix}/{name}"][episode]) for name in names}
+    try:
+      name = os.path.normpath(self.info[template].format(video_key=key, **fields))
+    except (AttributeError, IndexError, KeyError, ValueError) as error:
+      want = f"a template of {errors.listing(fields)}"
+      got = repr(self.info.get(template))
+      raise self._error(INFO, template, want, got, episode) from error
+    if os.path.isabs(name) or name.startswith(os.pardir):
+      raise self._error(INFO, template, "files of this folder", name, episode)
+    return name
+
+  def _error(
+    self, name: str, key: str, want: str, got: str, episode: int | None = None
+  ) -> errors.ConversionError:
+    places = [f"episode {episode}"] if episode is not None else []
+    places += [key] if key else []
+    where = "".join(f" {place}:" for place in places)
+    path, end = os.path.join(self.path, name), "" if got.endswith(".") else "."
+    return errors.ConversionError(
+      f"lerobot: {path}:{where} expected {want}, got {got}{end}"
+    )
+
+
+_UNFINISHED = (
+  "the recording was not finished (LeRobot's `finalize` did not run), or files are "
+  "missing"
+)
+
+
+def _damage(error: Exception) -> str:
+  text = str(error).strip().split("\n")[0].rstrip(".")
+  hint = "The file was cut or damaged, or never finished"
+  return f"{type(error).__name__}: {text:.200}. {hint}"
+
+
+def read_json(name: str) -> Any:
+  try:
+    with open(name, encoding="utf-8") as file:
+      found = json.load(file)
+    if not isinstance(found, dict):
+      raise ValueError(f"a {type(found).__name__}")
+  except (OSError, ValueError) as error:
+    raise errors.ConversionError(
+      f"lerobot: {name}: expected the JSON description of a dataset of LeRobot's, got "
+      f"{error}."
+    ) from error
+  return found
+
+
+class _ColumnCache:
+  """Columns of groups of rows, the newest, within a number of bytes."""
+
+  def __init__(self, max_bytes: int) -> None:
+    self._max_bytes = max_bytes
+    self._num_bytes = 0
+    self._found: collections.OrderedDict[Any, np.ndarray] = collections.OrderedDict()
+
+  def get(self, key: Any) -> np.ndarray | None:
+    """Returns what was put there, if it is there still."""
+    if key in self._found:
+      self._found.move_to_end(key)
+    return self._found.get(key)
+
+  def put(self, key: Any, column: np.ndarray) -> None:
+    """Keeps a column; drops those that were not asked for the longest."""
+    self._found[key] = column
+    self._num_bytes += episodes.num_bytes({"": column})
+    while self._num_bytes > self._max_bytes and len(self._found) > 1:
+      _, dropped = self._found.popitem(last=False)
+      self._num_bytes -= episodes.num_bytes({"": dropped})
+
+
+def to_numpy(column: Any, feature: Feature) -> np.ndarray:
+  """Makes an array [rows, ...] of a column.
+
+  Raises:
+    ValueError: the column has other values than the feature; says what.
+  """
+  import pyarrow
+
+  if isinstance(column, pyarrow.ExtensionArray):
+    column = column.storage
+  if feature.dtype == IMAGE:
+    if not pyarrow.types.is_struct(column.type):
+      raise ValueError(str(column.type))
+    column = column.field("bytes")
+    if column.null_count:
+      raise ValueError("images that are not in the file, only their names")
+    return _objects(column.to_pylist())
+  if feature.dtype == "string":
+    if column.null_count or not (
+      pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type)
+    ):
+      raise ValueError(f"{column.null_count} nulls of {column.type}")
+    return _objects([text.encode() for text in column.to_pylist()])
+  shape: tuple[int, ...] = ()
+  num_rows = len(column)
+  while pyarrow.types.is_nested(column.type):
+    if column.null_count or not hasattr(column, "flatten"):
+      raise ValueError(f"{column.null_count} nulls of {column.type}")
+    num_lists, flat = len(column), column.flatten()
+    size = len(flat) // max(num_lists, 1)
+    if not isinstance(column, pyarrow.FixedSizeListArray) and num_lists:
+      sizes = column.value_lengths().to_numpy(zero_copy_only=False)
+      if sizes.min() != sizes.max():
+        raise ValueError(f"lists of {sizes.min()} to {sizes.max()} values")
+    shape, column = (*shape, size), flat
+  if column.null_count:
+    raise ValueError(f"{column.null_count} nulls")
+  values = column.to_numpy(zero_copy_only=False)
+  want = () if feature.shape == (1,) and not shape else feature.shape
+  if values.dtype != np.dtype(feature.dtype) or (num_rows and shape != want):
+    raise ValueError(f"{shape} {values.dtype}")
+  return values.reshape(num_rows, *(() if want == (1,) else want))
+
+
+def _objects(items: Sequence[bytes]) -> np.ndarray:
+  found = np.empty(len(items), object)
+  found[:] = items
+  return found
+
+
+def delta_time_offsets(
+  delta_timestamps: Sequence[float], fps: float
+) -> tuple[int, ...]:
+  """Makes time offsets of LeRobot's `delta_timestamps`.
+
+  Args:
+    delta_timestamps: seconds from the anchor's step, multiples of 1 / fps.
+    fps: of the dataset.
+  Returns:
+    Steps from the anchor's.
+  Raises:
+    SpecError: one is no multiple, by more than LeRobot tolerates.
+  """
+  offsets = tuple(round(delta * fps) for delta in delta_timestamps)
+  for delta, offset in zip(delta_timestamps, offsets, strict=True):
+    if not math.isclose(delta, offset / fps, rel_tol=0, abs_tol=videos.TOLERANCE):
+      raise errors.SpecError(
+        f"delta_time_offsets: expected multiples of 1/{fps:g} s, got {delta}. The "
+        f"nearest is {offset / fps:.4f}."
+      )
+  return offsets

@@ -1,0 +1,280 @@
+"""The input generator that reads a LeRobot dataset in place."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, records, specs, windows
+from t2r_seq.convert import LeRobotFolder
+from t2r_seq.data import arguments, episode_choice, joint, pool
+from t2r_seq.data.abstract_input_generator import AbstractInputGenerator
+from t2r_seq.data.streams import StreamReport, streamed_windows
+
+_as_it_is = tf.autograph.experimental.do_not_convert
+
+
+@gin.configurable
+class LeRobotInputGenerator(AbstractInputGenerator):
+  """Reads windows from a LeRobot dataset, v3 or v2.1, as it is.
+
+  A spec reads the key that is its path, or else its name: `observation.state`, a
+  camera, `task` for the text of the task. `delta_timestamps` are time offsets.
+
+  An episode is read once for a pool: its videos are decoded from their first key frame
+  to their last frame, each frame once. Mode 'train' shuffles episodes, and the windows
+  of a pool, anew in every epoch, and repeats for ever; the other modes are one pass in
+  order. The same seed gives the same batches on every machine.
+  """
+
+  def __init__(
+    self,
+    dataset_path: str | os.PathLike[str],
+    batch_size: int = 32,
+    seed: int | None = None,
+    sequence_length: int | None = None,
+    stride: int = 1,
+    shift: int = 1,
+    n_step: windows.NStep | tuple[int, float] | None = None,
+    memory_budget: int = 2**30,
+    drop_remainder: bool | None = None,
+    episodes: episode_choice.Episodes | None = None,
+    split: str | None = None,
+    image_decoding: records.ImageDecoding | None = None,
+  ) -> None:
+    """Creates the generator; the dataset is opened when a tf.data one is created.
+
+    Args:
+      dataset_path: the dataset's folder.
+      batch_size: examples in a batch, over all replicas together.
+      seed: of the shuffles; None: another order in every run.
+      sequence_length: stacks in a sequence, for specs with is_sequence and windows.
+      stride: steps between the stacks of a sequence.
+      shift: stacks between the starts of two sequences.
+      n_step: (n, gamma), or a `windows.NStep`, where the specs are those of one-step
+        transitions: joins them as they are read, as a replay does.
+      memory_budget: bytes for the pools of mode 'train', frames decoded.
+      drop_remainder: whether the last, smaller batch is left out, so that the batch
+        axis is static; None: in mode 'train' only.
+      episodes: numbers of those to read, or a file that lists them.
+      split: of `meta/info.json`, such as 'train'.
+      image_decoding: how images in the parquet files are decoded.
+    Raises:
+      SpecError: a size is too small, or an option is none of these.
+    """
+    cut = windows.Cut(sequence_length, stride, shift, n_step=windows.NStep.of(n_step))
+    super().__init__(batch_size, cut)
+    where = type(self).__name__
+    self._path = os.fspath(dataset_path)
+    self._seed = arguments.check_seed(where, seed)
+    self._memory_budget = self._check_count("memory_budget", memory_budget)
+    self._drop_remainder = arguments.check_drop_remainder(where, drop_remainder)
+    self._episodes, self._split = episodes, split
+    self._decode_images = arguments.check_image_decoding(where, image_decoding)
+    self._reading: _Reading | None = None
+
+  @property
+  def reads_shards(self) -> bool:
+    """Whether workers read their own parts: each its own episodes."""
+    return True
+
+  @property
+  def num_examples(self) -> int | None:
+    """Windows of one pass; counted from the episodes' lengths."""
+    if not self.has_specifications:
+      return None
+    with tf.init_scope():
+      folder = LeRobotFolder(self._path)
+      mode = specs.ModeKeys.EVAL
+      grid = self._grid(self._joined(folder, mode), mode)
+      return int(np.sum(grid.num_windows(folder.lengths[self._choose(folder)])))
+
+  @contextlib.contextmanager
+  def explain_failures(self) -> Iterator[None]:
+    """Raises what reading an episode raised instead of TensorFlow's version of it."""
+    try:
+      yield
+    except tf.errors.OpError as error:
+      if self._reading is not None and self._reading.failure is not None:
+        raise self._reading.failure from error
+      raise
+
+  @tf.autograph.experimental.do_not_convert
+  def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
+    where = f"{type(self).__name__}: {self._path}"
+    if self._is_portable:
+      raise errors.SpecError(
+        f"{where}: the tf.data service: expected data that other processes can read, "
+        "got one that Python reads. Convert it to a store first: t2r_seq convert."
+      )
+    is_train = mode == specs.ModeKeys.TRAIN
+    drop = is_train if self._drop_remainder is None else self._drop_remainder
+    with tf.init_scope():
+      folder = LeRobotFolder(self._path)
+      joined = self._joined(folder, mode)
+      chosen = self._choose(folder)
+      grid = self._grid(joined, mode)
+      self._check_windows(where, folder.lengths[chosen], grid)
+      self._reading = reading = _Reading(
+        folder, joined, chosen, where, self._decode_images
+      )
+    if is_train and (context := self._input_context) is not None:
+      batch_size = context.get_per_replica_batch_size(batch_size)
+      index, count = context.input_pipeline_id, context.num_input_pipelines
+      reading.numbers = reading.numbers[index::count]
+    self._report = report = StreamReport() if is_train else windows.WindowReport()
+    cut = self._cut(mode)
+    if not is_train:
+      episodes = reading.episodes(np.arange(len(chosen)))
+      found = windows.windows(episodes, joined, cut, report=report)
+      return found.batch(batch_size, drop_remainder=drop).map(joint.split)
+    seed = self._shuffle_seed(self._seed)
+    if seed is None:
+      seed = int(np.random.SeedSequence().generate_state(1)[0])
+    episode_seed, window_seed = np.random.SeedSequence(seed).generate_state(2).tolist()
+    self._reads_ahead = True
+
+    def shuffled(epoch: tf.Tensor) -> tf.data.Dataset:
+      size = tf.constant(len(reading.numbers), tf.int64)
+      return reading.episodes(pool.permutation(size, episode_seed, epoch))
+
+    return streamed_windows(
+      shuffled,
+      joined,
+      batch_size,
+      self._memory_budget,
+      window_seed,
+      None,
+      drop,
+      cut,
+      report=report,
+    ).map(joint.split)
+
+  def _choose(self, folder: LeRobotFolder) -> np.ndarray:
+    chosen = episode_choice.choose_episodes(
+      f"{type(self).__name__}: {self._path}",
+      len(folder),
+      self._episodes,
+      self._split,
+      folder.splits,
+    )
+    return np.arange(len(folder)) if chosen is None else chosen
+
+  def _grid(self, joined: specs.TensorSpecStruct, mode: str) -> windows.WindowGrid:
+    return windows.WindowGrid(windows.time_span(joined), self._cut(mode))
+
+  def _check_windows(
+    self, where: str, lengths: np.ndarray, grid: windows.WindowGrid
+  ) -> None:
+    """Checks that there is a window: to repeat nothing would take for ever."""
+    if not np.sum(grid.num_windows(lengths)):
+      raise errors.RecordError(
+        f"{where}: expected episodes with at least the {grid.min_steps} steps of a "
+        f"window, got {len(lengths)} of at most {max(lengths)}. Use longer episodes, a "
+        "smaller span or sequence_length, or padding 'repeat'."
+      )
+
+  def _joined(self, folder: LeRobotFolder, mode: str) -> specs.TensorSpecStruct:
+    """Joins the specs; each names the key that it reads."""
+    joined = joint.join(self._feature_spec, self._label_spec_for(mode))
+    for path, spec in joined.items():
+      own_path = path.partition("/")[2]
+      if own_path in folder.spec:
+        joined[path] = specs.ExtendedTensorSpec.from_spec(spec, name=own_path)
+    return joined
+
+
+class _Reading:
+  """Reads episodes for tf.data: tensors by key, all images decoded.
+
+  Attributes:
+    numbers: of the episodes.
+    failure: what reading the newest one raised that could not be read.
+  """
+
+  def __init__(
+    self,
+    folder: LeRobotFolder,
+    joined: specs.TensorSpecStruct,
+    numbers: np.ndarray,
+    where: str,
+    decode_images: records.DecodeImages,
+  ) -> None:
+    self._folder = folder
+    self.numbers = numbers
+    self.failure: Exception | None = None
+    self._decode_images = decode_images
+    flat = windows.flat_specs(joined)
+    self._specs = _find_keys(folder, flat, where)
+
+  def episodes(self, order: Any) -> tf.data.Dataset:
+    """Makes the dataset of some episodes.
+
+    Args:
+      order: places in `numbers`, int64 [n].
+    """
+    with tf.init_scope():
+      numbers = self.numbers
+    chosen = tf.gather(tf.constant(numbers, tf.int64), order)
+    return tf.data.Dataset.from_tensor_slices(chosen).map(
+      _as_it_is(self._read), num_parallel_calls=pool.PARSES_AT_ONCE, deterministic=True
+    )
+
+  def _read(self, number: tf.Tensor) -> specs.TensorSpecStruct:
+    types = [
+      tf.string if specs.is_encoded_image_spec(spec) else spec.dtype
+      for spec in self._specs.values()
+    ]
+    arrays = tf.numpy_function(self._read_arrays, [number], types)
+    element = specs.TensorSpecStruct()
+    for (key, spec), array in zip(self._specs.items(), arrays, strict=True):
+      if specs.is_encoded_image_spec(spec):
+        array.set_shape([None])
+        array = records.decode_images(array, spec, key, self._decode_images)
+      else:
+        array.set_shape([None, *spec.shape])
+      element[key] = array
+    return element
+
+  def _read_arrays(self, number: np.ndarray) -> Sequence[np.ndarray]:
+    try:
+      values = self._folder.read(int(number), self._specs)
+    except Exception as error:
+      # tf.data keeps only the text of what is raised.
+      self.failure = error
+      raise
+    return [values[key] for key in self._specs]
+
+
+def _find_keys(
+  folder: LeRobotFolder, flat: specs.TensorSpecStruct, where: str
+) -> dict[str, specs.ExtendedTensorSpec]:
+  """Finds what to read of the dataset for each spec.
+
+  Raises:
+    SpecError: with every key that is not there, or of another shape or dtype.
+  """
+  found: list[errors.Mismatch] = []
+  read: dict[str, specs.ExtendedTensorSpec] = {}
+  for path, spec in flat.items():
+    name = path.partition("/")[2]
+    key = spec.name
+    if key not in folder.spec:
+      near = errors.nearest(str(key), folder.spec)
+      hint = f"The dataset has {errors.listing(folder.spec)}.{near}"
+      found.append(errors.Mismatch(name, "a key of the dataset", repr(key), hint))
+      continue
+    own = folder.spec[key]
+    if own.dtype != spec.dtype or not spec.shape.is_compatible_with(own.shape):
+      want, got = errors.describe(own), errors.describe(spec)
+      found.append(errors.Mismatch(name, f"{want}, as {key} has it", got))
+    read[key] = own
+  if found:
+    raise errors.mismatch_error(where, found)
+  return read

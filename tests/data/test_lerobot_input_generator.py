@@ -1,0 +1,220 @@
+"""Training from LeRobot's folders: windows are LeRobot's, each frame the right one."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import convert, data, errors, preprocessors, specs, windows
+from tests.convert import lerobot_sets as sets
+
+Spec = specs.ExtendedTensorSpec
+CAMERA = sets.CAMERA
+STACK = (-2, -1, 0)
+
+
+class Model:
+  """What an input generator asks of a model."""
+
+  def __init__(self, features, labels=None, padding="repeat"):
+    self.features, self.labels = features, labels or {}
+    self.padding = padding
+
+  @property
+  def preprocessor(self):
+    struct = specs.TensorSpecStruct
+    return preprocessors.NoOpPreprocessor(
+      lambda mode: struct(self.features), lambda mode: struct(self.labels)
+    )
+
+
+FEATURES = {
+  "image": Spec((3, 48, 64, 3), tf.uint8, CAMERA, time_offsets=STACK),
+  "state": Spec((3, 3), tf.float32, "observation.state", time_offsets=STACK),
+  "text": Spec((), tf.string, "task"),
+  "place": Spec((), tf.int64, "index"),
+}
+LABELS = {"next": Spec((2,), tf.float64, "action", time_offsets=1)}
+
+
+@pytest.fixture(scope="module", name="own")
+def fixture_own(tmp_path_factory):
+  """A dataset of our own writer."""
+  here = os.getcwd()
+  os.chdir(tmp_path_factory.mktemp("own"))
+  folder = os.path.abspath(sets.make_folder())
+  os.chdir(here)
+  return folder
+
+
+def batches(folder, mode="eval", model=None, take=None, **options):
+  options = {"batch_size": 3, "seed": 1, **options}
+  generator = data.LeRobotInputGenerator(folder, **options)
+  generator.set_specification_from_model(model or Model(FEATURES, LABELS), mode)
+  with generator.explain_failures():
+    dataset = generator.create_dataset(mode)
+    return list(dataset if take is None else dataset.take(take)), generator
+
+
+def test_windows_are_those_of_the_episodes(own):
+  """In order: every frame of every stack, clamped to its episode."""
+  pixels = convert.LeRobotFolder(own)
+  found, generator = batches(own)
+  joined = {
+    path: np.concatenate([features[path].numpy() for features, _ in found])
+    for path in FEATURES
+  }
+  labels = np.concatenate([labels.next.numpy() for _, labels in found])
+  assert joined["place"].tolist() == list(range(14))
+  assert generator.num_examples == 14
+  row = 0
+  for number, length in enumerate(sets.LENGTHS):
+    want = pixels.read(number, [CAMERA, "observation.state", "action", "task"])
+    for step in range(length):
+      steps = np.clip([step - 2, step - 1, step], 0, length - 1)
+      np.testing.assert_array_equal(joined["image"][row], want[CAMERA][steps])
+      np.testing.assert_array_equal(
+        joined["state"][row], want["observation.state"][steps]
+      )
+      np.testing.assert_array_equal(
+        labels[row], want["action"][min(step + 1, length - 1)]
+      )
+      assert joined["text"][row] == want["task"][step]
+      row += 1
+
+
+def test_training_shows_each_window_once_an_epoch(own):
+  found, _ = batches(own, "train", take=14, batch_size=2)
+  shown = np.concatenate([features.place.numpy() for features, _ in found])
+  assert sorted(shown[:14]) == sorted(shown[14:]) == list(range(14))
+  assert shown[:14].tolist() != shown[14:].tolist() != list(range(14))
+  ends, folder = np.cumsum(sets.LENGTHS), convert.LeRobotFolder(own)
+  for features, _ in found[:3]:
+    for place, stack in zip(
+      features.place.numpy(), features.image.numpy(), strict=True
+    ):
+      episode = int(np.searchsorted(ends, place, "right"))
+      step = place - (ends[episode] - sets.LENGTHS[episode])
+      frame = folder.frames(episode, CAMERA, step, step + 1)[0]
+      np.testing.assert_array_equal(stack[-1], frame)
+
+
+def test_the_seed_decides_the_order(own):
+  def places(seed):
+    found, _ = batches(own, "train", Model(ONE), 3, batch_size=4, seed=seed)
+    return [features.place.numpy().tolist() for features, _ in found]
+
+  assert places(1) == places(1) != places(2)
+
+
+ONE = {"place": Spec((), tf.int64, "index", time_offsets=0)}
+CHOICES = {
+  "numbers": ({"episodes": [3, 0]}, [0, 1, 2, 10, 11, 12, 13]),
+  "a split": ({"split": "train"}, list(range(14))),
+  "both": ({"split": "train", "episodes": "keep.txt"}, [9]),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_some_episodes(own, name, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  pathlib.Path("keep.txt").write_text("# the best\n2  # of them\n\n")
+  options, want = CHOICES[name]
+  found, generator = batches(own, model=Model(ONE), **options)
+  places = np.concatenate([features.place.numpy() for features, _ in found])
+  assert places.tolist() == want
+  assert generator.num_examples == len(want)
+
+
+REFUSED = {
+  "a key": (
+    {"x": Spec((3,), tf.float32, "observation.stat", time_offsets=0)},
+    {},
+    r"x: expected a key of the dataset, got 'observation.stat'.*Did you mean 'obs",
+  ),
+  "a dtype": (
+    {"x": Spec((2,), tf.float32, "action", time_offsets=0)},
+    {},
+    r"x: expected \(2,\) float64, as action has it, got \(2,\) float32",
+  ),
+  "no window": (
+    {"x": Spec((2,), tf.float64, "action", time_offsets=9)},
+    {},
+    "expected episodes with at least the 10 steps of a window, got 4 of at most 6",
+  ),
+  "an episode": (ONE, {"episodes": [4]}, "numbers from 0 to 3, got 4"),
+  "a split": (ONE, {"split": "trian"}, r"got 'trian'. Did you mean 'train'"),
+  "none": (ONE, {"episodes": []}, "episodes: expected some, got none"),
+  "no list": (ONE, {"episodes": "no.txt"}, "no.txt: expected a file that lists"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(own, name):
+  features, options, match = REFUSED[name]
+  with pytest.raises(errors.SpecError, match=match):
+    batches(own, model=Model(features, padding="drop"), **options)
+
+
+def test_what_cannot_be_read_is_named(own, tmp_path):
+  folder, model = tmp_path / "copy", Model({"image": FEATURES["image"]})
+  shutil.copytree(own, folder)
+  os.remove(folder / f"videos/{CAMERA}/chunk-000/file-000.mp4")
+  with pytest.raises(
+    errors.ConversionError, match=f"episode 0: {CAMERA}: expected a vi"
+  ):
+    batches(folder, model=model)
+  with pytest.raises(errors.ConversionError, match="expected a video file, got none"):
+    batches(folder, "train", model, take=1)
+
+
+def test_configured_by_gin(own):
+  gin.parse_config(f"LeRobotInputGenerator.dataset_path = '{own}'")
+  try:
+    model = Model({"x": Spec((2,), tf.float64, "action", time_offsets=0)})
+    generator = data.LeRobotInputGenerator(batch_size=7)
+    generator.set_specification_from_model(model, "eval")
+    assert next(iter(generator.create_dataset("eval")))[0].x.shape == (7, 2)
+  finally:
+    gin.clear_config()
+
+
+@pytest.mark.parametrize("name", sets.REAL)
+def test_windows_are_lerobots(name):
+  """Of real sets what LeRobot's own reader gives for `delta_timestamps`."""
+  manifest = json.loads((sets.REAL[name] / "MANIFEST.json").read_text())
+  shown = manifest["windows"][0]
+  offsets = convert.delta_time_offsets(shown["delta_timestamps"], manifest["fps"])
+  folder = convert.LeRobotFolder(sets.REAL[name])
+  wanted = [key for key in shown if f"{key}_is_pad" in shown]
+  features = {"index": Spec((), tf.int64, "index")}
+  for key in wanted:
+    own = folder.spec[key]
+    shape = (len(offsets), *own.shape)
+    features[key] = Spec.from_spec(
+      own, shape=shape, is_sequence=False, time_offsets=offsets
+    )
+  model = Model(windows.add_mask_specs(specs.TensorSpecStruct(features)))
+  found, _ = batches(sets.REAL[name], model=model, batch_size=200)
+  ((batch, _),) = found
+  assert len(manifest["windows"]) == 2
+  for window in manifest["windows"]:
+    row = batch.index.numpy().tolist().index(window["index"])
+    for key in wanted:
+      got = batch[key].numpy()[row]
+      masks = windows.mask_paths(specs.TensorSpecStruct(model.features))
+      (mask,) = [path for path, of in masks.items() if of == key]
+      assert (~batch[mask].numpy()[row]).tolist() == window[f"{key}_is_pad"]
+      if not key.startswith("observation.images."):
+        assert got.tolist() == window[key]
+        continue
+      camera = manifest["cameras"][key.rpartition(".")[2]]
+      stamps = [list(sets.stamp(frame, camera)) for frame in got]
+      assert stamps == [frame["stamp"] for frame in window[key]]
