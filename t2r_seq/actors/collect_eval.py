@@ -47,19 +47,25 @@ class NewestPolicy:
     self._logged = time.monotonic()
 
   def restore(self) -> None:
-    """Loads the newest export.
+    """Loads the newest model.
 
     Raises:
       NoModelError: there is none, and no initial policy.
     """
     try:
       rollouts.restore_policy(self._policy)
-      self.global_step = int(getattr(self._policy, "global_step", 0))
+      step = int(getattr(self._policy, "global_step", 0))
+      if step < 0:
+        raise policies.NoModelError(
+          f"restore policy: {type(self._policy).__name__}: expected a model, got none: "
+          f"its global_step is {step}. Give it one, or give an initial_policy_class."
+        )
     except policies.NoModelError:
       if self._initial is None:
         raise
       self.policy, self.is_initial = self._initial, True
       return
+    self.global_step = step
     self.policy, self.is_initial = self._policy, False
     self.is_new = self.global_step > self._last_step
 

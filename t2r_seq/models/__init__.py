@@ -12,6 +12,7 @@ from t2r_seq.models.optimizers import (
   create_gradient_descent_optimizer,
   create_momentum_optimizer,
 )
+from t2r_seq.models.recurrent_model import RecurrentModel, RecurrentRegressionModel
 from t2r_seq.models.regression_model import RegressionModel
 from t2r_seq.models.t2r_model import AbstractT2RModel, T2RModel
 
@@ -19,6 +20,8 @@ __all__ = [
   "AbstractT2RModel",
   "ClassificationModel",
   "CriticModel",
+  "RecurrentModel",
+  "RecurrentRegressionModel",
   "RegressionModel",
   "T2RModel",
   "create_adam_optimizer",

@@ -96,6 +96,11 @@ class WeightAverages:
     finally:
       self.put_back()
 
+  def overwrite(self) -> None:
+    """Puts the averages in the place of the weights, for good."""
+    with self.in_use():
+      self._raw = None
+
   def put_back(self) -> None:
     """Puts the raw weights back; does nothing where they are in place."""
     if self._raw is not None:

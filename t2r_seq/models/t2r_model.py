@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from t2r_seq import errors, preprocessors, specs, windows
+from t2r_seq import errors, policies, preprocessors, specs, windows
 from t2r_seq.models import networks, optimizers
 from t2r_seq.models.averages import WeightAverages
 from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
@@ -21,7 +21,7 @@ from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
 _as_it_is = tf.autograph.experimental.do_not_convert
 
 
-class T2RModel(abc.ABC):
+class T2RModel(policies.PolicyModel):
   """A model as Tensor2Robot knows it, with networks that own their variables.
 
   A subclass says what it needs (`get_feature_specification`,
@@ -30,6 +30,9 @@ class T2RModel(abc.ABC):
   (`model_train_fn`). The input pipeline, the trainer and the exported policy are
   derived from that.
   """
+
+  # Steps of the sequences that the network is built with.
+  _example_length = 3
 
   def __init__(
     self,
@@ -40,6 +43,7 @@ class T2RModel(abc.ABC):
     padding: windows.Padding = "repeat",
     use_avg_model_params: bool = False,
     avg_model_params_decay: float = 0.999,
+    execution: policies.ChunkExecution | None = None,
   ) -> None:
     """Creates the model, without its network.
 
@@ -56,6 +60,8 @@ class T2RModel(abc.ABC):
         weights, and trains on with the weights; the checkpoints have both. An
         optimizer's own `use_ema` does the same, with its `ema_momentum`.
       avg_model_params_decay: of the averages, in [0, 1).
+      execution: how the exported policy executes the action chunks that the model
+        gives; None hands them out whole.
     Raises:
       SpecError: the padding is not known, or the decay out of range.
     """
@@ -67,6 +73,7 @@ class T2RModel(abc.ABC):
     self._preprocessor_cls = preprocessor_cls
     self._create_optimizer_fn = create_optimizer_fn
     self._padding = windows.check_padding(padding)
+    self._execution = execution
     self._averages_decay = avg_model_params_decay if use_avg_model_params else None
     self._preprocessor: preprocessors.AbstractPreprocessor | None = None
     self._network: Any = None
@@ -167,7 +174,7 @@ class T2RModel(abc.ABC):
     del tallies
     return {}
 
-  def after_train_step(self) -> None:  # noqa: B027
+  def after_train_step(self) -> None:
     """Changes what is not trained, such as a target network; by default nothing.
 
     A part of each train step, behind the update of the weights, across replicas.
@@ -201,6 +208,11 @@ class T2RModel(abc.ABC):
   def padding(self) -> windows.Padding:
     """What a window shows beyond the ends of an episode."""
     return self._padding
+
+  @property
+  def execution(self) -> policies.ChunkExecution | None:
+    """How the policy executes the model's action chunks."""
+    return self._execution
 
   @property
   def network(self) -> Any:
@@ -428,7 +440,8 @@ class T2RModel(abc.ABC):
     """Returns (features, labels) of one example of zeros, in the form of the specs."""
     features, labels = [
       specs.map_leaves(
-        tf.convert_to_tensor, specs.make_constant_numpy(spec, 0, batch_size=1)
+        tf.convert_to_tensor,
+        specs.make_constant_numpy(spec, 0, 1, self._example_length),
       )
       for spec in (
         self.get_feature_specification(mode),

@@ -50,6 +50,7 @@ class OUExploreRegressionPolicy(policy.RegressionPolicy):
 
   def seed(self, seed: int, env: int = 0) -> None:
     """Makes the noise in an environment repeatable from here on."""
+    super().seed(seed, env)
     self._rngs.seed(seed, env)
 
   def explore(self, action: np.ndarray, env: int = 0) -> np.ndarray:
@@ -93,6 +94,7 @@ class ScheduledExplorationRegressionPolicy(policy.RegressionPolicy):
 
   def seed(self, seed: int, env: int = 0) -> None:
     """Makes the noise in an environment repeatable from here on."""
+    super().seed(seed, env)
     self._rngs.seed(seed, env)
 
   def explore(self, action: np.ndarray, env: int = 0) -> np.ndarray:
@@ -151,6 +153,11 @@ class PerEpisodeSwitchPolicy(policy.Policy):
     which = (env,) if env else ()
     self._explore_policy.seed(int(explore), *which)
     self._greedy_policy.seed(int(greedy), *which)
+
+  def init_randomly(self) -> None:
+    """Gives both policies' models random weights."""
+    self._explore_policy.init_randomly()
+    self._greedy_policy.init_randomly()
 
   def restore(self) -> bool:
     """Loads the newest models of both policies.

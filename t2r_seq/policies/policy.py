@@ -81,16 +81,25 @@ class Policy(abc.ABC):
     """Makes the policy's own randomness in an environment repeatable from here on."""
 
   def restore(self) -> bool:
-    """Loads the newest model there is; call it between episodes.
+    """Loads the newest model there is; called between episodes.
+
+    The loops of `t2r_seq.actors` ask for no more than this, of policies of any class:
+    where there is no model to act with yet, `restore` raises `NoModelError`, or
+    `global_step` is -1 after it; then an initial policy acts, if there is one.
 
     Returns:
       Whether the newest model is in use; True without a predictor.
     """
     return True if self._predictor is None else self._predictor.restore()
 
+  def init_randomly(self) -> None:
+    """Gives the model random weights, where the predictor can."""
+    if self._predictor is not None:
+      self._predictor.init_randomly()
+
   @property
   def global_step(self) -> int:
-    """The training step of the model in use; 0 without one."""
+    """The training step of the model in use; -1 before it is there, 0 without one."""
     return 0 if self._predictor is None else self._predictor.global_step
 
   @property
@@ -216,6 +225,10 @@ class RegressionPolicy(Policy):
   def reset(self) -> None:
     """Starts an episode: the next observation is its first."""
     self._is_first = True
+
+  def seed(self, seed: int, env: int = 0) -> None:
+    """Makes what the model draws in an environment repeatable from here on."""
+    self._steps.seed(seed, env)
 
   def restore(self) -> bool:
     """Loads the newest model there is; the next observation starts an episode.

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import abc
-import dataclasses
-import os
+import enum
+import functools
+import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gin
 import numpy as np
 import tensorflow as tf
 from absl import logging
-from google.protobuf import message
-from tensorflow.core.protobuf import saved_model_pb2
 
 from t2r_seq import errors, specs
+from t2r_seq.policies.loaded_export import (
+  LoadedExport,
+  LoadedPolicy,
+  PolicyState,
+  scan_exports,
+)
+from t2r_seq.policies.policy_module import records_arguments
 
 
 class NoModelError(ValueError):
@@ -66,6 +72,37 @@ class AbstractPredictor(abc.ABC):
   def last_window(self) -> dict[str, np.ndarray]:
     """Returns the stacked features, by path, that the last `step` saw."""
 
+  def initial_state(
+    self, num_envs: int = 1, seeds: Sequence[int] | None = None
+  ) -> PolicyState:
+    """Returns what a policy remembers before a first step, for `stateless_step`.
+
+    Args:
+      num_envs: how many environments.
+      seeds: of what the model draws, one an environment; by default 0, 1, ...
+    """
+    raise NotImplementedError(f"{type(self).__name__} has no initial_state.")
+
+  def stateless_step(
+    self, features: Any, state: PolicyState, is_first: Any = None
+  ) -> tuple[dict[str, np.ndarray], PolicyState]:
+    """Does what `step` does, with a state that the caller keeps.
+
+    Many callers can share one predictor, each with a state of its own.
+
+    Args:
+      features: as for `step`.
+      state: of `initial_state`, or of the step before.
+      is_first: bool `[N]`; True where an episode starts, as at a first step. None:
+        nowhere else.
+    Returns:
+      (the model's outputs by name, `[N, ...]`; the next state).
+    """
+    raise NotImplementedError(f"{type(self).__name__} has no stateless_step.")
+
+  def seed(self, seed: int, env: int = 0) -> None:  # noqa: B027
+    """Makes what the model draws in an environment repeatable from here on."""
+
   @abc.abstractmethod
   def get_feature_specification(self) -> specs.TensorSpecStruct:
     """Returns what `predict` takes, without the batch axis."""
@@ -79,12 +116,22 @@ class AbstractPredictor(abc.ABC):
     return None
 
   @abc.abstractmethod
-  def restore(self) -> bool:
-    """Loads the newest model there is.
+  def restore(self, is_async: bool | None = None) -> bool:
+    """Loads the newest model there is; call it between episodes.
 
+    Args:
+      is_async: loads in a thread, and returns at once. None: as the predictor was
+        told when it was made.
     Returns:
-      Whether the newest model is the one in use now.
+      Whether the newest model is the one in use now, as far as is known.
     """
+
+  def init_randomly(self) -> None:
+    """Gives the model random weights."""
+    raise ValueError(
+      f"{type(self).__name__}: init_randomly: expected a predictor that has the "
+      "model's code, such as CheckpointPredictor."
+    )
 
   @abc.abstractmethod
   def close(self) -> None:
@@ -105,8 +152,8 @@ class AbstractPredictor(abc.ABC):
 
   @property
   def global_step(self) -> int:
-    """The training step of the model in use."""
-    return 0
+    """The training step of the model in use; -1 before there is one."""
+    return -1
 
   @property
   def model_path(self) -> str:
@@ -114,354 +161,144 @@ class AbstractPredictor(abc.ABC):
     return ""
 
 
-class ExactFeatures:
-  """Recognises arrays by path of exactly the shapes and dtypes that specs ask for.
-
-  The full check of a structure costs 0.1 ms, a sixth of a small policy's step. What it
-  would accept in nearly every step is known beforehand; anything else, another nesting
-  or a tensor, is left to the full check, which also has the errors.
-  """
-
-  def __init__(self, spec: specs.TensorSpecStruct) -> None:
-    """Prepares the check.
-
-    Args:
-      spec: by path, without the axis of environments.
-    """
-    # Strings and open shapes have no one array type to compare with.
-    self._is_exact = all(
-      leaf.shape.is_fully_defined() and np.dtype(leaf.dtype.as_numpy_dtype) != object
-      for leaf in spec.values()
-    )
-    self._leaves = [
-      (path, np.dtype(leaf.dtype.as_numpy_dtype), tuple(leaf.shape.as_list()))
-      for path, leaf in spec.items()
-      if self._is_exact
-    ]
-
-  def take(self, features: Any, num_envs: int) -> dict[str, np.ndarray] | None:
-    """Returns the features by path, or None where they have to be looked at closely.
-
-    Args:
-      features: what a user gives.
-      num_envs: size of the first axis.
-    """
-    if not self._is_exact or not isinstance(features, Mapping):
-      return None
-    taken = {}
-    for path, dtype, shape in self._leaves:
-      value = features.get(path)
-      if (
-        type(value) is not np.ndarray
-        or value.dtype != dtype
-        or value.shape != (num_envs, *shape)
-      ):
-        return None
-      taken[path] = value
-    return taken
-
-
-SAVED_MODEL = "saved_model.pb"
-_ASSETS = f"{specs.EXTRA_ASSETS_DIRECTORY}/{specs.T2R_ASSETS_FILENAME}"
-_FILES = (SAVED_MODEL, _ASSETS)
-
-
-@dataclasses.dataclass(frozen=True, order=True)
-class Export:
-  """One finished export.
-
-  Attributes:
-    version: the number that its folder is named by; higher is newer.
-    path: the folder.
-  """
-
-  version: int
-  path: str
-
-
-def list_exports(export_dir: str) -> list[Export]:
-  """Finds the finished exports of a folder.
-
-  Exporters write to a temporary folder and rename it, so anything whose name is not a
-  number, or that lacks the model or its specs, is not an export (yet).
-
-  Args:
-    export_dir: holds one folder per version; or is itself one export.
-  Returns:
-    The exports, oldest first. The version of a lone export whose folder isn't named by
-    a number is 0.
-  """
-  return scan_exports(export_dir)[0]
-
-
-def scan_exports(export_dir: str) -> tuple[list[Export], dict[str, list[str]]]:
-  """Finds the finished exports of a folder, and what looks like one but is not.
-
-  Args:
-    export_dir: as in `list_exports`.
-  Returns:
-    The exports, oldest first; and by folder the files that are missing in it, of each
-    version, and of `export_dir` itself where that has some of them.
-  """
-  # Not normpath: it would spoil the two slashes of a URL.
-  export_dir = export_dir.rstrip("/") or "/"
-  own = missing_files(export_dir)
-  if not own:
-    name = os.path.basename(export_dir)
-    return [Export(int(name) if name.isdecimal() else 0, export_dir)], {}
-  unfinished = {export_dir: own} if len(own) < len(_FILES) else {}
-  if not tf.io.gfile.isdir(export_dir):
-    return [], unfinished
-  exports = []
-  for name in sorted(tf.io.gfile.listdir(export_dir)):
-    path = os.path.join(export_dir, name.rstrip("/"))
-    if not name.rstrip("/").isdecimal():
-      continue
-    if missing := missing_files(path):
-      unfinished[path] = missing
-    else:
-      exports.append(Export(int(name.rstrip("/")), path))
-  return sorted(exports), unfinished
-
-
-def assets_path(export_path: str) -> str:
-  """Returns where an export keeps its specs."""
-  return os.path.join(export_path, _ASSETS)
-
-
-def missing_files(path: str) -> list[str]:
-  """Returns which of the files that hold the model and its specs a folder lacks."""
-  return [file for file in _FILES if not tf.io.gfile.exists(os.path.join(path, file))]
-
-
-_IS_FIRST = "is_first"
-_RECORDS = "examples"
-
-
-class LoadedExport:
-  """A loaded SavedModel and the specs that lie beside it.
-
-  Only the SavedModel's signatures are called, so no model code is needed. They name
-  their inputs by `specs.signature_key(path)`; everything here is by path.
-  """
-
-  def __init__(self, export: Export) -> None:
-    """Loads the export.
-
-    Args:
-      export: a finished export.
-    Raises:
-      SpecError: it has no specs, its signatures don't fit them, or its saved_model.pb
-        is damaged.
-      Exception: whatever TensorFlow raises for a broken SavedModel.
-    """
-    assets = specs.load_t2r_assets_to_file(assets_path(export.path))
-    self.export = export
-    self.global_step = int(assets.global_step)
-    self.feature_spec = specs.TensorSpecStruct.from_proto(assets.feature_spec)
-    self.label_spec = specs.TensorSpecStruct.from_proto(assets.label_spec)
-    try:
-      self._model = tf.saved_model.load(export.path)
-    except Exception:
-      _check_saved_model(export.path)
-      raise
-    self._signatures = dict(self._model.signatures)
-    self.predict_spec = self._signature_spec("serving_default", self.feature_spec)
-    self.step_spec = self._signature_spec("step", _frame_specs(self.feature_spec))
-    self.exact_step = ExactFeatures(self.step_spec)
-    self._predict_inputs = _inputs(self.predict_spec)
-    self._step_inputs = _inputs(self.step_spec)
-
-  def predict(self, features: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Calls the model on stacked windows `[B, ...]` by path."""
-    return self._call("serving_default", _keyed(features, self._predict_inputs))
-
-  def predict_records(self, serialized: list[bytes]) -> dict[str, np.ndarray]:
-    """Calls the model on serialized records."""
-    return self._call(
-      "parse_tf_example", {_RECORDS: tf.constant(serialized, tf.string)}
-    )
-
-  def step(
-    self, features: Mapping[str, Any], is_first: np.ndarray | tf.Tensor
-  ) -> dict[str, np.ndarray]:
-    """Calls the model on single observations `[N, ...]` by path."""
-    inputs = _keyed(features, self._step_inputs)
-    inputs[_IS_FIRST] = tf.convert_to_tensor(is_first, tf.bool)
-    return self._call("step", inputs)
-
-  def reset(self, num_envs: int) -> None:
-    """Forgets all history."""
-    if "reset" in self._signatures:
-      self._call("reset", {"num_slots": tf.constant(num_envs, tf.int32)})
-
-  def last_window(self) -> dict[str, np.ndarray]:
-    """Returns the windows `[N, ...]`, by path, that the last step saw."""
-    windows = self._call("last_window", {})
-    paths = {specs.signature_key(path): path for path in self.feature_spec}
-    return {paths.get(key, key): value for key, value in windows.items()}
-
-  def _signature_spec(
-    self, signature: str, declared: Mapping[str, specs.ExtendedTensorSpec]
-  ) -> specs.TensorSpecStruct:
-    """Returns the declared specs that a signature takes: optional ones it may not."""
-    if signature not in self._signatures:
-      return specs.TensorSpecStruct()
-    inputs = set(self._signatures[signature].structured_input_signature[1])
-    taken = specs.TensorSpecStruct()
-    for path, spec in declared.items():
-      if specs.signature_key(path) in inputs:
-        taken[path] = spec
-    unknown = inputs - {specs.signature_key(path) for path in taken} - {_IS_FIRST}
-    if unknown:
-      raise errors.SpecError(
-        f"load export: {self.export.path}: the signature '{signature}' takes "
-        f"{errors.listing(unknown)}, which the stored specs lack. Export it again."
-      )
-    return taken
-
-  def _call(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Calls a signature and returns numpy."""
-    if signature not in self._signatures:
-      hint = ""
-      if signature == "step":
-        hint = " Models that take sequences are exported without it: call predict."
-      raise errors.SpecError(
-        f"predict: {self.export.path} has no signature '{signature}', only "
-        f"{errors.listing(self._signatures)}.{hint}"
-      )
-    outputs = self._signatures[signature](**inputs)
-    return {name: value.numpy() for name, value in sorted(outputs.items())}
-
-
-def _check_saved_model(path: str) -> None:
-  """Tells a damaged graph from anything else that keeps a model from loading.
-
-  Raises:
-    SpecError: saved_model.pb is no SavedModel.
-  """
-  file = os.path.join(path, SAVED_MODEL)
-  with tf.io.gfile.GFile(file, "rb") as f:
-    data = f.read()
-  proto = saved_model_pb2.SavedModel()
-  try:
-    proto.ParseFromString(data)
-    reason = "" if proto.meta_graphs else "it holds no graph"
-  except message.DecodeError as error:
-    reason = f"it cannot be parsed, {error}"
-  if reason:
-    raise errors.SpecError(
-      f"load export: {path}: {SAVED_MODEL} is damaged: {reason} ({len(data)} "
-      "bytes). Copy or export it again."
-    )
-
-
-def _frame_specs(feature_spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
-  """Returns the specs of what arrives once per step: no stack, no sequence axis."""
-  frames = specs.TensorSpecStruct()
-  for path, spec in feature_spec.items():
-    frames[path] = specs.ExtendedTensorSpec.from_spec(
-      spec, shape=spec.frame_shape, is_sequence=False, time_offsets=None
-    )
-  return frames
-
-
-def _inputs(taken: specs.TensorSpecStruct) -> list[tuple[str, str, tf.DType]]:
-  """Returns path, argument and dtype of what a signature takes."""
-  return [(path, specs.signature_key(path), spec.dtype) for path, spec in taken.items()]
-
-
-def _keyed(
-  features: Mapping[str, Any], inputs: Iterable[tuple[str, str, tf.DType]]
-) -> dict[str, tf.Tensor]:
-  """Returns a signature's inputs."""
-  return {key: tf.constant(features[path], dtype) for path, key, dtype in inputs}
-
-
 _MAX_SHOWN = 400
 
 
-@gin.configurable
-class ExportedSavedModelPredictor(AbstractPredictor):
-  """Predicts with the newest export of a folder; needs no model code.
+@gin.constants_from_enum
+class RestoreOptions(enum.Enum):
+  """When, and in which thread, a predictor loads its models.
 
-  Nothing is loaded before `restore`. A restored predictor starts without history, and
-  so does one that found a newer export: restore between episodes.
+  As in Tensor2Robot: the last two begin when the predictor is made. With
+  RESTORE_ASYNCHRONOUSLY later calls of `restore()` load in a thread, too.
   """
+
+  DO_NOT_RESTORE = 0
+  RESTORE_SYNCHRONOUSLY = 1
+  RESTORE_ASYNCHRONOUSLY = 2
+
+
+class LoadingPredictor(AbstractPredictor):
+  """Predicts with the newest model of a folder, which a subclass finds and loads."""
+
+  _noun = "export"
 
   def __init__(
     self,
-    export_dir: str = gin.REQUIRED,
-    timeout: float = 600.0,
-    poll_interval: float = 1.0,
+    place: str,
+    timeout: float,
+    poll_interval: float,
+    restore_model_option: RestoreOptions,
   ) -> None:
-    """Creates a predictor without a model.
+    """Creates a predictor without a model, and begins to restore it, if told to.
 
     Args:
-      export_dir: holds one folder per version, or is itself one export.
-      timeout: how long `restore` waits for a first export, seconds; 0 looks once.
+      place: where models are looked for.
+      timeout: how long `restore` waits for a first model, seconds; 0 looks once.
       poll_interval: seconds between two looks.
+      restore_model_option: whether to restore now, and in which thread.
     """
-    self._export_dir = str(export_dir)
+    self._place = place
     self._timeout = timeout
     self._poll_interval = poll_interval
-    self._loaded: LoadedExport | None = None
+    self._is_async = restore_model_option is RestoreOptions.RESTORE_ASYNCHRONOUSLY
+    self._loaded: LoadedPolicy | None = None
+    self._loading: _Loading | None = None
     self._num_envs = 1
     # What was logged already: `restore` looks at the same folders again and again.
     self._logged: set[tuple[str, str]] = set()
     # True until the first step after a reset or a restore: no history to build on.
     self._is_fresh = True
     self._all_envs: dict[bool, tf.Tensor] = {}
+    # Of environments, to be handed to the model before its next step.
+    self._seeds: dict[int, int] = {}
+    if restore_model_option is not RestoreOptions.DO_NOT_RESTORE:
+      self.restore()
 
-  def restore(self) -> bool:
-    """Loads the newest export, waiting for it if there is no model to use yet.
+  @abc.abstractmethod
+  def _find_newest(
+    self, current: LoadedPolicy | None
+  ) -> tuple[LoadedPolicy | None, bool]:
+    """Loads the newest model that can be; may run in a thread.
 
-    An export that cannot be loaded is logged as an error, once, and the one before it
-    is used: that which is loaded already, or the next older one on disk. A folder that
-    lacks files of an export is logged as a warning, once; so is that there is none.
-
+    Args:
+      current: the one in use.
     Returns:
-      True: the newest export is in use. False: it is not; either nothing could be
-      loaded in time, or the newest is broken and an older one is in use (then
-      `assert_is_loaded` passes).
+      (the model to use, which may be the current one, or None where there is none;
+      whether it is the newest at all).
     """
+
+  def restore(self, is_async: bool | None = None) -> bool:
+    """Loads the newest model, waiting for it if there is none to use yet.
+
+    What cannot be loaded is logged as an error, once, and the one before it is used:
+    that which is loaded already, or the next older one on disk. A folder that lacks
+    files is logged as a warning, once; so is that there is none.
+
+    In a thread, a model that is found is used from the next `restore`, `reset` or first
+    step of all environments on: never in the middle of an episode, because it begins
+    without history. Where no model is in use yet, whatever needs one waits.
+
+    Args:
+      is_async: loads in a thread, and returns True at once. None: as
+        `restore_model_option` said.
+    Returns:
+      True: the newest model is in use, or is looked for. False: it is not; either
+      nothing could be loaded in time, or the newest is broken and an older one is in
+      use (then `assert_is_loaded` passes).
+    """
+    if self._is_async if is_async is None else is_async:
+      self._swap_if_loaded()
+      if self._loading is None:
+        self._loading = _Loading(self._wait_for_newest)
+      return True
+    self._finish_loading()
+    loaded, is_newest = self._wait_for_newest()
+    self._use(loaded)
+    return is_newest
+
+  def _wait_for_newest(self) -> tuple[LoadedPolicy | None, bool]:
+    current = self._loaded
     deadline = time.monotonic() + self._timeout
-    self._log_once(logging.INFO, self._export_dir, "is where exports are looked for")
+    self._log_once(logging.INFO, self._place, f"is where {self._noun}s are looked for")
     while True:
-      is_newest = self._load_newest()
-      if self._loaded is not None:
-        return is_newest
+      loaded, is_newest = self._find_newest(current)
+      if loaded is not None:
+        return loaded, is_newest
       remaining = deadline - time.monotonic()
       if remaining <= 0:
-        problem = f"has no export after {self._timeout:g} s"
-        self._log_once(logging.WARNING, self._export_dir, problem)
-        return False
+        problem = f"has no {self._noun} after {self._timeout:g} s"
+        self._log_once(logging.WARNING, self._place, problem)
+        return None, False
       time.sleep(min(self._poll_interval, remaining))
 
-  def _load_newest(self) -> bool:
-    """Loads the newest export that can be; returns whether it is the newest at all."""
-    oldest_first, unfinished = scan_exports(self._export_dir)
-    for path, missing in unfinished.items():
-      self._log_once(
-        logging.WARNING, path, f"is no export: {', '.join(missing)} is missing"
-      )
-    newest_first = oldest_first[::-1]
-    for export in newest_first:
-      is_newest = export == newest_first[0]
-      if self._loaded is not None and self._loaded.export == export:
-        return is_newest
+  def _use(self, loaded: LoadedPolicy | None) -> None:
+    """Has a model in use from here on, without history."""
+    if loaded is None or loaded is self._loaded:
+      return
+    self._loaded = loaded
+    self.reset(self._num_envs)
+    logging.info("Loaded %s (step %d).", loaded.path, loaded.global_step)
+
+  def _swap_if_loaded(self) -> None:
+    """Uses what a thread has loaded, if it is done."""
+    if self._loading is not None and self._loading.is_done:
+      self._finish_loading()
+
+  def _finish_loading(self) -> None:
+    """Waits for the thread, and uses what it has loaded."""
+    if self._loading is not None:
+      loading, self._loading = self._loading, None
+      self._use(loading.result()[0])
+
+  def _load_first(self, candidates: Mapping[str, Callable[[], LoadedPolicy]]) -> Any:
+    """Loads the first of several models that can be loaded, by their paths."""
+    for path, load in candidates.items():
       try:
-        self._loaded = LoadedExport(export)
-      except Exception as error:  # A broken SavedModel raises nearly anything.
+        return load()
+      except Exception as error:  # A broken model raises nearly anything.
         reason = " ".join(str(error).split())[:_MAX_SHOWN]
-        self._log_once(logging.ERROR, export.path, f"cannot be loaded: {reason}")
-        continue
-      self.reset(self._num_envs)
-      logging.info(
-        "Loaded %s (step %d).", self._loaded.export.path, self._loaded.global_step
-      )
-      return is_newest
-    return not newest_first
+        self._log_once(logging.ERROR, path, f"cannot be loaded: {reason}")
+    return None
 
   def _log_once(self, level: int, path: str, problem: str) -> None:
     if (path, problem) not in self._logged:
@@ -484,15 +321,21 @@ class ExportedSavedModelPredictor(AbstractPredictor):
     _check_batch("predict", flat)
     return loaded.predict(flat)
 
-  def predict_records(self, serialized: Sequence[bytes]) -> dict[str, np.ndarray]:
+  def predict_records(
+    self, serialized: Sequence[bytes] | Mapping[str, Sequence[bytes]]
+  ) -> dict[str, np.ndarray]:
     """Predicts from serialized records, parsed inside the export.
 
     Args:
-      serialized: B records, as the model was trained on.
+      serialized: B records, as the model was trained on; of a model of several
+        datasets, B records of each by its `dataset_key`.
     Returns:
       The model's outputs by name, `[B, ...]`.
+    Raises:
+      SpecError: there are records of other datasets than the model asks for.
     """
-    return self._model("predict_records").predict_records(list(serialized))
+    loaded = self._model("predict_records")
+    return loaded.predict_records(_by_argument(serialized, loaded.record_arguments()))
 
   def step(self, features: Any, is_first: Any = None) -> dict[str, np.ndarray]:
     """Predicts from one observation per environment and the history before it.
@@ -508,14 +351,25 @@ class ExportedSavedModelPredictor(AbstractPredictor):
       SpecError: features are missing, or have another shape or dtype, or not one
         entry per environment; all are named.
     """
+    if self._loading is not None and is_first is not None and np.all(is_first):
+      self._swap_if_loaded()
     loaded = self._model("step")
-    flat: Any = loaded.exact_step.take(features, self._num_envs)
-    if flat is None:
-      flat = _validate("step", loaded.step_spec, features)
-      _check_batch("step", flat, self._num_envs)
-    outputs = loaded.step(flat, self._starts(is_first))
+    flat = self._checked(loaded, features, self._num_envs)
+    starts = self._starts(is_first)
+    if self._seeds and loaded.is_seeded:
+      loaded.seed(self._seeds)
+      self._seeds = {}
+    outputs = loaded.step(flat, starts)
     self._is_fresh = False
     return outputs
+
+  def _checked(self, loaded: LoadedPolicy, features: Any, num_envs: int) -> Any:
+    """Returns the features of a step by path."""
+    flat: Any = loaded.exact_step.take(features, num_envs)
+    if flat is None:
+      flat = _validate("step", loaded.step_spec, features)
+      _check_batch("step", flat, num_envs)
+    return flat
 
   def _starts(self, is_first: Any) -> Any:
     """Returns where an episode starts, bool [N]."""
@@ -542,11 +396,64 @@ class ExportedSavedModelPredictor(AbstractPredictor):
       raise errors.SpecError(
         f"reset: num_envs: expected an integer >= 1, got {num_envs!r}."
       )
+    self._swap_if_loaded()
     self._num_envs = int(num_envs)
     self._is_fresh = True
     self._all_envs = _flags(self._num_envs)
+    self._seeds = {env: s for env, s in self._seeds.items() if env < self._num_envs}
     if self._loaded is not None:
-      self._loaded.reset(num_envs)
+      self._loaded.reset(self._num_envs)
+
+  def seed(self, seed: int, env: int = 0) -> None:
+    """Makes what the model draws in an environment repeatable from the next step on."""
+    self._seeds[env] = seed
+
+  def initial_state(
+    self, num_envs: int = 1, seeds: Sequence[int] | None = None
+  ) -> PolicyState:
+    """See the base class.
+
+    Raises:
+      SpecError: the model's export has no stateless step, or there is not one seed for
+        each environment.
+    """
+    loaded = self._model("initial_state")
+    state = loaded.initial_state(num_envs)
+    if seeds is not None and loaded.is_seeded:
+      if len(seeds) != num_envs:
+        raise errors.SpecError(
+          f"initial_state: seeds: expected {num_envs}, one per environment, got "
+          f"{len(seeds)}."
+        )
+      loaded.set_seeds(state, seeds)
+    return state
+
+  def stateless_step(
+    self, features: Any, state: PolicyState, is_first: Any = None
+  ) -> tuple[dict[str, np.ndarray], PolicyState]:
+    """See the base class.
+
+    Raises:
+      SpecError: features or state do not fit, or the state is of another model.
+    """
+    loaded = self._model("stateless_step")
+    if getattr(state, "model_path", loaded.path) != loaded.path:
+      raise errors.SpecError(
+        f"stateless_step: state: expected one of the model {loaded.path}, got one of "
+        f"{state.model_path}. Begin an episode with initial_state()."
+      )
+    flat_state = _validate("stateless_step: state", loaded.state_spec, state)
+    num_envs = next(iter(flat_state.values())).shape[0]
+    _check_batch("stateless_step: state", flat_state, num_envs)
+    flat = self._checked(loaded, features, num_envs)
+    starts = np.asarray(False if is_first is None else is_first, bool)
+    if starts.shape not in ((), (num_envs,)):
+      raise errors.SpecError(
+        f"stateless_step: is_first: expected ({num_envs},) bool, one per environment, "
+        f"got {errors.describe(starts)}."
+      )
+    starts = np.broadcast_to(starts, [num_envs])
+    return loaded.stateless_step(flat, starts, flat_state)
 
   def last_window(self) -> dict[str, np.ndarray]:
     """Returns the stacked features `[N, ...]`, by path, that the last `step` saw."""
@@ -560,16 +467,22 @@ class ExportedSavedModelPredictor(AbstractPredictor):
     """Returns what `step` takes: single frames, without the axis of environments."""
     return self._model("step").step_spec
 
-  def get_label_specification(self) -> specs.TensorSpecStruct:
-    """Returns the stored label specs."""
+  def get_state_specification(self) -> specs.TensorSpecStruct:
+    """Returns what `stateless_step` remembers, without the axis of environments."""
+    return self._model("stateless_step").state_spec
+
+  def get_label_specification(self) -> specs.TensorSpecStruct | None:
+    """Returns the label specs."""
     return self._model().label_spec
 
   def close(self) -> None:
     """Lets go of the model; `restore` loads one again."""
+    if self._loading is not None:
+      self._finish_loading()
     self._loaded = None
 
   def assert_is_loaded(self) -> None:
-    """Checks that there is a model to predict with.
+    """Checks that there is a model to predict with; waits for one that is loading.
 
     Raises:
       NoModelError: no model has been restored yet.
@@ -578,27 +491,113 @@ class ExportedSavedModelPredictor(AbstractPredictor):
 
   @property
   def model_version(self) -> int:
-    """The version of the export in use."""
-    return self._model().export.version
+    """The version of the model in use.
+
+    Raises:
+      NoModelError: there is none.
+    """
+    return self._model().version
 
   @property
   def global_step(self) -> int:
-    """The training step of the export in use."""
-    return self._model().global_step
+    """The training step of the model in use; -1 before there is one."""
+    return -1 if self._loaded is None else self._loaded.global_step
 
   @property
   def model_path(self) -> str:
-    """The folder of the export in use."""
-    return self._model().export.path
+    """The folder of the model in use.
 
-  def _model(self, operation: str = "predictor") -> LoadedExport:
-    """Returns the export in use."""
+    Raises:
+      NoModelError: there is none.
+    """
+    return self._model().path
+
+  def _model(self, operation: str = "predictor") -> LoadedPolicy:
+    """Returns the model in use."""
+    if self._loaded is None:
+      self._finish_loading()
     if self._loaded is None:
       raise NoModelError(
-        f"{operation}: no model is loaded from {self._export_dir}. Call restore() "
-        "first, and check that it finds an export."
+        f"{operation}: no model is loaded from {self._place}. Call restore() "
+        f"first, and check that it finds a {self._noun}."
       )
     return self._loaded
+
+
+class _Loading:
+  """A model that is being loaded in a thread."""
+
+  def __init__(self, load: Callable[[], tuple[LoadedPolicy | None, bool]]) -> None:
+    self._load = load
+    self._result: tuple[LoadedPolicy | None, bool] = (None, False)
+    self._error: Exception | None = None
+    # A daemon: a wait for a first model must not hold up the end of the process.
+    self._thread = threading.Thread(target=self._run, name="restore", daemon=True)
+    self._thread.start()
+
+  @property
+  def is_done(self) -> bool:
+    """Whether `result` returns at once."""
+    return not self._thread.is_alive()
+
+  def result(self) -> tuple[LoadedPolicy | None, bool]:
+    """Waits for the thread; returns, or raises, what it did."""
+    self._thread.join()
+    if self._error is not None:
+      raise self._error
+    return self._result
+
+  def _run(self) -> None:
+    try:
+      self._result = self._load()
+    except Exception as error:  # For whoever asks for the result.
+      self._error = error
+
+
+@gin.configurable
+class ExportedSavedModelPredictor(LoadingPredictor):
+  """Predicts with the newest export of a folder; needs no model code.
+
+  Nothing is loaded before `restore`. A restored predictor starts without history, and
+  so does one that found a newer export: restore between episodes.
+  """
+
+  def __init__(
+    self,
+    export_dir: str = gin.REQUIRED,
+    timeout: float = 600.0,
+    poll_interval: float = 1.0,
+    restore_model_option: RestoreOptions = RestoreOptions.DO_NOT_RESTORE,
+  ) -> None:
+    """Creates a predictor, by default without a model.
+
+    Args:
+      export_dir: holds one folder per version, or is itself one export.
+      timeout: how long `restore` waits for a first export, seconds; 0 looks once.
+      poll_interval: seconds between two looks.
+      restore_model_option: whether to restore now, and in which thread, see
+        `RestoreOptions`.
+    """
+    super().__init__(str(export_dir), timeout, poll_interval, restore_model_option)
+
+  def _find_newest(
+    self, current: LoadedPolicy | None
+  ) -> tuple[LoadedPolicy | None, bool]:
+    oldest_first, unfinished = scan_exports(self._place)
+    for path, missing in unfinished.items():
+      self._log_once(
+        logging.WARNING, path, f"is no export: {', '.join(missing)} is missing"
+      )
+    newest_first = oldest_first[::-1]
+    own = next((e for e in newest_first if current and e.path == current.path), None)
+    newer = newest_first[: newest_first.index(own)] if own else newest_first
+    found = self._load_first(
+      {export.path: functools.partial(LoadedExport, export) for export in newer}
+    )
+    found = found or current
+    if not newest_first:
+      return found, True
+    return found, found is not None and found.path == newest_first[0].path
 
 
 def _flags(num_envs: int) -> dict[bool, tf.Tensor]:
@@ -636,3 +635,20 @@ def _check_batch(
   ]
   if wrong:
     raise errors.mismatch_error(operation, wrong)
+
+
+def _by_argument(
+  serialized: Sequence[bytes] | Mapping[str, Sequence[bytes]], names: Sequence[str]
+) -> dict[str, list[bytes]]:
+  """Returns records by the names of the arguments that take them."""
+  if not isinstance(serialized, Mapping):
+    serialized = {"": serialized}
+  given_names = records_arguments(serialized)
+  given = {given_names[key]: list(each) for key, each in serialized.items()}
+  if set(given) != set(names):
+    raise errors.SpecError(
+      f"predict_records: serialized: expected records for {errors.listing(names)}, got "
+      f"them for {errors.listing(given)}. Records of several datasets are a dictionary "
+      "by dataset_key."
+    )
+  return given

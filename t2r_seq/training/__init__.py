@@ -1,5 +1,6 @@
 """Training: `train_eval_model`, checkpoints, exports."""
 
+from t2r_seq.policies import exported_feature_specs
 from t2r_seq.training.checkpoints import Checkpoints, NanLossError
 from t2r_seq.training.evaluation import Evaluation, evaluate
 from t2r_seq.training.exports import (
@@ -10,7 +11,6 @@ from t2r_seq.training.exports import (
   export_saved_model,
   export_versions,
 )
-from t2r_seq.training.policy_module import exported_feature_specs
 from t2r_seq.training.stopping import Stopped, StopSignal
 from t2r_seq.training.summaries import SummaryWriter
 from t2r_seq.training.train_eval import train_eval_model

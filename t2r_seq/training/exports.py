@@ -22,8 +22,8 @@ from absl import logging
 
 from t2r_seq import errors, files, specs
 from t2r_seq.models import T2RModel
+from t2r_seq.policies import PolicyFunctions, exported_feature_specs
 from t2r_seq.specs import ModeKeys
-from t2r_seq.training.policy_module import PolicyFunctions, exported_feature_specs
 
 _UNFINISHED = re.compile(r"partial-\d+|\.\d+\.[0-9a-f]{32}\.tmp")
 

@@ -14,11 +14,11 @@ from t2r_seq import errors, files, windows
 from t2r_seq.data import AbstractInputGenerator
 from t2r_seq.data.input_report import InputReport
 from t2r_seq.models import T2RModel
+from t2r_seq.policies import exported_feature_specs
 from t2r_seq.specs import ModeKeys
 from t2r_seq.training import arguments, exports, stopping, workers
 from t2r_seq.training.checkpoints import Checkpoints
 from t2r_seq.training.evaluation import Evaluation
-from t2r_seq.training.policy_module import exported_feature_specs
 from t2r_seq.training.summaries import Progress, SummaryWriter
 from t2r_seq.training.trainer import Trainer
 

@@ -34,7 +34,7 @@ def test_a_damaged_graph_is_named(tmp_path, write_export, case):
   (export,) = policies.list_exports(str(tmp_path))
   want = f"load export: .*1: saved_model.pb is damaged: {want}. Copy or export it again"
   with pytest.raises(errors.SpecError, match=want):
-    policies.predictors.LoadedExport(export)
+    policies.loaded_export.LoadedExport(export)
 
 
 def test_a_damaged_graph_is_logged_once_and_on_one_line(tmp_path, write_export, caplog):

@@ -239,7 +239,7 @@ def test_a_broken_newest_export_keeps_the_one_before(tmp_path, write_export, cap
 def test_an_export_whose_specs_lack_an_input(tmp_path, write_export):
   write_export(tmp_path, 1, features={"goal": tf.TensorSpec([1])})
   with pytest.raises(errors.SpecError, match=r"takes \[state_pos\], which the stored"):
-    policies.predictors.LoadedExport(policies.list_exports(str(tmp_path))[0])
+    policies.loaded_export.LoadedExport(policies.list_exports(str(tmp_path))[0])
 
 
 def test_close_lets_go(predictor):

@@ -46,7 +46,7 @@ def test_what_is_missing_is_named(tmp_path):
   _make_folder(tmp_path, "2", assets=False)
   _make_folder(tmp_path, "3", model=False)
   _make_folder(tmp_path, "temp-4", assets=False)
-  finished, unfinished = policies.predictors.scan_exports(str(tmp_path))
+  finished, unfinished = policies.loaded_export.scan_exports(str(tmp_path))
   assert [export.version for export in finished] == [1]
   assert unfinished == {
     str(tmp_path / "2"): ["assets.extra/t2r_assets.pbtxt"],
@@ -56,7 +56,7 @@ def test_what_is_missing_is_named(tmp_path):
   for name in ("2", "temp-4"):
     folder = str(tmp_path / name)
     want = {folder: ["assets.extra/t2r_assets.pbtxt"]}
-    assert policies.predictors.scan_exports(folder) == ([], want)
+    assert policies.loaded_export.scan_exports(folder) == ([], want)
 
 
 @pytest.mark.parametrize(("name", "want"), [("42", 42), ("my_policy", 0)])

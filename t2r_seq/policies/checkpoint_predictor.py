@@ -1,0 +1,171 @@
+"""A predictor that has the model's code, and reads a training run's checkpoints."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from t2r_seq import errors, specs
+from t2r_seq.policies.loaded_export import LoadedPolicy
+from t2r_seq.policies.policy_model import PolicyModel
+from t2r_seq.policies.policy_module import PolicyFunctions, exported_feature_specs
+from t2r_seq.policies.predictors import LoadingPredictor, RestoreOptions
+from t2r_seq.specs import ModeKeys
+
+_INDEX = re.compile(r"(model\.ckpt-(\d+))\.index")
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+@gin.configurable
+class CheckpointPredictor(LoadingPredictor):
+  """Predicts with a model's code and the newest checkpoint of a training run.
+
+  It does what a predictor of the run's exports does, `step` included, as early as
+  there is a checkpoint, and for models that have none yet (`init_randomly`). The
+  weights go into the model that it is given: give it one of its own, not one that is
+  being trained.
+  """
+
+  _noun = "checkpoint"
+
+  def __init__(
+    self,
+    t2r_model: PolicyModel = gin.REQUIRED,
+    checkpoint_dir: str | None = None,
+    timeout: float = 600.0,
+    poll_interval: float = 1.0,
+    restore_model_option: RestoreOptions = RestoreOptions.DO_NOT_RESTORE,
+    use_gpu: bool = True,
+  ) -> None:
+    """Creates the predictor; the model is built at the first restore.
+
+    Args:
+      t2r_model: a model as it was trained, with the same configuration.
+      checkpoint_dir: the run's `model_dir`, or the prefix of one checkpoint,
+        `.../model.ckpt-100`; None for a model that only `init_randomly` is called of.
+      timeout: how long `restore` waits for a first checkpoint, seconds; 0 looks once.
+      poll_interval: seconds between two looks.
+      restore_model_option: whether to restore now, and in which thread.
+      use_gpu: False places the model's variables on the CPU.
+    """
+    self._t2r_model: Any = t2r_model
+    self._device = None if use_gpu else "/CPU:0"
+    self._signatures: dict[str, Any] | None = None
+    # Of checkpoints that were read and are not in use yet.
+    self._values: dict[str, list[tuple[tf.Variable, Any]]] = {}
+    place = "" if checkpoint_dir is None else str(checkpoint_dir)
+    super().__init__(place, timeout, poll_interval, restore_model_option)
+
+  def restore(self, is_async: bool | None = None) -> bool:
+    """See the base class.
+
+    Raises:
+      SpecError: there is no `checkpoint_dir`, or its checkpoints are of another model.
+    """
+    if not self._place:
+      raise errors.SpecError(
+        "CheckpointPredictor: checkpoint_dir: expected a folder to restore from, got "
+        "None. Set it, or call init_randomly()."
+      )
+    return super().restore(is_async)
+
+  def init_randomly(self) -> None:
+    """Gives a model that has not been restored its initial weights; the step is 0."""
+    self._finish_loading()
+    self._use(self._policy("", 0))
+
+  @property
+  def model_version(self) -> int:
+    """The training step of the model in use; -1 before there is one."""
+    return self.global_step
+
+  def _find_newest(
+    self, current: LoadedPolicy | None
+  ) -> tuple[LoadedPolicy | None, bool]:
+    newest_first = _checkpoints(self._place)
+    newer = {}
+    for prefix, step in newest_first.items():
+      if current is not None and current.path == prefix:
+        break
+      newer[prefix] = functools.partial(self._load, prefix, step)
+    found = self._load_first(newer) or current
+    if not newest_first:
+      return found, True
+    return found, found is not None and found.path == next(iter(newest_first))
+
+  def _load(self, prefix: str, step: int) -> LoadedPolicy:
+    policy = self._policy(prefix, step)
+    model = self._t2r_model
+    reader = tf.train.load_checkpoint(prefix)
+    shapes = reader.get_variable_to_shape_map()
+    variables = {"model": list(model.variables)}
+    if any(name.startswith("averages/") for name in shapes):
+      if model.averages is None:
+        model.create_optimizer()  # Knows which weights are averaged.
+      if model.averages is not None:
+        variables["averages"] = model.averages.variables
+    values = []
+    for branch, part in variables.items():
+      for number, variable in enumerate(part):
+        name = f"{branch}/{number}{_VALUE}"
+        if shapes.get(name) != variable.shape:
+          raise errors.SpecError(
+            f"restore: {prefix}: expected a checkpoint of {type(model).__name__}, got "
+            f"one with {shapes.get(name, 'nothing')} for the shape "
+            f"{tuple(variable.shape)} of {variable.name}. Configure the model as it "
+            "was trained."
+          )
+        values.append((variable, reader.get_tensor(name)))
+    self._values[prefix] = values
+    return policy
+
+  def _use(self, loaded: LoadedPolicy | None) -> None:
+    # Only here, not in a thread: the weights in use change between two episodes.
+    values = self._values.pop(loaded.path, []) if loaded is not None else []
+    for variable, value in values:
+      variable.assign(value)
+    if values and self._t2r_model.averages is not None:
+      self._t2r_model.averages.overwrite()
+    super()._use(loaded)
+
+  def _policy(self, path: str, step: int) -> LoadedPolicy:
+    """Returns the policy of the model's present weights."""
+    model = self._t2r_model
+    if self._signatures is None:
+      with tf.device(self._device):
+        model.build()
+        functions = PolicyFunctions(model)
+        self._signatures = {
+          name: function.get_concrete_function()
+          for name, function in functions.signatures().items()
+        }
+      # They hold its variables by weak references only.
+      self._functions = functions
+    label_spec = model.preprocessor.get_in_label_specification(ModeKeys.TRAIN)
+    return LoadedPolicy(
+      path,
+      step,
+      step,
+      exported_feature_specs(model),
+      specs.flatten_spec_structure(label_spec),
+      self._signatures,
+    )
+
+
+def _checkpoints(place: str) -> dict[str, int]:
+  """Lists the checkpoints of a folder, or the one of a prefix, the newest first."""
+  name = os.path.basename(place)
+  found = _INDEX.fullmatch(f"{name}.index")
+  if found:
+    exists = tf.io.gfile.exists(f"{place}.index")
+    return {place: int(found[2])} if exists else {}
+  if not tf.io.gfile.isdir(place):
+    return {}
+  matches = filter(None, map(_INDEX.fullmatch, tf.io.gfile.listdir(place)))
+  steps = {os.path.join(place, match[1]): int(match[2]) for match in matches}
+  return dict(sorted(steps.items(), key=lambda item: -item[1]))

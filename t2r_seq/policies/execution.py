@@ -1,0 +1,245 @@
+"""How a policy executes action chunks: which of the actions said it takes, and when."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors
+from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
+
+_as_it_is = tf.autograph.experimental.do_not_convert
+
+_Outputs = dict[str, tf.Tensor]
+CHUNK_SUFFIX = "_chunk"
+CHUNK_STEP = "chunk_step"
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class ChunkExecution:
+  """Executes `num_executed` actions of each chunk, then asks the network again.
+
+  The history sees every observation, whether the network is asked or not.
+
+  - `ChunkExecution()`: the first action only, a new chunk every step.
+  - `ChunkExecution(num_executed=4)`: receding horizon, four actions of each chunk.
+  - `ChunkExecution(ensemble_decay=0.01)`: temporal ensembling, as in ACT (Zhao et al.,
+    2023): the mean of what all chunks so far say about this step, the oldest with the
+    weight 1, the next with exp(-decay), exp(-2 decay) ... Both can be combined.
+
+  Attributes:
+    num_executed: m, actions taken of each chunk.
+    ensemble_decay: k >= 0 of the weights exp(-k i); None does not average.
+    outputs: names of the model's outputs that are chunks, [B, n, ...].
+  """
+
+  num_executed: int = 1
+  ensemble_decay: float | None = None
+  outputs: tuple[str, ...] = ("inference_output",)
+
+  def __post_init__(self) -> None:
+    """Checks the options.
+
+    Raises:
+      SpecError: an option is out of range.
+    """
+    if self.num_executed < 1:
+      raise errors.SpecError(
+        f"ChunkExecution: num_executed: expected at least 1, got {self.num_executed}."
+      )
+    if self.ensemble_decay is not None and not self.ensemble_decay >= 0:
+      raise errors.SpecError(
+        "ChunkExecution: ensemble_decay: expected a number >= 0, or None, got "
+        f"{self.ensemble_decay}."
+      )
+    if isinstance(self.outputs, str) or not self.outputs:
+      raise errors.SpecError(
+        "ChunkExecution: outputs: expected names of the model's outputs, got "
+        f"{self.outputs!r}."
+      )
+
+
+class ChunkRunner:
+  """The step of an execution, for outputs that are known, and the state it needs."""
+
+  def __init__(
+    self,
+    execution: ChunkExecution,
+    said: Mapping[str, tf.TensorSpec],
+    lengths: Collection[int],
+  ) -> None:
+    """Binds an execution to a model.
+
+    Args:
+      execution: the declaration.
+      said: the model's outputs by name, [None, ...].
+      lengths: of the chunks that the model's labels declare by their time offsets.
+    Raises:
+      SpecError: the model gives no such chunk, or a shorter one.
+    """
+    self._execution = execution
+    self._said = dict(said)
+    self._lengths = sorted(lengths)
+    found = [self._mismatch(name) for name in execution.outputs]
+    found += [
+      errors.Mismatch(name, "a name of the policy's own", "it from the model", "")
+      for name in (CHUNK_STEP, *(name + CHUNK_SUFFIX for name in execution.outputs))
+      if name in said
+    ]
+    found += [
+      errors.Mismatch(name, "a known shape to keep it", errors.describe(spec))
+      for name, spec in said.items()
+      if self.keeps_outputs and not spec.shape[1:].is_fully_defined()
+    ]
+    mismatches = [mismatch for mismatch in found if mismatch is not None]
+    if mismatches:
+      raise errors.mismatch_error("execute chunks", mismatches)
+    self._length = said[execution.outputs[0]].shape[1]
+
+  @property
+  def keeps_outputs(self) -> bool:
+    """Whether there are steps at which the network need not be asked."""
+    return self._execution.num_executed > 1
+
+  @property
+  def state_spec(self) -> TensorSpecStruct:
+    """What is kept of one environment, by path."""
+    state = TensorSpecStruct()
+    for name in self._execution.outputs:
+      state[f"plan/{name}"] = self._leaf(name)
+    if self._execution.ensemble_decay is not None:
+      state["count"] = ExtendedTensorSpec((self._length,), tf.int32)
+    if self.keeps_outputs:
+      state["since"] = ExtendedTensorSpec((), tf.int32)
+      for name in self._said:
+        state[f"said/{name}"] = self._leaf(name)
+    return state
+
+  @_as_it_is
+  def step(
+    self,
+    ask: Callable[[], _Outputs],
+    state: TensorSpecStruct,
+    begins: tf.Tensor,
+    is_asked_always: bool,
+  ) -> tuple[_Outputs, TensorSpecStruct]:
+    """Takes the next action in every environment.
+
+    Args:
+      ask: runs the network; gives its outputs, [N, ...].
+      state: as `state_spec` says, [N, ...].
+      begins: bool [N]; true where an episode begins.
+      is_asked_always: the network must see each step, because it remembers.
+    Returns:
+      (outputs, the next state): each chunk's name has the action to execute,
+      `<name>_chunk` the newest chunk, `chunk_step` the place in it; all other outputs
+      are those of the newest chunk's step.
+    """
+    new = TensorSpecStruct()
+    if self.keeps_outputs:
+      needs = begins | (state["since"] >= self._execution.num_executed)
+      kept = {name: state[f"said/{name}"] for name in self._said}
+      if is_asked_always:
+        fresh = ask()
+      else:
+        fresh = tf.cond(tf.reduce_any(needs), ask, lambda: kept)
+      said = {name: _where(needs, fresh[name], kept[name]) for name in self._said}
+      since = tf.where(needs, 0, state["since"])
+      new["since"] = since + 1
+      for name, value in said.items():
+        new[f"said/{name}"] = value
+    else:
+      said, needs = ask(), tf.ones_like(begins)
+      since = tf.zeros_like(begins, tf.int32)
+    counts = None
+    if self._execution.ensemble_decay is not None:
+      counts = tf.where(begins[:, tf.newaxis], 0, _shift(state["count"]))
+      new["count"] = counts + tf.cast(needs, tf.int32)[:, tf.newaxis]
+    outputs = dict(said)
+    for name in self._execution.outputs:
+      plan = self._plan(said[name], _shift(state[f"plan/{name}"]), needs, counts)
+      new[f"plan/{name}"] = plan
+      outputs[name] = plan[:, 0]
+      outputs[name + CHUNK_SUFFIX] = said[name]
+    outputs[CHUNK_STEP] = since
+    return outputs, new
+
+  def _plan(
+    self,
+    chunk: tf.Tensor,
+    plan: tf.Tensor,
+    needs: tf.Tensor,
+    counts: tf.Tensor | None,
+  ) -> tf.Tensor:
+    """Returns the actions of this step and the next ones, [N, n, ...].
+
+    Args:
+      chunk: [N, n, ...], the newest.
+      plan: [N, n, ...], what was planned before for the same steps.
+      needs: bool [N]; where the chunk is of this step.
+      counts: int32 [N, n]; how many chunks each planned action is the mean of.
+    """
+    decay = self._execution.ensemble_decay
+    if counts is not None and decay is not None:
+      weights = np.exp(-decay * np.arange(self._length + 1))
+      totals = np.concatenate([[0.0], np.cumsum(weights)])
+      old, new, both = (
+        _like(tf.gather(tf.constant(table, chunk.dtype), index), chunk)
+        for table, index in ((totals, counts), (weights, counts), (totals, counts + 1))
+      )
+      mean = (plan * old + chunk * new) / both
+      # What nobody planned before is left as it is, to the last bit.
+      chunk = tf.where(_like(counts, chunk) > 0, mean, chunk)
+    return _where(needs, chunk, plan)
+
+  def _leaf(self, name: str) -> ExtendedTensorSpec:
+    spec = self._said[name]
+    return ExtendedTensorSpec(spec.shape[1:], spec.dtype)
+
+  def _mismatch(self, name: str) -> errors.Mismatch | None:
+    """Says what is wrong with a chunk."""
+    if name not in self._said:
+      hint = errors.nearest(name, self._said)
+      got = f"only {errors.listing(self._said)}"
+      return errors.Mismatch(name, "this output of the model", got, hint)
+    spec = self._said[name]
+    got, num_executed = errors.describe(spec), self._execution.num_executed
+    if not spec.shape.rank or spec.shape[1:2].as_list()[:1] not in (
+      [length] for length in self._lengths
+    ):
+      steps = " or ".join(map(str, self._lengths)) or "several"
+      expected = f"an action chunk, (batch, {steps} steps, ...)"
+      hint = "Chunks are what the time offsets of a label declare."
+      return errors.Mismatch(name, expected, got, hint)
+    if spec.shape[1] < num_executed:
+      expected = f"a chunk of at least num_executed={num_executed} steps"
+      return errors.Mismatch(name, expected, got, "Execute fewer.")
+    first = self._said.get(self._execution.outputs[0])
+    if first is not None and first.shape[1:2] != spec.shape[1:2]:
+      expected = f"as many steps as {self._execution.outputs[0]} has, {first.shape[1]}"
+      return errors.Mismatch(name, expected, got)
+    if self._execution.ensemble_decay is not None and not spec.dtype.is_floating:
+      expected = "floating point to take a mean of"
+      return errors.Mismatch(name, expected, got, "Set ensemble_decay=None.")
+    return None
+
+
+def _shift(plan: tf.Tensor) -> tf.Tensor:
+  """Drops what was for the step before, [N, n, ...]; the last is new."""
+  return tf.concat([plan[:, 1:], tf.zeros_like(plan[:, :1])], axis=1)
+
+
+def _like(values: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+  """Adds axes at the end, up to the rank of the other."""
+  axes = [1] * (other.shape.rank - values.shape.rank)
+  return tf.reshape(values, tf.concat([tf.shape(values), axes], 0)) if axes else values
+
+
+def _where(which: tf.Tensor, yes: tf.Tensor, no: tf.Tensor) -> tf.Tensor:
+  """Chooses rows."""
+  return tf.where(_like(which, yes), yes, no)

@@ -1,0 +1,95 @@
+"""What a model tells of itself, so that a policy can be exported from it."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import tensorflow as tf
+
+from t2r_seq import specs, windows
+from t2r_seq.policies.execution import ChunkExecution
+from t2r_seq.specs import SpecStructure, TensorSpecStruct
+
+
+class PolicyModel(abc.ABC):
+  """The side of a model that its exported policy is made of; `T2RModel` is one.
+
+  By default a step of the policy is one call of `export_outputs`, and all that the
+  policy remembers are the frames that the specs' time offsets ask for.
+  """
+
+  # Whether a step draws random numbers; the policy then keeps a seed per environment.
+  is_seeded = False
+
+  @property
+  @abc.abstractmethod
+  def preprocessor(self) -> Any:
+    """The preprocessor; its in specs in mode 'infer' are what the policy is given."""
+
+  @property
+  @abc.abstractmethod
+  def padding(self) -> windows.Padding:
+    """What a window shows beyond the ends of an episode."""
+
+  @property
+  @abc.abstractmethod
+  def variables(self) -> list[tf.Variable]:
+    """All variables."""
+
+  @abc.abstractmethod
+  def export_outputs(self, raw_features: SpecStructure) -> dict[str, tf.Tensor]:
+    """Maps raw features, whole windows, [B, ...], to the outputs by name."""
+
+  @property
+  def execution(self) -> ChunkExecution | None:
+    """How the policy executes the model's action chunks; None hands them out whole."""
+    return None
+
+  def get_recurrent_state_specification(self, mode: str) -> SpecStructure:
+    """Returns the specs of what a network carries from step to step; by default none.
+
+    E.g. the two states of an LSTM, of one environment, without the batch axis.
+    """
+    del mode
+    return TensorSpecStruct()
+
+  def initial_recurrent_state(self, batch_size: tf.Tensor) -> SpecStructure:
+    """Returns the state that episodes begin with; by default zeros.
+
+    Override it for a learned one.
+
+    Args:
+      batch_size: int32 scalar, a number of environments.
+    Returns:
+      Tensors [batch_size, ...], in the structure of
+      `get_recurrent_state_specification`.
+    """
+    spec = self.get_recurrent_state_specification(specs.ModeKeys.INFER)
+    return specs.map_leaves(
+      lambda leaf: tf.zeros(tf.concat([[batch_size], leaf.shape], 0), leaf.dtype), spec
+    )
+
+  def step_paths(self, raw_paths: list[str]) -> list[str]:
+    """Says which of the raw features a step of the policy is given; by default all."""
+    return raw_paths
+
+  def export_step(
+    self,
+    raw_features: SpecStructure,
+    recurrent_state: SpecStructure,
+    seeds: tf.Tensor | None,
+  ) -> tuple[dict[str, tf.Tensor], SpecStructure]:
+    """Maps what a step of the policy sees to outputs, and the state to the next one.
+
+    Args:
+      raw_features: whole windows of `step_paths`, [N, ...]; of sequences one step,
+        [N, 1, ...].
+      recurrent_state: [N, ...], as `get_recurrent_state_specification` says.
+      seeds: int32 [N, 2], one for each environment and never the same twice, for
+        `tf.random.stateless_*`; None where the model is not `is_seeded`.
+    Returns:
+      (outputs by name, [N, ...]; the next recurrent state).
+    """
+    del seeds
+    return self.export_outputs(raw_features), recurrent_state
