@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, specs, windows
+from t2r_seq import draws, errors, specs, windows
 from t2r_seq.data import arguments, joint, presence
 from t2r_seq.data.arguments import flat_specs
 from t2r_seq.data.data_service import DataService
@@ -233,7 +233,10 @@ class AbstractInputGenerator(abc.ABC):
       batches = self._create_batches(mode, batch_size)
     finish = functools.partial(self._finish, has_labels=mode != specs.ModeKeys.INFER)
     is_done = self._preprocess_fn is None  # What is made passes through as it is.
-    dataset = batches.map(finish, None if is_done else tf.data.AUTOTUNE)
+    if mode == specs.ModeKeys.TRAIN and not is_done:
+      dataset = self._finish_numbered(batches, batch_size, finish)
+    else:
+      dataset = batches.map(finish, None if is_done else tf.data.AUTOTUNE)
     dataset = dataset.with_options(generator_options())
     if is_mine and "is_portable" not in params:
       dataset = self._data_service.distribute(dataset, type(self).__name__)
@@ -305,6 +308,25 @@ class AbstractInputGenerator(abc.ABC):
       return features, specs.TensorSpecStruct()
     labels = specs.TensorSpecStruct() if labels is None else labels
     return features, self._validate(labels, self._label_spec, self._out_label_spec)
+
+  def _finish_numbered(
+    self, batches: tf.data.Dataset, batch_size: int, finish: Callable[..., Any]
+  ) -> tf.data.Dataset:
+    """Maps batches, with the numbers of their samples for what is drawn; `draws`."""
+    start, place, num_places = self._start_step, 0, 1
+    if (context := self._input_context) is not None:
+      batch_size = context.get_per_replica_batch_size(batch_size)
+      place, num_places = context.input_pipeline_id, context.num_input_pipelines
+      start *= context.num_replicas_in_sync // num_places
+
+    def numbered(batch: tf.Tensor, pair: Any) -> Any:
+      first = next(iter({**pair[0], **pair[1]}.values()))
+      numbers = batch * batch_size + tf.range(tf.shape(first)[0], dtype=tf.int64)
+      # Workers take turns, as they do in the order of a store.
+      with draws.numbered(numbers * num_places + place, on_host=True):
+        return finish(*pair)
+
+    return batches.enumerate(start).map(numbered, tf.data.AUTOTUNE)
 
   @tf.autograph.experimental.do_not_convert
   def _validate(

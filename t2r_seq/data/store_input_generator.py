@@ -9,12 +9,15 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, records, specs, windows
+from t2r_seq import draws, errors, records, specs, windows
 from t2r_seq.data import arguments, joint
 from t2r_seq.data.abstract_input_generator import AbstractInputGenerator
 from t2r_seq.data.loaders.store_loader import StoreWindowLoader
 from t2r_seq.data.loaders.window_loader import ORDERS
 from t2r_seq.store import EpisodeStore
+
+# Path of what travels beside the features of batches that the device preprocesses.
+_NUMBERS = "sample_number"
 
 
 @gin.configurable
@@ -144,10 +147,17 @@ class StoreInputGenerator(AbstractInputGenerator):
 
   def _finish(self, features: Any, labels: Any, has_labels: bool) -> joint.Pair:
     if self._device_fn is not None:
+      if (numbers := draws.sample_numbers()) is not None:
+        features = specs.TensorSpecStruct({**features, _NUMBERS: numbers})
       return features, labels
     return super()._finish(features, labels, has_labels)
 
   def _stack_and_finish(self, features: Any, labels: Any) -> joint.Pair:
+    features = specs.TensorSpecStruct(features)
+    with draws.numbered(features.pop(_NUMBERS, None)):
+      return self._stack(features, labels)
+
+  def _stack(self, features: Any, labels: Any) -> joint.Pair:
     stacked = windows.stack_windows(
       joint.join(features, labels),
       joint.join(self._feature_spec, self._label_spec),

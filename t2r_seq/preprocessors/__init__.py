@@ -1,9 +1,25 @@
 """Preprocessors: from the specs of the stored data to the specs of the model."""
 
+from t2r_seq.preprocessors import distortion, image_transformations
 from t2r_seq.preprocessors.abstract_preprocessor import (
   AbstractPreprocessor,
   ComposedPreprocessor,
   NoOpPreprocessor,
+)
+from t2r_seq.preprocessors.augmentation_preprocessor import AugmentationPreprocessor
+from t2r_seq.preprocessors.augmentations import (
+  CenterCrop,
+  ColorJitter,
+  CustomCrop,
+  Cutout,
+  DepthNoise,
+  GaussianBlur,
+  GaussianNoise,
+  ImageTransform,
+  RandomCrop,
+  RandomFlip,
+  RandomShift,
+  Resize,
 )
 from t2r_seq.preprocessors.image_to_float_preprocessor import (
   ImageToFloatPreprocessor,
@@ -13,10 +29,25 @@ from t2r_seq.preprocessors.normalize import Normalize, unnormalize
 
 __all__ = [
   "AbstractPreprocessor",
+  "AugmentationPreprocessor",
+  "CenterCrop",
+  "ColorJitter",
   "ComposedPreprocessor",
+  "CustomCrop",
+  "Cutout",
+  "DepthNoise",
+  "GaussianBlur",
+  "GaussianNoise",
   "ImageToFloatPreprocessor",
+  "ImageTransform",
   "NoOpPreprocessor",
   "Normalize",
+  "RandomCrop",
+  "RandomFlip",
+  "RandomShift",
+  "Resize",
   "SpecTransformationPreprocessor",
+  "distortion",
+  "image_transformations",
   "unnormalize",
 ]

@@ -36,11 +36,14 @@ class ImageDecoding:
     crops: windows (y, x, height, width) in pixels, by the name of an image in records,
       or the path of a store's column. Fixed: each image is decoded once, for all
       windows that show it. Augment in a preprocessor.
+    resized: images, by name or path as in `crops`, that are resized to the size of
+      their spec, smoothly: a source's images may differ in size then.
   """
 
   fancy_upscaling: bool = True
   dct_method: str = ""
   crops: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
+  resized: Sequence[str] = ()
 
   def __post_init__(self) -> None:
     found = []
@@ -59,6 +62,11 @@ class ImageDecoding:
       if not _is_window(crop):
         want = "integers (y, x, height, width), from 0 and of at least 1 pixel"
         found.append(errors.Mismatch(f"crops: {name}", want, repr(crop)))
+    if isinstance(self.resized, str) or any(
+      name in self.crops for name in self.resized
+    ):
+      want = "a list of names of images that are not cropped"
+      found.append(errors.Mismatch("resized", want, repr(self.resized)))
     if found:
       raise errors.mismatch_error("ImageDecoding", found)
 
@@ -88,19 +96,20 @@ class ImageDecoding:
     Returns:
       The same, with other shapes where there is a window.
     Raises:
-      SpecError: a window is of no image among them.
+      SpecError: a window, or a name to resize, is of no image among them.
     """
     images = {p: s for p, s in flat.items() if specs.is_encoded_image_spec(s)}
     known = {name for path, spec in images.items() for name in (path, spec.name)}
     names = sorted(name for name in known if name)
     found = [
       errors.Mismatch(
-        f"crops: {name}",
+        f"{option}: {name}",
         f"an encoded image: {errors.listing(names)}",
         "nothing of that name",
         errors.nearest(name, names).strip(),
       )
-      for name in self.crops
+      for option, used in (("crops", self.crops), ("resized", self.resized))
+      for name in used
       if name not in known
     ]
     if found:
@@ -117,7 +126,8 @@ class ImageDecoding:
     Raises:
       SpecError: they do not, or a window is of no image among them.
     """
-    cropped = self.crop_specs(operation, flat) if self.crops else flat
+    is_default = not self.crops and not self.resized
+    cropped = flat if is_default else self.crop_specs(operation, flat)
     found = [
       errors.Mismatch(
         path,
@@ -153,7 +163,8 @@ class ImageDecoding:
     else:
       image = _decode_any(encoded, spec)
     if crop is None:
-      return image
+      is_resized = path in self.resized or spec.name in self.resized
+      return _resize(image, spec) if is_resized else image
     y, x, height, width = crop
     return image[y : y + height, x : x + width]
 
@@ -216,6 +227,11 @@ def _decode_any(encoded: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
   return tf.io.decode_image(
     encoded, channels=channels, dtype=spec.dtype, expand_animations=False
   )
+
+
+def _resize(image: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
+  resized = tf.image.resize(image, spec.shape[-3:-1], antialias=True)
+  return tf.saturate_cast(tf.round(resized), image.dtype)
 
 
 def _is_window(crop: Any) -> bool:

@@ -8,9 +8,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import bench_policy, bench_records, bench_windows, episodes, measure
+from benchmarks import (
+  bench_augmentation,
+  bench_policy,
+  bench_records,
+  bench_windows,
+  episodes,
+  measure,
+)
 
 _BENCHMARKS = {
+  "augmentation": bench_augmentation,
   "windows": bench_windows,
   "records": bench_records,
   "policy": bench_policy,

@@ -108,6 +108,19 @@ def test_a_crop_of_deep_and_of_gray_images():
   np.testing.assert_array_equal(got, gray[40:42, 50:53])
 
 
+@pytest.mark.parametrize("data_format", ["jpeg", "png"])
+def test_images_that_differ_in_size_are_resized(data_format):
+  small = np.repeat(np.repeat(PIXELS[:1, :1], 5, 0), 7, 1)
+  data = [records.encode_image(image, data_format) for image in (PIXELS, small)]
+  how = records.ImageDecoding(resized=["image"])
+  got = decode([*data, b""], how, (20, 30, 3), data_format)
+  want = tf.image.resize(tf.io.decode_image(data[0]), (20, 30), antialias=True)
+  np.testing.assert_array_equal(got[0], np.round(want))
+  assert np.ptp(got[1], axis=(0, 1)).max() <= 1 and not got[2].any()
+  same = decode(data[:1], how, SHAPE, data_format)  # What fits stays as it is.
+  np.testing.assert_array_equal(same[0], tf.io.decode_image(data[0]))
+
+
 def test_the_parser_decodes_with_options():
   path_spec = {"camera": spec_of((17, 23, 3))}
   how = records.ImageDecoding(False, "INTEGER_FAST", {"image": (7, 9, 17, 23)})
@@ -140,6 +153,11 @@ ERRORS = {
     {"crops": "image"},
     "ImageDecoding: crops: expected a map of names to windows (y, x, height, width), "
     "got 'image'.",
+  ),
+  "resized and cropped": (
+    {"crops": {"image": (1, 2, 3, 4)}, "resized": ["image"]},
+    "ImageDecoding: resized: expected a list of names of images that are not cropped, "
+    "got ['image'].",
   ),
   "no flag": (
     {"fancy_upscaling": "no"},

@@ -18,6 +18,7 @@ MAX_LINES = 800
 
 FLOORS = {
   "allocation": 0,
+  "draws": 0,
   "errors": 0,
   "files": 0,
   "listening": 1,

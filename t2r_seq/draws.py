@@ -1,0 +1,184 @@
+"""Random numbers that are a function of a seed, a sample's number and a purpose.
+
+Nothing is drawn from a generator that has a state: the same sample gets the same
+numbers in whatever process, batch, order or run it comes up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+
+import tensorflow as tf
+
+_WORD = 2**64
+# The finalizer of SplitMix64 (Steele, Lea and Flood, 2014).
+_STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+_LAST_SHIFT = 31
+# lowbias32 of Chris Wellons's search for hashes of 32 bits.
+_STEPS_32 = ((16, 0x7FEB352D), (15, 0x846CA68B))
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+@dataclasses.dataclass(frozen=True)
+class Draws:
+  """The random numbers of a batch of samples; each purpose has its own.
+
+  Attributes:
+    numbers: of the samples, int64 [B].
+    seed: of all of them.
+    scope: starts the names of purposes.
+  """
+
+  numbers: tf.Tensor
+  seed: int = 0
+  scope: str = ""
+
+  def under(self, name: str) -> Draws:
+    """Returns the draws of a part, whose purposes are others than those of the rest."""
+    return dataclasses.replace(self, scope=f"{self.scope}{name}/")
+
+  def uniform(self, purpose: str, low: float = 0.0, high: float = 1.0) -> tf.Tensor:
+    """Draws from [low, high); float32 [B]."""
+    bits = tf.bitwise.right_shift(self._words(purpose), tf.constant(40, tf.uint64))
+    return low + (high - low) * (tf.cast(bits, tf.float32) * 2.0**-24)
+
+  def integers(self, purpose: str, count: int) -> tf.Tensor:
+    """Draws from range(count), count up to 2**24; int32 [B]."""
+    drawn = tf.cast(self.uniform(purpose) * float(count), tf.int32)
+    return tf.minimum(drawn, count - 1)
+
+  def chance(self, purpose: str, probability: float) -> tf.Tensor:
+    """Draws whether something happens; bool [B]."""
+    return self.uniform(purpose) < probability
+
+  def normal(self, purpose: str, shape: tf.Tensor | Sequence[int]) -> tf.Tensor:
+    """Draws from the standard normal distribution; float32 [B, *shape]."""
+    shape = tf.convert_to_tensor(shape, tf.int32)
+    count = tf.reduce_prod(shape)
+    pairs = self._many(purpose, 2 * ((count + 1) // 2))
+    # After Box and Muller. `tf.random.stateless_normal` takes one seed for all samples,
+    # and gives other numbers where XLA compiles it.
+    radius, turns = tf.split(pairs, 2, axis=1)
+    radius, angle = tf.sqrt(-2.0 * tf.math.log(1.0 - radius)), 2 * math.pi * turns
+    values = tf.concat([radius * tf.cos(angle), radius * tf.sin(angle)], axis=1)
+    return tf.reshape(values[:, :count], tf.concat([[-1], shape], axis=0))
+
+  def seeds(self, purpose: str) -> tf.Tensor:
+    """Returns seeds for TensorFlow's stateless ops; int32 [B, 2]."""
+    low, high = _halves(self._words(purpose))
+    return tf.bitcast(tf.stack([low, high], axis=-1), tf.int32)
+
+  def _many(self, purpose: str, count: tf.Tensor) -> tf.Tensor:
+    """Draws many numbers for each sample from [0, 1); float32 [B, count]."""
+    low, high = [half[:, tf.newaxis] for half in _halves(self._words(purpose))]
+    places = tf.range(count, dtype=tf.int32)
+    words = _fold(tf.cast(places, tf.uint32) + low, _STEPS_32, 16)
+    words = _fold(tf.bitwise.bitwise_xor(words, high), _STEPS_32, 16)
+    bits = tf.bitwise.right_shift(words, tf.constant(8, tf.uint32))
+    return tf.cast(tf.bitcast(bits, tf.int32), tf.float32) * 2.0**-24
+
+  def _words(self, purpose: str) -> tf.Tensor:
+    """Returns 64 random bits for each sample, uint64 [B]."""
+    salt = zlib.crc32(f"{self.scope}{purpose}".encode())
+    key = _mix(_mix(self.seed % _WORD) + salt)
+    words = tf.bitcast(self.numbers, tf.uint64)
+    words = _mix_tensor(words * tf.constant(_GOLDEN, tf.uint64))
+    return _mix_tensor(words + tf.constant(key, tf.uint64))
+
+
+def _mix(word: int) -> int:
+  for shift, factor in _STEPS:
+    word = (word ^ word >> shift) * factor % _WORD
+  return word ^ word >> _LAST_SHIFT
+
+
+def _mix_tensor(words: tf.Tensor) -> tf.Tensor:
+  return _fold(words, _STEPS, _LAST_SHIFT)
+
+
+def _fold(
+  words: tf.Tensor, steps: Sequence[tuple[int, int]], last_shift: int
+) -> tf.Tensor:
+  def fold(words: tf.Tensor, shift: int) -> tf.Tensor:
+    shifted = tf.bitwise.right_shift(words, tf.constant(shift, words.dtype))
+    return tf.bitwise.bitwise_xor(words, shifted)
+
+  for shift, factor in steps:
+    words = fold(words, shift) * tf.constant(factor, words.dtype)
+  return fold(words, last_shift)
+
+
+def _halves(words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+  """Splits uint64 into the low and the high uint32."""
+  high = tf.bitwise.right_shift(words, tf.constant(32, tf.uint64))
+  mask = tf.constant(2**32 - 1, tf.uint64)
+  low = tf.bitwise.bitwise_and(words, mask)
+  return tf.cast(low, tf.uint32), tf.cast(high, tf.uint32)
+
+
+class _Present(threading.local):
+  """What `numbered` says, of this thread: a function is traced in one."""
+
+  numbers: tf.Tensor | None = None
+  on_host: bool = False
+  num_calls: int = 0
+
+
+_present = _Present()
+
+
+@contextlib.contextmanager
+def numbered(numbers: tf.Tensor | None, on_host: bool = False) -> Iterator[None]:
+  """Tells what is traced inside which samples it is about.
+
+  Args:
+    numbers: of the samples of a batch, int64 [B]; None for no numbers.
+    on_host: the ops run in an input pipeline, and not on the device that trains.
+  """
+  before = dict(_present.__dict__)
+  _present.__dict__.update(numbers=numbers, on_host=on_host, num_calls=0)
+  try:
+    yield
+  finally:
+    _present.__dict__.clear()
+    _present.__dict__.update(before)
+
+
+def sample_numbers() -> tf.Tensor | None:
+  """Returns what `numbered` was told; None outside."""
+  return _present.numbers
+
+
+def is_on_host() -> bool:
+  """Whether what is traced runs in an input pipeline."""
+  return _present.on_host
+
+
+def of_samples(batch_size: tf.Tensor, seed: int = 0) -> Draws:
+  """Returns the draws of the batch in hand.
+
+  Args:
+    batch_size: B, an integer scalar; counts where nothing numbers the samples. They
+      get numbers of TensorFlow's global generator then, see `tf.random.set_seed`.
+    seed: of the draws.
+  """
+  if _present.numbers is not None:
+    return Draws(_present.numbers, seed)
+  numbers = tf.random.uniform([batch_size], maxval=tf.int64.max, dtype=tf.int64)
+  return Draws(numbers, seed)
+
+
+def of_batch() -> Draws:
+  """Returns draws for a whole batch, [1]: those of its first sample.
+
+  Each call within one function is a purpose of its own.
+  """
+  _present.num_calls += 1
+  draws = of_samples(tf.constant(1))
+  first = Draws(draws.numbers[:1], draws.seed)
+  return first.under(f"call {_present.num_calls}")

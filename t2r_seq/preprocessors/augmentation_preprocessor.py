@@ -1,0 +1,225 @@
+"""The preprocessor that augments images by a list of transforms."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from t2r_seq import draws, errors, specs
+from t2r_seq.preprocessors import abstract_preprocessor, augmentations
+from t2r_seq.preprocessors.image_to_float_preprocessor import (
+  SpecTransformationPreprocessor,
+)
+
+Images = dict[str, tf.Tensor]
+
+
+@gin.configurable
+class AugmentationPreprocessor(SpecTransformationPreprocessor):
+  """Augments the images among the features, one after the other transform.
+
+  In mode 'train' only: evaluations and policies get each transform's counterpart
+  without chance. All frames of a sample get the same draw. What is drawn depends on the
+  seed and the sample's number in training: a resumed run, or another number of workers,
+  trains on the same pixels. Images come as integers and leave in the model's dtype.
+  """
+
+  def __init__(
+    self,
+    model_feature_specification_fn: abstract_preprocessor.SpecificationFn | None = None,
+    model_label_specification_fn: abstract_preprocessor.SpecificationFn | None = None,
+    transforms: Sequence[augmentations.ImageTransform] = (),
+    input_size: Sequence[int] | None = None,
+    image_paths: Iterable[str] | None = None,
+    stored_dtype: Any = tf.uint8,
+    share_cameras: bool = False,
+    camera_dropout: float = 0.0,
+    seed: int = 0,
+  ) -> None:
+    """Creates the preprocessor.
+
+    Args:
+      model_feature_specification_fn: takes a mode, returns the model's feature specs.
+      model_label_specification_fn: takes a mode, returns the model's label specs.
+      transforms: from the stored image to the model's.
+      input_size: height and width of the stored images, where they are not the model's.
+      image_paths: patterns of the paths of features ('state/*'); None takes those that
+        have the data_format of an image.
+      stored_dtype: of the stored images; None for the model's.
+      share_cameras: gives all images of a sample the same draws.
+      camera_dropout: probability that an image of a sample is black, all of its frames;
+        one of them is left at least.
+      seed: of the draws.
+    Raises:
+      SpecError: the transforms do not give the model's images, or there are none.
+    """
+    super().__init__(model_feature_specification_fn, model_label_specification_fn)
+    self._transforms = tuple(transforms)
+    self._input_size = (
+      None
+      if input_size is None
+      else augmentations.check_size("AugmentationPreprocessor: input_size", input_size)
+    )
+    self._image_paths = None if image_paths is None else tuple(image_paths)
+    self._stored_dtype = None if stored_dtype is None else tf.as_dtype(stored_dtype)
+    self._share_cameras = share_cameras
+    self._camera_dropout = augmentations.check_number(
+      "AugmentationPreprocessor: camera_dropout", camera_dropout
+    )
+    self._seed = seed
+
+  def check_specifications(self) -> None:
+    """Checks also that the transforms lead to the images that the model takes."""
+    wrong = [
+      t for t in self._transforms if not isinstance(t, augmentations.ImageTransform)
+    ]
+    if wrong:
+      raise errors.SpecError(
+        "AugmentationPreprocessor: transforms: expected ImageTransforms, got "
+        f"{wrong[0]!r}. In gin, make them: @RandomCrop(), with the parentheses."
+      )
+    found: dict[str, errors.Mismatch] = {}
+    images: dict[str, Any] = {}
+    features: dict[str, Any] = {}
+    for mode in specs.ModeKeys.ALL:
+      features.update(self.get_out_feature_specification(mode).items())
+    images = {
+      path: spec for path, spec in features.items() if self._is_image(path, spec)
+    }
+    unused = [
+      pattern
+      for pattern in self._image_paths or ()
+      if not fnmatch.filter(features, pattern)
+    ]
+    if not images or unused:
+      raise errors.SpecError(
+        f"AugmentationPreprocessor: image_paths: expected images among the features "
+        f"{errors.listing(features)}, got {unused or 'none with a data_format'}."
+        f"{errors.nearest(unused[0], features) if unused else ' Name the image_paths.'}"
+      )
+    for path, spec in images.items():
+      mismatch = self._check_image(path, spec)
+      if mismatch is not None:
+        found[path] = mismatch
+    if found:
+      raise errors.mismatch_error("AugmentationPreprocessor", found.values())
+    super().check_specifications()
+
+  def _check_image(self, path: str, spec: Any) -> errors.Mismatch | None:
+    """Follows one image through the transforms."""
+    if spec.shape.rank < 3 or not spec.shape[-3:].is_fully_defined():
+      return errors.Mismatch(
+        path, "[..., height, width, channels]", errors.describe(spec)
+      )
+    wanted = tuple(spec.shape[-3:-1])
+    size: augmentations.Size = self._input_size or wanted
+    for transform in self._transforms:
+      transform.check_channels(spec.shape[-1])
+      size = transform.output_size(size)
+    if size == wanted:
+      return None
+    hint = "Transforms are listed from the stored image to the model's."
+    got = f"{size} of the transforms"
+    return errors.Mismatch(path, f"images of {wanted}, the model's", got, hint)
+
+  def _is_image(self, path: str, spec: Any) -> bool:
+    if self._image_paths is None:
+      return specs.is_encoded_image_spec(spec)
+    return any(fnmatch.fnmatchcase(path, p) for p in self._image_paths)
+
+  def _transform_in_feature_specification(
+    self, tensor_spec_struct: specs.TensorSpecStruct
+  ) -> specs.TensorSpecStruct:
+    for path, spec in list(tensor_spec_struct.items()):
+      if self._is_image(path, spec):
+        size = self._input_size or spec.shape[-3:-1]
+        shape = [*spec.shape[:-3], *size, spec.shape[-1]]
+        dtype = self._stored_dtype or spec.dtype
+        self.update_spec(tensor_spec_struct, path, shape=shape, dtype=dtype)
+    return tensor_spec_struct
+
+  def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
+    wanted = {
+      path: spec
+      for path, spec in self.get_out_feature_specification(mode).items()
+      if self._is_image(path, spec) and features.get(path) is not None
+    }
+    given = {path: tf.convert_to_tensor(features[path]) for path in wanted}
+    images = {path: _by_frames(image) for path, image in given.items()}
+    if mode == specs.ModeKeys.TRAIN and images:
+      done = self._augment_all(images, wanted)
+    else:
+      done = {path: self._standard(images[path], wanted[path]) for path in images}
+    for path, changed in done.items():
+      tail = wanted[path].shape[-3:]
+      shape = tf.concat([tf.shape(given[path])[:-3], tail], axis=0)
+      static = given[path].shape[:-3].concatenate(tail)
+      features[path] = tf.ensure_shape(tf.reshape(changed, shape), static)
+    return features, labels
+
+  def _augment_all(self, images: Images, wanted: dict[str, Any]) -> Images:
+    batch_size = tf.shape(next(iter(images.values())))[0]
+    drawn = draws.of_samples(batch_size, self._seed)
+    if not draws.is_on_host():
+      return self._augment(images, wanted, drawn)
+
+    # A processor's cache holds one sample, and not what a batch becomes on its way.
+    def augment_one(inputs: tuple[tf.Tensor, Images]) -> Images:
+      number, frames = inputs
+      batch = {path: image[tf.newaxis] for path, image in frames.items()}
+      one = draws.Draws(number[tf.newaxis], self._seed)
+      return {path: i[0] for path, i in self._augment(batch, wanted, one).items()}
+
+    signature = {
+      path: tf.TensorSpec(
+        [image.shape[1], *wanted[path].shape[-3:]], wanted[path].dtype
+      )
+      for path, image in images.items()
+    }
+    return tf.map_fn(
+      augment_one, (drawn.numbers, images), fn_output_signature=signature
+    )
+
+  def _augment(
+    self, images: Images, wanted: dict[str, Any], drawn: draws.Draws
+  ) -> Images:
+    done = {}
+    for path, image in images.items():
+      own = drawn if self._share_cameras else drawn.under(path)
+      for index, transform in enumerate(self._transforms):
+        image = transform.augment(image, own.under(str(index)))
+      done[path] = augmentations.convert(image, wanted[path].dtype)
+    return self._drop_cameras(done, drawn) if self._camera_dropout else done
+
+  def _drop_cameras(self, images: Images, drawn: draws.Draws) -> Images:
+    chances = tf.stack(
+      [drawn.uniform(f"{path}/camera_dropout") for path in images], axis=1
+    )
+    # The luckiest of them is left.
+    is_kept = chances >= tf.minimum(
+      self._camera_dropout, tf.reduce_max(chances, axis=1, keepdims=True)
+    )
+    return {
+      path: tf.where(
+        is_kept[:, index, None, None, None, None], image, tf.zeros([], image.dtype)
+      )
+      for index, (path, image) in enumerate(images.items())
+    }
+
+  def _standard(self, image: tf.Tensor, spec: Any) -> tf.Tensor:
+    for transform in self._transforms:
+      image = transform.standard(image)
+    return augmentations.convert(image, spec.dtype)
+
+
+def _by_frames(images: tf.Tensor) -> tf.Tensor:
+  """Gives images [B, ..., H, W, C] one axis of frames, [B, F, H, W, C]."""
+  tail = images.shape[-3:]
+  num_frames = images.shape[1:-3].num_elements()
+  shape = [tf.shape(images)[0], -1 if num_frames is None else num_frames, *tail]
+  frames = tf.reshape(images, shape)
+  return tf.ensure_shape(frames, [images.shape[0], num_frames, *tail])
