@@ -82,8 +82,6 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
         "AugmentationPreprocessor: transforms: expected ImageTransforms, got "
         f"{wrong[0]!r}. In gin, make them: @RandomCrop(), with the parentheses."
       )
-    found: dict[str, errors.Mismatch] = {}
-    images: dict[str, Any] = {}
     features: dict[str, Any] = {}
     for mode in specs.ModeKeys.ALL:
       features.update(self.get_out_feature_specification(mode).items())
@@ -101,12 +99,9 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
         f"{errors.listing(features)}, got {unused or 'none with a data_format'}."
         f"{errors.nearest(unused[0], features) if unused else ' Name the image_paths.'}"
       )
-    for path, spec in images.items():
-      mismatch = self._check_image(path, spec)
-      if mismatch is not None:
-        found[path] = mismatch
-    if found:
-      raise errors.mismatch_error("AugmentationPreprocessor", found.values())
+    checked = [self._check_image(path, spec) for path, spec in images.items()]
+    if found := [mismatch for mismatch in checked if mismatch]:
+      raise errors.mismatch_error("AugmentationPreprocessor", found)
     super().check_specifications()
 
   def _check_image(self, path: str, spec: Any) -> errors.Mismatch | None:

@@ -340,7 +340,9 @@ class ColorJitter(ImageTransform):
     eye = tf.eye(channels)[None]
     if not self._changes_colors:
       return tf.repeat(eye, tf.shape(draws.numbers)[0], axis=0)
-    gray = tf.constant(np.repeat(np.float32(_LUMINANCE)[:, None], 3, axis=1))[None]
+    gray = tf.constant(np.repeat(np.array(_LUMINANCE, np.float32)[:, None], 3, axis=1))[
+      None
+    ]
     factor = draws.uniform("saturation", *self._saturation)[:, None, None]
     angle = draws.uniform("hue", -self._hue, self._hue)[:, None, None] * 2 * math.pi
     cross = tf.constant([[[0.0, 1, -1], [-1, 0, 1], [1, -1, 0]]]) / math.sqrt(3)
