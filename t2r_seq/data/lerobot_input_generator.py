@@ -101,8 +101,10 @@ class LeRobotInputGenerator(AbstractInputGenerator):
     try:
       yield
     except tf.errors.OpError as error:
-      if self._reading is not None and self._reading.failure is not None:
-        raise self._reading.failure from error
+      # Several episodes are read at a time: TensorFlow tells of the first in order.
+      for failure in self._reading.failures if self._reading else ():
+        if str(failure) in str(error):
+          raise failure from error
       raise
 
   @tf.autograph.experimental.do_not_convert
@@ -195,7 +197,7 @@ class _Reading:
 
   Attributes:
     numbers: of the episodes.
-    failure: what reading the newest one raised that could not be read.
+    failures: what was raised of those that could not be read.
   """
 
   def __init__(
@@ -208,7 +210,7 @@ class _Reading:
   ) -> None:
     self._folder = folder
     self.numbers = numbers
-    self.failure: Exception | None = None
+    self.failures: list[Exception] = []
     self._decode_images = decode_images
     flat = windows.flat_specs(joined)
     self._specs = _find_keys(folder, flat, where)
@@ -247,7 +249,7 @@ class _Reading:
       values = self._folder.read(int(number), self._specs)
     except Exception as error:
       # tf.data keeps only the text of what is raised.
-      self.failure = error
+      self.failures.append(error)
       raise
     return [values[key] for key in self._specs]
 
