@@ -6,6 +6,7 @@ and names before anybody is told.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import errno
 import fcntl
@@ -13,9 +14,40 @@ import os
 import re
 import shutil
 import socket
+import types
 import uuid
 import weakref
 from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+_Self = TypeVar("_Self", bound="Closing")
+
+
+class Closing(abc.ABC):
+  """Has to be closed: a context manager."""
+
+  @abc.abstractmethod
+  def close(self) -> None:
+    """Lets go of everything; closing twice is no error."""
+
+  def close_after(self, error: BaseException) -> None:
+    """Closes when the block has ended by an error, which goes on from here."""
+    del error
+    self.close()
+
+  def __enter__(self: _Self) -> _Self:
+    return self
+
+  def __exit__(
+    self,
+    exc_type: type[BaseException] | None,
+    exc_value: BaseException | None,
+    traceback: types.TracebackType | None,
+  ) -> None:
+    if exc_value is None:
+      self.close()
+    else:
+      self.close_after(exc_value)
 
 
 def replace_file(path: str | os.PathLike[str], data: bytes) -> None:

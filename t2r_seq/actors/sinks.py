@@ -6,7 +6,6 @@ import abc
 import contextlib
 import functools
 import time
-import types
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ import gin
 import numpy as np
 from absl import logging
 
-from t2r_seq import errors, policies, records, specs, windows
+from t2r_seq import errors, files, policies, records, specs, windows
 from t2r_seq import replay as replay_lib
 from t2r_seq import store as store_lib
 from t2r_seq.actors import rollouts
@@ -162,7 +161,7 @@ def _fit_shape(value: np.ndarray, spec: specs.ExtendedTensorSpec) -> np.ndarray:
 StepToFeaturesFn = Callable[[rollouts.Step], Mapping[str, Any]]
 
 
-class EpisodeSink(abc.ABC):
+class EpisodeSink(files.Closing):
   """Takes the steps of episodes, one by one; a context manager.
 
   Several episodes may be in progress at once, one an environment.
@@ -201,24 +200,15 @@ class EpisodeSink(abc.ABC):
     """
     self.end_episode(env)
 
-  def stop_with(self, stop: stopping.StopCondition) -> None:  # noqa: B027
+  def stop_with(self, stop: stopping.StopCondition) -> None:
     """Names what ends the waits of a sink that waits for another process."""
 
   @abc.abstractmethod
   def close(self) -> None:
-    """Ends the writing; what becomes of an episode in progress is the sink's to say."""
+    """Ends the writing; what becomes of an episode in progress is the sink's to say.
 
-  def __enter__(self) -> EpisodeSink:
-    return self
-
-  def __exit__(
-    self,
-    exc_type: type[BaseException] | None,
-    exc_value: BaseException | None,
-    traceback: types.TracebackType | None,
-  ) -> None:
-    # Whole episodes are kept, whatever went wrong after them.
-    self.close()
+    Whole episodes are kept, whatever went wrong after them.
+    """
 
 
 class WholeEpisodeSink(EpisodeSink):

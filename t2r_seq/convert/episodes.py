@@ -5,7 +5,8 @@ from __future__ import annotations
 import abc
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,32 +52,22 @@ class ResumePoint:
 
 
 class EpisodeSource(abc.ABC):
-  """Reads the episodes of a store, of files or of a group of arrays, in order."""
+  """Reads the episodes of a store, of files or of a group of arrays, in order.
 
-  @property
-  @abc.abstractmethod
-  def spec(self) -> specs.TensorSpecStruct:
-    """The flat specs of the episodes, by path."""
+  Attributes:
+    spec: the flat specs of the episodes, by path.
+    num_episodes: how many there are; None if only reading them all would tell.
+    episode_ends: the step after each episode's last one, counted through; None if
+      unknown.
+    metadata: JSON values that go along with the episodes.
+    notes: what a user should know of how the source was read; sentences.
+  """
 
-  @property
-  @abc.abstractmethod
-  def num_episodes(self) -> int | None:
-    """How many episodes there are; None if only reading them all would tell."""
-
-  @property
-  def episode_ends(self) -> list[int] | None:
-    """The step after each episode's last one, counted through; None if unknown."""
-    return None
-
-  @property
-  def metadata(self) -> Mapping[str, Any]:
-    """JSON values that go along with the episodes."""
-    return {}
-
-  @property
-  def notes(self) -> list[str]:
-    """What a user should know of how the source was read; sentences."""
-    return []
+  spec: specs.TensorSpecStruct
+  num_episodes: int | None = None
+  episode_ends: list[int] | None = None
+  metadata: Mapping[str, Any] = types.MappingProxyType({})
+  notes: Sequence[str] = ()
 
   @abc.abstractmethod
   def fingerprint(self) -> dict[str, Any]:
@@ -298,34 +289,11 @@ class SelectedSource(EpisodeSource):
       for path, leaf in spec.items()
       if decode_images and specs.is_encoded_image_spec(leaf)
     }
-    self._spec = specs.TensorSpecStruct(
+    self.spec = specs.TensorSpecStruct(
       (path, _own_spec(leaf, path in self._images)) for path, leaf in spec.items()
     )
-
-  @property
-  def spec(self) -> specs.TensorSpecStruct:
-    """The specs of the chosen paths, decoded."""
-    return self._spec
-
-  @property
-  def num_episodes(self) -> int | None:
-    """As the source says."""
-    return self._source.num_episodes
-
-  @property
-  def episode_ends(self) -> list[int] | None:
-    """As the source says."""
-    return self._source.episode_ends
-
-  @property
-  def metadata(self) -> Mapping[str, Any]:
-    """As the source says."""
-    return self._source.metadata
-
-  @property
-  def notes(self) -> list[str]:
-    """As the source says."""
-    return self._source.notes
+    self.num_episodes, self.episode_ends = source.num_episodes, source.episode_ends
+    self.metadata, self.notes = source.metadata, source.notes
 
   def fingerprint(self) -> dict[str, Any]:
     """Returns that of the source."""

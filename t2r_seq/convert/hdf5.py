@@ -379,36 +379,18 @@ class Hdf5Source(EpisodeSource):
     self._data = data
     demos = [_own(data, name) for name in sorted(data, key=demo_order)]
     self._demos = [demo for demo in demos if demo is not None]
-    self._notes: list[str] = []
+    self.num_episodes = len(self._demos)
+    self.notes: list[str] = []
     if spec is None:
       scan = DemoScan(path, dropped)
       spec = self._with_known(scan.run(self._demos))
-      self._notes = scan.notes
-    self._spec = spec
+      self.notes = scan.notes
+    self.spec = spec
     self._finals = final_paths(spec)
-    self._metadata = self._read_metadata()
-
-  @property
-  def spec(self) -> specs.TensorSpecStruct:
-    """The specs that were given, or those found in the demos."""
-    return self._spec
-
-  @property
-  def num_episodes(self) -> int | None:
-    """The demos that were chosen."""
-    return len(self._demos)
-
-  @property
-  def notes(self) -> list[str]:
-    """What was left out, and why."""
-    return self._notes
-
-  @property
-  def metadata(self) -> Mapping[str, Any]:
-    """`env_args`, the filter keys, other attributes of `data`, and unusual names."""
-    return self._metadata
+    self.metadata = self._read_metadata()
 
   def _read_metadata(self) -> Mapping[str, Any]:
+    """`env_args`, the filter keys, other attributes of `data`, and unusual names."""
     found = {name: _to_json(value) for name, value in self._data.attrs.items()}
     found.pop(TOTAL, None)
     found.pop(SPEC_ATTRIBUTE, None)
@@ -444,7 +426,7 @@ class Hdf5Source(EpisodeSource):
   def _read(self, demo: Any, place: str) -> Values:
     values: Values = {}
     attributes = read_attributes(demo)
-    for path, leaf in self._spec.items():
+    for path, leaf in self.spec.items():
       if path in self._finals:
         continue
       if not leaf.is_sequence and path in attributes:

@@ -49,7 +49,15 @@ class LeRobotSource(EpisodeSource):
     known = self._known_spec(of_keys)
     taken = {*self._keys.values(), TASK} if self._extra else set()
     left = {key: spec for key, spec in of_keys.items() if key not in taken}
-    self._spec = specs.TensorSpecStruct(
+    self.num_episodes = len(self.folder)
+    self.episode_ends = np.cumsum(self.folder.lengths).tolist()
+    self.metadata = self._read_metadata()
+    if not self._extra:
+      self.notes = [
+        f"{errors.listing(DERIVED)} are left out: they say where a step is, and follow "
+        "from that."
+      ]
+    self.spec = specs.TensorSpecStruct(
       (path, leaf) for path, leaf in {**known, **left}.items() if not dropped.has(path)
     )
 
@@ -67,23 +75,7 @@ class LeRobotSource(EpisodeSource):
     self._keys = {path: key for path, key in self._keys.items() if key in of_keys}
     return {path: spec[path] for path in spec if path in self._keys}
 
-  @property
-  def spec(self) -> specs.TensorSpecStruct:
-    """Those of the features and of the task."""
-    return self._spec
-
-  @property
-  def num_episodes(self) -> int | None:
-    """As the metadata say."""
-    return len(self.folder)
-
-  @property
-  def episode_ends(self) -> list[int] | None:
-    """Where each episode ends."""
-    return np.cumsum(self.folder.lengths).tolist()
-
-  @property
-  def metadata(self) -> Mapping[str, Any]:
+  def _read_metadata(self) -> Mapping[str, Any]:
     """Rate, robot, tasks and names, or the metadata that a conversion left there."""
     if "metadata" in self._extra:
       return self._extra["metadata"]
@@ -92,23 +84,13 @@ class LeRobotSource(EpisodeSource):
     found = {"fps": folder.info["fps"], "tasks": folder.tasks, "names": names}
     return {"lerobot": {**found, "robot_type": folder.info.get("robot_type")}}
 
-  @property
-  def notes(self) -> list[str]:
-    """What was left out, and why."""
-    if self._extra:
-      return []
-    return [
-      f"{errors.listing(DERIVED)} are left out: they say where a step is, and follow "
-      "from that."
-    ]
-
   def fingerprint(self) -> dict[str, Any]:
     """Returns the files' number, sizes and newest time."""
     return self.folder.fingerprint()
 
   def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
     """Yields the episodes from a point on; see `EpisodeSource.episodes`."""
-    keys = {path: self._keys.get(path, path) for path in self._spec}
+    keys = {path: self._keys.get(path, path) for path in self.spec}
     for index in range(start.episode, len(self.folder)):
       found = self.folder.read(index, keys.values())
       values = {path: self._restore(path, found[key]) for path, key in keys.items()}
@@ -116,7 +98,7 @@ class LeRobotSource(EpisodeSource):
 
   def _restore(self, path: str, rows: np.ndarray) -> np.ndarray:
     """Gives the values of all steps the form of their spec."""
-    leaf = self._spec[path]
+    leaf = self.spec[path]
     if not leaf.is_sequence:
       rows = rows[:1]
     if rows.dtype == object and leaf.dtype == tf.uint8 and not leaf.data_format:

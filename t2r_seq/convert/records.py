@@ -178,7 +178,39 @@ def join(parts: Iterable[np.ndarray]) -> np.ndarray:
   return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-class RecordEpisodes(EpisodeSource):
+class _RecordSource(EpisodeSource):
+  """Reads record files."""
+
+  def __init__(
+    self,
+    patterns: records.FilePatterns,
+    compression: str | None,
+    num_episodes: int | None,
+  ) -> None:
+    self._files = RecordFiles(patterns, compression)
+    self._compression = compression
+    self.num_episodes = num_episodes
+    self.notes: list[str] = []
+
+  def _specs_of(self, spec: specs.TensorSpecStruct | None) -> specs.TensorSpecStruct:
+    """Returns the specs to parse; None proposes some from a look at all records."""
+    if spec is None:
+      files = self._files.names
+      summary = records.inspect_records(files, compression=self._compression)
+      spec = records.propose_spec(summary)
+      self.notes.append("The specs were proposed from the files: look at them.")
+    return parsed_specs(spec)
+
+  def fingerprint(self) -> dict[str, Any]:
+    """Returns the files' names, sizes and times."""
+    return self._files.fingerprint()
+
+  def fraction(self, position: tuple[int, ...]) -> float | None:
+    """Returns how many of the bytes lie before a position."""
+    return self._files.fraction(position)
+
+
+class RecordEpisodes(_RecordSource):
   """Reads a record as an episode."""
 
   def __init__(
@@ -198,44 +230,15 @@ class RecordEpisodes(EpisodeSource):
     Raises:
       SpecError: no file, or a spec that cannot be parsed, or no sequence among them.
     """
-    self._files = RecordFiles(patterns, compression)
-    self._num_episodes = num_episodes
-    self._notes: list[str] = []
-    if spec is None:
-      summary = records.inspect_records(self._files.names, compression=compression)
-      spec = records.propose_spec(summary)
-      self._notes.append("The specs were proposed from the files: look at them.")
-    self._spec = parsed_specs(spec)
-    if not any(leaf.is_sequence for leaf in self._spec.values()):
+    super().__init__(patterns, compression, num_episodes)
+    self.spec = self._specs_of(spec)
+    if not any(leaf.is_sequence for leaf in self.spec.values()):
       raise errors.ConversionError(
         f"convert: {self._files.names[0]}: expected sequences, because a record is an "
-        f"episode, got none in {errors.listing(self._spec)}. Where a record is a step, "
+        f"episode, got none in {errors.listing(self.spec)}. Where a record is a step, "
         "say how episodes end: --episode_key, --last_key or --episode_per_file."
       )
-    self._parser = RecordParser(self._spec, False, compression)
-
-  @property
-  def spec(self) -> specs.TensorSpecStruct:
-    """The flat specs that the records are parsed with."""
-    return self._spec
-
-  @property
-  def num_episodes(self) -> int | None:
-    """The records, where they have been counted."""
-    return self._num_episodes
-
-  @property
-  def notes(self) -> list[str]:
-    """What was left out, and why."""
-    return self._notes
-
-  def fingerprint(self) -> dict[str, Any]:
-    """Returns the files' names, sizes and times."""
-    return self._files.fingerprint()
-
-  def fraction(self, position: tuple[int, ...]) -> float | None:
-    """Returns how many of the bytes lie before a position."""
-    return self._files.fraction(position)
+    self._parser = RecordParser(self.spec, False, compression)
 
   def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
     """Yields a record each from a point on; see `EpisodeSource.episodes`."""
@@ -246,7 +249,7 @@ class RecordEpisodes(EpisodeSource):
         del values[path]
       for path in set(_check_flags(values, record.place)) - unset:
         unset.add(path)
-        self._notes.append(
+        self.notes.append(
           f"'{path}' is set in no step of {record.place}: if episodes go on from "
           "record to record, convert anew with --first_key or --last_key, which join "
           "them."
@@ -384,7 +387,7 @@ class _Part:
   position: Position
 
 
-class RecordSteps(EpisodeSource):
+class RecordSteps(_RecordSource):
   """Reads a record as a step; consecutive ones make an episode.
 
   Where records are sequences, these are cut, and joined, as their first or last key
@@ -413,20 +416,14 @@ class RecordSteps(EpisodeSource):
     Raises:
       SpecError: no file, no such key, or a spec that cannot be parsed.
     """
-    self._files = RecordFiles(patterns, compression)
+    super().__init__(patterns, compression, num_episodes)
     self._bounds = bounds
-    self._num_episodes = num_episodes
-    self._notes: list[str] = []
-    if spec is None:
-      summary = records.inspect_records(self._files.names, compression=compression)
-      spec = records.propose_spec(summary)
-      self._notes.append("The specs were proposed from the files: look at them.")
-    self._spec = _episode_spec(parsed_specs(spec), bounds.episode_key)
+    self.spec = _episode_spec(self._specs_of(spec), bounds.episode_key)
     steps = specs.TensorSpecStruct(
-      (path, _with_sequence(leaf, False)) for path, leaf in self._spec.items()
+      (path, _with_sequence(leaf, False)) for path, leaf in self.spec.items()
     )
     self._key_spec, is_step = self._find_key()
-    spec = steps if is_step else self._spec
+    spec = steps if is_step else self.spec
     # The key is read along with the rest, by its spec if it has one.
     self._key_path = next(
       (p for p, leaf in spec.items() if leaf.name == bounds.key), ""
@@ -437,29 +434,6 @@ class RecordSteps(EpisodeSource):
     self._parser = RecordParser(spec, is_step, compression)
     self._is_step = is_step
 
-  @property
-  def spec(self) -> specs.TensorSpecStruct:
-    """The flat specs of the episodes that the steps make."""
-    return self._spec
-
-  @property
-  def num_episodes(self) -> int | None:
-    """The episodes, where they have been counted."""
-    return self._num_episodes
-
-  @property
-  def notes(self) -> list[str]:
-    """What was left out, and why."""
-    return self._notes
-
-  def fingerprint(self) -> dict[str, Any]:
-    """Returns the files' names, sizes and times."""
-    return self._files.fingerprint()
-
-  def fraction(self, position: tuple[int, ...]) -> float | None:
-    """Returns how many of the bytes lie before a position."""
-    return self._files.fraction(position)
-
   def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
     """Yields runs of steps of one label; see `EpisodeSource.episodes`."""
     labels = set(start.labels)
@@ -467,7 +441,7 @@ class RecordSteps(EpisodeSource):
     has_ends, num_steps = bool(start.position), 0
     for part in self._parts(start.position):
       if self._bounds.first_key and not (part.is_first or num_steps or start.position):
-        self._notes.append(
+        self.notes.append(
           f"The files begin within an episode: '{self._bounds.key}' is not set in "
           f"{part.place}. What there is of it was converted."
         )
@@ -489,7 +463,7 @@ class RecordSteps(EpisodeSource):
       )
     if open_parts:
       if self._bounds.last_key:
-        self._notes.append(
+        self.notes.append(
           f"The files end within an episode: '{self._bounds.key}' is not set in "
           f"{open_parts[-1].last_place}. What there is of it was converted."
         )
@@ -544,7 +518,7 @@ class RecordSteps(EpisodeSource):
     """Returns how many steps a record of sequences has."""
     lengths = {
       path: len(values[path])
-      for path, leaf in self._spec.items()
+      for path, leaf in self.spec.items()
       if leaf.is_sequence and path not in absent
     }
     if self._key_path not in absent:
@@ -561,7 +535,7 @@ class RecordSteps(EpisodeSource):
       path: values[path][rows]
       if self._is_step or leaf.is_sequence
       else values[path][None]
-      for path, leaf in self._spec.items()
+      for path, leaf in self.spec.items()
     }
 
   def _groups(self, position: Position) -> Iterator[tuple[int, list[Record], bool]]:
@@ -593,7 +567,7 @@ class RecordSteps(EpisodeSource):
         )
       labels.add(first.label)
     values: Values = {}
-    for path, leaf in self._spec.items():
+    for path, leaf in self.spec.items():
       if self._is_absent(parts, path, place):
         continue
       steps = join(part.values[path] for part in parts)
@@ -630,7 +604,7 @@ class RecordSteps(EpisodeSource):
       )
     dtypes = {"int64_list": tf.int64, "float_list": tf.float32}
     # RLDS has the steps of an episode in one list, too.
-    is_rlds = any(leaf.is_concatenated for leaf in self._spec.values())
+    is_rlds = any(leaf.is_concatenated for leaf in self.spec.values())
     is_step = key in contents.context and not is_rlds
     leaf = specs.ExtendedTensorSpec(
       (),
@@ -714,16 +688,8 @@ class TfdsSource(EpisodeSource):
     """Opens the dataset; see `records.TfdsEpisodes`."""
     self._name = str(source)
     self._episodes = records.TfdsEpisodes(source, split or "train", leave_out)
-
-  @property
-  def spec(self) -> specs.TensorSpecStruct:
-    """The specs that TFDS tells."""
-    return self._episodes.spec
-
-  @property
-  def num_episodes(self) -> int | None:
-    """The episodes of the split."""
-    return self._episodes.num_episodes
+    self.spec = self._episodes.spec
+    self.num_episodes = self._episodes.num_episodes
 
   def fingerprint(self) -> dict[str, Any]:
     """Returns the data set's name, version and sizes."""

@@ -31,26 +31,10 @@ class StoreSource(EpisodeSource):
     """
     self._store = EpisodeStore(path)
     self._path = path
-
-  @property
-  def spec(self) -> specs.TensorSpecStruct:
-    """The store's specs."""
-    return self._store.spec
-
-  @property
-  def num_episodes(self) -> int | None:
-    """The committed episodes."""
-    return len(self._store)
-
-  @property
-  def metadata(self) -> Mapping[str, Any]:
-    """The store's metadata."""
-    return self._store.metadata
-
-  @property
-  def episode_ends(self) -> list[int] | None:
-    """Where each episode ends."""
-    return self._store.episode_ends.tolist()
+    self.spec = self._store.spec
+    self.num_episodes = len(self._store)
+    self.metadata = self._store.metadata
+    self.episode_ends = self._store.episode_ends.tolist()
 
   def fingerprint(self) -> dict[str, Any]:
     """Returns the specs and the checksums of all segments."""

@@ -279,30 +279,16 @@ class ZarrSource(EpisodeSource):
     self._path = path
     check_own_files(path)
     self._group = open_group(path)
-    self._notes: list[str] = []
+    self.notes: list[str] = []
     dropped = dropped or Dropped()
     self._ends = self._read_ends()
+    self.num_episodes = len(self._ends)
+    self.metadata = self._read_metadata()
     known = self._known_spec()
     self._arrays: dict[str, Any] = {}
-    self._spec = self._collect(known, dropped)
+    self.spec = self._collect(known, dropped)
 
-  @property
-  def spec(self) -> specs.TensorSpecStruct:
-    """The specs that were given, or those of the arrays."""
-    return self._spec
-
-  @property
-  def num_episodes(self) -> int | None:
-    """The entries of `meta/episode_ends`."""
-    return len(self._ends)
-
-  @property
-  def notes(self) -> list[str]:
-    """What was left out, and why."""
-    return self._notes
-
-  @property
-  def metadata(self) -> Mapping[str, Any]:
+  def _read_metadata(self) -> Mapping[str, Any]:
     """The group's attributes, or the metadata that a conversion left there."""
     attributes = dict(self._group.attrs)
     attributes.pop(SPEC_ATTRIBUTE, None)
@@ -326,7 +312,7 @@ class ZarrSource(EpisodeSource):
       place = f"episode {index} of {self._path}"
       values: Values = {}
       for path, column in columns.items():
-        is_sequence = self._spec[path].is_sequence
+        is_sequence = self.spec[path].is_sequence
         rows = (first, self._ends[index]) if is_sequence else (index, index + 1)
         found = _read(column, path, rows, place)
         values[path] = found if is_sequence else found.reshape(found.shape[1:])

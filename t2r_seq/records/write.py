@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import types
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -217,7 +216,7 @@ def _compare_lengths(
   ]
 
 
-class RecordWriter:
+class RecordWriter(publishing.Closing):
   """Writes structures to a TFRecord file that appears, whole, when it is closed.
 
   A context manager: leaving it normally commits the file, an exception discards it.
@@ -298,19 +297,10 @@ class RecordWriter:
     if os.path.exists(self._temp_path):
       os.remove(self._temp_path)
 
-  def __enter__(self) -> RecordWriter:
-    return self
-
-  def __exit__(
-    self,
-    exc_type: type[BaseException] | None,
-    exc_value: BaseException | None,
-    traceback: types.TracebackType | None,
-  ) -> None:
-    if exc_type is None:
-      self.close()
-    else:
-      self.discard()
+  def close_after(self, error: BaseException) -> None:
+    """Discards the file."""
+    del error
+    self.discard()
 
 
 def write_records(

@@ -7,14 +7,13 @@ import contextlib
 import dataclasses
 import numbers
 import re
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, specs, windows
+from t2r_seq import errors, files, specs, windows
 from t2r_seq.data.arguments import check_count
 from t2r_seq.replay.options import to_priorities
 
@@ -42,9 +41,6 @@ def explained() -> Iterator[None]:
       if found:
         raise error_cls(found[1]) from error
     raise
-
-
-_Self = TypeVar("_Self", bound="_Closing")
 
 
 class SampleInfo(NamedTuple):
@@ -95,26 +91,7 @@ class ReplayCounters:
     return self.num_samples / self.num_inserts if self.num_inserts else 0.0
 
 
-class _Closing(abc.ABC):
-  """Has to be closed; a context manager."""
-
-  @abc.abstractmethod
-  def close(self) -> None:
-    """Lets go of everything; closing twice is no error."""
-
-  def __enter__(self: _Self) -> _Self:
-    return self
-
-  def __exit__(
-    self,
-    exc_type: type[BaseException] | None,
-    exc_value: BaseException | None,
-    traceback: types.TracebackType | None,
-  ) -> None:
-    self.close()
-
-
-class ReplayWriter(_Closing):
+class ReplayWriter(files.Closing):
   """Appends the steps of one environment, in the order of time; for one thread.
 
   The window of an anchor can be sampled as soon as all steps that it shows are there,
@@ -156,7 +133,7 @@ class ReplayWriter(_Closing):
     """
 
 
-class ReplayVectorWriter(_Closing):
+class ReplayVectorWriter(files.Closing):
   """Appends the steps of N environments that go in step; for one thread."""
 
   @abc.abstractmethod
@@ -184,7 +161,7 @@ class ReplayVectorWriter(_Closing):
     """
 
 
-class Replay(_Closing):
+class Replay(files.Closing):
   """Experience that arrives while it is learned from, under one spec structure.
 
   Steps are stored flat, each once; stacks, sequences, next observations are gathered

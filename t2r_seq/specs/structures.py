@@ -26,6 +26,9 @@ SpecStructure = Any
 _SEPARATOR = "/"
 
 
+_NOTHING = object()
+
+
 class TensorSpecStruct(MutableMapping):
   """Specs, tensors or arrays by path, with attribute access to the hierarchy.
 
@@ -68,6 +71,13 @@ class TensorSpecStruct(MutableMapping):
     return dict(self.items())
 
   def __getitem__(self, key: str) -> Any:
+    found = self.get(key, _NOTHING)
+    if found is _NOTHING:
+      raise self._unknown(key)
+    return found
+
+  def get(self, key: str, default: Any = None) -> Any:
+    """Returns the leaf or the branch of a path; without one, a default."""
     try:
       return self._data[self._prefix + key]
     except (KeyError, TypeError):
@@ -75,7 +85,7 @@ class TensorSpecStruct(MutableMapping):
     below = f"{self._prefix}{key}{_SEPARATOR}"
     if any(other.startswith(below) for other in self._data):
       return TensorSpecStruct._view(self._data, below)
-    raise self._unknown(key)
+    return default
 
   def __setitem__(self, key: str, value: Any) -> None:
     """Assigns a leaf, or merges a mapping or namedtuple below `key`.

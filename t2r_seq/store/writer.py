@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import types
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 from absl import logging
 
 from t2r_seq import errors, specs
-from t2r_seq.files import left_behind, make_folders, sync_folder
+from t2r_seq.files import Closing, left_behind, make_folders, sync_folder
 from t2r_seq.store import files, layout, manifest, segments, values
 from t2r_seq.store.files import lock_segment
 from t2r_seq.store.layout import Column, Columns
@@ -37,7 +36,7 @@ def check_commit_every(commit_every: Any) -> None:
     )
 
 
-class EpisodeWriter:
+class EpisodeWriter(Closing):
   """Appends episodes to one segment of a store; a context manager.
 
   Episodes count once they are committed: data first, then one small file that is
@@ -206,23 +205,12 @@ class EpisodeWriter:
         f"episode of {num_steps} steps in progress. It was dropped."
       )
 
-  def __enter__(self) -> EpisodeWriter:
-    return self
-
-  def __exit__(
-    self,
-    exc_type: type[BaseException] | None,
-    exc_value: BaseException | None,
-    traceback: types.TracebackType | None,
-  ) -> None:
-    if exc_type is None:
-      self.close()
-      return
+  def close_after(self, error: BaseException) -> None:
+    """Keeps whole episodes, whatever went wrong after them."""
     try:
-      # Whole episodes are kept, whatever went wrong after them.
       self.close()
-    except (OSError, errors.SpecError) as error:
-      logging.warning("%s", error)
+    except (OSError, errors.SpecError) as another:
+      logging.warning("%s", another)
 
   def _open_segment(self) -> SegmentWriter:
     if self._segment is None:

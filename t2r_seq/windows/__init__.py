@@ -7,11 +7,8 @@ from t2r_seq.windows.cut import (
   NStep,
   Padding,
   WindowGrid,
-  check_padding,
-)
-from t2r_seq.windows.dataset import WindowReport, gather_windows, windows
-from t2r_seq.windows.flat_specs import (
   add_mask_specs,
+  check_padding,
   flat_length,
   flat_specs,
   history_length,
@@ -20,6 +17,7 @@ from t2r_seq.windows.flat_specs import (
   masked_mean,
   time_span,
 )
+from t2r_seq.windows.dataset import WindowReport, gather_windows, windows
 from t2r_seq.windows.n_step import TransitionFields
 from t2r_seq.windows.reader import (
   Reading,

@@ -11,10 +11,14 @@ import tensorflow as tf
 
 from t2r_seq import errors
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
-from t2r_seq.windows.cut import NStep, add_axes, array_module
-
-DISCOUNT = "discount"
-NUM_STEPS = "num_steps"
+from t2r_seq.windows.cut import (
+  DISCOUNT,
+  NUM_STEPS,
+  NStep,
+  add_axes,
+  array_module,
+  own_path,
+)
 
 _NEXT = "next_"
 
@@ -179,32 +183,6 @@ class Joining:
 def return_dtype(dtype: tf.DType) -> tf.DType:
   """Returns the dtype of a discounted return of such rewards."""
   return dtype if dtype.is_floating else tf.float32
-
-
-def own_path(path: str, branches: tuple[str, ...]) -> str:
-  """Returns a path without a first component that is only a branch."""
-  first, _, rest = path.partition("/")
-  return rest if first in branches and rest else path
-
-
-def computed_paths(flat: TensorSpecStruct, n_step: NStep | None) -> dict[str, str]:
-  """Finds the declared paths that joining computes, and that nobody stores.
-
-  Args:
-    flat: specs by path.
-    n_step: how transitions are joined, if they are.
-  Returns:
-    From such a path to `DISCOUNT` or `NUM_STEPS`. Those that read a step are none.
-  """
-  if n_step is None:
-    return {}
-  return {
-    path: name
-    for path, spec in flat.items()
-    if (name := own_path(path, n_step.branches)) in (DISCOUNT, NUM_STEPS)
-    and getattr(spec, "time_offsets", None) is None
-    and not getattr(spec, "is_sequence", False)
-  }
 
 
 def integer_rewards(flat: TensorSpecStruct, n_step: NStep) -> list[errors.Mismatch]:

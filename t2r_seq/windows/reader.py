@@ -12,14 +12,22 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.specs import ExtendedTensorSpec, SpecStructure, TensorSpecStruct
-from t2r_seq.windows import flat_specs as flat_specs_lib
-from t2r_seq.windows.cut import Anchors, Cut, WindowGrid, add_axes, array_module
-from t2r_seq.windows.n_step import (
+from t2r_seq.windows.cut import (
   DISCOUNT,
   NUM_STEPS,
+  Anchors,
+  Cut,
+  WindowGrid,
+  add_axes,
+  array_module,
+  computed_paths,
+  mask_path,
+  mask_paths,
+  time_span,
+)
+from t2r_seq.windows.n_step import (
   Joining,
   check_computed,
-  computed_paths,
   plan_joining,
   return_dtype,
 )
@@ -109,8 +117,8 @@ class WindowReader:
     wanted = specs.map_leaves(
       ExtendedTensorSpec.to_spec, specs.flatten_spec_structure(spec_structure)
     )
-    self.grid = WindowGrid(flat_specs_lib.time_span(wanted), cut)
-    masks = flat_specs_lib.mask_paths(wanted)
+    self.grid = WindowGrid(time_span(wanted), cut)
+    masks = mask_paths(wanted)
     computed = computed_paths(wanted, cut.n_step)
     stored = TensorSpecStruct(
       (path, spec)
@@ -141,7 +149,7 @@ class WindowReader:
         "Give the specs time_offsets."
       )
     if cut.masks:
-      masks = {flat_specs_lib.mask_path(path): path for path in self._timed}
+      masks = {mask_path(path): path for path in self._timed}
     self.masks = {mask: path for mask, path in masks.items() if path in self._timed}
     self._check_masks()
     self._fetches = self._plan_fetches()
@@ -402,8 +410,8 @@ class WindowReader:
       if self.joining is not None and path in self.joining.fields.rewards:
         dtype = return_dtype(dtype)
       window[path] = tf.TensorSpec(shape, dtype)
-    for mask_path, path in self.masks.items():
-      window[mask_path] = tf.TensorSpec(self._timed[path].shape, tf.bool)
+    for mask, path in self.masks.items():
+      window[mask] = tf.TensorSpec(self._timed[path].shape, tf.bool)
     for path, name in self._computed.items():
       if self.joining is not None:
         window[path] = self.joining.spec(name, window[self.joining.fields.done])
@@ -451,13 +459,11 @@ def stack_windows(
   wanted = specs.map_leaves(
     ExtendedTensorSpec.to_spec, specs.flatten_spec_structure(spec_structure)
   )
-  grid = WindowGrid(
-    flat_specs_lib.time_span(wanted), Cut.of("stack_windows", cut, fields)
-  )
+  grid = WindowGrid(time_span(wanted), Cut.of("stack_windows", cut, fields))
   # A reader may add masks that no spec declares.
-  masks = {flat_specs_lib.mask_path(path): path for path in wanted}
+  masks = {mask_path(path): path for path in wanted}
   masks = {path: of for path, of in masks.items() if path not in wanted}
-  masks.update(flat_specs_lib.mask_paths(wanted))
+  masks.update(mask_paths(wanted))
   stacked, found = TensorSpecStruct(), []
   for path, values in specs.flatten_spec_structure(flat).items():
     spec = wanted.get(masks.get(path, path))
@@ -524,24 +530,28 @@ def _plan_path(
   grid: WindowGrid,
 ) -> Reading | errors.Mismatch:
   frame_shape, dtype = spec.frame_shape, spec.dtype
-  got = errors.describe(given) + (f" of its name, {source}" if source != path else "")
+
+  def misfit(want: str, hint: str = "") -> errors.Mismatch:
+    named = f" of its name, {source}" if source != path else ""
+    return errors.Mismatch(path, want, errors.describe(given) + named, hint)
+
   if given.dtype == tf.string and specs.is_encoded_image_spec(spec):
     # Frames that are still encoded: one string a step (or a list of them).
     frame_shape, dtype = spec.frame_shape[:-3], tf.string
   if spec.time_offsets is None and not spec.is_sequence:
     if given.shape.rank is None:
       hint = "Set its static shape, or say time_offsets=0 for the anchor's own step."
-      return errors.Mismatch(path, _expected(spec), got, hint)
+      return misfit(_expected(spec), hint)
     if given.shape.rank == frame_shape.rank:
       if given.dtype != dtype or not given.shape.is_compatible_with(frame_shape):
-        return errors.Mismatch(path, errors.describe(spec), got)
+        return misfit(errors.describe(spec))
       return Reading(source, None, frame_shape)
   if spec.is_sequence and grid.cut.sequence_length is None:
     hint = "Pass sequence_length, or declare the spec with is_sequence=False."
     return errors.Mismatch(path, "a sequence_length", "None", hint)
   flat_shape = tf.TensorShape([None]).concatenate(frame_shape)
   if given.dtype != dtype or not flat_shape.is_compatible_with(given.shape):
-    return errors.Mismatch(path, _expected(spec), got, _hint(dtype, given))
+    return misfit(_expected(spec), _hint(dtype, given))
   return Reading(source, steps_of(spec, grid), frame_shape)
 
 

@@ -144,24 +144,6 @@ class RowList:
     )
     return self.of(joined)
 
-  def concat_all(self, others: tf.Tensor) -> RowList:
-    """Returns a list of its own rows and those of others, without copying them.
-
-    Args:
-      others: a list of their handles; a variant scalar.
-    """
-    lists = RowList(others, tf.TensorShape([]), tf.variant)
-
-    def add(number: tf.Tensor, handle: tf.Tensor) -> list[tf.Tensor]:
-      # In a loop it appends in place: all together take time with their number.
-      return [number + 1, self.of(handle).concat(lists.item(number)).handle]
-
-    count = tf.raw_ops.TensorListLength(input_handle=others)
-    _, handle = tf.while_loop(
-      lambda number, _: number < count, add, [tf.constant(0), self.handle]
-    )
-    return self.of(handle)
-
   def gather(self, index: tf.Tensor) -> tf.Tensor:
     """Returns rows.
 

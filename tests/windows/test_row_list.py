@@ -24,16 +24,10 @@ def test_rows_of_tensors_one_after_the_other(case):
 
   @tf.function
   def gather(index):
-    lists = tf.raw_ops.EmptyTensorList(
-      element_shape=tf.constant([], tf.int32),
-      max_num_elements=-1,
-      element_dtype=tf.variant,
-    )
+    rows = windows.RowList.empty(tf.TensorShape(shape), dtype)
     for part in parts:
-      rows = windows.RowList.of_tensor(tf.constant(part, dtype))
-      lists = tf.raw_ops.TensorListPushBack(input_handle=lists, tensor=rows.handle)
-    empty = windows.RowList.empty(tf.TensorShape(shape), dtype)
-    return empty.concat_all(lists).gather(index)
+      rows = rows.concat(windows.RowList.of_tensor(tf.constant(part, dtype)).handle)
+    return rows.gather(index)
 
   index = rng.integers(max(len(want), 1), size=(6, 2)) if len(want) else [[]]
   got = gather(tf.constant(index, tf.int64))

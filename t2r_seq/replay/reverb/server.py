@@ -542,7 +542,7 @@ _LOOK_SECS = 0.5
 
 
 @gin.configurable
-class ReplayServer:
+class ReplayServer(files.Closing):
   """Serves one table of windows until it is stopped; restores its last checkpoint.
 
   What the windows are has to be the same as in the clients (`ReverbReplay`), which
@@ -685,17 +685,6 @@ class ReplayServer:
     self._stopping.set()
     self._server.stop()
     self._looking.join()
-
-  def __enter__(self) -> ReplayServer:
-    return self
-
-  def __exit__(
-    self,
-    exc_type: type[BaseException] | None,
-    exc_value: BaseException | None,
-    traceback: types.TracebackType | None,
-  ) -> None:
-    self.close()
 
   def _start(self, reverb: types.ModuleType, table: Any, port: int | None) -> Any:
     if port is not None:
