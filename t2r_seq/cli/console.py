@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import errors
-from t2r_seq.cli import project_code
 
 # What gin appends to a message for every configurable that the error went through.
 _GIN_CALLS = re.compile(r"\n\s*In call to configurable [^\n]*")
@@ -73,27 +72,6 @@ def message(error: BaseException) -> str:
 def printable(text: str) -> str:
   """Escapes what a terminal would obey: names come from files of others."""
   return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
-
-
-def warn_of_unread_bindings() -> None:
-  """Lists the bindings of gin that nothing has read, as a typing error would be one."""
-  import gin
-
-  read = gin.config._OPERATIVE_CONFIG
-  unread = [
-    f"{f'{scope}/' if scope else ''}{selector.rpartition('.')[2]}.{name}"
-    for (scope, selector), bound in gin.config._CONFIG.items()
-    for name in bound
-    if selector != "gin.macro"
-    and not any(
-      name in values
-      and other == selector
-      and (not scope or f"{place}/".startswith(f"{scope}/"))
-      for (place, other), values in read.items()
-    )
-  ]
-  if unread:
-    print(f"Bindings that nothing has read: {', '.join(unread)}", file=sys.stderr)
 
 
 def _is_tensorflow_file_error(error: BaseException) -> bool:
@@ -148,6 +126,18 @@ def _is_no_note(record: logging.LogRecord) -> bool:
   return record.levelno > logging.INFO or not is_its_own
 
 
+def allow_project_code() -> None:
+  """Lets modules be imported from the current folder, after all that is installed.
+
+  For commands that were told to import a project's code, and not before TensorFlow and
+  this library are loaded: what is optional to them, and missing, is not looked for
+  there. A folder of data may be somebody else's, and hold a `tensorflow.py`.
+  """
+  folder = os.getcwd()
+  if folder not in sys.path:
+    sys.path.append(folder)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds --gin_configs and --gin_bindings; both can be repeated."""
   parser.add_argument(
@@ -196,7 +186,7 @@ def parse(args: argparse.Namespace) -> None:
   del actors, data, models, policies, preprocessors, reverb, training
   absl_logging.set_verbosity(absl_logging.INFO)
   absl_logging.get_absl_logger().addFilter(_is_no_note)
-  project_code.allow()
+  allow_project_code()
   for filename in args.gin_configs:
     try:
       gin.parse_config_file(filename)
@@ -319,7 +309,7 @@ def _import(source: str) -> Any:
   module_name, separator, name = source.partition(":")
   if not (module_name and separator and name):
     raise UsageError(f"--spec takes {FORMS}, got '{source}'.")
-  project_code.allow()
+  allow_project_code()
   module = importlib.import_module(module_name)
   if not hasattr(module, name):
     near = errors.nearest(name, vars(module))

@@ -6,34 +6,32 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from t2r_seq import __version__
 from t2r_seq.cli import (
-  collect,
-  collect_eval,
   console,
   convert,
   data_service,
   doctor,
+  gin_commands,
   index,
   inspect,
   predict,
-  replay_server,
   stats,
-  train,
 )
 
-_COMMANDS = {
-  "train": train,
-  "collect": collect,
-  "collect-eval": collect_eval,
+_COMMANDS: dict[str, Any] = {
+  "train": gin_commands.TRAIN,
+  "collect": gin_commands.COLLECT,
+  "collect-eval": gin_commands.COLLECT_EVAL,
   "convert": convert,
   "inspect": inspect,
   "doctor": doctor,
   "index": index,
   "stats": stats,
   "data-service": data_service,
-  "replay-server": replay_server,
+  "replay-server": gin_commands.REPLAY_SERVER,
   "predict": predict,
 }
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from t2r_seq.cli import console, project_code
+from t2r_seq.cli import console
 
 SUMMARY = "mean, std, min, max and quantiles of every path, for normalisation"
 DESCRIPTION = """Computes statistics of a store or of TFRecord files, in one pass.
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
   if args.output:  # What it is called by default, patterns leave out.
     _check_output(output, args.source)
   if args.transform:
-    project_code.allow()
+    console.allow_project_code()
   found = statistics.compute_statistics(
     source,
     output,

@@ -77,6 +77,7 @@ def test_train(project):
   assert "step 20/20: loss" in train.stderr
   assert "Sharding callback" not in train.stderr
   assert train.stdout.startswith("Trained to step 20: loss ")
+  assert train.stdout.endswith("; exports in runs/drift/export/latest.\n")
   (export,) = policies.list_exports(str(folder / "runs/drift/export/latest"))
   predictor = policies.ExportedSavedModelPredictor(export.path, timeout=0)
   assert predictor.restore()

@@ -106,17 +106,6 @@ def test_message(error, want):
   assert console.message(error) == want
 
 
-def test_bindings_that_nothing_reads_are_listed(capsys):
-  gin.clear_config()
-  bindings = ("needs_a_value.value = %a", "a = 1", "s/needs_a_value.value = 2")
-  gin.parse_config([*bindings, "fails.error = 3"])
-  needs_a_value()
-  console.warn_of_unread_bindings()
-  want = "Bindings that nothing has read: s/needs_a_value.value, fails.error\n"
-  assert capsys.readouterr().err == want
-  gin.clear_config()
-
-
 def test_help_fits_a_terminal(capsys):
   for command in ("collect", "doctor", "convert", "train"):
     with pytest.raises(SystemExit):

@@ -8,7 +8,7 @@ import pytest
 
 from t2r_seq import __version__
 from t2r_seq.cli import main as main_function
-from t2r_seq.cli import train
+from t2r_seq.cli import predict
 
 
 def test_help_loads_no_tensorflow(run_python):
@@ -124,19 +124,19 @@ def test_status(run_main, monkeypatch, error, status):
   def fail(args):
     raise error
 
-  monkeypatch.setattr(train, "run", fail)
-  got, _, err = run_main("train", "--gin_bindings", "x = 1")
+  monkeypatch.setattr(predict, "run", fail)
+  got, _, err = run_main("predict", "export", "--random")
   assert got == status
-  assert err.startswith("t2r_seq train: ")
+  assert err.startswith("t2r_seq predict: ")
 
 
 def test_an_unexpected_error_is_raised(run_main, monkeypatch):
   def fail(args):
     raise KeyError("a bug")
 
-  monkeypatch.setattr(train, "run", fail)
+  monkeypatch.setattr(predict, "run", fail)
   with pytest.raises(KeyError, match="a bug"):
-    run_main("train", "--gin_bindings", "x = 1")
+    run_main("predict", "export", "--random")
 
 
 def test_the_current_folder_can_be_imported_from(run_main, monkeypatch, tmp_path):

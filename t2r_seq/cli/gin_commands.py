@@ -1,0 +1,203 @@
+"""The commands that gin configures: train, collect, collect-eval, replay-server."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from t2r_seq.cli import console
+
+STATUS_OF_SIGTERM = 143
+
+
+def _train(args: argparse.Namespace) -> int:
+  """Trains; see `t2r_seq.training.train_eval_model` for what can be configured."""
+  console.parse(args)
+  from t2r_seq import allocation, training
+
+  allocation.keep_freed_memory()
+  result = dict(training.train_eval_model())
+  step = result.pop("global_step")
+  if result.pop("was_stopped"):
+    print(f"Stopped by a signal at step {int(step)}; the same command goes on there.")
+    return 0
+  names = sorted(result, key=lambda name: (name != "loss", name))
+  shown = ", ".join(f"{name} {result[name]:.5g}" for name in names)
+  told = f"Trained to step {int(step)}" if shown else f"At step {int(step)}"
+  if shown:
+    is_eval = _bound("input_generator_eval") is not None
+    told += f": {shown} ({'of the last evaluation' if is_eval else 'in training'})"
+  exports = os.path.join(str(_bound("model_dir") or ""), "export")
+  folders = sorted(os.listdir(exports)) if os.path.isdir(exports) else []
+  where = ", ".join(os.path.join(exports, name) for name in folders)
+  print(f"{told}{f'; exports in {where}' if where else ''}.")
+  return 0
+
+
+def _bound(name: str) -> Any:
+  """Returns what gin gives to an argument of the training; None for nothing."""
+  import gin
+
+  try:
+    return gin.query_parameter(f"train_eval_model.{name}")
+  except ValueError:
+    return None
+
+
+def _collect(args: argparse.Namespace) -> int:
+  """Collects; see `t2r_seq.actors.collect_episodes` for what can be configured."""
+  console.parse(args)
+  from t2r_seq import actors
+  from t2r_seq.training import arguments
+
+  try:
+    # The sink is made before the collection begins, and may wait for a server; the
+    # collection has a signal of its own, which ends nothing but waits.
+    with actors.StopSignal() as signal, signal.waiting():
+      result = actors.collect_episodes(stop=signal)
+  except actors.Stopped:
+    print("Stopped by a signal before all episodes were collected.", file=sys.stderr)
+    return STATUS_OF_SIGTERM
+  arguments.warn_of_unread_bindings()
+  print(
+    f"Collected {result['num_episodes']} episodes ({result['num_steps']} steps, mean "
+    f"reward {result['episode_reward']:.4f}){_where(result['files'])}."
+  )
+  return 0
+
+
+def _where(files: Sequence[str]) -> str:
+  """Says where the episodes are, as far as record files tell."""
+  if len(files) > 1:
+    return f" in {len(files)} files, {files[0]} to {files[-1]}"
+  return f" in {files[0]}" if files else ""
+
+
+def _collect_eval(args: argparse.Namespace) -> int:
+  """Acts; see `t2r_seq.actors.collect_eval_loop` for what can be configured."""
+  console.parse(args)
+  from t2r_seq import actors
+
+  try:
+    # The sink is made before the loop begins, and may wait for a server; the loop has a
+    # signal of its own, which ends nothing but waits.
+    with actors.StopSignal() as signal, signal.waiting():
+      result = actors.collect_eval_loop(stop=signal)
+  except actors.Stopped:
+    print("Stopped by a signal before the first round.")
+    return 0
+  rewards = [
+    f"mean reward {result[key]:.4f} in the last {what}"
+    for key, what in (
+      ("collect/episode_reward", "round"),
+      ("eval/episode_reward", "evaluation"),
+    )
+    if key in result
+  ]
+  how = "Stopped by a signal" if result["was_stopped"] else "Done"
+  print(
+    f"{how} at the policy of step "
+    f"{int(result['global_step'])}: collected {int(result['num_episodes'])} episodes "
+    f"({int(result['num_steps'])} steps) in {int(result['num_rounds'])} rounds"
+    f"{''.join(f'; {text}' for text in rewards)}."
+  )
+  return 0
+
+
+def _replay_server(args: argparse.Namespace) -> int:
+  """Serves; see `t2r_seq.replay.reverb.ReplayServer` for what can be configured."""
+  console.parse(args)
+  from t2r_seq.replay import reverb
+
+  with reverb.ReplayServer() as server:
+    print(f"replay-server: at {server.address}", flush=True)
+    server.serve()
+  print("replay-server: stopped", flush=True)
+  return 0
+
+
+class Command(NamedTuple):
+  """A command, as `main` knows it.
+
+  Attributes:
+    SUMMARY: a line.
+    DESCRIPTION: all of it.
+    run: does it; returns the exit status.
+    add_arguments: adds its arguments.
+  """
+
+  SUMMARY: str
+  DESCRIPTION: str
+  run: Callable[[argparse.Namespace], int]
+  add_arguments: Callable[[argparse.ArgumentParser], None] = console.add_arguments
+
+
+TRAIN = Command(
+  "train, evaluate and export a model",
+  """Trains, evaluates and exports the model that gin files describe.
+
+A run that was stopped goes on at its last checkpoint when it is started again. SIGTERM
+stops it at the next step, with a checkpoint and the status 0.
+
+  t2r_seq train --gin_configs research/pose_env/configs/pose_env_moving_stack4.gin \\
+    --gin_bindings 'train_eval_model.model_dir = "runs/pose"'""",
+  _train,
+)
+
+COLLECT = Command(
+  "run a policy and write its episodes to record files, or a store",
+  """Runs a policy in a Gymnasium environment and writes its episodes.
+
+Which policy, environment, specs and files is said by gin, as the arguments of
+`collect_episodes`.
+
+  t2r_seq collect --gin_configs research/pose_env/configs/collect_moving.gin \\
+    --gin_bindings 'collect_episodes.num_episodes = 200'
+
+Into an EpisodeStore, in place of record files:
+
+  t2r_seq collect --gin_configs collect.gin --gin_bindings \\
+    'collect_episodes.output_path = None' 'collect_episodes.sink = @StoreSink()' \\
+    'StoreSink.path = "data/train.store"' 'StoreSink.spec = @episode_spec'
+
+SIGTERM ends it between two steps and drops the file in progress; the files before it
+are whole. The status is 143 then. `t2r_seq collect-eval` goes on collecting while a
+learner trains.""",
+  _collect,
+)
+
+COLLECT_EVAL = Command(
+  "collect and evaluate with the newest export, round after round",
+  """Collects episodes with the newest exported policy, and evaluates it.
+
+A learner in another process trains and exports; this one acts. Which policy, which
+environments, and where the steps go is said by gin, as the arguments of
+`collect_eval_loop`. With `collect_eval_loop.continuous = True` it goes on with the next
+export, up to `max_steps`; else it ends after one round.
+
+  t2r_seq collect-eval --gin_configs actor.gin --gin_bindings \\
+    'collect_eval_loop.continuous = True' 'collect_eval_loop.root_dir = "runs/actor0"'
+
+The steps go to a sink: `@ReplaySink()` (a live replay), `@StoreSink()` (an
+EpisodeStore) or `@RecordSink()` (TFRecord files). SIGTERM ends the loop between two
+steps: a replay keeps the steps of the episode in progress, the other sinks drop it, and
+the status is 0. A second SIGTERM ends the process at once.""",
+  _collect_eval,
+)
+
+REPLAY_SERVER = Command(
+  "run a replay server, for actors to write to and learners to read from",
+  """Runs a Reverb server until it is told to stop (SIGTERM).
+
+What it holds and how it samples, removes and paces is said by gin, as the arguments of
+`ReplayServer`. With a checkpoint_dir it goes on from the newest checkpoint there, and
+writes one every checkpoint_secs, and when it stops. Needs the extra `reverb`.
+
+  t2r_seq replay-server \\
+    --gin_configs research/pose_env/configs/distributed_server.gin \\
+    --gin_bindings 'REPLAY_DIR = "runs/replay"' 'ReplayServer.port = 8000'""",
+  _replay_server,
+)
