@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import os
 import types
@@ -116,6 +117,27 @@ class EpisodeTarget(abc.ABC):
   @abc.abstractmethod
   def close(self) -> None:
     """Lets go of files; what is committed stays."""
+
+
+@contextlib.contextmanager
+def reading(place: str, what: str) -> Iterator[None]:
+  """Says where damage lies: of damaged files libraries raise what they like.
+
+  Args:
+    place: the file, or what of it.
+    what: is read, as 'chunks'.
+  Raises:
+    ConversionError: it cannot be read.
+  """
+  try:
+    yield
+  except (errors.SpecError, ImportError):
+    raise
+  except Exception as error:
+    raise errors.ConversionError(
+      f"convert: {place}: expected {what} that can be read, got "
+      f"{type(error).__name__}: {error}."
+    ) from error
 
 
 def folder_fingerprint(path: str) -> dict[str, Any]:

@@ -358,15 +358,8 @@ class Hdf5Source(EpisodeSource):
     self._path = path
     _check_foreign(path, find_foreign(path), dropped or Dropped(), spec)
     self._file = open_file(path)
-    try:
+    with episodes.reading(path, "an HDF5 file"):
       self._open(dropped or Dropped(), spec)
-    except errors.SpecError:
-      raise
-    except Exception as error:  # h5py raises what it likes on damaged files.
-      raise errors.ConversionError(
-        f"convert: {path}: expected an HDF5 file whose parts can be read, got "
-        f"{type(error).__name__}: {error}."
-      ) from error
 
   def _open(self, dropped: Dropped, spec: specs.TensorSpecStruct | None) -> None:
     path = self._path
@@ -416,12 +409,9 @@ class Hdf5Source(EpisodeSource):
     """Yields the demos from a point on; see `EpisodeSource.episodes`."""
     for demo in self._demos[start.episode :]:
       place = f"{demo.name} of {self._path}"
-      try:
-        yield SourceEpisode(self._read(demo, place), place)
-      except (OSError, KeyError, RuntimeError) as error:
-        raise errors.ConversionError(
-          f"convert: {place}: expected a demo that can be read, got {error}."
-        ) from error
+      with episodes.reading(place, "a demo"):
+        values = self._read(demo, place)
+      yield SourceEpisode(values, place)
 
   def _read(self, demo: Any, place: str) -> Values:
     values: Values = {}

@@ -278,15 +278,13 @@ class ZarrSource(EpisodeSource):
     """
     self._path = path
     check_own_files(path)
-    self._group = open_group(path)
-    self.notes: list[str] = []
-    dropped = dropped or Dropped()
-    self._ends = self._read_ends()
-    self.num_episodes = len(self._ends)
-    self.metadata = self._read_metadata()
-    known = self._known_spec()
     self._arrays: dict[str, Any] = {}
-    self.spec = self._collect(known, dropped)
+    with episodes.reading(path, "a zarr group"):
+      self._group = open_group(path)
+      self._ends = self._read_ends()
+      self.num_episodes = len(self._ends)
+      self.metadata = self._read_metadata()
+      self.spec = self._collect(self._known_spec(), dropped or Dropped())
 
   def _read_metadata(self) -> Mapping[str, Any]:
     """The group's attributes, or the metadata that a conversion left there."""
@@ -314,7 +312,8 @@ class ZarrSource(EpisodeSource):
       for path, column in columns.items():
         is_sequence = self.spec[path].is_sequence
         rows = (first, self._ends[index]) if is_sequence else (index, index + 1)
-        found = _read(column, path, rows, place)
+        with episodes.reading(f"{place}: {path}", "chunks"):
+          found = column.read(*rows)
         values[path] = found if is_sequence else found.reshape(found.shape[1:])
       yield SourceEpisode(values, place)
 
@@ -395,17 +394,6 @@ class ZarrSource(EpisodeSource):
         )
       found.append(errors.Mismatch(key, want, got[:200], hint))
       return None
-
-
-def _read(column: ZarrRows, path: str, rows: tuple[int, int], place: str) -> np.ndarray:
-  try:
-    return column.read(*rows)
-  except Exception as error:
-    # Codecs raise what they like on damaged chunks.
-    raise errors.ConversionError(
-      f"convert: {place}: {path}: expected chunks that can be read, got "
-      f"{type(error).__name__}: {error}."
-    ) from error
 
 
 _CHUNK_BYTES = 1 << 20

@@ -191,7 +191,9 @@ def import_cpprb(
   try:
     with zipfile.ZipFile(place) as archive:
       transitions = _read(place, archive, declared)
-  except (zipfile.BadZipFile, zlib.error) as error:
+  except (OSError, errors.SpecError):
+    raise
+  except Exception as error:  # Damaged archives raise whatever their bytes lead to.
     raise errors.SpecError(
       f"{_OPERATION}: {place}: expected a .npz file of cpprb, got {error}."
     ) from error
@@ -262,7 +264,9 @@ def _read_member(place: str, archive: zipfile.ZipFile, name: str) -> Any:
         return read_pickled_arrays(file)
     with archive.open(f"{name}.npy") as file:
       return np.lib.format.read_array(file, allow_pickle=False)
-  except (KeyError, MemoryError, ValueError) as error:
+  except (OSError, zipfile.BadZipFile, zlib.error):
+    raise
+  except Exception as error:
     raise errors.SpecError(
       f"{_OPERATION}: {place}: {name}: expected arrays of numbers, got {error}. "
       f"Unpickling could run any code, so it is not done. {_SAFE_WAY}"
