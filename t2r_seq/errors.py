@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import errno
+import importlib
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
@@ -155,6 +156,23 @@ def missing_extra(package: str, extra: str) -> ImportError:
     f"{package} is not installed. It comes with an extra: "
     f"pip install 't2r_seq[{extra}]'"
   )
+
+
+def load_extra(name: str, extra: str) -> Any:
+  """Imports an optional package.
+
+  Args:
+    name: of the module.
+    extra: the extra of t2r_seq that installs it.
+  Returns:
+    The module.
+  Raises:
+    ImportError: it is not installed; names the extra.
+  """
+  try:
+    return importlib.import_module(name)
+  except ImportError as error:
+    raise missing_extra(name.partition(".")[0], extra) from error
 
 
 def unwritten(what: str, error: Exception, hint: str) -> OSError:

@@ -29,16 +29,8 @@ _TIME_BASE = 90000
 
 
 def load_av() -> Any:
-  """Imports PyAV.
-
-  Raises:
-    ImportError: it is not installed; names the extra.
-  """
-  try:
-    import av
-  except ImportError as error:
-    raise errors.missing_extra("av", "lerobot") from error
-  return av
+  """Imports PyAV; an ImportError names the extra."""
+  return errors.load_extra("av", "lerobot")
 
 
 def read_frames(path: str, times: Sequence[float] | np.ndarray) -> np.ndarray:

@@ -46,16 +46,8 @@ METADATA_ATTRIBUTE = "t2r_seq_metadata"
 
 
 def load_h5py() -> Any:
-  """Imports h5py.
-
-  Raises:
-    ImportError: it is not installed; names the extra.
-  """
-  try:
-    import h5py
-  except ImportError as error:
-    raise errors.missing_extra("h5py", "hdf5") from error
-  return h5py
+  """Imports h5py; an ImportError names the extra."""
+  return errors.load_extra("h5py", "hdf5")
 
 
 def open_file(path: str) -> Any:

@@ -40,16 +40,8 @@ _CACHED_BYTES = 1 << 27
 
 
 def load_parquet() -> Any:
-  """Imports pyarrow.parquet.
-
-  Raises:
-    ImportError: it is not installed; names the extra.
-  """
-  try:
-    import pyarrow.parquet as parquet
-  except ImportError as error:
-    raise errors.missing_extra("pyarrow", "lerobot") from error
-  return parquet
+  """Imports pyarrow; an ImportError names the extra."""
+  return errors.load_extra("pyarrow.parquet", "lerobot")
 
 
 def is_lerobot(path: str) -> bool:

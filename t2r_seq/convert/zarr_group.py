@@ -37,16 +37,8 @@ _METADATA_FILES = (".zarray", "zarr.json")
 
 
 def load_zarr() -> Any:
-  """Imports zarr.
-
-  Raises:
-    ImportError: it is not installed; names the extra.
-  """
-  try:
-    import zarr
-  except ImportError as error:
-    raise errors.missing_extra("zarr", "zarr") from error
-  return zarr
+  """Imports zarr; an ImportError names the extra."""
+  return errors.load_extra("zarr", "zarr")
 
 
 def _is_v3_api(zarr: Any) -> bool:

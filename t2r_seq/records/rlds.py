@@ -378,11 +378,8 @@ class TfdsEpisodes:
 
 
 def _load_tfds() -> Any:
-  try:
-    import tensorflow_datasets as tfds
-  except ImportError as error:
-    raise errors.missing_extra("tensorflow_datasets", "tfds") from error
-  return tfds
+  """Imports TFDS; an ImportError names the extra."""
+  return errors.load_extra("tensorflow_datasets", "tfds")
 
 
 def _open_builder(source: Any) -> Any:
