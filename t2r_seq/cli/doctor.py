@@ -7,9 +7,9 @@ import itertools
 import math
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from t2r_seq.cli import console
+from t2r_seq.cli import console, sources
 
 if TYPE_CHECKING:
   from t2r_seq.records.check import RecordReport, SalvagedRecords
@@ -325,6 +325,8 @@ def run(args: argparse.Namespace) -> int:
   is_store = bool(folders)
   _check_options(args, is_store)
   console.load_tensorflow()
+  if (source := sources.open_source(args.sources)) is not None:
+    return _check_source(args, source)
   return _check_store(args) if is_store else _check_records(args)
 
 
@@ -363,6 +365,30 @@ def _check_store(args: argparse.Namespace) -> int:
   print()
   print(render_store_salvage(salvaged))
   return 0 if salvaged.source.is_whole else 1
+
+
+def _check_source(args: argparse.Namespace, source: Any) -> int:
+  """Reads every episode of another format."""
+  if args.salvage or args.spec or args.lenient or args.allow_nan:
+    raise console.UsageError(
+      "--salvage, --spec, --lenient and --allow_nan are for stores and TFRecord files."
+    )
+  print("\n\n".join(sources.render(args.sources[0], source)))
+  print()
+  found = 0
+  for problem in sources.check(source):
+    found += 1
+    if found <= args.max_shown:
+      print(console.fill(problem))
+  if found > args.max_shown:
+    print(f"  and {found - args.max_shown:,} more; --max_shown shows them")
+  total = source.num_episodes
+  print(
+    f"{console.count(found, 'problem')} in {console.count(total or 0, 'episode')}"
+    if found
+    else f"Every one of {console.count(total or 0, 'episode')} can be read in full."
+  )
+  return 1 if found else 0
 
 
 def _check_records(args: argparse.Namespace) -> int:

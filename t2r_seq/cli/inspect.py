@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from t2r_seq.cli import console
+from t2r_seq.cli import console, sources
 
 if TYPE_CHECKING:
   from t2r_seq import errors
@@ -227,7 +227,8 @@ def to_python(spec: Mapping[str, Any]) -> str:
 
 SUMMARY = "show what is in TFRecord files or a store, and whether specs fit"
 DESCRIPTION = """Shows the features of TFRecord files, and a spec that would parse them.
-Of the folder of an EpisodeStore, shows columns, lengths and bytes. --output writes the
+Of the folder of an EpisodeStore, shows columns, lengths and bytes; of a dataset of
+LeRobot's, a zarr group or an HDF5 file what is in it. --output writes the
 spec to a file that --spec takes, here and elsewhere; --format prints it alone. Of a
 damaged file it shows the records before the damage, names the place, and exits with 1.
 
@@ -238,7 +239,8 @@ windows: how many it has, and what storing them stacked would take.
   t2r_seq inspect 'data/train*.tfrecord'
   t2r_seq inspect 'data/train*.tfrecord' --output spec.json
   t2r_seq inspect data/train.tfrecord --spec my_project.specs:episode_spec
-  t2r_seq inspect data/my_store --spec my_project.specs:window_spec"""
+  t2r_seq inspect data/my_store --spec my_project.specs:window_spec
+  t2r_seq inspect data/pusht"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -274,6 +276,8 @@ def run(args: argparse.Namespace) -> int:
     raise console.UsageError(f"--max_records must be >= 1, got {args.max_records}.")
   text_format = _text_format(args)
   console.load_tensorflow()
+  if (source := sources.open_source(args.files)) is not None:
+    return _show_source(args, source)
   if _is_folder(args):
     return _show_store(args)
   from t2r_seq import records
@@ -338,6 +342,22 @@ def _show_store(args: argparse.Namespace) -> int:
   spec = console.load_store_specs(args.spec) if args.spec else None
   (folder,) = args.files
   print(render_summary(store.summarize_store(folder, spec), args.spec))
+  return 0
+
+
+def _show_source(args: argparse.Namespace, source: Any) -> int:
+  """Prints what a source of another format holds, and the windows of its episodes."""
+  if args.max_records is not None or args.spec or args.format or args.output:
+    raise console.UsageError(
+      "--max_records, --spec, --format and --output are for TFRecord files and stores; "
+      f"convert this first: t2r_seq convert {args.files[0]} a_store"
+    )
+  parts = sources.render(args.files[0], source)
+  if ends := source.episode_ends:
+    parts.append(_lengths(np.diff(ends, prepend=0)))
+  if source.metadata:
+    parts.append(_metadata(dict(source.metadata)))
+  print("\n\n".join(parts))
   return 0
 
 

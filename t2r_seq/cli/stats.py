@@ -8,10 +8,11 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from t2r_seq.cli import console
+from t2r_seq.cli import console, sources
 
 SUMMARY = "mean, std, min, max and quantiles of every path, for normalisation"
-DESCRIPTION = """Computes statistics of a store or of TFRecord files, in one pass.
+DESCRIPTION = """Computes statistics of a store, of TFRecord files, or of a dataset of
+LeRobot's, a zarr group or an HDF5 file, in one pass.
 
 Mean and standard deviation are exact, quantiles are within the rank error that is
 shown. The figures go to a JSON file, which the preprocessor Normalize reads, and to a
@@ -67,7 +68,9 @@ def run(args: argparse.Namespace) -> int:
   from t2r_seq import statistics
 
   logging.set_verbosity(logging.INFO)  # Says whether it goes on, and what it infers.
-  source = args.source[0] if len(args.source) == 1 else args.source
+  source: Any = args.source[0] if len(args.source) == 1 else args.source
+  foreign = sources.open_source(args.source, leaves_out_videos=not args.images)
+  source = source if foreign is None else foreign
   output = args.output or _default_output(args.source)
   if args.check:
     _print(statistics.check_statistics(output, source), args.elements)

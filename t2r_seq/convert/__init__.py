@@ -3,7 +3,7 @@
 from t2r_seq.convert.conversion import convert, verify_conversion
 from t2r_seq.convert.journal import episode_digest
 from t2r_seq.convert.lerobot_folder import LeRobotFolder, delta_time_offsets
-from t2r_seq.convert.opening import ConversionOptions
+from t2r_seq.convert.opening import ConversionOptions, open_episodes
 
 __all__ = [
   "ConversionOptions",
@@ -11,5 +11,6 @@ __all__ = [
   "convert",
   "delta_time_offsets",
   "episode_digest",
+  "open_episodes",
   "verify_conversion",
 ]

@@ -62,6 +62,7 @@ class EpisodeSource(abc.ABC):
       unknown.
     metadata: JSON values that go along with the episodes.
     notes: what a user should know of how the source was read; sentences.
+    videos: the paths whose values are decoded from videos.
   """
 
   spec: specs.TensorSpecStruct
@@ -69,6 +70,7 @@ class EpisodeSource(abc.ABC):
   episode_ends: list[int] | None = None
   metadata: Mapping[str, Any] = types.MappingProxyType({})
   notes: Sequence[str] = ()
+  videos: Sequence[str] = ()
 
   @abc.abstractmethod
   def fingerprint(self) -> dict[str, Any]:
@@ -81,6 +83,23 @@ class EpisodeSource(abc.ABC):
     Raises:
       SpecError: an episode cannot be read; names the place.
     """
+
+  def __iter__(self) -> Iterator[Values]:
+    """Yields the values of all episodes."""
+    for episode in self.episodes(ResumePoint()):
+      yield episode.values
+
+  def compare_statistics(
+    self, computed: Mapping[str, Mapping[str, np.ndarray]]
+  ) -> list[str]:
+    """Compares figures that come along with the episodes with computed ones.
+
+    Args:
+      computed: by path and name of a figure, such as 'mean'.
+    Returns:
+      A sentence for each path that differs.
+    """
+    return []
 
   def fraction(self, position: tuple[int, ...]) -> float | None:
     """Returns how much of the source lies before a position, 0 to 1, if it knows."""
@@ -141,10 +160,15 @@ def reading(place: str, what: str) -> Iterator[None]:
 
 
 def folder_fingerprint(path: str) -> dict[str, Any]:
-  """Returns the number of the files in a folder, their sizes and the newest time."""
+  """Returns the number of the files in a folder, their sizes and the newest time.
+
+  But for the statistics that were computed of them.
+  """
   count, size, newest = 0, 0, 0
   for folder, _, names in os.walk(path):
     for name in names:
+      if layout.STATISTICS in name and folder == path:
+        continue
       found = os.stat(os.path.join(folder, name))
       count, size = count + 1, size + found.st_size
       newest = max(newest, found.st_mtime_ns)

@@ -17,7 +17,14 @@ from t2r_seq.convert.episodes import (
   ResumePoint,
   SourceEpisode,
 )
-from t2r_seq.convert.lerobot_folder import DERIVED, TASK, LeRobotFolder, read_json
+from t2r_seq.convert.lerobot_folder import (
+  DERIVED,
+  STATS,
+  TASK,
+  VIDEO,
+  LeRobotFolder,
+  read_json,
+)
 
 # What this library knows of the episodes beside what the format has.
 EXTRA = "meta/t2r_seq.json"
@@ -49,6 +56,16 @@ class LeRobotSource(EpisodeSource):
     known = self._known_spec(of_keys)
     taken = {*self._keys.values(), TASK} if self._extra else set()
     left = {key: spec for key, spec in of_keys.items() if key not in taken}
+    self.spec = specs.TensorSpecStruct(
+      (path, leaf) for path, leaf in {**known, **left}.items() if not dropped.has(path)
+    )
+    features = self.folder.features
+    self.videos = [
+      path
+      for path in self.spec
+      if (key := self._keys.get(path, path)) in features
+      and features[key].dtype == VIDEO
+    ]
     self.num_episodes = len(self.folder)
     self.episode_ends = np.cumsum(self.folder.lengths).tolist()
     self.metadata = self._read_metadata()
@@ -57,9 +74,6 @@ class LeRobotSource(EpisodeSource):
         f"{errors.listing(DERIVED)} are left out: they say where a step is, and follow "
         "from that."
       ]
-    self.spec = specs.TensorSpecStruct(
-      (path, leaf) for path, leaf in {**known, **left}.items() if not dropped.has(path)
-    )
 
   def _read_extra(self) -> dict[str, Any]:
     name = os.path.join(self.folder.path, EXTRA)
@@ -83,6 +97,34 @@ class LeRobotSource(EpisodeSource):
     names = {k: f.names for k, f in folder.features.items() if k not in DERIVED}
     found = {"fps": folder.info["fps"], "tasks": folder.tasks, "names": names}
     return {"lerobot": {**found, "robot_type": folder.info.get("robot_type")}}
+
+  def compare_statistics(
+    self, computed: Mapping[str, Mapping[str, np.ndarray]]
+  ) -> list[str]:
+    """Compares the figures of `meta/stats.json` with computed ones.
+
+    Args:
+      computed: by path and name of a figure, such as 'mean'.
+    Returns:
+      A sentence for each path that differs.
+    """
+    name = os.path.join(self.folder.path, STATS)
+    if not os.path.isfile(name):
+      return []
+    found, kept = [], read_json(name)
+    for path, figures in computed.items():
+      known = kept.get(self._keys.get(path, path), {})
+      for figure, value in figures.items():
+        given = np.ravel(np.asarray(known.get(figure, value), np.float64))
+        want = np.ravel(value)
+        scale = np.abs(want).max(initial=0) + 1e-6
+        if given.shape != want.shape or np.abs(given - want).max() > 1e-3 * scale:
+          found.append(
+            f"{STATS}: {path}: {figure} is {given[:3].tolist()}, of its values it is "
+            f"{want[:3].tolist()}"
+          )
+          break
+    return found
 
   def fingerprint(self) -> dict[str, Any]:
     """Returns the files' number, sizes and newest time."""

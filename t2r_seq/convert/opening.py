@@ -234,6 +234,45 @@ class ConversionOptions:
     ]
 
 
+def foreign_kind(path: str) -> str | None:
+  """Returns the kind of a source that is neither a store nor TFRecord files.
+
+  Args:
+    path: a folder or a file.
+  Returns:
+    'lerobot', 'zarr' or 'hdf5'; None where it is none of them.
+  """
+  try:
+    kind = source_kind(path)
+  except errors.ConversionError:
+    return None
+  return kind if kind in (LEROBOT, ZARR, HDF5) else None
+
+
+def open_episodes(
+  path: str | os.PathLike[str],
+  kind: str | None = None,
+  options: ConversionOptions | None = None,
+) -> EpisodeSource:
+  """Opens the episodes of any format: their specs, and their values one by one.
+
+  Args:
+    path: a store, a folder of LeRobot's, a zarr group, an HDF5 file, or patterns of
+      TFRecord files.
+    kind: of it, where what is there doesn't tell; as in `convert`.
+    options: how it is read; None for `ConversionOptions()`.
+  Returns:
+    The source: iterating gives a dict of arrays by path for each episode; `spec`,
+    `num_episodes`, `metadata` and `notes` say what they are.
+  Raises:
+    ConversionError: nothing that can be read.
+  """
+  options = options or ConversionOptions()
+  path = os.fspath(path)
+  kind = source_kind(path, kind)
+  return open_source(kind, path, options, dropped=Dropped(options.drop))
+
+
 def open_source(
   kind: str,
   path: str,

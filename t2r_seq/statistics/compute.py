@@ -282,7 +282,8 @@ def compute_statistics(
   the run was interrupted: parts are cut and merged in a fixed order.
 
   Args:
-    source: folder of an `EpisodeStore`, or TFRecord files and patterns.
+    source: folder of an `EpisodeStore`, or TFRecord files and patterns; or the episodes
+      of another format, as `convert.open_episodes` gives them.
     output: JSON file to write. Until it is there, `.<its name>.partial` beside it keeps
       the partial sums: a run that was killed goes on from them, if source and arguments
       are the same.

@@ -6,6 +6,7 @@ import abc
 import dataclasses
 import importlib
 import inspect
+import json
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -63,7 +64,7 @@ class Source(abc.ABC):
   """Episodes or records, of specs that are known before the first is read.
 
   Attributes:
-    kind: 'records' or 'store'.
+    kind: 'records', 'store' or 'episodes', of another format.
     spec: flat specs by path.
     is_blocks: items are blocks of plain records, not episodes.
     fingerprint: tells whether the source has changed; texts by name of a file.
@@ -598,8 +599,93 @@ def _make_decoder(
   return to_pixels
 
 
+class IteratedSource(Source):
+  """Reads what gives its episodes one after the other: of any format.
+
+  A run that goes on reads the episodes that are done again, and leaves them out.
+  """
+
+  kind = "episodes"
+  is_blocks = False
+
+  def __init__(
+    self,
+    episodes: Any,
+    wanted: specs.TensorSpecStruct | None,
+    images: bool,
+    reads_bytes: bool,
+  ) -> None:
+    """Wraps the episodes.
+
+    Args:
+      episodes: as from `convert.open_episodes`: iterable, with specs and a fingerprint.
+      wanted: flat specs of the paths to read; None for all.
+      images: decodes encoded images.
+      reads_bytes: gives strings and encoded images; otherwise counts them.
+    Raises:
+      SpecError: a path that there is not.
+    """
+    self._episodes = episodes
+    paths = episodes.spec if wanted is None else wanted
+    missing = [path for path in paths if path not in episodes.spec]
+    if missing:
+      raise errors.SpecError(
+        f"statistics: expected the paths {errors.listing(missing)}, got "
+        f"{errors.listing(episodes.spec)}."
+      )
+    self.spec = specs.TensorSpecStruct((path, episodes.spec[path]) for path in paths)
+    self.fingerprint = {
+      name: json.dumps(value) for name, value in episodes.fingerprint().items()
+    }
+    self._reads_bytes = reads_bytes
+    self._decoders = {
+      p: _make_decoder(p, s)
+      for p, s in self.spec.items()
+      if images and specs.is_encoded_image_spec(s)
+    }
+
+  def parts(self, cursor: dict[str, int]) -> Iterator[Part]:
+    """See the base class; episodes are read here, one after the other."""
+    done, number, size = cursor.get("episodes", 0), 0, 0
+    group: list[Values] = []
+    for number, values in enumerate(self._episodes, 1):
+      if number <= done:
+        continue
+      group.append(values)
+      size += sum(value.nbytes for value in values.values())
+      if size >= PART_BYTES or len(group) == _MAX_EPISODES:
+        yield Part(group, {"episodes": number})
+        group, size = [], 0
+    if group:
+      yield Part(group, {"episodes": number})
+
+  def read(self, part: Part) -> Iterator[Item]:
+    """See the base class."""
+    return map(self._episode, part.content)
+
+  def _episode(self, content: Values) -> Item:
+    values: Values = {}
+    skipped: dict[str, int] = {}
+    num_steps = 0
+    for path, spec in self.spec.items():
+      if path not in content:
+        continue
+      found = content[path]
+      if spec.is_sequence:
+        num_steps = len(found)
+      if path in self._decoders:
+        rows = self._decoders[path](found if spec.is_sequence else found[None])
+        found = rows if spec.is_sequence else rows[0]
+      elif found.dtype == object and not self._reads_bytes:
+        skipped[path] = len(found) if spec.is_sequence else 1
+        continue
+      values[path] = found
+    return Item(values, skipped, num_steps)
+
+
 _MAX_SHOWN = 10
-SourceName = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+# Or what `convert.open_episodes` gives.
+SourceName = str | os.PathLike[str] | Iterable[Any]
 
 
 def open_source(
@@ -611,6 +697,8 @@ def open_source(
 ) -> Source:
   """Opens a source; see `compute_statistics`."""
   wanted = transform.wanted if spec is None else windows.flat_specs(spec)
+  if hasattr(source, "fingerprint"):
+    return IteratedSource(source, wanted, images, bool(transform.name))
   if is_store(source):
     return StoreSource(os.fspath(source), wanted, images, bool(transform.name))
   return RecordSource(source, wanted, images, bool(transform.name), compression)
@@ -629,7 +717,9 @@ def check_statistics(path: str | os.PathLike[str], source: SourceName) -> Statis
       that has is named.
   """
   statistics = load_statistics(path)
-  if is_store(source):
+  if hasattr(source, "fingerprint"):
+    now = IteratedSource(source, None, False, False).fingerprint
+  elif is_store(source):
     now = StoreSource(
       os.fspath(source), None, images=False, reads_bytes=False
     ).fingerprint

@@ -260,7 +260,7 @@ class Statistics:
   """What is known of the values of a source.
 
   Attributes:
-    kind: of the source: 'records' or 'store'.
+    kind: of the source: 'records', 'store' or 'episodes', of another format.
     fingerprint: of its files.
     transform: name of what was done to the episodes before; '' for nothing.
     images: whether encoded images were decoded.

@@ -1,0 +1,121 @@
+"""What commands say of episodes that are neither in a store nor in TFRecord files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from t2r_seq.cli import console
+
+if TYPE_CHECKING:
+  from t2r_seq.convert.episodes import EpisodeSource
+
+
+def open_source(paths: Sequence[str], leaves_out_videos: bool = False) -> Any:
+  """Opens episodes of LeRobot, zarr or HDF5.
+
+  Args:
+    paths: what the command was given.
+    leaves_out_videos: leaves out what has to be decoded from videos.
+  Returns:
+    The source; None where this is something else.
+  """
+  from t2r_seq import convert
+  from t2r_seq.convert import opening
+
+  kind = opening.foreign_kind(paths[0]) if len(paths) == 1 else None
+  if kind is None:
+    return None
+  source = convert.open_episodes(paths[0], kind)
+  if leaves_out_videos and source.videos:
+    options = convert.ConversionOptions(drop=tuple(source.videos))
+    source = convert.open_episodes(paths[0], kind, options)
+  return source
+
+
+def render(path: str, source: EpisodeSource) -> list[str]:
+  """Renders what is known of a source before its episodes are read.
+
+  Args:
+    path: of it.
+    source: to describe.
+  Returns:
+    Parts of a text: what it is, its columns, notes.
+  """
+  from t2r_seq import specs
+  from t2r_seq.convert import opening
+
+  count = (
+    "" if source.num_episodes is None else console.count(source.num_episodes, "episode")
+  )
+  ends = source.episode_ends
+  steps = f", {console.count(ends[-1], 'step')}" if ends else ""
+  rows = []
+  for name, leaf in source.spec.items():
+    dtype = leaf.dtype.name
+    if specs.is_encoded_image_spec(leaf):
+      dtype = f"{leaf.data_format} {dtype}"
+    if name in source.videos:
+      dtype = f"video {dtype}"
+    shape = "x".join(map(str, leaf.shape.as_list())) or "scalar"
+    per = "step" if leaf.is_sequence else "episode"
+    rows.append([name, dtype, shape, per, "yes" if leaf.is_optional else ""])
+  header = ["path", "dtype", "row", "per", "optional"]
+  table = console.format_table(header, rows, ())
+  notes = [console.fill(note) for note in source.notes]
+  return [f"{path}: {opening.source_kind(path)}\n{count}{steps}", table, *notes]
+
+
+def check(source: EpisodeSource) -> Iterator[str]:
+  """Reads every episode, and yields what is wrong; a sentence each.
+
+  Args:
+    source: that says how many episodes it has.
+  """
+  from t2r_seq import errors
+  from t2r_seq.convert.episodes import ResumePoint
+
+  figures: dict[str, _Figures] = {}
+  number, total, is_whole = 0, source.num_episodes or 0, True
+  while number < total:
+    try:
+      for episode in source.episodes(ResumePoint(number)):
+        for path, values in episode.values.items():
+          if values.dtype.kind in "biuf" and values.ndim < 4:
+            figures.setdefault(path, _Figures()).add(values, source.spec[path])
+        number += 1
+      break
+    except errors.SpecError as error:
+      yield str(error)
+      number, is_whole = number + 1, False
+  if is_whole:
+    computed = {path: found.finish() for path, found in figures.items()}
+    yield from source.compare_statistics(computed)
+
+
+class _Figures:
+  """Mean, deviation and extremes of a path, of all of its rows."""
+
+  def __init__(self) -> None:
+    self._count, self._mean, self._squares = 0, np.zeros(()), np.zeros(())
+    self._low: Any = np.inf
+    self._high: Any = -np.inf
+
+  def add(self, values: np.ndarray, spec: Any) -> None:
+    """Adds the rows of an episode."""
+    rows = np.asarray(values if spec.is_sequence else values[None], np.float64)
+    count, mean = len(rows), rows.mean(0)
+    delta, total = mean - self._mean, self._count + count
+    self._squares = self._squares + ((rows - mean) ** 2).sum(0)
+    self._squares = self._squares + delta**2 * self._count * count / total
+    self._mean = self._mean + delta * count / total
+    self._count = total
+    self._low = np.minimum(self._low, rows.min(0))
+    self._high = np.maximum(self._high, rows.max(0))
+
+  def finish(self) -> Mapping[str, np.ndarray]:
+    """Returns the figures by name."""
+    std = np.sqrt(self._squares / max(self._count, 1))
+    return {"mean": self._mean, "std": std, "min": self._low, "max": self._high}

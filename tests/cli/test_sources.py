@@ -1,0 +1,98 @@
+"""`inspect`, `doctor` and `stats` of what is neither a store nor TFRecord files."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+
+from t2r_seq import convert, statistics
+from tests.convert import lerobot_sets as sets
+
+
+@pytest.fixture(scope="module", name="own")
+def fixture_own(tmp_path_factory):
+  here = os.getcwd()
+  os.chdir(tmp_path_factory.mktemp("own"))
+  folder = os.path.abspath(sets.make_folder())
+  os.chdir(here)
+  return folder
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+
+
+def test_inspect(own, run_main):
+  status, out, err = run_main("inspect", own)
+  assert (status, err) == (0, "")
+  assert out.startswith(f"{own}: lerobot\n4 episodes, 14 steps\n\n")
+  lines = [line.split() for line in out.splitlines()]
+  assert [sets.CAMERA, "video", "uint8", "48x64x3", "step"] in lines
+  assert ["action", "float64", "2", "step"] in lines
+  assert "lengths: min 1, median 3.5, mean 3.5, max 6" in out
+  status, _, err = run_main("inspect", own, "--max_records", 3)
+  assert status != 0 and "convert this first: t2r_seq convert" in err
+
+
+def test_doctor(own, run_main):
+  status, out, err = run_main("doctor", own)
+  assert (status, err) == (0, "")
+  assert out.endswith("Every one of 4 episodes can be read in full.\n")
+
+
+def test_doctor_names_what_is_wrong(own, run_main):
+  shutil.copytree(own, "copy")
+  video = pathlib.Path(f"copy/videos/{sets.CAMERA}/chunk-000/file-000.mp4")
+  data = video.read_bytes()
+  video.unlink()
+  status, out, _ = run_main("doctor", "copy", "--max_shown", 2)
+  assert status == 1
+  words = " ".join(out.split())
+  assert f"episode 1: {sets.CAMERA}: expected a video file, got none." in words
+  assert "and 2 more; --max_shown shows them 4 problems in 4 episodes" in words
+  video.write_bytes(data)
+  stats = convert.open_episodes("copy").folder.path + "/meta/stats.json"
+  kept = pathlib.Path(stats).read_text()
+  sets.edit_json(stats, reward={"min": [0.0], "max": [1.25], "mean": [0.9], "std": [1]})
+  status, out, _ = run_main("doctor", "copy")
+  assert status == 1
+  assert "meta/stats.json: reward: mean is [0.9], of its values it is [0." in " ".join(
+    out.split()
+  )
+  pathlib.Path(stats).write_text(kept)
+
+
+def test_stats(own, run_main):
+  """They are those of the store; videos are counted only where that is asked for."""
+  shutil.copytree(own, "copy")
+  status, out, _ = run_main("stats", "copy")
+  assert status == 0 and out.endswith("Written to copy/statistics.json\n")
+  found = statistics.load_statistics("copy/statistics.json")
+  want = statistics.compute_statistics(f"{own}.store")
+  for path in ("action", "observation.state", "reward"):
+    for name in ("mean", "std", "min"):
+      np.testing.assert_array_equal(
+        found.paths[path].measure(name), want.paths[path].measure(name)
+      )
+  assert sets.CAMERA not in found.paths
+  assert found.lengths == want.lengths
+  status, out, _ = run_main("stats", "copy", "--check")
+  assert status == 0 and "is up to date" in out
+  found = statistics.compute_statistics(convert.open_episodes("copy"))
+  assert found.paths[sets.CAMERA].measure("mean").shape[-1] == 3
+
+
+def test_a_run_goes_on(own):
+  """Episodes that are done are left out."""
+  source = statistics.sources.IteratedSource(
+    convert.open_episodes(own), None, images=False, reads_bytes=False
+  )
+  ends = [part.end for part in source.parts({"episodes": 2})]
+  assert ends == [{"episodes": 4}]
+  (part,) = source.parts({"episodes": 2})
+  assert [item.num_steps for item in source.read(part)] == [1, 4]
