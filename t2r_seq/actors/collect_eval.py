@@ -43,7 +43,7 @@ class NewestPolicy:
     self.is_new = True
     self._policy = policy
     self._initial = initial_policy_class() if initial_policy_class else None
-    self._last_step = -1
+    self._last_step = -2  # That of an ensemble is -1.
     self._logged = time.monotonic()
 
   def restore(self) -> None:
@@ -54,18 +54,12 @@ class NewestPolicy:
     """
     try:
       rollouts.restore_policy(self._policy)
-      step = int(getattr(self._policy, "global_step", 0))
-      if step < 0:
-        raise policies.NoModelError(
-          f"restore policy: {type(self._policy).__name__}: expected a model, got none: "
-          f"its global_step is {step}. Give it one, or give an initial_policy_class."
-        )
     except policies.NoModelError:
       if self._initial is None:
         raise
       self.policy, self.is_initial = self._initial, True
       return
-    self.global_step = step
+    self.global_step = int(getattr(self._policy, "global_step", 0))
     self.policy, self.is_initial = self._policy, False
     self.is_new = self.global_step > self._last_step
 

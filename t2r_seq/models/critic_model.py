@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, policies, specs
 from t2r_seq.models import losses
 from t2r_seq.models.t2r_model import T2RModel
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, SpecStructure, TensorSpecStruct
@@ -18,13 +18,16 @@ class CriticModel(T2RModel):
 
   A subclass gives the specs of state and action, the label's, the network and `q_func`.
   The exported critic values `action_batch_size` actions in each state with one call, as
-  the cross entropy method asks for it; the state is encoded once.
+  the cross entropy method asks for it; the state is encoded once. With a `search` the
+  export has a `step` besides that takes the state alone, and returns the best `action`
+  that it finds, and its value, `q_predicted`.
   """
 
   def __init__(
     self,
     loss_function: losses.ErrorFunction = losses.squared_error,
     action_batch_size: int | None = None,
+    search: policies.CrossEntropySearch | None = None,
     **kwargs: Any,
   ) -> None:
     """Creates the model.
@@ -32,12 +35,22 @@ class CriticModel(T2RModel):
     Args:
       loss_function: errors of values, e.g. `log_loss` for probabilities of success.
       action_batch_size: actions per state in mode 'infer'; None for one, without an
-        axis for it.
+        axis for it, or as many as the search draws.
+      search: how a step of the exported policy finds an action; None leaves that to
+        the caller.
       **kwargs: of `T2RModel`.
     Raises:
-      SpecError: there would be no action.
+      SpecError: there would be no action, or another number than the search draws.
     """
     super().__init__(**kwargs)
+    if search is not None:
+      if action_batch_size not in (None, search.num_samples):
+        raise errors.SpecError(
+          f"{type(self).__name__}: action_batch_size: expected the search's "
+          f"num_samples, {search.num_samples}, or None, got {action_batch_size}."
+        )
+      action_batch_size = search.num_samples
+    self._search = search
     if action_batch_size is not None and action_batch_size < 1:
       raise errors.SpecError(
         f"{type(self).__name__}: action_batch_size: expected at least 1, got "
@@ -108,6 +121,12 @@ class CriticModel(T2RModel):
     count = self._action_batch_size if mode == ModeKeys.INFER else None
     if count is None:
       return self._values(state, action, mode)
+    return self._values_of_candidates(state, action, count, mode)
+
+  def _values_of_candidates(
+    self, state: Any, action: SpecStructure, count: int, mode: str
+  ) -> dict[str, tf.Tensor]:
+    """Values several actions, [B, count, ...], in each encoded state, [B, ...]."""
     repeat = lambda x: None if x is None else tf.repeat(x, count, axis=0)  # noqa: E731
     state = tf.nest.map_structure(repeat, state)
     outputs = self._values(state, specs.map_leaves(_join, action), mode)
@@ -149,6 +168,60 @@ class CriticModel(T2RModel):
     del features, mode
     return {"q_predicted": losses.as_float32(inference_outputs["q_predicted"])}
 
+  @property
+  def is_seeded(self) -> bool:  # type: ignore[override]
+    """Whether a step draws random numbers: where it searches."""
+    return self._search is not None
+
+  def step_paths(self, raw_paths: list[str]) -> list[str]:
+    """See the base class: without the action, where it is searched for."""
+    if self._search is None:
+      return raw_paths
+    return [path for path in raw_paths if not _is_action(path)]
+
+  def export_step(
+    self,
+    raw_features: SpecStructure,
+    recurrent_state: SpecStructure,
+    seeds: tf.Tensor | None,
+  ) -> tuple[dict[str, tf.Tensor], SpecStructure]:
+    """See the base class; with a search, the best action that it finds.
+
+    Returns:
+      ('action', or 'action_<path>' for each path where there are several, and
+      'q_predicted', [N, ...]; the state).
+    """
+    if self._search is None or seeds is None:
+      return super().export_step(raw_features, recurrent_state, seeds)
+    search, mode = self._search, ModeKeys.INFER
+    in_spec = self.preprocessor.get_in_feature_specification(mode)
+    action_spec = TensorSpecStruct(
+      (path, ExtendedTensorSpec(spec.shape[1:], spec.dtype))
+      for path, spec in specs.flatten_spec_structure(in_spec).items()
+      if _is_action(path)
+    )
+    search.check(action_spec)
+    encoded: list[Any] = []
+
+    def objective(actions: TensorSpecStruct) -> tf.Tensor:
+      raw = TensorSpecStruct({**raw_features, **actions})
+      features, _ = self.preprocessor.preprocess(raw, None, mode)
+      features, _ = self.pack(features, None, mode)
+      if not encoded:
+        encoded.append(self.state_func(features.state, mode))
+      outputs = self._values_of_candidates(
+        encoded[0], features.action, search.num_samples, mode
+      )
+      outputs = self.create_export_outputs_fn(features, outputs, mode)
+      values = tf.cast(outputs["q_predicted"], tf.float32)
+      return tf.reshape(values, [-1, search.num_samples])
+
+    best, value = search.maximize(objective, action_spec, seeds)
+    named = {specs.signature_key(path): action for path, action in best.items()}
+    if len(named) == 1:
+      named = {"action": next(iter(named.values()))}
+    return {**named, "q_predicted": value}, recurrent_state
+
   def _candidates(self, spec: tf.TensorSpec) -> ExtendedTensorSpec:
     count = self._action_batch_size
     shape = spec.shape if count is None else [count, *spec.shape]
@@ -160,6 +233,10 @@ class CriticModel(T2RModel):
     outputs = self.q_func(state, action, mode)
     self._check_outputs("q_func", outputs, "q_predicted")
     return outputs
+
+
+def _is_action(path: str) -> bool:
+  return path == "action" or path.startswith("action/")
 
 
 def _join(actions: tf.Tensor | None) -> tf.Tensor | None:

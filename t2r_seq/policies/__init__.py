@@ -1,6 +1,13 @@
 """Predictors over exported models, and the policies that act with them."""
 
 from t2r_seq.policies.checkpoint_predictor import CheckpointPredictor
+from t2r_seq.policies.cross_entropy import (
+  CategoricalCrossEntropyMethod,
+  CrossEntropyMethod,
+  CrossEntropySearch,
+  NormalCrossEntropyMethod,
+)
+from t2r_seq.policies.ensemble_predictor import EnsembleExportedSavedModelPredictor
 from t2r_seq.policies.execution import ChunkExecution
 from t2r_seq.policies.exploration_policies import (
   OUExploreRegressionPolicy,
@@ -23,14 +30,29 @@ from t2r_seq.policies.predictors import (
   NoModelError,
   RestoreOptions,
 )
+from t2r_seq.policies.search_policies import (
+  CEMPolicy,
+  EpsilonGreedyPolicy,
+  LinearSchedule,
+  LSTMCEMPolicy,
+)
 
 __all__ = [
   "AbstractPredictor",
+  "CEMPolicy",
+  "CategoricalCrossEntropyMethod",
   "CheckpointPredictor",
   "ChunkExecution",
+  "CrossEntropyMethod",
+  "CrossEntropySearch",
+  "EnsembleExportedSavedModelPredictor",
+  "EpsilonGreedyPolicy",
   "Export",
   "ExportedSavedModelPredictor",
+  "LSTMCEMPolicy",
+  "LinearSchedule",
   "NoModelError",
+  "NormalCrossEntropyMethod",
   "OUExploreRegressionPolicy",
   "PerEpisodeSwitchPolicy",
   "Policy",

@@ -36,7 +36,7 @@ class OUExploreRegressionPolicy(policy.RegressionPolicy):
     """
     super().__init__(predictor, action_key)
     self._theta, self._sigma, self._use_noise = theta, sigma, use_noise
-    self._rngs = _Generators(seed)
+    self._rngs = Generators(seed)
     self._noise: dict[int, Any] = {}
 
   def reset(self) -> None:
@@ -85,7 +85,7 @@ class ScheduledExplorationRegressionPolicy(policy.RegressionPolicy):
     """
     super().__init__(predictor, action_key)
     self._stddev_0, self._slope = stddev_0, slope
-    self._rngs = _Generators(seed)
+    self._rngs = Generators(seed)
 
   @property
   def stddev(self) -> float:
@@ -136,7 +136,7 @@ class PerEpisodeSwitchPolicy(policy.Policy):
     self._explore_policy = explore_policy_class()
     self._greedy_policy = greedy_policy_class()
     self._explore_prob = explore_prob
-    self._rngs = _Generators(seed)
+    self._rngs = Generators(seed)
     self._is_exploring: dict[int, bool] = {}
 
   def reset(self) -> None:
@@ -218,7 +218,7 @@ class PerEpisodeSwitchPolicy(policy.Policy):
     self._is_exploring[env] = self._rngs[env].random() < self._explore_prob
 
 
-class _Generators:
+class Generators:
   """Random generators, one an environment, that do not follow each other."""
 
   def __init__(self, seed: int | None) -> None:

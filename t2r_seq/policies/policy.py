@@ -84,13 +84,20 @@ class Policy(abc.ABC):
     """Loads the newest model there is; called between episodes.
 
     The loops of `t2r_seq.actors` ask for no more than this, of policies of any class:
-    where there is no model to act with yet, `restore` raises `NoModelError`, or
-    `global_step` is -1 after it; then an initial policy acts, if there is one.
+    where there is no model to act with yet, `restore` raises `NoModelError`, and an
+    initial policy acts, if there is one.
 
     Returns:
-      Whether the newest model is in use; True without a predictor.
+      Whether the newest model is in use; True without a predictor. False with a model
+      in use means that the newest is broken.
+    Raises:
+      NoModelError: there is no model at all.
     """
-    return True if self._predictor is None else self._predictor.restore()
+    if self._predictor is None:
+      return True
+    is_newest = self._predictor.restore()
+    self._predictor.assert_is_loaded()
+    return is_newest
 
   def init_randomly(self) -> None:
     """Gives the model random weights, where the predictor can."""
@@ -231,16 +238,8 @@ class RegressionPolicy(Policy):
     self._steps.seed(seed, env)
 
   def restore(self) -> bool:
-    """Loads the newest model there is; the next observation starts an episode.
-
-    Returns:
-      Whether the newest model is in use now. False with a model in use means that the
-      newest is broken.
-    Raises:
-      NoModelError: there is no model at all.
-    """
-    is_newest = self._steps.restore()
-    self._steps.assert_is_loaded()
+    """See the base class; the next observation starts an episode."""
+    is_newest = super().restore()
     self._is_first = True
     return is_newest
 

@@ -12,6 +12,7 @@ from benchmarks import (
   bench_augmentation,
   bench_policy,
   bench_records,
+  bench_search,
   bench_windows,
   episodes,
   measure,
@@ -22,6 +23,7 @@ _BENCHMARKS = {
   "windows": bench_windows,
   "records": bench_records,
   "policy": bench_policy,
+  "search": bench_search,
 }
 _PIPELINES = {
   (module.__name__.rpartition("_")[-1], name): (module, pipeline)

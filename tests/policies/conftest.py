@@ -106,7 +106,7 @@ def write_export(
   return path
 
 
-@pytest.fixture(name="write_export")
+@pytest.fixture(name="write_export", scope="session")
 def fixture_write_export():
   """Writes exports: `write_export(export_dir, version, scale=1.0, ...)`."""
   return write_export

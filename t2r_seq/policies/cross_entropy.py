@@ -1,0 +1,390 @@
+"""The cross-entropy method: searching for what maximises an objective.
+
+Draw, keep the best, fit the distribution to them, draw again (Rubinstein, 1999), as
+QT-Opt chooses its actions (Kalashnikov et al., 2018). In numpy, with Tensor2Robot's
+functions and their order of arguments; and in a graph, for exported critics.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors
+from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
+
+_as_it_is = tf.autograph.experimental.do_not_convert
+
+Params = dict[str, Any]
+
+
+def CrossEntropyMethod(
+  sample_fn: Callable[..., Any],
+  objective_fn: Callable[[Any], Any],
+  update_fn: Callable[[Params, Any], Params],
+  initial_params: Params,
+  num_elites: int,
+  num_iterations: int = 1,
+  threshold_to_terminate: float | None = None,
+) -> tuple[Any, np.ndarray, Params]:
+  """Maximises an objective, with a distribution of the caller's own.
+
+  Args:
+    sample_fn: called with the parameters by name; gives n samples: an array or list,
+      or a dictionary of them by name.
+    objective_fn: maps the samples to n values.
+    update_fn: maps (the parameters, the elites) to the next parameters.
+    initial_params: by name.
+    num_elites: how many of the best the next parameters are made of, the best last.
+    num_iterations: at most so many rounds.
+    threshold_to_terminate: ends the search once a value is above it.
+  Returns:
+    (the last samples, their values [n], the parameters after them).
+  """
+  params = initial_params
+  samples, values = None, np.zeros([0])
+  for _ in range(num_iterations):
+    samples = sample_fn(**params)
+    values = np.asarray(objective_fn(samples)).reshape(-1)
+    elite = np.argsort(values, kind="stable")[-num_elites:]
+    if isinstance(samples, Mapping):
+      elites = {name: np.asarray(each)[elite] for name, each in samples.items()}
+      params = update_fn(params, elites)
+    else:
+      params = update_fn(params, np.asarray(samples)[elite])
+    if threshold_to_terminate is not None and values.max() > threshold_to_terminate:
+      break
+  return samples, values, params
+
+
+def NormalCrossEntropyMethod(
+  objective_fn: Callable[[np.ndarray], Any],
+  mean: Any,
+  stddev: Any,
+  num_samples: int,
+  num_elites: int,
+  num_iterations: int = 1,
+  decay: float = 0.0,
+  low: Any = None,
+  high: Any = None,
+  seed: int | np.random.Generator | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+  """Maximises an objective over vectors, with independent normal distributions.
+
+  Args:
+    objective_fn: maps samples [num_samples, D] to their values.
+    mean: to begin with, a scalar or [D].
+    stddev: to begin with, a scalar or [D].
+    num_samples: per iteration.
+    num_elites: at least 2.
+    num_iterations: rounds.
+    decay: the share of the parameters before that the new ones keep, in [0, 1).
+    low: samples are clipped to it, a scalar or [D]; None for no bound.
+    high: likewise.
+    seed: of the samples.
+  Returns:
+    The final (mean, stddev), [D].
+  """
+  size = np.broadcast(mean, stddev).size
+  rng = np.random.default_rng(seed)
+  search = normal_search(rng, (num_samples, size), decay, low, high)
+  params = {"mean": mean, "stddev": stddev}
+  _, _, params = CrossEntropyMethod(
+    search[0], objective_fn, search[1], params, num_elites, num_iterations
+  )
+  return params["mean"], params["stddev"]
+
+
+def normal_search(
+  rng: np.random.Generator,
+  shape: tuple[int, int],
+  decay: float = 0.0,
+  low: Any = None,
+  high: Any = None,
+) -> tuple[Callable[..., np.ndarray], Callable[[Params, Any], Params]]:
+  """Returns (sample_fn, update_fn) of normal distributions; see the function above."""
+
+  def sample(mean: Any, stddev: Any) -> np.ndarray:
+    samples = mean + stddev * rng.standard_normal(shape)
+    is_bounded = low is not None or high is not None
+    return np.clip(samples, low, high) if is_bounded else samples
+
+  def update(params: Params, elites: np.ndarray) -> Params:
+    new = {"mean": elites.mean(axis=0), "stddev": elites.std(axis=0, ddof=1)}
+    return {
+      name: decay * np.asarray(params[name]) + (1 - decay) * new[name] for name in new
+    }
+
+  return sample, update
+
+
+def CategoricalCrossEntropyMethod(
+  objective_fn: Callable[[np.ndarray], Any],
+  probabilities: Any,
+  num_samples: int,
+  num_elites: int,
+  num_iterations: int = 1,
+  decay: float = 0.0,
+  seed: int | np.random.Generator | None = None,
+) -> np.ndarray:
+  """Maximises an objective over categories, each drawn on its own.
+
+  Args:
+    objective_fn: maps samples [num_samples, D], integers below C, to their values.
+    probabilities: to begin with, [D, C].
+    num_samples: per iteration.
+    num_elites: at least 1.
+    num_iterations: rounds.
+    decay: the share of the probabilities before that the new ones keep, in [0, 1).
+    seed: of the samples.
+  Returns:
+    The final probabilities, [D, C].
+  """
+  rng = np.random.default_rng(seed)
+  initial = np.asarray(probabilities, np.float64)
+
+  def sample(probabilities: np.ndarray) -> np.ndarray:
+    below = np.cumsum(probabilities, axis=1)[:, :-1]
+    draws = rng.random((num_samples, len(probabilities), 1))
+    return (draws >= below).sum(axis=-1)
+
+  def update(params: Params, elites: np.ndarray) -> Params:
+    counts = (elites[..., np.newaxis] == np.arange(initial.shape[1])).mean(axis=0)
+    return {
+      "probabilities": decay * params["probabilities"] + (1 - decay) * counts,
+    }
+
+  _, _, params = CrossEntropyMethod(
+    sample,
+    objective_fn,
+    update,
+    {"probabilities": initial},
+    num_elites,
+    num_iterations,
+  )
+  return params["probabilities"]
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class CrossEntropySearch:
+  """How an exported critic looks for the action that it values most, in one call.
+
+  Actions of floating point are drawn from normal distributions, integers from
+  categories `low`, ..., `high`. The action is the best of all that were drawn.
+
+  Attributes:
+    num_iterations: rounds.
+    num_samples: actions drawn in each round.
+    num_elites: the best of them, which the next round is drawn from.
+    mean: of the first round, in units of the raw action; a number, or one for each
+      element of the action, flattened.
+    stddev: of the first round.
+    low: of the action; a number or one for each element; None for no bound.
+    high: likewise.
+    decay: the share of the distribution before that the next one keeps, in [0, 1).
+    min_stddev: no distribution becomes narrower.
+  """
+
+  num_iterations: int = 3
+  num_samples: int = 64
+  num_elites: int = 10
+  mean: float | Sequence[float] = 0.0
+  stddev: float | Sequence[float] = 1.0
+  low: float | Sequence[float] | None = None
+  high: float | Sequence[float] | None = None
+  decay: float = 0.0
+  min_stddev: float = 0.0
+
+  def __post_init__(self) -> None:
+    """Checks the options.
+
+    Raises:
+      SpecError: an option is out of range.
+    """
+    for name, is_good, want in (
+      ("num_iterations", self.num_iterations >= 1, "at least 1"),
+      ("num_elites", self.num_elites >= 2, "at least 2"),
+      ("num_samples", self.num_samples >= self.num_elites, "at least num_elites"),
+      ("decay", 0 <= self.decay < 1, "a number in [0, 1)"),
+    ):
+      if not is_good:
+        raise errors.SpecError(
+          f"CrossEntropySearch: {name}: expected {want}, got {getattr(self, name)}."
+        )
+
+  def check(self, action_spec: TensorSpecStruct) -> None:
+    """Checks that actions of these specs can be searched for.
+
+    Args:
+      action_spec: of one action, by path.
+    Raises:
+      SpecError: they cannot; all are named.
+    """
+    found = []
+    for path, spec in action_spec.items():
+      got = errors.describe(spec)
+      if not spec.shape.is_fully_defined():
+        found.append(errors.Mismatch(path, "a known shape", got))
+      elif spec.dtype.is_integer and (self.low is None or self.high is None):
+        hint = "Set low and high: they are its categories."
+        found.append(errors.Mismatch(path, "bounds of the integers", got, hint))
+      elif not spec.dtype.is_integer and not spec.dtype.is_floating:
+        found.append(errors.Mismatch(path, "numbers to search among", got))
+    size = sum(int(np.prod(spec.shape)) for spec in action_spec.values())
+    for name in ("mean", "stddev", "low", "high"):
+      value = getattr(self, name)
+      if value is not None and np.size(value) not in (1, size):
+        expected = f"one number, or {size}, one for each element of the action"
+        found.append(errors.Mismatch(name, expected, str(np.size(value))))
+    if found:
+      raise errors.mismatch_error("CrossEntropySearch", found)
+
+  @_as_it_is
+  def maximize(
+    self,
+    objective: Callable[[TensorSpecStruct], tf.Tensor],
+    action_spec: TensorSpecStruct,
+    seeds: tf.Tensor,
+  ) -> tuple[TensorSpecStruct, tf.Tensor]:
+    """Looks for the best action of each of N environments.
+
+    Args:
+      objective: maps actions, [N, num_samples, ...] by path, to values,
+        [N, num_samples]; called `num_iterations` times.
+      action_spec: of one action, by path.
+      seeds: int32 [N, 2]; an environment's draws depend on its own alone.
+    Returns:
+      (the actions, [N, ...] by path; their values, [N]).
+    """
+    leaves = _Leaf.all_of(self, action_spec)
+    size = sum(leaf.size for leaf in leaves)
+    shape = [self.num_iterations, self.num_samples, size]
+    draws = tf.map_fn(
+      lambda seed: tf.random.stateless_uniform(
+        shape, seed, minval=np.finfo(np.float32).tiny
+      ),
+      seeds,
+      fn_output_signature=tf.TensorSpec(shape, tf.float32),
+    )
+    best: TensorSpecStruct | None = None
+    best_value = tf.zeros([0])
+    num_envs = tf.shape(seeds)[0]
+    params = {leaf.path: leaf.initial(num_envs) for leaf in leaves}
+    for iteration in range(self.num_iterations):
+      samples = TensorSpecStruct(
+        (leaf.path, leaf.sample(params[leaf.path], draws[:, iteration]))
+        for leaf in leaves
+      )
+      values = objective(samples)
+      top, index = tf.math.top_k(values, self.num_elites)
+      elites = TensorSpecStruct(
+        (path, tf.gather(each, index, axis=1, batch_dims=1))
+        for path, each in samples.items()
+      )
+      params = {
+        leaf.path: leaf.update(params[leaf.path], elites[leaf.path]) for leaf in leaves
+      }
+      found = TensorSpecStruct((path, each[:, 0]) for path, each in elites.items())
+      if best is None:
+        best, best_value = found, top[:, 0]
+      else:
+        is_better = top[:, 0] > best_value
+        best = TensorSpecStruct(
+          (path, tf.where(_like(is_better, each), each, best[path]))
+          for path, each in found.items()
+        )
+        best_value = tf.maximum(top[:, 0], best_value)
+    assert best is not None
+    return best, best_value
+
+
+class _Leaf:
+  """The distribution of one path of an action."""
+
+  def __init__(
+    self, search: CrossEntropySearch, path: str, spec: ExtendedTensorSpec, start: int
+  ) -> None:
+    self.path = path
+    self.size = int(np.prod(spec.shape))
+    self._search = search
+    self._spec = spec
+    self._part = slice(start, start + self.size)
+
+  @classmethod
+  def all_of(
+    cls, search: CrossEntropySearch, action_spec: TensorSpecStruct
+  ) -> list[_Leaf]:
+    """Returns the distributions of an action's paths."""
+    leaves: list[_Leaf] = []
+    start = 0
+    for path, spec in action_spec.items():
+      leaves.append(cls(search, path, spec, start))
+      start += leaves[-1].size
+    return leaves
+
+  def initial(self, num_envs: tf.Tensor) -> list[tf.Tensor]:
+    """Returns the first round's parameters, [N, ...]."""
+    if self._spec.dtype.is_integer:
+      low, high = self._numbers("low"), self._numbers("high")
+      num = int((high - low).max()) + 1
+      is_one = np.arange(num) <= (high - low)[:, np.newaxis]
+      params = [is_one / is_one.sum(axis=1, keepdims=True)]
+    else:
+      params = [self._numbers("mean"), self._numbers("stddev")]
+    return [
+      tf.repeat(tf.constant(each[np.newaxis], tf.float32), num_envs, axis=0)
+      for each in params
+    ]
+
+  def sample(self, params: list[tf.Tensor], draws: tf.Tensor) -> tf.Tensor:
+    """Returns samples [N, S, ...] of uniform draws [N, S, D] in (0, 1)."""
+    draws = draws[..., self._part]
+    if self._spec.dtype.is_integer:
+      below = tf.cumsum(params[0], axis=-1)[:, tf.newaxis, :, :-1]
+      is_above = tf.cast(draws[..., tf.newaxis] >= below, tf.int32)
+      flat = tf.reduce_sum(is_above, axis=-1) + self._numbers("low").astype(np.int32)
+    else:
+      normal = tf.math.ndtri(draws)
+      flat = params[0][:, tf.newaxis] + params[1][:, tf.newaxis] * normal
+      if self._search.low is not None:
+        flat = tf.maximum(flat, tf.constant(self._numbers("low"), tf.float32))
+      if self._search.high is not None:
+        flat = tf.minimum(flat, tf.constant(self._numbers("high"), tf.float32))
+    shape = [-1, self._search.num_samples, *self._spec.shape]
+    return tf.cast(tf.reshape(flat, shape), self._spec.dtype)
+
+  def update(self, params: list[tf.Tensor], elites: tf.Tensor) -> list[tf.Tensor]:
+    """Fits the parameters to the elites, [N, E, ...]."""
+    flat = tf.reshape(elites, [-1, self._search.num_elites, self.size])
+    if self._spec.dtype.is_integer:
+      shifted = tf.cast(flat, tf.int32) - self._numbers("low").astype(np.int32)
+      hot = tf.one_hot(shifted, params[0].shape[-1])
+      new = [tf.reduce_mean(hot, axis=1)]
+    else:
+      flat = tf.cast(flat, tf.float32)
+      mean = tf.reduce_mean(flat, axis=1)
+      square = tf.reduce_sum(tf.square(flat - mean[:, tf.newaxis]), axis=1)
+      stddev = tf.sqrt(square / (self._search.num_elites - 1))  # Bessel's correction.
+      new = [mean, stddev]
+    decay = self._search.decay
+    new = [
+      decay * old + (1 - decay) * each for old, each in zip(params, new, strict=True)
+    ]
+    if len(new) > 1:
+      new[1] = tf.maximum(new[1], self._search.min_stddev)
+    return new
+
+  def _numbers(self, name: str) -> np.ndarray:
+    """Returns an option for each element, [D]."""
+    value = np.asarray(getattr(self._search, name), np.float32).ravel()
+    return np.broadcast_to(value, [self.size]) if value.size == 1 else value[self._part]
+
+
+def _like(values: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+  return tf.reshape(values, [-1] + [1] * (other.shape.rank - 1))
