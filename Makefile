@@ -31,8 +31,9 @@ TESTS_EXTRAS ?= tests/data/test_torch_windows.py tests/actors/test_videos.py \
 # another has something to do.
 PYTEST_WORKERS ?= 3
 PYTEST_ARGS ?=
-FUZZ_SECONDS ?= 600
-FUZZ_SEED ?= $(shell date +%s)
+SECONDS ?= 600
+SEED ?= $(shell date +%s)
+ATTACK_ARGS ?=
 DEMO_DIR ?= demo_out
 DEMO_ARGS ?=
 
@@ -57,7 +58,7 @@ PYTEST := -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help setup test test-tf215 test-extras fuzz docs-test lint format types demo \
+.PHONY: help setup test test-tf215 test-extras attack docs-test lint format types demo \
   demo-distributed bench-setup bench bench-reverb clean distclean
 
 help:  ## Lists the targets.
@@ -117,8 +118,8 @@ test-extras: $(STAMP_EXTRAS)  ## Runs the tests that need PyTorch, ffmpeg or the
 	$(RUN) -c 'import cpprb, grain, imageio_ffmpeg, torch'
 	$(RUN) $(PYTEST) $(PYTEST_ARGS) $(TESTS_EXTRAS)
 
-fuzz: $(STAMP)  ## Reads damaged records and files for FUZZ_SECONDS, of FUZZ_SEED.
-	$(RUN) -m tests.records.fuzz --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
+attack: $(STAMP)  ## Attacks what is promised for SECONDS, of SEED: kills, power cuts ...
+	$(RUN) -m tests.attacks --seconds $(SECONDS) --seed $(SEED) $(ATTACK_ARGS)
 
 docs-test: $(STAMP)  ## Runs the snippets of README.md and docs/.
 	@# One file, and each page a process of its own.

@@ -29,7 +29,7 @@ hypothesis.settings.load_profile("t2r_seq")
 # would keep a worker busy while the others have nothing left to do.
 _LONG = (
   "docs/test_snippets",
-  "records/test_fuzz",
+  "attacks/test_attacks",
   "training/test_distribution",
   "data/test_data_service",
   "training/test_train_eval",

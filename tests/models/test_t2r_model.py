@@ -360,3 +360,8 @@ def test_optimizers_are_configured_by_gin(name):
 def test_learning_rates_decay(schedule, want):
   assert float(schedule(0)) == 1.0
   assert float(schedule(10)) == pytest.approx(want)
+
+
+def test_autograph_takes_what_a_train_step_calls_by_default():
+  """It warns of a function that it cannot convert, such as one of words alone."""
+  tf.autograph.to_graph(models.T2RModel.after_train_step)(None)

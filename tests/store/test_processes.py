@@ -11,7 +11,6 @@ from tests import warm_python
 SCRIPT = pathlib.Path(__file__).with_name("writing_processes.py")
 SCENARIOS = {
   "kill_points": "killed at",
-  "kill_random": "25 kills",
   "merge_points": "killed at",
   "many_writers": "80 episodes",
   "other_writer": "refused",

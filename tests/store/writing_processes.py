@@ -9,11 +9,9 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import random
 import resource
 import shutil
 import signal
-import struct
 import sys
 import tempfile
 import traceback
@@ -148,36 +146,6 @@ def kill_points(root):
       print(f"killed at {moment} calls")
       return
     assert os.WTERMSIG(status) == signal.SIGKILL
-
-
-def kill_random(root):
-  """A writer is killed from outside, whatever it is doing, again and again."""
-  rng = random.Random(7)
-  folder = os.path.join(root, "store")
-  store.EpisodeStore.create(folder, SPEC).close()
-  count, kills = 0, 25
-  for _ in range(kills):
-    reader, end = os.pipe()
-    child = os.fork()
-    if not child:
-      with store.EpisodeStore.append(folder, commit_every=3) as writer:
-        while True:
-          writer.append_episode(make_episode(writer.num_episodes))
-          os.write(end, struct.pack("<i", writer.num_committed))
-    os.close(end)
-    for _ in range(rng.randrange(1, 40)):
-      (committed,) = struct.unpack("<i", os.read(reader, 4))
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    os.close(reader)
-    found = len(store.EpisodeStore(folder))
-    assert found >= max(committed, count), (found, committed, count)
-    count = found
-  check_episodes(folder, range(count))
-  with store.EpisodeStore.append(folder) as writer:
-    writer.append_episode(make_episode(count))
-  check_episodes(folder, range(count + 1))
-  print(f"{kills} kills, {count} episodes")
 
 
 def merge_points(root):

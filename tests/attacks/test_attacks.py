@@ -1,0 +1,93 @@
+"""A short form of all attacks; `make attack` is the long one."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import sys
+
+import pytest
+
+from t2r_seq import files
+from t2r_seq.store import files as store_files
+from t2r_seq.store import writer
+from tests.attacks import __main__ as attacks
+from tests.attacks import stores, watching
+
+# With an old TensorFlow fewer, and others.
+_IS_OLD = importlib.metadata.version("tensorflow").startswith("2.15.")
+_SEED = 1 if _IS_OLD else 0
+# name: (cases, what has to be among the outcomes). Trainers are killed in
+# tests/training, and a run of them takes a minute.
+CASES = {
+  "kills": (20, {"killed"}),
+  "power": (4, {"power cuts"}),
+  "disks": (20, {"full"}),
+  "damage": (40, {"found", "whole"}),
+  "conversions": (4, {"killed"}),
+  "threads": (2, {"windows"}),
+}
+_RECORDS, _FILES = (300, 75) if _IS_OLD else (1000, 250)
+
+
+def _run(names, cases, capfd):
+  """Returns the reports by name; fails with what was wrong."""
+  num_wrong = attacks.run(names, _SEED, cases=cases)
+  out = capfd.readouterr().out
+  assert num_wrong == 0, out
+  return json.loads(out.splitlines()[-1])
+
+
+def test_nothing_is_lost(capfd):
+  reports = _run([*CASES], [cases for cases, _ in CASES.values()], capfd)
+  for name, (cases, want) in CASES.items():
+    assert reports[name]["cases"] >= cases
+    assert want <= reports[name]["outcomes"].keys(), reports[name]
+
+
+def test_records_and_files_are_read_right_or_refused(capfd):
+  reports = _run(["records", "files"], [_RECORDS, _FILES], capfd)
+  assert reports["files"]["outcomes"]["damaged"] > _FILES // 2
+  found, least = reports["records"]["outcomes"], _RECORDS // 20
+  for name in ("example", "episode"):
+    # Mutations that matter, and some that do not.
+    assert found[f"{name} equal"] > least and found[f"{name} refused"] > least
+    # The place is named all the same, with TensorFlow's reason.
+    assert found[f"{name} not explained"] < 0.05 * found[f"{name} refused"]
+
+
+# What is left out of the store: what then has to be found.
+@pytest.mark.parametrize("name", ["sync of a column", "sync of a folder"])
+def test_a_power_cut_finds_what_was_not_synced(name, tmp_path, monkeypatch):
+  if name == "sync of a column":
+    monkeypatch.setattr(store_files.AppendFile, "sync", store_files.AppendFile._spill)
+  else:
+    monkeypatch.setattr(files, "sync_folder", lambda path: None)
+    monkeypatch.setattr(writer, "sync_folder", lambda path: None)
+  said = []
+  attack = stores.PowerAttack(0, str(tmp_path), lambda *words: said.append(words))
+  attack.run(0, 3)
+  assert "wrong" in dict(said)
+
+
+# name: (what the process does, what is said of it)
+PROCESSES = {
+  "a crash": (
+    "import os, signal; print('at a case', flush=True); "
+    "os.kill(os.getpid(), signal.SIGSEGV)",
+    "stopped with status -11 at: a case",
+  ),
+  "a hang": (
+    "import signal; print('at a case', flush=True); signal.pause()",
+    "silent for 3 s\nstopped with status -9 at: a case",
+  ),
+  "an exception": ("print('at a case', flush=True); 1 / 0", "ZeroDivisionError"),
+  "wrong data": ("print('wrong: x'); print('wrong x'); print('done')", "wrong: x"),
+}
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_what_goes_wrong_is_said(name, capfd):
+  code, want = PROCESSES[name]
+  assert watching.watch([sys.executable, "-c", code], patience=3) == 1
+  assert want in capfd.readouterr().out
