@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -165,7 +167,7 @@ def collect_eval_loop(
       pre_collect_eval_fn()
     if sink is not None:
       sink.stop_with(signal)
-      stack.callback(_close, sink, signal)
+      stack.push(functools.partial(_close, sink, signal))
     rounds = _Rounds(run_agent_fn, root_dir, seed, signal, stack)
     collector = NewestPolicy(policy_class(), initial_policy_class)
     evaluator = collector
@@ -206,10 +208,16 @@ def _open(env: Any, stack: contextlib.ExitStack) -> Any:
   return env
 
 
-def _close(sink: sinks.EpisodeSink, signal: stopping.StopSignal) -> None:
+def _close(
+  sink: sinks.EpisodeSink,
+  signal: stopping.StopSignal,
+  exc_type: type[BaseException] | None,
+  error: BaseException | None,
+  traceback: types.TracebackType | None,
+) -> None:
   """Closes the sink; one that cannot empty itself is no failure of being stopped."""
   try:
-    sink.close()
+    sink.__exit__(exc_type, error, traceback)
   except errors.ReplayTimeoutError as error:
     if not signal.is_set():
       raise

@@ -441,6 +441,14 @@ class ReplaySink(EpisodeSink):
     finally:
       self._running.discard(env)
 
+  def close_after(self, error: BaseException) -> None:
+    """Closes the writers; a learner that would wait for ever is told of the error."""
+    try:
+      self.close()
+    finally:
+      if not isinstance(error, stopping.Stopped):
+        self._replay.give_up(error)
+
   def stop_with(self, stop: stopping.StopCondition) -> None:
     """Names what ends the wait for a replay that takes nothing; set it first."""
     self._stop = stop

@@ -99,6 +99,7 @@ class RateLimiter:
     self._num_waiting = 0
     self._num_refused = 0
     self._is_closed = False
+    self._given_up = ""
     self.num_inserts = 0
     self.num_samples = 0
     self.num_deletes = 0
@@ -172,6 +173,16 @@ class RateLimiter:
       self._is_closed = True
       self._changed.notify_all()
 
+  def give_up(self, why: str) -> None:
+    """Ends the waits for items with an error, as there is nobody to insert any.
+
+    Args:
+      why: what became of whoever did; '' if there is somebody again.
+    """
+    with self._changed:
+      self._given_up = why
+      self._changed.notify_all()
+
   def close_for_good(self) -> None:
     """As `close`; and returns when those who waited have come to their ends.
 
@@ -225,9 +236,12 @@ class RateLimiter:
     end = None if timeout is None else time.monotonic() + timeout
     told = time.monotonic()
     look = _TELL_EVERY if should_stop is None else min(_ASK_EVERY, _TELL_EVERY)
-    while not self._changed.wait_for(
-      lambda: self._is_closed or can(1), _until(end, look)
-    ):
+
+    def is_over() -> bool:
+      is_vain = operation == "sample" and bool(self._given_up)
+      return self._is_closed or can(1) or is_vain
+
+    while not self._changed.wait_for(is_over, _until(end, look)):
       now = time.monotonic()
       if end is not None and now >= end:
         raise errors.ReplayTimeoutError(
@@ -241,6 +255,11 @@ class RateLimiter:
         continue
       told = now
       logging.warning("replay: %s: waiting: %s", operation, why_not())
+    if not (self._is_closed or can(1)):
+      raise errors.ReplayError(
+        f"replay: {operation}: expected somebody who appends steps, got none any more: "
+        f"{self._given_up}. {why_not()}"
+      )
 
   def _why_no_sample(self) -> str:
     if self.size < self._min_size_to_sample:

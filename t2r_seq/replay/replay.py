@@ -226,6 +226,17 @@ class Replay(files.Closing):
       of TensorFlow's, inside of `explain_failures` a ReplayTimeoutError.
     """
 
+  def give_up(self, error: BaseException) -> None:
+    """Is told that whoever appended has ended by an error.
+
+    Where nobody else appends in this process, who waits for items gets an error that
+    names it. A server's other clients may append: there nothing changes.
+
+    Args:
+      error: by which it ended.
+    """
+    del error
+
   def explain_failures(self) -> contextlib.AbstractContextManager[None]:
     """Returns a context in which iterating over a `dataset` raises what went wrong."""
     return explained()

@@ -195,6 +195,7 @@ class ReplayBuffer(Replay):
       # After `restore` an episode may go on here that nobody is there to end.
       self._table.end_episode(self._free_lanes[0], should_stop)
       lane = self._free_lanes.pop(0)
+      self._table.limiter.give_up("")
     writer = MemoryWriter(self._table, self._columns, lane, self._give_back)
     writer.should_stop = should_stop
     return writer
@@ -341,6 +342,13 @@ class ReplayBuffer(Replay):
       "restore", "path", path, "Name a checkpoint, or a folder of them."
     )
     return checkpoints.restore(self._table, self._identity(), place, self._free_lanes)
+
+  def give_up(self, error: BaseException) -> None:
+    """Ends the waits for items, if no writer is open; see `Replay.give_up`."""
+    with self._table.lock:
+      if len(self._free_lanes) == self._table.lanes.num_writers:
+        text = next(iter(str(error).splitlines()), "")
+        self._table.limiter.give_up(f"{type(error).__name__}: {text}")
 
   def close(self) -> None:
     """Ends all waiting with an error; nothing can be appended or sampled any more."""

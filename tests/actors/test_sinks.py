@@ -295,3 +295,25 @@ def test_gin_says_where_the_steps_go(
   )
   assert result["num_episodes"] == 4
   assert get() == want(result)
+
+
+def test_a_learner_does_not_wait_for_an_actor_that_failed(make_env):
+  spec = specs.TensorSpecStruct(
+    {"reward": specs.ExtendedTensorSpec((), tf.float32, "reward", time_offsets=0)}
+  )
+  live = replay.ReplayBuffer(spec, capacity_steps=20, timeout=30.0)
+
+  class Broken:
+    def reset(self):
+      raise OSError("the camera is gone")
+
+  with pytest.raises(OSError, match="camera"):
+    actors.collect_episodes(
+      env=make_env(), policy=Broken(), num_episodes=1, sink=actors.ReplaySink(live)
+    )
+  want = "somebody who appends steps, got none any more: OSError: the camera is gone"
+  with pytest.raises(errors.ReplayError, match=f"{want}.* 0 of 1 items are there"):
+    live.sample(2)
+  with live.writer() as writer:  # Somebody again.
+    writer.append({"reward": np.float32(1)})
+    assert live.sample(2)["reward"].tolist() == [1, 1]
