@@ -15,12 +15,13 @@ from t2r_seq import errors, records, specs, windows
 from t2r_seq.records import files as patterns_lib
 
 # TensorFlow prepares room for a whole batch before it reads: larger ones take minutes.
-_MAX_BATCH_SIZE = 1 << 24
+MAX_BATCH_SIZE = 1 << 24
 # What `AbstractInputGenerator.create_dataset` reads of its params.
 _PARAMS = (
   "batch_size",
   "input_context",
   "is_checkpointed",
+  "is_joint",
   "is_portable",
   "seed",
   "start_step",
@@ -60,9 +61,9 @@ def check_count(
 def check_batch_size(where: str, size: Any, name: str = "batch_size") -> int:
   """Checks that a batch size is one that a batch can have; see `check_count`."""
   size = check_count(where, name, size)
-  if size > _MAX_BATCH_SIZE:
+  if size > MAX_BATCH_SIZE:
     raise errors.SpecError(
-      f"{where}: {name}: expected at most {_MAX_BATCH_SIZE:,} examples, got {size:,}."
+      f"{where}: {name}: expected at most {MAX_BATCH_SIZE:,} examples, got {size:,}."
     )
   return size
 
@@ -186,7 +187,7 @@ def check_params(where: str, params: Any) -> Mapping[str, Any]:
     )
   check_count(where, "params['start_step']", params.get("start_step", 0), minimum=0)
   check_seed(where, params.get("seed"), "params['seed']")
-  for name in ("is_checkpointed", "is_portable"):
+  for name in ("is_checkpointed", "is_joint", "is_portable"):
     check_flag(where, f"params['{name}']", params.get(name, False))
   for name in params:
     if name not in _PARAMS and (nearest := errors.nearest(str(name), _PARAMS)):

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
 from t2r_seq.data import arguments, joint, record_files
-from t2r_seq.data.abstract_input_generator import AbstractInputGenerator
+from t2r_seq.data.input_generator import AbstractInputGenerator
 
 GeneratorFn = Callable[[], Iterable[Any]]
 

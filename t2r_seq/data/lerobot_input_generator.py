@@ -14,7 +14,8 @@ import tensorflow as tf
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.convert import LeRobotFolder
 from t2r_seq.data import arguments, episode_choice, joint, pool
-from t2r_seq.data.abstract_input_generator import AbstractInputGenerator
+from t2r_seq.data.input_generator import AbstractInputGenerator
+from t2r_seq.data.plan import permutation
 from t2r_seq.data.streams import StreamReport, streamed_windows
 
 _as_it_is = tf.autograph.experimental.do_not_convert
@@ -144,7 +145,7 @@ class LeRobotInputGenerator(AbstractInputGenerator):
 
     def shuffled(epoch: tf.Tensor) -> tf.data.Dataset:
       size = tf.constant(len(reading.numbers), tf.int64)
-      return reading.episodes(pool.permutation(size, episode_seed, epoch))
+      return reading.episodes(permutation(size, episode_seed, epoch))
 
     return streamed_windows(
       shuffled,

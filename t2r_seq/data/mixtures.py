@@ -17,9 +17,8 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, records, specs, windows
-from t2r_seq.data import joint, presence
-from t2r_seq.data.abstract_input_generator import AbstractInputGenerator
-from t2r_seq.data.input_report import InputReport
+from t2r_seq.data import input_generator, joint
+from t2r_seq.data.input_generator import AbstractInputGenerator, InputReport
 from t2r_seq.data.record_input_generator import DefaultRecordInputGenerator
 from t2r_seq.records import files as patterns_lib
 from t2r_seq.specs import TensorSpecStruct
@@ -722,8 +721,8 @@ class MixtureInputGenerator(AbstractInputGenerator):
   def _specs_with_masks(self) -> tuple[Any, Any]:
     """Returns structs of their own, of features and labels."""
     return (
-      presence.join_masks(self._feature_spec, self._feature_masks),
-      presence.join_masks(self._label_spec, self._label_masks),
+      input_generator.join_masks(self._feature_spec, self._feature_masks),
+      input_generator.join_masks(self._label_spec, self._label_masks),
     )
 
   def _resolved_weights(self) -> Sequence[float]:

@@ -52,29 +52,6 @@ NOTHING_LEFT = (
 )
 
 
-def permutation(size: tf.Tensor, seed: int, number: tf.Tensor) -> tf.Tensor:
-  """Returns a permutation of range(size), a function of two numbers.
-
-  Args:
-    size: int64 scalar, 0 and 1 included.
-    seed: its lower 32 bits count.
-    number: which of the seed's permutations, int64 scalar.
-  Returns:
-    int64 [size].
-  """
-  return permuted(tf.range(size), size, seed, number)
-
-
-def permuted(
-  index: tf.Tensor, size: tf.Tensor, seed: int, number: tf.Tensor
-) -> tf.Tensor:
-  """Returns where a permutation of range(size) takes some places; see `permutation`."""
-  both = tf.stack([tf.constant(seed % 2**32, tf.int64), number])
-  # The op takes no range of a single number; that one stays where it is.
-  shuffled = tf.random.experimental.index_shuffle(index, both, tf.maximum(size - 1, 1))
-  return tf.minimum(shuffled, tf.maximum(size - 1, 0))
-
-
 def num_bytes_alive(pooled: Any, parsed: Any, batch_bytes: Any) -> Any:
   """Returns what a pipeline takes whose pools and batches have a size.
 
@@ -89,15 +66,82 @@ def num_bytes_alive(pooled: Any, parsed: Any, batch_bytes: Any) -> Any:
   return num_bytes + num_bytes // _PARTS_BESIDE
 
 
-class PoolColumns:
-  """What pools keep of their episodes, and how windows are gathered from that.
+class PoolRows:
+  """What pools hold, and how windows are gathered from it.
+
+  Attributes:
+    reader: cuts windows from what is held.
+    images: the specs of images that are decoded, by path.
+  """
+
+  def __init__(
+    self,
+    reader: windows.WindowReader,
+    element_spec: Mapping[str, tf.TensorSpec],
+    images: Mapping[str, specs.ExtendedTensorSpec],
+    listed: Mapping[str, tf.TensorSpec] | None = None,
+  ) -> None:
+    """Plans the rows.
+
+    Args:
+      reader: of the windows.
+      element_spec: of an episode whose images are decoded; leaves [T, ...] and context
+        features.
+      images: the specs of images that are decoded, by path: those of steps come as
+        lists, of which several may be one step.
+      listed: further paths whose rows come as lists: what a row is.
+    """
+    self.reader = reader
+    self.images = images
+    self._timed = reader.timed_paths
+    self._element = {path: element_spec[path] for path in reader.paths}
+    self._listed = {
+      path: tf.TensorSpec(spec.shape[-3:], spec.dtype)
+      for path, spec in images.items()
+      if path in self._timed
+    }
+    self._listed.update(listed or {})
+
+  def gather(
+    self, rows: Mapping[str, tf.Tensor], chosen: tf.Tensor
+  ) -> specs.TensorSpecStruct:
+    """Gathers windows.
+
+    Args:
+      rows: of a pool: by path a tensor of the steps of all episodes, the handle of a
+        list of them, or a tensor of their context features.
+      chosen: some of its 'windows', [B, 4].
+    Returns:
+      Windows by path, [B, L, K, ...].
+    """
+    slot, start, length, first_row = tf.unstack(chosen, axis=1)
+
+    def take(path: str, index: tf.Tensor | None) -> tf.Tensor:
+      if path not in self._listed:
+        return tf.gather(rows[path], slot if index is None else index)
+      spec = self._listed[path]
+      of_row = self._element[path].shape[1:]
+      of_row = of_row[: of_row.rank - spec.shape.rank]
+      return windows.RowList(rows[path], spec.shape, spec.dtype).gather(
+        parts_of_rows(index, of_row)
+      )
+
+    return self.reader.read_with(take, start, length, first_row)
+
+
+def parts_of_rows(index: tf.Tensor, of_row: tf.TensorShape) -> tf.Tensor:
+  """Returns where a list has the parts of rows, index.shape + of_row, int32."""
+  index = tf.cast(index, tf.int32)
+  for size in of_row:
+    index = index[..., tf.newaxis] * size + tf.range(size)
+  return index
+
+
+class PoolColumns(PoolRows):
+  """What pools keep of episodes that are parsed, and how they are joined.
 
   Of a path with large steps, raw or decoded, a pool lists the steps and does not copy
   them; the small steps of all episodes become one tensor, and so do context features.
-
-  Attributes:
-    reader: cuts windows from what is kept.
-    images: the specs of images that are decoded, by path.
   """
 
   def __init__(
@@ -119,10 +163,10 @@ class PoolColumns:
       SpecError: the episodes do not fit the specs.
     """
     element = specs.flatten_spec_structure(element_spec)
-    self._encoded = windows.WindowReader(element, spec_structure, cut)
-    self._timed = self._encoded.timed_paths
-    element = self._encoded.select(element)
-    for path in self._timed:
+    self.encoded = windows.WindowReader(element, spec_structure, cut)
+    timed = self.encoded.timed_paths
+    element = self.encoded.select(element)
+    for path in timed:
       # Of any length, also where all have one: a pool holds several.
       steps = tf.TensorShape([None]).concatenate(element[path].shape[1:])
       element[path] = tf.TensorSpec(steps, element[path].dtype)
@@ -130,43 +174,36 @@ class PoolColumns:
     records.image_decoding(decode_images).check(
       "streamed_windows", windows.flat_specs(spec_structure)
     )
-    self.images = _find_images(element, spec_structure) if decode_images else {}
-    decoded = element.copy()
-    for path, spec in self.images.items():
-      leading = element[path].shape[: -spec.shape[:-3].rank or None]
-      decoded[path] = tf.TensorSpec(leading.concatenate(spec.shape), spec.dtype)
-    self.reader = windows.WindowReader(decoded, spec_structure, cut)
-    # What a row of a list is; of images several may be one step.
-    self._listed = {
-      path: tf.TensorSpec(spec.shape[-3:], spec.dtype)
-      for path, spec in self.images.items()
-      if path in self._timed
-    }
-    for path in self._timed:
+    images = _find_images(element, spec_structure) if decode_images else {}
+    listed = {}
+    for path in timed:
       row = tf.TensorSpec(element[path].shape[1:], element[path].dtype)
-      if path not in self.images and _is_large(row):
-        self._listed[path] = row
-    self._element = decoded
+      if path not in images and _is_large(row):
+        listed[path] = row
+    for path, spec in images.items():
+      leading = element[path].shape[: -spec.shape[:-3].rank or None]
+      element[path] = tf.TensorSpec(leading.concatenate(spec.shape), spec.dtype)
+    reader = windows.WindowReader(element, spec_structure, cut)
+    super().__init__(reader, element, images, listed)
     self._kept = [
       tf.TensorSpec([], tf.variant) if path in self._listed else spec
-      for path, spec in decoded.items()
+      for path, spec in self._element.items()
     ]
 
   @property
   def step_bytes(self) -> int:
     """Bytes of a step in a pool, but for strings, whose sizes differ."""
     return sum(
-      (self._element[path].shape[1:].num_elements() or 0)
-      * self._element[path].dtype.size
+      _joined_bytes(num_bytes) if path not in self._listed else num_bytes
       for path in self._timed
-      if self._element[path].dtype != tf.string
+      if (num_bytes := _row_bytes(self._element[path])) is not None
     )
 
   def select(self, episode: Any) -> dict[str, tf.Tensor]:
     """Takes the values that windows show of an episode; checks that lengths agree."""
-    flat = self._encoded.select(episode)
+    flat = self.encoded.select(episode)
     values = {path: tf.convert_to_tensor(value) for path, value in flat.items()}
-    num_steps = self._encoded.num_steps(values)
+    num_steps = self.encoded.num_steps(values)
     with tf.control_dependencies([num_steps]):
       return {path: tf.identity(value) for path, value in values.items()}
 
@@ -179,7 +216,7 @@ class PoolColumns:
       'kept', one variant scalar; 'numbers', int64 [4]: steps, windows, and bytes: in a
       pool and as parsed.
     """
-    num_steps = self._encoded.num_steps(values, check=False)
+    num_steps = self.encoded.num_steps(values, check=False)
     num_windows = self.reader.grid.num_windows(num_steps)
     pooled: Any = ORDER_BYTES * num_windows
     parsed: Any = tf.constant(0, tf.int64)
@@ -201,9 +238,7 @@ class PoolColumns:
         ).handle
         pooled += num_bytes
       else:
-        # While they become one tensor they are there twice: two pools have room for
-        # three.
-        pooled += (3 * num_bytes + 1) // 2
+        pooled += _joined_bytes(num_bytes)
       kept.append(value)
     return {
       "kept": tf.raw_ops.OptionalFromValue(components=kept),
@@ -260,63 +295,43 @@ class PoolColumns:
         rows[path] = _stack(handle, spec)
     return rows
 
-  def gather(
-    self, rows: Mapping[str, tf.Tensor], chosen: tf.Tensor
-  ) -> specs.TensorSpecStruct:
-    """Gathers windows.
 
-    Args:
-      rows: of a pool.
-      chosen: some of its 'windows', [B, 4].
-    Returns:
-      Windows by path, [B, L, K, ...].
-    """
-    slot, start, length, first_row = tf.unstack(chosen, axis=1)
-
-    def take(path: str, index: tf.Tensor | None) -> tf.Tensor:
-      if path not in self._listed:
-        return tf.gather(rows[path], slot if index is None else index)
-      spec, of_step = self._listed[path], self._element[path].shape[1:]
-      index = tf.cast(index, tf.int32)
-      for size in of_step[: of_step.rank - spec.shape.rank]:
-        index = index[..., tf.newaxis] * size + tf.range(size)
-      return windows.RowList(rows[path], spec.shape, spec.dtype).gather(index)
-
-    return self.reader.read_with(take, start, length, first_row)
-
-
-def order_windows(
-  columns: PoolColumns, lengths: tf.Tensor, seed: int, number: tf.Tensor
+def place_windows(
+  grid: windows.WindowGrid,
+  numbers: tf.Tensor,
+  counts: tf.Tensor,
+  ends: tf.Tensor,
+  lengths: tf.Tensor,
+  first_rows: tf.Tensor,
 ) -> tf.Tensor:
-  """Permutes the windows of whole episodes.
+  """Says where windows are in a pool.
 
   Args:
-    columns: of the pool.
-    lengths: of its episodes, int64 [n].
-    seed: of the order.
-    number: of the pool, int64 scalar.
+    grid: the anchors of an episode.
+    numbers: of the windows, counted through the episodes, int64 [N].
+    counts: windows of each episode of the pool, int64 [n].
+    ends: the number after the last window of each, int64 [n].
+    lengths: steps of each, int64 [n].
+    first_rows: of each, int64 [n]: where its step 0 is, or would be, in the pool.
   Returns:
     'windows' of the pool, int64 [N, 4].
   """
-  grid = columns.reader.grid
-  counts = grid.num_windows(lengths)
-  ends = tf.cumsum(counts)
-  window = permutation(tf.reduce_sum(counts), seed, number)
-  slot = tf.searchsorted(ends, window, "right", tf.int64)
-  start = grid.start(window - tf.gather(ends - counts, slot))
-  of_episode = tf.stack([lengths, tf.cumsum(lengths, exclusive=True)], 1)
-  return tf.concat([tf.stack([slot, start], 1), tf.gather(of_episode, slot)], 1)
+  slot = tf.searchsorted(ends, numbers, "right", tf.int64)
+  start = grid.start(numbers - tf.gather(ends - counts, slot))
+  of_episode = tf.gather(tf.stack([lengths, first_rows], 1), slot)
+  return tf.concat([tf.stack([slot, start], 1), of_episode], 1)
 
 
 def gather_batches(
-  pools: tf.data.Dataset, columns: PoolColumns, batch_size: int
+  pools: tf.data.Dataset, rows: PoolRows, batch_size: int, are_full: bool = False
 ) -> tf.data.Dataset:
   """Gathers the windows of pools, a batch at a time.
 
   Args:
     pools: of `Pool`s, read ahead as far as memory is counted for.
-    columns: of the pools.
+    rows: of the pools.
     batch_size: B.
+    are_full: no pool leaves windows that fill no batch, so that B is static.
   Returns:
     Dataset of windows by path: of each pool first what fills the batch that the pool
     before began, then B each, then the rest.
@@ -333,8 +348,11 @@ def gather_batches(
     return parts.map(_as_it_is(lambda part: (pool["rows"], pool["windows"], part)))
 
   @_as_it_is
-  def gather(rows: Any, order: tf.Tensor, part: tf.Tensor) -> specs.TensorSpecStruct:
-    return columns.gather(rows, order[part[0] : part[1]])
+  def gather(held: Any, order: tf.Tensor, part: tf.Tensor) -> specs.TensorSpecStruct:
+    chosen = order[part[0] : part[1]]
+    if are_full:
+      chosen.set_shape([batch_size, 4])
+    return rows.gather(held, chosen)
 
   return pools.flat_map(edges).map(
     gather, num_parallel_calls=GATHERS_AT_ONCE, deterministic=True
@@ -438,6 +456,21 @@ def _is_large(row: tf.TensorSpec) -> bool:
     return False
   num_bytes = num_elements * row.dtype.size
   return num_bytes >= _LARGE_BYTES and num_bytes % _ALIGNMENT == 0
+
+
+def _row_bytes(element: tf.TensorSpec) -> int | None:
+  """Returns the bytes of a row; None for strings."""
+  if element.dtype == tf.string:
+    return None
+  return (element.shape[1:].num_elements() or 0) * element.dtype.size
+
+
+def _joined_bytes(num_bytes: Any) -> Any:
+  """Returns what to count for values that become one tensor.
+
+  While they do they are there twice: two pools have room for three.
+  """
+  return (3 * num_bytes + 1) // 2
 
 
 def _num_bytes(value: tf.Tensor) -> tf.Tensor:

@@ -11,7 +11,8 @@ from absl import logging
 
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.data import pool, streams
-from t2r_seq.data.input_report import InputReport
+from t2r_seq.data.input_generator import InputReport
+from t2r_seq.data.plan import Plan, permutation
 from t2r_seq.records import framing
 
 _as_it_is = tf.autograph.experimental.do_not_convert
@@ -559,13 +560,10 @@ def stream_records(
   flat_specs: specs.TensorSpecStruct,
   joined: specs.TensorSpecStruct,
   cut: windows.Cut,
+  plan: Plan,
   *,
-  batch_size: int,
   cycle_length: int,
   num_parallel_calls: int | None,
-  seed: int | None,
-  memory_budget: int,
-  drop_remainder: bool,
   decode_images: records.DecodeImages,
   report: windows.WindowReport | None,
 ) -> tf.data.Dataset:
@@ -578,22 +576,18 @@ def stream_records(
     flat_specs: of an episode.
     joined: of a window.
     cut: how episodes become windows.
-    batch_size: B.
+    plan: of the batches; see `streams.streamed_windows`.
     cycle_length: files that are read in turns, a record of each.
     num_parallel_calls: of parsing, at most; None for one at a time.
-    seed: None: another order in every run.
-    memory_budget: bytes; see `streams.streamed_windows`.
-    drop_remainder: whether windows that fill no batch at the end are left out.
     decode_images: how images are decoded.
     report: counts.
   Returns:
-    Dataset of batches, for ever.
+    Dataset of batches.
   Raises:
     SpecError: they are to have a position to be saved, and cannot.
   """
   reading.check_position()
-  if seed is None:
-    seed = int(np.random.SeedSequence().generate_state(1)[0])
+  plan = plan.seeded()
   names, *others = files.values()
   parse_fn = records.create_parse_tf_example_fn(flat_specs, decode_images=False)
   texts = tf.data.Dataset.from_tensors({key: tf.constant("") for key in files})
@@ -611,24 +605,15 @@ def stream_records(
     serialized = (
       reading.read(files, check=False)
       if others
-      else _permuted_records(reading, names, cycle_length, seed, epoch)
+      else _permuted_records(reading, names, cycle_length, plan.seed, epoch)
     )
     return reading.keep_episodes(serialized, flat_specs, columns, num_parallel_calls)
 
-  return streams.shuffled_windows(
-    slabs,
-    columns,
-    batch_size=batch_size,
-    memory_budget=memory_budget,
-    seed=seed,
-    num_epochs=None,
-    drop_remainder=drop_remainder,
-    report=report,
-  )
+  return streams.shuffled_windows(slabs, columns, plan, report)
 
 
 def _permuted_records(
-  reading: RecordReading, names: list[str], cycle_length: int, seed: int, epoch: Any
+  reading: RecordReading, names: list[str], cycle_length: int, seed: Any, epoch: Any
 ) -> tf.data.Dataset:
   """Reads files in the order of an epoch, which is computed: no state to save.
 
@@ -647,7 +632,7 @@ def _permuted_records(
     numbers = tf.data.Dataset.range(number, np.iinfo(np.int64).max, len(names))
     return tf.data.Dataset.zip((serialized, numbers))
 
-  index = pool.permutation(tf.constant(len(names), tf.int64), seed, epoch)
+  index = permutation(tf.constant(len(names), tf.int64), seed, epoch)
   # One thread: what several read ahead is not restored from a checkpoint.
   return tf.data.Dataset.from_tensor_slices(index).interleave(
     _as_it_is(read), cycle_length=min(cycle_length, len(names)), block_length=1

@@ -1,8 +1,14 @@
-"""The input generator that reads TFRecord files."""
+"""Input generators over TFRecord files: all, a part, RLDS, several evaluations."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import fractions
+import json
+import math
+import numbers
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,11 +16,12 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import records, specs, windows
+from t2r_seq import errors, records, specs, windows
 from t2r_seq.data import arguments, joint, record_files, skipping
-from t2r_seq.data.abstract_input_generator import AbstractInputGenerator
-from t2r_seq.data.indexed import indexed_input
-from t2r_seq.data.indexed.indexed_records import IndexedRecordLoader
+from t2r_seq.data import index as index_lib
+from t2r_seq.data.index import IndexedRecordLoader
+from t2r_seq.data.input_generator import AbstractInputGenerator
+from t2r_seq.data.plan import Plan
 from t2r_seq.data.streams import StreamReport
 
 FilePatterns = str | Sequence[str] | Mapping[str, str | Sequence[str]]
@@ -95,12 +102,12 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     self._shuffle_buffer_size = self._check_count(
       "shuffle_buffer_size", shuffle_buffer_size, minimum=0
     )
-    self._seed = arguments.check_seed(where, seed)
     self._cycle_length = self._check_count("cycle_length", cycle_length)
     self._num_parallel_calls = arguments.check_parallel_calls(where, num_parallel_calls)
-    self._drop_remainder = arguments.check_drop_remainder(where, drop_remainder)
-    self._index = indexed_input.check_option(where, index)
-    self._memory_budget = self._check_count("memory_budget", memory_budget)
+    self._index = index_lib.check_option(where, index)
+    self._plan = Plan(
+      seed=seed, drop_remainder=drop_remainder, memory_budget=memory_budget, where=where
+    )
     self._on_bad_record = record_files.check_policy(where, on_bad_record, index)
     self._max_bad_records = self._check_count("max_bad_records", max_bad_records, 0)
     self._decode_images = arguments.check_image_decoding(where, image_decoding)
@@ -124,10 +131,12 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       self._files = files = self._find_files(flat)
       # A count leaves no bad record out, also where training does.
       with tf.init_scope(), self._explain_failures(are_skipped=False):
-        index = indexed_input.find_index(self._index, files, self._where())
+        index = index_lib.find_index(self._index, files, self._where())
+        is_windowed = windows.is_windowed(joined)
         if index is not None:
-          count = indexed_input.count_windows(index, joined, _grid(joined, cut))
-        elif windows.is_windowed(joined):
+          num_windows = index.num_windows(joined, cut) if is_windowed else None
+          count = len(index) if num_windows is None else int(num_windows.sum())
+        elif is_windowed:
           count = record_files.count_windows(files, flat, _grid(joined, cut))
         else:
           count = record_files.count_records(files)
@@ -169,29 +178,35 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     self._parsed_spec = windows.flat_specs(joined, cut.n_step)
     self._files = files = self._find_files(self._parsed_spec)
     is_train = mode == specs.ModeKeys.TRAIN
-    drop = is_train if self._drop_remainder is None else self._drop_remainder
-    num_needed = batch_size if drop and not is_train else 1  # Repeated data fills it.
     shuffle = is_train and self._shuffle_buffer_size > 0
-    options: dict[str, Any] = {"decode_images": self._decode_images}
-    options |= {"drop_remainder": drop, "memory_budget": self._memory_budget}
+    plan = dataclasses.replace(
+      self._plan,
+      batch_size=batch_size,
+      order="quasi_random" if shuffle else "sequential",
+      seed=self._seeds()[2],
+      num_epochs=None if is_train else 1,
+    )
+    num_needed = 1  # Repeated data fills a batch.
+    if plan.drops and not is_train:
+      num_needed = batch_size
     with tf.init_scope():
-      index = indexed_input.find_index(self._index, files, self._where())
-      self._loader = (
-        None
-        if index is None
-        else indexed_input.plan_batches(
-          *(index, joined, batch_size, is_train, shuffle),
-          seed=self._params_seed if self._seed is None else self._seed,
+      index = index_lib.find_index(self._index, files, self._where())
+      self._loader = None
+      if index is not None:
+        # Resumed runs go on in the order of those that they resume.
+        seed = self._params_seed if self._plan.seed is None else self._plan.seed
+        self._loader = IndexedRecordLoader(
+          index,
+          joined,
+          plan=dataclasses.replace(plan, seed=seed),
           cut=cut,
-          **options,
+          decode_images=self._decode_images,
         )
-      )
     if self._loader is not None:
       self._parsed_spec, self._report = self._loader.flat, self._loader.report()
       self._reads_ahead = True
-      loader, start = self._loader, self._start_step if is_train else 0
-      make = loader.portable_dataset if self._is_portable else loader.dataset
-      return make(start).map(joint.split)
+      start = self._start_step if is_train else 0
+      return self._loader.dataset(start).map(joint.split)
     # Datasets may be created while a graph is built; files are looked at outside.
     with tf.init_scope(), self.explain_failures():
       self._reading = skipping.make_reading(
@@ -214,20 +229,18 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
         self._parsed_spec,
         joined,
         cut,
-        batch_size=batch_size,
+        plan,
         cycle_length=self._cycle_length,
         num_parallel_calls=self._num_parallel_calls,
-        seed=self._seeds()[2],
+        decode_images=self._decode_images,
         report=report,
-        **options,
       ).map(joint.split)
-    num_epochs = None if is_train else 1
-    examples = self._examples(files, joined, cut, shuffle, report, num_epochs)
+    examples = self._examples(files, joined, cut, shuffle, report, plan.num_epochs)
     if is_windowed:
-      batches = examples.batch(batch_size, drop_remainder=drop)
+      batches = examples.batch(batch_size, drop_remainder=plan.drops)
     else:
       batches = self._reading.parse_batches(
-        examples, self._parsed_spec, batch_size, drop, self._num_parallel_calls
+        examples, self._parsed_spec, batch_size, plan.drops, self._num_parallel_calls
       )
     if is_train and not self._is_portable:  # Services divide all sources among workers.
       batches = record_files.never_ending(batches)
@@ -266,7 +279,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
 
   def _seeds(self) -> list[int | None]:
     """Returns one seed for each shuffle: files, records, windows."""
-    seed = self._shuffle_seed(self._seed)
+    seed = self._shuffle_seed(self._plan.seed)
     if seed is None:
       return [None] * 3
     return np.random.SeedSequence(seed).generate_state(3).tolist()
@@ -300,3 +313,184 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
 
 def _grid(joined: specs.TensorSpecStruct, cut: windows.Cut) -> windows.WindowGrid:
   return windows.WindowGrid(windows.time_span(joined), cut)
+
+
+@gin.configurable
+class FractionalRecordInputGenerator(DefaultRecordInputGenerator):
+  """Reads a fixed fraction of the files: how much does more data help?
+
+  The first files of the sorted list, so that a smaller fraction is a part of a larger
+  one, whatever the seed is. After Tensor2Robot's class of that name.
+  """
+
+  def __init__(self, file_fraction: float = 1.0, **record_arguments: Any) -> None:
+    """Creates the generator.
+
+    Args:
+      file_fraction: above 0, and at most 1; the number of files is rounded down. Of
+        several datasets the fraction of each is read.
+      **record_arguments: of `DefaultRecordInputGenerator`, `file_patterns` too.
+    Raises:
+      SpecError: no fraction, or what the base refuses.
+    """
+    super().__init__(**record_arguments)
+    is_number = isinstance(file_fraction, numbers.Real)
+    if not is_number or isinstance(file_fraction, bool) or not 0 < file_fraction <= 1:
+      raise errors.SpecError(
+        "FractionalRecordInputGenerator: file_fraction: expected a number above 0 and "
+        f"at most 1, got {file_fraction!r}."
+      )
+    self._file_fraction = file_fraction
+
+  def _find_files(self, flat_specs: specs.TensorSpecStruct) -> record_files.FilesByKey:
+    files = super()._find_files(flat_specs)
+    # As it is written: the float 0.29 times 100 is a little less than 29.
+    fraction = fractions.Fraction(repr(float(self._file_fraction)))
+    kept = {
+      key: names[: math.floor(fraction * len(names))] for key, names in files.items()
+    }
+    found = [
+      errors.Mismatch(
+        f"dataset_key '{key}'" if key else "file_fraction",
+        "a fraction that leaves at least one file",
+        f"{self._file_fraction} of {len(files[key])}",
+      )
+      for key, names in kept.items()
+      if not names
+    ]
+    if found:
+      raise errors.mismatch_error(self._where(), found)
+    return kept
+
+
+@gin.configurable
+class RldsInputGenerator(DefaultRecordInputGenerator):
+  """Feeds RLDS episodes to models whose specs say nothing of RLDS.
+
+  Straight from the TFRecord files; TFDS is not needed. Names get the prefix 'steps/':
+  see `records.rlds_specs`. Everything else, windows, shuffle, index, bad records, is as
+  in `DefaultRecordInputGenerator`, which reads specs that have `is_concatenated` too.
+  """
+
+  def set_feature_specifications(
+    self, feature_spec: Any, out_feature_spec: Any = None
+  ) -> None:
+    """Sets the specs of the features, read from RLDS episodes; see the base class."""
+    rlds_spec = records.rlds_specs(feature_spec)
+    super().set_feature_specifications(rlds_spec, out_feature_spec)
+
+  def set_label_specifications(
+    self, label_spec: Any, out_label_spec: Any = None
+  ) -> None:
+    """Sets the specs of the labels, read from RLDS episodes; see the base class."""
+    super().set_label_specifications(records.rlds_specs(label_spec), out_label_spec)
+
+
+def get_multi_eval_name() -> str | None:
+  """Returns the 'multi_eval_name' of the environment's TF_CONFIG, if it has one.
+
+  So Tensor2Robot told each of several evaluating jobs which dataset is its own.
+  """
+  return json.loads(os.environ.get("TF_CONFIG") or "{}").get("multi_eval_name")
+
+
+@gin.configurable
+class MultiEvalInputGenerator(AbstractInputGenerator):
+  """Holds one input generator for each named evaluation.
+
+  `train_eval_model` evaluates on each of them, and logs '<name>/<metric>'; the metric
+  without a name is the mean over the names.
+  """
+
+  def __init__(
+    self, evals: Mapping[str, AbstractInputGenerator], eval_name: str | None = None
+  ) -> None:
+    """Creates the generator.
+
+    Args:
+      evals: input generators by name.
+      eval_name: the only one to evaluate on; None: 'multi_eval_name' of the
+        environment variable TF_CONFIG if that is there, and else all.
+    Raises:
+      SpecError: there are no evals by name, a value is no input generator, a name is
+        none of a folder, or there is no eval of that name.
+    """
+    super().__init__()
+    self._check_map("evals", "input generators", evals)
+    self._evals = dict(evals)
+    self._check_evals()
+    name = get_multi_eval_name() if eval_name is None else eval_name
+    if name is not None and name not in self._evals:
+      raise errors.SpecError(
+        f"{type(self).__name__}: eval_name: expected one of "
+        f"{errors.listing(self._evals)}, got {name!r}."
+        f"{errors.nearest(str(name), self._evals)}"
+      )
+    if name is not None:
+      self._evals = {name: self._evals[name]}
+
+  def named_evals(self) -> dict[str, AbstractInputGenerator]:
+    """Returns the generators to evaluate with, by name."""
+    return dict(self._evals)
+
+  def _check_map(self, name: str, values: str, given: Any) -> None:
+    if not isinstance(given, Mapping):
+      raise errors.SpecError(
+        f"{type(self).__name__}: {name}: expected a map of names to {values}, got "
+        f"{given!r}."
+      )
+
+  def _check_evals(self) -> None:
+    found = [
+      errors.Mismatch(f"evals: {name}", "an input generator", errors.describe(value))
+      for name, value in self._evals.items()
+      if not isinstance(value, AbstractInputGenerator)
+    ]
+    found += [
+      errors.Mismatch(f"evals: {name!r}", "a name that a folder can have", f"{name!r}")
+      for name in self._evals
+      if not isinstance(name, str) or not name or os.path.basename(name) != name
+    ]
+    if not self._evals:
+      found = [errors.Mismatch("evals", "at least one", "none")]
+    if found:
+      raise errors.mismatch_error(type(self).__name__, found)
+
+  def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
+    raise errors.SpecError(
+      f"{type(self).__name__}: expected to be asked for one of its evaluations, "
+      f"{errors.listing(self._evals)}, got a call for all at once. Use "
+      "named_evals()[name]."
+    )
+
+
+@gin.configurable
+class MultiEvalRecordInputGenerator(MultiEvalInputGenerator):
+  """Evaluates on several sets of TFRecord files. After Tensor2Robot's class."""
+
+  def __init__(
+    self,
+    eval_map: Mapping[str, FilePatterns],
+    eval_name: str | None = None,
+    **record_arguments: Any,
+  ) -> None:
+    """Creates the generator.
+
+    Args:
+      eval_map: file patterns by the evaluation's name.
+      eval_name: see the base class.
+      **record_arguments: of `DefaultRecordInputGenerator`, for all of them.
+    Raises:
+      SpecError: see the base class; eval_map is no map of file patterns.
+    """
+    self._check_map("eval_map", "file patterns", eval_map)
+    where = type(self).__name__
+    checked = {
+      name: arguments.check_file_patterns(where, patterns, f"eval_map[{name!r}]")
+      for name, patterns in eval_map.items()
+    }
+    evals = {
+      name: DefaultRecordInputGenerator(patterns, **record_arguments)
+      for name, patterns in checked.items()
+    }
+    super().__init__(evals, eval_name)

@@ -16,7 +16,7 @@ from absl import logging
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.data import pool
 from t2r_seq.data.dataset_options import keeps_positions
-from t2r_seq.data.input_report import InputReport
+from t2r_seq.data.input_generator import InputReport
 from t2r_seq.data.record_files import (
   FilesByKey,
   ParseFn,

@@ -6,14 +6,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from t2r_seq import records, specs, windows
 from t2r_seq.data import pool
 from t2r_seq.data.dataset_options import checkpoint_options
+from t2r_seq.data.plan import Plan, draw_seed, permutation
 from t2r_seq.data.pool import PoolColumns
-from t2r_seq.windows.cut import check_count
 from t2r_seq.windows.dataset import print_too_short
 
 _as_it_is = tf.autograph.experimental.do_not_convert
@@ -129,6 +128,14 @@ def streamed_windows(
   Raises:
     SpecError: the episodes do not fit the specs, or a number is too small.
   """
+  plan = Plan(
+    batch_size=batch_size,
+    seed=seed,
+    num_epochs=num_epochs,
+    drop_remainder=drop_remainder,
+    memory_budget=memory_budget,
+    where="streamed_windows",
+  )
   make: Any = episodes if callable(episodes) else lambda _: episodes
   columns = PoolColumns(
     make(tf.constant(0, tf.int64)).element_spec,
@@ -144,24 +151,15 @@ def streamed_windows(
   return shuffled_windows(
     lambda epoch: make(epoch).map(_as_it_is(keep)).batch(1),
     columns,
-    batch_size=batch_size,
-    memory_budget=memory_budget,
-    seed=seed,
-    num_epochs=num_epochs,
-    drop_remainder=drop_remainder,
-    report=report,
+    plan,
+    report,
   )
 
 
 def shuffled_windows(
   make_slabs: MakeDataset,
   columns: PoolColumns,
-  *,
-  batch_size: int,
-  memory_budget: int,
-  seed: int | None,
-  num_epochs: int | None,
-  drop_remainder: bool,
+  plan: Plan,
   report: windows.WindowReport | None,
 ) -> tf.data.Dataset:
   """Does `streamed_windows` for slabs: some episodes that follow each other.
@@ -170,47 +168,44 @@ def shuffled_windows(
     make_slabs: makes the dataset of the slabs of an epoch, given that, int64 scalar:
       batches of what `columns.keep` gives, none of them empty.
     columns: of the episodes.
-    batch_size: B.
-    memory_budget: bytes.
-    seed: of the permutations; None: another order in every run.
-    num_epochs: None for ever.
-    drop_remainder: whether windows that fill no batch at the end are left out.
+    plan: of the batches.
     report: counts.
   Returns:
     Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
   """
-  check_count("batch_size", batch_size)
-  check_count("memory_budget", memory_budget)
-  if num_epochs is not None:
-    check_count("num_epochs", num_epochs)
-  order_seed = seed
-  if order_seed is None:
-    order_seed = int(np.random.SeedSequence().generate_state(1)[0])
+  seed = draw_seed() if plan.seed is None else plan.seed
   if isinstance(report, StreamReport):
-    report.memory_budget = memory_budget
-  filler = _Filler(columns, batch_size, memory_budget, num_epochs is None, report)
+    report.memory_budget = plan.memory_budget
+  filler = _Filler(columns, plan, report)
 
   def epoch(number: tf.Tensor) -> tf.data.Dataset:
     end = tf.data.Dataset.from_tensors(0).map(_as_it_is(lambda _: _end()))
     return pool.followed_by(lambda: make_slabs(number), end, _SLAB_SPEC)
 
   def join(filled: dict[str, tf.Tensor]) -> pool.Pool:
+    lengths = filled["lengths"]
+    counts = columns.reader.grid.num_windows(lengths)
+    numbers = permutation(tf.reduce_sum(counts), seed, filled["number"])
     return {
       "rows": columns.join(filled["kept"]),
-      "windows": pool.order_windows(
-        columns, filled["lengths"], order_seed, filled["number"]
+      "windows": pool.place_windows(
+        columns.reader.grid,
+        numbers,
+        counts,
+        tf.cumsum(counts),
+        lengths,
+        tf.cumsum(lengths, exclusive=True),
       ),
       "left": filled["left"],
     }
 
   def batches() -> tf.data.Dataset:
-    last = np.iinfo(np.int64).max if num_epochs is None else num_epochs
     with tf.device("CPU:0"):
-      slabs = tf.data.Dataset.range(last).flat_map(_as_it_is(epoch))
+      slabs = tf.data.Dataset.range(plan.last_epoch).flat_map(_as_it_is(epoch))
       # The next pool is filled while batches are gathered from this one.
       pools = filler.fill(slabs).map(_as_it_is(join)).prefetch(1)
-      gathered = pool.gather_batches(pools, columns, batch_size)
-      return pool.join_batches(gathered, batch_size, drop_remainder)
+      gathered = pool.gather_batches(pools, columns, plan.batch_size)
+      return pool.join_batches(gathered, plan.batch_size, plan.drops)
 
   # Made in a function: outside of any, TensorFlow adds what a `scan` calls to its
   # global graph and never takes it out again, 11 MB for each dataset.
@@ -227,17 +222,12 @@ class _Filler:
   """
 
   def __init__(
-    self,
-    columns: PoolColumns,
-    batch_size: int,
-    memory_budget: int,
-    is_endless: bool,
-    report: windows.WindowReport | None,
+    self, columns: PoolColumns, plan: Plan, report: windows.WindowReport | None
   ) -> None:
-    self._batch_size = batch_size
-    self._batch_bytes = batch_size * columns.reader.window_bytes
-    self._memory_budget = memory_budget
-    self._is_endless = is_endless
+    self._batch_size = plan.batch_size
+    self._batch_bytes = plan.batch_size * columns.reader.window_bytes
+    self._memory_budget = plan.memory_budget
+    self._is_endless = plan.num_epochs is None
     self._report = report
     self._grid = columns.reader.grid
 

@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs
-from t2r_seq.data.loaders.numpy_batches import Batch, as_arrays, check_start_batch
-from t2r_seq.data.loaders.store_loader import StoreWindowLoader
+from t2r_seq.data.loaders import Batch, as_arrays, check_start_batch
+from t2r_seq.data.stores import StoreWindowLoader
 from t2r_seq.store import EpisodeStore, StoreWindows
 
 try:

@@ -11,8 +11,8 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, files, windows
-from t2r_seq.data import AbstractInputGenerator
-from t2r_seq.data.input_report import InputReport
+from t2r_seq.data import AbstractInputGenerator, joint
+from t2r_seq.data.input_generator import InputReport
 from t2r_seq.models import T2RModel
 from t2r_seq.policies import exported_feature_specs
 from t2r_seq.specs import ModeKeys
@@ -179,12 +179,13 @@ def _train(
     trainer.write_summaries(writer, log_every_n_steps)
     while step < max_train_steps:
       with signal.waiting():
-        features, labels = progress.next_batch(batches)
-      result = trainer.train_step(features, labels)
+        batch = progress.next_batch(batches)
+      result = trainer.train_step(batch)
       step += 1
       is_last = step == max_train_steps
       if step == start + 1:
-        writer.seen_images(trainer.first_replica(features), step)
+        features, _ = joint.split(trainer.first_replica(batch))
+        writer.seen_images(features, step)
         # By now everything that gin configures has been called.
         writer.text("operative_config", _save_operative_config(write_dir, step), step)
         arguments.warn_of_unread_bindings()

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from t2r_seq import errors, specs
-from t2r_seq.data import AbstractInputGenerator
+from t2r_seq.data import AbstractInputGenerator, joint
 from t2r_seq.models import T2RModel, optimizers
 from t2r_seq.specs import TensorSpecStruct
 from t2r_seq.training import workers
@@ -107,12 +107,12 @@ class Trainer:
         `reads_shards`, each reads its own part of the data and no other.
       params: of `create_dataset`.
     Returns:
-      Distributed batches of (features, labels).
+      Distributed batches, features and labels joined: see `train_step`.
     """
 
     def create(context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
       return input_generator.create_dataset(
-        specs.ModeKeys.TRAIN, {**params, "input_context": context}
+        specs.ModeKeys.TRAIN, {**params, "input_context": context, "is_joint": True}
       )
 
     if input_generator.reads_shards and workers.is_multi_worker(self.strategy):
@@ -127,18 +127,20 @@ class Trainer:
     local = self.strategy.experimental_local_results
     return tf.nest.map_structure(lambda value: local(value)[0], values)
 
-  def train_step(self, features: Any, labels: Any) -> Scalars:
+  def train_step(self, features: Any, labels: Any = None) -> Scalars:
     """Runs one training step.
 
     Args:
       features: preprocessed features by path, [B, ...], or their parts per replica.
-      labels: the same for the labels.
+      labels: the same for the labels; None where both are joined in `features`, as
+        `create_dataset` gives them with params['is_joint'].
     Returns:
       Scalars by name, 'loss' among them, averaged over the replicas.
     Raises:
       SpecError: the batch does not fit the model, or the loss reaches no variable.
     """
-    return self._train_fn(features, labels)
+    batch = (features,) if labels is None else (features, labels)
+    return self._train_fn(*batch)
 
   def eval_step(self, features: Any, labels: Any) -> tuple[Scalars, Scalars, tf.Tensor]:
     """Runs the model on one eval batch.
@@ -149,9 +151,9 @@ class Trainer:
     """
     return self._eval_fn(features, labels)
 
-  def _train_step(self, features: Any, labels: Any) -> Scalars:
+  def _train_step(self, *batch: Any) -> Scalars:
     with self._recording():
-      scalars, is_bad = self.strategy.run(self._replica_train_step, (features, labels))
+      scalars, is_bad = self.strategy.run(self._replica_train_step, batch)
     mean = self._reduce(tf.distribute.ReduceOp.MEAN, scalars)
     bad = self._reduce(tf.distribute.ReduceOp.SUM, is_bad)
     if self.model.averages:
@@ -173,8 +175,10 @@ class Trainer:
     return writer.recording(step, tf.equal(step % every_n_steps, 0))
 
   def _replica_train_step(
-    self, features: TensorSpecStruct, labels: TensorSpecStruct
+    self, features: TensorSpecStruct, labels: TensorSpecStruct | None = None
   ) -> tuple[Scalars, tf.Tensor]:
+    if labels is None:
+      features, labels = joint.split(features)
     if self.device_fn is not None:
       features, labels = self.device_fn(features, labels)
     scale = optimizers.loss_scale(self.optimizer)

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, errors, specs
+from t2r_seq.data import joint
 
 
 class CountingInputGenerator(data.AbstractInputGenerator):
@@ -39,6 +40,18 @@ def test_without_a_preprocess_fn_batches_are_delivered_as_they_are():
   first, second = build(batch_size=2).create_dataset("train")
   np.testing.assert_array_equal(first[0].x, [0, 1])
   np.testing.assert_array_equal(second[1].y, [-2, -3])
+
+
+def test_a_pair_can_travel_as_one_dict():
+  pairs = list(build(batch_size=2).create_dataset("train"))
+  joined = list(build(batch_size=2).create_dataset("train", {"is_joint": True}))
+  assert [type(batch) for batch in joined] == [dict, dict]
+  assert [sorted(batch) for batch in joined] == [["features/x", "labels/y"]] * 2
+  for batch, pair in zip(joined, pairs, strict=True):
+    for one, other in zip(joint.split(batch), pair, strict=True):
+      tf.nest.map_structure(np.testing.assert_array_equal, one, other)
+  with pytest.raises(errors.SpecError, match=r"params\['is_joint'\]: expected True or"):
+    build().create_dataset("train", {"is_joint": 1})
 
 
 def test_preprocess_fn_is_mapped_over_batches():

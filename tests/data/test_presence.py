@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, errors, preprocessors, records, specs
-from t2r_seq.data import presence
+from t2r_seq.data import input_generator as presence
 
 
 def structure(kit):

@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs
+from t2r_seq.records import files
 
 NUMBER = {"x": specs.ExtendedTensorSpec((), tf.int64, "n")}
 
@@ -331,3 +332,20 @@ def test_remote_files_of_a_system_that_is_not_there(pattern):
   want = f"file patterns: {re.escape(pattern)}: expected files that TensorFlow can list"
   with pytest.raises(errors.SpecError, match=want):
     records.get_data_format_and_filenames(pattern)
+
+
+def test_no_number_of_files_is_waited_for(tmp_path, monkeypatch):
+  names = [str(tmp_path / f"{number:03d}.tfrecord") for number in range(130)]
+  for name in names:
+    pathlib.Path(name).write_bytes(b"")
+  looked_at = []
+  look = files._check_file_type
+  monkeypatch.setattr(
+    files, "_check_file_type", lambda *file: looked_at.append(file) or look(*file)
+  )
+  files.check_file_types(names)
+  assert len(looked_at) == 130
+  looked_at.clear()
+  monkeypatch.setattr(files, "_MAX_CHECK_SECS", -1)  # As if it took longer.
+  files.check_file_types(names)
+  assert len(looked_at) == 100

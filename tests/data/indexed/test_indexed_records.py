@@ -11,9 +11,8 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs, windows
-from t2r_seq.data import IndexedRecordLoader, indexed_records
-from t2r_seq.data.indexed.indexed_windows import IndexedWindows
-from t2r_seq.data.indexed.record_reads import RecordReads
+from t2r_seq.data import IndexedRecordLoader, Plan, indexed_records
+from t2r_seq.data.index import IndexedWindows, RecordReads
 from tests.data.window_reference import episode_windows
 
 Spec = specs.ExtendedTensorSpec
@@ -195,7 +194,7 @@ def test_encoded_frames_stay_encoded_if_wanted(order, files):
 
 def test_ids_in_any_order(files):
   spec = {k: v for k, v in CASES["everything"][0].items() if k != "image"}
-  found = IndexedWindows(records.read_index(files), spec, padding="repeat")
+  found = IndexedWindows(records.read_index(files), spec, windows.Cut(padding="repeat"))
   want = reference(spec, "repeat", {})
   assert found.num_windows == len(want) == sum(ALL_LENGTHS)
   ids = [31, 0, 4, 5, 5, 6, 30, 1, 20, 8]  # Of all records, and one twice.
@@ -216,8 +215,8 @@ def flatten(batches):
   return [anchor for batch in batches for anchor in batch]
 
 
-# Less than the 32 windows of 8 bytes and their order need, twice.
-SMALL = {"memory_budget": 1500}
+# Less than twice the 32 windows of 8 bytes and their order, and records on their way.
+SMALL = {"memory_budget": 22_500}
 
 
 def assert_epochs(epochs, order):
@@ -281,14 +280,15 @@ def test_a_checkpoint_resumes(order, files, tmp_path):
   assert anchors(other) == want[4:]
 
 
-def test_pools_keep_within_the_budget_and_mix(files):
+def test_pools_keep_within_the_budget_and_mix(files, caplog):
   one = IndexedRecordLoader(files, NOW, 4, **SMALL)
-  assert one.pool_size.max_bytes <= 1500
+  assert one.pool_size.max_bytes <= 22_500
   assert one.pool_size.num_batches < one.batches_per_epoch
   large = IndexedRecordLoader(files, NOW, 4)
   assert large.pool_size.num_batches >= large.batches_per_epoch
-  with pytest.raises(errors.SpecError, match="memory_budget: expected at least"):
-    IndexedRecordLoader(files, NOW, 4, memory_budget=10)
+  least = IndexedRecordLoader(files, NOW, 4, memory_budget=10)
+  assert least.pool_size.num_batches == 1
+  assert "memory_budget: expected at least" in caplog.text
 
 
 EXAMPLE = {
@@ -324,7 +324,7 @@ def fixture_examples(tmp_path_factory):
 )
 def test_examples_in_every_order(order, run_bytes, starts, examples, monkeypatch):
   if run_bytes is not None:
-    monkeypatch.setattr("t2r_seq.data.indexed.indexed_pools._RUN_BYTES", run_bytes)
+    monkeypatch.setattr("t2r_seq.data.index._RUN_BYTES", run_bytes)
   options = {"drop_remainder": False, "num_epochs": 2, "seed": 3}
   options["memory_budget"] = 4000
   loader = IndexedRecordLoader(examples, EXAMPLE, 5, order, **options)
@@ -399,6 +399,29 @@ def test_what_cannot_be_loaded(files, examples, tmp_path):
       indexed_records(files, **arguments)
   with pytest.raises(errors.SpecError, match="sequence_length: expected None for spec"):
     indexed_records(examples, EXAMPLE, 2, sequence_length=3)
+
+
+def test_large_records_are_not_read_for_each_window(files, monkeypatch):
+  monkeypatch.setattr("t2r_seq.data.index._LARGE_RECORD", 100)
+  want = r"order: expected 'quasi_random' for .* than 100 bytes, got 'global': each of"
+  with pytest.raises(errors.SpecError, match=want):
+    indexed_records(files, NOW, 2, "global")
+  for order in ("sequential", "quasi_random"):
+    indexed_records(files, NOW, 2, order)
+
+
+def test_a_plan_or_its_fields(files):
+  plan = Plan(batch_size=3, order="global", seed=5)
+  loader = IndexedRecordLoader(files, NOW, plan=plan, num_epochs=2)
+  want = IndexedRecordLoader(files, NOW, 3, "global", seed=5, num_epochs=2)
+  assert loader.plan == want.plan
+  assert anchors(loader.dataset(18)) == anchors(want.dataset(18))
+  for wrong, message in {
+    "sed": r"sed: expected an argument that it has.*Did you mean 'seed'",
+    "plan": r"plan: expected a Plan, got 3",
+  }.items():
+    with pytest.raises(errors.SpecError, match=message):
+      IndexedRecordLoader(files, NOW, 2, **{wrong: 3})
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -8,9 +8,7 @@ from typing import NamedTuple
 import pytest
 import tensorflow as tf
 
-from t2r_seq.data.loaders import ordered_batches
-from t2r_seq.data.loaders.ordered_batches import batches_in_order, parallel_reads
-from t2r_seq.data.loaders.window_order import WindowOrder
+from t2r_seq.data import WindowOrder, batches_in_order, loaders
 
 LARGE = 2**30
 
@@ -90,6 +88,6 @@ def test_a_checkpoint_between_places_resumes(tmp_path):
 
 def test_parallel_reads_hold_a_bounded_memory(monkeypatch):
   monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64))
-  most = ordered_batches._PARALLEL_BYTES
+  most = loaders._PARALLEL_BYTES
   cases = {0: 65, 1: 65, most // 65: 65, most // 10: 10, most: 2, 10 * most: 2}
-  assert {size: parallel_reads(size) for size in cases} == cases
+  assert {size: loaders.parallel_reads(size) for size in cases} == cases

@@ -7,16 +7,8 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import specs
-from t2r_seq.data import StoreWindowLoader
-from t2r_seq.data.loaders import decoded_columns
-from t2r_seq.data.loaders.pool_order import (
-  BATCHES_ALIVE,
-  POOLS_ALIVE,
-  WINDOW_BYTES,
-  PoolSize,
-  fit_pools,
-  with_overhead,
-)
+from t2r_seq.data import StoreWindowLoader, stores
+from t2r_seq.data.pool import BATCHES_ALIVE, POOLS_ALIVE, num_bytes_alive
 from t2r_seq.store import EpisodeStore
 
 Spec = specs.ExtendedTensorSpec
@@ -45,17 +37,19 @@ def store(tmp_path_factory):
 def loads(monkeypatch):
   """The rows of each load, in the order in which pools are read."""
   found = []
-  load = decoded_columns.DecodedColumns.load
-
-  def counting(self, path, rows):
-    rows = tf.numpy_function(note, [rows], tf.int64)
-    return load(self, path, tf.ensure_shape(rows, [None]))
 
   def note(rows):
     found.append(rows.tolist())
     return rows
 
-  monkeypatch.setattr(decoded_columns.DecodedColumns, "load", counting)
+  for name in ("take", "decode"):
+    read = getattr(stores.DecodedColumns, name)
+
+    def counting(self, path, rows, read=read):
+      rows = tf.numpy_function(note, [rows], tf.int64)
+      return read(self, path, tf.ensure_shape(rows, [None]))
+
+    monkeypatch.setattr(stores.DecodedColumns, name, counting)
   return found
 
 
@@ -80,7 +74,8 @@ def test_what_pools_read(name, num_frames, num_shards, store, loads):
   shape = (len(offsets), SIZE, SIZE, 3)
   window = {"x": Spec(shape, tf.uint8, time_offsets=offsets, **column)}
   batches = BATCHES_ALIVE * 4 * len(offsets) * FRAME_BYTES
-  budget = with_overhead(POOLS_ALIVE * num_frames * FRAME_BYTES + batches)
+  window_bytes = 4 * len(offsets) * FRAME_BYTES
+  budget = num_bytes_alive(num_frames * FRAME_BYTES, 0, window_bytes)
   shards = [
     StoreWindowLoader(
       *(store, window, 4, "quasi_random"),
@@ -118,11 +113,13 @@ def test_a_larger_budget_makes_larger_pools(store):
   assert sizes == sorted(set(sizes)), np.diff(sizes)
 
 
-def test_the_order_of_a_pool_is_counted_with_it():
-  numbers = np.array([1000])
-  budget = with_overhead(POOLS_ALIVE * 100 * WINDOW_BYTES)
-  assert fit_pools(numbers, numbers, 1, 0, 0, 10, budget) == PoolSize(10, budget)
+def test_a_budget_that_is_too_small_is_warned_of(store, caplog):
+  window = {"x": Spec((SIZE, SIZE, 3), tf.uint8, time_offsets=0, name="pixels")}
+  loader = StoreWindowLoader(store, window, 4, "quasi_random", memory_budget=10)
+  assert loader.pool_size.num_batches == 1
+  assert "memory_budget: expected at least" in caplog.text
+  assert len(list(loader.dataset())) == loader.batches_per_epoch
 
 
 def test_an_eighth_of_a_budget_is_left_to_tensorflow():
-  assert with_overhead(7 * 2**20) == 2**23
+  assert num_bytes_alive(7 * 2**19, 0, 0) == 2**23

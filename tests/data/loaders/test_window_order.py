@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors
-from t2r_seq.data import WindowOrder
+from t2r_seq.data import Plan, WindowOrder
 
 
 def batches(order, num_epochs=1, start=0):
@@ -107,3 +107,34 @@ def test_bad_argument(name):
   kwargs, want = BAD[name]
   with pytest.raises(errors.SpecError, match=want):
     WindowOrder(**{"num_windows": 10, "batch_size": 2, **kwargs})
+
+
+BAD_PLANS = {
+  "order": (
+    {"order": "globl"},
+    r"Plan: order: expected one .*mean 'global'",
+  ),
+  "too large": ({"batch_size": 1 << 25}, "batch_size: expected at most 16,777,216 exa"),
+  "flag": (
+    {"drop_remainder": 1},
+    "drop_remainder: expected True, False or None",
+  ),
+  "seed": ({"seed": 2**32}, "seed: expected an integer below 4,294,967,296"),
+  "several": ({"memory_budget": 0, "num_epochs": -1}, "2 mismatches"),
+  "shard": ({"shard_index": 1}, "shard_index: expected an index below num_shards = 1"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_PLANS)
+def test_a_plan_is_checked_when_it_is_made(name):
+  fields, want = BAD_PLANS[name]
+  with pytest.raises(errors.SpecError, match=want):
+    Plan(**fields)
+
+
+def test_what_a_plan_leaves_open():
+  assert Plan(drop_remainder=None, num_epochs=None).drops
+  assert not Plan(drop_remainder=None).drops
+  drawn = [Plan(seed=None).seeded("global") for _ in range(2)]
+  assert drawn[0].order == "global"
+  assert drawn[0].seed != drawn[1].seed

@@ -1,4 +1,10 @@
-"""The contract of input generators: specs in, batches for the model out."""
+"""The contract of input generators: specs in, batches for the model out.
+
+And masks of presence, which they make and never read: a bool spec '<path>_mask' without
+a name, of shape (), beside an optional spec without time offsets, says which examples
+have the feature, and which show zeros for it. The mask of a path with time offsets says
+which of its steps are real (`windows.mask_paths`).
+"""
 
 from __future__ import annotations
 
@@ -6,21 +12,33 @@ import abc
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from t2r_seq import draws, errors, specs, windows
-from t2r_seq.data import arguments, joint, presence
+from t2r_seq.data import arguments, joint
 from t2r_seq.data.arguments import flat_specs
 from t2r_seq.data.data_service import DataService
 from t2r_seq.data.dataset_options import generator_options, positions_kept
-from t2r_seq.data.input_report import InputReport
 from t2r_seq.windows.n_step import integer_rewards
 
 PreprocessFn = Callable[[Any, Any], tuple[Any, Any]]
+
+_MASK_SUFFIX = "_mask"
+
+
+class InputReport(Protocol):
+  """Counts of what a dataset read; printed, it is a line for the log."""
+
+  @property
+  def too_short(self) -> int:
+    """Episodes that gave nothing, because they are shorter than a window."""
+
+  def __str__(self) -> str:
+    """Returns the counts as text."""
 
 
 class AbstractInputGenerator(abc.ABC):
@@ -124,7 +142,7 @@ class AbstractInputGenerator(abc.ABC):
       SpecError: not a valid spec structure.
     """
     flat, out = flat_specs(feature_spec), out_feature_spec
-    self._feature_spec, self._feature_masks = presence.split_masks(flat)
+    self._feature_spec, self._feature_masks = split_masks(flat)
     self._out_feature_spec = None if out is None else flat_specs(out)
 
   def set_label_specifications(
@@ -132,7 +150,7 @@ class AbstractInputGenerator(abc.ABC):
   ) -> None:
     """Sets the specs of the labels; see `set_feature_specifications`."""
     flat, out = flat_specs(label_spec), out_label_spec
-    self._label_spec, self._label_masks = presence.split_masks(flat)
+    self._label_spec, self._label_masks = split_masks(flat)
     self._out_label_spec = None if out is None else flat_specs(out)
 
   def set_preprocess_fn(self, preprocess_fn: PreprocessFn | None) -> None:
@@ -214,7 +232,9 @@ class AbstractInputGenerator(abc.ABC):
         `params['is_portable']` makes the pipeline one that other processes can run,
         and leaves it to the caller to let them; `params['is_checkpointed']` is for an
         iterator that is to be part of a `tf.train.Checkpoint`, of which windows that
-        are streamed then take a few KB.
+        are streamed then take a few KB; `params['is_joint']` makes each element one
+        dict, features and labels below 'features/' and 'labels/', for `joint.split`
+        inside of a function: TensorFlow's Python takes half as long for a flat dict.
     Returns:
       Dataset of (features, labels); see the class.
     Raises:
@@ -231,7 +251,12 @@ class AbstractInputGenerator(abc.ABC):
     batch_size = arguments.batch_size(type(self).__name__, self._batch_size, given)
     with positions_kept(bool(params.get("is_checkpointed", False))):
       batches = self._create_batches(mode, batch_size)
-    finish = functools.partial(self._finish, has_labels=mode != specs.ModeKeys.INFER)
+    has_labels = mode != specs.ModeKeys.INFER
+    pack = _as_dict if params.get("is_joint", False) else _as_pair
+
+    def finish(features: Any, labels: Any) -> Any:
+      return pack(*self._finish(features, labels, has_labels))
+
     is_done = self._preprocess_fn is None  # What is made passes through as it is.
     if mode == specs.ModeKeys.TRAIN and not is_done:
       dataset = self._finish_numbered(batches, batch_size, finish)
@@ -299,8 +324,8 @@ class AbstractInputGenerator(abc.ABC):
   def _finish(
     self, features: Any, labels: Any, has_labels: bool
   ) -> tuple[specs.TensorSpecStruct, specs.TensorSpecStruct]:
-    features = presence.add_masks(features, self._feature_masks)
-    labels = presence.add_masks(labels, self._label_masks)
+    features = add_masks(features, self._feature_masks)
+    labels = add_masks(labels, self._label_masks)
     if self._preprocess_fn is not None:
       features, labels = self._preprocess_fn(features, labels if has_labels else None)
     features = self._validate(features, self._feature_spec, self._out_feature_spec)
@@ -343,3 +368,128 @@ class AbstractInputGenerator(abc.ABC):
   def _check_ready(self, mode: str) -> None:
     given = {"feature": self._feature_spec, "label": self._label_spec}
     arguments.check_specifications(type(self).__name__, given, self._mode, mode)
+
+
+def _as_pair(*pair: specs.TensorSpecStruct) -> Any:
+  return pair
+
+
+@tf.autograph.experimental.do_not_convert
+def _as_dict(*pair: specs.TensorSpecStruct) -> Any:
+  return dict(joint.join(*pair))
+
+
+def presence_masks(spec_structure: specs.SpecStructure) -> dict[str, str]:
+  """Maps the path of every declared presence mask to the path that it is about.
+
+  Args:
+    spec_structure: specs, some of which may be masks.
+  Returns:
+    Mask paths to paths; without the masks of windows.
+  """
+  flat = specs.flatten_spec_structure(spec_structure)
+  return {
+    path: path.removesuffix(_MASK_SUFFIX)
+    for path, spec in flat.items()
+    if path.endswith(_MASK_SUFFIX)
+    and getattr(spec, "name", None) is None
+    and spec.dtype == tf.bool
+    and spec.shape.rank == 0
+    and not getattr(spec, "is_sequence", False)
+    and _may_be_absent(flat.get(path.removesuffix(_MASK_SUFFIX)))
+  }
+
+
+def add_presence_specs(
+  spec_structure: specs.SpecStructure, paths: Iterable[str] | None = None
+) -> specs.TensorSpecStruct:
+  """Declares masks that are true where an example has an optional feature.
+
+  Args:
+    spec_structure: specs, some of them optional.
+    paths: which paths get a mask; by default every optional one. Those with time
+      offsets get the mask of their steps, as from `windows.add_mask_specs`.
+  Returns:
+    Flat specs with the masks.
+  Raises:
+    SpecError: a path that is not optional.
+  """
+  flat = specs.flatten_spec_structure(spec_structure)
+  known = {**windows.mask_paths(flat), **presence_masks(flat)}
+  optional = [
+    path
+    for path, spec in flat.items()
+    if getattr(spec, "is_optional", False) and path not in known
+  ]
+  chosen = optional if paths is None else list(paths)
+  for path in chosen:
+    if path not in optional:
+      raise errors.SpecError(
+        f"add_presence_specs: {path}: expected an optional spec."
+        f"{errors.nearest(path, optional)} There is {errors.listing(optional)}."
+      )
+  windowed = [path for path in chosen if windows.is_windowed({path: flat[path]})]
+  flat = windows.add_mask_specs(flat, windowed)
+  for path in set(chosen).difference(windowed):
+    flat[path + _MASK_SUFFIX] = _mask_spec()
+  return flat
+
+
+def split_masks(
+  flat: specs.TensorSpecStruct,
+) -> tuple[specs.TensorSpecStruct, dict[str, str]]:
+  """Takes the presence masks out of specs.
+
+  Args:
+    flat: specs by path.
+  Returns:
+    The specs without them, and mask paths to paths.
+  """
+  masks = presence_masks(flat)
+  kept = ((path, spec) for path, spec in flat.items() if path not in masks)
+  return specs.TensorSpecStruct(kept), masks
+
+
+def join_masks(
+  flat: specs.TensorSpecStruct | None, masks: Iterable[str]
+) -> specs.TensorSpecStruct:
+  """Undoes `split_masks`.
+
+  Args:
+    flat: specs by path; None for none.
+    masks: paths of masks.
+  Returns:
+    The specs with the masks.
+  """
+  joined = specs.TensorSpecStruct(() if flat is None else flat.items())
+  for mask in masks:
+    joined[mask] = _mask_spec()
+  return joined
+
+
+def add_masks(batch: Any, masks: Mapping[str, str]) -> Any:
+  """Adds the masks of a batch all of whose examples have what is there.
+
+  Args:
+    batch: tensors by path, [B, ...].
+    masks: mask paths to paths; those that the batch has already stay.
+  Returns:
+    The batch with a mask [B] for every path that is there.
+  """
+  missing = {
+    mask: path for mask, path in masks.items() if path in batch and mask not in batch
+  }
+  if not missing:
+    return batch
+  added = specs.TensorSpecStruct(batch.items())
+  for mask, path in missing.items():
+    added[mask] = tf.fill(tf.shape(batch[path])[:1], True)
+  return added
+
+
+def _mask_spec() -> specs.ExtendedTensorSpec:
+  return specs.ExtendedTensorSpec((), tf.bool, is_optional=True)
+
+
+def _may_be_absent(spec: Any) -> bool:
+  return getattr(spec, "is_optional", False) and spec.time_offsets is None

@@ -1,0 +1,609 @@
+"""Record files read in any order, by their sidecar index (`t2r_seq index`).
+
+`RecordReads` reads records where the index says that they lie. `IndexedWindows` are the
+windows of episode records, `IndexedExamples` records that are examples as they are;
+`IndexedRecordLoader` makes batches of either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import gin
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from t2r_seq import errors, records, specs, windows
+from t2r_seq.data import arguments, pool, record_files
+from t2r_seq.data.dataset_options import positions_kept
+from t2r_seq.data.loaders import PoolReader, WindowLoader
+from t2r_seq.data.plan import Plan, plan_and_cut
+from t2r_seq.store import HeldTensor
+
+_as_it_is = tf.autograph.experimental.do_not_convert
+
+OPTIONS = (None, "auto", "require")
+# What TensorFlow's reader asks the file system for at once, at most.
+_MAX_BUFFER = 1 << 18
+# Bytes of examples that are read at once, as a run of records that are neighbours.
+_RUN_BYTES = 1 << 16
+# Reading records costs more than the ops of a batch: no batches are read together.
+_LARGE_WINDOW = 1 << 30
+# Records of more bytes are too large to be parsed whole for each of their windows.
+_LARGE_RECORD = 1 << 20
+_RECORD = "record"
+# Of a string in a tensor, beside those that it has.
+_STRING_BYTES = 24
+
+
+class RecordReads:
+  """Reads runs of records that follow each other in one file.
+
+  TensorFlow's own reader starts at the byte where the first of them lies, so checksums
+  are verified, any file system will do, and no Python runs. What a read costs beside
+  its bytes, 80 us, is the making of that reader.
+  """
+
+  def __init__(self, index: records.RecordIndex, run_length: int = 1) -> None:
+    """Prepares; reads nothing.
+
+    Args:
+      index: of the files, none of which is compressed.
+      run_length: records that are read at once; a file's last run may be shorter.
+    Raises:
+      RecordError: a file is compressed.
+    """
+    index.require_random_access()
+    plan = [_plan_runs(file, run_length) for file in index.files]
+    files = np.repeat(np.arange(len(plan)), [len(counts) for counts, _, _ in plan])
+    self.counts: np.ndarray = np.concatenate([counts for counts, _, _ in plan])
+    offsets = np.concatenate([offsets for _, offsets, _ in plan])
+    sizes = np.concatenate([sizes for _, _, sizes in plan])
+    self._filenames = HeldTensor.of(np.array(index.filenames))
+    self._files = HeldTensor.of(files)
+    self._counts = HeldTensor.of(self.counts)
+    self._offsets = HeldTensor.of(offsets)
+    self._buffers = HeldTensor.of(np.minimum(sizes, _MAX_BUFFER))
+    self.held = [
+      *(self._filenames, self._files, self._counts, self._offsets, self._buffers)
+    ]
+
+  def dataset(self, run: tf.Tensor) -> tf.data.Dataset:
+    """Reads one run.
+
+    Args:
+      run: its number, int64 scalar.
+    Returns:
+      Dataset of its serialized records, scalar strings.
+    """
+    file = _pick(self._files, run)
+    dataset = tf.raw_ops.TFRecordDatasetV2(
+      filenames=[_pick(self._filenames, file)],
+      compression_type="",
+      buffer_size=_pick(self._buffers, run),
+      byte_offsets=[_pick(self._offsets, run)],
+    )
+    structure = tf.TensorSpec([], tf.string)
+    records_on = tf.data.experimental.from_variant(dataset, structure)
+    return records_on.take(_pick(self._counts, run))
+
+  def read(self, runs: tf.Tensor) -> tf.Tensor:
+    """Reads runs, one after the other.
+
+    Args:
+      runs: int64 [N], N >= 1, in any order.
+    Returns:
+      The serialized records of all of them, string [M].
+    """
+    total = tf.reduce_sum(tf.gather(self._counts.read_value(), runs))
+    dataset = tf.data.Dataset.from_tensor_slices(runs).flat_map(_as_it_is(self.dataset))
+    return dataset.batch(total, drop_remainder=True).get_single_element()
+
+
+def _plan_runs(
+  index: records.FileIndex, run_length: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Returns records, first byte and bytes of every run of a file, int64 [runs]."""
+  firsts = np.arange(0, index.num_records, run_length)
+  ends = np.minimum(firsts + run_length, index.num_records)
+  offsets = index.offsets[firsts]
+  return ends - firsts, offsets, index.ends[ends - 1] - offsets
+
+
+def _pick(values: HeldTensor, number: tf.Tensor) -> tf.Tensor:
+  return tf.gather(values.read_value(), number)
+
+
+class IndexedWindows:
+  """The windows that a spec structure cuts from records, counted through all files.
+
+  A window costs the parse of its whole record, but only the frames that it shows are
+  decoded. Windows of one record that are read together cost one parse.
+
+  Attributes:
+    columns: what pools keep of the records.
+    reads: gives the records.
+    counts: windows of each record, int64 [records].
+    episode_lengths: steps of each record, int64 [records].
+    num_windows: of all records.
+    flat: specs of what is parsed, by path.
+    held: the tensors that are read from; see `store.dataset_over`.
+  """
+
+  def __init__(
+    self,
+    index: records.RecordIndex,
+    spec_structure: specs.SpecStructure,
+    cut: windows.Cut,
+    decode_images: records.DecodeImages = True,
+  ) -> None:
+    """Plans the windows; reads the first record only.
+
+    Args:
+      index: of files with at least one record, none of them compressed.
+      spec_structure: the specs of a window, of one dataset. Optional features that the
+        first record lacks are left out.
+      cut: how episodes become windows.
+      decode_images: gives pixels, perhaps in a way of its own; False the strings that
+        the records hold.
+    Raises:
+      SpecError: the specs do not fit each other, or the index.
+      RecordError: a file is compressed, or has changed.
+    """
+    self.reads = RecordReads(index)
+    first = tf.constant(index.read(0))
+    flat = windows.flat_specs(spec_structure, cut.n_step)
+    flat = record_files.leave_out_absent(flat, first)
+    self.flat = specs.map_leaves(specs.ExtendedTensorSpec.to_spec, flat)
+    self._parse = records.create_parse_tf_example_fn(flat, decode_images=False)
+    self._decode_images = decode_images
+    self.columns = pool.PoolColumns(
+      _element_spec(self.flat), spec_structure, cut, decode_images
+    )
+    self._reader = self.columns.encoded
+    self.episode_lengths: np.ndarray = index.num_steps(self.flat)
+    self.counts: np.ndarray = np.asarray(
+      self._reader.grid.num_windows(self.episode_lengths)
+    )
+    self.num_windows = int(self.counts.sum())
+    self._window_ends = HeldTensor.of(np.cumsum(self.counts))
+    self.held = [self._window_ends, *self.reads.held]
+
+  def parse(self, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Parses one record: what the windows read of it, images encoded."""
+    return self.columns.select(self._parse(serialized))
+
+  def read(self, window_ids: tf.Tensor) -> specs.TensorSpecStruct:
+    """Reads windows.
+
+    Args:
+      window_ids: int64 [B], in range(num_windows), in any order.
+    Returns:
+      Windows by path, [B, L, K, ...].
+    """
+    window_ends = self._window_ends.read_value()
+    numbers = tf.searchsorted(window_ends, window_ids, "right", out_type=tf.int64)
+    firsts = tf.where(
+      numbers > 0, tf.gather(window_ends, tf.maximum(numbers - 1, 0)), 0
+    )
+    distinct, places = tf.unique(numbers)
+    # All windows of one record follow each other, and are put back after.
+    by_record = tf.argsort(places, stable=True)
+    starts = tf.gather(self._reader.grid.start(window_ids - firsts), by_record)
+    ends = tf.cumsum(tf.math.bincount(places))
+
+    def windows_of(number: tf.Tensor) -> tf.data.Dataset:
+      start = tf.where(number > 0, ends[tf.maximum(number - 1, 0)], 0)
+      mine = starts[start : ends[number]]
+      return self.reads.dataset(distinct[number]).map(
+        _as_it_is(lambda data: self._gather(data, mine))
+      )
+
+    numbers = tf.data.Dataset.range(tf.size(distinct, tf.int64))
+    found = numbers.flat_map(_as_it_is(windows_of)).unbatch()
+    batch = found.batch(tf.size(window_ids, tf.int64), drop_remainder=True)
+    sorted_windows = batch.get_single_element()
+    back = tf.math.invert_permutation(by_record)
+    size = window_ids.shape[:1]
+    return self._decode(
+      specs.map_leaves(
+        lambda values: tf.ensure_shape(
+          tf.gather(values, back), size.concatenate(values.shape[1:])
+        ),
+        sorted_windows,
+      )
+    )
+
+  def _decode(self, window: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
+    """Decodes the images of windows [B, L, K, ...], one that several show once."""
+    decoded = window.copy()
+    for path, reading in self.columns.reader.readings.items():
+      spec = self.columns.images.get(reading.source)
+      if spec is None:
+        continue
+      distinct, places = tf.unique(tf.reshape(window[path], [-1]))
+      places = tf.reshape(places, tf.shape(window[path]))
+      images = records.decode_to_list(
+        distinct, spec, reading.source, self._decode_images
+      )
+      decoded[path] = images.gather(tf.ensure_shape(places, window[path].shape))
+    return decoded
+
+  def _gather(self, data: tf.Tensor, starts: tf.Tensor) -> specs.TensorSpecStruct:
+    episode = self.parse(data)
+    num_steps = self._reader.num_steps(episode, check=False)
+    return self._reader.read(episode, starts, num_steps)
+
+
+def _element_spec(flat: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
+  """Describes a parsed record as the windows' reader takes it."""
+  element = specs.TensorSpecStruct()
+  for path, spec in records.encoded_specs(flat).items():
+    shape = spec.shape
+    if flat[path].is_sequence:
+      shape = tf.TensorShape([None]).concatenate(shape)
+    element[path] = tf.TensorSpec(shape, spec.dtype)
+  return element
+
+
+class IndexedExamples:
+  """Records that are examples as they are, in any order.
+
+  Attributes:
+    num_windows: how many records there are.
+    flat: specs of what is parsed, by path.
+    held: the tensors that are read from; see `store.dataset_over`.
+  """
+
+  def __init__(
+    self,
+    index: records.RecordIndex,
+    spec_structure: specs.SpecStructure,
+    decode_images: records.DecodeImages = True,
+  ) -> None:
+    """Prepares; reads the first record only.
+
+    Args:
+      index: of files with at least one record, none of them compressed.
+      spec_structure: specs without time offsets, of one dataset. Optional features that
+        the first record lacks are left out.
+      decode_images: gives pixels, perhaps in a way of its own; False the strings that
+        the records hold.
+    Raises:
+      SpecError: a spec cannot be parsed.
+      RecordError: a file is compressed, or has changed.
+    """
+    self._reads = RecordReads(index)
+    self.held = self._reads.held
+    first = tf.constant(index.read(0))
+    flat = specs.flatten_spec_structure(spec_structure)
+    self.flat = record_files.leave_out_absent(flat, first)
+    self._parse = records.create_parse_tf_example_fn(
+      self.flat, decode_images=decode_images
+    )
+    self.num_windows = index.num_records
+
+  def parse(self, serialized: tf.Tensor) -> specs.TensorSpecStruct:
+    """Parses serialized records, [B]."""
+    return self._parse(serialized)
+
+  def read(self, numbers: tf.Tensor) -> specs.TensorSpecStruct:
+    """Reads records.
+
+    Args:
+      numbers: int64 [B], in range(num_windows), in any order.
+    Returns:
+      Examples by path, [B, ...].
+    """
+    serialized = self._reads.read(numbers)
+    return self.parse(tf.ensure_shape(serialized, numbers.shape))
+
+
+class _EpisodePools(PoolReader):
+  """Reads pools of episode records: each is parsed, and decoded, once a pool."""
+
+  def __init__(self, source: IndexedWindows, index: records.RecordIndex) -> None:
+    columns = source.columns
+    lengths = np.maximum(source.episode_lengths, 1)
+    # Strings that stay are a part of their records.
+    strings = [
+      path
+      for path, spec in source.flat.items()
+      if spec.dtype == tf.string or (specs.is_encoded_image_spec(spec))
+      if path not in columns.images
+    ]
+    of_strings = int(np.ceil((index.lengths / lengths).max())) if strings else 0
+    of_strings += _STRING_BYTES * len(strings)
+    super().__init__(
+      columns,
+      source.counts,
+      source.episode_lengths,
+      step_bytes=columns.step_bytes + (3 * of_strings + 1) // 2,
+      parsed_bytes=int(index.lengths.max()),
+      held=source.held,
+    )
+    self._columns = columns
+    self._source = source
+
+  def _read(
+    self, episodes: tf.Tensor, first_step: tf.Tensor, num_steps: tf.Tensor
+  ) -> dict[str, tf.Tensor]:
+    timed = self._columns.reader.timed_paths
+
+    def keep(episode: tf.Tensor, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+      data = self._source.reads.dataset(episode).get_single_element()
+      values = self._source.parse(data)
+      shown = {path: values[path][first : first + count] for path in timed}
+      return self._columns.keep({**values, **shown})["kept"]
+
+    # Images of one episode are decoded in parallel.
+    num_calls = None if self._columns.images else pool.PARSES_AT_ONCE
+    parts = tf.data.Dataset.from_tensor_slices((episodes, first_step, num_steps))
+    kept = record_files.map_in_order(parts, _as_it_is(keep), num_calls)
+    together = kept.batch(tf.size(episodes, tf.int64), drop_remainder=True)
+    return self._columns.join(
+      tf.raw_ops.TensorListFromTensor(
+        tensor=together.get_single_element(), element_shape=tf.constant([], tf.int32)
+      )
+    )
+
+
+class _ExampleRows(pool.PoolRows):
+  """Rows that are examples: runs of records are the episodes, a record is a window."""
+
+  def __init__(self, examples: IndexedExamples) -> None:
+    element = {_RECORD: tf.TensorSpec([None], tf.string)}
+    spec = {_RECORD: specs.ExtendedTensorSpec((), tf.string, time_offsets=0)}
+    super().__init__(windows.WindowReader(element, spec), element, {})
+    self._examples = examples
+
+  def gather(self, rows: Any, chosen: tf.Tensor) -> specs.TensorSpecStruct:
+    """Gathers records, and parses them."""
+    return self._examples.parse(super().gather(rows, chosen)[_RECORD])
+
+
+class _ExamplePools(PoolReader):
+  """Reads pools of examples, by runs of records that are neighbours in a file."""
+
+  def __init__(self, source: IndexedExamples, index: records.RecordIndex) -> None:
+    mean_bytes = max(1, int(index.lengths.mean()))
+    self._reads = RecordReads(index, max(1, _RUN_BYTES // mean_bytes))
+    counts = self._reads.counts
+    row_bytes = int(index.lengths.max()) + _STRING_BYTES
+    super().__init__(
+      _ExampleRows(source),
+      counts,
+      counts,
+      # In pieces as they are read, and then in one.
+      step_bytes=(3 * row_bytes + 1) // 2,
+      held=self._reads.held,
+    )
+
+  def _read(
+    self, episodes: tf.Tensor, first_step: tf.Tensor, num_steps: tf.Tensor
+  ) -> dict[str, tf.Tensor]:
+    counts = tf.gather(tf.constant(self.counts, tf.int64), episodes)
+    first_rows = tf.cumsum(counts, exclusive=True) + first_step
+    rows = tf.ragged.range(first_rows, first_rows + num_steps).flat_values
+    return {_RECORD: tf.gather(self._reads.read(episodes), rows)}
+
+
+@gin.configurable
+class IndexedRecordLoader(WindowLoader):
+  """Loads batches of windows, or of records, from TFRecord files with indices.
+
+  Of specs without time offsets each record is a window; see `WindowLoader`.
+
+  Attributes:
+    index: of the files.
+    flat: specs of what is parsed, by path.
+  """
+
+  def __init__(
+    self,
+    file_patterns: records.FilePatterns | records.RecordIndex,
+    spec_structure: specs.SpecStructure,
+    batch_size: int | None = None,
+    order: str | None = None,
+    plan: Plan | None = None,
+    cut: windows.Cut | None = None,
+    decode_images: records.DecodeImages = True,
+    is_checkpointed: bool = False,
+    **fields: Any,
+  ) -> None:
+    """Plans the batches from the indices; reads one record.
+
+    Args:
+      file_patterns: of files that `t2r_seq index` has indexed, none compressed; or
+        their index, of `records.read_index`.
+      spec_structure: the specs of a window; without time offsets, of a record.
+      batch_size: B.
+      order: 'sequential'; 'global': every epoch another permutation of all windows,
+        where a window costs the parse of its whole record, so that large records are
+        refused; or 'quasi_random', the default: the windows of a pool of records are
+        permuted, and the records, so that each is read, parsed and decoded once a pool.
+      plan: of the batches; None for `Plan()`.
+      cut: how episodes become windows; None for `windows.Cut()`.
+      decode_images: gives pixels, perhaps in a way of its own: a
+        `records.ImageDecoding`; False the strings that the records hold.
+      is_checkpointed: has iterators keep their position, for a tf.train.Checkpoint of
+        one; TensorFlow then logs a line or two with every batch. An iterator that does
+        not is saved with all that it has read ahead. `start_batch` needs neither.
+      **fields: or fields of the plan and the cut: seed=1, padding='repeat', ...
+    Raises:
+      SpecError: the specs do not fit the files, or these are too small for one batch,
+        or their records too large for the order.
+      RecordError: an index is missing or stale, or a file is compressed.
+    """
+    fields = {"batch_size": batch_size, "order": order, **fields}
+    plan, cut = plan_and_cut("indexed_records", plan, cut, fields)
+    plan = plan.seeded("quasi_random")
+    self.index = (
+      file_patterns
+      if isinstance(file_patterns, records.RecordIndex)
+      else records.read_index(file_patterns)
+    )
+    if not len(self.index):
+      raise errors.RecordError(
+        f"indexed_records: {self.index.filenames[0]}: expected records, got none in "
+        f"{len(self.index.filenames)} file(s)."
+      )
+    self._source: IndexedWindows | IndexedExamples
+    if windows.is_windowed(spec_structure):
+      self._source = IndexedWindows(self.index, spec_structure, cut, decode_images)
+      _check_any_window(self._source, self.index)
+      if plan.order == "global":
+        _check_small_records(self._source, self.index)
+    else:
+      arguments.check_no_windows("indexed_records", cut)
+      self._source = IndexedExamples(self.index, spec_structure, decode_images)
+    self.flat = self._source.flat
+    self._decode_images = decode_images
+    self._is_checkpointed = is_checkpointed
+    super().__init__(
+      plan,
+      self._source.read,
+      self._source.num_windows,
+      _LARGE_WINDOW,
+      self._make_pools,
+      held=self._source.held,
+    )
+
+  def report(self) -> windows.WindowReport | None:
+    """Returns what an epoch of all shards holds, and which episodes are too short.
+
+    Returns:
+      The counts; None where examples are no windows.
+    """
+    if not isinstance(self._source, IndexedWindows):
+      return None
+    return windows.WindowReport.of_episodes(
+      self._source.episode_lengths, self._source.counts
+    )
+
+  def dataset(self, start_batch: int = 0) -> tf.data.Dataset:
+    """Creates the dataset; see `WindowLoader.dataset`."""
+    with positions_kept(self._is_checkpointed, unless_said=True):
+      return super().dataset(start_batch)
+
+  @contextlib.contextmanager
+  def explain_failures(self) -> Iterator[None]:
+    """Says which file changed, or which record is bad, where reading fails."""
+    try:
+      yield
+    except (tf.errors.OpError, UnicodeDecodeError) as error:
+      # A file that changed while it was read is the first that comes to mind.
+      try:
+        records.read_index(self.index.filenames)
+      except errors.RecordError as stale:
+        raise stale from error
+      with records.explain_failures(
+        self.index.filenames, self.flat, decode_images=self._decode_images
+      ):
+        raise
+
+  def _make_pools(self) -> PoolReader:
+    if isinstance(self._source, IndexedWindows):
+      return _EpisodePools(self._source, self.index)
+    return _ExamplePools(self._source, self.index)
+
+
+def indexed_records(
+  file_patterns: records.FilePatterns,
+  spec_structure: specs.SpecStructure,
+  batch_size: int | None = None,
+  order: str | None = None,
+  start_batch: int = 0,
+  **options: Any,
+) -> tf.data.Dataset:
+  """Makes a dataset of batches from TFRecord files with indices, in one call.
+
+  Args:
+    file_patterns: of files that `t2r_seq index` has indexed.
+    spec_structure: the specs of a window; without time offsets, of a record.
+    batch_size: B.
+    order: 'sequential', 'global' or 'quasi_random'.
+    start_batch: batches to leave out, over all epochs.
+    **options: further arguments of `IndexedRecordLoader`.
+  Returns:
+    Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
+  Raises:
+    SpecError: the specs do not fit the files, or these are too small for one batch.
+    RecordError: an index is missing or stale, or a file is compressed.
+  """
+  loader = IndexedRecordLoader(
+    file_patterns, spec_structure, batch_size, order, **options
+  )
+  return loader.dataset(start_batch)
+
+
+def _check_small_records(source: IndexedWindows, index: records.RecordIndex) -> None:
+  """Raises SpecError where every window would cost the parse of a large record."""
+  num_bytes = int(np.average(index.lengths, weights=source.counts))
+  per_record = source.num_windows / np.count_nonzero(source.counts)
+  if num_bytes <= _LARGE_RECORD or per_record < 2:
+    return
+  raise errors.SpecError(
+    f"indexed_records: {index.filenames[0]}: order: expected 'quasi_random' for "
+    f"records of more than {_LARGE_RECORD:,} bytes, got 'global': each of the "
+    f"{source.num_windows:,} windows would cost the read and parse of a record of "
+    f"{num_bytes:,} bytes. Use order='quasi_random', or an EpisodeStore, which reads "
+    "the steps that a window shows: t2r_seq convert."
+  )
+
+
+def _check_any_window(source: IndexedWindows, index: records.RecordIndex) -> None:
+  if not source.num_windows:
+    raise errors.SpecError(
+      f"indexed_records: {index.filenames[0]}: expected an episode that is long enough "
+      f"for a window, got {int(source.episode_lengths.max())} steps at most in "
+      f"{len(index.filenames)} file(s). Make windows shorter, or pad: padding='repeat'."
+    )
+
+
+def check_option(where: str, option: Any) -> str | None:
+  """Raises SpecError unless `option` is one of OPTIONS, and returns it."""
+  if option in OPTIONS:
+    return option
+  raise errors.SpecError(
+    f"{where}: index: expected None, 'auto' or 'require', got {option!r}."
+    f"{errors.nearest(str(option), ['auto', 'require'])}"
+  )
+
+
+def find_index(
+  option: str | None, files: record_files.FilesByKey, where: str
+) -> records.RecordIndex | None:
+  """Reads the index of files that are to be read by it.
+
+  Args:
+    option: None: by no index. 'auto': by that which every file has, if none of them is
+      compressed. 'require': an index that is missing is an error.
+    files: by dataset_key.
+    where: who reads what, for messages.
+  Returns:
+    The index, or None for reading in order.
+  Raises:
+    SpecError: an index is required for several datasets.
+    RecordError: an index is stale; it is required and missing.
+  """
+  if option is None:
+    return None
+  if len(files) > 1 and option == "require":
+    raise errors.SpecError(
+      f"{where}: index: expected files of one dataset, got those of "
+      f"{errors.listing(files)}. Zipped datasets are read in order: index=None."
+    )
+  (names, *others) = files.values()
+  if option == "auto":
+    missing = [name for name in names if not os.path.exists(records.index_path(name))]
+    if others or missing or any(map(records.compression_type, names)):
+      logging.info("%s: read in order, not by an index.", where)
+      return None
+  index = records.read_index(names)
+  index.require_random_access()
+  return index

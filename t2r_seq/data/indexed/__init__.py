@@ -1,3 +1,0 @@
-"""Record files read in any order, by their sidecar index."""
-
-__all__: list[str] = []

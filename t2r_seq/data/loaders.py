@@ -1,0 +1,667 @@
+"""Batches of windows by number: for TensorFlow, for numpy, and for strategies.
+
+    order ─► window numbers ─► `read`                     'sequential', 'global'
+    order ─► pool numbers ─► `PoolReader` ─► `gather`     'quasi_random'
+
+`WindowLoader` does both for what can be read at random: a store, or indexed records.
+"""
+
+from __future__ import annotations
+
+import abc
+import bisect
+import copy
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from t2r_seq import errors, specs
+from t2r_seq.data import pool as pool_lib
+from t2r_seq.data.arguments import check_count
+from t2r_seq.data.dataset_options import (
+  bounded_options,
+  checkpoint_options,
+  positions_kept,
+)
+from t2r_seq.data.plan import Plan, PoolOrder, WindowOrder
+from t2r_seq.store import HeldTensor, dataset_over
+
+Batch = dict[str, np.ndarray]
+Read = Callable[[Any], Any]
+Locate = Callable[[tf.Tensor], Any]
+
+_as_it_is = tf.autograph.experimental.do_not_convert
+_Loader = TypeVar("_Loader", bound="WindowLoader")
+
+# What a read of some 30 small ops costs is little beside a copy of this size.
+_READ_BYTES = 2**22
+_MAX_BATCHES = 64
+# Reads in parallel hold at most this, or two batches. tf.data's autotuner would take
+# fewer than there are cores; with one more, copies of 7 MB are 4% faster.
+_PARALLEL_BYTES = 2**28
+_NOT_IN_BUFFERS = (tf.string, tf.bfloat16)
+
+
+def batches_in_order(
+  read: Read,
+  order: WindowOrder,
+  batch_bytes: int,
+  num_epochs: int | None = 1,
+  start_batch: int = 0,
+  locate: Locate | None = None,
+  held: Sequence[HeldTensor] = (),
+) -> tf.data.Dataset:
+  """Makes a dataset of the batches of an order.
+
+  Small batches are read several at once: what is paid once per read, and not per byte,
+  would otherwise cost more than the copy.
+
+  Args:
+    read: maps window numbers, int64 [N], to a structure with leaves [N, ...].
+    order: which windows are in which batch.
+    batch_bytes: memory of a batch, about; decides how many are read at once.
+    num_epochs: None for ever.
+    start_batch: batches to leave out, over all epochs; costs nothing.
+    locate: maps window numbers to what `read` then takes in their place, a structure
+      of small tensors [N, ...]; it is called for many batches at once.
+    held: the tensors that both of them read from; see `store.dataset_over`.
+  Returns:
+    Dataset of structures with leaves [B, ...], that can be checkpointed.
+  """
+  reads = _Reads(read, order, batch_bytes, num_epochs, start_batch, locate)
+  at_once = reads.best_at_once if order.drop_remainder else 1
+  dataset = dataset_over(held, lambda: reads.batches(at_once))
+  return dataset.with_options(checkpoint_options())
+
+
+def numpy_batches_in_order(
+  read: Read,
+  order: WindowOrder,
+  batch_bytes: int,
+  num_epochs: int | None = 1,
+  start_batch: int = 0,
+  every: int = 1,
+  locate: Locate | None = None,
+  held: Sequence[HeldTensor] = (),
+) -> NumpyBatches:
+  """Makes the batches of an order: those of `batches_in_order`, as numpy arrays.
+
+  Args:
+    read: maps window numbers, int64 [N], to a mapping by path, leaves [N, ...] that
+      have memory of their own.
+    order: which windows are in which batch.
+    batch_bytes: memory of a batch, about; decides how many are read at once.
+    num_epochs: None for ever.
+    start_batch: batches to leave out, over all epochs; costs nothing.
+    every: shows each of that many only: n readers with the starts 0 to n - 1 have the
+      batches between them.
+    locate: see `batches_in_order`.
+    held: see `batches_in_order`.
+  Returns:
+    An iterator that knows its position.
+  Raises:
+    SpecError: `start_batch` is negative.
+  """
+  check_start_batch("numpy_batches_in_order", start_batch)
+  reads = _Reads(read, order, batch_bytes, num_epochs, start_batch, locate)
+  if every > 1:
+    parted = dataset_over(held, lambda: reads.every(every))
+    parted = parted.with_options(bounded_options())
+    return NumpyBatches(parted, start_batch=start_batch, every=every)
+  together = dataset_over(held, lambda: reads.dataset(reads.best_at_once))
+  together = together.with_options(bounded_options())
+  return NumpyBatches(together, order.batch_size, start_batch)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Reads:
+  """The reads of an order's batches; see `batches_in_order` for the attributes."""
+
+  read: Read
+  order: WindowOrder
+  batch_bytes: int
+  num_epochs: int | None
+  start_batch: int
+  locate: Locate | None = None
+
+  @property
+  def best_at_once(self) -> int:
+    """How many batches are best read at once."""
+    most = min(_MAX_BATCHES, self.order.batches_per_epoch)
+    return max(1, min(most, _READ_BYTES // max(1, self.batch_bytes)))
+
+  def batches(self, at_once: int) -> tf.data.Dataset:
+    """Returns a dataset of batches; of several that are read at once all are full."""
+    if at_once == 1:
+      return self.dataset(1)
+    size = self.order.batch_size
+
+    def split(values: tf.Tensor) -> tf.Tensor:
+      shape = tf.concat([[-1, size], tf.shape(values)[1:]], 0)
+      return tf.ensure_shape(tf.reshape(values, shape), [None, size, *values.shape[1:]])
+
+    read = self._read_ids
+
+    def read_and_split(window_ids: tf.Tensor) -> Any:
+      return tf.nest.map_structure(split, read(window_ids))
+
+    reads = dataclasses.replace(self, read=read_and_split, locate=None)
+    # A sixth less work than `unbatch`.
+    return reads.dataset(at_once).flat_map(tf.data.Dataset.from_tensor_slices)
+
+  def dataset(self, at_once: int) -> tf.data.Dataset:
+    """Returns a dataset of reads, each of several batches that follow each other.
+
+    Args:
+      at_once: batches of a read; an epoch's last read may have fewer.
+    Returns:
+      Dataset of structures with leaves [at_once * B, ...] at most.
+    """
+    order, per_epoch = self.order, self.order.batches_per_epoch
+    num_calls = parallel_reads(at_once * self.batch_bytes)
+    if self.locate is not None and at_once == 1 and order.drop_remainder:
+      places = dataclasses.replace(self, read=self.locate, locate=None, batch_bytes=0)
+      located = places.batches(min(_MAX_BATCHES, per_epoch))
+      return _map(located, self.read, num_calls)
+    reads_per_epoch = -(-per_epoch // at_once)
+    epoch, in_epoch = divmod(self.start_batch, per_epoch)
+    start = epoch * reads_per_epoch + in_epoch // at_once
+    left_out = in_epoch % at_once * order.batch_size
+
+    def read_batches(number: tf.Tensor) -> Any:
+      first = number // reads_per_epoch * per_epoch + number % reads_per_epoch * at_once
+      ids = order.window_ids(first, at_once)
+      if left_out:
+        # Not by `skip`: after a restore TensorFlow 2.15 skips as many once more.
+        ids = ids[tf.where(number == start, left_out, 0) :]
+      return self._read_ids(ids)
+
+    numbers = tf.data.Dataset.range(start, max(start, self._end(reads_per_epoch)))
+    return _map(numbers, read_batches, num_calls)
+
+  def every(self, step: int) -> tf.data.Dataset:
+    """Returns a dataset of each of so many batches."""
+    end = max(self.start_batch, self._end(self.order.batches_per_epoch))
+    numbers = tf.data.Dataset.range(self.start_batch, end, step)
+    return _map(
+      numbers,
+      lambda number: self._read_ids(self.order.window_ids(number)),
+      tf.data.AUTOTUNE,
+    )
+
+  def _end(self, per_epoch: int) -> int:
+    if self.num_epochs is None:
+      return np.iinfo(np.int64).max
+    return self.num_epochs * per_epoch
+
+  def _read_ids(self, window_ids: tf.Tensor) -> Any:
+    return self.read(window_ids if self.locate is None else self.locate(window_ids))
+
+
+def parallel_reads(read_bytes: int) -> int:
+  """Returns how many reads are best done in parallel.
+
+  Args:
+    read_bytes: memory of what one of them gives, about.
+  """
+  cores = len(os.sched_getaffinity(0))
+  return max(2, min(cores + 1, _PARALLEL_BYTES // max(1, read_bytes)))
+
+
+def _map(dataset: tf.data.Dataset, function: Read, num_calls: int) -> tf.data.Dataset:
+  return dataset.map(
+    _as_it_is(function), num_parallel_calls=num_calls, deterministic=True
+  )
+
+
+class NumpyBatches(Iterator[Batch]):
+  """The batches of a dataset as dicts of numpy arrays, by path; can be read once.
+
+  Arrays are the memory that TensorFlow has read them to: there is no copy, and they may
+  be written to. Small batches are parts of one read, which stays in memory as long as
+  any of them does. bfloat16 is that of ml_dtypes, strings are objects of bytes.
+
+  Attributes:
+    next_batch: number of the batch that comes next, over all epochs: what to start
+      from to go on here.
+  """
+
+  def __init__(
+    self,
+    reads: tf.data.Dataset,
+    batch_size: int | None = None,
+    start_batch: int = 0,
+    every: int = 1,
+  ) -> None:
+    """Creates the iterator; nothing is read yet.
+
+    Args:
+      reads: of mappings by path, leaves [N, ...]; one batch, or several that follow
+        each other. Every element has memory of its own.
+      batch_size: B; None if each element is a batch.
+      start_batch: number of the first batch that comes.
+      every: how far apart the numbers of two batches are.
+    """
+    self.next_batch = start_batch
+    self._every = every
+    self._batches = self._cut(reads, batch_size)
+
+  def __iter__(self) -> Iterator[Batch]:
+    # Faster by a call for each batch, and the same.
+    return self._batches
+
+  def __next__(self) -> Batch:
+    return next(self._batches)
+
+  def _cut(self, reads: tf.data.Dataset, batch_size: int | None) -> Iterator[Batch]:
+    for read in reads:
+      arrays = list(as_arrays(read).items())
+      size = len(arrays[0][1])
+      step = batch_size or size
+      for start in range(0, size, step):
+        stop = start + step
+        self.next_batch += self._every
+        yield {path: array[start:stop] for path, array in arrays}
+
+
+def check_start_batch(where: str, start_batch: Any) -> int:
+  """Returns it as an int; raises SpecError unless it is an integer of at least 0."""
+  return check_count(where, "start_batch", start_batch, minimum=0)
+
+
+def as_arrays(tensors: Mapping[str, tf.Tensor]) -> Batch:
+  """Returns the memory of tensors as arrays that can be written to.
+
+  Args:
+    tensors: on the CPU, by path, with memory that nothing else reads. Two of them may
+      share it, as equal ops of a graph do: the second is copied then.
+  Returns:
+    Arrays by path; strings and bfloat16, which no buffer can hold, are copied.
+  """
+  arrays, addresses = {}, set()
+  for path, tensor in tensors.items():
+    if tensor.dtype in _NOT_IN_BUFFERS:
+      arrays[path] = tensor.numpy()
+      continue
+    writable = _Writable(np.asarray(tensor))
+    is_shared = writable.address in addresses
+    addresses.add(writable.address)
+    array = np.asarray(writable)
+    arrays[path] = array.copy() if is_shared else array
+  return arrays
+
+
+class _Writable:
+  """Exports a read-only array as writable."""
+
+  def __init__(self, array: np.ndarray) -> None:
+    self._array = array  # Kept alive by whoever holds the exported array.
+    interface: dict[str, Any] = dict(array.__array_interface__)
+    self.address = interface["data"][0]
+    interface["data"] = (self.address, False)
+    self.__array_interface__ = interface
+
+
+@dataclasses.dataclass(frozen=True)
+class PoolSize:
+  """How many windows go through memory together.
+
+  Attributes:
+    num_batches: batches of a pool, at least 1.
+    max_bytes: what pools and batches that are alive take at most.
+  """
+
+  num_batches: int
+  max_bytes: int
+
+
+class PoolReader(abc.ABC):
+  """Makes pools of episodes that can be read at random: the engine's second feeder.
+
+  Attributes:
+    counts: windows of each episode, int64 [episodes].
+    held: the tensors that are read from; see `store.dataset_over`.
+  """
+
+  def __init__(
+    self,
+    rows: pool_lib.PoolRows,
+    counts: np.ndarray,
+    lengths: np.ndarray,
+    step_bytes: int,
+    parsed_bytes: int = 0,
+    held: Sequence[HeldTensor] = (),
+  ) -> None:
+    """Prepares.
+
+    Args:
+      rows: of the pools.
+      counts: windows of each episode, int64 [episodes].
+      lengths: steps of each episode, int64 [episodes].
+      step_bytes: memory of the largest step in a pool.
+      parsed_bytes: of the largest episode as it is parsed.
+      held: the tensors that are read from.
+    """
+    self._rows = rows
+    self.counts = counts
+    self.held = held
+    self._lengths = lengths
+    self._step_bytes = step_bytes
+    self._parsed_bytes = parsed_bytes
+
+  @abc.abstractmethod
+  def _read(
+    self, episodes: tf.Tensor, first_step: tf.Tensor, num_steps: tf.Tensor
+  ) -> dict[str, tf.Tensor]:
+    """Returns the 'rows' of a pool.
+
+    Args:
+      episodes: their numbers, int64 [n].
+      first_step: of each, int64 [n].
+      num_steps: from there on, int64 [n].
+    """
+
+  def fit(self, plan: Plan) -> PoolSize:
+    """Finds the largest pools that keep within a budget, whatever the episodes' order.
+
+    The windows of a pool are consecutive ones of permuted episodes. At worst these are
+    the episodes with the most steps to read for each window. Where not even a pool of
+    one batch keeps within, it is used all the same, and warned of.
+    """
+    first, last = self._rows.reader.steps_shown
+    extra = last - first + 1  # What an episode costs more where it is parted.
+    has_windows = self.counts > 0
+    counts, lengths = self.counts[has_windows], self._lengths[has_windows]
+    steps = np.minimum(lengths, (counts - 1) * self._rows.reader.grid.period + extra)
+    worst_first = np.argsort(-(steps / counts), kind="stable")
+    all_windows = np.r_[0.0, np.cumsum(counts[worst_first])]
+    all_steps = np.r_[0.0, np.cumsum(steps[worst_first])]
+
+    def num_bytes(num_batches: int) -> int:
+      num_windows = num_batches * plan.batch_size
+      # Parted at both ends of the pool, and where the bound parts the last one.
+      bound = np.interp(num_windows, all_windows, all_steps) + 3 * extra
+      most = int(np.ceil(min(bound, all_steps[-1])))
+      return pool_lib.num_bytes_alive(
+        self._step_bytes * most + pool_lib.ORDER_BYTES * num_windows,
+        self._parsed_bytes,
+        plan.batch_size * self._rows.reader.window_bytes,
+      )
+
+    # The bound grows with the windows, so the largest size is found by halving.
+    sizes = range(1, -(-int(all_windows[-1]) // plan.batch_size) + 1)
+    size = bisect.bisect_right(sizes, plan.memory_budget, key=num_bytes)
+    if not size:
+      logging.warning(
+        "%s: memory_budget: expected at least %d bytes, which pools of one batch of %d "
+        "windows may take, got %d. They are used all the same; give more, or make "
+        "batches smaller.",
+        *(plan.where, num_bytes(1), plan.batch_size, plan.memory_budget),
+      )
+    return PoolSize(max(size, 1), num_bytes(max(size, 1)))
+
+  def batches(
+    self, order: PoolOrder, last_epoch: int, start_batch: int
+  ) -> tf.data.Dataset:
+    """Creates the dataset of batches.
+
+    Args:
+      order: of the same windows.
+      last_epoch: epochs in all.
+      start_batch: batches to leave out, over all epochs.
+    Returns:
+      Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
+    """
+    per_epoch = order.pools_per_epoch
+    epoch, in_epoch = divmod(start_batch, order.batches_per_epoch)
+    pool, in_pool = divmod(in_epoch, order.pool_batches)
+    start = epoch * per_epoch + pool
+    end = max(min(last_epoch, np.iinfo(np.int64).max // per_epoch) * per_epoch, start)
+
+    def load(number: tf.Tensor) -> pool_lib.Pool:
+      found = self._load(order, number // per_epoch, number % per_epoch)
+      left_out = tf.where(number == start, in_pool * order.batch_size, 0)
+      return {**found, "windows": found["windows"][left_out:]}
+
+    # One range through all epochs: it is what a service splits between its workers.
+    pools = tf.data.Dataset.range(start, end).map(_as_it_is(load))
+    # The next pool is read while batches are gathered from this one.
+    return pool_lib.gather_batches(
+      pools.prefetch(1), self._rows, order.batch_size, order.drop_remainder
+    )
+
+  def _load(self, order: PoolOrder, epoch: tf.Tensor, pool: tf.Tensor) -> pool_lib.Pool:
+    """Reads the steps that the windows of a pool show."""
+    permuted, ends = order.episodes(epoch)
+    first, end = order.bounds(pool)
+    bounds = tf.searchsorted(ends, tf.stack([first, end - 1]), "right")
+    slots = tf.range(bounds[0], bounds[1] + 1)
+    episodes, ends = tf.gather(permuted, slots), tf.gather(ends, slots)
+    counts = tf.gather(tf.constant(self.counts, tf.int64), episodes)
+    lengths = tf.gather(tf.constant(self._lengths, tf.int64), episodes)
+    starts = ends - counts
+    first_step, num_steps = self._steps(
+      tf.maximum(first - starts, 0), tf.minimum(end, ends) - starts, lengths
+    )
+    return {
+      "rows": self._read(episodes, first_step, num_steps),
+      "windows": pool_lib.place_windows(
+        self._rows.reader.grid,
+        order.shuffle(end - first, epoch, pool) + first,
+        counts,
+        ends,
+        lengths,
+        tf.cumsum(num_steps, exclusive=True) - first_step,
+      ),
+      "left": tf.constant(0, tf.int64),
+    }
+
+  def _steps(
+    self, first_window: tf.Tensor, end_window: tf.Tensor, lengths: tf.Tensor
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the first step and the number of steps that windows of episodes show."""
+    grid, (first, last) = self._rows.reader.grid, self._rows.reader.steps_shown
+    first_step = tf.clip_by_value(grid.start(first_window) + first, 0, lengths - 1)
+    last_step = tf.clip_by_value(grid.start(end_window - 1) + last, 0, lengths - 1)
+    # An episode that is too short for a window may lie between two others.
+    num_steps = tf.where(end_window > first_window, last_step - first_step + 1, 0)
+    return first_step, num_steps
+
+
+class WindowLoader:
+  """Loads batches of windows, by number or by pools; what from, subclasses know.
+
+  The batches are a function of the arguments: the same on every machine and for any
+  number of threads. What to resume from is the number of the next batch.
+
+  Attributes:
+    plan: of the batches.
+    num_windows: in all data.
+    batches_per_epoch: of this shard.
+    pool_size: batches and bytes that go through memory together; None unless the order
+      is 'quasi_random'.
+  """
+
+  def __init__(
+    self,
+    plan: Plan,
+    read: Callable[[Any], specs.TensorSpecStruct],
+    num_windows: int,
+    window_bytes: int,
+    make_pools: Callable[[], PoolReader],
+    locate: Locate | None = None,
+    held: Sequence[HeldTensor] = (),
+  ) -> None:
+    """Plans the batches.
+
+    Args:
+      plan: with a seed and an order.
+      read: maps window numbers, int64 [N], to windows by path, [N, ...].
+      num_windows: N >= 1.
+      window_bytes: memory of a window, about.
+      make_pools: called where the order has pools.
+      locate: maps window numbers to what `read` then takes in their place; see
+        `batches_in_order`.
+      held: the tensors that both of them read from.
+    Raises:
+      SpecError: the data is too small for one batch.
+    """
+    self.plan = plan
+    self.num_windows = num_windows
+    self._read = read
+    self._window_bytes = window_bytes
+    self._locate = locate
+    self._held = held
+    self.pool_size: PoolSize | None = None
+    self._order: WindowOrder | PoolOrder
+    if plan.order == "quasi_random":
+      self._pools = make_pools()
+      self.pool_size = size = self._pools.fit(plan)
+      self._order = PoolOrder(self._pools.counts, size.num_batches, **plan.split())
+      logging.info(
+        "%s: pools of %d batches hold at most %d bytes of the budget of %d.",
+        *(plan.where, size.num_batches, size.max_bytes, plan.memory_budget),
+      )
+    else:
+      self._order = WindowOrder(num_windows, order=str(plan.order), **plan.split())
+    self.batches_per_epoch = self._order.batches_per_epoch
+
+  def dataset(self, start_batch: int = 0) -> tf.data.Dataset:
+    """Creates the dataset.
+
+    Args:
+      start_batch: batches to leave out, over all epochs. Costs nothing, but under
+        'quasi_random' up to one pool.
+    Returns:
+      Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
+    Raises:
+      SpecError: `start_batch` is negative, or beyond the last batch.
+    """
+    self._check_start(start_batch)
+    order = self._order
+    if isinstance(order, PoolOrder):
+      pools = self._pools
+      batches = dataset_over(
+        pools.held, lambda: pools.batches(order, self.plan.last_epoch, start_batch)
+      )
+      return batches.with_options(checkpoint_options())
+    return batches_in_order(
+      self._read,
+      order,
+      self._batch_bytes,
+      self.plan.num_epochs,
+      start_batch,
+      self._locate,
+      self._held,
+    )
+
+  def numpy_batches(self, start_batch: int = 0, every: int = 1) -> NumpyBatches:
+    """Creates an iterator of the same batches as dicts of numpy arrays, by path.
+
+    For JAX, and for loops in Python: many small batches come from one read.
+
+    Args:
+      start_batch: batches to leave out, over all epochs.
+      every: shows each of that many batches only, for processes that take turns. Under
+        'quasi_random' 1: each of them would read all pools.
+    Returns:
+      The iterator, which knows its position.
+    Raises:
+      SpecError: `start_batch` is negative, or beyond the last batch, or `every` does
+        not go with the order.
+    """
+    self._check_start(start_batch, every)
+    if isinstance(self._order, PoolOrder):
+      if every != 1:
+        raise errors.SpecError(
+          f"numpy_batches: every: expected 1 under 'quasi_random', got {every}. Pools "
+          "are read and decoded by the threads of one process; give other processes "
+          "shards of their own."
+        )
+      with positions_kept(False):
+        return NumpyBatches(self.dataset(start_batch), start_batch=start_batch)
+    return numpy_batches_in_order(
+      self._read,
+      self._order,
+      self._batch_bytes,
+      self.plan.num_epochs,
+      start_batch,
+      every,
+      self._locate,
+      self._held,
+    )
+
+  @property
+  def _batch_bytes(self) -> int:
+    return self._order.batch_size * self._window_bytes
+
+  def _check_start(self, start_batch: int, every: int = 1) -> None:
+    check_start_batch(self.plan.where, start_batch)
+    if self.plan.num_epochs is None:
+      return
+    num_batches = self.plan.num_epochs * self.batches_per_epoch
+    # Of those that take turns, the last may begin after the end.
+    if start_batch > num_batches + every - 1:
+      raise errors.SpecError(
+        f"{self.plan.where}: start_batch: expected at most {num_batches}, the batches "
+        f"of num_epochs={self.plan.num_epochs}, got {start_batch}."
+      )
+
+  def for_input_context(self: _Loader, context: tf.distribute.InputContext) -> _Loader:
+    """Returns the loader of one input pipeline of a strategy.
+
+    The pipelines have disjoint shards; the replicas of one take turns at its batches.
+
+    Args:
+      context: what `strategy.distribute_datasets_from_function` gives.
+    Returns:
+      A loader whose batches are those of one replica: B / replicas.
+    Raises:
+      SpecError: this loader shows a shard already, or the shards are too small.
+      ValueError: the replicas cannot share a batch equally.
+    """
+    order = self._order
+    if order.num_shards != 1:
+      raise errors.SpecError(
+        "for_input_context: num_shards: expected 1, because the pipelines are the "
+        f"shards, got {order.num_shards}."
+      )
+    changes: dict[str, Any] = {
+      "batch_size": context.get_per_replica_batch_size(order.batch_size),
+      "shard_index": context.input_pipeline_id,
+      "num_shards": context.num_input_pipelines,
+    }
+    loader = copy.copy(self)
+    loader.plan = dataclasses.replace(self.plan, **changes)
+    if isinstance(order, PoolOrder):
+      num_replicas = order.batch_size // changes["batch_size"]
+      changes["pool_batches"] = order.pool_batches * num_replicas
+    loader._order = dataclasses.replace(order, **changes)
+    loader.batches_per_epoch = loader._order.batches_per_epoch
+    return loader
+
+  def distribute(
+    self, strategy: tf.distribute.Strategy, start_step: int = 0
+  ) -> tf.distribute.DistributedDataset:
+    """Creates the dataset of a strategy, in which each input pipeline reads its shard.
+
+    Args:
+      strategy: its replicas share a batch of B.
+      start_step: steps to leave out, over all epochs; a step is a batch for each
+        replica.
+    Returns:
+      Distributed dataset of TensorSpecStructs, leaves [B / replicas, L, K, ...].
+    Raises:
+      SpecError: as `for_input_context`, or `start_step` is negative.
+    """
+
+    def create(context: tf.distribute.InputContext) -> tf.data.Dataset:
+      per_pipeline = context.num_replicas_in_sync // context.num_input_pipelines
+      return self.for_input_context(context).dataset(start_step * per_pipeline)
+
+    return strategy.distribute_datasets_from_function(create)

@@ -1,3 +1,0 @@
-"""Batches of windows by number: their order, pools, and the loaders over stores."""
-
-__all__: list[str] = []

@@ -1,0 +1,440 @@
+"""An EpisodeStore as a source: its windows in any order, and its input generator."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import draws, errors, records, specs, windows
+from t2r_seq.data import arguments, joint
+from t2r_seq.data.dataset_options import bounded_options
+from t2r_seq.data.input_generator import AbstractInputGenerator
+from t2r_seq.data.loaders import PoolReader, WindowLoader
+from t2r_seq.data.plan import Plan, PoolOrder, plan_and_cut
+from t2r_seq.data.pool import PoolRows, parts_of_rows
+from t2r_seq.store import EpisodeStore, FileColumns, StoreColumns, StoreWindows
+
+# Path of what travels beside the features of batches that the device preprocesses.
+_NUMBERS = "sample_number"
+
+
+class DecodedColumns:
+  """A store's columns whose encoded images come as pixels.
+
+  Attributes:
+    path: of the store.
+    absent: the optional paths that are left out, and which episodes lack them.
+    element_spec: an episode as `windows.WindowReader` takes it, images decoded.
+    episode_lengths: steps of each episode, int64 [episodes].
+    held: the tensors that are read from; see `store.dataset_over`.
+    images: the specs of images that are decoded, by path.
+  """
+
+  def __init__(
+    self,
+    columns: StoreColumns | FileColumns,
+    spec: specs.TensorSpecStruct,
+    decode_images: records.DecodeImages = True,
+  ) -> None:
+    """Wraps columns.
+
+    Args:
+      columns: of the store.
+      spec: of the store.
+      decode_images: how; False leaves them as they are.
+    Raises:
+      SpecError: a window to be decoded is of no image of the store.
+    """
+    self.path = columns.path
+    self.absent = columns.absent
+    self.episode_lengths = columns.episode_lengths
+    self.held = columns.held
+    self._columns = columns
+    self._decode_images = decode_images
+    if isinstance(decode_images, records.ImageDecoding):
+      spec = decode_images.crop_specs(f"store_windows: {columns.path}", spec)
+    self.images: Mapping[str, specs.ExtendedTensorSpec] = {
+      path: spec[path]
+      for path in columns.element_spec
+      if decode_images and specs.is_encoded_image_spec(spec[path])
+    }
+    self.element_spec = columns.element_spec.copy()
+    for path, image in self.images.items():
+      shape = image.shape
+      if image.is_sequence:
+        shape = tf.TensorShape([None]).concatenate(shape)
+      self.element_spec[path] = tf.TensorSpec(shape, image.dtype)
+
+  def take(self, path: str, rows: tf.Tensor) -> tf.Tensor:
+    """Gathers rows of one column; an image that is asked for twice is decoded once.
+
+    Args:
+      path: one of `element_spec`.
+      rows: int64 of any shape.
+    Returns:
+      rows.shape + the shape of a row.
+    """
+    if path not in self.images:
+      return self._columns.take(path, rows)
+    distinct, places = tf.unique(tf.reshape(rows, [-1]))
+    places = tf.reshape(places, tf.shape(rows))
+    of_row = self.images[path].shape[:-3]
+    return self.decode(path, distinct).gather(parts_of_rows(places, of_row))
+
+  def decode(self, path: str, rows: tf.Tensor) -> windows.RowList:
+    """Decodes the images of rows, int64 [N], each once; of one row several."""
+    strings = self._columns.strings(path, rows)
+    return records.decode_to_list(strings, self.images[path], path, self._decode_images)
+
+  def max_row_bytes(self, path: str) -> int:
+    """Returns the memory of the largest row, in bytes; of images the pixels'."""
+    if path not in self.images:
+      return self._columns.max_row_bytes(path)
+    spec = self.images[path]
+    return int(np.prod(spec.shape.as_list(), dtype=np.int64)) * spec.dtype.size
+
+
+class _StorePools(PoolReader):
+  """Reads pools of a store's episodes."""
+
+  def __init__(self, columns: DecodedColumns, store_windows: StoreWindows) -> None:
+    reader = store_windows.reader
+    lengths = columns.episode_lengths
+    super().__init__(
+      PoolRows(reader, columns.element_spec, columns.images),
+      store_windows.counts,
+      lengths,
+      step_bytes=sum(map(columns.max_row_bytes, reader.timed_paths)),
+      held=columns.held,
+    )
+    self._columns = columns
+    self._first_rows = np.cumsum(lengths) - lengths
+
+  def _read(
+    self, episodes: tf.Tensor, first_step: tf.Tensor, num_steps: tf.Tensor
+  ) -> dict[str, tf.Tensor]:
+    first_rows = tf.gather(tf.constant(self._first_rows, tf.int64), episodes)
+    first_rows += first_step
+    steps = tf.ragged.range(first_rows, first_rows + num_steps).flat_values
+    reader, columns = self._rows.reader, self._columns
+    rows = {}
+    for path in reader.paths:
+      if path not in reader.timed_paths:
+        rows[path] = columns.take(path, episodes)
+      elif path in columns.images:
+        rows[path] = columns.decode(path, steps).handle
+      else:
+        rows[path] = columns.take(path, steps)
+    return rows
+
+
+class StoreWindowLoader(WindowLoader):
+  """Loads batches of windows from a store; see `WindowLoader`.
+
+  Attributes:
+    is_flat: whether steps are delivered once each, to be stacked later.
+  """
+
+  def __init__(
+    self,
+    store: EpisodeStore | str | os.PathLike[str],
+    spec_structure: specs.SpecStructure,
+    batch_size: int | None = None,
+    order: str | None = None,
+    plan: Plan | None = None,
+    cut: windows.Cut | None = None,
+    flat: bool = False,
+    decode_images: records.DecodeImages = True,
+    **fields: Any,
+  ) -> None:
+    """Plans the batches.
+
+    Args:
+      store: has episodes; or its path. One segment is fastest: `EpisodeStore.merge`.
+      spec_structure: the specs of a window; see `StoreWindows`.
+      batch_size: B.
+      order: 'sequential'; 'global', the default: every epoch another permutation of all
+        windows, without a buffer; or 'quasi_random': the windows of a pool of episodes
+        are permuted, and the episodes, so that each step is read, and each image
+        decoded, once a pool. For encoded images, and for stores larger than memory.
+      plan: of the batches; None for `Plan()`.
+      cut: how episodes become windows; None for `windows.Cut()`.
+      flat: delivers every step that a window shows once, [B, F, ...], for
+        `windows.stack_windows` in the step that trains.
+      decode_images: gives pixels, perhaps in a way of its own: a
+        `records.ImageDecoding`; False gives the strings that are stored.
+      **fields: or fields of the plan and the cut: seed=1, padding='repeat', ...
+    Raises:
+      SpecError: the store does not fit the specs, or is too small for one batch.
+      StoreError: the store has no episodes.
+    """
+    fields = {"batch_size": batch_size, "order": order, **fields}
+    plan, cut = plan_and_cut("store_windows", plan, cut, fields)
+    if not isinstance(store, EpisodeStore):
+      store = EpisodeStore(store)
+    plan = dataclasses.replace(
+      plan.seeded("global"), where=f"{plan.where}: {store.path}"
+    )
+    columns: Any = StoreColumns(store)
+    if decode_images or plan.order == "quasi_random":
+      columns = DecodedColumns(columns, store.spec, decode_images)
+    self._windows = StoreWindows(columns, spec_structure, cut, flat)
+    if not self._windows.num_windows:
+      raise errors.SpecError(
+        f"{plan.where}: expected an episode that is long enough for a window, got "
+        f"{int(store.episode_lengths.max())} steps at most. Make windows shorter, or "
+        "pad: padding='repeat'."
+      )
+    self.is_flat = flat
+    self._store = store
+    self._decode_images = decode_images
+    super().__init__(
+      plan,
+      self._windows.read_at,
+      self._windows.num_windows,
+      self._windows.window_bytes,
+      lambda: _StorePools(columns, self._windows),
+      self._windows.locate,
+      self._windows.held,
+    )
+
+  def report(self) -> windows.WindowReport:
+    """Returns what an epoch of all shards holds, and which episodes are too short."""
+    return windows.WindowReport.of_episodes(
+      self._store.episode_lengths, self._windows.counts
+    )
+
+  def portable_dataset(self) -> tf.data.Dataset:
+    """Creates the dataset as a graph that other processes can run, for tf.data service.
+
+    The graph opens the store's files, under the names that they have here, where it
+    runs; see `FileColumns`. What a service splits are the pools.
+
+    Returns:
+      Dataset of the same batches as `dataset`; it cannot be checkpointed.
+    Raises:
+      SpecError: the order is not 'quasi_random'.
+      StoreError: somebody is writing to the store.
+    """
+    if not isinstance(self._order, PoolOrder):
+      raise errors.SpecError(
+        f"portable_dataset: order: expected 'quasi_random', got '{self._order.order}'. "
+        "Other orders read from memory of this process, wherever a window lies; pools "
+        "are ranges of files."
+      )
+    columns = DecodedColumns(
+      FileColumns(self._store), self._store.spec, self._decode_images
+    )
+    pools = _StorePools(columns, self._windows)
+    batches = pools.batches(self._order, self.plan.last_epoch, 0)
+    return batches.with_options(bounded_options())
+
+
+def store_windows(
+  store: EpisodeStore | str | os.PathLike[str],
+  spec_structure: specs.SpecStructure,
+  batch_size: int | None = None,
+  order: str | None = None,
+  start_batch: int = 0,
+  **options: Any,
+) -> tf.data.Dataset:
+  """Makes a dataset of batches of windows from a store, in one call.
+
+  Args:
+    store: has episodes; or its path.
+    spec_structure: the specs of a window.
+    batch_size: B.
+    order: 'sequential', 'global' or 'quasi_random'.
+    start_batch: batches to leave out, over all epochs.
+    **options: further arguments of `StoreWindowLoader`.
+  Returns:
+    Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
+  Raises:
+    SpecError: the store does not fit the specs, or is too small for one batch.
+    StoreError: the store has no episodes.
+  """
+  loader = StoreWindowLoader(store, spec_structure, batch_size, order, **options)
+  return loader.dataset(start_batch)
+
+
+@gin.configurable
+class StoreInputGenerator(AbstractInputGenerator):
+  """Reads windows from an EpisodeStore.
+
+  A spec reads the column of its path, or else the one that is its name. Specs without
+  time offsets read the anchor's own step, or the episode's context feature.
+
+  Mode 'train' shuffles, anew in every epoch, and repeats for ever; a resumed run goes
+  on with exactly the next batch. The other modes are one pass, in the order of the
+  store. The same seed gives the same batches on every machine.
+  """
+
+  def __init__(
+    self,
+    store_path: str | os.PathLike[str],
+    batch_size: int = 32,
+    order: str | None = None,
+    seed: int | None = None,
+    sequence_length: int | None = None,
+    stride: int = 1,
+    shift: int = 1,
+    n_step: windows.NStep | tuple[int, float] | None = None,
+    shard_index: int = 0,
+    num_shards: int = 1,
+    memory_budget: int = 2**30,
+    drop_remainder: bool | None = None,
+    stack_on_device: bool = False,
+    image_decoding: records.ImageDecoding | None = None,
+  ) -> None:
+    """Creates the generator; the store is opened when a dataset is created.
+
+    Args:
+      store_path: the store's folder.
+      batch_size: examples in a batch, over all replicas together.
+      order: of mode 'train', as `StoreWindowLoader` has them; None: 'quasi_random'
+        where images have to be decoded, 'global' otherwise.
+      seed: of the order; None: another order in every run.
+      sequence_length: stacks in a sequence, for specs with is_sequence and windows.
+      stride: steps between the stacks of a sequence.
+      shift: stacks between the starts of two sequences.
+      n_step: (n, gamma), or a `windows.NStep`, where the specs are those of one-step
+        transitions: joins them as they are read, as a replay does.
+      shard_index: which part of each epoch to read.
+      num_shards: how many disjoint parts there are.
+      memory_budget: bytes that the pools of 'quasi_random' may hold, decoded.
+      drop_remainder: whether the last, smaller batch is left out, so that the batch
+        axis is static; None: in mode 'train' only.
+      stack_on_device: in mode 'train' batches travel flat, each step once; the train
+        step stacks and preprocesses them, see `device_fn`. For long sequences of
+        stacks, where the host's copies are what limits training.
+      image_decoding: how encoded images are decoded, and which part of them.
+    Raises:
+      SpecError: a size is too small, or an option is none of these.
+    """
+    cut = windows.Cut(sequence_length, stride, shift, n_step=windows.NStep.of(n_step))
+    super().__init__(batch_size, cut)
+    where = type(self).__name__
+    self._store_path = store_path
+    self._plan = Plan(
+      order=order,
+      seed=seed,
+      shard_index=shard_index,
+      num_shards=num_shards,
+      drop_remainder=drop_remainder,
+      memory_budget=memory_budget,
+      where=where,
+    )
+    self._stack_on_device = arguments.check_flag(
+      where, "stack_on_device", stack_on_device
+    )
+    self._decode_images = arguments.check_image_decoding(where, image_decoding)
+
+  @property
+  def reads_shards(self) -> bool:
+    """Whether workers read their own parts: unless it shows a part already."""
+    return self._plan.num_shards == 1
+
+  @property
+  def num_examples(self) -> int | None:
+    """Windows of one pass; counted from the episodes' lengths."""
+    if not self.has_specifications:
+      return None
+    with tf.init_scope():
+      store = EpisodeStore(self._store_path)
+      mode = specs.ModeKeys.EVAL
+      span = windows.time_span(self._joined(store, mode))
+      grid = windows.WindowGrid(span, self._cut(mode))
+      return int(np.sum(grid.num_windows(store.episode_lengths)))
+
+  @tf.autograph.experimental.do_not_convert
+  def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
+    is_train = mode == specs.ModeKeys.TRAIN
+    plan, start = self._plan, self._start_step if is_train else 0
+    if (context := self._input_context) is not None:
+      batch_size = context.get_per_replica_batch_size(batch_size)
+      plan = dataclasses.replace(
+        plan,
+        shard_index=context.input_pipeline_id,
+        num_shards=context.num_input_pipelines,
+      )
+      start *= context.num_replicas_in_sync // context.num_input_pipelines
+    # A dataset may be created while a graph is built; the store is opened outside.
+    with tf.init_scope():
+      store = EpisodeStore(self._store_path)
+      joined = self._joined(store, mode)
+      plan = dataclasses.replace(
+        plan,
+        batch_size=batch_size,
+        order=self._train_order(store, joined) if is_train else "sequential",
+        seed=self._used_seed(),
+        num_epochs=None if is_train else 1,
+      )
+      loader = StoreWindowLoader(
+        store,
+        joined,
+        plan=plan,
+        cut=self._cut(mode),
+        flat=is_train and self._stack_on_device,
+        decode_images=self._decode_images,
+      )
+    self._report, self._reads_ahead = loader.report(), True
+    self._device_fn = self._stack_and_finish if loader.is_flat else None
+    if self._is_portable:
+      return loader.portable_dataset().map(joint.split)
+    return loader.dataset(start).map(joint.split)
+
+  def _finish(self, features: Any, labels: Any, has_labels: bool) -> joint.Pair:
+    if self._device_fn is not None:
+      if (numbers := draws.sample_numbers()) is not None:
+        features = specs.TensorSpecStruct({**features, _NUMBERS: numbers})
+      return features, labels
+    return super()._finish(features, labels, has_labels)
+
+  def _stack_and_finish(self, features: Any, labels: Any) -> joint.Pair:
+    features = specs.TensorSpecStruct(features)
+    with draws.numbered(features.pop(_NUMBERS, None)):
+      return self._stack(features, labels)
+
+  def _stack(self, features: Any, labels: Any) -> joint.Pair:
+    stacked = windows.stack_windows(
+      joint.join(features, labels),
+      joint.join(self._feature_spec, self._label_spec),
+      self._unpadded_cut,
+    )
+    features, labels = joint.split(stacked)
+    return super()._finish(features, labels, has_labels=True)
+
+  def _joined(self, store: EpisodeStore, mode: str) -> specs.TensorSpecStruct:
+    """Joins the specs; each names the column that it reads."""
+    joined = joint.join(self._feature_spec, self._label_spec_for(mode))
+    columns = store.spec
+    for path, spec in joined.items():
+      own_path = path.partition("/")[2]
+      if own_path in columns:
+        spec = specs.ExtendedTensorSpec.from_spec(spec, name=own_path)
+      joined[path] = spec
+    return joined
+
+  def _train_order(self, store: EpisodeStore, joined: specs.TensorSpecStruct) -> str:
+    if self._plan.order is not None:
+      return self._plan.order
+    if self._is_portable:
+      return "quasi_random"
+    stored = store.spec
+    has_images = any(
+      specs.is_encoded_image_spec(stored[spec.name])
+      for spec in joined.values()
+      if spec.name in stored
+    )
+    return "quasi_random" if has_images else "global"
+
+  def _used_seed(self) -> int | None:
+    seed = self._params_seed if self._plan.seed is None else self._plan.seed
+    # A service has no position: a resumed run goes on in another order.
+    return self._shuffle_seed(seed) if self._is_portable else seed
