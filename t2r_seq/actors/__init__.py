@@ -1,7 +1,7 @@
 """Collect and evaluate loops over Gymnasium environments."""
 
 from t2r_seq.actors.collect import collect_episodes, run_env
-from t2r_seq.actors.collect_eval import collect_eval_loop
+from t2r_seq.actors.collect_eval import CollectThread, collect_eval_loop
 from t2r_seq.actors.environments import make_vector_env
 from t2r_seq.actors.rollouts import (
   Episode,
@@ -18,6 +18,7 @@ from t2r_seq.actors.videos import FilmedEnv
 from t2r_seq.training import Stopped, StopSignal
 
 __all__ = [
+  "CollectThread",
   "Episode",
   "EpisodeSink",
   "FilmedEnv",

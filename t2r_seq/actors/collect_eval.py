@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import threading
 import time
 import types
 from collections.abc import Callable
@@ -196,6 +197,62 @@ def collect_eval_loop(
         if not continuous or (is_last and not collector.is_initial):
           break
     return rounds.result(collector.global_step)
+
+
+class CollectThread:
+  """Runs `collect_eval_loop` in a thread, beside a learner of what it collects.
+
+  A context manager: its end stops the loop and waits for it. If the loop fails, it
+  closes the replay, so that a learner that waits for steps is told and does not wait
+  for ever; the end of the block then raises what the loop raised.
+  """
+
+  def __init__(self, replay: Any, **kwargs: Any) -> None:
+    """Creates the thread.
+
+    Args:
+      replay: what the learner samples from; has `close()`.
+      **kwargs: of `collect_eval_loop`, but for `stop`.
+    """
+    self._replay = replay
+    self._kwargs = kwargs
+    self._stop = threading.Event()
+    self._error: BaseException | None = None
+    # A daemon: an environment that hangs must not keep the process from ending.
+    self._thread = threading.Thread(target=self._run, name="collect", daemon=True)
+
+  def __enter__(self) -> CollectThread:
+    """Starts the thread."""
+    self._thread.start()
+    return self
+
+  def __exit__(
+    self,
+    exc_type: type[BaseException] | None,
+    exc_value: BaseException | None,
+    exc_traceback: types.TracebackType | None,
+  ) -> None:
+    """Stops the loop, and waits for it.
+
+    Raises:
+      RuntimeError: the loop failed; from its error.
+    """
+    self._stop.set()
+    self._thread.join()
+    if self._error is not None:
+      error = self._error
+      raise RuntimeError(
+        f"CollectThread: expected to collect until the learner is done, got "
+        f"{type(error).__name__}: {error}"
+      ) from error
+
+  def _run(self) -> None:
+    try:
+      collect_eval_loop(**self._kwargs, stop=self._stop)
+    except BaseException as error:  # Whoever waits for steps has to hear of anything.
+      self._error = error
+      logging.error("CollectThread: the loop failed, the replay is closed: %r", error)
+      self._replay.close()
 
 
 def _open(env: Any, stack: contextlib.ExitStack) -> Any:

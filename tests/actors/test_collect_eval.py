@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import actors, errors, policies
+from t2r_seq import actors, errors, policies, replay, specs
 
 
 class _Sink(actors.EpisodeSink):
@@ -301,3 +301,52 @@ def test_the_users_measures_reach_tensorboard(make_env, tmp_path):
   gin.bind_parameter("run_env.max_steps", 3)
   _loop(make_env(), _Exports(0), root_dir=str(tmp_path))
   assert _read_scalars(tmp_path / "policy_collect")["collect/t", 0] == 6
+
+
+_POS = specs.TensorSpecStruct(
+  pos=specs.ExtendedTensorSpec((2,), tf.float32, "pos", time_offsets=0)
+)
+
+
+def _collect_beside_a_learner(env, num_batches):
+  """Collects in a thread; the learner takes batches of four steps."""
+  live = replay.ReplayBuffer(
+    _POS,
+    capacity_steps=100,
+    rate_limiter=replay.SampleToInsertRatio(1.0, 4, error_buffer=10.0),
+  )
+  sink = actors.ReplaySink(live, lambda step: step["observation"]["state"])
+  batches = iter(live.dataset(batch_size=4))
+  with actors.CollectThread(
+    live,
+    collect_env=env,
+    policy_class=lambda: _Policy(_Exports(1)),
+    num_collect=1,
+    wait_for_new_policy=False,
+    continuous=True,
+    max_steps=None,
+    sink=sink,
+  ):
+    return [next(batches).pos.shape for _ in range(num_batches)]
+
+
+def test_a_thread_collects_until_the_learner_is_done(make_env):
+  assert _collect_beside_a_learner(make_env(), 5) == [(4, 2)] * 5
+
+
+def test_a_learner_hears_of_a_collector_that_died(make_env):
+  env = make_env()
+  step = env.step
+
+  def step_or_fail(action):
+    if env._t == 1:
+      raise OSError("the robot is gone")
+    return step(action)
+
+  env.step = step_or_fail
+  with pytest.raises(
+    RuntimeError, match=r"CollectThread: .*got OSError: the robot is gone"
+  ) as info:
+    _collect_beside_a_learner(env, 100)
+  # What the learner was told, while it waited.
+  assert "replay" in str(info.value.__context__ or info.value.__cause__)
