@@ -158,8 +158,11 @@ class IndexedWindows:
     first = tf.constant(index.read(0))
     flat = windows.flat_specs(spec_structure, cut.n_step)
     flat = record_files.leave_out_absent(flat, first)
+    flat = record_files.add_flags(flat, first)
     self.flat = specs.map_leaves(specs.ExtendedTensorSpec.to_spec, flat)
-    self._parse = records.create_parse_tf_example_fn(flat, decode_images=False)
+    self._parse = records.create_parse_tf_example_fn(
+      flat, decode_images=False, is_one_episode=True
+    )
     self._decode_images = decode_images
     self.columns = pool.PoolColumns(
       _element_spec(self.flat), spec_structure, cut, decode_images

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +15,10 @@ from t2r_seq.data import pool, streams
 from t2r_seq.data.input_generator import InputReport
 from t2r_seq.data.plan import Plan, permutation
 from t2r_seq.records import framing
+from t2r_seq.records import parse as records_parse
+from t2r_seq.records.contents import RecordContents
+from t2r_seq.records.episode_flags import cut_hint, find_flags, set_flags
+from t2r_seq.records.features import IS_FIRST
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 FilesByKey = dict[str, list[str]]
@@ -21,6 +26,8 @@ ParseFn = Callable[[tf.Tensor], Any]
 POLICIES = ("raise", "skip")
 # Short episodes are kept some at a time: a step of a stream costs as much as one.
 _SLAB_BYTES, _MAX_SLAB = 1 << 18, 16
+# Records that tell whether episodes go on from one to the next.
+_NUM_LOOKED_AT = 8
 
 
 UNEVEN = (
@@ -167,6 +174,66 @@ def leave_out_absent(
   return kept
 
 
+def add_flags(flat_specs: specs.TensorSpecStruct, first: Any) -> specs.TensorSpecStruct:
+  """Adds specs of the flags that records have and windows do not read.
+
+  A window must not show steps of two episodes: parsing fails where a flag says that an
+  episode begins or ends within a record.
+
+  Args:
+    flat_specs: of episodes, by path.
+    first: the first serialized record, or a dict of them by dataset_key.
+  Returns:
+    The specs, with those of flags at paths that no window asks for.
+  """
+  added = flat_specs.copy()
+  for key, features in records.collect_features({"": flat_specs}).items():
+    serialized = first[key] if isinstance(first, Mapping) else first
+    with contextlib.suppress(errors.RecordError):  # Reading it fails, and says so.
+      for name, spec in find_flags(serialized.numpy(), features).items():
+        with_key = specs.ExtendedTensorSpec.from_spec(spec, dataset_key=key)
+        path = f"features/{name}"
+        if path not in added and not any(p.startswith(f"{path}/") for p in added):
+          added[path] = with_key
+  return added
+
+
+def check_whole(
+  where: str, serialized: tf.data.Dataset, flat_specs: specs.TensorSpecStruct
+) -> None:
+  """Checks that no episode goes on from record to record, by the first few of these.
+
+  Args:
+    where: who reads what.
+    serialized: records.
+    flat_specs: of episodes, by path, with those of their flags.
+  Raises:
+    RecordError: flags begin or end the episodes of some records, and not of others.
+  """
+  by_dataset = records.collect_features({"": flat_specs})
+  flags = [(key, f) for key, found in by_dataset.items() for f in found if f.edge]
+  if not flags:
+    return
+  is_set: dict[str, list[bool]] = {feature.name: [] for _, feature in flags}
+  for record in serialized.take(_NUM_LOOKED_AT).as_numpy_iterator():
+    for key, feature in flags:
+      data = record[key] if isinstance(record, Mapping) else record
+      with contextlib.suppress(errors.RecordError):
+        contents = records_parse.as_lists(RecordContents(data), [feature])
+        found = set_flags(feature, contents)
+        if found is not None and len(found):
+          at = 0 if feature.edge == IS_FIRST else -1
+          is_set[feature.name].append(bool(found[at]))
+  for name, are_set in is_set.items():
+    if any(are_set) and not all(are_set):
+      edge = "first" if name.endswith(IS_FIRST) else "last"
+      raise errors.RecordError(
+        f"{where}: {name}: expected it set in the {edge} step of every record, as a "
+        f"record is an episode, got it unset in record {are_set.index(False)}: an "
+        f"episode that is cut over several records. {cut_hint(name)}."
+      )
+
+
 def _feature_names(serialized: tf.Tensor) -> set[str] | None:
   """Names the features that hold something; None if this is no record at all."""
   try:
@@ -291,7 +358,7 @@ class RecordReading:
   ) -> tf.data.Dataset:
     """Parses records one by one; see `parse_batches`."""
     parse_fn = records.create_parse_tf_example_fn(
-      flat_specs, decode_images=self._decode_images
+      flat_specs, decode_images=self._decode_images, is_one_episode=True
     )
     return map_in_order(serialized, parse_fn, num_parallel_calls)
 
@@ -362,7 +429,9 @@ class RecordReading:
 
 def keeper(flat_specs: specs.TensorSpecStruct, columns: pool.PoolColumns) -> ParseFn:
   """Returns what parses a record and decodes its images, for pools."""
-  parse_fn = records.create_parse_tf_example_fn(flat_specs, decode_images=False)
+  parse_fn = records.create_parse_tf_example_fn(
+    flat_specs, decode_images=False, is_one_episode=True
+  )
   return _as_it_is(lambda text: columns.keep(columns.select(parse_fn(text))))
 
 

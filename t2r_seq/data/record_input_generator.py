@@ -215,6 +215,11 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       )
       first = self._reading.first_record(files, self._where())
       self._parsed_spec = record_files.leave_out_absent(self._parsed_spec, first)
+      if is_windowed:
+        self._parsed_spec = record_files.add_flags(self._parsed_spec, first)
+        record_files.check_whole(
+          self._where(), self._reading.read(files), self._parsed_spec
+        )
       if not is_windowed or not record_files.fills_a_batch(
         *(first, self._parsed_spec, _grid(joined, cut), num_needed), self._decode_images
       ):

@@ -305,7 +305,7 @@ class BadRecordFinder:
     Args:
       filenames: of the files, all of one dataset.
       features: what is parsed, images decoded.
-      same_lengths: whether the sequences of a record have to be equally long.
+      same_lengths: whether a record has to be one episode, its sequences equally long.
       log: takes what is left out.
     """
     self.filenames = list(filenames)
@@ -348,7 +348,8 @@ class BadRecordFinder:
     if self._checker is None:
       self._checker = check.BatchChecker(self._features, measures=False)
     found = self._checker.check(data)
-    return found.is_parsed & (found.is_even | (not self._same_lengths))
+    is_whole = found.is_even & found.is_one
+    return found.is_parsed & (is_whole | (not self._same_lengths))
 
   def _add(
     self,
@@ -357,8 +358,8 @@ class BadRecordFinder:
     reason: str,
   ) -> None:
     found = records.explain_record(data, self._features)
-    if not found and self._same_lengths:
-      found = records.explain_record(data, self._features, explain.LENGTHS)
+    for kind in (explain.LENGTHS, explain.EPISODES) if self._same_lengths else ():
+      found = found or records.explain_record(data, self._features, kind)
     if not found:
       found = [errors.Mismatch("record", "a record that can be parsed", reason)]
     for place in places:
@@ -726,7 +727,7 @@ class SkippingReading(RecordReading):
     made = self._made.get(same_lengths)
     if made is None or made[0] is not flat_specs:
       parse_fn = records.create_parse_tf_example_fn(
-        flat_specs, decode_images=self._decode_images
+        flat_specs, decode_images=self._decode_images, is_one_episode=same_lengths
       )
       (features,) = records.collect_features(
         {"": flat_specs}, self._decode_images

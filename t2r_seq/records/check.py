@@ -19,8 +19,9 @@ from absl import logging
 from t2r_seq import errors, specs
 from t2r_seq import files as files_lib
 from t2r_seq.records import contents, explain, files, framing, index, inspect, parse
+from t2r_seq.records.episode_flags import cut_hint, find_flags
 from t2r_seq.records.explain import RecordProblem
-from t2r_seq.records.features import RecordFeature, collect_features
+from t2r_seq.records.features import IS_FIRST, RecordFeature, collect_features
 from t2r_seq.records.framing import Frame
 from t2r_seq.records.images import DecodeImages
 
@@ -41,6 +42,9 @@ class BatchCheck:
     is_parsed: bool [n].
     is_even: whether all sequences of the record have the same length, bool [n].
     is_empty: whether it has sequences, and none of them a step, bool [n].
+    is_one: whether no episode begins or ends within the record, bool [n].
+    edges: by number of the feature, whether a flag is set in the first or last step, as
+      it is to be, bool [n].
     has_nan: by number of the feature, bool [n]; features that cannot have any are
       left out.
     lows: by number of the feature, the smallest value of each element over all records
@@ -52,6 +56,8 @@ class BatchCheck:
   is_parsed: np.ndarray
   is_even: np.ndarray
   is_empty: np.ndarray
+  is_one: np.ndarray
+  edges: dict[int, np.ndarray]
   has_nan: dict[int, np.ndarray]
   lows: dict[int, np.ndarray]
   highs: dict[int, np.ndarray]
@@ -149,6 +155,11 @@ class BatchChecker:
     for number, feature in enumerate(self._features):
       tensor = parsed[str(number)]
       dtype = tensor.dtype
+      if feature.edge and not is_batched:
+        flags = tf.reshape(tensor, [-1])
+        at = flags[:1] if feature.edge == IS_FIRST else flags[-1:]
+        found[f"edge/{number}"] = tf.reduce_any(tf.cast(at, tf.bool))
+        found[f"inside/{number}"] = parse.flags_inside(feature.edge, tensor)
       if not self._measures or dtype == tf.string:
         found[f"touched/{number}"] = _touch(tensor, is_batched)
         continue
@@ -167,8 +178,9 @@ class BatchChecker:
 
   def _to_check(self, reasons: list[str], found: Mapping[str, tf.Tensor]) -> BatchCheck:
     count, good = len(reasons), np.asarray([not reason for reason in reasons], bool)
-    is_even, is_empty = np.ones(count, bool), np.zeros(count, bool)
-    check = BatchCheck(reasons, good, is_even, is_empty, {}, {}, {})
+    is_even, is_one, is_empty = np.ones((3, count), bool)
+    is_empty[:] = False
+    check = BatchCheck(reasons, good, is_even, is_empty, is_one, {}, {}, {}, {})
     for name, tensor in found.items():
       values = tensor.numpy()
       kind, _, number = name.partition("/")
@@ -176,6 +188,11 @@ class BatchChecker:
         # Absent optionals count as long as the others.
         is_even[good] = values.max(-1) == values.min(-1)
         is_empty[good] = values.max(-1) == 0
+      elif kind == "inside":
+        is_one[good] &= ~values
+      elif kind == "edge":
+        check.edges[int(number)] = np.zeros(count, bool)
+        check.edges[int(number)][good] = values
       elif kind == "nan":
         check.has_nan[int(number)] = np.zeros(count, bool)
         check.has_nan[int(number)][good] = values
@@ -366,6 +383,9 @@ class FileCheck:
     self._compression = compression
     self.tally = FeatureTally(self._features)
     self.num_records: dict[str, int] = {}
+    # By number of a flag: the records that have it at their edge, and the others.
+    self._whole: collections.Counter[int] = collections.Counter()
+    self._parts: dict[int, list[tuple[str, Frame]]] = collections.defaultdict(list)
 
   def find_problems(self, filename: str) -> Iterator[RecordProblem]:
     """Yields what is wrong with a file, in the order of its records.
@@ -383,6 +403,40 @@ class FileCheck:
       self.num_records[filename] += len(batch)
       yield from self._check_batch(filename, batch)
 
+  def find_parts(self) -> Iterator[RecordProblem]:
+    """Yields the records that are parts of an episode, of all files so far.
+
+    By its flags a record is one, if they begin or end the episodes of others. Where no
+    record has them set, they say nothing.
+    """
+    for number, parts in self._parts.items():
+      if not self._whole[number]:
+        continue
+      feature = self._features[number]
+      edge = "first" if feature.edge == IS_FIRST else "last"
+      others = f"{self._whole[number]:,} others"
+      mismatch = errors.Mismatch(
+        f"{feature.path} (feature '{feature.name}')",
+        f"it set in the {edge} step, as in {others}, as a record is an episode",
+        "it unset: a part of an episode",
+        cut_hint(feature.name),
+      )
+      for filename, frame in parts:
+        yield RecordProblem(
+          *(filename, frame.number, frame.start, explain.EPISODES, mismatch),
+          feature.path,
+        )
+
+  def _note_edges(
+    self, filename: str, frames: Sequence[Frame], check: BatchCheck
+  ) -> None:
+    for number, at_edge in check.edges.items():
+      looked_at = check.is_parsed & ~check.is_empty
+      self._whole[number] += int((looked_at & at_edge).sum())
+      if not self._features[number].is_optional:  # One that is absent is not set.
+        found = np.flatnonzero(looked_at & ~at_edge & check.is_one).tolist()
+        self._parts[number] += [(filename, frames[index]) for index in found]
+
   def _check_batch(
     self, filename: str, batch: Sequence[Frame]
   ) -> Iterator[RecordProblem]:
@@ -390,6 +444,7 @@ class FileCheck:
     check = self._checker.check(data) if self._checker and data else None
     if check is not None:
       self.tally.add(check)
+      self._note_edges(filename, [f for f in batch if f.data is not None], check)
     suspects = set(self._suspects(data, check))
     self.tally.add_names(data, suspects)
     index = 0
@@ -408,7 +463,7 @@ class FileCheck:
     """Returns which records of a batch are worth a slow look."""
     if check is None or explain.may_be_absent(self._features):
       return [*range(len(data))]
-    is_suspect = ~check.is_parsed | ~check.is_even
+    is_suspect = ~check.is_parsed | ~check.is_even | ~check.is_one
     if self._finds_nan:
       for has_nan in check.has_nan.values():
         is_suspect |= has_nan
@@ -429,6 +484,8 @@ class FileCheck:
       looks.append((explain.CONTENT, self._features))
     if check is not None and not check.is_even[index]:
       looks.append((explain.LENGTHS, self._features))
+    if check is not None and not check.is_one[index]:
+      looks.append((explain.EPISODES, self._features))
     if check is not None and self._finds_nan:
       having = [self._features[n] for n, found in check.has_nan.items() if found[index]]
       looks += [(explain.NAN, having)] if having else []
@@ -560,13 +617,16 @@ def examine_records(
   for key, patterns in patterns_of.items():
     filenames = files.get_data_format_and_filenames(patterns)[1]
     features = by_dataset[key]
-    if features is None:
+    if features is not None:
+      features = _with_flags(features, filenames, compression)
+    else:
       summary, features = _propose_features(filenames, compression, schema)
       unchecked |= {feature.name for feature in summary.features}
     check = FileCheck(features, not allow_nan, compression)
     for filename in filenames:
       found += check.find_problems(filename)
       found += _index_problems(filename)
+    found += check.find_parts()
     num_records.update(check.num_records)
     reports += check.tally.reports()
     num_empty += check.tally.num_empty
@@ -640,6 +700,20 @@ def _propose_features(
   return summary, features
 
 
+def _with_flags(
+  features: list[RecordFeature], filenames: Sequence[str], compression: str | None
+) -> list[RecordFeature]:
+  """Adds the flags of episodes that records have and no spec reads."""
+  first = next(_read_good_records(filenames[0], compression), None)
+  if first is None:
+    return features
+  flags = find_flags(first.data, features)
+  if not flags:
+    return features
+  (added,) = collect_features({"": flags}).values()
+  return [*features, *added]
+
+
 def _index_problems(filename: str) -> list[RecordProblem]:
   """Says whether the sidecar index is one of the file as it is; it may be missing."""
   if "://" in filename:
@@ -693,8 +767,8 @@ def find_bad_record(
     decode_images: how encoded images are decoded.
   Returns:
     The error that names file, record, byte, path and feature, what was expected and
-    what was found; None if all is good. Sequences of unequal length in one record are
-    reported where nothing worse is found.
+    what was found; None if all is good. Sequences of unequal length in one record, and
+    several episodes in one, are reported where nothing worse is found.
   Raises:
     SpecError: the patterns match no file, or a spec cannot be parsed.
   """
@@ -709,7 +783,7 @@ def find_bad_record(
       ):
         found = [_with_hint(problem) for problem in group]
         (error,) = explain.to_errors(found)
-        if found[0].kind != explain.LENGTHS:
+        if found[0].kind not in (explain.LENGTHS, explain.EPISODES):
           return error
         uneven = uneven or error
   return uneven

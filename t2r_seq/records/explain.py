@@ -21,11 +21,13 @@ from t2r_seq.records.contents import (
   no_proto,
   values_of,
 )
-from t2r_seq.records.features import RecordFeature
+from t2r_seq.records.episode_flags import cut_hint, set_flags
+from t2r_seq.records.features import IS_FIRST, RecordFeature
 from t2r_seq.records.images import image_decoding
 from t2r_seq.specs import validation
 
 FRAME, CONTENT, LENGTHS, NAN, INDEX = "frame", "content", "lengths", "nan", "index"
+EPISODES = "episodes"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +40,8 @@ class RecordProblem:
     offset: of the record's frame, in bytes; of a compressed file, in the decompressed
       data. None where it is the file.
     kind: 'frame' (its bytes), 'content' (what cannot be parsed), 'lengths' (sequences
-      that disagree), 'nan' or 'index' (the sidecar index).
+      that disagree), 'episodes' (a record that is not one), 'nan' or 'index' (the
+      sidecar index).
     mismatch: the path and feature, what was expected, what is there, what to do.
     feature: the feature's first path; '' where it is none.
   """
@@ -88,14 +91,20 @@ def explain_record(
   Args:
     data: the serialized record.
     features: those of the record's dataset; for 'nan' those that have one.
-    kind: what to look for, as of a `RecordProblem`: 'content', 'lengths' or 'nan'.
+    kind: what to look for, as of a `RecordProblem`: 'content', 'lengths', 'episodes' or
+      'nan'.
   Returns:
     All mismatches found, by path and feature name; none if the record looks good.
   """
   contents = _read(data, features)
   if contents is None:
     return [errors.Mismatch("proto", *no_proto(data))]
-  look = {CONTENT: _explain_content, LENGTHS: _explain_lengths, NAN: _explain_nan}
+  look = {
+    CONTENT: _explain_content,
+    LENGTHS: _explain_lengths,
+    EPISODES: _explain_episodes,
+    NAN: _explain_nan,
+  }
   found = [
     errors.Mismatch(f"{feature.path} (feature '{feature.name}')", *finding)
     for feature, finding in look[kind](contents, features)
@@ -144,6 +153,22 @@ def _explain_lengths(
     count, want = steps.get(feature.name, 0), steps.get(given[0].name, 0)
     if count != want:
       yield feature, (f"{want} steps, as {given[0].path} has", f"{count} steps", "")
+
+
+def _explain_episodes(
+  contents: RecordContents, features: list[RecordFeature]
+) -> _Findings:
+  """Finds flags that say that an episode begins, or ends, within the record."""
+  for feature in features:
+    flags = set_flags(feature, contents)
+    if flags is None or not len(flags):
+      continue
+    at = 0 if feature.edge == IS_FIRST else len(flags) - 1
+    inside = np.flatnonzero(flags)
+    inside = inside[inside != at]
+    if len(inside):
+      want = f"it set in step {at} of {len(flags)} alone, as a record is an episode"
+      yield feature, (want, f"it set in step {inside[0]}", cut_hint(feature.name))
 
 
 def _explain_nan(contents: RecordContents, features: list[RecordFeature]) -> _Findings:

@@ -39,6 +39,9 @@ def require(tensor: tf.Tensor, condition: tf.Tensor, data: list[Any]) -> tf.Tens
     return tf.identity(tensor)
 
 
+# The flags of steps at which episodes begin and end, whatever stands before a '/'.
+IS_FIRST, IS_LAST = "is_first", "is_last"
+
 INT64_DTYPES = (
   tf.bool,
   tf.int8,
@@ -489,6 +492,14 @@ class RecordFeature:
   def is_concatenated(self) -> bool:
     """Whether the values of all steps are in one list of a tf.train.Example."""
     return self.spec.is_concatenated
+
+  @property
+  def edge(self) -> str:
+    """'is_first' or 'is_last' of a flag of each step that says so; '' of all others."""
+    name, spec = self.name.rpartition("/")[2], self.spec
+    is_flag = spec.is_sequence and name in (IS_FIRST, IS_LAST) and not is_raw(spec)
+    is_number = spec.dtype.is_integer or spec.dtype.is_floating or spec.dtype.is_bool
+    return name if is_flag and is_number and spec.shape.num_elements() == 1 else ""
 
   @property
   def values_per_step(self) -> int:

@@ -280,6 +280,7 @@ def create_parse_tf_example_fn(
   feature_tspec: specs.SpecStructure,
   label_tspec: specs.SpecStructure | None = None,
   decode_images: DecodeImages = True,
+  is_one_episode: bool = False,
 ) -> Callable[..., Any]:
   """Creates the function that parses serialized records into spec'd tensors.
 
@@ -294,6 +295,8 @@ def create_parse_tf_example_fn(
     label_tspec: the same for labels, or None.
     decode_images: decodes encoded images, perhaps in a way of its own: an
       `ImageDecoding`; False: they stay strings of shape `spec.shape[:-3]`.
+    is_one_episode: fails at a record in which an episode begins or ends, by a sequence
+      that is named is_first or is_last; not looked for in batches.
   Returns:
     A function of the serialized records: a string tensor of shape [] or [B], a 1-tuple
     of it, a (key, records) pair, or a dict of these by dataset_key. It returns
@@ -323,6 +326,8 @@ def create_parse_tf_example_fn(
     with tf.name_scope("parse_tf_example"):
       for key, dataset_features in by_dataset.items():
         tensors, steps = _parse_dataset(records[key], dataset_features)
+        if is_one_episode and records[key].shape.rank == 0:
+          tensors = _require_one_episode(dataset_features, tensors)
         parsed.update({(key, name): tensor for name, tensor in tensors.items()})
         lengths.update({(key, name): tensor for name, tensor in steps.items()})
     is_batched = next(iter(records.values())).shape.rank == 1
@@ -420,6 +425,33 @@ def _parse_dataset(
     tensors.update(fill_absent(features, tensors, lengths))
     lengths = fill_lengths(features, lengths)
   return tensors, lengths
+
+
+def flags_inside(edge: str, flags: tf.Tensor) -> tf.Tensor:
+  """Whether an episode begins, or ends, within a record.
+
+  Args:
+    edge: 'is_first' or 'is_last'.
+    flags: of one record, [T, ...].
+  Returns:
+    [] bool.
+  """
+  inside = flags[1:] if edge == features_lib.IS_FIRST else flags[:-1]
+  return tf.reduce_any(tf.cast(inside, tf.bool))
+
+
+def _require_one_episode(
+  features: list[features_lib.RecordFeature], tensors: dict[str, tf.Tensor]
+) -> dict[str, tf.Tensor]:
+  """Passes a record on, or fails at run time where it holds several episodes."""
+  checks = []
+  for feature in features:
+    if feature.edge:
+      fits = ~flags_inside(feature.edge, tensors[feature.name])
+      message = f"parse: {feature.path}: expected one episode in a record, got several."
+      checks.append(tf.raw_ops.Assert(condition=fits, data=[message]))
+  with tf.control_dependencies([check for check in checks if check is not None]):
+    return {n: tf.identity(t) for n, t in tensors.items()} if checks else tensors
 
 
 def _decode(
