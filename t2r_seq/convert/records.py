@@ -20,7 +20,12 @@ from t2r_seq.convert.episodes import (
   SourceEpisode,
   Values,
 )
-from t2r_seq.records.contents import read_contents
+from t2r_seq.records.contents import (
+  EXAMPLE,
+  SEQUENCE_EXAMPLE,
+  has_steps,
+  read_contents,
+)
 from t2r_seq.records.features import parsed_specs
 from t2r_seq.records.files import check_file_types, shard_paths
 from t2r_seq.records.framing import Record, iterate_records
@@ -548,6 +553,12 @@ class RecordSteps(_RecordSource):
         yield last_file, group, is_new
         group = []
       last_file = file_index
+      if self._is_step and has_steps(record.data):
+        raise errors.ConversionError(
+          f"convert: {record.place}: expected a step, a {EXAMPLE}, as the first record "
+          f"is one, got a {SEQUENCE_EXAMPLE}, which has several. Convert the files of "
+          "one kind apart from those of the other."
+        )
       group.append(record)
     if group:
       yield last_file, group, True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import gin
@@ -125,12 +125,37 @@ class CheckedGenerator:
         "Yield (features, None) where there are no labels."
       )
     try:
-      leaves = specs.validate_and_flatten(self._spec, joint.join(*element))
+      features, labels = (
+        self._to_values(f"{branch}/", half)
+        for branch, half in zip(joint.BRANCHES, element, strict=True)
+      )
+      leaves = specs.validate_and_flatten(self._spec, joint.join(features, labels))
     except errors.SpecError as e:
       raise errors.SpecError(f"{where}: {e}{self._mask_hint(str(e))}") from e
     return specs.TensorSpecStruct(
       (path, leaf) for path, leaf in leaves.items() if path in self._spec
     )
+
+  def _to_values(self, prefix: str, leaf: Any) -> Any:
+    """Makes arrays of Python's scalars, str and bytes in mappings, of their specs."""
+    if isinstance(leaf, Mapping):
+      return {key: self._to_values(f"{prefix}{key}/", v) for key, v in leaf.items()}
+    if isinstance(leaf, (str, bytes)):
+      return np.asarray(leaf.encode() if isinstance(leaf, str) else leaf, object)
+    if not isinstance(leaf, (bool, int, float)):
+      return leaf
+    array, spec = np.asarray(leaf), self._spec.get(prefix.rstrip("/"))
+    if spec is None or spec.dtype == tf.string:
+      return array
+    # A scalar has no dtype of its own, and takes one that holds it.
+    wanted = np.dtype(spec.dtype.as_numpy_dtype)
+    is_kind = array.dtype.kind == wanted.kind or spec.dtype.is_floating
+    is_kind |= array.dtype.kind == "i" and wanted.kind == "u"
+    if not is_kind or (array.dtype.kind == "b" and wanted.kind != "b"):
+      return array
+    if spec.dtype.is_integer and not spec.dtype.min <= leaf <= spec.dtype.max:
+      return array
+    return array.astype(wanted)
 
   def _mask_hint(self, message: str) -> str:
     """Says how masks come about, if one is missing; episodes are not asked for them."""

@@ -244,7 +244,9 @@ class AbstractInputGenerator(abc.ABC):
     params = arguments.check_params(type(self).__name__, params)
     self._start_step = int(params.get("start_step", 0))
     self._params_seed = params.get("seed")
-    self._input_context = params.get("input_context")
+    self._input_context = context = params.get("input_context")
+    if context is not None and context.num_input_pipelines > 1:
+      self._check_shards(context)
     is_mine = mode == specs.ModeKeys.TRAIN and self._data_service.address is not None
     self._is_portable = params.get("is_portable", is_mine)
     given = params.get("batch_size")
@@ -268,6 +270,17 @@ class AbstractInputGenerator(abc.ABC):
     elif is_done and self._reads_ahead:
       return dataset  # More on their way push each other out of the processor's cache.
     return dataset.prefetch(2)  # AUTOTUNE lets more wait after each pause.
+
+  def _check_shards(self, context: tf.distribute.InputContext) -> None:
+    """Raises SpecError where each of several pipelines would read all of the data."""
+    if not self.reads_shards:
+      raise errors.SpecError(
+        f"{type(self).__name__}: params['input_context']: expected a generator that "
+        f"reads shards, for pipeline {context.input_pipeline_id} of "
+        f"{context.num_input_pipelines}, got one of which each would read all. Give "
+        "the strategy the whole dataset, strategy.experimental_distribute_dataset("
+        "create_dataset(mode)), or read a store."
+      )
 
   @contextlib.contextmanager
   def explain_failures(self) -> Any:

@@ -211,6 +211,16 @@ def count_steps(data: bytes) -> dict[str, int]:
   return counts
 
 
+def has_steps(data: bytes) -> bool:
+  """Whether a record has feature lists; False of what is no record, too."""
+  try:
+    return any(
+      end > start for start, end in fields(data, (0, len(data)), _FEATURE_LISTS)
+    )
+  except (IndexError, ValueError):
+    return False
+
+
 def _read_entry(data: bytes, entry: Span) -> tuple[str, int]:
   """Reads one entry of the map: the name, and how many features follow."""
   name, steps = "", 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Container
 from typing import Any
 
 import numpy as np
@@ -119,9 +120,7 @@ def summarize_store(
     _usual_windows(columns) if spec is None else specs.flatten_spec_structure(spec)
   )
   if spec is not None:
-    check_spec(
-      f"EpisodeStore: {store.path}", windows.flat_specs(wanted), columns, False
-    )
+    _check_columns(f"EpisodeStore: {store.path}", windows.flat_specs(wanted), columns)
   summaries = tuple(_summarize(store, column) for column in columns.values())
   span = windows.time_span(wanted)
   return StoreSummary(
@@ -185,6 +184,35 @@ def _stacked(spec: specs.ExtendedTensorSpec) -> specs.ExtendedTensorSpec:
   )
 
 
+def _source(path: str, spec: specs.ExtendedTensorSpec, columns: Container[str]) -> str:
+  """Returns the column that training reads: of the path, or else of the name."""
+  is_named = path not in columns and spec.name in columns
+  return str(spec.name) if is_named else path
+
+
+def _check_columns(where: str, flat: specs.TensorSpecStruct, columns: Columns) -> None:
+  """Checks the specs of steps against the columns that they are read from."""
+  rounds: list[specs.TensorSpecStruct] = []
+  for path, spec in flat.items():
+    source = _source(path, spec, columns)
+    # Two paths may read one column: the next observation is that of another time.
+    free = next((each for each in rounds if source not in each), None)
+    if free is None:
+      rounds.append(free := specs.TensorSpecStruct())
+    free[source] = _as_stored(spec, columns.get(source))
+  for each in rounds:
+    check_spec(where, each, columns, False)
+
+
+def _as_stored(
+  spec: specs.ExtendedTensorSpec, column: Column | None
+) -> specs.ExtendedTensorSpec:
+  """Without time offsets a window shows the anchor's own step of a column of steps."""
+  if column is None or not column.is_per_step or spec.is_sequence:
+    return spec
+  return specs.ExtendedTensorSpec.from_spec(spec, is_sequence=True)
+
+
 def _count_windows(
   wanted: specs.TensorSpecStruct,
   columns: tuple[ColumnSummary, ...],
@@ -194,21 +222,21 @@ def _count_windows(
   """Counts the windows, and the bytes that they would take."""
   counts = grid.num_windows(lengths)
   by_path = {column.path: column for column in columns}
-  flat_bytes = per_window = 0.0
-  for path in windows.flat_specs(wanted):
-    column = by_path.get(path)
+  per_window, read = 0.0, {}
+  for path, spec in windows.flat_specs(wanted).items():
+    column = by_path.get(_source(path, spec, by_path))
     if column is None or not column.num_rows:
       continue
     offsets = getattr(wanted[path], "time_offsets", None)
     num_frames = len(offsets) if isinstance(offsets, tuple) else 1
-    flat_bytes += column.value_bytes
+    read[column.path] = column.value_bytes
     per_window += num_frames * column.value_bytes / column.num_rows
   return WindowSummary(
     padding=grid.cut.front,
     num_windows=int(counts.sum()),
     num_too_short=int((counts < 1).sum()),
     stacked_bytes=round(per_window * int(counts.sum())),
-    flat_bytes=int(flat_bytes),
+    flat_bytes=sum(read.values()),
   )
 
 

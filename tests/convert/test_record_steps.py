@@ -380,3 +380,19 @@ def test_a_conversion_goes_on_within_a_record():
     np.concatenate([opened.episode(index).x for index in range(3)]), x
   )
   assert opened.episode_lengths.tolist() == [2, 3, 1]
+
+
+@pytest.mark.parametrize("bound", [{"episode_per_file": True}, {"episode_key": "a"}])
+def test_a_record_of_several_steps_among_those_of_one(bound, tmp_path, monkeypatch):
+  """It had been read as a step in which everything is absent."""
+  monkeypatch.chdir(tmp_path)
+  spec = {"a": Spec((1,), tf.float32, "a")}
+  records.write_records("x-0.tfrecord", spec, [{"a": np.ones(1, np.float32)}] * 3)
+  sequence = {"a": Spec((1,), tf.float32, "a", is_sequence=True)}
+  records.write_records("x-1.tfrecord", sequence, [{"a": np.ones((2, 1), np.float32)}])
+  want = (
+    r"record 0 of .*x-1.tfrecord .*: expected a step, a tf.train.Example, as the first "
+    "record is one, got a tf.train.SequenceExample, which has several. Convert the "
+  )
+  with pytest.raises(errors.ConversionError, match=want):
+    convert.convert("x-*.tfrecord", "out", None, Options(**bound))

@@ -185,3 +185,25 @@ def test_a_slow_trainer_lets_few_batches_wait():
     ahead.append(len(made) - shown)
   # Two that wait; others on their way through the map, one for each core.
   assert max(ahead) <= 4 + 2 * (os.cpu_count() or 1), ahead
+
+
+READ_ALL = {
+  "records": lambda: data.DefaultRecordInputGenerator("x.tfrecord"),
+  "a generator": lambda: data.GeneratorInputGenerator(list),
+  "a mixture": lambda: data.MixtureInputGenerator(
+    {"x": data.DefaultRecordInputGenerator("x.tfrecord")}
+  ),
+}
+
+
+@pytest.mark.parametrize("name", READ_ALL)
+def test_a_worker_of_several_is_not_given_all_of_the_data(name):
+  """Each worker had read all files, as if they were its own."""
+  made = READ_ALL[name]()
+  made.set_feature_specifications({"x": specs.ExtendedTensorSpec((), tf.float32, "x")})
+  made.set_label_specifications({})
+  context = tf.distribute.InputContext(num_input_pipelines=2, input_pipeline_id=1)
+  want = r"params\['input_context'\]: expected a generator that reads shards, for pip"
+  want += "eline 1 of 2, got one of which each would read all. Give the strategy the wh"
+  with pytest.raises(errors.SpecError, match=want):
+    made.create_dataset("train", {"input_context": context})

@@ -264,3 +264,39 @@ def test_sequences_of_different_lengths_are_padded(kit):
   ((got, labels),) = generator.create_dataset("eval")
   np.testing.assert_array_equal(got.x[..., 0], [[1, 0, 0], [1, 1, 1]])
   assert len(labels) == 0
+
+
+# name: (dtype of the spec, what is yielded, what is read; None for an error)
+SCALARS = {
+  "an int": (tf.int64, 3, 3),
+  "an int, as a small one": (tf.uint8, 255, 255),
+  "an int, as a float": (tf.float32, 3, 3.0),
+  "a float": (tf.float32, 0.5, 0.5),
+  "a bool": (tf.bool, True, True),
+  "a str": (tf.string, "é", "é".encode()),
+  "bytes": (tf.string, b"\x00a\x00", b"\x00a\x00"),
+  "an int that does not fit": (tf.uint8, 256, None),
+  "a negative one": (tf.uint8, -1, None),
+  "a float for an int": (tf.int64, 0.5, None),
+  "a bool for an int": (tf.int64, True, None),
+  "a str for a number": (tf.float32, "1", None),
+}
+
+
+@pytest.mark.parametrize("name", SCALARS)
+def test_python_scalars_are_values(name):
+  dtype, given, want = SCALARS[name]
+  made = data.GeneratorInputGenerator(
+    lambda: iter([({"a": {"x": given}}, {"y": 1})]), batch_size=1
+  )
+  made.set_feature_specifications(
+    {"a": {"x": specs.ExtendedTensorSpec((), dtype, "x")}}
+  )
+  made.set_label_specifications({"y": specs.ExtendedTensorSpec((), tf.int64, "y")})
+  if want is None:
+    with pytest.raises(errors.SpecError, match=r"element 0: .*a/x: expected"):
+      made.create_dataset("eval")
+    return
+  ((features, labels),) = made.create_dataset("eval")
+  assert features["a/x"].numpy().tolist() == [want]
+  assert labels["y"].numpy().tolist() == [1]

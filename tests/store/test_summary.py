@@ -73,6 +73,24 @@ WINDOWS = {
     {"drop": (11, 1, 11 * 28), "repeat": (14, 0, 14 * 28), "zero": (14, 0, 14 * 28)},
     56 + 72,
   ),
+  "two paths of a name that is a column": (
+    {
+      "rew": Spec((), tf.float32, "reward", time_offsets=0),
+      "next_rew": Spec((), tf.float32, "reward", time_offsets=1),
+    },
+    (0, 1),
+    {"drop": (11, 1, 11 * 8), "repeat": (14, 0, 14 * 8), "zero": (14, 0, 14 * 8)},
+    56,
+  ),
+  "the anchor's own step, without offsets": (
+    {
+      "stack": Spec((2, 4, 3, 1), tf.uint8, "obs/image", time_offsets=(-1, 0)),
+      "reward": Spec((), tf.float32),
+    },
+    (-1, 0),
+    {"drop": (11, 1, 11 * 28), "repeat": (14, 0, 14 * 28), "zero": (14, 0, 14 * 28)},
+    168 + 56,
+  ),
   "an optional that the store lacks": (
     {
       "reward": Spec((2,), tf.float32, time_offsets=(0, 1)),
