@@ -306,6 +306,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     "--allow_nan", action="store_true", help="of TFRecord files: a NaN is no problem"
   )
   parser.add_argument(
+    "--time_key",
+    action="append",
+    default=[],
+    metavar="NAME",
+    help="of TFRecord files: a feature of time stamps, which must not run backwards; "
+    "those that are called time or timestamp are looked at anyway",
+  )
+  parser.add_argument(
     "--max_shown",
     type=int,
     default=20,
@@ -333,6 +341,8 @@ def run(args: argparse.Namespace) -> int:
 def _check_options(args: argparse.Namespace, is_store: bool) -> None:
   if is_store and args.allow_nan:
     raise console.UsageError("--allow_nan is for TFRecord files; this is a folder.")
+  if is_store and args.time_key:
+    raise console.UsageError("--time_key is for TFRecord files; this is a folder.")
   if not is_store and args.lenient:
     raise console.UsageError("--lenient is for a store; this is no folder.")
   if args.schema is not None and (is_store or args.spec):
@@ -400,6 +410,7 @@ def _check_records(args: argparse.Namespace) -> int:
     features,
     labels,
     allow_nan=args.allow_nan,
+    time_keys=args.time_key,
     schema=1 if args.schema is None else args.schema,
   )
   if not any(report.num_records.values()):

@@ -47,6 +47,7 @@ class BatchCheck:
       it is to be, bool [n].
     has_nan: by number of the feature, bool [n]; features that cannot have any are
       left out.
+    backwards: by number of a feature of time stamps, whether some run so, bool [n].
     lows: by number of the feature, the smallest value of each element over all records
       that were parsed, float64 [values], or [1] for large features; no strings.
     highs: the largest, too.
@@ -59,6 +60,7 @@ class BatchCheck:
   is_one: np.ndarray
   edges: dict[int, np.ndarray]
   has_nan: dict[int, np.ndarray]
+  backwards: dict[int, np.ndarray]
   lows: dict[int, np.ndarray]
   highs: dict[int, np.ndarray]
 
@@ -75,6 +77,7 @@ class BatchChecker:
     features: Sequence[RecordFeature],
     measures: bool = True,
     num_threads: int = 1,
+    times: Collection[str] = (),
   ) -> None:
     """Creates the checker.
 
@@ -82,6 +85,7 @@ class BatchChecker:
       features: those of the dataset.
       measures: looks for NaN and for the range of values.
       num_threads: that records are parsed in one by one.
+      times: names of features that are time stamps, whatever they are called.
     """
     # Each feature once, under a path that cannot clash with another.
     flat = specs.TensorSpecStruct(
@@ -91,6 +95,7 @@ class BatchChecker:
     self._features = features
     self._measures = measures
     self._num_threads = num_threads
+    self._times = {n for n, f in enumerate(features) if f.is_time or f.name in times}
     self._has_sequences = any(feature.spec.is_sequence for feature in features)
     self._parse_fn = parse.create_parse_tf_example_fn(
       specs.add_sequence_length_specs(flat), decode_images=features[0].decode_images
@@ -163,6 +168,9 @@ class BatchChecker:
       if not self._measures or dtype == tf.string:
         found[f"touched/{number}"] = _touch(tensor, is_batched)
         continue
+      if number in self._times and not is_batched:
+        times = tf.reshape(tensor, [-1])
+        found[f"backwards/{number}"] = tf.reduce_any(times[1:] < times[:-1])
       if dtype.is_floating or dtype.is_complex:
         axes = list(range(1 if is_batched else 0, tensor.shape.rank))
         # RLDS leaves the action and the reward of the last step undefined.
@@ -180,7 +188,7 @@ class BatchChecker:
     count, good = len(reasons), np.asarray([not reason for reason in reasons], bool)
     is_even, is_one, is_empty = np.ones((3, count), bool)
     is_empty[:] = False
-    check = BatchCheck(reasons, good, is_even, is_empty, is_one, {}, {}, {}, {})
+    check = BatchCheck(reasons, good, is_even, is_empty, is_one, {}, {}, {}, {}, {})
     for name, tensor in found.items():
       values = tensor.numpy()
       kind, _, number = name.partition("/")
@@ -193,9 +201,10 @@ class BatchChecker:
       elif kind == "edge":
         check.edges[int(number)] = np.zeros(count, bool)
         check.edges[int(number)][good] = values
-      elif kind == "nan":
-        check.has_nan[int(number)] = np.zeros(count, bool)
-        check.has_nan[int(number)][good] = values
+      elif kind in ("nan", "backwards"):
+        by_number = check.has_nan if kind == "nan" else check.backwards
+        by_number[int(number)] = np.zeros(count, bool)
+        by_number[int(number)][good] = values
       elif kind == "low":
         check.lows[int(number)] = np.fmin.reduce(values, axis=0)
       elif kind == "high":
@@ -366,6 +375,7 @@ class FileCheck:
     finds_nan: bool,
     compression: str | None,
     measures: bool = True,
+    times: Collection[str] = (),
   ) -> None:
     """Creates the check.
 
@@ -374,10 +384,13 @@ class FileCheck:
       finds_nan: a NaN is a problem.
       compression: of all files, if the suffixes don't tell.
       measures: fills the tally; without it nothing is known of values.
+      times: names of features that are time stamps, whatever they are called.
     """
     self._features = list(features)
     self._checker = (
-      BatchChecker(self._features, measures, os.cpu_count() or 1) if features else None
+      BatchChecker(self._features, measures, os.cpu_count() or 1, times)
+      if features
+      else None
     )
     self._finds_nan = finds_nan
     self._compression = compression
@@ -464,6 +477,8 @@ class FileCheck:
     if check is None or explain.may_be_absent(self._features):
       return [*range(len(data))]
     is_suspect = ~check.is_parsed | ~check.is_even | ~check.is_one
+    for found in check.backwards.values():
+      is_suspect |= found
     if self._finds_nan:
       for has_nan in check.has_nan.values():
         is_suspect |= has_nan
@@ -486,6 +501,11 @@ class FileCheck:
       looks.append((explain.LENGTHS, self._features))
     if check is not None and not check.is_one[index]:
       looks.append((explain.EPISODES, self._features))
+    if check is not None:
+      having = [
+        self._features[n] for n, found in check.backwards.items() if found[index]
+      ]
+      looks += [(explain.TIMES, having)] if having else []
     if check is not None and self._finds_nan:
       having = [self._features[n] for n, found in check.has_nan.items() if found[index]]
       looks += [(explain.NAN, having)] if having else []
@@ -586,6 +606,7 @@ def examine_records(
   compression: str | None = None,
   allow_nan: bool = False,
   schema: int = 1,
+  time_keys: Collection[str] = (),
 ) -> RecordReport:
   """Looks for everything that is wrong with files of records.
 
@@ -601,6 +622,9 @@ def examine_records(
     allow_nan: a NaN is no problem. In RLDS that of a last step is none.
     schema: where there are no specs, which records the others are to be like: 1 for
       those of the most frequent schema, see `RecordSummary`.
+    time_keys: names of sequences that are time stamps, beside those that are called so
+      (time, timestamp, robot_timestamp_ns, ...): within a record they must not run
+      backwards.
   Returns:
     What is wrong, and what the features look like.
   Raises:
@@ -613,6 +637,7 @@ def examine_records(
   found: list[RecordProblem] = []
   reports: list[FeatureReport] = []
   num_empty, unchecked, summary = 0, set(), None
+  absent = set(time_keys)
   patterns_of = patterns_by_dataset("examine_records", file_patterns, list(by_dataset))
   for key, patterns in patterns_of.items():
     filenames = files.get_data_format_and_filenames(patterns)[1]
@@ -622,7 +647,8 @@ def examine_records(
     else:
       summary, features = _propose_features(filenames, compression, schema)
       unchecked |= {feature.name for feature in summary.features}
-    check = FileCheck(features, not allow_nan, compression)
+    check = FileCheck(features, not allow_nan, compression, times=time_keys)
+    absent -= {feature.name for feature in features}
     for filename in filenames:
       found += check.find_problems(filename)
       found += _index_problems(filename)
@@ -632,6 +658,12 @@ def examine_records(
     num_empty += check.tally.num_empty
     unchecked |= check.tally.names
     unchecked -= {feature.name for feature in features}
+  if absent:
+    near = errors.nearest(min(absent), (report.name for report in reports))
+    raise errors.SpecError(
+      f"examine_records: time_keys: expected features of the records, got "
+      f"{errors.listing(absent)}.{near}"
+    )
   return RecordReport(
     num_records,
     tuple(found),

@@ -27,7 +27,7 @@ from t2r_seq.records.images import image_decoding
 from t2r_seq.specs import validation
 
 FRAME, CONTENT, LENGTHS, NAN, INDEX = "frame", "content", "lengths", "nan", "index"
-EPISODES = "episodes"
+EPISODES, TIMES = "episodes", "times"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +40,8 @@ class RecordProblem:
     offset: of the record's frame, in bytes; of a compressed file, in the decompressed
       data. None where it is the file.
     kind: 'frame' (its bytes), 'content' (what cannot be parsed), 'lengths' (sequences
-      that disagree), 'episodes' (a record that is not one), 'nan' or 'index' (the
-      sidecar index).
+      that disagree), 'episodes' (a record that is not one), 'times' (stamps that run
+      backwards), 'nan' or 'index' (the sidecar index).
     mismatch: the path and feature, what was expected, what is there, what to do.
     feature: the feature's first path; '' where it is none.
   """
@@ -90,9 +90,9 @@ def explain_record(
 
   Args:
     data: the serialized record.
-    features: those of the record's dataset; for 'nan' those that have one.
-    kind: what to look for, as of a `RecordProblem`: 'content', 'lengths', 'episodes' or
-      'nan'.
+    features: those of the record's dataset; for 'nan' and 'times' those that have some.
+    kind: what to look for, as of a `RecordProblem`: 'content', 'lengths', 'episodes',
+      'times' or 'nan'.
   Returns:
     All mismatches found, by path and feature name; none if the record looks good.
   """
@@ -103,6 +103,7 @@ def explain_record(
     CONTENT: _explain_content,
     LENGTHS: _explain_lengths,
     EPISODES: _explain_episodes,
+    TIMES: _explain_times,
     NAN: _explain_nan,
   }
   found = [
@@ -171,6 +172,22 @@ def _explain_episodes(
       yield feature, (want, f"it set in step {inside[0]}", cut_hint(feature.name))
 
 
+def _explain_times(
+  contents: RecordContents, features: list[RecordFeature]
+) -> _Findings:
+  """Finds the first time stamp that is before the one of the step before it."""
+  for feature in features:
+    times = [
+      _numbers(feature, step)[0] for step in contents.steps.get(feature.name, [])
+    ]
+    for step, (before, now) in enumerate(itertools.pairwise(times), start=1):
+      if now < before:
+        want = "time stamps that do not run backwards"
+        hint = "Sort the steps, or cut the record where another episode begins."
+        yield feature, (want, f"{now} at step {step}, after {before}", hint)
+        break
+
+
 def _explain_nan(contents: RecordContents, features: list[RecordFeature]) -> _Findings:
   for feature in features:
     yield feature, ("numbers", f"NaN{_place_of_nan(feature, contents)}", _IF_NAN)
@@ -195,16 +212,21 @@ def _place_of_nan(feature: RecordFeature, contents: RecordContents) -> str:
   else:
     steps = [contents.context[feature.name]]
   for step, value in enumerate(steps):
-    values = values_of(value)
-    if features.is_raw(feature.spec):
-      dtype = np.dtype(feature.spec.dtype.as_numpy_dtype).newbyteorder("<")
-      values = np.frombuffer(b"".join(values), dtype)
-    found = np.flatnonzero(np.isnan(np.asarray(values)))
+    found = np.flatnonzero(np.isnan(_numbers(feature, value)))
     if len(found):
       return (
         f" at step {step}, value " if is_sequence else " at value "
       ) + f"{found[0]}"
   return ""
+
+
+def _numbers(feature: RecordFeature, value: tf.train.Feature) -> np.ndarray:
+  """Returns the numbers of a feature, of one that is raw, too."""
+  values = values_of(value)
+  if features.is_raw(feature.spec):
+    dtype = np.dtype(feature.spec.dtype.as_numpy_dtype).newbyteorder("<")
+    return np.frombuffer(b"".join(values), dtype)
+  return np.asarray(values)
 
 
 _IF_NAN = "If it is meant: --allow_nan, or allow_nan=True."

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -41,6 +42,8 @@ def require(tensor: tf.Tensor, condition: tf.Tensor, data: list[Any]) -> tf.Tens
 
 # The flags of steps at which episodes begin and end, whatever stands before a '/'.
 IS_FIRST, IS_LAST = "is_first", "is_last"
+
+_TIME = re.compile(r"((.*_)?time_?stamps?|times?)(_(s|sec|ms|us|ns))?")
 
 INT64_DTYPES = (
   tf.bool,
@@ -500,6 +503,14 @@ class RecordFeature:
     is_flag = spec.is_sequence and name in (IS_FIRST, IS_LAST) and not is_raw(spec)
     is_number = spec.dtype.is_integer or spec.dtype.is_floating or spec.dtype.is_bool
     return name if is_flag and is_number and spec.shape.num_elements() == 1 else ""
+
+  @property
+  def is_time(self) -> bool:
+    """Whether it is a time stamp for each step, by its name."""
+    name, spec = self.name.rpartition("/")[2], self.spec
+    is_number = spec.dtype.is_integer or spec.dtype.is_floating
+    is_scalar = spec.is_sequence and spec.shape.num_elements() == 1
+    return is_number and is_scalar and _TIME.fullmatch(name.lower()) is not None
 
   @property
   def values_per_step(self) -> int:
