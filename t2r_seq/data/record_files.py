@@ -190,7 +190,13 @@ def add_flags(flat_specs: specs.TensorSpecStruct, first: Any) -> specs.TensorSpe
   for key, features in records.collect_features({"": flat_specs}).items():
     serialized = first[key] if isinstance(first, Mapping) else first
     with contextlib.suppress(errors.RecordError):  # Reading it fails, and says so.
-      for name, spec in find_flags(serialized.numpy(), features).items():
+      # One of them tells, and each costs as much to parse as a small sequence.
+      flags = (
+        {}
+        if any(feature.edge for feature in features)
+        else (find_flags(serialized.numpy(), features))
+      )
+      for name, spec in sorted(flags.items())[:1]:
         with_key = specs.ExtendedTensorSpec.from_spec(spec, dataset_key=key)
         path = f"features/{name}"
         if path not in added and not any(p.startswith(f"{path}/") for p in added):
