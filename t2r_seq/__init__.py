@@ -12,6 +12,7 @@ __all__ = [
   "convert",
   "data",
   "errors",
+  "hooks",
   "layers",
   "models",
   "policies",

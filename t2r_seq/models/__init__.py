@@ -15,6 +15,11 @@ from t2r_seq.models.optimizers import (
 from t2r_seq.models.recurrent_model import RecurrentModel, RecurrentRegressionModel
 from t2r_seq.models.regression_model import RegressionModel
 from t2r_seq.models.t2r_model import AbstractT2RModel, T2RModel
+from t2r_seq.models.warm_start import (
+  create_name_filter,
+  default_init_from_checkpoint_fn,
+  init_from_keras_weights_fn,
+)
 
 __all__ = [
   "AbstractT2RModel",
@@ -30,6 +35,9 @@ __all__ = [
   "create_exp_decaying_learning_rate",
   "create_gradient_descent_optimizer",
   "create_momentum_optimizer",
+  "create_name_filter",
+  "default_init_from_checkpoint_fn",
+  "init_from_keras_weights_fn",
   "log_loss",
   "squared_error",
   "update_target_network",

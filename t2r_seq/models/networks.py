@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -40,6 +41,87 @@ def trainable_variables(network: Any) -> list[tf.Variable]:
 def all_variables(network: Any) -> list[tf.Variable]:
   """Returns all variables, moving averages included, each once."""
   return _unique(v for n in as_networks(network) for v in n.variables)
+
+
+def named_variables(network: Any) -> dict[str, tf.Variable]:
+  """Returns all variables by name, such as 'tower/dense/kernel'.
+
+  Names are those of keys, layers and attributes inside of what `create_network`
+  returned, and do not depend on what else a process has made: of the numbers that Keras
+  gives to layers without a name, each layer counts its own.
+  """
+  found: dict[str, tf.Variable] = {}
+  for place, variables in _places(network, ""):
+    for name, variable in variables:
+      path, number = f"{place}{name}", 0
+      while path in found:
+        number += 1
+        path = f"{place}{name}_{number}"
+      found[path] = variable
+  named = {id(variable) for variable in found.values()}
+  rest = [v for v in all_variables(network) if id(v) not in named]
+  return {**found, **{f"variables/{i}": v for i, v in enumerate(rest)}}
+
+
+_Named = list[tuple[str, tf.Variable]]
+
+
+def _places(network: Any, scope: str) -> Iterator[tuple[str, _Named]]:
+  """Yields the scopes inside of networks, and the variables that are their own."""
+  seen: set[int] = set()
+
+  def walk(part: Any, scope: str) -> Iterator[tuple[str, _Named]]:
+    if isinstance(part, (Mapping, list, tuple)):
+      items = part.items() if isinstance(part, Mapping) else enumerate(part)
+      for key, child in items:
+        yield from walk(child, f"{scope}{_plain(key)}/")
+      return
+    if id(part) in seen:
+      return
+    seen.add(id(part))
+    if not hasattr(part, "_flatten_layers"):
+      flat = part._flatten(
+        predicate=lambda value: isinstance(value, tf.Variable), with_path=True
+      )
+      own = [("/".join(map(_plain, path)), v) for path, v in flat]
+      yield scope, [(name, v) for name, v in own if id(v) not in seen]
+      seen.update(id(v) for _, v in own)
+      return
+    children = list(part._flatten_layers(recursive=False, include_self=False))
+    names = _child_names(children)
+    for child, name in zip(children, names, strict=True):
+      yield from walk(child, f"{scope}{name}/")
+    own = []
+    for variable in part.variables:
+      (inner,) = tf_variables([variable])
+      if id(inner) not in seen:
+        seen.add(id(inner))
+        name = _plain(variable.name.partition(":")[0].rpartition("/")[2])
+        own.append((f"{name}_variable" if name in names else name, inner))
+    yield scope, own
+
+  yield from walk(network, scope)
+
+
+def _child_names(layers: Sequence[Any]) -> list[str]:
+  """Returns names of layers, with numbers of their own where Keras numbered them."""
+  names: list[str] = []
+  for layer in layers:
+    name = _plain(layer.name)
+    made_up = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", type(layer).__name__)
+    made_up = re.sub(r"([a-z])([A-Z])", r"\1_\2", made_up).lower()
+    if re.fullmatch(rf"{re.escape(made_up)}(_\d+)?", name):
+      name = made_up
+    first, number = name, 0
+    while name in names:
+      number += 1
+      name = f"{first}_{number}"
+    names.append(name)
+  return names
+
+
+def _plain(name: Any) -> str:
+  return re.sub(r"[./]", "_", str(name))
 
 
 @tf.autograph.experimental.do_not_convert

@@ -13,7 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, policies, preprocessors, specs, windows
-from t2r_seq.models import networks, optimizers
+from t2r_seq.models import networks, optimizers, warm_start
 from t2r_seq.models.averages import WeightAverages
 from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
 
@@ -44,6 +44,8 @@ class T2RModel(policies.PolicyModel):
     use_avg_model_params: bool = False,
     avg_model_params_decay: float = 0.999,
     execution: policies.ChunkExecution | None = None,
+    init_from_checkpoint_fn: Callable[..., None] | None = None,
+    filter_trainables_fn: warm_start.NameFilter | None = None,
   ) -> None:
     """Creates the model, without its network.
 
@@ -62,6 +64,10 @@ class T2RModel(policies.PolicyModel):
       avg_model_params_decay: of the averages, in [0, 1).
       execution: how the exported policy executes the action chunks that the model
         gives; None hands them out whole.
+      init_from_checkpoint_fn: called with the built model where a run begins, and does
+        not resume; see `default_init_from_checkpoint_fn`.
+      filter_trainables_fn: says of a trainable variable, by its name in
+        `named_variables`, whether it is trained; None trains all.
     Raises:
       SpecError: the padding is not known, or the decay out of range.
     """
@@ -74,6 +80,8 @@ class T2RModel(policies.PolicyModel):
     self._create_optimizer_fn = create_optimizer_fn
     self._padding = windows.check_padding(padding)
     self._execution = execution
+    self._init_from_checkpoint_fn = init_from_checkpoint_fn
+    self._filter_trainables_fn = filter_trainables_fn
     self._averages_decay = avg_model_params_decay if use_avg_model_params else None
     self._preprocessor: preprocessors.AbstractPreprocessor | None = None
     self._network: Any = None
@@ -236,8 +244,32 @@ class T2RModel(policies.PolicyModel):
 
   @property
   def trainable_variables(self) -> list[tf.Variable]:
-    """The trainable variables of the network."""
-    return networks.trainable_variables(self.network)
+    """The variables that are trained.
+
+    Raises:
+      SpecError: `filter_trainables_fn` leaves none.
+    """
+    variables = networks.trainable_variables(self.network)
+    if self._filter_trainables_fn is None:
+      return variables
+    names = {id(variable): name for name, variable in self.named_variables.items()}
+    chosen = [v for v in variables if self._filter_trainables_fn(names[id(v)])]
+    if not chosen:
+      raise errors.SpecError(
+        f"{type(self).__name__}: filter_trainables_fn: expected to choose some of "
+        f"{errors.listing(names[id(v)] for v in variables)}, got none."
+      )
+    return chosen
+
+  @property
+  def named_variables(self) -> dict[str, tf.Variable]:
+    """All variables of the network by name, as checkpoints have them."""
+    return networks.named_variables(self.network)
+
+  def maybe_init_from_checkpoint(self) -> None:
+    """Initialises the variables as `init_from_checkpoint_fn` says, if there is one."""
+    if self._init_from_checkpoint_fn is not None:
+      self._init_from_checkpoint_fn(self)
 
   def build(self) -> None:
     """Creates the network and all of its variables; a second call does nothing.
@@ -366,6 +398,28 @@ class T2RModel(policies.PolicyModel):
       scalars = {**scalars, "regularization_loss": penalty}
       loss = loss + penalty
     return loss, scalars
+
+  def compute_gradients(
+    self,
+    features: TensorSpecStruct,
+    labels: TensorSpecStruct,
+    scale: Callable[[tf.Tensor], tf.Tensor],
+  ) -> tuple[tf.Tensor, dict[str, tf.Tensor], Sequence[Any]]:
+    """Computes what the optimizer applies; override it for gradients of another kind.
+
+    Args:
+      features: preprocessed features by path, [B, ...].
+      labels: preprocessed labels by path, [B, ...].
+      scale: multiplies a loss by what replicas and the optimizer ask for. Gradients
+        must be of scaled losses.
+    Returns:
+      (the loss, not scaled; scalars to log; the gradients of `trainable_variables` in
+      their order, None where the loss reaches none).
+    """
+    with tf.GradientTape() as tape:
+      loss, scalars = self.train_loss(features, labels)
+      scaled = scale(loss)
+    return loss, scalars, tape.gradient(scaled, self.trainable_variables)
 
   def eval_metrics(
     self, features: TensorSpecStruct, labels: TensorSpecStruct

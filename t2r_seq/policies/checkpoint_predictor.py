@@ -103,16 +103,17 @@ class CheckpointPredictor(LoadingPredictor):
     model = self._t2r_model
     reader = tf.train.load_checkpoint(prefix)
     shapes = reader.get_variable_to_shape_map()
-    variables = {"model": list(model.variables)}
+    variables = {"model": model.named_variables}
     if any(name.startswith("averages/") for name in shapes):
       if model.averages is None:
         model.create_optimizer()  # Knows which weights are averaged.
       if model.averages is not None:
-        variables["averages"] = model.averages.variables
+        averages = enumerate(model.averages.variables)
+        variables["averages"] = {str(number): v for number, v in averages}
     values = []
     for branch, part in variables.items():
-      for number, variable in enumerate(part):
-        name = f"{branch}/{number}{_VALUE}"
+      for own_name, variable in part.items():
+        name = f"{branch}/{own_name}{_VALUE}"
         if shapes.get(name) != variable.shape:
           raise errors.SpecError(
             f"restore: {prefix}: expected a checkpoint of {type(model).__name__}, got "

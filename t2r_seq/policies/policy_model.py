@@ -37,6 +37,11 @@ class PolicyModel(abc.ABC):
   def variables(self) -> list[tf.Variable]:
     """All variables."""
 
+  @property
+  @abc.abstractmethod
+  def named_variables(self) -> dict[str, tf.Variable]:
+    """All variables, by the names that checkpoints have of them."""
+
   @abc.abstractmethod
   def export_outputs(self, raw_features: SpecStructure) -> dict[str, tf.Tensor]:
     """Maps raw features, whole windows, [B, ...], to the outputs by name."""

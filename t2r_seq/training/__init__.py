@@ -1,6 +1,7 @@
 """Training: `train_eval_model`, checkpoints, exports."""
 
 from t2r_seq.policies import exported_feature_specs
+from t2r_seq.training.callbacks import Callback, Run
 from t2r_seq.training.checkpoints import Checkpoints, NanLossError
 from t2r_seq.training.evaluation import Evaluation, evaluate
 from t2r_seq.training.exports import (
@@ -18,11 +19,13 @@ from t2r_seq.training.trainer import Trainer
 
 __all__ = [
   "BestExporter",
+  "Callback",
   "Checkpoints",
   "Evaluation",
   "Exporter",
   "LatestExporter",
   "NanLossError",
+  "Run",
   "StopSignal",
   "Stopped",
   "SummaryWriter",

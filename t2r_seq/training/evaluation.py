@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -112,6 +112,7 @@ class Evaluation:
     throttle_secs: float,
     exporters: list[Exporter],
     write_dir: str | None = None,
+    tell: Callable[..., None] = lambda event, *arguments: None,
   ) -> None:
     """Creates the evaluation; the first is due `throttle_secs` from now.
 
@@ -124,8 +125,10 @@ class Evaluation:
       throttle_secs: seconds between two evaluations at least.
       exporters: asked after each evaluation.
       write_dir: folder that this worker writes to, if it is another one.
+      tell: tells callbacks of an event, by its name; see `Run.tell`.
     """
     self._trainer = trainer
+    self._tell = tell
     self._model_dir = model_dir
     self._write_dir = write_dir or model_dir
     self._eval_steps = eval_steps
@@ -162,18 +165,22 @@ class Evaluation:
   def _run(self) -> dict[str, float]:
     step, metrics = self._trainer.global_step, {}
     if self._evals:
+      self._tell("before_evaluation")
       found = {e.name: e.run(self._eval_steps) for e in self._evals}
       metrics = _by_name(found)
       shown = ", ".join(f"{name} {value:.5g}" for name, value in metrics.items())
       logging.info("eval at step %d: %s", step, shown)
+      self._tell("after_evaluation", metrics)
     saved = None
     for exporter in self._exporters:
       is_due = exporter.is_due(self._model_dir, metrics)
       if workers.chief_says(self._trainer.strategy, is_due):
         arguments = (self._trainer.model, self._write_dir, step, metrics)
+        self._tell("before_export", exporter.name)
         if type(exporter).export is Exporter.export:
-          saved = exporter.export(*arguments, saved)
+          path = saved = exporter.export(*arguments, saved)
         else:  # It exports in a way of its own: nothing for others to copy.
-          exporter.export(*arguments)
+          path = exporter.export(*arguments)
+        self._tell("after_export", exporter.name, path)
     self._last = time.monotonic()
     return metrics

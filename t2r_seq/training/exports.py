@@ -50,6 +50,11 @@ class Exporter(abc.ABC):
     self._name = name
     self._exports_to_keep = exports_to_keep
 
+  @property
+  def name(self) -> str:
+    """Its folder below `<model_dir>/export`."""
+    return self._name
+
   def export(
     self,
     model: T2RModel,

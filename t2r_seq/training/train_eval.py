@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import gin
 import tensorflow as tf
@@ -17,6 +17,7 @@ from t2r_seq.models import T2RModel
 from t2r_seq.policies import exported_feature_specs
 from t2r_seq.specs import ModeKeys
 from t2r_seq.training import arguments, exports, stopping, workers
+from t2r_seq.training.callbacks import Callback, Run
 from t2r_seq.training.checkpoints import Checkpoints
 from t2r_seq.training.evaluation import Evaluation
 from t2r_seq.training.summaries import Progress, SummaryWriter
@@ -39,6 +40,7 @@ def train_eval_model(
   | None = exports.create_default_exporters,
   strategy: tf.distribute.Strategy | None = None,
   seed: int | None = None,
+  callbacks: Sequence[Callback] = (),
 ) -> dict[str, float]:
   """Trains a model up to a global step, and evaluates and exports on the way.
 
@@ -64,6 +66,7 @@ def train_eval_model(
     strategy: a `tf.distribute` strategy; by default the current one.
     seed: of the weights' initial values and of dropout; input generators have seeds
       of their own.
+    callbacks: are told of steps, checkpoints, evaluations and exports; see `Callback`.
   Returns:
     The last evaluation's metrics (or the last training scalars where there is no eval
     generator; neither of a run that was stopped), 'global_step' and 'was_stopped'.
@@ -103,6 +106,8 @@ def train_eval_model(
           f"{model_dir}, got none."
         )
       logging.info("Starting in %s at step 0.", model_dir)
+      t2r_model.maybe_init_from_checkpoint()
+    run = Run(trainer, model_dir, write_dir, callbacks)
     exporters = create_exporters_fn() if create_exporters_fn else []
     if exporters:
       exports.check_exportable(t2r_model)
@@ -114,6 +119,7 @@ def train_eval_model(
       eval_throttle_secs,
       exporters,
       write_dir,
+      run.tell,
     )
     names = evaluation.metric_names()
     for exporter in exporters if names else ():
@@ -122,7 +128,7 @@ def train_eval_model(
     if input_generator_train is not None:
       try:
         scalars = _train(
-          trainer,
+          run,
           input_generator_train,
           max_train_steps,
           checkpoints,
@@ -133,7 +139,10 @@ def train_eval_model(
         )
       except stopping.Stopped:
         return {"global_step": trainer.global_step, "was_stopped": True}
+    else:
+      run.tell("on_begin")
     metrics = evaluation.run()
+    run.tell("on_end")
     if input_generator_train is None:
       arguments.warn_of_unread_bindings()
     _save_operative_config(write_dir, trainer.global_step)
@@ -145,7 +154,7 @@ def train_eval_model(
 
 
 def _train(
-  trainer: Trainer,
+  run: Run,
   input_generator: AbstractInputGenerator,
   max_train_steps: int,
   checkpoints: Checkpoints,
@@ -156,6 +165,8 @@ def _train(
 ) -> dict[str, float]:
   """Runs the steps that are left; returns the scalars of the last one."""
   scalars: dict[str, float] = {}
+  trainer = run.trainer
+  run.tell("on_begin")
   if trainer.global_step >= max_train_steps:
     logging.info("Nothing to train: step %d is reached.", trainer.global_step)
     return scalars
@@ -177,12 +188,15 @@ def _train(
     writer, warned = SummaryWriter(write_dir), False
     closing.callback(writer.close)
     trainer.write_summaries(writer, log_every_n_steps)
-    while step < max_train_steps:
+    run.write_to(writer)
+    while step < max_train_steps and not run.is_stopped:
       with signal.waiting():
         batch = progress.next_batch(batches)
+      run.tell("before_step")
       result = trainer.train_step(batch)
       step += 1
-      is_last = step == max_train_steps
+      run.tell("after_step", result)
+      is_last = step == max_train_steps or run.is_stopped
       if step == start + 1:
         features, _ = joint.split(trainer.first_replica(batch))
         writer.seen_images(features, step)
@@ -194,12 +208,17 @@ def _train(
         scalars = {name: float(value) for name, value in result.items()}
         speed = progress.log(step, scalars["loss"])
         rate = {"learning_rate": trainer.learning_rate}
-        writer.scalars({**scalars, **speed, **rate}, step)
+        logged = {**scalars, **speed, **rate}
+        writer.scalars(logged, step)
+        run.tell("after_log", logged)
         warned = warned or _warn_of_short_episodes(input_generator)
+      is_last = is_last or run.is_stopped
       if step % save_checkpoints_steps == 0 or is_last:
         with progress.paused():
+          run.tell("before_checkpoint")
           with signal.held():
             checkpoints.save()
+          run.tell("after_checkpoint", os.path.join(write_dir, f"model.ckpt-{step}"))
           if not is_last:
             # Cut short, it is as if it had never been due: the step is saved.
             with signal.waiting():

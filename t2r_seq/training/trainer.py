@@ -65,10 +65,13 @@ class Trainer:
     return None if step < 0 else step
 
   def checkpoint(self) -> tf.train.Checkpoint:
-    """Returns the checkpoint of all state: step, weights, optimizer, averages."""
+    """Returns the checkpoint of all state: step, weights, optimizer, averages.
+
+    Its keys of weights are their names: 'model/tower/dense/kernel'.
+    """
     state: dict[str, Any] = {
       "global_step": self._global_step,
-      "model": list(self.model.variables),
+      "model": _nested(self.model.named_variables),
       "optimizer": optimizers.state(self.optimizer),
     }
     if self.model.averages:
@@ -182,12 +185,14 @@ class Trainer:
     if self.device_fn is not None:
       features, labels = self.device_fn(features, labels)
     scale = optimizers.loss_scale(self.optimizer)
-    with tf.GradientTape() as tape:
-      loss, scalars = self.model.train_loss(features, labels)
+
+    def scale_loss(loss: tf.Tensor) -> tf.Tensor:
       scaled = loss / tf.cast(self.strategy.num_replicas_in_sync, loss.dtype)
-      if scale is not None:
-        scaled *= tf.cast(scale, loss.dtype)
-    gradients = tape.gradient(scaled, self.model.trainable_variables)
+      return scaled if scale is None else scaled * tf.cast(scale, loss.dtype)
+
+    loss, scalars, gradients = self.model.compute_gradients(
+      features, labels, scale_loss
+    )
     norm, is_bad = self._update(gradients, scale, loss)
     scalars = {"loss": loss, "gradient_norm": norm, **scalars}
     return scalars, tf.cast(is_bad, tf.int32)
@@ -257,3 +262,15 @@ class Trainer:
     return tf.nest.map_structure(
       lambda value: self.strategy.reduce(op, value, axis=None), values
     )
+
+
+def _nested(variables: Mapping[str, tf.Variable]) -> dict[str, Any]:
+  """Makes dicts in dicts of names with slashes."""
+  tree: dict[str, Any] = {}
+  for name, variable in variables.items():
+    *scopes, leaf = name.split("/")
+    branch = tree
+    for scope in scopes:
+      branch = branch.setdefault(scope, {})
+    branch[leaf] = variable
+  return tree

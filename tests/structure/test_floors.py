@@ -39,6 +39,7 @@ FLOORS = {
   "meta_learning": 8,
   "training": 8,
   "actors": 9,
+  "hooks": 9,
   "cli": 10,
 }
 # Modules with Tensor2Robot's names: they re-export, and nobody inside uses them.

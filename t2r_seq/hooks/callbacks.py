@@ -1,0 +1,290 @@
+"""Callbacks that come with the library."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+
+import gin
+import tensorflow as tf
+from absl import logging
+
+from t2r_seq import errors, files, models, training
+from t2r_seq.hooks import checkpoint_hooks
+from t2r_seq.training import workers
+
+
+@gin.configurable
+class TargetNetworkUpdate(training.Callback):
+  """Moves target networks towards those that are trained.
+
+  Hard: `rate` 1, every so many steps. Soft: a small rate, each step; there
+  `T2RModel.after_train_step` costs less, as it is a part of the train step.
+  """
+
+  def __init__(
+    self,
+    targets: Mapping[str, str],
+    rate: float = 1.0,
+    every_n_steps: int = 1000,
+  ) -> None:
+    """Creates the callback.
+
+    Args:
+      targets: keys in `create_network`'s dict: target to what it follows.
+      rate: of the way; 1 copies.
+      every_n_steps: counted over all runs in the folder.
+    """
+    self._targets = dict(targets)
+    self._rate = rate
+    self._every = _check_count("TargetNetworkUpdate: every_n_steps", every_n_steps)
+
+  def on_begin(self, run: training.Run) -> None:
+    """Checks that there are such networks; a new run begins with copies."""
+    network = run.model.network
+    known = network if isinstance(network, Mapping) else {}
+    for name in (*self._targets, *self._targets.values()):
+      if name not in known:
+        raise errors.SpecError(
+          f"TargetNetworkUpdate: targets: expected parts of create_network's dict, "
+          f"{errors.listing(known)}, got '{name}'.{errors.nearest(name, known)}"
+        )
+    if run.step == 0:
+      self._update(run, 1.0)
+
+  def after_step(self, run: training.Run, scalars: Mapping[str, tf.Tensor]) -> None:
+    """Updates, where it is due."""
+    if run.step % self._every == 0:
+      self._update(run, self._rate)
+
+  def _update(self, run: training.Run, rate: float) -> None:
+    network = run.model.network
+    with run.trainer.strategy.scope():
+      for target, source in self._targets.items():
+        models.update_target_network(network[target], network[source], rate)
+
+
+@gin.configurable
+class EarlyStopping(training.Callback):
+  """Ends the training when a metric of the evaluations gets no better any more."""
+
+  def __init__(
+    self,
+    metric: str = "loss",
+    patience: int = 3,
+    min_delta: float = 0.0,
+    larger_is_better: bool = False,
+  ) -> None:
+    """Creates the callback.
+
+    Args:
+      metric: of the evaluations.
+      patience: evaluations in a row without a better value. A resumed run counts anew.
+      min_delta: what is better by less is not better.
+      larger_is_better: False for losses.
+    """
+    self._metric = metric
+    self._patience = _check_count("EarlyStopping: patience", patience)
+    self._min_delta = min_delta
+    self._sign = -1.0 if larger_is_better else 1.0
+    self._best, self._num_worse = math.inf, 0
+
+  def on_begin(self, run: training.Run) -> None:
+    """Begins to count."""
+    self._best, self._num_worse = math.inf, 0
+
+  def after_evaluation(self, run: training.Run, metrics: Mapping[str, float]) -> None:
+    """Counts, and stops the run if it is time.
+
+    Raises:
+      SpecError: the evaluation has no such metric.
+    """
+    if self._metric not in metrics:
+      raise errors.SpecError(
+        f"EarlyStopping: metric: expected one of {errors.listing(metrics)}, got "
+        f"'{self._metric}'.{errors.nearest(self._metric, metrics)}"
+      )
+    value = self._sign * metrics[self._metric]
+    if value < self._best - self._min_delta:
+      self._best, self._num_worse = value, 0
+      return
+    self._num_worse += 1
+    if self._num_worse >= self._patience:
+      best = self._sign * self._best
+      logging.info(
+        "EarlyStopping: %s is no better than %.5g for %d evaluations: the run ends.",
+        *(self._metric, best, self._num_worse),
+      )
+      run.stop()
+
+
+@gin.configurable
+class VariableNorms(training.Callback):
+  """Writes the norm of each variable to the event file, as 'norm/<name>'."""
+
+  def __init__(self, every_n_steps: int = 1000, include: tuple[str, ...] = ("*",)):
+    """Creates the callback.
+
+    Args:
+      every_n_steps: between two writings.
+      include: patterns of names; see `T2RModel.named_variables`.
+    """
+    self._every = _check_count("VariableNorms: every_n_steps", every_n_steps)
+    self._is_chosen = models.create_name_filter(include)
+
+  def after_step(self, run: training.Run, scalars: Mapping[str, tf.Tensor]) -> None:
+    """Writes, where it is due."""
+    if run.step % self._every == 0:
+      run.write_scalars(
+        {
+          f"norm/{name}": tf.norm(tf.cast(variable, tf.float32))
+          for name, variable in run.model.named_variables.items()
+          if self._is_chosen(name)
+        }
+      )
+
+
+@gin.configurable
+class ScalarSink(training.Callback):
+  """Hands all scalars to a function: to W&B, MLflow, Trackio or a file."""
+
+  def __init__(self, write_fn: Callable[[dict[str, float], int], object]) -> None:
+    """Creates the callback.
+
+    Args:
+      write_fn: called by the chief with scalars by name and the step: what is logged in
+        training, and metrics of evaluations as 'eval/<name>'.
+    """
+    self._write_fn = write_fn
+
+  def after_log(self, run: training.Run, scalars: Mapping[str, float]) -> None:
+    """Writes what is logged."""
+    if run.is_chief:
+      self._write_fn({k: float(v) for k, v in scalars.items()}, run.step)
+
+  def after_evaluation(self, run: training.Run, metrics: Mapping[str, float]) -> None:
+    """Writes the metrics."""
+    if run.is_chief:
+      named = {f"eval/{name}": float(value) for name, value in metrics.items()}
+      self._write_fn(named, run.step)
+
+
+@gin.configurable
+class GoldenValues(training.Callback):
+  """Keeps the scalars of the first steps in a file, to be compared by a test.
+
+  The file, `golden_values.json` in the run's folder, is a list of the steps' scalars by
+  name. Return what is to be kept beside the loss.
+  """
+
+  filename = "golden_values.json"
+
+  def __init__(self, num_steps: int = 10) -> None:
+    """Creates the callback.
+
+    Args:
+      num_steps: that are kept.
+    """
+    self._num_steps = _check_count("GoldenValues: num_steps", num_steps)
+    self._values: list[dict[str, float]] = []
+
+  def after_step(self, run: training.Run, scalars: Mapping[str, tf.Tensor]) -> None:
+    """Keeps the step's scalars."""
+    if len(self._values) < self._num_steps:
+      self._values.append({name: float(value) for name, value in scalars.items()})
+
+  def on_end(self, run: training.Run) -> None:
+    """Writes the file."""
+    path = os.path.join(run.write_dir, self.filename)
+    files.replace_file(path, json.dumps(self._values, indent=1).encode())
+
+
+@gin.configurable
+class CheckpointExport(training.Callback):
+  """Exports after checkpoints, whatever evaluations say: for actors that follow.
+
+  With a lagged folder actors have the version before, too, as TD3's targets are
+  (Fujimoto et al., 2018).
+  """
+
+  def __init__(
+    self,
+    export_dir: str,
+    lagged_export_dir: str | None = None,
+    save_secs: float = 90,
+    num_versions: int = 3,
+  ) -> None:
+    """Creates the callback.
+
+    Args:
+      export_dir: folder of the versions.
+      lagged_export_dir: folder that is one version behind; None for none.
+      save_secs: seconds between two exports at least. They follow a checkpoint.
+      num_versions: how many are kept in each folder.
+    """
+    self._folders = [export_dir]
+    if lagged_export_dir is not None:
+      self._folders.append(lagged_export_dir)
+    self._save_secs = save_secs
+    self._num_versions = _check_count("CheckpointExport: num_versions", num_versions)
+    self._last = -math.inf
+    self._listener: checkpoint_hooks.CheckpointExportListener | None = None
+    self._temporary: tempfile.TemporaryDirectory[str] | None = None
+
+  def on_begin(self, run: training.Run) -> None:
+    """Makes the folders."""
+    folders = self._folders
+    if not run.is_chief:  # All workers take part in an export, and one keeps it.
+      self._temporary = tempfile.TemporaryDirectory()
+      folders = [
+        os.path.join(self._temporary.name, str(i)) for i in range(len(folders))
+      ]
+
+    def export(folder: str, step: int) -> str:
+      return training.export_saved_model(run.model, folder, step)
+
+    listener = (
+      checkpoint_hooks.CheckpointExportListener
+      if len(folders) == 1
+      else checkpoint_hooks.LaggedCheckpointListener
+    )
+    self._listener = listener(export, *folders, num_versions=self._num_versions)
+
+  def after_checkpoint(self, run: training.Run, path: str) -> None:
+    """Exports, where it is due."""
+    is_due = time.monotonic() - self._last >= self._save_secs
+    if workers.chief_says(run.trainer.strategy, is_due) and self._listener is not None:
+      self._listener.after_save(None, run.step)
+      self._last = time.monotonic()
+
+  def on_end(self, run: training.Run) -> None:
+    """Removes what only this worker had."""
+    if self._temporary is not None:
+      self._temporary.cleanup()
+
+
+@gin.configurable
+class TD3Hooks(CheckpointExport):
+  """Tensor2Robot's name of `CheckpointExport` with a lagged folder."""
+
+  def __init__(
+    self,
+    export_dir: str,
+    lagged_export_dir: str,
+    save_secs: float = 90,
+    num_versions: int = 3,
+  ) -> None:
+    """See `CheckpointExport`."""
+    super().__init__(export_dir, lagged_export_dir, save_secs, num_versions)
+
+
+def _check_count(operation: str, count: int) -> int:
+  if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+    raise errors.SpecError(
+      f"{operation}: expected an integer of at least 1, got {count!r}."
+    )
+  return count

@@ -1,0 +1,199 @@
+"""Weights of other runs to begin with: checkpoints of ours, of TensorFlow 1, of Keras."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import gin
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from t2r_seq import errors
+from t2r_seq.models import networks
+
+NameFilter = Callable[[str], bool]
+"""Says of a variable's name, such as 'tower/dense/kernel', whether it is meant."""
+
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+_OURS = "model/"
+# What TensorFlow 1 and TF-Slim call the same thing.
+_OTHER_NAMES = {"kernel": "weights", "bias": "biases"}
+
+
+class NamedModel(Protocol):
+  """What is initialised: a built `T2RModel`."""
+
+  @property
+  def named_variables(self) -> dict[str, tf.Variable]:
+    """All variables by name."""
+
+  @property
+  def network(self) -> Any:
+    """What `create_network` returned."""
+
+
+@gin.configurable
+def create_name_filter(
+  include: Sequence[str] = ("*",), exclude: Sequence[str] = ()
+) -> NameFilter:
+  """Creates a function that chooses variables by patterns of their names.
+
+  Args:
+    include: patterns, such as 'head/*'.
+    exclude: patterns of what is left out of these.
+  """
+
+  def is_chosen(name: str) -> bool:
+    return _matches(name, include) and not _matches(name, exclude)
+
+  return is_chosen
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+  return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+@gin.configurable
+def default_init_from_checkpoint_fn(
+  model: NamedModel,
+  checkpoint: str = gin.REQUIRED,
+  allow_partial_restore: bool = False,
+  filter_restorables_fn: NameFilter | None = None,
+  assignment_map: Mapping[str, str] | None = None,
+) -> None:
+  """Initialises a model's variables from a checkpoint, by their names.
+
+  The log says what matched and what did not. After Tensor2Robot's function of that
+  name.
+
+  Args:
+    model: a built model.
+    checkpoint: prefix of a checkpoint, or a folder, whose newest it is: of this
+      library, of TensorFlow 1 (whose 'weights' and 'biases' are also kernels and
+      biases), or of any `tf.train.Checkpoint`.
+    allow_partial_restore: whether variables that the checkpoint lacks keep their
+      values; otherwise they are an error.
+    filter_restorables_fn: chooses variables by name; see `create_name_filter`.
+    assignment_map: scopes of the checkpoint to scopes of the model, '' for all of it:
+      {'resnet': 'tower/backbone'}. Variables in none of these scopes keep their values.
+  Raises:
+    SpecError: nothing matches, variables are missing, or shapes differ; all are named.
+  """
+  where = f"init_from_checkpoint: {checkpoint}"
+  try:
+    reader = tf.train.load_checkpoint(checkpoint)
+  except (ValueError, tf.errors.OpError) as e:
+    reason = str(e).split("\n")[0].rstrip(".")
+    raise errors.SpecError(f"{where}: expected a checkpoint, got: {reason}.") from e
+  keys = _keys_by_name(reader.get_variable_to_shape_map())
+  matched: dict[str, str] = {}
+  missing: list[str] = []
+  problems: list[errors.Mismatch] = []
+  wanted = model.named_variables
+  for name, variable in wanted.items():
+    if filter_restorables_fn is not None and not filter_restorables_fn(name):
+      continue
+    others = _other_names(name, assignment_map or {"": ""})
+    found = next((other for other in others if other in keys), None)
+    if found is not None:
+      shape = tuple(reader.get_variable_to_shape_map()[keys[found]])
+      if shape == tuple(variable.shape):
+        matched[name] = found
+      else:
+        got = f"{shape} at '{found}'"
+        problems.append(errors.Mismatch(name, str(tuple(variable.shape)), got))
+    elif others:
+      missing.append(name)
+      if not allow_partial_restore:
+        hint = errors.nearest(others[0], keys).strip()
+        hint = hint or "Set allow_partial_restore to begin without."
+        problems.append(errors.Mismatch(name, f"'{others[0]}'", "nothing", hint))
+  if not matched and not problems:
+    hint = "Names are those of model.named_variables; map scopes by assignment_map."
+    got = f"one of {errors.listing(keys)}"
+    want = f"variables of the model: {errors.listing(wanted)}"
+    problems.append(errors.Mismatch("names", want, got, hint))
+  if problems:
+    raise errors.mismatch_error(where, problems)
+  for name, other in matched.items():
+    wanted[name].assign(reader.get_tensor(keys[other]).astype(_dtype(wanted[name])))
+  unused = set(keys) - set(matched.values())
+  logging.info(
+    "Initialised %d of %d variables from %s. Not in it: %s. Not used of it: %s.",
+    len(matched),
+    len(wanted),
+    checkpoint,
+    errors.listing(missing),
+    errors.listing(unused),
+  )
+
+
+def _dtype(variable: tf.Variable) -> np.dtype:
+  return variable.dtype.base_dtype.as_numpy_dtype
+
+
+def _keys_by_name(shapes: Mapping[str, Any]) -> dict[str, str]:
+  """Returns the keys of a checkpoint by the names of their variables."""
+  objects = [key for key in shapes if key.endswith(_VALUE)]
+  ours = [key for key in objects if key.startswith(_OURS)]
+  if ours:
+    return {key[len(_OURS) : -len(_VALUE)]: key for key in ours}
+  if objects:
+    return {key[: -len(_VALUE)]: key for key in objects}
+  return {key: key for key in shapes}
+
+
+def _other_names(name: str, scopes: Mapping[str, str]) -> list[str]:
+  """Returns what a variable may be called in the checkpoint, the best name first."""
+  found = []
+  for theirs, ours in scopes.items():
+    theirs, ours = theirs.strip("/"), ours.strip("/")
+    if ours and name != ours and not name.startswith(f"{ours}/"):
+      continue
+    rest = name[len(ours) :].strip("/")
+    other = "/".join(part for part in (theirs, rest) if part)
+    scope, _, leaf = other.rpartition("/")
+    found.append(other)
+    if leaf in _OTHER_NAMES:
+      found.append("/".join(part for part in (scope, _OTHER_NAMES[leaf]) if part))
+  return found
+
+
+@gin.configurable
+def init_from_keras_weights_fn(
+  model: NamedModel, filepath: str = gin.REQUIRED, part: str | None = None
+) -> None:
+  """Initialises a model, or a part of it, from a file of Keras weights.
+
+  Args:
+    model: a built model.
+    filepath: of `save_weights` of a Keras model of the same architecture.
+    part: key of `create_network`'s dict; None for the whole network.
+  Raises:
+    SpecError: there is no such part, or it is no Keras model.
+    ValueError: of Keras, the file does not fit.
+  """
+  network = model.network
+  if part is not None:
+    known = network if isinstance(network, Mapping) else {}
+    if part not in known:
+      raise errors.SpecError(
+        f"init_from_keras_weights_fn: part: expected one of {errors.listing(known)}, "
+        f"got '{part}'.{errors.nearest(part, known)}"
+      )
+    network = known[part]
+  if not hasattr(network, "load_weights"):
+    raise errors.SpecError(
+      f"init_from_keras_weights_fn: {part or 'the network'}: expected a Keras model, "
+      f"got {type(network).__name__}. Name the part that is one."
+    )
+  network.load_weights(filepath)
+  logging.info(
+    "Initialised all %d variables of %s from %s.",
+    len(networks.all_variables(network)),
+    part or "the network",
+    filepath,
+  )

@@ -1,0 +1,134 @@
+"""Callbacks: what a user does around steps, checkpoints, evaluations and exports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from t2r_seq import errors
+from t2r_seq.models import T2RModel
+from t2r_seq.training import workers
+from t2r_seq.training.summaries import SummaryWriter
+from t2r_seq.training.trainer import Trainer
+
+
+class Run:
+  """The training run, as callbacks see it.
+
+  Attributes:
+    trainer: runs the steps; has the optimizer.
+    model_dir: folder of the run.
+    write_dir: folder that this worker writes to: the chief's is `model_dir`.
+    is_stopped: whether a callback has asked for the end.
+  """
+
+  def __init__(
+    self, trainer: Trainer, model_dir: str, write_dir: str, callbacks: Sequence[Any]
+  ) -> None:
+    """Creates the run.
+
+    Args:
+      trainer: runs the steps.
+      model_dir: folder of the run.
+      write_dir: folder that this worker writes to.
+      callbacks: are told what happens, in this order.
+    Raises:
+      SpecError: something else than a `Callback` is among them.
+    """
+    for callback in callbacks:
+      if not isinstance(callback, Callback):
+        raise errors.SpecError(
+          f"train_eval_model: callbacks: expected training.Callbacks, got {callback!r}."
+          " In gin, make them: @EarlyStopping(), with the parentheses."
+        )
+    self.trainer = trainer
+    self.model_dir = model_dir
+    self.write_dir = write_dir
+    self.is_stopped = False
+    self._callbacks = tuple(callbacks)
+    self._writer: SummaryWriter | None = None
+
+  @property
+  def model(self) -> T2RModel:
+    """The model that is trained."""
+    return self.trainer.model
+
+  @property
+  def step(self) -> int:
+    """Training steps done, over all runs in the folder."""
+    return self.trainer.global_step
+
+  @property
+  def is_chief(self) -> bool:
+    """Whether this worker writes; always so without others."""
+    return workers.is_chief(self.trainer.strategy)
+
+  def stop(self) -> None:
+    """Ends the training after this step, with a checkpoint and an evaluation.
+
+    Of several workers all must call it at the same step.
+    """
+    self.is_stopped = True
+
+  def write_scalars(self, scalars: Mapping[str, Any]) -> None:
+    """Writes scalars by name to the run's event file."""
+    if self._writer is not None:
+      self._writer.scalars(scalars, self.step)
+
+  def write_to(self, writer: SummaryWriter) -> None:
+    """Sets where `write_scalars` writes."""
+    self._writer = writer
+
+  def tell(self, event: str, *arguments: Any) -> None:
+    """Calls that method of all callbacks, in their order."""
+    for callback in self._callbacks:
+      getattr(callback, event)(self, *arguments)
+
+
+class Callback:
+  """What happens beside the training; every method does nothing by default.
+
+  Subclass it, and list instances as `callbacks` of `train_eval_model`. What Tensor2Robot
+  had hooks and hook builders for. Of several workers each has callbacks of its own:
+  what writes, does so where `run.is_chief`.
+  """
+
+  def on_begin(self, run: Run) -> None:
+    """Called when the weights are there, resumed or new, before the first step."""
+
+  def before_step(self, run: Run) -> None:
+    """Called before each step, with its batch at hand; `run.step` are done."""
+
+  def after_step(self, run: Run, scalars: Mapping[str, tf.Tensor]) -> None:
+    """Called after each step.
+
+    Args:
+      run: its `step` counts this one.
+      scalars: of the step, 'loss' among them; to read one waits for the device.
+    """
+
+  def after_log(self, run: Run, scalars: Mapping[str, float]) -> None:
+    """Called with what is logged, every `log_every_n_steps`, learning rate and all."""
+
+  def before_checkpoint(self, run: Run) -> None:
+    """Called before a checkpoint is saved."""
+
+  def after_checkpoint(self, run: Run, path: str) -> None:
+    """Called after a checkpoint was saved; `path` is its prefix."""
+
+  def before_evaluation(self, run: Run) -> None:
+    """Called before an evaluation; averaged weights are in place."""
+
+  def after_evaluation(self, run: Run, metrics: Mapping[str, float]) -> None:
+    """Called with the metrics, before what they make due is exported."""
+
+  def before_export(self, run: Run, name: str) -> None:
+    """Called before the exporter of that name exports."""
+
+  def after_export(self, run: Run, name: str, path: str) -> None:
+    """Called after the exporter of that name has exported to the folder `path`."""
+
+  def on_end(self, run: Run) -> None:
+    """Called at the end, unless an error is the end."""
