@@ -226,9 +226,8 @@ class CheckpointExport(training.Callback):
       save_secs: seconds between two exports at least. They follow a checkpoint.
       num_versions: how many are kept in each folder.
     """
-    self._folders = [export_dir]
-    if lagged_export_dir is not None:
-      self._folders.append(lagged_export_dir)
+    self._export_dir = export_dir
+    self._lagged_export_dir = lagged_export_dir
     self._save_secs = save_secs
     self._num_versions = _check_count("CheckpointExport: num_versions", num_versions)
     self._last = -math.inf
@@ -237,22 +236,23 @@ class CheckpointExport(training.Callback):
 
   def on_begin(self, run: training.Run) -> None:
     """Makes the folders."""
-    folders = self._folders
+    place, lagged = self._export_dir, self._lagged_export_dir
     if not run.is_chief:  # All workers take part in an export, and one keeps it.
       self._temporary = tempfile.TemporaryDirectory()
-      folders = [
-        os.path.join(self._temporary.name, str(i)) for i in range(len(folders))
-      ]
+      place = os.path.join(self._temporary.name, "export")
+      lagged = lagged and os.path.join(self._temporary.name, "lagged")
 
     def export(folder: str, step: int) -> str:
       return training.export_saved_model(run.model, folder, step)
 
-    listener = (
-      checkpoint_hooks.CheckpointExportListener
-      if len(folders) == 1
-      else checkpoint_hooks.LaggedCheckpointListener
-    )
-    self._listener = listener(export, *folders, num_versions=self._num_versions)
+    if lagged is None:
+      self._listener = checkpoint_hooks.CheckpointExportListener(
+        export, place, self._num_versions
+      )
+    else:
+      self._listener = checkpoint_hooks.LaggedCheckpointListener(
+        export, place, lagged, self._num_versions
+      )
 
   def after_checkpoint(self, run: training.Run, path: str) -> None:
     """Exports, where it is due."""

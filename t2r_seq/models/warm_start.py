@@ -1,4 +1,4 @@
-"""Weights of other runs to begin with: checkpoints of ours, of TensorFlow 1, of Keras."""
+"""Weights to begin with: of checkpoints of ours and TensorFlow 1, and of Keras."""
 
 from __future__ import annotations
 

@@ -90,9 +90,9 @@ class Run:
 class Callback:
   """What happens beside the training; every method does nothing by default.
 
-  Subclass it, and list instances as `callbacks` of `train_eval_model`. What Tensor2Robot
-  had hooks and hook builders for. Of several workers each has callbacks of its own:
-  what writes, does so where `run.is_chief`.
+  Subclass it, and list instances as `callbacks` of `train_eval_model`: what hooks and
+  their builders are in Tensor2Robot. Of several workers each has callbacks of its own,
+  and they write where `run.is_chief`.
   """
 
   def on_begin(self, run: Run) -> None:
