@@ -40,7 +40,7 @@ class Line(models.RegressionModel):
 
 def examples():
   for x in np.linspace(-1, 1, 8, dtype=np.float32):
-    yield {"x": np.array([x])}, {"target": np.array([3 * x + 1])}
+    yield {"x": np.array([x])}, {"target": np.array([3 * x + 1], np.float32)}
 
 
 def train(folder, callbacks, steps=4, rate=0.1, **kwargs):
