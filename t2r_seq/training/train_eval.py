@@ -192,13 +192,16 @@ def _train(
     while step < max_train_steps and not run.is_stopped:
       with signal.waiting():
         batch = progress.next_batch(batches)
+      # A generator whose `create_dataset` is its own gives pairs that are not joined.
+      batch = batch if isinstance(batch, tuple) else (batch,)
       run.tell("before_step")
-      result = trainer.train_step(batch)
+      result = trainer.train_step(*batch)
       step += 1
       run.tell("after_step", result)
       is_last = step == max_train_steps or run.is_stopped
       if step == start + 1:
-        features, _ = joint.split(trainer.first_replica(batch))
+        seen = trainer.first_replica(batch)
+        features = seen[0] if len(seen) > 1 else joint.split(seen[0])[0]
         writer.seen_images(features, step)
         # By now everything that gin configures has been called.
         writer.text("operative_config", _save_operative_config(write_dir, step), step)
