@@ -55,6 +55,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help="turn encoded images into pixels; otherwise their bytes are kept",
   )
   parser.add_argument(
+    "--cast",
+    metavar="NAME=DTYPE",
+    nargs="+",
+    action="extend",
+    default=[],
+    help="float64=float32 for all numbers of a dtype, or a path and another dtype",
+  )
+  parser.add_argument(
     "--allow_nan", action="store_true", help="accept NaN in what goes into a store"
   )
   parser.add_argument(
@@ -195,6 +203,7 @@ def _options(args: argparse.Namespace) -> Any:
     episode_per_file=args.episode_per_file,
     drop=tuple(args.drop),
     decode_images=args.decode_images,
+    cast=tuple(args.cast),
     allow_nan=args.allow_nan,
     num_shards=args.num_shards,
     compression=args.compression,

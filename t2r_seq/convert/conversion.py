@@ -69,7 +69,7 @@ def new_plan(
     fingerprint=reader.fingerprint(),
     source_spec=reader.spec.to_json(),
   )
-  return plan, SelectedSource(reader, selected, options.decode_images)
+  return plan, SelectedSource(reader, selected, options.decode_images, options.cast)
 
 
 def reopen(
@@ -96,7 +96,7 @@ def reopen(
       f"at {errors.listing(missing)}."
     )
   wanted = specs.TensorSpecStruct((path, reader.spec[path]) for path in paths)
-  return SelectedSource(reader, wanted, options.decode_images)
+  return SelectedSource(reader, wanted, options.decode_images, options.cast)
 
 
 def check_same_plan(

@@ -312,14 +312,102 @@ def check_same_specs(
   )
 
 
+_NUMBERS = (
+  *("float16", "bfloat16", "float32", "float64", "bool"),
+  *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+)
+
+
+def find_casts(
+  operation: str, casts: Iterable[str], spec: specs.TensorSpecStruct
+) -> dict[str, tf.DType]:
+  """Finds which paths become numbers of another dtype.
+
+  Args:
+    operation: for the error.
+    casts: 'float64=float32' for all paths of a dtype, or 'path=float32' for a path and
+      all below it, which counts more.
+    spec: of the episodes.
+  Returns:
+    The new dtypes by path.
+  Raises:
+    SpecError: with every cast that is none.
+  """
+  by_dtype: dict[str, tf.DType] = {}
+  by_path: dict[str, tf.DType] = {}
+  found = []
+  for text in casts:
+    name, _, wanted = text.partition("=")
+    if wanted not in _NUMBERS:
+      want = f"a dtype of {errors.listing(_NUMBERS)} after a ="
+      near = errors.nearest(wanted, _NUMBERS)
+      found.append(errors.Mismatch(f"cast {text}", want, repr(wanted), near))
+      continue
+    below = [p for p in spec if p == name or p.startswith(f"{name}/")]
+    if name in _NUMBERS and not below:
+      by_dtype[name] = tf.as_dtype(wanted)
+    elif not below:
+      want = f"a dtype, or a path of {errors.listing(spec)}"
+      found.append(
+        errors.Mismatch(f"cast {text}", want, repr(name), errors.nearest(name, spec))
+      )
+    by_path |= {path: tf.as_dtype(wanted) for path in below}
+  result = {}
+  for path, leaf in spec.items():
+    is_number = leaf.dtype.name in _NUMBERS and not specs.is_encoded_image_spec(leaf)
+    wanted_dtype = by_path.get(path)
+    if is_number and wanted_dtype is None:
+      wanted_dtype = by_dtype.get(leaf.dtype.name)
+    if not is_number and wanted_dtype is not None:
+      got = "encoded images" if leaf.data_format else leaf.dtype.name
+      found.append(errors.Mismatch(path, "numbers to cast", got))
+    elif wanted_dtype is not None and wanted_dtype != leaf.dtype:
+      result[path] = wanted_dtype
+  if found:
+    raise errors.mismatch_error(operation, found)
+  return result
+
+
+def cast_values(
+  path: str, array: np.ndarray, dtype: tf.DType, place: str
+) -> np.ndarray:
+  """Makes numbers of another dtype: floats are rounded, nothing else is lost.
+
+  Args:
+    path: for the error.
+    array: of numbers.
+    dtype: to be had.
+    place: for the error.
+  Raises:
+    ConversionError: a number is none of the new dtype.
+  """
+  with np.errstate(over="ignore", invalid="ignore"):
+    result = array.astype(dtype.as_numpy_dtype)
+  both = (tf.as_dtype(array.dtype).is_floating, dtype.is_floating)
+  if both == (True, True):
+    lost = np.isfinite(array) & ~np.isfinite(result.astype(np.float64))
+  else:
+    lost = result.astype(array.dtype) != array
+  if both == (False, False) and not dtype.is_bool:
+    # Of another sign the way back may lead to the same bits.
+    lost = lost | ((result < 0) != (array < 0))
+  if lost.any():
+    raise errors.ConversionError(
+      f"convert: {place}: {path}: expected numbers that {dtype.name} has, got "
+      f"{array[lost].ravel()[0]} of {array.dtype.name}."
+    )
+  return result
+
+
 class SelectedSource(EpisodeSource):
-  """Some paths of a source, perhaps with images decoded to pixels."""
+  """Some paths of a source, perhaps with images decoded to pixels, or numbers cast."""
 
   def __init__(
     self,
     source: EpisodeSource,
     spec: specs.TensorSpecStruct,
     decode_images: bool = False,
+    casts: Iterable[str] = (),
   ) -> None:
     """Wraps the source.
 
@@ -327,6 +415,9 @@ class SelectedSource(EpisodeSource):
       source: to read.
       spec: specs of the source that are wanted.
       decode_images: turns encoded images into pixels.
+      casts: which numbers get another dtype; see `find_casts`.
+    Raises:
+      SpecError: a cast is none.
     """
     self._source = source
     self._wanted = spec
@@ -335,8 +426,10 @@ class SelectedSource(EpisodeSource):
       for path, leaf in spec.items()
       if decode_images and specs.is_encoded_image_spec(leaf)
     }
+    self._casts = find_casts("convert", casts, spec)
     self.spec = specs.TensorSpecStruct(
-      (path, _own_spec(leaf, path in self._images)) for path, leaf in spec.items()
+      (path, _own_spec(leaf, path in self._images, self._casts.get(path)))
+      for path, leaf in spec.items()
     )
     self.num_episodes, self.episode_ends = source.num_episodes, source.episode_ends
     self.metadata, self.notes = source.metadata, source.notes
@@ -353,13 +446,15 @@ class SelectedSource(EpisodeSource):
     """Yields the source's episodes with the chosen paths alone."""
     for episode in self._source.episodes(start):
       values: Values = {
-        path: self._decode(path, array, episode.place)
+        path: self._change(path, array, episode.place)
         for path, array in episode.values.items()
         if path in self._wanted
       }
       yield SourceEpisode(values, episode.place, episode.position, episode.label)
 
-  def _decode(self, path: str, array: np.ndarray, place: str) -> np.ndarray:
+  def _change(self, path: str, array: np.ndarray, place: str) -> np.ndarray:
+    if path in self._casts:
+      return cast_values(path, array, self._casts[path], place)
     if path not in self._images:
       return array
     encoded = tf.constant(array.tolist(), tf.string, array.shape)
@@ -373,10 +468,12 @@ class SelectedSource(EpisodeSource):
 
 
 def _own_spec(
-  spec: specs.ExtendedTensorSpec, is_decoded: bool
+  spec: specs.ExtendedTensorSpec, is_decoded: bool, cast: tf.DType | None
 ) -> specs.ExtendedTensorSpec:
   # How the source's records lay their steps out is no matter to what is made of them.
   fields = {**spec.fields(), "is_concatenated": False}
   if is_decoded:
     fields["data_format"] = None
+  if cast is not None:
+    fields["dtype"] = cast
   return specs.ExtendedTensorSpec(**fields)

@@ -160,6 +160,9 @@ class ConversionOptions:
     drop: paths to leave out, with all below them.
     decode_images: turns encoded images into pixels; otherwise their bytes stay as they
       are.
+    cast: numbers that get another dtype: 'float64=float32' for all of a dtype, or
+      'path=float32' for a path and all below it. Floats are rounded; what another
+      dtype does not have is an error.
     allow_nan: accepts NaN in numbers that go into a store.
     num_shards: TFRecord files to write.
     compression: of TFRecord files, 'GZIP', 'ZLIB' or '', where their suffixes don't
@@ -179,6 +182,7 @@ class ConversionOptions:
   episode_per_file: bool = False
   drop: tuple[str, ...] = ()
   decode_images: bool = False
+  cast: tuple[str, ...] = ()
   allow_nan: bool = False
   num_shards: int = 1
   compression: str | None = None
@@ -191,6 +195,7 @@ class ConversionOptions:
 
   def __post_init__(self) -> None:
     object.__setattr__(self, "drop", tuple(self.drop))
+    object.__setattr__(self, "cast", tuple(self.cast))
     names = ("episode_key", "first_key", "last_key", "episode_per_file")
     given = [name for name in names if getattr(self, name)]
     if len(given) > 1:
@@ -218,7 +223,8 @@ class ConversionOptions:
 
   def to_json_dict(self) -> dict[str, Any]:
     """Returns the fields as JSON has them."""
-    return {**dataclasses.asdict(self), "drop": sorted(self.drop)}
+    lists = {"drop": sorted(self.drop), "cast": list(self.cast)}
+    return {**dataclasses.asdict(self), **lists}
 
   def differences(self, earlier: Mapping[str, Any]) -> list[errors.Mismatch]:
     """Lists the fields that an earlier run had otherwise; NaN may be let in later.
