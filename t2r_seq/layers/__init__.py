@@ -1,6 +1,6 @@
 """Layers: networks that models share, as Keras layers of either version."""
 
-from t2r_seq.layers.action_decoders import ActionDecoder, MSEDecoder
+from t2r_seq.layers.action_decoders import ActionDecoder, MSEDecoder, valid_targets
 from t2r_seq.layers.bcz_networks import (
   ImageTorso,
   RecurrentHead,
@@ -84,4 +84,5 @@ __all__ = [
   "film",
   "gaussian_mixture_approximate_mode",
   "get_mixture_distribution",
+  "valid_targets",
 ]

@@ -89,7 +89,13 @@ class ActionDecoder(CompositeLayer):
     Raises:
       SpecError: the target or a mask is of another shape.
     """
-    is_valid = self.valid(target, mask, dimension_mask)
+    name = type(self).__name__
+    if target.shape[target.shape.rank - len(self.action_shape) :] != self.action_shape:
+      raise errors.SpecError(
+        f"{name}: target: expected the axes {self.action_shape} of action_shape at the "
+        f"end, got {errors.describe(target)}."
+      )
+    is_valid = valid_targets(name, target, mask, dimension_mask)
     # What is padded may be anything, nan included.
     wide = tf.cast(target, tf.float32)
     wide = tf.where(is_valid, wide, tf.zeros_like(wide))
@@ -98,43 +104,6 @@ class ActionDecoder(CompositeLayer):
       axes = list(range(error.shape.rank, target.shape.rank))
       is_valid = tf.reduce_any(is_valid, axes)
     return windows.masked_mean(error, is_valid)
-
-  def valid(
-    self,
-    target: tf.Tensor,
-    mask: tf.Tensor | None = None,
-    dimension_mask: tf.Tensor | None = None,
-  ) -> tf.Tensor:
-    """Combines the masks of `loss` to one of the target's shape."""
-    rank, name = target.shape.rank, type(self).__name__
-    if not target.shape[rank - len(self.action_shape) :] == self.action_shape:
-      raise errors.SpecError(
-        f"{name}: target: expected the axes {self.action_shape} of action_shape at the "
-        f"end, got {errors.describe(target)}."
-      )
-    is_valid = tf.ones_like(target, tf.bool)
-    if mask is not None:
-      if mask.dtype != tf.bool or not mask.shape.is_compatible_with(
-        target.shape[: mask.shape.rank]
-      ):
-        raise errors.SpecError(
-          f"{name}: mask: expected bools for the leading axes of the target, "
-          f"{errors.describe(target)}, got {errors.describe(mask)}."
-        )
-      is_valid &= _expand(mask, rank, mask.shape.rank)
-    if dimension_mask is not None:
-      is_fitting = (
-        dimension_mask.dtype == tf.bool
-        and 1 <= dimension_mask.shape.rank <= rank
-        and dimension_mask.shape[-1] == target.shape[-1]
-      )
-      if not is_fitting:
-        raise errors.SpecError(
-          f"{name}: dimension_mask: expected bools, the last axis that of the target, "
-          f"{errors.describe(target)}, got {errors.describe(dimension_mask)}."
-        )
-      is_valid &= _expand(dimension_mask, rank, dimension_mask.shape.rank - 1)
-    return is_valid
 
   def as_actions(self, flat: tf.Tensor) -> tf.Tensor:
     """Reshapes [B, ..., num_components] to [B, ..., *action_shape]."""
@@ -168,6 +137,51 @@ class MSEDecoder(ActionDecoder):
     """See the base class: squared differences."""
     del is_valid, training
     return tf.math.squared_difference(outputs["inference_output"], target)
+
+
+def valid_targets(
+  operation: str,
+  target: tf.Tensor,
+  mask: tf.Tensor | None = None,
+  dimension_mask: tf.Tensor | None = None,
+) -> tf.Tensor:
+  """Combines the masks of a loss to one of the target's shape.
+
+  Args:
+    operation: for errors.
+    target: [B, ..., A].
+    mask: bool, the leading axes of the target: False for padded steps.
+    dimension_mask: bool, [B, ..., A]: False for components that an example does not
+      have. Axes that it lacks are those in front of the last.
+  Returns:
+    Bools of the target's shape.
+  Raises:
+    SpecError: a mask is of another shape, or none of bools.
+  """
+  rank, is_valid = target.shape.rank, tf.ones_like(target, tf.bool)
+  if mask is not None:
+    if mask.dtype != tf.bool or not mask.shape.is_compatible_with(
+      target.shape[: mask.shape.rank]
+    ):
+      raise errors.SpecError(
+        f"{operation}: mask: expected bools for the leading axes of the target, "
+        f"{errors.describe(target)}, got {errors.describe(mask)}."
+      )
+    is_valid &= _expand(mask, rank, mask.shape.rank)
+  if dimension_mask is not None:
+    axes = dimension_mask.shape
+    if (
+      dimension_mask.dtype != tf.bool
+      or not 1 <= axes.rank <= rank
+      or axes[-1] != target.shape[-1]
+      or not axes[:-1].is_compatible_with(target.shape[: axes.rank - 1])
+    ):
+      raise errors.SpecError(
+        f"{operation}: dimension_mask: expected bools, the last axis that of the "
+        f"target, {errors.describe(target)}, got {errors.describe(dimension_mask)}."
+      )
+    is_valid &= _expand(dimension_mask, rank, axes.rank - 1)
+  return is_valid
 
 
 def check_inference(layer: Any, inference: str, known: Sequence[str]) -> None:

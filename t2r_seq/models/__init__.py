@@ -14,6 +14,11 @@ from t2r_seq.models.optimizers import (
 )
 from t2r_seq.models.recurrent_model import RecurrentModel, RecurrentRegressionModel
 from t2r_seq.models.regression_model import RegressionModel
+from t2r_seq.models.schedules import (
+  exponential_decay,
+  piecewise_linear,
+  warmup_cosine,
+)
 from t2r_seq.models.t2r_model import AbstractT2RModel, T2RModel
 from t2r_seq.models.warm_start import (
   create_name_filter,
@@ -37,8 +42,11 @@ __all__ = [
   "create_momentum_optimizer",
   "create_name_filter",
   "default_init_from_checkpoint_fn",
+  "exponential_decay",
   "init_from_keras_weights_fn",
   "log_loss",
+  "piecewise_linear",
   "squared_error",
   "update_target_network",
+  "warmup_cosine",
 ]

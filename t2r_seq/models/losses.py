@@ -7,7 +7,7 @@ from collections.abc import Callable
 import gin
 import tensorflow as tf
 
-from t2r_seq import errors, windows
+from t2r_seq import errors, layers, windows
 from t2r_seq.specs import SpecStructure
 
 ErrorFunction = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
@@ -44,7 +44,7 @@ def mean_error(
 ) -> tf.Tensor:
   """Averages the errors of predictions against one of the labels.
 
-  Where the labels have a `<path>_mask`, what is padded counts for nothing.
+  What the masks of `masks_of` leave out counts for nothing.
 
   Args:
     labels: packed as the label specs, [B, ...].
@@ -65,8 +65,21 @@ def mean_error(
       "them: broadcast, all would be compared with all."
     )
   error = error_function(target, tf.cast(predictions, target.dtype))
+  is_valid = layers.valid_targets("loss_fn", target, *masks_of(labels, path))
+  return windows.masked_mean(error, is_valid)
+
+
+def masks_of(
+  labels: SpecStructure, path: str
+) -> tuple[tf.Tensor | None, tf.Tensor | None]:
+  """Returns the masks of a label, each None where the labels have none.
+
+  Returns:
+    (`<path>_mask`, bool, the label's leading axes: which steps are not padded;
+    `<path>_dimension_mask`, bool, [B, ..., A]: which components an example has).
+  """
   mask = getattr(labels, f"{path}_mask", None)
-  return tf.reduce_mean(error) if mask is None else windows.masked_mean(error, mask)
+  return mask, getattr(labels, f"{path}_dimension_mask", None)
 
 
 def as_float32(outputs: tf.Tensor) -> tf.Tensor:

@@ -3,35 +3,59 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from t2r_seq import errors, layers
 from t2r_seq.models import losses
 from t2r_seq.models.t2r_model import T2RModel
-from t2r_seq.specs import SpecStructure
+from t2r_seq.specs import ModeKeys, SpecStructure
 
 
 class RegressionModel(T2RModel):
-  """A continuous output fitted to `labels.target` by mean squared error.
+  """A continuous output fitted to `labels.target`.
 
-  A subclass gives the specs, the network and `a_func`.
+  A subclass gives the specs, the network and `a_func`. It is fitted by mean squared
+  error; or as an action decoder does it, which `create_action_decoder` makes and which
+  gin names: a mixture density, bins, an autoregressive flow, flow matching, diffusion.
   """
 
-  def __init__(self, action_size: int = 2, **kwargs: Any) -> None:
+  def __init__(
+    self,
+    action_size: int = 2,
+    action_decoder_cls: Callable[..., layers.ActionDecoder] | None = None,
+    **kwargs: Any,
+  ) -> None:
     """Creates the model.
 
     Args:
       action_size: components of the regressed action.
+      action_decoder_cls: called with `action_shape`, gives what
+        `create_action_decoder` returns; `layers.MSEDecoder` where None.
       **kwargs: of `T2RModel`.
     """
     super().__init__(**kwargs)
     self._action_size = action_size
+    self._action_decoder_cls = action_decoder_cls
+    self._action_decoder: layers.ActionDecoder | None = None
 
   @property
   def action_size(self) -> int:
     """Components of the regressed action."""
     return self._action_size
+
+  def create_action_decoder(self) -> layers.ActionDecoder:
+    """Creates the layer that makes actions of the shape of `labels.target`.
+
+    A part of what `create_network` returns. `a_func` calls it last, and returns what it
+    gives: `return self.network["decoder"](embedding, training=...)`.
+    """
+    spec = self.get_label_specification(ModeKeys.TRAIN)["target"]
+    create = self._action_decoder_cls or layers.MSEDecoder
+    self._action_decoder = create(action_shape=tuple(spec.shape))
+    return self._action_decoder
 
   @abc.abstractmethod
   def a_func(self, features: SpecStructure, mode: str) -> dict[str, tf.Tensor]:
@@ -41,7 +65,8 @@ class RegressionModel(T2RModel):
       features: packed as the feature specs, [B, ...].
       mode: one of `ModeKeys`.
     Returns:
-      Outputs by name; 'inference_output', [B, action_size], is required.
+      Outputs by name; 'inference_output', [B, action_size], is required, unless an
+      action decoder leaves it out in mode 'train'.
     """
 
   def loss_fn(
@@ -50,19 +75,25 @@ class RegressionModel(T2RModel):
     inference_outputs: dict[str, tf.Tensor],
     mode: str,
   ) -> tf.Tensor:
-    """Returns the mean squared error against `labels.target`, a scalar.
+    """Returns the mean error against `labels.target`, a scalar.
 
-    Where the labels have a `target_mask`, padded targets count for nothing. It is
-    computed in the target's dtype, whatever the network computes in.
+    Of squares, in the target's dtype; or of the action decoder, in float32. Where the
+    labels have a `target_mask`, padded targets count for nothing, and where they have a
+    `target_dimension_mask`, neither do components that an example does not have.
     """
-    del mode
-    return losses.mean_error(
-      labels,
-      "target",
-      "inference_output",
-      inference_outputs["inference_output"],
-      losses.squared_error,
-    )
+    if self._action_decoder is not None:
+      return self._action_decoder.loss(
+        inference_outputs,
+        labels.target,
+        *losses.masks_of(labels, "target"),
+        training=mode == ModeKeys.TRAIN,
+      )
+    if self._action_decoder_cls is not None:
+      raise errors.SpecError(
+        f"{type(self).__name__}: action_decoder_cls: expected create_network to return "
+        "what self.create_action_decoder() gives, got a network without it."
+      )
+    return self._mean_error(labels, inference_outputs, losses.squared_error)
 
   def inference_network_fn(
     self, features: SpecStructure, labels: SpecStructure | None, mode: str
@@ -74,7 +105,9 @@ class RegressionModel(T2RModel):
     """
     del labels
     outputs = self.a_func(features, mode)
-    self._check_outputs("a_func", outputs, "inference_output")
+    needs_action = self._action_decoder is None or mode != ModeKeys.TRAIN
+    required = "inference_output" if needs_action else None
+    self._check_outputs("a_func", outputs, required)
     return outputs
 
   def model_train_fn(
@@ -88,6 +121,25 @@ class RegressionModel(T2RModel):
     del features
     return self.loss_fn(labels, inference_outputs, mode)
 
+  def model_eval_fn(
+    self,
+    features: SpecStructure,
+    labels: SpecStructure,
+    inference_outputs: dict[str, tf.Tensor],
+    mode: str,
+  ) -> dict[str, tf.Tensor]:
+    """See the base class: with an action decoder 'action_error', too.
+
+    It is the mean absolute difference of the actions to the targets: the losses of
+    decoders are of kinds that can't be compared.
+    """
+    metrics = super().model_eval_fn(features, labels, inference_outputs, mode)
+    if self._action_decoder is None or "action_error" in metrics:
+      return metrics
+    absolute = lambda target, said: tf.abs(said - target)  # noqa: E731
+    error = self._mean_error(labels, inference_outputs, absolute)
+    return {**metrics, "action_error": error}
+
   def create_export_outputs_fn(
     self, features: SpecStructure, inference_outputs: dict[str, tf.Tensor], mode: str
   ) -> dict[str, tf.Tensor]:
@@ -95,3 +147,14 @@ class RegressionModel(T2RModel):
     del features, mode
     output = losses.as_float32(inference_outputs["inference_output"])
     return {"inference_output": output}
+
+  def _mean_error(
+    self,
+    labels: SpecStructure,
+    inference_outputs: dict[str, tf.Tensor],
+    error_function: losses.ErrorFunction,
+  ) -> tf.Tensor:
+    name = "inference_output"
+    return losses.mean_error(
+      labels, "target", name, inference_outputs[name], error_function
+    )

@@ -86,6 +86,8 @@ class T2RModel(policies.PolicyModel):
     self._preprocessor: preprocessors.AbstractPreprocessor | None = None
     self._network: Any = None
     self._averages: WeightAverages | None = None
+    self._global_step: tf.Variable | None = None
+    self._is_exporting = False
 
   @abc.abstractmethod
   def get_feature_specification(self, mode: str) -> SpecStructure:
@@ -236,6 +238,24 @@ class T2RModel(policies.PolicyModel):
         "it; elsewhere call model.build() first."
       )
     return self._network
+
+  @property
+  def global_step(self) -> tf.Tensor:
+    """Training steps done, int64, for schedules; 0 before a trainer has the model.
+
+    An export keeps the number of the step at which it is made.
+    """
+    if self._global_step is None:
+      return tf.zeros([], tf.int64)
+    if self._is_exporting:
+      with tf.init_scope():
+        step = int(self._global_step.numpy())
+      return tf.constant(step, tf.int64)
+    return tf.convert_to_tensor(self._global_step)
+
+  def follow_global_step(self, variable: tf.Variable) -> None:
+    """Has the model see the steps of a trainer, a scalar int64 variable."""
+    self._global_step = variable
 
   @property
   def variables(self) -> list[tf.Variable]:
@@ -458,8 +478,12 @@ class T2RModel(policies.PolicyModel):
     mode = ModeKeys.INFER
     features, _ = self.preprocessor.preprocess(raw_features, None, mode)
     features, _ = self.pack(features, None, mode)
-    outputs = self._infer(features, None, mode)
-    return self.create_export_outputs_fn(features, outputs, mode)
+    self._is_exporting = True
+    try:
+      outputs = self._infer(features, None, mode)
+      return self.create_export_outputs_fn(features, outputs, mode)
+    finally:
+      self._is_exporting = False
 
   def _infer(
     self, features: SpecStructure, labels: SpecStructure | None, mode: str

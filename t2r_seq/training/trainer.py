@@ -41,6 +41,7 @@ class Trainer:
       self.optimizer = model.create_optimizer()
     # The steps count on the host; no replica needs a copy.
     self._global_step = tf.Variable(0, dtype=tf.int64, trainable=False)
+    model.follow_global_step(self._global_step)
     self._first_bad_step = tf.Variable(-1, dtype=tf.int64, trainable=False)
     # What an input generator leaves to the device; see its `device_fn`.
     self.device_fn: Callable[[Any, Any], tuple[Any, Any]] | None = None

@@ -256,18 +256,18 @@ def test_ways_of_inference(name):
 
 _REFUSED = {
   "a target of another shape": (
-    lambda: layers.MSEDecoder((3, 2)).valid(tf.zeros([4, 3])),
+    lambda: layers.MSEDecoder((3, 2)).loss({}, tf.zeros([4, 3])),
     r"MSEDecoder: target: expected the axes \(3, 2\) of action_shape at the end, got",
   ),
   "a mask of numbers": (
-    lambda: layers.MSEDecoder((2,)).valid(tf.zeros([4, 2]), tf.ones([4])),
-    r"MSEDecoder: mask: expected bools for the leading axes of the target",
+    lambda: layers.valid_targets("loss", tf.zeros([4, 2]), tf.ones([4])),
+    r"loss: mask: expected bools for the leading axes of the target",
   ),
   "a dimension mask of another size": (
-    lambda: layers.MSEDecoder((2,)).valid(
-      tf.zeros([4, 2]), None, tf.ones([4, 3], tf.bool)
+    lambda: layers.valid_targets(
+      "loss", tf.zeros([4, 2]), None, tf.ones([4, 3], tf.bool)
     ),
-    r"MSEDecoder: dimension_mask: expected bools, the last axis that of the target",
+    r"loss: dimension_mask: expected bools, the last axis that of the target",
   ),
   "narrow flows": (
     lambda: layers.MAFDecoder((9,), hidden_layers=(8,)),
