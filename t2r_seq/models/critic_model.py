@@ -216,7 +216,8 @@ class CriticModel(T2RModel):
       values = tf.cast(outputs["q_predicted"], tf.float32)
       return tf.reshape(values, [-1, search.num_samples])
 
-    best, value = search.maximize(objective, action_spec, seeds)
+    with self._holding_step():
+      best, value = search.maximize(objective, action_spec, seeds)
     named = {specs.signature_key(path): action for path, action in best.items()}
     if len(named) == 1:
       named = {"action": next(iter(named.values()))}

@@ -105,8 +105,9 @@ class RecurrentModel(T2RModel):
     mode = ModeKeys.INFER
     features, _ = self.preprocessor.preprocess(raw_features, None, mode)
     features, _ = self.pack(features, None, mode)
-    outputs, state = self._run(features, recurrent_state, mode)
-    outputs = self.create_export_outputs_fn(features, outputs, mode)
+    with self._holding_step():
+      outputs, state = self._run(features, recurrent_state, mode)
+      outputs = self.create_export_outputs_fn(features, outputs, mode)
     return {name: tf.squeeze(x, axis=1) for name, x in outputs.items()}, state
 
   def _run(
@@ -154,7 +155,13 @@ class RecurrentRegressionModel(RecurrentModel, RegressionModel):
         for path in ("target", "target_mask")
         if path in flat and flat[path] is not None
       }
+      has = flat.get("target_dimension_mask")
+      if has is not None:  # One for all steps, or one for each.
+        is_by_step = has.shape.rank == flat["target"].shape.rank
+        late["target_dimension_mask"] = has[:, self._burn_in :] if is_by_step else has
       labels = TensorSpecStruct(late)
-      output = inference_outputs["inference_output"][:, self._burn_in :]
-      inference_outputs = {**inference_outputs, "inference_output": output}
+      # What an action decoder's loss takes has the steps of the action, too.
+      inference_outputs = {
+        name: value[:, self._burn_in :] for name, value in inference_outputs.items()
+      }
     return super().loss_fn(labels, inference_outputs, mode)

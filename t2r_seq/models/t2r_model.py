@@ -87,7 +87,7 @@ class T2RModel(policies.PolicyModel):
     self._network: Any = None
     self._averages: WeightAverages | None = None
     self._global_step: tf.Variable | None = None
-    self._is_exporting = False
+    self._is_step_held = False
 
   @abc.abstractmethod
   def get_feature_specification(self, mode: str) -> SpecStructure:
@@ -247,7 +247,7 @@ class T2RModel(policies.PolicyModel):
     """
     if self._global_step is None:
       return tf.zeros([], tf.int64)
-    if self._is_exporting:
+    if self._is_step_held:
       with tf.init_scope():
         step = int(self._global_step.numpy())
       return tf.constant(step, tf.int64)
@@ -478,12 +478,19 @@ class T2RModel(policies.PolicyModel):
     mode = ModeKeys.INFER
     features, _ = self.preprocessor.preprocess(raw_features, None, mode)
     features, _ = self.pack(features, None, mode)
-    self._is_exporting = True
-    try:
+    with self._holding_step():
       outputs = self._infer(features, None, mode)
       return self.create_export_outputs_fn(features, outputs, mode)
+
+  @_as_it_is
+  @contextlib.contextmanager
+  def _holding_step(self) -> Iterator[None]:
+    """Has the present global step as a constant: exports have no trainer's variable."""
+    before, self._is_step_held = self._is_step_held, True
+    try:
+      yield
     finally:
-      self._is_exporting = False
+      self._is_step_held = before
 
   def _infer(
     self, features: SpecStructure, labels: SpecStructure | None, mode: str
