@@ -1,0 +1,56 @@
+"""The page for Tensor2Robot's users has all of its names; ours in it exist."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pathlib
+import re
+
+import pytest
+
+import t2r_seq
+
+HERE = pathlib.Path(__file__).resolve().parent
+PAGE = (HERE.parents[1] / "docs" / "tensor2robot.md").read_text(encoding="utf-8")
+ROW = re.compile(r"^\| `(\w+)` \| (`.*`) \| (.*) \|$", re.MULTILINE)
+SECTION = re.compile(r"^### (\w+)$(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
+
+
+def sections():
+  """Yields (module, the names of Tensor2Robot in a row, what is said of them)."""
+  for folder, text in SECTION.findall(PAGE):
+    for module, names, here in ROW.findall(text):
+      yield f"{folder}/{module}.py", re.findall(r"`(\w+)`", names), here
+
+
+def test_every_public_name_has_a_row():
+  want = dict(
+    line.split(": ")
+    for line in (HERE / "tensor2robot_names.txt").read_text().splitlines()
+  )
+  got: dict[str, list[str]] = {}
+  for module, names, _ in sections():
+    got.setdefault(module, []).extend(names)
+  assert {m: sorted(n) for m, n in got.items()} == {
+    m: sorted(n.split()) for m, n in want.items()
+  }
+
+
+def mentioned():
+  """Lists names below `t2r_seq` that rows speak of."""
+  packages = "|".join([*t2r_seq.__all__, "tensorspec_utils", "tfdata"])
+  found = re.compile(rf"`((?:{packages})(?:\.\w+)*)`")
+  names = {name for _, _, here in sections() for name in found.findall(here)}
+  same = re.compile(rf"the same, in `((?:{packages})(?:\.\w+)*)`")
+  for _, ours, here in sections():
+    for place in same.findall(here):
+      names.update(f"{place}.{name}" for name in ours)
+  return sorted(names)
+
+
+@pytest.mark.parametrize("name", mentioned())
+def test_what_is_here_can_be_imported(name):
+  package, *rest = name.split(".")
+  found = importlib.import_module(f"t2r_seq.{package}")
+  assert functools.reduce(getattr, rest, found) is not None
