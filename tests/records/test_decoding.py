@@ -111,7 +111,7 @@ def test_a_crop_of_deep_and_of_gray_images():
 @pytest.mark.parametrize("data_format", ["jpeg", "png"])
 def test_images_that_differ_in_size_are_resized(data_format):
   small = np.repeat(np.repeat(PIXELS[:1, :1], 5, 0), 7, 1)
-  data = [records.encode_image(image, data_format) for image in (PIXELS, small)]
+  data = [encode_image(image, data_format) for image in (PIXELS, small)]
   how = records.ImageDecoding(resized=["image"])
   got = decode([*data, b""], how, (20, 30, 3), data_format)
   want = tf.image.resize(tf.io.decode_image(data[0]), (20, 30), antialias=True)
