@@ -391,7 +391,8 @@ class StoreInputGenerator(AbstractInputGenerator):
 
   def _finish(self, features: Any, labels: Any, has_labels: bool) -> joint.Pair:
     if self._device_fn is not None:
-      if (numbers := draws.sample_numbers()) is not None:
+      numbers = draws.sample_numbers()  # No walrus: AutoGraph converts none.
+      if numbers is not None:
         features = specs.TensorSpecStruct({**features, _NUMBERS: numbers})
       return features, labels
     return super()._finish(features, labels, has_labels)
