@@ -310,7 +310,7 @@ class DamageAttack(StoreAttack):
     )
     before = _episodes(folder)
     for name in rng.sample(names, rng.choice([1, 1, 2])):
-      _damage(name, rng)
+      damage(name, rng)
     try:
       report = store.verify_store(folder)
       is_whole, text = report.is_whole, str(report)
@@ -339,7 +339,7 @@ def _episodes(folder: str) -> list[tuple[bytes, bytes]]:
   return [(e["x"].tobytes(), e["note"][()]) for e in found]
 
 
-def _damage(path: str, rng: random.Random) -> None:
+def damage(path: str, rng: random.Random) -> None:
   """Does one of the things that disks and programs do to a file."""
   with open(path, "rb") as file:
     data = bytearray(file.read() or b"x")

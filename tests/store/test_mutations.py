@@ -10,30 +10,9 @@ import pytest
 
 from t2r_seq import errors, store
 from t2r_seq.store import EpisodeStore
+from tests.attacks.stores import damage
 
 LENGTHS = (5, 1, 8)
-
-
-def mutate(path, rng):
-  """Does one of the things that disks and programs do to a file."""
-  with open(path, "rb") as file:
-    data = bytearray(file.read() or b"x")
-  place = rng.randrange(len(data))
-  kind = rng.choice(["flip", "cut", "extend", "zeros", "insert", "remove"])
-  if kind == "flip":
-    data[place] ^= 1 << rng.randrange(8)
-  elif kind == "cut":
-    del data[place:]
-  elif kind == "extend":
-    data += rng.randbytes(rng.randrange(1, 100))
-  elif kind == "zeros":
-    data[place : place + 20] = bytes(len(data[place : place + 20]))
-  elif kind == "insert":
-    data[place:place] = rng.randbytes(rng.randrange(1, 9))
-  os.remove(path)
-  if kind != "remove":
-    with open(path, "wb") as file:
-      file.write(data)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -51,7 +30,7 @@ def test_salvage_gives_what_was_written_or_nothing(
     damaged, out = tmp_path / f"damaged{number}", tmp_path / f"out{number}"
     shutil.copytree(path, damaged)
     for name in rng.sample(names, rng.choice([1, 1, 2, 3])):
-      mutate(damaged / name, rng)
+      damage(str(damaged / name), rng)
     try:
       report = store.salvage_store(damaged, out, rng.choice([None, spec]))
     except errors.StoreError:
