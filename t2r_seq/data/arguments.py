@@ -73,7 +73,9 @@ def check_seed(where: str, seed: Any, name: str = "seed") -> int | None:
   if seed is None:
     return None
   if check_count(where, name, seed, minimum=0) >= 2**32:
-    raise errors.SpecError(f"{where}: {name}: expected below {2**32:,}, got {seed!r}.")
+    raise errors.SpecError(
+      f"{where}: {name}: expected an integer below {2**32:,}, got {seed!r}."
+    )
   return int(seed)
 
 

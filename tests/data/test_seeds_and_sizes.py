@@ -16,7 +16,10 @@ GENERATORS = {
 }
 REFUSED = {
   "negative": (-1, "seed: expected an integer of at least 0, got -1."),
-  "beyond 32 bits": (2**32, "seed: expected below 4,294,967,296, got 4294967296."),
+  "beyond 32 bits": (
+    2**32,
+    "seed: expected an integer below 4,294,967,296, got 4294967296.",
+  ),
   "fraction": (1.5, "seed: expected an integer of at least 0, got 1.5."),
   "text": ("a", "seed: expected an integer of at least 0, got 'a'."),
 }

@@ -369,8 +369,14 @@ def test_an_input_generator_numbers_its_samples(batch_size, start):
   np.testing.assert_allclose(done[:, 0, 0, 0], want, atol=1e-6)
 
 
+class ShardedGenerator(data.GeneratorInputGenerator):
+  """Takes it upon itself that each worker reads a part of its own."""
+
+  reads_shards = True
+
+
 def test_workers_take_turns_at_the_numbers():
-  generator = data.GeneratorInputGenerator(episodes, batch_size=4)
+  generator = ShardedGenerator(episodes, batch_size=4)
   spec = specs.ExtendedTensorSpec((4, 6, 3), tf.uint8, "i")
   generator.set_feature_specifications({"a": spec})
   generator.set_label_specifications({})
