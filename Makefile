@@ -23,7 +23,8 @@ TESTS_TF215 ?= tests/specs tests/records tests/windows tests/store tests/statist
   tests/transitions tests/data/loaders/test_ordered_batches.py \
   tests/data/loaders/test_store_loader.py \
   tests/data/loaders/test_window_order.py tests/cli/test_replay_server.py \
-  tests/actors tests/layers tests/models tests/policies tests/replay tests/research/pose_env/test_reward_model.py \
+  tests/actors tests/layers tests/models tests/policies tests/replay \
+  tests/research/pose_env/test_reward_model.py \
   tests/research/pose_env/test_distributed.py tests/benchmarks/test_bench_reverb.py
 TESTS_EXTRAS ?= tests/data/test_torch_windows.py tests/actors/test_videos.py \
   tests/benchmarks/test_bench_store.py

@@ -99,3 +99,13 @@ def test_broken_links(name, tmp_path):
   page = root / "docs" / "page.md"
   page.write_text(text, encoding="utf-8")
   assert broken_links(page, root) == want
+
+
+def test_the_page_for_those_who_carry_on_names_files_that_are_there():
+  text = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+  named = set(re.findall(r"`([a-z_0-9]+(?:/[a-z_0-9]+)*(?:\.py|/))`", text))
+  places = (ROOT / "t2r_seq", ROOT)
+  gone = [n for n in sorted(named) if not any((p / n).exists() for p in places)]
+  assert len(named) > 40 and not gone
+  folders = {path.parent.name for path in (ROOT / "t2r_seq").glob("*/__init__.py")}
+  assert {f"{folder}/" for folder in folders} <= named

@@ -14,7 +14,6 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = "t2r_seq"
-MAX_LINES = 800
 
 FLOORS = {
   "allocation": 0,
