@@ -201,7 +201,7 @@ class CriticModel(T2RModel):
       if _is_action(path)
     )
     search.check(action_spec)
-    encoded: list[Any] = []
+    encoded = list[Any]()  # AutoGraph takes no annotation of what is nonlocal.
 
     def objective(actions: TensorSpecStruct) -> tf.Tensor:
       raw = TensorSpecStruct({**raw_features, **actions})
