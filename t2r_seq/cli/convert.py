@@ -20,6 +20,7 @@ DESCRIPTION = """Converts episodes; one of the two sides is a store.
   t2r_seq convert my_store low_dim.hdf5        (robomimic's layout)
   t2r_seq convert 'bridge-train.tfrecord*' my_store                 (RLDS, without TFDS)
   t2r_seq convert bridge my_store --from tfds --split 'train[:100]'
+  t2r_seq convert low_dim.hdf5 my_store --filter successful --split train=0.9,eval=0.1
 
 A conversion that was killed goes on when the command is given again. In the end all
 that was written is read again, and each episode's hash is compared with that of the
@@ -75,7 +76,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     "gzip: of the observations in an HDF5 file",
   )
   parser.add_argument(
-    "--split", help="of a TFDS dataset, as TFDS writes them; by default train"
+    "--split",
+    metavar="SPLIT",
+    help="train=0.9,eval=0.1 deals the episodes to splits by chance, which are kept; "
+    "a name reads that split of SRC alone; of a TFDS dataset by default train",
+  )
+  parser.add_argument("--seed", type=int, default=0, help="of the dealing (0)")
+  parser.add_argument(
+    "--filter",
+    metavar="KEY",
+    help="read this split of SRC alone, such as a filter key of robomimic's",
   )
   _add_writing(parser)
   parser.add_argument(
@@ -208,6 +218,8 @@ def _options(args: argparse.Namespace) -> Any:
     num_shards=args.num_shards,
     compression=args.compression,
     split=args.split,
+    filter=args.filter,
+    seed=args.seed,
   )
 
 

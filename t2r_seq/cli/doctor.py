@@ -6,7 +6,7 @@ import argparse
 import itertools
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from t2r_seq.cli import console, sources
@@ -294,6 +294,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metavar="N",
     help="of TFRecord files without --spec: judge by the records of the Nth schema (1)",
   )
+  parser.add_argument("--split", metavar="NAME", help=sources.SPLIT_HELP)
   parser.add_argument(
     "--salvage", metavar="OUT", help="copy what is good to a new store, or folder"
   )
@@ -333,7 +334,7 @@ def run(args: argparse.Namespace) -> int:
   is_store = bool(folders)
   _check_options(args, is_store)
   console.load_tensorflow()
-  if (source := sources.open_source(args.sources)) is not None:
+  if (source := sources.open_source(args.sources, split=args.split)) is not None:
     return _check_source(args, source)
   return _check_store(args) if is_store else _check_records(args)
 
@@ -362,6 +363,7 @@ def _check_options(args: argparse.Namespace, is_store: bool) -> None:
 
 def _check_store(args: argparse.Namespace) -> int:
   from t2r_seq import store, windows
+  from t2r_seq.store.splits import describe_splits, read_splits
 
   spec = None
   if args.spec:
@@ -369,12 +371,41 @@ def _check_store(args: argparse.Namespace) -> int:
   if args.salvage is None:
     report = store.verify_store(args.sources[0], spec=spec)
     print(render_store_report(report))
+    splits = read_splits(os.path.abspath(args.sources[0]))
+    if splits:
+      print(f"\n{describe_splits(splits)}")
+    if args.split is not None:
+      return _check_split(report, args.split, splits)
     return 0 if report.is_whole else 1
+  if args.split is not None:
+    raise console.UsageError("--split and --salvage: a whole store is salvaged.")
   salvaged = store.salvage_store(args.sources[0], args.salvage, spec, args.lenient)
   print(render_store_report(salvaged.source))
   print()
   print(render_store_salvage(salvaged))
   return 0 if salvaged.source.is_whole else 1
+
+
+def _check_split(
+  report: StoreReport, split: str, splits: Mapping[str, Sequence[int]]
+) -> int:
+  """Says which episodes of a split are damaged."""
+  from t2r_seq import store
+
+  total = sum(report.num_episodes.values())
+  where = f"doctor: {report.path}"
+  chosen = store.choose_episodes(where, total, None, split, splits)
+  broken, first = set(), 0
+  for segment, num_episodes in report.num_episodes.items():
+    broken |= {first + number for number in report.broken_episodes(segment)}
+    first += num_episodes
+  found = sorted(broken & {*(chosen.tolist() if chosen is not None else ())})
+  shown = f" ({episode_ranges(found)})" if found else ""
+  print(
+    f"split {split}: {len(found):,} of "
+    f"{console.count(len(splits[split]), 'episode')} damaged{shown}"
+  )
+  return 1 if found else 0
 
 
 def _check_source(args: argparse.Namespace, source: Any) -> int:
@@ -404,6 +435,7 @@ def _check_source(args: argparse.Namespace, source: Any) -> int:
 def _check_records(args: argparse.Namespace) -> int:
   from t2r_seq import records
 
+  args.sources = sources.files_of_split(args.sources, args.split)
   features, labels = console.load_specs(args.spec) if args.spec else (None, None)
   report = records.examine_records(
     args.sources,

@@ -33,6 +33,8 @@ def render_summary(summary: StoreSummary, source: str | None) -> str:
   Returns:
     Lines of at most 100 columns, joined.
   """
+  from t2r_seq.store import splits
+
   num_steps = int(summary.lengths.sum())
   heading = ", ".join(
     [
@@ -47,6 +49,8 @@ def render_summary(summary: StoreSummary, source: str | None) -> str:
   if len(summary.lengths):
     parts += [_lengths(summary.lengths), _bytes(summary)]
     parts.append(_windows(summary, source))
+  if summary.splits:
+    parts.append(splits.describe_splits(summary.splits))
   if summary.metadata:
     parts.append(_metadata(summary.metadata))
   return "\n\n".join(parts)
@@ -144,10 +148,20 @@ def _windows(summary: StoreSummary, source: str | None) -> str:
 
 
 def _metadata(metadata: dict[str, Any]) -> str:
-  lines = [f"  {key}: {json.dumps(value)}" for key, value in metadata.items()]
-  return "\n".join(
-    ["metadata:", *(console.shorten(line, console.WIDTH) for line in lines)]
-  )
+  lines = ["metadata:"]
+  for key, value in metadata.items():
+    text = json.dumps(value)
+    if len(text) <= console.WIDTH or not isinstance(value, dict):
+      lines.append(console.shorten(f"  {key}: {text}", console.WIDTH))
+      continue
+    lines.append(f"  {key}:")
+    for name, item in value.items():
+      text = json.dumps(item)
+      size = f" of {len(item):,} values" if isinstance(item, (dict, list)) else ""
+      if len(text) > console.WIDTH - len(name) - 8:
+        text = f"{type(item).__name__}{size or f' of {len(text):,} characters'}"
+      lines.append(f"    {name}: {text}")
+  return "\n".join(lines)
 
 
 FORMATS = ("python", "pbtxt", "json")
@@ -252,6 +266,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help="TFRecord files or patterns, or the folder of a store",
   )
   parser.add_argument("--spec", metavar="SPEC", help=console.FORMS)
+  parser.add_argument("--split", metavar="NAME", help=sources.SPLIT_HELP)
   parser.add_argument(
     "--max_records",
     type=int,
@@ -276,12 +291,14 @@ def run(args: argparse.Namespace) -> int:
     raise console.UsageError(f"--max_records must be >= 1, got {args.max_records}.")
   text_format = _text_format(args)
   console.load_tensorflow()
-  if (source := sources.open_source(args.files)) is not None:
+  source = sources.open_source(args.files, split=args.split, with_stores=True)
+  if source is not None:
     return _show_source(args, source)
   if _is_folder(args):
     return _show_store(args)
   from t2r_seq import records
 
+  args.files = sources.files_of_split(args.files, args.split)
   expected = console.load_specs(args.spec) if args.spec else None
   summary = records.inspect_records(args.files, args.max_records, allow_damage=True)
   if not summary.num_records:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,36 @@ if TYPE_CHECKING:
   from t2r_seq.convert.episodes import EpisodeSource
 
 
-def open_source(paths: Sequence[str], leaves_out_videos: bool = False) -> Any:
+SPLIT_HELP = (
+  "only this split: of a store, of LeRobot's info.json, a filter key of HDF5, or of "
+  "the names of TFRecord files (NAME-train.tfrecord-00000-of-00010)"
+)
+
+
+def files_of_split(patterns: list[str], split: str | None) -> list[str]:
+  """Returns the TFRecord files of a split; without one the patterns as they are."""
+  from t2r_seq import records
+  from t2r_seq.records import files
+
+  if split is None:
+    return patterns
+  names = records.get_data_format_and_filenames(patterns)[1]
+  return files.files_of_split(" ".join(patterns), names, split)
+
+
+def open_source(
+  paths: Sequence[str],
+  leaves_out_videos: bool = False,
+  split: str | None = None,
+  with_stores: bool = False,
+) -> Any:
   """Opens episodes of LeRobot, zarr or HDF5.
 
   Args:
     paths: what the command was given.
     leaves_out_videos: leaves out what has to be decoded from videos.
+    split: the only one to be read; None for all.
+    with_stores: opens a store, too, if a split of it is wanted.
   Returns:
     The source; None where this is something else.
   """
@@ -26,11 +51,15 @@ def open_source(paths: Sequence[str], leaves_out_videos: bool = False) -> Any:
   from t2r_seq.convert import opening
 
   kind = opening.foreign_kind(paths[0]) if len(paths) == 1 else None
+  if kind is None and with_stores and split is not None and os.path.isdir(paths[0]):
+    kind = opening.STORE
   if kind is None:
     return None
-  source = convert.open_episodes(paths[0], kind)
+  source = convert.open_episodes(
+    paths[0], kind, convert.ConversionOptions(filter=split)
+  )
   if leaves_out_videos and source.videos:
-    options = convert.ConversionOptions(drop=tuple(source.videos))
+    options = convert.ConversionOptions(drop=tuple(source.videos), filter=split)
     source = convert.open_episodes(paths[0], kind, options)
   return source
 
@@ -46,6 +75,7 @@ def render(path: str, source: EpisodeSource) -> list[str]:
   """
   from t2r_seq import specs
   from t2r_seq.convert import opening
+  from t2r_seq.store import splits
 
   count = (
     "" if source.num_episodes is None else console.count(source.num_episodes, "episode")
@@ -65,6 +95,8 @@ def render(path: str, source: EpisodeSource) -> list[str]:
   header = ["path", "dtype", "row", "per", "optional"]
   table = console.format_table(header, rows, ())
   notes = [console.fill(note) for note in source.notes]
+  if source.splits:
+    notes.append(console.fill(splits.describe_splits(source.splits)))
   return [f"{path}: {opening.source_kind(path)}\n{count}{steps}", table, *notes]
 
 

@@ -26,6 +26,7 @@ table. A run that was killed goes on where it was when it is started again.
 With --check it computes nothing, and exits with 1 if the JSON file is missing, or the
 source has changed since."""
 _FILENAME = "statistics.json"
+_OF_SPLIT = "{}.statistics.json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     "source", metavar="SOURCE", nargs="+", help="a store, or TFRecord files or patterns"
   )
   parser.add_argument("--spec", metavar="SPEC", help=console.FORMS)
+  parser.add_argument("--split", metavar="NAME", help=sources.SPLIT_HELP)
   parser.add_argument(
     "--transform",
     metavar="MODULE:NAME",
@@ -45,7 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     "--output",
     metavar="FILE",
-    help=f"JSON file; by default {_FILENAME} in the store, or beside the files",
+    help=f"JSON file; by default {_FILENAME} in the store, or beside the files; of a "
+    "split NAME.statistics.json",
   )
   parser.add_argument(
     "--elements", action="store_true", help="show a line for each element"
@@ -69,9 +72,14 @@ def run(args: argparse.Namespace) -> int:
 
   logging.set_verbosity(logging.INFO)  # Says whether it goes on, and what it infers.
   source: Any = args.source[0] if len(args.source) == 1 else args.source
-  foreign = sources.open_source(args.source, leaves_out_videos=not args.images)
-  source = source if foreign is None else foreign
-  output = args.output or _default_output(args.source)
+  foreign = sources.open_source(
+    args.source, not args.images, args.split, with_stores=True
+  )
+  if foreign is None:
+    source = sources.files_of_split(args.source, args.split) if args.split else source
+  else:
+    source = foreign
+  output = args.output or _default_output(args.source, args.split)
   if args.check:
     _print(statistics.check_statistics(output, source), args.elements)
     print(f"{output} is up to date.")
@@ -93,13 +101,14 @@ def run(args: argparse.Namespace) -> int:
   return 0
 
 
-def _default_output(source: Sequence[str]) -> str:
+def _default_output(source: Sequence[str], split: str | None) -> str:
   from t2r_seq import records
 
+  filename = _FILENAME if split is None else _OF_SPLIT.format(split)
   if len(source) == 1 and os.path.isdir(source[0]):
-    return os.path.join(source[0], _FILENAME)
+    return os.path.join(source[0], filename)
   _, filenames = records.get_data_format_and_filenames(source)
-  return os.path.normpath(os.path.join(os.path.dirname(filenames[0]), _FILENAME))
+  return os.path.normpath(os.path.join(os.path.dirname(filenames[0]), filename))
 
 
 def _check_output(output: str, source: Sequence[str]) -> None:

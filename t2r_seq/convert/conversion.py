@@ -406,6 +406,7 @@ class _Run:
     )
     start = self._copy(target)
     check_same_source(self.journal, self.plan, self.reader)
+    opening.write_splits(kind, self.destination, self.reader, self.options)
     spec = self.journal.read_spec()
     tally = check_digests(
       f"what was written to {self.destination}",

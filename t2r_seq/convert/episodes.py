@@ -5,8 +5,10 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
+import itertools
 import os
 import types
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs
-from t2r_seq.store import layout, manifest
+from t2r_seq.store import layout, manifest, splits
 
 Values = dict[str, np.ndarray]
 
@@ -63,6 +65,7 @@ class EpisodeSource(abc.ABC):
     metadata: JSON values that go along with the episodes.
     notes: what a user should know of how the source was read; sentences.
     videos: the paths whose values are decoded from videos.
+    splits: numbers of episodes, by the name of a split.
   """
 
   spec: specs.TensorSpecStruct
@@ -71,6 +74,7 @@ class EpisodeSource(abc.ABC):
   metadata: Mapping[str, Any] = types.MappingProxyType({})
   notes: Sequence[str] = ()
   videos: Sequence[str] = ()
+  splits: splits.Splits = types.MappingProxyType({})
 
   @abc.abstractmethod
   def fingerprint(self) -> dict[str, Any]:
@@ -101,9 +105,58 @@ class EpisodeSource(abc.ABC):
     """
     return []
 
+  def metadata_of(self, chosen: np.ndarray) -> Mapping[str, Any]:
+    """Returns the metadata that go along with some of the episodes.
+
+    Args:
+      chosen: their numbers, rising.
+    """
+    return self.metadata
+
   def fraction(self, position: tuple[int, ...]) -> float | None:
     """Returns how much of the source lies before a position, 0 to 1, if it knows."""
     return None
+
+
+class ChosenSource(EpisodeSource):
+  """Some episodes of a source, in its order."""
+
+  def __init__(self, source: EpisodeSource, chosen: np.ndarray) -> None:
+    """Wraps the source.
+
+    Args:
+      source: that knows how many episodes it has.
+      chosen: their numbers, rising.
+    """
+    self._source = source
+    self._chosen = chosen
+    self.spec, self.notes, self.videos = source.spec, source.notes, source.videos
+    self.num_episodes = len(chosen)
+    if source.episode_ends is not None:
+      lengths = np.diff(source.episode_ends, prepend=0)
+      self.episode_ends = np.cumsum(lengths[chosen]).tolist()
+    self.splits = splits.renumber(source.splits, chosen)
+    self.metadata = source.metadata_of(chosen)
+
+  def fingerprint(self) -> dict[str, Any]:
+    """Returns that of the source, and which episodes they are."""
+    numbers = zlib.crc32(self._chosen.astype("<i8").tobytes())
+    return {**self._source.fingerprint(), "chosen": numbers}
+
+  def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
+    """Yields the chosen ones from a point on; see `EpisodeSource.episodes`."""
+    left = self._chosen[start.episode :]
+    for run in np.split(left, np.flatnonzero(np.diff(left) != 1) + 1):
+      if len(run):
+        yield from itertools.islice(
+          self._source.episodes(ResumePoint(int(run[0]))), len(run)
+        )
+
+  def compare_statistics(
+    self, computed: Mapping[str, Mapping[str, np.ndarray]]
+  ) -> list[str]:
+    """Compares nothing: what comes along is of all episodes."""
+    return []
 
 
 class EpisodeTarget(abc.ABC):
@@ -433,6 +486,7 @@ class SelectedSource(EpisodeSource):
     )
     self.num_episodes, self.episode_ends = source.num_episodes, source.episode_ends
     self.metadata, self.notes = source.metadata, source.notes
+    self.splits = source.splits
 
   def fingerprint(self) -> dict[str, Any]:
     """Returns that of the source."""

@@ -372,10 +372,12 @@ class Hdf5Source(EpisodeSource):
       self.notes = scan.notes
     self.spec = spec
     self._finals = final_paths(spec)
+    self._names = [demo.name.rpartition("/")[2] for demo in self._demos]
     self.metadata = self._read_metadata()
+    self.splits = self._read_splits()
 
   def _read_metadata(self) -> Mapping[str, Any]:
-    """`env_args`, the filter keys, other attributes of `data`, and unusual names."""
+    """`env_args`, other attributes of `data`, and unusual names of demos."""
     found = {name: _to_json(value) for name, value in self._data.attrs.items()}
     found.pop(TOTAL, None)
     found.pop(SPEC_ATTRIBUTE, None)
@@ -383,14 +385,39 @@ class Hdf5Source(EpisodeSource):
     robomimic: dict[str, Any] = {}
     if found:
       robomimic["attrs"] = found
-    masks = _own(self._file, MASK)
-    if masks is not None:
-      own = {name: _own(masks, name) for name in masks}
-      robomimic["mask"] = {n: _to_json(m[()]) for n, m in own.items() if m is not None}
-    names = [demo.name.rpartition("/")[2] for demo in self._demos]
-    if names != [f"demo_{index}" for index in range(len(names))]:
-      robomimic["demos"] = names
+    if self._names != _usual_names(len(self._names)):
+      robomimic["demos"] = self._names
     return {**metadata, **({"robomimic": robomimic} if robomimic else {})}
+
+  def _read_splits(self) -> dict[str, list[int]]:
+    """The filter keys, as numbers of demos."""
+    masks = _own(self._file, MASK)
+    numbers = {name: number for number, name in enumerate(self._names)}
+    found: dict[str, list[int]] = {}
+    for name in masks if masks is not None else ():
+      mask = _own(masks, name)
+      if mask is None:
+        continue
+      demos = _to_json(mask[()])
+      missing = [demo for demo in demos if demo not in numbers]
+      if missing:
+        self.notes.append(
+          f"{MASK}/{name} names demos that are not there: {errors.listing(missing, 5)}."
+        )
+      found[name] = sorted(numbers[demo] for demo in demos if demo in numbers)
+    return found
+
+  def metadata_of(self, chosen: np.ndarray) -> Mapping[str, Any]:
+    """See the base class: some of the demos have fewer names."""
+    robomimic = {
+      name: value
+      for name, value in self.metadata.get("robomimic", {}).items()
+      if name != "demos"
+    }
+    names = [self._names[number] for number in chosen.tolist()]
+    if names != _usual_names(len(names)):
+      robomimic["demos"] = names
+    return {**self.metadata, **({"robomimic": robomimic} if robomimic else {})}
 
   def fingerprint(self) -> dict[str, Any]:
     """Returns the file's size and time."""
@@ -440,6 +467,10 @@ class Hdf5Source(EpisodeSource):
       (path, known[path] if _fits(known.get(path), leaf) else leaf)
       for path, leaf in found.items()
     )
+
+
+def _usual_names(count: int) -> list[str]:
+  return [f"demo_{index}" for index in range(count)]
 
 
 def _own(group: Any, name: str) -> Any:
@@ -550,7 +581,8 @@ class Hdf5Target(EpisodeTarget):
       path: of the file that appears in the end.
       work_folder: where the parts are, on the same file system.
       spec: of the episodes.
-      metadata: JSON values, `robomimic` among them as `Hdf5Source` gives it.
+      metadata: JSON values, `robomimic` among them as `Hdf5Source` gives it, and
+        `splits`, which become filter keys.
       num_episodes: that will be written.
       compression: of the observations: 'gzip' or none.
     Raises:
@@ -561,14 +593,11 @@ class Hdf5Target(EpisodeTarget):
     self._spec = spec
     self._metadata = dict(metadata)
     self._robomimic = dict(self._metadata.pop("robomimic", {}))
+    self._splits = dict(self._metadata.pop("splits", {}))
     self._compression = "gzip" if compression else None
     self._finals = final_paths(spec)
     names = self._robomimic.get("demos") or []
-    self._names = (
-      names
-      if len(names) == num_episodes
-      else [f"demo_{index}" for index in range(num_episodes)]
-    )
+    self._names = names if len(names) == num_episodes else _usual_names(num_episodes)
     files.make_folders(work_folder)
     self._committed = num_episodes if os.path.exists(path) else self._find_parts()
     self._episodes = self._committed
@@ -668,7 +697,10 @@ class Hdf5Target(EpisodeTarget):
     data.attrs[SPEC_ATTRIBUTE] = self._spec.to_json()
     if self._metadata:
       data.attrs[METADATA_ATTRIBUTE] = json.dumps(self._metadata)
-    for name, demos in self._robomimic.get("mask", {}).items():
+    masks = dict(self._robomimic.get("mask", {}))  # As stores had them.
+    for name, numbers in self._splits.items():
+      masks[name] = [self._names[number] for number in numbers]
+    for name, demos in masks.items():
       value = np.asarray([demo.encode() for demo in demos], "S")
       file.create_dataset(f"{MASK}/{name}", data=value)
 

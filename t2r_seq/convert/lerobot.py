@@ -19,15 +19,13 @@ from t2r_seq.convert.episodes import (
 )
 from t2r_seq.convert.lerobot_folder import (
   DERIVED,
+  EXTRA,
   STATS,
   TASK,
   VIDEO,
   LeRobotFolder,
   read_json,
 )
-
-# What this library knows of the episodes beside what the format has.
-EXTRA = "meta/t2r_seq.json"
 
 
 class LeRobotSource(EpisodeSource):
@@ -69,6 +67,7 @@ class LeRobotSource(EpisodeSource):
     self.num_episodes = len(self.folder)
     self.episode_ends = np.cumsum(self.folder.lengths).tolist()
     self.metadata = self._read_metadata()
+    self.splits = self.folder.splits
     if not self._extra:
       self.notes = [
         f"{errors.listing(DERIVED)} are left out: they say where a step is, and follow "

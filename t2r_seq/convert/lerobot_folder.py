@@ -25,6 +25,8 @@ from t2r_seq import errors, specs, videos
 from t2r_seq.convert import episodes
 from t2r_seq.convert.episodes import Values
 
+# What this library knows of the episodes beside what the format has.
+EXTRA = "meta/t2r_seq.json"
 INFO, TASKS, STATS = "meta/info.json", "meta/tasks.parquet", "meta/stats.json"
 VIDEO, IMAGE = "video", "image"
 EPISODES = "meta/episodes"
@@ -146,13 +148,15 @@ class LeRobotFolder:
     return len(self.lengths)
 
   @property
-  def splits(self) -> dict[str, range]:
+  def splits(self) -> dict[str, range | list[int]]:
     """Numbers of episodes by the name of a split, as `info.json` has them.
+
+    And those of a conversion that are no ranges, for which `info.json` has no place.
 
     Raises:
       ConversionError: one is no range of numbers.
     """
-    found = {}
+    found: dict[str, range | list[int]] = {}
     for name, text in (self.info.get("splits") or {}).items():
       try:
         first, end = (int(number) for number in str(text).split(":"))
@@ -160,6 +164,10 @@ class LeRobotFolder:
         want = "a range such as '0:10'"
         raise self._error(INFO, f"splits: {name}", want, repr(text)) from error
       found[name] = range(first, end)
+    extra = os.path.join(self.path, EXTRA)
+    if os.path.isfile(extra):
+      known = read_json(extra).get("splits") or {}
+      found |= {name: list(map(int, numbers)) for name, numbers in known.items()}
     return found
 
   @property

@@ -20,7 +20,6 @@ import tensorflow as tf
 from t2r_seq import errors, files, records, specs, videos
 from t2r_seq.convert import lerobot_folder
 from t2r_seq.convert.episodes import EpisodeTarget, Values
-from t2r_seq.convert.lerobot import EXTRA
 from t2r_seq.convert.lerobot_folder import (
   DERIVED,
   EPISODE_INDEX,
@@ -247,13 +246,16 @@ class LeRobotTarget(EpisodeTarget):
       path: of the folder that appears in the end.
       work_folder: where it is made, on the same file system.
       spec: of the episodes.
-      metadata: JSON values; 'lerobot' gives rate, robot, tasks and names.
+      metadata: JSON values; 'lerobot' gives rate, robot, tasks and names, 'splits'
+        the numbers of episodes by name.
       writing: how.
     Raises:
       ImportError: the extra is not installed.
     """
     self._path, self._work = path, work_folder
-    self._spec, self._metadata, self._writing = spec, metadata, writing
+    self._spec, self._writing = spec, writing
+    self._metadata = dict(metadata)
+    self._splits: dict[str, list[int]] = self._metadata.pop("splits", {})
     self._columns = _make_columns(path, spec, writing)[0]
     self._fps = _rate(path, metadata, writing)
     self._of_task = task_path(spec)
@@ -576,7 +578,7 @@ class _Joining:
       "data_files_size_in_mb": _DATA_MB,
       "video_files_size_in_mb": _VIDEO_MB,
       "fps": fps,
-      "splits": {"train": f"0:{count}"},
+      "splits": _ranges(target._splits) or {"train": f"0:{count}"},
       "data_path": _DATA_PATH,
       "video_path": _VIDEO_PATH if has_videos else None,
       "features": features,
@@ -610,7 +612,11 @@ class _Joining:
     if target._of_task is not None:
       keys[target._of_task] = TASK
     extra = {"keys": keys, "spec": json.loads(target._spec.to_json())}
-    self._write_json(EXTRA, {**extra, "metadata": dict(target._metadata)})
+    if target._splits:
+      extra["splits"] = target._splits
+    self._write_json(
+      lerobot_folder.EXTRA, {**extra, "metadata": dict(target._metadata)}
+    )
 
   def _write_json(self, name: str, value: Any) -> None:
     with open(self._name(name), "w", encoding="utf-8") as file:
@@ -620,6 +626,15 @@ class _Joining:
     name = os.path.join(self._folder, relative)
     os.makedirs(os.path.dirname(name), exist_ok=True)
     return name
+
+
+def _ranges(splits: Mapping[str, list[int]]) -> dict[str, str]:
+  """Returns the splits that are ranges of episodes: others the format cannot say."""
+  return {
+    name: f"{numbers[0]}:{numbers[-1] + 1}"
+    for name, numbers in splits.items()
+    if numbers == list(range(numbers[0], numbers[-1] + 1))
+  }
 
 
 def _chunk_and_file(place: int) -> dict[str, int]:

@@ -13,7 +13,12 @@ import gin
 from t2r_seq import errors, records, specs, videos
 from t2r_seq.convert import hdf5, lerobot_folder, lerobot_target, zarr_group
 from t2r_seq.convert import records as records_lib
-from t2r_seq.convert.episodes import Dropped, EpisodeSource, EpisodeTarget
+from t2r_seq.convert.episodes import (
+  ChosenSource,
+  Dropped,
+  EpisodeSource,
+  EpisodeTarget,
+)
 from t2r_seq.convert.hdf5 import Hdf5Source
 from t2r_seq.convert.journal import Journal, journal_folder
 from t2r_seq.convert.lerobot import LeRobotSource
@@ -26,8 +31,9 @@ from t2r_seq.convert.records import (
 )
 from t2r_seq.convert.stores import StoreSource, StoreTarget
 from t2r_seq.convert.zarr_group import ZarrSource
-from t2r_seq.records.files import other_shards
-from t2r_seq.store import layout
+from t2r_seq.records.files import files_of_split, other_shards
+from t2r_seq.store import EpisodeStore, choose_episodes, layout, make_splits
+from t2r_seq.store.splits import Episodes, parse_shares
 
 STORE, TFRECORD, ZARR, HDF5 = "store", "tfrecord", "zarr", "hdf5"
 LEROBOT = "lerobot"
@@ -167,7 +173,11 @@ class ConversionOptions:
     num_shards: TFRecord files to write.
     compression: of TFRecord files, 'GZIP', 'ZLIB' or '', where their suffixes don't
       tell; 'gzip' compresses the observations of an HDF5 file.
-    split: of a TFDS dataset, by default 'train'.
+    split: names and shares, 'train=0.9,eval=0.1', of the episodes that are dealt by
+      chance to splits, in place of those of the source; or the name of a split of the
+      source, which alone is read: of a TFDS dataset by default 'train'.
+    filter: the name of a split of the source, which alone is read.
+    seed: of the dealing.
     fps: of a dataset of LeRobot's to write; None takes what the source says.
     task: of such a dataset, the text of episodes that come without one.
     video_codec: of such a dataset, the encoder of its videos: pixels are encoded, and
@@ -187,6 +197,8 @@ class ConversionOptions:
   num_shards: int = 1
   compression: str | None = None
   split: str | None = None
+  filter: str | None = None
+  seed: int = 0
   fps: float | None = None
   task: str | None = None
   video_codec: str = videos.VideoEncoding.codec
@@ -203,6 +215,22 @@ class ConversionOptions:
         f"convert: expected one of {errors.listing(names)}, got "
         f"{errors.listing(given)}."
       )
+    if self.filter and self.split and not self.shares:
+      raise errors.ConversionError(
+        f"convert: expected one of filter '{self.filter}' and split '{self.split}', "
+        "got both. To deal what a filter leaves, give shares: train=0.9,eval=0.1."
+      )
+
+  @property
+  def shares(self) -> dict[str, float]:
+    """Shares of the episodes by the split that they are dealt to; none for none."""
+    is_dealt = self.split is not None and "=" in self.split
+    return parse_shares("convert: split", self.split or "") if is_dealt else {}
+
+  @property
+  def chosen_split(self) -> str | None:
+    """The name of the split of the source that is read; None for all."""
+    return self.filter or (None if self.shares else self.split)
 
   @property
   def bounds(self) -> EpisodeBounds:
@@ -233,10 +261,11 @@ class ConversionOptions:
       earlier: of its `to_json_dict`.
     """
     hint = "Say the same, or delete the destination and this folder to start anew."
+    began = {**ConversionOptions().to_json_dict(), **earlier}
     return [
-      errors.Mismatch(name, f"{earlier.get(name)!r}, as it began", repr(value), hint)
+      errors.Mismatch(name, f"{began[name]!r}, as it began", repr(value), hint)
       for name, value in self.to_json_dict().items()
-      if earlier.get(name) != value and name != "allow_nan"
+      if began[name] != value and name != "allow_nan"
     ]
 
 
@@ -259,6 +288,7 @@ def open_episodes(
   path: str | os.PathLike[str],
   kind: str | None = None,
   options: ConversionOptions | None = None,
+  episodes: Episodes | None = None,
 ) -> EpisodeSource:
   """Opens the episodes of any format: their specs, and their values one by one.
 
@@ -267,19 +297,91 @@ def open_episodes(
       TFRecord files.
     kind: of it, where what is there doesn't tell; as in `convert`.
     options: how it is read; None for `ConversionOptions()`.
+    episodes: numbers of those to read, or a file that lists them; None for all.
   Returns:
     The source: iterating gives a dict of arrays by path for each episode; `spec`,
-    `num_episodes`, `metadata` and `notes` say what they are.
+    `num_episodes`, `splits`, `metadata` and `notes` say what they are.
   Raises:
     ConversionError: nothing that can be read.
+    SpecError: there is no such split or episode.
   """
   options = options or ConversionOptions()
   path = os.fspath(path)
   kind = source_kind(path, kind)
-  return open_source(kind, path, options, dropped=Dropped(options.drop))
+  dropped = Dropped(options.drop)
+  return open_source(kind, path, options, dropped=dropped, episodes=episodes)
 
 
 def open_source(
+  kind: str,
+  path: str,
+  options: ConversionOptions,
+  spec: specs.TensorSpecStruct | None = None,
+  dropped: Dropped | None = None,
+  episodes: Episodes | None = None,
+) -> EpisodeSource:
+  """Opens a source, or the episodes of it that the options choose.
+
+  Args:
+    kind: of it.
+    path: of it.
+    options: of the conversion.
+    spec: what the source is read with, where that is known.
+    dropped: paths to leave out, before anything is made of them.
+    episodes: numbers of those to read; None for all.
+  Raises:
+    SpecError: it cannot be read, or has no such split or episode.
+  """
+  split = options.chosen_split
+  if kind in (TFRECORD, RLDS) and split is not None:
+    path = ",".join(files_of_split(f"convert: {path}", _files(path), split))
+    split = None
+  source = _open_whole(kind, path, options, spec, dropped)
+  if kind == TFDS or (split is None and episodes is None):
+    return source
+  if source.num_episodes is None:
+    raise errors.ConversionError(
+      f"convert: {path}: episodes: expected a source that knows how many episodes it "
+      "has, got record files. Convert them to a store first."
+    )
+  chosen = choose_episodes(
+    f"convert: {path}", source.num_episodes, episodes, split, source.splits
+  )
+  return source if chosen is None else ChosenSource(source, chosen)
+
+
+def _files(patterns: str) -> list[str]:
+  return records.get_data_format_and_filenames(patterns)[1]
+
+
+def final_splits(
+  source: EpisodeSource, options: ConversionOptions, count: int
+) -> dict[str, list[int]]:
+  """Returns the splits of what a conversion makes: dealt, or those of the source.
+
+  Args:
+    source: of the conversion.
+    options: of it.
+    count: its episodes.
+  Raises:
+    SpecError: a share is too small.
+  """
+  if options.shares:
+    return make_splits(options.shares, count, options.seed)
+  return {name: list(numbers) for name, numbers in source.splits.items()}
+
+
+def write_splits(
+  kind: str, path: str, source: EpisodeSource, options: ConversionOptions
+) -> None:
+  """Keeps the splits in a store that is complete; others got them as they began."""
+  if kind == STORE:
+    found = final_splits(source, options, len(EpisodeStore(path)))
+    if found:
+      EpisodeStore.write_splits(path, found)
+
+
+def _open_whole(
   kind: str,
   path: str,
   options: ConversionOptions,
@@ -306,7 +408,7 @@ def open_source(
   if kind == HDF5:
     return Hdf5Source(path, dropped, spec)
   if kind == TFDS:
-    return TfdsSource(path, options.split, dropped.has if dropped else None)
+    return TfdsSource(path, options.chosen_split, dropped.has if dropped else None)
   if options.bounds:
     if kind == RLDS and spec is not None:
       spec = records.rlds_specs(spec)
@@ -366,6 +468,8 @@ def open_target(
   if kind == STORE:
     return StoreTarget(path, spec, metadata, options.allow_nan)
   count = source.num_episodes or 0
+  if splits := final_splits(source, options, count):
+    metadata = {**metadata, "splits": splits}
   if kind == HDF5:
     return hdf5.Hdf5Target(path, work, spec, metadata, count, options.compression)
   if kind == TFRECORD:
@@ -405,7 +509,7 @@ def open_written(
     SpecError: it cannot be read.
   """
   if kind != TFRECORD:
-    return open_source(kind, path, options, spec if kind == HDF5 else None)
+    return _open_whole(kind, path, options, spec if kind == HDF5 else None)
   names = destination_files(kind, path, options)
   return RecordEpisodes(names, records_lib.record_spec(spec), options.compression)
 

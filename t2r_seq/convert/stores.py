@@ -35,6 +35,7 @@ class StoreSource(EpisodeSource):
     self.num_episodes = len(self._store)
     self.metadata = self._store.metadata
     self.episode_ends = self._store.episode_ends.tolist()
+    self.splits = self._store.splits
 
   def fingerprint(self) -> dict[str, Any]:
     """Returns the specs and the checksums of all segments."""

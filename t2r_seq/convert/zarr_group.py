@@ -275,7 +275,9 @@ class ZarrSource(EpisodeSource):
       self._group = open_group(path)
       self._ends = self._read_ends()
       self.num_episodes = len(self._ends)
-      self.metadata = self._read_metadata()
+      metadata = dict(self._read_metadata())
+      self.splits = metadata.pop("splits", {})
+      self.metadata = metadata
       self.spec = self._collect(self._known_spec(), dropped or Dropped())
 
   def _read_metadata(self) -> Mapping[str, Any]:

@@ -22,7 +22,8 @@ from t2r_seq.data import arguments, pool, record_files
 from t2r_seq.data.dataset_options import positions_kept
 from t2r_seq.data.loaders import PoolReader, WindowLoader
 from t2r_seq.data.plan import Plan, plan_and_cut
-from t2r_seq.store import HeldTensor
+from t2r_seq.store import HeldTensor, choose_episodes
+from t2r_seq.store.splits import Episodes
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
@@ -48,17 +49,31 @@ class RecordReads:
   its bytes, 80 us, is the making of that reader.
   """
 
-  def __init__(self, index: records.RecordIndex, run_length: int = 1) -> None:
+  def __init__(
+    self,
+    index: records.RecordIndex,
+    run_length: int = 1,
+    chosen: np.ndarray | None = None,
+  ) -> None:
     """Prepares; reads nothing.
 
     Args:
       index: of the files, none of which is compressed.
-      run_length: records that are read at once; a file's last run may be shorter.
+      run_length: records that are read at once; a file's last run may be shorter, and
+        so may one before a record that is not chosen.
+      chosen: numbers of the records that are read, rising; None for all.
     Raises:
       RecordError: a file is compressed.
     """
     index.require_random_access()
-    plan = [_plan_runs(file, run_length) for file in index.files]
+    if chosen is None:
+      chosen = np.arange(len(index))
+    ends = index.record_ends
+    parts = np.split(chosen, np.searchsorted(chosen, ends[:-1]))
+    plan = [
+      _plan_runs(file, numbers - (end - file.num_records), run_length)
+      for file, numbers, end in zip(index.files, parts, ends, strict=True)
+    ]
     files = np.repeat(np.arange(len(plan)), [len(counts) for counts, _, _ in plan])
     self.counts: np.ndarray = np.concatenate([counts for counts, _, _ in plan])
     offsets = np.concatenate([offsets for _, offsets, _ in plan])
@@ -105,11 +120,16 @@ class RecordReads:
 
 
 def _plan_runs(
-  index: records.FileIndex, run_length: int
+  index: records.FileIndex, numbers: np.ndarray, run_length: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Returns records, first byte and bytes of every run of a file, int64 [runs]."""
-  firsts = np.arange(0, index.num_records, run_length)
-  ends = np.minimum(firsts + run_length, index.num_records)
+  places = np.arange(len(numbers))
+  is_first = np.diff(numbers, prepend=-2) != 1
+  # Neighbours are cut into runs from the first of them on.
+  since_first = places - np.maximum.accumulate(np.where(is_first, places, 0))
+  starts = np.flatnonzero(since_first % run_length == 0)
+  firsts = numbers[starts]
+  ends = firsts + np.diff(starts, append=len(numbers))
   offsets = index.offsets[firsts]
   return ends - firsts, offsets, index.ends[ends - 1] - offsets
 
@@ -140,6 +160,7 @@ class IndexedWindows:
     spec_structure: specs.SpecStructure,
     cut: windows.Cut,
     decode_images: records.DecodeImages = True,
+    chosen: np.ndarray | None = None,
   ) -> None:
     """Plans the windows; reads the first record only.
 
@@ -150,6 +171,7 @@ class IndexedWindows:
       cut: how episodes become windows.
       decode_images: gives pixels, perhaps in a way of its own; False the strings that
         the records hold.
+      chosen: numbers of the records that have windows; None for all.
     Raises:
       SpecError: the specs do not fit each other, or the index.
       RecordError: a file is compressed, or has changed.
@@ -172,6 +194,9 @@ class IndexedWindows:
     self.counts: np.ndarray = np.asarray(
       self._reader.grid.num_windows(self.episode_lengths)
     )
+    if chosen is not None:
+      is_chosen = np.isin(np.arange(len(self.counts)), chosen)
+      self.counts = np.where(is_chosen, self.counts, 0)
     self.num_windows = int(self.counts.sum())
     self._window_ends = HeldTensor.of(np.cumsum(self.counts))
     self.held = [self._window_ends, *self.reads.held]
@@ -267,6 +292,7 @@ class IndexedExamples:
     index: records.RecordIndex,
     spec_structure: specs.SpecStructure,
     decode_images: records.DecodeImages = True,
+    chosen: np.ndarray | None = None,
   ) -> None:
     """Prepares; reads the first record only.
 
@@ -276,11 +302,12 @@ class IndexedExamples:
         the first record lacks are left out.
       decode_images: gives pixels, perhaps in a way of its own; False the strings that
         the records hold.
+      chosen: numbers of the records to read; None for all.
     Raises:
       SpecError: a spec cannot be parsed.
       RecordError: a file is compressed, or has changed.
     """
-    self._reads = RecordReads(index)
+    self._reads = RecordReads(index, chosen=chosen)
     self.held = self._reads.held
     first = tf.constant(index.read(0))
     flat = specs.flatten_spec_structure(spec_structure)
@@ -288,7 +315,7 @@ class IndexedExamples:
     self._parse = records.create_parse_tf_example_fn(
       self.flat, decode_images=decode_images
     )
-    self.num_windows = index.num_records
+    self.num_windows = len(self._reads.counts)
 
   def parse(self, serialized: tf.Tensor) -> specs.TensorSpecStruct:
     """Parses serialized records, [B]."""
@@ -372,9 +399,14 @@ class _ExampleRows(pool.PoolRows):
 class _ExamplePools(PoolReader):
   """Reads pools of examples, by runs of records that are neighbours in a file."""
 
-  def __init__(self, source: IndexedExamples, index: records.RecordIndex) -> None:
+  def __init__(
+    self,
+    source: IndexedExamples,
+    index: records.RecordIndex,
+    chosen: np.ndarray | None,
+  ) -> None:
     mean_bytes = max(1, int(index.lengths.mean()))
-    self._reads = RecordReads(index, max(1, _RUN_BYTES // mean_bytes))
+    self._reads = RecordReads(index, max(1, _RUN_BYTES // mean_bytes), chosen)
     counts = self._reads.counts
     row_bytes = int(index.lengths.max()) + _STRING_BYTES
     super().__init__(
@@ -416,6 +448,8 @@ class IndexedRecordLoader(WindowLoader):
     cut: windows.Cut | None = None,
     decode_images: records.DecodeImages = True,
     is_checkpointed: bool = False,
+    episodes: Episodes | None = None,
+    split: str | None = None,
     **fields: Any,
   ) -> None:
     """Plans the batches from the indices; reads one record.
@@ -436,6 +470,10 @@ class IndexedRecordLoader(WindowLoader):
       is_checkpointed: has iterators keep their position, for a tf.train.Checkpoint of
         one; TensorFlow then logs a line or two with every batch. An iterator that does
         not is saved with all that it has read ahead. `start_batch` needs neither.
+      episodes: numbers of the records to read, through all files, or a file that lists
+        them; None for all.
+      split: reads only the files that are named after it, such as 'train' of
+        bridge-train.tfrecord-00000-of-00010; None for all.
       **fields: or fields of the plan and the cut: seed=1, padding='repeat', ...
     Raises:
       SpecError: the specs do not fit the files, or these are too small for one batch,
@@ -455,15 +493,26 @@ class IndexedRecordLoader(WindowLoader):
         f"indexed_records: {self.index.filenames[0]}: expected records, got none in "
         f"{len(self.index.filenames)} file(s)."
       )
+    self._chosen = choose_episodes(
+      "indexed_records",
+      len(self.index),
+      episodes,
+      split,
+      None if split is None else splits_of(self.index),
+    )
     self._source: IndexedWindows | IndexedExamples
     if windows.is_windowed(spec_structure):
-      self._source = IndexedWindows(self.index, spec_structure, cut, decode_images)
+      self._source = IndexedWindows(
+        self.index, spec_structure, cut, decode_images, self._chosen
+      )
       _check_any_window(self._source, self.index)
       if plan.order == "global":
         _check_small_records(self._source, self.index)
     else:
       arguments.check_no_windows("indexed_records", cut)
-      self._source = IndexedExamples(self.index, spec_structure, decode_images)
+      self._source = IndexedExamples(
+        self.index, spec_structure, decode_images, self._chosen
+      )
     self.flat = self._source.flat
     self._decode_images = decode_images
     self._is_checkpointed = is_checkpointed
@@ -484,8 +533,9 @@ class IndexedRecordLoader(WindowLoader):
     """
     if not isinstance(self._source, IndexedWindows):
       return None
+    chosen = slice(None) if self._chosen is None else self._chosen
     return windows.WindowReport.of_episodes(
-      self._source.episode_lengths, self._source.counts
+      self._source.episode_lengths[chosen], self._source.counts[chosen]
     )
 
   def dataset(self, start_batch: int = 0) -> tf.data.Dataset:
@@ -512,7 +562,13 @@ class IndexedRecordLoader(WindowLoader):
   def _make_pools(self) -> PoolReader:
     if isinstance(self._source, IndexedWindows):
       return _EpisodePools(self._source, self.index)
-    return _ExamplePools(self._source, self.index)
+    return _ExamplePools(self._source, self.index, self._chosen)
+
+
+def splits_of(index: records.RecordIndex) -> dict[str, np.ndarray]:
+  """Returns numbers of records by the split that the names of their files tell."""
+  counts = np.array([file.num_records for file in index.files], np.int64)
+  return record_files.splits_of_files(list(index.filenames), counts)
 
 
 def indexed_records(

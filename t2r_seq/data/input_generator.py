@@ -23,6 +23,8 @@ from t2r_seq.data import arguments, joint
 from t2r_seq.data.arguments import flat_specs
 from t2r_seq.data.data_service import DataService
 from t2r_seq.data.dataset_options import generator_options, positions_kept
+from t2r_seq.store import choose_episodes
+from t2r_seq.store.splits import Episodes, Splits
 from t2r_seq.windows.n_step import integer_rewards
 
 PreprocessFn = Callable[[Any, Any], tuple[Any, Any]]
@@ -53,6 +55,8 @@ class AbstractInputGenerator(abc.ABC):
   (except for made-up data, which never ends). After Tensor2Robot's class of that name.
   """
 
+  _chooses_episodes = False  # Whether episodes have numbers that stay.
+
   def __init__(self, batch_size: int = 32, cut: windows.Cut | None = None) -> None:
     """Creates the generator.
 
@@ -75,6 +79,8 @@ class AbstractInputGenerator(abc.ABC):
     self._padding: windows.Padding = "repeat"
     self._mode: str | None = None
     self._report: InputReport | None = None
+    self._episodes: Episodes | None = None
+    self._split: str | None = None
     self._data_service = DataService()
     self._is_portable = False
     self._reads_ahead = False  # Whether batches are made before they are asked for.
@@ -176,6 +182,33 @@ class AbstractInputGenerator(abc.ABC):
       SpecError: none of these.
     """
     self._padding = windows.check_padding(padding)
+
+  def set_episodes(
+    self, episodes: Episodes | None = None, split: str | None = None
+  ) -> None:
+    """Sets which episodes are read; datasets that there are stay as they are.
+
+    Args:
+      episodes: their numbers in the dataset, or a file that lists them, one a line;
+        None for all.
+      split: of the dataset, such as 'train'; None for all. With both, those of the
+        split that are in the list.
+    Raises:
+      SpecError: the generator reads no episodes that have numbers.
+    """
+    if not self._chooses_episodes and (episodes is not None or split is not None):
+      raise errors.SpecError(
+        f"{type(self).__name__}: episodes and split: expected a generator that reads "
+        "a dataset, got one whose episodes come and go, or are made up."
+      )
+    self._episodes, self._split = episodes, split
+
+  def _choose(
+    self, where: str, num_episodes: int, splits: Callable[[], Splits]
+  ) -> np.ndarray | None:
+    """Returns the numbers of the episodes to read; None for all."""
+    known = splits() if self._split is not None else None
+    return choose_episodes(where, num_episodes, self._episodes, self._split, known)
 
   def set_data_service(self, data_service: DataService) -> None:
     """Sets where mode 'train' runs; gin's `DataService` is what it is at first."""

@@ -13,10 +13,11 @@ import tensorflow as tf
 
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.convert import LeRobotFolder
-from t2r_seq.data import arguments, episode_choice, joint, pool
+from t2r_seq.data import arguments, joint, pool
 from t2r_seq.data.input_generator import AbstractInputGenerator
 from t2r_seq.data.plan import permutation
 from t2r_seq.data.streams import StreamReport, streamed_windows
+from t2r_seq.store.splits import Episodes
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
@@ -34,6 +35,8 @@ class LeRobotInputGenerator(AbstractInputGenerator):
   order. The same seed gives the same batches on every machine.
   """
 
+  _chooses_episodes = True
+
   def __init__(
     self,
     dataset_path: str | os.PathLike[str],
@@ -45,7 +48,7 @@ class LeRobotInputGenerator(AbstractInputGenerator):
     n_step: windows.NStep | tuple[int, float] | None = None,
     memory_budget: int = 2**30,
     drop_remainder: bool | None = None,
-    episodes: episode_choice.Episodes | None = None,
+    episodes: Episodes | None = None,
     split: str | None = None,
     image_decoding: records.ImageDecoding | None = None,
   ) -> None:
@@ -76,7 +79,7 @@ class LeRobotInputGenerator(AbstractInputGenerator):
     self._seed = arguments.check_seed(where, seed)
     self._memory_budget = self._check_count("memory_budget", memory_budget)
     self._drop_remainder = arguments.check_drop_remainder(where, drop_remainder)
-    self._episodes, self._split = episodes, split
+    self.set_episodes(episodes, split)
     self._decode_images = arguments.check_image_decoding(where, image_decoding)
     self._reading: _Reading | None = None
 
@@ -94,7 +97,7 @@ class LeRobotInputGenerator(AbstractInputGenerator):
       folder = LeRobotFolder(self._path)
       mode = specs.ModeKeys.EVAL
       grid = self._grid(self._joined(folder, mode), mode)
-      return int(np.sum(grid.num_windows(folder.lengths[self._choose(folder)])))
+      return int(np.sum(grid.num_windows(folder.lengths[self._numbers(folder)])))
 
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
@@ -121,7 +124,7 @@ class LeRobotInputGenerator(AbstractInputGenerator):
     with tf.init_scope():
       folder = LeRobotFolder(self._path)
       joined = self._joined(folder, mode)
-      chosen = self._choose(folder)
+      chosen = self._numbers(folder)
       grid = self._grid(joined, mode)
       self._check_windows(where, folder.lengths[chosen], grid)
       self._reading = reading = _Reading(
@@ -159,14 +162,9 @@ class LeRobotInputGenerator(AbstractInputGenerator):
       report=report,
     ).map(joint.split)
 
-  def _choose(self, folder: LeRobotFolder) -> np.ndarray:
-    chosen = episode_choice.choose_episodes(
-      f"{type(self).__name__}: {self._path}",
-      len(folder),
-      self._episodes,
-      self._split,
-      folder.splits,
-    )
+  def _numbers(self, folder: LeRobotFolder) -> np.ndarray:
+    where = f"{type(self).__name__}: {self._path}"
+    chosen = self._choose(where, len(folder), lambda: folder.splits)
     return np.arange(len(folder)) if chosen is None else chosen
 
   def _grid(self, joined: specs.TensorSpecStruct, mode: str) -> windows.WindowGrid:

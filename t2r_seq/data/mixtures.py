@@ -22,6 +22,7 @@ from t2r_seq.data.input_generator import AbstractInputGenerator, InputReport
 from t2r_seq.data.record_input_generator import DefaultRecordInputGenerator
 from t2r_seq.records import files as patterns_lib
 from t2r_seq.specs import TensorSpecStruct
+from t2r_seq.store.splits import Episodes
 
 
 class MixtureReport:
@@ -541,6 +542,8 @@ class MixtureInputGenerator(AbstractInputGenerator):
     batch_size: int = 32,
     seed: int = 0,
     preprocessors: Mapping[str, Any] | None = None,
+    episodes: Mapping[str, Episodes] | None = None,
+    split: str | None = None,
   ) -> None:
     """Creates the mixture.
 
@@ -553,8 +556,10 @@ class MixtureInputGenerator(AbstractInputGenerator):
       preprocessors: by name, for sources whose data is not yet what the mixture
         delivers: a preprocessor, or a class of them that is called with functions from
         a mode to the mixture's feature and label specs, as a model calls it.
+      episodes: by name, the numbers of those that a source reads, or a file of them.
+      split: that all sources read, such as 'train'; None for what each has of its own.
     Raises:
-      SpecError: sources, weights and preprocessors do not belong together.
+      SpecError: sources, weights, preprocessors and episodes do not belong together.
     """
     super().__init__(batch_size)
     self._sources = dict(sources)
@@ -562,10 +567,35 @@ class MixtureInputGenerator(AbstractInputGenerator):
     self._seed = self._check_count("seed", seed, minimum=0)
     self._preprocessors = dict(preprocessors or {})
     check(self._where, self._sources, self._weights, self._preprocessors)
+    if episodes is not None or split is not None:
+      self.set_episodes(episodes, split)
     # Specs that were set before this are the source's own, and stay.
     self._with_own_specs = {
       name for name, source in self._sources.items() if source.has_specifications
     }
+
+  def set_episodes(self, episodes: Any = None, split: str | None = None) -> None:
+    """Sets which episodes the sources read.
+
+    Args:
+      episodes: by name of a source, as the sources take them; None for all.
+      split: of all sources; None for all.
+    Raises:
+      SpecError: there is no such source, or one has no episodes to choose from.
+    """
+    by_name = dict(episodes or {})
+    self._raise(
+      errors.Mismatch(
+        f"episodes: {name}",
+        f"the name of a source, of {errors.listing(self._sources)}",
+        repr(name),
+        errors.nearest(name, self._sources),
+      )
+      for name in by_name
+      if name not in self._sources
+    )
+    for name, source in self._sources.items():
+      source.set_episodes(by_name.get(name), split)
 
   @property
   def num_examples(self) -> int | None:

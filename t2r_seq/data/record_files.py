@@ -19,6 +19,9 @@ from t2r_seq.records import parse as records_parse
 from t2r_seq.records.contents import RecordContents
 from t2r_seq.records.episode_flags import cut_hint, find_flags, set_flags
 from t2r_seq.records.features import IS_FIRST
+from t2r_seq.records.files import file_split, files_of_split
+from t2r_seq.store import choose_episodes
+from t2r_seq.store.splits import Episodes
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 FilesByKey = dict[str, list[str]]
@@ -79,6 +82,75 @@ def find_files(file_patterns: Any, spec_structure: Any) -> FilesByKey:
   }
 
 
+def choose_files(where: str, files: FilesByKey, split: str | None) -> FilesByKey:
+  """Leaves out the files that are not of a split, as their names tell it.
+
+  Raises:
+    SpecError: a dataset has no such split.
+  """
+  if split is None:
+    return files
+  return {key: files_of_split(where, names, split) for key, names in files.items()}
+
+
+def splits_of_files(names: list[str], counts: np.ndarray) -> dict[str, np.ndarray]:
+  """Returns the numbers of records by the split that the names of their files tell."""
+  ends = np.cumsum(counts)
+  by_split: dict[str, list[np.ndarray]] = {}
+  for name, end, count in zip(names, ends, counts, strict=True):
+    if split := file_split(name):
+      by_split.setdefault(split, []).append(np.arange(end - count, end))
+  return {split: np.concatenate(found) for split, found in by_split.items()}
+
+
+class ChosenRecords:
+  """Some records of files, by their numbers: all files are counted through, in order.
+
+  Attributes:
+    count: how many there are.
+  """
+
+  def __init__(
+    self, where: str, files: FilesByKey, episodes: Episodes, split: str | None
+  ) -> None:
+    """Counts the records of all files, which are read for it.
+
+    Args:
+      where: who reads what, for messages.
+      files: by dataset_key, those of other splits too.
+      episodes: numbers, or a file that lists them.
+      split: that they must be of; None for any.
+    Raises:
+      SpecError: a number is none of a record, or none is left.
+    """
+    starts: list[np.ndarray] = []
+    chosen: Any = None
+    for names in files.values():
+      counts = np.array([count_records({"": [name]}) for name in names], np.int64)
+      starts.append(np.cumsum(counts) - counts)
+      if chosen is None:
+        num_records = int(counts.sum())
+        splits = splits_of_files(names, counts) if split is not None else None
+        chosen = choose_episodes(where, num_records, episodes, split, splits)
+    self.count = len(chosen)
+    self._keep = np.isin(np.arange(num_records), chosen)
+    self._names = [name for names in files.values() for name in names]
+    self._starts = np.concatenate(starts)
+
+  def read_file(self, filename: Any, compression: Any) -> tf.data.Dataset:
+    """Reads the chosen records of one file; see `records.record_dataset`."""
+    place = tf.argmax(tf.equal(tf.constant(self._names), filename))
+    start = tf.gather(tf.constant(self._starts, tf.int64), place)
+    # Of zipped datasets another may be longer, which reading it finds.
+    keep = tf.constant(np.append(self._keep, False))
+    last = tf.constant(len(self._keep), tf.int64)
+    numbered = tf.data.TFRecordDataset(filename, compression).enumerate(start)
+    kept = numbered.filter(
+      _as_it_is(lambda number, _: tf.gather(keep, tf.minimum(number, last)))
+    )
+    return kept.map(_as_it_is(lambda _, record: record))
+
+
 def find_cause(
   where: str, files: FilesByKey, error: Exception
 ) -> errors.RecordError | None:
@@ -124,13 +196,16 @@ def read_records(
     shuffle_files: in another order in every epoch.
     seed: of that shuffle.
     check: whether to look at the start of each file.
-    read_file: as for `records.record_dataset`, of one dataset.
+    read_file: as for `records.record_dataset`.
   Returns:
     Dataset of scalar strings, or of dicts of them where there are several datasets.
   """
   if len(files) > 1:
     return _zip_strictly(
-      {key: records.record_dataset(names, check=check) for key, names in files.items()}
+      {
+        key: records.record_dataset(names, check=check, read_file=read_file)
+        for key, names in files.items()
+      }
     )
   (filenames,) = files.values()
   return records.record_dataset(
@@ -274,13 +349,16 @@ def _zip_strictly(datasets: dict[str, tf.data.Dataset]) -> tf.data.Dataset:
   )
 
 
-def check_policy(where: str, policy: Any, index: str | None) -> str:
+def check_policy(
+  where: str, policy: Any, index: str | None, has_episodes: bool = False
+) -> str:
   """Checks what is to become of bad records.
 
   Args:
     where: the class that was told.
     policy: one of POLICIES.
     index: how files are read by their index.
+    has_episodes: only some are to be read, by number.
   Returns:
     The policy.
   Raises:
@@ -297,6 +375,12 @@ def check_policy(where: str, policy: Any, index: str | None) -> str:
       f"got 'skip' with index='{index}'. Use index=None, or leave bad records out for "
       "good: t2r_seq doctor FILES --salvage OUT."
     )
+  if policy == "skip" and has_episodes:
+    raise errors.SpecError(
+      f"{where}: on_bad_record: expected 'raise' where episodes are chosen by their "
+      "numbers, got 'skip': what is left out would move the numbers of the others. "
+      "Leave bad records out for good: t2r_seq doctor FILES --salvage OUT."
+    )
   return policy
 
 
@@ -306,20 +390,29 @@ class RecordReading:
   Attributes:
     failure: what stopped the dataset, where that is known better than TensorFlow does.
     read_file: reads one file other than TensorFlow does, if it is not None.
+    skips: whether bad records are left out.
     record_size: bytes of the first record, which stands for all.
   """
 
   failure: Exception | None = None
   read_file: Callable[[Any, Any], tf.data.Dataset] | None = None
+  skips = False
   record_size = 0
 
-  def __init__(self, decode_images: records.DecodeImages = True) -> None:
+  def __init__(
+    self,
+    decode_images: records.DecodeImages = True,
+    chosen: ChosenRecords | None = None,
+  ) -> None:
     """Creates the reading.
 
     Args:
       decode_images: how encoded images are decoded, where they are.
+      chosen: the records that are read; None for all.
     """
     self._decode_images = decode_images
+    if chosen is not None:
+      self.read_file = chosen.read_file
 
   def read(
     self,
@@ -330,8 +423,8 @@ class RecordReading:
     check: bool = True,
   ) -> tf.data.Dataset:
     """Reads serialized records; see `read_records`."""
-    # With a way of its own to read files, what is none of them has no good record.
-    check = check and self.read_file is None
+    # Where bad records are left out, what is no file of records has no good one.
+    check = check and not self.skips
     return read_records(files, cycle_length, shuffle_files, seed, check, self.read_file)
 
   def parse_batches(
@@ -378,7 +471,7 @@ class RecordReading:
     """Parses records to what pools keep of them.
 
     Args:
-      serialized: one by one, with the number of the file if `read_file` is not None.
+      serialized: one by one, with the number of the file if it `skips`.
       flat_specs: what to parse, by path.
       columns: of the pools.
       num_parallel_calls: has no influence on the order.
@@ -474,6 +567,7 @@ def count_windows(
   files: FilesByKey,
   flat_specs: specs.TensorSpecStruct,
   grid: windows.WindowGrid,
+  chosen: ChosenRecords | None = None,
 ) -> int:
   """Counts windows by the lengths of the episodes; of these one feature is parsed.
 
@@ -481,6 +575,7 @@ def count_windows(
     files: by dataset_key.
     flat_specs: specs of an episode by path, at least one a sequence.
     grid: the anchors.
+    chosen: the records that count; None for all.
   Returns:
     The windows in all episodes.
   Raises:
@@ -491,7 +586,8 @@ def count_windows(
     key=lambda item: (item[1].is_optional, specs.is_encoded_image_spec(item[1])),
   )
   parse_fn = records.create_parse_tf_example_fn({path: spec}, decode_images=False)
-  serialized = read_records({"": files[spec.dataset_key]})
+  read_file = None if chosen is None else chosen.read_file
+  serialized = read_records({"": files[spec.dataset_key]}, read_file=read_file)
 
   def num_windows(record: tf.Tensor) -> tf.Tensor:
     return grid.num_windows(_size(parse_fn({spec.dataset_key: record})[path]))
@@ -701,7 +797,7 @@ def _permuted_records(
   def read(number: tf.Tensor) -> tf.data.Dataset:
     name, compression = tf.gather(names, number), tf.gather(compressions, number)
     serialized = read_file(name, compression)
-    if reading.read_file is None:
+    if not reading.skips:
       return serialized
     # To repeat one number would make an iterator for each record.
     numbers = tf.data.Dataset.range(number, np.iinfo(np.int64).max, len(names))

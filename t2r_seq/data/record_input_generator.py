@@ -23,6 +23,7 @@ from t2r_seq.data.index import IndexedRecordLoader
 from t2r_seq.data.input_generator import AbstractInputGenerator
 from t2r_seq.data.plan import Plan
 from t2r_seq.data.streams import StreamReport
+from t2r_seq.store.splits import Episodes
 
 FilePatterns = str | Sequence[str] | Mapping[str, str | Sequence[str]]
 
@@ -47,6 +48,8 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
   memory budget limits, over all files, and a resumed run goes on with the next batch.
   """
 
+  _chooses_episodes = True
+
   def __init__(
     self,
     file_patterns: FilePatterns,
@@ -65,6 +68,8 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     on_bad_record: str = "raise",
     max_bad_records: int = 100,
     image_decoding: records.ImageDecoding | None = None,
+    episodes: Episodes | None = None,
+    split: str | None = None,
   ) -> None:
     """Creates the generator; files are looked for when a dataset is created.
 
@@ -92,6 +97,11 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
         leaves it out, logs it and counts it in the report.
       max_bad_records: to leave out; one more is an error.
       image_decoding: how encoded images are decoded, and which part of them.
+      episodes: numbers of the records to read, counted through all files in order, or
+        a file that lists them; None for all. Without an index the files are read once
+        more to count them.
+      split: reads only the files that are named after it, as TFDS names them, such as
+        'train' of bridge-train.tfrecord-00000-of-00010; None for all.
     Raises:
       SpecError: a size or length is too small, or an option is none of these.
     """
@@ -108,7 +118,10 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     self._plan = Plan(
       seed=seed, drop_remainder=drop_remainder, memory_budget=memory_budget, where=where
     )
-    self._on_bad_record = record_files.check_policy(where, on_bad_record, index)
+    self.set_episodes(episodes, split)
+    self._on_bad_record = record_files.check_policy(
+      where, on_bad_record, index, episodes is not None
+    )
     self._max_bad_records = self._check_count("max_bad_records", max_bad_records, 0)
     self._decode_images = arguments.check_image_decoding(where, image_decoding)
     self._reading = record_files.RecordReading()
@@ -134,12 +147,20 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
         index = index_lib.find_index(self._index, files, self._where())
         is_windowed = windows.is_windowed(joined)
         if index is not None:
-          num_windows = index.num_windows(joined, cut) if is_windowed else None
-          count = len(index) if num_windows is None else int(num_windows.sum())
-        elif is_windowed:
-          count = record_files.count_windows(files, flat, _grid(joined, cut))
+          numbers = self._choose(
+            self._where(), len(index), lambda: index_lib.splits_of(index)
+          )
+          counts = (
+            index.num_windows(joined, cut) if is_windowed else np.ones(len(index))
+          )
+          count = int(counts.sum() if numbers is None else counts[numbers].sum())
         else:
-          count = record_files.count_records(files)
+          chosen = self._chosen_records(files)
+          files = record_files.choose_files(self._where(), files, self._split)
+          if is_windowed:
+            count = record_files.count_windows(files, flat, _grid(joined, cut), chosen)
+          else:
+            count = chosen.count if chosen else record_files.count_records(files)
         self._counted[self._counted_as()] = count
     return self.num_examples
 
@@ -201,6 +222,8 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
           plan=dataclasses.replace(plan, seed=seed),
           cut=cut,
           decode_images=self._decode_images,
+          episodes=self._episodes,
+          split=self._split,
         )
     if self._loader is not None:
       self._parsed_spec, self._report = self._loader.flat, self._loader.report()
@@ -209,9 +232,11 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       return self._loader.dataset(start).map(joint.split)
     # Datasets may be created while a graph is built; files are looked at outside.
     with tf.init_scope(), self.explain_failures():
+      chosen = self._chosen_records(files)
+      self._files = files = record_files.choose_files(self._where(), files, self._split)
       self._reading = skipping.make_reading(
         *(self._on_bad_record, files, self._max_bad_records, self._where()),
-        self._decode_images,
+        *(self._decode_images, chosen),
       )
       first = self._reading.first_record(files, self._where())
       self._parsed_spec = record_files.leave_out_absent(self._parsed_spec, first)
@@ -254,10 +279,19 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
   def _find_files(self, flat_specs: specs.TensorSpecStruct) -> record_files.FilesByKey:
     return record_files.find_files(self._file_patterns, flat_specs)
 
+  def _chosen_records(
+    self, files: record_files.FilesByKey
+  ) -> record_files.ChosenRecords | None:
+    """Finds the records to read, where that are not all."""
+    if self._episodes is None:
+      return None
+    return record_files.ChosenRecords(self._where(), files, self._episodes, self._split)
+
   def _counted_as(self) -> str:
     """What a count depends on."""
     joined = joint.join(self._feature_spec, self._label_spec)
-    return f"{windows.is_windowed(joined)} {_grid(joined, self._cut('train'))}"
+    grid = _grid(joined, self._cut("train"))
+    return f"{windows.is_windowed(joined)} {grid} {self._split} {self._episodes}"
 
   def _examples(
     self,

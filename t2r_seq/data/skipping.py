@@ -18,6 +18,7 @@ from t2r_seq.data import pool
 from t2r_seq.data.dataset_options import keeps_positions
 from t2r_seq.data.input_generator import InputReport
 from t2r_seq.data.record_files import (
+  ChosenRecords,
   FilesByKey,
   ParseFn,
   RecordReading,
@@ -581,6 +582,8 @@ def _example_bytes(dataset: tf.data.Dataset) -> int:
 class SkippingReading(RecordReading):
   """Leaves bad records out, up to a limit."""
 
+  skips = True
+
   def __init__(
     self,
     files: FilesByKey,
@@ -744,10 +747,11 @@ def make_reading(
   max_bad_records: int,
   where: str,
   decode_images: records.DecodeImages = True,
+  chosen: ChosenRecords | None = None,
 ) -> RecordReading:
   """Creates the reading of a policy; see `SkippingReading` for the arguments."""
   if policy == "raise":
-    return RecordReading(decode_images)
+    return RecordReading(decode_images, chosen)
   return SkippingReading(files, max_bad_records, where, decode_images)
 
 

@@ -18,7 +18,14 @@ from t2r_seq.data.input_generator import AbstractInputGenerator
 from t2r_seq.data.loaders import PoolReader, WindowLoader
 from t2r_seq.data.plan import Plan, PoolOrder, plan_and_cut
 from t2r_seq.data.pool import PoolRows, parts_of_rows
-from t2r_seq.store import EpisodeStore, FileColumns, StoreColumns, StoreWindows
+from t2r_seq.store import (
+  EpisodeStore,
+  FileColumns,
+  StoreColumns,
+  StoreWindows,
+  choose_episodes,
+)
+from t2r_seq.store.splits import Episodes
 
 # Path of what travels beside the features of batches that the device preprocesses.
 _NUMBERS = "sample_number"
@@ -151,6 +158,8 @@ class StoreWindowLoader(WindowLoader):
     cut: windows.Cut | None = None,
     flat: bool = False,
     decode_images: records.DecodeImages = True,
+    episodes: Episodes | None = None,
+    split: str | None = None,
     **fields: Any,
   ) -> None:
     """Plans the batches.
@@ -169,9 +178,12 @@ class StoreWindowLoader(WindowLoader):
         `windows.stack_windows` in the step that trains.
       decode_images: gives pixels, perhaps in a way of its own: a
         `records.ImageDecoding`; False gives the strings that are stored.
+      episodes: numbers of those to read, or a file that lists them; None for all.
+      split: of the store, such as 'train'; None for all.
       **fields: or fields of the plan and the cut: seed=1, padding='repeat', ...
     Raises:
-      SpecError: the store does not fit the specs, or is too small for one batch.
+      SpecError: the store does not fit the specs, or is too small for one batch; or
+        there is no such split or episode.
       StoreError: the store has no episodes.
     """
     fields = {"batch_size": batch_size, "order": order, **fields}
@@ -184,12 +196,15 @@ class StoreWindowLoader(WindowLoader):
     columns: Any = StoreColumns(store)
     if decode_images or plan.order == "quasi_random":
       columns = DecodedColumns(columns, store.spec, decode_images)
-    self._windows = StoreWindows(columns, spec_structure, cut, flat)
+    splits = None if split is None else store.splits
+    chosen = choose_episodes(plan.where, len(store), episodes, split, splits)
+    self._windows = StoreWindows(columns, spec_structure, cut, flat, chosen)
+    self._chosen = slice(None) if chosen is None else chosen
     if not self._windows.num_windows:
+      longest = int(store.episode_lengths[self._chosen].max())
       raise errors.SpecError(
         f"{plan.where}: expected an episode that is long enough for a window, got "
-        f"{int(store.episode_lengths.max())} steps at most. Make windows shorter, or "
-        "pad: padding='repeat'."
+        f"{longest} steps at most. Make windows shorter, or pad: padding='repeat'."
       )
     self.is_flat = flat
     self._store = store
@@ -207,7 +222,7 @@ class StoreWindowLoader(WindowLoader):
   def report(self) -> windows.WindowReport:
     """Returns what an epoch of all shards holds, and which episodes are too short."""
     return windows.WindowReport.of_episodes(
-      self._store.episode_lengths, self._windows.counts
+      self._store.episode_lengths[self._chosen], self._windows.counts[self._chosen]
     )
 
   def portable_dataset(self) -> tf.data.Dataset:
@@ -275,6 +290,8 @@ class StoreInputGenerator(AbstractInputGenerator):
   store. The same seed gives the same batches on every machine.
   """
 
+  _chooses_episodes = True
+
   def __init__(
     self,
     store_path: str | os.PathLike[str],
@@ -291,6 +308,8 @@ class StoreInputGenerator(AbstractInputGenerator):
     drop_remainder: bool | None = None,
     stack_on_device: bool = False,
     image_decoding: records.ImageDecoding | None = None,
+    episodes: Episodes | None = None,
+    split: str | None = None,
   ) -> None:
     """Creates the generator; the store is opened when a dataset is created.
 
@@ -314,11 +333,14 @@ class StoreInputGenerator(AbstractInputGenerator):
         step stacks and preprocesses them, see `device_fn`. For long sequences of
         stacks, where the host's copies are what limits training.
       image_decoding: how encoded images are decoded, and which part of them.
+      episodes: numbers of those to read, or a file that lists them; None for all.
+      split: of the store, such as 'train'; None for all.
     Raises:
       SpecError: a size is too small, or an option is none of these.
     """
     cut = windows.Cut(sequence_length, stride, shift, n_step=windows.NStep.of(n_step))
     super().__init__(batch_size, cut)
+    self.set_episodes(episodes, split)
     where = type(self).__name__
     self._store_path = store_path
     self._plan = Plan(
@@ -350,7 +372,12 @@ class StoreInputGenerator(AbstractInputGenerator):
       mode = specs.ModeKeys.EVAL
       span = windows.time_span(self._joined(store, mode))
       grid = windows.WindowGrid(span, self._cut(mode))
-      return int(np.sum(grid.num_windows(store.episode_lengths)))
+      where = f"{type(self).__name__}: {store.path}"
+      chosen = self._choose(where, len(store), lambda: store.splits)
+      lengths = store.episode_lengths
+      return int(
+        np.sum(grid.num_windows(lengths if chosen is None else lengths[chosen]))
+      )
 
   @tf.autograph.experimental.do_not_convert
   def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
@@ -382,6 +409,8 @@ class StoreInputGenerator(AbstractInputGenerator):
         cut=self._cut(mode),
         flat=is_train and self._stack_on_device,
         decode_images=self._decode_images,
+        episodes=self._episodes,
+        split=self._split,
       )
     self._report, self._reads_ahead = loader.report(), True
     self._device_fn = self._stack_and_finish if loader.is_flat else None

@@ -449,6 +449,43 @@ def record_dataset(
   )
 
 
+_SPLIT = re.compile(r"([^-./]+)(?:-\d+-of-\d+)?\.tfrecord")
+
+
+def file_split(filename: str) -> str | None:
+  """Returns the split that the name of a file tells, as TFDS names them.
+
+  Args:
+    filename: such as 'bridge-train.tfrecord-00000-of-00010', 'eval.tfrecord.gz'.
+  Returns:
+    'train', 'eval'; None where it is no name of TFRecords.
+  """
+  found = _SPLIT.search(os.path.basename(filename))
+  return found[1] if found else None
+
+
+def files_of_split(where: str, filenames: Iterable[str], split: str) -> list[str]:
+  """Returns the files of a split, by their names.
+
+  Args:
+    where: who asks, for the error.
+    filenames: to choose from.
+    split: the name of the split.
+  Raises:
+    SpecError: there are none; says which splits there are.
+  """
+  by_name = {name: file_split(name) for name in filenames}
+  found = [name for name, own in by_name.items() if own == split]
+  if not found:
+    known = {own for own in by_name.values() if own}
+    raise errors.SpecError(
+      f"{where}: split: expected one that files are named after, as in "
+      f"NAME-{split}.tfrecord-00000-of-00001, of {errors.listing(known)}, got "
+      f"'{split}'.{errors.nearest(split, known)}"
+    )
+  return found
+
+
 def _expand(filenames: FilePatterns) -> list[str]:
   """Finds the files of patterns; looks nothing up for a list of plain names."""
   if not isinstance(filenames, (str, os.PathLike)):

@@ -6,6 +6,7 @@ from t2r_seq.store.file_columns import FileColumns
 from t2r_seq.store.mapped import HeldTensor, dataset_over
 from t2r_seq.store.salvage import salvage_store
 from t2r_seq.store.segments import BytesColumn
+from t2r_seq.store.splits import choose_episodes, make_splits
 from t2r_seq.store.summary import (
   summarize_store,
 )
@@ -19,7 +20,9 @@ __all__ = [
   "HeldTensor",
   "StoreColumns",
   "StoreWindows",
+  "choose_episodes",
   "dataset_over",
+  "make_splits",
   "salvage_store",
   "summarize_store",
   "verify_store",

@@ -371,8 +371,10 @@ def find_leftovers(
 
 
 def _beside_the_manifest(folder: str) -> Iterator[StoreProblem]:
-  known = {layout.MANIFEST, layout.SEGMENTS, layout.STATISTICS}
+  known = {layout.MANIFEST, layout.SEGMENTS, layout.SPLITS}
   for name in sorted({*os.listdir(folder)} - known):
+    if name.endswith(layout.STATISTICS):
+      continue
     yield _leftover("", name, _what(name))
 
 

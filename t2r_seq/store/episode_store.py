@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
-from t2r_seq.store import manifest, segments, writer
+from t2r_seq.store import manifest, segments, splits, writer
 from t2r_seq.store.manifest import check_spec
 from t2r_seq.store.mapped import HeldTensor
 from t2r_seq.store.segments import BytesColumn, Segment
@@ -257,6 +257,7 @@ class StoreWindows:
     spec_structure: specs.SpecStructure,
     cut: windows.Cut | None = None,
     flat: bool = False,
+    chosen: np.ndarray | None = None,
   ) -> None:
     """Plans the windows.
 
@@ -267,6 +268,7 @@ class StoreWindows:
         Optional paths that some episode lacks are left out.
       cut: how episodes become windows; None for `windows.Cut()`.
       flat: gives every step that a window shows once; see `windows.stack_windows`.
+      chosen: numbers of the episodes that have windows; None for all.
     Raises:
       SpecError: the store does not fit the specs; every path is named.
     """
@@ -281,6 +283,8 @@ class StoreWindows:
     _check_context(self.reader, columns.element_spec)
     lengths = columns.episode_lengths
     self.counts: np.ndarray = np.asarray(self.reader.grid.num_windows(lengths))
+    if chosen is not None:
+      self.counts = np.where(np.isin(np.arange(len(lengths)), chosen), self.counts, 0)
     window_ends = np.cumsum(self.counts)
     self.num_windows = int(window_ends[-1])
     # By episode: its first window, the row of its first step, its steps.
@@ -532,6 +536,29 @@ class EpisodeStore:
       OSError: the disk is full or failed; nothing has changed.
     """
     return writer.merge(os.path.abspath(os.fspath(path)))
+
+  @staticmethod
+  def write_splits(path: str | os.PathLike[str], splits_by_name: splits.Splits) -> None:
+    """Names lists of episodes, in place of those that there were.
+
+    Args:
+      path: of the folder.
+      splits_by_name: numbers of episodes, such as `make_splits` gives; they may
+        overlap. Episodes that are appended later are in none.
+    Raises:
+      StoreError: no store.
+      SpecError: a number is none of an episode.
+    """
+    store = EpisodeStore(path)
+    where = f"EpisodeStore: {store.path}"
+    splits.write_splits(
+      store.path, splits.check_splits(where, splits_by_name, len(store))
+    )
+
+  @property
+  def splits(self) -> dict[str, list[int]]:
+    """Numbers of episodes, by the name of a split; see `write_splits`."""
+    return splits.read_splits(self._path)
 
   @property
   def path(self) -> str:

@@ -19,6 +19,8 @@ MANIFEST = "store.json"
 SEGMENTS = "segments"
 # What `t2r_seq stats` writes beside the others; no part of the store.
 STATISTICS = "statistics.json"
+# Names of lists of episodes, which may be changed at any time.
+SPLITS = "splits.json"
 COMMIT = "commit.json"
 LOCK = "lock"
 # Per episode: the step after its last one (int64), and the checksums of its bytes.

@@ -82,6 +82,7 @@ class StoreSummary:
     span: smallest and largest offset that the windows read.
     windows: under each padding.
     metadata: the user's own.
+    splits: numbers of episodes, by the name of a split.
   """
 
   path: str
@@ -92,6 +93,7 @@ class StoreSummary:
   span: tuple[int, int]
   windows: tuple[WindowSummary, ...]
   metadata: dict[str, Any]
+  splits: dict[str, list[int]] = dataclasses.field(default_factory=dict)
 
   @property
   def value_bytes(self) -> int:
@@ -140,6 +142,7 @@ def summarize_store(
       for p in windows.PADDINGS
     ),
     metadata=store.metadata,
+    splits=store.splits,
   )
 
 

@@ -93,10 +93,10 @@ def test_into_a_store_and_out_again(data):
   assert store.EpisodeStore("back").metadata == {
     "robomimic": {
       "attrs": {"env_args": ENV_ARGS},
-      "mask": {"train": ["demo_0", "demo_10"], "valid": ["demo_1"]},
       "demos": list(LENGTHS),
     }
   }
+  assert store.EpisodeStore("back").splits == {"train": [0, 3], "valid": [1]}
   convert.convert("back", "y.hdf5")
   assert content("y.hdf5") == content("x.hdf5")
 

@@ -1,0 +1,205 @@
+"""Which episodes are read: splits and lists, by every generator; and conversions."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import convert, data, errors, preprocessors, records, specs, store
+from t2r_seq.cli.main import main
+
+Spec = specs.ExtendedTensorSpec
+FLAT = {"number": Spec((), tf.int64, "number", is_sequence=True)}
+WINDOW = {"number": Spec((2,), tf.int64, "number", time_offsets=(0, 1))}
+PLAIN = {"number": Spec((), tf.int64, "number")}
+NUM = 8
+TRAIN, EVAL = [0, 1, 2, 4, 7], [3, 5, 6]
+
+
+class Model:
+  """What an input generator asks of a model."""
+
+  padding = "drop"
+
+  def __init__(self, features):
+    struct = specs.TensorSpecStruct
+    self.preprocessor = preprocessors.NoOpPreprocessor(
+      lambda mode: struct(features), lambda mode: struct()
+    )
+
+
+def episode(number):
+  return {"number": np.full(3 + number % 2, number)}
+
+
+@pytest.fixture(scope="module", name="folder")
+def fixture_folder(tmp_path_factory):
+  """A store, episodes in files of two splits, and plain records, indexed or not."""
+  folder = tmp_path_factory.mktemp("splits")
+  with store.EpisodeStore.create(folder / "store", FLAT) as writer:
+    for number in range(NUM):
+      writer.append_episode(episode(number))
+  store.EpisodeStore.write_splits(folder / "store", {"train": TRAIN, "eval": EVAL})
+  for kind, spec in (("plain", PLAIN), ("many", FLAT)):
+    for place, numbers in enumerate(np.split(np.arange(NUM), [5])):
+      split = ["train", "eval"][place]
+      values = [{"number": n} if kind == "plain" else episode(n) for n in numbers]
+      for end in ("", ".indexed"):
+        name = f"{folder}/{kind}{end}-{place}-{split}.tfrecord-00000-of-00001"
+        records.write_records(name, spec, values)
+  records.write_index(f"{folder}/*.indexed*")
+  (folder / "keep.txt").write_text("6 # a good one\n\n1\n7\n")
+  return folder
+
+
+def seen(generator, mode, features=WINDOW):
+  """Returns the episodes of an epoch, or of the first few batches."""
+  generator.set_specification_from_model(Model(features), mode)
+  found = generator.create_dataset(mode).take(25)
+  return sorted({int(n) for batch, _ in found for n in np.ravel(batch["number"])})
+
+
+def records_of(kind, folder, **options):
+  return data.DefaultRecordInputGenerator(
+    f"{folder}/{kind}-*.tfrecord-00000-of-00001", batch_size=2, seed=0, **options
+  )
+
+
+GENERATORS = {
+  "store": lambda f, **o: data.StoreInputGenerator(f / "store", 2, seed=0, **o),
+  "pools": lambda f, **o: data.StoreInputGenerator(
+    f / "store", 2, seed=0, order="quasi_random", **o
+  ),
+  "records": lambda f, **o: records_of("many", f, **o),
+  "indexed": lambda f, **o: records_of("many.indexed", f, index="require", **o),
+  "mixture": lambda f, split=None, episodes=None: data.MixtureInputGenerator(
+    {"a": data.StoreInputGenerator(f / "store", 2)},
+    batch_size=2,
+    split=split,
+    episodes=None if episodes is None else {"a": episodes},
+  ),
+}
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_a_generator_reads_the_episodes_that_are_chosen(folder, name):
+  is_split = [5, 6, 7] if name in ("records", "indexed") else EVAL
+  for options, mode, want in (
+    ({"episodes": str(folder / "keep.txt")}, "train", [1, 6, 7]),
+    ({"split": "eval"}, "eval", is_split),
+    ({"split": "eval", "episodes": [1, 6]}, "eval", [6]),
+  ):
+    generator = GENERATORS[name](folder, **options)
+    assert seen(generator, mode) == want, options
+    lengths = np.array([len(episode(number)["number"]) for number in want])
+    assert generator.count_examples() == (lengths - 1).sum()
+
+
+def test_plain_records_are_chosen_by_their_numbers(folder):
+  for kind, index in (("plain", None), ("plain.indexed", "require")):
+    generator = records_of(kind, folder, index=index, episodes=[0, 1, 4, 6])
+    assert seen(generator, "train", PLAIN) == [0, 1, 4, 6]
+    assert generator.count_examples() == 4
+
+
+ERRORS = {
+  "another split": (
+    "store",
+    {"split": "evel"},
+    r"split: expected one of those of the dataset, \[eval, train\], got 'evel'. Did",
+  ),
+  "files of another": ("records", {"split": "tran"}, r"\[eval, train\], got 'tran'. D"),
+  "no such episode": ("indexed", {"episodes": [8]}, "numbers from 0 to 7, got 8"),
+  "none left": ("store", {"episodes": [0], "split": "eval"}, "some that are in split"),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_what_is_not_there_is_named(folder, case):
+  name, options, message = ERRORS[case]
+  with pytest.raises(errors.SpecError, match=message):
+    seen(GENERATORS[name](folder, **options), "eval")
+
+
+def test_what_has_no_numbers_refuses(folder):
+  with pytest.raises(errors.SpecError, match="expected 'raise' where episodes are"):
+    records_of("many", folder, episodes=[1], on_bad_record="skip")
+  made_up = data.DefaultRandomInputGenerator(batch_size=2)
+  with pytest.raises(errors.SpecError, match="episodes come and go, or are made up"):
+    made_up.set_episodes(split="train")
+  with pytest.raises(errors.SpecError, match="episodes: b: expected the name of a so"):
+    data.MixtureInputGenerator({"a": made_up}, episodes={"b": [1]})
+
+
+def test_conversions_keep_splits_deal_them_and_read_one(folder, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  source, options = folder / "store", convert.ConversionOptions
+  for name in ("x.zarr", "x.hdf5"):
+    convert.convert(source, name)
+    convert.convert(name, f"{name}.store", destination_kind="store")
+    assert store.EpisodeStore(f"{name}.store").splits == {"train": TRAIN, "eval": EVAL}
+  some = options(filter="train", split="a=0.6,b=0.4", seed=1)
+  convert.convert(source, "some", options=some, destination_kind="store")
+  opened = store.EpisodeStore("some")
+  assert [int(opened.episode(n).number[0]) for n in range(5)] == TRAIN
+  assert {name: len(found) for name, found in opened.splits.items()} == {"a": 3, "b": 2}
+  assert sorted(opened.splits["a"] + opened.splits["b"]) == list(range(5))
+  convert.verify_conversion(source, "some")
+  # Of the files of a split alone, whose number nobody has counted.
+  files = str(folder / "many-*")
+  shares = options(filter="train", split="all=1")
+  convert.convert(files, "files", FLAT, shares)
+  assert store.EpisodeStore("files").splits == {"all": [0, 1, 2, 3, 4]}
+  # LeRobot's ranges, and what is none.
+  store.EpisodeStore.write_splits("some", {"late": [3, 4], "odd": [0, 2]})
+  convert.convert("some", "x.lerobot", options=options(fps=10))
+  with open("x.lerobot/meta/info.json") as file:
+    assert json.load(file)["splits"] == {"late": "3:5"}
+  assert {n: list(f) for n, f in convert.LeRobotFolder("x.lerobot").splits.items()} == {
+    "late": [3, 4],
+    "odd": [0, 2],
+  }
+  for given, message in (
+    ("train=0.9,eval=0.2", "sum of 1 at most, got 1.1"),
+    ("train=many", "names and shares, such as"),
+    ("train=0.99,eval=0.01", "eval: expected a share that gives it an episode of 8"),
+  ):
+    with pytest.raises(errors.SpecError, match=message):
+      convert.convert(source, "y.zarr", options=options(split=given))
+
+
+def test_commands_name_splits_and_read_one(folder, capsys):
+  path = str(folder / "store")
+  assert main(["inspect", path]) == 0
+  assert "splits: train 5, eval 3" in capsys.readouterr().out
+  assert main(["inspect", path, "--split", "eval"]) == 0
+  assert "3 episodes, 11 steps" in capsys.readouterr().out
+  assert main(["doctor", path, "--split", "eval"]) == 0
+  assert "split eval: 0 of 3 episodes damaged" in capsys.readouterr().out
+  assert main(["stats", path, "--split", "eval"]) == 0
+  with open(folder / "store" / "eval.statistics.json") as file:
+    assert json.load(file)["num_items"] == 3
+  assert "Every length" in _doctor(path, capsys)
+  assert main(["inspect", path, "--split", "evel"]) == 1
+  assert "Did you mean 'eval'" in capsys.readouterr().err
+  assert main(["stats", f"{folder}/plain-*", "--split", "eval"]) == 0
+  assert os.path.exists(folder / "eval.statistics.json")
+
+
+def _doctor(path, capsys):
+  assert main(["doctor", path]) == 0
+  return capsys.readouterr().out
+
+
+def test_damaged_splits_are_named(tmp_path):
+  with store.EpisodeStore.create(tmp_path / "s", FLAT) as writer:
+    writer.append_episode(episode(1))
+  with pytest.raises(errors.SpecError, match="split 'a': expected numbers from 0 to 0"):
+    store.EpisodeStore.write_splits(tmp_path / "s", {"a": [1]})
+  (tmp_path / "s" / "splits.json").write_text("{}")
+  with pytest.raises(errors.StoreError, match=r"splits.json: expected splits"):
+    _ = store.EpisodeStore(tmp_path / "s").splits
