@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -86,7 +87,7 @@ class T2RModel(policies.PolicyModel):
     self._preprocessor: preprocessors.AbstractPreprocessor | None = None
     self._network: Any = None
     self._averages: WeightAverages | None = None
-    self._global_step: tf.Variable | None = None
+    self._global_step: tf.Variable | tf.Tensor | None = None
     self._is_step_held = False
 
   @abc.abstractmethod
@@ -285,6 +286,28 @@ class T2RModel(policies.PolicyModel):
   def named_variables(self) -> dict[str, tf.Variable]:
     """All variables of the network by name, as checkpoints have them."""
     return networks.named_variables(self.network)
+
+  def twin(self) -> T2RModel:
+    """Returns a model like this one, with a network of its own, which is built.
+
+    For what needs weights that training does not change meanwhile: see `take_weights`.
+    It calls `create_network` once more.
+    """
+    twin = copy.copy(self)
+    twin._network = twin._averages = twin._global_step = None
+    twin.build()
+    return twin
+
+  def take_weights(self, weights: Mapping[str, Any], global_step: int) -> None:
+    """Sets all variables.
+
+    Args:
+      weights: values by name, as those of `named_variables` of a model like this one.
+      global_step: that they are of.
+    """
+    for name, variable in self.named_variables.items():
+      variable.assign(weights[name])
+    self._global_step = tf.constant(global_step, tf.int64)
 
   def maybe_init_from_checkpoint(self) -> None:
     """Initialises the variables as `init_from_checkpoint_fn` says, if there is one."""

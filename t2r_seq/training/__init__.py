@@ -1,8 +1,10 @@
 """Training: `train_eval_model`, checkpoints, exports."""
 
 from t2r_seq.policies import exported_feature_specs
+from t2r_seq.training.async_exports import AsyncExports
 from t2r_seq.training.callbacks import Callback, Run
 from t2r_seq.training.checkpoints import Checkpoints, NanLossError
+from t2r_seq.training.continuous import continuous_eval
 from t2r_seq.training.evaluation import Evaluation, evaluate
 from t2r_seq.training.exports import (
   BestExporter,
@@ -18,6 +20,7 @@ from t2r_seq.training.train_eval import train_eval_model
 from t2r_seq.training.trainer import Trainer
 
 __all__ = [
+  "AsyncExports",
   "BestExporter",
   "Callback",
   "Checkpoints",
@@ -30,6 +33,7 @@ __all__ = [
   "Stopped",
   "SummaryWriter",
   "Trainer",
+  "continuous_eval",
   "create_default_exporters",
   "evaluate",
   "export_saved_model",

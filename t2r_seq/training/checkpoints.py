@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import shutil
@@ -17,10 +18,12 @@ from t2r_seq.training.trainer import Trainer
 
 _FILE = re.compile(r"model\.ckpt-(\d+)\.(?:index|data-\d{5}-of-\d{5})")
 _STATE = "checkpoint"
+# Holds the last step of a training that has ended.
+_FINISHED = "train.finished"
 # The folder of a checkpoint that is whole, before its files are moved out of it.
 _WHOLE = "whole-"
 # What TensorFlow raises when it reads a damaged checkpoint.
-_DAMAGE = (tf.errors.OpError, IndexError, OverflowError, RuntimeError, ValueError)
+DAMAGE = (tf.errors.OpError, IndexError, OverflowError, RuntimeError, ValueError)
 
 
 class NanLossError(RuntimeError):
@@ -65,7 +68,7 @@ class Checkpoints:
   @property
   def latest(self) -> str | None:
     """Path prefix of the newest checkpoint."""
-    found = _steps(self._model_dir)
+    found = steps(self._model_dir)
     return _prefix(self._model_dir, found[-1]) if found else None
 
   def restore(self) -> bool:
@@ -88,7 +91,7 @@ class Checkpoints:
     step = workers.of_chief(self._trainer.strategy, step)
     if step is None:
       return False
-    self._load(step)
+    self.load(step)
     for other, reason in damaged.items():
       place = _prefix(self._model_dir, other)
       if self._is_owner:
@@ -101,7 +104,12 @@ class Checkpoints:
     logging.info("Resumed from checkpoint %s at step %d.", latest, step)
     return True
 
-  def _load(self, step: int) -> None:
+  def load(self, step: int) -> None:
+    """Restores the checkpoint of a step.
+
+    Raises:
+      SpecError: it is of another model, or another step's.
+    """
     prefix = _prefix(self._model_dir, step)
     try:
       status = self._checkpoint.restore(prefix)
@@ -134,7 +142,7 @@ class Checkpoints:
       return
     try:
       self._write(step)
-    except (OSError, *_DAMAGE) as e:
+    except (OSError, *DAMAGE) as e:
       place = _prefix(self._model_dir, step)
       raise errors.unwritten(
         f"train_eval_model: {place}: expected to save a checkpoint",
@@ -154,9 +162,9 @@ class Checkpoints:
       self._checkpoint.write(prefix)
       _read_through(prefix)
     _finish_interrupted(folder)
-    steps = _steps(folder)
-    _write_state(folder, steps[-self._keep :])
-    for old in steps[: -self._keep]:
+    there = steps(folder)
+    _write_state(folder, there[-self._keep :])
+    for old in there[: -self._keep]:
       for path in _files(folder, old):
         os.remove(path)
 
@@ -195,8 +203,8 @@ def _prefix(folder: str, step: int) -> str:
   return os.path.join(folder, f"model.ckpt-{step}")
 
 
-def _steps(folder: str) -> list[int]:
-  """Lists the steps that there are files of, the oldest first."""
+def steps(folder: str) -> list[int]:
+  """Lists the steps that a folder has files of checkpoints of, the oldest first."""
   found = filter(None, map(_FILE.fullmatch, os.listdir(folder)))
   return sorted({int(match[1]) for match in found})
 
@@ -206,6 +214,61 @@ def _files(folder: str, step: int) -> list[str]:
   names = [name for name in os.listdir(folder) if _FILE.fullmatch(name)]
   own = sorted(name for name in names if name.startswith(f"model.ckpt-{step}."))
   return [os.path.join(folder, name) for name in own]
+
+
+def identity(folder: str, step: int) -> str | None:
+  """Returns what tells the checkpoint of a step from others; None if there is none.
+
+  It is the checksum of its index, which has the checksums of all tensors.
+  """
+  try:
+    with open(f"{_prefix(folder, step)}.index", "rb") as f:
+      return hashlib.sha1(f.read(), usedforsecurity=False).hexdigest()
+  except FileNotFoundError:
+    return None
+
+
+def back_up(folder: str, step: int, place: str) -> bool:
+  """Links or copies a checkpoint to a place where nobody deletes it.
+
+  Returns:
+    False if it was deleted meanwhile.
+  Raises:
+    Exception: one of `DAMAGE`.
+  """
+  paths = _files(folder, step)
+  for path in paths:
+    copy = os.path.join(place, os.path.basename(path))
+    try:
+      os.link(path, copy)
+    except FileNotFoundError:
+      return False
+    except OSError:  # The file system knows no links.
+      shutil.copyfile(path, copy)
+  try:
+    _read_through(_prefix(place, step))
+  except DAMAGE:
+    if _files(folder, step) != paths:
+      return False
+    raise
+  return True
+
+
+def mark_finished(folder: str, step: int | None) -> None:
+  """Says beside the checkpoints that a training has ended; None: that it goes on.
+
+  Who evaluates them in another process looks at it.
+  """
+  path = os.path.join(folder, _FINISHED)
+  if step is not None:
+    files.replace_file(path, f"{step}\n".encode())
+  elif os.path.exists(path):
+    os.remove(path)
+
+
+def is_finished(folder: str) -> bool:
+  """Whether the training in a folder has ended, for now."""
+  return os.path.exists(os.path.join(folder, _FINISHED))
 
 
 def _finish_interrupted(folder: str) -> None:
@@ -228,10 +291,10 @@ def _newest_whole(folder: str) -> tuple[int | None, dict[int, str]]:
     SpecError: there are checkpoints, and all are damaged.
   """
   damaged: dict[int, str] = {}
-  for step in reversed(_steps(folder)):
+  for step in reversed(steps(folder)):
     try:
       _read_through(_prefix(folder, step))
-    except _DAMAGE as e:
+    except DAMAGE as e:
       damaged[step] = _first_line(e)
     else:
       return step, damaged
@@ -251,7 +314,7 @@ def _read_through(prefix: str) -> None:
 
   Raises:
     OSError: a file may not be read, which is no damage.
-    Exception: one of `_DAMAGE`.
+    Exception: one of `DAMAGE`.
   """
   folder, name = os.path.split(prefix)
   for path in _files(folder, int(name.rpartition("-")[2])):

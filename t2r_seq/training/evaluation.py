@@ -14,6 +14,7 @@ from t2r_seq import errors
 from t2r_seq.data import AbstractInputGenerator
 from t2r_seq.specs import ModeKeys
 from t2r_seq.training import workers
+from t2r_seq.training.async_exports import AsyncExports
 from t2r_seq.training.exports import Exporter
 from t2r_seq.training.summaries import SummaryWriter
 from t2r_seq.training.trainer import Trainer
@@ -113,6 +114,7 @@ class Evaluation:
     exporters: list[Exporter],
     write_dir: str | None = None,
     tell: Callable[..., None] = lambda event, *arguments: None,
+    async_exports: AsyncExports | None = None,
   ) -> None:
     """Creates the evaluation; the first is due `throttle_secs` from now.
 
@@ -126,7 +128,9 @@ class Evaluation:
       exporters: asked after each evaluation.
       write_dir: folder that this worker writes to, if it is another one.
       tell: tells callbacks of an event, by its name; see `Run.tell`.
+      async_exports: exports in a thread; None exports before `run` returns.
     """
+    self._async_exports = async_exports
     self._trainer = trainer
     self._tell = tell
     self._model_dir = model_dir
@@ -171,6 +175,15 @@ class Evaluation:
       shown = ", ".join(f"{name} {value:.5g}" for name, value in metrics.items())
       logging.info("eval at step %d: %s", step, shown)
       self._tell("after_evaluation", metrics)
+    self._export(step, metrics)
+    self._last = time.monotonic()
+    return metrics
+
+  def _export(self, step: int, metrics: dict[str, float]) -> None:
+    if self._async_exports is not None:
+      exporters, place = self._exporters, self._write_dir
+      self._async_exports.submit(exporters, place, step, metrics)
+      return
     saved = None
     for exporter in self._exporters:
       is_due = exporter.is_due(self._model_dir, metrics)
@@ -182,5 +195,3 @@ class Evaluation:
         else:  # It exports in a way of its own: nothing for others to copy.
           path = exporter.export(*arguments)
         self._tell("after_export", exporter.name, path)
-    self._last = time.monotonic()
-    return metrics

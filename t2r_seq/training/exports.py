@@ -95,6 +95,18 @@ class Exporter(abc.ABC):
   def is_due(self, model_dir: str, metrics: Metrics) -> bool:
     """Whether these metrics of the run in `model_dir` deserve an export."""
 
+  def replaces(self, metrics: Metrics, other: Metrics) -> bool:
+    """Whether an export of these metrics may take the place of one that waits.
+
+    Args:
+      metrics: of what is due now.
+      other: of an earlier one, which is not made yet; see `AsyncExports`.
+    Returns:
+      By default True: the newest wins.
+    """
+    del metrics, other
+    return True
+
   def _export_dir(self, model_dir: str) -> str:
     return os.path.join(model_dir, "export", self._name)
 
@@ -161,9 +173,16 @@ class BestExporter(Exporter):
     if not metrics:
       return False
     self.check(metrics)
-    value, best = metrics[self._metric], self._best(model_dir)
-    if best is None or not math.isfinite(value):
-      return math.isfinite(value)
+    best = self._best(model_dir)
+    if best is None:
+      return math.isfinite(metrics[self._metric])
+    return self.replaces(metrics, {self._metric: best})
+
+  def replaces(self, metrics: Metrics, other: Metrics) -> bool:
+    """Whether the metric is finite, and better than the other."""
+    value, best = metrics[self._metric], other[self._metric]
+    if not math.isfinite(value):
+      return False
     return value > best if self._larger_is_better else value < best
 
   def _best(self, model_dir: str) -> float | None:

@@ -16,9 +16,10 @@ from t2r_seq.data.input_generator import InputReport
 from t2r_seq.models import T2RModel
 from t2r_seq.policies import exported_feature_specs
 from t2r_seq.specs import ModeKeys
-from t2r_seq.training import arguments, exports, stopping, workers
+from t2r_seq.training import arguments, continuous, exports, stopping, workers
+from t2r_seq.training.async_exports import AsyncExports
 from t2r_seq.training.callbacks import Callback, Run
-from t2r_seq.training.checkpoints import Checkpoints
+from t2r_seq.training.checkpoints import Checkpoints, mark_finished
 from t2r_seq.training.evaluation import Evaluation
 from t2r_seq.training.summaries import Progress, SummaryWriter
 from t2r_seq.training.trainer import Trainer
@@ -41,6 +42,8 @@ def train_eval_model(
   strategy: tf.distribute.Strategy | None = None,
   seed: int | None = None,
   callbacks: Sequence[Callback] = (),
+  use_continuous_eval: bool = False,
+  async_exports: bool = False,
 ) -> dict[str, float]:
   """Trains a model up to a global step, and evaluates and exports on the way.
 
@@ -67,6 +70,11 @@ def train_eval_model(
     seed: of the weights' initial values and of dropout; input generators have seeds
       of their own.
     callbacks: are told of steps, checkpoints, evaluations and exports; see `Callback`.
+    use_continuous_eval: does not train, but evaluates the checkpoints of a training
+      beside it as they come, up to that of `max_train_steps`: see `continuous_eval`,
+      whose other options gin has. There is no `input_generator_train` then.
+    async_exports: makes exports in a thread, so that the training does not wait for
+      them; see `AsyncExports`. They take the memory of a second network.
   Returns:
     The last evaluation's metrics (or the last training scalars where there is no eval
     generator; neither of a run that was stopped), 'global_step' and 'was_stopped'.
@@ -85,15 +93,41 @@ def train_eval_model(
     keep_checkpoint_max=keep_checkpoint_max,
     log_every_n_steps=log_every_n_steps,
   )
+  if use_continuous_eval:
+    if input_generator_train is not None:
+      raise errors.SpecError(
+        "train_eval_model: use_continuous_eval: expected no input_generator_train, got "
+        "one. It is a job of its own, beside the one that trains."
+      )
+    return continuous.continuous_eval(
+      t2r_model,
+      input_generator_eval,
+      model_dir,
+      eval_steps=eval_steps,
+      max_train_steps=max_train_steps,
+      create_exporters_fn=create_exporters_fn,
+      strategy=strategy,
+      callbacks=callbacks,
+    )
   exported_feature_specs(t2r_model)  # What cannot be exported is not trained.
   if input_generator_train is not None:
     arguments.warn_of_invented_steps(t2r_model, input_generator_train)
   os.makedirs(model_dir, exist_ok=True)
   if seed is not None:
     tf.keras.utils.set_random_seed(seed)
+  if async_exports and workers.is_multi_worker(
+    strategy or tf.distribute.get_strategy()
+  ):
+    raise errors.SpecError(
+      "train_eval_model: async_exports: expected one process, got several workers, "
+      "which export together."
+    )
   trainer = Trainer(t2r_model, strategy or tf.distribute.get_strategy())
   is_shared = input_generator_train is None and create_exporters_fn is None
-  with workers.own_folder(trainer.strategy, model_dir, is_shared) as write_dir:
+  with (
+    workers.own_folder(trainer.strategy, model_dir, is_shared) as write_dir,
+    contextlib.ExitStack() as stack,
+  ):
     if not is_shared:
       exports.remove_unfinished_exports(os.path.join(write_dir, "export"))
     checkpoints = Checkpoints(
@@ -111,6 +145,9 @@ def train_eval_model(
     exporters = create_exporters_fn() if create_exporters_fn else []
     if exporters:
       exports.check_exportable(t2r_model)
+    pending = None
+    if async_exports and exporters:
+      pending = stack.enter_context(AsyncExports(t2r_model, run.tell))
     evaluation = Evaluation(
       trainer,
       input_generator_eval,
@@ -120,12 +157,14 @@ def train_eval_model(
       exporters,
       write_dir,
       run.tell,
+      pending,
     )
     names = evaluation.metric_names()
     for exporter in exporters if names else ():
       exporter.check(names)
     scalars: dict[str, float] = {}
     if input_generator_train is not None:
+      mark_finished(write_dir, None)
       try:
         scalars = _train(
           run,
@@ -142,8 +181,12 @@ def train_eval_model(
     else:
       run.tell("on_begin")
     metrics = evaluation.run()
+    if pending is not None:
+      pending.join()
     run.tell("on_end")
-    if input_generator_train is None:
+    if input_generator_train is not None:
+      mark_finished(write_dir, trainer.global_step)
+    else:
       arguments.warn_of_unread_bindings()
     _save_operative_config(write_dir, trainer.global_step)
   return {
