@@ -228,6 +228,18 @@ def folder_fingerprint(path: str) -> dict[str, Any]:
   return {"files": count, "bytes": size, "newest": newest}
 
 
+def left_out(count: int, first: str) -> str:
+  """Says that episodes without a step were left out: nothing would be read of them.
+
+  Args:
+    count: of them.
+    first: where the first one is.
+  """
+  one = f"An episode without a step is left out: {first}."
+  more = f"{count} episodes without a step are left out, the first is {first}."
+  return one if count == 1 else more
+
+
 def num_bytes(values: Values) -> int:
   """Counts the bytes of an episode's values."""
   return sum(

@@ -289,9 +289,9 @@ def count_steps(path: str, demo: Any) -> int:
   if count is None:
     rows = [len(dataset) for name, dataset in datasets(demo) if dataset.shape]
     count = rows[0] if rows else 0
-  if int(count) < 1:
+  if int(count) < 0:
     raise errors.ConversionError(
-      f"convert: {path}: {demo.name}: expected at least one step, got {int(count)}."
+      f"convert: {path}: {demo.name}: expected a number of steps, got {int(count)}."
     )
   return int(count)
 
@@ -363,13 +363,18 @@ class Hdf5Source(EpisodeSource):
       )
     self._data = data
     demos = [_own(data, name) for name in sorted(data, key=demo_order)]
-    self._demos = [demo for demo in demos if demo is not None]
+    own = [demo for demo in demos if demo is not None]
+    self._demos = [demo for demo in own if count_steps(path, demo)]
     self.num_episodes = len(self._demos)
     self.notes: list[str] = []
+    empty = [demo.name for demo in own if not count_steps(path, demo)]
+    self._empty = {name.rpartition("/")[2] for name in empty}
+    if empty:
+      self.notes.append(episodes.left_out(len(empty), empty[0]))
     if spec is None:
       scan = DemoScan(path, dropped)
       spec = self._with_known(scan.run(self._demos))
-      self.notes = scan.notes
+      self.notes += scan.notes
     self.spec = spec
     self._finals = final_paths(spec)
     self._names = [demo.name.rpartition("/")[2] for demo in self._demos]
@@ -399,7 +404,7 @@ class Hdf5Source(EpisodeSource):
       if mask is None:
         continue
       demos = _to_json(mask[()])
-      missing = [demo for demo in demos if demo not in numbers]
+      missing = [demo for demo in demos if demo not in {*numbers, *self._empty}]
       if missing:
         self.notes.append(
           f"{MASK}/{name} names demos that are not there: {errors.listing(missing, 5)}."

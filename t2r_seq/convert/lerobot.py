@@ -16,6 +16,7 @@ from t2r_seq.convert.episodes import (
   EpisodeSource,
   ResumePoint,
   SourceEpisode,
+  left_out,
 )
 from t2r_seq.convert.lerobot_folder import (
   DERIVED,
@@ -64,15 +65,20 @@ class LeRobotSource(EpisodeSource):
       if (key := self._keys.get(path, path)) in features
       and features[key].dtype == VIDEO
     ]
-    self.num_episodes = len(self.folder)
-    self.episode_ends = np.cumsum(self.folder.lengths).tolist()
+    lengths = self.folder.lengths
+    self._episodes = np.flatnonzero(lengths).tolist()
+    self.num_episodes = len(self._episodes)
+    self.episode_ends = np.cumsum(lengths[self._episodes]).tolist()
     self.metadata = self._read_metadata()
-    self.splits = self.folder.splits
+    self.splits = splits.renumber(self.folder.splits, np.asarray(self._episodes))
     if not self._extra:
       self.notes = [
         f"{errors.listing(DERIVED)} are left out: they say where a step is, and follow "
         "from that."
       ]
+    if empty := np.flatnonzero(lengths == 0).tolist():
+      note = left_out(len(empty), f"episode {empty[0]} of {path}")
+      self.notes = [*self.notes, note]
 
   def _read_extra(self) -> dict[str, Any]:
     name = os.path.join(self.folder.path, EXTRA)
@@ -132,7 +138,7 @@ class LeRobotSource(EpisodeSource):
   def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
     """Yields the episodes from a point on; see `EpisodeSource.episodes`."""
     keys = {path: self._keys.get(path, path) for path in self.spec}
-    for index in range(start.episode, len(self.folder)):
+    for index in self._episodes[start.episode :]:
       found = self.folder.read(index, keys.values())
       values = {path: self._restore(path, found[key]) for path, key in keys.items()}
       yield SourceEpisode(values, f"episode {index} of {self.folder.path}")

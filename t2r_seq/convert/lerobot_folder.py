@@ -340,7 +340,7 @@ class LeRobotFolder:
     if self._is_v2:
       return
     spans = self._table["dataset_to_index"] - self._table["dataset_from_index"]
-    wrong = np.flatnonzero((spans != self.lengths) | (self.lengths < 1))
+    wrong = np.flatnonzero((spans != self.lengths) | (self.lengths < 0))
     if len(wrong):
       episode = int(wrong[0])
       want = f"{spans[episode]} steps, as from dataset_from_index to dataset_to_index"

@@ -19,6 +19,7 @@ from t2r_seq.convert.episodes import (
   ResumePoint,
   SourceEpisode,
   Values,
+  left_out,
 )
 from t2r_seq.records.contents import (
   EXAMPLE,
@@ -237,7 +238,8 @@ class RecordEpisodes(_RecordSource):
     """
     super().__init__(patterns, compression, num_episodes)
     self.spec = self._specs_of(spec)
-    if not any(leaf.is_sequence for leaf in self.spec.values()):
+    self._sequences = [path for path, leaf in self.spec.items() if leaf.is_sequence]
+    if not self._sequences:
       raise errors.ConversionError(
         f"convert: {self._files.names[0]}: expected sequences, because a record is an "
         f"episode, got none in {errors.listing(self.spec)}. Where a record is a step, "
@@ -248,8 +250,12 @@ class RecordEpisodes(_RecordSource):
   def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
     """Yields a record each from a point on; see `EpisodeSource.episodes`."""
     unset: set[str] = set()
+    empty: list[str] = []
     for file_index, record in self._files.read(start.position):
       values = self._parser.parse([record])
+      if not any(len(values[path]) for path in self._sequences):
+        empty.append(record.place)
+        continue
       for path in self._parser.absent(record):
         del values[path]
       for path in set(_check_flags(values, record.place)) - unset:
@@ -261,6 +267,8 @@ class RecordEpisodes(_RecordSource):
         )
       position = self._files.position_after(file_index, record)
       yield SourceEpisode(values, record.place, position)
+    if empty:
+      self.notes.append(left_out(len(empty), empty[0]))
 
 
 def _check_flags(values: Values, place: str) -> list[str]:
@@ -443,6 +451,7 @@ class RecordSteps(_RecordSource):
     """Yields runs of steps of one label; see `EpisodeSource.episodes`."""
     labels = set(start.labels)
     open_parts: list[_Part] = []
+    self._empty: list[str] = []
     has_ends, num_steps = bool(start.position), 0
     for part in self._parts(start.position):
       if self._bounds.first_key and not (part.is_first or num_steps or start.position):
@@ -473,6 +482,8 @@ class RecordSteps(_RecordSource):
           f"{open_parts[-1].last_place}. What there is of it was converted."
         )
       yield self._episode(open_parts, labels)
+    if self._empty:
+      self.notes.append(left_out(len(self._empty), self._empty[0]))
 
   def _parts(self, position: Position) -> Iterator[_Part]:
     """Reads groups of records and cuts them where episodes end."""
@@ -484,6 +495,8 @@ class RecordSteps(_RecordSource):
       count = (
         len(group) if self._is_step else self._num_steps(values, group[0], absent[0])
       )
+      if not count:
+        self._empty.append(group[0].place)
       labels = None
       is_first, is_last = np.zeros((2, count), bool)
       if bounds.episode_key:

@@ -274,7 +274,11 @@ class ZarrSource(EpisodeSource):
     with episodes.reading(path, "a zarr group"):
       self._group = open_group(path)
       self._ends = self._read_ends()
-      self.num_episodes = len(self._ends)
+      lengths = np.diff(self._ends, prepend=0)
+      self._episodes = np.flatnonzero(lengths).tolist()
+      self.num_episodes = len(self._episodes)
+      if empty := np.flatnonzero(lengths == 0).tolist():
+        self.notes = [episodes.left_out(len(empty), f"episode {empty[0]}")]
       metadata = dict(self._read_metadata())
       self.splits = metadata.pop("splits", {})
       self.metadata = metadata
@@ -299,7 +303,7 @@ class ZarrSource(EpisodeSource):
   def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
     """Yields the episodes from a point on; see `EpisodeSource.episodes`."""
     columns = {path: ZarrRows(array) for path, array in self._arrays.items()}
-    for index in range(start.episode, len(self._ends)):
+    for index in self._episodes[start.episode :]:
       first = self._ends[index - 1] if index else 0
       place = f"episode {index} of {self._path}"
       values: Values = {}
@@ -312,7 +316,7 @@ class ZarrSource(EpisodeSource):
       yield SourceEpisode(values, place)
 
   def _read_ends(self) -> list[int]:
-    """Reads where episodes end; they must rise."""
+    """Reads where episodes end; they must not fall."""
     names = array_names(self._path, "meta")
     if ENDS not in names:
       raise errors.ConversionError(
@@ -322,10 +326,10 @@ class ZarrSource(EpisodeSource):
     array = self._group[f"meta/{ENDS}"]
     ends = np.asarray(array[...])
     is_rising = ends.ndim == 1 and ends.dtype.kind in "iu"
-    if not is_rising or not (np.diff(ends.astype(np.int64), prepend=0) > 0).all():
+    if not is_rising or not (np.diff(ends.astype(np.int64), prepend=0) >= 0).all():
       raise errors.ConversionError(
         f"convert: {self._path}: meta/{ENDS}: expected integers that rise "
-        f"from above 0, got {errors.describe(ends)} {ends.ravel()[:8].tolist()}."
+        f"from 0, got {errors.describe(ends)} {ends.ravel()[:8].tolist()}."
       )
     return ends.tolist()
 

@@ -165,7 +165,8 @@ class LeRobotInputGenerator(AbstractInputGenerator):
   def _numbers(self, folder: LeRobotFolder) -> np.ndarray:
     where = f"{type(self).__name__}: {self._path}"
     chosen = self._choose(where, len(folder), lambda: folder.splits)
-    return np.arange(len(folder)) if chosen is None else chosen
+    numbers = np.arange(len(folder)) if chosen is None else chosen
+    return numbers[folder.lengths[numbers] > 0]
 
   def _grid(self, joined: specs.TensorSpecStruct, mode: str) -> windows.WindowGrid:
     return windows.WindowGrid(windows.time_span(joined), self._cut(mode))

@@ -71,6 +71,7 @@ class RecordSummary:
       kinds, numbers of values and sizes of images. The most frequent first. A list
       whose length varies much is one feature all the same.
     example: where the first record is.
+    num_empty: records whose sequences have no step: episodes that nothing is read of.
   """
 
   files: tuple[str, ...]
@@ -82,6 +83,7 @@ class RecordSummary:
   damages: Mapping[str, errors.RecordError] = dataclasses.field(default_factory=dict)
   schemas: tuple[RecordSummary, ...] = ()
   example: str = ""
+  num_empty: int = 0
 
 
 class _Tally:
@@ -299,6 +301,7 @@ _Place = tuple[bool, str]
 # does not matter.
 _Variant = tuple[str, Any]
 _Key = frozenset[tuple[_Place, _Variant]]
+_NOTHING: _Variant = ("", None)
 # A feature of more variants, none of which most records have, is one that varies.
 _MAX_VARIANTS, _MOST = 4, 2 / 3
 _MAX_GROUPS = 256
@@ -309,13 +312,14 @@ class _Group:
 
   def __init__(self, example: str) -> None:
     self.example = example
-    self.num_records = self.num_rlds = 0
+    self.num_records = self.num_rlds = self.num_empty = 0
     self.files: dict[str, None] = {}
     self.tallies: dict[_Place, _Tally] = collections.defaultdict(_Tally)
 
   def merge(self, other: _Group) -> None:
     self.num_records += other.num_records
     self.num_rlds += other.num_rlds
+    self.num_empty += other.num_empty
     self.files |= other.files
     for place, tally in other.tallies.items():
       self.tallies[place].merge(tally)
@@ -331,6 +335,7 @@ class _Group:
       ),
       is_rlds=0 < self.num_rlds == self.num_records,
       example=self.example,
+      num_empty=self.num_empty,
     )
 
   def _is_sequence(self) -> bool:
@@ -351,14 +356,17 @@ class _Schemas:
     found = rlds.divide_unknown(found)
     values = {(False, name): [value] for name, value in found.context.items()}
     values |= {(True, name): steps for name, steps in found.steps.items()}
+    is_empty = bool(found.steps) and not any(found.steps.values())
     key = frozenset(
-      (place, self._variant(place, steps)) for place, steps in values.items()
+      (place, _NOTHING if is_empty and _is_bare(steps) else self._variant(place, steps))
+      for place, steps in values.items()
     )
     group = self._groups.get(key)
     if group is None:
       group = self._groups[key] = _Group(record.place)
     group.num_records += 1
     group.num_rlds += is_rlds
+    group.num_empty += is_empty
     group.files[record.filename] = None
     for place, steps in values.items():
       group.tallies[place].add(steps, place[0])
@@ -410,7 +418,10 @@ class _Schemas:
       for place, counts in self._count().items()
       if len(counts) > _MAX_VARIANTS and max(counts.values()) < _MOST * counts.total()
     )
-    ordered = sorted(self._groups.items(), key=lambda item: -item[1].num_records)
+    ordered = sorted(
+      self._groups.items(),
+      key=lambda item: (item[1].num_empty == item[1].num_records, -item[1].num_records),
+    )
     kept: list[tuple[_Key, _Group]] = []
     for key, group in ordered:
       # What has no values, such as an episode without a step, is like what has some.
@@ -430,8 +441,12 @@ def _is_like(key: _Key, known: _Key) -> bool:
   """Whether a record's features are those of others, as far as they have values."""
   ours, theirs = dict(key), dict(known)
   return ours.keys() == theirs.keys() and all(
-    variant in (("", None), theirs[place]) for place, variant in ours.items()
+    variant in (_NOTHING, theirs[place]) for place, variant in ours.items()
   )
+
+
+def _is_bare(steps: list[tf.train.Feature]) -> bool:
+  return not any(len(contents.values_of(step)) for step in steps)
 
 
 _MAX_SCHEMAS, _MAX_DIFFERENCES = 8, 3
@@ -508,7 +523,8 @@ def _heading(summary: RecordSummary) -> str:
   if not summary.is_complete:
     count = f"the first {count}"
   proto = f"{summary.proto} (RLDS episodes)" if summary.is_rlds else summary.proto
-  return f"{names}: {count}, {proto}"
+  empty = f", {summary.num_empty} without a step" if summary.num_empty else ""
+  return f"{names}: {count}, {proto}{empty}"
 
 
 def _format_row(row: tuple[str, ...], widths: list[int]) -> str:

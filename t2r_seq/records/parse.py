@@ -7,7 +7,7 @@ follows from the shape that the spec declares.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import gin
@@ -176,37 +176,76 @@ def _extend(
 def divide(
   features: Iterable[RecordFeature],
   parsed: Mapping[str, tf.Tensor | tf.RaggedTensor],
+  serialized: tf.Tensor,
 ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
   """Divides parsed lists into steps, in graph ops.
 
   Args:
     features: those of the record.
     parsed: lists by name, [n] or, of a batch, [B, (n)].
+    serialized: the records, [] or [B].
   Returns:
     Steps by name, [T, ...] or [B, T, ...] padded to the longest with zeros or '';
     and the number of steps of each, [] or [B] int64.
   """
+  joined = [feature for feature in features if feature.is_concatenated]
+  counts = {feature.name: _count(parsed[feature.name]) for feature in joined}
+  is_empty = _is_empty(joined, counts, serialized)
   tensors: dict[str, tf.Tensor] = {}
   lengths: dict[str, tf.Tensor] = {}
-  for feature in features:
-    if feature.is_concatenated:
-      values = parsed[feature.name]
-      lengths[feature.name] = _num_steps(feature, values)
-      tensors[feature.name] = _to_steps(feature, values, lengths[feature.name])
+  for feature in joined:
+    lengths[feature.name] = _num_steps(feature, counts[feature.name], is_empty)
+    tensors[feature.name] = _to_steps(
+      feature, parsed[feature.name], lengths[feature.name]
+    )
   return tensors, lengths
 
 
-def _num_steps(
-  feature: RecordFeature, values: tf.Tensor | tf.RaggedTensor
-) -> tf.Tensor:
+def _count(values: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
   is_batched = isinstance(values, tf.RaggedTensor)
-  count = values.row_lengths() if is_batched else tf.size(values, tf.int64)
+  return values.row_lengths() if is_batched else tf.size(values, tf.int64)
+
+
+def _is_empty(
+  features: Sequence[RecordFeature],
+  counts: Mapping[str, tf.Tensor],
+  serialized: tf.Tensor,
+) -> tf.Tensor:
+  """Whether records are episodes of no steps: their lists are there, and empty.
+
+  TensorFlow's parser does not tell such a list from none; its bytes do, and are looked
+  at where no list has a value.
+  """
+  is_bare = tf.equal(tf.add_n(list(counts.values())), 0)
+  empty = [_empty_entry(feature) for feature in features if not feature.is_optional]
+
+  def has_all() -> tf.Tensor:
+    found = tf.ones_like(is_bare)
+    for entry in empty:
+      pieces = tf.strings.split(tf.reshape(serialized, [-1]), entry)
+      found &= tf.reshape(pieces.row_lengths() > 1, tf.shape(is_bare))
+    return found
+
+  none = tf.zeros_like(is_bare)
+  return is_bare & tf.cond(tf.reduce_any(is_bare), has_all, lambda: none)
+
+
+def _empty_entry(feature: RecordFeature) -> bytes:
+  """Returns how a list without values is written in a tf.train.Example."""
+  list_proto = features_lib.to_feature([], feature.record_dtype).SerializeToString()
+  entry = tf.train.Features.FeatureEntry(key=feature.name)
+  return entry.SerializeToString() + b"\x12" + bytes([len(list_proto)]) + list_proto
+
+
+def _num_steps(
+  feature: RecordFeature, count: tf.Tensor, is_empty: tf.Tensor
+) -> tf.Tensor:
   per_step = feature.values_per_step
   fits = tf.equal(count % per_step, 0)
   want = f"{per_step} values a step, for shape {tuple(feature.spec.shape)}"
   if not feature.is_optional:
     # Without this a feature that is missing would be an episode without steps.
-    fits = tf.logical_and(fits, count > 0)
+    fits = tf.logical_and(fits, (count > 0) | is_empty)
     want += ", and at least one step"
   message = f"parse: {feature.path}: expected {want}, got values:"
   count = features_lib.require(count, tf.reduce_all(fits), [message, count])
@@ -230,7 +269,7 @@ def _to_steps(
 
 
 def as_lists(
-  contents: RecordContents, features: Iterable[RecordFeature]
+  contents: RecordContents, features: Sequence[RecordFeature]
 ) -> RecordContents:
   """Moves concatenated features to where a SequenceExample has them, in Python.
 
@@ -250,8 +289,15 @@ def as_lists(
     if contents.steps.pop(feature.name, None) is not None:
       # A SequenceExample's own lists are not where this feature is looked for.
       contents.context[feature.name] = tf.train.Feature()
-    if value is not None and len(values_of(value)):
+    if value is not None and kind_of(value):
       contents.steps[feature.name] = divide_list(value, feature.values_per_step)
+  names = {feature.name for feature in features if feature.is_concatenated}
+  if any(contents.steps.get(name) for name in names):
+    # Beside lists with values an empty one is as good as none; alone, all are of an
+    # episode without steps.
+    for name in names:
+      if not contents.steps.get(name, [None]):
+        del contents.steps[name]
   return contents
 
 
@@ -407,7 +453,7 @@ def _parse_dataset(
   lengths: dict[str, tf.Tensor] = {}
   if any(f.is_concatenated for f in features):
     parsed = tf.io.parse_example(serialized, {**context, **steps})
-    divided, lengths = divide(features, parsed)
+    divided, lengths = divide(features, parsed, serialized)
     parsed.update(divided)
   elif steps:
     parsed, parsed_steps, lengths = tf.io.parse_sequence_example(

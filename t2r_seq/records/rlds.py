@@ -91,7 +91,10 @@ def divide_unknown(contents: RecordContents) -> RecordContents:
     count = len(values_of(value))
     if not name.startswith(f"{STEPS}/") or is_nested(name):
       continue
-    if count and num_steps and count % num_steps == 0:
+    if not count and not num_steps:
+      del contents.context[name]
+      contents.steps[name] = []
+    elif count and num_steps and count % num_steps == 0:
       del contents.context[name]
       contents.steps[name] = parse.divide_list(value, count // num_steps)
   return contents

@@ -103,8 +103,6 @@ def _ragged(columns: Columns, rows: Mapping[str, Rows]) -> list[errors.Mismatch]
   """Compares the steps of all paths with those of the first."""
   counts = {p: r.count for p, r in rows.items() if columns[p].is_per_step}
   first = next(iter(counts), "")
-  if first and not counts[first]:
-    return [errors.Mismatch(first, "at least one step", "none")]
   return [
     errors.Mismatch(
       path,

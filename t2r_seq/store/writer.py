@@ -42,6 +42,9 @@ class EpisodeWriter(Closing):
   Episodes count once they are committed: data first, then one small file that is
   replaced in one step. A process that is killed at any moment loses what was not
   committed and nothing else, and the next writer goes on from there.
+
+  Attributes:
+    num_left_out: episodes without a step; nothing could be read of them.
   """
 
   def __init__(
@@ -70,7 +73,7 @@ class EpisodeWriter(Closing):
     self._commit_every = commit_every
     self._allow_nan = allow_nan
     self._folder = folder
-    self._num_steps = 0
+    self._num_steps = self.num_left_out = 0
     self._step_paths: frozenset[str] = frozenset()
     try:
       self._segment: SegmentWriter | None = SegmentWriter(folder, columns)
@@ -89,7 +92,7 @@ class EpisodeWriter(Closing):
     return self._open_segment().commit.episodes
 
   def append_episode(self, structure: Any) -> None:
-    """Appends one whole episode.
+    """Appends one whole episode; one without a step is left out, and counted.
 
     Args:
       structure: [T, ...] values for the paths with a time axis and the context
@@ -111,6 +114,15 @@ class EpisodeWriter(Closing):
         "append_episode: expected at least one path with a time axis, got "
         f"{errors.listing(rows)}."
       )
+    if not steps[0]:
+      self.num_left_out += 1
+      logging.log_first_n(
+        logging.WARNING,
+        "EpisodeStore: %s: an episode without a step is left out, as all like it.",
+        1,
+        self._folder,
+      )
+      return
     with self._episode_or_nothing():
       self._append_rows(rows)
       segment.end_episode(steps[0])
@@ -225,6 +237,9 @@ class EpisodeWriter(Closing):
     rows = values.collect(
       operation, self._steps_columns, structure, has_steps, self._allow_nan
     )
+    if has_steps and (none := [path for path, row in rows.items() if not row.count]):
+      found = [errors.Mismatch(none[0], "at least one step", "none")]
+      raise errors.mismatch_error(operation, found)
     self._check_same_paths(operation, frozenset(rows))
     with self._episode_or_nothing():
       self._append_rows(rows)

@@ -164,7 +164,7 @@ LAYOUTS = {
     {"changes": {"state": np.zeros((8, 2), np.float32), "done": np.zeros(7, bool)}},
     ["state: expected 9 rows, as meta/episode_ends says, got", "done: expected 9 rows"],
   ),
-  "ends": ({"ends": [3, 3, 9]}, ["meta/episode_ends: expected integers that rise"]),
+  "ends": ({"ends": [3, 2, 9]}, ["meta/episode_ends: expected integers that rise"]),
 }
 
 

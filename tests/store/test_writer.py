@@ -169,9 +169,9 @@ BAD = {
     {"x": np.array([[0, 1], [np.nan, 2]], np.float32)},
     r"x: expected \(T, 2\) float32, got NaN at \(1, 0\)\. .*allow_nan=True",
   ),
-  "no steps": (
-    {"x": np.zeros((0, 2), np.float32), "n": []},
-    "x: expected at least one step, got none",
+  "no steps beside some": (
+    {"x": np.zeros((0, 2), np.float32)},
+    "n: expected 0 steps, as x has, got 2 steps",
   ),
   "misspelled list": (
     {"x": None, "xx": [[0.0, 1.0]] * 2},
