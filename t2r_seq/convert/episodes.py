@@ -236,7 +236,7 @@ def left_out(count: int, first: str) -> str:
     first: where the first one is.
   """
   one = f"An episode without a step is left out: {first}."
-  more = f"{count} episodes without a step are left out, the first is {first}."
+  more = f"{count} episodes without a step are left out, the first: {first}."
   return one if count == 1 else more
 
 

@@ -714,6 +714,7 @@ class TfdsSource(EpisodeSource):
     self._episodes = records.TfdsEpisodes(source, split or "train", leave_out)
     self.spec = self._episodes.spec
     self.num_episodes = self._episodes.num_episodes
+    self.notes: list[str] = []
 
   def fingerprint(self) -> dict[str, Any]:
     """Returns the data set's name, version and sizes."""
@@ -722,11 +723,14 @@ class TfdsSource(EpisodeSource):
   def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
     """Yields the episodes from a point on; see `EpisodeSource.episodes`."""
     dataset = self._episodes.dataset(decode_images=False).skip(start.episode)
+    number = start.episode - 1
     for number, episode in enumerate(dataset, start.episode):
       values = {
         path: _to_array_tfds_source(value.numpy()) for path, value in episode.items()
       }
       yield SourceEpisode(values, f"episode {number} of {self._name}", (number + 1,))
+    if empty := self._episodes.num_episodes - 1 - number:
+      self.notes.append(left_out(empty, f"somewhere in {self._name}"))
 
   def fraction(self, position: tuple[int, ...]) -> float | None:
     """Returns how many of the episodes lie before a position."""

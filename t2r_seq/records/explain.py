@@ -224,8 +224,8 @@ def _numbers(feature: RecordFeature, value: tf.train.Feature) -> np.ndarray:
   """Returns the numbers of a feature, of one that is raw, too."""
   values = values_of(value)
   if features.is_raw(feature.spec):
-    dtype = np.dtype(feature.spec.dtype.as_numpy_dtype).newbyteorder("<")
-    return np.frombuffer(b"".join(values), dtype)
+    unpacked = [features.unpack_value(v, feature.spec).ravel() for v in values]
+    return np.concatenate(unpacked) if unpacked else np.zeros(0)
   return np.asarray(values)
 
 
@@ -323,12 +323,16 @@ def _kind_hint(feature: RecordFeature) -> str:
 
 
 def _explain_raw(feature: RecordFeature, values: Any) -> Finding | None:
-  want = features.bytes_per_value(feature.spec)
-  wrong = [len(value) for value in values if len(value) != want]
-  if not wrong:
-    return None
   described = errors.describe(feature.spec)
-  return f"{want} bytes for {described}", f"{wrong[0]} bytes", ""
+  expected = f"{features.bytes_per_value(feature.spec)} bytes for {described}"
+  if features.packed_format(feature.spec) == "tensor":
+    expected = f"a serialized tensor, {described}"
+  for value in values:
+    try:
+      features.unpack_value(value, feature.spec)
+    except ValueError as error:
+      return expected, str(error), ""
+  return None
 
 
 def _explain_range(feature: RecordFeature, values: Any) -> Finding | None:

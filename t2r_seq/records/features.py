@@ -3,7 +3,8 @@
 `tf.train.Feature` has only these three. Integers and bools go into the int64 list
 (uint64 keeps its bits), floats of up to 32 bits, exactly, into the float list. What
 neither can hold without loss (float64, complex) goes into the bytes list as
-little-endian bytes, and so does any tensor of data_format 'raw'.
+little-endian bytes, and so does any tensor of data_format 'raw'; compressed, of 'zlib',
+and as TensorFlow serializes it, of 'tensor'.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ import dataclasses
 import math
 import numbers
 import re
+import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf import message
+from tensorflow.core.framework import tensor_pb2
 
 from t2r_seq import errors, specs
 from t2r_seq.records.images import DecodeImages
@@ -65,13 +69,89 @@ KINDS = {tf.int64: "int64", tf.float32: "float", tf.string: "bytes"}
 
 
 def is_raw(spec: specs.ExtendedTensorSpec) -> bool:
-  """Whether the record holds the tensor's bytes, by data_format 'raw' or by dtype."""
+  """Whether the record holds the tensor's bytes, by data_format or by dtype."""
   return is_raw_format(spec) or spec.dtype in RAW_BYTES_DTYPES
 
 
 def is_raw_format(spec: specs.ExtendedTensorSpec) -> bool:
-  """Whether the data_format is 'raw'."""
-  return (spec.data_format or "").lower() == specs.RAW_FORMAT
+  """Whether the data_format is 'raw', 'zlib' or 'tensor'."""
+  return packed_format(spec) in specs.PACKED_FORMATS
+
+
+def packed_format(spec: specs.ExtendedTensorSpec) -> str:
+  """Returns the data_format in small letters; '' for none."""
+  return (spec.data_format or "").lower()
+
+
+def pack_value(array: np.ndarray, spec: specs.ExtendedTensorSpec) -> bytes:
+  """Makes one byte string of a tensor, as its data_format says."""
+  if packed_format(spec) == "tensor":
+    values = array.tolist() if spec.dtype == tf.string else array
+    with tf.init_scope():  # A parser that is traced asks for zeros.
+      tensor = tf.constant(values, spec.dtype)
+      tensor = tf.reshape(tensor, spec.shape)
+      return tf.io.serialize_tensor(tensor).numpy()
+  data = array.tobytes()
+  return zlib.compress(data) if packed_format(spec) == "zlib" else data
+
+
+def unpack_value(data: bytes, spec: specs.ExtendedTensorSpec) -> np.ndarray:
+  """Reads one byte string of a spec, in Python.
+
+  Raises:
+    ValueError: it is none; says what it is.
+  """
+  if packed_format(spec) == "tensor":
+    return _unpack_tensor(data, spec)
+  want = bytes_per_value(spec)
+  if packed_format(spec) == "zlib":
+    try:
+      data = zlib.decompressobj().decompress(data, want + 1)
+    except zlib.error as error:
+      raise ValueError(f"{len(data)} bytes that are not compressed") from error
+    if len(data) > want:
+      raise ValueError(f"more than {want} bytes, compressed")
+  if len(data) != want:
+    raise ValueError(f"{len(data)} bytes")
+  dtype = np.dtype(spec.dtype.as_numpy_dtype).newbyteorder("<")
+  shape = () if spec.varlen_default_value is not None else spec.shape.as_list()
+  return np.frombuffer(data, dtype).reshape(shape)
+
+
+def _unpack_tensor(data: bytes, spec: specs.ExtendedTensorSpec) -> np.ndarray:
+  header = read_tensor_header(data)
+  if header is None:
+    raise ValueError(f"{len(data)} bytes that are no serialized tensor")
+  if header != (spec.dtype, tuple(spec.shape.as_list())):
+    raise ValueError(f"one of {header[1]} {header[0].name}")
+  return tf.io.parse_tensor(data, spec.dtype).numpy()
+
+
+def read_tensor_header(data: bytes) -> tuple[tf.DType, tuple[int, ...]] | None:
+  """Reads dtype and shape of what `tf.io.serialize_tensor` has made.
+
+  Args:
+    data: any bytes.
+  Returns:
+    The dtype and the shape; None for bytes that are no serialized tensor.
+  """
+  if data[:1] != b"\x08":  # The dtype, which comes first.
+    return None
+  try:
+    proto = tensor_pb2.TensorProto.FromString(data)
+    dtype = tf.as_dtype(proto.dtype)
+  except (message.DecodeError, TypeError):
+    return None
+  shape = tuple(dim.size for dim in proto.tensor_shape.dim)
+  if dtype not in SUPPORTED_DTYPES or min(shape, default=0) < 0:
+    return None
+  count = math.prod(shape)
+  is_whole = len(proto.tensor_content) == count * dtype.size
+  if dtype == tf.string:
+    is_whole = len(proto.string_val) == count and not proto.tensor_content
+  # Other writers have lists of values, where the last one stands for the rest.
+  is_list = not proto.tensor_content and count and len(data) <= 64 + 16 * count
+  return (dtype, shape) if is_whole or is_list else None
 
 
 def record_dtype(spec: specs.ExtendedTensorSpec) -> tf.DType:
@@ -128,11 +208,11 @@ def to_record_values(
   Returns:
     The list's entries.
   """
-  if spec.dtype == tf.string:
+  if spec.dtype == tf.string and not is_raw(spec):
     return list(array.ravel())
   if is_raw(spec):
     if spec.varlen_default_value is None:
-      return [array.tobytes()]
+      return [pack_value(array, spec)]
     return [value.tobytes() for value in array.ravel()]
   if spec.dtype == tf.uint64:
     return array.ravel().view(np.int64).tolist()
@@ -167,7 +247,7 @@ def decode_values(
   Returns:
     [..., *shape] of the spec's dtype.
   """
-  if spec.dtype == tf.string:
+  if spec.dtype == tf.string and not is_raw(spec):
     return values
   if is_raw(spec):
     return _decode_bytes(values, spec, path, allow_empty)
@@ -217,8 +297,18 @@ def _decode_bytes(
   num_bytes = bytes_per_value(spec)
   full_shape = tf.concat([tf.shape(values), tf.constant(shape, tf.int32)], 0)
   static_shape = values.shape.concatenate(shape)
+  data_format = packed_format(spec)
+  if allow_empty and data_format in ("zlib", "tensor"):
+    zeros = np.zeros(shape, object if spec.dtype == tf.string else spec.dtype.name)
+    if spec.dtype == tf.string:
+      zeros[...] = b""
+    values = tf.where(tf.equal(values, b""), pack_value(zeros, spec), values)
+  if data_format == "tensor":
+    return tf.ensure_shape(_parse_tensors(values, spec, full_shape), static_shape)
   if num_bytes == 0:
     return tf.ensure_shape(tf.zeros(full_shape, spec.dtype), static_shape)
+  if data_format == "zlib":
+    values = tf.io.decode_compressed(values, "ZLIB")
   values = _check_num_bytes(values, num_bytes, spec, path, allow_empty)
   # A fixed length makes zeros of empty strings, but costs a fifth of the speed.
   fixed_length = num_bytes if allow_empty else None
@@ -232,6 +322,21 @@ def _decode_bytes(
   elif spec.dtype != tf.uint8:
     data = tf.bitcast(data, spec.dtype)
   return tf.ensure_shape(data, static_shape)
+
+
+def _parse_tensors(
+  values: tf.Tensor, spec: specs.ExtendedTensorSpec, full_shape: tf.Tensor
+) -> tf.Tensor:
+  """Parses serialized tensors, one by one: TensorFlow has no op for several."""
+
+  def parse_one(value: tf.Tensor) -> tf.Tensor:
+    return tf.ensure_shape(tf.io.parse_tensor(value, spec.dtype), spec.shape)
+
+  if not values.shape.rank:
+    return parse_one(values)
+  signature = tf.TensorSpec(spec.shape, spec.dtype)
+  parsed = tf.map_fn(parse_one, tf.reshape(values, [-1]), fn_output_signature=signature)
+  return tf.reshape(parsed, full_shape)
 
 
 def _check_num_bytes(
@@ -382,17 +487,18 @@ def _check_plain(path: str, spec: specs.ExtendedTensorSpec) -> errors.Mismatch |
       f"Supported are {errors.listing(d.name for d in SUPPORTED_DTYPES)}.",
     )
   if spec.data_format is not None and not is_raw_format(spec):
-    formats = (*specs.IMAGE_FORMATS, specs.RAW_FORMAT)
+    formats = (*specs.IMAGE_FORMATS, *specs.PACKED_FORMATS)
     return errors.Mismatch(
       path,
       f"a data_format of {errors.listing(formats)} or None",
       f"data_format {spec.data_format!r}",
       errors.nearest(spec.data_format, formats).strip(),
     )
-  if is_raw_format(spec) and spec.dtype == tf.string:
+  data_format = packed_format(spec)
+  if is_raw_format(spec) and spec.dtype == tf.string and data_format != "tensor":
     return errors.Mismatch(
       path,
-      "a dtype of fixed size for data_format 'raw'",
+      f"a dtype of fixed size for data_format '{data_format}'",
       "dtype string",
       "Drop the data_format: strings are stored as they are.",
     )
@@ -405,7 +511,7 @@ def _check_varlen(path: str, spec: specs.ExtendedTensorSpec) -> errors.Mismatch 
   if is_raw_format(spec):
     return errors.Mismatch(
       path,
-      "a fixed length for data_format 'raw'",
+      f"a fixed length for data_format '{packed_format(spec)}'",
       "a varlen_default_value",
       "Drop the data_format: a list of values may vary in length.",
     )

@@ -13,7 +13,7 @@ from absl import logging
 
 from t2r_seq import errors, specs
 from t2r_seq.records import contents, files, framing, rlds
-from t2r_seq.records.features import RecordFeature
+from t2r_seq.records.features import RecordFeature, read_tensor_header
 from t2r_seq.specs import validation
 
 # How many bytes of a byte string decide whether it is text.
@@ -37,6 +37,8 @@ class FeatureSummary:
     images: the different headers, if all values that are not empty are images.
     min_value: of int64 features.
     max_value: of int64 features.
+    tensors: the different dtypes and shapes, if all values that are not empty are
+      serialized tensors.
   """
 
   name: str
@@ -51,6 +53,7 @@ class FeatureSummary:
   images: tuple[validation.ImageHeader, ...] = ()
   min_value: int | None = None
   max_value: int | None = None
+  tensors: tuple[tuple[tf.DType, tuple[int, ...]], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,8 +100,9 @@ class _Tally:
     self.sizes: set[int] = set()
     self.values: list[int] = []
     self.images: set[validation.ImageHeader] = set()
+    self.tensors: set[tuple[tf.DType, tuple[int, ...]]] = set()
     self.is_text = True
-    self.is_image = True
+    self.is_image = self.is_tensor = True
 
   def add(self, steps: list[tf.train.Feature], is_sequence: bool) -> None:
     self.num_records += 1
@@ -124,6 +128,10 @@ class _Tally:
       self.is_image = header is not None
       if header:
         self.images.add(header)
+      tensor = read_tensor_header(value) if self.is_tensor else None
+      self.is_tensor = tensor is not None
+      if tensor:
+        self.tensors.add(tensor)
 
   def merge(self, other: _Tally) -> None:
     """Adds what another has seen of the same feature."""
@@ -137,10 +145,13 @@ class _Tally:
     self.images |= other.images
     self.is_text &= other.is_text
     self.is_image &= other.is_image
+    self.tensors |= other.tensors
+    self.is_tensor &= other.is_tensor
 
   def freeze(self, name: str, is_sequence: bool) -> FeatureSummary:
     kind = "mixed" if len(self.kinds) > 1 else "".join(self.kinds)
     images = tuple(sorted(self.images)) if self.is_image and kind == "bytes" else ()
+    tensors = self.tensors if self.is_tensor and kind == "bytes" else ()
     return FeatureSummary(
       name=name,
       is_sequence=is_sequence,
@@ -154,6 +165,7 @@ class _Tally:
       images=images,
       min_value=self.values[0] if self.values else None,
       max_value=self.values[-1] if self.values else None,
+      tensors=tuple(sorted(tensors, key=lambda found: (found[0].name, found[1]))),
     )
 
   def _guess(self, kind: str, images: tuple[validation.ImageHeader, ...]) -> str:
@@ -168,6 +180,9 @@ class _Tally:
   def _guess_bytes(self) -> str:
     low, high = min(self.sizes), max(self.sizes)
     size = f"{low}" if low == high else f"{low}..{high}"
+    if self.is_tensor and self.tensors:
+      shapes = sorted(f"{dtype.name} {shape}" for dtype, shape in self.tensors)
+      return "tensor " + ", ".join(shapes[:2]) + (", ..." if len(shapes) > 2 else "")
     if self.is_text:
       return f"text, {size} bytes"
     return f"data, {size} bytes" + (", maybe raw" if low == high else "")
@@ -679,6 +694,9 @@ def _propose(feature: FeatureSummary, is_optional: bool) -> specs.ExtendedTensor
     shape = (*shape, image.height, image.width, image.channels)
     dtype = tf.uint16 if image.bits == 16 else tf.uint8
     data_format = image.format
+  if len(feature.tensors) == 1 and feature.min_length == feature.max_length == 1:
+    ((dtype, shape),) = feature.tensors
+    data_format = "tensor"
   default = (0 if data_format else _DEFAULTS[feature.kind]) if is_varlen else None
   return specs.ExtendedTensorSpec(
     shape,

@@ -9,7 +9,7 @@ The record alone does not tell a shape from its number of values, nor uint8 from
 TensorFlow Datasets itself is not needed to read this.
 
 TFRecord files of most datasets can be read without it: see `rlds`. It takes TFDS where
-tensors are compressed, where files are no TFRecord files, or to find one by its name.
+files are no TFRecord files, or to find one by its name.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def read_features(path: str) -> Features:
     path: of the file.
   Returns:
     Specs by the name of the feature in the record. Nested sequences, other than the
-    steps of an episode, and compressed tensors are left out, which is logged.
+    steps of an episode, are left out, which is logged.
   Raises:
     RecordError: the file is not what TFDS writes.
   """
@@ -223,9 +223,10 @@ def _to_spec(
   elif "tensor" in node:
     shape, dtype = _shape(node["tensor"]), tf.as_dtype(node["tensor"]["dtype"])
     encoding = node["tensor"].get("encoding", "none").lower()
-    if encoding not in ("none", "bytes"):
+    formats = {"none": None, "bytes": "raw", "zlib": "zlib"}
+    if encoding not in formats:
       return None
-    data_format = "raw" if encoding == "bytes" and dtype != tf.string else None
+    data_format = formats[encoding] if dtype != tf.string else None
     if dtype == tf.float64 and not data_format:
       dtype = tf.float32  # All that the record's list of floats has kept of it.
   elif "classLabel" in node:
@@ -259,7 +260,7 @@ class TfdsEpisodes:
   Attributes:
     spec: flat specs by path: 'observation/image', 'action', ..., as `propose_spec` has
       them. Images whose size TFDS does not declare are encoded strings.
-    num_episodes: in the split.
+    num_episodes: in the split, those without a step, too, which are left out.
     fingerprint: JSON values that another version or split does not have.
   """
 
@@ -305,17 +306,24 @@ class TfdsEpisodes:
     """
 
     @tf.autograph.experimental.do_not_convert
+    def in_spec(step: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+      return {path: value for path, value in _flatten(step, "") if path in self.spec}
+
+    @tf.autograph.experimental.do_not_convert
     def to_episode(element: Mapping[str, Any]) -> specs.TensorSpecStruct:
-      steps = element[STEPS].batch(_ALL_STEPS).get_single_element()
+      # What is left out may have another shape in each step. Between a map and a batch
+      # that TensorFlow fuses: it would wait for a batch of all steps there could be.
+      wanted = element[STEPS].map(in_spec).prefetch(1)
       found = {
         **dict(_flatten({k: v for k, v in element.items() if k != STEPS}, "")),
-        **dict(_flatten(steps, "")),
+        **wanted.batch(_ALL_STEPS).get_single_element(),
       }
       return specs.TensorSpecStruct(
         (path, self._decode(path, found[path], decode_images)) for path in self.spec
       )
 
-    return self._dataset.map(to_episode, num_parallel_calls=2, deterministic=True)
+    some = self._dataset.filter(_has_steps)
+    return some.map(to_episode, num_parallel_calls=2, deterministic=True)
 
   def _decode(self, path: str, value: tf.Tensor, decode_images: bool) -> tf.Tensor:
     spec = self.spec[path]
@@ -378,6 +386,11 @@ class TfdsEpisodes:
 
   def _error(self, expected: str, got: str) -> errors.SpecError:
     return errors.SpecError(f"tfds: {self._name}: expected {expected}, got {got}.")
+
+
+@tf.autograph.experimental.do_not_convert
+def _has_steps(element: Mapping[str, Any]) -> tf.Tensor:
+  return element[STEPS].take(1).reduce(0, lambda count, _: count + 1) > 0
 
 
 def _load_tfds() -> Any:

@@ -9,6 +9,7 @@ from t2r_seq.specs.assets import (
 )
 from t2r_seq.specs.extended_tensor_spec import (
   IMAGE_FORMATS,
+  PACKED_FORMATS,
   RAW_FORMAT,
   ExtendedTensorSpec,
   is_encoded_image_spec,
@@ -54,6 +55,7 @@ from t2r_seq.specs.validation import (
 __all__ = [
   "EXTRA_ASSETS_DIRECTORY",
   "IMAGE_FORMATS",
+  "PACKED_FORMATS",
   "RAW_FORMAT",
   "T2R_ASSETS_FILENAME",
   "ExtendedTensorSpec",

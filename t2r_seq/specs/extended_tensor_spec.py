@@ -77,6 +77,8 @@ def _as_int(offset: Any) -> int:
 
 IMAGE_FORMATS = ("jpeg", "png", "bmp", "gif")
 RAW_FORMAT = "raw"
+# A whole tensor in one byte string: its bytes, those compressed, a serialized proto.
+PACKED_FORMATS = (RAW_FORMAT, "zlib", "tensor")
 
 
 def is_tensor(value: Any) -> bool:
@@ -152,7 +154,8 @@ class ExtendedTensorSpec(tf.TensorSpec):
         time offsets, a sequence of stacks `[L, K, ...]`.
       is_extracted: the spec was taken from a tensor or array.
       data_format: 'jpeg', 'png', 'bmp' or 'gif' for an encoded image, 'raw' for the
-        little-endian bytes of the tensor, None for a plain feature.
+        little-endian bytes of the tensor, 'zlib' for those compressed, 'tensor' for
+        what `tf.io.serialize_tensor` makes of it, None for a plain feature.
       dataset_key: which of several zipped datasets holds the feature.
       varlen_default_value: the feature has a variable length in the record, and is
         clipped, or padded with this value, to `shape[0]`.
