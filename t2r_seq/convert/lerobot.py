@@ -27,6 +27,7 @@ from t2r_seq.convert.lerobot_folder import (
   LeRobotFolder,
   read_json,
 )
+from t2r_seq.store import splits
 
 
 class LeRobotSource(EpisodeSource):
