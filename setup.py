@@ -32,7 +32,10 @@ CRC = ["google-crc32c>=1.5,<2"]
 # Parquet files and videos; PyAV's wheel holds the ffmpeg that it needs, 35 MB.
 LEROBOT = ["pyarrow>=14", "av>=14"]
 FORMATS = [*ZARR, *HDF5, *LEROBOT, *CRC]
-TEST = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.90", *FORMATS]
+# What runs a policy without TensorFlow.
+LITE = ["ai-edge-litert>=1.4"]
+SERVE = ["websockets>=14", "msgpack>=1"]
+TEST = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.90", *FORMATS, *LITE, *SERVE]
 LINT = ["ruff>=0.9", "mypy>=1.11"]
 # It brings pyarrow and asks for a new protobuf: only the newest TensorFlow meets it.
 TFDS = ["tensorflow-datasets>=4.9,<5"]
@@ -74,7 +77,7 @@ setuptools.setup(
   zip_safe=False,
   install_requires=CORE,
   extras_require={
-    "all": sorted({*ENVS, *PLOTS, *FORMATS}),
+    "all": sorted({*ENVS, *PLOTS, *FORMATS, *LITE, *SERVE}),
     "crc": CRC,
     "demo": DEMO,
     "dev": sorted({*DEMO, *TEST, *LINT, *TFDS, *FORMATS}),
@@ -82,9 +85,11 @@ setuptools.setup(
     "hdf5": HDF5,
     "lerobot": LEROBOT,
     "lint": LINT,
+    "lite": LITE,
     "plots": PLOTS,
     "pose-env": POSE_ENV,
     "reverb": REVERB,
+    "serve": SERVE,
     "test": TEST,
     "tfds": TFDS,
     "torch": TORCH,

@@ -75,12 +75,7 @@ class Draws:
 
   def _many(self, purpose: str, count: tf.Tensor) -> tf.Tensor:
     """Draws many numbers for each sample from [0, 1); float32 [B, count]."""
-    low, high = [half[:, tf.newaxis] for half in _halves(self._words(purpose))]
-    places = tf.range(count, dtype=tf.int32)
-    words = _fold(tf.cast(places, tf.uint32) + low, _STEPS_32, 16)
-    words = _fold(tf.bitwise.bitwise_xor(words, high), _STEPS_32, 16)
-    bits = tf.bitwise.right_shift(words, tf.constant(8, tf.uint32))
-    return tf.cast(tf.bitcast(bits, tf.int32), tf.float32) * 2.0**-24
+    return _spread(*_halves(self._words(purpose)), count)
 
   def _words(self, purpose: str) -> tf.Tensor:
     """Returns 64 random bits for each sample, uint64 [B]."""
@@ -89,6 +84,28 @@ class Draws:
     words = tf.bitcast(self.numbers, tf.uint64)
     words = _mix_tensor(words * tf.constant(_GOLDEN, tf.uint64))
     return _mix_tensor(words + tf.constant(key, tf.uint64))
+
+
+def of_seeds(seeds: tf.Tensor, count: int) -> tf.Tensor:
+  """Draws many numbers for each of N seeds, by ops that LiteRT has, too.
+
+  Args:
+    seeds: int32 [N, 2].
+    count: of the numbers of each.
+  Returns:
+    float32 [N, count], from [0, 1).
+  """
+  low, high = (tf.bitcast(each, tf.uint32) for each in tf.unstack(seeds, axis=1))
+  return _spread(_fold(low, _STEPS_32, 16), high, tf.constant(count))
+
+
+def _spread(low: tf.Tensor, high: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+  """Makes numbers from [0, 1), float32 [N, count], of 64 bits for each, uint32 [N]."""
+  places = tf.range(count, dtype=tf.int32)
+  words = _fold(tf.bitcast(places, tf.uint32) + low[:, tf.newaxis], _STEPS_32, 16)
+  words = _fold(tf.bitwise.bitwise_xor(words, high[:, tf.newaxis]), _STEPS_32, 16)
+  bits = tf.bitwise.right_shift(words, tf.constant(8, tf.uint32))
+  return tf.cast(tf.bitcast(bits, tf.int32), tf.float32) * 2.0**-24
 
 
 def _mix(word: int) -> int:

@@ -7,6 +7,8 @@ may be a bug, and its traceback is what helps.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
 import glob
 import importlib
 import io
@@ -17,7 +19,7 @@ import sys
 import tempfile
 import textwrap
 import tokenize
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -101,19 +103,40 @@ def load_tensorflow() -> None:
   """
   if "tensorflow" in sys.modules:
     return
+  with silent_libraries() as notes:
+    tf = importlib.import_module("tensorflow")
+    notes.is_shown = not tf.config.list_physical_devices("GPU") and _has_gpu()
+
+
+@dataclasses.dataclass
+class _Notes:
+  """What libraries write to stderr; shown at the end, or not."""
+
+  is_shown: bool = False
+
+
+@contextlib.contextmanager
+def silent_libraries() -> Iterator[_Notes]:
+  """Holds back what libraries write to the process's stderr, past Python.
+
+  It is shown if an unexpected error ends the block, or if the notes say so.
+  """
   sys.stderr.flush()
-  original, is_shown = os.dup(2), True
-  with tempfile.TemporaryFile() as notes:
-    os.dup2(notes.fileno(), 2)
+  original, notes = os.dup(2), _Notes()
+  with tempfile.TemporaryFile() as written:
+    os.dup2(written.fileno(), 2)
     try:
-      tf = importlib.import_module("tensorflow")
-      is_shown = not tf.config.list_physical_devices("GPU") and _has_gpu()
+      yield notes
+    except BaseException as error:
+      notes.is_shown = not is_expected(error)
+      raise
     finally:
+      sys.stderr.flush()
       os.dup2(original, 2)
       os.close(original)
-      if is_shown:
-        notes.seek(0)
-        os.write(2, notes.read())
+      if notes.is_shown:
+        written.seek(0)
+        os.write(2, written.read())
 
 
 def _has_gpu() -> bool:

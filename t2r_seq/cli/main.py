@@ -14,10 +14,12 @@ from t2r_seq.cli import (
   convert,
   data_service,
   doctor,
+  export,
   gin_commands,
   index,
   inspect,
   predict,
+  serve,
   stats,
 )
 
@@ -33,6 +35,8 @@ _COMMANDS: dict[str, Any] = {
   "data-service": data_service,
   "replay-server": gin_commands.REPLAY_SERVER,
   "predict": predict,
+  "export": export,
+  "serve": serve,
 }
 
 

@@ -140,7 +140,8 @@ class CausalTransformer(CompositeLayer):
     key, query = np.arange(before + steps), before + np.arange(steps)[:, np.newaxis]
     in_window = (key <= query) & (key > query - self._window)
     # A padded step sees itself, so that there is something to take a softmax of.
-    return tf.constant(in_window) & (is_valid[:, tf.newaxis] | (key == query))
+    # Not by newaxis: the oldest converter to LiteRT does not take it for bools.
+    return tf.constant(in_window) & (tf.expand_dims(is_valid, 1) | (key == query))
 
   def _split_heads(self, qkv: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Splits [B, T, N, 3 * D] to queries, keys, values [B, T, N, heads, size]."""
@@ -161,7 +162,7 @@ class CausalTransformer(CompositeLayer):
     query, key = _rotate(query, before), _rotate(key, 0)
     logits = tf.einsum("btnhd,bsmhd->bhtnsm", query, key)
     logits = tf.cast(logits, tf.float32) / math.sqrt(self._head_size)
-    mask = visible[:, tf.newaxis, :, tf.newaxis, :, tf.newaxis]
+    mask = tf.reshape(visible, [-1, 1, steps, 1, key.shape[1], 1])
     logits = tf.where(mask, logits, tf.float32.min)
     flat = tf.reshape(logits, [-1, self._heads, steps, tokens, key.shape[1] * tokens])
     weights = tf.reshape(tf.nn.softmax(flat), tf.shape(logits))

@@ -1,5 +1,6 @@
 """Predictors over exported models, and the policies that act with them."""
 
+from t2r_seq.acting import PolicyState, flatten_observation, to_spec_dtype
 from t2r_seq.policies.checkpoint_predictor import CheckpointPredictor
 from t2r_seq.policies.cross_entropy import (
   CategoricalCrossEntropyMethod,
@@ -14,13 +15,13 @@ from t2r_seq.policies.exploration_policies import (
   PerEpisodeSwitchPolicy,
   ScheduledExplorationRegressionPolicy,
 )
-from t2r_seq.policies.loaded_export import Export, PolicyState, list_exports
+from t2r_seq.policies.lite_export import LiteReport, export_lite
+from t2r_seq.policies.loaded_export import Export, list_exports
 from t2r_seq.policies.policy import (
   Policy,
   RegressionPolicy,
-  flatten_observation,
+  StatelessPolicy,
   pack_observation,
-  to_spec_dtype,
 )
 from t2r_seq.policies.policy_model import PolicyModel
 from t2r_seq.policies.policy_module import PolicyFunctions, exported_feature_specs
@@ -51,6 +52,7 @@ __all__ = [
   "ExportedSavedModelPredictor",
   "LSTMCEMPolicy",
   "LinearSchedule",
+  "LiteReport",
   "NoModelError",
   "NormalCrossEntropyMethod",
   "OUExploreRegressionPolicy",
@@ -62,6 +64,8 @@ __all__ = [
   "RegressionPolicy",
   "RestoreOptions",
   "ScheduledExplorationRegressionPolicy",
+  "StatelessPolicy",
+  "export_lite",
   "exported_feature_specs",
   "flatten_observation",
   "list_exports",

@@ -8,6 +8,7 @@ functions and their order of arguments; and in a graph, for exported critics.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors
+from t2r_seq import draws, errors
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 
 _as_it_is = tf.autograph.experimental.do_not_convert
@@ -264,21 +265,19 @@ class CrossEntropySearch:
     """
     leaves = _Leaf.all_of(self, action_spec)
     size = sum(leaf.size for leaf in leaves)
-    shape = [self.num_iterations, self.num_samples, size]
-    draws = tf.map_fn(
-      lambda seed: tf.random.stateless_uniform(
-        shape, seed, minval=np.finfo(np.float32).tiny
-      ),
-      seeds,
-      fn_output_signature=tf.TensorSpec(shape, tf.float32),
-    )
+    shape = [2, self.num_iterations, self.num_samples, size]
+    drawn = draws.of_seeds(seeds, math.prod(shape))
+    first, second = tf.unstack(tf.reshape(drawn, [-1, *shape]), axis=1)
     best: TensorSpecStruct | None = None
     best_value = tf.zeros([0])
     num_envs = tf.shape(seeds)[0]
     params = {leaf.path: leaf.initial(num_envs) for leaf in leaves}
     for iteration in range(self.num_iterations):
       samples = TensorSpecStruct(
-        (leaf.path, leaf.sample(params[leaf.path], draws[:, iteration]))
+        (
+          leaf.path,
+          leaf.sample(params[leaf.path], first[:, iteration], second[:, iteration]),
+        )
         for leaf in leaves
       )
       values = objective(samples)
@@ -342,15 +341,19 @@ class _Leaf:
       for each in params
     ]
 
-  def sample(self, params: list[tf.Tensor], draws: tf.Tensor) -> tf.Tensor:
-    """Returns samples [N, S, ...] of uniform draws [N, S, D] in (0, 1)."""
-    draws = draws[..., self._part]
+  def sample(
+    self, params: list[tf.Tensor], first: tf.Tensor, second: tf.Tensor
+  ) -> tf.Tensor:
+    """Returns samples [N, S, ...] of two uniform draws [N, S, D] from [0, 1)."""
+    first, second = first[..., self._part], second[..., self._part]
     if self._spec.dtype.is_integer:
       below = tf.cumsum(params[0], axis=-1)[:, tf.newaxis, :, :-1]
-      is_above = tf.cast(draws[..., tf.newaxis] >= below, tf.int32)
+      is_above = tf.cast(first[..., tf.newaxis] >= below, tf.int32)
       flat = tf.reduce_sum(is_above, axis=-1) + self._numbers("low").astype(np.int32)
     else:
-      normal = tf.math.ndtri(draws)
+      # After Box and Muller; LiteRT has no inverse of the normal distribution.
+      radius = tf.sqrt(-2.0 * tf.math.log(1.0 - first))
+      normal = radius * tf.cos(2 * math.pi * second)
       flat = params[0][:, tf.newaxis] + params[1][:, tf.newaxis] * normal
       if self._search.low is not None:
         flat = tf.maximum(flat, tf.constant(self._numbers("low"), tf.float32))

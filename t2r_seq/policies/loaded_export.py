@@ -13,6 +13,7 @@ from google.protobuf import message
 from tensorflow.core.protobuf import saved_model_pb2
 
 from t2r_seq import errors, specs
+from t2r_seq.acting import PolicyState
 from t2r_seq.policies.policy_module import IS_FIRST, STATE, state_key
 from t2r_seq.policies.policy_step import SEED, new_seeds
 
@@ -145,19 +146,6 @@ _NO_STEP = {
 }
 
 
-class PolicyState(dict[str, np.ndarray]):
-  """What a policy remembers, by path, with a row per environment, kept by the caller.
-
-  Attributes:
-    model_path: of the model that it belongs to.
-  """
-
-  def __init__(self, values: Mapping[str, Any], model_path: str = "") -> None:
-    """Keeps the values."""
-    super().__init__(values)
-    self.model_path = model_path
-
-
 class LoadedPolicy:
   """Signatures of a policy and the specs that they were made from.
 
@@ -204,6 +192,11 @@ class LoadedPolicy:
     """Whether the policy draws random numbers."""
     return "seed" in self._signatures
 
+  def signature(self, name: str) -> Any:
+    """Returns a signature's function; SpecError where there is none."""
+    self._check(name)
+    return self._signatures[name]
+
   def predict(self, features: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Calls the model on stacked windows `[B, ...]` by path."""
     return self._call("serving_default", _keyed(features, self._predict_inputs))
@@ -217,8 +210,7 @@ class LoadedPolicy:
 
   def record_arguments(self) -> list[str]:
     """Returns the names of the arguments that take serialized records."""
-    self._check("parse_tf_example")
-    return sorted(_arguments(self._signatures["parse_tf_example"]))
+    return sorted(_arguments(self.signature("parse_tf_example")))
 
   def step(
     self, features: Mapping[str, Any], is_first: np.ndarray | tf.Tensor
@@ -318,8 +310,7 @@ class LoadedPolicy:
 
   def _call(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Calls a signature and returns numpy."""
-    self._check(signature)
-    outputs = self._signatures[signature](**inputs)
+    outputs = self.signature(signature)(**inputs)
     return {name: value.numpy() for name, value in sorted(outputs.items())}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import gin
 import numpy as np
 
-from t2r_seq import errors, specs
+from t2r_seq import acting, errors, specs
 from t2r_seq.policies import predictors
 
 
@@ -115,93 +115,61 @@ class Policy(abc.ABC):
     return "" if self._predictor is None else self._predictor.model_path
 
 
-def flatten_observation(
-  observation: Mapping[str, Any], prefix: str = ""
-) -> dict[str, Any]:
-  """Flattens nested dictionaries to 'a/b' paths; anything else is a leaf."""
-  flat: dict[str, Any] = {}
-  for key, value in observation.items():
-    if isinstance(value, Mapping):
-      flat.update(flatten_observation(value, f"{prefix}{key}/"))
-    else:
-      flat[f"{prefix}{key}"] = value
-  return flat
-
-
 def pack_observation(
   observation: Any,
   spec: specs.TensorSpecStruct,
   context: Mapping[str, Any] | None = None,
 ) -> specs.TensorSpecStruct:
-  """Finds the value of every feature in an observation.
+  """Finds the value of every feature in an observation, see `acting.pack`."""
+  packed = acting.pack(observation, spec, context)
+  return specs.TensorSpecStruct(packed.items())
 
-  Args:
-    observation: a dictionary by path, nested or flat, more entries allowed; or one
-      array, when a single feature is left to find.
-    spec: what one step needs, by path.
-    context: values by path that come on top, e.g. a goal that holds for the episode.
-  Returns:
-    Arrays by path, see `to_spec_dtype`; shapes and dtypes are not checked here.
-  Raises:
-    SpecError: features are missing (all are named), or a list is ragged.
+
+class StatelessPolicy:
+  """An exported policy for one environment, whose state the caller keeps.
+
+  It has the face of `lite.LitePolicy`; `serving.PolicyServer` serves either.
   """
-  values = flatten_observation(context or {})
-  open_paths = [path for path in spec if path not in values]
-  if isinstance(observation, Mapping):
-    values = {**flatten_observation(observation), **values}
-  elif len(open_paths) == 1:
-    values[open_paths[0]] = observation
-  elif open_paths:
-    raise errors.SpecError(
-      f"pack observation: expected a dictionary with {errors.listing(open_paths)}, got "
-      f"{errors.describe(observation)}. One array is enough only for one feature."
-    )
-  missing = [
-    errors.Mismatch(
-      path, errors.describe(leaf), "nothing", errors.nearest(path, values)
-    )
-    for path, leaf in spec.items()
-    if path not in values
-  ]
-  if missing:
-    raise errors.mismatch_error("pack observation", missing)
-  return specs.TensorSpecStruct(
-    [(path, to_spec_dtype(path, values[path], leaf)) for path, leaf in spec.items()]
-  )
 
+  def __init__(self, predictor: predictors.AbstractPredictor) -> None:
+    """Wraps a predictor that has `stateless_step`, and has restored a model."""
+    self._predictor = predictor
 
-def to_spec_dtype(path: str, value: Any, spec: specs.ExtendedTensorSpec) -> np.ndarray:
-  """Converts numbers to a spec's dtype where that keeps their kind.
+  @property
+  def global_step(self) -> int:
+    """The training step of the model."""
+    return self._predictor.global_step
 
-  NumPy and Gymnasium make float64 and int64 of nearly everything; what is converted is
-  what `np.can_cast(..., casting="same_kind")` allows, so float64 becomes float32 and
-  int64 int32 or float32, but floats never become integers. Unsigned integers never
-  become floats: they are pixels, and nobody has scaled them.
+  def step_specification(self) -> specs.TensorSpecStruct:
+    """Returns what a step takes, by path, without the axis of environments."""
+    return self._predictor.get_step_specification()
 
-  Args:
-    path: where the value goes, for the error.
-    value: an array, a number, or a list of numbers.
-    spec: what is asked for.
-  Returns:
-    The array; of its own dtype where that cannot be converted.
-  Raises:
-    SpecError: a list is ragged.
-  """
-  want_dtype = np.dtype(spec.dtype.as_numpy_dtype)
-  if type(value) is np.ndarray and value.dtype == want_dtype:
-    return value
-  try:
-    array = np.asarray(value)
-  except ValueError as error:
-    want, got = errors.describe(spec), f"a {type(value).__name__} that is no array"
-    mismatch = errors.Mismatch(path, want, got, f"NumPy says: {error}")
-    raise errors.mismatch_error("pack observation", [mismatch]) from error
-  if array.dtype.kind not in "biuf" or want_dtype.kind not in "iuf":
-    return array
-  is_pixels_to_float = array.dtype.kind == "u" and want_dtype.kind == "f"
-  if is_pixels_to_float or not np.can_cast(array.dtype, want_dtype, "same_kind"):
-    return array
-  return array.astype(want_dtype, copy=False)
+  def initial_state(self, seed: int = 0) -> acting.PolicyState:
+    """Returns what is remembered before a first step.
+
+    Args:
+      seed: of what the policy draws, if it draws.
+    """
+    return self._predictor.initial_state(1, [seed])
+
+  def stateless_step(
+    self, observation: Any, state: acting.PolicyState, is_first: bool = False
+  ) -> tuple[dict[str, np.ndarray], acting.PolicyState]:
+    """Takes a step.
+
+    Args:
+      observation: as for `RegressionPolicy.SelectAction`.
+      state: of `initial_state`, or of the step before.
+      is_first: whether an episode begins, as it does at a first step.
+    Returns:
+      (outputs by name, without the axis of environments; the next state).
+    Raises:
+      SpecError: the observation does not fit, or the state is of another model.
+    """
+    packed = acting.pack(observation, self.step_specification())
+    batched = {path: value[np.newaxis] for path, value in packed.items()}
+    outputs, state = self._predictor.stateless_step(batched, state, is_first)
+    return {name: value[0] for name, value in outputs.items()}, state
 
 
 @gin.configurable

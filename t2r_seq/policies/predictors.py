@@ -16,10 +16,10 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, specs
+from t2r_seq.acting import PolicyState
 from t2r_seq.policies.loaded_export import (
   LoadedExport,
   LoadedPolicy,
-  PolicyState,
   scan_exports,
 )
 from t2r_seq.policies.policy_module import records_arguments

@@ -17,14 +17,17 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 OPTIONAL = (
   "PIL",
+  "ai_edge_litert",
   "gymnasium",
   "matplotlib",
+  "msgpack",
   "numcodecs",
   "pybullet",
   "pybullet_data",
   "reverb",
   "tensorflow_datasets",
   "torch",
+  "websockets",
   "zarr",
 )
 # Keras cannot do without it; that t2r_seq does is seen from who asks.

@@ -16,11 +16,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = "t2r_seq"
 
 FLOORS = {
+  "acting": 1,
   "allocation": 0,
   "draws": 0,
   "errors": 0,
   "files": 0,
   "listening": 1,
+  "lite": 2,
+  "serving": 2,
   "videos": 1,
   "specs": 1,
   "windows": 2,

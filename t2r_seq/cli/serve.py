@@ -1,0 +1,72 @@
+"""`t2r_seq serve`: serves a policy to robots that are another machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import threading
+from typing import Any
+
+from t2r_seq import lite, listening, serving
+from t2r_seq.cli import console
+
+SUMMARY = "serve a policy to robots, by websocket and msgpack"
+DESCRIPTION = """Serves an export, or the folder that `t2r_seq export --lite` wrote.
+
+The protocol is that of openpi's clients: an observation by path goes in, and the outputs
+by name come out. Each connection is an environment with a state of its own.
+
+  t2r_seq serve runs/pose/export/latest
+  t2r_seq serve pose_lite --listen 10.0.0.5 --port 8000"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the command's arguments."""
+  parser.add_argument("export_dir", metavar="EXPORT", help="exports, or a lite folder")
+  parser.add_argument(
+    "--listen",
+    default=listening.LOOPBACK,
+    metavar="ADDRESS",
+    help="where it can be reached: localhost, one of this machine's addresses, or "
+    "0.0.0.0 for all of them (localhost). Nobody is asked who he is.",
+  )
+  parser.add_argument(
+    "--port", type=int, default=serving.PORT, help=f"0 chooses one ({serving.PORT})"
+  )
+  parser.add_argument(
+    "--max_clients", type=int, default=8, metavar="N", help="at the same time (8)"
+  )
+
+
+def run(args: argparse.Namespace) -> int:
+  """Serves until it is told to stop."""
+  if args.max_clients < 1:
+    raise console.UsageError(f"--max_clients must be >= 1, got {args.max_clients}.")
+  listening.check_address("serve: --listen", args.listen)
+  stop = threading.Event()
+  for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, lambda *_: stop.set())
+  policy = _load(args.export_dir)
+  with serving.PolicyServer(policy, args.listen, args.port, args.max_clients) as server:
+    print(f"serve: at ws://{args.listen}:{server.port}", flush=True)
+    stop.wait()
+  print("serve: stopped", flush=True)
+  return 0
+
+
+def _load(folder: str) -> Any:
+  """Returns the policy of one environment; TensorFlow is loaded for exports only."""
+  if os.path.exists(os.path.join(folder, lite.LAYOUT_FILE)):
+    return lite.LitePolicy(folder)
+  console.load_tensorflow()
+  from t2r_seq import policies
+
+  predictor = policies.ExportedSavedModelPredictor(folder, timeout=0)
+  if not predictor.restore():
+    raise console.UsageError(
+      f"there is no finished export in {folder}, or the newest is damaged; nor is it "
+      "a folder of `t2r_seq export --lite`."
+    )
+  predictor.get_state_specification()  # Those without a stateless step have none.
+  return policies.StatelessPolicy(predictor)

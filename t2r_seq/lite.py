@@ -1,0 +1,343 @@
+"""Runs a policy with LiteRT and numpy alone: no TensorFlow in the process.
+
+`t2r_seq export --lite EXPORT OUT` writes the folder. The history of frames, a network's
+state and the action chunk in execution are as in the export, and so is what its
+preprocessor does; images are given decoded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from t2r_seq import acting, errors
+
+FORMAT = "t2r_seq lite policy"
+VERSION = 1
+LAYOUT_FILE = "policy.json"
+STEP_FILE = "step.tflite"
+STATE_FILE = "initial_state.npz"
+SIGNATURE = "step"
+IS_FIRST = "is_first"
+AGE, SEED = "age", "seed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+  """A tensor of one environment.
+
+  Attributes:
+    argument: its name in the `.tflite` file.
+    shape: without the axis of environments.
+    dtype: numpy's.
+  """
+
+  argument: str
+  shape: tuple[int, ...]
+  dtype: np.dtype
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns what `from_json` reads."""
+    return {
+      "argument": self.argument,
+      "shape": list(self.shape),
+      "dtype": self.dtype.name,
+    }
+
+  @classmethod
+  def from_json(cls, value: Mapping[str, Any]) -> Leaf:
+    """Reads what `to_json` gave."""
+    return cls(value["argument"], tuple(value["shape"]), np.dtype(value["dtype"]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+  """How a window is read from the frames that are kept.
+
+  Attributes:
+    state: path of the frames in the state, the newest last.
+    offsets: of the steps that the window shows; an int has no stack axis.
+    mask: path of its mask; '' without one.
+  """
+
+  state: str
+  offsets: list[int] | int
+  mask: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+  """What a folder says of its policy, as JSON.
+
+  Attributes:
+    model: names the model; states of another are refused.
+    global_step: that it was trained to.
+    weights: 'float32', 'float16' or 'int8'.
+    size: of the `.tflite` file, bytes.
+    observation: what a step takes, by path.
+    state: what is remembered, by path.
+    outputs: names of what a step gives.
+    windows: what the network sees, by path.
+  """
+
+  model: str
+  global_step: int
+  weights: str
+  size: int
+  observation: dict[str, Leaf]
+  state: dict[str, Leaf]
+  outputs: list[str]
+  windows: dict[str, Window]
+
+  def to_json(self) -> str:
+    """Returns the text of the file."""
+    fields = {
+      **dataclasses.asdict(self),
+      "observation": {path: leaf.to_json() for path, leaf in self.observation.items()},
+      "state": {path: leaf.to_json() for path, leaf in self.state.items()},
+    }
+    return json.dumps({"format": FORMAT, "version": VERSION, **fields}, indent=1)
+
+  @classmethod
+  def read(cls, folder: str) -> Layout:
+    """Reads a folder's layout.
+
+    Raises:
+      SpecError: the folder holds none, or one of another version.
+    """
+    fields = _read_json(folder)
+    try:
+      return cls(
+        str(fields["model"]),
+        int(fields["global_step"]),
+        str(fields["weights"]),
+        int(fields["size"]),
+        {path: Leaf.from_json(leaf) for path, leaf in fields["observation"].items()},
+        {path: Leaf.from_json(leaf) for path, leaf in fields["state"].items()},
+        list(fields["outputs"]),
+        {path: Window(**window) for path, window in fields["windows"].items()},
+      )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+      raise _load_error(folder, f"a whole {LAYOUT_FILE}", f"none: {error!r}") from error
+
+
+class LitePolicy:
+  """Acts in one environment, from single observations.
+
+  `step` and `reset` remember by themselves; `stateless_step` and `initial_state` leave
+  the state to the caller, so that many can share a loaded policy. The loops of
+  `t2r_seq.actors` take it as a policy.
+  """
+
+  def __init__(
+    self, folder: str, action_key: str = "inference_output", num_threads: int = 1
+  ) -> None:
+    """Loads a policy.
+
+    Args:
+      folder: as `t2r_seq export --lite` wrote it.
+      action_key: the output that `sample_action` gives.
+      num_threads: of the interpreter.
+    Raises:
+      SpecError: the folder is none, is of another version, or lacks a file.
+      ImportError: the interpreter is missing; names the extra.
+    """
+    self.model_path = str(folder)
+    self.layout = Layout.read(self.model_path)
+    if action_key not in self.layout.outputs:
+      raise errors.SpecError(
+        f"lite: {folder}: action_key: expected one of "
+        f"{errors.listing(self.layout.outputs)}, got '{action_key}'."
+        f"{errors.nearest(action_key, self.layout.outputs)}"
+      )
+    self._action_key = action_key
+    self._initial = _read_state(self.model_path, self.layout)
+    self._lock = threading.Lock()  # An interpreter has one set of buffers.
+    self._interpreter = _load(self.model_path, self.layout.size, num_threads)
+    runner = self._interpreter.get_signature_runner(SIGNATURE)
+    inputs, outputs = runner.get_input_details(), runner.get_output_details()
+    # By number: a signature's runner allocates at each call, which costs as much as a
+    # small network.
+    self._inputs = {name: detail["index"] for name, detail in inputs.items()}
+    self._outputs = {name: detail["index"] for name, detail in outputs.items()}
+    self._state = self.initial_state()
+    self._is_first = True
+
+  @property
+  def global_step(self) -> int:
+    """The training step of the model."""
+    return self.layout.global_step
+
+  def step_specification(self) -> dict[str, Leaf]:
+    """Returns what a step takes, by path, without the axis of environments."""
+    return dict(self.layout.observation)
+
+  def initial_state(self, seed: int = 0) -> acting.PolicyState:
+    """Returns what is remembered before a first step.
+
+    Args:
+      seed: of what the policy draws, if it draws.
+    """
+    state = {path: value.copy() for path, value in self._initial.items()}
+    if SEED in state:
+      wrapped = np.array([seed & 0xFFFFFFFF, 0], np.uint32)
+      state[SEED] = wrapped.view(np.int32)
+    return acting.PolicyState(state, self.layout.model)
+
+  def stateless_step(
+    self, observation: Any, state: acting.PolicyState, is_first: bool = False
+  ) -> tuple[dict[str, np.ndarray], acting.PolicyState]:
+    """Takes a step with a state that the caller keeps.
+
+    Args:
+      observation: a dictionary by path, nested or flat, or one array for one feature;
+        no axis of environments. Numbers are converted as `acting.to_spec_dtype` says.
+      state: of `initial_state`, or of the step before.
+      is_first: whether an episode begins, as it does at a first step.
+    Returns:
+      (outputs by name; the next state).
+    Raises:
+      SpecError: the observation does not fit, or the state is of another model.
+    """
+    if getattr(state, "model_path", None) != self.layout.model:
+      raise errors.SpecError(
+        f"stateless_step: state: expected one of the model {self.layout.model}, got "
+        f"one of {getattr(state, 'model_path', 'none') or 'none'}. Begin an episode "
+        "with initial_state()."
+      )
+    given = acting.pack(observation, self.layout.observation)
+    _check("step", given, self.layout.observation)
+    _check("step: state", state, self.layout.state)
+    with self._lock:
+      put, get = self._interpreter.set_tensor, self._interpreter.get_tensor
+      for leaves, values in (
+        (self.layout.observation, given),
+        (self.layout.state, state),
+      ):
+        for path, leaf in leaves.items():
+          put(self._inputs[leaf.argument], values[path][np.newaxis])
+      put(self._inputs[IS_FIRST], np.array([is_first]))
+      self._interpreter.invoke()
+      outputs = {name: get(self._outputs[name])[0] for name in self.layout.outputs}
+      new = {
+        path: get(self._outputs[leaf.argument])[0]
+        for path, leaf in self.layout.state.items()
+      }
+    return outputs, acting.PolicyState(new, self.layout.model)
+
+  def step(self, observation: Any) -> dict[str, np.ndarray]:
+    """Takes a step of the episode in hand; returns outputs by name."""
+    outputs, self._state = self.stateless_step(observation, self._state, self._is_first)
+    self._is_first = False
+    return outputs
+
+  def reset(self) -> None:
+    """Begins an episode: the next observation is its first."""
+    self._is_first = True
+
+  def seed(self, seed: int, env: int = 0) -> None:
+    """Makes what the policy draws repeatable from here on; there is one environment."""
+    del env
+    if SEED in self._state:
+      self._state[SEED] = self.initial_state(seed)[SEED]
+
+  def sample_action(
+    self, obs: Any, explore_prob: float = 0.0
+  ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Returns the action for an observation, and all outputs beside it."""
+    del explore_prob
+    outputs = self.step(obs)
+    return outputs[self._action_key], outputs
+
+  def restore(self) -> bool:
+    """Returns True: the model that is loaded is the only one."""
+    return True
+
+  def windows(
+    self, state: Mapping[str, np.ndarray] | None = None
+  ) -> dict[str, np.ndarray]:
+    """Returns what the network saw at the last step, and its masks, by path.
+
+    Args:
+      state: that the step returned; None for that of `step`.
+    """
+    state = self._state if state is None else state
+    found = {}
+    for path, window in self.layout.windows.items():
+      frames, offsets = state[window.state], np.asarray(window.offsets)
+      found[path] = frames[offsets + len(frames) - 1]
+      if window.mask:
+        found[window.mask] = state[AGE] - 1 + offsets >= 0
+    return found
+
+
+def _check(
+  operation: str, values: Mapping[str, Any], leaves: Mapping[str, Leaf]
+) -> None:
+  """Compares arrays with what is asked for; all that is wrong is named."""
+  wrong = [
+    errors.Mismatch(path, errors.describe(leaf), errors.describe(values.get(path)))
+    for path, leaf in leaves.items()
+    if getattr(values.get(path), "shape", None) != leaf.shape
+    or values[path].dtype != leaf.dtype
+  ]
+  if wrong:
+    raise errors.mismatch_error(operation, wrong)
+
+
+def _load_error(folder: str, expected: str, got: str) -> errors.SpecError:
+  mismatch = errors.Mismatch(
+    folder, expected, got, "Write it again: t2r_seq export --lite EXPORT OUT"
+  )
+  return errors.mismatch_error("load lite policy", [mismatch])
+
+
+def _read_json(folder: str) -> dict[str, Any]:
+  try:
+    with open(os.path.join(folder, LAYOUT_FILE), encoding="utf-8") as f:
+      fields = json.load(f)
+  except FileNotFoundError as error:
+    raise _load_error(folder, f"a folder with {LAYOUT_FILE}", "none") from error
+  except ValueError as error:
+    raise _load_error(folder, f"JSON in {LAYOUT_FILE}", str(error)) from error
+  if not isinstance(fields, dict) or fields.get("format") != FORMAT:
+    raise _load_error(folder, f"a {FORMAT}", f"another {LAYOUT_FILE}")
+  if fields.get("version") != VERSION:
+    got = f"version {fields.get('version')}"
+    raise _load_error(folder, f"version {VERSION} of a {FORMAT}", got)
+  return fields
+
+
+def _read_state(folder: str, layout: Layout) -> dict[str, np.ndarray]:
+  path = os.path.join(folder, STATE_FILE)
+  try:
+    with np.load(path, allow_pickle=False) as stored:
+      state = {path: stored[path] for path in stored.files}
+  except FileNotFoundError as error:
+    raise _load_error(path, "a file", "none") from error
+  except (OSError, ValueError, EOFError) as error:
+    raise _load_error(path, "a state", f"a damaged file: {error}") from error
+  _check(f"load lite policy: {path}", state, layout.state)
+  return state
+
+
+def _load(folder: str, size: int, num_threads: int) -> Any:
+  """Returns the interpreter, with its memory allocated."""
+  path = os.path.join(folder, STEP_FILE)
+  if not os.path.exists(path):
+    raise _load_error(path, "a file", "none")
+  if os.path.getsize(path) != size:
+    raise _load_error(path, f"{size} bytes", f"{os.path.getsize(path)}")
+  module = errors.load_extra("ai_edge_litert.interpreter", "lite")
+  try:
+    interpreter = module.Interpreter(path, num_threads=num_threads)
+    interpreter.allocate_tensors()
+  except (RuntimeError, ValueError) as error:
+    raise _load_error(path, "a model for LiteRT", str(error).strip()) from error
+  return interpreter

@@ -1,0 +1,400 @@
+"""A policy for robots that are another machine: websocket and msgpack, either end.
+
+The protocol is that of openpi's clients (Physical Intelligence): the server says what
+it is as soon as somebody connects; then an observation comes in, and outputs by name go
+out. A text instead of them is an error. TensorFlow is not imported here: a robot needs
+numpy, and a server of a lite policy the interpreter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import http
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+
+from t2r_seq import acting, errors, listening
+
+IS_FIRST, SEED = "is_first", "seed"
+PORT = 8000
+# Close codes of the websocket protocol.
+_GOING_AWAY, _INTERNAL, _TRY_AGAIN = 1001, 1011, 1013
+_SLACK_BYTES = 1 << 20
+
+
+class StatelessPolicy(Protocol):
+  """What a server needs: `lite.LitePolicy`, or `policies.StatelessPolicy`."""
+
+  def initial_state(self, seed: int = 0) -> acting.PolicyState:
+    """Returns the state before a first step."""
+    ...
+
+  def stateless_step(
+    self, observation: Any, state: acting.PolicyState, is_first: bool = False
+  ) -> tuple[Mapping[str, np.ndarray], acting.PolicyState]:
+    """Takes a step of one environment."""
+    ...
+
+  def step_specification(self) -> Mapping[str, Any]:
+    """Returns what a step takes, by path: things of a shape and a dtype."""
+    ...
+
+  @property
+  def global_step(self) -> int:
+    """The training step of the model."""
+    ...
+
+
+def pack(value: Any) -> bytes:
+  """Encodes dictionaries, lists, texts, numbers and arrays.
+
+  Raises:
+    SpecError: there is something else among them.
+  """
+  try:
+    return _msgpack().packb(value, default=_encode)
+  except (OverflowError, TypeError, ValueError) as error:
+    raise errors.SpecError(
+      f"pack: expected texts, numbers and arrays of numbers, got: {error}"
+    ) from error
+
+
+def unpack(data: bytes) -> Any:
+  """Decodes what `pack`, or an openpi client, encoded; arrays cannot be written to.
+
+  Raises:
+    SpecError: it is no such message.
+  """
+  try:
+    return _msgpack().unpackb(data, object_hook=_decode)
+  except Exception as error:  # Damaged data raises nearly anything.
+    raise errors.SpecError(
+      f"unpack: expected a msgpack message, got {len(data)} bytes that are none: "
+      f"{error!r}"
+    ) from error
+
+
+def _encode(value: Any) -> Any:
+  if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind not in "biufSU":
+    raise TypeError(f"an array of {value.dtype}")
+  if isinstance(value, np.ndarray):
+    return {
+      b"__ndarray__": True,
+      b"data": value.tobytes(),
+      b"dtype": value.dtype.str,
+      b"shape": value.shape,
+    }
+  if isinstance(value, np.generic):
+    return {
+      b"__npgeneric__": True,
+      b"data": value.item(),
+      b"dtype": value.dtype.str,
+    }
+  raise TypeError(f"a {type(value).__name__}")
+
+
+def _decode(value: dict[Any, Any]) -> Any:
+  if b"__ndarray__" in value:
+    return np.ndarray(value[b"shape"], _dtype(value), value[b"data"])
+  if b"__npgeneric__" in value:
+    return _dtype(value).type(value[b"data"])
+  return value
+
+
+def _dtype(value: Mapping[Any, Any]) -> np.dtype:
+  dtype = np.dtype(value[b"dtype"])
+  # Others hold addresses, which nobody else may say.
+  if dtype.kind not in "biufSU":
+    raise ValueError(f"an array of {dtype}")
+  return dtype
+
+
+@functools.cache
+def _msgpack() -> Any:
+  return errors.load_extra("msgpack", "serve")
+
+
+class PolicyServer:
+  """Serves a policy: one state a connection, one step at a time.
+
+  An episode begins with a connection, and wherever an observation has `is_first`. A
+  `seed` in an observation is that of what the policy draws from there on. What a client
+  sends that does not fit is answered by a text, and the episode goes on.
+
+  Attributes:
+    port: where it listens.
+  """
+
+  def __init__(
+    self,
+    policy: StatelessPolicy,
+    address: str = listening.LOOPBACK,
+    port: int = PORT,
+    max_clients: int = 8,
+  ) -> None:
+    """Starts the server, in threads of its own.
+
+    Args:
+      policy: of one environment.
+      address: 'localhost', so that it is reached from this machine alone; one of the
+        machine's addresses; or '0.0.0.0' for all of them. Nobody is asked who he is.
+      port: 0 chooses one.
+      max_clients: at the same time; others are sent away.
+    Raises:
+      SpecError: the address is none.
+      OSError: it cannot be listened at.
+      ImportError: a package is missing; names the extra.
+    """
+    _msgpack()
+    server = errors.load_extra("websockets.sync.server", "serve")
+    self._closed = errors.load_extra("websockets.exceptions", "serve").ConnectionClosed
+    listening.check_address("serve: address", address)
+    self._policy = policy
+    self._lock = threading.Lock()
+    self._max_clients = max_clients
+    self._connections: set[Any] = set()
+    spec = policy.step_specification()
+    sizes = [
+      np.prod(leaf.shape) * np.dtype(_numpy(leaf.dtype)).itemsize
+      for leaf in spec.values()
+    ]
+    self._metadata = pack(
+      {
+        "server": "t2r_seq",
+        "global_step": policy.global_step,
+        "observation": {
+          path: {"shape": list(leaf.shape), "dtype": np.dtype(_numpy(leaf.dtype)).name}
+          for path, leaf in spec.items()
+        },
+      }
+    )
+    self._server = server.serve(
+      self._serve_client,
+      "127.0.0.1" if address == listening.LOOPBACK else address,
+      port,
+      # No page that a browser shows may move a robot.
+      origins=[None],
+      compression=None,
+      # Floats may come as twice as large ones, and more than is asked for.
+      max_size=_SLACK_BYTES + 4 * int(sum(sizes)),
+      max_queue=1,
+      process_request=_healthz,
+      server_header=None,
+    )
+    self.port: int = self._server.socket.getsockname()[1]
+    self._thread = threading.Thread(target=self._server.serve_forever, name="serve")
+    self._thread.start()
+
+  def close(self) -> None:
+    """Stops listening, and closes all connections."""
+    with self._lock:
+      connections = list(self._connections)
+    self._server.shutdown()
+    for connection in connections:  # Older websockets leave them open.
+      connection.close(_GOING_AWAY, "the server stops")
+    self._thread.join()
+
+  def __enter__(self) -> PolicyServer:
+    """Returns itself."""
+    return self
+
+  def __exit__(
+    self,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    traceback: TracebackType | None,
+  ) -> None:
+    """Closes it."""
+    self.close()
+
+  def _serve_client(self, connection: Any) -> None:
+    with self._lock:
+      is_full = len(self._connections) >= self._max_clients
+      if not is_full:
+        self._connections.add(connection)
+    if is_full:
+      connection.close(_TRY_AGAIN, f"all {self._max_clients} clients are there")
+      return
+    try:
+      connection.send(self._metadata)
+      self._answer_all(connection)
+    except self._closed:
+      pass  # A client may go at any time.
+    except Exception as error:
+      logging.exception("A step of a served policy failed.")
+      connection.send(f"{type(error).__name__}: {error}")
+      connection.close(_INTERNAL)
+    finally:
+      with self._lock:
+        self._connections.discard(connection)
+
+  def _answer_all(self, connection: Any) -> None:
+    state, is_first = self._policy.initial_state(), True
+    for message in connection:
+      try:
+        observation = _observation(message)
+        is_first = bool(observation.pop(IS_FIRST, False)) or is_first
+        seed = observation.pop(SEED, None)
+        if seed is not None and SEED in state:
+          state[SEED] = self._policy.initial_state(int(seed))[SEED]
+        started = time.perf_counter()
+        with self._lock:
+          outputs, state = self._policy.stateless_step(observation, state, is_first)
+      except errors.SpecError as error:
+        connection.send(str(error))
+        continue
+      is_first = False
+      milliseconds = 1000 * (time.perf_counter() - started)
+      timing = {"server_timing": {"infer_ms": milliseconds}}
+      connection.send(pack({**outputs, **timing}))
+
+
+class PolicyClient:
+  """Acts as a server says; the loops of `t2r_seq.actors` take it as a policy.
+
+  Attributes:
+    metadata: what the server said of itself.
+  """
+
+  def __init__(
+    self,
+    host: str = listening.LOOPBACK,
+    port: int = PORT,
+    action_key: str = "inference_output",
+    timeout: float = 10.0,
+  ) -> None:
+    """Connects.
+
+    Args:
+      host: of the server.
+      port: of the server.
+      action_key: the output that `sample_action` gives.
+      timeout: how long to wait for a connection, and for an answer, seconds.
+    Raises:
+      ConnectionError: there is no server, or it is full.
+      ImportError: a package is missing; names the extra.
+    """
+    _msgpack()
+    client = errors.load_extra("websockets.sync.client", "serve")
+    closed = errors.load_extra("websockets.exceptions", "serve").WebSocketException
+    self._failures = (closed, OSError, EOFError)  # A TimeoutError is an OSError.
+    self._place = f"ws://{host}:{port}"
+    self._action_key = action_key
+    self._timeout = timeout
+    self._is_first, self._num_steps = True, 0
+    self._seed: int | None = None
+    self._open = contextlib.ExitStack()
+    try:
+      self._connection = self._open.enter_context(
+        client.connect(
+          self._place, open_timeout=timeout, compression=None, max_size=None
+        )
+      )
+      self.metadata = unpack(self._connection.recv(timeout))
+    except self._failures as error:
+      raise ConnectionError(
+        f"policy client: {self._place}: expected a policy server, got: {error}. Is "
+        "`t2r_seq serve` running, and has it room?"
+      ) from error
+
+  @property
+  def global_step(self) -> int:
+    """The training step of the model."""
+    return int(self.metadata.get("global_step", 0))
+
+  @property
+  def model_path(self) -> str:
+    """The place of the server."""
+    return self._place
+
+  def step(self, observation: Any) -> dict[str, np.ndarray]:
+    """Sends an observation, by path; returns outputs by name.
+
+    Raises:
+      SpecError: it does not fit what the server's policy takes.
+      ConnectionError: the server is gone; an episode cannot go on.
+    """
+    if not isinstance(observation, Mapping):
+      paths = list(self.metadata["observation"])
+      observation = dict.fromkeys(paths[:1], observation)
+    message = {**observation, IS_FIRST: self._is_first}
+    if self._seed is not None:
+      message[SEED] = self._seed
+    try:
+      self._connection.send(pack(message))
+      answer = self._connection.recv(self._timeout)
+    except self._failures as error:
+      raise ConnectionError(
+        f"policy client: {self._place}: expected an answer at step {self._num_steps} "
+        f"of the episode, got: {error}. The server has gone, and what it remembered of "
+        "the episode, too: connect anew, and begin an episode."
+      ) from error
+    if isinstance(answer, str):
+      raise errors.SpecError(f"policy server: {answer}")
+    self._is_first, self._seed = False, None
+    self._num_steps += 1
+    return unpack(answer)
+
+  def reset(self) -> None:
+    """Begins an episode: the next observation is its first."""
+    self._is_first, self._num_steps = True, 0
+
+  def seed(self, seed: int, env: int = 0) -> None:
+    """Makes what the policy draws repeatable from the next step on."""
+    del env
+    self._seed = seed
+
+  def sample_action(
+    self, obs: Any, explore_prob: float = 0.0
+  ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Returns the action for an observation, and all outputs beside it."""
+    del explore_prob
+    outputs = self.step(obs)
+    if self._action_key not in outputs:
+      raise errors.SpecError(
+        f"policy client: action_key: expected one of {errors.listing(outputs)}, got "
+        f"'{self._action_key}'."
+      )
+    return outputs[self._action_key], outputs
+
+  def restore(self) -> bool:
+    """Returns True: which model acts is the server's to say."""
+    return True
+
+  def close(self) -> None:
+    """Ends the connection."""
+    self._open.close()
+
+
+def _observation(message: str | bytes) -> dict[str, Any]:
+  """Reads a client's message."""
+  if isinstance(message, str):
+    raise errors.SpecError(
+      "serve: expected an observation as msgpack, got a text. Send bytes."
+    )
+  observation = unpack(message)
+  if not isinstance(observation, dict) or not all(
+    isinstance(path, str) for path in observation
+  ):
+    raise errors.SpecError(
+      f"serve: expected a dictionary by path, got {type(observation).__name__}."
+    )
+  return observation
+
+
+def _numpy(dtype: Any) -> Any:
+  return getattr(dtype, "as_numpy_dtype", dtype)
+
+
+def _healthz(connection: Any, request: Any) -> Any:
+  """Tells whoever watches the server that it is there."""
+  if request.path == "/healthz":
+    return connection.respond(http.HTTPStatus.OK, "OK\n")
+  return None

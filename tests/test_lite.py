@@ -1,0 +1,340 @@
+"""Policies without TensorFlow: what LiteRT runs equals the export, family by family."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import (
+  cli,
+  errors,
+  layers,
+  lite,
+  models,
+  policies,
+  serving,
+  specs,
+  training,
+  windows,
+)
+
+pytest.importorskip("ai_edge_litert")
+pytest.importorskip("websockets")
+
+_SPEC = specs.ExtendedTensorSpec
+LENGTHS = (5, 3)
+
+
+class ChunkModel(models.RegressionModel):
+  """Chunks of four actions from two images, positions with gaps, masks, and a goal."""
+
+  def get_feature_specification(self, mode):
+    spec = {
+      "image": _SPEC((2, 4, 4, 1), tf.float32, "image", time_offsets=(-1, 0)),
+      "state/pos": _SPEC((2, 3), tf.float32, "pos", time_offsets=(-3, 0)),
+      "goal": _SPEC((1,), tf.float32, "goal"),
+    }
+    return windows.add_mask_specs(specs.TensorSpecStruct(spec))
+
+  def get_label_specification(self, mode):
+    target = _SPEC((4, 2), tf.float32, "target", time_offsets=(0, 1, 2, 3))
+    return specs.TensorSpecStruct(target=target)
+
+  def create_network(self):
+    return tf.keras.layers.Dense(8)
+
+  def embed(self, features):
+    mask = tf.cast(features.state.pos_mask, tf.float32)
+    seen = [tf.reshape(features[path], [-1, n]) for path, n in SIZES.items()]
+    return tf.concat([*seen, mask], axis=-1)
+
+  def a_func(self, features, mode):
+    said = self.network(self.embed(features))
+    return {"inference_output": tf.reshape(said, [-1, 4, 2])}
+
+
+SIZES = {"image": 32, "state/pos": 6, "goal": 1}
+
+
+class TransformerModel(ChunkModel):
+  def create_network(self):
+    dense = tf.keras.layers.Dense
+    return {"in": dense(8), "body": layers.CausalTransformer(1, 2, 8, 4), "out": dense(8)}
+
+  def a_func(self, features, mode):
+    tokens = self.network["in"](features.state.pos)[:, :, tf.newaxis]
+    read = self.network["body"](tokens, features.state.pos_mask)
+    said = self.network["out"](read[:, -1, 0])
+    return {"inference_output": tf.reshape(said, [-1, 4, 2])}
+
+
+class FlowModel(ChunkModel):
+  def create_network(self):
+    return self.create_action_decoder()
+
+  def a_func(self, features, mode):
+    return self.network(self.embed(features), training=mode == "train")
+
+
+class LSTMModel(models.RecurrentRegressionModel):
+  def get_feature_specification(self, mode):
+    return specs.TensorSpecStruct(pos=_SPEC((3,), tf.float32, "pos", is_sequence=True))
+
+  def get_label_specification(self, mode):
+    target = _SPEC((2,), tf.float32, "target", is_sequence=True)
+    return specs.TensorSpecStruct(target=target)
+
+  def get_recurrent_state_specification(self, mode):
+    return {name: _SPEC((5,), tf.float32) for name in "hc"}
+
+  def create_network(self):
+    lstm = tf.keras.layers.LSTM(5, return_sequences=True, return_state=True)
+    return {"lstm": lstm, "out": tf.keras.layers.Dense(2)}
+
+  def recurrent_network_fn(self, features, state, mode):
+    initial = [state["h"], state["c"]]
+    out, h, c = self.network["lstm"](features.pos, initial_state=initial)
+    return {"inference_output": self.network["out"](out)}, {"h": h, "c": c}
+
+
+class Critic(models.CriticModel):
+  def get_state_specification(self):
+    goal = _SPEC((2, 2), tf.float32, "goal", time_offsets=(-1, 0))
+    return specs.TensorSpecStruct(goal=goal)
+
+  def get_action_specification(self):
+    return specs.TensorSpecStruct(
+      pose=_SPEC((2,), tf.float32, "pose", time_offsets=0),
+      grip=_SPEC((), tf.int32, "grip", time_offsets=0),
+    )
+
+  def get_label_specification(self, mode):
+    return specs.TensorSpecStruct(reward=_SPEC((), tf.float32, "reward"))
+
+  def create_network(self):
+    return tf.keras.layers.Dense(1)
+
+  def q_func(self, state, action, mode):
+    grip = tf.cast(action.grip, tf.float32)[:, tf.newaxis]
+    seen = tf.concat([state.goal[:, 0], action.pose, grip], axis=-1)
+    far = tf.reduce_sum(tf.square(state.goal[:, 1] - action.pose), axis=-1)
+    return {"q_predicted": self.network(seen)[:, 0] - far}
+
+
+class DigammaModel(ChunkModel):
+  """Has an op that LiteRT lacks."""
+
+  def a_func(self, features, mode):
+    outputs = super().a_func(features, mode)
+    return {"inference_output": tf.math.digamma(outputs["inference_output"])}
+
+
+def _flow(action_shape):
+  return layers.FlowMatchingDecoder(action_shape, num_steps=2, seed=3)
+
+
+FAMILIES = {
+  "regression": lambda: ChunkModel(execution=policies.ChunkExecution(3, 0.5)),
+  "transformer": lambda: TransformerModel(padding="zero"),
+  "flow": lambda: FlowModel(
+    action_decoder_cls=_flow, execution=policies.ChunkExecution(2)
+  ),
+  "lstm": LSTMModel,
+  "critic": lambda: Critic(
+    search=policies.CrossEntropySearch(2, 16, 4, low=[0, -1, -1], high=[3, 1, 1])
+  ),
+}
+
+
+def _export(model, folder):
+  tf.keras.utils.set_random_seed(1)
+  model.build()
+  return training.export_saved_model(model, str(folder), global_step=3)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def both(request, tmp_path_factory):
+  """A predictor of an export, and its lite form."""
+  folder = tmp_path_factory.mktemp(request.param)
+  _export(FAMILIES[request.param](), folder / "exports")
+  policies.export_lite(str(folder / "exports"), str(folder / "lite"))
+  predictor = policies.ExportedSavedModelPredictor(str(folder / "exports"), timeout=0)
+  assert predictor.restore()
+  key = "action_pose" if request.param == "critic" else "inference_output"
+  return predictor, lite.LitePolicy(str(folder / "lite"), key)
+
+
+def test_whole_episodes_are_what_the_export_makes_of_them(both):
+  predictor, policy = both
+  assert policy.global_step == 3
+  spec = predictor.get_step_specification()
+  predictor.seed(7)
+  policy.seed(7)
+  for episode, length in enumerate(LENGTHS):
+    policy.reset()
+    for t in range(length):
+      observation = specs.make_random_numpy(spec, 1, seed=10 * episode + t)
+      want = predictor.step(observation, [t == 0])
+      alone = {path: observation[path][0] for path in spec}
+      _, got = policy.sample_action(alone)
+      assert got.keys() == want.keys()
+      for name, value in want.items():
+        np.testing.assert_allclose(got[name], value[0], 1e-5, 1e-5)
+      if policy.layout.windows:
+        for path, window in predictor.last_window().items():
+          np.testing.assert_array_equal(policy.windows()[path], window[0])
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+  """The export of a small model, and its lite form by the command line."""
+  folder = tmp_path_factory.mktemp("exported")
+  _export(ChunkModel(), folder / "exports")
+  exports, out = str(folder / "exports"), str(folder / "lite")
+  assert cli.main(["export", "--lite", exports, out]) == 0
+  return exports, out
+
+
+def _observation():
+  return {
+    "image": np.zeros([4, 4, 1], np.float32),
+    "state": {"pos": [0.0, 1.0, 2.0]},
+    "goal": np.ones([1]),
+    "more": 3,
+  }
+
+
+def test_neither_tensorflow_nor_another_part_of_the_library_is_loaded(exported):
+  script = (
+    "import sys, numpy as np\n"
+    "from t2r_seq import lite\n"
+    "policy = lite.LitePolicy(sys.argv[1])\n"
+    "observation = {p: np.zeros(s.shape, s.dtype)\n"
+    "               for p, s in policy.layout.observation.items()}\n"
+    "action, _ = policy.sample_action(observation)\n"
+    "assert action.shape == (4, 2), action\n"
+    "own = sorted(m for m in sys.modules if m.startswith('t2r_seq.'))\n"
+    "print('tensorflow' in sys.modules, own)\n"
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", script, exported[1]],
+    capture_output=True,
+    text=True,
+    check=True,
+    env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+  )
+  modules = "['t2r_seq.acting', 't2r_seq.errors', 't2r_seq.lite']"
+  assert done.stdout.split("\n")[0] == f"False {modules}"
+
+
+def test_int8_weights_are_near_and_a_state_is_its_models_own(exported, tmp_path):
+  exports, folder = exported
+  policies.export_lite(exports, str(tmp_path / "int8"), weights="int8")
+  exact, coarse = lite.LitePolicy(folder), lite.LitePolicy(str(tmp_path / "int8"))
+  action, _ = exact.sample_action(_observation())
+  np.testing.assert_allclose(coarse.sample_action(_observation())[0], action, atol=0.1)
+  assert coarse.layout.weights == "int8"
+  with pytest.raises(errors.SpecError, match=r"state: expected one of the model .* got"):
+    coarse.stateless_step(_observation(), exact.initial_state())
+
+
+def test_an_observation_that_does_not_fit_is_refused(exported):
+  policy = lite.LitePolicy(exported[1])
+  bad = {**_observation(), "image": np.zeros([4, 4, 3], np.float32), "goal": [1, 2]}
+  with pytest.raises(
+    errors.SpecError,
+    match=r"step: 2 mismatches:\n  goal: expected \(1,\) float32, got \(2,\) .*\n"
+    r"  image: expected \(4, 4, 1\) float32, got \(4, 4, 3\) float32",
+  ):
+    policy.step(bad)
+
+
+def test_a_server_gives_what_the_export_gives_and_may_be_killed(exported):
+  exports, folder = exported
+  predictor = policies.ExportedSavedModelPredictor(exports, timeout=0)
+  predictor.restore()
+  command = [sys.executable, "-m", "t2r_seq", "serve", folder, "--port", "0"]
+  environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+  with (
+    serving.PolicyServer(policies.StatelessPolicy(predictor), port=0) as server,
+    subprocess.Popen(
+      command, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process,
+  ):
+    own = serving.PolicyClient(port=server.port)
+    port = int(process.stdout.readline().rpartition(":")[2])
+    other = serving.PolicyClient(port=port)
+    policy = lite.LitePolicy(folder)
+    for t in range(3):
+      observation = {**_observation(), "goal": np.array([t], np.float32)}
+      want = policy.step(observation)["inference_output"]
+      for client in (own, other):
+        got, _ = client.sample_action(observation)
+        np.testing.assert_allclose(got, want, 1e-5, 1e-5)
+    process.kill()
+    with pytest.raises(ConnectionError, match="at step 3 of the episode, got"):
+      other.step(_observation())
+    own.close()
+
+
+def _another_version(folder):
+  path = os.path.join(folder, lite.LAYOUT_FILE)
+  with open(path, encoding="utf-8") as f:
+    fields = json.load(f)
+  with open(path, "w", encoding="utf-8") as f:
+    json.dump({**fields, "version": 2}, f)
+
+
+def _cut_off(folder):
+  os.truncate(os.path.join(folder, lite.STEP_FILE), 100)
+
+
+DAMAGES = {
+  "another version": (_another_version, "expected version 1 of a .*, got version 2"),
+  "no layout": (lite.LAYOUT_FILE, r"expected a folder with policy\.json, got none"),
+  "no model": (lite.STEP_FILE, r"step\.tflite: expected a file, got none"),
+  "no state": (lite.STATE_FILE, r"initial_state\.npz: expected a file, got none"),
+  "cut off": (_cut_off, r"step\.tflite: expected \d+ bytes, got 100"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGES)
+def test_a_folder_that_is_none_is_refused(exported, tmp_path, case):
+  damage, message = DAMAGES[case]
+  folder = str(tmp_path / "lite")
+  shutil.copytree(exported[1], folder)
+  if callable(damage):
+    damage(folder)
+  else:
+    os.remove(os.path.join(folder, damage))
+  with pytest.raises(errors.SpecError, match=message):
+    lite.LitePolicy(folder)
+
+
+def test_what_litert_lacks_is_named_and_nothing_is_written(tmp_path, capfd):
+  _export(DigammaModel(), tmp_path / "exports")
+  capfd.readouterr()
+  arguments = ["export", "--lite", str(tmp_path / "exports"), str(tmp_path / "lite")]
+  assert cli.main(arguments) == 1
+  said = capfd.readouterr().err.strip().split("\n")
+  assert len(said) == 1
+  assert "expected ops that LiteRT has, got the op [Digamma]. Use others" in said[0]
+  assert [path.name for path in tmp_path.iterdir()] == ["exports"]
+
+
+def test_what_cannot_be_exported_is_refused(exported, tmp_path):
+  exports, folder = exported
+  for arguments, message in (
+    ((str(tmp_path), str(tmp_path / "x")), "expected a finished export"),
+    ((exports, folder), "expected a folder that is not there yet"),
+    ((exports, str(tmp_path / "x"), "int4"), "weights: expected one of"),
+  ):
+    with pytest.raises(errors.SpecError, match=message):
+      policies.export_lite(*arguments)
