@@ -76,9 +76,7 @@ def pack(
   ]
   if missing:
     raise errors.mismatch_error("pack observation", missing)
-  return {
-    path: to_spec_dtype(path, values[path], leaf) for path, leaf in spec.items()
-  }
+  return {path: to_spec_dtype(path, values[path], leaf) for path, leaf in spec.items()}
 
 
 def to_spec_dtype(path: str, value: Any, spec: Any) -> np.ndarray:

@@ -66,7 +66,11 @@ SIZES = {"image": 32, "state/pos": 6, "goal": 1}
 class TransformerModel(ChunkModel):
   def create_network(self):
     dense = tf.keras.layers.Dense
-    return {"in": dense(8), "body": layers.CausalTransformer(1, 2, 8, 4), "out": dense(8)}
+    return {
+      "in": dense(8),
+      "body": layers.CausalTransformer(1, 2, 8, 4),
+      "out": dense(8),
+    }
 
   def a_func(self, features, mode):
     tokens = self.network["in"](features.state.pos)[:, :, tf.newaxis]
@@ -241,7 +245,9 @@ def test_int8_weights_are_near_and_a_state_is_its_models_own(exported, tmp_path)
   action, _ = exact.sample_action(_observation())
   np.testing.assert_allclose(coarse.sample_action(_observation())[0], action, atol=0.1)
   assert coarse.layout.weights == "int8"
-  with pytest.raises(errors.SpecError, match=r"state: expected one of the model .* got"):
+  with pytest.raises(
+    errors.SpecError, match=r"state: expected one of the model .* got"
+  ):
     coarse.stateless_step(_observation(), exact.initial_state())
 
 

@@ -1,4 +1,4 @@
-"""A policy behind a socket: the protocol, states of its clients, and what goes wrong."""
+"""A policy behind a socket: the protocol, its clients' states, what goes wrong."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ class SumPolicy:
     return SPEC
 
   def initial_state(self, seed=0):
-    return acting.PolicyState({"sum": np.zeros([2], np.float32), "seed": np.int32(seed)})
+    return acting.PolicyState(
+      {"sum": np.zeros([2], np.float32), "seed": np.int32(seed)}
+    )
 
   def stateless_step(self, observation, state, is_first=False):
     position = acting.pack(observation, SPEC)["state/pos"]
@@ -149,11 +151,12 @@ def test_a_full_server_a_large_message_and_a_page_of_a_browser_are_refused():
       _connect(server)
     with pytest.raises(ConnectionError, match="1009"):
       first.step({"state/pos": np.zeros(2), "more": np.zeros(1 << 20)})
-    with pytest.raises(Exception, match="HTTP 403"):
-      with sync_client.connect(
-        f"ws://127.0.0.1:{server.port}", origin="http://a.page"
-      ):
-        pass
+    place, page = f"ws://127.0.0.1:{server.port}", "http://a.page"
+    with (
+      pytest.raises(Exception, match="HTTP 403"),
+      sync_client.connect(place, origin=page),
+    ):
+      pass
 
 
 def test_a_server_that_stops_in_an_episode_is_an_error_of_its_clients(server):
@@ -167,7 +170,9 @@ def test_a_server_that_stops_in_an_episode_is_an_error_of_its_clients(server):
 
 
 def test_what_cannot_be_sent_and_where_nobody_can_listen(server):
-  with pytest.raises(errors.SpecError, match="pack: expected .* got: an array of object"):
+  with pytest.raises(
+    errors.SpecError, match=r"pack: expected .* got: an array of object"
+  ):
     serving.pack({"x": np.array([None])})
   with pytest.raises(errors.SpecError, match="serve: address: expected 'localhost'"):
     serving.PolicyServer(SumPolicy(), "nowhere", 0)

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
   with console.silent_libraries():
     report = policies.export_lite(args.export_dir, args.out, args.weights)
   print(
-    f"{report.folder}: {report.num_steps} steps of both forms: what the network sees is "
-    f"identical, outputs differ by at most {report.max_difference:.1e}."
+    f"{report.folder}: {report.num_steps} steps of both forms: what the network sees "
+    f"is identical, outputs differ by at most {report.max_difference:.1e}."
   )
   return 0

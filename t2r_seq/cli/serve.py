@@ -8,14 +8,14 @@ import signal
 import threading
 from typing import Any
 
-from t2r_seq import lite, listening, serving
+from t2r_seq import listening, lite, serving
 from t2r_seq.cli import console
 
 SUMMARY = "serve a policy to robots, by websocket and msgpack"
 DESCRIPTION = """Serves an export, or the folder that `t2r_seq export --lite` wrote.
 
-The protocol is that of openpi's clients: an observation by path goes in, and the outputs
-by name come out. Each connection is an environment with a state of its own.
+The protocol is that of openpi's clients: an observation by path goes in, and outputs by
+name come out. Each connection is an environment with a state of its own.
 
   t2r_seq serve runs/pose/export/latest
   t2r_seq serve pose_lite --listen 10.0.0.5 --port 8000"""

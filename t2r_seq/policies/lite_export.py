@@ -22,7 +22,7 @@ from t2r_seq.policies.loaded_export import (
   assets_path,
   scan_exports,
 )
-from t2r_seq.policies.policy_module import IS_FIRST, state_key
+from t2r_seq.policies.policy_module import state_key
 
 WEIGHTS = ("float32", "float16", "int8")
 _NUM_STEPS = 8
@@ -285,7 +285,9 @@ def _compare(loaded: LoadedExport, folder: str, tolerance: float) -> float:
       if name.startswith("history_") or value.dtype.kind not in "fc":
         is_same, most_of_it = np.array_equal(mine, value, equal_nan=True), 0.0
       else:
-        most_of_it = float(np.max(np.abs(mine - value) / (1 + np.abs(value)), initial=0))
+        most_of_it = float(
+          np.max(np.abs(mine - value) / (1 + np.abs(value)), initial=0)
+        )
         is_same = most_of_it <= tolerance
       most = max(most, most_of_it)
       if not is_same:

@@ -37,6 +37,8 @@ COMMANDS = {
   "stats": ("none.tfrecord", "--transform", "project:transform"),
   "data-service": ("dispatcher",),
   "predict": ("export", "--random"),
+  "export": ("--lite", "export", "out"),
+  "serve": ("export",),
 }
 
 
