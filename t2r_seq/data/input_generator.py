@@ -56,6 +56,7 @@ class AbstractInputGenerator(abc.ABC):
   """
 
   _chooses_episodes = False  # Whether episodes have numbers that stay.
+  _casts = True  # Whether batches come as they are stored, and are cast here.
 
   def __init__(self, batch_size: int = 32, cut: windows.Cut | None = None) -> None:
     """Creates the generator.
@@ -71,6 +72,7 @@ class AbstractInputGenerator(abc.ABC):
     self._label_spec: specs.TensorSpecStruct | None = None
     self._feature_masks: dict[str, str] = {}
     self._label_masks: dict[str, str] = {}
+    self._dtypes: dict[str, dict[str, tf.DType]] = {"feature": {}, "label": {}}
     self._out_feature_spec: specs.TensorSpecStruct | None = None
     self._out_label_spec: specs.TensorSpecStruct | None = None
     self._preprocess_fn: PreprocessFn | None = None
@@ -148,7 +150,9 @@ class AbstractInputGenerator(abc.ABC):
       SpecError: not a valid spec structure.
     """
     flat, out = flat_specs(feature_spec), out_feature_spec
-    self._feature_spec, self._feature_masks = split_masks(flat)
+    self._feature_spec, self._feature_masks = split_masks(
+      self._to_stored("feature", flat)
+    )
     self._out_feature_spec = None if out is None else flat_specs(out)
 
   def set_label_specifications(
@@ -156,8 +160,18 @@ class AbstractInputGenerator(abc.ABC):
   ) -> None:
     """Sets the specs of the labels; see `set_feature_specifications`."""
     flat, out = flat_specs(label_spec), out_label_spec
-    self._label_spec, self._label_masks = split_masks(flat)
+    self._label_spec, self._label_masks = split_masks(self._to_stored("label", flat))
     self._out_label_spec = None if out is None else flat_specs(out)
+
+  def _to_stored(
+    self, kind: str, flat: specs.TensorSpecStruct
+  ) -> specs.TensorSpecStruct:
+    """Returns the specs to read by; what is cast after that is noted."""
+    if not self._casts:
+      return flat
+    cast = {p: s.dtype for p, s in flat.items() if s.stored_dtype is not None}
+    self._dtypes[kind] = cast
+    return specs.stored_specs(flat)
 
   def set_preprocess_fn(self, preprocess_fn: PreprocessFn | None) -> None:
     """Sets the function that is mapped over the batches.
@@ -370,15 +384,18 @@ class AbstractInputGenerator(abc.ABC):
   def _finish(
     self, features: Any, labels: Any, has_labels: bool
   ) -> tuple[specs.TensorSpecStruct, specs.TensorSpecStruct]:
-    features = add_masks(features, self._feature_masks)
-    labels = add_masks(labels, self._label_masks)
+    of_features, of_labels = self._dtypes["feature"], self._dtypes["label"]
+    features = _cast(add_masks(features, self._feature_masks), of_features)
+    labels = _cast(add_masks(labels, self._label_masks), of_labels)
     if self._preprocess_fn is not None:
       features, labels = self._preprocess_fn(features, labels if has_labels else None)
-    features = self._validate(features, self._feature_spec, self._out_feature_spec)
+    feature_spec = _cast(self._feature_spec, of_features)
+    features = self._validate(features, feature_spec, self._out_feature_spec)
     if not has_labels:
       return features, specs.TensorSpecStruct()
     labels = specs.TensorSpecStruct() if labels is None else labels
-    return features, self._validate(labels, self._label_spec, self._out_label_spec)
+    label_spec = _cast(self._label_spec, of_labels)
+    return features, self._validate(labels, label_spec, self._out_label_spec)
 
   def _finish_numbered(
     self, batches: tf.data.Dataset, batch_size: int, finish: Callable[..., Any]
@@ -531,6 +548,19 @@ def add_masks(batch: Any, masks: Mapping[str, str]) -> Any:
   for mask, path in missing.items():
     added[mask] = tf.fill(tf.shape(batch[path])[:1], True)
   return added
+
+
+def _cast(values: Any, dtypes: Mapping[str, tf.DType]) -> Any:
+  """Gives tensors, or their specs, the dtypes that are declared."""
+  if not dtypes:
+    return values
+  cast = specs.TensorSpecStruct(values.items())
+  for path in dtypes:
+    if path in cast and isinstance(cast[path], tf.TensorSpec):
+      cast[path] = specs.ExtendedTensorSpec.from_spec(cast[path], dtype=dtypes[path])
+    elif path in cast:
+      cast[path] = tf.cast(cast[path], dtypes[path])
+  return cast
 
 
 def _mask_spec() -> specs.ExtendedTensorSpec:

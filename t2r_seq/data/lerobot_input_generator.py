@@ -275,7 +275,8 @@ def _find_keys(
     own = folder.spec[key]
     if own.dtype != spec.dtype or not spec.shape.is_compatible_with(own.shape):
       want, got = errors.describe(own), errors.describe(spec)
-      found.append(errors.Mismatch(name, f"{want}, as {key} has it", got))
+      hint = specs.cast_hint(own.dtype, spec.dtype)
+      found.append(errors.Mismatch(name, f"{want}, as {key} has it", got, hint))
     read[key] = own
   if found:
     raise errors.mismatch_error(where, found)

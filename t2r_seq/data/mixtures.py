@@ -535,6 +535,8 @@ class MixtureInputGenerator(AbstractInputGenerator):
   (`add_presence_specs`) to tell these from stored ones.
   """
 
+  _casts = False  # The sources do.
+
   def __init__(
     self,
     sources: Mapping[str, AbstractInputGenerator],

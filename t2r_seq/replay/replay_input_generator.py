@@ -119,7 +119,8 @@ def _find_sources(
       shape = tf.TensorShape([None]).concatenate(shape)
     if got.dtype != spec.dtype or not shape.is_compatible_with(got.shape):
       want = errors.describe(tf.TensorSpec(shape, spec.dtype))
-      found.append(errors.Mismatch(path, want, errors.describe(got), _HINT))
+      hint = specs.cast_hint(got.dtype, spec.dtype) or _HINT
+      found.append(errors.Mismatch(path, want, errors.describe(got), hint))
     elif source in held and not _shows_same_steps(spec, source, held, got.shape):
       want, have = (_steps(s.time_offsets) for s in (spec, held[source]))
       found.append(errors.Mismatch(path, want, have, _HINT))

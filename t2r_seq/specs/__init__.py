@@ -12,6 +12,7 @@ from t2r_seq.specs.extended_tensor_spec import (
   PACKED_FORMATS,
   RAW_FORMAT,
   ExtendedTensorSpec,
+  cast_hint,
   is_encoded_image_spec,
 )
 from t2r_seq.specs.modes import ModeKeys, check_mode
@@ -41,6 +42,7 @@ from t2r_seq.specs.structures import (
   pad_or_clip_tensor_to_spec_shape,
   replace_dtype,
   signature_key,
+  stored_specs,
   tensorspec_from_tensors,
 )
 from t2r_seq.specs.validation import (
@@ -69,6 +71,7 @@ __all__ = [
   "assert_valid_spec_structure",
   "cast_bfloat16_to_float32",
   "cast_float32_to_bfloat16",
+  "cast_hint",
   "check_mode",
   "copy_tensorspec",
   "create_t2r_assets",
@@ -91,6 +94,7 @@ __all__ = [
   "pad_or_clip_tensor_to_spec_shape",
   "replace_dtype",
   "signature_key",
+  "stored_specs",
   "tensorspec_from_tensors",
   "validate_and_flatten",
   "validate_and_pack",

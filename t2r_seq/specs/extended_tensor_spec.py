@@ -115,8 +115,31 @@ _DEFAULTS = {
   "varlen_default_value": None,
   "time_offsets": None,
   "is_concatenated": False,
+  "stored_dtype": None,
 }
 FIELDS = ("shape", "dtype", "name", *_DEFAULTS)
+
+
+def can_cast(stored: tf.DType, dtype: tf.DType) -> bool:
+  """Whether numbers become those of another dtype: rounded at most, never cut off."""
+  is_number = all(d.is_floating or d.is_integer or d.is_bool for d in (stored, dtype))
+  if not is_number:
+    return False
+  if dtype.is_floating or stored.is_bool:
+    return not dtype.is_bool
+  return bool(
+    stored.is_integer
+    and dtype.is_integer
+    and dtype.min <= stored.min
+    and stored.max <= dtype.max
+  )
+
+
+def cast_hint(stored: Any, dtype: tf.DType) -> str:
+  """Says how a spec reads data of another dtype; '' where none does."""
+  if not isinstance(stored, tf.DType) or stored == dtype or not can_cast(stored, dtype):
+    return ""
+  return f"To have it cast, say so in the spec: stored_dtype=tf.{stored.name}."
 
 
 class ExtendedTensorSpec(tf.TensorSpec):
@@ -140,6 +163,7 @@ class ExtendedTensorSpec(tf.TensorSpec):
     varlen_default_value: Any = None,
     time_offsets: int | Iterable[int] | None = None,
     is_concatenated: bool = False,
+    stored_dtype: Any = None,
   ) -> None:
     """Creates the spec.
 
@@ -162,6 +186,9 @@ class ExtendedTensorSpec(tf.TensorSpec):
       time_offsets: which steps, relative to the anchor, the tensor shows. A tuple
         stacks them, an int takes one step without a stack axis, None is not windowed.
       is_concatenated: one list of the record has all steps; see `records.rlds_specs`.
+      stored_dtype: the dtype of the data, where that is another: numbers are cast as
+        they are read. To a floating dtype they may be rounded; to an integer one only
+        what it holds anyway is cast.
     Raises:
       SpecError: the fields contradict each other.
       TypeError: shape or dtype cannot be converted.
@@ -175,6 +202,9 @@ class ExtendedTensorSpec(tf.TensorSpec):
     self._varlen_default_value = varlen_default_value
     self._time_offsets = normalize(time_offsets, name)
     self._is_concatenated = bool(is_concatenated)
+    stored = self.dtype if stored_dtype is None else tf.as_dtype(stored_dtype)
+    self._stored_dtype = None if stored == self.dtype else stored
+    self._check_cast()
     self._check_stack_axis()
     self._check_varlen_rank()
 
@@ -186,6 +216,19 @@ class ExtendedTensorSpec(tf.TensorSpec):
         f"ExtendedTensorSpec: {self.name}: expected shape[0] = "
         f"{len(self._time_offsets)} for the time offsets {self._time_offsets}, got "
         f"shape {self.shape}. Put the stack axis first."
+      )
+
+  def _check_cast(self) -> None:
+    stored = self._stored_dtype
+    if stored is None:
+      return
+    is_plain = self._data_format in (None, RAW_FORMAT)
+    if not is_plain or not can_cast(stored, self.dtype):
+      got = stored.name if is_plain else f"{stored.name} of {self._data_format}"
+      raise errors.SpecError(
+        f"ExtendedTensorSpec: {self.name}: expected a stored_dtype whose numbers "
+        f"{self.dtype.name} has, or rounds, got {got}. Convert the data: t2r_seq "
+        "convert --cast."
       )
 
   def _check_varlen_rank(self) -> None:
@@ -216,6 +259,7 @@ class ExtendedTensorSpec(tf.TensorSpec):
     varlen_default_value: Any = None,
     time_offsets: int | Iterable[int] | None = _KEEP,
     is_concatenated: bool | None = None,
+    stored_dtype: Any = _KEEP,
   ) -> ExtendedTensorSpec:
     """Copies a spec with some fields replaced; None means as it was.
 
@@ -235,6 +279,8 @@ class ExtendedTensorSpec(tf.TensorSpec):
       varlen_default_value: replaces the field.
       time_offsets: replaces the field; here None means not windowed.
       is_concatenated: replaces the field.
+      stored_dtype: replaces the field; here None means as the dtype says, and so does
+        another dtype.
     Returns:
       The new spec.
     Raises:
@@ -259,6 +305,10 @@ class ExtendedTensorSpec(tf.TensorSpec):
     }
     if time_offsets is not _KEEP:
       fields["time_offsets"] = time_offsets
+    if dtype is not None and tf.as_dtype(dtype) != spec.dtype:
+      fields["stored_dtype"] = None
+    if stored_dtype is not _KEEP:
+      fields["stored_dtype"] = stored_dtype
     shape = tf.TensorShape(spec.shape if shape is None else shape)
     if batch_size:
       shape = prepend_batch(shape, batch_size)
@@ -349,6 +399,17 @@ class ExtendedTensorSpec(tf.TensorSpec):
   def is_concatenated(self) -> bool:
     """Whether the record has the values of all steps in one list."""
     return self._is_concatenated
+
+  @property
+  def stored_dtype(self) -> tf.DType | None:
+    """The dtype of the data, where it is another than what is read; or None."""
+    return self._stored_dtype
+
+  def as_stored(self) -> ExtendedTensorSpec:
+    """Returns the spec of the data as it is stored."""
+    if self._stored_dtype is None:
+      return self
+    return type(self).from_spec(self, dtype=self._stored_dtype)
 
   @property
   def frame_shape(self) -> tf.TensorShape:

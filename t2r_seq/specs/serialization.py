@@ -38,6 +38,8 @@ def fields_to_proto(fields: Mapping[str, Any]) -> t2r_pb2.ExtendedTensorSpec:
     proto.unknown_rank = True
   if fields["is_concatenated"]:
     proto.is_concatenated = True
+  if fields["stored_dtype"] is not None:
+    proto.stored_dtype = fields["stored_dtype"].as_datatype_enum
   for field in ("name", "data_format"):
     if fields[field] is not None:
       setattr(proto, field, fields[field])
@@ -73,7 +75,7 @@ def fields_from_proto(
     "dtype": proto.dtype,
   }
   plain = ("name", "data_format", "dataset_key", "varlen_default_value")
-  for field in (*plain, *_FLAGS, "is_concatenated"):
+  for field in (*plain, *_FLAGS, "is_concatenated", "stored_dtype"):
     if proto.HasField(field):
       fields[field] = getattr(proto, field)
   if proto.HasField("varlen_default_json"):
@@ -93,6 +95,8 @@ def fields_to_json(
   values = {**fields, "shape": _dims(fields), "dtype": fields["dtype"].name}
   if isinstance(fields["time_offsets"], tuple):
     values["time_offsets"] = list(fields["time_offsets"])
+  if fields["stored_dtype"] is not None:
+    values["stored_dtype"] = fields["stored_dtype"].name
   if fields["varlen_default_value"] is not None:
     values["varlen_default_value"] = _scalar_to_json(fields["varlen_default_value"])
   return {

@@ -577,6 +577,14 @@ def copy_tensorspec(
   )
 
 
+def stored_specs(spec_structure: SpecStructure) -> SpecStructure:
+  """Returns the specs of the data as it is stored: see `stored_dtype` of a spec."""
+  return map_leaves(
+    lambda spec: spec.as_stored() if isinstance(spec, ExtendedTensorSpec) else spec,
+    spec_structure,
+  )
+
+
 def filter_required_flat_tensor_spec(
   flat_tensor_spec: SpecStructure,
 ) -> TensorSpecStruct:

@@ -297,7 +297,8 @@ def check_spec(
       hint = errors.nearest(path, extra)
       found.append(errors.Mismatch(path, _describe(column), "nothing", hint))
     elif got is not None and _storage(column, is_exact) != _storage(got, is_exact):
-      hint = "The store was made with another spec."
+      hint = specs.cast_hint(got.spec.dtype, column.spec.dtype)
+      hint = hint or "The store was made with another spec."
       found.append(errors.Mismatch(path, _describe(column), _describe(got), hint))
   if is_exact:
     found += [

@@ -454,7 +454,7 @@ def flat_specs(
   A spec with time offsets becomes a sequence spec of one step. A spec without offsets
   stays as it is: a sequence, or a context feature of the whole episode. What is
   computed and not stored is left out: masks (see `add_mask_specs`), and what `n_step`
-  adds to transitions.
+  adds to transitions. What is cast as it is read has the dtype that is stored.
 
   Args:
     spec_structure: the specs of a window.
@@ -570,6 +570,7 @@ def _offsets(spec: tf.TensorSpec | None) -> tuple[int, ...]:
 
 
 def _flat_spec(spec: ExtendedTensorSpec) -> ExtendedTensorSpec:
+  spec = spec.as_stored()
   if spec.time_offsets is None:
     return spec
   return ExtendedTensorSpec.from_spec(

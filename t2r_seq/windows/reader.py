@@ -45,11 +45,13 @@ class Reading:
     steps: steps relative to the first anchor, an int array of shape [], [K], [L] or
       [L, K]; None for a context feature, which is handed on as it is.
     frame_shape: static shape of one step in the episode.
+    cast: the dtype of the window, where the spec says that another one is stored.
   """
 
   source: str
   steps: np.ndarray | None
   frame_shape: tf.TensorShape
+  cast: tf.DType | None = None
 
   def flat(self) -> Reading:
     """Reads every step from the first to the last, once each."""
@@ -356,6 +358,9 @@ class WindowReader:
           read[path] = self.joining.discount(read[self.joining.fields.done], shift)
         else:
           read[path] = self.joining.num_steps(shift)
+    for path, reading in self.readings.items():
+      if reading.cast is not None:
+        read[path] = _cast(read[path], reading.cast)
     return {path: read[path] for path in self._order if path in read}
 
   def _rows(
@@ -409,6 +414,7 @@ class WindowReader:
         shape = tf.TensorShape(reading.steps.shape).concatenate(reading.frame_shape)
       if self.joining is not None and path in self.joining.fields.rewards:
         dtype = return_dtype(dtype)
+      dtype = reading.cast or dtype
       window[path] = tf.TensorSpec(shape, dtype)
     for mask, path in self.masks.items():
       window[mask] = tf.TensorSpec(self._timed[path].shape, tf.bool)
@@ -529,7 +535,9 @@ def _plan_path(
   given: tf.TypeSpec,
   grid: WindowGrid,
 ) -> Reading | errors.Mismatch:
-  frame_shape, dtype = spec.frame_shape, spec.dtype
+  frame_shape, dtype, cast = spec.frame_shape, spec.dtype, None
+  if spec.stored_dtype is not None and given.dtype != dtype:
+    dtype, cast = spec.stored_dtype, dtype
 
   def misfit(want: str, hint: str = "") -> errors.Mismatch:
     named = f" of its name, {source}" if source != path else ""
@@ -544,15 +552,15 @@ def _plan_path(
       return misfit(_expected(spec), hint)
     if given.shape.rank == frame_shape.rank:
       if given.dtype != dtype or not given.shape.is_compatible_with(frame_shape):
-        return misfit(errors.describe(spec))
-      return Reading(source, None, frame_shape)
+        return misfit(errors.describe(spec), _hint(dtype, given))
+      return Reading(source, None, frame_shape, cast)
   if spec.is_sequence and grid.cut.sequence_length is None:
     hint = "Pass sequence_length, or declare the spec with is_sequence=False."
     return errors.Mismatch(path, "a sequence_length", "None", hint)
   flat_shape = tf.TensorShape([None]).concatenate(frame_shape)
   if given.dtype != dtype or not flat_shape.is_compatible_with(given.shape):
     return misfit(_expected(spec), _hint(dtype, given))
-  return Reading(source, steps_of(spec, grid), frame_shape)
+  return Reading(source, steps_of(spec, grid), frame_shape, cast)
 
 
 def steps_of(spec: ExtendedTensorSpec, grid: WindowGrid) -> np.ndarray:
@@ -620,9 +628,15 @@ def _check_any_sequence(stored: TensorSpecStruct, sequence_length: int) -> None:
     )
 
 
+def _cast(values: Any, dtype: tf.DType) -> Any:
+  if tf.is_tensor(values):
+    return tf.cast(values, dtype)
+  return values.astype(dtype.as_numpy_dtype)
+
+
 def _hint(dtype: tf.DType, given: tf.TypeSpec) -> str:
   if not dtype.is_floating or given.dtype not in (tf.uint8, tf.uint16):
-    return ""
+    return specs.cast_hint(given.dtype, dtype)
   name = given.dtype.name
   return f"Declare {name}, and convert it: preprocessors.ImageToFloatPreprocessor."
 

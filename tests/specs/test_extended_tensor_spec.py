@@ -43,6 +43,7 @@ SPECS = {
   "next step": ExtendedTensorSpec((5,), tf.float64, "obs", time_offsets=1),
   "one-step stack": ExtendedTensorSpec((1, 5), tf.float16, "obs", time_offsets=(0,)),
   "quoted name": ExtendedTensorSpec((2,), tf.complex64, 'it\'s "x"\n'),
+  "cast": ExtendedTensorSpec((2,), tf.float32, "x", stored_dtype=tf.int64),
   "empty name": ExtendedTensorSpec((2,), tf.uint16, ""),
 }
 
@@ -61,6 +62,7 @@ def test_defaults():
     "varlen_default_value": None,
     "time_offsets": None,
     "is_concatenated": False,
+    "stored_dtype": None,
   }
 
 
@@ -75,6 +77,7 @@ def test_defaults():
     ("varlen_default_value", 2),
     ("time_offsets", (-1, 0, 5)),
     ("is_concatenated", True),
+    ("stored_dtype", tf.float64),
     ("name", "n"),
   ],
 )
