@@ -116,7 +116,7 @@ test-tf215: $(STAMP_TF215)  ## Runs what stores, reads and counts data on Tensor
 	$(RUN_TF215) $(PYTEST) $(PYTEST_ARGS) $(TESTS_TF215)
 
 test-extras: $(STAMP_EXTRAS)  ## Runs the tests that need PyTorch, ffmpeg or the store's peers.
-	$(RUN) -c 'import cpprb, grain, imageio_ffmpeg, torch'
+	$(RUN) -c 'import cpprb, grain, torch'
 	$(RUN) $(PYTEST) $(PYTEST_ARGS) $(TESTS_EXTRAS)
 
 attack: $(STAMP)  ## Attacks what is promised for SECONDS, of SEED: kills, power cuts ...

@@ -23,14 +23,14 @@ ENVS = ["gymnasium>=1.1,<2"]
 POSE_ENV = [*ENVS, "pybullet>=3.2.6,<4"]
 PLOTS = ["matplotlib>=3.8", "pillow>=10"]
 DEMO = [*POSE_ENV, *PLOTS]
-# Not a part of `all`: the wheel holds a whole ffmpeg, 70 MB.
-VIDEO = ["imageio>=2.31", "imageio-ffmpeg>=0.4.9"]
+# PyAV's wheel holds the ffmpeg that it needs, 35 MB.
+VIDEO = ["av>=14"]
 ZARR = ["zarr>=2.16,<4"]
 HDF5 = ["h5py>=3.8,<4"]
 # Checksums of TFRecords, by the processor's own instruction; wheels for all Pythons.
 CRC = ["google-crc32c>=1.5,<2"]
-# Parquet files and videos; PyAV's wheel holds the ffmpeg that it needs, 35 MB.
-LEROBOT = ["pyarrow>=14", "av>=14"]
+# Parquet files and videos.
+LEROBOT = ["pyarrow>=14", *VIDEO]
 FORMATS = [*ZARR, *HDF5, *LEROBOT, *CRC]
 # What runs a policy without TensorFlow.
 LITE = ["ai-edge-litert>=1.4"]

@@ -28,9 +28,9 @@ _SEEK_BACK = 1.0
 _TIME_BASE = 90000
 
 
-def load_av() -> Any:
+def load_av(extra: str = "lerobot") -> Any:
   """Imports PyAV; an ImportError names the extra."""
-  return errors.load_extra("av", "lerobot")
+  return errors.load_extra("av", extra)
 
 
 def read_frames(path: str, times: Sequence[float] | np.ndarray) -> np.ndarray:

@@ -11,8 +11,9 @@ import gin
 import numpy as np
 from absl import logging
 
-from t2r_seq import errors
+from t2r_seq import errors, videos
 
+_ENCODING = videos.VideoEncoding("libx264", gop=50, quality=18)  # What browsers play.
 _FORMATS = ("gif", "mp4")
 _MIN_PIXELS = 256
 _DEFAULT_FPS = 10
@@ -144,12 +145,10 @@ def _write_gif(path: str, frames: Sequence[np.ndarray], fps: float) -> None:
 
 
 def _write_mp4(path: str, frames: Sequence[np.ndarray], fps: float) -> None:
-  imageio = _import_writer("mp4")
   # The codec halves the resolution of colours: sides are to be even.
   height, width = (size - size % 2 for size in frames[0].shape[:2])
-  with imageio.get_writer(path, fps=fps, macro_block_size=1, quality=8) as writer:
-    for frame in frames:
-      writer.append_data(frame[:height, :width])
+  even = (frame[:height, :width] for frame in frames)
+  videos.write_frames(path, even, fps, _ENCODING)
 
 
 def _import_writer(video_format: str) -> Any:
@@ -160,12 +159,7 @@ def _import_writer(video_format: str) -> Any:
     except ImportError as error:
       raise errors.missing_extra("pillow", "plots") from error
     return Image
-  try:
-    import imageio_ffmpeg  # noqa: F401
-    from imageio import v2
-  except ImportError as error:
-    raise errors.missing_extra("imageio[ffmpeg]", "video") from error
-  return v2
+  return videos.load_av("video")
 
 
 def _is_many(frames: Any) -> bool:

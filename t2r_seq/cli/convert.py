@@ -26,7 +26,7 @@ A conversion that was killed goes on when the command is given again. In the end
 that was written is read again, and each episode's hash is compared with that of the
 source. The hashes stay in DST.conversion; --verify compares both sides with them."""
 _KINDS = ("store", "tfrecord", "zarr", "hdf5", "lerobot")
-_SOURCE_KINDS = (*_KINDS, "rlds", "tfds")
+_SOURCE_KINDS = (*_KINDS, "rlds", "tfds", "minari")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,6 +82,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     "a name reads that split of SRC alone; of a TFDS dataset by default train",
   )
   parser.add_argument("--seed", type=int, default=0, help="of the dealing (0)")
+  parser.add_argument(
+    "--layout",
+    metavar="JSON",
+    help='what an episode of HDF5 files is: {"episodes": "runs/*"}, {"episodes": "/"} '
+    'or {"ends": ["done"]}; "paths" names datasets',
+  )
   parser.add_argument(
     "--filter",
     metavar="KEY",
@@ -220,6 +226,7 @@ def _options(args: argparse.Namespace) -> Any:
     split=args.split,
     filter=args.filter,
     seed=args.seed,
+    layout=args.layout,
   )
 
 

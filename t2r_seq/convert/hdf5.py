@@ -355,19 +355,19 @@ class Hdf5Source(EpisodeSource):
 
   def _open(self, dropped: Dropped, spec: specs.TensorSpecStruct | None) -> None:
     path = self._path
-    data = _own(self._file, DATA)
+    data = own(self._file, DATA)
     if data is None or not hasattr(data, "keys") or not len(data):
       raise errors.ConversionError(
         f"convert: {path}: expected a group data with a group for each demo, as "
         f"robomimic has it, got {errors.listing(self._file)}."
       )
     self._data = data
-    demos = [_own(data, name) for name in sorted(data, key=demo_order)]
-    own = [demo for demo in demos if demo is not None]
-    self._demos = [demo for demo in own if count_steps(path, demo)]
+    demos = [own(data, name) for name in sorted(data, key=demo_order)]
+    there = [demo for demo in demos if demo is not None]
+    self._demos = [demo for demo in there if count_steps(path, demo)]
     self.num_episodes = len(self._demos)
     self.notes: list[str] = []
-    empty = [demo.name for demo in own if not count_steps(path, demo)]
+    empty = [demo.name for demo in there if not count_steps(path, demo)]
     self._empty = {name.rpartition("/")[2] for name in empty}
     if empty:
       self.notes.append(episodes.left_out(len(empty), empty[0]))
@@ -396,11 +396,11 @@ class Hdf5Source(EpisodeSource):
 
   def _read_splits(self) -> dict[str, list[int]]:
     """The filter keys, as numbers of demos."""
-    masks = _own(self._file, MASK)
+    masks = own(self._file, MASK)
     numbers = {name: number for number, name in enumerate(self._names)}
     found: dict[str, list[int]] = {}
     for name in masks if masks is not None else ():
-      mask = _own(masks, name)
+      mask = own(masks, name)
       if mask is None:
         continue
       demos = _to_json(mask[()])
@@ -478,10 +478,24 @@ def _usual_names(count: int) -> list[str]:
   return [f"demo_{index}" for index in range(count)]
 
 
-def _own(group: Any, name: str) -> Any:
+def own(group: Any, name: str) -> Any:
   """Returns what is in a group itself; None where there is nothing, or a link."""
   link = group.get(name, getlink=True)
   return group[name] if isinstance(link, load_h5py().HardLink) else None
+
+
+def check_foreign(path: str) -> None:
+  """Checks that all of a file lies in it; see `find_foreign`.
+
+  Raises:
+    ConversionError: with every place that is in another file; or it is damaged.
+  """
+  found = [
+    errors.Mismatch(place, "data in this file", f"{what} at {place}")
+    for place, what in find_foreign(path)
+  ]
+  if found:
+    raise errors.mismatch_error(f"convert: {path}", found, errors.ConversionError)
 
 
 def _check_foreign(

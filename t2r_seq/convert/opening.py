@@ -11,7 +11,13 @@ from typing import Any
 import gin
 
 from t2r_seq import errors, records, specs, videos
-from t2r_seq.convert import hdf5, lerobot_folder, lerobot_target, zarr_group
+from t2r_seq.convert import (
+  hdf5,
+  hdf5_layouts,
+  lerobot_folder,
+  lerobot_target,
+  zarr_group,
+)
 from t2r_seq.convert import records as records_lib
 from t2r_seq.convert.episodes import (
   ChosenSource,
@@ -19,9 +25,9 @@ from t2r_seq.convert.episodes import (
   EpisodeSource,
   EpisodeTarget,
 )
-from t2r_seq.convert.hdf5 import Hdf5Source
 from t2r_seq.convert.journal import Journal, journal_folder
 from t2r_seq.convert.lerobot import LeRobotSource
+from t2r_seq.convert.minari import MinariSource, find_arrow
 from t2r_seq.convert.records import (
   EpisodeBounds,
   RecordEpisodes,
@@ -39,11 +45,11 @@ STORE, TFRECORD, ZARR, HDF5 = "store", "tfrecord", "zarr", "hdf5"
 LEROBOT = "lerobot"
 # RLDS episodes, straight from TFRecord files or by way of TFDS, can be read only.
 RLDS, TFDS = "rlds", "tfds"
+MINARI = "minari"  # In Arrow files; those in HDF5 are of that kind.
 KINDS = (STORE, TFRECORD, ZARR, HDF5, LEROBOT)
-SOURCE_KINDS = (*KINDS, RLDS, TFDS)
+SOURCE_KINDS = (*KINDS, RLDS, TFDS, MINARI)
 
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
-_HDF5_SUFFIXES = (".hdf5", ".h5")
 _ZARR_FILES = (".zgroup", "zarr.json", ".zmetadata")
 
 
@@ -98,7 +104,7 @@ def _named_kind(path: str, source: str) -> str:
     return STORE
   if name.endswith(".zarr"):
     return ZARR
-  if name.endswith(_HDF5_SUFFIXES):
+  if name.endswith(hdf5_layouts.SUFFIXES):
     return HDF5
   if name.endswith(".lerobot"):
     return LEROBOT
@@ -130,10 +136,15 @@ def _folder_kind(path: str) -> str:
     return LEROBOT
   if names & set(_ZARR_FILES) or {"data", "meta"} <= names:
     return ZARR
+  if hdf5_layouts.is_hdf5_folder(path):
+    return HDF5
+  if find_arrow(path):
+    return MINARI
   hint = f"Name the files in it, such as {os.path.join(path, '*.tfrecord*')}"
   raise errors.ConversionError(
     f"convert: {path}: expected a store (with a {layout.MANIFEST}), a dataset of "
-    f"LeRobot's (with {lerobot_folder.INFO}) or a zarr group, got a folder with "
+    f"LeRobot's (with {lerobot_folder.INFO}), a zarr group or HDF5 files, got a folder "
+    "with "
     f"{errors.listing(names, limit=5)}. {hint}"
   )
 
@@ -141,7 +152,7 @@ def _folder_kind(path: str) -> str:
 def _file_kind(path: str) -> str:
   with open(path, "rb") as file:
     start = file.read(len(_HDF5_SIGNATURE))
-  if start == _HDF5_SIGNATURE or path.lower().endswith(_HDF5_SUFFIXES):
+  if start == _HDF5_SIGNATURE or path.lower().endswith(hdf5_layouts.SUFFIXES):
     return HDF5
   return ZARR if path.lower().endswith(".zarr.zip") else TFRECORD
 
@@ -178,6 +189,8 @@ class ConversionOptions:
       source, which alone is read: of a TFDS dataset by default 'train'.
     filter: the name of a split of the source, which alone is read.
     seed: of the dealing.
+    layout: a JSON file that says which datasets of an HDF5 file are which paths, and
+      how episodes end, where that is none of those that are known.
     fps: of a dataset of LeRobot's to write; None takes what the source says.
     task: of such a dataset, the text of episodes that come without one.
     video_codec: of such a dataset, the encoder of its videos: pixels are encoded, and
@@ -199,6 +212,7 @@ class ConversionOptions:
   split: str | None = None
   filter: str | None = None
   seed: int = 0
+  layout: str | None = None
   fps: float | None = None
   task: str | None = None
   video_codec: str = videos.VideoEncoding.codec
@@ -275,13 +289,13 @@ def foreign_kind(path: str) -> str | None:
   Args:
     path: a folder or a file.
   Returns:
-    'lerobot', 'zarr' or 'hdf5'; None where it is none of them.
+    'lerobot', 'zarr', 'hdf5' or 'minari'; None where it is none of them.
   """
   try:
     kind = source_kind(path)
   except errors.ConversionError:
     return None
-  return kind if kind in (LEROBOT, ZARR, HDF5) else None
+  return kind if kind in (LEROBOT, ZARR, HDF5, MINARI) else None
 
 
 def open_episodes(
@@ -406,7 +420,9 @@ def _open_whole(
   if kind == LEROBOT:
     return LeRobotSource(path, dropped)
   if kind == HDF5:
-    return Hdf5Source(path, dropped, spec)
+    return hdf5_layouts.open_hdf5(path, dropped, spec, options.layout)
+  if kind == MINARI:
+    return MinariSource(path, dropped)
   if kind == TFDS:
     return TfdsSource(path, options.chosen_split, dropped.has if dropped else None)
   if options.bounds:

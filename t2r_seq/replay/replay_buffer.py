@@ -97,8 +97,7 @@ class ReplayBuffer(Replay):
       SpecError: specs or arguments that do not go together, or too small a capacity.
       ReplayError: `checkpoint_dir` may not be written to.
     """
-    flat = specs.flatten_spec_structure(spec_structure)
-    self._spec = specs.stored_specs(flat).copy()
+    self._spec = specs.stored_specs(specs.flatten_spec_structure(spec_structure)).copy()
     self._cut = cut = windows.Cut.of(_OPERATION, cut, fields)
     self._flat_spec = flat_replay_specs(_OPERATION, self._spec, cut.n_step)
     self._checkpoint_dir = options.check_checkpoint_dir(_OPERATION, checkpoint_dir)

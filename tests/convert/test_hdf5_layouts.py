@@ -1,0 +1,227 @@
+"""HDF5 as Minari, ALOHA and D4RL write it, folders, and layouts of one's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+
+import h5py
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import convert, errors, specs, store
+from t2r_seq.specs.packing import encode_image
+
+SHARED = pathlib.Path(__file__).parents[3] / "shared" / "data"
+if not SHARED.is_dir():
+  SHARED = pathlib.Path("/work/shared/data")
+RNG = np.random.default_rng(0)
+OBS = RNG.normal(size=(9, 3)).astype(np.float32)
+IMAGES = RNG.integers(0, 255, (9, 8, 6, 3)).astype(np.uint8)
+JPEGS = [encode_image(image, "jpeg", 90) for image in IMAGES]
+LENGTHS = (5, 4)
+
+
+def spans():
+  return [(0, 5), (5, 9)]
+
+
+def make_d4rl(path="d4rl.hdf5"):
+  """One long file; the second episode ran into its time limit, the last was cut off."""
+  with h5py.File(path, "w") as file:
+    file["observations"], file["actions"] = OBS, OBS[:, :2]
+    file["rewards"] = np.arange(9.0)
+    file["terminals"] = np.arange(9) == 4
+    file["timeouts"] = np.zeros(9, bool)
+    file["infos/qpos"] = OBS[:, :1]
+    file["metadata/algorithm"] = b"SAC"
+  return path
+
+
+def make_aloha(path="aloha"):
+  """A folder with a file an episode: JPEGs padded to one size, and as vlen rows."""
+  os.mkdir(path)
+  for number, (start, stop) in enumerate(spans()):
+    with h5py.File(f"{path}/episode_{number}.hdf5", "w") as file:
+      file.attrs["sim"] = True
+      file["action"] = OBS[start:stop, :2]
+      file["observations/qpos"] = OBS[start:stop]
+      size = max(map(len, JPEGS))
+      padded = [np.frombuffer(j.ljust(size, b"\0"), np.uint8) for j in JPEGS]
+      file["observations/images/top"] = np.stack(padded[start:stop])
+      rows = file.create_dataset(
+        "observations/images/side", (stop - start,), h5py.vlen_dtype(np.uint8)
+      )
+      for row in range(stop - start):
+        rows[row] = np.frombuffer(JPEGS[start + row], np.uint8)
+      file["compress_len"] = [[len(j) for j in JPEGS[start:stop]]]
+      file.create_dataset(
+        "words", data=["go"] * (stop - start), dtype=h5py.string_dtype()
+      )
+  return path
+
+
+def make_own(path="own.h5"):
+  """Runs in groups, with names of its own; and what belongs to no run."""
+  with h5py.File(path, "w") as file:
+    for number, (start, stop) in enumerate(spans()):
+      file[f"runs/r{number}/state/pos"] = OBS[start:stop]
+      file[f"runs/r{number}/act"] = OBS[start:stop, :2]
+    file["calibration"] = np.eye(3)
+  return path
+
+
+def check(opened, path, values=OBS):
+  assert opened.episode_lengths.tolist() == list(LENGTHS)
+  for number, (start, stop) in enumerate(spans()):
+    np.testing.assert_array_equal(opened.episode(number)[path], values[start:stop])
+
+
+@pytest.fixture(autouse=True)
+def fixture_here(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+
+
+def test_d4rl_ends_at_flags_and_the_next_row_is_the_next_observation():
+  report = convert.convert(make_d4rl(), "s")
+  assert "layout of D4RL" in report.notes[0]
+  assert "metadata/algorithm" in report.notes[1]
+  opened = store.EpisodeStore("s")
+  check(opened, "observations")
+  check(opened, "infos/qpos", OBS[:, :1])
+  spec = specs.ExtendedTensorSpec
+  window = opened.windows(
+    {
+      "obs": spec((3,), tf.float32, "observations", time_offsets=0),
+      "next": spec((3,), tf.float32, "observations", time_offsets=1),
+    }
+  )
+  assert len(window) == sum(LENGTHS) - 2  # None crosses an episode.
+  np.testing.assert_array_equal(window[4]["next"], OBS[6])
+
+
+def test_aloha_is_a_folder_of_files_with_jpegs():
+  convert.convert(make_aloha(), "s", options=convert.ConversionOptions())
+  opened = store.EpisodeStore("s")
+  check(opened, "observations/qpos")
+  for camera in ("top", "side"):
+    path = f"observations/images/{camera}"
+    assert opened.spec[path].data_format == "jpeg"
+    assert opened.spec[path].shape == (8, 6, 3)
+    check(opened, path, np.array(JPEGS, object))
+  check(opened, "words", np.array([b"go"] * 9, object))
+  assert "compress_len" not in opened.spec
+  assert bool(opened.episode(0)["sim"])
+
+
+def test_an_unknown_layout_is_shown_and_told():
+  make_own()
+  with pytest.raises(errors.ConversionError) as error:
+    convert.convert("own.h5", "s")
+  assert "runs/" in str(error.value) and "pos  (5, 3) float32" in str(error.value)
+  assert "--layout" in str(error.value)
+
+  def layout(values):
+    pathlib.Path("layout.json").write_text(json.dumps(values))
+    return convert.ConversionOptions(layout="layout.json")
+
+  paths = {"obs": "state/pos", "actions": "act"}
+  convert.convert("own.h5", "s", options=layout({"episodes": "runs/*", "paths": paths}))
+  opened = store.EpisodeStore("s")
+  assert sorted(opened.spec) == ["actions", "obs"]
+  check(opened, "obs")
+  make_d4rl()
+  convert.convert("d4rl.hdf5", "t", options=layout({"ends": ["terminals"]}))
+  check(store.EpisodeStore("t"), "rewards", np.arange(9.0))
+  for values, message in (
+    ({"episode": "x"}, r"'episode'\. Did you mean 'episodes'"),
+    ({"episodes": "runs/*", "ends": ["x"]}, "a pattern of groups such as"),
+    ({"episodes": "run/*"}, r"expected episodes at 'run/\*', got"),
+    ({"episodes": "runs/*", "paths": {"a": "state/pas"}}, "Did you mean 'state/pos'"),
+    ({"ends": ["done"]}, r"own.h5: expected the flags \[done\]"),
+  ):
+    with pytest.raises(errors.ConversionError, match=message):
+      convert.open_episodes("own.h5", options=layout(values))
+
+
+def cut_short(name):
+  with open(name, "r+b") as file:
+    file.truncate(os.path.getsize(name) // 2)
+
+
+def damage_image(name):
+  with h5py.File(name, "r+") as file:
+    file["observations/images/side"][2] = np.zeros(80, np.uint8)
+
+
+def other_shape(name):
+  with h5py.File(name, "r+") as file:
+    del file["observations/qpos"]
+    file["observations/qpos"] = np.zeros((4, 5), np.float32)
+
+
+DAMAGES = {
+  "cut short": (cut_short, "episode_1.hdf5: expected an HDF5 file"),
+  "a foreign file": (
+    lambda name: pathlib.Path(name).write_text("hello"),
+    "episode_1.hdf5: expected an HDF5 file",
+  ),
+  "an image": (
+    damage_image,
+    "episode_1.hdf5: observations/images/side: step 2: expected an image, jpeg",
+  ),
+  "another shape": (other_shape, r"observations/qpos: expected \(3,\) float32 a step"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGES)
+def test_damage_is_named_by_file_and_key(case):
+  damage, message = DAMAGES[case]
+  damage(f"{make_aloha()}/episode_1.hdf5")
+  with pytest.raises(errors.ConversionError, match=message):
+    list(convert.open_episodes("aloha"))
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="Minari's files are not here")
+@pytest.mark.parametrize("name", ["minari_hdf5", "minari_arrow", "minari_hdf5_images"])
+def test_minari_gives_what_its_own_reader_gives(name):
+  manifest = json.loads((SHARED / name / "MANIFEST.json").read_text())
+  source = SHARED / name / manifest["dataset_id"]
+  convert.convert(source, "s")
+  opened = store.EpisodeStore("s")
+  assert opened.episode_lengths.tolist() == manifest["lengths"]
+  assert opened.metadata["minari"]["dataset_id"] == manifest["dataset_id"]
+  path = "observations/state" if name.endswith("images") else "observations"
+  if name.endswith("images"):
+    assert opened.spec["observations/camera"].data_format == "jpeg"
+  for sample in manifest["samples"]:
+    episode, t = opened.episode(sample["episode"]), sample["step"]
+    want = sample["minari_reader"]
+    rows = np.concatenate([episode[path], episode[f"final_{path}"][None]])
+    state = [want[k] for k in ("observation", "next_observation")]
+    state = [v["state"] if isinstance(v, dict) else v for v in state]
+    np.testing.assert_allclose(rows[t : t + 2], state, rtol=1e-6)
+    assert episode["actions"][t] == want["action"]
+    assert episode["rewards"][t] == want["reward"]
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="Minari's files are not here")
+def test_minari_in_arrow_that_disagrees_or_is_cut_short():
+  shutil.copytree(SHARED / "minari_arrow" / "fixtures" / "cartpole-v0", "m")
+  os.system("chmod -R u+w m")
+  name = pathlib.Path("m/data/1/metadata.json")
+  known = json.loads(name.read_text())
+  name.write_text(json.dumps({**known, "total_steps": 9}))
+  with pytest.raises(
+    errors.ConversionError, match=r"episode 1 of .*: expected 10 rows"
+  ):
+    list(convert.open_episodes("m"))
+  cut_short("m/data/0/part-0.arrow")
+  with pytest.raises(errors.ConversionError, match=r"part-0\.arrow: expected an Arrow"):
+    list(convert.open_episodes("m"))
+  shutil.rmtree("m/data/2")
+  with pytest.raises(errors.ConversionError, match="the folders of 4 episodes"):
+    convert.open_episodes("m")
