@@ -3,6 +3,13 @@
 from t2r_seq.actors.collect import collect_episodes, run_env
 from t2r_seq.actors.collect_eval import CollectThread, collect_eval_loop
 from t2r_seq.actors.environments import make_vector_env
+from t2r_seq.actors.evaluation import (
+  Evaluation,
+  ends_in_success,
+  evaluate_policies,
+  evaluation_table,
+)
+from t2r_seq.actors.robot import RobotRun, run_robot
 from t2r_seq.actors.rollouts import (
   Episode,
   is_last,
@@ -21,16 +28,22 @@ __all__ = [
   "CollectThread",
   "Episode",
   "EpisodeSink",
+  "Evaluation",
   "FilmedEnv",
   "RecordSink",
   "ReplaySink",
+  "RobotRun",
   "StopSignal",
   "Stopped",
   "StoreSink",
   "WholeEpisodeSink",
   "collect_episodes",
   "collect_eval_loop",
+  "ends_in_success",
+  "evaluate_policies",
+  "evaluation_table",
   "is_last",
   "make_vector_env",
   "run_env",
+  "run_robot",
 ]

@@ -1,0 +1,151 @@
+"""How good policies are, and how sure that is: success and reward over seeds."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gin
+import numpy as np
+
+from t2r_seq import errors
+from t2r_seq.actors import rollouts
+
+# The quantile of the standard normal distribution that leaves 2.5 % above it.
+_Z = 1.959964
+_NUM_RESAMPLES = 2000
+
+Interval = tuple[float, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+  """A policy's figures; an interval has 95 % confidence.
+
+  Attributes:
+    num_episodes: of all seeds.
+    success_rate: None where no episode says whether it succeeded.
+    success_interval: Wilson's, so that it is one for 0 of 10, too.
+    reward: mean of the episodes' sums.
+    reward_interval: by resampling episodes.
+    episode_length: mean.
+    reward_by_seed: means.
+  """
+
+  num_episodes: int
+  success_rate: float | None
+  success_interval: Interval | None
+  reward: float
+  reward_interval: Interval
+  episode_length: float
+  reward_by_seed: dict[int, float]
+
+
+def ends_in_success(episode: rollouts.Episode) -> bool | None:
+  """Says whether an episode succeeded, as most environments tell it.
+
+  Returns:
+    `is_success`, or `success`, of the last step's info; None without either.
+  """
+  info = episode[-1]["next_info"]
+  for name in ("is_success", "success"):
+    if name in info:
+      return bool(info[name])
+  return None
+
+
+@gin.configurable(denylist=["policies", "env"])
+def evaluate_policies(
+  policies: Mapping[str, Any],
+  env: Any,
+  num_episodes: int = 20,
+  seeds: Sequence[int] = (0, 1, 2),
+  max_steps: int | None = None,
+  success_fn: Callable[[rollouts.Episode], bool | None] = ends_in_success,
+) -> dict[str, Evaluation]:
+  """Runs policies in the same episodes.
+
+  Args:
+    policies: by name; each is restored first, if it has `restore()`.
+    env: as for `run_env`; with several environments a policy needs `sample_actions`.
+    num_episodes: of each seed.
+    seeds: of the runs, each >= 0.
+    max_steps: episodes are cut off there.
+    success_fn: says whether an episode succeeded, or None.
+  Returns:
+    Figures by policy; `evaluation_table` shows them.
+  Raises:
+    SpecError: there is no seed, or one twice.
+  """
+  if not seeds or len(set(seeds)) < len(seeds):
+    raise errors.SpecError(
+      f"evaluate_policies: seeds: expected different ones, got {list(seeds)}."
+    )
+  found = {}
+  for name, policy in policies.items():
+    rollouts.restore_policy(policy)
+    rewards: dict[int, list[float]] = {}
+    lengths: list[int] = []
+    successes: list[bool | None] = []
+    for seed in seeds:
+      for episode in rollouts.generate_episodes(
+        env, policy, num_episodes, seed, max_steps=max_steps
+      ):
+        rewards.setdefault(seed, []).append(sum(step["reward"] for step in episode))
+        lengths.append(len(episode))
+        successes.append(success_fn(episode))
+    found[name] = _evaluation(rewards, lengths, successes)
+  return found
+
+
+def evaluation_table(evaluations: Mapping[str, Evaluation]) -> str:
+  """Returns figures as a table in Markdown."""
+  rows = [
+    "| policy | success | 95 % | reward | 95 % | steps | episodes |",
+    "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+  ]
+  for name, each in evaluations.items():
+    success, interval = "-", "-"
+    if each.success_rate is not None and each.success_interval is not None:
+      success = f"{each.success_rate:.0%}"
+      interval = " to ".join(f"{edge:.0%}" for edge in each.success_interval)
+    reward = " to ".join(f"{edge:.2f}" for edge in each.reward_interval)
+    rows.append(
+      f"| {name} | {success} | {interval} | {each.reward:.2f} | {reward} | "
+      f"{each.episode_length:.1f} | {each.num_episodes} |"
+    )
+  return "\n".join(rows)
+
+
+def _evaluation(
+  rewards: Mapping[int, list[float]], lengths: list[int], successes: list[bool | None]
+) -> Evaluation:
+  told = [success for success in successes if success is not None]
+  values = np.concatenate([np.asarray(each, np.float64) for each in rewards.values()])
+  return Evaluation(
+    num_episodes=len(lengths),
+    success_rate=float(np.mean(told)) if told else None,
+    success_interval=_wilson(sum(told), len(told)) if told else None,
+    reward=float(values.mean()),
+    reward_interval=_bootstrap(values),
+    episode_length=float(np.mean(lengths)),
+    reward_by_seed={seed: float(np.mean(each)) for seed, each in rewards.items()},
+  )
+
+
+def _wilson(count: int, total: int) -> Interval:
+  """Returns Wilson's interval (1927) of a rate."""
+  rate, spread = count / total, _Z**2 / total
+  center = (rate + spread / 2) / (1 + spread)
+  half = math.sqrt(rate * (1 - rate) * spread + spread**2 / 4) / (1 + spread)
+  return max(center - half, 0.0), min(center + half, 1.0)
+
+
+def _bootstrap(values: np.ndarray) -> Interval:
+  """Returns an interval of a mean; the same for the same values."""
+  rng = np.random.default_rng(0)
+  means = [rng.choice(values, len(values)).mean() for _ in range(_NUM_RESAMPLES)]
+  low, high = np.percentile(means, [2.5, 97.5])
+  return float(low), float(high)
