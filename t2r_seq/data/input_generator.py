@@ -31,6 +31,9 @@ PreprocessFn = Callable[[Any, Any], tuple[Any, Any]]
 
 _MASK_SUFFIX = "_mask"
 
+# Names of what a live replay tells of a sampled item. 0 names none.
+SAMPLE_KEY, SAMPLE_WEIGHT = "sample/key", "sample/weight"
+
 
 class InputReport(Protocol):
   """Counts of what a dataset read; printed, it is a line for the log."""

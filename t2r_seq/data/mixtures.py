@@ -8,7 +8,7 @@ import fractions
 import functools
 import math
 import numbers
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import gin
@@ -357,6 +357,7 @@ def make_filler(
   masks: Mapping[str, str],
   given: TensorSpecStruct,
   delivered: Mapping[str, tf.TypeSpec],
+  ones: Collection[str] = (),
 ) -> Callable[[Any, Any], TensorSpecStruct]:
   """Makes the function that gives the batches of a source the paths of all.
 
@@ -364,6 +365,7 @@ def make_filler(
     masks: presence masks to the paths that they are about, joined.
     given: specs of what the source delivers, joined.
     delivered: specs of what any source delivers, and of the masks.
+    ones: paths that are filled with ones, and not with zeros.
   Returns:
     A function from the source's (features, labels) to one struct of the delivered
     paths, in their order: zeros where the source lacks one, and masks that say so.
@@ -380,7 +382,8 @@ def make_filler(
         filled[path] = tf.fill(size, masks[path] in given)
       else:
         shape = tf.concat([size, tf.constant(spec.shape.as_list(), tf.int32)], 0)
-        filled[path] = tf.zeros(shape, spec.dtype)
+        fill = tf.ones if path in ones else tf.zeros
+        filled[path] = fill(shape, spec.dtype)
     return filled
 
   return tf.autograph.experimental.do_not_convert(fill)
@@ -702,9 +705,13 @@ class MixtureInputGenerator(AbstractInputGenerator):
     given = {name: element_specs(d) for name, d in datasets.items()}
     self._raise(find_mismatches(wanted, given))
     delivered = delivered_specs(wanted, masks, given)
-    log_filled(delivered, given)
+    # An example that no replay has drawn counts as it is, and is known as such.
+    names = {path: spec.name for path, spec in wanted.items()}
+    told = {input_generator.SAMPLE_KEY, input_generator.SAMPLE_WEIGHT}
+    ones = {p for p, name in names.items() if name == input_generator.SAMPLE_WEIGHT}
+    log_filled({p: s for p, s in delivered.items() if names.get(p) not in told}, given)
     return [
-      dataset.map(make_filler(masks, given[name], delivered))
+      dataset.map(make_filler(masks, given[name], delivered, ones))
       for name, dataset in datasets.items()
     ]
 

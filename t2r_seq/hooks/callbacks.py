@@ -10,10 +10,12 @@ import time
 from collections.abc import Callable, Mapping
 
 import gin
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, files, models, training
+from t2r_seq import replay as replay_lib
 from t2r_seq.hooks import checkpoint_hooks
 from t2r_seq.training import workers
 
@@ -146,6 +148,58 @@ class VariableNorms(training.Callback):
           if self._is_chosen(name)
         }
       )
+
+
+@gin.configurable
+class PriorityUpdate(training.Callback):
+  """Makes what a training step says of its examples the priorities of a replay.
+
+  Prioritized experience replay (Schaul et al., 2016): the replay samples with
+  `Prioritized`, the model declares `replay.add_sample_specs`, weighs its loss by
+  'sample/weight', and returns the keys and errors of each example, as `CriticModel`
+  does by itself. Each step waits for the device.
+  """
+
+  def __init__(
+    self,
+    replay: replay_lib.Replay | replay_lib.ReplayInputGenerator,
+    output: str = "td_error",
+    key: str = "sample/key",
+    epsilon: float = 1e-6,
+  ) -> None:
+    """Creates the callback.
+
+    Args:
+      replay: that is sampled from, or the generator that does so.
+      output: the model's output whose size, a mean over an example, is the priority.
+      key: the model's output that has the keys.
+      epsilon: added, so that nothing is lost for good.
+    """
+    self._replay = replay
+    self._output, self._key, self._epsilon = output, key, epsilon
+
+  def after_step(self, run: training.Run, scalars: Mapping[str, tf.Tensor]) -> None:
+    """Updates the priorities.
+
+    Raises:
+      SpecError: the model gives no such outputs.
+    """
+    outputs = run.outputs
+    for name in (self._output, self._key):
+      if name not in outputs:
+        raise errors.SpecError(
+          f"PriorityUpdate: {name}: expected an output of each example, got "
+          f"{errors.listing(outputs)}. Return them from model_train_fn: "
+          "(loss, scalars, {name: tensor})."
+        )
+    keys, sizes = outputs[self._key], np.abs(outputs[self._output])
+    sizes = sizes.reshape(len(sizes), -1).mean(axis=1) + self._epsilon
+    is_drawn = keys != 0  # Of a mixture not all are.
+    replay = self._replay
+    if isinstance(replay, replay_lib.ReplayInputGenerator):
+      replay = replay.replay
+    keys = (keys[is_drawn] - 1).view(np.uint64)
+    replay.update_priorities(keys, sizes[is_drawn].astype(np.float64))
 
 
 @gin.configurable

@@ -8,13 +8,17 @@ from typing import Any
 import tensorflow as tf
 
 from t2r_seq import errors, policies, specs
+from t2r_seq.data.input_generator import SAMPLE_KEY
 from t2r_seq.models import losses
-from t2r_seq.models.t2r_model import T2RModel
+from t2r_seq.models.t2r_model import Loss, T2RModel
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, SpecStructure, TensorSpecStruct
 
 
 class CriticModel(T2RModel):
   """Q(state, action), fitted to `labels.reward`: a return, or a Bellman target.
+
+  Labels of `replay.add_sample_specs` weigh the examples, and callbacks get the
+  'td_error' of each.
 
   A subclass gives the specs of state and action, the label's, the network and `q_func`.
   The exported critic values `action_batch_size` actions in each state with one call, as
@@ -143,7 +147,8 @@ class CriticModel(T2RModel):
   ) -> tf.Tensor:
     """Returns the mean error of the values, a scalar.
 
-    Where the labels have a `reward_mask`, padded rewards count for nothing.
+    Where the labels have a `reward_mask`, padded rewards count for nothing; where they
+    have 'sample/weight', examples count by it.
     """
     del features
     values = inference_outputs["q_predicted"]
@@ -156,10 +161,21 @@ class CriticModel(T2RModel):
     labels: SpecStructure,
     inference_outputs: dict[str, tf.Tensor],
     mode: str,
-  ) -> tf.Tensor | tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    """See the base class: the loss of `loss_fn`."""
+  ) -> Loss:
+    """See the base class: the loss of `loss_fn`.
+
+    Returns:
+      The loss; with keys of a replay's items (loss, {}, the keys and 'td_error').
+    """
     del mode
-    return self.loss_fn(features, labels, inference_outputs)
+    loss = self.loss_fn(features, labels, inference_outputs)
+    key = losses.sample(labels, "key")
+    if key is None:
+      return loss
+    error = tf.cast(inference_outputs["q_predicted"], tf.float32)
+    error = tf.abs(error - tf.cast(labels.reward, tf.float32))
+    error = tf.reduce_mean(tf.reshape(error, [tf.shape(error)[0], -1]), axis=1)
+    return loss, {}, {SAMPLE_KEY: key, "td_error": error}
 
   def create_export_outputs_fn(
     self, features: SpecStructure, inference_outputs: dict[str, tf.Tensor], mode: str

@@ -44,7 +44,8 @@ def mean_error(
 ) -> tf.Tensor:
   """Averages the errors of predictions against one of the labels.
 
-  What the masks of `masks_of` leave out counts for nothing.
+  What the masks of `masks_of` leave out counts for nothing, and a replay's importance
+  weights count.
 
   Args:
     labels: packed as the label specs, [B, ...].
@@ -65,8 +66,17 @@ def mean_error(
       "them: broadcast, all would be compared with all."
     )
   error = error_function(target, tf.cast(predictions, target.dtype))
+  weight = sample(labels, "weight")
+  if weight is not None:
+    axes = [1] * (error.shape.rank - 1)
+    error *= tf.cast(tf.reshape(weight, [-1, *axes]), error.dtype)
   is_valid = layers.valid_targets("loss_fn", target, *masks_of(labels, path))
   return windows.masked_mean(error, is_valid)
+
+
+def sample(labels: SpecStructure, name: str) -> tf.Tensor | None:
+  """Returns what a replay tells of sampled items, 'key' or 'weight', [B], or None."""
+  return getattr(getattr(labels, "sample", None), name, None)
 
 
 def masks_of(

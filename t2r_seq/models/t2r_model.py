@@ -21,6 +21,10 @@ from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
 # AutoGraph is for what users write: here it would only cost time.
 _as_it_is = tf.autograph.experimental.do_not_convert
 
+_Tensors = dict[str, tf.Tensor]
+Loss = tf.Tensor | tuple[tf.Tensor, _Tensors] | tuple[tf.Tensor, _Tensors, _Tensors]
+"""What `model_train_fn` returns; see there."""
+
 
 class T2RModel(policies.PolicyModel):
   """A model as Tensor2Robot knows it, with networks that own their variables.
@@ -128,7 +132,7 @@ class T2RModel(policies.PolicyModel):
     labels: SpecStructure,
     inference_outputs: dict[str, tf.Tensor],
     mode: str,
-  ) -> tf.Tensor | tuple[tf.Tensor, dict[str, tf.Tensor]]:
+  ) -> Loss:
     """Computes the loss.
 
     Args:
@@ -137,8 +141,10 @@ class T2RModel(policies.PolicyModel):
       inference_outputs: of `inference_network_fn`.
       mode: one of `ModeKeys`.
     Returns:
-      The scalar loss, a mean over the batch; or (loss, scalars to log by name).
-      Regularisation losses of Keras layers are added by the trainer.
+      The scalar loss, a mean over the batch; or (loss, scalars to log by name); or
+      (loss, scalars, tensors [B, ...] by name, which callbacks find in `run.outputs`,
+      such as TD errors). Regularisation losses of Keras layers are added by the
+      trainer.
     """
 
   def model_eval_fn(
@@ -154,7 +160,7 @@ class T2RModel(policies.PolicyModel):
       Scalars by name, each a mean over the batch; the trainer averages them over the
       eval set, weighted by batch size. A missing 'loss' is that of `model_train_fn`.
     """
-    loss, scalars = self._split_loss(
+    loss, scalars, _ = self._split_loss(
       self.model_train_fn(features, labels, inference_outputs, mode)
     )
     return {"loss": loss, **scalars}
@@ -425,12 +431,12 @@ class T2RModel(policies.PolicyModel):
       features: preprocessed features by path, [B, ...].
       labels: preprocessed labels by path, [B, ...].
     Returns:
-      (loss with regularisation, scalars to log by name).
+      (loss with regularisation, scalars to log and tensors of each example by name).
     """
     mode = ModeKeys.TRAIN
     packed, targets = self.pack(features, labels, mode)
     outputs = self._infer(packed, targets, mode)
-    loss, scalars = self._split_loss(
+    loss, scalars, examples = self._split_loss(
       self.model_train_fn(packed, targets, outputs, mode)
     )
     if loss.dtype in (tf.float16, tf.bfloat16):
@@ -440,7 +446,7 @@ class T2RModel(policies.PolicyModel):
       penalty = tf.add_n([tf.cast(p, loss.dtype) for p in penalties])
       scalars = {**scalars, "regularization_loss": penalty}
       loss = loss + penalty
-    return loss, scalars
+    return loss, {**scalars, **examples}
 
   def compute_gradients(
     self,
@@ -456,7 +462,8 @@ class T2RModel(policies.PolicyModel):
       scale: multiplies a loss by what replicas and the optimizer ask for. Gradients
         must be of scaled losses.
     Returns:
-      (the loss, not scaled; scalars to log; the gradients of `trainable_variables` in
+      (the loss, not scaled; scalars to log, and tensors of each example, by name; the
+      gradients of `trainable_variables` in
       their order, None where the loss reaches none).
     """
     with tf.GradientTape() as tape:
@@ -478,7 +485,7 @@ class T2RModel(policies.PolicyModel):
     outputs = self._infer(packed, targets, mode)
     metrics = self.model_eval_fn(packed, targets, outputs, mode)
     if "loss" not in metrics:
-      loss, _ = self._split_loss(self.model_train_fn(packed, targets, outputs, mode))
+      loss, *_ = self._split_loss(self.model_train_fn(packed, targets, outputs, mode))
       metrics = {"loss": loss, **metrics}
     return metrics, self.eval_tallies_fn(packed, targets, outputs, mode)
 
@@ -564,7 +571,7 @@ class T2RModel(policies.PolicyModel):
     mode = ModeKeys.TRAIN
     with tf.GradientTape() as tape:
       outputs = self._infer(features, labels, mode)
-      loss, _ = self._split_loss(self.model_train_fn(features, labels, outputs, mode))
+      loss, *_ = self._split_loss(self.model_train_fn(features, labels, outputs, mode))
     self._check_all_tracked(tape.watched_variables())
     return loss
 
@@ -599,18 +606,24 @@ class T2RModel(policies.PolicyModel):
 
   @_as_it_is
   def _split_loss(
-    self, result: tf.Tensor | tuple[tf.Tensor, dict[str, tf.Tensor]]
-  ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    loss, scalars = result if isinstance(result, tuple) else (result, {})
+    self, result: Loss
+  ) -> tuple[tf.Tensor, dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+    loss, scalars, *rest = result if isinstance(result, tuple) else (result, {})
+    examples = rest[0] if rest else {}
     found = [
       errors.Mismatch(name, "a scalar", errors.describe(value), "Reduce it to a mean.")
       for name, value in {"loss": loss, **scalars}.items()
       if value is None or tf.convert_to_tensor(value).shape.rank != 0
     ]
+    found += [
+      errors.Mismatch(name, "one for each example, [B, ...]", errors.describe(value))
+      for name, value in examples.items()
+      if not tf.convert_to_tensor(value).shape.rank
+    ]
     if found:
       where = f"{type(self).__name__}.model_train_fn"
       raise errors.mismatch_error(where, found)
-    return loss, scalars
+    return loss, scalars, examples
 
 
 def _create_outside(next_creator: Callable[..., Any], **kwargs: Any) -> tf.Variable:

@@ -19,7 +19,10 @@ from t2r_seq.replay.replay import (
   importance_weights,
 )
 from t2r_seq.replay.replay_buffer import ReplayBuffer
-from t2r_seq.replay.replay_input_generator import ReplayInputGenerator
+from t2r_seq.replay.replay_input_generator import (
+  ReplayInputGenerator,
+  add_sample_specs,
+)
 
 __all__ = [
   "Fifo",
@@ -37,5 +40,6 @@ __all__ = [
   "SampleToInsertRatio",
   "Stack",
   "Uniform",
+  "add_sample_specs",
   "importance_weights",
 ]

@@ -401,8 +401,7 @@ def importance_weights(info: SampleInfo, beta: float | tf.Tensor | tf.Variable) 
       f"importance_weights: info: expected a SampleInfo, got {errors.describe(info)}. "
       "It comes from dataset(batch_size, with_info=True)."
     )
-  if beta.__class__ is not float or not 0 <= beta <= 1:
-    beta = _to_beta(beta)
+  beta = check_exponent(beta)
   if not isinstance(info.probability, np.ndarray):  # Quicker than tf.is_tensor.
     size = tf.cast(info.table_size, tf.float64)
     weights = tf.pow(size * tf.cast(info.probability, tf.float64), -beta)
@@ -410,6 +409,11 @@ def importance_weights(info: SampleInfo, beta: float | tf.Tensor | tf.Variable) 
   sizes = np.asarray(info.table_size, np.float64)
   weights = (sizes * np.asarray(info.probability, np.float64)) ** -float(beta)
   return (weights / weights.max()).astype(np.float32)
+
+
+def check_exponent(beta: Any) -> Any:
+  """Returns the beta of `importance_weights`; raises SpecError if it is none."""
+  return beta if beta.__class__ is float and 0 <= beta <= 1 else _to_beta(beta)
 
 
 def _to_beta(beta: Any) -> Any:

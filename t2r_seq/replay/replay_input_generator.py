@@ -10,12 +10,35 @@ import gin
 import tensorflow as tf
 
 from t2r_seq import data, errors, specs, windows
-from t2r_seq.data import joint
-from t2r_seq.replay import replay
-from t2r_seq.replay.replay import Replay
+from t2r_seq.data import input_generator, joint
+from t2r_seq.replay import replay as replay_lib
+from t2r_seq.replay.replay import Replay, SampleInfo, importance_weights
 
 _EXPECTED = "expected a replay, or a function without arguments that makes one"
 _HINT = "The replay has other specs than the model."
+# What the replay tells of each sampled item, by the names of specs.
+_KEY, _WEIGHT = input_generator.SAMPLE_KEY, input_generator.SAMPLE_WEIGHT
+_TOLD = {
+  _KEY: specs.ExtendedTensorSpec((), tf.int64, _KEY, is_optional=True),
+  _WEIGHT: specs.ExtendedTensorSpec((), tf.float32, _WEIGHT, is_optional=True),
+}
+
+
+def add_sample_specs(spec_structure: specs.SpecStructure) -> specs.TensorSpecStruct:
+  """Declares what a `ReplayInputGenerator` tells of each sampled item.
+
+  They are optional: other generators leave them out. As labels they are not asked of a
+  policy either.
+
+  Args:
+    spec_structure: specs of a model's labels, or features.
+  Returns:
+    Flat specs with 'sample/key', int64, which names the item for
+    `hooks.PriorityUpdate`, and 'sample/weight', float32, its importance weight: in a
+    mixture 0 and 1 for what comes from elsewhere.
+  """
+  flat = specs.flatten_spec_structure(spec_structure)
+  return specs.TensorSpecStruct({**flat, **_TOLD})
 
 
 @gin.configurable
@@ -24,23 +47,30 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
 
   A spec of the model reads the window that the replay has at its path, or else at the
   path that is its name; the two have to show the same steps. There is no end in any
-  mode.
+  mode. Specs of `add_sample_specs` read what is known of the sampled items.
   """
 
   def __init__(
-    self, replay: Replay | Callable[[], Replay], batch_size: int = 32
+    self,
+    replay: Replay | Callable[[], Replay],
+    batch_size: int = 32,
+    importance_exponent: float = 0.4,
   ) -> None:
     """Creates the generator.
 
     Args:
-      replay: to sample from; it is left open. Its padding and its sequences are its
-        own, not the model's. Or what makes one, such as `@ReverbReplay` of gin; it is
+      replay: to sample from; it is left open. Its sequences are its own, not the
+        model's, and so is its padding: it may leave out what the model pads, and pads
+        nothing in another way. Or what makes one, such as `@ReverbReplay` of gin; it is
         called when a replay is first needed.
       batch_size: windows in a batch, over all replicas together.
+      importance_exponent: of the weights, from 0 for none to 1; `importance_weights`.
     Raises:
-      SpecError: replay is none and makes none, or the size is too small.
+      SpecError: replay is none and makes none, or a number is out of range.
     """
     super().__init__(batch_size)
+    self._exponent = replay_lib.check_exponent(importance_exponent)
+    self._is_padding_set = False
     if not isinstance(replay, Replay) and not callable(replay):
       raise errors.SpecError(
         f"ReplayInputGenerator: replay: {_EXPECTED}, got {replay!r}. Give a "
@@ -66,10 +96,15 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
     """How transitions are joined as they are sampled, if they are."""
     return self.replay.cut.n_step
 
+  def set_padding(self, padding: windows.Padding) -> None:
+    """See the base class; the replay is asked whether it pads in another way."""
+    super().set_padding(padding)
+    self._is_padding_set = True
+
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
     """Turns what a replay raised inside of TensorFlow into what it was."""
-    with replay.explained():  # The replay itself may not have been made yet.
+    with replay_lib.explained():  # The replay itself may not have been made yet.
       yield
 
   def watch(self) -> Callable[[], Any] | None:
@@ -78,8 +113,13 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
 
   def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
     wanted = joint.join(self._feature_spec, self._label_spec_for(mode))
-    sampled = self.replay.dataset(batch_size)
+    told = [spec.name for spec in wanted.values() if spec.name in _TOLD]
     held = self.replay.spec_structure
+    if self._is_padding_set:
+      _check_padding(self.padding, self.replay.cut, held)
+    sampled = self.replay.dataset(batch_size, with_info=bool(told))
+    if told:
+      sampled = sampled.map(self._with_info)
     sources = _find_sources(wanted, sampled.element_spec, held)
 
     @tf.autograph.experimental.do_not_convert
@@ -88,6 +128,36 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
       return joint.split(selected)
 
     return sampled.map(select)
+
+  @tf.autograph.experimental.do_not_convert
+  def _with_info(self, info: SampleInfo, batch: Any) -> specs.TensorSpecStruct:
+    """Puts what is known of the items beside their windows."""
+    # Bit by bit, as few operations know unsigned integers; and one more, as 0 is none.
+    key = tf.bitcast(info.key, tf.int64) + 1
+    weight = importance_weights(info, self._exponent)
+    return specs.TensorSpecStruct({**batch, _KEY: key, _WEIGHT: weight})
+
+
+def _check_padding(
+  padding: windows.Padding, cut: windows.Cut, held: specs.TensorSpecStruct
+) -> None:
+  """Raises SpecError where a replay makes up what the model's windows do not show."""
+  wanted = windows.Cut(padding=padding, n_step=cut.n_step)
+  first, last = windows.time_span(held)
+  sides = [("front", wanted.front, cut.front)] if first < 0 else []
+  sides += [("end", wanted.end, cut.end)] if last > 0 else []
+  found = [
+    errors.Mismatch(
+      f"padding at the {side}",
+      f"{want!r}, the model's, or 'drop'",
+      f"{got!r} of the replay",
+      "Give the replay and the model one padding.",
+    )
+    for side, want, got in sides
+    if got not in (want, "drop")
+  ]
+  if found:
+    raise errors.mismatch_error("ReplayInputGenerator", found)
 
 
 def _find_sources(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors
@@ -59,6 +60,19 @@ class Run:
   def step(self) -> int:
     """Training steps done, over all runs in the folder."""
     return self.trainer.global_step
+
+  @property
+  def outputs(self) -> dict[str, np.ndarray]:
+    """What the model gave for each example of the last step, by name.
+
+    Of this worker's replicas together; see `T2RModel.model_train_fn`. To read them
+    waits for the device.
+    """
+    local = self.trainer.strategy.experimental_local_results
+    return {
+      name: np.concatenate([part.numpy() for part in local(value)])
+      for name, value in self.trainer.outputs.items()
+    }
 
   @property
   def is_chief(self) -> bool:

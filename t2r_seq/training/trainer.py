@@ -45,6 +45,8 @@ class Trainer:
     self._first_bad_step = tf.Variable(-1, dtype=tf.int64, trainable=False)
     # What an input generator leaves to the device; see its `device_fn`.
     self.device_fn: Callable[[Any, Any], tuple[Any, Any]] | None = None
+    # What the model gave for each example of the last step, by name; of all replicas.
+    self.outputs: dict[str, Any] = {}
     self._summaries: tuple[SummaryWriter, int] | None = None
     self._train_fn = tf.function(self._train_step)
     self._eval_fn = tf.function(self._eval_step)
@@ -144,7 +146,8 @@ class Trainer:
       SpecError: the batch does not fit the model, or the loss reaches no variable.
     """
     batch = (features,) if labels is None else (features, labels)
-    return self._train_fn(*batch)
+    scalars, self.outputs = self._train_fn(*batch)
+    return scalars
 
   def eval_step(self, features: Any, labels: Any) -> tuple[Scalars, Scalars, tf.Tensor]:
     """Runs the model on one eval batch.
@@ -155,9 +158,9 @@ class Trainer:
     """
     return self._eval_fn(features, labels)
 
-  def _train_step(self, *batch: Any) -> Scalars:
+  def _train_step(self, *batch: Any) -> tuple[Scalars, dict[str, Any]]:
     with self._recording():
-      scalars, is_bad = self.strategy.run(self._replica_train_step, batch)
+      scalars, outputs, is_bad = self.strategy.run(self._replica_train_step, batch)
     mean = self._reduce(tf.distribute.ReduceOp.MEAN, scalars)
     bad = self._reduce(tf.distribute.ReduceOp.SUM, is_bad)
     if self.model.averages:
@@ -168,7 +171,7 @@ class Trainer:
     self._first_bad_step.assign(
       tf.where(is_first_bad, self._global_step, self._first_bad_step)
     )
-    return mean
+    return mean, outputs
 
   @_as_it_is
   def _recording(self) -> contextlib.AbstractContextManager[Any]:
@@ -180,7 +183,7 @@ class Trainer:
 
   def _replica_train_step(
     self, features: TensorSpecStruct, labels: TensorSpecStruct | None = None
-  ) -> tuple[Scalars, tf.Tensor]:
+  ) -> tuple[Scalars, Scalars, tf.Tensor]:
     if labels is None:
       features, labels = joint.split(features)
     if self.device_fn is not None:
@@ -195,8 +198,10 @@ class Trainer:
       features, labels, scale_loss
     )
     norm, is_bad = self._update(gradients, scale, loss)
+    outputs = {k: v for k, v in scalars.items() if tf.convert_to_tensor(v).shape.rank}
+    scalars = {k: v for k, v in scalars.items() if k not in outputs}
     scalars = {"loss": loss, "gradient_norm": norm, **scalars}
-    return scalars, tf.cast(is_bad, tf.int32)
+    return scalars, outputs, tf.cast(is_bad, tf.int32)
 
   @_as_it_is
   def _update(
