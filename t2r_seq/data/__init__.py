@@ -1,6 +1,7 @@
 """Input generators: tf.data pipelines that feed a model what its specs ask for."""
 
 from t2r_seq.data.data_service import DataService, distribute_by_service
+from t2r_seq.data.following import Follow
 from t2r_seq.data.generator_input_generator import (
   DefaultConstantInputGenerator,
   DefaultRandomInputGenerator,
@@ -41,6 +42,7 @@ __all__ = [
   "DefaultConstantInputGenerator",
   "DefaultRandomInputGenerator",
   "DefaultRecordInputGenerator",
+  "Follow",
   "FractionalRecordInputGenerator",
   "GeneratorInputGenerator",
   "IndexedRecordLoader",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gin
@@ -12,8 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import draws, errors, records, specs, windows
-from t2r_seq.data import arguments, joint
+from t2r_seq.data import arguments, following, joint
 from t2r_seq.data.dataset_options import bounded_options
+from t2r_seq.data.following import Follow
 from t2r_seq.data.input_generator import AbstractInputGenerator
 from t2r_seq.data.loaders import PoolReader, WindowLoader
 from t2r_seq.data.plan import Plan, PoolOrder, plan_and_cut
@@ -310,6 +312,7 @@ class StoreInputGenerator(AbstractInputGenerator):
     image_decoding: records.ImageDecoding | None = None,
     episodes: Episodes | None = None,
     split: str | None = None,
+    follow: bool | Follow = False,
   ) -> None:
     """Creates the generator; the store is opened when a dataset is created.
 
@@ -335,9 +338,13 @@ class StoreInputGenerator(AbstractInputGenerator):
       image_decoding: how encoded images are decoded, and which part of them.
       episodes: numbers of those to read, or a file that lists them; None for all.
       split: of the store, such as 'train'; None for all.
+      follow: whether mode 'train' goes on with what actors append to the store
+        meanwhile, or how: a `Follow`. It waits for the store, too. Windows are drawn at
+        random, so that there is no order, and no shard.
     Raises:
       SpecError: a size is too small, or an option is none of these.
     """
+    self._follow = Follow() if follow is True else follow or None
     cut = windows.Cut(sequence_length, stride, shift, n_step=windows.NStep.of(n_step))
     super().__init__(batch_size, cut)
     self.set_episodes(episodes, split)
@@ -360,7 +367,7 @@ class StoreInputGenerator(AbstractInputGenerator):
   @property
   def reads_shards(self) -> bool:
     """Whether workers read their own parts: unless it shows a part already."""
-    return self._plan.num_shards == 1
+    return self._plan.num_shards == 1 and self._follow is None
 
   @property
   def num_examples(self) -> int | None:
@@ -391,6 +398,8 @@ class StoreInputGenerator(AbstractInputGenerator):
         num_shards=context.num_input_pipelines,
       )
       start *= context.num_replicas_in_sync // context.num_input_pipelines
+    if is_train and self._follow is not None:
+      return self._followed(self._follow, batch_size, start).map(joint.split)
     # A dataset may be created while a graph is built; the store is opened outside.
     with tf.init_scope():
       store = EpisodeStore(self._store_path)
@@ -417,6 +426,49 @@ class StoreInputGenerator(AbstractInputGenerator):
     if self._is_portable:
       return loader.portable_dataset().map(joint.split)
     return loader.dataset(start).map(joint.split)
+
+  @contextlib.contextmanager
+  def explain_failures(self) -> Iterator[None]:
+    """Turns what is raised while a growing store is followed into what it was."""
+    with following.explained():
+      yield
+
+  def _followed(
+    self, follow: Follow, batch_size: int, start_batch: int
+  ) -> tf.data.Dataset:
+    """Creates the dataset of a store that grows."""
+    others = {
+      "num_shards": self._plan.num_shards > 1,
+      "order": self._plan.order is not None,
+      "stack_on_device": self._stack_on_device,
+      "a data service": self._is_portable,
+      "episodes": self._episodes is not None,
+      "split": self._split is not None,
+    }
+    if any(others.values()):
+      got = errors.listing(name for name, is_on in others.items() if is_on)
+      raise errors.SpecError(
+        f"{type(self).__name__}: follow: expected none of {errors.listing(others)}, "
+        f"got {got}. Windows of a growing store are drawn at random, from all that is "
+        "there."
+      )
+
+    def columns(store: EpisodeStore) -> DecodedColumns:
+      return DecodedColumns(StoreColumns(store), store.spec, self._decode_images)
+
+    with tf.init_scope():
+      store = following.wait_for_store(self._store_path, follow)
+      joined = self._joined(store, specs.ModeKeys.TRAIN)
+      follower = following.StoreFollower(
+        store,
+        joined,
+        batch_size,
+        follow,
+        self._cut(specs.ModeKeys.TRAIN),
+        self._used_seed(),
+        columns,
+      )
+      return follower.dataset(start_batch)
 
   def _finish(self, features: Any, labels: Any, has_labels: bool) -> joint.Pair:
     if self._device_fn is not None:

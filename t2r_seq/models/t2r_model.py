@@ -7,7 +7,7 @@ import contextlib
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -21,8 +21,10 @@ from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
 # AutoGraph is for what users write: here it would only cost time.
 _as_it_is = tf.autograph.experimental.do_not_convert
 
-_Tensors = dict[str, tf.Tensor]
-Loss = tf.Tensor | tuple[tf.Tensor, _Tensors] | tuple[tf.Tensor, _Tensors, _Tensors]
+_Tensors: TypeAlias = dict[str, tf.Tensor]
+Loss: TypeAlias = (
+  tf.Tensor | tuple[tf.Tensor, _Tensors] | tuple[tf.Tensor, _Tensors, _Tensors]
+)
 """What `model_train_fn` returns; see there."""
 
 

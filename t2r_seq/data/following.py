@@ -1,0 +1,292 @@
+"""Live data without a server: batches from a store that actors append to meanwhile.
+
+Actors of other processes write episodes, each to a segment of its own; whoever follows
+looks for what was committed since. Everything that is known is in the files: a writer
+or a learner that is killed loses what it had not committed, and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gin
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from t2r_seq import errors, specs, windows
+from t2r_seq.data import arguments
+from t2r_seq.store import EpisodeStore, StoreColumns, StoreWindows
+
+_LOG_EVERY_SECONDS = 60.0
+
+
+@gin.register
+@dataclasses.dataclass(frozen=True)
+class Follow:
+  """How a growing store is sampled.
+
+  Attributes:
+    newest_steps: whole episodes are sampled from, the last that arrived, of at least so
+      many steps together; None samples from all.
+    samples_per_insert: windows that are sampled for each that the store has, over the
+      whole run: who samples waits for more. None does not wait.
+    min_windows: windows that there are before the first batch.
+    error_buffer: windows that may be sampled beyond that ratio.
+    poll_secs: seconds between two looks for new episodes.
+    timeout: seconds that a batch may wait; None for ever.
+  """
+
+  newest_steps: int | None = None
+  samples_per_insert: float | None = None
+  min_windows: int = 1
+  error_buffer: int = 1000
+  poll_secs: float = 1.0
+  timeout: float | None = None
+
+  def __post_init__(self) -> None:
+    """Raises SpecError: a value is out of range."""
+    for name in ("newest_steps", "min_windows", "error_buffer"):
+      value = getattr(self, name)
+      if value is not None:
+        arguments.check_count("Follow", name, value)
+    for name in ("samples_per_insert", "poll_secs", "timeout"):
+      value = getattr(self, name)
+      if value is not None and not value >= 0:
+        raise errors.SpecError(f"Follow: {name}: expected at least 0, got {value!r}.")
+
+
+def wait_for_store(path: Any, follow: Follow) -> EpisodeStore:
+  """Opens a store that an actor makes, as soon as it is there.
+
+  Raises:
+    StoreError: it is not there within the timeout.
+  """
+  begin = logged = time.monotonic()
+  while True:
+    try:
+      return EpisodeStore(path)
+    except errors.StoreError:
+      now = time.monotonic()
+      if follow.timeout is not None and now - begin >= follow.timeout:
+        raise
+      if now - logged >= _LOG_EVERY_SECONDS:
+        logged = now
+        logging.info("follow: %s: waits for a store.", path)
+      time.sleep(min(follow.poll_secs, 0.2))
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+  """Turns what a follower raised inside of TensorFlow into what it was."""
+  try:
+    yield
+  except tf.errors.OpError as error:
+    found = re.search(
+      r"\bStoreError: (follow: .+?)\s*(Traceback|$)", error.message, re.S
+    )
+    if found:
+      raise errors.StoreError(found[1]) from error
+    raise
+
+
+class StoreFollower:
+  """Samples windows, each with the same chance, of the episodes that a store has now.
+
+  What is drawn is a function of the seed, the batch's number and what the store has.
+  """
+
+  def __init__(
+    self,
+    store: EpisodeStore,
+    spec_structure: specs.SpecStructure,
+    batch_size: int,
+    follow: Follow | None = None,
+    cut: windows.Cut | None = None,
+    seed: int | None = None,
+    columns_fn: Callable[[EpisodeStore], Any] = StoreColumns,
+  ) -> None:
+    """Begins to follow.
+
+    Args:
+      store: may have no episodes yet.
+      spec_structure: the specs of a window; see `StoreWindows`.
+      batch_size: B.
+      follow: how it is sampled; None for `Follow()`.
+      cut: how episodes become windows; None for `windows.Cut()`.
+      seed: of what is drawn; None for another one every time.
+      columns_fn: gives the columns to read from.
+    """
+    self._store = store
+    self._spec, self._cut = spec_structure, cut
+    self._batch_size = arguments.check_batch_size("StoreFollower", batch_size)
+    self._follow = follow or Follow()
+    self._seeds = np.random.SeedSequence(seed)
+    self._columns_fn = columns_fn
+    self._windows: StoreWindows | None = None
+    # Of the episodes that are sampled from: windows up to each, in turn and by number.
+    self._ends = self._last_ids = np.zeros(1, np.int64)
+    # Of each segment's episodes, in what order they arrived.
+    self._arrivals: dict[str, np.ndarray] = {}
+    self._num_arrived = 0
+    self._looked = -float("inf")
+
+  def element_spec(self) -> specs.TensorSpecStruct:
+    """Returns the specs of a batch, [B, ...] by path; waits for a first episode."""
+    while self._windows is None:
+      self._look()
+      if self._windows is None:
+        time.sleep(self._follow.poll_secs)
+    window = self._windows.reader.window_spec
+    return specs.map_leaves(
+      lambda leaf: tf.TensorSpec([self._batch_size, *leaf.shape], leaf.dtype), window
+    )
+
+  @property
+  def num_windows(self) -> int:
+    """Windows that the store had at the last look."""
+    return 0 if self._windows is None else self._windows.num_windows
+
+  def dataset(self, start_batch: int = 0) -> tf.data.Dataset:
+    """Makes an endless dataset of batches.
+
+    Args:
+      start_batch: batches that a run before has had; they count as sampled.
+    Returns:
+      Dataset of TensorSpecStructs by path, leaves [B, ...].
+    """
+    element = self.element_spec()
+    loose = specs.map_leaves(
+      lambda leaf: tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype), element
+    )
+
+    def batches() -> Iterator[dict[str, Any]]:
+      # Python sleeps for a moment at a time: TensorFlow can end only between two
+      # elements. One without rows says that there is nothing yet.
+      nothing = {
+        path: np.zeros([0, *leaf.shape[1:]], leaf.dtype.as_numpy_dtype)
+        for path, leaf in element.items()
+      }
+      number = start_batch
+      waited_since = logged = time.monotonic()
+      while True:
+        reason = self._why_wait(number)
+        if reason is None:
+          yield dict(self.batch(number))
+          number += 1
+          waited_since = logged = time.monotonic()
+          continue
+        seconds, timeout = time.monotonic() - waited_since, self._follow.timeout
+        if timeout is not None and seconds >= timeout:
+          raise errors.StoreError(
+            f"follow: {self._store.path}: waited {timeout:g} s: {reason}. Do actors "
+            "append to it?"
+          )
+        if time.monotonic() - logged >= _LOG_EVERY_SECONDS:
+          logged = time.monotonic()
+          logging.info("follow: %s: waits: %s.", self._store.path, reason)
+        time.sleep(min(self._follow.poll_secs, 0.2))
+        yield nothing
+
+    path = next(iter(element))
+    dataset = tf.data.Dataset.from_generator(
+      batches, output_signature=dict(loose.items())
+    )
+    dataset = dataset.filter(lambda batch: tf.shape(batch[path])[0] > 0)
+
+    @tf.autograph.experimental.do_not_convert
+    def fix(batch: Any) -> specs.TensorSpecStruct:
+      return specs.TensorSpecStruct(
+        (path, tf.ensure_shape(leaf, element[path].shape))
+        for path, leaf in batch.items()
+      )
+
+    return dataset.map(fix)
+
+  def batch(self, number: int) -> specs.TensorSpecStruct:
+    """Returns the batch of that number of what the store had at the last look."""
+    assert self._windows is not None
+    seeds = np.random.SeedSequence(self._seeds.entropy, spawn_key=(number,))
+    chances = np.random.default_rng(seeds).random(self._batch_size)
+    places = (chances * self._ends[-1]).astype(np.int64)
+    which = np.searchsorted(self._ends, places, "right")
+    ids = places - self._ends[which] + self._last_ids[which]
+    return self._windows.read(tf.constant(ids))
+
+  def _why_wait(self, number: int) -> str | None:
+    """Says what is missing for a batch, if anything is; looks for it now and then."""
+    follow = self._follow
+    if time.monotonic() - self._looked >= follow.poll_secs:
+      self._look()
+    there = self.num_windows
+    if there < follow.min_windows or not self._ends[-1]:
+      return f"{there} of {follow.min_windows} windows are there"
+    if follow.samples_per_insert is None:
+      return None
+    wanted = (number + 1) * self._batch_size - follow.error_buffer
+    if wanted <= there * follow.samples_per_insert:
+      return None
+    return (
+      f"{(number + 1) * self._batch_size} windows would be sampled of {there}, more "
+      f"than {follow.samples_per_insert:g} each and {follow.error_buffer}"
+    )
+
+  def _look(self) -> None:
+    """Takes in what was committed since the last look."""
+    self._looked = time.monotonic()
+    if not self._store.refresh() and self._windows is not None:
+      return
+    if not len(self._store):
+      return
+    columns = self._columns_fn(self._store)
+    found = StoreWindows(columns, self._spec, self._cut)
+    if self._windows is not None and (
+      found.reader.window_spec != self._windows.reader.window_spec
+    ):
+      raise errors.StoreError(
+        f"follow: {self._store.path}: expected episodes with the same optional paths, "
+        f"got some that lack {errors.listing(columns.absent)}."
+      )
+    self._windows = found
+    self._choose(self._arrived())
+
+  def _arrived(self) -> np.ndarray:
+    """Returns of each episode of the store when it arrived; what is new is last.
+
+    Where a follower begins, the episodes of segments are taken to have arrived evenly.
+    """
+    segments = self._store.segments
+    fresh = [
+      (local + 1, len(segment), segment.name, local)
+      for segment in segments
+      for local in range(len(self._arrivals.get(segment.name, ())), len(segment))
+    ]
+    fresh.sort(key=lambda e: (e[0] / e[1], e[2]))
+    grown = {s.name: np.zeros(len(s), np.int64) for s in segments}
+    for name, known in self._arrivals.items():
+      if name in grown:  # Others have been merged, to a new one.
+        grown[name][: len(known)] = known
+    for _, _, name, local in fresh:
+      grown[name][local] = self._num_arrived
+      self._num_arrived += 1
+    self._arrivals = grown
+    return np.concatenate([grown[segment.name] for segment in segments])
+
+  def _choose(self, arrived: np.ndarray) -> None:
+    """Chooses the episodes that are sampled from."""
+    assert self._windows is not None
+    newest_first = np.argsort(-arrived)
+    if self._follow.newest_steps is not None:
+      lengths = self._store.episode_lengths[newest_first]
+      before = np.cumsum(lengths) - lengths
+      newest_first = newest_first[before < self._follow.newest_steps]
+    chosen = np.sort(newest_first)
+    counts = self._windows.counts
+    self._ends = np.cumsum(counts[chosen])
+    # The id after the last window of each.
+    self._last_ids = np.cumsum(counts)[chosen]
