@@ -29,6 +29,8 @@ ZARR = ["zarr>=2.16,<4"]
 HDF5 = ["h5py>=3.8,<4"]
 # Checksums of TFRecords, by the processor's own instruction; wheels for all Pythons.
 CRC = ["google-crc32c>=1.5,<2"]
+# No wheels for Windows, nor for the newest Pythons.
+ARRAY_RECORD = ["array_record>=0.5"]
 # Parquet files and videos.
 LEROBOT = ["pyarrow>=14", *VIDEO]
 FORMATS = [*ZARR, *HDF5, *LEROBOT, *CRC]
@@ -78,6 +80,7 @@ setuptools.setup(
   install_requires=CORE,
   extras_require={
     "all": sorted({*ENVS, *PLOTS, *FORMATS, *LITE, *SERVE}),
+    "array_record": ARRAY_RECORD,
     "crc": CRC,
     "demo": DEMO,
     "dev": sorted({*DEMO, *TEST, *LINT, *TFDS, *FORMATS}),

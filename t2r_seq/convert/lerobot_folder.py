@@ -186,12 +186,16 @@ class LeRobotFolder:
       self._spec = found
     return self._spec
 
-  def read(self, episode: int, keys: Iterable[str]) -> Values:
-    """Reads an episode.
+  def read(
+    self, episode: int, keys: Iterable[str], start: int = 0, stop: int | None = None
+  ) -> Values:
+    """Reads an episode, or some of its steps: of videos only what these show.
 
     Args:
       episode: its number.
       keys: of `spec`.
+      start: the first step.
+      stop: the step after the last one; None for all that follow.
     Returns:
       Arrays [T, ...] by key: videos decoded, images encoded, text as bytes objects.
     Raises:
@@ -209,13 +213,14 @@ class LeRobotFolder:
       columns.add(TASK_INDEX)
     rows = self._read_rows(episode, columns)
     values: Values = {}
+    shown = slice(start, stop)
     for key in wanted:
       if is_video[key]:
-        values[key] = self._decode(episode, key, self._times(rows), 0)
+        values[key] = self._decode(episode, key, self._times(rows)[shown], start)
       elif key in self.features:
-        values[key] = rows[key]
+        values[key] = rows[key][shown]
       else:
-        values[key] = self._texts(episode, rows[TASK_INDEX])
+        values[key] = self._texts(episode, rows[TASK_INDEX][shown])
     return values
 
   def frames(
@@ -233,8 +238,7 @@ class LeRobotFolder:
     Raises:
       ConversionError: as `read`.
     """
-    rows = self._read_rows(episode, {TIMESTAMP})
-    return self._decode(episode, key, self._times(rows)[start:stop], start)
+    return self.read(episode, [key], start, stop)[key]
 
   def fingerprint(self) -> dict[str, Any]:
     """Returns JSON values that change when the files do."""

@@ -56,7 +56,7 @@ class RecordFiles:
     """
     _, self.names = records.get_data_format_and_filenames(patterns)
     self.compression = compression
-    check_file_types(self.names, compression)
+    check_file_types(self.names, compression, array_records=True)
     self._sizes = [os.path.getsize(name) for name in self.names]
     self._starts = [0, *itertools.accumulate(self._sizes)]
 

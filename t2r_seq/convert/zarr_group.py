@@ -7,6 +7,7 @@ further arrays [episodes, ...] in `meta` for what there is once per episode.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import math
 import os
@@ -33,6 +34,7 @@ ENDS = "episode_ends"
 # An attribute of the root: specs by key, so that a round trip gives the same ones.
 SPEC_ATTRIBUTE = "t2r_seq_spec"
 METADATA_ATTRIBUTE = "t2r_seq_metadata"
+_IMAGE_CODECS = "imagecodecs_"
 _METADATA_FILES = (".zarray", "zarr.json")
 
 
@@ -380,18 +382,36 @@ class ZarrSource(EpisodeSource):
 
   def _open_array(self, folder: str, key: str, found: list[errors.Mismatch]) -> Any:
     try:
-      return self._group[f"{folder}/{key}"]
+      try:
+        return self._group[f"{folder}/{key}"]
+      except Exception as error:
+        # UMI keeps frames as JPEG XL.
+        if _IMAGE_CODECS not in str(error) or not _register_image_codecs():
+          raise
+        return self._group[f"{folder}/{key}"]
     except Exception as error:
       # zarr has an error of its own for each dtype and codec that it does not know.
       want, hint = "an array of numbers", f"Leave it out: --drop {key}."
       got = f"{type(error).__name__}: {error}"
-      if "codec" in got.lower():
+      if _IMAGE_CODECS in got:
+        hint = f"pip install imagecodecs, which has this codec. {hint}"
+      elif "codec" in got.lower():
         hint = (
           "Install the package of its codec (imagecodecs has those of images) and "
           f"register it with numcodecs, or leave it out: --drop {key}."
         )
       found.append(errors.Mismatch(key, want, got[:200], hint))
       return None
+
+
+def _register_image_codecs() -> bool:
+  """Makes the codecs of imagecodecs known to zarr, where it is installed."""
+  try:
+    numcodecs = importlib.import_module("imagecodecs.numcodecs")
+  except ImportError:
+    return False
+  numcodecs.register_codecs(verbose=False)
+  return True
 
 
 _CHUNK_BYTES = 1 << 20

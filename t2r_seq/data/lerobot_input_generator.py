@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator, Sequence
+from concurrent import futures
 from typing import Any
 
 import gin
@@ -15,11 +17,13 @@ from t2r_seq import errors, records, specs, windows
 from t2r_seq.convert import LeRobotFolder
 from t2r_seq.data import arguments, joint, pool
 from t2r_seq.data.input_generator import AbstractInputGenerator
-from t2r_seq.data.plan import permutation
-from t2r_seq.data.streams import StreamReport, streamed_windows
+from t2r_seq.data.loaders import PoolReader, WindowLoader
+from t2r_seq.data.plan import Plan
 from t2r_seq.store.splits import Episodes
 
 _as_it_is = tf.autograph.experimental.do_not_convert
+# Of a text in a tensor.
+_STRING_BYTES = 96
 
 
 @gin.configurable
@@ -29,10 +33,12 @@ class LeRobotInputGenerator(AbstractInputGenerator):
   A spec reads the key that is its path, or else its name: `observation.state`, a
   camera, `task` for the text of the task. `delta_timestamps` are time offsets.
 
-  An episode is read once for a pool: its videos are decoded from their first key frame
-  to their last frame, each frame once. Mode 'train' shuffles episodes, and the windows
-  of a pool, anew in every epoch, and repeats for ever; the other modes are one pass in
-  order. The same seed gives the same batches on every machine.
+  Pools hold the steps that their windows show, each frame once, and no more than the
+  memory budget: of a long episode a part, whose frames are decoded from the key frame
+  before it on. Mode 'train' shuffles episodes, and the windows of a pool, anew in every
+  epoch, and repeats for ever; a resumed run goes on with exactly the next batch. The
+  other modes are one pass in order. The same seed gives the same batches on every
+  machine.
   """
 
   _chooses_episodes = True
@@ -77,7 +83,9 @@ class LeRobotInputGenerator(AbstractInputGenerator):
     where = type(self).__name__
     self._path = os.fspath(dataset_path)
     self._seed = arguments.check_seed(where, seed)
-    self._memory_budget = self._check_count("memory_budget", memory_budget)
+    self._plan = Plan(
+      order="quasi_random", num_epochs=None, memory_budget=memory_budget, where=where
+    )
     self._drop_remainder = arguments.check_drop_remainder(where, drop_remainder)
     self.set_episodes(episodes, split)
     self._decode_images = arguments.check_image_decoding(where, image_decoding)
@@ -130,37 +138,32 @@ class LeRobotInputGenerator(AbstractInputGenerator):
       self._reading = reading = _Reading(
         folder, joined, chosen, where, self._decode_images
       )
-    if is_train and (context := self._input_context) is not None:
-      batch_size = context.get_per_replica_batch_size(batch_size)
-      index, count = context.input_pipeline_id, context.num_input_pipelines
-      reading.numbers = reading.numbers[index::count]
-    self._report = report = StreamReport() if is_train else windows.WindowReport()
     cut = self._cut(mode)
     if not is_train:
+      self._report = report = windows.WindowReport()
       episodes = reading.episodes(np.arange(len(chosen)))
       found = windows.windows(episodes, joined, cut, report=report)
       return found.batch(batch_size, drop_remainder=drop).map(joint.split)
-    seed = self._shuffle_seed(self._seed)
-    if seed is None:
-      seed = int(np.random.SeedSequence().generate_state(1)[0])
-    episode_seed, window_seed = np.random.SeedSequence(seed).generate_state(2).tolist()
+    plan, start = dataclasses.replace(self._plan, seed=self._seed), self._start_step
+    if plan.seed is None:
+      plan = dataclasses.replace(plan, seed=self._params_seed)
+    if (context := self._input_context) is not None:
+      batch_size = context.get_per_replica_batch_size(batch_size)
+      count = context.num_input_pipelines
+      start *= context.num_replicas_in_sync // count
+      plan = dataclasses.replace(
+        plan, shard_index=context.input_pipeline_id, num_shards=count
+      )
+    plan = dataclasses.replace(plan, batch_size=batch_size, drop_remainder=drop)
+    with tf.init_scope():
+      pools = _LeRobotPools(reading, joined, cut)
+      loader = WindowLoader(
+        plan.seeded(), _no_read, int(pools.counts.sum()), 1, lambda: pools
+      )
+      lengths = folder.lengths[chosen]
+      self._report = windows.WindowReport.of_episodes(lengths, pools.counts)
     self._reads_ahead = True
-
-    def shuffled(epoch: tf.Tensor) -> tf.data.Dataset:
-      size = tf.constant(len(reading.numbers), tf.int64)
-      return reading.episodes(permutation(size, episode_seed, epoch))
-
-    return streamed_windows(
-      shuffled,
-      joined,
-      batch_size,
-      self._memory_budget,
-      window_seed,
-      None,
-      drop,
-      cut,
-      report=report,
-    ).map(joint.split)
+    return loader.dataset(start).map(joint.split)
 
   def _numbers(self, folder: LeRobotFolder) -> np.ndarray:
     where = f"{type(self).__name__}: {self._path}"
@@ -197,7 +200,9 @@ class _Reading:
 
   Attributes:
     numbers: of the episodes.
+    lengths: of these.
     failures: what was raised of those that could not be read.
+    specs: what is read of the dataset, by key.
   """
 
   def __init__(
@@ -212,8 +217,9 @@ class _Reading:
     self.numbers = numbers
     self.failures: list[Exception] = []
     self._decode_images = decode_images
+    self.lengths = folder.lengths[numbers]
     flat = windows.flat_specs(joined)
-    self._specs = _find_keys(folder, flat, where)
+    self.specs = _find_keys(folder, flat, where)
 
   def episodes(self, order: Any) -> tf.data.Dataset:
     """Makes the dataset of some episodes.
@@ -229,13 +235,44 @@ class _Reading:
     )
 
   def _read(self, number: tf.Tensor) -> specs.TensorSpecStruct:
-    types = [
+    arrays = tf.numpy_function(self._read_arrays, [number], self._types())
+    return specs.TensorSpecStruct(self._decode(arrays))
+
+  def _read_arrays(self, number: np.ndarray) -> Sequence[np.ndarray]:
+    try:
+      values = self._folder.read(int(number), self.specs)
+    except Exception as error:
+      # tf.data keeps only the text of what is raised.
+      self.failures.append(error)
+      raise
+    return [values[key] for key in self.specs]
+
+  def read_parts(
+    self, numbers: tf.Tensor, starts: tf.Tensor, counts: tf.Tensor
+  ) -> dict[str, tf.Tensor]:
+    """Reads steps of several episodes, one after the other.
+
+    Args:
+      numbers: places in `numbers`, int64 [n].
+      starts: the first step of each.
+      counts: its steps.
+    Returns:
+      Steps of all of them by key, [N, ...], images decoded.
+    """
+    arrays = tf.numpy_function(
+      self._read_parts, [numbers, starts, counts], self._types()
+    )
+    return self._decode(arrays)
+
+  def _types(self) -> list[tf.DType]:
+    return [
       tf.string if specs.is_encoded_image_spec(spec) else spec.dtype
-      for spec in self._specs.values()
+      for spec in self.specs.values()
     ]
-    arrays = tf.numpy_function(self._read_arrays, [number], types)
-    element = specs.TensorSpecStruct()
-    for (key, spec), array in zip(self._specs.items(), arrays, strict=True):
+
+  def _decode(self, arrays: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
+    element = {}
+    for (key, spec), array in zip(self.specs.items(), arrays, strict=True):
       if specs.is_encoded_image_spec(spec):
         array.set_shape([None])
         array = records.decode_images(array, spec, key, self._decode_images)
@@ -244,14 +281,65 @@ class _Reading:
       element[key] = array
     return element
 
-  def _read_arrays(self, number: np.ndarray) -> Sequence[np.ndarray]:
+  def _read_parts(
+    self, numbers: np.ndarray, starts: np.ndarray, counts: np.ndarray
+  ) -> Sequence[np.ndarray]:
+    ends, total = np.cumsum(counts), int(counts.sum())
+    arrays = {}
+    for (key, spec), dtype in zip(self.specs.items(), self._types(), strict=True):
+      shape = () if dtype == tf.string else tuple(spec.shape.as_list())
+      arrays[key] = np.empty((total, *shape), dtype.as_numpy_dtype)
+
+    def read(place: int) -> None:
+      start, count, end = int(starts[place]), int(counts[place]), int(ends[place])
+      if not count:
+        return
+      number = int(self.numbers[numbers[place]])
+      values = self._folder.read(number, self.specs, start, start + count)
+      for key, array in arrays.items():
+        array[end - count : end] = values[key]
+
     try:
-      values = self._folder.read(int(number), self._specs)
+      with futures.ThreadPoolExecutor(pool.PARSES_AT_ONCE) as executor:
+        list(executor.map(read, range(len(numbers))))
     except Exception as error:
-      # tf.data keeps only the text of what is raised.
       self.failures.append(error)
       raise
-    return [values[key] for key in self._specs]
+    return list(arrays.values())
+
+
+class _LeRobotPools(PoolReader):
+  """Reads pools of a dataset's episodes, or of parts of them."""
+
+  def __init__(
+    self, reading: _Reading, joined: specs.TensorSpecStruct, cut: windows.Cut
+  ) -> None:
+    element = {
+      key: tf.TensorSpec([None, *spec.shape], spec.dtype)
+      for key, spec in reading.specs.items()
+    }
+    reader = windows.WindowReader(element, joined, cut)
+    lengths = reading.lengths
+    step_bytes = sum(
+      _STRING_BYTES
+      if spec.dtype == tf.string
+      else int(np.prod(spec.shape.as_list())) * spec.dtype.size
+      for spec in reading.specs.values()
+    )
+    counts = np.asarray(reader.grid.num_windows(lengths))
+    # Frames are decoded to arrays of their own, and then copied to the pool's.
+    step_bytes = (3 * step_bytes + 1) // 2
+    super().__init__(pool.PoolRows(reader, element, {}), counts, lengths, step_bytes)
+    self._reading = reading
+
+  def _read(
+    self, episodes: tf.Tensor, first_step: tf.Tensor, num_steps: tf.Tensor
+  ) -> dict[str, tf.Tensor]:
+    return self._reading.read_parts(episodes, first_step, num_steps)
+
+
+def _no_read(numbers: tf.Tensor) -> Any:
+  raise NotImplementedError("Windows are read by pools.")
 
 
 def _find_keys(

@@ -94,7 +94,11 @@ def compression_type(filename: str, compression: str | None = None) -> str:
   return compression.upper()
 
 
-def check_file_types(filenames: Iterable[str], compression: str | None = None) -> None:
+def check_file_types(
+  filenames: Iterable[str],
+  compression: str | None = None,
+  array_records: bool = False,
+) -> None:
   """Checks that local files are TFRecord files; empty ones are fine.
 
   First the start of each file is looked at, and then its frames. There is a bound on
@@ -104,6 +108,7 @@ def check_file_types(filenames: Iterable[str], compression: str | None = None) -
   Args:
     filenames: the files; those at URLs are not looked at.
     compression: of all files, if the suffixes don't tell.
+    array_records: files of ArrayRecord are fine.
   Raises:
     RecordError: names the first file that is none, and says what it looks like; or the
       first with a frame that is much longer than the file.
@@ -115,6 +120,8 @@ def check_file_types(filenames: Iterable[str], compression: str | None = None) -
     if number >= _ALWAYS_CHECKED and time.monotonic() > deadline:
       break
     kind = compression_type(name, compression)
+    if array_records and framing.is_array_record(name):
+      continue
     if _check_file_type(name, kind) and not kind:
       plain.append(name)
   deadline = time.monotonic() + _MAX_CHECK_SECS
@@ -143,7 +150,7 @@ def _check_file_type(filename: str, compression: str) -> bool:
     f"If it is {kind}, its first bytes are damaged. Compressed files end in .gz, .zz "
     "or .zlib, and no others."
   )
-  if what == "an HDF5 file":
+  if what in ("an HDF5 file", "an ArrayRecord file"):
     hint = "`t2r_seq convert` reads it into a store."
   raise errors.RecordError(
     f"records: {filename}: expected a TFRecord file, {kind} as its name says, got a "
@@ -449,7 +456,7 @@ def record_dataset(
   )
 
 
-_SPLIT = re.compile(r"([^-./]+)(?:-\d+-of-\d+)?\.tfrecord")
+_SPLIT = re.compile(r"([^-./]+)(?:-\d+-of-\d+)?\.(?:tfrecord|array_record)")
 
 
 def file_split(filename: str) -> str | None:

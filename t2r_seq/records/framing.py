@@ -57,6 +57,7 @@ _SIGNATURES = (
   (b"\x80\x04\x95", "a Python pickle"),
   (b"version https://git-lfs", "a Git LFS pointer; fetch the file with git lfs pull"),
   (b"SSTABLE", "an SSTable"),
+  (b"\x83\xafp\xd1\r\x88J?", "an ArrayRecord file"),
   (b"T2RI", "the index of a TFRecord file; name the file without .t2ri"),
 )
 # At the end of the tables of LevelDB, which SSTables and TF checkpoint indices are.
@@ -446,11 +447,53 @@ def place(filename: str, index: int, offset: int) -> str:
   return f"record {index} of {filename} (byte {offset})"
 
 
+_ARRAY_RECORD = b"\x83\xafp\xd1\r\x88J?"
+_ARRAY_BATCH = 64
+
+
+def is_array_record(filename: str) -> bool:
+  """Whether a local file is one of ArrayRecord, as TFDS and Grain write them."""
+  if "://" in filename or "record" not in os.path.basename(filename).lower():
+    return False
+  try:
+    with open(filename, "rb") as file:
+      return file.read(len(_ARRAY_RECORD)) == _ARRAY_RECORD
+  except OSError:
+    return False
+
+
+def _iterate_array(filename: str) -> Iterator[Record]:
+  """Reads the records of an ArrayRecord file; their offsets are their numbers."""
+  module = errors.load_extra("array_record.python.array_record_module", "array_record")
+  reader = module.ArrayRecordReader(filename)
+  try:
+    count = reader.num_records()
+    if not reader.ok() or not count:
+      # Of a file that was cut the library says that it has none.
+      raise errors.RecordError(
+        f"records: {filename}: expected an ArrayRecord file with records, got none. "
+        "The file was cut, or never finished."
+      )
+    for start in range(0, count, _ARRAY_BATCH):
+      numbers = list(range(start, min(start + _ARRAY_BATCH, count)))
+      try:
+        found = reader.read(numbers)
+      except (IndexError, RuntimeError, ValueError) as error:
+        raise errors.RecordError(
+          f"{place(filename, start, start)}: expected a record that can be read, got "
+          f"{error}. The file is damaged."
+        ) from error
+      for number, data in zip(numbers, found, strict=True):
+        yield Record(filename, number, number, data)
+  finally:
+    reader.close()
+
+
 def iterate_records(filename: str, compression: str = "") -> Iterator[Record]:
   """Reads the records of a file, checksums verified.
 
   Args:
-    filename: a TFRecord file.
+    filename: a TFRecord file, or one of ArrayRecord (extra `array_record`).
     compression: '', 'GZIP' or 'ZLIB'.
   Yields:
     The records in order.
@@ -458,6 +501,9 @@ def iterate_records(filename: str, compression: str = "") -> Iterator[Record]:
     RecordError: a damaged frame or record, after all that come before it; or a file
       that cannot be read.
   """
+  if is_array_record(filename):
+    yield from _iterate_array(filename)
+    return
   try:
     for frame in read_frames(filename, compression):
       if frame.data is None:

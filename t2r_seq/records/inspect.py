@@ -242,7 +242,7 @@ def inspect_records(
   readable = []
   for filename in filenames:
     try:
-      files.check_file_types([filename], compression)
+      files.check_file_types([filename], compression, array_records=True)
       readable.append(filename)
     except errors.RecordError as error:
       if not allow_damage:

@@ -22,7 +22,7 @@ _SPEC = {
   "x": specs.ExtendedTensorSpec((3,), tf.float32, is_sequence=True),
   "task": specs.ExtendedTensorSpec((2,), tf.int64),
 }
-_TARGETS = ("copy", "data.tfrecord", "data.hdf5", "data.zarr")
+_TARGETS = ("copy", "data.tfrecord", "data.hdf5", "data.zarr", "data.lerobot")
 _MAX_KILLS = 6
 
 
@@ -70,7 +70,8 @@ def _run(source: str, target: str, moment: int | None) -> int:
     if moment is not None:
       _kill_at(moment)
     kind = "store" if os.path.basename(target) == "copy" else None
-    convert.convert(source, target, destination_kind=kind)
+    options = convert.ConversionOptions(fps=10)
+    convert.convert(source, target, destination_kind=kind, options=options)
     status = 0
   except BaseException:
     traceback.print_exc()

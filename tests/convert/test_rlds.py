@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import convert, errors, records, specs, store
+from t2r_seq.records import framing
 from tests.records import rlds_data
 
 SPEC = specs.TensorSpecStruct(sorted(rlds_data.SPEC.items()))
@@ -65,6 +66,29 @@ def test_records_to_a_store(name: str, tmp_path: pathlib.Path) -> None:
   again = convert.convert(rlds_data.FILES, path, spec, **arguments)
   assert again.resumed_at == 2
   assert convert.verify_conversion(rlds_data.FILES, path).num_episodes == 2
+
+
+def test_array_records_to_a_store(tmp_path, monkeypatch):
+  """The same episodes in TFDS's other container; one that was cut is named."""
+  module = pytest.importorskip("array_record.python.array_record_module")
+  name = tmp_path / "x-train.array_record-00000-of-00001"
+  writer = module.ArrayRecordWriter(str(name), "group_size:1")
+  for source in records.get_data_format_and_filenames(rlds_data.FILES)[1]:
+    for record in framing.iterate_records(source):
+      writer.write(record.data)
+  writer.close()
+  path = str(tmp_path / "store")
+  options = convert.ConversionOptions(filter="train")
+  convert.convert(f"{tmp_path}/x-*", path, options=options)
+  check_store(path)
+  with pytest.raises(errors.RecordError, match=r"an ArrayRecord file. .*t2r_seq conv"):
+    records.record_dataset([str(name)])
+  name.write_bytes(name.read_bytes()[:-200])
+  with pytest.raises(errors.RecordError, match="expected an ArrayRecord file with rec"):
+    records.inspect_records(str(name))
+  monkeypatch.setitem(sys.modules, "array_record.python.array_record_module", None)
+  with pytest.raises(ImportError, match=r"t2r_seq\[array_record\]"):
+    records.inspect_records(str(name))
 
 
 def test_and_back_to_sequence_examples(tmp_path: pathlib.Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import sys
+import types
 import zipfile
 
 import numcodecs
@@ -157,6 +159,27 @@ def test_what_zarr_does_not_know():
   break_metadata("img", compressor={"id": "jpeg2k"})
   with pytest.raises(ValueError, match=r"img: .*jpeg2k(?s:.*)Install the package of"):
     convert.convert("x.zarr", "back")
+
+
+def test_codecs_of_imagecodecs_are_registered_or_named(monkeypatch, data):
+  group, codec = make_group(changes={"img": None}), numcodecs.Zstd(level=1)
+  options = {"compressors": codec} if IS_V3 else {"compressor": codec}
+  put(group["data"], "img", arrays()["img"], chunks=(2, 4, 5, 3), **options)
+  break_metadata("img", compressor={"id": "imagecodecs_none", "level": 1})
+  monkeypatch.setitem(sys.modules, "imagecodecs.numcodecs", None)
+  with pytest.raises(ValueError, match=r"img: .*pip install imagecodecs, which has"):
+    convert.convert("x.zarr", "back")
+
+  class Codec(numcodecs.Zstd):
+    codec_id = "imagecodecs_none"
+
+  register = types.SimpleNamespace(
+    register_codecs=lambda verbose: numcodecs.register_codec(Codec)
+  )
+  monkeypatch.setitem(sys.modules, "imagecodecs", types.SimpleNamespace())
+  monkeypatch.setitem(sys.modules, "imagecodecs.numcodecs", register)
+  convert.convert("x.zarr", "back")
+  data.assert_episodes("back", want_episodes())
 
 
 LAYOUTS = {

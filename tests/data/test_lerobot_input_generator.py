@@ -106,6 +106,28 @@ def test_training_shows_each_window_once_an_epoch(own):
       np.testing.assert_array_equal(stack[-1], frame)
 
 
+def test_pools_keep_within_the_budget_and_a_run_resumes(own, monkeypatch):
+  """Of an episode only the steps that a pool shows are decoded."""
+  read, most = convert.LeRobotFolder.read, []
+
+  def watched(folder, number, keys, start=0, stop=None):
+    values = read(folder, number, keys, start, stop)
+    most.append(len(values[CAMERA]))
+    return values
+
+  monkeypatch.setattr(convert.LeRobotFolder, "read", watched)
+  model = Model({"place": FEATURES["place"], "image": FEATURES["image"]})
+  options = {"batch_size": 2, "memory_budget": 1}
+  found, _ = batches(own, "train", model, 9, **options)
+  assert max(sets.LENGTHS) == 6 and max(most) <= 4  # Two windows, and two steps before.
+  generator = data.LeRobotInputGenerator(own, seed=1, **options)
+  generator.set_specification_from_model(model, "train")
+  resumed = generator.create_dataset("train", {"start_step": 7}).take(2)
+  for (features, _), (want, _) in zip(resumed, found[7:], strict=True):
+    assert features.place.numpy().tolist() == want.place.numpy().tolist()
+    np.testing.assert_array_equal(features.image, want.image)
+
+
 def test_the_seed_decides_the_order(own):
   def places(seed):
     found, _ = batches(own, "train", Model(ONE), 3, batch_size=4, seed=seed)
