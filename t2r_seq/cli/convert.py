@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from t2r_seq.cli import console
+from t2r_seq.cli import console, sources
 
 SUMMARY = "convert between stores and LeRobot, TFRecord, zarr and HDF5"
 DESCRIPTION = """Converts episodes; one of the two sides is a store.
@@ -85,8 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     "--layout",
     metavar="JSON",
-    help='what an episode of HDF5 files is: {"episodes": "runs/*"}, {"episodes": "/"} '
-    'or {"ends": ["done"]}; "paths" names datasets',
+    help=sources.LAYOUT_HELP,
   )
   parser.add_argument(
     "--filter",

@@ -295,6 +295,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help="of TFRecord files without --spec: judge by the records of the Nth schema (1)",
   )
   parser.add_argument("--split", metavar="NAME", help=sources.SPLIT_HELP)
+  parser.add_argument("--layout", metavar="JSON", help=sources.LAYOUT_HELP)
   parser.add_argument(
     "--salvage", metavar="OUT", help="copy what is good to a new store, or folder"
   )
@@ -334,7 +335,8 @@ def run(args: argparse.Namespace) -> int:
   is_store = bool(folders)
   _check_options(args, is_store)
   console.load_tensorflow()
-  if (source := sources.open_source(args.sources, split=args.split)) is not None:
+  source = sources.open_source(args.sources, split=args.split, layout=args.layout)
+  if source is not None:
     return _check_source(args, source)
   return _check_store(args) if is_store else _check_records(args)
 

@@ -267,6 +267,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   parser.add_argument("--spec", metavar="SPEC", help=console.FORMS)
   parser.add_argument("--split", metavar="NAME", help=sources.SPLIT_HELP)
+  parser.add_argument("--layout", metavar="JSON", help=sources.LAYOUT_HELP)
   parser.add_argument(
     "--max_records",
     type=int,
@@ -291,7 +292,9 @@ def run(args: argparse.Namespace) -> int:
     raise console.UsageError(f"--max_records must be >= 1, got {args.max_records}.")
   text_format = _text_format(args)
   console.load_tensorflow()
-  source = sources.open_source(args.files, split=args.split, with_stores=True)
+  source = sources.open_source(
+    args.files, split=args.split, with_stores=True, layout=args.layout
+  )
   if source is not None:
     return _show_source(args, source)
   if _is_folder(args):

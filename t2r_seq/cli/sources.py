@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
   from t2r_seq.convert.episodes import EpisodeSource
 
 
+LAYOUT_HELP = (
+  'what an episode of HDF5 files is: {"episodes": "runs/*"}, {"episodes": "/"} or '
+  '{"ends": ["done"]}; "paths" names datasets'
+)
 SPLIT_HELP = (
   "only this split: of a store, of LeRobot's info.json, a filter key of HDF5, or of "
   "the names of TFRecord files (NAME-train.tfrecord-00000-of-00010)"
@@ -36,6 +41,7 @@ def open_source(
   leaves_out_videos: bool = False,
   split: str | None = None,
   with_stores: bool = False,
+  layout: str | None = None,
 ) -> Any:
   """Opens episodes of LeRobot, zarr or HDF5.
 
@@ -44,6 +50,7 @@ def open_source(
     leaves_out_videos: leaves out what has to be decoded from videos.
     split: the only one to be read; None for all.
     with_stores: opens a store, too, if a split of it is wanted.
+    layout: a JSON file of the layout of HDF5 files; None finds out.
   Returns:
     The source; None where this is something else.
   """
@@ -55,11 +62,10 @@ def open_source(
     kind = opening.STORE
   if kind is None:
     return None
-  source = convert.open_episodes(
-    paths[0], kind, convert.ConversionOptions(filter=split)
-  )
+  options = convert.ConversionOptions(filter=split, layout=layout)
+  source = convert.open_episodes(paths[0], kind, options)
   if leaves_out_videos and source.videos:
-    options = convert.ConversionOptions(drop=tuple(source.videos), filter=split)
+    options = dataclasses.replace(options, drop=tuple(source.videos))
     source = convert.open_episodes(paths[0], kind, options)
   return source
 

@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   parser.add_argument("--spec", metavar="SPEC", help=console.FORMS)
   parser.add_argument("--split", metavar="NAME", help=sources.SPLIT_HELP)
+  parser.add_argument("--layout", metavar="JSON", help=sources.LAYOUT_HELP)
   parser.add_argument(
     "--transform",
     metavar="MODULE:NAME",
@@ -73,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
   logging.set_verbosity(logging.INFO)  # Says whether it goes on, and what it infers.
   source: Any = args.source[0] if len(args.source) == 1 else args.source
   foreign = sources.open_source(
-    args.source, not args.images, args.split, with_stores=True
+    args.source, not args.images, args.split, with_stores=True, layout=args.layout
   )
   if foreign is None:
     source = sources.files_of_split(args.source, args.split) if args.split else source

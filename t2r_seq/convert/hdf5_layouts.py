@@ -35,6 +35,8 @@ FINAL = "final_"
 _MINARI = os.path.join("data", "main_data.hdf5")
 _ACTIONS = ("actions", "action")
 _MAX_SHOWN = 40
+# Of rows of one size the end is zeros; these formats end with other bytes.
+_PADDED = ("jpeg", "png")
 # D4RL keeps the policy and other things of the whole file beside the steps.
 _NO_STEPS = "metadata"
 
@@ -541,7 +543,7 @@ class LayoutSource(EpisodeSource):
     for step, row in enumerate(rows):
       data = _to_bytes(row)
       if found.image_format:
-        data = data.rstrip(b"\0") if found.image_format == "jpeg" else data
+        data = data.rstrip(b"\0") if found.image_format in _PADDED else data
         header = read_image_header(data)
         shape = (
           None if header is None else (header.height, header.width, header.channels)
@@ -578,7 +580,8 @@ def _look_at(found: _Path, dataset: Any) -> None:
     return
   data = _to_bytes(dataset[0])
   header = read_image_header(data)
-  if header is not None:
+  # Numbers may begin as a bitmap does: only two formats are told among them.
+  if header is not None and (is_object or header.format in _PADDED):
     found.image_format = header.format
     found.shape = (header.height, header.width, header.channels)
   elif is_object and hdf5.load_h5py().check_vlen_dtype(found.dtype) != np.uint8:

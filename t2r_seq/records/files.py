@@ -150,7 +150,7 @@ def _check_file_type(filename: str, compression: str) -> bool:
     f"If it is {kind}, its first bytes are damaged. Compressed files end in .gz, .zz "
     "or .zlib, and no others."
   )
-  if what in ("an HDF5 file", "an ArrayRecord file"):
+  if what in ("an HDF5 file", "a Riegeli or ArrayRecord file"):
     hint = "`t2r_seq convert` reads it into a store."
   raise errors.RecordError(
     f"records: {filename}: expected a TFRecord file, {kind} as its name says, got a "

@@ -57,7 +57,6 @@ _SIGNATURES = (
   (b"\x80\x04\x95", "a Python pickle"),
   (b"version https://git-lfs", "a Git LFS pointer; fetch the file with git lfs pull"),
   (b"SSTABLE", "an SSTable"),
-  (b"\x83\xafp\xd1\r\x88J?", "an ArrayRecord file"),
   (b"T2RI", "the index of a TFRecord file; name the file without .t2ri"),
 )
 # At the end of the tables of LevelDB, which SSTables and TF checkpoint indices are.
@@ -486,7 +485,8 @@ def _iterate_array(filename: str) -> Iterator[Record]:
       for number, data in zip(numbers, found, strict=True):
         yield Record(filename, number, number, data)
   finally:
-    reader.close()
+    with contextlib.suppress(RuntimeError):  # Of damage, which was said.
+      reader.close()
 
 
 def iterate_records(filename: str, compression: str = "") -> Iterator[Record]:

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import convert, specs, store
+from t2r_seq.convert import lerobot_folder
 from tests.attacks import stores
 
 _SPEC = {
@@ -32,6 +33,8 @@ class ConversionAttack(stores.StoreAttack):
   def _attack(self, rng: random.Random) -> Iterator[str]:
     source, name = os.path.join(self._folder, "source"), rng.choice(_TARGETS)
     _write(source, rng)
+    if name.endswith(".lerobot"):
+      lerobot_folder.load_parquet()  # Once, and not in each of the processes.
     whole, killed = (os.path.join(self._folder, n) for n in ("whole", "killed"))
     for folder in (whole, killed):
       os.mkdir(folder)

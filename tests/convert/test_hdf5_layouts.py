@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import convert, errors, specs, store
+from t2r_seq.cli.main import main
 from t2r_seq.specs.packing import encode_image
 
 SHARED = pathlib.Path(__file__).parents[3] / "shared" / "data"
@@ -133,6 +134,8 @@ def test_an_unknown_layout_is_shown_and_told():
   opened = store.EpisodeStore("s")
   assert sorted(opened.spec) == ["actions", "obs"]
   check(opened, "obs")
+  for command in ("inspect", "doctor"):
+    assert main([command, "own.h5", "--layout", "layout.json"]) == 0
   make_d4rl()
   convert.convert("d4rl.hdf5", "t", options=layout({"ends": ["terminals"]}))
   check(store.EpisodeStore("t"), "rewards", np.arange(9.0))

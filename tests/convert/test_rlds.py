@@ -79,9 +79,9 @@ def test_array_records_to_a_store(tmp_path, monkeypatch):
   writer.close()
   path = str(tmp_path / "store")
   options = convert.ConversionOptions(filter="train")
-  convert.convert(f"{tmp_path}/x-*", path, options=options)
+  convert.convert(f"{tmp_path}/x-*", path, SPEC, options)
   check_store(path)
-  with pytest.raises(errors.RecordError, match=r"an ArrayRecord file. .*t2r_seq conv"):
+  with pytest.raises(errors.RecordError, match=r"or ArrayRecord file. .*t2r_seq conv"):
     records.record_dataset([str(name)])
   name.write_bytes(name.read_bytes()[:-200])
   with pytest.raises(errors.RecordError, match="expected an ArrayRecord file with rec"):
