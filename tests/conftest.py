@@ -33,7 +33,7 @@ _LONG = (
   "training/test_distribution",
   "data/test_data_service",
   "training/test_train_eval",
-  "data/loaders/test_store_loader",
+  "data/test_stores",
   "data/test_streams",
   "research/pose_env/test_demo",
   "research/pose_env/test_distributed",

@@ -104,17 +104,10 @@ def test_every_generator_decodes_as_it_is_told(sources, name):
   check([features for features, _ in dataset])
 
 
-LOADERS = {
-  "store": lambda folder: (data.store_windows, folder / "store"),
-  "records": lambda folder: (data.indexed_records, str(folder / "a.tfrecord")),
-}
-
-
-@pytest.mark.parametrize("order", ["sequential", "quasi_random"])
-@pytest.mark.parametrize("name", LOADERS)
-def test_every_loader_decodes_as_it_is_told(sources, name, order):
-  load, source = LOADERS[name](sources)
-  check(load(source, WINDOW, 2, order, decode_images=HOW))
+def test_loaders_decode_in_order_as_they_are_told(sources):
+  options = {"order": "sequential", "decode_images": HOW}
+  check(data.store_windows(sources / "store", WINDOW, 2, **options))
+  check(data.indexed_records(str(sources / "a.tfrecord"), WINDOW, 2, **options))
 
 
 def test_examples_are_decoded_as_told(tmp_path):

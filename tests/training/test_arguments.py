@@ -75,29 +75,30 @@ def test_what_looks_ahead_without_a_mask_is_warned_of(reach, caplog):
   assert "['features/next'] look ahead" in caplog.messages[1]
 
 
+# Of bindings: the names that nothing reads, and one that is read.
 _UNREAD = {
-  "a scope that no reference has": ("eval/create_adam_optimizer.global_clipnorm", True),
-  "the scope of the reference": ("train/create_adam_optimizer.global_clipnorm", False),
-  "all scopes": ("create_adam_optimizer.global_clipnorm", False),
-  "a scope that begins like another": (
-    "tr/create_adam_optimizer.global_clipnorm",
-    True,
+  "some": (
+    (
+      "NUM_STEPS",  # A macro that nothing names.
+      "eval/create_adam_optimizer.global_clipnorm",  # A scope that no reference has,
+      "tr/create_adam_optimizer.global_clipnorm",  # or that begins like another.
+      "train_eval_model.max_train_steps",  # What the caller gives.
+    ),
+    "train/create_adam_optimizer.global_clipnorm",
   ),
-  "a macro that nothing names": ("NUM_STEPS", True),
-  "what the caller gives": ("train_eval_model.max_train_steps", True),
+  "none": ((), "create_adam_optimizer.global_clipnorm"),
 }
 
 
 @pytest.mark.parametrize("case", _UNREAD)
-def test_gin_bindings_that_nothing_reads_are_listed(
-  case, reach, record_path, tmp_path, caplog
-):
-  name, is_unread = _UNREAD[case]
+def test_gin_bindings_that_nothing_reads_are_listed(case, reach, tmp_path, caplog):
+  unread, read = _UNREAD[case]
+  bindings = "".join(f"    {name} = 7\n" for name in (*unread, read))
   gin.parse_config(f"""
     RATE = 0.1
     train/create_adam_optimizer.learning_rate_fn = @create_constant_learning_rate
     create_constant_learning_rate.initial_learning_rate = %RATE
-    {name} = 7
+{bindings}
   """)
 
   def create():
@@ -106,11 +107,12 @@ def test_gin_bindings_that_nothing_reads_are_listed(
 
   with caplog.at_level(logging.WARNING, logger="absl"):
     reach.train(
-      *(str(tmp_path), record_path, 1),
+      *(str(tmp_path), None, 1),
       t2r_model=reach.ReachModel(create_optimizer_fn=create),
       input_generator_eval=None,
       create_exporters_fn=None,
     )
   warned = [m for m in caplog.messages if m.startswith("Nothing reads")]
-  assert len(warned) == is_unread and all(f"[{name}]" in m for m in warned)
+  assert len(warned) == bool(unread)
+  assert all(f"[{', '.join(unread)}]" in message for message in warned)
   assert not (tmp_path / "export").exists()

@@ -135,9 +135,9 @@ def test_two_workers_train_like_one(
   assert len(training.export_versions(str(tmp_path / "averaged/export/latest"))) == 1
 
 
-def test_a_caller_may_be_in_the_scope_of_its_strategy(reach, record_path, tmp_path):
+def test_a_caller_may_be_in_the_scope_of_its_strategy(reach, tmp_path):
   with tf.distribute.MirroredStrategy(["cpu:0"]).scope():
-    reach.train(str(tmp_path), record_path, 2, input_generator_eval=None)
+    reach.train(str(tmp_path), None, 2, input_generator_eval=None)
   (version,) = training.export_versions(str(tmp_path / "export" / "latest"))
   loaded = tf.saved_model.load(str(tmp_path / "export" / "latest" / str(version)))
   assert "step" in loaded.signatures

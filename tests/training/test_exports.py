@@ -15,13 +15,11 @@ _SPEC = specs.ExtendedTensorSpec
 
 
 @pytest.fixture(scope="module", params=["repeat", "zero"])
-def exported(request, reach, record_path, tmp_path_factory):
+def exported(request, reach, tmp_path_factory):
   """A model trained with one padding, and its loaded export."""
   model_dir = tmp_path_factory.mktemp(request.param)
   model = reach.ReachModel(padding=request.param)
-  reach.train(
-    *(str(model_dir), record_path, 20), t2r_model=model, input_generator_eval=None
-  )
+  reach.train(*(str(model_dir), None, 20), t2r_model=model, input_generator_eval=None)
   export_dir = os.path.join(model_dir, "export", "latest")
   version = training.export_versions(export_dir)[-1]
   return model, tf.saved_model.load(os.path.join(export_dir, str(version)))
@@ -199,10 +197,7 @@ def test_a_policy_trained_on_full_windows_repeats_the_first_frame(reach, droppin
     np.testing.assert_array_equal(seen, want)
 
 
-@pytest.mark.parametrize("padding", ["repeat", "zero"])
-def test_declared_masks_are_derived_from_the_history(
-  padding, reach, record_path, tmp_path
-):
+def test_declared_masks_are_derived_from_the_history(reach, record_path, tmp_path):
   """A policy is not asked for masks, and makes those that it was trained with."""
 
   class Masked(reach.ReachModel):
@@ -214,7 +209,7 @@ def test_declared_masks_are_derived_from_the_history(
       shown = tf.reduce_sum(tf.cast(features.state.image_mask, tf.float32), 1)
       return {"inference_output": outputs["inference_output"] + shown[:, tf.newaxis]}
 
-  model = Masked(padding=padding)
+  model = Masked(padding="zero")
   reach.train(
     *(str(tmp_path), record_path, 2), t2r_model=model, input_generator_eval=None
   )
@@ -227,7 +222,7 @@ def test_declared_masks_are_derived_from_the_history(
   spec = reach.episode_spec(model)
   for t in range(5):
     output = _step(loaded, episode, t)["inference_output"]
-    window = windows.gather_windows(flat, t, raw, padding=padding)
+    window = windows.gather_windows(flat, t, raw, padding="zero")
     seen = loaded.signatures["last_window"]()
     np.testing.assert_array_equal(seen["state_image_mask"][0], window.state.image_mask)
     np.testing.assert_array_equal(seen["state_velocity_mask"][0], True)
@@ -343,9 +338,9 @@ class _TextExporter(training.Exporter):
     return path
 
 
-def test_an_exporter_may_export_in_a_way_of_its_own(reach, record_path, tmp_path):
+def test_an_exporter_may_export_in_a_way_of_its_own(reach, tmp_path):
   reach.train(
-    str(tmp_path), record_path, 2, input_generator_eval=None,
+    str(tmp_path), None, 2, input_generator_eval=None,
     create_exporters_fn=lambda: [
       training.LatestExporter(), _TextExporter("text"), training.LatestExporter("too")
     ],

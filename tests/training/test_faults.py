@@ -104,14 +104,14 @@ def test_sigterm_ends_the_wait_for_a_replay_to_connect_to(reach, tmp_path):
   assert result == {"global_step": 0, "was_stopped": True}
 
 
-def test_sigterm_cuts_an_evaluation_short(reach, record_path, tmp_path):
+def test_sigterm_cuts_an_evaluation_short(reach, tmp_path):
   class Stopping(reach.ReachModel):
     def model_eval_fn(self, features, labels, inference_outputs, mode):
       tf.py_function(lambda: os.kill(os.getpid(), signal.SIGTERM), [], [])
       return super().model_eval_fn(features, labels, inference_outputs, mode)
 
   result = reach.train(
-    str(tmp_path), record_path, 25, t2r_model=Stopping(), eval_throttle_secs=0
+    str(tmp_path), None, 25, t2r_model=Stopping(), eval_throttle_secs=0
   )
   assert result == {"global_step": 10, "was_stopped": True}
   assert not (tmp_path / "export").exists()
@@ -179,7 +179,7 @@ def test_a_nan_loss_stops_and_keeps_the_last_good_checkpoint(reach, tmp_path):
   assert all(np.isfinite(value).all() for value in _weights(tmp_path).values())
 
 
-def test_a_checkpoint_of_another_model_is_refused(reach, record_path, trained_dir):
+def test_a_checkpoint_of_another_model_is_refused(reach, trained_dir):
   class Other(reach.ReachModel):
     def create_network(self):
       return {**super().create_network(), "more": tf.keras.layers.Dense(3)}
@@ -190,7 +190,7 @@ def test_a_checkpoint_of_another_model_is_refused(reach, record_path, trained_di
       return outputs
 
   with pytest.raises(errors.SpecError, match="expected a checkpoint of this model"):
-    reach.train(str(trained_dir), record_path, 40, t2r_model=Other())
+    reach.train(str(trained_dir), None, 40, t2r_model=Other())
 
 
 _BARE = {"input_generator_eval": None, "create_exporters_fn": None}
@@ -234,9 +234,9 @@ def test_checkpoints_are_found_whatever_the_state_file_says(
   assert trainer.global_step == 30
 
 
-def test_the_state_file_is_mended_by_the_next_checkpoint(reach, record_path, model_dir):
+def test_the_state_file_is_mended_by_the_next_checkpoint(reach, model_dir):
   (model_dir / "checkpoint").write_bytes(_STATES["garbage"])
-  assert reach.train(str(model_dir), record_path, 31, **_BARE)["global_step"] == 31
+  assert reach.train(str(model_dir), None, 31, **_BARE)["global_step"] == 31
   assert tf.train.latest_checkpoint(str(model_dir)).endswith("model.ckpt-31")
 
 
@@ -297,9 +297,7 @@ def test_two_damaged_checkpoints_of_one_step_are_both_kept(
     assert (model_dir / place / "model.ckpt-30.index").is_file()
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_never_starts_anew(
-  reach, record_path, model_dir
-):
+def test_a_run_whose_checkpoints_are_all_damaged_never_starts_anew(reach, model_dir):
   for step, case in ((10, "index missing"), (20, "data cut"), (30, "data missing")):
     _damage(model_dir, step, case)
   before = sorted(path.name for path in model_dir.glob("*model*"))
@@ -308,7 +306,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_never_starts_anew(
       errors.SpecError,
       match=r"(?s)3 mismatches:.*ckpt-10: expected a readable checkpoint, got .*None",
     ):
-      reach.train(str(model_dir), record_path, 40, **_BARE)
+      reach.train(str(model_dir), None, 40, **_BARE)
   assert sorted(path.name for path in model_dir.glob("*model*")) == before
 
 
@@ -386,7 +384,7 @@ def test_a_checkpoint_is_read_back_before_it_gets_its_name(
 _UNFINISHED_EXPORTS = ("partial-1764", f".1764.{'0' * 32}.tmp")
 
 
-def test_a_folder_has_one_run_at_a_time(reach, record_path, model_dir):
+def test_a_folder_has_one_run_at_a_time(reach, model_dir):
   lock = files.FileLock(str(model_dir / "train.lock"), RuntimeError)
   only_evaluates = {"input_generator_train": None, "create_exporters_fn": None}
   for options in ({}, {"input_generator_train": None}):
@@ -394,18 +392,18 @@ def test_a_folder_has_one_run_at_a_time(reach, record_path, model_dir):
       errors.SpecError,
       match=rf"nobody else to train in .*, got process {os.getpid()} on .* Wait for it",
     ):
-      reach.train(str(model_dir), record_path, 40, **options)
+      reach.train(str(model_dir), None, 40, **options)
   # It leaves everything as it is, a damaged checkpoint and others' exports too.
   _damage(model_dir, 30, "data cut")
   leavings = [model_dir / "export/latest" / name for name in _UNFINISHED_EXPORTS]
   for leaving in leavings:
     leaving.mkdir()
-  result = reach.train(str(model_dir), record_path, 40, **only_evaluates)
+  result = reach.train(str(model_dir), None, 40, **only_evaluates)
   assert result["global_step"] == 20 and "loss" in result
   assert (model_dir / "model.ckpt-30.index").is_file()
   assert all(leaving.is_dir() for leaving in leavings)
   lock.release()
-  reach.train(str(model_dir), record_path, 20, **_BARE)
+  reach.train(str(model_dir), None, 20, **_BARE)
   assert not any(leaving.exists() for leaving in leavings)
   assert training.export_versions(str(model_dir / "export/latest"))
 
@@ -435,7 +433,7 @@ def signals_heard():
 
 @pytest.mark.usefixtures("signals_heard")
 @pytest.mark.parametrize("case", _BURSTS)
-def test_a_burst_of_signals_loses_nothing(case, reach, record_path, tmp_path):
+def test_a_burst_of_signals_loses_nothing(case, reach, tmp_path):
   numbers = [getattr(signal, f"SIG{name}") for name in _BURSTS[case]]
 
   class Told(reach.ReachModel):
@@ -453,8 +451,8 @@ def test_a_burst_of_signals_loses_nothing(case, reach, record_path, tmp_path):
   options = {"t2r_model": Told(), "save_checkpoints_steps": 1000, **_BARE}
   if numbers[0] == signal.SIGINT:
     with pytest.raises(KeyboardInterrupt):
-      reach.train(str(tmp_path), record_path, 20, **options)
+      reach.train(str(tmp_path), None, 20, **options)
   else:
-    result = reach.train(str(tmp_path), record_path, 20, **options)
+    result = reach.train(str(tmp_path), None, 20, **options)
     assert result["was_stopped"]
   assert _saved_step(tmp_path) in (5, 6)

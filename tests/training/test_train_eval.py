@@ -60,12 +60,12 @@ def _eval_steps_logged(messages) -> list[int]:
 
 
 def test_evaluations_follow_checkpoints_of_which_the_newest_are_kept(
-  reach, record_path, tmp_path, caplog
+  reach, tmp_path, caplog
 ):
   with caplog.at_level(logging.INFO, logger="absl"):
     reach.train(
       str(tmp_path),
-      record_path,
+      None,
       25,
       eval_throttle_secs=0,
       keep_checkpoint_max=2,
@@ -106,12 +106,12 @@ def test_episodes_too_short_to_train_on_are_reported(dropping_run):
   assert f"Eval input: 13 windows from 4 episodes (20 steps); {want}" in text
 
 
-def test_training_lowers_the_loss_and_reports_it(reach, record_path, tmp_path, caplog):
-  before = reach.train(str(tmp_path), record_path, 1, create_exporters_fn=list)
+def test_training_lowers_the_loss_and_reports_it(reach, tmp_path, caplog):
+  before = reach.train(str(tmp_path), None, 1, create_exporters_fn=list)
   with caplog.at_level(logging.INFO, logger="absl"):
     after = reach.train(
       str(tmp_path),
-      record_path,
+      None,
       60,
       eval_throttle_secs=3600,
       create_exporters_fn=list,
@@ -146,16 +146,16 @@ def test_labels_that_the_record_lacks_are_named(reach, record_path, tmp_path):
     reach.train(str(tmp_path), record_path, 1, t2r_model=Demanding(), **_BARE)
 
 
-def test_labels_that_the_model_lacks_are_named(reach, record_path, tmp_path):
+def test_labels_that_the_model_lacks_are_named(reach, tmp_path):
   class Misspelt(reach.ReachModel):
     def loss_fn(self, labels, inference_outputs, mode):
       return tf.reduce_mean(labels.traget)
 
   with pytest.raises(AttributeError, match=r"traget.*Did you mean 'target'"):
-    reach.train(str(tmp_path), record_path, 1, t2r_model=Misspelt(), **_BARE)
+    reach.train(str(tmp_path), None, 1, t2r_model=Misspelt(), **_BARE)
 
 
-def test_a_loss_that_trains_nothing_is_refused(reach, record_path, tmp_path):
+def test_a_loss_that_trains_nothing_is_refused(reach, tmp_path):
   class Detached(reach.ReachModel):
     def create_network(self):
       return {
@@ -167,7 +167,7 @@ def test_a_loss_that_trains_nothing_is_refused(reach, record_path, tmp_path):
       return tf.reduce_mean(labels.target)
 
   with pytest.raises(errors.SpecError, match="reaches none of 2"):
-    reach.train(str(tmp_path), record_path, 1, t2r_model=Detached(), **_BARE)
+    reach.train(str(tmp_path), None, 1, t2r_model=Detached(), **_BARE)
 
 
 def test_an_evaluation_needs_a_checkpoint(reach, record_path, tmp_path):
@@ -178,7 +178,7 @@ def test_an_evaluation_needs_a_checkpoint(reach, record_path, tmp_path):
     )
 
 
-def test_layers_beside_the_network_are_found(reach, record_path, tmp_path):
+def test_layers_beside_the_network_are_found(reach, tmp_path):
   class Forgetful(reach.ReachModel):
     def create_network(self):
       self.extra = tf.keras.layers.Dense(2, name="extra")
@@ -192,17 +192,17 @@ def test_layers_beside_the_network_are_found(reach, record_path, tmp_path):
   with pytest.raises(
     errors.SpecError, match=r"Forgetful: the network: .*got \[.*in use beside it"
   ):
-    reach.train(str(tmp_path), record_path, 1, t2r_model=Forgetful(), **_BARE)
+    reach.train(str(tmp_path), None, 1, t2r_model=Forgetful(), **_BARE)
 
 
-def test_what_cannot_act_is_refused_before_training(reach, record_path, tmp_path):
+def test_what_cannot_act_is_refused_before_training(reach, tmp_path):
   class Peeking(reach.ReachModel):
     def inference_network_fn(self, features, labels, mode):
       outputs = super().inference_network_fn(features, labels, mode)
       return {**outputs, "error": outputs["inference_output"] - labels.target}
 
   with pytest.raises(errors.SpecError, match=r"export: Peeking: expected a model that"):
-    reach.train(str(tmp_path), record_path, 1, t2r_model=Peeking())
+    reach.train(str(tmp_path), None, 1, t2r_model=Peeking())
   assert tf.train.latest_checkpoint(str(tmp_path)) is None
 
 

@@ -348,13 +348,11 @@ def test_a_models_own_summaries_are_written_when_scalars_are(tmp_path, read_even
   assert read_events(tmp_path)["mean of x"][::2] == (3, pytest.approx(1.0))
 
 
-def test_a_metric_that_no_evaluation_gives_is_refused_before_training(
-  reach, record_path, tmp_path
-):
+def test_a_metric_that_no_evaluation_gives_is_refused_before_training(reach, tmp_path):
   def exporters():
     return [training.BestExporter(metric="losss")]
 
   message = r"BestExporter: metric: expected one of \[loss\], got 'losss'. Did you mean"
   with pytest.raises(errors.SpecError, match=message):
-    reach.train(str(tmp_path), record_path, 1, create_exporters_fn=exporters)
+    reach.train(str(tmp_path), None, 1, create_exporters_fn=exporters)
   assert tf.train.latest_checkpoint(str(tmp_path)) is None

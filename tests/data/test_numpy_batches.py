@@ -98,9 +98,9 @@ def test_the_batches_of_the_dataset(store, name):
     assert_same(list(loader.numpy_batches(start)), want[start:])
 
 
-@pytest.mark.parametrize("name", ["global", "quasi_random"])
-def test_every_dtype(store, name):
-  loader = make_loader(store, name, EVERYTHING, num_epochs=1)
+def test_every_dtype(store):
+  """Of pools; test_every_dtype.py has those of an order without."""
+  loader = make_loader(store, "quasi_random", EVERYTHING, num_epochs=1)
   got = list(loader.numpy_batches())
   assert_same(got, list(loader.dataset()))
   assert isinstance(got[0]["word"][0, 0], bytes)

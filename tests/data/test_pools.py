@@ -66,9 +66,13 @@ CASES = {
 
 # A shard is a range of the windows that pools are cut from, whatever their size.
 @pytest.mark.parametrize(
-  "num_frames, num_shards", [(80, 2), (100, 1), (150, 2), (1000, 1)]
+  "name, num_frames, num_shards",
+  [
+    *(("stack", 80, 2), ("stack", 150, 2), ("padded", 100, 1), ("padded", 150, 2)),
+    *(("far apart", 80, 2), ("far apart", 1000, 1)),
+    *(("next", 100, 1), ("next", 1000, 1)),
+  ],
 )
-@pytest.mark.parametrize("name", CASES)
 def test_what_pools_read(name, num_frames, num_shards, store, loads):
   offsets, column, options = CASES[name]
   shape = (len(offsets), SIZE, SIZE, 3)
