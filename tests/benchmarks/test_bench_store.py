@@ -8,6 +8,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+# With peers, or it would be run twice.
+pytest.importorskip("cpprb", reason="make test-extras installs it")
+
 from benchmarks import bench_store, measure
 from benchmarks.store import (
   candidates,
@@ -108,7 +111,6 @@ def test_an_epoch_is_every_window_once(work_name, name, tiny):
   assert got == collections.Counter(_all_windows(work))
 
 
-@pytest.mark.skipif(not _is_installed(_CPPRB), reason="cpprb is not installed")
 def test_cpprb_samples_windows_and_transitions(tiny):
   work = tiny["W1"]
   sampled = next(_CPPRB(work))

@@ -176,8 +176,8 @@ WAYS = {
 }
 
 
-# Under 'drop' there are some of the windows of 'repeat', and no others. What pads is one
-# thing for all of them: each way meets one form of it.
+# Under 'drop' there are some of the windows of 'repeat', and no others. What pads is
+# one thing for all dtypes: each way meets one form of it.
 @pytest.mark.parametrize(
   "way, padding", zip(WAYS, itertools.cycle(["repeat", "zero"]), strict=False)
 )
