@@ -46,6 +46,8 @@ TESTS_EXTRAS ?= tests/data/test_torch_windows.py tests/actors/test_videos.py \
 # More workers than cores: where a test waits, for a process of its own or for a thread,
 # another has something to do.
 PYTEST_WORKERS ?= 3
+# The checks run it beside the other, which fills the gaps; each worker imports TensorFlow.
+PYTEST_WORKERS_TF215 ?= 2
 PYTEST_ARGS ?=
 SECONDS ?= 600
 SEED ?= $(shell date +%s)
@@ -128,8 +130,8 @@ test: $(STAMP)  ## Runs the whole test suite on the newest TensorFlow.
 test-tf215: $(STAMP_TF215)  ## Runs what stores, reads and counts data on TensorFlow 2.15.
 	@# A test that needs Reverb is skipped where there is none; here it has to be.
 	$(RUN_TF215) -c 'import gymnasium, matplotlib, pybullet, reverb'
-	$(RUN_TF215) $(PYTEST) $(addprefix --ignore=,$(SAME_ON_BOTH)) \
-	  $(PYTEST_ARGS) $(TESTS_TF215)
+	$(RUN_TF215) $(PYTEST) -n $(PYTEST_WORKERS_TF215) \
+	  $(addprefix --ignore=,$(SAME_ON_BOTH)) $(PYTEST_ARGS) $(TESTS_TF215)
 
 test-extras: $(STAMP_EXTRAS)  ## Runs the tests that need PyTorch, ffmpeg or the store's peers.
 	$(RUN) -c 'import cpprb, grain, torch'
