@@ -55,6 +55,12 @@ class WeightAverages:
     """The averages, for checkpoints."""
     return list(self._averages)
 
+  @property
+  def by_weight(self) -> dict[int, tf.Variable]:
+    """The averages by the `id` of their weights."""
+    pairs = zip(self._weights, self._averages, strict=True)
+    return {id(weight): average for weight, average in pairs}
+
   def update(self, is_first: tf.Tensor, is_good: tf.Tensor) -> None:
     """Averages in the weights of this step; called by each replica.
 

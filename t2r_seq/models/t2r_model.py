@@ -306,6 +306,15 @@ class T2RModel(policies.PolicyModel):
     twin.build()
     return twin
 
+  @property
+  def policy_weights(self) -> dict[str, np.ndarray]:
+    """The weights of a policy by name: averages, where this model has any; copies."""
+    averages = self._averages.by_weight if self._averages else {}
+    return {
+      name: tf.convert_to_tensor(averages.get(id(variable), variable)).numpy()
+      for name, variable in self.named_variables.items()
+    }
+
   def take_weights(self, weights: Mapping[str, Any], global_step: int) -> None:
     """Sets all variables.
 
@@ -601,8 +610,8 @@ class T2RModel(policies.PolicyModel):
         raise
       raise errors.SpecError(
         f"{type(self).__name__}: tf.summary: expected the package tensorboard, which "
-        "tf.summary.scalar, image, histogram and text need, got none. Install it, "
-        "write with tf.summary.write, or return scalars beside the loss: "
+        "tf.summary.scalar, image, histogram and text need, got none. Those of "
+        "t2r_seq.summaries need none; or return scalars beside the loss: "
         "(loss, {name: value})."
       ) from e
 

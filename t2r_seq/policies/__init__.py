@@ -1,7 +1,7 @@
 """Predictors over exported models, and the policies that act with them."""
 
 from t2r_seq.acting import PolicyState, flatten_observation, to_spec_dtype
-from t2r_seq.policies.checkpoint_predictor import CheckpointPredictor
+from t2r_seq.policies.checkpoint_predictor import CheckpointPredictor, ModelPredictor
 from t2r_seq.policies.cross_entropy import (
   CategoricalCrossEntropyMethod,
   CrossEntropyMethod,
@@ -53,6 +53,7 @@ __all__ = [
   "LSTMCEMPolicy",
   "LinearSchedule",
   "LiteReport",
+  "ModelPredictor",
   "NoModelError",
   "NormalCrossEntropyMethod",
   "OUExploreRegressionPolicy",

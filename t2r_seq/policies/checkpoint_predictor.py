@@ -158,6 +158,52 @@ class CheckpointPredictor(LoadingPredictor):
     )
 
 
+@gin.configurable
+class ModelPredictor(CheckpointPredictor):
+  """Predicts with a model in memory, which somebody trains: no export is needed.
+
+  `restore` takes the weights as they are then, averages where the model has any, to a
+  network of its own, so that an episode is acted by one policy. What the policy keeps
+  is what an export of the model would. A model's `global_step` is that of the first
+  `restore` in its outputs.
+  """
+
+  def __init__(
+    self, t2r_model: PolicyModel = gin.REQUIRED, use_gpu: bool = True
+  ) -> None:
+    """Creates the predictor; nothing is built yet.
+
+    Args:
+      t2r_model: a `T2RModel`, whoever trains it.
+      use_gpu: False places the second network's variables on the CPU.
+    """
+    self._source: Any = t2r_model
+    self._is_made = False
+    super().__init__(t2r_model, use_gpu=use_gpu)
+    self._place = f"{type(t2r_model).__name__} in memory"
+
+  def restore(self, is_async: bool | None = None) -> bool:
+    """Takes the model's present weights; there is always a newest.
+
+    Args:
+      is_async: has no effect, as nothing is waited for.
+    """
+    del is_async
+    if not self._is_made:
+      self._source.build()
+      with tf.device(self._device):
+        self._t2r_model = self._source.twin()
+      self._is_made = True
+    step = int(self._source.global_step)
+    self._t2r_model.take_weights(self._source.policy_weights, step)
+    self._use(self._policy(self._place, step))
+    return True
+
+  def init_randomly(self) -> None:
+    """Takes the weights that the model has: random ones, before it is trained."""
+    self.restore()
+
+
 def _checkpoints(place: str) -> dict[str, int]:
   """Lists the checkpoints of a folder, or the one of a prefix, the newest first."""
   name = os.path.basename(place)

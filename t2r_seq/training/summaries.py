@@ -10,20 +10,14 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from t2r_seq import errors
+from t2r_seq import errors, summaries
 from t2r_seq.specs import TensorSpecStruct
-
-_MAX_EXAMPLES = 4
-
-_Metadata = tf.compat.v1.SummaryMetadata
 
 
 class SummaryWriter:
   """Writes the event file of one folder.
 
-  `tf.summary.scalar` and its kin need the package tensorboard, which TensorFlow no
-  longer installs; the tensors and metadata below are all that it would add. The
-  package is needed to look at the files only.
+  What models write while it is `recording` goes there, too; see `t2r_seq.summaries`.
   """
 
   def __init__(self, logdir: str) -> None:
@@ -34,26 +28,22 @@ class SummaryWriter:
     """Writes scalars by name."""
     with self._writer.as_default(step=step):
       for name, value in scalars.items():
-        scalar = tf.cast(value, tf.float32)
-        tf.summary.write(name, scalar, metadata=_metadata("scalars"))
+        summaries.scalar(name, value)
     self._writer.flush()
 
   def text(self, name: str, text: str, step: int) -> None:
     """Writes text, shown as code."""
     indented = "\n".join(f"    {line}" for line in text.splitlines())
     with self._writer.as_default(step=step):
-      tf.summary.write(name, indented, metadata=_metadata("text"))
+      summaries.text(name, indented)
     self._writer.flush()
 
   def seen_images(self, features: TensorSpecStruct, step: int) -> None:
     """Writes the first images of a batch as the model sees them."""
     with self._writer.as_default(step=step):
       for path, tensor in features.items():
-        strip = image_strip(tensor)
-        if strip is not None:
-          tf.summary.write(
-            f"seen/{path}", _encode_images(strip), metadata=_metadata("images")
-          )
+        if summaries.image_strip(tensor) is not None:
+          summaries.image(f"seen/{path}", tensor)
     self._writer.flush()
 
   @contextlib.contextmanager
@@ -65,40 +55,6 @@ class SummaryWriter:
   def close(self) -> None:
     """Writes what is pending and closes the file."""
     self._writer.close()
-
-
-def image_strip(tensor: tf.Tensor) -> tf.Tensor | None:
-  """Lays the frames of each stack side by side.
-
-  Args:
-    tensor: a batch of images [B, H, W, C] or of stacks [B, K, H, W, C] with 1, 3 or 4
-      channels; integers, or floats in [0, 1].
-  Returns:
-    [at most 4, H, K * W, C], uint8; None for anything else.
-  """
-  shape = tensor.shape
-  if shape.rank not in (4, 5) or shape[-1] not in (1, 3, 4):
-    return None
-  images = tensor[:_MAX_EXAMPLES]
-  if shape.rank == 5:
-    images = tf.transpose(images, [0, 2, 1, 3, 4])
-    parts = tf.unstack(tf.shape(images))
-    size = [parts[0], parts[1], parts[2] * parts[3], parts[4]]
-    images = tf.reshape(images, size)
-  return tf.image.convert_image_dtype(images, tf.uint8, saturate=True)
-
-
-def _encode_images(images: tf.Tensor) -> tf.Tensor:
-  """Returns what TensorBoard reads: width, height, and the PNGs, as strings."""
-  height, width = images.shape[1], images.shape[2]
-  pngs = [tf.io.encode_png(image) for image in images]
-  return tf.stack([str(width), str(height), *pngs])
-
-
-def _metadata(plugin: str) -> tf.compat.v1.SummaryMetadata:
-  data_class = {"scalars": 1, "text": 2, "images": 3}[plugin]
-  plugin_data = _Metadata.PluginData(plugin_name=plugin)
-  return _Metadata(plugin_data=plugin_data, data_class=data_class)
 
 
 class Progress:

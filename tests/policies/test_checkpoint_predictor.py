@@ -142,3 +142,43 @@ def test_only_predictors_with_the_models_code_have_random_weights(tmp_path):
   predictor = policies.ExportedSavedModelPredictor(tmp_path, timeout=0)
   with pytest.raises(ValueError, match="init_randomly: expected a predictor that"):
     policies.RegressionPolicy(predictor).init_randomly()
+
+
+class PastModel(LineModel):
+  """Answers to where it was a step ago."""
+
+  def get_feature_specification(self, mode):
+    return specs.TensorSpecStruct(
+      pos=_SPEC((2, 3), tf.float32, "pos", time_offsets=(-1, 0))
+    )
+
+  def a_func(self, features, mode):
+    return {"inference_output": self.network(features.pos[:, 0])}
+
+
+def test_a_model_in_memory_is_taken_at_each_restore():
+  model = PastModel(use_avg_model_params=True, padding="repeat")
+  trainer = training.Trainer(model, tf.distribute.get_strategy())
+  predictor = policies.ModelPredictor(model)
+  predictor.restore()
+  features = specs.TensorSpecStruct(pos=tf.constant(_POS)[:, None] * [[1.0], [2.0]])
+  first = predictor.predict(features)["inference_output"]
+  for _ in range(3):
+    trainer.train_step(features, specs.TensorSpecStruct(target=tf.ones([2, 2])))
+  np.testing.assert_array_equal(predictor.predict(features)["inference_output"], first)
+  predictor.restore()
+  assert predictor.global_step == 3
+  raw = model.export_outputs(features)["inference_output"]
+  with model.averaged_weights():
+    want = model.export_outputs(features)["inference_output"]
+  got = predictor.predict(features)["inference_output"]
+  np.testing.assert_allclose(got, want, rtol=1e-6)
+  assert np.abs(got - raw).max() > 1e-4
+  # It keeps the frames itself, as an export does.
+  predictor.reset()
+  seen = [_POS[:1] + t for t in range(3)]
+  steps = [predictor.step({"pos": pos})["inference_output"] for pos in seen]
+  windows = [[seen[0], seen[0]], [seen[0], seen[1]], [seen[1], seen[2]]]
+  pos = tf.constant(np.array(windows)[:, :, 0])
+  want = predictor.predict({"pos": pos})["inference_output"]
+  np.testing.assert_allclose(np.concatenate(steps), want, rtol=1e-6)

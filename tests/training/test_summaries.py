@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, specs
+from t2r_seq import summaries as model_summaries
 from t2r_seq.training import summaries
 
 
@@ -33,6 +34,40 @@ def test_scalars_text_and_images_are_written(tmp_path, read_events):
   assert "seen/pose" not in events
 
 
+def test_models_write_without_the_package_tensorboard(tmp_path, read_events):
+  writer = summaries.SummaryWriter(str(tmp_path))
+
+  @tf.function
+  def step(number):
+    with writer.recording(number, tf.equal(number % 2, 0)):
+      model_summaries.scalar("loss", number)
+      model_summaries.text("task", "**pick**")
+      model_summaries.image("seen", tf.zeros([7, 2, 3, 4, 1]))
+      model_summaries.histogram("weights", [0.0, 1.0, 1.0, 3.0, np.nan], buckets=3)
+      model_summaries.histogram("alike", tf.fill([2, 2], 5))
+      model_summaries.histogram("nothing", tf.zeros([0]))
+
+  for number in range(2, 4):  # The second is not due.
+    step(tf.constant(number, tf.int64))
+  writer.close()
+  events = read_events(tmp_path)
+  assert {name: event[:2] for name, event in events.items()} == {
+    "loss": (2, "scalars"),
+    "task": (2, "text"),
+    "seen": (2, "images"),
+    "weights": (2, "histograms"),
+    "alike": (2, "histograms"),
+    "nothing": (2, "histograms"),
+  }
+  assert list(events["seen"][2][:2]) == [b"8", b"3"] and len(events["seen"][2]) == 6
+  want = [[0, 1, 1], [1, 2, 2], [2, 3, 1]]
+  np.testing.assert_allclose(events["weights"][2], want)
+  np.testing.assert_allclose(events["alike"][2][15], [5, 5 + 1 / 30, 4])
+  assert events["nothing"][2].shape == (0, 3)
+  with pytest.raises(ValueError, match="image: x: expected images"):
+    model_summaries.image("x", tf.zeros([2, 3]))
+
+
 @pytest.mark.parametrize(
   ("shape", "dtype", "want"),
   [
@@ -45,7 +80,7 @@ def test_scalars_text_and_images_are_written(tmp_path, read_events):
   ],
 )
 def test_image_strip(shape, dtype, want):
-  strip = summaries.image_strip(tf.zeros(shape, dtype))
+  strip = model_summaries.image_strip(tf.zeros(shape, dtype))
   assert (None if strip is None else tuple(strip.shape)) == want
   assert strip is None or strip.dtype == tf.uint8
 

@@ -1,0 +1,122 @@
+"""Summaries for TensorBoard from inside a model, without the package tensorboard.
+
+`tf.summary.scalar` and its kin need that package, which TensorFlow no longer installs;
+what they would add are the tensors and metadata below. As those they write where a
+writer is in use, and it is time: in a train step every `log_every_n_steps`, and nowhere
+else. The package is needed to look at the files only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+_MAX_EXAMPLES = 4
+_Metadata = tf.compat.v1.SummaryMetadata
+
+
+def scalar(name: str, value: Any) -> None:
+  """Writes a number.
+
+  Args:
+    name: of the curve.
+    value: a scalar.
+  """
+  _write(name, tf.cast(value, tf.float32), "scalars")
+
+
+def text(name: str, value: Any) -> None:
+  """Writes text, in Markdown: a string, or strings [N]."""
+  _write(name, tf.convert_to_tensor(value, tf.string), "text")
+
+
+def image(name: str, images: tf.Tensor) -> None:
+  """Writes the first images of a batch; of a stack the frames side by side.
+
+  Args:
+    name: of the picture.
+    images: [B, H, W, C], or stacks [B, K, H, W, C], of 1, 3 or 4 channels; integers, or
+      floats in [0, 1].
+  Raises:
+    ValueError: it is something else.
+  """
+  strip = image_strip(images)
+  if strip is None:
+    raise ValueError(
+      f"summaries.image: {name}: expected images [B, H, W, C] or stacks of them, with "
+      f"1, 3 or 4 channels, got {tuple(images.shape)}."
+    )
+  _write(name, _encode_images(strip), "images")
+
+
+def histogram(name: str, values: Any, buckets: int = 30) -> None:
+  """Writes how numbers are distributed.
+
+  Args:
+    name: of the histogram.
+    values: numbers of any shape; those that are not finite are left out.
+    buckets: of equal width, from the smallest to the largest.
+  """
+  numbers = tf.cast(tf.reshape(values, [-1]), tf.float64)
+  numbers = tf.boolean_mask(numbers, tf.math.is_finite(numbers))
+  _write(
+    name,
+    tf.cond(tf.size(numbers) > 0, lambda: _bins(numbers, buckets), _no_bins),
+    "histograms",
+  )
+
+
+def _no_bins() -> tf.Tensor:
+  return tf.zeros([0, 3], tf.float64)
+
+
+def _bins(numbers: tf.Tensor, buckets: int) -> tf.Tensor:
+  """Returns what TensorBoard reads: left and right edges, and counts, [buckets, 3]."""
+  low, high = tf.reduce_min(numbers), tf.reduce_max(numbers)
+  # All alike, they lie in the middle of a bucket of width 1.
+  is_one = tf.equal(low, high)
+  low, high = tf.where(is_one, low - 0.5, low), tf.where(is_one, high + 0.5, high)
+  places = tf.cast((numbers - low) / (high - low) * buckets, tf.int32)
+  places = tf.clip_by_value(places, 0, buckets - 1)
+  counts = tf.math.bincount(places, minlength=buckets, maxlength=buckets)
+  edges = tf.linspace(low, high, buckets + 1)
+  return tf.stack([edges[:-1], edges[1:], tf.cast(counts, tf.float64)], axis=1)
+
+
+def _write(name: str, value: tf.Tensor, plugin: str) -> None:
+  tf.summary.write(name, value, metadata=_metadata(plugin))
+
+
+def image_strip(tensor: tf.Tensor) -> tf.Tensor | None:
+  """Lays the frames of each stack side by side.
+
+  Args:
+    tensor: a batch of images [B, H, W, C] or of stacks [B, K, H, W, C] with 1, 3 or 4
+      channels; integers, or floats in [0, 1].
+  Returns:
+    [at most 4, H, K * W, C], uint8; None for anything else.
+  """
+  shape = tensor.shape
+  if shape.rank not in (4, 5) or shape[-1] not in (1, 3, 4):
+    return None
+  images = tensor[:_MAX_EXAMPLES]
+  if shape.rank == 5:
+    images = tf.transpose(images, [0, 2, 1, 3, 4])
+    parts = tf.unstack(tf.shape(images))
+    size = [parts[0], parts[1], parts[2] * parts[3], parts[4]]
+    images = tf.reshape(images, size)
+  return tf.image.convert_image_dtype(images, tf.uint8, saturate=True)
+
+
+def _encode_images(images: tf.Tensor) -> tf.Tensor:
+  """Returns what TensorBoard reads: width, height, and the PNGs, as strings."""
+  sizes = tf.strings.as_string(tf.gather(tf.shape(images), [2, 1]))
+  pngs = tf.map_fn(tf.io.encode_png, images, fn_output_signature=tf.string)
+  return tf.concat([sizes, pngs], axis=0)
+
+
+def _metadata(plugin: str) -> tf.compat.v1.SummaryMetadata:
+  data_class = {"scalars": 1, "text": 2, "images": 3, "histograms": 2}[plugin]
+  plugin_data = _Metadata.PluginData(plugin_name=plugin)
+  return _Metadata(plugin_data=plugin_data, data_class=data_class)

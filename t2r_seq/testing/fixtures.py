@@ -1,0 +1,137 @@
+"""What a test of a model asks again and again."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from t2r_seq import data, errors, files, models, policies, specs, training
+
+_UPDATE = "T2R_SEQ_UPDATE_GOLDEN"
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedModel:
+  """What a run of `train_on_random_data` has left.
+
+  Attributes:
+    model: with its trained weights.
+    metrics: of `train_eval_model`.
+    predictor: of the export.
+    features: random ones, that the export was asked about, by path.
+    predictions: its answer, by name.
+  """
+
+  model: models.T2RModel
+  metrics: dict[str, float]
+  predictor: policies.ExportedSavedModelPredictor
+  features: Mapping[str, np.ndarray]
+  predictions: dict[str, np.ndarray]
+
+
+def train_on_random_data(
+  model: models.T2RModel,
+  model_dir: str | os.PathLike[str],
+  max_train_steps: int = 2,
+  batch_size: int = 2,
+  seed: int = 0,
+  **arguments: Any,
+) -> TrainedModel:
+  """Trains a model on made-up data, evaluates and exports it, and asks the export.
+
+  All that a model declares and computes is used once, through its preprocessor: specs
+  of all modes, network, loss, metrics, export. What it learns means nothing.
+  Tensor2Robot's `T2RModelFixture.random_train`.
+
+  Args:
+    model: not built.
+    model_dir: folder of the run, which is empty: pytest's `tmp_path`.
+    max_train_steps: how many.
+    batch_size: of training, evaluation and the question.
+    seed: of weights and data.
+    **arguments: further ones of `train_eval_model`.
+  Returns:
+    The model, metrics, and predictions.
+  Raises:
+    SpecError: what does not go together; and whatever the model raises.
+  """
+  result = training.train_eval_model(
+    t2r_model=model,
+    input_generator_train=data.DefaultRandomInputGenerator(
+      batch_size=batch_size, seed=seed
+    ),
+    input_generator_eval=data.DefaultRandomInputGenerator(
+      batch_size=batch_size, seed=seed + 1
+    ),
+    max_train_steps=max_train_steps,
+    eval_steps=1,
+    log_every_n_steps=1,
+    model_dir=os.fspath(model_dir),
+    seed=seed,
+    **arguments,
+  )
+  latest = os.path.join(os.fspath(model_dir), "export", "latest")
+  predictor = policies.ExportedSavedModelPredictor(latest)
+  predictor.restore()
+  features = specs.make_random_numpy(
+    training.exported_feature_specs(model), batch_size=batch_size, seed=seed
+  )
+  predictions = predictor.predict(features)
+  return TrainedModel(model, result, predictor, features, predictions)
+
+
+def check_golden(
+  values: Mapping[str, Any],
+  path: str | os.PathLike[str],
+  rtol: float = 1e-4,
+  atol: float = 1e-5,
+) -> None:
+  """Compares values with those that a file keeps, so that a change does not go unseen.
+
+  With the environment variable T2R_SEQ_UPDATE_GOLDEN=1 the file is written instead, by
+  whoever means the change; it belongs to the sources.
+
+  Args:
+    values: arrays, tensors or numbers by name, e.g. predictions.
+    path: of the file, `.npz`.
+    rtol: relative tolerance of numbers.
+    atol: absolute tolerance.
+  Raises:
+    AssertionError: with each value that differs, or is missing.
+    SpecError: there is no file.
+  """
+  arrays = {name: np.asarray(value) for name, value in values.items()}
+  place = pathlib.Path(path)
+  if os.environ.get(_UPDATE) == "1":
+    files.make_folders(place.parent)
+    with files.replacing(place) as temporary, open(temporary, "wb") as f:
+      np.savez(f, **arrays)  # type: ignore[arg-type]
+    return
+  if not place.exists():
+    raise errors.SpecError(
+      f"check_golden: {place}: expected a file of golden values, got none. Run the "
+      f"test once with {_UPDATE}=1, and keep the file with the sources."
+    )
+  with np.load(place, allow_pickle=False) as kept:
+    golden = dict(kept)
+  found = [
+    f"{name}: expected a value, got none" for name in golden if name not in arrays
+  ]
+  for name, array in arrays.items():
+    if name not in golden:
+      found.append(f"{name}: expected no such value, got {errors.describe(array)}")
+      continue
+    try:
+      np.testing.assert_allclose(array, golden[name], rtol, atol)
+    except AssertionError as e:
+      found.append(f"{name}: {e}")
+  if found:
+    raise AssertionError(
+      f"check_golden: {place}: values differ; if that is meant, run with {_UPDATE}=1.\n"
+      + "\n".join(found)
+    )
