@@ -76,6 +76,11 @@ def printable(text: str) -> str:
   return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
+def printable_lines(text: object) -> str:
+  """Does so line by line."""
+  return "\n".join(map(printable, str(text).splitlines()))
+
+
 def _is_tensorflow_file_error(error: BaseException) -> bool:
   """Whether TensorFlow did not find a file, or may not read it."""
   tf = sys.modules.get("tensorflow")
@@ -325,6 +330,31 @@ def load_store_specs(source: str) -> Any:
       )
     joined[path] = spec
   return joined
+
+
+def load_export(export_dir: str) -> Any:
+  """Returns a predictor with the newest export of a folder.
+
+  Args:
+    export_dir: holds exports, or is itself one.
+  Raises:
+    UsageError: there is none, or the newest is damaged.
+  """
+  from t2r_seq import policies
+
+  predictor = policies.ExportedSavedModelPredictor(export_dir, timeout=0)
+  is_newest = predictor.restore()
+  found = policies.list_exports(export_dir)
+  if not found:
+    below = os.path.join(export_dir, "export", "latest")
+    hint = f" Did you mean {below}?" if policies.list_exports(below) else ""
+    raise UsageError(f"there is no finished export in {export_dir}.{hint}")
+  if not is_newest:
+    raise UsageError(
+      f"the newest export, {found[-1].path}, cannot be loaded: it is damaged, or was "
+      "made by a newer TensorFlow. Name another one's folder."
+    )
+  return predictor
 
 
 def _import(source: str) -> Any:

@@ -21,6 +21,7 @@ from t2r_seq.cli import (
   predict,
   serve,
   stats,
+  verify,
 )
 
 _COMMANDS: dict[str, Any] = {
@@ -37,6 +38,7 @@ _COMMANDS: dict[str, Any] = {
   "predict": predict,
   "export": export,
   "serve": serve,
+  "verify": verify,
 }
 
 

@@ -41,34 +41,13 @@ def run(args: argparse.Namespace) -> int:
   if args.max_records < 1:
     raise console.UsageError(f"--max_records must be >= 1, got {args.max_records}.")
   console.load_tensorflow()
-  predictor = _load(args.export_dir)
+  predictor = console.load_export(args.export_dir)
   if args.random:
     outputs = _predict_random(predictor, args.max_records, args.seed)
   else:
     outputs = _predict_records(predictor, args.records, args.max_records)
   print(_render(outputs, args.json))
   return 0
-
-
-def _load(export_dir: str) -> Any:
-  """Returns a predictor with a model."""
-  import os
-
-  from t2r_seq import policies
-
-  predictor = policies.ExportedSavedModelPredictor(export_dir, timeout=0)
-  is_newest = predictor.restore()
-  found = policies.list_exports(export_dir)
-  if not found:
-    below = os.path.join(export_dir, "export", "latest")
-    hint = f" Did you mean {below}?" if policies.list_exports(below) else ""
-    raise console.UsageError(f"there is no finished export in {export_dir}.{hint}")
-  if not is_newest:
-    raise console.UsageError(
-      f"the newest export, {found[-1].path}, cannot be loaded: it is damaged, or was "
-      "made by a newer TensorFlow. Name another one's folder."
-    )
-  return predictor
 
 
 def _predict_random(predictor: Any, count: int, seed: int) -> Mapping[str, Any]:

@@ -212,6 +212,19 @@ def reading(place: str, what: str) -> Iterator[None]:
     ) from error
 
 
+def control_period(metadata: Mapping[str, Any]) -> float | None:
+  """Returns seconds from a step to the next one, as far as metadata tell.
+
+  Args:
+    metadata: of a source, or of a store that was converted from it.
+  """
+  known = metadata.get("lerobot")
+  fps = known.get("fps") if isinstance(known, dict) else metadata.get("fps")
+  if not isinstance(fps, (int, float)) or isinstance(fps, bool) or not fps > 0:
+    return None
+  return 1.0 / fps
+
+
 def folder_fingerprint(path: str) -> dict[str, Any]:
   """Returns the number of the files in a folder, their sizes and the newest time.
 

@@ -137,6 +137,11 @@ class AbstractInputGenerator(abc.ABC):
     """Returns the examples of one pass, read if need be; None where none can tell."""
     return self.num_examples
 
+  @property
+  def control_period(self) -> float | None:
+    """Seconds from a step of the data to the next one, where the data tell."""
+    return None
+
   def named_evals(self) -> dict[str, AbstractInputGenerator]:
     """Returns the generators to evaluate with, by name; '' is a single one's."""
     return {"": self}

@@ -97,6 +97,11 @@ class LeRobotInputGenerator(AbstractInputGenerator):
     return True
 
   @property
+  def control_period(self) -> float | None:
+    """Seconds from a step to the next one, as the dataset tells."""
+    return 1.0 / LeRobotFolder(self._path).fps
+
+  @property
   def num_examples(self) -> int | None:
     """Windows of one pass; counted from the episodes' lengths."""
     if not self.has_specifications:

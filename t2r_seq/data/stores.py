@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import draws, errors, records, specs, windows
+from t2r_seq.convert import episodes as convert_episodes
 from t2r_seq.data import arguments, following, joint
 from t2r_seq.data.dataset_options import bounded_options
 from t2r_seq.data.following import Follow
@@ -368,6 +369,13 @@ class StoreInputGenerator(AbstractInputGenerator):
   def reads_shards(self) -> bool:
     """Whether workers read their own parts: unless it shows a part already."""
     return self._plan.num_shards == 1 and self._follow is None
+
+  @property
+  def control_period(self) -> float | None:
+    """Seconds from a step to the next one, as the store's metadata tell."""
+    if self._follow is not None:
+      return None  # It need not be there yet.
+    return convert_episodes.control_period(EpisodeStore(self._store_path).metadata)
 
   @property
   def num_examples(self) -> int | None:

@@ -16,6 +16,7 @@ from absl import logging
 from t2r_seq import errors, policies, preprocessors, specs, windows
 from t2r_seq.models import networks, optimizers, warm_start
 from t2r_seq.models.averages import WeightAverages
+from t2r_seq.policies.policy_model import note_network_inputs
 from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
 
 # AutoGraph is for what users write: here it would only cost time.
@@ -53,6 +54,7 @@ class T2RModel(policies.PolicyModel):
     execution: policies.ChunkExecution | None = None,
     init_from_checkpoint_fn: Callable[..., None] | None = None,
     filter_trainables_fn: warm_start.NameFilter | None = None,
+    control_period: float | None = None,
   ) -> None:
     """Creates the model, without its network.
 
@@ -75,9 +77,16 @@ class T2RModel(policies.PolicyModel):
         not resume; see `default_init_from_checkpoint_fn`.
       filter_trainables_fn: says of a trainable variable, by its name in
         `named_variables`, whether it is trained; None trains all.
+      control_period: seconds from a step of the data to the next one, for exports to
+        know; None takes what the training's input says, if it knows.
     Raises:
-      SpecError: the padding is not known, or the decay out of range.
+      SpecError: the padding is not known, or the decay or the period out of range.
     """
+    if control_period is not None and not control_period > 0:
+      raise errors.SpecError(
+        f"{type(self).__name__}: control_period: expected seconds > 0, or None, got "
+        f"{control_period}."
+      )
     if not 0 <= avg_model_params_decay < 1:
       raise errors.SpecError(
         f"{type(self).__name__}: avg_model_params_decay: expected a number in [0, 1), "
@@ -87,6 +96,7 @@ class T2RModel(policies.PolicyModel):
     self._create_optimizer_fn = create_optimizer_fn
     self._padding = windows.check_padding(padding)
     self._execution = execution
+    self._control_period = control_period
     self._init_from_checkpoint_fn = init_from_checkpoint_fn
     self._filter_trainables_fn = filter_trainables_fn
     self._averages_decay = avg_model_params_decay if use_avg_model_params else None
@@ -233,6 +243,16 @@ class T2RModel(policies.PolicyModel):
   def execution(self) -> policies.ChunkExecution | None:
     """How the policy executes the model's action chunks."""
     return self._execution
+
+  @property
+  def control_period(self) -> float | None:
+    """Seconds from a step of the data to the next one, if that is known."""
+    return self._control_period
+
+  def follow_control_period(self, period: float | None) -> None:
+    """Takes the period of the training's input, unless the model was told one."""
+    if self._control_period is None:
+      self._control_period = period
 
   @property
   def network(self) -> Any:
@@ -427,6 +447,7 @@ class T2RModel(policies.PolicyModel):
     features = specs.validate_and_pack(
       self.get_feature_specification(mode), features, ignore_batch=True
     )
+    note_network_inputs(features)
     if labels is not None:
       labels = specs.validate_and_pack(
         self.get_label_specification(mode), labels, ignore_batch=True

@@ -16,7 +16,7 @@ from t2r_seq.policies.exploration_policies import (
   ScheduledExplorationRegressionPolicy,
 )
 from t2r_seq.policies.lite_export import LiteReport, export_lite
-from t2r_seq.policies.loaded_export import Export, list_exports
+from t2r_seq.policies.loaded_export import Export, Inspection, list_exports
 from t2r_seq.policies.policy import (
   Policy,
   RegressionPolicy,
@@ -25,6 +25,7 @@ from t2r_seq.policies.policy import (
 )
 from t2r_seq.policies.policy_model import PolicyModel
 from t2r_seq.policies.policy_module import PolicyFunctions, exported_feature_specs
+from t2r_seq.policies.policy_record import PolicyRecord, operative_config_path
 from t2r_seq.policies.predictors import (
   AbstractPredictor,
   ExportedSavedModelPredictor,
@@ -50,6 +51,7 @@ __all__ = [
   "EpsilonGreedyPolicy",
   "Export",
   "ExportedSavedModelPredictor",
+  "Inspection",
   "LSTMCEMPolicy",
   "LinearSchedule",
   "LiteReport",
@@ -61,6 +63,7 @@ __all__ = [
   "Policy",
   "PolicyFunctions",
   "PolicyModel",
+  "PolicyRecord",
   "PolicyState",
   "RegressionPolicy",
   "RestoreOptions",
@@ -70,6 +73,7 @@ __all__ = [
   "exported_feature_specs",
   "flatten_observation",
   "list_exports",
+  "operative_config_path",
   "pack_observation",
   "to_spec_dtype",
 ]

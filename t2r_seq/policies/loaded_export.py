@@ -14,7 +14,15 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from t2r_seq import errors, specs
 from t2r_seq.acting import PolicyState
-from t2r_seq.policies.policy_module import IS_FIRST, STATE, state_key
+from t2r_seq.policies.policy_module import (
+  INPUT,
+  IS_FIRST,
+  SAID,
+  SEEN,
+  STATE,
+  state_key,
+)
+from t2r_seq.policies.policy_record import PolicyRecord
 from t2r_seq.policies.policy_step import SEED, new_seeds
 
 
@@ -142,8 +150,25 @@ _NO_STEP = {
   "step": "Models that take sequences are exported without it: call predict.",
   "stateless_step": "Export the model again: older exports have none.",
   "initial_state": "Export the model again: older exports have none.",
+  "inspect_step": "Export the model again: older exports have none.",
   "seed": "Its outputs are no random ones.",
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Inspection:
+  """What a step was about, as the export itself tells it, `[N, ...]`.
+
+  Attributes:
+    seen: raw features by path: windows as the history gave them, and their masks.
+    inputs: what the network was given after preprocessing, by
+      `specs.signature_key(path)`.
+    said: what the network said, by name; of a chunk all of its actions.
+  """
+
+  seen: dict[str, np.ndarray]
+  inputs: dict[str, np.ndarray]
+  said: dict[str, np.ndarray]
 
 
 class LoadedPolicy:
@@ -161,6 +186,7 @@ class LoadedPolicy:
     feature_spec: specs.TensorSpecStruct,
     label_spec: specs.TensorSpecStruct | None,
     signatures: Mapping[str, Any],
+    record: PolicyRecord | None = None,
   ) -> None:
     """Compares signatures with specs.
 
@@ -171,6 +197,7 @@ class LoadedPolicy:
       feature_spec: raw features by path.
       label_spec: the labels.
       signatures: concrete functions by name.
+      record: what the policy tells of itself; None of older exports.
     Raises:
       SpecError: the signatures don't fit the specs.
     """
@@ -179,7 +206,14 @@ class LoadedPolicy:
     self.global_step = global_step
     self.feature_spec = feature_spec
     self.label_spec = label_spec
+    self.record = record
     self._signatures = dict(signatures)
+    self._positional = {
+      name: [
+        spec.name for spec in tf.nest.flatten(signature.structured_input_signature[0])
+      ]
+      for name, signature in signatures.items()
+    }
     self.predict_spec = self._signature_spec("serving_default", feature_spec)
     self.step_spec = self._signature_spec("step", _frame_specs(feature_spec))
     self.exact_step = ExactFeatures(self.step_spec)
@@ -227,11 +261,40 @@ class LoadedPolicy:
     state: Mapping[str, Any],
   ) -> tuple[dict[str, np.ndarray], PolicyState]:
     """Calls the model on single observations and a state, `[N, ...]` by path."""
+    inputs = self._with_state(features, is_first, state)
+    return self._split(self._call("stateless_step", inputs))
+
+  def inspect_step(
+    self,
+    features: Mapping[str, Any],
+    is_first: np.ndarray | tf.Tensor,
+    state: Mapping[str, Any],
+  ) -> Inspection:
+    """Tells what the network is given at such a step of `stateless_step`."""
+    told = self._call("inspect_step", self._with_state(features, is_first, state))
+    seen, inputs, said = (
+      {
+        key.removeprefix(f"{kind}_"): value
+        for key, value in told.items()
+        if key.startswith(f"{kind}_")
+      }
+      for kind in (SEEN, INPUT, SAID)
+    )
+    paths = {specs.signature_key(path): path for path in self.feature_spec}
+    seen = {paths.get(key, key): value for key, value in seen.items()}
+    return Inspection(seen, inputs, said)
+
+  def _with_state(
+    self,
+    features: Mapping[str, Any],
+    is_first: np.ndarray | tf.Tensor,
+    state: Mapping[str, Any],
+  ) -> dict[str, tf.Tensor]:
     inputs = _keyed(features, self._step_inputs)
     inputs[IS_FIRST] = tf.convert_to_tensor(is_first, tf.bool)
     for path, spec in self.state_spec.items():
       inputs[state_key(path)] = tf.constant(state[path], spec.dtype)
-    return self._split(self._call("stateless_step", inputs))
+    return inputs
 
   def initial_state(self, num_envs: int) -> PolicyState:
     """Returns the state before a first step."""
@@ -310,7 +373,10 @@ class LoadedPolicy:
 
   def _call(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Calls a signature and returns numpy."""
-    outputs = self.signature(signature)(**inputs)
+    call, names = self.signature(signature), self._positional[signature]
+    # By name, functions that are not from a SavedModel are found to fit only after
+    # TensorFlow has written a message with all values in it.
+    outputs = call(*map(inputs.get, names)) if names else call(**inputs)
     return {name: value.numpy() for name, value in sorted(outputs.items())}
 
 
@@ -346,6 +412,7 @@ class LoadedExport(LoadedPolicy):
       feature_spec,
       label_spec,
       self._model.signatures,
+      PolicyRecord.load(export.path),
     )
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import abc
+import contextlib
+import contextvars
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -10,6 +13,39 @@ import tensorflow as tf
 from t2r_seq import specs, windows
 from t2r_seq.policies.execution import ChunkExecution
 from t2r_seq.specs import SpecStructure, TensorSpecStruct
+
+_noted: contextvars.ContextVar[dict[str, tf.Tensor] | None] = contextvars.ContextVar(
+  "network_inputs", default=None
+)
+
+
+@tf.autograph.experimental.do_not_convert
+@contextlib.contextmanager
+def noting_network_inputs() -> Iterator[dict[str, tf.Tensor]]:
+  """Gives a dictionary that is filled with what the network is given inside."""
+  noted: dict[str, tf.Tensor] = {}
+  token = _noted.set(noted)
+  try:
+    yield noted
+  finally:
+    _noted.reset(token)
+
+
+@tf.autograph.experimental.do_not_convert
+def note_network_inputs(features: SpecStructure) -> None:
+  """Tells whoever asks what the network is given, after all preprocessing.
+
+  `T2RModel.pack` does so. Where the network is asked several times in a step, as by a
+  search, the first time counts.
+  """
+  noted = _noted.get()
+  if noted is None or noted:
+    return
+  graph = tf.compat.v1.get_default_graph()
+  for path, value in specs.flatten_spec_structure(features).items():
+    # What is made inside of a loop's body cannot be looked at from outside.
+    if tf.is_tensor(value) and getattr(value, "graph", None) is graph:
+      noted[path] = value
 
 
 class PolicyModel(abc.ABC):
@@ -45,6 +81,11 @@ class PolicyModel(abc.ABC):
   @abc.abstractmethod
   def export_outputs(self, raw_features: SpecStructure) -> dict[str, tf.Tensor]:
     """Maps raw features, whole windows, [B, ...], to the outputs by name."""
+
+  @property
+  def control_period(self) -> float | None:
+    """Seconds from a step to the next one in the training data, if that is known."""
+    return None
 
   @property
   def execution(self) -> ChunkExecution | None:

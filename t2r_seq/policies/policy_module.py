@@ -18,6 +18,7 @@ _as_it_is = tf.autograph.experimental.do_not_convert
 _Outputs = dict[str, tf.Tensor]
 IS_FIRST = "is_first"
 STATE = "policy_state"
+SEEN, INPUT, SAID = "seen", "input", "said"
 
 
 def exported_feature_specs(model: PolicyModel) -> TensorSpecStruct:
@@ -147,7 +148,8 @@ class PolicyFunctions:
       Functions by name. 'serving_default' takes batches of whole windows and
       'parse_tf_example' serialized records. 'step', 'reset' and 'last_window' act on
       state inside of the export, 'seed' on that of models that draw;
-      'stateless_step' and 'initial_state' on state that the caller keeps. Models of
+      'stateless_step' and 'initial_state' on state that the caller keeps, and
+      'inspect_step' tells what the network is given at such a step. Models of
       sequences that carry no state have none of these, and 'parse_tf_example', with
       an argument for each dataset, needs named specs.
     """
@@ -161,6 +163,7 @@ class PolicyFunctions:
       "step": self._stateful_step(),
       "reset": self._reset(),
       "stateless_step": self._stateless_step(),
+      "inspect_step": self._inspect_step(),
       "initial_state": self._initial_state(),
     }
     if self._step.has_windows:
@@ -213,18 +216,36 @@ class PolicyFunctions:
     return self._function(step, self._observed())
 
   def _stateless_step(self) -> Any:
-    state_spec = self._step.state_spec
-
     def step(given: TensorSpecStruct) -> _Outputs:
-      state = TensorSpecStruct((path, given[state_key(path)]) for path in state_spec)
-      outputs, state = self._step(given, given[IS_FIRST], state)
+      outputs, state = self._step(given, given[IS_FIRST], self._given_state(given))
       return {**outputs, **_keyed_state(state)}
 
+    return self._function(step, self._observed_with_state())
+
+  def _inspect_step(self) -> Any:
+    def step(given: TensorSpecStruct) -> _Outputs:
+      state = self._given_state(given)
+      told = self._step.inspect(given, given[IS_FIRST], state)
+      return {
+        specs.signature_key(f"{kind}/{path}"): value
+        for kind, values in zip((SEEN, INPUT, SAID), told, strict=True)
+        for path, value in values.items()
+      }
+
+    return self._function(step, self._observed_with_state())
+
+  def _given_state(self, given: TensorSpecStruct) -> TensorSpecStruct:
+    return TensorSpecStruct(
+      (path, given[state_key(path)]) for path in self._step.state_spec
+    )
+
+  def _observed_with_state(self) -> dict[str, tf.TensorSpec]:
+    """Returns the arguments of a step whose state the caller keeps, by path."""
     taken = self._observed()
-    for path, spec in state_spec.items():
+    for path, spec in self._step.state_spec.items():
       name = state_key(path)
       taken[name] = tf.TensorSpec([None, *spec.shape], spec.dtype, name)
-    return self._function(step, taken)
+    return taken
 
   def _observed(self) -> dict[str, tf.TensorSpec]:
     """Returns the arguments of a step, by path."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
 from t2r_seq.policies.execution import ChunkRunner
 from t2r_seq.policies.history import FrameHistory
-from t2r_seq.policies.policy_model import PolicyModel
+from t2r_seq.policies.policy_model import PolicyModel, noting_network_inputs
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
 
 _as_it_is = tf.autograph.experimental.do_not_convert
@@ -17,6 +18,24 @@ _as_it_is = tf.autograph.experimental.do_not_convert
 _Outputs = dict[str, tf.Tensor]
 AGE, SEED = "age", "seed"
 _HISTORY, _RECURRENT, _CHUNK = "history", "recurrent", "chunk"
+
+
+class _Sight(NamedTuple):
+  """What a step sees, before the network is asked.
+
+  Attributes:
+    seen: raw features by path, windows and their masks among them.
+    carried: the recurrent state.
+    seeds: of what is drawn.
+    begins: bool [N]; where an episode begins.
+    new: the next state, as far as it is known without the network.
+  """
+
+  seen: dict[str, tf.Tensor]
+  carried: dict[str, tf.Tensor]
+  seeds: tf.Tensor | None
+  begins: tf.Tensor
+  new: TensorSpecStruct
 
 
 class PolicyStep:
@@ -153,6 +172,54 @@ class PolicyStep:
     Returns:
       (outputs by name, [N, ...]; the next state).
     """
+    seen, carried, seeds, begins, new = self._look(observation, is_first, state)
+    if self._chunks is None:
+      outputs, carried, _ = self._network(seen, carried, seeds)
+    elif carried:
+      said, carried, _ = self._network(seen, carried, seeds)
+      outputs, chunk = self._chunks.step(
+        lambda: said, TensorSpecStruct(_at(_CHUNK, state)), begins, True
+      )
+      new.update(_below(_CHUNK, chunk))
+    else:
+      ask = lambda: self._network(seen, {}, seeds)[0]  # noqa: E731
+      outputs, chunk = self._chunks.step(
+        ask, TensorSpecStruct(_at(_CHUNK, state)), begins, False
+      )
+      new.update(_below(_CHUNK, chunk))
+    new.update(_below(_RECURRENT, carried))
+    return outputs, TensorSpecStruct((path, new[path]) for path in self.state_spec)
+
+  @_as_it_is
+  def inspect(
+    self,
+    observation: Mapping[str, tf.Tensor],
+    is_first: tf.Tensor,
+    state: Mapping[str, tf.Tensor],
+  ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor], _Outputs]:
+    """Asks the network as a step does, and tells what it was given.
+
+    It is the same function of the graph that a step calls, of which a step drops what
+    is told here.
+
+    Args:
+      observation: as for a step.
+      is_first: as for a step.
+      state: as for a step.
+    Returns:
+      (raw features by path, windows and masks among them; what the network was given
+      after preprocessing, by path; what it said).
+    """
+    sight = self._look(observation, is_first, state)
+    said, _, inputs = self._network(sight.seen, sight.carried, sight.seeds)
+    return sight.seen, inputs, said
+
+  def _look(
+    self,
+    observation: Mapping[str, tf.Tensor],
+    is_first: tf.Tensor,
+    state: Mapping[str, tf.Tensor],
+  ) -> _Sight:
     new = TensorSpecStruct()
     begins = is_first | tf.equal(state[AGE], 0)
     new[AGE] = tf.where(begins, 1, state[AGE] + 1)
@@ -171,22 +238,7 @@ class PolicyStep:
     if self._model.is_seeded:
       seeds = state[SEED]
       new[SEED] = seeds + tf.constant([[0, 1]])
-    if self._chunks is None:
-      outputs, carried = self._network(seen, carried, seeds)
-    elif carried:
-      said, carried = self._network(seen, carried, seeds)
-      outputs, chunk = self._chunks.step(
-        lambda: said, TensorSpecStruct(_at(_CHUNK, state)), begins, True
-      )
-      new.update(_below(_CHUNK, chunk))
-    else:
-      ask = lambda: self._network(seen, {}, seeds)[0]  # noqa: E731
-      outputs, chunk = self._chunks.step(
-        ask, TensorSpecStruct(_at(_CHUNK, state)), begins, False
-      )
-      new.update(_below(_CHUNK, chunk))
-    new.update(_below(_RECURRENT, carried))
-    return outputs, TensorSpecStruct((path, new[path]) for path in self.state_spec)
+    return _Sight(seen, carried, seeds, begins, new)
 
   @_as_it_is
   def windows(self, state: Mapping[str, tf.Tensor]) -> TensorSpecStruct:
@@ -198,7 +250,7 @@ class PolicyStep:
     seen: dict[str, tf.Tensor],
     carried: dict[str, tf.Tensor],
     seeds: tf.Tensor | None,
-  ) -> tuple[_Outputs, dict[str, tf.Tensor]]:
+  ) -> tuple[_Outputs, dict[str, tf.Tensor], dict[str, tf.Tensor]]:
     features = TensorSpecStruct(
       (path, value[:, tf.newaxis] if self._specs[path].is_sequence else value)
       for path, value in seen.items()
@@ -207,8 +259,10 @@ class PolicyStep:
       self._model.get_recurrent_state_specification(ModeKeys.INFER),
       TensorSpecStruct(carried),
     )
-    outputs, state = self._model.export_step(features, state, seeds)
-    return dict(outputs), dict(specs.flatten_spec_structure(state).items())
+    with noting_network_inputs() as inputs:
+      outputs, state = self._model.export_step(features, state, seeds)
+    flat = specs.flatten_spec_structure(state)
+    return dict(outputs), dict(flat.items()), inputs
 
   def _initial_recurrent(self, num_envs: tf.Tensor) -> dict[str, tf.Tensor]:
     if not len(self._recurrent):

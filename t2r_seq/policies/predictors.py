@@ -18,11 +18,13 @@ from absl import logging
 from t2r_seq import errors, specs
 from t2r_seq.acting import PolicyState
 from t2r_seq.policies.loaded_export import (
+  Inspection,
   LoadedExport,
   LoadedPolicy,
   scan_exports,
 )
 from t2r_seq.policies.policy_module import records_arguments
+from t2r_seq.policies.policy_record import PolicyRecord
 
 
 class NoModelError(ValueError):
@@ -437,6 +439,29 @@ class LoadingPredictor(AbstractPredictor):
       SpecError: features or state do not fit, or the state is of another model.
     """
     loaded = self._model("stateless_step")
+    return loaded.stateless_step(*self._with_state(loaded, features, state, is_first))
+
+  def inspect_step(
+    self, features: Any, state: PolicyState, is_first: Any = None
+  ) -> Inspection:
+    """Tells what the network is given at a step, from inside of the export.
+
+    Args:
+      features: as for `stateless_step`.
+      state: as for `stateless_step`; it stays as it is.
+      is_first: as for `stateless_step`.
+    Returns:
+      The windows, what preprocessing made of them, and what the network said.
+    Raises:
+      SpecError: features or state do not fit, or the export is an older one.
+    """
+    loaded = self._model("inspect_step")
+    return loaded.inspect_step(*self._with_state(loaded, features, state, is_first))
+
+  def _with_state(
+    self, loaded: LoadedPolicy, features: Any, state: PolicyState, is_first: Any
+  ) -> tuple[Any, np.ndarray, Any]:
+    """Returns the checked arguments of a step whose state the caller keeps."""
     if getattr(state, "model_path", loaded.path) != loaded.path:
       raise errors.SpecError(
         f"stateless_step: state: expected one of the model {loaded.path}, got one of "
@@ -452,8 +477,7 @@ class LoadingPredictor(AbstractPredictor):
         f"stateless_step: is_first: expected ({num_envs},) bool, one per environment, "
         f"got {errors.describe(starts)}."
       )
-    starts = np.broadcast_to(starts, [num_envs])
-    return loaded.stateless_step(flat, starts, flat_state)
+    return flat, np.broadcast_to(starts, [num_envs]), flat_state
 
   def last_window(self) -> dict[str, np.ndarray]:
     """Returns the stacked features `[N, ...]`, by path, that the last `step` saw."""
@@ -474,6 +498,10 @@ class LoadingPredictor(AbstractPredictor):
   def get_label_specification(self) -> specs.TensorSpecStruct | None:
     """Returns the label specs."""
     return self._model().label_spec
+
+  def get_policy_record(self) -> PolicyRecord | None:
+    """Returns what the policy tells of itself; None of an older export."""
+    return self._model().record
 
   def close(self) -> None:
     """Lets go of the model; `restore` loads one again."""

@@ -287,6 +287,11 @@ class Normalize(image_to_float_preprocessor.SpecTransformationPreprocessor):
       )
     return self._maps[kind][path].unnormalize(values)
 
+  @property
+  def statistics_path(self) -> str:
+    """The file that the figures are from."""
+    return self._path
+
   def is_normalized(self, path: str, kind: str = LABELS) -> bool:
     """Whether a label (or feature) is normalised here."""
     return path in self._maps.get(kind, {})
@@ -377,7 +382,7 @@ def unnormalize(
   Raises:
     SpecError: no stage normalises the path.
   """
-  stages = list(_normalizing_stages(preprocessor))
+  stages = list(normalizing_stages(preprocessor))
   found = [stage for stage in stages if stage.is_normalized(path, kind)]
   if stages and not found:
     return stages[-1].unnormalize(path, values, kind)  # Says which paths there are.
@@ -391,9 +396,10 @@ def unnormalize(
   return values
 
 
-def _normalizing_stages(preprocessor: AbstractPreprocessor) -> Iterator[Normalize]:
+def normalizing_stages(preprocessor: AbstractPreprocessor) -> Iterator[Normalize]:
+  """Yields the preprocessor, or the stages of it, that normalise."""
   if isinstance(preprocessor, Normalize):
     yield preprocessor
   elif isinstance(preprocessor, ComposedPreprocessor):
     for stage in preprocessor.stages:
-      yield from _normalizing_stages(stage)
+      yield from normalizing_stages(stage)

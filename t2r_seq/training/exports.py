@@ -22,7 +22,9 @@ from absl import logging
 
 from t2r_seq import errors, files, specs
 from t2r_seq.models import T2RModel
-from t2r_seq.policies import PolicyFunctions, exported_feature_specs
+from t2r_seq.policies import PolicyFunctions, PolicyRecord, exported_feature_specs
+from t2r_seq.policies.policy_record import OPERATIVE_CONFIG, POLICY_RECORD
+from t2r_seq.policies.warmup import write_warmup_requests
 from t2r_seq.specs import ModeKeys
 
 _UNFINISHED = re.compile(r"partial-\d+|\.\d+\.[0-9a-f]{32}\.tmp")
@@ -246,6 +248,12 @@ def export_saved_model(model: T2RModel, export_dir: str, global_step: int) -> st
     os.makedirs(extra, exist_ok=True)
     filename = os.path.join(extra, specs.T2R_ASSETS_FILENAME)
     specs.write_t2r_assets_to_file(assets, filename)
+    notes = {POLICY_RECORD: PolicyRecord.of(model).to_json()}
+    if config := gin.operative_config_str().strip():
+      notes[OPERATIVE_CONFIG] = f"{config}\n"
+    for name, text in notes.items():
+      with open(os.path.join(extra, name), "w", encoding="utf-8") as f:
+        f.write(text)
   logging.info("Exported step %d to %s", global_step, path)
   return path
 
@@ -327,7 +335,9 @@ def _trace(model: T2RModel) -> None:
 
 def _save(model: T2RModel, path: str) -> None:
   functions = PolicyFunctions(model)
-  tf.saved_model.save(functions.module, path, signatures=functions.signatures())
+  signatures = functions.signatures()
+  tf.saved_model.save(functions.module, path, signatures=signatures)
+  write_warmup_requests(path, signatures)
 
 
 def export_versions(export_dir: str) -> list[int]:

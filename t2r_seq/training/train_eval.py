@@ -213,6 +213,7 @@ def _train(
   if trainer.global_step >= max_train_steps:
     logging.info("Nothing to train: step %d is reached.", trainer.global_step)
     return scalars
+  trainer.model.follow_control_period(input_generator.control_period)
   input_generator.set_specification_from_model(trainer.model, ModeKeys.TRAIN)
   with contextlib.ExitStack() as stack:
     signal = stack.enter_context(workers.stop_signal(trainer.strategy))

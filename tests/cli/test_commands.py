@@ -257,3 +257,24 @@ def test_predict_with_a_broken_export(folder, run_main):
   status, _, err = run_main("predict", "broken", "--random")
   assert status == 1
   assert "t2r_seq predict: the newest export, broken/5, cannot be loaded" in err
+
+
+def test_verify(folder, run_main):
+  argv = ["verify", "runs/drift/export/latest", "data/train*.tfrecord"]
+  # The model's code and the checkpoint are found by the export.
+  status, out, err = run_main(*argv, "--json")
+  assert status == 0, err
+  report = json.loads(out)
+  assert (report["identical"], report["num_episodes"], report["num_steps"]) == (
+    True, 10, 50,
+  )  # fmt: skip
+  compared = "\n".join(report["compared"])
+  assert "what the network got of pos, bit for bit" in compared
+  assert "inference_output with the checkpoint's network" in compared
+  (folder / "glue.py").write_text(
+    "def turn(observed, begins):\n  return {**observed, 'pos': observed['pos'][::-1]}\n"
+  )
+  status, out, _ = run_main(*argv, "--no_model", "--observe", "glue:turn")
+  assert status == 1
+  assert "pos differs first, in step 0 of episode 0:" in out
+  assert "Likely cause: its elements are in another order: [1, 0]." in out

@@ -41,6 +41,7 @@ FLOORS = {
   "replay": 7,
   "meta_learning": 8,
   "training": 8,
+  "verification": 8,
   "actors": 9,
   "hooks": 9,
   "cli": 10,

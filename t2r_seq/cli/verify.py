@@ -1,0 +1,152 @@
+"""`t2r_seq verify`: proves that an exported policy sees what training saw."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import importlib
+import json
+import os
+from typing import Any
+
+from t2r_seq.cli import console
+
+SUMMARY = "prove that an exported policy sees what training saw, on a dataset"
+DESCRIPTION = """Replays the episodes of a dataset through an export as a robot would,
+one observation at a time, and compares every window, every mask and every preprocessed
+value that the network gets with what training's input pipeline gives, to the last bit;
+and the actions with the model's.
+
+  t2r_seq verify runs/pose/export/latest 'data/test*.tfrecord'
+  t2r_seq verify runs/pose/export/latest my_store --statistics statistics.json
+  t2r_seq verify runs/pose/export/latest pusht --observe my_robot.glue:to_observation
+
+The model's code is taken from the gin config that the export keeps; --gin_configs names
+another one, and --no_model does without: then preprocessed values are not compared.
+What the outputs should be is asked of the checkpoint that the export was made of, where
+that is there, and otherwise of the export's own network.
+
+The status is 0 where all is identical, and 1 where something differs; with --strict
+also where the dataset does not fit."""
+_SOURCE_KINDS = ("store", "tfrecord", "lerobot", "rlds")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the command's arguments."""
+  parser.add_argument("export_dir", metavar="EXPORT", help="an export, or its folder")
+  parser.add_argument(
+    "dataset", metavar="DATASET", help="a store, a dataset of LeRobot's, or records"
+  )
+  parser.add_argument(
+    "--from", dest="kind", choices=_SOURCE_KINDS, help="what DATASET is, if not clear"
+  )
+  console.add_arguments(parser)
+  parser.add_argument(
+    "--no_model", action="store_true", help="do without the model's code"
+  )
+  parser.add_argument(
+    "--checkpoint", metavar="PATH", help="what the outputs should be: a run's folder, "
+    "or the prefix of a checkpoint",
+  )  # fmt: skip
+  parser.add_argument(
+    "--statistics", metavar="FILE", help="of the data of training: `t2r_seq stats`"
+  )
+  parser.add_argument(
+    "--observe",
+    metavar="MODULE:NAME",
+    help="what the robot's code does to an observation: called with arrays by path, "
+    "and whether an episode begins",
+  )
+  parser.add_argument(
+    "--episodes", type=int, default=10, metavar="N", help="the first N; 0 for all (10)"
+  )
+  parser.add_argument("--tolerance", type=float, default=1e-5, help="of outputs (1e-5)")
+  parser.add_argument("--strict", action="store_true", help="warnings fail, too")
+  parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+  """Verifies; prints the report."""
+  if args.episodes < 0:
+    raise console.UsageError(f"--episodes must be >= 0, got {args.episodes}.")
+  console.load_tensorflow()
+  from t2r_seq import verification
+
+  predictor = console.load_export(args.export_dir)
+  model = reference = None
+  if _configures(args, predictor.model_path):
+    model = _create_model()
+    reference = _reference(args.checkpoint, predictor)
+  elif args.checkpoint:
+    raise console.UsageError("--checkpoint needs the model's code: name --gin_configs.")
+  report = verification.verify(
+    predictor,
+    args.dataset,
+    model,
+    kind=args.kind,
+    reference=reference,
+    statistics_path=args.statistics,
+    observe=_load_function(args.observe) if args.observe else None,
+    num_episodes=args.episodes or None,
+    tolerance=args.tolerance,
+  )
+  print(json.dumps(report.to_json()) if args.json else console.printable_lines(report))
+  return int(not report.is_identical or bool(args.strict and report.warnings))
+
+
+def _configures(args: argparse.Namespace, export_path: str) -> bool:
+  """Reads the gin config of the model; returns whether there is one."""
+  from t2r_seq import policies
+
+  if args.no_model:
+    return False
+  if not args.gin_configs and not args.gin_bindings:
+    kept = policies.operative_config_path(export_path)
+    if not os.path.exists(kept):
+      return False
+    args.gin_configs = [kept]
+  console.parse(args)
+  return True
+
+
+def _create_model() -> Any:
+  """Creates the model that gin gives to the training."""
+  import gin
+
+  try:
+    bound = gin.query_parameter("train_eval_model.t2r_model")
+  except ValueError as error:
+    raise console.UsageError(
+      "the gin config has no train_eval_model.t2r_model. Name that of the training, or "
+      "do without: --no_model."
+    ) from error
+  return copy.deepcopy(bound)  # That is how gin makes an object of a reference.
+
+
+def _reference(checkpoint: str | None, predictor: Any) -> Any:
+  """Returns a predictor of the checkpoint of the export, if there is one."""
+  from t2r_seq import policies
+
+  if checkpoint is None:
+    # <model_dir>/export/<name>/<version>
+    model_dir = os.path.join(predictor.model_path, *[os.pardir] * 3)
+    step = predictor.global_step
+    checkpoint = os.path.normpath(os.path.join(model_dir, f"model.ckpt-{step}"))
+    if not os.path.exists(f"{checkpoint}.index"):
+      return None
+  reference = policies.CheckpointPredictor(_create_model(), checkpoint, timeout=0)
+  if not reference.restore():
+    raise console.UsageError(f"there is no checkpoint in {checkpoint}.")
+  return reference
+
+
+def _load_function(source: str) -> Any:
+  """Returns what 'module:name' stands for."""
+  module_name, separator, name = source.partition(":")
+  if not (module_name and separator and name):
+    raise console.UsageError(f"--observe takes MODULE:NAME, got '{source}'.")
+  console.allow_project_code()
+  module = importlib.import_module(module_name)
+  if not hasattr(module, name):
+    raise console.UsageError(f"--observe: {module_name} has no '{name}'.")
+  return getattr(module, name)

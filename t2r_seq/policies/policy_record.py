@@ -1,0 +1,74 @@
+"""What an export says of the policy in it, beside its specs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from typing import Any
+
+import tensorflow as tf
+
+from t2r_seq import errors, specs, windows
+from t2r_seq.policies.execution import ChunkExecution
+from t2r_seq.policies.policy_model import PolicyModel
+
+POLICY_RECORD = "policy.json"
+OPERATIVE_CONFIG = "operative_config.gin"
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyRecord:
+  """How the policy of an export was trained, and how it acts.
+
+  Attributes:
+    padding: what windows showed beyond the ends of episodes in training.
+    control_period: seconds from a step of the training data to the next one; None
+      where the data do not say.
+    execution: how action chunks are executed; None for whole chunks.
+  """
+
+  padding: windows.Padding = "repeat"
+  control_period: float | None = None
+  execution: ChunkExecution | None = None
+
+  @classmethod
+  def of(cls, model: PolicyModel) -> PolicyRecord:
+    """Returns what there is to say of a model's policy."""
+    return cls(model.padding, model.control_period, model.execution)
+
+  def to_json(self) -> str:
+    """Returns it as text."""
+    return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+
+  @classmethod
+  def load(cls, export_path: str) -> PolicyRecord | None:
+    """Reads the record of an export; None of one that has none, as older ones.
+
+    Args:
+      export_path: the folder of one export.
+    Raises:
+      SpecError: the file is damaged.
+    """
+    path = os.path.join(export_path, specs.EXTRA_ASSETS_DIRECTORY, POLICY_RECORD)
+    if not tf.io.gfile.exists(path):
+      return None
+    try:
+      with tf.io.gfile.GFile(path, "r") as f:
+        found: dict[str, Any] = json.loads(f.read())
+      padding, execution = found["padding"], found["execution"]
+      if execution is not None:
+        outputs = tuple(execution["outputs"])
+        execution = ChunkExecution(**{**execution, "outputs": outputs})
+      padding = padding if isinstance(padding, str) else tuple(padding)
+      return cls(windows.check_padding(padding), found["control_period"], execution)
+    except (KeyError, TypeError, ValueError, tf.errors.OpError) as error:
+      raise errors.SpecError(
+        f"load export: {path}: expected what a policy tells of itself, got "
+        f"{type(error).__name__}: {error}. Copy or export it again."
+      ) from error
+
+
+def operative_config_path(export_path: str) -> str:
+  """Returns where an export keeps the gin config of its training, if there was one."""
+  return os.path.join(export_path, specs.EXTRA_ASSETS_DIRECTORY, OPERATIVE_CONFIG)

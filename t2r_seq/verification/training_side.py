@@ -1,0 +1,297 @@
+"""What training sees of a dataset, and what a robot would: two roads to one episode."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import convert, data, errors, records, specs, windows
+from t2r_seq.convert import opening
+from t2r_seq.convert.episodes import EpisodeSource, control_period
+from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
+
+Arrays = dict[str, np.ndarray]
+_BATCH_SIZE = 64
+_RAW, _INPUT = "raw/", "input/"
+
+
+@dataclasses.dataclass(frozen=True)
+class Episode:
+  """One episode of a dataset, on its two roads.
+
+  Attributes:
+    number: of the episode.
+    place: where it was found.
+    observed: what a robot sees, by path, [T, ...]; context features, [...].
+    anchors: the steps that training has windows of, [n].
+    raw: those windows as the input pipeline gives them, by path, [n, ...].
+    inputs: the same after training's preprocessing, by path; empty without a model.
+    context: the paths that hold for the whole episode.
+    num_steps: T.
+  """
+
+  number: int
+  place: str
+  observed: Arrays
+  anchors: np.ndarray
+  raw: Arrays
+  inputs: Arrays
+  context: frozenset[str]
+  num_steps: int
+
+  def at(self, path: str, step: int) -> np.ndarray:
+    """Returns what is seen at a step."""
+    return self.observed[path] if path in self.context else self.observed[path][step]
+
+
+class Dataset:
+  """A dataset as training reads it, and as a robot would see it.
+
+  The first is the input generator of its kind, with the specs, the padding and the
+  preprocessor of the model; the second the episodes as conversions read them. Neither
+  knows of the other.
+
+  Attributes:
+    path: of the dataset.
+    source: its episodes.
+    control_period: seconds from a step to the next one, if the dataset says so.
+  """
+
+  def __init__(
+    self,
+    path: str,
+    kind: str | None,
+    feature_spec: TensorSpecStruct,
+    padding: windows.Padding,
+    preprocessor: Any = None,
+  ) -> None:
+    """Opens the dataset.
+
+    Args:
+      path: a store, a dataset of LeRobot's, or patterns of TFRecord files.
+      kind: of it, where what is there doesn't tell; 'rlds' for RLDS records.
+      feature_spec: the raw features of the exported policy, by path.
+      padding: as in training.
+      preprocessor: of the model; None compares raw windows only.
+    Raises:
+      SpecError: it cannot be read, or lacks what the policy sees; all is named.
+    """
+    self.path = path
+    self._kind = opening.source_kind(path, kind)
+    self._preprocessor = preprocessor
+    self._spec = feature_spec if preprocessor is None else self._trained_specs()
+    self._cut = windows.Cut(padding=padding)
+    self._observed = TensorSpecStruct(
+      (path, spec)
+      for path, spec in windows.flat_specs(feature_spec).items()
+      if not path.startswith("action/") or path in self._spec
+    )
+    options = convert.ConversionOptions()
+    of_records = self._kind in (opening.TFRECORD, opening.RLDS)
+    wanted = self._observed if of_records else None
+    self.source: EpisodeSource = opening.open_source(
+      self._kind, path, options, spec=wanted
+    )
+    self.control_period = control_period(self.source.metadata)
+    self._columns = self._find_columns()
+
+  @property
+  def observed_spec(self) -> TensorSpecStruct:
+    """What a robot sees, by path: a step of each, and context features."""
+    return self._observed
+
+  @property
+  def trained_spec(self) -> TensorSpecStruct:
+    """What training sees, by path, before preprocessing."""
+    return self._spec
+
+  def stored_spec(self, path: str) -> ExtendedTensorSpec:
+    """Returns the spec of what the dataset has for a path."""
+    return self.source.spec[self._columns[path]]
+
+  def _trained_specs(self) -> TensorSpecStruct:
+    in_spec = self._preprocessor.get_in_feature_specification(ModeKeys.EVAL)
+    flat = specs.flatten_spec_structure(in_spec)
+    return specs.filter_required_flat_tensor_spec(flat)
+
+  def _find_columns(self) -> dict[str, str]:
+    """Finds what the dataset has for each path: by the path, else by its name."""
+    known = self.source.spec
+    columns, found = {}, []
+    for path, spec in self._observed.items():
+      column = path if path in known else spec.name
+      if column is None or column not in known:
+        column = next((p for p, leaf in known.items() if leaf.name == spec.name), None)
+      if column is None:
+        want, hint = errors.describe(spec), errors.nearest(path, known)
+        found.append(errors.Mismatch(path, want, "nothing of that name", hint))
+        continue
+      stored = known[column]
+      frame = stored.shape.as_list() if stored.shape.rank is not None else None
+      is_same = frame is None or spec.shape.is_compatible_with(stored.shape)
+      is_image = specs.is_encoded_image_spec(stored)
+      if not is_same or not (is_image or stored.dtype == spec.dtype):
+        want, got = errors.describe(spec), errors.describe(stored)
+        hint = "The policy cannot be given it: was it trained on other data?"
+        found.append(errors.Mismatch(path, want, got, hint))
+      columns[path] = column
+    if found:
+      raise errors.mismatch_error(f"verify: {self.path}", found)
+    return columns
+
+  def episodes(self, limit: int | None = None) -> Iterator[Episode]:
+    """Yields the episodes, in the order of the dataset.
+
+    Args:
+      limit: how many; None for all.
+    Raises:
+      SpecError: the two roads have other episodes.
+    """
+    rows = _Rows(self._batches())
+    grid = windows.WindowGrid(windows.time_span(self._as_windows()), self._cut)
+    for number, values in enumerate(itertools.islice(iter(self.source), limit)):
+      observed, context = {}, set()
+      for path, column in self._columns.items():
+        if column not in values:
+          raise errors.SpecError(
+            f"verify: {self.path}: episode {number}: {path}: expected a value, got "
+            "none. The policy is given it at every step."
+          )
+        stored = self.source.spec[column]
+        observed[path] = _decoded(values[column], stored, self._observed[path], path)
+        if not stored.is_sequence:
+          context.add(path)
+      lengths = {path: len(observed[path]) for path in observed if path not in context}
+      num_steps = next(iter(lengths.values()))
+      anchors = grid.start(np.arange(grid.num_windows(num_steps)))
+      taken = rows.take(len(anchors), self.path, number)
+      yield Episode(
+        number,
+        f"episode {number}",
+        observed,
+        anchors,
+        _below(taken, _RAW),
+        _below(taken, _INPUT),
+        frozenset(context),
+        num_steps,
+      )
+
+  def _as_windows(self) -> TensorSpecStruct:
+    """Returns the specs of one anchor: a step of each sequence."""
+    result = TensorSpecStruct()
+    for path, spec in self._spec.items():
+      leaf = ExtendedTensorSpec.to_spec(spec)
+      if leaf.is_sequence:
+        offsets = 0 if leaf.time_offsets is None else leaf.time_offsets
+        leaf = ExtendedTensorSpec.from_spec(
+          leaf, is_sequence=False, time_offsets=offsets
+        )
+      result[path] = leaf
+    return result
+
+  def _batches(self) -> tf.data.Dataset:
+    wanted = self._as_windows()
+    if not windows.is_windowed(wanted) and self._kind != opening.STORE:
+      raise errors.SpecError(
+        f"verify: {self.path}: expected features with time offsets, or a store: of "
+        "others each record is a sample of its own, and none an episode. Convert the "
+        "steps to a store: t2r_seq convert."
+      )
+    generator = self._generator()
+    generator.set_feature_specifications(wanted)
+    generator.set_label_specifications(TensorSpecStruct())
+    generator.set_padding(self._cut.padding)
+    batches = generator.create_dataset(ModeKeys.INFER)
+    sequences = {path for path, spec in self._spec.items() if spec.is_sequence}
+    preprocessor = self._preprocessor
+
+    @tf.autograph.experimental.do_not_convert
+    def prepare(features: Any, _: Any) -> dict[str, tf.Tensor]:
+      told = {f"{_RAW}{path}": value for path, value in features.items()}
+      if preprocessor is None:
+        return told
+      given = TensorSpecStruct(
+        (path, value[:, tf.newaxis] if path in sequences else value)
+        for path, value in features.items()
+      )
+      made, _ = preprocessor.preprocess(given, None, ModeKeys.EVAL)
+      told.update((f"{_INPUT}{path}", value) for path, value in made.items())
+      return told
+
+    return batches.map(prepare)
+
+  def _generator(self) -> data.AbstractInputGenerator:
+    """Returns the input generator; what is configured of it is as in training."""
+    if self._kind == opening.STORE:
+      return data.StoreInputGenerator(
+        self.path, _BATCH_SIZE, shard_index=0, num_shards=1, drop_remainder=False
+      )
+    if self._kind == opening.LEROBOT:
+      return data.LeRobotInputGenerator(
+        self.path, _BATCH_SIZE, episodes=None, split=None, drop_remainder=False
+      )
+    if self._kind in (opening.TFRECORD, opening.RLDS):
+      is_rlds = self._kind == opening.RLDS
+      cls = data.RldsInputGenerator if is_rlds else data.DefaultRecordInputGenerator
+      return cls(self.path, _BATCH_SIZE, on_bad_record="raise", drop_remainder=False)
+    raise errors.SpecError(
+      f"verify: {self.path}: expected data that is trained on as it is, got "
+      f"{self._kind}. Convert it to a store: t2r_seq convert."
+    )
+
+
+class _Rows:
+  """Rows of batches, one after the other."""
+
+  def __init__(self, batches: tf.data.Dataset) -> None:
+    self._batches = batches.as_numpy_iterator()
+    self._held: list[Arrays] = []
+
+  def take(self, count: int, path: str, number: int) -> Arrays:
+    """Returns the next rows."""
+    while sum(_count(part) for part in self._held) < count:
+      batch = next(self._batches, None)
+      if batch is None:
+        raise errors.SpecError(
+          f"verify: {path}: episode {number}: expected {count} windows of it in "
+          "training's input, got fewer. Do the two read the same episodes?"
+        )
+      self._held.append(batch)
+    if not self._held:
+      return {}
+    joined = {
+      path: np.concatenate([part[path] for part in self._held])
+      for path in self._held[0]
+    }
+    self._held = [{path: value[count:] for path, value in joined.items()}]
+    return {path: value[:count] for path, value in joined.items()}
+
+
+def _count(part: Arrays) -> int:
+  return len(next(iter(part.values())))
+
+
+def _below(values: Arrays, prefix: str) -> Arrays:
+  return {
+    path.removeprefix(prefix): value
+    for path, value in values.items()
+    if path.startswith(prefix)
+  }
+
+
+def _decoded(
+  values: np.ndarray, stored: ExtendedTensorSpec, wanted: ExtendedTensorSpec, path: str
+) -> np.ndarray:
+  """Returns what a camera would have given."""
+  if not specs.is_encoded_image_spec(stored):
+    return np.asarray(values)
+  spec = ExtendedTensorSpec.from_spec(
+    stored, shape=wanted.frame_shape, time_offsets=None, dtype=wanted.dtype
+  )
+  encoded = tf.constant(values.tolist(), tf.string, values.shape)
+  return records.decode_images(encoded, spec, path).numpy()

@@ -1,0 +1,603 @@
+"""Replays episodes through a policy, and compares all that it sees with training."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from t2r_seq import errors, policies, specs, statistics, windows
+from t2r_seq.preprocessors.normalize import normalizing_stages
+from t2r_seq.specs import TensorSpecStruct
+from t2r_seq.verification import fit
+from t2r_seq.verification.diagnoses import Case, equal_rows, find_causes
+from t2r_seq.verification.report import STAGES, Difference, VerificationReport
+from t2r_seq.verification.training_side import Arrays, Dataset, Episode
+
+Observe = Callable[[dict[str, np.ndarray], bool], Mapping[str, Any]]
+# Graphs that compute the same may round otherwise: what a constant is divided by may
+# become a factor.
+_MOST_ULPS = 4
+
+
+def verify(
+  predictor: Any,
+  dataset_path: str,
+  model: Any = None,
+  *,
+  kind: str | None = None,
+  reference: Any = None,
+  statistics_path: str | None = None,
+  observe: Observe | None = None,
+  num_episodes: int | None = None,
+  tolerance: float = 1e-5,
+) -> VerificationReport:
+  """Proves that a policy sees what training saw, or finds the first difference.
+
+  Episodes are replayed as a robot lives them, one observation at a time, through the
+  policy's `step` and `stateless_step`. At each step its windows and masks, and what
+  its network is given, are compared to the last bit with what training's input
+  pipeline and preprocessor make of that anchor. They are read out of the export by its
+  own `inspect_step`, which calls the function of the graph that a step calls.
+
+  Args:
+    predictor: has a model: an `ExportedSavedModelPredictor`, or `CheckpointPredictor`.
+    dataset_path: a store, a dataset of LeRobot's, or patterns of TFRecord files.
+    model: the model as it is trained, for its preprocessor and its specs; None compares
+      raw windows, and outputs, only.
+    kind: of the dataset, where what is there doesn't tell; 'rlds' for RLDS records.
+    reference: a `CheckpointPredictor` of the run: has what the outputs should be. None
+      takes the export's own `predict`.
+    statistics_path: of the data that was trained on, as `t2r_seq stats` writes it; None
+      takes those that the model normalises by, if it does.
+    observe: what the robot's code does to an observation before the policy gets it;
+      called with arrays by path, and whether an episode begins.
+    num_episodes: the first ones of the dataset; None for all.
+    tolerance: of outputs, relative and absolute.
+  Returns:
+    The report.
+  Raises:
+    SpecError: the policy cannot be given these data, or the export is an older one.
+  """
+  feature_spec = predictor.get_feature_specification()
+  record = predictor.get_policy_record()
+  padding = "repeat"
+  if model is not None:
+    padding = model.padding
+  elif record is not None:
+    padding = record.padding
+  front = windows.Cut(padding=padding).front
+  preprocessor = None if model is None else model.preprocessor
+  step_spec = predictor.get_step_specification()
+  dataset = Dataset(
+    dataset_path, kind, _seen_specs(feature_spec, step_spec), padding, preprocessor
+  )
+  if statistics_path is None and preprocessor is not None:
+    stage = next(normalizing_stages(preprocessor), None)
+    statistics_path = None if stage is None else stage.statistics_path
+  known = (
+    None if statistics_path is None else statistics.load_statistics(statistics_path)
+  )
+  check = fit.FitCheck(dataset, known, record)
+  comparison = _Comparison(predictor, reference, record, dataset, tolerance)
+  predictor.reset(1)
+  robot = _Robot(predictor, step_spec, observe)
+  count, steps = 0, 0
+  for episode in dataset.episodes(num_episodes):
+    check.add(episode)
+    lived = robot.live(episode, comparison.add)
+    if lived is not None:
+      comparison.compare(episode, lived)
+    count, steps = count + 1, steps + episode.num_steps
+    if comparison.differences:
+      break  # What follows differs for the same reason.
+  warnings = check.warnings()
+  if preprocessor is not None and (optional := _optional_paths(preprocessor)):
+    warnings.append(
+      f"training may see the optional features {errors.listing(optional)}, which the "
+      "exported policy is never given"
+    )
+  if front == "drop":
+    warnings.append(
+      "training has no windows of the first steps of an episode (padding 'drop'), "
+      "where the policy acts, too, with the first step repeated"
+    )
+  return VerificationReport(
+    policy=f"{predictor.model_path} (step {predictor.global_step})",
+    dataset=dataset_path,
+    num_episodes=count,
+    num_steps=steps,
+    compared=tuple(comparison.described(model is not None)),
+    differences=tuple(comparison.ordered()),
+    warnings=tuple(warnings),
+  )
+
+
+def _seen_specs(
+  feature_spec: TensorSpecStruct, step_spec: TensorSpecStruct
+) -> TensorSpecStruct:
+  """Returns the raw features that a step is given, and their masks."""
+  masks = windows.mask_paths(feature_spec)
+  return TensorSpecStruct(
+    (path, spec)
+    for path, spec in feature_spec.items()
+    if path in step_spec or masks.get(path) in step_spec
+  )
+
+
+def _optional_paths(preprocessor: Any) -> list[str]:
+  in_spec = preprocessor.get_in_feature_specification(specs.ModeKeys.EVAL)
+  return [
+    path
+    for path, spec in specs.flatten_spec_structure(in_spec).items()
+    if getattr(spec, "is_optional", False)
+  ]
+
+
+class _Life:
+  """What a policy had at the steps of an episode."""
+
+  def __init__(self) -> None:
+    self.seen: list[Arrays] = []
+    self.kept: list[Arrays] = []
+    self.inputs: list[Arrays] = []
+    self.said: list[Arrays] = []
+    self.stepped: list[Arrays] = []
+    self.stateless: list[Arrays] = []
+
+
+def _stack(rows: list[Arrays]) -> Arrays:
+  """Joins rows, [T, ...]."""
+  return {path: np.concatenate([row[path] for row in rows]) for path in rows[0]}
+
+
+class _Robot:
+  """Lives episodes with a policy, one step after the other."""
+
+  def __init__(
+    self, predictor: Any, step_spec: TensorSpecStruct, observe: Observe | None
+  ) -> None:
+    self._predictor = predictor
+    self._spec = step_spec
+    self._observe = observe
+    self._state = predictor.initial_state(1)
+    self._has_windows = any(
+      spec.time_offsets is not None
+      for path, spec in predictor.get_feature_specification().items()
+      if path in step_spec
+    )
+
+  def live(self, episode: Episode, found: Callable[[Difference], None]) -> _Life | None:
+    """Steps through an episode; None where an observation is not taken."""
+    life, predictor = _Life(), self._predictor
+    for step in range(episode.num_steps):
+      begins = step == 0
+      observed = {path: episode.at(path, step) for path in episode.observed}
+      try:
+        if self._observe is not None:
+          observed = dict(self._observe(observed, begins))
+        packed = policies.pack_observation(observed, self._spec)
+        given = {path: value[np.newaxis] for path, value in packed.items()}
+        outputs = predictor.step(given, is_first=[begins])
+      except errors.SpecError as error:
+        found(_refused(error, episode, step, self._spec))
+        return None
+      life.stepped.append(outputs)
+      life.kept.append(predictor.last_window() if self._has_windows else {})
+      told = predictor.inspect_step(given, self._state, is_first=[begins])
+      outputs, self._state = predictor.stateless_step(
+        given, self._state, is_first=[begins]
+      )
+      life.stateless.append(outputs)
+      life.seen.append(told.seen)
+      life.inputs.append(told.inputs)
+      life.said.append(told.said)
+    return life
+
+
+def _refused(
+  error: errors.SpecError, episode: Episode, step: int, spec: TensorSpecStruct
+) -> Difference:
+  text = " ".join(str(error).split())
+  path = next((path for path in spec if f"{path}:" in text), next(iter(spec)))
+  want = errors.describe(spec[path])
+  return Difference(
+    path, "observation", episode.number, step, want, "an observation that is refused",
+    1, (text.rstrip("."),),
+  )  # fmt: skip
+
+
+class _Comparison:
+  """Compares both sides, and keeps the first difference of each path."""
+
+  def __init__(
+    self,
+    predictor: Any,
+    reference: Any,
+    record: policies.PolicyRecord | None,
+    dataset: Dataset,
+    tolerance: float,
+  ) -> None:
+    self.differences: dict[tuple[str, str], Difference] = {}
+    self._predictor = predictor
+    self._reference = reference
+    self._record = record
+    self._dataset = dataset
+    self._tolerance = tolerance
+    self._specs = predictor.get_feature_specification()
+    self._before: Episode | None = None
+    self._ulps = 0
+    self._paths: dict[str, set[str]] = {stage: set() for stage in STAGES}
+
+  def add(self, difference: Difference) -> None:
+    """Keeps a difference, if it is the first of its path."""
+    self.differences.setdefault((difference.stage, difference.path), difference)
+
+  def ordered(self) -> list[Difference]:
+    """Returns the differences; those that are the reason of others come first."""
+    found = sorted(
+      self.differences.values(),
+      key=lambda each: (each.episode, STAGES.index(each.stage), each.step),
+    )
+    return [each for each in found if each.stage == found[0].stage]
+
+  def described(self, has_model: bool) -> list[str]:
+    """Says what was compared with what."""
+    listed = {
+      stage: ", ".join(sorted(paths)) for stage, paths in self._paths.items() if paths
+    }
+    said = []
+    for stage, noun in (("window", "windows"), ("mask", "masks")):
+      if stage in listed:
+        said.append(f"{noun} of {listed[stage]}, bit for bit")
+    if "network input" in listed:
+      how = "bit for bit"
+      if self._ulps:
+        how += f", but for the rounding of the last place (at most {self._ulps} ulp)"
+      said.append(f"what the network got of {listed['network input']}, {how}")
+    elif not has_model:
+      said.append(
+        "no preprocessed values, because the model's code is not there: name its gin "
+        "files"
+      )
+    if "step" in listed:
+      said.append(f"step and stateless_step: {listed['step']}, bit for bit")
+    if "output" in listed:
+      whose = "checkpoint" if self._reference is not None else "export"
+      said.append(
+        f"{listed['output']} with the {whose}'s network on training's windows, to "
+        f"{self._tolerance:g}"
+      )
+    if "action" in listed:
+      said.append(f"the execution of the chunks of {listed['action']}")
+    return said
+
+  def compare(self, episode: Episode, life: _Life) -> None:
+    """Compares an episode."""
+    anchors = episode.anchors
+    seen, kept = _stack(life.seen), _stack(life.kept)
+    self._compare_paths(episode, seen)
+    self._compare_windows(episode, seen)
+    self._compare_windows(episode, kept)
+    self._compare_inputs(episode, _stack(life.inputs), seen)
+    said, stepped = _stack(life.said), _stack(life.stepped)
+    stateless = _stack(life.stateless)
+    for name, value in stepped.items():
+      self._note(
+        episode, "step", name, stateless[name], value, np.arange(episode.num_steps)
+      )
+    self._compare_outputs(episode, said, stepped, anchors)
+    self._before = episode
+
+  def _note(
+    self,
+    episode: Episode,
+    stage: str,
+    path: str,
+    expected: np.ndarray,
+    got: np.ndarray,
+    anchors: np.ndarray,
+    same: np.ndarray | None = None,
+    make_case: Callable[[], Case] | None = None,
+  ) -> None:
+    """Compares rows at anchors; keeps the first difference."""
+    self._paths[stage].add(path)
+    is_alike = expected.shape == got.shape and expected.dtype == got.dtype
+    if same is None or not is_alike:
+      same = equal_rows(expected, got) if is_alike else np.zeros(len(anchors), bool)
+    if same.all():
+      return
+    row = int(np.flatnonzero(~same)[0])
+    case = Case(expected, got, anchors) if make_case is None else make_case()
+    want, had = _shown(expected[row], got[row])
+    self.add(
+      Difference(
+        path,
+        stage,
+        episode.number,
+        int(anchors[row]),
+        want,
+        had,
+        int((~same).sum()),
+        tuple(find_causes(case)),
+      )
+    )
+
+  def _compare_paths(self, episode: Episode, seen: Arrays) -> None:
+    """Checks that both sides see the same features."""
+    searched = not any(map(_is_action, seen))
+    for path in sorted(set(episode.raw) ^ set(seen)):
+      if searched and _is_action(path):
+        continue
+      ours, theirs = episode.raw.get(path), seen.get(path)
+      self.add(
+        Difference(
+          path,
+          "window",
+          episode.number,
+          0,
+          "nothing" if ours is None else errors.describe(ours[0]),
+          "nothing" if theirs is None else errors.describe(theirs[0]),
+          episode.num_steps,
+          (
+            "training has no such feature"
+            if ours is None
+            else "the exported policy is not given it",
+          ),
+        )
+      )
+
+  def _compare_windows(self, episode: Episode, seen: Arrays) -> None:
+    masks = windows.mask_paths(self._specs)
+    for path, expected in episode.raw.items():
+      if path not in seen:
+        continue
+      stage = "mask" if path in masks else "window"
+      got = seen[path][episode.anchors]
+      self._note(
+        episode,
+        stage,
+        path,
+        expected,
+        got,
+        episode.anchors,
+        make_case=functools.partial(
+          self._case, episode, path, expected, got, episode.raw
+        ),
+      )
+
+  def _case(
+    self,
+    episode: Episode,
+    path: str,
+    expected: np.ndarray,
+    got: np.ndarray,
+    others: Arrays,
+    raw: np.ndarray | None = None,
+  ) -> Case:
+    spec = self._dataset.trained_spec.get(path)
+    offsets = getattr(spec, "time_offsets", None)
+    is_stack = isinstance(offsets, tuple)
+    is_timed = path in episode.observed and path not in episode.context
+    before = self._before.observed.get(path) if self._before is not None else None
+    if (spec is not None and spec.is_sequence) or offsets is None:
+      offsets = 0
+    return Case(
+      expected,
+      got,
+      episode.anchors,
+      is_stack,
+      offsets if isinstance(offsets, tuple) else (offsets,),
+      episode.observed[path] if is_timed and raw is None else None,
+      before if is_timed and raw is None else None,
+      raw,
+      {other: value for other, value in others.items() if other != path},
+    )
+
+  def _compare_inputs(self, episode: Episode, inputs: Arrays, seen: Arrays) -> None:
+    searched = not any(map(_is_action, seen))
+    for path, expected in episode.inputs.items():
+      key = specs.signature_key(path)
+      if searched and _is_action(path):
+        continue
+      if key not in inputs:
+        self._paths["network input"].add(path)
+        want = errors.describe(expected[0])
+        self.add(
+          Difference(
+            path,
+            "network input",
+            episode.number,
+            0,
+            want,
+            "nothing",
+            episode.num_steps,
+            ("the exported network is not given it",),
+          )
+        )
+        continue
+      got = inputs[key][episode.anchors]
+      same = None
+      if expected.shape == got.shape and expected.dtype == got.dtype:
+        same, ulps = _rounded_alike(expected, got)
+        self._ulps = max(self._ulps, ulps)
+      raw = episode.raw.get(path)
+      self._note(
+        episode,
+        "network input",
+        path,
+        expected,
+        got,
+        episode.anchors,
+        same,
+        make_case=functools.partial(
+          self._case, episode, path, expected, got, episode.inputs, raw
+        ),
+      )
+
+  def _compare_outputs(
+    self, episode: Episode, said: Arrays, stepped: Arrays, anchors: np.ndarray
+  ) -> None:
+    execution = None if self._record is None else self._record.execution
+    predict = (self._reference or self._predictor).predict
+    wanted = self._predicted(episode, predict, stepped)
+    for name, expected in wanted.items():
+      got = said.get(name)
+      if got is None:
+        continue
+      got = got[anchors]
+      same = None
+      if expected.shape == got.shape and expected.dtype.kind == "f":
+        same = self._close_rows(got, expected)
+      self._note(episode, "output", name, expected, got, anchors, same)
+    steps = np.arange(episode.num_steps)
+    if execution is None:
+      for name, value in said.items():
+        if name in stepped and stepped[name].shape == value.shape:
+          self._note(episode, "step", name, value, stepped[name], steps)
+      return
+    for name in execution.outputs:
+      expected = _executed(said[name], execution)
+      got = stepped[name]
+      same = self._close_rows(got, expected)
+      self._note(
+        episode,
+        "action",
+        name,
+        expected.astype(got.dtype),
+        got,
+        steps,
+        same,
+        make_case=functools.partial(Case, expected, got, steps),
+      )
+      difference = self.differences.get(("action", name))
+      if difference is not None and not difference.causes:
+        cause = _execution_cause(said[name], got, execution)
+        del self.differences["action", name]
+        self.add(
+          Difference(**{**vars(difference), "causes": (cause,)}),
+        )
+
+  def _close_rows(self, got: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Returns which rows are equal to the tolerance, bool [n]."""
+    # A NaN that both have is the data's, of which there is a warning.
+    close = np.isclose(got, expected, self._tolerance, self._tolerance, equal_nan=True)
+    return np.reshape(close, [len(got), -1]).all(1)
+
+  def _predicted(
+    self, episode: Episode, predict: Callable[..., Arrays], stepped: Arrays
+  ) -> Arrays:
+    """Returns what the network says of training's windows."""
+    spec = self._specs
+    given = {path: value for path, value in episode.raw.items() if path in spec}
+    count = len(episode.anchors)
+    if not count:
+      return {}
+    sequences = {path for path, leaf in spec.items() if leaf.is_sequence}
+    if sequences:
+      if count != episode.num_steps:
+        return {}
+      given = {
+        path: value[np.newaxis] if path in sequences else value[:1]
+        for path, value in given.items()
+      }
+      return {name: value[0] for name, value in predict(given).items()}
+    missing = [path for path in spec if path not in given]
+    keys = {path: specs.signature_key(path) for path in missing}
+    names = {p: key if key in stepped else "action" for p, key in keys.items()}
+    if not set(names.values()) <= set(stepped):
+      return {}
+    for path in missing:
+      action = stepped[names[path]][episode.anchors]
+      shape = spec[path].shape.as_list()
+      repeated = np.broadcast_to(action[:, np.newaxis], [count, *shape])
+      given[path] = np.ascontiguousarray(repeated)
+    # One by one, as the policy is asked: draws may depend on the place in a batch.
+    outputs = _stack(
+      [predict({path: given[path][i : i + 1] for path in spec}) for i in range(count)]
+    )
+    if missing:  # Of a search all candidates are the action that was found.
+      outputs = {name: value[:, 0] for name, value in outputs.items()}
+    return outputs
+
+
+def _is_action(path: str) -> bool:
+  """Whether it is what a critic's search looks for."""
+  return path == "action" or path.startswith("action/")
+
+
+def _rounded_alike(expected: np.ndarray, got: np.ndarray) -> tuple[np.ndarray, int]:
+  """Returns which rows are equal but for the last place, and by how many ulps."""
+  same = equal_rows(expected, got)
+  if same.all() or expected.dtype not in (np.float32, np.float64):
+    return same, 0
+  # Where values cancel, an ulp of what was subtracted counts: that of the largest.
+  largest = np.maximum(np.abs(expected), np.abs(got)).max(initial=0.0)
+  with np.errstate(invalid="ignore"):
+    ulps = np.abs(expected - got) / np.spacing(largest.astype(expected.dtype))
+  rows = np.nan_to_num(ulps, nan=np.inf).reshape([len(ulps), -1]).max(1, initial=0.0)
+  same = same | (rows <= _MOST_ULPS)
+  counted = rows[same]
+  return same, int(np.ceil(counted.max(initial=0.0)))
+
+
+def _executed(said: np.ndarray, execution: policies.ChunkExecution) -> np.ndarray:
+  """Returns the actions that chunks should lead to.
+
+  Args:
+    said: what the network says at each step, [T, n, ...].
+    execution: as it is declared.
+  """
+  length, actions = said.shape[1], []
+  for step in range(len(said)):
+    asked = [s for s in range(0, step + 1, execution.num_executed) if step - s < length]
+    if execution.ensemble_decay is None:
+      actions.append(said[asked[-1], step - asked[-1]])
+      continue
+    # Chunks count from the oldest that still says something of this step.
+    weights = np.exp(-execution.ensemble_decay * np.arange(len(asked)))
+    plans = np.stack([said[s, step - s] for s in asked]).astype(np.float64)
+    actions.append(np.tensordot(weights / weights.sum(), plans, 1))
+  return np.stack(actions)
+
+
+def _execution_cause(
+  said: np.ndarray, got: np.ndarray, execution: policies.ChunkExecution
+) -> str:
+  """Finds an execution that leads to the actions that there were."""
+  length = said.shape[1]
+  for late in range(1, min(length, 4)):
+    moved = np.concatenate([said[:, late:], np.repeat(said[:, -1:], late, 1)], 1)
+    if np.allclose(_executed(moved, execution), got, 1e-4, 1e-5):
+      return f"each chunk is executed from its action {late + 1} on"
+  for num_executed in range(1, length + 1):
+    for decay in {None, 0.0, 0.01, execution.ensemble_decay}:
+      other = policies.ChunkExecution(num_executed, decay, execution.outputs)
+      if np.allclose(_executed(said, other), got, 1e-4, 1e-5):
+        return (
+          f"chunks are executed with num_executed={num_executed}, ensemble_decay="
+          f"{decay} in place of {execution.num_executed}, {execution.ensemble_decay}"
+        )
+  return "the execution of chunks is another one than the export declares"
+
+
+def _shown(expected: np.ndarray, got: np.ndarray) -> tuple[str, str]:
+  """Describes two values where they differ first."""
+  if expected.shape != got.shape or expected.dtype != got.dtype:
+    return errors.describe(expected), errors.describe(got)
+  if expected.size <= 8:
+    return _text(expected), _text(got)
+  different = np.asarray(expected != got)
+  if not different.any():
+    return _text(expected.ravel()[:8]), _text(got.ravel()[:8])
+  place = tuple(int(i) for i in np.argwhere(different)[0])
+  where = list(place)
+  return f"{_text(expected[place])} at {where}", f"{_text(got[place])}"
+
+
+def _text(value: np.ndarray) -> str:
+  return np.array2string(np.asarray(value), precision=6, separator=", ").replace(
+    "\n", ""
+  )
