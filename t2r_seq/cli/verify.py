@@ -9,7 +9,7 @@ import json
 import os
 from typing import Any
 
-from t2r_seq.cli import console
+from t2r_seq.cli import console, sources
 
 SUMMARY = "prove that an exported policy sees what training saw, on a dataset"
 DESCRIPTION = """Replays the episodes of a dataset through an export as a robot would,
@@ -28,6 +28,7 @@ that is there, and otherwise of the export's own network.
 
 The status is 0 where all is identical, and 1 where something differs; with --strict
 also where the dataset does not fit."""
+_MODEL = "train_eval_model.t2r_model"
 _SOURCE_KINDS = ("store", "tfrecord", "lerobot", "rlds")
 
 
@@ -40,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     "--from", dest="kind", choices=_SOURCE_KINDS, help="what DATASET is, if not clear"
   )
+  parser.add_argument("--split", metavar="NAME", help=sources.SPLIT_HELP)
   console.add_arguments(parser)
   parser.add_argument(
     "--no_model", action="store_true", help="do without the model's code"
@@ -84,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
     args.dataset,
     model,
     kind=args.kind,
+    split=args.split,
     reference=reference,
     statistics_path=args.statistics,
     observe=_load_function(args.observe) if args.observe else None,
@@ -95,17 +98,28 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _configures(args: argparse.Namespace, export_path: str) -> bool:
-  """Reads the gin config of the model; returns whether there is one."""
+  """Reads the gin config of the training; returns whether it has the model."""
+  import gin
+
   from t2r_seq import policies
 
   if args.no_model:
     return False
-  if not args.gin_configs and not args.gin_bindings:
-    kept = policies.operative_config_path(export_path)
-    if not os.path.exists(kept):
+  is_given = bool(args.gin_configs or args.gin_bindings)
+  if not is_given:
+    args.gin_configs = [policies.operative_config_path(export_path)]
+    if not os.path.exists(args.gin_configs[0]):
       return False
-    args.gin_configs = [kept]
   console.parse(args)
+  try:
+    gin.query_parameter(_MODEL)
+  except ValueError as error:
+    if not is_given:  # Trained from Python, where nothing binds the model.
+      return False
+    raise console.UsageError(
+      f"the gin config has no {_MODEL}. Name that of the training, or do without: "
+      "--no_model."
+    ) from error
   return True
 
 
@@ -113,14 +127,8 @@ def _create_model() -> Any:
   """Creates the model that gin gives to the training."""
   import gin
 
-  try:
-    bound = gin.query_parameter("train_eval_model.t2r_model")
-  except ValueError as error:
-    raise console.UsageError(
-      "the gin config has no train_eval_model.t2r_model. Name that of the training, or "
-      "do without: --no_model."
-    ) from error
-  return copy.deepcopy(bound)  # That is how gin makes an object of a reference.
+  # A copy is how gin makes an object of a reference.
+  return copy.deepcopy(gin.query_parameter(_MODEL))
 
 
 def _reference(checkpoint: str | None, predictor: Any) -> Any:

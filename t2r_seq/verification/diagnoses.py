@@ -149,8 +149,8 @@ def _shows_other_steps(case: Case) -> str | None:
   delays = np.array(case.offsets) - np.array(shown, int)
   if (delays == delays[0]).all():
     late = "late" if delays[0] > 0 else "early"
-    steps = "step" if abs(delays[0]) == 1 else "steps"
-    return f"it comes {abs(delays[0])} {steps} {late}"
+    noun = "step" if abs(delays[0]) == 1 else "steps"
+    return f"it comes {abs(delays[0])} {noun} {late}"
   return f"the window shows the steps {tuple(shown)} in place of {case.offsets}"
 
 

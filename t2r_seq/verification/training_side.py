@@ -69,6 +69,7 @@ class Dataset:
     feature_spec: TensorSpecStruct,
     padding: windows.Padding,
     preprocessor: Any = None,
+    split: str | None = None,
   ) -> None:
     """Opens the dataset.
 
@@ -78,12 +79,14 @@ class Dataset:
       feature_spec: the raw features of the exported policy, by path.
       padding: as in training.
       preprocessor: of the model; None compares raw windows only.
+      split: the only one to be read; None for all.
     Raises:
       SpecError: it cannot be read, or lacks what the policy sees; all is named.
     """
     self.path = path
     self._kind = opening.source_kind(path, kind)
     self._preprocessor = preprocessor
+    self._split = split
     self._spec = feature_spec if preprocessor is None else self._trained_specs()
     self._cut = windows.Cut(padding=padding)
     self._observed = TensorSpecStruct(
@@ -91,7 +94,7 @@ class Dataset:
       for path, spec in windows.flat_specs(feature_spec).items()
       if not path.startswith("action/") or path in self._spec
     )
-    options = convert.ConversionOptions()
+    options = convert.ConversionOptions(filter=split)
     of_records = self._kind in (opening.TFRECORD, opening.RLDS)
     wanted = self._observed if of_records else None
     self.source: EpisodeSource = opening.open_source(
@@ -203,6 +206,7 @@ class Dataset:
         "steps to a store: t2r_seq convert."
       )
     generator = self._generator()
+    generator.set_episodes(None, self._split)  # Whatever training reads.
     generator.set_feature_specifications(wanted)
     generator.set_label_specifications(TensorSpecStruct())
     generator.set_padding(self._cut.padding)
@@ -232,9 +236,7 @@ class Dataset:
         self.path, _BATCH_SIZE, shard_index=0, num_shards=1, drop_remainder=False
       )
     if self._kind == opening.LEROBOT:
-      return data.LeRobotInputGenerator(
-        self.path, _BATCH_SIZE, episodes=None, split=None, drop_remainder=False
-      )
+      return data.LeRobotInputGenerator(self.path, _BATCH_SIZE, drop_remainder=False)
     if self._kind in (opening.TFRECORD, opening.RLDS):
       is_rlds = self._kind == opening.RLDS
       cls = data.RldsInputGenerator if is_rlds else data.DefaultRecordInputGenerator

@@ -28,6 +28,7 @@ def verify(
   model: Any = None,
   *,
   kind: str | None = None,
+  split: str | None = None,
   reference: Any = None,
   statistics_path: str | None = None,
   observe: Observe | None = None,
@@ -48,6 +49,7 @@ def verify(
     model: the model as it is trained, for its preprocessor and its specs; None compares
       raw windows, and outputs, only.
     kind: of the dataset, where what is there doesn't tell; 'rlds' for RLDS records.
+    split: of the dataset, such as 'test'; None for all.
     reference: a `CheckpointPredictor` of the run: has what the outputs should be. None
       takes the export's own `predict`.
     statistics_path: of the data that was trained on, as `t2r_seq stats` writes it; None
@@ -72,7 +74,12 @@ def verify(
   preprocessor = None if model is None else model.preprocessor
   step_spec = predictor.get_step_specification()
   dataset = Dataset(
-    dataset_path, kind, _seen_specs(feature_spec, step_spec), padding, preprocessor
+    dataset_path,
+    kind,
+    _seen_specs(feature_spec, step_spec),
+    padding,
+    preprocessor,
+    split,
   )
   if statistics_path is None and preprocessor is not None:
     stage = next(normalizing_stages(preprocessor), None)
@@ -484,7 +491,8 @@ class _Comparison:
     """Returns which rows are equal to the tolerance, bool [n]."""
     # A NaN that both have is the data's, of which there is a warning.
     close = np.isclose(got, expected, self._tolerance, self._tolerance, equal_nan=True)
-    return np.reshape(close, [len(got), -1]).all(1)
+    rows: np.ndarray = np.asarray(close).reshape([len(got), -1])
+    return np.asarray(rows.all(axis=1))
 
   def _predicted(
     self, episode: Episode, predict: Callable[..., Arrays], stepped: Arrays
