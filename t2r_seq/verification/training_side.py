@@ -96,7 +96,9 @@ class Dataset:
     )
     options = convert.ConversionOptions(filter=split)
     of_records = self._kind in (opening.TFRECORD, opening.RLDS)
-    wanted = self._observed if of_records else None
+    wanted = None
+    if of_records:
+      wanted = TensorSpecStruct((p, s.as_stored()) for p, s in self._observed.items())
     self.source: EpisodeSource = opening.open_source(
       self._kind, path, options, spec=wanted
     )
@@ -138,7 +140,8 @@ class Dataset:
       frame = stored.shape.as_list() if stored.shape.rank is not None else None
       is_same = frame is None or spec.shape.is_compatible_with(stored.shape)
       is_image = specs.is_encoded_image_spec(stored)
-      if not is_same or not (is_image or stored.dtype == spec.dtype):
+      is_stored = stored.dtype in (spec.dtype, spec.stored_dtype)
+      if not is_same or not (is_image or is_stored):
         want, got = errors.describe(spec), errors.describe(stored)
         hint = "The policy cannot be given it: was it trained on other data?"
         found.append(errors.Mismatch(path, want, got, hint))
