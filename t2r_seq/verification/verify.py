@@ -499,7 +499,9 @@ class _Comparison:
   ) -> Arrays:
     """Returns what the network says of training's windows."""
     spec = self._specs
-    given = {path: value for path, value in episode.raw.items() if path in spec}
+    # Of a critic that searches the action is the one that it found, not the data's.
+    asked = _seen_specs(spec, self._predictor.get_step_specification())
+    given = {path: value for path, value in episode.raw.items() if path in asked}
     count = len(episode.anchors)
     if not count:
       return {}

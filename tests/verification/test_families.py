@@ -76,21 +76,22 @@ class _LSTMModel(_SequenceModel):
     return {"inference_output": self.network["out"](out)}, {"h": h, "c": c}
 
 
-class _TransformerModel(_SequenceModel):
-  """A transformer that sees three steps, with its cache."""
-
-  def get_recurrent_state_specification(self, mode):
-    cache = _SPEC((1, 2, 1, 1, 8), tf.float32)
-    return {"keys": cache, "values": cache, "is_valid": _SPEC((2,), tf.bool)}
+class _TransformerModel(_StackModel):
+  """A transformer over the steps of the stack."""
 
   def create_network(self):
-    transformer = layers.CausalTransformer(1, 1, 8, window=3, mlp_size=8)
-    return {"transformer": transformer, "out": tf.keras.layers.Dense(2)}
+    return {
+      "in": tf.keras.layers.Dense(8),
+      "transformer": layers.CausalTransformer(1, 1, 8, window=2, mlp_size=8),
+      "out": tf.keras.layers.Dense(8),
+    }
 
-  def recurrent_network_fn(self, features, state, mode):
-    tokens = self._tokens(features)[:, :, tf.newaxis]
-    seen, cache = self.network["transformer"](tokens, cache=dict(state))
-    return {"inference_output": self.network["out"](seen[:, :, 0])}, cache
+  def a_func(self, features, mode):
+    goal = tf.repeat(features.goal[:, tf.newaxis], 2, axis=1)
+    tokens = self.network["in"](tf.concat([features.pos, goal], axis=-1))
+    seen = self.network["transformer"](tokens[:, :, tf.newaxis])
+    said = self.network["out"](seen[:, -1, 0])
+    return {"inference_output": tf.reshape(said, [-1, 4, 2])}
 
 
 class _CriticModel(models.CriticModel):
