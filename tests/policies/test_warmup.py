@@ -7,6 +7,7 @@ import os
 import numpy as np
 import tensorflow as tf
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from tensorflow.core.framework import tensor_pb2
 
 from t2r_seq import models, specs, training
 
@@ -49,16 +50,18 @@ class StackModel(models.RegressionModel):
   """A stack of two."""
 
   def get_feature_specification(self, mode):
-    return {"pos": _SPEC((2, 3), tf.float32, "pos", time_offsets=(-1, 0))}
+    pos = _SPEC((2, 3), tf.float32, "pos", time_offsets=(-1, 0))
+    return specs.TensorSpecStruct(pos=pos)
 
   def get_label_specification(self, mode):
-    return {"target": _SPEC((2,), tf.float32, "target", time_offsets=0)}
+    target = _SPEC((2,), tf.float32, "target", time_offsets=0)
+    return specs.TensorSpecStruct(target=target)
 
   def create_network(self):
     return tf.keras.layers.Dense(2)
 
   def a_func(self, features, mode):
-    return {"inference_output": self.network(tf.reshape(features["pos"], [-1, 6]))}
+    return {"inference_output": self.network(tf.reshape(features.pos, [-1, 6]))}
 
 
 def test_every_request_is_one_that_the_export_answers(tmp_path):
@@ -72,7 +75,7 @@ def test_every_request_is_one_that_the_export_answers(tmp_path):
     request = _prediction_log().FromString(record).predict_log.request
     inputs = {}
     for entry in request.inputs:
-      proto = tf.compat.v1.TensorProto.FromString(entry.value)
+      proto = tensor_pb2.TensorProto.FromString(entry.value)
       inputs[entry.key] = tf.constant(tf.make_ndarray(proto))
       assert not np.any(inputs[entry.key])
     name = request.model_spec.signature_name
