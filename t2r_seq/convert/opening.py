@@ -430,8 +430,8 @@ def _open_whole(
       spec = records.rlds_specs(spec)
     return RecordSteps(path, options.bounds, spec, options.compression)
   if kind == RLDS:
-    return RldsEpisodes(path, spec, options.compression)
-  return RecordEpisodes(path, spec, options.compression)
+    return RldsEpisodes(path, spec, options.compression, dropped)
+  return RecordEpisodes(path, spec, options.compression, dropped)
 
 
 def check_target(

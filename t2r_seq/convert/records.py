@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, records, specs
 from t2r_seq.convert.episodes import (
+  Dropped,
   EpisodeSource,
   EpisodeTarget,
   ResumePoint,
@@ -27,7 +28,13 @@ from t2r_seq.records.contents import (
   has_steps,
   read_contents,
 )
-from t2r_seq.records.features import parsed_specs
+from t2r_seq.records.episode_flags import find_flags
+from t2r_seq.records.features import (
+  IS_FIRST,
+  IS_LAST,
+  collect_features,
+  parsed_specs,
+)
 from t2r_seq.records.files import check_file_types, shard_paths
 from t2r_seq.records.framing import Record, iterate_records
 from t2r_seq.records.write import ExampleEncoder
@@ -216,6 +223,9 @@ class _RecordSource(EpisodeSource):
     return self._files.fraction(position)
 
 
+_UNREAD = "flags of the record"
+
+
 class RecordEpisodes(_RecordSource):
   """Reads a record as an episode."""
 
@@ -224,7 +234,7 @@ class RecordEpisodes(_RecordSource):
     patterns: records.FilePatterns,
     spec: specs.TensorSpecStruct | None = None,
     compression: str | None = None,
-    num_episodes: int | None = None,
+    dropped: Dropped | None = None,
   ) -> None:
     """Finds the files.
 
@@ -232,11 +242,11 @@ class RecordEpisodes(_RecordSource):
       patterns: see `records.get_data_format_and_filenames`.
       spec: flat specs of the records; None proposes some from a look at all of them.
       compression: of all files, if the suffixes don't tell.
-      num_episodes: how many records there are, if that is known.
+      dropped: paths that are left out; flags of episodes among them are not looked at.
     Raises:
       SpecError: no file, or a spec that cannot be parsed, or no sequence among them.
     """
-    super().__init__(patterns, compression, num_episodes)
+    super().__init__(patterns, compression, None)
     self.spec = self._specs_of(spec)
     self._sequences = [path for path, leaf in self.spec.items() if leaf.is_sequence]
     if not self._sequences:
@@ -245,11 +255,34 @@ class RecordEpisodes(_RecordSource):
         f"episode, got none in {errors.listing(self.spec)}. Where a record is a step, "
         "say how episodes end: --episode_key, --last_key or --episode_per_file."
       )
-    self._parser = RecordParser(self.spec, False, compression)
+    dropped = dropped or Dropped()
+    unread = {
+      name.removeprefix("steps/"): leaf
+      for name, leaf in self._find_flags().items()
+      if not dropped.has(name.removeprefix("steps/"))
+    }
+    # What the specs don't read is looked at all the same, under paths of its own.
+    self._unread = {f"{_UNREAD}/{path}": leaf for path, leaf in unread.items()}
+    self._flags = {
+      path: path.removeprefix(f"{_UNREAD}/")
+      for path in [*self.spec, *self._unread]
+      if path.rpartition("/")[2] in (IS_FIRST, IS_LAST) and not dropped.has(path)
+    }
+    parsed = specs.TensorSpecStruct({**self.spec, **self._unread})
+    self._parser = RecordParser(parsed, False, compression)
+
+  def _find_flags(self) -> specs.TensorSpecStruct:
+    """Finds flags in the first record that no spec reads."""
+    found = next(self._files.read(), None)
+    if found is None:
+      return specs.TensorSpecStruct()
+    (features,) = collect_features({"": self.spec}).values()
+    return find_flags(found[1].data, features)
 
   def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
     """Yields a record each from a point on; see `EpisodeSource.episodes`."""
-    unset: set[str] = set()
+    unset: dict[str, str] = {}
+    whole = ""
     empty: list[str] = []
     for file_index, record in self._files.read(start.position):
       values = self._parser.parse([record])
@@ -258,13 +291,29 @@ class RecordEpisodes(_RecordSource):
         continue
       for path in self._parser.absent(record):
         del values[path]
-      for path in set(_check_flags(values, record.place)) - unset:
-        unset.add(path)
+      flags = {
+        name: values[path] for path, name in self._flags.items() if path in values
+      }
+      missing = _check_flags(flags, record.place)
+      firsts = [path for path in flags if path.rpartition("/")[2] == IS_FIRST]
+      if {*firsts} - {*missing}:
+        whole = whole or record.place
+      for path in {*missing} - {*unset}:
+        unset[path] = record.place
         self.notes.append(
           f"'{path}' is set in no step of {record.place}: if episodes go on from "
           "record to record, convert anew with --first_key or --last_key, which join "
           "them."
         )
+      if part := next((name for name in firsts if whole and name in unset), ""):
+        raise errors.ConversionError(
+          f"convert: {unset[part]}: {part}: expected it to be set in step 0, as in "
+          f"{whole}, because a record is an episode, got a part of one. Join the "
+          "records of an episode with --first_key and the name of this feature; if it "
+          f"means something else: --drop {part}."
+        )
+      for path in self._unread:
+        values.pop(path, None)
       position = self._files.position_after(file_index, record)
       yield SourceEpisode(values, record.place, position)
     if empty:
@@ -694,10 +743,11 @@ class RldsEpisodes(RecordEpisodes):
     patterns: records.FilePatterns,
     spec: specs.TensorSpecStruct | None = None,
     compression: str | None = None,
+    dropped: Dropped | None = None,
   ) -> None:
     """Finds the files; see `RecordEpisodes`, and `records.rlds_specs` for the names."""
     rlds_spec = None if spec is None else records.rlds_specs(spec)
-    super().__init__(patterns, rlds_spec, compression)
+    super().__init__(patterns, rlds_spec, compression, dropped)
 
 
 class TfdsSource(EpisodeSource):

@@ -33,6 +33,7 @@ ATTACKS = {
   "conversions": ("tests.attacks.conversions", "ConversionAttack", 3),
   "threads": ("tests.attacks.replays", "ThreadAttack", 4),
   "trainers": ("tests.attacks.trainers", "TrainerAttack", 1),
+  "exits": ("tests.attacks.trainers", "ExitAttack", 6),
   "records": ("fuzz_records", "RecordFuzz", 1000),
   "files": ("fuzz_files", "FileFuzz", 500),
 }

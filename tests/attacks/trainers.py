@@ -1,4 +1,4 @@
-"""Trainers that are killed at any moment, and end with the weights of one that was not.
+"""Trainers: killed at any moment, they go on; left alone, they end with status 0.
 
 Run as a script it trains: `python trainers.py MODEL_DIR STORE MAX_STEPS`.
 """
@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import collections
 import os
+import pathlib
 import random
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -119,6 +122,38 @@ class TrainerAttack:
       [sys.executable, __file__, folder, self._store, str(_STEPS)],
       stdout=subprocess.DEVNULL,
     )
+
+
+_EXITS = pathlib.Path(__file__).parents[1] / "training" / "exits.py"
+
+
+class ExitAttack:
+  """Ends short training runs while others keep the machine busy.
+
+  Attributes:
+    counts: runs by how they ended.
+  """
+
+  def __init__(self, seed: int, folder: str, say: Callable[[str, Any], None]) -> None:
+    self._folder = folder
+    self._say = say
+    self.counts: collections.Counter[str] = collections.Counter()
+
+  def run(self, number: int, count: int) -> None:
+    """Trains so many times, six at once."""
+    self._say("at", f"exits of round {number}")
+    with tempfile.TemporaryDirectory(dir=self._folder) as folder:
+      done = subprocess.run(
+        [sys.executable, _EXITS, "--runs", str(count), "--at_once", "6"],
+        env={**os.environ, "TMPDIR": folder, "PYTHONPATH": str(_EXITS.parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+      )
+    for runs, status in re.findall(r"^(\d+) x .*: status (-?\d+)$", done.stdout, re.M):
+      self.counts[f"status {status}"] += int(runs)
+    if done.returncode:
+      self._say("wrong", f"exits of round {number}: {done.stdout}{done.stderr}")
 
 
 def _weights(folder: str) -> dict[str, np.ndarray]:

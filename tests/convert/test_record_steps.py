@@ -358,6 +358,35 @@ def test_a_record_of_several_episodes_is_no_episode():
     convert.convert("x.tfrecord", "back2", spec)
 
 
+@pytest.mark.parametrize("name", ["is_first", "is_last"])
+def test_flags_that_no_spec_reads_are_looked_at(name):
+  spec = flagged([1, 0, 0, 1, 0, 0], [0, 0, 1, 0, 0, 1])
+  option = name.replace("is_", "--") + "_key"
+  unread = {"x": spec["x"]}
+  # Of both the first one is named.
+  with pytest.raises(errors.ConversionError, match=r"is_first: .* got it in step 3"):
+    convert.convert("x.tfrecord", "back", unread)
+  other = "is_last" if name == "is_first" else "is_first"
+  with pytest.raises(errors.ConversionError, match=rf"{name}: .*Cut .*{option}"):
+    convert.convert("x.tfrecord", "back2", unread, Options(drop=(other,)))
+  both = Options(drop=("is_first", "is_last"))
+  report = convert.convert("x.tfrecord", "back3", unread, both)
+  assert report.num_episodes == 1
+
+
+def test_an_episode_of_several_records_is_refused_and_joined():
+  spec = flagged([1, 0, 0, 0, 0, 0])
+  parts = [([1, 0], [0, 1]), ([0, 0], [2, 3]), ([1, 0], [4, 5])]
+  episodes = [{"is_first": np.asarray(f), "x": np.float32(x)} for f, x in parts]
+  records.write_records("x.tfrecord", spec, episodes)
+  want = r"record 1 of .*is_first: .*as in record 0 of .*Join the records"
+  for wanted in (spec, {"x": spec["x"]}):
+    with pytest.raises(errors.ConversionError, match=want):
+      convert.convert("x.tfrecord", f"back{len(wanted)}", wanted)
+  convert.convert("x.tfrecord", "cut", spec, Options(first_key="is_first"))
+  assert store.EpisodeStore("cut").episode_lengths.tolist() == [4, 2]
+
+
 def test_a_record_that_is_part_of_an_episode_is_told():
   report = convert.convert("x.tfrecord", "back", flagged([0] * 6, [0] * 5 + [1]))
   (note,) = report.notes
