@@ -75,7 +75,7 @@ setuptools.setup(
   license="Apache-2.0",
   python_requires=">=3.10,<3.15",
   packages=setuptools.find_packages(include=["t2r_seq", "t2r_seq.*"]),
-  package_data={"": ["*.proto", "py.typed"]},
+  package_data={"": ["*.gin", "*.proto", "py.typed"]},
   zip_safe=False,
   install_requires=CORE,
   extras_require={

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import errors
+from t2r_seq.cli import gin_registry
 
 # What gin appends to a message for every configurable that the error went through.
 _GIN_CALLS = re.compile(r"\n\s*In call to configurable [^\n]*")
@@ -62,7 +63,9 @@ def message(error: BaseException) -> str:
   It is one line, unless the error lists several mismatches, one a line.
   """
   text = _GIN_CALLS.sub("", str(error)).strip()
-  if _GIN_UNKNOWN.match(text):
+  near = gin_registry.hint(text)
+  text += near
+  if _GIN_UNKNOWN.match(text) and not near:
     text += " Is its module imported? A gin file does so: import my_project.models"
   if undefined := _GIN_UNDEFINED.match(text):
     text = f"the gin macro %{undefined[1]} is used and not defined."
@@ -186,6 +189,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
 
 
+def load_configurables() -> None:
+  """Imports all that registers with gin; nothing else should wait for it."""
+  load_tensorflow()
+  from t2r_seq import actors, data, models, policies, preprocessors, training
+  from t2r_seq.replay import reverb
+
+  del actors, data, models, policies, preprocessors, reverb, training
+
+
 def parse(args: argparse.Namespace) -> None:
   """Reads the gin files and bindings of a command.
 
@@ -202,16 +214,10 @@ def parse(args: argparse.Namespace) -> None:
       "nothing is configured. Name a gin file with --gin_configs FILE, or give "
       "--gin_bindings."
     )
-  load_tensorflow()
-  # Here, not above: `--help` should not wait for them. Each registers its
-  # configurables with gin.
+  load_configurables()
   import gin
   from absl import logging as absl_logging
 
-  from t2r_seq import actors, data, models, policies, preprocessors, training
-  from t2r_seq.replay import reverb
-
-  del actors, data, models, policies, preprocessors, reverb, training
   absl_logging.set_verbosity(absl_logging.INFO)
   absl_logging.get_absl_logger().addFilter(_is_no_note)
   allow_project_code()

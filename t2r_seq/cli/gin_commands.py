@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from t2r_seq.cli import console
+from t2r_seq import errors
+from t2r_seq.cli import console, gin_registry
 
 STATUS_OF_SIGTERM = 143
 
@@ -119,6 +121,40 @@ def _replay_server(args: argparse.Namespace) -> int:
   return 0
 
 
+def _gin(args: argparse.Namespace) -> int:
+  """Says what gin can configure."""
+  console.load_configurables()
+  for module in args.modules:
+    console.allow_project_code()
+    importlib.import_module(module)
+  if args.pattern is None:
+    print(gin_registry.render_names(gin_registry.configurables()))
+    return 0
+  found = gin_registry.matching(args.pattern)
+  if not found:
+    near = errors.nearest(args.pattern, gin_registry.configurables())
+    raise console.UsageError(
+      f"nothing that gin can configure is called '{args.pattern}'.{near} The modules "
+      "of a project are looked at with --import MODULE."
+    )
+  print("\n\n".join(gin_registry.render(name, found[name]) for name in found))
+  return 0
+
+
+def _add_gin_arguments(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument(
+    "pattern", metavar="PATTERN", nargs="?", help="a name, a part of one, or '*Sink'"
+  )
+  parser.add_argument(
+    "--import",
+    dest="modules",
+    metavar="MODULE",
+    action="append",
+    default=[],
+    help="a module of a project, whose configurables are shown as well",
+  )
+
+
 class Command(NamedTuple):
   """A command, as `main` knows it.
 
@@ -200,4 +236,15 @@ writes one every checkpoint_secs, and when it stops. Needs the extra `reverb`.
     --gin_configs research/pose_env/configs/distributed_server.gin \\
     --gin_bindings 'REPLAY_DIR = "runs/replay"' 'ReplayServer.port = 8000'""",
   _replay_server,
+)
+
+GIN = Command(
+  "show what gin can configure: names, parameters, defaults",
+  """Shows what gin can configure: all names, or those of a pattern and what they take.
+
+  t2r_seq gin
+  t2r_seq gin StoreInputGenerator
+  t2r_seq gin '*decoder*' --import my_project.models""",
+  _gin,
+  _add_gin_arguments,
 )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
-from t2r_seq import __version__
+from t2r_seq import __version__, errors
 from t2r_seq.cli import (
+  completion,
   console,
   convert,
   data_service,
@@ -39,18 +41,34 @@ _COMMANDS: dict[str, Any] = {
   "export": export,
   "serve": serve,
   "verify": verify,
+  "gin": gin_commands.GIN,
+  "completion": completion,
 }
+
+
+class _Parser(argparse.ArgumentParser):
+  """Suggests what was meant where a command or an option is none."""
+
+  def error(self, message: str) -> NoReturn:
+    """Ends the process with the message and the nearest name."""
+    if found := re.search(r"argument COMMAND: invalid choice: '([^']*)'", message):
+      message = f"there is no command '{found[1]}'."
+      message += errors.nearest(found[1], _COMMANDS)
+    if found := re.match(r"unrecognized arguments: (--\w+)", message):
+      message += errors.nearest(found[1], self._option_string_actions)
+    super().error(message)
 
 
 def create_parser() -> argparse.ArgumentParser:
   """Creates the parser of all commands."""
-  parser = argparse.ArgumentParser(
+  parser = _Parser(
     prog="t2r_seq",
     description="Sequence and frame-stacking policies from one spec.",
     epilog="`t2r_seq COMMAND --help` describes a command.",
   )
   parser.add_argument("--version", action="version", version=__version__)
   commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+  parser.set_defaults(parsers=commands.choices)
   for name, module in _COMMANDS.items():
     command = commands.add_parser(
       name,
@@ -74,7 +92,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   Returns:
     The exit status: 0, 1 after an error, or 130 after an interrupt.
   """
-  args = create_parser().parse_args(argv)
+  args, unknown = create_parser().parse_known_args(argv)
+  if unknown:
+    args.parsers[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")
   # TensorFlow's start-up notes would bury the command's own output.
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
   try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
+import gin
 import pytest
 
 from t2r_seq import __version__
@@ -38,6 +40,93 @@ def test_version(capsys):
   with pytest.raises(SystemExit, match="0"):
     main_function(["--version"])
   assert capsys.readouterr().out == f"{__version__}\n"
+
+
+MISTYPED = {
+  "a command": (["trian"], "there is no command 'trian'. Did you mean 'train'?"),
+  "nothing like a command": (["zzz"], "there is no command 'zzz'.\n"),
+  "an option": (["inspect", "x", "--spce", "y"], "--spce y Did you mean '--spec'?"),
+}
+
+
+@pytest.mark.parametrize("name", MISTYPED)
+def test_what_is_mistyped_gets_the_nearest_name(name, capsys):
+  argv, want = MISTYPED[name]
+  with pytest.raises(SystemExit, match="2"):
+    main_function(argv)
+  assert want in capsys.readouterr().err
+
+
+def complete(words):
+  """Returns what bash offers for the last of some words."""
+  code = (
+    f"source /dev/stdin; COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; "
+    'PATH=; _t2r_seq; echo "${COMPREPLY[*]}"'
+  )
+  return code
+
+
+def test_shells_complete_commands_and_options(capsys):
+  assert main_function(["completion", "bash"]) == 0
+  script = capsys.readouterr().out
+  wants = {("ins",): "inspect", ("doctor", "--sal"): "--salvage", ("doctor", "x"): ""}
+  for words, want in wants.items():
+    shown = subprocess.run(
+      ["bash", "-c", complete(["t2r_seq", *words])],
+      input=script,
+      capture_output=True,
+      text=True,
+      check=True,
+    )
+    assert shown.stdout.strip() == want, words
+  assert main_function(["completion", "zsh"]) == 0
+  assert capsys.readouterr().out.endswith(script)
+  assert main_function(["completion", "fish"]) == 0
+  assert "-a inspect" in (found := capsys.readouterr().out) and "-l salvage" in found
+
+
+def test_gin_shows_names_parameters_and_defaults(capsys):
+  assert main_function(["gin"]) == 0
+  listed = capsys.readouterr().out
+  assert "\nStoreInputGenerator  " in listed and "train_eval_model  " in listed
+  assert max(map(len, listed.splitlines())) <= 100
+  assert main_function(["gin", "create_adam_optimizer"]) == 0
+  shown = capsys.readouterr().out
+  assert shown.startswith(
+    "create_adam_optimizer  (import t2r_seq.models)\n  Creates an"
+  )
+  assert ".learning_rate_fn = @create_constant_learning_rate\n" in shown
+  # What a class passes on to its base can be bound, too.
+  assert main_function(["gin", "RldsInputGenerator"]) == 0
+  shown = capsys.readouterr().out
+  assert "RldsInputGenerator.file_patterns: has to be given" in shown
+  assert "RldsInputGenerator.batch_size = " in shown
+
+
+UNKNOWN_TO_GIN = {
+  "a name": (["gin", "StoreInputGenrator"], "Did you mean 'StoreInputGenerator'?"),
+  "a binding": (
+    ["train", "--gin_bindings", "trian_eval_model.seed = 1"],
+    "Did you mean 'train_eval_model'?",
+  ),
+  "a parameter": (
+    ["train", "--gin_bindings", "train_eval_model.model_dri = 1"],
+    "Did you mean 'model_dir'?",
+  ),
+  "a reference": (
+    ["train", "--gin_bindings", "train_eval_model.t2r_model = @MLPP()"],
+    "Did you mean 'MLP'?",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN_TO_GIN)
+def test_what_gin_does_not_know_gets_the_nearest_name(name, capsys):
+  argv, want = UNKNOWN_TO_GIN[name]
+  with gin.unlock_config():
+    assert main_function(argv) == 1
+  gin.clear_config()
+  assert want in capsys.readouterr().err
 
 
 def test_no_command_is_a_usage_error(capsys):

@@ -21,7 +21,7 @@ import pytest
 import tensorflow as tf
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FOLDERS = ("benchmarks", "configs", "docs", "research", "t2r_seq", "tests")
+FOLDERS = ("benchmarks", "docs", "research", "t2r_seq", "tests")
 GIN_FILES = sorted(path for name in FOLDERS for path in (ROOT / name).rglob("*.gin"))
 # The functions that the command line calls; what they are given has to be buildable.
 ENTRY_POINTS = ("train_eval_model", "collect_episodes", "run_env")
@@ -251,14 +251,14 @@ def live_replay():
 
 @pytest.mark.parametrize("name", ["replay", "store_and_replay"])
 def test_training_from_a_live_replay(name, tmp_path, monkeypatch):
-  monkeypatch.chdir(ROOT)
+  monkeypatch.chdir(tmp_path)  # The package has them, wherever one is.
   from t2r_seq import store, training, windows
 
   path = tmp_path / "store"
   with store.EpisodeStore.create(path, windows.flat_specs(line_specs())) as writer:
     writer.append_episode(line_steps(first=-1.0))
   gin.parse_config_files_and_bindings(
-    [f"configs/train_from_{name}.gin"],
+    [f"t2r_seq/configs/train_from_{name}.gin"],
     [
       "train_eval_model.t2r_model = @line_model()",
       "ReplayInputGenerator.replay = @live_replay",

@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 RUNNER = pathlib.Path(__file__).with_name("snippet_runner.py")
 PAGES = sorted([*ROOT.glob("README.md"), *ROOT.glob("docs/**/*.md")])
 # What a page's commands may use; the rest of a checkout is environments and outputs.
-COPIED = ("t2r_seq", "research", "configs", "docs", "README.md")
+COPIED = ("t2r_seq", "research", "docs", "README.md")
 PAGE_SECONDS = 900
 ENVIRONMENT = {"MPLBACKEND": "Agg", "TF_CPP_MIN_LOG_LEVEL": "3"}
 

@@ -1,0 +1,121 @@
+"""What gin can configure: names, parameters and defaults, and the nearest ones."""
+
+from __future__ import annotations
+
+import fnmatch
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from t2r_seq import errors
+
+_UNKNOWN = re.compile(r"No configurable matching (?:reference )?'@?([\w./]+)")
+_UNKNOWN_PARAMETER = re.compile(
+  r"Configurable '([^']*)' doesn't have a parameter named '([^']*)'"
+)
+_VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+_MAX_DEFAULT, _WIDTH = 60, 96
+
+
+def configurables() -> dict[str, Any]:
+  """Returns what is registered with gin, by the shortest name that is enough."""
+  gin = sys.modules.get("gin")
+  if gin is None:
+    return {}
+  registry = gin.config._REGISTRY
+  found = {registry.minimal_selector(name): known for name, known in registry.items()}
+  # gin has some of its own: they are its syntax.
+  return {n: f for n, f in sorted(found.items()) if f.module.split(".")[0] != "gin"}
+
+
+def parameters(configurable: Any) -> dict[str, inspect.Parameter]:
+  """Returns what can be bound, by name; of a class what its bases take, too."""
+  wrapped = configurable.wrapped
+  functions = [wrapped]
+  if inspect.isclass(wrapped):
+    functions = [c.__init__ for c in wrapped.__mro__ if "__init__" in vars(c)]
+  found: dict[str, inspect.Parameter] = {}
+  for function in functions:
+    try:
+      given = inspect.signature(inspect.unwrap(function)).parameters
+    except (TypeError, ValueError):  # Written in C.
+      break
+    for name, parameter in given.items():
+      if parameter.kind not in _VARIADIC and name != "self":
+        found.setdefault(name, parameter)
+    if all(p.kind != inspect.Parameter.VAR_KEYWORD for p in given.values()):
+      break
+  allowed, denied = configurable.allowlist, configurable.denylist or ()
+  return {
+    name: parameter
+    for name, parameter in found.items()
+    if name not in denied and (not allowed or name in allowed)
+  }
+
+
+def hint(text: str) -> str:
+  """Suggests the nearest name for one that gin says it does not know; '' for none."""
+  known = configurables()
+  if unknown := _UNKNOWN.search(text):
+    return errors.nearest(unknown[1].rpartition("/")[2], known)
+  if unknown := _UNKNOWN_PARAMETER.search(text):
+    owner = known.get(unknown[1]) or known.get(unknown[1].rpartition(".")[2])
+    if owner:
+      return errors.nearest(unknown[2], parameters(owner))
+  return ""
+
+
+def matching(pattern: str) -> dict[str, Any]:
+  """Returns the configurables of a name: a pattern such as *Sink, or a part of it."""
+  known = configurables()
+  folded = pattern.lower()
+  if exact := {n: f for n, f in known.items() if n.lower() == folded}:
+    return exact
+  if any(sign in pattern for sign in "*?["):
+    return {n: f for n, f in known.items() if fnmatch.fnmatch(n.lower(), folded)}
+  return {n: f for n, f in known.items() if folded in n.lower()}
+
+
+def render_names(found: Mapping[str, Any]) -> str:
+  """Renders a line for each configurable: its name, and what its docstring says."""
+  width = min(36, max(map(len, found)))
+  lines = []
+  for name, configurable in found.items():
+    room = _WIDTH - max(width, len(name)) - 2
+    said = textwrap.shorten(_first_line(configurable), room, placeholder=" ...")
+    lines.append(f"{name:{width}}  {said}".rstrip())
+  return "\n".join(lines)
+
+
+def render(name: str, configurable: Any) -> str:
+  """Renders a configurable with its parameters and their defaults."""
+  where = configurable.wrapped.__module__
+  if where.startswith("t2r_seq."):
+    where = ".".join(where.split(".")[:2])
+  lines = [f"{name}  (import {where})"]
+  if said := _first_line(configurable):
+    lines += textwrap.wrap(said, _WIDTH, initial_indent="  ", subsequent_indent="  ")
+  return "\n".join([*lines, *_bindings(name, parameters(configurable))])
+
+
+def _bindings(name: str, found: Mapping[str, inspect.Parameter]) -> Iterator[str]:
+  for key, parameter in found.items():
+    if parameter.default is inspect.Parameter.empty:
+      yield f"    {name}.{key}: has to be given"
+    else:
+      yield f"    {name}.{key} = {_default(parameter.default)}"
+
+
+def _default(value: Any) -> str:
+  """Renders a default as gin has it, or nearly so."""
+  if callable(value) and hasattr(value, "__name__"):
+    return f"@{value.__name__}"
+  text = " ".join(repr(value).split())
+  return text if len(text) <= _MAX_DEFAULT else f"{text[:_MAX_DEFAULT]}..."
+
+
+def _first_line(configurable: Any) -> str:
+  return (inspect.getdoc(configurable.wrapped) or "").split("\n")[0]
