@@ -36,7 +36,8 @@ def parameters(configurable: Any) -> dict[str, inspect.Parameter]:
   wrapped = configurable.wrapped
   functions = [wrapped]
   if inspect.isclass(wrapped):
-    functions = [c.__init__ for c in wrapped.__mro__ if "__init__" in vars(c)]
+    owners = [vars(owner) for owner in wrapped.__mro__]
+    functions = [owner["__init__"] for owner in owners if "__init__" in owner]
   found: dict[str, inspect.Parameter] = {}
   for function in functions:
     try:
