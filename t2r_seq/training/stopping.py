@@ -21,8 +21,9 @@ _LOOK_SECONDS = 0.1
 # and terminals that close send several.
 _INSISTS_SECONDS = 10.0
 _WATCH_SECONDS = 1.0
-# How long an iterator may take to close; and one that nothing comes from any more.
-_CLOSE_SECONDS, _GIVE_UP_SECONDS = 20.0, 1.0
+# How long an iterator may take to close, on a machine that is busy: one that outlives
+# the interpreter aborts the process. And one that nothing comes from any more.
+_CLOSE_SECONDS, _GIVE_UP_SECONDS = 120.0, 1.0
 
 
 class StopCondition(Protocol):
