@@ -45,6 +45,11 @@ class TargetNetworkUpdate(training.Callback):
     self._rate = rate
     self._every = _check_count("TargetNetworkUpdate: every_n_steps", every_n_steps)
 
+  @property
+  def step_interval(self) -> int:
+    """See the base class."""
+    return self._every
+
   def on_begin(self, run: training.Run) -> None:
     """Checks that there are such networks; a new run begins with copies."""
     network = run.model.network
@@ -137,6 +142,11 @@ class VariableNorms(training.Callback):
     """
     self._every = _check_count("VariableNorms: every_n_steps", every_n_steps)
     self._is_chosen = models.create_name_filter(include)
+
+  @property
+  def step_interval(self) -> int:
+    """See the base class."""
+    return self._every
 
   def after_step(self, run: training.Run, scalars: Mapping[str, tf.Tensor]) -> None:
     """Writes, where it is due."""
@@ -245,6 +255,11 @@ class GoldenValues(training.Callback):
     """
     self._num_steps = _check_count("GoldenValues: num_steps", num_steps)
     self._values: list[dict[str, float]] = []
+
+  @property
+  def step_interval(self) -> int:
+    """See the base class: each step, as long as values are kept."""
+    return int(len(self._values) < self._num_steps)
 
   def after_step(self, run: training.Run, scalars: Mapping[str, tf.Tensor]) -> None:
     """Keeps the step's scalars."""

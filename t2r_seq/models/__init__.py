@@ -5,11 +5,14 @@ from t2r_seq.models.critic_model import CriticModel
 from t2r_seq.models.losses import log_loss, squared_error
 from t2r_seq.models.networks import update_target_network
 from t2r_seq.models.optimizers import (
+  GroupedOptimizer,
   create_adam_optimizer,
   create_constant_learning_rate,
   create_cosine_learning_rate,
   create_exp_decaying_learning_rate,
   create_gradient_descent_optimizer,
+  create_grouped_optimizer,
+  create_keras_optimizer,
   create_momentum_optimizer,
 )
 from t2r_seq.models.recurrent_model import RecurrentModel, RecurrentRegressionModel
@@ -30,6 +33,7 @@ __all__ = [
   "AbstractT2RModel",
   "ClassificationModel",
   "CriticModel",
+  "GroupedOptimizer",
   "RecurrentModel",
   "RecurrentRegressionModel",
   "RegressionModel",
@@ -39,6 +43,8 @@ __all__ = [
   "create_cosine_learning_rate",
   "create_exp_decaying_learning_rate",
   "create_gradient_descent_optimizer",
+  "create_grouped_optimizer",
+  "create_keras_optimizer",
   "create_momentum_optimizer",
   "create_name_filter",
   "default_init_from_checkpoint_fn",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -30,6 +31,38 @@ def as_networks(network: Any) -> list[Any]:
     "create_network: the network: expected Keras layers or tf.Modules, or a dict or "
     f"list of them, got {type(network).__name__}."
   )
+
+
+def check_dtype_policy(operation: str, name: str | None) -> str | None:
+  """Returns the name of a Keras dtype policy, or None.
+
+  Raises:
+    SpecError: Keras knows no such policy.
+  """
+  try:
+    if name is not None:
+      tf.keras.mixed_precision.Policy(name)
+  except (TypeError, ValueError) as e:
+    raise errors.SpecError(
+      f"{operation}: dtype_policy: expected the name of a Keras policy, such as "
+      f"'mixed_bfloat16', 'mixed_float16' or 'float32', got {name!r}."
+    ) from e
+  return name
+
+
+@contextlib.contextmanager
+def dtype_policy(name: str | None) -> Iterator[None]:
+  """Has layers made inside that policy; None changes nothing."""
+  if name is None:
+    yield
+    return
+  precision = tf.keras.mixed_precision
+  before = precision.global_policy()
+  precision.set_global_policy(name)
+  try:
+    yield
+  finally:
+    precision.set_global_policy(before)
 
 
 @tf.autograph.experimental.do_not_convert

@@ -1,17 +1,23 @@
-"""Optimizer factories and learning rates for gin, and what optimizers ask of a step."""
+"""Optimizers and learning rates for gin."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import dataclasses
+import fnmatch
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gin
 import tensorflow as tf
 
-from t2r_seq.models import networks
+from t2r_seq import errors
 
 LearningRate = Any
 """A float or a `tf.keras.optimizers.schedules.LearningRateSchedule`."""
+
+# Biases, and what Keras calls the scales and offsets of its normalisations.
+NOT_DECAYED = ("*bias", "*gamma", "*beta")
+_OPTIONS = "_t2r_update_options"
 
 
 @gin.configurable
@@ -63,170 +69,216 @@ def create_cosine_learning_rate(
 
 
 @gin.configurable
+def create_keras_optimizer(
+  optimizer: str | Callable[..., tf.keras.optimizers.Optimizer] = "Adam",
+  learning_rate_fn: Callable[[], LearningRate] = create_constant_learning_rate,
+  clipnorm: float | None = None,
+  global_clipnorm: float | None = None,
+  clipvalue: float | None = None,
+  weight_decay: float | None = None,
+  weight_decay_exclude: Sequence[str] = NOT_DECAYED,
+  gradient_accumulation_steps: int = 1,
+  **kwargs: Any,
+) -> tf.keras.optimizers.Optimizer:
+  """Creates an optimizer of Keras by its name.
+
+  Clipping and accumulation are of the gradients of the whole batch, on any number of
+  replicas, and the same on Keras 2 and Keras 3.
+
+  Args:
+    optimizer: a name in `tf.keras.optimizers`, such as 'Lion', or a class.
+    learning_rate_fn: gives the rate or schedule.
+    clipnorm: greatest norm of the gradient of each variable; None does not clip.
+    global_clipnorm: greatest norm of all gradients together.
+    clipvalue: greatest magnitude of each number.
+    weight_decay: each update takes away this times the learning rate of a weight.
+    weight_decay_exclude: patterns of names, as in `T2RModel.named_variables`, of what
+      does not decay: biases, and the scales and offsets of normalisations.
+    gradient_accumulation_steps: train steps whose gradients are averaged for one
+      update; the schedule of the learning rate counts updates.
+    **kwargs: of the optimizer.
+  Returns:
+    A Keras optimizer.
+  Raises:
+    SpecError: Keras has no such optimizer, it is to clip in two ways, or to accumulate
+      no steps.
+  """
+  name = optimizer if isinstance(optimizer, str) else optimizer.__name__
+  create = getattr(tf.keras.optimizers, name, None)
+  create = create if isinstance(optimizer, str) else optimizer
+  if not callable(create) or not name[:1].isupper():
+    known = [n for n in dir(tf.keras.optimizers) if n[:1].isupper()]
+    raise errors.SpecError(
+      f"create_keras_optimizer: optimizer: expected one of {errors.listing(known)}, "
+      f"got {optimizer!r}.{errors.nearest(name, known)}"
+    )
+  clips = {
+    "clipnorm": clipnorm,
+    "global_clipnorm": global_clipnorm,
+    "clipvalue": clipvalue,
+  }
+  clips = {name: value for name, value in clips.items() if value is not None}
+  if len(clips) > 1:
+    raise errors.SpecError(
+      f"create_keras_optimizer: clipping: expected one way of it, got {clips}."
+    )
+  if weight_decay is not None:
+    kwargs["weight_decay"] = weight_decay
+  created = create(learning_rate_fn(), **clips, **kwargs)
+  options = UpdateOptions(tuple(weight_decay_exclude), gradient_accumulation_steps)
+  setattr(created, _OPTIONS, options)
+  return created
+
+
+@gin.configurable
 def create_adam_optimizer(
   learning_rate_fn: Callable[[], LearningRate] = create_constant_learning_rate,
   global_clipnorm: float | None = None,
+  **kwargs: Any,
 ) -> tf.keras.optimizers.Optimizer:
-  """Creates an Adam optimizer.
+  """Creates an Adam optimizer; with a `weight_decay`, AdamW.
 
   Args:
     learning_rate_fn: gives the rate or schedule.
-    global_clipnorm: clips the norm of all gradients together; None does not clip.
+    global_clipnorm: greatest norm of all gradients together; None does not clip.
+    **kwargs: of `create_keras_optimizer`.
   Returns:
     A Keras optimizer.
   """
-  return tf.keras.optimizers.Adam(learning_rate_fn(), global_clipnorm=global_clipnorm)
+  kwargs["global_clipnorm"] = global_clipnorm
+  return create_keras_optimizer("Adam", learning_rate_fn, **kwargs)
 
 
 @gin.configurable
 def create_gradient_descent_optimizer(
   learning_rate_fn: Callable[[], LearningRate] = create_constant_learning_rate,
+  **kwargs: Any,
 ) -> tf.keras.optimizers.Optimizer:
-  """Creates a plain gradient descent optimizer."""
-  return tf.keras.optimizers.SGD(learning_rate_fn())
+  """Creates a plain gradient descent optimizer; see `create_keras_optimizer`."""
+  return create_keras_optimizer("SGD", learning_rate_fn, **kwargs)
 
 
 @gin.configurable
 def create_momentum_optimizer(
   learning_rate_fn: Callable[[], LearningRate] = create_constant_learning_rate,
   momentum: float = 0.9,
+  **kwargs: Any,
 ) -> tf.keras.optimizers.Optimizer:
-  """Creates a gradient descent optimizer with momentum."""
-  return tf.keras.optimizers.SGD(learning_rate_fn(), momentum=momentum)
+  """Creates an optimizer with momentum; see `create_keras_optimizer`."""
+  return create_keras_optimizer("SGD", learning_rate_fn, momentum=momentum, **kwargs)
 
 
-# What Keras 2 and Keras 3 ask of whoever calls their optimizers. An optimizer may wrap
-# another, its `inner_optimizer`.
-_LossScaleOptimizer = tf.keras.mixed_precision.LossScaleOptimizer
+class GroupedOptimizer:
+  """Several optimizers, each for the variables whose names match its pattern.
+
+  What a `create_optimizer_fn` may give in place of a Keras optimizer.
+  """
+
+  def __init__(
+    self, groups: Mapping[str, tf.keras.optimizers.Optimizer], **options: Any
+  ) -> None:
+    """Creates it; see `create_grouped_optimizer`."""
+    self.groups = dict(groups)
+    self.global_clipnorm = options.get("global_clipnorm")
+    # Patterns that have variables, and the variables' places among all trained ones.
+    self.places: dict[str, list[int]] = {}
+
+  def assign_variables(self, names: Sequence[str], known: Sequence[str]) -> None:
+    """Gives each variable to the first pattern that matches its name.
+
+    Args:
+      names: of the variables that are trained.
+      known: of all variables.
+    Raises:
+      SpecError: a variable matches none, or a pattern matches no variable.
+    """
+    places: dict[str, list[int]] = {pattern: [] for pattern in self.groups}
+    unmatched = []
+    for index, name in enumerate(names):
+      pattern = next((p for p in self.groups if fnmatch.fnmatchcase(name, p)), None)
+      if pattern is None:
+        unmatched.append(name)
+      else:
+        places[pattern].append(index)
+    idle = [p for p in self.groups if not fnmatch.filter(known, p)]
+    if unmatched or idle:
+      wrong = unmatched or idle
+      expected = "a pattern for each variable" if unmatched else "patterns of variables"
+      hint = (
+        "Add a last group '*' for the rest."
+        if unmatched
+        else f"The variables are {errors.listing(known)}."
+      )
+      raise errors.SpecError(
+        f"create_grouped_optimizer: groups: expected {expected}, got none for "
+        f"{errors.listing(wrong)}. {hint}"
+      )
+    self.places = {pattern: found for pattern, found in places.items() if found}
+
+  @property
+  def learning_rate(self) -> Any:
+    """That of the first group; each is logged."""
+    return next(iter(self.groups.values())).learning_rate
+
+  @property
+  def iterations(self) -> Any:
+    """Updates so far."""
+    return self.groups[next(iter(self.places))].iterations
 
 
-def loss_scale(optimizer: tf.keras.optimizers.Optimizer) -> tf.Tensor | None:
-  """Returns what the loss is to be multiplied by now, a float32 scalar; None for 1."""
-  one = tf.ones([])
-  scaler = _unscaler(optimizer)
-  scale = scaler.get_scaled_loss(one) if scaler else _scale_loss(optimizer, one)
-  return None if scale is one else scale
-
-
-def unscale_gradients(
-  optimizer: tf.keras.optimizers.Optimizer,
-  gradients: Sequence[Any],
-  scale: tf.Tensor | None,
-) -> list[Any]:
-  """Divides gradients, dense or `IndexedSlices`, by the `loss_scale`."""
-  if scale is None:
-    return list(gradients)
-  scaler = _unscaler(optimizer)
-  if scaler is not None:
-    return scaler.get_unscaled_gradients(gradients)
-  return [_multiply(gradient, 1.0 / scale) for gradient in gradients]
-
-
-def apply_gradients(
-  optimizer: tf.keras.optimizers.Optimizer,
-  scaled: Sequence[Any],
-  unscaled: Sequence[Any],
-  variables: Sequence[tf.Variable],
-) -> None:
-  """Applies the gradients of a scaled loss; sums them over replicas.
+@gin.configurable
+def create_grouped_optimizer(
+  groups: Mapping[str, Callable[[], tf.keras.optimizers.Optimizer]],
+  global_clipnorm: float | None = None,
+) -> GroupedOptimizer:
+  """Creates several optimizers: other rates, or others, for parts of the network.
 
   Args:
-    optimizer: the optimizer.
-    scaled: gradients of the loss times `loss_scale`, which Keras 3 takes.
-    unscaled: gradients of the loss, which Keras 2 takes.
-    variables: what they are the gradients of.
-  """
-  gradients = scaled if _unscaler(optimizer) is None else unscaled
-  if gradients is scaled and skips_bad_steps(optimizer):
-    # Keras 3 asks the first replica whether all gradients are finite. All are to agree.
-    replicas = tf.distribute.get_replica_context()
-    if replicas is not None and replicas.num_replicas_in_sync > 1:
-      norm = tf.linalg.global_norm(unscaled)
-      total = replicas.all_reduce(tf.distribute.ReduceOp.SUM, norm)
-      poison = tf.where(tf.math.is_finite(total), 1.0, float("nan"))
-      gradients = [_multiply(scaled[0], poison), *scaled[1:]]
-  optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
-
-
-def skips_bad_steps(optimizer: tf.keras.optimizers.Optimizer) -> bool:
-  """Whether steps whose scaled gradients overflow are left out, to scale less."""
-  return any(
-    isinstance(each, _LossScaleOptimizer) and getattr(each, "dynamic", True)
-    for each in _chain(optimizer)
-  )
-
-
-def wrapped_for_float16(
-  optimizer: tf.keras.optimizers.Optimizer,
-) -> tf.keras.optimizers.Optimizer:
-  """Returns the optimizer with loss scaling, as Keras' `compile` does for float16."""
-  if loss_scale(optimizer) is not None or _unscaler(optimizer) is not None:
-    return optimizer
-  return _LossScaleOptimizer(optimizer)
-
-
-def take_averaging(
-  optimizer: tf.keras.optimizers.Optimizer,
-) -> tuple[float, int | None] | None:
-  """Switches off the averaging of an optimizer that is not built, to be done here.
-
-  Keras 3 begins it at zero, and neither version averages the statistics of batch
-  normalisation.
-
+    groups: patterns of names, as in `T2RModel.named_variables`, to functions that
+      create an optimizer. The first pattern that matches a variable is its own:
+      {'backbone/*': ..., '*': ...}.
+    global_clipnorm: greatest norm of all groups' gradients together. A group's own is
+      of its gradients alone.
   Returns:
-    (decay, frequency of overwriting or None); None where the optimizer has no averages.
+    What `create_optimizer_fn` gives.
+  Raises:
+    SpecError: there is no group, or one is no function.
   """
-  found = None
-  for each in _chain(optimizer):
-    if not isinstance(each, _LossScaleOptimizer) and getattr(each, "use_ema", False):
-      found = each.ema_momentum, each.ema_overwrite_frequency
-      each.use_ema = False
-  return found
+  wrong = {
+    pattern: create for pattern, create in groups.items() if not callable(create)
+  }
+  if wrong or not groups:
+    raise errors.SpecError(
+      "create_grouped_optimizer: groups: expected functions that create optimizers, "
+      f"got {wrong or 'none'}. In gin, leave out the parentheses: "
+      "@create_adam_optimizer."
+    )
+  created = {pattern: create() for pattern, create in groups.items()}
+  return GroupedOptimizer(created, global_clipnorm=global_clipnorm)
 
 
-def state(optimizer: tf.keras.optimizers.Optimizer) -> list[tf.Variable]:
-  """Returns all variables of an optimizer, those of its loss scale among them."""
-  variables = list(networks.tf_variables(optimizer.variables))
-  scaler = _unscaler(optimizer)
-  if scaler is not None and scaler.dynamic:
-    # Keras 2 does not list them.
-    variables += [scaler._loss_scale.current_loss_scale, scaler.dynamic_counter]
-  return variables
+@dataclasses.dataclass(frozen=True)
+class UpdateOptions:
+  """What Keras has no argument for, in both of its versions.
+
+  Attributes:
+    weight_decay_exclude: patterns of names of what does not decay.
+    gradient_accumulation_steps: train steps for one update.
+  """
+
+  weight_decay_exclude: tuple[str, ...] = ()
+  gradient_accumulation_steps: int = 1
+
+  def __post_init__(self) -> None:
+    """Checks the steps."""
+    steps = self.gradient_accumulation_steps
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+      raise errors.SpecError(
+        "create_keras_optimizer: gradient_accumulation_steps: expected an integer of "
+        f"at least 1, got {steps!r}."
+      )
 
 
-def accumulates(optimizer: tf.keras.optimizers.Optimizer) -> bool:
-  """Whether several steps' gradients are applied at once."""
-  return any(
-    getattr(each, "gradient_accumulation_steps", None) for each in _chain(optimizer)
-  )
-
-
-def _chain(optimizer: Any) -> Iterator[Any]:
-  """Yields an optimizer and those that it wraps, the outermost first."""
-  while optimizer is not None:
-    yield optimizer
-    optimizer = getattr(optimizer, "inner_optimizer", None)
-
-
-def _unscaler(optimizer: Any) -> Any:
-  """Returns Keras 2's loss scale optimizer, which takes unscaled gradients, or None."""
-  return next((o for o in _chain(optimizer) if hasattr(o, "get_scaled_loss")), None)
-
-
-def _scale_loss(optimizer: Any, loss: tf.Tensor) -> tf.Tensor:
-  """Scales for an optimizer of Keras 3 and all that it wraps; Keras 2 has none here."""
-  scale = getattr(type(optimizer), "scale_loss", None)
-  if scale is None:
-    return loss
-  loss = optimizer.scale_loss(loss)
-  inner = getattr(optimizer, "inner_optimizer", None)
-  # Keras' own classes speak for themselves alone; others are taken to ask it.
-  own = (_LossScaleOptimizer.scale_loss, tf.keras.optimizers.Optimizer.scale_loss)
-  return _scale_loss(inner, loss) if inner is not None and scale in own else loss
-
-
-def _multiply(gradient: Any, factor: tf.Tensor) -> Any:
-  if isinstance(gradient, tf.IndexedSlices):
-    values = gradient.values * tf.cast(factor, gradient.dtype)
-    return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-  return gradient * tf.cast(factor, gradient.dtype)
+def update_options(optimizer: Any) -> UpdateOptions:
+  """Returns the options that `create_keras_optimizer` left with an optimizer."""
+  return getattr(optimizer, _OPTIONS, UpdateOptions())

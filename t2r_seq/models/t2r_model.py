@@ -14,7 +14,7 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, policies, preprocessors, specs, windows
-from t2r_seq.models import networks, optimizers, warm_start
+from t2r_seq.models import networks, optimizers, updates, warm_start
 from t2r_seq.models.averages import WeightAverages
 from t2r_seq.policies.policy_model import note_network_inputs
 from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
@@ -55,6 +55,7 @@ class T2RModel(policies.PolicyModel):
     init_from_checkpoint_fn: Callable[..., None] | None = None,
     filter_trainables_fn: warm_start.NameFilter | None = None,
     control_period: float | None = None,
+    dtype_policy: str | None = None,
   ) -> None:
     """Creates the model, without its network.
 
@@ -79,8 +80,11 @@ class T2RModel(policies.PolicyModel):
         `named_variables`, whether it is trained; None trains all.
       control_period: seconds from a step of the data to the next one, for exports to
         know; None takes what the training's input says, if it knows.
+      dtype_policy: Keras' policy of the layers that `create_network` makes, such as
+        'mixed_bfloat16'; None for the process's own, which stays as it is.
     Raises:
-      SpecError: the padding is not known, or the decay or the period out of range.
+      SpecError: the padding or the policy is not known, or the decay or the period out
+        of range.
     """
     if control_period is not None and not control_period > 0:
       raise errors.SpecError(
@@ -92,6 +96,7 @@ class T2RModel(policies.PolicyModel):
         f"{type(self).__name__}: avg_model_params_decay: expected a number in [0, 1), "
         f"got {avg_model_params_decay}."
       )
+    self._dtype_policy = networks.check_dtype_policy(type(self).__name__, dtype_policy)
     self._preprocessor_cls = preprocessor_cls
     self._create_optimizer_fn = create_optimizer_fn
     self._padding = windows.check_padding(padding)
@@ -358,6 +363,18 @@ class T2RModel(policies.PolicyModel):
     """
     if self._network is not None:
       return
+    with networks.dtype_policy(self._dtype_policy):
+      network = self._create_and_trace()
+    unused = [layer.name for layer in networks.layers(network) if not layer.built]
+    if unused:
+      logging.warning(
+        "%s: the layers %s of create_network are used neither in mode 'train' nor in "
+        "'eval'. They have no variables: nothing of them is trained or saved.",
+        type(self).__name__,
+        unused,
+      )
+
+  def _create_and_trace(self) -> Any:
     network = self.create_network()
     networks.as_networks(network)
     self._network = network
@@ -369,16 +386,9 @@ class T2RModel(policies.PolicyModel):
       self._infer(features, labels, ModeKeys.EVAL)
       with tf.variable_creator_scope(_create_outside):
         tf.function(self._trace_loss).get_concrete_function(features, labels)
-    unused = [layer.name for layer in networks.layers(network) if not layer.built]
-    if unused:
-      logging.warning(
-        "%s: the layers %s of create_network are used neither in mode 'train' nor in "
-        "'eval'. They have no variables: nothing of them is trained or saved.",
-        type(self).__name__,
-        unused,
-      )
+    return network
 
-  def create_optimizer(self) -> tf.keras.optimizers.Optimizer:
+  def create_updates(self) -> updates.Updates:
     """Creates the optimizer and its slots for this model's variables.
 
     And the averages of the weights, where they are asked for. Where layers compute in
@@ -396,30 +406,28 @@ class T2RModel(policies.PolicyModel):
         "out the parentheses: @create_adam_optimizer."
       )
     optimizer = self._create_optimizer_fn()
-    if not hasattr(optimizer, "build"):
-      raise errors.SpecError(
-        f"{name}: create_optimizer_fn: expected a tf.keras.optimizers.Optimizer, got "
-        f"{type(optimizer).__module__}.{type(optimizer).__name__}."
-      )
-    num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
-    if num_replicas > 1 and optimizers.accumulates(optimizer):
-      raise errors.SpecError(
-        f"{name}: create_optimizer_fn: expected no gradient_accumulation_steps on "
-        f"{num_replicas} replicas, where Keras cannot accumulate, got some. Train with "
-        "larger batches."
-      )
+    is_grouped = isinstance(optimizer, optimizers.GroupedOptimizer)
+    for each in optimizer.groups.values() if is_grouped else [optimizer]:
+      if not hasattr(each, "build"):
+        raise errors.SpecError(
+          f"{name}: create_optimizer_fn: expected a tf.keras.optimizers.Optimizer, got "
+          f"{type(each).__module__}.{type(each).__name__}."
+        )
+    names = {id(variable): name for name, variable in self.named_variables.items()}
+    trained = {names[id(v)]: v for v in self.trainable_variables}
     layers = networks.layers(self.network)
-    if any(getattr(layer, "compute_dtype", "") == "float16" for layer in layers):
-      optimizer = optimizers.wrapped_for_float16(optimizer)
-    decay, frequency = self._averages_decay, None
-    decay, frequency = optimizers.take_averaging(optimizer) or (decay, frequency)
-    trained = self.trainable_variables
-    optimizer.build(trained)
+    is_float16 = any(getattr(each, "compute_dtype", "") == "float16" for each in layers)
+    found = updates.Updates(optimizer, trained, list(names.values()), is_float16)
+    decay, frequency = found.averaging or (self._averages_decay, None)
     if decay is not None:
-      is_trained = {id(variable) for variable in trained}
+      is_trained = {id(variable) for variable in trained.values()}
       others = [v for v in self.variables if id(v) not in is_trained]
-      self._averages = WeightAverages(trained, others, decay, frequency)
-    return optimizer
+      self._averages = WeightAverages(list(trained.values()), others, decay, frequency)
+    return found
+
+  def create_optimizer(self) -> Any:
+    """Creates the optimizer alone, built; see `create_updates`."""
+    return self.create_updates().optimizer
 
   @property
   def averages(self) -> WeightAverages | None:
@@ -444,6 +452,7 @@ class T2RModel(policies.PolicyModel):
     Raises:
       SpecError: the batch does not fit the model's specs; every path is named.
     """
+    features, labels = self.preprocessor.receive(features, labels, mode)
     features = specs.validate_and_pack(
       self.get_feature_specification(mode), features, ignore_batch=True
     )

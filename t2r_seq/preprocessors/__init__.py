@@ -26,6 +26,7 @@ from t2r_seq.preprocessors.image_to_float_preprocessor import (
   SpecTransformationPreprocessor,
 )
 from t2r_seq.preprocessors.normalize import Normalize, unnormalize
+from t2r_seq.preprocessors.tpu_preprocessor_wrapper import TPUPreprocessorWrapper
 
 __all__ = [
   "AbstractPreprocessor",
@@ -47,6 +48,7 @@ __all__ = [
   "RandomShift",
   "Resize",
   "SpecTransformationPreprocessor",
+  "TPUPreprocessorWrapper",
   "distortion",
   "image_transformations",
   "unnormalize",

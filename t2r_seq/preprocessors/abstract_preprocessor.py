@@ -189,6 +189,19 @@ class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
       labels = specs.TensorSpecStruct()
     return self._flatten(features, labels, mode)
 
+  def receive(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
+    """Undoes, on the device, what was done for the way to it; by default nothing.
+
+    Args:
+      features: as `preprocess` gives them, leaves [B, ...].
+      labels: the same, or None.
+      mode: one of `specs.ModeKeys`.
+    Returns:
+      Features and labels as the model takes them.
+    """
+    del mode
+    return features, labels
+
   # AutoGraph is for the hook: here it would cost time and warn about users' lambdas.
   @tf.autograph.experimental.do_not_convert
   def _pack(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:

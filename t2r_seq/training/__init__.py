@@ -15,6 +15,12 @@ from t2r_seq.training.exports import (
   export_versions,
 )
 from t2r_seq.training.stopping import Stopped, StopSignal
+from t2r_seq.training.strategies import (
+  create_mirrored_strategy,
+  create_multi_worker_mirrored_strategy,
+  create_one_device_strategy,
+  create_tpu_strategy,
+)
 from t2r_seq.training.summaries import SummaryWriter
 from t2r_seq.training.train_eval import train_eval_model
 from t2r_seq.training.trainer import Trainer
@@ -35,6 +41,10 @@ __all__ = [
   "Trainer",
   "continuous_eval",
   "create_default_exporters",
+  "create_mirrored_strategy",
+  "create_multi_worker_mirrored_strategy",
+  "create_one_device_strategy",
+  "create_tpu_strategy",
   "evaluate",
   "export_saved_model",
   "export_versions",

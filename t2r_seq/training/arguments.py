@@ -19,7 +19,9 @@ _COUNTS = (
   "save_checkpoints_steps",
   "keep_checkpoint_max",
   "log_every_n_steps",
+  "steps_per_loop",
 )
+_MAY_BE_NONE = ("eval_steps", "steps_per_loop")
 
 
 def check(**arguments: Any) -> None:
@@ -39,7 +41,7 @@ def check(**arguments: Any) -> None:
     found.append(errors.Mismatch(" and ".join(generators), expected, "neither"))
   for name in _COUNTS:
     value = arguments[name]
-    if name == "eval_steps" and value is None:
+    if name in _MAY_BE_NONE and value is None:
       continue
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
       found.append(errors.Mismatch(name, "an integer of at least 1", repr(value)))

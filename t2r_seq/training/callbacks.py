@@ -95,6 +95,11 @@ class Run:
     """Sets where `write_scalars` writes."""
     self._writer = writer
 
+  @property
+  def step_intervals(self) -> list[int]:
+    """Steps between two that a callback must see, of each that must see any."""
+    return [i for i in (c.step_interval for c in self._callbacks) if i]
+
   def tell(self, event: str, *arguments: Any) -> None:
     """Calls that method of all callbacks, in their order."""
     for callback in self._callbacks:
@@ -109,14 +114,32 @@ class Callback:
   and they write where `run.is_chief`.
   """
 
+  @property
+  def step_interval(self) -> int:
+    """Steps between two that this callback must see; 0 where it needs none.
+
+    By default 1 where it overrides `before_step` or `after_step`. Steps in between may
+    be run several with one call, see `steps_per_loop` of `train_eval_model`; asked
+    before each call.
+    """
+    own = type(self)
+    is_told = (
+      own.before_step is not Callback.before_step
+      or own.after_step is not Callback.after_step
+    )
+    return int(is_told)
+
   def on_begin(self, run: Run) -> None:
     """Called when the weights are there, resumed or new, before the first step."""
 
   def before_step(self, run: Run) -> None:
-    """Called before each step, with its batch at hand; `run.step` are done."""
+    """Called before each step, with its batch at hand; `run.step` are done.
+
+    And before several, where no callback must see each; see `step_interval`.
+    """
 
   def after_step(self, run: Run, scalars: Mapping[str, tf.Tensor]) -> None:
-    """Called after each step.
+    """Called after each step, or several, see `before_step`.
 
     Args:
       run: its `step` counts this one.

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.data import AbstractInputGenerator, joint
-from t2r_seq.models import T2RModel, optimizers
+from t2r_seq.models import T2RModel
 from t2r_seq.specs import TensorSpecStruct
 from t2r_seq.training import workers
 from t2r_seq.training.summaries import SummaryWriter
@@ -23,22 +23,38 @@ _as_it_is = tf.autograph.experimental.do_not_convert
 class Trainer:
   """Holds a model's variables, its optimizer and the global step, and runs steps.
 
-  Losses are means over a replica's part of the batch; gradients are their mean over
-  the replicas, so that a batch trains the same on any number of them.
+  Losses are means over a replica's part of the batch, which count by its size, so that
+  a batch trains the same on any number of replicas.
   """
 
-  def __init__(self, model: T2RModel, strategy: tf.distribute.Strategy) -> None:
+  def __init__(
+    self,
+    model: T2RModel,
+    strategy: tf.distribute.Strategy,
+    jit_compile: bool = False,
+  ) -> None:
     """Builds the model and its optimizer under the strategy.
 
     Args:
       model: a model, built or not.
       strategy: where the variables live and the steps run.
+      jit_compile: compiles the train step by XLA, for each shape of batch anew; on
+        TPUs that is so in any case.
+    Raises:
+      SpecError: `jit_compile` on several replicas, which talk to each other in a step.
     """
+    self._is_compiled = jit_compile and not _is_tpu(strategy)
+    if self._is_compiled and strategy.num_replicas_in_sync > 1:
+      raise errors.SpecError(
+        "train_eval_model: jit_compile: expected one replica, got "
+        f"{strategy.num_replicas_in_sync}. Replicas exchange gradients inside of a "
+        "step, which XLA does on TPUs only."
+      )
     self.model = model
     self.strategy = strategy
     with strategy.scope():
       model.build()
-      self.optimizer = model.create_optimizer()
+      self._updates = model.create_updates()
     # The steps count on the host; no replica needs a copy.
     self._global_step = tf.Variable(0, dtype=tf.int64, trainable=False)
     model.follow_global_step(self._global_step)
@@ -48,7 +64,13 @@ class Trainer:
     # What the model gave for each example of the last step, by name; of all replicas.
     self.outputs: dict[str, Any] = {}
     self._summaries: tuple[SummaryWriter, int] | None = None
-    self._train_fn = tf.function(self._train_step)
+    # Not inlined: copies of one random operation would all draw the same numbers.
+    self._train_fn = tf.function(
+      self._train_step,
+      jit_compile=self._is_compiled,
+      experimental_attributes={"_noinline": True},
+    )
+    self._loop_fn = tf.function(self._train_loop)
     self._eval_fn = tf.function(self._eval_step)
 
   @property
@@ -57,9 +79,19 @@ class Trainer:
     return int(self._global_step.numpy())
 
   @property
+  def optimizer(self) -> Any:
+    """The Keras optimizer, or the `models.GroupedOptimizer`."""
+    return self._updates.optimizer
+
+  @property
   def learning_rate(self) -> float:
-    """The optimizer's present learning rate."""
+    """The optimizer's present learning rate; of groups the first's."""
     return float(tf.convert_to_tensor(self.optimizer.learning_rate))
+
+  @property
+  def learning_rates(self) -> dict[str, float]:
+    """The present 'learning_rate'; of groups 'learning_rate/<pattern>'."""
+    return self._updates.learning_rates
 
   @property
   def first_bad_step(self) -> int | None:
@@ -75,10 +107,12 @@ class Trainer:
     state: dict[str, Any] = {
       "global_step": self._global_step,
       "model": _nested(self.model.named_variables),
-      "optimizer": optimizers.state(self.optimizer),
+      "optimizer": self._updates.state,
     }
     if self.model.averages:
       state["averages"] = self.model.averages.variables
+    if self._updates.accumulated:
+      state["accumulated"] = self._updates.accumulated
     return tf.train.Checkpoint(**state)
 
   def write_summaries(self, writer: SummaryWriter, every_n_steps: int) -> None:
@@ -149,6 +183,19 @@ class Trainer:
     scalars, self.outputs = self._train_fn(*batch)
     return scalars
 
+  def train_steps(self, batches: Sequence[tuple[Any, ...]]) -> Scalars:
+    """Runs several training steps with one call, which saves Python's part of them.
+
+    Args:
+      batches: one for each step; the arguments of `train_step`.
+    Returns:
+      Scalars by name of the last step.
+    """
+    if len(batches) == 1:
+      return self.train_step(*batches[0])
+    scalars, self.outputs = self._loop_fn(tuple(batches))[-1]
+    return scalars
+
   def eval_step(self, features: Any, labels: Any) -> tuple[Scalars, Scalars, tf.Tensor]:
     """Runs the model on one eval batch.
 
@@ -158,11 +205,21 @@ class Trainer:
     """
     return self._eval_fn(features, labels)
 
+  @_as_it_is
+  def _train_loop(
+    self, batches: Sequence[tuple[Any, ...]]
+  ) -> list[tuple[Scalars, dict[str, Any]]]:
+    # Calls of one function, which is traced once; they take their turns. All results
+    # are returned, or TensorFlow would make two functions of it, each with numbers of
+    # its own for a random operation.
+    return [self._train_fn(*batch) for batch in batches]
+
   def _train_step(self, *batch: Any) -> tuple[Scalars, dict[str, Any]]:
     with self._recording():
       scalars, outputs, is_bad = self.strategy.run(self._replica_train_step, batch)
-    mean = self._reduce(tf.distribute.ReduceOp.MEAN, scalars)
     bad = self._reduce(tf.distribute.ReduceOp.SUM, is_bad)
+    if self._updates.accumulation_steps > 1:
+      bad += self._update_if_due()
     if self.model.averages:
       self.model.averages.overwrite_if_due(self.optimizer.iterations)
     self.model.after_train_step()
@@ -171,11 +228,23 @@ class Trainer:
     self._first_bad_step.assign(
       tf.where(is_first_bad, self._global_step, self._first_bad_step)
     )
-    return mean, outputs
+    return self._reduce(tf.distribute.ReduceOp.SUM, scalars), outputs
+
+  @_as_it_is
+  def _update_if_due(self) -> tf.Tensor:
+    """Applies what several steps have accumulated; returns how many were bad."""
+
+    def update() -> tf.Tensor:
+      is_bad = self.strategy.run(self._replica_update)
+      return self._reduce(tf.distribute.ReduceOp.SUM, is_bad)
+
+    count = self._global_step + 1
+    is_due = tf.equal(count % self._updates.accumulation_steps, 0)
+    return tf.cond(is_due, update, lambda: tf.constant(0))
 
   @_as_it_is
   def _recording(self) -> contextlib.AbstractContextManager[Any]:
-    if self._summaries is None:
+    if self._summaries is None or self._is_compiled:  # XLA writes no files.
       return contextlib.nullcontext()
     writer, every_n_steps = self._summaries
     step = self._global_step + 1
@@ -188,61 +257,77 @@ class Trainer:
       features, labels = joint.split(features)
     if self.device_fn is not None:
       features, labels = self.device_fn(features, labels)
-    scale = optimizers.loss_scale(self.optimizer)
+    scale, share = self._updates.loss_scale(), self._share(features)
 
     def scale_loss(loss: tf.Tensor) -> tf.Tensor:
-      scaled = loss / tf.cast(self.strategy.num_replicas_in_sync, loss.dtype)
+      scaled = loss if share is None else loss * tf.cast(share, loss.dtype)
       return scaled if scale is None else scaled * tf.cast(scale, loss.dtype)
 
     loss, scalars, gradients = self.model.compute_gradients(
       features, labels, scale_loss
     )
-    norm, is_bad = self._update(gradients, scale, loss)
+    norm, is_bad = self._take_gradients(gradients, scale)
     outputs = {k: v for k, v in scalars.items() if tf.convert_to_tensor(v).shape.rank}
     scalars = {k: v for k, v in scalars.items() if k not in outputs}
-    scalars = {"loss": loss, "gradient_norm": norm, **scalars}
+    scalars = {"loss": loss, **scalars}
+    scalars = {name: _shared(value, share) for name, value in scalars.items()}
+    # The same on all replicas.
+    scalars["gradient_norm"] = norm / self.strategy.num_replicas_in_sync
+    is_bad |= ~tf.math.is_finite(loss)
     return scalars, outputs, tf.cast(is_bad, tf.int32)
 
   @_as_it_is
-  def _update(
-    self, gradients: Sequence[Any], scale: tf.Tensor | None, loss: tf.Tensor
+  def _share(self, features: TensorSpecStruct) -> tf.Tensor | None:
+    """Returns this replica's part of the examples of the batch; None for all."""
+    if self.strategy.num_replicas_in_sync == 1:
+      return None
+    count, replicas = _num_examples(features), tf.distribute.get_replica_context()
+    return count / replicas.all_reduce(tf.distribute.ReduceOp.SUM, count)
+
+  @_as_it_is
+  def _take_gradients(
+    self, gradients: Sequence[Any], scale: tf.Tensor | None
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Applies the gradients of a loss that was multiplied by `scale`.
+    """Applies the gradients of a loss that was multiplied by `scale`, or adds them up.
 
     Returns:
-      (norm of the unscaled gradients, whether the step is bad). A step is bad if the
-      loss or a gradient is not finite; but where the optimizer leaves out steps whose
-      scaled gradients overflow, such a step is bad only if it can't scale less.
+      (norm of what was applied last, whether it was bad).
     """
-    variables = self.model.trainable_variables
-    reached = [
-      (g, v) for g, v in zip(gradients, variables, strict=True) if g is not None
-    ]
-    if not reached:
-      raise errors.SpecError(
-        "train_eval_model: loss: expected a loss that depends on the network's "
-        f"variables, got one that reaches none of {len(variables)}."
-      )
-    scaled, reached_variables = zip(*reached, strict=True)
-    unscaled = optimizers.unscale_gradients(self.optimizer, scaled, scale)
-    norm = tf.linalg.global_norm(unscaled)
+    unscaled = self._updates.unscaled(gradients, scale)
+    if self._updates.accumulation_steps > 1:
+      self._updates.accumulate(unscaled)
+      return tf.identity(self._updates.accumulated_norm), tf.constant(False)
+    return self._update(unscaled, scale)
+
+  @_as_it_is
+  def _replica_update(self) -> tf.Tensor:
+    gradients = self._updates.take_accumulated()
+    norm, is_bad = self._update(gradients, self._updates.loss_scale())
+    self._updates.accumulated_norm.assign(norm)
+    return tf.cast(is_bad, tf.int32)
+
+  @_as_it_is
+  def _update(
+    self, gradients: Sequence[Any], scale: tf.Tensor | None
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Applies unscaled gradients of each replica's part.
+
+    Returns:
+      (norm of their sum, whether the step is bad). It is bad if the sum is not finite;
+      but where the optimizer leaves out steps whose scaled gradients overflow, such a
+      step is bad only if it can't scale less.
+    """
+    gradients = self._updates.summed(gradients)
+    norm = tf.linalg.global_norm(gradients)
     is_finite = tf.math.is_finite(norm)
     is_first = tf.equal(self.optimizer.iterations, 0)
-    # Keras optimizers sum gradients over the replicas themselves.
-    optimizers.apply_gradients(self.optimizer, scaled, unscaled, reached_variables)
+    self._updates.apply(gradients, scale, is_finite)
     if self.model.averages:
-      self.model.averages.update(is_first, self._on_all_replicas(is_finite))
+      self.model.averages.update(is_first, is_finite)
     is_bad = ~is_finite
-    if scale is not None and optimizers.skips_bad_steps(self.optimizer):
+    if scale is not None and self._updates.skips_bad_steps:
       is_bad &= scale <= 1
-    return norm, is_bad | ~tf.math.is_finite(loss)
-
-  def _on_all_replicas(self, flag: tf.Tensor) -> tf.Tensor:
-    replicas = tf.distribute.get_replica_context()
-    count = tf.cast(~flag, tf.int32)
-    if replicas.num_replicas_in_sync > 1:
-      count = replicas.all_reduce(tf.distribute.ReduceOp.SUM, count)
-    return tf.equal(count, 0)
+    return norm, is_bad
 
   def _eval_step(
     self, features: Any, labels: Any
@@ -253,8 +338,7 @@ class Trainer:
   def _replica_eval_step(
     self, features: TensorSpecStruct, labels: TensorSpecStruct
   ) -> tuple[Scalars, Scalars, tf.Tensor]:
-    first = next(iter(specs.flatten_spec_structure(features).values()))
-    count = tf.cast(tf.shape(first)[0], tf.float32)
+    count = _num_examples(features)
     metrics, tallies = self.model.eval_metrics(features, labels)
     # The mean of an empty part is not a number, and counts for nothing.
     sums = {
@@ -268,6 +352,24 @@ class Trainer:
     return tf.nest.map_structure(
       lambda value: self.strategy.reduce(op, value, axis=None), values
     )
+
+
+def _is_tpu(strategy: tf.distribute.Strategy) -> bool:
+  return isinstance(strategy, tf.distribute.TPUStrategy)
+
+
+def _num_examples(features: TensorSpecStruct) -> tf.Tensor:
+  first = next(iter(specs.flatten_spec_structure(features).values()))
+  return tf.cast(tf.shape(first)[0], tf.float32)
+
+
+def _shared(value: Any, share: tf.Tensor | None) -> tf.Tensor:
+  """Returns a replica's share of a mean over the batch."""
+  value = tf.convert_to_tensor(value)
+  if share is None:
+    return value
+  value = value if value.dtype.is_floating else tf.cast(value, tf.float32)
+  return value * tf.cast(share, value.dtype)
 
 
 def _nested(variables: Mapping[str, tf.Variable]) -> dict[str, Any]:

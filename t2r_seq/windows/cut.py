@@ -530,6 +530,10 @@ def mask_path(path: str) -> str:
 def masked_mean(values: Any, mask: Any, axis: Any = None) -> tf.Tensor:
   """Averages the values at real steps; padded ones have no value and no gradient.
 
+  On several replicas the mean is over the batch of all of them: each gives its share of
+  it, which the trainer adds up. Where axis 0, that of examples, is not reduced, means
+  are of each example, and the same on any number of replicas.
+
   Args:
     values: [..., D...], floating point.
     mask: bool, the leading axes of `values`: a mask [B, L] masks values [B, L, D].
@@ -538,6 +542,8 @@ def masked_mean(values: Any, mask: Any, axis: Any = None) -> tf.Tensor:
     The mean over the unmasked values, in their dtype; 0 where everything is masked.
   Raises:
     SpecError: the values are not floating point, or the mask is none of theirs.
+    RuntimeError: of TensorFlow, on several replicas inside of a `tf.function` or loop
+      of the loss's own, where replicas can't talk to each other.
   """
   values = tf.convert_to_tensor(values)
   mask = tf.convert_to_tensor(mask)
@@ -559,6 +565,15 @@ def masked_mean(values: Any, mask: Any, axis: Any = None) -> tf.Tensor:
   # `where` and not a product: 0 * inf and 0 * nan would come through.
   total = tf.reduce_sum(tf.where(mask, wide, tf.zeros_like(wide)), axis)
   count = tf.reduce_sum(tf.cast(mask, wide.dtype), axis)
+  replicas = tf.distribute.get_replica_context()
+  axes = tf.nest.flatten(axis)
+  is_of_batch = axis is None or 0 in axes or -values.shape.rank in axes
+  if is_of_batch and replicas is not None and replicas.num_replicas_in_sync > 1:
+    # A replica whose steps are fewer than another's has the smaller share. Parts of a
+    # batch may differ in their examples, too, by which they count.
+    rows = tf.cast(tf.shape(values)[0], wide.dtype)
+    totals = replicas.all_reduce(tf.distribute.ReduceOp.SUM, [count, rows])
+    count = tf.math.divide_no_nan(totals[0] * rows, totals[1])
   return tf.cast(tf.math.divide_no_nan(total, count), values.dtype)
 
 

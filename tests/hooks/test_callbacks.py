@@ -83,8 +83,8 @@ def _recording(name):
   return record
 
 
-for _name in vars(training.Callback):
-  if not _name.startswith("_"):
+for _name, _method in vars(training.Callback).items():
+  if callable(_method) and not _name.startswith("_"):
     setattr(Recorder, _name, _recording(_name))
 
 

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, models, specs, training
+from t2r_seq import models, specs, training, windows
 
 cpu = tf.config.list_physical_devices("CPU")[0]
 half = tf.config.LogicalDeviceConfiguration()
@@ -146,10 +146,75 @@ for index, (features, labels) in enumerate(batches(trainer, steep, good)):
   assert trainer.first_bad_step is None
   assert np.allclose(values(trainer.model)[0], before[0]) == (index == 0)
 
-if hasattr(keras.SGD, "scale_loss"):
-  try:
-    training.Trainer(Model(lambda: keras.SGD(0.1, gradient_accumulation_steps=2)), two)
-  except errors.SpecError as error:
-    assert "expected no gradient_accumulation_steps on 2 replicas" in str(error)
-  else:
-    raise AssertionError("accumulated")
+
+# What is of the whole batch is the same on two replicas: masks, of which one has more
+# than the other, clipping, accumulation, groups, statistics that are synchronised.
+class Masked(Model):
+  def create_network(self):
+    norm = tf.keras.layers.BatchNormalization(synchronized=True)
+    return {"norm": norm, "line": tf.keras.layers.Dense(1, kernel_initializer="ones")}
+
+  def a_func(self, features, mode):
+    seen = self.network["norm"](features.x, training=mode == specs.ModeKeys.TRAIN)
+    return {"inference_output": self.network["line"](seen), "x": features.x}
+
+  def model_train_fn(self, features, labels, inference_outputs, mode):
+    error = (inference_outputs["inference_output"] - labels.target) ** 2
+    return windows.masked_mean(error, features.x > -0.4)
+
+  def after_train_step(self):
+    pass
+
+
+def rate():
+  return 0.1
+
+
+def accumulating():
+  clip = {"global_clipnorm": 1.0, "gradient_accumulation_steps": 2}
+  return models.create_momentum_optimizer(rate, **clip)
+
+
+GROUPS = {
+  "norm/*": lambda: models.create_keras_optimizer(keras.SGD, rate, clipnorm=0.5),
+  "*": lambda: models.create_adam_optimizer(rate, clipvalue=0.2, weight_decay=0.1),
+}
+OPTIMIZERS = {
+  "accumulated": lambda: LossScaleOptimizer(accumulating()),
+  "groups": lambda: models.create_grouped_optimizer(GROUPS, global_clipnorm=1.0),
+}
+
+
+for name, create in OPTIMIZERS.items():
+  pair = []
+  for strategy in (one, two):
+    trainer = training.Trainer(Masked(create, use_avg_model_params=True), strategy)
+    losses = [
+      {k: float(v) for k, v in trainer.train_step(*batch).items()}
+      for batch in batches(trainer, good, -good, good, good, good)
+    ]
+    ((sums, _, count),) = [
+      trainer.eval_step(*batch) for batch in batches(trainer, good)
+    ]
+    losses.append({"loss": float(sums["loss"] / count)})
+    pair.append((trainer, losses))
+  for want, got in zip(pair[0][1], pair[1][1], strict=True):
+    assert want.keys() == got.keys()
+    for key in want:
+      np.testing.assert_allclose(
+        got[key], want[key], rtol=1e-4, err_msg=f"{name} {key}"
+      )
+  close(values(pair[1][0].model), values(pair[0][0].model))
+  close(*[[v.numpy() for v in pair[i][0].model.averages.variables] for i in (1, 0)])
+
+# What is accumulated is saved: the third step's gradients wait for the fourth's.
+trainer = training.Trainer(Masked(accumulating), two)
+for batch in batches(trainer, good, good, good):
+  trainer.train_step(*batch)
+path = trainer.checkpoint().write(f"{sys.argv[1]}/accumulated")
+resumed = training.Trainer(Masked(accumulating), two)
+resumed.checkpoint().read(path).assert_existing_objects_matched().assert_consumed()
+for batch in batches(trainer, -good):
+  trainer.train_step(*batch)
+  resumed.train_step(*batch)
+close(values(resumed.model), values(trainer.model))

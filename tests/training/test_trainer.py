@@ -147,15 +147,15 @@ def test_a_loss_that_is_not_finite_is_a_bad_step_at_any_scale():
 
 @pytest.fixture(name="policy", params=["mixed_float16", "mixed_bfloat16"])
 def fixture_policy(request):
-  """The policy of all layers made in this test."""
-  tf.keras.mixed_precision.set_global_policy(request.param)
+  """The policy of a model's layers, which the process does not get."""
   yield request.param
-  tf.keras.mixed_precision.set_global_policy("float32")
+  assert tf.keras.mixed_precision.global_policy().name == "float32"
 
 
 def test_half_precision_trains_with_losses_in_float32(policy, tmp_path):
-  model = LineModel(_KERAS.SGD(0.1))
+  model = LineModel(_KERAS.SGD(0.1), dtype_policy=policy)
   trainer, scalars = _train(model, 100)
+  assert model.network["line"].compute_dtype == policy.removeprefix("mixed_")
   assert scalars["loss"] < 1e-3 and trainer.first_bad_step is None
   assert trainer.train_step(_FEATURES, _LABELS)["loss"].dtype == tf.float32
   assert trainer.eval_step(_FEATURES, _LABELS)[0]["loss"].dtype == tf.float32
@@ -253,6 +253,12 @@ def test_an_untrained_model_has_its_weights_as_averages(tmp_path):
 def test_the_decay_of_averages_is_checked(decay):
   with pytest.raises(errors.SpecError, match=r"LineModel: avg_model_params_decay: exp"):
     LineModel(use_avg_model_params=True, avg_model_params_decay=decay)
+
+
+def test_the_dtype_policy_is_checked():
+  message = "LineModel: dtype_policy: expected the name of a Keras policy, .*'mixed_16'"
+  with pytest.raises(errors.SpecError, match=message):
+    LineModel(dtype_policy="mixed_16")
 
 
 def _run(folder, *max_train_steps):

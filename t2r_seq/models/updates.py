@@ -1,0 +1,360 @@
+"""What a train step does with gradients: scale, sum, clip, accumulate, apply.
+
+Keras 2 and Keras 3 do some of it in ways that differ, and not over all replicas. What
+is of the whole batch is taken from the optimizers, and done here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from t2r_seq import errors
+from t2r_seq.models import networks, optimizers
+
+_LossScaleOptimizer = tf.keras.mixed_precision.LossScaleOptimizer
+_CLIPS = ("clipnorm", "global_clipnorm", "clipvalue")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+  """An optimizer, the places of its variables among all trained ones, its clipping."""
+
+  name: str
+  optimizer: Any
+  places: Sequence[int]
+  clips: Mapping[str, float]
+
+  def clip(self, gradients: list[Any]) -> list[Any]:
+    for kind, limit in self.clips.items():
+      if kind == "global_clipnorm":
+        return tf.clip_by_global_norm(gradients, limit)[0]
+      if kind == "clipnorm":
+        return [tf.clip_by_norm(g, limit) for g in gradients]
+      return [tf.clip_by_value(g, -limit, limit) for g in gradients]
+    return gradients
+
+
+class Updates:
+  """Updates trained variables with the gradients of a loss.
+
+  An optimizer may wrap another, its `inner_optimizer`. Of several, as of a
+  `GroupedOptimizer`, all scale the loss alike.
+  """
+
+  def __init__(
+    self,
+    optimizer: Any,
+    trained: Mapping[str, tf.Variable],
+    known: Sequence[str],
+    is_float16: bool = False,
+  ) -> None:
+    """Builds the optimizer, under the current strategy.
+
+    Args:
+      optimizer: of Keras, or a `GroupedOptimizer`; not built.
+      trained: the variables, by name.
+      known: names of all variables of the model.
+      is_float16: has an optimizer without loss scaling get it, as Keras' `compile`
+        does where layers compute in float16.
+    Raises:
+      SpecError: groups and variables do not fit, or the groups do not fit each other.
+    """
+    self._variables = list(trained.values())
+    self._num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    self._clips: Mapping[str, float] = {}
+    names = list(trained)
+    if isinstance(optimizer, optimizers.GroupedOptimizer):
+      optimizer.assign_variables(names, known)
+      if optimizer.global_clipnorm is not None:
+        self._clips = {"global_clipnorm": optimizer.global_clipnorm}
+      places = optimizer.places
+      if is_float16:
+        for name in places:
+          optimizer.groups[name] = _wrapped_for_float16(optimizer.groups[name])
+      members = {name: optimizer.groups[name] for name in places}
+    else:
+      if is_float16:
+        optimizer = _wrapped_for_float16(optimizer)
+      places, members = {"": list(range(len(names)))}, {"": optimizer}
+    self.optimizer = optimizer
+    averaging = {name: _take_averaging(member) for name, member in members.items()}
+    self.averaging = _same("use_ema", averaging)
+    steps = {name: _take_accumulation(member) for name, member in members.items()}
+    self.accumulation_steps = _same("gradient_accumulation_steps", steps)
+    scaling = {n: _is_scaled(m) or _unscaler(m) is not None for n, m in members.items()}
+    _same("loss scaling", scaling)
+    self._parts = []
+    for name, member in members.items():
+      own = {names[place]: self._variables[place] for place in places[name]}
+      clips = _take_clipping(member)
+      _exclude_from_decay(member, own)
+      member.build(list(own.values()))
+      if self._num_replicas > 1:
+        _take_summing(member)
+      self._parts.append(_Part(name, member, places[name], clips))
+    self._sums: list[tf.Variable] = []
+    if self.accumulation_steps > 1:
+      # Each replica keeps its own, whose sum is saved.
+      self._sums = [_create_sum(variable) for variable in self._variables]
+      self.accumulated_norm = tf.Variable(
+        0.0,
+        trainable=False,
+        synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+      )
+    self._reached: list[int] = []
+
+  @property
+  def learning_rates(self) -> dict[str, float]:
+    """The present learning rates: 'learning_rate', or of groups 'learning_rate/*'."""
+    return {
+      "/".join(filter(None, ["learning_rate", part.name])): float(
+        tf.convert_to_tensor(part.optimizer.learning_rate)
+      )
+      for part in self._parts
+    }
+
+  @property
+  def state(self) -> Any:
+    """All variables of the optimizer, for checkpoints; of groups by their patterns."""
+    if isinstance(self.optimizer, optimizers.GroupedOptimizer):
+      return {part.name: _state(part.optimizer) for part in self._parts}
+    return _state(self.optimizer)
+
+  @property
+  def accumulated(self) -> list[tf.Variable]:
+    """Sums of gradients that are not applied yet, for checkpoints."""
+    return self._sums
+
+  @property
+  def skips_bad_steps(self) -> bool:
+    """Whether steps whose scaled gradients overflow are left out, to scale less."""
+    return any(
+      isinstance(each, _LossScaleOptimizer) and getattr(each, "dynamic", True)
+      for part in self._parts
+      for each in _chain(part.optimizer)
+    )
+
+  def loss_scale(self) -> tf.Tensor | None:
+    """Returns what the loss is to be multiplied by now, float32; None for 1."""
+    one, optimizer = tf.ones([]), self._parts[0].optimizer
+    scaler = _unscaler(optimizer)
+    scale = scaler.get_scaled_loss(one) if scaler else _scale_loss(optimizer, one)
+    return None if scale is one else scale
+
+  def unscaled(self, gradients: Sequence[Any], scale: tf.Tensor | None) -> list[Any]:
+    """Divides gradients by the `loss_scale`.
+
+    Args:
+      gradients: dense or `IndexedSlices`, one for each trained variable; None where the
+        loss reaches none.
+      scale: of the loss.
+    Returns:
+      Those of the variables that the loss reaches.
+    Raises:
+      SpecError: it reaches none.
+    """
+    self._reached = [i for i, g in enumerate(gradients) if g is not None]
+    if not self._reached:
+      raise errors.SpecError(
+        "train_eval_model: loss: expected a loss that depends on the network's "
+        f"variables, got one that reaches none of {len(self._variables)}."
+      )
+    reached = [gradients[i] for i in self._reached]
+    if scale is None:
+      return reached
+    scaler = _unscaler(self._parts[0].optimizer)
+    if scaler is not None:
+      return list(scaler.get_unscaled_gradients(reached))
+    return [_multiply(gradient, 1.0 / scale) for gradient in reached]
+
+  def accumulate(self, gradients: Sequence[Any]) -> None:
+    """Adds the gradients of a step, as `unscaled` gives them, to this replica's."""
+    for place, gradient in zip(self._reached, gradients, strict=True):
+      part = tf.convert_to_tensor(gradient) / self.accumulation_steps
+      self._sums[place].assign_add(tf.cast(part, self._sums[place].dtype))
+
+  def take_accumulated(self) -> list[Any]:
+    """Returns what this replica has accumulated, and begins anew."""
+    sums = [tf.identity(self._sums[place]) for place in self._reached]
+    with tf.control_dependencies(sums):
+      for place in self._reached:
+        self._sums[place].assign(tf.zeros_like(self._sums[place]))
+    return sums
+
+  def summed(self, gradients: Sequence[Any]) -> list[Any]:
+    """Sums gradients over the replicas."""
+    if self._num_replicas == 1:
+      return list(gradients)
+    replicas = tf.distribute.get_replica_context()
+    return replicas.all_reduce(tf.distribute.ReduceOp.SUM, list(gradients))
+
+  def apply(
+    self, gradients: Sequence[Any], scale: tf.Tensor | None, is_finite: tf.Tensor
+  ) -> None:
+    """Clips and applies gradients.
+
+    Args:
+      gradients: unscaled, summed, of the variables that the loss reaches.
+      scale: of the loss, which Keras 3 divides by itself.
+      is_finite: whether all of them are.
+    """
+    if self._clips:
+      limit = self._clips["global_clipnorm"]
+      gradients = tf.clip_by_global_norm(gradients, limit)[0]
+    if len(self._parts) > 1 and scale is not None:
+      # Each group asks whether its own gradients are finite. All are to agree.
+      poison = tf.where(is_finite, 1.0, float("nan"))
+      gradients = [_multiply(gradient, poison) for gradient in gradients]
+    by_place = dict(zip(self._reached, gradients, strict=True))
+    for part in self._parts:
+      places = [place for place in part.places if place in by_place]
+      own = part.clip([by_place[place] for place in places])
+      if not own:
+        continue
+      kwargs = {}
+      if hasattr(part.optimizer, "aggregate_gradients") and self._num_replicas > 1:
+        kwargs["skip_gradients_aggregation"] = True  # Of Keras 2.
+      if scale is not None and _unscaler(part.optimizer) is None:
+        own = [_multiply(gradient, scale) for gradient in own]
+      variables = [self._variables[place] for place in places]
+      part.optimizer.apply_gradients(list(zip(own, variables, strict=True)), **kwargs)
+
+
+def _same(what: str, values: Mapping[str, Any]) -> Any:
+  first, *others = values.values()
+  if any(other != first for other in others):
+    raise errors.SpecError(
+      f"create_grouped_optimizer: {what}: expected the same of all groups, got "
+      f"{values}."
+    )
+  return first
+
+
+def _create_sum(variable: tf.Variable) -> tf.Variable:
+  return tf.Variable(
+    tf.zeros_like(variable),
+    trainable=False,
+    name="accumulated",
+    synchronization=tf.VariableSynchronization.ON_READ,
+    aggregation=tf.VariableAggregation.SUM,
+  )
+
+
+def _chain(optimizer: Any) -> Iterator[Any]:
+  """Yields an optimizer and those that it wraps, the outermost first."""
+  while optimizer is not None:
+    yield optimizer
+    optimizer = getattr(optimizer, "inner_optimizer", None)
+
+
+def _wrapped_for_float16(optimizer: Any) -> Any:
+  if _is_scaled(optimizer) or _unscaler(optimizer) is not None:
+    return optimizer
+  return _LossScaleOptimizer(optimizer)
+
+
+def _take_averaging(optimizer: Any) -> tuple[float, int | None] | None:
+  """Switches off an optimizer's averages; returns (decay, frequency of overwriting).
+
+  Keras 3 begins them at zero, and neither version averages the statistics of batch
+  normalisation.
+  """
+  found = None
+  for each in _chain(optimizer):
+    if not isinstance(each, _LossScaleOptimizer) and getattr(each, "use_ema", False):
+      found = each.ema_momentum, each.ema_overwrite_frequency
+      each.use_ema = False
+  return found
+
+
+def _take_accumulation(optimizer: Any) -> int:
+  """Switches off an optimizer's accumulation; returns its steps.
+
+  Keras 2 has none, and Keras 3 none on several replicas.
+  """
+  steps = 1
+  for each in _chain(optimizer):
+    steps *= optimizers.update_options(each).gradient_accumulation_steps
+    if getattr(each, "gradient_accumulation_steps", None):
+      steps *= each.gradient_accumulation_steps
+      each.gradient_accumulation_steps = None
+  return steps
+
+
+def _take_clipping(optimizer: Any) -> dict[str, float]:
+  """Switches off an optimizer's clipping; returns it.
+
+  Keras 3 clips the gradients of each replica, Keras 2 their sum.
+  """
+  found: dict[str, float] = {}
+  for each in _chain(optimizer):
+    for kind in _CLIPS:
+      limit = getattr(each, kind, None)
+      if limit and not isinstance(each, _LossScaleOptimizer):
+        found.setdefault(kind, limit)
+        setattr(each, kind, None)
+  return found
+
+
+def _take_summing(optimizer: Any) -> None:
+  """Has Keras 3 take gradients as sums over the replicas; Keras 2 is told each time."""
+  for each in _chain(optimizer):
+    if hasattr(each, "_all_reduce_sum_gradients"):
+      each._all_reduce_sum_gradients = lambda grads_and_vars: grads_and_vars
+
+
+def _exclude_from_decay(optimizer: Any, variables: Mapping[str, tf.Variable]) -> None:
+  for each in _chain(optimizer):
+    patterns = optimizers.update_options(each).weight_decay_exclude
+    excluded = [
+      variable
+      for name, variable in variables.items()
+      if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    ]
+    if excluded and getattr(each, "weight_decay", None):
+      each.exclude_from_weight_decay(var_list=excluded)
+
+
+def _state(optimizer: Any) -> list[tf.Variable]:
+  """Returns all variables of an optimizer, those of its loss scale among them."""
+  variables = list(networks.tf_variables(optimizer.variables))
+  scaler = _unscaler(optimizer)
+  if scaler is not None and scaler.dynamic:
+    # Keras 2 does not list them.
+    variables += [scaler._loss_scale.current_loss_scale, scaler.dynamic_counter]
+  return variables
+
+
+def _unscaler(optimizer: Any) -> Any:
+  """Returns Keras 2's loss scale optimizer, which takes unscaled gradients, or None."""
+  return next((o for o in _chain(optimizer) if hasattr(o, "get_scaled_loss")), None)
+
+
+def _is_scaled(optimizer: Any) -> bool:
+  one = tf.ones([])
+  return _scale_loss(optimizer, one) is not one
+
+
+def _scale_loss(optimizer: Any, loss: tf.Tensor) -> tf.Tensor:
+  """Scales for an optimizer of Keras 3 and all that it wraps; Keras 2 has none here."""
+  scale = getattr(type(optimizer), "scale_loss", None)
+  if scale is None:
+    return loss
+  loss = optimizer.scale_loss(loss)
+  inner = getattr(optimizer, "inner_optimizer", None)
+  # Keras' own classes speak for themselves alone; others are taken to ask it.
+  own = (_LossScaleOptimizer.scale_loss, tf.keras.optimizers.Optimizer.scale_loss)
+  return _scale_loss(inner, loss) if inner is not None and scale in own else loss
+
+
+def _multiply(gradient: Any, factor: tf.Tensor) -> Any:
+  if isinstance(gradient, tf.IndexedSlices):
+    values = gradient.values * tf.cast(factor, gradient.dtype)
+    return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+  return gradient * tf.cast(factor, gradient.dtype)
