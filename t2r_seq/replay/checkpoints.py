@@ -339,11 +339,8 @@ def _write_state(folder: str, table: Table, identity: dict[str, Any]) -> None:
     "num_samples": limiter.num_samples,
     "num_deletes": limiter.num_deletes,
     "num_ignored_updates": table.num_ignored_updates,
-    "greatest_priority": table.given.greatest,
-    "given": [
-      table.given.of_writer(lane, count)
-      for lane, count in enumerate(lanes.counts.tolist())
-    ],
+    "greatest_priority": table.items.greatest,
+    "given": [table.items.given(lane) for lane in range(lanes.num_writers)],
     "rng": table.rng.bit_generator.state,
   }
   arrays = {
@@ -415,12 +412,12 @@ def _load_items(
   limiter.num_samples = values["num_samples"]
   limiter.num_deletes = values["num_deletes"]
   table.num_ignored_updates = values["num_ignored_updates"]
-  table.given.greatest = values["greatest_priority"]
+  table.rng.bit_generator.state = values["rng"]
+  table.items.greatest = values["greatest_priority"]
+  table.items.load(arrays)
   for lane, saved in enumerate(values["given"]):
     for step, priority in saved:
-      table.given.put(lane, step, priority)
-  table.rng.bit_generator.state = values["rng"]
-  table.items.load(arrays)
+      table.items.give(table.lanes.row(lane, step), priority)
   table.remove_surplus()
 
 

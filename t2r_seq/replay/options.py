@@ -109,7 +109,13 @@ class SampleToInsertRatio:
     check_count(where, "min_size_to_sample", self.min_size_to_sample)
     ratio = self.samples_per_insert
     _check_number(where, "samples_per_insert", ratio, 0, is_above=True)
-    _check_error_buffer(where, self.error_buffer)
+    buffer: Any = self.error_buffer
+    is_pair = isinstance(buffer, (tuple, list)) and len(buffer) == 2
+    if not all(map(_is_number, buffer if is_pair else [buffer])):
+      raise errors.SpecError(
+        f"{where}: error_buffer: expected a number, or a pair of bounds, got "
+        f"{buffer!r}."
+      )
     low, high = self.bounds
     # With less room than one insert or one sample both sides would wait for ever.
     if not high - low >= 2 * max(1.0, ratio):
@@ -149,18 +155,8 @@ class Queue:
 
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
-class Stack:
-  """As `Queue`; it goes with `Lifo` and `max_times_sampled=1`.
-
-  Attributes:
-    size: items that fit in, at least 1.
-  """
-
-  size: int
-
-  def __post_init__(self) -> None:
-    """Raises SpecError unless the size is a count of at least 1."""
-    check_count("Stack", "size", self.size)
+class Stack(Queue):
+  """As `Queue`; it goes with `Lifo` and `max_times_sampled=1`."""
 
 
 SelectorOption = Uniform | Fifo | Lifo | Prioritized | MaxHeap | MinHeap
@@ -172,17 +168,9 @@ def _check_number(
 ) -> None:
   fits = _is_number(value) and math.isfinite(value) and value >= least
   if not fits or (is_above and value == least):
-    want = (
-      f"a number above {least:g}" if is_above else f"a number of at least {least:g}"
-    )
-    raise errors.SpecError(f"{where}: {name}: expected {want}, got {value!r}.")
-
-
-def _check_error_buffer(where: str, value: Any) -> None:
-  is_pair = isinstance(value, (tuple, list)) and len(value) == 2
-  if not all(map(_is_number, value if is_pair else [value])):
+    bound = f"{'above' if is_above else 'of at least'} {least:g}"
     raise errors.SpecError(
-      f"{where}: error_buffer: expected a number, or a pair of bounds, got {value!r}."
+      f"{where}: {name}: expected a number {bound}, got {value!r}."
     )
 
 
@@ -251,19 +239,25 @@ class TableOptions:
     return isinstance(self.rate_limiter, MinSize)
 
 
-def check_seconds(operation: str, name: str, seconds: Any) -> None:
-  """Raises SpecError unless it is a number of seconds, or None."""
+def check_seconds(
+  operation: str, name: str, seconds: Any, is_above: bool = False
+) -> None:
+  """Raises SpecError unless it is a number of seconds, or None.
+
+  Args:
+    operation: for the error.
+    name: of the argument.
+    seconds: as given.
+    is_above: 0 is none.
+  """
   if seconds is None:
     return
-  if not _is_number(seconds) or not 0 <= seconds <= threading.TIMEOUT_MAX:
+  fits = _is_number(seconds) and 0 <= seconds <= threading.TIMEOUT_MAX
+  if not fits or (is_above and not seconds):
     raise errors.SpecError(
-      f"{operation}: {name}: expected a number of seconds of at least 0, or None, "
-      f"got {seconds!r}."
+      f"{operation}: {name}: expected a number of seconds "
+      f"{'above' if is_above else 'of at least'} 0, or None, got {seconds!r}."
     )
-
-
-# What a folder of checkpoints has to be.
-_FOLDER = "expected a folder that it may write to, or a place for a new one"
 
 
 def check_path(operation: str, name: str, path: Any, hint: str) -> str:
@@ -304,52 +298,22 @@ def check_checkpoint_dir(operation: str, path: Any) -> str | None:
   while not os.path.lexists(place):
     place = os.path.dirname(place)
   if not os.path.isdir(place):
-    why = f"{place} is no folder"
-    raise bad_checkpoint_dir(operation, path, why, errors.SpecError)
+    error = bad_checkpoint_dir(operation, path, f"{place} is no folder")
+    raise errors.SpecError(str(error))
   if not os.access(place, os.W_OK | os.X_OK):
     raise bad_checkpoint_dir(operation, path, f"{place} may not be written to")
   return folder
 
 
-def bad_checkpoint_dir(
-  operation: str,
-  path: Any,
-  why: str,
-  error_cls: type[errors.SpecError] = errors.ReplayError,
-) -> errors.SpecError:
-  """Builds the error for a folder of checkpoints that cannot be used.
-
-  Args:
-    operation: the function or class that was given it.
-    path: as given.
-    why: what is wrong with it, without a full stop.
-    error_cls: the class of the error.
-  """
-  return error_cls(
-    f"{operation}: checkpoint_dir: {_FOLDER}, got {path!r}. {why}: name another place."
+def bad_checkpoint_dir(operation: str, path: Any, why: str) -> errors.ReplayError:
+  """Builds the error for a folder of checkpoints that cannot be used."""
+  return errors.ReplayError(
+    f"{operation}: checkpoint_dir: expected a folder that it may write to, or a place "
+    f"for a new one, got {path!r}. {why}: name another place."
   )
 
 
 _GREATEST = float(np.finfo(np.float32).max)
-_GREATEST_BITS = np.float64(_GREATEST).view(np.uint64)
-# What numpy would turn into numbers, or fail to, in its own ways.
-_NO_NUMBERS = "cmMOSU"
-
-
-def check_priorities(
-  operation: str, priorities: np.ndarray, name: str = "priorities"
-) -> None:
-  """Raises SpecError unless priorities, float64, are at least 0 and fit in float32."""
-  # Floats' bits are in the floats' order; those of NaN and of negative ones are above.
-  if priorities.size and priorities.view(np.uint64).max() <= _GREATEST_BITS:
-    return
-  fits = (priorities >= 0) & (priorities <= _GREATEST)
-  if not fits.all():
-    wrong = priorities[~fits].ravel()[0]
-    raise errors.SpecError(
-      f"{operation}: {name}: expected finite ones of at least 0, as float32, got "
-      f"{wrong:g}."
-    )
 
 
 def to_priority(operation: str, value: Any, name: str = "priority") -> float:
@@ -372,18 +336,42 @@ def to_priorities(
   Returns:
     float64.
   Raises:
-    SpecError: they are no numbers, too many or few, negative or not finite.
+    SpecError: they are no numbers, too many or few, negative, or beyond float32.
   """
   try:
     given = np.asarray(values)
-    fits = given.shape == shape and given.dtype.kind not in _NO_NUMBERS
-    numbers = given.astype(np.float64, copy=False) if fits else None
+    # Of other kinds numpy would make numbers, or fail to, in its own ways.
+    is_usual = given.shape == shape and given.dtype.kind not in "cmMOSU"
+    found = given.astype(np.float64, copy=False) if is_usual else None
   except (TypeError, ValueError):  # Lists of several lengths.
-    numbers = None
-  if numbers is None:
+    found = None
+  if found is None:
     want = f"numbers of shape {shape}" if shape else "a number"
     raise errors.SpecError(
       f"{operation}: {name}: expected {want}, got {errors.describe(values)}."
     )
-  check_priorities(operation, numbers, name)
-  return numbers
+  fits = (found >= 0) & (found <= _GREATEST)
+  if not fits.all():
+    raise errors.SpecError(
+      f"{operation}: {name}: expected finite ones of at least 0, as float32, got "
+      f"{found[~fits].ravel()[0]:g}."
+    )
+  return found
+
+
+def to_updates(keys: Any, priorities: Any) -> tuple[np.ndarray, np.ndarray]:
+  """Checks what `Replay.update_priorities` is given.
+
+  Returns:
+    Keys, of integers [n], and priorities, float64 [n].
+  Raises:
+    SpecError: these are no keys, or no priorities, or not as many.
+  """
+  keys = np.asarray(keys)
+  are_keys = keys.dtype.kind == "u" or (keys.dtype.kind == "i" and (keys >= 0).all())
+  if keys.ndim != 1 or (keys.size and not are_keys):
+    raise errors.SpecError(
+      "update_priorities: keys: expected integers [n] of at least 0, got "
+      f"{errors.describe(keys)}: {str(keys.tolist())[:60]}."
+    )
+  return keys, to_priorities("update_priorities", priorities, keys.shape)

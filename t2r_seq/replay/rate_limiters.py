@@ -43,7 +43,7 @@ def make_rate_limiter(
       return RateLimiter(1.0, size, -_UNBOUNDED, _UNBOUNDED, lock)
     case options.SampleToInsertRatio(ratio, size):
       return RateLimiter(ratio, size, *option.bounds, lock)
-    case options.Queue(size) | options.Stack(size):
+    case options.Queue(size):  # And a stack.
       return RateLimiter(1.0, 1, 0.0, float(size), lock)
   raise errors.SpecError(
     "make_rate_limiter: the option: expected a rate limiter, got "
@@ -61,8 +61,6 @@ class RateLimiter:
     take the difference below `min_diff`;
   - an insert never waits where it makes `inserts - deletes <= min_size_to_sample`, and
     otherwise waits while it would take the difference above `max_diff`.
-
-  As in Reverb, where there is room for some of a batch, some are let through.
 
   A permission holds as long as nothing else happens: hold the lock from before
   `await_...` until after `did_...`. Waiting lets go of it.
@@ -223,7 +221,8 @@ class RateLimiter:
         raise errors.ReplayError(
           f"replay: {operation}: expected an open replay, got a closed one."
         )
-      return count if can(count) else _most(can, count)
+      # As in Reverb: where there is room for some of a batch, some are let through.
+      return next(some for some in range(count, 0, -1) if can(some))
 
   def _wait(
     self,
@@ -288,12 +287,3 @@ class RateLimiter:
 def _until(end: float | None, at_most: float) -> float:
   """Returns the seconds until a time of the monotonic clock, if they are fewer."""
   return at_most if end is None else min(at_most, max(0.0, end - time.monotonic()))
-
-
-def _most(can: Callable[[int], bool], count: int) -> int:
-  """Returns the most for which `can` is true; it is for 1, and not for `count`."""
-  low, high = 1, count
-  while high - low > 1:
-    middle = (low + high) // 2
-    low, high = (middle, high) if can(middle) else (low, middle)
-  return low

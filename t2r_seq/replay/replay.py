@@ -7,15 +7,16 @@ import contextlib
 import dataclasses
 import numbers
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Container, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, files, specs, windows
 from t2r_seq.data.arguments import check_count
-from t2r_seq.replay.options import to_priorities
+from t2r_seq.replay.options import to_priorities, to_priority
+from t2r_seq.specs import packing
 
 _ERRORS = {
   "ReplayTimeoutError": errors.ReplayTimeoutError,
@@ -104,8 +105,8 @@ class ReplayWriter(files.Closing):
   """
 
   should_stop: Callable[[], bool] | None = None
+  _is_closed = False
 
-  @abc.abstractmethod
   def append(self, step: Any, priority: float | None = None) -> None:
     """Appends one step.
 
@@ -121,6 +122,9 @@ class ReplayWriter(files.Closing):
       ReplayTimeoutError: the rate limiter let nothing in for as long as was allowed;
         nothing is appended.
     """
+    if priority is not None:
+      priority = to_priority("append", priority)
+    self._append(self._pack(step), priority)
 
   @abc.abstractmethod
   def end_episode(self) -> None:
@@ -132,11 +136,49 @@ class ReplayWriter(files.Closing):
         the episode has ended, and what was not let in yet may be lost.
     """
 
+  @abc.abstractmethod
+  def _pack(self, step: Any) -> Any:
+    """Checks a step that comes next; appends nothing."""
+
+  @abc.abstractmethod
+  def _append(self, packed: Any, priority: float | None) -> None:
+    """Appends a step that was packed."""
+
+  def _check_open(self, operation: str) -> None:
+    if self._is_closed:
+      raise errors.ReplayError(
+        f"{operation}: expected an open writer, got a closed one. Ask the replay for "
+        "another writer()."
+      )
+
 
 class ReplayVectorWriter(files.Closing):
   """Appends the steps of N environments that go in step; for one thread."""
 
-  @abc.abstractmethod
+  def __init__(
+    self,
+    open_writer: Callable[[], ReplayWriter],
+    count: int,
+    paths: Container[str],
+  ) -> None:
+    """Opens a writer for each environment, or, where one cannot be opened, none.
+
+    `Replay.vector_writer` does so.
+
+    Args:
+      open_writer: opens one.
+      count: N.
+      paths: of what is appended.
+    """
+    self._paths = paths
+    self._writers: list[ReplayWriter] = []
+    try:
+      for _ in range(count):
+        self._writers.append(open_writer())
+    except BaseException:
+      self.close()
+      raise
+
   def append(self, steps: Any, priorities: Any = None) -> None:
     """Appends one step to each of the N episodes.
 
@@ -149,8 +191,24 @@ class ReplayVectorWriter(files.Closing):
         turns: the error's `num_appended` says how many of them, from the first on,
         had their steps appended before it.
     """
+    flat = dict(packing.leaves(steps, self._paths))
+    count = len(self._writers)
+    check_vector("append", flat, count)
+    given: list[float | None] = [None] * count
+    if priorities is not None:
+      given = to_priorities("append", priorities, (count,)).tolist()
+    # All of them first: where one does not fit, none is appended.
+    packed = [
+      writer._pack({path: value[row] for path, value in flat.items()})
+      for row, writer in enumerate(self._writers)
+    ]
+    for row, writer in enumerate(self._writers):
+      try:
+        writer._append(packed[row], given[row])
+      except errors.ReplayTimeoutError as error:
+        error.num_appended = row
+        raise
 
-  @abc.abstractmethod
   def end_episodes(self, is_last: Any = None) -> None:
     """Ends episodes.
 
@@ -159,6 +217,39 @@ class ReplayVectorWriter(files.Closing):
     Raises:
       SpecError: the writer is closed, or not one bool for each environment.
     """
+    count = len(self._writers)
+    ends = np.ones(count, bool) if is_last is None else np.asarray(is_last)
+    if ends.shape != (count,) or ends.dtype != np.bool_:
+      raise errors.SpecError(
+        f"end_episodes: is_last: expected ({count},) bool, got {errors.describe(ends)}."
+      )
+    for row in np.flatnonzero(ends):
+      self._writers[row].end_episode()
+
+  def close(self) -> None:
+    """Closes the writers, also where one of them fails."""
+    with contextlib.ExitStack() as stack:
+      for writer in self._writers:
+        stack.callback(writer.close)
+
+
+def check_vector(operation: str, flat: Mapping[str, Any], count: int) -> None:
+  """Checks that there is a value for each environment.
+
+  Args:
+    operation: for the error.
+    flat: values by path.
+    count: N.
+  Raises:
+    SpecError: with every path that has not N values.
+  """
+  found = [
+    errors.Mismatch(path, f"a value for each of {count} environments", got)
+    for path, value in flat.items()
+    if np.shape(value)[:1] != (count,) and (got := errors.describe(np.asarray(value)))
+  ]
+  if found:
+    raise errors.mismatch_error(operation, found)
 
 
 class Replay(files.Closing):
@@ -210,8 +301,7 @@ class Replay(files.Closing):
 
   def _vector_writer(self, num_environments: int) -> ReplayVectorWriter:
     """Returns a writer for as many environments; the count has been checked."""
-
-    return SplitVectorWriter(self, num_environments)
+    return ReplayVectorWriter(self.writer, num_environments, self.flat_spec)
 
   @abc.abstractmethod
   def dataset(self, batch_size: int, with_info: bool = False) -> tf.data.Dataset:
@@ -274,112 +364,6 @@ class Replay(files.Closing):
     """
 
 
-_Writer = TypeVar("_Writer", bound=ReplayWriter)
-
-
-class SplitVectorWriter(ReplayVectorWriter):
-  """Gives each of N environments a writer of its own."""
-
-  def __init__(self, replay: Replay, num_environments: int) -> None:
-    """Opens the writers.
-
-    Args:
-      replay: to write to.
-      num_environments: N.
-    Raises:
-      SpecError: there cannot be as many writers.
-    """
-    self._writers = open_writers(replay.writer, num_environments)
-
-  def append(self, steps: Any, priorities: Any = None) -> None:
-    """Appends one step to each episode; see `ReplayVectorWriter.append`."""
-    flat = specs.flatten_spec_structure(steps)
-    check_vector("append", flat, len(self._writers))
-    if priorities is not None:
-      # All of them first: where one is wrong, nothing is appended.
-      priorities = to_priorities("append", priorities, (len(self._writers),))
-    for row, writer in enumerate(self._writers):
-      priority = None if priorities is None else priorities.item(row)
-      with appended_before(row):
-        writer.append({path: value[row] for path, value in flat.items()}, priority)
-
-  def end_episodes(self, is_last: Any = None) -> None:
-    """Ends episodes; see `ReplayVectorWriter.end_episodes`."""
-    for row in np.flatnonzero(check_is_last(is_last, len(self._writers))):
-      self._writers[row].end_episode()
-
-  def close(self) -> None:
-    """Closes the writers."""
-    close_writers(self._writers)
-
-
-def open_writers(open_one: Callable[[], _Writer], count: int) -> list[_Writer]:
-  """Opens several writers, or, where one cannot be opened, none."""
-  writers: list[_Writer] = []
-  try:
-    for _ in range(count):
-      writers.append(open_one())
-  except BaseException:
-    close_writers(writers)
-    raise
-  return writers
-
-
-def close_writers(writers: Sequence[ReplayWriter]) -> None:
-  """Closes all writers, also where one of them fails."""
-  with contextlib.ExitStack() as stack:
-    for writer in writers:
-      stack.callback(writer.close)
-
-
-@contextlib.contextmanager
-def appended_before(count: int) -> Iterator[None]:
-  """Says of a timeout how many of the environments' steps were appended before it."""
-  try:
-    yield
-  except errors.ReplayTimeoutError as error:
-    error.num_appended = count
-    raise
-
-
-def check_vector(operation: str, flat: Mapping[str, Any], count: int) -> None:
-  """Checks that there is a value for each environment.
-
-  Args:
-    operation: for the error.
-    flat: values by path.
-    count: N.
-  Raises:
-    SpecError: with every path that has not N values.
-  """
-  found = [
-    errors.Mismatch(path, f"a value for each of {count} environments", got)
-    for path, value in flat.items()
-    if np.shape(value)[:1] != (count,) and (got := errors.describe(np.asarray(value)))
-  ]
-  if found:
-    raise errors.mismatch_error(operation, found)
-
-
-def check_is_last(is_last: Any, count: int) -> np.ndarray:
-  """Returns which of the episodes end, bool [N].
-
-  Args:
-    is_last: [N], or None for all.
-    count: N.
-  Raises:
-    SpecError: it is not one bool for each environment.
-  """
-  if is_last is None:
-    return np.ones(count, bool)
-  ends = np.asarray(is_last)
-  if ends.shape != (count,) or ends.dtype != np.bool_:
-    raise errors.SpecError(
-      f"end_episodes: is_last: expected ({count},) bool, got {errors.describe(ends)}."
-    )
-  return ends
-
-
 def importance_weights(info: SampleInfo, beta: float | tf.Tensor | tf.Variable) -> Any:
   """Returns what each sample's loss is to be multiplied by.
 
@@ -413,21 +397,14 @@ def importance_weights(info: SampleInfo, beta: float | tf.Tensor | tf.Variable) 
 
 def check_exponent(beta: Any) -> Any:
   """Returns the beta of `importance_weights`; raises SpecError if it is none."""
-  return beta if beta.__class__ is float and 0 <= beta <= 1 else _to_beta(beta)
-
-
-def _to_beta(beta: Any) -> Any:
-  """Returns a number as a float, a tensor or variable as float64."""
   if tf.is_tensor(beta):
-    tensor = tf.convert_to_tensor(beta)
-    is_number = tensor.dtype.is_floating or tensor.dtype.is_integer
-    if is_number and tensor.shape.rank in (0, None):
-      return tf.cast(tensor, tf.float64)
-  elif isinstance(beta, numbers.Real) and not isinstance(beta, bool):
-    number = float(beta)
-    if 0 <= number <= 1:
-      return number
+    if beta.shape.rank in (0, None) and (
+      beta.dtype.is_floating or beta.dtype.is_integer
+    ):
+      return tf.cast(beta, tf.float64)
+  elif isinstance(beta, numbers.Real) and not isinstance(beta, bool) and 0 <= beta <= 1:
+    return float(beta)
   raise errors.SpecError(
-    f"importance_weights: beta: expected a number from 0 to 1, or a scalar tensor, got "
+    "importance_weights: beta: expected a number from 0 to 1, or a scalar tensor, got "
     f"{beta!r}. 0 corrects nothing, 1 everything."
   )

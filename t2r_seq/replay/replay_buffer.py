@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from typing import Any, TypeVar
@@ -14,20 +13,18 @@ import tensorflow as tf
 from t2r_seq import errors, specs, windows
 from t2r_seq.data.arguments import check_count
 from t2r_seq.replay import checkpoints, options, sizing
-from t2r_seq.replay.options import to_priorities
+from t2r_seq.replay.options import to_updates
 from t2r_seq.replay.rate_limiters import StopFn
 from t2r_seq.replay.replay import (
   Replay,
   ReplayCounters,
   ReplayVectorWriter,
   SampleInfo,
-  SplitVectorWriter,
-  open_writers,
 )
 from t2r_seq.replay.ring import AnchorRule, Contexts, Lanes, Ring
-from t2r_seq.replay.sampling import Batch, Gathering, Sampling, make_dataset
+from t2r_seq.replay.sampling import Batch, Sampling, make_dataset
 from t2r_seq.replay.sizing import flat_replay_specs
-from t2r_seq.replay.table import Table, make_items
+from t2r_seq.replay.table import Items, Table
 from t2r_seq.replay.writers import MemoryVectorWriter, MemoryWriter
 from t2r_seq.transitions.metadata import KEY, TransitionsMetadata
 
@@ -117,7 +114,7 @@ class ReplayBuffer(Replay):
     element = sizing.element_spec(self._columns)
     reader = windows.WindowReader(element, self._spec, cut, flat)
     rule = AnchorRule.of(reader)
-    capacity = sizing.plan_capacity(
+    self._capacity = capacity = sizing.plan_capacity(
       self._columns, rule, how, num_writers, capacity_steps, capacity_bytes
     )
     steps = {p: c for p, c in self._columns.items() if c.is_per_step}
@@ -126,11 +123,10 @@ class ReplayBuffer(Replay):
       ring = Ring(steps, capacity.num_slots, capacity.num_writers)
       lanes = Lanes(rule, capacity.num_slots, capacity.num_writers)
       held = Contexts(contexts, ring.num_rows, capacity.num_writers)
-      items = make_items(lanes, how)
+      items = Items(lanes, how)
     rng = sizing.make_rng(_OPERATION, seed)
     self._table = Table(ring, held, lanes, items, how, rng)
-    gathering = Gathering(ring, lanes, held, reader)
-    self._sampling = Sampling(self._table, gathering)
+    self._sampling = Sampling(self._table, reader)
     self._window_spec = reader.window_spec
     self._free_lanes = list(range(capacity.num_writers))
 
@@ -203,9 +199,8 @@ class ReplayBuffer(Replay):
   def _vector_writer(self, num_environments: int) -> ReplayVectorWriter:
     """Returns a writer for environments that go in step; see `Replay.vector_writer`."""
     if num_environments == self._table.lanes.num_writers:
-      writers = open_writers(self.writer, num_environments)
-      return MemoryVectorWriter(writers, self._table, self._columns)
-    return SplitVectorWriter(self, num_environments)
+      return MemoryVectorWriter(self.writer, self._table, self._columns)
+    return super()._vector_writer(num_environments)
 
   def sample(self, batch_size: int) -> Batch:
     """Samples windows as numpy arrays.
@@ -241,12 +236,7 @@ class ReplayBuffer(Replay):
 
   def update_priorities(self, keys: Any, priorities: Any) -> int:
     """Sets the priorities of items; see `Replay.update_priorities`."""
-    keys = np.asarray(keys)
-    if keys.dtype.kind not in "iu" or keys.ndim != 1:
-      raise errors.SpecError(
-        f"update_priorities: keys: expected integers [n], got {errors.describe(keys)}."
-      )
-    priorities = to_priorities("update_priorities", priorities, keys.shape)
+    keys, priorities = to_updates(keys, priorities)
     with self._table.lock:
       self._table.check_open("update_priorities")
       return self._table.update_priorities(keys.astype(np.int64), priorities)
@@ -264,7 +254,7 @@ class ReplayBuffer(Replay):
         num_samples=table.limiter.num_samples,
         num_deletes=table.limiter.num_deletes,
         num_ignored_updates=table.num_ignored_updates,
-        num_bytes=sizing.num_bytes(table),
+        num_bytes=self._capacity.num_bytes(table),
       )
 
   def to_store(self, path: str | os.PathLike[str]) -> int:
@@ -361,7 +351,7 @@ class ReplayBuffer(Replay):
       **json.loads(self.spec_structure.to_json()),
       "num_writers": lanes.num_writers,
       checkpoints.NUM_SLOTS: lanes.num_slots,
-      checkpoints.ANCHORS: dataclasses.asdict(lanes.rule),
+      checkpoints.ANCHORS: lanes.rule.to_json_dict(),
     }
 
   def _count_samples(self) -> None:

@@ -17,51 +17,31 @@ from t2r_seq.store.layout import Column
 
 @dataclasses.dataclass(frozen=True)
 class AnchorRule:
-  """Which anchors have an item; pure arithmetic, for ints and arrays.
+  """Which anchors of a grid have an item, as steps come and episodes end.
 
-  An anchor `age` steps after its episode's start has an item once `need` steps have
-  come after it. Where the episode has ended with fewer, `need_ended` are enough.
+  An anchor has an item once `need` steps have come after it. Where its episode has
+  ended with fewer, those that the grid asks for are enough.
 
   Attributes:
-    first: the least age.
-    period: ages between two anchors.
-    back: steps before the anchor that its window shows.
-    need: steps after it that must be there while the episode goes on.
-    need_ended: steps after it that must be there at the episode's end.
-    keeps_start: the first anchor has an item whenever the episode has ended.
-    is_padded: windows are padded before an episode's start.
+    grid: the anchors of whole episodes.
+    back: steps before an anchor that its window shows.
+    need: steps after it that must be there while the episode goes on. Of transitions
+      that are joined n steps are waited for.
   """
 
-  first: int
-  period: int
+  grid: windows.WindowGrid
   back: int
   need: int
-  need_ended: int
-  keeps_start: bool
-  is_padded: bool
 
   @classmethod
   def of(cls, reader: windows.WindowReader) -> AnchorRule:
-    """Derives the rule: items have the anchors that the reader's grid gives episodes.
-
-    Of transitions that are joined n steps are waited for while the episode goes on.
-    """
-    grid = reader.grid
-    back, need = max(0, -reader.steps_shown[0]), reader.num_growing
-    return cls(
-      grid.first_anchor,
-      grid.period,
-      back,
-      need,
-      need_ended=grid.num_after,
-      keeps_start=grid.keeps_first,
-      is_padded=reader.cut.front != "drop",
-    )
+    """Derives the rule for what a reader shows."""
+    return cls(reader.grid, max(0, -reader.steps_shown[0]), reader.num_growing)
 
   @property
   def has_ages(self) -> bool:
     """Whether it matters how many steps of its episode are before an anchor."""
-    return self.is_padded and self.back > 0
+    return self.grid.cut.front != "drop" and self.back > 0
 
   @property
   def min_steps(self) -> int:
@@ -70,10 +50,11 @@ class AnchorRule:
 
   def most_items(self, num_slots: int) -> int:
     """Returns how many items the steps of a writer have at most, however they end."""
-    if self.keeps_start:  # Episodes of one step each.
+    grid = self.grid
+    if grid.keeps_first:  # Episodes of one step each.
       return num_slots
-    anchors = num_slots - min(self.first, self.back) - self.need_ended
-    return -(-anchors // min(self.period, self.first + self.need_ended + 1))
+    anchors = num_slots - min(grid.first_anchor, self.back) - grid.num_after
+    return -(-anchors // min(grid.period, grid.first_anchor + grid.num_after + 1))
 
   def most_queued(self, num_slots: int) -> int:
     """Returns how many items of one episode live on while further steps come.
@@ -81,30 +62,19 @@ class AnchorRule:
     With as many, the step that gives one more item writes over none of them, if it
     waits until one of them has been taken; nor do those before it, which give none.
     """
-    return (num_slots - self.back - self.need) // self.period
+    return (num_slots - self.back - self.need) // self.grid.period
 
-  def is_anchor(self, age: Any) -> Any:
-    """Whether windows start at steps of this age, as far as that decides."""
-    if self.period == 1:
-      return age >= self.first
-    return (age >= self.first) & ((age - self.first) % self.period == 0)
-
-  def ended_anchors(self, start: int, first: int, end: int) -> np.ndarray:
-    """Returns the anchors that become items because their episode ends.
-
-    Args:
-      start: the episode's first step.
-      first: the oldest step that is still there.
-      end: the step after the last one.
-    Returns:
-      int64 [n], ascending.
-    """
-    if self.need_ended == self.need and not self.keeps_start:
-      return np.zeros(0, np.int64)
-    anchors = np.arange(max(start, first, end - self.need), end)
-    ages, left = anchors - start, end - 1 - anchors
-    fits = (left >= self.need_ended) | (self.keeps_start & (ages == self.first))
-    return anchors[self.is_anchor(ages) & fits]
+  def to_json_dict(self) -> dict[str, Any]:
+    """Describes the rule for checkpoints."""
+    return {
+      "first": self.grid.first_anchor,
+      "period": self.grid.period,
+      "back": self.back,
+      "need": self.need,
+      "need_ended": self.grid.num_after,
+      "keeps_start": self.grid.keeps_first,
+      "is_padded": self.grid.cut.front != "drop",
+    }
 
 
 _HUGE_PAGE = 1 << 21
@@ -248,11 +218,6 @@ class Contexts:
     return {path: column[row] for path, column in self.columns.items()}
 
   @property
-  def step_bytes(self) -> int:
-    """Memory that a row of the ring takes here."""
-    return self._rows_of.itemsize if self.columns else 0
-
-  @property
   def num_bytes(self) -> int:
     """Memory that episodes take."""
     return self._used * sum(column[:1].nbytes for column in self.columns.values())
@@ -311,11 +276,6 @@ class Lanes:
     self._next_end = 0
 
   @property
-  def row_bytes(self) -> int:
-    """Memory that a row takes here."""
-    return self.marks.itemsize + (0 if self.ages is None else self.ages.itemsize)
-
-  @property
   def num_steps(self) -> int:
     """Steps that are held."""
     return int(np.minimum(self.counts, self.num_slots).sum())
@@ -332,7 +292,8 @@ class Lanes:
   def next_anchor(self, lane: int) -> int:
     """Returns the anchor that the next step gives an item; -1 if there is none."""
     anchor = self.counts.item(lane) - self.rule.need
-    return anchor if self._is_anchor(anchor - self.starts.item(lane)) else -1
+    age = anchor - self.starts.item(lane)
+    return anchor if self.rule.grid.is_anchor(age) else -1
 
   def make_room(self, lane: int) -> list[int]:
     """Lets the step go whose row the next one needs.
@@ -387,7 +348,7 @@ class Lanes:
   def next_anchors(self) -> np.ndarray:
     """Returns the rows that get items by the next step of all, which are in step."""
     anchor = self.counts.item(0) - self.rule.need
-    is_anchor = self.rule.is_anchor(anchor - self.starts)
+    is_anchor = self.rule.grid.is_anchor(anchor - self.starts)
     return is_anchor.nonzero()[0] + self.row(0, anchor)
 
   def add_step_to_all(self) -> None:
@@ -397,20 +358,16 @@ class Lanes:
       self.ages[self._block(count)] = np.minimum(count - self.starts, self.rule.back)
     self.counts += 1
 
-  def mark(self, row: int, left: int) -> None:
-    """Marks an item.
+  def mark(self, rows: int | np.ndarray, left: int, count: int = 1) -> None:
+    """Marks items.
 
     Args:
-      row: of its anchor.
-      left: steps of its episode after it, `rule.need` at most.
+      rows: of their anchors, so many different ones.
+      left: steps of their episodes after them, `rule.need` at most.
+      count: how many they are.
     """
-    self.marks[row] = left + 1
-    self.num_items += 1
-
-  def mark_all(self, rows: np.ndarray) -> None:
-    """Marks items with all steps that they need; rows [n]."""
-    self.marks[rows] = self.rule.need + 1
-    self.num_items += len(rows)
+    self.marks[rows] = left + 1
+    self.num_items += count
 
   def unmark(self, rows: np.ndarray) -> None:
     """Takes items away, [n] different ones."""
@@ -419,11 +376,12 @@ class Lanes:
 
   def ended_anchors(self, lane: int) -> np.ndarray:
     """Returns the anchors that become items if the episode ends now, ascending."""
-    count = self.counts.item(lane)
-    first = self._first_anchor(self.dead.item(lane))
-    anchors = self.rule.ended_anchors(self.starts.item(lane), first, count)
-    is_new = self.marks[anchors % self.num_slots * self.num_writers + lane] == 0
-    return anchors[is_new]
+    start, count = self.starts.item(lane), self.counts.item(lane)
+    grid, num_steps = self.rule.grid, count - start
+    first = grid.num_complete(num_steps, self.rule.need)
+    anchors = start + grid.start(np.arange(first, grid.num_windows(num_steps)))
+    dead = self.dead.item(lane)
+    return anchors[anchors >= (dead + self.rule.back if dead else 0)]
 
   def end_episode(self, lane: int) -> None:
     """Ends the running episode, if it has steps."""
@@ -493,13 +451,6 @@ class Lanes:
     steps, lanes = self.steps_of(rows, counts)
     dead = self.dead[lanes]
     return bool((steps >= np.where(dead > 0, dead + self.rule.back, 0)).all())
-
-  def _first_anchor(self, dead: int) -> int:
-    return dead + self.rule.back if dead else 0
-
-  def _is_anchor(self, age: int) -> bool:
-    rule = self.rule
-    return age >= rule.first and (age - rule.first) % rule.period == 0
 
   def _dying(self, dead: int) -> range:
     """Returns the anchors whose items go as `dead` becomes the first that is alive."""

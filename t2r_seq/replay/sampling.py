@@ -15,45 +15,9 @@ import tensorflow as tf
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.data.dataset_options import bounded_options
 from t2r_seq.replay.replay import SampleInfo
-from t2r_seq.replay.ring import Contexts, Lanes, Ring
-from t2r_seq.replay.table import Draw, Table
+from t2r_seq.replay.table import Draw, Table, join_infos
 
 Batch = dict[str, np.ndarray]
-
-
-class Gathering:
-  """Gathers windows; all calls work without the buffer's lock."""
-
-  def __init__(
-    self, ring: Ring, lanes: Lanes, contexts: Contexts, reader: windows.WindowReader
-  ) -> None:
-    """Puts together the rows, where items are in them, and the features of episodes."""
-    self._columns = ring.columns
-    self._num_writers = lanes.num_writers
-    self._contexts = contexts
-    self._reader = reader
-
-  def gather(self, draw: Draw) -> Batch:
-    """Gathers windows.
-
-    Args:
-      draw: the items.
-    Returns:
-      Arrays [B, ...] by path; byte strings are objects.
-    """
-
-    def take(path: str, rows: np.ndarray | None) -> np.ndarray:
-      if rows is None:
-        return self._contexts.take(path, draw.rows)
-      return _take(self._columns[path], rows)
-
-    after = draw.marks.astype(np.int64) - 1
-    # Where no ages are kept, nothing before the anchors is shown, or it is all there.
-    ages = draw.ages
-    before = np.zeros_like(after) if ages is None else ages.astype(np.int64)
-    # A step on is N rows on.
-    anchors = windows.Anchors(draw.rows, before, after, self._num_writers)
-    return self._reader.read_at(take, anchors)
 
 
 # An array that begins at a multiple of this becomes a tensor without a copy; below the
@@ -76,10 +40,10 @@ def _take(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
 class Sampling:
   """Draws items under the lock of a table, and gathers their windows without it."""
 
-  def __init__(self, table: Table, gathering: Gathering) -> None:
+  def __init__(self, table: Table, reader: windows.WindowReader) -> None:
     """Puts the two together."""
     self._table = table
-    self._gathering = gathering
+    self._reader = reader
     # Items that are gone from the table, of batches that never got full.
     self._taken: collections.deque[tuple[SampleInfo | None, Batch]] = (
       collections.deque()
@@ -102,8 +66,25 @@ class Sampling:
     with self._table.lock:
       self._table.check_open("sample")
       draw, info = self._table.draw(count)
-    batch = self._gathering.gather(draw)
+    batch = self.gather(draw)
     return (info, batch) if self._is_whole(draw) else self._sample_again(count)
+
+  def gather(self, draw: Draw) -> Batch:
+    """Gathers windows: arrays [B, ...] by path; byte strings are objects."""
+    table = self._table
+
+    def take(path: str, rows: np.ndarray | None) -> np.ndarray:
+      if rows is None:
+        return table.contexts.take(path, draw.rows)
+      return _take(table.ring.columns[path], rows)
+
+    after = draw.marks.astype(np.int64) - 1
+    # Where no ages are kept, nothing before the anchors is shown, or it is all there.
+    ages = draw.ages
+    before = np.zeros_like(after) if ages is None else ages.astype(np.int64)
+    # A step on is N rows on.
+    anchors = windows.Anchors(draw.rows, before, after, table.lanes.num_writers)
+    return self._reader.read_at(take, anchors)
 
   def _is_whole(self, draw: Draw) -> bool:
     """Whether no step had died when the windows of a draw had been gathered.
@@ -125,7 +106,7 @@ class Sampling:
     with self._table.lock:
       self._table.check_open("sample")
       draw, info = self._table.redraw(count)
-      return info, self._gathering.gather(draw)
+      return info, self.gather(draw)
 
   def _consume(self, count: int) -> tuple[SampleInfo | None, Batch]:
     taken: list[tuple[SampleInfo | None, Batch]] = []
@@ -139,8 +120,7 @@ class Sampling:
         self._taken.extendleft(reversed(taken))
       raise
     infos, batches = zip(*taken, strict=True)
-    joined = SampleInfo(*map(np.concatenate, zip(*infos, strict=True)))
-    return joined, {
+    return join_infos(infos), {
       path: np.concatenate([batch[path] for batch in batches]) for path in batches[0]
     }
 
@@ -149,7 +129,7 @@ class Sampling:
     if self._taken:
       return self._taken.popleft()
     draw, info = self._table.consume()
-    return info, self._gathering.gather(draw)
+    return info, self.gather(draw)
 
 
 # A call of Python costs about as much as drawing some hundred numbers: many small

@@ -23,9 +23,11 @@ class Selector(abc.ABC):
   Attributes:
     compares: whether it matters which of two priorities is greater, however near they
       are; then they are to be held as float64.
+    row_bytes: memory that a row takes, with an item in it.
   """
 
   compares = False
+  row_bytes = 0
 
   def __init__(self) -> None:
     """Creates a selector without items."""
@@ -33,16 +35,6 @@ class Selector(abc.ABC):
 
   def __len__(self) -> int:
     return self._count
-
-  @property
-  @abc.abstractmethod
-  def num_bytes(self) -> int:
-    """Memory that is taken, or will be when there is an item in every row."""
-
-  @staticmethod
-  @abc.abstractmethod
-  def bytes_for(capacity: int) -> int:
-    """Returns the `num_bytes` of a selector of so many rows."""
 
   @abc.abstractmethod
   def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None:
@@ -55,11 +47,7 @@ class Selector(abc.ABC):
 
   @abc.abstractmethod
   def remove(self, rows: np.ndarray) -> None:
-    """Lets go of items.
-
-    Args:
-      rows: int64 [N].
-    """
+    """Lets go of items; rows int64 [N]."""
 
   @abc.abstractmethod
   def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
@@ -74,15 +62,13 @@ class Selector(abc.ABC):
   def sample(
     self, count: int, rng: np.random.Generator
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Chooses items, each time out of all.
+    """Chooses items, each time out of all, of which there are some.
 
     Args:
       count: how many, B.
       rng: what draws at random draws from it.
     Returns:
       Rows, int64 [B], and the probability that each had, float64 [B].
-    Raises:
-      SpecError: there are no items.
     """
 
   @abc.abstractmethod
@@ -93,67 +79,11 @@ class Selector(abc.ABC):
     that chooses just as this one does.
     """
 
-  def check_not_empty(self) -> None:
-    """Raises SpecError where there are no items to sample."""
-    if not self._count:
-      raise errors.SpecError(f"{type(self).__name__}.sample: expected items, got none.")
-
-
-class UniformSelector(Selector):
-  """Every item is as likely as every other; all in O(1) for each item."""
-
-  def __init__(self, capacity: int) -> None:
-    """Creates a selector without items; see `make_selector`."""
-    super().__init__()
-    self._rows = np.zeros(capacity, np.int64)
-    self._places = np.zeros(capacity, np.int64)
-
-  @property
-  def num_bytes(self) -> int:
-    """Memory that is taken."""
-    return self._rows.nbytes + self._places.nbytes
-
-  @staticmethod
-  def bytes_for(capacity: int) -> int:
-    """Returns the `num_bytes` of a selector of so many rows."""
-    return 16 * capacity
-
-  def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None:
-    """Takes items in; their priorities do not matter."""
-    end = self._count + len(rows)
-    self._rows[self._count : end] = rows
-    self._places[rows] = np.arange(self._count, end)
-    self._count = end
-
-  def remove(self, rows: np.ndarray) -> None:
-    """Lets go of items; the last ones move to the places that they leave."""
-    self._count -= len(rows)
-    places = self._places[rows]
-    is_kept = np.ones(len(rows), bool)
-    is_kept[places[places >= self._count] - self._count] = False
-    moved = self._rows[self._count : self._count + len(rows)][is_kept]
-    holes = places[places < self._count]
-    self._rows[holes] = moved
-    self._places[moved] = holes
-
-  def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
-    """Does nothing: priorities do not matter."""
-
-  def sample(
-    self, count: int, rng: np.random.Generator
-  ) -> tuple[np.ndarray, np.ndarray]:
-    """Draws items, with replacement."""
-    self.check_not_empty()
-    rows = self._rows[rng.integers(0, self._count, count)]
-    return rows, np.full(count, 1 / self._count)
-
-  def rows(self) -> np.ndarray:
-    """Returns all items' rows, in the order that they are numbered in."""
-    return self._rows[: self._count].copy()
-
 
 class OrderedSelector(Selector):
   """The item that was inserted first, or last; all in O(1) for each item."""
+
+  row_bytes = 24
 
   def __init__(self, capacity: int, takes_last: bool) -> None:
     """Creates a selector without items; see `make_selector`.
@@ -170,18 +100,7 @@ class OrderedSelector(Selector):
     self._places = np.full(capacity, -1)
     self._head = self._tail = 0
 
-  @property
-  def num_bytes(self) -> int:
-    """Memory that is taken."""
-    return self._log.nbytes + self._places.nbytes
-
-  @staticmethod
-  def bytes_for(capacity: int) -> int:
-    """Returns the `num_bytes` of a selector of so many rows."""
-    return 24 * capacity
-
   def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None:
-    """Takes items in; their priorities do not matter."""
     if self._tail + len(rows) > len(self._log):
       kept = self.rows()
       self._head = self._tail = 0
@@ -190,7 +109,6 @@ class OrderedSelector(Selector):
     self._count += len(rows)
 
   def remove(self, rows: np.ndarray) -> None:
-    """Lets go of items."""
     self._places[rows] = -1
     self._count -= len(rows)
 
@@ -200,8 +118,6 @@ class OrderedSelector(Selector):
   def sample(
     self, count: int, rng: np.random.Generator
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Chooses the same item every time."""
-    self.check_not_empty()
     if self._takes_last:
       while self._is_gone(self._tail - 1):
         self._tail -= 1
@@ -212,7 +128,6 @@ class OrderedSelector(Selector):
     return np.full(count, row), np.ones(count)
 
   def rows(self) -> np.ndarray:
-    """Returns all items' rows, in the order that they were inserted in."""
     entries = self._log[self._head : self._tail]
     return entries[self._places[entries] == np.arange(self._head, self._tail)]
 
@@ -228,8 +143,6 @@ class OrderedSelector(Selector):
 
 # A heap is made anew where it has more than this besides its items.
 _MAX_STALE = 1024
-# A tuple of a float and two integers, and where the heap has it.
-_ENTRY_BYTES = 152
 
 
 class HeapSelector(Selector):
@@ -239,6 +152,8 @@ class HeapSelector(Selector):
   """
 
   compares = True
+  # A number, and a tuple of a float and two integers in a list.
+  row_bytes = 8 + 152
 
   def __init__(self, capacity: int, takes_greatest: bool) -> None:
     """Creates a selector without items; see `make_selector`.
@@ -255,23 +170,11 @@ class HeapSelector(Selector):
     self._numbers = np.full(capacity, -1)
     self._next = itertools.count()
 
-  @property
-  def num_bytes(self) -> int:
-    """Memory that is taken with an entry for each row."""
-    return self._numbers.nbytes + _ENTRY_BYTES * len(self._numbers)
-
-  @staticmethod
-  def bytes_for(capacity: int) -> int:
-    """Returns the `num_bytes` of a selector of so many rows."""
-    return (8 + _ENTRY_BYTES) * capacity
-
   def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None:
-    """Takes items in."""
     self._count += len(rows)
     self.update(rows, priorities)
 
   def remove(self, rows: np.ndarray) -> None:
-    """Lets go of items."""
     self._numbers[rows] = -1
     self._count -= len(rows)
 
@@ -289,14 +192,11 @@ class HeapSelector(Selector):
   def sample(
     self, count: int, rng: np.random.Generator
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Chooses the same item every time."""
-    self.check_not_empty()
     while self._is_gone(self._heap[0]):
       heapq.heappop(self._heap)
     return np.full(count, self._heap[0][2]), np.ones(count)
 
   def rows(self) -> np.ndarray:
-    """Returns all items' rows, in the order that they were inserted or updated in."""
     rows = np.flatnonzero(self._numbers >= 0)
     return rows[np.argsort(self._numbers[rows])]
 
@@ -351,17 +251,6 @@ class SumTree:
   def values(self) -> np.ndarray:
     """All values, float32 [capacity]; not to be written to."""
     return self._levels[0][: self._capacity]
-
-  @property
-  def num_bytes(self) -> int:
-    """Memory of the values and all sums."""
-    return sum(level.nbytes for level in (*self._levels, self._running))
-
-  @staticmethod
-  def bytes_for(capacity: int) -> int:
-    """Returns the `num_bytes` of a tree of so many rows."""
-    leaves, *above = _sizes(capacity)
-    return 4 * leaves + 8 * sum(above) + 8 * ([leaves, *above][-1] + 1)
 
   def set(self, rows: np.ndarray, values: np.ndarray | float) -> None:
     """Sets values.
@@ -457,6 +346,9 @@ class PrioritizedSelector(Selector):
   all are: then each is as likely as every other, and drawing costs O(n).
   """
 
+  # The tree's, which takes up to 12 of the first 4096 rows.
+  row_bytes = 6
+
   def __init__(self, capacity: int, priority_exponent: float) -> None:
     """Creates a selector without items; see `make_selector`.
 
@@ -469,35 +361,20 @@ class PrioritizedSelector(Selector):
     # An item that is never drawn has the weight -0.0, and what is no item 0.0.
     self._weights = SumTree(capacity)
 
-  @property
-  def num_bytes(self) -> int:
-    """Memory that is taken."""
-    return self._weights.num_bytes
-
-  @staticmethod
-  def bytes_for(capacity: int) -> int:
-    """Returns the `num_bytes` of a selector of so many rows."""
-    return SumTree.bytes_for(capacity)
-
   def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None:
-    """Takes items in."""
     self._count += len(rows)
     self.update(rows, priorities)
 
   def remove(self, rows: np.ndarray) -> None:
-    """Lets go of items."""
     self._count -= len(rows)
     self._weights.set(rows, 0.0)
 
   def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
-    """Gives items other priorities."""
     self._weights.set(rows, self._to_weights(priorities))
 
   def sample(
     self, count: int, rng: np.random.Generator
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Draws items, with replacement."""
-    self.check_not_empty()
     total = self._weights.total
     if not total:
       rows = self.rows()[rng.integers(0, self._count, count)]
@@ -506,7 +383,6 @@ class PrioritizedSelector(Selector):
     return rows, np.divide(self._weights.get(rows), total, dtype=np.float64)
 
   def rows(self) -> np.ndarray:
-    """Returns all items' rows, in ascending order."""
     weights = self._weights.values
     return ((weights != 0) | np.signbit(weights)).nonzero()[0]
 
@@ -519,26 +395,21 @@ class PrioritizedSelector(Selector):
     return weights
 
 
-def make_selector(option: options.SelectorOption, capacity: int) -> Selector:
+def make_selector(option: options.SelectorOption, capacity: int) -> Selector | None:
   """Makes what an option describes.
 
   Args:
     option: one of `options`' selectors.
     capacity: rows are in range(capacity).
   Returns:
-    A selector without items.
-  Raises:
-    SpecError: the option is none of the selectors'.
+    A selector without items; None for `Uniform`, which needs to know nothing but which
+    rows have items.
   """
   match option:
-    case options.Uniform():
-      return UniformSelector(capacity)
     case options.Fifo() | options.Lifo():
       return OrderedSelector(capacity, isinstance(option, options.Lifo))
     case options.Prioritized():
       return PrioritizedSelector(capacity, option.priority_exponent)
     case options.MinHeap() | options.MaxHeap():
       return HeapSelector(capacity, isinstance(option, options.MaxHeap))
-  raise errors.SpecError(
-    f"make_selector: the option: expected a selector, got {errors.describe(option)}."
-  )
+  return None

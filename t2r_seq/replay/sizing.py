@@ -15,9 +15,9 @@ from t2r_seq import errors, specs, windows
 from t2r_seq.data.arguments import check_count
 from t2r_seq.replay import options
 from t2r_seq.replay.ring import AnchorRule, column_dtype
-from t2r_seq.replay.table import Table, items_bytes
+from t2r_seq.replay.table import Table, item_bytes
 from t2r_seq.store import layout
-from t2r_seq.store.layout import Columns
+from t2r_seq.store.layout import Column, Columns
 
 
 def flat_replay_specs(
@@ -63,8 +63,8 @@ def flat_replay_specs(
   return kept
 
 
-# Of an episode's end, and of a writer: three counts.
-_END_BYTES, _WRITER_BYTES = 8, 24
+# Of an episode's end.
+_END_BYTES = 8
 
 
 def make_rng(operation: str, seed: Any) -> np.random.Generator:
@@ -112,11 +112,26 @@ class Capacity:
     argument: 'capacity_steps' or 'capacity_bytes'.
     num_slots: steps of each writer.
     num_writers: N.
+    row_bytes: of memory, that a step and its item take.
   """
 
   argument: str
   num_slots: int
   num_writers: int
+  row_bytes: int
+
+  def num_bytes(self, table: Table) -> int:
+    """Returns the memory that the held steps take, with all that belongs to them."""
+    strings = sum(
+      len(item) + 33
+      for column in table.ring.columns.values()
+      if column.dtype == object
+      for item in column.flat
+      if item is not None
+    )
+    ends = _END_BYTES * sum(map(len, table.lanes.ends))
+    steps = table.lanes.num_steps * self.row_bytes
+    return steps + strings + ends + table.contexts.num_bytes
 
   @contextlib.contextmanager
   def memory_for(self, operation: str) -> Iterator[None]:
@@ -158,27 +173,18 @@ def plan_capacity(
   name, capacity = _check_capacity(
     how.operation, columns, capacity_steps, capacity_bytes
   )
-  is_steps = name == "capacity_steps"
-  step_size = 1 if is_steps else _step_bytes(columns, rule)
-
-  def needed(slots: int) -> int:
-    rows = slots * num_writers
-    if is_steps:
-      return rows
-    return rows * step_size + _WRITER_BYTES * num_writers + items_bytes(how, rows)
-
-  fewest, too_many = 0, capacity // (step_size * num_writers) + 1
-  while too_many - fewest > 1:
-    middle = (fewest + too_many) // 2
-    fits = needed(middle) <= capacity
-    fewest, too_many = (middle, too_many) if fits else (fewest, middle)
-  if fewest < rule.min_steps:
+  row_bytes, step_size = _row_bytes(columns, rule, how), 1
+  if name == "capacity_bytes":  # Each step may be an episode of its own.
+    features = sum(_value_bytes(c) for c in columns.values() if not c.is_per_step)
+    step_size = row_bytes + features + _END_BYTES
+  slots = capacity // (step_size * num_writers)
+  if slots < rule.min_steps:
     raise errors.SpecError(
       f"{how.operation}: {name}: expected at least {rule.min_steps} steps for each "
-      f"writer, the length of a window, got {fewest}. Raise it from {capacity} to "
-      f"{needed(rule.min_steps)} or more."
+      f"writer, the length of a window, got {slots}. Raise it from {capacity} to "
+      f"{rule.min_steps * step_size * num_writers} or more."
     )
-  found = Capacity(name, fewest, num_writers)
+  found = Capacity(name, slots, num_writers, row_bytes)
   _check_rate_limiter(how, rule, found)
   return found
 
@@ -220,7 +226,7 @@ def _check_rate_limiter(
       most = num_writers * rule.most_items(num_slots)
       room = f"{num_writers} x {num_slots} steps have"
       why = "Samples would wait for ever"
-    case options.Queue() | options.Stack() if how.max_times_sampled == 1:
+    case options.Queue() if how.max_times_sampled == 1:
       name, got = "size", option.size
       most = rule.most_queued(num_slots)
       room = f"{num_slots} steps, the part of a writer, keep while others come"
@@ -236,34 +242,15 @@ def _check_rate_limiter(
     )
 
 
-def num_bytes(table: Table) -> int:
-  """Returns the memory that the held steps take, with all that belongs to them."""
-  lanes, ring = table.lanes, table.ring
-  row_bytes = ring.row_bytes + lanes.row_bytes + table.items.row_bytes
-  row_bytes += table.contexts.step_bytes
-  if table.items.times_sampled is not None:
-    row_bytes += table.items.times_sampled.itemsize
-  strings = sum(_string_bytes(column) for column in ring.columns.values())
-  fixed = sum(a.nbytes for a in (lanes.counts, lanes.dead, lanes.starts))
-  episodes = _END_BYTES * sum(map(len, lanes.ends))
-  held = int(lanes.num_steps * row_bytes)
-  return held + strings + fixed + episodes + table.contexts.num_bytes
-
-
-def _string_bytes(column: np.ndarray) -> int:
-  if column.dtype != object:
-    return 0
-  return sum(len(item) + 33 for item in column.flat if item is not None)
-
-
-def _step_bytes(columns: Columns, rule: AnchorRule) -> int:
-  """Returns the memory of a step besides its item's, if it is an episode of its own."""
-  row = _END_BYTES + sum(
-    math.prod(column.row_shape) * column_dtype(column).itemsize
-    for column in columns.values()
-  )
-  if not all(column.is_per_step for column in columns.values()):
-    row += 8  # Where its episode's features are.
+def _row_bytes(columns: Columns, rule: AnchorRule, how: options.TableOptions) -> int:
+  """Returns the memory of a step and its item, without what its episode takes."""
+  values = sum(_value_bytes(c) for c in columns.values() if c.is_per_step)
   marks = np.min_scalar_type(rule.need + 1).itemsize
   ages = np.min_scalar_type(rule.back).itemsize if rule.has_ages else 0
-  return row + marks + ages
+  # Where its episode's features are.
+  episode = 0 if all(column.is_per_step for column in columns.values()) else 8
+  return values + marks + ages + episode + item_bytes(how)
+
+
+def _value_bytes(column: Column) -> int:
+  return math.prod(column.row_shape) * column_dtype(column).itemsize

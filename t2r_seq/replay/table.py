@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,105 +14,7 @@ from t2r_seq.replay import options
 from t2r_seq.replay.rate_limiters import StopFn, make_rate_limiter
 from t2r_seq.replay.replay import SampleInfo, check_open
 from t2r_seq.replay.ring import Contexts, Lanes, Ring, allocate
-from t2r_seq.replay.selectors import Selector, make_selector
-
-
-class GivenPriorities:
-  """Keeps the priority that came with a step until the step's item is there.
-
-  A writer's step waits for `need` more, so that as many rows and one are enough: a row
-  is taken, or cleared with the end of its episode, before a step wants it again. Calls
-  need the buffer's lock.
-
-  Attributes:
-    greatest: priority that an item has had so far, and at least 1.
-  """
-
-  def __init__(self, need: int, num_writers: int, initial: float | None) -> None:
-    """Creates rows without priorities.
-
-    Args:
-      need: steps that come after an anchor before it has an item.
-      num_writers: N.
-      initial: of items whose step came without one; None for the greatest so far.
-    """
-    self.greatest = 1.0
-    self._initial = initial
-    self._rows = np.full((need + 1, num_writers), np.nan)
-    # Most replays are never given any: they pay nothing for it.
-    self._are_any = False
-
-  def put(self, lane: int, step: int, priority: float) -> None:
-    """Keeps the priority of a writer's step."""
-    self._rows[step % len(self._rows), lane] = priority
-    self._are_any = True
-
-  def put_all(self, step: int, priorities: np.ndarray, where: np.ndarray) -> None:
-    """Keeps those of a step of each writer, [N], where a bool [N] says so."""
-    np.copyto(self._rows[step % len(self._rows)], priorities, where=where)
-    self._are_any = True
-
-  @property
-  def initial(self) -> float:
-    """Of items whose step came without one."""
-    return self.greatest if self._initial is None else self._initial
-
-  def note(self, priorities: np.ndarray) -> None:
-    """Takes note of priorities that items have now."""
-    if len(priorities):
-      self.greatest = max(self.greatest, float(priorities.max()))
-
-  def take(self, lane: int, step: int) -> float:
-    """Returns the priority of a step's item, and forgets it."""
-    if not self._are_any:
-      return self.initial
-    row = step % len(self._rows)
-    found = self._rows.item(row, lane)
-    if found != found:
-      return self.initial
-    self._rows[row, lane] = np.nan
-    self.greatest = max(self.greatest, found)
-    return found
-
-  def of_rows(self, step: int, rows: np.ndarray) -> float | np.ndarray:
-    """Returns those of the items of a step of some writers.
-
-    Args:
-      step: the same one of each.
-      rows: of the ring, where the step is, int64 [n].
-    Returns:
-      float64 [n]; or one for all if none came with a step.
-    """
-    if not self._are_any:
-      return self.initial
-    given = self._rows[step % len(self._rows)]
-    found = given.take(rows % len(given))
-    is_given = ~np.isnan(found)
-    found[~is_given] = self.initial
-    self.note(found[is_given])
-    return found
-
-  def forget(self, step: int) -> None:
-    """Forgets those of a step of all writers."""
-    if self._are_any:
-      self._rows[step % len(self._rows)] = np.nan
-
-  def clear(self, lane: int) -> None:
-    """Forgets those of an episode that has ended."""
-    if self._are_any:
-      self._rows[:, lane] = np.nan
-
-  def of_writer(self, lane: int, count: int) -> list[tuple[int, float]]:
-    """Returns steps and their priorities, ascending, for a checkpoint.
-
-    Args:
-      lane: the writer.
-      count: its steps so far.
-    """
-    steps = range(max(0, count - len(self._rows)), count)
-    kept = [(step, self._rows.item(step % len(self._rows), lane)) for step in steps]
-    return [(step, priority) for step, priority in kept if priority == priority]
-
+from t2r_seq.replay.selectors import make_selector
 
 _MAX_PENDING = 4096
 # With fewer items among the rows than one in so many, they are listed to draw from.
@@ -148,32 +49,137 @@ class Draw(NamedTuple):
     )
 
 
-class Items(abc.ABC):
+class Items:
   """The items of a buffer, by the rows of their anchors; calls need its lock.
+
+  Where all are drawn alike, in O(1) and without memory: rows are tried until one is
+  marked. Otherwise selectors choose. They are told of inserts and removals before the
+  next draw, of many at once: one by one they would take most of the time of an append.
 
   Attributes:
     times_sampled: of each row's item, int32; None until somebody wants to know.
+    greatest: priority that an item has had so far, and at least 1.
   """
 
-  def __init__(self, lanes: Lanes) -> None:
-    """Creates items of marked rows."""
+  def __init__(self, lanes: Lanes, how: options.TableOptions) -> None:
+    """Creates the items of marked rows, which are sampled and removed as told."""
+    num_rows = len(lanes.marks)
     self._lanes = lanes
+    self._sampler = make_selector(how.sampler, num_rows)
+    self._remover = None
+    if how.max_size is not None:
+      self._remover = make_selector(how.remover, num_rows)
+    # The order of one kind of selector says nothing to another.
+    self._selectors = {
+      f"{use}_{type(selector).__name__}": selector
+      for use, selector in (("sampler", self._sampler), ("remover", self._remover))
+      if selector is not None
+    }
+    # Of rows that have no item yet: what came with the step, NaN for nothing. Where
+    # priorities only weigh, half the memory is as good.
+    self._priorities: np.ndarray | None = None
+    if self._selectors:
+      is_exact = any(selector.compares for selector in self._selectors.values())
+      self._priorities = allocate((num_rows,), np.float64 if is_exact else np.float32)
+    self._initial = how.initial_priority
+    self.greatest = 1.0
+    self._new: dict[int, None] = {}
+    self._gone: list[int] = []
     self.times_sampled: np.ndarray | None = None
+    if how.max_times_sampled:
+      self.count_samples()
 
   def count_samples(self) -> None:
     """Counts how often items are sampled, from now on."""
     if self.times_sampled is None:
       self.times_sampled = allocate(self._lanes.marks.shape, np.int32)
 
-  def insert(self, rows: np.ndarray, priorities: float | np.ndarray) -> None:
+  @property
+  def wants_rows(self) -> bool:
+    """Whether it matters here which items come and go, and not only their marks."""
+    return self.times_sampled is not None or bool(self._selectors)
+
+  def give(self, rows: int | slice, priorities: Any) -> None:
+    """Keeps what came with steps until they have items; None for no priority."""
+    if self._priorities is not None:
+      self._priorities[rows] = np.nan if priorities is None else priorities
+
+  def given(self, lane: int) -> list[tuple[int, float]]:
+    """Returns the steps of a writer that have no item yet, and what came with them."""
+    lanes, held = self._lanes, self._priorities
+    if held is None:
+      return []
+    start, count = lanes.starts.item(lane), lanes.counts.item(lane)
+    steps = range(max(start, count - lanes.rule.need), count)
+    kept = [(step, held.item(lanes.row(lane, step))) for step in steps]
+    return [(step, priority) for step, priority in kept if priority == priority]
+
+  def insert(self, rows: np.ndarray) -> None:
     """Takes items in that were just marked; rows int64 [n]."""
     if self.times_sampled is not None:
       self.times_sampled[rows] = 0
-    self._insert(rows, priorities)
+    if self._priorities is None:
+      return
+    priorities = self._priorities[rows]
+    is_given = priorities == priorities
+    if not is_given.all():
+      priorities[~is_given] = self.greatest if self._initial is None else self._initial
+      self._priorities[rows] = priorities
+    self.greatest = max(self.greatest, float(priorities[is_given].max(initial=0)))
+    self._new.update(dict.fromkeys(rows.tolist()))
+    if len(self._new) + len(self._gone) >= _MAX_PENDING:
+      self._flush()
+
+  def remove(self, rows: list[int]) -> None:
+    """Lets go of items whose marks are gone."""
+    if not self._selectors:
+      return
+    if not self._new.keys().isdisjoint(rows):
+      self._flush()
+    self._gone += rows
+
+  def draw(
+    self, count: int, rng: np.random.Generator
+  ) -> tuple[np.ndarray, float | np.ndarray]:
+    """Draws items, of which there are some, with replacement.
+
+    Returns:
+      Rows, int64 [B], and with which probability each was drawn, float64 [B]; or one
+      for all.
+    """
+    if self._sampler is None:
+      return self._draw_alike(count, rng), 1.0 / self._lanes.num_items
+    self._flush()
+    return self._sampler.sample(count, rng)
+
+  def choose_surplus(self, rng: np.random.Generator) -> np.ndarray:
+    """Returns the row of the item that the remover lets go, int64 [1]."""
+    if self._remover is None:
+      return self._draw_alike(1, rng)
+    self._flush()
+    return self._remover.sample(1, rng)[0]
+
+  def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
+    """Sets the priorities of items; of a row that is there twice, the last counts."""
+    self.greatest = max(self.greatest, float(priorities.max(initial=0)))
+    if self._priorities is not None:
+      self._flush()
+      self._priorities[rows] = priorities
+    for selector in self._selectors.values():
+      selector.update(rows, priorities)
+
+  def priorities(self, rows: np.ndarray) -> np.ndarray:
+    """Returns the priorities of items, float64 [B]; ones where they do not matter."""
+    if self._priorities is None:
+      return np.ones(len(rows))
+    return self._priorities.take(rows).astype(np.float64)
 
   def arrays(self) -> dict[str, np.ndarray]:
     """Returns what `load` needs to make items that are drawn just as these are."""
-    return {} if self.times_sampled is None else {"times_sampled": self.times_sampled}
+    self._flush()
+    arrays = {"times_sampled": self.times_sampled, "priorities": self._priorities}
+    orders = {name: selector.rows() for name, selector in self._selectors.items()}
+    return {name: a for name, a in arrays.items() if a is not None} | orders
 
   def load(self, arrays: Mapping[str, np.ndarray]) -> None:
     """Takes in the marked rows, of a buffer that was saved, into items without any.
@@ -185,64 +191,28 @@ class Items(abc.ABC):
       self.count_samples()
     if self.times_sampled is not None:
       self.times_sampled[:] = arrays.get("times_sampled", 0)
+    if self._priorities is None:
+      return
+    lanes = self._lanes
+    marked = lanes.marks.nonzero()[0]
+    self._priorities[:] = np.nan
+    saved = arrays.get("priorities")
+    self._priorities[marked] = 1.0 if saved is None else saved[marked]
+    ages = lanes.steps_of(marked, lanes.counts)[0]
+    by_age = marked[np.argsort(ages, kind="stable")]
+    for name, selector in self._selectors.items():
+      rows = arrays.get(name, by_age)
+      selector.insert(rows, self._priorities[rows])
 
-  @property
-  def wants_rows(self) -> bool:
-    """Whether it matters here which items come and go, and not only their marks."""
-    return self.times_sampled is not None
-
-  @property
-  @abc.abstractmethod
-  def row_bytes(self) -> float:
-    """Memory that a row takes here."""
-
-  @abc.abstractmethod
-  def remove(self, rows: list[int]) -> None:
-    """Lets go of items whose marks are gone."""
-
-  @abc.abstractmethod
-  def draw(
-    self, count: int, rng: np.random.Generator
-  ) -> tuple[np.ndarray, float | np.ndarray]:
-    """Draws items, of which there are some.
-
-    Returns:
-      Rows, int64 [B], and with which probability each was drawn, float64 [B]; or one
-      for all.
-    """
-
-  @abc.abstractmethod
-  def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
-    """Sets the priorities of items; of a row that is there twice, the last counts."""
-
-  @abc.abstractmethod
-  def priorities(self, rows: np.ndarray) -> np.ndarray:
-    """Returns the priorities of items, float64 [B]."""
-
-  @abc.abstractmethod
-  def _insert(self, rows: np.ndarray, priorities: float | np.ndarray) -> None:
-    pass
-
-
-class UniformItems(Items):
-  """Draws any marked row, in O(1) and without memory: rows are tried until one is."""
-
-  row_bytes = 0.0
-
-  def remove(self, rows: list[int]) -> None:
-    """Does nothing: their marks are gone."""
-
-  def draw(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, float]:
-    """Draws items, with replacement."""
+  def _draw_alike(self, count: int, rng: np.random.Generator) -> np.ndarray:
     lanes = self._lanes
     counts = lanes.counts
     newest = counts.item(0) if len(counts) == 1 else int(counts.max())
     slots = min(newest, lanes.num_slots)
     num_rows, num_items = slots * lanes.num_writers, lanes.num_items
-    probability = 1.0 / num_items
     if num_items * _MAX_MISSES < num_rows:
       listed = lanes.marks[:num_rows].nonzero()[0]
-      return listed[rng.integers(0, num_items, count)], probability
+      return listed[rng.integers(0, num_items, count)]
     tries = int(count * num_rows / num_items * 1.05) + 8
     rows = np.zeros(0, np.int64)
     while len(rows) < count:
@@ -250,93 +220,9 @@ class UniformItems(Items):
       tried = (rng.random(tries) * num_rows).astype(np.int64)
       hits = tried[lanes.marks.take(tried) != 0]
       rows = np.concatenate([rows, hits]) if len(rows) else hits
-    return rows[:count], probability
+    return rows[:count]
 
-  def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
-    """Does nothing: priorities do not matter."""
-
-  def priorities(self, rows: np.ndarray) -> np.ndarray:
-    """Returns ones: priorities do not matter."""
-    return np.ones(len(rows))
-
-  def _insert(self, rows: np.ndarray, priorities: float | np.ndarray) -> None:
-    pass
-
-
-class SelectedItems(Items):
-  """Leaves the choice to selectors.
-
-  They are told of inserts and removals before the next draw, of many at once: for one
-  by one they would take most of the time of an append.
-  """
-
-  def __init__(
-    self,
-    lanes: Lanes,
-    sampler: options.SelectorOption,
-    remover: options.SelectorOption | None,
-  ) -> None:
-    """Creates the selectors.
-
-    Args:
-      lanes: whose marked rows are items.
-      sampler: chooses what is sampled.
-      remover: chooses what goes where there are too many; None: there never are.
-    """
-    super().__init__(lanes)
-    num_rows = len(lanes.marks)
-    self._sampler = make_selector(sampler, num_rows)
-    self._selectors: list[Selector] = [self._sampler]
-    if remover is not None:
-      self._selectors.append(make_selector(remover, num_rows))
-    # Where they only weigh, half the memory is as good.
-    is_exact = any(selector.compares for selector in self._selectors)
-    self._priorities = allocate((num_rows,), np.float64 if is_exact else np.float32)
-    self._new: dict[int, None] = {}
-    self._gone: list[int] = []
-
-  @property
-  def wants_rows(self) -> bool:
-    """True: selectors are told what comes and goes."""
-    return True
-
-  @property
-  def row_bytes(self) -> float:
-    """Memory that a row takes here: its priority, and what selectors know of it."""
-    known = sum(selector.num_bytes for selector in self._selectors)
-    return self._priorities.itemsize + known / len(self._priorities)
-
-  def arrays(self) -> dict[str, np.ndarray]:
-    """Returns what `load` needs; see `Items.arrays`."""
-    self.flush()
-    orders = {name: selector.rows() for name, selector in self._named()}
-    return {**super().arrays(), "priorities": self._priorities, **orders}
-
-  def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-    """Takes in the marked rows; see `Items.load`."""
-    super().load(arrays)
-    marked = self._lanes.marks.nonzero()[0]
-    self._priorities[:] = arrays.get("priorities", 1.0)
-    by_age = marked[
-      np.argsort(self._lanes.steps_of(marked, self._lanes.counts)[0], kind="stable")
-    ]
-    for name, selector in self._named():
-      rows = arrays.get(name, by_age)
-      selector.insert(rows, self._priorities[rows])
-
-  def _named(self) -> Iterator[tuple[str, Selector]]:
-    """Yields the selectors, and names for the order of their items."""
-    # The order of one kind of selector says nothing to another.
-    for use, selector in zip(("sampler", "remover"), self._selectors, strict=False):
-      yield f"{use}_{type(selector).__name__}", selector
-
-  def remove(self, rows: list[int]) -> None:
-    """Lets go of items whose marks are gone."""
-    if not self._new.keys().isdisjoint(rows):
-      self.flush()
-    self._gone += rows
-
-  def flush(self) -> None:
+  def _flush(self) -> None:
     """Tells the selectors what has come and gone."""
     if not self._gone and not self._new:
       return
@@ -344,65 +230,23 @@ class SelectedItems(Items):
     new = np.fromiter(self._new, np.int64, len(self._new))
     self._gone.clear()
     self._new.clear()
-    for selector in self._selectors:
+    for selector in self._selectors.values():
       if len(gone):
         selector.remove(gone)
       if len(new):
+        assert self._priorities is not None
         selector.insert(new, self._priorities[new])
 
-  def draw(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Draws items; see `Items.draw`."""
-    self.flush()
-    return self._sampler.sample(count, rng)
 
-  def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
-    """Sets the priorities of items."""
-    self.flush()
-    self._priorities[rows] = priorities
-    for selector in self._selectors:
-      selector.update(rows, priorities)
-
-  def priorities(self, rows: np.ndarray) -> np.ndarray:
-    """Returns the priorities of items, float64 [B]."""
-    return self._priorities.take(rows).astype(np.float64)
-
-  def choose_surplus(self, rng: np.random.Generator) -> int:
-    """Returns the row of the item that the remover lets go."""
-    self.flush()
-    rows, _ = self._selectors[-1].sample(1, rng)
-    return int(rows[0])
-
-  def _insert(self, rows: np.ndarray, priorities: float | np.ndarray) -> None:
-    self._priorities[rows] = priorities
-    self._new.update(dict.fromkeys(rows.tolist()))
-    if len(self._new) + len(self._gone) >= _MAX_PENDING:
-      self.flush()
-
-
-def make_items(lanes: Lanes, how: options.TableOptions) -> Items:
-  """Makes items that are sampled and removed as told."""
-  items: Items
-  if how.is_plain:
-    items = UniformItems(lanes)
-  else:
-    items = SelectedItems(
-      lanes, how.sampler, None if how.max_size is None else how.remover
-    )
-  if how.max_times_sampled:
-    items.count_samples()
-  return items
-
-
-def items_bytes(how: options.TableOptions, num_rows: int) -> int:
-  """Returns the memory that `make_items`' take with an item in each of so many rows."""
-  counts = 4 * num_rows  # From when somebody first asks for them.
-  if how.is_plain:
-    return counts
+def item_bytes(how: options.TableOptions) -> int:
+  """Returns the memory that an item takes, what selectors know of it included."""
+  counts = 4  # From when somebody first asks for them.
   chosen = [how.sampler] if how.max_size is None else [how.sampler, how.remover]
-  selectors = [make_selector(option, 1) for option in chosen]
+  selectors = [made for option in chosen if (made := make_selector(option, 1))]
+  if not selectors:
+    return counts
   size = 8 if any(selector.compares for selector in selectors) else 4
-  known = sum(selector.bytes_for(num_rows) for selector in selectors)
-  return counts + size * num_rows + known
+  return counts + size + sum(selector.row_bytes for selector in selectors)
 
 
 class Table:
@@ -416,7 +260,6 @@ class Table:
     items: which of them are drawn.
     limiter: who has to wait.
     rng: what draws at random draws from it.
-    given: priorities of new items, and of those that are still to come.
     num_ignored_updates: priorities for items that had gone.
     is_closed: nothing can be done any more.
   """
@@ -441,8 +284,6 @@ class Table:
     self.num_ignored_updates = 0
     self.is_closed = False
     self._how = how
-    initial = None if how.initial_priority is None else float(how.initial_priority)
-    self.given = GivenPriorities(lanes.rule.need, lanes.num_writers, initial)
     # At the latest when the interpreter exits, which waits for TensorFlow's threads.
     weakref.finalize(self, self.limiter.close_for_good)
 
@@ -479,10 +320,9 @@ class Table:
       self._note_context(lane, row, context)
     self.ring.write(row, values)
     lanes.add_step(lane)
-    if priority is not None and lanes.rule.is_anchor(step - lanes.starts.item(lane)):
-      self.given.put(lane, step, priority)
+    self.items.give(row, priority)
     if anchor >= 0:
-      self._insert(lane, anchor, lanes.rule.need)
+      self._insert(np.array([lanes.row(lane, anchor)]), lanes.rule.need)
 
   def append_to_all(self, values: list[Any], priorities: np.ndarray | None) -> None:
     """Appends a step of each writer, which are in step, in one block."""
@@ -492,24 +332,19 @@ class Table:
     step = lanes.counts.item(0)
     lost = lanes.make_room_for_all()
     if len(lost):
-      if self.items.wants_rows:
-        self.items.remove(lost.tolist())
-      self.limiter.did_delete(len(lost))
+      self._remove(lost.tolist())
     self.ring.write_block(step % lanes.num_slots, values)
     lanes.add_step_to_all()
-    if priorities is not None:
-      self.given.put_all(step, priorities, lanes.rule.is_anchor(step - lanes.starts))
-    anchor = step - lanes.rule.need
+    first = lanes.row(0, step)
+    self.items.give(slice(first, first + lanes.num_writers), priorities)
     try:
       while len(rows):
-        self._insert_full(anchor, rows[:allowed])
+        self._insert(rows[:allowed], lanes.rule.need)
         rows = rows[allowed:]
         allowed = self._await_inserts(len(rows))
     except errors.ReplayTimeoutError as error:
       error.num_appended = lanes.num_writers
       raise
-    finally:
-      self.given.forget(anchor)
 
   def end_episode(self, lane: int, should_stop: StopFn | None = None) -> None:
     """Ends an episode; its last windows become items, one by one.
@@ -522,9 +357,8 @@ class Table:
     try:
       for anchor in lanes.ended_anchors(lane).tolist():
         self._await_inserts(1, should_stop)
-        self._insert(lane, anchor, end - 1 - anchor)
+        self._insert(np.array([lanes.row(lane, anchor)]), end - 1 - anchor)
     finally:
-      self.given.clear(lane)
       lanes.end_episode(lane)
 
   def draw(self, count: int) -> tuple[Draw, SampleInfo | None]:
@@ -540,7 +374,7 @@ class Table:
       return parts[0]
     draws, infos = zip(*parts, strict=True)
     known = [info for info in infos if info is not None]
-    return Draw.join(draws), _join(known) if len(known) == len(parts) else None
+    return Draw.join(draws), join_infos(known) if len(known) == len(parts) else None
 
   def redraw(self, count: int) -> tuple[Draw, SampleInfo | None]:
     """Draws once more, in place of items that died before they were read."""
@@ -574,7 +408,6 @@ class Table:
     if num_there < len(keys):
       self.num_ignored_updates += len(keys) - num_there
       rows, priorities = rows[are_there], priorities[are_there]
-    self.given.note(priorities)
     self.items.update(rows, priorities)
     return num_there
 
@@ -582,8 +415,7 @@ class Table:
     """Lets items go, as the remover chooses, until there are no more than may be."""
     most = self._how.max_size
     while most is not None and self.lanes.num_items > most:
-      assert isinstance(self.items, SelectedItems)
-      surplus = np.array([self.items.choose_surplus(self.rng)])
+      surplus = self.items.choose_surplus(self.rng)
       self.lanes.unmark(surplus)
       self._remove(surplus.tolist())
 
@@ -608,20 +440,10 @@ class Table:
       self.contexts.keep(lane, len(lanes.ends[lane]) + 1)
     self.contexts.add_step(lane, row)
 
-  def _insert(self, lane: int, anchor: int, left: int) -> None:
-    row = self.lanes.row(lane, anchor)
-    self.lanes.mark(row, left)
-    self._take_in(np.array([row]), self.given.take(lane, anchor))
-
-  def _insert_full(self, anchor: int, rows: np.ndarray) -> None:
-    self.lanes.mark_all(rows)
-    if not self.items.wants_rows:
-      self.limiter.did_insert(len(rows))
-      return
-    self._take_in(rows, self.given.of_rows(anchor, rows))
-
-  def _take_in(self, rows: np.ndarray, priorities: float | np.ndarray) -> None:
-    self.items.insert(rows, priorities)
+  def _insert(self, rows: np.ndarray, left: int) -> None:
+    """Makes items of rows, int64 [n], that have so many steps after them."""
+    self.lanes.mark(rows, left, len(rows))
+    self.items.insert(rows)
     self.limiter.did_insert(len(rows))
     self.remove_surplus()
 
@@ -650,9 +472,10 @@ class Table:
       if self.lanes.num_items:
         raise
       # Steps may be there, and in episodes too short for any item.
+      rule = self.lanes.rule
       raise errors.ReplayTimeoutError(
         f"{error} There are {self.lanes.num_steps} steps, and the first item takes "
-        f"{self.lanes.rule.first + self.lanes.rule.need + 1} of one episode."
+        f"{rule.grid.first_anchor + rule.need + 1} of one episode."
       ) from None
 
   def _info(
@@ -670,5 +493,6 @@ class Table:
     )
 
 
-def _join(infos: list[SampleInfo]) -> SampleInfo:
+def join_infos(infos: Sequence[SampleInfo]) -> SampleInfo:
+  """Makes what is known of one batch of what is known of several."""
   return SampleInfo(*map(np.concatenate, zip(*infos, strict=True)))

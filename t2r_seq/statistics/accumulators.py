@@ -15,11 +15,10 @@ how wrong it can be, whatever the values and their order.
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -341,11 +340,13 @@ def unpack_sketches(arrays: dict[str, np.ndarray]) -> list[QuantileSketch]:
 
 
 Arrays = dict[str, np.ndarray]
-_Self = TypeVar("_Self", bound="Accumulator")
 
 
-class Accumulator(abc.ABC):
-  """Takes in rows of one path; subclasses say what they keep of them."""
+class Accumulator:
+  """Takes in rows of one path, and counts them: of bytes no more is known.
+
+  Subclasses keep more. All state is arrays by name.
+  """
 
   def __init__(self, spec: specs.ExtendedTensorSpec) -> None:
     """Creates an empty one.
@@ -356,29 +357,27 @@ class Accumulator(abc.ABC):
     self.spec = spec
     self.rows = 0
 
-  @abc.abstractmethod
   def add(self, values: np.ndarray) -> None:
     """Takes in values [rows, *shape]; they must not change afterwards."""
+    self.rows += len(values)
 
-  def add_rows(self, count: int) -> None:
-    """Counts rows that nobody has read."""
-    self.rows += count
-
-  @abc.abstractmethod
-  def merge(self: _Self, other: _Self) -> None:
+  def merge(self, other: Any) -> None:
     """Takes in what another of the same kind and spec has seen."""
+    self.rows += other.rows
 
-  @abc.abstractmethod
   def finish(self) -> PathStatistics:
     """Returns the figures."""
+    is_image = specs.is_encoded_image_spec(self.spec)
+    is_bytes = self.spec.dtype.name == "string" or is_image
+    return PathStatistics(self.spec, BYTES if is_bytes else UNSUPPORTED, self.rows)
 
-  @abc.abstractmethod
   def to_arrays(self) -> Arrays:
     """Returns the state by name."""
+    return {"rows": np.asarray(self.rows)}
 
-  @abc.abstractmethod
   def restore(self, arrays: Arrays) -> None:
     """Takes the state that `to_arrays` gave."""
+    self.rows = int(arrays["rows"])
 
 
 # Values that are worked on at a time: a few arrays of 8 MiB.
@@ -386,7 +385,9 @@ _CHUNK_VALUES = 1 << 20
 
 
 class NumberAccumulator(Accumulator):
-  """Buffers rows, so that small ones are worked on together."""
+  """Keeps figures; buffers rows, so that small ones are worked on together."""
+
+  method = ""
 
   def __init__(self, spec: specs.ExtendedTensorSpec) -> None:
     """Creates an empty one; see the base class."""
@@ -396,8 +397,8 @@ class NumberAccumulator(Accumulator):
     self._num_pending = 0
 
   def add(self, values: np.ndarray) -> None:
-    """See the base class."""
-    self.rows += len(values)
+    """Takes in values [rows, *shape]; they must not change afterwards."""
+    super().add(values)
     columns = self.layout.to_columns(values)
     step = max(1, _CHUNK_VALUES // max(self.layout.size, 1))
     for start in range(0, len(columns), step):
@@ -412,20 +413,62 @@ class NumberAccumulator(Accumulator):
       pending, self._pending, self._num_pending = self._pending, [], 0
       self._add_columns(np.concatenate(pending))
 
-  @abc.abstractmethod
+  def merge(self, other: Any) -> None:
+    """Takes in what another of the same kind and spec has seen."""
+    self.flush()
+    other.flush()
+    super().merge(other)
+
+  def finish(self) -> PathStatistics:
+    """Returns the figures; those of no values are NaN."""
+    self.flush()
+    figures = self._figures()
+    count, shape = figures["count"], self.layout.shape
+
+    def measure(numbers: np.ndarray) -> np.ndarray:
+      return np.where(count > 0, numbers, np.nan).reshape(shape)
+
+    not_finite = figures.get("not_finite", np.zeros((3, len(count)), np.int64))
+    nan, posinf, neginf = (kind.reshape(shape) for kind in not_finite)
+    return PathStatistics(
+      spec=self.spec,
+      kind=statistics.NUMBERS,
+      rows=self.rows,
+      per=self.layout.per,
+      count=count.reshape(shape),
+      nan=nan,
+      posinf=posinf,
+      neginf=neginf,
+      **{name: measure(figures[name]) for name in statistics.MEASURES},
+      quantiles=dict(
+        zip(statistics.QUANTILES, map(measure, figures["quantiles"]), strict=True)
+      ),
+      method=self.method,
+      rank_error=figures.get("rank_error", 0.0),
+    )
+
+  def to_arrays(self) -> Arrays:
+    """Returns the state by name."""
+    self.flush()
+    return super().to_arrays()
+
   def _add_columns(self, columns: np.ndarray) -> None:
     """Takes in values [rows, figures]."""
+    raise NotImplementedError
 
-  def _shape(self, numbers: np.ndarray) -> np.ndarray:
-    return numbers.reshape(self.layout.shape)
+  def _figures(self) -> dict[str, Any]:
+    """Returns the figures of `PathStatistics` by name, [E] each.
 
-  def _measure(self, numbers: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Shapes figures; those of no values are NaN."""
-    return self._shape(np.where(count > 0, numbers, np.nan))
+    The quantiles are one array a fraction; 'not_finite', [3, E], and 'rank_error' may
+    be left out.
+    """
+    raise NotImplementedError
 
 
 class SketchAccumulator(NumberAccumulator):
   """Keeps moments, extremes and a quantile sketch of each element."""
+
+  method = statistics.SKETCH
 
   def __init__(self, spec: specs.ExtendedTensorSpec) -> None:
     """Creates an empty one; see the base class."""
@@ -462,10 +505,8 @@ class SketchAccumulator(NumberAccumulator):
     return finite
 
   def merge(self, other: SketchAccumulator) -> None:
-    """See the base class."""
-    self.flush()
-    other.flush()
-    self.rows += other.rows
+    """Takes in what another of the same kind and spec has seen."""
+    super().merge(other)
     self._not_finite += other._not_finite
     self._moments.merge(other._moments)
     self._low = np.minimum(self._low, other._low)
@@ -473,50 +514,30 @@ class SketchAccumulator(NumberAccumulator):
     for sketch, others in zip(self._sketches, other._sketches, strict=True):
       sketch.merge(others)
 
-  def finish(self) -> statistics.PathStatistics:
-    """See the base class."""
-    self.flush()
-    count = self._moments.count
-    nan, posinf, neginf = (self._shape(kind) for kind in self._not_finite)
+  def _figures(self) -> dict[str, Any]:
     found = [sketch.quantiles(statistics.QUANTILES) for sketch in self._sketches]
     quantiles = np.reshape(found, (self.layout.size, len(statistics.QUANTILES)))
     shares = [s.rank_error / s.count for s in self._sketches if s.count]
-    return statistics.PathStatistics(
-      spec=self.spec,
-      kind=statistics.NUMBERS,
-      rows=self.rows,
-      per=self.layout.per,
-      count=self._shape(count),
-      nan=nan,
-      posinf=posinf,
-      neginf=neginf,
-      mean=self._measure(self._moments.mean, count),
-      std=self._measure(self._moments.std(), count),
-      min=self._measure(self._low, count),
-      max=self._measure(self._high, count),
-      quantiles={
-        q: self._measure(quantiles[:, i], count)
-        for i, q in enumerate(statistics.QUANTILES)
-      },
-      method=statistics.SKETCH,
-      rank_error=max(shares, default=0.0),
-    )
+    return {
+      "count": self._moments.count,
+      "not_finite": self._not_finite,
+      "mean": self._moments.mean,
+      "std": self._moments.std(),
+      "min": self._low,
+      "max": self._high,
+      "quantiles": quantiles.T,
+      "rank_error": max(shares, default=0.0),
+    }
 
   def to_arrays(self) -> Arrays:
-    """See the base class."""
-    self.flush()
-    arrays = {
-      "rows": np.asarray(self.rows),
-      "not_finite": self._not_finite,
-      "low": self._low,
-      "high": self._high,
-    }
-    arrays |= self._moments.to_arrays()
+    """Returns the state by name."""
+    own = {"not_finite": self._not_finite, "low": self._low, "high": self._high}
+    arrays = super().to_arrays() | own | self._moments.to_arrays()
     return arrays | pack_sketches(self._sketches)
 
   def restore(self, arrays: Arrays) -> None:
-    """See the base class."""
-    self.rows = int(arrays["rows"])
+    """Takes the state that `to_arrays` gave."""
+    super().restore(arrays)
     self._not_finite = arrays["not_finite"]
     self._low, self._high = arrays["low"], arrays["high"]
     self._moments = Moments.from_arrays(arrays)
@@ -529,17 +550,10 @@ _MAX_BINS = 1 << 20
 _MAX_SINGLE = 16
 
 
-def has_histogram(spec: specs.ExtendedTensorSpec) -> bool:
-  """Whether the values of a path are few enough to be counted one by one."""
-  dtype = spec.dtype
-  if not (dtype.is_integer or dtype.is_bool):
-    return False
-  bins = 2 if dtype.is_bool else 1 << 8 * dtype.size
-  return bins * FigureLayout(tuple(spec.shape.as_list())).size <= _MAX_BINS
-
-
 class HistogramAccumulator(NumberAccumulator):
   """Counts how often each value occurs: everything is exact."""
+
+  method = statistics.HISTOGRAM
 
   def __init__(self, spec: specs.ExtendedTensorSpec) -> None:
     """Creates an empty one; see the base class."""
@@ -562,80 +576,55 @@ class HistogramAccumulator(NumberAccumulator):
     self._counts += found.reshape(self._counts.shape)
 
   def merge(self, other: HistogramAccumulator) -> None:
-    """See the base class."""
-    self.flush()
-    other.flush()
-    self.rows += other.rows
+    """Takes in what another of the same kind and spec has seen."""
+    super().merge(other)
     self._counts += other._counts
 
-  def finish(self) -> statistics.PathStatistics:
-    """See the base class."""
-    self.flush()
-    counts = self._counts
-    total = counts.sum(axis=1)
-    divisor = np.maximum(total, 1)
-    mean = counts @ self._values / divisor
+  def _figures(self) -> dict[str, Any]:
+    count = self._counts.sum(axis=1)
+    divisor = np.maximum(count, 1)
+    mean = self._counts @ self._values / divisor
     distances = np.square(self._values - mean[:, None])
-    variance = (counts * distances).sum(axis=1) / divisor
-    ranks = np.cumsum(counts, axis=1)
-    none = np.zeros(self.layout.shape, np.int64)
-    quantiles = {
-      q: self._measure(self._at_rank(ranks, q), total) for q in statistics.QUANTILES
-    }
-    return statistics.PathStatistics(
-      spec=self.spec,
-      kind=statistics.NUMBERS,
-      rows=self.rows,
-      per=self.layout.per,
-      count=self._shape(total),
-      nan=none,
-      posinf=none,
-      neginf=none,
-      mean=self._measure(mean, total),
-      std=self._measure(np.sqrt(variance), total),
-      min=self._measure(self._at_rank(ranks, 0.0), total),
-      max=self._measure(self._at_rank(ranks, 1.0), total),
-      quantiles=quantiles,
-      method=statistics.HISTOGRAM,
-    )
+    ranks = np.cumsum(self._counts, axis=1)
 
-  def _at_rank(self, ranks: np.ndarray, fraction: float) -> np.ndarray:
-    wanted = np.ceil(fraction * ranks[:, -1:]).clip(1)
-    return self._values[np.argmax(ranks >= wanted, axis=1)].astype(np.float64)
+    def at_rank(fraction: float) -> np.ndarray:
+      wanted = np.ceil(fraction * ranks[:, -1:]).clip(1)
+      return self._values[np.argmax(ranks >= wanted, axis=1)].astype(np.float64)
+
+    return {
+      "count": count,
+      "mean": mean,
+      "std": np.sqrt((self._counts * distances).sum(axis=1) / divisor),
+      "min": at_rank(0.0),
+      "max": at_rank(1.0),
+      "quantiles": [at_rank(fraction) for fraction in statistics.QUANTILES],
+    }
 
   def to_arrays(self) -> Arrays:
-    """See the base class."""
-    self.flush()
-    return {"rows": np.asarray(self.rows), "counts": self._counts}
+    """Returns the state by name."""
+    return super().to_arrays() | {"counts": self._counts}
 
   def restore(self, arrays: Arrays) -> None:
-    """See the base class."""
-    self.rows = int(arrays["rows"])
+    """Takes the state that `to_arrays` gave."""
+    super().restore(arrays)
     self._counts = arrays["counts"].astype(np.int64)
 
 
-class RowCounter(Accumulator):
-  """Counts rows: of bytes, and of numbers that have no order."""
+def create_accumulator(spec: specs.ExtendedTensorSpec, is_counted: bool) -> Accumulator:
+  """Chooses what is kept of a path.
 
-  def add(self, values: np.ndarray) -> None:
-    """See the base class."""
-    self.add_rows(len(values))
-
-  def merge(self, other: RowCounter) -> None:
-    """See the base class."""
-    self.rows += other.rows
-
-  def finish(self) -> PathStatistics:
-    """See the base class."""
-    is_bytes = self.spec.dtype.name == "string" or specs.is_encoded_image_spec(
-      self.spec
-    )
-    return PathStatistics(self.spec, BYTES if is_bytes else UNSUPPORTED, self.rows)
-
-  def to_arrays(self) -> Arrays:
-    """See the base class."""
-    return {"rows": np.asarray(self.rows)}
-
-  def restore(self, arrays: Arrays) -> None:
-    """See the base class."""
-    self.rows = int(arrays["rows"])
+  Args:
+    spec: of one row.
+    is_counted: counts rows only.
+  Returns:
+    An empty accumulator.
+  """
+  dtype = spec.dtype
+  if is_counted or not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
+    return Accumulator(spec)
+  if dtype.is_integer or dtype.is_bool:
+    bins = 2 if dtype.is_bool else 1 << 8 * dtype.size
+    # Few enough to be counted one by one.
+    if bins * FigureLayout(tuple(spec.shape.as_list())).size <= _MAX_BINS:
+      return HistogramAccumulator(spec)
+  return SketchAccumulator(spec)

@@ -17,14 +17,7 @@ from absl import logging
 
 from t2r_seq import errors, files, specs
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
-from t2r_seq.statistics.accumulators import (
-  Accumulator,
-  Arrays,
-  HistogramAccumulator,
-  RowCounter,
-  SketchAccumulator,
-  has_histogram,
-)
+from t2r_seq.statistics.accumulators import Accumulator, Arrays, create_accumulator
 from t2r_seq.statistics.sources import (
   Item,
   Part,
@@ -37,21 +30,6 @@ from t2r_seq.statistics.sources import (
 from t2r_seq.statistics.statistics import LengthCounter, PathStatistics, Statistics
 
 _SEPARATOR = "|"
-
-
-def create_accumulator(spec: ExtendedTensorSpec, is_counted: bool) -> Accumulator:
-  """Chooses what is kept of a path.
-
-  Args:
-    spec: of one row.
-    is_counted: counts rows only.
-  Returns:
-    An empty accumulator.
-  """
-  dtype = spec.dtype
-  if is_counted or not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
-    return RowCounter(spec)
-  return HistogramAccumulator(spec) if has_histogram(spec) else SketchAccumulator(spec)
 
 
 class Tally:
@@ -101,7 +79,7 @@ class Tally:
       self._accumulator(path, spec, rows.dtype == object).add(rows)
     if not transform.name:
       for path, count in item.skipped.items():
-        self._accumulator(path, source.spec[path], True).add_rows(count)
+        self._accumulator(path, source.spec[path], True).rows += count
 
   def _accumulator(
     self, path: str, spec: ExtendedTensorSpec, is_counted: bool
@@ -143,7 +121,7 @@ class Tally:
     }
     described = []
     for index, (path, accumulator) in enumerate(self._paths.items()):
-      is_counted = isinstance(accumulator, RowCounter)
+      is_counted = type(accumulator) is Accumulator
       described.append([path, accumulator.spec.to_json(), is_counted])
       for name, array in accumulator.to_arrays().items():
         arrays[f"{index}{_SEPARATOR}{name}"] = array

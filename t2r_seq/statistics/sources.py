@@ -23,7 +23,6 @@ from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
 from t2r_seq.statistics import statistics
 from t2r_seq.statistics.statistics import Statistics, file_fingerprints, load_statistics
 from t2r_seq.store import layout
-from t2r_seq.store.segments import Segment
 
 # Parts are read whole, one for each worker and a few in waiting.
 PART_BYTES = 16 << 20
@@ -113,7 +112,6 @@ class NoTransform(Transform):
   """Takes the values as they are."""
 
   def to_rows(self, values: Values, source: Source) -> Rows:
-    """See the base class."""
     return {
       path: (source.spec[path], _as_rows(value, source, path))
       for path, value in values.items()
@@ -129,7 +127,6 @@ class FunctionTransform(Transform):
     self.name, self.checksum = _name(function), _checksum(function)
 
   def to_rows(self, values: Values, source: Source) -> Rows:
-    """See the base class."""
     returned = specs.flatten_spec_structure(self._function(dict(values)))
     rows: Rows = {}
     for path, value in returned.items():
@@ -192,7 +189,6 @@ class PreprocessorTransform(Transform):
     return TensorSpecStruct([*features.items(), *labels.items()])
 
   def to_rows(self, values: Values, source: Source) -> Rows:
-    """See the base class."""
     batch = self._to_batch(values, source)
     if batch is None:
       return {}
@@ -394,7 +390,6 @@ class RecordSource(Source):
     yield Part((name, found), {"file": index, "records": count, "byte": offset})
 
   def read(self, part: Part) -> Iterator[Item]:
-    """See the base class."""
     name, serialized = part.content
     with records.explain_failures([name], self.spec):
       if not self.is_blocks:
@@ -452,6 +447,50 @@ def _may_be_absent(spec: specs.ExtendedTensorSpec) -> bool:
 _MAX_EPISODES = 4096
 
 
+class EpisodeSource(Source):
+  """Gives whole episodes, of whatever they are read from."""
+
+  is_blocks = False
+
+  def __init__(
+    self, spec: specs.TensorSpecStruct, images: bool, reads_bytes: bool
+  ) -> None:
+    """Makes what decodes images.
+
+    Args:
+      spec: flat specs of the paths to read.
+      images: decodes encoded images.
+      reads_bytes: gives strings and encoded images; otherwise counts them.
+    """
+    self.spec = spec
+    encoded = {p: s for p, s in spec.items() if specs.is_encoded_image_spec(s)}
+    self._decoders = {p: _make_decoder(p, s) for p, s in encoded.items() if images}
+    self._counted = {
+      path
+      for path, leaf in spec.items()
+      if (path in encoded or leaf.dtype == tf.string) and path not in self._decoders
+    }
+    if reads_bytes:
+      self._counted = set()
+
+  def _item(self, values: Mapping[str, Any], num_steps: int) -> Item:
+    """Makes an item of the values that there are; of what is counted, whatever."""
+    found: Values = {}
+    skipped: dict[str, int] = {}
+    for path, spec in self.spec.items():
+      if path not in values:
+        continue
+      value = values[path]
+      if path in self._counted and (value is None or value.dtype == object):
+        skipped[path] = num_steps if spec.is_sequence else 1
+        continue
+      if path in self._decoders:
+        pixels = self._decoders[path](value if spec.is_sequence else value[None])
+        value = pixels if spec.is_sequence else pixels[0]
+      found[path] = value
+    return Item(found, skipped, num_steps)
+
+
 def is_store(source: Any) -> TypeGuard[str | os.PathLike[str]]:
   """Whether this is the folder of a store."""
   if not isinstance(source, (str, os.PathLike)):
@@ -459,11 +498,10 @@ def is_store(source: Any) -> TypeGuard[str | os.PathLike[str]]:
   return os.path.isfile(os.path.join(os.fspath(source), layout.MANIFEST))
 
 
-class StoreSource(Source):
+class StoreSource(EpisodeSource):
   """Reads the committed episodes of all segments."""
 
   kind = "store"
-  is_blocks = False
 
   def __init__(
     self,
@@ -477,22 +515,17 @@ class StoreSource(Source):
     Args:
       path: of the folder.
       spec: flat specs of the paths to read; None for all.
-      images: decodes encoded images.
-      reads_bytes: gives strings and encoded images; otherwise counts them.
+      images: as for `EpisodeSource`.
+      reads_bytes: as for `EpisodeSource`.
     Raises:
       StoreError: a damaged or newer store.
       SpecError: with every difference between `spec` and the store's.
     """
     self._store = store.EpisodeStore(path, spec)
     wanted = self._store.spec if spec is None else specs.flatten_spec_structure(spec)
-    self.spec = specs.TensorSpecStruct((p, self._store.spec[p]) for p in wanted)
+    own = specs.TensorSpecStruct((p, self._store.spec[p]) for p in wanted)
+    super().__init__(own, images, reads_bytes)
     self._columns = layout.make_columns("statistics", self._store.spec)
-    self._reads_bytes = reads_bytes
-    self._decoders = {
-      p: _make_decoder(p, s)
-      for p, s in self.spec.items()
-      if images and specs.is_encoded_image_spec(s)
-    }
     self.fingerprint = self._find_fingerprint()
 
   def _find_fingerprint(self) -> dict[str, str]:
@@ -515,17 +548,7 @@ class StoreSource(Source):
     }
 
   def parts(self, cursor: dict[str, int]) -> Iterator[Part]:
-    """See the base class; the cursor counts episodes of the whole store."""
-    done, first = cursor.get("episodes", 0), 0
-    for segment in self._store.segments:
-      ends = self._part_ends(segment)
-      for start, end in zip([0, *ends], ends, strict=False):
-        if first + start >= done:
-          yield Part((segment, start, end), {"episodes": first + end})
-      first += len(segment)
-
-  def _part_ends(self, segment: Segment) -> list[int]:
-    """Cuts a segment into parts by the bytes that are read of it."""
+    """Cuts by the bytes that are read; the cursor counts episodes of all segments."""
     row_bytes = sum(
       self._columns[p].items_per_row * self._columns[p].dtype.itemsize
       if p not in self._decoders
@@ -533,46 +556,28 @@ class StoreSource(Source):
       for p, s in self.spec.items()
       if s.is_sequence
     )
-    total = segment.episode_ends.astype(np.int64) * max(row_bytes, 1)
-    ends, start = [], 0
-    while start < len(segment):
-      before = int(total[start - 1]) if start else 0
-      end = int(np.searchsorted(total, before + PART_BYTES)) + 1
-      start = min(end, start + _MAX_EPISODES, len(segment))
-      ends.append(start)
-    return ends
+    done, first = cursor.get("episodes", 0), 0
+    for segment in self._store.segments:
+      total = segment.episode_ends.astype(np.int64) * max(row_bytes, 1)
+      start = 0
+      while start < len(segment):
+        before = int(total[start - 1]) if start else 0
+        end = int(np.searchsorted(total, before + PART_BYTES)) + 1
+        end = min(end, start + _MAX_EPISODES, len(segment))
+        if first + start >= done:
+          yield Part((segment, start, end), {"episodes": first + end})
+        start = end
+      first += len(segment)
 
   def read(self, part: Part) -> Iterator[Item]:
-    """See the base class."""
     segment, start, end = part.content
-    present = {p: segment.is_present(p) for p, s in self.spec.items() if s.is_optional}
-    ends = segment.episode_ends
+    paths = [path for path in self.spec if path not in self._counted]
+    present = {path: segment.is_present(path) for path in self._counted}
+    lengths = np.diff(segment.episode_ends, prepend=0)
     for index in range(start, end):
-      rows = (int(ends[index - 1]) if index else 0, int(ends[index]))
-      absent = {path for path, is_there in present.items() if not is_there[index]}
-      yield self._episode(segment, index, rows, absent)
-
-  def _episode(
-    self, segment: Segment, index: int, steps: tuple[int, int], absent: set[str]
-  ) -> Item:
-    values: Values = {}
-    skipped: dict[str, int] = {}
-    for path, spec in self.spec.items():
-      if path in absent:
-        continue
-      rows = steps if spec.is_sequence else (index, index + 1)
-      column = segment.column(path)
-      if isinstance(column, store.BytesColumn):
-        if path not in self._decoders and not self._reads_bytes:
-          skipped[path] = rows[1] - rows[0]
-          continue
-        found = column.rows(*rows)
-        if path in self._decoders:
-          found = self._decoders[path](found)
-      else:
-        found = column[rows[0] : rows[1]]
-      values[path] = found if spec.is_sequence else found.reshape(found.shape[1:])
-    return Item(values, skipped, steps[1] - steps[0])
+      values = segment.episode(index, paths)
+      values |= {path: None for path, there in present.items() if there[index]}
+      yield self._item(values, int(lengths[index]))
 
 
 def _traced(function: Callable[..., Any], signature: tf.TensorSpec) -> Any:
@@ -599,14 +604,13 @@ def _make_decoder(
   return to_pixels
 
 
-class IteratedSource(Source):
+class IteratedSource(EpisodeSource):
   """Reads what gives its episodes one after the other: of any format.
 
   A run that goes on reads the episodes that are done again, and leaves them out.
   """
 
   kind = "episodes"
-  is_blocks = False
 
   def __init__(
     self,
@@ -620,8 +624,8 @@ class IteratedSource(Source):
     Args:
       episodes: as from `convert.open_episodes`: iterable, with specs and a fingerprint.
       wanted: flat specs of the paths to read; None for all.
-      images: decodes encoded images.
-      reads_bytes: gives strings and encoded images; otherwise counts them.
+      images: as for `EpisodeSource`.
+      reads_bytes: as for `EpisodeSource`.
     Raises:
       SpecError: a path that there is not.
     """
@@ -633,19 +637,13 @@ class IteratedSource(Source):
         f"statistics: expected the paths {errors.listing(missing)}, got "
         f"{errors.listing(episodes.spec)}."
       )
-    self.spec = specs.TensorSpecStruct((path, episodes.spec[path]) for path in paths)
+    own = specs.TensorSpecStruct((path, episodes.spec[path]) for path in paths)
+    super().__init__(own, images, reads_bytes)
     self.fingerprint = {
       name: json.dumps(value) for name, value in episodes.fingerprint().items()
     }
-    self._reads_bytes = reads_bytes
-    self._decoders = {
-      p: _make_decoder(p, s)
-      for p, s in self.spec.items()
-      if images and specs.is_encoded_image_spec(s)
-    }
 
   def parts(self, cursor: dict[str, int]) -> Iterator[Part]:
-    """See the base class; episodes are read here, one after the other."""
     done, number, size = cursor.get("episodes", 0), 0, 0
     group: list[Values] = []
     for number, values in enumerate(self._episodes, 1):
@@ -660,27 +658,10 @@ class IteratedSource(Source):
       yield Part(group, {"episodes": number})
 
   def read(self, part: Part) -> Iterator[Item]:
-    """See the base class."""
-    return map(self._episode, part.content)
-
-  def _episode(self, content: Values) -> Item:
-    values: Values = {}
-    skipped: dict[str, int] = {}
-    num_steps = 0
-    for path, spec in self.spec.items():
-      if path not in content:
-        continue
-      found = content[path]
-      if spec.is_sequence:
-        num_steps = len(found)
-      if path in self._decoders:
-        rows = self._decoders[path](found if spec.is_sequence else found[None])
-        found = rows if spec.is_sequence else rows[0]
-      elif found.dtype == object and not self._reads_bytes:
-        skipped[path] = len(found) if spec.is_sequence else 1
-        continue
-      values[path] = found
-    return Item(values, skipped, num_steps)
+    timed = [path for path, spec in self.spec.items() if spec.is_sequence]
+    for values in part.content:
+      steps = [len(values[path]) for path in timed if path in values]
+      yield self._item(values, steps[-1] if steps else 0)
 
 
 _MAX_SHOWN = 10

@@ -226,11 +226,14 @@ class Segment:
       return np.ones(len(self), bool)
     return np.asarray(self._present[path], bool)
 
-  def episode(self, index: int) -> dict[str, np.ndarray]:
+  def episode(
+    self, index: int, paths: Iterable[str] | None = None
+  ) -> dict[str, np.ndarray]:
     """Returns an episode's values by path: views, and copies of byte strings."""
     start = int(self._ends[index - 1]) if index else 0
     episode = {}
-    for path, column in self._columns.items():
+    for path in self._columns if paths is None else paths:
+      column = self._columns[path]
       if path in self._present and not self._present[path][index]:
         continue
       is_per_step = self._by_path[path].is_per_step

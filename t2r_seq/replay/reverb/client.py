@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import gin
@@ -18,7 +18,7 @@ from absl import logging
 from t2r_seq import errors, specs, windows
 from t2r_seq.data.arguments import check_count
 from t2r_seq.data.dataset_options import bounded_options
-from t2r_seq.replay.options import check_priorities, check_seconds
+from t2r_seq.replay.options import check_seconds, to_priority, to_updates
 from t2r_seq.replay.replay import (
   Replay,
   ReplayCounters,
@@ -363,7 +363,7 @@ def rate_limiter_timeout(connection: Connection, element_spec: Any) -> tf.data.D
     element_spec: of its elements, if it had any.
   """
 
-  def fail() -> bool:
+  def fail() -> Iterator[Any]:
     tables = connection.look()
     info = None if tables is None else tables.get(TABLE)
     why = "the server is away." if tables is None else why_it_waits(info)
@@ -374,28 +374,9 @@ def rate_limiter_timeout(connection: Connection, element_spec: Any) -> tf.data.D
     raise errors.ReplayTimeoutError(
       f"replay: sample: waited {connection.timeout:g} s for {connection.address}: {why}"
     )
+    yield  # Never: it is what makes a generator of it.
 
-  return _only_errors(_calls(fail, tf.data.Dataset.range(1)), element_spec)
-
-
-def _calls(function: Callable[[], bool], dataset: tf.data.Dataset) -> tf.data.Dataset:
-  """Calls a function for each element."""
-  return dataset.map(_as_it_is(lambda _: tf.numpy_function(function, [], tf.bool)))
-
-
-def _only_errors(dataset: tf.data.Dataset, element_spec: Any) -> tf.data.Dataset:
-  """Leaves nothing of a dataset but its errors, among elements of other specs."""
-
-  def make(spec: tf.TensorSpec) -> tf.Tensor:
-    shape = [0 if size is None else size for size in spec.shape.as_list()]
-    value = tf.zeros(shape, spec.dtype)
-    return tf.compat.v1.placeholder_with_default(value, spec.shape)
-
-  @_as_it_is
-  def element(_: tf.Tensor) -> Any:
-    return tf.nest.map_structure(make, element_spec)
-
-  return dataset.filter(_as_it_is(lambda _: tf.constant(False))).map(element)
+  return tf.data.Dataset.from_generator(fail, output_signature=element_spec)
 
 
 def sample_items(
@@ -522,22 +503,21 @@ class ReverbWriter(ReplayWriter):
       self._writer.configure(
         (name,), num_keep_alive_refs=kept, max_chunk_length=chunk_length
       )
-    self._is_closed = False
     self._begin_episode()
 
-  def append(self, step: Any, priority: float | None = None) -> None:
-    """Appends one step; see `ReplayWriter.append`."""
+  def _pack(self, step: Any) -> Any:
     self._check_open("append")
     if self._is_ending:
       self._end()  # It was interrupted by a timeout.
-    values, context = self._packing.pack(step, self._given or None)
-    weight = np.asarray(self._initial_priority if priority is None else priority, float)
-    check_priorities("append", weight)
+    return self._packing.pack(step, self._given or None)
+
+  def _append(self, packed: Any, priority: float | None) -> None:
+    values, context = packed
     self._flush("insert", self._max_in_flight_items)
     self._given = self._given or context
     given = {**dict(zip(self._step_paths, values, strict=True)), **context}
     row = {path: to_wire(value, self._dtypes[path]) for path, value in given.items()}
-    self._priorities.append(float(weight))
+    self._priorities.append(self._initial_priority if priority is None else priority)
     self._write_row(self._layout.row(row, self._num_steps))
     self._write_items(has_ended=False)
 
@@ -617,13 +597,6 @@ class ReverbWriter(ReplayWriter):
       except RuntimeError as error:
         raise self._connection.refusal(operation, error) from error
 
-  def _check_open(self, operation: str) -> None:
-    if self._is_closed:
-      raise errors.ReplayError(
-        f"{operation}: expected an open writer, got a closed one. Ask the replay for "
-        "another."
-      )
-
 
 @gin.configurable
 class ReverbReplay(Replay):
@@ -679,16 +652,22 @@ class ReverbReplay(Replay):
       ReplayTimeoutError: no server answers.
       ImportError: Reverb is not installed; says what to install.
     """
-    server.check_address(address)
-    server.check_writing(initial_priority, chunk_length, max_in_flight_items)
+    where = "ReverbReplay"
+    host, _, port = address.rpartition(":") if isinstance(address, str) else ("",) * 3
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+      raise errors.SpecError(
+        f"{where}: address: expected 'host:port' of a server, got {address!r}."
+      )
+    initial_priority = to_priority(where, initial_priority, "initial_priority")
+    check_count(where, "chunk_length", chunk_length)
+    check_count(where, "max_in_flight_items", max_in_flight_items, 0)
     if max_in_flight_samples is not None:
-      where, name = "ReverbReplay", "max_in_flight_samples"
-      check_count(where, name, max_in_flight_samples)
+      check_count(where, "max_in_flight_samples", max_in_flight_samples)
     structure = specs.flatten_spec_structure(spec_structure)
     self._spec_structure = specs.map_leaves(specs.ExtendedTensorSpec.to_spec, structure)
-    cut = windows.Cut.of("ReverbReplay", cut, fields)
-    self._flat_spec = flat_replay_specs("ReverbReplay", structure, cut.n_step)
-    self._layout = make_layout("ReverbReplay", structure, cut, flat)
+    cut = windows.Cut.of(where, cut, fields)
+    self._flat_spec = flat_replay_specs(where, structure, cut.n_step)
+    self._layout = make_layout(where, structure, cut, flat)
     self._writer_options = (initial_priority, chunk_length, max_in_flight_items)
     self._max_in_flight_samples = max_in_flight_samples
     signature = server.make_signature(self._layout)
@@ -733,7 +712,8 @@ class ReverbReplay(Replay):
 
   def update_priorities(self, keys: Any, priorities: Any) -> None:
     """Sets priorities; see `Replay.update_priorities`. Reverb does not count them."""
-    updates = server.check_updates(keys, priorities)
+    keys, priorities = to_updates(keys, priorities)
+    updates = dict(zip(keys.tolist(), priorities.tolist(), strict=True))
     connection = self._open_connection("update_priorities")
     connection.call(
       "update_priorities", lambda: connection.client.mutate_priorities(TABLE, updates)

@@ -229,25 +229,14 @@ class ItemLayout:
     items = dict(items)
     for bundle in self._bundles:
       items.update(bundle.unpack(items.pop(bundle.column)))
-    if self._has_edges:
-      return self._windows_at_edges(items)
-    size = tf.shape(next(iter(items.values())))[0]
-    window = specs.TensorSpecStruct()
-    for path, reading in self.reader.readings.items():
-      values = items[reading.source]
-      if reading.steps is not None:
-        values = _take(values, reading.steps - self._spans[reading.source][0])
-      window[path] = values
-    for path, spec in self.reader.window_spec.items():
-      if path not in window:
-        window[path] = tf.ones(tf.concat([[size], spec.shape], 0), tf.bool)
-    return window
-
-  def _windows_at_edges(self, items: Mapping[str, tf.Tensor]) -> specs.TensorSpecStruct:
-    """Reads items as the episodes that they would be if nothing else were there."""
-    before = tf.minimum(items[FIRST_ANCHOR], self._before)
-    after = items[LAST_STEP] - items[FIRST_ANCHOR]
-    size = tf.size(before, tf.int64)
+    size = tf.shape(next(iter(items.values())), tf.int64)[0]
+    if self._has_edges:  # There an item is shorter.
+      before = tf.minimum(items[FIRST_ANCHOR], self._before)
+      after = items[LAST_STEP] - items[FIRST_ANCHOR]
+    else:
+      before, after = (
+        tf.fill([size], np.int64(n)) for n in (self._before, self._after)
+      )
     # Rows of a table that has an episode after the other, all of them equally long.
     length = self.num_rows_kept
     first_rows = tf.range(size) * length
@@ -300,13 +289,6 @@ def _spans(reader: windows.WindowReader) -> dict[str, tuple[int, int]]:
 
 def _clip(step: int, end: int) -> int:
   return min(max(step, 0), end)
-
-
-def _take(values: tf.Tensor, steps: np.ndarray) -> tf.Tensor:
-  """Gathers steps, [B, F, ...] to [B] + steps.shape + [...]; all of them for free."""
-  if steps.shape == values.shape[1:2] and (np.diff(steps) == 1).all():
-    return values
-  return tf.gather(values, steps, axis=1)
 
 
 def make_layout(

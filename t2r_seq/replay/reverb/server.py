@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import json
-import numbers
 import os
 import shutil
 import signal
@@ -29,7 +28,7 @@ from t2r_seq.replay import options
 from t2r_seq.replay.options import (
   bad_checkpoint_dir,
   check_checkpoint_dir,
-  check_priorities,
+  check_seconds,
 )
 from t2r_seq.replay.reverb.items import ItemLayout, describe_columns, make_layout
 
@@ -97,78 +96,6 @@ def _message(reverb: str, tensorflow: str, python: tuple[int, int], why: str) ->
   )
 
 
-def check_port(operation: str, port: Any) -> None:
-  """Raises SpecError unless one can listen there, or anywhere: None."""
-  is_integer = isinstance(port, numbers.Integral) and not isinstance(port, bool)
-  if port is not None and not (is_integer and 0 < port < 2**16):
-    raise errors.SpecError(
-      f"{operation}: port: expected an integer from 1 to 65535, or None for any free "
-      f"one, got {port!r}."
-    )
-
-
-def check_checkpoint_secs(operation: str, seconds: Any) -> float | None:
-  """Returns seconds or None; raises SpecError unless one can wait for so long."""
-  if seconds is None:
-    return None
-  is_number = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
-  if not is_number or not 0 < seconds <= threading.TIMEOUT_MAX:
-    raise errors.SpecError(
-      f"{operation}: checkpoint_secs: expected a number of seconds above 0 and up to "
-      f"{threading.TIMEOUT_MAX:.2g}, or None, got {seconds!r}. None writes one at "
-      "the end only."
-    )
-  return float(seconds)
-
-
-def check_address(address: Any) -> None:
-  """Raises SpecError unless it names a host and a port."""
-  host, _, port = address.rpartition(":") if isinstance(address, str) else ("",) * 3
-  if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-    raise errors.SpecError(
-      f"ReverbReplay: address: expected 'host:port' of a server, got {address!r}."
-    )
-
-
-def check_writing(
-  initial_priority: Any, chunk_length: Any, max_in_flight_items: Any
-) -> None:
-  """Raises SpecError unless writers can work so; see `ReverbReplay`."""
-  where = "ReverbReplay"
-  if not isinstance(initial_priority, numbers.Real):
-    raise errors.SpecError(
-      f"{where}: initial_priority: expected a number of at least 0, got "
-      f"{initial_priority!r}."
-    )
-  check_priorities(f"{where}: initial_priority", np.asarray(initial_priority, float))
-  check_count(where, "chunk_length", chunk_length, 1)
-  check_count(where, "max_in_flight_items", max_in_flight_items, 0)
-
-
-def check_updates(keys: Any, priorities: Any) -> dict[int, float]:
-  """Returns priorities by key.
-
-  Args:
-    keys: of items.
-    priorities: as many.
-  Raises:
-    SpecError: these are no keys, or no priorities.
-  """
-  keys, given = np.asarray(keys), np.asarray(priorities)
-  are_keys = keys.dtype.kind == "u" or (keys.dtype.kind == "i" and (keys >= 0).all())
-  are_numbers = given.dtype.kind in "iuf"
-  is_one_each = keys.ndim == 1 and keys.shape == given.shape
-  if not (is_one_each and are_numbers and (are_keys or not keys.size)):
-    got = f"keys {keys.tolist()}"[:60] + f" and priorities {given.tolist()}"[:60]
-    raise errors.SpecError(
-      "update_priorities: expected keys [n], integers of at least 0, and as many "
-      f"priorities, got {errors.describe(keys)} and {errors.describe(given)}: {got}."
-    )
-  given = given.astype(np.float64)
-  check_priorities("update_priorities", given)
-  return dict(zip(keys.tolist(), given.tolist(), strict=True))
-
-
 _BITS = {tf.bfloat16: tf.uint16}
 
 
@@ -199,54 +126,6 @@ def from_wire(values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 # Between what a column shows and what the windows of its table are.
 _WINDOWS = "; windows: "
-
-
-def make_selector(reverb: ModuleType, option: options.SelectorOption) -> Any:
-  """Makes Reverb's selector of an option.
-
-  Raises:
-    SpecError: the option is no selector.
-  """
-  selectors = reverb.selectors
-  match option:
-    case options.Uniform():
-      return selectors.Uniform()
-    case options.Fifo():
-      return selectors.Fifo()
-    case options.Lifo():
-      return selectors.Lifo()
-    case options.Prioritized():
-      return selectors.Prioritized(option.priority_exponent)
-    case options.MaxHeap():
-      return selectors.MaxHeap()
-    case options.MinHeap():
-      return selectors.MinHeap()
-  raise errors.SpecError(
-    f"Reverb: the option: expected a selector, got {errors.describe(option)}."
-  )
-
-
-def make_rate_limiter(reverb: ModuleType, option: options.RateLimiterOption) -> Any:
-  """Makes Reverb's rate limiter of an option.
-
-  Raises:
-    SpecError: the option is no rate limiter.
-  """
-  limiters = reverb.rate_limiters
-  match option:
-    case options.MinSize():
-      return limiters.MinSize(option.min_size_to_sample)
-    case options.SampleToInsertRatio():
-      return limiters.SampleToInsertRatio(
-        option.samples_per_insert, option.min_size_to_sample, option.bounds
-      )
-    case options.Queue():
-      return limiters.Queue(option.size)
-    case options.Stack():
-      return limiters.Stack(option.size)
-  raise errors.SpecError(
-    f"Reverb: the option: expected a rate limiter, got {errors.describe(option)}."
-  )
 
 
 def make_signature(layout: ItemLayout) -> dict[str, tf.TensorSpec]:
@@ -595,30 +474,42 @@ class ReplayServer(files.Closing):
     reverb = import_reverb()
     cut = windows.Cut.of("ReplayServer", cut, fields)
     layout = make_layout("ReplayServer", spec_structure, cut)
-    check_port("ReplayServer", port)
-    folder = check_checkpoint_dir("ReplayServer", checkpoint_dir)
-    seconds = check_checkpoint_secs("ReplayServer", checkpoint_secs)
+    where = "ReplayServer"
+    if port is not None and check_count(where, "port", port) >= 2**16:
+      raise errors.SpecError(
+        f"{where}: port: expected an integer of at most 65535, got {port}."
+      )
+    folder = check_checkpoint_dir(where, checkpoint_dir)
+    check_seconds(where, "checkpoint_secs", checkpoint_secs, is_above=True)
     how = options.TableOptions(
-      "ReplayServer",
+      where,
       options.Uniform() if sampler is None else sampler,
       options.Fifo() if remover is None else remover,
       options.MinSize() if rate_limiter is None else rate_limiter,
-      check_count("ReplayServer", "max_size", max_size),
+      check_count(where, "max_size", max_size),
       max_times_sampled,
     )
     _check_room(max_size, how.rate_limiter)
     self._signature = make_signature(layout)
+    sampler, remover = (
+      getattr(reverb.selectors, type(option).__name__)(*dataclasses.astuple(option))
+      for option in (how.sampler, how.remover)
+    )
+    limiter, arguments = how.rate_limiter, dataclasses.astuple(how.rate_limiter)
+    if isinstance(limiter, options.SampleToInsertRatio):
+      arguments = (*arguments[:2], limiter.bounds)
     table = reverb.Table(
       TABLE,
-      sampler=make_selector(reverb, how.sampler),
-      remover=make_selector(reverb, how.remover),
+      sampler=sampler,
+      remover=remover,
       max_size=max_size,
-      rate_limiter=make_rate_limiter(reverb, how.rate_limiter),
+      # Options have the names, and the fields, of Reverb's own.
+      rate_limiter=getattr(reverb.rate_limiters, type(limiter).__name__)(*arguments),
       max_times_sampled=max_times_sampled,
       signature=self._signature,
     )
     self._folder = None if folder is None else CheckpointFolder(folder)
-    self._checkpoint_secs = seconds
+    self._checkpoint_secs = checkpoint_secs
     self._stopping = threading.Event()
     self._server = self._start(reverb, table, port)
     self._client = reverb.Client(f"localhost:{self.port}")

@@ -127,7 +127,7 @@ def test_bad_ones_for_a_step(name):
   [
     ([0], [1.0, 2.0], r"priorities: expected numbers of shape \(1,\), got list"),
     ([0], "a", r"priorities: expected numbers of shape \(1,\), got str 'a'"),
-    ([0.5], [1.0], r"keys: expected integers \[n\], got \(1,\) float64"),
+    ([0.5], [1.0], r"keys: expected integers \[n\] of at least 0, got \(1,\) float64"),
   ],
   ids=["too many", "a word", "no keys"],
 )

@@ -342,9 +342,9 @@ BAD_ARGUMENTS = {
     r"window, got 1\. Raise it from 3 to 4 or more\.",
   ),
   "bytes for too few steps": (
-    {"capacity_bytes": 60},
+    {"capacity_bytes": 40},
     "capacity_bytes: expected at least 2 steps for each writer, the length of a "
-    r"window, got 1\. Raise it from 60 to \d+ or more\.",
+    r"window, got 1\. Raise it from 40 to \d+ or more\.",
   ),
   "no writers": (
     {"capacity_steps": 9, "num_writers": 0},

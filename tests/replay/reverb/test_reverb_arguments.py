@@ -44,23 +44,23 @@ UPDATES = {
   "fractions": (
     [0.5],
     [1.0],
-    r"expected keys .* least 0, .* got \(1,\) float64",
+    r"keys: expected integers \[n\] of at least 0, got \(1,\) float64",
   ),
   "negative keys": (
     [-1],
     [1.0],
-    r"expected keys .* least 0, .*: keys \[-1\]",
+    r"keys: expected integers .* least 0, got .*: \[-1\]",
   ),
   "bools": (
     [True],
     [1.0],
-    r"expected keys .* least 0, .* got \(1,\) bool",
+    r"keys: expected integers .* least 0, got \(1,\) bool",
   ),
-  "words": ([1], ["a"], "expected keys .* as many priorities, got .*'a'"),
+  "words": ([1], ["a"], r"priorities: expected numbers of shape \(1,\), got .*'a'"),
   "lengths": (
     [1, 2],
     [1.0],
-    r".* as many priorities, got \(2,\) int64 and \(1,\)",
+    r"priorities: expected numbers of shape \(2,\), got list",
   ),
   "negative priorities": ([1], [-1.0], "priorities: expected finite ones .* got -1"),
 }

@@ -157,8 +157,8 @@ def test_port_in_use():
 
 
 BAD_ARGUMENTS = {
-  "no port": ({"port": "a"}, "port: expected an integer from 1 to 65535, .*, got 'a'"),
-  "port": ({"port": 65536}, "port: expected an integer from 1 to 65535, .* got 65536"),
+  "no port": ({"port": "a"}, "port: expected an integer of at least 1, got 'a'"),
+  "port": ({"port": 65536}, "port: expected an integer of at most 65535, got 65536"),
   "max_size": ({"max_size": 0}, "max_size: expected an integer of at least 1, got 0"),
   "sampler": ({"sampler": 3}, "ReplayServer: sampler: expected one of .*, got int 3"),
   "rate limiter": (
@@ -185,8 +185,8 @@ BAD_ARGUMENTS = {
   **{
     f"{wrong!r} seconds": (
       {"checkpoint_secs": wrong},
-      f"^ReplayServer: checkpoint_secs: expected a number of seconds above 0 .*, or "
-      f"None, got {wrong!r}. None writes one at the end only",
+      "^ReplayServer: checkpoint_secs: expected a number of seconds above 0, or None, "
+      f"got {wrong!r}",
     )
     for wrong in (0, -1, "a", float("nan"), float("inf"), True)
   },

@@ -5,12 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from t2r_seq import errors
 from t2r_seq.replay import options
 from t2r_seq.replay.selectors import Selector, make_selector
 
 OPTIONS = {
-  "uniform": options.Uniform(),
   "fifo": options.Fifo(),
   "lifo": options.Lifo(),
   "prioritized": options.Prioritized(0.7),
@@ -77,8 +75,6 @@ def check(selector: Selector, model: Model, rng: np.random.Generator) -> None:
   assert len(selector) == len(model.items)
   assert sorted(selector.rows().tolist()) == sorted(model.items)
   if not model.items:
-    with pytest.raises(errors.SpecError, match="expected items, got none"):
-      selector.sample(1, rng)
     return
   want = model.probabilities()
   rows, probabilities = selector.sample(64, rng)
@@ -141,7 +137,6 @@ def test_made_again_it_chooses_the_same(name):
 
 
 DISTRIBUTIONS = {
-  "uniform": (options.Uniform(), [1, 2, 3, 4]),
   "exponent 1": (options.Prioritized(1.0), [1, 2, 3, 4]),
   "exponent 0.5": (options.Prioritized(0.5), [1, 2, 3, 4]),
   "exponent 2": (options.Prioritized(2.0), [0.1, 2, 3, 4]),
@@ -180,15 +175,3 @@ def test_a_heap_forgets_old_priorities(name):
   for value in range(5000):
     selector.update(np.arange(8), np.full(8, float(value)))
   assert len(selector._heap) < 2000
-
-
-def test_no_selector():
-  with pytest.raises(errors.SpecError, match=r"expected a selector, got type"):
-    make_selector(options.Uniform, 4)
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("capacity", [1, 7, 64, 4096, 4097, 300_001])
-def test_memory_is_known_before_it_is_taken(name, capacity):
-  selector = make_selector(OPTIONS[name], capacity)
-  assert selector.bytes_for(capacity) == selector.num_bytes
