@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from benchmarks import process_memory
 from t2r_seq import data, specs
+from t2r_seq.data.plan import WindowOrder
 from t2r_seq.store import EpisodeStore
 
 _LOOK_SECONDS = 0.005
@@ -114,7 +115,7 @@ def _look(
 
 def _order_ms(num_windows: int, batch_size: int) -> float:
   start = time.perf_counter()
-  data.WindowOrder(num_windows, batch_size).window_ids(tf.constant(0, tf.int64))
+  WindowOrder(num_windows, batch_size).window_ids(tf.constant(0, tf.int64))
   return 1e3 * (time.perf_counter() - start)
 
 

@@ -467,8 +467,10 @@ class _Run:
       # The line comes first: it is cut off if the episode does not follow.
       self.journal.add(
         EpisodeLine(
-          *(episode_digest(episode.values, lossy), steps),
-          *(episode.position, episode.label),
+          episode_digest(episode.values, lossy),
+          steps,
+          episode.position,
+          episode.label,
         )
       )
       try:

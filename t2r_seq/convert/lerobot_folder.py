@@ -80,7 +80,9 @@ class Feature:
     shape = () if self.shape == (1,) else self.shape
     try:
       return specs.ExtendedTensorSpec(
-        *(shape, tf.as_dtype(dtype), self.key),
+        shape,
+        tf.as_dtype(dtype),
+        self.key,
         is_sequence=True,
         data_format=data_format,
       )

@@ -10,17 +10,13 @@ from t2r_seq.data.generator_input_generator import (
 from t2r_seq.data.index import IndexedRecordLoader, indexed_records
 from t2r_seq.data.input_generator import AbstractInputGenerator, add_presence_specs
 from t2r_seq.data.lerobot_input_generator import LeRobotInputGenerator
-from t2r_seq.data.loaders import (
-  NumpyBatches,
-  batches_in_order,
-  numpy_batches_in_order,
-)
+from t2r_seq.data.loaders import WindowLoader
 from t2r_seq.data.mixtures import (
   MixtureInputGenerator,
   MixtureReport,
   WeightedRecordInputGenerator,
 )
-from t2r_seq.data.plan import Plan, WindowOrder
+from t2r_seq.data.plan import Plan
 from t2r_seq.data.record_input_generator import (
   DefaultRecordInputGenerator,
   FractionalRecordInputGenerator,
@@ -51,7 +47,6 @@ __all__ = [
   "MixtureReport",
   "MultiEvalInputGenerator",
   "MultiEvalRecordInputGenerator",
-  "NumpyBatches",
   "Plan",
   "RecordInputReport",
   "RldsInputGenerator",
@@ -59,12 +54,10 @@ __all__ = [
   "StoreWindowLoader",
   "StreamReport",
   "WeightedRecordInputGenerator",
-  "WindowOrder",
+  "WindowLoader",
   "add_presence_specs",
-  "batches_in_order",
   "distribute_by_service",
   "indexed_records",
-  "numpy_batches_in_order",
   "store_windows",
   "streamed_windows",
 ]

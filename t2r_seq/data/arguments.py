@@ -88,17 +88,6 @@ def check_flag(
   raise errors.SpecError(f"{where}: {name}: expected {expected}, got {flag!r}.")
 
 
-def check_drop_remainder(where: str, drop_remainder: Any) -> bool | None:
-  """Returns whether a last, smaller batch is left out; None: as the mode has it.
-
-  Raises:
-    SpecError: it is neither None nor a bool.
-  """
-  if drop_remainder is None:
-    return None
-  return check_flag(where, "drop_remainder", drop_remainder, "True, False or None")
-
-
 def check_parallel_calls(where: str, num_parallel_calls: Any) -> int | None:
   """Returns how many calls of a map run at a time, as tf.data takes it.
 

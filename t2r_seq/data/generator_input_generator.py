@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -14,6 +15,7 @@ import tensorflow as tf
 from t2r_seq import errors, specs, windows
 from t2r_seq.data import arguments, joint, record_files
 from t2r_seq.data.input_generator import AbstractInputGenerator
+from t2r_seq.data.plan import Plan
 
 GeneratorFn = Callable[[], Iterable[Any]]
 
@@ -239,13 +241,12 @@ class GeneratorInputGenerator(AbstractInputGenerator):
     if shuffle_buffer_size is not None:
       self._check_count("shuffle_buffer_size", shuffle_buffer_size, minimum=0)
     self._shuffle_buffer_size = shuffle_buffer_size
-    self._seed = seed
     if n_step is not None and not yields_episodes:
       raise errors.SpecError(
         f"{where}: n_step: expected None without yields_episodes, got {n_step!r}. Only "
         "the steps of an episode can be joined."
       )
-    self._drop_remainder = arguments.check_drop_remainder(where, drop_remainder)
+    self._plan = Plan(seed=seed, drop_remainder=drop_remainder, where=where)
     self._source: CheckedGenerator | None = None
 
   @contextlib.contextmanager
@@ -275,18 +276,22 @@ class GeneratorInputGenerator(AbstractInputGenerator):
   def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
     joined = joint.join(self._feature_spec, self._label_spec_for(mode))
     is_train = mode == specs.ModeKeys.TRAIN
+    plan = dataclasses.replace(
+      self._plan,
+      batch_size=batch_size,
+      seed=self._shuffle_seed(self._plan.seed),
+      num_epochs=None if is_train else 1,
+    )
     shuffle_buffer_size = self._shuffle_buffer_size if is_train else None
     if self._yields_episodes:
-      dataset = self._window_dataset(joined, self._cut(mode), shuffle_buffer_size)
+      dataset = self._window_dataset(joined, self._cut(mode), shuffle_buffer_size, plan)
     else:
       dataset = self._dataset(joined, self._unpadded_cut.sequence_length)
       if shuffle_buffer_size:
-        dataset = dataset.shuffle(shuffle_buffer_size, self._shuffle_seed(self._seed))
-    if is_train:
-      dataset = dataset.repeat()
-    drop = is_train if self._drop_remainder is None else self._drop_remainder
+        dataset = dataset.shuffle(shuffle_buffer_size, plan.seed)
+    dataset = dataset.repeat(plan.num_epochs)
     # Pads sequences of different lengths with zeros; nothing else varies in shape.
-    return dataset.padded_batch(batch_size, drop_remainder=drop).map(joint.split)
+    return dataset.padded_batch(batch_size, drop_remainder=plan.drops).map(joint.split)
 
   def _dataset(
     self,
@@ -309,6 +314,7 @@ class GeneratorInputGenerator(AbstractInputGenerator):
     joined: specs.TensorSpecStruct,
     cut: windows.Cut,
     shuffle_buffer_size: int | None,
+    plan: Plan,
   ) -> tf.data.Dataset:
     self._report = windows.WindowReport()
     grid = windows.WindowGrid(windows.time_span(joined), cut)
@@ -318,7 +324,7 @@ class GeneratorInputGenerator(AbstractInputGenerator):
       joined,
       cut,
       shuffle_buffer_size=shuffle_buffer_size,
-      seed=self._shuffle_seed(self._seed),
+      seed=plan.seed,
       report=self._report,
     )
 

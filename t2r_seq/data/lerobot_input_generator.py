@@ -84,9 +84,12 @@ class LeRobotInputGenerator(AbstractInputGenerator):
     self._path = os.fspath(dataset_path)
     self._seed = arguments.check_seed(where, seed)
     self._plan = Plan(
-      order="quasi_random", num_epochs=None, memory_budget=memory_budget, where=where
+      order="quasi_random",
+      num_epochs=None,
+      drop_remainder=drop_remainder,
+      memory_budget=memory_budget,
+      where=where,
     )
-    self._drop_remainder = arguments.check_drop_remainder(where, drop_remainder)
     self.set_episodes(episodes, split)
     self._decode_images = arguments.check_image_decoding(where, image_decoding)
     self._reading: _Reading | None = None
@@ -133,7 +136,6 @@ class LeRobotInputGenerator(AbstractInputGenerator):
         "got one that Python reads. Convert it to a store first: t2r_seq convert."
       )
     is_train = mode == specs.ModeKeys.TRAIN
-    drop = is_train if self._drop_remainder is None else self._drop_remainder
     with tf.init_scope():
       folder = LeRobotFolder(self._path)
       joined = self._joined(folder, mode)
@@ -144,6 +146,8 @@ class LeRobotInputGenerator(AbstractInputGenerator):
         folder, joined, chosen, where, self._decode_images
       )
     cut = self._cut(mode)
+    given = self._plan.drop_remainder
+    drop = is_train if given is None else bool(given)
     if not is_train:
       self._report = report = windows.WindowReport()
       episodes = reading.episodes(np.arange(len(chosen)))

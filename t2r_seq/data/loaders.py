@@ -401,7 +401,10 @@ class PoolReader(abc.ABC):
         "%s: memory_budget: expected at least %d bytes, which pools of one batch of %d "
         "windows may take, got %d. They are used all the same; give more, or make "
         "batches smaller.",
-        *(plan.where, num_bytes(1), plan.batch_size, plan.memory_budget),
+        plan.where,
+        num_bytes(1),
+        plan.batch_size,
+        plan.memory_budget,
       )
     return PoolSize(max(size, 1), num_bytes(max(size, 1)))
 
@@ -493,7 +496,7 @@ class WindowLoader:
     read: Callable[[Any], specs.TensorSpecStruct],
     num_windows: int,
     window_bytes: int,
-    make_pools: Callable[[], PoolReader],
+    make_pools: Callable[[], PoolReader] | None = None,
     locate: Locate | None = None,
     held: Sequence[HeldTensor] = (),
   ) -> None:
@@ -504,12 +507,12 @@ class WindowLoader:
       read: maps window numbers, int64 [N], to windows by path, [N, ...].
       num_windows: N >= 1.
       window_bytes: memory of a window, about.
-      make_pools: called where the order has pools.
+      make_pools: called where the order has pools; None: there are none.
       locate: maps window numbers to what `read` then takes in their place; see
         `batches_in_order`.
       held: the tensors that both of them read from.
     Raises:
-      SpecError: the data is too small for one batch.
+      SpecError: the data is too small for one batch, or has no pools for the order.
     """
     self.plan = plan
     self.num_windows = num_windows
@@ -519,13 +522,16 @@ class WindowLoader:
     self._held = held
     self.pool_size: PoolSize | None = None
     self._order: WindowOrder | PoolOrder
-    if plan.order == "quasi_random":
+    if plan.order == "quasi_random" and make_pools is not None:
       self._pools = make_pools()
       self.pool_size = size = self._pools.fit(plan)
       self._order = PoolOrder(self._pools.counts, size.num_batches, **plan.split())
       logging.info(
         "%s: pools of %d batches hold at most %d bytes of the budget of %d.",
-        *(plan.where, size.num_batches, size.max_bytes, plan.memory_budget),
+        plan.where,
+        size.num_batches,
+        size.max_bytes,
+        plan.memory_budget,
       )
     else:
       self._order = WindowOrder(num_windows, order=str(plan.order), **plan.split())

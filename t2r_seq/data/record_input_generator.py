@@ -234,9 +234,9 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     with tf.init_scope(), self.explain_failures():
       chosen = self._chosen_records(files)
       self._files = files = record_files.choose_files(self._where(), files, self._split)
+      max_bad = self._max_bad_records if self._on_bad_record == "skip" else None
       self._reading = skipping.make_reading(
-        *(self._on_bad_record, files, self._max_bad_records, self._where()),
-        *(self._decode_images, chosen),
+        files, max_bad, self._where(), self._decode_images, chosen
       )
       first = self._reading.first_record(files, self._where())
       self._parsed_spec = record_files.leave_out_absent(self._parsed_spec, first)
@@ -245,8 +245,9 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
         record_files.check_whole(
           self._where(), self._reading.read(files), self._parsed_spec
         )
+      grid = _grid(joined, cut)
       if not is_windowed or not record_files.fills_a_batch(
-        *(first, self._parsed_spec, _grid(joined, cut), num_needed), self._decode_images
+        first, self._parsed_spec, grid, num_needed, self._decode_images
       ):
         self._check_not_empty(files, joined, cut, is_windowed, num_needed)
     report = StreamReport() if is_windowed and not self._is_portable else None
@@ -339,9 +340,9 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     if report is None:
       examples = self._reading.good_records(examples, self._parsed_spec)
     found = sum(1 for _ in examples.take(num_needed))
+    min_steps, left_out = _grid(joined, cut).min_steps, self._reading.report(None)
     record_files.check_enough(
-      *(self._where(), num_needed, found, _grid(joined, cut).min_steps, report),
-      self._reading.report(None),
+      self._where(), num_needed, found, min_steps, report, left_out
     )
 
   def _where(self) -> str:

@@ -742,15 +742,14 @@ class SkippingReading(RecordReading):
 
 
 def make_reading(
-  policy: str,
   files: FilesByKey,
-  max_bad_records: int,
+  max_bad_records: int | None,
   where: str,
   decode_images: records.DecodeImages = True,
   chosen: ChosenRecords | None = None,
 ) -> RecordReading:
-  """Creates the reading of a policy; see `SkippingReading` for the arguments."""
-  if policy == "raise":
+  """Creates the reading; of a limit of None one that stops at a bad record."""
+  if max_bad_records is None:
     return RecordReading(decode_images, chosen)
   return SkippingReading(files, max_bad_records, where, decode_images)
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from t2r_seq import records, specs, windows
 from t2r_seq.data import pool
 from t2r_seq.data.dataset_options import checkpoint_options
-from t2r_seq.data.plan import Plan, draw_seed, permutation
+from t2r_seq.data.plan import Plan, draw_seed, permutation, plan_and_cut
 from t2r_seq.data.pool import PoolColumns
 from t2r_seq.windows.dataset import print_too_short
 
@@ -82,11 +82,8 @@ class StreamReport(windows.WindowReport):
 def streamed_windows(
   episodes: tf.data.Dataset | MakeDataset,
   spec_structure: specs.SpecStructure,
-  batch_size: int,
-  memory_budget: int = 2**30,
-  seed: int | None = None,
-  num_epochs: int | None = 1,
-  drop_remainder: bool = False,
+  batch_size: int | None = None,
+  plan: Plan | None = None,
   cut: windows.Cut | None = None,
   *,
   report: windows.WindowReport | None = None,
@@ -111,36 +108,30 @@ def streamed_windows(
       Parse at most four at a time: their memory is counted.
     spec_structure: the specs of a window.
     batch_size: B.
-    memory_budget: bytes for two pools, the episodes on their way to them, some batches,
-      and what TensorFlow takes beside them. An episode that needs more is used all the
-      same, and a line on stderr says how much it needs.
-    seed: of the permutations; None: another order in every run.
-    num_epochs: None for ever.
-    drop_remainder: whether windows that fill no batch at the end are left out, so that
-      B is static.
+    plan: of the batches; None for one epoch in another order in every run, with all
+      windows. Its memory_budget is for two pools, the episodes on their way to them,
+      some batches, and what TensorFlow takes beside them. An episode that needs more is
+      used all the same, and a line on stderr says how much it needs.
     cut: how episodes become windows; None for `Cut()`.
     report: counts; a `StreamReport` also what the pools take.
     decode_images: gives pixels where episodes hold encoded images, perhaps in a way of
       its own: a `records.ImageDecoding`; False: strings.
-    **fields: or the fields of a `Cut`.
+    **fields: or fields of the plan and the cut: seed=1, padding='repeat', ...
   Returns:
     Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
   Raises:
     SpecError: the episodes do not fit the specs, or a number is too small.
   """
-  plan = Plan(
-    batch_size=batch_size,
-    seed=seed,
-    num_epochs=num_epochs,
-    drop_remainder=drop_remainder,
-    memory_budget=memory_budget,
-    where="streamed_windows",
-  )
+  if batch_size is not None:
+    fields["batch_size"] = batch_size
+  if plan is None:
+    fields = {"seed": None, "drop_remainder": False, **fields}
+  plan, cut = plan_and_cut("streamed_windows", plan, cut, fields)
   make: Any = episodes if callable(episodes) else lambda _: episodes
   columns = PoolColumns(
     make(tf.constant(0, tf.int64)).element_spec,
     spec_structure,
-    windows.Cut.of("streamed_windows", cut, fields),
+    cut,
     decode_images,
   )
 

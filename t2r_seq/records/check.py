@@ -436,7 +436,11 @@ class FileCheck:
       )
       for filename, frame in parts:
         yield RecordProblem(
-          *(filename, frame.number, frame.start, explain.EPISODES, mismatch),
+          filename,
+          frame.number,
+          frame.start,
+          explain.EPISODES,
+          mismatch,
           feature.path,
         )
 

@@ -385,7 +385,8 @@ def get_data_format_and_filenames(file_patterns: FilePatterns) -> tuple[str, lis
     logging.warning(
       "%d files are named more than once and read once, such as %s. To read some data "
       "more often than other, give it a weight: data.WeightedRecordInputGenerator.",
-      *(len(twice), twice[0]),
+      len(twice),
+      twice[0],
     )
   return data_format, [names[0] for names in once.values()]
 

@@ -649,7 +649,8 @@ def _as_rlds(
   if found.record_dtype != want.record_dtype or not _is_same_size(found, want):
     logging.warning(
       "features.json has '%s' as %s, which the records do not fit.",
-      *(spec.name, errors.describe(declared)),
+      spec.name,
+      errors.describe(declared),
     )
     return spec
   return specs.ExtendedTensorSpec.from_spec(declared, is_optional=spec.is_optional)

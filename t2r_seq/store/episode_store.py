@@ -366,7 +366,9 @@ class StoreWindows:
 
     return self.reader.read_with(
       lambda path, rows: take(path, places.episodes if rows is None else rows),
-      *(places.starts, places.num_steps, places.first_rows),
+      places.starts,
+      places.num_steps,
+      places.first_rows,
     )
 
   def _check_ids(self, window_ids: tf.Tensor) -> tf.Tensor:

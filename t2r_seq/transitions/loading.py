@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import gin
 import numpy as np
 import tensorflow as tf
 
 from t2r_seq import data, errors, specs, windows
+from t2r_seq.data.loaders import NumpyBatches
 from t2r_seq.store import EpisodeStore, HeldTensor, StoreColumns
 from t2r_seq.transitions.metadata import TransitionsMetadata, describe_n_step
 from t2r_seq.windows import NStep, TransitionFields
@@ -143,12 +146,8 @@ class Transitions:
     self,
     batch_size: int,
     order: str = "global",
-    seed: int = 0,
-    num_epochs: int | None = 1,
     start_batch: int = 0,
-    shard_index: int = 0,
-    num_shards: int = 1,
-    drop_remainder: bool = True,
+    **fields: Any,
   ) -> tf.data.Dataset:
     """Makes a dataset of batches of transitions.
 
@@ -159,64 +158,37 @@ class Transitions:
       batch_size: B.
       order: 'sequential', or 'global': every epoch another permutation of all
         transitions, without a buffer.
-      seed: of the permutations.
-      num_epochs: how often every transition is shown; None for ever.
       start_batch: batches to leave out, over all epochs; costs nothing.
-      shard_index: which part of each epoch to show.
-      num_shards: how many disjoint parts there are.
-      drop_remainder: shows full batches only, equally many in every shard.
+      **fields: of a `data.Plan`: seed=1, num_epochs=None, num_shards=2, ...
     Returns:
       Dataset of TensorSpecStructs by path, leaves [B, ...].
     Raises:
       SpecError: an argument is wrong, or there are too few for one batch.
     """
-    window_order = data.WindowOrder(
-      len(self), batch_size, order, seed, shard_index, num_shards, drop_remainder
-    )
-    if isinstance(start_batch, bool) or start_batch < 0:
-      raise errors.SpecError(
-        f"dataset: start_batch: expected at least 0, got {start_batch!r}."
-      )
-    return data.batches_in_order(
-      *(self.read, window_order, batch_size * self.max_bytes, num_epochs, start_batch),
-      held=self._held,
-    )
+    return self._loader(batch_size, order, fields).dataset(start_batch)
 
   def numpy_batches(
     self,
     batch_size: int,
     order: str = "global",
-    seed: int = 0,
-    num_epochs: int | None = 1,
     start_batch: int = 0,
-    shard_index: int = 0,
-    num_shards: int = 1,
-    drop_remainder: bool = True,
-  ) -> data.NumpyBatches:
+    **fields: Any,
+  ) -> NumpyBatches:
     """Makes an iterator of the batches of `dataset`, as dicts of numpy arrays.
 
-    For JAX, and for loops in Python: many batches come from one read.
-
-    Args:
-      batch_size: B; this and the others as for `dataset`.
-      order: 'sequential' or 'global'.
-      seed: of the permutations.
-      num_epochs: how often every transition is shown; None for ever.
-      start_batch: batches to leave out, over all epochs.
-      shard_index: which part of each epoch to show.
-      num_shards: how many disjoint parts there are.
-      drop_remainder: shows full batches only, equally many in every shard.
-    Returns:
-      An iterator that knows its position.
-    Raises:
-      SpecError: an argument is wrong, or there are too few for one batch.
+    For JAX, and for loops in Python: many batches come from one read. It knows its
+    position. The arguments are those of `dataset`.
     """
-    window_order = data.WindowOrder(
-      len(self), batch_size, order, seed, shard_index, num_shards, drop_remainder
+    return self._loader(batch_size, order, fields).numpy_batches(start_batch)
+
+  def _loader(
+    self, batch_size: int, order: str, fields: Mapping[str, Any]
+  ) -> data.WindowLoader:
+    plan = data.Plan(
+      batch_size=batch_size, order=order, where=f"transitions: {self.path}", **fields
     )
-    return data.numpy_batches_in_order(
-      *(self.read, window_order, batch_size * self.max_bytes, num_epochs, start_batch),
-      held=self._held,
+    return data.WindowLoader(
+      plan.seeded(), self.read, len(self), self.max_bytes, held=self._held
     )
 
 

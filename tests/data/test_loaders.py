@@ -8,7 +8,9 @@ from typing import NamedTuple
 import pytest
 import tensorflow as tf
 
-from t2r_seq.data import WindowOrder, batches_in_order, loaders
+from t2r_seq.data import loaders
+from t2r_seq.data.loaders import batches_in_order
+from t2r_seq.data.plan import WindowOrder
 
 LARGE = 2**30
 

@@ -9,13 +9,9 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, specs
-from t2r_seq.data import (
-  NumpyBatches,
-  StoreWindowLoader,
-  WindowOrder,
-  batches_in_order,
-  numpy_batches_in_order,
-)
+from t2r_seq.data import StoreWindowLoader
+from t2r_seq.data.loaders import NumpyBatches, batches_in_order, numpy_batches_in_order
+from t2r_seq.data.plan import WindowOrder
 from t2r_seq.store import EpisodeStore
 
 Spec = specs.ExtendedTensorSpec

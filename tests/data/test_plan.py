@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors
-from t2r_seq.data import Plan, WindowOrder
+from t2r_seq.data.plan import Plan, WindowOrder
 
 
 def batches(order, num_epochs=1, start=0):

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, errors, records, specs, windows
+from t2r_seq.data import plan
 
 GENERATORS = {
   "StoreInputGenerator": data.StoreInputGenerator,
@@ -37,7 +38,7 @@ def test_seeds_are_integers_of_32_bits(generator, name):
 
 def test_an_order_refuses_a_seed_that_another_equals():
   with pytest.raises(errors.SpecError, match="seed: expected an integer below 4,294,"):
-    data.WindowOrder(10, 2, seed=2**32)
+    plan.WindowOrder(10, 2, seed=2**32)
 
 
 def test_batches_that_no_machine_makes_are_refused():
@@ -47,7 +48,7 @@ def test_batches_that_no_machine_makes_are_refused():
 
 
 def test_a_batch_takes_no_more_room_than_there_are_windows():
-  order = data.WindowOrder(12, 10**15, "sequential", drop_remainder=False)
+  order = plan.WindowOrder(12, 10**15, "sequential", drop_remainder=False)
   assert order.window_ids(tf.constant(0, tf.int64)).numpy().tolist() == [*range(12)]
 
 

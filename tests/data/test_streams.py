@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, records, specs, windows
-from t2r_seq.data import StreamReport, streamed_windows
+from t2r_seq.data import StreamReport
 from t2r_seq.data.pool import ORDER_BYTES, num_bytes_alive
 from tests.data.conftest import FakeModel, feature_spec, label_spec, make_episode
 
@@ -26,6 +26,12 @@ def budget_of(num_bytes, batch_size=4, window_bytes=184):
 
 # Room for some of the episodes at a time.
 SMALL = budget_of(30_000)
+
+
+def streamed(episodes, spec, batch_size, budget, seed, num_epochs=1, **more):
+  """The stream of a plan that these say."""
+  plan = {"memory_budget": budget, "seed": seed, "num_epochs": num_epochs}
+  return data.streamed_windows(episodes, spec, batch_size, **plan, **more)
 
 
 def structure():
@@ -104,7 +110,7 @@ def test_every_window_comes_once_an_epoch(path, cut):
   want = collections.Counter(2 * list(all_windows(**cut)))
   report = StreamReport()
   got = list(
-    streamed_windows(
+    streamed(
       episodes(path, decode_images),
       *(structure(), 4, SMALL, 1, 2),
       **cut,
@@ -130,9 +136,7 @@ def test_large_steps_are_gathered_from_their_episodes(width):
   episodes = tf.data.Dataset.from_generator(
     lambda: ({"x": frames} for frames in all_frames), output_signature={"x": flat}
   )
-  batches = streamed_windows(
-    episodes, {"x": spec}, 4, 2_600_000, 1, 2, padding="repeat"
-  )
+  batches = streamed(episodes, {"x": spec}, 4, 2_600_000, 1, 2, padding="repeat")
   want = collections.Counter()
   for frames in all_frames:
     before = np.maximum(np.arange(len(frames)) - 1, 0)
@@ -159,7 +163,7 @@ def test_pools_of_many_short_episodes():
 
   report = StreamReport()
   episodes = tf.data.Dataset.range(count).map(make)
-  got = streamed_windows(episodes, window, 8, 10**8, 1, report=report)
+  got = streamed(episodes, window, 8, 10**8, 1, report=report)
   shown = [
     (int(number), *map(int, x.ravel()), *np.unique(large))
     for batch in got.as_numpy_iterator()
@@ -181,17 +185,15 @@ def test_windows_of_sequences(path):
     sequence["state"], is_sequence=True
   )
   cut = {"sequence_length": 3, "padding": "repeat"}
-  got = streamed_windows(episodes(path), sequence, 4, 10**6, 1, **cut)
+  got = streamed(episodes(path), sequence, 4, 10**6, 1, **cut)
   assert sorted(one_by_one(got)) == sorted(all_windows(3, padding="repeat"))
   assert got.element_spec["state"].shape.as_list() == [None, 3, 3, 2]
 
 
 def test_batches_go_on_over_the_borders_of_pools_and_epochs(path):
   budget = budget_of(40_000, 8)
-  kept = streamed_windows(episodes(path), structure(), 8, budget, 1, 3)
-  dropped = streamed_windows(
-    episodes(path), structure(), 8, budget, 1, 3, drop_remainder=True
-  )
+  kept = streamed(episodes(path), structure(), 8, budget, 1, 3)
+  dropped = streamed(episodes(path), structure(), 8, budget, 1, 3, drop_remainder=True)
   assert [len(b["task"]) for b in kept] == [8] * 18 + [6]
   assert one_by_one(dropped) == one_by_one(kept)[: 8 * 18]
   assert dropped.element_spec["next"].shape.as_list() == [8, 2]
@@ -210,7 +212,7 @@ def test_sizes_that_only_the_data_knows():
   # Pools of one episode.
   budget = budget_of(2_000, 4, 40)
   report = StreamReport()
-  got = list(streamed_windows(flat, window, 4, budget, 1, report=report))
+  got = list(streamed(flat, window, 4, budget, 1, report=report))
   assert report.pools == 3
   assert [batch["id"].shape for batch in got] == [(4, 3), (4, 3), (4, 3), (3, 3)]
   shown = [
@@ -225,14 +227,14 @@ def test_sizes_that_only_the_data_knows():
 
 
 def test_batches_larger_than_pools_and_epochs(path):
-  got = streamed_windows(episodes(path), structure(), 64, budget_of(40_000, 64), 1, 3)
+  got = streamed(episodes(path), structure(), 64, budget_of(40_000, 64), 1, 3)
   assert [len(batch["task"]) for batch in got] == [64, 64, 22]
 
 
 def test_the_order_depends_on_the_seed_only(path):
   def order(seed, num_parallel_calls=None):
     parsed = episodes(path, num_parallel_calls=num_parallel_calls)
-    return one_by_one(streamed_windows(parsed, structure(), 4, 10**6, seed, 2))
+    return one_by_one(streamed(parsed, structure(), 4, 10**6, seed, 2))
 
   first = order(1)
   assert order(1, 4) == first
@@ -243,7 +245,7 @@ def test_the_order_depends_on_the_seed_only(path):
 
 @pytest.mark.parametrize("budget", [SMALL, 10**6])
 def test_a_checkpoint_is_small_and_goes_on_with_the_next_batch(path, tmp_path, budget):
-  batches = streamed_windows(episodes(path), structure(), 4, budget, 1, 2)
+  batches = streamed(episodes(path), structure(), 4, budget, 1, 2)
   iterator, seen, saved = iter(batches), [], {}
   for taken in (1, 13, 20):
     while len(seen) < taken:
@@ -269,9 +271,7 @@ def test_a_checkpoint_has_no_frames_where_batches_lie_across_pools(tmp_path):
 
   def batches():
     budget = budget_of(900_000, 4, 2 * 6_144)
-    return streamed_windows(
-      tf.data.Dataset.range(4).map(episode), {"x": spec}, 4, budget, 1
-    )
+    return streamed(tf.data.Dataset.range(4).map(episode), {"x": spec}, 4, budget, 1)
 
   # Made anew, as in another process, it goes on all the same.
   made, again = batches(), batches()
@@ -296,7 +296,7 @@ def test_a_checkpoint_has_no_frames_where_batches_lie_across_pools(tmp_path):
 
 def test_pools_keep_within_the_budget(path):
   report = StreamReport()
-  list(streamed_windows(episodes(path), structure(), 4, SMALL, 1, report=report))
+  list(streamed(episodes(path), structure(), 4, SMALL, 1, report=report))
   assert report.pools > 2
   # One that is larger than any before may exceed it, once.
   assert 0 < report.pool_bytes <= 1.25 * SMALL
@@ -309,7 +309,7 @@ def test_all_that_a_budget_is_for_is_counted():
   spec = specs.ExtendedTensorSpec((2, 1), tf.float32, "x", time_offsets=(-1, 0))
   episodes = tf.data.Dataset.from_tensors({"x": tf.range(9.0)[:, tf.newaxis]})
   report = StreamReport()
-  list(streamed_windows(episodes, {"x": spec}, 4, 2**20, 1, report=report))
+  list(streamed(episodes, {"x": spec}, 4, 2**20, 1, report=report))
   pools = 2 * (54 + 8 * ORDER_BYTES)
   assert report.pool_bytes == budget_of(pools + 12 * 36, 4, 2 * 4)
 
@@ -344,7 +344,7 @@ def test_many_datasets_are_no_reason_for_a_warning(caplog):
   logger.addHandler(caplog.handler)
   try:
     for _ in range(6):
-      streamed_windows(flat, {"x": spec}, 4, SMALL, 1)
+      streamed(flat, {"x": spec}, 4, SMALL, 1)
   finally:
     logger.removeHandler(caplog.handler)
   assert "retracing" not in caplog.text
@@ -419,7 +419,8 @@ def read(num_episodes, budget, kind):
   episodes = tf.data.Dataset.range(num_episodes).map(episode, 4)
   report = StreamReport()
   peak, windows = 0, 0
-  for batch in streamed_windows(episodes, {"x": image}, 4, budget, 1, report=report):
+  plan = {"memory_budget": budget, "seed": 1}
+  for batch in streamed_windows(episodes, {"x": image}, 4, **plan, report=report):
     windows += len(batch["x"])
     peak = max(peak, private())
   assert windows == 15 * num_episodes

@@ -145,7 +145,10 @@ def test_in_a_training_step(reading):
   [
     ({"batch_size": 22}, "batch_size: expected at most the 21"),
     ({"batch_size": 2, "order": "globall"}, "Did you mean 'global'"),
-    ({"batch_size": 2, "start_batch": -1}, "start_batch: expected at least 0, got -1"),
+    (
+      {"batch_size": 2, "start_batch": -1},
+      "start_batch: expected an integer of at least 0",
+    ),
   ],
 )
 def test_bad_arguments(reading, arguments, want):
