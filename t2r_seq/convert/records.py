@@ -35,7 +35,12 @@ from t2r_seq.records.features import (
   collect_features,
   parsed_specs,
 )
-from t2r_seq.records.files import check_file_types, shard_paths
+from t2r_seq.records.files import (
+  FilePatterns,
+  check_file_types,
+  compression_type,
+  shard_paths,
+)
 from t2r_seq.records.framing import Record, iterate_records
 from t2r_seq.records.write import ExampleEncoder
 from t2r_seq.specs import validation
@@ -49,9 +54,7 @@ Position = tuple[int, ...]
 class RecordFiles:
   """TFRecord files, read one after the other from any record on."""
 
-  def __init__(
-    self, patterns: records.FilePatterns, compression: str | None = None
-  ) -> None:
+  def __init__(self, patterns: FilePatterns, compression: str | None = None) -> None:
     """Finds the files.
 
     Args:
@@ -83,7 +86,7 @@ class RecordFiles:
     first, skipped = (position[0], position[1]) if position else (0, 0)
     for index in range(first, len(self.names)):
       name = self.names[index]
-      kind = records.compression_type(name, self.compression)
+      kind = compression_type(name, self.compression)
       yield from (
         (index, record)
         for record in iterate_records(name, kind)
@@ -196,7 +199,7 @@ class _RecordSource(EpisodeSource):
 
   def __init__(
     self,
-    patterns: records.FilePatterns,
+    patterns: FilePatterns,
     compression: str | None,
     num_episodes: int | None,
   ) -> None:
@@ -231,7 +234,7 @@ class RecordEpisodes(_RecordSource):
 
   def __init__(
     self,
-    patterns: records.FilePatterns,
+    patterns: FilePatterns,
     spec: specs.TensorSpecStruct | None = None,
     compression: str | None = None,
     dropped: Dropped | None = None,
@@ -458,7 +461,7 @@ class RecordSteps(_RecordSource):
 
   def __init__(
     self,
-    patterns: records.FilePatterns,
+    patterns: FilePatterns,
     bounds: EpisodeBounds,
     spec: specs.TensorSpecStruct | None = None,
     compression: str | None = None,
@@ -740,7 +743,7 @@ class RldsEpisodes(RecordEpisodes):
 
   def __init__(
     self,
-    patterns: records.FilePatterns,
+    patterns: FilePatterns,
     spec: specs.TensorSpecStruct | None = None,
     compression: str | None = None,
     dropped: Dropped | None = None,

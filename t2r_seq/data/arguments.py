@@ -13,6 +13,7 @@ from absl import logging
 
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.records import files as patterns_lib
+from t2r_seq.records.images import DecodeImages
 
 # TensorFlow prepares room for a whole batch before it reads: larger ones take minutes.
 MAX_BATCH_SIZE = 1 << 24
@@ -106,7 +107,7 @@ def check_parallel_calls(where: str, num_parallel_calls: Any) -> int | None:
   )
 
 
-def check_image_decoding(where: str, image_decoding: Any) -> records.DecodeImages:
+def check_image_decoding(where: str, image_decoding: Any) -> DecodeImages:
   """Returns how images are decoded; None: as TensorFlow does by default.
 
   Raises:

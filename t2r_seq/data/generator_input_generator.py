@@ -16,6 +16,7 @@ from t2r_seq import errors, specs, windows
 from t2r_seq.data import arguments, joint, record_files
 from t2r_seq.data.input_generator import AbstractInputGenerator
 from t2r_seq.data.plan import Plan
+from t2r_seq.windows.cut import mask_paths
 
 GeneratorFn = Callable[[], Iterable[Any]]
 
@@ -52,7 +53,7 @@ class CheckedGenerator:
     """
     self._generator_fn = generator_fn
     self._spec = specs.flatten_spec_structure(joined_spec)
-    self._masks = windows.mask_paths(self._spec)
+    self._masks = mask_paths(self._spec)
     self._name = name
     self._min_steps = min_steps
     self.failure: Exception | None = None

@@ -22,7 +22,13 @@ from t2r_seq.data import arguments, pool, record_files
 from t2r_seq.data.dataset_options import positions_kept
 from t2r_seq.data.loaders import PoolReader, WindowLoader
 from t2r_seq.data.plan import Plan, plan_and_cut
-from t2r_seq.store import HeldTensor, choose_episodes
+from t2r_seq.records.features import encoded_specs
+from t2r_seq.records.files import FilePatterns
+from t2r_seq.records.images import DecodeImages, decode_to_list
+from t2r_seq.records.index import RecordIndex
+from t2r_seq.records.index_file import FileIndex, index_path
+from t2r_seq.store import choose_episodes
+from t2r_seq.store.mapped import HeldTensor
 from t2r_seq.store.splits import Episodes
 
 _as_it_is = tf.autograph.experimental.do_not_convert
@@ -51,7 +57,7 @@ class RecordReads:
 
   def __init__(
     self,
-    index: records.RecordIndex,
+    index: RecordIndex,
     run_length: int = 1,
     chosen: np.ndarray | None = None,
   ) -> None:
@@ -120,7 +126,7 @@ class RecordReads:
 
 
 def _plan_runs(
-  index: records.FileIndex, numbers: np.ndarray, run_length: int
+  index: FileIndex, numbers: np.ndarray, run_length: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Returns records, first byte and bytes of every run of a file, int64 [runs]."""
   places = np.arange(len(numbers))
@@ -151,15 +157,15 @@ class IndexedWindows:
     episode_lengths: steps of each record, int64 [records].
     num_windows: of all records.
     flat: specs of what is parsed, by path.
-    held: the tensors that are read from; see `store.dataset_over`.
+    held: the tensors that are read from; see `dataset_over`.
   """
 
   def __init__(
     self,
-    index: records.RecordIndex,
+    index: RecordIndex,
     spec_structure: specs.SpecStructure,
     cut: windows.Cut,
-    decode_images: records.DecodeImages = True,
+    decode_images: DecodeImages = True,
     chosen: np.ndarray | None = None,
   ) -> None:
     """Plans the windows; reads the first record only.
@@ -255,9 +261,7 @@ class IndexedWindows:
         continue
       distinct, places = tf.unique(tf.reshape(window[path], [-1]))
       places = tf.reshape(places, tf.shape(window[path]))
-      images = records.decode_to_list(
-        distinct, spec, reading.source, self._decode_images
-      )
+      images = decode_to_list(distinct, spec, reading.source, self._decode_images)
       decoded[path] = images.gather(tf.ensure_shape(places, window[path].shape))
     return decoded
 
@@ -270,7 +274,7 @@ class IndexedWindows:
 def _element_spec(flat: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
   """Describes a parsed record as the windows' reader takes it."""
   element = specs.TensorSpecStruct()
-  for path, spec in records.encoded_specs(flat).items():
+  for path, spec in encoded_specs(flat).items():
     shape = spec.shape
     if flat[path].is_sequence:
       shape = tf.TensorShape([None]).concatenate(shape)
@@ -284,14 +288,14 @@ class IndexedExamples:
   Attributes:
     num_windows: how many records there are.
     flat: specs of what is parsed, by path.
-    held: the tensors that are read from; see `store.dataset_over`.
+    held: the tensors that are read from; see `dataset_over`.
   """
 
   def __init__(
     self,
-    index: records.RecordIndex,
+    index: RecordIndex,
     spec_structure: specs.SpecStructure,
-    decode_images: records.DecodeImages = True,
+    decode_images: DecodeImages = True,
     chosen: np.ndarray | None = None,
   ) -> None:
     """Prepares; reads the first record only.
@@ -336,7 +340,7 @@ class IndexedExamples:
 class _EpisodePools(PoolReader):
   """Reads pools of episode records: each is parsed, and decoded, once a pool."""
 
-  def __init__(self, source: IndexedWindows, index: records.RecordIndex) -> None:
+  def __init__(self, source: IndexedWindows, index: RecordIndex) -> None:
     columns = source.columns
     lengths = np.maximum(source.episode_lengths, 1)
     # Strings that stay are a part of their records.
@@ -402,7 +406,7 @@ class _ExamplePools(PoolReader):
   def __init__(
     self,
     source: IndexedExamples,
-    index: records.RecordIndex,
+    index: RecordIndex,
     chosen: np.ndarray | None,
   ) -> None:
     mean_bytes = max(1, int(index.lengths.mean()))
@@ -440,13 +444,13 @@ class IndexedRecordLoader(WindowLoader):
 
   def __init__(
     self,
-    file_patterns: records.FilePatterns | records.RecordIndex,
+    file_patterns: FilePatterns | RecordIndex,
     spec_structure: specs.SpecStructure,
     batch_size: int | None = None,
     order: str | None = None,
     plan: Plan | None = None,
     cut: windows.Cut | None = None,
-    decode_images: records.DecodeImages = True,
+    decode_images: DecodeImages = True,
     is_checkpointed: bool = False,
     episodes: Episodes | None = None,
     split: str | None = None,
@@ -485,7 +489,7 @@ class IndexedRecordLoader(WindowLoader):
     plan = plan.seeded("quasi_random")
     self.index = (
       file_patterns
-      if isinstance(file_patterns, records.RecordIndex)
+      if isinstance(file_patterns, RecordIndex)
       else records.read_index(file_patterns)
     )
     if not len(self.index):
@@ -565,14 +569,14 @@ class IndexedRecordLoader(WindowLoader):
     return _ExamplePools(self._source, self.index, self._chosen)
 
 
-def splits_of(index: records.RecordIndex) -> dict[str, np.ndarray]:
+def splits_of(index: RecordIndex) -> dict[str, np.ndarray]:
   """Returns numbers of records by the split that the names of their files tell."""
   counts = np.array([file.num_records for file in index.files], np.int64)
   return record_files.splits_of_files(list(index.filenames), counts)
 
 
 def indexed_records(
-  file_patterns: records.FilePatterns,
+  file_patterns: FilePatterns,
   spec_structure: specs.SpecStructure,
   batch_size: int | None = None,
   order: str | None = None,
@@ -600,7 +604,7 @@ def indexed_records(
   return loader.dataset(start_batch)
 
 
-def _check_small_records(source: IndexedWindows, index: records.RecordIndex) -> None:
+def _check_small_records(source: IndexedWindows, index: RecordIndex) -> None:
   """Raises SpecError where every window would cost the parse of a large record."""
   num_bytes = int(np.average(index.lengths, weights=source.counts))
   per_record = source.num_windows / np.count_nonzero(source.counts)
@@ -615,7 +619,7 @@ def _check_small_records(source: IndexedWindows, index: records.RecordIndex) -> 
   )
 
 
-def _check_any_window(source: IndexedWindows, index: records.RecordIndex) -> None:
+def _check_any_window(source: IndexedWindows, index: RecordIndex) -> None:
   if not source.num_windows:
     raise errors.SpecError(
       f"indexed_records: {index.filenames[0]}: expected an episode that is long enough "
@@ -636,7 +640,7 @@ def check_option(where: str, option: Any) -> str | None:
 
 def find_index(
   option: str | None, files: record_files.FilesByKey, where: str
-) -> records.RecordIndex | None:
+) -> RecordIndex | None:
   """Reads the index of files that are to be read by it.
 
   Args:
@@ -659,8 +663,8 @@ def find_index(
     )
   (names, *others) = files.values()
   if option == "auto":
-    missing = [name for name in names if not os.path.exists(records.index_path(name))]
-    if others or missing or any(map(records.compression_type, names)):
+    missing = [name for name in names if not os.path.exists(index_path(name))]
+    if others or missing or any(map(records.files.compression_type, names)):
       logging.info("%s: read in order, not by an index.", where)
       return None
   index = records.read_index(names)

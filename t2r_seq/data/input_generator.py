@@ -3,7 +3,7 @@
 And masks of presence, which they make and never read: a bool spec '<path>_mask' without
 a name, of shape (), beside an optional spec without time offsets, says which examples
 have the feature, and which show zeros for it. The mask of a path with time offsets says
-which of its steps are real (`windows.mask_paths`).
+which of its steps are real (`mask_paths`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from t2r_seq.data.data_service import DataService
 from t2r_seq.data.dataset_options import generator_options, positions_kept
 from t2r_seq.store import choose_episodes
 from t2r_seq.store.splits import Episodes, Splits
+from t2r_seq.windows.cut import Padding, check_padding, mask_paths
 from t2r_seq.windows.n_step import integer_rewards
 
 PreprocessFn = Callable[[Any, Any], tuple[Any, Any]]
@@ -81,7 +82,7 @@ class AbstractInputGenerator(abc.ABC):
     self._preprocess_fn: PreprocessFn | None = None
     self._device_fn: PreprocessFn | None = None
     self._unpadded_cut = windows.Cut() if cut is None else cut
-    self._padding: windows.Padding = "repeat"
+    self._padding: Padding = "repeat"
     self._mode: str | None = None
     self._report: InputReport | None = None
     self._episodes: Episodes | None = None
@@ -99,7 +100,7 @@ class AbstractInputGenerator(abc.ABC):
     return self._batch_size
 
   @property
-  def padding(self) -> windows.Padding:
+  def padding(self) -> Padding:
     """What stands where a window leaves its episode; see `windows.Cut`."""
     return self._padding
 
@@ -195,7 +196,7 @@ class AbstractInputGenerator(abc.ABC):
       arguments.check_mode_is_bound(preprocess_fn)
     self._preprocess_fn = preprocess_fn
 
-  def set_padding(self, padding: windows.Padding) -> None:
+  def set_padding(self, padding: Padding) -> None:
     """Sets what stands where a window leaves its episode.
 
     Args:
@@ -203,7 +204,7 @@ class AbstractInputGenerator(abc.ABC):
     Raises:
       SpecError: none of these.
     """
-    self._padding = windows.check_padding(padding)
+    self._padding = check_padding(padding)
 
   def set_episodes(
     self, episodes: Episodes | None = None, split: str | None = None
@@ -486,7 +487,7 @@ def add_presence_specs(
     SpecError: a path that is not optional.
   """
   flat = specs.flatten_spec_structure(spec_structure)
-  known = {**windows.mask_paths(flat), **presence_masks(flat)}
+  known = {**mask_paths(flat), **presence_masks(flat)}
   optional = [
     path
     for path, spec in flat.items()

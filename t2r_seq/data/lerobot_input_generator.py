@@ -19,6 +19,7 @@ from t2r_seq.data import arguments, joint, pool
 from t2r_seq.data.input_generator import AbstractInputGenerator
 from t2r_seq.data.loaders import PoolReader, WindowLoader
 from t2r_seq.data.plan import Plan
+from t2r_seq.records.images import DecodeImages
 from t2r_seq.store.splits import Episodes
 
 _as_it_is = tf.autograph.experimental.do_not_convert
@@ -220,7 +221,7 @@ class _Reading:
     joined: specs.TensorSpecStruct,
     numbers: np.ndarray,
     where: str,
-    decode_images: records.DecodeImages,
+    decode_images: DecodeImages,
   ) -> None:
     self._folder = folder
     self.numbers = numbers

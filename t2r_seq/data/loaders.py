@@ -29,7 +29,7 @@ from t2r_seq.data.dataset_options import (
   positions_kept,
 )
 from t2r_seq.data.plan import Plan, PoolOrder, WindowOrder
-from t2r_seq.store import HeldTensor, dataset_over
+from t2r_seq.store.mapped import HeldTensor, dataset_over
 
 Batch = dict[str, np.ndarray]
 Read = Callable[[Any], Any]
@@ -69,7 +69,7 @@ def batches_in_order(
     start_batch: batches to leave out, over all epochs; costs nothing.
     locate: maps window numbers to what `read` then takes in their place, a structure
       of small tensors [N, ...]; it is called for many batches at once.
-    held: the tensors that both of them read from; see `store.dataset_over`.
+    held: the tensors that both of them read from; see `dataset_over`.
   Returns:
     Dataset of structures with leaves [B, ...], that can be checkpointed.
   """
@@ -325,7 +325,7 @@ class PoolReader(abc.ABC):
 
   Attributes:
     counts: windows of each episode, int64 [episodes].
-    held: the tensors that are read from; see `store.dataset_over`.
+    held: the tensors that are read from; see `dataset_over`.
   """
 
   def __init__(

@@ -16,13 +16,15 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from t2r_seq import errors, records, specs, windows
+from t2r_seq import errors, specs, windows
 from t2r_seq.data import input_generator, joint
 from t2r_seq.data.input_generator import AbstractInputGenerator, InputReport
 from t2r_seq.data.record_input_generator import DefaultRecordInputGenerator
 from t2r_seq.records import files as patterns_lib
+from t2r_seq.records.files import FilePatterns, split_file_patterns
 from t2r_seq.specs import TensorSpecStruct
 from t2r_seq.store.splits import Episodes
+from t2r_seq.windows.cut import mask_paths
 
 
 class MixtureReport:
@@ -314,7 +316,7 @@ def find_mismatches(
     All mismatches; the paths begin with the source's name. Sequences have to be of one
     length, the same in all sources.
   """
-  masks = windows.mask_paths(wanted)
+  masks = mask_paths(wanted)
   found = []
   for path, spec in wanted.items():
     first = None
@@ -809,7 +811,7 @@ class WeightedRecordInputGenerator(MixtureInputGenerator):
 
   def __init__(
     self,
-    file_patterns: records.FilePatterns,
+    file_patterns: FilePatterns,
     weights: Weights = None,
     batch_size: int = 32,
     seed: int = 0,
@@ -833,6 +835,6 @@ class WeightedRecordInputGenerator(MixtureInputGenerator):
     file_patterns = patterns_lib.check_file_patterns(place, file_patterns)
     sources = {
       pattern: DefaultRecordInputGenerator(pattern, **record_arguments)
-      for pattern in records.split_file_patterns(file_patterns)
+      for pattern in split_file_patterns(file_patterns)
     }
     super().__init__(sources, weights, batch_size, seed)

@@ -17,6 +17,8 @@ import tensorflow as tf
 
 from t2r_seq import records, specs, windows
 from t2r_seq.data.dataset_options import keeps_positions
+from t2r_seq.records.images import DecodeImages, decode_to_list
+from t2r_seq.windows.rows import RowList
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
@@ -122,7 +124,7 @@ class PoolRows:
       spec = self._listed[path]
       of_row = self._element[path].shape[1:]
       of_row = of_row[: of_row.rank - spec.shape.rank]
-      return windows.RowList(rows[path], spec.shape, spec.dtype).gather(
+      return RowList(rows[path], spec.shape, spec.dtype).gather(
         parts_of_rows(index, of_row)
       )
 
@@ -149,7 +151,7 @@ class PoolColumns(PoolRows):
     element_spec: Any,
     spec_structure: specs.SpecStructure,
     cut: windows.Cut,
-    decode_images: records.DecodeImages = True,
+    decode_images: DecodeImages = True,
   ) -> None:
     """Plans the columns.
 
@@ -233,9 +235,7 @@ class PoolColumns(PoolRows):
         )
       elif path in self._listed:
         row = self._listed[path]
-        value = windows.RowList.of_tensor(
-          tf.ensure_shape(value, [None, *row.shape])
-        ).handle
+        value = RowList.of_tensor(tf.ensure_shape(value, [None, *row.shape])).handle
         pooled += num_bytes
       else:
         pooled += _joined_bytes(num_bytes)
@@ -250,7 +250,7 @@ class PoolColumns(PoolRows):
     if path not in self._timed:
       return records.decode_images(encoded, spec, path, self._decode_images)
     flat = tf.reshape(encoded, [-1])
-    return records.decode_to_list(flat, spec, path, self._decode_images).handle
+    return decode_to_list(flat, spec, path, self._decode_images).handle
 
   def join(self, kept: tf.Tensor) -> dict[str, tf.Tensor]:
     """Makes the rows of a pool.
@@ -281,8 +281,8 @@ class PoolColumns(PoolRows):
       # Of decoded images a list promises no shape; lists are joined where both promise
       # the same.
       shape = tf.TensorShape([None] * 3) if path in self.images else row.shape
-      empty.append(windows.RowList.empty(shape, row.dtype).handle)
-    episodes = windows.RowList(kept, tf.TensorShape([]), tf.variant)
+      empty.append(RowList.empty(shape, row.dtype).handle)
+    episodes = RowList(kept, tf.TensorShape([]), tf.variant)
     count = tf.raw_ops.TensorListLength(input_handle=kept)
     _, lists = tf.while_loop(lambda number, _: number < count, add, [0, empty])
     rows = {}

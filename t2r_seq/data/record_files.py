@@ -18,8 +18,9 @@ from t2r_seq.records import framing
 from t2r_seq.records import parse as records_parse
 from t2r_seq.records.contents import RecordContents
 from t2r_seq.records.episode_flags import cut_hint, find_flags, set_flags
-from t2r_seq.records.features import IS_FIRST
-from t2r_seq.records.files import file_split, files_of_split
+from t2r_seq.records.features import IS_FIRST, collect_features
+from t2r_seq.records.files import compression_type, file_split, files_of_split
+from t2r_seq.records.images import DecodeImages
 from t2r_seq.store import choose_episodes
 from t2r_seq.store.splits import Episodes
 
@@ -262,7 +263,7 @@ def add_flags(flat_specs: specs.TensorSpecStruct, first: Any) -> specs.TensorSpe
     The specs, with those of flags at paths that no window asks for.
   """
   added = flat_specs.copy()
-  for key, features in records.collect_features({"": flat_specs}).items():
+  for key, features in collect_features({"": flat_specs}).items():
     serialized = first[key] if isinstance(first, Mapping) else first
     with contextlib.suppress(errors.RecordError):  # Reading it fails, and says so.
       # One of them tells, and each costs as much to parse as a small sequence.
@@ -291,7 +292,7 @@ def check_whole(
   Raises:
     RecordError: flags begin or end the episodes of some records, and not of others.
   """
-  by_dataset = records.collect_features({"": flat_specs})
+  by_dataset = collect_features({"": flat_specs})
   flags = [(key, f) for key, found in by_dataset.items() for f in found if f.edge]
   if not flags:
     return
@@ -401,7 +402,7 @@ class RecordReading:
 
   def __init__(
     self,
-    decode_images: records.DecodeImages = True,
+    decode_images: DecodeImages = True,
     chosen: ChosenRecords | None = None,
   ) -> None:
     """Creates the reading.
@@ -608,7 +609,7 @@ def fills_a_batch(
   flat_specs: specs.TensorSpecStruct,
   grid: windows.WindowGrid,
   num_needed: int,
-  decode_images: records.DecodeImages,
+  decode_images: DecodeImages,
 ) -> bool:
   """Whether an episode alone gives enough windows, found without making a dataset.
 
@@ -735,7 +736,7 @@ def stream_records(
   *,
   cycle_length: int,
   num_parallel_calls: int | None,
-  decode_images: records.DecodeImages,
+  decode_images: DecodeImages,
   report: windows.WindowReport | None,
 ) -> tf.data.Dataset:
   """Creates shuffled batches of the windows of episode records.
@@ -791,7 +792,7 @@ def _permuted_records(
   Where bad records are left out, a number comes with each that is the file's but for a
   multiple of the number of files: what is bad in it is looked for there only.
   """
-  compressions = tf.constant([records.compression_type(name) for name in names])
+  compressions = tf.constant([compression_type(name) for name in names])
   read_file = reading.read_file or tf.data.TFRecordDataset
 
   def read(number: tf.Tensor) -> tf.data.Dataset:

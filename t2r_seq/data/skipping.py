@@ -27,7 +27,9 @@ from t2r_seq.data.record_files import (
 )
 from t2r_seq.records import check, explain, framing
 from t2r_seq.records import files as files_lib
-from t2r_seq.records.explain import RecordProblem, to_errors
+from t2r_seq.records.explain import RecordProblem, explain_record, to_errors
+from t2r_seq.records.features import RecordFeature, collect_features
+from t2r_seq.records.images import DecodeImages
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 KeepFn = Callable[..., np.ndarray]
@@ -297,7 +299,7 @@ class BadRecordFinder:
   def __init__(
     self,
     filenames: Sequence[str],
-    features: list[records.RecordFeature],
+    features: list[RecordFeature],
     same_lengths: bool,
     log: BadRecordLog,
   ) -> None:
@@ -358,9 +360,9 @@ class BadRecordFinder:
     places: Sequence[tuple[str, int | None, int | None]],
     reason: str,
   ) -> None:
-    found = records.explain_record(data, self._features)
+    found = explain_record(data, self._features)
     for kind in (explain.LENGTHS, explain.EPISODES) if self._same_lengths else ():
-      found = found or records.explain_record(data, self._features, kind)
+      found = found or explain_record(data, self._features, kind)
     if not found:
       found = [errors.Mismatch("record", "a record that can be parsed", reason)]
     for place in places:
@@ -589,7 +591,7 @@ class SkippingReading(RecordReading):
     files: FilesByKey,
     max_bad_records: int,
     where: str,
-    decode_images: records.DecodeImages = True,
+    decode_images: DecodeImages = True,
   ) -> None:
     """Creates the reading.
 
@@ -732,9 +734,7 @@ class SkippingReading(RecordReading):
       parse_fn = records.create_parse_tf_example_fn(
         flat_specs, decode_images=self._decode_images, is_one_episode=same_lengths
       )
-      (features,) = records.collect_features(
-        {"": flat_specs}, self._decode_images
-      ).values()
+      (features,) = collect_features({"": flat_specs}, self._decode_images).values()
       finder = BadRecordFinder(self._filenames, features, same_lengths, self._log)
       made = flat_specs, tf.function(parse_fn, autograph=False), finder
       self._made[same_lengths] = made
@@ -745,7 +745,7 @@ def make_reading(
   files: FilesByKey,
   max_bad_records: int | None,
   where: str,
-  decode_images: records.DecodeImages = True,
+  decode_images: DecodeImages = True,
   chosen: ChosenRecords | None = None,
 ) -> RecordReading:
   """Creates the reading; of a limit of None one that stops at a bad record."""

@@ -21,14 +21,12 @@ from t2r_seq.data.input_generator import AbstractInputGenerator
 from t2r_seq.data.loaders import PoolReader, WindowLoader
 from t2r_seq.data.plan import Plan, PoolOrder, plan_and_cut
 from t2r_seq.data.pool import PoolRows, parts_of_rows
-from t2r_seq.store import (
-  EpisodeStore,
-  FileColumns,
-  StoreColumns,
-  StoreWindows,
-  choose_episodes,
-)
+from t2r_seq.records.images import DecodeImages, decode_to_list
+from t2r_seq.store import EpisodeStore, StoreWindows, choose_episodes
+from t2r_seq.store.episode_store import StoreColumns
+from t2r_seq.store.file_columns import FileColumns
 from t2r_seq.store.splits import Episodes
+from t2r_seq.windows.rows import RowList
 
 # Path of what travels beside the features of batches that the device preprocesses.
 _NUMBERS = "sample_number"
@@ -42,7 +40,7 @@ class DecodedColumns:
     absent: the optional paths that are left out, and which episodes lack them.
     element_spec: an episode as `windows.WindowReader` takes it, images decoded.
     episode_lengths: steps of each episode, int64 [episodes].
-    held: the tensors that are read from; see `store.dataset_over`.
+    held: the tensors that are read from; see `dataset_over`.
     images: the specs of images that are decoded, by path.
   """
 
@@ -50,7 +48,7 @@ class DecodedColumns:
     self,
     columns: StoreColumns | FileColumns,
     spec: specs.TensorSpecStruct,
-    decode_images: records.DecodeImages = True,
+    decode_images: DecodeImages = True,
   ) -> None:
     """Wraps columns.
 
@@ -97,10 +95,10 @@ class DecodedColumns:
     of_row = self.images[path].shape[:-3]
     return self.decode(path, distinct).gather(parts_of_rows(places, of_row))
 
-  def decode(self, path: str, rows: tf.Tensor) -> windows.RowList:
+  def decode(self, path: str, rows: tf.Tensor) -> RowList:
     """Decodes the images of rows, int64 [N], each once; of one row several."""
     strings = self._columns.strings(path, rows)
-    return records.decode_to_list(strings, self.images[path], path, self._decode_images)
+    return decode_to_list(strings, self.images[path], path, self._decode_images)
 
   def max_row_bytes(self, path: str) -> int:
     """Returns the memory of the largest row, in bytes; of images the pixels'."""
@@ -160,7 +158,7 @@ class StoreWindowLoader(WindowLoader):
     plan: Plan | None = None,
     cut: windows.Cut | None = None,
     flat: bool = False,
-    decode_images: records.DecodeImages = True,
+    decode_images: DecodeImages = True,
     episodes: Episodes | None = None,
     split: str | None = None,
     **fields: Any,

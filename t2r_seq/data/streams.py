@@ -8,12 +8,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from t2r_seq import records, specs, windows
+from t2r_seq import specs, windows
 from t2r_seq.data import pool
 from t2r_seq.data.dataset_options import checkpoint_options
 from t2r_seq.data.plan import Plan, draw_seed, permutation, plan_and_cut
 from t2r_seq.data.pool import PoolColumns
+from t2r_seq.records.images import DecodeImages
 from t2r_seq.windows.dataset import print_too_short
+from t2r_seq.windows.rows import RowList
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 MakeDataset = Callable[[tf.Tensor], tf.data.Dataset]
@@ -87,7 +89,7 @@ def streamed_windows(
   cut: windows.Cut | None = None,
   *,
   report: windows.WindowReport | None = None,
-  decode_images: records.DecodeImages = True,
+  decode_images: DecodeImages = True,
   **fields: Any,
 ) -> tf.data.Dataset:
   """Shuffles the windows of episodes that come one after the other, and batches them.
@@ -358,4 +360,4 @@ def _end() -> dict[str, tf.Tensor]:
 
 
 def _no_episodes() -> tf.Tensor:
-  return windows.RowList.empty(tf.TensorShape([]), tf.variant).handle
+  return RowList.empty(tf.TensorShape([]), tf.variant).handle

@@ -18,6 +18,7 @@ from t2r_seq.models import networks, optimizers, updates, warm_start
 from t2r_seq.models.averages import WeightAverages
 from t2r_seq.policies.policy_model import note_network_inputs
 from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
+from t2r_seq.windows.cut import Padding, check_padding
 
 # AutoGraph is for what users write: here it would only cost time.
 _as_it_is = tf.autograph.experimental.do_not_convert
@@ -48,7 +49,7 @@ class T2RModel(policies.PolicyModel):
     create_optimizer_fn: Callable[
       [], tf.keras.optimizers.Optimizer
     ] = optimizers.create_adam_optimizer,
-    padding: windows.Padding = "repeat",
+    padding: Padding = "repeat",
     use_avg_model_params: bool = False,
     avg_model_params_decay: float = 0.999,
     execution: policies.ChunkExecution | None = None,
@@ -99,7 +100,7 @@ class T2RModel(policies.PolicyModel):
     self._dtype_policy = networks.check_dtype_policy(type(self).__name__, dtype_policy)
     self._preprocessor_cls = preprocessor_cls
     self._create_optimizer_fn = create_optimizer_fn
-    self._padding = windows.check_padding(padding)
+    self._padding = check_padding(padding)
     self._execution = execution
     self._control_period = control_period
     self._init_from_checkpoint_fn = init_from_checkpoint_fn
@@ -240,7 +241,7 @@ class T2RModel(policies.PolicyModel):
     return self._preprocessor
 
   @property
-  def padding(self) -> windows.Padding:
+  def padding(self) -> Padding:
     """What a window shows beyond the ends of an episode."""
     return self._padding
 

@@ -16,6 +16,7 @@ import tensorflow as tf
 from absl import logging
 from tensorflow.python.framework import convert_to_constants
 
+from t2r_seq.windows.cut import mask_paths
 from t2r_seq import errors, files, lite, specs, windows
 from t2r_seq.policies.loaded_export import (
   LoadedExport,
@@ -229,7 +230,7 @@ def _layout(loaded: LoadedExport, content: bytes, weights: str) -> lite.Layout:
   """Returns what the folder says of the policy."""
   signature = loaded.signature("stateless_step")
   state = {path: state_key(path) for path in loaded.state_spec}
-  masks = {path: mask for mask, path in windows.mask_paths(loaded.feature_spec).items()}
+  masks = {path: mask for mask, path in mask_paths(loaded.feature_spec).items()}
   seen = {}
   for path, spec in loaded.feature_spec.items():
     kept = f"history_{specs.signature_key(path)}"

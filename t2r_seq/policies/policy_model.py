@@ -10,9 +10,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from t2r_seq import specs, windows
+from t2r_seq import specs
 from t2r_seq.policies.execution import ChunkExecution
 from t2r_seq.specs import SpecStructure, TensorSpecStruct
+from t2r_seq.windows.cut import Padding
 
 _noted: contextvars.ContextVar[dict[str, tf.Tensor] | None] = contextvars.ContextVar(
   "network_inputs", default=None
@@ -65,7 +66,7 @@ class PolicyModel(abc.ABC):
 
   @property
   @abc.abstractmethod
-  def padding(self) -> windows.Padding:
+  def padding(self) -> Padding:
     """What a window shows beyond the ends of an episode."""
 
   @property

@@ -12,6 +12,7 @@ from t2r_seq import errors, records, specs, windows
 from t2r_seq.policies.policy_model import PolicyModel
 from t2r_seq.policies.policy_step import AGE, SEED, PolicyStep, history_cut, new_seeds
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
+from t2r_seq.windows.cut import mask_paths
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
@@ -134,7 +135,7 @@ class PolicyFunctions:
     self._windowed = [
       path for path, spec in self._specs.items() if spec.time_offsets is not None
     ]
-    self._masks = windows.mask_paths(self._specs)
+    self._masks = mask_paths(self._specs)
     self._step = PolicyStep(model, self._specs)
     self._slots = _Slots(self._step)
     self.module = tf.Module()

@@ -9,6 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from t2r_seq.windows.cut import check_padding
+from t2r_seq.windows.cut import Padding
 from t2r_seq import errors, specs, windows
 from t2r_seq.policies.execution import ChunkExecution
 from t2r_seq.policies.policy_model import PolicyModel
@@ -28,7 +30,7 @@ class PolicyRecord:
     execution: how action chunks are executed; None for whole chunks.
   """
 
-  padding: windows.Padding = "repeat"
+  padding: Padding = "repeat"
   control_period: float | None = None
   execution: ChunkExecution | None = None
 
@@ -61,7 +63,7 @@ class PolicyRecord:
         outputs = tuple(execution["outputs"])
         execution = ChunkExecution(**{**execution, "outputs": outputs})
       padding = padding if isinstance(padding, str) else tuple(padding)
-      return cls(windows.check_padding(padding), found["control_period"], execution)
+      return cls(check_padding(padding), found["control_period"], execution)
     except (KeyError, TypeError, ValueError, tf.errors.OpError) as error:
       raise errors.SpecError(
         f"load export: {path}: expected what a policy tells of itself, got "

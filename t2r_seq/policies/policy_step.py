@@ -12,6 +12,7 @@ from t2r_seq.policies.execution import ChunkRunner
 from t2r_seq.policies.history import FrameHistory
 from t2r_seq.policies.policy_model import PolicyModel, noting_network_inputs
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
+from t2r_seq.windows.cut import mask_paths
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
@@ -60,7 +61,7 @@ class PolicyStep:
     self._model = model
     self._specs = feature_specs
     # Masks are derived from the history, never asked for.
-    masks = windows.mask_paths(feature_specs)
+    masks = mask_paths(feature_specs)
     seen = [path for path in feature_specs if path not in masks]
     self._paths = model.step_paths(seen)
     self._windowed = TensorSpecStruct(
@@ -288,7 +289,7 @@ class PolicyStep:
     seen = {
       path: tf.TensorSpec([None, *spec.shape], spec.dtype)
       for path, spec in self._specs.items()
-      if path in self._paths or path in windows.mask_paths(self._specs)
+      if path in self._paths or path in mask_paths(self._specs)
     }
     carried = {
       path: tf.TensorSpec([None, *spec.shape], spec.dtype)

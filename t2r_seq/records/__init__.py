@@ -7,16 +7,11 @@ from t2r_seq.records.check import (
   salvage_records,
 )
 from t2r_seq.records.contents import RecordContents, present_names
-from t2r_seq.records.explain import RecordProblem, explain_record
+from t2r_seq.records.explain import RecordProblem
 from t2r_seq.records.features import (
-  RecordFeature,
-  collect_features,
-  encoded_specs,
   tensorspec_to_feature_dict,
 )
 from t2r_seq.records.files import (
-  FilePatterns,
-  compression_type,
   get_batch_size,
   get_data_format_and_filenames,
   get_data_format_and_filenames_list,
@@ -24,24 +19,20 @@ from t2r_seq.records.files import (
   infer_data_format,
   parallel_read,
   record_dataset,
-  split_file_patterns,
 )
 from t2r_seq.records.images import (
-  DecodeImages,
   ImageDecoding,
   create_compress_fn,
   create_decompress_fn,
   decode_images,
-  decode_to_list,
   image_decoding,
 )
 from t2r_seq.records.index import (
-  RecordIndex,
   check_index,
   read_index,
   write_index,
 )
-from t2r_seq.records.index_file import FileIndex, index_path, read_file_index
+from t2r_seq.records.index_file import read_file_index
 from t2r_seq.records.inspect import (
   describe_schemas,
   format_table,
@@ -57,31 +48,21 @@ from t2r_seq.records.write import (
 )
 
 __all__ = [
-  "DecodeImages",
-  "FileIndex",
-  "FilePatterns",
   "ImageDecoding",
   "RecordContents",
-  "RecordFeature",
-  "RecordIndex",
   "RecordProblem",
   "RecordWriter",
   "TfdsEpisodes",
   "check_index",
-  "collect_features",
-  "compression_type",
   "create_compress_fn",
   "create_decompress_fn",
   "create_parse_tf_example_fn",
   "decode_images",
-  "decode_to_list",
   "describe_schemas",
   "drop_last_step",
   "encode_example",
-  "encoded_specs",
   "examine_records",
   "explain_failures",
-  "explain_record",
   "find_bad_record",
   "format_table",
   "get_batch_size",
@@ -89,7 +70,6 @@ __all__ = [
   "get_data_format_and_filenames_list",
   "get_dataset_metadata",
   "image_decoding",
-  "index_path",
   "infer_data_format",
   "inspect_records",
   "parallel_read",
@@ -101,7 +81,6 @@ __all__ = [
   "rlds_specs",
   "salvage_records",
   "serialized_to_parsed",
-  "split_file_patterns",
   "tensorspec_to_feature_dict",
   "write_index",
   "write_records",

@@ -13,8 +13,9 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, specs, windows
+from t2r_seq import errors, specs
 from t2r_seq.specs import validation
+from t2r_seq.windows.rows import RowList, StringRows
 
 DCT_METHODS = ("", "INTEGER_FAST", "INTEGER_ACCURATE")
 
@@ -275,11 +276,11 @@ def decode_images(
 
 
 def decode_to_list(
-  encoded: tf.Tensor | windows.StringRows,
+  encoded: tf.Tensor | StringRows,
   spec: specs.ExtendedTensorSpec,
   path: str,
   how: DecodeImages = True,
-) -> windows.RowList:
+) -> RowList:
   """Decodes encoded images as `decode_images` does, to images that are kept apart.
 
   Args:
@@ -292,11 +293,7 @@ def decode_to_list(
   """
   decoding = image_decoding(how)
   image_shape = decoding.image_shape(path, spec)
-  strings = (
-    encoded
-    if isinstance(encoded, windows.StringRows)
-    else windows.StringRows.of(encoded)
-  )
+  strings = encoded if isinstance(encoded, StringRows) else StringRows.of(encoded)
   black = decoding.black(spec, path)
   if black is None:
     black = tf.constant(black_png(image_shape, spec.dtype))
@@ -322,7 +319,7 @@ def decode_to_list(
       return decoding.decode(string, spec, path)
 
     # Checked one by one, the images cost a seventh more.
-    return windows.RowList.compute(
+    return RowList.compute(
       decode, strings.inputs, image_shape, spec.dtype, check_shapes=check_sizes
     ).handle
 
@@ -333,7 +330,7 @@ def decode_to_list(
     any_empty = tf.reduce_any(is_empty)
   # To choose between two strings copies one, so that is done where any is empty.
   images = tf.cond(any_empty, lambda: decode_all(True), lambda: decode_all(False))
-  return windows.RowList(images, image_shape, spec.dtype)
+  return RowList(images, image_shape, spec.dtype)
 
 
 def _check_depth(

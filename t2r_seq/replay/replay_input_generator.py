@@ -9,6 +9,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
+from t2r_seq.windows.cut import Padding
 from t2r_seq import data, errors, specs, windows
 from t2r_seq.data import input_generator, joint
 from t2r_seq.replay import replay as replay_lib
@@ -96,7 +97,7 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
     """How transitions are joined as they are sampled, if they are."""
     return self.replay.cut.n_step
 
-  def set_padding(self, padding: windows.Padding) -> None:
+  def set_padding(self, padding: Padding) -> None:
     """See the base class; the replay is asked whether it pads in another way."""
     super().set_padding(padding)
     self._is_padding_set = True
@@ -139,7 +140,7 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
 
 
 def _check_padding(
-  padding: windows.Padding, cut: windows.Cut, held: specs.TensorSpecStruct
+  padding: Padding, cut: windows.Cut, held: specs.TensorSpecStruct
 ) -> None:
   """Raises SpecError where a replay makes up what the model's windows do not show."""
   wanted = windows.Cut(padding=padding, n_step=cut.n_step)

@@ -16,6 +16,7 @@ from t2r_seq import errors, records, specs, windows
 from t2r_seq.data.dataset_options import bounded_options
 from t2r_seq.replay.replay import SampleInfo
 from t2r_seq.replay.table import Draw, Table, join_infos
+from t2r_seq.windows.cut import Anchors
 
 Batch = dict[str, np.ndarray]
 
@@ -83,7 +84,7 @@ class Sampling:
     ages = draw.ages
     before = np.zeros_like(after) if ages is None else ages.astype(np.int64)
     # A step on is N rows on.
-    anchors = windows.Anchors(draw.rows, before, after, table.lanes.num_writers)
+    anchors = Anchors(draw.rows, before, after, table.lanes.num_writers)
     return self._reader.read_at(take, anchors)
 
   def _is_whole(self, draw: Draw) -> bool:

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, records, specs, store, windows
 from t2r_seq.records import framing
-from t2r_seq.records.files import check_file_types
+from t2r_seq.records.files import FilePatterns, check_file_types
 from t2r_seq.records.framing import iterate_records
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
 from t2r_seq.statistics import statistics
@@ -318,7 +318,7 @@ class RecordSource(Source):
 
   def __init__(
     self,
-    file_patterns: records.FilePatterns,
+    file_patterns: FilePatterns,
     spec: specs.SpecStructure | None,
     images: bool,
     reads_bytes: bool,
@@ -369,7 +369,7 @@ class RecordSource(Source):
   def _file_parts(self, index: int, count: int, offset: int) -> Iterator[Part]:
     """Yields the rest of a file; `count` records and `offset` bytes of it are done."""
     name = self._files[index]
-    kind = records.compression_type(name, self._compression)
+    kind = records.files.compression_type(name, self._compression)
     if not kind:
       framing.check_lengths(name)
     dataset = tf.data.TFRecordDataset(name, compression_type=kind).skip(count)

@@ -1,9 +1,7 @@
 """EpisodeStore: flat columns on disk, every step once, read at memory speed."""
 
 from t2r_seq.store.check import verify_store
-from t2r_seq.store.episode_store import EpisodeStore, StoreColumns, StoreWindows
-from t2r_seq.store.file_columns import FileColumns
-from t2r_seq.store.mapped import HeldTensor, dataset_over
+from t2r_seq.store.episode_store import EpisodeStore, StoreWindows
 from t2r_seq.store.salvage import salvage_store
 from t2r_seq.store.segments import BytesColumn
 from t2r_seq.store.splits import choose_episodes, make_splits
@@ -16,12 +14,8 @@ __all__ = [
   "BytesColumn",
   "EpisodeStore",
   "EpisodeWriter",
-  "FileColumns",
-  "HeldTensor",
-  "StoreColumns",
   "StoreWindows",
   "choose_episodes",
-  "dataset_over",
   "make_splits",
   "salvage_store",
   "summarize_store",

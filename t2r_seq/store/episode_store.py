@@ -15,6 +15,7 @@ from t2r_seq.store.manifest import check_spec
 from t2r_seq.store.mapped import HeldTensor
 from t2r_seq.store.segments import BytesColumn, Segment
 from t2r_seq.store.writer import EpisodeWriter
+from t2r_seq.windows.rows import StringRows
 
 # A tensor's string of more than 22 bytes is a header and a block of memory.
 _STRING_BYTES = 24
@@ -96,7 +97,7 @@ class StoreColumns:
     ends = self._step_ends if is_per_step else self._context_ends
     return _take_from_parts(takers, ends, rows)
 
-  def strings(self, path: str, rows: tf.Tensor) -> windows.StringRows:
+  def strings(self, path: str, rows: tf.Tensor) -> StringRows:
     """Returns the byte strings of rows, to be made where they are used.
 
     Args:
@@ -106,10 +107,10 @@ class StoreColumns:
       N times as many strings as a row has.
     """
     if len(self._segments) > 1:
-      return windows.StringRows.of(tf.reshape(self.take(path, rows), [-1]))
+      return StringRows.of(tf.reshape(self.take(path, rows), [-1]))
     data, offsets = (held.read_value() for held in self._bytes[path][0])
     items = _items(rows, self._row_shape(path))
-    return windows.StringRows.of_bytes(data, offsets, items)
+    return StringRows.of_bytes(data, offsets, items)
 
   def max_row_bytes(self, path: str) -> int:
     """Returns the memory of the largest row, in bytes; strings with their headers."""
@@ -204,7 +205,7 @@ def take_strings(
   Returns:
     Strings, rows.shape + shape.
   """
-  strings = windows.StringRows.of_bytes(all_bytes, all_offsets, _items(rows, shape))
+  strings = StringRows.of_bytes(all_bytes, all_offsets, _items(rows, shape))
   full_shape = tf.concat([tf.shape(rows), tf.constant(shape, tf.int32)], 0)
   return tf.ensure_shape(
     tf.reshape(strings.to_tensor(), full_shape), rows.shape.concatenate(shape)

@@ -8,11 +8,12 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, windows
+from t2r_seq import errors
 from t2r_seq.store import files
 from t2r_seq.store.episode_store import EpisodeStore, StoreColumns, take_strings
 from t2r_seq.store.layout import Column
 from t2r_seq.store.mapped import HeldTensor
+from t2r_seq.windows.rows import StringRows
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
@@ -94,9 +95,9 @@ class FileColumns:
     taken = tf.reshape(values, tf.concat([tf.shape(rows), shape], 0))
     return tf.ensure_shape(taken, rows.shape.concatenate(shape))
 
-  def strings(self, path: str, rows: tf.Tensor) -> windows.StringRows:
+  def strings(self, path: str, rows: tf.Tensor) -> StringRows:
     """Returns the byte strings of rows; see `StoreColumns.strings`."""
-    return windows.StringRows.of(tf.reshape(self.take(path, rows), [-1]))
+    return StringRows.of(tf.reshape(self.take(path, rows), [-1]))
 
   def _take_bytes(self, column: Column, runs: _Runs) -> tf.Tensor:
     """Returns the byte strings of rows, [N * items of a row]."""

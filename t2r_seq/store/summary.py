@@ -15,6 +15,7 @@ from t2r_seq.store.episode_store import EpisodeStore
 from t2r_seq.store.layout import Column, Columns
 from t2r_seq.store.manifest import check_spec
 from t2r_seq.windows import Cut, WindowGrid
+from t2r_seq.windows.cut import PADDINGS
 
 _USUAL_STACK = (-3, -2, -1, 0)
 
@@ -139,7 +140,7 @@ def summarize_store(
       _count_windows(
         wanted, summaries, store.episode_lengths, WindowGrid(span, Cut(padding=p))
       )
-      for p in windows.PADDINGS
+      for p in PADDINGS
     ),
     metadata=store.metadata,
     splits=store.splits,

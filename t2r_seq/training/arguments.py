@@ -12,6 +12,7 @@ from absl import logging
 from t2r_seq import errors, specs, windows
 from t2r_seq.data import AbstractInputGenerator, joint
 from t2r_seq.models import T2RModel
+from t2r_seq.windows.cut import mask_paths
 
 _COUNTS = (
   "max_train_steps",
@@ -64,7 +65,7 @@ def warn_of_invented_steps(model: T2RModel, source: AbstractInputGenerator) -> N
     model.preprocessor.get_in_feature_specification(specs.ModeKeys.TRAIN),
     model.preprocessor.get_in_label_specification(specs.ModeKeys.TRAIN),
   )
-  masked = windows.mask_paths(read).values()
+  masked = mask_paths(read).values()
   unmasked = [
     path
     for path, spec in read.items()

@@ -12,9 +12,13 @@ import tensorflow as tf
 
 from t2r_seq import data, errors, specs, windows
 from t2r_seq.data.loaders import NumpyBatches
-from t2r_seq.store import EpisodeStore, HeldTensor, StoreColumns
+from t2r_seq.store import EpisodeStore
+from t2r_seq.store.episode_store import StoreColumns
+from t2r_seq.store.mapped import HeldTensor
 from t2r_seq.transitions.metadata import TransitionsMetadata, describe_n_step
-from t2r_seq.windows import NStep, TransitionFields
+from t2r_seq.windows import NStep
+from t2r_seq.windows.cut import Anchors
+from t2r_seq.windows.n_step import TransitionFields
 
 
 class Transitions:
@@ -82,9 +86,7 @@ class Transitions:
     ends = self._ends.read_value()
     chains = tf.searchsorted(ends, tf.reshape(ids, [-1]), "right", out_type=tf.int64)
     chains = tf.reshape(chains, tf.shape(ids)) if ids.shape.rank != 1 else chains
-    anchors = windows.Anchors(
-      ids + chains, tf.zeros_like(ids), tf.gather(ends, chains) - ids
-    )
+    anchors = Anchors(ids + chains, tf.zeros_like(ids), tf.gather(ends, chains) - ids)
 
     def take(path: str, rows: tf.Tensor | None) -> tf.Tensor:
       return self._columns.take(path, chains if rows is None else rows)

@@ -10,7 +10,8 @@ import numpy as np
 
 from t2r_seq import errors
 from t2r_seq.specs import SpecStructure
-from t2r_seq.windows import Cut, NStep, TransitionFields, WindowReader
+from t2r_seq.windows import Cut, NStep, WindowReader
+from t2r_seq.windows.n_step import TransitionFields
 
 KEY = "transitions"
 FORMAT_VERSION = 1

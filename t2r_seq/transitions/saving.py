@@ -12,7 +12,8 @@ import tensorflow as tf
 from t2r_seq import errors, specs
 from t2r_seq.store import EpisodeStore
 from t2r_seq.transitions.metadata import KEY, TransitionsMetadata
-from t2r_seq.windows import NStep, TransitionFields
+from t2r_seq.windows import NStep
+from t2r_seq.windows.n_step import TransitionFields
 
 
 def check_arrays(

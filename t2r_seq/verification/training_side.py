@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from t2r_seq.windows.cut import Padding
 from t2r_seq import convert, data, errors, records, specs, windows
 from t2r_seq.convert import opening
 from t2r_seq.convert.episodes import EpisodeSource, control_period
@@ -67,7 +68,7 @@ class Dataset:
     path: str,
     kind: str | None,
     feature_spec: TensorSpecStruct,
-    padding: windows.Padding,
+    padding: Padding,
     preprocessor: Any = None,
     split: str | None = None,
   ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from t2r_seq.windows.cut import mask_paths
 from t2r_seq import errors, policies, specs, statistics, windows
 from t2r_seq.preprocessors.normalize import normalizing_stages
 from t2r_seq.specs import TensorSpecStruct
@@ -126,7 +127,7 @@ def _seen_specs(
   feature_spec: TensorSpecStruct, step_spec: TensorSpecStruct
 ) -> TensorSpecStruct:
   """Returns the raw features that a step is given, and their masks."""
-  masks = windows.mask_paths(feature_spec)
+  masks = mask_paths(feature_spec)
   return TensorSpecStruct(
     (path, spec)
     for path, spec in feature_spec.items()
@@ -357,7 +358,7 @@ class _Comparison:
       )
 
   def _compare_windows(self, episode: Episode, seen: Arrays) -> None:
-    masks = windows.mask_paths(self._specs)
+    masks = mask_paths(self._specs)
     for path, expected in episode.raw.items():
       if path not in seen:
         continue

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, records
 from t2r_seq.data import DefaultRecordInputGenerator
+from t2r_seq.records.index_file import index_path
 
 LENGTHS = ((5, 1, 9), (4, 12))
 
@@ -113,7 +114,7 @@ def test_counts_come_from_the_index(kit, files, monkeypatch):
 
 
 def test_auto_reads_in_order_where_an_index_is_missing(kit, files):
-  os.remove(records.index_path(files[1]))
+  os.remove(index_path(files[1]))
   want = windows_of(kit, files, "train", count=5, seed=3)
   assert_equal(windows_of(kit, files, "train", count=5, seed=3, index="auto"), want)
   with pytest.raises(

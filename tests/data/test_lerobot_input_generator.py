@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import convert, data, errors, preprocessors, specs, windows
+from t2r_seq.windows.cut import mask_paths
 from tests.convert import lerobot_sets as sets
 
 Spec = specs.ExtendedTensorSpec
@@ -231,7 +232,7 @@ def test_windows_are_lerobots(name):
     row = batch.index.numpy().tolist().index(window["index"])
     for key in wanted:
       got = batch[key].numpy()[row]
-      masks = windows.mask_paths(specs.TensorSpecStruct(model.features))
+      masks = mask_paths(specs.TensorSpecStruct(model.features))
       (mask,) = [path for path, of in masks.items() if of == key]
       assert (~batch[mask].numpy()[row]).tolist() == window[f"{key}_is_pad"]
       if not key.startswith("observation.images."):

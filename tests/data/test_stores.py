@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from t2r_seq.windows.cut import PADDINGS
 from t2r_seq import errors, specs, windows
 from t2r_seq.data import StoreWindowLoader, store_windows
 from t2r_seq.data.pool import ORDER_BYTES
 from t2r_seq.store import EpisodeStore
+from t2r_seq.windows.cut import PADDINGS
 from tests import warm_python
 from tests.data.window_reference import episode_windows
 
@@ -109,8 +111,8 @@ CASES = {
 
 
 # Windows are cut by one reader in all orders, so each case meets each padding once.
-IN_ORDER = dict(zip(CASES, itertools.cycle(windows.PADDINGS), strict=False))
-IN_POOLS = [(n, p) for n in CASES for p in windows.PADDINGS if p != IN_ORDER[n]]
+IN_ORDER = dict(zip(CASES, itertools.cycle(PADDINGS), strict=False))
+IN_POOLS = [(n, p) for n in CASES for p in PADDINGS if p != IN_ORDER[n]]
 
 
 @functools.cache

@@ -17,6 +17,7 @@ import tensorflow as tf
 from t2r_seq import data, errors, records, specs
 from t2r_seq.records import explain, framing, index_file
 from t2r_seq.records.framing import iterate_records
+from t2r_seq.records.index_file import index_path
 from t2r_seq.records.write import ExampleEncoder
 
 _SPEC = specs.TensorSpecStruct(
@@ -150,7 +151,7 @@ def _compression(case: FileCase) -> str:
 
 def _check_index(case: FileCase) -> Iterator[str]:
   """An index is of the file as it was, and of no other; a damaged one is none."""
-  path = records.index_path(case.path)
+  path = index_path(case.path)
   with open(path, "rb") as file:
     good = file.read()
   before = os.stat(case.path)

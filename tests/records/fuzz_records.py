@@ -18,6 +18,8 @@ from same_values import differences
 
 from t2r_seq import data, errors, records, specs
 from t2r_seq.records import explain, framing
+from t2r_seq.records.explain import explain_record
+from t2r_seq.records.features import collect_features
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 # A batch that holds a bad record is parsed once more, one by one: files hold some.
@@ -80,7 +82,7 @@ class RecordFuzz:
           self._say("wrong", f"{where}: {batched=}: {wrong}: {content.hex()}")
       self.counts[f"{name} {outcome}"] += not batched
     if results[0] is None:
-      explained = records.explain_record(content, parser.features)
+      explained = explain_record(content, parser.features)
       self.counts[f"{name} not explained"] += not explained
     # Files of examples are read in batches.
     want = wants[not parser.is_windowed]
@@ -217,7 +219,7 @@ class Parser:
 
   def __init__(self, name: str) -> None:
     self.flat = specs.flatten_spec_structure(mutations.STRUCTURES[name])
-    self.features = records.collect_features({"": self.flat})[""]
+    self.features = collect_features({"": self.flat})[""]
     self.is_windowed = any(spec.is_sequence for spec in self.flat.values())
     parse_fn = _as_it_is(
       records.create_parse_tf_example_fn(specs.add_sequence_length_specs(self.flat))

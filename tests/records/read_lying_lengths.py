@@ -12,6 +12,7 @@ import sys
 import tensorflow as tf
 
 from t2r_seq import convert, data, records, specs, statistics
+from t2r_seq.records.files import compression_type
 from t2r_seq.records.framing import iterate_records
 
 Spec = specs.ExtendedTensorSpec
@@ -49,7 +50,7 @@ def read(path):
     "windows": lambda: train(path, window=True),
     "skip": lambda: train(path, "skip", window=True),
   }
-  kind = records.compression_type(path)
+  kind = compression_type(path)
   for name, act in acts.items():
     try:
       result = act()

@@ -5,8 +5,9 @@ import threading
 import pytest
 import tensorflow as tf
 
-from t2r_seq import records, specs
+from t2r_seq import specs
 from t2r_seq.records import check
+from t2r_seq.records.features import collect_features
 
 
 def _write(value):
@@ -38,7 +39,7 @@ def test_no_thread_waits_for_another(monkeypatch, num_records):
 
   monkeypatch.setattr(check.parse, "create_parse_tf_example_fn", create_waiting)
   flat = specs.TensorSpecStruct({"x": specs.ExtendedTensorSpec((), tf.int64, "x")})
-  (features,) = records.collect_features({"": flat}).values()
+  (features,) = collect_features({"": flat}).values()
   checker = check.BatchChecker(features)
   want = [True] * num_records + [False]
   assert checker.check(data).is_parsed.tolist() == want

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, records, specs
 from t2r_seq.records import framing
+from t2r_seq.records.index_file import index_path
 
 Spec = specs.ExtendedTensorSpec
 F32 = tf.float32
@@ -394,7 +395,7 @@ def test_a_stale_index_is_a_problem_of_the_file(tmp_path):
   assert places(report) == [(None, None, "index")]
   assert "the stale index: expected the" in str(report.problems[0])
   assert report.num_bad == 0
-  damaged = pathlib.Path(records.index_path(path))
+  damaged = pathlib.Path(index_path(path))
   damaged.write_bytes(damaged.read_bytes()[:-1])
   (problem,) = records.examine_records(path, EXAMPLE).problems
   assert "the damaged index: expected " in str(problem)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from t2r_seq import errors, records, specs
 from t2r_seq.records import contents, index_file
 from t2r_seq.records.framing import iterate_records
+from t2r_seq.records.index_file import index_path
 
 Spec = specs.ExtendedTensorSpec
 F32 = tf.float32
@@ -202,23 +203,23 @@ def go_back(path):
 
 
 def damage_index(path):
-  with open(records.index_path(path), "r+b") as file:
+  with open(index_path(path), "r+b") as file:
     file.seek(40)
     file.write(b"!")
 
 
 def cut_index(path):
-  os.truncate(records.index_path(path), 11)
+  os.truncate(index_path(path), 11)
 
 
 def newer_index(path):
-  with open(records.index_path(path), "r+b") as file:
+  with open(index_path(path), "r+b") as file:
     file.seek(4)
     file.write(struct.pack("<I", 7))
 
 
 def remove_index(path):
-  os.remove(records.index_path(path))
+  os.remove(index_path(path))
 
 
 # name: (what happens, the state, what the error says)
@@ -294,14 +295,14 @@ def test_damage_is_found_when_it_is_indexed(tmp_path):
   with open(names[3], "wb") as file:
     file.write(b"PK\x03\x04" + b"0" * 100)
   a, b, c, d = records.write_index(names)
-  assert a.index is not None and os.path.exists(records.index_path(names[0]))
+  assert a.index is not None and os.path.exists(index_path(names[0]))
   assert "record 1 of" in b.error and "b.tfrecord" in b.error
   assert "flipped bits in the length" in b.error
   assert "record 0 of" in c.error and "c.tfrecord" in c.error
   assert "a zip archive" in d.error
   for result in (b, c, d):
     assert result.index is None
-    assert not os.path.exists(records.index_path(result.filename))
+    assert not os.path.exists(index_path(result.filename))
 
 
 def flip(name, place):
@@ -429,7 +430,7 @@ def test_patterns_do_not_match_indices(tmp_path):
   assert records.get_data_format_and_filenames(pattern)[1] == [name]
   assert not records.write_index(str(tmp_path / "*"))[0].is_new
   _, found = records.get_data_format_and_filenames(str(tmp_path / "*.t2ri"))
-  assert found == [records.index_path(name)]
+  assert found == [index_path(name)]
   with pytest.raises(errors.RecordError, match=r"name the file without \.t2ri"):
     records.record_dataset(found)
 
@@ -472,7 +473,7 @@ def test_a_file_that_changes_while_it_is_read(tmp_path, monkeypatch):
   monkeypatch.setattr(contents, "count_steps", count_and_change)
   (result,) = records.write_index(name)
   assert "expected a file at rest, got one that changed" in result.error
-  assert not os.path.exists(records.index_path(name))
+  assert not os.path.exists(index_path(name))
 
 
 def test_urls_and_several_datasets_are_refused(tmp_path):

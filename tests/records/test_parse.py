@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs
+from t2r_seq.records.features import encoded_specs
 from t2r_seq.specs.packing import encode_image
 
 Spec = specs.ExtendedTensorSpec
@@ -371,7 +372,7 @@ def test_encoded_images_can_stay_encoded() -> None:
   assert got["one"] == b"jpeg"
   assert got["steps"].tolist() == [[b"2", b"3"]]
   assert got["some"].tolist() == [b"1", b""]
-  encoded = records.encoded_specs(spec)
+  encoded = encoded_specs(spec)
   assert (encoded["steps"].shape, encoded["steps"].dtype) == ((2,), tf.string)
 
 

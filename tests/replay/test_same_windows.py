@@ -17,7 +17,7 @@ from t2r_seq import data, records, replay, specs, store, windows
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 
 MAX_EXAMPLES = 3
-PADDINGS = [*windows.PADDINGS, *itertools.permutations(windows.PADDINGS, 2)]
+PADDINGS = [*windows.cut.PADDINGS, *itertools.permutations(windows.cut.PADDINGS, 2)]
 
 
 def at(path, offsets, shape=(), dtype=tf.float32, **kwargs):

@@ -9,7 +9,9 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, specs
-from t2r_seq.store import EpisodeStore, FileColumns, StoreColumns
+from t2r_seq.store import EpisodeStore
+from t2r_seq.store.episode_store import StoreColumns
+from t2r_seq.store.file_columns import FileColumns
 
 Spec = specs.ExtendedTensorSpec
 DTYPES = (

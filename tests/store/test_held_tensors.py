@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import store
+from t2r_seq.store.mapped import HeldTensor, dataset_over
 
 
 def reading(*tensors, held):
@@ -19,7 +19,7 @@ def reading(*tensors, held):
     rows = tf.data.Dataset.range(2)
     return rows.map(lambda i: [tf.gather(t.read_value(), i) for t in tensors])
 
-  return store.dataset_over(held, make)
+  return dataset_over(held, make)
 
 
 def most_resident_bytes():
@@ -29,23 +29,23 @@ def most_resident_bytes():
 
 
 def test_a_dataset_reads_what_it_is_given():
-  first = store.HeldTensor.of(np.arange(3, dtype=np.int32))
-  word = store.HeldTensor.of(np.array([b"a", b"b"], object))
+  first = HeldTensor.of(np.arange(3, dtype=np.int32))
+  word = HeldTensor.of(np.array([b"a", b"b"], object))
   assert first.read_value() is first.tensor and first.tensor.dtype == tf.int64
   got = list(reading(first, word, held=[first, word]).as_numpy_iterator())
   assert got == [(0, b"a"), (1, b"b")]
 
 
 def test_one_may_be_inside_of_another():
-  first, second = (store.HeldTensor.of(np.array([i, i + 5])) for i in (1, 2))
-  made = store.dataset_over(
+  first, second = (HeldTensor.of(np.array([i, i + 5])) for i in (1, 2))
+  made = dataset_over(
     [first], lambda: reading(second, first, held=[second]).map(tf.add)
   )
   assert list(made.as_numpy_iterator()) == [3, 13]
 
 
 def test_nothing_is_read_that_was_not_given():
-  first, second = (store.HeldTensor.of(np.array([i, i + 5])) for i in (1, 2))
+  first, second = (HeldTensor.of(np.array([i, i + 5])) for i in (1, 2))
   with pytest.raises(
     ValueError,
     match=r"read_value: int64\[2\]: expected one of the tensors that dataset_over was "
@@ -57,7 +57,7 @@ def test_nothing_is_read_that_was_not_given():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux tells what is resident")
 def test_iterators_take_no_memory_for_it():
-  large = store.HeldTensor.of(np.ones(1 << 25, np.int64))
+  large = HeldTensor.of(np.ones(1 << 25, np.int64))
   dataset = reading(large, held=[large])
   pathlib.Path("/proc/self/clear_refs").write_text("5")  # The most counts from here.
   before = most_resident_bytes()

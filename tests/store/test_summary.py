@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, specs, store, windows
+from t2r_seq import errors, specs, store
 from t2r_seq.store import EpisodeStore
+from t2r_seq.windows.cut import PADDINGS
 
 Spec = specs.ExtendedTensorSpec
 
@@ -116,7 +117,7 @@ def test_windows(name, path):
   assert summary.windows[0].ratio == want["drop"][2] / flat_bytes
   counts = {
     padding: len(EpisodeStore(path).windows(spec, padding=padding))
-    for padding in windows.PADDINGS
+    for padding in PADDINGS
   }
   assert counts == {padding: numbers[0] for padding, numbers in want.items()}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from t2r_seq import windows
 from t2r_seq.transitions import saving
+from t2r_seq.windows.n_step import TransitionFields
 
 NAN = np.float32(np.nan)
 OTHER_NAN = np.frombuffer(b"\x01\x00\xc0\x7f", np.float32)[0]
@@ -61,5 +61,5 @@ def test_ends(block_bytes, monkeypatch, make):
     "truncated": given["truncated"],
   }
   flat["next_obs"][5] = -1
-  of = windows.TransitionFields.from_paths("test", flat)
+  of = TransitionFields.from_paths("test", flat)
   assert saving.chain_ends(flat, of).tolist() == [3, 4, 6, 10]

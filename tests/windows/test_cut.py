@@ -11,9 +11,10 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, windows
+from t2r_seq.windows.cut import check_padding
 
 SPANS = [(0, 0), (-3, 0), (0, 2), (-1, 1), (-4, 3)]
-PADDINGS = [*windows.PADDINGS, *itertools.permutations(windows.PADDINGS, 2)]
+PADDINGS = [*windows.cut.PADDINGS, *itertools.permutations(windows.cut.PADDINGS, 2)]
 
 
 def grid(span, num_stacks=1, stride=1, shift=1, padding="drop"):
@@ -181,7 +182,7 @@ def test_ends(name):
   padding, want, front, end = ENDS[name]
   cut = windows.Cut(padding=padding)
   assert (cut.padding, cut.front, cut.end) == (want, front, end)
-  assert windows.check_padding(padding) == want
+  assert check_padding(padding) == want
 
 
 def test_what_follows_joined_steps_is_never_made_up():

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
+from t2r_seq.windows.cut import mask_paths
 
 STACK = ExtendedTensorSpec(
   (2, 8, 8, 3), tf.uint8, "image", data_format="jpeg", time_offsets=(-1, 0)
@@ -172,7 +173,7 @@ def test_add_mask_specs():
   assert list(structure) == ["a", "b/c", "t"], "the structure itself is left alone"
   assert masked["a_mask"].is_identical_to(ExtendedTensorSpec((2,), tf.bool))
   assert masked["b/c_mask"].is_identical_to(ExtendedTensorSpec((), tf.bool))
-  assert windows.mask_paths(masked) == {"a_mask": "a", "b/c_mask": "b/c"}
+  assert mask_paths(masked) == {"a_mask": "a", "b/c_mask": "b/c"}
 
 
 def test_masks_are_not_stored():
@@ -193,7 +194,7 @@ def test_mask_of_a_sequence_of_stacks_and_of_an_optional():
 def test_masks_of_some_paths():
   masked = windows.add_mask_specs({"a": STACK, "b": NEXT}, ["b"])
   assert list(masked) == ["a", "b", "b_mask"]
-  assert windows.mask_paths(masked) == {"b_mask": "b"}
+  assert mask_paths(masked) == {"b_mask": "b"}
   # Adding the same mask twice changes nothing.
   assert list(windows.add_mask_specs(masked, ["b"])) == list(masked)
 
@@ -207,7 +208,7 @@ NO_MASKS = {
 @pytest.mark.parametrize("name", NO_MASKS)
 def test_what_is_no_mask(name):
   structure = {"a": STACK, "a_mask": NO_MASKS[name], "b_mask": TASK}
-  assert windows.mask_paths(specs.flatten_spec_structure(structure)) == {}
+  assert mask_paths(specs.flatten_spec_structure(structure)) == {}
   assert list(windows.flat_specs(structure)) == ["a", "a_mask", "b_mask"]
 
 

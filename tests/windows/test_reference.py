@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from t2r_seq import windows
 from t2r_seq.specs import ExtendedTensorSpec
+from t2r_seq.windows.cut import PADDINGS
 
 
 def spec(offsets, shape=(), dtype=tf.int32, **kwargs):
@@ -74,7 +75,7 @@ def problems(draw):
     "sequence_length": sequence_length,
     "stride": draw(st.integers(1, 3)),
     "shift": draw(st.integers(1, 4)),
-    "padding": draw(st.sampled_from(windows.PADDINGS)),
+    "padding": draw(st.sampled_from(PADDINGS)),
   }
   # Several episodes: what costs the time is to make the graph.
   lengths = draw(st.lists(st.integers(0, 9), min_size=2, max_size=4))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import windows
+from t2r_seq.windows.rows import RowList
 
 CASES = {
   "rows that are shared": ((11, 3, 40), (16, 4), tf.float32),
@@ -24,9 +24,9 @@ def test_rows_of_tensors_one_after_the_other(case):
 
   @tf.function
   def gather(index):
-    rows = windows.RowList.empty(tf.TensorShape(shape), dtype)
+    rows = RowList.empty(tf.TensorShape(shape), dtype)
     for part in parts:
-      rows = rows.concat(windows.RowList.of_tensor(tf.constant(part, dtype)).handle)
+      rows = rows.concat(RowList.of_tensor(tf.constant(part, dtype)).handle)
     return rows.gather(index)
 
   index = rng.integers(max(len(want), 1), size=(6, 2)) if len(want) else [[]]
@@ -42,7 +42,7 @@ def test_rows_for_an_index_of_unknown_sizes(unknown):
 
   @tf.function(input_signature=[tf.TensorSpec(sizes, tf.int64)])
   def gather(index):
-    got = windows.RowList.of_tensor(rows).gather(index)
+    got = RowList.of_tensor(rows).gather(index)
     assert got.shape.as_list() == [*sizes, 16]
     return got
 

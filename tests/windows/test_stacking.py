@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
+from t2r_seq.windows.cut import PADDINGS
 
 Spec = specs.ExtendedTensorSpec
 F32 = tf.float32
@@ -51,7 +52,7 @@ ELEMENT = {
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
-@pytest.mark.parametrize("padding", windows.PADDINGS)
+@pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("name", CASES)
 def test_stacked_later_is_stacked_at_once(name, padding, jit_compile):
   spec, options = CASES[name]

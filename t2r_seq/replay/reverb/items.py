@@ -18,6 +18,7 @@ from t2r_seq import errors, specs, windows
 from t2r_seq.replay import sizing
 from t2r_seq.replay.sizing import flat_replay_specs
 from t2r_seq.store.layout import Columns
+from t2r_seq.windows.cut import Anchors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,7 +252,7 @@ class ItemLayout:
       values = tf.reshape(items[path], [-1, *items[path].shape[2:]])
       return tf.gather(values, index)
 
-    anchors = windows.Anchors(first_rows + before, before, after)
+    anchors = Anchors(first_rows + before, before, after)
     return specs.TensorSpecStruct(self.reader.read_at(take, anchors))
 
   def _signature(self, has_edges: bool) -> dict[str, tf.TensorSpec]:
