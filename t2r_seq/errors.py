@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import errno
 import importlib
+import numbers
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
@@ -106,6 +107,37 @@ def mismatch_error(
     return error_cls(f"{operation}: {found[0]}")
   lines = "".join(f"\n  {mismatch}" for mismatch in found)
   return error_cls(f"{operation}: {len(found)} mismatches:{lines}")
+
+
+def check_count(
+  where: str,
+  name: str,
+  count: Any,
+  minimum: int = 1,
+  most: int | None = None,
+  hint: str = "",
+) -> int:
+  """Checks that an argument is an integer, large enough and not too large.
+
+  Args:
+    where: the class or function that was given it.
+    name: of the argument.
+    count: its value.
+    minimum: the least that it may be.
+    most: the greatest; None for any.
+    hint: what to do about a wrong one; a sentence or nothing.
+  Returns:
+    The value.
+  Raises:
+    SpecError: it is none.
+  """
+  is_integer = isinstance(count, numbers.Integral) and not isinstance(count, bool)
+  if is_integer and count >= minimum and (most is None or count <= most):
+    return int(count)
+  is_large = is_integer and count >= minimum
+  want = f"at most {most:,}" if is_large else f"at least {minimum}"
+  found = Mismatch(name, f"an integer of {want}", repr(count), hint)
+  raise mismatch_error(where, [found])
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:

@@ -179,12 +179,7 @@ class VideoEncoding:
 
   def __post_init__(self) -> None:
     for name, least in (("gop", 1), ("quality", 0)):
-      value = getattr(self, name)
-      if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise errors.SpecError(
-          f"VideoEncoding: {name}: expected an integer of at least {least}, got "
-          f"{value!r}."
-        )
+      errors.check_count("VideoEncoding", name, getattr(self, name), least)
 
   def check(self) -> None:
     """Checks that the codec is there.

@@ -35,33 +35,9 @@ def flat_specs(spec_structure: Any) -> specs.TensorSpecStruct:
   return specs.map_leaves(specs.ExtendedTensorSpec.to_spec, flat)
 
 
-def check_count(
-  where: str, name: str, count: Any, minimum: int = 1, hint: str = ""
-) -> int:
-  """Checks that an argument is an integer, and large enough.
-
-  Args:
-    where: the class or function that was given it.
-    name: of the argument.
-    count: its value.
-    minimum: the least that it may be.
-    hint: what to do about a wrong one; a sentence or nothing.
-  Returns:
-    The value.
-  Raises:
-    SpecError: it is none, or too small.
-  """
-  is_integer = isinstance(count, numbers.Integral) and not isinstance(count, bool)
-  if not is_integer or count < minimum:
-    want = f"an integer of at least {minimum}"
-    found = errors.Mismatch(name, want, repr(count), hint)
-    raise errors.mismatch_error(where, [found])
-  return int(count)
-
-
 def check_batch_size(where: str, size: Any, name: str = "batch_size") -> int:
-  """Checks that a batch size is one that a batch can have; see `check_count`."""
-  size = check_count(where, name, size)
+  """Checks that a batch size is one that a batch can have; see `errors.check_count`."""
+  size = errors.check_count(where, name, size)
   if size > MAX_BATCH_SIZE:
     raise errors.SpecError(
       f"{where}: {name}: expected at most {MAX_BATCH_SIZE:,} examples, got {size:,}."
@@ -73,7 +49,7 @@ def check_seed(where: str, seed: Any, name: str = "seed") -> int | None:
   """Returns a seed; raises SpecError unless it is None or an integer of 32 bits."""
   if seed is None:
     return None
-  if check_count(where, name, seed, minimum=0) >= 2**32:
+  if errors.check_count(where, name, seed, minimum=0) >= 2**32:
     raise errors.SpecError(
       f"{where}: {name}: expected an integer below {2**32:,}, got {seed!r}."
     )
@@ -177,7 +153,9 @@ def check_params(where: str, params: Any) -> Mapping[str, Any]:
       f"{where}: params: expected a mapping or None, got {params!r}. Such as "
       "{'batch_size': 64}."
     )
-  check_count(where, "params['start_step']", params.get("start_step", 0), minimum=0)
+  errors.check_count(
+    where, "params['start_step']", params.get("start_step", 0), minimum=0
+  )
   check_seed(where, params.get("seed"), "params['seed']")
   for name in ("is_checkpointed", "is_joint", "is_portable"):
     check_flag(where, f"params['{name}']", params.get(name, False))

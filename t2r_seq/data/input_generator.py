@@ -435,7 +435,7 @@ class AbstractInputGenerator(abc.ABC):
     return specs.validate_and_flatten(out_spec, batch, ignore_batch=True)
 
   def _check_count(self, name: str, count: Any, minimum: int = 1) -> int:
-    return arguments.check_count(type(self).__name__, name, count, minimum)
+    return errors.check_count(type(self).__name__, name, count, minimum)
 
   def _check_ready(self, mode: str) -> None:
     given = {"feature": self._feature_spec, "label": self._label_spec}

@@ -22,7 +22,6 @@ from absl import logging
 
 from t2r_seq import errors, specs
 from t2r_seq.data import pool as pool_lib
-from t2r_seq.data.arguments import check_count
 from t2r_seq.data.dataset_options import (
   bounded_options,
   checkpoint_options,
@@ -271,7 +270,7 @@ class NumpyBatches(Iterator[Batch]):
 
 def check_start_batch(where: str, start_batch: Any) -> int:
   """Returns it as an int; raises SpecError unless it is an integer of at least 0."""
-  return check_count(where, "start_batch", start_batch, minimum=0)
+  return errors.check_count(where, "start_batch", start_batch, minimum=0)
 
 
 def as_arrays(tensors: Mapping[str, tf.Tensor]) -> Batch:

@@ -43,7 +43,9 @@ class TargetNetworkUpdate(training.Callback):
     """
     self._targets = dict(targets)
     self._rate = rate
-    self._every = _check_count("TargetNetworkUpdate: every_n_steps", every_n_steps)
+    self._every = errors.check_count(
+      "TargetNetworkUpdate", "every_n_steps", every_n_steps
+    )
 
   @property
   def step_interval(self) -> int:
@@ -95,7 +97,7 @@ class EarlyStopping(training.Callback):
       larger_is_better: False for losses.
     """
     self._metric = metric
-    self._patience = _check_count("EarlyStopping: patience", patience)
+    self._patience = errors.check_count("EarlyStopping", "patience", patience)
     self._min_delta = min_delta
     self._sign = -1.0 if larger_is_better else 1.0
     self._best, self._num_worse = math.inf, 0
@@ -140,7 +142,7 @@ class VariableNorms(training.Callback):
       every_n_steps: between two writings.
       include: patterns of names; see `T2RModel.named_variables`.
     """
-    self._every = _check_count("VariableNorms: every_n_steps", every_n_steps)
+    self._every = errors.check_count("VariableNorms", "every_n_steps", every_n_steps)
     self._is_chosen = models.create_name_filter(include)
 
   @property
@@ -253,7 +255,7 @@ class GoldenValues(training.Callback):
     Args:
       num_steps: that are kept.
     """
-    self._num_steps = _check_count("GoldenValues: num_steps", num_steps)
+    self._num_steps = errors.check_count("GoldenValues", "num_steps", num_steps)
     self._values: list[dict[str, float]] = []
 
   @property
@@ -298,7 +300,9 @@ class CheckpointExport(training.Callback):
     self._export_dir = export_dir
     self._lagged_export_dir = lagged_export_dir
     self._save_secs = save_secs
-    self._num_versions = _check_count("CheckpointExport: num_versions", num_versions)
+    self._num_versions = errors.check_count(
+      "CheckpointExport", "num_versions", num_versions
+    )
     self._last = -math.inf
     self._listener: checkpoint_hooks.CheckpointExportListener | None = None
     self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -349,11 +353,3 @@ class TD3Hooks(CheckpointExport):
   ) -> None:
     """See `CheckpointExport`."""
     super().__init__(export_dir, lagged_export_dir, save_secs, num_versions)
-
-
-def _check_count(operation: str, count: int) -> int:
-  if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-    raise errors.SpecError(
-      f"{operation}: expected an integer of at least 1, got {count!r}."
-    )
-  return count

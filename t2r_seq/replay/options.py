@@ -18,7 +18,6 @@ import gin
 import numpy as np
 
 from t2r_seq import errors
-from t2r_seq.data.arguments import check_count
 
 
 @gin.configurable
@@ -83,7 +82,7 @@ class MinSize:
 
   def __post_init__(self) -> None:
     """Raises SpecError unless the size is a count of at least 1."""
-    check_count("MinSize", "min_size_to_sample", self.min_size_to_sample)
+    errors.check_count("MinSize", "min_size_to_sample", self.min_size_to_sample)
 
 
 @gin.configurable
@@ -106,7 +105,7 @@ class SampleToInsertRatio:
   def __post_init__(self) -> None:
     """Raises SpecError where the numbers cannot hold a ratio."""
     where = "SampleToInsertRatio"
-    check_count(where, "min_size_to_sample", self.min_size_to_sample)
+    errors.check_count(where, "min_size_to_sample", self.min_size_to_sample)
     ratio = self.samples_per_insert
     _check_number(where, "samples_per_insert", ratio, 0, is_above=True)
     buffer: Any = self.error_buffer
@@ -150,7 +149,7 @@ class Queue:
 
   def __post_init__(self) -> None:
     """Raises SpecError unless the size is a count of at least 1."""
-    check_count("Queue", "size", self.size)
+    errors.check_count("Queue", "size", self.size)
 
 
 @gin.configurable
@@ -222,8 +221,8 @@ class TableOptions:
     if found:
       raise errors.mismatch_error(self.operation, found)
     if self.max_size is not None:
-      check_count(self.operation, "max_size", self.max_size)
-    check_count(self.operation, "max_times_sampled", self.max_times_sampled, 0)
+      errors.check_count(self.operation, "max_size", self.max_size)
+    errors.check_count(self.operation, "max_times_sampled", self.max_times_sampled, 0)
     check_seconds(self.operation, "timeout", self.timeout)
     if self.initial_priority is not None:
       to_priority(self.operation, self.initial_priority, "initial_priority")

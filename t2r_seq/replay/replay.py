@@ -14,7 +14,6 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, files, specs, windows
-from t2r_seq.data.arguments import check_count
 from t2r_seq.replay.options import to_priorities, to_priority
 from t2r_seq.specs import packing
 
@@ -296,7 +295,9 @@ class Replay(files.Closing):
       SpecError: N is no count, or there cannot be as many writers.
     """
     operation, hint = "vector_writer", "It is how many environments go in step."
-    count = check_count(operation, "num_environments", num_environments, hint=hint)
+    count = errors.check_count(
+      operation, "num_environments", num_environments, hint=hint
+    )
     return self._vector_writer(count)
 
   def _vector_writer(self, num_environments: int) -> ReplayVectorWriter:

@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
-from t2r_seq.data.arguments import check_count
 from t2r_seq.replay import checkpoints, options, sizing
 from t2r_seq.replay.options import to_updates
 from t2r_seq.replay.rate_limiters import StopFn
@@ -99,7 +98,7 @@ class ReplayBuffer(Replay):
     self._flat_spec = flat_replay_specs(_OPERATION, self._spec, cut.n_step)
     self._checkpoint_dir = options.check_checkpoint_dir(_OPERATION, checkpoint_dir)
     name = "keep_checkpoints"
-    self._keep_checkpoints = check_count(_OPERATION, name, keep_checkpoints)
+    self._keep_checkpoints = errors.check_count(_OPERATION, name, keep_checkpoints)
     how = options.TableOptions(
       _OPERATION,
       sampler,

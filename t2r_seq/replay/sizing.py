@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
-from t2r_seq.data.arguments import check_count
 from t2r_seq.replay import options
 from t2r_seq.replay.ring import AnchorRule, column_dtype
 from t2r_seq.replay.table import Table, item_bytes
@@ -81,7 +80,7 @@ def check_batch_size(batch_size: Any) -> int:
   """Returns it as an int; raises SpecError unless it is an integer of at least 1."""
   if batch_size.__class__ is int and batch_size > 0:
     return batch_size  # The usual case.
-  return check_count("sample", "batch_size", batch_size)
+  return errors.check_count("sample", "batch_size", batch_size)
 
 
 def make_columns(operation: str, flat_spec: specs.TensorSpecStruct) -> Columns:
@@ -169,7 +168,7 @@ def plan_capacity(
     SpecError: not one capacity but none or two, one of bytes for byte strings, or one
       that no window fits in, or not the items that the rate limiter waits for.
   """
-  num_writers = check_count(how.operation, "num_writers", num_writers)
+  num_writers = errors.check_count(how.operation, "num_writers", num_writers)
   name, capacity = _check_capacity(
     how.operation, columns, capacity_steps, capacity_bytes
   )
@@ -199,7 +198,9 @@ def _check_capacity(
       f"{capacity_steps!r} and {capacity_bytes!r}. Give one of the two."
     )
   if capacity_steps is not None:
-    return "capacity_steps", check_count(operation, "capacity_steps", capacity_steps)
+    return "capacity_steps", errors.check_count(
+      operation, "capacity_steps", capacity_steps
+    )
   strings = [path for path, column in columns.items() if column.is_bytes]
   if strings:
     raise errors.SpecError(
@@ -207,7 +208,9 @@ def _check_capacity(
       f"nobody knows before they come, as in {errors.listing(strings)}, got "
       f"{capacity_bytes!r}. Give capacity_steps."
     )
-  return "capacity_bytes", check_count(operation, "capacity_bytes", capacity_bytes)
+  return "capacity_bytes", errors.check_count(
+    operation, "capacity_bytes", capacity_bytes
+  )
 
 
 def _check_rate_limiter(

@@ -22,20 +22,6 @@ from t2r_seq.store.segments import BytesColumn, Segment, SegmentWriter
 from t2r_seq.store.values import Rows
 
 
-def check_commit_every(commit_every: Any) -> None:
-  """Checks how many episodes there are between two commits.
-
-  Raises:
-    SpecError: it is no integer of at least 1.
-  """
-  is_count = isinstance(commit_every, int) and not isinstance(commit_every, bool)
-  if not is_count or commit_every < 1:
-    raise errors.SpecError(
-      "EpisodeStore: commit_every: expected an integer of at least 1, got "
-      f"{commit_every!r}."
-    )
-
-
 class EpisodeWriter(Closing):
   """Appends episodes to one segment of a store; a context manager.
 
@@ -65,7 +51,7 @@ class EpisodeWriter(Closing):
       StoreError: another writer holds the segment, or it is damaged.
       OSError: the folder cannot be written.
     """
-    check_commit_every(commit_every)
+    errors.check_count("EpisodeStore", "commit_every", commit_every)
     columns = manifest.columns
     self._steps_columns = {p: c for p, c in columns.items() if c.is_per_step}
     self._context_columns = {p: c for p, c in columns.items() if not c.is_per_step}
@@ -447,7 +433,7 @@ def create(
   flat = specs.TensorSpecStruct((p, column.spec) for p, column in columns.items())
   created = manifest.StoreManifest(flat, columns, manifest.check_metadata(metadata))
   _check_segment_name(segment)
-  check_commit_every(commit_every)
+  errors.check_count("EpisodeStore", "commit_every", commit_every)
   _check_vacant(folder)
   try:
     make_folders(os.path.join(folder, layout.SEGMENTS))
@@ -469,7 +455,7 @@ def append(
   allow_nan: bool,
 ) -> EpisodeWriter:
   """Opens a store for writing; see `EpisodeStore.append`."""
-  check_commit_every(commit_every)
+  errors.check_count("EpisodeStore", "commit_every", commit_every)
   store = manifest.StoreManifest.read(folder)
   if spec is not None:
     check_spec(f"EpisodeStore: {folder}", spec, store.columns, True)

@@ -69,17 +69,13 @@ class NStep:
 
   def __post_init__(self) -> None:
     """Raises SpecError unless both numbers are in their ranges."""
-    is_integer = isinstance(self.n, numbers.Integral) and not isinstance(self.n, bool)
-    if not is_integer or self.n < 1:
-      raise errors.SpecError(
-        f"n_step: n: expected an integer of at least 1, got {self.n!r}."
-      )
+    n = errors.check_count("n_step", "n", self.n)
     is_number = isinstance(self.gamma, numbers.Real) and self.gamma is not True
     if not is_number or not 0 <= self.gamma <= 1:
       raise errors.SpecError(
         f"n_step: gamma: expected a number from 0 to 1, got {self.gamma!r}."
       )
-    object.__setattr__(self, "n", int(self.n))
+    object.__setattr__(self, "n", n)
     object.__setattr__(self, "gamma", float(self.gamma))
 
   @classmethod
@@ -136,14 +132,14 @@ class Cut:
     object.__setattr__(self, "padding", check_padding(self.padding))
     object.__setattr__(self, "n_step", NStep.of(self.n_step))
     if self.sequence_length is not None:
-      check_count("sequence_length", self.sequence_length, _MOST)
+      errors.check_count("windows", "sequence_length", self.sequence_length, most=_MOST)
       if self.n_step is not None:
         raise errors.SpecError(
           "windows: sequence_length: expected None with n_step, got "
           f"{self.sequence_length}."
         )
     for field in ("stride", "shift"):
-      check_count(field, getattr(self, field), _MOST)
+      errors.check_count("windows", field, getattr(self, field), most=_MOST)
 
   @classmethod
   def of(cls, operation: str, cut: Cut | None, fields: Mapping[str, Any]) -> Cut:
@@ -351,18 +347,6 @@ def check_padding(padding: Any) -> Padding:
         f"the front and the end, got {padding!r}.{errors.nearest(str(word), PADDINGS)}"
       )
   return words[0] if words[0] == words[-1] else (words[0], words[1])
-
-
-def check_count(name: str, value: Any, most: int | None = None) -> None:
-  """Raises SpecError unless `value` is an integer of at least 1, and not too large."""
-  is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-  if not is_integer or value < 1:
-    expected = "an integer of at least 1"
-  elif most is not None and value > most:
-    expected = f"an integer of at most {most:,}"
-  else:
-    return
-  raise errors.SpecError(f"windows: {name}: expected {expected}, got {value!r}.")
 
 
 def add_axes(values: Any, count: Any) -> Any:

@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.specs import SpecStructure, TensorSpecStruct
-from t2r_seq.windows.cut import check_count
 
 _LENGTH_SUFFIX = "_length"
 
@@ -102,8 +101,8 @@ def random_span_indices(
       or the shortest span is longer than the longest.
   """
   lengths = _check("random_span_indices", lengths, num_samples)
-  check_count("min_steps", min_steps)
-  check_count("max_steps", max_steps)
+  errors.check_count("windows", "min_steps", min_steps)
+  errors.check_count("windows", "max_steps", max_steps)
   if min_steps > max_steps:
     raise errors.SpecError(
       f"random_span_indices: min_steps: expected at most max_steps = {max_steps}, got "
@@ -159,7 +158,7 @@ def _length(
 
 
 def _check(operation: str, lengths: Any, num_samples: int) -> tf.Tensor:
-  check_count("num_samples", num_samples)
+  errors.check_count("windows", "num_samples", num_samples)
   lengths = tf.convert_to_tensor(lengths)
   if not lengths.dtype.is_integer or lengths.shape.rank != 1:
     raise errors.SpecError(

@@ -16,7 +16,6 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, specs, windows
-from t2r_seq.data.arguments import check_count
 from t2r_seq.data.dataset_options import bounded_options
 from t2r_seq.replay.options import check_seconds, to_priority, to_updates
 from t2r_seq.replay.replay import (
@@ -659,10 +658,10 @@ class ReverbReplay(Replay):
         f"{where}: address: expected 'host:port' of a server, got {address!r}."
       )
     initial_priority = to_priority(where, initial_priority, "initial_priority")
-    check_count(where, "chunk_length", chunk_length)
-    check_count(where, "max_in_flight_items", max_in_flight_items, 0)
+    errors.check_count(where, "chunk_length", chunk_length)
+    errors.check_count(where, "max_in_flight_items", max_in_flight_items, 0)
     if max_in_flight_samples is not None:
-      check_count(where, "max_in_flight_samples", max_in_flight_samples)
+      errors.check_count(where, "max_in_flight_samples", max_in_flight_samples)
     structure = specs.flatten_spec_structure(spec_structure)
     self._spec_structure = specs.map_leaves(specs.ExtendedTensorSpec.to_spec, structure)
     cut = windows.Cut.of(where, cut, fields)

@@ -23,7 +23,6 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, files, specs, windows
-from t2r_seq.data.arguments import check_count
 from t2r_seq.replay import options
 from t2r_seq.replay.options import (
   bad_checkpoint_dir,
@@ -475,10 +474,8 @@ class ReplayServer(files.Closing):
     cut = windows.Cut.of("ReplayServer", cut, fields)
     layout = make_layout("ReplayServer", spec_structure, cut)
     where = "ReplayServer"
-    if port is not None and check_count(where, "port", port) >= 2**16:
-      raise errors.SpecError(
-        f"{where}: port: expected an integer of at most 65535, got {port}."
-      )
+    if port is not None:
+      errors.check_count(where, "port", port, most=65535)
     folder = check_checkpoint_dir(where, checkpoint_dir)
     check_seconds(where, "checkpoint_secs", checkpoint_secs, is_above=True)
     how = options.TableOptions(
@@ -486,7 +483,7 @@ class ReplayServer(files.Closing):
       options.Uniform() if sampler is None else sampler,
       options.Fifo() if remover is None else remover,
       options.MinSize() if rate_limiter is None else rate_limiter,
-      check_count(where, "max_size", max_size),
+      errors.check_count(where, "max_size", max_size),
       max_times_sampled,
     )
     _check_room(max_size, how.rate_limiter)

@@ -158,7 +158,7 @@ def test_port_in_use():
 
 BAD_ARGUMENTS = {
   "no port": ({"port": "a"}, "port: expected an integer of at least 1, got 'a'"),
-  "port": ({"port": 65536}, "port: expected an integer of at most 65535, got 65536"),
+  "port": ({"port": 65536}, "port: expected an integer of at most 65,535, got 65536"),
   "max_size": ({"max_size": 0}, "max_size: expected an integer of at least 1, got 0"),
   "sampler": ({"sampler": 3}, "ReplayServer: sampler: expected one of .*, got int 3"),
   "rate limiter": (
