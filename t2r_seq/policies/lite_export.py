@@ -16,7 +16,6 @@ import tensorflow as tf
 from absl import logging
 from tensorflow.python.framework import convert_to_constants
 
-from t2r_seq.windows.cut import mask_paths
 from t2r_seq import errors, files, lite, specs, windows
 from t2r_seq.policies.loaded_export import (
   LoadedExport,
@@ -24,6 +23,7 @@ from t2r_seq.policies.loaded_export import (
   scan_exports,
 )
 from t2r_seq.policies.policy_module import state_key
+from t2r_seq.windows.cut import mask_paths
 
 WEIGHTS = ("float32", "float16", "int8")
 _NUM_STEPS = 8
