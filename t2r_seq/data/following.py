@@ -21,7 +21,8 @@ from absl import logging
 
 from t2r_seq import errors, specs, windows
 from t2r_seq.data import arguments
-from t2r_seq.store import EpisodeStore, StoreColumns, StoreWindows
+from t2r_seq.store import EpisodeStore, StoreWindows
+from t2r_seq.store.episode_store import StoreColumns
 
 _LOG_EVERY_SECONDS = 60.0
 
@@ -54,7 +55,7 @@ class Follow:
     for name in ("newest_steps", "min_windows", "error_buffer"):
       value = getattr(self, name)
       if value is not None:
-        arguments.check_count("Follow", name, value)
+        errors.check_count("Follow", name, value)
     for name in ("samples_per_insert", "poll_secs", "timeout"):
       value = getattr(self, name)
       if value is not None and not value >= 0:

@@ -14,6 +14,7 @@ from t2r_seq import data, errors, specs, windows
 from t2r_seq.data import input_generator, joint
 from t2r_seq.replay import replay as replay_lib
 from t2r_seq.replay.replay import Replay, SampleInfo, importance_weights
+from t2r_seq.windows.cut import Padding
 
 _EXPECTED = "expected a replay, or a function without arguments that makes one"
 _HINT = "The replay has other specs than the model."
