@@ -403,8 +403,10 @@ def check_exponent(beta: Any) -> Any:
       beta.dtype.is_floating or beta.dtype.is_integer
     ):
       return tf.cast(beta, tf.float64)
-  elif isinstance(beta, numbers.Real) and not isinstance(beta, bool) and 0 <= beta <= 1:
-    return float(beta)
+  elif isinstance(beta, numbers.Real) and not isinstance(beta, bool):
+    number = float(beta)
+    if 0 <= number <= 1:
+      return number
   raise errors.SpecError(
     "importance_weights: beta: expected a number from 0 to 1, or a scalar tensor, got "
     f"{beta!r}. 0 corrects nothing, 1 everything."
