@@ -16,7 +16,7 @@ import tensorflow as tf
 from absl import logging
 from tensorflow.python.framework import convert_to_constants
 
-from t2r_seq import errors, files, lite, specs, windows
+from t2r_seq import errors, files, lite, specs
 from t2r_seq.policies.loaded_export import (
   LoadedExport,
   assets_path,

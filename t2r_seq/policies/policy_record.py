@@ -9,11 +9,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from t2r_seq.windows.cut import check_padding
-from t2r_seq.windows.cut import Padding
-from t2r_seq import errors, specs, windows
+from t2r_seq import errors, specs
 from t2r_seq.policies.execution import ChunkExecution
 from t2r_seq.policies.policy_model import PolicyModel
+from t2r_seq.windows.cut import Padding, check_padding
 
 POLICY_RECORD = "policy.json"
 OPERATIVE_CONFIG = "operative_config.gin"

@@ -9,7 +9,6 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from t2r_seq.windows.cut import Padding
 from t2r_seq import data, errors, specs, windows
 from t2r_seq.data import input_generator, joint
 from t2r_seq.replay import replay as replay_lib

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq.windows.cut import Padding
 from t2r_seq import convert, data, errors, records, specs, windows
 from t2r_seq.convert import opening
 from t2r_seq.convert.episodes import EpisodeSource, control_period
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
+from t2r_seq.windows.cut import Padding
 
 Arrays = dict[str, np.ndarray]
 _BATCH_SIZE = 64

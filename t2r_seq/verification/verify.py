@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from t2r_seq.windows.cut import mask_paths
 from t2r_seq import errors, policies, specs, statistics, windows
 from t2r_seq.preprocessors.normalize import normalizing_stages
 from t2r_seq.specs import TensorSpecStruct
@@ -16,6 +15,7 @@ from t2r_seq.verification import fit
 from t2r_seq.verification.diagnoses import Case, equal_rows, find_causes
 from t2r_seq.verification.report import STAGES, Difference, VerificationReport
 from t2r_seq.verification.training_side import Arrays, Dataset, Episode
+from t2r_seq.windows.cut import mask_paths
 
 Observe = Callable[[dict[str, np.ndarray], bool], Mapping[str, Any]]
 # Graphs that compute the same may round otherwise: what a constant is divided by may

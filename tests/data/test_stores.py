@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq.windows.cut import PADDINGS
 from t2r_seq import errors, specs, windows
 from t2r_seq.data import StoreWindowLoader, store_windows
 from t2r_seq.data.pool import ORDER_BYTES
