@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from t2r_seq import errors, policies, preprocessors, specs, windows
+from t2r_seq import errors, policies, preprocessors, specs
 from t2r_seq.models import networks, optimizers, updates, warm_start
 from t2r_seq.models.averages import WeightAverages
 from t2r_seq.policies.policy_model import note_network_inputs
