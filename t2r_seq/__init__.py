@@ -15,6 +15,7 @@ __all__ = [
   "hooks",
   "layers",
   "lite",
+  "meta_learning",
   "models",
   "policies",
   "preprocessors",

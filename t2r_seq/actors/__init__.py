@@ -9,6 +9,7 @@ from t2r_seq.actors.evaluation import (
   evaluate_policies,
   evaluation_table,
 )
+from t2r_seq.actors.meta import run_meta_env
 from t2r_seq.actors.robot import RobotRun, run_robot
 from t2r_seq.actors.rollouts import (
   Episode,
@@ -45,5 +46,6 @@ __all__ = [
   "is_last",
   "make_vector_env",
   "run_env",
+  "run_meta_env",
   "run_robot",
 ]

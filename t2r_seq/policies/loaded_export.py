@@ -152,6 +152,8 @@ _NO_STEP = {
   "initial_state": "Export the model again: older exports have none.",
   "inspect_step": "Export the model again: older exports have none.",
   "seed": "Its outputs are no random ones.",
+  "adapt": "The model learns no tasks: see meta_learning.",
+  "stateless_adapt": "The model learns no tasks: see meta_learning.",
 }
 
 
@@ -315,6 +317,27 @@ class LoadedPolicy:
     slots = tf.constant(list(seeds), tf.int32)
     values = tf.constant(_as_int32([*seeds.values()]))
     self._call("seed", {"slots": slots, "seeds": values})
+
+  @property
+  def adaptation_spec(self) -> specs.TensorSpecStruct:
+    """What `adapt` takes, by path; nothing where the model does not adapt."""
+    return self._signature_spec("stateless_adapt", self.feature_spec)
+
+  def adapt(self, features: Mapping[str, Any], slots: Sequence[int]) -> None:
+    """Has environments learn tasks, `[N, ...]` by path."""
+    inputs = _keyed(features, _inputs(self.adaptation_spec))
+    self._call("adapt", {**inputs, "slots": tf.constant(list(slots), tf.int32)})
+
+  def stateless_adapt(
+    self, features: Mapping[str, Any], state: Mapping[str, Any]
+  ) -> PolicyState:
+    """Returns a state that has learned tasks, `[N, ...]` by path."""
+    inputs = _keyed(features, _inputs(self.adaptation_spec))
+    learned = self._call("stateless_adapt", inputs)
+    keys = {state_key(path): path for path in self.state_spec}
+    return PolicyState(
+      {**state, **{keys[key]: value for key, value in learned.items()}}, self.path
+    )
 
   def last_window(self) -> dict[str, np.ndarray]:
     """Returns the windows `[N, ...]`, by path, that the last step saw."""

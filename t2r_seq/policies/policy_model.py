@@ -140,3 +140,27 @@ class PolicyModel(abc.ABC):
     """
     del seeds
     return self.export_outputs(raw_features), recurrent_state
+
+  @property
+  def step_model(self) -> PolicyModel:
+    """The model whose raw features a step of the policy is given; by default this."""
+    return self
+
+  def keeps_state(self, path: str) -> bool:
+    """Whether a part of the recurrent state outlives episodes, until the reset."""
+    del path
+    return False
+
+  def get_adaptation_specification(self) -> SpecStructure | None:
+    """Returns the raw features that `adapt` takes; None: the model does not adapt."""
+    return None
+
+  def adapt(self, raw_features: SpecStructure) -> SpecStructure:
+    """Maps what a task is learned from to the parts of the state that hold it.
+
+    Args:
+      raw_features: fits `get_adaptation_specification`, [N, ...].
+    Returns:
+      Parts of the recurrent state, which `keeps_state`, by path, [N, ...].
+    """
+    raise NotImplementedError(f"{type(self).__name__} does not adapt.")

@@ -10,7 +10,14 @@ from absl import logging
 
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.policies.policy_model import PolicyModel
-from t2r_seq.policies.policy_step import AGE, SEED, PolicyStep, history_cut, new_seeds
+from t2r_seq.policies.policy_step import (
+  AGE,
+  RECURRENT,
+  SEED,
+  PolicyStep,
+  history_cut,
+  new_seeds,
+)
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
 from t2r_seq.windows.cut import mask_paths
 
@@ -34,9 +41,7 @@ def exported_feature_specs(model: PolicyModel) -> TensorSpecStruct:
       a signature.
   """
   in_spec = model.preprocessor.get_in_feature_specification(ModeKeys.INFER)
-  given = specs.flatten_spec_structure(in_spec)
-  flat = specs.filter_required_flat_tensor_spec(given)
-  flat = specs.map_leaves(ExtendedTensorSpec.to_spec, flat)
+  flat = _required(in_spec)
   found = []
   by_key: dict[str, str] = {}
   for path, spec in flat.items():
@@ -55,6 +60,28 @@ def exported_feature_specs(model: PolicyModel) -> TensorSpecStruct:
   if found:
     raise errors.mismatch_error("export", found)
   return flat
+
+
+def stored_feature_specs(model: PolicyModel) -> TensorSpecStruct:
+  """Returns the feature specs that are stored beside an export.
+
+  Those of `exported_feature_specs`; and, where a step is given those of another model,
+  these as optional ones.
+
+  Raises:
+    SpecError: see `exported_feature_specs`; or a path is in both.
+  """
+  stored = exported_feature_specs(model)
+  if model.step_model is not model:
+    for path, spec in exported_feature_specs(model.step_model).items():
+      stored[path] = ExtendedTensorSpec.from_spec(spec, is_optional=True)
+  return stored
+
+
+def _required(in_spec: specs.SpecStructure) -> TensorSpecStruct:
+  given = specs.flatten_spec_structure(in_spec)
+  flat = specs.filter_required_flat_tensor_spec(given)
+  return specs.map_leaves(ExtendedTensorSpec.to_spec, flat)
 
 
 def state_key(path: str) -> str:
@@ -136,7 +163,8 @@ class PolicyFunctions:
       path for path, spec in self._specs.items() if spec.time_offsets is not None
     ]
     self._masks = mask_paths(self._specs)
-    self._step = PolicyStep(model, self._specs)
+    step_specs = exported_feature_specs(model.step_model)
+    self._step = PolicyStep(model, step_specs)
     self._slots = _Slots(self._step)
     self.module = tf.Module()
     self.module.model_variables = list(model.variables)
@@ -150,7 +178,8 @@ class PolicyFunctions:
       'parse_tf_example' serialized records. 'step', 'reset' and 'last_window' act on
       state inside of the export, 'seed' on that of models that draw;
       'stateless_step' and 'initial_state' on state that the caller keeps, and
-      'inspect_step' tells what the network is given at such a step. Models of
+      'inspect_step' tells what the network is given at such a step; 'adapt' and
+      'stateless_adapt' have both learn a task, where the model does. Models of
       sequences that carry no state have none of these, and 'parse_tf_example', with
       an argument for each dataset, needs named specs.
     """
@@ -171,20 +200,23 @@ class PolicyFunctions:
       signatures["last_window"] = self._last_window()
     if self._model.is_seeded:
       signatures["seed"] = self._seed()
+    if self._model.get_adaptation_specification() is not None:
+      signatures |= {"adapt": self._adapt(), "stateless_adapt": self._stateless_adapt()}
     return signatures
 
   def _is_parseable(self) -> bool:
-    unnamed = [
-      path for path, spec in windows.flat_specs(self._specs).items() if not spec.name
-    ]
+    flat = windows.flat_specs(self._specs)
+    unnamed = [path for path, spec in flat.items() if not spec.name]
+    unsized = [path for path, s in flat.items() if not s.shape.is_fully_defined()]
     has_sequences = any(spec.is_sequence for spec in self._specs.values())
     stacked_sequences = has_sequences and len(self._windowed) > 0
-    if not unnamed and not stacked_sequences:
+    if not unnamed and not unsized and not stacked_sequences:
       return True
     logging.info(
-      "The export has no 'parse_tf_example': paths without a name %s, sequences of "
-      "stacks: %s.",
+      "The export has no 'parse_tf_example': paths without a name %s, of unknown size "
+      "%s, sequences of stacks: %s.",
       unnamed,
+      unsized,
       stacked_sequences,
     )
     return False
@@ -251,7 +283,7 @@ class PolicyFunctions:
   def _observed(self) -> dict[str, tf.TensorSpec]:
     """Returns the arguments of a step, by path."""
     taken = {
-      path: tf.TensorSpec([None, *spec.shape], spec.dtype, self._keys[path])
+      path: tf.TensorSpec([None, *spec.shape], spec.dtype, specs.signature_key(path))
       for path, spec in self._step.observation_spec.items()
     }
     return {**taken, IS_FIRST: tf.TensorSpec([None], tf.bool, IS_FIRST)}
@@ -300,11 +332,48 @@ class PolicyFunctions:
 
     return seed
 
+  def _adaptation(self) -> dict[str, tf.TensorSpec]:
+    """Returns what a task is learned from, by path."""
+    flat = _required(self._model.get_adaptation_specification())
+    return {
+      path: tf.TensorSpec([None, *spec.shape], spec.dtype, specs.signature_key(path))
+      for path, spec in flat.items()
+    }
+
+  def _adapted(self, given: TensorSpecStruct) -> dict[str, tf.Tensor]:
+    """Returns the parts of the state that hold tasks, by path."""
+    learned = specs.flatten_spec_structure(self._model.adapt(given))
+    return {f"{RECURRENT}/{path}": value for path, value in learned.items()}
+
+  def _adapt(self) -> Any:
+    taken = {"slots": tf.TensorSpec([None], tf.int32, "slots"), **self._adaptation()}
+
+    @tf.function(input_signature=list(taken.values()))
+    def adapt(*tensors: tf.Tensor) -> _Outputs:
+      slots, state = tensors[0], self._slots.read()
+      given = TensorSpecStruct(zip([*taken][1:], tensors[1:], strict=True))
+      for path, value in self._adapted(given).items():
+        rows = tf.tensor_scatter_nd_update(state[path], slots[:, tf.newaxis], value)
+        self._slots.write({path: rows})
+      return {"slots": slots}
+
+    return adapt
+
+  def _stateless_adapt(self) -> Any:
+    taken = self._adaptation()
+
+    @tf.function(input_signature=list(taken.values()))
+    def stateless_adapt(*tensors: tf.Tensor) -> _Outputs:
+      given = TensorSpecStruct(zip(taken, tensors, strict=True))
+      return _keyed_state(self._adapted(given))
+
+    return stateless_adapt
+
   def _last_window(self) -> Any:
     @tf.function(input_signature=[], autograph=False)
     def last_window() -> _Outputs:
       found = self._step.windows(self._slots.read())
-      return {self._keys[path]: window for path, window in found.items()}
+      return {specs.signature_key(path): window for path, window in found.items()}
 
     return last_window
 

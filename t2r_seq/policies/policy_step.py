@@ -18,7 +18,8 @@ _as_it_is = tf.autograph.experimental.do_not_convert
 
 _Outputs = dict[str, tf.Tensor]
 AGE, SEED = "age", "seed"
-_HISTORY, _RECURRENT, _CHUNK = "history", "recurrent", "chunk"
+RECURRENT = "recurrent"
+_HISTORY, _CHUNK = "history", "chunk"
 
 
 class _Sight(NamedTuple):
@@ -108,7 +109,7 @@ class PolicyStep:
     for path, spec in self._history.state_spec.items():
       state[f"{_HISTORY}/{path}"] = spec
     for path, spec in self._recurrent.items():
-      state[f"{_RECURRENT}/{path}"] = spec
+      state[f"{RECURRENT}/{path}"] = spec
     if self._chunks is not None:
       for path, spec in self._chunks.state_spec.items():
         state[f"{_CHUNK}/{path}"] = spec
@@ -127,7 +128,7 @@ class PolicyStep:
     for path, spec in self.state_spec.items():
       shape = tf.concat([[num_envs], spec.shape], axis=0)
       state[path] = tf.zeros(shape, spec.dtype)
-    state.update(_below(_RECURRENT, self._initial_recurrent(num_envs)))
+    state.update(_below(RECURRENT, self._initial_recurrent(num_envs)))
     if self._model.is_seeded:
       state[SEED] = new_seeds(tf.range(num_envs))
     return state
@@ -188,7 +189,7 @@ class PolicyStep:
         ask, TensorSpecStruct(_at(_CHUNK, state)), begins, False
       )
       new.update(_below(_CHUNK, chunk))
-    new.update(_below(_RECURRENT, carried))
+    new.update(_below(RECURRENT, carried))
     return outputs, TensorSpecStruct((path, new[path]) for path in self.state_spec)
 
   @_as_it_is
@@ -228,11 +229,13 @@ class PolicyStep:
     new.update(_below(_HISTORY, frames))
     seen = {path: observation[path] for path in self._paths}
     seen.update(self._history.windows(frames, new[AGE]))
-    carried = _at(_RECURRENT, state)
+    carried = _at(RECURRENT, state)
     if carried:
       initial = self._initial_recurrent(tf.shape(begins)[0])
       carried = {
-        path: tf.where(_as_column(begins, value), initial[path], value)
+        path: value
+        if self._model.keeps_state(path)
+        else tf.where(_as_column(begins, value), initial[path], value)
         for path, value in carried.items()
       }
     seeds = None

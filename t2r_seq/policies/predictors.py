@@ -479,6 +479,50 @@ class LoadingPredictor(AbstractPredictor):
       )
     return flat, np.broadcast_to(starts, [num_envs]), flat_state
 
+  def adapt(self, features: Any, env: int = 0) -> None:
+    """Has an environment learn a task, and keep it until `reset` or a newer model.
+
+    Args:
+      features: numpy, as `get_adaptation_specification` says, of one task: without an
+        axis of environments.
+      env: the number of the environment.
+    Raises:
+      SpecError: the model learns no tasks, or the features do not fit.
+    """
+    loaded = self._model("adapt")
+    given = specs.map_leaves(lambda value: np.asarray(value)[np.newaxis], features)
+    flat = self._of_tasks(loaded, "adapt", given)
+    if not 0 <= env < self._num_envs:
+      raise errors.SpecError(
+        f"adapt: env: expected one of {self._num_envs}, got {env}. Call "
+        "reset(num_envs) first."
+      )
+    loaded.adapt(flat, [env])
+
+  def stateless_adapt(self, features: Any, state: PolicyState) -> PolicyState:
+    """Returns a state that has learned tasks, one in each environment.
+
+    Args:
+      features: numpy, as `get_adaptation_specification` says, `[N, ...]`.
+      state: as `initial_state` and `stateless_step` give it.
+    Raises:
+      SpecError: the model learns no tasks, or the features do not fit.
+    """
+    loaded = self._model("stateless_adapt")
+    return loaded.stateless_adapt(
+      self._of_tasks(loaded, "stateless_adapt", features), state
+    )
+
+  def get_adaptation_specification(self) -> specs.TensorSpecStruct:
+    """Returns what `adapt` takes of one task: [samples, ...]."""
+    return self._model("adapt").adaptation_spec
+
+  def _of_tasks(
+    self, loaded: LoadedPolicy, operation: str, features: Any
+  ) -> specs.TensorSpecStruct:
+    loaded.signature(operation)  # Says so where there is none.
+    return _validate(operation, loaded.adaptation_spec, features)
+
   def last_window(self) -> dict[str, np.ndarray]:
     """Returns the stacked features `[N, ...]`, by path, that the last `step` saw."""
     return self._model("last_window").last_window()

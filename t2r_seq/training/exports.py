@@ -23,6 +23,7 @@ from absl import logging
 from t2r_seq import errors, files, specs
 from t2r_seq.models import T2RModel
 from t2r_seq.policies import PolicyFunctions, PolicyRecord, exported_feature_specs
+from t2r_seq.policies.policy_module import stored_feature_specs
 from t2r_seq.policies.policy_record import OPERATIVE_CONFIG, POLICY_RECORD
 from t2r_seq.policies.warmup import write_warmup_requests
 from t2r_seq.specs import ModeKeys
@@ -235,7 +236,7 @@ def export_saved_model(model: T2RModel, export_dir: str, global_step: int) -> st
     SpecError: see `exported_feature_specs`.
   """
   assets = specs.create_t2r_assets(
-    exported_feature_specs(model),
+    stored_feature_specs(model),
     model.preprocessor.get_in_label_specification(ModeKeys.TRAIN),
     global_step,
   )

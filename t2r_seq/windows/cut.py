@@ -8,9 +8,11 @@ time offsets of a spec structure imply follows: flat specs, span, masks.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
 import numbers
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import gin
@@ -511,6 +513,20 @@ def mask_path(path: str) -> str:
   return path + _MASK_SUFFIX
 
 
+_is_local: contextvars.ContextVar[bool] = contextvars.ContextVar("is_local")
+
+
+@tf.autograph.experimental.do_not_convert
+@contextlib.contextmanager
+def local_means() -> Iterator[None]:
+  """Has `masked_mean` be that of a replica's own part, inside: of one task, say."""
+  token = _is_local.set(True)
+  try:
+    yield
+  finally:
+    _is_local.reset(token)
+
+
 def masked_mean(values: Any, mask: Any, axis: Any = None) -> tf.Tensor:
   """Averages the values at real steps; padded ones have no value and no gradient.
 
@@ -552,6 +568,7 @@ def masked_mean(values: Any, mask: Any, axis: Any = None) -> tf.Tensor:
   replicas = tf.distribute.get_replica_context()
   axes = tf.nest.flatten(axis)
   is_of_batch = axis is None or 0 in axes or -values.shape.rank in axes
+  is_of_batch &= not _is_local.get(False)
   if is_of_batch and replicas is not None and replicas.num_replicas_in_sync > 1:
     # A replica whose steps are fewer than another's has the smaller share. Parts of a
     # batch may differ in their examples, too, by which they count.

@@ -1,0 +1,479 @@
+"""MAML over any model: adapts its weights to a task by gradient descent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, models, policies, specs, windows
+from t2r_seq.meta_learning import meta_tfdata, preprocessors
+from t2r_seq.meta_learning.maml_inner_loop import MAMLInnerLoopGradientDescent
+from t2r_seq.meta_learning.substitution import substituted
+from t2r_seq.policies.policy_model import note_network_inputs, noting_network_inputs
+from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
+
+# Branches of the policy's state.
+_TASK, _CARRIED = "task", "carried"
+_as_it_is = tf.autograph.experimental.do_not_convert
+
+
+def pfor_map_fn(fn: Callable[[Any], Any], elems: Any) -> Any:
+  """Maps a function over the first axis of tensors, all at once.
+
+  Args:
+    fn: takes the structure of `elems` without the first axis, and gives tensors. What
+      assigns to variables, such as batch normalisation in mode 'train', can't run so.
+    elems: tensors [tasks, ...].
+  Returns:
+    What `fn` gives, [tasks, ...].
+  """
+  return tf.vectorized_map(fn, elems)
+
+
+@gin.configurable
+class MAMLModel(models.T2RModel):
+  """Learns the weights from which a few steps of descent learn a task.
+
+  Finn, Abbeel and Levine, 'Model-Agnostic Meta-Learning for Fast Adaptation of Deep
+  Networks', 2017. The base model stays as it is: its features and labels become
+  `condition/features`, `condition/labels` and `inference/features`, with an axis of
+  tasks and one of samples. Its loss on the condition adapts the weights; its loss on
+  the inference, with those weights, is what is trained.
+
+  The exported policy has `adapt`: each environment of it can learn a task, and its
+  steps take the base model's observations; see `MAMLRegressionPolicy`.
+  """
+
+  def __init__(
+    self,
+    base_model: models.T2RModel,
+    preprocessor_cls: Callable[..., preprocessors.MAMLPreprocessorV2] | None = None,
+    num_inner_loop_steps: int = 1,
+    var_scope: str | None = None,
+    use_parallel_for: bool = False,
+    inner_loop: MAMLInnerLoopGradientDescent | None = None,
+    **kwargs: Any,
+  ) -> None:
+    """Creates the model.
+
+    Args:
+      base_model: any model, not built.
+      preprocessor_cls: called with the base model's preprocessor; by default
+        `MAMLPreprocessorV2`.
+      num_inner_loop_steps: steps of descent on the condition, at least 1.
+      var_scope: how the names of variables begin that the outer loop trains, such as
+        'base/head'; None trains all. The inner loop has a `var_scope` of its own.
+      use_parallel_for: adapts to all tasks at once, in place of one after the other;
+        see `pfor_map_fn` for what can't.
+      inner_loop: how the weights adapt; None: `MAMLInnerLoopGradientDescent()`, as gin
+        configures it.
+      **kwargs: of `T2RModel`; padding, execution and warm start are the base model's.
+    Raises:
+      SpecError: there is no step.
+    """
+    if num_inner_loop_steps < 1:
+      raise errors.SpecError(
+        f"{type(self).__name__}: num_inner_loop_steps: expected at least 1, got "
+        f"{num_inner_loop_steps}."
+      )
+    if var_scope is not None:
+      kwargs.setdefault("filter_trainables_fn", lambda name: name.startswith(var_scope))
+    super().__init__(preprocessor_cls=preprocessor_cls, **kwargs)
+    self._base_model = base_model
+    self._num_inner_loop_steps = num_inner_loop_steps
+    self._use_parallel_for = use_parallel_for
+    self._inner_loop = inner_loop or MAMLInnerLoopGradientDescent()
+
+  @property
+  def base_model(self) -> models.T2RModel:
+    """The model that adapts."""
+    return self._base_model
+
+  @property
+  def default_preprocessor_cls(self) -> Any:
+    """The base model's preprocessor, of every sample."""
+    return preprocessors.MAMLPreprocessorV2
+
+  @property
+  def preprocessor(self) -> Any:
+    """The preprocessor, around that of the base model."""
+    if self._preprocessor is None:
+      preprocessor_cls = self._preprocessor_cls or self.default_preprocessor_cls
+      self._preprocessor = preprocessor_cls(self._base_model.preprocessor)
+    return self._preprocessor
+
+  @property
+  def padding(self) -> windows.Padding:
+    """That of the base model."""
+    return self._base_model.padding
+
+  @property
+  def execution(self) -> policies.ChunkExecution | None:
+    """That of the base model."""
+    return self._base_model.execution
+
+  def get_feature_specification(self, mode: str) -> TensorSpecStruct:
+    """Returns the base model's specs, of condition and inference."""
+    return preprocessors.create_maml_feature_spec(
+      self._base_model.get_feature_specification(mode),
+      self._base_model.get_label_specification(mode),
+    )
+
+  def get_label_specification(self, mode: str) -> TensorSpecStruct:
+    """Returns the base model's label specs, of the inference."""
+    return preprocessors.create_maml_label_spec(
+      self._base_model.get_label_specification(mode)
+    )
+
+  def create_network(self) -> dict[str, Any]:
+    """Builds the base model, and the learning rates of the inner loop."""
+    self._base_model.build()
+    adapting = self._inner_loop.choose(self._base_names())
+    self._inner_loop.create_learning_rates(list(adapting))
+    return {"base": self._base_model.network, "inner_loop": self._inner_loop}
+
+  def follow_global_step(self, variable: tf.Variable) -> None:
+    """Has both models see the steps of a trainer."""
+    super().follow_global_step(variable)
+    self._base_model.follow_global_step(variable)
+
+  def maybe_init_from_checkpoint(self) -> None:
+    """Initialises the variables as this model says, and then as the base model does."""
+    super().maybe_init_from_checkpoint()
+    self._base_model.maybe_init_from_checkpoint()
+
+  def after_train_step(self) -> None:
+    """Does what the base model does."""
+    self._base_model.after_train_step()
+
+  def inference_network_fn(  # type: ignore[override]
+    self, features: SpecStructure, labels: SpecStructure | None, mode: str
+  ) -> TensorSpecStruct:
+    """Adapts to each task, and infers with what it came to.
+
+    Args:
+      features: of the condition and of the inference, [tasks, samples, ...].
+      labels: of the inference, or None.
+      mode: one of `ModeKeys`.
+    Returns:
+      Outputs of the base model, [tasks, samples, ...]: 'full_condition_output/...'
+      before any step, 'full_condition_outputs/output_<i>/...' after i of them,
+      'full_inference_output_unconditioned/...' and 'full_inference_output/...', and
+      the two that `_select_inference_output` chooses; 'inner_losses',
+      [tasks, steps + 1].
+    """
+    elements = {
+      "condition_features": _flat(features["condition"]["features"]),
+      "condition_labels": _flat(features["condition"]["labels"]),
+      "inference_features": _flat(features["inference"]["features"]),
+    }
+    if labels is not None:
+      elements["inference_labels"] = _flat(labels)
+
+    def learn_task(element: Any) -> Any:
+      return self._learn_task(element, mode)
+
+    if self._use_parallel_for:
+      learned = pfor_map_fn(tf.function(learn_task), elements)
+    else:
+      learned = _map_tasks(learn_task, elements)
+    predictions = TensorSpecStruct(learned["outputs"])
+    predictions["inner_losses"] = learned["inner_losses"]
+    predictions = self._select_inference_output(predictions)
+    for name in ("condition_output", "inference_output"):
+      self._check_outputs("_select_inference_output", predictions, name)
+    return predictions
+
+  def _select_inference_output(self, predictions: TensorSpecStruct) -> TensorSpecStruct:
+    """Chooses 'condition_output' and 'inference_output'; override it for other models.
+
+    Args:
+      predictions: see `inference_network_fn`.
+    Returns:
+      The same with the two; by default the base model's 'inference_output's, or a
+      critic's 'q_predicted'.
+    """
+    for name in ("condition_output", "inference_output"):
+      for said in ("inference_output", "q_predicted"):
+        if f"full_{name}/{said}" in predictions and name not in predictions:
+          predictions[name] = predictions[f"full_{name}/{said}"]
+    return predictions
+
+  def model_train_fn(
+    self,
+    features: SpecStructure,
+    labels: SpecStructure,
+    inference_outputs: Any,
+    mode: str,
+  ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    """Returns the base model's loss on the inference, and the inner losses."""
+    x, y, outputs = self._inferred(features, labels, inference_outputs)
+    loss, scalars, *_ = self._split_loss(
+      self._base_model.model_train_fn(x, y, outputs, mode)
+    )
+    return loss, {**scalars, **self._inner_scalars(inference_outputs)}
+
+  def model_eval_fn(
+    self,
+    features: SpecStructure,
+    labels: SpecStructure,
+    inference_outputs: Any,
+    mode: str,
+  ) -> dict[str, tf.Tensor]:
+    """Returns the base model's metrics on the inference.
+
+    And 'unconditioned/loss', that of the weights before they adapted: what adapting is
+    good for.
+    """
+    x, y, outputs = self._inferred(features, labels, inference_outputs)
+    metrics = self._base_model.model_eval_fn(x, y, outputs, mode)
+    outputs = meta_tfdata.flatten_batch_examples(
+      _branch(inference_outputs, "full_inference_output_unconditioned")
+    )
+    loss, *_ = self._split_loss(self._base_model.model_train_fn(x, y, outputs, mode))
+    scalars = self._inner_scalars(inference_outputs)
+    return {**metrics, "unconditioned/loss": loss, **scalars}
+
+  def eval_tallies_fn(
+    self,
+    features: SpecStructure,
+    labels: SpecStructure,
+    inference_outputs: Any,
+    mode: str,
+  ) -> dict[str, tf.Tensor]:
+    """Counts what the base model counts, on the inference."""
+    x, y, outputs = self._inferred(features, labels, inference_outputs)
+    return self._base_model.eval_tallies_fn(x, y, outputs, mode)
+
+  def eval_results_fn(self, tallies: dict[str, np.ndarray]) -> dict[str, float]:
+    """Makes of them what the base model makes."""
+    return self._base_model.eval_results_fn(tallies)
+
+  def create_export_outputs_fn(
+    self, features: SpecStructure, inference_outputs: Any, mode: str
+  ) -> dict[str, tf.Tensor]:
+    """Returns what the base model exports, and 'condition_output'."""
+    flat = meta_tfdata.flatten_batch_examples(
+      _branch(inference_outputs, "full_inference_output")
+    )
+    inference = meta_tfdata.flatten_batch_examples(features["inference"]["features"])
+    outputs = self._base_model.create_export_outputs_fn(inference, flat, mode)
+    first = inference_outputs["inference_output"]
+    sizes = tf.shape(first)[:2]
+    return {
+      "inference_output": first,
+      **meta_tfdata.expand_batch_dims(dict(outputs), sizes),
+      "condition_output": inference_outputs["condition_output"],
+    }
+
+  @property
+  def is_seeded(self) -> bool:  # type: ignore[override]
+    """Whether the base model draws random numbers."""
+    return self._base_model.is_seeded
+
+  @property
+  def step_model(self) -> policies.PolicyModel:
+    """A step takes what the base model's would."""
+    return self._base_model
+
+  def step_paths(self, raw_paths: list[str]) -> list[str]:
+    """Returns those of the base model."""
+    return self._base_model.step_paths(raw_paths)
+
+  def keeps_state(self, path: str) -> bool:
+    """Whether it is the weights of a task, which outlive its episodes."""
+    return path.startswith(f"{_TASK}/")
+
+  def get_recurrent_state_specification(self, mode: str) -> TensorSpecStruct:
+    """Returns the specs of the adapted weights, and the base model's state."""
+    state = TensorSpecStruct(
+      (f"{_TASK}/{name}", specs.ExtendedTensorSpec(variable.shape, variable.dtype))
+      for name, variable in self._adapting().items()
+    )
+    carried = self._base_model.get_recurrent_state_specification(mode)
+    for path, spec in specs.flatten_spec_structure(carried).items():
+      state[f"{_CARRIED}/{path}"] = spec
+    return state
+
+  def initial_recurrent_state(self, batch_size: tf.Tensor) -> TensorSpecStruct:
+    """Returns the weights before any task, and what the base model begins with."""
+    state = TensorSpecStruct()
+    for name, variable in self._adapting().items():
+      value = tf.convert_to_tensor(variable)[tf.newaxis]
+      state[f"{_TASK}/{name}"] = tf.repeat(value, batch_size, axis=0)
+    carried = self._base_model.initial_recurrent_state(batch_size)
+    for path, value in specs.flatten_spec_structure(carried).items():
+      state[f"{_CARRIED}/{path}"] = value
+    return state
+
+  def get_adaptation_specification(self) -> TensorSpecStruct:
+    """Returns the raw features of the condition, in mode 'infer'."""
+    given = specs.flatten_spec_structure(
+      self.preprocessor.get_in_feature_specification(ModeKeys.INFER)
+    )
+    return TensorSpecStruct(
+      (path, spec) for path, spec in given.items() if path.startswith("condition/")
+    )
+
+  def adapt(self, raw_features: SpecStructure) -> TensorSpecStruct:
+    """Returns the weights that descent on the condition comes to, of each task.
+
+    Args:
+      raw_features: as `get_adaptation_specification` says, [tasks, samples, ...].
+    """
+    condition = self.preprocessor.preprocess_condition(raw_features, ModeKeys.INFER)
+
+    def learn_task(element: Any) -> Any:
+      packed = self._base_model.pack(
+        TensorSpecStruct(element["features"]),
+        TensorSpecStruct(element["labels"]),
+        ModeKeys.EVAL,
+      )
+      values, _, _ = self._inner_loop.descend(
+        [packed] * self._num_inner_loop_steps,
+        self._base_model.inference_network_fn,
+        self._base_model.model_train_fn,
+        {"mode": ModeKeys.EVAL},
+        self._adapting(),
+      )
+      return dict(zip(self._adapting(), values, strict=True))
+
+    elements = {branch: _flat(condition[branch]) for branch in ("features", "labels")}
+    with self._holding_step():
+      learned = _map_tasks(learn_task, elements)
+    return TensorSpecStruct((f"{_TASK}/{name}", v) for name, v in learned.items())
+
+  def export_step(
+    self,
+    raw_features: SpecStructure,
+    recurrent_state: SpecStructure,
+    seeds: tf.Tensor | None,
+  ) -> tuple[dict[str, tf.Tensor], SpecStructure]:
+    """Takes a step of the base model in each environment, with its task's weights."""
+    state = specs.flatten_spec_structure(recurrent_state)
+    adapted = list(self._adapting().values())
+    names = [f"{_TASK}/{name}" for name in self._adapting()]
+    elements = {"features": _flat(raw_features), "state": dict(state.items())}
+    if seeds is not None:
+      elements["seeds"] = seeds
+
+    def step(element: Any) -> Any:
+      values = [element["state"][name] for name in names]
+      one = tf.nest.map_structure(lambda value: value[tf.newaxis], element)
+      carried = specs.pack_flat_sequence_to_spec_structure(
+        self._base_model.get_recurrent_state_specification(ModeKeys.INFER),
+        _branch(one["state"], _CARRIED),
+      )
+      with noting_network_inputs() as inputs, substituted(adapted, values):
+        outputs, carried = self._base_model.export_step(
+          TensorSpecStruct(one["features"]), carried, one.get("seeds")
+        )
+      done = {"outputs": dict(outputs), "carried": _flat(carried), "inputs": inputs}
+      return tf.nest.map_structure(lambda value: value[0], done)
+
+    done = _map_tasks(step, elements)
+    note_network_inputs(done["inputs"])
+    for path, value in done["carried"].items():
+      state[f"{_CARRIED}/{path}"] = value
+    return done["outputs"], state
+
+  def _adapting(self) -> dict[str, tf.Variable]:
+    return self._inner_loop.choose(self._base_names())
+
+  def _learn_task(self, element: Any, mode: str) -> dict[str, Any]:
+    """Adapts to one task; tensors [samples, ...]."""
+    base = self._base_model
+    # Mode 'infer' has no labels, and a loss needs what 'eval' computes.
+    inner_mode = ModeKeys.EVAL if mode == ModeKeys.INFER else mode
+    condition = base.pack(
+      TensorSpecStruct(element["condition_features"]),
+      TensorSpecStruct(element["condition_labels"]),
+      inner_mode,
+    )
+    given = element.get("inference_labels")
+    inference = base.pack(
+      TensorSpecStruct(element["inference_features"]),
+      None if given is None else TensorSpecStruct(given),
+      mode,
+    )
+    steps = [condition] * self._num_inner_loop_steps
+    inferred, inner, losses = self._inner_loop.inner_loop(
+      [*steps, inference],
+      base.inference_network_fn,
+      base.model_train_fn,
+      mode,
+      variables=self._base_names(),
+    )
+    outputs: dict[str, tf.Tensor] = {}
+    branches = {f"full_condition_outputs/output_{i}": o for i, o in enumerate(inner)}
+    branches["full_condition_output"] = inner[0]
+    branches["full_inference_output_unconditioned"] = inferred[0]
+    branches["full_inference_output"] = inferred[1]
+    for branch, said in branches.items():
+      for path, value in _flat(said).items():
+        outputs[f"{branch}/{path}"] = value
+    return {
+      "outputs": outputs,
+      "inner_losses": tf.stack([tf.cast(loss, tf.float32) for loss in losses]),
+    }
+
+  @_as_it_is
+  def _base_names(self) -> dict[str, tf.Variable]:
+    """Returns the base model's trainable variables by name."""
+    trained = {id(variable) for variable in self._base_model.trainable_variables}
+    named = self._base_model.named_variables
+    return {name: v for name, v in named.items() if id(v) in trained}
+
+  @_as_it_is
+  def _inferred(
+    self, features: SpecStructure, labels: SpecStructure, outputs: Any
+  ) -> tuple[Any, Any, Any]:
+    """Returns (features, labels, outputs) of the inference as one batch."""
+    merged = [
+      meta_tfdata.flatten_batch_examples(TensorSpecStruct(_flat(part)))
+      for part in (
+        features["inference"]["features"],
+        labels,
+        _branch(outputs, "full_inference_output"),
+      )
+    ]
+    packed = specs.pack_flat_sequence_to_spec_structure
+    base = self._base_model
+    return (
+      packed(base.get_feature_specification(ModeKeys.TRAIN), merged[0]),
+      packed(base.get_label_specification(ModeKeys.TRAIN), merged[1]),
+      merged[2],
+    )
+
+  @_as_it_is
+  def _inner_scalars(self, outputs: Any) -> dict[str, tf.Tensor]:
+    losses = tf.reduce_mean(outputs["inner_losses"], axis=0)
+    return {f"inner_loss_{i}": loss for i, loss in enumerate(tf.unstack(losses))}
+
+
+def _map_tasks(learn_task: Callable[[Any], Any], elements: Any) -> Any:
+  """Maps a function over tasks, one after the other."""
+  one = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape[1:], x.dtype), elements)
+  traced = tf.function(learn_task, input_signature=[one])
+  given = tf.nest.map_structure(
+    lambda x: tf.TensorSpec(x.shape, x.dtype),
+    traced.get_concrete_function().structured_outputs,
+  )
+  return tf.map_fn(traced, elements, fn_output_signature=given)
+
+
+def _flat(structure: Any) -> dict[str, tf.Tensor]:
+  """Returns the tensors of a structure by path; those that are absent are left out."""
+  return dict(specs.flatten_spec_structure(structure, filter_none=True).items())
+
+
+def _branch(outputs: Any, name: str) -> TensorSpecStruct:
+  return TensorSpecStruct(
+    (path.removeprefix(f"{name}/"), value)
+    for path, value in outputs.items()
+    if path.startswith(f"{name}/")
+  )

@@ -1,0 +1,272 @@
+"""Policies that learn a task from episodes, and act in it."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gin
+import numpy as np
+
+from t2r_seq import errors, policies, specs
+from t2r_seq.policies import flatten_observation, to_spec_dtype
+
+Episode = Sequence[Mapping[str, Any]]
+"""Steps as `t2r_seq.actors` gives them: 'observation', 'action', 'reward', ..."""
+
+PackConditionFn = Callable[[Sequence[Episode], specs.TensorSpecStruct], Any]
+
+
+class MetaLearningPolicy(policies.Policy):
+  """A policy that can learn a task."""
+
+  def reset_task(self) -> None:
+    """Forgets the task before."""
+
+  @abc.abstractmethod
+  def adapt(self, episode_data: Sequence[Episode]) -> None:
+    """Learns a task from its episodes."""
+
+
+@gin.configurable
+def pack_condition(
+  episode_data: Sequence[Episode],
+  spec: specs.TensorSpecStruct,
+  num_samples: int | None = None,
+) -> specs.TensorSpecStruct:
+  """Packs the steps of episodes as what a task is learned from.
+
+  Args:
+    episode_data: of the task; the newest last.
+    spec: of `get_adaptation_specification`: paths below 'condition/features' are found
+      in observations, those below 'condition/labels' are entries of a step, such as
+      'action', or else of its info; a single label is the action.
+    num_samples: the newest steps that are taken; None: all.
+  Returns:
+    Arrays by path, [samples, ...].
+  Raises:
+    SpecError: there is no step, or a step lacks a path; all are named.
+  """
+  steps = [step for episode in episode_data for step in episode]
+  steps = steps[-num_samples:] if num_samples else steps
+  if not steps:
+    raise errors.SpecError("adapt: episode_data: expected steps, got none.")
+  labels = [path for path in spec if path.startswith("condition/labels/")]
+  found, missing = specs.TensorSpecStruct(), []
+  for path, leaf in spec.items():
+    frame = specs.ExtendedTensorSpec(leaf.shape[1:], leaf.dtype)
+    values = [_find(step, path, len(labels) == 1) for step in steps]
+    if any(value is None for value in values):
+      missing.append(errors.Mismatch(path, errors.describe(frame), "nothing"))
+      continue
+    found[path] = np.stack([to_spec_dtype(path, value, frame) for value in values])
+  if missing:
+    raise errors.mismatch_error("adapt: episode_data", missing)
+  return found
+
+
+def _find(step: Mapping[str, Any], path: str, is_only_label: bool) -> Any:
+  _, branch, name = path.split("/", 2)
+  if branch == "features":
+    observation = step["observation"]
+    if not isinstance(observation, Mapping):
+      return observation
+    return flatten_observation(observation).get(name)
+  if name in step:
+    return step[name]
+  info = flatten_observation(step.get("info") or {})
+  return info.get(name, step.get("action") if is_only_label else None)
+
+
+class _AdaptingPolicy(MetaLearningPolicy):
+  """Adapts the model inside of the export."""
+
+  _predictor: Any
+  _pack_condition_fn: PackConditionFn
+
+  def reset_task(self) -> None:
+    """Forgets the task: acts as before any."""
+    self._predictor.reset()
+
+  def adapt(self, episode_data: Sequence[Episode]) -> None:
+    """Has the model learn a task from its episodes; without any, it forgets the task.
+
+    Raises:
+      SpecError: the model learns no tasks, or a step lacks what it learns from.
+    """
+    if not episode_data:
+      self.reset_task()
+      return
+    spec = self._predictor.get_adaptation_specification()
+    self._predictor.adapt(self._pack_condition_fn(episode_data, spec))
+
+
+@gin.configurable
+class MAMLRegressionPolicy(_AdaptingPolicy, policies.RegressionPolicy):
+  """Acts as a `MAMLModel` over a regression says, with the weights of its task.
+
+  `adapt` is called once a task: steps cost what the base model's do.
+  """
+
+  def __init__(
+    self,
+    predictor: policies.AbstractPredictor = gin.REQUIRED,
+    action_key: str = "inference_output",
+    pack_condition_fn: PackConditionFn = pack_condition,
+  ) -> None:
+    """Creates the policy; nothing is loaded yet.
+
+    Args:
+      predictor: of an export of a `MAMLModel`.
+      action_key: the model's output that is the action.
+      pack_condition_fn: maps (episodes, specs) to what a task is learned from.
+    """
+    super().__init__(predictor, action_key)
+    self._pack_condition_fn = pack_condition_fn
+
+
+@gin.configurable
+class ScheduledExplorationMAMLRegressionPolicy(
+  _AdaptingPolicy, policies.ScheduledExplorationRegressionPolicy
+):
+  """A `MAMLRegressionPolicy` whose actions get noise, by a schedule."""
+
+  def __init__(
+    self, pack_condition_fn: PackConditionFn = pack_condition, **kwargs: Any
+  ) -> None:
+    """Creates the policy; nothing is loaded yet.
+
+    Args:
+      pack_condition_fn: maps (episodes, specs) to what a task is learned from.
+      **kwargs: of `ScheduledExplorationRegressionPolicy`.
+    """
+    super().__init__(**kwargs)
+    self._pack_condition_fn = pack_condition_fn
+
+
+@gin.configurable
+class MAMLCEMPolicy(_AdaptingPolicy, policies.CEMPolicy):
+  """Looks for the action that a `MAMLModel` over a critic values most.
+
+  The critic is asked for many actions at once, with all that its task is learned from,
+  by `predict`.
+  """
+
+  def __init__(
+    self, pack_condition_fn: PackConditionFn = pack_condition, **kwargs: Any
+  ) -> None:
+    """Creates the policy; nothing is loaded yet.
+
+    Args:
+      pack_condition_fn: maps (episodes, specs) to what a task is learned from.
+      **kwargs: of `CEMPolicy`.
+    """
+    super().__init__(**kwargs)
+    self._pack_condition_fn = pack_condition_fn
+    self._condition: Any = None
+
+  def reset_task(self) -> None:
+    """Forgets the task."""
+    self._condition = None
+
+  def adapt(self, episode_data: Sequence[Episode]) -> None:
+    """Keeps what the task is learned from."""
+    spec = self._predictor.get_adaptation_specification()
+    self._condition = self._pack_condition_fn(episode_data, spec)
+
+  def _evaluate(
+    self, state: Any, context: Any, timestep: int | None, samples: np.ndarray
+  ) -> dict[str, np.ndarray]:
+    """Asks the critic about all samples; before any task all are worth nothing."""
+    if self._condition is None:
+      return {"q_predicted": np.zeros(len(samples), np.float32)}
+    spec = self._predictor.get_feature_specification()
+    prefix = "inference/features/"
+    frames = specs.TensorSpecStruct(
+      (path.removeprefix(prefix), specs.ExtendedTensorSpec(leaf.shape[1:], leaf.dtype))
+      for path, leaf in spec.items()
+      if path.startswith(prefix)
+    )
+    actions = [p for p in frames if p == "action" or p.startswith("action/")]
+    if len(actions) != 1:
+      raise errors.SpecError(
+        "MAMLCEMPolicy: expected a critic with one feature below 'action', got "
+        f"{errors.listing(actions)}."
+      )
+    (action,) = actions
+    rest = specs.TensorSpecStruct((p, f) for p, f in frames.items() if p != action)
+    packed = policies.pack_observation(state, rest, context)
+    features = {
+      f"{prefix}{p}": np.repeat(x[np.newaxis, np.newaxis], len(samples), axis=1)
+      for p, x in packed.items()
+    }
+    shape = [1, len(samples), *frames[action].shape]
+    dtype = frames[action].dtype.as_numpy_dtype
+    features[f"{prefix}{action}"] = samples.reshape(shape).astype(dtype)
+    features.update({p: x[np.newaxis] for p, x in self._condition.items()})
+    said = self._predictor.predict(features)["q_predicted"]
+    return {"q_predicted": said.reshape(len(samples))}
+
+
+@gin.configurable
+class FixedLengthSequentialRegressionPolicy(MetaLearningPolicy):
+  """Acts by models of whole episodes: the action of step t is their t-th output."""
+
+  def __init__(
+    self,
+    t2r_model: Any = gin.REQUIRED,
+    predictor: policies.AbstractPredictor = gin.REQUIRED,
+    action_key: str = "inference_output",
+  ) -> None:
+    """Creates the policy; nothing is loaded yet.
+
+    Args:
+      t2r_model: has `pack_features(state, prev_episode_data, current_episode_data,
+        timestep)`, which gives what the predictor takes: of one task and one episode,
+        the present one as far as it has come.
+      predictor: gives the actions, [1, 1, steps, action_size].
+      action_key: the model's output that they are.
+    """
+    super().__init__(predictor)
+    self._sequences: Any = predictor
+    self._t2r_model = t2r_model
+    self._action_key = action_key
+    self.reset_task()
+    self.reset()
+
+  def reset_task(self) -> None:
+    """Forgets the task."""
+    self._prev_episode_data: Any = None
+
+  def adapt(self, episode_data: Sequence[Episode]) -> None:
+    """Keeps the episodes that the task is learned from, such as a demonstration."""
+    self._prev_episode_data = episode_data
+
+  def reset(self) -> None:
+    """Starts an episode."""
+    self._current_episode_data: Any = None
+    self._timestep = 0
+
+  def SelectAction(
+    self, state: Any, context: Any = None, timestep: int | None = None
+  ) -> np.ndarray:
+    """Selects the action for one observation.
+
+    Raises:
+      SpecError: the model's output has another rank, or the episode is longer.
+    """
+    del context, timestep
+    features = self._t2r_model.pack_features(
+      state, self._prev_episode_data, self._current_episode_data, self._timestep
+    )
+    actions = self._sequences.predict(features)[self._action_key]
+    if actions.ndim != 4 or self._timestep >= actions.shape[2]:
+      raise errors.SpecError(
+        f"select action: {self._action_key}: expected actions (1, 1, more than "
+        f"{self._timestep} steps, action_size), got {errors.describe(actions)}."
+      )
+    action = actions[0, 0, self._timestep]
+    self._current_episode_data = features
+    self._timestep += 1
+    return action

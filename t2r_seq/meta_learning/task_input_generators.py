@@ -1,0 +1,336 @@
+"""Batches of tasks for models that learn them: from record files, and from a store."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import data, draws, errors, records, specs, store, windows
+from t2r_seq.data import joint
+from t2r_seq.data.arguments import check_count
+from t2r_seq.data.loaders import batches_in_order
+from t2r_seq.data.plan import draw_seed, permuted
+from t2r_seq.data.stores import DecodedColumns
+from t2r_seq.meta_learning import meta_tfdata
+from t2r_seq.specs import ModeKeys, TensorSpecStruct
+
+
+class _TaskInputGenerator(data.AbstractInputGenerator):
+  """Knows the specs of a sample, and makes meta-examples of samples."""
+
+  def __init__(
+    self,
+    batch_size: int,
+    num_condition_samples_per_task: int,
+    num_inference_samples_per_task: int,
+    seed: int | None,
+  ) -> None:
+    super().__init__(batch_size)
+    where = type(self).__name__
+    self._num_samples = sum(
+      check_count(where, name, count)
+      for name, count in (
+        ("num_condition_samples_per_task", num_condition_samples_per_task),
+        ("num_inference_samples_per_task", num_inference_samples_per_task),
+      )
+    )
+    self._counts = num_condition_samples_per_task, num_inference_samples_per_task
+    self._seed = seed
+    self._base: Any = None
+
+  def set_specification_from_model(self, t2r_model: Any, mode: str) -> None:
+    """Takes specs and preprocessing from a model of tasks, such as a `MAMLModel`.
+
+    Raises:
+      SpecError: its preprocessor makes no meta-examples of a base model's samples.
+    """
+    preprocessor = t2r_model.preprocessor
+    if not hasattr(preprocessor, "create_meta_map_fn"):
+      raise errors.SpecError(
+        f"{type(self).__name__}: model: expected one whose preprocessor is a "
+        f"MAMLPreprocessorV2, got {type(preprocessor).__name__}."
+      )
+    super().set_specification_from_model(t2r_model, mode)
+    self._base = preprocessor.base_preprocessor
+    self._to_meta = preprocessor.create_meta_map_fn(*self._counts)
+
+  def _sample_specs(self, mode: str) -> tuple[TensorSpecStruct, TensorSpecStruct]:
+    """Returns the specs of a sample's features and labels."""
+    return (
+      specs.flatten_spec_structure(self._base.get_in_feature_specification(mode)),
+      specs.flatten_spec_structure(self._base.get_in_label_specification(mode)),
+    )
+
+  def _drawing_seed(self) -> int:
+    seed = self._shuffle_seed(self._seed)
+    return draw_seed() if seed is None else seed
+
+
+@gin.configurable
+class TaskRecordInputGenerator(_TaskInputGenerator):
+  """Reads tasks from record files: each file is a task, each record a sample.
+
+  For records without windows: specs without time offsets. The tasks take turns.
+  """
+
+  def __init__(
+    self,
+    file_patterns: str | Sequence[str] = gin.REQUIRED,
+    batch_size: int = 32,
+    num_condition_samples_per_task: int = 1,
+    num_inference_samples_per_task: int = 1,
+    shuffle_buffer_size: int = 50,
+    seed: int | None = None,
+  ) -> None:
+    """Creates the generator; files are looked for when a dataset is created.
+
+    Args:
+      file_patterns: of TFRecord files, each of one task.
+      batch_size: tasks in a batch.
+      num_condition_samples_per_task: samples that a task is learned from.
+      num_inference_samples_per_task: samples that this is tried on.
+      shuffle_buffer_size: records of a file among which is drawn.
+      seed: of the orders; None: another in every run.
+    """
+    super().__init__(
+      batch_size, num_condition_samples_per_task, num_inference_samples_per_task, seed
+    )
+    self._file_patterns = file_patterns
+    self._shuffle_buffer_size = shuffle_buffer_size
+
+  def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
+    features, labels = self._sample_specs(mode)
+    parse = records.create_parse_tf_example_fn(features, labels)
+    is_train = mode == ModeKeys.TRAIN
+    _, filenames = records.get_data_format_and_filenames(self._file_patterns)
+    samples = meta_tfdata.parallel_read(
+      self._file_patterns,
+      lambda batches: batches.map(parse, tf.data.AUTOTUNE),
+      shuffle_filenames=is_train,
+      num_train_samples_per_task=self._counts[0],
+      num_val_samples_per_task=self._counts[1],
+      shuffle_buffer_size=self._shuffle_buffer_size,
+      mode=mode,
+      seed=self._drawing_seed() if is_train else 0,
+    )
+    if not is_train:
+      samples = samples.take(len(filenames))  # Each task once.
+    return samples.map(self._to_meta).batch(batch_size, drop_remainder=is_train)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _TaskOrder:
+  """The windows of every batch of tasks, computed and not drawn; a `WindowOrder`.
+
+  A task comes up once an epoch; its samples are windows of different episodes.
+
+  Attributes:
+    task_episodes: the episodes of each task.
+    counts: windows of each episode, int64 [episodes].
+    num_samples: of a task.
+    num_tasks: in a batch.
+    is_shuffled: whether tasks, episodes and windows are drawn; else each task shows
+      the first windows of its first episodes.
+    seed: of the draws.
+  """
+
+  task_episodes: tuple[np.ndarray, ...]
+  counts: np.ndarray
+  num_samples: int
+  num_tasks: int
+  is_shuffled: bool
+  seed: int
+
+  @property
+  def drop_remainder(self) -> bool:
+    """Whether an epoch's last batch is left out if it is not full."""
+    return self.is_shuffled
+
+  @property
+  def batch_size(self) -> int:
+    """Windows of a batch."""
+    return self.num_tasks * self.num_samples
+
+  @property
+  def batches_per_epoch(self) -> int:
+    """Batches of all tasks."""
+    tasks = len(self.task_episodes)
+    return (
+      tasks // self.num_tasks if self.drop_remainder else -(-tasks // self.num_tasks)
+    )
+
+  def window_ids(self, batch: tf.Tensor, num_batches: int = 1) -> tf.Tensor:
+    """Returns the windows of a batch, or of several that follow each other.
+
+    Args:
+      batch: its number, counted from 0 through all epochs, int64 scalar.
+      num_batches: how many at most; an epoch's last batch is the last one.
+    Returns:
+      int64 [tasks * num_samples]; the windows of a task follow each other.
+    """
+    batch = tf.cast(batch, tf.int64)
+    epoch, in_epoch = batch // self.batches_per_epoch, batch % self.batches_per_epoch
+    total = len(self.task_episodes)
+    used = self.batches_per_epoch * self.num_tasks if self.drop_remainder else total
+    first = in_epoch * self.num_tasks
+    tasks = first + tf.range(min(num_batches * self.num_tasks, used), dtype=tf.int64)
+    tasks = tasks[: used - first]
+    if self.is_shuffled:
+      tasks = permuted(tasks, tf.constant(total, tf.int64), self.seed, epoch)
+    tasks = tf.repeat(tasks, self.num_samples)
+    sizes = np.array([len(episodes) for episodes in self.task_episodes], np.int64)
+    starts, counts = np.cumsum(sizes) - sizes, self.counts.astype(np.int64)
+    size = tf.gather(tf.constant(sizes), tasks)
+    place = tf.range(tf.shape(tasks)[0], dtype=tf.int64) % self.num_samples
+    key = epoch * total + tasks
+    if self.is_shuffled:
+      seed = tf.fill(tf.shape(key), tf.constant(self.seed, tf.int64))
+      # The op itself: `index_shuffle` can't take a seed for each number. And it takes
+      # no range of a single number.
+      place = tf.raw_ops.RandomIndexShuffle(
+        index=place,
+        seed=tf.stack([seed, key, tf.zeros_like(key)], axis=1),
+        max_index=tf.maximum(size - 1, 1),
+      )
+      place = tf.minimum(place, size - 1)
+    episodes = tf.gather(tf.constant(starts), tasks) + place
+    episodes = tf.gather(tf.constant(np.concatenate(self.task_episodes)), episodes)
+    window = tf.zeros_like(episodes)
+    if self.is_shuffled:
+      number = key * self.num_samples + place
+      share = draws.Draws(number, self.seed).uniform("window")
+      many = tf.gather(tf.constant(counts), episodes)
+      drawn = tf.cast(tf.cast(share, tf.float64) * tf.cast(many, tf.float64), tf.int64)
+      window = tf.minimum(drawn, many - 1)
+    return tf.gather(tf.constant(np.cumsum(counts) - counts), episodes) + window
+
+
+@gin.configurable
+class TaskStoreInputGenerator(_TaskInputGenerator):
+  """Reads tasks from a store that says of each episode which task it is of.
+
+  Samples of a task are windows of different episodes. A task comes up once an epoch;
+  the order is a function of the seed, and a resumed run goes on with the next batch.
+  """
+
+  def __init__(
+    self,
+    store_path: str | os.PathLike[str] = gin.REQUIRED,
+    task_key: str = "task",
+    batch_size: int = 32,
+    num_condition_samples_per_task: int = 1,
+    num_inference_samples_per_task: int = 1,
+    seed: int | None = None,
+  ) -> None:
+    """Creates the generator; the store is opened when a dataset is created.
+
+    Args:
+      store_path: the store's folder.
+      task_key: path of the column that has a number or a string for each episode; what
+        is equal is one task.
+      batch_size: tasks in a batch.
+      num_condition_samples_per_task: samples that a task is learned from.
+      num_inference_samples_per_task: samples that this is tried on.
+      seed: of the draws; None: others in every run.
+    """
+    super().__init__(
+      batch_size, num_condition_samples_per_task, num_inference_samples_per_task, seed
+    )
+    self._store_path = store_path
+    self._task_key = task_key
+
+  @tf.autograph.experimental.do_not_convert
+  def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
+    is_train = mode == ModeKeys.TRAIN
+    with tf.init_scope():
+      opened = store.EpisodeStore(self._store_path)
+      features, labels = self._sample_specs(mode)
+      joined = joint.join(features, labels)
+      for path, spec in joined.items():
+        own_path = path.partition("/")[2]
+        if own_path in opened.spec:
+          joined[path] = specs.ExtendedTensorSpec.from_spec(spec, name=own_path)
+      columns: Any = DecodedColumns(store.StoreColumns(opened), opened.spec)
+      read = store.StoreWindows(columns, joined, windows.Cut(padding=self._padding))
+      tasks = self._tasks(opened, read.counts)
+    seed = self._params_seed if self._seed is None else self._seed
+    order: Any = _TaskOrder(
+      tasks,
+      np.asarray(read.counts),
+      self._num_samples,
+      batch_size,
+      is_train,
+      draw_seed() if seed is None else seed,
+    )
+    if not order.batches_per_epoch:
+      raise errors.SpecError(
+        f"{type(self).__name__}: batch_size: expected at most the {len(tasks)} tasks "
+        f"of {opened.path}, got {batch_size}."
+      )
+    batches = batches_in_order(
+      read.read_at,
+      order,
+      read.window_bytes * order.batch_size,
+      None if is_train else 1,
+      self._start_step if is_train else 0,
+      read.locate,
+      read.held,
+    )
+    return batches.map(self._of_tasks)
+
+  def _tasks(
+    self, opened: store.EpisodeStore, counts: np.ndarray
+  ) -> tuple[np.ndarray, ...]:
+    """Returns the episodes of each task."""
+    where = f"{type(self).__name__}: {opened.path}"
+    key, spec = self._task_key, opened.spec
+    if key not in spec or spec[key].is_sequence or spec[key].shape.num_elements() != 1:
+      got = errors.describe(spec[key]) if key in spec else "nothing"
+      found = errors.Mismatch(
+        key, "a number or a string for each episode", got, errors.nearest(key, spec)
+      )
+      raise errors.mismatch_error(where, [found])
+    column = opened.column(key)
+    of_episodes = [column[i] for i in range(len(opened))]
+    values = np.array(
+      [
+        v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v)
+        for v in of_episodes
+      ]
+    )
+    _, of_episode = np.unique(values, return_inverse=True)
+    usable = np.flatnonzero(np.asarray(counts) > 0)
+    tasks = tuple(
+      usable[of_episode[usable] == task] for task in range(of_episode.max() + 1)
+    )
+    small = [
+      f"'{values[of_episode == task][0]}' has {len(episodes)}"
+      for task, episodes in enumerate(tasks)
+      if len(episodes) < self._num_samples
+    ]
+    if small:
+      raise errors.SpecError(
+        f"{where}: {key}: expected {self._num_samples} episodes or more of each task, "
+        f"for as many samples, got {errors.listing(small, limit=5)}."
+      )
+    return tasks
+
+  def _of_tasks(self, batch: Any) -> tuple[TensorSpecStruct, TensorSpecStruct]:
+    """Makes meta-examples [tasks, samples, ...] of windows [tasks * samples, ...]."""
+    split = meta_tfdata.unflatten_batch_examples(batch, self._num_samples)
+    features, labels = joint.split(split)
+    first = self._counts[0]
+    meta = TensorSpecStruct()
+    for path, value in features.items():
+      meta[f"condition/features/{path}"] = value[:, :first]
+    for path, value in labels.items():
+      meta[f"condition/labels/{path}"] = value[:, :first]
+    for path, value in features.items():
+      meta[f"inference/features/{path}"] = value[:, first:]
+    return meta, TensorSpecStruct((path, v[:, first:]) for path, v in labels.items())

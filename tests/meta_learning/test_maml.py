@@ -1,0 +1,345 @@
+"""MAML: gradients against hand-derived ones, training, adaptation in the export."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import gymnasium
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import actors, errors, meta_learning, models, policies, training
+from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
+from tests import warm_python
+
+
+class LineModel(models.RegressionModel):
+  """y = w . x, by any network."""
+
+  def __init__(self, create=None, **kwargs):
+    super().__init__(action_size=1, **kwargs)
+    self._create = create or (lambda: tf.keras.layers.Dense(1, use_bias=False))
+
+  def get_feature_specification(self, mode):
+    del mode
+    return TensorSpecStruct(x=ExtendedTensorSpec((2,), tf.float32, name="x"))
+
+  def get_label_specification(self, mode):
+    del mode
+    return TensorSpecStruct(target=ExtendedTensorSpec((1,), tf.float32, name="y"))
+
+  def create_network(self):
+    return self._create()
+
+  def a_func(self, features, mode):
+    network = self.network
+    if not isinstance(network, tf.keras.layers.Layer):
+      return {"inference_output": network(features.x)}
+    return {"inference_output": network(features.x, training=mode == "train")}
+
+
+class Module(tf.Module):
+  def __init__(self):
+    super().__init__()
+    self.kernel = tf.Variable([[0.3], [-0.7]])
+
+  def __call__(self, x):
+    return x @ self.kernel
+
+
+def tower():
+  return tf.keras.Sequential(
+    [
+      tf.keras.layers.Dense(8, activation="tanh"),
+      tf.keras.layers.BatchNormalization(),
+      tf.keras.layers.Dense(1),
+    ]
+  )
+
+
+def make_tasks(num_tasks=4, num_condition=3, num_inference=2, seed=0):
+  """Returns features and labels of tasks y = w . x, each with a w of its own."""
+  rng = np.random.default_rng(seed)
+  x = rng.normal(size=[num_tasks, num_condition + num_inference, 2]).astype("float32")
+  y = x @ rng.normal(size=[num_tasks, 2, 1]).astype("float32")
+  n = num_condition
+  features = {
+    "condition/features/x": x[:, :n],
+    "condition/labels/target": y[:, :n],
+    "inference/features/x": x[:, n:],
+  }
+  struct = TensorSpecStruct((p, tf.constant(v)) for p, v in features.items())
+  return struct, TensorSpecStruct(target=tf.constant(y[:, n:]))
+
+
+def maml(create=None, steps=1, rate=0.1, **inner):
+  return meta_learning.MAMLModel(
+    LineModel(create),
+    num_inner_loop_steps=steps,
+    inner_loop=meta_learning.MAMLInnerLoopGradientDescent(rate, **inner),
+    create_optimizer_fn=lambda: tf.keras.optimizers.SGD(0.05),
+  )
+
+
+def loss_by_hand(w, features, labels, steps, rate):
+  """Returns the outer loss of linear regression, in float64 numpy."""
+  losses = []
+  for x, y, x_new, y_new in zip(
+    features["condition/features/x"].numpy().astype(np.float64),
+    features["condition/labels/target"].numpy(),
+    features["inference/features/x"].numpy(),
+    labels["target"].numpy(),
+    strict=True,
+  ):
+    adapted = w
+    for _ in range(steps):
+      adapted = adapted - rate * 2 / len(x) * x.T @ (x @ adapted - y)
+    losses.append(np.mean((x_new @ adapted - y_new) ** 2))
+  return np.mean(losses)
+
+
+@pytest.mark.parametrize("create", [None, Module], ids=["keras", "module"])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_the_gradient_is_that_of_the_loss_after_adapting(create, steps):
+  model, (features, labels) = maml(create, steps), make_tasks()
+  model.build()
+
+  @tf.function
+  def gradients():
+    return model.compute_gradients(features, labels, lambda loss: loss)
+
+  loss, _, (gradient,) = gradients()
+  (variable,) = model.trainable_variables
+  w = variable.numpy().astype(np.float64)
+  want = loss_by_hand(w, features, labels, steps, 0.1)
+  assert float(loss) == pytest.approx(want, rel=1e-5)
+  # Second-order terms included: finite differences of the loss by hand.
+  for i in range(2):
+    step = np.zeros_like(w)
+    step[i] = 1e-5
+    both = [loss_by_hand(w + s, features, labels, steps, 0.1) for s in (step, -step)]
+    assert float(gradient[i, 0]) == pytest.approx((both[0] - both[1]) / 2e-5, rel=1e-3)
+
+
+def test_first_order_leaves_out_the_second_derivatives():
+  model, (features, labels) = maml(use_second_order=False), make_tasks(num_tasks=1)
+  model.build()
+  _, _, (gradient,) = model.compute_gradients(features, labels, lambda loss: loss)
+  w = model.trainable_variables[0].numpy()
+  x, y = (features[f"condition/{k}"][0] for k in ("features/x", "labels/target"))
+  adapted = w - 0.1 * 2 / 3 * tf.transpose(x) @ (x @ w - y)
+  x, y = features["inference/features/x"][0], labels["target"][0]
+  want = 2 / 2 * tf.transpose(x) @ (x @ adapted - y)
+  np.testing.assert_allclose(gradient, want, rtol=1e-5)
+
+
+def test_learned_rates_begin_as_told_and_are_trained():
+  model, (features, labels) = maml(learn_inner_lr=True), make_tasks()
+  trainer = training.Trainer(model, tf.distribute.get_strategy())
+  (name,) = [n for n in model.named_variables if n.startswith("inner_loop/")]
+  rate = model.named_variables[name]
+  assert rate.numpy() == pytest.approx(0.1)
+  trainer.train_step(features, labels)
+  assert rate.numpy() != pytest.approx(0.1, abs=1e-6)
+
+
+def test_var_scope_chooses_what_adapts():
+  model, (features, labels) = maml(tower, var_scope="dense_1"), make_tasks()
+  model.build()
+  state = model.get_recurrent_state_specification("infer")
+  assert sorted(state) == ["task/dense_1/bias", "task/dense_1/kernel"]
+  with pytest.raises(errors.SpecError, match="var_scope: expected one that begins"):
+    maml(tower, var_scope="head").build()
+  del features, labels
+
+
+def test_two_replicas_learn_the_same():
+  script = pathlib.Path(__file__).with_name("maml_replicas.py")
+  process = warm_python.start(str(script))
+  stdout, stderr = process.communicate(timeout=300)
+  assert process.returncode == 0, stderr[-3000:]
+  one, two = json.loads(stdout.splitlines()[-1])
+  np.testing.assert_allclose(one, two, rtol=1e-5)
+  assert one[-1] < one[0]
+
+
+def test_batch_normalisation_trains_and_its_averages_move():
+  model, batch = maml(tower, steps=2), make_tasks()
+  trainer = training.Trainer(model, tf.distribute.get_strategy())
+  before = model.named_variables["base/batch_normalization/moving_mean"].numpy()
+  scalars = trainer.train_step(*batch)
+  assert {"inner_loss_0", "inner_loss_1", "inner_loss_2", "loss"} <= set(scalars)
+  assert not np.allclose(
+    before, model.named_variables["base/batch_normalization/moving_mean"]
+  )
+
+
+@pytest.mark.parametrize("use_parallel_for", [False, True])
+def test_xla_compiles_it(use_parallel_for):
+  model = meta_learning.MAMLModel(LineModel(), use_parallel_for=use_parallel_for)
+  features, labels = make_tasks()
+  model.build()
+  compiled = tf.function(
+    lambda: model.compute_gradients(features, labels, lambda loss: loss),
+    jit_compile=True,
+  )
+  plain = model.compute_gradients(features, labels, lambda loss: loss)
+  for one, other in zip(
+    tf.nest.flatten(compiled()), tf.nest.flatten(plain), strict=True
+  ):
+    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+class LineEnv(gymnasium.Env):
+  """Asks for w . x, where w is the task's; the reward is minus the squared error."""
+
+  observation_space = gymnasium.spaces.Box(-3, 3, (2,), np.float32)
+  action_space = gymnasium.spaces.Box(-9, 9, (1,), np.float32)
+
+  def reset_task(self, seed):
+    self.w = np.random.default_rng(seed).normal(size=2)
+
+  def reset(self, *, seed=None, options=None):
+    super().reset(seed=seed)
+    self.steps = 0
+    return self._see(), {}
+
+  def step(self, action):
+    right, self.steps = self.x @ self.w, self.steps + 1
+    reward = -float((action[0] - right) ** 2)
+    info = {"target": np.array([right], np.float32)}
+    return self._see(), reward, False, self.steps == 4, info
+
+  def _see(self):
+    self.x = self.np_random.normal(size=2).astype(np.float32)
+    return self.x
+
+
+class RightPolicy:
+  def __init__(self, env):
+    self._env = env
+
+  def reset(self):
+    pass
+
+  def sample_action(self, obs, explore_prob):
+    del explore_prob
+    return np.array([obs @ self._env.w], np.float32), None
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+  """A model of lines, trained and exported."""
+  tf.keras.utils.set_random_seed(0)
+  model = maml(steps=5, rate=0.2)
+  trainer = training.Trainer(model, tf.distribute.get_strategy())
+  for seed in range(30):
+    trainer.train_step(*make_tasks(8, 4, 4, seed))
+  folder = str(tmp_path_factory.mktemp("maml"))
+  training.export_saved_model(model, folder, 30)
+  predictor = policies.ExportedSavedModelPredictor(folder)
+  predictor.restore()
+  return model, predictor
+
+
+def test_the_export_adapts_as_the_model_does(trained):
+  model, predictor = trained
+  features, _ = make_tasks(2, 4, 1, seed=99)
+  want = model.export_outputs(features)["inference_output"].numpy()
+  given = {p: v.numpy() for p, v in features.items()}
+  np.testing.assert_allclose(
+    predictor.predict(given)["inference_output"], want, rtol=1e-4, atol=1e-5
+  )
+  condition = {p: v for p, v in given.items() if p.startswith("condition")}
+  assert sorted(predictor.get_adaptation_specification()) == sorted(condition)
+  observed = {"x": given["inference/features/x"][:, 0]}
+  predictor.reset(2)
+  before = predictor.step(observed)["inference_output"]
+  for env in range(2):
+    predictor.adapt({p: v[env] for p, v in condition.items()}, env)
+  for is_first in (None, True):  # The task outlives the episode.
+    said = predictor.step(observed, is_first)["inference_output"]
+    np.testing.assert_allclose(said, want[:, 0], rtol=1e-4, atol=1e-5)
+  state = predictor.stateless_adapt(condition, predictor.initial_state(2))
+  said, _ = predictor.stateless_step(observed, state, [True, True])
+  np.testing.assert_allclose(said["inference_output"], want[:, 0], rtol=1e-4, atol=1e-5)
+  predictor.reset(2)
+  forgotten = predictor.step(observed)["inference_output"]
+  np.testing.assert_array_equal(forgotten, before)
+
+
+def test_a_policy_learns_tasks_from_demonstrations(trained):
+  env, (_, predictor) = LineEnv(), trained
+  written = []
+  metrics = actors.run_meta_env(
+    env,
+    meta_learning.MAMLRegressionPolicy(predictor, pack_condition_fn=_pack_targets),
+    RightPolicy(env),
+    num_tasks=4,
+    num_demos=2,
+    episode_writer=written.append,
+  )
+  without = actors.run_meta_env(
+    env,
+    meta_learning.MAMLRegressionPolicy(predictor),
+    num_tasks=4,
+    num_adaptations_per_task=1,
+  )
+  assert len(written) == 4 * (2 + 2)
+  assert metrics["step_0_reward"] > 0.2 * without["step_0_reward"]
+  gained = metrics["step_1_reward"] - metrics["step_0_reward"]
+  assert metrics["step_1_improvement"] == pytest.approx(gained)
+
+
+def _pack_targets(episodes, spec):
+  steps = [
+    {**step, "info": {"target": step["next_info"]["target"]}}
+    for episode in episodes
+    for step in episode
+  ]
+  return meta_learning.pack_condition([steps], spec)
+
+
+def test_what_is_wrong_is_said(trained, tmp_path):
+  predictor = trained[1]
+  condition = {"condition/features/x": np.zeros([3, 2], np.float32)}
+  with pytest.raises(errors.SpecError, match=r"condition/labels/target.*nothing"):
+    predictor.adapt(condition)
+  with pytest.raises(errors.SpecError, match="episode_data: expected steps, got none"):
+    meta_learning.pack_condition([], predictor.get_adaptation_specification())
+  with pytest.raises(errors.SpecError, match="num_inner_loop_steps: expected at least"):
+    maml(steps=0)
+  with pytest.raises(errors.SpecError, match="expected an environment with reset_task"):
+    actors.run_meta_env(gymnasium.make("CartPole-v1"), RightPolicy(None))
+  plain = LineModel()
+  plain.build()
+  training.export_saved_model(plain, str(tmp_path), 0)
+  other = policies.ExportedSavedModelPredictor(str(tmp_path))
+  other.restore()
+  with pytest.raises(errors.SpecError, match=r"no signature 'adapt'.*learns no tasks"):
+    other.adapt(condition)
+
+
+@pytest.mark.parametrize("use_second_order", [True, False])
+def test_functions_of_ones_own_adapt_in_eager_mode_too(use_second_order):
+  x = tf.Variable([2.0])
+  inner = meta_learning.MAMLInnerLoopGradientDescent(0.1, use_second_order)
+  data = ({"a": tf.constant([0.5])}, {"t": tf.constant([0.0])})
+
+  def infer(features, labels=None, mode=None):
+    del labels, mode
+    return {"prediction": features["a"] * x}
+
+  def train(features, labels, inference_outputs, mode=None):
+    del features, mode
+    return tf.reduce_mean((labels["t"] - inference_outputs["prediction"]) ** 2)
+
+  with tf.GradientTape() as tape:
+    outputs, _, losses = inner.inner_loop([data, data, data], infer, train)
+    outer = train(*data, outputs[1])
+  shrink = 1 - 0.1 * 2 * 0.25  # Of x in a step.
+  np.testing.assert_allclose(losses, [0.25 * (2 * shrink**k) ** 2 for k in range(3)])
+  want = 2 * 0.25 * 2 * shrink ** (4 if use_second_order else 2)
+  np.testing.assert_allclose(tape.gradient(outer, x), [want], rtol=1e-6)

@@ -1,0 +1,177 @@
+"""Tasks come from record files and from a store, whole, drawn by a seed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import errors, meta_learning, models, records, specs, store
+from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
+
+
+class SineModel(models.RegressionModel):
+  """y of x."""
+
+  def get_feature_specification(self, mode):
+    del mode
+    return TensorSpecStruct(x=ExtendedTensorSpec((1,), tf.float32, name="x"))
+
+  def get_label_specification(self, mode):
+    del mode
+    return TensorSpecStruct(target=ExtendedTensorSpec((1,), tf.float32, name="y"))
+
+  def create_network(self):
+    return tf.keras.layers.Dense(1)
+
+  def a_func(self, features, mode):
+    del mode
+    return {"inference_output": self.network(features.x)}
+
+
+SAMPLE = TensorSpecStruct(
+  x=ExtendedTensorSpec((1,), tf.float32, name="x"),
+  y=ExtendedTensorSpec((1,), tf.float32, name="y"),
+)
+
+
+def maml() -> meta_learning.MAMLModel:
+  return meta_learning.MAMLModel(SineModel(action_size=1))
+
+
+def batches_of(generator, mode="train", count=None, **params):
+  generator.set_specification_from_model(maml(), mode)
+  dataset = generator.create_dataset(mode, params)
+  return list(dataset if count is None else dataset.take(count))
+
+
+@pytest.fixture(scope="module")
+def task_files(tmp_path_factory):
+  """Three files of six records: task k holds x = 10 k + i, y = -x."""
+  folder = tmp_path_factory.mktemp("tasks")
+  for task in range(3):
+    values = [np.array([10.0 * task + i], np.float32) for i in range(6)]
+    records.write_records(
+      str(folder / f"task{task}.tfrecord"), SAMPLE, [{"x": v, "y": -v} for v in values]
+    )
+  return str(folder / "task*.tfrecord")
+
+
+@pytest.fixture(scope="module")
+def task_store(tmp_path_factory):
+  """Nine episodes of four steps, tasks a, b and c of three: x = 10 episode + step."""
+  path = str(tmp_path_factory.mktemp("store") / "s")
+  spec = TensorSpecStruct(
+    x=ExtendedTensorSpec((1,), tf.float32, name="x", is_sequence=True),
+    y=ExtendedTensorSpec((1,), tf.float32, name="y", is_sequence=True),
+    task=ExtendedTensorSpec((), tf.string, name="task"),
+  )
+  with store.EpisodeStore.create(path, spec) as writer:
+    for episode in range(9):
+      x = 10.0 * episode + np.arange(4, dtype=np.float32)[:, np.newaxis]
+      task = b"abc"[episode % 3 : episode % 3 + 1]
+      writer.append_episode({"x": x, "y": -x, "task": np.array(task, object)})
+  return path
+
+
+def test_each_file_is_a_task(task_files):
+  generator = meta_learning.TaskRecordInputGenerator(
+    task_files,
+    2,
+    num_condition_samples_per_task=2,
+    num_inference_samples_per_task=3,
+    seed=1,
+  )
+  for features, labels in batches_of(generator, count=4):
+    condition = features["condition/features/x"].numpy()
+    inference = features["inference/features/x"].numpy()
+    assert condition.shape == (2, 2, 1) and inference.shape == (2, 3, 1)
+    assert np.array_equal(features["condition/labels/target"], -condition)
+    assert np.array_equal(labels["target"], -inference)
+    of_task = np.concatenate([condition, inference], axis=1)[..., 0]
+    assert all(len(set(row // 10)) == 1 and len(set(row)) == 5 for row in of_task)
+
+
+def test_an_evaluation_has_each_task_once(task_files):
+  generator = meta_learning.TaskRecordInputGenerator(task_files, 2)
+  batches = batches_of(generator, "eval")
+  firsts = np.concatenate([f["condition/features/x"][:, 0, 0] for f, _ in batches])
+  assert firsts.tolist() == [0, 10, 20]
+
+
+def tasks_of(batches):
+  return np.concatenate(
+    [
+      np.concatenate([f["condition/features/x"], f["inference/features/x"]], axis=1)[
+        ..., 0
+      ]
+      for f, _ in batches
+    ]
+  )
+
+
+def test_samples_of_a_stores_task_are_of_different_episodes(task_store):
+  def read(count, **params):
+    generator = meta_learning.TaskStoreInputGenerator(
+      task_store, batch_size=3, num_condition_samples_per_task=2, seed=5
+    )
+    return tasks_of(batches_of(generator, count=count, **params))
+
+  found = read(count=20)
+  assert found.shape == (60, 3)
+  episodes = found // 10
+  assert all(len(set(row)) == 3 and len(set(row % 3)) == 1 for row in episodes)
+  for epoch in episodes.reshape(20, 3, 3):
+    assert sorted(epoch[:, 0] % 3) == [0, 1, 2]
+  assert len(np.unique(found)) == 36  # Each step of each episode is drawn.
+  assert np.array_equal(read(count=5), found[:15])
+  assert np.array_equal(read(count=5, start_step=7), found[21:36])
+
+
+def test_an_evaluation_of_a_store_is_one_fixed_pass(task_store):
+  generator = meta_learning.TaskStoreInputGenerator(task_store, batch_size=2)
+  found = tasks_of(batches_of(generator, "eval"))
+  assert found.tolist() == [[0, 30], [10, 40], [20, 50]]
+
+
+def test_what_is_wrong_is_said(task_store):
+  read = meta_learning.TaskStoreInputGenerator
+  cases = {
+    "task_key": (
+      {"task_key": "tusk"},
+      r"tusk: expected a number or a string for each episode, got nothing.*'task'",
+    ),
+    "a sequence": (
+      {"task_key": "x"},
+      r"x: expected a number or a string for each episode, got",
+    ),
+    "too few episodes": (
+      {"num_condition_samples_per_task": 3},
+      r"task: expected 4 episodes or more of each task, .*'a' has 3",
+    ),
+    "a batch of more": ({"batch_size": 4}, r"expected at most the 3 tasks of .* got 4"),
+    "no sample": (
+      {"num_inference_samples_per_task": 0},
+      r"num_inference_samples_per_task.*got 0",
+    ),
+  }
+  for name, (options, want) in cases.items():
+    with pytest.raises(errors.SpecError, match=want):
+      batches_of(read(task_store, **{"batch_size": 2, **options}), count=1)
+      pytest.fail(name)
+
+
+def test_a_model_of_no_tasks_is_refused(task_store):
+  generator = meta_learning.TaskStoreInputGenerator(task_store)
+  with pytest.raises(errors.SpecError, match="expected one whose preprocessor is a"):
+    generator.set_specification_from_model(
+      SineModel(action_size=1), specs.ModeKeys.TRAIN
+    )
+
+
+def test_a_file_of_too_few_records_is_named(task_files):
+  generator = meta_learning.TaskRecordInputGenerator(
+    task_files, 1, num_condition_samples_per_task=7
+  )
+  with pytest.raises(tf.errors.InvalidArgumentError, match="expected 8 records"):
+    batches_of(generator, count=1)
