@@ -22,8 +22,9 @@ _LOOK_SECONDS = 0.1
 _INSISTS_SECONDS = 10.0
 _WATCH_SECONDS = 1.0
 # How long an iterator may take to close, on a machine that is busy: one that outlives
-# the interpreter aborts the process. And one that nothing comes from any more.
-_CLOSE_SECONDS, _GIVE_UP_SECONDS = 120.0, 1.0
+# the interpreter aborts the process. Less where a run was stopped, and somebody waits;
+# and of one that nothing comes from any more.
+_CLOSE_SECONDS, _STOP_SECONDS, _GIVE_UP_SECONDS = 120.0, 20.0, 1.0
 
 
 class StopCondition(Protocol):
@@ -242,7 +243,8 @@ class Interruptible(Iterator[Any]):
     exc_traceback: types.TracebackType | None,
   ) -> None:
     self._wanted.put(False)
-    self._thread.join(_GIVE_UP_SECONDS if self._is_asked else _CLOSE_SECONDS)
+    limit = _CLOSE_SECONDS if exc_type is None else _STOP_SECONDS
+    self._thread.join(_GIVE_UP_SECONDS if self._is_asked else limit)
     if self._thread.is_alive():
       logging.warning("The input still waits for data, and could not be closed.")
 
