@@ -9,12 +9,13 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, models, policies, specs, windows
+from t2r_seq import errors, models, policies, specs
 from t2r_seq.meta_learning import meta_tfdata, preprocessors
 from t2r_seq.meta_learning.maml_inner_loop import MAMLInnerLoopGradientDescent
 from t2r_seq.meta_learning.substitution import substituted
 from t2r_seq.policies.policy_model import note_network_inputs, noting_network_inputs
 from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
+from t2r_seq.windows.cut import Padding
 
 # Branches of the policy's state.
 _TASK, _CARRIED = "task", "carried"
@@ -107,7 +108,7 @@ class MAMLModel(models.T2RModel):
     return self._preprocessor
 
   @property
-  def padding(self) -> windows.Padding:
+  def padding(self) -> Padding:
     """That of the base model."""
     return self._base_model.padding
 

@@ -15,7 +15,6 @@ import gin
 import tensorflow as tf
 
 from t2r_seq import draws, errors, specs
-from t2r_seq.data.arguments import check_count
 from t2r_seq.meta_learning import meta_tfdata
 from t2r_seq.preprocessors import AbstractPreprocessor
 from t2r_seq.specs import ExtendedTensorSpec, SpecStructure, TensorSpecStruct
@@ -146,7 +145,7 @@ class MAMLPreprocessorV2(AbstractPreprocessor):
       "num_inference_samples_per_task": num_inference_samples_per_task,
     }
     for name, count in counts.items():
-      check_count(type(self).__name__, name, count)
+      errors.check_count(type(self).__name__, name, count)
     first, total = num_condition_samples_per_task, sum(counts.values())
 
     @tf.autograph.experimental.do_not_convert

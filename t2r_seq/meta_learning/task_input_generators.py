@@ -13,12 +13,12 @@ import tensorflow as tf
 
 from t2r_seq import data, draws, errors, records, specs, store, windows
 from t2r_seq.data import joint
-from t2r_seq.data.arguments import check_count
 from t2r_seq.data.loaders import batches_in_order
 from t2r_seq.data.plan import draw_seed, permuted
 from t2r_seq.data.stores import DecodedColumns
 from t2r_seq.meta_learning import meta_tfdata
 from t2r_seq.specs import ModeKeys, TensorSpecStruct
+from t2r_seq.store.episode_store import StoreColumns
 
 
 class _TaskInputGenerator(data.AbstractInputGenerator):
@@ -34,7 +34,7 @@ class _TaskInputGenerator(data.AbstractInputGenerator):
     super().__init__(batch_size)
     where = type(self).__name__
     self._num_samples = sum(
-      check_count(where, name, count)
+      errors.check_count(where, name, count)
       for name, count in (
         ("num_condition_samples_per_task", num_condition_samples_per_task),
         ("num_inference_samples_per_task", num_inference_samples_per_task),
@@ -256,7 +256,7 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
         own_path = path.partition("/")[2]
         if own_path in opened.spec:
           joined[path] = specs.ExtendedTensorSpec.from_spec(spec, name=own_path)
-      columns: Any = DecodedColumns(store.StoreColumns(opened), opened.spec)
+      columns: Any = DecodedColumns(StoreColumns(opened), opened.spec)
       read = store.StoreWindows(columns, joined, windows.Cut(padding=self._padding))
       tasks = self._tasks(opened, read.counts)
     seed = self._params_seed if self._seed is None else self._seed
