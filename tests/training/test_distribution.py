@@ -7,22 +7,25 @@ import pathlib
 import socket
 import textwrap
 
+import gin
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import convert, data, training
+from t2r_seq import convert, data, errors, training
 from tests import warm_python
 
 _FOLDER = str(pathlib.Path(__file__).parent)
 _NUM_STEPS = 12
 _PREAMBLE = """
+import os
+import signal
 import sys
 sys.path.insert(0, sys.argv[1])
 import tensorflow as tf
+from t2r_seq import data, training
 {setup}
 import reach_model
-from t2r_seq import data
 
 def train(name, strategy, t2r_model=None, **kwargs):
   reach_model.train(f"{{sys.argv[3]}}/{{name}}", sys.argv[2], {num_steps},
@@ -31,10 +34,11 @@ def train(name, strategy, t2r_model=None, **kwargs):
 """
 
 
-def _start(setup, body, record_path, model_dir, **env):
+def _start(setup, body, record_path, model_dir, *argv, **env):
   script = _PREAMBLE.format(setup=textwrap.dedent(setup), num_steps=_NUM_STEPS)
   script += textwrap.dedent(body)
-  return warm_python.start("-c", script, _FOLDER, record_path, model_dir, env=env)
+  argv = (_FOLDER, record_path, str(model_dir), *argv)
+  return warm_python.start("-c", script, *argv, env=env)
 
 
 def _finish(*processes):
@@ -109,22 +113,42 @@ def test_two_workers_train_like_one(
       each.bind(("127.0.0.1", 0))
     cluster = {"worker": [f"127.0.0.1:{each.getsockname()[1]}" for each in (a, b)]}
   options = {"store_path": store_path, "batch_size": 8, "order": "global", "seed": 1}
-  setup = "strategy = tf.distribute.MultiWorkerMirroredStrategy()"
-  body = f"""
+  setup = 'strategy = training.create_multi_worker_mirrored_strategy("ring")'
+  body = """
     # Moving averages are gathered from all workers when they are saved.
     train("averaged", strategy, t2r_model=reach_model.ReachModel())
     train("two", strategy)
     train("two", strategy)
+  """
+  # The second worker is killed in the middle of a run, and both are started again.
+  killed = f"""
+    class Death(training.Callback):
+      def after_step(self, run, scalars):
+        if not run.is_chief and run.step == 7 and sys.argv[4:] == ["dies"]:
+          os.kill(os.getpid(), signal.SIGKILL)
+
     train("two from a store", strategy, input_generator_eval=None,
-          create_exporters_fn=list,
+          create_exporters_fn=list, save_checkpoints_steps=5, callbacks=[Death()],
           input_generator_train=data.StoreInputGenerator(**{options}))
   """
-  workers = []
-  for index in range(2):
-    config = {"cluster": cluster, "task": {"type": "worker", "index": index}}
-    env = {"TF_CONFIG": json.dumps(config)}
-    workers.append(_start(setup, body, record_path, tmp_path, **env))
-  _finish(*workers)
+
+  def start(body, *argv):
+    for index in range(2):
+      config = {"cluster": cluster, "task": {"type": "worker", "index": index}}
+      env = {"TF_CONFIG": json.dumps(config)}
+      yield _start(setup, body, record_path, tmp_path, *argv, **env)
+
+  died = list(start(body + killed, "dies"))
+  try:
+    for worker in reversed(died):
+      worker.communicate(timeout=300)
+      assert worker.returncode != 0
+  finally:
+    for worker in died:
+      worker.kill()
+  written = tmp_path / "two from a store"
+  assert tf.train.latest_checkpoint(str(written)) == str(written / "model.ckpt-5")
+  _finish(*start(killed))
   _assert_trained_alike(one, tmp_path / "two")
   stored = train_alone(input_generator_train=data.StoreInputGenerator(**options))
   _assert_trained_alike(stored, tmp_path / "two from a store")
@@ -136,8 +160,36 @@ def test_two_workers_train_like_one(
 
 
 def test_a_caller_may_be_in_the_scope_of_its_strategy(reach, tmp_path):
-  with tf.distribute.MirroredStrategy(["cpu:0"]).scope():
+  with training.create_mirrored_strategy(["cpu:0"]).scope():
     reach.train(str(tmp_path), None, 2, input_generator_eval=None)
   (version,) = training.export_versions(str(tmp_path / "export" / "latest"))
   loaded = tf.saved_model.load(str(tmp_path / "export" / "latest" / str(version)))
   assert "step" in loaded.signatures
+
+
+def test_a_strategy_comes_from_gin(reach, tmp_path):
+  gin.parse_config("""
+    train_eval_model.strategy = @create_one_device_strategy()
+    create_one_device_strategy.device = 'CPU:0'
+  """)
+  kwargs = {"input_generator_eval": None, "create_exporters_fn": None}
+  assert reach.train(str(tmp_path), None, 1, **kwargs)["global_step"] == 1
+
+
+_NO_STRATEGIES = {
+  "no TPU": (
+    lambda: training.create_tpu_strategy(),
+    "create_tpu_strategy: tpu: expected a TPU at '', got: ",
+  ),
+  "no such communication": (
+    lambda: training.create_multi_worker_mirrored_strategy("post"),
+    r"communication: expected one of \[auto, nccl, ring\], got 'post'",
+  ),
+}
+
+
+@pytest.mark.parametrize("case", _NO_STRATEGIES)
+def test_strategies_that_cannot_be_are_refused(case):
+  create, message = _NO_STRATEGIES[case]
+  with pytest.raises(errors.SpecError, match=message):
+    create()
