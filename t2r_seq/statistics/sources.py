@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from t2r_seq import errors, records, specs, store, windows
 from t2r_seq.records import framing
@@ -354,7 +355,29 @@ class RecordSource(Source):
   def _infer(self) -> specs.TensorSpecStruct:
     # All of them: a list that is empty once would not fit what the first ones have.
     summary = records.inspect_records(self._files, compression=self._compression)
-    return records.propose_spec(summary)
+    proposed = records.propose_spec(summary)
+    padded = [
+      path
+      for path, leaf in proposed.items()
+      if leaf.varlen_default_value is not None and leaf.dtype != tf.string
+    ]
+    if padded:
+      hint = (
+        "Its records have different numbers of values, and what would fill them up is "
+        "no data. Name it in a spec to have it count; t2r_seq doctor tells the records "
+        "apart."
+      )
+      if len(padded) == len(proposed):
+        found = [
+          errors.Mismatch(p, "as many values in every record", "others", hint)
+          for p in padded
+        ]
+        raise errors.mismatch_error(f"statistics: {self._files[0]}", found)
+      for path in padded:
+        logging.warning("No statistics of '%s'. %s", path, hint)
+    return specs.TensorSpecStruct(
+      (p, s) for p, s in proposed.items() if p not in padded
+    )
 
   def parts(self, cursor: dict[str, int]) -> Iterator[Part]:
     """See the base class; the files are read here, checksums verified."""

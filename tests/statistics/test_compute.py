@@ -310,3 +310,26 @@ def test_a_truncated_file(data, tmp_path):
   path.write_bytes(content + content[:5])
   with pytest.raises(errors.RecordError, match=r"record 10 of .*cut.tfrecord.*truncat"):
     compute_statistics(str(path), spec=data.spec)
+
+
+def test_padding_that_nobody_wrote_is_no_data(tmp_path, caplog):
+  def write(name, lists):
+    with tf.io.TFRecordWriter(str(tmp_path / name)) as writer:
+      for number, values in enumerate(lists):
+        feature = {
+          "lat": tf.train.Feature(float_list=tf.train.FloatList(value=values)),
+          "n": tf.train.Feature(int64_list=tf.train.Int64List(value=[number])),
+        }
+        if name == "alone":
+          del feature["n"]
+        features = tf.train.Features(feature=feature)
+        writer.write(tf.train.Example(features=features).SerializeToString())
+    return str(tmp_path / name)
+
+  lists = [[41.0]] * 9 + [[]]
+  with caplog.at_level("WARNING", "absl"):
+    found = compute_statistics(write("both", lists), str(tmp_path / "s.json"))
+  assert set(found.paths) == {"n"} and found.num_items == 10
+  assert "No statistics of 'lat'. Its records have different numbers" in caplog.text
+  with pytest.raises(errors.SpecError, match="lat: expected as many values in every"):
+    compute_statistics(write("alone", lists), str(tmp_path / "t.json"))
