@@ -197,12 +197,14 @@ def test_all_mismatches_come_in_one_error_by_path():
     "task": tf.TensorSpec((4,), tf.float32),
     "zz": tf.TensorSpec((None, 3), tf.float32),
   }
+  cast = "To have it cast, say so in the spec: stored_dtype=tf.int32."
   with pytest.raises(errors.SpecError, match="3 mismatches") as caught:
     windows.WindowReader(element_spec, structure)
   assert str(caught.value).splitlines() == [
     "windows: 3 mismatches:",
-    "  state: expected [T] steps of (3,) float32, got (None, 3) int32.",
-    "  y: expected [T] steps of (3,) float32, got (None, 3) int32 of its name, state.",
+    f"  state: expected [T] steps of (3,) float32, got (None, 3) int32. {cast}",
+    "  y: expected [T] steps of (3,) float32, got (None, 3) int32 of its name, state. "
+    + cast,
     "  z: expected [T] steps of (3,) float32, got nothing. Did you mean 'zz'?",
   ]
 
