@@ -83,8 +83,8 @@ def test_is_expected(error, want):
     (KeyboardInterrupt(), "KeyboardInterrupt"),
     (ValueError("a \x1b[2Jname"), r"a \x1b[2Jname"),
     (
-      _catch(gin.parse_config, "nothing.x = 1"),
-      "No configurable matching 'nothing'. In bindings string line 1 nothing.x = 1 Is "
+      _catch(gin.parse_config, "qqzzqq.x = 1"),
+      "No configurable matching 'qqzzqq'. In bindings string line 1 qqzzqq.x = 1 Is "
       "its module imported? A gin file does so: import my_project.models",
     ),
     (
