@@ -72,7 +72,8 @@ class MAMLModel(models.T2RModel):
         see `pfor_map_fn` for what can't.
       inner_loop: how the weights adapt; None: `MAMLInnerLoopGradientDescent()`, as gin
         configures it.
-      **kwargs: of `T2RModel`; padding, execution and warm start are the base model's.
+      **kwargs: of `T2RModel`; padding, execution, warm start and what is frozen are the
+        base model's, the optimizer is this one's.
     Raises:
       SpecError: there is no step.
     """
@@ -136,6 +137,13 @@ class MAMLModel(models.T2RModel):
     adapting = self._inner_loop.choose(self._base_names())
     self._inner_loop.create_learning_rates(list(adapting))
     return {"base": self._base_model.network, "inner_loop": self._inner_loop}
+
+  @property
+  def trainable_variables(self) -> list[tf.Variable]:
+    """The variables that are trained; of the base model's those that it trains."""
+    kept = {id(variable) for variable in self._base_names().values()}
+    frozen = {id(v) for v in self._base_model.variables} - kept
+    return [v for v in super().trainable_variables if id(v) not in frozen]
 
   def follow_global_step(self, variable: tf.Variable) -> None:
     """Has both models see the steps of a trainer."""
@@ -212,7 +220,7 @@ class MAMLModel(models.T2RModel):
     mode: str,
   ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
     """Returns the base model's loss on the inference, and the inner losses."""
-    x, y, outputs = self._inferred(features, labels, inference_outputs)
+    x, y, outputs = self._inferred(features, labels, inference_outputs, mode)
     loss, scalars, *_ = self._split_loss(
       self._base_model.model_train_fn(x, y, outputs, mode)
     )
@@ -230,7 +238,7 @@ class MAMLModel(models.T2RModel):
     And 'unconditioned/loss', that of the weights before they adapted: what adapting is
     good for.
     """
-    x, y, outputs = self._inferred(features, labels, inference_outputs)
+    x, y, outputs = self._inferred(features, labels, inference_outputs, mode)
     metrics = self._base_model.model_eval_fn(x, y, outputs, mode)
     outputs = meta_tfdata.flatten_batch_examples(
       _branch(inference_outputs, "full_inference_output_unconditioned")
@@ -247,7 +255,7 @@ class MAMLModel(models.T2RModel):
     mode: str,
   ) -> dict[str, tf.Tensor]:
     """Counts what the base model counts, on the inference."""
-    x, y, outputs = self._inferred(features, labels, inference_outputs)
+    x, y, outputs = self._inferred(features, labels, inference_outputs, mode)
     return self._base_model.eval_tallies_fn(x, y, outputs, mode)
 
   def eval_results_fn(self, tallies: dict[str, np.ndarray]) -> dict[str, float]:
@@ -431,7 +439,7 @@ class MAMLModel(models.T2RModel):
 
   @_as_it_is
   def _inferred(
-    self, features: SpecStructure, labels: SpecStructure, outputs: Any
+    self, features: SpecStructure, labels: SpecStructure, outputs: Any, mode: str
   ) -> tuple[Any, Any, Any]:
     """Returns (features, labels, outputs) of the inference as one batch."""
     merged = [
@@ -445,8 +453,8 @@ class MAMLModel(models.T2RModel):
     packed = specs.pack_flat_sequence_to_spec_structure
     base = self._base_model
     return (
-      packed(base.get_feature_specification(ModeKeys.TRAIN), merged[0]),
-      packed(base.get_label_specification(ModeKeys.TRAIN), merged[1]),
+      packed(base.get_feature_specification(mode), merged[0]),
+      packed(base.get_label_specification(mode), merged[1]),
       merged[2],
     )
 

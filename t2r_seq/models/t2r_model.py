@@ -384,7 +384,7 @@ class T2RModel(policies.PolicyModel):
     # changes: no statistics, no target network.
     features, labels = self._example_batch(ModeKeys.TRAIN)
     with self._explain_summaries():
-      self._infer(features, labels, ModeKeys.EVAL)
+      self._infer(*self._example_batch(ModeKeys.EVAL), ModeKeys.EVAL)
       with tf.variable_creator_scope(_create_outside):
         tf.function(self._trace_loss).get_concrete_function(features, labels)
     return network

@@ -155,6 +155,37 @@ def test_var_scope_chooses_what_adapts():
   del features, labels
 
 
+def test_what_the_base_model_freezes_stays_and_specs_may_differ_by_mode():
+  class Differs(LineModel):
+    def get_label_specification(self, mode):
+      label = super().get_label_specification(mode)
+      if mode == "eval":
+        label["extra"] = ExtendedTensorSpec((1,), tf.float32, name="z")
+      return label
+
+    def model_eval_fn(self, features, labels, inference_outputs, mode):
+      metrics = super().model_eval_fn(features, labels, inference_outputs, mode)
+      return {**metrics, "extra": tf.reduce_mean(labels.extra)}
+
+  base = Differs(tower, filter_trainables_fn=lambda name: name.startswith("dense_1"))
+  model = meta_learning.MAMLModel(base)
+  features, labels = make_tasks()
+  trainer = training.Trainer(model, tf.distribute.get_strategy())
+  before = {n: v.numpy() for n, v in model.named_variables.items()}
+  trainer.train_step(features, labels)
+  moved = {
+    n for n, v in model.named_variables.items() if (before[n] != v).numpy().any()
+  }
+  assert {n for n in moved if "moving" not in n} == {
+    "base/dense_1/kernel",
+    "base/dense_1/bias",
+  }
+  features["condition/labels/extra"] = features["condition/labels/target"]
+  labels["extra"] = tf.fill(labels["target"].shape, 2.0)
+  sums, _, count = trainer.eval_step(features, labels)
+  assert float(sums["extra"] / count) == pytest.approx(2.0)
+
+
 def test_two_replicas_learn_the_same():
   script = pathlib.Path(__file__).with_name("maml_replicas.py")
   process = warm_python.start(str(script))
