@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pathlib
+import re
 import subprocess
 import sys
 
 import gin
 import pytest
 
+import t2r_seq
 from t2r_seq import __version__
 from t2r_seq.cli import main as main_function
 from t2r_seq.cli import predict
@@ -83,6 +86,29 @@ def test_shells_complete_commands_and_options(capsys):
   assert capsys.readouterr().out.endswith(script)
   assert main_function(["completion", "fish"]) == 0
   assert "-a inspect" in (found := capsys.readouterr().out) and "-l salvage" in found
+
+
+def test_all_that_gin_configures_is_known_without_an_import(run_python):
+  package = pathlib.Path(t2r_seq.__file__).parent
+  # Tests import what is for tests; the face only gives names.
+  others = ("testing", "tensorspec_utils")
+  mark = re.compile(r"^\s*@gin\.(configurable|register)\b", re.MULTILINE)
+  marked = {
+    ".".join(path.relative_to(package.parent).with_suffix("").parts)
+    for path in package.rglob("*.py")
+    if mark.search(path.read_text(encoding="utf-8"))
+    and path.relative_to(package).with_suffix("").parts[0] not in others
+  }
+  code = (
+    "import sys\n"
+    "from t2r_seq.cli import console\n"
+    "console.load_configurables()\n"
+    "print(*sys.modules)\n"
+  )
+  shown = run_python("-c", code)
+  assert shown.returncode == 0, shown.stderr
+  assert len(marked) > 30
+  assert marked - set(shown.stdout.split()) == set()
 
 
 def test_gin_shows_names_parameters_and_defaults(capsys):
