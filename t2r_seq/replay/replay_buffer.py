@@ -261,7 +261,7 @@ class ReplayBuffer(Replay):
 
     Episodes that go on end here, and episodes whose oldest steps are gone begin with
     the oldest that is there; under padding 'drop' the windows are those of the buffer.
-    Where the specs are those of one-step transitions without stacks,
+    Where the specs are those of one-step transitions, stacked or not,
     `transitions.load_transitions` reads the store, too.
 
     Args:

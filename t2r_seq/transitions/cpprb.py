@@ -162,6 +162,7 @@ def import_cpprb(
   truncated: str = "truncated",
   n_step: tuple[int, float] | NStep | None = None,
   metadata: Mapping[str, Any] | None = None,
+  stacked: Mapping[str, int] | None = None,
 ) -> int:
   """Saves the transitions of a file of cpprb as `save_transitions` does.
 
@@ -177,6 +178,8 @@ def import_cpprb(
     truncated: name of the flag of truncations; there may be none.
     n_step: (n, gamma) of the buffer if it had `Nstep`: the file says only that it had.
     metadata: JSON values of the user's own, for the store.
+    stacked: {'obs': -1} of a buffer with `stack_compress='obs'`; see
+      `save_transitions`. The file does not say that it had it.
   Returns:
     The number of chains.
   Raises:
@@ -198,7 +201,7 @@ def import_cpprb(
       f"{_OPERATION}: {place}: expected a .npz file of cpprb, got {error}."
     ) from error
   return save_transitions(
-    store_path, transitions, rew, done, truncated, declared, metadata
+    store_path, transitions, rew, done, truncated, declared, metadata, stacked
   )
 
 

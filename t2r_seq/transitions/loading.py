@@ -18,7 +18,6 @@ from t2r_seq.store.mapped import HeldTensor
 from t2r_seq.transitions.metadata import TransitionsMetadata, describe_n_step
 from t2r_seq.windows import NStep
 from t2r_seq.windows.cut import Anchors
-from t2r_seq.windows.n_step import TransitionFields
 
 
 class Transitions:
@@ -26,8 +25,8 @@ class Transitions:
 
   Columns are mapped: nothing is loaded before it is read.
 
-  A chain of T transitions has T + 1 rows. So transition i is in the row i + c, where c
-  is the number of its chain, and its next observation in the row after that.
+  A chain of T transitions has T + 1 rows, and before them what its first stacks show;
+  the next observation of a transition is in the row after its own.
 
   Attributes:
     store: of chains.
@@ -58,18 +57,33 @@ class Transitions:
     self.joined = joined
     self._about = about
     self._columns = StoreColumns(store)
-    # What is before a chain is never shown, and a last observation never made up.
-    cut = windows.Cut(padding="drop", n_step=joined)
+    # A last observation is never made up.
+    cut = windows.Cut(padding=(about.padding, "drop"), n_step=joined)
     self._reader = windows.WindowReader(
-      self._columns.element_spec, _window_specs(store, about.fields), cut
+      self._columns.element_spec, _window_specs(store, about), cut
     )
-    self.spec = self._reader.window_spec
+    self._axes = {
+      path: stack.axis
+      for path in self._reader.window_spec
+      for stack in [about.stacks.get(about.fields.next_of.get(path, path))]
+      if stack is not None and stack.axis
+    }
+    self.spec = specs.TensorSpecStruct(
+      (path, _with_axis(spec, self._axes.get(path, 0)))
+      for path, spec in self._reader.window_spec.items()
+    )
     sources = [reading.source for reading in self._reader.readings.values()]
     self.max_bytes = sum(map(self._columns.max_row_bytes, sources))
-    ends = np.cumsum(store.episode_lengths - 1)
+    lengths, before = store.episode_lengths, about.num_before
+    counts = np.maximum(lengths - 1 - before, 0)
+    ends = np.cumsum(counts)
     self._num_transitions = int(ends[-1])
     self._ends = HeldTensor.of(ends)
-    self._held = [*self._columns.held, self._ends]
+    # Of each chain the rows before its own, and the transitions.
+    rows = np.cumsum(lengths) - lengths
+    self._begins = HeldTensor.of(np.stack([rows + before, ends - counts], 1))
+    self._num_before = before
+    self._held = [*self._columns.held, self._ends, self._begins]
 
   def __len__(self) -> int:
     return self._num_transitions
@@ -86,12 +100,22 @@ class Transitions:
     ends = self._ends.read_value()
     chains = tf.searchsorted(ends, tf.reshape(ids, [-1]), "right", out_type=tf.int64)
     chains = tf.reshape(chains, tf.shape(ids)) if ids.shape.rank != 1 else chains
-    anchors = Anchors(ids + chains, tf.zeros_like(ids), tf.gather(ends, chains) - ids)
+    row, first = tf.unstack(tf.gather(self._begins.read_value(), chains), axis=-1)
+    anchors = Anchors(
+      row + ids - first, self._num_before + ids - first, tf.gather(ends, chains) - ids
+    )
 
     def take(path: str, rows: tf.Tensor | None) -> tf.Tensor:
       return self._columns.take(path, chains if rows is None else rows)
 
-    return specs.TensorSpecStruct(self._reader.read_at(take, anchors))
+    read = self._reader.read_at(take, anchors)
+    lead = ids.shape.rank
+    for path, axis in self._axes.items():
+      value = read[path]
+      order = list(range(value.shape.rank))
+      order.insert(lead + axis, order.pop(lead))
+      read[path] = tf.transpose(value, order)
+    return specs.TensorSpecStruct(read)
 
   def n_step(self, n: int, gamma: float) -> Transitions:
     """Returns the same transitions, read as n-step ones; nothing is stored.
@@ -231,7 +255,8 @@ def _check_columns(store: EpisodeStore, about: TransitionsMetadata) -> None:
       f"load_transitions: {store.path}: expected columns {errors.listing(want)}, got "
       f"{errors.listing(got)}. The store is damaged."
     )
-  num = store.num_steps - len(store)
+  lengths = store.episode_lengths
+  num = int(np.maximum(lengths - 1 - about.num_before, 0).sum())
   if num < about.num_transitions:
     raise errors.StoreError(
       f"load_transitions: {store.path}: expected {about.num_transitions} transitions, "
@@ -240,17 +265,28 @@ def _check_columns(store: EpisodeStore, about: TransitionsMetadata) -> None:
 
 
 def _window_specs(
-  store: EpisodeStore, fields: TransitionFields
+  store: EpisodeStore, about: TransitionsMetadata
 ) -> specs.TensorSpecStruct:
   """Returns the specs of transitions as windows over the rows of a chain."""
   stored, found = store.spec, specs.TensorSpecStruct()
-  for path in fields.paths:
-    source = fields.next_of.get(path, path)
-    spec = stored[source]
+  for path in about.fields.paths:
+    source = about.fields.next_of.get(path, path)
+    spec, offsets = stored[source], about.offsets(path)
+    stacked = [len(offsets)] if isinstance(offsets, tuple) else []
     found[path] = specs.ExtendedTensorSpec.from_spec(
       spec,
       name=source,
+      shape=[*stacked, *spec.shape],
       is_sequence=False,
-      time_offsets=int(path in fields.next_of) if spec.is_sequence else None,
+      time_offsets=offsets if spec.is_sequence else None,
     )
   return found
+
+
+def _with_axis(spec: tf.TensorSpec, axis: int) -> tf.TensorSpec:
+  """Moves the first axis of a spec."""
+  if not axis:
+    return spec
+  sizes = list(spec.shape)
+  sizes.insert(axis, sizes.pop(0))
+  return tf.TensorSpec(sizes, spec.dtype, spec.name)

@@ -11,13 +11,16 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.store import EpisodeStore
-from t2r_seq.transitions.metadata import KEY, TransitionsMetadata
+from t2r_seq.transitions.metadata import KEY, Stack, TransitionsMetadata
 from t2r_seq.windows import NStep
 from t2r_seq.windows.n_step import TransitionFields
 
 
 def check_arrays(
-  operation: str, arrays: Mapping[str, np.ndarray], fields: TransitionFields
+  operation: str,
+  arrays: Mapping[str, np.ndarray],
+  fields: TransitionFields,
+  stacks: Mapping[str, Stack] | None = None,
 ) -> specs.TensorSpecStruct:
   """Checks that arrays are transitions that can be stored.
 
@@ -25,6 +28,7 @@ def check_arrays(
     operation: for the error.
     arrays: by path.
     fields: which one is what.
+    stacks: of fields of stacked frames.
   Returns:
     The specs of the store's columns.
   Raises:
@@ -35,11 +39,150 @@ def check_arrays(
     found = [*_length_problems(arrays, fields), *_partner_problems(arrays, fields)]
   if not found:
     found = [*_flag_problems(arrays, fields), *_reward_problems(arrays, fields)]
+  stacks = stacks or {}
+  if not found:
+    found = [
+      problem
+      for path, of in fields.next_of.items()
+      if of in stacks
+      for problem in _stack_problems(path, arrays[path], of, arrays[of], stacks[of])
+    ]
   if found:
     raise errors.mismatch_error(operation, found)
   return specs.TensorSpecStruct(
-    (path, _column_spec(arrays[path])) for path in fields.stored
+    (path, _column_spec(newest_frames(arrays[path][:1], stacks.get(path))))
+    for path in fields.stored
   )
+
+
+def find_stacks(
+  operation: str,
+  stacked: Mapping[str, int],
+  arrays: Mapping[str, np.ndarray],
+  fields: TransitionFields,
+) -> dict[str, Stack]:
+  """Finds what the user declares to be stacked frames.
+
+  Args:
+    operation: for the error.
+    stacked: axis of the frames in an observation, by path of a field or of a branch.
+    arrays: by path.
+    fields: which one is what.
+  Returns:
+    The stacks by path of a field.
+  Raises:
+    SpecError: a path names no observation that has a next one, or it has no such axis.
+  """
+  stacks: dict[str, Stack] = {}
+  found = []
+  observed = list(fields.next_of.values())
+  for name, axis in stacked.items():
+    paths = [p for p in observed if p == name or p.startswith(f"{name}/")]
+    if not paths:
+      want = f"one of {errors.listing(observed)}"
+      found.append(errors.Mismatch(f"stacked: {name}", want, "no such observation"))
+    for path in paths:
+      shape = arrays[path].shape[1:]
+      if -len(shape) <= axis < len(shape) and shape[axis]:
+        stacks[path] = Stack(shape[axis], axis % len(shape))
+      else:
+        want = f"an observation with frames on axis {axis}"
+        found.append(errors.Mismatch(path, want, f"the shape {shape}"))
+  if found:
+    raise errors.mismatch_error(operation, found)
+  return stacks
+
+
+def newest_frames(array: np.ndarray, stack: Stack | None) -> np.ndarray:
+  """Returns the last frames of stacks [N, ...]; what is not stacked as it is."""
+  return array if stack is None else np.take(array, -1, stack.axis + 1)
+
+
+def _frames(array: np.ndarray, stack: Stack, part: slice) -> np.ndarray:
+  """Returns some of the frames of each stack, [N, number, ...]."""
+  return np.moveaxis(array, stack.axis + 1, 1)[:, part]
+
+
+def _stack_problems(
+  path: str, following: np.ndarray, of: str, now: np.ndarray, stack: Stack
+) -> Iterator[errors.Mismatch]:
+  """Yields the first transition whose next stack is not its own and one frame more."""
+  older, newer = slice(None, -1), slice(1, None)
+  for rows in _blocks(now, len(following)):
+    same = same_rows(
+      _frames(following[rows], stack, older), _frames(now[rows], stack, newer)
+    )
+    if not same.all():
+      index = rows.start + np.flatnonzero(~same)[0]
+      yield errors.Mismatch(
+        path,
+        f"the last {stack.num_frames - 1} frames of {of}, and a new one",
+        f"others at {index}",
+        f"Is axis {stack.axis} that of the frames, the oldest first? What is no stack "
+        "of the last steps is saved as it is without `stacked`.",
+      )
+      return
+
+
+def frames_of_stacks(stacks: np.ndarray, axis: int = 0) -> np.ndarray:
+  """Returns the frames of an episode's stacks, each once.
+
+  For what comes stacked, such as the observations of Gymnasium's
+  `FrameStackObservation`: a store has the frames, and specs with time offsets, or the
+  exported policy, make the stacks again.
+
+  Args:
+    stacks: [T, ...] of one episode, one stack a step, the oldest frame first.
+    axis: of the frames in a stack, without that of the steps.
+  Returns:
+    [T, ...], the newest frame of each step.
+  Raises:
+    SpecError: a stack is not the one before it and a frame more, or the first one has
+      other frames than repeated ones or zeros before its last.
+  """
+  arrays = {"stacks": stacks[:-1], "next_stacks": stacks[1:]}
+  fields = TransitionFields((), {"next_stacks": "stacks"}, (), "", "", None)
+  stack = find_stacks("frames_of_stacks", {"stacks": axis}, arrays, fields)["stacks"]
+  found = list(_stack_problems("stacks", stacks[1:], "the step before", stacks, stack))
+  first = front_padding({"stacks": stacks}, {"stacks": stack}, np.zeros(1, int))
+  if not found and first == "drop":
+    want = "a first stack of its newest frame repeated, or of zeros before it"
+    found = [errors.Mismatch("stacks", want, "others", "Does the episode begin there?")]
+  if found:
+    raise errors.mismatch_error("frames_of_stacks", found)
+  return newest_frames(stacks, stack)
+
+
+def _blocks(like: np.ndarray, num: int) -> Iterator[slice]:
+  """Yields the rows up to `num` in parts that take little memory."""
+  block = max(1, _BLOCK_BYTES // max(1, like[:1].nbytes))
+  for start in range(0, num, block):
+    yield slice(start, min(start + block, num))
+
+
+def front_padding(
+  arrays: Mapping[str, np.ndarray], stacks: Mapping[str, Stack], firsts: np.ndarray
+) -> str:
+  """Tells what the first stacks of chains show before their own step.
+
+  Args:
+    arrays: by path.
+    stacks: of the fields that have any.
+    firsts: numbers of the chains' first transitions.
+  Returns:
+    'repeat' or 'zero', if that is all; 'drop' where there are frames of their own.
+  """
+  kinds = {"repeat", "zero"}
+  for path, stack in stacks.items():
+    for first in firsts:
+      shown = _frames(arrays[path][first : first + 1], stack, slice(None))[0]
+      if not same_rows(shown[:-1], np.broadcast_to(shown[-1:], shown[:-1].shape)).all():
+        kinds.discard("repeat")
+      if not same_rows(shown[:-1], np.zeros_like(shown[:-1])).all():
+        kinds.discard("zero")
+      if not kinds:
+        return "drop"
+  return "repeat" if "repeat" in kinds else "zero"
 
 
 def _column_spec(array: np.ndarray) -> specs.ExtendedTensorSpec:
@@ -138,11 +281,9 @@ def chain_ends(
     is_last |= np.asarray(transitions[flag]).reshape(num) != 0
   for path, of in fields.next_of.items():
     following, now = transitions[path], transitions[of]
-    block = max(1, _BLOCK_BYTES // max(1, now[:1].nbytes))
-    for start in range(0, num - 1, block):
-      stop = min(start + block, num - 1)
-      same = same_rows(following[start:stop], now[start + 1 : stop + 1])
-      is_last[start:stop] |= ~same
+    for rows in _blocks(now, num - 1):
+      same = same_rows(following[rows], now[rows.start + 1 : rows.stop + 1])
+      is_last[rows] |= ~same
   return np.flatnonzero(is_last) + 1
 
 
@@ -183,6 +324,7 @@ def save_transitions(
   truncated: str = "truncated",
   n_step: tuple[int, float] | NStep | None = None,
   metadata: Mapping[str, Any] | None = None,
+  stacked: Mapping[str, int] | None = None,
 ) -> int:
   """Saves flat transitions as a store that has each observation once.
 
@@ -207,31 +349,50 @@ def save_transitions(
     n_step: (n, gamma), where the rewards are n-step returns and the next observations
       n steps away already; what is declared here cannot be done again later.
     metadata: JSON values of the user's own, for the store.
+    stacked: observations that are stacks of the last frames, the oldest first, and the
+      axis of the frames without the batch's: {'obs': 0} for Gymnasium's
+      `FrameStackObservation`, {'obs': -1} for cpprb's `stack_compress`. Each frame is
+      stored once, and stacks are made again on reading, bit for bit. Where a chain does
+      not begin with frames that repeat the first one, or zeros, those that it begins
+      with are stored in rows before it.
   Returns:
     The number of chains.
   Raises:
-    SpecError: fields are missing, or their lengths, dtypes or values do not fit; all
-      are named, and nothing is written.
+    SpecError: fields are missing, or their lengths, dtypes, values or stacks do not
+      fit; all are named, and nothing is written.
     StoreError: there is something at the path already.
     OSError: the folder cannot be written, or the disk is full.
   """
   declared = NStep.of(n_step)
   arrays = _to_arrays(transitions)
   fields = TransitionFields.from_paths(_OPERATION, arrays, rew, done, truncated)
-  spec = check_arrays(_OPERATION, arrays, fields)
+  stacks = find_stacks(_OPERATION, stacked or {}, arrays, fields)
+  if stacks and declared is not None:
+    raise errors.SpecError(
+      f"{_OPERATION}: stacked: expected one-step transitions, got {declared}. Their "
+      "stacks are several frames apart: save one-step ones, or leave `stacked` out."
+    )
+  spec = check_arrays(_OPERATION, arrays, fields, stacks)
   num = len(arrays[fields.done])
   if KEY in (metadata or {}):
     raise errors.SpecError(
       f"{_OPERATION}: metadata: expected keys other than '{KEY}', got it. It is where "
       "the store says what its transitions are."
     )
-  about = TransitionsMetadata(fields, declared, num).to_json_dict()
   ends = chain_ends(arrays, fields)
+  starts = np.concatenate([[0], ends[:-1]])
+  padding = front_padding(arrays, stacks, starts) if stacks else "drop"
+  most = max((stack.num_frames for stack in stacks.values()), default=1)
+  num_before = most - 1 if padding == "drop" else 0
+  saved = TransitionsMetadata(fields, declared, num, stacks, padding, num_before)
+  about = saved.to_json_dict()
   with EpisodeStore.create(
     path, spec, {**(metadata or {}), KEY: about}, commit_every=len(ends), allow_nan=True
   ) as writer:
-    for start, end in zip(np.concatenate([[0], ends[:-1]]), ends, strict=True):
-      for rows in _chain_rows(arrays, fields, int(start), int(end)):
+    for start, end in zip(starts, ends, strict=True):
+      if num_before:
+        writer.append_steps(_rows_before(arrays, saved, int(start)))
+      for rows in _chain_rows(arrays, saved, int(start), int(end)):
         writer.append_steps(rows)
       writer.end_episode()
   return len(ends)
@@ -250,19 +411,40 @@ def _to_arrays(transitions: Any) -> dict[str, np.ndarray]:
   }
 
 
+def _rows_before(
+  arrays: Mapping[str, np.ndarray], about: TransitionsMetadata, start: int
+) -> dict[str, np.ndarray]:
+  """Returns the frames that the first stacks of a chain show, and else nothing."""
+  rows = {}
+  for path in about.fields.stored:
+    stack, first = about.stacks.get(path), arrays[path][start : start + 1]
+    frame = newest_frames(first, stack)
+    rows[path] = np.full(
+      (about.num_before, *frame.shape[1:]), _nothing(frame.dtype), frame.dtype
+    )
+    if stack is not None and stack.num_frames > 1:
+      rows[path][1 - stack.num_frames :] = _frames(first, stack, slice(-1))[0]
+  return rows
+
+
 def _chain_rows(
-  arrays: Mapping[str, np.ndarray], fields: TransitionFields, start: int, end: int
+  arrays: Mapping[str, np.ndarray], about: TransitionsMetadata, start: int, end: int
 ) -> Iterator[dict[str, np.ndarray]]:
   """Yields the rows of one chain in blocks; the last one has the row of its end."""
+  fields = about.fields
+
+  def take(path: str, first: int, last: int, of: str | None = None) -> np.ndarray:
+    return newest_frames(arrays[path][first:last], about.stacks.get(of or path))
+
   row_bytes = max(1, sum(arrays[path][:1].nbytes for path in fields.stored))
   block = max(1, _BLOCK_BYTES_SAVING // row_bytes)
   last_block = start + (end - start - 1) // block * block
   for first in range(start, last_block, block):
-    yield {path: arrays[path][first : first + block] for path in fields.stored}
-  finals = {of: arrays[path][end - 1 : end] for path, of in fields.next_of.items()}
+    yield {path: take(path, first, first + block) for path in fields.stored}
+  finals = {of: take(path, end - 1, end, of) for path, of in fields.next_of.items()}
   rows = {}
   for path in fields.stored:
-    values = arrays[path][last_block:end]
+    values = take(path, last_block, end)
     final = finals.get(path)
     if final is None:
       final = np.full((1, *values.shape[1:]), _nothing(values.dtype), values.dtype)

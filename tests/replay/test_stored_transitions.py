@@ -75,26 +75,43 @@ def test_which_rows_a_padding_gives(name, place):
   assert (int((~are_last).sum()), int(are_last.sum())) == (real, made_up)
 
 
-@pytest.mark.parametrize("n_step", [None, (3, 0.5)])
-def test_what_a_replay_stored_is_loaded(n_step, place):
-  loaded = transitions.load_transitions(place)
+# name: (features, padding, n_step, transitions)
+STORED = {
+  "one step": (FEATURES, "drop", None, 12),
+  "three steps": (FEATURES, "drop", (3, 0.5), 12),
+  "stacks, the first frame repeated": (STACKED, ("repeat", "drop"), None, 12),
+  "stacks after zeros, three steps": (STACKED, ("zero", "drop"), (3, 0.5), 12),
+  "full stacks": (STACKED, "drop", None, 5),
+}
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_what_a_replay_stored_is_loaded(name, tmp_path):
+  features, padding, n_step, num = STORED[name]
+  spec, options = {**features, **LABELS}, {"padding": padding}
+  with fill(replay.ReplayBuffer(spec, 100, **options)) as buffer:
+    buffer.to_store(tmp_path / "store")
+  loaded = transitions.load_transitions(tmp_path / "store")
   loaded = loaded if n_step is None else loaded.n_step(*n_step)
-  assert len(loaded) == sum(LENGTHS)
+  assert len(loaded) == num
   with replay.ReplayBuffer(
-    {**FEATURES, **LABELS},
+    spec,
     100,
     sampler=replay.Fifo(),
     max_times_sampled=1,
     n_step=n_step,
+    **options,
   ) as buffer:
-    want = fill(buffer).sample(sum(LENGTHS))
+    want = fill(buffer).sample(num)
   got = loaded.to_numpy()
   assert sorted(got) == sorted(want)
   for path, values in want.items():
     np.testing.assert_array_equal(got[path], values, err_msg=path)
   # Any number of axes, the episode's features too.
-  two_by_two = loaded.read(tf.constant([[0, 5], [6, 11]]))
-  assert two_by_two["goal"].numpy().tolist() == [[[0, 0], [1, 1]], [[2, 2], [3, 3]]]
+  two_by_two = loaded.read(tf.constant([[0, 1], [2, num - 1]]))
+  for path, values in want.items():
+    picked = values[np.array([[0, 1], [2, num - 1]])]
+    np.testing.assert_array_equal(two_by_two[path], picked, err_msg=path)
 
 
 def test_what_is_left_of_an_episode_is_loaded(tmp_path):
@@ -109,7 +126,11 @@ def test_what_is_left_of_an_episode_is_loaded(tmp_path):
 
 
 OTHER_WINDOWS = {
-  "stacks": STACKED,
+  "stacks with a gap": {
+    **STACKED,
+    "obs": Spec((2, 2), tf.float32, "obs", time_offsets=(-2, 0)),
+    "next_obs": Spec((2, 2), tf.float32, "obs", time_offsets=(-1, 1)),
+  },
   "no next observation": {
     path: spec for path, spec in FEATURES.items() if path != "next_obs"
   },

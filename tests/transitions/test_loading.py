@@ -42,14 +42,14 @@ def setter(**values):
 # name: (what is done to the metadata, what the error says)
 BROKEN = {
   "newer": (
-    setter(format_version=2),
-    "expected transitions of format version 1, got 2. A newer t2r_seq wrote them",
+    setter(format_version=3),
+    "expected transitions of format version 1 or 2, got 3. A newer t2r_seq wrote them",
   ),
   "no version": (
     setter(format_version=None),
-    "expected transitions of format version 1, got None. The store is damaged",
+    "expected transitions of format version 1 or 2, got None. The store is damaged",
   ),
-  "version is no number": (setter(format_version=True), "format version 1, got True"),
+  "version is no number": (setter(format_version=True), "version 1 or 2, got True"),
   "no transitions": (
     lambda metadata: metadata.clear(),
     "expected transitions, got an EpisodeStore of episodes. Read it with EpisodeStore",

@@ -31,6 +31,23 @@ def fill(buffer):
   return buffer
 
 
+STACKS = {**ENV, "obs": {"shape": (2, 3, 4), "dtype": np.uint8}}
+
+
+def fill_stacks(buffer):
+  """The same episodes, of stacks of 4 frames; the first one is repeated."""
+  for episode in range(3):
+    first = np.full((2, 3), 80 * episode, np.uint8)
+    frames = [first] * 4 + [first + t + [0, 7, 9] for t in range(1, 6)]
+    stacks = [np.stack(frames[t : t + 4], -1) for t in range(6)]
+    for t in range(5):
+      done = t == 4 and episode != 1
+      step = {"act": [t, -t], "rew": 2.0**t, "done": done}
+      buffer.add(obs=stacks[t], next_obs=stacks[t + 1], **step)
+    buffer.on_episode_end()
+  return buffer
+
+
 def main(folder):
   """Writes a file of each layout."""
   with_next = {**ENV, "next_obs": {"shape": 3}}
@@ -42,6 +59,9 @@ def main(folder):
   }
   for name, buffer in buffers.items():
     fill(buffer).save_transitions(os.path.join(folder, f"{name}.npz"))
+  for name, size in {"stacks": 100, "ring_of_stacks": 12}.items():
+    buffer = cpprb.ReplayBuffer(size, STACKS, next_of="obs", stack_compress="obs")
+    fill_stacks(buffer).save_transitions(os.path.join(folder, f"{name}.npz"))
   place = os.path.join(folder, "unsafe.npz")
   buffers["next_of"].save_transitions(place, safe=False)
   arrays = buffers["plain"].get_all_transitions()
