@@ -5,12 +5,21 @@ TensorFlow is not imported here: `t2r_seq.lite` works without it.
 
 from __future__ import annotations
 
+import collections
+import dataclasses
+import itertools
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from t2r_seq import errors
+
+TIMESTAMP = "timestamp"
+# A late step, or a doubled one, is no other rate: the median of some intervals is.
+_NUM_INTERVALS = 6
+_MOST_OFF = 0.1
 
 
 class PolicyState(dict[str, np.ndarray]):
@@ -24,6 +33,107 @@ class PolicyState(dict[str, np.ndarray]):
     """Keeps the values."""
     super().__init__(values)
     self.model_path = model_path
+
+
+@dataclasses.dataclass(frozen=True)
+class Inspection:
+  """What a step was about, as the policy itself tells it, `[N, ...]`.
+
+  Attributes:
+    seen: raw features by path: windows as the history gave them, and their masks.
+    inputs: what the network was given after preprocessing, by
+      `specs.signature_key(path)`; nothing where the policy cannot tell.
+    said: what the network said, by name; of a chunk all of its actions. Nothing where
+      the policy cannot tell.
+  """
+
+  seen: dict[str, np.ndarray]
+  inputs: dict[str, np.ndarray]
+  said: dict[str, np.ndarray]
+
+
+class RateWatch:
+  """Warns when observations come at another rate than the steps of training did.
+
+  A policy that was trained at 20 Hz and is asked at 60 sees motion at a third of its
+  speed, and nothing else tells. Each environment has a clock of its own.
+  """
+
+  def __init__(self, period: float | None, whose: str = "step") -> None:
+    """Begins to watch.
+
+    Args:
+      period: seconds from a step of the training data to the next one; None: that is
+        not known, and nothing is warned of.
+      whose: begins the warning.
+    """
+    self._period = period
+    self._whose = whose
+    self._times: dict[int, collections.deque[float]] = {}
+    self._warned: set[int] = set()
+
+  def see(self, timestamps: Any, is_first: Any = False) -> None:
+    """Takes the time of an observation; warns once, until the rate is right again.
+
+    Args:
+      timestamps: seconds, on any clock; a number, or one for each environment, [N].
+      is_first: bool, or bool [N]; where an episode begins, whose time counts anew.
+    Raises:
+      SpecError: they are no numbers of seconds.
+    """
+    times: Any = np.asarray(timestamps)
+    if times.dtype.kind not in "fiu" or times.size not in (1, np.size(is_first)):
+      raise errors.SpecError(
+        f"{self._whose}: {TIMESTAMP}: expected seconds, one number for each of "
+        f"{np.size(is_first)} environments, got {errors.describe(times)}."
+      )
+    if self._period is None:
+      return
+    starts = np.ravel(is_first).tolist()
+    clocks = np.broadcast_to(times.ravel(), [len(starts)]).tolist()
+    for env, (time, begins) in enumerate(zip(clocks, starts, strict=True)):
+      kept = self._times.setdefault(env, collections.deque(maxlen=_NUM_INTERVALS + 1))
+      if begins:
+        kept.clear()
+      kept.append(float(time))
+      if len(kept) > _NUM_INTERVALS:
+        self._compare(env, list(kept), self._period)
+
+  def _compare(self, env: int, times: list[float], period: float) -> None:
+    intervals = sorted(b - a for a, b in itertools.pairwise(times))
+    middle = _NUM_INTERVALS // 2
+    interval = (intervals[middle - 1] + intervals[middle]) / 2
+    if abs(interval / period - 1) <= _MOST_OFF:
+      self._warned.discard(env)
+    elif env not in self._warned:
+      self._warned.add(env)
+      what = f"{self._whose}: {TIMESTAMP}"
+      logging.warning("%s", rate_warning(what, interval, period))
+
+
+def timestamp_of(observation: Any, spec: Mapping[str, Any]) -> Any:
+  """Returns the `timestamp` of an observation that is no feature; None without one."""
+  if isinstance(observation, Mapping) and TIMESTAMP not in spec:
+    return observation.get(TIMESTAMP)
+  return None
+
+
+def rate_warning(whose: str, interval: float, period: float) -> str:
+  """Says that observations come at another rate than in training.
+
+  Args:
+    whose: begins the sentence.
+    interval: seconds between observations.
+    period: seconds between the steps of the training data.
+  """
+  got = f"{1e3 * interval:.4g} ms"
+  if interval > 0:
+    got += f" ({1 / interval:.4g} Hz)"
+  return (
+    f"{whose}: expected an observation every {1e3 * period:.4g} ms "
+    f"({1 / period:.4g} Hz), as in training, got one every {got}. The policy sees "
+    "other motion than it was trained on."
+  )
 
 
 def flatten_observation(

@@ -23,6 +23,7 @@ VERSION = 1
 LAYOUT_FILE = "policy.json"
 STEP_FILE = "step.tflite"
 STATE_FILE = "initial_state.npz"
+SPECS_FILE = "t2r_assets.pbtxt"
 SIGNATURE = "step"
 IS_FIRST = "is_first"
 AGE, SEED = "age", "seed"
@@ -84,6 +85,8 @@ class Layout:
     state: what is remembered, by path.
     outputs: names of what a step gives.
     windows: what the network sees, by path.
+    record: the fields of `policies.PolicyRecord`; None of older folders.
+    export: where the export was that it was made of; '' of older folders.
   """
 
   model: str
@@ -94,6 +97,8 @@ class Layout:
   state: dict[str, Leaf]
   outputs: list[str]
   windows: dict[str, Window]
+  record: dict[str, Any] | None = None
+  export: str = ""
 
   def to_json(self) -> str:
     """Returns the text of the file."""
@@ -122,6 +127,8 @@ class Layout:
         {path: Leaf.from_json(leaf) for path, leaf in fields["state"].items()},
         list(fields["outputs"]),
         {path: Window(**window) for path, window in fields["windows"].items()},
+        fields.get("record"),
+        str(fields.get("export", "")),
       )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
       raise _load_error(folder, f"a whole {LAYOUT_FILE}", f"none: {error!r}") from error
@@ -168,11 +175,24 @@ class LitePolicy:
     self._outputs = {name: detail["index"] for name, detail in outputs.items()}
     self._state = self.initial_state()
     self._is_first = True
+    self._others: dict[int, acting.PolicyState] = {}
+    self._watch = acting.RateWatch(self.control_period)
 
   @property
   def global_step(self) -> int:
     """The training step of the model."""
     return self.layout.global_step
+
+  @property
+  def control_period(self) -> float | None:
+    """Seconds from a step of the training data to the next one, if that is known."""
+    return (self.layout.record or {}).get("control_period")
+
+  def describe(self) -> dict[str, Any]:
+    """Returns what the policy tells of itself; see `policies.StatelessPolicy`."""
+    with open(os.path.join(self.model_path, SPECS_FILE), encoding="utf-8") as f:
+      text = f.read()
+    return {"model": self.model_path, "record": self.layout.record, "specs": text}
 
   def step_specification(self) -> dict[str, Leaf]:
     """Returns what a step takes, by path, without the axis of environments."""
@@ -231,8 +251,32 @@ class LitePolicy:
       }
     return outputs, acting.PolicyState(new, self.layout.model)
 
+  def inspect_step(
+    self, observation: Any, state: acting.PolicyState, is_first: bool = False
+  ) -> acting.Inspection:
+    """Tells what the network is given at such a step, `[1, ...]`; no step is taken.
+
+    What preprocessing makes of it, and what the network says where chunks are executed,
+    is inside of the `.tflite` file, and not told.
+    """
+    outputs, new = self.stateless_step(observation, state, is_first)
+    seen = {**acting.pack(observation, self.layout.observation), **self.windows(new)}
+    is_whole = self.layout.record is not None and not self.layout.record["execution"]
+    return acting.Inspection(
+      {path: value[np.newaxis] for path, value in seen.items()},
+      {},
+      {name: value[np.newaxis] for name, value in outputs.items() if is_whole},
+    )
+
   def step(self, observation: Any) -> dict[str, np.ndarray]:
-    """Takes a step of the episode in hand; returns outputs by name."""
+    """Takes a step of the episode in hand; returns outputs by name.
+
+    Has the observation a `timestamp`, in seconds, there is a warning where observations
+    come at another rate than the steps of training did.
+    """
+    timestamp = acting.timestamp_of(observation, self.layout.observation)
+    if timestamp is not None:
+      self._watch.see(timestamp, self._is_first)
     outputs, self._state = self.stateless_step(observation, self._state, self._is_first)
     self._is_first = False
     return outputs
@@ -242,10 +286,10 @@ class LitePolicy:
     self._is_first = True
 
   def seed(self, seed: int, env: int = 0) -> None:
-    """Makes what the policy draws repeatable from here on; there is one environment."""
-    del env
-    if SEED in self._state:
-      self._state[SEED] = self.initial_state(seed)[SEED]
+    """Makes what the policy draws in an environment repeatable from here on."""
+    state = self._state_of(env)
+    if SEED in state:
+      state[SEED] = self.initial_state(seed)[SEED]
 
   def sample_action(
     self, obs: Any, explore_prob: float = 0.0
@@ -254,6 +298,41 @@ class LitePolicy:
     del explore_prob
     outputs = self.step(obs)
     return outputs[self._action_key], outputs
+
+  def sample_actions(
+    self, observations: Any, is_first: Any, explore_prob: float = 0.0
+  ) -> tuple[list[np.ndarray], list[dict[str, np.ndarray]]]:
+    """Selects an action in each of N environments, one after the other.
+
+    Args:
+      observations: a dictionary by path of arrays `[N, ...]`, or one array for one
+        feature.
+      is_first: bool `[N]`; where an episode starts, which takes the place of `reset`.
+      explore_prob: not used.
+    Returns:
+      N actions, and all outputs for each.
+    """
+    del explore_prob
+    packed = acting.pack(observations, self.layout.observation)
+    timestamp = acting.timestamp_of(observations, self.layout.observation)
+    if timestamp is not None:
+      self._watch.see(timestamp, is_first)
+    said = []
+    for env, begins in enumerate(np.asarray(is_first).tolist()):
+      alone = {path: value[env] for path, value in packed.items()}
+      outputs, state = self.stateless_step(alone, self._state_of(env), begins)
+      if env:
+        self._others[env] = state
+      else:
+        self._state, self._is_first = state, False
+      said.append(outputs)
+    return [outputs[self._action_key] for outputs in said], said
+
+  def _state_of(self, env: int) -> acting.PolicyState:
+    """Returns the state of an environment; the first is that of `step`."""
+    if env == 0:
+      return self._state
+    return self._others.setdefault(env, self.initial_state(env))
 
   def restore(self) -> bool:
     """Returns True: the model that is loaded is the only one."""

@@ -9,6 +9,7 @@ numpy, and a server of a lite policy the interpreter.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import http
 import logging
@@ -22,7 +23,7 @@ import numpy as np
 
 from t2r_seq import acting, errors, listening
 
-IS_FIRST, SEED = "is_first", "seed"
+IS_FIRST, SEED, INSPECT = "is_first", "seed", "inspect"
 PORT = 8000
 # Close codes of the websocket protocol.
 _GOING_AWAY, _INTERNAL, _TRY_AGAIN = 1001, 1011, 1013
@@ -30,7 +31,11 @@ _SLACK_BYTES = 1 << 20
 
 
 class StatelessPolicy(Protocol):
-  """What a server needs: `lite.LitePolicy`, or `policies.StatelessPolicy`."""
+  """What a server needs: `lite.LitePolicy`, or `policies.StatelessPolicy`.
+
+  These two also have `describe()`, `inspect_step(...)` and `control_period`, which a
+  server uses where they are.
+  """
 
   def initial_state(self, seed: int = 0) -> acting.PolicyState:
     """Returns the state before a first step."""
@@ -125,8 +130,12 @@ class PolicyServer:
   """Serves a policy: one state a connection, one step at a time.
 
   An episode begins with a connection, and wherever an observation has `is_first`. A
-  `seed` in an observation is that of what the policy draws from there on. What a client
-  sends that does not fit is answered by a text, and the episode goes on.
+  `seed` in an observation is that of what the policy draws from there on. With a
+  `timestamp`, in seconds, there is a warning in the log where observations come at
+  another rate than the steps of training did. `inspect` asks for what the policy saw
+  of an observation, which comes as `inspection` beside the outputs; see
+  `acting.Inspection`. What a client sends that does not fit is answered by a text, and
+  the episode goes on.
 
   Attributes:
     port: where it listens.
@@ -173,6 +182,7 @@ class PolicyServer:
           path: {"shape": list(leaf.shape), "dtype": np.dtype(_numpy(leaf.dtype)).name}
           for path, leaf in spec.items()
         },
+        **(policy.describe() if hasattr(policy, "describe") else {}),
       }
     )
     self._server = server.serve(
@@ -237,6 +247,8 @@ class PolicyServer:
 
   def _answer_all(self, connection: Any) -> None:
     state, is_first = self._policy.initial_state(), True
+    period = getattr(self._policy, "control_period", None)
+    watch = acting.RateWatch(period, f"serve: {connection.remote_address}")
     for message in connection:
       try:
         observation = _observation(message)
@@ -244,16 +256,33 @@ class PolicyServer:
         seed = observation.pop(SEED, None)
         if seed is not None and SEED in state:
           state[SEED] = self._policy.initial_state(int(seed))[SEED]
+        timestamp = acting.timestamp_of(observation, self._policy.step_specification())
+        if timestamp is not None:
+          watch.see(timestamp, is_first)
+        told = {}
+        if observation.pop(INSPECT, False):
+          told = self._inspect(observation, state, is_first)
         started = time.perf_counter()
         with self._lock:
           outputs, state = self._policy.stateless_step(observation, state, is_first)
+        milliseconds = 1000 * (time.perf_counter() - started)
       except errors.SpecError as error:
         connection.send(str(error))
         continue
       is_first = False
-      milliseconds = 1000 * (time.perf_counter() - started)
       timing = {"server_timing": {"infer_ms": milliseconds}}
-      connection.send(pack({**outputs, **timing}))
+      connection.send(pack({**outputs, **told, **timing}))
+
+  def _inspect(self, *step: Any) -> dict[str, Any]:
+    """Returns what the policy tells of a step that is to be taken."""
+    inspect = getattr(self._policy, "inspect_step", None)
+    if inspect is None:
+      raise errors.SpecError(
+        f"serve: {INSPECT}: expected a policy that tells what it sees, got a "
+        f"{type(self._policy).__name__}, which has no inspect_step."
+      )
+    with self._lock:
+      return {"inspection": dataclasses.asdict(inspect(*step))}
 
 
 class PolicyClient:
@@ -290,6 +319,7 @@ class PolicyClient:
     self._timeout = timeout
     self._is_first, self._num_steps = True, 0
     self._seed: int | None = None
+    self._watch = acting.RateWatch(None)
     self._open = contextlib.ExitStack()
     try:
       self._connection = self._open.enter_context(
@@ -303,6 +333,7 @@ class PolicyClient:
         f"policy client: {self._place}: expected a policy server, got: {error}. Is "
         "`t2r_seq serve` running, and has it room?"
       ) from error
+    self._watch = acting.RateWatch(self.control_period, f"policy client: {self._place}")
 
   @property
   def global_step(self) -> int:
@@ -314,8 +345,16 @@ class PolicyClient:
     """The place of the server."""
     return self._place
 
+  @property
+  def control_period(self) -> float | None:
+    """Seconds from a step of the training data to the next one, if that is known."""
+    return (self.metadata.get("record") or {}).get("control_period")
+
   def step(self, observation: Any) -> dict[str, np.ndarray]:
     """Sends an observation, by path; returns outputs by name.
+
+    Has it a `timestamp`, in seconds, there is a warning where observations come at
+    another rate than the steps of training did.
 
     Raises:
       SpecError: it does not fit what the server's policy takes.
@@ -325,6 +364,8 @@ class PolicyClient:
       paths = list(self.metadata["observation"])
       observation = dict.fromkeys(paths[:1], observation)
     message = {**observation, IS_FIRST: self._is_first}
+    if acting.timestamp_of(observation, self.metadata["observation"]) is not None:
+      self._watch.see(message.pop(acting.TIMESTAMP), self._is_first)
     if self._seed is not None:
       message[SEED] = self._seed
     try:
@@ -363,6 +404,29 @@ class PolicyClient:
         f"'{self._action_key}'."
       )
     return outputs[self._action_key], outputs
+
+  def sample_actions(
+    self, observations: Any, is_first: Any, explore_prob: float = 0.0
+  ) -> tuple[list[np.ndarray], list[dict[str, np.ndarray]]]:
+    """Selects the action in one environment that has the face of several.
+
+    Raises:
+      SpecError: there are several: each needs a connection of its own.
+    """
+    if np.size(is_first) != 1:
+      raise errors.SpecError(
+        f"policy client: {self._place}: expected one environment, got "
+        f"{np.size(is_first)}. A connection is one: make a client for each."
+      )
+    if np.all(is_first):
+      self.reset()
+    if isinstance(observations, Mapping):
+      flat = acting.flatten_observation(observations)
+      alone: Any = {path: value[0] for path, value in flat.items()}
+    else:
+      alone = observations[0]
+    action, outputs = self.sample_action(alone, explore_prob)
+    return [action], [outputs]
 
   def restore(self) -> bool:
     """Returns True: which model acts is the server's to say."""

@@ -1,4 +1,4 @@
-"""Policies without TensorFlow: what LiteRT runs equals the export, family by family."""
+"""Policies without TensorFlow; of each family of models see `tests/verification`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import tensorflow as tf
 from t2r_seq import (
   cli,
   errors,
-  layers,
   lite,
   models,
   policies,
@@ -29,7 +28,6 @@ pytest.importorskip("ai_edge_litert")
 pytest.importorskip("websockets")
 
 _SPEC = specs.ExtendedTensorSpec
-LENGTHS = (5, 3)
 
 
 class ChunkModel(models.RegressionModel):
@@ -63,75 +61,6 @@ class ChunkModel(models.RegressionModel):
 SIZES = {"image": 32, "state/pos": 6, "goal": 1}
 
 
-class TransformerModel(ChunkModel):
-  def create_network(self):
-    dense = tf.keras.layers.Dense
-    return {
-      "in": dense(8),
-      "body": layers.CausalTransformer(1, 2, 8, 4),
-      "out": dense(8),
-    }
-
-  def a_func(self, features, mode):
-    tokens = self.network["in"](features.state.pos)[:, :, tf.newaxis]
-    read = self.network["body"](tokens, features.state.pos_mask)
-    said = self.network["out"](read[:, -1, 0])
-    return {"inference_output": tf.reshape(said, [-1, 4, 2])}
-
-
-class FlowModel(ChunkModel):
-  def create_network(self):
-    return self.create_action_decoder()
-
-  def a_func(self, features, mode):
-    return self.network(self.embed(features), training=mode == "train")
-
-
-class LSTMModel(models.RecurrentRegressionModel):
-  def get_feature_specification(self, mode):
-    return specs.TensorSpecStruct(pos=_SPEC((3,), tf.float32, "pos", is_sequence=True))
-
-  def get_label_specification(self, mode):
-    target = _SPEC((2,), tf.float32, "target", is_sequence=True)
-    return specs.TensorSpecStruct(target=target)
-
-  def get_recurrent_state_specification(self, mode):
-    return {name: _SPEC((5,), tf.float32) for name in "hc"}
-
-  def create_network(self):
-    lstm = tf.keras.layers.LSTM(5, return_sequences=True, return_state=True)
-    return {"lstm": lstm, "out": tf.keras.layers.Dense(2)}
-
-  def recurrent_network_fn(self, features, state, mode):
-    initial = [state["h"], state["c"]]
-    out, h, c = self.network["lstm"](features.pos, initial_state=initial)
-    return {"inference_output": self.network["out"](out)}, {"h": h, "c": c}
-
-
-class Critic(models.CriticModel):
-  def get_state_specification(self):
-    goal = _SPEC((2, 2), tf.float32, "goal", time_offsets=(-1, 0))
-    return specs.TensorSpecStruct(goal=goal)
-
-  def get_action_specification(self):
-    return specs.TensorSpecStruct(
-      pose=_SPEC((2,), tf.float32, "pose", time_offsets=0),
-      grip=_SPEC((), tf.int32, "grip", time_offsets=0),
-    )
-
-  def get_label_specification(self, mode):
-    return specs.TensorSpecStruct(reward=_SPEC((), tf.float32, "reward"))
-
-  def create_network(self):
-    return tf.keras.layers.Dense(1)
-
-  def q_func(self, state, action, mode):
-    grip = tf.cast(action.grip, tf.float32)[:, tf.newaxis]
-    seen = tf.concat([state.goal[:, 0], action.pose, grip], axis=-1)
-    far = tf.reduce_sum(tf.square(state.goal[:, 1] - action.pose), axis=-1)
-    return {"q_predicted": self.network(seen)[:, 0] - far}
-
-
 class DigammaModel(ChunkModel):
   """Has an op that LiteRT lacks."""
 
@@ -140,60 +69,10 @@ class DigammaModel(ChunkModel):
     return {"inference_output": tf.math.digamma(outputs["inference_output"])}
 
 
-def _flow(action_shape):
-  return layers.FlowMatchingDecoder(action_shape, num_steps=2, seed=3)
-
-
-FAMILIES = {
-  "regression": lambda: ChunkModel(execution=policies.ChunkExecution(3, 0.5)),
-  "transformer": lambda: TransformerModel(padding="zero"),
-  "flow": lambda: FlowModel(
-    action_decoder_cls=_flow, execution=policies.ChunkExecution(2)
-  ),
-  "lstm": LSTMModel,
-  "critic": lambda: Critic(
-    search=policies.CrossEntropySearch(2, 16, 4, low=[0, -1, -1], high=[3, 1, 1])
-  ),
-}
-
-
 def _export(model, folder):
   tf.keras.utils.set_random_seed(1)
   model.build()
   return training.export_saved_model(model, str(folder), global_step=3)
-
-
-@pytest.fixture(scope="module", params=FAMILIES)
-def both(request, tmp_path_factory):
-  """A predictor of an export, and its lite form."""
-  folder = tmp_path_factory.mktemp(request.param)
-  _export(FAMILIES[request.param](), folder / "exports")
-  policies.export_lite(str(folder / "exports"), str(folder / "lite"))
-  predictor = policies.ExportedSavedModelPredictor(str(folder / "exports"), timeout=0)
-  assert predictor.restore()
-  key = "action_pose" if request.param == "critic" else "inference_output"
-  return predictor, lite.LitePolicy(str(folder / "lite"), key)
-
-
-def test_whole_episodes_are_what_the_export_makes_of_them(both):
-  predictor, policy = both
-  assert policy.global_step == 3
-  spec = predictor.get_step_specification()
-  predictor.seed(7)
-  policy.seed(7)
-  for episode, length in enumerate(LENGTHS):
-    policy.reset()
-    for t in range(length):
-      observation = specs.make_random_numpy(spec, 1, seed=10 * episode + t)
-      want = predictor.step(observation, [t == 0])
-      alone = {path: observation[path][0] for path in spec}
-      _, got = policy.sample_action(alone)
-      assert got.keys() == want.keys()
-      for name, value in want.items():
-        np.testing.assert_allclose(got[name], value[0], 1e-5, 1e-5)
-      if policy.layout.windows:
-        for path, window in predictor.last_window().items():
-          np.testing.assert_array_equal(policy.windows()[path], window[0])
 
 
 @pytest.fixture(scope="module")
@@ -204,6 +83,25 @@ def exported(tmp_path_factory):
   exports, out = str(folder / "exports"), str(folder / "lite")
   assert cli.main(["export", "--lite", exports, out]) == 0
   return exports, out
+
+
+def test_environments_that_are_stepped_together_are_as_alone(exported):
+  rng = np.random.default_rng(0)
+  policy, alone = lite.LitePolicy(exported[1]), lite.LitePolicy(exported[1])
+  seen = {"image": rng.random([6, 2, 4, 4, 1]), "state/pos": rng.random([6, 2, 3])}
+  seen["goal"] = np.ones([6, 2, 1])
+  is_first = np.array([[t == 0, t in (0, 3)] for t in range(6)])
+  together = []
+  for t in range(6):
+    observations = {path: value[t] for path, value in seen.items()}
+    together.append(policy.sample_actions(observations, is_first[t])[0])
+  for env in range(2):
+    for t in range(6):
+      if is_first[t, env]:
+        alone.reset()
+      observation = {path: value[t, env] for path, value in seen.items()}
+      want, _ = alone.sample_action(observation)
+      np.testing.assert_array_equal(together[t][env], want)
 
 
 def _observation():

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import gin
+from absl import logging
 
-from t2r_seq import errors
+from t2r_seq import acting, errors
 from t2r_seq.training import stopping
 
 
@@ -58,7 +59,8 @@ def run_robot(
     policy: has `reset()` and `sample_action(observation)`, e.g. a `lite.LitePolicy`.
     observe: gives an observation; None ends the episode.
     act: executes an action.
-    rate_hz: steps a second; that of the training data, or the policy sees other motion.
+    rate_hz: steps a second; that of the training data, or the policy sees other motion:
+      there is a warning where the policy knows that of its data.
     max_steps: ends the episode; None goes on.
     halt: is called at the end, whatever the end is: an error, too. Makes the robot
       stand still.
@@ -74,6 +76,9 @@ def run_robot(
     raise errors.SpecError(f"run_robot: rate_hz: expected a number > 0, got {rate_hz}.")
   if max_steps is not None and max_steps < 1:
     raise errors.SpecError(f"run_robot: max_steps: expected >= 1, got {max_steps}.")
+  period = getattr(policy, "control_period", None)
+  if period is not None and not 0.9 <= period * rate_hz <= 1.1:
+    logging.warning(acting.rate_warning("run_robot: rate_hz", 1 / rate_hz, period))
   numbers = (signals.SIGINT, signals.SIGTERM, signals.SIGHUP)
   num_steps = num_late = num_missed = 0
   longest = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import importlib
 import json
@@ -20,21 +21,29 @@ and the actions with the model's.
   t2r_seq verify runs/pose/export/latest 'data/test*.tfrecord'
   t2r_seq verify runs/pose/export/latest my_store --statistics statistics.json
   t2r_seq verify runs/pose/export/latest pusht --observe my_robot.glue:to_observation
+  t2r_seq verify pose_lite my_store          # what `t2r_seq export --lite` wrote
+  t2r_seq verify ws://10.0.0.5:8000 my_store    # what `t2r_seq serve` serves
 
 The model's code is taken from the gin config that the export keeps; --gin_configs names
 another one, and --no_model does without: then preprocessed values are not compared.
 What the outputs should be is asked of the checkpoint that the export was made of, where
-that is there, and otherwise of the export's own network.
+that is there, and otherwise of the export's own network. Of a lite folder, or a server,
+the export is looked for where it was; --export names it.
 
 The status is 0 where all is identical, and 1 where something differs; with --strict
 also where the dataset does not fit."""
+_SERVER = "ws://"
 _MODEL = "train_eval_model.t2r_model"
 _SOURCE_KINDS = ("store", "tfrecord", "lerobot", "rlds")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
-  parser.add_argument("export_dir", metavar="EXPORT", help="an export, or its folder")
+  parser.add_argument(
+    "export_dir",
+    metavar="EXPORT",
+    help="an export, or its folder; a lite folder; or ws://HOST:PORT of a server",
+  )
   parser.add_argument(
     "dataset", metavar="DATASET", help="a store, a dataset of LeRobot's, or records"
   )
@@ -50,6 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     "--checkpoint", metavar="PATH", help="what the outputs should be: a run's folder, "
     "or the prefix of a checkpoint",
   )  # fmt: skip
+  parser.add_argument(
+    "--export",
+    metavar="EXPORT",
+    help="that a lite folder was made of, or a server serves, if it is elsewhere now",
+  )
   parser.add_argument(
     "--statistics", metavar="FILE", help="of the data of training: `t2r_seq stats`"
   )
@@ -72,17 +86,29 @@ def run(args: argparse.Namespace) -> int:
   if args.episodes < 0:
     raise console.UsageError(f"--episodes must be >= 0, got {args.episodes}.")
   console.load_tensorflow()
-  from t2r_seq import verification
+  with contextlib.ExitStack() as stack:
+    policy = _load_policy(args.export_dir, stack)
+    report = _verify(args, policy)
+  print(json.dumps(report.to_json()) if args.json else console.printable_lines(report))
+  return int(not report.is_identical or bool(args.strict and report.warnings))
 
-  predictor = console.load_export(args.export_dir)
+
+def _verify(args: argparse.Namespace, policy: Any) -> Any:
+  """Verifies; returns the report."""
+  from t2r_seq import policies, verification
+
+  is_export = isinstance(policy, policies.ExportedSavedModelPredictor)
+  export = policy if is_export else _find_export(args.export, policy)
   model = reference = None
-  if _configures(args, predictor.model_path):
+  if _configures(args, _config_path(policy, export)):
     model = _create_model()
-    reference = _reference(args.checkpoint, predictor)
+    reference = None if export is None else _reference(args.checkpoint, export)
   elif args.checkpoint:
     raise console.UsageError("--checkpoint needs the model's code: name --gin_configs.")
-  report = verification.verify(
-    predictor,
+  if reference is None and not is_export:
+    reference = export
+  return verification.verify(
+    policy,
     args.dataset,
     model,
     kind=args.kind,
@@ -93,23 +119,63 @@ def run(args: argparse.Namespace) -> int:
     num_episodes=args.episodes or None,
     tolerance=args.tolerance,
   )
-  print(json.dumps(report.to_json()) if args.json else console.printable_lines(report))
-  return int(not report.is_identical or bool(args.strict and report.warnings))
 
 
-def _configures(args: argparse.Namespace, export_path: str) -> bool:
+def _load_policy(place: str, stack: contextlib.ExitStack) -> Any:
+  """Returns what is verified: a predictor, a lite policy, or a client."""
+  from t2r_seq import lite, serving
+
+  if place.startswith(_SERVER):
+    host, _, port = place.removeprefix(_SERVER).rstrip("/").rpartition(":")
+    if not host or not port.isdecimal():
+      raise console.UsageError(f"expected ws://HOST:PORT, got {place}.")
+    client = serving.PolicyClient(host, int(port), timeout=60.0)
+    stack.callback(client.close)
+    return client
+  if os.path.exists(os.path.join(place, lite.LAYOUT_FILE)):
+    keys = lite.Layout.read(place).outputs
+    return lite.LitePolicy(place, keys[0])
+  return console.load_export(place)
+
+
+def _find_export(given: str | None, policy: Any) -> Any:
+  """Returns a predictor of the export that a lite folder or a server was made of."""
+  from t2r_seq import lite, policies
+
+  if given is not None:
+    return console.load_export(given)
+  if isinstance(policy, lite.LitePolicy):
+    place = policy.layout.export
+  else:
+    place = str(policy.metadata.get("model", ""))
+    if os.path.exists(os.path.join(place, lite.LAYOUT_FILE)):
+      place = lite.Layout.read(place).export
+  return console.load_export(place) if place and policies.list_exports(place) else None
+
+
+def _config_path(policy: Any, export: Any) -> str | None:
+  """Returns where the gin config of the training may be."""
+  from t2r_seq import lite, policies
+  from t2r_seq.policies.policy_record import OPERATIVE_CONFIG
+
+  if export is not None:
+    return policies.operative_config_path(export.model_path)
+  if isinstance(policy, lite.LitePolicy):
+    return os.path.join(policy.model_path, OPERATIVE_CONFIG)
+  return None
+
+
+def _configures(args: argparse.Namespace, config_path: str | None) -> bool:
   """Reads the gin config of the training; returns whether it has the model."""
   import gin
-
-  from t2r_seq import policies
 
   if args.no_model:
     return False
   is_given = bool(args.gin_configs or args.gin_bindings)
   if not is_given:
-    args.gin_configs = [policies.operative_config_path(export_path)]
-    if not os.path.exists(args.gin_configs[0]):
+    if config_path is None or not os.path.exists(config_path):
       return False
+    args.gin_configs = [config_path]
   console.parse(args)
   try:
     gin.query_parameter(_MODEL)

@@ -1,6 +1,12 @@
 """Predictors over exported models, and the policies that act with them."""
 
-from t2r_seq.acting import PolicyState, flatten_observation, to_spec_dtype
+from t2r_seq.acting import (
+  Inspection,
+  PolicyState,
+  RateWatch,
+  flatten_observation,
+  to_spec_dtype,
+)
 from t2r_seq.policies.checkpoint_predictor import CheckpointPredictor, ModelPredictor
 from t2r_seq.policies.cross_entropy import (
   CategoricalCrossEntropyMethod,
@@ -16,7 +22,7 @@ from t2r_seq.policies.exploration_policies import (
   ScheduledExplorationRegressionPolicy,
 )
 from t2r_seq.policies.lite_export import LiteReport, export_lite
-from t2r_seq.policies.loaded_export import Export, Inspection, list_exports
+from t2r_seq.policies.loaded_export import Export, list_exports
 from t2r_seq.policies.policy import (
   Policy,
   RegressionPolicy,
@@ -65,6 +71,7 @@ __all__ = [
   "PolicyModel",
   "PolicyRecord",
   "PolicyState",
+  "RateWatch",
   "RegressionPolicy",
   "RestoreOptions",
   "ScheduledExplorationRegressionPolicy",

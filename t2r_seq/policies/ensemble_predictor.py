@@ -122,10 +122,19 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
     self.assert_is_loaded()
     return self._joined([each.predict(features) for each in self._ensemble])
 
-  def step(self, features: Any, is_first: Any = None) -> dict[str, np.ndarray]:
+  def step(
+    self, features: Any, is_first: Any = None, timestamp: Any = None
+  ) -> dict[str, np.ndarray]:
     """See the base class: the aggregate; each member has a history of its own."""
     self.assert_is_loaded()
-    return self._joined([each.step(features, is_first) for each in self._asked_once])
+    # One of them warns for all.
+    times = [timestamp, *[None] * (len(self._asked_once) - 1)]
+    return self._joined(
+      [
+        each.step(features, is_first, time)
+        for each, time in zip(self._asked_once, times, strict=True)
+      ]
+    )
 
   def reset(self, num_envs: int = 1) -> None:
     """Forgets all history."""
@@ -172,6 +181,11 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
       )
     for predictor in self._ensemble:
       predictor.assert_is_loaded()
+
+  @property
+  def control_period(self) -> float | None:
+    """That of the members, which is the same."""
+    return self._predictors[0].control_period
 
   @property
   def model_version(self) -> int:

@@ -23,6 +23,7 @@ from t2r_seq.policies.loaded_export import (
   scan_exports,
 )
 from t2r_seq.policies.policy_module import state_key
+from t2r_seq.policies.policy_record import operative_config_path
 from t2r_seq.windows.cut import mask_paths
 
 WEIGHTS = ("float32", "float16", "int8")
@@ -112,7 +113,10 @@ def export_lite(
     with open(os.path.join(partial, lite.LAYOUT_FILE), "w", encoding="utf-8") as f:
       f.write(layout.to_json())
     np.savez_compressed(os.path.join(partial, lite.STATE_FILE), **initial)
-    shutil.copy(assets_path(loaded.path), partial)
+    shutil.copy(assets_path(loaded.path), os.path.join(partial, lite.SPECS_FILE))
+    config = operative_config_path(loaded.path)
+    if os.path.exists(config):
+      shutil.copy(config, partial)
     most = tolerance if weights == "float32" else float("inf")
     difference = _compare(loaded, partial, most)
   logging.info("Exported %s for LiteRT to %s", loaded.path, folder)
@@ -249,6 +253,8 @@ def _layout(loaded: LoadedExport, content: bytes, weights: str) -> lite.Layout:
     _leaves(loaded.state_spec, state),
     sorted(outputs),
     seen,
+    None if loaded.record is None else dataclasses.asdict(loaded.record),
+    loaded.path if "://" in loaded.path else os.path.abspath(loaded.path),
   )
 
 

@@ -13,7 +13,7 @@ from google.protobuf import message
 from tensorflow.core.protobuf import saved_model_pb2
 
 from t2r_seq import errors, specs
-from t2r_seq.acting import PolicyState
+from t2r_seq.acting import Inspection, PolicyState
 from t2r_seq.policies.policy_module import (
   INPUT,
   IS_FIRST,
@@ -155,22 +155,6 @@ _NO_STEP = {
   "adapt": "The model learns no tasks: see meta_learning.",
   "stateless_adapt": "The model learns no tasks: see meta_learning.",
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Inspection:
-  """What a step was about, as the export itself tells it, `[N, ...]`.
-
-  Attributes:
-    seen: raw features by path: windows as the history gave them, and their masks.
-    inputs: what the network was given after preprocessing, by
-      `specs.signature_key(path)`.
-    said: what the network said, by name; of a chunk all of its actions.
-  """
-
-  seen: dict[str, np.ndarray]
-  inputs: dict[str, np.ndarray]
-  said: dict[str, np.ndarray]
 
 
 class LoadedPolicy:

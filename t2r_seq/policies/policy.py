@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gin
 import numpy as np
+from google.protobuf import text_format
 
 from t2r_seq import acting, errors, specs
 from t2r_seq.policies import predictors
@@ -114,6 +116,11 @@ class Policy(abc.ABC):
     """The path of the model in use."""
     return "" if self._predictor is None else self._predictor.model_path
 
+  @property
+  def control_period(self) -> float | None:
+    """Seconds from a step of the training data to the next one, if that is known."""
+    return None if self._predictor is None else self._predictor.control_period
+
 
 def pack_observation(
   observation: Any,
@@ -139,6 +146,11 @@ class StatelessPolicy:
   def global_step(self) -> int:
     """The training step of the model."""
     return self._predictor.global_step
+
+  @property
+  def control_period(self) -> float | None:
+    """Seconds from a step of the training data to the next one, if that is known."""
+    return self._predictor.control_period
 
   def step_specification(self) -> specs.TensorSpecStruct:
     """Returns what a step takes, by path, without the axis of environments."""
@@ -170,6 +182,24 @@ class StatelessPolicy:
     batched = {path: value[np.newaxis] for path, value in packed.items()}
     outputs, state = self._predictor.stateless_step(batched, state, is_first)
     return {name: value[0] for name, value in outputs.items()}, state
+
+  def inspect_step(
+    self, observation: Any, state: acting.PolicyState, is_first: bool = False
+  ) -> acting.Inspection:
+    """Tells what the network is given at such a step, `[1, ...]`; no step is taken."""
+    packed = acting.pack(observation, self.step_specification())
+    batched = {path: value[np.newaxis] for path, value in packed.items()}
+    return self._predictor.inspect_step(batched, state, is_first)
+
+  def describe(self) -> dict[str, Any]:
+    """Returns what the policy tells of itself, as JSON has it; see `PolicyRecord`."""
+    record = self._predictor.get_policy_record()
+    assets = specs.create_t2r_assets(self._predictor.get_feature_specification())
+    return {
+      "model": self._predictor.model_path,
+      "record": None if record is None else dataclasses.asdict(record),
+      "specs": text_format.MessageToString(assets),
+    }
 
 
 @gin.configurable
@@ -218,7 +248,9 @@ class RegressionPolicy(Policy):
 
     Args:
       state: the observation: a dictionary by path, or one array for one feature.
-        Lists, and arrays of another dtype of the same kind, are converted.
+        Lists, and arrays of another dtype of the same kind, are converted. Has it a
+        `timestamp`, in seconds, there is a warning where observations come at another
+        rate than the steps of training did.
       context: further features by path, or None.
       timestep: 0 starts an episode, as `reset` does; else not used.
     Returns:
@@ -249,7 +281,8 @@ class RegressionPolicy(Policy):
     del explore_prob
     spec = self._steps.get_step_specification()
     features = pack_observation(observations, spec)
-    return self._act_all(features, np.asarray(is_first))
+    timestamp = acting.timestamp_of(observations, spec)
+    return self._act_all(features, np.asarray(is_first), timestamp)
 
   def start_episode(self, env: int = 0) -> None:
     """Forgets what exploration remembers of an environment; here there is nothing."""
@@ -267,19 +300,22 @@ class RegressionPolicy(Policy):
     features = pack_observation(state, spec, context)
     batched = {path: value[np.newaxis] for path, value in features.items()}
     is_first = np.array([self._is_first or timestep == 0])
-    actions, outputs = self._act_all(batched, is_first)
+    timestamp = acting.timestamp_of(state, spec)
+    actions, outputs = self._act_all(batched, is_first, timestamp)
     self._is_first = False
     return actions[0], outputs[0]
 
   def _act_all(
-    self, features: Any, is_first: np.ndarray
+    self, features: Any, is_first: np.ndarray, timestamp: Any
   ) -> tuple[list[np.ndarray], list[dict[str, np.ndarray]]]:
     """Steps the model with all environments."""
     num_envs = len(is_first)
     if num_envs != self._num_envs:
       self._steps.reset(num_envs)
       self._num_envs = num_envs
-    outputs = self._steps.step(features, is_first)
+    # Predictors of a project's own need not know of times.
+    timed = {} if timestamp is None else {acting.TIMESTAMP: timestamp}
+    outputs = self._steps.step(features, is_first, **timed)
     if self._action_key not in outputs:
       raise errors.SpecError(
         f"select action: the model has no output '{self._action_key}', only "

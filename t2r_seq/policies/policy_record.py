@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -43,6 +44,16 @@ class PolicyRecord:
     return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
   @classmethod
+  def from_fields(cls, fields: Mapping[str, Any]) -> PolicyRecord:
+    """Reads what `dataclasses.asdict` made, and JSON kept."""
+    padding, execution = fields["padding"], fields["execution"]
+    if execution is not None:
+      outputs = tuple(execution["outputs"])
+      execution = ChunkExecution(**{**execution, "outputs": outputs})
+    padding = padding if isinstance(padding, str) else tuple(padding)
+    return cls(check_padding(padding), fields["control_period"], execution)
+
+  @classmethod
   def load(cls, export_path: str) -> PolicyRecord | None:
     """Reads the record of an export; None of one that has none, as older ones.
 
@@ -56,13 +67,7 @@ class PolicyRecord:
       return None
     try:
       with tf.io.gfile.GFile(path, "r") as f:
-        found: dict[str, Any] = json.loads(f.read())
-      padding, execution = found["padding"], found["execution"]
-      if execution is not None:
-        outputs = tuple(execution["outputs"])
-        execution = ChunkExecution(**{**execution, "outputs": outputs})
-      padding = padding if isinstance(padding, str) else tuple(padding)
-      return cls(check_padding(padding), found["control_period"], execution)
+        return cls.from_fields(json.loads(f.read()))
     except (KeyError, TypeError, ValueError, tf.errors.OpError) as error:
       raise errors.SpecError(
         f"load export: {path}: expected what a policy tells of itself, got "

@@ -16,9 +16,8 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, specs
-from t2r_seq.acting import PolicyState
+from t2r_seq.acting import Inspection, PolicyState, RateWatch
 from t2r_seq.policies.loaded_export import (
-  Inspection,
   LoadedExport,
   LoadedPolicy,
   scan_exports,
@@ -50,7 +49,9 @@ class AbstractPredictor(abc.ABC):
     """
 
   @abc.abstractmethod
-  def step(self, features: Any, is_first: Any = None) -> dict[str, np.ndarray]:
+  def step(
+    self, features: Any, is_first: Any = None, timestamp: Any = None
+  ) -> dict[str, np.ndarray]:
     """Predicts from one observation per environment and the history before it.
 
     Args:
@@ -58,6 +59,8 @@ class AbstractPredictor(abc.ABC):
         `[N, *frame_shape]`.
       is_first: bool `[N]`; True where an episode starts, which forgets that
         environment's history. None: True at the first step after `reset`.
+      timestamp: seconds, one number or `[N]`; when the observations were made. There
+        is a warning if they come at another rate than the steps of training did.
     Returns:
       The model's outputs by name, `[N, ...]`.
     """
@@ -101,6 +104,16 @@ class AbstractPredictor(abc.ABC):
       (the model's outputs by name, `[N, ...]`; the next state).
     """
     raise NotImplementedError(f"{type(self).__name__} has no stateless_step.")
+
+  def inspect_step(
+    self, features: Any, state: PolicyState, is_first: Any = None
+  ) -> Inspection:
+    """Tells what the network is given at such a step of `stateless_step`."""
+    raise NotImplementedError(f"{type(self).__name__} has no inspect_step.")
+
+  def get_policy_record(self) -> PolicyRecord | None:
+    """Returns what the policy tells of itself, if it does."""
+    return None
 
   def seed(self, seed: int, env: int = 0) -> None:  # noqa: B027
     """Makes what the model draws in an environment repeatable from here on."""
@@ -146,6 +159,11 @@ class AbstractPredictor(abc.ABC):
     Raises:
       NoModelError: no model has been restored yet.
     """
+
+  @property
+  def control_period(self) -> float | None:
+    """Seconds from a step of the training data to the next one, if that is known."""
+    return None
 
   @property
   def model_version(self) -> int:
@@ -213,6 +231,7 @@ class LoadingPredictor(AbstractPredictor):
     self._all_envs: dict[bool, tf.Tensor] = {}
     # Of environments, to be handed to the model before its next step.
     self._seeds: dict[int, int] = {}
+    self._watch = RateWatch(None)
     if restore_model_option is not RestoreOptions.DO_NOT_RESTORE:
       self.restore()
 
@@ -278,6 +297,7 @@ class LoadingPredictor(AbstractPredictor):
     if loaded is None or loaded is self._loaded:
       return
     self._loaded = loaded
+    self._watch = RateWatch(self.control_period)
     self.reset(self._num_envs)
     logging.info("Loaded %s (step %d).", loaded.path, loaded.global_step)
 
@@ -339,7 +359,9 @@ class LoadingPredictor(AbstractPredictor):
     loaded = self._model("predict_records")
     return loaded.predict_records(_by_argument(serialized, loaded.record_arguments()))
 
-  def step(self, features: Any, is_first: Any = None) -> dict[str, np.ndarray]:
+  def step(
+    self, features: Any, is_first: Any = None, timestamp: Any = None
+  ) -> dict[str, np.ndarray]:
     """Predicts from one observation per environment and the history before it.
 
     Args:
@@ -347,17 +369,20 @@ class LoadingPredictor(AbstractPredictor):
         `get_step_specification`.
       is_first: bool `[N]`, or one bool for all; True where an episode starts. None:
         True at the first step after `reset`, False afterwards.
+      timestamp: see the base class.
     Returns:
       The model's outputs by name, `[N, ...]`.
     Raises:
       SpecError: features are missing, or have another shape or dtype, or not one
-        entry per environment; all are named.
+        entry per environment; all are named. Or the timestamp is no number.
     """
     if self._loading is not None and is_first is not None and np.all(is_first):
       self._swap_if_loaded()
     loaded = self._model("step")
     flat = self._checked(loaded, features, self._num_envs)
     starts = self._starts(is_first)
+    if timestamp is not None:
+      self._watch.see(timestamp, np.asarray(starts))
     if self._seeds and loaded.is_seeded:
       loaded.seed(self._seeds)
       self._seeds = {}
@@ -546,6 +571,12 @@ class LoadingPredictor(AbstractPredictor):
   def get_policy_record(self) -> PolicyRecord | None:
     """Returns what the policy tells of itself; None of an older export."""
     return self._model().record
+
+  @property
+  def control_period(self) -> float | None:
+    """See the base class."""
+    record = None if self._loaded is None else self._loaded.record
+    return None if record is None else record.control_period
 
   def close(self) -> None:
     """Lets go of the model; `restore` loads one again."""

@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from t2r_seq import errors, policies, specs, statistics, windows
+from t2r_seq import acting, errors, policies, specs, statistics, windows
 from t2r_seq.preprocessors.normalize import normalizing_stages
 from t2r_seq.specs import TensorSpecStruct
 from t2r_seq.verification import fit
 from t2r_seq.verification.diagnoses import Case, equal_rows, find_causes
 from t2r_seq.verification.report import STAGES, Difference, VerificationReport
+from t2r_seq.verification.subjects import Subject, subject_of
 from t2r_seq.verification.training_side import Arrays, Dataset, Episode
-from t2r_seq.windows.cut import mask_paths
+from t2r_seq.windows.cut import Padding, mask_paths
 
 Observe = Callable[[dict[str, np.ndarray], bool], Mapping[str, Any]]
 # Graphs that compute the same may round otherwise: what a constant is divided by may
@@ -44,15 +45,20 @@ def verify(
   pipeline and preprocessor make of that anchor. They are read out of the export by its
   own `inspect_step`, which calls the function of the graph that a step calls.
 
+  A lite folder tells its windows, and not what its network is given: its outputs are
+  compared with those of training's windows. A server is asked what it sees.
+
   Args:
-    predictor: has a model: an `ExportedSavedModelPredictor`, or `CheckpointPredictor`.
+    predictor: has a model: an `ExportedSavedModelPredictor`, or `CheckpointPredictor`;
+      a `lite.LitePolicy`; or a `serving.PolicyClient`.
     dataset_path: a store, a dataset of LeRobot's, or patterns of TFRecord files.
     model: the model as it is trained, for its preprocessor and its specs; None compares
       raw windows, and outputs, only.
     kind: of the dataset, where what is there doesn't tell; 'rlds' for RLDS records.
     split: of the dataset, such as 'test'; None for all.
-    reference: a `CheckpointPredictor` of the run: has what the outputs should be. None
-      takes the export's own `predict`.
+    reference: has what the outputs should be: a `CheckpointPredictor` of the run, or a
+      predictor of the export. None takes the export's own `predict`, and of a lite
+      folder or a server compares no outputs.
     statistics_path: of the data that was trained on, as `t2r_seq stats` writes it; None
       takes those that the model normalises by, if it does.
     observe: what the robot's code does to an observation before the policy gets it;
@@ -64,20 +70,19 @@ def verify(
   Raises:
     SpecError: the policy cannot be given these data, or the export is an older one.
   """
-  feature_spec = predictor.get_feature_specification()
-  record = predictor.get_policy_record()
-  padding = "repeat"
+  subject = subject_of(predictor)
+  record = subject.record
+  padding: Padding = "repeat"
   if model is not None:
     padding = model.padding
   elif record is not None:
     padding = record.padding
   front = windows.Cut(padding=padding).front
   preprocessor = None if model is None else model.preprocessor
-  step_spec = predictor.get_step_specification()
   dataset = Dataset(
     dataset_path,
     kind,
-    _seen_specs(feature_spec, step_spec),
+    _seen_specs(subject.feature_spec, subject.step_spec),
     padding,
     preprocessor,
     split,
@@ -89,13 +94,11 @@ def verify(
     None if statistics_path is None else statistics.load_statistics(statistics_path)
   )
   check = fit.FitCheck(dataset, known, record)
-  comparison = _Comparison(predictor, reference, record, dataset, tolerance)
-  predictor.reset(1)
-  robot = _Robot(predictor, step_spec, observe)
+  comparison = _Comparison(subject, reference, dataset, tolerance)
   count, steps = 0, 0
   for episode in dataset.episodes(num_episodes):
     check.add(episode)
-    lived = robot.live(episode, comparison.add)
+    lived = _live(subject, episode, observe, comparison.add)
     if lived is not None:
       comparison.compare(episode, lived)
     count, steps = count + 1, steps + episode.num_steps
@@ -113,7 +116,7 @@ def verify(
       "where the policy acts, too, with the first step repeated"
     )
   return VerificationReport(
-    policy=f"{predictor.model_path} (step {predictor.global_step})",
+    policy=subject.name,
     dataset=dataset_path,
     num_episodes=count,
     num_steps=steps,
@@ -124,7 +127,7 @@ def verify(
 
 
 def _seen_specs(
-  feature_spec: TensorSpecStruct, step_spec: TensorSpecStruct
+  feature_spec: TensorSpecStruct, step_spec: Mapping[str, Any]
 ) -> TensorSpecStruct:
   """Returns the raw features that a step is given, and their masks."""
   masks = mask_paths(feature_spec)
@@ -161,52 +164,35 @@ def _stack(rows: list[Arrays]) -> Arrays:
   return {path: np.concatenate([row[path] for row in rows]) for path in rows[0]}
 
 
-class _Robot:
-  """Lives episodes with a policy, one step after the other."""
-
-  def __init__(
-    self, predictor: Any, step_spec: TensorSpecStruct, observe: Observe | None
-  ) -> None:
-    self._predictor = predictor
-    self._spec = step_spec
-    self._observe = observe
-    self._state = predictor.initial_state(1)
-    self._has_windows = any(
-      spec.time_offsets is not None
-      for path, spec in predictor.get_feature_specification().items()
-      if path in step_spec
-    )
-
-  def live(self, episode: Episode, found: Callable[[Difference], None]) -> _Life | None:
-    """Steps through an episode; None where an observation is not taken."""
-    life, predictor = _Life(), self._predictor
-    for step in range(episode.num_steps):
-      begins = step == 0
-      observed = {path: episode.at(path, step) for path in episode.observed}
-      try:
-        if self._observe is not None:
-          observed = dict(self._observe(observed, begins))
-        packed = policies.pack_observation(observed, self._spec)
-        given = {path: value[np.newaxis] for path, value in packed.items()}
-        outputs = predictor.step(given, is_first=[begins])
-      except errors.SpecError as error:
-        found(_refused(error, episode, step, self._spec))
-        return None
-      life.stepped.append(outputs)
-      life.kept.append(predictor.last_window() if self._has_windows else {})
-      told = predictor.inspect_step(given, self._state, is_first=[begins])
-      outputs, self._state = predictor.stateless_step(
-        given, self._state, is_first=[begins]
-      )
-      life.stateless.append(outputs)
-      life.seen.append(told.seen)
-      life.inputs.append(told.inputs)
-      life.said.append(told.said)
-    return life
+def _live(
+  subject: Subject,
+  episode: Episode,
+  observe: Observe | None,
+  found: Callable[[Difference], None],
+) -> _Life | None:
+  """Steps through an episode; None where an observation is not taken."""
+  life = _Life()
+  for number in range(episode.num_steps):
+    begins = number == 0
+    observed = {path: episode.at(path, number) for path in episode.observed}
+    try:
+      if observe is not None:
+        observed = dict(observe(observed, begins))
+      step = subject.take(acting.pack(observed, subject.step_spec), begins)
+    except errors.SpecError as error:
+      found(_refused(error, episode, number, subject.step_spec))
+      return None
+    life.stepped.append(step.outputs)
+    life.kept.append(step.kept)
+    life.seen.append(step.told.seen)
+    life.inputs.append(step.told.inputs)
+    life.said.append(step.told.said)
+    life.stateless.append(step.outputs if step.stateless is None else step.stateless)
+  return life
 
 
 def _refused(
-  error: errors.SpecError, episode: Episode, step: int, spec: TensorSpecStruct
+  error: errors.SpecError, episode: Episode, step: int, spec: Mapping[str, Any]
 ) -> Difference:
   text = " ".join(str(error).split())
   path = next((path for path in spec if f"{path}:" in text), next(iter(spec)))
@@ -222,19 +208,19 @@ class _Comparison:
 
   def __init__(
     self,
-    predictor: Any,
+    subject: Subject,
     reference: Any,
-    record: policies.PolicyRecord | None,
     dataset: Dataset,
     tolerance: float,
   ) -> None:
     self.differences: dict[tuple[str, str], Difference] = {}
-    self._predictor = predictor
-    self._reference = reference
-    self._record = record
+    self._subject = subject
+    self._predict = subject.predict if reference is None else reference.predict
+    self._whose = "export" if reference is None else _whose(reference)
+    self._record = subject.record
     self._dataset = dataset
     self._tolerance = tolerance
-    self._specs = predictor.get_feature_specification()
+    self._specs = subject.feature_spec
     self._before: Episode | None = None
     self._ulps = 0
     self._paths: dict[str, set[str]] = {stage: set() for stage in STAGES}
@@ -265,6 +251,10 @@ class _Comparison:
       if self._ulps:
         how += f", but for the rounding of the last place (at most {self._ulps} ulp)"
       said.append(f"what the network got of {listed['network input']}, {how}")
+    elif not self._subject.tells_inputs:
+      said.append(
+        "no preprocessed values, which this form does not tell: outputs stand for them"
+      )
     elif not has_model:
       said.append(
         "no preprocessed values, because the model's code is not there: name its gin "
@@ -273,11 +263,12 @@ class _Comparison:
     if "step" in listed:
       said.append(f"step and stateless_step: {listed['step']}, bit for bit")
     if "output" in listed:
-      whose = "checkpoint" if self._reference is not None else "export"
       said.append(
-        f"{listed['output']} with the {whose}'s network on training's windows, to "
-        f"{self._tolerance:g}"
+        f"{listed['output']} with the {self._whose}'s network on training's windows, "
+        f"to {self._tolerance:g}"
       )
+    elif self._predict is None:
+      said.append("no outputs, for want of what they should be: name the export")
     if "action" in listed:
       said.append(f"the execution of the chunks of {listed['action']}")
     return said
@@ -289,13 +280,15 @@ class _Comparison:
     self._compare_paths(episode, seen)
     self._compare_windows(episode, seen)
     self._compare_windows(episode, kept)
-    self._compare_inputs(episode, _stack(life.inputs), seen)
+    if self._subject.tells_inputs:
+      self._compare_inputs(episode, _stack(life.inputs), seen)
     said, stepped = _stack(life.said), _stack(life.stepped)
     stateless = _stack(life.stateless)
     for name, value in stepped.items():
-      self._note(
-        episode, "step", name, stateless[name], value, np.arange(episode.num_steps)
-      )
+      if life.stateless[0] is not life.stepped[0]:
+        self._note(
+          episode, "step", name, stateless[name], value, np.arange(episode.num_steps)
+        )
     self._compare_outputs(episode, said, stepped, anchors)
     self._before = episode
 
@@ -449,8 +442,9 @@ class _Comparison:
     self, episode: Episode, said: Arrays, stepped: Arrays, anchors: np.ndarray
   ) -> None:
     execution = None if self._record is None else self._record.execution
-    predict = (self._reference or self._predictor).predict
-    wanted = self._predicted(episode, predict, stepped)
+    wanted = {}
+    if self._predict is not None:
+      wanted = self._predicted(episode, self._predict, stepped)
     for name, expected in wanted.items():
       got = said.get(name)
       if got is None:
@@ -466,15 +460,19 @@ class _Comparison:
         if name in stepped and stepped[name].shape == value.shape:
           self._note(episode, "step", name, value, stepped[name], steps)
       return
+    if not said:  # What the network should say stands for what it said.
+      said = wanted if len(anchors) == episode.num_steps else {}
     for name in execution.outputs:
-      expected = _executed(said[name], execution)
+      if name not in said:
+        continue
       got = stepped[name]
+      expected = _executed(said[name], execution).astype(got.dtype)
       same = self._close_rows(got, expected)
       self._note(
         episode,
         "action",
         name,
-        expected.astype(got.dtype),
+        expected,
         got,
         steps,
         same,
@@ -501,7 +499,7 @@ class _Comparison:
     """Returns what the network says of training's windows."""
     spec = self._specs
     # Of a critic that searches the action is the one that it found, not the data's.
-    asked = _seen_specs(spec, self._predictor.get_step_specification())
+    asked = _seen_specs(spec, self._subject.step_spec)
     given = {path: value for path, value in episode.raw.items() if path in asked}
     count = len(episode.anchors)
     if not count:
@@ -532,6 +530,11 @@ class _Comparison:
     if missing:  # Of a search all candidates are the action that was found.
       outputs = {name: value[:, 0] for name, value in outputs.items()}
     return outputs
+
+
+def _whose(reference: Any) -> str:
+  is_export = isinstance(reference, policies.ExportedSavedModelPredictor)
+  return "export" if is_export else "checkpoint"
 
 
 def _is_action(path: str) -> bool:

@@ -1,0 +1,174 @@
+"""What is verified: an export, its lite form, or a policy behind a socket."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from google.protobuf import text_format
+
+from t2r_seq import acting, errors, lite, policies, serving, specs
+from t2r_seq.specs import TensorSpecStruct, t2r_pb2
+
+Arrays = dict[str, np.ndarray]
+
+
+class Step(NamedTuple):
+  """What a policy did and saw at a step, `[1, ...]`.
+
+  Attributes:
+    outputs: of the step, whose state the policy keeps.
+    kept: the windows that it kept, by path.
+    told: what it says that its network was given.
+    stateless: outputs of the step whose state the caller keeps; None where there is
+      one form of the step only.
+  """
+
+  outputs: Arrays
+  kept: Arrays
+  told: acting.Inspection
+  stateless: Arrays | None
+
+
+class Subject(abc.ABC):
+  """A deployed policy, of which episodes are lived.
+
+  Attributes:
+    name: says which one it is.
+    feature_spec: the raw features, by path.
+    step_spec: what a step takes, by path.
+    record: what the policy tells of itself, if it does.
+    tells_inputs: whether it can say what its network is given.
+    predict: maps whole windows, [B, ...], to outputs; None where there is no such way.
+  """
+
+  name: str
+  feature_spec: TensorSpecStruct
+  step_spec: Mapping[str, Any]
+  record: policies.PolicyRecord | None
+  tells_inputs = True
+  predict: Callable[[Any], Arrays] | None = None
+
+  @abc.abstractmethod
+  def take(self, observation: Arrays, begins: bool) -> Step:
+    """Takes a step; an episode begins with it, or not.
+
+    Args:
+      observation: by path, without the axis of environments.
+      begins: whether an episode begins.
+    Raises:
+      SpecError: the observation is refused.
+    """
+
+
+def subject_of(policy: Any) -> Subject:
+  """Returns what lives episodes with a policy.
+
+  Args:
+    policy: a predictor that has a model, a `lite.LitePolicy`, or a
+      `serving.PolicyClient`.
+  """
+  if isinstance(policy, lite.LitePolicy):
+    return _Lite(policy)
+  if isinstance(policy, serving.PolicyClient):
+    return _Served(policy)
+  return _Exported(policy)
+
+
+class _Exported(Subject):
+  """A predictor: of an export, or of a model's code and weights."""
+
+  def __init__(self, predictor: Any) -> None:
+    self._predictor = predictor
+    self.name = f"{predictor.model_path} (step {predictor.global_step})"
+    self.feature_spec = predictor.get_feature_specification()
+    self.step_spec = predictor.get_step_specification()
+    self.record = predictor.get_policy_record()
+    self.predict = predictor.predict
+    self._has_windows = any(
+      spec.time_offsets is not None
+      for path, spec in self.feature_spec.items()
+      if path in self.step_spec
+    )
+    predictor.reset(1)
+    self._state = predictor.initial_state(1)
+
+  def take(self, observation: Arrays, begins: bool) -> Step:
+    predictor, starts = self._predictor, [begins]
+    given = {path: value[np.newaxis] for path, value in observation.items()}
+    outputs = predictor.step(given, is_first=starts)
+    kept = predictor.last_window() if self._has_windows else {}
+    told = predictor.inspect_step(given, self._state, is_first=starts)
+    stateless, self._state = predictor.stateless_step(
+      given, self._state, is_first=starts
+    )
+    return Step(outputs, kept, told, stateless)
+
+
+class _Lite(Subject):
+  """A folder that LiteRT runs."""
+
+  tells_inputs = False
+
+  def __init__(self, policy: lite.LitePolicy) -> None:
+    self._policy = policy
+    self.name = f"{policy.model_path} (LiteRT, step {policy.global_step})"
+    self.step_spec = policy.step_specification()
+    self.feature_spec, self.record = _described(self.name, policy.describe())
+    self._state = policy.initial_state()
+
+  def take(self, observation: Arrays, begins: bool) -> Step:
+    policy = self._policy
+    if begins:
+      policy.reset()
+    told = policy.inspect_step(observation, self._state, begins)
+    stateless, self._state = policy.stateless_step(observation, self._state, begins)
+    outputs, kept = policy.step(observation), policy.windows()
+    return Step(_batched(outputs), _batched(kept), told, _batched(stateless))
+
+
+class _Served(Subject):
+  """A policy behind a socket, whose server tells what it sees."""
+
+  def __init__(self, client: serving.PolicyClient) -> None:
+    self._client = client
+    said = client.metadata
+    self.name = f"{client.model_path} (step {client.global_step})"
+    self.step_spec = {
+      path: lite.Leaf("", tuple(leaf["shape"]), np.dtype(leaf["dtype"]))
+      for path, leaf in said["observation"].items()
+    }
+    self.feature_spec, self.record = _described(self.name, said)
+    self.tells_inputs = False
+
+  def take(self, observation: Arrays, begins: bool) -> Step:
+    if begins:
+      self._client.reset()
+    answer: Any = self._client.step({**observation, serving.INSPECT: True})
+    told = acting.Inspection(**answer.pop("inspection"))
+    outputs = {name: x for name, x in answer.items() if name != "server_timing"}
+    self.tells_inputs = bool(told.inputs)
+    return Step(_batched(outputs), {}, told, None)
+
+
+def _batched(values: Mapping[str, np.ndarray]) -> Arrays:
+  return {name: np.asarray(value)[np.newaxis] for name, value in values.items()}
+
+
+def _described(
+  name: str, said: Mapping[str, Any]
+) -> tuple[TensorSpecStruct, policies.PolicyRecord | None]:
+  """Reads what a policy tells of itself, see `policies.StatelessPolicy.describe`."""
+  if "specs" not in said:
+    raise errors.SpecError(
+      f"verify: {name}: expected a policy that tells its specs, got one that does not. "
+      "Serve an export, or a lite folder."
+    )
+  assets = text_format.Parse(said["specs"], t2r_pb2.T2RAssets())
+  record = said.get("record")
+  return (
+    specs.TensorSpecStruct.from_proto(assets.feature_spec),
+    None if record is None else policies.PolicyRecord.from_fields(record),
+  )
