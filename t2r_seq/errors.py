@@ -15,6 +15,12 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
+# What to do about gs://, s3:// and so on that TensorFlow cannot get at.
+IF_REMOTE = (
+  "TensorFlow reads gs:// with credentials, and other remote files with tensorflow-io; "
+  "or copy them here."
+)
+
 
 class SpecError(ValueError):
   """Data, or a declaration, that does not fit a spec structure."""

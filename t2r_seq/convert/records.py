@@ -6,7 +6,7 @@ import dataclasses
 import glob
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from t2r_seq.records.contents import (
 from t2r_seq.records.episode_flags import find_flags
 from t2r_seq.records.features import (
   IS_FIRST,
-  IS_LAST,
+  RecordFeature,
   collect_features,
   parsed_specs,
 )
@@ -266,12 +266,12 @@ class RecordEpisodes(_RecordSource):
     }
     # What the specs don't read is looked at all the same, under paths of its own.
     self._unread = {f"{_UNREAD}/{path}": leaf for path, leaf in unread.items()}
-    self._flags = {
-      path: path.removeprefix(f"{_UNREAD}/")
-      for path in [*self.spec, *self._unread]
-      if path.rpartition("/")[2] in (IS_FIRST, IS_LAST) and not dropped.has(path)
-    }
     parsed = specs.TensorSpecStruct({**self.spec, **self._unread})
+    self._flags = [
+      feature
+      for feature in _features_of(parsed)
+      if feature.edge and not dropped.has(_shown(feature))
+    ]
     self._parser = RecordParser(parsed, False, compression)
 
   def _find_flags(self) -> specs.TensorSpecStruct:
@@ -279,8 +279,7 @@ class RecordEpisodes(_RecordSource):
     found = next(self._files.read(), None)
     if found is None:
       return specs.TensorSpecStruct()
-    (features,) = collect_features({"": self.spec}).values()
-    return find_flags(found[1].data, features)
+    return find_flags(found[1].data, _features_of(self.spec))
 
   def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
     """Yields a record each from a point on; see `EpisodeSource.episodes`."""
@@ -294,11 +293,9 @@ class RecordEpisodes(_RecordSource):
         continue
       for path in self._parser.absent(record):
         del values[path]
-      flags = {
-        name: values[path] for path, name in self._flags.items() if path in values
-      }
-      missing = _check_flags(flags, record.place)
-      firsts = [path for path in flags if path.rpartition("/")[2] == IS_FIRST]
+      flags = [feature for feature in self._flags if feature.path in values]
+      missing = _check_flags(flags, values, record.place)
+      firsts = [_shown(feature) for feature in flags if feature.edge == IS_FIRST]
       if {*firsts} - {*missing}:
         whole = whole or record.place
       for path in {*missing} - {*unset}:
@@ -323,7 +320,19 @@ class RecordEpisodes(_RecordSource):
       self.notes.append(left_out(len(empty), empty[0]))
 
 
-def _check_flags(values: Values, place: str) -> list[str]:
+def _features_of(spec: specs.TensorSpecStruct) -> list[RecordFeature]:
+  (features,) = collect_features({"": spec}).values()
+  return features
+
+
+def _shown(feature: RecordFeature) -> str:
+  """Returns the path that a flag is known by, read or not."""
+  return feature.path.removeprefix(f"{_UNREAD}/")
+
+
+def _check_flags(
+  features: Sequence[RecordFeature], values: Values, place: str
+) -> list[str]:
   """Checks that a record is one episode by its flags, where it has some.
 
   Returns:
@@ -332,19 +341,17 @@ def _check_flags(values: Values, place: str) -> list[str]:
     ConversionError: an episode begins or ends within the record.
   """
   unset = []
-  for path, flags in values.items():
-    name = path.rpartition("/")[2]
-    if name not in ("is_first", "is_last") or flags.ndim != 1 or flags.dtype == object:
-      continue
-    at = 0 if name == "is_first" else len(flags) - 1
-    found = np.flatnonzero(flags)
+  for feature in features:
+    path, flags = _shown(feature), values[feature.path]
+    at = 0 if feature.edge == IS_FIRST else len(flags) - 1
+    found = np.flatnonzero(flags)  # Of one value a step, whatever its shape.
     if (found != at).any():
       step = found[found != at][0]
       raise errors.ConversionError(
         f"convert: {place}: {path}: expected it to be set in step {at} of "
         f"{len(flags)} alone, because a record is an episode, got it in step {step}. "
-        f"Cut the records into episodes with --{name.removeprefix('is_')}_key and the "
-        f"name of this feature; if it means something else: --drop {path}."
+        f"Cut the records into episodes with --{feature.edge.removeprefix('is_')}_key "
+        f"{feature.name}; if it means something else: --drop {path}."
       )
     if not len(found):
       unset.append(path)

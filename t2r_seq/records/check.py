@@ -347,7 +347,9 @@ class FeatureTally:
     # With one record, what has no steps is never seen to change.
     if low is not None and high is not None and self._num_parsed > 1:
       scale = np.maximum(np.abs(low), np.abs(high))
-      constant = tuple(np.flatnonzero(high - low <= _NEAR * scale).tolist())
+      with np.errstate(invalid="ignore"):  # Infinities are no scale.
+        is_near = (high - low <= _NEAR * scale) & np.isfinite(scale)
+      constant = tuple(np.flatnonzero(is_near | (high == low)).tolist())
     return FeatureReport(
       path=feature.path,
       name=feature.name,

@@ -308,7 +308,7 @@ def _decode_bytes(
   if num_bytes == 0:
     return tf.ensure_shape(tf.zeros(full_shape, spec.dtype), static_shape)
   if data_format == "zlib":
-    values = tf.io.decode_compressed(values, "ZLIB")
+    values = _decompress(values, num_bytes, path)
   values = _check_num_bytes(values, num_bytes, spec, path, allow_empty)
   # A fixed length makes zeros of empty strings, but costs a fifth of the speed.
   fixed_length = num_bytes if allow_empty else None
@@ -322,6 +322,19 @@ def _decode_bytes(
   elif spec.dtype != tf.uint8:
     data = tf.bitcast(data, spec.dtype)
   return tf.ensure_shape(data, static_shape)
+
+
+def _decompress(values: tf.Tensor, num_bytes: int, path: str) -> tf.Tensor:
+  """Decompresses byte strings that may be as long as what they should come to.
+
+  TensorFlow's op knows no limit, and zlib packs a thousandfold. It hardly makes bytes
+  longer than they were, and so a longer string is too long, whatever is in it.
+  """
+  most = num_bytes + num_bytes // 4 + 64
+  found = tf.strings.length(values)
+  message = f"parse: {path}: expected at most {most} bytes, compressed, got lengths:"
+  values = require(values, tf.reduce_all(found <= most), [message, found])
+  return tf.io.decode_compressed(values, "ZLIB")
 
 
 def _parse_tensors(

@@ -279,8 +279,7 @@ def _listing(pattern: str) -> Iterator[None]:
   except tf.errors.OpError as error:
     raise errors.SpecError(
       f"file patterns: {pattern}: expected files that TensorFlow can list, got: "
-      f"{' '.join(error.message.split())} It reads gs:// with credentials, and other "
-      "remote files with tensorflow-io; or copy them here."
+      f"{' '.join(error.message.split())}. {errors.IF_REMOTE}"
     ) from error
 
 

@@ -463,6 +463,7 @@ def _parse_dataset(
     lengths = complete_lengths(features, parsed_steps, lengths)
   else:
     parsed = tf.io.parse_example(serialized, context)
+    parsed = _require_any(features, parsed, serialized)
   is_batched = serialized.shape.rank == 1
   if is_batched:
     parsed.update(require_bytes(features, parsed, lengths))
@@ -471,6 +472,26 @@ def _parse_dataset(
     tensors.update(fill_absent(features, tensors, lengths))
     lengths = fill_lengths(features, lengths)
   return tensors, lengths
+
+
+def _require_any(
+  features: Sequence[RecordFeature],
+  parsed: dict[str, tf.Tensor],
+  serialized: tf.Tensor,
+) -> dict[str, tf.Tensor]:
+  """Passes records on, or fails at run time where one has none of its features.
+
+  Where all are optional, a message of another kind would else be an example of zeros.
+  """
+  if not all(feature.is_optional and not feature.is_varlen for feature in features):
+    return parsed
+  lists = {f.name: tf.io.RaggedFeature(f.record_dtype) for f in features}
+  found = tf.io.parse_example(serialized, lists)
+  has_any = tf.add_n([_count(values) for values in found.values()]) > 0
+  message = f"parse: expected one of the features {errors.listing(lists)}, got none."
+  check = tf.raw_ops.Assert(condition=tf.reduce_all(has_any), data=[message])
+  with tf.control_dependencies([check] if check is not None else []):
+    return {name: tf.identity(tensor) for name, tensor in parsed.items()}
 
 
 def flags_inside(edge: str, flags: tf.Tensor) -> tf.Tensor:

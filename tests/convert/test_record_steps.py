@@ -341,14 +341,32 @@ def flagged(first, last=None):
   return spec
 
 
-def test_a_record_of_several_episodes_is_no_episode():
+# What the specs that are proposed, or given, make of the flag: {path: (name, shape)}.
+READ_AS = {
+  "a number": {"is_first": ("is_first", ())},
+  "a list of one number": {"is_first": ("is_first", (1,))},
+  "another path": {"begins": ("is_first", ())},
+  "whatever is proposed": None,
+}
+
+
+@pytest.mark.parametrize("name", READ_AS)
+def test_a_record_of_several_episodes_is_no_episode(name):
   spec = flagged([1, 0, 0, 1, 0, 0])
+  given, path = None, "is_first"
+  if read_as := READ_AS[name]:
+    ((path, (key, shape)),) = read_as.items()
+    given = {path: Spec(shape, tf.int64, key, is_sequence=True), "x": spec["x"]}
   want = (
-    r"record 0 of x.tfrecord.*: is_first: expected it to be set in step 0 of 6 alone, "
-    r"because a record is an episode, got it in step 3. Cut .* --first_key"
+    rf"record 0 of x.tfrecord.*: {path}: expected it to be set in step 0 of 6 alone, "
+    r"because a record is an episode, got it in step 3. Cut .* --first_key is_first;"
   )
   with pytest.raises(errors.ConversionError, match=want):
-    convert.convert("x.tfrecord", "back", spec)
+    convert.convert("x.tfrecord", "back", given)
+
+
+def test_a_record_of_several_episodes_is_cut():
+  spec = flagged([1, 0, 0, 1, 0, 0])
   convert.convert("x.tfrecord", "cut", spec, Options(first_key="is_first"))
   assert store.EpisodeStore("cut").episode_lengths.tolist() == [3, 3]
   spec = flagged([1, 0, 0, 0, 0, 0], [0, 1, 0, 0, 0, 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import os
 import pathlib
 import re
@@ -229,6 +230,25 @@ def test_features(tmp_path):
   assert (task.low, task.high, task.num_values, task.constant) == (None, None, 0, ())
 
 
+# name: (values of two records, low, high, whether it is said that they never change)
+CONSTANT = {
+  "numbers": ((1.0, 1.0), 1.0, 1.0, True),
+  "infinite once": ((1.0, math.inf), 1.0, math.inf, False),
+  "always infinite": ((math.inf, math.inf), math.inf, math.inf, True),
+  "from end to end": ((-math.inf, math.inf), -math.inf, math.inf, False),
+}
+
+
+@pytest.mark.parametrize("name", CONSTANT)
+def test_values_that_never_change(name, tmp_path):
+  values, low, high, is_constant = CONSTANT[name]
+  spec = {"x": Spec((), F32, "x")}
+  path = str(tmp_path / "a")
+  records.write_records(path, spec, [{"x": np.float32(value)} for value in values])
+  (feature,) = records.examine_records(path, spec).features
+  assert (feature.low, feature.high, bool(feature.constant)) == (low, high, is_constant)
+
+
 def test_constant_features_of_episodes(tmp_path):
   write(tmp_path / "a", [episode(1, n) for n in (2, 5)])
   report = records.examine_records(str(tmp_path / "a"), EPISODE)
@@ -366,6 +386,11 @@ def test_a_record_with_none_of_the_features(name, tmp_path):
   (problem,) = records.examine_records(str(tmp_path / "a"), spec).problems
   assert problem.record == 1
   assert re.search(want, str(problem))
+  path = str(tmp_path / "a")
+  dataset = records.serialized_to_parsed(records.record_dataset([path]), spec)
+  raises = pytest.raises(errors.RecordError, match=want)
+  with raises, records.explain_failures(path, spec):
+    list(dataset)
 
 
 def test_labels_and_datasets(tmp_path):
