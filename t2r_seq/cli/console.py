@@ -65,12 +65,14 @@ def message(error: BaseException) -> str:
   text = _GIN_CALLS.sub("", str(error)).strip()
   near = gin_registry.hint(text)
   text += near
-  if _GIN_UNKNOWN.match(text) and not near:
+  if _GIN_UNKNOWN.match(text):
     text += " Is its module imported? A gin file does so: import my_project.models"
   if undefined := _GIN_UNDEFINED.match(text):
     text = f"the gin macro %{undefined[1]} is used and not defined."
   if not isinstance(error, errors.SpecError):
     text = " ".join(text.split())
+  if "://" in text and _is_tensorflow_file_error(error):
+    text = f"{text}. {errors.IF_REMOTE}"
   return printable(text) or type(error).__name__
 
 
@@ -79,17 +81,25 @@ def printable(text: str) -> str:
   return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
-def printable_lines(text: object) -> str:
-  """Does so line by line."""
-  return "\n".join(map(printable, str(text).splitlines()))
+def show(text: object) -> None:
+  """Prints a text in which names of others may be."""
+  print(printable(str(text)))
+
+
+def _escape(record: logging.LogRecord) -> bool:
+  record.msg, record.args = printable(record.getMessage()), ()
+  return True
 
 
 def _is_tensorflow_file_error(error: BaseException) -> bool:
-  """Whether TensorFlow did not find a file, or may not read it."""
+  """Whether TensorFlow did not find a file, or cannot get at it."""
   tf = sys.modules.get("tensorflow")
   if tf is None:
     return False
-  return isinstance(error, (tf.errors.NotFoundError, tf.errors.PermissionDeniedError))
+  if isinstance(error, (tf.errors.NotFoundError, tf.errors.PermissionDeniedError)):
+    return True
+  of_files = _raised_in(error.__traceback__).startswith("tensorflow.python.lib.io.")
+  return of_files and isinstance(error, tf.errors.OpError)
 
 
 def _raised_in(traceback: TracebackType | None) -> str:
@@ -107,13 +117,14 @@ def load_tensorflow() -> None:
   They write to the process's stderr before any of their settings is read, and would
   bury the one line that a command has to say. The search for GPUs does so, too: it is
   made here, and what it says is shown where the machine has one that is not found.
-  Does nothing once it is loaded.
+  Nothing is loaded twice.
   """
-  if "tensorflow" in sys.modules:
-    return
-  with silent_libraries() as notes:
-    tf = importlib.import_module("tensorflow")
-    notes.is_shown = not tf.config.list_physical_devices("GPU") and _has_gpu()
+  if "tensorflow" not in sys.modules:
+    with silent_libraries() as notes:
+      tf = importlib.import_module("tensorflow")
+      notes.is_shown = not tf.config.list_physical_devices("GPU") and _has_gpu()
+  # TensorFlow has made the logger, which warns of features by their names.
+  logging.getLogger("absl").addFilter(_escape)
 
 
 @dataclasses.dataclass

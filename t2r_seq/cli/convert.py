@@ -175,7 +175,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"{_counts(report)} were converted before; --verify compares them.")
     return 0
   for note in report.notes:
-    print(note)
+    console.show(note)
   if report.resumed_at:
     print(f"Went on after {report.resumed_at} episodes of an earlier run.")
   print(
@@ -183,7 +183,7 @@ def run(args: argparse.Namespace) -> int:
     f"{report.source_kind} to {report.destination_kind}, and read them again: every "
     f"hash fits. The hashes are in {report.journal}."
   )
-  print(f"Wrote {_files(report.files)}")
+  console.show(f"Wrote {_files(report.files)}")
   return 0
 
 

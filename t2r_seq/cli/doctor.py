@@ -372,19 +372,19 @@ def _check_store(args: argparse.Namespace) -> int:
     spec = windows.flat_specs(console.load_store_specs(args.spec))
   if args.salvage is None:
     report = store.verify_store(args.sources[0], spec=spec)
-    print(render_store_report(report))
+    console.show(render_store_report(report))
     splits = read_splits(os.path.abspath(args.sources[0]))
     if splits:
-      print(f"\n{describe_splits(splits)}")
+      console.show(f"\n{describe_splits(splits)}")
     if args.split is not None:
       return _check_split(report, args.split, splits)
     return 0 if report.is_whole else 1
   if args.split is not None:
     raise console.UsageError("--split and --salvage: a whole store is salvaged.")
   salvaged = store.salvage_store(args.sources[0], args.salvage, spec, args.lenient)
-  print(render_store_report(salvaged.source))
+  console.show(render_store_report(salvaged.source))
   print()
-  print(render_store_salvage(salvaged))
+  console.show(render_store_salvage(salvaged))
   return 0 if salvaged.source.is_whole else 1
 
 
@@ -416,13 +416,13 @@ def _check_source(args: argparse.Namespace, source: Any) -> int:
     raise console.UsageError(
       "--salvage, --spec, --lenient and --allow_nan are for stores and TFRecord files."
     )
-  print("\n\n".join(sources.render(args.sources[0], source)))
+  console.show("\n\n".join(sources.render(args.sources[0], source)))
   print()
   found = 0
   for problem in sources.check(source):
     found += 1
     if found <= args.max_shown:
-      print(console.fill(problem))
+      console.show(console.fill(problem))
   if found > args.max_shown:
     print(f"  and {found - args.max_shown:,} more; --max_shown shows them")
   total = source.num_episodes
@@ -449,9 +449,9 @@ def _check_records(args: argparse.Namespace) -> int:
   )
   if not any(report.num_records.values()):
     raise console.UsageError(f"there are no records in {' '.join(args.sources)}.")
-  print(console.printable(render_record_report(report, args.max_shown)))
+  console.show(render_record_report(report, args.max_shown))
   if args.salvage is not None:
     print()
     salvaged = records.salvage_records(report, args.salvage)
-    print(render_record_salvage(salvaged))
+    console.show(render_record_salvage(salvaged))
   return 0 if report.is_good else 1

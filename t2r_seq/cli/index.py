@@ -84,7 +84,7 @@ def _write(patterns: Sequence[str], spec: Any, num_parallel: int, force: bool) -
   num_new = sum(result.is_new for result in good)
   line = f"{len(results)} files: {num_new} indexed, {len(good) - num_new} fresh"
   print(line + (f", {len(failed)} failed." if failed else "."))
-  print(describe([result.index for result in good]))
+  console.show(describe([result.index for result in good]))
   return 1 if failed else 0
 
 
@@ -101,7 +101,7 @@ def _check(patterns: Sequence[str], spec: Any) -> int:
   if bad:
     print(f"Run: t2r_seq index {' '.join(repr(p) for p in patterns)}")
   else:
-    print(describe([state.index for state in states]))
+    console.show(describe([state.index for state in states]))
   return 1 if bad else 0
 
 
@@ -131,7 +131,7 @@ def describe(indices: Sequence[Any]) -> str:
 
 def _print_problems(problems: Sequence[str]) -> None:
   for problem in problems[:_MAX_LINES]:
-    print(f"t2r_seq index: {problem}", file=sys.stderr)
+    print(f"t2r_seq index: {console.printable(problem)}", file=sys.stderr)
   if len(problems) > _MAX_LINES:
     rest = len(problems) - _MAX_LINES
     print(f"t2r_seq index: ... and {rest} more", file=sys.stderr)

@@ -307,7 +307,7 @@ def run(args: argparse.Namespace) -> int:
   if not summary.num_records:
     raise console.UsageError(f"there are no records in {' '.join(args.files)}.")
   if text_format is None or args.output:
-    print(
+    console.show(
       "\n".join([records.format_table(summary), *records.describe_schemas(summary)])
     )
     print()
@@ -361,7 +361,7 @@ def _show_store(args: argparse.Namespace) -> int:
     raise console.UsageError("--max_records is for TFRecord files; this is a folder.")
   spec = console.load_store_specs(args.spec) if args.spec else None
   (folder,) = args.files
-  print(render_summary(store.summarize_store(folder, spec), args.spec))
+  console.show(render_summary(store.summarize_store(folder, spec), args.spec))
   return 0
 
 
@@ -377,7 +377,7 @@ def _show_source(args: argparse.Namespace, source: Any) -> int:
     parts.append(_lengths(np.diff(ends, prepend=0)))
   if source.metadata:
     parts.append(_metadata(dict(source.metadata)))
-  print("\n\n".join(parts))
+  console.show("\n\n".join(parts))
   return 0
 
 

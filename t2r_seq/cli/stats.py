@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     num_workers=args.num_workers,
   )
   _print(found, args.elements)
-  print(f"Written to {output}")
+  console.show(f"Written to {output}")
   return 0
 
 
@@ -137,4 +137,4 @@ def _print(found: Any, elements: bool) -> None:
   print(console.format_table(statistics_lib.HEADER, rows, statistics_lib.HEADER[2:]))
   print()
   for line in statistics_lib.describe_problems(found):
-    print(line)
+    console.show(line)

@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
   with contextlib.ExitStack() as stack:
     policy = _load_policy(args.export_dir, stack)
     report = _verify(args, policy)
-  print(json.dumps(report.to_json()) if args.json else console.printable_lines(report))
+  console.show(json.dumps(report.to_json()) if args.json else report)
   return int(not report.is_identical or bool(args.strict and report.warnings))
 
 

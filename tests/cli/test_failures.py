@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 
 import gin
+import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors
+from t2r_seq import errors, records, specs
 from t2r_seq.actors.rollouts import generate_episodes
 from t2r_seq.cli import console, main
 
@@ -43,6 +44,7 @@ def _raise(error):
     (_catch(_raise, FileNotFoundError("no file")), True),
     (_catch(_raise, errors.missing_extra("gymnasium", "envs")), True),
     (_catch(_raise, tf.errors.NotFoundError(None, None, "no file")), True),
+    (_catch(tf.io.gfile.exists, "s3://a/b"), True),
     (_catch(needs_a_value), True),
     (_catch(gin.parse_config, "nothing.x = 1"), True),
     (_catch(gin.parse_config, "nothing x 1"), True),
@@ -59,6 +61,7 @@ def _raise(error):
     "file",
     "extra",
     "tensorflow's file",
+    "remote file",
     "gin binding",
     "gin name",
     "gin syntax",
@@ -88,8 +91,20 @@ def test_is_expected(error, want):
       "its module imported? A gin file does so: import my_project.models",
     ),
     (
+      _catch(gin.parse_config, "x = @run_envs()"),
+      "No configurable matching reference '@run_envs()'. In bindings "
+      "string line 1 x = @run_envs() ^ Did you mean 'run_env'? "
+      "Is its module imported? A gin file does so: import my_project.models",
+    ),
+    (
       ValueError("No bindings specified for 'a/b/gin.macro' in config string: x\ny"),
       "the gin macro %a/b is used and not defined.",
+    ),
+    (
+      _catch(tf.io.gfile.exists, "s3://a/b"),
+      "File system scheme 's3' not implemented (file: 's3://a/b'). TensorFlow reads "
+      "gs:// with credentials, and other remote files with tensorflow-io; or copy them "
+      "here.",
     ),
   ],
   ids=[
@@ -99,11 +114,33 @@ def test_is_expected(error, want):
     "no message",
     "escapes of a terminal",
     "gin of no module",
+    "gin, near to another",
     "gin macro",
+    "remote files",
   ],
 )
 def test_message(error, want):
   assert console.message(error) == want
+
+
+SHOWN = {
+  "inspect": ("inspect", "q*.tfrecord"),
+  "inspect, kinds": ("inspect", "*.tfrecord"),
+  "doctor": ("doctor", "q*.tfrecord"),
+  "index": ("index", "q*.tfrecord"),
+  "stats": ("stats", "q*.tfrecord"),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_names_of_others_command_no_terminal(name, run_main, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  for file, dtype in (("q\x1b[1m.tfrecord", tf.float32), ("r.tfrecord", tf.int64)):
+    spec = {"x": specs.ExtendedTensorSpec((), dtype, "x\x1b[2J", is_sequence=True)}
+    records.write_records(file, spec, [{"x": np.ones(2, dtype.as_numpy_dtype)}] * 2)
+  _, out, err = run_main(*SHOWN[name])
+  assert "\x1b" not in out + err
+  assert r"x\x1b[2J" in out
 
 
 def test_help_fits_a_terminal(capsys):
