@@ -34,6 +34,8 @@ ARRAY_RECORD = ["array_record>=0.5"]
 # Parquet files and videos.
 LEROBOT = ["pyarrow>=14", *VIDEO]
 FORMATS = [*ZARR, *HDF5, *LEROBOT, *CRC]
+# A viewer of recordings with images, of its own process; 100 MB.
+RERUN = ["rerun-sdk>=0.23"]
 # What runs a policy without TensorFlow.
 LITE = ["ai-edge-litert>=1.4"]
 SERVE = ["websockets>=14", "msgpack>=1"]
@@ -75,7 +77,7 @@ setuptools.setup(
   license="Apache-2.0",
   python_requires=">=3.10,<3.15",
   packages=setuptools.find_packages(include=["t2r_seq", "t2r_seq.*"]),
-  package_data={"": ["*.gin", "*.proto", "py.typed"]},
+  package_data={"": ["*.gin", "*.html", "*.proto", "py.typed"]},
   zip_safe=False,
   install_requires=CORE,
   extras_require={
@@ -91,6 +93,7 @@ setuptools.setup(
     "lite": LITE,
     "plots": PLOTS,
     "pose-env": POSE_ENV,
+    "rerun": RERUN,
     "reverb": REVERB,
     "serve": SERVE,
     "test": TEST,

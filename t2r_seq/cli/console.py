@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import dataclasses
 import glob
 import importlib
@@ -266,6 +267,49 @@ def _reason(error: Exception) -> str:
   """Returns what gin says is wrong, without its count of the lines of all bindings."""
   said = str(getattr(error, "msg", None) or error.args[0])
   return " ".join(said.split()).rstrip(".")
+
+
+_MODEL = "train_eval_model.t2r_model"
+
+
+def configures_model(args: argparse.Namespace, config_path: str | None = None) -> bool:
+  """Reads the gin config of a training; returns whether it has the model.
+
+  Args:
+    args: with `gin_configs`, `gin_bindings` and `no_model`.
+    config_path: where an export keeps the config of its training; it counts where none
+      is named.
+  Raises:
+    UsageError: a config that was named has no model.
+  """
+  import gin
+
+  if args.no_model:
+    return False
+  is_given = bool(args.gin_configs or args.gin_bindings)
+  if not is_given:
+    if config_path is None or not os.path.exists(config_path):
+      return False
+    args.gin_configs = [config_path]
+  parse(args)
+  try:
+    gin.query_parameter(_MODEL)
+  except ValueError as error:
+    if not is_given:  # Trained from Python, where nothing binds the model.
+      return False
+    raise UsageError(
+      f"the gin config has no {_MODEL}. Name that of the training, or do without: "
+      "--no_model."
+    ) from error
+  return True
+
+
+def create_model() -> Any:
+  """Creates the model that gin gives to the training."""
+  import gin
+
+  # A copy is how gin makes an object of a reference.
+  return copy.deepcopy(gin.query_parameter(_MODEL))
 
 
 FORMS = "MODULE:NAME, an export's t2r_assets.pbtxt, or a .json file of specs"

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       help=f"what {where} is, where its contents or its name don't tell",
     )
   parser.add_argument("--spec", metavar="SPEC", help=console.FORMS)
-  _add_bounds(parser)
+  sources.add_bounds(parser)
   parser.add_argument(
     "--drop",
     metavar="PATH",
@@ -97,28 +97,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     "--verify",
     action="store_true",
     help="convert nothing: read both sides and compare every episode's hash",
-  )
-
-
-def _add_bounds(parser: argparse.ArgumentParser) -> None:
-  """Adds the ways of saying how episodes end where a record is a step."""
-  group = parser.add_mutually_exclusive_group()
-  group.add_argument(
-    "--episode_key",
-    metavar="NAME",
-    help="a record is a step; this feature changes from episode to episode",
-  )
-  for name in ("first", "last"):
-    group.add_argument(
-      f"--{name}_key",
-      metavar="NAME[=VALUE]",
-      help=f"this feature is 1, or VALUE, in the {name} step of an episode; records "
-      "are steps, or sequences that are cut and joined",
-    )
-  group.add_argument(
-    "--episode_per_file",
-    action="store_true",
-    help="a record is a step; each file is an episode",
   )
 
 

@@ -24,6 +24,7 @@ from t2r_seq.cli import (
   serve,
   stats,
   verify,
+  view,
 )
 
 _COMMANDS: dict[str, Any] = {
@@ -41,6 +42,7 @@ _COMMANDS: dict[str, Any] = {
   "export": export,
   "serve": serve,
   "verify": verify,
+  "view": view,
   "gin": gin_commands.GIN,
   "completion": completion,
 }

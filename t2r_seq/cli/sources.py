@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,28 @@ SPLIT_HELP = (
   "only this split: of a store, of LeRobot's info.json, a filter key of HDF5, or of "
   "the names of TFRecord files (NAME-train.tfrecord-00000-of-00010)"
 )
+
+
+def add_bounds(parser: argparse.ArgumentParser) -> None:
+  """Adds the ways of saying how episodes end where a record is a step."""
+  group = parser.add_mutually_exclusive_group()
+  group.add_argument(
+    "--episode_key",
+    metavar="NAME",
+    help="a record is a step; this feature changes from episode to episode",
+  )
+  for name in ("first", "last"):
+    group.add_argument(
+      f"--{name}_key",
+      metavar="NAME[=VALUE]",
+      help=f"this feature is 1, or VALUE, in the {name} step of an episode; records "
+      "are steps, or sequences that are cut and joined",
+    )
+  group.add_argument(
+    "--episode_per_file",
+    action="store_true",
+    help="a record is a step; each file is an episode",
+  )
 
 
 def files_of_split(patterns: list[str], split: str | None) -> list[str]:

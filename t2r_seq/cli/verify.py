@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import copy
 import importlib
 import json
 import os
@@ -33,7 +32,6 @@ the export is looked for where it was; --export names it.
 The status is 0 where all is identical, and 1 where something differs; with --strict
 also where the dataset does not fit."""
 _SERVER = "ws://"
-_MODEL = "train_eval_model.t2r_model"
 _SOURCE_KINDS = ("store", "tfrecord", "lerobot", "rlds")
 
 
@@ -100,8 +98,8 @@ def _verify(args: argparse.Namespace, policy: Any) -> Any:
   is_export = isinstance(policy, policies.ExportedSavedModelPredictor)
   export = policy if is_export else _find_export(args.export, policy)
   model = reference = None
-  if _configures(args, _config_path(policy, export)):
-    model = _create_model()
+  if console.configures_model(args, _config_path(policy, export)):
+    model = console.create_model()
     reference = None if export is None else _reference(args.checkpoint, export)
   elif args.checkpoint:
     raise console.UsageError("--checkpoint needs the model's code: name --gin_configs.")
@@ -165,38 +163,6 @@ def _config_path(policy: Any, export: Any) -> str | None:
   return None
 
 
-def _configures(args: argparse.Namespace, config_path: str | None) -> bool:
-  """Reads the gin config of the training; returns whether it has the model."""
-  import gin
-
-  if args.no_model:
-    return False
-  is_given = bool(args.gin_configs or args.gin_bindings)
-  if not is_given:
-    if config_path is None or not os.path.exists(config_path):
-      return False
-    args.gin_configs = [config_path]
-  console.parse(args)
-  try:
-    gin.query_parameter(_MODEL)
-  except ValueError as error:
-    if not is_given:  # Trained from Python, where nothing binds the model.
-      return False
-    raise console.UsageError(
-      f"the gin config has no {_MODEL}. Name that of the training, or do without: "
-      "--no_model."
-    ) from error
-  return True
-
-
-def _create_model() -> Any:
-  """Creates the model that gin gives to the training."""
-  import gin
-
-  # A copy is how gin makes an object of a reference.
-  return copy.deepcopy(gin.query_parameter(_MODEL))
-
-
 def _reference(checkpoint: str | None, predictor: Any) -> Any:
   """Returns a predictor of the checkpoint of the export, if there is one."""
   from t2r_seq import policies
@@ -208,7 +174,9 @@ def _reference(checkpoint: str | None, predictor: Any) -> Any:
     checkpoint = os.path.normpath(os.path.join(model_dir, f"model.ckpt-{step}"))
     if not os.path.exists(f"{checkpoint}.index"):
       return None
-  reference = policies.CheckpointPredictor(_create_model(), checkpoint, timeout=0)
+  reference = policies.CheckpointPredictor(
+    console.create_model(), checkpoint, timeout=0
+  )
   if not reference.restore():
     raise console.UsageError(f"there is no checkpoint in {checkpoint}.")
   return reference

@@ -42,6 +42,7 @@ FLOORS = {
   "meta_learning": 8,
   "training": 8,
   "verification": 8,
+  "viewing": 8,
   "actors": 9,
   "hooks": 9,
   "cli": 10,

@@ -1,0 +1,149 @@
+"""`t2r_seq view`: a page to look at episodes, and to find the bad ones."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING, Any
+
+from t2r_seq.cli import console, sources
+
+if TYPE_CHECKING:
+  from t2r_seq.viewing import Survey
+
+SUMMARY = "make a page to look at episodes, and to find the bad ones"
+DESCRIPTION = """Writes one HTML file, which needs no server and no network: frames,
+curves and language at each step, histograms of the set, and all episodes in the order
+of suspicion, with the reason. Tick-boxes save a keep-list of episodes.
+
+  t2r_seq view my_store
+  t2r_seq view 'data/train*.tfrecord' --spec my_project.specs:episode_spec -o page.html
+  t2r_seq view my_store --gin_configs train.gin    (the windows as the model sees them)
+  t2r_seq view my_store --export runs/pose/export/latest  (and what it would have done)
+  t2r_seq view real.lerobot simulated.hdf5 -o both.html   (side by side)
+  t2r_seq view my_store --episodes 3,17 -o two.html       (these, in full)
+
+SOURCE is whatever `convert` reads. With --export the model's code is taken from the gin
+config that the export keeps, as `verify` does it."""
+_MOST_TOLD = 5
+_REASON = 62
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the command's arguments."""
+  parser.add_argument(
+    "sources", metavar="SOURCE", nargs="+", help="one, or two that are put side by side"
+  )
+  parser.add_argument(
+    "-o", "--output", metavar="PAGE", default="view.html", help="the page (view.html)"
+  )
+  kinds = ("store", "tfrecord", "zarr", "hdf5", "lerobot", "rlds", "tfds", "minari")
+  parser.add_argument(
+    "--from", dest="kind", choices=kinds, help="what SOURCE is, if not clear"
+  )
+  parser.add_argument(
+    "--spec",
+    metavar="SPEC",
+    help=f"of records, or of windows with time offsets: {console.FORMS}",
+  )
+  parser.add_argument("--split", metavar="NAME", help=sources.SPLIT_HELP)
+  parser.add_argument("--layout", metavar="JSON", help=sources.LAYOUT_HELP)
+  sources.add_bounds(parser)
+  parser.add_argument(
+    "--drop", metavar="PATH", nargs="+", action="extend", default=[],
+    help="paths to leave out, with all that is below them",
+  )  # fmt: skip
+  parser.add_argument(
+    "--episodes", metavar="LIST", help="3,17 or a file of numbers; all by default"
+  )
+  parser.add_argument("--export", metavar="EXPORT", help="an export, or its folder")
+  console.add_arguments(parser)
+  parser.add_argument(
+    "--no_model", action="store_true", help="do without the model's code"
+  )
+  parser.add_argument(
+    "--max_mb", type=float, default=20.0, metavar="MB", help="of the page (20)"
+  )
+  parser.add_argument(
+    "--png", metavar="FILE", help="a contact sheet, too, of the most suspected episodes"
+  )
+  parser.add_argument(
+    "--rrd", metavar="FILE", help="a recording for Rerun, too, of all episodes"
+  )
+
+
+def run(args: argparse.Namespace) -> int:
+  """Writes the page; prints what it holds, and which episodes are suspected."""
+  if not args.max_mb > 0:
+    raise console.UsageError(f"--max_mb must be > 0, got {args.max_mb:g}.")
+  console.load_tensorflow()
+  from t2r_seq import convert, policies, viewing
+  from t2r_seq.convert.journal import Progress
+
+  predictor = config_path = model = None
+  if args.export is not None:
+    predictor = console.load_export(args.export)
+    config_path = policies.operative_config_path(predictor.model_path)
+  if console.configures_model(args, config_path):
+    model = console.create_model()
+  made = viewing.view(
+    args.sources,
+    args.output,
+    spec=console.load_store_specs(args.spec) if args.spec else None,
+    model=model,
+    predictor=predictor,
+    kind=args.kind,
+    options=convert.ConversionOptions(
+      episode_key=args.episode_key,
+      first_key=args.first_key,
+      last_key=args.last_key,
+      episode_per_file=args.episode_per_file,
+      drop=tuple(args.drop),
+      filter=args.split,
+      layout=args.layout,
+    ),
+    episodes=None if args.episodes is None else _episodes(args.episodes),
+    max_bytes=round(args.max_mb * 1e6),
+    png=args.png,
+    rrd=args.rrd,
+    progress=Progress(),
+  )
+  for survey, chosen in zip(made.surveys, made.page.chosen, strict=True):
+    print("\n\n".join(_render(survey, chosen)), end="\n\n")
+  written = [made.page.path, *(path for path in (args.png, args.rrd) if path)]
+  print(f"Written: {', '.join(written)} ({made.page.num_bytes / 1e6:.1f} MB)")
+  return 0
+
+
+def _episodes(text: str) -> Any:
+  """Returns the numbers of '3,17', or the name of a file."""
+  parts = [part.strip() for part in text.split(",")]
+  if all(part.isdigit() for part in parts) and not os.path.exists(text):
+    return [int(part) for part in parts]
+  return text
+
+
+def _render(survey: Survey, chosen: str) -> list[str]:
+  """Renders which episodes are suspected."""
+  num_steps = sum(each.num_steps for each in survey.figures)
+  heading = (
+    f"{survey.reader.path}: {console.count(len(survey.figures), 'episode')}, "
+    f"{console.count(num_steps, 'step')}\n{chosen}"
+  )
+  suspects = [each for each in survey.ranked if each.reasons]
+  if not suspects:
+    return [heading, "No episode stands out."]
+  lengths = {each.number: each.num_steps for each in survey.figures}
+  rows = [
+    [
+      str(each.number),
+      f"{lengths[each.number]:,}",
+      f"{each.score:.1f}",
+      console.shorten(each.reasons[0].text, _REASON),
+    ]
+    for each in suspects[:_MOST_TOLD]
+  ]
+  header = ["episode", "steps", "suspicion", "because"]
+  table = console.format_table(header, rows, header[:3])
+  more = len(suspects) - len(rows)
+  return [heading, table + (f"\nand {more} more, on the page" if more else "")]

@@ -1,0 +1,343 @@
+"""What a model sees of an episode, and what an export would have done in it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import draws, errors, specs, windows
+from t2r_seq.convert.episodes import Values, num_steps
+from t2r_seq.data import joint
+from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
+from t2r_seq.viewing.episodes import EpisodeReader
+from t2r_seq.windows.cut import Anchors, Padding, mask_paths
+
+Arrays = dict[str, np.ndarray]
+_BATCH_SIZE = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class SeenWindows:
+  """Windows of some anchors of an episode.
+
+  Attributes:
+    anchors: the steps, int64 [n].
+    raw: as they are read, by 'features/...' and 'labels/...', [n, ...].
+    real: which steps of each are of the episode and not padding, bool [n, K] or [n].
+    inputs: the same after preprocessing; empty without a preprocessor.
+    offsets: of each path, relative to the anchor; None for what holds for the episode.
+  """
+
+  anchors: np.ndarray
+  raw: Arrays
+  real: Arrays
+  inputs: Arrays
+  offsets: dict[str, tuple[int, ...] | None]
+
+
+class ModelSide:
+  """Cuts windows of episodes as training does, and preprocesses them.
+
+  The reader of windows is the one of stores, streams and replay, images are decoded as
+  input generators decode them, and the preprocessor runs in mode 'train': crops and
+  noise are drawn, for each window by its number.
+  """
+
+  def __init__(
+    self,
+    reader: EpisodeReader,
+    features: specs.SpecStructure,
+    labels: specs.SpecStructure | None = None,
+    padding: Padding = "repeat",
+    preprocessor: Any = None,
+  ) -> None:
+    """Plans the windows.
+
+    Args:
+      reader: of the episodes.
+      features: specs as the preprocessor takes them, or as records are read.
+      labels: likewise.
+      padding: of the model.
+      preprocessor: of the model; None shows raw windows only.
+    Raises:
+      SpecError: the episodes lack what the specs want; all is named.
+    """
+    joined = specs.filter_required_flat_tensor_spec(joint.join(features, labels))
+    self._reader = reader
+    self._preprocessor = preprocessor
+    self._sequences = {path for path, spec in joined.items() if spec.is_sequence}
+    self.spec = TensorSpecStruct(
+      (path, _as_step(spec)) for path, spec in joined.items()
+    )
+    masks = mask_paths(self.spec)
+    self._columns = {
+      path: column
+      for path, spec in self.spec.items()
+      if path not in masks and (column := self._find_column(path, spec))
+    }
+    element = TensorSpecStruct(
+      (path, self._element(column)) for path, column in self._columns.items()
+    )
+    cut = windows.Cut(padding=padding, masks=True)
+    self._windows = windows.WindowReader(element, self.spec, cut)
+
+  def _find_column(self, path: str, spec: ExtendedTensorSpec) -> str | None:
+    """Finds what the source has for a path: by the path, else by its name."""
+    known, own = self._reader.spec, path.partition("/")[2]
+    for name in (own, spec.name):
+      if name in known:
+        return str(name)
+    named = (p for p, leaf in known.items() if spec.name and leaf.name == spec.name)
+    return next(named, None)
+
+  def _element(self, column: str) -> tf.TensorSpec:
+    stored = self._reader.spec[column]
+    shape = stored.shape
+    if stored.is_sequence:
+      shape = tf.TensorShape([None]).concatenate(shape)
+    return tf.TensorSpec(shape, stored.dtype)
+
+  def column(self, path: str) -> str | None:
+    """Returns the path that the source has for one of the windows."""
+    return self._columns.get(path)
+
+  def anchors(self, length: int, limit: int | None = None) -> np.ndarray:
+    """Returns the steps that training has windows of.
+
+    Args:
+      length: of the episode.
+      limit: at most so many, evenly spread; None for all.
+    """
+    count = int(self._windows.grid.num_windows(length))
+    chosen = np.arange(count)
+    if limit is not None and count > limit:
+      chosen = np.unique(np.linspace(0, count - 1, limit).round().astype(int))
+    return np.asarray(self._windows.grid.start(chosen), np.int64)
+
+  def read(self, values: Values, anchors: np.ndarray) -> tuple[Arrays, Arrays]:
+    """Cuts windows.
+
+    Args:
+      values: of an episode.
+      anchors: some that `anchors` has given, [n].
+    Returns:
+      The windows by path, [n, ...], and which of their steps are real.
+    """
+    length = num_steps(values, self._reader.spec)
+
+    def take(path: str, rows: np.ndarray | None) -> np.ndarray:
+      column = self._columns[path]
+      if column not in values:
+        raise errors.SpecError(
+          f"view: {self._reader.path}: {column}: expected it in every episode, because "
+          "the model sees it, got an episode without it."
+        )
+      stored = self._reader.spec[column]
+      if rows is None:
+        value = np.asarray(values[column])
+        return np.repeat(value[np.newaxis], len(anchors), axis=0)
+      if specs.is_encoded_image_spec(stored):
+        distinct, places = np.unique(rows, return_inverse=True)
+        decoded = self._reader.pixels(values, column, distinct)
+        return decoded[places.reshape(rows.shape)]
+      return np.asarray(values[column])[rows]
+
+    found = self._windows.read_at(take, Anchors(anchors, anchors, length - 1 - anchors))
+    declared = mask_paths(self.spec)
+    real = {path: found[mask] for mask, path in self._windows.masks.items()}
+    return {
+      path: value
+      for path, value in found.items()
+      if path not in self._windows.masks or path in declared
+    }, real
+
+  def see(self, values: Values, anchors: np.ndarray, first_number: int) -> SeenWindows:
+    """Cuts windows, and preprocesses them as a training step gets them.
+
+    Args:
+      values: of an episode.
+      anchors: some of its own, [n].
+      first_number: of the samples, for the draws of augmentation.
+    Returns:
+      What a model sees.
+    Raises:
+      SpecError: the windows do not fit the preprocessor.
+    """
+    raw, real = self.read(values, anchors)
+    inputs: Arrays = {}
+    if self._preprocessor is not None and len(anchors):
+      given = TensorSpecStruct(
+        (path, tf.constant(value[:, np.newaxis] if path in self._sequences else value))
+        for path, value in raw.items()
+      )
+      features, labels = joint.split(given)
+      with draws.numbered(tf.constant(first_number + anchors, tf.int64)):
+        made = self._preprocessor.preprocess(
+          features, labels if len(labels) else None, ModeKeys.TRAIN
+        )
+      for path, value in joint.join(*made).items():
+        inputs[path] = _as_numbers(value.numpy())
+        if path in self._sequences:
+          inputs[path] = inputs[path][:, 0]
+    masks = set(self._windows.masks)
+    return SeenWindows(
+      anchors,
+      {path: value for path, value in raw.items() if path not in masks},
+      real,
+      {path: value for path, value in inputs.items() if path not in masks},
+      {path: self._offsets(path) for path in self._columns},
+    )
+
+  def _offsets(self, path: str) -> tuple[int, ...] | None:
+    reading = self._windows.readings.get(path)
+    if reading is None or reading.steps is None:
+      return None
+    return tuple(int(step) for step in np.ravel(reading.steps))
+
+
+def _as_step(spec: ExtendedTensorSpec) -> ExtendedTensorSpec:
+  """Returns the spec of one anchor: a step of a sequence."""
+  if not spec.is_sequence:
+    return spec
+  offsets = 0 if spec.time_offsets is None else spec.time_offsets
+  return ExtendedTensorSpec.from_spec(spec, is_sequence=False, time_offsets=offsets)
+
+
+def _as_numbers(values: np.ndarray) -> np.ndarray:
+  """Returns what numpy can compute with: no bfloat16."""
+  if values.dtype.kind in "biufcSUO":
+    return values
+  return values.astype(np.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Said:
+  """What an export would have done in an episode, beside what was done.
+
+  Attributes:
+    anchors: the steps that it was asked at, [n].
+    said: float64 [n, K, D]; of what is no chunk K is 1.
+    done: likewise.
+    real: which of what was done is of the episode, bool [n, K].
+  """
+
+  anchors: np.ndarray
+  said: np.ndarray
+  done: np.ndarray
+  real: np.ndarray
+
+  def mean_square(self) -> np.ndarray | None:
+    """Returns the mean square error of each dimension, [D]; None of no steps."""
+    weights = self.real[..., np.newaxis].astype(np.float64)
+    if not weights.any():
+      return None
+    return ((self.said - self.done) ** 2 * weights).sum((0, 1)) / weights.sum()
+
+  def per_step(self, scale: np.ndarray) -> np.ndarray:
+    """Returns the root of the mean square error at each anchor, [n].
+
+    Args:
+      scale: what counts as 1 of each dimension, [D].
+    """
+    square = (((self.said - self.done) / scale) ** 2).mean(axis=-1)
+    count = np.maximum(self.real.sum(axis=1), 1)
+    return np.sqrt((square * self.real).sum(axis=1) / count)
+
+
+class ExportSide:
+  """Asks an export what it would do in the windows of episodes.
+
+  Attributes:
+    output: the export's output that is an action; None where none is.
+    label: the label that it is compared with.
+    column: what the source has for it.
+    offsets: the steps of a chunk, relative to the anchor.
+    note: what a user should know.
+  """
+
+  def __init__(self, reader: EpisodeReader, predictor: Any) -> None:
+    """Plans it.
+
+    Args:
+      reader: of the episodes.
+      predictor: with a model.
+    Raises:
+      SpecError: the episodes lack what the export sees, or its labels; all is named.
+    """
+    self.output: str | None = None
+    self.label = self.column = ""
+    self.offsets: tuple[int, ...] = (0,)
+    self.note = ""
+    self._predictor = predictor
+    record = predictor.get_policy_record()
+    features = predictor.get_feature_specification()
+    labels = predictor.get_label_specification() or TensorSpecStruct()
+    self._sequences = {path for path, spec in features.items() if spec.is_sequence}
+    self.side = ModelSide(
+      reader, features, labels, "repeat" if record is None else record.padding
+    )
+
+  def ask(self, values: Values) -> Said | None:
+    """Asks it about every window of an episode; None where it says no action.
+
+    Raises:
+      SpecError: the windows are none that it takes.
+    """
+    anchors = self.side.anchors(num_steps(values, self.side._reader.spec))
+    if not len(anchors):
+      return None
+    raw, real = self.side.read(values, anchors)
+    features, labels = joint.split(raw)
+    outputs = self._predict(dict(features.items()))
+    if self.output is None and not self.note:
+      self._choose(outputs, {**labels})
+    if self.output is None:
+      return None
+    path = f"labels/{self.label}"
+    shape = (len(anchors), len(self.offsets), -1)
+    shown = real.get(path, np.ones(shape[:2], bool)).reshape(shape[:2])
+    return Said(
+      anchors,
+      np.asarray(outputs[self.output], np.float64).reshape(shape),
+      np.asarray(raw[path], np.float64).reshape(shape),
+      shown,
+    )
+
+  def _predict(self, given: Arrays) -> Arrays:
+    if self._sequences:
+      whole = {
+        path: value[np.newaxis] if path in self._sequences else value[:1]
+        for path, value in given.items()
+      }
+      return {name: value[0] for name, value in self._predictor.predict(whole).items()}
+    count = len(next(iter(given.values())))
+    parts = [
+      self._predictor.predict({p: v[i : i + _BATCH_SIZE] for p, v in given.items()})
+      for i in range(0, count, _BATCH_SIZE)
+    ]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+  def _choose(self, outputs: Arrays, labels: Mapping[str, np.ndarray]) -> None:
+    """Finds the output that is of the form of a label."""
+    pairs = [
+      (output, label)
+      for output in sorted(outputs, key=lambda name: name != "inference_output")
+      for label, value in labels.items()
+      if outputs[output].shape == value.shape and value.dtype.kind == "f"
+    ]
+    if not pairs:
+      said = {name: errors.describe(value[0]) for name, value in outputs.items()}
+      asked = {name: errors.describe(value[0]) for name, value in labels.items()}
+      self.note = (
+        f"The export says {said or 'nothing'}, none of which has the form of a label "
+        f"of its training ({asked or 'none is known'}): no error is told."
+      )
+      return
+    self.output, self.label = pairs[0]
+    path = f"labels/{self.label}"
+    self.column = self.side.column(path) or ""
+    self.offsets = self.side._offsets(path) or (0,)

@@ -1,0 +1,498 @@
+"""Chooses what a page can hold, and writes it: one file, no server, no network."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from t2r_seq import errors, files
+from t2r_seq.convert.episodes import Values, num_steps
+from t2r_seq.viewing.episodes import (
+  as_pixels,
+  encode_jpegs,
+  series_of,
+  spread,
+  text_of,
+)
+from t2r_seq.viewing.model_side import ExportSide, ModelSide, SeenWindows
+from t2r_seq.viewing.survey import SIZES, Survey
+
+MAX_BYTES = 20_000_000
+NOTABLE = 3.5
+# Frames a camera and windows an episode, of each of SIZES; pixels of a window's frame.
+_FRAMES = (150, 100, 72, 60, 48, 24)
+_WINDOWS = (40, 30, 24, 16, 12, 8)
+_WINDOW_PIXELS = (160, 144, 128, 112, 96, 64)
+_WANTED, _MOST_SHOWN, _MOST_LISTED = 40, 200, 5000
+_MOST_POINTS, _MOST_IN_STRIP, _MOST_IN_WINDOW = 1500, 16, 64
+_BINS = 32
+_NAN = 0xFFFF
+_TEMPLATE = pathlib.Path(__file__).with_name("page.html")
+_PLACE = "/*DATA*/"
+
+
+@dataclasses.dataclass(frozen=True)
+class SourcePage:
+  """What a page shows of one source.
+
+  Attributes:
+    name: of it, for people.
+    survey: of its episodes.
+    model: what a model sees; None shows no windows.
+    export: what an export would have done; None for none.
+    notes: what a user should know, sentences.
+  """
+
+  name: str
+  survey: Survey
+  model: ModelSide | None = None
+  export: ExportSide | None = None
+  notes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class PageReport:
+  """What was written.
+
+  Attributes:
+    path: of the page.
+    num_bytes: of it.
+    chosen: what it holds of each source, a sentence each.
+  """
+
+  path: str
+  num_bytes: int
+  chosen: tuple[str, ...]
+
+
+def write_page(
+  pages: Sequence[SourcePage],
+  path: str | os.PathLike[str],
+  max_bytes: int = MAX_BYTES,
+) -> PageReport:
+  """Writes a page of one source, or of two side by side.
+
+  All episodes are listed. As many as there is room for are shown with their frames,
+  the most suspected and some that are spread over the set; size and number of frames
+  follow from the room, and stand on the page.
+
+  Args:
+    pages: one source, or two.
+    path: of the file, in a folder that is there.
+    max_bytes: of the file.
+  Returns:
+    What was written.
+  Raises:
+    SpecError: the room is too small for anything.
+    OSError: it cannot be written.
+  """
+  template = _TEMPLATE.read_text(encoding="utf-8")
+  ranges = _ranges(pages)
+  room = (max_bytes - len(template.encode())) // max(len(pages), 1)
+  described, chosen = [], []
+  for page in pages:
+    values, sentence = _describe(page, room, ranges)
+    described.append(values)
+    chosen.append(sentence)
+  text = json.dumps({"sources": described}, separators=(",", ":"), allow_nan=False)
+  # Nothing of the data ends the element that it is in.
+  text = template.replace(_PLACE, text.replace("<", "\\u003c"))
+  data = text.encode()
+  if len(data) > max_bytes:
+    raise errors.SpecError(
+      f"view: {os.fspath(path)}: expected a page of at most {max_bytes:,} bytes, got "
+      f"{len(data):,} with the list of episodes alone. Look at fewer: --episodes."
+    )
+  files.replace_file(os.path.abspath(os.fspath(path)), data)
+  return PageReport(os.fspath(path), len(data), tuple(chosen))
+
+
+def _text64(data: bytes) -> str:
+  return base64.b64encode(data).decode("ascii")
+
+
+def _numbers64(values: np.ndarray, dtype: str) -> str:
+  return _text64(np.ascontiguousarray(values, dtype).tobytes())
+
+
+def _finite(values: Any) -> list[Any]:
+  """Returns numbers as JSON has them, of 5 digits; None for what is not finite."""
+  return [
+    float(f"{value:.5g}") if np.isfinite(value) else None
+    for value in np.ravel(np.asarray(values, np.float64)).tolist()
+  ]
+
+
+def _ranges(pages: Sequence[SourcePage]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+  """Returns least and most of each path, of all sources: [D] each."""
+  found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+  for page in pages:
+    for path, figures in page.survey.statistics.items():
+      low = np.nan_to_num(np.ravel(figures.measure("min")))
+      high = np.nan_to_num(np.ravel(figures.measure("max")))
+      if path in found and found[path][0].shape == low.shape:
+        low = np.minimum(low, found[path][0])
+        high = np.maximum(high, found[path][1])
+      found[path] = low, high
+  return found
+
+
+def _describe(
+  page: SourcePage,
+  room: int,
+  ranges: Mapping[str, tuple[np.ndarray, np.ndarray]],
+) -> tuple[dict[str, Any], str]:
+  """Describes a source, within so many bytes of JSON."""
+  survey, reader = page.survey, page.survey.reader
+  columns = reader.columns
+  ranked = survey.ranked[:_MOST_LISTED]
+  figures = {each.number: each for each in survey.figures}
+  lengths = np.asarray([each.num_steps for each in survey.figures])
+  counts, edges = np.histogram(lengths, min(20, int(np.ptp(lengths)) + 1))
+  values: dict[str, Any] = {
+    "name": page.name,
+    "path": reader.path,
+    "kind": reader.kind,
+    "period": reader.period,
+    "numEpisodes": len(survey.figures),
+    "numSteps": int(lengths.sum()),
+    "cameras": list(columns.cameras),
+    "actions": list(columns.actions),
+    "unseen": list(columns.unseen),
+    "series": [
+      {"path": path, "low": _finite(ranges[path][0]), "high": _finite(ranges[path][1])}
+      for path in _ordered(columns.series, columns.actions, columns.signals)
+      if path in ranges
+    ],
+    "stats": [_statistics(path, survey, ranges[path]) for path in survey.statistics],
+    "lengths": {"edges": _finite(edges), "counts": counts.tolist()},
+    "episodes": [
+      {
+        "n": each.number,
+        "len": figures[each.number].num_steps,
+        "score": round(each.score, 2),
+        "why": [[reason.what, reason.text] for reason in each.reasons],
+        "text": survey.texts.get(each.number, ""),
+        "error": _error(figures[each.number].error),
+      }
+      for each in ranked
+    ],
+    "model": page.model is not None,
+    "export": None
+    if page.export is None or page.export.output is None
+    else {
+      "output": page.export.output,
+      "label": page.export.label,
+      "column": page.export.column,
+      "offsets": list(page.export.offsets),
+    },
+  }
+  room -= len(json.dumps(values).encode()) + 2000
+  room -= _add_thumbnails(values["episodes"], survey, room // 6)
+  rung, shown = _choose(page, room)
+  detail = _details(page, rung, shown, ranges, room)
+  values["detail"] = detail
+  said = _sentence(page, rung, len(detail))
+  notes = [*page.notes, *reader.notes]
+  if page.export is not None and page.export.note:
+    notes.append(page.export.note)
+  if len(survey.ranked) > len(ranked):
+    notes.append(f"The {len(ranked):,} most suspected episodes are listed.")
+  if columns.unseen:
+    notes.append(f"Not shown: {errors.listing(columns.unseen)}.")
+  values["notes"] = [said, *notes]
+  return values, said
+
+
+def _ordered(series: Sequence[str], *first: Sequence[str]) -> list[str]:
+  return list(dict.fromkeys([*(p for group in first for p in group), *series]))
+
+
+def _error(error: np.ndarray | None) -> float | None:
+  return None if error is None else _finite(np.sqrt(error.mean()))[0]
+
+
+def _statistics(
+  path: str, survey: Survey, limits: tuple[np.ndarray, np.ndarray]
+) -> dict[str, Any]:
+  found = survey.statistics[path]
+  samples = survey.samples.get(path, np.zeros((0, len(limits[0]))))
+  histograms = []
+  for dim, (low, high) in enumerate(zip(*limits, strict=True)):
+    column = samples[:, dim][np.isfinite(samples[:, dim])]
+    span = (low, high) if high > low else (low - 0.5, low + 0.5)
+    histograms.append(np.histogram(column, _BINS, span)[0].tolist())
+  return {
+    "path": path,
+    "dtype": found.spec.dtype.name,
+    "shape": found.spec.shape.as_list(),
+    "rows": found.rows,
+    "bad": found.num_not_finite,
+    **{name: _finite(found.measure(name)) for name in ("mean", "std", "min", "max")},
+    "q": [_finite(found.quantiles[q]) for q in (0.01, 0.5, 0.99)],
+    "low": _finite(limits[0]),
+    "high": _finite(limits[1]),
+    "hist": histograms,
+  }
+
+
+def _add_thumbnails(
+  episodes: Sequence[dict[str, Any]], survey: Survey, room: int
+) -> int:
+  """Adds thumbnails while there is room; returns the bytes that they take."""
+  taken = 0
+  for each in episodes:
+    if each["n"] in survey.thumbnails:
+      text = _text64(survey.thumbnails[each["n"]])
+      if taken + len(text) > room:
+        break
+      each["thumb"] = text
+      taken += len(text) + 12
+  return taken
+
+
+def _choose(page: SourcePage, room: int) -> tuple[int, list[int]]:
+  """Chooses sizes, and which episodes are shown, the most important first."""
+  survey = page.survey
+  ranked = [each.number for each in survey.ranked]
+  lengths = {each.number: each.num_steps for each in survey.figures}
+  count = min(len(ranked), _MOST_SHOWN)
+  evenly = spread(len(ranked), max(count // 2, 1))
+  numbers = sorted(ranked)
+  mixed = [
+    number
+    for pair in zip(ranked, [numbers[i] for i in evenly], strict=False)
+    for number in pair
+  ]
+  order = list(dict.fromkeys([*mixed, *ranked]))[:count]
+  wanted = order[: min(_WANTED, len(order))]
+  rung = next(
+    (
+      rung
+      for rung in range(len(SIZES))
+      if sum(_estimate(page, rung, lengths[n]) for n in wanted) < 0.8 * room
+    ),
+    len(SIZES) - 1,
+  )
+  shown: list[int] = []
+  taken = 0.0
+  for number in order:
+    taken += _estimate(page, rung, lengths[number])
+    if shown and taken > 0.85 * room:
+      break
+    shown.append(number)
+  return rung, shown
+
+
+def _estimate(page: SourcePage, rung: int, length: int) -> float:
+  """Returns about how many bytes of JSON an episode takes."""
+  survey = page.survey
+  frame = survey.frame_bytes[SIZES[rung]]
+  frames = min(length, _FRAMES[rung]) * frame
+  points = min(length, _MOST_POINTS)
+  elements = sum(figures.measure("mean").size for figures in survey.statistics.values())
+  curves = 2 * points * elements
+  seen = 0.0
+  if page.model is not None:
+    ratio = (_WINDOW_PIXELS[rung] / SIZES[rung][0]) ** 0.8
+    for path, spec in page.model.spec.items():
+      offsets = spec.time_offsets
+      stack = len(offsets) if isinstance(offsets, tuple) else 1
+      is_image = page.model.column(path) in survey.reader.columns.cameras
+      one = ratio * frame / max(len(survey.reader.columns.cameras), 1)
+      size = spec.shape.num_elements() or 0
+      of_numbers = 8 * size if size / max(stack, 1) <= _MOST_IN_WINDOW else 0
+      seen += min(stack, _MOST_IN_STRIP) * one if is_image else of_numbers
+    seen *= min(length, _WINDOWS[rung])
+  return 4 / 3 * (frames + curves + seen) + 2000
+
+
+def _sentence(page: SourcePage, rung: int, count: int) -> str:
+  """Says what was chosen."""
+  survey = page.survey
+  total = len(survey.figures)
+  which = "All" if count == total else f"{count:,} of"
+  said = f"{which} {total:,} episodes are shown with their curves"
+  if not survey.reader.columns.cameras:
+    return f"{said}; the source has no images."
+  pixels, quality = SIZES[rung]
+  return (
+    f"{said} and frames: at most {_FRAMES[rung]} a camera, of at most {pixels} pixels, "
+    f"JPEG of quality {quality}."
+  )
+
+
+def _details(
+  page: SourcePage,
+  rung: int,
+  shown: Sequence[int],
+  ranges: Mapping[str, tuple[np.ndarray, np.ndarray]],
+  room: int,
+) -> dict[str, Any]:
+  """Reads the chosen episodes again, and takes what fits."""
+  figures = {each.number: each for each in page.survey.figures}
+  starts = dict(
+    zip(
+      figures,
+      np.cumsum([0, *(each.num_steps for each in figures.values())]).tolist(),
+      strict=False,
+    )
+  )
+  made, sizes = {}, {}
+  for number, values in page.survey.reader.episodes(shown):
+    detail = _detail(page, rung, values, ranges, starts[number])
+    detail["marks"] = [
+      [mark.what, mark.path, mark.start, mark.stop] for mark in figures[number].marks
+    ][:500]
+    made[number], sizes[number] = detail, len(json.dumps(detail)) + 16
+  kept, taken = [], 0
+  for number in shown:
+    if number in made and taken + sizes[number] <= room:
+      kept.append(number)
+      taken += sizes[number]
+  return {str(number): made[number] for number in kept}
+
+
+def _detail(
+  page: SourcePage,
+  rung: int,
+  values: Values,
+  ranges: Mapping[str, tuple[np.ndarray, np.ndarray]],
+  first_number: int,
+) -> dict[str, Any]:
+  survey, reader = page.survey, page.survey.reader
+  columns, length = reader.columns, num_steps(values, reader.spec)
+  steps = spread(length, _FRAMES[rung])
+  points = spread(length, _MOST_POINTS)
+  detail: dict[str, Any] = {
+    "steps": steps.tolist(),
+    "frames": {
+      path: [
+        _text64(jpeg)
+        for jpeg in encode_jpegs(reader.frames(values, path, steps), *SIZES[rung])
+      ]
+      for path in columns.cameras
+      if path in values
+    },
+    "points": None if len(points) == length else points.tolist(),
+    "series": {
+      path: _quantized(series_of(values, path)[points], *ranges[path])
+      for path in columns.series
+      if path in values and path in ranges
+    },
+    "texts": {
+      path: _texts(values[path], reader.spec[path].is_sequence)
+      for path in columns.texts
+      if path in values
+    },
+    "context": {
+      path: _finite(values[path]) for path in columns.contexts if path in values
+    },
+  }
+  anchors = np.zeros(0, np.int64)
+  if page.model is not None:
+    anchors = page.model.anchors(length, _WINDOWS[rung])
+    seen = page.model.see(values, anchors, first_number)
+    detail["windows"] = _windows(seen, _WINDOW_PIXELS[rung], SIZES[rung][1])
+  if page.export is not None and (said := page.export.ask(values)) is not None:
+    now = int(np.argmin(np.abs(page.export.offsets)))
+    scale = survey.scale(page.export.column)
+    if len(scale) != said.said.shape[-1]:
+      scale = np.ones(said.said.shape[-1])
+    chunks = np.searchsorted(said.anchors, anchors)
+    detail["said"] = {
+      "anchors": said.anchors.tolist(),
+      "now": _numbers64(said.said[:, now], "<f4"),
+      "offset": page.export.offsets[now],
+      "dims": said.said.shape[-1],
+      "error": _finite(said.per_step(scale)),
+      "chunkAnchors": anchors.tolist(),
+      "chunks": _numbers64(said.said[chunks % max(len(said.anchors), 1)], "<f4"),
+    }
+  return detail
+
+
+def _quantized(series: np.ndarray, low: np.ndarray, high: np.ndarray) -> str:
+  """Returns 16 bits a number, between the least and the most of the set."""
+  span = np.where(high > low, high - low, 1.0)
+  with np.errstate(invalid="ignore"):
+    numbers = np.clip(np.round((series - low) / span * (_NAN - 1)), 0, _NAN - 1)
+  return _numbers64(np.where(np.isfinite(series), numbers, _NAN), "<u2")
+
+
+def _texts(values: np.ndarray, is_sequence: bool) -> list[list[Any]]:
+  """Returns [first step, text] of each run of equal texts."""
+  found: list[list[Any]] = []
+  for step, value in enumerate(values if is_sequence else [values]):
+    text = text_of(value)[:1000]
+    if not found or found[-1][1] != text:
+      found.append([step, text])
+  return found[:200]
+
+
+def _windows(seen: SeenWindows, pixels: int, quality: int) -> dict[str, Any]:
+  """Describes windows: images as strips, numbers before and after preprocessing."""
+  described = []
+  for path in dict.fromkeys([*seen.inputs, *seen.raw]):
+    raw, made = seen.raw.get(path), seen.inputs.get(path)
+    shown = made if made is not None else raw
+    offsets = seen.offsets.get(path)
+    if shown is None or not len(shown):
+      continue
+    stack = len(offsets) if offsets is not None else 1
+    real = seen.real.get(path)
+    one: dict[str, Any] = {
+      "path": path,
+      "offsets": None if offsets is None else list(offsets),
+      "shape": list(shown.shape[1:]),
+      "dtype": shown.dtype.name,
+      "real": None
+      if real is None or real.all()
+      else _numbers64(real.reshape(len(shown), -1), "u1"),
+    }
+    if _is_image(shown):
+      frames = shown.reshape([len(shown), -1, *shown.shape[-3:]])
+      places = spread(frames.shape[1], _MOST_IN_STRIP)
+      one["places"] = places.tolist()
+      one["images"] = _strips(frames[:, places], pixels, quality)
+    elif shown.dtype.kind in "biuf":
+      numbers = shown.reshape(len(shown), -1)
+      if shown.shape[1:2] != (stack,) and stack > 1:
+        stack = 1
+      if numbers.shape[1] / stack > _MOST_IN_WINDOW:
+        continue
+      one["stack"] = stack
+      one["made"] = _numbers64(numbers, "<f4")
+      if raw is not None and raw.shape == shown.shape and (raw != shown).any():
+        one["raw"] = _numbers64(np.asarray(raw), "<f4")
+    else:
+      continue
+    described.append(one)
+  return {"anchors": seen.anchors.tolist(), "paths": described}
+
+
+def _is_image(values: np.ndarray) -> bool:
+  return (
+    values.ndim in (4, 5)
+    and values.shape[-1] in (1, 3, 4)
+    and min(values.shape[-3:-1]) >= 8
+    and values.dtype.kind in "uif"
+  )
+
+
+def _strips(frames: np.ndarray, pixels: int, quality: int) -> list[str]:
+  """Returns JPEGs of stacks, [n, K, h, w, c], side by side."""
+  images = as_pixels(frames)
+  count, stack, height, width, channels = images.shape
+  strips = images.transpose(0, 2, 1, 3, 4).reshape(
+    count, height, stack * width, channels
+  )
+  most = round(pixels / max(height, width) * max(height, stack * width))
+  return [_text64(jpeg) for jpeg in encode_jpegs(strips, max(most, 1), quality)]

@@ -1,0 +1,176 @@
+"""A contact sheet as a picture, and a recording for Rerun."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from t2r_seq import errors, files
+from t2r_seq.convert.episodes import num_steps
+from t2r_seq.viewing.episodes import encode_jpegs, series_of, spread, text_of
+from t2r_seq.viewing.page import NOTABLE, SourcePage
+
+_ROWS, _COLUMNS = 30, 8
+_HEIGHT, _GAP, _LABEL = 88, 6, 250
+_MOST_WIDTH = 160
+_PAPER, _INK, _SOFT, _WARN = (
+  (255, 255, 255),
+  (28, 30, 34),
+  (99, 103, 110),
+  (180, 84, 10),
+)
+_RRD_QUALITY, _RRD_PIXELS = 90, 1024
+
+
+def check_extras(png: bool, rrd: bool) -> None:
+  """Checks, before the data is read, that what is asked for can be written.
+
+  Raises:
+    ImportError: names the extra.
+  """
+  if png:
+    errors.load_extra("PIL", "plots")
+  if rrd:
+    errors.load_extra("rerun", "rerun")
+
+
+def write_contact_sheet(
+  pages: Sequence[SourcePage], path: str | os.PathLike[str]
+) -> None:
+  """Writes a PNG: a row for each of the most suspected episodes, 8 frames of it.
+
+  Args:
+    pages: of the sources.
+    path: of the file.
+  Raises:
+    SpecError: no source has a camera.
+    ImportError: Pillow is not installed.
+    OSError: it cannot be written.
+  """
+  errors.load_extra("PIL", "plots")
+  from PIL import Image
+
+  rows = [row for page in pages for row in _rows(page, _ROWS // len(pages))]
+  if not rows:
+    raise errors.SpecError(
+      f"view: {os.fspath(path)}: expected a source with a camera for a contact sheet, "
+      "got none with images. Leave --png out."
+    )
+  width = max(row.width for row in rows)
+  height = sum(row.height + _GAP for row in rows) + _GAP
+  sheet = Image.new("RGB", (width + 2 * _GAP, height), _PAPER)
+  top = _GAP
+  for row in rows:
+    sheet.paste(row, (_GAP, top))
+    top += row.height + _GAP
+  held = io.BytesIO()
+  sheet.save(held, "PNG", optimize=True)
+  files.replace_file(os.path.abspath(os.fspath(path)), held.getvalue())
+
+
+def _rows(page: SourcePage, limit: int) -> list[Any]:
+  survey, reader = page.survey, page.survey.reader
+  chosen = {each.number: each for each in survey.ranked[:limit]}
+  made: dict[int, Any] = {}
+  for number, values in reader.episodes(list(chosen)):
+    camera = next((p for p in reader.columns.cameras if p in values), None)
+    if camera is None:
+      continue
+    length = num_steps(values, reader.spec)
+    steps = spread(length, _COLUMNS)
+    frames = reader.frames(values, camera, steps)
+    reason = chosen[number].reasons[:1]
+    made[number] = _row(
+      page.name, number, f"{length} steps, {camera}", reason[0].text if reason else "",
+      frames,
+    )  # fmt: skip
+  return [made[number] for number in chosen if number in made]
+
+
+def _row(name: str, number: int, facts: str, reason: str, frames: np.ndarray) -> Any:
+  from PIL import Image, ImageDraw, ImageFont
+
+  height, width = frames.shape[1:3]
+  size = max(1, min(round(width * _HEIGHT / height), _MOST_WIDTH)), _HEIGHT
+  row = Image.new("RGB", (_LABEL + (size[0] + 3) * _COLUMNS, _HEIGHT), _PAPER)
+  draw = ImageDraw.Draw(row)
+  lines = [(f"Episode {number}", 15, _INK), (facts, 12, _SOFT)]
+  for text in _wrapped(reason, 38)[:3]:
+    lines.append((text, 12, _WARN))
+  top = 0
+  for text, points, ink in lines:
+    draw.text((2, top), text, ink, ImageFont.load_default(points))
+    top += points + 4
+  del name
+  sampling = Image.Resampling.NEAREST if height < _HEIGHT else Image.Resampling.BOX
+  for place, frame in enumerate(frames):
+    pixels = np.repeat(frame, 3, axis=-1) if frame.shape[-1] == 1 else frame
+    image = Image.fromarray(np.ascontiguousarray(pixels)).resize(size, sampling)
+    row.paste(image, (_LABEL + place * (size[0] + 3), 0))
+  return row
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+  import textwrap
+
+  return textwrap.wrap(text, width)
+
+
+def write_recording(pages: Sequence[SourcePage], path: str | os.PathLike[str]) -> None:
+  """Writes a recording for Rerun's viewer, of all episodes and in full.
+
+  Args:
+    pages: of the sources.
+    path: of the file, by custom `.rrd`.
+  Raises:
+    ImportError: rerun-sdk is not installed.
+    OSError: it cannot be written.
+  """
+  rerun = errors.load_extra("rerun", "rerun")
+  with files.replacing(os.path.abspath(os.fspath(path))) as temporary:
+    recording = rerun.RecordingStream("t2r_seq_view")
+    recording.save(temporary)
+    for page in pages:
+      _record(rerun, recording, page)
+    recording.flush()
+    recording.disconnect()
+
+
+def _record(rerun: Any, recording: Any, page: SourcePage) -> None:
+  reader = page.survey.reader
+  columns = reader.columns
+  ranked = {each.number: each for each in page.survey.ranked}
+  for number, values in reader.episodes(list(ranked)):
+    root = f"{page.name}/episode_{number}"
+    reasons = [each.text for each in ranked[number].reasons if each.score >= NOTABLE]
+    text = "\n".join(f"- {reason}" for reason in reasons) or "nothing is suspected"
+    recording.log(f"{root}/suspicion", rerun.TextDocument(text), static=True)
+    length = num_steps(values, reader.spec)
+    jpegs = {
+      path: encode_jpegs(
+        reader.frames(values, path, np.arange(length)), _RRD_PIXELS, _RRD_QUALITY
+      )
+      for path in columns.cameras
+      if path in values
+    }
+    series = {
+      path: series_of(values, path) for path in columns.series if path in values
+    }
+    for step in range(length):
+      recording.set_time("step", sequence=step)
+      if reader.period is not None:
+        recording.set_time("time", duration=step * reader.period)
+      for path, frames in jpegs.items():
+        image = rerun.EncodedImage(contents=frames[step], media_type="image/jpeg")
+        recording.log(f"{root}/{path}", image)
+      for path, numbers in series.items():
+        recording.log(f"{root}/{path}", rerun.Scalars(numbers[step]))
+      for path in columns.texts:
+        if path in values:
+          rows = values[path] if reader.spec[path].is_sequence else [values[path]]
+          if step < len(rows):
+            recording.log(f"{root}/{path}", rerun.TextLog(text_of(rows[step])))

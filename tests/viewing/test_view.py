@@ -1,0 +1,291 @@
+"""Pages of episodes: what is suspected, what a model sees, what fits; in a browser."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import (
+  convert,
+  data,
+  errors,
+  models,
+  policies,
+  preprocessors,
+  records,
+  specs,
+  statistics,
+  store,
+  training,
+  viewing,
+  windows,
+)
+from t2r_seq.cli import main
+from t2r_seq.viewing.model_side import ModelSide
+
+_SPEC = specs.ExtendedTensorSpec
+NUM_EPISODES, SIZE = 40, 16
+STORED = {
+  "camera": _SPEC((SIZE, SIZE, 3), tf.uint8, "camera", is_sequence=True),
+  "state": _SPEC((3,), tf.float32, "state", is_sequence=True),
+  "action": _SPEC((2,), tf.float32, "action", is_sequence=True),
+  "timestamp": _SPEC((), tf.float64, "timestamp", is_sequence=True),
+  "task": _SPEC((), tf.string, "task"),
+}
+# Which episode has which defect, and what its reason begins with.
+PLANTED = {
+  4: ("frozen", "camera is frozen from step 5 to "),
+  11: ("clipped", "action[0] is clipped in "),
+  22: ("jerk", "action jerks "),
+  35: ("error", "the export is "),
+}
+
+
+class Follow(models.RegressionModel):
+  """Says half of the last state with its sign turned, twice; needs no training."""
+
+  def get_feature_specification(self, mode):
+    features = {
+      "camera": _SPEC(
+        (2, SIZE, SIZE, 3),
+        tf.float32,
+        "camera",
+        time_offsets=(-2, 0),
+        data_format="png",
+      ),
+      "state": _SPEC((2, 3), tf.float32, "state", time_offsets=(-1, 0)),
+    }
+    return windows.add_mask_specs(specs.TensorSpecStruct(features), ["state"])
+
+  def get_label_specification(self, mode):
+    return specs.TensorSpecStruct(
+      target=_SPEC((2, 2), tf.float32, "action", time_offsets=(0, 1))
+    )
+
+  def create_network(self):
+    return tf.keras.layers.Dense(1)
+
+  def a_func(self, features, mode):
+    bias = 0.0 * self.network(tf.reduce_mean(features.camera, axis=[1, 2, 3]))
+    said = -0.5 * features.state[:, -1, :2] + bias
+    return {"inference_output": tf.stack([said, said], axis=1)}
+
+
+def _episode(number, rng):
+  length = int(rng.integers(14, 18))
+  phase, speed = rng.uniform(0, 6, 3), rng.uniform(0.25, 0.35, 3)
+  state = np.sin(phase + speed * np.arange(length)[:, np.newaxis])
+  action = -0.5 * state[:, :2] + rng.normal(0, 0.002, [length, 2])
+  camera = rng.integers(0, 60, [length, SIZE, SIZE, 3])
+  camera[:, 4:9, 4:9] += np.round(90 + 80 * state[:, np.newaxis, np.newaxis]).astype(
+    int
+  )
+  if number == 4:
+    camera[5:] = camera[5]
+  if number == 11:
+    action[:, 0] = np.clip(action[:, 0], -0.12, 0.12)
+  if number == 22:
+    action += rng.normal(0, 0.15, action.shape)
+  if number == 35:
+    action = action[::-1] * [1, -1]
+  return {
+    "camera": camera.astype(np.uint8),
+    "state": state.astype(np.float32),
+    "action": action.astype(np.float32),
+    "timestamp": 0.1 * np.arange(length),
+    "task": np.asarray(f"push </script> {number % 3}".encode(), object),
+  }
+
+
+def _make_store(path, episodes, metadata=None):
+  with store.EpisodeStore.create(str(path), STORED, metadata, allow_nan=True) as writer:
+    for episode in episodes:
+      writer.append_episode(episode)
+  return str(path)
+
+
+@pytest.fixture(name="folder", scope="module")
+def fixture_folder(tmp_path_factory):
+  """A store of 40 episodes with four defects."""
+  folder = tmp_path_factory.mktemp("view")
+  rng = np.random.default_rng(3)
+  episodes = [_episode(number, rng) for number in range(NUM_EPISODES)]
+  _make_store(folder / "store", episodes, {"fps": 10})
+  _make_store(folder / "small", episodes[:3])
+  statistics.compute_statistics(str(folder / "store"), str(folder / "statistics.json"))
+  return folder
+
+
+@pytest.fixture(name="model", scope="module")
+def fixture_model(folder):
+  stages = [
+    functools.partial(
+      preprocessors.Normalize,
+      statistics_path=str(folder / "statistics.json"),
+      modes={"state": "mean_std"},
+    ),
+    preprocessors.ImageToFloatPreprocessor,
+  ]
+  make = functools.partial(
+    preprocessors.ComposedPreprocessor, preprocessor_classes=stages
+  )
+  return Follow(preprocessor_cls=make, padding="repeat")
+
+
+def _data(page):
+  """What a page has been given."""
+  text = page.read_text(encoding="utf-8")
+  assert text.count("</script>") == 2  # What texts of the data have ends nothing.
+  found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text)
+  return json.loads(found[1])["sources"]
+
+
+def test_planted_defects_are_among_the_first_five_and_the_page_has_it_all(
+  folder, model, capsys
+):
+  raw = Follow(
+    padding="repeat", preprocessor_cls=preprocessors.ImageToFloatPreprocessor
+  )
+  raw.build()
+  training.export_saved_model(raw, str(folder / "export"), global_step=7)
+  page = folder / "page.html"
+  predictor = policies.ExportedSavedModelPredictor(str(folder / "export"))
+  predictor.restore()
+  found = viewing.view(
+    str(folder / "store"), page, model=model, predictor=predictor,
+    png=folder / "sheet.png",
+  )  # fmt: skip
+  first = {each.number: each.reasons for each in found.surveys[0].ranked[:5]}
+  assert set(PLANTED) <= set(first)
+  for number, (what, text) in PLANTED.items():
+    reasons = {reason.what: reason.text for reason in first[number]}
+    assert reasons[what].startswith(text), reasons
+  assert page.stat().st_size == found.page.num_bytes < 20_000_000
+  assert (folder / "sheet.png").read_bytes().startswith(b"\x89PNG")
+  (source,) = _data(page)
+  assert len(source["episodes"]) == len(source["detail"]) == NUM_EPISODES
+  assert [each["n"] for each in source["episodes"][:5]] == list(first)
+  detail = source["detail"]["4"]
+  length = next(each["len"] for each in source["episodes"] if each["n"] == 4)
+  assert len(detail["frames"]["camera"]) == length
+  assert ["frozen", "camera", 6, length] in detail["marks"]
+  assert detail["texts"]["task"] == [[0, "push </script> 1"]]
+  seen = {each["path"]: each for each in detail["windows"]["paths"]}
+  assert seen["features/camera"]["offsets"] == [-2, 0]
+  assert len(seen["features/camera"]["images"]) == length
+  assert {"raw", "made", "real"} <= set(seen["features/state"])
+  other = source["detail"]["35"]["said"]["error"]
+  assert np.mean(detail["said"]["error"]) < 0.3 < 1 < np.mean(other)
+
+  arguments = ["view", str(folder / "store"), "--export", str(folder / "export")]
+  assert (
+    main([*arguments, "-o", str(folder / "again.html"), "--episodes", "4,5,7"]) == 0
+  )
+  said = capsys.readouterr().out
+  assert "3 episodes" in said and "All 3 episodes are shown" in said
+  assert _data(folder / "again.html")[0]["episodes"][0]["n"] == 4
+
+
+def test_windows_are_those_of_training(folder, model):
+  path = str(folder / "small")
+  reader = viewing.EpisodeReader(path)
+  mode = specs.ModeKeys.TRAIN
+  side = ModelSide(
+    reader,
+    model.preprocessor.get_in_feature_specification(mode),
+    model.preprocessor.get_in_label_specification(mode),
+    model.padding,
+    model.preprocessor,
+  )
+  seen = [
+    side.see(values, side.anchors(len(values["state"])), 0)
+    for _, values in reader.episodes()
+  ]
+  generator = data.StoreInputGenerator(path, batch_size=64, drop_remainder=False)
+  generator.set_specification_from_model(model, specs.ModeKeys.EVAL)
+  features, labels = next(iter(generator.create_dataset(specs.ModeKeys.EVAL)))
+  for path, value in [("camera", features.camera), ("state", features.state)]:
+    got = np.concatenate([each.inputs[f"features/{path}"] for each in seen])
+    np.testing.assert_array_equal(got, value.numpy())
+  got = np.concatenate([each.inputs["labels/target"] for each in seen])
+  np.testing.assert_array_equal(got, labels.target.numpy())
+  real = np.concatenate([each.real["features/state"] for each in seen])
+  np.testing.assert_array_equal(real, features.state_mask.numpy())
+
+
+@pytest.mark.parametrize(
+  "name", ["out.tfrecord", "out.hdf5", "out.zarr", "out.lerobot"]
+)
+def test_every_source(folder, tmp_path, name):
+  small, path = str(folder / "small"), tmp_path / name
+  arguments = ["view", str(path), "-o", str(tmp_path / "page.html")]
+  if name == "out.tfrecord":
+    spec = specs.TensorSpecStruct(STORED)
+    records.write_records(str(path), spec, list(convert.open_episodes(small)))
+    (tmp_path / "spec.json").write_text(spec.to_json())
+    arguments += ["--spec", str(tmp_path / "spec.json")]
+  else:
+    drop = "timestamp" if name == "out.lerobot" else "task"
+    options = convert.ConversionOptions(fps=10, video_codec="png", drop=(drop,))
+    convert.convert(small, str(path), options=options)
+  assert main(arguments) == 0
+  (source,) = _data(tmp_path / "page.html")
+  assert len(source["detail"]) == 3
+  assert len(source["cameras"]) == 1
+  assert source["numSteps"] == store.EpisodeStore(small).num_steps
+
+
+def test_bad_numbers_times_and_lengths(tmp_path):
+  rng = np.random.default_rng(0)
+  episodes = [_episode(number + 50, rng) for number in range(12)]
+  episodes[2]["state"][3, 1] = np.nan
+  episodes[5]["timestamp"][8:] += 1.0
+  episodes[7]["action"][:, 1] = 0.25
+  episodes[9] = {
+    path: value[:4] if value.ndim else value for path, value in episodes[9].items()
+  }
+  path = _make_store(tmp_path / "store", episodes)
+  survey = viewing.survey_episodes(viewing.EpisodeReader(path))
+  said = {
+    each.number: [reason.text for reason in each.reasons] for each in survey.ranked
+  }
+  assert next(iter(said)) == 2
+  assert said[2] == ["state has 1 NaN or infinite value"]
+  assert said[5] == ["timestamp leaps by 11 steps at once"]
+  assert "action[1] is constant" in said[7]
+  assert said[9][0].startswith("4 steps, where 1")
+
+
+def test_room_and_two_sources(folder, tmp_path):
+  pair = [folder / "store", folder / "small"]
+  page = tmp_path / "both.html"
+  found = viewing.view(pair, page, max_bytes=500_000)
+  assert page.stat().st_size <= 500_000
+  assert found.page.chosen[0].startswith(f"{len(_data(page)[0]['detail'])} of 40 ")
+  assert [source["name"] for source in _data(page)] == ["store", "small"]
+  with pytest.raises(errors.SpecError, match=r"expected a page of at most 1,000 bytes"):
+    viewing.view(pair, page, max_bytes=1000)
+
+
+BAD = [
+  (["nothing_there"], "expected a store, a dataset of LeRobot's"),
+  (["store", "small", "store"], "expected one source, or two, got 3"),
+  (["store", "--episodes", "77"], "expected numbers from 0 to 39, got 77"),
+  (["store", "-o", "no_folder/page.html"], "got no folder"),
+  (["store", "--rrd", "page.rrd"], r"rerun is not installed.*t2r_seq\[rerun\]"),
+  (["store", "--drop", "stat"], "expected a path to drop"),
+]
+
+
+@pytest.mark.parametrize("argv, message", BAD, ids=[each[1][:24] for each in BAD])
+def test_bad_sources_are_one_clear_error(folder, monkeypatch, capsys, argv, message):
+  monkeypatch.chdir(folder)
+  monkeypatch.setitem(__import__("sys").modules, "rerun", None)
+  assert main(["view", *argv]) == 1
+  assert re.search(message, capsys.readouterr().err)
+  assert not (folder / "view.html").exists()
