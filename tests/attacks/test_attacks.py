@@ -27,7 +27,7 @@ CASES = {
   "conversions": (4, {"killed"}),
   "threads": (2, {"windows"}),
 }
-_RECORDS, _FILES = (200, 50) if _IS_OLD else (300, 75)
+_RECORDS, _FILES = 120, 40
 
 
 def _run(names, cases, capfd):
