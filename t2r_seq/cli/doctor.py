@@ -9,6 +9,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from t2r_seq.cli import console, sources
 
 if TYPE_CHECKING:
@@ -312,8 +314,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action="append",
     default=[],
     metavar="NAME",
-    help="of TFRecord files: a feature of time stamps, which must not run backwards; "
-    "those that are called time or timestamp are looked at anyway",
+    help="a feature, or path, of time stamps, which must not run backwards; those that "
+    "are called time or timestamp are looked at anyway",
   )
   parser.add_argument(
     "--max_shown",
@@ -344,8 +346,6 @@ def run(args: argparse.Namespace) -> int:
 def _check_options(args: argparse.Namespace, is_store: bool) -> None:
   if is_store and args.allow_nan:
     raise console.UsageError("--allow_nan is for TFRecord files; this is a folder.")
-  if is_store and args.time_key:
-    raise console.UsageError("--time_key is for TFRecord files; this is a folder.")
   if not is_store and args.lenient:
     raise console.UsageError("--lenient is for a store; this is no folder.")
   if args.schema is not None and (is_store or args.spec):
@@ -378,7 +378,7 @@ def _check_store(args: argparse.Namespace) -> int:
       console.show(f"\n{describe_splits(splits)}")
     if args.split is not None:
       return _check_split(report, args.split, splits)
-    return 0 if report.is_whole else 1
+    return 0 if report.is_whole and not _check_times(args) else 1
   if args.split is not None:
     raise console.UsageError("--split and --salvage: a whole store is salvaged.")
   salvaged = store.salvage_store(args.sources[0], args.salvage, spec, args.lenient)
@@ -386,6 +386,28 @@ def _check_store(args: argparse.Namespace) -> int:
   print()
   console.show(render_store_salvage(salvaged))
   return 0 if salvaged.source.is_whole else 1
+
+
+def _check_times(args: argparse.Namespace) -> int:
+  """Says in which episodes of a whole store time stamps run backwards; counts them."""
+  from t2r_seq import store
+
+  opened = store.EpisodeStore(args.sources[0])
+  found: list[str] = []
+  for path in sources.time_paths(opened.spec, args.time_key):
+    first = 0
+    for segment in opened.segments:
+      times = np.asarray(segment.column(path))
+      for episode, told in sources.backwards(path, times, segment.episode_ends):
+        found.append(f"episode {first + episode}: {told}")
+      first += len(segment)
+  if found:
+    print(f"\n{console.count(len(found), 'problem')} of time stamps:")
+  for told in found[: args.max_shown]:
+    console.show(console.fill(told))
+  if len(found) > args.max_shown:
+    print(f"  and {len(found) - args.max_shown:,} more; --max_shown shows them")
+  return len(found)
 
 
 def _check_split(
@@ -419,7 +441,7 @@ def _check_source(args: argparse.Namespace, source: Any) -> int:
   console.show("\n\n".join(sources.render(args.sources[0], source)))
   print()
   found = 0
-  for problem in sources.check(source):
+  for problem in sources.check(source, args.time_key):
     found += 1
     if found <= args.max_shown:
       console.show(console.fill(problem))

@@ -129,20 +129,76 @@ def render(path: str, source: EpisodeSource) -> list[str]:
   return [f"{path}: {opening.source_kind(path)}\n{count}{steps}", table, *notes]
 
 
-def check(source: EpisodeSource) -> Iterator[str]:
+def time_paths(spec: Mapping[str, Any], named: Sequence[str]) -> list[str]:
+  """Returns the paths of time stamps: those that are called so, and those named.
+
+  Args:
+    spec: flat specs by path.
+    named: paths, what --time_key was given.
+  Raises:
+    UsageError: a path that is not there, or is no number for each step.
+  """
+  from t2r_seq import errors
+  from t2r_seq.records import features
+
+  for path in named:
+    if path not in spec:
+      near = errors.nearest(path, spec)
+      raise console.UsageError(
+        f"--time_key: expected a path of {errors.listing(spec)}, got '{path}'.{near}"
+      )
+    if not features.is_time("time", spec[path]):
+      raise console.UsageError(
+        f"--time_key: {path}: expected a number for each step, got "
+        f"{errors.describe(spec[path])}."
+      )
+  return [p for p, leaf in spec.items() if p in named or features.is_time(p, leaf)]
+
+
+def backwards(
+  path: str, times: np.ndarray, ends: np.ndarray
+) -> Iterator[tuple[int, str]]:
+  """Yields the episodes in which time stamps run backwards, and what is to say of it.
+
+  Args:
+    path: of the time stamps.
+    times: one for each step of all episodes, [n] or [n, 1].
+    ends: the step after each episode's last one, int64 [episodes].
+  """
+  times = np.asarray(times).reshape(len(times))
+  back = np.flatnonzero(times[1:] < times[:-1]) + 1
+  back = back[~np.isin(back, ends)]
+  episodes = np.searchsorted(ends, back, side="right")
+  for episode, at in zip(*np.unique(episodes, return_index=True), strict=True):
+    row = back[at]
+    step = row - (ends[episode - 1] if episode else 0)
+    yield (
+      int(episode),
+      f"{path}: expected time stamps that do not run backwards, got {times[row]} at "
+      f"step {step}, after {times[row - 1]}.",
+    )
+
+
+def check(source: EpisodeSource, time_keys: Sequence[str] = ()) -> Iterator[str]:
   """Reads every episode, and yields what is wrong; a sentence each.
 
   Args:
     source: that says how many episodes it has.
+    time_keys: paths of time stamps, beside those that are called so.
   """
   from t2r_seq import errors
   from t2r_seq.convert.episodes import ResumePoint
 
   figures: dict[str, _Figures] = {}
   number, total, is_whole = 0, source.num_episodes or 0, True
+  timed = time_paths(source.spec, time_keys)
   while number < total:
     try:
       for episode in source.episodes(ResumePoint(number)):
+        for path in [path for path in timed if path in episode.values]:
+          times = episode.values[path]
+          for _, told in backwards(path, times, np.asarray([len(times)])):
+            yield f"{episode.place}: {told}"
         for path, values in episode.values.items():
           if values.dtype.kind in "biuf" and values.ndim < 4:
             figures.setdefault(path, _Figures()).add(values, source.spec[path])

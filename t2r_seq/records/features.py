@@ -221,6 +221,14 @@ def to_record_values(
   return array.ravel().astype(np.float32).tolist()
 
 
+def is_time(name: str, spec: specs.ExtendedTensorSpec) -> bool:
+  """Whether something is a time stamp for each step, by its name or path."""
+  is_number = spec.dtype.is_integer or spec.dtype.is_floating
+  is_scalar = spec.is_sequence and spec.shape.num_elements() == 1
+  is_called_so = _TIME.fullmatch(name.rpartition("/")[2].lower()) is not None
+  return is_number and is_scalar and is_called_so
+
+
 def to_feature(values: list, dtype: tf.DType) -> tf.train.Feature:
   """Wraps entries in the list of a record dtype (int64, float32 or string)."""
   if dtype == tf.int64:
@@ -626,10 +634,7 @@ class RecordFeature:
   @property
   def is_time(self) -> bool:
     """Whether it is a time stamp for each step, by its name."""
-    name, spec = self.name.rpartition("/")[2], self.spec
-    is_number = spec.dtype.is_integer or spec.dtype.is_floating
-    is_scalar = spec.is_sequence and spec.shape.num_elements() == 1
-    return is_number and is_scalar and _TIME.fullmatch(name.lower()) is not None
+    return is_time(self.name, self.spec)
 
   @property
   def values_per_step(self) -> int:

@@ -416,12 +416,24 @@ class RecordSource(Source):
     name, serialized = part.content
     with records.explain_failures([name], self.spec):
       if not self.is_blocks:
-        for record in serialized:
-          yield self._episode(record)
+        yield from self._episodes(name, serialized)
         return
       step = 1 if self._absent else len(serialized)
       for start in range(0, len(serialized), step):
         yield self._block(serialized[start : start + step])
+
+  def _episodes(self, name: str, serialized: Iterable[bytes]) -> Iterator[Item]:
+    """Yields those that have steps, as every reader does."""
+    num_empty = 0
+    for record in serialized:
+      item = self._episode(record)
+      num_empty += not item.num_steps
+      if item.num_steps:
+        yield item
+    if num_empty:
+      logging.warning(
+        "statistics: %s: %d episodes without a step are left out.", name, num_empty
+      )
 
   def _episode(self, record: bytes) -> Item:
     parsed = self._parse(tf.constant(record))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import specs, store
+from t2r_seq import convert, specs, store
 
 Spec = specs.ExtendedTensorSpec
 SPEC = {
@@ -173,3 +173,36 @@ def test_errors(name, run_main):
   status, _, err = run_main("doctor", *argv)
   assert status == 1
   assert err.startswith("t2r_seq doctor: ") and want in err
+
+
+BACK = [0, 1, 1, 3, 2]
+TOLD = "expected time stamps that do not run backwards, got 2.0 at step 4, after 3.0."
+# name: (path, what it is converted to, arguments, status, what is said)
+TIMES = {
+  "called so": ("obs/timestamp", "", (), 1, f"episode 1: obs/timestamp: {TOLD}"),
+  "named": ("clock", "", ("--time_key", "clock"), 1, f"episode 1: clock: {TOLD}"),
+  "not named": ("clock", "", (), 0, "is right."),
+  "mistyped": ("clock", "", ("--time_key", "clok"), 1, "Did you mean 'clock'?"),
+  "no number": ("clock", "", ("--time_key", "task"), 1, "a number for each step, got"),
+  "of HDF5": (
+    "timestamp",
+    "t.hdf5",
+    (),
+    1,
+    f"demo_1 of t.hdf5: timestamp: {TOLD}",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_time_stamps_that_run_backwards(name, run_main):
+  path, other, argv, want, said = TIMES[name]
+  spec = {path: Spec((), tf.float32, is_sequence=True), "task": SPEC["task"]}
+  with store.EpisodeStore.create("t", spec) as writer:
+    for times in (sorted(BACK), BACK, sorted(BACK)):
+      writer.append_episode({path: np.asarray(times, np.float32), "task": "a"})
+  if other:
+    convert.convert("t", other, options=convert.ConversionOptions(drop=("task",)))
+  status, out, err = run_main("doctor", other or "t", *argv)
+  assert status == want
+  assert said in " ".join((out + err).split())

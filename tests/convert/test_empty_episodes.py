@@ -181,6 +181,9 @@ def test_they_are_left_out_and_counted(name, capsys):
   assert t2r_seq(["doctor", path]) == 0
   assert "without a step" in capsys.readouterr().out
 
+  assert t2r_seq(["stats", path, "--output", "figures.json"]) == 0
+  assert "2 episodes of 4 to 5 steps" in capsys.readouterr().out
+
   for mode in ("eval", "train") if kind else ():
     made = kind(path, batch_size=7, seed=0)
     # The pairs of 5 and of 4 steps.
