@@ -22,7 +22,9 @@ ENVS = ["gymnasium>=1.1,<2"]
 # Wheels exist for CPython 3.10 and 3.11; on newer Pythons pip builds it from source.
 POSE_ENV = [*ENVS, "pybullet>=3.2.6,<4"]
 PLOTS = ["matplotlib>=3.8", "pillow>=10"]
-DEMO = [*POSE_ENV, *PLOTS]
+# What runs a policy without TensorFlow.
+LITE = ["ai-edge-litert>=1.4"]
+DEMO = [*POSE_ENV, *PLOTS, *LITE]
 # PyAV's wheel holds the ffmpeg that it needs, 35 MB.
 VIDEO = ["av>=14"]
 ZARR = ["zarr>=2.16,<4"]
@@ -36,8 +38,6 @@ LEROBOT = ["pyarrow>=14", *VIDEO]
 FORMATS = [*ZARR, *HDF5, *LEROBOT, *CRC]
 # A viewer of recordings with images, of its own process; 100 MB.
 RERUN = ["rerun-sdk>=0.23"]
-# What runs a policy without TensorFlow.
-LITE = ["ai-edge-litert>=1.4"]
 SERVE = ["websockets>=14", "msgpack>=1"]
 TEST = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.90", *FORMATS, *LITE, *SERVE]
 LINT = ["ruff>=0.9", "mypy>=1.11"]

@@ -17,16 +17,20 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import gin
 import tensorflow as tf
 from absl import logging
 
 from research.pose_env import collect, evaluation, figure, pose_env
-from t2r_seq import actors, policies, training
+from t2r_seq import actors, lite, policies, training
 
 TASKS = {"still": pose_env.PoseEnv, "moving": pose_env.MovingPoseEnv}
 NUM_FRAMES = (1, 4)
+# Of the moving task, by the name of its gin file.
+_CHUNKS, CHUNKED = "chunks", "stack of 4, chunks"
+CHUNKED_LITE = f"{CHUNKED}, LiteRT"
 MAX_RATIO = 0.5
 _CONFIGS = "research/pose_env/configs"
 _TABLE, _RESULTS, _PICTURE = "table.md", "results.json", "demo.png"
@@ -44,7 +48,7 @@ class Sizes:
     train_episodes: to train on, by task.
     eval_episodes: to evaluate on while training, by task.
     fresh_episodes: to act in, by task.
-    train_steps: of each of the four models.
+    train_steps: of each of the five models.
   """
 
   train_episodes: dict[str, int]
@@ -103,10 +107,15 @@ def run(out: pathlib.Path, sizes: Sizes) -> float:
   for task in TASKS:
     for num_frames in NUM_FRAMES:
       with _stage(f"train and export {task}, stack of {num_frames}"):
-        train_policy(out, task, num_frames, sizes.train_steps)
+        train_policy(out, task, f"stack{num_frames}", sizes.train_steps)
       curves[task, num_frames] = evaluation.read_curve(
-        str(run_dir(out, task, num_frames) / "eval"), "distance"
+        str(run_dir(out, task, f"stack{num_frames}") / "eval"), "distance"
       )
+  with _stage("train and export moving, chunks of 8 actions"):
+    train_policy(out, "moving", _CHUNKS, sizes.train_steps)
+  with _stage("export that for LiteRT"):
+    export_dir = run_dir(out, "moving", _CHUNKS) / "export" / "best"
+    policies.export_lite(str(export_dir), str(lite_dir(out)))
   results: list[evaluation.Evaluation] = []
   for task in TASKS:
     with _stage(f"act in fresh episodes of the {task} task"):
@@ -119,9 +128,14 @@ def run(out: pathlib.Path, sizes: Sizes) -> float:
   return _write_table(out, results)
 
 
-def run_dir(out: pathlib.Path, task: str, num_frames: int) -> pathlib.Path:
-  """Returns the folder of a training run."""
-  return out / "runs" / f"{task}_stack{num_frames}"
+def run_dir(out: pathlib.Path, task: str, kind: str) -> pathlib.Path:
+  """Returns the folder of a training run: of 'stack1', 'stack4' or 'chunks'."""
+  return out / "runs" / f"{task}_{kind}"
+
+
+def lite_dir(out: pathlib.Path) -> pathlib.Path:
+  """Returns the folder of the policy of chunks without TensorFlow."""
+  return run_dir(out, "moving", "lite")
 
 
 def collect_task(out: pathlib.Path, task: str, sizes: Sizes) -> None:
@@ -140,16 +154,14 @@ def collect_task(out: pathlib.Path, task: str, sizes: Sizes) -> None:
       actors.collect_episodes()
 
 
-def train_policy(
-  out: pathlib.Path, task: str, num_frames: int, train_steps: int
-) -> None:
+def train_policy(out: pathlib.Path, task: str, kind: str, train_steps: int) -> None:
   """Trains and exports one model, as its gin file says."""
   with _gin(
-    f"pose_env_{task}_stack{num_frames}.gin",
+    f"pose_env_{task}_{kind}.gin",
     f"TRAIN_DATA = {_data_path(out, task, 'train')!r}",
     f"EVAL_DATA = {_data_path(out, task, 'eval')!r}",
     f"NUM_TRAIN_STEPS = {train_steps}",
-    f"train_eval_model.model_dir = {str(run_dir(out, task, num_frames))!r}",
+    f"train_eval_model.model_dir = {str(run_dir(out, task, kind))!r}",
     # A point of the learning curve each time.
     f"train_eval_model.save_checkpoints_steps = {max(1, train_steps // 10)}",
     "train_eval_model.eval_throttle_secs = 0",
@@ -167,11 +179,14 @@ def evaluate_task(
   """Runs the exported policies and the scripted ones in the same fresh episodes."""
   env = TASKS[task]()
   with contextlib.closing(env):
-    runs: dict[str, policies.Policy] = {
-      f"stack of {k}": policies.RegressionPolicy(load_predictor(out, task, k))
+    runs: dict[str, Any] = {
+      f"stack of {k}": policies.RegressionPolicy(load_predictor(out, task, f"stack{k}"))
       for k in NUM_FRAMES
     }
     if task == "moving":
+      predictor = load_predictor(out, task, _CHUNKS)
+      runs[CHUNKED] = policies.RegressionPolicy(predictor)
+      runs[CHUNKED_LITE] = lite.LitePolicy(str(lite_dir(out)))
       runs["present position"] = collect.PoseEnvExpertPolicy(env, knows_velocity=False)
     runs["expert"] = collect.PoseEnvExpertPolicy(env)
     return [
@@ -181,16 +196,18 @@ def evaluate_task(
 
 
 def load_predictor(
-  out: pathlib.Path, task: str, num_frames: int
+  out: pathlib.Path, task: str, kind: str
 ) -> policies.ExportedSavedModelPredictor:
   """Loads what a training run exported; it keeps the policy's frames itself."""
-  export_dir = run_dir(out, task, num_frames) / "export" / "best"
+  export_dir = run_dir(out, task, kind) / "export" / "best"
   return policies.ExportedSavedModelPredictor(str(export_dir), timeout=0.0)
 
 
 def look(out: pathlib.Path) -> tuple[figure.SeenWindow, int]:
   """Acts for half an episode with both policies; returns what was seen and said."""
-  predictors = {f"stack of {k}": load_predictor(out, "moving", k) for k in NUM_FRAMES}
+  predictors = {
+    f"stack of {k}": load_predictor(out, "moving", f"stack{k}") for k in NUM_FRAMES
+  }
   acting = {name: policies.RegressionPolicy(p) for name, p in predictors.items()}
   env = pose_env.MovingPoseEnv()
   with contextlib.closing(env):

@@ -6,15 +6,17 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from research.pose_env import collect, pose_env
-from t2r_seq import actors, policies
+from t2r_seq import actors
 
 _EXPLAINED = {
+  "stack of 4, chunks": "stack of 4, 4 of 8 actions executed, averaged",
+  "stack of 4, chunks, LiteRT": "the same without TensorFlow, by LiteRT",
   "present position": "present position (the best answer from one frame)",
   "expert": "expert (reads the simulator's state)",
 }
@@ -57,7 +59,7 @@ class Evaluation:
 
 def evaluate(
   env: pose_env.PoseEnv,
-  policy: policies.Policy,
+  policy: Any,
   task: str,
   name: str,
   num_episodes: int,

@@ -140,3 +140,66 @@ class PoseEnvRegressionModel(models.RegressionModel):
     loss = super().model_train_fn(features, labels, inference_outputs, mode)
     difference = inference_outputs["inference_output"] - labels["target_pose"]
     return loss, {"distance": tf.reduce_mean(tf.norm(difference, axis=-1))}
+
+
+@gin.configurable
+class PoseEnvChunkModel(PoseEnvRegressionModel):
+  """Predicts the target poses of this step and of those after it, a chunk.
+
+  Args:
+    num_frames: how many frames the model sees.
+    num_actions: n, steps of a chunk.
+    **kwargs: of `RegressionModel`.
+  """
+
+  def __init__(self, num_frames: int = 4, num_actions: int = 8, **kwargs: Any):
+    self._num_actions = num_actions
+    super().__init__(num_frames, padding="repeat", **kwargs)
+
+  def get_label_specification(self, mode: str) -> specs.TensorSpecStruct:
+    """Returns `target_pose` [n, 2], its mask, and `reward`, in every mode."""
+    labels = super().get_label_specification(mode)
+    labels["target_pose"] = specs.ExtendedTensorSpec(
+      (self._num_actions, 2),
+      tf.float32,
+      name="target_pose",
+      time_offsets=tuple(range(self._num_actions)),
+    )
+    return windows.add_mask_specs(labels, ["target_pose"])
+
+  def create_network(self) -> networks.PoseNetwork:
+    """Creates the convolutional network, with more to say."""
+    return networks.PoseNetwork(action_size=2 * self._num_actions)
+
+  @tf.autograph.experimental.do_not_convert
+  def a_func(self, features: specs.TensorSpecStruct, mode: str) -> dict[str, tf.Tensor]:
+    """Predicts the actions [B, n, 2]."""
+    said = super().a_func(features, mode)["inference_output"]
+    return {"inference_output": tf.reshape(said, [-1, self._num_actions, 2])}
+
+  def loss_fn(
+    self,
+    labels: specs.TensorSpecStruct,
+    inference_outputs: dict[str, tf.Tensor],
+    mode: str,
+  ) -> tf.Tensor:
+    """Returns the mean squared error of the poses that episodes have."""
+    del mode
+    difference = inference_outputs["inference_output"] - labels["target_pose"]
+    error = tf.reduce_mean(tf.square(difference), axis=-1)
+    return windows.masked_mean(error, labels["target_pose_mask"])
+
+  def model_train_fn(
+    self,
+    features: specs.TensorSpecStruct,
+    labels: specs.TensorSpecStruct,
+    inference_outputs: dict[str, tf.Tensor],
+    mode: str,
+  ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    """Returns the loss, and the mean distance in metres."""
+    del features
+    difference = inference_outputs["inference_output"] - labels["target_pose"]
+    distance = tf.norm(difference, axis=-1)
+    mask = labels["target_pose_mask"]
+    loss = self.loss_fn(labels, inference_outputs, mode)
+    return loss, {"distance": windows.masked_mean(distance, mask)}

@@ -12,6 +12,8 @@ from t2r_seq.models.regression_model import RegressionModel
 from t2r_seq.models.t2r_model import T2RModel
 from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
 
+STORED_STATE = "recurrent_state"
+
 
 class RecurrentModel(T2RModel):
   """Trains on windows of L steps, and is exported with a `step` that remembers.
@@ -22,7 +24,9 @@ class RecurrentModel(T2RModel):
   `is_first`.
   """
 
-  def __init__(self, burn_in: int = 0, **kwargs: Any) -> None:
+  def __init__(
+    self, burn_in: int = 0, stored_state: bool = False, **kwargs: Any
+  ) -> None:
     """Creates the model.
 
     Args:
@@ -30,6 +34,10 @@ class RecurrentModel(T2RModel):
         for the others: windows begin anywhere in an episode, and the state there is
         not the one that episodes begin with. No gradient flows through them, and they
         count for nothing in the loss.
+      stored_state: training windows begin with the state that the policy had there,
+        which the data hold (R2D2, Kapturowski et al., 2019). The exported policy gives
+        it at every step, as outputs `recurrent_state_<path>`; see `with_stored_state`.
+        As the network learns it goes stale: a burn-in mends that.
       **kwargs: of `T2RModel`.
     Raises:
       SpecError: burn_in is negative.
@@ -40,12 +48,34 @@ class RecurrentModel(T2RModel):
         f"{type(self).__name__}: burn_in: expected at least 0, got {burn_in}."
       )
     self._burn_in = burn_in
+    self._stored_state = stored_state
     self._example_length = burn_in + 3
 
   @property
   def burn_in(self) -> int:
     """Steps of each training window that only make a state."""
     return self._burn_in
+
+  def with_stored_state(self, features: SpecStructure, mode: str) -> SpecStructure:
+    """Adds the stored state to the features of training, where the model wants it.
+
+    Args:
+      features: what `get_feature_specification` would return.
+      mode: one of `ModeKeys`.
+    Returns:
+      In training the features and, of a model with `stored_state`, a sequence
+      `recurrent_state/<path>` for each part of the state: as it was before each step.
+      Else the features as they are.
+    """
+    if not self._stored_state or mode != ModeKeys.TRAIN:
+      return features
+    flat = TensorSpecStruct(specs.flatten_spec_structure(features).items())
+    for path, spec in self._state_specs(mode).items():
+      name = f"{STORED_STATE}/{path}"
+      flat[name] = specs.ExtendedTensorSpec(
+        spec.shape, spec.dtype, name, is_sequence=True
+      )
+    return flat
 
   @abc.abstractmethod
   def get_recurrent_state_specification(self, mode: str) -> SpecStructure:
@@ -73,7 +103,10 @@ class RecurrentModel(T2RModel):
     first = next(
       x for x in specs.flatten_spec_structure(features).values() if x is not None
     )
-    state = self.initial_recurrent_state(tf.shape(first)[0])
+    if self._stored_state and mode == ModeKeys.TRAIN:
+      state = self._stored(features, mode)
+    else:
+      state = self.initial_recurrent_state(tf.shape(first)[0])
     if not self._burn_in or mode != ModeKeys.TRAIN:
       return self._run(features, state, mode)[0]
     length = next(
@@ -108,7 +141,12 @@ class RecurrentModel(T2RModel):
     with self._holding_step():
       outputs, state = self._run(features, recurrent_state, mode)
       outputs = self.create_export_outputs_fn(features, outputs, mode)
-    return {name: tf.squeeze(x, axis=1) for name, x in outputs.items()}, state
+    outputs = {name: tf.squeeze(x, axis=1) for name, x in outputs.items()}
+    if self._stored_state:  # As it was before the step.
+      for path, value in specs.flatten_spec_structure(recurrent_state).items():
+        # A copy: an output that is an argument as it is would be no tensor of its own.
+        outputs[specs.signature_key(f"{STORED_STATE}/{path}")] = tf.identity(value)
+    return outputs, state
 
   def _run(
     self, features: SpecStructure, state: SpecStructure, mode: str
@@ -117,6 +155,25 @@ class RecurrentModel(T2RModel):
     self._check_outputs("recurrent_network_fn", outputs)
     spec = self.get_recurrent_state_specification(mode)
     return outputs, specs.validate_and_pack(spec, state, ignore_batch=True)
+
+  def _stored(self, features: SpecStructure, mode: str) -> SpecStructure:
+    """Returns the state that the data have of the first steps of windows."""
+    flat = specs.flatten_spec_structure(features)
+    names = {path: f"{STORED_STATE}/{path}" for path in self._state_specs(mode)}
+    missing = [name for name in names.values() if flat.get(name) is None]
+    if missing:
+      raise errors.SpecError(
+        f"{type(self).__name__}: stored_state: expected the features "
+        f"{errors.listing(missing)}, got none. Have get_feature_specification return "
+        "self.with_stored_state(features, mode)."
+      )
+    return specs.pack_flat_sequence_to_spec_structure(
+      self.get_recurrent_state_specification(mode),
+      TensorSpecStruct((path, flat[name][:, 0]) for path, name in names.items()),
+    )
+
+  def _state_specs(self, mode: str) -> TensorSpecStruct:
+    return specs.flatten_spec_structure(self.get_recurrent_state_specification(mode))
 
   def _part(self, features: SpecStructure, steps: slice, mode: str) -> SpecStructure:
     """Returns some of the steps of the sequences."""

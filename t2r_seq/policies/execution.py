@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Collection, Mapping
 
 import gin
@@ -30,11 +31,13 @@ class ChunkExecution:
   - `ChunkExecution(num_executed=4)`: receding horizon, four actions of each chunk.
   - `ChunkExecution(ensemble_decay=0.01)`: temporal ensembling, as in ACT (Zhao et al.,
     2023): the mean of what all chunks so far say about this step, the oldest with the
-    weight 1, the next with exp(-decay), exp(-2 decay) ... Both can be combined.
+    weight 1, the next with exp(-decay), exp(-2 decay) ... A negative decay trusts the
+    newest most: it has seen more, where the first chunk of an episode has seen one
+    observation. Both can be combined.
 
   Attributes:
     num_executed: m, actions taken of each chunk.
-    ensemble_decay: k >= 0 of the weights exp(-k i); None does not average.
+    ensemble_decay: k of the weights exp(-k i), of any sign; None does not average.
     outputs: names of the model's outputs that are chunks, [B, n, ...].
   """
 
@@ -52,9 +55,9 @@ class ChunkExecution:
       raise errors.SpecError(
         f"ChunkExecution: num_executed: expected at least 1, got {self.num_executed}."
       )
-    if self.ensemble_decay is not None and not self.ensemble_decay >= 0:
+    if self.ensemble_decay is not None and not math.isfinite(self.ensemble_decay):
       raise errors.SpecError(
-        "ChunkExecution: ensemble_decay: expected a number >= 0, or None, got "
+        "ChunkExecution: ensemble_decay: expected a finite number, or None, got "
         f"{self.ensemble_decay}."
       )
     if isinstance(self.outputs, str) or not self.outputs:
@@ -186,13 +189,11 @@ class ChunkRunner:
     """
     decay = self._execution.ensemble_decay
     if counts is not None and decay is not None:
-      weights = np.exp(-decay * np.arange(self._length + 1))
-      totals = np.concatenate([[0.0], np.cumsum(weights)])
-      old, new, both = (
-        _like(tf.gather(tf.constant(table, chunk.dtype), index), chunk)
-        for table, index in ((totals, counts), (weights, counts), (totals, counts + 1))
-      )
-      mean = (plan * old + chunk * new) / both
+      # The share of a chunk in the mean of all up to it, which cannot overflow.
+      with np.errstate(over="ignore"):
+        shares = 1 / np.cumsum(np.exp(decay * np.arange(self._length + 1)))
+      share = _like(tf.gather(tf.constant(shares, chunk.dtype), counts), chunk)
+      mean = plan * (1 - share) + chunk * share
       # What nobody planned before is left as it is, to the last bit.
       chunk = tf.where(_like(counts, chunk) > 0, mean, chunk)
     return _where(needs, chunk, plan)

@@ -571,7 +571,8 @@ def _executed(said: np.ndarray, execution: policies.ChunkExecution) -> np.ndarra
       actions.append(said[asked[-1], step - asked[-1]])
       continue
     # Chunks count from the oldest that still says something of this step.
-    weights = np.exp(-execution.ensemble_decay * np.arange(len(asked)))
+    exponents = -execution.ensemble_decay * np.arange(len(asked))
+    weights = np.exp(exponents - exponents.max())
     plans = np.stack([said[s, step - s] for s in asked]).astype(np.float64)
     actions.append(np.tensordot(weights / weights.sum(), plans, 1))
   return np.stack(actions)

@@ -200,6 +200,43 @@ def test_burnt_in_steps_have_no_loss_and_no_gradient(burn_in):
   assert reached.tolist() == [t >= burn_in for t in range(5)]
 
 
+class StoredModel(LSTMModel):
+  """Its windows begin with the state that the policy had there."""
+
+  def get_feature_specification(self, mode):
+    features = super().get_feature_specification(mode)
+    return self.with_stored_state(features, mode)
+
+
+@pytest.mark.parametrize("burn_in", [0, 2])
+def test_windows_go_on_from_the_state_that_the_policy_had_there(burn_in):
+  model = StoredModel(burn_in=burn_in, stored_state=True)
+  predictor = _predictor(model)
+  spec = predictor.get_step_specification()
+  assert list(spec) == ["pos", "goal"]
+  (episode, *_) = _episodes(spec)
+  episode["goal"] = np.broadcast_to(episode["goal"][:1], episode["goal"].shape)
+  said = [predictor.step(*_observations([episode], t)) for t in range(7)]
+  steps = {name: np.concatenate([x[name] for x in said])[None] for name in said[0]}
+  features = specs.TensorSpecStruct(
+    {"pos": episode["pos"][None, 3:], "goal": episode["goal"][:1]}
+    | {
+      f"recurrent_state/lstm/{x}": steps[f"recurrent_state_lstm_{x}"][:, 3:]
+      for x in "hc"
+    }
+  )
+  got = model.inference_network_fn(features, None, "train")["inference_output"]
+  np.testing.assert_allclose(got, steps["inference_output"][:, 3:], atol=1e-5)
+  # Without it they would begin as episodes do.
+  fresh = model.inference_network_fn(features, None, "eval")["inference_output"]
+  assert np.abs(fresh[:, 0] - got[:, 0]).max() > 1e-3
+
+
+def test_a_stored_state_that_no_feature_has_is_named():
+  with pytest.raises(errors.SpecError, match=r"return self\.with_stored_state"):
+    LSTMModel(stored_state=True).build()
+
+
 class SayModel(StackModel):
   """Chunks that tell what was seen: the position, and the place in the chunk."""
 
@@ -219,7 +256,7 @@ class SayModel(StackModel):
 def _ensembled(asked, decay, t):
   """What chunks of the steps `asked` say about step t, averaged as ACT does it."""
   said = np.array([100 * step + (t - step) for step in asked if 0 <= t - step < 4])
-  weights = np.exp(-decay * np.arange(len(said)))
+  weights = np.exp(-decay * (np.arange(len(said)) - (len(said) - 1) * (decay < 0)))
   return (said * weights).sum() / weights.sum()
 
 
@@ -230,6 +267,7 @@ EXECUTIONS = {
   "ensembled": (policies.ChunkExecution(1, 0.3), range(9), 0.3),
   "ensembled, equal weights": (policies.ChunkExecution(1, 0.0), range(9), 0.0),
   "ensembled, two of four": (policies.ChunkExecution(2, 0.3), range(0, 9, 2), 0.3),
+  "ensembled, the newest most": (policies.ChunkExecution(1, -200.0), range(9), -200.0),
 }
 
 
@@ -294,7 +332,7 @@ def test_what_cannot_be_executed_is_refused(case):
   ("options", "message"),
   [
     ({"num_executed": 0}, "num_executed: expected at least 1, got 0"),
-    ({"ensemble_decay": -1.0}, "ensemble_decay: expected a number >= 0"),
+    ({"ensemble_decay": np.nan}, "ensemble_decay: expected a finite number"),
     ({"outputs": "action"}, "outputs: expected names"),
   ],
 )

@@ -11,6 +11,7 @@ import tensorflow as tf
 pytest.importorskip("pybullet")
 pytest.importorskip("gymnasium")
 pytest.importorskip("matplotlib")
+pytest.importorskip("ai_edge_litert")
 
 from research.pose_env import demo, evaluation
 from t2r_seq.training import summaries
@@ -34,21 +35,24 @@ def test_demo_writes_table_and_picture(tmp_path, monkeypatch):
   table = (out / "table.md").read_text(encoding="utf-8")
   policies = [
     *["still | stack of 1", "still | stack of 4", "still | expert"],
-    *["moving | stack of 1", "moving | stack of 4", "moving | present position"],
-    "moving | expert",
+    *["moving | stack of 1", "moving | stack of 4", "moving | stack of 4, 4 of 8"],
+    *["moving | the same without TensorFlow", "moving | present", "moving | expert"],
   ]
   for policy in policies:
     assert f"| {policy}" in table
   numbers = json.loads((out / "results.json").read_text(encoding="utf-8"))
   assert numbers["moving_stack4_over_stack1"] == ratio
   assert numbers["errors"]["moving, expert"] == pytest.approx(0.0, abs=1e-6)
+  rows = table.splitlines()
+  rewards = [row.split("|")[4] for row in rows if "4 of 8" in row or "LiteRT" in row]
+  assert rewards[0] == rewards[1]
   picture = tf.io.decode_png((out / "demo.png").read_bytes()).numpy()
   assert picture.shape[0] > 500
   assert picture.shape[1] > 1000
   assert picture.std() > 10
   for task in ("still", "moving"):
-    for num_frames in (1, 4):
-      predictor = demo.load_predictor(out, task, num_frames)
+    for kind in ("stack1", "stack4"):
+      predictor = demo.load_predictor(out, task, kind)
       assert predictor.restore()
       assert predictor.global_step == 1
 
