@@ -85,6 +85,24 @@ def exported(tmp_path_factory):
   return exports, out
 
 
+def test_inspect_shows_what_both_forms_see_remember_and_give(exported, capsys):
+  for folder in exported:
+    assert cli.main(["inspect", folder]) == 0
+    said = capsys.readouterr().out
+    assert max(map(len, said.split("\n"))) <= 100
+    shown = [" ".join(line.split()) for line in said.split("\n")]
+    for line in (
+      "state/pos float32 3 -3 0 and its mask",
+      "goal float32 1 the present one",
+      "history_state_pos float32 4x3 48 frames that windows look back at",
+      "padding: repeat",
+    ):
+      assert line in shown, said
+  assert f"step.tflite {os.path.getsize(f'{folder}/step.tflite'):,}" in shown
+  assert cli.main(["inspect", folder, "--max_records", "1"]) != 0
+  assert "this is a policy" in capsys.readouterr().err
+
+
 def test_environments_that_are_stepped_together_are_as_alone(exported):
   rng = np.random.default_rng(0)
   policy, alone = lite.LitePolicy(exported[1]), lite.LitePolicy(exported[1])

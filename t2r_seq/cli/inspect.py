@@ -1,4 +1,4 @@
-"""`t2r_seq inspect`: shows what record files or a store hold, and whether specs fit."""
+"""`t2r_seq inspect`: shows what data or policies hold, and whether specs fit."""
 
 from __future__ import annotations
 
@@ -242,9 +242,11 @@ def to_python(spec: Mapping[str, Any]) -> str:
 SUMMARY = "show what is in TFRecord files or a store, and whether specs fit"
 DESCRIPTION = """Shows the features of TFRecord files, and a spec that would parse them.
 Of the folder of an EpisodeStore, shows columns, lengths and bytes; of a dataset of
-LeRobot's, a zarr group or an HDF5 file what is in it. --output writes the
-spec to a file that --spec takes, here and elsewhere; --format prints it alone. Of a
-damaged file it shows the records before the damage, names the place, and exits with 1.
+LeRobot's, a zarr group or an HDF5 file what is in it; of an export, or the folder of
+`t2r_seq export --lite`, what the policy sees, remembers and gives, and its files.
+--output writes the spec to a file that --spec takes, here and elsewhere; --format
+prints it alone. Of a damaged file it shows the records before the damage, names the
+place, and exits with 1.
 
 With --spec it checks every record against specs instead, and exits with 1 at the first
 that doesn't fit, naming file, record and feature. A store is checked against specs of
@@ -254,7 +256,8 @@ windows: how many it has, and what storing them stacked would take.
   t2r_seq inspect 'data/train*.tfrecord' --output spec.json
   t2r_seq inspect data/train.tfrecord --spec my_project.specs:episode_spec
   t2r_seq inspect data/my_store --spec my_project.specs:window_spec
-  t2r_seq inspect data/pusht"""
+  t2r_seq inspect data/pusht
+  t2r_seq inspect runs/pose/export/latest"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -263,7 +266,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     "files",
     metavar="FILES",
     nargs="+",
-    help="TFRecord files or patterns, or the folder of a store",
+    help="TFRecord files or patterns, the folder of a store, or of an export",
   )
   parser.add_argument("--spec", metavar="SPEC", help=console.FORMS)
   parser.add_argument("--split", metavar="NAME", help=sources.SPLIT_HELP)
@@ -291,6 +294,10 @@ def run(args: argparse.Namespace) -> int:
   if args.max_records is not None and args.max_records < 1:
     raise console.UsageError(f"--max_records must be >= 1, got {args.max_records}.")
   text_format = _text_format(args)
+  if _is_folder(args) and (shown := _policy(args.files[0])) is not None:
+    _check_options(args, "this is a policy.")
+    console.show(shown)
+    return 0
   console.load_tensorflow()
   source = sources.open_source(
     args.files, split=args.split, with_stores=True, layout=args.layout
@@ -316,6 +323,24 @@ def run(args: argparse.Namespace) -> int:
   _show_spec(records.propose_spec(summary), text_format, args.output)
   _show_damages(summary)
   return 1 if summary.damages else 0
+
+
+def _policy(folder: str) -> str | None:
+  """Renders an export or a lite folder; None where it is neither."""
+  from t2r_seq.cli import inspect_export
+
+  if inspect_export.is_lite(folder):
+    return inspect_export.render_lite(folder)
+  export = inspect_export.newest_export(folder)
+  return None if export is None else inspect_export.render_export(export)
+
+
+def _check_options(args: argparse.Namespace, hint: str) -> None:
+  if args.max_records is not None or args.spec or args.format or args.output:
+    raise console.UsageError(
+      "--max_records, --spec, --format and --output are for TFRecord files and stores; "
+      f"{hint}"
+    )
 
 
 def _is_folder(args: argparse.Namespace) -> bool:
@@ -367,11 +392,7 @@ def _show_store(args: argparse.Namespace) -> int:
 
 def _show_source(args: argparse.Namespace, source: Any) -> int:
   """Prints what a source of another format holds, and the windows of its episodes."""
-  if args.max_records is not None or args.spec or args.format or args.output:
-    raise console.UsageError(
-      "--max_records, --spec, --format and --output are for TFRecord files and stores; "
-      f"convert this first: t2r_seq convert {args.files[0]} a_store"
-    )
+  _check_options(args, f"convert this first: t2r_seq convert {args.files[0]} a_store")
   parts = sources.render(args.files[0], source)
   if ends := source.episode_ends:
     parts.append(_lengths(np.diff(ends, prepend=0)))

@@ -410,7 +410,7 @@ class LoadedExport(LoadedPolicy):
     try:
       self._model = tf.saved_model.load(export.path)
     except Exception:
-      _check_saved_model(export.path)
+      _read_saved_model(export.path)
       raise
     super().__init__(
       export.path,
@@ -434,8 +434,38 @@ def _as_int32(seeds: Sequence[int]) -> np.ndarray:
   return (np.array(list(seeds), object) & 0xFFFFFFFF).astype(np.uint32).view(np.int32)
 
 
-def _check_saved_model(path: str) -> None:
-  """Tells a damaged graph from anything else that keeps a model from loading.
+def read_signatures(
+  path: str,
+) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+  """Reads what the signatures of an export take and give, without its graph.
+
+  Args:
+    path: the folder of one export.
+  Returns:
+    By the signature's name (what it takes, what it gives): by name (shape with None for
+    open sizes, dtype).
+  Raises:
+    SpecError: saved_model.pb is damaged.
+  """
+  proto = _read_saved_model(path)
+  return {
+    name: (_described(signature.inputs), _described(signature.outputs))
+    for name, signature in proto.meta_graphs[0].signature_def.items()
+    if not name.startswith("__")
+  }
+
+
+def _described(tensors: Mapping[str, Any]) -> dict[str, tuple[list[int | None], str]]:
+  return {
+    name: (
+      tf.TensorShape(tensor.tensor_shape).as_list(), tf.as_dtype(tensor.dtype).name
+    )
+    for name, tensor in tensors.items()
+  }  # fmt: skip
+
+
+def _read_saved_model(path: str) -> Any:
+  """Reads the graph; tells a damaged one from anything else that is wrong with a model.
 
   Raises:
     SpecError: saved_model.pb is no SavedModel.
@@ -454,6 +484,7 @@ def _check_saved_model(path: str) -> None:
       f"load export: {path}: {SAVED_MODEL} is damaged: {reason} ({len(data)} "
       "bytes). Copy or export it again."
     )
+  return proto
 
 
 def _frame_specs(feature_spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct:

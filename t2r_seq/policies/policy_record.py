@@ -28,11 +28,14 @@ class PolicyRecord:
     control_period: seconds from a step of the training data to the next one; None
       where the data do not say.
     execution: how action chunks are executed; None for whole chunks.
+    normalization: the figures that are inside of the export, by 'features/<path>' or
+      'labels/<path>': mode, center and scale; None where nothing is normalised.
   """
 
   padding: Padding = "repeat"
   control_period: float | None = None
   execution: ChunkExecution | None = None
+  normalization: dict[str, dict[str, Any]] | None = None
 
   @classmethod
   def of(cls, model: PolicyModel) -> PolicyRecord:
@@ -51,7 +54,12 @@ class PolicyRecord:
       outputs = tuple(execution["outputs"])
       execution = ChunkExecution(**{**execution, "outputs": outputs})
     padding = padding if isinstance(padding, str) else tuple(padding)
-    return cls(check_padding(padding), fields["control_period"], execution)
+    return cls(
+      check_padding(padding),
+      fields["control_period"],
+      execution,
+      fields.get("normalization"),  # Older exports do not tell.
+    )
 
   @classmethod
   def load(cls, export_path: str) -> PolicyRecord | None:

@@ -70,6 +70,10 @@ class Affine:
     self._center = center.astype(self._inner.as_numpy_dtype)
     self._scale = scale.astype(self._inner.as_numpy_dtype)
 
+  def figures(self) -> dict[str, Any]:
+    """Returns center and scale, as lists."""
+    return {"center": self._center.tolist(), "scale": self._scale.tolist()}
+
   def normalize(self, values: Any) -> tf.Tensor:
     """Maps stored values, [..., *shape], to normalised ones."""
     values = (tf.cast(values, self._inner) - self._center) / self._scale
@@ -286,6 +290,14 @@ class Normalize(image_to_float_preprocessor.SpecTransformationPreprocessor):
         f"{errors.listing(known)}.{errors.nearest(f'{kind}/{path}', known)}"
       )
     return self._maps[kind][path].unnormalize(values)
+
+  def figures(self) -> dict[str, dict[str, Any]]:
+    """Returns what values are normalised by, by kind and path, as JSON has it."""
+    return {
+      f"{kind}/{path}": {"mode": self._mode(path), **affine.figures()}
+      for kind, by_path in self._maps.items()
+      for path, affine in by_path.items()
+    }
 
   @property
   def statistics_path(self) -> str:

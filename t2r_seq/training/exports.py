@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import dataclasses
 import json
 import math
 import os
@@ -26,6 +27,7 @@ from t2r_seq.policies import PolicyFunctions, PolicyRecord, exported_feature_spe
 from t2r_seq.policies.policy_module import stored_feature_specs
 from t2r_seq.policies.policy_record import OPERATIVE_CONFIG, POLICY_RECORD
 from t2r_seq.policies.warmup import write_warmup_requests
+from t2r_seq.preprocessors.normalize import normalizing_stages
 from t2r_seq.specs import ModeKeys
 
 _UNFINISHED = re.compile(r"partial-\d+|\.\d+\.[0-9a-f]{32}\.tmp")
@@ -249,7 +251,13 @@ def export_saved_model(model: T2RModel, export_dir: str, global_step: int) -> st
     os.makedirs(extra, exist_ok=True)
     filename = os.path.join(extra, specs.T2R_ASSETS_FILENAME)
     specs.write_t2r_assets_to_file(assets, filename)
-    notes = {POLICY_RECORD: PolicyRecord.of(model).to_json()}
+    figures = {
+      path: each
+      for stage in normalizing_stages(model.preprocessor)
+      for path, each in stage.figures().items()
+    }
+    record = dataclasses.replace(PolicyRecord.of(model), normalization=figures or None)
+    notes = {POLICY_RECORD: record.to_json()}
     if config := gin.operative_config_str().strip():
       notes[OPERATIVE_CONFIG] = f"{config}\n"
     for name, text in notes.items():

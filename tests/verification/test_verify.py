@@ -191,6 +191,8 @@ def test_a_faithful_export_is_identical(bench):
     "the execution of the chunks of inference_output",
   ):
     assert part in " ".join(text.split()), text
+  figures = bench.predictor.get_policy_record().normalization["features/state/pos"]
+  assert figures["mode"] == "mean_std" and len(figures["scale"]) == 3
   raw = bench.verify(model=None)
   assert raw.is_identical and "the model's code is not there" in str(raw)
 

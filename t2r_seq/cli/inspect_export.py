@@ -1,0 +1,241 @@
+"""What `t2r_seq inspect` shows of policies: of an export, and of a lite folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from t2r_seq import lite
+from t2r_seq.cli import console
+
+_MOST_FIGURES = 4
+_STATE = "policy_state_"
+_SHOWN_STATE = {
+  "age": "steps of the episode",
+  "seed": "of what is drawn",
+  "history": "frames that windows look back at",
+  "recurrent": "what the network carries",
+  "chunk": "the action chunk in execution",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Leaf:
+  """A tensor of one environment, as a table shows it."""
+
+  path: str
+  shape: Sequence[Any]
+  dtype: str
+  offsets: Any = None
+  note: str = ""
+
+  @property
+  def num_bytes(self) -> int:
+    """Its size; 0 where that is not known."""
+    if self.dtype == "string" or any(size is None for size in self.shape):
+      return 0
+    return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+def is_lite(path: str) -> bool:
+  """Whether a folder is one that `t2r_seq export --lite` wrote."""
+  return os.path.exists(os.path.join(path, lite.LAYOUT_FILE))
+
+
+def newest_export(path: str) -> str | None:
+  """Returns the newest export in a folder, or the folder that is one, or None."""
+  names = os.listdir(path) if os.path.isdir(path) else []
+  if "saved_model.pb" not in names and not any(map(str.isdecimal, names)):
+    return None
+  from t2r_seq import policies
+
+  found = policies.list_exports(path)
+  return found[-1].path if found else None
+
+
+def render_lite(path: str) -> str:
+  """Renders what a lite folder holds, without TensorFlow.
+
+  Args:
+    path: the folder.
+  Returns:
+    Lines of at most 100 columns, joined.
+  Raises:
+    SpecError: it is damaged.
+  """
+  layout = lite.Layout.read(path)
+  masked = {window.mask for window in layout.windows.values()}
+  features = [
+    _Leaf(
+      name,
+      leaf.shape,
+      leaf.dtype.name,
+      layout.windows[name].offsets if name in layout.windows else None,
+      "and its mask" if name in layout.windows and layout.windows[name].mask else "",
+    )
+    for name, leaf in layout.observation.items()
+    if name not in masked
+  ]
+  state = [_Leaf(p, leaf.shape, leaf.dtype.name) for p, leaf in layout.state.items()]
+  heading = f"a lite policy of step {layout.global_step:,}, {layout.weights} weights"
+  parts = [f"{path}:\n{heading}", _features(features), _state(state)]
+  parts.append(console.fill(f"outputs: {', '.join(layout.outputs)}", 0))
+  return "\n\n".join([*parts, *_record(layout.record), _sizes(path)])
+
+
+def render_export(path: str) -> str:
+  """Renders what an export holds; its graph is read, and not run.
+
+  Args:
+    path: the folder of one export.
+  Returns:
+    Lines of at most 100 columns, joined.
+  Raises:
+    SpecError: it is damaged.
+  """
+  from t2r_seq import policies, specs
+  from t2r_seq.policies import loaded_export
+  from t2r_seq.windows.cut import mask_paths
+
+  assets = specs.load_t2r_assets_to_file(loaded_export.assets_path(path))
+  spec = specs.TensorSpecStruct.from_proto(assets.feature_spec)
+  record = policies.PolicyRecord.load(path)
+  masks = mask_paths(spec)
+  masked = set(masks.values())
+  features = [
+    _Leaf(
+      name,
+      leaf.frame_shape.as_list(),
+      leaf.dtype.name,
+      leaf.time_offsets,
+      "and its mask" if name in masked else "a sequence" if leaf.is_sequence else "",
+    )
+    for name, leaf in spec.items()
+    if name not in masks
+  ]
+  signatures = loaded_export.read_signatures(path)
+  state = [
+    _Leaf(name.removeprefix(_STATE), shape[1:], dtype)
+    for name, (shape, dtype) in signatures.get("stateless_step", ({}, {}))[0].items()
+    if name.startswith(_STATE)
+  ]
+  parts = [
+    f"{path}:\nan export of step {int(assets.global_step):,}",
+    _features(features),
+    *([_state(state)] if state else []),
+    _signatures(signatures),
+    *_record(None if record is None else dataclasses.asdict(record)),
+    _sizes(path),
+  ]
+  return "\n\n".join(parts)
+
+
+def _features(leaves: Iterable[_Leaf]) -> str:
+  rows = [
+    [
+      leaf.path,
+      leaf.dtype,
+      _shape(leaf.shape),
+      _offsets(leaf.offsets),
+      leaf.note,
+    ]
+    for leaf in leaves
+  ]
+  header = ["observation", "dtype", "one step", "steps seen, 0 is now", ""]
+  return console.format_table(header, rows, (), is_narrow=True)
+
+
+def _state(leaves: Sequence[_Leaf]) -> str:
+  rows = [
+    [
+      leaf.path,
+      leaf.dtype,
+      _shape(leaf.shape),
+      f"{leaf.num_bytes:,}",
+      _SHOWN_STATE.get(leaf.path.split("_")[0], ""),
+    ]
+    for leaf in sorted(leaves, key=lambda leaf: leaf.path)
+  ]
+  total = sum(leaf.num_bytes for leaf in leaves)
+  table = console.format_table(
+    ["state", "dtype", "shape", "bytes", ""], rows, ("bytes",), is_narrow=True
+  )
+  return f"{table}\n{total:,} bytes are remembered of each environment"
+
+
+def _signatures(
+  signatures: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]],
+) -> str:
+  lines = ["signatures:"]
+  for name, (takes, gives) in sorted(signatures.items()):
+    lines.append(console.fill(f"{name}: takes {_names(takes)}, gives {_names(gives)}"))
+  return "\n".join(lines)
+
+
+def _names(tensors: Mapping[str, Any]) -> str:
+  names = [key for key in sorted(tensors) if not key.startswith(_STATE)]
+  if len(names) < len(tensors):
+    names.append("the state")
+  return ", ".join(names) or "nothing"
+
+
+def _record(record: Mapping[str, Any] | None) -> Iterator[str]:
+  """Says how the policy was trained and acts; nothing of older exports."""
+  if record is None:
+    return
+  padding, period = record["padding"], record["control_period"]
+  lines = [f"padding: {padding if isinstance(padding, str) else ', '.join(padding)}"]
+  if period is not None:
+    lines.append(f"control period: {1e3 * period:.4g} ms ({1 / period:.4g} Hz)")
+  if execution := record["execution"]:
+    averaged = execution["ensemble_decay"]
+    how = "" if averaged is None else f", averaged with a decay of {averaged:g}"
+    outputs = ", ".join(execution["outputs"])
+    lines.append(f"chunks of {outputs}: {execution['num_executed']} executed{how}")
+  yield "\n".join(console.fill(line, 0) for line in lines)
+  if figures := record.get("normalization"):
+    rows = [
+      [path, each["mode"], _figures(each["center"]), _figures(each["scale"])]
+      for path, each in figures.items()
+    ]
+    header = ["normalised inside", "mode", "center", "scale"]
+    yield console.format_table(header, rows, (), is_narrow=True)
+
+
+def _sizes(path: str) -> str:
+  """Says how large the files are."""
+  sizes = {
+    os.path.relpath(os.path.join(folder, name), path): os.path.getsize(
+      os.path.join(folder, name)
+    )
+    for folder, _, names in os.walk(path)
+    for name in names
+  }
+  rows = [[name, f"{size:,}"] for name, size in sorted(sizes.items())]
+  table = console.format_table(["file", "bytes"], rows, ("bytes",), is_narrow=True)
+  return f"{table}\n{sum(sizes.values()):,} bytes on disk"
+
+
+def _shape(shape: Sequence[Any]) -> str:
+  return "x".join("?" if size is None else str(size) for size in shape) or "scalar"
+
+
+def _offsets(offsets: Any) -> str:
+  if offsets is None:
+    return "the present one"
+  if isinstance(offsets, int):
+    return str(offsets)
+  shown = [str(offset) for offset in offsets]
+  if len(shown) > 8:
+    shown = [*shown[:3], "...", *shown[-2:]]
+  return " ".join(shown)
+
+
+def _figures(values: Any) -> str:
+  flat = np.ravel(np.asarray(values, np.float64))
+  more = f" ... of {flat.size:,}" if flat.size > _MOST_FIGURES else ""
+  return " ".join(f"{value:.4g}" for value in flat[:_MOST_FIGURES]) + more
