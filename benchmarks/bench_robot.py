@@ -13,12 +13,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent import futures
 from typing import Any
 
 import numpy as np
 
 from benchmarks import process_memory
 
+_NUM_CLIENTS = 8
 _HEADERS = ("policy", "ms a step", "import and load, s of a core", "resident MiB")
 
 
@@ -63,7 +65,28 @@ def run_client(place: str, frames: np.ndarray) -> dict[str, float]:
   return found
 
 
-RUNS = {"saved_model": run_saved_model, "lite": run_lite, "client": run_client}
+def run_clients(place: str, frames: np.ndarray) -> dict[str, float]:
+  """Steps by eight clients of a server at once; the mean of theirs."""
+  from t2r_seq import serving
+
+  clients = [serving.PolicyClient(port=int(place)) for _ in range(_NUM_CLIENTS)]
+  load = time.process_time()
+  with futures.ThreadPoolExecutor(_NUM_CLIENTS) as pool:
+    steps = pool.map(
+      lambda client: measure_steps(lambda f: client.step({"image": f}), frames), clients
+    )
+    found = _figures(load, float(np.mean([*steps])))
+  for client in clients:
+    client.close()
+  return found
+
+
+RUNS = {
+  "saved_model": run_saved_model,
+  "lite": run_lite,
+  "client": run_client,
+  "clients": run_clients,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> str:
@@ -96,6 +119,7 @@ def main(argv: Sequence[str] | None = None) -> str:
       assert server.stdout is not None
       port = server.stdout.readline().strip().rpartition(":")[2]
       rows["`PolicyClient.step`, of that policy"] = _run("client", port, work)
+      rows["the same, of eight clients at once"] = _run("clients", port, work)
       server.terminate()
       server.communicate()
   table = "\n".join(

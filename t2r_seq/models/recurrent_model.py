@@ -169,7 +169,9 @@ class RecurrentModel(T2RModel):
       )
     return specs.pack_flat_sequence_to_spec_structure(
       self.get_recurrent_state_specification(mode),
-      TensorSpecStruct((path, flat[name][:, 0]) for path, name in names.items()),
+      TensorSpecStruct(
+        (path, tf.convert_to_tensor(flat[name])[:, 0]) for path, name in names.items()
+      ),
     )
 
   def _state_specs(self, mode: str) -> TensorSpecStruct:
