@@ -92,6 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metavar="KEY",
     help="read this split of SRC alone, such as a filter key of robomimic's",
   )
+  sources.add_episodes(parser)
   _add_writing(parser)
   parser.add_argument(
     "--verify",
@@ -203,6 +204,7 @@ def _options(args: argparse.Namespace) -> Any:
     split=args.split,
     filter=args.filter,
     seed=args.seed,
+    episodes=sources.parse_episodes(args.episodes),
     layout=args.layout,
   )
 

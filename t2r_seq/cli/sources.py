@@ -48,6 +48,23 @@ def add_bounds(parser: argparse.ArgumentParser) -> None:
   )
 
 
+def add_episodes(parser: argparse.ArgumentParser) -> None:
+  """Adds a choice of episodes."""
+  parser.add_argument(
+    "--episodes",
+    metavar="LIST",
+    help="only these: 3,17, or a file with a number a line, as `view` saves it",
+  )
+
+
+def parse_episodes(text: str | None) -> Any:
+  """Returns the numbers of '3,17', or the name of a file; None for None."""
+  parts = [] if text is None else [part.strip() for part in text.split(",")]
+  if parts and all(map(str.isdecimal, parts)) and not os.path.exists(str(text)):
+    return [int(part) for part in parts]
+  return text
+
+
 def files_of_split(patterns: list[str], split: str | None) -> list[str]:
   """Returns the TFRecord files of a split; without one the patterns as they are."""
   from t2r_seq import records
@@ -65,6 +82,7 @@ def open_source(
   split: str | None = None,
   with_stores: bool = False,
   layout: str | None = None,
+  episodes: Any = None,
 ) -> Any:
   """Opens episodes of LeRobot, zarr or HDF5.
 
@@ -72,8 +90,9 @@ def open_source(
     paths: what the command was given.
     leaves_out_videos: leaves out what has to be decoded from videos.
     split: the only one to be read; None for all.
-    with_stores: opens a store, too, if a split of it is wanted.
+    with_stores: opens a store, too, if a split or some episodes of it are wanted.
     layout: a JSON file of the layout of HDF5 files; None finds out.
+    episodes: the only ones to be read; None for all.
   Returns:
     The source; None where this is something else.
   """
@@ -81,11 +100,17 @@ def open_source(
   from t2r_seq.convert import opening
 
   kind = opening.foreign_kind(paths[0]) if len(paths) == 1 else None
-  if kind is None and with_stores and split is not None and os.path.isdir(paths[0]):
+  is_part = split is not None or episodes is not None
+  if kind is None and with_stores and is_part and os.path.isdir(paths[0]):
     kind = opening.STORE
   if kind is None:
+    if episodes is not None:
+      raise console.UsageError(
+        "--episodes needs a dataset whose episodes have numbers: convert the files to "
+        "a store first."
+      )
     return None
-  options = convert.ConversionOptions(filter=split, layout=layout)
+  options = convert.ConversionOptions(filter=split, layout=layout, episodes=episodes)
   source = convert.open_episodes(paths[0], kind, options)
   if leaves_out_videos and source.videos:
     options = dataclasses.replace(options, drop=tuple(source.videos))

@@ -26,7 +26,7 @@ table. A run that was killed goes on where it was when it is started again.
 With --check it computes nothing, and exits with 1 if the JSON file is missing, or the
 source has changed since."""
 _FILENAME = "statistics.json"
-_OF_SPLIT = "{}.statistics.json"
+_OF_SPLIT, _OF_EPISODES = "{}.statistics.json", "episodes"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   parser.add_argument("--spec", metavar="SPEC", help=console.FORMS)
   parser.add_argument("--split", metavar="NAME", help=sources.SPLIT_HELP)
+  sources.add_episodes(parser)
   parser.add_argument("--layout", metavar="JSON", help=sources.LAYOUT_HELP)
   parser.add_argument(
     "--transform",
@@ -49,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     "--output",
     metavar="FILE",
     help=f"JSON file; by default {_FILENAME} in the store, or beside the files; of a "
-    "split NAME.statistics.json",
+    "split NAME.statistics.json, of some episodes episodes.statistics.json",
   )
   parser.add_argument(
     "--elements", action="store_true", help="show a line for each element"
@@ -74,13 +75,15 @@ def run(args: argparse.Namespace) -> int:
   logging.set_verbosity(logging.INFO)  # Says whether it goes on, and what it infers.
   source: Any = args.source[0] if len(args.source) == 1 else args.source
   foreign = sources.open_source(
-    args.source, not args.images, args.split, with_stores=True, layout=args.layout
-  )
+    args.source, not args.images, args.split, with_stores=True, layout=args.layout,
+    episodes=sources.parse_episodes(args.episodes),
+  )  # fmt: skip
   if foreign is None:
     source = sources.files_of_split(args.source, args.split) if args.split else source
   else:
     source = foreign
-  output = args.output or _default_output(args.source, args.split)
+  part = args.split if args.episodes is None else _OF_EPISODES
+  output = args.output or _default_output(args.source, part)
   if args.check:
     _print(statistics.check_statistics(output, source), args.elements)
     print(f"{output} is up to date.")
@@ -102,10 +105,10 @@ def run(args: argparse.Namespace) -> int:
   return 0
 
 
-def _default_output(source: Sequence[str], split: str | None) -> str:
+def _default_output(source: Sequence[str], part: str | None) -> str:
   from t2r_seq import records
 
-  filename = _FILENAME if split is None else _OF_SPLIT.format(split)
+  filename = _FILENAME if part is None else _OF_SPLIT.format(part)
   if len(source) == 1 and os.path.isdir(source[0]):
     return os.path.join(source[0], filename)
   _, filenames = records.get_data_format_and_filenames(source)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from t2r_seq.cli import console, sources
 
@@ -53,9 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     "--drop", metavar="PATH", nargs="+", action="extend", default=[],
     help="paths to leave out, with all that is below them",
   )  # fmt: skip
-  parser.add_argument(
-    "--episodes", metavar="LIST", help="3,17 or a file of numbers; all by default"
-  )
+  sources.add_episodes(parser)
   parser.add_argument("--export", metavar="EXPORT", help="an export, or its folder")
   console.add_arguments(parser)
   parser.add_argument(
@@ -102,25 +99,17 @@ def run(args: argparse.Namespace) -> int:
       filter=args.split,
       layout=args.layout,
     ),
-    episodes=None if args.episodes is None else _episodes(args.episodes),
+    episodes=sources.parse_episodes(args.episodes),
     max_bytes=round(args.max_mb * 1e6),
     png=args.png,
     rrd=args.rrd,
     progress=Progress(),
   )
   for survey, chosen in zip(made.surveys, made.page.chosen, strict=True):
-    print("\n\n".join(_render(survey, chosen)), end="\n\n")
+    console.show("\n\n".join(_render(survey, chosen)) + "\n")
   written = [made.page.path, *(path for path in (args.png, args.rrd) if path)]
-  print(f"Written: {', '.join(written)} ({made.page.num_bytes / 1e6:.1f} MB)")
+  console.show(f"Written: {', '.join(written)} ({made.page.num_bytes / 1e6:.1f} MB)")
   return 0
-
-
-def _episodes(text: str) -> Any:
-  """Returns the numbers of '3,17', or the name of a file."""
-  parts = [part.strip() for part in text.split(",")]
-  if all(part.isdigit() for part in parts) and not os.path.exists(text):
-    return [int(part) for part in parts]
-  return text
 
 
 def _render(survey: Survey, chosen: str) -> list[str]:

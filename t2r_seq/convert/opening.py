@@ -39,7 +39,7 @@ from t2r_seq.convert.stores import StoreSource, StoreTarget
 from t2r_seq.convert.zarr_group import ZarrSource
 from t2r_seq.records.files import files_of_split, other_shards
 from t2r_seq.store import EpisodeStore, choose_episodes, layout, make_splits
-from t2r_seq.store.splits import Episodes, parse_shares
+from t2r_seq.store.splits import Episodes, parse_shares, read_episodes
 
 STORE, TFRECORD, ZARR, HDF5 = "store", "tfrecord", "zarr", "hdf5"
 LEROBOT = "lerobot"
@@ -189,6 +189,8 @@ class ConversionOptions:
       source, which alone is read: of a TFDS dataset by default 'train'.
     filter: the name of a split of the source, which alone is read.
     seed: of the dealing.
+    episodes: numbers of the episodes of the source that alone are read, or a file that
+      lists them; None for all.
     layout: a JSON file that says which datasets of an HDF5 file are which paths, and
       how episodes end, where that is none of those that are known.
     fps: of a dataset of LeRobot's to write; None takes what the source says.
@@ -212,6 +214,7 @@ class ConversionOptions:
   split: str | None = None
   filter: str | None = None
   seed: int = 0
+  episodes: Episodes | None = None
   layout: str | None = None
   fps: float | None = None
   task: str | None = None
@@ -222,6 +225,9 @@ class ConversionOptions:
   def __post_init__(self) -> None:
     object.__setattr__(self, "drop", tuple(self.drop))
     object.__setattr__(self, "cast", tuple(self.cast))
+    if self.episodes is not None:
+      numbers = tuple(read_episodes("convert", self.episodes))
+      object.__setattr__(self, "episodes", numbers)
     names = ("episode_key", "first_key", "last_key", "episode_per_file")
     given = [name for name in names if getattr(self, name)]
     if len(given) > 1:
@@ -265,7 +271,9 @@ class ConversionOptions:
 
   def to_json_dict(self) -> dict[str, Any]:
     """Returns the fields as JSON has them."""
-    lists = {"drop": sorted(self.drop), "cast": list(self.cast)}
+    numbers: Any = self.episodes
+    kept = None if numbers is None else list(numbers)
+    lists = {"drop": sorted(self.drop), "cast": list(self.cast), "episodes": kept}
     return {**dataclasses.asdict(self), **lists}
 
   def differences(self, earlier: Mapping[str, Any]) -> list[errors.Mismatch]:
@@ -342,10 +350,11 @@ def open_source(
     options: of the conversion.
     spec: what the source is read with, where that is known.
     dropped: paths to leave out, before anything is made of them.
-    episodes: numbers of those to read; None for all.
+    episodes: numbers of those to read; None for those of the options.
   Raises:
     SpecError: it cannot be read, or has no such split or episode.
   """
+  episodes = options.episodes if episodes is None else episodes
   split = options.chosen_split
   if kind in (TFRECORD, RLDS) and split is not None:
     path = ",".join(files_of_split(f"convert: {path}", _files(path), split))

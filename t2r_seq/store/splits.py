@@ -66,6 +66,17 @@ def choose_episodes(
   return chosen
 
 
+def read_episodes(where: str, episodes: Episodes) -> list[int]:
+  """Returns numbers of episodes, of a file that lists them, too.
+
+  Raises:
+    SpecError: the file cannot be read, or a line is no number.
+  """
+  if isinstance(episodes, (str, os.PathLike)):
+    return _read_list(where, episodes)
+  return np.asarray(episodes, np.int64).tolist()
+
+
 def _check(where: str, numbers: Any, num_episodes: int) -> np.ndarray:
   found = np.asarray(numbers)
   if not found.size:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -167,6 +167,12 @@ class EpisodeReader:
         source.splits,
       )
     self._source: EpisodeSource = source
+    self._decoders: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {}
+    self._own_notes: list[str] = []
+    if is_split_by_kind and split is not None:
+      self._own_notes.append(
+        f"Episodes have the numbers that they have in split '{split}'."
+      )
     self.spec = dropped.filter(source.spec)
     dropped.check(f"view: {path}")
     self.columns = Columns.of(self.spec)
@@ -180,7 +186,7 @@ class EpisodeReader:
   @property
   def notes(self) -> list[str]:
     """What a user should know of how the source is read."""
-    return list(self._source.notes)
+    return [*self._source.notes, *self._own_notes]
 
   def episodes(
     self, chosen: Sequence[int] | None = None
@@ -232,9 +238,11 @@ class EpisodeReader:
     rows, spec = values[path][steps], self.spec[path]
     if not specs.is_encoded_image_spec(spec):
       return np.asarray(rows)
+    if path not in self._decoders:
+      self._decoders[path] = _decoder(spec, path, rows.ndim)
     encoded = tf.constant(rows.tolist(), tf.string, rows.shape)
     try:
-      decoded = records.decode_images(encoded, spec, path).numpy()
+      decoded = self._decoders[path](encoded).numpy()
     except tf.errors.OpError as error:
       raise errors.SpecError(
         f"view: {self.path}: {path}: expected images that can be decoded, got "
@@ -242,6 +250,19 @@ class EpisodeReader:
       ) from error
     # Of several images a step the first is shown.
     return np.asarray(decoded.reshape([len(steps), -1, *decoded.shape[-3:]])[:, 0])
+
+
+def _decoder(
+  spec: ExtendedTensorSpec, path: str, rank: int
+) -> Callable[[tf.Tensor], tf.Tensor]:
+  """Returns what decodes strings of a rank: a graph, without Python for each image."""
+  signature = [tf.TensorSpec([None] * rank, tf.string)]
+
+  @tf.function(input_signature=signature, autograph=False)
+  def decode(encoded: tf.Tensor) -> tf.Tensor:
+    return records.decode_images(encoded, spec, path)
+
+  return decode
 
 
 def as_pixels(images: np.ndarray) -> np.ndarray:

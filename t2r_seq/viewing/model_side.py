@@ -45,6 +45,10 @@ class ModelSide:
   The reader of windows is the one of stores, streams and replay, images are decoded as
   input generators decode them, and the preprocessor runs in mode 'train': crops and
   noise are drawn, for each window by its number.
+
+  Attributes:
+    reader: of the episodes.
+    spec: of a window, by 'features/...' and 'labels/...'.
   """
 
   def __init__(
@@ -67,7 +71,7 @@ class ModelSide:
       SpecError: the episodes lack what the specs want; all is named.
     """
     joined = specs.filter_required_flat_tensor_spec(joint.join(features, labels))
-    self._reader = reader
+    self.reader = reader
     self._preprocessor = preprocessor
     self._sequences = {path for path, spec in joined.items() if spec.is_sequence}
     self.spec = TensorSpecStruct(
@@ -87,7 +91,7 @@ class ModelSide:
 
   def _find_column(self, path: str, spec: ExtendedTensorSpec) -> str | None:
     """Finds what the source has for a path: by the path, else by its name."""
-    known, own = self._reader.spec, path.partition("/")[2]
+    known, own = self.reader.spec, path.partition("/")[2]
     for name in (own, spec.name):
       if name in known:
         return str(name)
@@ -95,7 +99,7 @@ class ModelSide:
     return next(named, None)
 
   def _element(self, column: str) -> tf.TensorSpec:
-    stored = self._reader.spec[column]
+    stored = self.reader.spec[column]
     shape = stored.shape
     if stored.is_sequence:
       shape = tf.TensorShape([None]).concatenate(shape)
@@ -127,22 +131,22 @@ class ModelSide:
     Returns:
       The windows by path, [n, ...], and which of their steps are real.
     """
-    length = num_steps(values, self._reader.spec)
+    length = num_steps(values, self.reader.spec)
 
     def take(path: str, rows: np.ndarray | None) -> np.ndarray:
       column = self._columns[path]
       if column not in values:
         raise errors.SpecError(
-          f"view: {self._reader.path}: {column}: expected it in every episode, because "
+          f"view: {self.reader.path}: {column}: expected it in every episode, because "
           "the model sees it, got an episode without it."
         )
-      stored = self._reader.spec[column]
+      stored = self.reader.spec[column]
       if rows is None:
         value = np.asarray(values[column])
         return np.repeat(value[np.newaxis], len(anchors), axis=0)
       if specs.is_encoded_image_spec(stored):
         distinct, places = np.unique(rows, return_inverse=True)
-        decoded = self._reader.pixels(values, column, distinct)
+        decoded = self.reader.pixels(values, column, distinct)
         return decoded[places.reshape(rows.shape)]
       return np.asarray(values[column])[rows]
 
@@ -170,16 +174,12 @@ class ModelSide:
     raw, real = self.read(values, anchors)
     inputs: Arrays = {}
     if self._preprocessor is not None and len(anchors):
-      given = TensorSpecStruct(
-        (path, tf.constant(value[:, np.newaxis] if path in self._sequences else value))
+      given = {
+        path: tf.constant(value[:, np.newaxis] if path in self._sequences else value)
         for path, value in raw.items()
-      )
-      features, labels = joint.split(given)
-      with draws.numbered(tf.constant(first_number + anchors, tf.int64)):
-        made = self._preprocessor.preprocess(
-          features, labels if len(labels) else None, ModeKeys.TRAIN
-        )
-      for path, value in joint.join(*made).items():
+      }
+      numbers = tf.constant(first_number + anchors, tf.int64)
+      for path, value in self._preprocess(given, numbers).items():
         inputs[path] = _as_numbers(value.numpy())
         if path in self._sequences:
           inputs[path] = inputs[path][:, 0]
@@ -189,10 +189,22 @@ class ModelSide:
       {path: value for path, value in raw.items() if path not in masks},
       real,
       {path: value for path, value in inputs.items() if path not in masks},
-      {path: self._offsets(path) for path in self._columns},
+      {path: self.offsets(path) for path in self._columns},
     )
 
-  def _offsets(self, path: str) -> tuple[int, ...] | None:
+  def _preprocess(
+    self, given: dict[str, tf.Tensor], numbers: tf.Tensor
+  ) -> dict[str, tf.Tensor]:
+    # Op by op: to make a graph of a preprocessor takes longer than a page's windows.
+    features, labels = joint.split(given)
+    with draws.numbered(numbers, on_host=True):
+      made = self._preprocessor.preprocess(
+        features, labels if len(labels) else None, ModeKeys.TRAIN
+      )
+    return dict(joint.join(*made).items())
+
+  def offsets(self, path: str) -> tuple[int, ...] | None:
+    """Returns which steps a path shows; None for what holds for the episode."""
     reading = self._windows.readings.get(path)
     if reading is None or reading.steps is None:
       return None
@@ -287,7 +299,7 @@ class ExportSide:
     Raises:
       SpecError: the windows are none that it takes.
     """
-    anchors = self.side.anchors(num_steps(values, self.side._reader.spec))
+    anchors = self.side.anchors(num_steps(values, self.side.reader.spec))
     if not len(anchors):
       return None
     raw, real = self.side.read(values, anchors)
@@ -340,4 +352,4 @@ class ExportSide:
     self.output, self.label = pairs[0]
     path = f"labels/{self.label}"
     self.column = self.side.column(path) or ""
-    self.offsets = self.side._offsets(path) or (0,)
+    self.offsets = self.side.offsets(path) or (0,)

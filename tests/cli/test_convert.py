@@ -57,6 +57,19 @@ def test_round_trip(run_main):
   )
 
 
+def test_some_episodes_as_a_keep_list_says(run_main):
+  run_main("convert", "x*.tfrecord", "a_store", "--spec", "spec.json")
+  pathlib.Path("keep.txt").write_text("# left out: 1\n0\n2\n")
+  argv = ("convert", "a_store", "b_store", "--to", "store", "--episodes", "keep.txt")
+  status, out, _ = run_main(*argv)
+  assert status == 0 and out.startswith("Converted 2 episodes")
+  lengths = store.EpisodeStore("b_store").episode_lengths.tolist()
+  assert lengths == [LENGTHS[0], LENGTHS[2]]
+  assert "were converted before" in run_main(*argv)[1]
+  status, out, _ = run_main("stats", "a_store", "--episodes", "0,2")
+  assert out.startswith("2 episodes") and "a_store/episodes.statistics.json" in out
+
+
 def test_proposed_specs_are_said(run_main):
   status, out, _ = run_main("convert", "x.tfrecord", "a_store")
   assert status == 0

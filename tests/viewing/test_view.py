@@ -27,6 +27,7 @@ from t2r_seq import (
 )
 from t2r_seq.cli import main
 from t2r_seq.viewing.model_side import ModelSide
+from tests.viewing import browser
 
 _SPEC = specs.ExtendedTensorSpec
 NUM_EPISODES, SIZE = 40, 16
@@ -289,3 +290,50 @@ def test_bad_sources_are_one_clear_error(folder, monkeypatch, capsys, argv, mess
   assert main(["view", *argv]) == 1
   assert re.search(message, capsys.readouterr().err)
   assert not (folder / "view.html").exists()
+
+
+@pytest.mark.skipif(browser.CHROMIUM is None, reason="no Chromium on this machine")
+def test_page_in_a_browser(folder, model, tmp_path):
+  page = tmp_path / "page.html"
+  viewing.view(str(folder / "store"), page, model=model)
+  text = page.read_text(encoding="utf-8")
+  (source,) = _data(page)
+  # As many as a large set has; the frames are those of 40.
+  source["episodes"] = [
+    {**source["episodes"][number % NUM_EPISODES], "n": number} for number in range(1000)
+  ]
+  start = text.index('id="data">') + len('id="data">')
+  made = json.dumps({"sources": [source]}).replace("<", "\\u003c")
+  page.write_text(text[:start] + made + text[text.index("</script>", start) :])
+  with browser.open_page() as shown:
+    shown.open(page)
+    assert shown.ask("document.body.dataset.ready") == "yes"
+    metrics = shown.metrics()
+    assert sum(metrics[f"{each}Duration"] for each in browser.WORK) < 2
+    where = "document.querySelector('.step').textContent.split(' · ')[0]"
+    shown.press("ArrowRight", "ArrowRight")
+    assert shown.ask(where).startswith("2 of 1")
+    title = "document.querySelector('.viewer h2').textContent"
+    shown.press("ArrowDown")
+    assert shown.ask(title) == "Episode 1"
+    assert shown.ask("document.querySelectorAll('.pad').length") == 0
+    shown.press("Home")
+    # The first steps of both stacks are padding; the canvas has something on it.
+    shown.ask("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+    assert shown.ask("document.querySelectorAll('.cells .pad').length") == 1
+    # What is ticked is saved as readers of episodes take it.
+    shown.press("x")
+    saved = shown.ask("""new Promise(done => {
+      URL.createObjectURL = blob => { blob.text().then(done); return "#"; };
+      document.querySelector(".save").click();
+    })""")
+    keep = tmp_path / "keep.txt"
+    keep.write_text(saved)
+    kept = store.choose_episodes("test", 1000, keep)
+    assert kept.tolist() == [0, *range(2, 1000)]
+    shown.ask("document.querySelector('.tools button').click()")  # Unticks suspects.
+    kept_now = shown.ask("document.querySelector('.save').textContent")
+    assert 800 < int(re.search(r"\d+", kept_now)[0]) < 1000
+    for dark in (True, False):
+      shown.resize(800, 900, dark)
+    assert shown.complaints() == []
