@@ -12,8 +12,9 @@ from typing import Any
 
 _HERE = pathlib.Path(__file__).resolve()
 _ROOT = _HERE.parents[2]
-# No step takes longer, on the slowest of machines: tracing a graph takes seconds.
-_PATIENCE = 120.0
+# No step takes longer, on the slowest of machines: tracing a graph takes seconds. Before
+# the first one TensorFlow is imported: many times that, where many others do so, too.
+_PATIENCE, _AT_THE_START = 120.0, 10
 
 
 def watch(command: list[str], patience: float = _PATIENCE) -> int:
@@ -55,13 +56,15 @@ def _listen(child: subprocess.Popen[str], patience: float) -> tuple[str, int, bo
 
   threading.Thread(target=read, daemon=True).start()
   doing, num_wrong = "the start", 0
+  limit = _AT_THE_START * patience
   while True:
     try:
-      line = lines.get(timeout=patience)
+      line = lines.get(timeout=limit)
     except queue.Empty:
-      print(f"silent for {patience:g} s")
+      print(f"silent for {limit:g} s")
       child.kill()
       return doing, num_wrong, False
+    limit = patience
     kind, _, rest = (line or "").partition(" ")
     if kind == "at":
       doing = rest
