@@ -12,8 +12,8 @@ from typing import Any
 
 _HERE = pathlib.Path(__file__).resolve()
 _ROOT = _HERE.parents[2]
-# No step takes longer, on the slowest of machines: tracing a graph takes seconds. Before
-# the first one TensorFlow is imported: many times that, where others do so, too.
+# No step takes longer, on the slowest of machines: tracing a graph takes seconds. Ahead
+# of the first one TensorFlow is imported: many times that, where others do so, too.
 _PATIENCE, _AT_THE_START = 120.0, 10
 
 
