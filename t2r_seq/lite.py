@@ -26,7 +26,7 @@ STATE_FILE = "initial_state.npz"
 SPECS_FILE = "t2r_assets.pbtxt"
 SIGNATURE = "step"
 IS_FIRST = "is_first"
-AGE, SEED = "age", "seed"
+AGE, SEED, CHUNK_STEP = "age", "seed", "chunk_step"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,7 +261,7 @@ class LitePolicy:
     """
     outputs, new = self.stateless_step(observation, state, is_first)
     seen = {**acting.pack(observation, self.layout.observation), **self.windows(new)}
-    is_whole = self.layout.record is not None and not self.layout.record["execution"]
+    is_whole = CHUNK_STEP not in outputs
     return acting.Inspection(
       {path: value[np.newaxis] for path, value in seen.items()},
       {},
