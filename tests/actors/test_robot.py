@@ -72,6 +72,17 @@ def test_steps_are_due_by_the_clock(case):
   assert not run.was_stopped
 
 
+@pytest.mark.parametrize(("period", "num_warnings"), [(0.1, 0), (0.05, 1), (None, 0)])
+def test_another_rate_than_the_datas_is_warned_of(period, num_warnings, caplog):
+  robot = Robot()
+  robot.control_period = period
+  robot.run()
+  found = [
+    x for x in caplog.messages if "run_robot: rate_hz: expected an observation" in x
+  ]
+  assert len(found) == num_warnings
+
+
 def test_an_episode_ends_where_there_is_no_observation():
   assert Robot(num_observations=3).run().num_steps == 3
 

@@ -328,6 +328,8 @@ def test_from_a_shell_both_are_compared_with_the_export_that_they_are_of(
       assert "compared: masks of" in said
       assert "compared: the execution of the chunks of inference_output" in said
       assert said.endswith("3 episodes, 11 steps, identical.")
+    elsewhere = ["verify", place, store, "--no_model", "--export", chunks.exports]
+    assert cli.main(elsewhere) == 0
     # A server of an export tells what its network is given, too.
     client = serving.PolicyClient(port=server.port)
     report = verification.verify(client, store, chunks.model)
