@@ -69,9 +69,6 @@ class FigureLayout:
     return rows.reshape(-1, self.size)
 
 
-_FIELDS = ("count", "mean", "mean_rest", "squares")
-
-
 @dataclasses.dataclass
 class Moments:
   """Count, mean and squared deviations of E elements.
@@ -160,15 +157,6 @@ class Moments:
     """Returns the standard deviation of the values, numpy's `ddof=0`; NaN of none."""
     variance = self.squares / np.maximum(self.count, 1)
     return np.where(self.count > 0, np.sqrt(variance), np.nan)
-
-  def to_arrays(self) -> dict[str, np.ndarray]:
-    """Returns the state by name."""
-    return {name: getattr(self, name) for name in _FIELDS}
-
-  @classmethod
-  def from_arrays(cls, arrays: dict[str, np.ndarray]) -> Moments:
-    """Restores what `to_arrays` gave."""
-    return cls(*(arrays[name] for name in _FIELDS))
 
 
 def _float_distances(
@@ -312,40 +300,10 @@ class QuantileSketch:
       self._down += 1 << height
 
 
-def pack_sketches(sketches: Sequence[QuantileSketch]) -> dict[str, np.ndarray]:
-  """Returns the state of sketches by name."""
-  levels = [level for sketch in sketches for level in sketch._levels]
-  numbers = [
-    (sketch._size, sketch._up, sketch._down, sketch.count, len(sketch._levels))
-    for sketch in sketches
-  ]
-  return {
-    "sketch_items": np.concatenate([np.zeros(0), *levels]),
-    "sketch_lengths": np.asarray([len(level) for level in levels], np.int64),
-    "sketch_numbers": np.asarray(numbers, np.int64).reshape(-1, 5),
-  }
-
-
-def unpack_sketches(arrays: dict[str, np.ndarray]) -> list[QuantileSketch]:
-  """Restores what `pack_sketches` gave."""
-  levels = np.split(arrays["sketch_items"], np.cumsum(arrays["sketch_lengths"])[:-1])
-  sketches, first = [], 0
-  for size, up, down, count, num_levels in arrays["sketch_numbers"].tolist():
-    sketch = QuantileSketch(size)
-    sketch._up, sketch._down, sketch.count = up, down, count
-    sketch._levels = levels[first : first + num_levels]
-    first += num_levels
-    sketches.append(sketch)
-  return sketches
-
-
-Arrays = dict[str, np.ndarray]
-
-
 class Accumulator:
   """Takes in rows of one path, and counts them: of bytes no more is known.
 
-  Subclasses keep more. All state is arrays by name.
+  Subclasses keep more.
   """
 
   def __init__(self, spec: specs.ExtendedTensorSpec) -> None:
@@ -361,6 +319,9 @@ class Accumulator:
     """Takes in values [rows, *shape]; they must not change afterwards."""
     self.rows += len(values)
 
+  def flush(self) -> None:
+    """Works on what is buffered."""
+
   def merge(self, other: Any) -> None:
     """Takes in what another of the same kind and spec has seen."""
     self.rows += other.rows
@@ -370,14 +331,6 @@ class Accumulator:
     is_image = specs.is_encoded_image_spec(self.spec)
     is_bytes = self.spec.dtype.name == "string" or is_image
     return PathStatistics(self.spec, BYTES if is_bytes else UNSUPPORTED, self.rows)
-
-  def to_arrays(self) -> Arrays:
-    """Returns the state by name."""
-    return {"rows": np.asarray(self.rows)}
-
-  def restore(self, arrays: Arrays) -> None:
-    """Takes the state that `to_arrays` gave."""
-    self.rows = int(arrays["rows"])
 
 
 # Values that are worked on at a time: a few arrays of 8 MiB.
@@ -446,11 +399,6 @@ class NumberAccumulator(Accumulator):
       method=self.method,
       rank_error=figures.get("rank_error", 0.0),
     )
-
-  def to_arrays(self) -> Arrays:
-    """Returns the state by name."""
-    self.flush()
-    return super().to_arrays()
 
   def _add_columns(self, columns: np.ndarray) -> None:
     """Takes in values [rows, figures]."""
@@ -529,20 +477,6 @@ class SketchAccumulator(NumberAccumulator):
       "rank_error": max(shares, default=0.0),
     }
 
-  def to_arrays(self) -> Arrays:
-    """Returns the state by name."""
-    own = {"not_finite": self._not_finite, "low": self._low, "high": self._high}
-    arrays = super().to_arrays() | own | self._moments.to_arrays()
-    return arrays | pack_sketches(self._sketches)
-
-  def restore(self, arrays: Arrays) -> None:
-    """Takes the state that `to_arrays` gave."""
-    super().restore(arrays)
-    self._not_finite = arrays["not_finite"]
-    self._low, self._high = arrays["low"], arrays["high"]
-    self._moments = Moments.from_arrays(arrays)
-    self._sketches = unpack_sketches(arrays)
-
 
 # Histograms of one path may have so many bins.
 _MAX_BINS = 1 << 20
@@ -599,15 +533,6 @@ class HistogramAccumulator(NumberAccumulator):
       "max": at_rank(1.0),
       "quantiles": [at_rank(fraction) for fraction in statistics.QUANTILES],
     }
-
-  def to_arrays(self) -> Arrays:
-    """Returns the state by name."""
-    return super().to_arrays() | {"counts": self._counts}
-
-  def restore(self, arrays: Arrays) -> None:
-    """Takes the state that `to_arrays` gave."""
-    super().restore(arrays)
-    self._counts = arrays["counts"].astype(np.int64)
 
 
 def create_accumulator(spec: specs.ExtendedTensorSpec, is_counted: bool) -> Accumulator:

@@ -32,19 +32,6 @@ Values = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
-  """Some episodes or records, one after the other; where they end is always the same.
-
-  Attributes:
-    content: what the source needs to read it.
-    end: JSON values; `Source.parts` goes on from there.
-  """
-
-  content: Any
-  end: dict[str, int]
-
-
-@dataclasses.dataclass(frozen=True)
 class Item:
   """An episode, or a block of plain records.
 
@@ -76,15 +63,14 @@ class Source(abc.ABC):
   fingerprint: dict[str, str]
 
   @abc.abstractmethod
-  def parts(self, cursor: dict[str, int]) -> Iterator[Part]:
-    """Yields the parts, in order, from where one of them ended.
+  def parts(self) -> Iterator[Any]:
+    """Yields parts, a few episodes or records each, that `read` knows how to read.
 
-    Args:
-      cursor: `Part.end` of the last part that is done; empty for all.
+    Where they end is always the same.
     """
 
   @abc.abstractmethod
-  def read(self, part: Part) -> Iterator[Item]:
+  def read(self, part: Any) -> Iterator[Item]:
     """Yields the items of a part; called by several threads at a time."""
 
 
@@ -96,12 +82,10 @@ class Transform(abc.ABC):
 
   Attributes:
     name: for people.
-    checksum: of its own text, to see that a run is resumed with the same one.
     wanted: the flat specs that it needs; None takes whatever there is.
   """
 
   name: str = ""
-  checksum: str = ""
   wanted: TensorSpecStruct | None = None
 
   @abc.abstractmethod
@@ -125,7 +109,7 @@ class FunctionTransform(Transform):
   def __init__(self, function: Callable[[Values], Mapping[str, Any]]) -> None:
     """Wraps the function: arrays by path to a structure of arrays or tensors."""
     self._function = function
-    self.name, self.checksum = _name(function), _checksum(function)
+    self.name = _name(function)
 
   def to_rows(self, values: Values, source: Source) -> Rows:
     returned = specs.flatten_spec_structure(self._function(dict(values)))
@@ -160,8 +144,7 @@ class PreprocessorTransform(Transform):
       SpecError: a path is both a feature and a label, or images are needed.
     """
     self._preprocessor = preprocessor
-    cls = type(preprocessor)
-    self.name, self.checksum = _name(cls), _checksum(cls)
+    self.name = _name(type(preprocessor))
     mode = ModeKeys.TRAIN
     self._features = _flatten(preprocessor.get_in_feature_specification(mode))
     self._labels = _flatten(preprocessor.get_in_label_specification(mode))
@@ -301,17 +284,6 @@ def _name(function: Any) -> str:
   return f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
-def _checksum(function: Any) -> str:
-  """Returns a checksum of a function's text; '' where there is none to be had."""
-  try:
-    return f"{zlib.crc32(inspect.getsource(function).encode()):08x}"
-  except (OSError, TypeError):
-    return ""
-
-
-_FRAME_BYTES = 16
-
-
 class RecordSource(Source):
   """Reads files one after the other; their records are parsed by the workers."""
 
@@ -379,41 +351,32 @@ class RecordSource(Source):
       (p, s) for p, s in proposed.items() if p not in padded
     )
 
-  def parts(self, cursor: dict[str, int]) -> Iterator[Part]:
+  def parts(self) -> Iterator[tuple[str, list[bytes]]]:
     """See the base class; the files are read here, checksums verified."""
-    first = cursor.get("file", 0)
-    for index in range(first, len(self._files)):
-      start = cursor if index == first else {}
-      with records.explain_failures([self._files[index]], self.spec):
-        yield from self._file_parts(
-          index, start.get("records", 0), start.get("byte", 0)
-        )
+    for name in self._files:
+      with records.explain_failures([name], self.spec):
+        yield from self._file_parts(name)
 
-  def _file_parts(self, index: int, count: int, offset: int) -> Iterator[Part]:
-    """Yields the rest of a file; `count` records and `offset` bytes of it are done."""
-    name = self._files[index]
+  def _file_parts(self, name: str) -> Iterator[tuple[str, list[bytes]]]:
     kind = records.files.compression_type(name, self._compression)
-    if not kind:
-      framing.check_lengths(name)
-    dataset = tf.data.TFRecordDataset(name, compression_type=kind).skip(count)
+    dataset = tf.data.TFRecordDataset(name, compression_type=kind)
     found: list[bytes] = []
-    num_bytes = 0
+    num_bytes = total = 0
     lengths = map(len, dataset.as_numpy_iterator())
     size = framing.batch_size(lengths, PART_BYTES)
     for batch in dataset.batch(size).as_numpy_iterator():
       found += batch.tolist()
-      num_bytes += sum(map(len, batch)) + _FRAME_BYTES * len(batch)
+      num_bytes += sum(map(len, batch)) + framing.FRAME_SIZE * len(batch)
       if num_bytes >= PART_BYTES:
-        count, offset = count + len(found), offset + num_bytes
-        yield Part((name, found), {"file": index, "records": count, "byte": offset})
+        yield name, found
+        total += num_bytes
         found, num_bytes = [], 0
-    count, offset = count + len(found), offset + num_bytes
-    if not kind and offset != tf.io.gfile.stat(name).length:
+    if not kind and total + num_bytes != tf.io.gfile.stat(name).length:
       _find_end(name)
-    yield Part((name, found), {"file": index, "records": count, "byte": offset})
+    yield name, found
 
-  def read(self, part: Part) -> Iterator[Item]:
-    name, serialized = part.content
+  def read(self, part: tuple[str, list[bytes]]) -> Iterator[Item]:
+    name, serialized = part
     with records.explain_failures([name], self.spec):
       if not self.is_blocks:
         yield from self._episodes(name, serialized)
@@ -582,8 +545,8 @@ class StoreSource(EpisodeSource):
       "episodes": f"{len(self._store)}-{crc:08x}",
     }
 
-  def parts(self, cursor: dict[str, int]) -> Iterator[Part]:
-    """Cuts by the bytes that are read; the cursor counts episodes of all segments."""
+  def parts(self) -> Iterator[tuple[Any, int, int]]:
+    """Cuts by the bytes that are read."""
     row_bytes = sum(
       self._columns[p].items_per_row * self._columns[p].dtype.itemsize
       if p not in self._decoders
@@ -591,7 +554,6 @@ class StoreSource(EpisodeSource):
       for p, s in self.spec.items()
       if s.is_sequence
     )
-    done, first = cursor.get("episodes", 0), 0
     for segment in self._store.segments:
       total = segment.episode_ends.astype(np.int64) * max(row_bytes, 1)
       start = 0
@@ -599,13 +561,11 @@ class StoreSource(EpisodeSource):
         before = int(total[start - 1]) if start else 0
         end = int(np.searchsorted(total, before + PART_BYTES)) + 1
         end = min(end, start + _MAX_EPISODES, len(segment))
-        if first + start >= done:
-          yield Part((segment, start, end), {"episodes": first + end})
+        yield segment, start, end
         start = end
-      first += len(segment)
 
-  def read(self, part: Part) -> Iterator[Item]:
-    segment, start, end = part.content
+  def read(self, part: tuple[Any, int, int]) -> Iterator[Item]:
+    segment, start, end = part
     paths = [path for path in self.spec if path not in self._counted]
     present = {path: segment.is_present(path) for path in self._counted}
     lengths = np.diff(segment.episode_ends, prepend=0)
@@ -640,10 +600,7 @@ def _make_decoder(
 
 
 class IteratedSource(EpisodeSource):
-  """Reads what gives its episodes one after the other: of any format.
-
-  A run that goes on reads the episodes that are done again, and leaves them out.
-  """
+  """Reads what gives its episodes one after the other: of any format."""
 
   kind = "episodes"
 
@@ -678,23 +635,22 @@ class IteratedSource(EpisodeSource):
       name: json.dumps(value) for name, value in episodes.fingerprint().items()
     }
 
-  def parts(self, cursor: dict[str, int]) -> Iterator[Part]:
-    done, number, size = cursor.get("episodes", 0), 0, 0
+  def parts(self) -> Iterator[list[Values]]:
+    """See the base class."""
+    size = 0
     group: list[Values] = []
-    for number, values in enumerate(self._episodes, 1):
-      if number <= done:
-        continue
+    for values in self._episodes:
       group.append(values)
       size += sum(value.nbytes for value in values.values())
       if size >= PART_BYTES or len(group) == _MAX_EPISODES:
-        yield Part(group, {"episodes": number})
+        yield group
         group, size = [], 0
     if group:
-      yield Part(group, {"episodes": number})
+      yield group
 
-  def read(self, part: Part) -> Iterator[Item]:
+  def read(self, part: list[Values]) -> Iterator[Item]:
     timed = [path for path, spec in self.spec.items() if spec.is_sequence]
-    for values in part.content:
+    for values in part:
       steps = [len(values[path]) for path in timed if path in values]
       yield self._item(values, steps[-1] if steps else 0)
 

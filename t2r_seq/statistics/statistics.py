@@ -157,7 +157,8 @@ class LengthCounter:
     """Returns the statistics; None if there were no episodes."""
     if not self._counts:
       return None
-    lengths, counts = self.to_arrays()["counts"]
+    pairs = sorted(self._counts.items())
+    lengths, counts = np.asarray(pairs, np.int64).T
     ranks = np.cumsum(counts)
     total, steps = int(ranks[-1]), int(lengths @ counts)
     wanted = np.ceil(np.asarray(QUANTILES) * total).clip(1)
@@ -176,18 +177,6 @@ class LengthCounter:
       edges=tuple(edges.tolist()),
       counts=tuple(int(count) for count in bins),
     )
-
-  def to_arrays(self) -> dict[str, np.ndarray]:
-    """Returns the state: lengths, sorted, over their counts, int64 [2, n]."""
-    pairs = sorted(self._counts.items())
-    return {"counts": np.asarray(pairs, np.int64).reshape(-1, 2).T}
-
-  @classmethod
-  def from_arrays(cls, arrays: dict[str, np.ndarray]) -> LengthCounter:
-    """Restores what `to_arrays` gave."""
-    counter = cls()
-    counter._counts.update(dict(arrays["counts"].T.tolist()))
-    return counter
 
 
 _SAMPLES = 16

@@ -21,7 +21,7 @@ def test_lengths(name):
   counter, other = LengthCounter(), LengthCounter()
   for index, length in enumerate(lengths):
     (counter if index % 3 else other).add(length)
-  counter.merge(LengthCounter.from_arrays(other.to_arrays()))
+  counter.merge(other)
   got = counter.finish()
   assert got is not None
   assert (got.num_episodes, got.num_steps) == (len(lengths), sum(lengths))

@@ -96,9 +96,3 @@ def test_values_that_are_not_finite_count_for_nothing():
     np.testing.assert_allclose(got.mean[column], mean[0], rtol=1e-14)
     np.testing.assert_allclose(got.std()[column], std[0], rtol=1e-12)
   assert math.isnan(got.std()[2])
-
-
-def test_state_goes_round():
-  moments = moments_of(CASES["drift"], [100])
-  again = Moments.from_arrays(moments.to_arrays())
-  assert again.std().tolist() == moments.std().tolist()

@@ -13,9 +13,7 @@ from t2r_seq.statistics.accumulators import (
   MAX_SIZE,
   MIN_SIZE,
   QuantileSketch,
-  pack_sketches,
   sketch_size,
-  unpack_sketches,
 )
 
 FRACTIONS = np.linspace(0, 1, 41)
@@ -120,24 +118,7 @@ def test_memory_is_bounded():
   sketch = QuantileSketch(256)
   for _ in range(20):
     sketch.add(UNIFORM)
-  arrays = pack_sketches([sketch])
-  assert arrays["sketch_lengths"].max() <= 256
-  assert arrays["sketch_items"].size <= 256 * len(arrays["sketch_lengths"])
-
-
-def test_state_goes_round():
-  sketches = []
-  for values in (UNIFORM, UNIFORM[:0], UNIFORM[:3]):
-    sketches.append(QuantileSketch(256))
-    sketches[-1].add(values)
-  again = unpack_sketches(pack_sketches(sketches))
-  for sketch, restored in zip(sketches, again, strict=True):
-    for both in (sketch, restored):
-      both.add(CASES["heavy tails"])
-    assert (
-      restored.quantiles(FRACTIONS).tolist() == sketch.quantiles(FRACTIONS).tolist()
-    )
-    assert restored.rank_error == sketch.rank_error
+  assert max(map(len, sketch._levels)) <= 256
 
 
 @pytest.mark.parametrize(
