@@ -22,9 +22,9 @@ DESCRIPTION = """Converts episodes; one of the two sides is a store.
   t2r_seq convert bridge my_store --from tfds --split 'train[:100]'
   t2r_seq convert low_dim.hdf5 my_store --filter successful --split train=0.9,eval=0.1
 
-A conversion that was killed goes on when the command is given again. In the end all
-that was written is read again, and each episode's hash is compared with that of the
-source. The hashes stay in DST.conversion; --verify compares both sides with them."""
+A conversion that was killed goes on when the command is given again: DST.conversion
+says what was asked for. --verify reads both sides of a finished one, and compares
+every value."""
 _KINDS = ("store", "tfrecord", "zarr", "hdf5", "lerobot")
 _SOURCE_KINDS = (*_KINDS, "rlds", "tfds", "minari")
 
@@ -97,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     "--verify",
     action="store_true",
-    help="convert nothing: read both sides and compare every episode's hash",
+    help="convert nothing: read both sides and compare every value",
   )
 
 
@@ -134,12 +134,12 @@ def run(args: argparse.Namespace) -> int:
   """Converts, or verifies; prints what was done."""
   console.load_tensorflow()
   from t2r_seq import convert
-  from t2r_seq.convert.journal import Progress
+  from t2r_seq.convert.progress import Progress
 
   progress = Progress()
   if args.verify:
     report = convert.verify_conversion(args.source, args.destination, progress)
-    print(f"{_counts(report)}: both sides have the content that was converted.")
+    print(f"{_counts(report)}: both sides have the same values.")
     return 0
   report = convert.convert(
     args.source,
@@ -159,8 +159,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"Went on after {report.resumed_at} episodes of an earlier run.")
   print(
     f"Converted {_counts(report)}, {report.num_bytes / 1e6:.1f} MB, from "
-    f"{report.source_kind} to {report.destination_kind}, and read them again: every "
-    f"hash fits. The hashes are in {report.journal}."
+    f"{report.source_kind} to {report.destination_kind}. To compare them: --verify."
   )
   console.show(f"Wrote {_files(report.files)}")
   return 0

@@ -212,14 +212,13 @@ def check(source: EpisodeSource, time_keys: Sequence[str] = ()) -> Iterator[str]
     time_keys: paths of time stamps, beside those that are called so.
   """
   from t2r_seq import errors
-  from t2r_seq.convert.episodes import ResumePoint
 
   figures: dict[str, _Figures] = {}
   number, total, is_whole = 0, source.num_episodes or 0, True
   timed = time_paths(source.spec, time_keys)
   while number < total:
     try:
-      for episode in source.episodes(ResumePoint(number)):
+      for episode in source.episodes(number):
         for path in [path for path in timed if path in episode.values]:
           times = episode.values[path]
           for _, told in backwards(path, times, np.asarray([len(times)])):

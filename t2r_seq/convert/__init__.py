@@ -1,7 +1,6 @@
 """Conversions between stores and the other formats that robot data comes in."""
 
 from t2r_seq.convert.conversion import convert, verify_conversion
-from t2r_seq.convert.journal import episode_digest
 from t2r_seq.convert.lerobot_folder import LeRobotFolder, delta_time_offsets
 from t2r_seq.convert.opening import ConversionOptions, open_episodes
 
@@ -10,7 +9,6 @@ __all__ = [
   "LeRobotFolder",
   "convert",
   "delta_time_offsets",
-  "episode_digest",
   "open_episodes",
   "verify_conversion",
 ]

@@ -1,172 +1,42 @@
-"""Conversions that can be killed, go on, and prove what they wrote."""
+"""Conversions that can be killed, go on, and be checked.
+
+What the target has committed is where a conversion goes on. A folder
+`<destination>.conversion` beside it says what was asked for: `conversion.json`, which
+also tells whether it is finished, and `spec.json`, the specs of the episodes.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
+import json
 import os
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Iterator
+from typing import Any
 
 import gin
+import numpy as np
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, files, specs
 from t2r_seq.convert import episodes, opening
 from t2r_seq.convert.episodes import (
   Dropped,
   EpisodeSource,
   EpisodeTarget,
-  ResumePoint,
   SelectedSource,
+  SourceEpisode,
   check_same_specs,
 )
-from t2r_seq.convert.journal import EpisodeLine, Journal, Plan, Progress, episode_digest
 from t2r_seq.convert.opening import ConversionOptions
-from t2r_seq.store import layout, manifest
+from t2r_seq.convert.progress import Progress
+from t2r_seq.store import EpisodeStore, layout, manifest
 
-
-def new_plan(
-  source: str,
-  source_kind: str,
-  destination_kind: str,
-  spec: specs.SpecStructure | None,
-  options: ConversionOptions,
-) -> tuple[Plan, EpisodeSource]:
-  """Plans a conversion that begins.
-
-  Args:
-    source: path.
-    source_kind: of it.
-    destination_kind: of the destination.
-    spec: flat specs that the caller wants; None takes what there is.
-    options: of the conversion.
-  Returns:
-    The plan, and the source with the wanted paths.
-  Raises:
-    SpecError: the source cannot be read, or has other specs than the wanted ones.
-  """
-  dropped = Dropped(options.drop)
-  wanted = None
-  if spec is not None:
-    wanted = dropped.filter(specs.flatten_spec_structure(spec))
-  is_parsed = source_kind in (opening.TFRECORD, opening.RLDS)
-  reader = opening.open_source(
-    source_kind, source, options, wanted if is_parsed else None, dropped
-  )
-  selected = dropped.filter(reader.spec)
-  dropped.check(f"convert: {source}")
-  if wanted is not None and not is_parsed:
-    selected = check_same_specs(f"convert: {source}", wanted, selected)
-  layout.make_columns(f"convert: {source}", selected)
-  if reader.num_episodes == 0:
-    raise errors.ConversionError(
-      f"convert: {source}: expected at least one episode, got none."
-    )
-  plan = Plan(
-    source=source if source_kind == opening.TFDS else os.path.abspath(source),
-    source_kind=source_kind,
-    destination_kind=destination_kind,
-    options=options.to_json_dict(),
-    fingerprint=reader.fingerprint(),
-    source_spec=reader.spec.to_json(),
-  )
-  return plan, SelectedSource(reader, selected, options.decode_images, options.cast)
-
-
-def reopen(
-  journal: Journal, source: str, options: ConversionOptions, plan: Plan
-) -> EpisodeSource:
-  """Opens the source of a conversion as it was opened when it began.
-
-  Args:
-    journal: of the conversion.
-    source: path.
-    options: of the conversion.
-    plan: of the conversion.
-  Raises:
-    SpecError: the source cannot be read.
-  """
-  source_spec = specs.TensorSpecStruct.from_json(plan.source_spec)
-  dropped = Dropped(options.drop)
-  reader = opening.open_source(plan.source_kind, source, options, source_spec, dropped)
-  paths = list(journal.read_spec())
-  missing = [path for path in paths if path not in reader.spec]
-  if missing:
-    raise errors.ConversionError(
-      f"convert: {source}: expected what it had when the conversion began, got nothing "
-      f"at {errors.listing(missing)}."
-    )
-  wanted = specs.TensorSpecStruct((path, reader.spec[path]) for path in paths)
-  return SelectedSource(reader, wanted, options.decode_images, options.cast)
-
-
-def check_same_plan(
-  journal: Journal,
-  plan: Plan,
-  source: str,
-  source_kind: str,
-  destination_kind: str,
-  spec: specs.SpecStructure | None,
-  options: ConversionOptions,
-) -> None:
-  """Checks that a conversion goes on as it began.
-
-  Args:
-    journal: of the conversion.
-    plan: of the conversion.
-    source: path, now.
-    source_kind: now.
-    destination_kind: now.
-    spec: that the caller wants now; None for no wish.
-    options: now.
-  Raises:
-    SpecError: with every difference.
-  """
-  found = options.differences(plan.options)
-  for name, began, now in (
-    ("source", plan.source_kind, source_kind),
-    ("destination", plan.destination_kind, destination_kind),
-  ):
-    if began != now:
-      hint = "Delete the destination and this folder, or choose another destination."
-      want = f"{began}, as it began"
-      found.append(errors.Mismatch(f"kind of the {name}", want, now, hint))
-  if found:
-    raise errors.mismatch_error(
-      f"convert: {journal.folder}", found, errors.ConversionError
-    )
-  if spec is not None:
-    wanted, _ = new_plan(source, source_kind, destination_kind, spec, options)
-    check_same_columns(journal, wanted, plan)
-
-
-def check_same_columns(journal: Journal, wanted: Plan, plan: Plan) -> None:
-  """Checks that the specs of two plans are the same.
-
-  Raises:
-    SpecError: with every path that differs.
-  """
-  operation = f"convert: {journal.folder}"
-  began = specs.TensorSpecStruct.from_json(plan.source_spec)
-  now = specs.TensorSpecStruct.from_json(wanted.source_spec)
-  columns = layout.make_columns(operation, began)
-  manifest.check_spec(operation, now, columns, True)
-
-
-def check_same_source(journal: Journal, plan: Plan, reader: EpisodeSource) -> None:
-  """Checks that the source is what it was when the conversion began.
-
-  Raises:
-    ConversionError: it changed.
-  """
-  if reader.fingerprint() == plan.fingerprint:
-    return
-  raise errors.ConversionError(
-    f"convert: {plan.source}: expected the data that the conversion began with, got "
-    "files of other sizes or times: the source changed. Delete the destination and "
-    f"{journal.folder}, and start anew."
-  )
-
-
+FORMAT = "t2r_seq.conversion"
+VERSION = 1
+_COMMIT_EPISODES = 100
+_COMMIT_BYTES = 1 << 26
 _MAX_NAMED = 20
 
 
@@ -179,9 +49,8 @@ class ConversionReport:
     destination_kind: the same.
     num_episodes: of the destination.
     num_steps: of all episodes.
-    num_bytes: of their values; 0 where nothing was read.
+    num_bytes: of the values that were read.
     resumed_at: how many episodes earlier runs had converted.
-    journal: the folder with the hash of each episode, and the specs.
     notes: what should be known of how the source was read; sentences.
     files: the files, or the folder, of the destination.
   """
@@ -192,136 +61,98 @@ class ConversionReport:
   num_steps: int
   num_bytes: int
   resumed_at: int
-  journal: str
   notes: tuple[str, ...] = ()
   files: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass
-class Tally:
-  """What was read.
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """What a conversion was asked for.
 
   Attributes:
-    episodes: how many.
-    num_bytes: of their values.
+    source: its path, for people.
+    source_kind: 'store', 'tfrecord', 'zarr' or 'hdf5'.
+    destination_kind: the same.
+    options: JSON values; a conversion goes on only with the same ones.
+    fingerprint: of the source; a conversion goes on only with the same one.
+    source_spec: JSON of the flat specs that the source is read with.
+    is_finished: the destination is complete.
   """
 
-  episodes: int = 0
-  num_bytes: int = 0
+  source: str
+  source_kind: str
+  destination_kind: str
+  options: dict[str, Any]
+  fingerprint: dict[str, Any]
+  source_spec: str
+  is_finished: bool = False
 
 
-def verify_conversion(
-  source: str | os.PathLike[str],
-  destination: str | os.PathLike[str],
-  progress: Progress | None = None,
-) -> ConversionReport:
-  """Reads both sides of a finished conversion and compares every episode's hash.
+class ConversionFolder:
+  """Keeps, beside a destination, what a conversion needs to go on and to be checked.
 
-  Args:
-    source: of the conversion.
-    destination: of the conversion; its journal lies beside it.
-    progress: shows how far it is; None shows nothing.
-  Returns:
-    What was read.
-  Raises:
-    ConversionError: no finished conversion, or episodes whose content is another; with
-      each of them, of both sides.
-    SpecError: a side cannot be read.
+  Attributes:
+    path: of the folder.
   """
-  source, destination = os.fspath(source), os.path.normpath(os.fspath(destination))
-  journal = Journal(destination)
-  plan = journal.plan
-  if plan is None or not plan.is_finished:
-    raise errors.ConversionError(
-      f"convert: {destination}: expected a finished conversion to verify, got "
-      f"{'one that is not' if plan else 'nothing in ' + journal.folder}. Run it "
-      "without --verify first."
+
+  def __init__(self, destination: str) -> None:
+    """Names the folder, and makes nothing."""
+    self.path = opening.conversion_folder(destination)
+
+  @property
+  def work(self) -> str:
+    """Where a target keeps what is not yet whole; gone when it is."""
+    return os.path.join(self.path, "work")
+
+  @contextlib.contextmanager
+  def locked(self) -> Iterator[None]:
+    """Makes the folder, and keeps other conversions out.
+
+    Raises:
+      ConversionError: another process is at it.
+    """
+    files.make_folders(self.path)
+    lock = files.FileLock(
+      os.path.join(self.path, "lock"),
+      lambda owner: errors.ConversionError(
+        f"convert: {self.path}: expected no other process at this conversion, got "
+        f"{owner}. Wait for it to end."
+      ),
     )
-  options = ConversionOptions(**plan.options)
-  lines = journal.load_lines()
-  found: list[errors.SpecError] = []
-  tally, spec = Tally(), journal.read_spec()
-  lossy = opening.lossy_paths(plan.destination_kind, spec, options)
-  with _collect(found):
-    reader = reopen(journal, source, options, plan)
-    tally = check_digests(f"the source {source}", reader, lines, progress, lossy)
-  with _collect(found):
-    written = opening.open_written(plan.destination_kind, destination, spec, options)
-    side = f"what was written to {destination}"
-    check_digests(side, written, lines, progress, lossy)
-  if found:
-    raise errors.ConversionError("\n".join(str(error) for error in found)) from found[0]
-  return ConversionReport(
-    plan.source_kind,
-    plan.destination_kind,
-    len(lines),
-    sum(line.steps for line in lines),
-    tally.num_bytes,
-    len(lines),
-    journal.folder,
-    files=tuple(opening.destination_files(plan.destination_kind, destination, options)),
-  )
+    try:
+      yield
+    finally:
+      lock.release()
 
+  def read(self) -> tuple[Plan, specs.TensorSpecStruct] | None:
+    """Returns the plan and the specs of the episodes; None if there is none.
 
-def check_digests(
-  side: str,
-  source: EpisodeSource,
-  lines: Sequence[EpisodeLine],
-  progress: Progress | None = None,
-  lossy: frozenset[str] = frozenset(),
-) -> Tally:
-  """Reads all episodes and compares their hashes with those that were kept.
+    Raises:
+      ConversionError: it is damaged, or of a newer version.
+    """
+    place = os.path.join(self.path, "conversion.json")
+    try:
+      with open(place, "rb") as file:
+        values = json.loads(file.read())
+      if values.pop("format") != FORMAT or values.pop("version") != VERSION:
+        raise ValueError("another format or version")
+      plan = Plan(**values)
+      with open(os.path.join(self.path, "spec.json"), encoding="utf-8") as text:
+        return plan, specs.TensorSpecStruct.from_json(text.read())
+    except (FileNotFoundError, NotADirectoryError):
+      return None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+      raise errors.ConversionError(
+        f"convert: {place}: expected the plan of a conversion, version {VERSION}, got "
+        f"{error!r:.120}. Delete {self.path} and the destination, and start anew."
+      ) from error
 
-  Args:
-    side: what is read, for the error.
-    source: reads the episodes.
-    lines: what was kept of each.
-    progress: shows how far it is.
-    lossy: paths of which only shapes are compared.
-  Returns:
-    What was read.
-  Raises:
-    ConversionError: with every episode whose content is another, up to 20; or there
-      are more or fewer.
-  """
-  tally, broken = Tally(), 0
-  found: list[errors.Mismatch] = []
-  if progress:
-    progress.start("checking", 0, len(lines))
-  for index, episode in enumerate(source.episodes(ResumePoint())):
-    num_bytes = episodes.num_bytes(episode.values)
-    tally = Tally(index + 1, tally.num_bytes + num_bytes)
-    if progress:
-      progress.advance(num_bytes)
-    digest = episode_digest(episode.values, lossy)
-    if index < len(lines) and digest != lines[index].digest:
-      broken += 1
-      want, got = f"the hash {lines[index].digest}", f"{digest} in {episode.place}"
-      if broken <= _MAX_NAMED:
-        found.append(errors.Mismatch(f"episode {index}", want, got))
-  if tally.episodes != len(lines):
-    want, got = f"{len(lines)}, as were converted", str(tally.episodes)
-    found.append(errors.Mismatch("number of episodes", want, got))
-  if broken > _MAX_NAMED:
-    want, got = "their hashes", f"others for {broken - _MAX_NAMED} more"
-    found.append(errors.Mismatch("further episodes", want, got))
-  if found:
-    operation = f"convert: checking {side}"
-    raise errors.mismatch_error(operation, found, errors.ConversionError)
-  return tally
-
-
-@contextlib.contextmanager
-def _collect(found: list[errors.SpecError]) -> Iterator[None]:
-  """Keeps the error of one side, so that the other is looked at, too."""
-  try:
-    yield
-  except errors.SpecError as error:
-    found.append(error)
-
-
-_COMMIT_EPISODES = 100
-_COMMIT_BYTES = 1 << 26
+  def write(self, plan: Plan, spec: specs.TensorSpecStruct) -> None:
+    """Replaces the plan."""
+    values = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(plan)}
+    files.replace_file(os.path.join(self.path, "spec.json"), spec.to_json().encode())
+    text = json.dumps(values, indent=2).encode() + b"\n"
+    files.replace_file(os.path.join(self.path, "conversion.json"), text)
 
 
 @gin.configurable
@@ -337,8 +168,7 @@ def convert(
   """Converts episodes between a store and LeRobot, TFRecord, zarr or HDF5.
 
   One of the two sides is a store. A conversion that was killed goes on when it is
-  called again, and gives the same files as one that was not. In the end all that was
-  written is read again, and each episode's hash is compared with that of the source.
+  called again, and gives the same files as one that was not.
 
   Args:
     source: a store, a folder of LeRobot's, TFRecord files (a pattern), a zarr group or
@@ -367,128 +197,304 @@ def convert(
     raise errors.ConversionError(
       f"convert: {destination}: expected another place than the source, got the source."
     )
-  journal = Journal(destination)
-  with contextlib.closing(journal):
-    if journal.plan is None:
-      opening.check_vacant(to_kind, destination, options)
-      plan, reader = new_plan(source, from_kind, to_kind, spec, options)
-      opening.check_target(to_kind, destination, reader, options)
-      journal.begin(plan, reader.spec)
+  folder = ConversionFolder(destination)
+  begun = folder.read()
+  if begun is None:
+    opening.check_vacant(to_kind, destination, options)
+    plan, reader = _new_plan(source, from_kind, to_kind, spec, options)
+    opening.check_target(to_kind, destination, reader, options)
+  else:
+    plan, columns = begun
+    _check_same_plan(folder, plan, source, from_kind, to_kind, spec, options)
+  with folder.locked():
+    if begun is not None:
+      reader = _reopen(source, options, plan, columns)
+      _check_same_source(folder, plan, reader)
+    elif folder.read() is None:
+      folder.write(plan, reader.spec)
     else:
-      plan = journal.plan
-      check_same_plan(journal, plan, source, from_kind, to_kind, spec, options)
-      journal.lock()
-      reader = reopen(journal, source, options, plan)
-      check_same_source(journal, plan, reader)
-    run = _Run(journal, plan, reader, destination, options, progress)
-    if plan.is_finished:
-      journal.remove_work()  # The earlier run may have been killed before it did.
-      return run.report()
-    return run.run()
-
-
-@dataclasses.dataclass
-class _Run:
-  """One run of a conversion."""
-
-  journal: Journal
-  plan: Plan
-  reader: EpisodeSource
-  destination: str
-  options: ConversionOptions
-  progress: Progress | None
-
-  def run(self) -> ConversionReport:
-    """Converts what is left, and checks all of it."""
-    kind = self.plan.destination_kind
-    target = opening.open_target(
-      kind, self.destination, self.journal, self.reader, self.options
-    )
-    start = self._copy(target)
-    check_same_source(self.journal, self.plan, self.reader)
-    opening.write_splits(kind, self.destination, self.reader, self.options)
-    spec = self.journal.read_spec()
-    tally = check_digests(
-      f"what was written to {self.destination}",
-      opening.open_written(kind, self.destination, spec, self.options),
-      self.journal.lines,
-      self.progress,
-      opening.lossy_paths(kind, spec, self.options),
-    )
-    self.journal.update(dataclasses.replace(self.plan, is_finished=True))
-    self.journal.remove_work()
-    return self.report(start.episode, tally.num_bytes)
-
-  def report(
-    self, resumed_at: int | None = None, num_bytes: int = 0
-  ) -> ConversionReport:
-    """Says what there is; of a run that had nothing to do by default."""
-    lines = self.journal.lines or self.journal.load_lines()
-    kind = self.plan.destination_kind
-    opening.check_there(kind, self.destination, self.options)
-    return ConversionReport(
-      self.plan.source_kind,
-      kind,
-      len(lines),
-      sum(line.steps for line in lines),
-      num_bytes,
-      len(lines) if resumed_at is None else resumed_at,
-      self.journal.folder,
-      tuple(self.reader.notes),
-      tuple(opening.destination_files(kind, self.destination, self.options)),
-    )
-
-  def _copy(self, target: EpisodeTarget) -> ResumePoint:
-    """Appends the episodes that the target does not have."""
-    try:
-      start = self.journal.resume(target.num_committed)
-      self._append_all(target, start)
-      target.finish()
-    except BaseException:
-      # Whole episodes are kept, whatever went wrong after them.
-      with contextlib.suppress(OSError, errors.SpecError):
-        self.journal.sync()
-        target.commit()
-      with contextlib.suppress(OSError, errors.SpecError):
-        target.close()
-      raise
-    return start
-
-  def _append_all(self, target: EpisodeTarget, start: ResumePoint) -> None:
-    index, uncommitted, size = start.episode, 0, 0
-    lossy = opening.lossy_paths(
-      self.plan.destination_kind, self.reader.spec, self.options
-    )
-    if self.progress:
-      self.progress.start("converting", index, self.reader.num_episodes)
-    for episode in self.reader.episodes(start):
-      num_bytes = episodes.num_bytes(episode.values)
-      steps = episodes.num_steps(episode.values, self.reader.spec)
-      # The line comes first: it is cut off if the episode does not follow.
-      self.journal.add(
-        EpisodeLine(
-          episode_digest(episode.values, lossy),
-          steps,
-          episode.position,
-          episode.label,
-        )
-      )
-      try:
-        target.append(episode.values)
-      except errors.SpecError as error:
-        raise errors.ConversionError(
-          f"convert: episode {index} ({episode.place}): {error}"
-        ) from error
-      index, uncommitted, size = index + 1, uncommitted + 1, size + num_bytes
-      if uncommitted == _COMMIT_EPISODES or size >= _COMMIT_BYTES:
-        self.journal.sync()
-        target.commit()
-        uncommitted = size = 0
-      if self.progress:
-        fraction = self.reader.fraction(episode.position)
-        self.progress.advance(num_bytes, fraction)
-    self.journal.sync()
-    if not index:
       raise errors.ConversionError(
-        f"convert: {self.plan.source}: expected at least one episode, got none."
+        f"convert: {folder.path}: expected a new conversion, got one that another "
+        "process has begun. Run it again to go on with that."
       )
+    resumed_at, num_bytes = None, 0
+    if not plan.is_finished:
+      target = opening.open_target(to_kind, destination, folder.work, reader, options)
+      resumed_at = target.num_committed
+      num_bytes = _copy(source, reader, target, progress)
+      _check_same_source(folder, plan, reader)
+      opening.write_splits(to_kind, destination, reader, options)
+      folder.write(dataclasses.replace(plan, is_finished=True), reader.spec)
+    # An earlier run may have been killed before it did.
+    shutil.rmtree(folder.work, ignore_errors=True)
+    return _report(plan, reader, destination, options, num_bytes, resumed_at)
+
+
+def verify_conversion(
+  source: str | os.PathLike[str],
+  destination: str | os.PathLike[str],
+  progress: Progress | None = None,
+) -> ConversionReport:
+  """Reads both sides of a finished conversion, and compares every value.
+
+  Args:
+    source: of the conversion.
+    destination: of the conversion.
+    progress: shows how far it is; None shows nothing.
+  Returns:
+    What was read.
+  Raises:
+    ConversionError: no finished conversion, or episodes whose content is another; with
+      each of them, up to 20.
+    SpecError: a side cannot be read.
+  """
+  source, destination = os.fspath(source), os.path.normpath(os.fspath(destination))
+  folder = ConversionFolder(destination)
+  begun = folder.read()
+  if begun is None or not begun[0].is_finished:
+    raise errors.ConversionError(
+      f"convert: {destination}: expected a finished conversion to verify, got "
+      f"{'one that is not' if begun else 'nothing in ' + folder.path}. Run it without "
+      "--verify first."
+    )
+  plan, spec = begun
+  options = ConversionOptions(**plan.options)
+  reader = _reopen(source, options, plan, spec)
+  kind = plan.destination_kind
+  written = opening.open_written(kind, destination, spec, options)
+  lossy = opening.lossy_paths(kind, spec, options)
+  operation = f"convert: comparing {source} and {destination}"
+  num_bytes = _compare(operation, reader, written, lossy, progress)
+  return _report(plan, reader, destination, options, num_bytes)
+
+
+def _new_plan(
+  source: str,
+  source_kind: str,
+  destination_kind: str,
+  spec: specs.SpecStructure | None,
+  options: ConversionOptions,
+) -> tuple[Plan, EpisodeSource]:
+  """Plans a conversion that begins, and opens its source with the wanted paths."""
+  dropped = Dropped(options.drop)
+  wanted = None
+  if spec is not None:
+    wanted = dropped.filter(specs.flatten_spec_structure(spec))
+  is_parsed = source_kind in (opening.TFRECORD, opening.RLDS)
+  reader = opening.open_source(
+    source_kind, source, options, wanted if is_parsed else None, dropped
+  )
+  selected = dropped.filter(reader.spec)
+  dropped.check(f"convert: {source}")
+  if wanted is not None and not is_parsed:
+    selected = check_same_specs(f"convert: {source}", wanted, selected)
+  layout.make_columns(f"convert: {source}", selected)
+  if reader.num_episodes == 0:
+    raise errors.ConversionError(
+      f"convert: {source}: expected at least one episode, got none."
+    )
+  plan = Plan(
+    source=source if source_kind == opening.TFDS else os.path.abspath(source),
+    source_kind=source_kind,
+    destination_kind=destination_kind,
+    options=options.to_json_dict(),
+    fingerprint=reader.fingerprint(),
+    source_spec=reader.spec.to_json(),
+  )
+  return plan, SelectedSource(reader, selected, options.decode_images, options.cast)
+
+
+def _reopen(
+  source: str, options: ConversionOptions, plan: Plan, spec: specs.TensorSpecStruct
+) -> EpisodeSource:
+  """Opens the source of a conversion as it was opened when it began."""
+  source_spec = specs.TensorSpecStruct.from_json(plan.source_spec)
+  dropped = Dropped(options.drop)
+  reader = opening.open_source(plan.source_kind, source, options, source_spec, dropped)
+  missing = [path for path in spec if path not in reader.spec]
+  if missing:
+    raise errors.ConversionError(
+      f"convert: {source}: expected what it had when the conversion began, got nothing "
+      f"at {errors.listing(missing)}."
+    )
+  wanted = specs.TensorSpecStruct((path, reader.spec[path]) for path in spec)
+  return SelectedSource(reader, wanted, options.decode_images, options.cast)
+
+
+def _check_same_plan(
+  folder: ConversionFolder,
+  plan: Plan,
+  source: str,
+  source_kind: str,
+  destination_kind: str,
+  spec: specs.SpecStructure | None,
+  options: ConversionOptions,
+) -> None:
+  """Checks that a conversion goes on as it began.
+
+  Raises:
+    SpecError: with every difference.
+  """
+  operation = f"convert: {folder.path}"
+  found = options.differences(plan.options)
+  for name, began, now in (
+    ("source", plan.source_kind, source_kind),
+    ("destination", plan.destination_kind, destination_kind),
+  ):
+    if began != now:
+      hint = "Delete the destination and this folder, or choose another destination."
+      want = f"{began}, as it began"
+      found.append(errors.Mismatch(f"kind of the {name}", want, now, hint))
+  if found:
+    raise errors.mismatch_error(operation, found, errors.ConversionError)
+  if spec is not None:
+    wanted, _ = _new_plan(source, source_kind, destination_kind, spec, options)
+    columns = layout.make_columns(
+      operation, specs.TensorSpecStruct.from_json(plan.source_spec)
+    )
+    wanted_spec = specs.TensorSpecStruct.from_json(wanted.source_spec)
+    manifest.check_spec(operation, wanted_spec, columns, True)
+
+
+def _check_same_source(
+  folder: ConversionFolder, plan: Plan, reader: EpisodeSource
+) -> None:
+  if reader.fingerprint() != plan.fingerprint:
+    raise errors.ConversionError(
+      f"convert: {plan.source}: expected the data that the conversion began with, got "
+      "files of other sizes or times: the source changed. Delete the destination and "
+      f"{folder.path}, and start anew."
+    )
+
+
+def _copy(
+  name: str, reader: EpisodeSource, target: EpisodeTarget, progress: Progress | None
+) -> int:
+  """Appends the episodes that a target does not have; returns their bytes."""
+  try:
+    num_bytes = _append_all(name, reader, target, progress)
+    target.finish()
+  except BaseException:
+    # Whole episodes are kept, whatever went wrong after them.
+    with contextlib.suppress(OSError, errors.SpecError):
+      target.commit()
+    with contextlib.suppress(OSError, errors.SpecError):
+      target.close()
+    raise
+  return num_bytes
+
+
+def _append_all(
+  name: str, reader: EpisodeSource, target: EpisodeTarget, progress: Progress | None
+) -> int:
+  start = index = target.num_committed
+  uncommitted = size = num_bytes = 0
+  if progress:
+    progress.start("converting", start, reader.num_episodes)
+  for index, episode in enumerate(reader.episodes(start), start + 1):
+    try:
+      target.append(episode.values)
+    except errors.SpecError as error:
+      raise errors.ConversionError(
+        f"convert: episode {index - 1} ({episode.place}): {error}"
+      ) from error
+    of_episode = episodes.num_bytes(episode.values)
+    uncommitted, size = uncommitted + 1, size + of_episode
+    num_bytes += of_episode
+    if uncommitted == _COMMIT_EPISODES or size >= _COMMIT_BYTES:
+      target.commit()
+      uncommitted = size = 0
+    if progress:
+      progress.advance(of_episode, episode.done)
+  if not index:
+    raise errors.ConversionError(
+      f"convert: {name}: expected at least one episode, got none."
+    )
+  return num_bytes
+
+
+def _compare(
+  operation: str,
+  reader: EpisodeSource,
+  written: EpisodeSource,
+  lossy: frozenset[str],
+  progress: Progress | None,
+) -> int:
+  """Compares the episodes of both sides, but the values of lossy paths."""
+  counts, num_bytes, num_others = [0, 0], 0, 0
+  found: list[errors.Mismatch] = []
+  if progress:
+    progress.start("checking", 0, written.num_episodes)
+  both = itertools.zip_longest(reader.episodes(), written.episodes())
+  for index, (one, other) in enumerate(both):
+    counts[0] += one is not None
+    counts[1] += other is not None
+    if one is None or other is None:
+      continue
+    for path in _differing(one, other, lossy):
+      num_others += 1
+      if num_others <= _MAX_NAMED:
+        want, got = f"the values of {one.place}", f"others in {other.place}"
+        found.append(errors.Mismatch(f"episode {index}: {path}", want, got))
+    of_episode = episodes.num_bytes(one.values)
+    num_bytes += of_episode
+    if progress:
+      progress.advance(of_episode, one.done)
+  if counts[0] != counts[1]:
+    want, got = f"{counts[0]}, as the source has", str(counts[1])
+    found.append(errors.Mismatch("number of episodes", want, got))
+  if num_others > _MAX_NAMED:
+    got = f"others at {num_others - _MAX_NAMED} more paths of episodes"
+    found.append(errors.Mismatch("further episodes", "the same values", got))
+  if found:
+    raise errors.mismatch_error(operation, found, errors.ConversionError)
+  return num_bytes
+
+
+def _differing(
+  one: SourceEpisode, other: SourceEpisode, lossy: frozenset[str]
+) -> Iterator[str]:
+  """Yields the paths at which two episodes differ, in the bits of their values."""
+  for path in sorted({*one.values, *other.values}):
+    if (
+      path not in one.values
+      or path not in other.values
+      or not _is_same(one.values[path], other.values[path], path in lossy)
+    ):
+      yield path
+
+
+def _is_same(one: np.ndarray, other: np.ndarray, is_lossy: bool) -> bool:
+  a, b = (v.astype(v.dtype.newbyteorder("="), copy=False) for v in (one, other))
+  if a.dtype != b.dtype or a.shape != b.shape or is_lossy:
+    return a.dtype == b.dtype and a.shape == b.shape
+  if a.dtype == object:
+    return bool(a.tolist() == b.tolist())
+  return a.tobytes() == b.tobytes()  # A NaN is one only if it has the same bits.
+
+
+def _report(
+  plan: Plan,
+  reader: EpisodeSource,
+  destination: str,
+  options: ConversionOptions,
+  num_bytes: int,
+  resumed_at: int | None = None,
+) -> ConversionReport:
+  """Says what there is; all of it was there by default."""
+  kind = plan.destination_kind
+  opening.check_there(kind, destination, options)
+  # One of the two sides is a store, which knows.
+  ends = reader.episode_ends or []
+  if kind == opening.STORE:
+    ends = EpisodeStore(destination).episode_ends.tolist()
+  return ConversionReport(
+    plan.source_kind,
+    kind,
+    len(ends),
+    ends[-1] if ends else 0,
+    num_bytes,
+    len(ends) if resumed_at is None else resumed_at,
+    tuple(reader.notes),
+    tuple(opening.destination_files(kind, destination, options)),
+  )

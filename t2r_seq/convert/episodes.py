@@ -29,29 +29,13 @@ class SourceEpisode:
     values: by path, [T, ...] and context features; byte strings as arrays of bytes
       objects; absent optionals are left out.
     place: where it was found, for messages.
-    position: where the source has the next one; a source reads its own positions.
-    label: what the source calls it, where it has names that must not come twice.
+    done: how much of the source was read with it, 0 to 1, where it is not known how
+      many episodes there are.
   """
 
   values: Values
   place: str
-  position: tuple[int, ...] = ()
-  label: str | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class ResumePoint:
-  """Where to go on reading.
-
-  Attributes:
-    episode: the number of the first episode to read.
-    position: of the episode before it, as its `SourceEpisode` had it; () at 0.
-    labels: of the episodes before it.
-  """
-
-  episode: int = 0
-  position: tuple[int, ...] = ()
-  labels: frozenset[str] = frozenset()
+  done: float | None = None
 
 
 class EpisodeSource(abc.ABC):
@@ -81,8 +65,8 @@ class EpisodeSource(abc.ABC):
     """Returns JSON values that change when the data does; costs no look at it."""
 
   @abc.abstractmethod
-  def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
-    """Yields the episodes from a point on.
+  def episodes(self, start: int = 0) -> Iterator[SourceEpisode]:
+    """Yields the episodes from a number on.
 
     Raises:
       SpecError: an episode cannot be read; names the place.
@@ -90,7 +74,7 @@ class EpisodeSource(abc.ABC):
 
   def __iter__(self) -> Iterator[Values]:
     """Yields the values of all episodes."""
-    for episode in self.episodes(ResumePoint()):
+    for episode in self.episodes():
       yield episode.values
 
   def compare_statistics(
@@ -112,10 +96,6 @@ class EpisodeSource(abc.ABC):
       chosen: their numbers, rising.
     """
     return self.metadata
-
-  def fraction(self, position: tuple[int, ...]) -> float | None:
-    """Returns how much of the source lies before a position, 0 to 1, if it knows."""
-    return None
 
 
 class ChosenSource(EpisodeSource):
@@ -143,14 +123,12 @@ class ChosenSource(EpisodeSource):
     numbers = zlib.crc32(self._chosen.astype("<i8").tobytes())
     return {**self._source.fingerprint(), "chosen": numbers}
 
-  def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
-    """Yields the chosen ones from a point on; see `EpisodeSource.episodes`."""
-    left = self._chosen[start.episode :]
+  def episodes(self, start: int = 0) -> Iterator[SourceEpisode]:
+    """Yields the chosen ones from a number on; see `EpisodeSource.episodes`."""
+    left = self._chosen[start:]
     for run in np.split(left, np.flatnonzero(np.diff(left) != 1) + 1):
       if len(run):
-        yield from itertools.islice(
-          self._source.episodes(ResumePoint(int(run[0]))), len(run)
-        )
+        yield from itertools.islice(self._source.episodes(int(run[0])), len(run))
 
   def compare_statistics(
     self, computed: Mapping[str, Mapping[str, np.ndarray]]
@@ -517,11 +495,7 @@ class SelectedSource(EpisodeSource):
     """Returns that of the source."""
     return self._source.fingerprint()
 
-  def fraction(self, position: tuple[int, ...]) -> float | None:
-    """Returns that of the source."""
-    return self._source.fraction(position)
-
-  def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
+  def episodes(self, start: int = 0) -> Iterator[SourceEpisode]:
     """Yields the source's episodes with the chosen paths alone."""
     for episode in self._source.episodes(start):
       values: Values = {
@@ -529,7 +503,7 @@ class SelectedSource(EpisodeSource):
         for path, array in episode.values.items()
         if path in self._wanted
       }
-      yield SourceEpisode(values, episode.place, episode.position, episode.label)
+      yield SourceEpisode(values, episode.place, episode.done)
 
   def _change(self, path: str, array: np.ndarray, place: str) -> np.ndarray:
     if path in self._casts:

@@ -32,7 +32,6 @@ from t2r_seq.convert.episodes import (
   Dropped,
   EpisodeSource,
   EpisodeTarget,
-  ResumePoint,
   SourceEpisode,
   Values,
 )
@@ -429,9 +428,9 @@ class Hdf5Source(EpisodeSource):
     stat = os.stat(self._path)
     return {"bytes": stat.st_size, "time": stat.st_mtime_ns}
 
-  def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
-    """Yields the demos from a point on; see `EpisodeSource.episodes`."""
-    for demo in self._demos[start.episode :]:
+  def episodes(self, start: int = 0) -> Iterator[SourceEpisode]:
+    """Yields the demos from a number on; see `EpisodeSource.episodes`."""
+    for demo in self._demos[start:]:
       place = f"{demo.name} of {self._path}"
       with episodes.reading(place, "a demo"):
         values = self._read(demo, place)

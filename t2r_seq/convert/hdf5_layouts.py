@@ -24,7 +24,6 @@ from t2r_seq.convert import episodes, hdf5, minari
 from t2r_seq.convert.episodes import (
   Dropped,
   EpisodeSource,
-  ResumePoint,
   SourceEpisode,
   Values,
 )
@@ -346,9 +345,9 @@ class LayoutSource(EpisodeSource):
     is_minari = os.path.basename(self._names[0]) == os.path.basename(_MINARI)
     return {"minari": known} if known and is_minari else {}
 
-  def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
-    """Yields the episodes from a point on; see `EpisodeSource.episodes`."""
-    for number in range(start.episode, len(self._places)):
+  def episodes(self, start: int = 0) -> Iterator[SourceEpisode]:
+    """Yields the episodes from a number on; see `EpisodeSource.episodes`."""
+    for number in range(start, len(self._places)):
       place = self._places[number]
       with episodes.reading(str(place), "an episode"):
         values = self._read(place)

@@ -14,7 +14,6 @@ from t2r_seq import errors, records, specs
 from t2r_seq.convert.episodes import (
   Dropped,
   EpisodeSource,
-  ResumePoint,
   SourceEpisode,
   left_out,
 )
@@ -136,10 +135,10 @@ class LeRobotSource(EpisodeSource):
     """Returns the files' number, sizes and newest time."""
     return self.folder.fingerprint()
 
-  def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
-    """Yields the episodes from a point on; see `EpisodeSource.episodes`."""
+  def episodes(self, start: int = 0) -> Iterator[SourceEpisode]:
+    """Yields the episodes from a number on; see `EpisodeSource.episodes`."""
     keys = {path: self._keys.get(path, path) for path in self.spec}
-    for index in self._episodes[start.episode :]:
+    for index in self._episodes[start:]:
       found = self.folder.read(index, keys.values())
       values = {path: self._restore(path, found[key]) for path, key in keys.items()}
       yield SourceEpisode(values, f"episode {index} of {self.folder.path}")

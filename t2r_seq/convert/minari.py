@@ -20,7 +20,6 @@ from t2r_seq.convert import episodes
 from t2r_seq.convert.episodes import (
   Dropped,
   EpisodeSource,
-  ResumePoint,
   SourceEpisode,
   Values,
 )
@@ -106,9 +105,9 @@ class MinariSource(EpisodeSource):
     """Returns the files' number, sizes and newest time."""
     return episodes.folder_fingerprint(self._folder)
 
-  def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
-    """Yields the episodes from a point on; see `EpisodeSource.episodes`."""
-    for number in self._numbers[start.episode :]:
+  def episodes(self, start: int = 0) -> Iterator[SourceEpisode]:
+    """Yields the episodes from a number on; see `EpisodeSource.episodes`."""
+    for number in self._numbers[start:]:
       yield SourceEpisode(self._read(number), self._place(number))
 
   def _place(self, number: int) -> str:

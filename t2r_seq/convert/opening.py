@@ -25,14 +25,12 @@ from t2r_seq.convert.episodes import (
   EpisodeSource,
   EpisodeTarget,
 )
-from t2r_seq.convert.journal import Journal, journal_folder
 from t2r_seq.convert.lerobot import LeRobotSource
 from t2r_seq.convert.minari import MinariSource, find_arrow
 from t2r_seq.convert.records import (
   EpisodeBounds,
   RecordEpisodes,
   RecordSteps,
-  RldsEpisodes,
   TfdsSource,
 )
 from t2r_seq.convert.stores import StoreSource, StoreTarget
@@ -291,6 +289,11 @@ class ConversionOptions:
     ]
 
 
+def conversion_folder(destination: str) -> str:
+  """Returns the folder that a conversion leaves beside its destination."""
+  return destination.rstrip("/") + ".conversion"
+
+
 def foreign_kind(path: str) -> str | None:
   """Returns the kind of a source that is neither a store nor TFRecord files.
 
@@ -359,8 +362,26 @@ def open_source(
   if kind in (TFRECORD, RLDS) and split is not None:
     path = ",".join(files_of_split(f"convert: {path}", _files(path), split))
     split = None
-  source = _open_whole(kind, path, options, spec, dropped)
-  if kind == TFDS or (split is None and episodes is None):
+  if kind == STORE:
+    source: EpisodeSource = StoreSource(path)
+  elif kind == ZARR:
+    source = ZarrSource(path, dropped)
+  elif kind == LEROBOT:
+    source = LeRobotSource(path, dropped)
+  elif kind == HDF5:
+    source = hdf5_layouts.open_hdf5(path, dropped, spec, options.layout)
+  elif kind == MINARI:
+    source = MinariSource(path, dropped)
+  elif kind == TFDS:
+    return TfdsSource(path, split, dropped.has if dropped else None)
+  else:
+    if kind == RLDS and spec is not None:
+      spec = records.rlds_specs(spec)
+    if options.bounds:
+      source = RecordSteps(path, options.bounds, spec, options.compression)
+    else:
+      source = RecordEpisodes(path, spec, options.compression, dropped)
+  if split is None and episodes is None:
     return source
   if source.num_episodes is None:
     raise errors.ConversionError(
@@ -404,45 +425,6 @@ def write_splits(
       EpisodeStore.write_splits(path, found)
 
 
-def _open_whole(
-  kind: str,
-  path: str,
-  options: ConversionOptions,
-  spec: specs.TensorSpecStruct | None = None,
-  dropped: Dropped | None = None,
-) -> EpisodeSource:
-  """Opens a source.
-
-  Args:
-    kind: of it.
-    path: of it.
-    options: of the conversion.
-    spec: what the source is read with, where that is known.
-    dropped: paths to leave out, before anything is made of them.
-  Raises:
-    SpecError: it cannot be read.
-  """
-  if kind == STORE:
-    return StoreSource(path)
-  if kind == ZARR:
-    return ZarrSource(path, dropped)
-  if kind == LEROBOT:
-    return LeRobotSource(path, dropped)
-  if kind == HDF5:
-    return hdf5_layouts.open_hdf5(path, dropped, spec, options.layout)
-  if kind == MINARI:
-    return MinariSource(path, dropped)
-  if kind == TFDS:
-    return TfdsSource(path, options.chosen_split, dropped.has if dropped else None)
-  if options.bounds:
-    if kind == RLDS and spec is not None:
-      spec = records.rlds_specs(spec)
-    return RecordSteps(path, options.bounds, spec, options.compression)
-  if kind == RLDS:
-    return RldsEpisodes(path, spec, options.compression, dropped)
-  return RecordEpisodes(path, spec, options.compression, dropped)
-
-
 def check_target(
   kind: str, path: str, source: EpisodeSource, options: ConversionOptions
 ) -> None:
@@ -473,7 +455,7 @@ def check_target(
 def open_target(
   kind: str,
   path: str,
-  journal: Journal,
+  work: str,
   source: EpisodeSource,
   options: ConversionOptions,
 ) -> EpisodeTarget:
@@ -482,14 +464,14 @@ def open_target(
   Args:
     kind: of it.
     path: of it.
-    journal: of the conversion.
+    work: a folder for what is not yet whole.
     source: what will be written.
     options: of the conversion.
   Raises:
     StoreError: another process writes to the store.
     OSError: the folder cannot be written.
   """
-  spec, metadata, work = source.spec, source.metadata, journal.work_folder
+  spec, metadata = source.spec, source.metadata
   if kind == STORE:
     return StoreTarget(path, spec, metadata, options.allow_nan)
   count = source.num_episodes or 0
@@ -534,7 +516,8 @@ def open_written(
     SpecError: it cannot be read.
   """
   if kind != TFRECORD:
-    return _open_whole(kind, path, options, spec if kind == HDF5 else None)
+    plain = ConversionOptions(layout=options.layout)
+    return open_source(kind, path, plain, spec if kind == HDF5 else None)
   names = destination_files(kind, path, options)
   return RecordEpisodes(names, records_lib.record_spec(spec), options.compression)
 
@@ -586,5 +569,5 @@ def check_there(kind: str, path: str, options: ConversionOptions) -> None:
     raise errors.ConversionError(
       f"convert: {path}: expected what was converted before, got nothing at "
       f"{errors.listing(missing, limit=5)}. To convert anew, delete "
-      f"{journal_folder(path)}"
+      f"{conversion_folder(path)}"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import glob
 import itertools
@@ -17,7 +18,6 @@ from t2r_seq.convert.episodes import (
   Dropped,
   EpisodeSource,
   EpisodeTarget,
-  ResumePoint,
   SourceEpisode,
   Values,
   left_out,
@@ -25,7 +25,6 @@ from t2r_seq.convert.episodes import (
 from t2r_seq.records.contents import (
   EXAMPLE,
   SEQUENCE_EXAMPLE,
-  has_steps,
   read_contents,
 )
 from t2r_seq.records.episode_flags import find_flags
@@ -48,11 +47,9 @@ from t2r_seq.specs import validation
 # A message that quotes a record may be no UTF-8, and then TensorFlow raises that.
 _DATA_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
 
-Position = tuple[int, ...]
-
 
 class RecordFiles:
-  """TFRecord files, read one after the other from any record on."""
+  """TFRecord files, read one after the other."""
 
   def __init__(self, patterns: FilePatterns, compression: str | None = None) -> None:
     """Finds the files.
@@ -75,32 +72,20 @@ class RecordFiles:
     stats = [(os.path.basename(name), os.stat(name)) for name in self.names]
     return {"files": [[name, s.st_size, s.st_mtime_ns] for name, s in stats]}
 
-  def read(self, position: Position = ()) -> Iterator[tuple[int, Record]]:
-    """Yields the number of the file and the record, from a position on.
+  def read(self) -> Iterator[tuple[int, Record]]:
+    """Yields the number of the file, and the record.
 
-    Args:
-      position: of `position_after`; () for the beginning.
     Raises:
       RecordError: a damaged record; names file and record.
     """
-    first, skipped = (position[0], position[1]) if position else (0, 0)
-    for index in range(first, len(self.names)):
-      name = self.names[index]
+    for index, name in enumerate(self.names):
       kind = compression_type(name, self.compression)
-      yield from (
-        (index, record)
-        for record in iterate_records(name, kind)
-        if index > first or record.index >= skipped
-      )
+      yield from ((index, record) for record in iterate_records(name, kind))
 
-  def position_after(self, file_index: int, record: Record) -> Position:
-    """Returns where to go on after a record: file, record, and bytes up to it."""
+  def done(self, file_index: int, record: Record) -> float:
+    """Returns how many of the bytes lie before the end of a record, 0 to 1."""
     end = min(record.offset + len(record.data), self._sizes[file_index])
-    return file_index, record.index + 1, self._starts[file_index] + end
-
-  def fraction(self, position: Position) -> float | None:
-    """Returns how many of the bytes lie before a position, 0 to 1."""
-    return position[2] / max(self._starts[-1], 1) if position else 0.0
+    return (self._starts[file_index] + end) / max(self._starts[-1], 1)
 
 
 class RecordParser:
@@ -221,9 +206,16 @@ class _RecordSource(EpisodeSource):
     """Returns the files' names, sizes and times."""
     return self._files.fingerprint()
 
-  def fraction(self, position: tuple[int, ...]) -> float | None:
-    """Returns how many of the bytes lie before a position."""
-    return self._files.fraction(position)
+  def episodes(self, start: int = 0) -> Iterator[SourceEpisode]:
+    """Yields the episodes from a number on; those before it are read, too.
+
+    Nothing else would tell which they are. See `EpisodeSource.episodes`.
+    """
+    return itertools.islice(self._read(), start, None)
+
+  @abc.abstractmethod
+  def _read(self) -> Iterator[SourceEpisode]:
+    """Yields all episodes."""
 
 
 _UNREAD = "flags of the record"
@@ -281,12 +273,11 @@ class RecordEpisodes(_RecordSource):
       return specs.TensorSpecStruct()
     return find_flags(found[1].data, _features_of(self.spec))
 
-  def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
-    """Yields a record each from a point on; see `EpisodeSource.episodes`."""
+  def _read(self) -> Iterator[SourceEpisode]:
     unset: dict[str, str] = {}
     whole = ""
     empty: list[str] = []
-    for file_index, record in self._files.read(start.position):
+    for file_index, record in self._files.read():
       values = self._parser.parse([record])
       if not any(len(values[path]) for path in self._sequences):
         empty.append(record.place)
@@ -314,8 +305,7 @@ class RecordEpisodes(_RecordSource):
         )
       for path in self._unread:
         values.pop(path, None)
-      position = self._files.position_after(file_index, record)
-      yield SourceEpisode(values, record.place, position)
+      yield SourceEpisode(values, record.place, self._files.done(file_index, record))
     if empty:
       self.notes.append(left_out(len(empty), empty[0]))
 
@@ -445,7 +435,7 @@ class _Part:
     label: value of the episode key.
     is_first: an episode begins with them.
     is_last: the episode ends with them.
-    position: after them.
+    done: how much of the files was read with them, 0 to 1.
   """
 
   values: Values
@@ -456,7 +446,7 @@ class _Part:
   label: str | None
   is_first: bool
   is_last: bool
-  position: Position
+  done: float
 
 
 class RecordSteps(_RecordSource):
@@ -506,14 +496,13 @@ class RecordSteps(_RecordSource):
     self._parser = RecordParser(spec, is_step, compression)
     self._is_step = is_step
 
-  def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
-    """Yields runs of steps of one label; see `EpisodeSource.episodes`."""
-    labels = set(start.labels)
+  def _read(self) -> Iterator[SourceEpisode]:
+    labels: set[str] = set()
     open_parts: list[_Part] = []
     self._empty: list[str] = []
-    has_ends, num_steps = bool(start.position), 0
-    for part in self._parts(start.position):
-      if self._bounds.first_key and not (part.is_first or num_steps or start.position):
+    has_ends, num_steps = False, 0
+    for part in self._parts():
+      if self._bounds.first_key and not (part.is_first or num_steps):
         self.notes.append(
           f"The files begin within an episode: '{self._bounds.key}' is not set in "
           f"{part.place}. What there is of it was converted."
@@ -544,11 +533,10 @@ class RecordSteps(_RecordSource):
     if self._empty:
       self.notes.append(left_out(len(self._empty), self._empty[0]))
 
-  def _parts(self, position: Position) -> Iterator[_Part]:
+  def _parts(self) -> Iterator[_Part]:
     """Reads groups of records and cuts them where episodes end."""
     bounds = self._bounds
-    begin = position[3] if len(position) > 3 else 0
-    for file_index, group, is_file_end in self._groups(position):
+    for file_index, group, is_file_end in self._groups():
       absent = [self._parser.absent(record) for record in group]
       values = self._parser.parse(group)
       count = (
@@ -569,14 +557,10 @@ class RecordSteps(_RecordSource):
         is_cut = is_first[1:] | is_last[:-1]
       if bounds.is_file and is_file_end:
         is_last[-1:] = True
-      for stop in [*(np.flatnonzero(is_cut) + 1).tolist(), count]:
-        if stop <= begin:
-          continue  # An earlier run had these; or there are none.
+      ends = [*(np.flatnonzero(is_cut) + 1).tolist(), count] if count else []
+      for begin, stop in itertools.pairwise([0, *ends]):
         rows = slice(begin, stop)
         own = group[rows] if self._is_step else group
-        after = self._files.position_after(file_index, own[-1])
-        if not self._is_step and stop < count:
-          after = (file_index, own[-1].index, after[2], stop)
         yield _Part(
           self._cut(values, rows),
           own[0].place,
@@ -586,10 +570,8 @@ class RecordSteps(_RecordSource):
           str(labels[begin]) if labels else None,
           bool(is_first[begin]),
           bool(is_last[stop - 1]),
-          after,
+          self._files.done(file_index, own[-1]),
         )
-        begin = stop
-      begin = 0
 
   def _num_steps(self, values: Values, record: Record, absent: frozenset[str]) -> int:
     """Returns how many steps a record of sequences has."""
@@ -615,17 +597,17 @@ class RecordSteps(_RecordSource):
       for path, leaf in self.spec.items()
     }
 
-  def _groups(self, position: Position) -> Iterator[tuple[int, list[Record], bool]]:
+  def _groups(self) -> Iterator[tuple[int, list[Record], bool]]:
     """Yields the file's number, records of one file, and whether they end it."""
     group: list[Record] = []
     last_file = 0
-    for file_index, record in self._files.read(position):
+    for file_index, record in self._files.read():
       is_new = bool(group) and file_index != last_file
       if is_new or len(group) == (_BATCH if self._is_step else 1):
         yield last_file, group, is_new
         group = []
       last_file = file_index
-      if self._is_step and has_steps(record.data):
+      if self._is_step and read_contents(record).steps:
         raise errors.ConversionError(
           f"convert: {record.place}: expected a step, a {EXAMPLE}, as the first record "
           f"is one, got a {SEQUENCE_EXAMPLE}, which has several. Convert the files of "
@@ -655,7 +637,7 @@ class RecordSteps(_RecordSource):
         continue
       steps = join(part.values[path] for part in parts)
       values[path] = steps if leaf.is_sequence else _constant(path, steps, place)
-    return SourceEpisode(values, place, last.position, first.label)
+    return SourceEpisode(values, place, last.done)
 
   def _is_absent(self, parts: list[_Part], path: str, place: str) -> bool:
     """Whether no step has an optional path; that only some have it is an error."""
@@ -745,21 +727,6 @@ def _is_same(value: Any, other: Any) -> bool:
   return np.asarray(value).tobytes() == np.asarray(other).tobytes()
 
 
-class RldsEpisodes(RecordEpisodes):
-  """Reads an RLDS episode from a tf.train.Example."""
-
-  def __init__(
-    self,
-    patterns: FilePatterns,
-    spec: specs.TensorSpecStruct | None = None,
-    compression: str | None = None,
-    dropped: Dropped | None = None,
-  ) -> None:
-    """Finds the files; see `RecordEpisodes`, and `records.rlds_specs` for the names."""
-    rlds_spec = None if spec is None else records.rlds_specs(spec)
-    super().__init__(patterns, rlds_spec, compression, dropped)
-
-
 class TfdsSource(EpisodeSource):
   """Reads episodes by way of TFDS; images stay encoded."""
 
@@ -780,30 +747,17 @@ class TfdsSource(EpisodeSource):
     """Returns the data set's name, version and sizes."""
     return self._episodes.fingerprint
 
-  def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
-    """Yields the episodes from a point on; see `EpisodeSource.episodes`."""
-    dataset = self._episodes.dataset(decode_images=False).skip(start.episode)
-    number = start.episode - 1
-    for number, episode in enumerate(dataset, start.episode):
-      values = {
-        path: _to_array_tfds_source(value.numpy()) for path, value in episode.items()
-      }
-      yield SourceEpisode(values, f"episode {number} of {self._name}", (number + 1,))
-    if empty := self._episodes.num_episodes - 1 - number:
+  def episodes(self, start: int = 0) -> Iterator[SourceEpisode]:
+    """Yields the episodes from a number on; see `EpisodeSource.episodes`."""
+    total = self._episodes.num_episodes
+    dataset = self._episodes.dataset(decode_images=False).skip(start)
+    number = start - 1
+    for number, episode in enumerate(dataset, start):
+      values = {path: _to_array(value) for path, value in episode.items()}
+      place = f"episode {number} of {self._name}"
+      yield SourceEpisode(values, place, (number + 1) / total)
+    if empty := total - 1 - number:
       self.notes.append(left_out(empty, f"somewhere in {self._name}"))
-
-  def fraction(self, position: tuple[int, ...]) -> float | None:
-    """Returns how many of the episodes lie before a position."""
-    total = max(self._episodes.num_episodes, 1)
-    return position[0] / total if position else 0.0
-
-
-def _to_array_tfds_source(value: Any) -> np.ndarray:
-  if not isinstance(value, bytes):
-    return np.asarray(value)
-  scalar = np.empty((), object)
-  scalar[()] = value
-  return scalar
 
 
 def shard_names(path: str, num_shards: int) -> list[str]:

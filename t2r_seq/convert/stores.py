@@ -10,7 +10,6 @@ from t2r_seq import specs
 from t2r_seq.convert.episodes import (
   EpisodeSource,
   EpisodeTarget,
-  ResumePoint,
   SourceEpisode,
   Values,
 )
@@ -46,9 +45,9 @@ class StoreSource(EpisodeSource):
     }
     return {"spec": self.spec.to_json(), "segments": segments}
 
-  def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
-    """Yields the episodes from a point on; see `EpisodeSource.episodes`."""
-    for index in range(start.episode, len(self._store)):
+  def episodes(self, start: int = 0) -> Iterator[SourceEpisode]:
+    """Yields the episodes from a number on; see `EpisodeSource.episodes`."""
+    for index in range(start, len(self._store)):
       values = dict(self._store.episode(index).items())
       yield SourceEpisode(values, f"episode {index} of {self._path}")
 

@@ -25,7 +25,6 @@ from t2r_seq.convert.episodes import (
   Dropped,
   EpisodeSource,
   EpisodeTarget,
-  ResumePoint,
   SourceEpisode,
   Values,
 )
@@ -302,10 +301,10 @@ class ZarrSource(EpisodeSource):
       return {"files": 1, "bytes": found.st_size, "newest": found.st_mtime_ns}
     return episodes.folder_fingerprint(self._path)
 
-  def episodes(self, start: ResumePoint) -> Iterator[SourceEpisode]:
-    """Yields the episodes from a point on; see `EpisodeSource.episodes`."""
+  def episodes(self, start: int = 0) -> Iterator[SourceEpisode]:
+    """Yields the episodes from a number on; see `EpisodeSource.episodes`."""
     columns = {path: ZarrRows(array) for path, array in self._arrays.items()}
-    for index in self._episodes[start.episode :]:
+    for index in self._episodes[start:]:
       first = self._ends[index - 1] if index else 0
       place = f"episode {index} of {self._path}"
       values: Values = {}

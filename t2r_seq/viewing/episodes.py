@@ -16,7 +16,6 @@ from t2r_seq.convert.episodes import (
   ChosenSource,
   Dropped,
   EpisodeSource,
-  ResumePoint,
   SourceEpisode,
   Values,
   control_period,
@@ -207,15 +206,15 @@ class EpisodeReader:
   def _read(self, numbers: np.ndarray | None) -> Iterator[tuple[int, SourceEpisode]]:
     """Yields episodes with these numbers, rising; None for all."""
     if numbers is None:
-      yield from enumerate(self._source.episodes(ResumePoint()))
+      yield from enumerate(self._source.episodes())
     elif not len(numbers):
       return
     elif self._source.num_episodes is None:
       wanted = set(numbers.tolist())
-      found = itertools.islice(self._source.episodes(ResumePoint()), max(wanted) + 1)
+      found = itertools.islice(self._source.episodes(), max(wanted) + 1)
       yield from (pair for pair in enumerate(found) if pair[0] in wanted)
     else:
-      some = ChosenSource(self._source, numbers).episodes(ResumePoint())
+      some = ChosenSource(self._source, numbers).episodes()
       yield from zip(numbers.tolist(), some, strict=False)
 
   def frames(self, values: Values, path: str, steps: np.ndarray) -> np.ndarray:

@@ -34,7 +34,7 @@ def fixture_files(tmp_path, monkeypatch):
   pathlib.Path("spec.json").write_text(specs.TensorSpecStruct(SPEC).to_json())
 
 
-CONVERTED = "Converted 3 episodes (6 steps), 0.0 MB, from {} to {}, and read them again"
+CONVERTED = "Converted 3 episodes (6 steps), 0.0 MB, from {} to {}. To compare them"
 
 
 def test_round_trip(run_main):
@@ -43,7 +43,7 @@ def test_round_trip(run_main):
   )
   assert (status, err) == (0, "")
   assert out.startswith(CONVERTED.format("tfrecord", "store"))
-  assert "The hashes are in a_store.conversion.\nWrote a_store\n" in out
+  assert out.endswith("\nWrote a_store\n")
   assert store.EpisodeStore("a_store").episode_lengths.tolist() == list(LENGTHS)
   status, out, _ = run_main("convert", "a_store", "y.tfrecord", "--num_shards", 3)
   assert status == 0 and out.startswith(CONVERTED.format("store", "tfrecord"))
@@ -102,14 +102,12 @@ def test_verify(run_main):
   run_main("convert", "x.tfrecord", "a_store", "--spec", "spec.json")
   status, out, err = run_main("convert", "--verify", "x.tfrecord", "a_store")
   assert (status, err) == (0, "")
-  assert (
-    out == "3 episodes (6 steps): both sides have the content that was converted.\n"
-  )
+  assert out == "3 episodes (6 steps): both sides have the same values.\n"
   with open("a_store/segments/main/task.data", "r+b") as file:
     file.write(b"T")
   status, out, err = run_main("convert", "--verify", "x.tfrecord", "a_store")
   assert (status, out) == (1, "")
-  assert "checking what was written to a_store: episode 0: expected the hash" in err
+  assert "x.tfrecord and a_store: episode 0: task: expected the values of" in err
 
 
 def test_goes_on(run_main):

@@ -19,13 +19,12 @@ sys.path.append(os.path.join(os.path.dirname(__file__), os.pardir, "store"))
 import writing_processes as processes
 
 from t2r_seq import convert, records, specs, store
-from t2r_seq.convert import convert as convert_fn
-from t2r_seq.convert import hdf5, journal, stores, zarr_group
+from t2r_seq.convert import conversion, hdf5, stores, zarr_group
 from t2r_seq.convert import records as records_lib
 
 Options = convert.ConversionOptions
 PATCHED = (
-  (journal.Journal, ("add", "begin", "resume", "update", "remove_work")),
+  (conversion.ConversionFolder, ("write",)),
   (stores.StoreTarget, ("append", "commit", "finish")),
   (records_lib.RecordTarget, ("append", "finish")),
   (zarr_group.ZarrTarget, ("append", "commit", "finish")),
@@ -67,7 +66,7 @@ def kill_at(moment):
 
 
 def run(source, destination, options, kind=None, moment=None, spec=None):
-  convert_fn._COMMIT_EPISODES = 3
+  conversion._COMMIT_EPISODES = 3
   if moment is not None:
     kill_at(moment)
   spec = data.ALL if spec is None and "tfrecord" in source else spec
@@ -204,14 +203,14 @@ def steps_killed_from_outside(root):
 
 
 def tell_episodes(end):
-  """Writes a byte to a pipe with each episode that the journal gets."""
-  original = journal.Journal.add
+  """Writes a byte to a pipe with each episode that is appended."""
+  original = stores.StoreTarget.append
 
-  def add(self, line):
-    original(self, line)
+  def append(self, values):
+    original(self, values)
     os.write(end, b".")
 
-  journal.Journal.add = add
+  stores.StoreTarget.append = append
 
 
 if __name__ == "__main__":

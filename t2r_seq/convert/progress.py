@@ -1,0 +1,98 @@
+"""A bar for conversions."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+_BAR_WIDTH = 24
+_TERMINAL_SECONDS = 0.1
+_LINE_SECONDS = 60.0
+
+
+class Progress:
+  """Shows episodes, MB/s and the time that is left."""
+
+  def __init__(
+    self,
+    stream: TextIO | None = None,
+    clock: Callable[[], float] = time.monotonic,
+  ) -> None:
+    """Shows nothing yet.
+
+    Args:
+      stream: what to write to; stderr by default. On a terminal one line is kept up
+        to date; otherwise there is a line a minute.
+      clock: seconds.
+    """
+    self._stream = sys.stderr if stream is None else stream
+    self._clock = clock
+    self._is_terminal = self._stream.isatty()
+    self.start("", 0, None)
+
+  def start(self, label: str, done: int, total: int | None) -> None:
+    """Starts a new count.
+
+    Args:
+      label: what is being done.
+      done: episodes that are there already.
+      total: episodes in all, if known.
+    """
+    self._label, self._first, self._total = label, done, total
+    self._episodes, self._bytes = done, 0
+    self._begin = self._last = self._clock()
+    self._first_fraction: float | None = None
+
+  def advance(self, num_bytes: int, fraction: float | None = None) -> None:
+    """Counts an episode.
+
+    Args:
+      num_bytes: of its values.
+      fraction: how much of the work is done, 0 to 1, where the total is not known.
+    """
+    self._episodes += 1
+    self._bytes += num_bytes
+    if self._total:
+      fraction = self._episodes / self._total
+      self._first_fraction = self._first / self._total
+    elif self._first_fraction is None:
+      self._first_fraction = fraction
+    now = self._clock()
+    if now - self._last >= (_TERMINAL_SECONDS if self._is_terminal else _LINE_SECONDS):
+      self._last = now
+      self._show(self._render(now, fraction))
+
+  def stop(self) -> None:
+    """Clears the bar; a result can be printed."""
+    if self._is_terminal:
+      self._stream.write("\r\x1b[K")
+      self._stream.flush()
+
+  def _render(self, now: float, fraction: float | None) -> str:
+    seconds = max(now - self._begin, 1e-9)
+    of_total = f"/{self._total}" if self._total else ""
+    parts = [
+      f"{self._episodes}{of_total} episodes",
+      f"{self._bytes / seconds / 1e6:.1f} MB/s",
+    ]
+    if fraction is None:
+      return f"{self._label} {', '.join(parts)}"
+    gained = fraction - (self._first_fraction or 0.0)
+    if gained > 0:
+      parts.append(f"ETA {_clock_time(seconds * (1 - fraction) / gained)}")
+    full = round(_BAR_WIDTH * min(fraction, 1.0))
+    bar = "█" * full + "░" * (_BAR_WIDTH - full)
+    shown = f"{bar} " if self._is_terminal else ""
+    return f"{self._label} {shown}{fraction:4.0%} {', '.join(parts)}"
+
+  def _show(self, line: str) -> None:
+    self._stream.write(f"\r\x1b[K{line}" if self._is_terminal else f"{line}\n")
+    self._stream.flush()
+
+
+def _clock_time(seconds: float) -> str:
+  minutes, rest = divmod(round(seconds), 60)
+  hours, minutes = divmod(minutes, 60)
+  return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
