@@ -201,7 +201,7 @@ def _ends_of(filename: str, frame: framing.Frame) -> bytes:
 
 def _count(data: bytes, place: str) -> dict[str, int]:
   try:
-    return contents.count_steps(data) or rlds.count_steps(data)
+    return rlds.divide_unknown(contents.RecordContents(data)).num_steps
   except errors.RecordError as error:
     raise errors.RecordError(f"{place}: {error}") from error
 

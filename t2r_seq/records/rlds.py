@@ -58,21 +58,6 @@ def is_rlds(contents: RecordContents) -> bool:
   return not contents.steps and IS_FIRST in contents.context
 
 
-def count_steps(data: bytes) -> dict[str, int]:
-  """Counts the steps of the features of an RLDS episode, without their shapes.
-
-  Args:
-    data: a serialized record.
-  Returns:
-    The number of steps by name; none if the record is no RLDS episode.
-  Raises:
-    RecordError: it is no tf.train.Example.
-  """
-  if IS_FIRST.encode() not in data:
-    return {}
-  return divide_unknown(RecordContents(data)).num_steps
-
-
 def divide_unknown(contents: RecordContents) -> RecordContents:
   """Moves the step features of an RLDS episode to where a SequenceExample has them.
 

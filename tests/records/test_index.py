@@ -14,7 +14,7 @@ import tensorflow as tf
 from hypothesis import strategies as st
 
 from t2r_seq import errors, records, specs
-from t2r_seq.records import contents, index_file
+from t2r_seq.records import contents, index_file, rlds
 from t2r_seq.records.framing import iterate_records
 from t2r_seq.records.index_file import index_path
 
@@ -71,35 +71,6 @@ def protos(draw):
     else:
       steps.feature.extend([draw(FEATURE)] * draw(st.integers(0, 300)))
   return proto.SerializeToString()
-
-
-@hypothesis.given(protos(), protos())
-def test_count_steps_equals_the_parsed_proto(data, other):
-  # The second is merged into the first, as the format has it.
-  for serialized in (data, data + other):
-    want = contents.RecordContents(serialized).num_steps
-    assert contents.count_steps(serialized) == want
-
-
-@hypothesis.given(
-  protos(), st.lists(st.tuples(st.integers(0), st.integers(0, 255)), max_size=4)
-)
-def test_count_steps_of_damaged_protos(data, changes):
-  """An error, or the counts of the proto that it has become; never anything else."""
-  damaged = bytearray(data)
-  for place, byte in changes:
-    if damaged:
-      damaged[place % len(damaged)] = byte
-  try:
-    got = contents.count_steps(bytes(damaged))
-  except errors.RecordError as error:
-    assert "expected a serialized tf.train.Example" in str(error)
-    return
-  try:
-    want = contents.RecordContents(bytes(damaged)).num_steps
-  except errors.RecordError:
-    return  # What is not counted is not read.
-  assert got == want
 
 
 def brute_force(filename, compression=""):
@@ -464,13 +435,13 @@ def test_damaged_indices_are_refused(data):
 
 def test_a_file_that_changes_while_it_is_read(tmp_path, monkeypatch):
   name = write(tmp_path / "a.tfrecord", [3, 1])
-  original = contents.count_steps
+  original = rlds.divide_unknown
 
-  def count_and_change(data):
+  def divide_and_change(found):
     os.utime(name, ns=(1, 1))
-    return original(data)
+    return original(found)
 
-  monkeypatch.setattr(contents, "count_steps", count_and_change)
+  monkeypatch.setattr(rlds, "divide_unknown", divide_and_change)
   (result,) = records.write_index(name)
   assert "expected a file at rest, got one that changed" in result.error
   assert not os.path.exists(index_path(name))
