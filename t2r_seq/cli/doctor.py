@@ -152,7 +152,6 @@ def _notes(report: RecordReport) -> Iterator[str]:
 
 
 _MAX_RANGES = 12
-_MAX_FILES = 6
 
 
 def render_store_report(report: StoreReport) -> str:
@@ -173,8 +172,6 @@ def render_store_report(report: StoreReport) -> str:
   if report.problems:
     lines += ["", f"{console.count(len(report.problems), 'problem')}:"]
     lines += [_item(problem) for problem in report.problems]
-  if report.leftovers:
-    lines += ["", "Harmless:", *_leftovers(report.leftovers)]
   lines += ["", *_verdict(report)]
   return "\n".join(lines)
 
@@ -243,23 +240,6 @@ def _item(problem: StoreProblem) -> str:
   return "\n".join(
     [f"  {problem.place}", *(console.fill(line, 4, 4) for line in lines)]
   )
-
-
-def _leftovers(leftovers: Sequence[StoreProblem]) -> Iterator[str]:
-  """Renders leavings; files with the same story are told of together."""
-  by_story: dict[tuple[str, str], list[StoreProblem]] = {}
-  for leftover in leftovers:
-    hint = leftover.mismatch.hint
-    by_story.setdefault((leftover.segment, hint or leftover.place), []).append(leftover)
-  for (segment, hint), group in by_story.items():
-    if len(group) == 1:
-      yield _item(group[0])
-      continue
-    yield f"  {segment or group[0].place}: {console.count(len(group), 'file')}"
-    names = [f"{p.mismatch.path} ({p.mismatch.got})" for p in group[:_MAX_FILES]]
-    rest = len(group) - len(names)
-    yield console.fill(", ".join(names) + (f" and {rest:,} more" if rest else ""), 4, 4)
-    yield console.fill(hint, 4, 4)
 
 
 SUMMARY = "find what is damaged in a store or in TFRecord files, and salvage the rest"

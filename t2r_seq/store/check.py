@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import errors, specs
-from t2r_seq.store import files, layout, mapped, segments
+from t2r_seq.store import layout, mapped, segments
 from t2r_seq.store.layout import Column, Columns
 from t2r_seq.store.manifest import Commit, NewerVersionError, StoreManifest, check_spec
 
@@ -50,8 +50,6 @@ class StoreReport:
       damaged, those that the index has.
     num_bytes: how many bytes were compared with their checksums.
     problems: empty where all is right.
-    leftovers: what harms nobody: the rest of writers that were killed, of merges that
-      were interrupted, and files that are none of the store's.
     unverified: by segment, episodes that can be read, but not compared with anything:
       their checksums are damaged or lost.
   """
@@ -60,12 +58,11 @@ class StoreReport:
   num_episodes: dict[str, int]
   num_bytes: int
   problems: tuple[StoreProblem, ...]
-  leftovers: tuple[StoreProblem, ...] = ()
   unverified: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
   @property
   def is_whole(self) -> bool:
-    """Whether nothing is wrong; leftovers are not."""
+    """Whether nothing is wrong."""
     return not self.problems
 
   def broken_episodes(self, segment: str) -> list[int]:
@@ -251,7 +248,6 @@ class SegmentFindings:
     folder: of the segment.
     commit: how much counts.
     problems: what is wrong.
-    leftovers: what harms nobody.
     unverified: episodes that can be read, but that no checksum vouches for.
     file_spans: where each episode is in each column file.
     steps: where each episode is in a column with a row per step.
@@ -262,7 +258,6 @@ class SegmentFindings:
   folder: str
   commit: Commit
   problems: list[StoreProblem] = dataclasses.field(default_factory=list)
-  leftovers: list[StoreProblem] = dataclasses.field(default_factory=list)
   unverified: set[int] = dataclasses.field(default_factory=set)
   file_spans: dict[str, Spans] = dataclasses.field(default_factory=dict)
   steps: Spans = dataclasses.field(default_factory=lambda: episode_spans(0))
@@ -289,10 +284,6 @@ class SegmentFindings:
     """Notes a problem of a file, and the episodes that it breaks."""
     problem = StoreProblem(self.name, mismatch, tuple(sorted(episodes)))
     self.problems.insert(0 if first else len(self.problems), problem)
-
-  def add_leftover(self, mismatch: errors.Mismatch) -> None:
-    """Notes something that harms nobody."""
-    self.leftovers.append(StoreProblem(self.name, mismatch))
 
   def add_failures(
     self,
@@ -344,79 +335,10 @@ def listing(episodes: Collection[int]) -> str:
   return f"{word} {shown}" + (f" and {rest} more" if rest > 0 else "")
 
 
-_MERGE_HINT = "The next append or merge removes it."
-
-
-def find_leftovers(
-  folder: str, columns: Columns | None, commits: Mapping[str, Commit]
-) -> list[StoreProblem]:
-  """Lists what is no part of a store.
-
-  Args:
-    folder: of the store.
-    columns: of the store; None where they are not known.
-    commits: of its segments.
-  Returns:
-    What there is; empty for most stores.
-  """
-  return [
-    *_beside_the_manifest(folder),
-    *_merged_segments(folder, commits),
-    *(
-      problem
-      for name, commit in commits.items()
-      for problem in _in_segment(folder, name, columns, commit)
-    ),
-  ]
-
-
-def _beside_the_manifest(folder: str) -> Iterator[StoreProblem]:
-  known = {layout.MANIFEST, layout.SEGMENTS, layout.SPLITS}
-  for name in sorted({*os.listdir(folder)} - known):
-    if name.endswith(layout.STATISTICS):
-      continue
-    yield _leftover("", name, _what(name))
-
-
-def _merged_segments(
-  folder: str, commits: Mapping[str, Commit]
-) -> Iterator[StoreProblem]:
-  segments = os.path.join(folder, layout.SEGMENTS)
-  names = {*os.listdir(segments)} if os.path.isdir(segments) else set()
-  replaced = {name for commit in commits.values() for name in commit.replaces}
-  for name in sorted(names & replaced):
-    got = "one that a merge took over before it was interrupted"
-    yield _leftover("", f"{layout.SEGMENTS}/{name}", got, _MERGE_HINT)
-  for name in sorted(names - replaced - {*commits}):
-    is_removed = name.startswith(".removed.")
-    got = "the rest of a merge" if is_removed else _what(name)
-    yield _leftover("", f"{layout.SEGMENTS}/{name}", got, _MERGE_HINT * is_removed)
-
-
-def _in_segment(
-  folder: str, name: str, columns: Columns | None, commit: Commit
-) -> Iterator[StoreProblem]:
-  place = layout.segment_folder(folder, name)
-  own = {layout.COMMIT, layout.LOCK, *layout.INDEX_FILES, *commit.sizes}
-  own |= {*layout.file_names(columns)} if columns else set()
-  for entry in sorted({*os.listdir(place)} - own if columns else set()):
-    yield _leftover(name, entry, _what(entry))
-
-
-def _what(name: str) -> str:
-  is_temporary = name.startswith(".") and name.endswith(".tmp")
-  return "the rest of a write that did not finish" if is_temporary else "another file"
-
-
-def _leftover(segment: str, name: str, got: str, hint: str = "") -> StoreProblem:
-  return StoreProblem(segment, errors.Mismatch(name, "no such file", got, hint))
-
-
 _NO_MANIFEST = (
   "Nothing else can be checked without it: give the specs that the store was created "
   "with (--spec of `t2r_seq doctor`)."
 )
-_AS_IT_READS = "The rest is checked as it reads."
 _AS_GIVEN = "The rest is checked with the specs that were given."
 _NO_COMMIT = (
   "How much of the segment was committed is lost; the rest is checked by its index."
@@ -432,8 +354,8 @@ def read_manifest(
     folder: of the store.
     spec: the flat specs that the store was created with, or None.
   Returns:
-    The manifest, or what stands in for it: the specs, or else what can be read of it;
-    None where that is nothing. And what is wrong with it.
+    The manifest, or what stands in for it, the specs; None where there are none. And
+    what is wrong with it.
   Raises:
     StoreError: no store, or one of a newer version.
     SpecError: a whole store has not these specs.
@@ -445,7 +367,11 @@ def read_manifest(
   except errors.StoreError as error:
     if not os.path.isdir(os.path.join(folder, layout.SEGMENTS)):
       raise  # No store at all.
-    stand_in, hint = _stand_in(folder, spec)
+    stand_in, hint = None, _NO_MANIFEST
+    if spec is not None:
+      columns = layout.make_columns(f"EpisodeStore: {folder}", spec)
+      flat = specs.TensorSpecStruct((p, column.spec) for p, column in columns.items())
+      stand_in, hint = StoreManifest(flat, columns, {}), _AS_GIVEN
     mismatch = _to_mismatch(layout.MANIFEST, error, hint)
     if not os.path.exists(os.path.join(folder, layout.MANIFEST)):
       mismatch = errors.Mismatch(layout.MANIFEST, "a manifest", "no such file", hint)
@@ -531,20 +457,6 @@ def commit_of_index(folder: str, columns: Columns) -> Commit:
   return Commit(count, min(max(int(ends.max()), 0), room), sizes)
 
 
-def _stand_in(
-  folder: str, spec: specs.SpecStructure | None
-) -> tuple[StoreManifest | None, str]:
-  """Makes a manifest of given specs, or of what can be read; and says which."""
-  if spec is not None:
-    columns = layout.make_columns(f"EpisodeStore: {folder}", spec)
-    flat = specs.TensorSpecStruct((p, column.spec) for p, column in columns.items())
-    return StoreManifest(flat, columns, {}), _AS_GIVEN
-  try:
-    return StoreManifest.read(folder, is_sealed=False), _AS_IT_READS
-  except errors.StoreError:
-    return None, _NO_MANIFEST
-
-
 def _room_for_steps(column: Column, sizes: Mapping[str, int]) -> int:
   """Returns how many rows a column's file can have; 0 where it does not tell."""
   if not column.is_per_step or not column.items_per_row:
@@ -564,10 +476,6 @@ def _to_mismatch(name: str, error: errors.StoreError, hint: str) -> errors.Misma
   return errors.Mismatch(name, expected, got.split("\n")[0].rstrip("."), hint)
 
 
-_EXTENDED_HINT = (
-  "What lies past the commit is ignored: the rest of a writer that was killed, or "
-  "another program's bytes. The next EpisodeStore.append cuts it off."
-)
 _NO_SUMS = np.zeros(0, np.uint32)
 
 
@@ -599,9 +507,8 @@ class _Check:
 
   def run(self) -> SegmentFindings:
     """Checks lengths, then the index, then the bytes."""
-    is_written = files.is_locked(self._found.folder)
     for name in (*layout.file_names(self._columns), *layout.INDEX_FILES):
-      self._sizes[name] = self._usable_size(name, is_written)
+      self._sizes[name] = self._usable_size(name)
     if self._commit.episodes:
       ends = self._read_index(layout.ENDS, "<i8")
       self._found.steps = step_spans(ends, self._commit.episodes, self._commit.steps)
@@ -612,7 +519,7 @@ class _Check:
   def _path(self, name: str) -> str:
     return os.path.join(self._found.folder, name)
 
-  def _usable_size(self, name: str, is_written: bool) -> int:
+  def _usable_size(self, name: str) -> int:
     """Returns how many bytes of a file count and are there; -1 where it is missing."""
     committed = self._commit.sizes.get(name)
     if self._commit.episodes:
@@ -624,11 +531,7 @@ class _Check:
     except FileNotFoundError:
       return -1
     # Offsets start with a zero even before the first commit.
-    limit = committed or (8 if name.endswith(".offsets") else 0)
-    if size > limit and not is_written:
-      want, got = f"{limit:,} committed bytes", f"{size:,} bytes"
-      self._found.add_leftover(errors.Mismatch(name, want, got, _EXTENDED_HINT))
-    return min(size, limit)
+    return min(size, committed or (8 if name.endswith(".offsets") else 0))
 
   def _read_index(self, name: str, dtype: str) -> np.ndarray:
     if self._sizes[name] < 0:
@@ -762,13 +665,11 @@ class StoreFindings:
   Attributes:
     report: for the user.
     manifest: of the store, or what stands in for it; None where there is nothing.
-    is_sealed: whether the manifest is the one that was written, or was given.
     segments: in the order in which they are the store.
   """
 
   report: StoreReport
   manifest: StoreManifest | None
-  is_sealed: bool
   segments: tuple[SegmentFindings, ...]
 
 
@@ -815,7 +716,7 @@ def _examine_once(
   if store is not None and broken_manifest is not None:
     store = fit_to_commits(store, commits)
     if store is None:
-      broken_manifest = _misfit(broken_manifest, spec is not None)
+      broken_manifest = _misfit(broken_manifest)
   found = []
   for name, commit in commits.items():
     segment = layout.segment_folder(folder, name)
@@ -827,30 +728,21 @@ def _examine_once(
       commit = commit_of_index(segment, store.columns)
     found.append(check_segment(segment, store.columns, commit, checksums))
   problems = [p for p in (broken_manifest,) if p] + [*broken_commits.values()]
-  leftovers = find_leftovers(folder, store.columns if store else None, commits)
   report = StoreReport(
     path=folder,
     num_episodes={segment.name: segment.commit.episodes for segment in found},
     num_bytes=sum(segment.num_bytes for segment in found),
     problems=(*problems, *(p for segment in found for p in segment.problems)),
-    leftovers=(*(p for segment in found for p in segment.leftovers), *leftovers),
     unverified={s.name: tuple(sorted(s.unverified)) for s in found if s.unverified},
   )
-  is_sealed = broken_manifest is None or spec is not None
-  return StoreFindings(report, store, is_sealed, tuple(found))
+  return StoreFindings(report, store, tuple(found))
 
 
-def _misfit(problem: StoreProblem, is_given: bool) -> StoreProblem:
+def _misfit(problem: StoreProblem) -> StoreProblem:
   """Says that what should stand in for the manifest is of another store."""
-  what = "The specs that were given" if is_given else "Its columns"
-  hint = f"{what} are not those of the segments' files, so nothing else was checked."
+  hint = (
+    "The specs that were given are not those of the segments' files, so nothing else "
+    "was checked."
+  )
   mismatch = dataclasses.replace(problem.mismatch, hint=hint)
   return dataclasses.replace(problem, mismatch=mismatch)
-
-
-def salvage_problem(findings: StoreFindings) -> errors.Mismatch | None:
-  """Says why nothing can be salvaged from a store, if so."""
-  if findings.manifest is not None and findings.is_sealed:
-    return None
-  hint = "Give the flat specs that the store was created with: spec=..., or --spec."
-  return errors.Mismatch(layout.MANIFEST, "a whole manifest", "a damaged one", hint)

@@ -49,12 +49,11 @@ class StoreManifest:
     _write(os.path.join(folder, layout.MANIFEST), STORE_FORMAT, values)
 
   @classmethod
-  def read(cls, folder: str, is_sealed: bool = True) -> StoreManifest:
+  def read(cls, folder: str) -> StoreManifest:
     """Reads the manifest of a store.
 
     Args:
       folder: of the store.
-      is_sealed: its checksum must fit; False takes what can be read.
     Returns:
       The manifest.
     Raises:
@@ -62,7 +61,7 @@ class StoreManifest:
     """
     place = os.path.join(folder, layout.MANIFEST)
     try:
-      values = _read(place, STORE_FORMAT, is_sealed)
+      values = _read(place, STORE_FORMAT)
     except (FileNotFoundError, NotADirectoryError):
       raise errors.StoreError(_no_store(folder)) from None
     try:
@@ -208,7 +207,7 @@ def _write(place: str, form: str, values: Mapping[str, Any]) -> None:
   files.replace_file(place, text.encode() + b"\n")
 
 
-def _read(place: str, form: str, is_sealed: bool = True) -> dict[str, Any]:
+def _read(place: str, form: str) -> dict[str, Any]:
   with open(place, "rb") as file:
     data = file.read()
   try:
@@ -232,7 +231,7 @@ def _read(place: str, form: str, is_sealed: bool = True) -> dict[str, Any]:
       f"{hint if is_newer else 'The file is damaged.'}"
     )
   crc = values.pop("crc32", None)
-  if is_sealed and crc != checksum(values):
+  if crc != checksum(values):
     raise errors.StoreError(
       f"EpisodeStore: {place}: expected the checksum {checksum(values)}, got {crc!r}. "
       "The file is damaged, or was edited by hand."

@@ -67,9 +67,11 @@ def salvage_store(
   folder, target = os.path.abspath(os.fspath(path)), os.path.abspath(os.fspath(out))
   _check_target(folder, target)
   found = check.examine(folder, True, spec)
-  problem = check.salvage_problem(found)
-  if problem or found.manifest is None:
-    problem = problem or errors.Mismatch(layout.MANIFEST, "a manifest", "none")
+  if found.manifest is None:
+    hint = "Give the flat specs that the store was created with: spec=..., or --spec."
+    problem = errors.Mismatch(
+      layout.MANIFEST, "a whole manifest", "a damaged one", hint
+    )
     raise errors.mismatch_error(f"salvage: {folder}", [problem], errors.StoreError)
   try:
     with new_folder(target) as hidden:

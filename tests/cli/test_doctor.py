@@ -128,26 +128,6 @@ def test_a_damaged_manifest(run_main):
   assert "Salvaged 20 of 20 episodes" in out
 
 
-def test_leftovers(run_main):
-  for name in ("x.data", "task.data", "task.offsets"):
-    with open(in_main(name), "ab") as file:
-      file.write(b"more" * 1000)
-  with open("s/notes.txt", "w") as file:
-    file.write("x")
-  assert run_main("stats", "s")[0] == 0  # Its file is expected.
-  status, out, _ = run_main("doctor", "s")
-  assert status == 0
-  shown = paragraphs(out)[1].splitlines()
-  assert " ".join(" ".join(shown[3:5]).split()).startswith("What lies past the commit")
-  assert [*shown[:3], *shown[5:]] == [
-    "Harmless:",
-    "  main: 3 files",
-    "    x.data (204,000 bytes), task.data (4,130 bytes), task.offsets (4,168 bytes)",
-    "  notes.txt",
-    "    expected no such file, got another file.",
-  ]
-
-
 def test_everything_fits_100_columns(run_main):
   for episode in range(0, 20, 2):
     flip(in_main("x.data"), 10_000 * episode)

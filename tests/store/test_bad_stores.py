@@ -244,8 +244,6 @@ def test_an_extended_column_reads_and_is_cut(path, episode, same):
     same(store.EpisodeStore(path).episode(index), episode(index, length))
   report = store.verify_store(path)
   report.check()
-  want = "main/reward.data: expected 56 committed bytes, got 40,056 bytes. What lies"
-  assert str(report.leftovers[0]).startswith(want)
   with store.EpisodeStore.append(path) as writer:
     writer.append_episode(episode(3))
   same(store.EpisodeStore(path).episode(3), episode(3))
@@ -378,14 +376,7 @@ REPORTS = {
       edit(f"{p}/{MANIFEST}", seal=False, metadata={}),
       flip(in_main(p, "goal.data")),
     ),
-    {
-      (MANIFEST, "expected the checksum", ()),
-      ("goal.data", "others for 1 of 3", (0,)),
-    },
-  ),
-  "manifest of another store": (
-    lambda p: edit(f"{p}/{MANIFEST}", seal=False, spec=[X], columns={"x": COLUMN}),
-    {(MANIFEST, "Its columns are not those of the segments' files", ())},
+    {(MANIFEST, "expected the checksum", ())},
   ),
 }
 
@@ -480,42 +471,23 @@ def test_specs_of_a_whole_store_are_checked(path, spec):
 
 
 LEFTOVERS = {
-  "tail": (
-    lambda p: extend(in_main(p, "goal.data")),
-    "main/goal.data: expected 72 com",
+  "tail": lambda p: extend(in_main(p, "goal.data")),
+  "temporary": lambda p: write(in_main(p, ".commit.json.tmp"), "{"),
+  "foreign": lambda p: write(f"{p}/notes.txt", "x"),
+  "removed": lambda p: os.mkdir(f"{p}/segments/.removed.a.1"),
+  "merged": lambda p: (
+    shutil.copytree(f"{p}/segments/main", f"{p}/segments/other"),
+    edit(in_main(p, "commit.json"), replaces=["other"]),
   ),
-  "temporary": (
-    lambda p: write(in_main(p, ".commit.json.tmp"), "{"),
-    "main/.commit.json.tmp: expected no such file, got the rest of a write",
-  ),
-  "foreign": (
-    lambda p: write(f"{p}/notes.txt", "x"),
-    "notes.txt: expected no such file, got another file",
-  ),
-  "removed": (
-    lambda p: os.mkdir(f"{p}/segments/.removed.a.1"),
-    "segments/.removed.a.1: expected no such file, got the rest of a merge",
-  ),
-  "merged": (
-    lambda p: (
-      shutil.copytree(f"{p}/segments/main", f"{p}/segments/other"),
-      edit(in_main(p, "commit.json"), replaces=["other"]),
-    ),
-    "segments/other: expected no such file, got one that a merge took over before",
-  ),
-  "empty segment": (lambda p: os.mkdir(f"{p}/segments/other"), None),
+  "empty segment": lambda p: os.mkdir(f"{p}/segments/other"),
 }
 
 
 @pytest.mark.parametrize("name", LEFTOVERS)
 def test_leftovers_are_harmless(name, path):
-  damage, want = LEFTOVERS[name]
-  damage(path)
-  report = store.verify_store(path)
-  assert report.is_whole
+  LEFTOVERS[name](path)
+  assert store.verify_store(path).is_whole
   assert len(store.EpisodeStore(path)) == 3
-  found = [str(leftover) for leftover in report.leftovers]
-  assert any(text.startswith(want) for text in found) if want else not found, found
 
 
 def test_a_disk_that_fails_is_a_problem_not_a_crash(path, monkeypatch):
