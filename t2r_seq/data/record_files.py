@@ -393,6 +393,7 @@ class RecordReading:
     read_file: reads one file other than TensorFlow does, if it is not None.
     skips: whether bad records are left out.
     record_size: bytes of the first record, which stands for all.
+    decode_images: how encoded images are decoded, where they are.
   """
 
   failure: Exception | None = None
@@ -411,7 +412,7 @@ class RecordReading:
       decode_images: how encoded images are decoded, where they are.
       chosen: the records that are read; None for all.
     """
-    self._decode_images = decode_images
+    self.decode_images = decode_images
     if chosen is not None:
       self.read_file = chosen.read_file
 
@@ -423,10 +424,17 @@ class RecordReading:
     seed: int | None = None,
     check: bool = True,
   ) -> tf.data.Dataset:
-    """Reads serialized records; see `read_records`."""
+    """Reads records, as the `parse_batches` of this reading takes them.
+
+    See `read_records`.
+    """
     # Where bad records are left out, what is no file of records has no good one.
     check = check and not self.skips
     return read_records(files, cycle_length, shuffle_files, seed, check, self.read_file)
+
+  def texts(self, files: FilesByKey) -> tf.data.Dataset:
+    """Reads serialized records, or dicts of them by dataset_key, in order."""
+    return self.read(files)
 
   def parse_batches(
     self,
@@ -458,7 +466,7 @@ class RecordReading:
   ) -> tf.data.Dataset:
     """Parses records one by one; see `parse_batches`."""
     parse_fn = records.create_parse_tf_example_fn(
-      flat_specs, decode_images=self._decode_images, is_one_episode=True
+      flat_specs, decode_images=self.decode_images, is_one_episode=True
     )
     return map_in_order(serialized, parse_fn, num_parallel_calls)
 
@@ -472,7 +480,7 @@ class RecordReading:
     """Parses records to what pools keep of them.
 
     Args:
-      serialized: one by one, with the number of the file if it `skips`.
+      serialized: one by one.
       flat_specs: what to parse, by path.
       columns: of the pools.
       num_parallel_calls: has no influence on the order.
@@ -499,7 +507,7 @@ class RecordReading:
     Raises:
       RecordError: there is none.
     """
-    first = next(iter(self.read(files).take(1)), None)
+    first = next(iter(self.texts(files).take(1)), None)
     if first is None:
       num_files = sum(len(names) for names in files.values())
       raise errors.RecordError(
@@ -514,13 +522,6 @@ class RecordReading:
     Raises:
       SpecError: they have none, and one is wanted.
     """
-
-  def good_records(
-    self, serialized: tf.data.Dataset, flat_specs: specs.TensorSpecStruct
-  ) -> tf.data.Dataset:
-    """Returns a dataset of as many elements as there are records to go on with."""
-    del flat_specs
-    return serialized
 
   def report(self, counts: windows.WindowReport | None) -> InputReport | None:
     """Returns what the generator reports."""
@@ -661,7 +662,7 @@ def check_enough(
   if not problems:
     raise error
   # Of all that is read at the same time, in any order.
-  first = min(problems, key=lambda problem: (problem.filename, problem.offset or 0))
+  first = min(problems, key=lambda problem: (problem.filename, problem.record))
   raise errors.RecordError(
     f"{where}: expected at least the {num_needed} examples of one batch, got "
     f"{num_found} and {left_out}. The first: {first}"
@@ -736,7 +737,6 @@ def stream_records(
   *,
   cycle_length: int,
   num_parallel_calls: int | None,
-  decode_images: DecodeImages,
   report: windows.WindowReport | None,
 ) -> tf.data.Dataset:
   """Creates shuffled batches of the windows of episode records.
@@ -751,7 +751,6 @@ def stream_records(
     plan: of the batches; see `streams.streamed_windows`.
     cycle_length: files that are read in turns, a record of each.
     num_parallel_calls: of parsing, at most; None for one at a time.
-    decode_images: how images are decoded.
     report: counts.
   Returns:
     Dataset of batches.
@@ -764,7 +763,7 @@ def stream_records(
   parse_fn = records.create_parse_tf_example_fn(flat_specs, decode_images=False)
   texts = tf.data.Dataset.from_tensors({key: tf.constant("") for key in files})
   parsed = texts.map(_as_it_is(lambda text: parse_fn(text)))
-  columns = pool.PoolColumns(parsed.element_spec, joined, cut, decode_images)
+  columns = pool.PoolColumns(parsed.element_spec, joined, cut, reading.decode_images)
   most = pool.PARSES_AT_ONCE
   if columns.images:  # Those of one episode are decoded in parallel.
     num_parallel_calls = None
@@ -787,22 +786,12 @@ def stream_records(
 def _permuted_records(
   reading: RecordReading, names: list[str], cycle_length: int, seed: Any, epoch: Any
 ) -> tf.data.Dataset:
-  """Reads files in the order of an epoch, which is computed: no state to save.
-
-  Where bad records are left out, a number comes with each that is the file's but for a
-  multiple of the number of files: what is bad in it is looked for there only.
-  """
+  """Reads files in the order of an epoch, which is computed: no state to save."""
   compressions = tf.constant([compression_type(name) for name in names])
   read_file = reading.read_file or tf.data.TFRecordDataset
 
   def read(number: tf.Tensor) -> tf.data.Dataset:
-    name, compression = tf.gather(names, number), tf.gather(compressions, number)
-    serialized = read_file(name, compression)
-    if not reading.skips:
-      return serialized
-    # To repeat one number would make an iterator for each record.
-    numbers = tf.data.Dataset.range(number, np.iinfo(np.int64).max, len(names))
-    return tf.data.Dataset.zip((serialized, numbers))
+    return read_file(tf.gather(names, number), tf.gather(compressions, number))
 
   index = permutation(tf.constant(len(names), tf.int64), seed, epoch)
   # One thread: what several read ahead is not restored from a checkpoint.

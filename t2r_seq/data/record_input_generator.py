@@ -234,16 +234,18 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     with tf.init_scope(), self.explain_failures():
       chosen = self._chosen_records(files)
       self._files = files = record_files.choose_files(self._where(), files, self._split)
-      max_bad = self._max_bad_records if self._on_bad_record == "skip" else None
-      self._reading = skipping.make_reading(
-        files, max_bad, self._where(), self._decode_images, chosen
-      )
+      if self._on_bad_record == "skip":
+        self._reading = skipping.SkippingReading(
+          files, self._max_bad_records, self._where(), self._decode_images
+        )
+      else:
+        self._reading = record_files.RecordReading(self._decode_images, chosen)
       first = self._reading.first_record(files, self._where())
       self._parsed_spec = record_files.leave_out_absent(self._parsed_spec, first)
       if is_windowed:
         self._parsed_spec = record_files.add_flags(self._parsed_spec, first)
         record_files.check_whole(
-          self._where(), self._reading.read(files), self._parsed_spec
+          self._where(), self._reading.texts(files), self._parsed_spec
         )
       grid = _grid(joined, cut)
       if not is_windowed or not record_files.fills_a_batch(
@@ -263,7 +265,6 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
         plan,
         cycle_length=self._cycle_length,
         num_parallel_calls=self._num_parallel_calls,
-        decode_images=self._decode_images,
         report=report,
       ).map(joint.split)
     examples = self._examples(files, joined, cut, shuffle, report, plan.num_epochs)
@@ -303,7 +304,7 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     report: windows.WindowReport | None,
     num_epochs: int | None = 1,
   ) -> tf.data.Dataset:
-    """Creates a dataset of serialized records, or of all windows."""
+    """Creates a dataset of records, or of all windows."""
     file_seed, example_seed, _ = self._seeds()
     serialized = self._reading.read(
       files, self._cycle_length if shuffle else 1, shuffle, file_seed, check=False
@@ -338,7 +339,9 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     report = windows.WindowReport() if is_windowed else None
     examples = self._examples(files, joined, cut, shuffle=False, report=report)
     if report is None:
-      examples = self._reading.good_records(examples, self._parsed_spec)
+      examples = self._reading.parse_batches(
+        examples, self._parsed_spec, 1, False, None
+      )
     found = sum(1 for _ in examples.take(num_needed))
     min_steps, left_out = _grid(joined, cut).min_steps, self._reading.report(None)
     record_files.check_enough(

@@ -1,13 +1,10 @@
-"""Reading past bad records: they are left out, counted and named, up to a limit."""
+"""Reading past bad records: they are left out and counted, up to a limit."""
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-import functools
-import hashlib
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import numpy as np
 import tensorflow as tf
@@ -17,265 +14,76 @@ from t2r_seq import errors, records, specs, windows
 from t2r_seq.data import pool
 from t2r_seq.data.dataset_options import keeps_positions
 from t2r_seq.data.input_generator import InputReport
-from t2r_seq.data.record_files import (
-  ChosenRecords,
-  FilesByKey,
-  ParseFn,
-  RecordReading,
-  keeper,
-  map_in_order,
-)
-from t2r_seq.records import check, explain, framing
-from t2r_seq.records import files as files_lib
-from t2r_seq.records.explain import RecordProblem, explain_record, to_errors
-from t2r_seq.records.features import RecordFeature, collect_features
+from t2r_seq.data.record_files import FilesByKey, RecordReading, keeper, map_in_order
+from t2r_seq.records import framing
+from t2r_seq.records.features import require
 from t2r_seq.records.images import DecodeImages
 
 _as_it_is = tf.autograph.experimental.do_not_convert
-KeepFn = Callable[..., np.ndarray]
-_Stamp = tuple[int, int]
 
+# A record's place is an int64: the number of its file times this, and its own in that.
+_MAX_RECORDS = 1 << 40
+# To watch a function for failure takes 0.2 ms, so records are parsed by the chunk.
+_CHUNK_BYTES, _MAX_BATCHES = 1 << 24, 16
+_NUM_LOGGED = 5
+_MAX_CAUSE = 160
 _KEPT_SPEC = {
   "kept": tf.TensorSpec([], tf.variant),
   "numbers": tf.TensorSpec([4], tf.int64),
 }
-_UNKNOWN = "one that TensorFlow cannot parse"
-# To watch a function for failure takes 0.2 ms, so records are parsed by the chunk.
-_BATCHES_BYTES, _MAX_BATCHES = 1 << 24, 16
-
-
-class BadRecordLog:
-  """Collects bad records, says so in the log, and stops where they are too many.
-
-  A record that is read again, in a later epoch, is the same bad record.
-
-  Attributes:
-    max_bad_records: one more is an error.
-    failure: that error, once there is one.
-  """
-
-  def __init__(self, max_bad_records: int) -> None:
-    """Creates an empty log.
-
-    Args:
-      max_bad_records: one more is an error.
-    """
-    self.max_bad_records = max_bad_records
-    # No lock, but steps of which none can be parted: while one is held the garbage
-    # collector may end an iterator, which waits for a thread that may want it, too.
-    self._found: dict[tuple[str, int | None], list[RecordProblem]] = {}
-    self._causes: collections.Counter[str] = collections.Counter()
-    self.failure: errors.RecordError | None = None
-
-  @property
-  def problems(self) -> tuple[RecordProblem, ...]:
-    """What is wrong with the records found so far, in the order of reading."""
-    return tuple(problem for found in list(self._found.values()) for problem in found)
-
-  def __len__(self) -> int:
-    """Returns how many records were left out, each counted once."""
-    return len(self._found)
-
-  def add(self, problems: Sequence[RecordProblem]) -> None:
-    """Notes a bad record.
-
-    Args:
-      problems: of one record, noted before or not.
-    Raises:
-      RecordError: there are more than `max_bad_records`: always the same, also of what
-        is found in other threads after it.
-    """
-    if self.failure is not None:
-      raise self.failure
-    key, found = (problems[0].filename, problems[0].offset), list(problems)
-    if self._found.setdefault(key, found) is not found:
-      return
-    (error,) = to_errors(found)
-    cause = _cause(found)
-    self._causes[cause] += 1
-    # A wrong spec makes every record bad: one line says so.
-    if self._causes[cause] == 1:
-      logging.warning(
-        "Left out bad record %d: %s Others like it are counted.", len(self), error
-      )
-    if len(self._found) > self.max_bad_records:
-      (error,) = to_errors(list(self._found.values())[self.max_bad_records])
-      told = "".join(f"\n  {n:,} x {each}" for each, n in self._causes.most_common(9))
-      self.failure = errors.RecordError(
-        f"on_bad_record='skip': max_bad_records: expected at most "
-        f"{self.max_bad_records}, got one more: {error} All of them:{told}\n"
-        "t2r_seq doctor tells of each."
-      )
-      raise self.failure
-
-
-def _cause(problems: Sequence[RecordProblem]) -> str:
-  """Returns what the problems of a record have in common with those of others."""
-  return "; ".join(
-    dict.fromkeys(
-      f"{problem.mismatch.path}: expected {problem.mismatch.expected}"
-      for problem in problems
-    )
-  )
-
-
-Place = tuple[str, int, int]
-"""A file, the number of a record in it, and where its frame starts, in bytes."""
-
-
-def locate_records(
-  records: Iterable[bytes], filenames: Iterable[str]
-) -> dict[bytes, list[Place]]:
-  """Finds records, and all that are like them, by the content.
-
-  Of the files the frames are read, each file once, and the data of those records only
-  that have as many bytes.
-
-  Args:
-    records: serialized.
-    filenames: of TFRecord files.
-  Returns:
-    By record the places of all that have its bytes.
-  """
-  found: dict[bytes, list[Place]] = {data: [] for data in records}
-  lengths = {len(data) for data in found}
-  for filename in filenames:
-    compression = files_lib.compression_type(filename)
-    for frame in framing.read_frames(filename, compression, lengths):
-      if frame.data in found:
-        found[frame.data].append((filename, frame.number, frame.start))
-  return found
-
-
-_LOST = "What follows it in the compressed file is lost."
 
 
 @dataclasses.dataclass(frozen=True)
-class Rest:
-  """What follows the first damage of a file.
+class BadRecord:
+  """A record that was left out.
 
   Attributes:
-    stretches: (offset of the first frame, count of records) of the readable stretches,
-      int64 [n, 2].
-    problems: the damages.
+    filename: the file.
+    record: its number in the file, from 0; bytes that are no record count as one.
+    cause: why, in short; `t2r_seq doctor` explains it.
   """
 
-  stretches: np.ndarray
-  problems: tuple[RecordProblem, ...]
+  filename: str
+  record: int
+  cause: str
 
-
-def find_rest(filename: str, compression: str = "") -> Rest:
-  """Finds the records that come after a damage, at which TensorFlow's reader ends.
-
-  Args:
-    filename: a TFRecord file.
-    compression: '', 'GZIP' or 'ZLIB'; of a compressed file nothing can be read on.
-  Returns:
-    Empty where the file is good.
-  Raises:
-    OSError: the file cannot be read.
-  """
-  stretches: list[list[int]] = []
-  problems: list[RecordProblem] = []
-  is_after_damage = False
-  if compression or not _is_good(filename):
-    for frame in framing.read_frames(filename, compression):
-      if frame.data is None:
-        problem = check.damage_at(filename, frame)
-        if compression:
-          mismatch = dataclasses.replace(problem.mismatch, hint=_LOST)
-          problems = [dataclasses.replace(problem, mismatch=mismatch)]
-          break
-        problems.append(problem)
-        is_after_damage = True
-      elif problems:
-        if is_after_damage:
-          stretches.append([frame.start, 0])
-        stretches[-1][1] += 1
-        is_after_damage = False
-  return Rest(np.asarray(stretches, np.int64).reshape(-1, 2), tuple(problems))
-
-
-@_as_it_is
-def read_stretch(
-  filename: tf.Tensor, offset: tf.Tensor, count: tf.Tensor
-) -> tf.data.Dataset:
-  """Reads records of an uncompressed file; inside of a dataset's function.
-
-  Args:
-    filename: string scalar.
-    offset: where the first frame starts, int64 scalar.
-    count: of records, int64 scalar.
-  Returns:
-    Dataset of serialized records.
-  """
-  variant = tf.raw_ops.TFRecordDatasetV2(
-    filenames=[filename],
-    compression_type="",
-    buffer_size=1 << 18,
-    byte_offsets=[offset],
-  )
-  dataset = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
-  return dataset.take(count)
-
-
-def _is_good(filename: str) -> bool:
-  """Reads the whole file by TensorFlow, which is quick; a cut header is left over."""
-  if framing.num_readable(filename) >= 0:
-    return False
-  first = tf.data.TFRecordDataset(filename).take(16)
-  try:
-    count = framing.batch_size(len(record.numpy()) for record in first)
-    size = int(_size_fn()(tf.constant(filename), tf.constant(count, tf.int64)))
-  except (tf.errors.DataLossError, tf.errors.InvalidArgumentError):
-    # The latter is of a length that no file has.
-    return False
-  return size == tf.io.gfile.stat(filename).length
-
-
-@functools.cache
-def _size_fn() -> Callable[..., tf.Tensor]:
-  """Makes the graph once that adds up the bytes of a file's frames."""
-
-  def size(filename: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    records = tf.data.TFRecordDataset(filename)
-    # One by one records of 250 bytes would take twenty times as long.
-    frames = records.batch(count).map(_as_it_is(_frame_bytes))
-    return frames.reduce(tf.constant(0, tf.int64), _as_it_is(lambda a, b: a + b))
-
-  name, count = tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int64)
-  return tf.function(
-    _as_it_is(size), input_signature=[name, count]
-  ).get_concrete_function()
-
-
-def _frame_bytes(batch: tf.Tensor) -> tf.Tensor:
-  lengths = tf.cast(tf.strings.length(batch), tf.int64)
-  return tf.reduce_sum(lengths + framing.FRAME_SIZE)
+  def __str__(self) -> str:
+    return f"record {self.record} of {self.filename}: {self.cause}"
 
 
 class RecordInputReport:
-  """What was read, where bad records are left out."""
+  """What was read, where bad records are left out: one that comes again is the same.
 
-  def __init__(self, counts: windows.WindowReport | None, log: BadRecordLog) -> None:
-    """Creates the report.
+  Attributes:
+    max_bad_records: one more is an error.
+    window_report: counts of the windows; None where records are not cut into any.
+    failure: the error, once there are too many, or a file cannot be read.
+  """
+
+  def __init__(self, filenames: list[str], max_bad_records: int) -> None:
+    """Creates the report of nothing.
 
     Args:
-      counts: of the windows; None where records are not cut into any.
-      log: of the bad records.
+      filenames: of the files.
+      max_bad_records: one more is an error.
     """
-    self.window_report = counts
-    self._log = log
+    self.window_report: windows.WindowReport | None = None
+    self.failure: errors.RecordError | None = None
+    self._filenames = filenames
+    self.max_bad_records = max_bad_records
+    # No lock, but steps of which none can be parted: while one is held the garbage
+    # collector may end an iterator, which waits for a thread that may want it, too.
+    self._found: dict[int, BadRecord] = {}
 
   @property
   def skipped(self) -> int:
     """Records left out, each counted once, however many epochs there were."""
-    return len(self._log)
+    return len(self._found)
 
   @property
-  def problems(self) -> tuple[RecordProblem, ...]:
-    """What is wrong with them: file, record, byte, path, expected and found."""
-    return self._log.problems
+  def problems(self) -> tuple[BadRecord, ...]:
+    """Which they are, in the order of reading: file, number and cause."""
+    return tuple(list(self._found.values()))
 
   @property
   def too_short(self) -> int:
@@ -284,305 +92,93 @@ class RecordInputReport:
 
   def __str__(self) -> str:
     left_out = f"{self.skipped} bad records left out"
-    if self.window_report is None:
-      return left_out
-    return f"{self.window_report}; {left_out}"
+    return f"{self.window_report}; {left_out}" if self.window_report else left_out
 
-
-class BadRecordFinder:
-  """Looks through records in Python, and notes those that are bad.
-
-  What fails is found by TensorFlow, where it costs nothing until it happens. Then this
-  says which record it was, and what is wrong with it.
-  """
-
-  def __init__(
-    self,
-    filenames: Sequence[str],
-    features: list[RecordFeature],
-    same_lengths: bool,
-    log: BadRecordLog,
-  ) -> None:
-    """Creates the finder.
+  def add(self, place: int, cause: str) -> None:
+    """Notes a record.
 
     Args:
-      filenames: of the files, all of one dataset.
-      features: what is parsed, images decoded.
-      same_lengths: whether a record has to be one episode, its sequences equally long.
-      log: takes what is left out.
+      place: of it.
+      cause: what is wrong with it.
+    Raises:
+      RecordError: there are too many.
     """
-    self.filenames = list(filenames)
-    self._same_lengths = same_lengths
-    self._log = log
-    self._features = features
-    # Digests of bytes, and the files that they were looked for in: what is bad comes
-    # again in each epoch.
-    self._noted: set[tuple[bytes, tuple[str, ...] | None]] = set()
-    self._checker: check.BatchChecker | None = None
-
-  def are_good(
-    self, data: Sequence[bytes], filenames: Iterable[str] | None = None
-  ) -> np.ndarray:
-    """Notes the bad ones of some records.
-
-    Args:
-      data: the serialized records.
-      filenames: where they may come from, if that is known.
-    Returns:
-      bool [n]; one that failed for another reason than its content is good.
-    """
-    is_good = self._check(data)
-    bad = [data[i] for i in np.flatnonzero(~is_good).tolist()]
-    self._note(bad, None if filenames is None else tuple(filenames))
-    return is_good
-
-  def _note(self, bad: Sequence[bytes], filenames: tuple[str, ...] | None) -> None:
-    """Notes bad records, and all others with the same bytes."""
-    keys = {data: (_digest(data), filenames) for data in bad}
-    new = [data for data, key in keys.items() if key not in self._noted]
-    if not new:
+    file, number = divmod(place, _MAX_RECORDS)
+    bad = BadRecord(self._filenames[file], number, cause)
+    if self._found.setdefault(place, bad) is not bad:
       return
-    filenames = filenames or tuple(self.filenames)
-    for data, places in locate_records(new, filenames).items():
-      self._add(data, places or [(", ".join(filenames), None, None)], _UNKNOWN)
-      self._noted.add(keys[data])
-
-  def _check(self, data: Sequence[bytes]) -> np.ndarray:
-    if self._checker is None:
-      self._checker = check.BatchChecker(self._features, measures=False)
-    found = self._checker.check(data)
-    is_whole = found.is_even & found.is_one
-    return found.is_parsed & (is_whole | (not self._same_lengths))
-
-  def _add(
-    self,
-    data: bytes,
-    places: Sequence[tuple[str, int | None, int | None]],
-    reason: str,
-  ) -> None:
-    found = explain_record(data, self._features)
-    for kind in (explain.LENGTHS, explain.EPISODES) if self._same_lengths else ():
-      found = found or explain_record(data, self._features, kind)
-    if not found:
-      found = [errors.Mismatch("record", "a record that can be parsed", reason)]
-    for place in places:
-      self._log.add(
-        [RecordProblem(*place, explain.CONTENT, mismatch) for mismatch in found]
+    count = len(self._found)
+    if count <= _NUM_LOGGED:
+      more = "; further ones are counted only" if count == _NUM_LOGGED else ""
+      logging.warning("Left out bad record %d: %s%s", count, bad, more)
+    if count > self.max_bad_records:
+      first = "".join(f"\n  {each}" for each in self.problems[:_NUM_LOGGED])
+      self.fail(
+        "on_bad_record='skip': max_bad_records: expected at most "
+        f"{self.max_bad_records}, got one more: {bad}. The first:{first}\nt2r_seq "
+        "doctor FILES says what is wrong with each."
       )
 
-
-def _digest(data: bytes) -> bytes:
-  return hashlib.sha256(data).digest()
-
-
-class FileResumer:
-  """Reads files past their damages.
-
-  TensorFlow's reader ends a file at the first damage, and there is no asking it whether
-  it did: each file is read once more, after its first time, and only its frames. So is
-  a file that has changed since.
-  """
-
-  def __init__(self, log: BadRecordLog) -> None:
-    """Creates the resumer.
-
-    Args:
-      log: takes what is left out.
-    """
-    self._log = log
-    # By file: its size and time of change when it was looked through, and what follows
-    # a damage.
-    self._rests: dict[str, tuple[_Stamp, np.ndarray]] = {}
-
-  @_as_it_is
-  def read_file(self, filename: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
-    """Reads a file past its damages; inside of a dataset's function.
-
-    Args:
-      filename: string scalar.
-      compression: as of `tf.data.TFRecordDataset`.
-    Returns:
-      Dataset of serialized records.
-    """
-    may_go_on, count = tf.numpy_function(
-      self._look, [filename, compression], (tf.bool, tf.int64), stateful=True
-    )
-    whole = tf.data.TFRecordDataset(filename, compression_type=compression)
-    whole = whole.take(tf.ensure_shape(count, []))
-    # Iterators of functions take milliseconds to be made: none for a file that is good.
-    rest = tf.cond(
-      tf.ensure_shape(may_go_on, []),
-      _as_it_is(lambda: self._variant_of_rest(filename, compression)),
-      _as_it_is(lambda: tf.data.experimental.to_variant(_nothing())),
-    )
-    rest = tf.data.experimental.from_variant(rest, tf.TensorSpec([], tf.string))
-    return whole.ignore_errors(log_warning=False).concatenate(rest)
-
-  def _look(self, filename: bytes, compression: bytes) -> tuple[bool, np.int64]:
-    """Whether a file may have records after a damage; the first time any may.
-
-    And how many come before a frame that TensorFlow's reader must not be given.
-
-    A file that cannot be opened is no bad record, and skipped for ever: TensorFlow's
-    reader fails each time that it is asked, and goes on to no other file.
-    """
-    name = filename.decode()
-    try:
-      with framing.open_file(name) as file:
-        file.read(1)
-      stamp = _stamp(name)
-    except (OSError, tf.errors.OpError) as error:
-      self._log.failure = errors.RecordError(
-        f"{name}: expected a file that can be read, got: {error}. It is no bad record."
-      )
-      raise self._log.failure from error
-    before, rest = self._rests.get(name, (stamp, None))
-    if stamp != before:
-      logging.warning(
-        "%s: changed while it was in use: from now on it is read as it is now.", name
-      )
-      self._rests.pop(name, None)
-      rest = None
-    count = -1 if compression else framing.num_readable(name)
-    return rest is None or len(rest) > 0, np.int64(count)
-
-  def _variant_of_rest(self, filename: tf.Tensor, compression: tf.Tensor) -> tf.Tensor:
-    once = tf.data.Dataset.from_tensors((filename, compression))
-    return tf.data.experimental.to_variant(once.flat_map(self._rest))
-
-  @_as_it_is
-  def _rest(self, filename: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
-    stretches = tf.numpy_function(
-      self._find_rest, [filename, compression], tf.int64, stateful=True
-    )
-    stretches = tf.ensure_shape(stretches, [None, 2])
-    return tf.data.Dataset.from_tensor_slices(stretches).flat_map(
-      _as_it_is(lambda pair: read_stretch(filename, pair[0], pair[1]))
-    )
-
-  def _find_rest(self, filename: bytes, compression: bytes) -> np.ndarray:
-    """Looks through a file once, after it has been read for the first time."""
-    name = filename.decode()
-    if name not in self._rests:
-      stamp = _stamp(name)
-      rest = find_rest(name, compression.decode())
-      for problem in rest.problems:
-        self._log.add([problem])
-      self._rests[name] = stamp, rest.stretches
-    return self._rests[name][1]
+  def fail(self, message: str) -> NoReturn:
+    """Raises an error, always the first one, whichever thread is next."""
+    self.failure = self.failure or errors.RecordError(message)
+    raise self.failure
 
 
-def _stamp(name: str) -> _Stamp:
-  found = tf.io.gfile.stat(name)
-  return found.length, found.mtime_nsec
-
-
-def _nothing() -> tf.data.Dataset:
-  return tf.data.Dataset.from_tensor_slices(tf.zeros([0], tf.string))
-
-
-def watched(function: Any, rescue: Any) -> Any:
-  """Returns a function that does what one does, and where that fails what another does.
-
-  TensorFlow catches no failure inside of a function; a dataset goes on after one.
+def readable_runs(
+  filename: str, compression: str = ""
+) -> tuple[list[tuple[int, int, int]], list[tuple[int, str]]]:
+  """Looks through the frames of a file, at whose first damage TensorFlow's reader ends.
 
   Args:
-    function: of tensors.
-    rescue: of the same; what it returns is alike.
-  """
-
-  @_as_it_is
-  def watch(*given: Any) -> Any:
-    once = tf.data.Dataset.from_tensors(given)
-    good = once.map(_as_it_is(function)).ignore_errors(log_warning=False)
-    # The second is only made when there is no first.
-    return good.concatenate(once.map(_as_it_is(rescue))).take(1).get_single_element()
-
-  return watch
-
-
-def parse_chunks(
-  chunks: tf.data.Dataset,
-  parse_fn: ParseFn,
-  num_parallel_calls: int | None,
-  keep: KeepFn,
-  most_bad: int,
-) -> tf.data.Dataset:
-  """Parses some records at a time, but those that cannot be.
-
-  Args:
-    chunks: serialized records, string [n].
-    parse_fn: takes a chunk.
-    num_parallel_calls: has no influence on the order.
-    keep: given some records, object [n], notes bad ones and returns which are good,
-      bool [n].
-    most_bad: records of an epoch that may be bad. Where twice as many are, one after
-      the other, an epoch had no good one: an error, or more epochs like it would be
-      read for ever.
+    filename: a TFRecord file.
+    compression: '', 'GZIP' or 'ZLIB'; of a compressed file nothing can be read on.
   Returns:
-    Dataset of what `parse_fn` returns; of chunks without a good record nothing.
+    The runs of good frames: number of the first one, its byte, and how many, -1 for
+    all; and the damages: number, and what it is.
+  Raises:
+    OSError: the file cannot be read.
   """
-  parsed_spec = chunks.map(_as_it_is(parse_fn)).element_spec
-  leaves = tf.nest.flatten(parsed_spec)
+  if not compression and _is_good(filename):
+    return [(0, 0, -1)], []
+  runs: list[tuple[int, int, int]] = []
+  damages: list[tuple[int, str]] = []
+  for frame in framing.read_frames(filename, compression):
+    if frame.data is None:
+      expected, got = frame.damage or ("", "")
+      lost = ". What follows it in the compressed file is lost" if compression else ""
+      damages.append((frame.number, f"expected {expected}, got {got}{lost}"))
+      if compression:
+        break
+    elif runs and sum(runs[-1][::2]) == frame.number:
+      runs[-1] = (*runs[-1][:2], runs[-1][2] + 1)
+    else:
+      runs.append((frame.number, frame.start, 1))
+  return runs, damages
 
-  def parse(texts: tf.Tensor) -> tf.Tensor:
-    # One value for all: chunks may differ in more than their first size.
-    values = tf.nest.flatten(parse_fn(texts))
-    return tf.raw_ops.OptionalFromValue(components=values)[tf.newaxis]
 
-  def rescue(texts: tf.Tensor) -> tf.Tensor:
-    kept = tf.boolean_mask(texts, _are_good(keep, texts))
-    # What failed for another reason fails again, and is not lost.
-    nothing = tf.raw_ops.OptionalNone()[tf.newaxis][:0]
-    return tf.cond(tf.size(kept) > 0, lambda: parse(kept), lambda: tf.identity(nothing))
-
-  def goes_on(num_bad: tf.Tensor, chunk: tuple[tf.Tensor, tf.Tensor]) -> Any:
-    packed, num_records = chunk
-    num_bad = tf.where(
-      tf.size(packed) > 0, tf.zeros_like(num_bad), num_bad + num_records
+def _is_good(filename: str) -> bool:
+  """Reads the whole file by TensorFlow, which is quick; a cut header is left over."""
+  dataset = tf.data.TFRecordDataset(filename)
+  try:
+    count = framing.batch_size(len(r) for r in dataset.take(16).as_numpy_iterator())
+    size = sum(
+      framing.FRAME_SIZE * len(batch) + sum(map(len, batch.tolist()))
+      for batch in dataset.batch(count).as_numpy_iterator()
     )
-    left = tf.raw_ops.Assert(
-      condition=num_bad <= 2 * most_bad, data=[tf.constant(pool.NOTHING_LEFT)]
-    )
-    with tf.control_dependencies([left]):
-      return tf.identity(num_bad), packed
-
-  def unpack(packed: tf.Tensor) -> Any:
-    values = tf.raw_ops.OptionalGetValue(
-      optional=packed,
-      output_types=[spec.dtype for spec in leaves],
-      output_shapes=[spec.shape for spec in leaves],
-    )
-    return tf.nest.pack_sequence_as(parsed_spec, values)
-
-  watch = watched(parse, rescue)
-  packed = map_in_order(
-    chunks,
-    _as_it_is(lambda texts: (watch(texts), tf.size(texts, tf.int64))),
-    num_parallel_calls,
-  ).scan(tf.constant(0, tf.int64), _as_it_is(goes_on))
-  return packed.unbatch().map(_as_it_is(unpack))
-
-
-def _are_good(keep: KeepFn, *rows: tf.Tensor) -> tf.Tensor:
-  """Returns which records are good."""
-  is_good = tf.numpy_function(
-    lambda *arrays: np.asarray(keep(*arrays), bool), list(rows), tf.bool, stateful=True
-  )
-  return tf.ensure_shape(is_good, [None])
-
-
-def _example_bytes(dataset: tf.data.Dataset) -> int:
-  """Returns the bytes of a parsed record, as far as their number is known."""
-  return sum(
-    (spec.shape[1:].num_elements() or 0) * spec.dtype.size
-    for spec in tf.nest.flatten(dataset.element_spec)
-    if spec.dtype != tf.string
-  )
+  except (tf.errors.DataLossError, tf.errors.InvalidArgumentError):
+    # The latter is of a length that no file has.
+    return False
+  return bool(size == tf.io.gfile.stat(filename).length)
 
 
 class SkippingReading(RecordReading):
-  """Leaves bad records out, up to a limit."""
+  """Leaves bad records out, up to a limit.
+
+  Files are looked through before they are read for the first time. Records that fail
+  to be parsed or decoded are found by TensorFlow, where it costs nothing until it
+  happens; each comes with its place, as (place, record).
+  """
 
   skips = True
 
@@ -612,25 +208,74 @@ class SkippingReading(RecordReading):
     super().__init__(decode_images)
     self._where = where
     (self._filenames,) = files.values()
-    self._log = BadRecordLog(max_bad_records)
-    self._resumer = FileResumer(self._log)
-    self.read_file = self._resumer.read_file
-    self._made: dict[bool, tuple[specs.TensorSpecStruct, ParseFn, BadRecordFinder]] = {}
+    self._report = RecordInputReport(self._filenames, max_bad_records)
+    # By file: its size and time of change when it was looked through, and its runs.
+    self._runs: dict[str, tuple[tuple[int, int], np.ndarray]] = {}
 
   @property
   def failure(self) -> Exception | None:  # type: ignore[override]
     """The error of too many bad records, if that is what happened."""
-    return self._log.failure
-
-  def good_records(
-    self, serialized: tf.data.Dataset, flat_specs: specs.TensorSpecStruct
-  ) -> tf.data.Dataset:
-    """Parses records one by one, in batches of one."""
-    return self.parse_batches(serialized, flat_specs, 1, False, None)
+    return self._report.failure
 
   def report(self, counts: windows.WindowReport | None) -> InputReport | None:
     """Returns counts of windows and of what is left out."""
-    return RecordInputReport(counts, self._log)
+    self._report.window_report = counts
+    return self._report
+
+  @_as_it_is
+  def read_file(  # type: ignore[override]
+    self, filename: tf.Tensor, compression: tf.Tensor
+  ) -> tf.data.Dataset:
+    """Reads a file past its damages; inside of a dataset's function."""
+    runs = tf.numpy_function(
+      self._look_through, [filename, compression], tf.int64, stateful=True
+    )
+    file = tf.argmax(tf.equal(tf.constant(self._filenames), filename))
+
+    def read_run(run: tf.Tensor) -> tf.data.Dataset:
+      variant = tf.raw_ops.TFRecordDatasetV2(
+        filenames=[filename],
+        compression_type=compression,
+        buffer_size=1 << 18,
+        byte_offsets=[run[1]],
+      )
+      run_records = tf.data.experimental.from_variant(
+        variant, tf.TensorSpec([], tf.string)
+      )
+      # Of a compressed file TensorFlow's reader gives less than is good.
+      readable = run_records.take(run[2]).ignore_errors(log_warning=False)
+      return readable.enumerate(file * _MAX_RECORDS + run[0])
+
+    runs = tf.ensure_shape(runs, [None, 3])
+    return tf.data.Dataset.from_tensor_slices(runs).flat_map(_as_it_is(read_run))
+
+  def texts(self, files: FilesByKey) -> tf.data.Dataset:
+    """Reads serialized records alone, those that cannot be parsed, too."""
+    return self.read(files).map(_as_it_is(lambda place, text: text))
+
+  def _look_through(self, filename: bytes, compression: bytes) -> np.ndarray:
+    """Returns the runs of a file: those of its first time, unless it has changed."""
+    name = filename.decode()
+    try:
+      stat = tf.io.gfile.stat(name)
+      stamp = (stat.length, stat.mtime_nsec)
+      before, runs = self._runs.get(name, (None, np.zeros([0, 3], np.int64)))
+      if before == stamp:
+        return runs
+      found, damages = readable_runs(name, compression.decode())
+    except (OSError, tf.errors.OpError) as error:
+      # It is no bad record, to be left out for ever.
+      self._report.fail(f"{name}: expected a file that can be read, got: {error}.")
+    if before is not None:
+      logging.warning(
+        "%s: changed while it was in use: from now on it is read as it is now.", name
+      )
+    for number, cause in damages:
+      file = self._filenames.index(name)
+      self._report.add(file * _MAX_RECORDS + number, f"frame: {cause}")
+    runs = np.asarray(found, np.int64).reshape(-1, 3)
+    self._runs[name] = stamp, runs
+    return runs
 
   def parse_batches(
     self,
@@ -641,27 +286,28 @@ class SkippingReading(RecordReading):
     num_parallel_calls: int | None,
   ) -> tf.data.Dataset:
     """Batches and parses records; full batches, whatever is left out."""
-    parse_fn, finder = self._make_parser(flat_specs)
+    parse_fn = records.create_parse_tf_example_fn(
+      flat_specs, decode_images=self.decode_images
+    )
     has_sequences = any(spec.is_sequence for spec in flat_specs.values())
+    decoded_size = sum(
+      (spec.shape.num_elements() or 0) * spec.dtype.size
+      for spec in flat_specs.values()
+      if spec.dtype != tf.string
+    )
+    size = batch_size * max(1, self.record_size, decoded_size)
+    num_batches = int(np.clip(_CHUNK_BYTES // size, 1, _MAX_BATCHES))
     # Batches of sequences are padded to lengths of their own and cannot be cut anew.
     # So they are parsed once to see whether they can be, and once more.
-    check_fn = _checked(parse_fn) if has_sequences else parse_fn
-    # JPEGs become ten times as large.
-    one_by_one = serialized.batch(1).map(_as_it_is(check_fn))
-    size = batch_size * max(1, self.record_size, _example_bytes(one_by_one))
-    num_batches = int(np.clip(_BATCHES_BYTES // size, 1, _MAX_BATCHES))
-    parsed = parse_chunks(
+    good = self._good(
       serialized.batch(batch_size * num_batches),
-      check_fn,
+      _checked(parse_fn) if has_sequences else parse_fn,
       num_parallel_calls,
-      _keeping(finder),
-      self._log.max_bad_records,
     )
-    # Copies nothing until a record is left out.
-    batches = parsed.rebatch(batch_size, drop_remainder)
-    return (
-      map_in_order(batches, parse_fn, num_parallel_calls) if has_sequences else batches
-    )
+    batches = good.rebatch(batch_size, drop_remainder)
+    if not has_sequences:
+      return batches
+    return map_in_order(batches, parse_fn, num_parallel_calls)
 
   def parse_episodes(
     self,
@@ -670,14 +316,14 @@ class SkippingReading(RecordReading):
     num_parallel_calls: int | None,
   ) -> tf.data.Dataset:
     """Parses episodes; one whose sequences differ in length is bad."""
-    parse_fn, finder = self._make_parser(flat_specs, True)
+    parse_fn = records.create_parse_tf_example_fn(
+      flat_specs, decode_images=self.decode_images, is_one_episode=True
+    )
     sequences = [path for path, spec in flat_specs.items() if spec.is_sequence]
-    return parse_chunks(
+    return self._good(
       serialized.batch(1),
       lambda texts: _of_equal_lengths(parse_fn(texts[0]), sequences),
       num_parallel_calls,
-      _keeping(finder),
-      self._log.max_bad_records,
     )
 
   def keep_episodes(
@@ -689,28 +335,13 @@ class SkippingReading(RecordReading):
   ) -> tf.data.Dataset:
     """Parses episodes to what pools keep of them; see the base class."""
     keep_one = keeper(flat_specs, columns)
-    keep = _keeping(self._make_parser(flat_specs, True)[1])
-    is_single = self.slab_size == 1
-    if is_single:  # To put large strings in a batch copies them.
-      chunks = serialized.map(_as_it_is(lambda text, number: (text, number[None])))
-    else:
-      chunks = serialized.batch(self.slab_size)
 
-    def keep_some(texts: tf.Tensor) -> dict[str, tf.Tensor]:
-      return tf.map_fn(keep_one, texts, fn_output_signature=_KEPT_SPEC)
+    def keep(texts: tf.Tensor) -> dict[str, tf.Tensor]:
+      if self.slab_size > 1:
+        return tf.map_fn(keep_one, texts, fn_output_signature=_KEPT_SPEC)
+      return {key: value[tf.newaxis] for key, value in keep_one(texts[0]).items()}
 
-    def keep_all(texts: tf.Tensor, numbers: tf.Tensor) -> dict[str, tf.Tensor]:
-      del numbers
-      if not is_single:
-        return keep_some(texts)
-      return {key: value[tf.newaxis] for key, value in keep_one(texts).items()}
-
-    def keep_good(texts: tf.Tensor, numbers: tf.Tensor) -> dict[str, tf.Tensor]:
-      texts = tf.reshape(texts, [-1])
-      return keep_some(tf.boolean_mask(texts, _are_good(keep, texts, numbers)))
-
-    slabs = map_in_order(chunks, watched(keep_all, keep_good), num_parallel_calls)
-    return slabs.filter(_as_it_is(lambda slab: tf.size(slab["kept"]) > 0))
+    return self._good(serialized.batch(self.slab_size), keep, num_parallel_calls)
 
   def check_position(self) -> None:
     """Checks that nobody is to save one: TensorFlow could not, at the save."""
@@ -723,63 +354,104 @@ class SkippingReading(RecordReading):
         "t2r_seq doctor FILES --salvage OUT."
       )
 
-  def _make_parser(
+  def _good(
     self,
-    flat_specs: specs.TensorSpecStruct,
-    same_lengths: bool = False,
-  ) -> tuple[ParseFn, BadRecordFinder]:
-    """Makes what parses: one graph, traced once, for all datasets of these specs."""
-    made = self._made.get(same_lengths)
-    if made is None or made[0] is not flat_specs:
-      parse_fn = records.create_parse_tf_example_fn(
-        flat_specs, decode_images=self._decode_images, is_one_episode=same_lengths
+    chunks: tf.data.Dataset,
+    function: Callable[[tf.Tensor], Any],
+    num_parallel_calls: int | None,
+  ) -> tf.data.Dataset:
+    """Maps a function over chunks of records, but those on which it fails alone.
+
+    TensorFlow catches no failure inside of a function; a dataset goes on after one.
+
+    Args:
+      chunks: places and serialized records, [n] each.
+      function: takes some records, string [n].
+      num_parallel_calls: has no influence on the order.
+    Returns:
+      Dataset of what the function returns; of chunks without a good record nothing.
+    """
+    with tf.init_scope():
+      # The calls of a `tf.function` take locks; see `RecordInputReport`.
+      signature = [tf.TensorSpec([None], tf.string)]
+      concrete = tf.function(
+        _as_it_is(function), input_signature=signature
+      ).get_concrete_function()
+
+    def is_good(place: np.int64, text: bytes) -> bool:
+      try:
+        concrete(tf.constant([text]))
+      except tf.errors.OpError as error:
+        self._report.add(int(place), _cause(error.message))
+      except UnicodeDecodeError as error:  # Of a message that quotes the record.
+        self._report.add(int(place), _cause(error.object.decode(errors="replace")))
+      else:
+        return True  # It failed for another reason, and is not lost.
+      return False
+
+    def watch(places: tf.Tensor, texts: tf.Tensor) -> Any:
+      whole = tf.data.Dataset.from_tensors(texts).map(_as_it_is(concrete))
+      rest = tf.data.Dataset.from_tensor_slices((places, texts)).filter(
+        _as_it_is(
+          lambda *record: tf.ensure_shape(
+            tf.numpy_function(is_good, record, tf.bool, stateful=True), []
+          )
+        )
       )
-      (features,) = collect_features({"": flat_specs}, self._decode_images).values()
-      finder = BadRecordFinder(self._filenames, features, same_lengths, self._log)
-      made = flat_specs, tf.function(parse_fn, autograph=False), finder
-      self._made[same_lengths] = made
-    return made[1:]
+      rest = rest.batch(tf.size(texts, tf.int64))
+      # What comes after the first is not even begun.
+      found = whole.ignore_errors(log_warning=False).concatenate(
+        rest.map(_as_it_is(lambda places, texts: concrete(texts)))
+      )
+      nothing = tf.experimental.Optional.empty(found.element_spec)
+      packed = found.map(_as_it_is(_pack)).concatenate(
+        tf.data.Dataset.from_tensors(nothing)
+      )
+      return packed.take(1).get_single_element(), tf.size(texts, tf.int64)
+
+    def goes_on(num_bad: tf.Tensor, chunk: Any) -> Any:
+      found, size = chunk
+      num_bad = tf.where(found.has_value(), tf.zeros_like(num_bad), num_bad + size)
+      # Twice as many as may be bad: an epoch had no good one, nor will the next.
+      return require(
+        num_bad, num_bad <= most_bad, [tf.constant(pool.NOTHING_LEFT)]
+      ), found
+
+    most_bad = 2 * self._report.max_bad_records
+    return (
+      map_in_order(chunks, _as_it_is(watch), num_parallel_calls)
+      .scan(tf.constant(0, tf.int64), _as_it_is(goes_on))
+      .filter(_as_it_is(lambda found: found.has_value()))
+      .map(_as_it_is(lambda found: found.get_value()))
+    )
 
 
-def make_reading(
-  files: FilesByKey,
-  max_bad_records: int | None,
-  where: str,
-  decode_images: DecodeImages = True,
-  chosen: ChosenRecords | None = None,
-) -> RecordReading:
-  """Creates the reading; of a limit of None one that stops at a bad record."""
-  if max_bad_records is None:
-    return RecordReading(decode_images, chosen)
-  return SkippingReading(files, max_bad_records, where, decode_images)
+def _pack(*value: Any) -> Any:
+  return tf.experimental.Optional.from_value(value if len(value) > 1 else value[0])
 
 
-def _keeping(finder: BadRecordFinder) -> KeepFn:
-  def keep(texts: np.ndarray, numbers: np.ndarray | None = None) -> np.ndarray:
-    filenames = None
-    if numbers is not None:
-      names = finder.filenames
-      filenames = sorted({names[number % len(names)] for number in numbers.tolist()})
-    return finder.are_good(texts.tolist(), filenames)
-
-  return keep
+def _cause(message: str) -> str:
+  """Returns what TensorFlow says of a record, without where in a graph it was."""
+  lines = [line.strip() for line in message.split("\n")]
+  said = [line for line in lines if line and not line.startswith("[[")] or ["an error"]
+  return said[-1].rpartition("}} ")[2][:_MAX_CAUSE].rstrip(".")
 
 
-def _of_equal_lengths(episode: Any, sequences: Sequence[str]) -> Any:
+def _of_equal_lengths(episode: Any, sequences: list[str]) -> Any:
   """Returns an episode, if all its sequences are equally long, and fails otherwise."""
   if len(sequences) < 2:
     return episode
   lengths = tf.stack([tf.shape(episode[path], tf.int64)[0] for path in sequences])
-  # `tf.debugging.assert_equal` takes ten ops more.
-  is_even = tf.raw_ops.Assert(
-    condition=tf.reduce_all(lengths == lengths[0]),
-    data=["expected sequences of one length, got", lengths],
+  is_even, said = (
+    tf.reduce_all(lengths == lengths[0]),
+    "expected sequences of one length",
   )
-  with tf.control_dependencies([is_even]):
-    return tf.nest.map_structure(tf.identity, episode)
+  return tf.nest.map_structure(
+    lambda tensor: require(tensor, is_even, [said, lengths]), episode
+  )
 
 
-def _checked(parse_fn: ParseFn) -> ParseFn:
+def _checked(parse_fn: Callable[[tf.Tensor], Any]) -> Callable[[tf.Tensor], tf.Tensor]:
   """Returns a function that hands records on if they can be parsed, and else fails."""
 
   def check(serialized: tf.Tensor) -> tf.Tensor:
@@ -788,4 +460,4 @@ def _checked(parse_fn: ParseFn) -> ParseFn:
     is_parsed = tf.reduce_all([tf.size(leaf, tf.int64) >= 0 for leaf in leaves])
     return tf.where(is_parsed, serialized, "")
 
-  return _as_it_is(check)
+  return check

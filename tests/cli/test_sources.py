@@ -85,14 +85,3 @@ def test_stats(own, run_main):
   assert status == 0 and "is up to date" in out
   found = statistics.compute_statistics(convert.open_episodes("copy"))
   assert found.paths[sets.CAMERA].measure("mean").shape[-1] == 3
-
-
-def test_a_run_goes_on(own):
-  """Episodes that are done are left out."""
-  source = statistics.sources.IteratedSource(
-    convert.open_episodes(own), None, images=False, reads_bytes=False
-  )
-  ends = [part.end for part in source.parts({"episodes": 2})]
-  assert ends == [{"episodes": 4}]
-  (part,) = source.parts({"episodes": 2})
-  assert [item.num_steps for item in source.read(part)] == [1, 4]
