@@ -21,7 +21,7 @@ from tests.attacks import stores
 
 _SPEC = {
   "x": specs.ExtendedTensorSpec((3,), tf.float32, is_sequence=True),
-  "task": specs.ExtendedTensorSpec((2,), tf.int64),
+  "number": specs.ExtendedTensorSpec((2,), tf.int64),
 }
 _TARGETS = ("copy", "data.tfrecord", "data.hdf5", "data.zarr", "data.lerobot")
 _MAX_KILLS = 6
@@ -60,7 +60,7 @@ def _write(folder: str, rng: random.Random) -> None:
   with store.EpisodeStore.create(folder, _SPEC) as writer:
     for number in range(rng.randrange(1, 12)):
       x = np.full((rng.randrange(1, 60), 3), number, np.float32)
-      writer.append_episode({"x": x, "task": [number, -number]})
+      writer.append_episode({"x": x, "number": [number, -number]})
 
 
 def _run(source: str, target: str, moment: int | None) -> int:
