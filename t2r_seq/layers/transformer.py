@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors
+from t2r_seq import errors, specs
 from t2r_seq.layers.construction import CompositeLayer, configurable_layer
 
 Cache = dict[str, tf.Tensor]
@@ -75,14 +75,20 @@ class CausalTransformer(CompositeLayer):
     self._dropout = [tf.keras.layers.Dropout(dropout) for _ in range(2 * num_layers)]
     self._last_norm = norm()
 
+  def cache_spec(self) -> dict[str, specs.ExtendedTensorSpec]:
+    """Returns the specs of a cache: what a `RecurrentModel` of this layer carries."""
+    before = self._window - 1
+    read = [len(self._qkv), before, self._num_tokens, self._heads, self._head_size]
+    kept = specs.ExtendedTensorSpec(read, tf.as_dtype(self.compute_dtype))
+    valid = specs.ExtendedTensorSpec([before], tf.bool)
+    return {"keys": kept, "values": kept, "is_valid": valid}
+
   def initial_cache(self, batch_size: Any) -> Cache:
     """Returns the cache before the first step of an episode: zeros."""
-    before = self._window - 1
-    shape = [before, self._num_tokens, self._heads, self._head_size]
-    shape = [batch_size, len(self._qkv), *shape]
-    zeros = tf.zeros(shape, self.compute_dtype)
-    valid = tf.zeros([batch_size, before], tf.bool)
-    return {"keys": zeros, "values": zeros, "is_valid": valid}
+    return {
+      name: tf.zeros([batch_size, *spec.shape], spec.dtype)
+      for name, spec in self.cache_spec().items()
+    }
 
   def call(
     self,
@@ -94,7 +100,7 @@ class CausalTransformer(CompositeLayer):
     """Maps the tokens of steps.
 
     Args:
-      tokens: [B, T, N, D].
+      tokens: [B, T, N, D]; T may be unknown, as it is in an export's sequences.
       is_valid: bool, [B, T]: False for padded steps, which no other step sees.
       cache: of the steps before these; with it T may be 1.
       training: of dropout.
@@ -109,7 +115,7 @@ class CausalTransformer(CompositeLayer):
         f"CausalTransformer: tokens: expected [batch, steps, {self._num_tokens}, "
         f"{self._size}], got {errors.describe(tokens)}."
       )
-    steps = tokens.shape[1]
+    steps = _num_steps(tokens)
     if is_valid is None:
       is_valid = tf.ones(tf.shape(tokens)[:2], tf.bool)
     before = 0
@@ -124,7 +130,7 @@ class CausalTransformer(CompositeLayer):
       if cache is not None:
         key = tf.concat([cache["keys"][:, i], key], axis=1)
         value = tf.concat([cache["values"][:, i], value], axis=1)
-        kept.append((key[:, steps:], value[:, steps:]))
+        kept.append((self._last(key, before), self._last(value, before)))
       read = self._attend(query, key, value, visible, before)
       net += self._dropout[2 * i](self._merge[i](read))
       hidden = self._mlp_in[i](self._norms[i][1](net))
@@ -133,19 +139,25 @@ class CausalTransformer(CompositeLayer):
     if cache is None:
       return net
     keys, values = (tf.stack(parts, axis=1) for parts in zip(*kept, strict=True))
-    return net, {"keys": keys, "values": values, "is_valid": is_valid[:, steps:]}
+    valid = self._last(is_valid, before)
+    return net, {"keys": keys, "values": values, "is_valid": valid}
 
-  def _visible(self, is_valid: tf.Tensor, before: int, steps: int) -> tf.Tensor:
+  def _last(self, carried: tf.Tensor, before: int) -> tf.Tensor:
+    """Returns the last steps of [B, before + T, ...], which the next ones see."""
+    last = carried[:, _num_steps(carried) - before :]
+    return tf.ensure_shape(last, [carried.shape[0], before, *carried.shape[2:]])
+
+  def _visible(self, is_valid: tf.Tensor, before: int, steps: Any) -> tf.Tensor:
     """Returns which steps each query's step sees, [B, steps, before + steps]."""
-    key, query = np.arange(before + steps), before + np.arange(steps)[:, np.newaxis]
+    key, query = _range(before + steps), before + _range(steps)[:, np.newaxis]
     in_window = (key <= query) & (key > query - self._window)
     # A padded step sees itself, so that there is something to take a softmax of.
     # Not by newaxis: the oldest converter to LiteRT does not take it for bools.
-    return tf.constant(in_window) & (tf.expand_dims(is_valid, 1) | (key == query))
+    return tf.convert_to_tensor(in_window) & (tf.expand_dims(is_valid, 1) | (key == query))
 
   def _split_heads(self, qkv: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Splits [B, T, N, 3 * D] to queries, keys, values [B, T, N, heads, size]."""
-    shape = [-1, qkv.shape[1], self._num_tokens, 3, self._heads, self._head_size]
+    shape = [-1, _num_steps(qkv), self._num_tokens, 3, self._heads, self._head_size]
     query, key, value = tf.unstack(tf.reshape(qkv, shape), axis=3)
     return query, key, value
 
@@ -158,13 +170,13 @@ class CausalTransformer(CompositeLayer):
     before: int,
   ) -> tf.Tensor:
     """Reads values [B, S, N, heads, size] for queries of T steps, [B, T, N, D]."""
-    steps, tokens = query.shape[1], self._num_tokens
+    steps, seen, tokens = _num_steps(query), _num_steps(key), self._num_tokens
     query, key = _rotate(query, before), _rotate(key, 0)
     logits = tf.einsum("btnhd,bsmhd->bhtnsm", query, key)
     logits = tf.cast(logits, tf.float32) / math.sqrt(self._head_size)
-    mask = tf.reshape(visible, [-1, 1, steps, 1, key.shape[1], 1])
+    mask = tf.reshape(visible, [-1, 1, steps, 1, seen, 1])
     logits = tf.where(mask, logits, tf.float32.min)
-    flat = tf.reshape(logits, [-1, self._heads, steps, tokens, key.shape[1] * tokens])
+    flat = tf.reshape(logits, [-1, self._heads, steps, tokens, seen * tokens])
     weights = tf.reshape(tf.nn.softmax(flat), tf.shape(logits))
     read = tf.einsum("bhtnsm,bsmhd->btnhd", tf.cast(weights, value.dtype), value)
     return tf.reshape(read, [-1, steps, tokens, self._size])
@@ -174,10 +186,24 @@ def _rotate(vectors: tf.Tensor, first: int) -> tf.Tensor:
   """Turns pairs of components [B, T, N, H, D] by angles that grow with the step."""
   half = vectors.shape[-1] // 2
   rates = 10000.0 ** (-np.arange(half) / half)
-  angles = (first + np.arange(vectors.shape[1]))[:, np.newaxis] * rates
+  steps = first + _range(_num_steps(vectors))
+  if tf.is_tensor(steps):
+    angles = tf.cast(steps, tf.float32)[:, np.newaxis] * tf.constant(rates, tf.float32)
+    turns = [tf.cos(angles), tf.sin(angles)]
+  else:
+    turns = [f(steps[:, np.newaxis] * rates) for f in (np.cos, np.sin)]
   cos, sin = (
-    tf.constant(f(angles)[:, np.newaxis, np.newaxis], vectors.dtype)
-    for f in (np.cos, np.sin)
+    tf.cast(turn[:, np.newaxis, np.newaxis], vectors.dtype) for turn in turns
   )
   a, b = vectors[..., :half], vectors[..., half:]
   return tf.concat([a * cos - b * sin, a * sin + b * cos], axis=-1)
+
+
+def _num_steps(vectors: tf.Tensor) -> Any:
+  """Returns the second axis: a number or, where it is unknown, a tensor."""
+  steps = vectors.shape[1]
+  return tf.shape(vectors)[1] if steps is None else steps
+
+
+def _range(steps: Any) -> Any:
+  return tf.range(steps) if tf.is_tensor(steps) else np.arange(steps)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, layers
+from t2r_seq import errors, layers, models, policies, specs
 
 
 def _normal(*shape, seed=0):
@@ -128,3 +128,43 @@ def test_a_window_of_one_step_and_what_is_refused():
     layer(_normal(1, 3, 2, 4))
   with pytest.raises(errors.SpecError, match="model_size: expected a multiple of 6"):
     layers.CausalTransformer(1, 3, 8, window=1)
+
+
+class Remembering(models.RecurrentRegressionModel):
+  """Carries a transformer's cache from step to step."""
+
+  def get_feature_specification(self, mode):
+    x = specs.ExtendedTensorSpec((8,), tf.float32, "x", is_sequence=True)
+    return specs.TensorSpecStruct(x=x)
+
+  def get_label_specification(self, mode):
+    y = specs.ExtendedTensorSpec((2,), tf.float32, "y", is_sequence=True)
+    return specs.TensorSpecStruct(target=y)
+
+  def get_recurrent_state_specification(self, mode):
+    return self.network["net"].cache_spec()
+
+  def create_network(self):
+    net = layers.CausalTransformer(1, 2, 8, window=3, mlp_size=8)
+    return {"net": net, "out": tf.keras.layers.Dense(2)}
+
+  def recurrent_network_fn(self, features, state, mode):
+    cache = {name: state[name] for name in state}
+    out, cache = self.network["net"](features.x[:, :, tf.newaxis], cache=cache)
+    return {"inference_output": self.network["out"](out[:, :, 0])}, cache
+
+
+def test_a_policy_of_it_carries_its_cache():
+  tf.keras.utils.set_random_seed(1)
+  model = Remembering()
+  predictor = policies.CheckpointPredictor(model)  # Traces what an export holds.
+  predictor.init_randomly()
+  x = _normal(1, 6, 8)
+  features = specs.TensorSpecStruct(x=tf.constant(x))
+  want = model.inference_network_fn(features, None, "eval")["inference_output"]
+  served = predictor.predict({"x": x})["inference_output"]
+  np.testing.assert_allclose(served, want, atol=1e-5)
+  predictor.reset(1)
+  for t in range(6):
+    got = predictor.step({"x": x[:, t]}, np.array([t == 0]))["inference_output"]
+    np.testing.assert_allclose(got, want[:, t], atol=1e-5)
