@@ -11,7 +11,7 @@ VENV_PEERS := .venv-peers
 EXTRAS_PEERS := plots,test
 # Peers that need no compiler: what the store is compared to is tested with them.
 PEERS_TESTED := cpprb grain rlds
-# Reverb's wheel wants this TensorFlow; the distributed demo needs the environment.
+# Reverb's wheel wants this TensorFlow; the demo with Reverb needs the environment.
 EXTRAS_TF215 := demo,reverb,test
 FFCV := ffcv==1.0.2
 # The pins are for CPython 3.11; `make CONSTRAINTS= test` lets pip choose instead.
@@ -91,7 +91,8 @@ PYTEST := -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .PHONY: help setup setup-extras test test-tf215 test-extras attack docs-test lint format \
-  types demo demo-distributed bench-setup bench bench-reverb clean distclean
+  types demo demo-distributed demo-distributed-reverb bench-setup bench bench-reverb \
+  clean distclean
 
 help:  ## Lists the targets.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -175,8 +176,12 @@ types: $(STAMP)  ## Checks the types of the package with mypy.
 demo: $(STAMP)  ## Collects, trains, exports and runs the pose policies; one table, one PNG.
 	$(RUN) -m research.pose_env.demo --output_dir $(DEMO_DIR) $(DEMO_ARGS)
 
-demo-distributed: $(STAMP_TF215)  ## Runs a replay server, two actors and a learner; one table, one PNG.
-	$(RUN_TF215) -m research.pose_env.distributed --out $(DEMO_DIR)/distributed $(DEMO_ARGS)
+demo-distributed: $(STAMP)  ## Runs two actors and a learner over a store; one table, one PNG.
+	$(RUN) -m research.pose_env.distributed --out $(DEMO_DIR)/distributed $(DEMO_ARGS)
+
+demo-distributed-reverb: $(STAMP_TF215)  ## Runs the same with a Reverb server between them.
+	$(RUN_TF215) -m research.pose_env.distributed --engine reverb \
+	  --out $(DEMO_DIR)/distributed $(DEMO_ARGS)
 
 bench-setup: $(STAMP_PEERS)  ## Makes the environment of the benchmarks, with peers.
 

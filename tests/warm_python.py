@@ -50,7 +50,7 @@ class Running:
     stdout: what it prints, to be read as it comes.
   """
 
-  def __init__(self, process: Any, stdout: IO[str], stderr: IO[str]) -> None:
+  def __init__(self, process: Any, stdout: Any, stderr: Any) -> None:
     """See `start`."""
     self._process = process
     self.stdout = stdout
@@ -81,6 +81,10 @@ class Running:
     """Kills it, if it still runs."""
     self.send_signal(signal.SIGKILL)
 
+  def terminate(self) -> None:
+    """Sends SIGTERM, if it still runs."""
+    self.send_signal(signal.SIGTERM)
+
   def communicate(self, timeout: float | None = None) -> tuple[str, str]:
     """Reads what it still prints, until it ends; returns (stdout, stderr)."""
     texts = ["", ""]
@@ -101,7 +105,10 @@ class Running:
 
 
 def start(
-  *argv: object, cwd: object = None, env: Mapping[str, str] | None = None
+  *argv: object,
+  cwd: object = None,
+  env: Mapping[str, str] | None = None,
+  log: IO[bytes] | None = None,
 ) -> Running:
   """Starts a script as `python *argv` does.
 
@@ -110,20 +117,29 @@ def start(
       and arguments.
     cwd: where to run it.
     env: environment variables to change.
+    log: takes all that it prints, in place of pipes.
   Returns:
     The process.
   """
   changes = {"TF_CPP_MIN_LOG_LEVEL": "3", **(env or {})}
+  if log is not None:
+    outputs = [Connection(os.dup(log.fileno()), readable=False) for _ in range(2)]
+    process = _start(argv, cwd, changes, outputs)
+    return Running(process, None, None)
   pipes = [_FORKS.Pipe(duplex=False) for _ in range(2)]
-  process = _FORKS.Process(
-    target=_run,
-    args=(tuple(map(str, argv)), str(cwd or ROOT), changes, [w for _, w in pipes]),
-  )
-  process.start()
-  for _, writer in pipes:
-    writer.close()
+  process = _start(argv, cwd, changes, [writer for _, writer in pipes])
   stdout, stderr = (os.fdopen(os.dup(reader.fileno())) for reader, _ in pipes)
   return Running(process, stdout, stderr)
+
+
+def _start(argv: Any, cwd: Any, env: dict[str, str], outputs: list[Any]) -> Any:
+  process = _FORKS.Process(
+    target=_run, args=(tuple(map(str, argv)), str(cwd or ROOT), env, outputs)
+  )
+  process.start()
+  for output in outputs:
+    output.close()
+  return process
 
 
 def run(

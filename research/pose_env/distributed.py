@@ -1,11 +1,12 @@
-"""One job in four processes: a replay server, two actors and a learner.
+"""One job in several processes: actors and a learner, and what is between them.
 
     python -m research.pose_env.distributed --out demo_out/distributed
 
-The actors guess where the duck will be and send each step to the server, the learner
-trains on stacked windows from there and exports, and the actors go on with the newest
-export. Nobody is told the right pose: see `reward_model.py`. Any process may die; it is
-started again and goes on. Writes `table.md`, `results.json` and `distributed.png`, and
+The actors guess where the duck will be and append each episode to a store, the learner
+follows it, trains on stacked windows and exports, and the actors go on with the newest
+export. With `--engine reverb` they send each step to a replay server. Nobody is told
+the right pose: see `reward_model.py`. Any process may die; it is started again and goes
+on. Writes `table.md`, `results.json` and `distributed.png`, and
 exits with an error unless the last export does better than the best answer from one
 frame.
 """
@@ -20,6 +21,7 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from absl import logging
 
@@ -33,8 +35,7 @@ from research.pose_env import (
 from research.pose_env import distributed_job as jobs
 from research.pose_env import distributed_report as report
 from research.pose_env import supervisor as supervisor_lib
-from t2r_seq import errors, policies
-from t2r_seq.replay import reverb
+from t2r_seq import errors, policies, store
 
 _FRESH_SEED = 2
 _POLL_SECONDS, _LOOK_SECONDS = 0.2, 5.0
@@ -50,11 +51,17 @@ def main(argv: Sequence[str] | None = None) -> int:
   )
   parser.add_argument("--steps", type=int, default=2000, help="of training")
   parser.add_argument("--actors", type=int, default=2, help="how many")
+  parser.add_argument(
+    "--engine",
+    choices=(jobs.STORE, jobs.REVERB),
+    default=jobs.STORE,
+    help="between them: a store on a shared disk, or a Reverb server",
+  )
   args = parser.parse_args(argv)
   logging.set_verbosity(logging.INFO)
   out = pathlib.Path(args.out).resolve()
   start = time.monotonic()
-  job = jobs.Job(out, jobs.free_port(), args.actors, args.steps)
+  job = jobs.Job(out, args.engine, args.actors, args.steps, port=jobs.free_port())
   try:
     greedy, best_from_one_frame = run(job)
   except supervisor_lib.JobError as error:
@@ -74,24 +81,30 @@ def main(argv: Sequence[str] | None = None) -> int:
   return 0
 
 
-def run(job: jobs.Job) -> tuple[float, float]:
+def run(
+  job: jobs.Job, supervisor: supervisor_lib.Supervisor | None = None
+) -> tuple[float, float]:
   """Runs the job to its end, and writes what came of it.
 
   Args:
     job: what an earlier one left in its folders is replaced.
+    supervisor: of its processes; None for one whose logs are in `job.out`.
   Returns:
     The mean return in fresh episodes of the last export, and of the best policy that
     sees one frame.
   """
-  logs = job.out / "logs"
-  for folder in (logs, job.replay_dir, job.learner_dir, *job.actor_dirs):
+  for folder in (job.replay_dir, job.learner_dir, *job.actor_dirs):
     shutil.rmtree(folder, ignore_errors=True)
+  if supervisor is None:
+    logs = job.out / "logs"
+    shutil.rmtree(logs, ignore_errors=True)
+    supervisor = supervisor_lib.Supervisor(logs, max_restarts=5, folder=jobs.ROOT)
   start = time.time()
-  supervisor = supervisor_lib.Supervisor(logs, max_restarts=5, folder=jobs.ROOT)
   watcher = _Watcher(job)
   with supervisor.stopped_at_exit():
     for name, command in job.commands().items():
       supervisor.start(name, command)
+    logs = supervisor.log_path(jobs.LEARNER).parent
     print(f"Started {', '.join(job.commands())}; logs in {logs}.")
     looked = start
     while jobs.LEARNER not in supervisor.poll():
@@ -110,35 +123,45 @@ class _Watcher:
 
   def __init__(self, job: jobs.Job) -> None:
     self._job = job
-    self._replay: reverb.ReverbReplay | None = None
+    self._source: Any = None
     self.progress: list[report.Progress] = []
 
   def look(self) -> None:
-    """Adds how far the job is; nothing while the server is away."""
-    try:
-      if self._replay is None:
-        self._replay = reverb.ReverbReplay(
-          reward_model.replay_specification(),
-          self._job.address,
-          padding="repeat",
-          server_timeout=1.0,
-        )
-      counters = self._replay.counters
-    except errors.ReplayError:
-      return
+    """Adds how far the job is; nothing while there is no store or server."""
     losses = evaluation.read_scalars(str(self._job.learner_dir)).get("loss", [])
-    now = report.Progress(
-      wall_time=time.time(),
-      inserted=counters.num_inserts,
-      sampled=counters.num_samples,
-      learner_step=max((point.step for point in losses), default=0),
+    step = max((point.step for point in losses), default=0)
+    try:
+      inserted, sampled = self._count(step)
+    except (errors.ReplayError, errors.StoreError):
+      return
+    self.progress.append(
+      report.Progress(
+        wall_time=time.time(), inserted=inserted, sampled=sampled, learner_step=step
+      )
     )
-    self.progress.append(now)
     print(
-      f"training step {now.learner_step}: {now.inserted:,} steps in, {now.sampled:,} "
-      "windows out",
+      f"training step {step}: {inserted:,} steps in, {sampled:,} windows out",
       flush=True,
     )
+
+  def _count(self, step: int) -> tuple[int, int]:
+    """Returns the steps that went in, and the windows that came out."""
+    if self._job.engine == jobs.STORE:
+      if self._source is None:
+        self._source = store.EpisodeStore(self._job.replay_dir)
+      self._source.refresh()
+      return self._source.num_steps, step * self._job.batch_size
+    if self._source is None:
+      from t2r_seq.replay import reverb
+
+      self._source = reverb.ReverbReplay(
+        reward_model.replay_specification(),
+        self._job.address,
+        padding="repeat",
+        server_timeout=1.0,
+      )
+    counters = self._source.counters
+    return counters.num_inserts, counters.num_samples
 
 
 def _evaluate(job: jobs.Job) -> tuple[evaluation.Evaluation, evaluation.Evaluation]:
@@ -151,7 +174,7 @@ def _evaluate(job: jobs.Job) -> tuple[evaluation.Evaluation, evaluation.Evaluati
   }
   with contextlib.closing(env):
     last, bound = [
-      evaluation.evaluate(env, policy, "moving", name, 30, _FRESH_SEED)
+      evaluation.evaluate(env, policy, "moving", name, job.num_eval, _FRESH_SEED)
       for name, policy in runs.items()
     ]
   return last, bound
@@ -175,7 +198,7 @@ def _conclude(
     "return_random": report.returns_by_step(rounds, report.COLLECT).get(0),
     "steps_inserted": end.inserted,
     "windows_sampled": end.sampled,
-    "training_steps": job.train_steps,
+    "training_steps": end.learner_step,
   }
   text = json.dumps(numbers, indent=2) + "\n"
   (job.out / "results.json").write_text(text, encoding="utf-8")

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 # The processes work here, where gin files find each other.
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SERVER, LEARNER, ACTOR = "server", "learner", "actor"
+STORE, REVERB = "store", "reverb"
 _CONFIGS = "research/pose_env/configs"
 
 
@@ -26,16 +27,23 @@ class Job:
 
   Attributes:
     out: an absolute path; the folder of everything written.
-    port: that the server listens at, on this machine.
+    engine: what stands between actors and learner: STORE, a folder that the actors
+      append to and the learner follows, or REVERB, a server.
     num_actors: how many actors.
     train_steps: that the learner makes; then the job is done.
+    batch_size: windows in each of them.
+    num_eval: episodes that its last export is evaluated in.
+    port: that a server listens at, on this machine.
     bindings: further gin bindings by role: SERVER, LEARNER or ACTOR.
   """
 
   out: pathlib.Path
-  port: int
+  engine: str = STORE
   num_actors: int = 2
   train_steps: int = 2000
+  batch_size: int = 64
+  num_eval: int = 30
+  port: int = 8000
   bindings: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
 
   @property
@@ -50,7 +58,7 @@ class Job:
 
   @property
   def replay_dir(self) -> pathlib.Path:
-    """The folder of the server's checkpoints."""
+    """The folder of the store, or of the server's checkpoints."""
     return self.out / "replay"
 
   @property
@@ -65,37 +73,45 @@ class Job:
 
   def commands(self) -> dict[str, list[str]]:
     """Returns the command of each process, by name; they may start in any order."""
-    address = f"REPLAY_ADDRESS = {self.address!r}"
-    commands = {
-      SERVER: self._command(
+    if self.engine == REVERB:
+      shared, generator = f"REPLAY_ADDRESS = {self.address!r}", "ReplayInputGenerator"
+    else:
+      shared = f"REPLAY_STORE_DIR = {str(self.replay_dir)!r}"
+      generator = "StoreInputGenerator"
+    commands = {}
+    if self.engine == REVERB:
+      commands[SERVER] = self._command(
         SERVER,
         "replay-server",
         f"REPLAY_DIR = {str(self.replay_dir)!r}",
         f"ReplayServer.port = {self.port}",
-      ),
-      LEARNER: self._command(
-        LEARNER,
-        "train",
-        address,
-        f"train_eval_model.model_dir = {str(self.learner_dir)!r}",
-        f"NUM_TRAIN_STEPS = {self.train_steps}",
-      ),
-    }
+      )
+    commands[LEARNER] = self._command(
+      LEARNER,
+      "train",
+      shared,
+      f"{generator}.batch_size = {self.batch_size}",
+      f"train_eval_model.model_dir = {str(self.learner_dir)!r}",
+      f"NUM_TRAIN_STEPS = {self.train_steps}",
+    )
     for index, folder in enumerate(self.actor_dirs):
+      segment = [f"StoreSink.segment = {folder.name!r}"]
       commands[folder.name] = self._command(
         ACTOR,
         "collect-eval",
-        address,
+        shared,
         f"EXPORT_DIR = {str(self.export_dir)!r}",
         f"collect_eval_loop.root_dir = {str(folder)!r}",
         f"collect_eval_loop.seed = {index}",
+        *(segment if self.engine == STORE else []),
       )
     return commands
 
   def _command(self, role: str, command: str, *bindings: str) -> list[str]:
+    part = "reverb_" if self.engine == REVERB else ""
     return [
       *(sys.executable, "-m", "t2r_seq", command),
-      *("--gin_configs", f"{_CONFIGS}/distributed_{role}.gin"),
+      *("--gin_configs", f"{_CONFIGS}/distributed_{part}{role}.gin"),
       *("--gin_bindings", *bindings, *self.bindings.get(role, ())),
     ]
 

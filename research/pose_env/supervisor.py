@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import IO
 
 from absl import logging
 
@@ -139,21 +140,31 @@ class Supervisor:
     finally:
       self.stop()
 
-  def _launch(self, name: str) -> None:
-    child = self._children[name]
+  def launch(self, command: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Starts a process; a subclass may have another way.
+
+    Args:
+      command: of it.
+      log: what it prints goes there.
+    Returns:
+      The process: its `pid`, `returncode` and `poll`, `wait`, `terminate`, `kill`.
+    """
     # In a session of its own: Ctrl-C then reaches this process alone, which stops
     # the others in its own order.
-    tied = [sys.executable, tied_process.__file__, str(os.getpid()), *child.command]
+    return subprocess.Popen(
+      [sys.executable, tied_process.__file__, str(os.getpid()), *command],
+      stdin=subprocess.DEVNULL,
+      stdout=log,
+      stderr=subprocess.STDOUT,
+      env=self._environment,
+      cwd=self._folder,
+      start_new_session=True,
+    )
+
+  def _launch(self, name: str) -> None:
+    child = self._children[name]
     with open(self.log_path(name), "ab") as log:
-      child.process = subprocess.Popen(
-        tied,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        env=self._environment,
-        cwd=self._folder,
-        start_new_session=True,
-      )
+      child.process = self.launch(child.command, log)
     child.num_starts += 1
 
   def _plan_restart(self, name: str, child: _Child, status: int) -> None:

@@ -233,7 +233,7 @@ What it holds and how it samples, removes and paces is said by gin, as the argum
 writes one every checkpoint_secs, and when it stops. Needs the extra `reverb`.
 
   t2r_seq replay-server \\
-    --gin_configs research/pose_env/configs/distributed_server.gin \\
+    --gin_configs research/pose_env/configs/distributed_reverb_server.gin \\
     --gin_bindings 'REPLAY_DIR = "runs/replay"' 'ReplayServer.port = 8000'""",
   _replay_server,
 )
