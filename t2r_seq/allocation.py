@@ -49,5 +49,5 @@ def keep_freed_memory() -> bool:
   # It returns 1 where it has understood.
   if not all(mallopt(option, value) for option, value in settings.items()):
     return False
-  logging.info("allocation: %d arenas keep up to %d bytes each.", arenas, _KEPT_BYTES)
+  logging.debug("allocation: %d arenas keep up to %d bytes each.", arenas, _KEPT_BYTES)
   return True

@@ -8,11 +8,14 @@ else. The package is needed to look at the files only.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-_MAX_EXAMPLES = 4
+_MAX_EXAMPLES, _MAX_VALUES = 4, 8
+_MIN_HEIGHT = 96  # Of a picture: fewer pixels say little.
 _Metadata = tf.compat.v1.SummaryMetadata
 
 
@@ -31,13 +34,14 @@ def text(name: str, value: Any) -> None:
   _write(name, tf.convert_to_tensor(value, tf.string), "text")
 
 
-def image(name: str, images: tf.Tensor) -> None:
+def image(name: str, images: tf.Tensor, description: str = "") -> None:
   """Writes the first images of a batch; of a stack the frames side by side.
 
   Args:
     name: of the picture.
     images: [B, H, W, C], or stacks [B, K, H, W, C], of 1, 3 or 4 channels; integers, or
-      floats in [0, 1].
+      floats in [0, 1]. Small ones are shown larger, by whole pixels.
+    description: TensorBoard shows it beside the name.
   Raises:
     ValueError: it is something else.
   """
@@ -47,7 +51,7 @@ def image(name: str, images: tf.Tensor) -> None:
       f"summaries.image: {name}: expected images [B, H, W, C] or stacks of them, with "
       f"1, 3 or 4 channels, got {tuple(images.shape)}."
     )
-  _write(name, _encode_images(strip), "images")
+  _write(name, _encode_images(_enlarged(strip)), "images", description)
 
 
 def histogram(name: str, values: Any, buckets: int = 30) -> None:
@@ -84,8 +88,53 @@ def _bins(numbers: tf.Tensor, buckets: int) -> tf.Tensor:
   return tf.stack([edges[:-1], edges[1:], tf.cast(counts, tf.float64)], axis=1)
 
 
-def _write(name: str, value: tf.Tensor, plugin: str) -> None:
-  tf.summary.write(name, value, metadata=_metadata(plugin))
+def samples_table(tensors: Mapping[str, tf.Tensor]) -> str:
+  """Returns a table in Markdown of the first samples of a batch, a column each.
+
+  Args:
+    tensors: [B, ...] by path; of long ones the first values are shown.
+  Returns:
+    The table; '' without tensors.
+  """
+  rows = {path: t[:_MAX_EXAMPLES].numpy() for path, t in tensors.items()}
+  if not rows:
+    return ""
+  num = max(len(values) for values in rows.values())
+  columns = " | ".join(str(i) for i in range(num))
+  lines = [f"| path | shape | {columns} |", f"| --- | --- |{' --- |' * num}"]
+  for path, values in rows.items():
+    cells = " | ".join(_cell(value) for value in values)
+    kind = f"{tensors[path].dtype.name} {values.shape[1:]}"
+    lines.append(f"| {path} | {kind} | {cells} |")
+  return "\n".join(lines)
+
+
+def _cell(value: np.ndarray) -> str:
+  flat = np.asarray(value).reshape(-1)
+  shown = [
+    item.decode("utf-8", "replace")[:40].replace("|", "/")
+    if isinstance(item, bytes)
+    else f"{item:.4g}"
+    if isinstance(item, np.floating)
+    else str(item)
+    for item in flat[:_MAX_VALUES]
+  ]
+  return " ".join([*shown, *(["..."] if len(flat) > _MAX_VALUES else [])])
+
+
+def _enlarged(images: tf.Tensor) -> tf.Tensor:
+  """Repeats the pixels of small images."""
+  height = images.shape[1]
+  times = 1 if height is None else -(-_MIN_HEIGHT // max(height, 1))
+  if times == 1:
+    return images
+  return tf.repeat(tf.repeat(images, times, axis=1), times, axis=2)
+
+
+def _write(name: str, value: tf.Tensor, plugin: str, description: str = "") -> None:
+  metadata = _metadata(plugin)
+  metadata.summary_description = description
+  tf.summary.write(name, value, metadata=metadata)
 
 
 def image_strip(tensor: tf.Tensor) -> tf.Tensor | None:

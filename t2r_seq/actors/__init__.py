@@ -4,6 +4,7 @@ from t2r_seq.actors.collect import collect_episodes, run_env
 from t2r_seq.actors.collect_eval import CollectThread, collect_eval_loop
 from t2r_seq.actors.environments import make_vector_env
 from t2r_seq.actors.evaluation import (
+  ClosedLoopEvaluation,
   Evaluation,
   ends_in_success,
   evaluate_policies,
@@ -26,6 +27,7 @@ from t2r_seq.actors.videos import FilmedEnv
 from t2r_seq.training import Stopped, StopSignal
 
 __all__ = [
+  "ClosedLoopEvaluation",
   "CollectThread",
   "Episode",
   "EpisodeSink",

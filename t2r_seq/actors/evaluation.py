@@ -10,7 +10,8 @@ from typing import Any
 import gin
 import numpy as np
 
-from t2r_seq import errors
+from t2r_seq import errors, training
+from t2r_seq import policies as policies_lib
 from t2r_seq.actors import rollouts
 
 # The quantile of the standard normal distribution that leaves 2.5 % above it.
@@ -98,6 +99,73 @@ def evaluate_policies(
         successes.append(success_fn(episode))
     found[name] = _evaluation(rewards, lengths, successes)
   return found
+
+
+@gin.configurable
+class ClosedLoopEvaluation(training.Callback):
+  """Runs the policy that is trained in an environment, in each evaluation.
+
+  Its success and reward are metrics beside the losses, so that the best export is the
+  one that does best: `BestExporter.metric = "closed_loop/success_rate"`.
+  """
+
+  def __init__(
+    self,
+    env: Any = gin.REQUIRED,
+    policy_class: Callable[..., Any] = policies_lib.RegressionPolicy,
+    num_episodes: int = 10,
+    seed: int = 0,
+    max_steps: int | None = None,
+    success_fn: Callable[[rollouts.Episode], bool | None] = ends_in_success,
+    name: str = "closed_loop",
+  ) -> None:
+    """Creates the callback.
+
+    Args:
+      env: as for `run_env`.
+      policy_class: makes the policy of a predictor.
+      num_episodes: of each evaluation; all meet the same episodes.
+      seed: of the episodes.
+      max_steps: episodes are cut off there.
+      success_fn: says whether an episode succeeded; None where it cannot tell.
+      name: in front of the metrics.
+    """
+    self._env, self._policy_class, self._name = env, policy_class, name
+    self._num_episodes = errors.check_count(
+      "ClosedLoopEvaluation", "num_episodes", num_episodes
+    )
+    self._seed, self._max_steps, self._success_fn = seed, max_steps, success_fn
+    self._policy: Any = None
+
+  @property
+  def eval_metric_names(self) -> Sequence[str]:
+    """See the base class."""
+    return [f"{self._name}/{key}" for key in ("success_rate", "reward", "num_steps")]
+
+  def evaluate(self, run: training.Run) -> Mapping[str, float]:
+    """See the base class.
+
+    Raises:
+      SpecError: no episode says whether it succeeded.
+    """
+    if self._policy is None:
+      self._policy = self._policy_class(policies_lib.ModelPredictor(run.model))
+    found = evaluate_policies(
+      {self._name: self._policy},
+      self._env,
+      self._num_episodes,
+      (self._seed,),
+      self._max_steps,
+      self._success_fn,
+    )[self._name]
+    if found.success_rate is None:
+      raise errors.SpecError(
+        "ClosedLoopEvaluation: success_fn: expected it to tell of an episode whether "
+        "it succeeded, got None of all. Where the environment's info has no "
+        "'is_success', give a success_fn."
+      )
+    values = (found.success_rate, found.reward, found.episode_length)
+    return dict(zip(self.eval_metric_names, values, strict=True))
 
 
 def evaluation_table(evaluations: Mapping[str, Evaluation]) -> str:

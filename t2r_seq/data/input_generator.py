@@ -138,6 +138,12 @@ class AbstractInputGenerator(abc.ABC):
     """Returns the examples of one pass, read if need be; None where none can tell."""
     return self.num_examples
 
+  def describe(self) -> str:
+    """Says for people what it reads, as far as that is known without reading."""
+    known = self.num_examples
+    count = "" if known is None else f"{known:,} examples, "
+    return f"{type(self).__name__}: {count}batches of {self.batch_size}"
+
   @property
   def control_period(self) -> float | None:
     """Seconds from a step of the data to the next one, where the data tell."""

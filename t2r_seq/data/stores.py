@@ -375,6 +375,15 @@ class StoreInputGenerator(AbstractInputGenerator):
       return None  # It need not be there yet.
     return convert_episodes.control_period(EpisodeStore(self._store_path).metadata)
 
+  def describe(self) -> str:
+    """See the base class."""
+    batches = f"batches of {self.batch_size}"
+    if self._follow is not None:
+      return f"{type(self).__name__}: {self._store_path} as it grows, {batches}"
+    num = len(EpisodeStore(self._store_path))
+    windowed = f"{self.num_examples:,} windows of {num:,} episodes"
+    return f"{type(self).__name__}: {windowed} in {self._store_path}, {batches}"
+
   @property
   def num_examples(self) -> int | None:
     """Windows of one pass; counted from the episodes' lengths."""

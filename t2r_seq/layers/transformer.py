@@ -153,7 +153,9 @@ class CausalTransformer(CompositeLayer):
     in_window = (key <= query) & (key > query - self._window)
     # A padded step sees itself, so that there is something to take a softmax of.
     # Not by newaxis: the oldest converter to LiteRT does not take it for bools.
-    return tf.convert_to_tensor(in_window) & (tf.expand_dims(is_valid, 1) | (key == query))
+    return tf.convert_to_tensor(in_window) & (
+      tf.expand_dims(is_valid, 1) | (key == query)
+    )
 
   def _split_heads(self, qkv: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Splits [B, T, N, 3 * D] to queries, keys, values [B, T, N, heads, size]."""
@@ -192,9 +194,7 @@ def _rotate(vectors: tf.Tensor, first: int) -> tf.Tensor:
     turns = [tf.cos(angles), tf.sin(angles)]
   else:
     turns = [f(steps[:, np.newaxis] * rates) for f in (np.cos, np.sin)]
-  cos, sin = (
-    tf.cast(turn[:, np.newaxis, np.newaxis], vectors.dtype) for turn in turns
-  )
+  cos, sin = (tf.cast(turn[:, np.newaxis, np.newaxis], vectors.dtype) for turn in turns)
   a, b = vectors[..., :half], vectors[..., half:]
   return tf.concat([a * cos - b * sin, a * sin + b * cos], axis=-1)
 

@@ -91,6 +91,28 @@ class Run:
     if self._writer is not None:
       self._writer.scalars(scalars, self.step)
 
+  def write_images(self, images: Mapping[str, Any]) -> None:
+    """Writes the first images of batches by name; see `summaries.image`."""
+    if self._writer is not None:
+      self._writer.images(images, self.step)
+
+  def write_text(self, name: str, text: str) -> None:
+    """Writes text, in Markdown, to the run's event file."""
+    if self._writer is not None:
+      self._writer.markdown(name, text, self.step)
+
+  @property
+  def eval_metric_names(self) -> list[str]:
+    """Names of the metrics that callbacks add to evaluations."""
+    return [name for c in self._callbacks for name in c.eval_metric_names]
+
+  def evaluate(self) -> dict[str, float]:
+    """Returns what callbacks measure in an evaluation."""
+    found: dict[str, float] = {}
+    for callback in self._callbacks:
+      found.update(callback.evaluate(self))
+    return found
+
   def write_to(self, writer: SummaryWriter) -> None:
     """Sets where `write_scalars` writes."""
     self._writer = writer
@@ -128,6 +150,19 @@ class Callback:
       or own.after_step is not Callback.after_step
     )
     return int(is_told)
+
+  @property
+  def eval_metric_names(self) -> Sequence[str]:
+    """Names of what `evaluate` gives; exporters are asked before training."""
+    return ()
+
+  def evaluate(self, run: Run) -> Mapping[str, float]:
+    """Called in each evaluation; what it returns joins the metrics, for exporters too.
+
+    The weights that are evaluated are in place.
+    """
+    del run
+    return {}
 
   def on_begin(self, run: Run) -> None:
     """Called when the weights are there, resumed or new, before the first step."""

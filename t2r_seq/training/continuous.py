@@ -90,6 +90,8 @@ def continuous_eval(
       0.0,
       exporters,
       tell=run.tell,
+      own_names=run.eval_metric_names,
+      own_metrics=run.evaluate,
     )
     names = evaluation.metric_names()
     for exporter in exporters:

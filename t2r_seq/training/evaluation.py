@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -115,6 +115,8 @@ class Evaluation:
     write_dir: str | None = None,
     tell: Callable[..., None] = lambda event, *arguments: None,
     async_exports: AsyncExports | None = None,
+    own_names: Sequence[str] = (),
+    own_metrics: Callable[[], Mapping[str, float]] = dict,
   ) -> None:
     """Creates the evaluation; the first is due `throttle_secs` from now.
 
@@ -129,7 +131,11 @@ class Evaluation:
       write_dir: folder that this worker writes to, if it is another one.
       tell: tells callbacks of an event, by its name; see `Run.tell`.
       async_exports: exports in a thread; None exports before `run` returns.
+      own_names: of the metrics that callbacks add.
+      own_metrics: gives them.
     """
+    self._own_names, self._own_metrics = list(own_names), own_metrics
+    self._own_writer: SummaryWriter | None = None
     self._async_exports = async_exports
     self._trainer = trainer
     self._tell = tell
@@ -139,6 +145,7 @@ class Evaluation:
     self._throttle_secs = throttle_secs
     self._exporters = exporters
     self._last = time.monotonic()
+    self.input_generator = input_generator
     named = {} if input_generator is None else input_generator.named_evals()
     self._evals = [
       _EvalSet(name, g, trainer, self._write_dir) for name, g in named.items()
@@ -153,10 +160,11 @@ class Evaluation:
   def metric_names(self) -> list[str]:
     """Returns the names of what `run` gives, without running it; [] without a set."""
     if not self._evals:
-      return []
+      return self._own_names
     names = self._trainer.model.eval_metric_names()
     sets = [e.name for e in self._evals if e.name]
-    return [*names, *(f"{name}/{metric}" for name in sets for metric in names)]
+    by_set = (f"{name}/{metric}" for name in sets for metric in names)
+    return [*names, *by_set, *self._own_names]
 
   def run(self) -> dict[str, float]:
     """Evaluates and exports the present weights; returns the metrics.
@@ -167,11 +175,19 @@ class Evaluation:
       return self._run()
 
   def _run(self) -> dict[str, float]:
-    step, metrics = self._trainer.global_step, {}
-    if self._evals:
+    step = self._trainer.global_step
+    metrics: dict[str, float] = {}
+    if self._evals or self._own_names:
       self._tell("before_evaluation")
-      found = {e.name: e.run(self._eval_steps) for e in self._evals}
-      metrics = _by_name(found)
+      if self._evals:
+        metrics = _by_name({e.name: e.run(self._eval_steps) for e in self._evals})
+      if self._own_names:
+        own = self._own_metrics()
+        if self._own_writer is None:
+          folder = os.path.join(self._write_dir, "eval_callbacks")
+          self._own_writer = SummaryWriter(folder)
+        self._own_writer.scalars(own, step)
+        metrics = {**metrics, **own}
       shown = ", ".join(f"{name} {value:.5g}" for name, value in metrics.items())
       logging.info("eval at step %d: %s", step, shown)
       self._tell("after_evaluation", metrics)

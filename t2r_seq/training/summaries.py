@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -38,13 +38,54 @@ class SummaryWriter:
       summaries.text(name, indented)
     self._writer.flush()
 
-  def seen_images(self, features: TensorSpecStruct, step: int) -> None:
-    """Writes the first images of a batch as the model sees them."""
+  def markdown(self, name: str, text: str, step: int) -> None:
+    """Writes text in Markdown."""
     with self._writer.as_default(step=step):
-      for path, tensor in features.items():
-        if summaries.image_strip(tensor) is not None:
-          summaries.image(f"seen/{path}", tensor)
+      summaries.text(name, text)
     self._writer.flush()
+
+  def images(
+    self, images: Mapping[str, Any], step: int, labels: Mapping[str, str] | None = None
+  ) -> None:
+    """Writes the first images of batches by name, with what is said of them."""
+    with self._writer.as_default(step=step):
+      for name, tensor in images.items():
+        summaries.image(name, tensor, (labels or {}).get(name, ""))
+    self._writer.flush()
+
+  def seen(
+    self,
+    features: TensorSpecStruct,
+    labels: TensorSpecStruct | None,
+    step: int,
+    offsets: Mapping[str, Sequence[int]],
+  ) -> None:
+    """Writes the first samples of a batch as the model sees them.
+
+    Images lie at 'seen/<path>', one a sample, and the table 'seen/samples' has all the
+    other values of the same samples, and the labels.
+
+    Args:
+      features: that the model takes, [B, ...].
+      labels: likewise, if there are any.
+      step: of the batch.
+      offsets: which steps a path's stack shows.
+    """
+    images, said = {}, {}
+    for path, tensor in features.items():
+      if summaries.image_strip(tensor) is not None:
+        images[f"seen/{path}"] = tensor
+        shown = ", ".join(_step_name(k) for k in offsets.get(path, ()))
+        said[f"seen/{path}"] = (
+          f"{path}: {tensor.dtype.name} {tuple(tensor.shape[1:])}, one picture a sample"
+          + (f"; frames from left to right: {shown}" if shown else "")
+        )
+    self.images(images, step, said)
+    rest = {p: t for p, t in features.items() if f"seen/{p}" not in images}
+    given = {f"label {path}": t for path, t in (labels or {}).items()}
+    table = summaries.samples_table({**rest, **given})
+    if table:
+      self.markdown("seen/samples", table, step)
 
   @contextlib.contextmanager
   def recording(self, step: tf.Tensor, is_due: tf.Tensor) -> Iterator[None]:
@@ -57,15 +98,21 @@ class SummaryWriter:
     self._writer.close()
 
 
+def _step_name(offset: int) -> str:
+  return f"t{offset:+d}" if offset else "t"
+
+
 class Progress:
   """Measures steps and the time that `next` takes, between two log lines."""
 
-  def __init__(self, max_train_steps: int) -> None:
+  def __init__(self, max_train_steps: int, is_quiet: bool = False) -> None:
     """Starts the clock.
 
     Args:
       max_train_steps: shown beside the step.
+      is_quiet: writes no line, because a bar says the same.
     """
+    self._is_quiet = is_quiet
     self._max_train_steps = max_train_steps
     self._restart()
 
@@ -106,14 +153,15 @@ class Progress:
       "steps_per_second": self._steps / seconds,
       "input_wait": self._input_seconds / seconds,
     }
-    logging.info(
-      "step %d/%d: loss %.5g, %.1f steps/s, waiting for input %.0f%%",
-      step,
-      self._max_train_steps,
-      loss,
-      scalars["steps_per_second"],
-      100 * scalars["input_wait"],
-    )
+    if not self._is_quiet:
+      logging.info(
+        "step %d/%d: loss %.5g, %.1f steps/s, waiting for input %.0f%%",
+        step,
+        self._max_train_steps,
+        loss,
+        scalars["steps_per_second"],
+        100 * scalars["input_wait"],
+      )
     self._restart()
     return scalars
 

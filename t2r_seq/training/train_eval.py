@@ -15,12 +15,13 @@ from t2r_seq.data import AbstractInputGenerator, joint
 from t2r_seq.data.input_generator import InputReport
 from t2r_seq.models import T2RModel
 from t2r_seq.policies import exported_feature_specs
-from t2r_seq.specs import ModeKeys
+from t2r_seq.specs import ModeKeys, flatten_spec_structure
 from t2r_seq.training import arguments, continuous, exports, stopping, workers
 from t2r_seq.training.async_exports import AsyncExports
 from t2r_seq.training.callbacks import Callback, Run
 from t2r_seq.training.checkpoints import Checkpoints, mark_finished
 from t2r_seq.training.evaluation import Evaluation
+from t2r_seq.training.screen import Screen
 from t2r_seq.training.summaries import Progress, SummaryWriter
 from t2r_seq.training.trainer import Trainer
 
@@ -49,6 +50,7 @@ def train_eval_model(
   async_exports: bool = False,
   steps_per_loop: int | None = None,
   jit_compile: bool = False,
+  show_progress: bool = True,
 ) -> dict[str, float]:
   """Trains a model up to a global step, and evaluates and exports on the way.
 
@@ -84,6 +86,8 @@ def train_eval_model(
       one of them is logged, saved or asked for by a callback, and a stop waits for the
       call in progress. None: 10 where steps take less than 5 ms, otherwise 1.
     jit_compile: compiles train steps by XLA; for one replica.
+    show_progress: says on stderr what is trained, on what, how far it is, and what came
+      of it: a bar on a terminal, elsewhere lines, unless absl's log shows them.
   Returns:
     The last evaluation's metrics (or the last training scalars where there is no eval
     generator; neither of a run that was stopped), 'global_step' and 'was_stopped'.
@@ -150,7 +154,10 @@ def train_eval_model(
         )
       logging.info("Starting in %s at step 0.", model_dir)
       t2r_model.maybe_init_from_checkpoint()
-    run = Run(trainer, model_dir, write_dir, callbacks)
+    is_shown = show_progress and workers.is_chief(trainer.strategy)
+    screen = Screen(max_train_steps, is_shown)
+    stack.callback(screen.clear)
+    run = Run(trainer, model_dir, write_dir, [screen, *callbacks])
     exporters = create_exporters_fn() if create_exporters_fn else []
     if exporters:
       exports.check_exportable(t2r_model)
@@ -167,6 +174,8 @@ def train_eval_model(
       write_dir,
       run.tell,
       pending,
+      run.eval_metric_names,
+      run.evaluate,
     )
     names = evaluation.metric_names()
     for exporter in exporters if names else ():
@@ -177,6 +186,7 @@ def train_eval_model(
       try:
         scalars = _train(
           run,
+          screen,
           input_generator_train,
           max_train_steps,
           checkpoints,
@@ -187,13 +197,16 @@ def train_eval_model(
           steps_per_loop,
         )
       except stopping.Stopped:
+        screen.end(trainer.global_step, {}, was_stopped=True)
         return {"global_step": trainer.global_step, "was_stopped": True}
     else:
+      screen.summary(run, None, input_generator_eval)
       run.tell("on_begin")
     metrics = evaluation.run()
     if pending is not None:
       pending.join()
     run.tell("on_end")
+    screen.end(trainer.global_step, scalars, was_stopped=False)
     if input_generator_train is not None:
       mark_finished(write_dir, trainer.global_step)
     else:
@@ -208,6 +221,7 @@ def train_eval_model(
 
 def _train(
   run: Run,
+  screen: Screen,
   input_generator: AbstractInputGenerator,
   max_train_steps: int,
   checkpoints: Checkpoints,
@@ -222,6 +236,7 @@ def _train(
   trainer = run.trainer
   run.tell("on_begin")
   if trainer.global_step >= max_train_steps:
+    screen.say(f"nothing to train: step {trainer.global_step} is reached")
     logging.info("Nothing to train: step %d is reached.", trainer.global_step)
     return scalars
   trainer.model.follow_control_period(input_generator.control_period)
@@ -239,7 +254,8 @@ def _train(
     batches = closing.enter_context(
       stopping.Interruptible(dataset, input_generator.watch)
     )
-    progress = Progress(max_train_steps)
+    screen.summary(run, input_generator, evaluation.input_generator)
+    progress = Progress(max_train_steps, is_quiet=screen.has_bar)
     loop = _Loop(
       run, steps_per_loop, max_train_steps, [save_checkpoints_steps, log_every_n_steps]
     )
@@ -257,12 +273,13 @@ def _train(
       run.tell("before_step")
       result = trainer.train_steps(batches_of_loop)
       step += len(batches_of_loop)
+      screen.advance(step)
       run.tell("after_step", result)
       is_last = step == max_train_steps or run.is_stopped
       if step == start + 1:
         seen = trainer.first_replica(batches_of_loop[0])
-        features = seen[0] if len(seen) > 1 else joint.split(seen[0])[0]
-        writer.seen_images(features, step)
+        features, labels = seen if len(seen) > 1 else joint.split(seen[0])
+        writer.seen(features, labels, step, _stack_offsets(trainer.model))
         # By now everything that gin configures has been called.
         writer.text("operative_config", _save_operative_config(write_dir, step), step)
         arguments.warn_of_unread_bindings()
@@ -325,6 +342,16 @@ class _Loop:
     if self._is_adapted:
       is_fast = steps_per_second >= _LOOPED_STEPS_PER_SECOND
       self._wanted = _STEPS_PER_LOOP if is_fast else 1
+
+
+def _stack_offsets(model: T2RModel) -> dict[str, Sequence[int]]:
+  """Returns which steps each stack of the model shows, by path."""
+  spec = model.get_feature_specification(ModeKeys.TRAIN)
+  return {
+    path: leaf.time_offsets
+    for path, leaf in flatten_spec_structure(spec).items()
+    if isinstance(leaf.time_offsets, tuple)
+  }
 
 
 def _passes(report: InputReport) -> str:

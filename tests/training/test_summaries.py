@@ -17,21 +17,37 @@ def test_scalars_text_and_images_are_written(tmp_path, read_events):
   stack = np.zeros((2, 3, 4, 5, 3), np.uint8)
   stack[:, 1] = 200
   features = specs.TensorSpecStruct(
-    {"state/image": tf.constant(stack), "pose": tf.zeros([2, 3])}
+    {"state/image": tf.constant(stack), "pose": tf.constant([[1.0, 2.5, 0]] * 2)}
   )
   writer = summaries.SummaryWriter(str(tmp_path))
   writer.scalars({"loss": 0.5}, step=7)
   writer.text("config", "a = 1\nb = 2", step=7)
-  writer.seen_images(features, step=8)
+  labels = specs.TensorSpecStruct(word=tf.constant([b"left|up", b"right"]))
+  writer.seen(features, labels, 8, {"state/image": (-2, -1, 0)})
   writer.close()
   events = read_events(tmp_path)
   assert events["loss"][:2] == (7, "scalars") and events["loss"][2] == 0.5
   assert events["config"][1] == "text" and b"    b = 2" in events["config"][2].item()
   step, plugin, image = events["seen/state/image"]
-  assert (step, plugin) == (8, "images") and list(image[:2]) == [b"15", b"4"]
-  want = np.concatenate([stack[0, k] for k in range(3)], axis=1)
+  assert (step, plugin) == (8, "images") and list(image[:2]) == [b"360", b"96"]
+  strip = np.concatenate([stack[0, k] for k in range(3)], axis=1)
+  want = strip.repeat(24, axis=0).repeat(24, axis=1)
   np.testing.assert_array_equal(tf.io.decode_png(image[2]), want)
   assert "seen/pose" not in events
+  assert events["seen/samples"][2].item().decode().splitlines() == [
+    "| path | shape | 0 | 1 |",
+    "| --- | --- | --- | --- |",
+    "| pose | float32 (3,) | 1 2.5 0 | 1 2.5 0 |",
+    "| label word | string () | left/up | right |",
+  ]
+  (about,) = {
+    value.metadata.summary_description
+    for file in tmp_path.iterdir()
+    for event in tf.compat.v1.train.summary_iterator(str(file))
+    for value in event.summary.value
+    if value.tag == "seen/state/image"
+  }
+  assert about.endswith("a sample; frames from left to right: t-2, t-1, t")
 
 
 def test_models_write_without_the_package_tensorboard(tmp_path, read_events):
@@ -59,7 +75,7 @@ def test_models_write_without_the_package_tensorboard(tmp_path, read_events):
     "alike": (2, "histograms"),
     "nothing": (2, "histograms"),
   }
-  assert list(events["seen"][2][:2]) == [b"8", b"3"] and len(events["seen"][2]) == 6
+  assert list(events["seen"][2][:2]) == [b"256", b"96"] and len(events["seen"][2]) == 6
   want = [[0, 1, 1], [1, 2, 2], [2, 3, 1]]
   np.testing.assert_allclose(events["weights"][2], want)
   np.testing.assert_allclose(events["alike"][2][15], [5, 5 + 1 / 30, 4])

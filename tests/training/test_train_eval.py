@@ -45,7 +45,9 @@ def test_the_event_file_shows_scalars_config_and_what_the_model_sees(
   events = read_events(trained_dir)
   scalars = {"loss", "regularization_loss", "gradient_norm", "learning_rate"}
   scalars |= {"steps_per_second", "input_wait"}
-  assert scalars | {"operative_config", "seen/state/image"} == events.keys()
+  assert (
+    scalars | {"operative_config", "seen/state/image", "seen/samples"} == events.keys()
+  )
   assert read_events(trained_dir / "eval").keys() == {"loss"}
 
 

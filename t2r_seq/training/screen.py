@@ -1,0 +1,183 @@
+"""What a run says while it works: a bar on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import logging as python_logging
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TextIO
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from t2r_seq.data import AbstractInputGenerator
+from t2r_seq.training.callbacks import Callback
+
+if TYPE_CHECKING:
+  from t2r_seq.training.callbacks import Run
+
+_BAR_WIDTH = 24
+_DRAW_SECONDS = 0.1
+
+
+def metrics_text(metrics: Mapping[str, float]) -> str:
+  """Returns metrics for people, the loss first."""
+  names = sorted(metrics, key=lambda name: (name != "loss", name))
+  return ", ".join(f"{name} {metrics[name]:.5g}" for name in names)
+
+
+def duration_text(seconds: float) -> str:
+  """Returns a time to wait, such as '0:07' or '2:05:09'."""
+  minutes, rest = divmod(max(0, round(seconds)), 60)
+  hours, minutes = divmod(minutes, 60)
+  return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class Screen(Callback):
+  """Writes to stderr how a run begins, how far it is, and how it ends.
+
+  Where absl's log shows lines of level INFO already, it leaves them to it.
+  """
+
+  def __init__(
+    self, max_train_steps: int, is_shown: bool = True, stream: TextIO | None = None
+  ) -> None:
+    """Creates the screen.
+
+    Args:
+      max_train_steps: the step that training goes to.
+      is_shown: False writes nothing.
+      stream: where to; None for stderr as it is now.
+    """
+    self._stream = sys.stderr if stream is None else stream
+    self._last_step = max_train_steps
+    self.has_bar = is_shown and self._stream.isatty()
+    log = logging.get_absl_logger()
+    self._is_told = is_shown and not log.isEnabledFor(python_logging.INFO)
+    self._is_drawn = False
+    self._begin: tuple[int, float] | None = None
+    self._drawn_at = 0.0
+    self._loss = ""
+    self._exports: list[str] = []
+    self._metrics: Mapping[str, float] | None = None
+
+  def say(self, text: str) -> None:
+    """Writes a line, above the bar."""
+    self.clear()
+    if self._is_told:
+      print(text, file=self._stream, flush=True)
+
+  def summary(
+    self,
+    run: Run,
+    train: AbstractInputGenerator | None,
+    evaluated: AbstractInputGenerator | None,
+  ) -> None:
+    """Says what is trained, on what, and where; to the log, too."""
+    model, strategy = run.model, run.trainer.strategy
+    trained = sum(int(np.prod(v.shape)) for v in model.trainable_variables)
+    total = sum(int(np.prod(v.shape)) for v in model.variables)
+    lines = [
+      f"{type(model).__name__}: {total:,} parameters, {trained:,} of them trained, on "
+      f"{_devices(strategy)}; step {run.step:,} of {self._last_step:,} in "
+      f"{run.model_dir}"
+    ]
+    lines += [] if train is None else [f"trains on {train.describe()}"]
+    if evaluated is not None:
+      for name, one in evaluated.named_evals().items():
+        lines.append(f"evaluates {f'{name} ' if name else ''}on {one.describe()}")
+    for line in lines:
+      logging.info(line)
+      self.say(line)
+
+  def advance(self, step: int) -> None:
+    """Moves the bar."""
+    now = time.perf_counter()
+    if self._begin is None:  # The first call of a step traces it.
+      self._begin = step, now
+    if self.has_bar and now - self._drawn_at >= _DRAW_SECONDS:
+      self._drawn_at = now
+      self._draw(step, now)
+
+  def seconds_left(self, step: int, steps_per_second: float) -> float:
+    """Returns how long the rest takes at that rate."""
+    return (self._last_step - step) / max(steps_per_second, 1e-9)
+
+  def after_log(self, run: Run, scalars: Mapping[str, float]) -> None:
+    """See the base class."""
+    self._loss = f" loss {scalars['loss']:.4g},"
+    if self.has_bar:
+      self._draw(run.step, time.perf_counter())
+      return
+    rate = scalars["steps_per_second"]
+    left = duration_text(self.seconds_left(run.step, rate))
+    self.say(
+      f"step {run.step}/{self._last_step}:{self._loss} {rate:.1f} steps/s, waiting for "
+      f"input {100 * scalars['input_wait']:.0f}%, {left} left"
+    )
+
+  def after_evaluation(self, run: Run, metrics: Mapping[str, float]) -> None:
+    """See the base class."""
+    self._metrics = metrics
+    self.say(f"eval at step {run.step}: {metrics_text(metrics)}")
+
+  def after_export(self, run: Run, name: str, path: str) -> None:
+    """See the base class."""
+    del run, name
+    self._exports.append(path)
+
+  def end(self, step: int, scalars: Mapping[str, float], was_stopped: bool) -> None:
+    """Says how it ended: the metrics, of which kind, and where the last export is.
+
+    Args:
+      step: of the end.
+      scalars: of the last train step that was logged; without an evaluation.
+      was_stopped: whether a signal was the end.
+    """
+    if was_stopped:
+      self.say(f"stopped by a signal at step {step}, saved: the same run goes on there")
+      return
+    told = f"at step {step}"
+    if self._metrics:
+      told += f": eval {metrics_text(self._metrics)}"
+    elif scalars:
+      told += f": train {metrics_text(scalars)}"
+    newest = {path.rpartition("/")[0]: path for path in self._exports}
+    if newest:
+      told += f"; exports: {', '.join(newest.values())}"
+    self.say(f"done {told}")
+
+  def clear(self) -> None:
+    """Removes the bar."""
+    if self._is_drawn:
+      self._is_drawn = False
+      self._stream.write("\r\x1b[K")
+      self._stream.flush()
+
+  def _draw(self, step: int, now: float) -> None:
+    first, then = self._begin or (step, now)
+    rate = (step - first) / (now - then) if step > first and now > then else 0.0
+    left = duration_text(self.seconds_left(step, rate)) if rate else "?"
+    done = round(_BAR_WIDTH * step / max(self._last_step, 1))
+    bar = "#" * done + "-" * (_BAR_WIDTH - done)
+    # The cursor waits in front, so that what others write begins there.
+    self._stream.write(
+      f"\r\x1b[K[{bar}] {step}/{self._last_step},{self._loss} {rate:.1f} steps/s, ETA "
+      f"{left}\r"
+    )
+    self._stream.flush()
+    self._is_drawn = True
+
+
+def _devices(strategy: tf.distribute.Strategy) -> str:
+  """Returns 'CPU:0' or 'GPU:0' for one replica, 'GPU:0, GPU:1' for several."""
+  if strategy.num_replicas_in_sync == 1:
+    found = [
+      d.name for kind in ("TPU", "GPU") for d in tf.config.list_logical_devices(kind)
+    ]
+    names = found[:1] or ["CPU:0"]
+  else:
+    names = list(strategy.extended.worker_devices)
+  return ", ".join(name.rpartition("device:")[2] for name in names)
