@@ -244,6 +244,7 @@ def test_a_model_and_its_learning_rate_follow_the_global_step(tmp_path):
   assert float(loaded.step(features["width"])["weight"]) == pytest.approx(0.25)
 
 
+@gin.configurable("Drift", module="test_action_decoders")
 class _Drift(models.RecurrentRegressionModel):
   """Sums up what it sees; its decoder leaves out actions in training."""
 
@@ -280,3 +281,21 @@ def test_a_decoder_of_a_recurrent_model_has_a_loss_behind_the_burn_in(burn_in):
   outputs = model.network(tf.cumsum(x, axis=1)[:, burn_in:], training=True)
   want = model.network.loss(outputs, y[:, burn_in:], None, has)
   np.testing.assert_allclose(loss, want, rtol=1e-5)
+
+
+def test_a_recurrent_model_learns_by_gin():
+  gin.parse_config("""
+    Drift.burn_in = 1
+    Drift.action_decoder_cls = @MSEDecoder
+    Drift.create_optimizer_fn = @create_adam_optimizer
+    create_adam_optimizer.learning_rate_fn = @create_constant_learning_rate
+    create_constant_learning_rate.initial_learning_rate = 0.1
+  """)
+  trainer = training.Trainer(_Drift(), tf.distribute.get_strategy())
+  x = tf.random.normal([32, 4, 3], seed=1)
+  has = tf.ones([32, 2], tf.bool)
+  labels = {"target": tf.cumsum(x, axis=1)[..., :2], "target_dimension_mask": has}
+  for _ in range(100):
+    trainer.train_step({"x": x}, labels)
+  sums, _, count = trainer.eval_step({"x": x}, labels)
+  assert float(sums["loss"] / count) < 0.01
