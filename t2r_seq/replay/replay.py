@@ -298,11 +298,7 @@ class Replay(files.Closing):
     count = errors.check_count(
       operation, "num_environments", num_environments, hint=hint
     )
-    return self._vector_writer(count)
-
-  def _vector_writer(self, num_environments: int) -> ReplayVectorWriter:
-    """Returns a writer for as many environments; the count has been checked."""
-    return ReplayVectorWriter(self.writer, num_environments, self.flat_spec)
+    return ReplayVectorWriter(self.writer, count, self.flat_spec)
 
   @abc.abstractmethod
   def dataset(self, batch_size: int, with_info: bool = False) -> tf.data.Dataset:

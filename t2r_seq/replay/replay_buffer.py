@@ -17,14 +17,13 @@ from t2r_seq.replay.rate_limiters import StopFn
 from t2r_seq.replay.replay import (
   Replay,
   ReplayCounters,
-  ReplayVectorWriter,
   SampleInfo,
 )
 from t2r_seq.replay.ring import AnchorRule, Contexts, Lanes, Ring
 from t2r_seq.replay.sampling import Batch, Sampling, make_dataset
 from t2r_seq.replay.sizing import flat_replay_specs
 from t2r_seq.replay.table import Items, Table
-from t2r_seq.replay.writers import MemoryVectorWriter, MemoryWriter
+from t2r_seq.replay.writers import MemoryWriter
 from t2r_seq.transitions.metadata import KEY, TransitionsMetadata
 
 _OPERATION = "ReplayBuffer"
@@ -194,12 +193,6 @@ class ReplayBuffer(Replay):
     writer = MemoryWriter(self._table, self._columns, lane, self._give_back)
     writer.should_stop = should_stop
     return writer
-
-  def _vector_writer(self, num_environments: int) -> ReplayVectorWriter:
-    """Returns a writer for environments that go in step; see `Replay.vector_writer`."""
-    if num_environments == self._table.lanes.num_writers:
-      return MemoryVectorWriter(self.writer, self._table, self._columns)
-    return super()._vector_writer(num_environments)
 
   def sample(self, batch_size: int) -> Batch:
     """Samples windows as numpy arrays.

@@ -83,9 +83,8 @@ _HUGE_PAGE = 1 << 21
 class Ring:
   """The rows of all columns with a value per step.
 
-  With N writers row = slot * N + writer: what N environments that go in step append is
-  one block. Numbers lie in arrays that never move, so that tensors can share them;
-  byte strings are held as objects.
+  With N writers row = slot * N + writer. Numbers lie in arrays that never move, so that
+  tensors can share them; byte strings are held as objects.
 
   Attributes:
     num_slots: rows of each writer.
@@ -111,9 +110,6 @@ class Ring:
       for path, column in layout.items()
     }
     self._rows = list(self.columns.values())
-    self._blocks = [
-      rows.reshape(num_slots, num_writers, *rows.shape[1:]) for rows in self._rows
-    ]
 
   @property
   def row_bytes(self) -> int:
@@ -124,11 +120,6 @@ class Ring:
     """Writes one row; values in the order of the columns, which fit."""
     for column, value in zip(self._rows, values, strict=True):
       column[row] = value
-
-  def write_block(self, slot: int, values: Sequence[Any]) -> None:
-    """Writes the rows of all writers; values [N, ...]."""
-    for block, value in zip(self._blocks, values, strict=True):
-      block[slot] = value
 
 
 def column_dtype(column: Column) -> np.dtype:
@@ -223,9 +214,6 @@ class Contexts:
     return self._used * sum(column[:1].nbytes for column in self.columns.values())
 
 
-_NEVER = np.iinfo(np.int64).max
-
-
 class Lanes:
   """Counts the steps of each writer, and keeps the marks of the items.
 
@@ -272,8 +260,6 @@ class Lanes:
     if rule.has_ages:
       self.ages = allocate((num_rows,), np.min_scalar_type(rule.back))
     self.num_items = 0
-    # No episode of any writer ends before this step.
-    self._next_end = 0
 
   @property
   def num_steps(self) -> int:
@@ -307,29 +293,12 @@ class Lanes:
     # Before the row is written to: so readers see that it is no longer what it was.
     self.dead[lane] = dead
     self._forget_episodes(lane, dead)
-    rows = [self.row(lane, anchor) for anchor in self._dying(dead)]
+    # The items that go as this becomes the first step that is alive.
+    first = 0 if dead == 1 else dead - 1 + self.rule.back
+    rows = [self.row(lane, anchor) for anchor in range(first, dead + self.rule.back)]
     lost = [row for row in rows if self.marks.item(row)]
     for row in lost:
       self.marks[row] = 0
-    self.num_items -= len(lost)
-    return lost
-
-  def make_room_for_all(self) -> np.ndarray:
-    """As `make_room`, for all writers, which are in step; returns int64 [n]."""
-    dead = self.counts.item(0) + 1 - self.num_slots
-    if dead <= 0:
-      return np.zeros(0, np.int64)
-    self.dead[:] = dead
-    if dead >= self._next_end:
-      for lane in range(self.num_writers):
-        self._forget_episodes(lane, dead)
-      firsts = [ends[0] for ends in self.ends if ends]
-      self._next_end = min(firsts, default=_NEVER)
-    dying = self._dying(dead)
-    lost = self._marked(dying[0])
-    if len(dying) > 1:
-      lost = np.concatenate([self._marked(anchor) for anchor in dying])
-    self.marks[lost] = 0
     self.num_items -= len(lost)
     return lost
 
@@ -341,33 +310,10 @@ class Lanes:
       self.ages[self.row(lane, count)] = age
     self.counts[lane] = count + 1
 
-  def are_in_step(self) -> bool:
-    """Whether all writers have as many steps."""
-    return self.num_writers == 1 or len(set(self.counts.tolist())) == 1
-
-  def next_anchors(self) -> np.ndarray:
-    """Returns the rows that get items by the next step of all, which are in step."""
-    anchor = self.counts.item(0) - self.rule.need
-    is_anchor = self.rule.grid.is_anchor(anchor - self.starts)
-    return is_anchor.nonzero()[0] + self.row(0, anchor)
-
-  def add_step_to_all(self) -> None:
-    """Counts a step of each writer, whose rows have been written."""
-    count = self.counts.item(0)
-    if self.ages is not None:
-      self.ages[self._block(count)] = np.minimum(count - self.starts, self.rule.back)
-    self.counts += 1
-
-  def mark(self, rows: int | np.ndarray, left: int, count: int = 1) -> None:
-    """Marks items.
-
-    Args:
-      rows: of their anchors, so many different ones.
-      left: steps of their episodes after them, `rule.need` at most.
-      count: how many they are.
-    """
-    self.marks[rows] = left + 1
-    self.num_items += count
+  def mark(self, row: int, left: int) -> None:
+    """Marks an item, given its anchor's row and the steps of its episode after that."""
+    self.marks[row] = left + 1
+    self.num_items += 1
 
   def unmark(self, rows: np.ndarray) -> None:
     """Takes items away, [n] different ones."""
@@ -388,7 +334,6 @@ class Lanes:
     count = self.counts.item(lane)
     if count > self.starts.item(lane):
       self.ends[lane].append(count)
-      self._next_end = min(self._next_end, count)
       self.starts[lane] = count
 
   def steps_of(
@@ -452,20 +397,7 @@ class Lanes:
     dead = self.dead[lanes]
     return bool((steps >= np.where(dead > 0, dead + self.rule.back, 0)).all())
 
-  def _dying(self, dead: int) -> range:
-    """Returns the anchors whose items go as `dead` becomes the first that is alive."""
-    back = self.rule.back
-    return range(0 if dead == 1 else dead - 1 + back, dead + back)
-
   def _forget_episodes(self, lane: int, dead: int) -> None:
     ends = self.ends[lane]
     while ends and ends[0] <= dead:
       ends.popleft()
-
-  def _marked(self, step: int) -> np.ndarray:
-    block = self._block(step)
-    return self.marks[block].nonzero()[0] + block.start
-
-  def _block(self, step: int) -> slice:
-    first = self.row(0, step)
-    return slice(first, first + self.num_writers)

@@ -94,15 +94,10 @@ class Items:
     if self.times_sampled is None:
       self.times_sampled = allocate(self._lanes.marks.shape, np.int32)
 
-  @property
-  def wants_rows(self) -> bool:
-    """Whether it matters here which items come and go, and not only their marks."""
-    return self.times_sampled is not None or bool(self._selectors)
-
-  def give(self, rows: int | slice, priorities: Any) -> None:
-    """Keeps what came with steps until they have items; None for no priority."""
+  def give(self, row: int, priority: float | None) -> None:
+    """Keeps what came with a step until it has an item; None for no priority."""
     if self._priorities is not None:
-      self._priorities[rows] = np.nan if priorities is None else priorities
+      self._priorities[row] = np.nan if priority is None else priority
 
   def given(self, lane: int) -> list[tuple[int, float]]:
     """Returns the steps of a writer that have no item yet, and what came with them."""
@@ -114,19 +109,19 @@ class Items:
     kept = [(step, held.item(lanes.row(lane, step))) for step in steps]
     return [(step, priority) for step, priority in kept if priority == priority]
 
-  def insert(self, rows: np.ndarray) -> None:
-    """Takes items in that were just marked; rows int64 [n]."""
+  def insert(self, row: int) -> None:
+    """Takes an item in that was just marked."""
     if self.times_sampled is not None:
-      self.times_sampled[rows] = 0
+      self.times_sampled[row] = 0
     if self._priorities is None:
       return
-    priorities = self._priorities[rows]
-    is_given = priorities == priorities
-    if not is_given.all():
-      priorities[~is_given] = self.greatest if self._initial is None else self._initial
-      self._priorities[rows] = priorities
-    self.greatest = max(self.greatest, float(priorities[is_given].max(initial=0)))
-    self._new.update(dict.fromkeys(rows.tolist()))
+    priority = self._priorities.item(row)
+    if priority == priority:
+      self.greatest = max(self.greatest, priority)
+    else:
+      default = self.greatest if self._initial is None else self._initial
+      self._priorities[row] = default
+    self._new[row] = None
     if len(self._new) + len(self._gone) >= _MAX_PENDING:
       self._flush()
 
@@ -312,7 +307,8 @@ class Table:
     """Appends a step that fits; waits first if it gives an item."""
     lanes = self.lanes
     anchor = lanes.next_anchor(lane)
-    self._await_inserts(int(anchor >= 0), should_stop)
+    if anchor >= 0:
+      self.limiter.await_insert(1, self._how.timeout, should_stop)
     step = lanes.counts.item(lane)
     row = lanes.row(lane, step)
     self._remove(lanes.make_room(lane))
@@ -322,29 +318,7 @@ class Table:
     lanes.add_step(lane)
     self.items.give(row, priority)
     if anchor >= 0:
-      self._insert(np.array([lanes.row(lane, anchor)]), lanes.rule.need)
-
-  def append_to_all(self, values: list[Any], priorities: np.ndarray | None) -> None:
-    """Appends a step of each writer, which are in step, in one block."""
-    lanes = self.lanes
-    rows = lanes.next_anchors()
-    allowed = self._await_inserts(len(rows))
-    step = lanes.counts.item(0)
-    lost = lanes.make_room_for_all()
-    if len(lost):
-      self._remove(lost.tolist())
-    self.ring.write_block(step % lanes.num_slots, values)
-    lanes.add_step_to_all()
-    first = lanes.row(0, step)
-    self.items.give(slice(first, first + lanes.num_writers), priorities)
-    try:
-      while len(rows):
-        self._insert(rows[:allowed], lanes.rule.need)
-        rows = rows[allowed:]
-        allowed = self._await_inserts(len(rows))
-    except errors.ReplayTimeoutError as error:
-      error.num_appended = lanes.num_writers
-      raise
+      self._insert(lanes.row(lane, anchor), lanes.rule.need)
 
   def end_episode(self, lane: int, should_stop: StopFn | None = None) -> None:
     """Ends an episode; its last windows become items, one by one.
@@ -356,8 +330,8 @@ class Table:
     end = lanes.counts.item(lane)
     try:
       for anchor in lanes.ended_anchors(lane).tolist():
-        self._await_inserts(1, should_stop)
-        self._insert(np.array([lanes.row(lane, anchor)]), end - 1 - anchor)
+        self.limiter.await_insert(1, self._how.timeout, should_stop)
+        self._insert(lanes.row(lane, anchor), end - 1 - anchor)
     finally:
       lanes.end_episode(lane)
 
@@ -425,10 +399,6 @@ class Table:
       self.is_closed = True
       self.limiter.close()
 
-  def _await_inserts(self, count: int, should_stop: StopFn | None = None) -> int:
-    """Waits until an item can be inserted; returns how many of them can be."""
-    return count and self.limiter.await_insert(count, self._how.timeout, should_stop)
-
   def _note_context(
     self, lane: int, row: int, context: Mapping[str, np.ndarray]
   ) -> None:
@@ -440,11 +410,11 @@ class Table:
       self.contexts.keep(lane, len(lanes.ends[lane]) + 1)
     self.contexts.add_step(lane, row)
 
-  def _insert(self, rows: np.ndarray, left: int) -> None:
-    """Makes items of rows, int64 [n], that have so many steps after them."""
-    self.lanes.mark(rows, left, len(rows))
-    self.items.insert(rows)
-    self.limiter.did_insert(len(rows))
+  def _insert(self, row: int, left: int) -> None:
+    """Makes an item of a row that has so many steps after it."""
+    self.lanes.mark(row, left)
+    self.items.insert(row)
+    self.limiter.did_insert()
     self.remove_surplus()
 
   def _remove(self, rows: list[int]) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import errors
-from t2r_seq.replay.options import to_priorities
-from t2r_seq.replay.replay import ReplayVectorWriter, ReplayWriter, check_vector
+from t2r_seq.replay.replay import ReplayWriter
 from t2r_seq.replay.table import Table
 from t2r_seq.specs import packing
 from t2r_seq.store import values as store_values
@@ -62,34 +61,6 @@ class StepPacking:
     if context is not None:
       return packed, {}
     return packed, {path: rows[path] for path in self._contexts}
-
-  def pack_many(self, steps: Mapping[str, Any], count: int) -> list[Any]:
-    """Checks one step of each of several environments, without context features.
-
-    Args:
-      steps: values [N, ...] by path.
-      count: N.
-    Returns:
-      Values in the order of the ring's columns.
-    Raises:
-      SpecError: the steps do not fit; every path is named.
-    """
-    if self._is_quick and len(steps) == len(self._quick):
-      packed = [
-        value
-        for path, dtype, shape, *_ in self._quick
-        if (value := steps.get(path)).__class__ is np.ndarray
-        and value.dtype == dtype
-        and value.shape == (count, *shape)
-      ]
-      if len(packed) == len(steps):
-        return packed
-    check_vector(_OPERATION, steps, count)
-    rows = store_values.collect(_OPERATION, self._steps, steps, True, True)
-    return [
-      _to_values(column, rows[path], (count, *column.row_shape))
-      for path, column in self._steps.items()
-    ]
 
   def _pack_quickly(self, step: dict[str, Any]) -> list[Any] | None:
     """Returns the values; None where there is one that needs a closer look."""
@@ -213,45 +184,3 @@ class MemoryWriter(ReplayWriter):
   def _check_open(self, operation: str) -> None:
     self._table.check_open(operation)
     super()._check_open(operation)
-
-
-class MemoryVectorWriter(ReplayVectorWriter):
-  """Appends the steps of all environments: a block of rows, where they are in step."""
-
-  def __init__(
-    self, open_writer: Callable[[], MemoryWriter], table: Table, columns: Columns
-  ) -> None:
-    """Opens the writers; `ReplayBuffer.vector_writer` does so.
-
-    Args:
-      open_writer: opens one of the table's writers, in their order.
-      table: to write to.
-      columns: of a step and of an episode.
-    """
-    super().__init__(open_writer, table.lanes.num_writers, columns)
-    self._table = table
-    self._columns = columns
-    self._packing = StepPacking(columns)
-
-  def append(self, steps: Any, priorities: Any = None) -> None:
-    """Appends one step to each episode; see `ReplayVectorWriter.append`.
-
-    Raises:
-      ReplayTimeoutError: nothing is appended where none of the items was let in. Where
-        some were, the steps of `num_appended` environments have been, all of them if
-        no part of the ring is ahead of another; items not let in are left out.
-    """
-    table = self._table
-    if table.contexts or not table.lanes.are_in_step():
-      super().append(steps, priorities)
-      return
-    flat: Mapping[str, Any] = steps
-    if steps.__class__ is not dict or steps.keys() != self._columns.keys():
-      flat = dict(packing.leaves(steps, self._columns))
-    num = len(self._writers)
-    if priorities is not None:
-      priorities = to_priorities("append", priorities, (num,))
-    values = self._packing.pack_many(flat, num)
-    with table.lock:
-      self._writers[0]._check_open("append")
-      table.append_to_all(values, priorities)

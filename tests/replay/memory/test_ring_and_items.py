@@ -141,19 +141,13 @@ def test_the_greatest_priority_is_not_that_of_an_item_that_has_gone():
   assert set(buffer.sample_with_info(50)[0].priority) == {2.0}
 
 
-@pytest.mark.parametrize("is_vector", [True, False])
-def test_the_greatest_priority_may_have_come_with_a_step(is_vector):
+def test_the_greatest_priority_may_have_come_with_a_step():
   buffer = ReplayBuffer(
     X, 4, sampler=replay.Prioritized(1.0), initial_priority=None, seed=0
   )
-  if is_vector:
-    vector = buffer.vector_writer(1)
-    vector.append({"x": [0]}, [10.0])
-    vector.append({"x": [1]})
-  else:
-    writer = buffer.writer()
-    writer.append({"x": 0}, priority=10.0)
-    writer.append({"x": 1})
+  writer = buffer.writer()
+  writer.append({"x": 0}, priority=10.0)
+  writer.append({"x": 1})
   info, batch = buffer.sample_with_info(50)
   assert set(info.priority) == {10.0} and set(batch["x"]) == {0, 1}
 
@@ -212,26 +206,6 @@ def test_context_features_go_with_their_episode():
   writer.append({"x": np.int64(1), "goal": np.full(2, 1)})
   with pytest.raises(errors.SpecError, match=r"append: goal: .*time_offsets=0"):
     writer.append({"x": np.int64(1), "goal": np.full(2, 2)})
-
-
-def test_vector_writer_writes_blocks():
-  buffer = ReplayBuffer(PAIR, 30, num_writers=3, seed=0, padding="repeat")
-  plain = ReplayBuffer(PAIR, 30, num_writers=3, seed=0, padding="repeat")
-  rng = np.random.default_rng(0)
-  with buffer.vector_writer(3) as vector:
-    writers = [plain.writer() for _ in range(3)]
-    for t in range(25):
-      values = np.arange(3) * 100 + t
-      priorities = rng.random(3) if t % 2 else None
-      vector.append({"x": values}, priorities)
-      for value, writer in zip(values, writers, strict=True):
-        append(writer, value)
-      ends = rng.random(3) < 0.2
-      vector.end_episodes(ends)
-      for lane in np.flatnonzero(ends):
-        writers[lane].end_episode()
-      assert buffer.counters == plain.counters
-      assert items(buffer) == items(plain)
 
 
 @pytest.mark.parametrize(("num_open", "num"), [(0, 3), (1, 2)])
