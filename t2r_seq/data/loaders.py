@@ -32,7 +32,6 @@ from t2r_seq.store.mapped import HeldTensor, dataset_over
 
 Batch = dict[str, np.ndarray]
 Read = Callable[[Any], Any]
-Locate = Callable[[tf.Tensor], Any]
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 _Loader = TypeVar("_Loader", bound="WindowLoader")
@@ -52,7 +51,6 @@ def batches_in_order(
   batch_bytes: int,
   num_epochs: int | None = 1,
   start_batch: int = 0,
-  locate: Locate | None = None,
   held: Sequence[HeldTensor] = (),
 ) -> tf.data.Dataset:
   """Makes a dataset of the batches of an order.
@@ -66,55 +64,14 @@ def batches_in_order(
     batch_bytes: memory of a batch, about; decides how many are read at once.
     num_epochs: None for ever.
     start_batch: batches to leave out, over all epochs; costs nothing.
-    locate: maps window numbers to what `read` then takes in their place, a structure
-      of small tensors [N, ...]; it is called for many batches at once.
-    held: the tensors that both of them read from; see `dataset_over`.
+    held: the tensors that are read from; see `dataset_over`.
   Returns:
     Dataset of structures with leaves [B, ...], that can be checkpointed.
   """
-  reads = _Reads(read, order, batch_bytes, num_epochs, start_batch, locate)
+  reads = _Reads(read, order, batch_bytes, num_epochs, start_batch)
   at_once = reads.best_at_once if order.drop_remainder else 1
   dataset = dataset_over(held, lambda: reads.batches(at_once))
   return dataset.with_options(checkpoint_options())
-
-
-def numpy_batches_in_order(
-  read: Read,
-  order: WindowOrder,
-  batch_bytes: int,
-  num_epochs: int | None = 1,
-  start_batch: int = 0,
-  every: int = 1,
-  locate: Locate | None = None,
-  held: Sequence[HeldTensor] = (),
-) -> NumpyBatches:
-  """Makes the batches of an order: those of `batches_in_order`, as numpy arrays.
-
-  Args:
-    read: maps window numbers, int64 [N], to a mapping by path, leaves [N, ...] that
-      have memory of their own.
-    order: which windows are in which batch.
-    batch_bytes: memory of a batch, about; decides how many are read at once.
-    num_epochs: None for ever.
-    start_batch: batches to leave out, over all epochs; costs nothing.
-    every: shows each of that many only: n readers with the starts 0 to n - 1 have the
-      batches between them.
-    locate: see `batches_in_order`.
-    held: see `batches_in_order`.
-  Returns:
-    An iterator that knows its position.
-  Raises:
-    SpecError: `start_batch` is negative.
-  """
-  check_start_batch("numpy_batches_in_order", start_batch)
-  reads = _Reads(read, order, batch_bytes, num_epochs, start_batch, locate)
-  if every > 1:
-    parted = dataset_over(held, lambda: reads.every(every))
-    parted = parted.with_options(bounded_options())
-    return NumpyBatches(parted, start_batch=start_batch, every=every)
-  together = dataset_over(held, lambda: reads.dataset(reads.best_at_once))
-  together = together.with_options(bounded_options())
-  return NumpyBatches(together, order.batch_size, start_batch)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +83,6 @@ class _Reads:
   batch_bytes: int
   num_epochs: int | None
   start_batch: int
-  locate: Locate | None = None
 
   @property
   def best_at_once(self) -> int:
@@ -144,12 +100,10 @@ class _Reads:
       shape = tf.concat([[-1, size], tf.shape(values)[1:]], 0)
       return tf.ensure_shape(tf.reshape(values, shape), [None, size, *values.shape[1:]])
 
-    read = self._read_ids
-
     def read_and_split(window_ids: tf.Tensor) -> Any:
-      return tf.nest.map_structure(split, read(window_ids))
+      return tf.nest.map_structure(split, self.read(window_ids))
 
-    reads = dataclasses.replace(self, read=read_and_split, locate=None)
+    reads = dataclasses.replace(self, read=read_and_split)
     # A sixth less work than `unbatch`.
     return reads.dataset(at_once).flat_map(tf.data.Dataset.from_tensor_slices)
 
@@ -162,11 +116,6 @@ class _Reads:
       Dataset of structures with leaves [at_once * B, ...] at most.
     """
     order, per_epoch = self.order, self.order.batches_per_epoch
-    num_calls = parallel_reads(at_once * self.batch_bytes)
-    if self.locate is not None and at_once == 1 and order.drop_remainder:
-      places = dataclasses.replace(self, read=self.locate, locate=None, batch_bytes=0)
-      located = places.batches(min(_MAX_BATCHES, per_epoch))
-      return _map(located, self.read, num_calls)
     reads_per_epoch = -(-per_epoch // at_once)
     epoch, in_epoch = divmod(self.start_batch, per_epoch)
     start = epoch * reads_per_epoch + in_epoch // at_once
@@ -178,10 +127,10 @@ class _Reads:
       if left_out:
         # Not by `skip`: after a restore TensorFlow 2.15 skips as many once more.
         ids = ids[tf.where(number == start, left_out, 0) :]
-      return self._read_ids(ids)
+      return self.read(ids)
 
     numbers = tf.data.Dataset.range(start, max(start, self._end(reads_per_epoch)))
-    return _map(numbers, read_batches, num_calls)
+    return _map(numbers, read_batches, parallel_reads(at_once * self.batch_bytes))
 
   def every(self, step: int) -> tf.data.Dataset:
     """Returns a dataset of each of so many batches."""
@@ -189,7 +138,7 @@ class _Reads:
     numbers = tf.data.Dataset.range(self.start_batch, end, step)
     return _map(
       numbers,
-      lambda number: self._read_ids(self.order.window_ids(number)),
+      lambda number: self.read(self.order.window_ids(number)),
       tf.data.AUTOTUNE,
     )
 
@@ -197,9 +146,6 @@ class _Reads:
     if self.num_epochs is None:
       return np.iinfo(np.int64).max
     return self.num_epochs * per_epoch
-
-  def _read_ids(self, window_ids: tf.Tensor) -> Any:
-    return self.read(window_ids if self.locate is None else self.locate(window_ids))
 
 
 def parallel_reads(read_bytes: int) -> int:
@@ -496,7 +442,6 @@ class WindowLoader:
     num_windows: int,
     window_bytes: int,
     make_pools: Callable[[], PoolReader] | None = None,
-    locate: Locate | None = None,
     held: Sequence[HeldTensor] = (),
   ) -> None:
     """Plans the batches.
@@ -507,9 +452,7 @@ class WindowLoader:
       num_windows: N >= 1.
       window_bytes: memory of a window, about.
       make_pools: called where the order has pools; None: there are none.
-      locate: maps window numbers to what `read` then takes in their place; see
-        `batches_in_order`.
-      held: the tensors that both of them read from.
+      held: the tensors that are read from.
     Raises:
       SpecError: the data is too small for one batch, or has no pools for the order.
     """
@@ -517,7 +460,6 @@ class WindowLoader:
     self.num_windows = num_windows
     self._read = read
     self._window_bytes = window_bytes
-    self._locate = locate
     self._held = held
     self.pool_size: PoolSize | None = None
     self._order: WindowOrder | PoolOrder
@@ -561,7 +503,6 @@ class WindowLoader:
       self._batch_bytes,
       self.plan.num_epochs,
       start_batch,
-      self._locate,
       self._held,
     )
 
@@ -590,16 +531,16 @@ class WindowLoader:
         )
       with positions_kept(False):
         return NumpyBatches(self.dataset(start_batch), start_batch=start_batch)
-    return numpy_batches_in_order(
-      self._read,
-      self._order,
-      self._batch_bytes,
-      self.plan.num_epochs,
-      start_batch,
-      every,
-      self._locate,
-      self._held,
+    reads = _Reads(
+      self._read, self._order, self._batch_bytes, self.plan.num_epochs, start_batch
     )
+    if every > 1:
+      parted = dataset_over(self._held, lambda: reads.every(every))
+      parted = parted.with_options(bounded_options())
+      return NumpyBatches(parted, start_batch=start_batch, every=every)
+    together = dataset_over(self._held, lambda: reads.dataset(reads.best_at_once))
+    together = together.with_options(bounded_options())
+    return NumpyBatches(together, self._order.batch_size, start_batch)
 
   @property
   def _batch_bytes(self) -> int:

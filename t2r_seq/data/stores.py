@@ -97,15 +97,20 @@ class DecodedColumns:
 
   def decode(self, path: str, rows: tf.Tensor) -> RowList:
     """Decodes the images of rows, int64 [N], each once; of one row several."""
-    strings = self._columns.strings(path, rows)
+    strings = tf.reshape(self._columns.take(path, rows), [-1])
     return decode_to_list(strings, self.images[path], path, self._decode_images)
 
   def max_row_bytes(self, path: str) -> int:
-    """Returns the memory of the largest row, in bytes; of images the pixels'."""
+    """Returns the memory of the largest row in a pool, in bytes.
+
+    Of images the pixels', and of one pool of two the strings', while it is filled.
+    """
+    stored = self._columns.max_row_bytes(path)
     if path not in self.images:
-      return self._columns.max_row_bytes(path)
+      return stored
     spec = self.images[path]
-    return int(np.prod(spec.shape.as_list(), dtype=np.int64)) * spec.dtype.size
+    pixels = int(np.prod(spec.shape.as_list(), dtype=np.int64)) * spec.dtype.size
+    return pixels + (stored + 1) // 2
 
 
 class _StorePools(PoolReader):
@@ -212,11 +217,10 @@ class StoreWindowLoader(WindowLoader):
     self._decode_images = decode_images
     super().__init__(
       plan,
-      self._windows.read_at,
+      self._windows.read,
       self._windows.num_windows,
       self._windows.window_bytes,
       lambda: _StorePools(columns, self._windows),
-      self._windows.locate,
       self._windows.held,
     )
 

@@ -274,12 +274,11 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
         f"of {opened.path}, got {batch_size}."
       )
     batches = batches_in_order(
-      read.read_at,
+      read.read,
       order,
       read.window_bytes * order.batch_size,
       None if is_train else 1,
       self._start_step if is_train else 0,
-      read.locate,
       read.held,
     )
     return batches.map(self._of_tasks)

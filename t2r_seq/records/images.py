@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.specs import validation
-from t2r_seq.windows.rows import RowList, StringRows
+from t2r_seq.windows.rows import RowList
 
 DCT_METHODS = ("", "INTEGER_FAST", "INTEGER_ACCURATE")
 
@@ -276,7 +276,7 @@ def decode_images(
 
 
 def decode_to_list(
-  encoded: tf.Tensor | StringRows,
+  encoded: tf.Tensor,
   spec: specs.ExtendedTensorSpec,
   path: str,
   how: DecodeImages = True,
@@ -284,7 +284,7 @@ def decode_to_list(
   """Decodes encoded images as `decode_images` does, to images that are kept apart.
 
   Args:
-    encoded: N strings, there or to be made.
+    encoded: N strings.
     spec: an image spec [..., h, w, c] of dtype uint8 or uint16.
     path: where the spec is, for the error at run time.
     how: the way of decoding, an `ImageDecoding`.
@@ -293,7 +293,6 @@ def decode_to_list(
   """
   decoding = image_decoding(how)
   image_shape = decoding.image_shape(path, spec)
-  strings = encoded if isinstance(encoded, StringRows) else StringRows.of(encoded)
   black = decoding.black(spec, path)
   if black is None:
     black = tf.constant(black_png(image_shape, spec.dtype))
@@ -312,19 +311,18 @@ def decode_to_list(
     )
 
   def decode_all(has_empty: bool) -> tf.Tensor:
-    def decode(*inputs: tf.Tensor) -> tf.Tensor:
-      string = strings.read(*inputs)
+    def decode(string: tf.Tensor) -> tf.Tensor:
       if has_empty:
         string = tf.where(tf.equal(string, ""), black, string)
       return decoding.decode(string, spec, path)
 
     # Checked one by one, the images cost a seventh more.
     return RowList.compute(
-      decode, strings.inputs, image_shape, spec.dtype, check_shapes=check_sizes
+      decode, [encoded], image_shape, spec.dtype, check_shapes=check_sizes
     ).handle
 
   # One look at the headers of all costs nothing beside the decoding.
-  heads = strings.heads(validation.PNG_DEPTH + 1)
+  heads = tf.io.decode_raw(encoded, tf.uint8, fixed_length=validation.PNG_DEPTH + 1)
   is_empty = tf.reduce_all(heads == 0, axis=-1)
   with tf.control_dependencies([_check_depth(heads, is_empty, spec.dtype, path)]):
     any_empty = tf.reduce_any(is_empty)

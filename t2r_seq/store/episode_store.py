@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +15,7 @@ from t2r_seq.store.manifest import check_spec
 from t2r_seq.store.mapped import HeldTensor
 from t2r_seq.store.segments import BytesColumn, Segment
 from t2r_seq.store.writer import EpisodeWriter
-from t2r_seq.windows.rows import StringRows
+from t2r_seq.windows.rows import take_strings
 
 # A tensor's string of more than 22 bytes is a header and a block of memory.
 _STRING_BYTES = 24
@@ -97,21 +97,6 @@ class StoreColumns:
     ends = self._step_ends if is_per_step else self._context_ends
     return _take_from_parts(takers, ends, rows)
 
-  def strings(self, path: str, rows: tf.Tensor) -> StringRows:
-    """Returns the byte strings of rows, to be made where they are used.
-
-    Args:
-      path: one of `element_spec`, of strings or encoded images.
-      rows: int64 [N].
-    Returns:
-      N times as many strings as a row has.
-    """
-    if len(self._segments) > 1:
-      return StringRows.of(tf.reshape(self.take(path, rows), [-1]))
-    data, offsets = (held.read_value() for held in self._bytes[path][0])
-    items = _items(rows, self._row_shape(path))
-    return StringRows.of_bytes(data, offsets, items)
-
   def max_row_bytes(self, path: str) -> int:
     """Returns the memory of the largest row, in bytes; strings with their headers."""
     element = self.element_spec[path]
@@ -131,7 +116,7 @@ class StoreColumns:
     shape = self._row_shape(path)
 
     def make(data: HeldTensor, offsets: HeldTensor) -> _Take:
-      return lambda rows: take_strings(
+      return lambda rows: _take_strings(
         data.read_value(), offsets.read_value(), shape, rows
       )
 
@@ -192,24 +177,13 @@ def _make_taker(column: HeldTensor, spec: specs.ExtendedTensorSpec) -> _Take:
   return take
 
 
-def take_strings(
+def _take_strings(
   all_bytes: tf.Tensor, all_offsets: tf.Tensor, shape: list[int], rows: tf.Tensor
 ) -> tf.Tensor:
-  """Takes rows of byte strings out of their bytes.
-
-  Args:
-    all_bytes: uint8 [n].
-    all_offsets: where each string starts, and the end, int64 [items + 1].
-    shape: of a row.
-    rows: int64 of any shape.
-  Returns:
-    Strings, rows.shape + shape.
-  """
-  strings = StringRows.of_bytes(all_bytes, all_offsets, _items(rows, shape))
+  """Takes rows of this shape, of byte strings, out of their bytes."""
+  strings = take_strings(all_bytes, all_offsets, _items(rows, shape))
   full_shape = tf.concat([tf.shape(rows), tf.constant(shape, tf.int32)], 0)
-  return tf.ensure_shape(
-    tf.reshape(strings.to_tensor(), full_shape), rows.shape.concatenate(shape)
-  )
+  return tf.ensure_shape(tf.reshape(strings, full_shape), rows.shape.concatenate(shape))
 
 
 def _items(rows: tf.Tensor, shape: list[int]) -> tf.Tensor:
@@ -217,25 +191,6 @@ def _items(rows: tf.Tensor, shape: list[int]) -> tf.Tensor:
   count = int(np.prod(shape, dtype=np.int64))
   items = rows[..., tf.newaxis] * count + tf.range(count, dtype=tf.int64)
   return tf.reshape(items, [-1])
-
-
-Take = Callable[[str, tf.Tensor], tf.Tensor]
-
-
-class WindowPlaces(NamedTuple):
-  """Where windows lie, int64 [N] each.
-
-  Attributes:
-    episodes: numbers of their episodes.
-    first_rows: where those start in the columns.
-    num_steps: T of those.
-    starts: first anchors in them.
-  """
-
-  episodes: tf.Tensor
-  first_rows: tf.Tensor
-  num_steps: tf.Tensor
-  starts: tf.Tensor
 
 
 class StoreWindows:
@@ -322,32 +277,14 @@ class StoreWindows:
     """Memory of a window's numbers, in bytes."""
     return self.reader.window_bytes
 
-  def read(
-    self, window_ids: tf.Tensor, take: Take | None = None
-  ) -> specs.TensorSpecStruct:
+  def read(self, window_ids: tf.Tensor) -> specs.TensorSpecStruct:
     """Gathers windows.
 
     Args:
       window_ids: int [B], in range(num_windows), in any order. A number that is not
         is an error here where tensors are eager, and in graphs not looked for.
-      take: gives rows in place of the columns' own method of that name.
     Returns:
       Windows by path, [B, L, K, ...]; byte strings and encoded images as strings.
-    Raises:
-      IndexError: there is no such window.
-    """
-    return self.read_at(self.locate(window_ids), take)
-
-  def locate(self, window_ids: tf.Tensor) -> WindowPlaces:
-    """Looks up where windows lie; `read_at` reads them.
-
-    Apart, so that a loader can look up many batches at once: for one of 64 windows that
-    takes some 45 us of processor time, a tenth of what reading it takes.
-
-    Args:
-      window_ids: int [N], as `read` takes them.
-    Returns:
-      Their places.
     Raises:
       IndexError: there is no such window.
     """
@@ -356,20 +293,11 @@ class StoreWindows:
     episodes = tf.searchsorted(window_ends, window_ids, "right", out_type=tf.int64)
     found = tf.gather(self._episodes.read_value(), episodes)
     first_windows, first_rows, num_steps = tf.unstack(found, axis=1)
-    starts = self.reader.grid.start(window_ids - first_windows)
-    return WindowPlaces(episodes, first_rows, num_steps, starts)
-
-  def read_at(
-    self, places: WindowPlaces, take: Take | None = None
-  ) -> specs.TensorSpecStruct:
-    """Gathers the windows at places; see `read`."""
-    take = take or self.columns.take
-
     return self.reader.read_with(
-      lambda path, rows: take(path, places.episodes if rows is None else rows),
-      places.starts,
-      places.num_steps,
-      places.first_rows,
+      lambda path, rows: self.columns.take(path, episodes if rows is None else rows),
+      self.reader.grid.start(window_ids - first_windows),
+      num_steps,
+      first_rows,
     )
 
   def _check_ids(self, window_ids: tf.Tensor) -> tf.Tensor:

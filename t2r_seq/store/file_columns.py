@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from t2r_seq import errors
 from t2r_seq.store import files
-from t2r_seq.store.episode_store import EpisodeStore, StoreColumns, take_strings
+from t2r_seq.store.episode_store import EpisodeStore, StoreColumns
 from t2r_seq.store.layout import Column
 from t2r_seq.store.mapped import HeldTensor
-from t2r_seq.windows.rows import StringRows
+from t2r_seq.windows.rows import take_strings
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
@@ -95,10 +95,6 @@ class FileColumns:
     taken = tf.reshape(values, tf.concat([tf.shape(rows), shape], 0))
     return tf.ensure_shape(taken, rows.shape.concatenate(shape))
 
-  def strings(self, path: str, rows: tf.Tensor) -> StringRows:
-    """Returns the byte strings of rows; see `StoreColumns.strings`."""
-    return StringRows.of(tf.reshape(self.take(path, rows), [-1]))
-
   def _take_bytes(self, column: Column, runs: _Runs) -> tf.Tensor:
     """Returns the byte strings of rows, [N * items of a row]."""
     if not column.items_per_row:
@@ -112,7 +108,7 @@ class FileColumns:
     spans = _Runs(items.segments, firsts, tf.gather(ends, lasts - 1) - firsts)
     data = tf.io.decode_raw(self._files[column.data_file].read(spans), tf.uint8)
     local = tf.concat([[0], tf.cumsum(ends - starts)], 0)
-    return take_strings(data, local, [], tf.range(tf.size(starts, tf.int64)))
+    return take_strings(data, local, tf.range(tf.size(starts, tf.int64)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,9 +9,8 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, specs
-from t2r_seq.data import StoreWindowLoader
-from t2r_seq.data.loaders import NumpyBatches, batches_in_order, numpy_batches_in_order
-from t2r_seq.data.plan import WindowOrder
+from t2r_seq.data import Plan, StoreWindowLoader, WindowLoader
+from t2r_seq.data.loaders import NumpyBatches
 from t2r_seq.store import EpisodeStore
 
 Spec = specs.ExtendedTensorSpec
@@ -139,8 +138,8 @@ def test_leaves_that_share_memory_are_parted():
   def read(ids):
     return {"x": ids, "y": ids, "mask": ids > 3, "again": ids > 3}
 
-  order = WindowOrder(8, 4, "sequential")
-  batches = list(numpy_batches_in_order(read, order, 8))
+  loader = WindowLoader(Plan(4, "sequential"), read, 8, 2)
+  batches = list(loader.numpy_batches())
   assert [batch["x"].tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
   for batch in batches:
     batch["x"][:] = -1
@@ -151,24 +150,24 @@ def test_leaves_that_share_memory_are_parted():
 
 @pytest.mark.parametrize("drop_remainder", [True, False])
 @pytest.mark.parametrize(
-  "batch_bytes, starts",
+  "window_bytes, starts",
   # A whole epoch at once; four batches; one.
-  [(1, (15,)), (2**20, (1, 13, 14, 15, 29, 40)), (2**30, (1, 15, 40))],
+  [(1, (15,)), (2**17, (1, 13, 14, 15, 28)), (2**27, (1, 15, 28))],
 )
-def test_however_many_are_read_at_once(drop_remainder, batch_bytes, starts):
-  order = WindowOrder(101, 7, seed=3, drop_remainder=drop_remainder)
+def test_however_many_are_read_at_once(drop_remainder, window_bytes, starts):
 
   def read(ids):
     return {"id": ids, "twice": tf.stack([ids, ids], 1)}
 
-  want = list(batches_in_order(read, order, batch_bytes, 2))
-  got = list(numpy_batches_in_order(read, order, batch_bytes, 2))
+  plan = Plan(7, "global", 3, 2, drop_remainder=drop_remainder)
+  loader = WindowLoader(plan, read, 101, window_bytes)
+  want = list(loader.dataset())
+  got = list(loader.numpy_batches())
   assert_same(got, want)
   sizes = {len(batch["id"]) for batch in got}
   assert sizes == ({7} if drop_remainder else {7, 101 % 7})
   for start in starts:
-    batches = numpy_batches_in_order(read, order, batch_bytes, 2, start)
-    assert_same(list(batches), want[start:])
+    assert_same(list(loader.numpy_batches(start)), want[start:])
 
 
 def test_any_dataset_of_mappings():
