@@ -1,14 +1,19 @@
-"""Input generators that mix others, in proportion within every batch."""
+"""Input generators that mix others, in proportion within every batch.
+
+    schedule ─► batches of each source, cut to its counts ─► filled ─► put together
+
+Sources deliver what the mixture's specs ask for; what only some of them have is filled
+with zeros where it is lacking, and masks say so.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fractions
 import functools
 import math
 import numbers
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gin
@@ -24,7 +29,16 @@ from t2r_seq.records import files as patterns_lib
 from t2r_seq.records.files import FilePatterns, split_file_patterns
 from t2r_seq.specs import TensorSpecStruct
 from t2r_seq.store.splits import Episodes
-from t2r_seq.windows.cut import mask_paths
+from t2r_seq.windows.cut import mask_path, mask_paths
+
+BY_SIZE = "by_size"
+Weights = str | Mapping[str, float] | Sequence[float] | None
+
+_as_it_is = tf.autograph.experimental.do_not_convert
+# Batches after which a schedule begins anew. Shares that don't come out even by then
+# are rounded to one example in a whole period.
+_MAX_PERIOD = 4096
+_GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 class MixtureReport:
@@ -44,19 +58,8 @@ class MixtureReport:
       self._counts = tf.Variable(tf.zeros([len(sources)], tf.int64), trainable=False)
 
   def count(self, num_examples: tf.Tensor) -> tf.Operation:
-    """Adds a batch; called inside the input pipeline.
-
-    Args:
-      num_examples: of each source, int64 [S].
-    Returns:
-      The op that counts.
-    """
+    """Adds a batch, of each source int64 [S]; called inside the input pipeline."""
     return self._counts.assign_add(num_examples, read_value=False)
-
-  @property
-  def num_sources(self) -> int:
-    """How many sources there are."""
-    return len(self._sources)
 
   @property
   def examples(self) -> dict[str, int]:
@@ -98,51 +101,7 @@ class MixtureReport:
     return line if report is None else f"{line} from {report}"
 
 
-# Batches after which a schedule begins anew. Shares that don't come out even by then
-# are rounded to one example in a whole period.
-_MAX_PERIOD = 4096
-_GOLDEN = (math.sqrt(5) - 1) / 2
-
-
-@dataclasses.dataclass(frozen=True)
-class MixtureSchedule:
-  """The counts of every batch; they repeat after a period.
-
-  Attributes:
-    counts: int64 [P, S], examples of each source in each batch of a period.
-  """
-
-  counts: np.ndarray
-
-  @property
-  def period(self) -> int:
-    """Batches after which the counts repeat."""
-    return len(self.counts)
-
-  @property
-  def shares(self) -> np.ndarray:
-    """The part of all examples that comes from each source, float64 [S]."""
-    return self.counts.sum(axis=0) / self.counts.sum()
-
-  def given(self, batch: int) -> np.ndarray:
-    """Returns how many examples of each source came in the batches before.
-
-    Args:
-      batch: its number, from 0.
-    Returns:
-      int64 [S].
-    """
-    periods, rest = divmod(batch, self.period)
-    return periods * self.counts.sum(axis=0) + self.counts[:rest].sum(axis=0)
-
-  def counts_from(self, batch: int) -> np.ndarray:
-    """Returns the counts of a period that begins at a batch, int64 [P, S]."""
-    return np.roll(self.counts, -(batch % self.period), axis=0)
-
-
-def make_schedule(
-  weights: Sequence[float], batch_size: int, seed: int
-) -> MixtureSchedule:
+def make_schedule(weights: Sequence[float], batch_size: int, seed: int) -> np.ndarray:
   """Plans batches that hold the sources in proportion to their weights.
 
   A batch of B holds B times its share of each source, rounded up or down. Who gets
@@ -154,7 +113,7 @@ def make_schedule(
     batch_size: B.
     seed: of where in the round the first batch is.
   Returns:
-    The schedule.
+    Examples of each source in each batch of a period, int64 [P, S].
   Raises:
     SpecError: a weight is too small to get one example in the longest period.
   """
@@ -162,48 +121,24 @@ def make_schedule(
   exact = [fractions.Fraction(repr(weight)) for weight in weights]
   quotas = [batch_size * weight / sum(exact) for weight in exact]
   period = min(math.lcm(*(quota.denominator for quota in quotas)), _MAX_PERIOD)
-  totals = _largest_remainders([quota * period for quota in quotas])
-  if not all(totals):
-    lost = [weight for weight, total in zip(weights, totals, strict=True) if not total]
+  ends = [round(period * sum(quotas[: i + 1])) for i in range(len(quotas))]
+  totals = np.diff(np.array([0, *ends], np.int64))
+  if not totals.all():
     raise errors.SpecError(
       f"mixture: weights: expected a share that gives one example in {period} batches "
-      f"of {batch_size}, got {lost[0]} of {float(sum(exact)):g}. Leave the source out, "
-      "or give it more."
+      f"of {batch_size}, got {weights[int(totals.argmin())]} of {float(sum(exact)):g}. "
+      "Leave the source out, or give it more."
     )
-  base, extras = np.divmod(np.array(totals, np.int64), period)
+  base, extras = np.divmod(totals, period)
   # The sources' extra places stand one after the other on a ring of P batches, which
   # therefore all have equally many. Going round it in golden steps spreads them.
-  ends = np.cumsum(extras)
-  phase = np.random.default_rng([seed, 0]).integers(period)
-  places = (
-    np.arange(period) * _coprime_near(_GOLDEN * period, period) + phase
-  ) % period
-  after_start = (places[:, np.newaxis] - (ends - extras)) % period
-  return MixtureSchedule(base + (after_start < extras).astype(np.int64))
+  phase = np.random.default_rng([seed, 0]).random()
+  places = ((np.arange(period) * _GOLDEN + phase) % 1).argsort().argsort()
+  after_start = (places[:, np.newaxis] - (np.cumsum(extras) - extras)) % period
+  return base + (after_start < extras)
 
 
-def _largest_remainders(quotas: Sequence[fractions.Fraction]) -> list[int]:
-  """Rounds to integers of the same sum, up where the remainder is largest."""
-  rounded = [math.floor(quota) for quota in quotas]
-  missing = int(sum(quotas)) - sum(rounded)
-  by_remainder = sorted(
-    range(len(quotas)), key=lambda i: quotas[i] - rounded[i], reverse=True
-  )
-  for i in by_remainder[:missing]:
-    rounded[i] += 1
-  return rounded
-
-
-def _coprime_near(target: float, number: int) -> int:
-  candidates = sorted(range(1, number + 1), key=lambda step: abs(step - target))
-  return next(step for step in candidates if math.gcd(step, number) == 1)
-
-
-_as_it_is = tf.autograph.experimental.do_not_convert
-_LAST = np.iinfo(np.int64).max
-
-
-def cut(
+def _cut(
   dataset: tf.data.Dataset, counts: np.ndarray, num_skipped: int
 ) -> tf.data.Dataset:
   """Cuts batches anew.
@@ -216,20 +151,18 @@ def cut(
   Returns:
     Dataset of batches.
   """
+
+  def without_first(number: tf.Tensor, batch: Any) -> Any:
+    start = tf.where(number == 0, num_skipped, 0)
+    return tf.nest.map_structure(lambda leaf: leaf[start:], batch)
+
   if num_skipped:
-    dataset = dataset.enumerate().map(
-      _as_it_is(lambda i, batch: _without_first(batch, i, num_skipped))
-    )
+    dataset = dataset.enumerate().map(_as_it_is(without_first))
   sizes = counts[:1] if (counts == counts[0]).all() else counts
   return dataset.rebatch(tf.constant(sizes, tf.int64))
 
 
-def _without_first(batch: Any, index: tf.Tensor, count: int) -> Any:
-  start = tf.where(tf.equal(index, 0), count, 0)
-  return tf.nest.map_structure(lambda leaf: leaf[start:], batch)
-
-
-def interleave(
+def _put_together(
   parts: Sequence[tf.data.Dataset],
   batch_size: int,
   seed: int,
@@ -249,185 +182,128 @@ def interleave(
   """
 
   @_as_it_is
-  def put_together(number: tf.Tensor, batches: Sequence[Any]) -> Any:
+  def stitch(number: tf.Tensor, batches: Sequence[Any]) -> Any:
     leaves = [tf.nest.flatten(batch) for batch in batches]
     counts = tf.stack([tf.shape(own[0])[0] for own in leaves])
     seeds = tf.stack([tf.constant(seed, tf.int64), number])
     rows = tf.random.experimental.stateless_shuffle(tf.range(batch_size), seeds)
     places = tf.split(rows, counts, num=len(leaves))
-    with tf.control_dependencies(
-      [] if report is None else [report.count(tf.cast(counts, tf.int64))]
-    ):
+    noted = [] if report is None else [report.count(tf.cast(counts, tf.int64))]
+    with tf.control_dependencies(noted):
       # One copy; concatenating and gathering would take two.
       mixed = [
-        _fixed(tf.dynamic_stitch(places, values), batch_size)
-        for values in zip(*leaves, strict=True)
+        tf.dynamic_stitch(places, values) for values in zip(*leaves, strict=True)
       ]
+    mixed = [tf.ensure_shape(leaf, [batch_size, *leaf.shape[1:]]) for leaf in mixed]
     return tf.nest.pack_sequence_as(batches[0], mixed)
 
-  numbers = tf.data.Dataset.range(first, _LAST)
+  numbers = tf.data.Dataset.range(first, np.iinfo(np.int64).max)
   return tf.data.Dataset.zip((numbers, tuple(parts))).map(
-    put_together, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+    stitch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
   )
 
 
-def _fixed(leaf: tf.Tensor, batch_size: int) -> tf.Tensor:
-  return tf.ensure_shape(leaf, [batch_size, *leaf.shape[1:]])
-
-
-def count(
-  dataset: tf.data.Dataset, source: int, report: MixtureReport | None
-) -> tf.data.Dataset:
-  """Counts the examples of one source's batches, which stay as they are.
-
-  Args:
-    dataset: of batches, [B, ...].
-    source: its number.
-    report: counts the examples, if it is not None.
-  Returns:
-    The dataset.
-  """
-
-  if report is None:
-    return dataset
-
-  def counted(batch: Any) -> Any:
-    size = tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
-    counts = tf.one_hot(source, report.num_sources, on_value=size, dtype=tf.int64)
-    with tf.control_dependencies([report.count(counts)]):
-      return tf.nest.map_structure(tf.identity, batch)
-
-  return dataset.map(_as_it_is(counted))
-
-
-_MASK = "_mask"
-
-
-def find_mismatches(
+def _find_mismatches(
   wanted: TensorSpecStruct, given_specs: Mapping[str, TensorSpecStruct]
-) -> list[errors.Mismatch]:
+) -> Iterator[errors.Mismatch]:
   """Compares what sources deliver with what a mixture is to deliver.
 
   Args:
     wanted: the specs of an example, joined.
     given_specs: by source, the specs of an example as it comes from the source's
       preprocessing, joined; sequences with or without their time axis.
-  Returns:
+  Yields:
     All mismatches; the paths begin with the source's name. Sequences have to be of one
     length, the same in all sources.
   """
   masks = mask_paths(wanted)
-  found = []
   for path, spec in wanted.items():
-    first = None
+    expected = f"{errors.describe(spec)}{' a step' if spec.is_sequence else ''}"
+    first: tuple[str, tf.TensorShape] | None = None
     for name, given in given_specs.items():
-      needed = not spec.is_optional or masks.get(path) in given
-      problem = _compare(path, spec, given, needed, first)
-      if problem:
-        found.append(errors.Mismatch(f"{name}: {path}", *problem))
-      elif path in given and first is None:
-        first = (name, given[path].shape)
-  return found
+      where = f"{name}: {path}"
+      if path not in given:
+        if not spec.is_optional or masks.get(path) in given:
+          near = errors.nearest(path, given).strip()
+          yield errors.Mismatch(where, expected, "nothing", near)
+        continue
+      shape, got = given[path].shape, errors.describe(given[path])
+      has_steps = spec.is_sequence and shape.rank == spec.shape.rank + 1
+      fits = spec.shape.is_compatible_with(shape[1:] if has_steps else shape)
+      if given[path].dtype != spec.dtype or not fits:
+        yield errors.Mismatch(where, expected, got)
+      elif first is not None and not shape.is_compatible_with(first[1]):
+        yield errors.Mismatch(
+          where, f"{tuple(first[1])}, as '{first[0]}' gives it", got
+        )
+      elif has_steps and shape[0] is None:
+        hint = "Give the specs time_offsets, and the source a sequence_length."
+        want = f"{expected}, a fixed number of them"
+        yield errors.Mismatch(where, want, got, hint)
+      first = first or (name, shape)
 
 
-def _compare(
-  path: str,
-  spec: specs.ExtendedTensorSpec,
-  given: TensorSpecStruct,
-  is_needed: bool,
-  first: tuple[str, tf.TensorShape] | None,
-) -> tuple[str, str, str] | None:
-  """Compares one path of a source with its spec, and with the first source's."""
-  expected = f"{errors.describe(spec)}{' a step' if spec.is_sequence else ''}"
-  if path not in given:
-    hint = errors.nearest(path, given).strip()
-    return (expected, "nothing", hint) if is_needed else None
-  shape, got = given[path].shape, errors.describe(given[path])
-  has_steps = spec.is_sequence and shape.rank == spec.shape.rank + 1
-  frame_shape = shape[1:] if has_steps else shape
-  if given[path].dtype != spec.dtype or not spec.shape.is_compatible_with(frame_shape):
-    return expected, got, ""
-  if first is not None and not shape.is_compatible_with(first[1]):
-    return f"{tuple(first[1])}, as '{first[0]}' gives it", got, ""
-  if has_steps and shape[0] is None:
-    hint = "Give the specs time_offsets, and the source a sequence_length."
-    return f"{expected}, a fixed number of them", got, hint
-  return None
-
-
-def make_filler(
+def _fill(
+  datasets: Mapping[str, tf.data.Dataset],
+  given: Mapping[str, TensorSpecStruct],
+  wanted: TensorSpecStruct,
   masks: Mapping[str, str],
-  given: TensorSpecStruct,
-  delivered: Mapping[str, tf.TypeSpec],
-  ones: Collection[str] = (),
-) -> Callable[[Any, Any], TensorSpecStruct]:
-  """Makes the function that gives the batches of a source the paths of all.
+) -> list[tf.data.Dataset]:
+  """Gives the batches of all sources the paths that any of them has.
 
   Args:
+    datasets: of (features, labels), by source.
+    given: specs of an example of each, joined.
+    wanted: the specs of an example, joined.
     masks: presence masks to the paths that they are about, joined.
-    given: specs of what the source delivers, joined.
-    delivered: specs of what any source delivers, and of the masks.
-    ones: paths that are filled with ones, and not with zeros.
   Returns:
-    A function from the source's (features, labels) to one struct of the delivered
-    paths, in their order: zeros where the source lacks one, and masks that say so.
+    Datasets of structs of the same paths, in one order: zeros where a source lacks one,
+    and masks that say so.
   """
+  delivered: dict[str, tf.TensorSpec] = {}
+  for path in sorted(wanted):
+    for own in given.values():
+      if path in own:
+        delivered.setdefault(path, tf.TensorSpec(own[path].shape, wanted[path].dtype))
+  masks = {mask: path for mask, path in masks.items() if path in delivered}
+  _log_filled(delivered, {*masks, *mask_paths(wanted)}, given, wanted)
 
-  def fill(features: Any, labels: Any) -> TensorSpecStruct:
+  def fill(features: Any, labels: Any, own: TensorSpecStruct) -> TensorSpecStruct:
     batch = joint.join(features, labels)
     size = tf.shape(next(iter(batch.values())))[:1]
     filled = TensorSpecStruct()
     for path, spec in delivered.items():
-      if path in given:
+      if path in own:
         filled[path] = batch[path]
-      elif path in masks:
-        filled[path] = tf.fill(size, masks[path] in given)
-      else:
-        shape = tf.concat([size, tf.constant(spec.shape.as_list(), tf.int32)], 0)
-        fill = tf.ones if path in ones else tf.zeros
-        filled[path] = fill(shape, spec.dtype)
+        continue
+      # An example that no replay has drawn counts as it is.
+      is_weight = wanted[path].name == input_generator.SAMPLE_WEIGHT
+      shape = tf.concat([size, tf.constant(spec.shape.as_list(), tf.int32)], 0)
+      filled[path] = (tf.ones if is_weight else tf.zeros)(shape, spec.dtype)
+    for mask, path in masks.items():
+      filled[mask] = batch[mask] if mask in own else tf.fill(size, path in own)
     return filled
 
-  return tf.autograph.experimental.do_not_convert(fill)
+  return [
+    dataset.map(_as_it_is(functools.partial(fill, own=given[name])))
+    for name, dataset in datasets.items()
+  ]
 
 
-def delivered_specs(
+def _log_filled(
+  delivered: Mapping[str, Any],
+  masks: set[str],
+  given: Mapping[str, TensorSpecStruct],
   wanted: TensorSpecStruct,
-  masks: Mapping[str, str],
-  given_specs: Mapping[str, TensorSpecStruct],
-) -> TensorSpecStruct:
-  """Says which paths a mixture delivers: those that any of its sources has.
-
-  Args:
-    wanted: the specs of an example, joined.
-    masks: presence masks to the paths that they are about, joined.
-    given_specs: by source, what it delivers, joined.
-  Returns:
-    Specs by path, without the batch axis, sorted; with the masks of those paths.
-  """
-  delivered = TensorSpecStruct()
-  for path in sorted(wanted):
-    for given in given_specs.values():
-      if path in given and path not in delivered:
-        delivered[path] = tf.TensorSpec(given[path].shape, wanted[path].dtype)
-  for mask, path in masks.items():
-    if path in delivered:
-      delivered[mask] = tf.TensorSpec([], tf.bool)
-  return delivered
-
-
-def log_filled(
-  delivered: Mapping[str, Any], given_specs: Mapping[str, TensorSpecStruct]
 ) -> None:
   """Logs what is filled with zeros, and where nothing tells them from real ones."""
-  is_mask = {path for path in delivered if path.removesuffix(_MASK) in delivered}
-  is_mask = {path for path in is_mask if path.endswith(_MASK)}
-  for name, given in given_specs.items():
-    lacking = [path for path in delivered if path not in given and path not in is_mask]
-    unmasked = [path for path in lacking if path + _MASK not in is_mask]
+  told = (input_generator.SAMPLE_KEY, input_generator.SAMPLE_WEIGHT)
+  paths = [p for p in delivered if p not in masks and wanted[p].name not in told]
+  for name, own in given.items():
+    lacking = [path for path in paths if path not in own]
     if lacking:
       logging.info("Source '%s' lacks %s: filled with zeros.", name, lacking)
-    if unmasked:
+    if unmasked := [path for path in lacking if mask_path(path) not in masks]:
       logging.warning(
         "Source '%s': nothing tells the zeros of %s from stored ones. Declare masks: "
         "data.add_presence_specs.",
@@ -436,59 +312,10 @@ def log_filled(
       )
 
 
-def element_specs(dataset: tf.data.Dataset) -> TensorSpecStruct:
-  """Returns the specs of an example of a dataset of (features, labels), joined."""
-  batch = joint.join(*dataset.element_spec)
-  return specs.map_leaves(lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), batch)
-
-
-BY_SIZE = "by_size"
-Weights = str | Mapping[str, float] | Sequence[float] | None
-
-
-def check(
-  where: str,
-  sources: Mapping[str, Any],
-  weights: Weights,
-  preprocessors: Mapping[str, Any],
-) -> None:
-  """Checks that sources, weights and preprocessors belong together.
-
-  Args:
-    where: the class that was given them.
-    sources: input generators by name.
-    weights: see `MixtureInputGenerator`.
-    preprocessors: by name.
-  Raises:
-    SpecError: with all that is wrong.
-  """
-  found = [*_sources(sources), *_weights(sources, weights)]
-  found += [
-    errors.Mismatch(
-      f"preprocessors: {name}",
-      "the name of a source",
-      f"{name!r}",
-      errors.nearest(name, sources),
-    )
-    for name in preprocessors
-    if name not in sources
-  ]
-  found += [
-    errors.Mismatch(
-      f"preprocessors: {name}",
-      "no preprocessor for a source that comes with specs of its own",
-      "one",
-    )
-    for name in preprocessors
-    if name in sources and getattr(sources[name], "has_specifications", False)
-  ]
-  if found:
-    raise errors.mismatch_error(where, found)
-
-
-def _sources(sources: Mapping[str, Any]) -> Iterator[errors.Mismatch]:
+def _wrong_sources(sources: Mapping[str, Any]) -> Iterator[errors.Mismatch]:
   if not sources:
     yield errors.Mismatch("sources", "at least one", "none")
+  names: dict[int, str] = {}
   for name, source in sources.items():
     if not isinstance(source, AbstractInputGenerator):
       hint = ""
@@ -496,32 +323,40 @@ def _sources(sources: Mapping[str, Any]) -> Iterator[errors.Mismatch]:
         hint = f"Make one: @{source.__name__}() in gin, with the parentheses."
       got = errors.describe(source)
       yield errors.Mismatch(f"sources: {name}", "an input generator", got, hint)
-  twice = {id(source): name for name, source in sources.items()}
-  for name, source in sources.items():
-    if twice[id(source)] != name:
-      expected = "an input generator for each source"
-      yield errors.Mismatch(
-        f"sources: {name}", expected, f"that of '{twice[id(source)]}'"
-      )
+    elif (other := names.setdefault(id(source), name)) != name:
+      want = "an input generator for each source"
+      yield errors.Mismatch(f"sources: {name}", want, f"that of '{other}'")
 
 
-def _weights(sources: Mapping[str, Any], weights: Weights) -> Iterator[errors.Mismatch]:
+def _wrong_weights(
+  sources: Mapping[str, Any], weights: Weights
+) -> Iterator[errors.Mismatch]:
   if weights is None or weights == BY_SIZE:
     return
-  if isinstance(weights, Mapping) and set(weights) == set(sources):
-    by_name = dict(weights)
-  elif isinstance(weights, (list, tuple)) and len(weights) == len(sources):
+  is_list = isinstance(weights, (list, tuple))
+  by_name: Any = dict(enumerate(weights)) if is_list else weights
+  if is_list and len(weights) == len(sources):
     by_name = dict(zip(sources, weights, strict=True))
-  else:
-    expected = f"'{BY_SIZE}', or a weight for each of {errors.listing(sources)}"
-    is_list = isinstance(weights, (list, tuple))
+  if not isinstance(by_name, Mapping) or set(by_name) != set(sources):
+    want = f"'{BY_SIZE}', or a weight for each of {errors.listing(sources)}"
     hint = "A source that comes twice is one." if is_list else ""
-    yield errors.Mismatch("weights", expected, f"{weights!r}", hint)
+    yield errors.Mismatch("weights", want, f"{weights!r}", hint)
     return
   for name, weight in by_name.items():
     is_number = isinstance(weight, numbers.Real) and not isinstance(weight, bool)
     if not is_number or not math.isfinite(weight) or weight <= 0:
       yield errors.Mismatch(f"weights: {name}", "a number above 0", f"{weight!r}")
+
+
+def _no_source(
+  what: str, names: Any, sources: Mapping[str, Any]
+) -> Iterator[errors.Mismatch]:
+  """Yields the names that are none of a source."""
+  want = f"the name of a source, of {errors.listing(sources)}"
+  for name in names:
+    if name not in sources:
+      near = errors.nearest(name, sources)
+      yield errors.Mismatch(f"{what}: {name}", want, repr(name), near)
 
 
 @gin.configurable
@@ -573,7 +408,22 @@ class MixtureInputGenerator(AbstractInputGenerator):
     self._weights = weights
     self._seed = self._check_count("seed", seed, minimum=0)
     self._preprocessors = dict(preprocessors or {})
-    check(self._where, self._sources, self._weights, self._preprocessors)
+    self._raise(
+      [
+        *_wrong_sources(self._sources),
+        *_wrong_weights(self._sources, weights),
+        *_no_source("preprocessors", self._preprocessors, self._sources),
+        *(
+          errors.Mismatch(
+            f"preprocessors: {name}",
+            "no preprocessor for a source that comes with specs of its own",
+            "one",
+          )
+          for name in self._preprocessors
+          if getattr(self._sources.get(name), "has_specifications", False)
+        ),
+      ]
+    )
     if episodes is not None or split is not None:
       self.set_episodes(episodes, split)
     # Specs that were set before this are the source's own, and stay.
@@ -591,16 +441,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
       SpecError: there is no such source, or one has no episodes to choose from.
     """
     by_name = dict(episodes or {})
-    self._raise(
-      errors.Mismatch(
-        f"episodes: {name}",
-        f"the name of a source, of {errors.listing(self._sources)}",
-        repr(name),
-        errors.nearest(name, self._sources),
-      )
-      for name in by_name
-      if name not in self._sources
-    )
+    self._raise(_no_source("episodes", by_name, self._sources))
     for name, source in self._sources.items():
       source.set_episodes(by_name.get(name), split)
 
@@ -655,46 +496,62 @@ class MixtureInputGenerator(AbstractInputGenerator):
     return dataset.map(joint.split)
 
   def _mixed(self, batch_size: int, report: MixtureReport | None) -> tf.data.Dataset:
-    schedule = make_schedule(self._resolved_weights(), batch_size, self._seed)
-    given = schedule.given(self._start_step)
-    counts = schedule.counts_from(self._start_step)
-    params = [
-      # At a source that can resume exactly, the last batch may be used in part.
-      {"batch_size": int(size), "start_step": int(start // size), "seed": seed}
-      for size, start, seed in zip(
-        counts.max(axis=0), given, self._source_seeds(), strict=True
-      )
-    ]
-    datasets = self._source_datasets(specs.ModeKeys.TRAIN, params)
+    counts = make_schedule(self._resolved_weights(), batch_size, self._seed)
+    periods, rest = divmod(self._start_step, len(counts))
+    given = periods * counts.sum(axis=0) + counts[:rest].sum(axis=0)
+    counts = np.roll(counts, -rest, axis=0)
+    sizes = counts.max(axis=0)
+    # At a source that can resume exactly, the last batch may be used in part.
+    datasets = self._source_datasets(
+      specs.ModeKeys.TRAIN, sizes.tolist(), (given // sizes).tolist()
+    )
     parts = [
-      cut(dataset, counts[:, i], int(given[i] % params[i]["batch_size"]))
+      _cut(dataset, counts[:, i], int(given[i] % sizes[i]))
       for i, dataset in enumerate(datasets)
     ]
-    return interleave(parts, batch_size, self._seed, self._start_step, report)
+    return _put_together(parts, batch_size, self._seed, self._start_step, report)
 
   def _one_after_another(
     self, mode: str, batch_size: int, report: MixtureReport | None
   ) -> tf.data.Dataset:
-    params = [{"batch_size": batch_size, "seed": seed} for seed in self._source_seeds()]
-    datasets = self._source_datasets(mode, params)
+    num_sources = len(self._sources)
+    datasets = self._source_datasets(
+      mode, [batch_size] * num_sources, [0] * num_sources
+    )
     for name, dataset in zip(self._sources, datasets, strict=True):
       if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
         raise errors.SpecError(
           f"{self._where}: {name}: expected a source that ends in mode '{mode}', got "
           "one that does not. Evaluate it on its own."
         )
-    counted = [count(d, i, report) for i, d in enumerate(datasets)]
-    return functools.reduce(tf.data.Dataset.concatenate, counted)
+
+    def counted(batch: Any, source: int) -> Any:
+      size = tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
+      counts = tf.one_hot(source, num_sources, on_value=size, dtype=tf.int64)
+      with tf.control_dependencies([report.count(counts)] if report else []):
+        return tf.nest.map_structure(tf.identity, batch)
+
+    return functools.reduce(
+      tf.data.Dataset.concatenate,
+      [
+        d.map(_as_it_is(functools.partial(counted, source=i)))
+        for i, d in enumerate(datasets)
+      ],
+    )
 
   def _source_datasets(
-    self, mode: str, params: Sequence[Mapping[str, Any]]
+    self, mode: str, batch_sizes: Sequence[int], start_steps: Sequence[int]
   ) -> list[tf.data.Dataset]:
     """Creates the sources' datasets, of batches with the same paths, joined."""
-    # Nobody is told to keep its position: TensorFlow cannot save that of a `rebatch`.
-    datasets = {
-      name: source.create_dataset(mode, {**own, "is_portable": self._is_portable})
-      for (name, source), own in zip(self._sources.items(), params, strict=True)
-    }
+    seeds = np.random.SeedSequence(self._seed).generate_state(len(self._sources))
+    datasets = {}
+    for (name, source), batch_size, start, seed in zip(
+      self._sources.items(), batch_sizes, start_steps, seeds.tolist(), strict=True
+    ):
+      # Nobody is told to keep its position: TensorFlow cannot save that of a `rebatch`.
+      params = {"batch_size": batch_size, "start_step": start, "seed": seed}
+      params["is_portable"] = self._is_portable
+      datasets[name] = source.create_dataset(mode, params)
     self._raise(
       errors.Mismatch(
         name, "a source that stacks its windows itself", "one with stack_on_device"
@@ -703,19 +560,16 @@ class MixtureInputGenerator(AbstractInputGenerator):
       if source.device_fn is not None
     )
     wanted = joint.join(self._feature_spec, self._label_spec_for(mode))
-    masks = joint.join_paths(self._feature_masks, self._label_masks)
-    given = {name: element_specs(d) for name, d in datasets.items()}
-    self._raise(find_mismatches(wanted, given))
-    delivered = delivered_specs(wanted, masks, given)
-    # An example that no replay has drawn counts as it is, and is known as such.
-    names = {path: spec.name for path, spec in wanted.items()}
-    told = {input_generator.SAMPLE_KEY, input_generator.SAMPLE_WEIGHT}
-    ones = {p for p, name in names.items() if name == input_generator.SAMPLE_WEIGHT}
-    log_filled({p: s for p, s in delivered.items() if names.get(p) not in told}, given)
-    return [
-      dataset.map(make_filler(masks, given[name], delivered, ones))
+    given = {
+      name: specs.map_leaves(
+        lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype),
+        joint.join(*dataset.element_spec),
+      )
       for name, dataset in datasets.items()
-    ]
+    }
+    self._raise(_find_mismatches(wanted, given))
+    masks = joint.join_paths(self._feature_masks, self._label_masks)
+    return _fill(datasets, given, wanted, masks)
 
   def _set_specifications(self, mode: str) -> None:
     """Tells each source what to deliver, by way of its preprocessor if it has one."""
@@ -737,7 +591,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
     if problems:
       raise errors.SpecError(f"{self._where}: preprocessors:{''.join(problems)}")
     wanted = joint.join(self._feature_spec, self._label_spec_for(mode))
-    self._raise(find_mismatches(wanted, given))
+    self._raise(_find_mismatches(wanted, given))
 
   def _set_preprocessor(self, name: str, mode: str) -> specs.TensorSpecStruct:
     """Puts a preprocessor into a source; returns what comes out of it, joined."""
@@ -787,10 +641,6 @@ class MixtureInputGenerator(AbstractInputGenerator):
       if not size
     )
     return [size for size in sizes.values() if size]
-
-  def _source_seeds(self) -> list[int]:
-    state = np.random.SeedSequence(self._seed).generate_state(len(self._sources))
-    return state.tolist()
 
   @property
   def _where(self) -> str:
