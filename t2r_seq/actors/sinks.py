@@ -50,21 +50,6 @@ def flatten_step(step: rollouts.Step) -> dict[str, Any]:
   }
 
 
-def flatten_steps(steps: rollouts.Episode) -> dict[str, list[Any]]:
-  """Flattens an episode into one list of per-step values a path.
-
-  Args:
-    steps: the episode.
-  Returns:
-    The values of `flatten_step`, in lists.
-  """
-  flat: dict[str, list[Any]] = {}
-  for step in steps:
-    for path, value in flatten_step(step).items():
-      flat.setdefault(path, []).append(value)
-  return flat
-
-
 def step_to_features(step: rollouts.Step, spec: Any) -> specs.TensorSpecStruct:
   """Turns a step into what the spec structure stores of it.
 
@@ -83,7 +68,15 @@ def step_to_features(step: rollouts.Step, spec: Any) -> specs.TensorSpecStruct:
   """
   flat_spec = windows.flat_specs(spec)
   values = flatten_step(step)
-  _check_present("step to features", flat_spec, values)
+  missing = [
+    errors.Mismatch(
+      path, errors.describe(leaf), "nothing", errors.nearest(path, values)
+    )
+    for path, leaf in flat_spec.items()
+    if path not in values and not leaf.is_optional
+  ]
+  if missing:
+    raise errors.mismatch_error("step to features", missing)
   return specs.TensorSpecStruct(
     (path, _fit_shape(policies.to_spec_dtype(path, values[path], leaf), leaf))
     for path, leaf in flat_spec.items()
@@ -112,43 +105,18 @@ def stack_steps(rows: Sequence[Mapping[str, Any]], spec: Any) -> specs.TensorSpe
 def episode_to_features(steps: rollouts.Episode, spec: Any) -> specs.TensorSpecStruct:
   """Turns the steps of an episode into what the spec structure stores of it.
 
-  The default of `collect_episodes`: each path of the spec is looked up among the
-  observation's own paths, 'action', 'reward', 'terminated' and 'truncated'.
+  The default of `collect_episodes`: `step_to_features` of each, stacked.
 
   Args:
     steps: the episode, T steps.
-    spec: the flat specs of an episode record (or windowed ones: their flat specs are
-      taken).
+    spec: the flat specs of an episode record, or windowed ones.
   Returns:
-    Numpy arrays by path: [T, ...] for sequence specs, the first step's value for the
-    others. A path that the episode lacks is left out when its spec is optional.
+    Numpy arrays by path; see `stack_steps`.
   Raises:
-    SpecError: the episode lacks required paths; all are named.
+    SpecError: a step lacks required paths; all are named.
   """
   flat_spec = windows.flat_specs(spec)
-  values = flatten_steps(steps)
-  _check_present("episode to features", flat_spec, values)
-  features = specs.TensorSpecStruct()
-  for path, leaf in flat_spec.items():
-    if path in values:
-      stacked = [_fit_shape(np.asarray(value), leaf) for value in values[path]]
-      features[path] = np.stack(stacked) if leaf.is_sequence else stacked[0]
-  return features
-
-
-def _check_present(
-  operation: str, flat_spec: specs.TensorSpecStruct, values: Mapping[str, Any]
-) -> None:
-  """Checks that there is a value for every path that is not optional."""
-  missing = [
-    errors.Mismatch(
-      path, errors.describe(leaf), "nothing", errors.nearest(path, values)
-    )
-    for path, leaf in flat_spec.items()
-    if path not in values and not leaf.is_optional
-  ]
-  if missing:
-    raise errors.mismatch_error(operation, missing)
+  return stack_steps([step_to_features(step, flat_spec) for step in steps], flat_spec)
 
 
 def _fit_shape(value: np.ndarray, spec: specs.ExtendedTensorSpec) -> np.ndarray:

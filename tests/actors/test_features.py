@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, specs
-from t2r_seq.actors.sinks import episode_to_features, flatten_steps
+from t2r_seq.actors.sinks import episode_to_features, flatten_step
 
 
 def _steps(num_steps):
@@ -59,8 +59,8 @@ def test_windowed_specs_are_stored_flat():
 
 
 def test_one_array_is_the_observation():
-  steps = [{**step, "observation": np.float32([1, 2])} for step in _steps(2)]
-  assert set(flatten_steps(steps)) == {
+  step = {**_steps(1)[0], "observation": np.float32([1, 2])}
+  assert set(flatten_step(step)) == {
     "observation",
     "action",
     "reward",
@@ -74,7 +74,7 @@ def test_missing_paths_are_named():
     "state": {"poss": _spec((2,), name="pos", is_sequence=True)},
     "zeal": _spec((2,), name="zeal", is_sequence=True),
   }
-  want = "^episode to features: 2 mismatches:"
+  want = "^step to features: 2 mismatches:"
   with pytest.raises(errors.SpecError, match=want) as info:
     episode_to_features(_steps(1), spec)
   message = str(info.value)
