@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from benchmarks import process_memory
 from t2r_seq import data, specs
-from t2r_seq.data.plan import WindowOrder
+from t2r_seq.data.plan import Plan, WindowOrder
 from t2r_seq.store import EpisodeStore
 
 _LOOK_SECONDS = 0.005
@@ -115,7 +115,9 @@ def _look(
 
 def _order_ms(num_windows: int, batch_size: int) -> float:
   start = time.perf_counter()
-  WindowOrder(num_windows, batch_size).window_ids(tf.constant(0, tf.int64))
+  WindowOrder(num_windows, Plan(batch_size, "global")).window_ids(
+    tf.constant(0, tf.int64)
+  )
   return 1e3 * (time.perf_counter() - start)
 
 

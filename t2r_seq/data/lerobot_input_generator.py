@@ -158,12 +158,8 @@ class LeRobotInputGenerator(AbstractInputGenerator):
     if plan.seed is None:
       plan = dataclasses.replace(plan, seed=self._params_seed)
     if (context := self._input_context) is not None:
-      batch_size = context.get_per_replica_batch_size(batch_size)
-      count = context.num_input_pipelines
-      start *= context.num_replicas_in_sync // count
-      plan = dataclasses.replace(
-        plan, shard_index=context.input_pipeline_id, num_shards=count
-      )
+      plan, start = plan.of_worker(context, batch_size, start)
+      batch_size = plan.batch_size
     plan = dataclasses.replace(plan, batch_size=batch_size, drop_remainder=drop)
     with tf.init_scope():
       pools = _LeRobotPools(reading, joined, cut)

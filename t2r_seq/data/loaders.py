@@ -466,7 +466,7 @@ class WindowLoader:
     if plan.order == "quasi_random" and make_pools is not None:
       self._pools = make_pools()
       self.pool_size = size = self._pools.fit(plan)
-      self._order = PoolOrder(self._pools.counts, size.num_batches, **plan.split())
+      self._order = PoolOrder(self._pools.counts, size.num_batches, plan)
       logging.info(
         "%s: pools of %d batches hold at most %d bytes of the budget of %d.",
         plan.where,
@@ -475,7 +475,7 @@ class WindowLoader:
         plan.memory_budget,
       )
     else:
-      self._order = WindowOrder(num_windows, order=str(plan.order), **plan.split())
+      self._order = WindowOrder(num_windows, plan)
     self.batches_per_epoch = self._order.batches_per_epoch
 
   def dataset(self, start_batch: int = 0) -> tf.data.Dataset:
@@ -572,22 +572,19 @@ class WindowLoader:
       ValueError: the replicas cannot share a batch equally.
     """
     order = self._order
-    if order.num_shards != 1:
+    if self.plan.num_shards != 1:
       raise errors.SpecError(
         "for_input_context: num_shards: expected 1, because the pipelines are the "
-        f"shards, got {order.num_shards}."
+        f"shards, got {self.plan.num_shards}."
       )
-    changes: dict[str, Any] = {
-      "batch_size": context.get_per_replica_batch_size(order.batch_size),
-      "shard_index": context.input_pipeline_id,
-      "num_shards": context.num_input_pipelines,
-    }
     loader = copy.copy(self)
-    loader.plan = dataclasses.replace(self.plan, **changes)
+    loader.plan, _ = self.plan.of_worker(context, self.plan.batch_size)
     if isinstance(order, PoolOrder):
-      num_replicas = order.batch_size // changes["batch_size"]
-      changes["pool_batches"] = order.pool_batches * num_replicas
-    loader._order = dataclasses.replace(order, **changes)
+      num_replicas = order.batch_size // loader.plan.batch_size
+      num_batches = order.pool_batches * num_replicas
+      loader._order = PoolOrder(order.counts, num_batches, loader.plan)
+    else:
+      loader._order = WindowOrder(self.num_windows, loader.plan)
     loader.batches_per_epoch = loader._order.batches_per_epoch
     return loader
 

@@ -27,7 +27,7 @@ MAX_SEED = 2**32
 _POOL_STREAM = 0x9E3779B9
 
 
-def permutation(size: tf.Tensor, seed: int, number: tf.Tensor) -> tf.Tensor:
+def permutation(size: tf.Tensor, seed: int | None, number: tf.Tensor) -> tf.Tensor:
   """Returns a permutation of range(size), a function of two numbers.
 
   Args:
@@ -41,10 +41,10 @@ def permutation(size: tf.Tensor, seed: int, number: tf.Tensor) -> tf.Tensor:
 
 
 def permuted(
-  index: tf.Tensor, size: tf.Tensor, seed: int, number: tf.Tensor
+  index: tf.Tensor, size: tf.Tensor, seed: int | None, number: tf.Tensor
 ) -> tf.Tensor:
   """Returns where a permutation of range(size) takes some places; see `permutation`."""
-  both = tf.stack([tf.constant(seed % MAX_SEED, tf.int64), number])
+  both = tf.stack([tf.constant((seed or 0) % MAX_SEED, tf.int64), number])
   # The op takes no range of a single number; that one stays where it is.
   shuffled = tf.random.experimental.index_shuffle(index, both, tf.maximum(size - 1, 1))
   return tf.minimum(shuffled, tf.maximum(size - 1, 0))
@@ -118,15 +118,30 @@ class Plan:
     seed = draw_seed() if self.seed is None else self.seed
     return dataclasses.replace(self, seed=seed, order=self.order or order)
 
-  def split(self) -> dict[str, Any]:
-    """Returns what an order is told, by the names of its arguments."""
-    return {
-      "batch_size": self.batch_size,
-      "seed": self.seed,
-      "shard_index": self.shard_index,
-      "num_shards": self.num_shards,
-      "drop_remainder": self.drops,
-    }
+  def of_worker(
+    self, context: tf.distribute.InputContext, batch_size: int, start_step: int = 0
+  ) -> tuple[Plan, int]:
+    """Returns the plan of one input pipeline of a strategy.
+
+    The pipelines have disjoint shards; the replicas of one take turns at its batches.
+
+    Args:
+      context: of the pipeline.
+      batch_size: B, of all replicas together.
+      start_step: steps to leave out; a step is a batch for each replica.
+    Returns:
+      The plan of batches of one replica, and the batches to leave out.
+    Raises:
+      ValueError: the replicas cannot share a batch equally.
+    """
+    num_shards = context.num_input_pipelines
+    plan = dataclasses.replace(
+      self,
+      batch_size=context.get_per_replica_batch_size(batch_size),
+      shard_index=context.input_pipeline_id,
+      num_shards=num_shards,
+    )
+    return plan, start_step * (context.num_replicas_in_sync // num_shards)
 
 
 def plan_and_cut(
@@ -170,49 +185,74 @@ def plan_and_cut(
   return plan, windows.Cut.of(where, cut, others)
 
 
-@dataclasses.dataclass(frozen=True)
-class WindowOrder:
+class Order:
   """The windows of every batch of every epoch, computed and not drawn.
 
   Attributes:
     num_windows: N >= 1, in the whole dataset.
-    batch_size: B >= 1.
-    order: 'sequential', or 'global': every epoch another permutation of all windows.
-    seed: of the permutations, of 32 bits.
-    shard_index: which part of each epoch is meant; parts are disjoint.
-    num_shards: how many parts there are.
-    drop_remainder: all batches are full, and all shards have equally many; the windows
-      that are left over are others in every epoch under 'global'. False shows every
-      window once per epoch, in exactly one shard.
+    plan: of the batches, with a seed. Where it drops what is left over, all batches are
+      full and all shards have equally many; otherwise every window comes once an epoch,
+      in exactly one shard.
   """
 
-  num_windows: int
-  batch_size: int
-  order: str = "global"
-  seed: int = 0
-  shard_index: int = 0
-  num_shards: int = 1
-  drop_remainder: bool = True
+  def __init__(self, num_windows: int, plan: Plan) -> None:
+    """Checks that there is a batch; see the attributes.
 
-  def __post_init__(self) -> None:
-    if self.order not in STATELESS_ORDERS:
-      raise errors.SpecError(
-        f"batches: order: expected one of {', '.join(STATELESS_ORDERS)}, got "
-        f"{self.order!r}.{errors.nearest(str(self.order), STATELESS_ORDERS)}"
-      )
-    _check_split(self)
+    Raises:
+      SpecError: sizes and numbers give none.
+    """
+    self.num_windows = num_windows
+    self.plan = plan
+    if plan.num_shards > num_windows:
+      want = f"at most the {num_windows} windows that there are"
+      found = errors.Mismatch("num_shards", want, str(plan.num_shards))
+      raise errors.mismatch_error("batches", [found])
+    if not self.batches_per_epoch:
+      want = f"at most the {self.num_shard_windows} windows of a shard"
+      hint = "Make batches smaller, or keep them: drop_remainder=False."
+      found = errors.Mismatch("batch_size", want, str(plan.batch_size), hint)
+      raise errors.mismatch_error("batches", [found])
 
   @property
-  def batches_per_epoch(self) -> int:
-    """Batches of this shard in each epoch."""
-    return _num_batches(self)
+  def batch_size(self) -> int:
+    """B."""
+    return self.plan.batch_size
+
+  @property
+  def drop_remainder(self) -> bool:
+    """Whether all batches are full."""
+    return self.plan.drops
 
   @property
   def num_shard_windows(self) -> int:
     """Windows of this shard in each epoch."""
     if self.drop_remainder:
-      return self.num_windows // self.num_shards
-    return -(-(self.num_windows - self.shard_index) // self.num_shards)
+      return self.num_windows // self.plan.num_shards
+    return -(-(self.num_windows - self.plan.shard_index) // self.plan.num_shards)
+
+  @property
+  def num_used(self) -> int:
+    """Those of them that are in batches."""
+    used = self.num_shard_windows
+    return used - used % self.batch_size if self.drop_remainder else used
+
+  @property
+  def batches_per_epoch(self) -> int:
+    """Batches of this shard in each epoch."""
+    return -(-self.num_used // self.batch_size)
+
+
+class WindowOrder(Order):
+  """The order of windows that can be read one by one, 'sequential' or 'global'."""
+
+  def __init__(self, num_windows: int, plan: Plan) -> None:
+    """Checks the plan; see the attributes."""
+    if plan.order not in STATELESS_ORDERS:
+      raise errors.SpecError(
+        f"batches: order: expected one of {', '.join(STATELESS_ORDERS)}, got "
+        f"{plan.order!r}."
+      )
+    super().__init__(num_windows, plan)
 
   def window_ids(self, batch: tf.Tensor, num_batches: int = 1) -> tf.Tensor:
     """Returns the windows of a batch, or of several that follow each other.
@@ -229,21 +269,17 @@ class WindowOrder:
     size = min(num_batches * self.batch_size, self.num_shard_windows)
     places = in_epoch * self.batch_size + tf.range(size, dtype=tf.int64)
     if num_batches > 1 or not self.drop_remainder:
-      used = self.num_shard_windows
-      if self.drop_remainder:
-        used = self.batches_per_epoch * self.batch_size
-      places = places[: used - in_epoch * self.batch_size]
+      places = places[: self.num_used - in_epoch * self.batch_size]
     # The shards take turns, so that each sees an even part of a sequential order.
-    positions = places * self.num_shards + self.shard_index
-    if self.order == "sequential":
+    positions = places * self.plan.num_shards + self.plan.shard_index
+    if self.plan.order == "sequential":
       return positions
     size = tf.constant(self.num_windows, tf.int64)
-    return permuted(positions, size, self.seed, epoch)
+    return permuted(positions, size, self.plan.seed, epoch)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class PoolOrder:
-  """The windows of every pool of every epoch, computed and not drawn.
+class PoolOrder(Order):
+  """The order of windows of pools.
 
   An epoch is a permutation of the episodes; their windows, one after the other, are cut
   into equal parts for the shards, and those into pools. Within a pool the windows are
@@ -252,46 +288,18 @@ class PoolOrder:
   Attributes:
     counts: windows of each episode, int64 [episodes].
     pool_batches: batches of a pool.
-    batch_size: B >= 1.
-    seed: of the permutations.
-    shard_index: which part of each epoch is meant.
-    num_shards: how many parts there are, equal but for one window.
-    drop_remainder: all batches are full, and all shards have equally many.
   """
 
-  counts: np.ndarray
-  pool_batches: int
-  batch_size: int
-  seed: int = 0
-  shard_index: int = 0
-  num_shards: int = 1
-  drop_remainder: bool = True
-
-  def __post_init__(self) -> None:
-    _check_split(self)
-
-  @property
-  def num_windows(self) -> int:
-    """Windows of all episodes."""
-    return int(self.counts.sum())
-
-  @property
-  def batches_per_epoch(self) -> int:
-    """Batches of this shard in each epoch."""
-    return _num_batches(self)
+  def __init__(self, counts: np.ndarray, pool_batches: int, plan: Plan) -> None:
+    """Creates the order; see the attributes."""
+    super().__init__(int(counts.sum()), plan)
+    self.counts = counts
+    self.pool_batches = pool_batches
 
   @property
   def pools_per_epoch(self) -> int:
     """Pools of this shard in each epoch."""
     return -(-self.batches_per_epoch // self.pool_batches)
-
-  @property
-  def num_shard_windows(self) -> int:
-    """Windows of this shard in each epoch."""
-    if self.drop_remainder:
-      return self.num_windows // self.num_shards
-    end = (self.shard_index + 1) * self.num_windows // self.num_shards
-    return end - self._first_window
 
   def episodes(self, epoch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the order of the episodes, and where the windows of each end.
@@ -302,7 +310,7 @@ class PoolOrder:
       int64 [episodes] each.
     """
     number = tf.constant(len(self.counts), tf.int64)
-    order = permutation(number, self.seed, epoch)
+    order = permutation(number, self.plan.seed, epoch)
     counts = tf.gather(tf.constant(self.counts, tf.int64), order)
     return order, tf.cumsum(counts)
 
@@ -315,11 +323,12 @@ class PoolOrder:
       int64 scalars, counted through the episodes in the order of the epoch.
     """
     size = self.pool_batches * self.batch_size
-    first = self._first_window + pool * size
-    used = self.num_shard_windows
-    if self.drop_remainder:
-      used = self.batches_per_epoch * self.batch_size
-    end = tf.constant(self._first_window + used, tf.int64)
+    index, each = self.plan.shard_index, self.num_windows // self.plan.num_shards
+    first_of_shard = index * each
+    if not self.drop_remainder:  # The first shards have one more.
+      first_of_shard += min(index, self.num_windows % self.plan.num_shards)
+    first = first_of_shard + pool * size
+    end = tf.constant(first_of_shard + self.num_used, tf.int64)
     return first, tf.minimum(first + size, end)
 
   def shuffle(
@@ -327,29 +336,17 @@ class PoolOrder:
   ) -> tf.Tensor:
     """Returns a permutation of the windows of a pool, int64 [num_windows]."""
     number = epoch * self.pools_per_epoch + pool
-    return permutation(num_windows, self.seed ^ _POOL_STREAM, number)
-
-  @property
-  def _first_window(self) -> int:
-    if self.drop_remainder:
-      return self.shard_index * self.num_shard_windows
-    return self.shard_index * self.num_windows // self.num_shards
+    return permutation(num_windows, (self.plan.seed or 0) ^ _POOL_STREAM, number)
 
 
-def _num_batches(order: Any) -> int:
-  if order.drop_remainder:
-    return order.num_shard_windows // order.batch_size
-  return -(-order.num_shard_windows // order.batch_size)
-
-
-def _wrong_counts(plan: Any) -> Iterator[errors.Mismatch]:
-  """Yields what is no integer, or too small or large, of a plan or an order."""
-  least = {"num_windows": 1, "batch_size": 1, "num_shards": 1, "memory_budget": 1}
+def _wrong_counts(plan: Plan) -> Iterator[errors.Mismatch]:
+  """Yields what is no integer, or too small or large, of a plan."""
+  least = {"batch_size": 1, "num_shards": 1, "memory_budget": 1}
   least |= {"shard_index": 0, "seed": 0, "num_epochs": 0}
   is_wrong = False
   for name, minimum in least.items():
-    value = getattr(plan, name, minimum)
-    if value is None and isinstance(plan, Plan) and name in ("seed", "num_epochs"):
+    value = getattr(plan, name)
+    if value is None and name in ("seed", "num_epochs"):
       continue
     is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not is_integer or value < minimum:
@@ -363,22 +360,3 @@ def _wrong_counts(plan: Any) -> Iterator[errors.Mismatch]:
   if plan.shard_index >= plan.num_shards:
     want = f"an index below num_shards = {plan.num_shards}"
     yield errors.Mismatch("shard_index", want, str(plan.shard_index))
-
-
-def _check_split(order: Any) -> None:
-  """Raises SpecError unless sizes and numbers make sense and give a batch."""
-  found = [*_wrong_counts(order)]
-  if not found and order.num_shards > order.num_windows:
-    want = f"at most the {order.num_windows} windows that there are"
-    found.append(errors.Mismatch("num_shards", want, str(order.num_shards)))
-  if not found and not order.batches_per_epoch:
-    found.append(
-      errors.Mismatch(
-        "batch_size",
-        f"at most the {order.num_shard_windows} windows of a shard",
-        str(order.batch_size),
-        "Make batches smaller, or keep them: drop_remainder=False.",
-      )
-    )
-  if found:
-    raise errors.mismatch_error("batches", found)

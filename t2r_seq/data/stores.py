@@ -244,7 +244,7 @@ class StoreWindowLoader(WindowLoader):
     """
     if not isinstance(self._order, PoolOrder):
       raise errors.SpecError(
-        f"portable_dataset: order: expected 'quasi_random', got '{self._order.order}'. "
+        f"portable_dataset: order: expected 'quasi_random', got '{self.plan.order}'. "
         "Other orders read from memory of this process, wherever a window lies; pools "
         "are ranges of files."
       )
@@ -410,13 +410,8 @@ class StoreInputGenerator(AbstractInputGenerator):
     is_train = mode == specs.ModeKeys.TRAIN
     plan, start = self._plan, self._start_step if is_train else 0
     if (context := self._input_context) is not None:
-      batch_size = context.get_per_replica_batch_size(batch_size)
-      plan = dataclasses.replace(
-        plan,
-        shard_index=context.input_pipeline_id,
-        num_shards=context.num_input_pipelines,
-      )
-      start *= context.num_replicas_in_sync // context.num_input_pipelines
+      plan, start = plan.of_worker(context, batch_size, start)
+      batch_size = plan.batch_size
     if is_train and self._follow is not None:
       return self._followed(self._follow, batch_size, start).map(joint.split)
     # A dataset may be created while a graph is built; the store is opened outside.

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from t2r_seq.data import loaders
 from t2r_seq.data.loaders import batches_in_order
-from t2r_seq.data.plan import WindowOrder
+from t2r_seq.data.plan import Plan, WindowOrder
 
 LARGE = 2**30
 
@@ -18,7 +18,7 @@ def ids_of(dataset):
 
 
 def test_a_checkpoint_resumes(tmp_path):
-  order = WindowOrder(1001, 7, seed=3)
+  order = WindowOrder(1001, Plan(7, "global", seed=3))
 
   def make():
     return batches_in_order(lambda ids: {"id": ids}, order, LARGE, 2, 3)
