@@ -58,6 +58,25 @@ def join_paths(
   }
 
 
+def name_by_path(
+  joined: specs.TensorSpecStruct, stored: Mapping[str, Any]
+) -> specs.TensorSpecStruct:
+  """Names what each spec reads: what is stored at its path, or else at its name.
+
+  Args:
+    joined: specs, as from `join`.
+    stored: what there is, by path.
+  Returns:
+    The specs, some by other names.
+  """
+  named = specs.TensorSpecStruct()
+  for path, spec in joined.items():
+    own_path = path.partition("/")[2]
+    name = own_path if own_path in stored else spec.name
+    named[path] = specs.ExtendedTensorSpec.from_spec(spec, name=name)
+  return named
+
+
 @tf.autograph.experimental.do_not_convert
 def split(joined: Any) -> tuple[specs.TensorSpecStruct, specs.TensorSpecStruct]:
   """Undoes `join`.

@@ -7,7 +7,6 @@ import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from concurrent import futures
-from typing import Any
 
 import gin
 import numpy as np
@@ -22,7 +21,6 @@ from t2r_seq.data.plan import Plan
 from t2r_seq.records.images import DecodeImages
 from t2r_seq.store.splits import Episodes
 
-_as_it_is = tf.autograph.experimental.do_not_convert
 # Of a text in a tensor.
 _STRING_BYTES = 96
 
@@ -83,10 +81,8 @@ class LeRobotInputGenerator(AbstractInputGenerator):
     super().__init__(batch_size, cut)
     where = type(self).__name__
     self._path = os.fspath(dataset_path)
-    self._seed = arguments.check_seed(where, seed)
     self._plan = Plan(
-      order="quasi_random",
-      num_epochs=None,
+      seed=seed,
       drop_remainder=drop_remainder,
       memory_budget=memory_budget,
       where=where,
@@ -146,26 +142,21 @@ class LeRobotInputGenerator(AbstractInputGenerator):
       self._reading = reading = _Reading(
         folder, joined, chosen, where, self._decode_images
       )
-    cut = self._cut(mode)
-    given = self._plan.drop_remainder
-    drop = is_train if given is None else bool(given)
-    if not is_train:
-      self._report = report = windows.WindowReport()
-      episodes = reading.episodes(np.arange(len(chosen)))
-      found = windows.windows(episodes, joined, cut, report=report)
-      return found.batch(batch_size, drop_remainder=drop).map(joint.split)
-    plan, start = dataclasses.replace(self._plan, seed=self._seed), self._start_step
-    if plan.seed is None:
-      plan = dataclasses.replace(plan, seed=self._params_seed)
+    seed = self._params_seed if self._plan.seed is None else self._plan.seed
+    plan = dataclasses.replace(
+      self._plan,
+      batch_size=batch_size,
+      order="quasi_random" if is_train else "sequential",
+      seed=seed,
+      num_epochs=None if is_train else 1,
+    )
+    start = self._start_step if is_train else 0
     if (context := self._input_context) is not None:
       plan, start = plan.of_worker(context, batch_size, start)
-      batch_size = plan.batch_size
-    plan = dataclasses.replace(plan, batch_size=batch_size, drop_remainder=drop)
     with tf.init_scope():
-      pools = _LeRobotPools(reading, joined, cut)
-      loader = WindowLoader(
-        plan.seeded(), _no_read, int(pools.counts.sum()), 1, lambda: pools
-      )
+      pools = _LeRobotPools(reading, joined, self._cut(mode))
+      num_windows = int(pools.counts.sum())
+      loader = WindowLoader(plan.seeded(), None, num_windows, 1, lambda: pools)
       lengths = folder.lengths[chosen]
       self._report = windows.WindowReport.of_episodes(lengths, pools.counts)
     self._reads_ahead = True
@@ -194,11 +185,7 @@ class LeRobotInputGenerator(AbstractInputGenerator):
   def _joined(self, folder: LeRobotFolder, mode: str) -> specs.TensorSpecStruct:
     """Joins the specs; each names the key that it reads."""
     joined = joint.join(self._feature_spec, self._label_spec_for(mode))
-    for path, spec in joined.items():
-      own_path = path.partition("/")[2]
-      if own_path in folder.spec:
-        joined[path] = specs.ExtendedTensorSpec.from_spec(spec, name=own_path)
-    return joined
+    return joint.name_by_path(joined, folder.spec)
 
 
 class _Reading:
@@ -226,32 +213,6 @@ class _Reading:
     self.lengths = folder.lengths[numbers]
     flat = windows.flat_specs(joined)
     self.specs = _find_keys(folder, flat, where)
-
-  def episodes(self, order: Any) -> tf.data.Dataset:
-    """Makes the dataset of some episodes.
-
-    Args:
-      order: places in `numbers`, int64 [n].
-    """
-    with tf.init_scope():
-      numbers = self.numbers
-    chosen = tf.gather(tf.constant(numbers, tf.int64), order)
-    return tf.data.Dataset.from_tensor_slices(chosen).map(
-      _as_it_is(self._read), num_parallel_calls=pool.PARSES_AT_ONCE, deterministic=True
-    )
-
-  def _read(self, number: tf.Tensor) -> specs.TensorSpecStruct:
-    arrays = tf.numpy_function(self._read_arrays, [number], self._types())
-    return specs.TensorSpecStruct(self._decode(arrays))
-
-  def _read_arrays(self, number: np.ndarray) -> Sequence[np.ndarray]:
-    try:
-      values = self._folder.read(int(number), self.specs)
-    except Exception as error:
-      # tf.data keeps only the text of what is raised.
-      self.failures.append(error)
-      raise
-    return [values[key] for key in self.specs]
 
   def read_parts(
     self, numbers: tf.Tensor, starts: tf.Tensor, counts: tf.Tensor
@@ -342,10 +303,6 @@ class _LeRobotPools(PoolReader):
     self, episodes: tf.Tensor, first_step: tf.Tensor, num_steps: tf.Tensor
   ) -> dict[str, tf.Tensor]:
     return self._reading.read_parts(episodes, first_step, num_steps)
-
-
-def _no_read(numbers: tf.Tensor) -> Any:
-  raise NotImplementedError("Windows are read by pools.")
 
 
 def _find_keys(

@@ -431,14 +431,14 @@ class WindowLoader:
     plan: of the batches.
     num_windows: in all data.
     batches_per_epoch: of this shard.
-    pool_size: batches and bytes that go through memory together; None unless the order
-      is 'quasi_random'.
+    pool_size: batches and bytes that go through memory together; None where windows
+      are read one by one.
   """
 
   def __init__(
     self,
     plan: Plan,
-    read: Callable[[Any], specs.TensorSpecStruct],
+    read: Callable[[Any], specs.TensorSpecStruct] | None,
     num_windows: int,
     window_bytes: int,
     make_pools: Callable[[], PoolReader] | None = None,
@@ -448,7 +448,8 @@ class WindowLoader:
 
     Args:
       plan: with a seed and an order.
-      read: maps window numbers, int64 [N], to windows by path, [N, ...].
+      read: maps window numbers, int64 [N], to windows by path, [N, ...]. None: windows
+        are read by pools only, in any order but 'global'.
       num_windows: N >= 1.
       window_bytes: memory of a window, about.
       make_pools: called where the order has pools; None: there are none.
@@ -458,12 +459,13 @@ class WindowLoader:
     """
     self.plan = plan
     self.num_windows = num_windows
-    self._read = read
+    self._read: Any = read
     self._window_bytes = window_bytes
     self._held = held
     self.pool_size: PoolSize | None = None
     self._order: WindowOrder | PoolOrder
-    if plan.order == "quasi_random" and make_pools is not None:
+    has_pools = plan.order == "quasi_random" or read is None
+    if has_pools and make_pools is not None:
       self._pools = make_pools()
       self.pool_size = size = self._pools.fit(plan)
       self._order = PoolOrder(self._pools.counts, size.num_batches, plan)

@@ -283,7 +283,7 @@ class PoolOrder(Order):
 
   An epoch is a permutation of the episodes; their windows, one after the other, are cut
   into equal parts for the shards, and those into pools. Within a pool the windows are
-  permuted.
+  permuted. In the order 'sequential' nothing is.
 
   Attributes:
     counts: windows of each episode, int64 [episodes].
@@ -310,7 +310,9 @@ class PoolOrder(Order):
       int64 [episodes] each.
     """
     number = tf.constant(len(self.counts), tf.int64)
-    order = permutation(number, self.plan.seed, epoch)
+    order = tf.range(number)
+    if self.plan.order != "sequential":
+      order = permutation(number, self.plan.seed, epoch)
     counts = tf.gather(tf.constant(self.counts, tf.int64), order)
     return order, tf.cumsum(counts)
 
@@ -334,7 +336,9 @@ class PoolOrder(Order):
   def shuffle(
     self, num_windows: tf.Tensor, epoch: tf.Tensor, pool: tf.Tensor
   ) -> tf.Tensor:
-    """Returns a permutation of the windows of a pool, int64 [num_windows]."""
+    """Returns the order of the windows of a pool, int64 [num_windows]."""
+    if self.plan.order == "sequential":
+      return tf.range(num_windows)
     number = epoch * self.pools_per_epoch + pool
     return permutation(num_windows, (self.plan.seed or 0) ^ _POOL_STREAM, number)
 

@@ -39,11 +39,6 @@ _PARSED_COPIES = 3 * PARSES_AT_ONCE
 ORDER_BYTES = 56
 # One part in so many of what is counted: what TensorFlow takes beside it.
 _PARTS_BESIDE = 7
-# Steps of this size stay in the episode that was parsed; smaller ones are copied to one
-# tensor, from which they are gathered faster.
-_LARGE_BYTES = 4096
-# TensorFlow shares the memory of parts of a tensor where they start at multiples.
-_ALIGNMENT = 64
 # Of a string in a tensor, beside its bytes.
 _STRING_BYTES = 24
 
@@ -81,7 +76,6 @@ class PoolRows:
     reader: windows.WindowReader,
     element_spec: Mapping[str, tf.TensorSpec],
     images: Mapping[str, specs.ExtendedTensorSpec],
-    listed: Mapping[str, tf.TensorSpec] | None = None,
   ) -> None:
     """Plans the rows.
 
@@ -91,7 +85,6 @@ class PoolRows:
         features.
       images: the specs of images that are decoded, by path: those of steps come as
         lists, of which several may be one step.
-      listed: further paths whose rows come as lists: what a row is.
     """
     self.reader = reader
     self.images = images
@@ -102,7 +95,6 @@ class PoolRows:
       for path, spec in images.items()
       if path in self._timed
     }
-    self._listed.update(listed or {})
 
   def gather(
     self, rows: Mapping[str, tf.Tensor], chosen: tf.Tensor
@@ -142,8 +134,8 @@ def parts_of_rows(index: tf.Tensor, of_row: tf.TensorShape) -> tf.Tensor:
 class PoolColumns(PoolRows):
   """What pools keep of episodes that are parsed, and how they are joined.
 
-  Of a path with large steps, raw or decoded, a pool lists the steps and does not copy
-  them; the small steps of all episodes become one tensor, and so do context features.
+  Images that are decoded are listed, and not copied; other steps of all episodes become
+  one tensor, and so do context features.
   """
 
   def __init__(
@@ -177,16 +169,11 @@ class PoolColumns(PoolRows):
       "streamed_windows", windows.flat_specs(spec_structure)
     )
     images = _find_images(element, spec_structure) if decode_images else {}
-    listed = {}
-    for path in timed:
-      row = tf.TensorSpec(element[path].shape[1:], element[path].dtype)
-      if path not in images and _is_large(row):
-        listed[path] = row
     for path, spec in images.items():
       leading = element[path].shape[: -spec.shape[:-3].rank or None]
       element[path] = tf.TensorSpec(leading.concatenate(spec.shape), spec.dtype)
     reader = windows.WindowReader(element, spec_structure, cut)
-    super().__init__(reader, element, images, listed)
+    super().__init__(reader, element, images)
     self._kept = [
       tf.TensorSpec([], tf.variant) if path in self._listed else spec
       for path, spec in self._element.items()
@@ -233,10 +220,6 @@ class PoolColumns(PoolRows):
         pooled += num_images * (
           self.images[path].shape[-3:].num_elements() * spec.dtype.size
         )
-      elif path in self._listed:
-        row = self._listed[path]
-        value = RowList.of_tensor(tf.ensure_shape(value, [None, *row.shape])).handle
-        pooled += num_bytes
       else:
         pooled += _joined_bytes(num_bytes)
       kept.append(value)
@@ -448,14 +431,6 @@ def _find_images(
     if specs.is_encoded_image_spec(spec):
       found[source] = specs.ExtendedTensorSpec.to_spec(spec)
   return found
-
-
-def _is_large(row: tf.TensorSpec) -> bool:
-  num_elements = row.shape.num_elements()
-  if num_elements is None or row.dtype == tf.string:
-    return False
-  num_bytes = num_elements * row.dtype.size
-  return num_bytes >= _LARGE_BYTES and num_bytes % _ALIGNMENT == 0
 
 
 def _row_bytes(element: tf.TensorSpec) -> int | None:

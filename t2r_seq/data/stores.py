@@ -509,13 +509,7 @@ class StoreInputGenerator(AbstractInputGenerator):
   def _joined(self, store: EpisodeStore, mode: str) -> specs.TensorSpecStruct:
     """Joins the specs; each names the column that it reads."""
     joined = joint.join(self._feature_spec, self._label_spec_for(mode))
-    columns = store.spec
-    for path, spec in joined.items():
-      own_path = path.partition("/")[2]
-      if own_path in columns:
-        spec = specs.ExtendedTensorSpec.from_spec(spec, name=own_path)
-      joined[path] = spec
-    return joined
+    return joint.name_by_path(joined, store.spec)
 
   def _train_order(self, store: EpisodeStore, joined: specs.TensorSpecStruct) -> str:
     if self._plan.order is not None:

@@ -251,11 +251,7 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
     with tf.init_scope():
       opened = store.EpisodeStore(self._store_path)
       features, labels = self._sample_specs(mode)
-      joined = joint.join(features, labels)
-      for path, spec in joined.items():
-        own_path = path.partition("/")[2]
-        if own_path in opened.spec:
-          joined[path] = specs.ExtendedTensorSpec.from_spec(spec, name=own_path)
+      joined = joint.name_by_path(joint.join(features, labels), opened.spec)
       columns: Any = DecodedColumns(StoreColumns(opened), opened.spec)
       read = store.StoreWindows(columns, joined, windows.Cut(padding=self._padding))
       tasks = self._tasks(opened, read.counts)

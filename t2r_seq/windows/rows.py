@@ -10,8 +10,6 @@ import tensorflow as tf
 # Decoding 128x128 JPEGs by eights takes 71 us of processor time an image, one by one
 # 82: the rest is the loop's own.
 _ROWS_AT_ONCE = 8
-# The same when rows are only referred to.
-_TAKEN_AT_ONCE = (32, 4, 1)
 
 
 class RowList:
@@ -93,35 +91,6 @@ class RowList:
     return cls(handle, shape, dtype)
 
   @classmethod
-  def of_tensor(cls, rows: tf.Tensor) -> RowList:
-    """Takes the rows of a tensor without copying them.
-
-    A row whose bytes are no multiple of 64 is copied: TensorFlow shares the memory of
-    aligned parts only.
-
-    Args:
-      rows: [N, ...]; fully defined but for N.
-    Returns:
-      A list of N rows.
-    """
-    shape = rows.shape[1:]
-    count = tf.shape(rows)[0]
-
-    def add(start: tf.Tensor, handle: tf.Tensor, num_rows: int) -> list[Any]:
-      for row in tf.unstack(_slice_rows(rows, start, num_rows), num_rows):
-        handle = tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=row)
-      return [start + num_rows, handle]
-
-    start, handle = tf.constant(0), cls.empty(shape, rows.dtype).handle
-    for num_rows in _TAKEN_AT_ONCE:
-      start, handle = tf.while_loop(
-        lambda i, _, num_rows=num_rows: i + num_rows <= count,
-        lambda i, handle, num_rows=num_rows: add(i, handle, num_rows),
-        [start, handle],
-      )
-    return cls(handle, shape, rows.dtype)
-
-  @classmethod
   def empty(cls, shape: tf.TensorShape, dtype: tf.DType) -> RowList:
     """Returns a list of no rows; their shape may be known in part."""
     sizes = [-1 if size is None else size for size in shape]
@@ -131,17 +100,6 @@ class RowList:
       element_dtype=dtype,
     )
     return cls(handle, shape, dtype)
-
-  def of(self, handle: tf.Tensor) -> RowList:
-    """Returns the list of a handle, whose rows are of the same kind."""
-    return RowList(handle, self.shape, self.dtype)
-
-  def concat(self, other: tf.Tensor) -> RowList:
-    """Returns a list of its own rows and those of another's handle, uncopied."""
-    joined = tf.raw_ops.TensorListConcatLists(
-      input_a=self.handle, input_b=other, element_dtype=self.dtype
-    )
-    return self.of(joined)
 
   def gather(self, index: tf.Tensor) -> tf.Tensor:
     """Returns rows.

@@ -124,28 +124,6 @@ def test_every_window_comes_once_an_epoch(path, cut):
   assert report.episodes == 2 * len(LENGTHS)
 
 
-@pytest.mark.parametrize("width", [64, 65], ids=["shared", "copied"])
-def test_large_steps_are_gathered_from_their_episodes(width):
-  # 6,144 bytes, a multiple of 64, or some more; not for gather to copy to a pool first.
-  spec = specs.ExtendedTensorSpec(
-    (2, 32, width, 3), tf.uint8, "x", time_offsets=(-1, 0)
-  )
-  rng = np.random.default_rng(5)
-  all_frames = [rng.integers(256, size=(n, 32, width, 3)) for n in (5, 9, 1, 12, 4)]
-  flat = tf.TensorSpec([None, 32, width, 3], tf.uint8)
-  episodes = tf.data.Dataset.from_generator(
-    lambda: ({"x": frames} for frames in all_frames), output_signature={"x": flat}
-  )
-  batches = streamed(episodes, {"x": spec}, 4, 2_600_000, 1, 2, padding="repeat")
-  want = collections.Counter()
-  for frames in all_frames:
-    before = np.maximum(np.arange(len(frames)) - 1, 0)
-    stacks = np.stack([frames[before], frames], 1).astype(np.uint8)
-    want.update({stack.tobytes(): 2 for stack in stacks})
-  got = [window.tobytes() for batch in batches for window in batch["x"].numpy()]
-  assert collections.Counter(got) == want
-
-
 def test_pools_of_many_short_episodes():
   # By path: small steps, large ones, and a value of the episode.
   window = {
