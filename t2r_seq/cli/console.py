@@ -358,7 +358,8 @@ def load_window_specs(source: str) -> tuple[Any, Any]:
       with open(source, encoding="utf-8") as f:
         features = specs.TensorSpecStruct.from_json(f.read())
     else:
-      features = _import(source)
+      found = load_object("--spec", source, FORMS)
+      features = found() if callable(found) else found
     specs.assert_valid_spec_structure(features)
   except (errors.SpecError, UnicodeDecodeError) as error:
     raise errors.SpecError(f"--spec: {source}: {error}") from error
@@ -418,18 +419,25 @@ def load_export(export_dir: str) -> Any:
   return predictor
 
 
-def _import(source: str) -> Any:
-  """Returns what 'module:name' stands for; a function is called."""
+def load_object(option: str, source: str, forms: str = "MODULE:NAME") -> Any:
+  """Returns what 'module:name' stands for; modules of the current folder count.
+
+  Args:
+    option: that it was given to.
+    source: as given.
+    forms: what the option takes, for the error.
+  Raises:
+    UsageError: there is no such name, or the source has another form.
+  """
   module_name, separator, name = source.partition(":")
   if not (module_name and separator and name):
-    raise UsageError(f"--spec takes {FORMS}, got '{source}'.")
+    raise UsageError(f"{option} takes {forms}, got '{source}'.")
   allow_project_code()
   module = importlib.import_module(module_name)
   if not hasattr(module, name):
     near = errors.nearest(name, vars(module))
-    raise UsageError(f"--spec: {module_name} has no '{name}'.{near}")
-  value = getattr(module, name)
-  return value() if callable(value) else value
+    raise UsageError(f"{option}: {module_name} has no '{name}'.{near}")
+  return getattr(module, name)
 
 
 WIDTH = 100

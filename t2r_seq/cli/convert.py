@@ -133,7 +133,7 @@ def _add_writing(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
   """Converts, or verifies; prints what was done."""
   console.load_tensorflow()
-  from t2r_seq import convert
+  from t2r_seq import convert, windows
   from t2r_seq.convert.progress import Progress
 
   progress = Progress()
@@ -141,10 +141,11 @@ def run(args: argparse.Namespace) -> int:
     report = convert.verify_conversion(args.source, args.destination, progress)
     print(f"{_counts(report)}: both sides have the same values.")
     return 0
+  spec = console.load_store_specs(args.spec) if args.spec else None
   report = convert.convert(
     args.source,
     args.destination,
-    spec=_load_specs(args.spec) if args.spec else None,
+    spec=windows.flat_specs(spec) if spec is not None else None,
     options=_options(args),
     source_kind=args.from_kind,
     destination_kind=args.to_kind,
@@ -163,22 +164,6 @@ def run(args: argparse.Namespace) -> int:
   )
   console.show(f"Wrote {_files(report.files)}")
   return 0
-
-
-def _load_specs(source: str) -> Any:
-  """Loads the specs of a record; features and labels of an export together."""
-  features, labels = console.load_specs(source)
-  if labels is None:
-    return features
-  both = sorted(set(features) & set(labels))
-  if both:
-    raise console.UsageError(
-      f"--spec: {source}: features and labels both have {', '.join(both)}. Give a "
-      ".json file of the specs that are wanted."
-    )
-  from t2r_seq import specs
-
-  return specs.TensorSpecStruct([*features.items(), *labels.items()])
 
 
 def _options(args: argparse.Namespace) -> Any:

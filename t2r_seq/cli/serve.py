@@ -62,11 +62,6 @@ def _load(folder: str) -> Any:
   console.load_tensorflow()
   from t2r_seq import policies
 
-  predictor = policies.ExportedSavedModelPredictor(folder, timeout=0)
-  if not predictor.restore():
-    raise console.UsageError(
-      f"there is no finished export in {folder}, or the newest is damaged; nor is it "
-      "a folder of `t2r_seq export --lite`."
-    )
+  predictor = console.load_export(folder)
   predictor.get_state_specification()  # Those without a stateless step have none.
   return policies.StatelessPolicy(predictor)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import json
 import os
 from typing import Any
@@ -113,7 +112,7 @@ def _verify(args: argparse.Namespace, policy: Any) -> Any:
     split=args.split,
     reference=reference,
     statistics_path=args.statistics,
-    observe=_load_function(args.observe) if args.observe else None,
+    observe=console.load_object("--observe", args.observe) if args.observe else None,
     num_episodes=args.episodes or None,
     tolerance=args.tolerance,
   )
@@ -180,15 +179,3 @@ def _reference(checkpoint: str | None, predictor: Any) -> Any:
   if not reference.restore():
     raise console.UsageError(f"there is no checkpoint in {checkpoint}.")
   return reference
-
-
-def _load_function(source: str) -> Any:
-  """Returns what 'module:name' stands for."""
-  module_name, separator, name = source.partition(":")
-  if not (module_name and separator and name):
-    raise console.UsageError(f"--observe takes MODULE:NAME, got '{source}'.")
-  console.allow_project_code()
-  module = importlib.import_module(module_name)
-  if not hasattr(module, name):
-    raise console.UsageError(f"--observe: {module_name} has no '{name}'.")
-  return getattr(module, name)
