@@ -66,7 +66,9 @@ def load_rows(work: EpisodesWork) -> tf.data.Dataset:
   store = EpisodeStore(work.store_path)
   np.asarray(store.column("x")).sum()  # Touches every page.
   spec = sparse.numbers_spec(_ROW_SHAPE, tf.float32, _NUM_FRAMES)
-  return data.store_windows(store, spec, work.batch_size, seed=1, num_epochs=None)
+  return data.StoreWindowLoader(
+    store, spec, work.batch_size, seed=1, num_epochs=None
+  ).dataset()
 
 
 def measure_episodes(

@@ -133,7 +133,7 @@ def _load_store(folder, **options):
   flat = {"obs": ExtendedTensorSpec((2,), tf.float32, "obs", is_sequence=True)}
   with EpisodeStore.create(folder / "store", flat) as writer:
     writer.append_episode({"obs": np.zeros((3, 2), np.float32)})
-  data.store_windows(str(folder / "store"), _SPEC, 2, **options)
+  data.StoreWindowLoader(str(folder / "store"), _SPEC, 2, **options).dataset()
 
 
 def _generate(_):

@@ -127,7 +127,7 @@ def deliver_in_graph(
 
 
 def _load(work: Work, epochs: int | None, **options: Any) -> tf.data.Dataset:
-  return data.store_windows(
+  return data.StoreWindowLoader(
     EpisodeStore(work.store_path),
     works.window_specs(work),
     work.batch_size,
@@ -135,7 +135,7 @@ def _load(work: Work, epochs: int | None, **options: Any) -> tf.data.Dataset:
     num_epochs=epochs,
     sequence_length=work.sequence_length,
     **options,
-  )
+  ).dataset()
 
 
 def _n_step(work: TransitionWork) -> transitions.Transitions:

@@ -27,7 +27,7 @@ network of your own only: whoever can talk to a server can have it read and writ
   t2r_seq data-service dispatcher --port 5050 --listen 10.0.0.5
   t2r_seq data-service worker --dispatcher 10.0.0.5:5050 --listen 10.0.0.6
 
-A training program reads through them with data.distribute_by_service."""
+A training program reads through them by `DataService.address = ...` in gin."""
 
 _RETRY_SECONDS = 0.5
 _MAX_PORT = 2**16 - 1

@@ -1,13 +1,13 @@
 """Input generators: tf.data pipelines that feed a model what its specs ask for."""
 
-from t2r_seq.data.data_service import DataService, distribute_by_service
+from t2r_seq.data.data_service import DataService
 from t2r_seq.data.following import Follow
 from t2r_seq.data.generator_input_generator import (
   DefaultConstantInputGenerator,
   DefaultRandomInputGenerator,
   GeneratorInputGenerator,
 )
-from t2r_seq.data.index import IndexedRecordLoader, indexed_records
+from t2r_seq.data.index import IndexedRecordLoader
 from t2r_seq.data.input_generator import AbstractInputGenerator, add_presence_specs
 from t2r_seq.data.lerobot_input_generator import LeRobotInputGenerator
 from t2r_seq.data.loaders import WindowLoader
@@ -25,11 +25,7 @@ from t2r_seq.data.record_input_generator import (
   RldsInputGenerator,
 )
 from t2r_seq.data.skipping import RecordInputReport
-from t2r_seq.data.stores import (
-  StoreInputGenerator,
-  StoreWindowLoader,
-  store_windows,
-)
+from t2r_seq.data.stores import StoreInputGenerator, StoreWindowLoader
 from t2r_seq.data.streams import StreamReport, streamed_windows
 
 __all__ = [
@@ -56,8 +52,5 @@ __all__ = [
   "WeightedRecordInputGenerator",
   "WindowLoader",
   "add_presence_specs",
-  "distribute_by_service",
-  "indexed_records",
-  "store_windows",
   "streamed_windows",
 ]

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import re
 import socket
-from typing import Any
 
 import gin
 import tensorflow as tf
@@ -94,29 +93,6 @@ class DataService:
       max_outstanding_requests=self.max_outstanding_requests,
     )
     return dataset.apply(distribute)
-
-
-def distribute_by_service(
-  dataset: tf.data.Dataset,
-  service_address: str,
-  mode: str = "distributed_epoch",
-  **options: Any,
-) -> tf.data.Dataset:
-  """Lets the workers of a tf.data service make a dataset's elements, in one call.
-
-  Args:
-    dataset: such as `StoreWindowLoader.portable_dataset` gives.
-    service_address: of the dispatcher.
-    mode: 'distributed_epoch' or 'parallel_epochs'.
-    **options: further attributes of `DataService`.
-  Returns:
-    Dataset of the same structure.
-  Raises:
-    SpecError: an argument is wrong, or as `DataService.distribute` says.
-  """
-  return DataService(str(service_address), mode, **options).distribute(
-    dataset, "distribute_by_service"
-  )
 
 
 def _is_address(text: str) -> bool:

@@ -485,7 +485,7 @@ class IndexedRecordLoader(WindowLoader):
       RecordError: an index is missing or stale, or a file is compressed.
     """
     fields = {"batch_size": batch_size, "order": order, **fields}
-    plan, cut = plan_and_cut("indexed_records", plan, cut, fields)
+    plan, cut = plan_and_cut("IndexedRecordLoader", plan, cut, fields)
     plan = plan.seeded("quasi_random")
     self.index = (
       file_patterns
@@ -494,11 +494,11 @@ class IndexedRecordLoader(WindowLoader):
     )
     if not len(self.index):
       raise errors.RecordError(
-        f"indexed_records: {self.index.filenames[0]}: expected records, got none in "
-        f"{len(self.index.filenames)} file(s)."
+        f"IndexedRecordLoader: {self.index.filenames[0]}: expected records, got none "
+        f"in {len(self.index.filenames)} file(s)."
       )
     self._chosen = choose_episodes(
-      "indexed_records",
+      "IndexedRecordLoader",
       len(self.index),
       episodes,
       split,
@@ -513,7 +513,7 @@ class IndexedRecordLoader(WindowLoader):
       if plan.order == "global":
         _check_small_records(self._source, self.index)
     else:
-      arguments.check_no_windows("indexed_records", cut)
+      arguments.check_no_windows("IndexedRecordLoader", cut)
       self._source = IndexedExamples(
         self.index, spec_structure, decode_images, self._chosen
       )
@@ -575,35 +575,6 @@ def splits_of(index: RecordIndex) -> dict[str, np.ndarray]:
   return record_files.splits_of_files(list(index.filenames), counts)
 
 
-def indexed_records(
-  file_patterns: FilePatterns,
-  spec_structure: specs.SpecStructure,
-  batch_size: int | None = None,
-  order: str | None = None,
-  start_batch: int = 0,
-  **options: Any,
-) -> tf.data.Dataset:
-  """Makes a dataset of batches from TFRecord files with indices, in one call.
-
-  Args:
-    file_patterns: of files that `t2r_seq index` has indexed.
-    spec_structure: the specs of a window; without time offsets, of a record.
-    batch_size: B.
-    order: 'sequential', 'global' or 'quasi_random'.
-    start_batch: batches to leave out, over all epochs.
-    **options: further arguments of `IndexedRecordLoader`.
-  Returns:
-    Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
-  Raises:
-    SpecError: the specs do not fit the files, or these are too small for one batch.
-    RecordError: an index is missing or stale, or a file is compressed.
-  """
-  loader = IndexedRecordLoader(
-    file_patterns, spec_structure, batch_size, order, **options
-  )
-  return loader.dataset(start_batch)
-
-
 def _check_small_records(source: IndexedWindows, index: RecordIndex) -> None:
   """Raises SpecError where every window would cost the parse of a large record."""
   num_bytes = int(np.average(index.lengths, weights=source.counts))
@@ -611,7 +582,7 @@ def _check_small_records(source: IndexedWindows, index: RecordIndex) -> None:
   if num_bytes <= _LARGE_RECORD or per_record < 2:
     return
   raise errors.SpecError(
-    f"indexed_records: {index.filenames[0]}: order: expected 'quasi_random' for "
+    f"IndexedRecordLoader: {index.filenames[0]}: order: expected 'quasi_random' for "
     f"records of more than {_LARGE_RECORD:,} bytes, got 'global': each of the "
     f"{source.num_windows:,} windows would cost the read and parse of a record of "
     f"{num_bytes:,} bytes. Use order='quasi_random', or an EpisodeStore, which reads "
@@ -622,8 +593,8 @@ def _check_small_records(source: IndexedWindows, index: RecordIndex) -> None:
 def _check_any_window(source: IndexedWindows, index: RecordIndex) -> None:
   if not source.num_windows:
     raise errors.SpecError(
-      f"indexed_records: {index.filenames[0]}: expected an episode that is long enough "
-      f"for a window, got {int(source.episode_lengths.max())} steps at most in "
+      f"IndexedRecordLoader: {index.filenames[0]}: expected an episode that is long "
+      f"enough for a window, got {int(source.episode_lengths.max())} steps at most in "
       f"{len(index.filenames)} file(s). Make windows shorter, or pad: padding='repeat'."
     )
 

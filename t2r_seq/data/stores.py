@@ -66,7 +66,7 @@ class DecodedColumns:
     self._columns = columns
     self._decode_images = decode_images
     if isinstance(decode_images, records.ImageDecoding):
-      spec = decode_images.crop_specs(f"store_windows: {columns.path}", spec)
+      spec = decode_images.crop_specs(f"StoreWindowLoader: {columns.path}", spec)
     self.images: Mapping[str, specs.ExtendedTensorSpec] = {
       path: spec[path]
       for path in columns.element_spec
@@ -193,7 +193,7 @@ class StoreWindowLoader(WindowLoader):
       StoreError: the store has no episodes.
     """
     fields = {"batch_size": batch_size, "order": order, **fields}
-    plan, cut = plan_and_cut("store_windows", plan, cut, fields)
+    plan, cut = plan_and_cut("StoreWindowLoader", plan, cut, fields)
     if not isinstance(store, EpisodeStore):
       store = EpisodeStore(store)
     plan = dataclasses.replace(
@@ -254,33 +254,6 @@ class StoreWindowLoader(WindowLoader):
     pools = _StorePools(columns, self._windows)
     batches = pools.batches(self._order, self.plan.last_epoch, 0)
     return batches.with_options(bounded_options())
-
-
-def store_windows(
-  store: EpisodeStore | str | os.PathLike[str],
-  spec_structure: specs.SpecStructure,
-  batch_size: int | None = None,
-  order: str | None = None,
-  start_batch: int = 0,
-  **options: Any,
-) -> tf.data.Dataset:
-  """Makes a dataset of batches of windows from a store, in one call.
-
-  Args:
-    store: has episodes; or its path.
-    spec_structure: the specs of a window.
-    batch_size: B.
-    order: 'sequential', 'global' or 'quasi_random'.
-    start_batch: batches to leave out, over all epochs.
-    **options: further arguments of `StoreWindowLoader`.
-  Returns:
-    Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
-  Raises:
-    SpecError: the store does not fit the specs, or is too small for one batch.
-    StoreError: the store has no episodes.
-  """
-  loader = StoreWindowLoader(store, spec_structure, batch_size, order, **options)
-  return loader.dataset(start_batch)
 
 
 @gin.configurable

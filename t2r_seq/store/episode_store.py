@@ -382,13 +382,6 @@ class EpisodeStore:
     self.refresh()
 
   @classmethod
-  def open(
-    cls, path: str | os.PathLike[str], spec: specs.SpecStructure | None = None
-  ) -> EpisodeStore:
-    """Opens a store for reading, as the constructor does."""
-    return cls(path, spec)
-
-  @classmethod
   def create(
     cls,
     path: str | os.PathLike[str],

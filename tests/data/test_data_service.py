@@ -18,7 +18,7 @@ import tensorflow as tf
 from absl import logging as absl_logging
 
 from t2r_seq import data, errors, records, specs
-from t2r_seq.data import DataService, StoreWindowLoader, distribute_by_service
+from t2r_seq.data import DataService, StoreWindowLoader
 from t2r_seq.store import EpisodeStore
 from tests import warm_python
 
@@ -162,19 +162,19 @@ def test_a_portable_dataset_is_the_dataset(store, num_shards, num_epochs):
 
 def test_every_window_once_an_epoch(store, service):
   dataset = make_loader(store, num_epochs=2).portable_dataset()
-  shared = distribute_by_service(dataset, service.address)
+  shared = DataService(service.address).distribute(dataset)
   assert shared.element_spec == dataset.element_spec
   assert counts(shared) == dict.fromkeys(ALL, 2)
   address = service.address.removeprefix("grpc://")
-  each = distribute_by_service(dataset, address, "parallel_epochs", compression=True)
+  each = DataService(address, "parallel_epochs", compression=True).distribute(dataset)
   assert counts(each) == dict.fromkeys(ALL, 2 * 2)
 
 
 def test_a_killed_worker_does_not_end_the_job(store, service):
   num_epochs = 12
   loader = make_loader(store, num_epochs=num_epochs)
-  shared = distribute_by_service(
-    loader.portable_dataset(), service.address, max_outstanding_requests=2
+  shared = DataService(service.address, max_outstanding_requests=2).distribute(
+    loader.portable_dataset()
   )
   seen = collections.Counter()
   for number, batch in enumerate(shared):
@@ -299,7 +299,7 @@ def test_streamed_windows_come_once_an_epoch(record_files, service):
 
   windows = data.streamed_windows(episodes, PAIR, 4, num_epochs=5)
   seen = collections.Counter()
-  for batch in distribute_by_service(windows, service.address):
+  for batch in DataService(service.address).distribute(windows):
     seen.update(batch["x"][:, 0].numpy().tolist())
   # Nothing twice; of each worker's last windows those that fill no batch are left out.
   assert set(seen) == set(ALL) and max(seen.values()) == 5
@@ -380,9 +380,9 @@ def test_what_cannot_be_distributed(store):
     loader.portable_dataset()
   dataset = tf.data.Dataset.range(3)
   with pytest.raises(errors.SpecError, match=r"mode: .* Did you mean 'distributed_ep"):
-    distribute_by_service(dataset, "localhost:1", "distributed_epochs")
+    DataService("localhost:1", "distributed_epochs").distribute(dataset)
   with pytest.raises(errors.SpecError, match=r"mode: expected one of .*, got None"):
-    distribute_by_service(dataset, "localhost:1", None)
+    DataService("localhost:1", None).distribute(dataset)
   for address in (
     "localhost",
     "",
@@ -393,7 +393,7 @@ def test_what_cannot_be_distributed(store):
     "a:65536",
   ):
     with pytest.raises(errors.SpecError, match="address: expected 'host:port"):
-      distribute_by_service(dataset, address)
+      DataService(address).distribute(dataset)
 
 
 class Listener(logging.Handler):
@@ -414,7 +414,7 @@ def test_a_dispatcher_that_comes_late_is_waited_for_and_named():
   try:
     waiting = threading.Thread(
       target=lambda: made.put(
-        distribute_by_service(tf.data.Dataset.range(3), f"grpc://{address}")
+        DataService(f"grpc://{address}").distribute(tf.data.Dataset.range(3))
       ),
       daemon=True,
     )

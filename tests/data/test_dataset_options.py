@@ -45,12 +45,14 @@ def make(kind):
   if kind == "store, generator":
     return generator(data.StoreInputGenerator(in_store, batch_size=4))
   if kind.startswith("store, "):
-    return data.store_windows(in_store, window, 4, kind.removeprefix("store, "))
+    order = kind.removeprefix("store, ")
+    return data.StoreWindowLoader(in_store, window, 4, order).dataset()
   if kind == "transitions":
     loaded = transitions.load_transitions(folder + "/transitions")
     return loaded.n_step(2, 0.9).dataset(2)
   if kind.startswith("index, "):
-    return data.indexed_records(in_records, window, 4, kind.removeprefix("index, "))
+    order = kind.removeprefix("index, ")
+    return data.IndexedRecordLoader(in_records, window, 4, order).dataset()
   if kind == "mixture":
     source = data.DefaultRecordInputGenerator(in_records)
     return generator(data.MixtureInputGenerator({"a": source}, batch_size=4))
@@ -109,7 +111,9 @@ def test_no_more_is_made_than_is_asked_for(order, tmp_path):
     made.assign_add(1)
     return batch
 
-  dataset = data.store_windows(tmp_path / "store", window, 2, order).map(count)
+  dataset = (
+    data.StoreWindowLoader(tmp_path / "store", window, 2, order).dataset().map(count)
+  )
   for number, _ in enumerate(dataset.take(300), 1):
     # Of a buffer at the end, some would have been made ahead.
     assert made.numpy() == number
@@ -127,8 +131,12 @@ def test_no_map_is_made_a_parallel_one(order, tmp_path):
     calls.append(1)
     return x
 
-  dataset = data.store_windows(tmp_path / "store", window, 2, order).map(
-    lambda batch: tf.numpy_function(count, [batch["x"]], tf.float32, stateful=False)
+  dataset = (
+    data.StoreWindowLoader(tmp_path / "store", window, 2, order)
+    .dataset()
+    .map(
+      lambda batch: tf.numpy_function(count, [batch["x"]], tf.float32, stateful=False)
+    )
   )
   for number, _ in enumerate(dataset.take(100), 1):
     # In parallel, and without a state, some would have been made ahead.

@@ -102,9 +102,9 @@ def _write_store(folder):
 def _store(order):
   def read(folder, padding):
     _write_store(folder / "store")
-    return data.store_windows(
+    return data.StoreWindowLoader(
       folder / "store", SPEC, BATCH_SIZE, order, padding=padding, drop_remainder=False
-    )
+    ).dataset()
 
   return read
 

@@ -106,8 +106,12 @@ def test_every_generator_decodes_as_it_is_told(sources, name):
 
 def test_loaders_decode_in_order_as_they_are_told(sources):
   options = {"order": "sequential", "decode_images": HOW}
-  check(data.store_windows(sources / "store", WINDOW, 2, **options))
-  check(data.indexed_records(str(sources / "a.tfrecord"), WINDOW, 2, **options))
+  check(data.StoreWindowLoader(sources / "store", WINDOW, 2, **options).dataset())
+  check(
+    data.IndexedRecordLoader(
+      str(sources / "a.tfrecord"), WINDOW, 2, **options
+    ).dataset()
+  )
 
 
 def test_examples_are_decoded_as_told(tmp_path):
@@ -148,9 +152,11 @@ def test_a_crop_of_no_column_is_refused(sources):
   how = records.ImageDecoding(crops={"img": CROP})
   want = "crops: img: expected an encoded image: [image], got nothing of that name."
   with pytest.raises(errors.SpecError, match=re.escape(want)):
-    data.store_windows(sources / "store", WINDOW, 2, decode_images=how)
+    data.StoreWindowLoader(sources / "store", WINDOW, 2, decode_images=how).dataset()
   whole = {**WINDOW, "camera": Spec.from_spec(WINDOW["camera"], shape=(2, 24, 32, 3))}
   with pytest.raises(errors.SpecError, match=r"\(24, 32, 3\).*got \(None, 16, 20"):
-    data.store_windows(sources / "store", whole, 2, decode_images=HOW)
+    data.StoreWindowLoader(sources / "store", whole, 2, decode_images=HOW).dataset()
   with pytest.raises(errors.SpecError, match="the size of its crop"):
-    data.indexed_records(str(sources / "a.tfrecord"), whole, 2, decode_images=HOW)
+    data.IndexedRecordLoader(
+      str(sources / "a.tfrecord"), whole, 2, decode_images=HOW
+    ).dataset()

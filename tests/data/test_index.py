@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs, windows
-from t2r_seq.data import IndexedRecordLoader, Plan, indexed_records
+from t2r_seq.data import IndexedRecordLoader, Plan
 from t2r_seq.data.index import IndexedWindows, RecordReads
 from tests.data.window_reference import episode_windows
 
@@ -172,7 +172,7 @@ def test_windows_are_those_of_the_episodes(name, order, padding, files):
 def test_static_shapes(files):
   spec, _ = CASES["everything"]
   for order in ("sequential", "quasi_random"):
-    dataset = indexed_records(files, spec, 2, order, padding="repeat")
+    dataset = IndexedRecordLoader(files, spec, 2, order, padding="repeat").dataset()
     for path, element in dataset.element_spec.items():
       want = () if path == "task" else tuple(spec[path].shape)
       assert tuple(element.shape)[1:] == want, path
@@ -183,7 +183,9 @@ def test_static_shapes(files):
 def test_encoded_frames_stay_encoded_if_wanted(files):
   spec = {"image": IMAGE}
   options = {"drop_remainder": False, "decode_images": False}
-  rows = rows_of(indexed_records(files, spec, 3, "quasi_random", **options))
+  rows = rows_of(
+    IndexedRecordLoader(files, spec, 3, "quasi_random", **options).dataset()
+  )
   decoded = [
     {"image": tf.stack([tf.io.decode_png(frame) for frame in row["image"]])}
     for row in rows
@@ -231,7 +233,9 @@ def test_an_epoch_is_a_permutation_and_the_shards_are_its_parts(order, files):
   options = {"seed": 4, "num_epochs": 2, "drop_remainder": False, **SMALL}
   shards = [
     anchors(
-      indexed_records(files, NOW, 5, order, shard_index=i, num_shards=3, **options)
+      IndexedRecordLoader(
+        files, NOW, 5, order, shard_index=i, num_shards=3, **options
+      ).dataset()
     )
     for i in range(3)
   ]
@@ -241,7 +245,9 @@ def test_an_epoch_is_a_permutation_and_the_shards_are_its_parts(order, files):
     epochs[0] += flatten(shard[:half])
     epochs[1] += flatten(shard[half:])
   assert sorted(epochs[0]) == sorted(epochs[1]) == ALL
-  whole = flatten(anchors(indexed_records(files, NOW, 5, order, **options)))
+  whole = flatten(
+    anchors(IndexedRecordLoader(files, NOW, 5, order, **options).dataset())
+  )
   assert_epochs([whole[: len(ALL)], whole[len(ALL) :]], order)
 
 
@@ -264,9 +270,9 @@ def test_the_same_batches_again_and_from_any_batch_on(order, files):
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_checkpoint_resumes(order, files, tmp_path):
   def make():
-    return indexed_records(
+    return IndexedRecordLoader(
       files, NOW, 6, order, seed=1, num_epochs=2, is_checkpointed=True
-    )
+    ).dataset()
 
   dataset = make()
   want = anchors(dataset)
@@ -360,7 +366,9 @@ def test_optional_features_that_the_first_record_lacks(tmp_path):
   records.write_index(names)
   wanted = {**NOW, "more": Spec((), F32, "more", time_offsets=0, is_optional=True)}
   for order in ORDERS:
-    assert list(indexed_records(names, wanted, 4, order).element_spec) == ["x"]
+    assert list(
+      IndexedRecordLoader(names, wanted, 4, order).dataset().element_spec
+    ) == ["x"]
 
 
 def test_what_cannot_be_loaded(files, examples, tmp_path):
@@ -368,20 +376,19 @@ def test_what_cannot_be_loaded(files, examples, tmp_path):
   with pytest.raises(
     errors.RecordError, match=rf"index: {re.escape(name)}: .*Run: t2r_seq index"
   ):
-    indexed_records(name, NOW, 2)
+    IndexedRecordLoader(name, NOW, 2).dataset()
   zipped = str(tmp_path / "a.tfrecord.gz")
   records.write_records(zipped, STORED, EPISODES[:1])
   records.write_index(zipped)
   with pytest.raises(errors.RecordError, match=r"a\.tfrecord\.gz: expected a file wit"):
-    indexed_records(zipped, NOW, 2)
+    IndexedRecordLoader(zipped, NOW, 2).dataset()
   empty = str(tmp_path / "empty.tfrecord")
   records.write_records(empty, STORED, [])
   records.write_index(empty)
   with pytest.raises(errors.RecordError, match=r"expected records, got none in 1 file"):
-    indexed_records(empty, NOW, 2)
+    IndexedRecordLoader(empty, NOW, 2).dataset()
   cases = {
     "order: expected one of .* Did you mean 'global'": {"order": "globale"},
-    "start_batch: expected an integer of at least 0, got -1": {"start_batch": -1},
     "num_epochs: expected an integer of at least 0, got -1": {"num_epochs": -1},
     "at most the 32 windows of a shard": {"batch_size": 33},
     "long enough for a window, got 12 steps at most": {
@@ -394,18 +401,18 @@ def test_what_cannot_be_loaded(files, examples, tmp_path):
   for message, change in cases.items():
     arguments = {"spec_structure": NOW, "batch_size": 2, **change}
     with pytest.raises(errors.SpecError, match=message):
-      indexed_records(files, **arguments)
+      IndexedRecordLoader(files, **arguments).dataset()
   with pytest.raises(errors.SpecError, match="sequence_length: expected None for spec"):
-    indexed_records(examples, EXAMPLE, 2, sequence_length=3)
+    IndexedRecordLoader(examples, EXAMPLE, 2, sequence_length=3).dataset()
 
 
 def test_large_records_are_not_read_for_each_window(files, monkeypatch):
   monkeypatch.setattr("t2r_seq.data.index._LARGE_RECORD", 100)
   want = r"order: expected 'quasi_random' for .* than 100 bytes, got 'global': each of"
   with pytest.raises(errors.SpecError, match=want):
-    indexed_records(files, NOW, 2, "global")
+    IndexedRecordLoader(files, NOW, 2, "global").dataset()
   for order in ("sequential", "quasi_random"):
-    indexed_records(files, NOW, 2, order)
+    IndexedRecordLoader(files, NOW, 2, order).dataset()
 
 
 def test_a_plan_or_its_fields(files):

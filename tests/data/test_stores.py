@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
-from t2r_seq.data import StoreWindowLoader, store_windows
+from t2r_seq.data import StoreWindowLoader
 from t2r_seq.data.pool import ORDER_BYTES
 from t2r_seq.store import EpisodeStore
 from t2r_seq.windows.cut import PADDINGS
@@ -164,7 +164,9 @@ def test_windows_are_those_of_the_episodes(name, padding, store):
   spec, kwargs = CASES[name]
   want = wanted(store, name, padding)
   size = next(size for size in range(2, 33) if len(want) % size == 0)
-  full = store_windows(store, spec, size, "sequential", padding=padding, **kwargs)
+  full = StoreWindowLoader(
+    store, spec, size, "sequential", padding=padding, **kwargs
+  ).dataset()
   batches = list(full)
   assert all(isinstance(batch, specs.TensorSpecStruct) for batch in batches)
   assert_same_windows(unbatched(batches), want)
@@ -180,9 +182,9 @@ def assert_static_shapes(dataset, batch_size):
 def test_columns_of_every_kind_in_batches_of_any_size(store):
   """What is done with the rows that the columns give, pools do for all cases."""
   spec, _ = CASES["everything"]
-  dataset = store_windows(
+  dataset = StoreWindowLoader(
     store, spec, 5, "sequential", drop_remainder=False, padding="zero"
-  )
+  ).dataset()
   assert_same_windows(unbatched(dataset), wanted(store, "everything", "zero"))
 
 
@@ -205,7 +207,9 @@ def test_several_segments_read_as_one(store, parted_store):
   want = [dict(window) for window in wanted(store, "everything", "drop")]
   for window in want:
     del window["word"]
-  dataset = store_windows(parted_store, spec, 4, "sequential", drop_remainder=False)
+  dataset = StoreWindowLoader(
+    parted_store, spec, 4, "sequential", drop_remainder=False
+  ).dataset()
   assert_same_windows(unbatched(dataset), want)
 
 
@@ -230,7 +234,7 @@ def test_a_pool_of_all_windows(store):
   assert loader.pool_size.num_batches == loader.batches_per_epoch == 6
   got = by_first(unbatched(loader.dataset()))
   assert_same_windows(got, by_first(wanted(store, "everything", "drop")))
-  full = store_windows(store, spec, 3, "quasi_random", padding="zero")
+  full = StoreWindowLoader(store, spec, 3, "quasi_random", padding="zero").dataset()
   assert_static_shapes(full, 3)
 
 
@@ -266,7 +270,7 @@ def test_images_as_they_are_stored(store):
   }
   want = store.episode(0).image
   for order in ("sequential", "quasi_random"):
-    dataset = store_windows(store, spec, 4, order, decode_images=False)
+    dataset = StoreWindowLoader(store, spec, 4, order, decode_images=False).dataset()
     batch = next(iter(dataset.take(1)))
     assert batch.image.dtype == tf.string and batch.image.shape == (4, 2)
   assert store.window(1, spec).image.tolist() == want[1:3].tolist()
@@ -279,9 +283,11 @@ def test_frames_before_and_after(store):
     "obs1": Spec((5, 2), F32, time_offsets=(-1, 0, 1, 2, 3)),
   }
   with pytest.raises(errors.SpecError, match=r"obs0: expected \[T\] steps"):
-    store_windows(store, spec, 2)
+    StoreWindowLoader(store, spec, 2).dataset()
   frames = {"x": x((-2, -1, 0, 1, 2))}
-  rows = unbatched(store_windows(store, frames, 3, "sequential", drop_remainder=False))
+  rows = unbatched(
+    StoreWindowLoader(store, frames, 3, "sequential", drop_remainder=False).dataset()
+  )
   middles = [int(row["x"][2, 0]) for row in rows]
   want = [100 * e + t + 1 for e, n in enumerate(LENGTHS) for t in range(2, n - 2)]
   assert middles == want
@@ -324,7 +330,9 @@ def test_every_window_once_an_epoch_in_one_shard(name, store):
   kwargs = {"num_epochs": 2, "drop_remainder": False, "seed": 4, **ORDERS[name]}
   epochs = [[], []]
   for i in range(3):
-    shard = anchors(store_windows(store, NOW, 5, shard_index=i, num_shards=3, **kwargs))
+    shard = anchors(
+      StoreWindowLoader(store, NOW, 5, shard_index=i, num_shards=3, **kwargs).dataset()
+    )
     half = len(shard) // 2
     epochs[0] += flatten(shard[:half])
     epochs[1] += flatten(shard[half:])
@@ -369,7 +377,9 @@ def test_the_same_batches_again_and_from_any_batch_on(name, drop_remainder, stor
 @pytest.mark.parametrize("name", ORDERS)
 def test_a_small_checkpoint_resumes(name, store, tmp_path):
   def make():
-    return store_windows(store, NOW, 6, seed=1, num_epochs=2, **ORDERS[name])
+    return StoreWindowLoader(
+      store, NOW, 6, seed=1, num_epochs=2, **ORDERS[name]
+    ).dataset()
 
   dataset = make()
   iterator = iter(make())
@@ -404,7 +414,7 @@ def test_a_dataset_outlives_what_it_was_made_from(store):
   spec = {path: CASES["everything"][0][path] for path in ("x", "image", "task")}
 
   def make():
-    return store_windows(EpisodeStore(store.path), spec, 2)
+    return StoreWindowLoader(EpisodeStore(store.path), spec, 2).dataset()
 
   iterator = iter(make())
   next(iterator)
@@ -414,48 +424,48 @@ def test_a_dataset_outlives_what_it_was_made_from(store):
 
 def test_the_optional_path_that_some_episodes_lack(store):
   optional = {**NOW, "at times": Spec((), F32, is_optional=True)}
-  assert list(store_windows(store, optional, 2).element_spec) == ["x"]
+  assert list(StoreWindowLoader(store, optional, 2).dataset().element_spec) == ["x"]
   needed = {**NOW, "at times": Spec((), F32, time_offsets=0)}
   with pytest.raises(
     errors.SpecError, match=r"at times: expected it .* none in 5 of 6 "
   ):
-    store_windows(store, needed, 2)
+    StoreWindowLoader(store, needed, 2).dataset()
 
 
 def test_what_cannot_be_read(store, tmp_path):
   with pytest.raises(errors.SpecError, match=r"x: expected \[T\] steps of \(3,\) flo"):
-    store_windows(store, {"x": Spec((2, 3), F32, time_offsets=(0, 1))}, 2)
+    StoreWindowLoader(store, {"x": Spec((2, 3), F32, time_offsets=(0, 1))}, 2).dataset()
   with pytest.raises(errors.SpecError, match="long enough for a window, got 12 steps"):
-    store_windows(store, {"x": x(50)}, 2)
+    StoreWindowLoader(store, {"x": x(50)}, 2).dataset()
   with pytest.raises(
     errors.SpecError, match="start_batch: expected an integer of at least 0, got -1"
   ):
-    store_windows(store, NOW, 2, start_batch=-1)
+    StoreWindowLoader(store, NOW, 2).dataset(-1)
   with pytest.raises(
     errors.SpecError, match="at most 48, the batches of num_epochs=3, got 49"
   ):
-    store_windows(store, NOW, 2, num_epochs=3, start_batch=49)
+    StoreWindowLoader(store, NOW, 2, num_epochs=3).dataset(49)
   loader = StoreWindowLoader(store, NOW, 2, num_epochs=3)
   assert not list(loader.numpy_batches(49, every=2))
   with pytest.raises(errors.SpecError, match=r"at most 48, .* got 50"):
     loader.numpy_batches(50, every=2)
   with pytest.raises(errors.SpecError, match="at most the 32 windows of a shard"):
-    store_windows(store, NOW, 33)
+    StoreWindowLoader(store, NOW, 33).dataset()
 
   path = tmp_path / "store"
   spec = {"x": Spec((2,), F32, is_sequence=True)}
   EpisodeStore.create(path, spec).close()
   with pytest.raises(errors.StoreError, match="expected episodes, got none"):
-    store_windows(EpisodeStore(path), NOW, 1)
+    StoreWindowLoader(EpisodeStore(path), NOW, 1).dataset()
   with pytest.raises(errors.SpecError, match=r"order: .*'globl'\. Did you mean 'glo"):
-    store_windows(store, NOW, 2, "globl")
+    StoreWindowLoader(store, NOW, 2, "globl").dataset()
 
 
 SCRIPT = """
 import os, sys, time
 import numpy as np, tensorflow as tf
 from t2r_seq import specs
-from t2r_seq.data import store_windows
+from t2r_seq.data import StoreWindowLoader
 from t2r_seq.store import EpisodeStore, layout, manifest
 import zlib
 
@@ -469,7 +479,7 @@ spec = {"x": specs.ExtendedTensorSpec((size,), tf.uint8, is_sequence=True)}
 window = {"x": specs.ExtendedTensorSpec((2, size), tf.uint8, time_offsets=(-1, 0))}
 with EpisodeStore.create(path, spec) as writer:
   writer.append_episode({"x": np.ones((3, size), np.uint8)})
-list(store_windows(EpisodeStore(path), window, 2))
+list(StoreWindowLoader(EpisodeStore(path), window, 2).dataset())
 steps, folder = 1 << 10, f"{path}/segments/main"
 ends = np.asarray([steps], "<i8").tobytes()
 with open(f"{folder}/{layout.ENDS}", "wb") as file:
@@ -483,7 +493,7 @@ manifest.Commit(
 with open("/proc/self/clear_refs", "w") as file:
   file.write("5")  # The most that is resident counts from here.
 before = most()
-dataset = store_windows(EpisodeStore(path), window, 2, seed=1)
+dataset = StoreWindowLoader(EpisodeStore(path), window, 2, seed=1).dataset()
 shapes = {tuple(batch["x"].shape) for batch in dataset.take(4)}
 assert shapes == {(2, 2, size)}, shapes
 print((most() - before) >> 20)
@@ -501,17 +511,16 @@ def test_what_loaders_are_given(store):
     "batch_size": None,
     "memory_budget": "1GB",
     "num_epochs": 1.5,
-    "start_batch": "a",
   }.items():
     with pytest.raises(errors.SpecError, match=rf"{name}: expected an integer of at"):
-      store_windows(store, NOW, **{"batch_size": 2, name: wrong})
+      StoreWindowLoader(store, NOW, **{"batch_size": 2, name: wrong}).dataset()
   for order in ("global", "quasi_random"):
     kwargs = {"drop_remainder": False, "num_shards": 33, "shard_index": 0}
     with pytest.raises(errors.SpecError, match="num_shards: expected at most the 32 w"):
-      store_windows(store, NOW, 4, order, **kwargs)
+      StoreWindowLoader(store, NOW, 4, order, **kwargs).dataset()
   sizes = {"batch_size": np.int64(4), "seed": np.int64(1), "num_epochs": np.int64(1)}
-  assert anchors(store_windows(store.path, NOW, **sizes)) == anchors(
-    store_windows(store, NOW, 4, seed=1)
+  assert anchors(StoreWindowLoader(store.path, NOW, **sizes).dataset()) == anchors(
+    StoreWindowLoader(store, NOW, 4, seed=1).dataset()
   )
 
 
@@ -524,5 +533,7 @@ def test_values_without_any_numbers(tmp_path):
     writer.append_episode({"none": np.zeros((20, 0), np.float32), "x": [1.0] * 20})
   window = {path: Spec(leaf.shape, F32, time_offsets=0) for path, leaf in spec.items()}
   for order in ("global", "quasi_random"):
-    batches = list(store_windows(EpisodeStore(tmp_path / "store"), window, 4, order))
+    batches = list(
+      StoreWindowLoader(EpisodeStore(tmp_path / "store"), window, 4, order).dataset()
+    )
     assert [batch["none"].shape for batch in batches] == [(4, 0)] * 5

@@ -15,7 +15,7 @@ Spec = specs.ExtendedTensorSpec
 
 
 def test_what_a_store_tells(path, spec):
-  opened = store.EpisodeStore.open(path)
+  opened = store.EpisodeStore(path)
   assert len(opened) == 3 and opened.num_steps == 14 and opened.path == path
   assert opened.episode_lengths.tolist() == [5, 1, 8]
   assert opened.episode_ends.tolist() == [5, 6, 14]
