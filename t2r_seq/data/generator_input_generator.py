@@ -13,10 +13,10 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
-from t2r_seq.data import arguments, joint, record_files
+from t2r_seq.data import arguments, joint
 from t2r_seq.data.input_generator import AbstractInputGenerator
 from t2r_seq.data.plan import Plan
-from t2r_seq.windows.cut import mask_paths
+from t2r_seq.windows.cut import mask_paths, too_short_error
 
 GeneratorFn = Callable[[], Iterable[Any]]
 
@@ -99,7 +99,7 @@ class CheckedGenerator:
       if not count:
         raise self._empty()
       if self._min_steps is not None and longest < self._min_steps:
-        raise record_files.too_short_error(self._name, self._min_steps, count, longest)
+        raise too_short_error(self._name, self._min_steps, count, longest)
     except Exception as e:
       # tf.data keeps only the text of what a generator raises.
       self.failure = e

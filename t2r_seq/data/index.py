@@ -30,6 +30,7 @@ from t2r_seq.records.index_file import FileIndex, index_path
 from t2r_seq.store import choose_episodes
 from t2r_seq.store.mapped import HeldTensor
 from t2r_seq.store.splits import Episodes
+from t2r_seq.windows.cut import too_short_error
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
@@ -156,6 +157,7 @@ class IndexedWindows:
     counts: windows of each record, int64 [records].
     episode_lengths: steps of each record, int64 [records].
     num_windows: of all records.
+    min_steps: of a record that has a window.
     flat: specs of what is parsed, by path.
     held: the tensors that are read from; see `dataset_over`.
   """
@@ -204,6 +206,7 @@ class IndexedWindows:
       is_chosen = np.isin(np.arange(len(self.counts)), chosen)
       self.counts = np.where(is_chosen, self.counts, 0)
     self.num_windows = int(self.counts.sum())
+    self.min_steps = self._reader.grid.min_steps
     self._window_ends = HeldTensor.of(np.cumsum(self.counts))
     self.held = [self._window_ends, *self.reads.held]
 
@@ -509,7 +512,14 @@ class IndexedRecordLoader(WindowLoader):
       self._source = IndexedWindows(
         self.index, spec_structure, cut, decode_images, self._chosen
       )
-      _check_any_window(self._source, self.index)
+      if not self._source.num_windows:
+        lengths, place = self._source.episode_lengths, self.index.filenames[0]
+        raise too_short_error(
+          f"IndexedRecordLoader: {place}",
+          self._source.min_steps,
+          len(lengths),
+          int(lengths.max()),
+        )
       if plan.order == "global":
         _check_small_records(self._source, self.index)
     else:
@@ -588,15 +598,6 @@ def _check_small_records(source: IndexedWindows, index: RecordIndex) -> None:
     f"{num_bytes:,} bytes. Use order='quasi_random', or an EpisodeStore, which reads "
     "the steps that a window shows: t2r_seq convert."
   )
-
-
-def _check_any_window(source: IndexedWindows, index: RecordIndex) -> None:
-  if not source.num_windows:
-    raise errors.SpecError(
-      f"IndexedRecordLoader: {index.filenames[0]}: expected an episode that is long "
-      f"enough for a window, got {int(source.episode_lengths.max())} steps at most in "
-      f"{len(index.filenames)} file(s). Make windows shorter, or pad: padding='repeat'."
-    )
 
 
 def check_option(where: str, option: Any) -> str | None:

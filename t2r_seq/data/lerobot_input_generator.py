@@ -20,6 +20,7 @@ from t2r_seq.data.loaders import PoolReader, WindowLoader
 from t2r_seq.data.plan import Plan
 from t2r_seq.records.images import DecodeImages
 from t2r_seq.store.splits import Episodes
+from t2r_seq.windows.cut import too_short_error
 
 # Of a text in a tensor.
 _STRING_BYTES = 96
@@ -138,7 +139,9 @@ class LeRobotInputGenerator(AbstractInputGenerator):
       joined = self._joined(folder, mode)
       chosen = self._numbers(folder)
       grid = self._grid(joined, mode)
-      self._check_windows(where, folder.lengths[chosen], grid)
+      lengths = folder.lengths[chosen]
+      if not np.sum(grid.num_windows(lengths)):  # To repeat nothing takes for ever.
+        raise too_short_error(where, grid.min_steps, len(lengths), max(lengths))
       self._reading = reading = _Reading(
         folder, joined, chosen, where, self._decode_images
       )
@@ -157,7 +160,6 @@ class LeRobotInputGenerator(AbstractInputGenerator):
       pools = _LeRobotPools(reading, joined, self._cut(mode))
       num_windows = int(pools.counts.sum())
       loader = WindowLoader(plan.seeded(), None, num_windows, 1, lambda: pools)
-      lengths = folder.lengths[chosen]
       self._report = windows.WindowReport.of_episodes(lengths, pools.counts)
     self._reads_ahead = True
     return loader.dataset(start).map(joint.split)
@@ -170,17 +172,6 @@ class LeRobotInputGenerator(AbstractInputGenerator):
 
   def _grid(self, joined: specs.TensorSpecStruct, mode: str) -> windows.WindowGrid:
     return windows.WindowGrid(windows.time_span(joined), self._cut(mode))
-
-  def _check_windows(
-    self, where: str, lengths: np.ndarray, grid: windows.WindowGrid
-  ) -> None:
-    """Checks that there is a window: to repeat nothing would take for ever."""
-    if not np.sum(grid.num_windows(lengths)):
-      raise errors.RecordError(
-        f"{where}: expected episodes with at least the {grid.min_steps} steps of a "
-        f"window, got {len(lengths)} of at most {max(lengths)}. Use longer episodes, a "
-        "smaller span or sequence_length, or padding 'repeat'."
-      )
 
   def _joined(self, folder: LeRobotFolder, mode: str) -> specs.TensorSpecStruct:
     """Joins the specs; each names the key that it reads."""

@@ -23,6 +23,7 @@ from t2r_seq.records.files import compression_type, file_split, files_of_split
 from t2r_seq.records.images import DecodeImages
 from t2r_seq.store import choose_episodes
 from t2r_seq.store.splits import Episodes
+from t2r_seq.windows.cut import too_short_error
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 FilesByKey = dict[str, list[str]]
@@ -689,26 +690,6 @@ def never_ending(dataset: tf.data.Dataset) -> tf.data.Dataset:
   # What follows has to look like a dataset of the same elements.
   failing = tf.data.Dataset.range(1).map(fail).flat_map(_as_it_is(lambda _: dataset))
   return dataset.concatenate(failing)
-
-
-def too_short_error(
-  where: str, min_steps: int, num_episodes: int, longest: int
-) -> errors.RecordError:
-  """Builds the error for episodes none of which is as long as a window.
-
-  Args:
-    where: which generator reads what.
-    min_steps: of a window.
-    num_episodes: that were read, all of them too short.
-    longest: steps of the longest of them.
-  Returns:
-    The error, to be raised by the caller.
-  """
-  return errors.RecordError(
-    f"{where}: expected episodes with at least the {min_steps} steps of a window, got "
-    f"none: all {num_episodes} episodes are shorter; the longest has {longest}. "
-    "Use longer episodes, a smaller span or sequence_length, or padding 'repeat'."
-  )
 
 
 def too_few_error(where: str, num_needed: int, num_found: int) -> errors.RecordError:

@@ -26,6 +26,7 @@ from t2r_seq.store import EpisodeStore, StoreWindows, choose_episodes
 from t2r_seq.store.episode_store import StoreColumns
 from t2r_seq.store.file_columns import FileColumns
 from t2r_seq.store.splits import Episodes
+from t2r_seq.windows.cut import too_short_error
 from t2r_seq.windows.rows import RowList
 
 # Path of what travels beside the features of batches that the device preprocesses.
@@ -207,11 +208,9 @@ class StoreWindowLoader(WindowLoader):
     self._windows = StoreWindows(columns, spec_structure, cut, flat, chosen)
     self._chosen = slice(None) if chosen is None else chosen
     if not self._windows.num_windows:
-      longest = int(store.episode_lengths[self._chosen].max())
-      raise errors.SpecError(
-        f"{plan.where}: expected an episode that is long enough for a window, got "
-        f"{longest} steps at most. Make windows shorter, or pad: padding='repeat'."
-      )
+      lengths = store.episode_lengths[self._chosen]
+      min_steps = self._windows.reader.grid.min_steps
+      raise too_short_error(plan.where, min_steps, len(lengths), int(lengths.max()))
     self.is_flat = flat
     self._store = store
     self._decode_images = decode_images

@@ -333,6 +333,26 @@ class WindowGrid:
     return clipped, real, real
 
 
+def too_short_error(
+  where: str, min_steps: int, num_episodes: int, longest: int
+) -> errors.RecordError:
+  """Builds the error for episodes none of which is as long as a window.
+
+  Args:
+    where: who reads what.
+    min_steps: of a window.
+    num_episodes: that were read, all of them too short.
+    longest: steps of the longest of them.
+  Returns:
+    The error, to be raised by the caller.
+  """
+  return errors.RecordError(
+    f"{where}: expected episodes with at least the {min_steps} steps of a window, got "
+    f"none: all {num_episodes} episodes are shorter; the longest has {longest}. "
+    "Use longer episodes, a smaller span or sequence_length, or padding 'repeat'."
+  )
+
+
 def array_module(*values: Any) -> Any:
   """Returns what computes with them: TensorFlow if one is a tensor, otherwise numpy."""
   return tf if any(map(tf.is_tensor, values)) else np

@@ -391,7 +391,7 @@ def test_what_cannot_be_loaded(files, examples, tmp_path):
     "order: expected one of .* Did you mean 'global'": {"order": "globale"},
     "num_epochs: expected an integer of at least 0, got -1": {"num_epochs": -1},
     "at most the 32 windows of a shard": {"batch_size": 33},
-    "long enough for a window, got 12 steps at most": {
+    "51 steps of a window, got none: all 6 episodes .* longest has 12": {
       "spec_structure": {"x": x((-50, 0))}
     },
     r"y \(feature 'y'\): expected a sequence that the index counts": {

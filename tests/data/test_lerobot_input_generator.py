@@ -170,7 +170,7 @@ REFUSED = {
   "no window": (
     {"x": Spec((2,), tf.float64, "action", time_offsets=9)},
     {},
-    "expected episodes with at least the 10 steps of a window, got 4 of at most 6",
+    "episodes with at least the 10 steps of a window, got none: all 4 .* longest has 6",
   ),
   "an episode": (ONE, {"episodes": [4]}, "numbers from 0 to 3, got 4"),
   "a split": (ONE, {"split": "trian"}, r"got 'trian'. Did you mean 'train'"),
