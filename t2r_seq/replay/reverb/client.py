@@ -52,7 +52,7 @@ class Waiting:
     operation: str,
     should_stop: Callable[[], bool] | None = None,
   ) -> None:
-    """Begins; see `Connection.waiting`.
+    """Begins.
 
     Args:
       connection: to the server.
@@ -234,7 +234,7 @@ class Connection:
       ReplayTimeoutError: it has been away for too long, or until one is told to stop.
       SpecError: its table is for other items.
     """
-    waiting = self.waiting(operation, should_stop)
+    waiting = Waiting(self, operation, should_stop)
     while (found := waiting.look()) is None:
       pass
     return found
@@ -255,17 +255,6 @@ class Connection:
       )
     server.check_signature(where, self._signature, found[TABLE].signature)
 
-  def waiting(
-    self, operation: str, should_stop: Callable[[], bool] | None = None
-  ) -> Waiting:
-    """Begins to wait; for one operation.
-
-    Args:
-      operation: for the error.
-      should_stop: see `ReplayWriter`.
-    """
-    return Waiting(self, operation, should_stop)
-
   def call(self, operation: str, function: Callable[[], Any]) -> Any:
     """Calls what blocks for as long as the server is away, in a thread of its own.
 
@@ -278,7 +267,7 @@ class Connection:
       ReplayTimeoutError: the server has been away for too long; the call goes on.
       ReplayError: the server refuses.
     """
-    waiting = self.waiting(operation)
+    waiting = Waiting(self, operation)
     num_failures = 0
     while True:
       done = _Call(function)
@@ -310,7 +299,7 @@ class Connection:
     if not os.path.isdir(written):
       time.sleep(_TAKING_SECS)  # The next one might remove it.
       return kept
-    waiting = self.waiting("checkpoint")
+    waiting = Waiting(self, "checkpoint")
     while os.path.isdir(written):
       time.sleep(_PAUSE_SECS)
       waiting.look()
@@ -591,7 +580,7 @@ class ReverbWriter(ReplayWriter):
       try:
         return self._writer.flush(num_items, timeout_ms=milliseconds)
       except self._reverb.DeadlineExceededError:
-        waiting = waiting or self._connection.waiting(operation, self.should_stop)
+        waiting = waiting or Waiting(self._connection, operation, self.should_stop)
         waiting.look_at_table()
       except RuntimeError as error:
         raise self._connection.refusal(operation, error) from error
@@ -707,7 +696,7 @@ class ReverbReplay(Replay):
 
   def watch(self) -> Callable[[], Any]:
     """Begins to watch over a wait for a batch: a server may be away for so long."""
-    return self._connection.waiting("sample").look
+    return Waiting(self._connection, "sample").look
 
   def update_priorities(self, keys: Any, priorities: Any) -> None:
     """Sets priorities; see `Replay.update_priorities`. Reverb does not count them."""
