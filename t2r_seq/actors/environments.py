@@ -5,28 +5,13 @@ from __future__ import annotations
 import abc
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import gin
 import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors
-
-
-class ActingPolicy(Protocol):
-  """What an actor needs of a policy; `t2r_seq.policies.Policy` has it.
-
-  A policy with a method `seed(int)` is seeded before each episode, one with a method
-  `restore()` is restored once before the first. To act in several environments at
-  once it needs `sample_actions`, see `t2r_seq.policies.Policy`, instead.
-  """
-
-  def reset(self) -> None:
-    """Forgets the episode before."""
-
-  def sample_action(self, obs: Any, explore_prob: float) -> tuple[Any, Any]:
-    """Returns the action for `obs` and anything worth keeping beside it."""
 
 
 class Move(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 
 import gin
@@ -136,14 +136,20 @@ class LeRobotInputGenerator(AbstractInputGenerator):
     is_train = mode == specs.ModeKeys.TRAIN
     with tf.init_scope():
       folder = LeRobotFolder(self._path)
-      joined = self._joined(folder, mode)
+      element = {
+        key: tf.TensorSpec([None, *spec.shape], spec.dtype)
+        for key, spec in folder.spec.items()
+      }
+      reader = windows.WindowReader(
+        element, self._joined(folder, mode), self._cut(mode)
+      )
       chosen = self._numbers(folder)
-      grid = self._grid(joined, mode)
       lengths = folder.lengths[chosen]
-      if not np.sum(grid.num_windows(lengths)):  # To repeat nothing takes for ever.
-        raise too_short_error(where, grid.min_steps, len(lengths), max(lengths))
+      min_steps = reader.grid.min_steps
+      if not np.sum(reader.grid.num_windows(lengths)):  # To repeat nothing has no end.
+        raise too_short_error(where, min_steps, len(lengths), max(lengths))
       self._reading = reading = _Reading(
-        folder, joined, chosen, where, self._decode_images
+        folder, reader.paths, chosen, self._decode_images
       )
     seed = self._params_seed if self._plan.seed is None else self._plan.seed
     plan = dataclasses.replace(
@@ -157,7 +163,7 @@ class LeRobotInputGenerator(AbstractInputGenerator):
     if (context := self._input_context) is not None:
       plan, start = plan.of_worker(context, batch_size, start)
     with tf.init_scope():
-      pools = _LeRobotPools(reading, joined, self._cut(mode))
+      pools = _LeRobotPools(reading, reader, element)
       num_windows = int(pools.counts.sum())
       loader = WindowLoader(plan.seeded(), None, num_windows, 1, lambda: pools)
       self._report = windows.WindowReport.of_episodes(lengths, pools.counts)
@@ -192,9 +198,8 @@ class _Reading:
   def __init__(
     self,
     folder: LeRobotFolder,
-    joined: specs.TensorSpecStruct,
+    keys: Sequence[str],
     numbers: np.ndarray,
-    where: str,
     decode_images: DecodeImages,
   ) -> None:
     self._folder = folder
@@ -202,8 +207,7 @@ class _Reading:
     self.failures: list[Exception] = []
     self._decode_images = decode_images
     self.lengths = folder.lengths[numbers]
-    flat = windows.flat_specs(joined)
-    self.specs = _find_keys(folder, flat, where)
+    self.specs = {key: folder.spec[key] for key in keys}
 
   def read_parts(
     self, numbers: tf.Tensor, starts: tf.Tensor, counts: tf.Tensor
@@ -270,13 +274,11 @@ class _LeRobotPools(PoolReader):
   """Reads pools of a dataset's episodes, or of parts of them."""
 
   def __init__(
-    self, reading: _Reading, joined: specs.TensorSpecStruct, cut: windows.Cut
+    self,
+    reading: _Reading,
+    reader: windows.WindowReader,
+    element: Mapping[str, tf.TensorSpec],
   ) -> None:
-    element = {
-      key: tf.TensorSpec([None, *spec.shape], spec.dtype)
-      for key, spec in reading.specs.items()
-    }
-    reader = windows.WindowReader(element, joined, cut)
     lengths = reading.lengths
     step_bytes = sum(
       _STRING_BYTES
@@ -294,32 +296,3 @@ class _LeRobotPools(PoolReader):
     self, episodes: tf.Tensor, first_step: tf.Tensor, num_steps: tf.Tensor
   ) -> dict[str, tf.Tensor]:
     return self._reading.read_parts(episodes, first_step, num_steps)
-
-
-def _find_keys(
-  folder: LeRobotFolder, flat: specs.TensorSpecStruct, where: str
-) -> dict[str, specs.ExtendedTensorSpec]:
-  """Finds what to read of the dataset for each spec.
-
-  Raises:
-    SpecError: with every key that is not there, or of another shape or dtype.
-  """
-  found: list[errors.Mismatch] = []
-  read: dict[str, specs.ExtendedTensorSpec] = {}
-  for path, spec in flat.items():
-    name = path.partition("/")[2]
-    key = spec.name
-    if key not in folder.spec:
-      near = errors.nearest(str(key), folder.spec)
-      hint = f"The dataset has {errors.listing(folder.spec)}.{near}"
-      found.append(errors.Mismatch(name, "a key of the dataset", repr(key), hint))
-      continue
-    own = folder.spec[key]
-    if own.dtype != spec.dtype or not spec.shape.is_compatible_with(own.shape):
-      want, got = errors.describe(own), errors.describe(spec)
-      hint = specs.cast_hint(own.dtype, spec.dtype)
-      found.append(errors.Mismatch(name, f"{want}, as {key} has it", got, hint))
-    read[key] = own
-  if found:
-    raise errors.mismatch_error(where, found)
-  return read

@@ -160,12 +160,12 @@ REFUSED = {
   "a key": (
     {"x": Spec((3,), tf.float32, "observation.stat", time_offsets=0)},
     {},
-    r"x: expected a key of the dataset, got 'observation.stat'.*Did you mean 'obs",
+    r"x: expected \[T\] steps of \(3,\) float32, got nothing.*observation.st",
   ),
   "a dtype": (
     {"x": Spec((2,), tf.float32, "action", time_offsets=0)},
     {},
-    r"x: expected \(2,\) float64, as action has it, got \(2,\) float32",
+    r"x: expected \[T\] steps of \(2,\) float32, got \(None, 2\) float64 of its name",
   ),
   "no window": (
     {"x": Spec((2,), tf.float64, "action", time_offsets=9)},
