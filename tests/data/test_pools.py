@@ -69,7 +69,7 @@ CASES = {
   "name, num_frames, num_shards",
   [
     *(("stack", 80, 2), ("stack", 150, 2), ("padded", 100, 1), ("padded", 150, 2)),
-    *(("far apart", 80, 2), ("far apart", 1000, 1)),
+    *(("far apart", 100, 2), ("far apart", 1000, 1)),
     *(("next", 100, 1), ("next", 1000, 1)),
   ],
 )
