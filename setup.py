@@ -21,7 +21,7 @@ CORE = [
 ENVS = ["gymnasium>=1.1,<2"]
 # Wheels exist for CPython 3.10 and 3.11; on newer Pythons pip builds it from source.
 POSE_ENV = [*ENVS, "pybullet>=3.2.6,<4"]
-PLOTS = ["matplotlib>=3.8", "pillow>=10"]
+PLOTS = ["matplotlib>=3.8", "pillow>=10.1"]
 # What runs a policy without TensorFlow.
 LITE = ["ai-edge-litert>=1.4"]
 DEMO = [*POSE_ENV, *PLOTS, *LITE]

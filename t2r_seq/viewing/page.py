@@ -184,6 +184,7 @@ def _describe(
       }
       for each in ranked
     ],
+    "unlisted": _runs([each.number for each in survey.ranked[_MOST_LISTED:]]),
     "model": page.model is not None,
     "export": None
     if page.export is None or page.export.output is None
@@ -204,11 +205,21 @@ def _describe(
   if page.export is not None and page.export.note:
     notes.append(page.export.note)
   if len(survey.ranked) > len(ranked):
-    notes.append(f"The {len(ranked):,} most suspected episodes are listed.")
+    notes.append(
+      f"The {len(ranked):,} most suspected episodes are listed; a keep-list has the "
+      "others, too."
+    )
   if columns.unseen:
     notes.append(f"Not shown: {errors.listing(columns.unseen)}.")
   values["notes"] = [said, *notes]
   return values, said
+
+
+def _runs(numbers: Sequence[int]) -> list[list[int]]:
+  """Returns [first, after the last] of each run of numbers: most follow each other."""
+  rising = np.sort(np.asarray(numbers, np.int64))
+  parts = np.split(rising, np.flatnonzero(np.diff(rising) != 1) + 1)
+  return [[int(part[0]), int(part[-1]) + 1] for part in parts if len(part)]
 
 
 def _ordered(series: Sequence[str], *first: Sequence[str]) -> list[str]:

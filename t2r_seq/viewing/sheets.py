@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,7 +55,13 @@ def write_contact_sheet(
   errors.load_extra("PIL", "plots")
   from PIL import Image
 
-  rows = [row for page in pages for row in _rows(page, _ROWS // len(pages))]
+  rows = [
+    row
+    for page in pages
+    for row in _rows(
+      page, _ROWS // len(pages), f"{page.name}: " if len(pages) > 1 else ""
+    )
+  ]
   if not rows:
     raise errors.SpecError(
       f"view: {os.fspath(path)}: expected a source with a camera for a contact sheet, "
@@ -72,7 +79,7 @@ def write_contact_sheet(
   files.replace_file(os.path.abspath(os.fspath(path)), held.getvalue())
 
 
-def _rows(page: SourcePage, limit: int) -> list[Any]:
+def _rows(page: SourcePage, limit: int, name: str) -> list[Any]:
   survey, reader = page.survey, page.survey.reader
   chosen = {each.number: each for each in survey.ranked[:limit]}
   made: dict[int, Any] = {}
@@ -85,27 +92,26 @@ def _rows(page: SourcePage, limit: int) -> list[Any]:
     frames = reader.frames(values, camera, steps)
     reason = chosen[number].reasons[:1]
     made[number] = _row(
-      page.name, number, f"{length} steps, {camera}", reason[0].text if reason else "",
-      frames,
+      f"{name}Episode {number}", f"{length} steps, {camera}",
+      reason[0].text if reason else "", frames,
     )  # fmt: skip
   return [made[number] for number in chosen if number in made]
 
 
-def _row(name: str, number: int, facts: str, reason: str, frames: np.ndarray) -> Any:
+def _row(title: str, facts: str, reason: str, frames: np.ndarray) -> Any:
   from PIL import Image, ImageDraw, ImageFont
 
   height, width = frames.shape[1:3]
   size = max(1, min(round(width * _HEIGHT / height), _MOST_WIDTH)), _HEIGHT
   row = Image.new("RGB", (_LABEL + (size[0] + 3) * _COLUMNS, _HEIGHT), _PAPER)
   draw = ImageDraw.Draw(row)
-  lines = [(f"Episode {number}", 15, _INK), (facts, 12, _SOFT)]
-  for text in _wrapped(reason, 38)[:3]:
+  lines = [(title, 15, _INK), (facts, 12, _SOFT)]
+  for text in textwrap.wrap(reason, 38)[:3]:
     lines.append((text, 12, _WARN))
   top = 0
   for text, points, ink in lines:
     draw.text((2, top), text, ink, ImageFont.load_default(points))
     top += points + 4
-  del name
   sampling = Image.Resampling.NEAREST if height < _HEIGHT else Image.Resampling.BOX
   for place, frame in enumerate(frames):
     pixels = np.repeat(frame, 3, axis=-1) if frame.shape[-1] == 1 else frame
@@ -114,18 +120,12 @@ def _row(name: str, number: int, facts: str, reason: str, frames: np.ndarray) ->
   return row
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-  import textwrap
-
-  return textwrap.wrap(text, width)
-
-
 def write_recording(pages: Sequence[SourcePage], path: str | os.PathLike[str]) -> None:
   """Writes a recording for Rerun's viewer, of all episodes and in full.
 
   Args:
     pages: of the sources.
-    path: of the file, by custom `.rrd`.
+    path: of the file, by custom '.rrd'.
   Raises:
     ImportError: rerun-sdk is not installed.
     OSError: it cannot be written.

@@ -262,13 +262,19 @@ def test_bad_numbers_times_and_lengths(tmp_path):
   assert said[9][0].startswith("4 steps, where 1")
 
 
-def test_room_and_two_sources(folder, tmp_path):
+def test_room_and_two_sources(folder, tmp_path, monkeypatch):
+  monkeypatch.setattr("t2r_seq.viewing.page._MOST_LISTED", 30)
   pair = [folder / "store", folder / "small"]
   page = tmp_path / "both.html"
   found = viewing.view(pair, page, max_bytes=500_000)
   assert page.stat().st_size <= 500_000
   assert found.page.chosen[0].startswith(f"{len(_data(page)[0]['detail'])} of 40 ")
   assert [source["name"] for source in _data(page)] == ["store", "small"]
+  (source, _) = _data(page)
+  unlisted = [n for start, stop in source["unlisted"] for n in range(start, stop)]
+  assert sorted([*unlisted, *(each["n"] for each in source["episodes"])]) == [
+    *range(40)
+  ]
   with pytest.raises(errors.SpecError, match=r"expected a page of at most 1,000 bytes"):
     viewing.view(pair, page, max_bytes=1000)
 
@@ -302,6 +308,7 @@ def test_page_in_a_browser(folder, model, tmp_path):
   source["episodes"] = [
     {**source["episodes"][number % NUM_EPISODES], "n": number} for number in range(1000)
   ]
+  source.update(numEpisodes=1003, unlisted=[[1000, 1003]])
   start = text.index('id="data">') + len('id="data">')
   made = json.dumps({"sources": [source]}).replace("<", "\\u003c")
   page.write_text(text[:start] + made + text[text.index("</script>", start) :])
@@ -329,8 +336,8 @@ def test_page_in_a_browser(folder, model, tmp_path):
     })""")
     keep = tmp_path / "keep.txt"
     keep.write_text(saved)
-    kept = store.choose_episodes("test", 1000, keep)
-    assert kept.tolist() == [0, *range(2, 1000)]
+    kept = store.choose_episodes("test", 1003, keep)
+    assert kept.tolist() == [0, *range(2, 1003)]
     shown.ask("document.querySelector('.tools button').click()")  # Unticks suspects.
     kept_now = shown.ask("document.querySelector('.save').textContent")
     assert 800 < int(re.search(r"\d+", kept_now)[0]) < 1000
