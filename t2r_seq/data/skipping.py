@@ -159,6 +159,8 @@ def readable_runs(
 
 def _is_good(filename: str) -> bool:
   """Reads the whole file by TensorFlow, which is quick; a cut header is left over."""
+  if framing.num_readable(filename) != -1:
+    return False
   dataset = tf.data.TFRecordDataset(filename)
   try:
     count = framing.batch_size(len(r) for r in dataset.take(16).as_numpy_iterator())

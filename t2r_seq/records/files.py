@@ -101,17 +101,19 @@ def check_file_types(
 ) -> None:
   """Checks that local files are TFRecord files; empty ones are fine.
 
-  The start of each file is looked at. There is a bound on the time, so that a first
-  batch does not wait for a number of files: what is not looked at here, TensorFlow's
-  reader finds when it comes to it.
+  First the start of each file is looked at, and then its frames. There is a bound on
+  the time of both, so that a first batch does not wait for a number of files: what is
+  not looked at here, TensorFlow's reader finds when it comes to it.
 
   Args:
     filenames: the files; those at URLs are not looked at.
     compression: of all files, if the suffixes don't tell.
     array_records: files of ArrayRecord are fine.
   Raises:
-    RecordError: names the first file that is none, and says what it looks like.
+    RecordError: names the first file that is none, and says what it looks like; or the
+      first with a frame that is much longer than the file.
   """
+  plain = []
   deadline = time.monotonic() + _MAX_CHECK_SECS
   local = [name for name in filenames if "://" not in name]
   for number, name in enumerate(local):
@@ -120,14 +122,21 @@ def check_file_types(
     kind = compression_type(name, compression)
     if array_records and framing.is_array_record(name):
       continue
-    _check_file_type(name, kind)
+    if _check_file_type(name, kind) and not kind:
+      plain.append(name)
+  deadline = time.monotonic() + _MAX_CHECK_SECS
+  for name in plain:
+    framing.check_lengths(name, deadline)
+    if time.monotonic() > deadline:
+      break
 
 
-def _check_file_type(filename: str, compression: str) -> None:
+def _check_file_type(filename: str, compression: str) -> bool:
+  """Looks at the start of a file; returns whether there is anything."""
   try:
     content, error = framing.read_start(filename, compression, framing.HEADER_SIZE)
     if framing.read_length(content) is not None or not (content or error):
-      return
+      return bool(content)
     start, end = _read_ends(filename)
   except OSError as error:
     raise errors.RecordError(

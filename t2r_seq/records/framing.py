@@ -11,8 +11,10 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import math
 import os
 import struct
+import time
 import zlib
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -29,6 +31,8 @@ _CHUNK_SIZE = 1 << 14
 # What a gap is searched in at a time.
 _SEARCHED_SIZE = 1 << 20
 _SAMPLE_SIZE = 64
+_SMALL_RECORD, _HARMLESS_SIZE = 1 << 11, 1 << 30
+_LENGTH = struct.Struct("<Q")
 # Deflated data has no more bytes than this times its own.
 _MAX_RATIO = 1032
 # No proto has more; a few megabytes of gzip can hold as much.
@@ -517,6 +521,61 @@ def damage_error(filename: str, frame: Frame) -> errors.RecordError:
   mismatch = errors.Mismatch("frame", *(frame.damage or ("", "")), hint)
   where = place(filename, frame.number, frame.start)
   return errors.mismatch_error(where, [mismatch], errors.RecordError)
+
+
+def check_lengths(filename: str, deadline: float = math.inf) -> None:
+  """Checks that TensorFlow's reader can be given a file, whatever is wrong with it.
+
+  It asks for as much memory as a frame says; where a length that is a lie has a fitting
+  checksum, the process dies of that.
+
+  Args:
+    filename: of an uncompressed TFRecord file; of a compressed one it is no matter.
+    deadline: by `time.monotonic`, when to leave off.
+  Raises:
+    RecordError: a frame is longer than the whole file, and more than a GiB. One that
+      is shorter is of a file that was cut, and the reader says so.
+    OSError: the file cannot be read.
+  """
+  found = _find_too_long(filename, deadline)
+  if found is not None:
+    frames = read_frames(filename, lengths=())
+    raise damage_error(filename, next(f for f in frames if f.start == found[1]))
+
+
+def num_readable(filename: str) -> int:
+  """Returns how many records TensorFlow's reader may be asked for; -1 for any number.
+
+  See `check_lengths`.
+  """
+  found = _find_too_long(filename)
+  return -1 if found is None else found[0]
+
+
+def _find_too_long(filename: str, deadline: float = math.inf) -> tuple[int, int] | None:
+  """Returns number and offset of a frame that is much longer than its file."""
+  if "://" in filename:
+    return None  # To read there takes too long.
+  with open(filename, "rb", buffering=0) as file:
+    descriptor, size = file.fileno(), os.fstat(file.fileno()).st_size
+    chunk, first, chunk_size = b"", 0, HEADER_SIZE
+    number, start, stop = -1, 0, 0
+    while stop + HEADER_SIZE <= size:
+      number, start = number + 1, stop
+      place = start - first
+      if place + HEADER_SIZE > len(chunk):
+        if time.monotonic() > deadline:
+          return None
+        chunk, first, place = os.pread(descriptor, chunk_size, start), start, 0
+        if len(chunk) < HEADER_SIZE:
+          return None  # It has become shorter.
+      stop = start + FRAME_SIZE + _LENGTH.unpack_from(chunk, place)[0]
+      chunk_size = _CHUNK_SIZE if stop - start < _SMALL_RECORD else HEADER_SIZE
+    if stop - start <= max(size, _HARMLESS_SIZE):
+      return None
+    header = chunk[start - first : start - first + HEADER_SIZE]
+    # With another checksum the reader stops by itself.
+    return (number, start) if read_length(header) is not None else None
 
 
 def read_start(
