@@ -492,6 +492,7 @@ def check_foreign(path: str) -> None:
   found = [
     errors.Mismatch(place, "data in this file", f"{what} at {place}")
     for place, what in find_foreign(path)
+    if not what.startswith(hdf5_probe.WITHIN)
   ]
   if found:
     raise errors.mismatch_error(f"convert: {path}", found, errors.ConversionError)
@@ -521,9 +522,9 @@ def _check_foreign(
       continue
     hint = f"Leave it out: --drop {name}." if name else ""
     got = f"{what} at {place}"
-    found[name or place] = errors.Mismatch(
-      name or place, "data in this file", got, hint
-    )
+    is_within = what.startswith(hdf5_probe.WITHIN)
+    expected = "data" if is_within else "data in this file"
+    found[name or place] = errors.Mismatch(name or place, expected, got, hint)
   if found:
     raise errors.mismatch_error(
       f"convert: {path}", [*found.values()], errors.ConversionError

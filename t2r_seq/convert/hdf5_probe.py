@@ -20,6 +20,8 @@ from typing import Any
 
 # One object: a list of millions of chunks takes some seconds.
 MAX_SECONDS = 30
+# What leads to another place of the same file; no walk through it comes there.
+WITHIN = "a link within the file"
 # Of each object a file has some bytes; a damaged group may be in itself.
 _MIN_OBJECT_BYTES = 16
 
@@ -58,9 +60,11 @@ def main(import_paths: str, path: str) -> None:
         return
       for key in item:
         link = item.get(key, getlink=True)
+        place = f"{item.name.rstrip('/')}/{key}"
         if isinstance(link, h5py.ExternalLink):
-          place = f"{item.name.rstrip('/')}/{key}"
           foreign.append((place, f"a link to {link.filename}"))
+        elif isinstance(link, h5py.SoftLink):
+          foreign.append((place, f"{WITHIN} to {link.path}"))
 
   renew()
   unreadable = (OSError, RuntimeError, KeyError)
