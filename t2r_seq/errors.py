@@ -160,6 +160,21 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
   return f" Did you mean '{by_folded[close[0]]}'?" if close else ""
 
 
+def check_local(operation: str, path: str | os.PathLike[str]) -> None:
+  """Checks that what is to be written has a place on this machine.
+
+  A URL would be a folder here, called `gs:`.
+
+  Raises:
+    SpecError: it is a URL.
+  """
+  if "://" in os.fspath(path):
+    raise SpecError(
+      f"{operation}: {os.fspath(path)}: expected a local path, got a URL. What appears "
+      "in one step needs a local file system: write there, then copy."
+    )
+
+
 def listing(names: Iterable[str], limit: int = 20) -> str:
   """Renders names for a message, sorted; long lists are cut and counted."""
   ordered: Sequence[str] = sorted(str(name) for name in names)

@@ -189,6 +189,7 @@ def convert(
     SpecError: the specs don't fit; with every path.
     ImportError: an extra is not installed; names it.
   """
+  errors.check_local("convert", destination)
   source, destination = os.fspath(source), os.path.normpath(os.fspath(destination))
   options = options or ConversionOptions()
   from_kind = opening.source_kind(source, source_kind)

@@ -242,12 +242,8 @@ class RecordWriter(publishing.Closing):
     Raises:
       SpecError: a spec cannot be written, or the compression is not known.
     """
+    errors.check_local("RecordWriter", path)
     self._path = os.path.abspath(os.fspath(path))
-    if "://" in os.fspath(path):
-      raise errors.SpecError(
-        f"RecordWriter: {os.fspath(path)}: expected a local path, got a URL. Replacing "
-        "a file in one step needs a local file system: write there, then copy."
-      )
     self._encoder = ExampleEncoder(spec, jpeg_quality)
     options = files.compression_type(self._path, compression)
     publishing.make_folders(os.path.dirname(self._path))

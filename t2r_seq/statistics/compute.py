@@ -174,6 +174,7 @@ def compute_statistics(
 
 def _check_folder(output: str | os.PathLike[str] | None) -> None:
   """Checks, before the data is read, that the figures will have a folder."""
+  errors.check_local("statistics", output or "")
   folder = os.path.dirname(os.path.abspath(os.fspath(output or "")))
   if output is not None and not os.path.isdir(folder):
     raise FileNotFoundError(

@@ -408,6 +408,7 @@ class EpisodeStore:
       StoreError: there is something at the path already.
       OSError: the folder cannot be written.
     """
+    errors.check_local("EpisodeStore.create", path)
     return writer.create(
       os.path.abspath(os.fspath(path)), spec, metadata, segment, commit_every, allow_nan
     )

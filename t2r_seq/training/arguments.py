@@ -47,6 +47,7 @@ def check(**arguments: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
       found.append(errors.Mismatch(name, "an integer of at least 1", repr(value)))
   model_dir = arguments["model_dir"]
+  errors.check_local("train_eval_model: model_dir", model_dir)
   if os.path.exists(model_dir) and not os.path.isdir(model_dir):
     found.append(errors.Mismatch("model_dir", "a folder", f"the file {model_dir}"))
   mismatches = [mismatch for mismatch in found if mismatch]

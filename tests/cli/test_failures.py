@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, records, specs
+from t2r_seq import convert, errors, records, specs, statistics, store, training
 from t2r_seq.actors.rollouts import generate_episodes
 from t2r_seq.cli import console, main
 
@@ -141,6 +141,28 @@ def test_names_of_others_command_no_terminal(name, run_main, tmp_path, monkeypat
   _, out, err = run_main(*SHOWN[name])
   assert "\x1b" not in out + err
   assert r"x\x1b[2J" in out
+
+
+SPEC = {"x": specs.ExtendedTensorSpec((), tf.float32, "x", is_sequence=True)}
+REMOTE = {
+  "convert": lambda: convert.convert("a.tfrecord", "gs://b/out", SPEC),
+  "statistics": lambda: statistics.compute_statistics("a.tfrecord", "gs://b/s.json"),
+  "store": lambda: store.EpisodeStore.create("gs://b/s", SPEC),
+  "records": lambda: records.RecordWriter("gs://b/r.tfrecord", SPEC),
+  "training": lambda: training.train_eval_model(
+    None, max_train_steps=1, model_dir="gs://b/run"
+  ),
+}
+
+
+@pytest.mark.parametrize("name", REMOTE)
+def test_nothing_is_written_to_a_folder_named_as_a_url(name, tmp_path, monkeypatch):
+  """It would be there, whole, and in no bucket."""
+  monkeypatch.chdir(tmp_path)
+  records.write_records("a.tfrecord", SPEC, [{"x": np.ones(2, np.float32)}])
+  with pytest.raises(errors.SpecError, match=r"gs://b/.*expected a local path, "):
+    REMOTE[name]()
+  assert [path.name for path in tmp_path.iterdir()] == ["a.tfrecord"]
 
 
 def test_help_fits_a_terminal(capsys):
