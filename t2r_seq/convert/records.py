@@ -200,6 +200,13 @@ class _RecordSource(EpisodeSource):
       summary = records.inspect_records(files, compression=self._compression)
       spec = records.propose_spec(summary)
       self.notes.append("The specs were proposed from the files: look at them.")
+      self.notes += [
+        f"'{path}' has different numbers of values in records: shorter ones are filled "
+        f"up with {leaf.varlen_default_value!r}, which is no data. Name it in a "
+        f"--spec, or leave it out: --drop {path}."
+        for path, leaf in spec.items()
+        if leaf.varlen_default_value is not None and leaf.dtype != tf.string
+      ]
     return parsed_specs(spec)
 
   def fingerprint(self) -> dict[str, Any]:

@@ -115,6 +115,19 @@ def test_proposed_specs():
   assert opened.spec["force"].is_optional
 
 
+def test_what_fills_up_missing_values_is_told():
+  with tf.io.TFRecordWriter("x.tfrecord") as writer:
+    for values in ([41.0], [41.0], []):
+      floats = tf.train.Feature(float_list=tf.train.FloatList(value=values))
+      number = tf.train.Feature(int64_list=tf.train.Int64List(value=[1]))
+      features = tf.train.Features(feature={"lat": floats, "id": number})
+      writer.write(tf.train.Example(features=features).SerializeToString())
+  report = convert.convert("x.tfrecord", "back", options=Options(episode_per_file=True))
+  (_, note) = report.notes
+  assert note.startswith("'lat' has different numbers of values in records: shorter")
+  assert "filled up with 0.0, which is no data" in note and "--drop lat" in note
+
+
 def test_files_that_end_within_an_episode():
   write("x.tfrecord", steps((3, 4))[:-2])
   report = convert.convert("x.tfrecord", "back", STEP, Options(last_key="is_last"))
