@@ -40,6 +40,7 @@ COMMANDS = {
   "export": ("--lite", "export", "out"),
   "serve": ("export",),
   "verify": ("export", "none.tfrecord"),
+  "view": ("none.tfrecord", "--spec", "project:specs"),
   "gin": ("Nothing*",),
   "completion": ("bash",),
 }
