@@ -95,15 +95,19 @@ def import_rlds() -> types.ModuleType:
   """Imports `rlds.transformations`.
 
   It imports Reverb for its patterns. Reverb has no build for this TensorFlow, and what
-  is measured here never touches it, so an empty module takes its place.
+  is measured here never touches it, so an empty module takes its place meanwhile.
   """
-  if "reverb" not in sys.modules:
-    stand_in = types.ModuleType("reverb")
-    stand_in.structured_writer = types.SimpleNamespace(  # type: ignore[attr-defined]
-      **dict.fromkeys(("Config", "ReferenceStep", "Pattern", "Condition"))
-    )
-    sys.modules["reverb"] = stand_in
-  return importlib.import_module("rlds.transformations")
+  stand_in = types.ModuleType("reverb")
+  stand_in.structured_writer = types.SimpleNamespace(  # type: ignore[attr-defined]
+    **dict.fromkeys(("Config", "ReferenceStep", "Pattern", "Condition"))
+  )
+  is_there = "reverb" in sys.modules
+  sys.modules.setdefault("reverb", stand_in)
+  try:
+    return importlib.import_module("rlds.transformations")
+  finally:
+    if not is_there:
+      del sys.modules["reverb"]
 
 
 def stored_episodes(
