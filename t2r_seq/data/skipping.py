@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -74,6 +75,8 @@ class RecordInputReport:
     # No lock, but steps of which none can be parted: while one is held the garbage
     # collector may end an iterator, which waits for a thread that may want it, too.
     self._found: dict[int, BadRecord] = {}
+    # Of a wrong spec every record is bad, for one reason but for its numbers.
+    self._alike: dict[str, list[BadRecord]] = {}
 
   @property
   def skipped(self) -> int:
@@ -107,16 +110,17 @@ class RecordInputReport:
     bad = BadRecord(self._filenames[file], number, cause)
     if self._found.setdefault(place, bad) is not bad:
       return
-    count = len(self._found)
-    if count <= _NUM_LOGGED:
-      more = "; further ones are counted only" if count == _NUM_LOGGED else ""
-      logging.warning("Left out bad record %d: %s%s", count, bad, more)
-    if count > self.max_bad_records:
-      first = "".join(f"\n  {each}" for each in self.problems[:_NUM_LOGGED])
+    alike = self._alike.setdefault(re.sub(r"\d+", "#", cause), [])
+    alike.append(bad)
+    if len(alike) == 1 and len(self._alike) <= _NUM_LOGGED:
+      logging.warning("Left out bad %s. Others like it are counted only.", bad)
+    if len(self._found) > self.max_bad_records:
+      causes = [f"\n  {len(each)} x {each[0]}" for each in [*self._alike.values()]]
       self.fail(
         "on_bad_record='skip': max_bad_records: expected at most "
-        f"{self.max_bad_records}, got one more: {bad}. The first:{first}\nt2r_seq "
-        "doctor FILES says what is wrong with each."
+        f"{self.max_bad_records}, got one more: {bad}. By cause, with the first of "
+        f"each:{''.join(causes[:_NUM_LOGGED])}\nt2r_seq doctor FILES says what is "
+        "wrong with each."
       )
 
   def fail(self, message: str) -> NoReturn:
@@ -436,7 +440,9 @@ def _cause(message: str) -> str:
   """Returns what TensorFlow says of a record, without where in a graph it was."""
   lines = [line.strip() for line in message.split("\n")]
   said = [line for line in lines if line and not line.startswith("[[")] or ["an error"]
-  return said[-1].rpartition("}} ")[2][:_MAX_CAUSE].rstrip(".")
+  cause = said[-1].rpartition("}} ")[2].removeprefix("Name: <unknown>, ")
+  cause = re.sub(r"^Key: (.*?), Index: \d+\. *", r"feature '\1': ", cause)
+  return " ".join(cause.split())[:_MAX_CAUSE].rstrip(".")
 
 
 def _of_equal_lengths(episode: Any, sequences: list[str]) -> Any:
