@@ -21,7 +21,6 @@ from typing import Any
 
 import gin
 import tensorflow as tf
-from absl import logging
 
 from research.pose_env import collect, evaluation, figure, pose_env
 from t2r_seq import actors, lite, policies, training
@@ -72,7 +71,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     "--out", "--output_dir", default="demo_out", help="folder for everything written"
   )
   args = parser.parse_args(argv)
-  logging.set_verbosity(logging.INFO)
   start = time.monotonic()
   ratio = run(pathlib.Path(args.out), FULL)
   print(f"The demo took {time.monotonic() - start:.0f} s.")

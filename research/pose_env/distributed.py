@@ -23,8 +23,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from absl import logging
-
 from research.pose_env import (
   collect,
   distributed_figure,
@@ -58,7 +56,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     help="between them: a store on a shared disk, or a Reverb server",
   )
   args = parser.parse_args(argv)
-  logging.set_verbosity(logging.INFO)
   out = pathlib.Path(args.out).resolve()
   start = time.monotonic()
   job = jobs.Job(out, args.engine, args.actors, args.steps, port=jobs.free_port())
