@@ -134,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
   """Converts, or verifies; prints what was done."""
   console.load_tensorflow()
   from t2r_seq import convert, windows
-  from t2r_seq.convert.progress import Progress
+  from t2r_seq.progress import Progress
 
   progress = Progress()
   if args.verify:

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     raise console.UsageError(f"--max_mb must be > 0, got {args.max_mb:g}.")
   console.load_tensorflow()
   from t2r_seq import convert, policies, viewing
-  from t2r_seq.convert.progress import Progress
+  from t2r_seq.progress import Progress
 
   predictor = config_path = model = None
   if args.export is not None:

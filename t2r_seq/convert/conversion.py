@@ -30,7 +30,7 @@ from t2r_seq.convert.episodes import (
   check_same_specs,
 )
 from t2r_seq.convert.opening import ConversionOptions
-from t2r_seq.convert.progress import Progress
+from t2r_seq.progress import Progress
 from t2r_seq.store import EpisodeStore, layout, manifest
 
 FORMAT = "t2r_seq.conversion"

@@ -13,12 +13,12 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq.data import AbstractInputGenerator
+from t2r_seq.progress import bar_text, duration_text
 from t2r_seq.training.callbacks import Callback
 
 if TYPE_CHECKING:
   from t2r_seq.training.callbacks import Run
 
-_BAR_WIDTH = 24
 _DRAW_SECONDS = 0.1
 
 
@@ -26,13 +26,6 @@ def metrics_text(metrics: Mapping[str, float]) -> str:
   """Returns metrics for people, the loss first."""
   names = sorted(metrics, key=lambda name: (name != "loss", name))
   return ", ".join(f"{name} {metrics[name]:.5g}" for name in names)
-
-
-def duration_text(seconds: float) -> str:
-  """Returns a time to wait, such as '0:07' or '2:05:09'."""
-  minutes, rest = divmod(max(0, round(seconds)), 60)
-  hours, minutes = divmod(minutes, 60)
-  return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 class Screen(Callback):
@@ -160,11 +153,10 @@ class Screen(Callback):
     first, then = self._begin or (step, now)
     rate = (step - first) / (now - then) if step > first and now > then else 0.0
     left = duration_text(self.seconds_left(step, rate)) if rate else "?"
-    done = round(_BAR_WIDTH * step / max(self._last_step, 1))
-    bar = "#" * done + "-" * (_BAR_WIDTH - done)
+    bar = bar_text(step / max(self._last_step, 1))
     # The cursor waits in front, so that what others write begins there.
     self._stream.write(
-      f"\r\x1b[K[{bar}] {step}/{self._last_step},{self._loss} {rate:.1f} steps/s, ETA "
+      f"\r\x1b[K{bar} {step}/{self._last_step},{self._loss} {rate:.1f} steps/s, ETA "
       f"{left}\r"
     )
     self._stream.flush()

@@ -8,7 +8,7 @@ import numpy as np
 
 from t2r_seq import errors, specs
 from t2r_seq.convert.episodes import Values, num_bytes, num_steps
-from t2r_seq.convert.progress import Progress
+from t2r_seq.progress import Progress
 from t2r_seq.statistics import accumulators
 from t2r_seq.statistics.statistics import PathStatistics
 from t2r_seq.viewing.episodes import (

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from t2r_seq import convert, errors, specs, windows
-from t2r_seq.convert.progress import Progress
+from t2r_seq.progress import Progress
 from t2r_seq.specs import ModeKeys, TensorSpecStruct
 from t2r_seq.store.splits import Episodes
 from t2r_seq.viewing import sheets

@@ -13,7 +13,7 @@ import pytest
 
 from t2r_seq import convert, store
 from t2r_seq.convert import conversion, opening, stores, zarr_group
-from t2r_seq.convert.progress import Progress
+from t2r_seq.progress import Progress
 
 Options = convert.ConversionOptions
 

@@ -21,6 +21,7 @@ FLOORS = {
   "draws": 0,
   "errors": 0,
   "files": 0,
+  "progress": 0,
   "summaries": 0,
   "listening": 1,
   "lite": 2,

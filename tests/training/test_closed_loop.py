@@ -144,7 +144,7 @@ def test_a_terminal_shows_a_bar_with_the_time_that_is_left():
   run = type("Run", (), {"step": 100})
   screen.after_log(run, {"loss": 0.25})
   bar = terminal.text.split("\x1b[K")[-1]
-  assert bar.startswith("[############------------] 100/200, loss 0.25, ")
+  assert bar.startswith("████████████░░░░░░░░░░░░ 100/200, loss 0.25, ")
   assert re.search(r" steps/s, ETA \d+:\d\d\r$", bar)
   screen.say("a line")
   assert terminal.text.endswith("\r\x1b[Ka line\n")

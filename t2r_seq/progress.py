@@ -1,4 +1,4 @@
-"""A bar for conversions."""
+"""How far a long job is: bars, times, and a line for episodes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,19 @@ from typing import TextIO
 _BAR_WIDTH = 24
 _TERMINAL_SECONDS = 0.1
 _LINE_SECONDS = 60.0
+
+
+def bar_text(fraction: float) -> str:
+  """Returns a bar of 24 characters, of which a fraction (0 to 1) is full."""
+  full = round(_BAR_WIDTH * min(fraction, 1.0))
+  return "█" * full + "░" * (_BAR_WIDTH - full)
+
+
+def duration_text(seconds: float) -> str:
+  """Returns a time to wait, such as '0:07' or '2:05:09'."""
+  minutes, rest = divmod(max(0, round(seconds)), 60)
+  hours, minutes = divmod(minutes, 60)
+  return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 class Progress:
@@ -81,18 +94,10 @@ class Progress:
       return f"{self._label} {', '.join(parts)}"
     gained = fraction - (self._first_fraction or 0.0)
     if gained > 0:
-      parts.append(f"ETA {_clock_time(seconds * (1 - fraction) / gained)}")
-    full = round(_BAR_WIDTH * min(fraction, 1.0))
-    bar = "█" * full + "░" * (_BAR_WIDTH - full)
-    shown = f"{bar} " if self._is_terminal else ""
+      parts.append(f"ETA {duration_text(seconds * (1 - fraction) / gained)}")
+    shown = f"{bar_text(fraction)} " if self._is_terminal else ""
     return f"{self._label} {shown}{fraction:4.0%} {', '.join(parts)}"
 
   def _show(self, line: str) -> None:
     self._stream.write(f"\r\x1b[K{line}" if self._is_terminal else f"{line}\n")
     self._stream.flush()
-
-
-def _clock_time(seconds: float) -> str:
-  minutes, rest = divmod(round(seconds), 60)
-  hours, minutes = divmod(minutes, 60)
-  return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
