@@ -35,7 +35,9 @@ CRC = ["google-crc32c>=1.5,<2"]
 ARRAY_RECORD = ["array_record>=0.5"]
 # Parquet files and videos.
 LEROBOT = ["pyarrow>=14", *VIDEO]
-FORMATS = [*ZARR, *HDF5, *LEROBOT, *CRC]
+# Recordings of ROS 2; compressed chunks by lz4 and Zstandard.
+MCAP = ["mcap>=1.1,<2", "mcap-ros2-support>=0.5.5,<1"]
+FORMATS = [*ZARR, *HDF5, *LEROBOT, *MCAP, *CRC]
 # A viewer of recordings with images, of its own process; 100 MB.
 RERUN = ["rerun-sdk>=0.23"]
 SERVE = ["websockets>=14", "msgpack>=1"]
@@ -91,6 +93,7 @@ setuptools.setup(
     "lerobot": LEROBOT,
     "lint": LINT,
     "lite": LITE,
+    "mcap": MCAP,
     "plots": PLOTS,
     "pose-env": POSE_ENV,
     "rerun": RERUN,

@@ -8,7 +8,7 @@ from typing import Any
 
 from t2r_seq.cli import console, sources
 
-SUMMARY = "convert between stores and LeRobot, TFRecord, zarr and HDF5"
+SUMMARY = "convert between stores and LeRobot, TFRecord, zarr, HDF5; from MCAP"
 DESCRIPTION = """Converts episodes; one of the two sides is a store.
 
   t2r_seq convert 'data/train*.tfrecord' my_store --spec my_project.specs:episode_spec
@@ -18,6 +18,7 @@ DESCRIPTION = """Converts episodes; one of the two sides is a store.
   t2r_seq convert my_store out.lerobot --video_gop 2 --video_quality 25
   t2r_seq convert pusht.zarr my_store          (diffusion_policy's layout)
   t2r_seq convert my_store low_dim.hdf5        (robomimic's layout)
+  t2r_seq convert bags my_store --layout layout.json        (MCAP of ROS 2)
   t2r_seq convert 'bridge-train.tfrecord*' my_store                 (RLDS, without TFDS)
   t2r_seq convert bridge my_store --from tfds --split 'train[:100]'
   t2r_seq convert low_dim.hdf5 my_store --filter successful --split train=0.9,eval=0.1
@@ -26,7 +27,7 @@ A conversion that was killed goes on when the command is given again: DST.conver
 says what was asked for. --verify reads both sides of a finished one, and compares
 every value."""
 _KINDS = ("store", "tfrecord", "zarr", "hdf5", "lerobot")
-_SOURCE_KINDS = (*_KINDS, "rlds", "tfds", "minari")
+_SOURCE_KINDS = (*_KINDS, "rlds", "tfds", "minari", "mcap")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 LAYOUT_HELP = (
   'what an episode of HDF5 files is: {"episodes": "runs/*"}, {"episodes": "/"} or '
-  '{"ends": ["done"]}; "paths" names datasets'
+  '{"ends": ["done"]}; "paths" names datasets. Of MCAP files: {"clock": "/arm", '
+  '"paths": {"position": "/arm:position"}}'
 )
 SPLIT_HELP = (
   "only this split: of a store, of LeRobot's info.json, a filter key of HDF5, or of "
@@ -84,14 +85,14 @@ def open_source(
   layout: str | None = None,
   episodes: Any = None,
 ) -> Any:
-  """Opens episodes of LeRobot, zarr or HDF5.
+  """Opens episodes of LeRobot, zarr, HDF5 or MCAP.
 
   Args:
     paths: what the command was given.
     leaves_out_videos: leaves out what has to be decoded from videos.
     split: the only one to be read; None for all.
     with_stores: opens a store, too, if a split or some episodes of it are wanted.
-    layout: a JSON file of the layout of HDF5 files; None finds out.
+    layout: a JSON file of the layout of HDF5 or MCAP files; None finds out.
     episodes: the only ones to be read; None for all.
   Returns:
     The source; None where this is something else.

@@ -6,7 +6,9 @@ import abc
 import contextlib
 import dataclasses
 import itertools
+import json
 import os
+import re
 import types
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -188,6 +190,33 @@ def reading(place: str, what: str) -> Iterator[None]:
       f"convert: {place}: expected {what} that can be read, got "
       f"{type(error).__name__}: {error}."
     ) from error
+
+
+def read_json_object(operation: str, path: str) -> dict[str, Any]:
+  """Reads a JSON file whose values have names.
+
+  Args:
+    operation: for the error.
+    path: of the file.
+  Raises:
+    ConversionError: it is none.
+  """
+  try:
+    with open(path, encoding="utf-8") as file:
+      return dict(json.load(file))
+  except (OSError, TypeError, ValueError) as error:
+    raise errors.ConversionError(
+      f"{operation}: expected a JSON object, got {error}."
+    ) from error
+
+
+def natural_order(name: str) -> list[Any]:
+  """Sorts episode_2 before episode_10.
+
+  Args:
+    name: of a file or a group.
+  """
+  return [(not part.isdigit(), part.zfill(20)) for part in re.split(r"(\d+)", name)]
 
 
 def control_period(metadata: Mapping[str, Any]) -> float | None:

@@ -66,13 +66,7 @@ class Layout:
       ConversionError: it is none.
     """
     where = f"convert: layout: {path}"
-    try:
-      with open(path, encoding="utf-8") as file:
-        values = dict(json.load(file))
-    except (OSError, TypeError, ValueError) as error:
-      raise errors.ConversionError(
-        f"{where}: expected a JSON object, got {error}."
-      ) from error
+    values = episodes.read_json_object(where, path)
     known = ("episodes", "ends", "paths")
     found = [
       errors.Mismatch(
@@ -108,7 +102,8 @@ def list_files(path: str) -> list[str]:
   if os.path.isfile(minari):
     return [minari]
   found = [n for n in os.listdir(path) if n.lower().endswith(SUFFIXES)]
-  return [os.path.join(path, name) for name in sorted(found, key=_natural)]
+  found.sort(key=episodes.natural_order)
+  return [os.path.join(path, name) for name in found]
 
 
 def is_hdf5_folder(path: str) -> bool:
@@ -184,7 +179,7 @@ def render_tree(file: Any) -> str:
   lines: list[str] = []
 
   def add(group: Any, depth: int) -> None:
-    names = sorted(group, key=_natural)
+    names = sorted(group, key=episodes.natural_order)
     shown = names if len(names) <= 12 else names[:3]
     for name in shown:
       item = hdf5.own(group, name)
@@ -202,11 +197,6 @@ def render_tree(file: Any) -> str:
   return "\n".join(
     lines[:_MAX_SHOWN] + ([f"  ... {rest} lines more"] if rest > 0 else [])
   )
-
-
-def _natural(name: str) -> list[Any]:
-  """Sorts episode_2 before episode_10."""
-  return [(not part.isdigit(), part.zfill(20)) for part in re.split(r"(\d+)", name)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -374,7 +364,7 @@ class LayoutSource(EpisodeSource):
       return
     depth = pattern.count("/") + 1
     groups = [g for g in _groups(file, depth) if fnmatch.fnmatch(g, pattern)]
-    for group in sorted(groups, key=_natural):
+    for group in sorted(groups, key=episodes.natural_order):
       self._scan_group(name, group, file[group])
 
   def _scan_flat(self, name: str, file: Any) -> None:

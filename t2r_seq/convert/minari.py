@@ -7,7 +7,6 @@ in the observations: there it is what the last step led to, and becomes
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -40,13 +39,7 @@ def read_metadata(folder: str) -> dict[str, Any]:
   name = os.path.join(folder, METADATA)
   if not os.path.isfile(name):
     return {}
-  try:
-    with open(name, encoding="utf-8") as file:
-      return dict(json.load(file))
-  except (TypeError, ValueError) as error:
-    raise errors.ConversionError(
-      f"convert: {name}: expected a JSON object, got {error}."
-    ) from error
+  return episodes.read_json_object(f"convert: {name}", name)
 
 
 def find_arrow(path: str) -> str | None:

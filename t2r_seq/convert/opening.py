@@ -16,6 +16,7 @@ from t2r_seq.convert import (
   hdf5_layouts,
   lerobot_folder,
   lerobot_target,
+  mcap,
   zarr_group,
 )
 from t2r_seq.convert import records as records_lib
@@ -44,8 +45,9 @@ LEROBOT = "lerobot"
 # RLDS episodes, straight from TFRecord files or by way of TFDS, can be read only.
 RLDS, TFDS = "rlds", "tfds"
 MINARI = "minari"  # In Arrow files; those in HDF5 are of that kind.
+MCAP = "mcap"
 KINDS = (STORE, TFRECORD, ZARR, HDF5, LEROBOT)
-SOURCE_KINDS = (*KINDS, RLDS, TFDS, MINARI)
+SOURCE_KINDS = (*KINDS, RLDS, TFDS, MINARI, MCAP)
 
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _ZARR_FILES = (".zgroup", "zarr.json", ".zmetadata")
@@ -71,7 +73,7 @@ def source_kind(path: str, given: str | None = None) -> str:
   near = errors.nearest(os.path.basename(path), _siblings(path))
   raise errors.ConversionError(
     f"convert: {path}: expected a store, a dataset of LeRobot's, a zarr group, an HDF5 "
-    f"file or TFRecord files, got nothing there.{near} The current folder is "
+    f"or MCAP file or TFRecord files, got nothing there.{near} The current folder is "
     f"{os.getcwd()}"
   )
 
@@ -138,12 +140,13 @@ def _folder_kind(path: str) -> str:
     return HDF5
   if find_arrow(path):
     return MINARI
+  if mcap.find_bags(path):
+    return MCAP
   hint = f"Name the files in it, such as {os.path.join(path, '*.tfrecord*')}"
   raise errors.ConversionError(
     f"convert: {path}: expected a store (with a {layout.MANIFEST}), a dataset of "
-    f"LeRobot's (with {lerobot_folder.INFO}), a zarr group or HDF5 files, got a folder "
-    "with "
-    f"{errors.listing(names, limit=5)}. {hint}"
+    f"LeRobot's (with {lerobot_folder.INFO}), a zarr group, HDF5 or MCAP files, got "
+    f"a folder with {errors.listing(names, limit=5)}. {hint}"
   )
 
 
@@ -152,6 +155,8 @@ def _file_kind(path: str) -> str:
     start = file.read(len(_HDF5_SIGNATURE))
   if start == _HDF5_SIGNATURE or path.lower().endswith(hdf5_layouts.SUFFIXES):
     return HDF5
+  if start.startswith(mcap.SIGNATURE) or path.lower().endswith(mcap.SUFFIX):
+    return MCAP
   return ZARR if path.lower().endswith(".zarr.zip") else TFRECORD
 
 
@@ -190,7 +195,8 @@ class ConversionOptions:
     episodes: numbers of the episodes of the source that alone are read, or a file that
       lists them; None for all.
     layout: a JSON file that says which datasets of an HDF5 file are which paths, and
-      how episodes end, where that is none of those that are known.
+      how episodes end, where that is none of those that are known; or which topics of
+      MCAP files are, and whose clock gives the steps.
     fps: of a dataset of LeRobot's to write; None takes what the source says.
     task: of such a dataset, the text of episodes that come without one.
     video_codec: of such a dataset, the encoder of its videos: pixels are encoded, and
@@ -300,13 +306,13 @@ def foreign_kind(path: str) -> str | None:
   Args:
     path: a folder or a file.
   Returns:
-    'lerobot', 'zarr', 'hdf5' or 'minari'; None where it is none of them.
+    'lerobot', 'zarr', 'hdf5', 'minari' or 'mcap'; None where it is none of them.
   """
   try:
     kind = source_kind(path)
   except errors.ConversionError:
     return None
-  return kind if kind in (LEROBOT, ZARR, HDF5, MINARI) else None
+  return kind if kind in (LEROBOT, ZARR, HDF5, MINARI, MCAP) else None
 
 
 def open_episodes(
@@ -372,6 +378,8 @@ def open_source(
     source = hdf5_layouts.open_hdf5(path, dropped, spec, options.layout)
   elif kind == MINARI:
     source = MinariSource(path, dropped)
+  elif kind == MCAP:
+    source = mcap.McapSource(path, options.layout, dropped)
   elif kind == TFDS:
     return TfdsSource(path, split, dropped.has if dropped else None)
   else:

@@ -1,0 +1,730 @@
+"""MCAP files with ROS 2 messages: topics of any rates, at the ticks of one of them.
+
+A file is an episode; so is a folder of rosbag2's, with the files that it was split
+into. A JSON file says which topic is which path, and whose clock gives the steps. Each
+step shows, of every topic, the message that was the last one then, or the nearest one,
+and 'clocks/<topic>' says when that one came.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, specs
+from t2r_seq.convert import episodes
+from t2r_seq.convert.episodes import (
+  Dropped,
+  EpisodeSource,
+  SourceEpisode,
+  Values,
+)
+from t2r_seq.specs.validation import read_image_header
+
+SUFFIX = ".mcap"
+SIGNATURE = b"\x89MCAP"
+CLOCKS = "clocks"
+_MAGIC = SIGNATURE + b"0\r\n"
+_ROSBAG = "metadata.yaml"
+HOLD, NEAREST = "hold", "nearest"
+LOG, PUBLISH, HEADER = "log", "publish", "header"
+_SECOND = 10**9
+# Of `sensor_msgs/msg/Image`: dtype, and where its channels are in red, green, blue.
+_PIXELS = {
+  "rgb8": (np.uint8, (0, 1, 2)),
+  "bgr8": (np.uint8, (2, 1, 0)),
+  "rgba8": (np.uint8, (0, 1, 2, 3)),
+  "bgra8": (np.uint8, (2, 1, 0, 3)),
+  **{name: (np.uint8, (0,)) for name in ("mono8", "8UC1")},
+  **{name: (np.uint16, (0,)) for name in ("mono16", "16UC1")},
+  "32FC1": (np.float32, (0,)),
+}
+_RAW = {"height", "width", "encoding", "is_bigendian", "step", "data"}
+_COMPRESSED = {"format", "data"}
+# Before the PNG of a compressed depth image are its parameters.
+_DEPTH, _DEPTH_BYTES = "compressedDepth", 12
+_STRINGS = ("string", "wstring")
+_NUMBERS = {
+  **{name: np.dtype(name) for name in ("bool", "float32", "float64")},
+  **{f"{s}int{b}": np.dtype(f"{s}int{b}") for s in ("", "u") for b in (8, 16, 32, 64)},
+  "byte": np.dtype("uint8"),
+  "char": np.dtype("int8"),
+}
+_BUILTIN = {
+  f"builtin_interfaces/{name}": {"sec": "int32", "nanosec": "uint32"}
+  for name in ("Time", "Duration")
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Contract:
+  """Which topics become which paths, and at which ticks.
+
+  Attributes:
+    clock: the topic whose messages are the steps.
+    paths: by path '/topic', of an image, or '/topic:field.of.it'.
+    resample: 'hold' shows the last message up to a step, 'nearest' the nearest one; by
+      topic.
+    tolerance: seconds that a message may be away from its step; by topic, none for any.
+    time: of a message, 'log' when it was recorded, 'publish' when it was sent, or
+      'header', its own stamp.
+  """
+
+  clock: str
+  paths: Mapping[str, str]
+  resample: Mapping[str, str]
+  tolerance: Mapping[str, float]
+  time: str = LOG
+
+  @classmethod
+  def read(cls, path: str) -> Contract:
+    """Reads a JSON file: {"clock": "/arm", "paths": {"position": "/arm:position"}}.
+
+    Raises:
+      ConversionError: it is none; with every key.
+    """
+    where = f"convert: layout: {path}"
+    values = episodes.read_json_object(where, path)
+    known = [field.name for field in dataclasses.fields(cls)]
+    found = [
+      errors.Mismatch(
+        key, f"one of {errors.listing(known)}", repr(key), errors.nearest(key, known)
+      )
+      for key in values
+      if key not in known
+    ]
+    clock, time = values.get("clock"), values.get("time", LOG)
+    paths: Any = values.get("paths")
+    is_dict = isinstance(paths, dict) and paths
+    if not is_dict or not all(isinstance(value, str) for value in paths.values()):
+      want = 'a topic, or a field of one, by path: {"position": "/arm:position"}'
+      found.append(errors.Mismatch("paths", want, repr(paths)))
+      paths = {}
+    topics = sorted({value.partition(":")[0] for value in paths.values()})
+    if not isinstance(clock, str):
+      found.append(errors.Mismatch("clock", "the topic that gives steps", repr(clock)))
+      clock = ""
+    if time not in (LOG, PUBLISH, HEADER):
+      want = errors.listing((LOG, PUBLISH, HEADER))
+      found.append(errors.Mismatch("time", f"one of {want}", repr(time)))
+    by_topic: dict[str, dict[str, Any]] = {}
+    for key, want, is_one in (
+      ("resample", f"{HOLD} or {NEAREST}", lambda v: v in (HOLD, NEAREST)),
+      ("tolerance", "seconds", lambda v: isinstance(v, (int, float)) and v >= 0),
+    ):
+      given = values.get(key, {})
+      given = given if isinstance(given, dict) else dict.fromkeys(topics, given)
+      by_topic[key] = given
+      want = f"{want}, of a topic of {errors.listing(topics)}"
+      found += [
+        errors.Mismatch(key, want, f"{v!r} of {topic}", errors.nearest(topic, topics))
+        for topic, v in given.items()
+        if topic not in topics or not is_one(v)
+      ]
+    if found:
+      raise errors.mismatch_error(where, found, errors.ConversionError)
+    return cls(clock, paths, time=time, **by_topic)
+
+
+def find_bags(path: str) -> list[tuple[str, list[str]]]:
+  """Finds the recordings of a dataset.
+
+  Args:
+    path: a file, a folder of rosbag2's, or a folder of either.
+  Returns:
+    Name and files of each, in the order of their numbers; none where there is none.
+  """
+  if not os.path.isdir(path):
+    return [(path, [path])]
+  names = sorted(os.listdir(path), key=episodes.natural_order)
+  own = [os.path.join(path, n) for n in names if n.lower().endswith(SUFFIX)]
+  if own and _ROSBAG in names:
+    return [(path, own)]
+  found = [(name, [name]) for name in own]
+  for name in (os.path.join(path, n) for n in names):
+    if os.path.isfile(os.path.join(name, _ROSBAG)):
+      found += [bag for bag in find_bags(name) if bag[0] == name]
+  return found
+
+
+class _Message:
+  """What a topic's messages are: how they are decoded, and the types of their fields.
+
+  Attributes:
+    type: its name, 'sensor_msgs/msg/JointState'.
+    fields: types by field, by name of a message within.
+  """
+
+  def __init__(self, place: str, encoding: str, schema: Any) -> None:
+    """Reads a definition.
+
+    Args:
+      place: for the error.
+      encoding: of the messages.
+      schema: of the topic.
+    Raises:
+      ConversionError: no messages of ROS 2.
+    """
+    decoder = errors.load_extra("mcap_ros2.decoder", "mcap")
+    # A factory of each: it knows schemas by numbers, which other files give anew.
+    self.decode = decoder.DecoderFactory().decoder_for(encoding, schema)
+    if self.decode is None:
+      got = f"{encoding or 'no encoding'}, {schema.encoding if schema else 'no schema'}"
+      raise errors.ConversionError(
+        f"convert: {place}: expected messages of ROS 2 (cdr, ros2msg), got {got}."
+      )
+    self.type = schema.name
+    self.fields = {**_BUILTIN, **_read_definitions(schema.name, schema.data.decode())}
+
+  def of(self, name: str) -> dict[str, str]:
+    """Returns the types of a message's fields."""
+    return self.fields[_short(name)]
+
+  def dtype(self, name: str) -> np.dtype:
+    """Returns the dtype that holds a type's numbers.
+
+    Raises:
+      KeyError: some are none.
+    """
+    base = name.partition("[")[0].partition("<")[0]
+    if base in _NUMBERS:
+      return _NUMBERS[base]
+    return np.result_type(*(self.dtype(field) for field in self.of(base).values()))
+
+
+def _short(name: str) -> str:
+  package, _, rest = name.partition("/")
+  return f"{package}/{rest.rpartition('/')[2]}"
+
+
+def _read_definitions(name: str, text: str) -> dict[str, dict[str, str]]:
+  """Reads the fields of a message, and of all messages within, without constants."""
+  found: dict[str, dict[str, str]] = {}
+  for part in re.split(r"^={3,}\s*$", text, flags=re.MULTILINE):
+    fields: dict[str, str] = {}
+    for line in part.splitlines():
+      words = line.partition("#")[0].split()
+      if words[:1] == ["MSG:"]:
+        name = words[1]
+      elif len(words) > 1 and "=" not in "".join(words[1:3]):
+        kind = words[0]
+        base = kind.partition("[")[0].partition("<")[0]
+        is_own = base not in _NUMBERS and base not in _STRINGS and "/" not in base
+        fields[words[1]] = f"{name.partition('/')[0]}/{kind}" if is_own else kind
+    found[_short(name)] = fields
+  return found
+
+
+@dataclasses.dataclass(frozen=True)
+class _Form:
+  """What a value of a step is.
+
+  Attributes:
+    dtype: of numbers or pixels.
+    shape: of them.
+    data_format: of an encoded image, which comes as bytes.
+    is_text: it is text.
+  """
+
+  dtype: np.dtype
+  shape: tuple[int, ...]
+  data_format: str | None = None
+  is_text: bool = False
+
+  def __str__(self) -> str:
+    what = f"{self.data_format} images of " if self.data_format else ""
+    return f"{what}{'text' if self.is_text else ''}" + (
+      f"{self.shape}" if self.is_text else episodes.describe(self.dtype, self.shape)
+    )
+
+  def spec(self, path: str) -> specs.ExtendedTensorSpec:
+    """Returns the spec of a path that has such a value at each step."""
+    return specs.ExtendedTensorSpec(
+      self.shape,
+      tf.string if self.is_text else tf.as_dtype(self.dtype),
+      path,
+      is_sequence=True,
+      data_format=self.data_format,
+    )
+
+
+_CLOCK = _Form(np.dtype(np.int64), ())
+
+
+class McapSource(EpisodeSource):
+  """Reads recordings by a contract, each as an episode."""
+
+  def __init__(
+    self, path: str, layout: str | None = None, dropped: Dropped | None = None
+  ) -> None:
+    """Looks at what each recording has, and at the first message of each topic.
+
+    Args:
+      path: of a file, or of a folder of them.
+      layout: a JSON file with the contract.
+      dropped: paths to leave out.
+    Raises:
+      ImportError: the extra is not installed.
+      ConversionError: no contract, with all topics; no recording, a damaged one, or
+        one without the topics.
+    """
+    errors.load_extra("mcap.reader", "mcap")
+    self._path = path
+    dropped = dropped or Dropped()
+    bags = find_bags(path)
+    if not bags:
+      raise errors.ConversionError(
+        f"convert: {path}: expected {SUFFIX} files, or folders of rosbag2's, got none."
+      )
+    if layout is None:
+      raise _no_contract(*bags[0])
+    self._contract = Contract.read(layout)
+    wanted = {p: v for p, v in self._contract.paths.items() if not dropped.has(p)}
+    self._fields = {
+      path: (value.partition(":")[0], value.partition(":")[2])
+      for path, value in wanted.items()
+    }
+    topics = [topic for topic, _ in self._fields.values()]
+    self._topics = sorted({self._contract.clock, *topics})
+    self._bags: list[tuple[str, list[str]]] = []
+    empty: list[tuple[str, list[str]]] = []
+    for name, parts in bags:
+      has_steps = _has_steps(name, parts, self._contract.clock, self._topics)
+      (self._bags if has_steps else empty).append((name, parts))
+    self._messages: dict[tuple[str, bytes], _Message] = {}
+    self._names: dict[str, list[str]] = {}
+    self._forms: dict[str, _Form] = {}
+    self._skipped: dict[str, int] = {}
+    self._farthest = (0.0, "")
+    clocks = {topic: f"{CLOCKS}/{topic.strip('/')}" for topic in self._topics}
+    self._clocks = {t: name for t, name in clocks.items() if not dropped.has(name)}
+    if self._bags:
+      self._look_at(*self._bags[0])
+    forms = {**self._forms, **dict.fromkeys(self._clocks.values(), _CLOCK)}
+    self.spec = specs.TensorSpecStruct(
+      (path, form.spec(path)) for path, form in sorted(forms.items())
+    )
+    self.num_episodes = len(self._bags)
+    self.metadata = {
+      "mcap": {
+        "layout": dataclasses.asdict(self._contract),
+        "bags": [os.path.basename(os.path.normpath(name)) for name, _ in self._bags],
+        "names": self._names,
+      }
+    }
+    self.notes: list[str] = []
+    if empty:
+      self.notes.append(episodes.left_out(len(empty), empty[0][0]))
+
+  def fingerprint(self) -> dict[str, Any]:
+    """Returns sizes and times of the files, and the contract."""
+    stats = [os.stat(name) for _, parts in self._bags for name in parts]
+    return {
+      "files": [[s.st_size, s.st_mtime_ns] for s in stats],
+      "layout": dataclasses.asdict(self._contract),
+    }
+
+  def episodes(self, start: int = 0) -> Iterator[SourceEpisode]:
+    """Yields the episodes from a number on; see `EpisodeSource.episodes`."""
+    self._skipped, self._farthest = {}, (0.0, "")
+    for number in range(start, len(self._bags)):
+      name, parts = self._bags[number]
+      with episodes.reading(name, "messages"):
+        values = self._read(name, parts)
+      yield SourceEpisode(values, f"episode {number}, {name}")
+    if self._skipped:
+      self.notes.append(
+        f"{sum(self._skipped.values())} messages of {self._contract.clock} are no "
+        "steps: not all topics had one before them, first in "
+        f"{next(iter(self._skipped))}."
+      )
+    seconds, place = self._farthest
+    if seconds:
+      self.notes.append(
+        f"The message farthest from its step is {seconds:.3f} s away: {place}. A "
+        "tolerance in the layout would refuse it."
+      )
+
+  # What there is.
+
+  def _look_at(self, name: str, parts: list[str]) -> None:
+    """Finds what the values of each path are, by the first message of its topic."""
+    found = []
+    for path, (topic, field) in self._fields.items():
+      with episodes.reading(name, "messages"):
+        message, data = next(self._iterate(parts, [topic]))[1:3]
+        place = f"{name}: {topic}"
+        try:
+          value = _find(message, message.decode(data), field)
+        except KeyError as error:
+          found.append(_no_field(path, topic, field, message, error.args[0]))
+          continue
+        self._forms[path] = _make(place, path, message, value)[0]
+        if value.names:
+          self._names[path] = value.names
+    if found:
+      raise errors.mismatch_error(f"convert: {name}", found, errors.ConversionError)
+
+  def _iterate(
+    self, parts: list[str], topics: list[str]
+  ) -> Iterator[tuple[str, _Message, bytes, int]]:
+    """Yields topic, type, data and time of each message, in the order of the log."""
+    for name in parts:
+      with _open(name) as reader:
+        for schema, channel, message in reader.iter_messages(topics):
+          key = (schema.name, schema.data) if schema else ("", b"")
+          if key not in self._messages:
+            place = f"{name}: {channel.topic}"
+            self._messages[key] = _Message(place, channel.message_encoding, schema)
+          known = self._messages[key]
+          yield channel.topic, known, message.data, self._time(name, known, message)
+
+  def _time(self, name: str, known: _Message, message: Any) -> int:
+    if self._contract.time != HEADER:
+      is_log = self._contract.time == LOG
+      return int(message.log_time if is_log else message.publish_time)
+    stamp = getattr(getattr(known.decode(message.data), "header", None), "stamp", None)
+    if stamp is None:
+      raise errors.ConversionError(
+        f"convert: {name}: {known.type}: expected messages with a header.stamp, as "
+        f'"time": "{HEADER}" needs them, got none. Take "{LOG}".'
+      )
+    return int(stamp.sec) * _SECOND + int(stamp.nanosec)
+
+  # Reading.
+
+  def _read(self, name: str, parts: list[str]) -> Values:
+    """Reads an episode: when messages came, and then those that steps show."""
+    came: dict[str, list[int]] = {topic: [] for topic in self._topics}
+    for topic, _, _, time in self._iterate(parts, self._topics):
+      came[topic].append(time)
+    times = {topic: np.asarray(values, np.int64) for topic, values in came.items()}
+    ticks = np.sort(times[self._contract.clock], kind="stable")
+    shown = {topic: self._choose(topic, times[topic], ticks) for topic in self._topics}
+    is_shown = np.all([numbers >= 0 for numbers in shown.values()], axis=0)
+    if not is_shown.any():
+      late = max(self._topics, key=lambda topic: (shown[topic] < 0).sum())
+      raise errors.ConversionError(
+        f"convert: {name}: {late}: expected a message before the last one of "
+        f"{self._contract.clock}, got none."
+      )
+    # Once a topic has been heard of, it is shown.
+    first = int(np.argmax(is_shown))
+    if first:
+      self._skipped[name] = first
+    ticks = ticks[first:]
+    values: Values = {}
+    for topic in self._topics:
+      shown[topic] = shown[topic][first:]
+      clock = times[topic][shown[topic]]
+      self._check_distance(name, topic, clock - ticks)
+      if topic in self._clocks:
+        values[self._clocks[topic]] = clock
+    values.update(self._gather(name, parts, shown, len(ticks)))
+    return values
+
+  def _choose(self, topic: str, times: np.ndarray, ticks: np.ndarray) -> np.ndarray:
+    """Returns the number of the message that each tick shows; -1 for none."""
+    if not len(times):
+      return np.full(len(ticks), -1)
+    order = np.argsort(times, kind="stable")
+    rising = times[order]
+    chosen = np.searchsorted(rising, ticks, "right") - 1
+    if self._contract.resample.get(topic) == NEAREST:
+      after = np.minimum(chosen + 1, len(rising) - 1)
+      chosen = np.maximum(chosen, 0)
+      is_after = np.abs(rising[after] - ticks) < np.abs(ticks - rising[chosen])
+      chosen = np.where(is_after, after, chosen)
+    return np.where(chosen < 0, -1, order[chosen])
+
+  def _check_distance(self, name: str, topic: str, distance: np.ndarray) -> None:
+    """Checks that messages are as near to their steps as the contract wants."""
+    step = int(np.argmax(np.abs(distance)))
+    seconds = abs(int(distance[step])) / _SECOND
+    if seconds > self._contract.tolerance.get(topic, np.inf):
+      raise errors.ConversionError(
+        f"convert: {name}: {topic}: expected a message within "
+        f"{self._contract.tolerance[topic]} s of step {step}, got the chosen one "
+        f"{int(distance[step]) / _SECOND:.3f} s from it."
+      )
+    self._farthest = max(self._farthest, (seconds, f"{topic} at step {step} of {name}"))
+
+  def _gather(
+    self, name: str, parts: list[str], shown: Mapping[str, np.ndarray], num_steps: int
+  ) -> Values:
+    """Decodes each message that is shown, once, into all steps that show it."""
+    values: Values = {
+      path: np.empty(
+        (num_steps, *(() if form.data_format else form.shape)),
+        object if form.is_text or form.data_format else form.dtype,
+      )
+      for path, form in self._forms.items()
+    }
+    spans = {topic: _spans(numbers) for topic, numbers in shown.items()}
+    paths: dict[str, list[str]] = {topic: [] for topic in self._topics}
+    for path, (topic, _) in self._fields.items():
+      paths[topic].append(path)
+    count = dict.fromkeys(self._topics, 0)
+    for topic, message, data, _ in self._iterate(parts, self._topics):
+      span = spans[topic].get(count[topic])
+      count[topic] += 1
+      if span is None or not paths[topic]:
+        continue
+      place = f"{name}: {topic}: step {span[0]}"
+      try:
+        decoded = message.decode(data)
+      except Exception as error:
+        raise errors.ConversionError(
+          f"convert: {place}: expected a {message.type}, got {len(data)} bytes that "
+          f"are none: {error}."
+        ) from error
+      for path in paths[topic]:
+        value = self._value(place, path, message, decoded)
+        for step in range(*span):
+          values[path][step] = value
+    return values
+
+  def _value(self, place: str, path: str, message: _Message, decoded: Any) -> Any:
+    """Takes the value of a path, and checks that it is what others are."""
+    found = _find(message, decoded, self._fields[path][1])
+    form, value = _make(place, path, message, found)
+    want = self._forms[path]
+    if form != want:
+      raise errors.ConversionError(
+        f"convert: {place}: {path}: expected {want}, as the first message has, got "
+        f"{form}. Leave it out: --drop {path}."
+      )
+    if found.names and found.names != self._names.get(path):
+      raise errors.ConversionError(
+        f"convert: {place}: {path}: expected the values of {self._names.get(path)}, as "
+        f"the first message has them, got {found.names}: another order, or others."
+      )
+    return value
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found:
+  """A field of a message.
+
+  Attributes:
+    value: as the library gives it.
+    type: as its definition says.
+    names: of the values, where the message names them, as those of joints are.
+  """
+
+  value: Any
+  type: str
+  names: list[str] = dataclasses.field(default_factory=list)
+
+
+def _find(message: _Message, decoded: Any, field: str) -> _Found:
+  """Finds a field of a message; '' is all of it.
+
+  Raises:
+    KeyError: with the fields that there are.
+  """
+  kind, value, names = message.type, decoded, []
+  for part in filter(None, field.split(".")):
+    fields = message.fields.get(_short(kind), {})
+    if part not in fields:
+      raise KeyError(list(fields))
+    listed = value.name if fields.get("name") == "string[]" else ()
+    kind, value = fields[part], getattr(value, part)
+    is_named = isinstance(value, list) and len(value) == len(listed)
+    names = list(listed) if is_named and part != "name" else []
+  return _Found(value, kind, names)
+
+
+def _make(place: str, path: str, message: _Message, found: _Found) -> tuple[_Form, Any]:
+  """Makes a value of a field: numbers, pixels, or the bytes of images and text.
+
+  Raises:
+    ConversionError: it is none of them.
+  """
+  fields = message.fields.get(_short(found.type), {})
+  if set(fields) >= _RAW:
+    pixels = _pixels(f"convert: {place}: {path}", found.value)
+    return _Form(pixels.dtype, pixels.shape), pixels
+  if set(fields) >= _COMPRESSED:
+    return _encoded(f"convert: {place}: {path}", found.value)
+  base, is_array = found.type.partition("[")[0].partition("<")[0], "[" in found.type
+  if base in _STRINGS:
+    items = found.value if is_array else [found.value]
+    text = np.empty(len(items), object)
+    text[:] = [item.encode() for item in items]
+    shape = text.shape if is_array else ()
+    return _Form(np.dtype(object), shape, is_text=True), text if is_array else text[0]
+  try:
+    dtype = message.dtype(found.type)
+  except KeyError as error:
+    hint = f"Name a field of it: /topic:field, of {errors.listing(fields)}."
+    raise errors.ConversionError(
+      f"convert: {place}: {path}: expected numbers, text or an image, got "
+      f"{found.type}. {hint if fields else f'Leave it out: --drop {path}.'}"
+    ) from error
+  array = np.asarray(_numbers(message, found.value, found.type), dtype)
+  return _Form(dtype, array.shape), array
+
+
+def _numbers(message: _Message, value: Any, kind: str) -> Any:
+  """Makes numbers of a field; of a message with numbers a vector of all of them."""
+  base, is_array = kind.partition("[")[0], "[" in kind
+  if base in _NUMBERS:
+    # Bytes would be taken for text.
+    return np.frombuffer(value, np.uint8) if isinstance(value, bytes) else value
+  if is_array:
+    return [_numbers(message, item, base) for item in value]
+  parts = [
+    np.ravel(_numbers(message, getattr(value, name), field))
+    for name, field in message.of(base).items()
+  ]
+  return np.concatenate(parts)
+
+
+def _pixels(place: str, image: Any) -> np.ndarray:
+  """Makes pixels (H, W, C) of a raw image: red, green, blue."""
+  if image.encoding not in _PIXELS:
+    raise errors.ConversionError(
+      f"{place}: expected an encoding of {errors.listing(_PIXELS)}, got "
+      f"'{image.encoding}'."
+    )
+  dtype, channels = _PIXELS[image.encoding]
+  kind = np.dtype(dtype).newbyteorder(">" if image.is_bigendian else "<")
+  row = image.width * len(channels) * kind.itemsize
+  data = np.frombuffer(image.data, np.uint8)
+  if image.step < row or data.size != image.height * image.step:
+    raise errors.ConversionError(
+      f"{place}: expected {image.height} rows of at least {row} bytes, as "
+      f"{image.width} pixels of {image.encoding} have, got {data.size} bytes in rows "
+      f"of {image.step}."
+    )
+  rows = np.ascontiguousarray(data.reshape(image.height, image.step)[:, :row])
+  pixels = rows.view(kind).reshape(image.height, image.width, len(channels))
+  return pixels[..., list(channels)].astype(dtype)
+
+
+def _encoded(place: str, image: Any) -> tuple[_Form, bytes]:
+  """Takes the bytes of a JPEG or PNG as they are."""
+  data = bytes(image.data)
+  if _DEPTH in image.format:
+    data = data[_DEPTH_BYTES:]
+  header = read_image_header(data)
+  is_depth = _DEPTH not in image.format or image.format.startswith("16UC1")
+  if header is None or header.format not in ("jpeg", "png") or not is_depth:
+    raise errors.ConversionError(
+      f"{place}: expected a JPEG, a PNG, or depth of 16UC1 as PNG, got "
+      f"'{image.format}' with {data[:8]!r}."
+    )
+  dtype = np.dtype(np.uint16 if header.bits > 8 else np.uint8)
+  shape = (header.height, header.width, header.channels)
+  return _Form(dtype, shape, header.format), data
+
+
+def _spans(numbers: np.ndarray) -> dict[int, tuple[int, int]]:
+  """Returns, by number of a message, the steps that show it: they follow each other."""
+  starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+  stops = np.append(starts[1:], len(numbers))
+  of_starts = numbers[starts].tolist()
+  return dict(
+    zip(of_starts, zip(starts.tolist(), stops.tolist(), strict=True), strict=True)
+  )
+
+
+# Files.
+
+
+@contextlib.contextmanager
+def _open(name: str) -> Iterator[Any]:
+  """Opens a file that is whole.
+
+  Raises:
+    ConversionError: it is no MCAP file, of another version, or cut short.
+  """
+  with open(name, "rb") as file:
+    start = file.read(len(_MAGIC))
+    if start != _MAGIC:
+      version = start.removeprefix(SIGNATURE)
+      got = f"version {version[:1]!r}" if version != start else f"{start!r}"
+      raise errors.ConversionError(
+        f"convert: {name}: expected an MCAP file of version 0, got {got}."
+      )
+    file.seek(max(os.path.getsize(name) - len(_MAGIC), len(_MAGIC)))
+    if file.read() != _MAGIC:
+      raise errors.ConversionError(
+        f"convert: {name}: expected a whole MCAP file, got one without an end: the "
+        "recording was not finished, or the file was cut. `mcap recover` saves what is "
+        "whole."
+      )
+    file.seek(0)
+    reader = errors.load_extra("mcap.reader", "mcap")
+    yield reader.make_reader(file, validate_crcs=True)
+
+
+def _list_topics(name: str) -> dict[str, list[Any]]:
+  """Returns type and number of messages of each topic of a file."""
+  found: dict[str, list[Any]] = {}
+  with episodes.reading(name, "an MCAP file"), _open(name) as reader:
+    summary = reader.get_summary()
+    if summary is not None and summary.statistics is not None:
+      for number, channel in summary.channels.items():
+        schema = summary.schemas.get(channel.schema_id)
+        entry = found.setdefault(channel.topic, [schema.name if schema else "?", 0])
+        entry[1] += summary.statistics.channel_message_counts.get(number, 0)
+    else:
+      for schema, channel, _ in reader.iter_messages():
+        entry = found.setdefault(channel.topic, [schema.name if schema else "?", 0])
+        entry[1] += 1
+  return found
+
+
+def _has_steps(name: str, parts: list[str], clock: str, topics: list[str]) -> bool:
+  """Whether a recording has messages of the clock.
+
+  Raises:
+    ConversionError: with every topic that is not there.
+  """
+  known: dict[str, int] = {}
+  for part in parts:
+    for topic, (_, count) in _list_topics(part).items():
+      known[topic] = known.get(topic, 0) + count
+  if known.get(clock) == 0:
+    return False
+  have = [topic for topic, count in known.items() if count]
+  found = [
+    errors.Mismatch(topic, "messages of it", "none", errors.nearest(topic, have))
+    for topic in topics
+    if topic not in have
+  ]
+  if found:
+    raise errors.mismatch_error(f"convert: {name}", found, errors.ConversionError)
+  return True
+
+
+def _no_contract(name: str, parts: list[str]) -> errors.ConversionError:
+  """Builds the error that shows the topics of a recording."""
+  topics: dict[str, list[Any]] = {}
+  for part in parts:
+    for topic, (kind, count) in _list_topics(part).items():
+      topics.setdefault(topic, [kind, 0])[1] += count
+  lines = [f"  {t}  {kind}  {count} messages" for t, (kind, count) in topics.items()]
+  return errors.ConversionError(
+    f"convert: {name}: expected a layout that says which topics are which paths, got "
+    "none for\n" + "\n".join(sorted(lines)) + "\n"
+    'Say it with --layout layout.json, such as {"clock": "/arm", "paths": {"position": '
+    '"/arm:position", "image": "/camera"}}.'
+  )
+
+
+def _no_field(
+  path: str, topic: str, field: str, message: _Message, fields: list[str]
+) -> errors.Mismatch:
+  want = f"a field of {message.type}, of {errors.listing(fields)}"
+  near = errors.nearest(field.rpartition(".")[2], fields)
+  return errors.Mismatch(path, want, f"'{field}' of {topic}", near)

@@ -1,0 +1,388 @@
+"""Recordings of ROS 2, written by the format's own writer."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import convert, errors, store
+from t2r_seq.cli.main import main
+from t2r_seq.specs.packing import encode_image
+
+writer = pytest.importorskip("mcap_ros2.writer")
+mcap_writer = pytest.importorskip("mcap.writer")
+
+HEADER = """std_msgs/Header header
+{fields}
+================================================================================
+MSG: std_msgs/Header
+builtin_interfaces/Time stamp
+string frame_id
+================================================================================
+MSG: builtin_interfaces/Time
+int32 sec
+uint32 nanosec
+"""
+DEFINITIONS = {
+  "sensor_msgs/msg/JointState": HEADER.format(
+    fields="string[] name\nfloat64[] position  # in radians\nfloat64[] velocity"
+  ),
+  "sensor_msgs/msg/CompressedImage": HEADER.format(
+    fields="string format\nuint8[] data"
+  ),
+  "sensor_msgs/msg/Image": HEADER.format(
+    fields="uint32 height\nuint32 width\nstring encoding\nuint8 is_bigendian\n"
+    "uint32 step\nuint8[] data"
+  ),
+  "lab/msg/Goal": "uint8 OPEN=1\nPoint place\nfloat32 grip\nbool is_set\nstring words\n"
+  + "=" * 80
+  + "\nMSG: lab/Point\nfloat64 x\nfloat64 y\nfloat64 z",
+}
+RNG = np.random.default_rng(0)
+IMAGES = RNG.integers(0, 255, (3, 8, 6, 3)).astype(np.uint8)
+JPEGS = [encode_image(image, "jpeg", 90) for image in IMAGES]
+MS = 10**6
+# Of the camera three messages, of the arm six: two of them before the first image.
+CAMERA_MS, ARM_MS, GOAL_MS = (100, 200, 300), (60, 110, 160, 199, 201, 290), (95, 260)
+
+
+def header(ms):
+  return {"stamp": {"sec": 0, "nanosec": ms * MS}, "frame_id": "f"}
+
+
+def joints(ms, names=("a", "b")):
+  values = [float(ms), -float(ms)]
+  return {
+    "header": header(ms + 2),
+    "name": list(names),
+    "position": values,
+    "velocity": [],
+  }
+
+
+def compressed(data, ms, kind="jpeg"):
+  return {"header": header(ms), "format": kind, "data": data}
+
+
+def raw(pixels, ms, encoding, padding=0, is_big=False):
+  rows = pixels.astype(pixels.dtype.newbyteorder(">")) if is_big else pixels
+  rows = rows.reshape(len(pixels), -1).view(np.uint8)
+  rows = np.pad(rows, [(0, 0), (0, padding)], constant_values=7)
+  size = {"height": pixels.shape[0], "width": pixels.shape[1], "step": rows.shape[1]}
+  data = {"encoding": encoding, "is_bigendian": int(is_big), "data": rows.tobytes()}
+  return {"header": header(ms), **size, **data}
+
+
+def goal(ms):
+  place = {"x": ms, "y": 2.0, "z": 3.0}
+  return {"place": place, "grip": ms / 4, "is_set": True, "words": f"go {ms}"}
+
+
+TOPICS = {
+  "/arm": ("sensor_msgs/msg/JointState", ARM_MS, joints),
+  "/camera": (
+    "sensor_msgs/msg/CompressedImage",
+    CAMERA_MS,
+    lambda ms: compressed(JPEGS[ms // 100 - 1], ms),
+  ),
+  "/raw": (
+    "sensor_msgs/msg/Image",
+    CAMERA_MS,
+    lambda ms: raw(IMAGES[ms // 100 - 1][..., ::-1], ms, "bgr8", padding=5),
+  ),
+  "/depth": (
+    "sensor_msgs/msg/Image",
+    CAMERA_MS,
+    lambda ms: raw(IMAGES[0, ..., :1].astype(np.uint16) * ms, ms, "16UC1", 2, True),
+  ),
+  "/goal": ("lab/msg/Goal", GOAL_MS, goal),
+}
+PATHS = {
+  "image": "/camera",
+  "pixels": "/raw",
+  "depth": "/depth",
+  "position": "/arm:position",
+  "joints": "/arm:name",
+  "place": "/goal:place",
+  "height": "/goal:place.z",
+  "grip": "/goal:grip",
+  "is_set": "/goal:is_set",
+  "words": "/goal:words",
+}
+CONTRACT = {"clock": "/camera", "paths": PATHS}
+
+
+def make_bag(path="demo.mcap", topics=(), span=(0, 999), changes=(), encode=None):
+  """Writes a recording, or the part of it within some milliseconds."""
+  with open(path, "wb") as file, writer.Writer(file, chunk_size=900) as bag:
+    kinds = {name: bag.register_msgdef(name, DEFINITIONS[name]) for name in DEFINITIONS}
+    sent = [
+      (ms, topic, kind, make)
+      for topic, (kind, times, make) in {**TOPICS, **dict(changes)}.items()
+      for ms in times
+      if (not topics or topic in topics) and span[0] <= ms < span[1]
+    ]
+    for ms, topic, kind, make in sorted(sent, key=lambda item: item[0]):
+      bag.write_message(topic, kinds[kind], make(ms), ms * MS, (ms - 3) * MS)
+  return path
+
+
+def layout(**changes):
+  pathlib.Path("layout.json").write_text(json.dumps({**CONTRACT, **changes}))
+  return convert.ConversionOptions(layout="layout.json")
+
+
+def read(path="demo.mcap", **changes):
+  return list(convert.open_episodes(path, options=layout(**changes)))
+
+
+def test_each_step_shows_the_last_messages_and_says_when_they_came():
+  make_bag()
+  report = convert.convert("demo.mcap", "s", options=layout())
+  assert report.source_kind == "mcap"
+  assert "The message farthest from its step is 0.105 s away: /goal" in report.notes[-1]
+  opened = store.EpisodeStore("s")
+  assert opened.episode_lengths.tolist() == [3]
+  values = opened.episode(0)
+  assert values["image"].tolist() == JPEGS
+  np.testing.assert_array_equal(values["pixels"], IMAGES)
+  want = IMAGES[:1, ..., :1] * np.asarray(CAMERA_MS).reshape(3, 1, 1, 1)
+  np.testing.assert_array_equal(values["depth"], want.astype(np.uint16))
+  shown = [60, 199, 290]
+  np.testing.assert_array_equal(values["position"], [[t, -t] for t in shown])
+  assert values["joints"].tolist() == [[b"a", b"b"]] * 3
+  np.testing.assert_array_equal(values["place"], [[t, 2, 3] for t in (95, 95, 260)])
+  np.testing.assert_array_equal(values["grip"], np.float32([23.75, 23.75, 65]))
+  assert values["height"].tolist() == [3.0] * 3 and values["is_set"].all()
+  assert values["words"].tolist() == [b"go 95", b"go 95", b"go 260"]
+  assert opened.spec["depth"].dtype == tf.uint16
+  for topic, want in (("arm", shown), ("camera", CAMERA_MS), ("goal", (95, 95, 260))):
+    np.testing.assert_array_equal(values[f"clocks/{topic}"], np.asarray(want) * MS)
+  known = opened.metadata["mcap"]
+  assert known["layout"]["paths"] == PATHS and known["bags"] == ["demo.mcap"]
+  assert known["names"] == {"position": ["a", "b"]}
+
+
+ARM = {"position": "/arm:position"}
+RESAMPLED = {
+  "hold": ({"paths": ARM}, [60, 199, 290]),
+  "nearest": ({"paths": ARM, "resample": "nearest"}, [110, 199, 290]),
+  "nearest of a topic": (
+    {"paths": ARM, "resample": {"/arm": "nearest"}},
+    [110, 199, 290],
+  ),
+  # The arm's stamps are two milliseconds after the log.
+  "their own stamps": ({"paths": ARM, "time": "header"}, [60, 160, 290]),
+  "sent 3 ms earlier, both": ({"paths": ARM, "time": "publish"}, [60, 199, 290]),
+  "a tolerance that is met": ({"paths": ARM, "tolerance": 0.041}, [60, 199, 290]),
+  "its own clock": ({"paths": ARM, "clock": "/arm"}, list(ARM_MS)),
+  "from the first goal on": (
+    {"paths": {**ARM, "grip": "/goal:grip"}, "clock": "/arm"},
+    list(ARM_MS[1:]),
+  ),
+}
+
+
+@pytest.mark.parametrize("name", RESAMPLED)
+def test_resampled(name):
+  make_bag()
+  contract, want = RESAMPLED[name]
+  (values,) = read(**contract)
+  assert values["position"][:, 0].tolist() == want
+
+
+def test_a_folder_of_recordings_and_one_in_parts():
+  os.makedirs("bags/run_10")
+  pathlib.Path("bags/run_10/metadata.yaml").write_text("rosbag2_bagfile_information:")
+  make_bag("bags/run_10/run_10_0.mcap", span=(0, 150))
+  make_bag("bags/run_10/run_10_1.mcap", span=(150, 999))
+  make_bag("bags/run_2.mcap")
+  source = convert.open_episodes("bags", options=layout())
+  assert source.metadata["mcap"]["bags"] == ["run_2.mcap", "run_10"]
+  first, second = source
+  assert sorted(first) == sorted(second)
+  for path in first:  # Parts are one recording.
+    np.testing.assert_array_equal(first[path], second[path])
+  options = convert.ConversionOptions(layout="layout.json", drop=("clocks", "pixels"))
+  convert.convert("bags/run_10", "s", options=options)
+  assert sorted(store.EpisodeStore("s").spec) == sorted({*PATHS} - {"pixels"})
+  for command in ("inspect", "doctor"):
+    assert main([command, "bags", "--layout", "layout.json"]) == 0
+
+
+def test_depth_as_compressed_png():
+  pixels = (IMAGES[0, ..., :1].astype(np.uint16) << 8) + 5
+  data = tf.io.encode_png(pixels).numpy()
+  made = compressed(b"\0" * 12 + data, 100, "16UC1; compressedDepth png")
+  make_bag(
+    changes={"/camera": ("sensor_msgs/msg/CompressedImage", (100,), lambda _: made)}
+  )
+  source = convert.open_episodes("demo.mcap", options=layout(paths={"d": "/camera"}))
+  assert (source.spec["d"].dtype, source.spec["d"].data_format) == (tf.uint16, "png")
+  (values,) = source
+  assert values["d"].tolist() == [data]
+
+
+def without(topic):
+  make_bag(topics=[name for name in TOPICS if name != topic])
+
+
+def changed(topic, make):
+  kind, times, _ = TOPICS[topic]
+  make_bag(changes={topic: (kind, times, make)})
+
+
+def cut():
+  data = pathlib.Path(make_bag()).read_bytes()
+  pathlib.Path("demo.mcap").write_bytes(data[: len(data) // 2])
+
+
+def flip():
+  data = bytearray(pathlib.Path(make_bag()).read_bytes())
+  at = data.index(b"lz4" if b"lz4" in data else b"zstd") + 60
+  data[at] ^= 255
+  pathlib.Path("demo.mcap").write_bytes(data)
+
+
+def text(data):
+  return lambda: pathlib.Path("demo.mcap").write_bytes(data)
+
+
+def other(value, otherwise):
+  return lambda ms: value(ms) if ms >= 200 else otherwise(ms)
+
+
+DAMAGES = {
+  "a foreign file": (
+    text(b"hello, bag"),
+    {},
+    r"demo.mcap: expected an MCAP file of ver",
+  ),
+  "an unknown version": (
+    text(b"\x89MCAP7\r\n" + b"0" * 99),
+    {},
+    r"version 0, got .*b'7'",
+  ),
+  "cut short": (cut, {}, "demo.mcap: expected a whole MCAP file.*`mcap recover`"),
+  "a flipped byte": (flip, {}, "demo.mcap: expected"),
+  "a topic that is missing": (
+    lambda: without("/camera"),
+    {},
+    "demo.mcap: /camera: expected messages of it, got none",
+  ),
+  "no contract": (
+    make_bag,
+    None,
+    r"for\n  /arm  sensor_msgs/msg/JointState  6 messages\n(?s:.*)--layout layout.json",
+  ),
+  "another field": (
+    make_bag,
+    {"paths": {"x": "/arm:positions"}},
+    r"x: expected a field of sensor_msgs/msg/JointState.*Did you mean 'position'",
+  ),
+  "a message of all kinds": (
+    make_bag,
+    {"paths": {"x": "/arm"}},
+    r"/arm: x: expected numbers, text or an image.*Name a field of it",
+  ),
+  "another key": (
+    make_bag,
+    {"clok": "/arm"},
+    r"layout.json: clok: expected one of .*Did you mean 'clock'",
+  ),
+  "a topic of no path": (
+    make_bag,
+    {"tolerance": {"/arms": 1}},
+    "tolerance: expected seconds, of a topic of .* got 1 of /arms. Did you mean '/arm'",
+  ),
+  "another resampling": (
+    make_bag,
+    {"resample": "mean"},
+    "expected hold or nearest, of",
+  ),
+  "another time": (make_bag, {"time": "now"}, "time: expected one of .*got 'now'"),
+  "no stamps": (
+    make_bag,
+    {"paths": {"x": "/goal:grip"}, "time": "header"},
+    "lab/msg/Goal: expected messages with a header.stamp",
+  ),
+  "a message that is too old": (
+    make_bag,
+    {"tolerance": {"/arm": 0.03}},
+    r"/arm: expected a message within 0.03 s of step 0, got .* -0.040 s from it",
+  ),
+  "joints in another order": (
+    lambda: changed("/arm", other(joints, lambda ms: joints(ms, "ba"))),
+    {},
+    r"/arm: step 2: position: expected the values of \['b', 'a'\]",
+  ),
+  "another size": (
+    lambda: changed(
+      "/raw", other(TOPICS["/raw"][2], lambda ms: raw(IMAGES[0, :4], ms, "rgb8"))
+    ),
+    {},
+    r"/raw: step 1: pixels: expected \(4, 6, 3\) uint8, as the first .*got \(8, 6, 3\)",
+  ),
+  "rows that are cut": (
+    lambda: changed("/raw", lambda ms: {**raw(IMAGES[0], ms, "rgb8"), "height": 9}),
+    {},
+    "pixels: expected 9 rows of at least 18 bytes, .* got 144 bytes in rows of 18",
+  ),
+  "an encoding": (
+    lambda: changed("/raw", lambda ms: raw(IMAGES[0], ms, "bayer_rggb8")),
+    {},
+    r"expected an encoding of .*got 'bayer_rggb8'",
+  ),
+  "no image": (
+    lambda: changed("/camera", lambda ms: compressed(b"nothing", ms)),
+    {},
+    "/camera: image: expected a JPEG, a PNG, or depth of 16UC1",
+  ),
+  "messages after the last step": (
+    lambda: make_bag(changes={"/goal": ("lab/msg/Goal", (990,), goal)}),
+    {},
+    "/goal: expected a message before the last one of /camera, got none",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damages(name):
+  """One error each, with file, topic and path."""
+  make, contract, match = DAMAGES[name]
+  make()
+  options = None if contract is None else layout(**contract)
+  with pytest.raises(errors.ConversionError, match=match):
+    list(convert.open_episodes("demo.mcap", options=options))
+
+
+def test_messages_of_no_ros():
+  with open("demo.mcap", "wb") as file:
+    bag = mcap_writer.Writer(file)
+    bag.start()
+    schema = bag.register_schema("Arm", "jsonschema", b"{}")
+    channel = bag.register_channel("/arm", "json", schema)
+    bag.add_message(channel, 5, b"{}", 5)
+    bag.finish()
+  with pytest.raises(
+    errors.ConversionError, match=r"ROS 2 \(cdr, ros2msg\), got json, j"
+  ):
+    read(clock="/arm", paths={"x": "/arm:position"})
+
+
+def test_a_recording_without_steps_is_left_out():
+  os.mkdir("bags")
+  make_bag("bags/0.mcap")
+  with open("bags/1.mcap", "wb") as file:
+    bag = mcap_writer.Writer(file)
+    bag.start()
+    bag.register_channel("/camera", "cdr", 0)
+    bag.finish()
+  source = convert.open_episodes("bags", options=layout())
+  assert source.num_episodes == 1
+  assert source.notes == ["An episode without a step is left out: bags/1.mcap."]
