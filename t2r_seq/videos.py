@@ -7,12 +7,15 @@ decode on, and to tell each frame by its own time stamp, never by counting.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fractions
+import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import gin
 import numpy as np
 
 from t2r_seq import errors
@@ -24,38 +27,56 @@ TOLERANCE = 1e-4
 PIXEL_FORMAT = "yuv420p"
 # Where the key frame that a seek found comes after the frame that is looked for.
 _SEEK_BACK = 1.0
+# What is read of a file at once.
+_IO_BYTES = 1 << 17
 # Ticks of a second in files that are written: of every usual rate a multiple.
 _TIME_BASE = 90000
 
 
-def load_av(extra: str = "lerobot") -> Any:
+def load_av(extra: str = "video") -> Any:
   """Imports PyAV; an ImportError names the extra."""
   return errors.load_extra("av", extra)
 
 
-def read_frames(path: str, times: Sequence[float] | np.ndarray) -> np.ndarray:
+Source = Any
+"""A file's name, or a file that can seek; its `name` is what errors call it."""
+
+
+def read_frames(
+  source: Source,
+  times: Sequence[float] | np.ndarray,
+  out: np.ndarray | None = None,
+  seek_after: float | None = None,
+  num_threads: int | None = None,
+) -> np.ndarray:
   """Decodes the frames of a video that are shown at given times.
 
   What lies between the first and the last of them is decoded once, from the key frame
   before the first on: of an episode, or of a window, whole groups of pictures.
 
   Args:
-    path: of the file.
+    source: the file.
     times: seconds from the start of the file, rising, one or more.
+    out: where the frames go, [len(times), height, width, channels]: uint8 of three
+      channels or one, or uint16 of one; None makes room for RGB.
+    seek_after: seconds between two times from which on what lies between them is not
+      decoded; None decodes it.
+    num_threads: of the decoder; None leaves it to that.
   Returns:
-    RGB, uint8 [len(times), height, width, 3].
+    The frames; without `out` RGB, uint8 [len(times), height, width, 3].
   Raises:
     ImportError: PyAV is not installed.
     RecordError: no video that can be decoded, or a frame that is not there: says which
       of the times, and what is nearest.
   """
   av = load_av()
-  wanted = np.asarray(times, np.float64)
-  if not os.path.exists(path):
+  wanted, path = np.asarray(times, np.float64), _name(source)
+  if isinstance(source, str) and not os.path.exists(source):
     raise errors.RecordError(f"video: {path}: expected a video file, got none.")
   try:
-    with av.open(path) as container:
-      return _Reading(path, container, wanted).run()
+    with av.open(source, buffer_size=_IO_BYTES) as container:
+      reading = _Reading(path, container, wanted, out, num_threads)
+      return reading.run(np.inf if seek_after is None else seek_after)
   except av.FFmpegError as error:
     raise errors.RecordError(
       f"video: {path}: expected a video that can be decoded, from {wanted[0]:.4f} s to "
@@ -64,41 +85,68 @@ def read_frames(path: str, times: Sequence[float] | np.ndarray) -> np.ndarray:
     ) from error
 
 
-class _Reading:
-  """One pass over a part of a video."""
+def _name(source: Source) -> str:
+  return source if isinstance(source, str) else str(getattr(source, "name", "a file"))
 
-  def __init__(self, path: str, container: Any, times: np.ndarray) -> None:
+
+def _frame_format(dtype: np.dtype, num_channels: int) -> str:
+  """Returns what ffmpeg calls the frames of an array."""
+  if dtype == np.uint16:
+    return "gray16le"
+  return "gray" if num_channels == 1 else "rgb24"
+
+
+class _Reading:
+  """One pass over some parts of a video."""
+
+  def __init__(
+    self,
+    path: str,
+    container: Any,
+    times: np.ndarray,
+    out: np.ndarray | None,
+    num_threads: int | None,
+  ) -> None:
     if not container.streams.video:
       raise errors.RecordError(f"video: {path}: expected a video stream, got none.")
     self._path = path
     self._container = container
     self._stream = container.streams.video[0]
     self._stream.thread_type = "AUTO"
+    if num_threads is not None:
+      self._stream.codec_context.thread_count = num_threads
     self._tick = float(self._stream.time_base or fractions.Fraction(1, _TIME_BASE))
-    self._tolerance = max(TOLERANCE, self._tick / 2)
+    # Times are rounded to ticks.
+    self._tolerance = max(TOLERANCE, 0.51 * self._tick)
     self._times = times
+    self._frames = out
+    # One for all frames: it keeps its tables.
+    self._reformatter = load_av().video.reformatter.VideoReformatter()
 
-  def run(self) -> np.ndarray:
+  def run(self, seek_after: float) -> np.ndarray:
     """Returns the frames.
 
     Where a group of pictures is open, some of its frames need those before it: what is
     missed after a seek is looked for from further back.
     """
-    start, back = float(self._times[0]), _SEEK_BACK
-    while True:
-      try:
-        return self._read(start)
-      except MissingFrameError:
-        if start <= 0:
-          raise
-        start, back = start - back, 2 * back
+    breaks = np.flatnonzero(np.diff(self._times) > seek_after) + 1
+    for part in np.split(np.arange(len(self._times)), breaks):
+      first, end = int(part[0]), int(part[-1]) + 1
+      start, back = float(self._times[first]), min(seek_after, _SEEK_BACK)
+      while True:
+        try:
+          self._read(start, first, end)
+          break
+        except MissingFrameError:
+          if start <= 0:
+            raise
+          start, back = start - back, 2 * back
+    assert self._frames is not None
+    return self._frames
 
-  def _read(self, start: float) -> np.ndarray:
-    """Returns the frames, decoded from a key frame at or before a time on."""
-    # One for all frames: it keeps its tables.
-    reformatter = load_av().video.reformatter.VideoReformatter()
-    frames: np.ndarray | None = None
-    count, before = 0, None
+  def _read(self, start: float, count: int, end: int) -> None:
+    """Decodes frames from a key frame at or before a time on."""
+    before = None
     for frame in self._decode(start):
       wanted = float(self._times[count])
       if frame.time < wanted - self._tolerance:
@@ -106,19 +154,30 @@ class _Reading:
         continue
       if frame.time > wanted + self._tolerance:
         raise self._missing(count, before, frame.time)
-      pixels = reformatter.reformat(frame, format="rgb24").to_ndarray()
-      if frames is None:
-        frames = np.empty((len(self._times), *pixels.shape), np.uint8)
-      elif pixels.shape != frames.shape[1:]:
-        raise errors.RecordError(
-          f"video: {self._path}: expected frames of {frames.shape[1:3]}, as the first, "
-          f"got {pixels.shape[:2]} at {frame.time:.4f} s."
-        )
-      frames[count] = pixels
+      self._put(count, frame)
       count, before = count + 1, frame.time
-      if count == len(self._times):
-        return frames
+      if count == end:
+        return
     raise self._missing(count, before, None)
+
+  def _put(self, count: int, frame: Any) -> None:
+    if self._frames is None:
+      shape = (len(self._times), frame.height, frame.width, 3)
+      self._frames = np.empty(shape, np.uint8)
+    _, *size, channels = self._frames.shape
+    if [frame.height, frame.width] != size:
+      raise errors.RecordError(
+        f"video: {self._path}: expected frames of {tuple(size)}, got "
+        f"{(frame.height, frame.width)} at {frame.time:.4f} s."
+      )
+    if frame.is_corrupt:
+      raise errors.RecordError(
+        f"video: {self._path}: expected whole frames, got a damaged one at "
+        f"{frame.time:.4f} s."
+      )
+    wanted = _frame_format(self._frames.dtype, channels)
+    pixels = self._reformatter.reformat(frame, format=wanted).to_ndarray()
+    self._frames[count] = pixels.reshape(self._frames.shape[1:])
 
   def _decode(self, start: float) -> Iterator[Any]:
     # A bit on: a seek must not fall before the key frame that it is at.
@@ -215,6 +274,109 @@ class VideoEncoding:
     return options
 
 
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class VideoOptions(VideoEncoding):
+  """How a store keeps the frames of a path as videos.
+
+  Attributes:
+    fps: frames a second: step i is the frame at i / fps seconds.
+    unit: of the values of a depth image, such as 'mm'; for people.
+  """
+
+  fps: float = 30.0
+  unit: str | None = None
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if isinstance(self.fps, bool) or not 0 < self.fps <= 1000:
+      raise errors.SpecError(
+        f"VideoOptions: fps: expected frames a second, at most 1000, got {self.fps!r}."
+      )
+
+
+class FrameWriter:
+  """Encodes frames that come one by one to a video; the first is at time 0."""
+
+  def __init__(
+    self, target: Source, fps: float, encoding: VideoEncoding | None = None
+  ) -> None:
+    """Opens the file; it is synced by the caller.
+
+    Args:
+      target: .mp4, or a file that can seek.
+      fps: frames a second.
+      encoding: how; None keeps every bit, by FFV1 in Matroska.
+    Raises:
+      ImportError: PyAV is not installed.
+      SpecError: no such codec.
+    """
+    av = load_av()
+    if encoding is not None:
+      encoding.check()
+    av.logging.set_libav_level(av.logging.ERROR)
+    self._path, self._encoding = _name(target), encoding
+    self._rate = fractions.Fraction(fps).limit_denominator(1001)
+    # The encoder SVT-AV1 speaks about itself where it is made.
+    os.environ.setdefault("SVT_LOG", "1")
+    kind = "matroska" if encoding is None else "mp4"
+    self._container = av.open(target, "w", format=kind)
+    self._stream: Any = None
+    self.num_frames = 0
+
+  def write(self, pixels: np.ndarray) -> None:
+    """Encodes a frame.
+
+    Args:
+      pixels: RGB, uint8 [height, width, 3], of even sizes where it is not lossless; and
+        where it is, also uint8 or uint16 [height, width, 1].
+    Raises:
+      SpecError: frames that the codec cannot take.
+    """
+    av = load_av()
+    kind = _frame_format(pixels.dtype, pixels.shape[-1])
+    with self._explained():
+      if self._stream is None:
+        self._stream = self._make_stream(kind)
+        self._stream.height, self._stream.width = pixels.shape[:2]
+      if pixels.shape[-1] == 1:
+        pixels = pixels[..., 0]
+      frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), kind)
+      frame.pts, frame.time_base = self.num_frames, 1 / self._rate
+      self._container.mux(self._stream.encode(frame))
+    self.num_frames += 1
+
+  def _make_stream(self, kind: str) -> Any:
+    encoding = self._encoding
+    if encoding is None:
+      stream = self._container.add_stream("ffv1", self._rate)
+      stream.pix_fmt = {"rgb24": "bgr0"}.get(kind, kind)
+      stream.gop_size = 1
+      return stream
+    stream = self._container.add_stream(
+      encoding.codec, self._rate, options=encoding.options
+    )
+    stream.pix_fmt, stream.gop_size = PIXEL_FORMAT, encoding.gop
+    return stream
+
+  def close(self) -> None:
+    """Writes what is left, and closes the file."""
+    with self._explained(), self._container:
+      if self._stream is not None:
+        self._container.mux(self._stream.encode())
+
+  @contextlib.contextmanager
+  def _explained(self) -> Iterator[None]:
+    try:
+      yield
+    except load_av().FFmpegError as error:
+      codec = self._encoding.codec if self._encoding else "ffv1"
+      raise errors.SpecError(
+        f"video: {self._path}: expected frames that {codec} can encode, got "
+        f"{type(error).__name__}: {error.strerror} at frame {self.num_frames}."
+      ) from error
+
+
 def write_frames(
   path: str,
   frames: Iterable[np.ndarray],
@@ -233,36 +395,109 @@ def write_frames(
   Raises:
     SpecError: no such codec, or frames that it cannot take.
   """
-  av = load_av()
-  encoding = encoding or VideoEncoding()
-  encoding.check()
-  av.logging.set_libav_level(av.logging.ERROR)
-  rate = fractions.Fraction(fps).limit_denominator(1001)
-  count = 0
-  # The encoder SVT-AV1 speaks about itself where it is made.
-  os.environ.setdefault("SVT_LOG", "1")
+  writer = FrameWriter(path, fps, encoding or VideoEncoding())
   try:
-    with av.open(path, "w", format="mp4") as container:
-      stream = None
-      for count, pixels in enumerate(frames, 1):
-        if stream is None:
-          stream = container.add_stream(encoding.codec, rate, options=encoding.options)
-          stream.height, stream.width = pixels.shape[:2]
-          stream.pix_fmt = PIXEL_FORMAT
-          stream.gop_size = encoding.gop
-        frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), "rgb24")
-        frame.pts, frame.time_base = count - 1, 1 / rate
-        for packet in stream.encode(frame):
-          container.mux(packet)
-      if stream is not None:
-        for packet in stream.encode():
-          container.mux(packet)
-  except av.FFmpegError as error:
-    raise errors.SpecError(
-      f"video: {path}: expected frames that {encoding.codec} can encode, got "
-      f"{type(error).__name__}: {error.strerror} at frame {count - 1}."
+    for pixels in frames:
+      writer.write(pixels)
+  finally:
+    writer.close()
+  return writer.num_frames
+
+
+@dataclasses.dataclass(frozen=True)
+class VideoInfo:
+  """What a video has, without decoding it.
+
+  Attributes:
+    size: height, width.
+    codec: what decodes it, with the pixels' format and what the codec has to be told:
+      videos that agree in it can be joined.
+    times: seconds of each frame, rising, [frames].
+  """
+
+  size: tuple[int, int]
+  codec: tuple[str, str | None, bytes]
+  times: np.ndarray
+
+  @classmethod
+  def read(cls, source: Source) -> VideoInfo:
+    """Looks at the packets of a video.
+
+    Raises:
+      ImportError: PyAV is not installed.
+      RecordError: none that can be read.
+    """
+    av = load_av()
+    try:
+      with av.open(source, buffer_size=_IO_BYTES) as container:
+        stream = container.streams.video[0]
+        context = stream.codec_context
+        times = [p.pts * p.time_base for p in container.demux(stream) if p.size]
+        codec = (context.name, context.pix_fmt, bytes(context.extradata or b""))
+        found = np.sort(np.array(times, np.float64))
+        return cls((context.height, context.width), codec, found)
+    except (av.FFmpegError, IndexError, TypeError) as error:
+      raise errors.RecordError(
+        f"video: {_name(source)}: expected a whole video, got {type(error).__name__}: "
+        f"{getattr(error, 'strerror', error)}."
+      ) from error
+
+
+def cut_video(
+  source: Source, times: Sequence[float] | np.ndarray, fps: float
+) -> bytes | None:
+  """Cuts frames that follow each other out of a video, without encoding them anew.
+
+  Args:
+    source: the file.
+    times: seconds of the frames, rising.
+    fps: of the video that is made: frame i is at i / fps seconds.
+  Returns:
+    An .mp4 file; None where these are not whole groups of pictures, so that the frames
+    cannot be decoded without others.
+  Raises:
+    ImportError: PyAV is not installed.
+    RecordError: the file cannot be read.
+  """
+  av = load_av()
+  wanted, output = np.asarray(times, np.float64), io.BytesIO()
+  rate = fractions.Fraction(fps).limit_denominator(1001)
+  try:
+    with av.open(source, buffer_size=_IO_BYTES) as container:
+      stream = container.streams.video[0]
+      slack = max(TOLERANCE, 0.51 * float(stream.time_base))
+      # Further back: seeking goes by when frames are decoded, not by when shown.
+      target = max(float(wanted[0]) - _SEEK_BACK, 0) / float(stream.time_base)
+      container.seek(int(target), stream=stream, backward=True)
+      packets: list[Any] = []
+      for packet in container.demux(stream):
+        if not packet.size or len(packets) == len(wanted):
+          break
+        time = float(packet.pts * packet.time_base)
+        if packets or (packet.is_keyframe and time > wanted[0] - slack):
+          packets.append(packet)
+      found = np.array([float(p.pts * p.time_base) for p in packets])
+      order = np.argsort(found)
+      is_whole = len(found) == len(wanted)
+      if not is_whole or np.abs(found[order] - wanted).max() > slack:
+        return None
+      ranks = np.argsort(order)
+      delay = int((np.arange(len(ranks)) - ranks).max())
+      with av.open(output, "w", format="mp4") as made:
+        # Opaque: what decodes a format has another name than what encodes it.
+        track = made.add_stream_from_template(stream, opaque=True)
+        track.time_base = 1 / rate
+        for number, (packet, rank) in enumerate(zip(packets, ranks, strict=True)):
+          packet.stream, packet.time_base = track, 1 / rate
+          packet.pts, packet.dts = int(rank), number - delay
+          packet.duration = 1
+          made.mux(packet)
+  except (av.FFmpegError, IndexError) as error:
+    raise errors.RecordError(
+      f"video: {_name(source)}: expected a video to be cut, got "
+      f"{type(error).__name__}: {getattr(error, 'strerror', error)}."
     ) from error
-  return count
+  return output.getvalue()
 
 
 def join_videos(path: str, parts: Sequence[str]) -> None:

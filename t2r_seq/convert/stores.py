@@ -30,7 +30,8 @@ class StoreSource(EpisodeSource):
     """
     self._store = EpisodeStore(path)
     self._path = path
-    self.spec = self._store.spec
+    self.spec = specs.map_leaves(specs.frame_spec, self._store.spec)
+    self.videos = [p for p, c in self._store.columns.items() if c.is_video]
     self.num_episodes = len(self._store)
     self.metadata = self._store.metadata
     self.episode_ends = self._store.episode_ends.tolist()

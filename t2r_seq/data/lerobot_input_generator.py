@@ -16,7 +16,7 @@ from t2r_seq import errors, records, specs, windows
 from t2r_seq.convert import LeRobotFolder
 from t2r_seq.data import arguments, joint, pool
 from t2r_seq.data.input_generator import AbstractInputGenerator
-from t2r_seq.data.loaders import PoolReader, WindowLoader
+from t2r_seq.data.loaders import PoolReader, WindowLoader, raised_as_read
 from t2r_seq.data.plan import Plan
 from t2r_seq.records.images import DecodeImages
 from t2r_seq.store.splits import Episodes
@@ -90,7 +90,7 @@ class LeRobotInputGenerator(AbstractInputGenerator):
     )
     self.set_episodes(episodes, split)
     self._decode_images = arguments.check_image_decoding(where, image_decoding)
-    self._reading: _Reading | None = None
+    self._failures: list[Exception] = []
 
   @property
   def reads_shards(self) -> bool:
@@ -116,14 +116,8 @@ class LeRobotInputGenerator(AbstractInputGenerator):
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
     """Raises what reading an episode raised instead of TensorFlow's version of it."""
-    try:
+    with raised_as_read(lambda: self._failures):
       yield
-    except tf.errors.OpError as error:
-      # Several episodes are read at a time: TensorFlow tells of the first in order.
-      for failure in self._reading.failures if self._reading else ():
-        if str(failure) in str(error):
-          raise failure from error
-      raise
 
   @tf.autograph.experimental.do_not_convert
   def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
@@ -148,8 +142,8 @@ class LeRobotInputGenerator(AbstractInputGenerator):
       min_steps = reader.grid.min_steps
       if not np.sum(reader.grid.num_windows(lengths)):  # To repeat nothing has no end.
         raise too_short_error(where, min_steps, len(lengths), max(lengths))
-      self._reading = reading = _Reading(
-        folder, reader.paths, chosen, self._decode_images
+      reading = _Reading(
+        folder, reader.paths, chosen, self._decode_images, self._failures
       )
     seed = self._params_seed if self._plan.seed is None else self._plan.seed
     plan = dataclasses.replace(
@@ -191,7 +185,6 @@ class _Reading:
   Attributes:
     numbers: of the episodes.
     lengths: of these.
-    failures: what was raised of those that could not be read.
     specs: what is read of the dataset, by key.
   """
 
@@ -201,10 +194,11 @@ class _Reading:
     keys: Sequence[str],
     numbers: np.ndarray,
     decode_images: DecodeImages,
+    failures: list[Exception],
   ) -> None:
     self._folder = folder
     self.numbers = numbers
-    self.failures: list[Exception] = []
+    self._failures = failures  # What was raised of those that could not be read.
     self._decode_images = decode_images
     self.lengths = folder.lengths[numbers]
     self.specs = {key: folder.spec[key] for key in keys}
@@ -265,7 +259,7 @@ class _Reading:
       with futures.ThreadPoolExecutor(pool.PARSES_AT_ONCE) as executor:
         list(executor.map(read, range(len(numbers))))
     except Exception as error:
-      self.failures.append(error)
+      self._failures.append(error)
       raise
     return list(arrays.values())
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import abc
 import bisect
+import contextlib
 import copy
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -263,6 +264,23 @@ class PoolSize:
 
   num_batches: int
   max_bytes: int
+
+
+@contextlib.contextmanager
+def raised_as_read(failures: Callable[[], Iterable[Exception]]) -> Iterator[None]:
+  """Raises what Python raised while it read, in place of TensorFlow's version of it.
+
+  Args:
+    failures: gives what was raised; called when there is an error.
+  """
+  try:
+    yield
+  except tf.errors.OpError as error:
+    # Several are read at a time: TensorFlow tells of the first in order.
+    for failure in failures():
+      if str(failure) in str(error):
+        raise failure from error
+    raise
 
 
 class PoolReader(abc.ABC):

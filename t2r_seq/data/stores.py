@@ -18,7 +18,7 @@ from t2r_seq.data import arguments, following, joint
 from t2r_seq.data.dataset_options import bounded_options
 from t2r_seq.data.following import Follow
 from t2r_seq.data.input_generator import AbstractInputGenerator
-from t2r_seq.data.loaders import PoolReader, WindowLoader
+from t2r_seq.data.loaders import PoolReader, WindowLoader, raised_as_read
 from t2r_seq.data.plan import Plan, PoolOrder, plan_and_cut
 from t2r_seq.data.pool import PoolRows, parts_of_rows
 from t2r_seq.records.images import DecodeImages, decode_to_list
@@ -153,6 +153,7 @@ class StoreWindowLoader(WindowLoader):
 
   Attributes:
     is_flat: whether steps are delivered once each, to be stacked later.
+    failures: what was raised of videos that could not be read.
   """
 
   def __init__(
@@ -177,8 +178,9 @@ class StoreWindowLoader(WindowLoader):
       batch_size: B.
       order: 'sequential'; 'global', the default: every epoch another permutation of all
         windows, without a buffer; or 'quasi_random': the windows of a pool of episodes
-        are permuted, and the episodes, so that each step is read, and each image
-        decoded, once a pool. For encoded images, and for stores larger than memory.
+        are permuted, and the episodes, so that each step is read, and each image or
+        frame of a video decoded, once a pool. For these, and for stores larger than
+        memory.
       plan: of the batches; None for `Plan()`.
       cut: how episodes become windows; None for `windows.Cut()`.
       flat: delivers every step that a window shows once, [B, F, ...], for
@@ -201,6 +203,7 @@ class StoreWindowLoader(WindowLoader):
       plan.seeded("global"), where=f"{plan.where}: {store.path}"
     )
     columns: Any = StoreColumns(store)
+    self.failures = columns.failures
     if decode_images or plan.order == "quasi_random":
       columns = DecodedColumns(columns, store.spec, decode_images)
     splits = None if split is None else store.splits
@@ -295,7 +298,7 @@ class StoreInputGenerator(AbstractInputGenerator):
       store_path: the store's folder.
       batch_size: examples in a batch, over all replicas together.
       order: of mode 'train', as `StoreWindowLoader` has them; None: 'quasi_random'
-        where images have to be decoded, 'global' otherwise.
+        where images or videos have to be decoded, 'global' otherwise.
       seed: of the order; None: another order in every run.
       sequence_length: stacks in a sequence, for specs with is_sequence and windows.
       stride: steps between the stacks of a sequence.
@@ -319,6 +322,7 @@ class StoreInputGenerator(AbstractInputGenerator):
     Raises:
       SpecError: a size is too small, or an option is none of these.
     """
+    self._failures: list[Exception] = []
     self._follow = Follow() if follow is True else follow or None
     cut = windows.Cut(sequence_length, stride, shift, n_step=windows.NStep.of(n_step))
     super().__init__(batch_size, cut)
@@ -407,6 +411,7 @@ class StoreInputGenerator(AbstractInputGenerator):
         episodes=self._episodes,
         split=self._split,
       )
+    self._failures = loader.failures
     self._report, self._reads_ahead = loader.report(), True
     self._device_fn = self._stack_and_finish if loader.is_flat else None
     if self._is_portable:
@@ -415,8 +420,8 @@ class StoreInputGenerator(AbstractInputGenerator):
 
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
-    """Turns what is raised while a growing store is followed into what it was."""
-    with following.explained():
+    """Turns what is raised while a store is read, or followed, into what it was."""
+    with following.explained(), raised_as_read(lambda: self._failures):
       yield
 
   def _followed(
@@ -440,7 +445,9 @@ class StoreInputGenerator(AbstractInputGenerator):
       )
 
     def columns(store: EpisodeStore) -> DecodedColumns:
-      return DecodedColumns(StoreColumns(store), store.spec, self._decode_images)
+      found = StoreColumns(store)
+      self._failures = found.failures
+      return DecodedColumns(found, store.spec, self._decode_images)
 
     with tf.init_scope():
       store = following.wait_for_store(self._store_path, follow)
@@ -489,12 +496,11 @@ class StoreInputGenerator(AbstractInputGenerator):
     if self._is_portable:
       return "quasi_random"
     stored = store.spec
-    has_images = any(
-      specs.is_encoded_image_spec(stored[spec.name])
-      for spec in joined.values()
-      if spec.name in stored
+    read = [stored[spec.name] for spec in joined.values() if spec.name in stored]
+    is_decoded = any(
+      specs.is_encoded_image_spec(spec) or specs.is_video_spec(spec) for spec in read
     )
-    return "quasi_random" if has_images else "global"
+    return "quasi_random" if is_decoded else "global"
 
   def _used_seed(self) -> int | None:
     seed = self._params_seed if self._plan.seed is None else self._plan.seed

@@ -81,7 +81,10 @@ def stored_feature_specs(model: PolicyModel) -> TensorSpecStruct:
 def _required(in_spec: specs.SpecStructure) -> TensorSpecStruct:
   given = specs.flatten_spec_structure(in_spec)
   flat = specs.filter_required_flat_tensor_spec(given)
-  return specs.map_leaves(ExtendedTensorSpec.to_spec, flat)
+  # However a store keeps them, a policy is given frames.
+  return specs.map_leaves(
+    lambda spec: specs.frame_spec(ExtendedTensorSpec.to_spec(spec)), flat
+  )
 
 
 def state_key(path: str) -> str:

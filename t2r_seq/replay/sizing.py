@@ -86,7 +86,10 @@ def check_batch_size(batch_size: Any) -> int:
 def make_columns(operation: str, flat_spec: specs.TensorSpecStruct) -> Columns:
   """Lays out columns; optional paths are held as all others are."""
   required = specs.map_leaves(
-    lambda spec: specs.ExtendedTensorSpec.from_spec(spec, is_optional=False), flat_spec
+    lambda spec: specs.ExtendedTensorSpec.from_spec(
+      specs.frame_spec(spec), is_optional=False
+    ),
+    flat_spec,
   )
   return layout.make_columns(operation, required)
 

@@ -11,9 +11,12 @@ from t2r_seq.specs.extended_tensor_spec import (
   IMAGE_FORMATS,
   PACKED_FORMATS,
   RAW_FORMAT,
+  VIDEO_FORMATS,
   ExtendedTensorSpec,
   cast_hint,
+  frame_spec,
   is_encoded_image_spec,
+  is_video_spec,
 )
 from t2r_seq.specs.modes import ModeKeys, check_mode
 from t2r_seq.specs.samples import (
@@ -60,6 +63,7 @@ __all__ = [
   "PACKED_FORMATS",
   "RAW_FORMAT",
   "T2R_ASSETS_FILENAME",
+  "VIDEO_FORMATS",
   "ExtendedTensorSpec",
   "ModeKeys",
   "SpecStructure",
@@ -78,8 +82,10 @@ __all__ = [
   "filter_required_flat_tensor_spec",
   "filter_spec_structure_by_dataset",
   "flatten_spec_structure",
+  "frame_spec",
   "is_encoded_image_spec",
   "is_flat_spec_or_tensors_structure",
+  "is_video_spec",
   "load_t2r_assets_to_file",
   "make_constant_numpy",
   "make_placeholders",

@@ -76,6 +76,8 @@ def _as_int(offset: Any) -> int:
 
 
 IMAGE_FORMATS = ("jpeg", "png", "bmp", "gif")
+# Of the frames of an episode together: lossy, and lossless.
+VIDEO_FORMATS = ("mp4", "mkv")
 RAW_FORMAT = "raw"
 # A whole tensor in one byte string: its bytes, those compressed, a serialized proto.
 PACKED_FORMATS = (RAW_FORMAT, "zlib", "tensor")
@@ -96,6 +98,19 @@ def is_encoded_image_spec(tensor_spec: Any) -> bool:
   """Whether the record holds an encoded image (or images) for this spec."""
   data_format = getattr(tensor_spec, "data_format", None)
   return data_format is not None and data_format.lower() in IMAGE_FORMATS
+
+
+def is_video_spec(tensor_spec: Any) -> bool:
+  """Whether a store holds the frames of an episode as a video for this spec."""
+  data_format = getattr(tensor_spec, "data_format", None)
+  return data_format is not None and data_format.lower() in VIDEO_FORMATS
+
+
+def frame_spec(spec: ExtendedTensorSpec) -> ExtendedTensorSpec:
+  """Describes plain frames in place of a video; other specs stay as they are."""
+  if not is_video_spec(spec):
+    return spec
+  return ExtendedTensorSpec(**{**spec.fields(), "data_format": None})
 
 
 def is_leaf(value: Any) -> bool:
@@ -179,7 +194,8 @@ class ExtendedTensorSpec(tf.TensorSpec):
       is_extracted: the spec was taken from a tensor or array.
       data_format: 'jpeg', 'png', 'bmp' or 'gif' for an encoded image, 'raw' for the
         little-endian bytes of the tensor, 'zlib' for those compressed, 'tensor' for
-        what `tf.io.serialize_tensor` makes of it, None for a plain feature.
+        what `tf.io.serialize_tensor` makes of it, 'mp4' or 'mkv' for a column of a
+        store that is video, None for a plain feature.
       dataset_key: which of several zipped datasets holds the feature.
       varlen_default_value: the feature has a variable length in the record, and is
         clipped, or padded with this value, to `shape[0]`.

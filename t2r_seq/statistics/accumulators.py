@@ -328,7 +328,7 @@ class Accumulator:
 
   def finish(self) -> PathStatistics:
     """Returns the figures."""
-    is_image = specs.is_encoded_image_spec(self.spec)
+    is_image = specs.is_encoded_image_spec(self.spec) or specs.is_video_spec(self.spec)
     is_bytes = self.spec.dtype.name == "string" or is_image
     return PathStatistics(self.spec, BYTES if is_bytes else UNSUPPORTED, self.rows)
 

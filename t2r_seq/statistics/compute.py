@@ -42,7 +42,8 @@ class Tally:
       images: whether encoded images are decoded.
     """
     for path, leaf in spec.items():
-      self._accumulator(path, leaf, specs.is_encoded_image_spec(leaf) and not images)
+      is_encoded = specs.is_encoded_image_spec(leaf) or specs.is_video_spec(leaf)
+      self._accumulator(path, leaf, is_encoded and not images)
 
   @classmethod
   def of_part(cls, part: Any, source: Source, transform: Transform) -> Tally:

@@ -457,17 +457,18 @@ class EpisodeSource(Source):
 
     Args:
       spec: flat specs of the paths to read.
-      images: decodes encoded images.
+      images: decodes encoded images, and videos.
       reads_bytes: gives strings and encoded images; otherwise counts them.
     """
     self.spec = spec
+    videos = {p for p, s in spec.items() if specs.is_video_spec(s) and not images}
     encoded = {p: s for p, s in spec.items() if specs.is_encoded_image_spec(s)}
     self._decoders = {p: _make_decoder(p, s) for p, s in encoded.items() if images}
     self._counted = {
       path
       for path, leaf in spec.items()
       if (path in encoded or leaf.dtype == tf.string) and path not in self._decoders
-    }
+    } | videos
     if reads_bytes:
       self._counted = set()
 
@@ -549,7 +550,7 @@ class StoreSource(EpisodeSource):
     """Cuts by the bytes that are read."""
     row_bytes = sum(
       self._columns[p].items_per_row * self._columns[p].dtype.itemsize
-      if p not in self._decoders
+      if p not in self._decoders and (p in self._counted or not specs.is_video_spec(s))
       else int(np.prod(s.shape.as_list())) * s.dtype.size
       for p, s in self.spec.items()
       if s.is_sequence

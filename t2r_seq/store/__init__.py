@@ -9,12 +9,14 @@ from t2r_seq.store.summary import (
   summarize_store,
 )
 from t2r_seq.store.writer import EpisodeWriter
+from t2r_seq.videos import VideoOptions
 
 __all__ = [
   "BytesColumn",
   "EpisodeStore",
   "EpisodeWriter",
   "StoreWindows",
+  "VideoOptions",
   "choose_episodes",
   "make_splits",
   "salvage_store",

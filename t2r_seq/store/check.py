@@ -459,6 +459,8 @@ def commit_of_index(folder: str, columns: Columns) -> Commit:
 
 def _room_for_steps(column: Column, sizes: Mapping[str, int]) -> int:
   """Returns how many rows a column's file can have; 0 where it does not tell."""
+  if column.is_video:
+    return sizes[column.data_file]  # No frame is less than a byte.
   if not column.is_per_step or not column.items_per_row:
     return 0
   if column.is_bytes:
@@ -636,12 +638,12 @@ class _Check:
   def _blame_index(self, failures: dict[str, FileFailures]) -> None:
     """An episode that no file has where the index says is not where it says."""
     lost = set(range(self._commit.episodes))
-    if self._checksums:
-      per_step = [
-        failures[name]
-        for column, name in self._files()
-        if column.is_per_step and name != column.present_file
-      ]
+    per_step = [
+      failures[name]
+      for column, name in self._files()
+      if column.is_per_step and name != column.present_file
+    ]
+    if self._checksums and per_step:
       lost = set.intersection(*(found.episodes for found in per_step))
       for found in per_step:
         found.forgive(lost)

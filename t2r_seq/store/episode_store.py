@@ -11,6 +11,8 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
 from t2r_seq.store import manifest, segments, splits, writer
+from t2r_seq.store.frames import VideoFrames
+from t2r_seq.store.layout import Column, Columns, Videos
 from t2r_seq.store.manifest import check_spec
 from t2r_seq.store.mapped import HeldTensor
 from t2r_seq.store.segments import BytesColumn, Segment
@@ -37,6 +39,8 @@ class StoreColumns:
     episode_lengths: steps of each episode, int64 [episodes].
     absent: the optional paths that are left out, and which episodes lack them.
     held: the tensors that are read from; see `dataset_over`.
+    videos: the frames of columns of videos, by path.
+    failures: what was raised of frames that could not be read in a graph.
   """
 
   def __init__(self, store: EpisodeStore) -> None:
@@ -65,10 +69,16 @@ class StoreColumns:
       for path, element in self.element_spec.items()
       if element.dtype == tf.string
     }
+    self.failures: list[Exception] = []
+    self.videos = {
+      path: self._video_frames(store.columns[path])
+      for path in self.element_spec
+      if store.columns[path].is_video
+    }
     self._numbers = {
       path: [HeldTensor(segment.tensor(path)) for segment in segments]
       for path in self.element_spec
-      if path not in self._bytes
+      if path not in self._bytes and path not in self.videos
     }
     self.held = [
       *(held for column in self._numbers.values() for held in column),
@@ -78,7 +88,7 @@ class StoreColumns:
       path: self._bytes_takers(path)
       if path in self._bytes
       else [_make_taker(column, store.spec[path]) for column in self._numbers[path]]
-      for path in self.element_spec
+      for path in (*self._bytes, *self._numbers)
     }
 
   def take(self, path: str, rows: tf.Tensor) -> tf.Tensor:
@@ -90,6 +100,8 @@ class StoreColumns:
     Returns:
       rows.shape + the shape of a row; byte strings and encoded images as strings.
     """
+    if path in self.videos:
+      return self.videos[path].take(rows)
     takers = self._takers[path]
     if len(takers) == 1:
       return takers[0](rows)
@@ -107,6 +119,16 @@ class StoreColumns:
       int(np.diff(segment.bytes_column(path).offsets[::count]).max(initial=0))
       for segment in self._segments
     )
+
+  def _video_frames(self, column: Column) -> VideoFrames:
+    ends = self._context_ends
+
+    def decode(episode: int, *args: Any) -> None:
+      place = int(np.searchsorted(ends, episode, "right"))
+      segment = self._segments[place]
+      segment.frames(column.path, episode - int(ends[place]) + len(segment), *args)
+
+    return VideoFrames(column, self.episode_lengths, decode, self.failures)
 
   def _row_shape(self, path: str) -> list[int]:
     shape = self.element_spec[path].shape
@@ -390,6 +412,7 @@ class EpisodeStore:
     segment: str = writer.DEFAULT_SEGMENT,
     commit_every: int = 1,
     allow_nan: bool = False,
+    videos: Videos = None,
   ) -> EpisodeWriter:
     """Makes a new store and opens it for writing.
 
@@ -401,16 +424,20 @@ class EpisodeStore:
       segment: which part of the store this writer appends to.
       commit_every: episodes between two commits; a commit waits for the disk.
       allow_nan: accepts NaN, which is otherwise an error.
+      videos: how the frames of specs with `data_format` 'mp4' are encoded, and how
+        many a second has: a `VideoOptions`, or one by path.
     Returns:
       The writer, a context manager.
     Raises:
+      ImportError: videos need the extra `video`.
       SpecError: a spec that cannot be stored; all are named.
       StoreError: there is something at the path already.
       OSError: the folder cannot be written.
     """
     errors.check_local("EpisodeStore.create", path)
+    folder = os.path.abspath(os.fspath(path))
     return writer.create(
-      os.path.abspath(os.fspath(path)), spec, metadata, segment, commit_every, allow_nan
+      folder, spec, metadata, segment, commit_every, allow_nan, videos
     )
 
   @classmethod
@@ -496,6 +523,11 @@ class EpisodeStore:
     return self._manifest.spec.copy()
 
   @property
+  def columns(self) -> Columns:
+    """The columns, by path: which files they are, and how videos are kept."""
+    return dict(self._manifest.columns)
+
+  @property
   def metadata(self) -> dict[str, Any]:
     """What the user gave when the store was created."""
     return manifest.check_metadata(self._manifest.metadata)
@@ -546,7 +578,8 @@ class EpisodeStore:
       index: of the episode; negative ones count from the end.
     Returns:
       Values by path, [T, ...] and context features: read-only views of the files;
-      byte strings are copied to arrays of bytes objects. Absent optionals are left out.
+      byte strings are copied to arrays of bytes objects, videos decoded. Absent
+      optionals are left out.
     Raises:
       IndexError: there is no such episode.
     """
@@ -595,8 +628,9 @@ class EpisodeStore:
     Args:
       path: of the spec.
     Returns:
-      A read-only `np.memmap` [steps or episodes, ...], or a `BytesColumn`. Rows of
-      absent optionals are zeros or empty; `is_present` tells.
+      A read-only `np.memmap` [steps or episodes, ...], or a `BytesColumn`: of videos a
+      file for each episode. Rows of absent optionals are zeros or empty; `is_present`
+      tells.
     Raises:
       UnknownPathError: the store has no such path.
       StoreError: the rows lie in several segments.

@@ -56,6 +56,12 @@ class FileColumns:
         "close the writers first."
       )
     columns = StoreColumns(store)
+    if columns.videos:
+      raise errors.StoreError(
+        f"FileColumns: {store.path}: expected columns that a graph reads in another "
+        f"process, got the videos {errors.listing(columns.videos)}, which Python "
+        "decodes here. Convert them to pixels: t2r_seq convert --decode_images."
+      )
     self.path = store.path
     self.absent = columns.absent
     self.held: list[HeldTensor] = []  # It reads files.

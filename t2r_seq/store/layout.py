@@ -8,12 +8,14 @@ import math
 import os
 import re
 import urllib.parse
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs
+from t2r_seq.videos import VideoOptions
 
 MANIFEST = "store.json"
 SEGMENTS = "segments"
@@ -45,26 +47,40 @@ class Column:
   Attributes:
     path: where the tensor is in the spec structure.
     spec: without time offsets, of a fully defined shape.
+    video: how frames are kept, where `is_video`.
   """
 
   path: str
   spec: specs.ExtendedTensorSpec
+  video: VideoOptions | None = None
+
+  @functools.cached_property
+  def is_video(self) -> bool:
+    """Whether a row is a video of all frames of an episode."""
+    return specs.is_video_spec(self.spec)
 
   @functools.cached_property
   def is_bytes(self) -> bool:
-    """Whether rows are byte strings: strings and encoded images."""
-    return self.spec.dtype == tf.string or specs.is_encoded_image_spec(self.spec)
+    """Whether rows are byte strings: strings, encoded images and videos."""
+    is_string = self.spec.dtype == tf.string or self.is_video
+    return is_string or specs.is_encoded_image_spec(self.spec)
+
+  @property
+  def is_timed(self) -> bool:
+    """Whether there is a value for each step; otherwise for each episode."""
+    return self.spec.is_sequence
 
   @property
   def is_per_step(self) -> bool:
     """Whether there is a row for each step; otherwise for each episode."""
-    return self.spec.is_sequence
+    return self.spec.is_sequence and not self.is_video
 
   @functools.cached_property
   def row_shape(self) -> tuple[int, ...]:
     """The shape of one row; of byte strings, where `is_bytes`."""
     shape = tuple(self.spec.shape.as_list())
-    return shape[:-3] if specs.is_encoded_image_spec(self.spec) else shape
+    is_image = self.is_video or specs.is_encoded_image_spec(self.spec)
+    return shape[:-3] if is_image else shape
 
   @functools.cached_property
   def items_per_row(self) -> int:
@@ -115,23 +131,34 @@ class Column:
       described["offsets"] = self.offsets_file
     if self.spec.is_optional:
       described["present"] = self.present_file
+    if self.video is not None:
+      described["video"] = {"format": self.spec.data_format, **vars(self.video)}
     return described
 
 
 Columns = dict[str, Column]
 
 
-def make_columns(operation: str, spec_structure: specs.SpecStructure) -> Columns:
+Videos = VideoOptions | Mapping[str, VideoOptions] | None
+"""How frames are kept as videos: of all paths, or by path; None: as by default."""
+
+
+def make_columns(
+  operation: str, spec_structure: specs.SpecStructure, videos: Videos = None
+) -> Columns:
   """Lays out the columns of a flat spec structure.
 
   Args:
     operation: for the error.
     spec_structure: specs without time offsets.
+    videos: how the frames of specs of 'mp4' and 'mkv' are kept.
   Returns:
     Columns by path, in the order of the structure.
   Raises:
     SpecError: with every spec that cannot be stored.
   """
+  default = videos if isinstance(videos, VideoOptions) else VideoOptions()
+  by_path = videos if isinstance(videos, Mapping) else {}
   flat = specs.flatten_spec_structure(spec_structure)
   found = []
   columns: Columns = {}
@@ -139,13 +166,20 @@ def make_columns(operation: str, spec_structure: specs.SpecStructure) -> Columns
     if not isinstance(leaf, tf.TensorSpec):
       found.append(errors.Mismatch(path, "a spec", errors.describe(leaf)))
       continue
-    columns[path] = Column(path, specs.ExtendedTensorSpec.to_spec(leaf))
+    is_video = specs.is_video_spec(leaf)
+    video = by_path.get(path, default) if is_video else None
+    columns[path] = Column(path, specs.ExtendedTensorSpec.to_spec(leaf), video)
     problem = _check_path(path) or _check_spec(path, columns[path].spec)
     if problem:
       found.append(problem)
+  found += [
+    errors.Mismatch(f"videos: {path}", "a spec of mp4 or mkv", "none of that path")
+    for path in by_path
+    if path not in columns or not columns[path].is_video
+  ]
   if found:
     raise errors.mismatch_error(operation, found)
-  if not any(column.is_per_step for column in columns.values()):
+  if not any(column.is_timed for column in columns.values()):
     raise errors.SpecError(
       f"{operation}: the specs: expected at least one path with a time axis, got "
       f"{errors.listing(columns)}. Declare what there is once per step with "
@@ -200,4 +234,20 @@ def _check_spec(path: str, spec: specs.ExtendedTensorSpec) -> errors.Mismatch | 
   if specs.is_encoded_image_spec(spec) and (spec.shape.rank or 0) < 3:
     want = "a shape [..., height, width, channels]"
     return errors.Mismatch(path, want, f"shape {spec.shape}")
-  return None
+  return _check_video(path, spec) if specs.is_video_spec(spec) else None
+
+
+def _check_video(path: str, spec: specs.ExtendedTensorSpec) -> errors.Mismatch | None:
+  shape = spec.shape.as_list()
+  kind = (spec.dtype.name, shape[-1]) if len(shape) == 3 and spec.is_sequence else None
+  if str(spec.data_format).lower() == "mp4":
+    is_fit = kind == ("uint8", 3) and not shape[0] % 2 and not shape[1] % 2
+    want = "[height, width, 3] uint8 of each step, of even sizes"
+  else:
+    is_fit = kind in (("uint8", 3), ("uint8", 1), ("uint16", 1))
+    want = "[height, width, 3 or 1] uint8 of each step, or uint16 of one channel"
+  if is_fit and 0 not in shape:
+    return None
+  got = f"{errors.describe(spec)}{'' if spec.is_sequence else ' of an episode'}"
+  hint = "Lossless, of any size: data_format='mkv'; or leave the data_format out."
+  return errors.Mismatch(path, want, got, hint)

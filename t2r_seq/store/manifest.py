@@ -12,6 +12,7 @@ from typing import Any
 from t2r_seq import errors, files, specs
 from t2r_seq.store import layout
 from t2r_seq.store.layout import Column, Columns
+from t2r_seq.videos import VideoOptions
 
 STORE_FORMAT = "t2r_seq.EpisodeStore"
 SEGMENT_FORMAT = "t2r_seq.EpisodeStore.segment"
@@ -69,9 +70,9 @@ class StoreManifest:
         (entry["path"], specs.ExtendedTensorSpec.from_json_dict(_without_path(entry)))
         for entry in values["spec"]
       )
-      columns = layout.make_columns("spec", spec)
       metadata = dict(values["metadata"])
       described = dict(values["columns"])
+      columns = layout.make_columns("spec", spec, _read_videos(described))
     except errors.SpecError as error:
       raise errors.StoreError(f"EpisodeStore: {place}: {error}") from error
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
@@ -239,6 +240,14 @@ def _read(place: str, form: str) -> dict[str, Any]:
   return values
 
 
+def _read_videos(described: Mapping[str, Any]) -> dict[str, VideoOptions]:
+  videos = {path: dict(of["video"]) for path, of in described.items() if "video" in of}
+  return {
+    path: VideoOptions(**{k: v for k, v in video.items() if k != "format"})
+    for path, video in videos.items()
+  }
+
+
 def _without_path(entry: Mapping[str, Any]) -> dict[str, Any]:
   return {field: value for field, value in entry.items() if field != "path"}
 
@@ -310,7 +319,10 @@ def check_spec(
 def _storage(column: Column, is_exact: bool) -> tuple[object, ...]:
   """What must agree: what rows are, and to append also whether they may be absent."""
   is_optional = is_exact and column.spec.is_optional
-  return (_describe(column), column.is_per_step, is_optional)
+  # Frames are read as what they are, however they are kept.
+  kept_as = column.spec.data_format if is_exact and column.is_video else None
+  plain = dataclasses.replace(column, spec=specs.frame_spec(column.spec))
+  return (_describe(plain), column.is_timed, is_optional, kept_as)
 
 
 def _describe(column: Column) -> str:
@@ -319,7 +331,9 @@ def _describe(column: Column) -> str:
   parts = [errors.describe(spec)]
   if specs.is_encoded_image_spec(spec):
     parts.append(f"encoded as {str(spec.data_format).lower()}")
-  parts.append("per step" if column.is_per_step else "per episode")
+  if column.is_video:
+    parts.append(f"kept as {str(spec.data_format).lower()}")
+  parts.append("per step" if column.is_timed else "per episode")
   if spec.is_optional:
     parts.append("optional")
   return ", ".join(parts)

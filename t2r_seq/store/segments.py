@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import zlib
 from collections.abc import Iterable, Sequence
@@ -14,9 +15,11 @@ import tensorflow as tf
 from t2r_seq import errors
 from t2r_seq.files import sync_folder
 from t2r_seq.store import files, layout, mapped
+from t2r_seq.store.frames import MappedFile, decode
 from t2r_seq.store.layout import Column, Columns
 from t2r_seq.store.manifest import Commit
 from t2r_seq.store.values import Rows
+from t2r_seq.videos import FrameWriter, load_av
 
 
 def check_segment(folder: str, columns: Columns, commit: Commit) -> np.ndarray:
@@ -237,6 +240,10 @@ class Segment:
       if path in self._present and not self._present[path][index]:
         continue
       is_per_step = self._by_path[path].is_per_step
+      if self._by_path[path].is_video:
+        steps = np.arange(int(self._ends[index]) - start)
+        episode[path] = self.frames(path, index, steps)
+        continue
       rows = (start, int(self._ends[index])) if is_per_step else (index, index + 1)
       if isinstance(column, BytesColumn):
         values = column.rows(*rows)
@@ -244,6 +251,21 @@ class Segment:
         values = column[rows[0] : rows[1]]
       episode[path] = values if is_per_step else values.reshape(values.shape[1:])
     return episode
+
+  def frames(
+    self,
+    path: str,
+    index: int,
+    steps: np.ndarray,
+    out: np.ndarray | None = None,
+    num_threads: int | None = None,
+  ) -> np.ndarray:
+    """Decodes frames of an episode; see `frames.decode`."""
+    column, rows = self._by_path[path], self.bytes_column(path)
+    place = os.path.join(self._folder, column.data_file)
+    start, end = map(int, rows.offsets[index : index + 2])
+    data = MappedFile(place, rows.data, start, end)
+    return decode(column, data, index, steps, out, num_threads)
 
   def _map(self, column: Column) -> np.ndarray | BytesColumn:
     num_rows = self.num_steps if column.is_per_step else len(self)
@@ -263,6 +285,25 @@ class Segment:
     """Maps the committed bytes of a file."""
     shape = (self.commit.sizes[name],) if shape is None else shape
     return mapped.map_file(os.path.join(self._folder, name), dtype, shape)
+
+
+def check_codecs(columns: Columns) -> None:
+  """Checks, before anything is written, that videos can be encoded.
+
+  Raises:
+    ImportError: they need the extra `video`.
+    SpecError: there is no such encoder.
+  """
+  for column in columns.values():
+    if column.video is not None:
+      load_av()
+      if not is_lossless(column):
+        column.video.check()
+
+
+def is_lossless(column: Column) -> bool:
+  """Whether the videos of a column keep every bit."""
+  return str(column.spec.data_format).lower() == "mkv"
 
 
 _MAX_SCANS = 100
@@ -417,8 +458,12 @@ class SegmentWriter:
     return bool(self._counts)
 
   def append(self, path: str, rows: Rows) -> None:
-    """Appends rows to the episode that is being written."""
+    """Appends rows, or frames to be encoded, to the episode that is being written."""
     column = self._columns[path]
+    if column.is_video and rows.lengths is None:
+      self._encode(column, rows.data)
+      self._counts[path] = self._counts.get(path, 0) + rows.count
+      return
     self._put(column.data_file, rows.data)
     if rows.lengths is not None:
       ends = np.cumsum(rows.lengths) + self._ends_of_bytes[path]
@@ -433,6 +478,10 @@ class SegmentWriter:
 
   def end_episode(self, num_steps: int) -> None:
     """Ends the episode; it counts when it is committed."""
+    for path, (video, encoder) in self._encoders.items():
+      encoder.close()
+      data = np.frombuffer(video.getbuffer(), np.uint8)
+      self.append(path, Rows(1, data, np.array([len(data)])))
     for column in self._columns.values():
       is_present = column.path in self._counts
       if column.spec.is_optional:
@@ -498,6 +547,8 @@ class SegmentWriter:
   def _begin(self) -> None:
     """Notes where the next episode starts."""
     self._counts: dict[str, int] = {}
+    # Of videos what is encoded so far: a file is whole when its last frame is there.
+    self._encoders: dict[str, tuple[io.BytesIO, FrameWriter]] = {}
     self._crc32 = dict.fromkeys(layout.file_names(self._columns), 0)
     self._start_sizes = {name: file.size for name, file in self._files.items()}
     self._start_index_crc32: dict[str, int] = dict(self._index_crc32)
@@ -515,6 +566,15 @@ class SegmentWriter:
       if column.is_bytes and not self._files[column.offsets_file].size:
         self._files[column.offsets_file].append(_ZERO_OFFSET)
     self._begin()
+
+  def _encode(self, column: Column, frames: np.ndarray) -> None:
+    if column.path not in self._encoders:
+      assert column.video is not None
+      how = None if is_lossless(column) else column.video
+      video = io.BytesIO()
+      self._encoders[column.path] = video, FrameWriter(video, column.video.fps, how)
+    for pixels in frames:
+      self._encoders[column.path][1].write(pixels)
 
   def _put(self, name: str, data: np.ndarray) -> None:
     before = self._crc32[name]

@@ -149,15 +149,15 @@ def summarize_store(
 
 def _summarize(store: EpisodeStore, column: Column) -> ColumnSummary:
   sizes = [segment.commit.sizes for segment in store.segments]
-  num_rows = store.num_steps if column.is_per_step else len(store)
+  num_rows = store.num_steps if column.is_timed else len(store)
   present = store.is_present(column.path)
   absent = int((~present).sum())
-  if column.is_per_step:
+  if column.is_timed:
     absent = int(store.episode_lengths[~present].sum())
   value_bytes = sum(size[column.data_file] for size in sizes)
   dtype = column.spec.dtype.name
   if column.is_bytes:
-    if specs.is_encoded_image_spec(column.spec):
+    if column.spec.data_format:
       dtype = f"{str(column.spec.data_format).lower()} {dtype}"
   else:
     value_bytes -= absent * column.items_per_row * column.dtype.itemsize
@@ -165,7 +165,7 @@ def _summarize(store: EpisodeStore, column: Column) -> ColumnSummary:
     path=column.path,
     dtype=dtype,
     row_shape=tuple(column.spec.shape.as_list()),
-    is_per_step=column.is_per_step,
+    is_per_step=column.is_timed,
     num_rows=num_rows,
     num_bytes=sum(size[name] for size in sizes for name in column.files),
     value_bytes=value_bytes,
@@ -176,7 +176,7 @@ def _summarize(store: EpisodeStore, column: Column) -> ColumnSummary:
 def _usual_windows(columns: Columns) -> specs.TensorSpecStruct:
   """Stacks of 4 frames of every path with a time axis."""
   return specs.TensorSpecStruct(
-    (path, _stacked(column.spec) if column.is_per_step else column.spec)
+    (path, _stacked(column.spec) if column.is_timed else column.spec)
     for path, column in columns.items()
   )
 
@@ -212,7 +212,7 @@ def _as_stored(
   spec: specs.ExtendedTensorSpec, column: Column | None
 ) -> specs.ExtendedTensorSpec:
   """Without time offsets a window shows the anchor's own step of a column of steps."""
-  if column is None or not column.is_per_step or spec.is_sequence:
+  if column is None or not column.is_timed or spec.is_sequence:
     return spec
   return specs.ExtendedTensorSpec.from_spec(spec, is_sequence=True)
 

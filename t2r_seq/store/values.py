@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, specs, videos
 from t2r_seq.specs import packing, validation
 from t2r_seq.store import files
 from t2r_seq.store.layout import Column, Columns
@@ -19,8 +20,8 @@ class Rows:
   """Rows of one column.
 
   Attributes:
-    count: how many rows.
-    data: their bytes, [n] uint8.
+    count: how many rows; of a video, frames.
+    data: their bytes, [n] uint8; or frames that are to be encoded, [count, h, w, c].
     lengths: bytes of each byte string, [items] int64; None where rows are numbers.
   """
 
@@ -56,7 +57,7 @@ def collect(
   for path, column in columns.items():
     if given.get(path) is None:
       continue
-    is_many = has_steps and column.is_per_step
+    is_many = has_steps and column.is_timed
     result = _to_rows(column, given[path], is_many, allow_nan)
     if isinstance(result, errors.Mismatch):
       found.append(result)
@@ -90,7 +91,7 @@ def _missing(
   return [
     errors.Mismatch(
       path,
-      _expected(column, has_steps and column.is_per_step),
+      _expected(column, has_steps and column.is_timed),
       "nothing",
       errors.nearest(path, unused) or "What may be absent needs is_optional=True.",
     )
@@ -101,7 +102,7 @@ def _missing(
 
 def _ragged(columns: Columns, rows: Mapping[str, Rows]) -> list[errors.Mismatch]:
   """Compares the steps of all paths with those of the first."""
-  counts = {p: r.count for p, r in rows.items() if columns[p].is_per_step}
+  counts = {p: r.count for p, r in rows.items() if columns[p].is_timed}
   first = next(iter(counts), "")
   return [
     errors.Mismatch(
@@ -118,6 +119,8 @@ def _ragged(columns: Columns, rows: Mapping[str, Rows]) -> list[errors.Mismatch]
 def _to_rows(
   column: Column, value: Any, is_many: bool, allow_nan: bool
 ) -> Rows | errors.Mismatch:
+  if column.is_video:
+    return _to_frames(column, value, is_many)
   array = packing.to_array(value, column.spec)
   is_image = specs.is_encoded_image_spec(column.spec)
   got, hint = "", ""
@@ -144,6 +147,56 @@ def _to_rows(
   return errors.Mismatch(
     column.path, _expected(column, is_many), got or packing.describe_array(array), hint
   )
+
+
+def _to_frames(column: Column, value: Any, is_many: bool) -> Rows | errors.Mismatch:
+  """Takes frames, or a video of them as a byte string."""
+  shape = (*column.spec.shape.as_list(),)
+  if is_many and (data := _as_video(value)) is not None:
+    found = find_video_misfit(column, data)
+    if isinstance(found, errors.Mismatch):
+      return found
+    return Rows(found, np.frombuffer(data, np.uint8), np.array([len(data)]))
+  array = packing.to_array(value, column.spec)
+  if isinstance(array, np.ndarray) and array.ndim == len(shape) + is_many:
+    dtype = column.spec.dtype.as_numpy_dtype
+    if array.shape[is_many:] == shape and array.dtype == dtype:
+      frames = array if is_many else array[np.newaxis]
+      return Rows(len(frames), frames)
+  want = f"{_describe_shape(shape, is_many)} {column.spec.dtype.name}"
+  return errors.Mismatch(column.path, want, packing.describe_array(array))
+
+
+def _as_video(value: Any) -> bytes | None:
+  if isinstance(value, np.ndarray) and value.dtype == object and not value.ndim:
+    value = value[()]
+  return value if isinstance(value, bytes) else None
+
+
+def find_video_misfit(column: Column, data: bytes) -> int | errors.Mismatch:
+  """Looks for frames that no reader would find.
+
+  Args:
+    column: of videos.
+    data: a video.
+  Returns:
+    How many frames there are; or what is wrong with them.
+  """
+  assert column.video is not None
+  height, width, _ = column.spec.shape.as_list()
+  want = f"a video of {height} x {width}, frame i at i / {column.video.fps:g} s"
+  try:
+    info = videos.VideoInfo.read(io.BytesIO(data))
+  except errors.RecordError as error:
+    return errors.Mismatch(column.path, want, f"none: {error}")
+  away = np.abs(info.times - np.arange(len(info.times)) / column.video.fps)
+  if info.size != (height, width):
+    return errors.Mismatch(column.path, want, f"{info.size[0]} x {info.size[1]}")
+  if (wrong := np.flatnonzero(away > 1e-3)).size:
+    step = int(wrong[0])
+    got = f"the frame of step {step} at {info.times[step]:.4f} s"
+    return errors.Mismatch(column.path, want, got)
+  return len(info.times)
 
 
 def _find_image_misfit(

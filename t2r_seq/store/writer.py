@@ -18,7 +18,7 @@ from t2r_seq.store import files, layout, manifest, segments, values
 from t2r_seq.store.files import lock_segment
 from t2r_seq.store.layout import Column, Columns
 from t2r_seq.store.manifest import Commit, StoreManifest, check_spec
-from t2r_seq.store.segments import BytesColumn, Segment, SegmentWriter
+from t2r_seq.store.segments import BytesColumn, Segment, SegmentWriter, check_codecs
 from t2r_seq.store.values import Rows
 
 
@@ -53,8 +53,8 @@ class EpisodeWriter(Closing):
     """
     errors.check_count("EpisodeStore", "commit_every", commit_every)
     columns = manifest.columns
-    self._steps_columns = {p: c for p, c in columns.items() if c.is_per_step}
-    self._context_columns = {p: c for p, c in columns.items() if not c.is_per_step}
+    self._steps_columns = {p: c for p, c in columns.items() if c.is_timed}
+    self._context_columns = {p: c for p, c in columns.items() if not c.is_timed}
     self._columns = columns
     self._commit_every = commit_every
     self._allow_nan = allow_nan
@@ -83,7 +83,8 @@ class EpisodeWriter(Closing):
     Args:
       structure: [T, ...] values for the paths with a time axis and the context
         features, packed or flat: arrays or tensors of the spec's dtype, Python
-        numbers, lists and byte strings; None for an absent optional.
+        numbers, lists and byte strings; None for an absent optional. For a column of
+        videos frames, or a video of them as a byte string, which is taken as it is.
     Raises:
       SpecError: the structure does not fit the spec; nothing is appended.
       OSError: the disk is full or failed; this episode is not appended. Where it was
@@ -94,7 +95,7 @@ class EpisodeWriter(Closing):
     rows = values.collect(
       "append_episode", self._columns, structure, True, self._allow_nan
     )
-    steps = [r.count for p, r in rows.items() if self._columns[p].is_per_step]
+    steps = [r.count for p, r in rows.items() if self._columns[p].is_timed]
     if not steps:
       raise errors.SpecError(
         "append_episode: expected at least one path with a time axis, got "
@@ -427,9 +428,11 @@ def create(
   segment: str,
   commit_every: int,
   allow_nan: bool,
+  videos: layout.Videos = None,
 ) -> EpisodeWriter:
   """Makes a new store; see `EpisodeStore.create`."""
-  columns = layout.make_columns("EpisodeStore.create", spec)
+  columns = layout.make_columns("EpisodeStore.create", spec, videos)
+  check_codecs(columns)
   flat = specs.TensorSpecStruct((p, column.spec) for p, column in columns.items())
   created = manifest.StoreManifest(flat, columns, manifest.check_metadata(metadata))
   _check_segment_name(segment)
