@@ -395,14 +395,9 @@ class Hdf5Source(EpisodeSource):
 
   def _read_splits(self) -> dict[str, list[int]]:
     """The filter keys, as numbers of demos."""
-    masks = own(self._file, MASK)
     numbers = {name: number for number, name in enumerate(self._names)}
     found: dict[str, list[int]] = {}
-    for name in masks if masks is not None else ():
-      mask = own(masks, name)
-      if mask is None:
-        continue
-      demos = _to_json(mask[()])
+    for name, demos in read_masks(self._file).items():
       missing = [demo for demo in demos if demo not in {*numbers, *self._empty}]
       if missing:
         self.notes.append(
@@ -481,6 +476,13 @@ def own(group: Any, name: str) -> Any:
   """Returns what is in a group itself; None where there is nothing, or a link."""
   link = group.get(name, getlink=True)
   return group[name] if isinstance(link, load_h5py().HardLink) else None
+
+
+def read_masks(file: Any) -> dict[str, list[str]]:
+  """Returns names of demos by filter key."""
+  masks = own(file, MASK)
+  found = {name: own(masks, name) for name in masks} if masks is not None else {}
+  return {n: _to_json(mask[()]) for n, mask in found.items() if mask is not None}
 
 
 def check_foreign(path: str) -> None:

@@ -33,6 +33,7 @@ SUFFIXES = (".hdf5", ".h5")
 FINAL = "final_"
 _MINARI = os.path.join("data", "main_data.hdf5")
 _ACTIONS = ("actions", "action")
+_ROBOMIMIC = "robomimic"
 _MAX_SHOWN = 40
 # Of rows of one size the end is zeros; these formats end with other bytes.
 _PADDED = ("jpeg", "png")
@@ -138,7 +139,7 @@ def open_hdf5(
   if known is None and len(names) == 1:
     return hdf5.Hdf5Source(names[0], dropped, spec)
   if known is None:
-    known = Layout("robomimic", f"{hdf5.DATA}/*")
+    known = Layout(_ROBOMIMIC, f"{hdf5.DATA}/*")
   return LayoutSource(path, names, known, dropped or Dropped(), spec)
 
 
@@ -312,6 +313,8 @@ class LayoutSource(EpisodeSource):
     lengths = [place.stop - place.start for place in self._places]
     self.episode_ends = np.cumsum(lengths).tolist()
     self.metadata = self._read_metadata()
+    if layout.name == _ROBOMIMIC:
+      self.splits = self._read_splits()
     self.notes = [f"Read in the layout of {layout.name}."]
     if self._empty:
       self.notes.append(episodes.left_out(len(self._empty), self._empty[0]))
@@ -328,6 +331,19 @@ class LayoutSource(EpisodeSource):
       "files": [[s.st_size, s.st_mtime_ns] for s in stats],
       "layout": self._layout.to_json_dict(),
     }
+
+  def _read_splits(self) -> dict[str, list[int]]:
+    """Returns the filter keys of all files, as numbers of episodes."""
+    found: dict[str, list[int]] = {}
+    for name in self._names:
+      for key, demos in hdf5.read_masks(self._file(name)).items():
+        groups = {f"{hdf5.DATA}/{demo}" for demo in demos}
+        found.setdefault(key, []).extend(
+          number
+          for number, place in enumerate(self._places)
+          if place.file == name and place.group in groups
+        )
+    return found
 
   def _read_metadata(self) -> Mapping[str, Any]:
     """Returns what Minari keeps beside its file."""

@@ -34,7 +34,9 @@ ENDS = "episode_ends"
 SPEC_ATTRIBUTE = "t2r_seq_spec"
 METADATA_ATTRIBUTE = "t2r_seq_metadata"
 _IMAGE_CODECS = "imagecodecs_"
-_METADATA_FILES = (".zarray", "zarr.json")
+_METADATA_FILES, _ATTRIBUTES = (".zarray", "zarr.json"), ".zattrs"
+# The header of a chunk, which ends with the length of it.
+_BLOSC_BYTES = 16
 
 
 def load_zarr() -> Any:
@@ -147,13 +149,17 @@ def _open_files(path: str) -> Iterator[tuple[list[str], Any]]:
 
 
 def check_own_files(path: str) -> None:
-  """Checks that a group is made of files of its own: a link leads to anybody's.
+  """Checks that a group is made of files of its own, and its chunks are whole.
+
+  A link leads to anybody's file. A chunk of Blosc that was cut is decoded all the same,
+  to what the memory has beyond its end, where it was kept uncompressed.
 
   Args:
-    path: of the group; a .zip file has no links that are followed.
+    path: of the group; a .zip file has no links that are followed, and checksums.
   Raises:
-    ConversionError: names the first link, pipe or device in it.
+    ConversionError: names the first link, pipe or device in it, or chunk that was cut.
   """
+  blosc: set[str] = set()
   for folder, folders, names in os.walk(path):
     for name in sorted((*folders, *names)):
       place = os.path.join(folder, name)
@@ -166,6 +172,35 @@ def check_own_files(path: str) -> None:
           f"convert: {place}: expected a file or folder of the zarr group, got {got}. "
           "Put a copy of what it leads to in its place."
         )
+    if os.path.dirname(folder) in blosc or _is_blosc(folder, names):
+      blosc.add(folder)
+      for name in {*names} - {*_METADATA_FILES, _ATTRIBUTES}:
+        _check_blosc(os.path.join(folder, name))
+
+
+def _is_blosc(folder: str, names: list[str]) -> bool:
+  """Whether a folder is an array whose chunks are Blosc's."""
+  for name in {*names} & {*_METADATA_FILES}:
+    # Whoever reads the array says what is wrong with its metadata.
+    with contextlib.suppress(Exception), open(os.path.join(folder, name), "rb") as file:
+      metadata = json.loads(file.read())
+      if name == "zarr.json":
+        return bool(metadata["codecs"][-1]["name"] == "blosc")
+      return bool(metadata["compressor"]["id"] == "blosc")
+  return False
+
+
+def _check_blosc(place: str) -> None:
+  """Checks that a chunk is as long as its header says."""
+  with open(place, "rb") as file:
+    header = file.read(_BLOSC_BYTES)
+    size = os.fstat(file.fileno()).st_size
+  want = int.from_bytes(header[-4:], "little")
+  if size < max(want, _BLOSC_BYTES):
+    raise errors.ConversionError(
+      f"convert: {place}: expected a chunk of {want} bytes, as its header says, got "
+      f"{size}: the file was cut."
+    )
 
 
 def _metadata_files(path: str) -> Iterator[str]:

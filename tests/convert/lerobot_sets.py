@@ -36,18 +36,18 @@ SPEC = {
 }
 
 
-def real_folders() -> dict[str, pathlib.Path]:
-  """Returns the real datasets by name; none where they are not."""
+def shared_data() -> pathlib.Path:
+  """Returns the folder of the real datasets, which may not be there."""
   given = os.environ.get("T2R_SEQ_REAL_DATA")
   places = [pathlib.Path(given)] if given else []
   places += [parent.parent / "shared" / "data" for parent in (ROOT, *ROOT.parents)]
-  for place in places:
-    found = {
-      p.parent.name: p.parent for p in sorted(place.glob("lerobot*/MANIFEST.json"))
-    }
-    if found:
-      return found
-  return {}
+  return next((place for place in places if place.is_dir()), ROOT / "no real data")
+
+
+def real_folders() -> dict[str, pathlib.Path]:
+  """Returns LeRobot's real datasets by name; none where they are not."""
+  found = shared_data().glob("lerobot*/MANIFEST.json")
+  return {place.parent.name: place.parent for place in sorted(found)}
 
 
 REAL = {n: f for n, f in real_folders().items() if "unfinalized" not in n}

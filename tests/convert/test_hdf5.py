@@ -217,14 +217,6 @@ def test_no_demos():
     convert.convert("x.hdf5", "back")
 
 
-def test_a_truncated_file():
-  make_file()
-  path = pathlib.Path("x.hdf5")
-  path.write_bytes(path.read_bytes()[:5000])
-  with pytest.raises(ValueError, match=r"x.hdf5: expected an HDF5 file, got"):
-    convert.convert("x.hdf5", "back")
-
-
 def add_external_storage(file):
   place = [("other.bin", 0, 4 * 8)]
   file["data/demo_0"].create_dataset("obs/far", (4,), "f8", external=place)
