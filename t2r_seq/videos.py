@@ -404,6 +404,18 @@ def write_frames(
   return writer.num_frames
 
 
+def encode(
+  frames: Iterable[np.ndarray], fps: float, encoding: VideoEncoding | None
+) -> bytes:
+  """Encodes frames to a video in memory; see `FrameWriter`."""
+  file = io.BytesIO()
+  writer = FrameWriter(file, fps, encoding)
+  for pixels in frames:
+    writer.write(pixels)
+  writer.close()
+  return file.getvalue()
+
+
 @dataclasses.dataclass(frozen=True)
 class VideoInfo:
   """What a video has, without decoding it.
@@ -413,11 +425,13 @@ class VideoInfo:
     codec: what decodes it, with the pixels' format and what the codec has to be told:
       videos that agree in it can be joined.
     times: seconds of each frame, rising, [frames].
+    gop: the most frames from one key frame to the next.
   """
 
   size: tuple[int, int]
   codec: tuple[str, str | None, bytes]
   times: np.ndarray
+  gop: int
 
   @classmethod
   def read(cls, source: Source) -> VideoInfo:
@@ -432,10 +446,16 @@ class VideoInfo:
       with av.open(source, buffer_size=_IO_BYTES) as container:
         stream = container.streams.video[0]
         context = stream.codec_context
-        times = [p.pts * p.time_base for p in container.demux(stream) if p.size]
+        found = [
+          (float(p.pts * p.time_base), p.is_keyframe)
+          for p in container.demux(stream)
+          if p.size
+        ]
         codec = (context.name, context.pix_fmt, bytes(context.extradata or b""))
-        found = np.sort(np.array(times, np.float64))
-        return cls((context.height, context.width), codec, found)
+        keys = [i for i, (_, is_key) in enumerate(found) if is_key]
+        gop = int(np.diff([*keys, len(found)]).max(initial=1))
+        times = np.sort(np.array([time for time, _ in found], np.float64))
+        return cls((context.height, context.width), codec, times, gop)
     except (av.FFmpegError, IndexError, TypeError) as error:
       raise errors.RecordError(
         f"video: {_name(source)}: expected a whole video, got {type(error).__name__}: "

@@ -96,6 +96,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   sources.add_episodes(parser)
   _add_writing(parser)
   parser.add_argument(
+    "--keep_videos",
+    action="store_true",
+    help="a store made of a dataset of LeRobot's has its videos as they are",
+  )
+  parser.add_argument(
     "--verify",
     action="store_true",
     help="convert nothing: read both sides and compare every value",
@@ -182,6 +187,7 @@ def _options(args: argparse.Namespace) -> Any:
     episode_per_file=args.episode_per_file,
     drop=tuple(args.drop),
     decode_images=args.decode_images,
+    keep_videos=args.keep_videos,
     cast=tuple(args.cast),
     allow_nan=args.allow_nan,
     num_shards=args.num_shards,

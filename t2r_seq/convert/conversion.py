@@ -209,7 +209,7 @@ def convert(
     _check_same_plan(folder, plan, source, from_kind, to_kind, spec, options)
   with folder.locked():
     if begun is not None:
-      reader = _reopen(source, options, plan, columns)
+      reader = _reopen(source, options, plan, columns, keeps_videos=True)
       _check_same_source(folder, plan, reader)
     elif folder.read() is None:
       folder.write(plan, reader.spec)
@@ -263,7 +263,7 @@ def verify_conversion(
   reader = _reopen(source, options, plan, spec)
   kind = plan.destination_kind
   written = opening.open_written(kind, destination, spec, options)
-  lossy = opening.lossy_paths(kind, spec, options)
+  lossy = opening.lossy_paths(plan.source_kind, kind, spec, options)
   operation = f"convert: comparing {source} and {destination}"
   num_bytes = _compare(operation, reader, written, lossy, progress)
   return _report(plan, reader, destination, options, num_bytes)
@@ -285,6 +285,7 @@ def _new_plan(
   reader = opening.open_source(
     source_kind, source, options, wanted if is_parsed else None, dropped
   )
+  opening.keep_videos(reader, source_kind, destination_kind, options)
   selected = dropped.filter(reader.spec)
   dropped.check(f"convert: {source}")
   if wanted is not None and not is_parsed:
@@ -306,12 +307,21 @@ def _new_plan(
 
 
 def _reopen(
-  source: str, options: ConversionOptions, plan: Plan, spec: specs.TensorSpecStruct
+  source: str,
+  options: ConversionOptions,
+  plan: Plan,
+  spec: specs.TensorSpecStruct,
+  keeps_videos: bool = False,
 ) -> EpisodeSource:
-  """Opens the source of a conversion as it was opened when it began."""
+  """Opens the source of a conversion as it was opened when it began.
+
+  To be compared it gives the frames of videos that are kept.
+  """
   source_spec = specs.TensorSpecStruct.from_json(plan.source_spec)
   dropped = Dropped(options.drop)
   reader = opening.open_source(plan.source_kind, source, options, source_spec, dropped)
+  if keeps_videos:
+    opening.keep_videos(reader, plan.source_kind, plan.destination_kind, options)
   missing = [path for path in spec if path not in reader.spec]
   if missing:
     raise errors.ConversionError(

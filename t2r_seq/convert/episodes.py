@@ -11,7 +11,7 @@ import os
 import re
 import types
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, records, specs
 from t2r_seq.store import layout, manifest, splits
+from t2r_seq.videos import VideoEncoding, VideoOptions
 
 Values = dict[str, np.ndarray]
 
@@ -51,6 +52,8 @@ class EpisodeSource(abc.ABC):
     metadata: JSON values that go along with the episodes.
     notes: what a user should know of how the source was read; sentences.
     videos: the paths whose values are decoded from videos.
+    kept_videos: those whose values are videos instead, byte strings (), and how they
+      are kept; see `keep_videos`.
     splits: numbers of episodes, by the name of a split.
   """
 
@@ -60,6 +63,7 @@ class EpisodeSource(abc.ABC):
   metadata: Mapping[str, Any] = types.MappingProxyType({})
   notes: Sequence[str] = ()
   videos: Sequence[str] = ()
+  kept_videos: Mapping[str, VideoOptions] = types.MappingProxyType({})
   splits: splits.Splits = types.MappingProxyType({})
 
   @abc.abstractmethod
@@ -73,6 +77,18 @@ class EpisodeSource(abc.ABC):
     Raises:
       SpecError: an episode cannot be read; names the place.
     """
+
+  def keep_videos(
+    self, formats: Collection[str], encoding: VideoEncoding | None = None
+  ) -> None:
+    """Gives videos as they are from now on, and not their frames; `spec` says which.
+
+    Args:
+      formats: of videos that are wanted so, of `specs.VIDEO_FORMATS`.
+      encoding: keeps all, and encodes anew what is no whole video; None keeps those
+        alone that are, or were, columns of a store.
+    """
+    self.kept_videos = {}
 
   def __iter__(self) -> Iterator[Values]:
     """Yields the values of all episodes."""
@@ -119,6 +135,14 @@ class ChosenSource(EpisodeSource):
       self.episode_ends = np.cumsum(lengths[chosen]).tolist()
     self.splits = splits.renumber(source.splits, chosen)
     self.metadata = source.metadata_of(chosen)
+
+  def keep_videos(
+    self, formats: Collection[str], encoding: VideoEncoding | None = None
+  ) -> None:
+    """Gives videos of the source as they are."""
+    self._source.keep_videos(formats, encoding)
+    self.spec, self.kept_videos = self._source.spec, self._source.kept_videos
+    self.notes = self._source.notes
 
   def fingerprint(self) -> dict[str, Any]:
     """Returns that of the source, and which episodes they are."""
@@ -391,7 +415,8 @@ def check_same_specs(
   columns = layout.make_columns(operation, spec)
   manifest.check_spec(operation, wanted, columns, False)
   return specs.TensorSpecStruct(
-    (path, leaf)
+    # However videos are kept, the source says.
+    (path, spec[path] if specs.is_video_spec(spec[path]) else specs.frame_spec(leaf))
     for path, leaf in specs.flatten_spec_structure(wanted).items()
     if path in spec
   )
@@ -439,7 +464,8 @@ def find_casts(
     by_path |= {path: tf.as_dtype(wanted) for path in below}
   result = {}
   for path, leaf in spec.items():
-    is_number = leaf.dtype.name in _NUMBERS and not specs.is_encoded_image_spec(leaf)
+    is_image = specs.is_encoded_image_spec(leaf) or specs.is_video_spec(leaf)
+    is_number = leaf.dtype.name in _NUMBERS and not is_image
     wanted_dtype = by_path.get(path)
     if is_number and wanted_dtype is None:
       wanted_dtype = by_dtype.get(leaf.dtype.name)
@@ -519,6 +545,8 @@ class SelectedSource(EpisodeSource):
     self.num_episodes, self.episode_ends = source.num_episodes, source.episode_ends
     self.metadata, self.notes = source.metadata, source.notes
     self.splits = source.splits
+    kept = source.kept_videos
+    self.kept_videos = {path: kept[path] for path in kept if path in spec}
 
   def fingerprint(self) -> dict[str, Any]:
     """Returns that of the source."""

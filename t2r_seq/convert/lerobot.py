@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, records, specs
+from t2r_seq import errors, records, specs, videos
 from t2r_seq.convert.episodes import (
   Dropped,
   EpisodeSource,
@@ -27,6 +27,7 @@ from t2r_seq.convert.lerobot_folder import (
   read_json,
 )
 from t2r_seq.store import splits
+from t2r_seq.videos import VideoEncoding, VideoOptions
 
 
 class LeRobotSource(EpisodeSource):
@@ -65,6 +66,11 @@ class LeRobotSource(EpisodeSource):
       if (key := self._keys.get(path, path)) in features
       and features[key].dtype == VIDEO
     ]
+    self._were_kept = {
+      path: VideoOptions(**options)
+      for path, options in self._extra.get("videos", {}).items()
+      if path in self.videos
+    }
     lengths = self.folder.lengths
     self._episodes = np.flatnonzero(lengths).tolist()
     self.num_episodes = len(self._episodes)
@@ -92,7 +98,7 @@ class LeRobotSource(EpisodeSource):
       return {}
     spec = specs.TensorSpecStruct.from_json(json.dumps(self._extra["spec"]))
     self._keys = {path: key for path, key in self._keys.items() if key in of_keys}
-    return {path: spec[path] for path in spec if path in self._keys}
+    return {path: specs.frame_spec(spec[path]) for path in spec if path in self._keys}
 
   def _read_metadata(self) -> Mapping[str, Any]:
     """Rate, robot, tasks and names, or the metadata that a conversion left there."""
@@ -131,16 +137,48 @@ class LeRobotSource(EpisodeSource):
           break
     return found
 
+  def keep_videos(
+    self, formats: Collection[str], encoding: VideoEncoding | None = None
+  ) -> None:
+    """Gives videos as they are: cut out of their files; see `EpisodeSource`."""
+    kept = dict(self._were_kept)
+    for path in self.videos if encoding is not None else ():
+      if path not in kept:
+        made = {**vars(encoding), "gop": self.folder.gop(self._keys.get(path, path))}
+        kept[path] = VideoOptions(**made, fps=self.folder.fps)
+    self.kept_videos = {p: how for p, how in kept.items() if "mp4" in formats}
+    self.spec = specs.TensorSpecStruct(
+      (path, specs.ExtendedTensorSpec.from_spec(leaf, data_format="mp4"))
+      if path in self.kept_videos
+      else (path, leaf)
+      for path, leaf in self.spec.items()
+    )
+    self.notes = [*self.notes]
+
+  def _cut(self, episode: int, path: str) -> np.ndarray:
+    """Returns the video of an episode."""
+    key, how = self._keys.get(path, path), self.kept_videos[path]
+    video = self.folder.cut(episode, key, how.fps)
+    if video is None:
+      note = f"{path}: videos that begin with no key frame are encoded anew."
+      notes: Any = self.notes  # Others hold the list.
+      if note not in notes:
+        notes.append(note)
+      video = videos.encode(self.folder.frames(episode, key), how.fps, how)
+    return np.array(video, object)
+
   def fingerprint(self) -> dict[str, Any]:
     """Returns the files' number, sizes and newest time."""
     return self.folder.fingerprint()
 
   def episodes(self, start: int = 0) -> Iterator[SourceEpisode]:
     """Yields the episodes from a number on; see `EpisodeSource.episodes`."""
-    keys = {path: self._keys.get(path, path) for path in self.spec}
+    kept = self.kept_videos
+    keys = {p: self._keys.get(p, p) for p in self.spec if p not in kept}
     for index in self._episodes[start:]:
       found = self.folder.read(index, keys.values())
       values = {path: self._restore(path, found[key]) for path, key in keys.items()}
+      values |= {path: self._cut(index, path) for path in kept if path in self.spec}
       yield SourceEpisode(values, f"episode {index} of {self.folder.path}")
 
   def _restore(self, path: str, rows: np.ndarray) -> np.ndarray:

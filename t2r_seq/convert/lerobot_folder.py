@@ -9,13 +9,14 @@ episode is some rows of a parquet file and a part of a video per camera, and
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import glob
 import json
 import math
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -241,6 +242,31 @@ class LeRobotFolder:
       ConversionError: as `read`.
     """
     return self.read(episode, [key], start, stop)[key]
+
+  def cut(self, episode: int, key: str, fps: float) -> bytes | None:
+    """Returns the video of an episode; None where it begins with no key frame.
+
+    Args:
+      episode: its number.
+      key: of a video.
+      fps: of the video that is made.
+    Raises:
+      ConversionError: as `read`.
+    """
+    name, times = self._find_frames(
+      episode, key, self._times(self._read_rows(episode, [TIMESTAMP]))
+    )
+    with self._explained(name, key, episode, times, 0):
+      return videos.cut_video(os.path.join(self.path, name), times, fps)
+
+  def gop(self, key: str) -> int:
+    """Returns how many frames there are at most from one key frame to the next.
+
+    In the first file of a key's videos.
+    """
+    name, _ = self._find_frames(0, key, np.zeros(0))
+    with self._explained(name, key, 0, np.zeros(0), 0):
+      return videos.VideoInfo.read(os.path.join(self.path, name)).gop
 
   def fingerprint(self) -> dict[str, Any]:
     """Returns JSON values that change when the files do."""
@@ -493,6 +519,21 @@ class LeRobotFolder:
     self, episode: int, key: str, times: np.ndarray, first: int
   ) -> np.ndarray:
     """Decodes the frames of steps that follow each other, from a step on."""
+    name, times = self._find_frames(episode, key, times)
+    shape = self.features[key].shape
+    if not len(times):
+      return np.empty((0, *shape), np.uint8)
+    with self._explained(name, key, episode, times, first):
+      found = videos.read_frames(os.path.join(self.path, name), times)
+    if found.shape[1:] != shape:
+      want = f"frames of {shape}, as {INFO} says"
+      raise self._error(name, key, want, str(found.shape[1:]), episode)
+    return found
+
+  def _find_frames(
+    self, episode: int, key: str, times: np.ndarray
+  ) -> tuple[str, np.ndarray]:
+    """Returns an episode's video file, and when its steps are in it."""
     name = self._video_file(episode, key)
     start = 0.0
     if not self._is_v2:
@@ -501,14 +542,18 @@ class LeRobotFolder:
       start = nearest if abs(start - nearest) <= videos.TOLERANCE else start
     if not os.path.isfile(os.path.join(self.path, name)):
       raise self._error(name, key, "a video file", "none", episode)
-    shape = self.features[key].shape
-    if not len(times):
-      return np.empty((0, *shape), np.uint8)
+    return name, start + times
+
+  @contextlib.contextmanager
+  def _explained(
+    self, name: str, key: str, episode: int, times: np.ndarray, first: int
+  ) -> Iterator[None]:
+    """Says of which episode and step a video cannot be read."""
     try:
-      found = videos.read_frames(os.path.join(self.path, name), start + times)
+      yield
     except videos.MissingFrameError as error:
       step = first + error.index
-      want = f"the frame of step {step} at {start + times[error.index]:.6f} s"
+      want = f"the frame of step {step} at {times[error.index]:.6f} s"
       got = "none: the video ends before"
       if error.difference is not None:
         got = f"the nearest one {error.difference:+.6f} s from there"
@@ -516,10 +561,6 @@ class LeRobotFolder:
     except errors.RecordError as error:
       want = "a video that can be decoded"
       raise self._error(name, key, want, f"an error ({error})", episode) from error
-    if found.shape[1:] != shape:
-      want = f"frames of {shape}, as {INFO} says"
-      raise self._error(name, key, want, str(found.shape[1:]), episode)
-    return found
 
   # Files.
 

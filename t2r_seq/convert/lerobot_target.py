@@ -8,6 +8,7 @@ LeRobot's sizes, and the folder appears.
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import shutil
@@ -194,7 +195,9 @@ def _make_column(
   if leaf.is_optional:
     return errors.Mismatch(path, "a path that every episode has", "an optional", hint)
   dtype = leaf.dtype.name
-  if specs.is_encoded_image_spec(leaf):
+  if specs.is_video_spec(leaf):
+    dtype = VIDEO
+  elif specs.is_encoded_image_spec(leaf):
     if len(shape) != 3:
       return errors.Mismatch(path, "one image a step", f"images of {shape}", hint)
     dtype = IMAGE
@@ -239,6 +242,7 @@ class LeRobotTarget(EpisodeTarget):
     spec: specs.TensorSpecStruct,
     metadata: Mapping[str, Any],
     writing: Writing,
+    kept_videos: Mapping[str, videos.VideoOptions] | None = None,
   ) -> None:
     """Goes on with what a killed conversion left in the work folder.
 
@@ -249,9 +253,11 @@ class LeRobotTarget(EpisodeTarget):
       metadata: JSON values; 'lerobot' gives rate, robot, tasks and names, 'splits'
         the numbers of episodes by name.
       writing: how.
+      kept_videos: the paths whose values are videos, and how they were kept.
     Raises:
       ImportError: the extra is not installed.
     """
+    self._kept_videos = kept_videos or {}
     self._path, self._work = path, work_folder
     self._spec, self._writing = spec, writing
     self._metadata = dict(metadata)
@@ -287,8 +293,8 @@ class LeRobotTarget(EpisodeTarget):
   def append(self, values: Values) -> None:
     """Encodes the videos of an episode, and keeps its rows until the next commit."""
     number = len(self._episodes)
-    rows = self._rows(values)
-    length = len(next(iter(rows.values())))
+    length = self._length(values)
+    rows = self._rows(values, length)
     texts = self._texts(values, length)
     for text in texts:
       if text not in self._tasks:
@@ -305,7 +311,10 @@ class LeRobotTarget(EpisodeTarget):
       if column.feature.dtype == VIDEO:
         video = self._video(key, number)
         files.make_folders(os.path.dirname(video))
-        videos.write_frames(video, rows[key], self._fps, self._writing.encoding)
+        if column.path in self._kept_videos:
+          rows[key] = self._copy_video(video, column.path, rows[key].item())
+        else:
+          videos.write_frames(video, rows[key], self._fps, self._writing.encoding)
         files.sync_file(video)
       if column.feature.dtype != "string":
         stats[key] = self._measure(column, rows[key])
@@ -313,6 +322,17 @@ class LeRobotTarget(EpisodeTarget):
     self._pending.append(self._table(rows))
     unique = list(dict.fromkeys(texts))
     self._episodes.append({"length": length, "tasks": unique, "stats": stats})
+
+  def _copy_video(self, path: str, name: str, data: bytes) -> np.ndarray:
+    """Writes a video as it is, at the rate of the dataset; returns its frames."""
+    times = videos.VideoInfo.read(io.BytesIO(data)).times
+    frames = videos.read_frames(io.BytesIO(data), times)
+    copied = videos.cut_video(io.BytesIO(data), times, self._fps)
+    if copied is None:
+      copied = videos.encode(frames, self._fps, self._kept_videos[name])
+    with open(path, "wb") as file:
+      file.write(copied)
+    return frames
 
   def _measure(self, column: _Column, rows: np.ndarray) -> dict[str, Any]:
     """Returns the figures of an episode; adds its pixels to those of all."""
@@ -365,13 +385,17 @@ class LeRobotTarget(EpisodeTarget):
   def _video(self, key: str, episode: int) -> str:
     return os.path.join(self._work, "videos", key, f"episode-{episode:08d}.mp4")
 
-  def _rows(self, values: Values) -> dict[str, np.ndarray]:
-    """Returns the values of each step by key; what is of an episode at each step."""
-    length = next(
-      (len(v) for p, v in values.items() if self._spec[p].is_sequence and v.ndim), 0
-    )
+  def _length(self, values: Values) -> int:
+    timed = [v for p, v in values.items() if self._spec[p].is_sequence]
+    length = next((len(value) for value in timed if value.ndim), 0)
+    if timed and not any(value.ndim for value in timed):
+      length = len(videos.VideoInfo.read(io.BytesIO(timed[0].item())).times)
     if not length:
       raise errors.SpecError("lerobot: expected at least one step, got none.")
+    return length
+
+  def _rows(self, values: Values, length: int) -> dict[str, np.ndarray]:
+    """Returns the values of each step by key; what is of an episode at each step."""
     rows = {}
     for column in self._columns:
       value = values[column.path]
@@ -472,12 +496,15 @@ class _Joining:
 
   def _join_videos(self, key: str) -> None:
     parts: list[list[int]] = []
-    size = 0
+    size, before = 0, None
     for number in range(len(self._episodes)):
-      num_bytes = os.path.getsize(self._target._video(key, number))
-      if not parts or size + num_bytes > _VIDEO_MB * 2**20:
+      video = self._target._video(key, number)
+      num_bytes = os.path.getsize(video)
+      # What was not encoded here may differ from one episode to the next.
+      codec = videos.VideoInfo.read(video).codec if self._target._kept_videos else None
+      if not parts or size + num_bytes > _VIDEO_MB * 2**20 or codec != before:
         parts.append([])
-        size = 0
+        size, before = 0, codec
       parts[-1].append(number)
       size += num_bytes
     fps = self._target._fps
@@ -612,6 +639,8 @@ class _Joining:
     if target._of_task is not None:
       keys[target._of_task] = TASK
     extra = {"keys": keys, "spec": json.loads(target._spec.to_json())}
+    if target._kept_videos:
+      extra["videos"] = {path: vars(how) for path, how in target._kept_videos.items()}
     if target._splits:
       extra["splits"] = target._splits
     self._write_json(

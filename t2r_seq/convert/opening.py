@@ -25,6 +25,7 @@ from t2r_seq.convert.episodes import (
   Dropped,
   EpisodeSource,
   EpisodeTarget,
+  control_period,
 )
 from t2r_seq.convert.lerobot import LeRobotSource
 from t2r_seq.convert.minari import MinariSource, find_arrow
@@ -203,6 +204,8 @@ class ConversionOptions:
       not exactly kept; 'png' keeps them, in larger files.
     video_gop: of its videos, frames from one key frame to the next.
     video_quality: of its videos, the codec's crf: lower is better.
+    keep_videos: a store that is made of a dataset of LeRobot's has its videos as they
+      are, and not their pixels: see `store.VideoOptions`.
   """
 
   episode_key: str | None = None
@@ -225,6 +228,7 @@ class ConversionOptions:
   video_codec: str = videos.VideoEncoding.codec
   video_gop: int = videos.VideoEncoding.gop
   video_quality: int = videos.VideoEncoding.quality
+  keep_videos: bool = False
 
   def __post_init__(self) -> None:
     object.__setattr__(self, "drop", tuple(self.drop))
@@ -402,6 +406,24 @@ def open_source(
   return source if chosen is None else ChosenSource(source, chosen)
 
 
+def keep_videos(
+  source: EpisodeSource, source_kind: str, kind: str, options: ConversionOptions
+) -> None:
+  """Takes videos over as they are, where both sides have such.
+
+  Args:
+    source: that was opened.
+    source_kind: of it.
+    kind: of the destination.
+    options: of the conversion.
+  """
+  is_lossless = kind == LEROBOT and options.writing.encoding is None
+  if {source_kind, kind} <= {STORE, LEROBOT} and not is_lossless:
+    formats = specs.VIDEO_FORMATS if kind == STORE else ("mp4",)
+    encoding = options.writing.encoding if options.keep_videos else None
+    source.keep_videos(() if options.decode_images else formats, encoding)
+
+
 def _files(patterns: str) -> list[str]:
   return records.get_data_format_and_filenames(patterns)[1]
 
@@ -454,7 +476,8 @@ def check_target(
   elif kind == HDF5:
     hdf5.check_spec(path, source.spec, options.compression)
   elif kind == LEROBOT:
-    lerobot_target.check_spec(path, source.spec, source.metadata, options.writing)
+    writing = _writing(source, options)
+    lerobot_target.check_spec(path, source.spec, source.metadata, writing)
   else:
     count = source.num_episodes or 0
     records_lib.check_spec(path, source.spec, count, options.num_shards)
@@ -481,7 +504,7 @@ def open_target(
   """
   spec, metadata = source.spec, source.metadata
   if kind == STORE:
-    return StoreTarget(path, spec, metadata, options.allow_nan)
+    return StoreTarget(path, spec, metadata, options.allow_nan, source.kept_videos)
   count = source.num_episodes or 0
   if splits := final_splits(source, options, count):
     metadata = {**metadata, "splits": splits}
@@ -491,20 +514,37 @@ def open_target(
     num_shards, compression = options.num_shards, options.compression
     return records_lib.RecordTarget(path, spec, count, num_shards, compression)
   if kind == LEROBOT:
-    return lerobot_target.LeRobotTarget(path, work, spec, metadata, options.writing)
+    writing = _writing(source, options)
+    return lerobot_target.LeRobotTarget(
+      path, work, spec, metadata, writing, source.kept_videos
+    )
   return zarr_group.ZarrTarget(path, work, spec, metadata, source.episode_ends or [])
 
 
+def _writing(
+  source: EpisodeSource, options: ConversionOptions
+) -> lerobot_target.Writing:
+  """Returns how a dataset of LeRobot's is written: at the rate of its videos."""
+  rates = {how.fps for how in source.kept_videos.values()}
+  is_known = options.fps or control_period(source.metadata)
+  if is_known or len(rates) != 1:
+    return options.writing
+  return dataclasses.replace(options.writing, fps=rates.pop())
+
+
 def lossy_paths(
-  kind: str, spec: specs.TensorSpecStruct, options: ConversionOptions
+  source_kind: str, kind: str, spec: specs.TensorSpecStruct, options: ConversionOptions
 ) -> frozenset[str]:
   """Returns the paths whose values a target does not keep exactly: videos.
 
   Args:
+    source_kind: of the source.
     kind: of the target.
     spec: of the episodes.
     options: of the conversion.
   """
+  if source_kind == LEROBOT:  # What no key frame begins is encoded anew.
+    return frozenset(path for path, leaf in spec.items() if specs.is_video_spec(leaf))
   if kind != LEROBOT:
     return frozenset()
   return lerobot_target.lossy_paths(spec, options.writing)

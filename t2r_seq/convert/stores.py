@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from t2r_seq import specs
 from t2r_seq.convert.episodes import (
@@ -14,6 +16,7 @@ from t2r_seq.convert.episodes import (
   Values,
 )
 from t2r_seq.store import EpisodeStore, layout
+from t2r_seq.videos import VideoEncoding, VideoOptions
 
 # The target commits when it is told to.
 _NEVER = 1 << 62
@@ -37,6 +40,20 @@ class StoreSource(EpisodeSource):
     self.episode_ends = self._store.episode_ends.tolist()
     self.splits = self._store.splits
 
+  def keep_videos(
+    self, formats: Collection[str], encoding: VideoEncoding | None = None
+  ) -> None:
+    """Gives the videos of columns as they are; see `EpisodeSource.keep_videos`."""
+    self.kept_videos = {
+      path: column.video
+      for path, column in self._store.columns.items()
+      if column.video is not None and column.spec.data_format in formats
+    }
+    self.spec = specs.TensorSpecStruct(
+      (path, leaf if path in self.kept_videos else specs.frame_spec(leaf))
+      for path, leaf in self._store.spec.items()
+    )
+
   def fingerprint(self) -> dict[str, Any]:
     """Returns the specs and the checksums of all segments."""
     # The index has the checksums of all data.
@@ -49,7 +66,12 @@ class StoreSource(EpisodeSource):
   def episodes(self, start: int = 0) -> Iterator[SourceEpisode]:
     """Yields the episodes from a number on; see `EpisodeSource.episodes`."""
     for index in range(start, len(self._store)):
-      values = dict(self._store.episode(index).items())
+      segment, place = self._store.find_episode(index)
+      decoded = [path for path in self.spec if path not in self.kept_videos]
+      values = segment.episode(place, decoded)
+      for path in self.kept_videos:
+        if segment.is_present(path)[place]:
+          values[path] = np.array(segment.bytes_column(path)[place], object)
       yield SourceEpisode(values, f"episode {index} of {self._path}")
 
 
@@ -62,6 +84,7 @@ class StoreTarget(EpisodeTarget):
     spec: specs.TensorSpecStruct,
     metadata: Mapping[str, Any],
     allow_nan: bool = False,
+    videos: Mapping[str, VideoOptions] | None = None,
   ) -> None:
     """Makes the store, or goes on with the one that a killed conversion left.
 
@@ -70,6 +93,7 @@ class StoreTarget(EpisodeTarget):
       spec: of the episodes.
       metadata: JSON values.
       allow_nan: accepts NaN.
+      videos: how those are kept that the values have, by path.
     Raises:
       SpecError: the specs cannot be stored, or are not those of the store.
       StoreError: another process writes to it.
@@ -80,7 +104,7 @@ class StoreTarget(EpisodeTarget):
       )
     else:
       self._writer = EpisodeStore.create(
-        path, spec, metadata, commit_every=_NEVER, allow_nan=allow_nan
+        path, spec, metadata, commit_every=_NEVER, allow_nan=allow_nan, videos=videos
       )
 
   @property

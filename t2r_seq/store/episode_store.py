@@ -583,6 +583,15 @@ class EpisodeStore:
     Raises:
       IndexError: there is no such episode.
     """
+    segment, place = self.find_episode(index)
+    return specs.TensorSpecStruct(segment.episode(place))
+
+  def find_episode(self, index: int) -> tuple[Segment, int]:
+    """Returns the segment that has an episode, and its number there.
+
+    Raises:
+      IndexError: there is no such episode.
+    """
     if not -len(self) <= index < len(self):
       raise IndexError(
         f"EpisodeStore: {self._path}: expected an episode below {len(self)}, got "
@@ -593,7 +602,7 @@ class EpisodeStore:
       if rest < len(segment):
         break
       rest -= len(segment)
-    return specs.TensorSpecStruct(segment.episode(rest))
+    return segment, rest
 
   def windows(
     self,

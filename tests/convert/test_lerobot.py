@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from t2r_seq import convert, errors, specs, store
+from t2r_seq import convert, errors, specs, store, videos
 from t2r_seq.specs.packing import encode_image
 from tests.convert import lerobot_sets as sets
 
@@ -120,6 +120,47 @@ def test_round_trip(own, data):
     assert sorted(got) == sorted(want)
     for path, values in want.items():
       np.testing.assert_array_equal(got[path], values)
+
+
+def test_videos_that_are_kept(own, here, monkeypatch):
+  """From LeRobot's files to a store, and back, and back: no frame is encoded anew."""
+  want = [dict(e.items()) for e in convert.open_episodes(own)]
+  keep = Options(keep_videos=True, drop=("reward",))
+  with monkeypatch.context() as patched:
+    patched.setattr(videos.FrameWriter, "write", None)
+    convert.convert(own, "kept", options=keep)
+    convert.convert("kept", "again.lerobot")
+    convert.convert("again.lerobot", "back")
+  kept, back = store.EpisodeStore("kept"), store.EpisodeStore("back")
+  assert kept.spec[CAMERA].data_format == "mp4"
+  how = kept.columns[CAMERA].video
+  assert (how.fps, how.gop) == (sets.FPS, 4) and how == back.columns[CAMERA].video
+  assert back.spec.to_json() == kept.spec.to_json()
+  assert back.metadata == kept.metadata
+  for number, values in enumerate(want):
+    for found in (kept.episode(number), back.episode(number)):
+      assert sorted(found) == sorted({*values} - {"reward"})
+      for path, value in found.items():
+        np.testing.assert_array_equal(value, values[path])
+  for source, made in (
+    (own, "kept"),
+    ("kept", "again.lerobot"),
+    ("again.lerobot", "back"),
+  ):
+    convert.verify_conversion(source, made)
+  pixels = Options(decode_images=True)
+  convert.convert("kept", "pixels", options=pixels, destination_kind="store")
+  pixels = store.EpisodeStore("pixels")
+  assert pixels.spec[CAMERA].data_format is None
+  np.testing.assert_array_equal(pixels.episode(1)[CAMERA], want[1][CAMERA])
+  with monkeypatch.context() as patched:
+    patched.setattr(videos, "cut_video", lambda *args: None)
+    report = convert.convert(own, "anew", options=Options(keep_videos=True))
+  assert f"{CAMERA}: videos that begin with no key frame" in report.notes[-1]
+  anew = store.EpisodeStore("anew").episode(1)[CAMERA].astype(int)
+  assert 0 < np.abs(anew - want[1][CAMERA]).mean() < 8
+  convert.convert("anew", "faster.lerobot", options=Options(fps=25))
+  assert convert.LeRobotFolder("faster.lerobot").frames(1, CAMERA, 5, 6).shape[0] == 1
 
 
 def test_what_lerobot_needs(own):
