@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -316,6 +317,8 @@ def run(args: argparse.Namespace) -> int:
     )
   is_store = bool(folders)
   _check_options(args, is_store)
+  if sources.is_store(args.sources) and not args.spec:
+    return _check_store(args)
   console.load_tensorflow()
   source = sources.open_source(args.sources, split=args.split, layout=args.layout)
   if source is not None:
@@ -371,10 +374,13 @@ def _check_store(args: argparse.Namespace) -> int:
 def _check_times(args: argparse.Namespace) -> int:
   """Says in which episodes of a whole store time stamps run backwards; counts them."""
   from t2r_seq import store
+  from t2r_seq.store.manifest import StoreManifest
 
   opened = store.EpisodeStore(args.sources[0])
   found: list[str] = []
-  for path in sources.time_paths(opened.spec, args.time_key):
+  columns = StoreManifest.read(opened.path).columns
+  is_number = operator.attrgetter("is_number_a_step")
+  for path in sources.time_paths(columns, is_number, args.time_key):
     first = 0
     for segment in opened.segments:
       times = np.asarray(segment.column(path))

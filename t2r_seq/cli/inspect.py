@@ -298,6 +298,8 @@ def run(args: argparse.Namespace) -> int:
     _check_options(args, "this is a policy.")
     console.show(shown)
     return 0
+  if sources.is_store(args.files) and not args.spec and not args.split:
+    return _show_store(args)
   console.load_tensorflow()
   source = sources.open_source(
     args.files, split=args.split, with_stores=True, layout=args.layout

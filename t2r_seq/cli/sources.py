@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,6 +64,11 @@ def parse_episodes(text: str | None) -> Any:
   if parts and all(map(str.isdecimal, parts)) and not os.path.exists(str(text)):
     return [int(part) for part in parts]
   return text
+
+
+def is_store(paths: Sequence[str]) -> bool:
+  """Whether this is one store: what it holds is read without TensorFlow."""
+  return len(paths) == 1 and os.path.isfile(os.path.join(paths[0], "store.json"))
 
 
 def files_of_split(patterns: list[str], split: str | None) -> list[str]:
@@ -155,30 +160,37 @@ def render(path: str, source: EpisodeSource) -> list[str]:
   return [f"{path}: {opening.source_kind(path)}\n{count}{steps}", table, *notes]
 
 
-def time_paths(spec: Mapping[str, Any], named: Sequence[str]) -> list[str]:
+def time_paths(
+  leaves: Mapping[str, Any], is_number: Callable[[Any], bool], named: Sequence[str]
+) -> list[str]:
   """Returns the paths of time stamps: those that are called so, and those named.
 
   Args:
-    spec: flat specs by path.
+    leaves: flat specs, or columns, by path.
+    is_number: whether one of them is a number for each step.
     named: paths, what --time_key was given.
   Raises:
     UsageError: a path that is not there, or is no number for each step.
   """
   from t2r_seq import errors
-  from t2r_seq.records import features
+  from t2r_seq.specs import names
 
   for path in named:
-    if path not in spec:
-      near = errors.nearest(path, spec)
+    if path not in leaves:
+      near = errors.nearest(path, leaves)
       raise console.UsageError(
-        f"--time_key: expected a path of {errors.listing(spec)}, got '{path}'.{near}"
+        f"--time_key: expected a path of {errors.listing(leaves)}, got '{path}'.{near}"
       )
-    if not features.is_time("time", spec[path]):
+    if not is_number(leaves[path]):
       raise console.UsageError(
         f"--time_key: {path}: expected a number for each step, got "
-        f"{errors.describe(spec[path])}."
+        f"{errors.describe(leaves[path])}."
       )
-  return [p for p, leaf in spec.items() if p in named or features.is_time(p, leaf)]
+  return [
+    path
+    for path, leaf in leaves.items()
+    if path in named or (is_number(leaf) and names.is_time(path))
+  ]
 
 
 def backwards(
@@ -213,10 +225,11 @@ def check(source: EpisodeSource, time_keys: Sequence[str] = ()) -> Iterator[str]
     time_keys: paths of time stamps, beside those that are called so.
   """
   from t2r_seq import errors
+  from t2r_seq.records import features
 
   figures: dict[str, _Figures] = {}
   number, total, is_whole = 0, source.num_episodes or 0, True
-  timed = time_paths(source.spec, time_keys)
+  timed = time_paths(source.spec, features.is_number_a_step, time_keys)
   while number < total:
     try:
       for episode in source.episodes(number):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
-import re
 import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -24,6 +23,7 @@ from tensorflow.core.framework import tensor_pb2
 
 from t2r_seq import errors, specs
 from t2r_seq.records.images import DecodeImages
+from t2r_seq.specs import names as spec_names
 
 
 def require(tensor: tf.Tensor, condition: tf.Tensor, data: list[Any]) -> tf.Tensor:
@@ -46,8 +46,6 @@ def require(tensor: tf.Tensor, condition: tf.Tensor, data: list[Any]) -> tf.Tens
 
 # The flags of steps at which episodes begin and end, whatever stands before a '/'.
 IS_FIRST, IS_LAST = "is_first", "is_last"
-
-_TIME = re.compile(r"((.*_)?time_?stamps?|times?)(_(s|sec|ms|us|ns))?")
 
 INT64_DTYPES = (
   tf.bool,
@@ -221,12 +219,10 @@ def to_record_values(
   return array.ravel().astype(np.float32).tolist()
 
 
-def is_time(name: str, spec: specs.ExtendedTensorSpec) -> bool:
-  """Whether something is a time stamp for each step, by its name or path."""
+def is_number_a_step(spec: specs.ExtendedTensorSpec) -> bool:
+  """Whether there is one number for each step, as of time stamps."""
   is_number = spec.dtype.is_integer or spec.dtype.is_floating
-  is_scalar = spec.is_sequence and spec.shape.num_elements() == 1
-  is_called_so = _TIME.fullmatch(name.rpartition("/")[2].lower()) is not None
-  return is_number and is_scalar and is_called_so
+  return is_number and spec.is_sequence and spec.shape.num_elements() == 1
 
 
 def to_feature(values: list, dtype: tf.DType) -> tf.train.Feature:
@@ -634,7 +630,7 @@ class RecordFeature:
   @property
   def is_time(self) -> bool:
     """Whether it is a time stamp for each step, by its name."""
-    return is_time(self.name, self.spec)
+    return is_number_a_step(self.spec) and spec_names.is_time(self.name)
 
   @property
   def values_per_step(self) -> int:

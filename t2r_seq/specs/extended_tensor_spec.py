@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors
-from t2r_seq.specs import serialization, t2r_pb2
+from t2r_seq.specs import names, serialization, t2r_pb2
 
 
 def dtype_of(array: np.ndarray | np.generic) -> tf.DType:
@@ -75,14 +75,6 @@ def _as_int(offset: Any) -> int:
   return operator.index(offset)
 
 
-IMAGE_FORMATS = ("jpeg", "png", "bmp", "gif")
-# Of the frames of an episode together: lossy, and lossless.
-VIDEO_FORMATS = ("mp4", "mkv")
-RAW_FORMAT = "raw"
-# A whole tensor in one byte string: its bytes, those compressed, a serialized proto.
-PACKED_FORMATS = (RAW_FORMAT, "zlib", "tensor")
-
-
 def is_tensor(value: Any) -> bool:
   """Whether `value` is a TensorFlow tensor or variable, or a Keras tensor."""
   return tf.is_tensor(value) or isinstance(value, tf.Variable) or is_keras_tensor(value)
@@ -96,14 +88,12 @@ def is_keras_tensor(value: Any) -> bool:
 
 def is_encoded_image_spec(tensor_spec: Any) -> bool:
   """Whether the record holds an encoded image (or images) for this spec."""
-  data_format = getattr(tensor_spec, "data_format", None)
-  return data_format is not None and data_format.lower() in IMAGE_FORMATS
+  return names.is_image_format(getattr(tensor_spec, "data_format", None))
 
 
 def is_video_spec(tensor_spec: Any) -> bool:
   """Whether a store holds the frames of an episode as a video for this spec."""
-  data_format = getattr(tensor_spec, "data_format", None)
-  return data_format is not None and data_format.lower() in VIDEO_FORMATS
+  return names.is_video_format(getattr(tensor_spec, "data_format", None))
 
 
 def frame_spec(spec: ExtendedTensorSpec) -> ExtendedTensorSpec:
@@ -238,7 +228,7 @@ class ExtendedTensorSpec(tf.TensorSpec):
     stored = self._stored_dtype
     if stored is None:
       return
-    is_plain = self._data_format in (None, RAW_FORMAT)
+    is_plain = self._data_format in (None, names.RAW_FORMAT)
     if not is_plain or not can_cast(stored, self.dtype):
       got = stored.name if is_plain else f"{stored.name} of {self._data_format}"
       raise errors.SpecError(

@@ -370,8 +370,7 @@ def read_manifest(
     stand_in, hint = None, _NO_MANIFEST
     if spec is not None:
       columns = layout.make_columns(f"EpisodeStore: {folder}", spec)
-      flat = specs.TensorSpecStruct((p, column.spec) for p, column in columns.items())
-      stand_in, hint = StoreManifest(flat, columns, {}), _AS_GIVEN
+      stand_in, hint = StoreManifest(columns, {}), _AS_GIVEN
     mismatch = _to_mismatch(layout.MANIFEST, error, hint)
     if not os.path.exists(os.path.join(folder, layout.MANIFEST)):
       mismatch = errors.Mismatch(layout.MANIFEST, "a manifest", "no such file", hint)
@@ -401,8 +400,7 @@ def fit_to_commits(
     return None
   places = {name: place for place, name in enumerate(known)}
   order = sorted(store.columns.items(), key=lambda item: places[item[1].data_file])
-  flat = specs.TensorSpecStruct((path, column.spec) for path, column in order)
-  return StoreManifest(flat, dict(order), store.metadata)
+  return StoreManifest(dict(order), store.metadata)
 
 
 def read_commits(folder: str) -> tuple[dict[str, Commit], dict[str, StoreProblem]]:

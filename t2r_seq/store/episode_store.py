@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
+from t2r_seq.deferred import tf
 from t2r_seq.store import manifest, segments, splits, writer
 from t2r_seq.store.frames import VideoFrames
 from t2r_seq.store.layout import Column, Columns, Videos
@@ -22,7 +22,7 @@ from t2r_seq.windows.rows import take_strings
 # A tensor's string of more than 22 bytes is a header and a block of memory.
 _STRING_BYTES = 24
 
-_Take = Callable[[tf.Tensor], tf.Tensor]
+_Take = Callable[["tf.Tensor"], "tf.Tensor"]
 
 
 class StoreColumns:
@@ -677,17 +677,20 @@ class EpisodeStore:
 
   def is_present(self, path: str) -> np.ndarray:
     """Returns which episodes have a path, bool [episodes]; for optionals."""
-    self._manifest.spec[path]
+    self._check_path(path)
     present = [s.is_present(path) for s in self._segments]
     return np.concatenate([np.zeros(0, bool), *present])
 
-  def _single(self, path: str) -> Segment:
+  def _check_path(self, path: str) -> None:
     if path not in self._manifest.columns:
       raise errors.UnknownPathError(
         f"EpisodeStore: {path}: no such column."
         f"{errors.nearest(path, self._manifest.columns)} There is "
         f"{errors.listing(self._manifest.columns)}."
       )
+
+  def _single(self, path: str) -> Segment:
+    self._check_path(path)
     if len(self._segments) == 1:
       return self._segments[0]
     if not self._segments:

@@ -6,23 +6,21 @@ import dataclasses
 import os
 
 import numpy as np
-import tensorflow as tf
 
 from t2r_seq import errors
+from t2r_seq.deferred import tf
 from t2r_seq.store import files
 from t2r_seq.store.episode_store import EpisodeStore, StoreColumns
 from t2r_seq.store.layout import Column
 from t2r_seq.store.mapped import HeldTensor
 from t2r_seq.windows.rows import take_strings
 
-_as_it_is = tf.autograph.experimental.do_not_convert
-
 # What is read is decoded as a dtype of this size that `decode_raw` knows.
 _DECODED_AS = {
-  tf.bool: tf.uint8,
-  tf.bfloat16: tf.uint16,
-  tf.uint32: tf.int32,
-  tf.uint64: tf.int64,
+  "bool": "uint8",
+  "bfloat16": "uint16",
+  "uint32": "int32",
+  "uint64": "int64",
 }
 
 
@@ -68,7 +66,9 @@ class FileColumns:
     self.element_spec = columns.element_spec
     self.episode_lengths = columns.episode_lengths
     self.max_row_bytes = columns.max_row_bytes
-    self._columns = {path: Column(path, store.spec[path]) for path in self.element_spec}
+    self._columns = {
+      path: Column.of(path, store.spec[path]) for path in self.element_spec
+    }
     folders = [segment.folder for segment in store.segments]
     steps = np.cumsum([segment.num_steps for segment in store.segments])
     episodes = np.cumsum([len(segment) for segment in store.segments])
@@ -178,7 +178,7 @@ class _Files:
       for values in (runs.segments, runs.starts, runs.counts)
     ]
     read = tf.data.Dataset.from_tensor_slices(tuple(parts)).map(
-      _as_it_is(self._read_one),
+      tf.autograph.experimental.do_not_convert(self._read_one),
       num_parallel_calls=tf.data.AUTOTUNE,
       deterministic=True,
     )
@@ -201,7 +201,8 @@ class _Files:
 
 
 def _decode(data: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-  decoded = tf.io.decode_raw(data, _DECODED_AS.get(dtype, dtype), little_endian=True)
+  read_as = _DECODED_AS.get(dtype.name, dtype.name)
+  decoded = tf.io.decode_raw(data, tf.as_dtype(read_as), little_endian=True)
   if dtype == tf.bool:
     return tf.cast(decoded, tf.bool)
-  return tf.bitcast(decoded, dtype) if dtype in _DECODED_AS else decoded
+  return decoded if read_as == dtype.name else tf.bitcast(decoded, dtype)

@@ -14,9 +14,9 @@ from concurrent import futures
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from t2r_seq import errors, videos
+from t2r_seq.deferred import tf
 from t2r_seq.store.layout import Column
 
 # Videos that are decoded at a time.

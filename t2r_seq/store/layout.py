@@ -8,13 +8,15 @@ import math
 import os
 import re
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
-import tensorflow as tf
 
 from t2r_seq import errors, specs
+from t2r_seq.deferred import tf
+from t2r_seq.specs import names
 from t2r_seq.videos import VideoOptions
 
 MANIFEST = "store.json"
@@ -33,54 +35,97 @@ SEGMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 _MAX_NAME = 200
 _DTYPES = (
-  *(tf.bool, tf.int8, tf.int16, tf.int32, tf.int64),
-  *(tf.uint8, tf.uint16, tf.uint32, tf.uint64),
-  *(tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128),
-  tf.string,
+  *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+  *("float16", "bfloat16", "float32", "float64", "complex64", "complex128", "string"),
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-  """One path's data on disk.
+  """One path's data on disk, known without TensorFlow.
 
   Attributes:
     path: where the tensor is in the spec structure.
-    spec: without time offsets, of a fully defined shape.
+    fields: those of its spec, as `ExtendedTensorSpec.to_json_dict` gives them.
     video: how frames are kept, where `is_video`.
   """
 
   path: str
-  spec: specs.ExtendedTensorSpec
+  fields: Mapping[str, Any]
   video: VideoOptions | None = None
 
+  @classmethod
+  def of(
+    cls, path: str, spec: specs.ExtendedTensorSpec, video: VideoOptions | None = None
+  ) -> Column:
+    """Makes the column of a spec without time offsets, of a fully defined shape."""
+    column = cls(path, spec.to_json_dict(), video)
+    vars(column)["spec"] = spec
+    return column
+
   @functools.cached_property
+  def spec(self) -> specs.ExtendedTensorSpec:
+    """The spec; TensorFlow is loaded."""
+    return specs.ExtendedTensorSpec.from_json_dict(self.fields, self.path)
+
+  @property
+  def dtype_name(self) -> str:
+    """The name of the dtype of the values."""
+    return self.fields["dtype"]
+
+  @functools.cached_property
+  def shape(self) -> tuple[int, ...]:
+    """The shape of the values of one row."""
+    return tuple(self.fields["shape"])
+
+  @property
+  def image_format(self) -> str | None:
+    """The format of encoded images; None of other values."""
+    data_format = self.fields.get("data_format")
+    return str(data_format).lower() if names.is_image_format(data_format) else None
+
+  @property
+  def video_format(self) -> str | None:
+    """The format of videos; None of other values."""
+    data_format = self.fields.get("data_format")
+    return str(data_format).lower() if names.is_video_format(data_format) else None
+
+  @property
   def is_video(self) -> bool:
     """Whether a row is a video of all frames of an episode."""
-    return specs.is_video_spec(self.spec)
+    return self.video_format is not None
 
   @functools.cached_property
   def is_bytes(self) -> bool:
     """Whether rows are byte strings: strings, encoded images and videos."""
-    is_string = self.spec.dtype == tf.string or self.is_video
-    return is_string or specs.is_encoded_image_spec(self.spec)
+    is_encoded = self.image_format is not None or self.is_video
+    return self.dtype_name == "string" or is_encoded
 
   @property
   def is_timed(self) -> bool:
     """Whether there is a value for each step; otherwise for each episode."""
-    return self.spec.is_sequence
+    return self.fields.get("is_sequence", False)
 
   @property
   def is_per_step(self) -> bool:
     """Whether there is a row for each step; otherwise for each episode."""
-    return self.spec.is_sequence and not self.is_video
+    return self.is_timed and not self.is_video
+
+  @property
+  def is_optional(self) -> bool:
+    """Whether an episode may lack it."""
+    return self.fields.get("is_optional", False)
+
+  @property
+  def is_number_a_step(self) -> bool:
+    """Whether there is one number for each step, as of time stamps."""
+    is_number = not self.is_bytes and self.dtype.kind not in "bc"
+    return is_number and self.is_per_step and self.items_per_row == 1
 
   @functools.cached_property
   def row_shape(self) -> tuple[int, ...]:
     """The shape of one row; of byte strings, where `is_bytes`."""
-    shape = tuple(self.spec.shape.as_list())
-    is_image = self.is_video or specs.is_encoded_image_spec(self.spec)
-    return shape[:-3] if is_image else shape
+    return self.shape[:-3] if self.image_format or self.is_video else self.shape
 
   @functools.cached_property
   def items_per_row(self) -> int:
@@ -92,7 +137,9 @@ class Column:
     """The little-endian dtype of the data file."""
     if self.is_bytes:
       return np.dtype(np.uint8)
-    return np.dtype(self.spec.dtype.as_numpy_dtype).newbyteorder("<")
+    if self.dtype_name == "bfloat16":
+      return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(self.dtype_name).newbyteorder("<")
 
   @functools.cached_property
   def data_file(self) -> str:
@@ -112,27 +159,27 @@ class Column:
   @functools.cached_property
   def files(self) -> tuple[str, ...]:
     """The names of the column's files."""
-    names = [self.data_file]
+    listed = [self.data_file]
     if self.is_bytes:
-      names.append(self.offsets_file)
-    if self.spec.is_optional:
-      names.append(self.present_file)
-    return tuple(names)
+      listed.append(self.offsets_file)
+    if self.is_optional:
+      listed.append(self.present_file)
+    return tuple(listed)
 
   def to_json_dict(self) -> dict[str, Any]:
     """Describes the files for readers that know no specs."""
     described: dict[str, Any] = {
       "data": self.data_file,
-      "dtype": "bytes" if self.is_bytes else self.spec.dtype.name,
+      "dtype": "bytes" if self.is_bytes else self.dtype_name,
       "shape": list(self.row_shape),
       "rows": "steps" if self.is_per_step else "episodes",
     }
     if self.is_bytes:
       described["offsets"] = self.offsets_file
-    if self.spec.is_optional:
+    if self.is_optional:
       described["present"] = self.present_file
     if self.video is not None:
-      described["video"] = {"format": self.spec.data_format, **vars(self.video)}
+      described["video"] = {"format": self.fields["data_format"], **vars(self.video)}
     return described
 
 
@@ -160,23 +207,45 @@ def make_columns(
   default = videos if isinstance(videos, VideoOptions) else VideoOptions()
   by_path = videos if isinstance(videos, Mapping) else {}
   flat = specs.flatten_spec_structure(spec_structure)
-  found = []
-  columns: Columns = {}
-  for path, leaf in flat.items():
-    if not isinstance(leaf, tf.TensorSpec):
-      found.append(errors.Mismatch(path, "a spec", errors.describe(leaf)))
-      continue
-    is_video = specs.is_video_spec(leaf)
-    video = by_path.get(path, default) if is_video else None
-    columns[path] = Column(path, specs.ExtendedTensorSpec.to_spec(leaf), video)
-    problem = _check_path(path) or _check_spec(path, columns[path].spec)
-    if problem:
-      found.append(problem)
+  found = [
+    errors.Mismatch(path, "a spec", errors.describe(leaf))
+    for path, leaf in flat.items()
+    if not isinstance(leaf, tf.TensorSpec)
+  ]
+  listed = [
+    Column.of(
+      path,
+      specs.ExtendedTensorSpec.to_spec(leaf),
+      by_path.get(path, default) if specs.is_video_spec(leaf) else None,
+    )
+    for path, leaf in flat.items()
+    if isinstance(leaf, tf.TensorSpec)
+  ]
   found += [
     errors.Mismatch(f"videos: {path}", "a spec of mp4 or mkv", "none of that path")
     for path in by_path
-    if path not in columns or not columns[path].is_video
+    if path not in {column.path for column in listed if column.is_video}
   ]
+  return check_columns(operation, listed, found)
+
+
+def check_columns(
+  operation: str, listed: Sequence[Column], found: Sequence[errors.Mismatch] = ()
+) -> Columns:
+  """Checks that columns can be stored.
+
+  Args:
+    operation: for the error.
+    listed: in their order.
+    found: what is wrong already.
+  Returns:
+    Columns by path.
+  Raises:
+    SpecError: with every one that cannot be stored.
+  """
+  columns = {column.path: column for column in listed}
+  problems = (_check_path(c.path) or _check_spec(c) for c in listed)
+  found = [*found, *filter(None, problems)]
   if found:
     raise errors.mismatch_error(operation, found)
   if not any(column.is_timed for column in columns.values()):
@@ -215,32 +284,37 @@ def _check_path(path: str) -> errors.Mismatch | None:
   return errors.Mismatch(repr(path)[1:-1], want, repr(path)[:80], hint)
 
 
-def _check_spec(path: str, spec: specs.ExtendedTensorSpec) -> errors.Mismatch | None:
-  if spec.time_offsets is not None:
+def _check_spec(column: Column) -> errors.Mismatch | None:
+  path, shape = column.path, column.fields["shape"]
+  offsets = column.fields.get("time_offsets")
+  if offsets is not None:
     return errors.Mismatch(
       path,
       "a spec without time offsets",
-      f"time_offsets={spec.time_offsets}",
+      f"time_offsets={tuple(offsets) if isinstance(offsets, list) else offsets}",
       "Stores are flat, every step once: store windows.flat_specs(specs).",
     )
-  if not spec.shape.is_fully_defined():
-    want, got = "a fully defined shape", f"shape {spec.shape}"
+  if shape is None or None in shape:
+    got = "<unknown>" if shape is None else f"({', '.join(map(str, shape))})"
     return errors.Mismatch(
-      path, want, got, "Use is_sequence=True for the axis of steps."
+      path,
+      "a fully defined shape",
+      f"shape {got}",
+      "Use is_sequence=True for the axis of steps.",
     )
-  if spec.dtype not in _DTYPES:
-    names = errors.listing(dtype.name for dtype in _DTYPES)
-    return errors.Mismatch(path, f"a dtype of {names}", f"dtype {spec.dtype.name}")
-  if specs.is_encoded_image_spec(spec) and (spec.shape.rank or 0) < 3:
+  if column.dtype_name not in _DTYPES:
+    want = f"a dtype of {errors.listing(_DTYPES)}"
+    return errors.Mismatch(path, want, f"dtype {column.dtype_name}")
+  if column.image_format and len(shape) < 3:
     want = "a shape [..., height, width, channels]"
-    return errors.Mismatch(path, want, f"shape {spec.shape}")
-  return _check_video(path, spec) if specs.is_video_spec(spec) else None
+    return errors.Mismatch(path, want, f"shape {column.shape}")
+  return _check_video(column) if column.is_video else None
 
 
-def _check_video(path: str, spec: specs.ExtendedTensorSpec) -> errors.Mismatch | None:
-  shape = spec.shape.as_list()
-  kind = (spec.dtype.name, shape[-1]) if len(shape) == 3 and spec.is_sequence else None
-  if str(spec.data_format).lower() == "mp4":
+def _check_video(column: Column) -> errors.Mismatch | None:
+  shape, is_timed = column.shape, column.is_timed
+  kind = (column.dtype_name, shape[-1]) if len(shape) == 3 and is_timed else None
+  if column.video_format == "mp4":
     is_fit = kind == ("uint8", 3) and not shape[0] % 2 and not shape[1] % 2
     want = "[height, width, 3] uint8 of each step, of even sizes"
   else:
@@ -248,6 +322,6 @@ def _check_video(path: str, spec: specs.ExtendedTensorSpec) -> errors.Mismatch |
     want = "[height, width, 3 or 1] uint8 of each step, or uint16 of one channel"
   if is_fit and 0 not in shape:
     return None
-  got = f"{errors.describe(spec)}{'' if spec.is_sequence else ' of an episode'}"
+  got = f"{shape} {column.dtype_name}{'' if is_timed else ' of an episode'}"
   hint = "Lossless, of any size: data_format='mkv'; or leave the data_format out."
-  return errors.Mismatch(path, want, got, hint)
+  return errors.Mismatch(column.path, want, got, hint)

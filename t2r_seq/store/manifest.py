@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import zlib
@@ -28,22 +29,25 @@ class StoreManifest:
   """What a store holds: written once, when it is created.
 
   Attributes:
-    spec: flat specs by path.
     columns: by path.
     metadata: the user's own, JSON values.
   """
 
-  spec: specs.TensorSpecStruct
   columns: layout.Columns
   metadata: dict[str, Any]
+
+  @functools.cached_property
+  def spec(self) -> specs.TensorSpecStruct:
+    """Flat specs by path; TensorFlow is loaded."""
+    return specs.TensorSpecStruct(
+      (p, column.spec) for p, column in self.columns.items()
+    )
 
   def write(self, folder: str) -> None:
     """Writes the manifest into the folder, whole or not at all."""
     described = {path: c.to_json_dict() for path, c in self.columns.items()}
     values = {
-      "spec": [
-        {"path": path, **spec.to_json_dict()} for path, spec in self.spec.items()
-      ],
+      "spec": [{"path": path, **c.fields} for path, c in self.columns.items()],
       "columns": described,
       "metadata": self.metadata,
     }
@@ -66,13 +70,11 @@ class StoreManifest:
     except (FileNotFoundError, NotADirectoryError):
       raise errors.StoreError(_no_store(folder)) from None
     try:
-      spec = specs.TensorSpecStruct(
-        (entry["path"], specs.ExtendedTensorSpec.from_json_dict(_without_path(entry)))
-        for entry in values["spec"]
-      )
-      metadata = dict(values["metadata"])
       described = dict(values["columns"])
-      columns = layout.make_columns("spec", spec, _read_videos(described))
+      videos = _read_videos(described)
+      listed = [_column(entry, videos) for entry in values["spec"]]
+      columns = layout.check_columns("spec", listed)
+      metadata = dict(values["metadata"])
     except errors.SpecError as error:
       raise errors.StoreError(f"EpisodeStore: {place}: {error}") from error
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
@@ -80,7 +82,7 @@ class StoreManifest:
         f"EpisodeStore: {place}: expected the fields of a manifest, got {error!r}."
       ) from error
     _check_columns(place, columns, described)
-    return cls(spec, columns, metadata)
+    return cls(columns, metadata)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,8 +250,30 @@ def _read_videos(described: Mapping[str, Any]) -> dict[str, VideoOptions]:
   }
 
 
-def _without_path(entry: Mapping[str, Any]) -> dict[str, Any]:
-  return {field: value for field, value in entry.items() if field != "path"}
+def _column(entry: Mapping[str, Any], videos: Mapping[str, VideoOptions]) -> Column:
+  """Reads a column; where it is none, the error is that of its spec."""
+  fields = dict(entry)
+  path = fields.pop("path")
+  if not _is_spec(fields):
+    spec = specs.ExtendedTensorSpec.from_json_dict(fields)
+    return Column.of(path, spec, videos.get(path))
+  column = Column(path, fields)
+  if column.is_video:
+    column = dataclasses.replace(column, video=videos.get(path, VideoOptions()))
+  return column
+
+
+def _is_spec(fields: Mapping[str, Any]) -> bool:
+  """Whether the fields that say what is on disk are of their types."""
+  shape, dtype = fields.get("shape"), fields.get("dtype")
+  flags = [fields.get(flag, False) for flag in ("is_sequence", "is_optional")]
+  return (
+    isinstance(shape, list)
+    and all(type(size) is int and size >= 0 for size in shape)
+    and isinstance(dtype, str)
+    and isinstance(fields.get("data_format"), (str, type(None)))
+    and all(isinstance(flag, bool) for flag in flags)
+  )
 
 
 def _check_columns(
@@ -301,7 +325,7 @@ def check_spec(
   extra = [path for path in columns if path not in wanted]
   for path, column in wanted.items():
     got = columns.get(path)
-    if got is None and (is_exact or not column.spec.is_optional):
+    if got is None and (is_exact or not column.is_optional):
       hint = errors.nearest(path, extra)
       found.append(errors.Mismatch(path, _describe(column), "nothing", hint))
     elif got is not None and _storage(column, is_exact) != _storage(got, is_exact):
@@ -318,22 +342,24 @@ def check_spec(
 
 def _storage(column: Column, is_exact: bool) -> tuple[object, ...]:
   """What must agree: what rows are, and to append also whether they may be absent."""
-  is_optional = is_exact and column.spec.is_optional
+  is_optional = is_exact and column.is_optional
   # Frames are read as what they are, however they are kept.
-  kept_as = column.spec.data_format if is_exact and column.is_video else None
-  plain = dataclasses.replace(column, spec=specs.frame_spec(column.spec))
-  return (_describe(plain), column.is_timed, is_optional, kept_as)
+  kept_as = column.video_format if is_exact else None
+  return (*_values_of(column), column.is_timed, is_optional, kept_as)
 
 
 def _describe(column: Column) -> str:
   """Renders shape, dtype, encoding and time axis; the name in records is no matter."""
-  spec = column.spec
-  parts = [errors.describe(spec)]
-  if specs.is_encoded_image_spec(spec):
-    parts.append(f"encoded as {str(spec.data_format).lower()}")
+  parts = _values_of(column)
   if column.is_video:
-    parts.append(f"kept as {str(spec.data_format).lower()}")
+    parts.append(f"kept as {column.video_format}")
   parts.append("per step" if column.is_timed else "per episode")
-  if spec.is_optional:
+  if column.is_optional:
     parts.append("optional")
   return ", ".join(parts)
+
+
+def _values_of(column: Column) -> list[str]:
+  """Renders shape, dtype and encoding of values; of videos those of their frames."""
+  encoding = [f"encoded as {column.image_format}"] if column.image_format else []
+  return [f"{column.shape} {column.dtype_name}", *encoding]

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
+
+from t2r_seq.deferred import tf
 
 _ALIGNMENT = 64
 
@@ -69,8 +70,6 @@ class _Shared:
     interface["data"] = (interface["data"][0], False)
     self.__array_interface__ = interface
 
-
-_as_it_is = tf.autograph.experimental.do_not_convert
 
 # By the id of a held tensor, what stands for it in the function that is being traced.
 _bound: contextvars.ContextVar[Mapping[int, tf.Tensor]] = contextvars.ContextVar(
@@ -147,7 +146,7 @@ def dataset_over(
 
   with tf.device("CPU:0"):
     source = tf.data.Dataset.from_tensors(tuple(map(_list_of, held)))
-  return source.flat_map(_as_it_is(bind))
+  return source.flat_map(tf.autograph.experimental.do_not_convert(bind))
 
 
 def _list_of(held: HeldTensor) -> tf.Tensor:

@@ -162,7 +162,7 @@ class _UnreadableError(Exception):
 
 
 def _is_present(segment: SegmentFindings, column: Column, episode: int) -> bool:
-  if not column.spec.is_optional:
+  if not column.is_optional:
     return True
   return bool(_read(segment, column.present_file, episode)[0])
 

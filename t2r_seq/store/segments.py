@@ -10,9 +10,9 @@ from concurrent import futures
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from t2r_seq import errors
+from t2r_seq.deferred import tf
 from t2r_seq.files import sync_folder
 from t2r_seq.store import files, layout, mapped
 from t2r_seq.store.frames import MappedFile, decode
@@ -165,7 +165,7 @@ class Segment:
     self._present = {
       path: self._map_file(column.present_file, np.dtype(np.uint8), (len(self),))
       for path, column in columns.items()
-      if column.spec.is_optional
+      if column.is_optional
     }
 
   @property
@@ -303,7 +303,7 @@ def check_codecs(columns: Columns) -> None:
 
 def is_lossless(column: Column) -> bool:
   """Whether the videos of a column keep every bit."""
-  return str(column.spec.data_format).lower() == "mkv"
+  return column.video_format == "mkv"
 
 
 _MAX_SCANS = 100
@@ -484,7 +484,7 @@ class SegmentWriter:
       self.append(path, Rows(1, data, np.array([len(data)])))
     for column in self._columns.values():
       is_present = column.path in self._counts
-      if column.spec.is_optional:
+      if column.is_optional:
         self._put(column.present_file, np.full(1, is_present, np.uint8))
       if not is_present:
         self._append_absent(column, num_steps if column.is_per_step else 1)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import Any
 
 import numpy as np
 
 from t2r_seq import specs, windows
-from t2r_seq.store import layout
 from t2r_seq.store.episode_store import EpisodeStore
 from t2r_seq.store.layout import Column, Columns
-from t2r_seq.store.manifest import check_spec
-from t2r_seq.windows import Cut, WindowGrid
-from t2r_seq.windows.cut import PADDINGS
+from t2r_seq.store.manifest import StoreManifest, check_spec
+from t2r_seq.windows.cut import PADDINGS, Cut, WindowGrid
 
 _USUAL_STACK = (-3, -2, -1, 0)
 
@@ -118,14 +116,15 @@ def summarize_store(
     SpecError: the store does not fit the specs; every difference is named.
   """
   store = EpisodeStore(path)
-  columns = layout.make_columns("summarize_store", store.spec)
-  wanted = (
-    _usual_windows(columns) if spec is None else specs.flatten_spec_structure(spec)
-  )
-  if spec is not None:
-    _check_columns(f"EpisodeStore: {store.path}", windows.flat_specs(wanted), columns)
+  columns = StoreManifest.read(store.path).columns
   summaries = tuple(_summarize(store, column) for column in columns.values())
-  span = windows.time_span(wanted)
+  if spec is None:
+    frames = [(c.path, len(_USUAL_STACK) if c.is_per_step else 1) for c in summaries]
+    span = (_USUAL_STACK[0], _USUAL_STACK[-1])
+  else:
+    wanted = specs.flatten_spec_structure(spec)
+    _check_columns(f"EpisodeStore: {store.path}", windows.flat_specs(wanted), columns)
+    frames, span = _frames(wanted, columns), windows.time_span(wanted)
   return StoreSummary(
     path=store.path,
     columns=summaries,
@@ -138,7 +137,7 @@ def summarize_store(
     span=span,
     windows=tuple(
       _count_windows(
-        wanted, summaries, store.episode_lengths, WindowGrid(span, Cut(padding=p))
+        frames, summaries, store.episode_lengths, WindowGrid(span, Cut(padding=p))
       )
       for p in PADDINGS
     ),
@@ -155,37 +154,33 @@ def _summarize(store: EpisodeStore, column: Column) -> ColumnSummary:
   if column.is_timed:
     absent = int(store.episode_lengths[~present].sum())
   value_bytes = sum(size[column.data_file] for size in sizes)
-  dtype = column.spec.dtype.name
-  if column.is_bytes:
-    if column.spec.data_format:
-      dtype = f"{str(column.spec.data_format).lower()} {dtype}"
-  else:
+  dtype = column.dtype_name
+  if data_format := column.image_format or column.video_format:
+    dtype = f"{data_format} {dtype}"
+  if not column.is_bytes:
     value_bytes -= absent * column.items_per_row * column.dtype.itemsize
   return ColumnSummary(
     path=column.path,
     dtype=dtype,
-    row_shape=tuple(column.spec.shape.as_list()),
+    row_shape=column.shape,
     is_per_step=column.is_timed,
     num_rows=num_rows,
     num_bytes=sum(size[name] for size in sizes for name in column.files),
     value_bytes=value_bytes,
-    num_present=int(present.sum()) if column.spec.is_optional else None,
+    num_present=int(present.sum()) if column.is_optional else None,
   )
 
 
-def _usual_windows(columns: Columns) -> specs.TensorSpecStruct:
-  """Stacks of 4 frames of every path with a time axis."""
-  return specs.TensorSpecStruct(
-    (path, _stacked(column.spec) if column.is_timed else column.spec)
-    for path, column in columns.items()
-  )
-
-
-def _stacked(spec: specs.ExtendedTensorSpec) -> specs.ExtendedTensorSpec:
-  shape = [len(_USUAL_STACK), *spec.shape.as_list()]
-  return specs.ExtendedTensorSpec.from_spec(
-    spec, shape=shape, is_sequence=False, time_offsets=_USUAL_STACK
-  )
+def _frames(
+  wanted: specs.TensorSpecStruct, columns: Container[str]
+) -> list[tuple[str, int]]:
+  """Returns the columns that windows are read from, and how many rows of each."""
+  frames = []
+  for path, spec in windows.flat_specs(wanted).items():
+    offsets = getattr(wanted[path], "time_offsets", None)
+    count = len(offsets) if isinstance(offsets, tuple) else 1
+    frames.append((_source(path, spec, columns), count))
+  return frames
 
 
 def _source(path: str, spec: specs.ExtendedTensorSpec, columns: Container[str]) -> str:
@@ -218,7 +213,7 @@ def _as_stored(
 
 
 def _count_windows(
-  wanted: specs.TensorSpecStruct,
+  frames: Iterable[tuple[str, int]],
   columns: tuple[ColumnSummary, ...],
   lengths: np.ndarray,
   grid: WindowGrid,
@@ -227,12 +222,10 @@ def _count_windows(
   counts = grid.num_windows(lengths)
   by_path = {column.path: column for column in columns}
   per_window, read = 0.0, {}
-  for path, spec in windows.flat_specs(wanted).items():
-    column = by_path.get(_source(path, spec, by_path))
+  for path, num_frames in frames:
+    column = by_path.get(path)
     if column is None or not column.num_rows:
       continue
-    offsets = getattr(wanted[path], "time_offsets", None)
-    num_frames = len(offsets) if isinstance(offsets, tuple) else 1
     read[column.path] = column.value_bytes
     per_window += num_frames * column.value_bytes / column.num_rows
   return WindowSummary(

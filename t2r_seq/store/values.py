@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import errors, specs, videos
-from t2r_seq.specs import packing, validation
 from t2r_seq.store import files
 from t2r_seq.store.layout import Column, Columns
 
@@ -51,7 +50,7 @@ def collect(
   Raises:
     SpecError: with every mismatch.
   """
-  given = dict(packing.leaves(structure, columns))
+  given = dict(specs.packing.leaves(structure, columns))
   found = _unknown(columns, given) + _missing(columns, given, has_steps)
   rows: dict[str, Rows] = {}
   for path, column in columns.items():
@@ -96,7 +95,7 @@ def _missing(
       errors.nearest(path, unused) or "What may be absent needs is_optional=True.",
     )
     for path, column in columns.items()
-    if not column.spec.is_optional and given.get(path) is None
+    if not column.is_optional and given.get(path) is None
   ]
 
 
@@ -121,14 +120,14 @@ def _to_rows(
 ) -> Rows | errors.Mismatch:
   if column.is_video:
     return _to_frames(column, value, is_many)
-  array = packing.to_array(value, column.spec)
-  is_image = specs.is_encoded_image_spec(column.spec)
+  array = specs.packing.to_array(value, column.spec)
+  is_image = column.image_format is not None
   got, hint = "", ""
   if is_image and isinstance(array, np.ndarray) and array.dtype != object:
     shape = tuple(column.spec.shape.as_list())
     has_shape = array.shape[is_many:] == shape and array.ndim > is_many
     if has_shape and array.dtype == column.spec.dtype.as_numpy_dtype:
-      array = packing.encode_pixels(array, column.spec)
+      array = specs.packing.encode_pixels(array, column.spec)
     else:
       hint = f"Or pixels: {_describe_shape(shape, is_many)} {column.spec.dtype.name}."
   if isinstance(array, np.ndarray):
@@ -145,7 +144,10 @@ def _to_rows(
     elif has_shape and not column.is_bytes:
       hint = "Cast it."
   return errors.Mismatch(
-    column.path, _expected(column, is_many), got or packing.describe_array(array), hint
+    column.path,
+    _expected(column, is_many),
+    got or specs.packing.describe_array(array),
+    hint,
   )
 
 
@@ -157,14 +159,14 @@ def _to_frames(column: Column, value: Any, is_many: bool) -> Rows | errors.Misma
     if isinstance(found, errors.Mismatch):
       return found
     return Rows(found, np.frombuffer(data, np.uint8), np.array([len(data)]))
-  array = packing.to_array(value, column.spec)
+  array = specs.packing.to_array(value, column.spec)
   if isinstance(array, np.ndarray) and array.ndim == len(shape) + is_many:
     dtype = column.spec.dtype.as_numpy_dtype
     if array.shape[is_many:] == shape and array.dtype == dtype:
       frames = array if is_many else array[np.newaxis]
       return Rows(len(frames), frames)
   want = f"{_describe_shape(shape, is_many)} {column.spec.dtype.name}"
-  return errors.Mismatch(column.path, want, packing.describe_array(array))
+  return errors.Mismatch(column.path, want, specs.packing.describe_array(array))
 
 
 def _as_video(value: Any) -> bytes | None:
@@ -203,13 +205,13 @@ def _find_image_misfit(
   column: Column, array: np.ndarray, is_many: bool
 ) -> errors.Mismatch | None:
   """Looks for an encoded image that no reader could decode as the spec says."""
-  if not specs.is_encoded_image_spec(column.spec):
+  if column.image_format is None:
     return None
   spec = column.spec
   # Lists of any length are padded with empty strings.
   allow_empty = spec.is_optional or spec.varlen_default_value is not None
   images = array.ravel().tolist()
-  found = validation.find_misfit(images, spec, column.path, allow_empty)
+  found = specs.validation.find_misfit(images, spec, column.path, allow_empty)
   if found is None or not is_many:
     return found and found[1]
   index, misfit = found
@@ -234,9 +236,9 @@ def _find_nan(array: np.ndarray) -> tuple[int, ...] | None:
 
 
 def _expected(column: Column, has_steps: bool) -> str:
-  kind = column.spec.dtype.name
-  if specs.is_encoded_image_spec(column.spec):
-    kind = f"bytes, encoded as {str(column.spec.data_format).lower()}"
+  kind = column.dtype_name
+  if column.image_format:
+    kind = f"bytes, encoded as {column.image_format}"
   return f"{_describe_shape(column.row_shape, has_steps)} {kind}"
 
 

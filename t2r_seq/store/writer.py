@@ -433,8 +433,7 @@ def create(
   """Makes a new store; see `EpisodeStore.create`."""
   columns = layout.make_columns("EpisodeStore.create", spec, videos)
   check_codecs(columns)
-  flat = specs.TensorSpecStruct((p, column.spec) for p, column in columns.items())
-  created = manifest.StoreManifest(flat, columns, manifest.check_metadata(metadata))
+  created = manifest.StoreManifest(columns, manifest.check_metadata(metadata))
   _check_segment_name(segment)
   errors.check_count("EpisodeStore", "commit_every", commit_every)
   _check_vacant(folder)

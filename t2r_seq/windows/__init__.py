@@ -1,30 +1,35 @@
 """Which steps make a sample: index and tensor arithmetic on specs."""
 
-from t2r_seq.windows.cut import (
-  Cut,
-  NStep,
-  WindowGrid,
-  add_mask_specs,
-  flat_length,
-  flat_specs,
-  history_length,
-  is_windowed,
-  masked_mean,
-  time_span,
-)
-from t2r_seq.windows.dataset import WindowReport, gather_windows, windows
-from t2r_seq.windows.reader import (
-  Reading,
-  WindowReader,
-  stack_windows,
-)
-from t2r_seq.windows.subsample import (
-  boundary_indices,
-  gather_steps,
-  random_indices,
-  random_span_indices,
-  uniform_indices,
-)
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from t2r_seq import deferred as _deferred
+
+if _TYPE_CHECKING:
+  from t2r_seq.windows.cut import (
+    Cut,
+    NStep,
+    WindowGrid,
+    add_mask_specs,
+    flat_length,
+    flat_specs,
+    history_length,
+    is_windowed,
+    masked_mean,
+    time_span,
+  )
+  from t2r_seq.windows.dataset import WindowReport, gather_windows, windows
+  from t2r_seq.windows.reader import (
+    Reading,
+    WindowReader,
+    stack_windows,
+  )
+  from t2r_seq.windows.subsample import (
+    boundary_indices,
+    gather_steps,
+    random_indices,
+    random_span_indices,
+    uniform_indices,
+  )
 
 __all__ = [
   "Cut",
@@ -49,3 +54,8 @@ __all__ = [
   "uniform_indices",
   "windows",
 ]
+
+# Loaded on first use: what a store holds is read without TensorFlow.
+__getattr__, __dir__ = _deferred.exports(
+  __name__, "cut", "dataset", "reader", "subsample"
+)

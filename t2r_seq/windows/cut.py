@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 
 import gin
 import numpy as np
-import tensorflow as tf
 
-from t2r_seq import errors, specs
-from t2r_seq.specs import ExtendedTensorSpec, SpecStructure, TensorSpecStruct
+from t2r_seq import deferred, errors, specs
+from t2r_seq.deferred import tf
 
 # Of stacks, strides and shifts: the product of two is a step of an episode.
 _MOST = 2**31 - 1
@@ -355,7 +354,7 @@ def too_short_error(
 
 def array_module(*values: Any) -> Any:
   """Returns what computes with them: TensorFlow if one is a tensor, otherwise numpy."""
-  return tf if any(map(tf.is_tensor, values)) else np
+  return tf if any(map(deferred.is_tensor, values)) else np
 
 
 def check_padding(padding: Any) -> Padding:
@@ -373,7 +372,7 @@ def check_padding(padding: Any) -> Padding:
 
 def add_axes(values: Any, count: Any) -> Any:
   """Appends `count` axes of size 1; with one cheap op where one size is unknown."""
-  if not tf.is_tensor(values):
+  if not deferred.is_tensor(values):
     return np.reshape(values, np.shape(values) + (1,) * count)
   sizes = [-1 if size is None else size for size in values.shape]
   if isinstance(count, int) and sizes.count(-1) <= 1:
@@ -385,13 +384,13 @@ def add_axes(values: Any, count: Any) -> Any:
 _MASK_SUFFIX = "_mask"
 
 
-def is_windowed(spec_structure: SpecStructure) -> bool:
+def is_windowed(spec_structure: specs.SpecStructure) -> bool:
   """Whether any spec of the structure has time offsets."""
   flat = specs.flatten_spec_structure(spec_structure)
   return any(getattr(spec, "time_offsets", None) is not None for spec in flat.values())
 
 
-def time_span(spec_structure: SpecStructure) -> tuple[int, int]:
+def time_span(spec_structure: specs.SpecStructure) -> tuple[int, int]:
   """Returns the smallest and largest offset that any spec reads; 0 is included.
 
   Args:
@@ -405,7 +404,7 @@ def time_span(spec_structure: SpecStructure) -> tuple[int, int]:
   return min(offsets), max(offsets)
 
 
-def history_length(spec_structure: SpecStructure) -> int:
+def history_length(spec_structure: specs.SpecStructure) -> int:
   """Returns how many steps, the present one included, a policy must remember."""
   return 1 - time_span(spec_structure)[0]
 
@@ -432,7 +431,9 @@ def own_path(path: str, branches: tuple[str, ...]) -> str:
   return rest if first in branches and rest else path
 
 
-def computed_paths(flat: TensorSpecStruct, n_step: NStep | None) -> dict[str, str]:
+def computed_paths(
+  flat: specs.TensorSpecStruct, n_step: NStep | None
+) -> dict[str, str]:
   """Finds the declared paths that joining computes, and that nobody stores.
 
   Args:
@@ -453,8 +454,8 @@ def computed_paths(flat: TensorSpecStruct, n_step: NStep | None) -> dict[str, st
 
 
 def flat_specs(
-  spec_structure: SpecStructure, n_step: NStep | tuple[int, float] | None = None
-) -> TensorSpecStruct:
+  spec_structure: specs.SpecStructure, n_step: NStep | tuple[int, float] | None = None
+) -> specs.TensorSpecStruct:
   """Derives what one episode record holds, each step once.
 
   A spec with time offsets becomes a sequence spec of one step. A spec without offsets
@@ -470,16 +471,16 @@ def flat_specs(
   """
   flat = specs.flatten_spec_structure(spec_structure)
   computed = {**mask_paths(flat), **computed_paths(flat, NStep.of(n_step))}
-  return TensorSpecStruct(
-    (path, _flat_spec(ExtendedTensorSpec.to_spec(spec)))
+  return specs.TensorSpecStruct(
+    (path, _flat_spec(specs.ExtendedTensorSpec.to_spec(spec)))
     for path, spec in flat.items()
     if path not in computed
   )
 
 
 def add_mask_specs(
-  spec_structure: SpecStructure, paths: Iterable[str] | None = None
-) -> TensorSpecStruct:
+  spec_structure: specs.SpecStructure, paths: Iterable[str] | None = None
+) -> specs.TensorSpecStruct:
   """Adds a bool spec '<path>_mask' that is true where a window shows a real step.
 
   Declaring the mask is what makes the input pipeline deliver it.
@@ -504,19 +505,19 @@ def add_mask_specs(
   return flat
 
 
-def mask_spec(spec: ExtendedTensorSpec) -> ExtendedTensorSpec:
+def mask_spec(spec: specs.ExtendedTensorSpec) -> specs.ExtendedTensorSpec:
   """Returns the spec of the mask that belongs to a windowed spec.
 
   The mask of an optional path is optional, too: they are absent together.
   """
   stacked = isinstance(spec.time_offsets, tuple)
   shape = spec.shape[:1] if stacked else tf.TensorShape(())
-  return ExtendedTensorSpec(
+  return specs.ExtendedTensorSpec(
     shape, tf.bool, is_optional=spec.is_optional, is_sequence=spec.is_sequence
   )
 
 
-def mask_paths(flat: TensorSpecStruct) -> dict[str, str]:
+def mask_paths(flat: specs.TensorSpecStruct) -> dict[str, str]:
   """Maps the path of every declared mask to the path that it masks."""
   return {
     path: path.removesuffix(_MASK_SUFFIX)
@@ -536,7 +537,7 @@ def mask_path(path: str) -> str:
 _is_local: contextvars.ContextVar[bool] = contextvars.ContextVar("is_local")
 
 
-@tf.autograph.experimental.do_not_convert
+@deferred.do_not_convert
 @contextlib.contextmanager
 def local_means() -> Iterator[None]:
   """Has `masked_mean` be that of a replica's own part, inside: of one task, say."""
@@ -605,10 +606,10 @@ def _offsets(spec: tf.TensorSpec | None) -> tuple[int, ...]:
   return offsets if isinstance(offsets, tuple) else (offsets,)
 
 
-def _flat_spec(spec: ExtendedTensorSpec) -> ExtendedTensorSpec:
+def _flat_spec(spec: specs.ExtendedTensorSpec) -> specs.ExtendedTensorSpec:
   spec = spec.as_stored()
   if spec.time_offsets is None:
     return spec
-  return ExtendedTensorSpec.from_spec(
+  return specs.ExtendedTensorSpec.from_spec(
     spec, shape=spec.frame_shape, is_sequence=True, time_offsets=None
   )

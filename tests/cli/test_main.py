@@ -2,34 +2,65 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
 import subprocess
 import sys
 
 import gin
+import numpy as np
 import pytest
 
 import t2r_seq
-from t2r_seq import __version__
+from t2r_seq import __version__, specs, store
 from t2r_seq.cli import main as main_function
 from t2r_seq.cli import predict
 
+LIGHT = {
+  "--help": ["--help"],
+  "--version": ["--version"],
+  "completion": ["completion", "bash"],
+  "mistyped": ["trian"],
+  "help of a command": ["train", "--help"],
+  "inspect a store": ["inspect", "a_store"],
+  "doctor of a store": ["doctor", "a_store"],
+}
+RUN_ALL = """
+import json, sys
+from t2r_seq.cli import main
+for name, argv in json.loads(sys.argv[1]).items():
+  print("RUN", name)
+  try:
+    status = main(argv)
+  except SystemExit as end:
+    status = end.code
+  loaded = {"tensorflow", "keras"} & {*sys.modules}
+  print("END", name, status, sorted(loaded))
+"""
 
-def test_help_loads_no_tensorflow(run_python):
-  code = (
-    "import sys\n"
-    "from t2r_seq.cli import main\n"
-    "try:\n"
-    "  main(['--help'])\n"
-    "finally:\n"
-    "  print(sorted({'tensorflow', 'gin', 'keras'} & set(sys.modules)))\n"
-  )
-  shown = run_python("-c", code)
-  assert shown.returncode == 0
-  assert shown.stdout.endswith("\n[]\n")
+
+def test_what_looks_at_bytes_loads_no_tensorflow(run_python, tmp_path):
+  spec = {
+    "image": specs.ExtendedTensorSpec(
+      (8, 8, 3), "uint8", data_format="jpeg", is_sequence=True
+    ),
+    "state": specs.ExtendedTensorSpec((2,), "bfloat16", is_sequence=True),
+    "timestamp": specs.ExtendedTensorSpec((), "float64", is_sequence=True),
+    "task": specs.ExtendedTensorSpec((), "string", is_optional=True),
+  }
+  with store.EpisodeStore.create(tmp_path / "a_store", spec) as writer:
+    batch = specs.make_random_numpy(spec, batch_size=1, sequence_length=3)
+    episode = {path: values[0] for path, values in batch.items()}
+    writer.append_episode({**episode, "timestamp": np.array([0.0, 2.0, 1.0])})
+  shown = run_python("-c", RUN_ALL, json.dumps(LIGHT), cwd=tmp_path)
+  ends = re.findall(r"^END (.*) (\S+) (\[.*\])$", shown.stdout, re.MULTILINE)
+  wants = {"mistyped": "2", "doctor of a store": "1"}
+  assert ends == [(name, wants.get(name, "0"), "[]") for name in LIGHT], shown.stderr
   for command in ("train", "collect", "inspect", "predict"):
     assert f"\n    {command} " in shown.stdout, shown.stdout
+  assert "\nstate      bfloat16" in shown.stdout
+  assert "got 1.0 at step 2" in shown.stdout
 
 
 @pytest.mark.parametrize("command", ["train", "collect", "inspect", "predict"])
