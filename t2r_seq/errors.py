@@ -25,9 +25,9 @@ IF_REMOTE = (
 class SpecError(ValueError):
   """Data, or a declaration, that does not fit a spec structure."""
 
-  # AutoGraph keeps the class of an error inside a tf.function only where its
-  # constructor is the plain one; any other becomes a StagingError.
-  __init__ = Exception.__init__
+  # AutoGraph lets an error with this attribute out of a tf.function as it is. Of any
+  # other it makes one that begins with the lines of a traceback.
+  ag_pass_through = True
 
 
 class UnknownPathError(SpecError, AttributeError, KeyError):

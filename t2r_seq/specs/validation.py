@@ -13,6 +13,9 @@ from t2r_seq.specs import structures
 from t2r_seq.specs.extended_tensor_spec import ExtendedTensorSpec
 from t2r_seq.specs.structures import SpecStructure, TensorSpecStruct
 
+# Models call these; AutoGraph warns of difflib, which looks for a hint.
+_as_it_is = tf.autograph.experimental.do_not_convert
+
 
 def maybe_ignore_batch(
   spec_or_tensors: SpecStructure, ignore_batch: bool = False
@@ -111,6 +114,7 @@ def assert_required(
   )
 
 
+@_as_it_is
 def validate_and_flatten(
   expected_spec: SpecStructure,
   actual_tensors_or_spec: SpecStructure,
@@ -132,6 +136,7 @@ def validate_and_flatten(
   )
 
 
+@_as_it_is
 def validate_and_pack(
   expected_spec: SpecStructure,
   actual_tensors_or_spec: SpecStructure,
