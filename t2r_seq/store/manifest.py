@@ -135,13 +135,17 @@ class Commit:
         index_crc32={str(n): _count(crc) for n, crc in values["index_crc32"].items()},
         replaces=tuple(map(str, list(values["replaces"]))),
       )
-      _check_names(commit.replaces)
+      _check_names(os.path.basename(folder), commit.replaces)
       missing = {*layout.INDEX_FILES} - {*commit.index_crc32} if commit.episodes else ()
       if missing:
         raise ValueError(f"no checksum of {errors.listing(missing)}")
       room = commit.sizes.get(layout.ENDS, 8 * commit.episodes)
       if room < 8 * commit.episodes:
         raise ValueError(f"an index of fewer than {commit.episodes} episodes")
+      if room and not commit.episodes:  # Readers pass an empty segment by.
+        raise ValueError("an index of episodes, and none of them")
+      if commit.steps < commit.episodes or (commit.steps and not commit.episodes):
+        raise ValueError(f"{commit.steps} steps of {commit.episodes} episodes")
       return commit
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
       raise errors.StoreError(
@@ -163,9 +167,11 @@ def _count(value: Any) -> int:
   return value
 
 
-def _check_names(segments: tuple[str, ...]) -> None:
-  """They are removed: none may lead out of the store."""
-  for name in segments:
+def _check_names(own: str, replaced: tuple[str, ...]) -> None:
+  """They are removed: none may lead out of the store, or be the one that took over."""
+  for name in replaced:
+    if name == own:
+      raise ValueError(f"{name!r} in the place of itself")
     if not layout.SEGMENT_NAME.fullmatch(name):
       raise ValueError(f"{name!r} is no name of a segment")
 

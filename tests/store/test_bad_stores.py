@@ -414,6 +414,10 @@ FORGED_COMMITS = {
   "sizes of a list": {"sizes": []},
   "a size below zero": {"sizes": {"x.data": -1}},
   "a number of segments": {"replaces": 3},
+  "itself replaced": {"replaces": ["main"]},
+  "fewer than the index has": {"episodes": 0},
+  "steps of no episodes": {"episodes": 0, "steps": 9, "sizes": {}},
+  "fewer steps than episodes": {"steps": 1},
 }
 
 
