@@ -308,7 +308,8 @@ def _decode_bytes(
       zeros[...] = b""
     values = tf.where(tf.equal(values, b""), pack_value(zeros, spec), values)
   if data_format == "tensor":
-    return tf.ensure_shape(_parse_tensors(values, spec, full_shape), static_shape)
+    parsed = _parse_tensors(values, spec, path, full_shape)
+    return tf.ensure_shape(parsed, static_shape)
   if num_bytes == 0:
     return tf.ensure_shape(tf.zeros(full_shape, spec.dtype), static_shape)
   if data_format == "zlib":
@@ -341,10 +342,29 @@ def _decompress(values: tf.Tensor, num_bytes: int, path: str) -> tf.Tensor:
   return tf.io.decode_compressed(values, "ZLIB")
 
 
+# A parser joins all that stands in field 2 of a TensorProto, which is its shape; asked
+# for the shape, TensorFlow's op gives the last. It gives all of a message that has byte
+# strings there.
+_ALL_OF_FIELD_2 = ("tensorflow.AttrValue.ListValue", ["s"], [tf.string])
+
+
 def _parse_tensors(
-  values: tf.Tensor, spec: specs.ExtendedTensorSpec, full_shape: tf.Tensor
+  values: tf.Tensor,
+  spec: specs.ExtendedTensorSpec,
+  path: str,
+  full_shape: tf.Tensor,
 ) -> tf.Tensor:
-  """Parses serialized tensors, one by one: TensorFlow has no op for several."""
+  """Parses serialized tensors, one by one: TensorFlow has no op for several.
+
+  Twenty bytes may say that they are a tensor of any size, and TensorFlow would make
+  room for it. So their shapes are looked at before.
+  """
+  _, (found,) = tf.io.decode_proto(values, *_ALL_OF_FIELD_2)
+  shapes = tf.strings.reduce_join(found, -1)
+  fits = tf.equal(shapes, spec.shape.as_proto().SerializeToString())
+  message = f"parse: {path}: expected serialized tensors of {tuple(spec.shape)}, got:"
+  lengths = tf.strings.length(values)
+  values = require(values, tf.reduce_all(fits), [message, lengths, "bytes of others"])
 
   def parse_one(value: tf.Tensor) -> tf.Tensor:
     return tf.ensure_shape(tf.io.parse_tensor(value, spec.dtype), spec.shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -18,6 +19,8 @@ from t2r_seq.specs import validation
 
 # How many bytes of a byte string decide whether it is text.
 _TEXT_SAMPLE = 256
+# Of tensors whose last value stands for all the others.
+_MAX_REPEATED_BYTES = 1 << 26
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,8 +132,8 @@ class _Tally:
       if header:
         self.images.add(header)
       tensor = read_tensor_header(value) if self.is_tensor else None
-      self.is_tensor = tensor is not None
-      if tensor:
+      self.is_tensor = tensor is not None and _has_room(tensor, value)
+      if tensor and self.is_tensor:
         self.tensors.add(tensor)
 
   def merge(self, other: _Tally) -> None:
@@ -195,6 +198,12 @@ def _is_text(value: bytes) -> bool:
   text = sample.decode("utf-8", errors="ignore")
   is_whole = len(text.encode()) > len(sample) - (4 if is_cut else 1)
   return is_whole and all(c.isprintable() or c.isspace() for c in text)
+
+
+def _has_room(tensor: tuple[tf.DType, tuple[int, ...]], value: bytes) -> bool:
+  """Whether a tensor may be proposed: a few bytes can stand for one of any size."""
+  dtype, shape = tensor
+  return math.prod(shape) * dtype.size <= max(len(value), _MAX_REPEATED_BYTES)
 
 
 def _guess_integer(low: int, high: int) -> str:

@@ -122,6 +122,18 @@ def test_values_as_other_writers_list_them(tmp_path):
   write_bytes(path, [proto.SerializeToString()])
   spec = records.propose_spec(records.inspect_records(path))
   np.testing.assert_array_equal(parse(path, spec)[0], [7, 7, 7])
+  write_bytes(path, [repeated([1 << 40])])
+  summary = records.inspect_records(path)
+  assert records.propose_spec(summary)["x"].data_format is None
+
+
+def repeated(*shapes):
+  """One number that stands for all of a tensor, whose shape may be said twice."""
+  protos = [tf.make_tensor_proto(7.0, tf.float64, shape=[1])]
+  for shape in shapes:
+    protos.append(type(protos[0])(tensor_shape=tf.TensorShape(shape).as_proto()))
+  protos[0].ClearField("tensor_shape")
+  return b"".join(proto.SerializeToString() for proto in protos)
 
 
 # name: (of VALUES, what the record holds, what is said)
@@ -136,6 +148,16 @@ MISFITS = {
     tf.io.serialize_tensor(np.float32(X)).numpy(),
     r"got one of \(1, 3\) float32",
   ),
+  "room for terabytes": (
+    "tensor",
+    repeated([1 << 40]),
+    r"got one of \(1099511627776,\) float64",
+  ),
+  "a second shape": (
+    "tensor",
+    repeated([1, 3], [1 << 38]),
+    r"got one of \(1, 3, 274877906944\) float64",
+  ),
   "no tensor": ("tensor", b"xyz", "got 3 bytes that are no serialized tensor"),
   "not compressed": ("zlib", X.tobytes(), "24 bytes .*got 24 bytes that are not comp"),
   "too few": ("zlib", zlib.compress(bytes(8)), r"24 bytes for \(1, 3\).*got 8 bytes"),
@@ -143,7 +165,11 @@ MISFITS = {
   "a bomb": ("zlib", zlib.compress(bytes(1 << 20)), "got more than 24 bytes, compress"),
 }
 # What TensorFlow says, where it is not left to it: the bomb is not unpacked.
-SAID = {"a bomb": "x: expected at most 94 bytes, compressed"}
+SAID = {
+  "a bomb": "x: expected at most 94 bytes, compressed",
+  "room for terabytes": r"x: expected serialized tensors of \(1, 3\)",
+  "a second shape": r"x: expected serialized tensors of \(1, 3\)",
+}
 
 
 @pytest.mark.parametrize("name", MISFITS)
