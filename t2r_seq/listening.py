@@ -57,6 +57,13 @@ def check_address(operation: str, address: str) -> None:
     )
 
 
+def reached_at(address: str) -> str:
+  """Returns the host in the address of a server that is restricted; see `restrict`."""
+  if address in (LOOPBACK, EVERYWHERE):
+    return LOOPBACK
+  return f"[{address}]" if ":" in address else address
+
+
 def restrict(address: str, port: int | None = None) -> None:
   """Lets the servers that listen in this process be reached at one address.
 

@@ -117,7 +117,9 @@ def run(args: argparse.Namespace) -> int:
   if args.role == "worker":
     print("worker: ready", flush=True)
   else:
-    print(f"dispatcher: at {_reached_at(server, args.listen)}", flush=True)
+    # TensorFlow says 'localhost' whatever it is.
+    host = listening.reached_at(args.listen)
+    print(f"dispatcher: at {server.target.replace('localhost', host)}", flush=True)
   stop.wait()
   # The server's own stop, as its destructor, may wait for ever for a client or for a
   # dispatcher that has gone. It has nothing to save: a journal is written as it grows.
@@ -127,14 +129,6 @@ def run(args: argparse.Namespace) -> int:
 def _say_stopped(role: str) -> int:
   print(f"{role}: stopped", flush=True)
   return 0
-
-
-def _reached_at(dispatcher: Any, listen: str) -> str:
-  """Returns the dispatcher's address; TensorFlow says 'localhost' whatever it is."""
-  if listen in (listening.LOOPBACK, listening.EVERYWHERE):
-    return str(dispatcher.target)
-  host = f"[{listen}]" if ":" in listen else listen
-  return str(dispatcher.target).replace("localhost", host)
 
 
 def _find(address: str, stop: threading.Event) -> None:

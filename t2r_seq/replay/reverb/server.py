@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from t2r_seq import errors, files, specs, windows
+from t2r_seq import errors, files, listening, specs, windows
 from t2r_seq.replay import options
 from t2r_seq.replay.options import (
   bad_checkpoint_dir,
@@ -395,6 +395,9 @@ class ReplayServer(files.Closing):
   half-written one is passed over. `serve` writes one every so many seconds, and at the
   end; while it cannot, because the disk is full, it says so in the log and serves on.
   Reverb itself loses what came in after the last one; see docs/replay.md.
+
+  Reverb asks nobody who he is, and does what it is told. So other machines reach the
+  server only where `listen` says so.
   """
 
   def __init__(
@@ -409,6 +412,7 @@ class ReplayServer(files.Closing):
     max_times_sampled: int = 0,
     checkpoint_dir: str | os.PathLike[str] | None = None,
     checkpoint_secs: float | None = 600.0,
+    listen: str = listening.LOOPBACK,
     **fields: Any,
   ) -> None:
     """Starts the server; it serves when this returns.
@@ -427,6 +431,8 @@ class ReplayServer(files.Closing):
         made if it is not there; None keeps nothing.
       checkpoint_secs: seconds between two checkpoints of `serve`, above 0; None writes
         one at the end only.
+      listen: at which of this machine's addresses it is reached, such as '10.0.0.5';
+        'localhost' is from here only, '0.0.0.0' at all of them.
       **fields: or fields of the cut, as of `ReplayBuffer`.
     Raises:
       SpecError: an argument is wrong, or the checkpoint is of other specs or options.
@@ -440,6 +446,8 @@ class ReplayServer(files.Closing):
     where = "ReplayServer"
     if port is not None:
       errors.check_count(where, "port", port, most=65535)
+    listening.check_address(f"{where}: listen", listen)
+    self._listen = listen
     folder = check_checkpoint_dir(where, checkpoint_dir)
     check_seconds(where, "checkpoint_secs", checkpoint_secs, is_above=True)
     how = options.TableOptions(
@@ -473,7 +481,7 @@ class ReplayServer(files.Closing):
     self._checkpoint_secs = checkpoint_secs
     self._stopping = threading.Event()
     self._server = self._start(reverb, table, port)
-    self._client = reverb.Client(f"localhost:{self.port}")
+    self._client = reverb.Client(self.address)
     self._looking = threading.Thread(target=self._look_for_checkpoints, daemon=True)
     self._looking.start()
 
@@ -484,8 +492,8 @@ class ReplayServer(files.Closing):
 
   @property
   def address(self) -> str:
-    """What clients on this machine connect to; others need the machine's name."""
-    return f"localhost:{self.port}"
+    """What clients connect to; from others to one that listens at all, its name."""
+    return f"{listening.reached_at(self._listen)}:{self.port}"
 
   def serve(self) -> None:
     """Serves until `stop`, SIGTERM or SIGINT, then writes a checkpoint and stops.
@@ -556,8 +564,10 @@ class ReplayServer(files.Closing):
         f"{TABLE}, got: {error}. Move it away, or use another folder."
       ) from error
     try:
+      listening.restrict(self._listen, server.port)
       # A checkpoint brings its own signature and options, whatever was asked for.
-      found = server.localhost_client().server_info()[TABLE]
+      address = f"{listening.reached_at(self._listen)}:{server.port}"
+      found = reverb.Client(address).server_info()[TABLE]
       where = f"ReplayServer: checkpoint in {saved}"
       check_signature(where, self._signature, found.signature)
       check_options(where, wanted, found)

@@ -18,6 +18,7 @@ from t2r_seq.replay.reverb import ReplayServer, ReverbReplay
 from t2r_seq.replay.reverb import server as server_lib
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 from tests.replay.reverb.image_steps import make_spec, write
+from tests.test_listening import answers, own_address
 
 OTHER = {
   "more frames": (
@@ -73,6 +74,22 @@ def test_other_specs_are_found_on_connecting(name, serve):
     ReverbReplay(spec, address, **arguments)
   for message in [*messages, "Server and clients want the same specs"]:
     caught.match(message)
+
+
+# What is asked for: whether the server answers at the loopback, and at an address of
+# this machine that others see.
+LISTENING = {None: (True, False), "own": (False, True), "0.0.0.0": (True, True)}
+
+
+@pytest.mark.parametrize("listen", LISTENING)
+def test_who_reaches_a_server(listen, serve):
+  own = own_address()
+  asked = {None: {}, "own": {"listen": own}}.get(listen, {"listen": listen})
+  address = serve(make_spec(), **asked)
+  host, _, port = address.rpartition(":")
+  assert host == (own if listen == "own" else "localhost")
+  assert (answers("127.0.0.1", port), answers(own, port)) == LISTENING[listen]
+  assert ReverbReplay(make_spec(), address).counters.num_items == 0
 
 
 N_STEP = specs.TensorSpecStruct(
