@@ -182,7 +182,7 @@ class DemoScan:
     return self._derive_next_obs(spec, demos)
 
   def _add_dataset(self, demo: Any, path: str, dataset: Any, num_steps: int) -> None:
-    if dataset.shape[:1] != (num_steps,):
+    if (dataset.shape or ())[:1] != (num_steps,):
       got = episodes.describe(dataset.dtype, dataset.shape)
       self._problem(path, f"{num_steps} rows", f"{got} in {demo.name}")
     else:
@@ -485,19 +485,23 @@ def read_masks(file: Any) -> dict[str, list[str]]:
   return {n: _to_json(mask[()]) for n, mask in found.items() if mask is not None}
 
 
-def check_foreign(path: str) -> None:
+def check_foreign(path: str) -> list[tuple[str, str]]:
   """Checks that all of a file lies in it; see `find_foreign`.
 
+  Returns:
+    Links to other places of the file: pairs of a place and a description.
   Raises:
     ConversionError: with every place that is in another file; or it is damaged.
   """
+  there = find_foreign(path)
   found = [
     errors.Mismatch(place, "data in this file", f"{what} at {place}")
-    for place, what in find_foreign(path)
+    for place, what in there
     if not what.startswith(hdf5_probe.WITHIN)
   ]
   if found:
     raise errors.mismatch_error(f"convert: {path}", found, errors.ConversionError)
+  return there
 
 
 def _check_foreign(

@@ -294,7 +294,7 @@ class LayoutSource(EpisodeSource):
     self._empty: list[str] = []
     self._open: tuple[str, Any] = ("", None)
     for name in names:
-      hdf5.check_foreign(name)
+      self._check_links(name, hdf5.check_foreign(name))
       with episodes.reading(name, "an HDF5 file"):
         self._scan(name)
     if not self._places:
@@ -368,6 +368,22 @@ class LayoutSource(EpisodeSource):
     return self._open[1]
 
   # What there is.
+
+  def _check_links(self, name: str, links: list[tuple[str, str]]) -> None:
+    """Finds what links within a file would stand for: no walk follows them."""
+    pattern = self._layout.episodes.strip("/")
+    depth = pattern.count("/") + 1 if pattern else 0
+    for place, what in links:
+      parts = place.strip("/").split("/")
+      group, path = "/".join(parts[:depth]), "/".join(parts[depth:])
+      is_named = path and self._layout.paths is not None  # Then a missing one is, too.
+      is_mask = self._layout.name == _ROBOMIMIC and parts[0] == hdf5.MASK
+      is_met = is_mask or fnmatch.fnmatch(group, pattern)
+      if is_named or not is_met or self._dropped.has(path):
+        continue
+      hint = f"Leave it out: --drop {path}." if path else ""
+      got = f"{what} at {place} of {name}"
+      self._problems.append(errors.Mismatch(path or place, "data", got, hint))
 
   def _scan(self, name: str) -> None:
     file = self._file(name)
@@ -454,11 +470,10 @@ class LayoutSource(EpisodeSource):
         )
       found = [(path, by_name[name]) for path, name in self._layout.paths.items()]
     # ALOHA's lengths of padded JPEGs: their own ends tell.
-    return [
-      (path, dataset)
-      for path, dataset in found
-      if path != "compress_len" and not self._dropped.has(path)
-    ]
+    found = [each for each in found if each[0] != "compress_len"]
+    found = [each for each in found if not self._dropped.has(each[0])]
+    self._left_out.update(path for path, dataset in found if dataset.shape is None)
+    return [each for each in found if each[1].shape is not None]
 
   def _add(self, path: str, dataset: Any, place: str, found: _Path) -> None:
     """Takes note of a dataset; looks at the first row of what may be images or text."""
@@ -579,18 +594,21 @@ def _groups(group: Any, depth: int, prefix: str = "") -> Iterator[str]:
 
 def _look_at(found: _Path, dataset: Any) -> None:
   """Finds out, by the first row, whether rows are encoded images or text."""
-  is_object = found.dtype.kind in "OS" and not found.shape
+  h5py = hdf5.load_h5py()
+  is_text = h5py.check_string_dtype(found.dtype) is not None
+  is_bytes = is_text or h5py.check_vlen_dtype(found.dtype) == np.uint8
+  is_object = is_bytes and not found.shape
   is_padded = found.dtype == np.uint8 and len(found.shape) == 1 and found.shape[0] > 64
   if not is_object and not is_padded:
-    return
+    return  # Rows of any number of numbers among them: they are no bytes.
   data = _to_bytes(dataset[0])
   header = read_image_header(data)
   # Numbers may begin as a bitmap does: only two formats are told among them.
   if header is not None and (is_object or header.format in _PADDED):
     found.image_format = header.format
     found.shape = (header.height, header.width, header.channels)
-  elif is_object and hdf5.load_h5py().check_vlen_dtype(found.dtype) != np.uint8:
-    found.is_text = True
+  else:
+    found.is_text = is_object and is_text
 
 
 def _to_bytes(row: Any) -> bytes:

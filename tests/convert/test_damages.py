@@ -144,6 +144,14 @@ def put(key, value):
   return in_file(replace)
 
 
+def rows_of(dtype, name):
+  return in_file(lambda file: file.create_dataset("more", (4,), dtype), name)
+
+
+def soft(place):
+  return h5py.SoftLink(place)
+
+
 def shorten(path):
   """Takes a step of one feature from the second record."""
   with tf.io.TFRecordWriter(f"{path}.new") as writer:
@@ -158,6 +166,10 @@ def shorten(path):
 FOREIGN, CUT, MISSING, ROWS, VERSION = (
   *("a foreign file", "cut short", "a part is missing"),
   *("rows that disagree", "an unknown version"),
+)
+LINK, LINKS, NUMBERS, REFERENCES = (
+  *("a link to a dataset", "a link to a group"),
+  *("rows of any number", "references"),
 )
 PARQUET = "data/chunk-000/file-000.parquet"
 VIDEO = f"videos/{sets.CAMERA}/chunk-000/file-000.mp4"
@@ -256,6 +268,10 @@ FORMATS = {
         put("timeouts", np.zeros(5, bool)),
         r"d4rl.hdf5: timeouts: expected a flag for each of 9 steps, got \(5,\)",
       ),
+      LINK: (
+        in_file(lambda f: [f.move("rewards", "x"), f.update(rewards=soft("/x"))]),
+        r"rewards: expected data, got a link within the file to /x at /rewards of d4rl",
+      ),
     },
   ),
   "ALOHA": (
@@ -272,6 +288,18 @@ FORMATS = {
       ROWS: (
         in_file(lambda f: layouts.other_shape(f.filename), "episode_1.hdf5"),
         r"qpos: expected \(3,\) float32 a step, .*\(5,\) .*aloha/episode_1.hdf5",
+      ),
+      LINKS: (
+        in_file(lambda f: f.update({"more": soft("/observations")}), "episode_1.hdf5"),
+        r"more: expected data, got a link .*aloha/episode_1.hdf5. .*: --drop more",
+      ),
+      NUMBERS: (
+        rows_of(h5py.vlen_dtype(np.float32), "episode_1.hdf5"),
+        r"more: expected numbers, got .* Leave it out: --drop more",
+      ),
+      REFERENCES: (
+        rows_of(h5py.ref_dtype, "episode_1.hdf5"),
+        r"more: expected numbers, got .* Leave it out: --drop more",
       ),
     },
   ),

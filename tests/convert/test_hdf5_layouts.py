@@ -178,6 +178,26 @@ def test_an_image_that_is_none_is_named_by_file_key_and_step():
     list(convert.open_episodes("aloha"))
 
 
+def test_what_is_no_data_is_left_out():
+  with h5py.File(f"{make_aloha()}/episode_0.hdf5", "r+") as file:
+    file["observations/nothing"] = h5py.Empty("f4")
+    file["observations/far"] = h5py.SoftLink("/observations/qpos")
+  options = convert.ConversionOptions(drop=("observations/far",))
+  report = convert.convert("aloha", "s", options=options)
+  assert "[observations/nothing] have no row for each step" in report.notes[1]
+  check(store.EpisodeStore("s"), "observations/qpos")
+
+
+def test_a_link_to_an_episode_is_named():
+  with h5py.File(make_own(), "r+") as file:
+    file["runs/r2"] = h5py.SoftLink("/runs/r0")
+  pathlib.Path("layout.json").write_text('{"episodes": "runs/*"}')
+  options = convert.ConversionOptions(layout="layout.json")
+  want = "/runs/r2: expected data, got a link within the file to /runs/r0"
+  with pytest.raises(errors.ConversionError, match=want):
+    convert.open_episodes("own.h5", options=options)
+
+
 @pytest.mark.skipif(not SHARED.is_dir(), reason="Minari's files are not here")
 @pytest.mark.parametrize("name", ["minari_hdf5", "minari_arrow", "minari_hdf5_images"])
 def test_minari_gives_what_its_own_reader_gives(name):
