@@ -91,8 +91,8 @@ PYTEST := -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .PHONY: help setup setup-extras test test-tf215 test-extras attack docs-test lint format \
-  types demo demo-distributed demo-distributed-reverb bench-setup bench bench-reverb \
-  clean distclean
+  types demo demo-distributed demo-distributed-reverb research-pose-env bench-setup \
+  bench bench-reverb clean distclean
 
 help:  ## Lists the targets.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -182,6 +182,9 @@ demo-distributed: $(STAMP)  ## Runs two actors and a learner over a store; one t
 demo-distributed-reverb: $(STAMP_TF215)  ## Runs the same with a Reverb server between them.
 	$(RUN_TF215) -m research.pose_env.distributed --engine reverb \
 	  --out $(DEMO_DIR)/distributed $(DEMO_ARGS)
+
+research-pose-env: $(STAMP)  ## Regression, critic and MAML on the pose task; one table.
+	$(RUN) -m research.pose_env.study --out $(DEMO_DIR)/study $(DEMO_ARGS)
 
 bench-setup: $(STAMP_PEERS)  ## Makes the environment of the benchmarks, with peers.
 

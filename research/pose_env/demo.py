@@ -16,12 +16,12 @@ import pathlib
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import gin
 import tensorflow as tf
 
+from research import runs
 from research.pose_env import collect, evaluation, figure, pose_env
 from t2r_seq import actors, lite, policies, training
 
@@ -99,26 +99,26 @@ def run(out: pathlib.Path, sizes: Sizes) -> float:
     (out / name).unlink(missing_ok=True)
   out.mkdir(parents=True, exist_ok=True)
   for task in TASKS:
-    with _stage(f"collect the {task} task"):
+    with runs.stage(f"collect the {task} task"):
       collect_task(out, task, sizes)
   curves = {}
   for task in TASKS:
     for num_frames in NUM_FRAMES:
-      with _stage(f"train and export {task}, stack of {num_frames}"):
+      with runs.stage(f"train and export {task}, stack of {num_frames}"):
         train_policy(out, task, f"stack{num_frames}", sizes.train_steps)
       curves[task, num_frames] = evaluation.read_curve(
         str(run_dir(out, task, f"stack{num_frames}") / "eval"), "distance"
       )
-  with _stage("train and export moving, chunks of 8 actions"):
+  with runs.stage("train and export moving, chunks of 8 actions"):
     train_policy(out, "moving", _CHUNKS, sizes.train_steps)
-  with _stage("export that for LiteRT"):
+  with runs.stage("export that for LiteRT"):
     export_dir = run_dir(out, "moving", _CHUNKS) / "export" / "best"
     policies.export_lite(str(export_dir), str(lite_dir(out)))
   results: list[evaluation.Evaluation] = []
   for task in TASKS:
-    with _stage(f"act in fresh episodes of the {task} task"):
+    with runs.stage(f"act in fresh episodes of the {task} task"):
       results += evaluate_task(out, task, sizes.fresh_episodes[task])
-  with _stage("draw"):
+  with runs.stage("draw"):
     seen, horizon = look(out)
     by_name = {(result.task, result.policy): result for result in results}
     drawn = figure.Results(curves, by_name, seen, horizon)
@@ -143,8 +143,8 @@ def collect_task(out: pathlib.Path, task: str, sizes: Sizes) -> None:
     "eval": (sizes.eval_episodes[task], _EVAL_SEED),
   }
   for part, (num_episodes, seed) in parts.items():
-    with _gin(
-      f"collect_{task}.gin",
+    with runs.configured(
+      f"{_CONFIGS}/collect_{task}.gin",
       f"collect_episodes.output_path = {_data_path(out, task, part)!r}",
       f"collect_episodes.num_episodes = {num_episodes}",
       f"collect_episodes.seed = {seed}",
@@ -154,8 +154,8 @@ def collect_task(out: pathlib.Path, task: str, sizes: Sizes) -> None:
 
 def train_policy(out: pathlib.Path, task: str, kind: str, train_steps: int) -> None:
   """Trains and exports one model, as its gin file says."""
-  with _gin(
-    f"pose_env_{task}_{kind}.gin",
+  with runs.configured(
+    f"{_CONFIGS}/pose_env_{task}_{kind}.gin",
     f"TRAIN_DATA = {_data_path(out, task, 'train')!r}",
     f"EVAL_DATA = {_data_path(out, task, 'eval')!r}",
     f"NUM_TRAIN_STEPS = {train_steps}",
@@ -177,19 +177,21 @@ def evaluate_task(
   """Runs the exported policies and the scripted ones in the same fresh episodes."""
   env = TASKS[task]()
   with contextlib.closing(env):
-    runs: dict[str, Any] = {
+    acting: dict[str, Any] = {
       f"stack of {k}": policies.RegressionPolicy(load_predictor(out, task, f"stack{k}"))
       for k in NUM_FRAMES
     }
     if task == "moving":
       predictor = load_predictor(out, task, _CHUNKS)
-      runs[CHUNKED] = policies.RegressionPolicy(predictor)
-      runs[CHUNKED_LITE] = lite.LitePolicy(str(lite_dir(out)))
-      runs["present position"] = collect.PoseEnvExpertPolicy(env, knows_velocity=False)
-    runs["expert"] = collect.PoseEnvExpertPolicy(env)
+      acting[CHUNKED] = policies.RegressionPolicy(predictor)
+      acting[CHUNKED_LITE] = lite.LitePolicy(str(lite_dir(out)))
+      acting["present position"] = collect.PoseEnvExpertPolicy(
+        env, knows_velocity=False
+      )
+    acting["expert"] = collect.PoseEnvExpertPolicy(env)
     return [
       evaluation.evaluate(env, policy, task, name, num_episodes, _FRESH_SEED)
-      for name, policy in runs.items()
+      for name, policy in acting.items()
     ]
 
 
@@ -249,25 +251,6 @@ def _write_table(out: pathlib.Path, results: Sequence[evaluation.Evaluation]) ->
 
 def _data_path(out: pathlib.Path, task: str, part: str) -> str:
   return str(out / "data" / f"{task}_{part}.tfrecord")
-
-
-@contextlib.contextmanager
-def _gin(config: str, *bindings: str) -> Iterator[None]:
-  """Configures one run from a file of this project, from whatever folder."""
-  gin.clear_config()
-  gin.parse_config_files_and_bindings([f"{_CONFIGS}/{config}"], list(bindings))
-  try:
-    yield
-  finally:
-    gin.clear_config()
-
-
-@contextlib.contextmanager
-def _stage(name: str) -> Iterator[None]:
-  start = time.monotonic()
-  print(f"== {name}", flush=True)
-  yield
-  print(f"== {name}: {time.monotonic() - start:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -49,16 +49,67 @@ class SpatialSoftmax(tf.keras.layers.Layer):
     return tf.reshape(keypoints, [-1, 2 * channels])
 
 
-class PoseNetwork(tf.keras.Model):
-  """Predicts an action from a stack of frames.
+class PoseTower(tf.keras.Model):
+  """Maps a stack of frames to keypoints.
 
   The frames stand beside each other as channels, so a stack of 4 costs little more
   than a stack of 1, and the first convolution can already see motion.
 
   Args:
-    action_size: numbers to predict.
     filters: of the three convolutions (the first two halve height and width).
-    dense_units: width of the two hidden layers.
+  """
+
+  def __init__(self, filters: tuple[int, int, int] = (16, 24, 32)):
+    super().__init__(name="tower")
+    layers = tf.keras.layers
+    self._layers_in_order = [
+      layers.Conv2D(filters[0], 5, 2, padding="same", activation="relu", name="conv1"),
+      layers.Conv2D(filters[1], 3, 2, padding="same", activation="relu", name="conv2"),
+      layers.Conv2D(filters[2], 3, 1, padding="same", name="conv3"),
+      SpatialSoftmax(name="keypoints"),
+    ]
+
+  def call(self, frames: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+    """Maps frames [B, K, H, W, C] or [B, H, W, C] in [0, 1] to [B, keypoints]."""
+    del training  # Nothing here behaves differently.
+    net = _frames_to_channels(frames) - 0.5  # Centred inputs train faster.
+    for layer in self._layers_in_order:
+      net = layer(net)
+    return net
+
+
+class PoseHead(tf.keras.Model):
+  """Two hidden layers and a linear one.
+
+  Args:
+    output_size: numbers to predict.
+    dense_units: width of the hidden layers.
+  """
+
+  def __init__(self, output_size: int, dense_units: int = 128):
+    super().__init__(name="head")
+    layers = tf.keras.layers
+    self._layers_in_order = [
+      layers.Dense(dense_units, activation="relu", name="hidden1"),
+      layers.Dense(dense_units, activation="relu", name="hidden2"),
+      layers.Dense(output_size, name="action"),
+    ]
+
+  def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+    """Maps [B, N] to [B, output_size]."""
+    del training
+    for layer in self._layers_in_order:
+      inputs = layer(inputs)
+    return inputs
+
+
+class PoseNetwork(tf.keras.Model):
+  """Predicts an action from a stack of frames.
+
+  Args:
+    action_size: numbers to predict.
+    filters: of `PoseTower`.
+    dense_units: of `PoseHead`.
   """
 
   def __init__(
@@ -68,24 +119,11 @@ class PoseNetwork(tf.keras.Model):
     dense_units: int = 128,
   ):
     super().__init__(name="pose_network")
-    layers = tf.keras.layers
-    self._layers_in_order = [
-      layers.Conv2D(filters[0], 5, 2, padding="same", activation="relu", name="conv1"),
-      layers.Conv2D(filters[1], 3, 2, padding="same", activation="relu", name="conv2"),
-      layers.Conv2D(filters[2], 3, 1, padding="same", name="conv3"),
-      SpatialSoftmax(name="keypoints"),
-      layers.Dense(dense_units, activation="relu", name="hidden1"),
-      layers.Dense(dense_units, activation="relu", name="hidden2"),
-      layers.Dense(action_size, name="action"),
-    ]
+    self._tower, self._head = PoseTower(filters), PoseHead(action_size, dense_units)
 
   def call(self, frames: tf.Tensor, training: bool | None = None) -> tf.Tensor:
     """Maps frames [B, K, H, W, C] or [B, H, W, C] in [0, 1] to [B, action_size]."""
-    del training  # Nothing here behaves differently.
-    net = _frames_to_channels(frames) - 0.5  # Centred inputs train faster.
-    for layer in self._layers_in_order:
-      net = layer(net)
-    return net
+    return self._head(self._tower(frames, training=training), training=training)
 
 
 def _frames_to_channels(frames: tf.Tensor) -> tf.Tensor:

@@ -47,6 +47,8 @@ class PoseEnv(gymnasium.Env):
     yaw_range: the camera's yaw is uniform in +- this many degrees.
     pitch_range: its pitch, likewise, around -55 degrees.
     distance_range: its distance, likewise, around 3.6 metres.
+    hidden_offset: what no frame shows: the target lies beside the object, by what
+      `reset_task` draws in +- this many metres. 0: on it.
     render_mode: None or "rgb_array".
   """
 
@@ -59,6 +61,7 @@ class PoseEnv(gymnasium.Env):
     yaw_range: float = 25.0,
     pitch_range: float = 8.0,
     distance_range: float = 0.2,
+    hidden_offset: float = 0.0,
     render_mode: str | None = None,
   ):
     if num_steps < 1:
@@ -76,6 +79,7 @@ class PoseEnv(gymnasium.Env):
     self._camera = scene_lib.Camera(*self._camera_center)
     self._start, self._heading = np.zeros(2), 0.0
     self._velocity = np.zeros(2)
+    self._hidden_offset, self._offset = hidden_offset, np.zeros(2)
     self._step = 0
     self._frame = np.zeros(image_space.shape, np.uint8)
 
@@ -87,7 +91,12 @@ class PoseEnv(gymnasium.Env):
   @property
   def target_pose(self) -> np.ndarray:
     """The right action for the current observation: [2] float32."""
-    return self._position().astype(np.float32)
+    return (self._position() + self._offset).astype(np.float32)
+
+  def reset_task(self, seed: int) -> None:
+    """Begins a task: draws the offset of its targets, which stays until the next."""
+    limit = self._hidden_offset
+    self._offset = np.random.default_rng(seed).uniform(-limit, limit, 2)
 
   def reset(
     self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -182,7 +191,7 @@ class MovingPoseEnv(PoseEnv):
   @property
   def target_pose(self) -> np.ndarray:
     """Where the object will be `horizon` steps from now: [2] float32."""
-    return self._position(self.horizon).astype(np.float32)
+    return (self._position(self.horizon) + self._offset).astype(np.float32)
 
   def _sample_motion(self) -> tuple[np.ndarray, np.ndarray]:
     middle = self.np_random.uniform(-0.4, 0.4, 2)

@@ -203,3 +203,46 @@ class PoseEnvChunkModel(PoseEnvRegressionModel):
     mask = labels["target_pose_mask"]
     loss = self.loss_fn(labels, inference_outputs, mode)
     return loss, {"distance": windows.masked_mean(distance, mask)}
+
+
+@gin.configurable
+class PoseEnvContinuousMCModel(models.CriticModel):
+  """Values a pose as the answer to what is seen, fitted to the reward that it got.
+
+  Episodes have one step, so the reward is the Monte-Carlo return. With a `search` the
+  export answers with the best pose that it finds.
+  """
+
+  @property
+  def default_preprocessor_cls(self) -> Any:
+    """Images are stored as bytes, and taken as floats in [0, 1]."""
+    return preprocessors.ImageToFloatPreprocessor
+
+  def get_state_specification(self) -> specs.TensorSpecStruct:
+    """Returns the frame."""
+    image = image_specification(1, tf.float32)["state/image"]
+    return specs.TensorSpecStruct(image=image)
+
+  def get_action_specification(self) -> specs.TensorSpecStruct:
+    """Returns `pose`, the action that was taken."""
+    pose = specs.ExtendedTensorSpec((2,), tf.float32, name="pose", time_offsets=0)
+    return specs.TensorSpecStruct(pose=pose)
+
+  def get_label_specification(self, mode: str) -> specs.TensorSpecStruct:
+    """Returns `reward`, in every mode."""
+    del mode
+    return specs.TensorSpecStruct(reward=label_specification(is_windowed=True).reward)
+
+  def create_network(self) -> dict[str, Any]:
+    """Returns the tower, which sees the frame once, and the head, which sees poses."""
+    return {"tower": networks.PoseTower(), "head": networks.PoseHead(1)}
+
+  def state_func(self, state: Any, mode: str) -> tf.Tensor:
+    """Encodes the frame."""
+    return self.network["tower"](state.image, training=mode == specs.ModeKeys.TRAIN)
+
+  def q_func(self, state: Any, action: Any, mode: str) -> dict[str, tf.Tensor]:
+    """Returns `q_predicted` [B, 1]."""
+    del mode
+    inputs = tf.concat([state, action.pose], axis=-1)
+    return {"q_predicted": self.network["head"](inputs)}

@@ -187,7 +187,7 @@ class MAMLModel(models.T2RModel):
       return self._learn_task(element, mode)
 
     if self._use_parallel_for:
-      learned = pfor_map_fn(tf.function(learn_task), elements)
+      learned = pfor_map_fn(learn_task, elements)
     else:
       learned = _map_tasks(learn_task, elements)
     predictions = TensorSpecStruct(learned["outputs"])
@@ -327,6 +327,20 @@ class MAMLModel(models.T2RModel):
     return TensorSpecStruct(
       (path, spec) for path, spec in given.items() if path.startswith("condition/")
     )
+
+  def adaptation_offsets(self) -> dict[str, list[int]]:
+    """Returns those of the base model's stacks, in mode 'infer'."""
+    base = self.preprocessor.base_preprocessor
+    given = {
+      "features": base.get_in_feature_specification(ModeKeys.INFER),
+      "labels": base.get_in_label_specification(ModeKeys.INFER),
+    }
+    return {
+      f"condition/{branch}/{path}": list(spec.time_offsets)
+      for branch, structure in given.items()
+      for path, spec in specs.flatten_spec_structure(structure).items()
+      if isinstance(spec.time_offsets, tuple)
+    }
 
   def adapt(self, raw_features: SpecStructure) -> TensorSpecStruct:
     """Returns the weights that descent on the condition comes to, of each task.

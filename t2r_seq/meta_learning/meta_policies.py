@@ -15,7 +15,8 @@ from t2r_seq.policies import flatten_observation, to_spec_dtype
 Episode = Sequence[Mapping[str, Any]]
 """Steps as `t2r_seq.actors` gives them: 'observation', 'action', 'reward', ..."""
 
-PackConditionFn = Callable[[Sequence[Episode], specs.TensorSpecStruct], Any]
+PackConditionFn = Callable[..., Any]
+"""Of episodes, specs, and `time_offsets` where the model looks at several steps."""
 
 
 class MetaLearningPolicy(policies.Policy):
@@ -34,6 +35,7 @@ def pack_condition(
   episode_data: Sequence[Episode],
   spec: specs.TensorSpecStruct,
   num_samples: int | None = None,
+  time_offsets: Mapping[str, Sequence[int]] | None = None,
 ) -> specs.TensorSpecStruct:
   """Packs the steps of episodes as what a task is learned from.
 
@@ -43,27 +45,45 @@ def pack_condition(
       in observations, those below 'condition/labels' are entries of a step, such as
       'action', or else of its info; a single label is the action.
     num_samples: the newest steps that are taken; None: all.
+    time_offsets: which steps around its own a sample shows, by path; beyond the ends of
+      an episode its edge steps again.
   Returns:
     Arrays by path, [samples, ...].
   Raises:
     SpecError: there is no step, or a step lacks a path; all are named.
   """
-  steps = [step for episode in episode_data for step in episode]
-  steps = steps[-num_samples:] if num_samples else steps
-  if not steps:
+  samples = [(steps, t) for steps in episode_data for t in range(len(steps))]
+  samples = samples[-num_samples:] if num_samples else samples
+  if not samples:
     raise errors.SpecError("adapt: episode_data: expected steps, got none.")
   labels = [path for path in spec if path.startswith("condition/labels/")]
   found, missing = specs.TensorSpecStruct(), []
   for path, leaf in spec.items():
-    frame = specs.ExtendedTensorSpec(leaf.shape[1:], leaf.dtype)
-    values = [_find(step, path, len(labels) == 1) for step in steps]
+    offsets = (time_offsets or {}).get(path)
+    shape = leaf.shape[1 if offsets is None else 2 :]
+    frame = specs.ExtendedTensorSpec(shape, leaf.dtype)
+    values = [
+      _find(steps[min(max(t + offset, 0), len(steps) - 1)], path, len(labels) == 1)
+      for steps, t in samples
+      for offset in (offsets or (0,))
+    ]
     if any(value is None for value in values):
       missing.append(errors.Mismatch(path, errors.describe(frame), "nothing"))
       continue
-    found[path] = np.stack([to_spec_dtype(path, value, frame) for value in values])
+    packed = np.stack([_to_frame(path, value, frame) for value in values])
+    if offsets is not None:
+      packed = packed.reshape(len(samples), len(offsets), *packed.shape[1:])
+    found[path] = packed
   if missing:
     raise errors.mismatch_error("adapt: episode_data", missing)
   return found
+
+
+def _to_frame(path: str, value: Any, frame: specs.ExtendedTensorSpec) -> np.ndarray:
+  """Converts a value; a scalar, such as a reward, where records keep it as (1,)."""
+  array = to_spec_dtype(path, value, frame)
+  is_of_one = frame.shape.rank == 1 and frame.shape.is_compatible_with([1])
+  return array.reshape(1) if array.ndim == 0 and is_of_one else array
 
 
 def _find(step: Mapping[str, Any], path: str, is_only_label: bool) -> Any:
@@ -77,6 +97,17 @@ def _find(step: Mapping[str, Any], path: str, is_only_label: bool) -> Any:
     return step[name]
   info = flatten_observation(step.get("info") or {})
   return info.get(name, step.get("action") if is_only_label else None)
+
+
+def _pack(
+  predictor: Any, pack_condition_fn: PackConditionFn, episode_data: Sequence[Episode]
+) -> Any:
+  """Packs episodes as an export learns a task from them."""
+  record = predictor.get_policy_record()
+  offsets = None if record is None else record.adaptation_offsets
+  windows = {"time_offsets": offsets} if offsets else {}
+  spec = predictor.get_adaptation_specification()
+  return pack_condition_fn(episode_data, spec, **windows)
 
 
 class _AdaptingPolicy(MetaLearningPolicy):
@@ -98,8 +129,8 @@ class _AdaptingPolicy(MetaLearningPolicy):
     if not episode_data:
       self.reset_task()
       return
-    spec = self._predictor.get_adaptation_specification()
-    self._predictor.adapt(self._pack_condition_fn(episode_data, spec))
+    packed = _pack(self._predictor, self._pack_condition_fn, episode_data)
+    self._predictor.adapt(packed)
 
 
 @gin.configurable
@@ -172,8 +203,7 @@ class MAMLCEMPolicy(_AdaptingPolicy, policies.CEMPolicy):
 
   def adapt(self, episode_data: Sequence[Episode]) -> None:
     """Keeps what the task is learned from."""
-    spec = self._predictor.get_adaptation_specification()
-    self._condition = self._pack_condition_fn(episode_data, spec)
+    self._condition = _pack(self._predictor, self._pack_condition_fn, episode_data)
 
   def _evaluate(
     self, state: Any, context: Any, timestep: int | None, samples: np.ndarray

@@ -155,6 +155,10 @@ class PolicyModel(abc.ABC):
     """Returns the raw features that `adapt` takes; None: the model does not adapt."""
     return None
 
+  def adaptation_offsets(self) -> dict[str, list[int]]:
+    """Returns the time offsets of those of them that are windows, by path."""
+    return {}
+
   def adapt(self, raw_features: SpecStructure) -> SpecStructure:
     """Maps what a task is learned from to the parts of the state that hold it.
 

@@ -30,17 +30,25 @@ class PolicyRecord:
     execution: how action chunks are executed; None for whole chunks.
     normalization: the figures that are inside of the export, by 'features/<path>' or
       'labels/<path>': mode, center and scale; None where nothing is normalised.
+    adaptation_offsets: the time offsets of what a task is learned from, by path, where
+      a sample is a window; None where none is.
   """
 
   padding: Padding = "repeat"
   control_period: float | None = None
   execution: ChunkExecution | None = None
   normalization: dict[str, dict[str, Any]] | None = None
+  adaptation_offsets: dict[str, list[int]] | None = None
 
   @classmethod
   def of(cls, model: PolicyModel) -> PolicyRecord:
     """Returns what there is to say of a model's policy."""
-    return cls(model.padding, model.control_period, model.execution)
+    return cls(
+      model.padding,
+      model.control_period,
+      model.execution,
+      adaptation_offsets=model.adaptation_offsets() or None,
+    )
 
   def to_json(self) -> str:
     """Returns it as text."""
@@ -58,7 +66,9 @@ class PolicyRecord:
       check_padding(padding),
       fields["control_period"],
       execution,
-      fields.get("normalization"),  # Older exports do not tell.
+      # Older exports do not tell.
+      fields.get("normalization"),
+      fields.get("adaptation_offsets"),
     )
 
   @classmethod

@@ -207,20 +207,24 @@ def test_batch_normalisation_trains_and_its_averages_move():
   )
 
 
-@pytest.mark.parametrize("use_parallel_for", [False, True])
-def test_xla_compiles_it(use_parallel_for):
-  model = meta_learning.MAMLModel(LineModel(), use_parallel_for=use_parallel_for)
+def test_all_tasks_at_once_or_compiled_have_the_same_gradients():
   features, labels = make_tasks()
-  model.build()
-  compiled = tf.function(
-    lambda: model.compute_gradients(features, labels, lambda loss: loss),
-    jit_compile=True,
-  )
-  plain = model.compute_gradients(features, labels, lambda loss: loss)
-  for one, other in zip(
-    tf.nest.flatten(compiled()), tf.nest.flatten(plain), strict=True
-  ):
-    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+  found = {}
+  for use_parallel_for in (False, True):
+    tf.keras.utils.set_random_seed(0)
+    model = meta_learning.MAMLModel(LineModel(), use_parallel_for=use_parallel_for)
+    model.build()
+    for jit_compile in (False, True):
+      gradients = tf.function(
+        lambda model: model.compute_gradients(features, labels, lambda loss: loss)[2],
+        jit_compile=jit_compile,
+      )
+      found[use_parallel_for, jit_compile] = tf.nest.flatten(gradients(model))
+  want = found.pop((False, False))
+  assert all(np.abs(gradient).max() > 0 for gradient in want)
+  for name, gradients in found.items():
+    for one, other in zip(gradients, want, strict=True):
+      np.testing.assert_allclose(one, other, 1e-4, 1e-6, err_msg=str(name))
 
 
 class LineEnv(gymnasium.Env):
@@ -331,6 +335,26 @@ def _pack_targets(episodes, spec):
     for step in episode
   ]
   return meta_learning.pack_condition([steps], spec)
+
+
+def test_samples_of_a_condition_are_the_windows_that_the_model_sees():
+  steps = [
+    {"observation": {"x": np.float32([t])}, "action": np.float32([t]), "reward": -t}
+    for t in range(3)
+  ]
+  spec = TensorSpecStruct()
+  spec["condition/features/x"] = ExtendedTensorSpec((None, 2, 1), tf.float32)
+  spec["condition/labels/action"] = ExtendedTensorSpec((None, 1), tf.float32)
+  spec["condition/labels/reward"] = ExtendedTensorSpec((None, 1), tf.float32)
+  packed = meta_learning.pack_condition(
+    [steps, steps], spec, num_samples=4, time_offsets={"condition/features/x": (-1, 0)}
+  )
+  seen = packed["condition/features/x"][..., 0]
+  np.testing.assert_array_equal(seen, [[1, 2], [0, 0], [0, 1], [1, 2]])
+  np.testing.assert_array_equal(packed["condition/labels/action"][:, 0], [2, 0, 1, 2])
+  np.testing.assert_array_equal(
+    packed["condition/labels/reward"][:, 0], [-2, 0, -1, -2]
+  )
 
 
 def test_what_is_wrong_is_said(trained, tmp_path):
