@@ -456,20 +456,11 @@ class RecordReading:
     Returns:
       Dataset of batches by path, [B, ...].
     """
-    batches = serialized.batch(batch_size, drop_remainder)
-    return self.parse_episodes(batches, flat_specs, num_parallel_calls)
-
-  def parse_episodes(
-    self,
-    serialized: tf.data.Dataset,
-    flat_specs: specs.TensorSpecStruct,
-    num_parallel_calls: int | None,
-  ) -> tf.data.Dataset:
-    """Parses records one by one; see `parse_batches`."""
     parse_fn = records.create_parse_tf_example_fn(
-      flat_specs, decode_images=self.decode_images, is_one_episode=True
+      flat_specs, decode_images=self.decode_images
     )
-    return map_in_order(serialized, parse_fn, num_parallel_calls)
+    batches = serialized.batch(batch_size, drop_remainder)
+    return map_in_order(batches, parse_fn, num_parallel_calls)
 
   def keep_episodes(
     self,
@@ -720,12 +711,12 @@ def stream_records(
   num_parallel_calls: int | None,
   report: windows.WindowReport | None,
 ) -> tf.data.Dataset:
-  """Creates shuffled batches of the windows of episode records.
+  """Creates batches of the windows of episode records.
 
   Args:
     reading: parses records, and knows what becomes of bad ones.
-    files: by dataset_key. Those of one dataset are permuted in each epoch; several
-      datasets are zipped, in order.
+    files: by dataset_key. Those of one dataset are permuted in each epoch, unless the
+      plan's order is 'sequential'; several datasets are zipped, in order.
     flat_specs: of an episode.
     joined: of a window.
     cut: how episodes become windows.
@@ -754,11 +745,10 @@ def stream_records(
     )
 
   def slabs(epoch: tf.Tensor) -> tf.data.Dataset:
-    serialized = (
-      reading.read(files, check=False)
-      if others
-      else _permuted_records(reading, names, cycle_length, plan.seed, epoch)
-    )
+    if others or plan.order == "sequential":
+      serialized = reading.read(files, check=False)
+    else:
+      serialized = _permuted_records(reading, names, cycle_length, plan.seed, epoch)
     return reading.keep_episodes(serialized, flat_specs, columns, num_parallel_calls)
 
   return streams.shuffled_windows(slabs, columns, plan, report)

@@ -247,36 +247,16 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
         record_files.check_whole(
           self._where(), self._reading.texts(files), self._parsed_spec
         )
-      grid = _grid(joined, cut)
       if not is_windowed or not record_files.fills_a_batch(
-        first, self._parsed_spec, grid, num_needed, self._decode_images
+        first, self._parsed_spec, _grid(joined, cut), num_needed, self._decode_images
       ):
-        self._check_not_empty(files, joined, cut, is_windowed, num_needed)
-    report = StreamReport() if is_windowed and not self._is_portable else None
+        self._check_not_empty(joined, cut, num_needed)
+    report = None
+    if is_windowed and not self._is_portable:
+      report = StreamReport() if shuffle else windows.WindowReport()
     self._report = self._reading.report(report)
-    self._reads_ahead = is_windowed and shuffle
-    if self._reads_ahead:
-      return record_files.stream_records(
-        self._reading,
-        files,
-        self._parsed_spec,
-        joined,
-        cut,
-        plan,
-        cycle_length=self._cycle_length,
-        num_parallel_calls=self._num_parallel_calls,
-        report=report,
-      ).map(joint.split)
-    examples = self._examples(files, joined, cut, shuffle, report, plan.num_epochs)
-    if is_windowed:
-      batches = examples.batch(batch_size, drop_remainder=plan.drops)
-    else:
-      batches = self._reading.parse_batches(
-        examples, self._parsed_spec, batch_size, plan.drops, self._num_parallel_calls
-      )
-    if is_train and not self._is_portable:  # Services divide all sources among workers.
-      batches = record_files.never_ending(batches)
-    return batches.map(joint.split)
+    self._reads_ahead = is_windowed
+    return self._batches(joined, cut, plan, report).map(joint.split)
 
   def _find_files(self, flat_specs: specs.TensorSpecStruct) -> record_files.FilesByKey:
     return record_files.find_files(self._file_patterns, flat_specs)
@@ -295,28 +275,44 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     grid = _grid(joined, self._cut("train"))
     return f"{windows.is_windowed(joined)} {grid} {self._split} {self._episodes}"
 
-  def _examples(
+  def _batches(
     self,
-    files: record_files.FilesByKey,
     joined: specs.TensorSpecStruct,
     cut: windows.Cut,
-    shuffle: bool,
+    plan: Plan,
     report: windows.WindowReport | None,
-    num_epochs: int | None = 1,
   ) -> tf.data.Dataset:
-    """Creates a dataset of records, or of all windows."""
+    """Creates a dataset of batches of records, or of windows, joined."""
+    shuffle = plan.order != "sequential"
+    cycle_length = self._cycle_length if shuffle else 1
+    if windows.is_windowed(joined):
+      return record_files.stream_records(
+        self._reading,
+        self._files,
+        self._parsed_spec,
+        joined,
+        cut,
+        plan,
+        cycle_length=cycle_length,
+        num_parallel_calls=self._num_parallel_calls,
+        report=report,
+      )
     file_seed, example_seed, _ = self._seeds()
     serialized = self._reading.read(
-      files, self._cycle_length if shuffle else 1, shuffle, file_seed, check=False
+      self._files, cycle_length, shuffle, file_seed, check=False
     )
-    if not windows.is_windowed(joined):
-      if shuffle:
-        serialized = serialized.shuffle(self._shuffle_buffer_size, example_seed)
-      return serialized.repeat(num_epochs)
-    episodes = self._reading.parse_episodes(
-      serialized, self._parsed_spec, self._num_parallel_calls
+    if shuffle:
+      serialized = serialized.shuffle(self._shuffle_buffer_size, example_seed)
+    batches = self._reading.parse_batches(
+      serialized.repeat(plan.num_epochs),
+      self._parsed_spec,
+      plan.batch_size,
+      plan.drops,
+      self._num_parallel_calls,
     )
-    return windows.windows(episodes, joined, cut, num_epochs=num_epochs, report=report)
+    # Services divide all sources among workers.
+    is_endless = plan.num_epochs is None and not self._is_portable
+    return record_files.never_ending(batches) if is_endless else batches
 
   def _seeds(self) -> list[int | None]:
     """Returns one seed for each shuffle: files, records, windows."""
@@ -326,23 +322,17 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     return np.random.SeedSequence(seed).generate_state(3).tolist()
 
   def _check_not_empty(
-    self,
-    files: record_files.FilesByKey,
-    joined: specs.TensorSpecStruct,
-    cut: windows.Cut,
-    is_windowed: bool,
-    num_needed: int,
+    self, joined: specs.TensorSpecStruct, cut: windows.Cut, num_needed: int
   ) -> None:
     """Reads the examples that a first batch needs: better an error than a hang."""
+    is_windowed = windows.is_windowed(joined)
     if not is_windowed and num_needed == 1 and self._on_bad_record == "raise":
       return
     report = windows.WindowReport() if is_windowed else None
-    examples = self._examples(files, joined, cut, shuffle=False, report=report)
-    if report is None:
-      examples = self._reading.parse_batches(
-        examples, self._parsed_spec, 1, False, None
-      )
-    found = sum(1 for _ in examples.take(num_needed))
+    plan = Plan(num_needed, "sequential", drop_remainder=False)
+    found = 0
+    for batch in self._batches(joined, cut, plan, report).take(1):
+      found = len(next(iter(batch.values())))
     min_steps, left_out = _grid(joined, cut).min_steps, self._reading.report(None)
     record_files.check_enough(
       self._where(), num_needed, found, min_steps, report, left_out

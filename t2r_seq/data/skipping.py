@@ -315,23 +315,6 @@ class SkippingReading(RecordReading):
       return batches
     return map_in_order(batches, parse_fn, num_parallel_calls)
 
-  def parse_episodes(
-    self,
-    serialized: tf.data.Dataset,
-    flat_specs: specs.TensorSpecStruct,
-    num_parallel_calls: int | None,
-  ) -> tf.data.Dataset:
-    """Parses episodes; one whose sequences differ in length is bad."""
-    parse_fn = records.create_parse_tf_example_fn(
-      flat_specs, decode_images=self.decode_images, is_one_episode=True
-    )
-    sequences = [path for path, spec in flat_specs.items() if spec.is_sequence]
-    return self._good(
-      serialized.batch(1),
-      lambda texts: _of_equal_lengths(parse_fn(texts[0]), sequences),
-      num_parallel_calls,
-    )
-
   def keep_episodes(
     self,
     serialized: tf.data.Dataset,
@@ -443,20 +426,6 @@ def _cause(message: str) -> str:
   cause = said[-1].rpartition("}} ")[2].removeprefix("Name: <unknown>, ")
   cause = re.sub(r"^Key: (.*?), Index: \d+\. *", r"feature '\1': ", cause)
   return " ".join(cause.split())[:_MAX_CAUSE].rstrip(".")
-
-
-def _of_equal_lengths(episode: Any, sequences: list[str]) -> Any:
-  """Returns an episode, if all its sequences are equally long, and fails otherwise."""
-  if len(sequences) < 2:
-    return episode
-  lengths = tf.stack([tf.shape(episode[path], tf.int64)[0] for path in sequences])
-  is_even, said = (
-    tf.reduce_all(lengths == lengths[0]),
-    "expected sequences of one length",
-  )
-  return tf.nest.map_structure(
-    lambda tensor: require(tensor, is_even, [said, lengths]), episode
-  )
 
 
 def _checked(parse_fn: Callable[[tf.Tensor], Any]) -> Callable[[tf.Tensor], tf.Tensor]:

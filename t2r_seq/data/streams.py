@@ -1,4 +1,4 @@
-"""Shuffled batches of windows from a stream of episodes, within a memory budget."""
+"""Batches of windows from a stream of episodes, shuffled within a memory budget."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ MakeDataset = Callable[[tf.Tensor], tf.data.Dataset]
 
 # The first pool has windows for so many batches, the next for twice as many, and so on:
 # the first batch waits for little, and pools are soon as large as the budget allows.
-_FIRST_POOL_BATCHES = 4
+# Where nothing is permuted they need not be.
+_FIRST_POOL_BATCHES, _MAX_DOUBLED, _MAX_DOUBLED_IN_ORDER = 4, 20, 3
 # More windows mix no better, and to permute them takes time.
 _MAX_WINDOWS = 2**20
 # What a pool is filled with is listed, and that is copied with each slab.
@@ -111,7 +112,7 @@ def streamed_windows(
     spec_structure: the specs of a window.
     batch_size: B.
     plan: of the batches; None for one epoch in another order in every run, with all
-      windows. Its memory_budget is for two pools, the episodes on their way to them,
+      windows. Of orders there are 'sequential' and a shuffle. Its memory_budget is for two pools, the episodes on their way to them,
       some batches, and what TensorFlow takes beside them. An episode that needs more is
       used all the same, and a line on stderr says how much it needs.
     cut: how episodes become windows; None for `Cut()`.
@@ -178,7 +179,11 @@ def shuffled_windows(
   def join(filled: dict[str, tf.Tensor]) -> pool.Pool:
     lengths = filled["lengths"]
     counts = columns.reader.grid.num_windows(lengths)
-    numbers = permutation(tf.reduce_sum(counts), seed, filled["number"])
+    total = tf.reduce_sum(counts)
+    if plan.order == "sequential":
+      numbers = tf.range(total)
+    else:
+      numbers = permutation(total, seed, filled["number"])
     return {
       "rows": columns.join(filled["kept"]),
       "windows": pool.place_windows(
@@ -221,6 +226,8 @@ class _Filler:
     self._batch_bytes = plan.batch_size * columns.reader.window_bytes
     self._memory_budget = plan.memory_budget
     self._is_endless = plan.num_epochs is None
+    in_order = plan.order == "sequential"
+    self._max_doubled = _MAX_DOUBLED_IN_ORDER if in_order else _MAX_DOUBLED
     self._report = report
     self._grid = columns.reader.grid
 
@@ -295,7 +302,7 @@ class _Filler:
 
   def _most_windows(self, number: tf.Tensor) -> tf.Tensor:
     first = tf.constant(_FIRST_POOL_BATCHES * self._batch_size, tf.int64)
-    doubled = tf.bitwise.left_shift(first, tf.minimum(number, 20))
+    doubled = tf.bitwise.left_shift(first, tf.minimum(number, self._max_doubled))
     return tf.minimum(doubled, max(_MAX_WINDOWS, self._batch_size))
 
   def _num_bytes(self, pooled: Any, parsed: Any) -> Any:

@@ -263,7 +263,7 @@ def test_episodes_are_left_out(build, tmp_path, kit, monkeypatch, mode, at_once)
   text = "\n".join(str(problem) for problem in report.problems)
   assert re.search("record 1 of .*image", text)
   if mode == "eval":
-    assert re.search("record 3 of .*expected sequences of one length", text)
+    assert re.search("record 3 of .*expected as many steps as", text)
 
 
 @pytest.mark.parametrize(
