@@ -1,8 +1,7 @@
 """Record files read in any order, by their sidecar index (`t2r_seq index`).
 
-`RecordReads` reads records where the index says that they lie. `IndexedWindows` are the
-windows of episode records, `IndexedExamples` records that are examples as they are;
-`IndexedRecordLoader` makes batches of either.
+`RecordReads` reads records where the index says that they lie. `IndexedRecordLoader`
+makes batches of the windows of episode records, or of records that are examples.
 """
 
 from __future__ import annotations
@@ -39,8 +38,6 @@ OPTIONS = (None, "auto", "require")
 _MAX_BUFFER = 1 << 18
 # Bytes of examples that are read at once, as a run of records that are neighbours.
 _RUN_BYTES = 1 << 16
-# Reading records costs more than the ops of a batch: no batches are read together.
-_LARGE_WINDOW = 1 << 30
 # Records of more bytes are too large to be parsed whole for each of their windows.
 _LARGE_RECORD = 1 << 20
 _RECORD = "record"
@@ -145,21 +142,12 @@ def _pick(values: HeldTensor, number: tf.Tensor) -> tf.Tensor:
   return tf.gather(values.read_value(), number)
 
 
-class IndexedWindows:
-  """The windows that a spec structure cuts from records, counted through all files.
-
-  A window costs the parse of its whole record, but only the frames that it shows are
-  decoded. Windows of one record that are read together cost one parse.
+class _WindowPools(PoolReader):
+  """Pools of the windows that specs cut from records: each is parsed once a pool.
 
   Attributes:
-    columns: what pools keep of the records.
-    reads: gives the records.
-    counts: windows of each record, int64 [records].
-    episode_lengths: steps of each record, int64 [records].
-    num_windows: of all records.
-    min_steps: of a record that has a window.
     flat: specs of what is parsed, by path.
-    held: the tensors that are read from; see `dataset_over`.
+    episode_lengths: steps of each record, int64 [records].
   """
 
   def __init__(
@@ -167,8 +155,9 @@ class IndexedWindows:
     index: RecordIndex,
     spec_structure: specs.SpecStructure,
     cut: windows.Cut,
-    decode_images: DecodeImages = True,
-    chosen: np.ndarray | None = None,
+    decode_images: DecodeImages,
+    chosen: np.ndarray | None,
+    decodes_late: bool,
   ) -> None:
     """Plans the windows; reads the first record only.
 
@@ -180,191 +169,72 @@ class IndexedWindows:
       decode_images: gives pixels, perhaps in a way of its own; False the strings that
         the records hold.
       chosen: numbers of the records that have windows; None for all.
+      decodes_late: decodes the images that windows show, and not those of all steps
+        from the first to the last of these.
     Raises:
       SpecError: the specs do not fit each other, or the index.
       RecordError: a file is compressed, or has changed.
     """
-    self.reads = RecordReads(index)
+    reads = RecordReads(index)
     first = tf.constant(index.read(0))
     flat = windows.flat_specs(spec_structure, cut.n_step)
     flat = record_files.leave_out_absent(flat, first)
     flat = record_files.add_flags(flat, first)
     self.flat = specs.map_leaves(specs.ExtendedTensorSpec.to_spec, flat)
-    self._parse = records.create_parse_tf_example_fn(
+    parse_fn = records.create_parse_tf_example_fn(
       flat, decode_images=False, is_one_episode=True
     )
-    self._decode_images = decode_images
-    self.columns = pool.PoolColumns(
-      _element_spec(self.flat), spec_structure, cut, decode_images
-    )
-    self._reader = self.columns.encoded
+    element = _element_spec(self.flat)
+    columns = pool.PoolColumns(element, spec_structure, cut, decode_images)
+    self._late_images = dict(columns.images) if decodes_late else {}
+    if decodes_late:
+      columns = pool.PoolColumns(element, spec_structure, cut, decode_images=False)
     self.episode_lengths: np.ndarray = index.num_steps(self.flat)
-    self.counts: np.ndarray = np.asarray(
-      self._reader.grid.num_windows(self.episode_lengths)
-    )
+    counts = np.asarray(columns.reader.grid.num_windows(self.episode_lengths))
     if chosen is not None:
-      is_chosen = np.isin(np.arange(len(self.counts)), chosen)
-      self.counts = np.where(is_chosen, self.counts, 0)
-    self.num_windows = int(self.counts.sum())
-    self.min_steps = self._reader.grid.min_steps
-    self._window_ends = HeldTensor.of(np.cumsum(self.counts))
-    self.held = [self._window_ends, *self.reads.held]
-
-  def parse(self, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Parses one record: what the windows read of it, images encoded."""
-    return self.columns.select(self._parse(serialized))
-
-  def read(self, window_ids: tf.Tensor) -> specs.TensorSpecStruct:
-    """Reads windows.
-
-    Args:
-      window_ids: int64 [B], in range(num_windows), in any order.
-    Returns:
-      Windows by path, [B, L, K, ...].
-    """
-    window_ends = self._window_ends.read_value()
-    numbers = tf.searchsorted(window_ends, window_ids, "right", out_type=tf.int64)
-    firsts = tf.where(
-      numbers > 0, tf.gather(window_ends, tf.maximum(numbers - 1, 0)), 0
-    )
-    distinct, places = tf.unique(numbers)
-    # All windows of one record follow each other, and are put back after.
-    by_record = tf.argsort(places, stable=True)
-    starts = tf.gather(self._reader.grid.start(window_ids - firsts), by_record)
-    ends = tf.cumsum(tf.math.bincount(places))
-
-    def windows_of(number: tf.Tensor) -> tf.data.Dataset:
-      start = tf.where(number > 0, ends[tf.maximum(number - 1, 0)], 0)
-      mine = starts[start : ends[number]]
-      return self.reads.dataset(distinct[number]).map(
-        _as_it_is(lambda data: self._gather(data, mine))
+      counts = np.where(np.isin(np.arange(len(counts)), chosen), counts, 0)
+    if not counts.any():
+      lengths = self.episode_lengths
+      raise too_short_error(
+        f"IndexedRecordLoader: {index.filenames[0]}",
+        columns.reader.grid.min_steps,
+        len(lengths),
+        int(lengths.max()),
       )
-
-    numbers = tf.data.Dataset.range(tf.size(distinct, tf.int64))
-    found = numbers.flat_map(_as_it_is(windows_of)).unbatch()
-    batch = found.batch(tf.size(window_ids, tf.int64), drop_remainder=True)
-    sorted_windows = batch.get_single_element()
-    back = tf.math.invert_permutation(by_record)
-    size = window_ids.shape[:1]
-    return self._decode(
-      specs.map_leaves(
-        lambda values: tf.ensure_shape(
-          tf.gather(values, back), size.concatenate(values.shape[1:])
-        ),
-        sorted_windows,
-      )
-    )
-
-  def _decode(self, window: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
-    """Decodes the images of windows [B, L, K, ...], one that several show once."""
-    decoded = window.copy()
-    for path, reading in self.columns.reader.readings.items():
-      spec = self.columns.images.get(reading.source)
-      if spec is None:
-        continue
-      distinct, places = tf.unique(tf.reshape(window[path], [-1]))
-      places = tf.reshape(places, tf.shape(window[path]))
-      images = decode_to_list(distinct, spec, reading.source, self._decode_images)
-      decoded[path] = images.gather(tf.ensure_shape(places, window[path].shape))
-    return decoded
-
-  def _gather(self, data: tf.Tensor, starts: tf.Tensor) -> specs.TensorSpecStruct:
-    episode = self.parse(data)
-    num_steps = self._reader.num_steps(episode, check=False)
-    return self._reader.read(episode, starts, num_steps)
-
-
-def _element_spec(flat: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
-  """Describes a parsed record as the windows' reader takes it."""
-  element = specs.TensorSpecStruct()
-  for path, spec in encoded_specs(flat).items():
-    shape = spec.shape
-    if flat[path].is_sequence:
-      shape = tf.TensorShape([None]).concatenate(shape)
-    element[path] = tf.TensorSpec(shape, spec.dtype)
-  return element
-
-
-class IndexedExamples:
-  """Records that are examples as they are, in any order.
-
-  Attributes:
-    num_windows: how many records there are.
-    flat: specs of what is parsed, by path.
-    held: the tensors that are read from; see `dataset_over`.
-  """
-
-  def __init__(
-    self,
-    index: RecordIndex,
-    spec_structure: specs.SpecStructure,
-    decode_images: DecodeImages = True,
-    chosen: np.ndarray | None = None,
-  ) -> None:
-    """Prepares; reads the first record only.
-
-    Args:
-      index: of files with at least one record, none of them compressed.
-      spec_structure: specs without time offsets, of one dataset. Optional features that
-        the first record lacks are left out.
-      decode_images: gives pixels, perhaps in a way of its own; False the strings that
-        the records hold.
-      chosen: numbers of the records to read; None for all.
-    Raises:
-      SpecError: a spec cannot be parsed.
-      RecordError: a file is compressed, or has changed.
-    """
-    self._reads = RecordReads(index, chosen=chosen)
-    self.held = self._reads.held
-    first = tf.constant(index.read(0))
-    flat = specs.flatten_spec_structure(spec_structure)
-    self.flat = record_files.leave_out_absent(flat, first)
-    self._parse = records.create_parse_tf_example_fn(
-      self.flat, decode_images=decode_images
-    )
-    self.num_windows = len(self._reads.counts)
-
-  def parse(self, serialized: tf.Tensor) -> specs.TensorSpecStruct:
-    """Parses serialized records, [B]."""
-    return self._parse(serialized)
-
-  def read(self, numbers: tf.Tensor) -> specs.TensorSpecStruct:
-    """Reads records.
-
-    Args:
-      numbers: int64 [B], in range(num_windows), in any order.
-    Returns:
-      Examples by path, [B, ...].
-    """
-    serialized = self._reads.read(numbers)
-    return self.parse(tf.ensure_shape(serialized, numbers.shape))
-
-
-class _EpisodePools(PoolReader):
-  """Reads pools of episode records: each is parsed, and decoded, once a pool."""
-
-  def __init__(self, source: IndexedWindows, index: RecordIndex) -> None:
-    columns = source.columns
-    lengths = np.maximum(source.episode_lengths, 1)
     # Strings that stay are a part of their records.
     strings = [
       path
-      for path, spec in source.flat.items()
-      if spec.dtype == tf.string or (specs.is_encoded_image_spec(spec))
+      for path, spec in self.flat.items()
+      if spec.dtype == tf.string or specs.is_encoded_image_spec(spec)
       if path not in columns.images
     ]
-    of_strings = int(np.ceil((index.lengths / lengths).max())) if strings else 0
-    of_strings += _STRING_BYTES * len(strings)
+    of_strings = 0
+    if strings:
+      steps = np.maximum(self.episode_lengths, 1)
+      of_strings = int(np.ceil((index.lengths / steps).max()))
+      of_strings += _STRING_BYTES * len(strings)
     super().__init__(
       columns,
-      source.counts,
-      source.episode_lengths,
+      counts,
+      self.episode_lengths,
       step_bytes=columns.step_bytes + (3 * of_strings + 1) // 2,
       parsed_bytes=int(index.lengths.max()),
-      held=source.held,
+      held=reads.held,
     )
-    self._columns = columns
-    self._source = source
+    self._columns, self._reads, self._parse = columns, reads, parse_fn
+    self._decode_images = decode_images
+
+  def read(self, window_ids: tf.Tensor) -> specs.TensorSpecStruct:
+    """Reads windows; an image that several of them show is decoded once."""
+    found = super().read(window_ids)
+    for path, reading in self._columns.reader.readings.items():
+      spec = self._late_images.get(reading.source)
+      if spec is not None:
+        distinct, places = tf.unique(tf.reshape(found[path], [-1]))
+        places = tf.reshape(places, tf.shape(found[path]))
+        images = decode_to_list(distinct, spec, reading.source, self._decode_images)
+        found[path] = images.gather(tf.ensure_shape(places, found[path].shape))
+    return found
 
   def _read(
     self, episodes: tf.Tensor, first_step: tf.Tensor, num_steps: tf.Tensor
@@ -372,8 +242,8 @@ class _EpisodePools(PoolReader):
     timed = self._columns.reader.timed_paths
 
     def keep(episode: tf.Tensor, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-      data = self._source.reads.dataset(episode).get_single_element()
-      values = self._source.parse(data)
+      data = self._reads.dataset(episode).get_single_element()
+      values = self._columns.select(self._parse(data))
       shown = {path: values[path][first : first + count] for path in timed}
       return self._columns.keep({**values, **shown})["kept"]
 
@@ -389,35 +259,74 @@ class _EpisodePools(PoolReader):
     )
 
 
-class _ExampleRows(pool.PoolRows):
-  """Rows that are examples: runs of records are the episodes, a record is a window."""
+def _element_spec(flat: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
+  """Describes a parsed record as the windows' reader takes it."""
+  element = specs.TensorSpecStruct()
+  for path, spec in encoded_specs(flat).items():
+    shape = spec.shape
+    if flat[path].is_sequence:
+      shape = tf.TensorShape([None]).concatenate(shape)
+    element[path] = tf.TensorSpec(shape, spec.dtype)
+  return element
 
-  def __init__(self, examples: IndexedExamples) -> None:
+
+class _ExampleRows(pool.PoolRows):
+  """Rows that are records, which are parsed when they are gathered."""
+
+  def __init__(self, parse_fn: record_files.ParseFn) -> None:
     element = {_RECORD: tf.TensorSpec([None], tf.string)}
     spec = {_RECORD: specs.ExtendedTensorSpec((), tf.string, time_offsets=0)}
     super().__init__(windows.WindowReader(element, spec), element, {})
-    self._examples = examples
+    self._parse = parse_fn
 
   def gather(self, rows: Any, chosen: tf.Tensor) -> specs.TensorSpecStruct:
     """Gathers records, and parses them."""
-    return self._examples.parse(super().gather(rows, chosen)[_RECORD])
+    return self._parse(super().gather(rows, chosen)[_RECORD])
 
 
 class _ExamplePools(PoolReader):
-  """Reads pools of examples, by runs of records that are neighbours in a file."""
+  """Pools of records that are examples.
+
+  Runs of records that are neighbours in a file stand for the episodes, and each record
+  for a window of one step.
+
+  Attributes:
+    flat: specs of what is parsed, by path.
+  """
 
   def __init__(
     self,
-    source: IndexedExamples,
     index: RecordIndex,
+    spec_structure: specs.SpecStructure,
+    decode_images: DecodeImages,
     chosen: np.ndarray | None,
+    run_bytes: int,
   ) -> None:
+    """Plans the runs; reads the first record only.
+
+    Args:
+      index: of files with at least one record, none of them compressed.
+      spec_structure: specs without time offsets, of one dataset. Optional features that
+        the first record lacks are left out.
+      decode_images: gives pixels, perhaps in a way of its own; False the strings that
+        the records hold.
+      chosen: numbers of the records to read; None for all.
+      run_bytes: of a run, about.
+    Raises:
+      SpecError: a spec cannot be parsed.
+      RecordError: a file is compressed, or has changed.
+    """
     mean_bytes = max(1, int(index.lengths.mean()))
-    self._reads = RecordReads(index, max(1, _RUN_BYTES // mean_bytes), chosen)
+    self._reads = RecordReads(index, max(1, run_bytes // mean_bytes), chosen)
+    flat = specs.flatten_spec_structure(spec_structure)
+    self.flat = record_files.leave_out_absent(flat, tf.constant(index.read(0)))
+    parse_fn = records.create_parse_tf_example_fn(
+      self.flat, decode_images=decode_images
+    )
     counts = self._reads.counts
     row_bytes = int(index.lengths.max()) + _STRING_BYTES
     super().__init__(
-      _ExampleRows(source),
+      _ExampleRows(parse_fn),
       counts,
       counts,
       # In pieces as they are read, and then in one.
@@ -428,7 +337,7 @@ class _ExamplePools(PoolReader):
   def _read(
     self, episodes: tf.Tensor, first_step: tf.Tensor, num_steps: tf.Tensor
   ) -> dict[str, tf.Tensor]:
-    counts = tf.gather(tf.constant(self.counts, tf.int64), episodes)
+    counts = tf.gather(self._episodes.read_value()[0], episodes)
     first_rows = tf.cumsum(counts, exclusive=True) + first_step
     rows = tf.ragged.range(first_rows, first_rows + num_steps).flat_values
     return {_RECORD: tf.gather(self._reads.read(episodes), rows)}
@@ -507,37 +416,24 @@ class IndexedRecordLoader(WindowLoader):
       split,
       None if split is None else splits_of(self.index),
     )
-    self._source: IndexedWindows | IndexedExamples
+    is_global = plan.order == "global"
+    self._pools: _WindowPools | _ExamplePools
     if windows.is_windowed(spec_structure):
-      self._source = IndexedWindows(
-        self.index, spec_structure, cut, decode_images, self._chosen
+      self._pools = _WindowPools(
+        self.index, spec_structure, cut, decode_images, self._chosen, is_global
       )
-      if not self._source.num_windows:
-        lengths, place = self._source.episode_lengths, self.index.filenames[0]
-        raise too_short_error(
-          f"IndexedRecordLoader: {place}",
-          self._source.min_steps,
-          len(lengths),
-          int(lengths.max()),
-        )
-      if plan.order == "global":
-        _check_small_records(self._source, self.index)
+      if is_global:
+        _check_small_records(self._pools.counts, self.index)
     else:
       arguments.check_no_windows("IndexedRecordLoader", cut)
-      self._source = IndexedExamples(
-        self.index, spec_structure, decode_images, self._chosen
+      run_bytes = 1 if is_global else _RUN_BYTES
+      self._pools = _ExamplePools(
+        self.index, spec_structure, decode_images, self._chosen, run_bytes
       )
-    self.flat = self._source.flat
+    self.flat = self._pools.flat
     self._decode_images = decode_images
     self._is_checkpointed = is_checkpointed
-    super().__init__(
-      plan,
-      self._source.read,
-      self._source.num_windows,
-      _LARGE_WINDOW,
-      self._make_pools,
-      held=self._source.held,
-    )
+    super().__init__(plan, lambda: self._pools, int(self._pools.counts.sum()))
 
   def report(self) -> windows.WindowReport | None:
     """Returns what an epoch of all shards holds, and which episodes are too short.
@@ -545,11 +441,11 @@ class IndexedRecordLoader(WindowLoader):
     Returns:
       The counts; None where examples are no windows.
     """
-    if not isinstance(self._source, IndexedWindows):
+    if not isinstance(self._pools, _WindowPools):
       return None
     chosen = slice(None) if self._chosen is None else self._chosen
     return windows.WindowReport.of_episodes(
-      self._source.episode_lengths[chosen], self._source.counts[chosen]
+      self._pools.episode_lengths[chosen], self._pools.counts[chosen]
     )
 
   def dataset(self, start_batch: int = 0) -> tf.data.Dataset:
@@ -573,11 +469,6 @@ class IndexedRecordLoader(WindowLoader):
       ):
         raise
 
-  def _make_pools(self) -> PoolReader:
-    if isinstance(self._source, IndexedWindows):
-      return _EpisodePools(self._source, self.index)
-    return _ExamplePools(self._source, self.index, self._chosen)
-
 
 def splits_of(index: RecordIndex) -> dict[str, np.ndarray]:
   """Returns numbers of records by the split that the names of their files tell."""
@@ -585,16 +476,16 @@ def splits_of(index: RecordIndex) -> dict[str, np.ndarray]:
   return record_files.splits_of_files(list(index.filenames), counts)
 
 
-def _check_small_records(source: IndexedWindows, index: RecordIndex) -> None:
+def _check_small_records(counts: np.ndarray, index: RecordIndex) -> None:
   """Raises SpecError where every window would cost the parse of a large record."""
-  num_bytes = int(np.average(index.lengths, weights=source.counts))
-  per_record = source.num_windows / np.count_nonzero(source.counts)
+  num_bytes = int(np.average(index.lengths, weights=counts))
+  per_record = counts.sum() / np.count_nonzero(counts)
   if num_bytes <= _LARGE_RECORD or per_record < 2:
     return
   raise errors.SpecError(
     f"IndexedRecordLoader: {index.filenames[0]}: order: expected 'quasi_random' for "
     f"records of more than {_LARGE_RECORD:,} bytes, got 'global': each of the "
-    f"{source.num_windows:,} windows would cost the read and parse of a record of "
+    f"{counts.sum():,} windows would cost the read and parse of a record of "
     f"{num_bytes:,} bytes. Use order='quasi_random', or an EpisodeStore, which reads "
     "the steps that a window shows: t2r_seq convert."
   )

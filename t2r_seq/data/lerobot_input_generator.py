@@ -158,8 +158,7 @@ class LeRobotInputGenerator(AbstractInputGenerator):
       plan, start = plan.of_worker(context, batch_size, start)
     with tf.init_scope():
       pools = _LeRobotPools(reading, reader, element)
-      num_windows = int(pools.counts.sum())
-      loader = WindowLoader(plan.seeded(), None, num_windows, 1, lambda: pools)
+      loader = WindowLoader(plan.seeded(), lambda: pools, int(pools.counts.sum()))
       self._report = windows.WindowReport.of_episodes(lengths, pools.counts)
     self._reads_ahead = True
     return loader.dataset(start).map(joint.split)

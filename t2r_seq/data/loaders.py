@@ -1,9 +1,10 @@
 """Batches of windows by number: for TensorFlow, for numpy, and for strategies.
 
-    order ─► window numbers ─► `read`                     'sequential', 'global'
-    order ─► pool numbers ─► `PoolReader` ─► `gather`     'quasi_random'
+    order ─► window numbers ─► `read`                     'global'
+    order ─► pool numbers ─► `PoolReader` ─► `gather`     'quasi_random', 'sequential'
 
-`WindowLoader` does both for what can be read at random: a store, or indexed records.
+`WindowLoader` does both for what can be read at random: a store, indexed records, a
+LeRobot dataset. A store's windows are read by number in the order 'sequential', too.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ _MAX_BATCHES = 64
 # fewer than there are cores; with one more, copies of 7 MB are 4% faster.
 _PARALLEL_BYTES = 2**28
 _NOT_IN_BUFFERS = (tf.string, tf.bfloat16)
+# Bytes of a window whose read costs more than the ops of a batch.
+_LARGE_WINDOW = 2**30
 
 
 def batches_in_order(
@@ -312,8 +315,11 @@ class PoolReader(abc.ABC):
     """
     self._rows = rows
     self.counts = counts
-    self.held = held
     self._lengths = lengths
+    # By episode: its windows, the end of those so far, its steps.
+    by_episode = [counts, np.cumsum(counts), lengths]
+    self._episodes = HeldTensor.of(np.stack(by_episode))
+    self.held = [*held, self._episodes]
     self._step_bytes = step_bytes
     self._parsed_bytes = parsed_bytes
 
@@ -401,6 +407,30 @@ class PoolReader(abc.ABC):
       pools.prefetch(1), self._rows, order.batch_size, order.drop_remainder
     )
 
+  def read(self, window_ids: tf.Tensor) -> specs.TensorSpecStruct:
+    """Reads some windows, by a pool that holds no others.
+
+    Args:
+      window_ids: int64 [B], of all windows counted through the episodes, in any order.
+    Returns:
+      Windows by path, [B, L, K, ...].
+    """
+    counts, ends, _ = tf.unstack(self._episodes.read_value())
+    numbers = tf.searchsorted(ends, window_ids, "right", tf.int64)
+    in_episode = window_ids - tf.gather(ends - counts, numbers)
+    episodes, slots = tf.unique(numbers)
+    size = tf.size(episodes)
+    pool_counts = tf.gather(counts, episodes)
+    found = self._pool(
+      episodes,
+      tf.cumsum(pool_counts),
+      tf.math.unsorted_segment_min(in_episode, slots, size),
+      tf.math.unsorted_segment_max(in_episode, slots, size) + 1,
+      in_episode + tf.gather(tf.cumsum(pool_counts, exclusive=True), slots),
+    )
+    chosen = tf.ensure_shape(found["windows"], [*window_ids.shape, 4])
+    return self._rows.gather(found["rows"], chosen)
+
   def _load(self, order: PoolOrder, epoch: tf.Tensor, pool: tf.Tensor) -> pool_lib.Pool:
     """Reads the steps that the windows of a pool show."""
     permuted, ends = order.episodes(epoch)
@@ -408,35 +438,47 @@ class PoolReader(abc.ABC):
     bounds = tf.searchsorted(ends, tf.stack([first, end - 1]), "right")
     slots = tf.range(bounds[0], bounds[1] + 1)
     episodes, ends = tf.gather(permuted, slots), tf.gather(ends, slots)
-    counts = tf.gather(tf.constant(self.counts, tf.int64), episodes)
-    lengths = tf.gather(tf.constant(self._lengths, tf.int64), episodes)
-    starts = ends - counts
-    first_step, num_steps = self._steps(
-      tf.maximum(first - starts, 0), tf.minimum(end, ends) - starts, lengths
+    starts = ends - tf.gather(self._episodes.read_value()[0], episodes)
+    return self._pool(
+      episodes,
+      ends,
+      tf.maximum(first - starts, 0),
+      tf.minimum(end, ends) - starts,
+      order.shuffle(end - first, epoch, pool) + first,
     )
-    return {
-      "rows": self._read(episodes, first_step, num_steps),
-      "windows": pool_lib.place_windows(
-        self._rows.reader.grid,
-        order.shuffle(end - first, epoch, pool) + first,
-        counts,
-        ends,
-        lengths,
-        tf.cumsum(num_steps, exclusive=True) - first_step,
-      ),
-      "left": tf.constant(0, tf.int64),
-    }
 
-  def _steps(
-    self, first_window: tf.Tensor, end_window: tf.Tensor, lengths: tf.Tensor
-  ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the first step and the number of steps that windows of episodes show."""
+  def _pool(
+    self,
+    episodes: tf.Tensor,
+    ends: tf.Tensor,
+    first_window: tf.Tensor,
+    end_window: tf.Tensor,
+    numbers: tf.Tensor,
+  ) -> pool_lib.Pool:
+    """Reads the steps that some windows of each of some episodes show.
+
+    Args:
+      episodes: int64 [n].
+      ends: the number after the last window of each.
+      first_window: the first that is shown of each, in its episode.
+      end_window: the one after the last.
+      numbers: of the windows in their order, int64 [N], counted as `ends` are.
+    """
+    found = tf.gather(self._episodes.read_value(), episodes, axis=1)
+    counts, _, lengths = tf.unstack(found)
     grid, (first, last) = self._rows.reader.grid, self._rows.reader.steps_shown
     first_step = tf.clip_by_value(grid.start(first_window) + first, 0, lengths - 1)
     last_step = tf.clip_by_value(grid.start(end_window - 1) + last, 0, lengths - 1)
     # An episode that is too short for a window may lie between two others.
     num_steps = tf.where(end_window > first_window, last_step - first_step + 1, 0)
-    return first_step, num_steps
+    first_rows = tf.cumsum(num_steps, exclusive=True) - first_step
+    return {
+      "rows": self._read(episodes, first_step, num_steps),
+      "windows": pool_lib.place_windows(
+        grid, numbers, counts, ends, lengths, first_rows
+      ),
+      "left": tf.constant(0, tf.int64),
+    }
 
 
 class WindowLoader:
@@ -456,35 +498,38 @@ class WindowLoader:
   def __init__(
     self,
     plan: Plan,
-    read: Callable[[Any], specs.TensorSpecStruct] | None,
+    make_pools: Callable[[], PoolReader],
     num_windows: int,
-    window_bytes: int,
-    make_pools: Callable[[], PoolReader] | None = None,
+    window_bytes: int = _LARGE_WINDOW,
+    read: Read | None = None,
     held: Sequence[HeldTensor] = (),
   ) -> None:
     """Plans the batches.
 
     Args:
       plan: with a seed and an order.
-      read: maps window numbers, int64 [N], to windows by path, [N, ...]. None: windows
-        are read by pools only, in any order but 'global'.
+      make_pools: makes what windows are read by, where the order has pools.
       num_windows: N >= 1.
-      window_bytes: memory of a window, about.
-      make_pools: called where the order has pools; None: there are none.
-      held: the tensors that are read from.
+      window_bytes: memory of a window, about; many where a read is slow beside it, so
+        that no batches are read together.
+      read: maps window numbers, int64 [N], to windows by path, [N, ...], for orders
+        without pools; None: windows are read by pools in every order.
+      held: the tensors that `read` reads from.
     Raises:
-      SpecError: the data is too small for one batch, or has no pools for the order.
+      SpecError: the data is too small for one batch.
     """
     self.plan = plan
     self.num_windows = num_windows
-    self._read: Any = read
     self._window_bytes = window_bytes
-    self._held = held
     self.pool_size: PoolSize | None = None
     self._order: WindowOrder | PoolOrder
     has_pools = plan.order == "quasi_random" or read is None
-    if has_pools and make_pools is not None:
+    if has_pools:
       self._pools = make_pools()
+      read, held = self._pools.read, self._pools.held
+    self._read: Any = read
+    self._held = held
+    if has_pools and plan.order != "global":
       self.pool_size = size = self._pools.fit(plan)
       self._order = PoolOrder(self._pools.counts, size.num_batches, plan)
       logging.info(

@@ -112,9 +112,10 @@ def streamed_windows(
     spec_structure: the specs of a window.
     batch_size: B.
     plan: of the batches; None for one epoch in another order in every run, with all
-      windows. Of orders there are 'sequential' and a shuffle. Its memory_budget is for two pools, the episodes on their way to them,
-      some batches, and what TensorFlow takes beside them. An episode that needs more is
-      used all the same, and a line on stderr says how much it needs.
+      windows. In the order 'sequential' nothing is shuffled. Its memory_budget is for
+      two pools, the episodes on their way to them, some batches, and what TensorFlow
+      takes beside them. An episode that needs more is used all the same, and a line on
+      stderr says how much it needs.
     cut: how episodes become windows; None for `Cut()`.
     report: counts; a `StreamReport` also what the pools take.
     decode_images: gives pixels where episodes hold encoded images, perhaps in a way of

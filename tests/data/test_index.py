@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.data import IndexedRecordLoader, Plan
-from t2r_seq.data.index import IndexedWindows, RecordReads
+from t2r_seq.data.index import RecordReads
 from tests.data.window_reference import episode_windows
 
 Spec = specs.ExtendedTensorSpec
@@ -191,16 +191,6 @@ def test_encoded_frames_stay_encoded_if_wanted(files):
     for row in rows
   ]
   assert_same(decoded, reference(spec, "drop", {}), in_order=False)
-
-
-def test_ids_in_any_order(files):
-  spec = {k: v for k, v in CASES["everything"][0].items() if k != "image"}
-  found = IndexedWindows(records.read_index(files), spec, windows.Cut(padding="repeat"))
-  want = reference(spec, "repeat", {})
-  assert found.num_windows == len(want) == sum(ALL_LENGTHS)
-  ids = [31, 0, 4, 5, 5, 6, 30, 1, 20, 8]  # Of all records, and one twice.
-  got = tf.function(found.read)(tf.constant(ids, tf.int64))
-  assert_same(rows_of([got]), [want[i] for i in ids])
 
 
 NOW = {"x": Spec((2,), F32, "x", time_offsets=0)}
