@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from t2r_seq import specs
+from t2r_seq.specs.names import source_path
 
 Pair = tuple[specs.TensorSpecStruct, specs.TensorSpecStruct]
 """Features and labels by path."""
@@ -71,8 +72,7 @@ def name_by_path(
   """
   named = specs.TensorSpecStruct()
   for path, spec in joined.items():
-    own_path = path.partition("/")[2]
-    name = own_path if own_path in stored else spec.name
+    name = source_path(path.partition("/")[2], spec, stored)
     named[path] = specs.ExtendedTensorSpec.from_spec(spec, name=name)
   return named
 

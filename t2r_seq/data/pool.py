@@ -168,7 +168,13 @@ class PoolColumns(PoolRows):
     records.image_decoding(decode_images).check(
       "streamed_windows", windows.flat_specs(spec_structure)
     )
-    images = _find_images(element, spec_structure) if decode_images else {}
+    images = {}
+    if decode_images:
+      flat = windows.flat_specs(spec_structure)
+      for path, reading in self.encoded.readings.items():
+        is_string = element[reading.source].dtype == tf.string
+        if is_string and specs.is_encoded_image_spec(flat[path]):
+          images[reading.source] = specs.ExtendedTensorSpec.to_spec(flat[path])
     for path, spec in images.items():
       leading = element[path].shape[: -spec.shape[:-3].rank or None]
       element[path] = tf.TensorSpec(leading.concatenate(spec.shape), spec.dtype)
@@ -417,20 +423,6 @@ def followed_by(
 
 def _map(function: Any, *structures: Any) -> Any:
   return tf.nest.map_structure(function, *structures)
-
-
-def _find_images(
-  element: specs.TensorSpecStruct, spec_structure: specs.SpecStructure
-) -> dict[str, specs.ExtendedTensorSpec]:
-  """Returns the specs of images that come as strings, by their paths in an episode."""
-  found = {}
-  for path, spec in windows.flat_specs(spec_structure).items():
-    source = path if path in element else spec.name
-    if source not in element or element[source].dtype != tf.string:
-      continue
-    if specs.is_encoded_image_spec(spec):
-      found[source] = specs.ExtendedTensorSpec.to_spec(spec)
-  return found
 
 
 def _row_bytes(element: tf.TensorSpec) -> int | None:

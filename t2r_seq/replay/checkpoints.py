@@ -23,6 +23,7 @@ from t2r_seq.replay import options
 from t2r_seq.replay.rate_limiters import make_rate_limiter
 from t2r_seq.replay.ring import Lanes
 from t2r_seq.replay.table import Table
+from t2r_seq.specs.names import source_path
 from t2r_seq.store import EpisodeStore, layout, verify_store
 from t2r_seq.store.layout import Columns
 from t2r_seq.store.manifest import check_spec
@@ -206,12 +207,8 @@ def _nothing_waits(table: Table) -> Iterator[None]:
 def _find_sources(store: EpisodeStore, columns: Columns) -> dict[str, str]:
   """Returns the column of the store for each of the buffer's paths."""
   stored = store.spec
-  sources = {
-    path: column.spec.name
-    if path not in stored and column.spec.name in stored
-    else path
-    for path, column in columns.items()
-  }
+  sources = {p: source_path(p, column.spec, stored) for p, column in columns.items()}
+  sources = {p: of if of in stored else p for p, of in sources.items()}
   optional = {path for path, spec in stored.items() if spec.is_optional}
   wanted = specs.TensorSpecStruct(
     (of, type(spec).from_spec(spec, is_optional=of in optional))

@@ -13,6 +13,7 @@ from t2r_seq import data, errors, specs, windows
 from t2r_seq.data import input_generator, joint
 from t2r_seq.replay import replay as replay_lib
 from t2r_seq.replay.replay import Replay, SampleInfo, importance_weights
+from t2r_seq.specs.names import source_path
 from t2r_seq.windows.cut import Padding
 
 _EXPECTED = "expected a replay, or a function without arguments that makes one"
@@ -178,7 +179,7 @@ def _find_sources(
   sources, found = {}, []
   for path, spec in wanted.items():
     own_path = path.partition("/")[2]
-    source = own_path if own_path in given else spec.name
+    source = source_path(own_path, spec, given)
     if source not in given:
       if not spec.is_optional:
         hint = errors.nearest(own_path, given)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
+from typing import Any
 
 IMAGE_FORMATS = ("jpeg", "png", "bmp", "gif")
 # Of the frames of an episode together: lossy, and lossless.
@@ -27,3 +29,14 @@ def is_video_format(data_format: str | None) -> bool:
 def is_time(path: str) -> bool:
   """Whether a path, or the name of a feature, is called as time stamps are."""
   return _TIME.fullmatch(path.rpartition("/")[2].lower()) is not None
+
+
+def source_path(path: str, spec: Any, given: Container[str]) -> Any:
+  """Returns where data has what a spec reads: its own path, or else its name.
+
+  Args:
+    path: of the spec.
+    spec: has a name, which may be None.
+    given: the paths that the data has.
+  """
+  return path if path in given else getattr(spec, "name", None)

@@ -10,6 +10,7 @@ import numpy as np
 
 from t2r_seq import errors, specs, windows
 from t2r_seq.deferred import tf
+from t2r_seq.specs.names import source_path
 from t2r_seq.store import manifest, segments, splits, writer
 from t2r_seq.store.frames import VideoFrames
 from t2r_seq.store.layout import Column, Columns, Videos
@@ -359,7 +360,7 @@ def _check_optionals(
   """Raises SpecError where a spec needs what some episodes lack."""
   flat = specs.flatten_spec_structure(spec_structure)
   sources = {
-    path: path if path in columns.absent else getattr(spec, "name", None)
+    path: source_path(path, spec, columns.absent)
     for path, spec in flat.items()
     if path not in columns.element_spec and not getattr(spec, "is_optional", False)
   }

@@ -14,6 +14,7 @@ from t2r_seq import convert, data, errors, records, specs, windows
 from t2r_seq.convert import opening
 from t2r_seq.convert.episodes import EpisodeSource, control_period
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
+from t2r_seq.specs.names import source_path
 from t2r_seq.windows.cut import Padding
 
 Arrays = dict[str, np.ndarray]
@@ -130,7 +131,7 @@ class Dataset:
     known = self.source.spec
     columns, found = {}, []
     for path, spec in self._observed.items():
-      column = path if path in known else spec.name
+      column = source_path(path, spec, known)
       if column is None or column not in known:
         column = next((p for p, leaf in known.items() if leaf.name == spec.name), None)
       if column is None:

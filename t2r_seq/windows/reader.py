@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.specs import ExtendedTensorSpec, SpecStructure, TensorSpecStruct
+from t2r_seq.specs.names import source_path
 from t2r_seq.windows.cut import (
   DISCOUNT,
   NUM_STEPS,
@@ -509,7 +510,7 @@ def plan_readings(
   planned, found = {}, []
   leaves = set(element)
   for path, spec in wanted.items():
-    source = path if path in leaves else spec.name
+    source = source_path(path, spec, leaves)
     if source not in leaves:
       if not spec.is_optional:
         hint = errors.nearest(path, element)
