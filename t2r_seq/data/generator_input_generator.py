@@ -205,12 +205,7 @@ class GeneratorInputGenerator(AbstractInputGenerator):
     batch_size: int = 32,
     yields_episodes: bool = False,
     shuffle_buffer_size: int | None = None,
-    seed: int | None = None,
-    sequence_length: int | None = None,
-    stride: int = 1,
-    shift: int = 1,
-    n_step: windows.NStep | tuple[int, float] | None = None,
-    drop_remainder: bool | None = None,
+    **options: Any,
   ) -> None:
     """Creates the generator.
 
@@ -221,19 +216,11 @@ class GeneratorInputGenerator(AbstractInputGenerator):
       yields_episodes: whether the elements are flat episodes.
       shuffle_buffer_size: examples or windows to shuffle among in mode 'train'; None
         keeps the order.
-      seed: of the shuffle.
-      sequence_length: stacks in a sequence, for specs with is_sequence.
-      stride: steps between the stacks of a sequence.
-      shift: stacks between the starts of two sequences.
-      n_step: (n, gamma), or a `windows.NStep`, where the specs are those of one-step
-        transitions: joins them as they are read, as a replay does.
-      drop_remainder: whether the last, smaller batch is left out, so that the batch
-        axis is static; None: in mode 'train' only, which has no last batch.
+      **options: of the base class: seed, drop_remainder, sequence_length, n_step, ...
     Raises:
       SpecError: generator_fn is no function, a size is too small, or a flag is none.
     """
-    cut = windows.Cut(sequence_length, stride, shift, n_step=windows.NStep.of(n_step))
-    super().__init__(batch_size, cut)
+    super().__init__(batch_size, **options)
     where = type(self).__name__
     self._generator_fn = self._check_function(generator_fn)
     self._yields_episodes = arguments.check_flag(
@@ -242,12 +229,11 @@ class GeneratorInputGenerator(AbstractInputGenerator):
     if shuffle_buffer_size is not None:
       self._check_count("shuffle_buffer_size", shuffle_buffer_size, minimum=0)
     self._shuffle_buffer_size = shuffle_buffer_size
-    if n_step is not None and not yields_episodes:
+    if self._unpadded_cut.n_step is not None and not yields_episodes:
       raise errors.SpecError(
-        f"{where}: n_step: expected None without yields_episodes, got {n_step!r}. Only "
-        "the steps of an episode can be joined."
+        f"{where}: n_step: expected None without yields_episodes, got "
+        f"{self._unpadded_cut.n_step!r}. Only the steps of an episode can be joined."
       )
-    self._plan = Plan(seed=seed, drop_remainder=drop_remainder, where=where)
     self._source: CheckedGenerator | None = None
 
   @contextlib.contextmanager

@@ -18,11 +18,12 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import draws, errors, specs, windows
+from t2r_seq import draws, errors, records, specs, windows
 from t2r_seq.data import arguments, joint
 from t2r_seq.data.arguments import flat_specs
 from t2r_seq.data.data_service import DataService
 from t2r_seq.data.dataset_options import generator_options, positions_kept
+from t2r_seq.data.plan import Plan
 from t2r_seq.store import choose_episodes
 from t2r_seq.store.splits import Episodes, Splits
 from t2r_seq.windows.cut import Padding, check_padding, mask_paths
@@ -62,16 +63,37 @@ class AbstractInputGenerator(abc.ABC):
   _chooses_episodes = False  # Whether episodes have numbers that stay.
   _casts = True  # Whether batches come as they are stored, and are cast here.
 
-  def __init__(self, batch_size: int = 32, cut: windows.Cut | None = None) -> None:
+  def __init__(
+    self,
+    batch_size: int = 32,
+    seed: int | None = None,
+    drop_remainder: bool | None = None,
+    sequence_length: int | None = None,
+    stride: int = 1,
+    shift: int = 1,
+    n_step: windows.NStep | tuple[int, float] | None = None,
+  ) -> None:
     """Creates the generator.
 
     Args:
       batch_size: examples in a batch, over all replicas of a strategy together.
-      cut: how windows are cut, but for the padding, which is the model's.
+      seed: of all shuffles; None: another order in every run.
+      drop_remainder: whether the last, smaller batch is left out, so that the batch
+        axis is static; None: in mode 'train' only, which has no last batch.
+      sequence_length: stacks in a sequence, for specs with is_sequence and windows.
+      stride: steps between the stacks of a sequence.
+      shift: stacks between the starts of two sequences.
+      n_step: (n, gamma), or a `windows.NStep`, where the specs are those of one-step
+        transitions: joins them as they are read, as a replay does.
     Raises:
-      SpecError: the batch size is not a positive integer.
+      SpecError: a size is too small, or an option is none of these.
     """
-    self._batch_size = arguments.check_batch_size(type(self).__name__, batch_size)
+    where = type(self).__name__
+    self._batch_size = arguments.check_batch_size(where, batch_size)
+    self._plan = Plan(seed=seed, drop_remainder=drop_remainder, where=where)
+    n_step = windows.NStep.of(n_step)
+    # But for the padding, which is the model's.
+    self._unpadded_cut = windows.Cut(sequence_length, stride, shift, n_step=n_step)
     self._feature_spec: specs.TensorSpecStruct | None = None
     self._label_spec: specs.TensorSpecStruct | None = None
     self._feature_masks: dict[str, str] = {}
@@ -81,7 +103,6 @@ class AbstractInputGenerator(abc.ABC):
     self._out_label_spec: specs.TensorSpecStruct | None = None
     self._preprocess_fn: PreprocessFn | None = None
     self._device_fn: PreprocessFn | None = None
-    self._unpadded_cut = windows.Cut() if cut is None else cut
     self._padding: Padding = "repeat"
     self._mode: str | None = None
     self._report: InputReport | None = None
@@ -446,6 +467,42 @@ class AbstractInputGenerator(abc.ABC):
   def _check_ready(self, mode: str) -> None:
     given = {"feature": self._feature_spec, "label": self._label_spec}
     arguments.check_specifications(type(self).__name__, given, self._mode, mode)
+
+
+class DatasetInputGenerator(AbstractInputGenerator):
+  """Reads a dataset of episodes that have numbers, by pools that a budget bounds."""
+
+  _chooses_episodes = True
+
+  def __init__(
+    self,
+    batch_size: int = 32,
+    memory_budget: int = 2**30,
+    image_decoding: records.ImageDecoding | None = None,
+    episodes: Episodes | None = None,
+    split: str | None = None,
+    **options: Any,
+  ) -> None:
+    """Creates the generator.
+
+    Args:
+      batch_size: examples in a batch, over all replicas of a strategy together.
+      memory_budget: bytes for pools, images decoded.
+      image_decoding: how encoded images are decoded, and which part of them.
+      episodes: numbers of those to read, or a file that lists them; None for all. Of
+        record files they are counted through all of these, in order.
+      split: of the dataset, such as 'train'; None for all. Of record files it is what
+        they are named after, as TFDS does: bridge-train.tfrecord-00000-of-00010.
+      **options: of the base class: seed, sequence_length, ...
+    Raises:
+      SpecError: a size is too small, or an option is none of these.
+    """
+    super().__init__(batch_size, **options)
+    self._plan = dataclasses.replace(self._plan, memory_budget=memory_budget)
+    self._decode_images = arguments.check_image_decoding(
+      self._plan.where, image_decoding
+    )
+    self.set_episodes(episodes, split)
 
 
 def _as_pair(*pair: specs.TensorSpecStruct) -> Any:

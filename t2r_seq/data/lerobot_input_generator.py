@@ -7,6 +7,7 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
+from typing import Any
 
 import gin
 import numpy as np
@@ -14,12 +15,10 @@ import tensorflow as tf
 
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.convert import LeRobotFolder
-from t2r_seq.data import arguments, joint, pool
-from t2r_seq.data.input_generator import AbstractInputGenerator
+from t2r_seq.data import joint, pool
+from t2r_seq.data.input_generator import DatasetInputGenerator
 from t2r_seq.data.loaders import PoolReader, WindowLoader, raised_as_read
-from t2r_seq.data.plan import Plan
 from t2r_seq.records.images import DecodeImages
-from t2r_seq.store.splits import Episodes
 from t2r_seq.windows.cut import too_short_error
 
 # Of a text in a tensor.
@@ -27,7 +26,7 @@ _STRING_BYTES = 96
 
 
 @gin.configurable
-class LeRobotInputGenerator(AbstractInputGenerator):
+class LeRobotInputGenerator(DatasetInputGenerator):
   """Reads windows from a LeRobot dataset, v3 or v2.1, as it is.
 
   A spec reads the key that is its path, or else its name: `observation.state`, a
@@ -41,55 +40,22 @@ class LeRobotInputGenerator(AbstractInputGenerator):
   machine.
   """
 
-  _chooses_episodes = True
-
   def __init__(
-    self,
-    dataset_path: str | os.PathLike[str],
-    batch_size: int = 32,
-    seed: int | None = None,
-    sequence_length: int | None = None,
-    stride: int = 1,
-    shift: int = 1,
-    n_step: windows.NStep | tuple[int, float] | None = None,
-    memory_budget: int = 2**30,
-    drop_remainder: bool | None = None,
-    episodes: Episodes | None = None,
-    split: str | None = None,
-    image_decoding: records.ImageDecoding | None = None,
+    self, dataset_path: str | os.PathLike[str], batch_size: int = 32, **options: Any
   ) -> None:
     """Creates the generator; the dataset is opened when a tf.data one is created.
 
     Args:
       dataset_path: the dataset's folder.
       batch_size: examples in a batch, over all replicas together.
-      seed: of the shuffles; None: another order in every run.
-      sequence_length: stacks in a sequence, for specs with is_sequence and windows.
-      stride: steps between the stacks of a sequence.
-      shift: stacks between the starts of two sequences.
-      n_step: (n, gamma), or a `windows.NStep`, where the specs are those of one-step
-        transitions: joins them as they are read, as a replay does.
-      memory_budget: bytes for the pools of mode 'train', frames decoded.
-      drop_remainder: whether the last, smaller batch is left out, so that the batch
-        axis is static; None: in mode 'train' only.
-      episodes: numbers of those to read, or a file that lists them.
-      split: of `meta/info.json`, such as 'train'.
-      image_decoding: how images in the parquet files are decoded.
+      **options: of all that read datasets: seed, sequence_length, memory_budget,
+        episodes, split (of `meta/info.json`), image_decoding (of images in the parquet
+        files), ...; see `DatasetInputGenerator`.
     Raises:
       SpecError: a size is too small, or an option is none of these.
     """
-    cut = windows.Cut(sequence_length, stride, shift, n_step=windows.NStep.of(n_step))
-    super().__init__(batch_size, cut)
-    where = type(self).__name__
+    super().__init__(batch_size, **options)
     self._path = os.fspath(dataset_path)
-    self._plan = Plan(
-      seed=seed,
-      drop_remainder=drop_remainder,
-      memory_budget=memory_budget,
-      where=where,
-    )
-    self.set_episodes(episodes, split)
-    self._decode_images = arguments.check_image_decoding(where, image_decoding)
     self._failures: list[Exception] = []
 
   @property

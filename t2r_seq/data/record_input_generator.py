@@ -20,10 +20,9 @@ from t2r_seq import errors, records, specs, windows
 from t2r_seq.data import arguments, joint, record_files, skipping
 from t2r_seq.data import index as index_lib
 from t2r_seq.data.index import IndexedRecordLoader
-from t2r_seq.data.input_generator import AbstractInputGenerator
+from t2r_seq.data.input_generator import AbstractInputGenerator, DatasetInputGenerator
 from t2r_seq.data.plan import Plan
 from t2r_seq.data.streams import StreamReport
-from t2r_seq.store.splits import Episodes
 
 FilePatterns = str | Sequence[str] | Mapping[str, str | Sequence[str]]
 
@@ -31,7 +30,7 @@ _MAX_SHOWN = 200
 
 
 @gin.configurable
-class DefaultRecordInputGenerator(AbstractInputGenerator):
+class DefaultRecordInputGenerator(DatasetInputGenerator):
   """Reads records, or windows of episode records, from TFRecord files.
 
   Without time offsets in the specs a record is an example: records are shuffled while
@@ -48,28 +47,17 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
   memory budget limits, over all files, and a resumed run goes on with the next batch.
   """
 
-  _chooses_episodes = True
-
   def __init__(
     self,
     file_patterns: FilePatterns,
     batch_size: int = 32,
     shuffle_buffer_size: int = 1000,
-    seed: int | None = None,
-    sequence_length: int | None = None,
-    stride: int = 1,
-    shift: int = 1,
-    n_step: windows.NStep | tuple[int, float] | None = None,
     cycle_length: int = 8,
     num_parallel_calls: int | None = tf.data.AUTOTUNE,
-    drop_remainder: bool | None = None,
     index: str | None = None,
-    memory_budget: int = 2**30,
     on_bad_record: str = "raise",
     max_bad_records: int = 100,
-    image_decoding: records.ImageDecoding | None = None,
-    episodes: Episodes | None = None,
-    split: str | None = None,
+    **options: Any,
   ) -> None:
     """Creates the generator; files are looked for when a dataset is created.
 
@@ -79,34 +67,21 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
       batch_size: examples in a batch, over all replicas together.
       shuffle_buffer_size: records to shuffle among in mode 'train'; windows of episodes
         are shuffled in pools instead. 0: no shuffle of files, records or windows.
-      seed: of all shuffles; None: another order in every run.
-      sequence_length: stacks in a sequence, for specs with is_sequence and windows.
-      stride: steps between the stacks of a sequence.
-      shift: stacks between the starts of two sequences.
-      n_step: (n, gamma), or a `windows.NStep`, where the specs are those of one-step
-        transitions: joins them as they are read, as a replay does.
       cycle_length: files that mode 'train' reads in turns.
       num_parallel_calls: of parsing, None for one at a time; has no influence on the
         order.
-      drop_remainder: whether the last, smaller batch is left out, so that the batch
-        axis is static; None: in mode 'train' only, which has no last batch.
       index: 'require': reads by the files' index, and refuses to without one; 'auto':
         where all files have one; None: in order. A stale index is always refused.
-      memory_budget: bytes for pools: for windows of episodes, and by an index.
       on_bad_record: 'raise' stops at a record that cannot be read or parsed; 'skip'
         leaves it out, logs it and counts it in the report.
       max_bad_records: to leave out; one more is an error.
-      image_decoding: how encoded images are decoded, and which part of them.
-      episodes: numbers of the records to read, counted through all files in order, or
-        a file that lists them; None for all. Without an index the files are read once
-        more to count them.
-      split: reads only the files that are named after it, as TFDS names them, such as
-        'train' of bridge-train.tfrecord-00000-of-00010; None for all.
+      **options: of all that read datasets: seed, sequence_length, memory_budget,
+        image_decoding, episodes, split, ...; see `DatasetInputGenerator`. To choose
+        episodes without an index, the files are read once more to count them.
     Raises:
       SpecError: a size or length is too small, or an option is none of these.
     """
-    cut = windows.Cut(sequence_length, stride, shift, n_step=windows.NStep.of(n_step))
-    super().__init__(batch_size, cut)
+    super().__init__(batch_size, **options)
     where = type(self).__name__
     self._file_patterns = arguments.check_file_patterns(where, file_patterns)
     self._shuffle_buffer_size = self._check_count(
@@ -115,15 +90,10 @@ class DefaultRecordInputGenerator(AbstractInputGenerator):
     self._cycle_length = self._check_count("cycle_length", cycle_length)
     self._num_parallel_calls = arguments.check_parallel_calls(where, num_parallel_calls)
     self._index = index_lib.check_option(where, index)
-    self._plan = Plan(
-      seed=seed, drop_remainder=drop_remainder, memory_budget=memory_budget, where=where
-    )
-    self.set_episodes(episodes, split)
     self._on_bad_record = record_files.check_policy(
-      where, on_bad_record, index, episodes is not None
+      where, on_bad_record, index, self._episodes is not None
     )
     self._max_bad_records = self._check_count("max_bad_records", max_bad_records, 0)
-    self._decode_images = arguments.check_image_decoding(where, image_decoding)
     self._reading = record_files.RecordReading()
     self._loader: IndexedRecordLoader | None = None
     self._parsed_spec: Any = None  # A TensorSpecStruct, once there are specs.

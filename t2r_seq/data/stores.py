@@ -17,7 +17,7 @@ from t2r_seq.convert import episodes as convert_episodes
 from t2r_seq.data import arguments, following, joint
 from t2r_seq.data.dataset_options import bounded_options
 from t2r_seq.data.following import Follow
-from t2r_seq.data.input_generator import AbstractInputGenerator
+from t2r_seq.data.input_generator import DatasetInputGenerator
 from t2r_seq.data.loaders import PoolReader, WindowLoader, raised_as_read
 from t2r_seq.data.plan import Plan, PoolOrder, plan_and_cut
 from t2r_seq.data.pool import PoolRows, parts_of_rows
@@ -259,7 +259,7 @@ class StoreWindowLoader(WindowLoader):
 
 
 @gin.configurable
-class StoreInputGenerator(AbstractInputGenerator):
+class StoreInputGenerator(DatasetInputGenerator):
   """Reads windows from an EpisodeStore.
 
   A spec reads the column of its path, or else the one that is its name. Specs without
@@ -270,27 +270,16 @@ class StoreInputGenerator(AbstractInputGenerator):
   store. The same seed gives the same batches on every machine.
   """
 
-  _chooses_episodes = True
-
   def __init__(
     self,
     store_path: str | os.PathLike[str],
     batch_size: int = 32,
     order: str | None = None,
-    seed: int | None = None,
-    sequence_length: int | None = None,
-    stride: int = 1,
-    shift: int = 1,
-    n_step: windows.NStep | tuple[int, float] | None = None,
     shard_index: int = 0,
     num_shards: int = 1,
-    memory_budget: int = 2**30,
-    drop_remainder: bool | None = None,
     stack_on_device: bool = False,
-    image_decoding: records.ImageDecoding | None = None,
-    episodes: Episodes | None = None,
-    split: str | None = None,
     follow: bool | Follow = False,
+    **options: Any,
   ) -> None:
     """Creates the generator; the store is opened when a dataset is created.
 
@@ -299,49 +288,29 @@ class StoreInputGenerator(AbstractInputGenerator):
       batch_size: examples in a batch, over all replicas together.
       order: of mode 'train', as `StoreWindowLoader` has them; None: 'quasi_random'
         where images or videos have to be decoded, 'global' otherwise.
-      seed: of the order; None: another order in every run.
-      sequence_length: stacks in a sequence, for specs with is_sequence and windows.
-      stride: steps between the stacks of a sequence.
-      shift: stacks between the starts of two sequences.
-      n_step: (n, gamma), or a `windows.NStep`, where the specs are those of one-step
-        transitions: joins them as they are read, as a replay does.
       shard_index: which part of each epoch to read.
       num_shards: how many disjoint parts there are.
-      memory_budget: bytes that the pools of 'quasi_random' may hold, decoded.
-      drop_remainder: whether the last, smaller batch is left out, so that the batch
-        axis is static; None: in mode 'train' only.
       stack_on_device: in mode 'train' batches travel flat, each step once; the train
         step stacks and preprocesses them, see `device_fn`. For long sequences of
         stacks, where the host's copies are what limits training.
-      image_decoding: how encoded images are decoded, and which part of them.
-      episodes: numbers of those to read, or a file that lists them; None for all.
-      split: of the store, such as 'train'; None for all.
       follow: whether mode 'train' goes on with what actors append to the store
         meanwhile, or how: a `Follow`. It waits for the store, too. Windows are drawn at
         random, so that there is no order, and no shard.
+      **options: of all that read datasets: seed, sequence_length, memory_budget,
+        image_decoding, episodes, split, ...; see `DatasetInputGenerator`.
     Raises:
       SpecError: a size is too small, or an option is none of these.
     """
+    super().__init__(batch_size, **options)
     self._failures: list[Exception] = []
     self._follow = Follow() if follow is True else follow or None
-    cut = windows.Cut(sequence_length, stride, shift, n_step=windows.NStep.of(n_step))
-    super().__init__(batch_size, cut)
-    self.set_episodes(episodes, split)
-    where = type(self).__name__
     self._store_path = store_path
-    self._plan = Plan(
-      order=order,
-      seed=seed,
-      shard_index=shard_index,
-      num_shards=num_shards,
-      drop_remainder=drop_remainder,
-      memory_budget=memory_budget,
-      where=where,
+    self._plan = dataclasses.replace(
+      self._plan, order=order, shard_index=shard_index, num_shards=num_shards
     )
     self._stack_on_device = arguments.check_flag(
-      where, "stack_on_device", stack_on_device
+      self._plan.where, "stack_on_device", stack_on_device
     )
-    self._decode_images = arguments.check_image_decoding(where, image_decoding)
 
   @property
   def reads_shards(self) -> bool:
