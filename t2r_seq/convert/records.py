@@ -25,9 +25,9 @@ from t2r_seq.convert.episodes import (
 from t2r_seq.records.contents import (
   EXAMPLE,
   SEQUENCE_EXAMPLE,
+  find_flags,
   read_contents,
 )
-from t2r_seq.records.episode_flags import find_flags
 from t2r_seq.records.features import (
   IS_FIRST,
   RecordFeature,

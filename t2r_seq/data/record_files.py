@@ -16,8 +16,12 @@ from t2r_seq.data.input_generator import InputReport
 from t2r_seq.data.plan import Plan, permutation
 from t2r_seq.records import framing
 from t2r_seq.records import parse as records_parse
-from t2r_seq.records.contents import RecordContents
-from t2r_seq.records.episode_flags import cut_hint, find_flags, set_flags
+from t2r_seq.records.contents import (
+  RecordContents,
+  cut_hint,
+  find_flags,
+  set_flags,
+)
 from t2r_seq.records.features import IS_FIRST, collect_features
 from t2r_seq.records.files import compression_type, file_split, files_of_split
 from t2r_seq.records.images import DecodeImages

@@ -19,7 +19,7 @@ from absl import logging
 from t2r_seq import errors, specs
 from t2r_seq import files as files_lib
 from t2r_seq.records import contents, explain, files, framing, index, inspect, parse
-from t2r_seq.records.episode_flags import cut_hint, find_flags
+from t2r_seq.records.contents import cut_hint, find_flags
 from t2r_seq.records.explain import RecordProblem
 from t2r_seq.records.features import IS_FIRST, RecordFeature, collect_features
 from t2r_seq.records.framing import Frame

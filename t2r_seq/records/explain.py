@@ -17,11 +17,12 @@ from t2r_seq.records.contents import (
   EXAMPLE,
   SEQUENCE_EXAMPLE,
   RecordContents,
+  cut_hint,
   kind_of,
   no_proto,
+  set_flags,
   values_of,
 )
-from t2r_seq.records.episode_flags import cut_hint, set_flags
 from t2r_seq.records.features import IS_FIRST, RecordFeature
 from t2r_seq.records.images import image_decoding
 from t2r_seq.specs import validation

@@ -19,12 +19,13 @@ if _TYPE_CHECKING:
     is_encoded_image_spec,
     is_video_spec,
   )
-  from t2r_seq.specs.modes import ModeKeys, check_mode
   from t2r_seq.specs.names import (
     IMAGE_FORMATS,
     PACKED_FORMATS,
     RAW_FORMAT,
     VIDEO_FORMATS,
+    ModeKeys,
+    check_mode,
   )
   from t2r_seq.specs.samples import (
     make_constant_numpy,
@@ -117,6 +118,6 @@ __all__ = [
 # Loaded on first use: what a store holds is read without TensorFlow.
 __getattr__, __dir__ = _deferred.exports(
   __name__,
-  *("assets", "extended_tensor_spec", "modes", "names", "packing", "samples"),
-  *("structures", "validation"),
+  *("assets", "extended_tensor_spec", "names", "packing", "samples", "structures"),
+  "validation",
 )
