@@ -433,7 +433,8 @@ class IndexedRecordLoader(WindowLoader):
     self.flat = self._pools.flat
     self._decode_images = decode_images
     self._is_checkpointed = is_checkpointed
-    super().__init__(plan, lambda: self._pools, int(self._pools.counts.sum()))
+    num_windows, pools = int(self._pools.counts.sum()), self._pools
+    super().__init__(plan, None, num_windows, make_pools=lambda: pools)
 
   def report(self) -> windows.WindowReport | None:
     """Returns what an epoch of all shards holds, and which episodes are too short.

@@ -124,7 +124,8 @@ class LeRobotInputGenerator(DatasetInputGenerator):
       plan, start = plan.of_worker(context, batch_size, start)
     with tf.init_scope():
       pools = _LeRobotPools(reading, reader, element)
-      loader = WindowLoader(plan.seeded(), lambda: pools, int(pools.counts.sum()))
+      num_windows = int(pools.counts.sum())
+      loader = WindowLoader(plan.seeded(), None, num_windows, make_pools=lambda: pools)
       self._report = windows.WindowReport.of_episodes(lengths, pools.counts)
     self._reads_ahead = True
     return loader.dataset(start).map(joint.split)

@@ -498,33 +498,33 @@ class WindowLoader:
   def __init__(
     self,
     plan: Plan,
-    make_pools: Callable[[], PoolReader],
+    read: Read | None,
     num_windows: int,
     window_bytes: int = _LARGE_WINDOW,
-    read: Read | None = None,
+    make_pools: Callable[[], PoolReader] | None = None,
     held: Sequence[HeldTensor] = (),
   ) -> None:
     """Plans the batches.
 
     Args:
       plan: with a seed and an order.
-      make_pools: makes what windows are read by, where the order has pools.
+      read: maps window numbers, int64 [N], to windows by path, [N, ...], for orders
+        without pools; None: windows are read by pools in every order.
       num_windows: N >= 1.
       window_bytes: memory of a window, about; many where a read is slow beside it, so
         that no batches are read together.
-      read: maps window numbers, int64 [N], to windows by path, [N, ...], for orders
-        without pools; None: windows are read by pools in every order.
+      make_pools: called where the order has pools; None: there are none.
       held: the tensors that `read` reads from.
     Raises:
-      SpecError: the data is too small for one batch.
+      SpecError: the data is too small for one batch, or has no pools for the order.
     """
     self.plan = plan
     self.num_windows = num_windows
     self._window_bytes = window_bytes
     self.pool_size: PoolSize | None = None
     self._order: WindowOrder | PoolOrder
-    has_pools = plan.order == "quasi_random" or read is None
-    if has_pools:
+    has_pools = make_pools is not None and (plan.order == "quasi_random" or not read)
+    if has_pools and make_pools is not None:
       self._pools = make_pools()
       read, held = self._pools.read, self._pools.held
     self._read: Any = read
@@ -590,7 +590,7 @@ class WindowLoader:
     if isinstance(self._order, PoolOrder):
       if every != 1:
         raise errors.SpecError(
-          f"numpy_batches: every: expected 1 under 'quasi_random', got {every}. Pools "
+          f"numpy_batches: every: expected 1 where pools are read, got {every}. They "
           "are read and decoded by the threads of one process; give other processes "
           "shards of their own."
         )

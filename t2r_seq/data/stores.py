@@ -219,10 +219,10 @@ class StoreWindowLoader(WindowLoader):
     self._decode_images = decode_images
     super().__init__(
       plan,
-      lambda: _StorePools(columns, self._windows),
+      self._windows.read,
       self._windows.num_windows,
       self._windows.window_bytes,
-      self._windows.read,
+      lambda: _StorePools(columns, self._windows),
       self._windows.held,
     )
 

@@ -163,7 +163,7 @@ def test_a_fork_is_refused(store, cls, monkeypatch):
 def test_workers_cannot_share_pools(store, as_worker):
   dataset = TorchWindows(store.path, SMALL, 4, "quasi_random")
   as_worker(1)
-  message = "every: expected 1 under 'quasi_random'"
+  message = "every: expected 1 where pools are read"
   with pytest.raises(errors.SpecError, match=message):
     next(iter(dataset))
   try:
