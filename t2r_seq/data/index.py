@@ -18,9 +18,8 @@ from absl import logging
 
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.data import arguments, pool, record_files
-from t2r_seq.data.dataset_options import positions_kept
 from t2r_seq.data.loaders import PoolReader, WindowLoader
-from t2r_seq.data.plan import Plan, plan_and_cut
+from t2r_seq.data.plan import Plan, plan_and_cut, positions_kept
 from t2r_seq.records.features import encoded_specs
 from t2r_seq.records.files import FilePatterns
 from t2r_seq.records.images import DecodeImages, decode_to_list

@@ -22,8 +22,7 @@ from t2r_seq import draws, errors, records, specs, windows
 from t2r_seq.data import arguments, joint
 from t2r_seq.data.arguments import flat_specs
 from t2r_seq.data.data_service import DataService
-from t2r_seq.data.dataset_options import generator_options, positions_kept
-from t2r_seq.data.plan import Plan
+from t2r_seq.data.plan import Plan, generator_options, positions_kept
 from t2r_seq.store import choose_episodes
 from t2r_seq.store.splits import Episodes, Splits
 from t2r_seq.windows.cut import Padding, check_padding, mask_paths

@@ -24,12 +24,14 @@ from absl import logging
 
 from t2r_seq import errors, specs
 from t2r_seq.data import pool as pool_lib
-from t2r_seq.data.dataset_options import (
+from t2r_seq.data.plan import (
+  Plan,
+  PoolOrder,
+  WindowOrder,
   bounded_options,
   checkpoint_options,
   positions_kept,
 )
-from t2r_seq.data.plan import Plan, PoolOrder, WindowOrder
 from t2r_seq.store.mapped import HeldTensor, dataset_over
 
 Batch = dict[str, np.ndarray]

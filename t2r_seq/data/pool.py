@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from t2r_seq import records, specs, windows
-from t2r_seq.data.dataset_options import keeps_positions
+from t2r_seq.data.plan import keeps_positions
 from t2r_seq.records.images import DecodeImages, decode_to_list
 from t2r_seq.windows.rows import RowList
 

@@ -13,8 +13,8 @@ from absl import logging
 
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.data import pool
-from t2r_seq.data.dataset_options import keeps_positions
 from t2r_seq.data.input_generator import InputReport
+from t2r_seq.data.plan import keeps_positions
 from t2r_seq.data.record_files import FilesByKey, RecordReading, keeper, map_in_order
 from t2r_seq.records import framing
 from t2r_seq.records.features import require

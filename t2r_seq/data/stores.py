@@ -15,11 +15,10 @@ import tensorflow as tf
 from t2r_seq import draws, errors, records, specs, windows
 from t2r_seq.convert import episodes as convert_episodes
 from t2r_seq.data import arguments, following, joint
-from t2r_seq.data.dataset_options import bounded_options
 from t2r_seq.data.following import Follow
 from t2r_seq.data.input_generator import DatasetInputGenerator
 from t2r_seq.data.loaders import PoolReader, WindowLoader, raised_as_read
-from t2r_seq.data.plan import Plan, PoolOrder, plan_and_cut
+from t2r_seq.data.plan import Plan, PoolOrder, bounded_options, plan_and_cut
 from t2r_seq.data.pool import PoolRows, parts_of_rows
 from t2r_seq.records.images import DecodeImages, decode_to_list
 from t2r_seq.store import EpisodeStore, StoreWindows, choose_episodes

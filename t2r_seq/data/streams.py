@@ -10,8 +10,13 @@ import tensorflow as tf
 
 from t2r_seq import specs, windows
 from t2r_seq.data import pool
-from t2r_seq.data.dataset_options import checkpoint_options
-from t2r_seq.data.plan import Plan, draw_seed, permutation, plan_and_cut
+from t2r_seq.data.plan import (
+  Plan,
+  checkpoint_options,
+  draw_seed,
+  permutation,
+  plan_and_cut,
+)
 from t2r_seq.data.pool import PoolColumns
 from t2r_seq.records.images import DecodeImages
 from t2r_seq.windows.dataset import print_too_short

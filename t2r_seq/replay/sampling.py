@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs, windows
-from t2r_seq.data.dataset_options import bounded_options
+from t2r_seq.data.plan import bounded_options
 from t2r_seq.replay.replay import SampleInfo
 from t2r_seq.replay.table import Draw, Table, join_infos
 from t2r_seq.windows.cut import Anchors

@@ -16,7 +16,7 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, specs, windows
-from t2r_seq.data.dataset_options import bounded_options
+from t2r_seq.data.plan import bounded_options
 from t2r_seq.replay.options import check_seconds, to_priority, to_updates
 from t2r_seq.replay.replay import (
   Replay,
