@@ -11,7 +11,7 @@ from t2r_seq.actors.evaluation import (
   evaluation_table,
 )
 from t2r_seq.actors.meta import run_meta_env
-from t2r_seq.actors.robot import RobotRun, run_robot
+from t2r_seq.actors.robot import run_robot
 from t2r_seq.actors.rollouts import (
   Episode,
   is_last,
@@ -35,7 +35,6 @@ __all__ = [
   "FilmedEnv",
   "RecordSink",
   "ReplaySink",
-  "RobotRun",
   "StopSignal",
   "Stopped",
   "StoreSink",

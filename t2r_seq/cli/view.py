@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from t2r_seq.cli import console, sources
 
 if TYPE_CHECKING:
-  from t2r_seq.viewing import Survey
+  from t2r_seq.viewing.survey import Survey
 
 SUMMARY = "make a page to look at episodes, and to find the bad ones"
 DESCRIPTION = """Writes one HTML file, which needs no server and no network: frames,

@@ -13,7 +13,6 @@ from t2r_seq.data.lerobot_input_generator import LeRobotInputGenerator
 from t2r_seq.data.loaders import WindowLoader
 from t2r_seq.data.mixtures import (
   MixtureInputGenerator,
-  MixtureReport,
   WeightedRecordInputGenerator,
 )
 from t2r_seq.data.plan import Plan
@@ -24,7 +23,6 @@ from t2r_seq.data.record_input_generator import (
   MultiEvalRecordInputGenerator,
   RldsInputGenerator,
 )
-from t2r_seq.data.skipping import RecordInputReport
 from t2r_seq.data.stores import StoreInputGenerator, StoreWindowLoader
 from t2r_seq.data.streams import StreamReport, streamed_windows
 
@@ -40,11 +38,9 @@ __all__ = [
   "IndexedRecordLoader",
   "LeRobotInputGenerator",
   "MixtureInputGenerator",
-  "MixtureReport",
   "MultiEvalInputGenerator",
   "MultiEvalRecordInputGenerator",
   "Plan",
-  "RecordInputReport",
   "RldsInputGenerator",
   "StoreInputGenerator",
   "StoreWindowLoader",

@@ -14,6 +14,7 @@ from absl import logging
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.records import files as patterns_lib
 from t2r_seq.records.images import DecodeImages
+from t2r_seq.specs.names import check_mode
 
 # TensorFlow prepares room for a whole batch before it reads: larger ones take minutes.
 MAX_BATCH_SIZE = 1 << 24
@@ -217,7 +218,7 @@ def check_specifications(
   Raises:
     SpecError: specs are missing, or for another mode.
   """
-  specs.check_mode(where, mode)
+  check_mode(where, mode)
   for name, spec in given.items():
     if spec is None:
       raise errors.SpecError(

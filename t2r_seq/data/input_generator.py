@@ -23,6 +23,7 @@ from t2r_seq.data import arguments, joint
 from t2r_seq.data.arguments import flat_specs
 from t2r_seq.data.data_service import DataService
 from t2r_seq.data.plan import Plan, generator_options, positions_kept
+from t2r_seq.specs.names import check_mode
 from t2r_seq.store import choose_episodes
 from t2r_seq.store.splits import Episodes, Splits
 from t2r_seq.windows.cut import Padding, check_padding, mask_paths
@@ -272,7 +273,7 @@ class AbstractInputGenerator(abc.ABC):
     Raises:
       SpecError: the specs are not valid structures.
     """
-    specs.check_mode(type(self).__name__, mode)
+    check_mode(type(self).__name__, mode)
     preprocessor = t2r_model.preprocessor
     self.set_feature_specifications(
       preprocessor.get_in_feature_specification(mode),

@@ -5,7 +5,6 @@ from t2r_seq.models.critic_model import CriticModel
 from t2r_seq.models.losses import log_loss, squared_error
 from t2r_seq.models.networks import update_target_network
 from t2r_seq.models.optimizers import (
-  GroupedOptimizer,
   create_adam_optimizer,
   create_constant_learning_rate,
   create_cosine_learning_rate,
@@ -33,7 +32,6 @@ __all__ = [
   "AbstractT2RModel",
   "ClassificationModel",
   "CriticModel",
-  "GroupedOptimizer",
   "RecurrentModel",
   "RecurrentRegressionModel",
   "RegressionModel",

@@ -1,7 +1,6 @@
 """Predictors over exported models, and the policies that act with them."""
 
 from t2r_seq.acting import (
-  Inspection,
   PolicyState,
   RateWatch,
   flatten_observation,
@@ -21,7 +20,7 @@ from t2r_seq.policies.exploration_policies import (
   PerEpisodeSwitchPolicy,
   ScheduledExplorationRegressionPolicy,
 )
-from t2r_seq.policies.lite_export import LiteReport, export_lite
+from t2r_seq.policies.lite_export import export_lite
 from t2r_seq.policies.loaded_export import Export, list_exports
 from t2r_seq.policies.policy import (
   Policy,
@@ -57,10 +56,8 @@ __all__ = [
   "EpsilonGreedyPolicy",
   "Export",
   "ExportedSavedModelPredictor",
-  "Inspection",
   "LSTMCEMPolicy",
   "LinearSchedule",
-  "LiteReport",
   "ModelPredictor",
   "NoModelError",
   "NormalCrossEntropyMethod",

@@ -10,6 +10,7 @@ import gin
 import tensorflow as tf
 
 from t2r_seq import errors, specs
+from t2r_seq.specs.names import check_mode
 
 SpecificationFn = Callable[[str], Any]
 
@@ -179,7 +180,7 @@ class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
     Raises:
       SpecError: the batch does not fit the in specs, or the outcome the out specs.
     """
-    specs.check_mode(type(self).__name__, mode)
+    check_mode(type(self).__name__, mode)
     has_labels = labels is not None
     features, labels = self._pack(features, labels, mode)
     features, labels = self._preprocess_fn(features, labels, mode)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.preprocessors import abstract_preprocessor
+from t2r_seq.specs.names import IMAGE_FORMATS
 
 
 class SpecTransformationPreprocessor(abstract_preprocessor.AbstractPreprocessor):
@@ -131,7 +132,7 @@ class ImageToFloatPreprocessor(SpecTransformationPreprocessor):
     if not any(self._is_converted(path, spec) for path, spec in features.items()):
       raise errors.SpecError(
         "ImageToFloatPreprocessor: features: expected a floating point image with a "
-        f"data_format of {errors.listing(specs.IMAGE_FORMATS)}, got "
+        f"data_format of {errors.listing(IMAGE_FORMATS)}, got "
         f"{errors.listing(features)}. Name the image_paths, or use NoOpPreprocessor."
       )
     super().check_specifications()

@@ -7,7 +7,6 @@ from t2r_seq.records.check import (
   salvage_records,
 )
 from t2r_seq.records.contents import RecordContents, present_names
-from t2r_seq.records.explain import RecordProblem
 from t2r_seq.records.features import (
   tensorspec_to_feature_dict,
 )
@@ -50,7 +49,6 @@ from t2r_seq.records.write import (
 __all__ = [
   "ImageDecoding",
   "RecordContents",
-  "RecordProblem",
   "RecordWriter",
   "TfdsEpisodes",
   "check_index",

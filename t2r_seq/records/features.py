@@ -73,7 +73,7 @@ def is_raw(spec: specs.ExtendedTensorSpec) -> bool:
 
 def is_raw_format(spec: specs.ExtendedTensorSpec) -> bool:
   """Whether the data_format is 'raw', 'zlib' or 'tensor'."""
-  return packed_format(spec) in specs.PACKED_FORMATS
+  return packed_format(spec) in spec_names.PACKED_FORMATS
 
 
 def packed_format(spec: specs.ExtendedTensorSpec) -> str:
@@ -524,7 +524,7 @@ def _check_plain(path: str, spec: specs.ExtendedTensorSpec) -> errors.Mismatch |
       f"Supported are {errors.listing(d.name for d in SUPPORTED_DTYPES)}.",
     )
   if spec.data_format is not None and not is_raw_format(spec):
-    formats = (*specs.IMAGE_FORMATS, *specs.PACKED_FORMATS)
+    formats = (*spec_names.IMAGE_FORMATS, *spec_names.PACKED_FORMATS)
     return errors.Mismatch(
       path,
       f"a data_format of {errors.listing(formats)} or None",

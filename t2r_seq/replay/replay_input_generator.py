@@ -13,6 +13,7 @@ from t2r_seq import data, errors, specs, windows
 from t2r_seq.data import input_generator, joint
 from t2r_seq.replay import replay as replay_lib
 from t2r_seq.replay.replay import Replay, SampleInfo, importance_weights
+from t2r_seq.specs.extended_tensor_spec import cast_hint
 from t2r_seq.specs.names import source_path
 from t2r_seq.windows.cut import Padding
 
@@ -191,7 +192,7 @@ def _find_sources(
       shape = tf.TensorShape([None]).concatenate(shape)
     if got.dtype != spec.dtype or not shape.is_compatible_with(got.shape):
       want = errors.describe(tf.TensorSpec(shape, spec.dtype))
-      hint = specs.cast_hint(got.dtype, spec.dtype) or _HINT
+      hint = cast_hint(got.dtype, spec.dtype) or _HINT
       found.append(errors.Mismatch(path, want, errors.describe(got), hint))
     elif source in held and not _shows_same_steps(spec, source, held, got.shape):
       want, have = (_steps(s.time_offsets) for s in (spec, held[source]))

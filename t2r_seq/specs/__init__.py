@@ -14,19 +14,11 @@ if _TYPE_CHECKING:
   )
   from t2r_seq.specs.extended_tensor_spec import (
     ExtendedTensorSpec,
-    cast_hint,
     frame_spec,
     is_encoded_image_spec,
     is_video_spec,
   )
-  from t2r_seq.specs.names import (
-    IMAGE_FORMATS,
-    PACKED_FORMATS,
-    RAW_FORMAT,
-    VIDEO_FORMATS,
-    ModeKeys,
-    check_mode,
-  )
+  from t2r_seq.specs.names import VIDEO_FORMATS, ModeKeys
   from t2r_seq.specs.samples import (
     make_constant_numpy,
     make_placeholders,
@@ -67,9 +59,6 @@ if _TYPE_CHECKING:
 
 __all__ = [
   "EXTRA_ASSETS_DIRECTORY",
-  "IMAGE_FORMATS",
-  "PACKED_FORMATS",
-  "RAW_FORMAT",
   "T2R_ASSETS_FILENAME",
   "VIDEO_FORMATS",
   "ExtendedTensorSpec",
@@ -83,8 +72,6 @@ __all__ = [
   "assert_valid_spec_structure",
   "cast_bfloat16_to_float32",
   "cast_float32_to_bfloat16",
-  "cast_hint",
-  "check_mode",
   "copy_tensorspec",
   "create_t2r_assets",
   "filter_required_flat_tensor_spec",

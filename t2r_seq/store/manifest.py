@@ -335,7 +335,7 @@ def check_spec(
       hint = errors.nearest(path, extra)
       found.append(errors.Mismatch(path, _describe(column), "nothing", hint))
     elif got is not None and _storage(column, is_exact) != _storage(got, is_exact):
-      hint = specs.cast_hint(got.spec.dtype, column.spec.dtype)
+      hint = specs.extended_tensor_spec.cast_hint(got.spec.dtype, column.spec.dtype)
       hint = hint or "The store was made with another spec."
       found.append(errors.Mismatch(path, _describe(column), _describe(got), hint))
   if is_exact:

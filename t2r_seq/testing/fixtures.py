@@ -79,7 +79,7 @@ def train_on_random_data(
   predictor = policies.ExportedSavedModelPredictor(latest)
   predictor.restore()
   features = specs.make_random_numpy(
-    training.exported_feature_specs(model), batch_size=batch_size, seed=seed
+    policies.exported_feature_specs(model), batch_size=batch_size, seed=seed
   )
   predictions = predictor.predict(features)
   return TrainedModel(model, result, predictor, features, predictions)

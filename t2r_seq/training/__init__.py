@@ -1,6 +1,5 @@
 """Training: `train_eval_model`, checkpoints, exports."""
 
-from t2r_seq.policies import exported_feature_specs
 from t2r_seq.training.async_exports import AsyncExports
 from t2r_seq.training.callbacks import Callback, Run
 from t2r_seq.training.checkpoints import Checkpoints, NanLossError
@@ -48,6 +47,5 @@ __all__ = [
   "evaluate",
   "export_saved_model",
   "export_versions",
-  "exported_feature_specs",
   "train_eval_model",
 ]

@@ -1,6 +1,5 @@
 """Proof that a deployed policy sees what training saw."""
 
-from t2r_seq.verification.report import Difference, VerificationReport
 from t2r_seq.verification.verify import verify
 
-__all__ = ["Difference", "VerificationReport", "verify"]
+__all__ = ["verify"]

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.specs import ExtendedTensorSpec, SpecStructure, TensorSpecStruct
+from t2r_seq.specs.extended_tensor_spec import cast_hint
 from t2r_seq.specs.names import source_path
 from t2r_seq.windows.cut import (
   DISCOUNT,
@@ -637,7 +638,7 @@ def _cast(values: Any, dtype: tf.DType) -> Any:
 
 def _hint(dtype: tf.DType, given: tf.TypeSpec) -> str:
   if not dtype.is_floating or given.dtype not in (tf.uint8, tf.uint16):
-    return specs.cast_hint(given.dtype, dtype)
+    return cast_hint(given.dtype, dtype)
   name = given.dtype.name
   return f"Declare {name}, and convert it: preprocessors.ImageToFloatPreprocessor."
 
