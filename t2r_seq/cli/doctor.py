@@ -356,7 +356,7 @@ def _check_store(args: argparse.Namespace) -> int:
   if args.salvage is None:
     report = store.verify_store(args.sources[0], spec=spec)
     console.show(render_store_report(report))
-    splits = read_splits(os.path.abspath(args.sources[0]))
+    splits = read_splits(os.path.abspath(args.sources[0]), report.num_episodes)
     if splits:
       console.show(f"\n{describe_splits(splits)}")
     if args.split is not None:

@@ -504,14 +504,16 @@ class EpisodeStore:
     """
     store = EpisodeStore(path)
     where = f"EpisodeStore: {store.path}"
-    splits.write_splits(
-      store.path, splits.check_splits(where, splits_by_name, len(store))
-    )
+    checked = splits.check_splits(where, splits_by_name, len(store))
+    splits.write_splits(store.path, checked, store._counts())
 
   @property
   def splits(self) -> dict[str, list[int]]:
     """Numbers of episodes, by the name of a split; see `write_splits`."""
-    return splits.read_splits(self._path)
+    return splits.read_splits(self._path, self._counts())
+
+  def _counts(self) -> dict[str, int]:
+    return {segment.name: len(segment) for segment in self._segments}
 
   @property
   def path(self) -> str:

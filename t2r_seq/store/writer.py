@@ -14,7 +14,7 @@ from absl import logging
 
 from t2r_seq import errors, specs
 from t2r_seq.files import Closing, left_behind, make_folders, sync_folder
-from t2r_seq.store import files, layout, manifest, segments, values
+from t2r_seq.store import files, layout, manifest, segments, splits, values
 from t2r_seq.store.files import lock_segment
 from t2r_seq.store.layout import Column, Columns
 from t2r_seq.store.manifest import Commit, StoreManifest, check_spec
@@ -309,6 +309,7 @@ def merge(folder: str) -> int:
       for name in others:
         held.callback(lock_segment(layout.segment_folder(folder, name)).release)
       _check_still_there(folder, names)
+      _renew_splits(folder, names)
       try:
         for name in others:
           _take_over(writer, layout.segment_folder(folder, name), columns)
@@ -325,6 +326,15 @@ def merge(folder: str) -> int:
       "may write to, with room on the disk."
     )
     raise files.explain(error, folder, hint) from error
+
+
+def _renew_splits(folder: str, names: list[str]) -> None:
+  """Has splits number the episodes as they are now: so the merged segment has them."""
+  commits = [Commit.read(layout.segment_folder(folder, name)) for name in names]
+  counts = {n: commit.episodes for n, commit in zip(names, commits, strict=True)}
+  found = splits.read_splits(folder, counts)
+  if found:
+    splits.write_splits(folder, found, counts)
 
 
 def finish(folder: str, segment: str) -> None:

@@ -200,6 +200,56 @@ def test_damaged_splits_are_named(tmp_path):
     writer.append_episode(episode(1))
   with pytest.raises(errors.SpecError, match="split 'a': expected numbers from 0 to 0"):
     store.EpisodeStore.write_splits(tmp_path / "s", {"a": [1]})
-  (tmp_path / "s" / "splits.json").write_text("{}")
-  with pytest.raises(errors.StoreError, match=r"splits.json: expected splits"):
-    _ = store.EpisodeStore(tmp_path / "s").splits
+  place = tmp_path / "s" / "splits.json"
+  for text, message in DAMAGED.items():
+    place.write_text(text)
+    with pytest.raises(errors.StoreError, match=rf"splits.json: .*{message}"):
+      _ = store.EpisodeStore(tmp_path / "s").splits
+    assert main(["doctor", str(tmp_path / "s")]) == 1
+
+
+def _splits(text):
+  return f'{{"format": "t2r_seq.splits", "version": 1, "splits": {{"a": {text}}}}}'
+
+
+DAMAGED = {
+  "{}": "expected splits",
+  _splits("[0.5]"): "0.5 is no number of an episode",
+  _splits("[true]"): "True is no number of an episode",
+  _splits('"0"'): "'0' is no number of an episode",
+  _splits("[1]"): "split 'a': expected numbers from 0 to 0, got 1",
+  _splits('[0], "b": [0]')[:-1] + ', "segments": [["gone", 1]]}': "dealt of, .gone.",
+}
+
+
+def test_splits_stay_with_their_episodes(tmp_path):
+  """Whichever segments grow, come and are merged: numbers are counted through all."""
+  path, told = tmp_path / "s", {}
+
+  def check():
+    opened = store.EpisodeStore(path)
+    found = {
+      name: [int(opened.episode(n)["number"][0]) for n in numbers]
+      for name, numbers in opened.splits.items()
+    }
+    assert found == told
+
+  def append(segment, numbers):
+    make = store.EpisodeStore.append if path.exists() else store.EpisodeStore.create
+    arguments = {} if path.exists() else {"spec": FLAT}
+    with make(path, segment=segment, **arguments) as writer:
+      for number in numbers:
+        writer.append_episode(episode(number))
+
+  append("m", [1, 2])
+  append("q", [3])
+  store.EpisodeStore.write_splits(path, {"train": [0, 2], "eval": [1]})
+  told = {"train": [1, 3], "eval": [2]}
+  append("m", [4])
+  check()
+  append("a", [5, 6])
+  check()
+  store.EpisodeStore.merge(path)
+  check()
+  append("0", [7])
+  check()
