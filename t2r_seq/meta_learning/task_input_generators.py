@@ -17,8 +17,10 @@ from t2r_seq.data.loaders import batches_in_order
 from t2r_seq.data.plan import draw_seed, permuted
 from t2r_seq.data.stores import DecodedColumns
 from t2r_seq.meta_learning import meta_tfdata
+from t2r_seq.records.files import files_of_split
 from t2r_seq.specs import ModeKeys, TensorSpecStruct
 from t2r_seq.store.episode_store import StoreColumns
+from t2r_seq.store.splits import Episodes
 
 
 class _TaskInputGenerator(data.AbstractInputGenerator):
@@ -87,6 +89,7 @@ class TaskRecordInputGenerator(_TaskInputGenerator):
     num_inference_samples_per_task: int = 1,
     shuffle_buffer_size: int = 50,
     seed: int | None = None,
+    split: str | None = None,
   ) -> None:
     """Creates the generator; files are looked for when a dataset is created.
 
@@ -97,11 +100,13 @@ class TaskRecordInputGenerator(_TaskInputGenerator):
       num_inference_samples_per_task: samples that this is tried on.
       shuffle_buffer_size: records of a file among which is drawn.
       seed: of the orders; None: another in every run.
+      split: of the files that are read, as their names tell it; None for all.
     """
     super().__init__(
       batch_size, num_condition_samples_per_task, num_inference_samples_per_task, seed
     )
     self._file_patterns = file_patterns
+    self._split = split
     self._shuffle_buffer_size = shuffle_buffer_size
 
   def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
@@ -109,8 +114,10 @@ class TaskRecordInputGenerator(_TaskInputGenerator):
     parse = records.create_parse_tf_example_fn(features, labels)
     is_train = mode == ModeKeys.TRAIN
     _, filenames = records.get_data_format_and_filenames(self._file_patterns)
+    if self._split is not None:
+      filenames = files_of_split(type(self).__name__, filenames, self._split)
     samples = meta_tfdata.parallel_read(
-      self._file_patterns,
+      filenames,
       lambda batches: batches.map(parse, tf.data.AUTOTUNE),
       shuffle_filenames=is_train,
       num_train_samples_per_task=self._counts[0],
@@ -227,6 +234,8 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
     num_condition_samples_per_task: int = 1,
     num_inference_samples_per_task: int = 1,
     seed: int | None = None,
+    split: str | None = None,
+    episodes: Episodes | None = None,
   ) -> None:
     """Creates the generator; the store is opened when a dataset is created.
 
@@ -238,11 +247,16 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
       num_condition_samples_per_task: samples that a task is learned from.
       num_inference_samples_per_task: samples that this is tried on.
       seed: of the draws; None: others in every run.
+      split: of the store, the only one whose episodes are read; None for all. A task
+        that has no episode in it is left out.
+      episodes: numbers of the only episodes that are read, or a file that lists them;
+        None for all.
     """
     super().__init__(
       batch_size, num_condition_samples_per_task, num_inference_samples_per_task, seed
     )
     self._store_path = store_path
+    self._split, self._episodes = split, episodes
     self._task_key = task_key
 
   @tf.autograph.experimental.do_not_convert
@@ -299,14 +313,16 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
         for v in of_episodes
       ]
     )
-    _, of_episode = np.unique(values, return_inverse=True)
-    usable = np.flatnonzero(np.asarray(counts) > 0)
-    tasks = tuple(
-      usable[of_episode[usable] == task] for task in range(of_episode.max() + 1)
+    chosen = store.choose_episodes(
+      where, len(opened), self._episodes, self._split, opened.splits
     )
+    chosen = np.arange(len(opened)) if chosen is None else chosen
+    usable = chosen[np.asarray(counts)[chosen] > 0]
+    names = np.unique(values[chosen])
+    tasks = tuple(usable[values[usable] == name] for name in names)
     small = [
-      f"'{values[of_episode == task][0]}' has {len(episodes)}"
-      for task, episodes in enumerate(tasks)
+      f"'{name}' has {len(episodes)}"
+      for name, episodes in zip(names, tasks, strict=True)
       if len(episodes) < self._num_samples
     ]
     if small:

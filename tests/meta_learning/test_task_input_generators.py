@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -132,6 +134,20 @@ def test_an_evaluation_of_a_store_is_one_fixed_pass(task_store):
   generator = meta_learning.TaskStoreInputGenerator(task_store, batch_size=2)
   found = tasks_of(batches_of(generator, "eval"))
   assert found.tolist() == [[0, 30], [10, 40], [20, 50]]
+
+
+def test_tasks_of_a_split(task_files, task_store, tmp_path):
+  """Held-out tasks are no part of what is learned."""
+  copied = str(tmp_path / "s")
+  shutil.copytree(task_store, copied)
+  store.EpisodeStore.write_splits(copied, {"train": [0, 2, 3, 5, 6, 8], "eval": [1, 4]})
+  read = meta_learning.TaskStoreInputGenerator
+  found = tasks_of(batches_of(read(copied, batch_size=2, split="train"), "eval"))
+  assert found.tolist() == [[0, 30], [20, 50]]
+  some = read(copied, batch_size=1, split="train", episodes=[3, 6, 4])
+  assert tasks_of(batches_of(some, "eval")).tolist() == [[30, 60]]
+  files = meta_learning.TaskRecordInputGenerator(task_files, 2, split="task1")
+  assert tasks_of(batches_of(files, "eval")).tolist() == [[10, 11]]
 
 
 def test_what_is_wrong_is_said(task_store):
