@@ -8,6 +8,7 @@ PYTHON_TF215 ?= $(PYTHON)
 VENV := .venv
 VENV_TF215 := .venv-tf215
 VENV_PEERS := .venv-peers
+VENV_DOCS := .venv-docs
 EXTRAS_PEERS := plots,test
 # Peers that need no compiler: what the store is compared to is tested with them.
 PEERS_TESTED := cpprb grain rlds
@@ -67,6 +68,7 @@ SECONDS ?= 600
 SEED ?= $(shell date +%s)
 ATTACK_ARGS ?=
 DEMO_DIR ?= demo_out
+DOCS_DIR ?= build/docs
 DEMO_ARGS ?=
 
 # What the caller's shell has activated must not leak into our environments.
@@ -90,9 +92,9 @@ PYTEST := -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help setup setup-extras test test-tf215 test-extras attack docs-test lint format \
-  types demo demo-distributed demo-distributed-reverb research-pose-env bench-setup \
-  bench bench-reverb clean distclean
+.PHONY: help setup setup-extras test test-tf215 test-extras attack docs docs-test lint \
+  format types demo demo-distributed demo-distributed-reverb research-pose-env \
+  bench-setup bench bench-reverb clean distclean
 
 help:  ## Lists the targets.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -158,6 +160,18 @@ test-extras: setup-extras  ## Runs the tests that need PyTorch, ffmpeg or the st
 attack: $(STAMP)  ## Attacks what is promised for SECONDS, of SEED: kills, power cuts ...
 	$(RUN) -m tests.attacks --seconds $(SECONDS) --seed $(SEED) $(ATTACK_ARGS)
 
+$(VENV_DOCS)/.stamp: requirements/docs.txt
+	$(PYTHON) -m venv $(VENV_DOCS)
+	$(VENV_DOCS)/bin/python -m pip install --quiet -r requirements/docs.txt
+	@touch $@
+
+docs: $(STAMP) $(VENV_DOCS)/.stamp  ## Builds the site: the pages, and a reference of the API and of gin.
+	@mkdir -p build
+	$(RUN) -m t2r_seq gin '*' > build/gin.txt
+	$(VENV_DOCS)/bin/python docs/make_site.py $(DOCS_DIR) build/gin.txt
+	$(VENV_DOCS)/bin/mkdocs build --quiet --strict --config-file $(DOCS_DIR)/mkdocs.yml
+	@echo "Built $(DOCS_DIR)/site/index.html"
+
 docs-test: $(STAMP)  ## Runs the snippets of README.md and docs/.
 	@# One file, and each page a process of its own.
 	$(RUN) $(PYTEST) --dist load $(PYTEST_ARGS) tests/docs
@@ -203,4 +217,4 @@ clean:  ## Removes caches and outputs; keeps the environments.
 	  -exec rm -rf {} + 2>/dev/null || true
 
 distclean: clean  ## Removes the environments too.
-	rm -rf $(VENV) $(VENV_TF215) $(VENV_PEERS)
+	rm -rf $(VENV) $(VENV_TF215) $(VENV_PEERS) $(VENV_DOCS)
