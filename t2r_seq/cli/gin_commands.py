@@ -30,7 +30,8 @@ def _train(args: argparse.Namespace) -> int:
   shown = ", ".join(f"{name} {result[name]:.5g}" for name in names)
   told = f"Trained to step {int(step)}" if shown else f"At step {int(step)}"
   if shown:
-    is_eval = _bound("input_generator_eval") is not None
+    # Of a train step there is always a loss; callbacks evaluate without one.
+    is_eval = _bound("input_generator_eval") is not None or "loss" not in result
     told += f": {shown} ({'of the last evaluation' if is_eval else 'in training'})"
   exports = os.path.join(str(_bound("model_dir") or ""), "export")
   folders = sorted(os.listdir(exports)) if os.path.isdir(exports) else []

@@ -112,8 +112,8 @@ def open_source(
   if kind is None:
     if episodes is not None:
       raise console.UsageError(
-        "--episodes needs a dataset whose episodes have numbers: convert the files to "
-        "a store first."
+        "--episodes needs a dataset whose episodes have numbers. Convert the files "
+        f"first: t2r_seq convert {' '.join(paths)} a_store"
       )
     return None
   options = convert.ConversionOptions(filter=split, layout=layout, episodes=episodes)

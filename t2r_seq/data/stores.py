@@ -328,7 +328,10 @@ class StoreInputGenerator(DatasetInputGenerator):
     batches = f"batches of {self.batch_size}"
     if self._follow is not None:
       return f"{type(self).__name__}: {self._store_path} as it grows, {batches}"
-    num = len(EpisodeStore(self._store_path))
+    store = EpisodeStore(self._store_path)
+    where = f"{type(self).__name__}: {store.path}"
+    chosen = self._choose(where, len(store), lambda: store.splits)
+    num = len(store if chosen is None else chosen)
     windowed = f"{self.num_examples:,} windows of {num:,} episodes"
     return f"{type(self).__name__}: {windowed} in {self._store_path}, {batches}"
 

@@ -97,6 +97,8 @@ def test_a_generator_reads_the_episodes_that_are_chosen(folder, name):
     assert seen(generator, mode) == want, options
     lengths = np.array([len(episode(number)["number"]) for number in want])
     assert generator.count_examples() == (lengths - 1).sum()
+    if name == "store":
+      assert f" windows of {len(want)} episodes" in generator.describe()
 
 
 def test_plain_records_are_chosen_by_their_numbers(folder):

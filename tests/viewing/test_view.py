@@ -27,6 +27,7 @@ from t2r_seq import (
 )
 from t2r_seq.cli import main
 from t2r_seq.viewing.model_side import ModelSide
+from tests.records import rlds_data
 from tests.viewing import browser
 
 _SPEC = specs.ExtendedTensorSpec
@@ -277,6 +278,14 @@ def test_room_and_two_sources(folder, tmp_path, monkeypatch):
   ]
   with pytest.raises(errors.SpecError, match=r"expected a page of at most 1,000 bytes"):
     viewing.view(pair, page, max_bytes=1000)
+
+
+def test_episodes_of_rlds(tmp_path):
+  page = tmp_path / "page.html"
+  found = viewing.view(rlds_data.FILES, page)
+  lengths = [figure.num_steps for figure in found.surveys[0].figures]
+  assert lengths == [rlds_data.NUM_STEPS[number] for number in rlds_data.EPISODES]
+  assert len(_data(page)[0]["episodes"]) == 2
 
 
 BAD = [
