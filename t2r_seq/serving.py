@@ -252,15 +252,16 @@ class PolicyServer:
     for message in connection:
       try:
         observation = _observation(message)
-        is_first = bool(observation.pop(IS_FIRST, False)) or is_first
-        seed = observation.pop(SEED, None)
+        is_first = bool(_number(observation, IS_FIRST)) or is_first
+        seed = _number(observation, SEED, None)
+        asks = bool(_number(observation, INSPECT))
         if seed is not None and SEED in state:
-          state[SEED] = self._policy.initial_state(int(seed))[SEED]
+          state[SEED] = self._policy.initial_state(seed)[SEED]
         timestamp = acting.timestamp_of(observation, self._policy.step_specification())
         if timestamp is not None:
           watch.see(timestamp, is_first)
         told = {}
-        if observation.pop(INSPECT, False):
+        if asks:
           told = self._inspect(observation, state, is_first)
         started = time.perf_counter()
         with self._lock:
@@ -451,6 +452,22 @@ def _observation(message: str | bytes) -> dict[str, Any]:
       f"serve: expected a dictionary by path, got {type(observation).__name__}."
     )
   return observation
+
+
+def _number(observation: dict[str, Any], name: str, default: int | None = 0) -> Any:
+  """Takes an integer or a bool out of an observation; a text is true, whatever it says.
+
+  Raises:
+    SpecError: it is something else.
+  """
+  value = np.asarray(observation.pop(name, default))
+  if value.dtype == object and value[()] is None:
+    return None
+  if value.size != 1 or value.dtype.kind not in "biu" or abs(int(value)) >= 1 << 31:
+    raise errors.SpecError(
+      f"serve: {name}: expected a bool or an int32, got {errors.describe(value)}."
+    )
+  return int(value.item())
 
 
 def _numpy(dtype: Any) -> Any:

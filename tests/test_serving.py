@@ -94,7 +94,15 @@ def test_clients_of_openpi_are_understood(server):
     assert answer.read() == b"OK\n"
 
 
+_FITS = {"state/pos": np.zeros(2)}
 BAD = {
+  "a seed of text": ({**_FITS, "seed": "7"}, "seed: expected a bool or an int32, got"),
+  "a large seed": ({**_FITS, "seed": 1 << 40}, "seed: expected a bool or an int32"),
+  "a flag of text": ({**_FITS, "inspect": "no"}, "inspect: expected a bool or an int"),
+  "flags": (
+    {**_FITS, "inspect": [True] * 2},
+    r"inspect: expected a .*\(2,\) bool",
+  ),
   "a path is missing": ({"pos": np.zeros(2)}, "state/pos: expected .* got nothing"),
   "another shape": ({"state/pos": np.zeros(3)}, r"state/pos: expected \(2,\), got \(3"),
 }
