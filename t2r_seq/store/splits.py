@@ -110,7 +110,7 @@ def _read_list(where: str, path: str | os.PathLike[str]) -> list[int]:
   except ValueError as error:
     raise errors.SpecError(
       f"{where}: episodes: {os.fspath(path)}: line {number}: expected the number of an "
-      f"episode, got {text:.40!r}."
+      f"episode, got {text[:40]!r}."
     ) from error
   return found
 

@@ -210,6 +210,16 @@ def test_damaged_splits_are_named(tmp_path):
     assert main(["doctor", str(tmp_path / "s")]) == 1
 
 
+LISTED = {"a word": "1\nseven", "a range": "1\n2-5", "too long": "1\n" + "9" * 5000}
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_a_line_that_is_no_number_is_named(name, tmp_path):
+  (tmp_path / "keep.txt").write_text(LISTED[name])
+  with pytest.raises(errors.SpecError, match=r"line 2: expected the number of an epis"):
+    store.choose_episodes("read", 9, tmp_path / "keep.txt")
+
+
 def _splits(text):
   return f'{{"format": "t2r_seq.splits", "version": 1, "splits": {{"a": {text}}}}}'
 
