@@ -50,6 +50,35 @@ class Closing(abc.ABC):
       self.close_after(exc_value)
 
 
+_HEAD_BYTES = 4096
+
+
+def check_replaces(
+  what: str, path: str | os.PathLike[str], kind: str, mark: bytes
+) -> None:
+  """Checks that what is to be written takes the place of nothing but its like.
+
+  A slip of the name had cost the data that a report was made of.
+
+  Args:
+    what: the operation, and the option if there is one.
+    path: of the file, which may be there or not.
+    kind: of the file, as text.
+    mark: what begins a file of this kind, or is soon in it.
+  Raises:
+    FileExistsError: there is a file of another kind.
+  """
+  if not os.path.isfile(path):
+    return
+  with open(path, "rb") as file:
+    head = file.read(_HEAD_BYTES)
+  if head and mark not in head:
+    raise FileExistsError(
+      f"{what}: {os.fspath(path)}: expected no file there, or {kind} to be replaced, "
+      "got another one. Name a new file."
+    )
+
+
 def replace_file(path: str | os.PathLike[str], data: bytes) -> None:
   """Replaces a small file in one step: readers see the old or the new, never a part.
 

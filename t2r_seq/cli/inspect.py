@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from t2r_seq import files
 from t2r_seq.cli import console, sources
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ def _metadata(metadata: dict[str, Any]) -> str:
 
 
 FORMATS = ("python", "pbtxt", "json")
+_MARKS = {"python": b"TensorSpecStruct", "pbtxt": b"feature_spec", "json": b'"dtype"'}
 _SUFFIXES = {".py": "python", ".pbtxt": "pbtxt", ".json": "json"}
 
 
@@ -358,6 +360,9 @@ def _text_format(args: argparse.Namespace) -> str | None:
       "--format and --output are for the spec that is proposed for TFRecord files; "
       "there is none with --spec, nor for a folder."
     )
+  if args.output:
+    mark = _MARKS[args.format or format_of(args.output)]
+    files.check_replaces("inspect: --output", args.output, "a spec", mark)
   folder = os.path.dirname(os.path.abspath(args.output or ""))
   if args.output and not os.path.isdir(folder):
     raise console.UsageError(

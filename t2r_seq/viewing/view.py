@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from t2r_seq import convert, errors, specs, windows
+from t2r_seq import convert, errors, files, specs, windows
 from t2r_seq.progress import Progress
 from t2r_seq.specs import ModeKeys, TensorSpecStruct
 from t2r_seq.store.splits import Episodes
@@ -72,7 +72,7 @@ def view(
   Raises:
     SpecError: a source cannot be read, has no episodes, or lacks what the specs want.
     ImportError: what a sheet or a recording asks for is not installed.
-    OSError: a file cannot be written.
+    OSError: a file cannot be written, or would take the place of one of another kind.
   """
   names = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
   paths = [os.fspath(name) for name in names]
@@ -82,6 +82,13 @@ def view(
       "quotes."
     )
   _check_folder(output)
+  for file, kind_of_file, mark in (
+    (output, "a page", b"<!doctype html>"),
+    (png, "a PNG image", b"\x89PNG"),
+    (rrd, "a recording", b"RRF"),
+  ):
+    if file is not None:
+      files.check_replaces("view", file, kind_of_file, mark)
   sheets.check_extras(png is not None, rrd is not None)
   features, labels = _specs_of(spec, model, predictor)
   flat = None

@@ -165,6 +165,33 @@ def test_nothing_is_written_to_a_folder_named_as_a_url(name, tmp_path, monkeypat
   assert [path.name for path in tmp_path.iterdir()] == ["a.tfrecord"]
 
 
+# What a report is made of, or something else that is there.
+OUTPUTS = {
+  "view": ("view", "a.tfrecord", "--output", "a.tfrecord"),
+  "view of a store": ("view", "s", "--output", "s/store.json"),
+  "a contact sheet": ("view", "s", "--output", "p.html", "--png", "a.tfrecord"),
+  "stats": ("stats", "s", "--output", "s/store.json"),
+  "inspect": ("inspect", "a.tfrecord", "--output", "model.py"),
+}
+
+
+def test_a_report_replaces_reports_alone(run_main, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  episode = {"x": np.ones(2, np.float32)}
+  records.write_records("a.tfrecord", SPEC, [episode])
+  with store.EpisodeStore.create("s", SPEC) as writer:
+    writer.append_episode(episode)
+  (tmp_path / "model.py").write_text("my_model = 1")
+  before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+  for words in OUTPUTS.values():
+    status, _, err = run_main(*words)
+    assert status == 1 and "expected no file there, or" in err, (words, err)
+  assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+  for _ in range(2):
+    for command, end in (("view", "html"), ("stats", "json"), ("inspect", "py")):
+      assert run_main(command, "a.tfrecord", "--output", f"spec.{end}")[0] == 0
+
+
 def test_help_fits_a_terminal(capsys):
   for command in ("collect", "doctor", "convert", "train"):
     with pytest.raises(SystemExit):
