@@ -504,6 +504,38 @@ class DatasetInputGenerator(AbstractInputGenerator):
     )
     self.set_episodes(episodes, split)
 
+  def _numbered_plan(self, mode: str, batch_size: int) -> tuple[Plan, int]:
+    """Returns the plan of batches that have numbers, and the number of the first.
+
+    A resumed run goes on in the order of the one that it resumes; but not at a service,
+    which has no position.
+    """
+    is_train = mode == specs.ModeKeys.TRAIN
+    seed = self._params_seed if self._plan.seed is None else self._plan.seed
+    plan = dataclasses.replace(
+      self._plan,
+      batch_size=batch_size,
+      order=self._plan.order if is_train else "sequential",
+      seed=self._shuffle_seed(seed) if self._is_portable else seed,
+      num_epochs=None if is_train else 1,
+    )
+    start = self._start_step if is_train else 0
+    if self._input_context is None:
+      return plan, start
+    return plan.of_worker(self._input_context, batch_size, start)
+
+  def _named_specs(self, stored: Mapping[str, Any], mode: str) -> Any:
+    """Returns the joined specs, each named after what it reads of what is stored."""
+    joined = joint.join(self._feature_spec, self._label_spec_for(mode))
+    return joint.name_by_path(joined, stored)
+
+  def _count_windows(self, stored: Mapping[str, Any], lengths: np.ndarray) -> int:
+    """Returns the windows of one pass over episodes of these lengths."""
+    mode = specs.ModeKeys.EVAL
+    span = windows.time_span(self._named_specs(stored, mode))
+    grid = windows.WindowGrid(span, self._cut(mode))
+    return int(np.sum(grid.num_windows(lengths)))
+
 
 def _as_pair(*pair: specs.TensorSpecStruct) -> Any:
   return pair

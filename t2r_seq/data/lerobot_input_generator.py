@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
@@ -75,9 +74,8 @@ class LeRobotInputGenerator(DatasetInputGenerator):
       return None
     with tf.init_scope():
       folder = LeRobotFolder(self._path)
-      mode = specs.ModeKeys.EVAL
-      grid = self._grid(self._joined(folder, mode), mode)
-      return int(np.sum(grid.num_windows(folder.lengths[self._numbers(folder)])))
+      lengths = folder.lengths[self._numbers(folder)]
+      return self._count_windows(folder.spec, lengths)
 
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
@@ -93,16 +91,14 @@ class LeRobotInputGenerator(DatasetInputGenerator):
         f"{where}: the tf.data service: expected data that other processes can read, "
         "got one that Python reads. Convert it to a store first: t2r_seq convert."
       )
-    is_train = mode == specs.ModeKeys.TRAIN
     with tf.init_scope():
       folder = LeRobotFolder(self._path)
       element = {
         key: tf.TensorSpec([None, *spec.shape], spec.dtype)
         for key, spec in folder.spec.items()
       }
-      reader = windows.WindowReader(
-        element, self._joined(folder, mode), self._cut(mode)
-      )
+      joined = self._named_specs(folder.spec, mode)
+      reader = windows.WindowReader(element, joined, self._cut(mode))
       chosen = self._numbers(folder)
       lengths = folder.lengths[chosen]
       min_steps = reader.grid.min_steps
@@ -111,21 +107,11 @@ class LeRobotInputGenerator(DatasetInputGenerator):
       reading = _Reading(
         folder, reader.paths, chosen, self._decode_images, self._failures
       )
-    seed = self._params_seed if self._plan.seed is None else self._plan.seed
-    plan = dataclasses.replace(
-      self._plan,
-      batch_size=batch_size,
-      order="quasi_random" if is_train else "sequential",
-      seed=seed,
-      num_epochs=None if is_train else 1,
-    )
-    start = self._start_step if is_train else 0
-    if (context := self._input_context) is not None:
-      plan, start = plan.of_worker(context, batch_size, start)
-    with tf.init_scope():
       pools = _LeRobotPools(reading, reader, element)
       num_windows = int(pools.counts.sum())
-      loader = WindowLoader(plan.seeded(), None, num_windows, make_pools=lambda: pools)
+      plan, start = self._numbered_plan(mode, batch_size)
+      plan = plan.seeded("quasi_random")
+      loader = WindowLoader(plan, None, num_windows, make_pools=lambda: pools)
       self._report = windows.WindowReport.of_episodes(lengths, pools.counts)
     self._reads_ahead = True
     return loader.dataset(start).map(joint.split)
@@ -135,14 +121,6 @@ class LeRobotInputGenerator(DatasetInputGenerator):
     chosen = self._choose(where, len(folder), lambda: folder.splits)
     numbers = np.arange(len(folder)) if chosen is None else chosen
     return numbers[folder.lengths[numbers] > 0]
-
-  def _grid(self, joined: specs.TensorSpecStruct, mode: str) -> windows.WindowGrid:
-    return windows.WindowGrid(windows.time_span(joined), self._cut(mode))
-
-  def _joined(self, folder: LeRobotFolder, mode: str) -> specs.TensorSpecStruct:
-    """Joins the specs; each names the key that it reads."""
-    joined = joint.join(self._feature_spec, self._label_spec_for(mode))
-    return joint.name_by_path(joined, folder.spec)
 
 
 class _Reading:

@@ -342,36 +342,24 @@ class StoreInputGenerator(DatasetInputGenerator):
       return None
     with tf.init_scope():
       store = EpisodeStore(self._store_path)
-      mode = specs.ModeKeys.EVAL
-      span = windows.time_span(self._joined(store, mode))
-      grid = windows.WindowGrid(span, self._cut(mode))
       where = f"{type(self).__name__}: {store.path}"
       chosen = self._choose(where, len(store), lambda: store.splits)
       lengths = store.episode_lengths
-      return int(
-        np.sum(grid.num_windows(lengths if chosen is None else lengths[chosen]))
-      )
+      lengths = lengths if chosen is None else lengths[chosen]
+      return self._count_windows(store.spec, lengths)
 
   @tf.autograph.experimental.do_not_convert
   def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
     is_train = mode == specs.ModeKeys.TRAIN
-    plan, start = self._plan, self._start_step if is_train else 0
-    if (context := self._input_context) is not None:
-      plan, start = plan.of_worker(context, batch_size, start)
-      batch_size = plan.batch_size
+    plan, start = self._numbered_plan(mode, batch_size)
     if is_train and self._follow is not None:
-      return self._followed(self._follow, batch_size, start).map(joint.split)
+      return self._followed(self._follow, plan, start).map(joint.split)
     # A dataset may be created while a graph is built; the store is opened outside.
     with tf.init_scope():
       store = EpisodeStore(self._store_path)
-      joined = self._joined(store, mode)
-      plan = dataclasses.replace(
-        plan,
-        batch_size=batch_size,
-        order=self._train_order(store, joined) if is_train else "sequential",
-        seed=self._used_seed(),
-        num_epochs=None if is_train else 1,
-      )
+      joined = self._named_specs(store.spec, mode)
+      if plan.order is None:
+        plan = dataclasses.replace(plan, order=self._train_order(store, joined))
       loader = StoreWindowLoader(
         store,
         joined,
@@ -395,9 +383,7 @@ class StoreInputGenerator(DatasetInputGenerator):
     with following.explained(), raised_as_read(lambda: self._failures):
       yield
 
-  def _followed(
-    self, follow: Follow, batch_size: int, start_batch: int
-  ) -> tf.data.Dataset:
+  def _followed(self, follow: Follow, plan: Plan, start_batch: int) -> tf.data.Dataset:
     """Creates the dataset of a store that grows."""
     others = {
       "num_shards": self._plan.num_shards > 1,
@@ -422,15 +408,10 @@ class StoreInputGenerator(DatasetInputGenerator):
 
     with tf.init_scope():
       store = following.wait_for_store(self._store_path, follow)
-      joined = self._joined(store, specs.ModeKeys.TRAIN)
+      mode = specs.ModeKeys.TRAIN
+      joined, cut = self._named_specs(store.spec, mode), self._cut(mode)
       follower = following.StoreFollower(
-        store,
-        joined,
-        batch_size,
-        follow,
-        self._cut(specs.ModeKeys.TRAIN),
-        self._used_seed(),
-        columns,
+        store, joined, plan.batch_size, follow, cut, plan.seed, columns
       )
       return follower.dataset(start_batch)
 
@@ -456,14 +437,7 @@ class StoreInputGenerator(DatasetInputGenerator):
     features, labels = joint.split(stacked)
     return super()._finish(features, labels, has_labels=True)
 
-  def _joined(self, store: EpisodeStore, mode: str) -> specs.TensorSpecStruct:
-    """Joins the specs; each names the column that it reads."""
-    joined = joint.join(self._feature_spec, self._label_spec_for(mode))
-    return joint.name_by_path(joined, store.spec)
-
   def _train_order(self, store: EpisodeStore, joined: specs.TensorSpecStruct) -> str:
-    if self._plan.order is not None:
-      return self._plan.order
     if self._is_portable:
       return "quasi_random"
     stored = store.spec
@@ -472,8 +446,3 @@ class StoreInputGenerator(DatasetInputGenerator):
       specs.is_encoded_image_spec(spec) or specs.is_video_spec(spec) for spec in read
     )
     return "quasi_random" if is_decoded else "global"
-
-  def _used_seed(self) -> int | None:
-    seed = self._params_seed if self._plan.seed is None else self._plan.seed
-    # A service has no position: a resumed run goes on in another order.
-    return self._shuffle_seed(seed) if self._is_portable else seed
