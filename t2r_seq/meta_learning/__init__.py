@@ -27,6 +27,10 @@ from t2r_seq.meta_learning.preprocessors import (
   create_maml_label_spec,
   create_metaexample_spec,
 )
+from t2r_seq.meta_learning.task_embedding_model import (
+  SampleEmbedding,
+  TaskEmbeddingModel,
+)
 from t2r_seq.meta_learning.task_input_generators import (
   TaskRecordInputGenerator,
   TaskStoreInputGenerator,
@@ -43,7 +47,9 @@ __all__ = [
   "MetaLearningPolicy",
   "MetaPreprocessor",
   "MetalearningModel",
+  "SampleEmbedding",
   "ScheduledExplorationMAMLRegressionPolicy",
+  "TaskEmbeddingModel",
   "TaskRecordInputGenerator",
   "TaskStoreInputGenerator",
   "TrainValPair",

@@ -6,19 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import gin
-import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, models, policies, specs
+from t2r_seq import errors, models, specs
 from t2r_seq.meta_learning import meta_tfdata, preprocessors
 from t2r_seq.meta_learning.maml_inner_loop import MAMLInnerLoopGradientDescent
 from t2r_seq.meta_learning.substitution import substituted
+from t2r_seq.meta_learning.task_model import CARRIED, TASK, TaskModel, branch_of, flat
 from t2r_seq.policies.policy_model import note_network_inputs, noting_network_inputs
 from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
-from t2r_seq.windows.cut import Padding
 
-# Branches of the policy's state.
-_TASK, _CARRIED = "task", "carried"
 _as_it_is = tf.autograph.experimental.do_not_convert
 
 
@@ -36,7 +33,7 @@ def pfor_map_fn(fn: Callable[[Any], Any], elems: Any) -> Any:
 
 
 @gin.configurable
-class MAMLModel(models.T2RModel):
+class MAMLModel(TaskModel):
   """Learns the weights from which a few steps of descent learn a task.
 
   Finn, Abbeel and Levine, 'Model-Agnostic Meta-Learning for Fast Adaptation of Deep
@@ -84,52 +81,10 @@ class MAMLModel(models.T2RModel):
       )
     if var_scope is not None:
       kwargs.setdefault("filter_trainables_fn", lambda name: name.startswith(var_scope))
-    super().__init__(preprocessor_cls=preprocessor_cls, **kwargs)
-    self._base_model = base_model
+    super().__init__(base_model, preprocessor_cls, **kwargs)
     self._num_inner_loop_steps = num_inner_loop_steps
     self._use_parallel_for = use_parallel_for
     self._inner_loop = inner_loop or MAMLInnerLoopGradientDescent()
-
-  @property
-  def base_model(self) -> models.T2RModel:
-    """The model that adapts."""
-    return self._base_model
-
-  @property
-  def default_preprocessor_cls(self) -> Any:
-    """The base model's preprocessor, of every sample."""
-    return preprocessors.MAMLPreprocessorV2
-
-  @property
-  def preprocessor(self) -> Any:
-    """The preprocessor, around that of the base model."""
-    if self._preprocessor is None:
-      preprocessor_cls = self._preprocessor_cls or self.default_preprocessor_cls
-      self._preprocessor = preprocessor_cls(self._base_model.preprocessor)
-    return self._preprocessor
-
-  @property
-  def padding(self) -> Padding:
-    """That of the base model."""
-    return self._base_model.padding
-
-  @property
-  def execution(self) -> policies.ChunkExecution | None:
-    """That of the base model."""
-    return self._base_model.execution
-
-  def get_feature_specification(self, mode: str) -> TensorSpecStruct:
-    """Returns the base model's specs, of condition and inference."""
-    return preprocessors.create_maml_feature_spec(
-      self._base_model.get_feature_specification(mode),
-      self._base_model.get_label_specification(mode),
-    )
-
-  def get_label_specification(self, mode: str) -> TensorSpecStruct:
-    """Returns the base model's label specs, of the inference."""
-    return preprocessors.create_maml_label_spec(
-      self._base_model.get_label_specification(mode)
-    )
 
   def create_network(self) -> dict[str, Any]:
     """Builds the base model, and the learning rates of the inner loop."""
@@ -137,27 +92,6 @@ class MAMLModel(models.T2RModel):
     adapting = self._inner_loop.choose(self._base_names())
     self._inner_loop.create_learning_rates(list(adapting))
     return {"base": self._base_model.network, "inner_loop": self._inner_loop}
-
-  @property
-  def trainable_variables(self) -> list[tf.Variable]:
-    """The variables that are trained; of the base model's those that it trains."""
-    kept = {id(variable) for variable in self._base_names().values()}
-    frozen = {id(v) for v in self._base_model.variables} - kept
-    return [v for v in super().trainable_variables if id(v) not in frozen]
-
-  def follow_global_step(self, variable: tf.Variable) -> None:
-    """Has both models see the steps of a trainer."""
-    super().follow_global_step(variable)
-    self._base_model.follow_global_step(variable)
-
-  def maybe_init_from_checkpoint(self) -> None:
-    """Initialises the variables as this model says, and then as the base model does."""
-    super().maybe_init_from_checkpoint()
-    self._base_model.maybe_init_from_checkpoint()
-
-  def after_train_step(self) -> None:
-    """Does what the base model does."""
-    self._base_model.after_train_step()
 
   def inference_network_fn(  # type: ignore[override]
     self, features: SpecStructure, labels: SpecStructure | None, mode: str
@@ -176,12 +110,12 @@ class MAMLModel(models.T2RModel):
       [tasks, steps + 1].
     """
     elements = {
-      "condition_features": _flat(features["condition"]["features"]),
-      "condition_labels": _flat(features["condition"]["labels"]),
-      "inference_features": _flat(features["inference"]["features"]),
+      "condition_features": flat(features["condition"]["features"]),
+      "condition_labels": flat(features["condition"]["labels"]),
+      "inference_features": flat(features["inference"]["features"]),
     }
     if labels is not None:
-      elements["inference_labels"] = _flat(labels)
+      elements["inference_labels"] = flat(labels)
 
     def learn_task(element: Any) -> Any:
       return self._learn_task(element, mode)
@@ -241,7 +175,7 @@ class MAMLModel(models.T2RModel):
     x, y, outputs = self._inferred(features, labels, inference_outputs, mode)
     metrics = self._base_model.model_eval_fn(x, y, outputs, mode)
     outputs = meta_tfdata.flatten_batch_examples(
-      _branch(inference_outputs, "full_inference_output_unconditioned")
+      branch_of(inference_outputs, "full_inference_output_unconditioned")
     )
     loss, *_ = self._split_loss(self._base_model.model_train_fn(x, y, outputs, mode))
     scalars = self._inner_scalars(inference_outputs)
@@ -258,16 +192,12 @@ class MAMLModel(models.T2RModel):
     x, y, outputs = self._inferred(features, labels, inference_outputs, mode)
     return self._base_model.eval_tallies_fn(x, y, outputs, mode)
 
-  def eval_results_fn(self, tallies: dict[str, np.ndarray]) -> dict[str, float]:
-    """Makes of them what the base model makes."""
-    return self._base_model.eval_results_fn(tallies)
-
   def create_export_outputs_fn(
     self, features: SpecStructure, inference_outputs: Any, mode: str
   ) -> dict[str, tf.Tensor]:
     """Returns what the base model exports, and 'condition_output'."""
     flat = meta_tfdata.flatten_batch_examples(
-      _branch(inference_outputs, "full_inference_output")
+      branch_of(inference_outputs, "full_inference_output")
     )
     inference = meta_tfdata.flatten_batch_examples(features["inference"]["features"])
     outputs = self._base_model.create_export_outputs_fn(inference, flat, mode)
@@ -279,68 +209,19 @@ class MAMLModel(models.T2RModel):
       "condition_output": inference_outputs["condition_output"],
     }
 
-  @property
-  def is_seeded(self) -> bool:  # type: ignore[override]
-    """Whether the base model draws random numbers."""
-    return self._base_model.is_seeded
-
-  @property
-  def step_model(self) -> policies.PolicyModel:
-    """A step takes what the base model's would."""
-    return self._base_model
-
-  def step_paths(self, raw_paths: list[str]) -> list[str]:
-    """Returns those of the base model."""
-    return self._base_model.step_paths(raw_paths)
-
-  def keeps_state(self, path: str) -> bool:
-    """Whether it is the weights of a task, which outlive its episodes."""
-    return path.startswith(f"{_TASK}/")
-
-  def get_recurrent_state_specification(self, mode: str) -> TensorSpecStruct:
-    """Returns the specs of the adapted weights, and the base model's state."""
-    state = TensorSpecStruct(
-      (f"{_TASK}/{name}", specs.ExtendedTensorSpec(variable.shape, variable.dtype))
+  def task_specification(self) -> TensorSpecStruct:
+    """Returns the specs of the adapted weights."""
+    return TensorSpecStruct(
+      (name, specs.ExtendedTensorSpec(variable.shape, variable.dtype))
       for name, variable in self._adapting().items()
     )
-    carried = self._base_model.get_recurrent_state_specification(mode)
-    for path, spec in specs.flatten_spec_structure(carried).items():
-      state[f"{_CARRIED}/{path}"] = spec
-    return state
 
-  def initial_recurrent_state(self, batch_size: tf.Tensor) -> TensorSpecStruct:
-    """Returns the weights before any task, and what the base model begins with."""
-    state = TensorSpecStruct()
-    for name, variable in self._adapting().items():
-      value = tf.convert_to_tensor(variable)[tf.newaxis]
-      state[f"{_TASK}/{name}"] = tf.repeat(value, batch_size, axis=0)
-    carried = self._base_model.initial_recurrent_state(batch_size)
-    for path, value in specs.flatten_spec_structure(carried).items():
-      state[f"{_CARRIED}/{path}"] = value
-    return state
-
-  def get_adaptation_specification(self) -> TensorSpecStruct:
-    """Returns the raw features of the condition, in mode 'infer'."""
-    given = specs.flatten_spec_structure(
-      self.preprocessor.get_in_feature_specification(ModeKeys.INFER)
-    )
+  def initial_task(self, batch_size: tf.Tensor) -> TensorSpecStruct:
+    """Returns the weights before any task."""
     return TensorSpecStruct(
-      (path, spec) for path, spec in given.items() if path.startswith("condition/")
+      (name, tf.repeat(tf.convert_to_tensor(variable)[tf.newaxis], batch_size, axis=0))
+      for name, variable in self._adapting().items()
     )
-
-  def adaptation_offsets(self) -> dict[str, list[int]]:
-    """Returns those of the base model's stacks, in mode 'infer'."""
-    base = self.preprocessor.base_preprocessor
-    given = {
-      "features": base.get_in_feature_specification(ModeKeys.INFER),
-      "labels": base.get_in_label_specification(ModeKeys.INFER),
-    }
-    return {
-      f"condition/{branch}/{path}": list(spec.time_offsets)
-      for branch, structure in given.items()
-      for path, spec in specs.flatten_spec_structure(structure).items()
-      if isinstance(spec.time_offsets, tuple)
-    }
 
   def adapt(self, raw_features: SpecStructure) -> TensorSpecStruct:
     """Returns the weights that descent on the condition comes to, of each task.
@@ -365,10 +246,10 @@ class MAMLModel(models.T2RModel):
       )
       return dict(zip(self._adapting(), values, strict=True))
 
-    elements = {branch: _flat(condition[branch]) for branch in ("features", "labels")}
+    elements = {branch: flat(condition[branch]) for branch in ("features", "labels")}
     with self._holding_step():
       learned = _map_tasks(learn_task, elements)
-    return TensorSpecStruct((f"{_TASK}/{name}", v) for name, v in learned.items())
+    return TensorSpecStruct((f"{TASK}/{name}", v) for name, v in learned.items())
 
   def export_step(
     self,
@@ -379,8 +260,8 @@ class MAMLModel(models.T2RModel):
     """Takes a step of the base model in each environment, with its task's weights."""
     state = specs.flatten_spec_structure(recurrent_state)
     adapted = list(self._adapting().values())
-    names = [f"{_TASK}/{name}" for name in self._adapting()]
-    elements = {"features": _flat(raw_features), "state": dict(state.items())}
+    names = [f"{TASK}/{name}" for name in self._adapting()]
+    elements = {"features": flat(raw_features), "state": dict(state.items())}
     if seeds is not None:
       elements["seeds"] = seeds
 
@@ -389,19 +270,19 @@ class MAMLModel(models.T2RModel):
       one = tf.nest.map_structure(lambda value: value[tf.newaxis], element)
       carried = specs.pack_flat_sequence_to_spec_structure(
         self._base_model.get_recurrent_state_specification(ModeKeys.INFER),
-        _branch(one["state"], _CARRIED),
+        branch_of(one["state"], CARRIED),
       )
       with noting_network_inputs() as inputs, substituted(adapted, values):
         outputs, carried = self._base_model.export_step(
           TensorSpecStruct(one["features"]), carried, one.get("seeds")
         )
-      done = {"outputs": dict(outputs), "carried": _flat(carried), "inputs": inputs}
+      done = {"outputs": dict(outputs), "carried": flat(carried), "inputs": inputs}
       return tf.nest.map_structure(lambda value: value[0], done)
 
     done = _map_tasks(step, elements)
     note_network_inputs(done["inputs"])
     for path, value in done["carried"].items():
-      state[f"{_CARRIED}/{path}"] = value
+      state[f"{CARRIED}/{path}"] = value
     return done["outputs"], state
 
   def _adapting(self) -> dict[str, tf.Variable]:
@@ -437,7 +318,7 @@ class MAMLModel(models.T2RModel):
     branches["full_inference_output_unconditioned"] = inferred[0]
     branches["full_inference_output"] = inferred[1]
     for branch, said in branches.items():
-      for path, value in _flat(said).items():
+      for path, value in flat(said).items():
         outputs[f"{branch}/{path}"] = value
     return {
       "outputs": outputs,
@@ -445,23 +326,16 @@ class MAMLModel(models.T2RModel):
     }
 
   @_as_it_is
-  def _base_names(self) -> dict[str, tf.Variable]:
-    """Returns the base model's trainable variables by name."""
-    trained = {id(variable) for variable in self._base_model.trainable_variables}
-    named = self._base_model.named_variables
-    return {name: v for name, v in named.items() if id(v) in trained}
-
-  @_as_it_is
   def _inferred(
     self, features: SpecStructure, labels: SpecStructure, outputs: Any, mode: str
   ) -> tuple[Any, Any, Any]:
     """Returns (features, labels, outputs) of the inference as one batch."""
     merged = [
-      meta_tfdata.flatten_batch_examples(TensorSpecStruct(_flat(part)))
+      meta_tfdata.flatten_batch_examples(TensorSpecStruct(flat(part)))
       for part in (
         features["inference"]["features"],
         labels,
-        _branch(outputs, "full_inference_output"),
+        branch_of(outputs, "full_inference_output"),
       )
     ]
     packed = specs.pack_flat_sequence_to_spec_structure
@@ -487,16 +361,3 @@ def _map_tasks(learn_task: Callable[[Any], Any], elements: Any) -> Any:
     traced.get_concrete_function().structured_outputs,
   )
   return tf.map_fn(traced, elements, fn_output_signature=given)
-
-
-def _flat(structure: Any) -> dict[str, tf.Tensor]:
-  """Returns the tensors of a structure by path; those that are absent are left out."""
-  return dict(specs.flatten_spec_structure(structure, filter_none=True).items())
-
-
-def _branch(outputs: Any, name: str) -> TensorSpecStruct:
-  return TensorSpecStruct(
-    (path.removeprefix(f"{name}/"), value)
-    for path, value in outputs.items()
-    if path.startswith(f"{name}/")
-  )

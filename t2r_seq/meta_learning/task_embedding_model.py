@@ -1,0 +1,356 @@
+"""Models that embed what a task is learned from, and act by that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from t2r_seq import errors, layers, models, specs
+from t2r_seq.layers.construction import CompositeLayer, configurable_layer
+from t2r_seq.meta_learning import meta_tfdata, preprocessors
+from t2r_seq.meta_learning.task_model import CARRIED, TASK, TaskModel, branch_of, flat
+from t2r_seq.preprocessors import AbstractPreprocessor
+from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
+
+TASK_EMBEDDING = "task_embedding"
+"""The feature of a base model that is not read, but made from a task's condition."""
+
+
+@configurable_layer
+class SampleEmbedding(CompositeLayer):
+  """Embeds samples of a task: images by a tower, all else by its numbers."""
+
+  def __init__(
+    self, embedding_size: int, fc_layers: Sequence[int] = (64, 64), **kwargs: Any
+  ) -> None:
+    """Creates the layer.
+
+    Args:
+      embedding_size: D, components of an embedding.
+      fc_layers: units of the dense layers before it.
+      **kwargs: of the Keras layer.
+    """
+    super().__init__(**kwargs)
+    self._tower: layers.ImageEmbedding | None = None
+    self._mlp = layers.MLP(tuple(fc_layers), embedding_size)
+
+  def build(self, input_shape: Mapping[str, Any]) -> None:
+    """Creates the tower, where there are images."""
+    if any(len(shape) >= 4 for shape in input_shape.values()):
+      self._tower = layers.ImageEmbedding()
+    super().build(input_shape)
+
+  def call(self, sample: Mapping[str, tf.Tensor], training: bool = False) -> tf.Tensor:
+    """Maps samples to embeddings.
+
+    Args:
+      sample: features and labels by path, [N, ...]; four axes or more are images,
+        whose stacks are embedded one by one.
+      training: of batch normalisation.
+    Returns:
+      [N, D].
+    """
+    del training  # Keras hands it on to the layers inside.
+    parts = []
+    for _, value in sorted(sample.items()):
+      value = tf.cast(value, tf.float32)
+      if self._tower is not None and value.shape.rank >= 4:
+        images = tf.reshape(value, [-1, *value.shape[-3:]])
+        count = value.shape[1:-3].num_elements()
+        embedded = self._tower(images)
+        parts.append(tf.reshape(embedded, [-1, count * embedded.shape[-1]]))
+      else:
+        parts.append(tf.reshape(value, [-1, value.shape[1:].num_elements()]))
+    return self._mlp(tf.concat(parts, axis=-1))
+
+
+@gin.configurable
+class TaskEmbeddingModel(TaskModel):
+  """Embeds the condition of a task, and has a base model act by the embedding.
+
+  James, Bloesch and Davison, 'Task-Embedded Control Networks for Few-Shot Imitation
+  Learning', 2018. The base model is an ordinary one with one feature more,
+  `task_embedding` [D], that no data has: it is the mean of the embeddings of the
+  condition's samples, of norm 1. Learning a task is one call of a network, on the robot
+  too: the exported policy has `adapt`.
+  """
+
+  def __init__(
+    self,
+    base_model: models.T2RModel,
+    preprocessor_cls: Callable[..., preprocessors.MAMLPreprocessorV2] | None = None,
+    create_embedding_fn: Callable[[int], Any] = SampleEmbedding,
+    contrastive_weight: float = 0.0,
+    contrastive_loss_mode: str = "both_directions",
+    **kwargs: Any,
+  ) -> None:
+    """Creates the model.
+
+    Args:
+      base_model: not built; its features have `task_embedding`.
+      preprocessor_cls: called with the base model's preprocessor; by default
+        `MAMLPreprocessorV2`.
+      create_embedding_fn: called with D; gives the layer that maps a dictionary of
+        'features/<path>' and 'labels/<path>', [N, ...], to [N, D].
+      contrastive_weight: of a loss that pulls the embeddings of condition and inference
+        of a task together, and pushes those of other tasks away.
+      contrastive_loss_mode: see `layers.compute_embedding_contrastive_loss`.
+      **kwargs: of `T2RModel`; see `TaskModel`.
+    Raises:
+      SpecError: the base model has no feature `task_embedding`.
+    """
+    super().__init__(base_model, preprocessor_cls, **kwargs)
+    self._create_embedding_fn = create_embedding_fn
+    self._contrastive_weight = contrastive_weight
+    self._contrastive_loss_mode = contrastive_loss_mode
+    self._embedding_spec()
+
+  @property
+  def preprocessor(self) -> Any:
+    """The preprocessor, around that of the base model."""
+    if self._preprocessor is None:
+      create = self._preprocessor_cls or self.default_preprocessor_cls
+      self._preprocessor = create(_WithoutEmbedding(self._base_model.preprocessor))
+    return self._preprocessor
+
+  def get_feature_specification(self, mode: str) -> TensorSpecStruct:
+    """Returns the base model's specs but the embedding, of condition and inference."""
+    return preprocessors.create_maml_feature_spec(
+      _without(self._base_model.get_feature_specification(mode)),
+      self._base_model.get_label_specification(mode),
+    )
+
+  def create_network(self) -> dict[str, Any]:
+    """Builds the base model, and the network of embeddings."""
+    self._base_model.build()
+    size = self._embedding_spec().shape[0]
+    return {
+      "base": self._base_model.network,
+      "embedding": self._create_embedding_fn(size),
+    }
+
+  def inference_network_fn(  # type: ignore[override]
+    self, features: SpecStructure, labels: SpecStructure | None, mode: str
+  ) -> TensorSpecStruct:
+    """Embeds each task, and infers by that.
+
+    Args:
+      features: of the condition and of the inference, [tasks, samples, ...].
+      labels: of the inference, or None.
+      mode: one of `ModeKeys`.
+    Returns:
+      Outputs of the base model, [tasks, samples, ...], and 'task_embedding',
+      [tasks, D]; where there is a contrastive loss, 'inference_embedding' of the
+      inference's samples.
+    """
+    condition, inference = features["condition"], features["inference"]["features"]
+    embedding = self._embed(condition["features"], condition["labels"], mode)
+    packed, sizes = self._packed(inference, embedding, mode)
+    targets = None if labels is None else self._targets(labels, mode)
+    outputs = self._base_model.inference_network_fn(packed, targets, mode)
+    said = TensorSpecStruct(meta_tfdata.expand_batch_dims(flat(outputs), sizes))
+    said[TASK_EMBEDDING] = embedding
+    if labels is not None and self._contrastive_weight:
+      said["inference_embedding"] = self._embed(inference, labels, mode)
+    return said
+
+  def model_train_fn(
+    self,
+    features: SpecStructure,
+    labels: SpecStructure,
+    inference_outputs: Any,
+    mode: str,
+  ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    """Returns the base model's loss on the inference, and the contrastive one."""
+    given = self._inferred(features, labels, inference_outputs, mode)
+    loss, scalars, *_ = self._split_loss(self._base_model.model_train_fn(*given, mode))
+    if self._contrastive_weight:
+      contrastive = layers.compute_embedding_contrastive_loss(
+        inference_outputs["inference_embedding"][:, tf.newaxis],
+        inference_outputs[TASK_EMBEDDING][:, tf.newaxis],
+        contrastive_loss_mode=self._contrastive_loss_mode,
+      )
+      loss += self._contrastive_weight * contrastive
+      scalars = {**scalars, "contrastive_loss": contrastive}
+    return loss, scalars
+
+  def model_eval_fn(
+    self,
+    features: SpecStructure,
+    labels: SpecStructure,
+    inference_outputs: Any,
+    mode: str,
+  ) -> dict[str, tf.Tensor]:
+    """Returns the base model's metrics on the inference."""
+    given = self._inferred(features, labels, inference_outputs, mode)
+    return self._base_model.model_eval_fn(*given, mode)
+
+  def eval_tallies_fn(
+    self,
+    features: SpecStructure,
+    labels: SpecStructure,
+    inference_outputs: Any,
+    mode: str,
+  ) -> dict[str, tf.Tensor]:
+    """Counts what the base model counts, on the inference."""
+    given = self._inferred(features, labels, inference_outputs, mode)
+    return self._base_model.eval_tallies_fn(*given, mode)
+
+  def create_export_outputs_fn(
+    self, features: SpecStructure, inference_outputs: Any, mode: str
+  ) -> dict[str, tf.Tensor]:
+    """Returns what the base model exports, and the embedding."""
+    embedding = inference_outputs[TASK_EMBEDDING]
+    packed, sizes = self._packed(features["inference"]["features"], embedding, mode)
+    said = self._base_model.create_export_outputs_fn(
+      packed, self._merged_outputs(inference_outputs), mode
+    )
+    expanded = meta_tfdata.expand_batch_dims(dict(said), sizes)
+    return {**expanded, TASK_EMBEDDING: embedding}
+
+  def step_paths(self, raw_paths: list[str]) -> list[str]:
+    """Returns those of the base model but the embedding."""
+    return [path for path in super().step_paths(raw_paths) if path != TASK_EMBEDDING]
+
+  def task_specification(self) -> TensorSpecStruct:
+    """Returns the spec of the embedding."""
+    spec = self._embedding_spec()
+    return TensorSpecStruct(
+      {TASK_EMBEDDING: specs.ExtendedTensorSpec(spec.shape, spec.dtype)}
+    )
+
+  def initial_task(self, batch_size: tf.Tensor) -> TensorSpecStruct:
+    """Returns zeros, which no task has."""
+    size = self._embedding_spec().shape[0]
+    return TensorSpecStruct({TASK_EMBEDDING: tf.zeros([batch_size, size])})
+
+  def adapt(self, raw_features: SpecStructure) -> TensorSpecStruct:
+    """Returns the embedding of each task.
+
+    Args:
+      raw_features: as `get_adaptation_specification` says, [tasks, samples, ...].
+    """
+    mode = ModeKeys.INFER
+    condition = self.preprocessor.preprocess_condition(raw_features, mode)
+    embedding = self._embed(condition["features"], condition["labels"], mode)
+    return TensorSpecStruct({f"{TASK}/{TASK_EMBEDDING}": embedding})
+
+  def export_step(
+    self,
+    raw_features: SpecStructure,
+    recurrent_state: SpecStructure,
+    seeds: tf.Tensor | None,
+  ) -> tuple[dict[str, tf.Tensor], SpecStructure]:
+    """Takes a step of the base model in each environment, with its task's embedding."""
+    state = specs.flatten_spec_structure(recurrent_state)
+    given = TensorSpecStruct(flat(raw_features))
+    given[TASK_EMBEDDING] = state[f"{TASK}/{TASK_EMBEDDING}"]
+    carried = specs.pack_flat_sequence_to_spec_structure(
+      self._base_model.get_recurrent_state_specification(ModeKeys.INFER),
+      branch_of(state, CARRIED),
+    )
+    outputs, carried = self._base_model.export_step(given, carried, seeds)
+    for path, value in flat(carried).items():
+      state[f"{CARRIED}/{path}"] = value
+    return outputs, state
+
+  @tf.autograph.experimental.do_not_convert
+  def _embedding_spec(self) -> specs.ExtendedTensorSpec:
+    given = specs.flatten_spec_structure(
+      self._base_model.get_feature_specification(ModeKeys.TRAIN)
+    )
+    spec = given.get(TASK_EMBEDDING)
+    if spec is None or spec.shape.rank != 1 or spec.dtype != tf.float32:
+      raise errors.SpecError(
+        f"{type(self).__name__}: base_model: expected a feature '{TASK_EMBEDDING}' "
+        f"float32 (D,), got {errors.listing(given) if spec is None else spec}."
+      )
+    return spec
+
+  @tf.autograph.experimental.do_not_convert
+  def _embed(self, features: Any, labels: Any, mode: str) -> tf.Tensor:
+    """Embeds tasks, [tasks, D], of samples [tasks, samples, ...]."""
+    sample = {
+      f"{branch}/{path}": value
+      for branch, part in (("features", features), ("labels", labels))
+      for path, value in flat(part).items()
+    }
+    size = tf.shape(next(iter(sample.values())))[:2]
+    merged = meta_tfdata.merge_first_n_dims(sample, 2)
+    embedded = self.network["embedding"](merged, training=mode == ModeKeys.TRAIN)
+    embedded = tf.reshape(embedded, tf.concat([size, embedded.shape[1:]], axis=0))
+    return tf.math.l2_normalize(tf.reduce_mean(embedded, axis=1), axis=-1)
+
+  @tf.autograph.experimental.do_not_convert
+  def _packed(
+    self, inference: Any, embedding: tf.Tensor, mode: str
+  ) -> tuple[SpecStructure, Any]:
+    """Returns the base model's features, [tasks * samples, ...], and the two sizes."""
+    given = flat(inference)
+    first = next(iter(given.values()))
+    known = first.shape[:2]
+    sizes = known if known.is_fully_defined() else tf.shape(first)[:2]
+    merged = TensorSpecStruct(meta_tfdata.merge_first_n_dims(given, 2))
+    merged[TASK_EMBEDDING] = tf.repeat(embedding, tf.shape(first)[1], axis=0)
+    spec = self._base_model.get_feature_specification(mode)
+    return specs.pack_flat_sequence_to_spec_structure(spec, merged), sizes
+
+  @tf.autograph.experimental.do_not_convert
+  def _targets(self, labels: Any, mode: str) -> SpecStructure:
+    merged = TensorSpecStruct(meta_tfdata.merge_first_n_dims(flat(labels), 2))
+    spec = self._base_model.get_label_specification(mode)
+    return specs.pack_flat_sequence_to_spec_structure(spec, merged)
+
+  @tf.autograph.experimental.do_not_convert
+  def _merged_outputs(self, outputs: Any) -> TensorSpecStruct:
+    own = (TASK_EMBEDDING, "inference_embedding")
+    said = {path: value for path, value in flat(outputs).items() if path not in own}
+    return TensorSpecStruct(meta_tfdata.merge_first_n_dims(said, 2))
+
+  def _inferred(
+    self, features: SpecStructure, labels: SpecStructure, outputs: Any, mode: str
+  ) -> tuple[Any, Any, Any]:
+    """Returns (features, labels, outputs) of the inference as one batch."""
+    inference = features["inference"]["features"]
+    packed, _ = self._packed(inference, outputs[TASK_EMBEDDING], mode)
+    return packed, self._targets(labels, mode), self._merged_outputs(outputs)
+
+
+class _WithoutEmbedding(AbstractPreprocessor):
+  """A base model's preprocessor, of data that has no embeddings."""
+
+  def __init__(self, base_preprocessor: AbstractPreprocessor) -> None:
+    super().__init__()
+    self._base = base_preprocessor
+
+  def get_in_feature_specification(self, mode: str) -> TensorSpecStruct:
+    return _without(self._base.get_in_feature_specification(mode))
+
+  def get_in_label_specification(self, mode: str) -> SpecStructure:
+    return self._base.get_in_label_specification(mode)
+
+  def get_out_feature_specification(self, mode: str) -> TensorSpecStruct:
+    return _without(self._base.get_out_feature_specification(mode))
+
+  def get_out_label_specification(self, mode: str) -> SpecStructure:
+    return self._base.get_out_label_specification(mode)
+
+  @tf.autograph.experimental.do_not_convert
+  def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
+    given = TensorSpecStruct(flat(features))
+    size = tf.shape(next(iter(given.values())))[0]
+    spec = specs.flatten_spec_structure(self._base.get_in_feature_specification(mode))
+    given[TASK_EMBEDDING] = tf.zeros([size, *spec[TASK_EMBEDDING].shape])
+    made, labels = self._base.preprocess(given, labels, mode)
+    return _without(made), labels
+
+
+def _without(structure: SpecStructure) -> TensorSpecStruct:
+  return TensorSpecStruct(
+    (path, leaf)
+    for path, leaf in specs.flatten_spec_structure(structure).items()
+    if path != TASK_EMBEDDING
+  )

@@ -1,0 +1,122 @@
+"""Models that embed a task: learning by gin-able parts, adaptation in the export."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import errors, meta_learning, models, policies, training
+from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
+
+
+class DirectionModel(models.RegressionModel):
+  """y = w . x, of a w that the embedding has to tell."""
+
+  def __init__(self, size=4, **kwargs):
+    super().__init__(action_size=1, **kwargs)
+    self._size = size
+
+  def get_feature_specification(self, mode):
+    del mode
+    spec = TensorSpecStruct(x=ExtendedTensorSpec((2,), tf.float32, name="x"))
+    if self._size:
+      spec.task_embedding = ExtendedTensorSpec((self._size,), tf.float32)
+    return spec
+
+  def get_label_specification(self, mode):
+    del mode
+    return TensorSpecStruct(target=ExtendedTensorSpec((1,), tf.float32, name="y"))
+
+  def create_network(self):
+    return tf.keras.Sequential(
+      [tf.keras.layers.Dense(32, activation="relu"), tf.keras.layers.Dense(1)]
+    )
+
+  def a_func(self, features, mode):
+    del mode
+    inputs = tf.concat([features.x, features.task_embedding], axis=-1)
+    return {"inference_output": self.network(inputs)}
+
+
+def make_tasks(rng, num_tasks=32, num_condition=3, num_inference=2):
+  """Returns features and labels of tasks y = w . x, with w of norm 1."""
+  x = rng.normal(size=[num_tasks, num_condition + num_inference, 2]).astype("float32")
+  angle = rng.uniform(-np.pi, np.pi, size=num_tasks)
+  w = np.stack([np.cos(angle), np.sin(angle)], -1)[:, :, None]
+  y = (x @ w).astype("float32")
+  n = num_condition
+  features = {
+    "condition/features/x": x[:, :n],
+    "condition/labels/target": y[:, :n],
+    "inference/features/x": x[:, n:],
+  }
+  struct = TensorSpecStruct((p, tf.constant(v)) for p, v in features.items())
+  return struct, TensorSpecStruct(target=tf.constant(y[:, n:]))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+  """Returns the losses of a training, and a predictor of its export."""
+  tf.keras.utils.set_random_seed(0)
+  model = meta_learning.TaskEmbeddingModel(
+    DirectionModel(),
+    contrastive_weight=0.01,
+    create_optimizer_fn=lambda: tf.keras.optimizers.Adam(3e-3),
+  )
+  trainer = training.Trainer(model, tf.distribute.get_strategy())
+  rng, losses = np.random.default_rng(0), []
+  for _ in range(300):
+    scalars = trainer.train_step(*make_tasks(rng))
+    losses.append(float(scalars["loss"]))
+  assert "contrastive_loss" in scalars
+  folder = str(tmp_path_factory.mktemp("export"))
+  training.export_saved_model(model, folder, 300)
+  predictor = policies.ExportedSavedModelPredictor(folder, timeout=0.0)
+  assert predictor.restore()
+  return losses, predictor
+
+
+def test_it_learns_tasks_that_no_single_answer_fits(trained):
+  losses, _ = trained
+  assert np.mean(losses[:10]) > 0.7  # The variance of y is 1.
+  assert np.mean(losses[-20:]) < 0.4
+
+
+def test_a_step_of_the_export_acts_by_the_task_that_it_was_shown(trained):
+  _, predictor = trained
+  features, labels = make_tasks(np.random.default_rng(1), num_tasks=2)
+  assert list(predictor.get_step_specification()) == ["x"]
+  want = predictor.predict({p: x.numpy() for p, x in features.items()})
+  assert want["inference_output"].shape == labels["target"].shape
+  x = features["inference/features/x"].numpy()
+  condition = {
+    path: value.numpy() for path, value in features.items() if "condition" in path
+  }
+  state = predictor.stateless_adapt(condition, predictor.initial_state(2))
+  said, state = predictor.stateless_step({"x": x[:, 0]}, state, [True, True])
+  np.testing.assert_allclose(
+    said["inference_output"], want["inference_output"][:, 0], rtol=1e-4, atol=1e-5
+  )
+  # Another episode of the task; and what is known before any.
+  again, _ = predictor.stateless_step({"x": x[:, 0]}, state, [True, True])
+  np.testing.assert_array_equal(again["inference_output"], said["inference_output"])
+  fresh, _ = predictor.stateless_step(
+    {"x": x[:, 0]}, predictor.initial_state(2), [True, True]
+  )
+  assert np.abs(fresh["inference_output"] - said["inference_output"]).max() > 1e-2
+
+
+def test_images_are_embedded_by_a_tower():
+  layer = meta_learning.SampleEmbedding(5)
+  sample = {
+    "features/image": tf.random.normal([3, 2, 32, 32, 3]),
+    "labels/pose": tf.random.normal([3, 2]),
+  }
+  assert layer(sample).shape == (3, 5)
+
+
+def test_a_base_model_without_the_feature_is_refused():
+  want = r"TaskEmbeddingModel: base_model: expected a feature 'task_embedding' float32"
+  with pytest.raises(errors.SpecError, match=want):
+    meta_learning.TaskEmbeddingModel(DirectionModel(size=0))
