@@ -20,7 +20,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,24 +65,32 @@ def open_file(path: str) -> Any:
     ) from error
 
 
-def find_foreign(path: str) -> list[tuple[str, str]]:
-  """Looks for what is not in a file itself, in a process of its own.
+Foreign = list[tuple[str, str]]
+
+
+def find_foreign(paths: Sequence[str]) -> dict[str, Foreign]:
+  """Looks for what is not in files themselves, in one process of its own.
 
   Args:
-    path: of the file.
+    paths: of the files.
   Returns:
-    Pairs of a place in the file and of what is there.
+    By file pairs of a place in it and of what is there.
   Raises:
-    ConversionError: libhdf5 crashes on the file, or does not come back.
+    ConversionError: libhdf5 crashes on a file, or does not come back.
   """
   load_h5py()
-  paths = json.dumps([place for place in sys.path if place])
-  command = [sys.executable, "-I", hdf5_probe.__file__, paths, os.path.abspath(path)]
+  imports = json.dumps([place for place in sys.path if place])
   done = subprocess.run(
-    command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    [sys.executable, "-I", hdf5_probe.__file__, imports],
+    input=json.dumps([os.path.abspath(path) for path in paths]),
+    capture_output=True,
+    text=True,
+    check=False,
   )
+  found = [json.loads(line) for line in done.stdout.splitlines()]
   if not done.returncode:
-    return [(place, what) for place, what in json.loads(done.stdout)]
+    there = [[(place, what) for place, what in pairs] for pairs in found]
+    return dict(zip(paths, there, strict=True))
   if done.returncode == -signal.SIGXCPU:
     got = f"one that keeps libhdf5 busy for more than {hdf5_probe.MAX_SECONDS} s"
   elif done.returncode < 0:
@@ -90,8 +98,8 @@ def find_foreign(path: str) -> list[tuple[str, str]]:
   else:
     got = done.stderr.strip().rpartition("\n")[2]
   raise errors.ConversionError(
-    f"convert: {path}: expected an HDF5 file that can be walked through, got {got}. "
-    "The file is damaged."
+    f"convert: {paths[len(found)]}: expected an HDF5 file that can be walked through, "
+    f"got {got}. The file is damaged."
   )
 
 
@@ -333,6 +341,7 @@ class Hdf5Source(EpisodeSource):
   def __init__(
     self,
     path: str,
+    foreign: Foreign,
     dropped: Dropped | None = None,
     spec: specs.TensorSpecStruct | None = None,
   ) -> None:
@@ -340,6 +349,7 @@ class Hdf5Source(EpisodeSource):
 
     Args:
       path: of the file.
+      foreign: what is not in the file itself; see `find_foreign`.
       dropped: paths to leave out.
       spec: what an earlier look has found; None looks.
     Raises:
@@ -347,7 +357,7 @@ class Hdf5Source(EpisodeSource):
       ConversionError: another layout, or datasets that cannot be taken over.
     """
     self._path = path
-    _check_foreign(path, find_foreign(path), dropped or Dropped(), spec)
+    _check_foreign(path, foreign, dropped or Dropped(), spec)
     self._file = open_file(path)
     with episodes.reading(path, "an HDF5 file"):
       self._open(dropped or Dropped(), spec)
@@ -485,28 +495,27 @@ def read_masks(file: Any) -> dict[str, list[str]]:
   return {n: _to_json(mask[()]) for n, mask in found.items() if mask is not None}
 
 
-def check_foreign(path: str) -> list[tuple[str, str]]:
-  """Checks that all of a file lies in it; see `find_foreign`.
+def check_foreign(path: str, foreign: Foreign) -> None:
+  """Checks that all of a file lies in it, but for links to other places of it.
 
-  Returns:
-    Links to other places of the file: pairs of a place and a description.
+  Args:
+    path: of the file, for the error.
+    foreign: see `find_foreign`.
   Raises:
-    ConversionError: with every place that is in another file; or it is damaged.
+    ConversionError: with every place that is in another file.
   """
-  there = find_foreign(path)
   found = [
     errors.Mismatch(place, "data in this file", f"{what} at {place}")
-    for place, what in there
+    for place, what in foreign
     if not what.startswith(hdf5_probe.WITHIN)
   ]
   if found:
     raise errors.mismatch_error(f"convert: {path}", found, errors.ConversionError)
-  return there
 
 
 def _check_foreign(
   path: str,
-  foreign: list[tuple[str, str]],
+  foreign: Foreign,
   dropped: Dropped,
   spec: specs.TensorSpecStruct | None,
 ) -> None:

@@ -131,16 +131,20 @@ def open_hdf5(
       over.
   """
   names = list_files(path)
+  if not names:
+    raise errors.ConversionError(
+      f"convert: {path}: expected files of {errors.listing(SUFFIXES)}, got none."
+    )
   known = Layout.read(layout) if layout else None
+  foreign = hdf5.find_foreign(names)
   if known is None:
-    hdf5.find_foreign(names[0])
     with hdf5.open_file(names[0]) as file, episodes.reading(names[0], "an HDF5 file"):
       known = _detect(file, names[0])
   if known is None and len(names) == 1:
-    return hdf5.Hdf5Source(names[0], dropped, spec)
+    return hdf5.Hdf5Source(names[0], foreign[names[0]], dropped, spec)
   if known is None:
     known = Layout(_ROBOMIMIC, f"{hdf5.DATA}/*")
-  return LayoutSource(path, names, known, dropped or Dropped(), spec)
+  return LayoutSource(path, foreign, known, dropped or Dropped(), spec)
 
 
 def _detect(file: Any, path: str) -> Layout | None:
@@ -267,7 +271,7 @@ class LayoutSource(EpisodeSource):
   def __init__(
     self,
     path: str,
-    names: list[str],
+    foreign: Mapping[str, hdf5.Foreign],
     layout: Layout,
     dropped: Dropped,
     spec: specs.TensorSpecStruct | None = None,
@@ -276,7 +280,7 @@ class LayoutSource(EpisodeSource):
 
     Args:
       path: what the user named.
-      names: the files.
+      foreign: the files, and what is not in them; see `hdf5.find_foreign`.
       layout: of all of them.
       dropped: paths to leave out.
       spec: what an earlier look has found; only these paths are read.
@@ -285,6 +289,7 @@ class LayoutSource(EpisodeSource):
       ConversionError: a file that is none or damaged, or episodes that differ; with
         every path.
     """
+    names = [*foreign]
     self._path, self._names, self._layout = path, names, layout
     self._dropped = dropped
     self._places: list[_Place] = []
@@ -294,7 +299,8 @@ class LayoutSource(EpisodeSource):
     self._empty: list[str] = []
     self._open: tuple[str, Any] = ("", None)
     for name in names:
-      self._check_links(name, hdf5.check_foreign(name))
+      hdf5.check_foreign(name, foreign[name])
+      self._check_links(name, foreign[name])
       with episodes.reading(name, "an HDF5 file"):
         self._scan(name)
     if not self._places:

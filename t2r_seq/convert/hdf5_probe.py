@@ -1,11 +1,12 @@
-"""Walks through an HDF5 file, as a program: what the library does may end a process.
+"""Walks through HDF5 files, as a program: what the library does may end a process.
 
-    python -I hdf5_probe.py PATHS_OF_IMPORTS FILE
+    python -I hdf5_probe.py PATHS_OF_IMPORTS < FILES
 
 libhdf5 crashes on some damaged files, and on others it never comes back. So a file is
 walked through in a process that may, before it is read in one that may not: whoever has
 seen names, attributes and the indices of chunks here has only data left to decompress.
-It prints what is in other files, as JSON: pairs of a place and a description.
+It reads a JSON list of files, and prints a line for each: what is in other files, as
+JSON, pairs of a place and a description.
 """
 
 from __future__ import annotations
@@ -26,9 +27,16 @@ WITHIN = "a link within the file"
 _MIN_OBJECT_BYTES = 16
 
 
-def main(import_paths: str, path: str) -> None:
-  """Prints what a file has from others."""
+def main(import_paths: str) -> None:
+  """Prints what files have from others."""
   sys.path[:] = json.loads(import_paths)
+  resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+  for path in json.loads(sys.stdin.read()):
+    print(json.dumps(find_foreign(path)), flush=True)
+
+
+def find_foreign(path: str) -> list[tuple[str, str]]:
+  """Walks through a file."""
   import h5py
 
   def renew() -> None:
@@ -36,7 +44,6 @@ def main(import_paths: str, path: str) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (used + MAX_SECONDS, hard))
 
   _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-  resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
   foreign: list[tuple[str, str]] = []
   num_left = os.path.getsize(path) // _MIN_OBJECT_BYTES
 
@@ -71,7 +78,7 @@ def main(import_paths: str, path: str) -> None:
   with contextlib.suppress(*unreadable), h5py.File(path, "r") as file:
     visit("/", file)
     file.visititems(visit)
-  print(json.dumps(foreign))
+  return foreign
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import signal
+import subprocess
 
 import h5py
 import numpy as np
@@ -114,6 +116,24 @@ def test_aloha_is_a_folder_of_files_with_jpegs():
   check(opened, "words", np.array([b"go"] * 9, object))
   assert "compress_len" not in opened.spec
   assert bool(opened.episode(0)["sim"])
+
+
+def test_files_are_walked_through_in_one_process(monkeypatch):
+  """A folder has thousands; the one that libhdf5 crashes on is named all the same."""
+  path = make_aloha()
+  run, runs = subprocess.run, []
+
+  def watched(*args, **options):
+    runs.append(args)
+    return run(*args, **options)
+
+  monkeypatch.setattr(subprocess, "run", watched)
+  assert convert.open_episodes(path).num_episodes == 2
+  assert len(runs) == 1
+  crashed = subprocess.CompletedProcess([], -signal.SIGSEGV, "[]\n", "")
+  monkeypatch.setattr(subprocess, "run", lambda *_, **__: crashed)
+  with pytest.raises(errors.ConversionError, match=r"episode_1.hdf5: .*crashes on"):
+    convert.open_episodes(path)
 
 
 def test_an_unknown_layout_is_shown_and_told():
