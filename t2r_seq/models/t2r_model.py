@@ -6,6 +6,7 @@ import abc
 import contextlib
 import copy
 import inspect
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -22,6 +23,9 @@ from t2r_seq.windows.cut import Padding, check_padding
 
 # AutoGraph is for what users write: here it would only cost time.
 _as_it_is = tf.autograph.experimental.do_not_convert
+
+# Held while a network is created, of any model: models are copied, and locks cannot be.
+_BUILDING = threading.RLock()
 
 _Tensors: TypeAlias = dict[str, tf.Tensor]
 Loss: TypeAlias = (
@@ -360,10 +364,14 @@ class T2RModel(policies.PolicyModel):
   def build(self) -> None:
     """Creates the network and all of its variables; a second call does nothing.
 
-    Call it under the scope of the strategy that is to hold the variables.
+    Call it under the scope of the strategy that is to hold the variables. A second
+    thread, which acts with a model that is about to be trained, waits for the first.
     """
-    if self._network is not None:
-      return
+    with _BUILDING:
+      if self._network is None:
+        self._build()
+
+  def _build(self) -> None:
     with networks.dtype_policy(self._dtype_policy):
       network = self._create_and_trace()
     unused = [layer.name for layer in networks.layers(network) if not layer.built]

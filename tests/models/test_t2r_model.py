@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import threading
 
 import gin
 import numpy as np
@@ -55,6 +56,23 @@ def test_the_network_is_created_once_with_all_its_variables():
   model.build()
   assert model.num_networks == 1
   assert len(model.trainable_variables) == 4 and len(model.variables) == 6
+
+
+def test_a_second_thread_waits_for_the_network():
+  """An actor's thread and a trainer ask for it at the same time."""
+  threads = []
+
+  class Asked(_Linear):
+    def create_network(self):
+      if not threads:
+        threads.append(threading.Thread(target=self.build))
+        threads[0].start()
+      return super().create_network()
+
+  model = Asked()
+  model.build()
+  threads[0].join()
+  assert model.num_networks == 1 and len(model.variables) == 6
 
 
 def test_an_unbuilt_model_says_so():
