@@ -19,6 +19,7 @@ from t2r_seq import replay as replay_lib
 from t2r_seq import store as store_lib
 from t2r_seq.actors import rollouts
 from t2r_seq.records.files import token_path
+from t2r_seq.store.layout import Videos
 from t2r_seq.training import stopping
 
 
@@ -306,6 +307,7 @@ class StoreSink(WholeEpisodeSink):
     step_to_features_fn: StepToFeaturesFn | None = None,
     commit_every: int = 1,
     with_last_observation: bool = False,
+    videos: Videos = None,
   ) -> None:
     """Opens the store.
 
@@ -316,12 +318,14 @@ class StoreSink(WholeEpisodeSink):
       step_to_features_fn: see `WholeEpisodeSink`.
       commit_every: episodes between two commits, which wait for the disk.
       with_last_observation: see `EpisodeSink`.
+      videos: of a store that is made, how the frames of specs with `data_format` 'mp4'
+        are kept; see `EpisodeStore.create`.
     Raises:
       SpecError: a spec cannot be stored, or is not the store's.
       StoreError: the store is damaged, or another actor holds the segment.
     """
     super().__init__(spec, step_to_features_fn, with_last_observation)
-    self._writer = self._open(path, segment, commit_every)
+    self._writer = self._open(path, segment, commit_every, videos)
 
   def write_episode(self, structure: specs.TensorSpecStruct) -> None:
     """Appends the episode."""
@@ -333,12 +337,12 @@ class StoreSink(WholeEpisodeSink):
     self._writer.close()
 
   def _open(
-    self, path: str, segment: str, commit_every: int
+    self, path: str, segment: str, commit_every: int, videos: Videos
   ) -> store_lib.EpisodeWriter:
     """Makes the store, or opens what another actor made, or an earlier run."""
     make, append = store_lib.EpisodeStore.create, store_lib.EpisodeStore.append
     try:
-      return make(path, self.flat_spec, segment=segment, commit_every=commit_every)
+      return make(path, self.flat_spec, None, segment, commit_every, videos=videos)
     except errors.StoreError:
       return append(path, segment, self.flat_spec, commit_every)
 

@@ -190,7 +190,12 @@ class LeRobotFolder:
     return self._spec
 
   def read(
-    self, episode: int, keys: Iterable[str], start: int = 0, stop: int | None = None
+    self,
+    episode: int,
+    keys: Iterable[str],
+    start: int = 0,
+    stop: int | None = None,
+    out: Mapping[str, np.ndarray] | None = None,
   ) -> Values:
     """Reads an episode, or some of its steps: of videos only what these show.
 
@@ -199,6 +204,7 @@ class LeRobotFolder:
       keys: of `spec`.
       start: the first step.
       stop: the step after the last one; None for all that follow.
+      out: where frames of videos go, [T, ...] by key; None makes room.
     Returns:
       Arrays [T, ...] by key: videos decoded, images encoded, text as bytes objects.
     Raises:
@@ -219,7 +225,9 @@ class LeRobotFolder:
     shown = slice(start, stop)
     for key in wanted:
       if is_video[key]:
-        values[key] = self._decode(episode, key, self._times(rows)[shown], start)
+        room = None if out is None else out[key]
+        times = self._times(rows)[shown]
+        values[key] = self._decode(episode, key, times, start, room)
       elif key in self.features:
         values[key] = rows[key][shown]
       else:
@@ -516,7 +524,12 @@ class LeRobotFolder:
     return np.where(np.abs(stamps - exact) <= slack, exact, stamps)
 
   def _decode(
-    self, episode: int, key: str, times: np.ndarray, first: int
+    self,
+    episode: int,
+    key: str,
+    times: np.ndarray,
+    first: int,
+    out: np.ndarray | None,
   ) -> np.ndarray:
     """Decodes the frames of steps that follow each other, from a step on."""
     name, times = self._find_frames(episode, key, times)
@@ -524,7 +537,7 @@ class LeRobotFolder:
     if not len(times):
       return np.empty((0, *shape), np.uint8)
     with self._explained(name, key, episode, times, first):
-      found = videos.read_frames(os.path.join(self.path, name), times)
+      found = videos.read_frames(os.path.join(self.path, name), times, out)
     if found.shape[1:] != shape:
       want = f"frames of {shape}, as {INFO} says"
       raise self._error(name, key, want, str(found.shape[1:]), episode)

@@ -18,6 +18,7 @@ from t2r_seq.data import joint, pool
 from t2r_seq.data.input_generator import DatasetInputGenerator
 from t2r_seq.data.loaders import PoolReader, WindowLoader, raised_as_read
 from t2r_seq.records.images import DecodeImages
+from t2r_seq.store.mapped import empty_array
 from t2r_seq.windows.cut import too_short_error
 
 # Of a text in a tensor.
@@ -188,16 +189,19 @@ class _Reading:
     arrays = {}
     for (key, spec), dtype in zip(self.specs.items(), self._types(), strict=True):
       shape = () if dtype == tf.string else tuple(spec.shape.as_list())
-      arrays[key] = np.empty((total, *shape), dtype.as_numpy_dtype)
+      room = np.empty if dtype == tf.string else empty_array
+      arrays[key] = room((total, *shape), dtype.as_numpy_dtype)
 
     def read(place: int) -> None:
       start, count, end = int(starts[place]), int(counts[place]), int(ends[place])
       if not count:
         return
       number = int(self.numbers[numbers[place]])
-      values = self._folder.read(number, self.specs, start, start + count)
-      for key, array in arrays.items():
-        array[end - count : end] = values[key]
+      own = {key: array[end - count : end] for key, array in arrays.items()}
+      values = self._folder.read(number, self.specs, start, start + count, own)
+      for key, array in own.items():
+        if values[key] is not array:  # Frames are decoded to where they stay.
+          array[:] = values[key]
 
     try:
       with futures.ThreadPoolExecutor(pool.PARSES_AT_ONCE) as executor:
@@ -218,15 +222,8 @@ class _LeRobotPools(PoolReader):
     element: Mapping[str, tf.TensorSpec],
   ) -> None:
     lengths = reading.lengths
-    step_bytes = sum(
-      _STRING_BYTES
-      if spec.dtype == tf.string
-      else int(np.prod(spec.shape.as_list())) * spec.dtype.size
-      for spec in reading.specs.values()
-    )
+    step_bytes = sum(map(_step_bytes, reading.specs.values()))
     counts = np.asarray(reader.grid.num_windows(lengths))
-    # Frames are decoded to arrays of their own, and then copied to the pool's.
-    step_bytes = (3 * step_bytes + 1) // 2
     super().__init__(pool.PoolRows(reader, element, {}), counts, lengths, step_bytes)
     self._reading = reading
 
@@ -234,3 +231,11 @@ class _LeRobotPools(PoolReader):
     self, episodes: tf.Tensor, first_step: tf.Tensor, num_steps: tf.Tensor
   ) -> dict[str, tf.Tensor]:
     return self._reading.read_parts(episodes, first_step, num_steps)
+
+
+def _step_bytes(spec: specs.ExtendedTensorSpec) -> int:
+  if spec.dtype == tf.string:
+    return _STRING_BYTES
+  num_bytes = int(np.prod(spec.shape.as_list())) * spec.dtype.size
+  # Images are decoded one by one, and then copied to the pool's.
+  return (3 * num_bytes + 1) // 2 if specs.is_encoded_image_spec(spec) else num_bytes

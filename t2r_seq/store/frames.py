@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import math
 from collections.abc import Callable
 from concurrent import futures
 from typing import Any
@@ -18,10 +17,10 @@ import numpy as np
 from t2r_seq import errors, videos
 from t2r_seq.deferred import tf
 from t2r_seq.store.layout import Column
+from t2r_seq.store.mapped import empty_array
 
 # Videos that are decoded at a time.
 _DECODED_AT_ONCE = 4
-_ALIGNMENT = 64
 
 
 def decode(
@@ -75,12 +74,8 @@ def decode(
 
 
 def _empty(column: Column, count: int) -> np.ndarray:
-  """Makes room for frames that TensorFlow can take over as it is."""
-  shape, dtype = (count, *column.spec.shape), column.spec.dtype.as_numpy_dtype
-  num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
-  room = np.empty(num_bytes + _ALIGNMENT, np.uint8)
-  start = -room.ctypes.data % _ALIGNMENT
-  return room[start : start + num_bytes].view(dtype).reshape(shape)
+  shape = (count, *column.spec.shape.as_list())
+  return empty_array(shape, column.spec.dtype.as_numpy_dtype)
 
 
 class MappedFile:

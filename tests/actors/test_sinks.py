@@ -112,6 +112,20 @@ def test_a_store_gets_whole_episodes(make_env, make_policy, tmp_path):
     )
 
 
+def test_a_store_gets_videos(tmp_path):
+  path, shape = str(tmp_path / "store"), (16, 16, 3)
+  image = specs.ExtendedTensorSpec(shape, tf.uint8, is_sequence=True, data_format="mkv")
+  how = store.VideoOptions(fps=5)
+  frames = np.random.default_rng(0).integers(0, 256, (3, *shape)).astype(np.uint8)
+  with actors.StoreSink(path, {"image": image}, videos=how) as sink:
+    for number, frame in enumerate(frames):
+      ends = {"terminated": number == 2, "truncated": False}
+      sink.add({"observation": {"image": frame}, "action": 0, "reward": 0.0, **ends})
+  opened = store.EpisodeStore(path)
+  assert opened.columns["image"].video.fps == 5
+  np.testing.assert_array_equal(opened.episode(0).image, frames)
+
+
 def test_records_are_written_a_few_a_file(env, policy, tmp_path):
   steps = _steps(env, policy, num_episodes=3)
   path = str(tmp_path / "a" / "train.tfrecord.gz")
