@@ -463,7 +463,7 @@ def _number(observation: dict[str, Any], name: str, default: int | None = 0) -> 
   value = np.asarray(observation.pop(name, default))
   if value.dtype == object and value[()] is None:
     return None
-  if value.size != 1 or value.dtype.kind not in "biu" or abs(int(value)) >= 1 << 31:
+  if value.size != 1 or value.dtype.kind not in "biu" or abs(value.item()) >= 1 << 31:
     raise errors.SpecError(
       f"serve: {name}: expected a bool or an int32, got {errors.describe(value)}."
     )

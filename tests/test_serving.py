@@ -98,6 +98,7 @@ _FITS = {"state/pos": np.zeros(2)}
 BAD = {
   "a seed of text": ({**_FITS, "seed": "7"}, "seed: expected a bool or an int32, got"),
   "a large seed": ({**_FITS, "seed": 1 << 40}, "seed: expected a bool or an int32"),
+  "a large seed in a list": ({**_FITS, "seed": [1 << 40]}, "seed: expected a bool or"),
   "a flag of text": ({**_FITS, "inspect": "no"}, "inspect: expected a bool or an int"),
   "flags": (
     {**_FITS, "inspect": [True] * 2},

@@ -84,13 +84,11 @@ def wait_for_store(path: Any, follow: Follow) -> EpisodeStore:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-  """Turns what a follower raised inside of TensorFlow into what it was."""
+  """Turns what a follower, or its store, raised inside of TensorFlow into itself."""
   try:
     yield
   except tf.errors.OpError as error:
-    found = re.search(
-      r"\bStoreError: (follow: .+?)\s*(Traceback|$)", error.message, re.S
-    )
+    found = re.search(r"\bStoreError: (.+?)\s*(Traceback|$)", error.message, re.S)
     if found:
       raise errors.StoreError(found[1]) from error
     raise

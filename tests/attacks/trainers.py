@@ -143,17 +143,22 @@ class ExitAttack:
     """Trains so many times, six at once."""
     self._say("at", f"exits of round {number}")
     with tempfile.TemporaryDirectory(dir=self._folder) as folder:
-      done = subprocess.run(
+      done = subprocess.Popen(
         [sys.executable, _EXITS, "--runs", str(count), "--at_once", "6"],
         env={**os.environ, "TMPDIR": folder, "PYTHONPATH": str(_EXITS.parents[2])},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        check=False,
       )
-    for runs, status in re.findall(r"^(\d+) x .*: status (-?\d+)$", done.stdout, re.M):
+      lines = []
+      for line in done.stdout or ():  # One as soon as a run ends: a round is long.
+        self._say("at", f"exits of round {number}: {line.strip()}")
+        lines.append(line)
+    text = "".join(lines)
+    for runs, status in re.findall(r"^(\d+) x .*: status (-?\d+)$", text, re.M):
       self.counts[f"status {status}"] += int(runs)
-    if done.returncode:
-      self._say("wrong", f"exits of round {number}: {done.stdout}{done.stderr}")
+    if done.wait():
+      self._say("wrong", f"exits of round {number}: {text}")
 
 
 def _weights(folder: str) -> dict[str, np.ndarray]:

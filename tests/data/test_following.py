@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -104,6 +105,20 @@ def test_only_the_newest_steps_are_sampled(tmp_path):
   append(path, 300, 400)
   seen = np.concatenate([next(batches)[0]["x"] for _ in range(20)])
   assert seen[-64:].min() >= 300 and {300, 400} <= set(seen[-64:, 2] // 100 * 100)
+
+
+def test_a_store_that_was_replaced_is_one_error(tmp_path):
+  path = tmp_path / "store"
+  append(path, 0, 100)
+  generator = follow(path, labels={})
+  batches = iter(generator.create_dataset("train"))
+  next(batches)
+  shutil.rmtree(path)
+  append(path, 500)
+  found = pytest.raises(errors.StoreError, match=r"^EpisodeStore: .* store that was op")
+  with found, generator.explain_failures():
+    for _ in range(10_000):
+      next(batches)
 
 
 WRONG = {

@@ -102,8 +102,8 @@ def main(argv: list[str]) -> int:
     kind, name = running.pop(process)
     status = os.waitstatus_to_exitcode(ended)
     statuses[kind, status] += 1
+    print(f"{name} ({kind}): status {status}", flush=True)
     if status:
-      print(f"{name} ({kind}): status {status}")
       print((folder / f"{name}.log").read_text(errors="replace")[-2000:])
   for (kind, status), count in sorted(statuses.items()):
     print(f"{count} x {kind}: status {status}", flush=True)
