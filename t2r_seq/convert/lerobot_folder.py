@@ -15,6 +15,7 @@ import glob
 import json
 import math
 import os
+import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -102,6 +103,8 @@ class Feature:
     """
     dtype, names = str(described["dtype"]), described.get("names")
     shape = tuple(int(size) for size in described["shape"])
+    if min(shape, default=0) < 0:
+      raise ValueError(f"{key} of shape {shape}")
     # Older datasets have the channels first here, though not in their files.
     is_first = isinstance(names, list) and names[:1] in (["channels"], ["channel"])
     if dtype in (VIDEO, IMAGE) and is_first and len(shape) == 3:
@@ -160,11 +163,16 @@ class LeRobotFolder:
       ConversionError: one is no range of numbers.
     """
     found: dict[str, range | list[int]] = {}
-    for name, text in (self.info.get("splits") or {}).items():
+    ranges = self.info.get("splits") or {}
+    if not isinstance(ranges, dict):
+      raise self._error(INFO, "splits", "ranges by name", repr(ranges))
+    for name, text in ranges.items():
       try:
         first, end = (int(number) for number in str(text).split(":"))
+        if not 0 <= first <= end <= len(self):
+          raise ValueError(f"of {len(self)} episodes")
       except ValueError as error:
-        want = "a range such as '0:10'"
+        want = f"a range of the {len(self)} episodes, such as '0:{len(self)}'"
         raise self._error(INFO, f"splits: {name}", want, repr(text)) from error
       found[name] = range(first, end)
     extra = os.path.join(self.path, EXTRA)
@@ -294,8 +302,11 @@ class LeRobotFolder:
       want = f"a version of {errors.listing(_VERSIONS)}"
       hint = " Convert it with LeRobot's own tools, or use a newer version of t2r_seq."
       raise self._error(INFO, "codebase_version", want, f"{version!r}.{hint}")
-    if not isinstance(info["fps"], (int, float)) or not info["fps"] > 0:
-      raise self._error(INFO, "fps", "steps a second", repr(info["fps"]))
+    fps, chunk = info["fps"], info.get("chunks_size", 1000)
+    if not isinstance(fps, (int, float)) or not 0 < fps < math.inf:
+      raise self._error(INFO, "fps", "steps a second", repr(fps))
+    if type(chunk) is not int or chunk < 1:
+      raise self._error(INFO, "chunks_size", "episodes of a folder", repr(chunk))
     return info
 
   def _read_features(self) -> dict[str, Feature]:
@@ -592,8 +603,11 @@ class LeRobotFolder:
       names = ("chunk_index", "file_index")
       fields = {name: int(self._table[f"{prefix}/{name}"][episode]) for name in names}
     try:
+      # Of somebody else: a width of billions would be as many blanks.
+      if "{" in _FIELD.sub("", self.info[template]):
+        raise ValueError("other fields")
       name = os.path.normpath(self.info[template].format(video_key=key, **fields))
-    except (AttributeError, IndexError, KeyError, ValueError) as error:
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
       want = f"a template of {errors.listing(fields)}"
       got = repr(self.info.get(template))
       raise self._error(INFO, template, want, got, episode) from error
@@ -613,6 +627,7 @@ class LeRobotFolder:
     )
 
 
+_FIELD = re.compile(r"\{\w+(:0?\d{1,2}d?)?\}")
 _UNFINISHED = (
   "the recording was not finished (LeRobot's `finalize` did not run), or files are "
   "missing"

@@ -17,12 +17,18 @@ _ROOT = _HERE.parents[2]
 _PATIENCE, _AT_THE_START = 120.0, 10
 
 
-def watch(command: list[str], patience: float = _PATIENCE) -> int:
+def _patience() -> float:
+  """Returns how long a step may take where others want the processors, too."""
+  return _PATIENCE * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def watch(command: list[str], patience: float | None = None) -> int:
   """Starts a process and listens; says what it was doing where it does not end well.
 
   Args:
     command: of a process that uses `say`.
-    patience: seconds of silence that are a hang.
+    patience: seconds of silence that are a hang; None for those of a machine as busy
+      as this one is.
   Returns:
     How many things were wrong, a crash or hang among them.
   """
@@ -36,7 +42,7 @@ def watch(command: list[str], patience: float = _PATIENCE) -> int:
       stderr=log,
       text=True,
     )
-    doing, num_wrong, is_done = _listen(child, patience)
+    doing, num_wrong, is_done = _listen(child, patience or _patience())
     status = child.wait()
     if is_done:
       return num_wrong

@@ -171,6 +171,10 @@ LINK, LINKS, NUMBERS, REFERENCES = (
   *("a link to a dataset", "a link to a group"),
   *("rows of any number", "references"),
 )
+WIDTH, CHUNKS, SPLIT = (
+  *("a name of gigabytes", "folders of no episodes"),
+  "a split of others",
+)
 PARQUET = "data/chunk-000/file-000.parquet"
 VIDEO = f"videos/{sets.CAMERA}/chunk-000/file-000.mp4"
 FORMATS = {
@@ -359,6 +363,18 @@ FORMATS = {
       ROWS: (
         edit("meta/info.json", total_frames=15),
         r"info.json: total_frames: expected 14.*got 15: the recording was not",
+      ),
+      WIDTH: (
+        edit("meta/info.json", data_path="{chunk_index:>4000000000}"),
+        r"info.json: episode 0: data_path: expected a template of .*4000000000",
+      ),
+      CHUNKS: (
+        edit("meta/info.json", chunks_size=0),
+        r"info.json: chunks_size: expected episodes of a folder, got 0",
+      ),
+      SPLIT: (
+        edit("meta/info.json", splits={"train": "0:9999999999999"}),
+        r"splits: train: expected a range of the 4 episodes.*got '0:9999999999999'",
       ),
       VERSION: (
         edit("meta/info.json", codebase_version="v9.1"),
