@@ -8,7 +8,11 @@ from t2r_seq.data.generator_input_generator import (
   GeneratorInputGenerator,
 )
 from t2r_seq.data.index import IndexedRecordLoader
-from t2r_seq.data.input_generator import AbstractInputGenerator, add_presence_specs
+from t2r_seq.data.input_generator import (
+  AbstractInputGenerator,
+  DatasetInputGenerator,
+  add_presence_specs,
+)
 from t2r_seq.data.lerobot_input_generator import LeRobotInputGenerator
 from t2r_seq.data.loaders import WindowLoader
 from t2r_seq.data.mixtures import (
@@ -29,6 +33,7 @@ from t2r_seq.data.streams import StreamReport, streamed_windows
 __all__ = [
   "AbstractInputGenerator",
   "DataService",
+  "DatasetInputGenerator",
   "DefaultConstantInputGenerator",
   "DefaultRandomInputGenerator",
   "DefaultRecordInputGenerator",
