@@ -249,7 +249,10 @@ class _Filler:
     names = ("number", "windows", "pooled", "slab", "parsed", "in_epoch", "left")
     zero = tf.constant(0, tf.int64)
     start = {**dict.fromkeys(names, zero), "kept": _no_episodes()}
-    start["lengths"] = tf.zeros([0], tf.int64)
+    # Of unknown length: where a step changes a shape, `scan` traces it once more.
+    start["lengths"] = tf.raw_ops.PlaceholderWithDefault(
+      input=tf.zeros([0], tf.int64), shape=[None]
+    )
     filled = slabs.scan(start, _as_it_is(self._step))
     filled = filled.filter(_as_it_is(lambda _, is_closed: is_closed))
     return filled.map(_as_it_is(lambda pool, _: pool))
