@@ -18,6 +18,7 @@ from t2r_seq.data import joint, pool
 from t2r_seq.data.input_generator import DatasetInputGenerator
 from t2r_seq.data.loaders import PoolReader, WindowLoader, raised_as_read
 from t2r_seq.records.images import DecodeImages
+from t2r_seq.store.calls import PythonCalls
 from t2r_seq.store.mapped import empty_array
 from t2r_seq.windows.cut import too_short_error
 
@@ -143,6 +144,7 @@ class _Reading:
   ) -> None:
     self._folder = folder
     self.numbers = numbers
+    self._calls = PythonCalls()
     self._failures = failures  # What was raised of those that could not be read.
     self._decode_images = decode_images
     self.lengths = folder.lengths[numbers]
@@ -194,6 +196,7 @@ class _Reading:
 
     def read(place: int) -> None:
       start, count, end = int(starts[place]), int(counts[place]), int(ends[place])
+      self._calls.check()
       if not count:
         return
       number = int(self.numbers[numbers[place]])
@@ -203,12 +206,13 @@ class _Reading:
         if values[key] is not array:  # Frames are decoded to where they stay.
           array[:] = values[key]
 
-    try:
-      with futures.ThreadPoolExecutor(pool.PARSES_AT_ONCE) as executor:
-        list(executor.map(read, range(len(numbers))))
-    except Exception as error:
-      self._failures.append(error)
-      raise
+    with self._calls.one():
+      try:
+        with futures.ThreadPoolExecutor(pool.PARSES_AT_ONCE) as executor:
+          list(executor.map(read, range(len(numbers))))
+      except Exception as error:
+        self._failures.append(error)
+        raise
     return list(arrays.values())
 
 

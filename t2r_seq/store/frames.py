@@ -16,6 +16,7 @@ import numpy as np
 
 from t2r_seq import errors, videos
 from t2r_seq.deferred import tf
+from t2r_seq.store.calls import PythonCalls
 from t2r_seq.store.layout import Column
 from t2r_seq.store.mapped import empty_array
 
@@ -129,7 +130,7 @@ class VideoFrames:
         decoder's threads; see the function.
       failures: gets what was raised of frames that could not be read in a graph.
     """
-    self._failures = failures
+    self._failures, self._calls = failures, PythonCalls()
     self._column = column
     self._decode = decode
     self._ends = np.cumsum(lengths)
@@ -143,11 +144,12 @@ class VideoFrames:
     return tf.ensure_shape(taken, rows.shape.concatenate(spec.shape))
 
   def _read_or_note(self, rows: np.ndarray) -> np.ndarray:
-    try:
-      return self.read(rows)
-    except Exception as error:
-      self._failures.append(error)
-      raise
+    with self._calls.one():
+      try:
+        return self.read(rows)
+      except Exception as error:
+        self._failures.append(error)
+        raise
 
   def read(self, rows: np.ndarray) -> np.ndarray:
     """Decodes frames, each once.
@@ -170,6 +172,7 @@ class VideoFrames:
     parts = [(a, b) for a, b in itertools.pairwise(bounds) if a < b]
 
     def read_part(part: tuple[int, int]) -> None:
+      self._calls.check()
       episode = int(of_episode[part[0]])
       first = int(self._ends[episode - 1]) if episode else 0
       steps, own = wanted[slice(*part)] - first, out[slice(*part)]

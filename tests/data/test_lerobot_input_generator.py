@@ -6,6 +6,8 @@ import json
 import os
 import pathlib
 import shutil
+import subprocess
+import sys
 
 import gin
 import numpy as np
@@ -196,6 +198,28 @@ def test_what_cannot_be_read_is_named(own, tmp_path):
     batches(folder, model=model)
   with pytest.raises(errors.ConversionError, match="expected a video file, got none"):
     batches(folder, "train", model, take=1)
+
+
+# Done while its iterator still reads ahead, in threads of TensorFlow that call Python.
+SCRIPT = """
+import sys
+import tensorflow as tf
+from t2r_seq import data, specs
+image = specs.ExtendedTensorSpec((48, 64, 3), tf.uint8, sys.argv[2])
+generator = data.LeRobotInputGenerator(sys.argv[1], batch_size=2, memory_budget=40_000)
+generator.set_feature_specifications({"image": image})
+generator.set_label_specifications({})
+iterator = iter(generator.create_dataset("train").repeat())
+for _ in range(20):
+  next(iterator)
+"""
+
+
+def test_a_script_ends_though_its_iterator_reads_ahead(own):
+  # No fork of a warm process: those end without what ends an interpreter.
+  command = [sys.executable, "-c", SCRIPT, own, CAMERA]
+  done = subprocess.run(command, timeout=300, capture_output=True, check=False)
+  assert done.returncode == 0, done.stderr.decode()
 
 
 def test_configured_by_gin(own):
