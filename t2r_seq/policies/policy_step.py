@@ -12,7 +12,7 @@ from t2r_seq.policies.execution import ChunkRunner
 from t2r_seq.policies.history import FrameHistory
 from t2r_seq.policies.policy_model import PolicyModel, noting_network_inputs
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
-from t2r_seq.windows.cut import mask_paths
+from t2r_seq.windows.cut import Padding, mask_paths
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
@@ -318,7 +318,13 @@ def history_cut(model: PolicyModel) -> windows.Cut:
   The policy acts at that step, too, whatever the model was trained on.
   """
   front = windows.Cut(padding=model.padding).front
-  return windows.Cut(padding="zero" if front == "zero" else "repeat")
+  # Of each word, so that no other shows the robot what training did not.
+  shown: dict[str, Padding] = {
+    "drop": "repeat",
+    "repeat": "repeat",
+    "zero": "zero",
+  }
+  return windows.Cut(padding=shown[front])
 
 
 def new_seeds(seeds: tf.Tensor) -> tf.Tensor:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import errors, videos
+from t2r_seq.calls import PythonCalls
 from t2r_seq.deferred import tf
-from t2r_seq.store.calls import PythonCalls
 from t2r_seq.store.layout import Column
 from t2r_seq.store.mapped import empty_array
 

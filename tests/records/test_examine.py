@@ -7,6 +7,7 @@ import math
 import os
 import pathlib
 import re
+import tempfile
 import zlib
 
 import numpy as np
@@ -310,6 +311,16 @@ def test_a_cut_gzip_file(tmp_path):
   (problem,) = report.problems
   assert problem.kind == "frame" and 8 <= problem.record <= 10
   assert "expected GZIP data, got the compressed data ends too early" in str(problem)
+
+
+def test_a_gzip_file_that_unfolds_is_not_unpacked_to_disk(tmp_path, monkeypatch):
+  monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+  path = tmp_path / "x.tfrecord.gz"
+  with gzip.open(path, "wb", 1) as file:
+    file.write(bytes(2 << 20))
+  result = records.examine_records(str(path))
+  assert result.num_bad == 1
+  assert "expected a length with a fitting checksum" in str(result.problems[0])
 
 
 def test_bytes_that_are_no_records(tmp_path):

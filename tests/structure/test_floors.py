@@ -18,6 +18,7 @@ PACKAGE = "t2r_seq"
 FLOORS = {
   "acting": 1,
   "allocation": 0,
+  "calls": 0,
   "deferred": 0,
   "draws": 0,
   "errors": 0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -122,6 +123,11 @@ def test_training_lowers_the_loss_and_reports_it(reach, tmp_path, caplog):
   assert after["global_step"] == 60
   assert "steps/s, waiting for input" in caplog.text
   assert "Resumed from checkpoint" in caplog.text and "at step 1." in caplog.text
+  # The episodes of a file count again in each pass over it.
+  assert re.search(
+    r"Training input, all passes together: \d+ windows from \d+ episodes", caplog.text
+  )
+  assert "params ask" not in caplog.text
   # Throttled: not after each of the checkpoints.
   assert _eval_steps_logged(caplog.messages) == [60]
 
