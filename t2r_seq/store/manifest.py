@@ -347,11 +347,10 @@ def check_spec(
 
 
 def _storage(column: Column, is_exact: bool) -> tuple[object, ...]:
-  """What must agree: what rows are, and to append also whether they may be absent."""
-  is_optional = is_exact and column.is_optional
+  """What must agree: what rows are, and whether they may be absent."""
   # Frames are read as what they are, however they are kept.
   kept_as = column.video_format if is_exact else None
-  return (*_values_of(column), column.is_timed, is_optional, kept_as)
+  return (*_values_of(column), column.is_timed, column.is_optional, kept_as)
 
 
 def _describe(column: Column) -> str:
