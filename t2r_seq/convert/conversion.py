@@ -45,8 +45,8 @@ class ConversionReport:
   """What a conversion, or a check of one, did.
 
   Attributes:
-    source_kind: 'store', 'lerobot', 'tfrecord', 'zarr' or 'hdf5'.
-    destination_kind: the same.
+    source_kind: such as 'store'; all are those of `t2r_seq convert --from`.
+    destination_kind: likewise, of `--to`.
     num_episodes: of the destination.
     num_steps: of all episodes.
     num_bytes: of the values that were read.
@@ -71,8 +71,8 @@ class Plan:
 
   Attributes:
     source: its path, for people.
-    source_kind: 'store', 'tfrecord', 'zarr' or 'hdf5'.
-    destination_kind: the same.
+    source_kind: see `ConversionReport`.
+    destination_kind: likewise.
     options: JSON values; a conversion goes on only with the same ones.
     fingerprint: of the source; a conversion goes on only with the same one.
     source_spec: JSON of the flat specs that the source is read with.
@@ -177,9 +177,9 @@ def convert(
     spec: flat specs of the source; for TFRecord files None proposes them from a look
       at all records, for the others it takes all paths.
     options: see `ConversionOptions`.
-    source_kind: 'store', 'lerobot', 'tfrecord', 'zarr' or 'hdf5', if what is there
-      doesn't tell; 'tfds' by way of TFDS; 'rlds' for specs that say nothing of RLDS.
-    destination_kind: one of the first five, if the name doesn't tell.
+    source_kind: see `ConversionReport`, if what is there doesn't tell; 'tfds' by way
+      of TFDS; 'rlds' for specs that say nothing of RLDS.
+    destination_kind: likewise, if the name doesn't tell.
     progress: shows how far it is; None shows nothing.
   Returns:
     What was done. Of a conversion that was finished before, nothing is read again.
