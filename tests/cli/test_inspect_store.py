@@ -89,6 +89,16 @@ def test_with_specs(make_store, run_main, tmp_path, monkeypatch):
     "repeat        33                 0            25,344   4.00 x\n"
     "zero          33                 0            25,344   4.00 x\n"
   ) in out
+  # As an export declares what it reads: by names, too.
+  by_name = specs.TensorSpecStruct(
+    camera=Spec((4, 8, 8, 3), tf.uint8, name="image", time_offsets=(-3, -2, -1, 0))
+  )
+  said = Spec((2, 7), tf.float32, name="action", time_offsets=(0, 1))
+  assets = specs.create_t2r_assets(by_name, {"said": said})
+  specs.write_t2r_assets_to_file(assets, "t2r_assets.pbtxt")
+  status, out, err = run_main("inspect", "s", "--spec", "t2r_assets.pbtxt")
+  assert (status, err) == (0, "")
+  assert "The store fits t2r_assets.pbtxt: windows from step -3 to +1" in out
   status, out, err = run_main("inspect", "s", "--spec", "my_specs:WRONG")
   assert (status, out) == (1, "")
   assert err.startswith("t2r_seq inspect: EpisodeStore: ")
