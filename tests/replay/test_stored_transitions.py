@@ -242,7 +242,7 @@ REFUSED = {
   ),
   "examples of a generator": (
     lambda place: data.GeneratorInputGenerator(list, n_step=(2, 1.0)),
-    r"n_step: expected None without yields_episodes, got \(2, 1.0\)",
+    r"n_step: expected None without yields_episodes, got NStep\(n=2, gamma=1.0",
   ),
   "examples of records": (
     lambda place: data.DefaultRecordInputGenerator(f"{place}.tfrecord", n_step=(2, 1)),
