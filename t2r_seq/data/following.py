@@ -260,16 +260,18 @@ class StoreFollower:
     Where a follower begins, the episodes of segments are taken to have arrived evenly.
     """
     segments = self._store.segments
+    sizes = {segment.name: len(segment) for segment in segments}
+    # Others have been merged, to a new one; a shorter one began again after that.
+    kept = {n: a for n, a in self._arrivals.items() if len(a) <= sizes.get(n, -1)}
     fresh = [
-      (local + 1, len(segment), segment.name, local)
-      for segment in segments
-      for local in range(len(self._arrivals.get(segment.name, ())), len(segment))
+      (local + 1, size, name, local)
+      for name, size in sizes.items()
+      for local in range(len(kept.get(name, ())), size)
     ]
     fresh.sort(key=lambda e: (e[0] / e[1], e[2]))
-    grown = {s.name: np.zeros(len(s), np.int64) for s in segments}
-    for name, known in self._arrivals.items():
-      if name in grown:  # Others have been merged, to a new one.
-        grown[name][: len(known)] = known
+    grown = {name: np.zeros(size, np.int64) for name, size in sizes.items()}
+    for name, known in kept.items():
+      grown[name][: len(known)] = known
     for _, _, name, local in fresh:
       grown[name][local] = self._num_arrived
       self._num_arrived += 1

@@ -401,6 +401,7 @@ class EpisodeStore:
     self._manifest = manifest.StoreManifest.read(self._path)
     if spec is not None:
       check_spec(f"EpisodeStore: {self._path}", spec, self._manifest.columns, False)
+    self._identity = segments.identity(self._path)
     self._segments: tuple[Segment, ...] = ()
     self.refresh()
 
@@ -567,11 +568,13 @@ class EpisodeStore:
 
     Returns:
       How many episodes more there are.
+    Raises:
+      StoreError: the store is gone, or another one is in its place.
     """
     before = len(self)
-    self._segments = segments.read_segments(
-      self._path, self._manifest.columns, self._segments
-    )
+    found = segments.read_segments(self._path, self._manifest.columns, self._segments)
+    segments.check_identity(self._path, self._identity)
+    self._segments = found
     return len(self) - before
 
   def episode(self, index: int) -> specs.TensorSpecStruct:

@@ -365,6 +365,27 @@ def read_segments(
   return _map_segments(folder, columns, commits, known)
 
 
+def identity(folder: str) -> tuple[int, int] | None:
+  """Tells a store from another one in its place; None where there is none.
+
+  Its manifest is written once.
+  """
+  try:
+    found = os.stat(os.path.join(folder, layout.MANIFEST))
+  except (FileNotFoundError, NotADirectoryError):
+    return None
+  return found.st_ino, found.st_mtime_ns
+
+
+def check_identity(folder: str, opened: tuple[int, int] | None) -> None:
+  """Raises a StoreError where a store is not the one that was opened."""
+  if identity(folder) != opened:
+    raise errors.StoreError(
+      f"EpisodeStore: {folder}: expected the store that was opened, got another one, "
+      "or none. What is mapped already can still be read."
+    )
+
+
 def _check_there(folder: str) -> None:
   """A store that was deleted is not one that has lost its episodes."""
   if not os.path.exists(os.path.join(folder, layout.MANIFEST)):

@@ -28,6 +28,8 @@ def test_a_client_of_the_pages_server(tmp_path):
     picked.bind(("localhost", 0))
     port = picked.getsockname()[1]
   assert "port=8000" in server_code
+  assert 'listen="10.0.0.7"' in server_code
+  server_code = server_code.replace("10.0.0.7", "localhost")
   assert "10.0.0.7:8000" in client_code
   server = subprocess.Popen(
     [sys.executable, "-c", SPEC + server_code.replace("8000", str(port))],
