@@ -121,6 +121,23 @@ def test_a_store_that_was_replaced_is_one_error(tmp_path):
       next(batches)
 
 
+def test_a_segment_that_begins_again_after_a_merge_is_followed(tmp_path):
+  path = tmp_path / "store"
+  append(path, 0)
+
+  def append_to_other(*firsts):
+    with store.EpisodeStore.append(path, segment="other") as writer:
+      for first in firsts:
+        writer.append_episode({"x": first + np.arange(10)})
+
+  append_to_other(100, 200)
+  batches = iter(follow(path, labels={}).create_dataset("train"))
+  assert any(batch["x"].numpy().max() >= 200 for batch, _ in batches)
+  store.EpisodeStore.merge(path)
+  append_to_other(500)  # One, where there had been two.
+  assert any(batch["x"].numpy().max() >= 500 for batch, _ in batches)
+
+
 WRONG = {
   "count": ({"newest_steps": 0}, "newest_steps"),
   "ratio": ({"samples_per_insert": -1.0}, "samples_per_insert: expected at least 0"),
