@@ -67,9 +67,12 @@ def dropping_run(reach, record_path, tmp_path_factory) -> Run:
   handler.emit = lambda record: run.messages.append(record.getMessage())
   logger = logging.getLogger("absl")
   logger.addHandler(handler)
+  level = logger.level
+  logger.setLevel(logging.INFO)
   try:
     reach.train(str(run.model_dir), record_path, 2, t2r_model=run.model)
   finally:
+    logger.setLevel(level)
     logger.removeHandler(handler)
   return run
 

@@ -105,6 +105,8 @@ def test_a_run_without_training_evaluates_the_newest_checkpoint_for_eval_steps(
 def test_episodes_too_short_to_train_on_are_reported(dropping_run):
   text = "\n".join(dropping_run.messages)
   assert "Training input so far" in text
+  # The episodes of a file count again in each pass over it.
+  assert re.search(r"Training input, all passes together: \d+ windows from \d+ ", text)
   want = "1 episodes too short for a window, the longest of them with 1 steps"
   assert f"Eval input: 13 windows from 4 episodes (20 steps); {want}" in text
 
@@ -123,10 +125,6 @@ def test_training_lowers_the_loss_and_reports_it(reach, tmp_path, caplog):
   assert after["global_step"] == 60
   assert "steps/s, waiting for input" in caplog.text
   assert "Resumed from checkpoint" in caplog.text and "at step 1." in caplog.text
-  # The episodes of a file count again in each pass over it.
-  assert re.search(
-    r"Training input, all passes together: \d+ windows from \d+ episodes", caplog.text
-  )
   assert "params ask" not in caplog.text
   # Throttled: not after each of the checkpoints.
   assert _eval_steps_logged(caplog.messages) == [60]
