@@ -172,25 +172,14 @@ class MAMLModel(TaskModel):
     And 'unconditioned/loss', that of the weights before they adapted: what adapting is
     good for.
     """
-    x, y, outputs = self._inferred(features, labels, inference_outputs, mode)
-    metrics = self._base_model.model_eval_fn(x, y, outputs, mode)
+    metrics = super().model_eval_fn(features, labels, inference_outputs, mode)
+    x, y, _ = self._inferred(features, labels, inference_outputs, mode)
     outputs = meta_tfdata.flatten_batch_examples(
       branch_of(inference_outputs, "full_inference_output_unconditioned")
     )
     loss, *_ = self._split_loss(self._base_model.model_train_fn(x, y, outputs, mode))
     scalars = self._inner_scalars(inference_outputs)
     return {**metrics, "unconditioned/loss": loss, **scalars}
-
-  def eval_tallies_fn(
-    self,
-    features: SpecStructure,
-    labels: SpecStructure,
-    inference_outputs: Any,
-    mode: str,
-  ) -> dict[str, tf.Tensor]:
-    """Counts what the base model counts, on the inference."""
-    x, y, outputs = self._inferred(features, labels, inference_outputs, mode)
-    return self._base_model.eval_tallies_fn(x, y, outputs, mode)
 
   def create_export_outputs_fn(
     self, features: SpecStructure, inference_outputs: Any, mode: str

@@ -177,28 +177,6 @@ class TaskEmbeddingModel(TaskModel):
       scalars = {**scalars, "contrastive_loss": contrastive}
     return loss, scalars
 
-  def model_eval_fn(
-    self,
-    features: SpecStructure,
-    labels: SpecStructure,
-    inference_outputs: Any,
-    mode: str,
-  ) -> dict[str, tf.Tensor]:
-    """Returns the base model's metrics on the inference."""
-    given = self._inferred(features, labels, inference_outputs, mode)
-    return self._base_model.model_eval_fn(*given, mode)
-
-  def eval_tallies_fn(
-    self,
-    features: SpecStructure,
-    labels: SpecStructure,
-    inference_outputs: Any,
-    mode: str,
-  ) -> dict[str, tf.Tensor]:
-    """Counts what the base model counts, on the inference."""
-    given = self._inferred(features, labels, inference_outputs, mode)
-    return self._base_model.eval_tallies_fn(*given, mode)
-
   def create_export_outputs_fn(
     self, features: SpecStructure, inference_outputs: Any, mode: str
   ) -> dict[str, tf.Tensor]:

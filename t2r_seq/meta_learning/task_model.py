@@ -106,6 +106,34 @@ class TaskModel(models.T2RModel):
     """Does what the base model does."""
     self._base_model.after_train_step()
 
+  @abc.abstractmethod
+  def _inferred(
+    self, features: SpecStructure, labels: SpecStructure, outputs: Any, mode: str
+  ) -> tuple[Any, Any, Any]:
+    """Returns (features, labels, outputs) of the inference as one batch."""
+
+  def model_eval_fn(
+    self,
+    features: SpecStructure,
+    labels: SpecStructure,
+    inference_outputs: Any,
+    mode: str,
+  ) -> dict[str, tf.Tensor]:
+    """Returns the base model's metrics on the inference."""
+    given = self._inferred(features, labels, inference_outputs, mode)
+    return self._base_model.model_eval_fn(*given, mode)
+
+  def eval_tallies_fn(
+    self,
+    features: SpecStructure,
+    labels: SpecStructure,
+    inference_outputs: Any,
+    mode: str,
+  ) -> dict[str, tf.Tensor]:
+    """Counts what the base model counts, on the inference."""
+    given = self._inferred(features, labels, inference_outputs, mode)
+    return self._base_model.eval_tallies_fn(*given, mode)
+
   def eval_results_fn(self, tallies: dict[str, np.ndarray]) -> dict[str, float]:
     """Makes of them what the base model makes."""
     return self._base_model.eval_results_fn(tallies)
