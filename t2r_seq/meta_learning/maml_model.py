@@ -7,8 +7,9 @@ from typing import Any
 
 import gin
 import tensorflow as tf
+from absl import logging
 
-from t2r_seq import errors, models, specs
+from t2r_seq import models, specs
 from t2r_seq.meta_learning import meta_tfdata, preprocessors
 from t2r_seq.meta_learning.maml_inner_loop import MAMLInnerLoopGradientDescent
 from t2r_seq.meta_learning.substitution import substituted
@@ -62,7 +63,8 @@ class MAMLModel(TaskModel):
       base_model: any model, not built.
       preprocessor_cls: called with the base model's preprocessor; by default
         `MAMLPreprocessorV2`.
-      num_inner_loop_steps: steps of descent on the condition, at least 1.
+      num_inner_loop_steps: steps of descent on the condition; what is less than 1
+        counts as 1, with a warning.
       var_scope: how the names of variables begin that the outer loop trains, such as
         'base/head'; None trains all. The inner loop has a `var_scope` of its own.
       use_parallel_for: adapts to all tasks at once, in place of one after the other;
@@ -71,14 +73,15 @@ class MAMLModel(TaskModel):
         configures it.
       **kwargs: of `T2RModel`; padding, execution, warm start and what is frozen are the
         base model's, the optimizer is this one's.
-    Raises:
-      SpecError: there is no step.
     """
     if num_inner_loop_steps < 1:
-      raise errors.SpecError(
-        f"{type(self).__name__}: num_inner_loop_steps: expected at least 1, got "
-        f"{num_inner_loop_steps}."
+      logging.warning(
+        "%s: num_inner_loop_steps: expected at least 1, got %s: 1 is taken, as "
+        "Tensor2Robot does it.",
+        type(self).__name__,
+        num_inner_loop_steps,
       )
+      num_inner_loop_steps = 1
     if var_scope is not None:
       kwargs.setdefault("filter_trainables_fn", lambda name: name.startswith(var_scope))
     super().__init__(base_model, preprocessor_cls, **kwargs)
