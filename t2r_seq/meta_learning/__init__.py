@@ -29,6 +29,7 @@ from t2r_seq.meta_learning.preprocessors import (
 )
 from t2r_seq.meta_learning.task_embedding_model import (
   SampleEmbedding,
+  SequenceEmbedding,
   TaskEmbeddingModel,
 )
 from t2r_seq.meta_learning.task_input_generators import (
@@ -49,6 +50,7 @@ __all__ = [
   "MetalearningModel",
   "SampleEmbedding",
   "ScheduledExplorationMAMLRegressionPolicy",
+  "SequenceEmbedding",
   "TaskEmbeddingModel",
   "TaskRecordInputGenerator",
   "TaskStoreInputGenerator",

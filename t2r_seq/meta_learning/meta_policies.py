@@ -10,6 +10,7 @@ import gin
 import numpy as np
 
 from t2r_seq import errors, policies, specs
+from t2r_seq.meta_learning import meta_tfdata
 from t2r_seq.policies import flatten_observation, to_spec_dtype
 
 Episode = Sequence[Mapping[str, Any]]
@@ -35,6 +36,7 @@ def pack_condition(
   episode_data: Sequence[Episode],
   spec: specs.TensorSpecStruct,
   num_samples: int | None = None,
+  num_episodes: int | None = None,
   time_offsets: Mapping[str, Sequence[int]] | None = None,
 ) -> specs.TensorSpecStruct:
   """Packs the steps of episodes as what a task is learned from.
@@ -45,6 +47,9 @@ def pack_condition(
       in observations, those below 'condition/labels' are entries of a step, such as
       'action', or else of its info; a single label is the action.
     num_samples: the newest steps that are taken; None: all.
+    num_episodes: the newest episodes, of which samples are taken at even distances from
+      start to end, as `TaskStoreInputGenerator.num_condition_episodes` does it; None:
+      samples are the newest steps, of whichever episodes.
     time_offsets: which steps around its own a sample shows, by path; beyond the ends of
       an episode its edge steps again.
   Returns:
@@ -52,10 +57,7 @@ def pack_condition(
   Raises:
     SpecError: there is no step, or a step lacks a path; all are named.
   """
-  samples = [(steps, t) for steps in episode_data for t in range(len(steps))]
-  samples = samples[-num_samples:] if num_samples else samples
-  if not samples:
-    raise errors.SpecError("adapt: episode_data: expected steps, got none.")
+  samples = _samples(episode_data, num_samples, num_episodes)
   labels = [path for path in spec if path.startswith("condition/labels/")]
   found, missing = specs.TensorSpecStruct(), []
   for path, leaf in spec.items():
@@ -77,6 +79,33 @@ def pack_condition(
   if missing:
     raise errors.mismatch_error("adapt: episode_data", missing)
   return found
+
+
+def _samples(
+  episode_data: Sequence[Episode], num_samples: int | None, num_episodes: int | None
+) -> list[tuple[Episode, int]]:
+  """Chooses the steps that a task is learned from: (episode, step) of each."""
+  shown = [steps for steps in episode_data if len(steps)]
+  if not shown:
+    raise errors.SpecError("adapt: episode_data: expected steps, got none.")
+  if num_episodes is None:
+    samples = [(steps, t) for steps in shown for t in range(len(steps))]
+    return samples[-num_samples:] if num_samples else samples
+  if not num_samples or num_samples % num_episodes:
+    raise errors.SpecError(
+      f"adapt: num_samples: expected as many of each of the {num_episodes} episodes, "
+      f"got {num_samples}."
+    )
+  if len(shown) < num_episodes:
+    raise errors.SpecError(
+      f"adapt: episode_data: expected {num_episodes} episodes, got {len(shown)}."
+    )
+  each = num_samples // num_episodes
+  return [
+    (steps, meta_tfdata.spread(i, each, len(steps)))
+    for steps in shown[-num_episodes:]
+    for i in range(each)
+  ]
 
 
 def _to_frame(path: str, value: Any, frame: specs.ExtendedTensorSpec) -> np.ndarray:

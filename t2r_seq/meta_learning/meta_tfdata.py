@@ -252,3 +252,17 @@ def _static_sizes(sizes: tf.Tensor, total: int | None) -> tf.TensorShape:
       others *= 1 if dim is None else dim
     dims[dims.index(None)] = total // others
   return tf.TensorShape(dims)
+
+
+def spread(sample: Any, num_samples: int, num_steps: Any) -> Any:
+  """Returns the step that a sample of an episode shows.
+
+  Args:
+    sample: its number, from 0.
+    num_samples: of the episode; the first and the last are of its ends, the others at
+      even distances between; a single one is of the end.
+    num_steps: of the episode.
+  """
+  if num_samples == 1:
+    return num_steps - 1
+  return sample * (num_steps - 1) // (num_samples - 1)

@@ -67,6 +67,44 @@ class SampleEmbedding(CompositeLayer):
     return self._mlp(tf.concat(parts, axis=-1))
 
 
+@configurable_layer
+class SequenceEmbedding(CompositeLayer):
+  """Reads samples in their order, as SNAIL does: what a demonstration comes to.
+
+  Mishra et al., 'A Simple Neural Attentive Meta-Learner', 2018: causal convolutions
+  over the samples, and attention to those before.
+  """
+
+  def __init__(
+    self,
+    embedding_size: int,
+    sequence_length: int = 16,
+    num_blocks: int = 2,
+    tc_filters: int = 32,
+    attention_size: int = 16,
+    **kwargs: Any,
+  ) -> None:
+    """Creates the layer.
+
+    Args:
+      embedding_size: D, components of an embedding.
+      sequence_length: samples that the convolutions reach over.
+      num_blocks: see `layers.SNAILEncoder`.
+      tc_filters: see `layers.SNAILEncoder`.
+      attention_size: see `layers.SNAILEncoder`.
+      **kwargs: of the Keras layer.
+    """
+    super().__init__(**kwargs)
+    self._encoder = layers.SNAILEncoder(
+      sequence_length, embedding_size, num_blocks, tc_filters, attention_size
+    )
+
+  def call(self, embedded: tf.Tensor) -> tf.Tensor:
+    """Maps embeddings of samples, [tasks, samples, D], to [tasks, D]."""
+    outputs, _ = self._encoder(embedded)
+    return outputs[:, -1]
+
+
 @gin.configurable
 class TaskEmbeddingModel(TaskModel):
   """Embeds the condition of a task, and has a base model act by the embedding.
@@ -74,8 +112,8 @@ class TaskEmbeddingModel(TaskModel):
   James, Bloesch and Davison, 'Task-Embedded Control Networks for Few-Shot Imitation
   Learning', 2018. The base model is an ordinary one with one feature more,
   `task_embedding` [D], that no data has: it is the mean of the embeddings of the
-  condition's samples, of norm 1. Learning a task is one call of a network, on the robot
-  too: the exported policy has `adapt`.
+  condition's samples, or what a layer makes of them in their order, of norm 1. Learning
+  a task is one call of a network, on the robot too: the exported policy has `adapt`.
   """
 
   def __init__(
@@ -83,6 +121,7 @@ class TaskEmbeddingModel(TaskModel):
     base_model: models.T2RModel,
     preprocessor_cls: Callable[..., preprocessors.MAMLPreprocessorV2] | None = None,
     create_embedding_fn: Callable[[int], Any] = SampleEmbedding,
+    create_sequence_fn: Callable[[int], Any] | None = None,
     contrastive_weight: float = 0.0,
     contrastive_loss_mode: str = "both_directions",
     **kwargs: Any,
@@ -95,6 +134,9 @@ class TaskEmbeddingModel(TaskModel):
         `MAMLPreprocessorV2`.
       create_embedding_fn: called with D; gives the layer that maps a dictionary of
         'features/<path>' and 'labels/<path>', [N, ...], to [N, D].
+      create_sequence_fn: called with D; gives the layer that maps the embeddings of the
+        condition's samples in their order, [tasks, samples, D], to [tasks, D], such as
+        `SequenceEmbedding`. None: their mean.
       contrastive_weight: of a loss that pulls the embeddings of condition and inference
         of a task together, and pushes those of other tasks away.
       contrastive_loss_mode: see `layers.compute_embedding_contrastive_loss`.
@@ -104,6 +146,7 @@ class TaskEmbeddingModel(TaskModel):
     """
     super().__init__(base_model, preprocessor_cls, **kwargs)
     self._create_embedding_fn = create_embedding_fn
+    self._create_sequence_fn = create_sequence_fn
     self._contrastive_weight = contrastive_weight
     self._contrastive_loss_mode = contrastive_loss_mode
     self._embedding_spec()
@@ -127,10 +170,13 @@ class TaskEmbeddingModel(TaskModel):
     """Builds the base model, and the network of embeddings."""
     self._base_model.build()
     size = self._embedding_spec().shape[0]
-    return {
+    network = {
       "base": self._base_model.network,
       "embedding": self._create_embedding_fn(size),
     }
+    if self._create_sequence_fn is not None:
+      network["sequence"] = self._create_sequence_fn(size)
+    return network
 
   def inference_network_fn(  # type: ignore[override]
     self, features: SpecStructure, labels: SpecStructure | None, mode: str
@@ -259,8 +305,14 @@ class TaskEmbeddingModel(TaskModel):
     size = tf.shape(next(iter(sample.values())))[:2]
     merged = meta_tfdata.merge_first_n_dims(sample, 2)
     embedded = self.network["embedding"](merged, training=mode == ModeKeys.TRAIN)
+    known = next(iter(sample.values())).shape[:2]
     embedded = tf.reshape(embedded, tf.concat([size, embedded.shape[1:]], axis=0))
-    return tf.math.l2_normalize(tf.reduce_mean(embedded, axis=1), axis=-1)
+    embedded = tf.ensure_shape(embedded, [*known, embedded.shape[-1]])
+    if self._create_sequence_fn is None:
+      task = tf.reduce_mean(embedded, axis=1)
+    else:
+      task = self.network["sequence"](embedded)
+    return tf.math.l2_normalize(task, axis=-1)
 
   @tf.autograph.experimental.do_not_convert
   def _packed(

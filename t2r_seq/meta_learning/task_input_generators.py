@@ -135,24 +135,34 @@ class TaskRecordInputGenerator(_TaskInputGenerator):
 class _TaskOrder:
   """The windows of every batch of tasks, computed and not drawn; a `WindowOrder`.
 
-  A task comes up once an epoch; its samples are windows of different episodes.
+  A task comes up once an epoch; its samples are windows of different episodes, but for
+  a condition of whole episodes.
 
   Attributes:
     task_episodes: the episodes of each task.
     counts: windows of each episode, int64 [episodes].
-    num_samples: of a task.
+    num_condition: samples of a task's condition.
+    num_inference: samples of its inference.
+    num_whole: episodes that the condition shows from start to end, or 0.
     num_tasks: in a batch.
     is_shuffled: whether tasks, episodes and windows are drawn; else each task shows
-      the first windows of its first episodes.
+      the first windows of its first episodes, or what is spread over whole ones.
     seed: of the draws.
   """
 
   task_episodes: tuple[np.ndarray, ...]
   counts: np.ndarray
-  num_samples: int
+  num_condition: int
+  num_inference: int
+  num_whole: int
   num_tasks: int
   is_shuffled: bool
   seed: int
+
+  @property
+  def num_samples(self) -> int:
+    """Samples of a task."""
+    return self.num_condition + self.num_inference
 
   @property
   def drop_remainder(self) -> bool:
@@ -194,8 +204,9 @@ class _TaskOrder:
     sizes = np.array([len(episodes) for episodes in self.task_episodes], np.int64)
     starts, counts = np.cumsum(sizes) - sizes, self.counts.astype(np.int64)
     size = tf.gather(tf.constant(sizes), tasks)
-    place = tf.range(tf.shape(tasks)[0], dtype=tf.int64) % self.num_samples
+    sample = tf.range(tf.shape(tasks)[0], dtype=tf.int64) % self.num_samples
     key = epoch * total + tasks
+    place = self._places(sample, size)
     if self.is_shuffled:
       seed = tf.fill(tf.shape(key), tf.constant(self.seed, tf.int64))
       # The op itself: `index_shuffle` can't take a seed for each number. And it takes
@@ -209,21 +220,37 @@ class _TaskOrder:
     episodes = tf.gather(tf.constant(starts), tasks) + place
     episodes = tf.gather(tf.constant(np.concatenate(self.task_episodes)), episodes)
     window = tf.zeros_like(episodes)
+    many = tf.gather(tf.constant(counts), episodes)
     if self.is_shuffled:
-      number = key * self.num_samples + place
-      share = draws.Draws(number, self.seed).uniform("window")
-      many = tf.gather(tf.constant(counts), episodes)
+      share = draws.Draws(key * self.num_samples + sample, self.seed).uniform("window")
       drawn = tf.cast(tf.cast(share, tf.float64) * tf.cast(many, tf.float64), tf.int64)
       window = tf.minimum(drawn, many - 1)
+    if self.num_whole:
+      each = self.num_condition // self.num_whole
+      tried = sample - self.num_condition
+      if not self.is_shuffled:
+        window = meta_tfdata.spread(tried, self.num_inference, many)
+      shown = meta_tfdata.spread(sample % each, each, many)
+      window = tf.where(tried < 0, shown, window)
     return tf.gather(tf.constant(np.cumsum(counts) - counts), episodes) + window
+
+  def _places(self, sample: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    """Returns which of a task's episodes its samples are of."""
+    if not self.num_whole:
+      return sample
+    each = self.num_condition // self.num_whole
+    others = (sample - self.num_condition) % tf.maximum(size - self.num_whole, 1)
+    is_shown = sample < self.num_condition
+    return tf.where(is_shown, sample // each, self.num_whole + others)
 
 
 @gin.configurable
 class TaskStoreInputGenerator(_TaskInputGenerator):
   """Reads tasks from a store that says of each episode which task it is of.
 
-  Samples of a task are windows of different episodes. A task comes up once an epoch;
-  the order is a function of the seed, and a resumed run goes on with the next batch.
+  Samples of a task are windows of different episodes; or else its condition is whole
+  episodes, such as demonstrations. A task comes up once an epoch; the order is a
+  function of the seed, and a resumed run goes on with the next batch.
   """
 
   def __init__(
@@ -233,6 +260,7 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
     batch_size: int = 32,
     num_condition_samples_per_task: int = 1,
     num_inference_samples_per_task: int = 1,
+    num_condition_episodes: int | None = None,
     seed: int | None = None,
     split: str | None = None,
     episodes: Episodes | None = None,
@@ -246,15 +274,30 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
       batch_size: tasks in a batch.
       num_condition_samples_per_task: samples that a task is learned from.
       num_inference_samples_per_task: samples that this is tried on.
+      num_condition_episodes: episodes that a task is learned from: the samples of the
+        condition show each of them from its first window to its last, at even
+        distances, and the inference is of others. None: each sample is a window of an
+        episode of its own.
       seed: of the draws; None: others in every run.
       split: of the store, the only one whose episodes are read; None for all. A task
         that has no episode in it is left out.
       episodes: numbers of the only episodes that are read, or a file that lists them;
         None for all.
+    Raises:
+      SpecError: the samples of the condition can't be shared out among its episodes.
     """
     super().__init__(
       batch_size, num_condition_samples_per_task, num_inference_samples_per_task, seed
     )
+    if num_condition_episodes is not None:
+      where, samples = type(self).__name__, self._counts[0]
+      errors.check_count(where, "num_condition_episodes", num_condition_episodes)
+      if samples % num_condition_episodes:
+        raise errors.SpecError(
+          f"{where}: num_condition_samples_per_task: expected as many of each of the "
+          f"{num_condition_episodes} episodes, got {samples}."
+        )
+    self._num_whole = num_condition_episodes or 0
     self._store_path = store_path
     self._split, self._episodes = split, episodes
     self._task_key = task_key
@@ -273,7 +316,8 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
     order: Any = _TaskOrder(
       tasks,
       np.asarray(read.counts),
-      self._num_samples,
+      *self._counts,
+      self._num_whole,
       batch_size,
       is_train,
       draw_seed() if seed is None else seed,
@@ -320,15 +364,18 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
     usable = chosen[np.asarray(counts)[chosen] > 0]
     names = np.unique(values[chosen])
     tasks = tuple(usable[values[usable] == name] for name in names)
+    needed, what = self._num_samples, "for as many samples"
+    if self._num_whole:
+      needed, what = self._num_whole + 1, "those of the condition and another"
     small = [
       f"'{name}' has {len(episodes)}"
       for name, episodes in zip(names, tasks, strict=True)
-      if len(episodes) < self._num_samples
+      if len(episodes) < needed
     ]
     if small:
       raise errors.SpecError(
-        f"{where}: {key}: expected {self._num_samples} episodes or more of each task, "
-        f"for as many samples, got {errors.listing(small, limit=5)}."
+        f"{where}: {key}: expected {needed} episodes or more of each task, {what}, got "
+        f"{errors.listing(small, limit=5)}."
       )
     return tasks
 

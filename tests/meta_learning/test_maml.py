@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
 
@@ -355,6 +356,22 @@ def test_samples_of_a_condition_are_the_windows_that_the_model_sees():
   np.testing.assert_array_equal(
     packed["condition/labels/reward"][:, 0], [-2, 0, -1, -2]
   )
+
+
+def test_samples_of_a_condition_are_spread_over_whole_episodes():
+  episodes = [
+    [{"observation": np.float32([10 * n + t])} for t in range(length)]
+    for n, length in enumerate((3, 7, 2))
+  ]
+  spec = TensorSpecStruct()
+  spec["condition/features/x"] = ExtendedTensorSpec((None, 1), tf.float32)
+  pack = functools.partial(meta_learning.pack_condition, episodes, spec)
+  packed = pack(num_samples=6, num_episodes=2)["condition/features/x"]
+  assert packed[:, 0].tolist() == [10, 13, 16, 20, 20, 21]
+  with pytest.raises(errors.SpecError, match="num_samples: expected as many of each"):
+    pack(num_samples=5, num_episodes=2)
+  with pytest.raises(errors.SpecError, match="expected 4 episodes, got 3"):
+    pack(num_samples=4, num_episodes=4)
 
 
 def test_less_than_a_step_is_one_as_in_tensor2robot(caplog):

@@ -107,6 +107,35 @@ def test_a_step_of_the_export_acts_by_the_task_that_it_was_shown(trained):
   assert np.abs(fresh["inference_output"] - said["inference_output"]).max() > 1e-2
 
 
+def test_the_order_of_a_demonstration_tells_where_there_is_a_layer_for_it():
+  """The label is whether x rises or falls over the condition, which no mean tells."""
+  rng = np.random.default_rng(0)
+
+  def tasks(num_tasks=64):
+    sign = rng.choice([-1.0, 1.0], [num_tasks, 1, 1]).astype("float32")
+    steps = np.linspace(-1, 1, 4, dtype="float32")[:, None] * np.ones(2, "float32")
+    features = {
+      "condition/features/x": sign * steps,
+      "condition/labels/target": np.zeros([num_tasks, 4, 1], "float32"),
+      "inference/features/x": np.zeros([num_tasks, 1, 2], "float32"),
+    }
+    return TensorSpecStruct(features), TensorSpecStruct(target=sign)
+
+  last = {}
+  for create in (None, meta_learning.SequenceEmbedding):
+    tf.keras.utils.set_random_seed(0)
+    model = meta_learning.TaskEmbeddingModel(
+      DirectionModel(),
+      create_sequence_fn=create and (lambda size, make=create: make(size, 4)),
+      create_optimizer_fn=lambda: tf.keras.optimizers.Adam(1e-2),
+    )
+    trainer = training.Trainer(model, tf.distribute.get_strategy())
+    losses = [float(trainer.train_step(*tasks())["loss"]) for _ in range(40)]
+    last[create] = np.mean(losses[-5:])
+  assert last[None] > 0.7
+  assert last[meta_learning.SequenceEmbedding] < 0.1
+
+
 def test_images_are_embedded_by_a_tower():
   layer = meta_learning.SampleEmbedding(5)
   sample = {

@@ -136,6 +136,27 @@ def test_an_evaluation_of_a_store_is_one_fixed_pass(task_store):
   assert found.tolist() == [[0, 30], [10, 40], [20, 50]]
 
 
+def test_a_condition_of_whole_episodes(task_store):
+  """Shown in order from end to end; what is tried is of the task's others."""
+  options = {
+    "batch_size": 3,
+    "num_condition_samples_per_task": 6,
+    "num_inference_samples_per_task": 2,
+    "num_condition_episodes": 2,
+  }
+  generator = meta_learning.TaskStoreInputGenerator(task_store, seed=5, **options)
+  found = tasks_of(batches_of(generator, count=60))
+  episodes, steps = found // 10, found % 10
+  assert np.array_equal(steps[:, :6], np.tile([0, 1, 3] * 2, (180, 1)))
+  assert (episodes[:, :3] == episodes[:, :1]).all()
+  assert (episodes[:, 3:6] == episodes[:, 3:4]).all()
+  assert all(len(set(row)) == 3 and len(set(row % 3)) == 1 for row in episodes)
+  assert len(np.unique(found[:, 6:])) == 36  # Each step is tried.
+  assert (steps[:, 6] != steps[:, 7]).any()
+  fixed = tasks_of(batches_of(generator, "eval"))
+  assert fixed[0].tolist() == [0, 1, 3, 30, 31, 33, 60, 63]
+
+
 def test_tasks_of_a_split(task_files, task_store, tmp_path):
   """Held-out tasks are no part of what is learned."""
   copied = str(tmp_path / "s")
@@ -164,6 +185,14 @@ def test_what_is_wrong_is_said(task_store):
     "too few episodes": (
       {"num_condition_samples_per_task": 3},
       r"task: expected 4 episodes or more of each task, .*'a' has 3",
+    ),
+    "no other episode": (
+      {"num_condition_samples_per_task": 3, "num_condition_episodes": 3},
+      r"task: expected 4 episodes or more of each task, those of the condition and ano",
+    ),
+    "uneven": (
+      {"num_condition_samples_per_task": 3, "num_condition_episodes": 2},
+      r"num_condition_samples_per_task: expected as many of each of the 2 .*, got 3",
     ),
     "a batch of more": ({"batch_size": 4}, r"expected at most the 3 tasks of .* got 4"),
     "no sample": (
