@@ -1,20 +1,17 @@
-"""HDF5 files in robomimic's layout, as sources and as targets.
+"""HDF5 files: the layouts of Minari, ALOHA and D4RL, and those that a JSON file tells.
 
-`data/demo_0/{obs/<key>, next_obs/<key>, actions, rewards, dones, states}` datasets
-[steps, ...], the attribute `num_samples` of each demo, the attribute `env_args` of
-`data`, and `mask/<filter>` lists of demos.
-
-Of `next_obs/<key>` only the last row is news where the others are the next rows of
-`obs/<key>`: it becomes `final_obs/<key>`, once per episode, and turns into the whole
-`next_obs/<key>` again on the way out.
+Three things say what an episode is: a group of each (`episodes`), the file as a whole,
+or flags in one long file (`ends`). Of an episode the rows of every dataset are steps.
+Where a dataset has one row more, as the observations of Minari have, it is what the
+last step led to, and becomes 'final_<path>', a value of the episode.
+Robomimic's layout has more to it: `robomimic`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import glob
+import fnmatch
 import json
-import math
 import os
 import re
 import signal
@@ -26,22 +23,28 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, files, specs
-from t2r_seq.convert import episodes, hdf5_probe
+from t2r_seq import errors, specs
+from t2r_seq.convert import episodes, hdf5_probe, minari
 from t2r_seq.convert.episodes import (
   Dropped,
   EpisodeSource,
-  EpisodeTarget,
   SourceEpisode,
   Values,
 )
+from t2r_seq.specs.validation import read_image_header
 
-DATA, MASK = "data", "mask"
-NUM_SAMPLES, ENV_ARGS, TOTAL = "num_samples", "env_args", "total"
-OBS, NEXT_OBS, FINAL_OBS = "obs/", "next_obs/", "final_obs/"
-# Attributes of `data`: specs and metadata, so that a round trip gives the same ones.
-SPEC_ATTRIBUTE = "t2r_seq_spec"
-METADATA_ATTRIBUTE = "t2r_seq_metadata"
+SUFFIXES = (".hdf5", ".h5")
+FINAL = "final_"
+_MINARI = os.path.join("data", "main_data.hdf5")
+_ACTIONS = ("actions", "action")
+DATA = "data"
+# Robomimic's number of the steps of a group.
+NUM_SAMPLES = "num_samples"
+_MAX_SHOWN = 40
+# Of rows of one size the end is zeros; these formats end with other bytes.
+_PADDED = ("jpeg", "png")
+# D4RL keeps the policy and other things of the whole file beside the steps.
+_NO_STEPS = "metadata"
 
 
 def load_h5py() -> Any:
@@ -103,170 +106,6 @@ def find_foreign(paths: Sequence[str]) -> dict[str, Foreign]:
   )
 
 
-def demo_order(name: str) -> tuple[int, str]:
-  """Sorts demo_2 before demo_10."""
-  digits = re.search(r"\d+$", name)
-  return (int(digits[0]) if digits else -1, name)
-
-
-def final_paths(spec: specs.TensorSpecStruct) -> dict[str, str]:
-  """Finds the paths that stand for a whole `next_obs/<key>`.
-
-  Args:
-    spec: of the episodes.
-  Returns:
-    'final_obs/<key>' to 'obs/<key>', where both are there and fit.
-  """
-  found = {}
-  for path, leaf in spec.items():
-    source = OBS + path.removeprefix(FINAL_OBS)
-    if not path.startswith(FINAL_OBS) or leaf.is_sequence or source not in spec:
-      continue
-    obs = spec[source]
-    if obs.is_sequence and (obs.shape, obs.dtype) == (leaf.shape, leaf.dtype):
-      found[path] = source
-  return found
-
-
-_COMPARED_BYTES = 1 << 24
-
-
-@dataclasses.dataclass
-class _Found:
-  """One path over all demos.
-
-  Attributes:
-    dtype: of the dataset, or of the attribute.
-    shape: of a step, or of the attribute.
-    is_sequence: it is a dataset.
-    demos: how many demos have it.
-  """
-
-  dtype: np.dtype
-  shape: tuple[int, ...]
-  is_sequence: bool
-  demos: int = 0
-
-
-class DemoScan:
-  """Looks at every demo's datasets and attributes; reads no data but next_obs."""
-
-  def __init__(self, path: str, dropped: Dropped) -> None:
-    """Starts with nothing.
-
-    Args:
-      path: of the file, for errors.
-      dropped: paths to leave out.
-    """
-    self._path = path
-    self._dropped = dropped
-    self._by_path: dict[str, _Found] = {}
-    self._problems: list[errors.Mismatch] = []
-    self.notes: list[str] = []
-
-  def run(self, demos: list[Any]) -> specs.TensorSpecStruct:
-    """Finds the specs of the demos.
-
-    Args:
-      demos: HDF5 groups.
-    Returns:
-      Specs by path, sorted; optional where some demos lack them.
-    Raises:
-      ConversionError: with every dataset that cannot be taken over.
-    """
-    for demo in demos:
-      num_steps = count_steps(self._path, demo)
-      for path, dataset in datasets(demo):
-        if not self._dropped.has(path):
-          self._add_dataset(demo, path, dataset, num_steps)
-      for name, value in read_attributes(demo).items():
-        if not self._dropped.has(name):
-          self._add(demo, name, _Found(value.dtype, value.shape, False))
-    spec = self._make_spec(len(demos))
-    if self._problems:
-      raise errors.mismatch_error(
-        f"convert: {self._path}", self._problems, errors.ConversionError
-      )
-    return self._derive_next_obs(spec, demos)
-
-  def _add_dataset(self, demo: Any, path: str, dataset: Any, num_steps: int) -> None:
-    if (dataset.shape or ())[:1] != (num_steps,):
-      got = episodes.describe(dataset.dtype, dataset.shape)
-      self._problem(path, f"{num_steps} rows", f"{got} in {demo.name}")
-    else:
-      self._add(demo, path, _Found(dataset.dtype, dataset.shape[1:], True))
-
-  def _add(self, demo: Any, path: str, found: _Found) -> None:
-    known = self._by_path.setdefault(path, found)
-    if (known.dtype, known.shape, known.is_sequence) != (
-      found.dtype,
-      found.shape,
-      found.is_sequence,
-    ):
-      want = f"{episodes.describe(known.dtype, known.shape)}, as other demos have"
-      got = episodes.describe(found.dtype, found.shape)
-      self._problem(path, want, f"{got} in {demo.name}")
-    known.demos += 1
-
-  def _problem(self, path: str, want: str, got: str) -> None:
-    if all(problem.path != path for problem in self._problems):
-      hint = f"Leave it out: --drop {path}."
-      self._problems.append(errors.Mismatch(path, want, got, hint))
-
-  def _make_spec(self, num_demos: int) -> specs.TensorSpecStruct:
-    spec = specs.TensorSpecStruct()
-    for path, found in sorted(self._by_path.items()):
-      leaf: specs.ExtendedTensorSpec | errors.Mismatch
-      if not found.is_sequence and found.dtype == object:
-        leaf = specs.ExtendedTensorSpec(found.shape, tf.string, path)
-      else:
-        leaf = episodes.array_spec(path, found.dtype, found.shape, found.is_sequence)
-      if isinstance(leaf, errors.Mismatch):
-        self._problems.append(leaf)
-        continue
-      is_optional = found.demos < num_demos
-      spec[path] = specs.ExtendedTensorSpec.from_spec(leaf, is_optional=is_optional)
-    return spec
-
-  def _derive_next_obs(
-    self, spec: specs.TensorSpecStruct, demos: list[Any]
-  ) -> specs.TensorSpecStruct:
-    """Replaces each next_obs whose rows are the next obs by its last row."""
-    derived: list[str] = []
-    for path, leaf in spec.items():
-      key = path.removeprefix(NEXT_OBS)
-      source = spec.get(OBS + key)
-      if not path.startswith(NEXT_OBS) or not leaf.is_sequence:
-        continue
-      is_pair = source is not None and (source.shape, source.dtype) == (
-        leaf.shape,
-        leaf.dtype,
-      )
-      if (
-        is_pair
-        and not leaf.is_optional
-        and all(is_shifted(demo[OBS + key], demo[path]) for demo in demos)
-      ):
-        derived.append(path)
-      else:
-        self.notes.append(
-          f"{path} is kept as a column: it is not everywhere the next {OBS}{key}."
-        )
-    for path in derived:
-      fields = {**spec[path].fields(), "is_sequence": False}
-      key = path.removeprefix(NEXT_OBS)
-      final = FINAL_OBS + key
-      fields["name"] = final
-      del spec[path]
-      spec[final] = specs.ExtendedTensorSpec(**fields)
-    if derived:
-      self.notes.append(
-        f"{len(derived)} next_obs are the next obs: of each only the last row of an "
-        "episode is stored, as final_obs."
-      )
-    return specs.TensorSpecStruct(sorted(spec.items()))
-
-
 def datasets(demo: Any) -> list[tuple[str, Any]]:
   """Lists the datasets of a demo by path; links to other places are not followed."""
   h5py = load_h5py()
@@ -290,31 +129,6 @@ def read_attributes(demo: Any) -> dict[str, np.ndarray]:
   return dict(sorted(found.items()))
 
 
-def count_steps(path: str, demo: Any) -> int:
-  """Returns the steps of a demo: `num_samples`, or the rows of its actions."""
-  count = demo.attrs.get(NUM_SAMPLES)
-  if count is None:
-    rows = [len(dataset) for name, dataset in datasets(demo) if dataset.shape]
-    count = rows[0] if rows else 0
-  if int(count) < 0:
-    raise errors.ConversionError(
-      f"convert: {path}: {demo.name}: expected a number of steps, got {int(count)}."
-    )
-  return int(count)
-
-
-def is_shifted(obs: Any, next_obs: Any) -> bool:
-  """Whether next_obs[t] is obs[t + 1], bit for bit, for all steps but the last."""
-  rows = len(obs)
-  row_bytes = max(math.prod(obs.shape[1:]) * obs.dtype.itemsize, 1)
-  step = max(_COMPARED_BYTES // row_bytes, 1)
-  for start in range(0, rows - 1, step):
-    stop = min(start + step, rows - 1)
-    if obs[start + 1 : stop + 1].tobytes() != next_obs[start:stop].tobytes():
-      return False
-  return True
-
-
 def _to_array(value: Any) -> np.ndarray:
   array = np.asarray(value)
   if isinstance(value, np.void):  # Opaque: bytes that are no text.
@@ -335,435 +149,600 @@ def _to_array(value: Any) -> np.ndarray:
   return items
 
 
-class Hdf5Source(EpisodeSource):
-  """Reads the demos of a file, demo_2 before demo_10."""
-
-  def __init__(
-    self,
-    path: str,
-    foreign: Foreign,
-    dropped: Dropped | None = None,
-    spec: specs.TensorSpecStruct | None = None,
-  ) -> None:
-    """Opens the file and looks at every demo.
-
-    Args:
-      path: of the file.
-      foreign: what is not in the file itself; see `find_foreign`.
-      dropped: paths to leave out.
-      spec: what an earlier look has found; None looks.
-    Raises:
-      ImportError: h5py is not installed.
-      ConversionError: another layout, or datasets that cannot be taken over.
-    """
-    self._path = path
-    _check_foreign(path, foreign, dropped or Dropped(), spec)
-    self._file = open_file(path)
-    with episodes.reading(path, "an HDF5 file"):
-      self._open(dropped or Dropped(), spec)
-
-  def _open(self, dropped: Dropped, spec: specs.TensorSpecStruct | None) -> None:
-    path = self._path
-    data = own(self._file, DATA)
-    if data is None or not hasattr(data, "keys") or not len(data):
-      raise errors.ConversionError(
-        f"convert: {path}: expected a group data with a group for each demo, as "
-        f"robomimic has it, got {errors.listing(self._file)}."
-      )
-    self._data = data
-    demos = [own(data, name) for name in sorted(data, key=demo_order)]
-    there = [demo for demo in demos if demo is not None]
-    self._demos = [demo for demo in there if count_steps(path, demo)]
-    self.num_episodes = len(self._demos)
-    self.notes: list[str] = []
-    empty = [demo.name for demo in there if not count_steps(path, demo)]
-    self._empty = {name.rpartition("/")[2] for name in empty}
-    if empty:
-      self.notes.append(episodes.left_out(len(empty), empty[0]))
-    if spec is None:
-      scan = DemoScan(path, dropped)
-      spec = self._with_known(scan.run(self._demos))
-      self.notes += scan.notes
-    self.spec = spec
-    self._finals = final_paths(spec)
-    self._names = [demo.name.rpartition("/")[2] for demo in self._demos]
-    self.metadata = self._read_metadata()
-    self.splits = self._read_splits()
-
-  def _read_metadata(self) -> Mapping[str, Any]:
-    """`env_args`, other attributes of `data`, and unusual names of demos."""
-    found = {name: _to_json(value) for name, value in self._data.attrs.items()}
-    found.pop(TOTAL, None)
-    found.pop(SPEC_ATTRIBUTE, None)
-    metadata = json.loads(found.pop(METADATA_ATTRIBUTE, "{}"))
-    robomimic: dict[str, Any] = {}
-    if found:
-      robomimic["attrs"] = found
-    if self._names != _usual_names(len(self._names)):
-      robomimic["demos"] = self._names
-    return {**metadata, **({"robomimic": robomimic} if robomimic else {})}
-
-  def _read_splits(self) -> dict[str, list[int]]:
-    """The filter keys, as numbers of demos."""
-    numbers = {name: number for number, name in enumerate(self._names)}
-    found: dict[str, list[int]] = {}
-    for name, demos in read_masks(self._file).items():
-      missing = [demo for demo in demos if demo not in {*numbers, *self._empty}]
-      if missing:
-        self.notes.append(
-          f"{MASK}/{name} names demos that are not there: {errors.listing(missing, 5)}."
-        )
-      found[name] = sorted(numbers[demo] for demo in demos if demo in numbers)
-    return found
-
-  def metadata_of(self, chosen: np.ndarray) -> Mapping[str, Any]:
-    """See the base class: some of the demos have fewer names."""
-    robomimic = {
-      name: value
-      for name, value in self.metadata.get("robomimic", {}).items()
-      if name != "demos"
-    }
-    names = [self._names[number] for number in chosen.tolist()]
-    if names != _usual_names(len(names)):
-      robomimic["demos"] = names
-    return {**self.metadata, **({"robomimic": robomimic} if robomimic else {})}
-
-  def fingerprint(self) -> dict[str, Any]:
-    """Returns the file's size and time."""
-    stat = os.stat(self._path)
-    return {"bytes": stat.st_size, "time": stat.st_mtime_ns}
-
-  def episodes(self, start: int = 0) -> Iterator[SourceEpisode]:
-    """Yields the demos from a number on; see `EpisodeSource.episodes`."""
-    for demo in self._demos[start:]:
-      place = f"{demo.name} of {self._path}"
-      with episodes.reading(place, "a demo"):
-        values = self._read(demo, place)
-      yield SourceEpisode(values, place)
-
-  def _read(self, demo: Any, place: str) -> Values:
-    values: Values = {}
-    attributes = read_attributes(demo)
-    for path, leaf in self.spec.items():
-      if path in self._finals:
-        continue
-      if not leaf.is_sequence and path in attributes:
-        values[path] = attributes[path]
-      elif leaf.is_sequence and path in demo:
-        values[path] = np.asarray(demo[path][()])
-    for path, source in self._finals.items():
-      values[path] = self._last_row(demo, path, values[source], place)
-    return values
-
-  def _last_row(self, demo: Any, path: str, obs: np.ndarray, place: str) -> np.ndarray:
-    """Returns the row of next_obs that is no row of obs; the others must be."""
-    next_path = NEXT_OBS + path.removeprefix(FINAL_OBS)
-    next_obs = demo[next_path]
-    if not is_shifted(obs, next_obs):
-      raise errors.ConversionError(
-        f"convert: {place}: {next_path}: expected the next rows of obs, as the rest of "
-        "the file has them, got others. The file was changed: start anew."
-      )
-    return np.asarray(next_obs[len(obs) - 1])
-
-  def _with_known(self, found: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
-    """Takes the specs that a conversion left, where they fit what was found."""
-    text = self._data.attrs.get(SPEC_ATTRIBUTE)
-    if not isinstance(text, str):
-      return found
-    known = specs.TensorSpecStruct.from_json(text)
-    return specs.TensorSpecStruct(
-      (path, known[path] if _fits(known.get(path), leaf) else leaf)
-      for path, leaf in found.items()
-    )
-
-
-def _usual_names(count: int) -> list[str]:
-  return [f"demo_{index}" for index in range(count)]
-
-
 def own(group: Any, name: str) -> Any:
   """Returns what is in a group itself; None where there is nothing, or a link."""
   link = group.get(name, getlink=True)
   return group[name] if isinstance(link, load_h5py().HardLink) else None
 
 
-def read_masks(file: Any) -> dict[str, list[str]]:
-  """Returns names of demos by filter key."""
-  masks = own(file, MASK)
-  found = {name: own(masks, name) for name in masks} if masks is not None else {}
-  return {n: _to_json(mask[()]) for n, mask in found.items() if mask is not None}
+@dataclasses.dataclass(frozen=True)
+class Layout:
+  """Which datasets of a file are which paths, and how episodes end.
 
-
-def check_foreign(path: str, foreign: Foreign) -> None:
-  """Checks that all of a file lies in it, but for links to other places of it.
-
-  Args:
-    path: of the file, for the error.
-    foreign: see `find_foreign`.
-  Raises:
-    ConversionError: with every place that is in another file.
+  Attributes:
+    name: for people.
+    episodes: a pattern of the groups that are an episode each, such as 'runs/*'; '/'
+      where each file is one; '' where `ends` tells.
+    ends: datasets of flags, one a step; an episode ends after a step where one is set.
+    paths: datasets by the path that they become, from the group of an episode on; None
+      takes all, by their own names.
   """
-  found = [
-    errors.Mismatch(place, "data in this file", f"{what} at {place}")
-    for place, what in foreign
-    if not what.startswith(hdf5_probe.WITHIN)
-  ]
-  if found:
-    raise errors.mismatch_error(f"convert: {path}", found, errors.ConversionError)
+
+  name: str
+  episodes: str = ""
+  ends: tuple[str, ...] = ()
+  paths: Mapping[str, str] | None = None
+
+  @classmethod
+  def read(cls, path: str) -> Layout:
+    """Reads a JSON file: {"episodes": "runs/*", "paths": {"obs/pos": "state/pos"}}.
+
+    Raises:
+      ConversionError: it is none.
+    """
+    where = f"convert: layout: {path}"
+    values = episodes.read_json_object(where, path)
+    known = ("episodes", "ends", "paths")
+    found = [
+      errors.Mismatch(
+        name, f"one of {errors.listing(known)}", repr(name), errors.nearest(name, known)
+      )
+      for name in values
+      if name not in known
+    ]
+    if found:
+      raise errors.mismatch_error(where, found, errors.ConversionError)
+    groups, ends = values.get("episodes", ""), values.get("ends", [])
+    paths = values.get("paths")
+    is_text = isinstance(groups, str) and (paths is None or isinstance(paths, dict))
+    if not is_text or not isinstance(ends, list) or bool(groups) == bool(ends):
+      raise errors.ConversionError(
+        f'{where}: expected "episodes", a pattern of groups such as "runs/*" or "/" '
+        'for a file, or "ends", a list of datasets of flags, got '
+        f"{json.dumps(values)[:200]}."
+      )
+    return cls(path, groups, tuple(map(str, ends)), paths)
+
+  def to_json_dict(self) -> dict[str, Any]:
+    """Returns the fields as JSON has them."""
+    paths = None if self.paths is None else dict(self.paths)
+    return {"episodes": self.episodes, "ends": list(self.ends), "paths": paths}
 
 
-def _check_foreign(
-  path: str,
-  foreign: Foreign,
-  dropped: Dropped,
-  spec: specs.TensorSpecStruct | None,
-) -> None:
-  """Checks that all that is read lies in the file; others may be anybody's.
-
-  Raises:
-    ConversionError: with every path that is in another file.
-  """
-  found: dict[str, errors.Mismatch] = {}
-  is_read = [*(spec or ())]
-  is_read += [NEXT_OBS + final.removeprefix(FINAL_OBS) for final in is_read]
-  for place, what in foreign:
-    top, _, rest = place.strip("/").partition("/")
-    name = rest.partition("/")[2] if top == DATA else ""
-    if top not in (DATA, MASK) or (name and spec is None and dropped.has(name)):
-      continue
-    is_there = any(f"{each}/".startswith(f"{name}/") for each in is_read)
-    if name and spec is not None and not is_there:
-      continue
-    hint = f"Leave it out: --drop {name}." if name else ""
-    got = f"{what} at {place}"
-    is_within = what.startswith(hdf5_probe.WITHIN)
-    expected = "data" if is_within else "data in this file"
-    found[name or place] = errors.Mismatch(name or place, expected, got, hint)
-  if found:
-    raise errors.mismatch_error(
-      f"convert: {path}", [*found.values()], errors.ConversionError
-    )
+ROBOMIMIC = Layout("robomimic", f"{DATA}/*")
 
 
-def _fits(known: Any, leaf: specs.ExtendedTensorSpec) -> bool:
-  return known is not None and (known.shape, known.dtype, known.is_sequence) == (
-    leaf.shape,
-    leaf.dtype,
-    leaf.is_sequence,
-  )
+def list_files(path: str) -> list[str]:
+  """Returns the HDF5 files of a dataset: the one, or all of a folder, in order."""
+  if not os.path.isdir(path):
+    return [path]
+  minari = os.path.join(path, _MINARI)
+  if os.path.isfile(minari):
+    return [minari]
+  found = [n for n in os.listdir(path) if n.lower().endswith(SUFFIXES)]
+  found.sort(key=episodes.natural_order)
+  return [os.path.join(path, name) for name in found]
 
 
-def _to_json(value: Any) -> Any:
-  if isinstance(value, bytes):
-    return value.decode("utf-8", "backslashreplace")
-  if isinstance(value, np.ndarray) and value.dtype.kind in "SUO":
-    return [_to_json(item) for item in value.tolist()]
-  return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+def find_layout(path: str) -> Layout:
+  """Finds the layout of a file that was walked through.
 
-
-_MAX_ATTRIBUTE_BYTES = 60_000
-
-
-def check_spec(
-  path: str, spec: specs.TensorSpecStruct, compression: str | None
-) -> None:
-  """Checks that a file in robomimic's layout can hold the episodes.
-
-  Args:
-    path: of the file, for the error.
-    spec: of the episodes.
-    compression: of the observations.
   Raises:
     ImportError: h5py is not installed.
-    SpecError: with every path that datasets of numbers cannot hold; text is fine where
-      there is one a episode.
+    ConversionError: it is none of those that are known, which is shown.
   """
-  load_h5py()
-  if (compression or "gzip").lower() != "gzip":
-    raise errors.ConversionError(
-      f"convert: {path}: expected the compression 'gzip' or none, got '{compression}'."
-    )
-  is_text = {
-    p: leaf.dtype == tf.string and not leaf.is_sequence for p, leaf in spec.items()
-  }
-  episodes.check_numbers(
-    f"convert: {path}",
-    specs.TensorSpecStruct((p, leaf) for p, leaf in spec.items() if not is_text[p]),
+  with open_file(path) as file, episodes.reading(path, "an HDF5 file"):
+    return _detect(file, path)
+
+
+def _detect(file: Any, path: str) -> Layout:
+  h5py = load_h5py()
+  top = {name: own(file, name) for name in file}
+  if DATA in top and top[DATA] is None:
+    return ROBOMIMIC  # A link, which its source refuses.
+  groups = {name for name, item in top.items() if isinstance(item, h5py.Group)}
+  if DATA in groups and any(
+    isinstance(own(top[DATA], name), h5py.Group) for name in top[DATA]
+  ):
+    return ROBOMIMIC
+  if groups and all(re.fullmatch(r"episode_\d+", name) for name in top):
+    return Layout("Minari", "episode_*")
+  flags = tuple(name for name in ("terminals", "timeouts") if name in top)
+  if flags and _ACTIONS[0] in top:
+    return Layout("D4RL", ends=flags)
+  if _ACTIONS[1] in top and "observations" in top:
+    return Layout("ALOHA", "/")
+  raise errors.ConversionError(
+    f"convert: {path}: expected the layout of robomimic, Minari, ALOHA or D4RL, got\n"
+    f"{render_tree(file)}\n"
+    "Say what an episode is with --layout layout.json, such as "
+    '{"episodes": "runs/*"} for a group of each, {"episodes": "/"} where each file is '
+    'one, or {"ends": ["done"]} where flags end them; "paths": {"obs/pos": '
+    '"state/position"} picks and names datasets.'
   )
 
 
-class Hdf5Target(EpisodeTarget):
-  """Writes parts, and in the end one file of them.
+def render_tree(file: Any) -> str:
+  """Renders groups and datasets of a file; of many that look alike the first."""
+  lines: list[str] = []
 
-  An HDF5 file whose writer was killed may be unreadable as a whole. So each commit
-  closes a file of its own; `finish` copies their demos, as they are, into one.
+  def add(group: Any, depth: int) -> None:
+    names = sorted(group, key=episodes.natural_order)
+    shown = names if len(names) <= 12 else names[:3]
+    for name in shown:
+      item = own(group, name)
+      if hasattr(item, "keys"):
+        lines.append(f"{'  ' * depth}{name}/")
+        add(item, depth + 1)
+      elif item is not None:
+        shape, dtype = tuple(item.shape or ()), item.dtype
+        lines.append(f"{'  ' * depth}{name}  {shape} {dtype}")
+    if len(shown) < len(names):
+      lines.append(f"{'  ' * depth}... {len(names) - len(shown)} more")
+
+  add(file, 1)
+  rest = len(lines) - _MAX_SHOWN
+  return "\n".join(
+    lines[:_MAX_SHOWN] + ([f"  ... {rest} lines more"] if rest > 0 else [])
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+  """Where an episode is.
+
+  Attributes:
+    file: its name.
+    group: in the file; '/' for the file itself.
+    start: first row of its datasets.
+    stop: row after its last step.
   """
+
+  file: str
+  group: str
+  start: int
+  stop: int
+
+  def __str__(self) -> str:
+    if self.group == "/":
+      return f"steps {self.start} to {self.stop - 1} of {self.file}"
+    return f"{self.group} of {self.file}"
+
+
+@dataclasses.dataclass
+class PathOnDisk:
+  """One path over all episodes.
+
+  Attributes:
+    dataset: its name in the group of an episode; '' for an attribute.
+    dtype: on disk.
+    shape: of a step, or of a value of the episode.
+    is_step: there is a row for each step.
+    has_final: and one more.
+    image_format: of encoded images.
+    is_text: rows are text.
+    count: episodes that have it.
+  """
+
+  dataset: str
+  dtype: np.dtype
+  shape: tuple[int, ...]
+  is_step: bool
+  has_final: bool = False
+  image_format: str | None = None
+  is_text: bool = False
+  count: int = 0
+
+  def form(self) -> tuple[Any, ...]:
+    """What has to be the same in all episodes."""
+    return (
+      *(self.dtype, self.shape, self.is_step),
+      *(self.has_final, self.image_format, self.is_text),
+    )
+
+  def describe(self) -> str:
+    """Renders it for messages."""
+    per = "a step" if self.is_step else "an episode"
+    what = f"{self.image_format} images of " if self.image_format else ""
+    final = ", with one after the last step" if self.has_final else ""
+    return f"{what}{episodes.describe(self.dtype, self.shape)} {per}{final}"
+
+
+class LayoutSource(EpisodeSource):
+  """Reads the episodes of HDF5 files by a layout."""
 
   def __init__(
     self,
     path: str,
-    work_folder: str,
-    spec: specs.TensorSpecStruct,
-    metadata: Mapping[str, Any],
-    num_episodes: int,
-    compression: str | None = None,
+    foreign: Mapping[str, Foreign],
+    layout: Layout,
+    dropped: Dropped,
+    spec: specs.TensorSpecStruct | None = None,
   ) -> None:
-    """Finds the parts that are there.
+    """Looks at every file and episode; reads flags, and first rows of images.
 
     Args:
-      path: of the file that appears in the end.
-      work_folder: where the parts are, on the same file system.
-      spec: of the episodes.
-      metadata: JSON values, `robomimic` among them as `Hdf5Source` gives it, and
-        `splits`, which become filter keys.
-      num_episodes: that will be written.
-      compression: of the observations: 'gzip' or none.
+      path: what the user named.
+      foreign: the files, and what is not in them; see `find_foreign`.
+      layout: of all of them.
+      dropped: paths to leave out.
+      spec: what an earlier look has found; only these paths are read.
     Raises:
       ImportError: h5py is not installed.
+      ConversionError: a file that is none or damaged, or episodes that differ; with
+        every path.
     """
-    self._h5py = load_h5py()
-    self._path, self._work = path, work_folder
-    self._spec = spec
-    self._metadata = dict(metadata)
-    self._robomimic = dict(self._metadata.pop("robomimic", {}))
-    self._splits = dict(self._metadata.pop("splits", {}))
-    self._compression = "gzip" if compression else None
-    self._finals = final_paths(spec)
-    names = self._robomimic.get("demos") or []
-    self._names = names if len(names) == num_episodes else _usual_names(num_episodes)
-    files.make_folders(work_folder)
-    self._committed = num_episodes if os.path.exists(path) else self._find_parts()
-    self._episodes = self._committed
-    self._part: Any = None
+    names = [*foreign]
+    self._path, self._names, self._layout = path, names, layout
+    self._dropped, self._known = dropped, spec
+    self._places: list[Place] = []
+    self._paths: dict[str, PathOnDisk] = {}
+    self._problems: list[errors.Mismatch] = []
+    self._left_out: set[str] = set()
+    self._empty: list[str] = []
+    self.notes: list[str] = []
+    self._open: tuple[str, Any] = ("", None)
+    self._check_foreign(foreign)
+    for name in names:
+      with episodes.reading(name, "an HDF5 file"):
+        self._scan(name)
+    if not self._places:
+      raise errors.ConversionError(
+        f"convert: {path}: expected episodes at '{layout.episodes}', got\n"
+        f"{render_tree(self._file(names[0]))}"
+      )
+    with episodes.reading(path, "an HDF5 file"):
+      found = self._make_spec()
+      self.metadata = self._read_metadata()
+    if self._problems:
+      raise errors.mismatch_error(
+        f"convert: {path}", self._problems, errors.ConversionError
+      )
+    paths = found if spec is None else spec
+    self.spec = specs.TensorSpecStruct((p, found[p]) for p in paths if p in found)
+    self.num_episodes = len(self._places)
+    lengths = [place.stop - place.start for place in self._places]
+    self.episode_ends = np.cumsum(lengths).tolist()
+    self.notes.insert(0, f"Read in the layout of {layout.name}.")
+    if self._empty:
+      self.notes.append(episodes.left_out(len(self._empty), self._empty[0]))
+    if self._left_out:
+      self.notes.append(
+        f"{errors.listing(self._left_out, 8)} have no row for each step, and are left "
+        "out."
+      )
 
-  @property
-  def num_committed(self) -> int:
-    """The demos in finished parts."""
-    return self._committed
+  def fingerprint(self) -> dict[str, Any]:
+    """Returns sizes and times of the files, and the layout."""
+    stats = [os.stat(name) for name in self._names]
+    return {
+      "files": [[s.st_size, s.st_mtime_ns] for s in stats],
+      "layout": self._layout.to_json_dict(),
+    }
 
-  def append(self, values: Values) -> None:
-    """Writes a demo to the part in progress; see `EpisodeTarget.append`."""
-    if self._part is None:
-      self._part = self._h5py.File(self._part_file(), "w")
-    name = self._names[self._episodes]
-    demo = self._part.create_group(name)
-    try:
-      self._write(demo, values)
-    except BaseException:
-      del self._part[name]
-      raise
-    self._episodes += 1
+  def _read_metadata(self) -> Mapping[str, Any]:
+    """Returns what Minari keeps beside its file."""
+    known = minari.read_metadata(os.path.dirname(os.path.abspath(self._names[0])))
+    is_minari = os.path.basename(self._names[0]) == os.path.basename(_MINARI)
+    return {"minari": known} if known and is_minari else {}
 
-  def commit(self) -> None:
-    """Finishes the part: HDF5 files do not survive a kill while they are open."""
-    if self._part is not None and self._episodes > self._committed:
-      self._part.close()
-      self._part = None
-      name = f"part-{self._committed:09d}-{self._episodes:09d}.hdf5"
-      files.publish(self._part_file(), os.path.join(self._work, name))
-      self._committed = self._episodes
+  def episodes(self, start: int = 0) -> Iterator[SourceEpisode]:
+    """Yields the episodes from a number on; see `EpisodeSource.episodes`."""
+    for number in range(start, len(self._places)):
+      place = self._places[number]
+      with episodes.reading(str(place), "an episode"):
+        values = self._read(place)
+      yield SourceEpisode(values, f"episode {number}, {place}")
 
-  def finish(self) -> None:
-    """Puts the parts together into one file."""
-    self.commit()
-    if os.path.exists(self._path):
+  def _file(self, name: str) -> Any:
+    """Opens a file, and keeps the last one open."""
+    if self._open[0] != name:
+      if self._open[1] is not None:
+        self._open[1].close()
+      self._open = (name, open_file(name))
+    return self._open[1]
+
+  # What there is.
+
+  def _check_foreign(self, foreign: Mapping[str, Foreign]) -> None:
+    """Checks that all that is read lies in the files, where no link leads to it.
+
+    Raises:
+      ConversionError: with every path of which that is not so: other files may be
+        anybody's, and no walk follows links within one.
+    """
+    found = []
+    for name, links in foreign.items():
+      for place, what in links:
+        path = self._path_at(place)
+        if path is None or (path and not self._is_read(path)):
+          continue
+        is_within = what.startswith(hdf5_probe.WITHIN)
+        expected = "data" if is_within else "data in this file"
+        hint = f"Leave it out: --drop {path}." if path else ""
+        got = f"{what} at {place} of {name}"
+        found.append(errors.Mismatch(path or place, expected, got, hint))
+    if found:
+      raise errors.mismatch_error(
+        f"convert: {self._path}", found, errors.ConversionError
+      )
+
+  def _path_at(self, place: str) -> str | None:
+    """Returns the path within an episode; '' for a group, and None for other places."""
+    pattern, parts = self._layout.episodes.strip("/"), place.strip("/").split("/")
+    groups = pattern.split("/") if pattern else []
+    if not all(map(fnmatch.fnmatch, parts, groups)):
+      return None
+    return "/".join(parts[len(groups) :])
+
+  def _is_read(self, path: str) -> bool:
+    """Whether something is read of a dataset, or of a group of them."""
+    if self._layout.paths is not None:
+      named = self._layout.paths.items()
+      read = [name for own_path, name in named if not self._dropped.has(own_path)]
+    elif self._known is not None:
+      read = [*self._known, *(each.removeprefix(FINAL) for each in self._known)]
+    else:
+      read = [] if self._dropped.has(path) else [path]
+    read += self._layout.ends
+    return any(f"{each}/".startswith(f"{path}/") for each in read)
+
+  def _scan(self, name: str) -> None:
+    file = self._file(name)
+    if self._layout.ends:
+      self._scan_flat(name, file)
       return
-    whole = os.path.join(self._work, "whole.hdf5")
-    with self._h5py.File(whole, "w") as file:
-      data = file.create_group(DATA)
-      total = 0
-      order = {name: index for index, name in enumerate(self._names)}
-      for part in self._parts():
-        with self._h5py.File(part, "r") as source:
-          for name in sorted(source, key=order.__getitem__):
-            source.copy(source[name], data, name)
-            total += int(data[name].attrs[NUM_SAMPLES])
-      self._write_metadata(file, data, total)
-    files.publish(whole, self._path)
-
-  def close(self) -> None:
-    """Closes the part in progress, which is written anew next time."""
-    if self._part is not None:
-      self._part.close()
-      self._part = None
-
-  def _part_file(self) -> str:
-    return os.path.join(self._work, "unfinished.hdf5")
-
-  def _parts(self) -> list[str]:
-    return sorted(glob.glob(os.path.join(glob.escape(self._work), "part-*.hdf5")))
-
-  def _find_parts(self) -> int:
-    """Returns how many episodes the parts have, one after the other."""
-    count = 0
-    for part in self._parts():
-      first, last = map(int, os.path.basename(part)[5:-5].split("-"))
-      if first != count:
-        break
-      count = last
-    return count
-
-  def _write(self, demo: Any, values: Values) -> None:
-    num_steps = 0
-    for path, array in values.items():
-      if self._spec[path].is_sequence:
-        num_steps = len(array)
-        self._write_steps(demo, path, array)
-      elif path not in self._finals:
-        _write_attribute(demo, path, array)
-    for path, source in self._finals.items():
-      next_path = NEXT_OBS + path.removeprefix(FINAL_OBS)
-      if path in values and source in values:
-        rows = np.concatenate([values[source][1:], values[path][None]])
-        self._write_steps(demo, next_path, rows)
-    demo.attrs[NUM_SAMPLES] = num_steps
-
-  def _write_steps(self, demo: Any, path: str, array: np.ndarray) -> None:
-    is_obs = path.startswith((OBS, NEXT_OBS))
-    compression = self._compression if is_obs and array.size else None
-    demo.create_dataset(path, data=array, compression=compression)
-
-  def _write_metadata(self, file: Any, data: Any, total: int) -> None:
-    data.attrs[TOTAL] = total
-    for name, value in self._robomimic.get("attrs", {}).items():
-      data.attrs[name] = value
-    data.attrs[SPEC_ATTRIBUTE] = self._spec.to_json()
-    if self._metadata:
-      data.attrs[METADATA_ATTRIBUTE] = json.dumps(self._metadata)
-    masks = dict(self._robomimic.get("mask", {}))  # As stores had them.
-    for name, numbers in self._splits.items():
-      masks[name] = [self._names[number] for number in numbers]
-    for name, demos in masks.items():
-      value = np.asarray([demo.encode() for demo in demos], "S")
-      file.create_dataset(f"{MASK}/{name}", data=value)
-
-
-def _write_attribute(demo: Any, name: str, array: np.ndarray) -> None:
-  """Writes what there is once per episode; text as text, other bytes as opaque."""
-  if array.dtype != object and array.nbytes <= _MAX_ATTRIBUTE_BYTES:
-    demo.attrs[name] = array
-    return
-  if array.dtype == object:
-    texts = [_to_text(item) for item in array.ravel().tolist()]
-    if None not in texts:
-      h5py = load_h5py()
-      value = np.asarray(texts, object).reshape(array.shape)
-      demo.attrs.create(name, value, dtype=h5py.string_dtype())
+    pattern = self._layout.episodes.strip("/")
+    if not pattern:
+      self._scan_group(name, "/", file)
       return
-    if not array.ndim:
-      demo.attrs[name] = np.void(bytes(array[()]))
+    depth = pattern.count("/") + 1
+    groups = [g for g in _groups(file, depth) if fnmatch.fnmatch(g, pattern)]
+    for group in sorted(groups, key=episodes.natural_order):
+      self._scan_group(name, group, file[group])
+
+  def _scan_flat(self, name: str, file: Any) -> None:
+    """Finds the episodes of a file whose flags end them."""
+    missing = [flag for flag in self._layout.ends if flag not in file]
+    if missing:
+      raise errors.ConversionError(
+        f"convert: {name}: expected the flags {errors.listing(missing)}, got\n"
+        f"{render_tree(file)}"
+      )
+    flags = [np.asarray(file[flag][()]) for flag in self._layout.ends]
+    num_steps = len(flags[0])
+    is_end = np.zeros(num_steps, bool)
+    for flag, values in zip(self._layout.ends, flags, strict=True):
+      if values.shape[:1] != (num_steps,) or values.size != num_steps:
+        want, got = f"a flag for each of {num_steps} steps", errors.describe(values)
+        raise errors.ConversionError(
+          f"convert: {name}: {flag}: expected {want}, got {got}."
+        )
+      is_end |= values.reshape(-1) != 0
+    ends = np.flatnonzero(is_end) + 1
+    if num_steps and (not len(ends) or ends[-1] != num_steps):
+      ends = np.append(ends, num_steps)  # The last one was cut off.
+    starts = np.append(0, ends)[:-1]
+    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
+      self._places.append(Place(name, "/", start, stop))
+    for path, dataset in self._datasets(file):
+      if path.split("/")[0] == _NO_STEPS or dataset.shape[:1] != (num_steps,):
+        self._left_out.add(path)
+        continue
+      self._add(
+        path, dataset, name, PathOnDisk(path, dataset.dtype, dataset.shape[1:], True)
+      )
+      self._paths[path].count += len(ends) - 1
+
+  def _scan_group(self, name: str, group: str, item: Any) -> None:
+    """Looks at the datasets and attributes of one episode."""
+    found = self._datasets(item)
+    num_steps = self._count_steps(item, {p: d.shape[0] for p, d in found if d.shape})
+    place = Place(name, group, 0, num_steps)
+    if not num_steps:
+      self._empty.append(str(place))
       return
-  raise errors.ConversionError(
-    f"convert: {demo.name}: {name}: expected text, or at most {_MAX_ATTRIBUTE_BYTES} "
-    f"bytes of numbers, as an attribute of a demo, got {errors.describe(array)}. Leave "
-    f"it out: --drop {name}."
-  )
+    self._places.append(place)
+    for path, dataset in found:
+      self._add(path, dataset, str(place), self._describe(path, dataset, place))
+    for path, value in read_attributes(item).items():
+      if not self._dropped.has(path) and self._layout.paths is None:
+        is_text = value.dtype == object
+        of_episode = PathOnDisk("", value.dtype, value.shape, False, is_text=is_text)
+        self._note(path, str(place), of_episode)
+
+  def _count_steps(self, group: Any, rows: dict[str, int]) -> int:
+    """Returns the steps of an episode: what it says, or the rows of its actions."""
+    given = group.attrs.get(NUM_SAMPLES)
+    if given is None:
+      of_actions = [rows[a] for a in _ACTIONS if a in rows]
+      return (of_actions or sorted(rows.values()) or [0])[0]
+    if int(given) < 0:
+      raise errors.ConversionError(
+        f"convert: {self._path}: {group.name}: expected a number of steps, got "
+        f"{int(given)}."
+      )
+    return int(given)
+
+  def _describe(self, path: str, dataset: Any, place: Place) -> PathOnDisk:
+    """Describes a dataset of an episode: whether it has a row for each step, ..."""
+    num_steps, shape = place.stop - place.start, dataset.shape
+    is_step = shape[:1] in ((num_steps,), (num_steps + 1,))
+    has_final = shape[:1] == (num_steps + 1,)
+    shape = shape[1:] if is_step else shape
+    return PathOnDisk(path, dataset.dtype, shape, is_step, has_final)
+
+  def _datasets(self, group: Any) -> list[tuple[str, Any]]:
+    """Lists the datasets of an episode by path, those that are wanted."""
+    found = datasets(group)
+    if self._layout.paths is not None:
+      by_name = dict(found)
+      missing = [n for n in self._layout.paths.values() if n not in by_name]
+      if missing:
+        near = errors.nearest(missing[0], by_name)
+        raise errors.ConversionError(
+          f"convert: {group.name} of {group.file.filename}: expected the datasets "
+          f"{errors.listing(missing)}, got {errors.listing(by_name)}.{near}"
+        )
+      found = [(path, by_name[name]) for path, name in self._layout.paths.items()]
+    # ALOHA's lengths of padded JPEGs: their own ends tell.
+    found = [each for each in found if each[0] != "compress_len"]
+    found = [each for each in found if not self._dropped.has(each[0])]
+    self._left_out.update(path for path, dataset in found if dataset.shape is None)
+    return [each for each in found if each[1].shape is not None]
+
+  def _add(self, path: str, dataset: Any, place: str, found: PathOnDisk) -> None:
+    """Takes note of a dataset; looks at the first row of what may be images or text."""
+    if self._layout.paths is not None:
+      found.dataset = self._layout.paths[path]
+    if path in self._paths and self._paths[path].dtype == found.dtype:
+      known = self._paths[path]
+      is_padded = known.image_format and len(found.shape) == 1 and not known.is_text
+      if known.image_format or known.is_text:
+        # Their rows are checked as they are read: images by their headers.
+        found.image_format, found.is_text = known.image_format, known.is_text
+        found.shape = known.shape if is_padded or not found.shape else found.shape
+    elif found.is_step and len(dataset):
+      _look_at(found, dataset)
+    self._note(path, place, found)
+
+  def _note(self, path: str, place: str, found: PathOnDisk) -> None:
+    known = self._paths.setdefault(path, found)
+    if known.form() != found.form():
+      self._problem(path, f"{known.describe()}, as before", found.describe(), place)
+    known.count += 1
+
+  def _problem(self, path: str, want: str, got: str, place: str) -> None:
+    """Notes what is wrong with a path, the first thing of each."""
+    if all(problem.path != path for problem in self._problems):
+      hint = f"Leave it out: --drop {path}."
+      self._problems.append(errors.Mismatch(path, want, f"{got} in {place}", hint))
+
+  def _make_spec(self) -> specs.TensorSpecStruct:
+    spec = specs.TensorSpecStruct()
+    for path, found in sorted(self._paths.items()):
+      leaf: specs.ExtendedTensorSpec | errors.Mismatch
+      if found.image_format or found.is_text:
+        dtype = tf.uint8 if found.image_format else tf.string
+        leaf = specs.ExtendedTensorSpec(
+          *(found.shape, dtype, path),
+          is_sequence=found.is_step,
+          data_format=found.image_format,
+        )
+      else:
+        leaf = episodes.array_spec(path, found.dtype, found.shape, found.is_step)
+      if isinstance(leaf, errors.Mismatch):
+        self._problems.append(leaf)
+        continue
+      is_optional = found.count < len(self._places)
+      spec[path] = specs.ExtendedTensorSpec.from_spec(leaf, is_optional=is_optional)
+      if found.has_final and not self._dropped.has(FINAL + path):
+        spec[FINAL + path] = specs.ExtendedTensorSpec.from_spec(
+          spec[path], name=FINAL + path, is_sequence=False
+        )
+    return specs.TensorSpecStruct(sorted(spec.items()))
+
+  # Reading.
+
+  def _read(self, place: Place) -> Values:
+    group = self._file(place.file)[place.group]
+    attributes = read_attributes(group)
+    values: Values = {}
+    for path, found in self._paths.items():
+      final = FINAL + path
+      if path not in self.spec and final not in self.spec:
+        continue
+      if not found.dataset:
+        if path in attributes:
+          values[path] = attributes[path]
+        continue
+      if found.dataset not in group:
+        continue
+      dataset, extra = group[found.dataset], int(found.has_final)
+      if not found.is_step:
+        values[path] = np.asarray(dataset[()])
+        continue
+      rows, count = dataset[place.start : place.stop + extra], place.stop - place.start
+      if len(rows) != count + extra:
+        raise errors.ConversionError(
+          f"convert: {place}: {path}: expected {count + extra} rows, got {len(rows)}. "
+          "The file was changed."
+        )
+      rows = self._as_rows(place, path, found, rows)
+      if path in self.spec:
+        values[path] = rows[: len(rows) - extra]
+      if found.has_final and final in self.spec:
+        values[final] = _item(rows, -1)
+    return values
+
+  def _as_rows(
+    self, place: Place, path: str, found: PathOnDisk, rows: Any
+  ) -> np.ndarray:
+    """Makes byte strings of rows that are images or text."""
+    if not found.image_format and not found.is_text:
+      return np.asarray(rows)
+    result = np.empty(len(rows), object)
+    for step, row in enumerate(rows):
+      data = _to_bytes(row)
+      if found.image_format:
+        data = data.rstrip(b"\0") if found.image_format in _PADDED else data
+        header = read_image_header(data)
+        shape = (
+          None if header is None else (header.height, header.width, header.channels)
+        )
+        if header is None or (header.format, shape) != (
+          found.image_format,
+          found.shape,
+        ):
+          got = f"{data[:8]!r}" if header is None else f"{header.format} {shape}"
+          raise errors.ConversionError(
+            f"convert: {place}: {path}: step {step}: expected an image, "
+            f"{found.image_format} {found.shape}, got {got}."
+          )
+      result[step] = data
+    return result
 
 
-def _to_text(item: bytes) -> str | None:
-  try:
-    text = item.decode()
-  except UnicodeDecodeError:
-    return None
-  return None if "\0" in text else text
+def _groups(group: Any, depth: int, prefix: str = "") -> Iterator[str]:
+  """Yields the names of the groups at a depth; links are not followed."""
+  for name in group:
+    item = own(group, name)
+    if hasattr(item, "keys"):
+      if depth == 1:
+        yield prefix + name
+      else:
+        yield from _groups(item, depth - 1, f"{prefix}{name}/")
+
+
+def _look_at(found: PathOnDisk, dataset: Any) -> None:
+  """Finds out, by the first row, whether rows are encoded images or text."""
+  h5py = load_h5py()
+  is_text = h5py.check_string_dtype(found.dtype) is not None
+  is_bytes = is_text or h5py.check_vlen_dtype(found.dtype) == np.uint8
+  is_object = is_bytes and not found.shape
+  is_padded = found.dtype == np.uint8 and len(found.shape) == 1 and found.shape[0] > 64
+  if not is_object and not is_padded:
+    return  # Rows of any number of numbers among them: they are no bytes.
+  data = _to_bytes(dataset[0])
+  header = read_image_header(data)
+  # Numbers may begin as a bitmap does: only two formats are told among them.
+  if header is not None and (is_object or header.format in _PADDED):
+    found.image_format = header.format
+    found.shape = (header.height, header.width, header.channels)
+  else:
+    found.is_text = is_object and is_text
+
+
+def _to_bytes(row: Any) -> bytes:
+  if isinstance(row, str):
+    return row.encode()
+  return row.tobytes() if isinstance(row, (np.ndarray, np.void)) else bytes(row)
+
+
+def _item(rows: np.ndarray, index: int) -> np.ndarray:
+  """Returns a row as an array, also where it is an object."""
+  if rows.dtype != object:
+    return np.asarray(rows[index])
+  item = np.empty((), object)
+  item[()] = rows[index]
+  return item

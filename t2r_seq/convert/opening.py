@@ -13,10 +13,10 @@ import gin
 from t2r_seq import errors, records, specs, videos
 from t2r_seq.convert import (
   hdf5,
-  hdf5_layouts,
   lerobot_folder,
   lerobot_target,
   mcap,
+  robomimic,
   zarr_group,
 )
 from t2r_seq.convert import records as records_lib
@@ -105,7 +105,7 @@ def _named_kind(path: str, source: str) -> str:
     return STORE
   if name.endswith(".zarr"):
     return ZARR
-  if name.endswith(hdf5_layouts.SUFFIXES):
+  if name.endswith(hdf5.SUFFIXES):
     return HDF5
   if name.endswith(".lerobot"):
     return LEROBOT
@@ -137,7 +137,7 @@ def _folder_kind(path: str) -> str:
     return LEROBOT
   if names & set(_ZARR_FILES) or {"data", "meta"} <= names:
     return ZARR
-  if hdf5_layouts.is_hdf5_folder(path):
+  if hdf5.list_files(path):
     return HDF5
   if find_arrow(path):
     return MINARI
@@ -154,7 +154,7 @@ def _folder_kind(path: str) -> str:
 def _file_kind(path: str) -> str:
   with open(path, "rb") as file:
     start = file.read(len(_HDF5_SIGNATURE))
-  if start == _HDF5_SIGNATURE or path.lower().endswith(hdf5_layouts.SUFFIXES):
+  if start == _HDF5_SIGNATURE or path.lower().endswith(hdf5.SUFFIXES):
     return HDF5
   if start.startswith(mcap.SIGNATURE) or path.lower().endswith(mcap.SUFFIX):
     return MCAP
@@ -379,7 +379,7 @@ def open_source(
   elif kind == LEROBOT:
     source = LeRobotSource(path, dropped)
   elif kind == HDF5:
-    source = hdf5_layouts.open_hdf5(path, dropped, spec, options.layout)
+    source = _open_hdf5(path, dropped or Dropped(), spec, options.layout)
   elif kind == MINARI:
     source = MinariSource(path, dropped)
   elif kind == MCAP:
@@ -404,6 +404,23 @@ def open_source(
     f"convert: {path}", source.num_episodes, episodes, split, source.splits
   )
   return source if chosen is None else ChosenSource(source, chosen)
+
+
+def _open_hdf5(
+  path: str, dropped: Dropped, spec: specs.TensorSpecStruct | None, given: str | None
+) -> EpisodeSource:
+  """Opens an HDF5 file, or a folder of them, by the layout that it has, or is given."""
+  names = hdf5.list_files(path)
+  if not names:
+    raise errors.ConversionError(
+      f"convert: {path}: expected files of {errors.listing(hdf5.SUFFIXES)}, got none."
+    )
+  known = hdf5.Layout.read(given) if given else None
+  foreign = hdf5.find_foreign(names)
+  known = known or hdf5.find_layout(names[0])
+  if known is hdf5.ROBOMIMIC:
+    return robomimic.RobomimicSource(path, foreign, dropped, spec)
+  return hdf5.LayoutSource(path, foreign, known, dropped, spec)
 
 
 def keep_videos(
@@ -474,7 +491,7 @@ def check_target(
   elif kind == ZARR:
     zarr_group.check_spec(path, source.spec)
   elif kind == HDF5:
-    hdf5.check_spec(path, source.spec, options.compression)
+    robomimic.check_spec(path, source.spec, options.compression)
   elif kind == LEROBOT:
     writing = _writing(source, options)
     lerobot_target.check_spec(path, source.spec, source.metadata, writing)
@@ -509,7 +526,9 @@ def open_target(
   if splits := final_splits(source, options, count):
     metadata = {**metadata, "splits": splits}
   if kind == HDF5:
-    return hdf5.Hdf5Target(path, work, spec, metadata, count, options.compression)
+    return robomimic.RobomimicTarget(
+      path, work, spec, metadata, count, options.compression
+    )
   if kind == TFRECORD:
     num_shards, compression = options.num_shards, options.compression
     return records_lib.RecordTarget(path, spec, count, num_shards, compression)

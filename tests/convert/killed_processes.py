@@ -19,7 +19,7 @@ sys.path.append(os.path.join(os.path.dirname(__file__), os.pardir, "store"))
 import writing_processes as processes
 
 from t2r_seq import convert, records, specs, store
-from t2r_seq.convert import conversion, hdf5, stores, zarr_group
+from t2r_seq.convert import conversion, hdf5, robomimic, stores, zarr_group
 from t2r_seq.convert import records as records_lib
 
 Options = convert.ConversionOptions
@@ -29,7 +29,7 @@ PATCHED = (
   (records_lib.RecordTarget, ("append", "finish")),
   (zarr_group.ZarrTarget, ("append", "commit", "finish")),
   (zarr_group._Column, ("_write",)),
-  (hdf5.Hdf5Target, ("append", "commit", "finish", "_write_metadata")),
+  (robomimic.RobomimicTarget, ("append", "commit", "finish", "_write_metadata")),
 )
 
 

@@ -255,7 +255,7 @@ FORMATS = {
       ),
       ROWS: (
         put("data/demo_1/obs/pos", np.zeros((3, 3))),
-        r"x.hdf5: obs/pos: expected 4 rows, got \(3, 3\) .*/data/demo_1",
+        r"x.hdf5: obs/pos: expected 4 rows, got \(3, 3\) .*data/demo_1",
       ),
     },
   ),

@@ -87,8 +87,8 @@ def test_into_a_store_and_out_again(data):
   make_file()
   report = convert.convert("x.hdf5", "back")
   assert (report.num_episodes, report.num_steps) == (4, 10)
-  (note,) = report.notes
-  assert note.startswith("2 next_obs are the next obs")
+  assert report.notes[0] == "Read in the layout of robomimic."
+  assert report.notes[1].startswith("2 next_obs are the next obs")
   data.assert_episodes("back", [want_episode(name) for name in LENGTHS])
   assert store.EpisodeStore("back").metadata == {
     "robomimic": {
@@ -107,7 +107,7 @@ def test_next_obs_that_are_not_the_next(data):
   other[1, 2] += 1e-9
   make_file(changes={"demo_2": {"next_obs/eef_pos": other}})
   report = convert.convert("x.hdf5", "back")
-  assert report.notes[0] == (
+  assert report.notes[1] == (
     "next_obs/eef_pos is kept as a column: it is not everywhere the next obs/eef_pos."
   )
   want = [want_episode(name, ("eef_pos",)) for name in LENGTHS]
@@ -119,14 +119,14 @@ def test_next_obs_that_are_not_the_next(data):
 
 def test_large_observations(data, monkeypatch):
   """next_obs is compared in pieces: a difference in any of them is found."""
-  from t2r_seq.convert import hdf5
+  from t2r_seq.convert import robomimic
 
-  monkeypatch.setattr(hdf5, "_COMPARED_BYTES", 1)
+  monkeypatch.setattr(robomimic, "_COMPARED_BYTES", 1)
   other = make_demo("demo_0")["next_obs/agentview_image"].copy()
   other[2, 3, 4, 2] ^= 1
   make_file(changes={"demo_0": {"next_obs/agentview_image": other}})
   report = convert.convert("x.hdf5", "back")
-  assert "next_obs/agentview_image is kept" in report.notes[0]
+  assert "next_obs/agentview_image is kept" in report.notes[1]
 
 
 def test_paths_that_some_demos_lack(data):
@@ -174,17 +174,17 @@ BAD_FILES = {
   "rows": (
     {"demo_1": {"actions": np.zeros((2, 7)), "states": np.zeros((3, 32))}},
     [
-      "actions: expected 1 rows, got (2, 7) float64 in /data/demo_1",
+      "actions: expected 1 rows, got (2, 7) float64 in data/demo_1",
       "states: expected 1",
     ],
   ),
   "another shape": (
     {"demo_2": {"actions": np.zeros((3, 6))}},
-    ["actions: expected (7,) float64, as other demos have, got (6,) float64"],
+    ["actions: expected (7,) float64 a step, as before, got (6,) float64 a step"],
   ),
-  "objects": (
-    {name: {"text": np.asarray([b"a"] * n, object)} for name, n in LENGTHS.items()},
-    ["text: expected numbers, got objects. Leave it out: --drop text."],
+  "no numbers": (
+    {name: {"pairs": np.zeros(n, [("a", "f4")])} for name, n in LENGTHS.items()},
+    ["pairs: expected numbers, got [('a', '<f4')]. Leave it out: --drop pairs."],
   ),
 }
 
@@ -201,9 +201,9 @@ def test_bad_files(name):
 
 
 def test_what_is_dropped_is_not_looked_at(data):
-  changes, _ = BAD_FILES["objects"]
+  changes, _ = BAD_FILES["no numbers"]
   make_file(changes=changes)
-  convert.convert("x.hdf5", "back", options=Options(drop=("text", "states")))
+  convert.convert("x.hdf5", "back", options=Options(drop=("pairs", "states")))
   want = [want_episode(name) for name in LENGTHS]
   for episode in want:
     del episode["states"]

@@ -174,10 +174,13 @@ def test_a_folder_of_robomimics_files_has_their_filter_keys():
     with h5py.File(f"demos/part_{part}.hdf5", "w") as file:
       for demo in range(2):
         file[f"data/demo_{demo}/actions"] = np.full((3, 2), 2 * part + demo)
+        file[f"data/demo_{demo}/obs/pos"] = OBS[:3]
+        file[f"data/demo_{demo}/next_obs/pos"] = OBS[1:4]
       file["mask/train"] = [f"demo_{part}".encode()]
   convert.convert("demos", "s", options=convert.ConversionOptions(filter="train"))
   opened = store.EpisodeStore("s")
   assert [opened.episode(n)["actions"][0, 0] for n in range(len(opened))] == [0, 3]
+  assert sorted(opened.spec) == ["actions", "final_obs/pos", "obs/pos"]
 
 
 def damage_image(name):
