@@ -34,6 +34,7 @@ from t2r_seq.meta_learning.task_embedding_model import (
 )
 from t2r_seq.meta_learning.task_input_generators import (
   TaskRecordInputGenerator,
+  TaskReplayInputGenerator,
   TaskStoreInputGenerator,
 )
 
@@ -53,6 +54,7 @@ __all__ = [
   "SequenceEmbedding",
   "TaskEmbeddingModel",
   "TaskRecordInputGenerator",
+  "TaskReplayInputGenerator",
   "TaskStoreInputGenerator",
   "TrainValPair",
   "create_maml_feature_spec",

@@ -1,17 +1,18 @@
-"""Batches of tasks for models that learn them: from record files, and from a store."""
+"""Batches of tasks for models that learn them: of record files, a store, replays."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gin
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import data, draws, errors, records, specs, store, windows
+from t2r_seq import data, draws, errors, records, replay, specs, store, windows
 from t2r_seq.data import joint
 from t2r_seq.data.loaders import batches_in_order
 from t2r_seq.data.plan import draw_seed, permuted
@@ -392,3 +393,72 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
     for path, value in features.items():
       meta[f"inference/features/{path}"] = value[:, first:]
     return meta, TensorSpecStruct((path, v[:, first:]) for path, v in labels.items())
+
+
+@gin.configurable
+class TaskReplayInputGenerator(_TaskInputGenerator):
+  """Reads tasks from replays that are written meanwhile: one replay holds one task.
+
+  Each sample is an item that its replay draws; there is no end in any mode.
+  """
+
+  def __init__(
+    self,
+    replays: Sequence[replay.Replay] = gin.REQUIRED,
+    batch_size: int = 32,
+    num_condition_samples_per_task: int = 1,
+    num_inference_samples_per_task: int = 1,
+    seed: int | None = None,
+  ) -> None:
+    """Creates the generator.
+
+    Args:
+      replays: one of each task, such as `ReplayBuffer`s; they are left open.
+      batch_size: tasks in a batch.
+      num_condition_samples_per_task: samples that a task is learned from.
+      num_inference_samples_per_task: samples that this is tried on.
+      seed: of which tasks come up; None: others in every run. What a replay draws has
+        the replay's own seed.
+    Raises:
+      SpecError: there is no replay, or something else among them.
+    """
+    super().__init__(
+      batch_size, num_condition_samples_per_task, num_inference_samples_per_task, seed
+    )
+    self._tasks = [replay.ReplayInputGenerator(each) for each in replays]
+    if not self._tasks:
+      raise errors.SpecError(
+        f"{type(self).__name__}: replays: expected one or more, got none."
+      )
+
+  @contextlib.contextmanager
+  def explain_failures(self) -> Iterator[None]:
+    """Turns what a replay raised inside of TensorFlow into what it was."""
+    with contextlib.ExitStack() as stack:
+      for task in self._tasks:
+        stack.enter_context(task.explain_failures())
+      yield
+
+  def watch(self) -> Callable[[], Any] | None:
+    """Begins to watch over a wait for a batch; see the replays'."""
+    checks = [check for task in self._tasks if (check := task.watch()) is not None]
+
+    def check_all() -> None:
+      for check in checks:
+        check()
+
+    return check_all if checks else None
+
+  def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
+    features, labels = self._sample_specs(mode)
+    sampled = []
+    for task in self._tasks:
+      task.set_feature_specifications(features)
+      task.set_label_specifications(labels)
+      task.set_padding(self.padding)
+      sampled.append(task.create_dataset(mode, {"batch_size": self._num_samples}))
+    seed = self._drawing_seed()
+    # As in a store: each task comes up once before one comes up again.
+    turns = tf.data.Dataset.range(len(sampled)).shuffle(len(sampled), seed).repeat()
+    tasks = tf.data.Dataset.choose_from_datasets(sampled, turns)
+    return tasks.map(self._to_meta).batch(batch_size, drop_remainder=True)

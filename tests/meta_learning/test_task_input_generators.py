@@ -1,4 +1,4 @@
-"""Tasks come from record files and from a store, whole, drawn by a seed."""
+"""Tasks come from record files, a store or replays, whole, drawn by a seed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, meta_learning, models, records, specs, store
+from t2r_seq import errors, meta_learning, models, records, replay, specs, store
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 
 
@@ -155,6 +155,36 @@ def test_a_condition_of_whole_episodes(task_store):
   assert (steps[:, 6] != steps[:, 7]).any()
   fixed = tasks_of(batches_of(generator, "eval"))
   assert fixed[0].tolist() == [0, 1, 3, 30, 31, 33, 60, 63]
+
+
+def test_each_replay_is_a_task():
+  """What is written between two batches is among the next; all tasks take turns."""
+  spec = TensorSpecStruct(
+    x=ExtendedTensorSpec((1,), tf.float32, name="x", time_offsets=0),
+    y=ExtendedTensorSpec((1,), tf.float32, name="y", time_offsets=0),
+  )
+  replays = [replay.ReplayBuffer(spec, capacity_steps=8, seed=n) for n in range(3)]
+  for n, task in enumerate(replays):
+    with task.writer() as writer:
+      for t in range(8):
+        value = np.float32([10 * n + t])
+        writer.append({"x": value, "y": -value})
+  generator = meta_learning.TaskReplayInputGenerator(
+    replays, 3, num_condition_samples_per_task=2, num_inference_samples_per_task=2
+  )
+  for features, labels in batches_of(generator, count=4):
+    condition = features["condition/features/x"].numpy()
+    inference = features["inference/features/x"].numpy()
+    assert np.array_equal(features["condition/labels/target"], -condition)
+    assert np.array_equal(labels["target"], -inference)
+    of_task = np.concatenate([condition, inference], axis=1)[..., 0] // 10
+    assert (of_task == of_task[:, :1]).all() and sorted(of_task[:, 0]) == [0, 1, 2]
+  with pytest.raises(errors.SpecError, match="replays: expected one or more, got none"):
+    meta_learning.TaskReplayInputGenerator([])
+  with pytest.raises(errors.SpecError, match=r"replay: expected .*, got 5"):
+    meta_learning.TaskReplayInputGenerator([5])
+  for task in replays:
+    task.close()
 
 
 def test_tasks_of_a_split(task_files, task_store, tmp_path):
