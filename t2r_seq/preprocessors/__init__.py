@@ -26,6 +26,7 @@ from t2r_seq.preprocessors.image_to_float_preprocessor import (
   SpecTransformationPreprocessor,
 )
 from t2r_seq.preprocessors.normalize import Normalize, unnormalize
+from t2r_seq.preprocessors.text_preprocessor import HashedTextPreprocessor
 from t2r_seq.preprocessors.tpu_preprocessor_wrapper import TPUPreprocessorWrapper
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
   "DepthNoise",
   "GaussianBlur",
   "GaussianNoise",
+  "HashedTextPreprocessor",
   "ImageToFloatPreprocessor",
   "ImageTransform",
   "NoOpPreprocessor",

@@ -1,0 +1,113 @@
+"""The preprocessor that makes vectors of texts, such as instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from t2r_seq import errors, specs
+from t2r_seq.preprocessors import abstract_preprocessor
+from t2r_seq.preprocessors.image_to_float_preprocessor import (
+  SpecTransformationPreprocessor,
+)
+
+
+@gin.configurable
+class HashedTextPreprocessor(SpecTransformationPreprocessor):
+  """Embeds texts by a fixed random vector of each word; nothing is learned or shipped.
+
+  The model declares vectors, float32 [..., D]; stored are texts, [...]. A word's hash
+  chooses its row of a table of normal numbers, and a text is the sum of its words' rows
+  over the root of their number, so that components are of about unit scale; without
+  words it is zeros. Upper case and punctuation don't count, nor does the order of
+  words, unless `ngrams` says so. The same text gives the same vector in training, in
+  the export and on every machine; the network itself never sees a string.
+  """
+
+  def __init__(
+    self,
+    model_feature_specification_fn: abstract_preprocessor.SpecificationFn | None = None,
+    model_label_specification_fn: abstract_preprocessor.SpecificationFn | None = None,
+    text_paths: Sequence[str] = ("instruction",),
+    num_buckets: int = 4096,
+    ngrams: int = 1,
+    seed: int = 0,
+  ) -> None:
+    """Creates the preprocessor.
+
+    Args:
+      model_feature_specification_fn: takes a mode, returns the model's feature specs.
+      model_label_specification_fn: takes a mode, returns the model's label specs.
+      text_paths: of the features that are texts where they are stored.
+      num_buckets: rows of the table; two words that share one are one word.
+      ngrams: up to so many neighbours count as a word of their own, too.
+      seed: of the table.
+    Raises:
+      SpecError: a count is below 1, or a path is no vector of floats of the model's.
+    """
+    super().__init__(model_feature_specification_fn, model_label_specification_fn)
+    whose = type(self).__name__
+    if isinstance(text_paths, str):
+      raise errors.SpecError(
+        f"{whose}: text_paths: expected a list of paths, got {text_paths!r}."
+      )
+    self._paths = tuple(text_paths)
+    self._num_buckets = errors.check_count(whose, "num_buckets", num_buckets)
+    self._ngrams = errors.check_count(whose, "ngrams", ngrams)
+    self._seed = seed
+
+  def check_specifications(self) -> None:
+    """Checks also that the texts become vectors of the model's."""
+    features: dict[str, Any] = {}
+    for mode in specs.ModeKeys.ALL:
+      features.update(self.get_out_feature_specification(mode).items())
+    mismatches = []
+    for path in self._paths:
+      spec = features.get(path)
+      if spec is None or not (
+        spec.dtype.is_floating and spec.shape.rank and spec.shape[-1]
+      ):
+        expected = "a vector of floats, [..., D], of the model's features"
+        got = "nothing" if spec is None else errors.describe(spec)
+        hint = errors.nearest(path, features).strip() if spec is None else ""
+        mismatches.append(errors.Mismatch(path, expected, got, hint))
+    if mismatches:
+      raise errors.mismatch_error(f"{type(self).__name__}: text_paths", mismatches)
+    super().check_specifications()
+
+  def _transform_in_feature_specification(
+    self, tensor_spec_struct: specs.TensorSpecStruct
+  ) -> specs.TensorSpecStruct:
+    for path in self._paths:
+      if path in tensor_spec_struct:
+        shape = tensor_spec_struct[path].shape[:-1]
+        self.update_spec(tensor_spec_struct, path, shape=shape, dtype=tf.string)
+    return tensor_spec_struct
+
+  def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
+    wanted = self.get_out_feature_specification(mode)
+    for path in self._paths:
+      if path in wanted and features.get(path) is not None:
+        features[path] = self._embed(features[path], wanted[path])
+    return features, labels
+
+  def _embed(self, texts: tf.Tensor, spec: Any) -> tf.Tensor:
+    size = spec.shape[-1]
+    # The one generator of NumPy whose numbers are promised to stay as they are.
+    table = np.random.RandomState(self._seed).standard_normal([self._num_buckets, size])
+    lower = tf.strings.lower(tf.reshape(texts, [-1]), encoding="utf-8")
+    words = tf.strings.split(
+      tf.strings.regex_replace(lower, r"[^\p{L}\p{M}\p{N}]+", " ")
+    )
+    if self._ngrams > 1:
+      words = tf.strings.ngrams(words, list(range(1, self._ngrams + 1)))
+    rows = tf.strings.to_hash_bucket_fast(words.flat_values, self._num_buckets)
+    vectors = tf.gather(tf.constant(table, spec.dtype), rows)
+    flat = tf.math.unsorted_segment_sqrt_n(vectors, words.value_rowids(), words.nrows())
+    static = texts.shape.concatenate([size])
+    whole = tf.reshape(flat, tf.concat([tf.shape(texts), [size]], 0))
+    return tf.ensure_shape(whole, static)
