@@ -19,40 +19,48 @@ import tensorflow as tf
 
 from t2r_seq.records import tensorspec_to_feature_dict
 from t2r_seq.specs import (
-  EXTRA_ASSETS_DIRECTORY,
-  T2R_ASSETS_FILENAME,
   ExtendedTensorSpec,
   TensorSpecStruct,
   add_sequence_length_specs,
-  assert_equal,
-  assert_equal_spec_or_tensor,
-  assert_required,
-  assert_valid_spec_structure,
-  cast_bfloat16_to_float32,
-  cast_float32_to_bfloat16,
   copy_tensorspec,
   create_t2r_assets,
-  filter_required_flat_tensor_spec,
-  filter_spec_structure_by_dataset,
   flatten_spec_structure,
   is_encoded_image_spec,
-  is_flat_spec_or_tensors_structure,
   load_t2r_assets_to_file,
   make_constant_numpy,
   make_placeholders,
   make_random_numpy,
+  pack_flat_sequence_to_spec_structure,
+  validate_and_flatten,
+  validate_and_pack,
+  write_t2r_assets_to_file,
+)
+from t2r_seq.specs.assets import (
+  EXTRA_ASSETS_DIRECTORY,
+  T2R_ASSETS_FILENAME,
+)
+from t2r_seq.specs.samples import (
   make_random_tensors,
   map_feed_dict,
   map_feed_dict_unsafe,
   map_predict_fn_dict,
-  maybe_ignore_batch,
-  pack_flat_sequence_to_spec_structure,
+)
+from t2r_seq.specs.structures import (
+  assert_valid_spec_structure,
+  cast_bfloat16_to_float32,
+  cast_float32_to_bfloat16,
+  filter_required_flat_tensor_spec,
+  filter_spec_structure_by_dataset,
+  is_flat_spec_or_tensors_structure,
   pad_or_clip_tensor_to_spec_shape,
   replace_dtype,
   tensorspec_from_tensors,
-  validate_and_flatten,
-  validate_and_pack,
-  write_t2r_assets_to_file,
+)
+from t2r_seq.specs.validation import (
+  assert_equal,
+  assert_equal_spec_or_tensor,
+  assert_required,
+  maybe_ignore_batch,
 )
 
 __all__ = [

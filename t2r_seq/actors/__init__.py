@@ -24,7 +24,6 @@ from t2r_seq.actors.sinks import (
   WholeEpisodeSink,
 )
 from t2r_seq.actors.videos import FilmedEnv
-from t2r_seq.training import Stopped, StopSignal
 
 __all__ = [
   "ClosedLoopEvaluation",
@@ -35,8 +34,6 @@ __all__ = [
   "FilmedEnv",
   "RecordSink",
   "ReplaySink",
-  "StopSignal",
-  "Stopped",
   "StoreSink",
   "WholeEpisodeSink",
   "collect_episodes",

@@ -347,6 +347,7 @@ def load_window_specs(source: str) -> tuple[Any, Any]:
     SpecError: it is not a spec structure.
   """
   from t2r_seq import specs
+  from t2r_seq.specs import structures
 
   labels = None
   try:
@@ -360,7 +361,7 @@ def load_window_specs(source: str) -> tuple[Any, Any]:
     else:
       found = load_object("--spec", source, FORMS)
       features = found() if callable(found) else found
-    specs.assert_valid_spec_structure(features)
+    structures.assert_valid_spec_structure(features)
   except (errors.SpecError, UnicodeDecodeError) as error:
     raise errors.SpecError(f"--spec: {source}: {error}") from error
   if not features and not labels:

@@ -53,15 +53,15 @@ def _bound(name: str) -> Any:
 def _collect(args: argparse.Namespace) -> int:
   """Collects; see `t2r_seq.actors.collect_episodes` for what can be configured."""
   console.parse(args)
-  from t2r_seq import actors
+  from t2r_seq import actors, training
   from t2r_seq.training import arguments
 
   try:
     # The sink is made before the collection begins, and may wait for a server; the
     # collection has a signal of its own, which ends nothing but waits.
-    with actors.StopSignal() as signal, signal.waiting():
+    with training.StopSignal() as signal, signal.waiting():
       result = actors.collect_episodes(stop=signal)
-  except actors.Stopped:
+  except training.Stopped:
     print("Stopped by a signal before all episodes were collected.", file=sys.stderr)
     return STATUS_OF_SIGTERM
   arguments.warn_of_unread_bindings()
@@ -82,14 +82,14 @@ def _where(files: Sequence[str]) -> str:
 def _collect_eval(args: argparse.Namespace) -> int:
   """Acts; see `t2r_seq.actors.collect_eval_loop` for what can be configured."""
   console.parse(args)
-  from t2r_seq import actors
+  from t2r_seq import actors, training
 
   try:
     # The sink is made before the loop begins, and may wait for a server; the loop has a
     # signal of its own, which ends nothing but waits.
-    with actors.StopSignal() as signal, signal.waiting():
+    with training.StopSignal() as signal, signal.waiting():
       result = actors.collect_eval_loop(stop=signal)
-  except actors.Stopped:
+  except training.Stopped:
     print("Stopped by a signal before the first round.")
     return 0
   rewards = [

@@ -24,6 +24,7 @@ from t2r_seq.policies.policy_module import (
 )
 from t2r_seq.policies.policy_record import PolicyRecord
 from t2r_seq.policies.policy_step import SEED, new_seeds
+from t2r_seq.specs.assets import EXTRA_ASSETS_DIRECTORY, T2R_ASSETS_FILENAME
 
 
 class ExactFeatures:
@@ -74,7 +75,7 @@ class ExactFeatures:
 
 
 SAVED_MODEL = "saved_model.pb"
-_ASSETS = f"{specs.EXTRA_ASSETS_DIRECTORY}/{specs.T2R_ASSETS_FILENAME}"
+_ASSETS = f"{EXTRA_ASSETS_DIRECTORY}/{T2R_ASSETS_FILENAME}"
 _FILES = (SAVED_MODEL, _ASSETS)
 
 

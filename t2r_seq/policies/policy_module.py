@@ -19,6 +19,7 @@ from t2r_seq.policies.policy_step import (
   new_seeds,
 )
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
+from t2r_seq.specs.structures import filter_required_flat_tensor_spec
 from t2r_seq.windows.cut import mask_paths
 
 _as_it_is = tf.autograph.experimental.do_not_convert
@@ -80,7 +81,7 @@ def stored_feature_specs(model: PolicyModel) -> TensorSpecStruct:
 
 def _required(in_spec: specs.SpecStructure) -> TensorSpecStruct:
   given = specs.flatten_spec_structure(in_spec)
-  flat = specs.filter_required_flat_tensor_spec(given)
+  flat = filter_required_flat_tensor_spec(given)
   # However a store keeps them, a policy is given frames.
   return specs.map_leaves(
     lambda spec: specs.frame_spec(ExtendedTensorSpec.to_spec(spec)), flat

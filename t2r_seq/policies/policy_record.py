@@ -10,9 +10,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from t2r_seq import errors, specs
+from t2r_seq import errors
 from t2r_seq.policies.execution import ChunkExecution
 from t2r_seq.policies.policy_model import PolicyModel
+from t2r_seq.specs.assets import EXTRA_ASSETS_DIRECTORY
 from t2r_seq.windows.cut import Padding, check_padding
 
 POLICY_RECORD = "policy.json"
@@ -80,7 +81,7 @@ class PolicyRecord:
     Raises:
       SpecError: the file is damaged.
     """
-    path = os.path.join(export_path, specs.EXTRA_ASSETS_DIRECTORY, POLICY_RECORD)
+    path = os.path.join(export_path, EXTRA_ASSETS_DIRECTORY, POLICY_RECORD)
     if not tf.io.gfile.exists(path):
       return None
     try:
@@ -95,4 +96,4 @@ class PolicyRecord:
 
 def operative_config_path(export_path: str) -> str:
   """Returns where an export keeps the gin config of its training, if there was one."""
-  return os.path.join(export_path, specs.EXTRA_ASSETS_DIRECTORY, OPERATIVE_CONFIG)
+  return os.path.join(export_path, EXTRA_ASSETS_DIRECTORY, OPERATIVE_CONFIG)

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from t2r_seq import specs
+from t2r_seq.specs.assets import EXTRA_ASSETS_DIRECTORY
 
 WARMUP_REQUESTS = "tf_serving_warmup_requests"
 # Those that change nothing.
@@ -26,7 +26,7 @@ def write_warmup_requests(export_path: str, signatures: Mapping[str, Any]) -> No
     export_path: the folder of a SavedModel.
     signatures: functions with an `input_signature`, by name.
   """
-  extra = os.path.join(export_path, specs.EXTRA_ASSETS_DIRECTORY)
+  extra = os.path.join(export_path, EXTRA_ASSETS_DIRECTORY)
   tf.io.gfile.makedirs(extra)
   with tf.io.TFRecordWriter(os.path.join(extra, WARMUP_REQUESTS)) as writer:
     for name in _SIGNATURES:

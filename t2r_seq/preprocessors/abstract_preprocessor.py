@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.specs.names import check_mode
+from t2r_seq.specs.structures import assert_valid_spec_structure
 
 SpecificationFn = Callable[[str], Any]
 
@@ -250,7 +251,7 @@ class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
 
   def _check_structure(self, getter: str, mode: str) -> None:
     try:
-      specs.assert_valid_spec_structure(getattr(self, getter)(mode))
+      assert_valid_spec_structure(getattr(self, getter)(mode))
     except errors.SpecError as e:
       raise errors.SpecError(f"{type(self).__name__}: {getter}({mode!r}): {e}") from e
 

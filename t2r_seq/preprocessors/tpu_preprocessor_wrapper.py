@@ -14,6 +14,7 @@ from t2r_seq.preprocessors.abstract_preprocessor import (
   PreprocessorFactory,
   SpecificationFn,
 )
+from t2r_seq.specs.structures import cast_float32_to_bfloat16, replace_dtype
 
 
 @gin.configurable
@@ -84,16 +85,16 @@ class TPUPreprocessorWrapper(AbstractPreprocessor):
   def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
     features, labels = self._preprocessor.preprocess(features, labels, mode)
     wanted = self.get_out_feature_specification(mode)
-    features = specs.cast_float32_to_bfloat16(features, wanted)
+    features = cast_float32_to_bfloat16(features, wanted)
     if labels is not None:
       wanted = self.get_out_label_specification(mode)
-      labels = specs.cast_float32_to_bfloat16(labels, wanted)
+      labels = cast_float32_to_bfloat16(labels, wanted)
     return features, labels
 
 
 def _sent(structure: Any, is_cast: bool) -> specs.TensorSpecStruct:
   flat = specs.TensorSpecStruct(specs.flatten_spec_structure(structure).items())
-  return specs.replace_dtype(flat, tf.float32, tf.bfloat16) if is_cast else flat
+  return replace_dtype(flat, tf.float32, tf.bfloat16) if is_cast else flat
 
 
 @tf.autograph.experimental.do_not_convert

@@ -29,6 +29,7 @@ from t2r_seq.policies.policy_record import OPERATIVE_CONFIG, POLICY_RECORD
 from t2r_seq.policies.warmup import write_warmup_requests
 from t2r_seq.preprocessors.normalize import normalizing_stages
 from t2r_seq.specs import ModeKeys
+from t2r_seq.specs.assets import EXTRA_ASSETS_DIRECTORY, T2R_ASSETS_FILENAME
 
 _UNFINISHED = re.compile(r"partial-\d+|\.\d+\.[0-9a-f]{32}\.tmp")
 
@@ -247,9 +248,9 @@ def export_saved_model(model: T2RModel, export_dir: str, global_step: int) -> st
       # A thread of its own is in no strategy's scope, where the functions of mirrored
       # variables can't be saved; the caller may be in one.
       executor.submit(_save, model, partial).result()
-    extra = os.path.join(partial, specs.EXTRA_ASSETS_DIRECTORY)
+    extra = os.path.join(partial, EXTRA_ASSETS_DIRECTORY)
     os.makedirs(extra, exist_ok=True)
-    filename = os.path.join(extra, specs.T2R_ASSETS_FILENAME)
+    filename = os.path.join(extra, T2R_ASSETS_FILENAME)
     specs.write_t2r_assets_to_file(assets, filename)
     figures = {
       path: each

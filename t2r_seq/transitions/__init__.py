@@ -3,10 +3,8 @@
 from t2r_seq.transitions.cpprb import import_cpprb
 from t2r_seq.transitions.loading import Transitions, load_transitions
 from t2r_seq.transitions.saving import frames_of_stacks, save_transitions
-from t2r_seq.windows import NStep
 
 __all__ = [
-  "NStep",
   "Transitions",
   "frames_of_stacks",
   "import_cpprb",

@@ -15,6 +15,7 @@ from t2r_seq.convert import opening
 from t2r_seq.convert.episodes import EpisodeSource, control_period
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
 from t2r_seq.specs.names import source_path
+from t2r_seq.specs.structures import filter_required_flat_tensor_spec
 from t2r_seq.windows.cut import Padding
 
 Arrays = dict[str, np.ndarray]
@@ -124,7 +125,7 @@ class Dataset:
   def _trained_specs(self) -> TensorSpecStruct:
     in_spec = self._preprocessor.get_in_feature_specification(ModeKeys.EVAL)
     flat = specs.flatten_spec_structure(in_spec)
-    return specs.filter_required_flat_tensor_spec(flat)
+    return filter_required_flat_tensor_spec(flat)
 
   def _find_columns(self) -> dict[str, str]:
     """Finds what the dataset has for each path: by the path, else by its name."""

@@ -13,6 +13,7 @@ from t2r_seq import draws, errors, specs, windows
 from t2r_seq.convert.episodes import Values, num_steps
 from t2r_seq.data import joint
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
+from t2r_seq.specs.structures import filter_required_flat_tensor_spec
 from t2r_seq.viewing.episodes import EpisodeReader
 from t2r_seq.windows.cut import Anchors, Padding, mask_paths
 
@@ -70,7 +71,7 @@ class ModelSide:
     Raises:
       SpecError: the episodes lack what the specs want; all is named.
     """
-    joined = specs.filter_required_flat_tensor_spec(joint.join(features, labels))
+    joined = filter_required_flat_tensor_spec(joint.join(features, labels))
     self.reader = reader
     self._preprocessor = preprocessor
     self._sequences = {path for path, spec in joined.items() if spec.is_sequence}

@@ -7,7 +7,7 @@ import os
 import pytest
 import tensorflow as tf
 
-from t2r_seq import specs
+from t2r_seq import specs, tensorspec_utils
 
 FEATURES = specs.TensorSpecStruct(
   [
@@ -97,11 +97,11 @@ def write_export(
   }
   tf.saved_model.save(model, path, signatures=signatures)
   if assets:
-    folder = os.path.join(path, specs.EXTRA_ASSETS_DIRECTORY)
+    folder = os.path.join(path, tensorspec_utils.EXTRA_ASSETS_DIRECTORY)
     os.makedirs(folder, exist_ok=True)
     specs.write_t2r_assets_to_file(
       specs.create_t2r_assets(features, LABELS, global_step),
-      os.path.join(folder, specs.T2R_ASSETS_FILENAME),
+      os.path.join(folder, tensorspec_utils.T2R_ASSETS_FILENAME),
     )
   return path
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from t2r_seq import policies, specs
+from t2r_seq import policies, tensorspec_utils
 
 
 def _make_folder(root, name, model=True, assets=True):
   folder = root / name
-  (folder / specs.EXTRA_ASSETS_DIRECTORY).mkdir(parents=True)
+  (folder / tensorspec_utils.EXTRA_ASSETS_DIRECTORY).mkdir(parents=True)
   if model:
     (folder / "saved_model.pb").write_bytes(b"")
   if assets:
-    (folder / specs.EXTRA_ASSETS_DIRECTORY / specs.T2R_ASSETS_FILENAME).write_text("")
+    (
+      folder
+      / tensorspec_utils.EXTRA_ASSETS_DIRECTORY
+      / tensorspec_utils.T2R_ASSETS_FILENAME
+    ).write_text("")
   return folder
 
 

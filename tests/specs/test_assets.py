@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, specs, tensorspec_utils
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 
 STACK = ExtendedTensorSpec((2, 3), tf.float32, "s", time_offsets=(-1, 0))
@@ -13,8 +13,8 @@ LABEL = ExtendedTensorSpec((2,), tf.float32, "l", is_optional=True)
 
 
 def test_names():
-  assert specs.EXTRA_ASSETS_DIRECTORY == "assets.extra"
-  assert specs.T2R_ASSETS_FILENAME == "t2r_assets.pbtxt"
+  assert tensorspec_utils.EXTRA_ASSETS_DIRECTORY == "assets.extra"
+  assert tensorspec_utils.T2R_ASSETS_FILENAME == "t2r_assets.pbtxt"
 
 
 @pytest.mark.parametrize("step", [0, 7, 2**31, 2**40, None])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, tensorspec_utils
 from t2r_seq.specs import ExtendedTensorSpec
 
 CASES = {
@@ -26,7 +26,7 @@ def test_lists_of_values(name):
   dtype, default, values, want = CASES[name]
   spec = ExtendedTensorSpec((3,), dtype, "v", varlen_default_value=default)
   tensor = tf.constant(values, dtype)
-  padded = specs.pad_or_clip_tensor_to_spec_shape(tensor, spec)
+  padded = tensorspec_utils.pad_or_clip_tensor_to_spec_shape(tensor, spec)
   assert padded.dtype == dtype
   assert padded.numpy().tolist() == want
 
@@ -36,7 +36,9 @@ def test_lists_of_images():
     (3, 2, 2, 1), tf.uint8, "v", data_format="png", varlen_default_value=3.0
   )
   images = np.arange(1, 3, dtype=np.uint8).reshape(1, 2, 1, 1, 1) * np.ones((2, 2, 1))
-  padded = specs.pad_or_clip_tensor_to_spec_shape(tf.cast(images, tf.uint8), spec)
+  padded = tensorspec_utils.pad_or_clip_tensor_to_spec_shape(
+    tf.cast(images, tf.uint8), spec
+  )
   assert padded.shape == (1, 3, 2, 2, 1)
   np.testing.assert_array_equal(padded[0, :, 0, 0, 0], [1, 2, 3])
 
@@ -46,7 +48,7 @@ def test_unknown_sizes():
 
   @tf.function(input_signature=[tf.TensorSpec((None, None), tf.int32)])
   def pad(tensor):
-    padded = specs.pad_or_clip_tensor_to_spec_shape(tensor, spec)
+    padded = tensorspec_utils.pad_or_clip_tensor_to_spec_shape(tensor, spec)
     assert padded.shape.as_list() == [None, 3]
     return padded
 
@@ -57,7 +59,7 @@ def test_unknown_sizes():
 def test_errors():
   fixed = ExtendedTensorSpec((3,), tf.int32, "v")
   with pytest.raises(errors.SpecError, match="v: expected a spec with a varlen"):
-    specs.pad_or_clip_tensor_to_spec_shape(tf.ones((1, 3), tf.int32), fixed)
+    tensorspec_utils.pad_or_clip_tensor_to_spec_shape(tf.ones((1, 3), tf.int32), fixed)
   varlen = ExtendedTensorSpec((3,), tf.int32, "v", varlen_default_value=0)
   with pytest.raises(errors.SpecError, match=r"v: expected shape \(None, None\), got"):
-    specs.pad_or_clip_tensor_to_spec_shape(tf.ones((3,), tf.int32), varlen)
+    tensorspec_utils.pad_or_clip_tensor_to_spec_shape(tf.ones((3,), tf.int32), varlen)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, specs, tensorspec_utils
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 
 Sample = collections.namedtuple("Sample", ["image", "action"])
@@ -63,9 +63,9 @@ def test_the_form_is_kept_and_the_result_fits(where, name):
   structure = COLLECTIONS[name]
   made = where(lambda: specs.make_placeholders(structure))
   assert type(made) is type(structure)
-  specs.assert_equal(structure, made, ignore_batch=True)
+  tensorspec_utils.assert_equal(structure, made, ignore_batch=True)
   with pytest.raises(errors.SpecError, match="assert_equal: "):
-    specs.assert_equal(structure, made)
+    tensorspec_utils.assert_equal(structure, made)
 
 
 @WHERE
@@ -166,7 +166,7 @@ def feed(structure, arrays, **kwargs):
   """Feeds placeholders through a session; returns what they held, by path."""
   with tf.Graph().as_default(), tf.compat.v1.Session() as session:
     placeholders = specs.make_placeholders(structure)
-    feed_dict = specs.map_feed_dict(placeholders, arrays, **kwargs)
+    feed_dict = tensorspec_utils.map_feed_dict(placeholders, arrays, **kwargs)
     flat = specs.flatten_spec_structure(placeholders)
     return {path: session.run(leaf, feed_dict) for path, leaf in flat.items()}
 
@@ -187,13 +187,13 @@ def test_map_feed_dict_extends_a_feed_dict_and_refuses_to_overwrite():
     features = specs.make_placeholders({"a": ACTION, "i": IMAGE})
     labels = specs.make_placeholders({"a": ACTION})
   arrays = specs.make_random_numpy({"a": ACTION, "i": IMAGE})
-  feed_dict = specs.map_feed_dict(features, arrays)
-  result = specs.map_feed_dict(labels, {"a": arrays["a"]}, feed_dict)
+  feed_dict = tensorspec_utils.map_feed_dict(features, arrays)
+  result = tensorspec_utils.map_feed_dict(labels, {"a": arrays["a"]}, feed_dict)
   assert result is feed_dict
   assert len(feed_dict) == 3
   match = r"map_feed_dict: 2 mismatches:\n  a: expected a free placeholder, got one"
   with pytest.raises(errors.SpecError, match=match):
-    specs.map_feed_dict(features, arrays, feed_dict)
+    tensorspec_utils.map_feed_dict(features, arrays, feed_dict)
 
 
 FEED_ERRORS = {
@@ -219,14 +219,18 @@ def test_map_feed_dict_ignore_batch():
     placeholders = specs.make_placeholders({"a": ACTION}, batch_size=4)
   arrays = {"a": np.zeros((3, 2), np.float32)}
   with pytest.raises(errors.SpecError, match=r"expected \(4, 2\) float32, got \(3, 2"):
-    specs.map_feed_dict(placeholders, arrays)
-  feed_dict = specs.map_feed_dict(placeholders, arrays, ignore_batch=True)
+    tensorspec_utils.map_feed_dict(placeholders, arrays)
+  feed_dict = tensorspec_utils.map_feed_dict(placeholders, arrays, ignore_batch=True)
   assert feed_dict[placeholders["a"]] is arrays["a"]
   with pytest.raises(errors.SpecError, match=r"a: expected \(2,\) float32, got \(3,\)"):
-    specs.map_feed_dict(placeholders, {"a": np.zeros((3, 3), np.float32)}, None, True)
+    tensorspec_utils.map_feed_dict(
+      placeholders, {"a": np.zeros((3, 3), np.float32)}, None, True
+    )
 
 
-@pytest.mark.parametrize("mapper", [specs.map_feed_dict, specs.map_feed_dict_unsafe])
+@pytest.mark.parametrize(
+  "mapper", [tensorspec_utils.map_feed_dict, tensorspec_utils.map_feed_dict_unsafe]
+)
 def test_keras_inputs_are_not_fed(mapper):
   placeholders = specs.make_placeholders({"a": ACTION})
   with pytest.raises(errors.SpecError, match=r"got a Keras input.*\n.*map_predict_fn"):
@@ -236,26 +240,28 @@ def test_keras_inputs_are_not_fed(mapper):
 def test_map_predict_fn_dict():
   structure = {"t": {"a": ACTION}}
   arrays = specs.make_random_numpy({"t": {"a": ACTION}, "extra": IMAGE})
-  feed_dict = specs.map_predict_fn_dict(structure, arrays, ignore_batch=True)
+  feed_dict = tensorspec_utils.map_predict_fn_dict(structure, arrays, ignore_batch=True)
   assert list(feed_dict) == ["t/a"]
   assert feed_dict["t/a"] is arrays["t"]["a"]
-  result = specs.map_predict_fn_dict({"extra": IMAGE}, arrays, feed_dict, True)
+  result = tensorspec_utils.map_predict_fn_dict(
+    {"extra": IMAGE}, arrays, feed_dict, True
+  )
   assert result is feed_dict
   assert list(feed_dict) == ["t/a", "extra"]
   with pytest.raises(errors.SpecError, match="map_predict_fn_dict: extra: expected a"):
-    specs.map_predict_fn_dict({"extra": IMAGE}, arrays, feed_dict, True)
+    tensorspec_utils.map_predict_fn_dict({"extra": IMAGE}, arrays, feed_dict, True)
   with pytest.raises(errors.SpecError, match=r"t/a: expected \(2,\) float32, got \(2,"):
-    specs.map_predict_fn_dict(structure, arrays)
+    tensorspec_utils.map_predict_fn_dict(structure, arrays)
   with pytest.raises(errors.SpecError, match=r"t/a: expected .*got nothing"):
-    specs.map_predict_fn_dict(structure, {})
+    tensorspec_utils.map_predict_fn_dict(structure, {})
 
 
 def test_map_feed_dict_unsafe_checks_nothing_but_what_is_missing():
   with tf.Graph().as_default():
     placeholders = specs.make_placeholders({"a": ACTION})
   arrays = {"a": np.zeros(7), "extra": np.zeros(1)}
-  feed_dict = specs.map_feed_dict_unsafe(placeholders, arrays)
+  feed_dict = tensorspec_utils.map_feed_dict_unsafe(placeholders, arrays)
   assert list(feed_dict.values()) == [arrays["a"]]
   assert feed_dict[placeholders["a"]] is arrays["a"]
   with pytest.raises(errors.SpecError, match=r"map_feed_dict_unsafe: a: .*got nothing"):
-    specs.map_feed_dict_unsafe(placeholders, {})
+    tensorspec_utils.map_feed_dict_unsafe(placeholders, {})

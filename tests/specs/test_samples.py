@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, specs, tensorspec_utils
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 
 Sample = collections.namedtuple("Sample", ["image", "action"])
@@ -86,10 +86,10 @@ def test_every_dtype(dtype):
   made = {
     "random": specs.make_random_numpy(structure),
     "constant": specs.make_constant_numpy(structure, 1),
-    "tensors": specs.make_random_tensors(structure),
+    "tensors": tensorspec_utils.make_random_tensors(structure),
   }
   for leaves in made.values():
-    specs.assert_equal(structure, leaves, ignore_batch=True)
+    tensorspec_utils.assert_equal(structure, leaves, ignore_batch=True)
     assert tf.convert_to_tensor(leaves["x"]).dtype == dtype
   np.testing.assert_array_equal(made["tensors"]["x"].numpy(), made["random"]["x"])
   if dtype != tf.string:
@@ -144,14 +144,14 @@ def test_the_form_is_kept(structure):
   for made in (
     specs.make_random_numpy(structure),
     specs.make_constant_numpy(structure, 0),
-    specs.make_random_tensors(structure),
+    tensorspec_utils.make_random_tensors(structure),
   ):
     assert type(made) is type(structure)
     keep_none = {"filter_none": False}
     paths = list(specs.flatten_spec_structure(structure, **keep_none))
     flat = specs.flatten_spec_structure(made, **keep_none)
     assert list(flat) == paths
-    specs.assert_equal(structure, made, ignore_batch=True)
+    tensorspec_utils.assert_equal(structure, made, ignore_batch=True)
 
 
 CONSTANTS = {
@@ -190,7 +190,9 @@ def test_text_is_no_number():
     specs.make_constant_numpy(structure, "1")
 
 
-@pytest.mark.parametrize("make", [specs.make_random_numpy, specs.make_random_tensors])
+@pytest.mark.parametrize(
+  "make", [specs.make_random_numpy, tensorspec_utils.make_random_tensors]
+)
 def test_refuses_what_is_no_spec(make):
   with pytest.raises(errors.SpecError, match="t/x: expected a spec, got ndarray"):
     make({"t": {"x": np.zeros(2)}})
@@ -208,7 +210,7 @@ def test_refuses_dtypes_without_arrays(dtype):
 def test_random_tensors_in_a_graph_and_with_lengths():
   spec = ExtendedTensorSpec((2,), tf.float32, is_sequence=True)
   with tf.Graph().as_default():
-    made = specs.make_random_tensors([spec], batch_size=4, sequence_length=5)
+    made = tensorspec_utils.make_random_tensors([spec], batch_size=4, sequence_length=5)
     assert made[0].shape == (4, 5, 2)
-  made = specs.make_random_tensors([spec], 4, 3, sequence_length=None)
+  made = tensorspec_utils.make_random_tensors([spec], 4, 3, sequence_length=None)
   assert made[0].shape == (4, 2)

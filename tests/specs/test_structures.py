@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, specs, tensorspec_utils
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 from t2r_seq.specs.structures import map_leaves_with_path
 
@@ -45,7 +45,7 @@ def test_flatten(name):
   flat = specs.flatten_spec_structure(structure)
   assert type(flat) is TensorSpecStruct
   assert list(flat) == paths
-  assert specs.is_flat_spec_or_tensors_structure(flat)
+  assert tensorspec_utils.is_flat_spec_or_tensors_structure(flat)
   again = specs.flatten_spec_structure(flat)
   assert list(again) == paths
   assert all(again[path] is flat[path] for path in paths)
@@ -145,12 +145,12 @@ FLAT = {
 @pytest.mark.parametrize("name", FLAT)
 def test_is_flat(name):
   structure, want = FLAT[name]
-  assert specs.is_flat_spec_or_tensors_structure(structure) is want
+  assert tensorspec_utils.is_flat_spec_or_tensors_structure(structure) is want
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_valid_structures(name):
-  specs.assert_valid_spec_structure(STRUCTURES[name][0])
+  tensorspec_utils.assert_valid_spec_structure(STRUCTURES[name][0])
 
 
 INVALID = {
@@ -167,7 +167,7 @@ INVALID = {
 def test_invalid_structures(name):
   structure, match = INVALID[name]
   with pytest.raises(errors.SpecError, match=match):
-    specs.assert_valid_spec_structure(structure)
+    tensorspec_utils.assert_valid_spec_structure(structure)
   with pytest.raises(errors.SpecError, match=match):
     specs.flatten_spec_structure(structure)
 
@@ -210,11 +210,11 @@ def test_specs_of_one_name_agree(name):
   one, other, problem = SAME_NAME[name]
   structure = {"deep": [one], "flat": other}
   if problem is None:
-    specs.assert_valid_spec_structure(structure)
+    tensorspec_utils.assert_valid_spec_structure(structure)
     return
   match = r"flat: expected the shape and dtype of deep/0, .* both are named 'x', got"
   with pytest.raises(errors.SpecError, match=match):
-    specs.assert_valid_spec_structure(structure)
+    tensorspec_utils.assert_valid_spec_structure(structure)
   with pytest.raises(errors.SpecError, match=match):
     specs.validate_and_flatten(structure, {})
 
@@ -261,13 +261,13 @@ SEVERAL_OF_ONE_NAME = {
 def test_any_two_specs_of_one_name_agree(name):
   structure, want = SEVERAL_OF_ONE_NAME[name]
   if want is None:
-    specs.assert_valid_spec_structure(structure)
+    tensorspec_utils.assert_valid_spec_structure(structure)
     return
   match = "{}: expected the shape and dtype of {}, .*both are named 'x', got".format(
     *want
   )
   with pytest.raises(errors.SpecError, match=match):
-    specs.assert_valid_spec_structure(structure)
+    tensorspec_utils.assert_valid_spec_structure(structure)
 
 
 def test_map_leaves_keeps_the_form():

@@ -134,7 +134,7 @@ def test_compress_and_decompress(dtype):
   assert compressed.t.image.dtype == compressed_goals.goal.dtype == tf.string
   assert compressed.t.image.shape == (5,)
   dataset = dataset.map(tfdata.create_decompress_fn(structure, labels))
-  specs.assert_equal(structure, dataset.element_spec[0], ignore_batch=True)
+  tensorspec_utils.assert_equal(structure, dataset.element_spec[0], ignore_batch=True)
   [(features, goal)] = dataset
   tolerance = 0.01 if dtype == tf.float32 else 2
   np.testing.assert_allclose(features.t.image, arrays["t"]["image"], atol=tolerance)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, specs, tensorspec_utils
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 
 IMAGE = ExtendedTensorSpec((8, 8, 3), tf.uint8, "image", data_format="jpeg")
@@ -35,7 +35,7 @@ def test_copy_keeps_all_but_the_names(name):
   structure = COLLECTIONS[name]
   copied = specs.copy_tensorspec(structure, prefix="pre")
   assert type(copied) is type(structure)
-  specs.assert_equal(structure, copied)
+  tensorspec_utils.assert_equal(structure, copied)
   before = specs.flatten_spec_structure(structure)
   after = specs.flatten_spec_structure(copied)
   for path, spec in before.items():
@@ -63,7 +63,7 @@ def test_copy_with_a_batch_axis(batch_size, want):
   assert copied["a"].shape.as_list() == [want, 8, 8, 3]
   assert copied["a"].name == "image"
   assert copied["s"].is_sequence
-  specs.assert_equal({"a": IMAGE, "s": STATE}, copied, ignore_batch=True)
+  tensorspec_utils.assert_equal({"a": IMAGE, "s": STATE}, copied, ignore_batch=True)
 
 
 def test_copy_keeps_time_offsets():
@@ -84,18 +84,18 @@ def test_copy_refuses_tensors_and_other_leaves():
 
 def test_filter_required():
   flat = TensorSpecStruct({"t/image": IMAGE, "t/debug": DEBUG, "n": None})
-  kept = specs.filter_required_flat_tensor_spec(flat)
+  kept = tensorspec_utils.filter_required_flat_tensor_spec(flat)
   assert type(kept) is TensorSpecStruct
   assert list(kept) == ["t/image", "n"]
   plain = {"p": tf.TensorSpec((2,)), "debug": DEBUG}
-  assert list(specs.filter_required_flat_tensor_spec(plain)) == ["p"]
+  assert list(tensorspec_utils.filter_required_flat_tensor_spec(plain)) == ["p"]
 
 
 @pytest.mark.parametrize("structure", [[IMAGE], {"t": {"a": IMAGE}}, Sample(1, 2)])
 def test_filter_required_wants_a_flat_structure(structure):
   match = "filter_required_flat_tensor_spec: expected a flat mapping"
   with pytest.raises(errors.SpecError, match=match):
-    specs.filter_required_flat_tensor_spec(structure)
+    tensorspec_utils.filter_required_flat_tensor_spec(structure)
 
 
 def test_filter_by_dataset():
@@ -104,7 +104,7 @@ def test_filter_by_dataset():
   structure = {"t": {"one": d1, "two": d2}, "three": d1}
 
   def paths(key):
-    return list(specs.filter_spec_structure_by_dataset(structure, key))
+    return list(tensorspec_utils.filter_spec_structure_by_dataset(structure, key))
 
   assert paths("d1") == ["t/one", "three"]
   assert paths("d2") == ["t/two"]
@@ -131,13 +131,13 @@ def test_add_sequence_length_specs_of_nameless_and_plain_specs():
 
 def test_replace_dtype_in_place():
   struct = TensorSpecStruct({"image": IMAGE, "a/b": ACTION, "a/c": DEBUG, "n": None})
-  result = specs.replace_dtype(struct, tf.float32, tf.bfloat16)
+  result = tensorspec_utils.replace_dtype(struct, tf.float32, tf.bfloat16)
   assert result is struct
   assert struct.a.b.is_identical_to(ExtendedTensorSpec((2,), tf.bfloat16, "action"))
   assert struct.a.c.is_optional
   assert struct.a.c.dtype == tf.bfloat16
   assert struct.image is IMAGE
-  view = specs.replace_dtype(struct.a, tf.bfloat16, tf.float64)
+  view = tensorspec_utils.replace_dtype(struct.a, tf.bfloat16, tf.float64)
   assert view.b.dtype == struct.a.b.dtype == tf.float64
 
 
@@ -149,13 +149,13 @@ def test_bfloat16_casts_are_inverse():
     n=None,
   )
   struct = TensorSpecStruct(a=tf.constant([0.5, 2.0]), b=tf.zeros(2), c=tf.ones(1))
-  assert specs.cast_float32_to_bfloat16(struct, output_spec) is struct
+  assert tensorspec_utils.cast_float32_to_bfloat16(struct, output_spec) is struct
   assert [leaf.dtype for leaf in struct.values()] == [
     tf.bfloat16,
     tf.float32,
     tf.float32,
   ]
-  assert specs.cast_bfloat16_to_float32(struct) is struct
+  assert tensorspec_utils.cast_bfloat16_to_float32(struct) is struct
   assert {leaf.dtype for leaf in struct.values()} == {tf.float32}
   np.testing.assert_array_equal(struct.a, [0.5, 2.0])
 
@@ -166,7 +166,7 @@ def test_cast_to_bfloat16_names_every_tensor_of_another_dtype():
     a=tf.zeros(2, tf.float64), b=tf.zeros(2), c=tf.zeros(2, tf.int32)
   )
   with pytest.raises(errors.SpecError, match="2 mismatches") as error:
-    specs.cast_float32_to_bfloat16(struct, {"a": spec, "b": spec, "c": spec})
+    tensorspec_utils.cast_float32_to_bfloat16(struct, {"a": spec, "b": spec, "c": spec})
   assert str(error.value).splitlines() == [
     "cast_float32_to_bfloat16: 2 mismatches:",
     "  a: expected float32, got (2,) float64.",
@@ -182,7 +182,7 @@ def test_tensorspec_from_tensors(form):
     "list": [tf.zeros((2, 3)), np.ones(2, np.int64)],
     "struct": TensorSpecStruct({"a": tf.zeros((2, 3)), "b": np.ones(2, np.int64)}),
   }[form]
-  described = specs.tensorspec_from_tensors(tensors)
+  described = tensorspec_utils.tensorspec_from_tensors(tensors)
   assert type(described) is type(tensors)
   flat = list(specs.flatten_spec_structure(described).values())
   assert [spec.shape.as_list() for spec in flat] == [[2, 3], [2]]
@@ -194,7 +194,7 @@ def test_tensorspec_from_tensors(form):
 def test_tensorspec_from_graph_tensors_takes_their_names():
   with tf.Graph().as_default():
     placeholders = specs.make_placeholders({"i": IMAGE, "a": [ACTION, None]})
-    described = specs.tensorspec_from_tensors(placeholders)
+    described = tensorspec_utils.tensorspec_from_tensors(placeholders)
   assert described["i"].name == "image/0"
   assert described["a"][0].name == "action/1"
   assert described["a"][1] is None

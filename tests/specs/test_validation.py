@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, specs, tensorspec_utils
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 
 IMAGE = ExtendedTensorSpec((8, 8, 3), tf.uint8, "image", data_format="jpeg")
@@ -61,9 +61,9 @@ EQUAL = {
 @pytest.mark.parametrize("name", EQUAL)
 def test_equal_leaves(name):
   expected, actual = EQUAL[name]
-  specs.assert_equal_spec_or_tensor(expected, actual)
-  specs.assert_equal({"x": expected}, {"x": actual})
-  specs.assert_required([expected], [actual])
+  tensorspec_utils.assert_equal_spec_or_tensor(expected, actual)
+  tensorspec_utils.assert_equal({"x": expected}, {"x": actual})
+  tensorspec_utils.assert_required([expected], [actual])
 
 
 DIFFERENT = {
@@ -107,8 +107,8 @@ DIFFERENT = {
 def test_different_leaves(name):
   expected, actual, match = DIFFERENT[name]
   with pytest.raises(errors.SpecError, match=f"assert_equal_spec_or_tensor: .*{match}"):
-    specs.assert_equal_spec_or_tensor(expected, actual)
-  for operation in (specs.assert_equal, specs.assert_required):
+    tensorspec_utils.assert_equal_spec_or_tensor(expected, actual)
+  for operation in (tensorspec_utils.assert_equal, tensorspec_utils.assert_required):
     with pytest.raises(errors.SpecError, match=rf"{operation.__name__}: x: {match}\."):
       operation({"x": expected}, {"x": actual})
 
@@ -116,61 +116,63 @@ def test_different_leaves(name):
 @pytest.mark.parametrize("other", [[0], "text", None, 3])
 def test_equal_leaves_must_be_leaves(other):
   with pytest.raises(errors.SpecError, match="to_spec: expected a spec, tensor or arr"):
-    specs.assert_equal_spec_or_tensor(ACTION, other)
+    tensorspec_utils.assert_equal_spec_or_tensor(ACTION, other)
 
 
 def test_assert_equal_wants_the_same_paths():
-  specs.assert_equal(SPLIT, specs.flatten_spec_structure(SPLIT))
-  specs.assert_equal(
+  tensorspec_utils.assert_equal(SPLIT, specs.flatten_spec_structure(SPLIT))
+  tensorspec_utils.assert_equal(
     SPLIT, {"test": SAMPLE, "train": {"action": ACTION, "image": IMAGE}}
   )
   with pytest.raises(errors.SpecError, match="2 mismatches") as error:
-    specs.assert_equal(SPLIT, PART)
+    tensorspec_utils.assert_equal(SPLIT, PART)
   assert str(error.value).splitlines() == [
     "assert_equal: 2 mismatches:",
     "  test/action: expected (2,) float32, got nothing.",
     "  test/image: expected (8, 8, 3) uint8, got nothing.",
   ]
   with pytest.raises(errors.SpecError, match="test/action: expected nothing, got"):
-    specs.assert_equal(PART, SPLIT)
+    tensorspec_utils.assert_equal(PART, SPLIT)
 
 
 def test_assert_equal_strips_the_batch_of_the_actual_side_only():
-  specs.assert_equal(SPLIT, batched(SPLIT), ignore_batch=True)
-  specs.assert_equal(
+  tensorspec_utils.assert_equal(SPLIT, batched(SPLIT), ignore_batch=True)
+  tensorspec_utils.assert_equal(
     SPLIT, specs.copy_tensorspec(SPLIT, batch_size=-1), ignore_batch=True
   )
   with pytest.raises(errors.SpecError, match=r"got \(4, 2\) float32"):
-    specs.assert_equal(SPLIT, batched(SPLIT))
+    tensorspec_utils.assert_equal(SPLIT, batched(SPLIT))
   with pytest.raises(errors.SpecError, match=r"expected \(batch, 2\) float32, got \(2"):
-    specs.assert_equal(SPLIT, SPLIT, ignore_batch=True)
+    tensorspec_utils.assert_equal(SPLIT, SPLIT, ignore_batch=True)
   with pytest.raises(errors.SpecError, match="mismatches"):
-    specs.assert_equal(batched(SPLIT), batched(SPLIT), ignore_batch=True)
+    tensorspec_utils.assert_equal(batched(SPLIT), batched(SPLIT), ignore_batch=True)
 
 
 def test_assert_required_takes_more_and_lets_optionals_be_absent():
-  specs.assert_required(PART, SPLIT)
-  specs.assert_required(OPTIONAL, SPLIT)
-  specs.assert_required(OPTIONAL, OPTIONAL)
-  specs.assert_required({"a": None}, {})
-  specs.assert_required({}, {"a": ACTION})
+  tensorspec_utils.assert_required(PART, SPLIT)
+  tensorspec_utils.assert_required(OPTIONAL, SPLIT)
+  tensorspec_utils.assert_required(OPTIONAL, OPTIONAL)
+  tensorspec_utils.assert_required({"a": None}, {})
+  tensorspec_utils.assert_required({}, {"a": ACTION})
   with pytest.raises(errors.SpecError, match="assert_required: 2 mismatches"):
-    specs.assert_required(SPLIT, PART)
+    tensorspec_utils.assert_required(SPLIT, PART)
 
 
 def test_optionals_that_are_there_must_fit():
   with pytest.raises(errors.SpecError, match=r"debug: expected \(2,\) float32, got"):
-    specs.assert_required({"debug": DEBUG}, {"debug": np.zeros(3, np.float32)})
-  specs.assert_required({"debug": DEBUG}, {"debug": None})
+    tensorspec_utils.assert_required(
+      {"debug": DEBUG}, {"debug": np.zeros(3, np.float32)}
+    )
+  tensorspec_utils.assert_required({"debug": DEBUG}, {"debug": None})
 
 
 def test_none_for_a_required_leaf_is_missing():
   with pytest.raises(errors.SpecError, match=r"action: expected .*got nothing"):
-    specs.assert_required({"action": ACTION}, {"action": None})
+    tensorspec_utils.assert_required({"action": ACTION}, {"action": None})
 
 
 VALIDATORS = [
-  specs.assert_required,
+  tensorspec_utils.assert_required,
   specs.validate_and_flatten,
   specs.validate_and_pack,
 ]
@@ -237,16 +239,18 @@ def test_a_pipeline_of_stages():
   arrays = batched(SPLIT)
   flat = specs.validate_and_flatten(OPTIONAL, arrays, ignore_batch=True)
   packed = specs.validate_and_pack(PART, flat, ignore_batch=True)
-  specs.assert_required(PART, packed, ignore_batch=True)
-  specs.assert_equal(PART, packed, ignore_batch=True)
+  tensorspec_utils.assert_required(PART, packed, ignore_batch=True)
+  tensorspec_utils.assert_equal(PART, packed, ignore_batch=True)
 
 
 def test_sequences_with_a_batch():
   arrays = specs.make_random_numpy({"s": STATE}, batch_size=2, sequence_length=5)
-  specs.assert_required({"s": STATE}, arrays, ignore_batch=True)
+  tensorspec_utils.assert_required({"s": STATE}, arrays, ignore_batch=True)
   match = r"s: expected \(batch, time, 3\) float32, got \(5, 3\) float32"
   with pytest.raises(errors.SpecError, match=match):
-    specs.assert_required({"s": STATE}, {"s": arrays["s"][0]}, ignore_batch=True)
+    tensorspec_utils.assert_required(
+      {"s": STATE}, {"s": arrays["s"][0]}, ignore_batch=True
+    )
 
 
 def test_validation_inside_a_graph_and_a_function():
@@ -265,24 +269,26 @@ def test_validation_inside_a_graph_and_a_function():
 
 def test_maybe_ignore_batch():
   structure = {"a": np.zeros((4, 2)), "b": [tf.zeros((4,)), None], "c": ACTION}
-  assert specs.maybe_ignore_batch(structure) is structure
-  stripped = specs.maybe_ignore_batch(structure, ignore_batch=True)
+  assert tensorspec_utils.maybe_ignore_batch(structure) is structure
+  stripped = tensorspec_utils.maybe_ignore_batch(structure, ignore_batch=True)
   assert stripped["a"] == tf.TensorSpec((2,), tf.float64)
   assert stripped["b"][0] == tf.TensorSpec((), tf.float32)
   assert stripped["b"][1] is None
   assert stripped["c"].is_identical_to(ExtendedTensorSpec((), tf.float32, "action"))
   unknown = {"a": ExtendedTensorSpec(None, tf.int8)}
-  assert specs.maybe_ignore_batch(unknown, True)["a"].shape.rank is None
+  assert tensorspec_utils.maybe_ignore_batch(unknown, True)["a"].shape.rank is None
 
 
 def test_maybe_ignore_batch_of_stacks_and_varlen():
   stack = ExtendedTensorSpec((2, 3), tf.float32, time_offsets=(-1, 0))
   varlen = ExtendedTensorSpec((3,), tf.float32, varlen_default_value=0)
-  stripped = specs.maybe_ignore_batch([stack, varlen], ignore_batch=True)
+  stripped = tensorspec_utils.maybe_ignore_batch([stack, varlen], ignore_batch=True)
   assert [spec.shape.as_list() for spec in stripped] == [[3], []]
 
 
 def test_maybe_ignore_batch_of_a_scalar():
   match = r"maybe_ignore_batch: t/x: expected a batch axis, got \(\) float32"
   with pytest.raises(errors.SpecError, match=match):
-    specs.maybe_ignore_batch({"t": {"x": tf.constant(1.0)}}, ignore_batch=True)
+    tensorspec_utils.maybe_ignore_batch(
+      {"t": {"x": tf.constant(1.0)}}, ignore_batch=True
+    )

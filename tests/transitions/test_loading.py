@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, specs, transitions
+from t2r_seq import errors, specs, transitions, windows
 from t2r_seq.store import EpisodeStore
 
 Spec = specs.ExtendedTensorSpec
@@ -115,7 +115,7 @@ def test_n_step_as_declared(tmp_path, make, same):
   wanted = make([(2, "gap"), (2, "terminal")])
   transitions.save_transitions(tmp_path / "s", wanted, n_step=(3, 0.99))
   loaded = transitions.load_transitions(tmp_path / "s", n_step=(3, 0.99))
-  assert loaded.saved_n_step == transitions.NStep(3, 0.99)
+  assert loaded.saved_n_step == windows.NStep(3, 0.99)
   same(loaded.to_numpy(), wanted)
 
 
