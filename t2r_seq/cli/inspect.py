@@ -14,6 +14,7 @@ import numpy as np
 
 from t2r_seq import files
 from t2r_seq.cli import console, sources
+from t2r_seq.specs.names import VIDEO_FORMATS
 
 if TYPE_CHECKING:
   from t2r_seq import errors
@@ -122,6 +123,8 @@ def _bytes(summary: StoreSummary) -> str:
 
 def _windows(summary: StoreSummary, source: str | None) -> str:
   if source is None:
+    if any(column.dtype.startswith(VIDEO_FORMATS) for column in summary.columns):
+      return "Frames are inside of videos: a stack of them would be decoded."
     counted = next(w for w in summary.windows if w.padding == "repeat")
     return (
       f"A stack of 4 frames at every step would take {counted.stacked_bytes:,} bytes, "

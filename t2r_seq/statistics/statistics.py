@@ -80,8 +80,9 @@ class PathStatistics:
     """Checks that the figures can be those of the spec; they may come from a file.
 
     Raises:
-      ValueError: they have not one shape, or not that of the spec's last axes; or a
-        count or a standard deviation is negative, or a minimum above the maximum.
+      ValueError: they have not one shape, or not that of the spec's last axes; one is
+        infinite, a count or a standard deviation negative, or a minimum above the
+        maximum.
     """
     if self.count is None:
       return
@@ -93,6 +94,8 @@ class PathStatistics:
     for name, values in figures.items():
       if values.shape != shape:
         raise ValueError(f"{name}: expected {shape} numbers, got {values.shape}")
+      if np.any(np.isinf(values)):
+        raise ValueError(f"{name}: expected finite numbers, got {values.tolist()}")
     for name in (*COUNTS, "std"):
       if np.any(figures[name] < 0):
         raise ValueError(f"{name}: expected none below 0, got {figures[name].tolist()}")

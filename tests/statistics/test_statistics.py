@@ -160,6 +160,11 @@ UNFIT = {
   ),
   "another shape": ("count", [3, 3, 3], r"expected figures of \(2,\) float32, got \(3"),
   "a count below 0": ("nan", [0, -1], r"nan: expected none below 0, got \[0, -1\]"),
+  "a spread without end": (
+    "std",
+    [np.inf, 1],
+    r"std: expected finite numbers, got \[inf",
+  ),
   "a spread below 0": ("std", [-3, 1], r"std: expected none below 0, got \[-3"),
   "no range": ("min", [9, 9], "min: expected none above max"),
   "an endless count": ("count", [float("inf"), 3], "OverflowError"),

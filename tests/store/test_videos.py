@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import data, errors, policies, preprocessors, specs, store, videos
+from t2r_seq.cli import main
 from t2r_seq.store import layout, segments, values
 from t2r_seq.store.file_columns import FileColumns
 
@@ -92,6 +93,12 @@ def test_episodes(made, frames):
     np.testing.assert_array_equal(got.depth, want["depth"])
   column = store.summarize_store(made).columns[0]
   assert (column.dtype, column.num_rows) == ("mp4 uint8", sum(LENGTHS))
+
+
+def test_no_stack_of_frames_is_counted_by_the_bytes_of_a_video(made, capsys):
+  assert main(["inspect", made]) == 0
+  shown = capsys.readouterr().out
+  assert "Frames are inside of videos" in shown and "A stack of" not in shown
 
 
 def test_windows_by_seeking(made, frames):
