@@ -1,5 +1,6 @@
 """Models: specs, network, loss and outputs in one class."""
 
+from t2r_seq.models.bellman import BellmanTargets
 from t2r_seq.models.classification_model import ClassificationModel
 from t2r_seq.models.critic_model import CriticModel
 from t2r_seq.models.losses import log_loss, squared_error
@@ -30,6 +31,7 @@ from t2r_seq.models.warm_start import (
 
 __all__ = [
   "AbstractT2RModel",
+  "BellmanTargets",
   "ClassificationModel",
   "CriticModel",
   "RecurrentModel",

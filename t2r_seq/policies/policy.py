@@ -213,13 +213,14 @@ class RegressionPolicy(Policy):
   def __init__(
     self,
     predictor: predictors.AbstractPredictor = gin.REQUIRED,
-    action_key: str = "inference_output",
+    action_key: str | Mapping[str, str] = "inference_output",
   ) -> None:
     """Creates the policy; nothing is loaded yet.
 
     Args:
       predictor: has `step`.
-      action_key: the model's output that is the action.
+      action_key: the model's output that is the action; of an action of several parts,
+        the output of each by the name of the part.
     """
     super().__init__(predictor)
     self._steps: predictors.AbstractPredictor = predictor
@@ -287,7 +288,7 @@ class RegressionPolicy(Policy):
   def start_episode(self, env: int = 0) -> None:
     """Forgets what exploration remembers of an environment; here there is nothing."""
 
-  def explore(self, action: np.ndarray, env: int = 0) -> np.ndarray:
+  def explore(self, action: Any, env: int = 0) -> Any:
     """Changes the model's action in one environment; here not at all."""
     del env
     return action
@@ -307,7 +308,7 @@ class RegressionPolicy(Policy):
 
   def _act_all(
     self, features: Any, is_first: np.ndarray, timestamp: Any
-  ) -> tuple[list[np.ndarray], list[dict[str, np.ndarray]]]:
+  ) -> tuple[list[Any], list[dict[str, np.ndarray]]]:
     """Steps the model with all environments."""
     num_envs = len(is_first)
     if num_envs != self._num_envs:
@@ -316,16 +317,21 @@ class RegressionPolicy(Policy):
     # Predictors of a project's own need not know of times.
     timed = {} if timestamp is None else {acting.TIMESTAMP: timestamp}
     outputs = self._steps.step(features, is_first, **timed)
-    if self._action_key not in outputs:
-      raise errors.SpecError(
-        f"select action: the model has no output '{self._action_key}', only "
-        f"{errors.listing(outputs)}. Set action_key."
-      )
-    for env in np.flatnonzero(is_first):
-      self.start_episode(int(env))
-    actions = [
-      self.explore(action, env) for env, action in enumerate(outputs[self._action_key])
-    ]
+    key = self._action_key
+    keys = key if isinstance(key, Mapping) else {"": key}
+    for each in keys.values():
+      if each not in outputs:
+        raise errors.SpecError(
+          f"select action: the model has no output '{each}', only "
+          f"{errors.listing(outputs)}. Set action_key."
+        )
+    for first in np.flatnonzero(is_first):
+      self.start_episode(int(first))
+    actions = []
+    for env in range(num_envs):
+      parts = {name: outputs[each][env] for name, each in keys.items()}
+      action = parts if isinstance(key, Mapping) else parts[""]
+      actions.append(self.explore(action, env))
     kept = [
       {name: value[env] for name, value in outputs.items()} for env in range(num_envs)
     ]

@@ -211,6 +211,11 @@ def test_integers_are_searched_as_categories():
   outputs = predictor.step({"state/image": image})
   assert outputs["action_grip"].tolist() == [3]
   np.testing.assert_allclose(outputs["action_pose"], [[0.2, 0.2]], atol=0.1)
+  acting = policies.RegressionPolicy(
+    predictor, {"grip": "action_grip", "pose": "action_pose"}
+  )
+  action, _ = acting.sample_action({"state/image": image[0]})
+  assert action["grip"] == 3 and action["pose"].shape == (2,)
 
 
 BAD_SEARCHES = {

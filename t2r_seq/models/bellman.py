@@ -1,0 +1,217 @@
+"""Critics that learn from what they value themselves, one step later."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from t2r_seq import errors, policies, specs
+from t2r_seq.models import networks
+from t2r_seq.models.critic_model import CriticModel
+from t2r_seq.models.t2r_model import Loss
+from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, SpecStructure, TensorSpecStruct
+
+_LEARNER, _TARGET, _LAGGED = "learner", "target", "lagged"
+# The network that a critic's functions see at the moment; None for all of them.
+_IN_USE: contextvars.ContextVar[str | None] = contextvars.ContextVar(
+  "network", default=None
+)
+
+
+class BellmanTargets(CriticModel):
+  """Fits a critic to its reward and the value of its best next action: QT-Opt.
+
+  To be put before a critic, which stays as it is:
+
+      class QLearner(models.BellmanTargets, MyCritic): ...
+
+  The target is `reward + discount * min(target, lagged)(next, a)`, where `a` is what a
+  search finds best by the target network. That follows the learner's weights by
+  exponential averages, and the lagged one is the target network of some thousand steps
+  ago (Kalashnikov et al., 2018; the minimum is that of clipped double Q-learning). All
+  of it is a part of the train step.
+
+  Labels are those of the critic and, besides, `terminated` and `discount`, which an
+  input generator with `n_step` computes, and `next_state`: the state one step later. So
+  an episode of T actions has T + 1 steps, the last with the last observation. A
+  preprocessor has to do to `next_state` what it does to the state.
+  """
+
+  def __init__(
+    self,
+    bellman_search: policies.CrossEntropySearch | None = None,
+    target_rate: float = 0.01,
+    lag_steps: int | None = 1000,
+    **kwargs: Any,
+  ) -> None:
+    """Creates the model.
+
+    Args:
+      bellman_search: of the best next action; None for that of the exported policy.
+      target_rate: of the way to the learner's weights that the target network goes in
+        each step.
+      lag_steps: steps after which the lagged network becomes the target network; None
+        for no lagged one.
+      **kwargs: of the critic.
+    Raises:
+      SpecError: there is no search, or a number is out of range.
+    """
+    super().__init__(**kwargs)
+    name = type(self).__name__
+    self._bellman_search = bellman_search or self._search
+    if self._bellman_search is None:
+      raise errors.SpecError(
+        f"{name}: bellman_search: expected a CrossEntropySearch, here or as `search`, "
+        "got none. The target is the value of the best next action."
+      )
+    if not 0 < target_rate <= 1:
+      raise errors.SpecError(
+        f"{name}: target_rate: expected a number in (0, 1], got {target_rate!r}."
+      )
+    if lag_steps is not None:
+      errors.check_count(name, "lag_steps", lag_steps)
+    self._target_rate, self._lag_steps = target_rate, lag_steps
+
+  def get_label_specification(self, mode: str) -> TensorSpecStruct:
+    """Returns the critic's labels, `terminated`, `discount`, and `next_state`."""
+    given_labels = super().get_label_specification(mode)  # type: ignore[safe-super]
+    labels = specs.flatten_spec_structure(given_labels)
+    reward = ExtendedTensorSpec.to_spec(labels["reward"])
+    flag = ExtendedTensorSpec.from_spec(reward, name="terminated", dtype=tf.bool)
+    discount = ExtendedTensorSpec(reward.shape, tf.float32)
+    following = TensorSpecStruct(
+      (f"next_state/{path}", _one_step_later(path, ExtendedTensorSpec.to_spec(spec)))
+      for path, spec in specs.flatten_spec_structure(
+        self.get_state_specification()
+      ).items()
+    )
+    given = {"terminated": flag, **labels, "discount": discount}
+    return TensorSpecStruct({**given, **following})
+
+  def create_network(self) -> dict[str, Any]:
+    """Returns the critic's network, and those that follow it."""
+    found = {_LEARNER: super().create_network()}  # type: ignore[safe-super]
+    for name in self._targets:
+      found[name] = super().create_network()  # type: ignore[safe-super]
+      for each in networks.as_networks(found[name]):
+        each.trainable = False
+    return found
+
+  @property
+  def network(self) -> Any:
+    """See the base class; in the critic's functions, the one that is in use."""
+    whole, in_use = super().network, _IN_USE.get()
+    return whole if in_use is None else whole[in_use]
+
+  def state_func(self, state: SpecStructure, mode: str) -> Any:
+    """Encodes the state by the network in use, which is the learner's by default."""
+    with _using(_IN_USE.get() or _LEARNER):
+      return super().state_func(state, mode)
+
+  def q_func(
+    self, state: Any, action: SpecStructure, mode: str
+  ) -> dict[str, tf.Tensor]:
+    """Values actions by the network in use, which is the learner's by default."""
+    with _using(_IN_USE.get() or _LEARNER):
+      return super().q_func(state, action, mode)  # type: ignore[safe-super]
+
+  def model_train_fn(
+    self,
+    features: SpecStructure,
+    labels: SpecStructure,
+    inference_outputs: dict[str, tf.Tensor],
+    mode: str,
+  ) -> Loss:
+    """Returns the critic's loss with the targets in place of the rewards."""
+    target = self.bellman_targets(labels)
+    fitted = specs.flatten_spec_structure(labels).copy()
+    fitted["reward"] = target
+    loss = super().model_train_fn(features, fitted, inference_outputs, mode)
+    loss, scalars, *rest = loss if isinstance(loss, tuple) else (loss, {})
+    return loss, {**scalars, "q_target": tf.reduce_mean(target)}, *rest
+
+  def bellman_targets(self, labels: SpecStructure) -> tf.Tensor:
+    """Returns what the values are fitted to, of the shape and dtype of the reward.
+
+    Args:
+      labels: packed as the label specs, [B, ...].
+    """
+    search, mode = self._bellman_search, ModeKeys.EVAL
+    assert search is not None
+    action_spec = TensorSpecStruct(
+      (path, ExtendedTensorSpec(spec.shape, spec.dtype))
+      for path, spec in specs.flatten_spec_structure(
+        self.get_action_specification()
+      ).items()
+    )
+    search.check(action_spec)
+    with _using(_TARGET):
+      encoded = self.state_func(labels.next_state, mode)
+
+    def value(name: str, state: Any, actions: TensorSpecStruct) -> tf.Tensor:
+      packed = specs.pack_flat_sequence_to_spec_structure(
+        self.get_action_specification(), actions
+      )
+      count = next(iter(actions.values())).shape[1]
+      with _using(name):
+        outputs = self._values_of_candidates(state, packed, count, mode)
+      return tf.reshape(tf.cast(outputs["q_predicted"], tf.float32), [-1, count])
+
+    reward = labels.reward
+    number = tf.range(tf.shape(reward)[0])
+    step = tf.cast(self.global_step, tf.int32)
+    best, found = search.maximize(
+      lambda actions: value(_TARGET, encoded, actions),
+      action_spec,
+      tf.stack([number, tf.fill(tf.shape(number), step)], axis=1),
+    )
+    if _LAGGED in self._targets:
+      with _using(_LAGGED):
+        encoded_before = self.state_func(labels.next_state, mode)
+      one = TensorSpecStruct((path, each[:, tf.newaxis]) for path, each in best.items())
+      found = tf.minimum(found, value(_LAGGED, encoded_before, one)[:, 0])
+    found = tf.reshape(tf.cast(found, reward.dtype), tf.shape(reward))
+    discount = tf.cast(labels.discount, reward.dtype)
+    return tf.stop_gradient(reward + discount * found)
+
+  def after_train_step(self) -> None:
+    """Moves the target network, and now and then the lagged one."""
+    super().after_train_step()
+    whole = self.network
+    # A first step copies: until then the networks know nothing of each other.
+    is_first = self.global_step <= 1
+    rate = tf.where(is_first, 1.0, self._target_rate)
+    networks.update_target_network(whole[_TARGET], whole[_LEARNER], rate)
+    if self._lag_steps is not None:
+      is_due = is_first | (self.global_step % self._lag_steps == 0)
+      rate = tf.cast(is_due, tf.float32)
+      networks.update_target_network(whole[_LAGGED], whole[_TARGET], rate)
+
+  @property
+  def _targets(self) -> tuple[str, ...]:
+    return (_TARGET,) if self._lag_steps is None else (_TARGET, _LAGGED)
+
+
+@contextlib.contextmanager
+def _using(name: str) -> Iterator[None]:
+  """Has a critic's functions see one network alone."""
+  token = _IN_USE.set(name)
+  try:
+    yield
+  finally:
+    _IN_USE.reset(token)
+
+
+def _one_step_later(path: str, spec: ExtendedTensorSpec) -> ExtendedTensorSpec:
+  """Returns the spec of what a state's spec shows one step later."""
+  offsets = spec.time_offsets
+  if isinstance(offsets, tuple):
+    later: int | tuple[int, ...] = tuple(each + 1 for each in offsets)
+  else:
+    later = (offsets or 0) + 1
+  name = spec.name or f"state/{path}"
+  return ExtendedTensorSpec.from_spec(spec, name=name, time_offsets=later)
