@@ -1,0 +1,220 @@
+"""A small critic of grasps, and the same with Bellman targets: QT-Opt in minutes.
+
+Action, state and their names are those of `QTOptCritic`; the network is another one. It
+looks in the image where the fingers would go (`GraspHead`), which `Grasping44` has to
+learn from half a million grasps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from research.qtopt import grasp_env
+from t2r_seq import models, specs
+
+_ACTION = {
+  "world_vector": 3,
+  "vertical_rotation": 2,
+  "close_gripper": 1,
+  "open_gripper": 1,
+  "terminate_episode": 1,
+}
+COMMANDS = ("close_gripper", "open_gripper", "terminate_episode")
+# The outputs of an export's search, by the parts of an action.
+ACTION_KEY = {name: f"action_{name}" for name in _ACTION}
+
+
+@gin.configurable
+def episode_specification(
+  image_size: tuple[int, int] = (48, 48),
+) -> specs.TensorSpecStruct:
+  """Returns what is stored of an episode: T actions, T + 1 observations."""
+  make = specs.ExtendedTensorSpec
+  shapes = {
+    "state/image": ((*image_size, 3), tf.uint8),
+    "state/gripper_closed": ((1,), tf.float32),
+    "state/height_to_bottom": ((1,), tf.float32),
+    **{f"action/{name}": ((size,), tf.float32) for name, size in _ACTION.items()},
+    "reward": ((1,), tf.float32),
+    "terminated": ((1,), tf.bool),
+  }
+  return specs.TensorSpecStruct(
+    (path, make(shape, dtype, path, is_sequence=True))
+    for path, (shape, dtype) in shapes.items()
+  )
+
+
+@gin.configurable
+class GraspCritic(models.CriticModel):
+  """Q(state, action): the discounted success that follows, a probability.
+
+  Supervised: with an `n_step` of whole episodes by what came of an action.
+
+  Args:
+    image_size: height and width of what is seen.
+    width: of the layers.
+    **kwargs: of `CriticModel`.
+  """
+
+  def __init__(
+    self, image_size: tuple[int, int] = (48, 48), width: int = 24, **kwargs: Any
+  ):
+    self._image_size, self._width = tuple(image_size), width
+    super().__init__(**{"loss_function": models.log_loss, **kwargs})
+
+  def get_state_specification(self) -> specs.TensorSpecStruct:
+    """Returns the image, and what the gripper is and where."""
+    return self._part("state")
+
+  def get_action_specification(self) -> specs.TensorSpecStruct:
+    """Returns the displacement, the turn and the three commands."""
+    return self._part("action")
+
+  def get_label_specification(self, mode: str) -> specs.TensorSpecStruct:
+    """Returns the reward; the rest is what `n_step` joins."""
+    del mode
+    stored = episode_specification(self._image_size)
+    labels = {name: _at_anchor(stored[name]) for name in ("reward", "terminated")}
+    for path, spec in self.get_state_specification().items():
+      following = specs.ExtendedTensorSpec.from_spec(spec, time_offsets=1)
+      labels[f"next_state/{path}"] = following
+    return specs.TensorSpecStruct(labels)
+
+  def create_network(self) -> dict[str, Any]:
+    """Returns the tower, which sees the image, and the head, which sees actions."""
+    return {"tower": _tower(self._width), "head": GraspHead(3 * self._width)}
+
+  def state_func(self, state: Any, mode: str) -> dict[str, tf.Tensor]:
+    """Encodes the image."""
+    del mode
+    maps = self.network["tower"](tf.cast(state.image, tf.float32))
+    status = [state.gripper_closed, 10.0 * state.height_to_bottom]
+    return {"maps": maps, "status": tf.concat(status, axis=-1)}
+
+  def q_func(self, state: Any, action: Any, mode: str) -> dict[str, tf.Tensor]:
+    """Returns `q_predicted`, a probability [B, 1]."""
+    del mode
+    logits = self.network["head"]((state["maps"], state["status"], as_meant(action)))
+    return {"q_predicted": tf.sigmoid(logits)}
+
+  def _part(self, name: str) -> specs.TensorSpecStruct:
+    stored = episode_specification(self._image_size)
+    return specs.TensorSpecStruct(
+      (path.partition("/")[2], _at_anchor(spec))
+      for path, spec in stored.items()
+      if path.startswith(f"{name}/")
+    )
+
+
+@gin.configurable
+class GraspQLearner(models.BellmanTargets, GraspCritic):
+  """The same critic, learned off-policy: QT-Opt."""
+
+
+def as_meant(action: Any) -> dict[str, tf.Tensor]:
+  """Returns what the gripper makes of an action, [B, ...] by part.
+
+  A command is given or not, and a gripper that ends the episode does not move: so the
+  critic need not learn that these are the same.
+  """
+  meant = {name: tf.cast(getattr(action, name) > 0.5, tf.float32) for name in COMMANDS}
+  goes_on = 1.0 - meant["terminate_episode"]
+  sine, cosine = tf.unstack(tf.cast(action.vertical_rotation, tf.float32), axis=-1)
+  angle = tf.math.atan2(sine, cosine)[:, tf.newaxis] * goes_on
+  either = meant["close_gripper"] * meant["open_gripper"]
+  return {
+    "world_vector": tf.cast(action.world_vector, tf.float32) * goes_on,
+    "angle": angle,
+    "close_gripper": (meant["close_gripper"] - either) * goes_on,
+    "open_gripper": (meant["open_gripper"] - either) * goes_on,
+    "terminate_episode": meant["terminate_episode"],
+  }
+
+
+def _tower(width: int) -> Any:
+  layers = tf.keras.layers
+  return tf.keras.Sequential(
+    [
+      layers.Rescaling(1 / 127.5, offset=-1.0, name="scale"),
+      layers.Conv2D(width // 3, 5, 2, "same", activation="relu", name="conv1"),
+      layers.Conv2D(width, 3, 2, "same", activation="relu", name="conv2"),
+      layers.Conv2D(width, 3, 1, "same", activation="relu", name="conv3"),
+    ],
+    name="tower",
+  )
+
+
+class GraspHead(tf.keras.layers.Layer):
+  """Values actions by what is seen where the gripper would be: logits [B, 1].
+
+  Where its middle and both fingers would come down follows from the displacement and
+  the turn, by the camera's geometry; there the maps are read, between places.
+  """
+
+  def __init__(self, width: int, **kwargs: Any):
+    """Creates the layer.
+
+    Args:
+      width: of the hidden layers.
+      **kwargs: of the layer.
+    """
+    super().__init__(**{"name": "head", **kwargs})
+    dense = tf.keras.layers.Dense
+    self._hidden = [dense(width, "relu", name=f"dense{i}") for i in range(3)]
+    # A first guess is that grasps fail: of what seems good all learn from each other.
+    bias = tf.keras.initializers.Constant(-3.0)
+    self._value = dense(1, bias_initializer=bias, name="logit")
+
+  def call(
+    self, inputs: tuple[tf.Tensor, tf.Tensor, Mapping[str, tf.Tensor]]
+  ) -> tf.Tensor:
+    """Maps (maps [B, h, w, C], status [B, 2], `as_meant` of actions) to logits."""
+    maps, status, action = inputs
+    to, angle = action["world_vector"], action["angle"]
+    finger = grasp_env.FINGER_REACH * tf.concat([tf.cos(angle), tf.sin(angle)], axis=-1)
+    places = tf.stack([to[:, :2], to[:, :2] - finger, to[:, :2] + finger], axis=1)
+    seen = _read(maps, places)
+    parts = [
+      seen,
+      tf.reduce_mean(maps, axis=[1, 2]),
+      status,
+      to / grasp_env.MAX_STEP.astype(np.float32),
+      status[:, 1:] + 10.0 * to[:, 2:],
+      tf.sin(angle),
+      tf.cos(angle),
+      *(action[name] for name in COMMANDS),
+    ]
+    values = tf.concat(parts, axis=-1)
+    for layer in self._hidden:
+      values = layer(values)
+    return self._value(values)
+
+
+def _read(maps: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+  """Reads maps [B, h, w, C] at places [B, K, 2] of the gripper's frame: [B, K * C]."""
+  height, width, channels = maps.shape[1:]
+  view = grasp_env.CAMERA_VIEW
+  right = places[..., 0] / view * width / 2 + (width - 1) / 2
+  down = (grasp_env.CAMERA_OFFSET - places[..., 1]) / view * height / 2
+  down += (height - 1) / 2
+  rows, columns = _near(down, height), _near(right, width)
+  weights = rows[..., :, tf.newaxis] * columns[..., tf.newaxis, :]
+  count = places.shape[1]
+  weights = tf.reshape(weights, [-1, count, height * width])
+  read = tf.matmul(weights, tf.reshape(maps, [-1, height * width, channels]))
+  return tf.reshape(read, [-1, count * channels])
+
+
+def _near(place: tf.Tensor, size: int) -> tf.Tensor:
+  """Returns the weights of linear interpolation, [..., size]."""
+  distance = tf.abs(place[..., tf.newaxis] - tf.range(size, dtype=tf.float32))
+  return tf.nn.relu(1.0 - distance)
+
+
+def _at_anchor(spec: specs.ExtendedTensorSpec) -> specs.ExtendedTensorSpec:
+  return specs.ExtendedTensorSpec.from_spec(spec, is_sequence=False, time_offsets=0)
