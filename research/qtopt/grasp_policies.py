@@ -17,20 +17,26 @@ _LOW, _HIGH = 0.02, 0.11
 class ScriptedGraspPolicy(policies.Policy):
   """Goes down somewhere, closes, lifts, and ends: QT-Opt's script for first successes.
 
-  It knows how high and how closed the gripper is, and sees no image.
+  It knows how high and how closed the gripper is, and sees no image. Some episodes are
+  wilder than others: whoever learns from them has to see what is of no use, too.
 
   Args:
-    random_prob: of a step that does anything at all.
+    random_prob: of a step that does anything at all, in the wildest of episodes.
     stddev: of a displacement while it goes down, in metres.
     seed: of all that is drawn.
   """
 
   def __init__(
-    self, random_prob: float = 0.08, stddev: float = 0.035, seed: int | None = None
+    self, random_prob: float = 0.5, stddev: float = 0.035, seed: int | None = None
   ) -> None:
     super().__init__()
     self._random_prob, self._stddev = random_prob, stddev
     self._random = np.random.default_rng(seed)
+    self._wildness = 0.0
+
+  def reset(self) -> None:
+    """Draws how wild an episode is; most are not."""
+    self._wildness = self._random_prob * self._random.random() ** 2
 
   def seed(self, seed: int, env: int = 0) -> None:
     """Makes what is drawn repeatable from here on."""
@@ -45,8 +51,8 @@ class ScriptedGraspPolicy(policies.Policy):
     height = float(state["state"]["height_to_bottom"][0])
     closed = float(state["state"]["gripper_closed"][0])
     angle = random.normal(0.0, 0.5)
-    if random.random() < self._random_prob:
-      commands = [name for name in grasp_models.COMMANDS if random.random() < 0.2]
+    if random.random() < self._wildness:
+      commands = [name for name in grasp_models.COMMANDS if random.random() < 0.25]
       return make_action(random.uniform(-limit, limit), angle, *commands)
     across = random.normal(0.0, self._stddev, 2)
     if closed > 0.2:
