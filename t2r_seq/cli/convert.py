@@ -26,15 +26,14 @@ DESCRIPTION = """Converts episodes; one of the two sides is a store.
 A conversion that was killed goes on when the command is given again: DST.conversion
 says what was asked for. --verify reads both sides of a finished one, and compares
 every value."""
-_KINDS = ("store", "tfrecord", "zarr", "hdf5", "lerobot")
-_SOURCE_KINDS = (*_KINDS, "rlds", "tfds", "minari", "mcap")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
   parser.add_argument("source", metavar="SRC", help="what there is; may be a pattern")
   parser.add_argument("destination", metavar="DST", help="what to make")
-  for name, where, choices in (("from", "SRC", _SOURCE_KINDS), ("to", "DST", _KINDS)):
+  kinds = (("from", "SRC", sources.SOURCE_KINDS), ("to", "DST", sources.KINDS))
+  for name, where, choices in kinds:
     parser.add_argument(
       f"--{name}",
       dest=f"{name}_kind",

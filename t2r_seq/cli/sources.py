@@ -16,6 +16,9 @@ if TYPE_CHECKING:
   from t2r_seq.convert.episodes import EpisodeSource
 
 
+# As `convert.opening` has them, which would take TensorFlow along.
+KINDS = ("store", "tfrecord", "zarr", "hdf5", "lerobot")
+SOURCE_KINDS = (*KINDS, "rlds", "tfds", "minari", "mcap")
 LAYOUT_HELP = (
   'what an episode of HDF5 files is: {"episodes": "runs/*"}, {"episodes": "/"} or '
   '{"ends": ["done"]}; "paths" names datasets. Of MCAP files: {"clock": "/arm", '
@@ -226,8 +229,10 @@ def check(source: EpisodeSource, time_keys: Sequence[str] = ()) -> Iterator[str]
   """
   from t2r_seq import errors
   from t2r_seq.records import features
+  from t2r_seq.statistics import accumulators
+  from t2r_seq.statistics.statistics import MEASURES
 
-  figures: dict[str, _Figures] = {}
+  seen: dict[str, accumulators.Accumulator] = {}
   number, total, is_whole = 0, source.num_episodes or 0, True
   timed = time_paths(source.spec, features.is_number_a_step, time_keys)
   while number < total:
@@ -239,38 +244,21 @@ def check(source: EpisodeSource, time_keys: Sequence[str] = ()) -> Iterator[str]
             yield f"{episode.place}: {told}"
         for path, values in episode.values.items():
           if values.dtype.kind in "biuf" and values.ndim < 4:
-            figures.setdefault(path, _Figures()).add(values, source.spec[path])
+            spec = source.spec[path]
+            if path not in seen:
+              seen[path] = accumulators.create_accumulator(spec, is_counted=False)
+            seen[path].add(values if spec.is_sequence else values[None])
         number += 1
       break
     except errors.SpecError as error:
       yield str(error)
       number, is_whole = number + 1, False
   if is_whole:
-    computed = {path: found.finish() for path, found in figures.items()}
-    yield from source.compare_statistics(computed)
-
-
-class _Figures:
-  """Mean, deviation and extremes of a path, of all of its rows."""
-
-  def __init__(self) -> None:
-    self._count, self._mean, self._squares = 0, np.zeros(()), np.zeros(())
-    self._low: Any = np.inf
-    self._high: Any = -np.inf
-
-  def add(self, values: np.ndarray, spec: Any) -> None:
-    """Adds the rows of an episode."""
-    rows = np.asarray(values if spec.is_sequence else values[None], np.float64)
-    count, mean = len(rows), rows.mean(0)
-    delta, total = mean - self._mean, self._count + count
-    self._squares = self._squares + ((rows - mean) ** 2).sum(0)
-    self._squares = self._squares + delta**2 * self._count * count / total
-    self._mean = self._mean + delta * count / total
-    self._count = total
-    self._low = np.minimum(self._low, rows.min(0))
-    self._high = np.maximum(self._high, rows.max(0))
-
-  def finish(self) -> Mapping[str, np.ndarray]:
-    """Returns the figures by name."""
-    std = np.sqrt(self._squares / max(self._count, 1))
-    return {"mean": self._mean, "std": std, "min": self._low, "max": self._high}
+    found = {path: accumulator.finish() for path, accumulator in seen.items()}
+    yield from source.compare_statistics(
+      {
+        path: {name: figures.measure(name) for name in MEASURES}
+        for path, figures in found.items()
+        if figures.per == accumulators.ELEMENT
+      }
+    )

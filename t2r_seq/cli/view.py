@@ -36,11 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     "-o", "--output", metavar="PAGE", default="view.html", help="the page (view.html)"
   )
-  kinds = (
-    *("store", "tfrecord", "zarr", "hdf5", "lerobot", "rlds", "tfds", "minari", "mcap"),
-  )
+  help_of_kind = "what SOURCE is, if not clear"
   parser.add_argument(
-    "--from", dest="kind", choices=kinds, help="what SOURCE is, if not clear"
+    "--from", dest="kind", choices=sources.SOURCE_KINDS, help=help_of_kind
   )
   parser.add_argument(
     "--spec",

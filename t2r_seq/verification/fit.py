@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+import tensorflow as tf
 
-from t2r_seq import policies
+from t2r_seq import policies, specs
 from t2r_seq.statistics import Statistics
-from t2r_seq.statistics.accumulators import FigureLayout
-from t2r_seq.statistics.statistics import PathStatistics
+from t2r_seq.statistics.accumulators import Accumulator, create_accumulator
+from t2r_seq.statistics.statistics import MEASURES, PathStatistics
 from t2r_seq.verification.training_side import Dataset, Episode
 
 # A mean this many standard deviations off, values this share out of range.
@@ -37,8 +36,7 @@ class FitCheck:
     self._dataset = dataset
     self._known = known
     self._record = record
-    self._values: dict[str, list[np.ndarray]] = {}
-    self._rows: dict[str, int] = {}
+    self._seen: dict[str, Accumulator] = {}
 
   def add(self, episode: Episode) -> None:
     """Takes the figures of an episode."""
@@ -46,29 +44,15 @@ class FitCheck:
       if values.dtype.kind not in "fiub":
         continue
       rows = values[np.newaxis] if path in episode.context else values
-      self._rows[path] = self._rows.get(path, 0) + len(rows)
-      layout = FigureLayout(rows.shape[1:])
-      wide = layout.to_columns(rows).astype(np.float64)
-      finite = np.isfinite(wide)
-      numbers = np.where(finite, wide, 0.0)
-      figures = np.stack(
-        [
-          finite.sum(0).astype(np.float64),
-          numbers.sum(0),
-          (numbers**2).sum(0),
-          np.where(finite, wide, np.inf).min(0),
-          np.where(finite, wide, -np.inf).max(0),
-          (~finite).sum(0).astype(np.float64),
-        ]
-      ).reshape([-1, *layout.shape])
-      self._values.setdefault(path, []).append(figures)
+      if path not in self._seen:
+        spec = specs.ExtendedTensorSpec(rows.shape[1:], tf.as_dtype(rows.dtype))
+        self._seen[path] = create_accumulator(spec, is_counted=False)
+      self._seen[path].add(rows)
 
   def warnings(self) -> list[str]:
     """Returns what does not fit; a sentence each."""
     found = [*self._period()]
-    measured = {
-      path: _Figures(rows, self._rows[path]) for path, rows in self._values.items()
-    }
+    measured = {path: seen.finish() for path, seen in self._seen.items()}
     known = {path: self._find(path) for path in measured}
     for path, figures in measured.items():
       found += _check(path, figures, known[path])
@@ -98,17 +82,17 @@ class FitCheck:
     ]
 
   def _swapped(
-    self, measured: dict[str, Any], known: dict[str, PathStatistics | None]
+    self, measured: dict[str, PathStatistics], known: dict[str, PathStatistics | None]
   ) -> list[str]:
     found = []
     paths = [path for path in measured if known[path] is not None]
     for i, one in enumerate(paths):
       for other in paths[i + 1 :]:
-        a, b = measured[one], measured[other]
-        if a.mean.shape != b.mean.shape:
+        a, b = measured[one].measure("mean"), measured[other].measure("mean")
+        if a.shape != b.shape:
           continue
-        straight = _distance(a.mean, known[one]) + _distance(b.mean, known[other])
-        crossed = _distance(a.mean, known[other]) + _distance(b.mean, known[one])
+        straight = _distance(a, known[one]) + _distance(b, known[other])
+        crossed = _distance(a, known[other]) + _distance(b, known[one])
         if straight > 4 * crossed and straight > 0.2:
           found.append(
             f"{one} and {other} look swapped: their means are {straight:.3g} standard "
@@ -116,21 +100,6 @@ class FitCheck:
             "round"
           )
     return found
-
-
-class _Figures:
-  """Figures of all that was seen of a path."""
-
-  def __init__(self, rows: list[np.ndarray], num_rows: int) -> None:
-    self.num_rows = num_rows
-    count = np.sum([row[0] for row in rows], 0)
-    safe = np.maximum(count, 1)
-    self.mean = np.sum([row[1] for row in rows], 0) / safe
-    square = np.sum([row[2] for row in rows], 0) / safe
-    self.std = np.sqrt(np.maximum(square - self.mean**2, 0))
-    self.low = np.min([row[3] for row in rows], 0)
-    self.high = np.max([row[4] for row in rows], 0)
-    self.bad = int(np.sum([row[5] for row in rows]))
 
 
 def _distance(mean: np.ndarray, known: PathStatistics | None) -> float:
@@ -141,57 +110,58 @@ def _distance(mean: np.ndarray, known: PathStatistics | None) -> float:
   return float(np.abs((mean - known.measure("mean")) / scale).max(initial=0.0))
 
 
-def _check(path: str, figures: _Figures, known: PathStatistics | None) -> list[str]:
+def _check(path: str, seen: PathStatistics, known: PathStatistics | None) -> list[str]:
   found = []
-  if figures.bad:
-    found.append(f"{path}: {figures.bad} values are NaN or infinite")
-  has_spread = figures.num_rows >= _FEWEST
-  is_constant = (figures.low == figures.high) & has_spread
+  if seen.num_not_finite:
+    found.append(f"{path}: {seen.num_not_finite} values are NaN or infinite")
+  own_mean, own_std, low, high = map(seen.measure, MEASURES)
+  has_spread = seen.rows >= _FEWEST
+  is_constant = (low == high) & has_spread
   if known is None:
-    if is_constant.all() and figures.low.size:
-      found.append(f"{path}: it is constant, {_short(figures.low)}")
+    if is_constant.all() and low.size:
+      found.append(f"{path}: it is constant, {_short(low)}")
     return found
   mean, std = known.measure("mean"), known.measure("std")
   least, most = known.measure("min"), known.measure("max")
-  if std.shape != figures.mean.shape:
-    got, want = figures.mean.shape, std.shape
+  if std.shape != own_mean.shape:
+    got, want = own_mean.shape, std.shape
     return [*found, f"{path}: the figures of training are of {want}, its own of {got}"]
   varied = is_constant & (std > 0)
   if varied.any():
     found.append(
-      f"{path}: {_which(varied)} constant, {_short(figures.low[varied])}, and varied "
+      f"{path}: {_which(varied)} constant, {_short(low[varied])}, and varied "
       f"in training with a standard deviation of {_short(std[varied])}"
     )
   margin = 0.01 * (most - least) + 1e-9
-  outside = (figures.low < least - margin) | (figures.high > most + margin)
+  outside = (low < least - margin) | (high > most + margin)
   if outside.any():
     found.append(
       f"{path}: {_which(outside)} outside of the range of training: "
-      f"{_short(figures.low[outside])} ... {_short(figures.high[outside])}, where "
+      f"{_short(low[outside])} ... {_short(high[outside])}, where "
       f"training has {_short(least[outside])} ... {_short(most[outside])}"
     )
-  is_color = figures.mean.shape == (3,) and known.per == "channel"
-  straight = _distance(figures.mean, known)
+  is_color = own_mean.shape == (3,) and known.per == "channel"
+  straight = _distance(own_mean, known)
   if is_color:
-    crossed = _distance(figures.mean[::-1], known)
+    crossed = _distance(own_mean[::-1], known)
     if straight > 2 * crossed and straight > 0.1:
       found.append(
         f"{path}: its channels look swapped, BGR for RGB: the means are {straight:.3g} "
         f"standard deviations off those of training, turned around {crossed:.3g}"
       )
       return found
-  off = np.abs(figures.mean - mean) > _FAR * np.maximum(std, 1e-6)
+  off = np.abs(own_mean - mean) > _FAR * np.maximum(std, 1e-6)
   off &= ~outside & ~varied & has_spread
   if off.any():
     found.append(
       f"{path}: {_which(off)} more than {_FAR:g} standard deviation off: the mean is "
-      f"{_short(figures.mean[off])}, and was {_short(mean[off])} in training"
+      f"{_short(own_mean[off])}, and was {_short(mean[off])} in training"
     )
-  narrow = (figures.std < 0.05 * std) & ~varied & has_spread
+  narrow = (own_std < 0.05 * std) & ~varied & has_spread
   if narrow.any():
     found.append(
       f"{path}: {_which(narrow)} narrower than in training: a standard deviation of "
-      f"{_short(figures.std[narrow])}, where training has {_short(std[narrow])}"
+      f"{_short(own_std[narrow])}, where training has {_short(std[narrow])}"
     )
   return found
 

@@ -10,6 +10,8 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import records, specs, store
+from t2r_seq.cli import sources
+from t2r_seq.convert import opening
 
 Spec = specs.ExtendedTensorSpec
 SPEC = {
@@ -152,3 +154,7 @@ def test_failures(name, run_main):
   status, out, err = run_main("convert", *arguments)
   assert (status, out) == (1, "")
   assert err.startswith("t2r_seq convert: ") and want in err
+
+
+def test_kinds_are_those_of_conversions():
+  assert (sources.KINDS, sources.SOURCE_KINDS) == (opening.KINDS, opening.SOURCE_KINDS)
