@@ -15,7 +15,8 @@ import numpy as np
 from t2r_seq.cli import console, sources
 
 if TYPE_CHECKING:
-  from t2r_seq.records.check import RecordReport, SalvagedRecords
+  from t2r_seq.records.check import RecordReport
+  from t2r_seq.records.salvage import SalvagedRecords
   from t2r_seq.store.check import StoreProblem, StoreReport
   from t2r_seq.store.salvage import SalvageReport
 

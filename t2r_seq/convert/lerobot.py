@@ -112,13 +112,7 @@ class LeRobotSource(EpisodeSource):
   def compare_statistics(
     self, computed: Mapping[str, Mapping[str, np.ndarray]]
   ) -> list[str]:
-    """Compares the figures of `meta/stats.json` with computed ones.
-
-    Args:
-      computed: by path and name of a figure, such as 'mean'.
-    Returns:
-      A sentence for each path that differs.
-    """
+    """Compares with the figures of `meta/stats.json`; see the base class."""
     name = os.path.join(self.folder.path, STATS)
     if not os.path.isfile(name):
       return []

@@ -4,7 +4,6 @@ from t2r_seq.records.check import (
   examine_records,
   explain_failures,
   find_bad_record,
-  salvage_records,
 )
 from t2r_seq.records.contents import RecordContents, present_names
 from t2r_seq.records.features import (
@@ -40,6 +39,7 @@ from t2r_seq.records.inspect import (
 )
 from t2r_seq.records.parse import create_parse_tf_example_fn, serialized_to_parsed
 from t2r_seq.records.rlds import TfdsEpisodes, drop_last_step, rlds_specs
+from t2r_seq.records.salvage import salvage_records
 from t2r_seq.records.write import (
   RecordWriter,
   encode_example,
