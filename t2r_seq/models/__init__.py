@@ -23,6 +23,7 @@ from t2r_seq.models.schedules import (
   warmup_cosine,
 )
 from t2r_seq.models.t2r_model import AbstractT2RModel, T2RModel
+from t2r_seq.models.updates import project_gradients
 from t2r_seq.models.warm_start import (
   create_name_filter,
   default_init_from_checkpoint_fn,
@@ -52,6 +53,7 @@ __all__ = [
   "init_from_keras_weights_fn",
   "log_loss",
   "piecewise_linear",
+  "project_gradients",
   "squared_error",
   "update_target_network",
   "warmup_cosine",

@@ -358,3 +358,69 @@ def _multiply(gradient: Any, factor: tf.Tensor) -> Any:
     values = gradient.values * tf.cast(factor, gradient.dtype)
     return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
   return gradient * tf.cast(factor, gradient.dtype)
+
+
+def project_gradients(
+  gradients: Sequence[Sequence[tf.Tensor | None]],
+) -> list[tf.Tensor | None]:
+  """Adds up the gradients of several losses, each without what opposes another: PCGrad.
+
+  For `T2RModel.compute_gradients` of a model with several tasks. Where the gradient of
+  a task points against another's, its part along that one is taken away; the others
+  are met in an order drawn at random (Yu et al., 2020).
+
+  Args:
+    gradients: of each loss those of all variables, dense; None where it reaches none.
+  Returns:
+    One gradient of each variable; None where no loss reaches it.
+  Raises:
+    SpecError: there are none, or not as many of each loss.
+  """
+  counts = {len(each) for each in gradients}
+  if len(counts) != 1:
+    raise errors.SpecError(
+      "project_gradients: gradients: expected those of at least one loss, of each one "
+      f"for each variable, got {[len(each) for each in gradients]} of the losses."
+    )
+  reached = [
+    next((g for g in each if g is not None), None)
+    for each in zip(*gradients, strict=True)
+  ]
+  like = [each for each in reached if each is not None]
+  flat = tf.stack([_flatten(each, reached) for each in gradients])
+  projected = [_without_conflicts(flat, number) for number in range(len(gradients))]
+  parts = tf.split(tf.add_n(projected), [tf.size(each) for each in like])
+  joined = iter(
+    tf.cast(tf.reshape(part, tf.shape(each)), each.dtype)
+    for part, each in zip(parts, like, strict=True)
+  )
+  return [None if each is None else next(joined) for each in reached]
+
+
+def _without_conflicts(flat: tf.Tensor, number: int) -> tf.Tensor:
+  """Returns one of the gradients [N, P] without what opposes the others."""
+  count = flat.shape[0]
+  gradient = flat[number]
+  order = tf.random.shuffle(tf.range(count))
+  for place in range(count):
+    other = tf.gather(flat, order[place])
+    along = tf.minimum(tf.reduce_sum(gradient * other), 0.0)
+    along = tf.where(order[place] == number, 0.0, along)
+    gradient -= tf.math.divide_no_nan(along, tf.reduce_sum(other * other)) * other
+  return gradient
+
+
+def _flatten(
+  gradients: Sequence[tf.Tensor | None], like: Sequence[tf.Tensor | None]
+) -> tf.Tensor:
+  """Puts the gradients of all variables that are reached behind one another."""
+  return tf.concat(
+    [
+      tf.zeros([tf.size(other)])
+      if gradient is None
+      else tf.reshape(tf.cast(gradient, tf.float32), [-1])
+      for gradient, other in zip(gradients, like, strict=True)
+      if other is not None
+    ],
+    axis=0,
+  )
