@@ -512,9 +512,17 @@ NO_PROTOS = {
 }
 
 
-@pytest.mark.parametrize("place", [0, 2])
-@pytest.mark.parametrize("windowed", [True, False])
-@pytest.mark.parametrize("name", NO_PROTOS)
+# (name, windowed, place): what is said is the same wherever it stands.
+NO_PROTOS_AT = [
+  *(("empty", windowed, place) for windowed in (True, False) for place in (0, 2)),
+  ("random", True, 2),
+  ("text", False, 0),
+  ("unknown fields", True, 0),
+  ("unknown fields", False, 2),
+]
+
+
+@pytest.mark.parametrize(("name", "windowed", "place"), NO_PROTOS_AT)
 def test_raise_says_what_is_no_proto(build, tmp_path, kit, name, windowed, place):
   """Of both formats: windows are read from SequenceExamples, numbers from Examples."""
   bad, got = NO_PROTOS[name]
