@@ -187,10 +187,9 @@ class GraspEnv(gymnasium.Env):
         self._grip(is_meant["close_gripper"])
         self._move(_GRIPPING)
       self._frame = self._render_frame()
-    info = self._info()
+    info = self._info(terminated)
     truncated = not terminated and self._step >= self._max_steps
-    reward = float(terminated and info["is_success"])
-    return self._observe(), reward, terminated, truncated, info
+    return self._observe(), float(info["is_success"]), terminated, truncated, info
 
   def render(self) -> np.ndarray | None:
     """Returns the current frame in the mode "rgb_array", else None."""
@@ -220,9 +219,9 @@ class GraspEnv(gymnasium.Env):
       }
     }
 
-  def _info(self) -> dict[str, Any]:
+  def _info(self, terminated: bool = False) -> dict[str, Any]:
     is_lifted = bool((self.object_positions[:, 2] > LIFTED_HEIGHT).any())
-    return {"is_success": is_lifted, "is_lifted": is_lifted}
+    return {"is_success": terminated and is_lifted, "is_lifted": is_lifted}
 
   def _move(self, num_steps: int) -> None:
     """Goes where the target is, and holds the fingers as they are told."""

@@ -20,10 +20,10 @@ def env():
   env.close()
 
 
-def _grasp(env, seed, commands=("close_gripper",)):
+def _grasp(env, seed, commands=("close_gripper",), num_steps=7):
   """Goes down at the first object, knowing where it is; returns the last step."""
   env.reset(seed=seed)
-  for step in range(7):
+  for step in range(num_steps):
     x, y, _, yaw = env.pose
     away = env.object_positions[0][:2] - (x, y)
     turn = np.array([[np.cos(yaw), np.sin(yaw)], [-np.sin(yaw), np.cos(yaw)]])
@@ -51,6 +51,15 @@ def test_an_object_that_hangs_in_the_air_at_the_end_is_a_success(env):
     assert 0.15 < observation["state"]["height_to_bottom"][0] < 0.19
     if reward:  # Something is between the fingers.
       assert 0.2 < observation["state"]["gripper_closed"][0] < 0.9
+
+
+def test_what_hangs_when_an_episode_is_cut_off_is_no_success():
+  env = grasp_env.GraspEnv(max_steps=6, image_size=(8, 8))
+  ends = [_grasp(env, seed, num_steps=6)[1:] for seed in range(4)]
+  env.close()
+  assert any(info["is_lifted"] for *_, info in ends)
+  for reward, terminated, truncated, info in ends:
+    assert (reward, terminated, truncated, info["is_success"]) == (0, 0, 1, 0)
 
 
 @pytest.mark.parametrize("commands", [(), ("close_gripper", "open_gripper")])
