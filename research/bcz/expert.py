@@ -59,27 +59,35 @@ class TableExpertPolicy(policies.Policy):
     del state, context, timestep
     env = self._env
     block, hand = env.blocks[env.target], env.position
-    is_close = lambda place, limit: np.linalg.norm(place - hand[:2]) < limit  # noqa: E731
     if env.verb == "touch":
-      low = table_env.TOP if is_close(block[:2], 0.06) else _HOVER
-      return self._towards([*block[:2], low], env.yaw, closed=True)
+      return self._descend(block[:2], table_env.TOP, env.yaw, closed=True)
     if env.verb == "push":
-      start = block[:2] + _PUSH_FROM
-      is_behind = hand[0] < block[0] - 0.1 and abs(hand[1] - block[1]) < 0.08
-      if hand[2] < table_env.TOP and is_behind:
-        return self._towards([hand[0] + 1, block[1], 0.05], env.yaw, closed=True)
-      low = 0.05 if is_close(start, 0.06) else _HOVER
-      return self._towards([*start, low], env.yaw, closed=True)
+      ahead, beside = block[:2] - hand[:2]
+      if ahead > 0.1 and abs(beside) < 0.08 and hand[2] < 0.2:
+        # The lower the hand, the faster.
+        speed = table_env.STEP * np.clip((0.2 - hand[2]) / 0.1, 0, 1)
+        return self._towards([hand[0] + speed, block[1], 0.05], env.yaw, closed=True)
+      return self._descend(block[:2] + _PUSH_FROM, 0.05, env.yaw, closed=True)
     if env.held is not None:
       is_right = env.held == env.target
       return self._towards([*hand[:2], 0.6], env.yaw, closed=is_right)
-    is_ready = is_close(block[:2], 0.05) and abs(block[3] - env.yaw) < 0.2
-    if is_ready and hand[2] < 0.07:
+    is_around = np.linalg.norm(block[:2] - hand[:2]) < 0.06
+    is_aligned = abs(block[3] - env.yaw) < 0.3
+    if is_around and is_aligned and hand[2] < 0.08:
       return self._towards(hand, block[3], closed=True)
-    # A hand that is low beside a block rises first, else it would push.
-    low = 0.04 if is_ready else _HOVER
-    place = block[:2] if is_ready or hand[2] > table_env.TOP + 0.05 else hand[:2]
-    return self._towards([*place, low], block[3], closed=False)
+    return self._descend(block[:2], 0.03, block[3], closed=False)
+
+  def _descend(self, place: Any, low: float, yaw: float, closed: bool) -> np.ndarray:
+    """Moves in a funnel: what is far from the place, or not yet turned, stays high.
+
+    A hand that is nearly there is nearly down. Were there a threshold, what is learned
+    would hover at it, between down and up.
+    """
+    env = self._env
+    away = float(np.linalg.norm(np.asarray(place) - env.position[:2]))
+    away += 0.2 * abs(yaw - env.yaw)
+    height = low + np.clip(2 * (away - 0.04), 0.0, _HOVER - low)
+    return self._towards([*place, height], yaw, closed)
 
   def sample_action(
     self, obs: Any, explore_prob: float = 0.0

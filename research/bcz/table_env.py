@@ -139,7 +139,7 @@ class TableEnv(gymnasium.Env):
       return False
     if self.verb == "push":
       return moved >= _MOVED
-    on_top = self._is_inside(block, self.position) and self.position[2] <= TOP + 0.02
+    on_top = self._is_inside(block, self.position) and self.position[2] <= TOP + 0.03
     return on_top and not self.is_open and moved < _STILL
 
   def reset(
