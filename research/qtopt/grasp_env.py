@@ -272,10 +272,13 @@ class GraspEnv(gymnasium.Env):
     """Puts objects on the bottom, none in another."""
     random, places, found = self.np_random, list[np.ndarray](), list[int]()
     colors = random.permutation(len(_COLORS))[:count]
+    misses = 0
     while len(places) < count:
       place = random.uniform(-BIN_HALF_SIZE + 0.03, BIN_HALF_SIZE - 0.03, 2)
       if all(np.linalg.norm(place - other) > 0.055 for other in places):
         places.append(place)
+      elif (misses := misses + 1) % 200 == 0:  # There may be no room left.
+        places.clear()
     for place, color in zip(places, colors, strict=True):
       kind, half = random.integers(3), random.uniform(0.013, 0.020, 3)
       if kind == 0:

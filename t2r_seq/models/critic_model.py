@@ -237,6 +237,8 @@ class CriticModel(T2RModel):
     named = {specs.signature_key(path): action for path, action in best.items()}
     if len(named) == 1:
       named = {"action": next(iter(named.values()))}
+    reward = specs.flatten_spec_structure(self.get_label_specification(mode))["reward"]
+    value = tf.reshape(value, [-1, *reward.shape])  # Of one element: () or (1,).
     return {**named, "q_predicted": value}, recurrent_state
 
   def _candidates(self, spec: tf.TensorSpec) -> ExtendedTensorSpec:

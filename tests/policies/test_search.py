@@ -180,7 +180,10 @@ def test_a_policy_acts_by_the_search_inside_of_the_export(searching):
 
 
 class MixedCritic(ReachCritic):
-  """A pose, and one of five grips; pixels in the state, scaled by the preprocessor."""
+  """A pose, and one of five grips; pixels in the state, scaled by the preprocessor.
+
+  Its reward is (1,), as Tensor2Robot's critics have it.
+  """
 
   default_preprocessor_cls = preprocessors.ImageToFloatPreprocessor
 
@@ -193,13 +196,16 @@ class MixedCritic(ReachCritic):
       pose=_SPEC((2,), tf.float32, "pose"), grip=_SPEC((), tf.int32, "grip")
     )
 
+  def get_label_specification(self, mode):
+    return specs.TensorSpecStruct(reward=_SPEC((1,), tf.float32, "reward"))
+
   def state_func(self, state, mode):
     return state.image[:, 0, 0]
 
   def q_func(self, state, action, mode):
     far = tf.reduce_sum(tf.square(state[:, :2] - action.pose), axis=-1)
     wrong = tf.abs(tf.cast(action.grip, tf.float32) - 3.0)
-    return {"q_predicted": self.network(state)[:, 0] - far - wrong}
+    return {"q_predicted": self.network(state) - (far + wrong)[:, tf.newaxis]}
 
 
 def test_integers_are_searched_as_categories():
@@ -210,6 +216,7 @@ def test_integers_are_searched_as_categories():
   image = np.full([1, 4, 4, 3], 51, np.uint8)
   outputs = predictor.step({"state/image": image})
   assert outputs["action_grip"].tolist() == [3]
+  assert outputs["q_predicted"].shape == (1, 1)
   np.testing.assert_allclose(outputs["action_pose"], [[0.2, 0.2]], atol=0.1)
   acting = policies.RegressionPolicy(
     predictor, {"grip": "action_grip", "pose": "action_pose"}
