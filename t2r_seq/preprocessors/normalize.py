@@ -38,8 +38,9 @@ _RESOLUTION = {
 class Affine:
   """Maps x to (x - center) / scale, by figures that are constants of the graph.
 
-  A scale that is lost in the rounding of the values themselves is of a constant
-  element; it counts as 1, so that such an element becomes 0 and not noise.
+  A scale that is lost in the rounding of the values themselves counts as 1, so that a
+  constant element becomes 0 and not noise. Back, where all values are the same, it
+  counts as 0: a network's noise around 0 is no value that the data have.
 
   Attributes:
     constant: which elements are constant, bool, the shape of the figures.
@@ -59,8 +60,12 @@ class Affine:
     center, scale = _center_and_scale(statistics, mode)
     low, high = statistics.measure("min"), statistics.measure("max")
     magnitude = np.maximum(np.abs(low), np.abs(high))
-    self.constant = scale <= _RESOLUTION.get(stored_dtype, 0.0) * magnitude
+    least = _RESOLUTION.get(stored_dtype, 0.0) * magnitude
+    self.constant = scale <= least
     scale = np.where(self.constant, 1.0, scale)
+    # Elements that rarely change have equal quantiles, and are no constants.
+    is_one_value = (high - low) / 2 <= least
+    center = np.where(is_one_value, low + (high - low) / 2, center)
     self._dtype = dtype
     is_wide = dtype == tf.float64 or (stored_dtype.is_integer and stored_dtype.size > 2)
     # A center far off the spread has no place in a float32, and a second float for the
@@ -69,6 +74,7 @@ class Affine:
     self._inner = tf.float64 if is_wide or np.any(rounded) else tf.float32
     self._center = center.astype(self._inner.as_numpy_dtype)
     self._scale = scale.astype(self._inner.as_numpy_dtype)
+    self._scale_back = np.where(is_one_value, 0, self._scale).astype(self._scale.dtype)
 
   def figures(self) -> dict[str, Any]:
     """Returns center and scale, as lists."""
@@ -82,7 +88,7 @@ class Affine:
   def unnormalize(self, values: Any) -> tf.Tensor:
     """Maps normalised values, [..., *shape], back; the dtype stays."""
     values = tf.convert_to_tensor(values)
-    scaled = tf.cast(values, self._inner) * self._scale
+    scaled = tf.cast(values, self._inner) * self._scale_back
     return tf.cast(scaled + self._center, values.dtype)
 
 
@@ -189,7 +195,7 @@ class Normalize(image_to_float_preprocessor.SpecTransformationPreprocessor):
   The figures are read once, at construction, and are constants of the graph from then
   on: an export needs no file. Paths that are stored as integers come as such and leave
   as floats. Constant elements become 0. `unnormalize` is the inverse, for what a policy
-  returns.
+  returns; it gives back a constant whatever the network says.
   """
 
   def __init__(
