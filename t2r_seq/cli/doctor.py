@@ -360,9 +360,13 @@ def _check_store(args: argparse.Namespace) -> int:
     splits = read_splits(os.path.abspath(args.sources[0]), report.num_episodes)
     if splits:
       console.show(f"\n{describe_splits(splits)}")
+    total = sum(report.num_episodes.values())
+    told = sources.unfinished_conversion(args.sources[0], total)
+    if told:
+      console.show(f"\n{told}")
     if args.split is not None:
       return _check_split(report, args.split, splits)
-    return 0 if report.is_whole and not _check_times(args) else 1
+    return 0 if report.is_whole and not _check_times(args) and not told else 1
   if args.split is not None:
     raise console.UsageError("--split and --salvage: a whole store is salvaged.")
   salvaged = store.salvage_store(args.sources[0], args.salvage, spec, args.lenient)

@@ -396,7 +396,10 @@ def _show_store(args: argparse.Namespace) -> int:
     raise console.UsageError("--max_records is for TFRecord files; this is a folder.")
   spec = console.load_store_specs(args.spec) if args.spec else None
   (folder,) = args.files
-  console.show(render_summary(store.summarize_store(folder, spec), args.spec))
+  summary = store.summarize_store(folder, spec)
+  told = sources.unfinished_conversion(folder, len(summary.lengths))
+  shown = [render_summary(summary, args.spec), *([told] if told else [])]
+  console.show("\n\n".join(shown))
   return 0
 
 

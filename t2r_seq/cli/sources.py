@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from t2r_seq import files
 from t2r_seq.cli import console
 
 if TYPE_CHECKING:
@@ -72,6 +75,35 @@ def parse_episodes(text: str | None) -> Any:
 def is_store(paths: Sequence[str]) -> bool:
   """Whether this is one store: what it holds is read without TensorFlow."""
   return len(paths) == 1 and os.path.isfile(os.path.join(paths[0], "store.json"))
+
+
+def unfinished_conversion(path: str, num_episodes: int) -> str | None:
+  """Says that a store is not all of what it is converted from.
+
+  Args:
+    path: of the store.
+    num_episodes: that it has by now.
+  Returns:
+    Lines, joined; None where no conversion is unfinished.
+  """
+  # As `convert.conversion` writes it, which would take TensorFlow along.
+  folder = f"{os.path.abspath(path)}.conversion"
+  try:
+    with open(os.path.join(folder, "conversion.json"), "rb") as file:
+      plan = json.load(file)
+    if plan["is_finished"]:
+      return None
+    command = shlex.join(["t2r_seq", "convert", plan["source"], path])
+  except (OSError, KeyError, TypeError, ValueError):
+    return None  # There is none; of one that is damaged `convert` has more to say.
+  so_far = console.count(num_episodes, "episode")
+  if files.is_locked(os.path.join(folder, "lock")):
+    return console.fill(f"A conversion into it is under way: {so_far} by now.", 0, 2)
+  told = (
+    f"A conversion into it stopped after {so_far}, before it was complete. With the "
+    "options that it began with this goes on:"
+  )
+  return f"{console.fill(told, 0, 2)}\n  {command}"
 
 
 def files_of_split(patterns: list[str], split: str | None) -> list[str]:

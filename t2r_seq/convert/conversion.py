@@ -210,7 +210,7 @@ def convert(
   with folder.locked():
     if begun is not None:
       reader = _reopen(source, options, plan, columns, keeps_videos=True)
-      _check_same_source(folder, plan, reader)
+      _check_same_source(folder, plan, source, reader)
     elif folder.read() is None:
       folder.write(plan, reader.spec)
     else:
@@ -223,7 +223,7 @@ def convert(
       target = opening.open_target(to_kind, destination, folder.work, reader, options)
       resumed_at = target.num_committed
       num_bytes = _copy(source, reader, target, progress)
-      _check_same_source(folder, plan, reader)
+      _check_same_source(folder, plan, source, reader)
       opening.write_splits(to_kind, destination, reader, options)
       folder.write(dataclasses.replace(plan, is_finished=True), reader.spec)
     # An earlier run may have been killed before it did.
@@ -296,7 +296,7 @@ def _new_plan(
       f"convert: {source}: expected at least one episode, got none."
     )
   plan = Plan(
-    source=source if source_kind == opening.TFDS else os.path.abspath(source),
+    source=_full_name(source, source_kind),
     source_kind=source_kind,
     destination_kind=destination_kind,
     options=options.to_json_dict(),
@@ -325,8 +325,8 @@ def _reopen(
   missing = [path for path in spec if path not in reader.spec]
   if missing:
     raise errors.ConversionError(
-      f"convert: {source}: expected what it had when the conversion began, got nothing "
-      f"at {errors.listing(missing)}."
+      f"convert: {source}: expected what {plan.source} had when the conversion began, "
+      f"got nothing at {errors.listing(missing)}."
     )
   wanted = specs.TensorSpecStruct((path, reader.spec[path]) for path in spec)
   return SelectedSource(reader, wanted, options.decode_images, options.cast)
@@ -368,14 +368,26 @@ def _check_same_plan(
 
 
 def _check_same_source(
-  folder: ConversionFolder, plan: Plan, reader: EpisodeSource
+  folder: ConversionFolder, plan: Plan, source: str, reader: EpisodeSource
 ) -> None:
-  if reader.fingerprint() != plan.fingerprint:
+  if reader.fingerprint() == plan.fingerprint:
+    return
+  now = _full_name(source, plan.source_kind)
+  if now != plan.source:
     raise errors.ConversionError(
-      f"convert: {plan.source}: expected the data that the conversion began with, got "
-      "files of other sizes or times: the source changed. Delete the destination and "
-      f"{folder.path}, and start anew."
+      f"convert: {folder.path}: expected the source that it was begun from, "
+      f"{plan.source}, got {now}. Name that one; or delete the destination and this "
+      "folder, or choose another destination."
     )
+  raise errors.ConversionError(
+    f"convert: {plan.source}: expected the data that the conversion began with, got "
+    "files of other sizes or times: the source changed. Delete the destination and "
+    f"{folder.path}, and start anew."
+  )
+
+
+def _full_name(source: str, kind: str) -> str:
+  return source if kind == opening.TFDS else os.path.abspath(source)
 
 
 def _copy(

@@ -126,8 +126,19 @@ def test_goes_on(run_main):
     if data != good:
       assert status == 1
       assert err.startswith("t2r_seq convert: record 2 of x.tfrecord (byte ")
+      status, out, err = run_main("doctor", "a_store")
+      told = "A conversion into it stopped after 2 episodes, before it was complete."
+      assert (status, err) == (1, "") and told in out
+      assert told in (shown := run_main("inspect", "a_store")[1])
+      again = f"\n  t2r_seq convert {os.path.abspath('x.tfrecord')} a_store\n"
+      assert again in shown
+      pathlib.Path("saved.tfrecord").write_bytes(good)
+      status, _, err = run_main("convert", "saved.tfrecord", "a_store", *arguments[3:])
+      assert status == 1 and "begun from, " in err and "/saved.tfrecord. Name" in err
   assert status == 0
   assert out.startswith("Went on after 2 episodes of an earlier run.\n")
+  status, out, _ = run_main("doctor", "a_store")
+  assert status == 0 and "A conversion" not in out
 
 
 FAILURES = {
