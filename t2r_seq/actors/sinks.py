@@ -358,7 +358,7 @@ class ReplaySink(EpisodeSink):
     self,
     replay: replay_lib.Replay = gin.REQUIRED,
     step_to_features_fn: StepToFeaturesFn | None = None,
-    with_last_observation: bool = False,
+    with_last_observation: bool | None = None,
   ) -> None:
     """Creates the sink; each environment gets a writer with its first step.
 
@@ -366,8 +366,12 @@ class ReplaySink(EpisodeSink):
       replay: is left open.
       step_to_features_fn: turns a step into values by path, as the replay's flat specs
         have it; None takes `step_to_features`.
-      with_last_observation: see `EpisodeSink`.
+      with_last_observation: see `EpisodeSink`; None: where nothing looks ahead but next
+        observations, as of transitions, and what would look beyond the end is left out:
+        an episode's last transition would be missing, and with it all that is terminal.
     """
+    if with_last_observation is None:
+      with_last_observation = _lacks_last_transition(replay)
     self.with_last_observation = with_last_observation
     self._replay = replay
     self._to_features = step_to_features_fn or functools.partial(
@@ -436,3 +440,15 @@ class ReplaySink(EpisodeSink):
         stack.callback(writer.close)
     self._writers.clear()
     self._running.clear()
+
+
+def _lacks_last_transition(replay: replay_lib.Replay) -> bool:
+  """Whether it takes one more step to have the window of an episode's last action."""
+  ahead = [
+    path
+    for path, spec in specs.flatten_spec_structure(replay.spec_structure).items()
+    if windows.time_span({path: spec})[1] > 0
+  ]
+  # A path without a column of its own shows another one's, later: a next observation.
+  is_next = bool(ahead) and not any(path in replay.flat_spec for path in ahead)
+  return is_next and replay.cut.end == "drop"

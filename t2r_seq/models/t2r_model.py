@@ -361,6 +361,11 @@ class T2RModel(policies.PolicyModel):
     if self._init_from_checkpoint_fn is not None:
       self._init_from_checkpoint_fn(self)
 
+  @property
+  def is_built(self) -> bool:
+    """Whether there is a network, by `build` or by a training."""
+    return self._network is not None
+
   def build(self) -> None:
     """Creates the network and all of its variables; a second call does nothing.
 

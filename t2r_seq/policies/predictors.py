@@ -622,7 +622,7 @@ class LoadingPredictor(AbstractPredictor):
     if self._loaded is None:
       raise NoModelError(
         f"{operation}: no model is loaded from {self._place}. Call restore() "
-        f"first, and check that it finds a {self._noun}."
+        f"first; its result says whether it found one."
       )
     return self._loaded
 

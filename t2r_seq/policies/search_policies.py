@@ -145,9 +145,15 @@ class CEMPolicy(policy.Policy):
     rest = specs.TensorSpecStruct((p, s) for p, s in spec.items() if p != path)
     features = policy.pack_observation(state, rest, context)
     dtype = spec[path].dtype.as_numpy_dtype
-    candidates = [self._cem_samples, self._action_size]
-    if spec[path].shape.num_elements() == np.prod(candidates):  # action_batch_size
+    candidates, size = samples.size, spec[path].shape.num_elements()
+    if size == candidates:  # action_batch_size
       actions, count = samples.reshape([1, *spec[path].shape]), 1
+    elif size != self._action_size:
+      raise errors.SpecError(
+        f"CEMPolicy: action_size: expected that of the critic's {path}, "
+        f"{errors.describe(spec[path])}, or cem_samples of them, got action_size "
+        f"{self._action_size} and cem_samples {self._cem_samples}."
+      )
     else:
       actions, count = samples.reshape([len(samples), *spec[path].shape]), len(samples)
     packed = {p: np.repeat(x[np.newaxis], count, axis=0) for p, x in features.items()}

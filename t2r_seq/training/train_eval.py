@@ -74,8 +74,8 @@ def train_eval_model(
     log_every_n_steps: steps between two progress lines and TensorBoard points.
     create_exporters_fn: gives the exporters; None exports nothing.
     strategy: a `tf.distribute` strategy; by default the current one.
-    seed: of the weights' initial values and of dropout; input generators have seeds
-      of their own.
+    seed: of the initial weights of a model that is not built, and of dropout; input
+      generators have seeds of their own.
     callbacks: are told of steps, checkpoints, evaluations and exports; see `Callback`.
     use_continuous_eval: does not train, but evaluates the checkpoints of a training
       beside it as they come, up to that of `max_train_steps`: see `continuous_eval`,
@@ -129,6 +129,11 @@ def train_eval_model(
   os.makedirs(model_dir, exist_ok=True)
   if seed is not None:
     tf.keras.utils.set_random_seed(seed)
+    if t2r_model.is_built:
+      logging.warning(
+        "train_eval_model: seed: the model is built already, so its weights are not "
+        "of this seed. Call tf.keras.utils.set_random_seed before build()."
+      )
   strategy = strategy or tf.distribute.get_strategy()
   if async_exports and workers.is_multi_worker(strategy):
     raise errors.SpecError(

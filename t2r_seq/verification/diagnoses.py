@@ -53,9 +53,10 @@ class Case:
 
 def equal_rows(expected: np.ndarray, got: np.ndarray) -> np.ndarray:
   """Returns which rows are equal to the last bit, bool [n]."""
-  return np.array(
-    [a.tobytes() == b.tobytes() for a, b in zip(expected, got, strict=True)], bool
-  )
+  pairs = zip(expected, got, strict=True)
+  if expected.dtype == object:  # Strings.
+    return np.array([np.array_equal(a, b) for a, b in pairs], bool)
+  return np.array([a.tobytes() == b.tobytes() for a, b in pairs], bool)
 
 
 def find_causes(case: Case) -> list[str]:
@@ -235,7 +236,7 @@ def _is_moved(expected: np.ndarray, got: np.ndarray) -> str | None:
 
 def _is_scaled(case: Case) -> str | None:
   """Fits got = factor * expected + offset, for all and for each element."""
-  if case.expected.dtype == bool or not len(case.expected):
+  if case.expected.dtype in (bool, object) or not len(case.expected):
     return None
   expected, got = (np.asarray(x, np.float64) for x in (case.expected, case.got))
   if not np.isfinite(got).all():

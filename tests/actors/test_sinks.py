@@ -31,7 +31,7 @@ class _Replay:
   def __init__(self):
     from t2r_seq import windows
 
-    self.flat_spec = windows.flat_specs(SPEC)
+    self.spec_structure, self.flat_spec = SPEC, windows.flat_specs(SPEC)
     self.writers = []
 
   def writer(self, should_stop=None):
@@ -239,7 +239,7 @@ def test_next_observations_of_the_last_action(env, policy):
 
   with (
     replay.ReplayBuffer(spec, capacity_steps=100, seed=0) as buffer,
-    actors.ReplaySink(buffer, to_features, with_last_observation=True) as sink,
+    actors.ReplaySink(buffer, to_features) as sink,
   ):
     metrics = actors.run_env(env, policy, 1, seed=2, sink=sink)
     assert buffer.counters.num_items == metrics["num_steps"]
@@ -249,6 +249,24 @@ def test_next_observations_of_the_last_action(env, policy):
     # The episode ends where the first coordinate exceeds 3.
     assert (batch["next_obs"].numpy()[last, 0] > 3).all()
     assert (batch["next_obs"].numpy()[~last, 0] < 3).all()
+
+
+def test_actions_of_later_steps_are_not_made_up_by_a_last_observation():
+  """Of a chunk there is nothing beyond the last action, whatever else looks ahead."""
+  chunk = specs.ExtendedTensorSpec((2, 2), tf.float32, "action", time_offsets=(0, 1))
+  ahead = {
+    "obs": specs.ExtendedTensorSpec((2,), tf.float32, "obs", time_offsets=0),
+    "next_obs": specs.ExtendedTensorSpec((2,), tf.float32, "obs", time_offsets=1),
+  }
+  for spec, padding, want in (
+    (ahead, "drop", True),
+    (ahead, ("repeat", "drop"), True),
+    (ahead, "repeat", False),
+    ({"obs": ahead["obs"]}, "drop", False),
+    ({**ahead, "action": chunk}, "drop", False),
+  ):
+    buffer = replay.ReplayBuffer(spec, capacity_steps=10, padding=padding)
+    assert actors.ReplaySink(buffer).with_last_observation is want
 
 
 @gin.configurable(module="test_sinks")

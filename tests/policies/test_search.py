@@ -287,6 +287,13 @@ class _Critic(policies.AbstractPredictor):
   step = reset = last_window = get_step_specification = close = None
 
 
+def test_another_number_of_elements_is_refused():
+  policy = policies.CEMPolicy(action_size=3, predictor=_Critic(), seed=0)
+  want = r"action_size: expected that of the critic's action/pose, \(2,\) float32, .* 3"
+  with pytest.raises(errors.SpecError, match=want):
+    policy.SelectAction({"state": {"goal": GOALS[0]}})
+
+
 @pytest.mark.parametrize("num_candidates", [None, 64])
 def test_a_python_search_asks_any_critic(num_candidates):
   policy = policies.CEMPolicy(predictor=_Critic(num_candidates), cem_iters=5, seed=0)

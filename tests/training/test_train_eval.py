@@ -140,6 +140,15 @@ def test_the_same_seed_trains_the_same_weights(
     np.testing.assert_array_equal(a[name], b[name])
 
 
+def test_a_seed_comes_too_late_for_a_model_that_is_built(
+  reach, record_path, tmp_path, caplog
+):
+  model = reach.ReachModel()
+  model.build()
+  reach.train(str(tmp_path), record_path, 1, t2r_model=model, **_BARE)
+  assert "seed: the model is built already, so its weights are not of" in caplog.text
+
+
 def test_labels_that_the_record_lacks_are_named(reach, record_path, tmp_path):
   class Demanding(reach.ReachModel):
     def get_label_specification(self, mode):

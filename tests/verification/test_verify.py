@@ -175,6 +175,57 @@ def fixture_bench(tmp_path_factory):
   return Bench(tmp_path_factory.mktemp("bench"))
 
 
+class ToldModel(models.RegressionModel):
+  """Does what a text says, one for each episode."""
+
+  def get_feature_specification(self, mode):
+    return specs.TensorSpecStruct(
+      told=_SPEC((8,), tf.float32, "told"),
+      pos=_SPEC((2, 3), tf.float32, "pos", time_offsets=(-1, 0)),
+    )
+
+  def get_label_specification(self, mode):
+    return specs.TensorSpecStruct(target=_SPEC((2,), tf.float32, "target"))
+
+  def create_network(self):
+    return tf.keras.layers.Dense(2)
+
+  def a_func(self, features, mode):
+    pos = tf.reshape(features.pos, [-1, 6])
+    return {"inference_output": self.network(tf.concat([features.told, pos], -1))}
+
+
+def test_texts_are_compared_too(tmp_path):
+  def write(name, texts):
+    spec = {
+      "told": _SPEC((), tf.string, "told"),
+      "pos": STORED["state/pos"],
+      "target": STORED["target"],
+    }
+    episodes = [
+      {"told": text, "pos": each["state/pos"], "target": each["target"]}
+      for text, each in zip(texts, _episodes(), strict=True)
+    ]
+    return _write(tmp_path / name, episodes, spec)
+
+  told = functools.partial(preprocessors.HashedTextPreprocessor, text_paths=["told"])
+  model = ToldModel(action_size=2, preprocessor_cls=told)
+  predictor = policies.CheckpointPredictor(model)
+  predictor.init_randomly()
+  path = write("told", ["go left", "go right", "stop"])
+  report = verification.verify(predictor, path, model)
+  assert report.is_identical, str(report)
+  with pytest.MonkeyPatch.context() as patch:
+    step = predictor.step
+
+    def deaf(observation, **options):
+      heard = {**observation, "told": np.full_like(observation["told"], b"")}
+      return step(heard, **options)
+
+    patch.setattr(predictor, "step", deaf)
+    assert not verification.verify(predictor, path, model).is_identical
+
+
 def test_a_faithful_export_is_identical(bench):
   report = bench.verify(statistics_path=bench.statistics, reference=None)
   assert report.is_identical, str(report)
