@@ -60,6 +60,7 @@ class VerificationReport:
     compared: what was compared; sentences.
     differences: the first of each path; empty where all is identical.
     warnings: where the dataset does not fit the export; sentences.
+    not_compared: what was not compared, and why; sentences.
   """
 
   policy: str
@@ -69,10 +70,11 @@ class VerificationReport:
   compared: tuple[str, ...]
   differences: tuple[Difference, ...]
   warnings: tuple[str, ...]
+  not_compared: tuple[str, ...] = ()
 
   @property
   def is_identical(self) -> bool:
-    """Whether nothing differs."""
+    """Whether nothing differs of what was compared."""
     return not self.differences
 
   def to_json(self) -> dict[str, Any]:
@@ -85,9 +87,13 @@ class VerificationReport:
     count = f"{self.num_episodes:,} {episodes}, {self.num_steps:,} steps"
     lines = [f"{self.policy}", f"replayed {self.dataset}"]
     lines += [_bullet(f"compared: {each}") for each in self.compared]
+    lines += [_bullet(f"not compared: {each}") for each in self.not_compared]
     lines += [_bullet(f"warning: {each}") for each in self.warnings]
     if self.is_identical:
-      return "\n".join([*lines, f"{count}, identical."])
+      verdict = (
+        "identical, as far as was compared" if self.not_compared else "identical"
+      )
+      return "\n".join([*lines, f"{count}, {verdict}."])
     first = self.differences[0]
     verdict = f"{count}: {first.path} differs first, in step {first.step} of episode "
     lines.append(f"{verdict}{first.episode}:")

@@ -123,6 +123,7 @@ def verify(
     compared=tuple(comparison.described(model is not None)),
     differences=tuple(comparison.ordered()),
     warnings=tuple(warnings),
+    not_compared=tuple(comparison.left_out(model is not None)),
   )
 
 
@@ -251,15 +252,8 @@ class _Comparison:
       if self._ulps:
         how += f", but for the rounding of the last place (at most {self._ulps} ulp)"
       said.append(f"what the network got of {listed['network input']}, {how}")
-    elif not self._subject.tells_inputs:
-      said.append(
-        "no preprocessed values, which this form does not tell: outputs stand for them"
-      )
-    elif not has_model:
-      said.append(
-        "no preprocessed values, because the model's code is not there: name its gin "
-        "files"
-      )
+    elif has_model and not self._subject.tells_inputs and "output" in listed:
+      said.append("preprocessed values, which this form does not tell, by the outputs")
     if "step" in listed:
       said.append(f"step and stateless_step: {listed['step']}, bit for bit")
     if "output" in listed:
@@ -267,10 +261,23 @@ class _Comparison:
         f"{listed['output']} with the {self._whose}'s network on training's windows, "
         f"to {self._tolerance:g}"
       )
-    elif self._predict is None:
-      said.append("no outputs, for want of what they should be: name the export")
     if "action" in listed:
       said.append(f"the execution of the chunks of {listed['action']}")
+    return said
+
+  def left_out(self, has_model: bool) -> list[str]:
+    """Says what was not compared, and why."""
+    said = []
+    if not has_model:
+      said.append(
+        "preprocessed values, because the model's code is not there: name its gin "
+        "files; or, of a model that is made in Python, call verification.verify("
+        "predictor, dataset, model)"
+      )
+    elif not self._subject.tells_inputs and self._predict is None:
+      said.append("preprocessed values, which this form does not tell")
+    if self._predict is None:
+      said.append("outputs, for want of what they should be: name the export")
     return said
 
   def compare(self, episode: Episode, life: _Life) -> None:

@@ -327,7 +327,7 @@ def test_from_a_shell_both_are_compared_with_the_export_that_they_are_of(
       assert "compared: windows of goal, image, state/pos, bit for bit" in said
       assert "compared: masks of" in said
       assert "compared: the execution of the chunks of inference_output" in said
-      assert said.endswith("3 episodes, 11 steps, identical.")
+      assert said.endswith("3 episodes, 11 steps, identical, as far as was compared.")
     elsewhere = ["verify", place, store, "--no_model", "--export", chunks.exports]
     assert cli.main(elsewhere) == 0
     # A server of an export tells what its network is given, too.
