@@ -179,7 +179,10 @@ def pack(
     )
   missing = [
     errors.Mismatch(
-      path, errors.describe(leaf), "nothing", errors.nearest(path, values)
+      path,
+      errors.describe(leaf),
+      "nothing",
+      errors.nearest(path, values) or f"The observation has {errors.listing(values)}.",
     )
     for path, leaf in spec.items()
     if path not in values

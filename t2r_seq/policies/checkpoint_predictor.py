@@ -99,6 +99,9 @@ class CheckpointPredictor(LoadingPredictor):
       return found, True
     return found, found is not None and found.path == next(iter(newest_first))
 
+  def _kind_of(self, path: str) -> str:
+    return "prefix" if _prefix(path) else "folder"
+
   def _load(self, prefix: str, step: int) -> LoadedPolicy:
     policy = self._policy(prefix, step)
     model = self._t2r_model
@@ -206,11 +209,14 @@ class ModelPredictor(CheckpointPredictor):
     self.restore()
 
 
+def _prefix(place: str) -> re.Match[str] | None:
+  """Matches the prefix of a checkpoint, which is the name of no file."""
+  return _INDEX.fullmatch(f"{os.path.basename(place)}.index")
+
+
 def _checkpoints(place: str) -> dict[str, int]:
   """Lists the checkpoints of a folder, or the one of a prefix, the newest first."""
-  name = os.path.basename(place)
-  found = _INDEX.fullmatch(f"{name}.index")
-  if found:
+  if found := _prefix(place):
     exists = tf.io.gfile.exists(f"{place}.index")
     return {place: int(found[2])} if exists else {}
   if not tf.io.gfile.isdir(place):

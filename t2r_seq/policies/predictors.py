@@ -325,7 +325,13 @@ class LoadingPredictor(AbstractPredictor):
   def _log_once(self, level: int, path: str, problem: str) -> None:
     if (path, problem) not in self._logged:
       self._logged.add((path, problem))
-      logging.log(level, "The folder %s %s.", path, problem.rstrip("."))
+      kind = self._kind_of(path)
+      logging.log(level, "The %s %s %s.", kind, path, problem.rstrip("."))
+
+  def _kind_of(self, path: str) -> str:
+    """Says what a path is of, for people."""
+    del path
+    return "folder"
 
   def predict(self, features: Any) -> dict[str, np.ndarray]:
     """Predicts from stacked features.

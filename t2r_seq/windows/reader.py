@@ -514,10 +514,9 @@ def plan_readings(
     source = source_path(path, spec, leaves)
     if source not in leaves:
       if not spec.is_optional:
-        hint = errors.nearest(path, element)
+        hint = _missing(path, spec.name, element)
         if path.split("/")[-1] in (DISCOUNT, NUM_STEPS) and grid.cut.n_step is None:
           hint = "It comes with n_step=(n, gamma)."
-        hint = hint or f"There is {errors.listing(element)}."
         found.append(errors.Mismatch(path, _expected(spec), "nothing", hint))
       continue
     result = _plan_path(path, spec, source, element[source], grid)
@@ -528,6 +527,15 @@ def plan_readings(
   if found:
     raise errors.mismatch_error("windows", found)
   return planned
+
+
+def _missing(path: str, name: str | None, element: TensorSpecStruct) -> str:
+  """Says by which names a path was looked for, and what there is."""
+  near, said = errors.nearest(path, element), ""
+  if name not in (None, path):
+    near = errors.nearest(str(name), element) or near
+    said = f"It reads '{name}', by its name."
+  return f"{said}{near or f' There is {errors.listing(element)}.'}"
 
 
 def _plan_path(

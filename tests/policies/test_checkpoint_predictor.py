@@ -106,10 +106,13 @@ def test_a_newer_checkpoint_is_used_after_restore(run, tmp_path, is_async):
   assert predictor.global_step == 2
 
 
-def test_one_checkpoint_can_be_named(run):
+def test_one_checkpoint_can_be_named(run, caplog):
   folder, _ = run
-  predictor = _predictor(os.path.join(folder, "model.ckpt-2"))
-  assert predictor.restore()
+  prefix = os.path.join(folder, "model.ckpt-2")
+  predictor = _predictor(prefix)
+  with caplog.at_level("INFO", "absl"):
+    assert predictor.restore()
+  assert f"The prefix {prefix} is where checkpoints are looked for." in caplog.text
   assert predictor.global_step == 2
 
 

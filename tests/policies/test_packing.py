@@ -97,7 +97,7 @@ def test_one_array_for_two_features():
 
 
 def test_missing_features_are_named():
-  want = r"goal: expected \(1,\) float32, got nothing\."
+  want = r"goal: .*\(1,\) float32, got nothing\. The observation has \[state/poss\]\."
   with pytest.raises(errors.SpecError, match=want) as info:
     policies.pack_observation({"state": {"poss": POS}}, TWO)
   info.match(

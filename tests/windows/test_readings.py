@@ -24,7 +24,13 @@ ERRORS = {
     EPISODE,
     {},
     r"windows: sate: expected \[T\] steps of \(3,\) float32, got nothing\. "
-    r"Did you mean 'state'\?",
+    r"It reads 's', by its name\. Did you mean 'state'\?",
+  ),
+  "missing name": (
+    {"x": ExtendedTensorSpec((2, 3), tf.float32, "states", time_offsets=(-1, 0))},
+    EPISODE,
+    {},
+    r"nothing\. It reads 'states', by its name\. Did you mean 'state'\?",
   ),
   "missing path of a plain spec": (
     {"state": STATE, "x": tf.TensorSpec((2,), tf.int32)},
@@ -205,7 +211,8 @@ def test_all_mismatches_come_in_one_error_by_path():
     f"  state: expected [T] steps of (3,) float32, got (None, 3) int32. {cast}",
     "  y: expected [T] steps of (3,) float32, got (None, 3) int32 of its name, state. "
     + cast,
-    "  z: expected [T] steps of (3,) float32, got nothing. Did you mean 'zz'?",
+    "  z: expected [T] steps of (3,) float32, got nothing. It reads 'other', by its "
+    "name. Did you mean 'zz'?",
   ]
 
 
