@@ -320,16 +320,29 @@ def run(args: argparse.Namespace) -> int:
   summary = records.inspect_records(args.files, args.max_records, allow_damage=True)
   if not summary.num_records:
     raise console.UsageError(f"there are no records in {' '.join(args.files)}.")
+  odd = records.describe_odd_values(summary)
   if text_format is None or args.output:
     console.show(
       "\n".join([records.format_table(summary), *records.describe_schemas(summary)])
     )
+    if odd:
+      console.show("\n".join(["", *map(console.fill, odd), _hint(args)]))
     print()
+  elif odd:
+    _print_error("\n".join([*odd, _hint(args)]))
   if expected is not None:
     return _check(args.files, args.spec, expected, summary)
   _show_spec(records.propose_spec(summary), text_format, args.output)
   _show_damages(summary)
   return 1 if summary.damages else 0
+
+
+def _hint(args: argparse.Namespace) -> str:
+  """Says which command names all values that are unlike the others."""
+  spec = args.spec or args.output or "spec.json"
+  spec = use_of(spec).rpartition(" ")[2] if spec.endswith(".py") else spec
+  names = " ".join(map(shlex.quote, args.files))
+  return f"The proposed spec is without these: t2r_seq doctor {names} --spec {spec}"
 
 
 def _policy(folder: str) -> str | None:

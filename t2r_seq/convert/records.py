@@ -200,6 +200,7 @@ class _RecordSource(EpisodeSource):
       summary = records.inspect_records(files, compression=self._compression)
       spec = records.propose_spec(summary)
       self.notes.append("The specs were proposed from the files: look at them.")
+      self.notes += records.describe_odd_values(summary)
       self.notes += [
         f"'{path}' has different numbers of values in records: shorter ones are filled "
         f"up with {leaf.varlen_default_value!r}, which is no data. Name it in a "

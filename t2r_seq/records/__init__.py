@@ -32,6 +32,7 @@ from t2r_seq.records.index import (
 )
 from t2r_seq.records.index_file import read_file_index
 from t2r_seq.records.inspect import (
+  describe_odd_values,
   describe_schemas,
   format_table,
   inspect_records,
@@ -56,6 +57,7 @@ __all__ = [
   "create_decompress_fn",
   "create_parse_tf_example_fn",
   "decode_images",
+  "describe_odd_values",
   "describe_schemas",
   "drop_last_step",
   "encode_example",

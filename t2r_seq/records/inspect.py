@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -14,49 +13,9 @@ from absl import logging
 
 from t2r_seq import errors, specs
 from t2r_seq.records import contents, files, framing, rlds
-from t2r_seq.records.features import RecordFeature, read_tensor_header
+from t2r_seq.records.features import RecordFeature
+from t2r_seq.records.tally import FeatureSummary, Tally, span, variant_text
 from t2r_seq.specs import validation
-
-# How many bytes of a byte string decide whether it is text.
-_TEXT_SAMPLE = 256
-# Of tensors whose last value stands for all the others.
-_MAX_REPEATED_BYTES = 1 << 26
-
-
-@dataclasses.dataclass(frozen=True)
-class FeatureSummary:
-  """One feature over all records.
-
-  Attributes:
-    name: key in the record.
-    is_sequence: in the feature lists, one list of values per step.
-    kind: 'int64', 'float', 'bytes', 'mixed', or '' where it never has a value.
-    num_records: how many records have it.
-    min_length: fewest values of a record, or of a step.
-    max_length: most values of a record, or of a step.
-    min_steps: fewest steps of a record; 0 for context features.
-    max_steps: most steps of a record; 0 for context features.
-    guess: what it may be, for people: 'float32', 'jpeg 64x64x3', 'text', ...
-    images: the different headers, if all values that are not empty are images.
-    min_value: of int64 features.
-    max_value: of int64 features.
-    tensors: the different dtypes and shapes, if all values that are not empty are
-      serialized tensors.
-  """
-
-  name: str
-  is_sequence: bool
-  kind: str
-  num_records: int
-  min_length: int
-  max_length: int
-  min_steps: int
-  max_steps: int
-  guess: str
-  images: tuple[validation.ImageHeader, ...] = ()
-  min_value: int | None = None
-  max_value: int | None = None
-  tensors: tuple[tuple[tf.DType, tuple[int, ...]], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,139 +49,6 @@ class RecordSummary:
   schemas: tuple[RecordSummary, ...] = ()
   example: str = ""
   num_empty: int = 0
-
-
-class _Tally:
-  """Collects what is seen of one feature."""
-
-  def __init__(self) -> None:
-    self.num_records = 0
-    self.kinds: set[str] = set()
-    self.lengths: set[int] = set()
-    self.steps: set[int] = set()
-    self.sizes: set[int] = set()
-    self.values: list[int] = []
-    self.images: set[validation.ImageHeader] = set()
-    self.tensors: set[tuple[tf.DType, tuple[int, ...]]] = set()
-    self.is_text = True
-    self.is_image = self.is_tensor = True
-
-  def add(self, steps: list[tf.train.Feature], is_sequence: bool) -> None:
-    self.num_records += 1
-    if is_sequence:
-      self.steps.add(len(steps))
-    for feature in steps:
-      kind, values = contents.kind_of(feature), contents.values_of(feature)
-      self.lengths.add(len(values))
-      if kind and len(values):
-        self.kinds.add(kind)
-      if kind == "int64" and len(values):
-        self.values = [min([*self.values, *values]), max([*self.values, *values])]
-      elif kind == "bytes":
-        self._add_bytes(values)
-
-  def _add_bytes(self, values: Iterable[bytes]) -> None:
-    for value in values:
-      self.sizes.add(len(value))
-      if not value:
-        continue
-      self.is_text = self.is_text and _is_text(value)
-      header = validation.read_image_header(value) if self.is_image else None
-      self.is_image = header is not None
-      if header:
-        self.images.add(header)
-      tensor = read_tensor_header(value) if self.is_tensor else None
-      self.is_tensor = tensor is not None and _has_room(tensor, value)
-      if tensor and self.is_tensor:
-        self.tensors.add(tensor)
-
-  def merge(self, other: _Tally) -> None:
-    """Adds what another has seen of the same feature."""
-    self.num_records += other.num_records
-    self.kinds |= other.kinds
-    self.lengths |= other.lengths
-    self.steps |= other.steps
-    self.sizes |= other.sizes
-    values = [*self.values, *other.values]
-    self.values = [min(values), max(values)] if values else []
-    self.images |= other.images
-    self.is_text &= other.is_text
-    self.is_image &= other.is_image
-    self.tensors |= other.tensors
-    self.is_tensor &= other.is_tensor
-
-  def freeze(self, name: str, is_sequence: bool) -> FeatureSummary:
-    kind = "mixed" if len(self.kinds) > 1 else "".join(self.kinds)
-    images = tuple(sorted(self.images)) if self.is_image and kind == "bytes" else ()
-    tensors = self.tensors if self.is_tensor and kind == "bytes" else ()
-    return FeatureSummary(
-      name=name,
-      is_sequence=is_sequence,
-      kind=kind,
-      num_records=self.num_records,
-      min_length=min(self.lengths, default=0),
-      max_length=max(self.lengths, default=0),
-      min_steps=min(self.steps, default=0),
-      max_steps=max(self.steps, default=0),
-      guess=self._guess(kind, images),
-      images=images,
-      min_value=self.values[0] if self.values else None,
-      max_value=self.values[-1] if self.values else None,
-      tensors=tuple(sorted(tensors, key=lambda found: (found[0].name, found[1]))),
-    )
-
-  def _guess(self, kind: str, images: tuple[validation.ImageHeader, ...]) -> str:
-    if kind == "int64":
-      return _guess_integer(*self.values)
-    if kind == "float":
-      return "float32"
-    if kind == "bytes":
-      return _guess_images(images) if images else self._guess_bytes()
-    return {"mixed": "lists of several kinds", "": "no values"}[kind]
-
-  def _guess_bytes(self) -> str:
-    low, high = min(self.sizes), max(self.sizes)
-    size = f"{low}" if low == high else f"{low}..{high}"
-    if self.is_tensor and self.tensors:
-      shapes = sorted(f"{dtype.name} {shape}" for dtype, shape in self.tensors)
-      return "tensor " + ", ".join(shapes[:2]) + (", ..." if len(shapes) > 2 else "")
-    if self.is_text:
-      return f"text, {size} bytes"
-    return f"data, {size} bytes" + (", maybe raw" if low == high else "")
-
-
-def _is_text(value: bytes) -> bool:
-  sample = value[:_TEXT_SAMPLE]
-  # The sample may end within a character of up to 4 bytes; a whole value may not.
-  is_cut = len(value) > _TEXT_SAMPLE
-  text = sample.decode("utf-8", errors="ignore")
-  is_whole = len(text.encode()) > len(sample) - (4 if is_cut else 1)
-  return is_whole and all(c.isprintable() or c.isspace() for c in text)
-
-
-def _has_room(tensor: tuple[tf.DType, tuple[int, ...]], value: bytes) -> bool:
-  """Whether a tensor may be proposed: a few bytes can stand for one of any size."""
-  dtype, shape = tensor
-  return math.prod(shape) * dtype.size <= max(len(value), _MAX_REPEATED_BYTES)
-
-
-def _guess_integer(low: int, high: int) -> str:
-  span = f"{low}" if low == high else f"{low}..{high}"
-  if (low, high) == (0, 1):
-    return f"int64, {span}, maybe bool"
-  return f"int64, {span}" + (", maybe uint8" if low >= 0 and high == 255 else "")
-
-
-def _guess_images(images: tuple[validation.ImageHeader, ...]) -> str:
-  if len(images) == 1:
-    image = images[0]
-    bits = " 16 bit" if image.bits == 16 else ""
-    return f"{image.format} {image.height}x{image.width}x{image.channels}{bits}"
-  formats = "/".join(sorted({image.format for image in images}))
-  heights = [image.height for image in images]
-  widths = [image.width for image in images]
-  low, high = f"{min(heights)}x{min(widths)}", f"{max(heights)}x{max(widths)}"
-  return f"{formats} {low}..{high}"
 
 
 def inspect_records(
@@ -338,7 +164,7 @@ class _Group:
     self.example = example
     self.num_records = self.num_rlds = self.num_empty = 0
     self.files: dict[str, None] = {}
-    self.tallies: dict[_Place, _Tally] = collections.defaultdict(_Tally)
+    self.tallies: dict[_Place, Tally] = collections.defaultdict(Tally)
 
   def merge(self, other: _Group) -> None:
     self.num_records += other.num_records
@@ -393,7 +219,7 @@ class _Schemas:
     group.num_empty += is_empty
     group.files[record.filename] = None
     for place, steps in values.items():
-      group.tallies[place].add(steps, place[0])
+      group.tallies[place].add(steps, place[0], record)
     if len(self._groups) > _MAX_GROUPS:
       variants = self._count()
       most = max(variants, key=lambda place: len(variants[place]))
@@ -495,7 +321,7 @@ def describe_schemas(summary: RecordSummary) -> list[str]:
     told += [f"also '{place[1]}'" for place in found if place not in main]
     for place in main:
       if place in found:
-        ours, theirs = _variant_text(found[place]), _variant_text(main[place])
+        ours, theirs = variant_text(found[place]), variant_text(main[place])
         told += [f"'{place[1]}': {ours}, not {theirs}"] if ours != theirs else []
     rest = len(told) - _MAX_DIFFERENCES
     text = "; ".join(told[:_MAX_DIFFERENCES]) + (
@@ -510,10 +336,23 @@ def describe_schemas(summary: RecordSummary) -> list[str]:
   return lines + ([f"and {rest} more"] if rest > 0 else [])
 
 
-def _variant_text(feature: FeatureSummary) -> str:
-  length = _span(feature.min_length, feature.max_length)
-  what = _guess_images(feature.images) if feature.images else feature.kind or "no kind"
-  return f"{length} x {what}"
+def describe_odd_values(summary: RecordSummary) -> list[str]:
+  """Says which values are unlike nearly all others: `propose_spec` is without them.
+
+  Args:
+    summary: of `inspect_records`.
+  Returns:
+    Lines, one for each kind of them; none where there are no such values.
+  """
+  return [
+    f"'{feature.name}': {odd.num_values:,} of {feature.num_values:,} "
+    f"{'steps' if feature.is_sequence else 'records'} "
+    f"{'has' if odd.num_values == 1 else 'have'} {odd.got}, not {odd.usual}: "
+    + ("" if odd.num_values == 1 else "such as ")
+    + odd.example
+    for feature in summary.features
+    for odd in feature.odd
+  ]
 
 
 _COLUMNS = ("feature", "where", "kind", "values", "steps", "in records", "looks like")
@@ -565,16 +404,12 @@ def _row(feature: FeatureSummary, num_records: int) -> tuple[str, ...]:
     feature.name,
     "sequence" if feature.is_sequence else "context",
     feature.kind or "-",
-    _span(feature.min_length, feature.max_length),
-    _span(feature.min_steps, feature.max_steps) if feature.is_sequence else "-",
+    span(feature.min_length, feature.max_length),
+    span(feature.min_steps, feature.max_steps) if feature.is_sequence else "-",
     # Rounded down: 100 % means all.
     f"{int(100 * share)} %",
     feature.guess,
   )
-
-
-def _span(low: int, high: int) -> str:
-  return f"{low}" if low == high else f"{low}..{high}"
 
 
 def propose_spec(summary: RecordSummary) -> specs.TensorSpecStruct:
@@ -583,7 +418,9 @@ def propose_spec(summary: RecordSummary) -> specs.TensorSpecStruct:
   Images get their size and format, lists their length as shape, varying lengths a
   varlen default, and features that some records lack are optional. Paths are the
   names. Images of varying size are left as encoded strings. Features that are empty,
-  or of another kind in each record, have no spec, which is logged.
+  or of another kind in each record, have no spec, which is logged. Values that nearly
+  all others are unlike say nothing here: `describe_odd_values` names them, and records
+  that have them do not fit.
 
   Of RLDS episodes the paths are without 'steps/', and where TFDS's features.json lies
   beside the files, shapes and dtypes are those that it declares.

@@ -328,6 +328,8 @@ class RecordSource(Source):
     # All of them: a list that is empty once would not fit what the first ones have.
     summary = records.inspect_records(self._files, compression=self._compression)
     proposed = records.propose_spec(summary)
+    for line in records.describe_odd_values(summary):
+      logging.warning("%s", line)
     padded = [
       path
       for path, leaf in proposed.items()

@@ -127,3 +127,25 @@ def test_no_whole_record_is_a_plain_error(run_main, size):
     r"t2r_seq inspect: record 0 of cut.tfrecord \(byte 0\): frame: .* is truncated\."
   )
   assert re.fullmatch(want, err.strip())
+
+
+def test_odd_values_are_said_and_not_proposed(run_main):
+  short = records.encode_example(
+    {"x": specs.ExtendedTensorSpec((1,), tf.float32, "x")}, {"x": [0.0]}
+  )
+  with tf.io.TFRecordWriter("odd.tfrecord") as writer:
+    for number in range(40):
+      writer.write(short if number == 7 else _RECORD)
+  said = "'x': 1 of 40 records has 1 x float, not 2 x float: record 7 of odd.tfrecord ("
+  hint = "t2r_seq doctor odd.tfrecord --spec spec.json"
+  status, out, err = run_main("inspect", "odd.tfrecord", "--output", "spec.json")
+  assert (status, err) == (0, "")
+  assert said in " ".join(out.split()) and f"without these: {hint}\n" in out
+  status, out, err = run_main("inspect", "odd.tfrecord", "--format", "json")
+  assert out == pathlib.Path("spec.json").read_text()
+  assert said in err and hint in err
+  # The remedy is one.
+  saved = ("--spec", "spec.json", "--salvage", "saved")
+  status, out, _ = run_main("doctor", "odd.tfrecord", *saved)
+  assert status == 1 and "odd.tfrecord: 40 records, 1 bad" in out
+  assert "Salvaged 39 of 40 records" in out
