@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
   if not args.max_mb > 0:
     raise console.UsageError(f"--max_mb must be > 0, got {args.max_mb:g}.")
   console.load_tensorflow()
-  from t2r_seq import convert, policies, viewing
+  from t2r_seq import convert, policies, store, viewing
   from t2r_seq.progress import Progress
 
   predictor = config_path = model = None
@@ -106,7 +106,11 @@ def run(args: argparse.Namespace) -> int:
     progress=Progress(),
   )
   for survey, chosen in zip(made.surveys, made.page.chosen, strict=True):
-    console.show("\n\n".join(_render(survey, chosen)) + "\n")
+    shown, path = _render(survey, chosen), survey.reader.path
+    if sources.is_store([path]):
+      told = sources.unfinished_conversion(path, len(store.EpisodeStore(path)))
+      shown += [told] if told else []
+    console.show("\n\n".join(shown) + "\n")
   written = [made.page.path, *(path for path in (args.png, args.rrd) if path)]
   console.show(f"Written: {', '.join(written)} ({made.page.num_bytes / 1e6:.1f} MB)")
   return 0

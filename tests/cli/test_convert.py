@@ -129,6 +129,7 @@ def test_goes_on(run_main):
       status, out, err = run_main("doctor", "a_store")
       told = "A conversion into it stopped after 2 episodes, before it was complete."
       assert (status, err) == (1, "") and told in out
+      assert told in run_main("view", "a_store", "-o", "page.html")[1]
       assert told in (shown := run_main("inspect", "a_store")[1])
       again = f"\n  t2r_seq convert {os.path.abspath('x.tfrecord')} a_store\n"
       assert again in shown
