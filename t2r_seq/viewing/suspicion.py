@@ -366,6 +366,8 @@ def _judge_signals(
         ratio = figures[index].jerk[path] / scale
         jerks[index] = math.log(max(float(np.sqrt((ratio**2).mean())), 1e-9))
     usual = float(np.nanmedian(jerks)) if np.isfinite(jerks).any() else 0.0
+    if usual < math.log(1e-3):
+      continue  # It stands still in most episodes, as commands do: nothing is usual.
 
     def jerk_text(
       index: int, path: str = path, jerks: np.ndarray = jerks, usual: float = usual

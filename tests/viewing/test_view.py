@@ -242,6 +242,18 @@ def test_every_source(folder, tmp_path, name):
   assert source["numSteps"] == store.EpisodeStore(small).num_steps
 
 
+def test_a_command_that_is_rarely_given_is_not_jerky(tmp_path):
+  spec = {"close": _SPEC((1,), tf.float32, "close", is_sequence=True)}
+  path = str(tmp_path / "store")
+  with store.EpisodeStore.create(path, spec) as writer:
+    for number in range(12):
+      close = np.zeros([15, 1], np.float32)
+      close[9:] = number % 4 == 0
+      writer.append_episode({"close": close})
+  survey = viewing.survey_episodes(viewing.EpisodeReader(path))
+  assert not [r for e in survey.ranked for r in e.reasons if "jerks" in r.text]
+
+
 def test_bad_numbers_times_and_lengths(tmp_path):
   rng = np.random.default_rng(0)
   episodes = [_episode(number + 50, rng) for number in range(12)]
