@@ -249,9 +249,9 @@ DESCRIPTION = """Shows the features of TFRecord files, and a spec that would par
 Of the folder of an EpisodeStore, shows columns, lengths and bytes; of a dataset of
 LeRobot's, a zarr group or an HDF5 file what is in it; of an export, or the folder of
 `t2r_seq export --lite`, what the policy sees, remembers and gives, and its files.
---output writes the spec to a file that --spec takes, here and elsewhere; --format
-prints it alone. Of a damaged file it shows the records before the damage, names the
-place, and exits with 1.
+--output writes the spec, or that of a store, to a file that --spec takes, here and
+elsewhere; --format prints it alone. Of a damaged file it shows the records before the
+damage, names the place, and exits with 1.
 
 With --spec it checks every record against specs instead, and exits with 1 at the first
 that doesn't fit, naming file, record and feature. A store is checked against specs of
@@ -304,7 +304,7 @@ def run(args: argparse.Namespace) -> int:
     console.show(shown)
     return 0
   if sources.is_store(args.files) and not args.spec and not args.split:
-    return _show_store(args)
+    return _show_store(args, text_format)
   console.load_tensorflow()
   source = sources.open_source(
     args.files, split=args.split, with_stores=True, layout=args.layout
@@ -312,7 +312,7 @@ def run(args: argparse.Namespace) -> int:
   if source is not None:
     return _show_source(args, source)
   if _is_folder(args):
-    return _show_store(args)
+    return _show_store(args, text_format)
   from t2r_seq import records
 
   args.files = sources.files_of_split(args.files, args.split)
@@ -368,13 +368,13 @@ def _is_folder(args: argparse.Namespace) -> bool:
 
 
 def _text_format(args: argparse.Namespace) -> str | None:
-  """Returns what to write the proposed spec as; None prints it for people."""
+  """Returns what to write the spec as; None prints what is found for people."""
   if not args.format and not args.output:
     return None
-  if args.spec or _is_folder(args):
+  if args.spec:
     raise console.UsageError(
-      "--format and --output are for the spec that is proposed for TFRecord files; "
-      "there is none with --spec, nor for a folder."
+      "--format and --output are for the spec of a store, or the one that is proposed "
+      "for TFRecord files; there is none with --spec."
     )
   if args.output:
     mark = _MARKS[args.format or format_of(args.output)]
@@ -391,29 +391,44 @@ def _text_format(args: argparse.Namespace) -> str | None:
 def _show_spec(spec: Any, text_format: str | None, output: str | None) -> None:
   if text_format is None:
     print(f"A spec that parses them:\n\n{to_python(spec)}", end="")
-    return
+  else:
+    _write_spec(spec, text_format, output, "a spec that parses them")
+
+
+def _write_spec(spec: Any, text_format: str, output: str | None, what: str) -> None:
   text = to_text(spec, text_format)
   if output is None:
     print(text, end="")
     return
   with open(output, "w", encoding="utf-8") as file:
     file.write(text)
-  print(f"Wrote a spec that parses them to {output}; {use_of(output)}")
+  print(f"Wrote {what} to {output}; {use_of(output)}")
 
 
-def _show_store(args: argparse.Namespace) -> int:
-  """Prints what a store holds."""
+def _show_store(args: argparse.Namespace, text_format: str | None) -> int:
+  """Prints what a store holds, or its spec."""
   from t2r_seq import store
 
   if args.max_records is not None:
     raise console.UsageError("--max_records is for TFRecord files; this is a folder.")
   spec = console.load_store_specs(args.spec) if args.spec else None
   (folder,) = args.files
+  if text_format is None or args.output:
+    console.show(_render_store(folder, spec, args.spec))
+  if text_format is not None:
+    if args.output:
+      print()
+    stored = store.EpisodeStore(folder).spec
+    _write_spec(stored, text_format, args.output, "the store's spec")
+  return 0
+
+
+def _render_store(folder: str, spec: Any, source: str | None) -> str:
+  from t2r_seq import store
+
   summary = store.summarize_store(folder, spec)
   told = sources.unfinished_conversion(folder, len(summary.lengths))
-  shown = [render_summary(summary, args.spec), *([told] if told else [])]
-  console.show("\n\n".join(shown))
-  return 0
+  return "\n\n".join([render_summary(summary, source), *([told] if told else [])])
 
 
 def _show_source(args: argparse.Namespace, source: Any) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -136,6 +138,23 @@ def test_no_episodes(make_store, run_main):
   assert status == 0
   assert "0 episodes, 0 steps, 0 segments" in out
   assert "lengths" not in out
+
+
+def test_the_spec_of_a_store(make_store, run_main):
+  make_store([3])
+  status, out, err = run_main("inspect", "s", "--format", "json")
+  assert (status, err) == (0, "")
+  want = store.EpisodeStore("s").spec
+  got = specs.TensorSpecStruct.from_json(out)
+  assert list(got) == list(want)
+  assert all(got[path].is_identical_to(spec) for path, spec in want.items())
+  status, said, _ = run_main("inspect", "s", "--output", "spec.json")
+  assert "1 episode, 3 steps" in said
+  assert said.endswith(
+    "\n\nWrote the store's spec to spec.json; use it with --spec spec.json\n"
+  )
+  assert pathlib.Path("spec.json").read_text() == out
+  assert run_main("inspect", "s", "--spec", "spec.json")[0] == 0
 
 
 ERRORS = {
