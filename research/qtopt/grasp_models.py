@@ -30,7 +30,7 @@ ACTION_KEY = {name: f"action_{name}" for name in _ACTION}
 
 
 @gin.configurable
-def episode_specification(
+def grasp_episode_specification(
   image_size: tuple[int, int] = (48, 48),
 ) -> specs.TensorSpecStruct:
   """Returns what is stored of an episode: T actions, T + 1 observations."""
@@ -78,7 +78,7 @@ class GraspCritic(models.CriticModel):
   def get_label_specification(self, mode: str) -> specs.TensorSpecStruct:
     """Returns the reward; the rest is what `n_step` joins."""
     del mode
-    stored = episode_specification(self._image_size)
+    stored = grasp_episode_specification(self._image_size)
     labels = {name: _at_anchor(stored[name]) for name in ("reward", "terminated")}
     for path, spec in self.get_state_specification().items():
       following = specs.ExtendedTensorSpec.from_spec(spec, time_offsets=1)
@@ -103,7 +103,7 @@ class GraspCritic(models.CriticModel):
     return {"q_predicted": tf.sigmoid(logits)}
 
   def _part(self, name: str) -> specs.TensorSpecStruct:
-    stored = episode_specification(self._image_size)
+    stored = grasp_episode_specification(self._image_size)
     return specs.TensorSpecStruct(
       (path.partition("/")[2], _at_anchor(spec))
       for path, spec in stored.items()
