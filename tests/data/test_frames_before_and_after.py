@@ -149,7 +149,8 @@ def test_a_name_that_does_not_fit(store):
     "windows: 2 mismatches:",
     "  obs0: expected [T] steps of (2, 2, 1) int32, got (None,) float32 of its name, "
     "rew.",
-    "  obs1: expected [T] steps of (2, 2, 1) int32, got nothing. Did you mean 'obs'?",
+    "  obs1: expected [T] steps of (2, 2, 1) int32, got nothing. It reads 'obz', by "
+    "its name. Did you mean 'obs'?",
   ]
 
 
