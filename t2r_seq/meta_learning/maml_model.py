@@ -41,7 +41,9 @@ class MAMLModel(TaskModel):
   Networks', 2017. The base model stays as it is: its features and labels become
   `condition/features`, `condition/labels` and `inference/features`, with an axis of
   tasks and one of samples. Its loss on the condition adapts the weights; its loss on
-  the inference, with those weights, is what is trained.
+  the inference, with those weights, is what is trained. Where the base model has an
+  `inner_loss_fn(features, labels, inference_outputs, mode)`, the weights adapt by that:
+  a learned loss, as in domain-adaptive meta-learning (Yu et al., 2018).
 
   The exported policy has `adapt`: each environment of it can learn a task, and its
   steps take the base model's observations; see `MAMLRegressionPolicy`.
@@ -232,7 +234,7 @@ class MAMLModel(TaskModel):
       values, _, _ = self._inner_loop.descend(
         [packed] * self._num_inner_loop_steps,
         self._base_model.inference_network_fn,
-        self._base_model.model_train_fn,
+        self._inner_loss_fn,
         {"mode": ModeKeys.EVAL},
         self._adapting(),
       )
@@ -277,6 +279,12 @@ class MAMLModel(TaskModel):
       state[f"{CARRIED}/{path}"] = value
     return done["outputs"], state
 
+  @property
+  def _inner_loss_fn(self) -> Callable[..., Any]:
+    """What the weights adapt by."""
+    base: Any = self._base_model
+    return getattr(base, "inner_loss_fn", base.model_train_fn)
+
   def _adapting(self) -> dict[str, tf.Variable]:
     return self._inner_loop.choose(self._base_names())
 
@@ -300,7 +308,7 @@ class MAMLModel(TaskModel):
     inferred, inner, losses = self._inner_loop.inner_loop(
       [*steps, inference],
       base.inference_network_fn,
-      base.model_train_fn,
+      self._inner_loss_fn,
       mode,
       variables=self._base_names(),
     )

@@ -45,7 +45,7 @@ def pack_condition(
     episode_data: of the task; the newest last.
     spec: of `get_adaptation_specification`: paths below 'condition/features' are found
       in observations, those below 'condition/labels' are entries of a step, such as
-      'action', or else of its info; a single label is the action.
+      'action', or else of its info; a single label is the action, and so is 'target'.
     num_samples: the newest steps that are taken; None: all.
     num_episodes: the newest episodes, of which samples are taken at even distances from
       start to end, as `TaskStoreInputGenerator.num_condition_episodes` does it; None:
@@ -64,8 +64,9 @@ def pack_condition(
     offsets = (time_offsets or {}).get(path)
     shape = leaf.shape[1 if offsets is None else 2 :]
     frame = specs.ExtendedTensorSpec(shape, leaf.dtype)
+    is_action = len(labels) == 1 or path == "condition/labels/target"
     values = [
-      _find(steps[min(max(t + offset, 0), len(steps) - 1)], path, len(labels) == 1)
+      _find(steps[min(max(t + offset, 0), len(steps) - 1)], path, is_action)
       for steps, t in samples
       for offset in (offsets or (0,))
     ]
@@ -115,7 +116,7 @@ def _to_frame(path: str, value: Any, frame: specs.ExtendedTensorSpec) -> np.ndar
   return array.reshape(1) if array.ndim == 0 and is_of_one else array
 
 
-def _find(step: Mapping[str, Any], path: str, is_only_label: bool) -> Any:
+def _find(step: Mapping[str, Any], path: str, is_action: bool) -> Any:
   _, branch, name = path.split("/", 2)
   if branch == "features":
     observation = step["observation"]
@@ -125,7 +126,7 @@ def _find(step: Mapping[str, Any], path: str, is_only_label: bool) -> Any:
   if name in step:
     return step[name]
   info = flatten_observation(step.get("info") or {})
-  return info.get(name, step.get("action") if is_only_label else None)
+  return info.get(name, step.get("action") if is_action else None)
 
 
 def _pack(

@@ -140,7 +140,9 @@ class _TaskOrder:
   a condition of whole episodes.
 
   Attributes:
-    task_episodes: the episodes of each task.
+    task_episodes: the episodes of each task; with several kinds of episodes those of
+      the first kind of all tasks, then those of the next.
+    kinds: numbers of the kinds of the condition's episodes, and of the inference's.
     counts: windows of each episode, int64 [episodes].
     num_condition: samples of a task's condition.
     num_inference: samples of its inference.
@@ -152,6 +154,7 @@ class _TaskOrder:
   """
 
   task_episodes: tuple[np.ndarray, ...]
+  kinds: tuple[int, ...]
   counts: np.ndarray
   num_condition: int
   num_inference: int
@@ -166,6 +169,11 @@ class _TaskOrder:
     return self.num_condition + self.num_inference
 
   @property
+  def all_tasks(self) -> int:
+    """Tasks of an epoch."""
+    return len(self.task_episodes) // (max(self.kinds) + 1)
+
+  @property
   def drop_remainder(self) -> bool:
     """Whether an epoch's last batch is left out if it is not full."""
     return self.is_shuffled
@@ -178,7 +186,7 @@ class _TaskOrder:
   @property
   def batches_per_epoch(self) -> int:
     """Batches of all tasks."""
-    tasks = len(self.task_episodes)
+    tasks = self.all_tasks
     return (
       tasks // self.num_tasks if self.drop_remainder else -(-tasks // self.num_tasks)
     )
@@ -194,7 +202,7 @@ class _TaskOrder:
     """
     batch = tf.cast(batch, tf.int64)
     epoch, in_epoch = batch // self.batches_per_epoch, batch % self.batches_per_epoch
-    total = len(self.task_episodes)
+    total = self.all_tasks
     used = self.batches_per_epoch * self.num_tasks if self.drop_remainder else total
     first = in_epoch * self.num_tasks
     tasks = first + tf.range(min(num_batches * self.num_tasks, used), dtype=tf.int64)
@@ -204,21 +212,23 @@ class _TaskOrder:
     tasks = tf.repeat(tasks, self.num_samples)
     sizes = np.array([len(episodes) for episodes in self.task_episodes], np.int64)
     starts, counts = np.cumsum(sizes) - sizes, self.counts.astype(np.int64)
-    size = tf.gather(tf.constant(sizes), tasks)
     sample = tf.range(tf.shape(tasks)[0], dtype=tf.int64) % self.num_samples
     key = epoch * total + tasks
-    place = self._places(sample, size)
+    slot, kind = self._slots(sample)
+    cell = kind * total + tasks
+    size = tf.gather(tf.constant(sizes), cell)
+    place = self._places(sample, slot, size)
     if self.is_shuffled:
       seed = tf.fill(tf.shape(key), tf.constant(self.seed, tf.int64))
       # The op itself: `index_shuffle` can't take a seed for each number. And it takes
       # no range of a single number.
       place = tf.raw_ops.RandomIndexShuffle(
         index=place,
-        seed=tf.stack([seed, key, tf.zeros_like(key)], axis=1),
+        seed=tf.stack([seed, key, kind], axis=1),
         max_index=tf.maximum(size - 1, 1),
       )
       place = tf.minimum(place, size - 1)
-    episodes = tf.gather(tf.constant(starts), tasks) + place
+    episodes = tf.gather(tf.constant(starts), cell) + place
     episodes = tf.gather(tf.constant(np.concatenate(self.task_episodes)), episodes)
     window = tf.zeros_like(episodes)
     many = tf.gather(tf.constant(counts), episodes)
@@ -235,14 +245,26 @@ class _TaskOrder:
       window = tf.where(tried < 0, shown, window)
     return tf.gather(tf.constant(np.cumsum(counts) - counts), episodes) + window
 
-  def _places(self, sample: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """Returns which of a task's episodes its samples are of."""
+  def _slots(self, sample: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns which episode of a task's condition samples show, and its kind.
+
+    That of the inference is the last.
+    """
+    if not self.num_whole:
+      return tf.zeros_like(sample), tf.zeros_like(sample)
+    each = self.num_condition // self.num_whole
+    slot = tf.minimum(sample // each, self.num_whole)
+    return slot, tf.gather(tf.constant(self.kinds, tf.int64), slot)
+
+  def _places(self, sample: tf.Tensor, slot: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    """Returns which of a task's episodes, of their kind, its samples are of."""
     if not self.num_whole:
       return sample
-    each = self.num_condition // self.num_whole
-    others = (sample - self.num_condition) % tf.maximum(size - self.num_whole, 1)
-    is_shown = sample < self.num_condition
-    return tf.where(is_shown, sample // each, self.num_whole + others)
+    before = [self.kinds[:n].count(kind) for n, kind in enumerate(self.kinds)]
+    shown, first = before[:-1], before[-1]
+    others = (sample - self.num_condition) % tf.maximum(size - first, 1)
+    place = tf.gather(tf.constant([*shown, 0], tf.int64), slot)
+    return tf.where(sample < self.num_condition, place, first + others)
 
 
 @gin.configurable
@@ -265,6 +287,9 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
     seed: int | None = None,
     split: str | None = None,
     episodes: Episodes | None = None,
+    kind_key: str | None = None,
+    condition_kinds: Sequence[str] = (),
+    inference_kind: str = "",
   ) -> None:
     """Creates the generator; the store is opened when a dataset is created.
 
@@ -284,12 +309,29 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
         that has no episode in it is left out.
       episodes: numbers of the only episodes that are read, or a file that lists them;
         None for all.
+      kind_key: path of a column that says of each episode what it is to its task, such
+        as 'demo' or 'trial'; None: all are equal.
+      condition_kinds: the kind of each episode that a task is learned from, in their
+        order; they are shown whole.
+      inference_kind: the kind of those that this is tried on.
     Raises:
-      SpecError: the samples of the condition can't be shared out among its episodes.
+      SpecError: the samples of the condition can't be shared out among its episodes, or
+        these are not as many as their kinds.
     """
     super().__init__(
       batch_size, num_condition_samples_per_task, num_inference_samples_per_task, seed
     )
+    self._kind_key = kind_key
+    self._kinds = (*condition_kinds, inference_kind)
+    if kind_key is not None:
+      count = len(condition_kinds)
+      if not count or not inference_kind or num_condition_episodes not in (None, count):
+        raise errors.SpecError(
+          f"{type(self).__name__}: condition_kinds: expected the kinds of "
+          f"{num_condition_episodes or 'some'} episodes, and inference_kind, got "
+          f"{errors.listing(condition_kinds)} and {inference_kind!r}."
+        )
+      num_condition_episodes = count
     if num_condition_episodes is not None:
       where, samples = type(self).__name__, self._counts[0]
       errors.check_count(where, "num_condition_episodes", num_condition_episodes)
@@ -316,6 +358,7 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
     seed = self._params_seed if self._seed is None else self._seed
     order: Any = _TaskOrder(
       tasks,
+      self._kind_numbers(),
       np.asarray(read.counts),
       *self._counts,
       self._num_whole,
@@ -325,8 +368,8 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
     )
     if not order.batches_per_epoch:
       raise errors.SpecError(
-        f"{type(self).__name__}: batch_size: expected at most the {len(tasks)} tasks "
-        f"of {opened.path}, got {batch_size}."
+        f"{type(self).__name__}: batch_size: expected at most the {order.all_tasks} "
+        f"tasks of {opened.path}, got {batch_size}."
       )
     batches = batches_in_order(
       read.read,
@@ -338,47 +381,51 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
     )
     return batches.map(self._of_tasks)
 
+  def _kind_numbers(self) -> tuple[int, ...]:
+    """Returns the kinds of the condition's episodes and of the inference's."""
+    if self._kind_key is None:
+      return (0,) * (self._num_whole + 1)
+    names = list(dict.fromkeys(self._kinds))
+    return tuple(names.index(kind) for kind in self._kinds)
+
   def _tasks(
     self, opened: store.EpisodeStore, counts: np.ndarray
   ) -> tuple[np.ndarray, ...]:
-    """Returns the episodes of each task."""
+    """Returns the episodes of each task: of the first kind, then of the next."""
     where = f"{type(self).__name__}: {opened.path}"
-    key, spec = self._task_key, opened.spec
-    if key not in spec or spec[key].is_sequence or spec[key].shape.num_elements() != 1:
-      got = errors.describe(spec[key]) if key in spec else "nothing"
-      found = errors.Mismatch(
-        key, "a number or a string for each episode", got, errors.nearest(key, spec)
-      )
-      raise errors.mismatch_error(where, [found])
-    column = opened.column(key)
-    of_episodes = [column[i] for i in range(len(opened))]
-    values = np.array(
-      [
-        v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v)
-        for v in of_episodes
-      ]
-    )
+    values = _of_episodes(where, opened, self._task_key)
     chosen = store.choose_episodes(
       where, len(opened), self._episodes, self._split, opened.splits
     )
     chosen = np.arange(len(opened)) if chosen is None else chosen
     usable = chosen[np.asarray(counts)[chosen] > 0]
     names = np.unique(values[chosen])
-    tasks = tuple(usable[values[usable] == name] for name in names)
-    needed, what = self._num_samples, "for as many samples"
-    if self._num_whole:
-      needed, what = self._num_whole + 1, "those of the condition and another"
-    small = [
-      f"'{name}' has {len(episodes)}"
-      for name, episodes in zip(names, tasks, strict=True)
-      if len(episodes) < needed
-    ]
-    if small:
-      raise errors.SpecError(
-        f"{where}: {key}: expected {needed} episodes or more of each task, {what}, got "
-        f"{errors.listing(small, limit=5)}."
-      )
-    return tasks
+    if self._kind_key is None:
+      needed, what = self._num_samples, "for as many samples"
+      if self._num_whole:
+        needed, what = self._num_whole + 1, "those of the condition and another"
+      asked = [(usable, needed, what)]
+    else:
+      kinds = _of_episodes(where, opened, self._kind_key)
+      asked = [
+        (usable[kinds[usable] == kind], self._kinds.count(kind), f"of kind '{kind}'")
+        for kind in dict.fromkeys(self._kinds)
+      ]
+    tasks: list[np.ndarray] = []
+    for among, needed, what in asked:
+      found = [among[values[among] == name] for name in names]
+      small = [
+        f"'{name}' has {len(episodes)}"
+        for name, episodes in zip(names, found, strict=True)
+        if len(episodes) < needed
+      ]
+      if small:
+        raise errors.SpecError(
+          f"{where}: {self._task_key}: expected {needed} episodes or more of each "
+          f"task, {what}, got {errors.listing(small, limit=5)}."
+        )
+      tasks += found
+    return tuple(tasks)
 
   def _of_tasks(self, batch: Any) -> tuple[TensorSpecStruct, TensorSpecStruct]:
     """Makes meta-examples [tasks, samples, ...] of windows [tasks * samples, ...]."""
@@ -393,6 +440,22 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
     for path, value in features.items():
       meta[f"inference/features/{path}"] = value[:, first:]
     return meta, TensorSpecStruct((path, v[:, first:]) for path, v in labels.items())
+
+
+def _of_episodes(where: str, opened: store.EpisodeStore, key: str) -> np.ndarray:
+  """Returns what a column says of each episode, as strings."""
+  spec = opened.spec
+  if key not in spec or spec[key].is_sequence or spec[key].shape.num_elements() != 1:
+    got = errors.describe(spec[key]) if key in spec else "nothing"
+    found = errors.Mismatch(
+      key, "a number or a string for each episode", got, errors.nearest(key, spec)
+    )
+    raise errors.mismatch_error(where, [found])
+  column = opened.column(key)
+  values = (column[i] for i in range(len(opened)))
+  return np.array(
+    [v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values]
+  )
 
 
 @gin.configurable

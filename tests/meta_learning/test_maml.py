@@ -124,6 +124,29 @@ def test_the_gradient_is_that_of_the_loss_after_adapting(create, steps):
     assert float(gradient[i, 0]) == pytest.approx((both[0] - both[1]) / 2e-5, rel=1e-3)
 
 
+class DownhillModel(LineModel):
+  """Adapts by a loss that knows no labels: what it says itself."""
+
+  def inner_loss_fn(self, features, labels, inference_outputs, mode):
+    del features, labels, mode
+    return tf.reduce_mean(inference_outputs["inference_output"])
+
+
+def test_a_model_may_have_a_loss_of_its_own_to_adapt_by():
+  model, (features, _) = meta_learning.MAMLModel(DownhillModel()), make_tasks()
+  model.build()
+  (variable,) = model.trainable_variables
+  x, x_new = (features[f"{part}/features/x"] for part in ("condition", "inference"))
+  step = 0.001 * tf.reduce_mean(x, axis=1)[:, :, None]
+  want = x_new @ (tf.convert_to_tensor(variable) - step)
+  said = model.export_outputs(features)["inference_output"]
+  np.testing.assert_allclose(said, want, rtol=1e-4, atol=1e-6)
+  learned = model.adapt(features)
+  np.testing.assert_allclose(
+    learned["task/kernel"], variable - step, rtol=1e-4, atol=1e-6
+  )
+
+
 def test_first_order_leaves_out_the_second_derivatives():
   model, (features, labels) = maml(use_second_order=False), make_tasks(num_tasks=1)
   model.build()
@@ -346,13 +369,16 @@ def test_samples_of_a_condition_are_the_windows_that_the_model_sees():
   spec = TensorSpecStruct()
   spec["condition/features/x"] = ExtendedTensorSpec((None, 2, 1), tf.float32)
   spec["condition/labels/action"] = ExtendedTensorSpec((None, 1), tf.float32)
+  spec["condition/labels/target"] = ExtendedTensorSpec((None, 1), tf.float32)
   spec["condition/labels/reward"] = ExtendedTensorSpec((None, 1), tf.float32)
   packed = meta_learning.pack_condition(
     [steps, steps], spec, num_samples=4, time_offsets={"condition/features/x": (-1, 0)}
   )
   seen = packed["condition/features/x"][..., 0]
   np.testing.assert_array_equal(seen, [[1, 2], [0, 0], [0, 1], [1, 2]])
-  np.testing.assert_array_equal(packed["condition/labels/action"][:, 0], [2, 0, 1, 2])
+  for label in ("action", "target"):
+    said = packed[f"condition/labels/{label}"][:, 0]
+    np.testing.assert_array_equal(said, [2, 0, 1, 2])
   np.testing.assert_array_equal(
     packed["condition/labels/reward"][:, 0], [-2, 0, -1, -2]
   )

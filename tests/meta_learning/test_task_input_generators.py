@@ -61,18 +61,24 @@ def task_files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def task_store(tmp_path_factory):
-  """Nine episodes of four steps, tasks a, b and c of three: x = 10 episode + step."""
+  """Nine episodes of four steps, tasks a, b and c of three: x = 10 episode + step.
+
+  Of each task two demonstrations, then a trial.
+  """
   path = str(tmp_path_factory.mktemp("store") / "s")
   spec = TensorSpecStruct(
     x=ExtendedTensorSpec((1,), tf.float32, name="x", is_sequence=True),
     y=ExtendedTensorSpec((1,), tf.float32, name="y", is_sequence=True),
     task=ExtendedTensorSpec((), tf.string, name="task"),
+    kind=ExtendedTensorSpec((), tf.string, name="kind"),
   )
   with store.EpisodeStore.create(path, spec) as writer:
     for episode in range(9):
       x = 10.0 * episode + np.arange(4, dtype=np.float32)[:, np.newaxis]
       task = b"abc"[episode % 3 : episode % 3 + 1]
-      writer.append_episode({"x": x, "y": -x, "task": np.array(task, object)})
+      of_episode = {"task": task, "kind": b"demo" if episode < 6 else b"trial"}
+      named = {key: np.array(value, object) for key, value in of_episode.items()}
+      writer.append_episode({"x": x, "y": -x, **named})
   return path
 
 
@@ -157,6 +163,28 @@ def test_a_condition_of_whole_episodes(task_store):
   assert fixed[0].tolist() == [0, 1, 3, 30, 31, 33, 60, 63]
 
 
+def test_a_condition_of_a_demonstration_and_a_trial(task_store):
+  """The inference is of the demonstrations that were not shown."""
+  options = {
+    "batch_size": 3,
+    "num_condition_samples_per_task": 4,
+    "num_inference_samples_per_task": 2,
+    "kind_key": "kind",
+    "condition_kinds": ["demo", "trial"],
+    "inference_kind": "demo",
+  }
+  generator = meta_learning.TaskStoreInputGenerator(task_store, seed=5, **options)
+  found = tasks_of(batches_of(generator, count=20))
+  episodes, steps = found // 10, found % 10
+  assert np.array_equal(steps[:, :4], np.tile([0, 3], (60, 2)))
+  assert (episodes[:, 2] >= 6).all() and len(np.unique(found[:, 4:])) == 24
+  for row in episodes:
+    assert sorted({row[0], row[2], row[4]}) == [row[2] % 3 + 3 * n for n in range(3)]
+    assert row[0] == row[1] and row[2] == row[3] and row[4] == row[5]
+  fixed = tasks_of(batches_of(generator, "eval"))
+  assert fixed[0].tolist() == [0, 3, 60, 63, 30, 33]
+
+
 def test_each_replay_is_a_task():
   """What is written between two batches is among the next; all tasks take turns."""
   spec = TensorSpecStruct(
@@ -223,6 +251,20 @@ def test_what_is_wrong_is_said(task_store):
     "uneven": (
       {"num_condition_samples_per_task": 3, "num_condition_episodes": 2},
       r"num_condition_samples_per_task: expected as many of each of the 2 .*, got 3",
+    ),
+    "too few of a kind": (
+      {
+        "num_condition_samples_per_task": 2,
+        "kind_key": "kind",
+        "condition_kinds": ["trial", "trial"],
+        "inference_kind": "demo",
+      },
+      r"task: expected 2 episodes or more of each task, of kind 'trial', .*'a' has 1",
+    ),
+    "no kind to try": (
+      {"kind_key": "kind", "condition_kinds": ["demo"]},
+      r"condition_kinds: expected the kinds of some episodes, and inference_kind, got "
+      r"\[demo\] and ''",
     ),
     "a batch of more": ({"batch_size": 4}, r"expected at most the 3 tasks of .* got 4"),
     "no sample": (
