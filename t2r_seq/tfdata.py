@@ -10,6 +10,8 @@ What became of the rest:
 
 from __future__ import annotations
 
+import tensorflow as tf
+
 from t2r_seq.records import (
   create_parse_tf_example_fn,
   get_batch_size,
@@ -21,8 +23,10 @@ from t2r_seq.records import (
   record_dataset,
   serialized_to_parsed,
 )
-from t2r_seq.records.features import SUPPORTED_PIXEL_ENCODINGS
+from t2r_seq.records.features import PIXEL_DTYPES as _PIXEL_DTYPES
 from t2r_seq.records.images import create_compress_fn, create_decompress_fn
+
+SUPPORTED_PIXEL_ENCODINGS = tuple(map(tf.as_dtype, _PIXEL_DTYPES))
 
 __all__ = [
   "SUPPORTED_PIXEL_ENCODINGS",

@@ -52,7 +52,6 @@ def run(args: argparse.Namespace) -> int:
     raise console.UsageError(f"--num_parallel must be >= 1, got {args.num_parallel}.")
   if args.check and args.force:
     raise console.UsageError("--check writes nothing; leave out --force.")
-  console.load_tensorflow()
   spec = _load_spec(args.spec) if args.spec else None
   if args.check:
     return _check(args.files, spec)
@@ -60,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _load_spec(source: str) -> Any:
+  console.load_tensorflow()
   from t2r_seq import specs
 
   features, labels = console.load_specs(source)

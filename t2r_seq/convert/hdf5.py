@@ -31,7 +31,7 @@ from t2r_seq.convert.episodes import (
   SourceEpisode,
   Values,
 )
-from t2r_seq.specs.validation import read_image_header
+from t2r_seq.specs.image_headers import read_image_header
 
 SUFFIXES = (".hdf5", ".h5")
 FINAL = "final_"

@@ -26,7 +26,7 @@ from t2r_seq.convert.episodes import (
   SourceEpisode,
   Values,
 )
-from t2r_seq.specs.validation import read_image_header
+from t2r_seq.specs.image_headers import read_image_header
 
 SUFFIX = ".mcap"
 SIGNATURE = b"\x89MCAP"

@@ -22,7 +22,7 @@ from t2r_seq.convert.episodes import (
   SourceEpisode,
   Values,
 )
-from t2r_seq.specs.validation import read_image_header
+from t2r_seq.specs.image_headers import read_image_header
 
 METADATA = "metadata.json"
 _OBSERVATIONS = "observations"

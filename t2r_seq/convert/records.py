@@ -22,6 +22,7 @@ from t2r_seq.convert.episodes import (
   Values,
   left_out,
 )
+from t2r_seq.records.check import data_errors
 from t2r_seq.records.contents import (
   EXAMPLE,
   SEQUENCE_EXAMPLE,
@@ -43,9 +44,6 @@ from t2r_seq.records.files import (
 from t2r_seq.records.framing import Record, iterate_records
 from t2r_seq.records.write import ExampleEncoder
 from t2r_seq.specs import validation
-
-# A message that quotes a record may be no UTF-8, and then TensorFlow raises that.
-_DATA_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
 
 
 class RecordFiles:
@@ -132,7 +130,7 @@ class RecordParser:
     data = [record.data for record in group]
     try:
       parsed = self._parse_fn(tf.constant(data if self._is_batched else data[0]))
-    except _DATA_ERRORS as error:
+    except data_errors() as error:
       found = records.find_bad_record(
         group[0].filename, self._spec, compression=self._compression
       )

@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, specs
+from t2r_seq.deferred import tf
 from t2r_seq.records import contents, explain, files, framing, index, inspect, parse
 from t2r_seq.records.contents import cut_hint, find_flags
 from t2r_seq.records.explain import RecordProblem
@@ -26,9 +26,12 @@ from t2r_seq.records.images import DecodeImages
 # Of features with more values, the smallest and largest of all stand for each.
 _MAX_VALUES = 256
 _MAX_REASON = 160
-# A message that quotes a record may be no UTF-8, and then TensorFlow raises that.
-DATA_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
-_as_it_is = tf.autograph.experimental.do_not_convert
+
+
+def data_errors() -> tuple[type[Exception], ...]:
+  """Returns what TensorFlow raises of a record that it cannot parse."""
+  # A message that quotes a record may be no UTF-8.
+  return (tf.errors.OpError, UnicodeDecodeError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +116,7 @@ class BatchChecker:
       try:
         found = self._trace(True)(tf.constant(data, tf.string))
         return self._to_check([""] * len(data), found)
-      except DATA_ERRORS:
+      except data_errors():
         pass
     self._trace(False)  # Once, not in every thread.
     if self._num_threads > 1:
@@ -146,8 +149,9 @@ class BatchChecker:
     """
     if is_batched not in self._traced:
       function = tf.function(
-        _as_it_is(lambda text: self._measure(self._parse_fn(text), is_batched)),
+        lambda text: self._measure(self._parse_fn(text), is_batched),
         input_signature=[tf.TensorSpec([None] if is_batched else [], tf.string)],
+        autograph=False,
       )
       self._traced[is_batched] = function.get_concrete_function()
     return self._traced[is_batched]
@@ -770,12 +774,12 @@ def _index_problems(filename: str) -> list[RecordProblem]:
 
 # Failures that say nothing about the data.
 _UNRELATED_ERRORS = (
-  tf.errors.OutOfRangeError,
-  tf.errors.CancelledError,
-  tf.errors.ResourceExhaustedError,
-  tf.errors.AbortedError,
-  tf.errors.DeadlineExceededError,
-  tf.errors.PermissionDeniedError,
+  "OutOfRangeError",
+  "CancelledError",
+  "ResourceExhaustedError",
+  "AbortedError",
+  "DeadlineExceededError",
+  "PermissionDeniedError",
 )
 
 
@@ -853,9 +857,9 @@ def explain_failures(
   """
   try:
     yield
-  except _UNRELATED_ERRORS:
-    raise
-  except DATA_ERRORS as op_error:
+  except data_errors() as op_error:
+    if type(op_error).__name__ in _UNRELATED_ERRORS:
+      raise
     found = _diagnose(file_patterns, feature_spec, label_spec, decode_images)
     if found is None:
       raise

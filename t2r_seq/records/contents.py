@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from google.protobuf import message
 
 from t2r_seq import errors, specs
-from t2r_seq.records import framing
+from t2r_seq.deferred import tf
+from t2r_seq.records import framing, protos
 from t2r_seq.records.features import IS_FIRST, IS_LAST, RecordFeature
 
 EXAMPLE, SEQUENCE_EXAMPLE = "tf.train.Example", "tf.train.SequenceExample"
@@ -36,7 +36,7 @@ class RecordContents:
     """
     try:
       # An Example is, byte for byte, a SequenceExample with a context only.
-      proto = tf.train.SequenceExample.FromString(data)
+      proto = protos.SequenceExample.FromString(data)
       has_fields = proto.HasField("context") or proto.HasField("feature_lists")
       if data and not has_fields:  # A proto of another kind parses, too, to nothing.
         raise message.DecodeError("unknown fields only")
@@ -100,12 +100,12 @@ def present_names(serialized: bytes) -> set[str]:
   )
 
 
-def kind_of(feature: tf.train.Feature) -> str:
+def kind_of(feature: protos.Feature) -> str:
   """Returns 'int64', 'float' or 'bytes', or '' for a feature without values."""
   return (feature.WhichOneof("kind") or "").removesuffix("_list")
 
 
-def values_of(feature: tf.train.Feature) -> Any:
+def values_of(feature: protos.Feature) -> Any:
   """Returns the values of a feature, whatever their kind."""
   kind = feature.WhichOneof("kind")
   return getattr(feature, kind).value if kind else ()
@@ -134,7 +134,7 @@ def find_flags(
   given: Mapping[str, Any] = record.context if is_concatenated else record.steps
   dtypes = {"int64": tf.int64, "float": tf.float32}
   for name, values in given.items():
-    first = values if is_concatenated else (values or [tf.train.Feature()])[0]
+    first = values if is_concatenated else (values or [protos.Feature()])[0]
     is_flag = name.rpartition("/")[2] in (IS_FIRST, IS_LAST) and name not in read
     if is_flag and (dtype := dtypes.get(kind_of(first))):
       found[name] = specs.ExtendedTensorSpec(

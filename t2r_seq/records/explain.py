@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from t2r_seq import errors
-from t2r_seq.records import features, framing, parse
+from t2r_seq.deferred import tf
+from t2r_seq.records import features, framing, parse, protos
 from t2r_seq.records.contents import (
   EXAMPLE,
   SEQUENCE_EXAMPLE,
@@ -25,7 +25,7 @@ from t2r_seq.records.contents import (
 )
 from t2r_seq.records.features import IS_FIRST, RecordFeature
 from t2r_seq.records.images import image_decoding
-from t2r_seq.specs import validation
+from t2r_seq.specs import image_headers
 
 FRAME, CONTENT, LENGTHS, NAN, INDEX = "frame", "content", "lengths", "nan", "index"
 EPISODES, TIMES = "episodes", "times"
@@ -221,7 +221,7 @@ def _place_of_nan(feature: RecordFeature, contents: RecordContents) -> str:
   return ""
 
 
-def _numbers(feature: RecordFeature, value: tf.train.Feature) -> np.ndarray:
+def _numbers(feature: RecordFeature, value: protos.Feature) -> np.ndarray:
   """Returns the numbers of a feature, of one that is raw, too."""
   values = values_of(value)
   if features.is_raw(feature.spec):
@@ -292,8 +292,8 @@ def _explain_missing(
   return expected, f"a {kind} without it", near
 
 
-def _explain_values(feature: RecordFeature, value: tf.train.Feature) -> Finding | None:
-  kind, want = kind_of(value), features.KINDS[feature.record_dtype]
+def _explain_values(feature: RecordFeature, value: protos.Feature) -> Finding | None:
+  kind, want = kind_of(value), feature.kind
   values = values_of(value)
   if kind and kind != want:
     expected = f"{_A_LIST[want]} for dtype {feature.spec.dtype.name}"
@@ -355,7 +355,7 @@ def _explain_images(feature: RecordFeature, values: Any) -> Finding | None:
   for value in values:
     if not value:
       continue
-    header = validation.read_image_header(value)
+    header = image_headers.read_image_header(value)
     if header and header.bits != 8 * spec.dtype.size:
       expected = f"an image of {8 * spec.dtype.size} bits per channel"
       got = f"a {header.format} image of {header.bits} bits per channel"
@@ -375,14 +375,14 @@ def _explain_images(feature: RecordFeature, values: Any) -> Finding | None:
 
 
 def _is_outside(
-  crop: tuple[int, int, int, int], header: validation.ImageHeader
+  crop: tuple[int, int, int, int], header: image_headers.ImageHeader
 ) -> bool:
   y, x, height, width = crop
   return y + height > header.height or x + width > header.width
 
 
 def _describe(value: bytes, error: tf.errors.OpError) -> str:
-  header = validation.read_image_header(value)
+  header = image_headers.read_image_header(value)
   what = f"a corrupt {header.format} image" if header else "bytes that are no image"
   reason = error.message.split("\n")[0].split("}} ")[-1][:160]
   return f"{what} ({len(value)} bytes, {value[:8]!r}...; {reason})"

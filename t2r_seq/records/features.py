@@ -17,11 +17,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from google.protobuf import message
-from tensorflow.core.framework import tensor_pb2
 
 from t2r_seq import errors, specs
+from t2r_seq.deferred import tf
+from t2r_seq.records import protos
 from t2r_seq.records.images import DecodeImages
 from t2r_seq.specs import names as spec_names
 
@@ -47,28 +47,22 @@ def require(tensor: tf.Tensor, condition: tf.Tensor, data: list[Any]) -> tf.Tens
 # The flags of steps at which episodes begin and end, whatever stands before a '/'.
 IS_FIRST, IS_LAST = "is_first", "is_last"
 
+# dtypes by name, by what holds them.
 INT64_DTYPES = (
-  tf.bool,
-  tf.int8,
-  tf.int16,
-  tf.int32,
-  tf.int64,
-  tf.uint8,
-  tf.uint16,
-  tf.uint32,
-  tf.uint64,
+  *("bool", "int8", "int16", "int32", "int64"),
+  *("uint8", "uint16", "uint32", "uint64"),
 )
-FLOAT_DTYPES = (tf.float16, tf.bfloat16, tf.float32)
-RAW_BYTES_DTYPES = (tf.float64, tf.complex64, tf.complex128)
-SUPPORTED_DTYPES = (*INT64_DTYPES, *FLOAT_DTYPES, *RAW_BYTES_DTYPES, tf.string)
+FLOAT_DTYPES = ("float16", "bfloat16", "float32")
+RAW_BYTES_DTYPES = ("float64", "complex64", "complex128")
+SUPPORTED_DTYPES = (*INT64_DTYPES, *FLOAT_DTYPES, *RAW_BYTES_DTYPES, "string")
 
-# The names of the three lists in tf.train.Feature, without their '_list'.
-KINDS = {tf.int64: "int64", tf.float32: "float", tf.string: "bytes"}
+# The names of the three lists in a Feature, without their '_list', by record dtype.
+KINDS = {"int64": "int64", "float32": "float", "string": "bytes"}
 
 
 def is_raw(spec: specs.ExtendedTensorSpec) -> bool:
   """Whether the record holds the tensor's bytes, by data_format or by dtype."""
-  return is_raw_format(spec) or spec.dtype in RAW_BYTES_DTYPES
+  return is_raw_format(spec) or spec.dtype.name in RAW_BYTES_DTYPES
 
 
 def is_raw_format(spec: specs.ExtendedTensorSpec) -> bool:
@@ -135,13 +129,15 @@ def read_tensor_header(data: bytes) -> tuple[tf.DType, tuple[int, ...]] | None:
   """
   if data[:1] != b"\x08":  # The dtype, which comes first.
     return None
+  from tensorflow.core.framework import tensor_pb2
+
   try:
     proto = tensor_pb2.TensorProto.FromString(data)
     dtype = tf.as_dtype(proto.dtype)
   except (message.DecodeError, TypeError):
     return None
   shape = tuple(dim.size for dim in proto.tensor_shape.dim)
-  if dtype not in SUPPORTED_DTYPES or min(shape, default=0) < 0:
+  if dtype.name not in SUPPORTED_DTYPES or min(shape, default=0) < 0:
     return None
   count = math.prod(shape)
   is_whole = len(proto.tensor_content) == count * dtype.size
@@ -156,7 +152,7 @@ def record_dtype(spec: specs.ExtendedTensorSpec) -> tf.DType:
   """Returns the dtype of the list that holds the spec: int64, float32 or string."""
   if specs.is_encoded_image_spec(spec) or is_raw(spec) or spec.dtype == tf.string:
     return tf.string
-  return tf.int64 if spec.dtype in INT64_DTYPES else tf.float32
+  return tf.int64 if spec.dtype.name in INT64_DTYPES else tf.float32
 
 
 def bytes_per_value(spec: specs.ExtendedTensorSpec) -> int:
@@ -214,7 +210,7 @@ def to_record_values(
     return [value.tobytes() for value in array.ravel()]
   if spec.dtype == tf.uint64:
     return array.ravel().view(np.int64).tolist()
-  if spec.dtype in INT64_DTYPES:
+  if spec.dtype.name in INT64_DTYPES:
     return array.ravel().astype(np.int64).tolist()
   return array.ravel().astype(np.float32).tolist()
 
@@ -225,13 +221,9 @@ def is_number_a_step(spec: specs.ExtendedTensorSpec) -> bool:
   return is_number and spec.is_sequence and spec.shape.num_elements() == 1
 
 
-def to_feature(values: list, dtype: tf.DType) -> tf.train.Feature:
-  """Wraps entries in the list of a record dtype (int64, float32 or string)."""
-  if dtype == tf.int64:
-    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-  if dtype == tf.float32:
-    return tf.train.Feature(float_list=tf.train.FloatList(value=values))
-  return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+def to_feature(values: list, kind: str) -> protos.Feature:
+  """Wraps entries in the list of a kind, one of `KINDS`' values."""
+  return protos.Feature(**{f"{kind}_list": {"value": values}})
 
 
 def decode_values(
@@ -345,7 +337,7 @@ def _decompress(values: tf.Tensor, num_bytes: int, path: str) -> tf.Tensor:
 # A parser joins all that stands in field 2 of a TensorProto, which is its shape; asked
 # for the shape, TensorFlow's op gives the last. It gives all of a message that has byte
 # strings there.
-_ALL_OF_FIELD_2 = ("tensorflow.AttrValue.ListValue", ["s"], [tf.string])
+_ALL_OF_FIELD_2 = ("tensorflow.AttrValue.ListValue", ["s"])
 
 
 def _parse_tensors(
@@ -359,7 +351,7 @@ def _parse_tensors(
   Twenty bytes may say that they are a tensor of any size, and TensorFlow would make
   room for it. So their shapes are looked at before.
   """
-  _, (found,) = tf.io.decode_proto(values, *_ALL_OF_FIELD_2)
+  _, (found,) = tf.io.decode_proto(values, *_ALL_OF_FIELD_2, [tf.string])
   shapes = tf.strings.reduce_join(found, -1)
   fits = tf.equal(shapes, spec.shape.as_proto().SerializeToString())
   message = f"parse: {path}: expected serialized tensors of {tuple(spec.shape)}, got:"
@@ -395,9 +387,9 @@ def _check_num_bytes(
   return require(values, tf.reduce_all(fits), [message, found])
 
 
-SUPPORTED_PIXEL_ENCODINGS = (tf.uint8, tf.uint16)
+PIXEL_DTYPES = ("uint8", "uint16")
 # Which dtypes and numbers of channels each image format can hold.
-_IMAGE_DTYPES = {"png": SUPPORTED_PIXEL_ENCODINGS}
+_IMAGE_DTYPES = {"png": PIXEL_DTYPES}
 _IMAGE_CHANNELS = {"png": (1, 3, 4), "bmp": (1, 3, 4), "jpeg": (1, 3), "gif": (3,)}
 
 
@@ -491,9 +483,9 @@ def check_one_layout(by_path: Mapping[str, specs.ExtendedTensorSpec]) -> None:
 
 def _check_image(path: str, spec: specs.ExtendedTensorSpec) -> errors.Mismatch | None:
   image_format = (spec.data_format or "").lower()
-  dtypes = _IMAGE_DTYPES.get(image_format, (tf.uint8,))
-  if spec.dtype not in dtypes:
-    names = " or ".join(dtype.name for dtype in dtypes)
+  dtypes = _IMAGE_DTYPES.get(image_format, ("uint8",))
+  if spec.dtype.name not in dtypes:
+    names = " or ".join(dtypes)
     return errors.Mismatch(
       path,
       f"dtype {names} for a {image_format} image",
@@ -516,12 +508,12 @@ def _check_image(path: str, spec: specs.ExtendedTensorSpec) -> errors.Mismatch |
 
 
 def _check_plain(path: str, spec: specs.ExtendedTensorSpec) -> errors.Mismatch | None:
-  if spec.dtype not in SUPPORTED_DTYPES:
+  if spec.dtype.name not in SUPPORTED_DTYPES:
     return errors.Mismatch(
       path,
       "a dtype that a record can hold",
       f"dtype {spec.dtype.name}",
-      f"Supported are {errors.listing(d.name for d in SUPPORTED_DTYPES)}.",
+      f"Supported are {errors.listing(SUPPORTED_DTYPES)}.",
     )
   if spec.data_format is not None and not is_raw_format(spec):
     formats = (*spec_names.IMAGE_FORMATS, *spec_names.PACKED_FORMATS)
@@ -661,6 +653,11 @@ class RecordFeature:
   def record_dtype(self) -> tf.DType:
     """The dtype of the list in the record: int64, float32 or string."""
     return record_dtype(self.spec)
+
+  @property
+  def kind(self) -> str:
+    """Which list of the record it is: 'int64', 'float' or 'bytes'."""
+    return KINDS[self.record_dtype.name]
 
   @property
   def record_shape(self) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import itertools
 import os
 import re
@@ -10,10 +11,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors
+from t2r_seq.deferred import tf
 from t2r_seq.records import framing, index_file
 
 _PATTERNS = "a pattern, a comma-separated string or a list of them"
@@ -204,10 +205,11 @@ def other_shards(output_path: str, files: Iterable[str]) -> list[str]:
   same_base = re.compile(
     rf"{re.escape(base)}(-\d{{5,}}-of-\d{{5,}})?{re.escape(extension)}({compressions})?"
   )
-  if not tf.io.gfile.isdir(folder or "."):
+  at, is_remote = folder or ".", "://" in folder
+  if not (tf.io.gfile.isdir if is_remote else os.path.isdir)(at):
     return []
   new = {os.path.basename(path) for path in files}
-  names = tf.io.gfile.listdir(folder or ".")
+  names = sorted((tf.io.gfile.listdir if is_remote else os.listdir)(at))
   return [name for name in names if same_base.fullmatch(name) and name not in new]
 
 
@@ -268,7 +270,8 @@ def _is_special_file(name: str) -> bool:
   """Whether a name that looks like a pattern or a list is that of a file."""
   name = _PREFIX.sub("", name.strip())
   with _listing(name):
-    return bool(_SPECIAL.search(name)) and tf.io.gfile.exists(name)
+    exists = tf.io.gfile.exists if "://" in name else os.path.exists
+    return bool(_SPECIAL.search(name)) and exists(name)
 
 
 @contextlib.contextmanager
@@ -332,14 +335,15 @@ def get_data_format_and_filenames_list(
 def _glob(pattern: str) -> list[str]:
   is_name = _is_special_file(pattern)
   with _listing(pattern):
-    found = [pattern] if is_name else sorted(tf.io.gfile.glob(pattern))
+    found = [pattern] if is_name else sorted(_match(pattern))
   if not os.path.basename(pattern).startswith("."):
     found = [name for name in found if not os.path.basename(name).startswith(".")]
   for suffix in (index_file.SUFFIX, _CONVERSION_SUFFIX, _STATISTICS):
     if not pattern.rstrip("/").endswith(suffix):
       # 'train.tfrecord*' means the data, not what lies beside it.
       found = [name for name in found if not name.endswith(suffix)]
-  filenames = [name for name in found if not tf.io.gfile.isdir(name)]
+  is_folder = tf.io.gfile.isdir if "://" in pattern else os.path.isdir
+  filenames = [name for name in found if not is_folder(name)]
   if found and not filenames:
     raise errors.SpecError(
       f"file patterns: {pattern}: expected files, got a folder. Name the files in it, "
@@ -351,6 +355,17 @@ def _glob(pattern: str) -> list[str]:
       f"{_shards_of(pattern)} The current folder is {os.getcwd()}"
     )
   return filenames
+
+
+def _match(pattern: str) -> list[str]:
+  """Lists what a pattern matches, as TensorFlow does, which is not loaded for it."""
+  if "://" in pattern:
+    return tf.io.gfile.glob(pattern)
+  # Other ways to say the same: of 'any but', and of a character as it is.
+  pattern = re.sub(r"\\([*?\[\]\\])", r"[\1]", pattern.replace("[^", "[!"))
+  found = glob.glob(pattern)
+  is_bare = glob.has_magic(pattern) and not os.path.dirname(pattern)
+  return [f"./{name}" for name in found] if is_bare else found
 
 
 def _shards_of(pattern: str) -> str:

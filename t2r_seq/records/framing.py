@@ -20,9 +20,9 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from t2r_seq import errors
+from t2r_seq.deferred import tf
 
 HEADER_SIZE, FOOTER_SIZE = 12, 4
 FRAME_SIZE = HEADER_SIZE + FOOTER_SIZE
@@ -275,7 +275,7 @@ class _Content:
 
   def __init__(self, filename: str, compression: str) -> None:
     self._file = open_file(filename)
-    self._size = tf.io.gfile.stat(filename).length
+    self._size = file_size(filename)
     self._inflated = inflate(self._file) if compression else None
     self._buffer, self._at = b"", 0
     self.position = 0
@@ -416,6 +416,13 @@ def open_file(filename: str) -> Any:
   if "://" in filename:
     return tf.io.gfile.GFile(filename, "rb")
   return open(os.fspath(filename), "rb", buffering=0)
+
+
+def file_size(filename: str) -> int:
+  """Returns the bytes of a file, wherever it is."""
+  if "://" in filename:
+    return tf.io.gfile.stat(filename).length
+  return os.stat(filename).st_size
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,10 +11,10 @@ from typing import Any
 
 import gin
 import numpy as np
-import tensorflow as tf
 
 from t2r_seq import errors, specs
-from t2r_seq.specs import validation
+from t2r_seq.deferred import tf
+from t2r_seq.specs import image_headers
 from t2r_seq.windows.rows import RowList
 
 DCT_METHODS = ("", "INTEGER_FAST", "INTEGER_ACCURATE")
@@ -322,7 +322,7 @@ def decode_to_list(
     ).handle
 
   # One look at the headers of all costs nothing beside the decoding.
-  heads = tf.io.decode_raw(encoded, tf.uint8, fixed_length=validation.PNG_DEPTH + 1)
+  heads = tf.io.decode_raw(encoded, tf.uint8, fixed_length=image_headers.PNG_DEPTH + 1)
   is_empty = tf.reduce_all(heads == 0, axis=-1)
   with tf.control_dependencies([_check_depth(heads, is_empty, spec.dtype, path)]):
     any_empty = tf.reduce_any(is_empty)
@@ -336,9 +336,9 @@ def _check_depth(
 ) -> tf.Operation:
   """Refuses what the decoder would rescale by 257: 16 bits to 8, or the reverse."""
   is_deep = dtype == tf.uint16
-  signature = tf.constant(list(validation.PNG_SIGNATURE), tf.uint8)
+  signature = tf.constant(list(image_headers.PNG_SIGNATURE), tf.uint8)
   is_png = tf.reduce_all(heads[..., : signature.shape[0]] == signature, axis=-1)
-  is_deep_png = is_png & (heads[..., validation.PNG_DEPTH] == 16)
+  is_deep_png = is_png & (heads[..., image_headers.PNG_DEPTH] == 16)
   fits = tf.reduce_all(is_empty | tf.equal(is_deep_png, is_deep))
   expected, found = "8 bits per channel", "a PNG image of 16 bits per channel"
   if is_deep:
@@ -370,7 +370,7 @@ def _png_chunk(kind: bytes, data: bytes) -> bytes:
   return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum)
 
 
-_Convert = Callable[[str, specs.ExtendedTensorSpec, tf.Tensor], tf.Tensor]
+_Convert = Callable[[str, "specs.ExtendedTensorSpec", "tf.Tensor"], "tf.Tensor"]
 
 
 def create_compress_fn(

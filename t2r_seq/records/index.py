@@ -189,7 +189,7 @@ def scan_file(filename: str, spec: specs.TensorSpecStruct | None = None) -> File
     compression,
     np.asarray(ends, np.int64),
     {name: np.asarray(column, np.int64) for name, column in steps.items()},
-    spec,
+    spec.to_json() if spec is not None else "",
   )
 
 

@@ -44,7 +44,7 @@ class FileIndex:
     ends: where each record's frame ends, int64 [n]; of a compressed file, in the
       decompressed data.
     steps: the number of steps of every sequence in each record, int64 [n], by name.
-    spec: what the records hold, as it was declared; None where nothing was.
+    spec_json: what the records hold, as it was declared; '' where nothing was.
   """
 
   file_size: int
@@ -53,7 +53,12 @@ class FileIndex:
   compression: str
   ends: np.ndarray
   steps: Mapping[str, np.ndarray]
-  spec: specs.TensorSpecStruct | None = None
+  spec_json: str = ""
+
+  @property
+  def spec(self) -> specs.TensorSpecStruct | None:
+    """What the records hold, as it was declared; None where nothing was."""
+    return specs.TensorSpecStruct.from_json(self.spec_json) if self.spec_json else None
 
   @property
   def num_records(self) -> int:
@@ -80,7 +85,7 @@ class FileIndex:
       "compression": self.compression,
       "num_records": self.num_records,
       "sequences": numbers,
-      "spec": self.spec and json.loads(self.spec.to_json()),
+      "spec": json.loads(self.spec_json) if self.spec_json else None,
     }
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -120,7 +125,7 @@ class FileIndex:
       compression=str(header["compression"]),
       ends=arrays[0],
       steps={name: arrays[1 + number] for name, number in numbers.items()},
-      spec=spec and specs.TensorSpecStruct.from_json(json.dumps(spec)),
+      spec_json=json.dumps(spec) if spec else "",
     )
 
 

@@ -8,14 +8,14 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, specs
-from t2r_seq.records import contents, files, framing, rlds
-from t2r_seq.records.features import RecordFeature
+from t2r_seq.deferred import tf
+from t2r_seq.records import contents, files, framing, protos, rlds
+from t2r_seq.records.features import KINDS, RecordFeature
 from t2r_seq.records.tally import FeatureSummary, Tally, span, variant_text
-from t2r_seq.specs import validation
+from t2r_seq.specs import image_headers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,7 +226,7 @@ class _Schemas:
       if len(variants[most]) > 1:
         self._merge([most])
 
-  def _variant(self, place: _Place, steps: list[tf.train.Feature]) -> _Variant:
+  def _variant(self, place: _Place, steps: list[protos.Feature]) -> _Variant:
     kinds = {contents.kind_of(step) for step in steps}
     kind = kinds.pop() if len(kinds) == 1 else "mixed" if kinds else ""
     if not steps or place in self._varied:
@@ -234,7 +234,7 @@ class _Schemas:
     lengths = {len(contents.values_of(step)) for step in steps}
     image = None
     if kind == "bytes" and (values := contents.values_of(steps[0])):
-      image = validation.read_image_header(values[0])
+      image = image_headers.read_image_header(values[0])
     return kind, (lengths.pop() if len(lengths) == 1 else "varied", image)
 
   def _count(self) -> dict[_Place, collections.Counter[_Variant]]:
@@ -295,7 +295,7 @@ def _is_like(key: _Key, known: _Key) -> bool:
   )
 
 
-def _is_bare(steps: list[tf.train.Feature]) -> bool:
+def _is_bare(steps: list[protos.Feature]) -> bool:
   return not any(len(contents.values_of(step)) for step in steps)
 
 
@@ -357,7 +357,7 @@ def describe_odd_values(summary: RecordSummary) -> list[str]:
 
 _COLUMNS = ("feature", "where", "kind", "values", "steps", "in records", "looks like")
 _RIGHT_ALIGNED = ("values", "steps", "in records")
-_DTYPES = {"int64": tf.int64, "float": tf.float32, "bytes": tf.string}
+_DTYPES = {kind: dtype for dtype, kind in KINDS.items()}
 _DEFAULTS = {"int64": 0, "float": 0.0, "bytes": ""}
 
 
@@ -533,7 +533,7 @@ def _free_path(name: str, taken: specs.TensorSpecStruct) -> str:
 def _propose(feature: FeatureSummary, is_optional: bool) -> specs.ExtendedTensorSpec:
   is_varlen = feature.min_length != feature.max_length
   shape: tuple[int, ...] = (feature.max_length,)
-  dtype, data_format = _DTYPES[feature.kind], None
+  dtype, data_format = tf.as_dtype(_DTYPES[feature.kind]), None
   if feature.kind == "bytes" and feature.max_length == 1 and not is_varlen:
     shape = ()
   if len(feature.images) == 1:

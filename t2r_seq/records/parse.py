@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import gin
-import tensorflow as tf
 
 from t2r_seq import errors, specs
+from t2r_seq.deferred import tf
 from t2r_seq.records import features as features_lib
-from t2r_seq.records import images
+from t2r_seq.records import images, protos
 from t2r_seq.records.contents import RecordContents, kind_of, values_of
 from t2r_seq.records.features import RecordFeature
 from t2r_seq.records.images import DecodeImages, ImageDecoding
@@ -232,8 +232,8 @@ def _is_empty(
 
 def _empty_entry(feature: RecordFeature) -> bytes:
   """Returns how a list without values is written in a tf.train.Example."""
-  list_proto = features_lib.to_feature([], feature.record_dtype).SerializeToString()
-  entry = tf.train.Features.FeatureEntry(key=feature.name)
+  list_proto = features_lib.to_feature([], feature.kind).SerializeToString()
+  entry = protos.Features.FeatureEntry(key=feature.name)
   return entry.SerializeToString() + b"\x12" + bytes([len(list_proto)]) + list_proto
 
 
@@ -288,7 +288,7 @@ def as_lists(
     value = contents.context.pop(feature.name, None)
     if contents.steps.pop(feature.name, None) is not None:
       # A SequenceExample's own lists are not where this feature is looked for.
-      contents.context[feature.name] = tf.train.Feature()
+      contents.context[feature.name] = protos.Feature()
     if value is not None and kind_of(value):
       contents.steps[feature.name] = divide_list(value, feature.values_per_step)
   names = {feature.name for feature in features if feature.is_concatenated}
@@ -301,7 +301,7 @@ def as_lists(
   return contents
 
 
-def divide_list(value: tf.train.Feature, per_step: int) -> list[tf.train.Feature]:
+def divide_list(value: protos.Feature, per_step: int) -> list[protos.Feature]:
   """Divides a list into the features of steps; the last one may be shorter.
 
   Args:
@@ -311,14 +311,13 @@ def divide_list(value: tf.train.Feature, per_step: int) -> list[tf.train.Feature
     A feature for each step.
   """
   values = list(values_of(value))
-  dtype = {kind: dtype for dtype, kind in features_lib.KINDS.items()}[kind_of(value)]
   return [
-    features_lib.to_feature(values[start : start + per_step], dtype)
+    features_lib.to_feature(values[start : start + per_step], kind_of(value))
     for start in range(0, len(values), per_step)
   ]
 
 
-Parsed = dict[tuple[str, str], tf.Tensor]
+Parsed = dict[tuple[str, str], "tf.Tensor"]
 
 
 @gin.configurable

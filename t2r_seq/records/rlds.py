@@ -19,13 +19,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
 from absl import logging
 
-from t2r_seq import errors, specs
+from t2r_seq import deferred, errors, specs, windows
+from t2r_seq.deferred import tf
 from t2r_seq.records import features, images, parse
 from t2r_seq.records.contents import RecordContents, values_of
-from t2r_seq.windows import flat_specs
 
 STEPS = "steps"
 IS_FIRST = f"{STEPS}/is_first"
@@ -46,7 +45,7 @@ def rlds_specs(spec_structure: specs.SpecStructure) -> specs.TensorSpecStruct:
     Specs by path.
   """
   flat = specs.flatten_spec_structure(spec_structure)
-  per_step = {p: leaf.is_sequence for p, leaf in flat_specs(flat).items()}
+  per_step = {p: leaf.is_sequence for p, leaf in windows.flat_specs(flat).items()}
   return specs.TensorSpecStruct(
     (path, _rlds_spec(path, specs.ExtendedTensorSpec.to_spec(leaf), per_step))
     for path, leaf in flat.items()
@@ -120,7 +119,7 @@ def drop_last_step(
   flat = specs.flatten_spec_structure(spec_structure)
   per_step = {path for path, leaf in flat.items() if leaf.is_sequence}
 
-  @tf.autograph.experimental.do_not_convert
+  @deferred.do_not_convert
   def drop(episode: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
     return specs.TensorSpecStruct(
       (path, value[:-1] if path in per_step else value)
@@ -132,7 +131,7 @@ def drop_last_step(
 
 FILENAME = "features.json"
 
-Features = dict[str, specs.ExtendedTensorSpec]
+Features = dict[str, "specs.ExtendedTensorSpec"]
 
 
 def find_features(filenames: Sequence[str]) -> Features:
@@ -218,7 +217,7 @@ def _to_spec(
     dtype = tf.int64
   elif "text" not in node:
     return None
-  if None in shape or dtype not in features.SUPPORTED_DTYPES:
+  if None in shape or dtype.name not in features.SUPPORTED_DTYPES:
     return None
   return specs.ExtendedTensorSpec(
     shape,
@@ -290,11 +289,11 @@ class TfdsEpisodes:
       Dataset of TensorSpecStructs by path, [T, ...]; `windows.windows` takes it.
     """
 
-    @tf.autograph.experimental.do_not_convert
+    @deferred.do_not_convert
     def in_spec(step: Mapping[str, Any]) -> dict[str, tf.Tensor]:
       return {path: value for path, value in _flatten(step, "") if path in self.spec}
 
-    @tf.autograph.experimental.do_not_convert
+    @deferred.do_not_convert
     def to_episode(element: Mapping[str, Any]) -> specs.TensorSpecStruct:
       # What is left out may have another shape in each step. Between a map and a batch
       # that TensorFlow fuses: it would wait for a batch of all steps there could be.
@@ -373,7 +372,7 @@ class TfdsEpisodes:
     return errors.SpecError(f"tfds: {self._name}: expected {expected}, got {got}.")
 
 
-@tf.autograph.experimental.do_not_convert
+@deferred.do_not_convert
 def _has_steps(element: Mapping[str, Any]) -> tf.Tensor:
   return element[STEPS].take(1).reduce(0, lambda count, _: count + 1) > 0
 

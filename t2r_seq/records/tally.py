@@ -12,11 +12,10 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-import tensorflow as tf
-
-from t2r_seq.records import contents, framing
+from t2r_seq.deferred import tf
+from t2r_seq.records import contents, framing, protos
 from t2r_seq.records.features import read_tensor_header
-from t2r_seq.specs import validation
+from t2r_seq.specs import image_headers
 
 # How many bytes of a byte string decide whether it is text.
 _TEXT_SAMPLE = 256
@@ -26,7 +25,7 @@ _MAX_REPEATED_BYTES = 1 << 26
 # list of many lengths is ragged.
 _RARE, _MAX_ODD = 20, 4
 
-_Tensor = tuple[tf.DType, tuple[int, ...]]
+_Tensor = tuple["tf.DType", tuple[int, ...]]
 # What the bytes of a list are: headers of images and tensors, None for others.
 _Headers = frozenset[Any]
 # The kind, the number of values, and what its bytes are.
@@ -82,7 +81,7 @@ class FeatureSummary:
   min_steps: int
   max_steps: int
   guess: str
-  images: tuple[validation.ImageHeader, ...] = ()
+  images: tuple[image_headers.ImageHeader, ...] = ()
   min_value: int | None = None
   max_value: int | None = None
   tensors: tuple[_Tensor, ...] = ()
@@ -99,7 +98,7 @@ class Tally:
     self._forms: dict[_Form, _Seen] = {}
 
   def add(
-    self, steps: list[tf.train.Feature], is_sequence: bool, record: framing.Record
+    self, steps: list[protos.Feature], is_sequence: bool, record: framing.Record
   ) -> None:
     """Adds the lists of one record: one per step, or the only one."""
     self.num_records += 1
@@ -208,8 +207,8 @@ def _headers(values: Iterable[bytes]) -> _Headers:
   return frozenset(_header(value) for value in values if value)
 
 
-def _header(value: bytes) -> validation.ImageHeader | _Tensor | None:
-  image = validation.read_image_header(value)
+def _header(value: bytes) -> image_headers.ImageHeader | _Tensor | None:
+  image = image_headers.read_image_header(value)
   if image is not None:
     return image
   tensor = read_tensor_header(value)
@@ -225,7 +224,7 @@ def _summarize(forms: dict[_Form, _Seen]) -> FeatureSummary:
   lengths = [length for _, length, _ in forms]
   headers: set[Any] = set().union(*(found for _, _, found in forms))
   is_bytes = kinds == {"bytes"}
-  are_images = all(isinstance(h, validation.ImageHeader) for h in headers)
+  are_images = all(isinstance(h, image_headers.ImageHeader) for h in headers)
   are_tensors = all(type(header) is tuple for header in headers)
   images = tuple(sorted(headers)) if is_bytes and are_images else ()
   tensors = headers if is_bytes and are_tensors else set()
@@ -302,7 +301,7 @@ def _guess_integer(low: int, high: int) -> str:
   return f"int64, {span}" + (", maybe uint8" if low >= 0 and high == 255 else "")
 
 
-def _guess_images(images: tuple[validation.ImageHeader, ...]) -> str:
+def _guess_images(images: tuple[image_headers.ImageHeader, ...]) -> str:
   if len(images) == 1:
     image = images[0]
     bits = " 16 bit" if image.bits == 16 else ""

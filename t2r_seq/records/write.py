@@ -7,12 +7,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq import files as publishing
-from t2r_seq.records import features, files
-from t2r_seq.specs import packing
+from t2r_seq.deferred import tf
+from t2r_seq.records import features, files, protos
 
 
 def encode_example(
@@ -72,8 +71,8 @@ class ExampleEncoder:
       SpecError: with every mismatch.
     """
     values = self._collect(structure)
-    context: dict[str, tf.train.Feature] = {}
-    steps: dict[str, tf.train.FeatureList] = {}
+    context: dict[str, protos.Feature] = {}
+    steps: dict[str, protos.FeatureList] = {}
     for feature in self._features:
       if feature.name not in values:
         continue
@@ -81,14 +80,14 @@ class ExampleEncoder:
       if feature.spec.is_sequence and not feature.is_concatenated:
         # Slices, not items: an item of an object array would be the bare bytes.
         encoded = [self._encode(feature, value[i : i + 1]) for i in range(len(value))]
-        steps[feature.name] = tf.train.FeatureList(feature=encoded)
+        steps[feature.name] = protos.FeatureList(feature=encoded)
       else:
         context[feature.name] = self._encode_joined(feature, value)
-    proto = tf.train.Example(features=tf.train.Features(feature=context))
+    proto = protos.Example(features=protos.Features(feature=context))
     if self._has_lists:
-      proto = tf.train.SequenceExample(
-        context=tf.train.Features(feature=context),
-        feature_lists=tf.train.FeatureLists(feature_list=steps),
+      proto = protos.SequenceExample(
+        context=protos.Features(feature=context),
+        feature_lists=protos.FeatureLists(feature_list=steps),
       )
     return proto.SerializeToString(deterministic=True)
 
@@ -96,7 +95,7 @@ class ExampleEncoder:
     """Returns the array of each given feature by name, or raises all mismatches."""
     values: dict[str, np.ndarray] = {}
     found: list[errors.Mismatch] = []
-    given = dict(packing.leaves(structure, self._paths))
+    given = dict(specs.packing.leaves(structure, self._paths))
     there = [path for path, value in given.items() if value is not None]
     for feature in self._features:
       for path in feature.paths:
@@ -105,7 +104,7 @@ class ExampleEncoder:
           if not feature.is_optional:
             found.append(_missing(feature, path, there))
           continue
-        array = packing.to_array(value, feature.spec)
+        array = specs.packing.to_array(value, feature.spec)
         misfit = _compare(feature, path, array)
         if isinstance(array, np.ndarray) and misfit is None:
           other = values.setdefault(feature.name, array)
@@ -119,26 +118,24 @@ class ExampleEncoder:
 
   def _encode_joined(
     self, feature: features.RecordFeature, value: np.ndarray
-  ) -> tf.train.Feature:
+  ) -> protos.Feature:
     """Encodes what is one list in the record: a value, or those of all steps."""
     if not (feature.is_concatenated and features.is_raw(feature.spec)):
       return self._encode(feature, value)
-    joined = tf.train.Feature()
+    joined = protos.Feature()
     for step in value:  # The bytes of each step are an entry of their own.
       joined.MergeFrom(self._encode(feature, step))
     return joined
 
   def _encode(
     self, feature: features.RecordFeature, value: np.ndarray
-  ) -> tf.train.Feature:
+  ) -> protos.Feature:
     spec = feature.spec
     if feature.is_image:
       if value.dtype != object:
-        value = packing.encode_pixels(value, spec, self._jpeg_quality)
-      return features.to_feature(value.ravel().tolist(), tf.string)
-    return features.to_feature(
-      features.to_record_values(value, spec), feature.record_dtype
-    )
+        value = specs.packing.encode_pixels(value, spec, self._jpeg_quality)
+      return features.to_feature(value.ravel().tolist(), feature.kind)
+    return features.to_feature(features.to_record_values(value, spec), feature.kind)
 
 
 def _missing(
@@ -161,7 +158,7 @@ def _expected(feature: features.RecordFeature) -> str:
 def _compare(
   feature: features.RecordFeature, path: str, array: np.ndarray | str
 ) -> errors.Mismatch | None:
-  got, hint = packing.describe_array(array), ""
+  got, hint = specs.packing.describe_array(array), ""
   if isinstance(array, np.ndarray):
     spec = feature.spec
     shape = spec.shape.as_list()

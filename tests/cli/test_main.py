@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import t2r_seq
-from t2r_seq import __version__, specs, store
+from t2r_seq import __version__, records, specs, store
 from t2r_seq.cli import main as main_function
 from t2r_seq.cli import predict
 
@@ -25,6 +25,8 @@ LIGHT = {
   "help of a command": ["train", "--help"],
   "inspect a store": ["inspect", "a_store"],
   "doctor of a store": ["doctor", "a_store"],
+  "index": ["index", "some-*.tfrecord", "--num_parallel", "1"],
+  "check of an index": ["index", "some-*.tfrecord", "--check"],
 }
 RUN_ALL = """
 import json, sys
@@ -53,6 +55,9 @@ def test_what_looks_at_bytes_loads_no_tensorflow(run_python, tmp_path):
     batch = specs.make_random_numpy(spec, batch_size=1, sequence_length=3)
     episode = {path: values[0] for path, values in batch.items()}
     writer.append_episode({**episode, "timestamp": np.array([0.0, 2.0, 1.0])})
+  state = specs.ExtendedTensorSpec((2,), "float32", "state", is_sequence=True)
+  numbers = {"state": np.zeros((3, 2), np.float32)}
+  records.write_records(tmp_path / "some-0.tfrecord", {"state": state}, [numbers])
   shown = run_python("-c", RUN_ALL, json.dumps(LIGHT), cwd=tmp_path)
   ends = re.findall(r"^END (.*) (\S+) (\[.*\])$", shown.stdout, re.MULTILINE)
   wants = {"mistyped": "2", "doctor of a store": "1"}
@@ -61,6 +66,7 @@ def test_what_looks_at_bytes_loads_no_tensorflow(run_python, tmp_path):
     assert f"\n    {command} " in shown.stdout, shown.stdout
   assert "\nstate      bfloat16" in shown.stdout
   assert "got 1.0 at step 2" in shown.stdout
+  assert "\n1 records; 3 steps of state.\n" in shown.stdout
 
 
 @pytest.mark.parametrize("command", ["train", "collect", "inspect", "predict"])
@@ -154,8 +160,9 @@ def test_gin_shows_names_parameters_and_defaults(capsys):
   )
   assert ".learning_rate_fn = @create_constant_learning_rate\n" in shown
   # What a class passes on to its base can be bound, too.
-  assert main_function(["gin", "RldsInputGenerator"]) == 0
+  assert main_function(["gin", "RldsInputGenerator", "ReplayCheckpoint"]) == 0
   shown = capsys.readouterr().out
+  assert "ReplayCheckpoint.replay: has to be given" in shown
   assert "RldsInputGenerator.file_patterns: has to be given" in shown
   assert "RldsInputGenerator.batch_size = " in shown
 

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs
+from t2r_seq.specs.image_headers import ImageHeader
 from t2r_seq.specs.packing import encode_image
-from t2r_seq.specs.validation import ImageHeader
 
 Spec = specs.ExtendedTensorSpec
 F32 = tf.float32

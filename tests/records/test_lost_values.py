@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, records, specs
 from t2r_seq.data import skipping
-from t2r_seq.records import check, features, framing
+from t2r_seq.records import check, framing
 from t2r_seq.records.features import collect_features
 from t2r_seq.records.framing import iterate_records
 
@@ -33,11 +33,11 @@ def sequence_example(**lists):
 
 
 def floats(*values):
-  return features.to_feature(list(values), tf.float32)
+  return tf.train.Feature(float_list=tf.train.FloatList(value=values))
 
 
 def texts(*values):
-  return features.to_feature(list(values), tf.string)
+  return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
 
 
 def parse(flat, data):

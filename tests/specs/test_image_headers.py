@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from t2r_seq.specs import validation
+from t2r_seq.specs import image_headers
 from t2r_seq.specs.packing import encode_image
 
 HEADERS = {
@@ -26,21 +26,21 @@ def test_image_headers(case: str) -> None:
   channels, dtype, image_format = HEADERS[case]
   data = encode_image(np.zeros((5, 7, channels), dtype), image_format)
   bits = 8 * np.dtype(dtype).itemsize
-  want = validation.ImageHeader(image_format, 5, 7, channels, bits)
-  assert validation.read_image_header(data) == want
+  want = image_headers.ImageHeader(image_format, 5, 7, channels, bits)
+  assert image_headers.read_image_header(data) == want
   # Cut anywhere, it is a header, or it is none; it is never an exception.
-  assert {validation.read_image_header(data[:i]) for i in range(60)} <= {want, None}
+  assert {image_headers.read_image_header(data[:i]) for i in range(60)} <= {want, None}
 
 
 def test_gif_headers() -> None:
-  want = validation.ImageHeader("gif", 5, 7, 3)
-  assert validation.read_image_header(b"GIF89a\7\0\5\0\x80\0\0") == want
-  assert validation.read_image_header(b"text") is None
+  want = image_headers.ImageHeader("gif", 5, 7, 3)
+  assert image_headers.read_image_header(b"GIF89a\7\0\5\0\x80\0\0") == want
+  assert image_headers.read_image_header(b"text") is None
 
 
 def test_fill_bytes_in_a_jpeg() -> None:
   data = encode_image(np.zeros((5, 7, 3), np.uint8), "jpeg")
-  want = validation.ImageHeader("jpeg", 5, 7, 3)
+  want = image_headers.ImageHeader("jpeg", 5, 7, 3)
   frame = data.index(b"\xff\xc0")
   filled = data[:frame] + b"\xff" * 3 + data[frame:]
-  assert validation.read_image_header(filled) == want
+  assert image_headers.read_image_header(filled) == want

@@ -1,0 +1,91 @@
+"""`tf.train.Example` and `SequenceExample`, without TensorFlow.
+
+The same messages, field by field, as in tensorflow/core/example/*.proto. TensorFlow has
+classes of them, but takes seconds to load, which what only counts steps need not wait
+for. Their descriptors are in a pool of their own, so that both live in one process.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+_PACKAGE = "t2r_seq"
+_Field = descriptor_pb2.FieldDescriptorProto
+_SCALARS = {
+  "int64": _Field.TYPE_INT64,
+  "float": _Field.TYPE_FLOAT,
+  "bytes": _Field.TYPE_BYTES,
+}
+# Fields of each message: (name, type), numbered from 1. `*T` is a list of T, `{T}`
+# a map from strings to T.
+_MESSAGES = {
+  "BytesList": [("value", "*bytes")],
+  "FloatList": [("value", "*float")],
+  "Int64List": [("value", "*int64")],
+  "Feature": [
+    ("bytes_list", "BytesList"),
+    ("float_list", "FloatList"),
+    ("int64_list", "Int64List"),
+  ],
+  "Features": [("feature", "{Feature}")],
+  "FeatureList": [("feature", "*Feature")],
+  "FeatureLists": [("feature_list", "{FeatureList}")],
+  "Example": [("features", "Features")],
+  "SequenceExample": [("context", "Features"), ("feature_lists", "FeatureLists")],
+}
+_ONE_OF = {"Feature": "kind"}
+
+
+def _file() -> descriptor_pb2.FileDescriptorProto:
+  file = descriptor_pb2.FileDescriptorProto(
+    name=f"{_PACKAGE}/example.proto", package=_PACKAGE, syntax="proto3"
+  )
+  for name, fields in _MESSAGES.items():
+    proto = file.message_type.add(name=name)
+    if name in _ONE_OF:
+      proto.oneof_decl.add(name=_ONE_OF[name])
+    for number, (field, kind) in enumerate(fields, 1):
+      added = _add_field(proto, field, number, kind)
+      if name in _ONE_OF:
+        added.oneof_index = 0
+  return file
+
+
+def _add_field(
+  proto: descriptor_pb2.DescriptorProto, name: str, number: int, kind: str
+) -> descriptor_pb2.FieldDescriptorProto:
+  if kind.startswith("{"):
+    entry = proto.nested_type.add(name=f"{name.title().replace('_', '')}Entry")
+    entry.options.map_entry = True
+    _add_field(entry, "key", 1, "string")
+    _add_field(entry, "value", 2, kind.strip("{}"))
+    kind = f"*{proto.name}.{entry.name}"
+  field = proto.field.add(name=name, number=number, label=_Field.LABEL_OPTIONAL)
+  if kind.startswith("*"):
+    field.label = _Field.LABEL_REPEATED
+  kind = kind.lstrip("*")
+  if kind == "string":
+    field.type = _Field.TYPE_STRING
+  elif kind in _SCALARS:
+    field.type = _SCALARS[kind]
+  else:
+    field.type, field.type_name = _Field.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"
+  return field
+
+
+_pool = descriptor_pool.DescriptorPool()
+_pool.Add(_file())
+
+
+def _class(name: str) -> Any:
+  return message_factory.GetMessageClass(
+    _pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")
+  )
+
+
+Feature, FeatureList, Features = map(_class, ("Feature", "FeatureList", "Features"))
+FeatureLists, Example = _class("FeatureLists"), _class("Example")
+SequenceExample = _class("SequenceExample")
+BytesList, FloatList, Int64List = map(_class, ("BytesList", "FloatList", "Int64List"))
