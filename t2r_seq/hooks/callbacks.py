@@ -215,6 +215,37 @@ class PriorityUpdate(training.Callback):
 
 
 @gin.configurable
+class ReplayCheckpoint(training.Callback):
+  """Saves a replay with each checkpoint of the training, and begins with what it saved.
+
+  Of a buffer in memory: a replay server begins with its newest checkpoint by itself.
+  """
+
+  def __init__(self, replay: replay_lib.ReplayBuffer = gin.REQUIRED) -> None:
+    """Restores the newest whole checkpoint in the buffer's folder, if there is one.
+
+    Args:
+      replay: made with a `checkpoint_dir`; nothing has been appended to it.
+    Raises:
+      ReplayError: it has no `checkpoint_dir`, or has steps already; the checkpoints are
+        damaged, or of another kind of buffer.
+    """
+    self._replay = replay
+    folder = replay.checkpoint_dir
+    if folder is None:
+      raise errors.ReplayError(
+        "ReplayCheckpoint: expected a buffer with a checkpoint_dir, got one without."
+      )
+    if os.path.isdir(folder) and os.listdir(folder):
+      logging.info("The replay begins with %s.", replay.restore(folder))
+
+  def after_checkpoint(self, run: training.Run, path: str) -> None:
+    """Saves the replay."""
+    del run, path
+    self._replay.checkpoint()
+
+
+@gin.configurable
 class ScalarSink(training.Callback):
   """Hands all scalars to a function: to W&B, MLflow, Trackio or a file."""
 

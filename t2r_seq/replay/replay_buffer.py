@@ -167,6 +167,11 @@ class ReplayBuffer(Replay):
     return self._cut
 
   @property
+  def checkpoint_dir(self) -> str | None:
+    """The folder that `checkpoint` saves to; None where there is none."""
+    return self._checkpoint_dir
+
+  @property
   def flat_spec(self) -> specs.TensorSpecStruct:
     """What one `append` takes, one row a path."""
     return self._flat_spec.copy()
