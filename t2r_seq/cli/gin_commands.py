@@ -128,23 +128,29 @@ def _gin(args: argparse.Namespace) -> int:
   for module in args.modules:
     console.allow_project_code()
     importlib.import_module(module)
-  if args.pattern is None:
+  if not args.patterns:
     print(gin_registry.render_names(gin_registry.configurables()))
     return 0
-  found = gin_registry.matching(args.pattern)
-  if not found:
-    near = errors.nearest(args.pattern, gin_registry.configurables())
-    raise console.UsageError(
-      f"nothing that gin can configure is called '{args.pattern}'.{near} The modules "
-      "of a project are looked at with --import MODULE."
-    )
+  found: dict[str, Any] = {}
+  for pattern in args.patterns:
+    matching = gin_registry.matching(pattern)
+    if not matching:
+      near = errors.nearest(pattern, gin_registry.configurables())
+      raise console.UsageError(
+        f"nothing that gin can configure is called '{pattern}'.{near} The modules of a "
+        "project are looked at with --import MODULE."
+      )
+    found |= matching
   print("\n\n".join(gin_registry.render(name, found[name]) for name in found))
   return 0
 
 
 def _add_gin_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
-    "pattern", metavar="PATTERN", nargs="?", help="a name, a part of one, or '*Sink'"
+    "patterns",
+    metavar="PATTERN",
+    nargs="*",
+    help="names, parts of them, or such as '*Sink'",
   )
   parser.add_argument(
     "--import",

@@ -103,8 +103,9 @@ def render(name: str, configurable: Any) -> str:
 
 
 def _bindings(name: str, found: Mapping[str, inspect.Parameter]) -> Iterator[str]:
+  absents = (inspect.Parameter.empty, sys.modules["gin"].REQUIRED)
   for key, parameter in found.items():
-    if parameter.default is inspect.Parameter.empty:
+    if any(parameter.default is absent for absent in absents):
       yield f"    {name}.{key}: has to be given"
     else:
       yield f"    {name}.{key} = {_default(parameter.default)}"
