@@ -413,7 +413,10 @@ class ReplaySink(EpisodeSink):
     try:
       self.end_episode(env)
     except errors.ReplayError as error:  # Not in place of what ended the run.
-      logging.warning("The last windows of an episode may be lost: %s", error)
+      # Who stops a learner and its actors has no use for what nobody would sample.
+      is_asked = self._stop is not None and self._stop.is_set()
+      log = logging.info if is_asked else logging.warning
+      log("The last windows of an episode may be lost: %s", error)
     finally:
       self._running.discard(env)
 
