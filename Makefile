@@ -97,7 +97,7 @@ PYTEST := -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .PHONY: help setup setup-extras test test-tf215 test-extras attack docs docs-test lint \
-  format types demo demo-distributed demo-distributed-reverb research-pose-env \
+  format types demo demo-distributed demo-distributed-reverb research-bcz research-pose-env \
   bench-setup bench bench-reverb clean distclean
 
 help:  ## Lists the targets.
@@ -204,6 +204,9 @@ demo-distributed-reverb: $(STAMP_TF215)  ## Runs the same with a Reverb server b
 
 research-pose-env: $(STAMP)  ## Regression, critic and MAML on the pose task; one table.
 	$(RUN) -m research.pose_env.study --out $(DEMO_DIR)/study $(DEMO_ARGS)
+
+research-bcz: $(STAMP)  ## Instructed blocks: BC-Z, told and not told; one table.
+	$(RUN) -m research.bcz.study --out $(DEMO_DIR)/bcz $(DEMO_ARGS)
 
 bench-setup: $(STAMP_PEERS)  ## Makes the environment of the benchmarks, with peers.
 

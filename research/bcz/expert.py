@@ -11,6 +11,7 @@ from research.bcz import table_env
 from t2r_seq import policies
 
 _HOVER = 0.3
+_PRESSED = table_env.TOP - 0.06  # So low a hand on a block would be, without it.
 _PUSH_FROM = np.array([-0.3, 0.0])
 
 
@@ -25,7 +26,7 @@ class TableExpertPolicy(policies.Policy):
 
   Args:
     env: the very environment that the policy acts in.
-    noise: standard deviation of the noise, in units of the action.
+    noise: standard deviation of the noise, in what a step moves and turns at most.
     noise_prob: probability that a step begins a shake, if there is none.
     noise_steps: steps that a shake goes on for, in one direction.
   """
@@ -41,7 +42,7 @@ class TableExpertPolicy(policies.Policy):
     self._env = env
     self._noise, self._prob, self._steps = noise, noise_prob, noise_steps
     self._random = np.random.default_rng()
-    self._shake, self._left = np.zeros(5), 0
+    self._shake, self._left = np.zeros(4), 0
 
   def seed(self, seed: int, env: int = 0) -> None:
     """Makes the noise repeatable from here on."""
@@ -60,14 +61,14 @@ class TableExpertPolicy(policies.Policy):
     env = self._env
     block, hand = env.blocks[env.target], env.position
     if env.verb == "touch":
-      return self._descend(block[:2], table_env.TOP, env.yaw, closed=True)
+      return self._descend(block[:2], _PRESSED, 0.0, closed=True)
     if env.verb == "push":
       ahead, beside = block[:2] - hand[:2]
       if ahead > 0.1 and abs(beside) < 0.08 and hand[2] < 0.2:
         # The lower the hand, the faster.
         speed = table_env.STEP * np.clip((0.2 - hand[2]) / 0.1, 0, 1)
-        return self._towards([hand[0] + speed, block[1], 0.05], env.yaw, closed=True)
-      return self._descend(block[:2] + _PUSH_FROM, 0.05, env.yaw, closed=True)
+        return self._towards([hand[0] + speed, block[1], 0.05], 0.0, closed=True)
+      return self._descend(block[:2] + _PUSH_FROM, 0.05, 0.0, closed=True)
     if env.held is not None:
       is_right = env.held == env.target
       return self._towards([*hand[:2], 0.6], env.yaw, closed=is_right)
@@ -98,15 +99,17 @@ class TableExpertPolicy(policies.Policy):
     if not self._noise:
       return meant, meant
     if self._left == 0 and self._random.random() < self._prob:
-      self._shake = self._noise * np.append(self._random.standard_normal(4), 0.0)
+      self._shake = self._noise * self._random.standard_normal(4)
       self._left = self._steps
     if self._left == 0:
       return meant, meant
     self._left -= 1
-    return (meant + self._shake).astype(np.float32), meant
+    turn = np.clip(meant[3] - self._env.yaw, -table_env.TURN, table_env.TURN)
+    done = meant.copy()
+    done[:3] = np.clip(meant[:3], -1, 1) + self._shake[:3]
+    done[3] = self._env.yaw + turn + table_env.TURN * self._shake[3]
+    return done, meant
 
   def _towards(self, place: Any, yaw: float, closed: bool) -> np.ndarray:
-    env = self._env
-    move = (np.asarray(place) - env.position) / table_env.STEP
-    turn = (yaw - env.yaw) / table_env.TURN
-    return np.array([*np.clip([*move, turn], -1, 1), closed], np.float32)
+    move = (np.asarray(place) - self._env.position) / table_env.STEP
+    return np.array([*move, yaw, closed], np.float32)

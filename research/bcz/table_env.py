@@ -38,13 +38,14 @@ INSTRUCTIONS = tuple(f"{v} the {c} block" for v, c in itertools.product(VERBS, C
 HELD_OUT = ("touch the green block", "push the red block", "pick the blue block")
 SEEN = tuple(text for text in INSTRUCTIONS if text not in HELD_OUT)
 
-# What an action of 1 is: a step along each axis, and a turn in radians.
+# How far a step goes along each axis, and how far it turns, in radians.
 STEP, TURN = 0.15, 0.4
 BLOCK = np.array([0.17, 0.09])  # Half of a block's length and width.
 TOP = 0.12  # Height of a block.
 _TIP = 0.04  # Radius of the gripper's tip.
 _LIMITS = np.array([[-1.0, -1.0, 0.02], [1.0, 1.0, 0.6]])
 _YAW_LIMIT = 1.3
+_FAR = 14.0  # Steps from one side to the other.
 _MOVED, _LIFTED, _STILL = 0.2, 0.25, 0.05
 _SUBSTEPS = 4
 _TABLE, _FLOOR = (205, 196, 184), (120, 120, 126)
@@ -71,8 +72,9 @@ class TableEnv(gymnasium.Env):
 
   Observations are `{"state": {"image": [size, size, 3] uint8, "gripper": [5] float32},
   "instruction": str}`; the gripper is x, y, height, yaw and opening. An action [5] is
-  how far to move, in `STEP`s, how far to turn, in `TURN`s, both clipped to [-1, 1], and
-  whether to close: above 0.5. The `info` has `is_success`.
+  how far it is to the goal, in `STEP`s: a step goes one at most along each axis; which
+  yaw to turn to, by `TURN` at most; and whether to close: above 0.5. The `info` has
+  `is_success`.
 
   All randomness comes from `reset(seed=...)`: the same seed gives the same bytes.
   """
@@ -113,7 +115,8 @@ class TableEnv(gymnasium.Env):
     self.observation_space = spaces.Dict(
       {"state": state_space, "instruction": spaces.Text(64, charset=letters)}
     )
-    self.action_space = spaces.Box(-1.0, 1.0, (5,), np.float32)
+    high = np.array([_FAR, _FAR, _FAR, _YAW_LIMIT, 1], np.float32)
+    self.action_space = spaces.Box(-high, high)
     self._painter = _Painter(image_size)
     self.instruction = self._instructions[0]
     self._begin(np.zeros((len(COLORS), 2)), np.zeros(len(COLORS)), np.zeros(2))
@@ -166,9 +169,10 @@ class TableEnv(gymnasium.Env):
   ) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
     """Moves, turns, opens or closes; an episode ends with success."""
     action = np.asarray(action, np.float64)
-    moves = np.clip(action[:4], -1.0, 1.0) / _SUBSTEPS
+    move = STEP * np.clip(action[:3], -1.0, 1.0)
+    turn = float(np.clip(action[3] - self.yaw, -TURN, TURN))
     for _ in range(_SUBSTEPS):
-      self._move(moves[:3] * STEP, moves[3] * TURN)
+      self._move(move / _SUBSTEPS, turn / _SUBSTEPS)
     self._grip(is_open=action[4] <= 0.5)
     self._step += 1
     is_success = self.is_success

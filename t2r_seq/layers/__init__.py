@@ -7,7 +7,7 @@ from t2r_seq.layers.bcz_networks import (
   SNAILEncoder,
   WaypointHeads,
 )
-from t2r_seq.layers.construction import LayerStore
+from t2r_seq.layers.construction import LayerStore, configurable_layer
 from t2r_seq.layers.discrete import DiscreteDecoder
 from t2r_seq.layers.flow_matching import (
   Denoiser,
@@ -79,6 +79,7 @@ __all__ = [
   "TemporalReduction",
   "WaypointHeads",
   "compute_embedding_contrastive_loss",
+  "configurable_layer",
   "contrastive_loss",
   "cosine_triplet_semihard_loss",
   "film",

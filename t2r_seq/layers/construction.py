@@ -65,7 +65,10 @@ def stored(name: str, create: Callable[[], Any], scope: str = "") -> Any:
 
 
 def configurable_layer(cls: _Class) -> _Class:
-  """Makes a Keras layer configurable; Keras 3 reads its constructor's arguments."""
+  """Makes a Keras layer or model configurable by gin: a class decorator.
+
+  Keras 3 reads the names of a constructor's arguments, which gin's own decorator hides.
+  """
   signature = inspect.signature(cls.__init__)  # type: ignore[misc]
   cls = gin.configurable(cls)
   cls.__init__.__signature__ = signature  # type: ignore[misc]

@@ -1,0 +1,207 @@
+"""Language, and a hand that shakes: what each is worth on the table of blocks.
+
+    python -m research.bcz.study --out bcz_out --seeds 2
+
+collects, trains BC-Z's model (with `--models bcz clean` again, on demonstrations by a
+quiet hand), acts with the exports on instructions that were shown and on combinations
+of verb and block that were not, also without being told any, and writes `table.md` and
+`episode.png`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import pathlib
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from research import runs
+from research.bcz import table_env
+from t2r_seq import actors, policies, training
+
+_CONFIGS = "research/bcz/configs"
+# Of the run's name: which demonstrations.
+_MODELS = {"bcz": "noisy", "clean": "clean"}
+_COLUMNS = {
+  "bcz": "BC-Z",
+  "bcz, silent": "the same, told nothing",
+  "clean": "demonstrations without noise",
+}
+INSTRUCTIONS = {"seen": table_env.SEEN, "held out": table_env.HELD_OUT}
+_FRESH_SEED, _SHOWN_SEED = 2, 3
+_WANTED = 0.7  # Success that the study is to reach.
+Rates = dict[str, float]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the study; returns the exit status: 0 if the instruction is followed."""
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument("--out", default="bcz_out", help="folder for what is written")
+  parser.add_argument("--seeds", type=int, default=1, help="trainings of each model")
+  parser.add_argument("--models", nargs="+", default=["bcz"], choices=_MODELS)
+  parser.add_argument("--episodes", type=int, default=3000, help="of each data set")
+  parser.add_argument("--steps", type=int, help="of each training; else as gin says")
+  parser.add_argument("--fresh", type=int, default=10, help="episodes an instruction")
+  args = parser.parse_args(argv)
+  start, out = time.monotonic(), pathlib.Path(args.out)
+  out.mkdir(parents=True, exist_ok=True)
+  found: dict[str, list[Rates]] = {column: [] for column in _COLUMNS}
+  for name in args.models:
+    collect(out, _MODELS[name], args.episodes)
+  for seed in range(args.seeds):
+    for name in args.models:
+      with runs.stage(f"train {name}, seed {seed}"):
+        train(out, name, seed, args.steps)
+      with runs.stage(f"act, {name}, seed {seed}"):
+        policy = load(out, name, seed)
+        found[name].append(evaluate(policy, args.fresh))
+        if name == "bcz":
+          found["bcz, silent"].append(evaluate(Unheard(policy), args.fresh))
+    # What is known so far, should somebody stop here.
+    table = table_of(found)
+    (out / "table.md").write_text(table, encoding="utf-8")
+  (out / "episode.png").write_bytes(picture(load(out, args.models[0], 0)))
+  print(f"\n{table}\nThe study took {time.monotonic() - start:.0f} s.")
+  if not np.mean([rates["seen"] for rates in found[args.models[0]]]) > _WANTED:
+    print(f"study: expected success above {_WANTED} of what is seen.", file=sys.stderr)
+    return 1
+  return 0
+
+
+def collect(out: pathlib.Path, data: str, num_episodes: int) -> None:
+  """Writes demonstrations to train and to evaluate on, unless they are there."""
+  parts = {"train": (num_episodes, 0), "eval": (max(8, num_episodes // 40), 1)}
+  for part, (count, seed) in parts.items():
+    path = _data(out, data, part)
+    bindings = [
+      f"TABLE_STORE_DIR = {path!r}",
+      f"collect_episodes.num_episodes = {count}",
+      f"collect_episodes.seed = {seed}",
+    ]
+    if data == "clean":
+      bindings.append("TableExpertPolicy.noise = 0.0")
+    if not pathlib.Path(path).exists():
+      with (
+        runs.stage(f"collect {data}, {part}"),
+        runs.configured(f"{_CONFIGS}/collect_table.gin", *bindings),
+      ):
+        actors.collect_episodes()
+
+
+def train(out: pathlib.Path, name: str, seed: int, num_steps: int | None) -> None:
+  """Trains and exports one model."""
+  data = _MODELS[name]
+  bindings = [
+    f"TRAIN_STORE = {_data(out, data, 'train')!r}",
+    f"EVAL_STORE = {_data(out, data, 'eval')!r}",
+    f"train_eval_model.model_dir = {_run(out, name, seed)!r}",
+    "train_eval_model.create_exporters_fn = @create_default_exporters",
+    "create_default_exporters.exporter_fns = [@LatestExporter]",
+  ]
+  if num_steps is not None:
+    bindings.append(f"NUM_TRAIN_STEPS = {num_steps}")
+  with runs.configured(f"{_CONFIGS}/train_bcz.gin", *bindings):
+    tf.keras.utils.set_random_seed(seed)
+    training.train_eval_model()
+
+
+def load(out: pathlib.Path, name: str, seed: int) -> policies.RegressionPolicy:
+  """Loads what a training exported."""
+  export_dir = f"{_run(out, name, seed)}/export/latest"
+  predictor = policies.ExportedSavedModelPredictor(export_dir, timeout=0.0)
+  return policies.RegressionPolicy(predictor)
+
+
+class Unheard(policies.Policy):
+  """Acts as another policy does that is told nothing."""
+
+  def __init__(self, policy: policies.Policy) -> None:
+    super().__init__()
+    self._policy = policy
+
+  def reset(self) -> None:
+    """Starts an episode."""
+    self._policy.reset()
+
+  def SelectAction(
+    self, state: Any, context: Any = None, timestep: int | None = None
+  ) -> Any:
+    """Selects the other's action, without an instruction."""
+    return self._policy.SelectAction({**state, "instruction": ""}, context, timestep)
+
+
+def evaluate(policy: policies.Policy, num_episodes: int) -> Rates:
+  """Returns the rate of success of each instruction, of those seen, and held out.
+
+  Args:
+    policy: acts in the same episodes as every other.
+    num_episodes: of each instruction.
+  """
+  rates: Rates = {}
+  for kind, instructions in INSTRUCTIONS.items():
+    for text in instructions:
+      env = table_env.TableEnv([text])
+      with contextlib.closing(env):
+        found = actors.evaluate_policies(
+          {text: policy}, env, num_episodes, (_FRESH_SEED,)
+        )
+      rates[text] = float(found[text].success_rate or 0.0)
+    rates[kind] = float(np.mean([rates[text] for text in instructions]))
+  return rates
+
+
+def table_of(found: dict[str, list[Rates]]) -> str:
+  """Returns the rates as a table: a column for each model that was trained."""
+  names = [name for name, seeds in found.items() if seeds]
+  lines = [
+    f"| success | {' | '.join(_COLUMNS[name] for name in names)} |",
+    f"| --- | {' | '.join('---:' for _ in names)} |",
+  ]
+  for kind, instructions in INSTRUCTIONS.items():
+    for row in (kind, *instructions):
+      cells = [
+        runs.mean_and_interval([rates[row] for rates in found[name]]) for name in names
+      ]
+      label = f"**{row}**" if row == kind else row
+      lines.append(f"| {label} | {' | '.join(cells)} |")
+  return "\n".join(lines) + "\n"
+
+
+def picture(policy: policies.RegressionPolicy, num_frames: int = 6) -> bytes:
+  """Draws one scene with three instructions, a row of frames each; returns a PNG."""
+  policy.restore()
+  rows = []
+  for text in table_env.HELD_OUT:
+    env = table_env.TableEnv([text])
+    large = table_env.TableEnv([text], image_size=192, render_mode="rgb_array")
+    policy.reset()
+    observation, _ = env.reset(seed=_SHOWN_SEED)
+    large.reset(seed=_SHOWN_SEED)
+    frames, is_over = [large.render()], False
+    while not is_over:
+      action, _ = policy.sample_action(observation)
+      observation, _, terminated, truncated, _ = env.step(action)
+      large.step(action)
+      frames.append(large.render())
+      is_over = terminated or truncated
+    shown = np.linspace(0, len(frames) - 1, num_frames).astype(int)
+    rows.append(np.concatenate([frames[i] for i in shown], axis=1))
+  return tf.io.encode_png(np.concatenate(rows)).numpy()
+
+
+def _run(out: pathlib.Path, name: str, seed: int) -> str:
+  return str(out / "runs" / f"{name}_{seed}")
+
+
+def _data(out: pathlib.Path, name: str, part: str) -> str:
+  return str(out / "data" / f"{name}_{part}")
+
+
+if __name__ == "__main__":
+  sys.exit(main())
