@@ -97,7 +97,8 @@ PYTEST := -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .PHONY: help setup setup-extras test test-tf215 test-extras attack docs docs-test lint \
-  format types demo demo-distributed demo-distributed-reverb research-bcz research-pose-env \
+  format types demo demo-distributed demo-distributed-reverb research-bcz \
+  research-grasp2vec research-pose-env \
   bench-setup bench bench-reverb clean distclean
 
 help:  ## Lists the targets.
@@ -207,6 +208,9 @@ research-pose-env: $(STAMP)  ## Regression, critic and MAML on the pose task; on
 
 research-bcz: $(STAMP)  ## Instructed blocks: BC-Z, told and not told; one table.
 	$(RUN) -m research.bcz.study --out $(DEMO_DIR)/bcz $(DEMO_ARGS)
+
+research-grasp2vec: $(STAMP)  ## What was lifted, and where it was; one table, one picture.
+	$(RUN) -m research.grasp2vec.study --out $(DEMO_DIR)/grasp2vec $(DEMO_ARGS)
 
 bench-setup: $(STAMP_PEERS)  ## Makes the environment of the benchmarks, with peers.
 

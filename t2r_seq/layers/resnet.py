@@ -89,6 +89,7 @@ class ResNet(CompositeLayer):
     kernel_size: int = 7,
     weight_decay: float | None = None,
     film_generator_cls: Callable[..., Any] | None = None,
+    num_block_layers: int = 4,
     **kwargs: Any,
   ) -> None:
     """Creates the layer.
@@ -102,9 +103,10 @@ class ResNet(CompositeLayer):
       weight_decay: times half the squared weights of convolutions, added to the loss.
       film_generator_cls: called with the blocks and the filters of each block layer,
         gives the layer that maps a condition to FiLM, e.g. `LinearFiLMGenerator`.
+      num_block_layers: fewer than 4 leave out the last ones: finer maps.
       **kwargs: of the Keras layer.
     Raises:
-      SpecError: the size or version is not known.
+      SpecError: the size or version is not known, or there are no such block layers.
     """
     super().__init__(**kwargs)
     if resnet_size not in _BLOCK_SIZES or version not in (1, 2):
@@ -113,8 +115,15 @@ class ResNet(CompositeLayer):
         f"{errors.listing(map(str, _BLOCK_SIZES))}, of version 1 or 2, "
         f"got {resnet_size} of version {version}."
       )
+    if not 1 <= num_block_layers <= 4:
+      raise errors.SpecError(
+        f"ResNet: num_block_layers: expected 1 to 4, got {num_block_layers}."
+      )
     self._is_v2 = version == 2
-    block_sizes, filters = block_and_filter_sizes(resnet_size, num_filters)
+    block_sizes, filters = [
+      sizes[:num_block_layers]
+      for sizes in block_and_filter_sizes(resnet_size, num_filters)
+    ]
     bottleneck = resnet_size >= 50
     self._first = PaddedConv(num_filters, kernel_size, 2, weight_decay)
     self._first_norm = None if self._is_v2 else _batch_norm()

@@ -543,6 +543,10 @@ _REFUSED = {
     lambda: layers.ResNet(3, 17),
     r"ResNet: resnet_size: expected one of \[.*18.*\], of version 1 or 2, got 17",
   ),
+  "more blocks than there are": (
+    lambda: layers.ResNet(num_block_layers=5),
+    r"ResNet: num_block_layers: expected 1 to 4, got 5",
+  ),
   "a condition without a generator": (
     lambda: resnet.resnet_model(
       _normal(1, 8, 8, 3), False, 3, film_generator_input=_normal(1, 2)
