@@ -26,8 +26,9 @@ except ImportError as error:
 Observation = dict[str, dict[str, np.ndarray]]
 Action = Mapping[str, np.ndarray]
 
-# Metres. A step goes at most so far; from the start no object is out of three steps.
-MAX_STEP = np.array([0.08, 0.08, 0.08])
+# Metres. A step goes at most so far: from the start, two are over any object, and one
+# of them reaches the bottom.
+MAX_STEP = np.array([0.08, 0.08, 0.16])
 BIN_HALF_SIZE = 0.12
 FINGER_REACH = 0.04  # Of an open finger, from the middle.
 START_HEIGHT = 0.14
@@ -39,7 +40,7 @@ _PALM = (0.046, 0.006, 0.006)
 # sees what is between them.
 CAMERA_HEIGHT, CAMERA_OFFSET, CAMERA_VIEW = 0.45, -0.04, 0.18
 _SECONDS = 1 / 120
-_MOVING, _GRIPPING, _SETTLING = 16, 12, 12  # Steps of the simulation.
+_MOVING, _GRIPPING, _SETTLING = 24, 12, 12  # Steps of the simulation.
 _SPEED = 1.0
 _JOINTS = {"x": 0, "y": 1, "z": 2, "yaw": 3, "left": 4, "right": 5}
 _COLORS = (
@@ -274,7 +275,8 @@ class GraspEnv(gymnasium.Env):
     colors = random.permutation(len(_COLORS))[:count]
     misses = 0
     while len(places) < count:
-      place = random.uniform(-BIN_HALF_SIZE + 0.03, BIN_HALF_SIZE - 0.03, 2)
+      # Between an object and the walls there is room for a finger.
+      place = random.uniform(-BIN_HALF_SIZE + 0.05, BIN_HALF_SIZE - 0.05, 2)
       if all(np.linalg.norm(place - other) > 0.055 for other in places):
         places.append(place)
       elif (misses := misses + 1) % 200 == 0:  # There may be no room left.

@@ -58,13 +58,21 @@ class GraspCritic(models.CriticModel):
   Args:
     image_size: height and width of what is seen.
     width: of the layers.
+    doubt: how much it counts that an action which is drawn at random will fail. Of
+      what the data lacks nothing else is known, and a search finds what is valued too
+      high: after conservative Q-learning (Kumar et al., 2020).
     **kwargs: of `CriticModel`.
   """
 
   def __init__(
-    self, image_size: tuple[int, int] = (48, 48), width: int = 24, **kwargs: Any
+    self,
+    image_size: tuple[int, int] = (48, 48),
+    width: int = 8,
+    doubt: float = 0.2,
+    **kwargs: Any,
   ):
     self._image_size, self._width = tuple(image_size), width
+    self._doubt = doubt
     super().__init__(**{"loss_function": models.log_loss, **kwargs})
 
   def get_state_specification(self) -> specs.TensorSpecStruct:
@@ -87,20 +95,42 @@ class GraspCritic(models.CriticModel):
 
   def create_network(self) -> dict[str, Any]:
     """Returns the tower, which sees the image, and the head, which sees actions."""
-    return {"tower": _tower(self._width), "head": GraspHead(3 * self._width)}
+    return {"tower": _tower(self._width), "head": GraspHead(6 * self._width)}
 
   def state_func(self, state: Any, mode: str) -> dict[str, tf.Tensor]:
-    """Encodes the image."""
-    del mode
-    maps = self.network["tower"](tf.cast(state.image, tf.float32))
+    """Encodes the image; in training, by chance, that of the mirrored world."""
+    image, sign = tf.cast(state.image, tf.float32), tf.ones_like(state.gripper_closed)
+    if mode == specs.ModeKeys.TRAIN:
+      sign = tf.sign(tf.random.uniform(tf.shape(sign)) - 0.5)
+      is_mirrored = (sign < 0.0)[:, :, tf.newaxis, tf.newaxis]
+      image = tf.where(is_mirrored, tf.reverse(image, axis=[2]), image)
     status = [state.gripper_closed, 10.0 * state.height_to_bottom]
-    return {"maps": maps, "status": tf.concat(status, axis=-1)}
+    maps = self.network["tower"](image)
+    return {"maps": maps, "status": tf.concat(status, axis=-1), "sign": sign}
 
   def q_func(self, state: Any, action: Any, mode: str) -> dict[str, tf.Tensor]:
     """Returns `q_predicted`, a probability [B, 1]."""
     del mode
-    logits = self.network["head"]((state["maps"], state["status"], as_meant(action)))
+    meant = as_meant(action, state["sign"])
+    logits = self.network["head"]((state["maps"], state["status"], meant))
     return {"q_predicted": tf.sigmoid(logits)}
+
+  def loss_fn(
+    self, features: Any, labels: Any, inference_outputs: dict[str, tf.Tensor]
+  ) -> tf.Tensor:
+    """Returns the error of the values, and doubts of actions that nobody took."""
+    loss = super().loss_fn(features, labels, inference_outputs)
+    mode = specs.ModeKeys.TRAIN
+    state, count = self.state_func(features.state, mode), tf.shape(labels.reward)[0]
+    action = specs.TensorSpecStruct(
+      (name, tf.random.uniform([count, size], -1.0, 1.0))
+      for name, size in _ACTION.items()
+    )
+    limit = grasp_env.MAX_STEP.astype(np.float32)
+    action["world_vector"] = limit * action["world_vector"]
+    values = self.q_func(state, action, mode)["q_predicted"]
+    failed = self._loss_function(tf.zeros_like(values), values)
+    return loss + self._doubt * tf.reduce_mean(failed)
 
   def _part(self, name: str) -> specs.TensorSpecStruct:
     stored = grasp_episode_specification(self._image_size)
@@ -116,19 +146,22 @@ class GraspQLearner(models.BellmanTargets, GraspCritic):
   """The same critic, learned off-policy: QT-Opt."""
 
 
-def as_meant(action: Any) -> dict[str, tf.Tensor]:
+def as_meant(action: Any, sign: tf.Tensor) -> dict[str, tf.Tensor]:
   """Returns what the gripper makes of an action, [B, ...] by part.
+
+  Where the sign [B, 1] is -1, left and right are exchanged: fingers do not care.
 
   A command is given or not, and a gripper that ends the episode does not move: so the
   critic need not learn that these are the same.
   """
   meant = {name: tf.cast(getattr(action, name) > 0.5, tf.float32) for name in COMMANDS}
   goes_on = 1.0 - meant["terminate_episode"]
+  to = tf.cast(action.world_vector, tf.float32)
   sine, cosine = tf.unstack(tf.cast(action.vertical_rotation, tf.float32), axis=-1)
-  angle = tf.math.atan2(sine, cosine)[:, tf.newaxis] * goes_on
+  angle = tf.math.atan2(sine, cosine)[:, tf.newaxis] * goes_on * sign
   either = meant["close_gripper"] * meant["open_gripper"]
   return {
-    "world_vector": tf.cast(action.world_vector, tf.float32) * goes_on,
+    "world_vector": tf.concat([sign * to[:, :1], to[:, 1:]], axis=1) * goes_on,
     "angle": angle,
     "close_gripper": (meant["close_gripper"] - either) * goes_on,
     "open_gripper": (meant["open_gripper"] - either) * goes_on,
@@ -141,19 +174,25 @@ def _tower(width: int) -> Any:
   return tf.keras.Sequential(
     [
       layers.Rescaling(1 / 127.5, offset=-1.0, name="scale"),
-      layers.Conv2D(width // 3, 5, 2, "same", activation="relu", name="conv1"),
-      layers.Conv2D(width, 3, 2, "same", activation="relu", name="conv2"),
-      layers.Conv2D(width, 3, 1, "same", activation="relu", name="conv3"),
+      layers.Conv2D(width, 4, 2, "same", activation="relu", name="conv1"),
+      layers.Conv2D(width, 3, 1, "same", activation="relu", name="conv2"),
     ],
     name="tower",
   )
 
 
+# Where a head looks, in metres: a grid around where the gripper would come down, as
+# long as it is with both fingers, and turned with it.
+_GRID = np.stack(
+  np.meshgrid(np.linspace(-0.06, 0.06, 7), np.linspace(-0.02, 0.02, 3)), axis=-1
+).reshape(-1, 2)
+
+
 class GraspHead(tf.keras.layers.Layer):
   """Values actions by what is seen where the gripper would be: logits [B, 1].
 
-  Where its middle and both fingers would come down follows from the displacement and
-  the turn, by the camera's geometry; there the maps are read, between places.
+  Where that is follows from the displacement and the turn, by the camera's geometry;
+  there the maps are read, between places.
   """
 
   def __init__(self, width: int, **kwargs: Any):
@@ -176,17 +215,14 @@ class GraspHead(tf.keras.layers.Layer):
     """Maps (maps [B, h, w, C], status [B, 2], `as_meant` of actions) to logits."""
     maps, status, action = inputs
     to, angle = action["world_vector"], action["angle"]
-    finger = grasp_env.FINGER_REACH * tf.concat([tf.cos(angle), tf.sin(angle)], axis=-1)
-    places = tf.stack([to[:, :2], to[:, :2] - finger, to[:, :2] + finger], axis=1)
-    seen = _read(maps, places)
+    sine, cosine = tf.sin(angle), tf.cos(angle)
+    x, y = _GRID.T.astype(np.float32)
+    places = [to[:, :1] + cosine * x - sine * y, to[:, 1:2] + sine * x + cosine * y]
     parts = [
-      seen,
-      tf.reduce_mean(maps, axis=[1, 2]),
+      _read(maps, *places),
       status,
       to / grasp_env.MAX_STEP.astype(np.float32),
       status[:, 1:] + 10.0 * to[:, 2:],
-      tf.sin(angle),
-      tf.cos(angle),
       *(action[name] for name in COMMANDS),
     ]
     values = tf.concat(parts, axis=-1)
@@ -195,25 +231,23 @@ class GraspHead(tf.keras.layers.Layer):
     return self._value(values)
 
 
-def _read(maps: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-  """Reads maps [B, h, w, C] at places [B, K, 2] of the gripper's frame: [B, K * C]."""
+def _read(maps: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+  """Reads maps [B, h, w, C] at places [B, K] of the gripper's frame: [B, K * C]."""
   height, width, channels = maps.shape[1:]
   view = grasp_env.CAMERA_VIEW
-  right = places[..., 0] / view * width / 2 + (width - 1) / 2
-  down = (grasp_env.CAMERA_OFFSET - places[..., 1]) / view * height / 2
-  down += (height - 1) / 2
-  rows, columns = _near(down, height), _near(right, width)
-  weights = rows[..., :, tf.newaxis] * columns[..., tf.newaxis, :]
-  count = places.shape[1]
-  weights = tf.reshape(weights, [-1, count, height * width])
-  read = tf.matmul(weights, tf.reshape(maps, [-1, height * width, channels]))
-  return tf.reshape(read, [-1, count * channels])
-
-
-def _near(place: tf.Tensor, size: int) -> tf.Tensor:
-  """Returns the weights of linear interpolation, [..., size]."""
-  distance = tf.abs(place[..., tf.newaxis] - tf.range(size, dtype=tf.float32))
-  return tf.nn.relu(1.0 - distance)
+  column = x / view * width / 2 + (width - 1) / 2
+  row = (grasp_env.CAMERA_OFFSET - y) / view * height / 2 + (height - 1) / 2
+  column = tf.clip_by_value(column, 0.0, width - 1.001)
+  row = tf.clip_by_value(row, 0.0, height - 1.001)
+  left, top = tf.floor(column), tf.floor(row)
+  flat = tf.reshape(maps, [-1, height * width, channels])
+  found = []
+  for down in (0, 1):
+    for right in (0, 1):
+      weight = (1 - tf.abs(row - top - down)) * (1 - tf.abs(column - left - right))
+      index = tf.cast((top + down) * width + left + right, tf.int32)
+      found.append(weight[..., tf.newaxis] * tf.gather(flat, index, batch_dims=1))
+  return tf.reshape(tf.add_n(found), [-1, x.shape[1] * channels])
 
 
 def _at_anchor(spec: specs.ExtendedTensorSpec) -> specs.ExtendedTensorSpec:

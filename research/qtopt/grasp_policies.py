@@ -10,27 +10,34 @@ import numpy as np
 from research.qtopt import grasp_env, grasp_models
 from t2r_seq import policies
 
-_LOW, _HIGH = 0.02, 0.11
+_UP = 0.09  # Higher than objects, and what it takes to have lifted one.
 
 
 @gin.configurable
 class ScriptedGraspPolicy(policies.Policy):
-  """Goes down somewhere, closes, lifts, and ends: QT-Opt's script for first successes.
+  """Goes down somewhere and closes, lifts, ends: QT-Opt's script for first successes.
 
   It knows how high and how closed the gripper is, and sees no image. Some episodes are
-  wilder than others: whoever learns from them has to see what is of no use, too.
+  wilder than others, and it errs on purpose now and then: whoever learns from it has to
+  see what is of no use, too.
 
   Args:
     random_prob: of a step that does anything at all, in the wildest of episodes.
-    stddev: of a displacement while it goes down, in metres.
+    error_prob: of a step that is left out, or done at the wrong time.
+    stddev: of a displacement before it goes down, in metres.
     seed: of all that is drawn.
   """
 
   def __init__(
-    self, random_prob: float = 0.5, stddev: float = 0.035, seed: int | None = None
+    self,
+    random_prob: float = 0.8,
+    error_prob: float = 0.1,
+    stddev: float = 0.035,
+    seed: int | None = None,
   ) -> None:
     super().__init__()
-    self._random_prob, self._stddev = random_prob, stddev
+    self._random_prob, self._error_prob = random_prob, error_prob
+    self._stddev = stddev
     self._random = np.random.default_rng(seed)
     self._wildness = 0.0
 
@@ -50,18 +57,26 @@ class ScriptedGraspPolicy(policies.Policy):
     random, limit = self._random, grasp_env.MAX_STEP
     height = float(state["state"]["height_to_bottom"][0])
     closed = float(state["state"]["gripper_closed"][0])
-    angle = random.normal(0.0, 0.5)
     if random.random() < self._wildness:
       commands = [name for name in grasp_models.COMMANDS if random.random() < 0.25]
-      return make_action(random.uniform(-limit, limit), angle, *commands)
-    across = random.normal(0.0, self._stddev, 2)
-    if closed > 0.2:
-      if height > _HIGH:
-        return make_action(np.zeros(3), 0.0, "terminate_episode")
-      return make_action((*(0.3 * across), random.uniform(0.05, 0.08)), 0.3 * angle)
-    if height > _LOW:
-      return make_action((*across, random.uniform(-0.08, -0.03)), angle)
-    return make_action((*(0.3 * across), 0.0), 0.3 * angle, "close_gripper")
+      return make_action(random.uniform(-limit, limit), self._turn(), *commands)
+    is_error = random.random() < self._error_prob
+    if closed < 0.2 and height > _UP:
+      to = random.uniform(0.006, 0.05 if is_error else 0.02)
+      vector = (*random.normal(0.0, self._stddev, 2), to - height)
+      commands = [] if random.random() < self._error_prob else ["close_gripper"]
+      return make_action(vector, self._turn(), *commands)
+    across = random.normal(0.0, 0.01, 2)
+    if closed < 0.2:  # It forgot to close.
+      return make_action((*across, 0.0), 0.3 * self._turn(), "close_gripper")
+    if height < _UP:
+      commands = ["open_gripper"] if is_error else []
+      return make_action((*across, random.uniform(0.1, 0.16)), 0.0, *commands)
+    last = "open_gripper" if is_error else "terminate_episode"
+    return make_action(np.zeros(3), 0.0, last)
+
+  def _turn(self) -> float:
+    return float(self._random.normal(0.0, 0.5))
 
 
 @gin.configurable

@@ -1,7 +1,11 @@
 """Collect and evaluate loops over Gymnasium environments."""
 
 from t2r_seq.actors.collect import collect_episodes, run_env
-from t2r_seq.actors.collect_eval import CollectThread, collect_eval_loop
+from t2r_seq.actors.collect_eval import (
+  CollectByExport,
+  CollectThread,
+  collect_eval_loop,
+)
 from t2r_seq.actors.environments import make_vector_env
 from t2r_seq.actors.evaluation import (
   ClosedLoopEvaluation,
@@ -27,6 +31,7 @@ from t2r_seq.actors.videos import FilmedEnv
 
 __all__ = [
   "ClosedLoopEvaluation",
+  "CollectByExport",
   "CollectThread",
   "Episode",
   "EpisodeSink",

@@ -255,6 +255,79 @@ class CollectThread:
       self._replay.close()
 
 
+@gin.configurable
+class CollectByExport(training.Callback):
+  """Collects episodes by each export, while the training that exports it waits.
+
+  What `collect_eval_loop` does in a process or thread of its own, in one and the same:
+  of a learner whose input generator reads the replay that the sink fills. A first round
+  is before the first step, so that there is something to learn from.
+  """
+
+  def __init__(
+    self,
+    env: Any = gin.REQUIRED,
+    policy_class: Callable[[], Any] = gin.REQUIRED,
+    sink: sinks.EpisodeSink = gin.REQUIRED,
+    num_episodes: int = 50,
+    initial_policy_class: Callable[[], Any] | None = None,
+    seed: int = 0,
+    max_steps: int | None = None,
+  ) -> None:
+    """Creates the callback.
+
+    Args:
+      env: as for `run_env`.
+      policy_class: makes the policy, which restores the newest export of the training.
+      sink: gets the steps; is closed at the end.
+      num_episodes: of each round.
+      initial_policy_class: makes the policy that collects as long as there is no
+        export; give the predictor `timeout=0` then.
+      seed: of the rounds, each of which has episodes of its own.
+      max_steps: episodes are cut off there.
+    """
+    errors.check_count("CollectByExport", "num_episodes", num_episodes)
+    self._env, self._sink = env, sink
+    self._collector = NewestPolicy(policy_class(), initial_policy_class)
+    self._options = {"num_episodes": num_episodes, "max_steps": max_steps}
+    self._seed, self._num_rounds = seed, 0
+    self._open = contextlib.ExitStack()
+
+  def on_begin(self, run: training.Run) -> None:
+    """See the base class: the first round."""
+    self._env = _open(self._env, self._open)
+    self._open.enter_context(self._sink)
+    self._collect(run)
+
+  def after_export(self, run: training.Run, name: str, path: str) -> None:
+    """See the base class: a round by what was exported."""
+    del name, path
+    self._collect(run)
+
+  def on_end(self, run: training.Run) -> None:
+    """See the base class."""
+    del run
+    self._open.close()
+
+  def _collect(self, run: training.Run) -> None:
+    self._collector.restore()
+    seed = rollouts.episode_seed(self._seed, self._num_rounds, 2)
+    self._num_rounds += 1
+    metrics = collect.run_env(
+      self._env,
+      self._collector.policy,
+      seed=seed,
+      sink=self._sink,
+      restore_policy=False,
+      **self._options,
+    )
+    run.write_scalars({f"collect/{name}": value for name, value in metrics.items()})
+    logging.info(
+      "Step %d: %d episodes, mean reward %.4f.",
+      run.step, metrics["num_episodes"], metrics["episode_reward"],
+    )  # fmt: skip
+
+
 def _open(env: Any, stack: contextlib.ExitStack) -> Any:
   """Returns the environment; one that is made here is closed at the end."""
   if env is None:

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from absl import logging
 
-from t2r_seq import actors, data, errors, models, specs, training
+from t2r_seq import actors, data, errors, models, policies, specs, training
 from t2r_seq.training.screen import Screen
 
 
@@ -120,6 +120,42 @@ def test_an_environment_that_tells_of_no_success(tmp_path):
   callback = actors.ClosedLoopEvaluation(lambda: CoinEnv(says_success=False))
   with pytest.raises(errors.SpecError, match="success_fn: expected it to tell of an"):
     _train(tmp_path, callback, create_exporters_fn=None, show_progress=False)
+
+
+class Rewards(actors.EpisodeSink):
+  """Keeps the rewards of the steps that it gets."""
+
+  def __init__(self):
+    self.rewards, self.is_closed = [], False
+
+  def append(self, step, env=0):
+    self.rewards.append(step["reward"])
+
+  def close(self):
+    self.is_closed = True
+
+
+def test_each_export_collects_and_before_the_first_another_policy(tmp_path):
+  def newest():
+    exports = str(tmp_path / "export" / "latest")
+    predictor = policies.ExportedSavedModelPredictor(exports, timeout=0.0)
+    return policies.RegressionPolicy(predictor)
+
+  def zeros():
+    return policies.ConstantPolicy(np.zeros(1, np.float32))
+
+  sink = Rewards()
+  collecting = actors.CollectByExport(CoinEnv, newest, sink, 2, zeros)
+  _train(
+    tmp_path,
+    collecting,
+    eval_throttle_secs=0,
+    save_checkpoints_steps=2,
+    show_progress=False,
+  )
+  # After n steps it answers 1 - 0.5 ** n.
+  assert sink.rewards == pytest.approx([0, 0, 0.75, 0.75, 1 - 0.5**4, 1 - 0.5**4])
+  assert sink.is_closed
 
 
 class Terminal:
