@@ -48,7 +48,7 @@ def draw(path: str, policy: grasp_policies.GraspPolicy) -> None:
   x, y = grasp_env.MAX_STEP[:2]
   values = _values(policy, first)
   shown = axes[0].imshow(
-    values, extent=(-x, x, -y, y), origin="lower", alpha=0.6, vmin=0.0, vmax=1.0
+    values, extent=(-x, x, -y, y), origin="lower", alpha=0.6, vmin=0.0
   )
   axes[0].set(xlim=extent[:2], ylim=extent[2:])
   figure.colorbar(shown, ax=axes[0], fraction=0.045, label="Q of a grasp there")

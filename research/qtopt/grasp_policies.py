@@ -83,6 +83,9 @@ class ScriptedGraspPolicy(policies.Policy):
 class GraspPolicy(policies.RegressionPolicy):
   """Does what an export's search finds, or now and then something near, or anything.
 
+  Attributes:
+    predictor: see below.
+
   Args:
     predictor: of a critic with a search.
     script_prob: of a step that the script takes.
@@ -98,6 +101,7 @@ class GraspPolicy(policies.RegressionPolicy):
     seed: int | None = None,
   ) -> None:
     super().__init__(predictor, grasp_models.ACTION_KEY)
+    self.predictor = predictor
     self._script = ScriptedGraspPolicy(seed=seed)
     self._script_prob, self._stddev = script_prob, stddev
     self._random = np.random.default_rng(seed)

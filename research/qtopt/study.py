@@ -43,12 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument("--seeds", type=int, default=1, help="trainings of each kind")
   parser.add_argument("--episodes", type=int, default=2000, help="of the logs")
   parser.add_argument("--steps", type=int, default=500, help="of training on logs")
+  parser.add_argument("--batch_size", type=int, default=64, help="of a step")
   parser.add_argument("--rounds", type=int, default=5, help="in which exports collect")
   parser.add_argument("--round_steps", type=int, default=150, help="between two")
   parser.add_argument("--round_episodes", type=int, default=60, help="of an export")
   parser.add_argument("--fresh", type=int, default=100, help="episodes to act in")
   args = parser.parse_args(argv)
-  start, out = time.monotonic(), pathlib.Path(args.out)
+  start, out, size = time.monotonic(), pathlib.Path(args.out), args.batch_size
   out.mkdir(parents=True, exist_ok=True)
   if not (out / "logs").exists():
     with runs.stage(f"log {args.episodes} episodes of the script"):
@@ -60,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         runs.stage(f"train {name}, seed {seed}"),
         _configured(out, name, seed, args.steps),
       ):
-        logs = data.MixtureInputGenerator(logged(out), _WEIGHTS, 64, seed)
+        logs = data.MixtureInputGenerator(logged(out), _WEIGHTS, size, seed)
         training.train_eval_model(input_generator_train=logs)
     with runs.stage(f"act in {args.fresh} fresh episodes, seed {seed}"):
       acting = {name: load(out, name, seed) for name in ("critic", "qlearner")}
@@ -68,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       evaluate(found, {"script": script, **acting}, args.fresh)
     with runs.stage(f"collect and train in {args.rounds} rounds, seed {seed}"):
       end = args.steps + args.rounds * args.round_steps
-      train_online(out, seed, end, args.round_steps, args.round_episodes)
+      train_online(out, seed, end, args.round_steps, args.round_episodes, size)
     with runs.stage(f"act in {args.fresh} fresh episodes, seed {seed}"):
       policy = load(out, "qlearner", seed)
       evaluate(found, {"online": policy}, args.fresh)
@@ -106,7 +107,12 @@ def logged(out: pathlib.Path) -> dict[str, Any]:
 
 
 def train_online(
-  out: pathlib.Path, seed: int, end: int, round_steps: int, round_episodes: int
+  out: pathlib.Path,
+  seed: int,
+  end: int,
+  round_steps: int,
+  round_episodes: int,
+  batch_size: int,
 ) -> None:
   """Goes on with the Q learner, on the logs and on what its exports collect."""
   with _configured(out, "qlearner", seed, end):
@@ -127,7 +133,7 @@ def train_online(
     )
     training.train_eval_model(
       model,
-      data.MixtureInputGenerator(sources, {**_WEIGHTS, "replay": 1}, 64, seed),
+      data.MixtureInputGenerator(sources, {**_WEIGHTS, "replay": 1}, batch_size, seed),
       save_checkpoints_steps=round_steps,
       eval_throttle_secs=0,
       callbacks=[collecting],

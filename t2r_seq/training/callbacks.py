@@ -113,8 +113,8 @@ class Run:
       found.update(callback.evaluate(self))
     return found
 
-  def write_to(self, writer: SummaryWriter) -> None:
-    """Sets where `write_scalars` writes."""
+  def write_to(self, writer: SummaryWriter | None) -> None:
+    """Sets where `write_scalars` writes; None for nowhere, as after the training."""
     self._writer = writer
 
   @property

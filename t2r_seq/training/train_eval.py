@@ -268,6 +268,7 @@ def _train(
     closing.callback(writer.close)
     trainer.write_summaries(writer, log_every_n_steps)
     run.write_to(writer)
+    closing.callback(run.write_to, None)  # Exports after the last step are told, too.
     while step < max_train_steps and not run.is_stopped:
       batches_of_loop = []
       for _ in range(1 if step == start else loop.num_steps()):

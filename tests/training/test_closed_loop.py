@@ -122,6 +122,13 @@ def test_an_environment_that_tells_of_no_success(tmp_path):
     _train(tmp_path, callback, create_exporters_fn=None, show_progress=False)
 
 
+class Zeros(policies.Policy):
+  """Answers 0."""
+
+  def SelectAction(self, state, context=None, timestep=None):
+    return np.zeros(1, np.float32)
+
+
 class Rewards(actors.EpisodeSink):
   """Keeps the rewards of the steps that it gets."""
 
@@ -130,6 +137,9 @@ class Rewards(actors.EpisodeSink):
 
   def append(self, step, env=0):
     self.rewards.append(step["reward"])
+
+  def end_episode(self, env=0):
+    pass
 
   def close(self):
     self.is_closed = True
@@ -141,11 +151,8 @@ def test_each_export_collects_and_before_the_first_another_policy(tmp_path):
     predictor = policies.ExportedSavedModelPredictor(exports, timeout=0.0)
     return policies.RegressionPolicy(predictor)
 
-  def zeros():
-    return policies.ConstantPolicy(np.zeros(1, np.float32))
-
   sink = Rewards()
-  collecting = actors.CollectByExport(CoinEnv, newest, sink, 2, zeros)
+  collecting = actors.CollectByExport(CoinEnv, newest, sink, 2, Zeros)
   _train(
     tmp_path,
     collecting,
