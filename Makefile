@@ -98,7 +98,7 @@ PYTEST := -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 .SUFFIXES:
 .PHONY: help setup setup-extras test test-tf215 test-extras attack docs docs-test lint \
   format types demo demo-distributed demo-distributed-reverb research-bcz \
-  research-grasp2vec research-pose-env research-qtopt \
+  research-grasp2vec research-pose-env research-qtopt research-vrgripper \
   bench-setup bench bench-reverb clean distclean
 
 help:  ## Lists the targets.
@@ -214,6 +214,9 @@ research-grasp2vec: $(STAMP)  ## What was lifted, and where it was; one table, o
 
 research-qtopt: $(STAMP)  ## A critic of grasps, off-policy and collecting; one table, one PNG.
 	$(RUN) -m research.qtopt.study --out $(DEMO_DIR)/qtopt $(DEMO_ARGS)
+
+research-vrgripper: $(STAMP)  ## Heads of actions, and learning from demonstrations; two tables.
+	$(RUN) -m research.vrgripper.study --out $(DEMO_DIR)/vrgripper $(DEMO_ARGS)
 
 bench-setup: $(STAMP_PEERS)  ## Makes the environment of the benchmarks, with peers.
 

@@ -24,6 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
     ("qtopt/configs/collect_grasps", "STORE_DIR", "store"),
     ("bcz/configs/collect_table", "TABLE_STORE_DIR", "store"),
     ("grasp2vec/configs/grasp2vec_collect", "GRASP_STORE_DIR", "store"),
+    ("vrgripper/configs/collect_vrgripper", "VRGRIPPER_STORE_DIR", "store"),
   ],
 )
 def test_lerobot_and_back(tmp_path, monkeypatch, config, binding, name):
