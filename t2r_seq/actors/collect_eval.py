@@ -311,7 +311,8 @@ class CollectByExport(training.Callback):
 
   def _collect(self, run: training.Run) -> None:
     self._collector.restore()
-    seed = rollouts.episode_seed(self._seed, self._num_rounds, 2)
+    # By the step, too: a run that resumes goes on with episodes that it has not seen.
+    seed = rollouts.episode_seed(self._seed + run.step, self._num_rounds, 2)
     self._num_rounds += 1
     metrics = collect.run_env(
       self._env,
