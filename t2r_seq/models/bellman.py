@@ -210,8 +210,8 @@ def _one_step_later(path: str, spec: ExtendedTensorSpec) -> ExtendedTensorSpec:
   """Returns the spec of what a state's spec shows one step later."""
   offsets = spec.time_offsets
   if isinstance(offsets, tuple):
-    later: int | tuple[int, ...] = tuple(each + 1 for each in offsets)
+    offsets = tuple(each + 1 for each in offsets)
   else:
-    later = (offsets or 0) + 1
+    offsets = (offsets or 0) + 1
   name = spec.name or f"state/{path}"
-  return ExtendedTensorSpec.from_spec(spec, name=name, time_offsets=later)
+  return ExtendedTensorSpec.from_spec(spec, name=name, time_offsets=offsets)
