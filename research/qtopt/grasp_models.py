@@ -97,6 +97,7 @@ class GraspCritic(models.CriticModel):
     """Returns the tower, which sees the image, and the head, which sees actions."""
     return {"tower": _tower(self._width), "head": GraspHead(6 * self._width)}
 
+  @tf.autograph.experimental.do_not_convert
   def state_func(self, state: Any, mode: str) -> dict[str, tf.Tensor]:
     """Encodes the image; in training, by chance, that of the mirrored world."""
     image, sign = tf.cast(state.image, tf.float32), tf.ones_like(state.gripper_closed)
@@ -108,6 +109,7 @@ class GraspCritic(models.CriticModel):
     maps = self.network["tower"](image)
     return {"maps": maps, "status": tf.concat(status, axis=-1), "sign": sign}
 
+  @tf.autograph.experimental.do_not_convert
   def q_func(self, state: Any, action: Any, mode: str) -> dict[str, tf.Tensor]:
     """Returns `q_predicted`, a probability [B, 1]."""
     del mode
@@ -115,6 +117,7 @@ class GraspCritic(models.CriticModel):
     logits = self.network["head"]((state["maps"], state["status"], meant))
     return {"q_predicted": tf.sigmoid(logits)}
 
+  @tf.autograph.experimental.do_not_convert
   def loss_fn(
     self, features: Any, labels: Any, inference_outputs: dict[str, tf.Tensor]
   ) -> tf.Tensor:

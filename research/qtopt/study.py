@@ -41,6 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--out", default="qtopt_out", help="folder for what is written")
   parser.add_argument("--seeds", type=int, default=1, help="trainings of each kind")
+  parser.add_argument(
+    "--no_critic", action="store_true", help="leave out the supervised one"
+  )
   parser.add_argument("--episodes", type=int, default=2000, help="of the logs")
   parser.add_argument("--steps", type=int, default=500, help="of training on logs")
   parser.add_argument("--batch_size", type=int, default=64, help="of a step")
@@ -48,28 +51,33 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument("--round_steps", type=int, default=150, help="between two")
   parser.add_argument("--round_episodes", type=int, default=60, help="of an export")
   parser.add_argument("--fresh", type=int, default=100, help="episodes to act in")
+  parser.add_argument("--gin_bindings", nargs="*", default=[], help="of each training")
   args = parser.parse_args(argv)
   start, out, size = time.monotonic(), pathlib.Path(args.out), args.batch_size
   out.mkdir(parents=True, exist_ok=True)
   if not (out / "logs").exists():
     with runs.stage(f"log {args.episodes} episodes of the script"):
       collect(out, args.episodes)
-  found: dict[str, list[actors.Evaluation]] = {name: [] for name in _ROWS}
+  on_logs = ("qlearner",) if args.no_critic else ("critic", "qlearner")
+  found: dict[str, list[actors.Evaluation]] = {
+    name: [] for name in ("script", *on_logs, "online")
+  }
   for seed in range(args.seeds):
-    for name in ("critic", "qlearner"):
+    for name in on_logs:
       with (
         runs.stage(f"train {name}, seed {seed}"),
-        _configured(out, name, seed, args.steps),
+        _configured(out, name, seed, args.steps, *args.gin_bindings),
       ):
         logs = data.MixtureInputGenerator(logged(out), _WEIGHTS, size, seed)
         training.train_eval_model(input_generator_train=logs)
     with runs.stage(f"act in {args.fresh} fresh episodes, seed {seed}"):
-      acting = {name: load(out, name, seed) for name in ("critic", "qlearner")}
+      acting = {name: load(out, name, seed) for name in on_logs}
       script = grasp_policies.ScriptedGraspPolicy()
       evaluate(found, {"script": script, **acting}, args.fresh)
     with runs.stage(f"collect and train in {args.rounds} rounds, seed {seed}"):
       end = args.steps + args.rounds * args.round_steps
-      train_online(out, seed, end, args.round_steps, args.round_episodes, size)
+      sizes = args.round_steps, args.round_episodes, size
+      train_online(out, seed, end, *sizes, *args.gin_bindings)
     with runs.stage(f"act in {args.fresh} fresh episodes, seed {seed}"):
       policy = load(out, "qlearner", seed)
       evaluate(found, {"online": policy}, args.fresh)
@@ -113,9 +121,10 @@ def train_online(
   round_steps: int,
   round_episodes: int,
   batch_size: int,
+  *gin_bindings: str,
 ) -> None:
   """Goes on with the Q learner, on the logs and on what its exports collect."""
-  with _configured(out, "qlearner", seed, end):
+  with _configured(out, "qlearner", seed, end, *gin_bindings):
     model, sources = grasp_models.GraspQLearner(), logged(out)
     windowed = {
       **model.get_feature_specification("train"),
@@ -164,13 +173,14 @@ def evaluate(
 
 @contextlib.contextmanager
 def _configured(
-  out: pathlib.Path, name: str, seed: int, num_steps: int
+  out: pathlib.Path, name: str, seed: int, num_steps: int, *gin_bindings: str
 ) -> Iterator[None]:
   with runs.configured(
     f"{_CONFIGS}/train_grasp_{name}.gin",
     f"STORE_DIR = {str(out / 'logs')!r}",
     f"train_eval_model.model_dir = {str(out / 'runs' / f'{name}_{seed}')!r}",
     f"NUM_TRAIN_STEPS = {num_steps}",
+    *gin_bindings,
   ):
     tf.keras.utils.set_random_seed(seed)
     yield
