@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"\n{table}")
   print(f"The study took {time.monotonic() - start:.0f} s.")
   before, after = (np.mean(found[row] or [0.0]) for row in ("maml, before", "maml"))
-  if not after > before + 0.2:
+  if found["maml"] and not after > before + 0.2:
     print("study: a demonstration is not understood.", file=sys.stderr)
     return 1
   return 0

@@ -274,6 +274,12 @@ class VRGripperDomainAdaptiveModel(VRGripperRegressionModel):
     return {**super().create_network(), "learned_loss": loss}
 
   @tf.autograph.experimental.do_not_convert
+  def a_func(self, features: specs.TensorSpecStruct, mode: str) -> dict[str, tf.Tensor]:
+    """Adds `learned_loss` [B, filters]: an episode's steps are one batch, in order."""
+    said = super().a_func(features, mode)
+    seen = tf.concat([said["feature_points"], said["inference_output"]], axis=-1)
+    return {**said, "learned_loss": self.network["learned_loss"](seen[tf.newaxis])[0]}
+
   def inner_loss_fn(
     self,
     features: specs.TensorSpecStruct,
@@ -281,8 +287,6 @@ class VRGripperDomainAdaptiveModel(VRGripperRegressionModel):
     inference_outputs: dict[str, tf.Tensor],
     mode: str,
   ) -> tf.Tensor:
-    """Returns the learned loss of an episode's steps in their order."""
+    """Returns the learned loss, a scalar."""
     del features, labels, mode
-    seen = [inference_outputs[key] for key in ("feature_points", "inference_output")]
-    found = self.network["learned_loss"](tf.concat(seen, axis=-1)[tf.newaxis])
-    return tf.reduce_mean(tf.reduce_sum(tf.square(found), axis=[1, 2]))
+    return tf.reduce_mean(tf.square(inference_outputs["learned_loss"]))

@@ -12,42 +12,57 @@ import tensorflow as tf
 pytest.importorskip("gymnasium")
 
 from research.vrgripper import study, vrgripper_env_models
-from t2r_seq import store, training
+from t2r_seq import meta_learning, specs, store, training
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
-@pytest.fixture(scope="module")
-def out(tmp_path_factory):
-  """What a study of one training step leaves."""
-  folder = tmp_path_factory.mktemp("study")
-  options = ["--heads", "FlowMatchingDecoder", "--models", "daml"]
-  options += ["--episodes", "4", "--steps", "1", "--fresh", "1", "--gin_bindings"]
-  with pytest.MonkeyPatch.context() as patched:
-    patched.chdir(ROOT)
-    small = ["TASKS_PER_BATCH = 2", "train/StoreInputGenerator.batch_size = 8"]
-    assert study.main([*options, *small, "--out", str(folder)]) == 1
-  return folder
-
-
-def test_study_writes_its_tables_and_its_picture(out):
-  rows = {
-    name: (out / f"{name}.md").read_text(encoding="utf-8").splitlines()[2:]
-    for name in ("heads", "tasks")
-  }
-  assert [row.split("|")[1].strip() for row in rows["heads"]] == ["flow matching"]
-  (row,) = rows["tasks"]
-  assert row.split("|")[1].strip().startswith("MAML by a learned loss")
-  frames = tf.io.decode_png((out / "episodes.png").read_bytes()).numpy()
+def test_study_writes_its_table_and_its_picture(tmp_path, monkeypatch):
+  monkeypatch.chdir(ROOT)
+  options = ["--heads", "MSEDecoder", "--models", "--episodes", "4", "--steps", "1"]
+  options += ["--fresh", "1", "--out", str(tmp_path)]
+  bindings = ["--gin_bindings", "train/StoreInputGenerator.batch_size = 8"]
+  assert study.main([*options, *bindings]) == 0
+  (row,) = (tmp_path / "heads.md").read_text(encoding="utf-8").splitlines()[2:]
+  assert row.split("|")[1].strip() == "squared error"
+  assert 0 <= float(row.split("|")[2]) <= 1
+  frames = tf.io.decode_png((tmp_path / "episodes.png").read_bytes()).numpy()
   assert frames.shape == (120, 6 * 120, 3)
 
 
-def test_tasks_have_a_hand_and_demonstrations(out):
-  path = out / "data/tasks_eval"
-  before = store.EpisodeStore(str(path))
-  kinds = [before.column("kind")[i] for i in range(len(before))]
+def test_a_task_has_a_hand_and_two_demonstrations(tmp_path):
+  study.collect(tmp_path, "tasks", 4)
+  found = store.EpisodeStore(str(tmp_path / "data/tasks_train"))
+  kinds = [found.column("kind")[i] for i in range(len(found))]
   assert kinds == [b"hand", b"demo", b"demo"] * 4
-  assert all(before.episode(i)["reward"][-1] == 1 for i in range(len(before)))
+  assert all(found.episode(i)["reward"][-1] == 1 for i in range(len(found)))
+  is_hand = [bool(found.episode(i)["hand_pose"].any()) for i in range(len(found))]
+  assert is_hand == [True, False, False] * 4
+
+
+def test_a_hand_is_learned_from_by_what_is_seen_alone():
+  tf.keras.utils.set_random_seed(0)
+  base = vrgripper_env_models.VRGripperDomainAdaptiveModel(
+    image_size=None, context_size=4, fc_layers=(8, 8)
+  )
+  inner = meta_learning.MAMLInnerLoopGradientDescent(1.0, var_scope="context")
+  model = meta_learning.MAMLModel(base, inner_loop=inner)
+  model.build()
+  assert any("learned_loss" in name for name in model.named_variables)
+  rng = np.random.default_rng(0)
+  spec = model.get_adaptation_specification()
+  given = {
+    path: rng.normal(size=[1, 8, *leaf.shape[1:]]).astype(np.float32)
+    for path, leaf in spec.items()
+  }
+  adapted = []
+  for other in (None, "condition/labels/target", "condition/features/hand_pose"):
+    changed = {p: tf.constant(-v if p == other else v) for p, v in given.items()}
+    (context,) = model.adapt(specs.TensorSpecStruct(changed)).values()
+    adapted.append(context.numpy())
+  assert adapted[0].any()
+  np.testing.assert_array_equal(adapted[1], adapted[0])
+  assert np.abs(adapted[2] - adapted[0]).max() > 1e-6
 
 
 def test_full_size_is_built_and_trains_a_step(tmp_path, monkeypatch):
