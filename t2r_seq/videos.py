@@ -343,7 +343,10 @@ class FrameWriter:
         pixels = pixels[..., 0]
       frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), kind)
       frame.pts, frame.time_base = self.num_frames, 1 / self._rate
-      self._container.mux(self._stream.encode(frame))
+      # The first frame opens the encoder.
+      with _ordinary_threads() if not self.num_frames else contextlib.nullcontext():
+        packets = self._stream.encode(frame)
+      self._container.mux(packets)
     self.num_frames += 1
 
   def _make_stream(self, kind: str) -> Any:
@@ -375,6 +378,29 @@ class FrameWriter:
         f"video: {self._path}: expected frames that {codec} can encode, got "
         f"{type(error).__name__}: {error.strerror} at frame {self.num_frames}."
       ) from error
+
+
+@contextlib.contextmanager
+def _ordinary_threads() -> Iterator[None]:
+  """Keeps the scheduling policy of threads, which SVT-AV1 changes where it is opened.
+
+  Run by root, as in a container, it has the calling thread and its own run in real
+  time, before all else on the machine; and what that thread starts later inherits it.
+  """
+  if not hasattr(os, "sched_getscheduler"):  # Of Linux.
+    yield
+    return
+  policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+  before = {*os.listdir("/proc/self/task")}
+  yield
+  changed = os.sched_getscheduler(0)
+  if changed == policy:
+    return
+  os.sched_setscheduler(0, policy, parameters)
+  for thread in {*os.listdir("/proc/self/task")} - before:
+    with contextlib.suppress(ProcessLookupError):
+      if os.sched_getscheduler(int(thread)) == changed:
+        os.sched_setscheduler(int(thread), policy, parameters)
 
 
 def write_frames(
