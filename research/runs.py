@@ -1,4 +1,4 @@
-"""What the scripts of the projects share: runs by gin, their time, figures of seeds."""
+"""What the scripts of the projects share: runs by gin, times, films, figures."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import gin
 import numpy as np
@@ -32,6 +33,33 @@ def stage(name: str) -> Iterator[None]:
   print(f"== {name}", flush=True)
   yield
   print(f"== {name}: {time.monotonic() - start:.0f} s", flush=True)
+
+
+def film_strip(
+  policy: Any, env: Any, large: Any, seed: int, num_frames: int = 6
+) -> np.ndarray:
+  """Acts in an episode; returns some of its frames in a row, [h, w, 3] uint8.
+
+  Args:
+    policy: acts; it is restored and reset.
+    env: that it sees.
+    large: the same environment, which renders frames of another size.
+    seed: of the episode.
+    num_frames: from the first to the last.
+  """
+  policy.restore()
+  policy.reset()
+  observation, _ = env.reset(seed=seed)
+  large.reset(seed=seed)
+  frames, is_over = [large.render()], False
+  while not is_over:
+    action, _ = policy.sample_action(observation)
+    observation, _, terminated, truncated, _ = env.step(action)
+    large.step(action)
+    frames.append(large.render())
+    is_over = terminated or truncated
+  shown = np.linspace(0, len(frames) - 1, num_frames).astype(int)
+  return np.concatenate([frames[i] for i in shown], axis=1)
 
 
 def mean_and_interval(values: Sequence[float]) -> str:

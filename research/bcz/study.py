@@ -173,25 +173,13 @@ def table_of(found: dict[str, list[Rates]]) -> str:
   return "\n".join(lines) + "\n"
 
 
-def picture(policy: policies.RegressionPolicy, num_frames: int = 6) -> bytes:
+def picture(policy: policies.RegressionPolicy) -> bytes:
   """Draws one scene with three instructions, a row of frames each; returns a PNG."""
-  policy.restore()
   rows = []
   for text in table_env.HELD_OUT:
     env = table_env.TableEnv([text])
     large = table_env.TableEnv([text], image_size=192, render_mode="rgb_array")
-    policy.reset()
-    observation, _ = env.reset(seed=_SHOWN_SEED)
-    large.reset(seed=_SHOWN_SEED)
-    frames, is_over = [large.render()], False
-    while not is_over:
-      action, _ = policy.sample_action(observation)
-      observation, _, terminated, truncated, _ = env.step(action)
-      large.step(action)
-      frames.append(large.render())
-      is_over = terminated or truncated
-    shown = np.linspace(0, len(frames) - 1, num_frames).astype(int)
-    rows.append(np.concatenate([frames[i] for i in shown], axis=1))
+    rows.append(runs.film_strip(policy, env, large, _SHOWN_SEED))
   return tf.io.encode_png(np.concatenate(rows)).numpy()
 
 

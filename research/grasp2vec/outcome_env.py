@@ -115,27 +115,15 @@ class GraspOutcomeEnv(grasp_env.GraspEnv):
     across = np.array([[cosine, -sine], [sine, cosine]]) @ (right, forward)
     eye = tips + np.array([*across, up])
     tips[2] += 0.01
-    scene = self._picture(self._scene_size, _EYE, _LOOKED_AT, _FIELD)
-    held = self._picture(self._held_size, eye, tips, _HELD_FIELD)
+    scene = self._look(self._scene_size, _EYE, _LOOKED_AT, _FIELD)
+    held = self._look(self._held_size, eye, tips, _HELD_FIELD)
     return {"state": {"scene": scene, "held": held}}
 
-  def _picture(
+  def _look(
     self, size: tuple[int, int], eye: np.ndarray, to: np.ndarray, field: float
   ) -> np.ndarray:
-    height, width = size
-    view, projection = _camera(eye, to, field, width / height)
-    pixels = self._call(
-      "getCameraImage",
-      width,
-      height,
-      view.T.ravel().tolist(),
-      projection.T.ravel().tolist(),
-      shadow=0,
-      lightDirection=(0.4, -0.6, 1.5),
-      renderer=pybullet.ER_TINY_RENDERER,
-      flags=pybullet.ER_NO_SEGMENTATION_MASK,
-    )[2]
-    return np.array(np.reshape(pixels, (height, width, 4))[..., :3], np.uint8)
+    view, projection = _camera(eye, to, field, size[1] / size[0])
+    return self.picture(size, view.T.ravel().tolist(), projection.T.ravel().tolist())
 
 
 def _camera(

@@ -9,7 +9,7 @@ Nothing is loaded from files, and the same seed gives the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gin
@@ -357,12 +357,29 @@ class GraspEnv(gymnasium.Env):
       field = 2 * np.degrees(np.arctan2(CAMERA_VIEW, CAMERA_HEIGHT))
     else:
       eye, below, up, field = (0.25, -0.35, 0.40), (0.0, 0.0, 0.03), (0, 0, 1), 42.0
+    return self.picture(
+      self._image_size,
+      pybullet.computeViewMatrix(eye, below, up),
+      pybullet.computeProjectionMatrixFOV(field, width / height, 0.05, 2.0),
+    )
+
+  def picture(
+    self, size: tuple[int, int], view: Sequence[float], projection: Sequence[float]
+  ) -> np.ndarray:
+    """Renders the world from anywhere: [height, width, 3] uint8.
+
+    Args:
+      size: height and width in pixels.
+      view: matrix of the camera, 16 numbers by columns, as PyBullet has it.
+      projection: matrix of its lens.
+    """
+    height, width = size
     pixels = self._call(
       "getCameraImage",
       width,
       height,
-      pybullet.computeViewMatrix(eye, below, up),
-      pybullet.computeProjectionMatrixFOV(field, width / height, 0.05, 2.0),
+      view,
+      projection,
       shadow=0,
       lightDirection=(0.4, -0.6, 1.5),
       renderer=pybullet.ER_TINY_RENDERER,

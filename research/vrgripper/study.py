@@ -73,7 +73,10 @@ def main(argv: Sequence[str] | None = None) -> int:
           print(f"{row}: {rate:.3f}", flush=True)
   if args.heads:
     (out / "episodes.png").write_bytes(picture(out, args.heads[:2]))
-  for name, table in (("heads", heads_table(found)), ("tasks", tasks_table(found))):
+  for name, table in (
+    ("heads", table_of(found, HEADS)),
+    ("tasks", table_of(found, _ROWS)),
+  ):
     (out / f"{name}.md").write_text(table, encoding="utf-8")
     print(f"\n{table}")
   print(f"The study took {time.monotonic() - start:.0f} s.")
@@ -195,50 +198,27 @@ def evaluate(
   return found
 
 
-def heads_table(found: dict[str, list[float]]) -> str:
-  """Returns the rates of success past the post."""
-  lines = ["| head | success |", "| --- | ---: |"]
-  for name, label in HEADS.items():
-    if found[name]:
-      lines.append(f"| {label} | {runs.mean_and_interval(found[name])} |")
-  return "\n".join(lines) + "\n"
-
-
-def tasks_table(found: dict[str, list[float]]) -> str:
-  """Returns the rates of success by what a model is shown of a task."""
+def table_of(found: dict[str, list[float]], labels: dict[str, str]) -> str:
+  """Returns the rates of success of what was tried, a row each."""
   lines = ["| policy | success |", "| --- | ---: |"]
-  for name, label in _ROWS.items():
+  for name, label in labels.items():
     if found[name]:
       lines.append(f"| {label} | {runs.mean_and_interval(found[name])} |")
   return "\n".join(lines) + "\n"
 
 
-def picture(out: pathlib.Path, heads: Sequence[str], num_frames: int = 6) -> bytes:
+def picture(out: pathlib.Path, heads: Sequence[str]) -> bytes:
   """Draws one episode past the post, a row for each head; returns a PNG.
 
   Args:
     out: where trainings of the first seed are.
     heads: which of them.
-    num_frames: of a row.
   """
-  rows = []
-  for name in heads:
-    policy = load(out, name, 0)
-    policy.restore()
-    policy.reset()
-    env = vrgripper_env.VRGripperEnv(has_post=True)
-    large = vrgripper_env.VRGripperEnv(True, image_size=120, render_mode="rgb_array")
-    large.reset(seed=_SHOWN_SEED)
-    observation, _ = env.reset(seed=_SHOWN_SEED)
-    frames, is_over = [large.render()], False
-    while not is_over:
-      action, _ = policy.sample_action(observation)
-      observation, _, terminated, truncated, _ = env.step(action)
-      large.step(action)
-      frames.append(large.render())
-      is_over = terminated or truncated
-    shown = np.linspace(0, len(frames) - 1, num_frames).astype(int)
-    rows.append(np.concatenate([frames[i] for i in shown], axis=1))
+  env = vrgripper_env.VRGripperEnv(has_post=True)
+  large = vrgripper_env.VRGripperEnv(True, image_size=120, render_mode="rgb_array")
+  rows = [
+    runs.film_strip(load(out, name, 0), env, large, _SHOWN_SEED) for name in heads
+  ]
   return tf.io.encode_png(np.concatenate(rows)).numpy()
 
 
