@@ -205,12 +205,17 @@ def other_shards(output_path: str, files: Iterable[str]) -> list[str]:
   same_base = re.compile(
     rf"{re.escape(base)}(-\d{{5,}}-of-\d{{5,}})?{re.escape(extension)}({compressions})?"
   )
-  at, is_remote = folder or ".", "://" in folder
-  if not (tf.io.gfile.isdir if is_remote else os.path.isdir)(at):
+  at = folder or "."
+  if not _paths(at).isdir(at):
     return []
   new = {os.path.basename(path) for path in files}
-  names = sorted((tf.io.gfile.listdir if is_remote else os.listdir)(at))
+  names = sorted((tf.io.gfile if "://" in at else os).listdir(at))
   return [name for name in names if same_base.fullmatch(name) and name not in new]
+
+
+def _paths(path: str) -> Any:
+  """Returns what has `exists` and `isdir` for it; local ones need no TensorFlow."""
+  return tf.io.gfile if "://" in path else os.path
 
 
 def _split_suffixes(output_path: str) -> tuple[str, str, str]:
@@ -270,8 +275,7 @@ def _is_special_file(name: str) -> bool:
   """Whether a name that looks like a pattern or a list is that of a file."""
   name = _PREFIX.sub("", name.strip())
   with _listing(name):
-    exists = tf.io.gfile.exists if "://" in name else os.path.exists
-    return bool(_SPECIAL.search(name)) and exists(name)
+    return bool(_SPECIAL.search(name)) and _paths(name).exists(name)
 
 
 @contextlib.contextmanager
@@ -342,8 +346,7 @@ def _glob(pattern: str) -> list[str]:
     if not pattern.rstrip("/").endswith(suffix):
       # 'train.tfrecord*' means the data, not what lies beside it.
       found = [name for name in found if not name.endswith(suffix)]
-  is_folder = tf.io.gfile.isdir if "://" in pattern else os.path.isdir
-  filenames = [name for name in found if not is_folder(name)]
+  filenames = [name for name in found if not _paths(name).isdir(name)]
   if found and not filenames:
     raise errors.SpecError(
       f"file patterns: {pattern}: expected files, got a folder. Name the files in it, "

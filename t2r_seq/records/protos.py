@@ -80,9 +80,11 @@ _pool.Add(_file())
 
 
 def _class(name: str) -> Any:
-  return message_factory.GetMessageClass(
-    _pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")
-  )
+  descriptor = _pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")
+  if hasattr(message_factory, "GetMessageClass"):
+    return message_factory.GetMessageClass(descriptor)
+  # Of protobuf 3.20, which TensorFlow 2.15 takes, too.
+  return message_factory.MessageFactory(_pool).GetPrototype(descriptor)
 
 
 Feature, FeatureList, Features = map(_class, ("Feature", "FeatureList", "Features"))
