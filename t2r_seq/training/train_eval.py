@@ -202,6 +202,7 @@ def train_eval_model(
           steps_per_loop,
         )
       except stopping.Stopped:
+        run.tell("on_end")
         screen.end(trainer.global_step, {}, was_stopped=True)
         return {"global_step": trainer.global_step, "was_stopped": True}
     else:

@@ -110,10 +110,15 @@ def test_sigterm_cuts_an_evaluation_short(reach, tmp_path):
       tf.py_function(lambda: os.kill(os.getpid(), signal.SIGTERM), [], [])
       return super().model_eval_fn(features, labels, inference_outputs, mode)
 
-  result = reach.train(
-    str(tmp_path), None, 25, t2r_model=Stopping(), eval_throttle_secs=0
-  )
+  class Closing(training.Callback):
+    def on_end(self, run):
+      ended.append(run.step)
+
+  ended = []
+  options = {"eval_throttle_secs": 0, "callbacks": [Closing()]}
+  result = reach.train(str(tmp_path), None, 25, t2r_model=Stopping(), **options)
   assert result == {"global_step": 10, "was_stopped": True}
+  assert ended == [10]
   assert not (tmp_path / "export").exists()
 
 
