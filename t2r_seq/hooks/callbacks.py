@@ -231,13 +231,8 @@ class ReplayCheckpoint(training.Callback):
         damaged, or of another kind of buffer.
     """
     self._replay = replay
-    folder = replay.checkpoint_dir
-    if folder is None:
-      raise errors.ReplayError(
-        "ReplayCheckpoint: expected a buffer with a checkpoint_dir, got one without."
-      )
-    if os.path.isdir(folder) and os.listdir(folder):
-      logging.info("The replay begins with %s.", replay.restore(folder))
+    if (path := replay.resume()) is not None:
+      logging.info("The replay begins with %s.", path)
 
   def after_checkpoint(self, run: training.Run, path: str) -> None:
     """Saves the replay."""

@@ -73,7 +73,7 @@ def save(
     try:
       for name in filter(_UNFINISHED.fullmatch, os.listdir(folder)):
         shutil.rmtree(os.path.join(folder, name))
-      former = _list(folder)
+      former = names(folder)
       number = 1 + (_number(former[0]) if former else 0)
       path = os.path.join(folder, _NAME.format(number))
       with files.new_folder(path) as place, table.lock:
@@ -226,10 +226,10 @@ def _find_sources(store: EpisodeStore, columns: Columns) -> dict[str, str]:
   return sources
 
 
-def _list(folder: str) -> list[str]:
+def names(folder: str) -> list[str]:
   """Lists the names of the checkpoints of a folder, the newest first."""
-  names = os.listdir(folder) if os.path.isdir(folder) else []
-  return sorted(filter(_NAMES.fullmatch, names), key=_number, reverse=True)
+  found = os.listdir(folder) if os.path.isdir(folder) else []
+  return sorted(filter(_NAMES.fullmatch, found), key=_number, reverse=True)
 
 
 def _number(name: str) -> int:
@@ -237,7 +237,7 @@ def _number(name: str) -> int:
 
 
 def _explain(error: OSError, folder: str) -> OSError:
-  published = _list(folder)
+  published = names(folder)
   former = "There is no former checkpoint."
   if published:
     former = f"The former checkpoint, {published[0]}, is kept."
@@ -456,7 +456,7 @@ def _find(path: str) -> list[str]:
   """Returns the paths of checkpoints, the newest first: this one, or those in it."""
   if os.path.isfile(os.path.join(path, _STATE)):
     return [path]
-  if published := _list(path):
+  if published := names(path):
     return [os.path.join(path, name) for name in published]
   got = "nothing" if not os.path.exists(path) else "a file"
   if os.path.isdir(path):

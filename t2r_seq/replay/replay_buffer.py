@@ -167,11 +167,6 @@ class ReplayBuffer(Replay):
     return self._cut
 
   @property
-  def checkpoint_dir(self) -> str | None:
-    """The folder that `checkpoint` saves to; None where there is none."""
-    return self._checkpoint_dir
-
-  @property
   def flat_spec(self) -> specs.TensorSpecStruct:
     """What one `append` takes, one row a path."""
     return self._flat_spec.copy()
@@ -293,18 +288,32 @@ class ReplayBuffer(Replay):
       OSError: the disk is full or failed; the former checkpoints are as they were.
     """
     self._table.check_open("checkpoint")
-    if self._checkpoint_dir is None:
-      raise errors.ReplayError(
-        "checkpoint: expected a buffer with a checkpoint_dir, got one without. Give "
-        "ReplayBuffer(checkpoint_dir=...)."
-      )
     return checkpoints.save(
       self._table,
       self._columns,
       self._identity(),
-      self._checkpoint_dir,
+      self._folder("checkpoint"),
       self._keep_checkpoints,
     )
+
+  def resume(self) -> str | None:
+    """Restores the newest whole checkpoint of `checkpoint_dir`; see `restore`.
+
+    Returns:
+      The path of the checkpoint; None where none was ever finished.
+    Raises:
+      ReplayError: the buffer has no `checkpoint_dir`; else as `restore`.
+    """
+    folder = self._folder("resume")
+    return self.restore(folder) if checkpoints.names(folder) else None
+
+  def _folder(self, operation: str) -> str:
+    if self._checkpoint_dir is None:
+      raise errors.ReplayError(
+        f"{operation}: expected a buffer with a checkpoint_dir, got one without. Give "
+        "ReplayBuffer(checkpoint_dir=...)."
+      )
+    return self._checkpoint_dir
 
   def restore(self, path: str | os.PathLike[str]) -> str:
     """Goes on where a checkpoint was made: the same draws follow.

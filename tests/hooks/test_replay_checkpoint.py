@@ -60,6 +60,9 @@ def append(buffer, num_steps):
 
 def test_the_replay_is_saved_and_restored(tmp_path):
   run, saved = tmp_path / "run", tmp_path / "replay"
+  # What a process leaves that was killed while it saved for the first time.
+  (saved / f".checkpoint-00000001.{'0' * 32}.tmp").mkdir(parents=True)
+  (saved / ".lock").touch()
   with make_buffer(saved) as buffer:
     callback = hooks.ReplayCheckpoint(buffer)
     append(buffer, 7)
@@ -76,6 +79,6 @@ def test_the_replay_is_saved_and_restored(tmp_path):
   with make_buffer(saved) as buffer:
     hooks.ReplayCheckpoint(buffer)
     assert buffer.counters.num_items == 12
-  want = "ReplayCheckpoint: expected a buffer with a checkpoint_dir, got one without"
+  want = "resume: expected a buffer with a checkpoint_dir, got one without"
   with make_buffer() as buffer, pytest.raises(errors.ReplayError, match=want):
     hooks.ReplayCheckpoint(buffer)
