@@ -232,9 +232,8 @@ def _is_empty(
 
 def _empty_entry(feature: RecordFeature) -> bytes:
   """Returns how a list without values is written in a tf.train.Example."""
-  list_proto = features_lib.to_feature([], feature.kind).SerializeToString()
-  entry = protos.Features.FeatureEntry(key=feature.name)
-  return entry.SerializeToString() + b"\x12" + bytes([len(list_proto)]) + list_proto
+  empty = features_lib.to_feature([], feature.kind)
+  return protos.FeatureEntry(key=feature.name, value=empty).SerializeToString()
 
 
 def _num_steps(

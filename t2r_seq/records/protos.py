@@ -90,4 +90,5 @@ def _class(name: str) -> Any:
 Feature, FeatureList, Features = map(_class, ("Feature", "FeatureList", "Features"))
 FeatureLists, Example = _class("FeatureLists"), _class("Example")
 SequenceExample = _class("SequenceExample")
+FeatureEntry = _class("Features.FeatureEntry")  # Of the map in Features.
 BytesList, FloatList, Int64List = map(_class, ("BytesList", "FloatList", "Int64List"))
