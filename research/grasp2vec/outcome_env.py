@@ -115,11 +115,11 @@ class GraspOutcomeEnv(grasp_env.GraspEnv):
     across = np.array([[cosine, -sine], [sine, cosine]]) @ (right, forward)
     eye = tips + np.array([*across, up])
     tips[2] += 0.01
-    scene = self._look(self._scene_size, _EYE, _LOOKED_AT, _FIELD)
-    held = self._look(self._held_size, eye, tips, _HELD_FIELD)
+    scene = self._seen_from(self._scene_size, _EYE, _LOOKED_AT, _FIELD)
+    held = self._seen_from(self._held_size, eye, tips, _HELD_FIELD)
     return {"state": {"scene": scene, "held": held}}
 
-  def _look(
+  def _seen_from(
     self, size: tuple[int, int], eye: np.ndarray, to: np.ndarray, field: float
   ) -> np.ndarray:
     view, projection = _camera(eye, to, field, size[1] / size[0])
