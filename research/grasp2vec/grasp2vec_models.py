@@ -18,17 +18,12 @@ from research.grasp2vec import losses
 from t2r_seq import layers, models, preprocessors, specs, summaries
 
 _SCENES = ("pregrasp_image", "postgrasp_image")
-# Of records of single grasps, as Tensor2Robot has them; and of episodes: the column
-# and the step, from when the grasp is over.
-_RECORD_NAMES = {
-  "pregrasp_image": "image",
-  "postgrasp_image": "postgrasp_image",
-  "goal_image": "present_image",
-}
-_EPISODE_NAMES = {
-  "pregrasp_image": ("state/scene", -1),
-  "postgrasp_image": ("state/scene", 0),
-  "goal_image": ("state/held", 0),
+# In records of single grasps, as Tensor2Robot has them; and in episodes: the column and
+# the step, from when the grasp is over.
+IMAGES = {
+  "pregrasp_image": ("image", "state/scene", -1),
+  "postgrasp_image": ("postgrasp_image", "state/scene", 0),
+  "goal_image": ("present_image", "state/held", 0),
 }
 Crop = Sequence[int]
 
@@ -112,23 +107,22 @@ def grasp2vec_resnet_tower(resnet_size: int = 50, num_filters: int = 64) -> Any:
     resnet_size: 50 in the paper.
     num_filters: of the first block layer.
   """
-  return _Maps(layers.ResNet(None, resnet_size, 2, num_filters, num_block_layers=3))
-
-
-class _Maps(tf.keras.Model):
-  """The last maps of a ResNet, normalised and not negative."""
-
-  def __init__(self, resnet: layers.ResNet) -> None:
-    super().__init__(name="tower")
-    self._resnet = resnet
-
-  def call(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
-    return self._resnet(images, training=training)["pre_final_pool"]
+  resnet = layers.ResNet(None, resnet_size, 2, num_filters, num_block_layers=3)
+  last = tf.keras.layers.Lambda(lambda end_points: end_points["pre_final_pool"])
+  return tf.keras.Sequential([resnet, last], name="tower")
 
 
 def heatmaps(feature_query: tf.Tensor, feature_map: tf.Tensor) -> tf.Tensor:
   """Returns where in maps [B, h, w, D] queries [B, D] are: [B, h, w, 1]."""
   return tf.einsum("bhwd,bd->bhw", feature_map, feature_query)[..., tf.newaxis]
+
+
+def peaks(heat: Any) -> tf.Tensor:
+  """Returns where maps [B, h, w, 1] are hottest: [B, 2], column and row, 0 to 1."""
+  height, width = heat.shape[1:3]
+  peak = tf.argmax(tf.reshape(heat, [-1, height * width]), axis=1)
+  cell = tf.cast(tf.stack([peak % width, peak // width], axis=1), tf.float32)
+  return (cell + 0.5) / tf.constant([width, height], tf.float32)
 
 
 @gin.configurable
@@ -176,12 +170,11 @@ class Grasp2VecModel(models.T2RModel):
     del mode
     found = specs.TensorSpecStruct()
     for path, size in self._sizes.items():
-      name, offset, stored_as = _RECORD_NAMES[path], None, "jpeg"
+      record_name, column, offset = IMAGES[path]
+      told = {"name": record_name, "data_format": "jpeg"}
       if self._from_episodes:
-        (name, offset), stored_as = _EPISODE_NAMES[path], None
-      found[path] = specs.ExtendedTensorSpec(
-        (*size, 3), tf.float32, name, data_format=stored_as, time_offsets=offset
-      )
+        told = {"name": column, "time_offsets": offset}
+      found[path] = specs.ExtendedTensorSpec((*size, 3), tf.float32, **told)
     return found
 
   def get_label_specification(self, mode: str) -> specs.TensorSpecStruct:
@@ -226,14 +219,9 @@ class Grasp2VecModel(models.T2RModel):
   ) -> dict[str, tf.Tensor]:
     """Returns the embeddings, and where the goal was."""
     del features, mode
-    vectors = [f"{name}_vector" for name in ("pre", "post", "goal")]
-    said = {name: inference_outputs[name] for name in vectors}
+    said = {n: value for n, value in inference_outputs.items() if n.endswith("_vector")}
     heat = heatmaps(said["goal_vector"], inference_outputs["pre_spatial"])
-    height, width = heat.shape[1:3]
-    peak = tf.argmax(tf.reshape(heat, [-1, height * width]), axis=1)
-    cell = tf.cast(tf.stack([peak % width, peak // width], axis=1), tf.float32)
-    place = (cell + 0.5) / tf.constant([width, height], tf.float32)
-    return {**said, "heatmap": heat, "location": place}
+    return {**said, "heatmap": heat, "location": peaks(heat)}
 
   def model_train_fn(
     self,
@@ -244,17 +232,17 @@ class Grasp2VecModel(models.T2RModel):
   ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
     """Returns the loss, and how often a goal finds its grasp in the batch."""
     del mode
-    vectors = [inference_outputs[f"{name}_vector"] for name in ("pre", "goal", "post")]
-    mask, masked = tf.ones(tf.shape(vectors[0])[:1], tf.bool), {}
+    pre, goal, post = [
+      inference_outputs[f"{name}_vector"] for name in ("pre", "goal", "post")
+    ]
+    counts = {}
     if self._from_episodes:
-      mask = labels["grasp_success"][:, 0] > 0.5
-      masked = {"mask": mask}
-    loss = self._embedding_loss_fn(*vectors, **masked)
+      counts["mask"] = labels["grasp_success"][:, 0] > 0.5
+    loss = self._embedding_loss_fn(pre, goal, post, **counts)
     loss = loss[0] if isinstance(loss, tuple) else loss
-    pre, goal, post = vectors
     heat = heatmaps(goal, inference_outputs["pre_spatial"])
     summaries.image("pregrasp", features["pregrasp_image"])
     summaries.image("goal", features["goal_image"])
     summaries.image("heatmap", heat / (tf.reduce_max(heat) + 1e-6))
-    accuracy = losses.retrieval_accuracy(goal, pre - post, mask)
+    accuracy = layers.retrieval_accuracy(goal, pre - post, **counts)
     return loss, {"retrieval_accuracy": accuracy}

@@ -13,8 +13,6 @@ import tensorflow as tf
 
 from t2r_seq import layers, windows
 
-# Of the squared norms in the n-pairs loss, as its authors have it.
-_NORM_WEIGHT = 0.002
 _QUADRANTS = ((0.5, -0.5), (-0.5, -0.5), (0.5, 0.5), (-0.5, 0.5))
 
 
@@ -58,17 +56,18 @@ def TripletLoss(
     mask: which examples count; None for all.
     margin: by which others are to be farther away; squared distances end at 4.
   Returns:
-    (the loss, a scalar; the 2 N unit vectors, differences before goals; the number of
-    each one's example).
+    (the loss, a scalar; the 2 B unit vectors, differences before goals; the number of
+    each one's example, -1 of those that do not count).
   """
   removed, goal = _pairs(pregrasp_embedding, goal_embedding, postgrasp_embedding)
-  if mask is not None:
-    removed, goal = [tf.boolean_mask(e, _as_bool(mask)) for e in (removed, goal)]
   vectors = _normalized(tf.concat([removed, goal], axis=0))
-  labels = tf.tile(tf.range(tf.shape(removed)[0]), [2])
+  labels = tf.range(tf.shape(goal)[0])
+  if mask is not None:
+    labels = tf.where(_as_bool(mask), labels, -1)
+  labels = tf.tile(labels, [2])
   # Between unit vectors a squared distance is two cosine distances.
-  loss = 2.0 * layers.cosine_triplet_semihard_loss(labels, vectors, margin / 2)
-  return loss, vectors, labels
+  loss = layers.cosine_triplet_semihard_loss(labels, vectors, margin / 2, labels >= 0)
+  return 2.0 * loss, vectors, labels
 
 
 @gin.configurable
@@ -79,10 +78,7 @@ def NPairsLoss(
   non_negativity_constraint: bool = False,
   mask: Any = None,
 ) -> tf.Tensor:
-  """Tells each goal's difference from those of the batch, and each difference's goal.
-
-  Sohn, "Improved Deep Metric Learning with Multi-class N-pair Loss" (2016), in both
-  directions.
+  """Tells each goal's difference from those of the batch: `layers.n_pairs_loss`.
 
   Args:
     pregrasp_embedding: of the scene before.
@@ -97,9 +93,7 @@ def NPairsLoss(
   removed, goal = _pairs(pregrasp_embedding, goal_embedding, postgrasp_embedding)
   if non_negativity_constraint:
     removed = tf.nn.relu(removed)
-  counts = tf.ones(tf.shape(goal)[:1], tf.bool) if mask is None else _as_bool(mask)
-  is_pair = tf.eye(tf.shape(goal)[0])
-  return _n_pairs(removed, goal, is_pair, counts)
+  return layers.n_pairs_loss(removed, goal, mask=_as_bool(mask))
 
 
 @gin.configurable
@@ -118,8 +112,7 @@ def NPairsLossMultilabel(
   removed, goal = _pairs(pregrasp_embedding, goal_embedding, postgrasp_embedding)
   count = tf.shape(goal)[0]
   kinds = tf.where(_as_bool(mask), tf.range(count), count)
-  is_pair = tf.cast(tf.equal(kinds[:, tf.newaxis], kinds), tf.float32)
-  return _n_pairs(removed, goal, is_pair, tf.ones([count], tf.bool))
+  return layers.n_pairs_loss(removed, goal, kinds)
 
 
 @gin.configurable
@@ -167,37 +160,6 @@ def KeypointAccuracy(keypoints: Any, labels: Any) -> tuple[tf.Tensor, tf.Tensor]
   return tf.reduce_mean(tf.cast(is_right, tf.float32)), tf.reduce_mean(entropy)
 
 
-def retrieval_accuracy(
-  queries: tf.Tensor, candidates: tf.Tensor, mask: tf.Tensor
-) -> tf.Tensor:
-  """Returns how often the nearest candidate, by cosine, is the query's own.
-
-  Args:
-    queries: [B, D].
-    candidates: [B, D].
-    mask: [B], which of both count.
-  """
-  is_own, counts = tf.eye(tf.shape(queries)[0]), _as_bool(mask)
-  cosines = tf.matmul(_normalized(queries), _normalized(candidates), transpose_b=True)
-  cosines = tf.where(counts, cosines, -2.0)
-  found = tf.gather(is_own, tf.argmax(cosines, axis=1), batch_dims=1)
-  return windows.masked_mean(found, counts)
-
-
-def _n_pairs(
-  removed: tf.Tensor, goal: tf.Tensor, is_pair: tf.Tensor, counts: tf.Tensor
-) -> tf.Tensor:
-  norms = tf.reduce_sum(tf.square(removed) + tf.square(goal), axis=1)
-  loss = 0.5 * _NORM_WEIGHT * windows.masked_mean(norms, counts)
-  is_pair /= tf.reduce_sum(is_pair, axis=1, keepdims=True)
-  logits = tf.matmul(removed, goal, transpose_b=True)
-  for each in (logits, tf.transpose(logits)):
-    each = tf.where(counts, each, each.dtype.min / 2)
-    entropy = tf.nn.softmax_cross_entropy_with_logits(is_pair, each)
-    loss += windows.masked_mean(entropy, counts)
-  return loss
-
-
 def _pairs(pregrasp: Any, goal: Any, postgrasp: Any) -> tuple[tf.Tensor, tf.Tensor]:
   """Returns what should be equal: the difference, and the goal."""
   return _as_float(pregrasp) - _as_float(postgrasp), _as_float(goal)
@@ -211,5 +173,5 @@ def _as_float(values: Any) -> tf.Tensor:
   return tf.cast(values, tf.float32)
 
 
-def _as_bool(mask: Any) -> tf.Tensor:
-  return tf.cast(tf.reshape(mask, [-1]), tf.bool)
+def _as_bool(mask: Any) -> Any:
+  return None if mask is None else tf.cast(tf.reshape(mask, [-1]), tf.bool)

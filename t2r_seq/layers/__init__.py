@@ -9,6 +9,12 @@ from t2r_seq.layers.bcz_networks import (
 )
 from t2r_seq.layers.construction import LayerStore, configurable_layer
 from t2r_seq.layers.discrete import DiscreteDecoder
+from t2r_seq.layers.embedding_losses import (
+  contrastive_loss,
+  cosine_triplet_semihard_loss,
+  n_pairs_loss,
+  retrieval_accuracy,
+)
 from t2r_seq.layers.flow_matching import (
   Denoiser,
   DiffusionDecoder,
@@ -29,13 +35,11 @@ from t2r_seq.layers.snail import (
   GatedDenseBlock,
   TemporalConvBlock,
 )
-from t2r_seq.layers.spatial_softmax import SpatialSoftmax
+from t2r_seq.layers.spatial_softmax import SpatialSoftmax, sample_maps
 from t2r_seq.layers.tec import (
   ImageEmbedding,
   TemporalReduction,
   compute_embedding_contrastive_loss,
-  contrastive_loss,
-  cosine_triplet_semihard_loss,
 )
 from t2r_seq.layers.transformer import CausalTransformer
 from t2r_seq.layers.vision_layers import (
@@ -85,5 +89,8 @@ __all__ = [
   "film",
   "gaussian_mixture_approximate_mode",
   "get_mixture_distribution",
+  "n_pairs_loss",
+  "retrieval_accuracy",
+  "sample_maps",
   "valid_targets",
 ]

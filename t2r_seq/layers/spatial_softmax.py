@@ -1,4 +1,4 @@
-"""Spatial softmax: where in an image each feature is."""
+"""Spatial softmax: where in an image each feature is; and what there is at a place."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
+from t2r_seq import errors
 from t2r_seq.layers.construction import configurable_layer
 
 
@@ -91,6 +92,36 @@ def BuildSpatialSoftmax(
   """
   layer = SpatialSoftmax(gumbel=spatial_gumbel_softmax)
   return layer(features, training=spatial_gumbel_softmax)
+
+
+def sample_maps(maps: tf.Tensor, columns: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+  """Reads maps at places between pixels, linearly; it has a slope by place, too.
+
+  Args:
+    maps: [B, H, W, C].
+    columns: [B, K], 0 in the middle of the first pixel. What is outside reads the edge.
+    rows: [B, K].
+  Returns:
+    [B, K, C].
+  Raises:
+    SpecError: the maps have fewer than 2 x 2 pixels.
+  """
+  height, width, channels = maps.shape[1:]
+  if min(height, width) < 2:
+    raise errors.SpecError(
+      f"sample_maps: maps: expected 2 x 2 pixels at least, got {errors.describe(maps)}."
+    )
+  columns = tf.clip_by_value(columns, 0.0, width - 1.001)
+  rows = tf.clip_by_value(rows, 0.0, height - 1.001)
+  left, top = tf.floor(columns), tf.floor(rows)
+  flat = tf.reshape(maps, [-1, height * width, channels])
+  found = []
+  for down in (0, 1):
+    for right in (0, 1):
+      weight = (1 - tf.abs(rows - top - down)) * (1 - tf.abs(columns - left - right))
+      index = tf.cast((top + down) * width + left + right, tf.int32)
+      found.append(weight[..., tf.newaxis] * tf.gather(flat, index, batch_dims=1))
+  return tf.add_n(found)
 
 
 def _positions(height: int, width: int) -> np.ndarray:

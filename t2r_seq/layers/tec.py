@@ -1,4 +1,4 @@
-"""Task embeddings of episodes and the losses that shape them.
+"""Task embeddings of episodes and the loss that shapes them.
 
 Task-Embedded Control Networks, https://arxiv.org/abs/1810.03237.
 """
@@ -13,6 +13,10 @@ import tensorflow as tf
 
 from t2r_seq import errors
 from t2r_seq.layers.construction import CompositeLayer, configurable_layer, stored
+from t2r_seq.layers.embedding_losses import (
+  contrastive_loss,
+  cosine_triplet_semihard_loss,
+)
 from t2r_seq.layers.vision_layers import MLP, ImagesToFeatures, LayerNorm
 
 
@@ -220,62 +224,6 @@ def compute_embedding_contrastive_loss(
     positives = tf.equal(tf.range(tf.shape(inference)[0]), 0)
   function, directions = pairs[contrastive_loss_mode]
   return tf.add_n([function(positives, *direction) for direction in directions])
-
-
-def contrastive_loss(
-  labels: tf.Tensor, anchor: tf.Tensor, others: tf.Tensor, margin: float = 1.0
-) -> tf.Tensor:
-  """Squared distances of what belongs together, squared hinge of what does not.
-
-  Args:
-    labels: [N], bool: which of the others belong to the anchor.
-    anchor: [1, D] or [N, D].
-    others: [N, D].
-    margin: distance beyond which what does not belong together costs nothing.
-  Returns:
-    The mean, a scalar.
-  """
-  squared = tf.reduce_sum(tf.math.squared_difference(anchor, others), axis=-1)
-  # The root's slope is infinite at 0, where copies of the anchor are.
-  distance = tf.sqrt(tf.maximum(squared, 1e-12))
-  hinge = tf.square(tf.maximum(margin - distance, 0.0))
-  return tf.reduce_mean(tf.where(tf.cast(labels, tf.bool), squared, hinge))
-
-
-def cosine_triplet_semihard_loss(
-  labels: tf.Tensor, embeddings: tf.Tensor, margin: float = 1.0
-) -> tf.Tensor:
-  """Triplet loss of cosine distances with semi-hard negatives.
-
-  For each anchor and positive the negative is the nearest one that is farther away than
-  the positive; where there is none, the farthest. https://arxiv.org/abs/1503.03832.
-
-  Args:
-    labels: [N], the number of each one's class.
-    embeddings: [N, D], of norm 1.
-    margin: by which the negative is to be farther away.
-  Returns:
-    The mean over all pairs of an anchor and a positive, a scalar; 0 without any.
-  """
-  distances = 1.0 - tf.matmul(embeddings, embeddings, transpose_b=True)
-  count = tf.shape(embeddings)[0]
-  distances = tf.linalg.set_diag(distances, tf.zeros([count], distances.dtype))
-  is_same = tf.equal(labels[:, tf.newaxis], labels[tf.newaxis, :])
-  is_positive = is_same & ~tf.eye(count, dtype=tf.bool)
-  # [anchor, positive, negative]
-  is_farther = ~is_same[:, tf.newaxis, :] & (
-    distances[:, tf.newaxis, :] > distances[:, :, tf.newaxis]
-  )
-  far = tf.constant(4.0, distances.dtype)  # Cosine distances end at 2.
-  nearest = tf.reduce_min(tf.where(is_farther, distances[:, tf.newaxis, :], far), -1)
-  farthest = tf.reduce_max(tf.where(is_same, -far, distances), -1, keepdims=True)
-  # Without any negative, the farthest of all stands in, as for the anchor itself.
-  farthest = tf.where(tf.reduce_all(is_same, -1, keepdims=True), 0.0, farthest)
-  negative = tf.where(tf.reduce_any(is_farther, -1), nearest, farthest)
-  hinge = tf.maximum(margin + distances - negative, 0.0)
-  total = tf.reduce_sum(tf.where(is_positive, hinge, tf.zeros_like(hinge)))
-  num_positive = tf.reduce_sum(tf.cast(is_positive, hinge.dtype))
-  return tf.math.divide_no_nan(total, num_positive)
 
 
 def _cosine_cross_entropy(

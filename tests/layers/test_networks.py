@@ -81,6 +81,24 @@ def test_spatial_softmax():
   assert layers.SpatialSoftmax()(features[:, :1, :1])[0].numpy().max() == 0
 
 
+def test_maps_between_their_pixels():
+  rows, columns = np.meshgrid(np.arange(4), np.arange(5), indexing="ij")
+  # Linear maps are read exactly.
+  maps = np.stack([rows, 2 * columns - rows], -1)[np.newaxis].repeat(2, 0)
+  maps = tf.constant(maps, tf.float32)
+  x = tf.Variable([[0.0, 3.25, 4.0], [1.5, 9.0, -1.0]])
+  y = tf.constant([[0.0, 0.5, 3.0], [2.25, -2.0, 8.0]])
+  with tf.GradientTape() as tape:
+    read = layers.sample_maps(maps, x, y)
+  inside_x, inside_y = np.clip(x, 0, 4), np.clip(y, 0, 3)
+  want = np.stack([inside_y, 2 * inside_x - inside_y], -1)
+  np.testing.assert_allclose(read, want, atol=5e-3)  # The last pixels, nearly.
+  slopes = tape.gradient(read, x).numpy()
+  np.testing.assert_allclose(slopes[:, :2], [[2, 2], [2, 0]], atol=1e-5)
+  compiled = tf.function(layers.sample_maps, jit_compile=True)
+  _close(compiled(maps, x, y), read)
+
+
 def test_gumbel_softmax_draws_in_training_only():
   tf.random.set_seed(1)
   # Of 4 pixels one has odds of 1/2: so often it is the greatest after the noise.

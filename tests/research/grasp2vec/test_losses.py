@@ -79,9 +79,17 @@ def test_triplets():
     farther = [each for each in others if each > to]
     hinges.append(max(0.0, 3.0 + to - (min(farther) if farther else max(others))))
   assert float(loss) == pytest.approx(np.mean(hinges), abs=1e-4)
-  masked, kept, _ = losses.TripletLoss(PRE, GOAL, POST, mask=np.array([1, 1, 0]))
-  np.testing.assert_allclose(kept, unit[[0, 1, 3, 4]], atol=1e-5)
-  assert float(masked) != pytest.approx(float(loss))
+
+
+@pytest.mark.parametrize("mask", [(1, 1, 0), (0, 1, 0), (0, 0, 0), (1, 1, 1)])
+def test_triplets_that_count_are_those_of_a_smaller_batch(mask):
+  kept = np.flatnonzero(mask)
+  want = losses.TripletLoss(PRE[kept], GOAL[kept], POST[kept])[0]
+  compiled = tf.function(losses.TripletLoss, jit_compile=True)
+  loss, vectors, labels = compiled(PRE, GOAL, POST, tf.constant(mask))
+  assert float(loss) == pytest.approx(float(want), abs=1e-5)
+  assert vectors.shape == (6, 2)
+  assert labels.numpy().tolist() == [i if mask[i] else -1 for i in (0, 1, 2, 0, 1, 2)]
 
 
 def test_norms_and_maps():
@@ -107,12 +115,3 @@ def test_keypoints_in_their_quadrants(labels, want):
   accuracy, entropy = losses.KeypointAccuracy(points, np.array(labels))
   assert float(accuracy) == want
   assert float(entropy) > 0
-
-
-def test_retrieval_among_those_that_count():
-  queries = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], np.float32)
-  found = losses.retrieval_accuracy(queries, queries[[0, 2, 1]], ALL)
-  assert float(found) == pytest.approx(1 / 3)
-  # Without its nearest candidate, the second finds its own.
-  masked = losses.retrieval_accuracy(queries, queries[[0, 2, 1]], np.array([1, 1, 0]))
-  assert float(masked) == 1

@@ -1,0 +1,135 @@
+"""Losses that say which embeddings are to be near each other, and how many are."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from t2r_seq import windows
+
+
+def contrastive_loss(
+  labels: tf.Tensor, anchor: tf.Tensor, others: tf.Tensor, margin: float = 1.0
+) -> tf.Tensor:
+  """Squared distances of what belongs together, squared hinge of what does not.
+
+  Args:
+    labels: [N], bool: which of the others belong to the anchor.
+    anchor: [1, D] or [N, D].
+    others: [N, D].
+    margin: distance beyond which what does not belong together costs nothing.
+  Returns:
+    The mean, a scalar.
+  """
+  squared = tf.reduce_sum(tf.math.squared_difference(anchor, others), axis=-1)
+  # The root's slope is infinite at 0, where copies of the anchor are.
+  distance = tf.sqrt(tf.maximum(squared, 1e-12))
+  hinge = tf.square(tf.maximum(margin - distance, 0.0))
+  return tf.reduce_mean(tf.where(tf.cast(labels, tf.bool), squared, hinge))
+
+
+def cosine_triplet_semihard_loss(
+  labels: tf.Tensor,
+  embeddings: tf.Tensor,
+  margin: float = 1.0,
+  mask: tf.Tensor | None = None,
+) -> tf.Tensor:
+  """Triplet loss of cosine distances with semi-hard negatives.
+
+  For each anchor and positive the negative is the nearest one that is farther away than
+  the positive; where there is none, the farthest. https://arxiv.org/abs/1503.03832.
+
+  Args:
+    labels: [N], the number of each one's class.
+    embeddings: [N, D], of norm 1.
+    margin: by which the negative is to be farther away.
+    mask: [N], bool, which of them count; None for all.
+  Returns:
+    The mean over all pairs of an anchor and a positive, a scalar; 0 without any.
+  """
+  distances = 1.0 - tf.matmul(embeddings, embeddings, transpose_b=True)
+  count = tf.shape(embeddings)[0]
+  distances = tf.linalg.set_diag(distances, tf.zeros([count], distances.dtype))
+  is_same = tf.equal(labels[:, tf.newaxis], labels[tf.newaxis, :])
+  is_positive, is_negative = is_same & ~tf.eye(count, dtype=tf.bool), ~is_same
+  if mask is not None:
+    is_positive &= mask[:, tf.newaxis] & mask
+    is_negative &= mask
+  # [anchor, positive, negative]
+  is_farther = is_negative[:, tf.newaxis, :] & (
+    distances[:, tf.newaxis, :] > distances[:, :, tf.newaxis]
+  )
+  far = tf.constant(4.0, distances.dtype)  # Cosine distances end at 2.
+  nearest = tf.reduce_min(tf.where(is_farther, distances[:, tf.newaxis, :], far), -1)
+  farthest = tf.reduce_max(tf.where(is_negative, distances, -far), -1, keepdims=True)
+  # Without any negative, the farthest of all stands in, as for the anchor itself.
+  farthest = tf.where(tf.reduce_any(is_negative, -1, keepdims=True), farthest, 0.0)
+  negative = tf.where(tf.reduce_any(is_farther, -1), nearest, farthest)
+  hinge = tf.maximum(margin + distances - negative, 0.0)
+  total = tf.reduce_sum(tf.where(is_positive, hinge, tf.zeros_like(hinge)))
+  num_positive = tf.reduce_sum(tf.cast(is_positive, hinge.dtype))
+  return tf.math.divide_no_nan(total, num_positive)
+
+
+def n_pairs_loss(
+  anchors: tf.Tensor,
+  positives: tf.Tensor,
+  labels: tf.Tensor | None = None,
+  mask: tf.Tensor | None = None,
+  norm_weight: float = 0.002,
+) -> tf.Tensor:
+  """Tells each anchor's positive from those of the batch, and each positive's anchor.
+
+  Sohn, "Improved Deep Metric Learning with Multi-class N-pair Loss" (2016), in both
+  directions.
+
+  Args:
+    anchors: [N, D].
+    positives: [N, D].
+    labels: [N], the number of each pair's class; None: each is one of its own.
+    mask: [N], bool, which pairs count, also as others; None for all.
+    norm_weight: half of it times the mean squared norms is added.
+  Returns:
+    A scalar; 0 where no pair counts.
+  """
+  labels = tf.range(tf.shape(anchors)[0]) if labels is None else labels
+  mask = tf.ones_like(labels, tf.bool) if mask is None else mask
+  norms = tf.reduce_sum(tf.square(anchors) + tf.square(positives), axis=1)
+  loss = 0.5 * norm_weight * windows.masked_mean(norms, mask)
+  is_pair = tf.cast(mask & tf.equal(labels[:, tf.newaxis], labels), norms.dtype)
+  total = tf.reduce_sum(is_pair, axis=1, keepdims=True)
+  share = tf.math.divide_no_nan(is_pair, total)
+  logits = tf.matmul(anchors, positives, transpose_b=True)
+  for each in (logits, tf.transpose(logits)):
+    each = tf.where(mask, each, each.dtype.min / 2)
+    entropy = tf.nn.softmax_cross_entropy_with_logits(share, each)
+    loss += windows.masked_mean(entropy, mask)
+  return loss
+
+
+def retrieval_accuracy(
+  queries: tf.Tensor,
+  candidates: tf.Tensor,
+  labels: tf.Tensor | None = None,
+  mask: tf.Tensor | None = None,
+  num_nearest: int = 1,
+) -> tf.Tensor:
+  """Returns how often the right candidate is among a query's nearest, by cosine.
+
+  Args:
+    queries: [N, D].
+    candidates: [N, D].
+    labels: [N], the class of each query, which any candidate of it is right for; None:
+      its own alone is.
+    mask: [N], bool, which queries and candidates count; None for all.
+    num_nearest: how many are looked at.
+  Returns:
+    A scalar; 0 where none counts.
+  """
+  labels = tf.range(tf.shape(queries)[0]) if labels is None else labels
+  mask = tf.ones_like(labels, tf.bool) if mask is None else mask
+  unit = [tf.math.l2_normalize(each, axis=-1) for each in (queries, candidates)]
+  cosines = tf.where(mask, tf.matmul(*unit, transpose_b=True), -2.0)
+  _, nearest = tf.math.top_k(cosines, num_nearest)
+  is_right = tf.equal(tf.gather(labels, nearest), labels[:, tf.newaxis])
+  is_found = tf.cast(tf.reduce_any(is_right, axis=1), cosines.dtype)
+  return windows.masked_mean(is_found, mask)
