@@ -21,6 +21,7 @@ from t2r_seq.actors import rollouts
 from t2r_seq.records.files import token_path
 from t2r_seq.store.layout import Videos
 from t2r_seq.training import stopping
+from t2r_seq.windows.cut import appended_specs
 
 
 def flatten_step(step: rollouts.Step) -> dict[str, Any]:
@@ -193,13 +194,14 @@ class WholeEpisodeSink(EpisodeSink):
 
     Args:
       spec: what is stored: a spec structure (or a function without arguments that
-        returns one); of windowed specs, the flat specs are stored.
+        returns one); of windowed specs each step once, and what is named after another
+        path is that path's. `models.training_specification` gives that of a model.
       step_to_features_fn: turns a step into values by path; None takes
         `step_to_features`.
       with_last_observation: see `EpisodeSink`.
     """
     self.with_last_observation = with_last_observation
-    self.flat_spec = windows.flat_specs(spec() if callable(spec) else spec)
+    self.flat_spec = appended_specs(spec() if callable(spec) else spec)
     self._to_features = step_to_features_fn or functools.partial(
       step_to_features, spec=self.flat_spec
     )

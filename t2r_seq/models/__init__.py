@@ -22,7 +22,11 @@ from t2r_seq.models.schedules import (
   piecewise_linear,
   warmup_cosine,
 )
-from t2r_seq.models.t2r_model import AbstractT2RModel, T2RModel
+from t2r_seq.models.t2r_model import (
+  AbstractT2RModel,
+  T2RModel,
+  training_specification,
+)
 from t2r_seq.models.updates import project_gradients
 from t2r_seq.models.warm_start import (
   create_name_filter,
@@ -55,6 +59,7 @@ __all__ = [
   "piecewise_linear",
   "project_gradients",
   "squared_error",
+  "training_specification",
   "update_target_network",
   "warmup_cosine",
 ]

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import gin
 import numpy as np
 import tensorflow as tf
 from absl import logging
@@ -679,6 +680,36 @@ class T2RModel(policies.PolicyModel):
       where = f"{type(self).__name__}.model_train_fn"
       raise errors.mismatch_error(where, found)
     return loss, scalars, examples
+
+
+@gin.configurable
+def training_specification(model: T2RModel = gin.REQUIRED) -> TensorSpecStruct:
+  """Returns what a model trains on as one structure: features and labels, as stored.
+
+  What a `StoreSink`, a `ReplayBuffer` or a record has to hold for it; what an `n_step`
+  computes of transitions, such as their discounts, is among it.
+
+  Args:
+    model: whose preprocessor takes that.
+  Raises:
+    SpecError: a path is of a feature and of a label.
+  """
+  preprocessor, mode = model.preprocessor, ModeKeys.TRAIN
+  features, labels = map(
+    specs.flatten_spec_structure,
+    (
+      preprocessor.get_in_feature_specification(mode),
+      preprocessor.get_in_label_specification(mode),
+    ),
+  )
+  both = [path for path in features if path in labels]
+  if both:
+    raise errors.SpecError(
+      f"training_specification: {type(model).__name__}: expected other paths of labels "
+      f"than of features, got {errors.listing(both)} of both. Rename one, and give it "
+      "the other's path as its name."
+    )
+  return TensorSpecStruct({**features, **labels})
 
 
 def _create_outside(next_creator: Callable[..., Any], **kwargs: Any) -> tf.Variable:

@@ -17,6 +17,7 @@ from t2r_seq.replay.ring import AnchorRule, column_dtype
 from t2r_seq.replay.table import Table, item_bytes
 from t2r_seq.store import layout
 from t2r_seq.store.layout import Column, Columns
+from t2r_seq.windows.cut import appended_specs
 
 
 def flat_replay_specs(
@@ -24,11 +25,7 @@ def flat_replay_specs(
   spec_structure: specs.SpecStructure,
   n_step: windows.NStep | None = None,
 ) -> specs.TensorSpecStruct:
-  """Derives what is appended for a step, and stored once.
-
-  As `windows.flat_specs`, but a spec whose *name* is another path of the structure
-  shows that path's steps at other times: `next_obs` with name='obs' and
-  time_offsets=1 is no data of its own.
+  """Derives what is appended for a step: `appended_specs`, of shapes that are known.
 
   Args:
     operation: for the error.
@@ -41,12 +38,7 @@ def flat_replay_specs(
     SpecError: no path has a value per step, or shapes are not fully defined; all are
       named.
   """
-  flat = windows.flat_specs(spec_structure, n_step)
-  kept = specs.TensorSpecStruct(
-    (path, spec)
-    for path, spec in flat.items()
-    if spec.name == path or spec.name not in flat
-  )
+  kept = appended_specs(spec_structure, n_step)
   found = [
     errors.Mismatch(path, "a fully defined shape", f"shape {spec.shape}")
     for path, spec in kept.items()

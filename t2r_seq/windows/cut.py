@@ -478,6 +478,25 @@ def flat_specs(
   )
 
 
+def appended_specs(
+  spec_structure: specs.SpecStructure, n_step: NStep | tuple[int, float] | None = None
+) -> specs.TensorSpecStruct:
+  """Derives what an actor appends of a step, which is stored once.
+
+  As `flat_specs`, but a spec whose *name* is another path of the structure shows that
+  path's steps at other times: `next_obs` with name='obs' and time_offsets=1 is no data
+  of its own.
+
+  Args and Returns: see `flat_specs`.
+  """
+  flat = flat_specs(spec_structure, n_step)
+  return specs.TensorSpecStruct(
+    (path, spec)
+    for path, spec in flat.items()
+    if spec.name == path or spec.name not in flat
+  )
+
+
 def add_mask_specs(
   spec_structure: specs.SpecStructure, paths: Iterable[str] | None = None
 ) -> specs.TensorSpecStruct:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 
 import gin
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import actors, errors, records, replay, specs, store
+from t2r_seq import actors, data, errors, records, replay, specs, store
 from t2r_seq.actors.rollouts import generate_steps
 from t2r_seq.actors.sinks import step_to_features
 
@@ -199,6 +200,24 @@ def test_the_last_observation_follows(make_env, make_policy, tmp_path):
   assert episode["truncated"].tolist() == [False, False, True, False]
   assert episode["reward"].tolist() == [[1], [1], [1], [0]]
   assert episode["action"][-1].tolist() == [0, 0]
+
+
+def test_next_observations_are_no_data_of_their_own(env, policy, tmp_path):
+  make = specs.ExtendedTensorSpec
+  spec = {
+    "state/pos": make((2,), tf.float32, "state/pos", time_offsets=0),
+    "next_state/pos": make((2,), tf.float32, "state/pos", time_offsets=1),
+  }
+  with actors.StoreSink(str(tmp_path / "s"), spec, with_last_observation=True) as sink:
+    actors.run_env(env, policy, 1, seed=2, sink=sink)
+  assert list(store.EpisodeStore(str(tmp_path / "s")).spec) == ["state/pos"]
+  steps = data.StoreInputGenerator(str(tmp_path / "s"), batch_size=1)
+  steps.set_feature_specifications(spec)
+  steps.set_label_specifications({})
+  steps.set_padding("drop")
+  windows = [f for f, _ in steps.create_dataset("eval").as_numpy_iterator()]
+  for window, after in itertools.pairwise(windows):
+    np.testing.assert_array_equal(window["next_state/pos"], after["state/pos"])
 
 
 def test_windows_can_be_sampled_while_an_episode_runs(env, policy):

@@ -286,6 +286,22 @@ def test_masked_targets_count_for_nothing():
   assert float(model.loss_fn(labels, outputs, "train")) == 1.0
 
 
+def test_what_is_trained_on_is_features_and_labels_as_they_are_stored():
+  def from_bytes(*specification_fns):
+    return preprocessors.ImageToFloatPreprocessor(*specification_fns, ["x"])
+
+  stored = models.training_specification(_Linear(preprocessor_cls=from_bytes))
+  assert list(stored) == ["x", "hint", "target"]
+  assert [stored["x"].dtype, stored["hint"].dtype] == [tf.uint8, tf.float32]
+
+  class Twice(_Linear):
+    def get_label_specification(self, mode):
+      return specs.TensorSpecStruct(x=_SPEC((1,), tf.float32, "x"))
+
+  with pytest.raises(errors.SpecError, match=r"Twice: expected other .*got \[x\] of"):
+    models.training_specification(Twice())
+
+
 _BAD_LOSSES = {
   "none": (None, "loss: expected a scalar, got nothing"),
   "a vector": (tf.zeros([4]), r"loss: expected a scalar, got \(4,\) float32"),
