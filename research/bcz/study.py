@@ -10,11 +10,8 @@ of verb and block that were not, also without being told any, and writes `table.
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import pathlib
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +20,7 @@ import tensorflow as tf
 
 from research import runs
 from research.bcz import table_env
-from t2r_seq import actors, policies, training
+from t2r_seq import policies
 
 _CONFIGS = "research/bcz/configs"
 # Of the run's name: which demonstrations.
@@ -41,23 +38,19 @@ Rates = dict[str, float]
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the study; returns the exit status: 0 if the instruction is followed."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument("--out", default="bcz_out", help="folder for what is written")
-  parser.add_argument("--seeds", type=int, default=1, help="trainings of each model")
+  parser = runs.parser(__doc__, "bcz_out")
   parser.add_argument("--models", nargs="+", default=["bcz"], choices=_MODELS)
   parser.add_argument("--episodes", type=int, default=3000, help="of each data set")
   parser.add_argument("--steps", type=int, help="of each training; else as gin says")
   parser.add_argument("--fresh", type=int, default=10, help="episodes an instruction")
   args = parser.parse_args(argv)
-  start, out = time.monotonic(), pathlib.Path(args.out)
-  out.mkdir(parents=True, exist_ok=True)
+  out = args.out
   found: dict[str, list[Rates]] = {column: [] for column in _COLUMNS}
   for name in args.models:
     collect(out, _MODELS[name], args.episodes)
   for seed in range(args.seeds):
     for name in args.models:
-      with runs.stage(f"train {name}, seed {seed}"):
-        train(out, name, seed, args.steps)
+      train(out, name, seed, args.steps, *args.gin_bindings)
       with runs.stage(f"act, {name}, seed {seed}"):
         policy = load(out, name, seed)
         found[name].append(evaluate(policy, args.fresh))
@@ -67,55 +60,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     table = table_of(found)
     (out / "table.md").write_text(table, encoding="utf-8")
   (out / "episode.png").write_bytes(picture(load(out, args.models[0], 0)))
-  print(f"\n{table}\nThe study took {time.monotonic() - start:.0f} s.")
-  if not np.mean([rates["seen"] for rates in found[args.models[0]]]) > _WANTED:
-    print(f"study: expected success above {_WANTED} of what is seen.", file=sys.stderr)
-    return 1
-  return 0
+  success = np.mean([rates["seen"] for rates in found[args.models[0]]])
+  complaint = f"expected success above {_WANTED} of what is seen."
+  return runs.conclude(args, table, success > _WANTED, complaint)
 
 
 def collect(out: pathlib.Path, data: str, num_episodes: int) -> None:
   """Writes demonstrations to train and to evaluate on, unless they are there."""
-  parts = {"train": (num_episodes, 0), "eval": (max(8, num_episodes // 40), 1)}
-  for part, (count, seed) in parts.items():
+  quiet = ["TableExpertPolicy.noise = 0.0"] if data == "clean" else []
+  parts = {"train": num_episodes, "eval": max(8, num_episodes // 40)}
+  for seed, (part, count) in enumerate(parts.items()):
     path = _data(out, data, part)
-    bindings = [
-      f"TABLE_STORE_DIR = {path!r}",
-      f"collect_episodes.num_episodes = {count}",
-      f"collect_episodes.seed = {seed}",
-    ]
-    if data == "clean":
-      bindings.append("TableExpertPolicy.noise = 0.0")
-    if not pathlib.Path(path).exists():
-      with (
-        runs.stage(f"collect {data}, {part}"),
-        runs.configured(f"{_CONFIGS}/collect_table.gin", *bindings),
-      ):
-        actors.collect_episodes()
+    runs.collect(f"{_CONFIGS}/collect_table.gin", path, count, *quiet, seed=seed)
 
 
-def train(out: pathlib.Path, name: str, seed: int, num_steps: int | None) -> None:
+def train(
+  out: pathlib.Path, name: str, seed: int, num_steps: int | None, *bindings: str
+) -> None:
   """Trains and exports one model."""
-  data = _MODELS[name]
-  bindings = [
-    f"TRAIN_STORE = {_data(out, data, 'train')!r}",
-    f"EVAL_STORE = {_data(out, data, 'eval')!r}",
-    f"train_eval_model.model_dir = {_run(out, name, seed)!r}",
-    "train_eval_model.create_exporters_fn = @create_default_exporters",
-    "create_default_exporters.exporter_fns = [@LatestExporter]",
-  ]
-  if num_steps is not None:
-    bindings.append(f"NUM_TRAIN_STEPS = {num_steps}")
-  with runs.configured(f"{_CONFIGS}/train_bcz.gin", *bindings):
-    tf.keras.utils.set_random_seed(seed)
-    training.train_eval_model()
+  runs.train(
+    f"{_CONFIGS}/train_bcz.gin",
+    runs.run_dir(out, name, seed),
+    seed,
+    f"TRAIN_STORE = {str(_data(out, _MODELS[name], 'train'))!r}",
+    f"EVAL_STORE = {str(_data(out, _MODELS[name], 'eval'))!r}",
+    *bindings,
+    num_steps=num_steps,
+  )
 
 
 def load(out: pathlib.Path, name: str, seed: int) -> policies.RegressionPolicy:
   """Loads what a training exported."""
-  export_dir = f"{_run(out, name, seed)}/export/latest"
-  predictor = policies.ExportedSavedModelPredictor(export_dir, timeout=0.0)
-  return policies.RegressionPolicy(predictor)
+  return policies.RegressionPolicy(runs.load(runs.run_dir(out, name, seed)))
 
 
 class Unheard(policies.Policy):
@@ -147,11 +123,8 @@ def evaluate(policy: policies.Policy, num_episodes: int) -> Rates:
   for kind, instructions in INSTRUCTIONS.items():
     for text in instructions:
       env = table_env.TableEnv([text])
-      with contextlib.closing(env):
-        found = actors.evaluate_policies(
-          {text: policy}, env, num_episodes, (_FRESH_SEED,)
-        )
-      rates[text] = float(found[text].success_rate or 0.0)
+      found = runs.evaluate(policy, env, num_episodes, _FRESH_SEED)
+      rates[text] = found.success_rate or 0.0
     rates[kind] = float(np.mean([rates[text] for text in instructions]))
   return rates
 
@@ -159,18 +132,15 @@ def evaluate(policy: policies.Policy, num_episodes: int) -> Rates:
 def table_of(found: dict[str, list[Rates]]) -> str:
   """Returns the rates as a table: a column for each model that was trained."""
   names = [name for name, seeds in found.items() if seeds]
-  lines = [
-    f"| success | {' | '.join(_COLUMNS[name] for name in names)} |",
-    f"| --- | {' | '.join('---:' for _ in names)} |",
-  ]
+  rows = []
   for kind, instructions in INSTRUCTIONS.items():
     for row in (kind, *instructions):
       cells = [
         runs.mean_and_interval([rates[row] for rates in found[name]]) for name in names
       ]
       label = f"**{row}**" if row == kind else row
-      lines.append(f"| {label} | {' | '.join(cells)} |")
-  return "\n".join(lines) + "\n"
+      rows.append([label, *cells])
+  return runs.table(["success", *(_COLUMNS[name] for name in names)], rows)
 
 
 def picture(policy: policies.RegressionPolicy) -> bytes:
@@ -183,12 +153,8 @@ def picture(policy: policies.RegressionPolicy) -> bytes:
   return tf.io.encode_png(np.concatenate(rows)).numpy()
 
 
-def _run(out: pathlib.Path, name: str, seed: int) -> str:
-  return str(out / "runs" / f"{name}_{seed}")
-
-
-def _data(out: pathlib.Path, name: str, part: str) -> str:
-  return str(out / "data" / f"{name}_{part}")
+def _data(out: pathlib.Path, name: str, part: str) -> pathlib.Path:
+  return out / "data" / f"{name}_{part}"
 
 
 if __name__ == "__main__":

@@ -8,12 +8,10 @@ same fresh episodes, and writes `table.md`.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
 import pathlib
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +20,7 @@ import tensorflow as tf
 
 from research import runs
 from research.pose_env import collect, pose_env, pose_env_models
-from t2r_seq import actors, meta_learning, policies, specs, store, training
+from t2r_seq import actors, meta_learning, policies, specs, store
 
 OFFSET = 0.4
 _CONFIGS = "research/pose_env/configs"
@@ -44,57 +42,45 @@ _FRESH_SEED = 2
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the study; returns the exit status: 0 if one episode removes the offset."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument("--out", default="study_out", help="folder for what is written")
-  parser.add_argument("--seeds", type=int, default=1, help="trainings of each model")
+  parser = runs.parser(__doc__, "study_out")
   parser.add_argument("--episodes", type=int, default=3000, help="of each data set")
   parser.add_argument("--steps", type=int, help="of each training; else as gin says")
   parser.add_argument("--fresh", type=int, default=100, help="episodes to act in")
   args = parser.parse_args(argv)
-  start, out = time.monotonic(), pathlib.Path(args.out)
+  out = args.out
   collect_all(out, args.episodes)
   errors: dict[tuple[str, str], list[float]] = {row: [] for row in _ROWS}
   for seed in range(args.seeds):
     for name in _MODELS:
-      with runs.stage(f"train {name}, seed {seed}"):
-        train(out, name, seed, args.steps)
+      train(out, name, seed, args.steps, *args.gin_bindings)
     with runs.stage(f"act in {args.fresh} fresh episodes, seed {seed}"):
       for row, error in evaluate(out, seed, args.fresh).items():
         errors[row].append(error)
-  table = _table(errors)
-  (out / "table.md").write_text(table, encoding="utf-8")
-  print(f"\n{table}\nThe study took {time.monotonic() - start:.0f} s.")
-  before = np.mean(errors["offset", "maml, before"])
-  if not np.mean(errors["offset", "maml, after"]) < before / 2:
-    print("study: one episode does not remove half of the error.", file=sys.stderr)
-    return 1
-  return 0
+  rows = [
+    [task, _ROWS[task, name], runs.mean_and_interval(values)]
+    for (task, name), values in errors.items()
+  ]
+  table = runs.table(("task", "policy", "error (m)"), rows, num_labels=2)
+  before, after = [np.mean(errors["offset", f"maml, {x}"]) for x in ("before", "after")]
+  complaint = "one episode does not remove half of the error."
+  return runs.conclude(args, table, after < before / 2, complaint)
 
 
 def collect_all(out: pathlib.Path, num_episodes: int) -> None:
   """Writes each kind of data, to train and to evaluate on, unless it is there."""
-  out.mkdir(parents=True, exist_ok=True)
   parts = {"train": (num_episodes, 0), "eval": (max(32, num_episodes // 10), 1)}
   for part, (count, seed) in parts.items():
     for name in ("still", "random"):
-      path = _data(out, name, part)
-      if not pathlib.Path(path).exists():
-        with (
-          runs.stage(f"collect {name}, {part}"),
-          runs.configured(
-            f"{_CONFIGS}/collect_{name}.gin",
-            f"collect_episodes.output_path = {path!r}",
-            f"collect_episodes.num_episodes = {count}",
-            f"collect_episodes.seed = {seed}",
-          ),
-        ):
-          actors.collect_episodes()
-    if not pathlib.Path(_data(out, "tasks", part)).exists():
-      with runs.stage(f"collect tasks, {part}"):
-        collect_tasks(_data(out, "tasks", part), count // 2, seed)
+      config, path = f"{_CONFIGS}/collect_{name}.gin", _data(out, name, part)
+      output = "collect_episodes.output_path"
+      runs.collect(config, path, count, seed=seed, to=output)
+    path = _data(out, "tasks", part)
+    if not path.exists():
+      with runs.stage(f"collect {path.stem}"):
+        collect_tasks(path, count // 2, seed)
 
 
-def collect_tasks(path: str, num_tasks: int, seed: int) -> None:
+def collect_tasks(path: pathlib.Path, num_tasks: int, seed: int) -> None:
   """Writes a store of two episodes of the right answers a task, with its number."""
   columns = pose_env_models.episode_specification()
   columns["task"] = specs.ExtendedTensorSpec((), tf.int64, name="task")
@@ -118,21 +104,21 @@ def collect_tasks(path: str, num_tasks: int, seed: int) -> None:
     )
 
 
-def train(out: pathlib.Path, name: str, seed: int, num_steps: int | None) -> None:
+def train(
+  out: pathlib.Path, name: str, seed: int, num_steps: int | None, *bindings: str
+) -> None:
   """Trains and exports one model, as its gin file says."""
   config, data = _MODELS[name]
-  bindings = [
-    f"TRAIN_DATA = {_data(out, data, 'train')!r}",
-    f"EVAL_DATA = {_data(out, data, 'eval')!r}",
-    f"train_eval_model.model_dir = {_run(out, name, seed)!r}",
-    "train_eval_model.create_exporters_fn = @create_default_exporters",
+  runs.train(
+    f"{_CONFIGS}/{config}",
+    runs.run_dir(out, name, seed),
+    seed,
+    f"TRAIN_DATA = {str(_data(out, data, 'train'))!r}",
+    f"EVAL_DATA = {str(_data(out, data, 'eval'))!r}",
     "create_default_exporters.exporter_fns = [@BestExporter]",
-  ]
-  if num_steps is not None:
-    bindings.append(f"NUM_TRAIN_STEPS = {num_steps}")
-  with runs.configured(f"{_CONFIGS}/{config}", *bindings):
-    tf.keras.utils.set_random_seed(seed)
-    training.train_eval_model()
+    *bindings,
+    num_steps=num_steps,
+  )
 
 
 def evaluate(
@@ -171,24 +157,12 @@ def evaluate(
 def _load(
   out: pathlib.Path, name: str, seed: int
 ) -> policies.ExportedSavedModelPredictor:
-  export_dir = f"{_run(out, name, seed)}/export/best"
-  return policies.ExportedSavedModelPredictor(export_dir, timeout=0.0)
+  return runs.load(runs.run_dir(out, name, seed), "best")
 
 
-def _run(out: pathlib.Path, name: str, seed: int) -> str:
-  return str(out / "runs" / f"{name}_{seed}")
-
-
-def _data(out: pathlib.Path, name: str, part: str) -> str:
+def _data(out: pathlib.Path, name: str, part: str) -> pathlib.Path:
   ending = "" if name == "tasks" else ".tfrecord"
-  return str(out / "data" / f"{name}_{part}{ending}")
-
-
-def _table(errors: dict[tuple[str, str], list[float]]) -> str:
-  lines = ["| task | policy | error (m) |", "| --- | --- | ---: |"]
-  for (task, name), values in errors.items():
-    lines.append(f"| {task} | {_ROWS[task, name]} | {runs.mean_and_interval(values)} |")
-  return "\n".join(lines) + "\n"
+  return out / "data" / f"{name}_{part}{ending}"
 
 
 if __name__ == "__main__":

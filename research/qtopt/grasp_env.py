@@ -52,6 +52,22 @@ _COLORS = (
 )
 
 
+def to_pixels(x: Any, y: Any, size: Sequence[int]) -> tuple[Any, Any]:
+  """Returns where the carriage's camera sees places of the bottom.
+
+  Args:
+    x: of the gripper's frame in metres, arrays or tensors.
+    y: the same.
+    size: height and width of the picture, or of maps of it.
+  Returns:
+    (columns, rows): 0 is in the middle of the first pixel.
+  """
+  height, width = size
+  column = x / CAMERA_VIEW * width / 2 + (width - 1) / 2
+  row = (CAMERA_OFFSET - y) / CAMERA_VIEW * height / 2 + (height - 1) / 2
+  return column, row
+
+
 @gin.configurable
 class GraspEnv(gymnasium.Env):
   """A gripper above a bin: what it sees, what it does, whether it lifts anything.

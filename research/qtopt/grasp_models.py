@@ -14,39 +14,12 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from research.qtopt import grasp_env
-from t2r_seq import models, specs
+from research.qtopt import grasp_env, qtopt_models
+from t2r_seq import layers, models, specs
 
-_ACTION = {
-  "world_vector": 3,
-  "vertical_rotation": 2,
-  "close_gripper": 1,
-  "open_gripper": 1,
-  "terminate_episode": 1,
-}
-COMMANDS = ("close_gripper", "open_gripper", "terminate_episode")
 # The outputs of an export's search, by the parts of an action.
-ACTION_KEY = {name: f"action_{name}" for name in _ACTION}
-
-
-@gin.configurable
-def grasp_episode_specification(
-  image_size: tuple[int, int] = (48, 48),
-) -> specs.TensorSpecStruct:
-  """Returns what is stored of an episode: T actions, T + 1 observations."""
-  make = specs.ExtendedTensorSpec
-  shapes = {
-    "state/image": ((*image_size, 3), tf.uint8),
-    "state/gripper_closed": ((1,), tf.float32),
-    "state/height_to_bottom": ((1,), tf.float32),
-    **{f"action/{name}": ((size,), tf.float32) for name, size in _ACTION.items()},
-    "reward": ((1,), tf.float32),
-    "terminated": ((1,), tf.bool),
-  }
-  return specs.TensorSpecStruct(
-    (path, make(shape, dtype, path, is_sequence=True))
-    for path, (shape, dtype) in shapes.items()
-  )
+ACTION_KEY = {name: f"action_{name}" for name in qtopt_models.ACTION}
+_Spec = specs.ExtendedTensorSpec
 
 
 @gin.configurable
@@ -77,25 +50,37 @@ class GraspCritic(models.CriticModel):
 
   def get_state_specification(self) -> specs.TensorSpecStruct:
     """Returns the image, and what the gripper is and where."""
-    return self._part("state")
+    state = qtopt_models.vectors(qtopt_models.STATUS, "state/", 0)
+    image = _Spec((*self._image_size, 3), tf.uint8, "state/image", time_offsets=0)
+    return specs.TensorSpecStruct(image=image, **state)
 
   def get_action_specification(self) -> specs.TensorSpecStruct:
     """Returns the displacement, the turn and the three commands."""
-    return self._part("action")
+    return qtopt_models.vectors(qtopt_models.ACTION, "action/", 0)
 
   def get_label_specification(self, mode: str) -> specs.TensorSpecStruct:
     """Returns the reward; the rest is what `n_step` joins."""
     del mode
-    stored = grasp_episode_specification(self._image_size)
-    labels = {name: _at_anchor(stored[name]) for name in ("reward", "terminated")}
+    labels = {
+      "reward": _Spec((1,), tf.float32, "reward", time_offsets=0),
+      "terminated": _Spec((1,), tf.bool, "terminated", time_offsets=0),
+    }
     for path, spec in self.get_state_specification().items():
-      following = specs.ExtendedTensorSpec.from_spec(spec, time_offsets=1)
-      labels[f"next_state/{path}"] = following
+      labels[f"next_state/{path}"] = _Spec.from_spec(spec, time_offsets=1)
     return specs.TensorSpecStruct(labels)
 
   def create_network(self) -> dict[str, Any]:
     """Returns the tower, which sees the image, and the head, which sees actions."""
-    return {"tower": _tower(self._width), "head": GraspHead(6 * self._width)}
+    keras, width = tf.keras.layers, self._width
+    tower = [
+      keras.Rescaling(1 / 127.5, offset=-1.0, name="scale"),
+      keras.Conv2D(width, 4, 2, "same", activation="relu", name="conv1"),
+      keras.Conv2D(width, 3, 1, "same", activation="relu", name="conv2"),
+    ]
+    return {
+      "tower": tf.keras.Sequential(tower, name="tower"),
+      "head": GraspHead(6 * width),
+    }
 
   @tf.autograph.experimental.do_not_convert
   def state_func(self, state: Any, mode: str) -> dict[str, tf.Tensor]:
@@ -127,21 +112,13 @@ class GraspCritic(models.CriticModel):
     state, count = self.state_func(features.state, mode), tf.shape(labels.reward)[0]
     action = specs.TensorSpecStruct(
       (name, tf.random.uniform([count, size], -1.0, 1.0))
-      for name, size in _ACTION.items()
+      for name, size in qtopt_models.ACTION.items()
     )
     limit = grasp_env.MAX_STEP.astype(np.float32)
     action["world_vector"] = limit * action["world_vector"]
     values = self.q_func(state, action, mode)["q_predicted"]
     failed = self._loss_function(tf.zeros_like(values), values)
     return loss + self._doubt * tf.reduce_mean(failed)
-
-  def _part(self, name: str) -> specs.TensorSpecStruct:
-    stored = grasp_episode_specification(self._image_size)
-    return specs.TensorSpecStruct(
-      (path.partition("/")[2], _at_anchor(spec))
-      for path, spec in stored.items()
-      if path.startswith(f"{name}/")
-    )
 
 
 @gin.configurable
@@ -157,7 +134,10 @@ def as_meant(action: Any, sign: tf.Tensor) -> dict[str, tf.Tensor]:
   A command is given or not, and a gripper that ends the episode does not move: so the
   critic need not learn that these are the same.
   """
-  meant = {name: tf.cast(getattr(action, name) > 0.5, tf.float32) for name in COMMANDS}
+  meant = {
+    name: tf.cast(getattr(action, name) > 0.5, tf.float32)
+    for name in qtopt_models.COMMANDS
+  }
   goes_on = 1.0 - meant["terminate_episode"]
   to = tf.cast(action.world_vector, tf.float32)
   sine, cosine = tf.unstack(tf.cast(action.vertical_rotation, tf.float32), axis=-1)
@@ -170,18 +150,6 @@ def as_meant(action: Any, sign: tf.Tensor) -> dict[str, tf.Tensor]:
     "open_gripper": (meant["open_gripper"] - either) * goes_on,
     "terminate_episode": meant["terminate_episode"],
   }
-
-
-def _tower(width: int) -> Any:
-  layers = tf.keras.layers
-  return tf.keras.Sequential(
-    [
-      layers.Rescaling(1 / 127.5, offset=-1.0, name="scale"),
-      layers.Conv2D(width, 4, 2, "same", activation="relu", name="conv1"),
-      layers.Conv2D(width, 3, 1, "same", activation="relu", name="conv2"),
-    ],
-    name="tower",
-  )
 
 
 # Where a head looks, in metres: a grid around where the gripper would come down, as
@@ -221,37 +189,16 @@ class GraspHead(tf.keras.layers.Layer):
     sine, cosine = tf.sin(angle), tf.cos(angle)
     x, y = _GRID.T.astype(np.float32)
     places = [to[:, :1] + cosine * x - sine * y, to[:, 1:2] + sine * x + cosine * y]
+    pixels = grasp_env.to_pixels(*places, maps.shape[1:3])
+    seen = layers.sample_maps(maps, *pixels)
     parts = [
-      _read(maps, *places),
+      tf.reshape(seen, [-1, seen.shape[1] * seen.shape[2]]),
       status,
       to / grasp_env.MAX_STEP.astype(np.float32),
       status[:, 1:] + 10.0 * to[:, 2:],
-      *(action[name] for name in COMMANDS),
+      *(action[name] for name in qtopt_models.COMMANDS),
     ]
     values = tf.concat(parts, axis=-1)
     for layer in self._hidden:
       values = layer(values)
     return self._value(values)
-
-
-def _read(maps: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-  """Reads maps [B, h, w, C] at places [B, K] of the gripper's frame: [B, K * C]."""
-  height, width, channels = maps.shape[1:]
-  view = grasp_env.CAMERA_VIEW
-  column = x / view * width / 2 + (width - 1) / 2
-  row = (grasp_env.CAMERA_OFFSET - y) / view * height / 2 + (height - 1) / 2
-  column = tf.clip_by_value(column, 0.0, width - 1.001)
-  row = tf.clip_by_value(row, 0.0, height - 1.001)
-  left, top = tf.floor(column), tf.floor(row)
-  flat = tf.reshape(maps, [-1, height * width, channels])
-  found = []
-  for down in (0, 1):
-    for right in (0, 1):
-      weight = (1 - tf.abs(row - top - down)) * (1 - tf.abs(column - left - right))
-      index = tf.cast((top + down) * width + left + right, tf.int32)
-      found.append(weight[..., tf.newaxis] * tf.gather(flat, index, batch_dims=1))
-  return tf.reshape(tf.add_n(found), [-1, x.shape[1] * channels])
-
-
-def _at_anchor(spec: specs.ExtendedTensorSpec) -> specs.ExtendedTensorSpec:
-  return specs.ExtendedTensorSpec.from_spec(spec, is_sequence=False, time_offsets=0)

@@ -7,7 +7,7 @@ from typing import Any
 import gin
 import numpy as np
 
-from research.qtopt import grasp_env, grasp_models
+from research.qtopt import grasp_env, grasp_models, qtopt_models
 from t2r_seq import policies
 
 _UP = 0.09  # Higher than objects, and what it takes to have lifted one.
@@ -58,7 +58,7 @@ class ScriptedGraspPolicy(policies.Policy):
     height = float(state["state"]["height_to_bottom"][0])
     closed = float(state["state"]["gripper_closed"][0])
     if random.random() < self._wildness:
-      commands = [name for name in grasp_models.COMMANDS if random.random() < 0.25]
+      commands = [name for name in qtopt_models.COMMANDS if random.random() < 0.25]
       return make_action(random.uniform(-limit, limit), self._turn(), *commands)
     is_error = random.random() < self._error_prob
     if closed < 0.2 and height > _UP:
@@ -131,6 +131,6 @@ def make_action(vector: Any, angle: float, *commands: str) -> dict[str, np.ndarr
     "world_vector": vector.astype(np.float32),
     "vertical_rotation": np.array([np.sin(angle), np.cos(angle)], np.float32),
     **{
-      name: np.array([name in commands], np.float32) for name in grasp_models.COMMANDS
+      name: np.array([name in commands], np.float32) for name in qtopt_models.COMMANDS
     },
   }

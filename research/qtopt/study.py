@@ -9,20 +9,26 @@ the same fresh episodes. Writes `table.md` and `grasp.png`.
 
 from __future__ import annotations
 
-import argparse
-import contextlib
+import io
+import itertools
 import pathlib
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from research import runs
-from research.qtopt import figure, grasp_env, grasp_models, grasp_policies
-from t2r_seq import actors, data, policies, replay, store, training
+from research.qtopt import grasp_env, grasp_policies
+from t2r_seq import actors, errors, policies, store
+
+try:
+  import matplotlib
+
+  matplotlib.use("Agg")
+  from matplotlib import pyplot as plt
+except ImportError as error:
+  raise errors.missing_extra("matplotlib", "demo") from error
 
 _CONFIGS = "research/qtopt/configs"
 _ROWS = {
@@ -31,178 +37,155 @@ _ROWS = {
   "qlearner": "Bellman targets, the logs alone",
   "online": "Bellman targets, the logs and what its exports collect",
 }
-# Of a batch: few episodes of the script succeed, and most can be learned of them.
-_WEIGHTS = {"successes": 2, "failures": 1}
-_FRESH_SEED = 7_000
+_FRESH_SEED, _SHOWN_SEED = 7_000, 8_000
+_SHOWN_SIZE, _NUM_TRIED = 240, 10  # Of the picture.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the study; returns the exit status: 0 if learning beats the script by far."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument("--out", default="qtopt_out", help="folder for what is written")
-  parser.add_argument("--seeds", type=int, default=1, help="trainings of each kind")
+  parser = runs.parser(__doc__, "qtopt_out")
   parser.add_argument(
     "--no_critic", action="store_true", help="leave out the supervised one"
   )
   parser.add_argument("--episodes", type=int, default=2000, help="of the logs")
   parser.add_argument("--steps", type=int, default=500, help="of training on logs")
-  parser.add_argument("--batch_size", type=int, default=64, help="of a step")
   parser.add_argument("--rounds", type=int, default=5, help="in which exports collect")
   parser.add_argument("--round_steps", type=int, default=150, help="between two")
   parser.add_argument("--round_episodes", type=int, default=60, help="of an export")
   parser.add_argument("--fresh", type=int, default=100, help="episodes to act in")
-  parser.add_argument("--gin_bindings", nargs="*", default=[], help="of each training")
   args = parser.parse_args(argv)
-  start, out, size = time.monotonic(), pathlib.Path(args.out), args.batch_size
-  out.mkdir(parents=True, exist_ok=True)
-  if not (out / "logs").exists():
-    with runs.stage(f"log {args.episodes} episodes of the script"):
-      collect(out, args.episodes)
-  on_logs = ("qlearner",) if args.no_critic else ("critic", "qlearner")
-  found: dict[str, list[actors.Evaluation]] = {
-    name: [] for name in ("script", *on_logs, "online")
-  }
+  out = args.out
+  ends = {"critic": args.steps, "qlearner": args.steps}
+  ends["online"] = args.steps + args.rounds * args.round_steps
+  if args.no_critic:
+    del ends["critic"]
+  rounds = (
+    f"train_eval_model.save_checkpoints_steps = {args.round_steps}",
+    f"CollectByExport.num_episodes = {args.round_episodes}",
+  )
+  runs.collect(f"{_CONFIGS}/collect_grasps.gin", out / "logs", args.episodes)
+  split(out / "logs")
+  found: dict[str, list[actors.Evaluation]] = {n: [] for n in ("script", *ends)}
   for seed in range(args.seeds):
-    for name in on_logs:
-      with (
-        runs.stage(f"train {name}, seed {seed}"),
-        _configured(out, name, seed, args.steps, *args.gin_bindings),
-      ):
-        logs = data.MixtureInputGenerator(logged(out), _WEIGHTS, size, seed)
-        training.train_eval_model(input_generator_train=logs)
-    with runs.stage(f"act in {args.fresh} fresh episodes, seed {seed}"):
-      acting = {name: load(out, name, seed) for name in on_logs}
-      script = grasp_policies.ScriptedGraspPolicy()
-      evaluate(found, {"script": script, **acting}, args.fresh)
-    with runs.stage(f"collect and train in {args.rounds} rounds, seed {seed}"):
-      end = args.steps + args.rounds * args.round_steps
-      sizes = args.round_steps, args.round_episodes, size
-      train_online(out, seed, end, *sizes, *args.gin_bindings)
-    with runs.stage(f"act in {args.fresh} fresh episodes, seed {seed}"):
-      policy = load(out, "qlearner", seed)
-      evaluate(found, {"online": policy}, args.fresh)
-      if seed == 0:
-        figure.draw(str(out / "grasp.png"), policy)
-  table = _table(found)
-  (out / "table.md").write_text(table, encoding="utf-8")
-  print(f"\n{table}\nThe study took {time.monotonic() - start:.0f} s.")
-  if not _mean(found["online"]) > 2 * _mean(found["script"]):
-    print("study: the critic hardly beats the script.", file=sys.stderr)
-    return 1
-  return 0
+    for name in found:
+      policy: policies.Policy = grasp_policies.ScriptedGraspPolicy()
+      if name != "script":
+        more = rounds if name == "online" else ()
+        train(out, name, seed, ends[name], *more, *args.gin_bindings)
+        policy = load(out, name, seed)
+      with runs.stage(f"act in {args.fresh} fresh episodes"):
+        figures = runs.evaluate(policy, grasp_env.GraspEnv(), args.fresh, _FRESH_SEED)
+      print(actors.evaluation_table({name: figures}), flush=True)
+      found[name].append(figures)
+      if name == "online" and seed == 0:
+        (out / "grasp.png").write_bytes(picture(policy))
+  rates, rows = dict[str, list[float]](), []
+  for name, evaluations in found.items():
+    rates[name] = [each.success_rate or 0.0 for each in evaluations]
+    each = ", ".join(f"{rate:.0%}" for rate in rates[name])
+    length = np.mean([evaluation.episode_length for evaluation in evaluations])
+    interval = runs.mean_and_interval(rates[name])
+    rows.append([_ROWS[name], interval, each, f"{length:.1f}"])
+  table = runs.table(("policy", "success", "of each seed", "steps"), rows)
+  is_good = np.mean(rates["online"]) > 2 * np.mean(rates["script"])
+  return runs.conclude(args, table, is_good, "the critic hardly beats the script.")
 
 
-def collect(out: pathlib.Path, num_episodes: int) -> None:
-  """Writes the script's episodes into a store."""
-  with runs.configured(
-    f"{_CONFIGS}/collect_grasps.gin",
-    f"STORE_DIR = {str(out / 'logs')!r}",
-    f"collect_episodes.num_episodes = {num_episodes}",
-  ):
-    actors.collect_episodes()
+def split(path: str | pathlib.Path) -> None:
+  """Tells a store's successes from its failures, as the gin files read them."""
+  logs = store.EpisodeStore(path)
+  parts: dict[str, list[int]] = {"failures": [], "successes": []}
+  for number in range(len(logs)):
+    is_success = logs.episode(number)["reward"].any()
+    parts["successes" if is_success else "failures"].append(number)
+  store.EpisodeStore.write_splits(path, parts)
 
 
-def logged(out: pathlib.Path) -> dict[str, Any]:
-  """Returns generators of the logs' successes and failures, as gin configures them."""
-  logs = store.EpisodeStore(str(out / "logs"))
-  is_success = [bool(logs.episode(i)["reward"].any()) for i in range(len(logs))]
-  return {
-    name: data.StoreInputGenerator(
-      episodes=np.flatnonzero(np.equal(is_success, want)).tolist()
-    )
-    for name, want in (("successes", True), ("failures", False))
-  }
-
-
-def train_online(
-  out: pathlib.Path,
-  seed: int,
-  end: int,
-  round_steps: int,
-  round_episodes: int,
-  batch_size: int,
-  *gin_bindings: str,
-) -> None:
-  """Goes on with the Q learner, on the logs and on what its exports collect."""
-  with _configured(out, "qlearner", seed, end, *gin_bindings):
-    model, sources = grasp_models.GraspQLearner(), logged(out)
-    windowed = {
-      **model.get_feature_specification("train"),
-      **model.get_label_specification("train"),
-    }
-    n_step = sources["successes"].n_step
-    buffer = replay.ReplayBuffer(windowed, 20_000, n_step=n_step, seed=seed)
-    sources["replay"] = replay.ReplayInputGenerator(buffer)
-    collecting = actors.CollectByExport(
-      grasp_env.GraspEnv,
-      lambda: load(out, "qlearner", seed, script_prob=0.1, stddev=0.01),
-      actors.ReplaySink(buffer, with_last_observation=True),
-      round_episodes,
-      seed=seed + 1,
-    )
-    training.train_eval_model(
-      model,
-      data.MixtureInputGenerator(sources, {**_WEIGHTS, "replay": 1}, batch_size, seed),
-      save_checkpoints_steps=round_steps,
-      eval_throttle_secs=0,
-      callbacks=[collecting],
-    )
+def train(out: pathlib.Path, name: str, seed: int, end: int, *bindings: str) -> None:
+  """Trains up to a step; "online" goes on with the Q learner while it collects."""
+  model_dir = _run(out, name, seed)
+  told = [f"STORE_DIR = {str(out / 'logs')!r}", f"MixtureInputGenerator.seed = {seed}"]
+  if name == "online":
+    told.append(f"EXPORT_DIR = {f'{model_dir}/export/latest'!r}")
+    told.append(f"CollectByExport.seed = {seed + 1}")
+    told.append(f"ReplayBuffer.seed = {seed}")
+  config = f"{_CONFIGS}/train_grasp_{name}.gin"
+  runs.train(config, model_dir, seed, *told, *bindings, num_steps=end)
 
 
 def load(
   out: pathlib.Path, name: str, seed: int, **noise: float
 ) -> grasp_policies.GraspPolicy:
   """Returns the policy of the newest export."""
-  export_dir = f"{out}/runs/{name}_{seed}/export/latest"
-  predictor = policies.ExportedSavedModelPredictor(export_dir, timeout=0.0)
+  predictor = runs.load(_run(out, name, seed))
   return grasp_policies.GraspPolicy(predictor, seed=seed, **noise)
 
 
-def evaluate(
-  found: dict[str, list[actors.Evaluation]],
-  acting: dict[str, policies.Policy],
-  num_episodes: int,
-) -> None:
-  """Adds figures of policies in the same fresh episodes."""
-  with contextlib.closing(grasp_env.GraspEnv()) as env:
-    evaluated = actors.evaluate_policies(acting, env, num_episodes, (_FRESH_SEED,))
-  print(actors.evaluation_table(evaluated), flush=True)
-  for name, each in evaluated.items():
-    found[name].append(each)
+def picture(policy: grasp_policies.GraspPolicy) -> bytes:
+  """Draws the first episode in which a policy succeeds, if it does; returns a PNG.
+
+  Beside it is what the critic thought at first of grasps all over the bin.
+  """
+  env = grasp_env.GraspEnv(render_mode="rgb_array")
+  large = grasp_env.GraspEnv(
+    image_size=(_SHOWN_SIZE, _SHOWN_SIZE), render_mode="rgb_array"
+  )
+  for seed in range(_SHOWN_SEED, _SHOWN_SEED + _NUM_TRIED):
+    frames, reward = runs.film(policy, env, large, seed)
+    if reward:
+      break
+  first, _ = env.reset(seed=seed)
+  env.close()
+  large.close()
+  frames = [frames[0], *frames[:-1]]  # What ends an episode moves nothing.
+  figure, axes = plt.subplots(1, len(frames), figsize=(3 * len(frames), 3.2))
+  view, middle = grasp_env.CAMERA_VIEW, grasp_env.CAMERA_OFFSET
+  extent = (-view, view, middle - view, middle + view)
+  for axis, frame in zip(axes, frames, strict=True):
+    axis.imshow(frame, extent=extent)
+    axis.axis("off")
+  x, y = grasp_env.MAX_STEP[:2]
+  values = _values(policy, first)
+  shown = axes[0].imshow(
+    values, extent=(-x, x, -y, y), origin="lower", alpha=0.6, vmin=0.0
+  )
+  axes[0].set(xlim=extent[:2], ylim=extent[2:])
+  figure.colorbar(shown, ax=axes[0], fraction=0.045, label="Q of a grasp there")
+  for number, axis in enumerate(axes[1:]):
+    axis.set_title("at first" if not number else f"after action {number}")
+  figure.tight_layout()
+  png = io.BytesIO()
+  figure.savefig(png, dpi=80)
+  plt.close(figure)
+  return png.getvalue()
 
 
-@contextlib.contextmanager
-def _configured(
-  out: pathlib.Path, name: str, seed: int, num_steps: int, *gin_bindings: str
-) -> Iterator[None]:
-  with runs.configured(
-    f"{_CONFIGS}/train_grasp_{name}.gin",
-    f"STORE_DIR = {str(out / 'logs')!r}",
-    f"train_eval_model.model_dir = {str(out / 'runs' / f'{name}_{seed}')!r}",
-    f"NUM_TRAIN_STEPS = {num_steps}",
-    *gin_bindings,
-  ):
-    tf.keras.utils.set_random_seed(seed)
-    yield
-
-
-def _mean(evaluations: Sequence[actors.Evaluation]) -> float:
-  return float(np.mean([each.success_rate or 0.0 for each in evaluations]))
-
-
-def _table(found: dict[str, list[actors.Evaluation]]) -> str:
-  lines = [
-    "| policy | success | of each seed | steps |",
-    "| --- | ---: | ---: | ---: |",
+def _values(policy: Any, observation: Any, size: int = 32) -> np.ndarray:
+  """Values grasps all over what one step reaches, by the best of some turns."""
+  height = observation["state"]["height_to_bottom"][0]
+  x, y = (np.linspace(-step, step, size) for step in grasp_env.MAX_STEP[:2])
+  turns = np.linspace(-0.6, 0.6, 4)
+  asked = [
+    grasp_policies.make_action((b, a, 0.01 - height), turn, "close_gripper")
+    for a, b, turn in itertools.product(y, x, turns)
   ]
-  for name, evaluations in found.items():
-    rates = [each.success_rate or 0.0 for each in evaluations]
-    each = ", ".join(f"{rate:.0%}" for rate in rates)
-    length = np.mean([evaluation.episode_length for evaluation in evaluations])
-    lines.append(
-      f"| {_ROWS[name]} | {runs.mean_and_interval(rates)} | {each} | {length:.1f} |"
-    )
-  return "\n".join(lines) + "\n"
+  spec = policy.predictor.get_feature_specification()
+  features = {
+    path: np.stack([each[path.removeprefix("action/")] for each in asked])
+    for path in spec
+    if path.startswith("action/")
+  }
+  # So many actions are valued in a state, which is given as often as it takes.
+  features = {p: v.reshape(-1, *spec[p].shape) for p, v in features.items()}
+  count = len(features["action/world_vector"])
+  for name, value in observation["state"].items():
+    features[f"state/{name}"] = np.stack([value] * count)
+  values = policy.predictor.predict(features)["q_predicted"]
+  return values.reshape(size, size, len(turns)).max(axis=-1)
+
+
+def _run(out: pathlib.Path, name: str, seed: int) -> str:
+  return runs.run_dir(out, "qlearner" if name == "online" else name, seed)
 
 
 if __name__ == "__main__":

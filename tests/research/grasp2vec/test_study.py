@@ -26,7 +26,7 @@ def test_study_writes_its_table_and_picture(tmp_path, monkeypatch):
     "train/StoreInputGenerator.batch_size = 4",
     "train_eval_model.input_generator_eval = None",
   ]
-  sizes = ["--grasps", "8", "--held_out", "8", "--bind", *quickly]
+  sizes = ["--grasps", "8", "--held_out", "8", "--gin_bindings", *quickly]
   study.main(["--out", str(out), *sizes])
   rows = (out / "table.md").read_text(encoding="utf-8").splitlines()[2:]
   assert [row.split("|")[1].strip() for row in rows] == list(study._ROWS.values())

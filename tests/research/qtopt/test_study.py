@@ -20,8 +20,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 def test_grasps_are_logged_learned_collected_and_shown(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(ROOT)
   sizes = "--episodes 20 --steps 1 --rounds 1 --round_steps 1 --round_episodes 1"
-  options = f"{sizes} --fresh 1 --batch_size 4 --no_critic --gin_bindings".split()
+  options = f"{sizes} --fresh 1 --no_critic --gin_bindings".split()
   bindings = ["act/CrossEntropySearch.num_iterations = 1"]
+  bindings.append("MixtureInputGenerator.batch_size = 4")
   status = study.main(["--out", str(tmp_path), *options, *bindings])
   episode = store.EpisodeStore(str(tmp_path / "logs")).episode(0)
   # One observation more than actions; what is behind the last action is zeros.
