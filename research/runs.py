@@ -15,7 +15,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import actors, policies, training
+from t2r_seq import actors, errors, policies, training
 
 # Student's t: 97.5 % lie below, by degrees of freedom.
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
@@ -189,6 +189,22 @@ def film_strip(
   frames, _ = film(policy, env, large, seed)
   shown = np.linspace(0, len(frames) - 1, num_frames).astype(int)
   return np.concatenate([frames[i] for i in shown], axis=1)
+
+
+def pyplot() -> Any:
+  """Returns matplotlib's pyplot, which draws to files alone.
+
+  Raises:
+    ImportError: matplotlib is not there, and which extra has it.
+  """
+  try:
+    import matplotlib
+  except ImportError as error:
+    raise errors.missing_extra("matplotlib", "demo") from error
+  matplotlib.use("Agg")
+  from matplotlib import pyplot as found
+
+  return found
 
 
 def mean_and_interval(values: Sequence[float]) -> str:

@@ -8,17 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from research import runs
 from research.pose_env import evaluation
-from t2r_seq import errors
 
-try:
-  import matplotlib
-
-  matplotlib.use("Agg")
-  from matplotlib import pyplot as plt
-except ImportError as error:
-  raise errors.missing_extra("matplotlib", "demo") from error
-
+plt = runs.pyplot()
 _STACK1, _STACK4, _TRUTH, _BOUND = "#d1662b", "#1f6fb2", "#2f7d4f", "#8a8f98"
 _INK, _GRID = "#22262b", "#e3e6ea"
 STYLE: Any = {

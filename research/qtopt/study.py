@@ -20,16 +20,9 @@ import numpy as np
 
 from research import runs
 from research.qtopt import grasp_env, grasp_policies
-from t2r_seq import actors, errors, policies, store
+from t2r_seq import actors, policies, store
 
-try:
-  import matplotlib
-
-  matplotlib.use("Agg")
-  from matplotlib import pyplot as plt
-except ImportError as error:
-  raise errors.missing_extra("matplotlib", "demo") from error
-
+plt = runs.pyplot()
 _CONFIGS = "research/qtopt/configs"
 _ROWS = {
   "script": "the script that collected the logs, blind",
