@@ -51,11 +51,6 @@ class WeightAverages:
     self._raw: list[tf.Tensor] | None = None
 
   @property
-  def variables(self) -> list[tf.Variable]:
-    """The averages, for checkpoints."""
-    return list(self._averages)
-
-  @property
   def by_weight(self) -> dict[int, tf.Variable]:
     """The averages by the `id` of their weights."""
     pairs = zip(self._weights, self._averages, strict=True)
@@ -101,11 +96,6 @@ class WeightAverages:
       yield
     finally:
       self.put_back()
-
-  def overwrite(self) -> None:
-    """Puts the averages in the place of the weights, for good."""
-    with self.in_use():
-      self._raw = None
 
   def put_back(self) -> None:
     """Puts the raw weights back; does nothing where they are in place."""

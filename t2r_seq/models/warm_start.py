@@ -13,12 +13,11 @@ from absl import logging
 
 from t2r_seq import errors
 from t2r_seq.models import networks
+from t2r_seq.policies.checkpoint_predictor import VALUE, weight_keys
 
 NameFilter = Callable[[str], bool]
 """Says of a variable's name, such as 'tower/dense/kernel', whether it is meant."""
 
-_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-_OURS = "model/"
 # What TensorFlow 1 and TF-Slim call the same thing.
 _OTHER_NAMES = {"kernel": "weights", "bias": "biases"}
 
@@ -72,8 +71,9 @@ def default_init_from_checkpoint_fn(
   Args:
     model: a built model.
     checkpoint: prefix of a checkpoint, or a folder, whose newest it is: of this
-      library, of TensorFlow 1 (whose 'weights' and 'biases' are also kernels and
-      biases), or of any `tf.train.Checkpoint`.
+      library, whose averages are taken where it has any, of TensorFlow 1 (whose
+      'weights' and 'biases' are also kernels and biases), or of any
+      `tf.train.Checkpoint`.
     allow_partial_restore: whether variables that the checkpoint lacks keep their
       values; otherwise they are an error.
     filter_restorables_fn: chooses variables by name; see `create_name_filter`.
@@ -137,13 +137,10 @@ def _dtype(variable: tf.Variable) -> np.dtype:
 
 def _keys_by_name(shapes: Mapping[str, Any]) -> dict[str, str]:
   """Returns the keys of a checkpoint by the names of their variables."""
-  objects = [key for key in shapes if key.endswith(_VALUE)]
-  ours = [key for key in objects if key.startswith(_OURS)]
-  if ours:
-    return {key[len(_OURS) : -len(_VALUE)]: key for key in ours}
-  if objects:
-    return {key[: -len(_VALUE)]: key for key in objects}
-  return {key: key for key in shapes}
+  if ours := weight_keys(shapes):
+    return ours
+  objects = {key.removesuffix(VALUE): key for key in shapes if key.endswith(VALUE)}
+  return objects or {key: key for key in shapes}
 
 
 def _other_names(name: str, scopes: Mapping[str, str]) -> list[str]:

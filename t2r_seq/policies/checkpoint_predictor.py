@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+from collections.abc import Collection
 from typing import Any
 
 import gin
@@ -19,7 +20,9 @@ from t2r_seq.policies.predictors import LoadingPredictor, RestoreOptions
 from t2r_seq.specs import ModeKeys
 
 _INDEX = re.compile(r"(model\.ckpt-(\d+))\.index")
-_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+
+VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+"""How the keys of variables end in TensorFlow's checkpoints."""
 
 
 @gin.configurable
@@ -107,25 +110,18 @@ class CheckpointPredictor(LoadingPredictor):
     model = self._t2r_model
     reader = tf.train.load_checkpoint(prefix)
     shapes = reader.get_variable_to_shape_map()
-    variables = {"model": model.named_variables}
-    if any(name.startswith("averages/") for name in shapes):
-      if model.averages is None:
-        model.create_optimizer()  # Knows which weights are averaged.
-      if model.averages is not None:
-        averages = enumerate(model.averages.variables)
-        variables["averages"] = {str(number): v for number, v in averages}
+    keys = weight_keys(shapes)
     values = []
-    for branch, part in variables.items():
-      for own_name, variable in part.items():
-        name = f"{branch}/{own_name}{_VALUE}"
-        if shapes.get(name) != variable.shape:
-          raise errors.SpecError(
-            f"restore: {prefix}: expected a checkpoint of {type(model).__name__}, got "
-            f"one with {shapes.get(name, 'nothing')} for the shape "
-            f"{tuple(variable.shape)} of {variable.name}. Configure the model as it "
-            "was trained."
-          )
-        values.append((variable, reader.get_tensor(name)))
+    for name, variable in model.named_variables.items():
+      key = keys.get(name, "")
+      if shapes.get(key) != variable.shape:
+        raise errors.SpecError(
+          f"restore: {prefix}: expected a checkpoint of {type(model).__name__}, got "
+          f"one with {shapes.get(key, 'nothing')} for the shape "
+          f"{tuple(variable.shape)} of {variable.name}. Configure the model as it "
+          "was trained."
+        )
+      values.append((variable, reader.get_tensor(key)))
     self._values[prefix] = values
     return policy
 
@@ -134,8 +130,6 @@ class CheckpointPredictor(LoadingPredictor):
     values = self._values.pop(loaded.path, []) if loaded is not None else []
     for variable, value in values:
       variable.assign(value)
-    if values and self._t2r_model.averages is not None:
-      self._t2r_model.averages.overwrite()
     super()._use(loaded)
 
   def _policy(self, path: str, step: int) -> LoadedPolicy:
@@ -207,6 +201,23 @@ class ModelPredictor(CheckpointPredictor):
   def init_randomly(self) -> None:
     """Takes the weights that the model has: random ones, before it is trained."""
     self.restore()
+
+
+def weight_keys(keys: Collection[str]) -> dict[str, str]:
+  """Finds the weights that a run's checkpoint is evaluated by.
+
+  Args:
+    keys: of the checkpoint's variables.
+  Returns:
+    Keys by the names of the weights: of averages, where the run has any.
+  """
+  found = {}
+  for key in keys:
+    if key.startswith("model/") and key.endswith(VALUE):
+      rest = key.removeprefix("model/")
+      average = f"averages/{rest}"
+      found[rest.removesuffix(VALUE)] = average if average in keys else key
+  return found
 
 
 def _prefix(place: str) -> re.Match[str] | None:

@@ -110,7 +110,11 @@ class Trainer:
       "optimizer": self._updates.state,
     }
     if self.model.averages:
-      state["averages"] = self.model.averages.variables
+      averages = self.model.averages.by_weight
+      named = self.model.named_variables
+      state["averages"] = _nested(
+        {n: averages[id(v)] for n, v in named.items() if id(v) in averages}
+      )
     if self._updates.accumulated:
       state["accumulated"] = self._updates.accumulated
     return tf.train.Checkpoint(**state)

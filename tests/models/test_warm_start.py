@@ -114,6 +114,20 @@ def test_all_of_an_own_checkpoint_is_taken(trained, caplog):
   assert f"Initialised 10 of 10 variables from {prefix}" in caplog.text
 
 
+def test_averages_are_taken_for_weights(tmp_path):
+  kwargs = {"use_avg_model_params": True, "avg_model_params_decay": 0.5}
+  trainer = training.Trainer(Model(**kwargs), tf.distribute.get_strategy())
+  for _ in range(2):
+    trainer.train_step(*BATCH)
+  prefix = trainer.checkpoint().write(str(tmp_path / "model.ckpt-2"))
+  raw, want = values(trainer.model), trainer.model.policy_weights
+  assert not same(raw, want, ["head/kernel"])
+  assert not same(raw, want, ["tower/batch_normalization/moving_mean"])
+  model = built()
+  models.default_init_from_checkpoint_fn(model, prefix)
+  assert same(values(model), want, NAMES)
+
+
 def test_a_filter_and_a_map_of_scopes(trained):
   want, prefix = trained
   model = built()

@@ -205,7 +205,8 @@ for name, create in OPTIMIZERS.items():
         got[key], want[key], rtol=1e-4, err_msg=f"{name} {key}"
       )
   close(values(pair[1][0].model), values(pair[0][0].model))
-  close(*[[v.numpy() for v in pair[i][0].model.averages.variables] for i in (1, 0)])
+  averages = [pair[i][0].model.averages.by_weight.values() for i in (1, 0)]
+  close(*[[v.numpy() for v in each] for each in averages])
 
 # What is accumulated is saved: the third step's gradients wait for the fourth's.
 trainer = training.Trainer(Masked(accumulating), two)

@@ -127,7 +127,7 @@ def test_a_step_that_the_scaler_skips_is_no_bad_step():
     scalars = trainer.train_step(_FEATURES, _LABELS)
   assert trainer.first_bad_step is None and np.isfinite(scalars["gradient_norm"])
   assert _weights(trainer.model)[0] > 0.1
-  assert all(np.isfinite(v).all() for v in trainer.model.averages.variables)
+  assert all(np.isfinite(v).all() for v in trainer.model.averages.by_weight.values())
 
 
 def test_gradients_that_no_scale_makes_finite_are_a_bad_step():
