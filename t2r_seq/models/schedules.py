@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import gin
+import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors
@@ -72,17 +73,18 @@ class WarmupCosine(tf.keras.optimizers.schedules.LearningRateSchedule):
 
 
 @gin.configurable
-def piecewise_linear(boundaries: Sequence[int], values: Sequence[float]) -> Schedule:
+def piecewise_linear(boundaries: Any, values: Any) -> Schedule:
   """Returns a schedule of straight lines between values.
 
   Args:
-    boundaries: steps, each greater than the one before.
+    boundaries: steps, each greater than the one before; a list, array or tensor.
     values: at each of them; before the first and after the last it stays as it is.
   Returns:
     A schedule: a learning rate, or called with a model's `global_step`.
   Raises:
     SpecError: there is not one value for each boundary, or these do not grow.
   """
+  boundaries, values = [np.asarray(given).tolist() for given in (boundaries, values)]
   pairs = itertools.pairwise(boundaries)
   if not boundaries or len(boundaries) != len(values) or any(a >= b for a, b in pairs):
     raise errors.SpecError(

@@ -159,6 +159,8 @@ def test_schedules():
   for step, want in {-5: 1, 0: 1, 5: 2, 10: 3, 15: 1, 20: -1, 99: -1}.items():
     assert float(line(tf.constant(step, tf.int64))) == pytest.approx(want)
   assert float(models.piecewise_linear([4], [7.0])(tf.constant(2))) == 7
+  of_tensors = models.piecewise_linear(tf.constant([0, 10]), tf.constant([1.0, 3.0]))
+  assert float(of_tensors(5)) == 2 and of_tensors.get_config()["boundaries"] == [0, 10]
   stairs = models.exponential_decay(2.0, decay_steps=10, decay_rate=0.5)
   smooth = models.exponential_decay(2.0, 10, 0.5, staircase=False)
   assert float(stairs(tf.constant(19))) == 1
