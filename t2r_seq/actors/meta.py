@@ -10,7 +10,8 @@ import numpy as np
 from absl import logging
 
 from t2r_seq import errors, training
-from t2r_seq.actors import collect, rollouts
+from t2r_seq.actors import collect, rollouts, sinks
+from t2r_seq.training import stopping
 
 
 @gin.configurable
@@ -22,7 +23,7 @@ def run_meta_env(
   num_adaptations_per_task: int = 2,
   num_episodes_per_adaptation: int = 1,
   num_demos: int = 1,
-  seed: int = 0,
+  seed: int | None = 0,
   explore_prob: float = 0.0,
   max_steps: int | None = None,
   episode_writer: Callable[[rollouts.Episode], Any] | None = None,
@@ -30,13 +31,18 @@ def run_meta_env(
   summary_writer: training.SummaryWriter | None = None,
   global_step: int = 0,
   tag: str = "collect",
+  num_episodes: int | None = None,
+  sink: sinks.EpisodeSink | None = None,
+  restore_policy: bool = True,
+  stop: stopping.StopCondition | None = None,
 ) -> dict[str, float]:
   """Has a policy learn tasks, one after the other, and measures what it gains by that.
 
   In each task the policy forgets the one before (`reset_task`), and learns from
   `num_demos` demonstrations (`adapt`). Then it acts, `num_adaptations_per_task` times
   some episodes, and before each time but the first it learns from all that the task has
-  shown so far. After Tensor2Robot's function of that name.
+  shown so far. After Tensor2Robot's function of that name; it can be the `run_agent_fn`
+  of `collect_eval_loop`.
 
   Args:
     env: a Gymnasium environment, or a function without arguments that makes one.
@@ -47,7 +53,8 @@ def run_meta_env(
     num_adaptations_per_task: times that the policy acts in a task, between learning.
     num_episodes_per_adaptation: episodes of each time.
     num_demos: demonstrations of a task.
-    seed: of tasks, episodes and policies; two policies meet the same ones.
+    seed: of tasks, episodes and policies; two policies meet the same ones. None takes
+      what comes.
     explore_prob: is handed to the policy with each observation.
     max_steps: cuts an episode off.
     episode_writer: is called with each episode, demonstrations too.
@@ -56,13 +63,19 @@ def run_meta_env(
     summary_writer: gets the metrics, as '<tag>/step_0_reward' and so on.
     global_step: of the policy; the summaries' step.
     tag: names the run in the summaries.
+    num_episodes: of `collect_eval_loop`; has no effect, as tasks are counted.
+    sink: gets every step, of demonstrations too; see `run_env`.
+    restore_policy: whether the policy's newest parameters are loaded first.
+    stop: is asked after each step; ends the run without the task in progress.
   Returns:
-    'step_<i>_reward', the mean reward of an episode after learning i times (of
+    'num_episodes' and 'num_steps' of all, demonstrations too; of tasks, where there was
+    one, 'step_<i>_reward', the mean reward of an episode after learning i times (of
     demonstrations, where there are some, already before the first), and
     'step_<i>_improvement' over the time before.
   Raises:
     SpecError: the environment has no tasks, or a number is too small.
   """
+  del num_episodes
   counts = {
     "num_tasks": num_tasks,
     "num_adaptations_per_task": num_adaptations_per_task,
@@ -73,69 +86,74 @@ def run_meta_env(
       raise errors.SpecError(f"run_meta_env: {name}: expected at least 1, got {count}.")
   made = env() if callable(env) and not hasattr(env, "step") else env
   begin = reset_task_fn or _reset_task
-  rollouts.restore_policy(policy)
-  rewards = np.zeros([num_tasks, num_adaptations_per_task])
+  if restore_policy:
+    rollouts.restore_policy(policy)
+  if seed is None:
+    seed = int(np.random.SeedSequence().generate_state(1)[0])
+  tally, rewards = rollouts.EpisodeTally(), []
+
+  def run(policy: Any, num_episodes: int, seed: int) -> list[rollouts.Episode]:
+    episodes: list[rollouts.Episode] = []
+    collect.run_env(
+      made,
+      policy,
+      num_episodes,
+      seed,
+      explore_prob,
+      episode_writer=episodes.append,
+      max_steps=max_steps,
+      sink=sink,
+      restore_policy=False,
+      stop=stop,
+    )
+    for episode in episodes:
+      tally.add(episode)
+      if episode_writer is not None:
+        episode_writer(episode)
+    if stop is not None and stop.is_set():
+      raise _TaskCutOffError
+    return episodes
+
   try:
     for task in range(num_tasks):
       task_seed = rollouts.episode_seed(seed, task, stream=2)
       begin(made, task_seed)
       if hasattr(policy, "reset_task"):
         policy.reset_task()
-      run = {
-        "env": made,
-        "explore_prob": explore_prob,
-        "max_steps": max_steps,
-        "episode_writer": episode_writer,
-      }
       seen: list[rollouts.Episode] = []
       if demo_policy is not None and num_demos:
-        seen += _run(demo_policy, num_demos, task_seed, **run)[0]
+        seen += run(demo_policy, num_demos, task_seed)
         _adapt(policy, seen)
+      of_task = []
       for step in range(num_adaptations_per_task):
         if step:
           _adapt(policy, seen)
-        episodes, rewards[task, step] = _run(
-          policy,
-          num_episodes_per_adaptation,
-          rollouts.episode_seed(task_seed, 1 + step),
-          **run,
-        )
+        step_seed = rollouts.episode_seed(task_seed, 1 + step)
+        episodes = run(policy, num_episodes_per_adaptation, step_seed)
+        of_task.append(np.mean([sum(s["reward"] for s in each) for each in episodes]))
         seen += episodes
-      logging.info("Task %d: rewards %s.", task, rewards[task].round(4))
+      rewards.append(of_task)
+      logging.info("Task %d: rewards %s.", task, np.round(of_task, 4))
+  except _TaskCutOffError:
+    logging.info("Stopped after %d tasks.", len(rewards))
   finally:
     if made is not env:
       made.close()
-  means = rewards.mean(axis=0)
-  metrics = {f"step_{i}_reward": float(mean) for i, mean in enumerate(means)}
-  for i, gain in enumerate(np.diff(means), start=1):
-    metrics[f"step_{i}_improvement"] = float(gain)
+  counted = tally.metrics()
+  metrics = {name: counted[name] for name in ("num_episodes", "num_steps")}
+  if rewards:
+    means = np.mean(rewards, axis=0)
+    metrics |= {f"step_{i}_reward": float(mean) for i, mean in enumerate(means)}
+    for i, gain in enumerate(np.diff(means), start=1):
+      metrics[f"step_{i}_improvement"] = float(gain)
   if summary_writer is not None:
     named = {f"{tag}/{name}": value for name, value in metrics.items()}
     summary_writer.scalars(named, global_step)
   return metrics
 
 
-def _run(
-  policy: Any,
-  num_episodes: int,
-  seed: int,
-  episode_writer: Callable[[rollouts.Episode], Any] | None,
-  **run: Any,
-) -> tuple[list[rollouts.Episode], float]:
-  """Runs episodes; returns them, and their mean reward."""
-  episodes: list[rollouts.Episode] = []
-  metrics = collect.run_env(
-    policy=policy,
-    num_episodes=num_episodes,
-    seed=seed,
-    episode_writer=episodes.append,
-    restore_policy=False,
-    **run,
-  )
-  if episode_writer is not None:
-    for episode in episodes:
-      episode_writer(episode)
-  return episodes, metrics["episode_reward"]
+class _TaskCutOffError(Exception):
+  """The run is to stop, in the middle of a task."""
 
 
 def _adapt(policy: Any, episodes: Sequence[rollouts.Episode]) -> None:
