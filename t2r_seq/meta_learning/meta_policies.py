@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import collections
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -46,7 +47,8 @@ def pack_condition(
     spec: of `get_adaptation_specification`: paths below 'condition/features' are found
       in observations, those below 'condition/labels' are entries of a step, such as
       'action', or else of its info; a single label is the action, and so is 'target'.
-    num_samples: the newest steps that are taken; None: all.
+    num_samples: the newest steps that are taken; None: as many as the specs say, or all
+      where they say nothing.
     num_episodes: the newest episodes, of which samples are taken at even distances from
       start to end, as `TaskStoreInputGenerator.num_condition_episodes` does it; None:
       samples are the newest steps, of whichever episodes.
@@ -57,6 +59,7 @@ def pack_condition(
   Raises:
     SpecError: there is no step, or a step lacks a path; all are named.
   """
+  num_samples = num_samples or next(iter(spec.values())).shape[0]
   samples = _samples(episode_data, num_samples, num_episodes)
   labels = [path for path in spec if path.startswith("condition/labels/")]
   found, missing = specs.TensorSpecStruct(), []
@@ -137,7 +140,29 @@ def _pack(
   offsets = None if record is None else record.adaptation_offsets
   windows = {"time_offsets": offsets} if offsets else {}
   spec = predictor.get_adaptation_specification()
-  return pack_condition_fn(episode_data, spec, **windows)
+  stacked = _stacked(spec, predictor.get_step_specification())
+  packed = pack_condition_fn(episode_data, stacked or spec, **windows)
+  if stacked is None:
+    return packed
+  return specs.TensorSpecStruct(
+    (f"{path}/{number}", sample)
+    for path, samples in packed.items()
+    for number, sample in enumerate(samples)
+  )
+
+
+def _stacked(
+  spec: specs.TensorSpecStruct, step_spec: specs.TensorSpecStruct
+) -> specs.TensorSpecStruct | None:
+  """Joins specs of numbered samples, '<path>/0' and so on; None: they are joined."""
+  counts = collections.Counter(path.rpartition("/")[0] for path in spec)
+  seen = {path.removeprefix("condition/features/") for path in spec}
+  if seen & set(step_spec) or any(f"{path}/0" not in spec for path in counts):
+    return None
+  return specs.TensorSpecStruct(
+    (path, specs.ExtendedTensorSpec.from_spec(spec[f"{path}/0"], batch_size=count))
+    for path, count in counts.items()
+  )
 
 
 class _AdaptingPolicy(MetaLearningPolicy):

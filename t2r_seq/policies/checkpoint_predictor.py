@@ -14,7 +14,7 @@ import tensorflow as tf
 from t2r_seq import errors, specs
 from t2r_seq.policies.loaded_export import LoadedPolicy
 from t2r_seq.policies.policy_model import PolicyModel
-from t2r_seq.policies.policy_module import PolicyFunctions, exported_feature_specs
+from t2r_seq.policies.policy_module import PolicyFunctions, stored_feature_specs
 from t2r_seq.policies.policy_record import PolicyRecord
 from t2r_seq.policies.predictors import LoadingPredictor, RestoreOptions
 from t2r_seq.specs import ModeKeys
@@ -150,7 +150,7 @@ class CheckpointPredictor(LoadingPredictor):
       path,
       step,
       step,
-      exported_feature_specs(model),
+      stored_feature_specs(model),
       specs.flatten_spec_structure(label_spec),
       self._signatures,
       PolicyRecord.of(model),

@@ -75,9 +75,10 @@ def make_tasks(num_tasks=4, num_condition=3, num_inference=2, seed=0):
   return struct, TensorSpecStruct(target=tf.constant(y[:, n:]))
 
 
-def maml(create=None, steps=1, rate=0.1, **inner):
+def maml(create=None, steps=1, rate=0.1, preprocessor_cls=None, **inner):
   return meta_learning.MAMLModel(
     LineModel(create),
+    preprocessor_cls,
     num_inner_loop_steps=steps,
     inner_loop=meta_learning.MAMLInnerLoopGradientDescent(rate, **inner),
     create_optimizer_fn=lambda: tf.keras.optimizers.SGD(0.05),
@@ -350,6 +351,79 @@ def test_a_policy_learns_tasks_from_demonstrations(trained):
   assert metrics["step_0_reward"] > 0.2 * without["step_0_reward"]
   gained = metrics["step_1_reward"] - metrics["step_0_reward"]
   assert metrics["step_1_improvement"] == pytest.approx(gained)
+
+
+class StepsSink(actors.EpisodeSink):
+  def __init__(self):
+    self.steps = []
+
+  def append(self, step, env=0):
+    self.steps.append(step)
+
+  def end_episode(self, env=0):
+    pass
+
+  def close(self):
+    pass
+
+
+def test_a_loop_of_collecting_learns_tasks(trained):
+  env, sink = LineEnv(), StepsSink()
+  collect = functools.partial(
+    actors.run_meta_env, demo_policy=RightPolicy(env), num_tasks=2, num_demos=3
+  )
+  metrics = actors.collect_eval_loop(
+    env,
+    policy_class=lambda: meta_learning.MAMLRegressionPolicy(trained[1]),
+    run_agent_fn=collect,
+    sink=sink,
+  )
+  assert metrics["num_episodes"] == 2 * (3 + 2)
+  assert metrics["num_steps"] == len(sink.steps) == 4 * 10
+  assert metrics["collect/step_1_improvement"] != 0
+
+
+def test_a_run_that_is_stopped_in_its_second_task_tells_of_the_first(trained):
+  env, sink = LineEnv(), StepsSink()
+  stop = type("Stop", (), {"is_set": lambda self: len(sink.steps) >= 4 * 7})()
+  metrics = actors.run_meta_env(
+    env,
+    meta_learning.MAMLRegressionPolicy(trained[1]),
+    RightPolicy(env),
+    num_demos=3,
+    seed=None,
+    sink=sink,
+    stop=stop,
+  )
+  assert len(sink.steps) == 4 * 7 and metrics["num_episodes"] == 7
+  assert np.isfinite(metrics["step_1_reward"])
+
+
+@pytest.mark.parametrize("is_numbered", [False, True])
+def test_a_policy_learns_alike_of_an_export_and_of_a_model(trained, is_numbered):
+  """Also where records hold a task each, its samples by their numbers."""
+  model, export = trained
+  env, demonstration = LineEnv(), []
+  env.reset_task(0)
+  actors.run_env(env, RightPolicy(env), 1, episode_writer=demonstration.append)
+  if is_numbered:
+    preprocessor_cls = functools.partial(
+      meta_learning.FixedLenMetaExamplePreprocessor, num_condition_samples_per_task=4
+    )
+    numbered = maml(steps=5, rate=0.2, preprocessor_cls=preprocessor_cls)
+    numbered.build()
+    numbered.take_weights(model.policy_weights, 0)
+    model = numbered
+  answers = []
+  for predictor in (export, policies.ModelPredictor(model)):
+    policy = meta_learning.MAMLRegressionPolicy(predictor)
+    policy.restore()
+    policy.reset_task()
+    before = policy.SelectAction(env.x)
+    policy.adapt(demonstration)
+    answers.append([before, policy.SelectAction(env.x)])
+  assert abs(answers[0][0] - answers[0][1]) > 0.01
+  np.testing.assert_allclose(*answers, rtol=1e-4, atol=1e-5)
 
 
 def _pack_targets(episodes, spec):
