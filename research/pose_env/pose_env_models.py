@@ -211,7 +211,16 @@ class PoseEnvContinuousMCModel(models.CriticModel):
 
   Episodes have one step, so the reward is the Monte-Carlo return. With a `search` the
   export answers with the best pose that it finds.
+
+  Args:
+    num_frames: how many frames the model sees; None for records that are single
+      images, as of `PoseEnvRegressionModel`.
+    **kwargs: of `CriticModel`.
   """
+
+  def __init__(self, num_frames: int | None = 1, **kwargs: Any):
+    self._num_frames = num_frames
+    super().__init__(**kwargs)
 
   @property
   def default_preprocessor_cls(self) -> Any:
@@ -219,19 +228,21 @@ class PoseEnvContinuousMCModel(models.CriticModel):
     return preprocessors.ImageToFloatPreprocessor
 
   def get_state_specification(self) -> specs.TensorSpecStruct:
-    """Returns the frame."""
-    image = image_specification(1, tf.float32)["state/image"]
+    """Returns the frames."""
+    image = image_specification(self._num_frames, tf.float32)["state/image"]
     return specs.TensorSpecStruct(image=image)
 
   def get_action_specification(self) -> specs.TensorSpecStruct:
     """Returns `pose`, the action that was taken."""
-    pose = specs.ExtendedTensorSpec((2,), tf.float32, name="pose", time_offsets=0)
+    offsets = None if self._num_frames is None else 0
+    pose = specs.ExtendedTensorSpec((2,), tf.float32, name="pose", time_offsets=offsets)
     return specs.TensorSpecStruct(pose=pose)
 
   def get_label_specification(self, mode: str) -> specs.TensorSpecStruct:
     """Returns `reward`, in every mode."""
     del mode
-    return specs.TensorSpecStruct(reward=label_specification(is_windowed=True).reward)
+    is_windowed = self._num_frames is not None
+    return specs.TensorSpecStruct(reward=label_specification(is_windowed).reward)
 
   def create_network(self) -> dict[str, Any]:
     """Returns the tower, which sees the frame once, and the head, which sees poses."""

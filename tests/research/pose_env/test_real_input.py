@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from research.pose_env import pose_env_models
-from t2r_seq import policies, records, specs, training
+from t2r_seq import data, policies, records, specs, training
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
@@ -79,3 +79,18 @@ def test_trains_by_gin_exports_and_predicts(
   policy = policies.RegressionPolicy(predictor)
   action, _ = policy.sample_action({"state": {"image": examples["state/image"][0]}})
   np.testing.assert_allclose(action, predicted[0], atol=1e-5)
+
+
+def test_a_critic_of_single_images_trains_and_values_poses(
+  examples, pose_env_data, tmp_path
+):
+  training.train_eval_model(
+    pose_env_models.PoseEnvContinuousMCModel(num_frames=None),
+    data.DefaultRecordInputGenerator(str(pose_env_data), batch_size=8),
+    max_train_steps=2,
+    model_dir=str(tmp_path),
+  )
+  predictor = policies.ExportedSavedModelPredictor(str(tmp_path / "export" / "latest"))
+  assert predictor.restore()
+  asked = {"state/image": examples["state/image"], "action/pose": examples["pose"]}
+  assert predictor.predict(asked)["q_predicted"].shape == (100, 1)
