@@ -195,7 +195,9 @@ def of_batch() -> Draws:
 
   Each call within one function is a purpose of its own.
   """
-  _present.num_calls += 1
   draws = of_samples(tf.constant(1))
   first = Draws(draws.numbers[:1], draws.seed)
+  if _present.numbers is None:  # Each call has another number.
+    return first
+  _present.num_calls += 1
   return first.under(f"call {_present.num_calls}")

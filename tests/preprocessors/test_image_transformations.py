@@ -94,6 +94,16 @@ def test_photometric_distortions_are_one_of_all_images():
   assert np.abs(noisy[0] - noisy[1]).max() > 0.1
 
 
+def test_the_global_seed_makes_draws_repeatable():
+  done = []
+  for seed in (1, 1, 2):
+    tf.random.set_seed(seed)
+    apply = image_transformations.ApplyPhotometricImageDistortions
+    done.append(apply([UNIT], **ALL)[0].numpy())
+  np.testing.assert_array_equal(done[0], done[1])
+  assert np.abs(done[0] - done[2]).max() > 0.01
+
+
 def test_photometric_distortions_are_those_of_tf_image():
   with draws.numbered(tf.constant([7], tf.int64)):
     done = image_transformations.ApplyPhotometricImageDistortions([UNIT], **ALL)[0]
