@@ -45,8 +45,9 @@ def pack_condition(
   Args:
     episode_data: of the task; the newest last.
     spec: of `get_adaptation_specification`: paths below 'condition/features' are found
-      in observations, those below 'condition/labels' are entries of a step, such as
-      'action', or else of its info; a single label is the action, and so is 'target'.
+      in observations, those below 'action', a critic's, also in the step's action;
+      those below 'condition/labels' are entries of a step, such as 'action', or else of
+      its info; what neither has is the action, if it is the only label or 'target'.
     num_samples: the newest steps that are taken; None: as many as the specs say, or all
       where they say nothing.
     num_episodes: the newest episodes, of which samples are taken at even distances from
@@ -123,9 +124,12 @@ def _find(step: Mapping[str, Any], path: str, is_action: bool) -> Any:
   _, branch, name = path.split("/", 2)
   if branch == "features":
     observation = step["observation"]
-    if not isinstance(observation, Mapping):
-      return observation
-    return flatten_observation(observation).get(name)
+    is_named = isinstance(observation, Mapping)
+    named = {"action": step.get("action"), **(observation if is_named else {})}
+    found = flatten_observation(named)
+    if name in found or name.startswith("action/"):
+      return found.get(name, found.get("action"))
+    return None if is_named else observation
   if name in step:
     return step[name]
   info = flatten_observation(step.get("info") or {})
