@@ -127,6 +127,9 @@ def split_train_val(
 def tile_val_mode(pair: Any) -> None:
   """Repeats a pair's `val_mode` [tasks, 1] for each sample: [tasks * samples, 1].
 
+  In the order of `flatten_batch_examples`; Tensor2Robot's has that of samples, which is
+  another one where the tasks differ.
+
   Args:
     pair: a struct with `train`, `val` and `val_mode`, changed in place.
   Raises:
@@ -138,7 +141,7 @@ def tile_val_mode(pair: Any) -> None:
       "tile_val_mode: expected as many samples in train as in val, got "
       f"{counts[0]} and {counts[1]}."
     )
-  pair.val_mode = tf.tile(pair.val_mode, [counts[0], 1])
+  pair.val_mode = tf.repeat(pair.val_mode, counts[0], axis=0)
 
 
 def num_samples_of(tensors: specs.SpecStructure) -> int | None:
