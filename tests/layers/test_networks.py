@@ -520,6 +520,34 @@ def test_sequences_of_images_under_tensor2robots_names():
   assert bcz_networks.LinearHead(outputs, 2).shape == (2, 3, 2)
 
 
+def test_functions_of_tensor2robots_names_keep_their_layers_in_a_store():
+  x, images = _normal(2, 7, 3), _normal(2, 100, 100, 3)
+  store, passes = layers.LayerStore(), []
+  for _ in range(2):
+    with store:
+      film = vision_layers.BuildFILMParams(x[:, 0], 2 * 2 * 32)
+      made = [
+        snail.CausalConv(x, 2, 4, kernel_size=3),
+        snail.DenseBlock(x, 2, 4),
+        snail.TCBlock(x, 7, 4),
+        snail.AttentionBlock(x, 4, 6)[0],
+        vision_layers.BuildImagesToFeaturesModel(
+          images, num_blocks=2, film_output_params=film
+        )[0],
+        vision_layers.BuildImagesToFeaturesModelHighRes(
+          images, num_blocks=2, num_output_maps=4
+        )[0],
+      ]
+    passes.append(made)
+  assert [tuple(each.shape) for each in made] == [
+    *((2, 7, 4), (2, 7, 7), (2, 7, 15), (2, 7, 9)),
+    *((2, 64), (2, 8)),
+  ]
+  assert len(store) == 7
+  for first, second in zip(*passes, strict=True):
+    np.testing.assert_array_equal(first, second)
+
+
 def test_a_store_finds_a_functions_layers_again():
   x = _normal(2, 6)
   store = layers.LayerStore()
