@@ -7,7 +7,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import gin
 import numpy as np
@@ -314,6 +314,7 @@ class CheckpointExport(training.Callback):
     lagged_export_dir: str | None = None,
     save_secs: float = 90,
     num_versions: int = 3,
+    warmup_batch_sizes: Sequence[int] = (1,),
   ) -> None:
     """Creates the callback.
 
@@ -322,6 +323,7 @@ class CheckpointExport(training.Callback):
       lagged_export_dir: folder that is one version behind; None for none.
       save_secs: seconds between two exports at least. They follow a checkpoint.
       num_versions: how many are kept in each folder.
+      warmup_batch_sizes: see `export_saved_model`.
     """
     self._export_dir = export_dir
     self._lagged_export_dir = lagged_export_dir
@@ -329,6 +331,7 @@ class CheckpointExport(training.Callback):
     self._num_versions = errors.check_count(
       "CheckpointExport", "num_versions", num_versions
     )
+    self._warmup_batch_sizes = tuple(warmup_batch_sizes)
     self._last = -math.inf
     self._listener: checkpoint_hooks.CheckpointExportListener | None = None
     self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -342,7 +345,9 @@ class CheckpointExport(training.Callback):
       lagged = lagged and os.path.join(self._temporary.name, "lagged")
 
     def export(folder: str, step: int) -> str:
-      return training.export_saved_model(run.model, folder, step)
+      return training.export_saved_model(
+        run.model, folder, step, self._warmup_batch_sizes
+      )
 
     if lagged is None:
       self._listener = checkpoint_hooks.CheckpointExportListener(
@@ -374,8 +379,11 @@ class TD3Hooks(CheckpointExport):
     self,
     export_dir: str,
     lagged_export_dir: str,
+    batch_sizes_for_export: Sequence[int] = (1,),
     save_secs: float = 90,
     num_versions: int = 3,
   ) -> None:
-    """See `CheckpointExport`."""
-    super().__init__(export_dir, lagged_export_dir, save_secs, num_versions)
+    """See `CheckpointExport`; `batch_sizes_for_export` are `warmup_batch_sizes`."""
+    super().__init__(
+      export_dir, lagged_export_dir, save_secs, num_versions, batch_sizes_for_export
+    )

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent import futures
 
 import gin
@@ -223,7 +223,12 @@ def _best_filename(export_dir: str) -> str:
   return os.path.join(export_dir, "best.json")
 
 
-def export_saved_model(model: T2RModel, export_dir: str, global_step: int) -> str:
+def export_saved_model(
+  model: T2RModel,
+  export_dir: str,
+  global_step: int,
+  warmup_batch_sizes: Sequence[int] = (1,),
+) -> str:
   """Exports a built model as a SavedModel with its policy signatures and specs.
 
   With the averaged weights, where the model is trained with any.
@@ -232,6 +237,7 @@ def export_saved_model(model: T2RModel, export_dir: str, global_step: int) -> st
     model: a built model.
     export_dir: folder of all versions; made if it is missing.
     global_step: written to the assets.
+    warmup_batch_sizes: of the requests that TensorFlow Serving warms it up with.
   Returns:
     The new version's folder, `<export_dir>/<version>`; the version is the time in
     seconds, or the next free number.
@@ -247,7 +253,7 @@ def export_saved_model(model: T2RModel, export_dir: str, global_step: int) -> st
     with model.averaged_weights(), futures.ThreadPoolExecutor(1) as executor:
       # A thread of its own is in no strategy's scope, where the functions of mirrored
       # variables can't be saved; the caller may be in one.
-      executor.submit(_save, model, partial).result()
+      executor.submit(_save, model, partial, warmup_batch_sizes).result()
     extra = os.path.join(partial, EXTRA_ASSETS_DIRECTORY)
     os.makedirs(extra, exist_ok=True)
     filename = os.path.join(extra, T2R_ASSETS_FILENAME)
@@ -343,11 +349,11 @@ def _trace(model: T2RModel) -> None:
     function.get_concrete_function()
 
 
-def _save(model: T2RModel, path: str) -> None:
+def _save(model: T2RModel, path: str, warmup_batch_sizes: Sequence[int]) -> None:
   functions = PolicyFunctions(model)
   signatures = functions.signatures()
   tf.saved_model.save(functions.module, path, signatures=signatures)
-  write_warmup_requests(path, signatures)
+  write_warmup_requests(path, signatures, warmup_batch_sizes)
 
 
 def export_versions(export_dir: str) -> list[int]:

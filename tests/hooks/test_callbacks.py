@@ -102,7 +102,7 @@ def fixture_everything(tmp_path_factory):
       hooks.GoldenValues(num_steps=3),
       hooks.VariableNorms(every_n_steps=2, include=("q/*",)),
       hooks.TargetNetworkUpdate({"target": "q"}, rate=1.0, every_n_steps=3),
-      hooks.TD3Hooks(str(folder / "new"), str(folder / "lagged"), save_secs=0),
+      hooks.TD3Hooks(str(folder / "new"), str(folder / "lagged"), [1, 64], save_secs=0),
     ],
     create_exporters_fn=lambda: [training.LatestExporter()],
   )
@@ -154,6 +154,8 @@ def test_td3_exports_lag_by_one(everything):
   folder, *_ = everything
   new, lagged = [sorted(os.listdir(folder / name)) for name in ("new", "lagged")]
   assert len(new) == 2 and lagged == new[:1]
+  requests = folder / "new" / new[0] / "assets.extra" / "tf_serving_warmup_requests"
+  assert len([*tf.data.TFRecordDataset(str(requests))]) == 2 * 2
 
 
 def test_a_hard_update_copies_at_its_steps(everything, tmp_path):

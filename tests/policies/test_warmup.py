@@ -67,7 +67,7 @@ class StackModel(models.RegressionModel):
 def test_every_request_is_one_that_the_export_answers(tmp_path):
   model = StackModel()
   model.build()
-  path = training.export_saved_model(model, str(tmp_path), global_step=0)
+  path = training.export_saved_model(model, str(tmp_path), 0, warmup_batch_sizes=(1, 3))
   requests = os.path.join(path, "assets.extra", "tf_serving_warmup_requests")
   loaded = tf.saved_model.load(path)
   answered = []
@@ -80,6 +80,7 @@ def test_every_request_is_one_that_the_export_answers(tmp_path):
       assert not np.any(inputs[entry.key])
     name = request.model_spec.signature_name
     outputs = loaded.signatures[name](**inputs)
-    assert outputs["inference_output"].shape == (1, 2)
-    answered.append(name)
-  assert answered == ["serving_default", "stateless_step"]
+    answered.append((name, *outputs["inference_output"].shape))
+  assert answered == [
+    (name, size, 2) for name in ("serving_default", "stateless_step") for size in (1, 3)
+  ]
