@@ -22,6 +22,8 @@ _LAST_SHIFT = 31
 # lowbias32 of Chris Wellons's search for hashes of 32 bits.
 _STEPS_32 = ((16, 0x7FEB352D), (15, 0x846CA68B))
 _GOLDEN = 0x9E3779B97F4A7C15
+# Of a permutation: of four the orders come up as often as each other from here on.
+_EXCHANGES = 24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +53,28 @@ class Draws:
     """Draws from range(count), count up to 2**24; int32 [B]."""
     drawn = tf.cast(self.uniform(purpose) * float(count), tf.int32)
     return tf.minimum(drawn, count - 1)
+
+  def places(self, purpose: str, index: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    """Returns where a permutation of its own takes each sample's index.
+
+    TensorFlow's `index_shuffle` draws until a number is in range: among a handful that
+    takes a tenth of a millisecond each time. This one exchanges pairs, as in Hoang,
+    Morris and Rogaway, 'An Enciphering Scheme Based on a Card Shuffle', 2012.
+
+    Args:
+      purpose: names the permutations.
+      index: int64 [B], below the size.
+      size: of what is permuted, int64 [B].
+    Returns:
+      int64 [B].
+    """
+    for number in range(_EXCHANGES):
+      words = self._words(f"{purpose}/{number}")
+      offset = tf.cast(words % tf.cast(size, tf.uint64), tf.int64)
+      other = tf.math.floormod(offset - index, size)
+      pair = Draws(tf.bitcast(words, tf.int64) + tf.maximum(index, other), self.seed)
+      index = tf.where(pair.chance("exchanged", 0.5), other, index)
+    return index
 
   def chance(self, purpose: str, probability: float) -> tf.Tensor:
     """Draws whether something happens; bool [B]."""

@@ -55,6 +55,23 @@ def test_distributions():
   assert np.all(np.abs(np.corrcoef(pixels.T) - np.eye(3)) < 0.03)
 
 
+@pytest.mark.parametrize("size", [1, 2, 4, 9])
+def test_each_sample_has_a_permutation_of_its_own_and_all_are_as_likely(size):
+  number, index = (each.reshape(-1) for each in np.indices([5_000, size]))
+  sizes = np.full_like(number, size)
+  places = draws.Draws(tf.constant(number), 3).places("p", index, sizes)
+  rows = places.numpy().reshape(-1, size)
+  np.testing.assert_array_equal(np.sort(rows), np.tile(np.arange(size), [5_000, 1]))
+  if size == 4:
+    _, counts = np.unique(rows, axis=0, return_counts=True)
+    assert len(counts) == 24 and np.sum((counts * 24 / 5_000 - 1) ** 2) < 0.25
+  pairs = np.zeros([size, size])
+  np.add.at(pairs, (rows[:, 0], rows[:, -1]), 1)
+  if size > 1:
+    likely = (1 - np.eye(size)) * 5_000 / (size * (size - 1))
+    assert np.all(np.abs(pairs - likely) < 5 * np.sqrt(likely) + 1)
+
+
 @pytest.mark.parametrize("other", ["purpose", "seed", "scope", "number"])
 def test_what_differs_is_independent(other):
   first = draws.Draws(NUMBERS, 1).uniform("a")

@@ -219,15 +219,8 @@ class _TaskOrder:
     size = tf.gather(tf.constant(sizes), cell)
     place = self._places(sample, slot, size)
     if self.is_shuffled:
-      seed = tf.fill(tf.shape(key), tf.constant(self.seed, tf.int64))
-      # The op itself: `index_shuffle` can't take a seed for each number. And it takes
-      # no range of a single number.
-      place = tf.raw_ops.RandomIndexShuffle(
-        index=place,
-        seed=tf.stack([seed, key, kind], axis=1),
-        max_index=tf.maximum(size - 1, 1),
-      )
-      place = tf.minimum(place, size - 1)
+      of_kind = draws.Draws(key * (max(self.kinds) + 1) + kind, self.seed)
+      place = of_kind.places("episode", place, size)
     episodes = tf.gather(tf.constant(starts), cell) + place
     episodes = tf.gather(tf.constant(np.concatenate(self.task_episodes)), episodes)
     window = tf.zeros_like(episodes)
