@@ -41,7 +41,7 @@ class GraspCritic(models.CriticModel):
     self,
     image_size: tuple[int, int] = (48, 48),
     width: int = 8,
-    doubt: float = 0.2,
+    doubt: float = 1.0,
     **kwargs: Any,
   ):
     self._image_size, self._width = tuple(image_size), width

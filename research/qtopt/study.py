@@ -42,14 +42,15 @@ def main(argv: Sequence[str] | None = None) -> int:
   )
   parser.add_argument("--episodes", type=int, default=2000, help="of the logs")
   parser.add_argument("--steps", type=int, default=500, help="of training on logs")
-  parser.add_argument("--rounds", type=int, default=5, help="in which exports collect")
+  parser.add_argument("--rounds", type=int, default=10, help="in which exports collect")
   parser.add_argument("--round_steps", type=int, default=150, help="between two")
   parser.add_argument("--round_episodes", type=int, default=60, help="of an export")
   parser.add_argument("--fresh", type=int, default=100, help="episodes to act in")
   args = parser.parse_args(argv)
   out = args.out
-  ends = {"critic": args.steps, "qlearner": args.steps}
-  ends["online"] = args.steps + args.rounds * args.round_steps
+  # The supervised one is trained as long as the other is in all.
+  end = args.steps + args.rounds * args.round_steps
+  ends = {"critic": end, "qlearner": args.steps, "online": end}
   if args.no_critic:
     del ends["critic"]
   rounds = (
