@@ -63,6 +63,11 @@ class TaskModel(models.T2RModel):
     return self._preprocessor
 
   @property
+  def step_preprocessor(self) -> Any:
+    """That of the base model: a step is one sample."""
+    return self.preprocessor.base_preprocessor
+
+  @property
   def padding(self) -> Padding:
     """That of the base model."""
     return self._base_model.padding

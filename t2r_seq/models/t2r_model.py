@@ -246,6 +246,11 @@ class T2RModel(policies.PolicyModel):
     return self._preprocessor
 
   @property
+  def step_preprocessor(self) -> preprocessors.AbstractPreprocessor:
+    """Preprocesses what a step of the exported policy sees."""
+    return self.preprocessor
+
+  @property
   def padding(self) -> Padding:
     """What a window shows beyond the ends of an episode."""
     return self._padding

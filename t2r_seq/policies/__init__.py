@@ -22,6 +22,7 @@ from t2r_seq.policies.exploration_policies import (
 )
 from t2r_seq.policies.lite_export import export_lite
 from t2r_seq.policies.loaded_export import Export, list_exports
+from t2r_seq.policies.one_task import OneTask
 from t2r_seq.policies.policy import (
   Policy,
   RegressionPolicy,
@@ -62,6 +63,7 @@ __all__ = [
   "NoModelError",
   "NormalCrossEntropyMethod",
   "OUExploreRegressionPolicy",
+  "OneTask",
   "PerEpisodeSwitchPolicy",
   "Policy",
   "PolicyFunctions",

@@ -40,6 +40,7 @@ class Subject(abc.ABC):
     feature_spec: the raw features, by path.
     step_spec: what a step takes, by path.
     record: what the policy tells of itself, if it does.
+    one_task: how a task is learned from an episode; None where none is learned.
     tells_inputs: whether it can say what its network is given.
     predict: maps whole windows, [B, ...], to outputs; None where there is no such way.
   """
@@ -48,8 +49,17 @@ class Subject(abc.ABC):
   feature_spec: TensorSpecStruct
   step_spec: Mapping[str, Any]
   record: policies.PolicyRecord | None
+  one_task: policies.OneTask | None = None
   tells_inputs = True
   predict: Callable[[Any], Arrays] | None = None
+
+  def learn(self, condition: Arrays) -> None:
+    """Learns a task.
+
+    Args:
+      condition: what it is learned from, [1, samples, ...].
+    """
+    raise NotImplementedError(f"{type(self).__name__} learns no tasks.")
 
   @abc.abstractmethod
   def take(self, observation: Arrays, begins: bool) -> Step:
@@ -86,6 +96,7 @@ class _Exported(Subject):
     self.feature_spec = predictor.get_feature_specification()
     self.step_spec = predictor.get_step_specification()
     self.record = predictor.get_policy_record()
+    self.one_task = policies.OneTask.of(predictor)
     self.predict = predictor.predict
     self._has_windows = any(
       spec.time_offsets is not None
@@ -94,6 +105,11 @@ class _Exported(Subject):
     )
     predictor.reset(1)
     self._state = predictor.initial_state(1)
+
+  def learn(self, condition: Arrays) -> None:
+    """See the base class."""
+    self._predictor.adapt({path: value[0] for path, value in condition.items()})
+    self._state = self._predictor.stateless_adapt(condition, self._state)
 
   def take(self, observation: Arrays, begins: bool) -> Step:
     predictor, starts = self._predictor, [begins]

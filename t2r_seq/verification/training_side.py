@@ -20,7 +20,7 @@ from t2r_seq.windows.cut import Padding
 
 Arrays = dict[str, np.ndarray]
 _BATCH_SIZE = 64
-_RAW, _INPUT = "raw/", "input/"
+_RAW, _INPUT, _LABEL = "raw/", "input/", "label/"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Episode:
     anchors: the steps that training has windows of, [n].
     raw: those windows as the input pipeline gives them, by path, [n, ...].
     inputs: the same after training's preprocessing, by path; empty without a model.
+    labels: the labels of those windows that a task is learned from, by path.
     context: the paths that hold for the whole episode.
     num_steps: T.
   """
@@ -44,6 +45,7 @@ class Episode:
   anchors: np.ndarray
   raw: Arrays
   inputs: Arrays
+  labels: Arrays
   context: frozenset[str]
   num_steps: int
 
@@ -73,6 +75,7 @@ class Dataset:
     padding: Padding,
     preprocessor: Any = None,
     split: str | None = None,
+    label_spec: TensorSpecStruct | None = None,
   ) -> None:
     """Opens the dataset.
 
@@ -83,6 +86,7 @@ class Dataset:
       padding: as in training.
       preprocessor: of the model; None compares raw windows only.
       split: the only one to be read; None for all.
+      label_spec: labels that a task is learned from; None: there are none.
     Raises:
       SpecError: it cannot be read, or lacks what the policy sees; all is named.
     """
@@ -90,6 +94,7 @@ class Dataset:
     self._kind = opening.source_kind(path, kind)
     self._preprocessor = preprocessor
     self._split = split
+    self._label_spec = TensorSpecStruct() if label_spec is None else label_spec
     self._spec = feature_spec if preprocessor is None else self._trained_specs()
     self._cut = windows.Cut(padding=padding)
     self._observed = TensorSpecStruct(
@@ -186,6 +191,7 @@ class Dataset:
         anchors,
         _below(taken, _RAW),
         _below(taken, _INPUT),
+        _below(taken, _LABEL),
         frozenset(context),
         num_steps,
       )
@@ -214,15 +220,17 @@ class Dataset:
     generator = self._generator()
     generator.set_episodes(None, self._split)  # Whatever training reads.
     generator.set_feature_specifications(wanted)
-    generator.set_label_specifications(TensorSpecStruct())
+    generator.set_label_specifications(self._label_spec)
     generator.set_padding(self._cut.padding)
-    batches = generator.create_dataset(ModeKeys.INFER)
+    mode = ModeKeys.EVAL if self._label_spec else ModeKeys.INFER
+    batches = generator.create_dataset(mode)
     sequences = {path for path, spec in self._spec.items() if spec.is_sequence}
     preprocessor = self._preprocessor
 
     @tf.autograph.experimental.do_not_convert
-    def prepare(features: Any, _: Any) -> dict[str, tf.Tensor]:
+    def prepare(features: Any, labels: Any = None) -> dict[str, tf.Tensor]:
       told = {f"{_RAW}{path}": value for path, value in features.items()}
+      told.update((f"{_LABEL}{path}", value) for path, value in (labels or {}).items())
       if preprocessor is None:
         return told
       given = TensorSpecStruct(

@@ -78,7 +78,7 @@ def verify(
   elif record is not None:
     padding = record.padding
   front = windows.Cut(padding=padding).front
-  preprocessor = None if model is None else model.preprocessor
+  preprocessor = None if model is None else model.step_preprocessor
   dataset = Dataset(
     dataset_path,
     kind,
@@ -86,6 +86,7 @@ def verify(
     padding,
     preprocessor,
     split,
+    None if subject.one_task is None else subject.one_task.label_spec,
   )
   if statistics_path is None and preprocessor is not None:
     stage = next(normalizing_stages(preprocessor), None)
@@ -152,6 +153,7 @@ class _Life:
   """What a policy had at the steps of an episode."""
 
   def __init__(self) -> None:
+    self.condition: Arrays = {}
     self.seen: list[Arrays] = []
     self.kept: list[Arrays] = []
     self.inputs: list[Arrays] = []
@@ -173,6 +175,9 @@ def _live(
 ) -> _Life | None:
   """Steps through an episode; None where an observation is not taken."""
   life = _Life()
+  if subject.one_task is not None and len(episode.anchors):
+    life.condition = subject.one_task.condition(episode.raw, episode.labels)
+    subject.learn(life.condition)
   for number in range(episode.num_steps):
     begins = number == 0
     observed = {path: episode.at(path, number) for path in episode.observed}
@@ -257,9 +262,11 @@ class _Comparison:
     if "step" in listed:
       said.append(f"step and stateless_step: {listed['step']}, bit for bit")
     if "output" in listed:
+      learned = self._subject.one_task is not None
       said.append(
         f"{listed['output']} with the {self._whose}'s network on training's windows, "
         f"to {self._tolerance:g}"
+        + (", each episode's task learned from the episode itself" if learned else "")
       )
     if "action" in listed:
       said.append(f"the execution of the chunks of {listed['action']}")
@@ -282,7 +289,6 @@ class _Comparison:
 
   def compare(self, episode: Episode, life: _Life) -> None:
     """Compares an episode."""
-    anchors = episode.anchors
     seen, kept = _stack(life.seen), _stack(life.kept)
     self._compare_paths(episode, seen)
     self._compare_windows(episode, seen)
@@ -296,7 +302,7 @@ class _Comparison:
         self._note(
           episode, "step", name, stateless[name], value, np.arange(episode.num_steps)
         )
-    self._compare_outputs(episode, said, stepped, anchors)
+    self._compare_outputs(episode, said, stepped, life.condition)
     self._before = episode
 
   def _note(
@@ -446,12 +452,12 @@ class _Comparison:
       )
 
   def _compare_outputs(
-    self, episode: Episode, said: Arrays, stepped: Arrays, anchors: np.ndarray
+    self, episode: Episode, said: Arrays, stepped: Arrays, condition: Arrays
   ) -> None:
     execution = None if self._record is None else self._record.execution
-    wanted = {}
+    wanted, anchors = {}, episode.anchors
     if self._predict is not None:
-      wanted = self._predicted(episode, self._predict, stepped)
+      wanted = self._predicted(episode, self._predict, stepped, condition)
     for name, expected in wanted.items():
       got = said.get(name)
       if got is None:
@@ -501,9 +507,17 @@ class _Comparison:
     return np.asarray(rows.all(axis=1))
 
   def _predicted(
-    self, episode: Episode, predict: Callable[..., Arrays], stepped: Arrays
+    self,
+    episode: Episode,
+    predict: Callable[..., Arrays],
+    stepped: Arrays,
+    condition: Arrays,
   ) -> Arrays:
     """Returns what the network says of training's windows."""
+    if self._subject.one_task is not None:
+      if not condition:
+        return {}
+      return self._subject.one_task.predict(predict, condition, episode.raw)
     spec = self._specs
     # Of a critic that searches the action is the one that it found, not the data's.
     asked = _seen_specs(spec, self._subject.step_spec)

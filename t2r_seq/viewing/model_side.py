@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import draws, errors, specs, windows
+from t2r_seq import draws, errors, policies, specs, windows
 from t2r_seq.convert.episodes import Values, num_steps
 from t2r_seq.data import joint
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
@@ -289,6 +289,9 @@ class ExportSide:
     record = predictor.get_policy_record()
     features = predictor.get_feature_specification()
     labels = predictor.get_label_specification() or TensorSpecStruct()
+    self._one_task = policies.OneTask.of(predictor)
+    if self._one_task is not None:
+      features, labels = self._one_task.feature_spec, self._one_task.label_spec
     self._sequences = {path for path, spec in features.items() if spec.is_sequence}
     self.side = ModelSide(
       reader, features, labels, "repeat" if record is None else record.padding
@@ -305,7 +308,7 @@ class ExportSide:
       return None
     raw, real = self.side.read(values, anchors)
     features, labels = joint.split(raw)
-    outputs = self._predict(dict(features.items()))
+    outputs = self._predict(dict(features.items()), dict(labels.items()))
     if self.output is None and not self.note:
       self._choose(outputs, {**labels})
     if self.output is None:
@@ -320,7 +323,10 @@ class ExportSide:
       shown,
     )
 
-  def _predict(self, given: Arrays) -> Arrays:
+  def _predict(self, given: Arrays, labels: Arrays) -> Arrays:
+    if self._one_task is not None:
+      condition = self._one_task.condition(given, labels)
+      return self._one_task.predict(self._predictor.predict, condition, given)
     if self._sequences:
       whole = {
         path: value[np.newaxis] if path in self._sequences else value[:1]

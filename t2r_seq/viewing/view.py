@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from t2r_seq import convert, errors, files, specs, windows
+from t2r_seq import convert, errors, files, policies, specs, windows
 from t2r_seq.progress import Progress
 from t2r_seq.specs import ModeKeys, TensorSpecStruct
 from t2r_seq.store.splits import Episodes
@@ -100,7 +100,7 @@ def view(
     side = None
     if features is not None and windows.is_windowed({**features, **labels}):
       padding = "repeat" if model is None else model.padding
-      preprocessor = None if model is None else model.preprocessor
+      preprocessor = None if model is None else model.step_preprocessor
       if model is None and predictor is not None:
         record = predictor.get_policy_record()
         padding = padding if record is None else record.padding
@@ -134,10 +134,13 @@ def _specs_of(
   if spec is not None:
     return specs.flatten_spec_structure(spec), nothing
   if model is not None:
-    in_spec = model.preprocessor.get_in_feature_specification(ModeKeys.TRAIN)
-    labels = model.preprocessor.get_in_label_specification(ModeKeys.TRAIN)
+    in_spec = model.step_preprocessor.get_in_feature_specification(ModeKeys.TRAIN)
+    labels = model.step_preprocessor.get_in_label_specification(ModeKeys.TRAIN)
     return specs.flatten_spec_structure(in_spec), specs.flatten_spec_structure(labels)
   if predictor is not None:
+    one_task = policies.OneTask.of(predictor)
+    if one_task is not None:
+      return one_task.feature_spec, one_task.label_spec
     labels = predictor.get_label_specification() or nothing
     return predictor.get_feature_specification(), specs.flatten_spec_structure(labels)
   return None, nothing

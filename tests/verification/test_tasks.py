@@ -1,0 +1,144 @@
+"""Exports that learn tasks see what training saw, and what they learn is training's."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from t2r_seq import (
+  errors,
+  meta_learning,
+  models,
+  policies,
+  specs,
+  training,
+  verification,
+  viewing,
+)
+from t2r_seq.store import EpisodeStore
+
+_SPEC = specs.ExtendedTensorSpec
+LENGTHS = (6, 1, 4)
+
+
+class StackModel(models.RegressionModel):
+  """Two positions and, where a task is embedded, that; says the next pose."""
+
+  def __init__(self, has_embedding, **kwargs):
+    super().__init__(action_size=2, **kwargs)
+    self._has_embedding = has_embedding
+
+  def get_feature_specification(self, mode):
+    spec = specs.TensorSpecStruct(
+      x=_SPEC((2, 3), tf.float32, "pos", time_offsets=(-2, 0))
+    )
+    if self._has_embedding:
+      spec.task_embedding = _SPEC((4,), tf.float32)
+    return spec
+
+  def get_label_specification(self, mode):
+    target = _SPEC((2,), tf.float32, "pose", time_offsets=1)
+    return specs.TensorSpecStruct(target=target)
+
+  def create_network(self):
+    return tf.keras.layers.Dense(2)
+
+  def a_func(self, features, mode):
+    parts = [tf.reshape(features.x, [-1, 6])]
+    if self._has_embedding:
+      parts.append(features.task_embedding)
+    return {"inference_output": self.network(tf.concat(parts, axis=-1))}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+  path, rng = str(tmp_path_factory.mktemp("data") / "store"), np.random.default_rng(0)
+  stored = {
+    "x": _SPEC((3,), tf.float32, "pos", is_sequence=True),
+    "pose": _SPEC((2,), tf.float32, "pose", is_sequence=True),
+  }
+  with EpisodeStore.create(path, stored) as writer:
+    for length in LENGTHS:
+      writer.append_episode(
+        {
+          "x": rng.normal(size=(length, 3)).astype(np.float32),
+          "pose": rng.normal(size=(length, 2)).astype(np.float32),
+        }
+      )
+  return path
+
+
+def exported(kind, folder):
+  """Returns a model, and a predictor of its export."""
+  tf.keras.utils.set_random_seed(0)
+  base = StackModel(kind == "tec")
+  if kind == "tec":
+    model = meta_learning.TaskEmbeddingModel(base)
+  else:
+    inner = meta_learning.MAMLInnerLoopGradientDescent(0.1)
+    model = meta_learning.MAMLModel(base, inner_loop=inner)
+  model.build()
+  training.export_saved_model(model, str(folder), global_step=3)
+  predictor = policies.ExportedSavedModelPredictor(str(folder), timeout=0.0)
+  predictor.restore()
+  return model, predictor
+
+
+@pytest.mark.parametrize("kind", ["maml", "tec"])
+def test_what_has_learned_a_task_is_verified_and_viewed(kind, store, tmp_path):
+  model, predictor = exported(kind, tmp_path / "export")
+  reference = policies.ModelPredictor(model)
+  reference.restore()
+  for given in (model, None):
+    report = verification.verify(predictor, store, given, reference=reference)
+    assert report.is_identical, str(report)
+    assert (report.num_episodes, report.num_steps) == (3, sum(LENGTHS))
+    text = " ".join(str(report).split())
+    assert "windows of x, bit for bit" in text
+    assert "inference_output with the checkpoint's network" in text
+    assert "task learned from the episode itself" in text
+    page = tmp_path / "page.html"
+    viewing.view(store, page, model=given, predictor=predictor)
+    text = page.read_text(encoding="utf-8")
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text)
+    (source,) = json.loads(found[1])["sources"]
+    detail = source["detail"]["0"]
+    assert len(detail["said"]["error"]) == LENGTHS[0]
+    (seen,) = [
+      each for each in detail["windows"]["paths"] if each["path"] == "features/x"
+    ]
+    assert seen["offsets"] == [-2, 0]
+
+
+class Forgetful:
+  """A reference that has learned another task."""
+
+  def __init__(self, predictor):
+    self._predictor = predictor
+
+  def predict(self, features):
+    label = "condition/labels/target"
+    return self._predictor.predict({**features, label: features[label] + 1})
+
+
+@pytest.mark.parametrize("kind", ["maml", "tec"])
+def test_another_task_is_another_output(kind, store, tmp_path):
+  model, predictor = exported(kind, tmp_path / "export")
+  report = verification.verify(predictor, store, model, reference=Forgetful(predictor))
+  assert [(d.path, d.stage) for d in report.differences] == [
+    ("inference_output", "output")
+  ]
+
+
+def test_labels_that_a_task_is_learned_from_have_to_be_there(store, tmp_path):
+  model, predictor = exported("maml", tmp_path / "export")
+  lacking = str(tmp_path / "lacking")
+  spec = {"x": _SPEC((3,), tf.float32, "pos", is_sequence=True)}
+  with EpisodeStore.create(lacking, spec) as writer:
+    writer.append_episode({"x": np.zeros((3, 3), np.float32)})
+  with pytest.raises(errors.SpecError, match="labels/target: expected"):
+    verification.verify(predictor, lacking, model)
