@@ -3,18 +3,16 @@
     python -m research.vrgripper.study --out vrgripper_out --seeds 2
 
 collects, trains, acts with the exports in the same fresh episodes, and writes
-`heads.md`, `tasks.md` and `episodes.png`.
+`table.md` and `episodes.png`.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import itertools
 import pathlib
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +22,7 @@ import tensorflow as tf
 from research import runs
 from research.vrgripper import vrgripper_env
 from research.vrgripper import vrgripper_env_models as env_models
-from t2r_seq import actors, meta_learning, policies, store, training
+from t2r_seq import actors, meta_learning, policies, store
 
 _CONFIGS = "research/vrgripper/configs"
 HEADS = {
@@ -34,98 +32,136 @@ HEADS = {
   "MAFDecoder": "autoregressive flow",
   "FlowMatchingDecoder": "flow matching",
 }
-# Of the run's name: which gin file.
-MODELS = {"maml": "vrgripper_maml.gin", "daml": "vrgripper_daml.gin"}
+# What is trained for a model of tasks, in its order: trials are of the policy before.
+MODELS = {
+  "maml": ("maml",),
+  "tec": ("tec",),
+  "daml": ("daml",),
+  "wtl": ("watch", "retrial"),
+}
 _ROWS = {
   "maml, before": "MAML, shown nothing",
   "maml": "MAML, shown a demonstration",
+  "tec": "TEC, shown a demonstration",
   "daml": "MAML by a learned loss, shown a hand",
+  "wtl, before": "watch: shown a demonstration that has two meanings",
+  "wtl": "watch, try, learn: and having tried once",
 }
-_KINDS = ("hand", "demo", "demo")
-_FRESH_SEED, _SHOWN_SEED = 2, 3
+_DATA_OF = {
+  **{"maml": "tasks", "tec": "tasks", "daml": "tasks"},
+  **{"watch": "lamp", "retrial": "trials"},
+}
+# Of a task's episodes in some data: what they are to it.
+_KINDS = {
+  "tasks": ("hand", "demo", "demo"),
+  "lamp": ("demo", "target", "target"),
+  "trials": ("demo", "trial", "target"),
+}
+# Samples of how many episodes, as the gin files have it.
+_CONDITIONS = {"maml": (8, 1), "tec": (2, 1), "daml": (2, 1)}
+_CONDITIONS |= {"watch": (2, 1), "retrial": (4, 2)}
+# Of data: their seed, and the most episodes or tasks that they have.
+_PARTS = {"train": (0, sys.maxsize), "eval": (1, 32)}
+_FRESH_SEED, _SHOWN_SEED, _TRIAL_SEED = 2, 3, 4
 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the study; returns the exit status: 0 if a demonstration is understood."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument(
-    "--out", default="vrgripper_out", help="folder of what is written"
-  )
-  parser.add_argument("--seeds", type=int, default=1, help="trainings of each model")
+  parser = runs.parser(__doc__, "vrgripper_out")
   parser.add_argument("--heads", nargs="*", default=list(HEADS), choices=HEADS)
   parser.add_argument("--models", nargs="*", default=list(MODELS), choices=MODELS)
-  parser.add_argument("--episodes", type=int, default=600, help="or tasks, of the data")
+  parser.add_argument("--episodes", type=int, default=600, help="past the post")
+  parser.add_argument("--tasks", type=int, default=2000, help="of the other data")
   parser.add_argument("--steps", type=int, help="of each training; else as gin says")
   parser.add_argument("--fresh", type=int, default=100, help="episodes to act in")
-  parser.add_argument("--gin_bindings", nargs="*", default=[], help="of each training")
   args = parser.parse_args(argv)
-  start, out = time.monotonic(), pathlib.Path(args.out)
-  out.mkdir(parents=True, exist_ok=True)
+  out, post = args.out, {part: args.out / "data" / f"post_{part}" for part in _PARTS}
   found: dict[str, list[float]] = {name: [] for name in [*HEADS, *_ROWS]}
+  if args.heads:
+    for part, (seed, most) in _PARTS.items():
+      config = f"{_CONFIGS}/collect_vrgripper.gin"
+      runs.collect(config, post[part], min(args.episodes, most), seed=seed)
   for seed in range(args.seeds):
     for name in [*args.heads, *args.models]:
-      collect(out, _data_of(name), args.episodes)
-      with runs.stage(f"train {name}, seed {seed}"):
-        train(out, name, seed, args.steps, args.gin_bindings)
+      for part in MODELS.get(name, (name,)):
+        data = post if part in HEADS else collect_tasks(out, part, args.tasks, seed)
+        train(out, part, seed, data, args.steps, *args.gin_bindings)
       with runs.stage(f"act, {name}, seed {seed}"):
         for row, rate in evaluate(out, name, seed, args.fresh).items():
           found[row].append(rate)
           print(f"{row}: {rate:.3f}", flush=True)
   if args.heads:
     (out / "episodes.png").write_bytes(picture(out, args.heads[:2]))
-  for name, table in (
-    ("heads", table_of(found, HEADS)),
-    ("tasks", table_of(found, _ROWS)),
-  ):
-    (out / f"{name}.md").write_text(table, encoding="utf-8")
-    print(f"\n{table}")
-  print(f"The study took {time.monotonic() - start:.0f} s.")
+  tables = [
+    runs.table(
+      (what, "success"),
+      [[row, runs.mean_and_interval(found[n])] for n, row in rows.items() if found[n]],
+    )
+    for what, rows in (("head", HEADS), ("policy of tasks", _ROWS))
+  ]
   before, after = (np.mean(found[row] or [0.0]) for row in ("maml, before", "maml"))
-  if found["maml"] and not after > before + 0.2:
-    print("study: a demonstration is not understood.", file=sys.stderr)
-    return 1
-  return 0
+  is_good = not found["maml"] or after > before + 0.2
+  return runs.conclude(
+    args, "\n".join(tables), is_good, "a demonstration is not understood."
+  )
 
 
-def collect(out: pathlib.Path, data: str, num_episodes: int) -> None:
-  """Writes episodes to train and to evaluate on, unless they are there."""
-  parts = {"train": (num_episodes, 0), "eval": (min(num_episodes, 32), 1)}
-  for part, (count, seed) in parts.items():
-    path = _data(out, data, part)
-    if pathlib.Path(path).exists():
+def collect_tasks(
+  out: pathlib.Path, name: str, num_tasks: int, seed: int
+) -> dict[str, pathlib.Path]:
+  """Writes stores of tasks, three episodes of each, unless they are there.
+
+  Args:
+    out: folder of all.
+    name: of what is trained on them.
+    num_tasks: to train on.
+    seed: of the training whose policy acts, where there are trials.
+  Returns:
+    The store to train on and that to evaluate on.
+  """
+  data, found = _DATA_OF[name], {}
+  for part, (first_seed, most) in _PARTS.items():
+    label = f"{data}_{seed}_{part}" if data == "trials" else f"{data}_{part}"
+    path = found[part] = out / "data" / label
+    if path.exists():
       continue
-    with runs.stage(f"collect {data}, {part}"):
-      if data == "tasks":
-        collect_tasks(path, count, seed)
-        continue
-      bindings = [
-        f"VRGRIPPER_STORE_DIR = {path!r}",
-        f"collect_episodes.num_episodes = {count}",
-        f"collect_episodes.seed = {seed}",
-      ]
-      with runs.configured(f"{_CONFIGS}/collect_vrgripper.gin", *bindings):
-        actors.collect_episodes()
+    trying = None
+    if data == "trials":
+      # In other tasks than those that it knows.
+      trying, first_seed = load(out, "watch", seed), first_seed + _TRIAL_SEED
+    with runs.stage(f"collect {label}"):
+      write_tasks(path, data, min(num_tasks, most), first_seed, trying)
+  return found
 
 
-def collect_tasks(path: str, num_tasks: int, seed: int) -> None:
-  """Writes a store of tasks: of each a hand, and two demonstrations."""
-  env = _env_of_tasks(starts_by_hand=True)
+def write_tasks(
+  path: pathlib.Path, data: str, num_tasks: int, seed: int, trying: Any = None
+) -> None:
+  """Writes a store of tasks.
+
+  Args:
+    path: of the store.
+    data: which episodes each task has.
+    num_tasks: how many.
+    seed: of all.
+    trying: the policy of the second episode; None: the expert, as in the others.
+  """
+  env, kinds, numbers = _env_of(data), _KINDS[data], itertools.count()
   expert = vrgripper_env.VRGripperExpertPolicy(env)
   columns = env_models.vrgripper_episode_specification(None, True)
-  numbers = itertools.count()
   with contextlib.closing(env), store.EpisodeStore.create(path, columns) as writer:
 
     def append(steps: actors.Episode) -> None:
-      task, place = divmod(next(numbers), len(_KINDS))
-      features = env_models.episode_to_transitions(steps, task, _KINDS[place])
+      task, place = divmod(next(numbers), len(kinds))
+      features = env_models.episode_to_transitions(steps, task, kinds[place])
       writer.append_episode(features)
 
     actors.run_meta_env(
       env,
+      meta_learning.WatchTryLearnPolicy(trying or expert, expert),
       expert,
       num_tasks=num_tasks,
-      num_adaptations_per_task=1,
-      num_episodes_per_adaptation=len(_KINDS),
+      num_adaptations_per_task=len(kinds) - 1,
       seed=seed,
       episode_writer=append,
     )
@@ -135,35 +171,33 @@ def train(
   out: pathlib.Path,
   name: str,
   seed: int,
+  data: dict[str, pathlib.Path],
   num_steps: int | None,
-  more: Sequence[str] = (),
+  *bindings: str,
 ) -> None:
   """Trains and exports one model, as its gin file says."""
-  config, data = MODELS.get(name, "train_vrgripper.gin"), _data_of(name)
-  bindings = [
-    f"TRAIN_STORE = {_data(out, data, 'train')!r}",
-    f"EVAL_STORE = {_data(out, data, 'eval')!r}",
-    f"train_eval_model.model_dir = {_run(out, name, seed)!r}",
-    "train_eval_model.create_exporters_fn = @create_default_exporters",
-    "create_default_exporters.exporter_fns = [@LatestExporter]",
-  ]
+  config = "train_vrgripper.gin" if name in HEADS else f"vrgripper_{name}.gin"
+  stores = [f"{part.upper()}_STORE = {str(path)!r}" for part, path in data.items()]
   if name in HEADS:
-    bindings.append(f"VRGripperRegressionModel.action_decoder_cls = @{name}")
-  if num_steps is not None:
-    bindings.append(f"NUM_TRAIN_STEPS = {num_steps}")
-  with runs.configured(f"{_CONFIGS}/{config}", *bindings, *more):
-    tf.keras.utils.set_random_seed(seed)
-    training.train_eval_model()
+    stores.append(f"VRGripperRegressionModel.action_decoder_cls = @{name}")
+  model_dir = runs.run_dir(out, name, seed)
+  runs.train(
+    f"{_CONFIGS}/{config}", model_dir, seed, *stores, *bindings, num_steps=num_steps
+  )
 
 
 def load(out: pathlib.Path, name: str, seed: int) -> Any:
   """Loads what a training exported, as the policy that it is."""
-  export_dir = f"{_run(out, name, seed)}/export/latest"
-  predictor = policies.ExportedSavedModelPredictor(export_dir, timeout=0.0)
+  if name == "wtl":
+    both = (load(out, part, seed) for part in MODELS["wtl"])
+    return meta_learning.WatchTryLearnPolicy(*both)
+  predictor = runs.load(runs.run_dir(out, name, seed))
   if name in HEADS:
     return policies.RegressionPolicy(predictor)
-  # As `vrgripper_maml.gin` trains it.
-  pack = functools.partial(meta_learning.pack_condition, num_samples=8, num_episodes=1)
+  num_samples, num_episodes = _CONDITIONS[name]
+  pack = functools.partial(
+    meta_learning.pack_condition, num_samples=num_samples, num_episodes=num_episodes
+  )
   return meta_learning.MAMLRegressionPolicy(predictor, pack_condition_fn=pack)
 
 
@@ -171,40 +205,29 @@ def evaluate(
   out: pathlib.Path, name: str, seed: int, num_episodes: int
 ) -> dict[str, float]:
   """Returns the rate of success of each row; all meet the same episodes."""
-  policy, found = load(out, name, seed), {}
+  policy, before = load(out, name, seed), f"{name}, before"
   if name in HEADS:
     env = vrgripper_env.VRGripperEnv(has_post=True)
-    with contextlib.closing(env):
-      rates = actors.evaluate_policies(
-        {name: policy}, env, num_episodes, (_FRESH_SEED,)
-      )
-    return {name: float(rates[name].success_rate or 0.0)}
-  env = _env_of_tasks(starts_by_hand=name == "daml")
-  expert = vrgripper_env.VRGripperExpertPolicy(env)
-  demo_policies = {name: expert}
-  if name == "maml":
-    demo_policies["maml, before"] = None
+    rates = runs.evaluate(policy, env, num_episodes, _FRESH_SEED)
+    return {name: float(rates.success_rate or 0.0)}
+  has_trial = name == "wtl"
+  env = _env_of("lamp" if has_trial else "tasks", starts_by_hand=name == "daml")
+  run = functools.partial(
+    actors.run_meta_env,
+    env,
+    policy,
+    num_tasks=num_episodes,
+    num_adaptations_per_task=2 if has_trial else 1,
+    seed=_FRESH_SEED,
+  )
   with contextlib.closing(env):
-    for row, demo_policy in demo_policies.items():
-      metrics = actors.run_meta_env(
-        env,
-        policy,
-        demo_policy,
-        num_tasks=num_episodes,
-        num_adaptations_per_task=1,
-        seed=_FRESH_SEED,
-      )
-      found[row] = metrics["step_0_reward"]
+    shown = run(vrgripper_env.VRGripperExpertPolicy(env))
+    if has_trial:
+      return {before: shown["step_0_reward"], name: shown["step_1_reward"]}
+    found = {name: shown["step_0_reward"]}
+    if name == "maml":
+      found[before] = run(None)["step_0_reward"]
   return found
-
-
-def table_of(found: dict[str, list[float]], labels: dict[str, str]) -> str:
-  """Returns the rates of success of what was tried, a row each."""
-  lines = ["| policy | success |", "| --- | ---: |"]
-  for name, label in labels.items():
-    if found[name]:
-      lines.append(f"| {label} | {runs.mean_and_interval(found[name])} |")
-  return "\n".join(lines) + "\n"
 
 
 def picture(out: pathlib.Path, heads: Sequence[str]) -> bytes:
@@ -222,21 +245,12 @@ def picture(out: pathlib.Path, heads: Sequence[str]) -> bytes:
   return tf.io.encode_png(np.concatenate(rows)).numpy()
 
 
-def _env_of_tasks(starts_by_hand: bool) -> vrgripper_env.VRGripperEnv:
-  """Creates an environment of three blocks; nobody looks at its frames."""
-  return vrgripper_env.VRGripperEnv(starts_by_hand=starts_by_hand, image_size=8)
-
-
-def _data_of(name: str) -> str:
-  return "post" if name in HEADS else "tasks"
-
-
-def _run(out: pathlib.Path, name: str, seed: int) -> str:
-  return str(out / "runs" / f"{name}_{seed}")
-
-
-def _data(out: pathlib.Path, name: str, part: str) -> str:
-  return str(out / "data" / f"{name}_{part}")
+def _env_of(data: str, starts_by_hand: bool = True) -> vrgripper_env.VRGripperEnv:
+  """Creates the environment of some tasks, without frames."""
+  has_lamp = data != "tasks"
+  return vrgripper_env.VRGripperEnv(
+    starts_by_hand=starts_by_hand and not has_lamp, has_lamp=has_lamp, image_size=None
+  )
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ _TABLE, _STEEL, _SKIN, _WOOD = (
   (96, 72, 52),
 )
 _SUBSTEPS = 4
-_VIEW = 2.4  # The width of a frame.
+_VIEW, _RENDERED = 2.4, 120  # The width of a frame; and in pixels, where none is said.
 
 Observation = dict[str, np.ndarray]
 
@@ -61,8 +61,9 @@ class VRGripperEnv(gymnasium.Env):
     self,
     has_post: bool = False,
     starts_by_hand: bool = False,
+    has_lamp: bool = False,
     num_steps: int = 16,
-    image_size: int = 40,
+    image_size: int | None = 40,
     render_mode: str | None = None,
   ) -> None:
     """Creates the environment.
@@ -71,22 +72,26 @@ class VRGripperEnv(gymnasium.Env):
       has_post: one block behind a post, in place of three.
       starts_by_hand: the first episode of each task shows a human hand in place of the
         gripper, whose pose is not known.
+      has_lamp: the first episode of each task is seen by a colored light, which turns
+        all hues half the way to the next, forth or back: which of two colors was taken
+        it does not tell.
       num_steps: actions after which an episode is cut off.
-      image_size: height and width of the frames in pixels.
+      image_size: height and width of the frames in pixels; None: there are none.
       render_mode: None or "rgb_array".
     """
     self.has_post, self._starts_by_hand = has_post, starts_by_hand
+    self._has_lamp = has_lamp
     self.num_steps, self.render_mode = num_steps, render_mode
     self._size = image_size
     spaces = gymnasium.spaces
-    self.observation_space = spaces.Dict(
-      {
-        "image": spaces.Box(0, 255, (image_size, image_size, 3), np.uint8),
-        "blocks": spaces.Box(-1.0, 1.0, (len(PLACES), 4), np.float32),
-        "gripper_pose": spaces.Box(-1.0, 1.0, (2,), np.float32),
-        "hand_pose": spaces.Box(-1.0, 1.0, (2,), np.float32),
-      }
-    )
+    seen = {
+      "blocks": spaces.Box(-1.0, 1.0, (len(PLACES), 4), np.float32),
+      "gripper_pose": spaces.Box(-1.0, 1.0, (2,), np.float32),
+      "hand_pose": spaces.Box(-1.0, 1.0, (2,), np.float32),
+    }
+    if image_size is not None:
+      seen["image"] = spaces.Box(0, 255, (image_size, image_size, 3), np.uint8)
+    self.observation_space = spaces.Dict(seen)
     self.action_space = spaces.Box(-1.0, 1.0, (3,), np.float32)
     self.reset_task(0)
     self._begin(np.zeros((1, 2)), np.zeros(1), np.zeros(2), 0)
@@ -116,6 +121,8 @@ class VRGripperEnv(gymnasium.Env):
       hues = order / count
       meant = int(np.argmax(hues == self.hue))
       hues += random.uniform(-0.05, 0.05, count)
+      if self._has_lamp and self._is_new:
+        hues += random.choice([-1, 1]) / (2 * count)
       gripper = random.uniform([-0.7, -0.9], [0.7, -0.5])
       self._begin(blocks, hues % 1.0, gripper, meant)
     return self._observe(), {"is_success": False}
@@ -143,7 +150,7 @@ class VRGripperEnv(gymnasium.Env):
 
   def render(self) -> np.ndarray | None:
     """Returns the current frame in the mode "rgb_array", else None."""
-    return None if self.render_mode is None else self._draw()
+    return None if self.render_mode is None else self._draw(self._size or _RENDERED)
 
   def _begin(
     self, blocks: np.ndarray, hues: np.ndarray, gripper: np.ndarray, meant: int
@@ -158,18 +165,18 @@ class VRGripperEnv(gymnasium.Env):
     angle = 2 * np.pi * self.hues
     blocks[:count] = np.column_stack([self.blocks, np.cos(angle), np.sin(angle)])
     pose, none = self.position.astype(np.float32), np.zeros(2, np.float32)
-    return {
-      "image": self._draw(),
+    seen = {
       "blocks": blocks,
       "gripper_pose": none if self.is_hand else pose,
       "hand_pose": -pose if self.is_hand else none,
     }
+    return seen if self._size is None else {**seen, "image": self._draw(self._size)}
 
-  def _draw(self) -> np.ndarray:
-    scale = self._size / _VIEW
-    line = (np.arange(self._size) + 0.5) / scale - _VIEW / 2
+  def _draw(self, size: int) -> np.ndarray:
+    scale = size / _VIEW
+    line = (np.arange(size) + 0.5) / scale - _VIEW / 2
     x, y = line[np.newaxis, :], -line[:, np.newaxis]
-    frame = np.full((self._size, self._size, 3), _TABLE, np.float32)
+    frame = np.full((size, size, 3), _TABLE, np.float32)
 
     def paint(outside: np.ndarray, color: Any) -> None:
       # Edges are smooth: a pixel is covered in part.

@@ -80,6 +80,9 @@ class VRGripperRegressionModel(models.RegressionModel):
     num_waypoints: n, actions that are predicted at once.
     context_size: of a learned vector that modulates the network, for MAML to adapt;
       None: there is none.
+    embedding_size: of a task's embedding that modulates it, for `TaskEmbeddingModel` to
+      make; None: there is none.
+    has_reward: whether the reward is a label too, so that a task is learned from it.
     num_blocks: convolutions of the tower.
     fc_layers: units of the dense layers in front of the decoder.
     **kwargs: of `RegressionModel`.
@@ -90,12 +93,15 @@ class VRGripperRegressionModel(models.RegressionModel):
     image_size: int | None = 40,
     num_waypoints: int = 1,
     context_size: int | None = None,
+    embedding_size: int | None = None,
+    has_reward: bool = False,
     num_blocks: int = 3,
     fc_layers: Sequence[int] = (128, 128),
     **kwargs: Any,
   ) -> None:
     self._image_size, self._num_waypoints = image_size, num_waypoints
-    self._context_size = context_size
+    self._context_size, self._embedding_size = context_size, embedding_size
+    self._has_reward = has_reward
     self._num_blocks, self._fc_layers = num_blocks, tuple(fc_layers)
     super().__init__(action_size=3, **kwargs)
 
@@ -119,6 +125,8 @@ class VRGripperRegressionModel(models.RegressionModel):
       shapes["image"] = (self._image_size, self._image_size, 3)
     for name, shape in shapes.items():
       features[name] = _Spec(shape, tf.float32, name, time_offsets=0)
+    if self._embedding_size is not None:
+      features.task_embedding = _Spec((self._embedding_size,), tf.float32)
     return features
 
   def get_label_specification(self, mode: str) -> specs.TensorSpecStruct:
@@ -132,6 +140,8 @@ class VRGripperRegressionModel(models.RegressionModel):
       offsets = tuple(range(self._num_waypoints))
       labels.target = _Spec(shape, tf.float32, "action", time_offsets=offsets)
       labels = windows.add_mask_specs(labels)
+    if self._has_reward:
+      labels.reward = _Spec((1,), tf.float32, "reward", time_offsets=0)
     return labels
 
   def create_network(self) -> dict[str, Any]:
@@ -150,7 +160,7 @@ class VRGripperRegressionModel(models.RegressionModel):
   def a_func(self, features: specs.TensorSpecStruct, mode: str) -> dict[str, tf.Tensor]:
     """Returns what the decoder makes of what is seen, and `feature_points`."""
     training = mode == specs.ModeKeys.TRAIN
-    task = None
+    task = features.get("task_embedding")
     if self._context_size is not None:
       task = self.network["context"](features.gripper_pose)
     points = self.network["tower"](features, task, training=training)
@@ -225,6 +235,35 @@ class BlocksTower(tf.keras.layers.Layer):
     each = tf.nn.relu(each)
     weights = tf.nn.softmax(self._logit(each), axis=1)
     return tf.reduce_sum(weights * each, axis=1)
+
+
+@layers.configurable_layer
+class StepEmbedding(tf.keras.layers.Layer):
+  """Embeds a step of a demonstration or a trial: near which block, and what came of it.
+
+  Args:
+    embedding_size: D.
+    size: of what is found at the blocks.
+  """
+
+  def __init__(self, embedding_size: int, size: int = 64) -> None:
+    super().__init__(name="step_embedding")
+    self._tower = BlocksTower(size)
+    self._mlp = layers.MLP((size,), embedding_size)
+
+  def build(self, input_shape: Any) -> None:
+    """Does nothing: the layers inside create their variables when they are called."""
+    self.built = True
+
+  def call(self, sample: dict[str, tf.Tensor], training: bool = False) -> tf.Tensor:
+    """Maps features and labels by path, [N, ...], to [N, D]."""
+    features = specs.TensorSpecStruct(
+      (path.removeprefix("features/"), value) for path, value in sample.items()
+    )
+    poses = [features.gripper_pose, features.hand_pose]
+    told = [value for path, value in sorted(sample.items()) if "labels/" in path]
+    found = self._tower(features, None, training=training)
+    return self._mlp(tf.concat([found, *poses, *told], axis=-1), training=training)
 
 
 class Context(tf.keras.layers.Layer):

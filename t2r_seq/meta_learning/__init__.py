@@ -9,6 +9,7 @@ from t2r_seq.meta_learning.meta_policies import (
   MAMLRegressionPolicy,
   MetaLearningPolicy,
   ScheduledExplorationMAMLRegressionPolicy,
+  WatchTryLearnPolicy,
   pack_condition,
 )
 from t2r_seq.meta_learning.meta_tf_models import MetalearningModel, MetaPreprocessor
@@ -57,6 +58,7 @@ __all__ = [
   "TaskReplayInputGenerator",
   "TaskStoreInputGenerator",
   "TrainValPair",
+  "WatchTryLearnPolicy",
   "create_maml_feature_spec",
   "create_maml_label_spec",
   "create_metaexample_spec",

@@ -359,3 +359,84 @@ class FixedLengthSequentialRegressionPolicy(MetaLearningPolicy):
     self._current_episode_data = features
     self._timestep += 1
     return action
+
+
+@gin.configurable
+class WatchTryLearnPolicy(MetaLearningPolicy):
+  """Acts by one policy after demonstrations, and by another once that one has tried.
+
+  Demonstrations may not tell all of a task; the reward of a trial does. Zhou et al.,
+  'Watch, Try, Learn', 2019, https://arxiv.org/abs/1906.03352. With an expert in place
+  of the second policy it collects what this is to learn from.
+  """
+
+  def __init__(
+    self,
+    trial_policy: policies.Policy = gin.REQUIRED,
+    retrial_policy: policies.Policy = gin.REQUIRED,
+    num_demos: int = 1,
+  ) -> None:
+    """Creates the policy.
+
+    Args:
+      trial_policy: learns from demonstrations, where it has `adapt`.
+      retrial_policy: learns from demonstrations and trials, where it has `adapt`.
+      num_demos: demonstrations of a task; what is learned from beyond them are trials.
+    """
+    super().__init__()
+    self._policies = trial_policy, retrial_policy
+    self._num_demos = num_demos
+    self._acting = trial_policy
+
+  def reset_task(self) -> None:
+    """Forgets the task: the first policy acts again."""
+    self._acting = self._policies[0]
+    for each in self._policies:
+      if hasattr(each, "reset_task"):
+        each.reset_task()
+
+  def adapt(self, episode_data: Sequence[Episode]) -> None:
+    """Has the policy that is to act learn from all that a task has shown."""
+    self._acting = self._policies[len(episode_data) > self._num_demos]
+    if hasattr(self._acting, "adapt"):
+      self._acting.adapt(episode_data)
+
+  def reset(self) -> None:
+    """Starts an episode."""
+    self._acting.reset()
+
+  def seed(self, seed: int, env: int = 0) -> None:
+    """Makes both policies repeatable from here on."""
+    which = (env,) if env else ()
+    for each in self._policies:
+      each.seed(seed, *which)
+
+  def init_randomly(self) -> None:
+    """Gives both policies' models random weights."""
+    for each in self._policies:
+      each.init_randomly()
+
+  def restore(self) -> bool:
+    """Loads the newest models of both; returns whether both are the newest."""
+    restored = [each.restore() for each in self._policies]
+    return all(restored)
+
+  @property
+  def global_step(self) -> int:
+    """The training step of the policy that learns from trials."""
+    return self._policies[1].global_step
+
+  @property
+  def model_path(self) -> str:
+    """The path of the model of the policy that learns from trials."""
+    return self._policies[1].model_path
+
+  def SelectAction(
+    self, state: Any, context: Any = None, timestep: int | None = None
+  ) -> Any:
+    """Selects the action of the policy that acts."""
+    return self._acting.SelectAction(state, context, timestep)
+
+  def sample_action(self, obs: Any, explore_prob: float = 0.0) -> tuple[Any, Any]:
+    """Selects the action of the policy that acts, with what it keeps beside it."""
+    return self._acting.sample_action(obs, explore_prob)

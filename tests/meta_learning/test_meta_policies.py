@@ -136,3 +136,55 @@ def test_actions_of_a_whole_episode_are_taken_step_by_step():
   np.testing.assert_array_equal(policy.SelectAction(7), [10, 7])
   policy.reset_task()
   np.testing.assert_array_equal(policy.SelectAction(7), [1, 7])
+
+
+class Always(policies.Policy):
+  """Does the same in all steps, and keeps what it was shown."""
+
+  def __init__(self, action):
+    super().__init__()
+    self.action, self.seen, self.seeds, self.num_resets = action, None, [], 0
+
+  def reset_task(self):
+    self.seen = None
+
+  def adapt(self, episode_data):
+    self.seen = len(episode_data)
+
+  def reset(self):
+    self.num_resets += 1
+
+  def seed(self, seed, env=0):
+    self.seeds.append((seed, env))
+
+  def SelectAction(self, state, context=None, timestep=None):
+    return self.action
+
+
+def test_what_has_tried_gives_way_to_what_learns_from_trials():
+  first, second = Always(1), Always(2)
+  policy = meta_learning.WatchTryLearnPolicy(first, second, num_demos=2)
+  episode = [{"observation": 0, "action": 0, "reward": 0.0}]
+  policy.seed(3)
+  assert first.seeds == second.seeds == [(3, 0)]
+  assert policy.SelectAction(0) == 1  # Nothing is known of the task.
+  policy.adapt([episode] * 2)
+  policy.reset()
+  assert policy.sample_action(0) == (1, None)
+  assert (first.seen, second.seen) == (2, None)
+  policy.adapt([episode] * 3)
+  policy.reset()
+  assert policy.sample_action(0) == (2, None)
+  assert (first.seen, second.seen) == (2, 3)
+  assert (first.num_resets, second.num_resets) == (1, 1)
+  policy.reset_task()
+  assert policy.SelectAction(0) == 1 and second.seen is None
+
+
+def test_the_one_that_learns_from_trials_tells_which_model_it_is():
+  predictors = [predictor_of(PeakCritic()) for _ in range(2)]
+  both = [meta_learning.MAMLCEMPolicy(predictor=each) for each in predictors]
+  policy = meta_learning.WatchTryLearnPolicy(*both)
+  policy.init_randomly()
+  assert policy.global_step == both[1].global_step
+  assert policy.model_path == both[1].model_path

@@ -12,7 +12,7 @@ import tensorflow as tf
 pytest.importorskip("gymnasium")
 
 from research.vrgripper import study, vrgripper_env_models
-from t2r_seq import meta_learning, specs, store, training
+from t2r_seq import meta_learning, specs, store, tensorspec_utils, training
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
@@ -23,7 +23,7 @@ def test_study_writes_its_table_and_its_picture(tmp_path, monkeypatch):
   options += ["--fresh", "1", "--out", str(tmp_path)]
   bindings = ["--gin_bindings", "train/StoreInputGenerator.batch_size = 8"]
   assert study.main([*options, *bindings]) == 0
-  (row,) = (tmp_path / "heads.md").read_text(encoding="utf-8").splitlines()[2:]
+  row = (tmp_path / "table.md").read_text(encoding="utf-8").splitlines()[2]
   assert row.split("|")[1].strip() == "squared error"
   assert 0 <= float(row.split("|")[2]) <= 1
   frames = tf.io.decode_png((tmp_path / "episodes.png").read_bytes()).numpy()
@@ -31,13 +31,35 @@ def test_study_writes_its_table_and_its_picture(tmp_path, monkeypatch):
 
 
 def test_a_task_has_a_hand_and_two_demonstrations(tmp_path):
-  study.collect(tmp_path, "tasks", 4)
-  found = store.EpisodeStore(str(tmp_path / "data/tasks_train"))
+  found = store.EpisodeStore(study.collect_tasks(tmp_path, "maml", 4, 0)["train"])
   kinds = [found.column("kind")[i] for i in range(len(found))]
   assert kinds == [b"hand", b"demo", b"demo"] * 4
   assert all(found.episode(i)["reward"][-1] == 1 for i in range(len(found)))
   is_hand = [bool(found.episode(i)["hand_pose"].any()) for i in range(len(found))]
   assert is_hand == [True, False, False] * 4
+
+
+def test_what_watches_tries_and_what_learns_knows_of_it(tmp_path, monkeypatch):
+  monkeypatch.chdir(ROOT)
+  options = ["--heads", "--models", "wtl", "--tasks", "3", "--steps", "1"]
+  options += ["--fresh", "1", "--out", str(tmp_path)]
+  bindings = ["TASKS_PER_BATCH = 2", "VRGripperRegressionModel.fc_layers = (8, 8)"]
+  assert study.main([*options, "--gin_bindings", *bindings]) == 0
+  table = (tmp_path / "table.md").read_text(encoding="utf-8")
+  assert table.count("| watch") == 2
+  trials = store.EpisodeStore(tmp_path / "data/trials_0_train")
+  kinds = [trials.column("kind")[i] for i in range(len(trials))]
+  assert kinds == [b"demo", b"trial", b"target"] * 3
+  policy = study.load(tmp_path, "retrial", 0)
+  policy.restore()
+  first = trials.episode(0)
+  seen = {n: first[n][0] for n in ("blocks", "gripper_pose", "hand_pose")}
+  step = {"observation": seen, "action": np.zeros(3, np.float32), "reward": 0.0}
+  answers = []
+  for reward in (0.0, 1.0):
+    policy.adapt([[step], [{**step, "reward": reward}]])
+    answers.append(policy.sample_action(seen)[0])
+  assert np.abs(answers[1] - answers[0]).max() > 0
 
 
 def test_a_hand_is_learned_from_by_what_is_seen_alone():
@@ -63,6 +85,28 @@ def test_a_hand_is_learned_from_by_what_is_seen_alone():
   assert adapted[0].any()
   np.testing.assert_array_equal(adapted[1], adapted[0])
   assert np.abs(adapted[2] - adapted[0]).max() > 1e-6
+
+
+def test_a_trial_is_learned_from_in_frames_too():
+  base = vrgripper_env_models.VRGripperRegressionModel(
+    image_size=64, embedding_size=4, has_reward=True, fc_layers=(8, 8)
+  )
+  model = meta_learning.TaskEmbeddingModel(base)
+  trainer = training.Trainer(model, tf.distribute.get_strategy())
+  features, labels = (
+    tensorspec_utils.make_random_tensors(spec, batch_size=2)
+    for spec in (
+      model.get_feature_specification("train"),
+      model.get_label_specification("train"),
+    )
+  )
+  model.build()
+  before = {name: v.numpy() for name, v in model.named_variables.items()}
+  trainer.train_step(features, labels)
+  moved = {
+    n for n, v in model.named_variables.items() if (v.numpy() != before[n]).any()
+  }
+  assert any("embedding" in name for name in moved)
 
 
 def test_full_size_is_built_and_trains_a_step(tmp_path, monkeypatch):

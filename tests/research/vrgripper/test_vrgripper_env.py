@@ -67,3 +67,18 @@ def test_the_first_episode_of_a_task_may_be_a_hands():
   hand, robot = (env.reset(seed=0)[0] for _ in range(2))
   assert not hand["gripper_pose"].any() and robot["gripper_pose"].any()
   assert (hand["image"] != robot["image"]).any()
+
+
+def test_a_lamp_leaves_two_colors_that_may_be_meant():
+  env, shown = vrgripper_env.VRGripperEnv(has_lamp=True, image_size=None), set()
+  for task in range(60):
+    env.reset_task(task)
+    env.reset(seed=task + 100)
+    away = (env.hues[env.meant] - env.hue + 0.5) % 1 - 0.5
+    assert 0.1 < abs(away) < 0.25  # Half the way to the next, and each block's own.
+    shown.add((round(env.hue * 3), bool(away > 0)))
+    observation, _ = env.reset()
+    away = (env.hues[env.meant] - env.hue + 0.5) % 1 - 0.5
+    assert abs(away) < 0.06
+    assert "image" not in observation and env.observation_space.contains(observation)
+  assert len(shown) == 6
