@@ -483,9 +483,9 @@ def appended_specs(
 ) -> specs.TensorSpecStruct:
   """Derives what an actor appends of a step, which is stored once.
 
-  As `flat_specs`, but a spec whose *name* is another path of the structure shows that
-  path's steps at other times: `next_obs` with name='obs' and time_offsets=1 is no data
-  of its own.
+  As `flat_specs`, but a spec whose *name* is another path of the structure, which keeps
+  that name, shows that path's steps at other times: `next_obs` with name='obs' and
+  time_offsets=1 is no data of its own.
 
   Args and Returns: see `flat_specs`.
   """
@@ -493,7 +493,7 @@ def appended_specs(
   return specs.TensorSpecStruct(
     (path, spec)
     for path, spec in flat.items()
-    if spec.name == path or spec.name not in flat
+    if spec.name == path or spec.name not in flat or flat[spec.name].name != spec.name
   )
 
 

@@ -220,6 +220,26 @@ def test_next_observations_are_no_data_of_their_own(env, policy, tmp_path):
     np.testing.assert_array_equal(window["next_state/pos"], after["state/pos"])
 
 
+def test_what_is_named_as_another_path_that_is_named_otherwise_is_kept(
+  env, policy, tmp_path
+):
+  make = specs.ExtendedTensorSpec
+  spec = {
+    "state/pos": make((2,), tf.float32, "aim", time_offsets=0),
+    "aim": make((2,), tf.float32, "goal", time_offsets=0),
+  }
+
+  def features(step):
+    position = step["observation"]["state"]["pos"]
+    return {"state/pos": position, "aim": position + 1}
+
+  path = str(tmp_path / "s")
+  with actors.StoreSink(path, spec, step_to_features_fn=features) as sink:
+    actors.run_env(env, policy, 1, seed=2, sink=sink)
+  episode = store.EpisodeStore(path).episode(0)
+  np.testing.assert_array_equal(episode["aim"], episode["state/pos"] + 1)
+
+
 def test_windows_can_be_sampled_while_an_episode_runs(env, policy):
   buffer = replay.ReplayBuffer(
     {"state": {"pos": SPEC["state/pos"]}}, capacity_steps=100, num_writers=2, seed=0
