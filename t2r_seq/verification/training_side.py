@@ -167,7 +167,11 @@ class Dataset:
       SpecError: the two roads have other episodes.
     """
     rows = _Rows(self._batches())
-    grid = windows.WindowGrid(windows.time_span(self._as_windows()), self._cut)
+    read = {
+      **self._as_windows(),
+      **{f"{_LABEL}{p}": s for p, s in self._label_spec.items()},
+    }
+    grid = windows.WindowGrid(windows.time_span(TensorSpecStruct(read)), self._cut)
     for number, values in enumerate(itertools.islice(iter(self.source), limit)):
       observed, context = {}, set()
       for path, column in self._columns.items():

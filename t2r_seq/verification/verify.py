@@ -228,6 +228,7 @@ class _Comparison:
     self._tolerance = tolerance
     self._specs = subject.feature_spec
     self._before: Episode | None = None
+    self._learns_more = False
     self._ulps = 0
     self._paths: dict[str, set[str]] = {stage: set() for stage in STAGES}
 
@@ -285,6 +286,10 @@ class _Comparison:
       said.append("preprocessed values, which this form does not tell")
     if self._predict is None:
       said.append("outputs, for want of what they should be: name the export")
+    elif self._learns_more:
+      said.append(
+        "outputs, because the export's network learns a task, which this form does not"
+      )
     return said
 
   def compare(self, episode: Episode, life: _Life) -> None:
@@ -517,8 +522,18 @@ class _Comparison:
     if self._subject.one_task is not None:
       if not condition:
         return {}
-      return self._subject.one_task.predict(predict, condition, episode.raw)
+      # One by one, as below.
+      rows = [
+        self._subject.one_task.predict(
+          predict, condition, {path: v[i : i + 1] for path, v in episode.raw.items()}
+        )
+        for i in range(len(episode.anchors))
+      ]
+      return _stack(rows)
     spec = self._specs
+    if any(path.startswith("condition/") for path in spec):
+      self._learns_more = True
+      return {}
     # Of a critic that searches the action is the one that it found, not the data's.
     asked = _seen_specs(spec, self._subject.step_spec)
     given = {path: value for path, value in episode.raw.items() if path in asked}

@@ -11,6 +11,8 @@ import tensorflow as tf
 
 from t2r_seq import (
   errors,
+  layers,
+  lite,
   meta_learning,
   models,
   policies,
@@ -45,13 +47,14 @@ class StackModel(models.RegressionModel):
     return specs.TensorSpecStruct(target=target)
 
   def create_network(self):
-    return tf.keras.layers.Dense(2)
+    return {"dense": tf.keras.layers.Dense(4), "decoder": self.create_action_decoder()}
 
   def a_func(self, features, mode):
     parts = [tf.reshape(features.x, [-1, 6])]
     if self._has_embedding:
       parts.append(features.task_embedding)
-    return {"inference_output": self.network(tf.concat(parts, axis=-1))}
+    said = self.network["dense"](tf.concat(parts, axis=-1))
+    return self.network["decoder"](said, training=mode == specs.ModeKeys.TRAIN)
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +75,10 @@ def store(tmp_path_factory):
   return path
 
 
-def exported(kind, folder):
+def exported(kind, folder, **options):
   """Returns a model, and a predictor of its export."""
   tf.keras.utils.set_random_seed(0)
-  base = StackModel(kind == "tec")
+  base = StackModel(kind == "tec", **options)
   if kind == "tec":
     model = meta_learning.TaskEmbeddingModel(base)
   else:
@@ -112,6 +115,33 @@ def test_what_has_learned_a_task_is_verified_and_viewed(kind, store, tmp_path):
       each for each in detail["windows"]["paths"] if each["path"] == "features/x"
     ]
     assert seen["offsets"] == [-2, 0]
+
+
+def test_windows_are_where_labels_are_too(store, tmp_path):
+  """Without padding training has no window of a last step, whose label is beyond."""
+  model, predictor = exported("maml", tmp_path / "export", padding="drop")
+  report = verification.verify(predictor, store, model)
+  assert report.is_identical, str(report)
+  assert "inference_output" in str(report)
+
+
+def test_what_draws_is_asked_as_a_robot_asks(store, tmp_path):
+  model, predictor = exported(
+    "tec", tmp_path / "export", action_decoder_cls=layers.FlowMatchingDecoder
+  )
+  report = verification.verify(predictor, store, model)
+  assert report.is_identical, str(report)
+
+
+def test_a_form_that_learns_no_task_is_not_said_to_do_what_the_export_does(
+  store, tmp_path
+):
+  pytest.importorskip("ai_edge_litert")
+  model, predictor = exported("tec", tmp_path / "export")
+  policies.export_lite(str(tmp_path / "export"), str(tmp_path / "lite"))
+  policy = lite.LitePolicy(str(tmp_path / "lite"))
+  report = verification.verify(policy, store, model, reference=predictor)
+  assert "the export's network learns a task" in " ".join(str(report).split())
 
 
 class Forgetful:
