@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import math
 import pathlib
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -58,6 +59,20 @@ def stage(name: str) -> Iterator[None]:
   print(f"== {name}: {time.monotonic() - start:.0f} s", flush=True)
 
 
+@contextlib.contextmanager
+def whole(path: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Gives a place to write to, whose content is moved to the path once all is there.
+
+  What a run that was stopped has left there is removed first.
+  """
+  part = path.with_name(f"{path.name}.part")
+  if part.is_dir():
+    shutil.rmtree(part)
+  part.unlink(missing_ok=True)
+  yield part
+  part.rename(path)
+
+
 def collect(
   config: str,
   path: pathlib.Path,
@@ -78,13 +93,14 @@ def collect(
   """
   if path.exists():
     return
-  counted = (
-    f"{to} = {str(path)!r}",
-    f"collect_episodes.num_episodes = {num_episodes}",
-    f"collect_episodes.seed = {seed}",
-  )
-  with stage(f"collect {path.stem}"), configured(config, *counted, *bindings):
-    actors.collect_episodes()
+  with stage(f"collect {path.stem}"), whole(path) as part:
+    counted = (
+      f"{to} = {str(part)!r}",
+      f"collect_episodes.num_episodes = {num_episodes}",
+      f"collect_episodes.seed = {seed}",
+    )
+    with configured(config, *counted, *bindings):
+      actors.collect_episodes()
 
 
 def run_dir(out: pathlib.Path, name: str, seed: int) -> str:

@@ -76,8 +76,8 @@ def collect_all(out: pathlib.Path, num_episodes: int) -> None:
       runs.collect(config, path, count, seed=seed, to=output)
     path = _data(out, "tasks", part)
     if not path.exists():
-      with runs.stage(f"collect {path.stem}"):
-        collect_tasks(path, count // 2, seed)
+      with runs.stage(f"collect {path.stem}"), runs.whole(path) as place:
+        collect_tasks(place, count // 2, seed)
 
 
 def collect_tasks(path: pathlib.Path, num_tasks: int, seed: int) -> None:

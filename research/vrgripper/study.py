@@ -27,8 +27,8 @@ from t2r_seq import actors, meta_learning, policies, store
 _CONFIGS = "research/vrgripper/configs"
 HEADS = {
   "MSEDecoder": "squared error",
-  "MDNDecoder": "mixture density",
   "DiscreteDecoder": "discretised",
+  "MDNDecoder": "mixture density",
   "MAFDecoder": "autoregressive flow",
   "FlowMatchingDecoder": "flow matching",
 }
@@ -129,8 +129,8 @@ def collect_tasks(
     if data == "trials":
       # In other tasks than those that it knows.
       trying, first_seed = load(out, "watch", seed), first_seed + _TRIAL_SEED
-    with runs.stage(f"collect {label}"):
-      write_tasks(path, data, min(num_tasks, most), first_seed, trying)
+    with runs.stage(f"collect {label}"), runs.whole(path) as place:
+      write_tasks(place, data, min(num_tasks, most), first_seed, trying)
   return found
 
 

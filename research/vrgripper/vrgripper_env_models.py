@@ -261,7 +261,11 @@ class StepEmbedding(tf.keras.layers.Layer):
       (path.removeprefix("features/"), value) for path, value in sample.items()
     )
     poses = [features.gripper_pose, features.hand_pose]
-    told = [value for path, value in sorted(sample.items()) if "labels/" in path]
+    told = [
+      tf.reshape(tf.cast(value, tf.float32), [-1, value.shape[1:].num_elements()])
+      for path, value in sorted(sample.items())
+      if path.startswith("labels/")
+    ]
     found = self._tower(features, None, training=training)
     return self._mlp(tf.concat([found, *poses, *told], axis=-1), training=training)
 

@@ -381,9 +381,16 @@ class WatchTryLearnPolicy(MetaLearningPolicy):
     Args:
       trial_policy: learns from demonstrations, where it has `adapt`.
       retrial_policy: learns from demonstrations and trials, where it has `adapt`.
-      num_demos: demonstrations of a task; what is learned from beyond them are trials.
+      num_demos: demonstrations of a task, as many as `actors.run_meta_env` shows; what
+        is learned from beyond them are trials.
+    Raises:
+      SpecError: the number is negative.
     """
     super().__init__()
+    if num_demos < 0:
+      raise errors.SpecError(
+        f"WatchTryLearnPolicy: num_demos: expected 0 or more, got {num_demos}."
+      )
     self._policies = trial_policy, retrial_policy
     self._num_demos = num_demos
     self._acting = trial_policy
