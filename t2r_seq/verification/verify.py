@@ -228,9 +228,14 @@ class _Comparison:
     self._tolerance = tolerance
     self._specs = subject.feature_spec
     self._before: Episode | None = None
-    self._learns_more = False
     self._ulps = 0
     self._paths: dict[str, set[str]] = {stage: set() for stage in STAGES}
+
+  @property
+  def _learns_more(self) -> bool:
+    """Whether the network learns a task, and the policy does not."""
+    is_of_tasks = any(path.startswith("condition/") for path in self._specs)
+    return is_of_tasks and self._subject.one_task is None
 
   def add(self, difference: Difference) -> None:
     """Keeps a difference, if it is the first of its path."""
@@ -531,8 +536,7 @@ class _Comparison:
       ]
       return _stack(rows)
     spec = self._specs
-    if any(path.startswith("condition/") for path in spec):
-      self._learns_more = True
+    if self._learns_more:
       return {}
     # Of a critic that searches the action is the one that it found, not the data's.
     asked = _seen_specs(spec, self._subject.step_spec)
