@@ -490,10 +490,12 @@ def appended_specs(
   Args and Returns: see `flat_specs`.
   """
   flat = flat_specs(spec_structure, n_step)
+  # A spec without a name is called as its path.
+  names = {path: spec.name or path for path, spec in flat.items()}
   return specs.TensorSpecStruct(
     (path, spec)
     for path, spec in flat.items()
-    if spec.name == path or spec.name not in flat or flat[spec.name].name != spec.name
+    if names[path] == path or names.get(names[path]) != names[path]
   )
 
 

@@ -28,11 +28,12 @@ LENGTHS = (6, 1, 4)
 
 
 class StackModel(models.RegressionModel):
-  """Two positions and, where a task is embedded, that; says the next pose."""
+  """Two positions and, where a task is embedded, that; says the next pose, or a chunk."""
 
-  def __init__(self, has_embedding, **kwargs):
+  def __init__(self, has_embedding, ahead=1, **kwargs):
     super().__init__(action_size=2, **kwargs)
     self._has_embedding = has_embedding
+    self._ahead = ahead
 
   def get_feature_specification(self, mode):
     spec = specs.TensorSpecStruct(
@@ -43,7 +44,8 @@ class StackModel(models.RegressionModel):
     return spec
 
   def get_label_specification(self, mode):
-    target = _SPEC((2,), tf.float32, "pose", time_offsets=1)
+    shape = (2,) if isinstance(self._ahead, int) else (len(self._ahead), 2)
+    target = _SPEC(shape, tf.float32, "pose", time_offsets=self._ahead)
     return specs.TensorSpecStruct(target=target)
 
   def create_network(self):
@@ -118,8 +120,9 @@ def test_what_has_learned_a_task_is_verified_and_viewed(kind, store, tmp_path):
 
 
 def test_windows_are_where_labels_are_too(store, tmp_path):
-  """Without padding training has no window of a last step, whose label is beyond."""
-  model, predictor = exported("maml", tmp_path / "export", padding="drop")
+  """Without padding training has no window of a last step, whose labels are beyond."""
+  options = {"padding": "drop", "ahead": (0, 1, 2)}
+  model, predictor = exported("maml", tmp_path / "export", **options)
   report = verification.verify(predictor, store, model)
   assert report.is_identical, str(report)
   assert "inference_output" in str(report)
