@@ -192,6 +192,33 @@ def test_losses_by_hand():
   assert float(decoder.loss(outputs, target)) == pytest.approx(want, rel=1e-3)
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_components_part_where_there_are_two_ways(seed):
+  """Chunks go left or right; all else of them hardly varies."""
+  tf.keras.utils.set_random_seed(seed)
+  rng = np.random.default_rng(seed)
+  embedding = tf.constant(rng.uniform(0, 3, (256, 32)), tf.float32)
+  ways = np.stack([rng.choice([-0.5, 0.5], 256), np.ones(256), -np.ones(256)], -1)
+  chunks = np.repeat((ways + rng.normal(0, 0.02, (256, 3)))[:, None], 4, axis=1)
+  target = tf.constant(chunks, tf.float32)
+  decoder = layers.MDNDecoder((4, 3), 4, condition_sigmas=True)
+  decoder(embedding)
+  optimizer = tf.keras.optimizers.Adam(3e-3)
+  optimizer.build(decoder.trainable_variables)
+
+  @tf.function
+  def descend():
+    with tf.GradientTape() as tape:
+      loss = decoder.loss(decoder(embedding, training=True), target)
+    gradients = tape.gradient(loss, decoder.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, decoder.trainable_variables, strict=True))
+
+  for _ in range(300):
+    descend()
+  aside = np.abs(decoder(embedding)["inference_output"][..., 0])
+  np.testing.assert_allclose(aside, 0.5, atol=0.3)
+
+
 class _Known(tf.keras.layers.Layer):
   """Says what moves noise to a point in one straight line, or the point's velocity."""
 
