@@ -18,6 +18,7 @@ from t2r_seq.policies.policy_model import note_network_inputs, noting_network_in
 from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
 
 _as_it_is = tf.autograph.experimental.do_not_convert
+_SELECTED = ("condition_output", "inference_output")
 
 
 def pfor_map_fn(fn: Callable[[Any], Any], elems: Any) -> Any:
@@ -132,7 +133,8 @@ class MAMLModel(TaskModel):
     predictions = TensorSpecStruct(learned["outputs"])
     predictions["inner_losses"] = learned["inner_losses"]
     predictions = self._select_inference_output(predictions)
-    for name in ("condition_output", "inference_output"):
+    # In training a base model may leave out what only its loss is asked for.
+    for name in () if mode == ModeKeys.TRAIN else _SELECTED:
       self._check_outputs("_select_inference_output", predictions, name)
     return predictions
 
@@ -145,7 +147,7 @@ class MAMLModel(TaskModel):
       The same with the two; by default the base model's 'inference_output's, or a
       critic's 'q_predicted'.
     """
-    for name in ("condition_output", "inference_output"):
+    for name in _SELECTED:
       for said in ("inference_output", "q_predicted"):
         if f"full_{name}/{said}" in predictions and name not in predictions:
           predictions[name] = predictions[f"full_{name}/{said}"]

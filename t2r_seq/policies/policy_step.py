@@ -304,7 +304,8 @@ class PolicyStep:
 
   def _chunk_lengths(self) -> set[int]:
     """Returns how many steps the labels' chunks have."""
-    labels = self._model.preprocessor.get_in_label_specification(ModeKeys.TRAIN)
+    preprocessor = self._model.step_model.preprocessor
+    labels = preprocessor.get_in_label_specification(ModeKeys.TRAIN)
     offsets = [
       getattr(spec, "time_offsets", None)
       for spec in specs.flatten_spec_structure(labels).values()

@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import actors, errors, meta_learning, models, policies, training
+from t2r_seq import (
+  actors,
+  errors,
+  layers,
+  meta_learning,
+  models,
+  policies,
+  training,
+)
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 from tests import warm_python
 
@@ -250,6 +258,37 @@ def test_all_tasks_at_once_or_compiled_have_the_same_gradients():
   for name, gradients in found.items():
     for one, other in zip(gradients, want, strict=True):
       np.testing.assert_allclose(one, other, 1e-4, 1e-6, err_msg=str(name))
+
+
+class FlowModel(LineModel):
+  """Gives no action in training, which needs only what the loss is of."""
+
+  def __init__(self):
+    decoder = functools.partial(layers.FlowMatchingDecoder, num_steps=3, seed=0)
+    super().__init__(self.create_action_decoder, action_decoder_cls=decoder)
+
+  def a_func(self, features, mode):
+    return self.network(features.x, training=mode == "train")
+
+
+@pytest.mark.parametrize("use_parallel_for", [False, True])
+def test_what_gives_no_action_in_training_adapts(use_parallel_for, tmp_path):
+  model = meta_learning.MAMLModel(FlowModel(), use_parallel_for=use_parallel_for)
+  trainer = training.Trainer(model, tf.distribute.get_strategy())
+  features, labels = make_tasks(2, 4, 1)
+  assert np.isfinite(trainer.train_step(features, labels)["loss"])
+  training.export_saved_model(model, str(tmp_path), 1)
+  predictor = policies.ExportedSavedModelPredictor(str(tmp_path), timeout=0.0)
+  predictor.restore()
+  given = {path: value.numpy() for path, value in features.items()}
+  observed = {"x": given["inference/features/x"][:, 0]}
+  predictor.reset(2)
+  before = predictor.step(observed)["inference_output"]
+  for env in range(2):
+    condition = {p: v[env] for p, v in given.items() if p.startswith("condition")}
+    predictor.adapt(condition, env)
+  after = predictor.step(observed)["inference_output"]
+  assert np.abs(after - before).min() > 0
 
 
 class LineEnv(gymnasium.Env):

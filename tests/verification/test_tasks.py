@@ -28,7 +28,7 @@ LENGTHS = (6, 1, 4)
 
 
 class StackModel(models.RegressionModel):
-  """Two positions and, where a task is embedded, that; says the next pose, or a chunk."""
+  """Two positions and, where a task is embedded, that; says a pose, or a chunk."""
 
   def __init__(self, has_embedding, ahead=1, **kwargs):
     super().__init__(action_size=2, **kwargs)
@@ -126,6 +126,16 @@ def test_windows_are_where_labels_are_too(store, tmp_path):
   report = verification.verify(predictor, store, model)
   assert report.is_identical, str(report)
   assert "inference_output" in str(report)
+
+
+@pytest.mark.parametrize("kind", ["maml", "tec"])
+def test_chunks_are_executed_of_what_was_learned(kind, store, tmp_path):
+  execution = policies.ChunkExecution(num_executed=2)
+  options = {"execution": execution, "ahead": (0, 1, 2), "padding": "repeat"}
+  model, predictor = exported(kind, tmp_path / "export", **options)
+  report = verification.verify(predictor, store, model)
+  assert report.is_identical, str(report)
+  assert "the execution of the chunks of inference_output" in str(report)
 
 
 def test_what_draws_is_asked_as_a_robot_asks(store, tmp_path):
