@@ -46,6 +46,8 @@ def cosine_triplet_semihard_loss(
   Returns:
     The mean over all pairs of an anchor and a positive, a scalar; 0 without any.
   """
+  if mask is not None:
+    embeddings = _masked(embeddings, mask)
   distances = 1.0 - tf.matmul(embeddings, embeddings, transpose_b=True)
   count = tf.shape(embeddings)[0]
   distances = tf.linalg.set_diag(distances, tf.zeros([count], distances.dtype))
@@ -93,6 +95,7 @@ def n_pairs_loss(
   """
   labels = tf.range(tf.shape(anchors)[0]) if labels is None else labels
   mask = tf.ones_like(labels, tf.bool) if mask is None else mask
+  anchors, positives = _masked(anchors, mask), _masked(positives, mask)
   norms = tf.reduce_sum(tf.square(anchors) + tf.square(positives), axis=1)
   loss = 0.5 * norm_weight * windows.masked_mean(norms, mask)
   is_pair = tf.cast(mask & tf.equal(labels[:, tf.newaxis], labels), norms.dtype)
@@ -121,7 +124,7 @@ def retrieval_accuracy(
     labels: [N], the class of each query, which any candidate of it is right for; None:
       its own alone is.
     mask: [N], bool, which queries and candidates count; None for all.
-    num_nearest: how many are looked at.
+    num_nearest: how many are looked at; all, where there are fewer.
   Returns:
     A scalar; 0 where none counts.
   """
@@ -129,7 +132,12 @@ def retrieval_accuracy(
   mask = tf.ones_like(labels, tf.bool) if mask is None else mask
   unit = [tf.math.l2_normalize(each, axis=-1) for each in (queries, candidates)]
   cosines = tf.where(mask, tf.matmul(*unit, transpose_b=True), -2.0)
-  _, nearest = tf.math.top_k(cosines, num_nearest)
+  _, nearest = tf.math.top_k(cosines, tf.minimum(num_nearest, tf.shape(cosines)[1]))
   is_right = tf.equal(tf.gather(labels, nearest), labels[:, tf.newaxis])
   is_found = tf.cast(tf.reduce_any(is_right, axis=1), cosines.dtype)
   return windows.masked_mean(is_found, mask)
+
+
+def _masked(embeddings: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+  """Returns zeros for what does not count: NaN there would be one in gradients, too."""
+  return tf.where(mask[:, tf.newaxis], embeddings, tf.zeros_like(embeddings))

@@ -111,9 +111,11 @@ def sample_maps(maps: tf.Tensor, columns: tf.Tensor, rows: tf.Tensor) -> tf.Tens
     raise errors.SpecError(
       f"sample_maps: maps: expected 2 x 2 pixels at least, got {errors.describe(maps)}."
     )
-  columns = tf.clip_by_value(columns, 0.0, width - 1.001)
-  rows = tf.clip_by_value(rows, 0.0, height - 1.001)
-  left, top = tf.floor(columns), tf.floor(rows)
+  columns = tf.clip_by_value(columns, 0.0, width - 1.0)
+  rows = tf.clip_by_value(rows, 0.0, height - 1.0)
+  # In the last pixel it is the one before that is the left one, of no weight.
+  left = tf.minimum(tf.floor(columns), width - 2.0)
+  top = tf.minimum(tf.floor(rows), height - 2.0)
   flat = tf.reshape(maps, [-1, height * width, channels])
   found = []
   for down in (0, 1):
