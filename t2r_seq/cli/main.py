@@ -92,7 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   Args:
     argv: the arguments; None takes those of the process.
   Returns:
-    The exit status: 0, 1 after an error, or 130 after an interrupt.
+    The exit status: 0, 1 after an error, 130 after an interrupt, or 141 where nobody
+    reads on, as behind `| head`.
   """
   args, unknown = create_parser().parse_known_args(argv)
   if unknown:
@@ -100,15 +101,30 @@ def main(argv: Sequence[str] | None = None) -> int:
   # TensorFlow's start-up notes would bury the command's own output.
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
   try:
-    return args.run(args)
+    status = args.run(args)
+    sys.stdout.flush()
+    return status
   except KeyboardInterrupt:
     print(f"t2r_seq {args.command}: interrupted", file=sys.stderr)
     return 130
   except Exception as error:
+    if isinstance(error, BrokenPipeError) and not _is_read():
+      # What is left of the output goes nowhere, so that the interpreter can end.
+      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+      return 141
     if args.debug or not console.is_expected(error):
       raise
     print(f"t2r_seq {args.command}: {console.message(error)}", file=sys.stderr)
     return 1
+
+
+def _is_read() -> bool:
+  """Tells whether somebody reads the output: other pipes and sockets break, too."""
+  try:
+    print(flush=True)
+  except BrokenPipeError:
+    return False
+  return True
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -299,3 +300,14 @@ def test_the_current_folder_can_be_imported_from(run_main, monkeypatch, tmp_path
   assert status == 1
   assert "imported" in err
   assert sys.path[-1] == str(tmp_path)
+
+
+def test_output_that_nobody_reads_on_ends_quietly():
+  command = [sys.executable, "-m", "t2r_seq", "completion", "bash"]
+  reading, writing = os.pipe()
+  os.close(reading)
+  with os.fdopen(writing, "w") as nobody:
+    done = subprocess.run(
+      command, stdout=nobody, stderr=subprocess.PIPE, text=True, check=False
+    )
+  assert (done.returncode, done.stderr) == (141, "")
