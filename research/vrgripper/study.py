@@ -99,8 +99,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     for what, rows in (("head", HEADS), ("policy of tasks", _ROWS))
   ]
-  before, after = (np.mean(found[row] or [0.0]) for row in ("maml, before", "maml"))
-  is_good = not found["maml"] or after > before + 0.2
+  # Of three blocks, one in three is found by chance.
+  is_good = all(np.mean(found[name]) > 0.5 for name in args.models)
   return runs.conclude(
     args, "\n".join(tables), is_good, "a demonstration is not understood."
   )

@@ -39,12 +39,14 @@ def test_a_task_has_a_hand_and_two_demonstrations(tmp_path):
   assert is_hand == [True, False, False] * 4
 
 
-def test_what_watches_tries_and_what_learns_knows_of_it(tmp_path, monkeypatch):
+def test_what_watches_tries_and_what_learns_knows_of_it(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(ROOT)
   options = ["--heads", "--models", "wtl", "--tasks", "3", "--steps", "1"]
   options += ["--fresh", "1", "--out", str(tmp_path)]
   bindings = ["TASKS_PER_BATCH = 2", "VRGripperRegressionModel.fc_layers = (8, 8)"]
-  assert study.main([*options, "--gin_bindings", *bindings]) == 0
+  # Of one step nothing is learned.
+  assert study.main([*options, "--gin_bindings", *bindings]) == 1
+  assert "a demonstration is not understood" in capsys.readouterr().err
   table = (tmp_path / "table.md").read_text(encoding="utf-8")
   assert table.count("| watch") == 2
   trials = store.EpisodeStore(tmp_path / "data/trials_0_train")
