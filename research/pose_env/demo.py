@@ -19,11 +19,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from research import runs
 from research.pose_env import collect, evaluation, figure, pose_env
-from t2r_seq import actors, lite, policies, training
+from t2r_seq import lite, policies
 
 TASKS = {"still": pose_env.PoseEnv, "moving": pose_env.MovingPoseEnv}
 NUM_FRAMES = (1, 4)
@@ -99,18 +97,15 @@ def run(out: pathlib.Path, sizes: Sizes) -> float:
     (out / name).unlink(missing_ok=True)
   out.mkdir(parents=True, exist_ok=True)
   for task in TASKS:
-    with runs.stage(f"collect the {task} task"):
-      collect_task(out, task, sizes)
+    collect_task(out, task, sizes)
   curves = {}
   for task in TASKS:
     for num_frames in NUM_FRAMES:
-      with runs.stage(f"train and export {task}, stack of {num_frames}"):
-        train_policy(out, task, f"stack{num_frames}", sizes.train_steps)
+      train_policy(out, task, f"stack{num_frames}", sizes.train_steps)
       curves[task, num_frames] = evaluation.read_curve(
         str(run_dir(out, task, f"stack{num_frames}") / "eval"), "distance"
       )
-  with runs.stage("train and export moving, chunks of 8 actions"):
-    train_policy(out, "moving", _CHUNKS, sizes.train_steps)
+  train_policy(out, "moving", _CHUNKS, sizes.train_steps)
   with runs.stage("export that for LiteRT"):
     export_dir = run_dir(out, "moving", _CHUNKS) / "export" / "best"
     policies.export_lite(str(export_dir), str(lite_dir(out)))
@@ -143,32 +138,26 @@ def collect_task(out: pathlib.Path, task: str, sizes: Sizes) -> None:
     "eval": (sizes.eval_episodes[task], _EVAL_SEED),
   }
   for part, (num_episodes, seed) in parts.items():
-    with runs.configured(
-      f"{_CONFIGS}/collect_{task}.gin",
-      f"collect_episodes.output_path = {_data_path(out, task, part)!r}",
-      f"collect_episodes.num_episodes = {num_episodes}",
-      f"collect_episodes.seed = {seed}",
-    ):
-      actors.collect_episodes()
+    config, path = f"{_CONFIGS}/collect_{task}.gin", _data_path(out, task, part)
+    output = "collect_episodes.output_path"
+    runs.collect(config, path, num_episodes, seed=seed, to=output)
 
 
 def train_policy(out: pathlib.Path, task: str, kind: str, train_steps: int) -> None:
   """Trains and exports one model, as its gin file says."""
-  with runs.configured(
+  runs.train(
     f"{_CONFIGS}/pose_env_{task}_{kind}.gin",
-    f"TRAIN_DATA = {_data_path(out, task, 'train')!r}",
-    f"EVAL_DATA = {_data_path(out, task, 'eval')!r}",
-    f"NUM_TRAIN_STEPS = {train_steps}",
-    f"train_eval_model.model_dir = {str(run_dir(out, task, kind))!r}",
+    str(run_dir(out, task, kind)),
+    _TRAIN_SEED,
+    f"TRAIN_DATA = {str(_data_path(out, task, 'train'))!r}",
+    f"EVAL_DATA = {str(_data_path(out, task, 'eval'))!r}",
     # A point of the learning curve each time.
     f"train_eval_model.save_checkpoints_steps = {max(1, train_steps // 10)}",
     "train_eval_model.eval_throttle_secs = 0",
-    "train_eval_model.create_exporters_fn = @create_default_exporters",
     # The weights that did best on held-out episodes: one frame soon overfits.
     "create_default_exporters.exporter_fns = [@BestExporter]",
-  ):
-    tf.keras.utils.set_random_seed(_TRAIN_SEED)
-    training.train_eval_model()
+    num_steps=train_steps,
+  )
 
 
 def evaluate_task(
@@ -199,8 +188,7 @@ def load_predictor(
   out: pathlib.Path, task: str, kind: str
 ) -> policies.ExportedSavedModelPredictor:
   """Loads what a training run exported; it keeps the policy's frames itself."""
-  export_dir = run_dir(out, task, kind) / "export" / "best"
-  return policies.ExportedSavedModelPredictor(str(export_dir), timeout=0.0)
+  return runs.load(str(run_dir(out, task, kind)), "best")
 
 
 def look(out: pathlib.Path) -> tuple[figure.SeenWindow, int]:
@@ -249,8 +237,8 @@ def _write_table(out: pathlib.Path, results: Sequence[evaluation.Evaluation]) ->
   return ratio
 
 
-def _data_path(out: pathlib.Path, task: str, part: str) -> str:
-  return str(out / "data" / f"{task}_{part}.tfrecord")
+def _data_path(out: pathlib.Path, task: str, part: str) -> pathlib.Path:
+  return out / "data" / f"{task}_{part}.tfrecord"
 
 
 if __name__ == "__main__":

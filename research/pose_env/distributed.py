@@ -33,7 +33,7 @@ from research.pose_env import (
 from research.pose_env import distributed_job as jobs
 from research.pose_env import distributed_report as report
 from research.pose_env import supervisor as supervisor_lib
-from t2r_seq import errors, policies, store
+from t2r_seq import errors, models, policies, store
 
 _FRESH_SEED = 2
 _POLL_SECONDS, _LOOK_SECONDS = 0.2, 5.0
@@ -152,7 +152,7 @@ class _Watcher:
       from t2r_seq.replay import reverb
 
       self._source = reverb.ReverbReplay(
-        reward_model.replay_specification(),
+        models.training_specification(reward_model.PoseEnvRewardModel()),
         self._job.address,
         padding="repeat",
         server_timeout=1.0,

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from research import runs
 from research.pose_env import evaluation
 
 COLLECT, EVAL = "collect", "eval"
@@ -109,20 +110,16 @@ def markdown_table(rounds: Sequence[Round], start: float) -> str:
   """
   collected = returns_by_step(rounds, COLLECT)
   evaluated = returns_by_step(rounds, EVAL)
-  lines = [
-    "| export of step | first acted after | episodes | exploring | greedy |",
-    "| ---: | ---: | ---: | ---: | ---: |",
-  ]
+  rows = []
   for step in sorted({*collected, *evaluated}):
     acted = [each for each in rounds if each.step == step]
     episodes = sum(each.num_episodes for each in acted if each.kind == COLLECT)
     seconds = min(each.wall_time for each in acted) - start
     name = str(step) if step else "none: random"
     returns = [_number(by_step.get(step)) for by_step in (collected, evaluated)]
-    lines.append(
-      f"| {name} | {seconds:.0f} s | {episodes} | {returns[0]} | {returns[1]} |"
-    )
-  return "\n".join(lines) + "\n"
+    rows.append((name, f"{seconds:.0f} s", str(episodes), *returns))
+  columns = ("export of step", "first acted after", "episodes", "exploring", "greedy")
+  return runs.table(columns, rows, num_labels=0)
 
 
 def _number(value: float | None) -> str:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from research import runs
 from research.pose_env import collect, pose_env
 from t2r_seq import actors
 
@@ -99,17 +100,18 @@ def evaluate(
 
 def markdown_table(evaluations: Sequence[Evaluation]) -> str:
   """Returns the evaluations as a table, one line each."""
-  lines = [
-    "| task | policy | error (m) | reward per episode | episodes |",
-    "| --- | --- | ---: | ---: | ---: |",
-  ]
-  for result in evaluations:
-    name = _EXPLAINED.get(result.policy, result.policy)
-    lines.append(
-      f"| {result.task} | {name} | {result.error:.3f} | {result.reward:.2f} "
-      f"| {result.num_episodes} |"
+  rows = [
+    (
+      result.task,
+      _EXPLAINED.get(result.policy, result.policy),
+      f"{result.error:.3f}",
+      f"{result.reward:.2f}",
+      f"{result.num_episodes}",
     )
-  return "\n".join(lines) + "\n"
+    for result in evaluations
+  ]
+  columns = ("task", "policy", "error (m)", "reward per episode", "episodes")
+  return runs.table(columns, rows, num_labels=2)
 
 
 class Point(NamedTuple):

@@ -8,13 +8,13 @@ history all follow from these specs.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import gin
 import tensorflow as tf
 
-from research.pose_env import networks
-from t2r_seq import models, preprocessors, specs, windows
+from t2r_seq import layers, models, preprocessors, specs, windows
 
 _IMAGE_SHAPE = (64, 64, 3)
 
@@ -73,6 +73,41 @@ def episode_specification() -> specs.TensorSpecStruct:
   return flat
 
 
+class PoseTower(tf.keras.layers.Layer):
+  """Maps a stack of frames to keypoints.
+
+  The frames stand beside each other as channels, so a stack of 4 costs little more
+  than a stack of 1, and the first convolution can already see motion.
+  """
+
+  def __init__(self, **kwargs: Any):
+    super().__init__(**kwargs)
+    convolution = functools.partial(tf.keras.layers.Conv2D, padding="same")
+    self._convolutions = [
+      convolution(16, 5, 2, activation="relu"),
+      convolution(24, 3, 2, activation="relu"),
+      convolution(32, 3),
+    ]
+    # With a temperature of 1 the softmax of a fresh network is nearly flat: all
+    # keypoints lie in the middle, and some seeds never leave that plateau.
+    self._keypoints = layers.SpatialSoftmax(temperature=0.1, learn_temperature=True)
+
+  def call(self, frames: tf.Tensor) -> tf.Tensor:
+    """Maps frames [B, K, H, W, C] or [B, H, W, C] in [0, 1] to [B, keypoints]."""
+    net = frames - 0.5  # Centred inputs train faster.
+    if len(frames.shape) == 5:
+      net = tf.concat(tf.unstack(net, axis=1), axis=-1)
+    for convolution in self._convolutions:
+      net = convolution(net)
+    points, _ = self._keypoints(net)
+    return points
+
+
+def create_head(output_size: int) -> layers.MLP:
+  """Creates what maps [B, N] to [B, output_size]."""
+  return layers.MLP((128, 128), output_size, normalizer=None)
+
+
 @gin.configurable
 class PoseEnvRegressionModel(models.RegressionModel):
   """Predicts the target pose from the last frames.
@@ -106,9 +141,9 @@ class PoseEnvRegressionModel(models.RegressionModel):
     del mode
     return label_specification(is_windowed=self._num_frames is not None)
 
-  def create_network(self) -> networks.PoseNetwork:
+  def create_network(self) -> tf.keras.Sequential:
     """Creates the convolutional network."""
-    return networks.PoseNetwork()
+    return tf.keras.Sequential([PoseTower(), create_head(2)])
 
   # There is no control flow for AutoGraph, and with Keras it would convert much.
   @tf.autograph.experimental.do_not_convert
@@ -167,9 +202,9 @@ class PoseEnvChunkModel(PoseEnvRegressionModel):
     )
     return windows.add_mask_specs(labels, ["target_pose"])
 
-  def create_network(self) -> networks.PoseNetwork:
+  def create_network(self) -> tf.keras.Sequential:
     """Creates the convolutional network, with more to say."""
-    return networks.PoseNetwork(action_size=2 * self._num_actions)
+    return tf.keras.Sequential([PoseTower(), create_head(2 * self._num_actions)])
 
   @tf.autograph.experimental.do_not_convert
   def a_func(self, features: specs.TensorSpecStruct, mode: str) -> dict[str, tf.Tensor]:
@@ -246,11 +281,12 @@ class PoseEnvContinuousMCModel(models.CriticModel):
 
   def create_network(self) -> dict[str, Any]:
     """Returns the tower, which sees the frame once, and the head, which sees poses."""
-    return {"tower": networks.PoseTower(), "head": networks.PoseHead(1)}
+    return {"tower": PoseTower(), "head": create_head(1)}
 
   def state_func(self, state: Any, mode: str) -> tf.Tensor:
     """Encodes the frame."""
-    return self.network["tower"](state.image, training=mode == specs.ModeKeys.TRAIN)
+    del mode
+    return self.network["tower"](state.image)
 
   def q_func(self, state: Any, action: Any, mode: str) -> dict[str, tf.Tensor]:
     """Returns `q_predicted` [B, 1]."""

@@ -27,19 +27,6 @@ _EPSILON = 1e-6
 
 
 @gin.configurable
-def replay_specification(num_frames: int = 4) -> specs.TensorSpecStruct:
-  """Returns the windows that a replay gives: what the model sees, and its labels.
-
-  Args:
-    num_frames: how many frames the model sees, >= 1.
-  """
-  windowed = _image_specification(num_frames, tf.uint8)
-  for path, spec in _label_specification().items():
-    windowed[path] = spec
-  return windowed
-
-
-@gin.configurable
 class PoseEnvRewardModel(pose_env_models.PoseEnvRegressionModel):
   """Finds the pose of highest reward from poses that were tried.
 
@@ -62,12 +49,18 @@ class PoseEnvRewardModel(pose_env_models.PoseEnvRegressionModel):
   def get_feature_specification(self, mode: str) -> specs.TensorSpecStruct:
     """Returns the stack of frames, in every mode."""
     del mode
-    return _image_specification(self._num_frames, tf.float32)
+    # Stored as pixels: a step is sampled many times, and would be decoded as often.
+    return pose_env_models.image_specification(
+      self._num_frames, tf.float32, data_format=None
+    )
 
   def get_label_specification(self, mode: str) -> specs.TensorSpecStruct:
     """Returns `pose`, the action that was taken, and its `reward`, in every mode."""
     del mode
-    return _label_specification()
+    return specs.TensorSpecStruct(
+      pose=specs.ExtendedTensorSpec((2,), tf.float32, name="pose", time_offsets=0),
+      reward=specs.ExtendedTensorSpec((1,), tf.float32, name="reward", time_offsets=0),
+    )
 
   def loss_fn(
     self,
@@ -90,18 +83,6 @@ class PoseEnvRewardModel(pose_env_models.PoseEnvRegressionModel):
     del features
     error = tf.reduce_mean(tf.abs(_reward_errors(labels, inference_outputs)))
     return self.loss_fn(labels, inference_outputs, mode), {"reward_error": error}
-
-
-def _image_specification(num_frames: int, dtype: tf.DType) -> specs.TensorSpecStruct:
-  # Pixels: a step is sampled many times, and would be decoded as often.
-  return pose_env_models.image_specification(num_frames, dtype, data_format=None)
-
-
-def _label_specification() -> specs.TensorSpecStruct:
-  return specs.TensorSpecStruct(
-    pose=specs.ExtendedTensorSpec((2,), tf.float32, name="pose", time_offsets=0),
-    reward=specs.ExtendedTensorSpec((1,), tf.float32, name="reward", time_offsets=0),
-  )
 
 
 def _reward_errors(

@@ -13,7 +13,7 @@ pytest.importorskip("pybullet")
 pytest.importorskip("gymnasium")
 
 from research.pose_env import collect, pose_env, pose_env_models, reward_model
-from t2r_seq import actors, records, windows
+from t2r_seq import actors, models, records, windows
 from t2r_seq.actors.rollouts import generate_episodes
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -157,7 +157,8 @@ def test_random_policy_is_repeatable_and_stays_in_bounds():
 
 def test_a_step_for_replay_fits_its_specs_and_hides_the_target(env):
   (steps,) = generate_episodes(env, collect.PoseEnvRandomPolicy(), 1, seed=0)
-  flat = windows.flat_specs(reward_model.replay_specification())
+  model = reward_model.PoseEnvRewardModel()
+  flat = windows.flat_specs(models.training_specification(model))
   assert sorted(flat) == ["pose", "reward", "state/image"]
   for step in steps:
     features = collect.pose_step_to_features(step)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from research.pose_env import networks, pose_env_models
+from research.pose_env import pose_env_models
 from t2r_seq import specs, training, windows
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -99,19 +99,6 @@ def test_every_frame_of_the_stack_matters():
 def test_a_stack_has_frames(num_frames):
   with pytest.raises(ValueError, match=f"expected >= 1 or None, got {num_frames}"):
     pose_env_models.PoseEnvRegressionModel(num_frames=num_frames)
-
-
-def test_spatial_softmax_finds_the_peak():
-  maps = np.zeros((1, 8, 8, 2), np.float32)
-  maps[0, 0, 7, 0] = 20.0  # top right
-  maps[0, 7, 0, 1] = 20.0  # bottom left
-  keypoints = networks.SpatialSoftmax()(tf.constant(maps))
-  np.testing.assert_allclose(keypoints, [[1.0, -1.0, -1.0, 1.0]], atol=1e-4)
-
-
-def test_spatial_softmax_of_a_flat_map_is_the_middle():
-  keypoints = networks.SpatialSoftmax()(tf.ones((2, 5, 7, 3)))
-  np.testing.assert_allclose(keypoints, np.zeros((2, 6)), atol=1e-6)
 
 
 def moving_dots(num_examples, seed):

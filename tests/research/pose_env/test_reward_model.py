@@ -71,16 +71,3 @@ def test_many_tries_tell_where_the_target_is():
   action = model.a_func(features, "infer")["inference_output"].numpy()
   distance = np.linalg.norm(action - places, axis=1).mean()
   assert distance < 0.2 * np.linalg.norm(places, axis=1).mean()
-
-
-@pytest.mark.parametrize("num_frames", [1, 4])
-def test_a_replay_gives_what_the_model_asks_for(num_frames):
-  model = reward_model.PoseEnvRewardModel(num_frames=num_frames)
-  given = reward_model.replay_specification(num_frames)
-  asked = {
-    **model.preprocessor.get_in_feature_specification("train"),
-    **model.preprocessor.get_in_label_specification("train"),
-  }
-  assert sorted(given) == sorted(asked)
-  for path, spec in asked.items():
-    assert given[path].is_identical_to(spec), path
