@@ -27,8 +27,8 @@ from t2r_seq import actors, meta_learning, policies, store
 _CONFIGS = "research/vrgripper/configs"
 HEADS = {
   "MSEDecoder": "squared error",
-  "DiscreteDecoder": "discretised",
   "MDNDecoder": "mixture density",
+  "DiscreteDecoder": "discretised",
   "MAFDecoder": "autoregressive flow",
   "FlowMatchingDecoder": "flow matching",
 }
@@ -98,6 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       [[row, runs.mean_and_interval(found[n])] for n, row in rows.items() if found[n]],
     )
     for what, rows in (("head", HEADS), ("policy of tasks", _ROWS))
+    if any(found[name] for name in rows)
   ]
   # Of three blocks, one in three is found by chance.
   is_good = all(np.mean(found[name]) > 0.5 for name in args.models)

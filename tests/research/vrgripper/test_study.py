@@ -26,6 +26,7 @@ def test_study_writes_its_table_and_its_picture(tmp_path, monkeypatch):
   row = (tmp_path / "table.md").read_text(encoding="utf-8").splitlines()[2]
   assert row.split("|")[1].strip() == "squared error"
   assert 0 <= float(row.split("|")[2]) <= 1
+  assert "policy of tasks" not in (tmp_path / "table.md").read_text(encoding="utf-8")
   frames = tf.io.decode_png((tmp_path / "episodes.png").read_bytes()).numpy()
   assert frames.shape == (120, 6 * 120, 3)
 
