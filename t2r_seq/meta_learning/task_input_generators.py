@@ -439,10 +439,11 @@ def _of_episodes(where: str, opened: store.EpisodeStore, key: str) -> np.ndarray
   """Returns what a column says of each episode, as strings."""
   spec = opened.spec
   if key not in spec or spec[key].is_sequence or spec[key].shape.num_elements() != 1:
-    got = errors.describe(spec[key]) if key in spec else "nothing"
-    found = errors.Mismatch(
-      key, "a number or a string for each episode", got, errors.nearest(key, spec)
-    )
+    got, hint = "nothing", errors.nearest(key, spec)
+    if key in spec:
+      each = "of each step" if spec[key].is_sequence else "of each episode"
+      got, hint = f"{errors.describe(spec[key])} {each}", ""
+    found = errors.Mismatch(key, "a number or a string for each episode", got, hint)
     raise errors.mismatch_error(where, [found])
   column = opened.column(key)
   values = (column[i] for i in range(len(opened)))

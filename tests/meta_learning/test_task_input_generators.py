@@ -238,7 +238,7 @@ def test_what_is_wrong_is_said(task_store):
     ),
     "a sequence": (
       {"task_key": "x"},
-      r"x: expected a number or a string for each episode, got",
+      r"x: expected a number or a string for each episode, got [^.]* of each step\.$",
     ),
     "too few episodes": (
       {"num_condition_samples_per_task": 3},
