@@ -80,8 +80,8 @@ class PoseTower(tf.keras.layers.Layer):
   than a stack of 1, and the first convolution can already see motion.
   """
 
-  def __init__(self, **kwargs: Any):
-    super().__init__(**kwargs)
+  def __init__(self) -> None:
+    super().__init__(name="tower")
     convolution = functools.partial(tf.keras.layers.Conv2D, padding="same")
     self._convolutions = [
       convolution(16, 5, 2, activation="relu"),
@@ -105,7 +105,7 @@ class PoseTower(tf.keras.layers.Layer):
 
 def create_head(output_size: int) -> layers.MLP:
   """Creates what maps [B, N] to [B, output_size]."""
-  return layers.MLP((128, 128), output_size, normalizer=None)
+  return layers.MLP((128, 128), output_size, normalizer=None, name="head")
 
 
 @gin.configurable
