@@ -96,7 +96,9 @@ class PoseTower(tf.keras.layers.Layer):
     """Maps frames [B, K, H, W, C] or [B, H, W, C] in [0, 1] to [B, keypoints]."""
     net = frames - 0.5  # Centred inputs train faster.
     if len(frames.shape) == 5:
-      net = tf.concat(tf.unstack(net, axis=1), axis=-1)
+      _, num_frames, height, width, channels = net.shape
+      net = tf.transpose(net, [0, 2, 3, 1, 4])
+      net = tf.reshape(net, [-1, height, width, num_frames * channels])
     for convolution in self._convolutions:
       net = convolution(net)
     points, _ = self._keypoints(net)
