@@ -66,7 +66,7 @@ _FRESH_SEED, _SHOWN_SEED, _TRIAL_SEED = 2, 3, 4
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the study; returns the exit status: 0 if a demonstration is understood."""
+  """Runs the study; returns the exit status: 0 if ways and tasks are learned."""
   parser = runs.parser(__doc__, "vrgripper_out")
   parser.add_argument("--heads", nargs="*", default=list(HEADS), choices=HEADS)
   parser.add_argument("--models", nargs="*", default=list(MODELS), choices=MODELS)
@@ -101,9 +101,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if any(found[name] for name in rows)
   ]
   # Of three blocks, one in three is found by chance.
-  is_good = all(np.mean(found[name]) > 0.5 for name in args.models)
+  held = [*args.models, *({"MDNDecoder"} & set(args.heads))]
+  is_good = all(np.mean(found[name]) > 0.5 for name in held)
   return runs.conclude(
-    args, "\n".join(tables), is_good, "a demonstration is not understood."
+    args,
+    "\n".join(tables),
+    is_good,
+    "a demonstration is not understood, or the mixture runs into the post.",
   )
 
 

@@ -147,8 +147,9 @@ class VRGripperRegressionModel(models.RegressionModel):
   def create_network(self) -> dict[str, Any]:
     """Creates the tower, the dense layers, and the decoder."""
     sees_frames = self._image_size is not None
+    has_task = (self._context_size or self._embedding_size) is not None
     network = {
-      "tower": ImageTower(self._num_blocks) if sees_frames else BlocksTower(),
+      "tower": ImageTower(self._num_blocks, has_task) if sees_frames else BlocksTower(),
       "head": layers.MLP(self._fc_layers[:-1], self._fc_layers[-1]),
       "decoder": self.create_action_decoder(),
     }
@@ -175,14 +176,16 @@ class ImageTower(tf.keras.layers.Layer):
 
   Args:
     num_blocks: convolutions.
+    has_task: whether there is a task's vector.
   """
 
-  def __init__(self, num_blocks: int = 3) -> None:
+  def __init__(self, num_blocks: int = 3, has_task: bool = False) -> None:
     super().__init__(name="tower")
     self._maps = layers.ImagesToFeatures(
       num_blocks=num_blocks, use_spatial_softmax=False
     )
-    self._film = tf.keras.layers.Dense(self._maps.film_size, name="film")
+    film = tf.keras.layers.Dense
+    self._film = film(self._maps.film_size, name="film") if has_task else None
     # With 1 the softmax of a fresh network is flat: all points are in the middle.
     self._softmax = layers.SpatialSoftmax(temperature=0.1, learn_temperature=True)
 
@@ -197,7 +200,7 @@ class ImageTower(tf.keras.layers.Layer):
     training: bool = False,
   ) -> tf.Tensor:
     """Maps `image` [B, H, W, 3], and [B, D] or None, to points, [B, 64]."""
-    film = None if task is None else self._film(task)
+    film = None if self._film is None else self._film(task)
     maps, _ = self._maps(features.image - 0.5, film, training=training)
     points, _ = self._softmax(maps)
     return points
