@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from typing import Any, Final
 
 from t2r_seq import errors
@@ -65,3 +65,20 @@ def source_path(path: str, spec: Any, given: Container[str]) -> Any:
     given: the paths that the data has.
   """
   return path if path in given else getattr(spec, "name", None)
+
+
+def data_paths(flat: Mapping[str, Any]) -> dict[str, str]:
+  """Returns whose data each spec of a structure shows, by path.
+
+  That is its own, unless it is named after another path, which keeps that name: then it
+  shows that one's, at other times. `next_obs` with name='obs' and time_offsets=1 is the
+  next step of `obs`, whatever else the data has.
+
+  Args:
+    flat: specs by path.
+  """
+  # A spec without a name is called as its path.
+  names = {path: getattr(spec, "name", None) or path for path, spec in flat.items()}
+  return {
+    path: name if names.get(name) == name else path for path, name in names.items()
+  }

@@ -14,7 +14,7 @@ from t2r_seq import convert, data, errors, records, specs, windows
 from t2r_seq.convert import opening
 from t2r_seq.convert.episodes import EpisodeSource, control_period
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
-from t2r_seq.specs.names import source_path
+from t2r_seq.specs.names import data_paths, source_path
 from t2r_seq.specs.structures import filter_required_flat_tensor_spec
 from t2r_seq.windows.cut import Padding
 
@@ -136,8 +136,9 @@ class Dataset:
     """Finds what the dataset has for each path: by the path, else by its name."""
     known = self.source.spec
     columns, found = {}, []
+    shown = data_paths(self._observed)
     for path, spec in self._observed.items():
-      column = source_path(path, spec, known)
+      column = source_path(shown[path], spec, known)
       if column is None or column not in known:
         column = next((p for p, leaf in known.items() if leaf.name == spec.name), None)
       if column is None:

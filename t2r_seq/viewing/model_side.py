@@ -13,6 +13,7 @@ from t2r_seq import draws, errors, policies, specs, windows
 from t2r_seq.convert.episodes import Values, num_steps
 from t2r_seq.data import joint
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
+from t2r_seq.specs.names import data_paths
 from t2r_seq.specs.structures import filter_required_flat_tensor_spec
 from t2r_seq.viewing.episodes import EpisodeReader
 from t2r_seq.windows.cut import Anchors, Padding, mask_paths
@@ -79,10 +80,12 @@ class ModelSide:
       (path, _as_step(spec)) for path, spec in joined.items()
     )
     masks = mask_paths(self.spec)
+    shown = data_paths({path.partition("/")[2]: s for path, s in self.spec.items()})
     self._columns = {
       path: column
       for path, spec in self.spec.items()
-      if path not in masks and (column := self._find_column(path, spec))
+      if path not in masks
+      and (column := self._find_column(shown[path.partition("/")[2]], spec))
     }
     element = TensorSpecStruct(
       (path, self._element(column)) for path, column in self._columns.items()
@@ -92,8 +95,8 @@ class ModelSide:
 
   def _find_column(self, path: str, spec: ExtendedTensorSpec) -> str | None:
     """Finds what the source has for a path: by the path, else by its name."""
-    known, own = self.reader.spec, path.partition("/")[2]
-    for name in (own, spec.name):
+    known = self.reader.spec
+    for name in (path, spec.name):
       if name in known:
         return str(name)
     named = (p for p, leaf in known.items() if spec.name and leaf.name == spec.name)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, specs, windows
+from t2r_seq import data, errors, replay, specs, windows
 from t2r_seq.data import StoreWindowLoader
 from t2r_seq.data.pool import ORDER_BYTES
 from t2r_seq.store import EpisodeStore
@@ -539,3 +539,35 @@ def test_values_without_any_numbers(tmp_path):
       StoreWindowLoader(EpisodeStore(tmp_path / "store"), window, 4, order).dataset()
     )
     assert [batch["none"].shape for batch in batches] == [(4, 0)] * 5
+
+
+def _by_window(path, wanted):
+  read = EpisodeStore(path).windows(wanted)
+  return read.read(tf.range(len(read), dtype=tf.int64))
+
+
+def _by_generator(path, wanted):
+  generator = data.StoreInputGenerator(path, 4, seed=0)
+  generator.set_feature_specifications(wanted)
+  generator.set_label_specifications(specs.TensorSpecStruct())
+  return next(iter(generator.create_dataset("eval")))[0]
+
+
+def _by_replay(path, wanted):
+  return replay.ReplayBuffer.from_store(path, wanted, capacity_steps=9).sample(4)
+
+
+@pytest.mark.parametrize("read", [_by_window, _by_generator, _by_replay])
+def test_next_observations_are_of_what_they_are_named_after(read, tmp_path):
+  """Also where transitions were stored, each with its next observation."""
+  column = Spec((1,), F32, "obs", is_sequence=True)
+  path = str(tmp_path / "store")
+  with EpisodeStore.create(path, {"obs": column, "next_obs": column}) as writer:
+    steps = np.arange(5, dtype=np.float32)[:, np.newaxis]
+    writer.append_episode({"obs": steps, "next_obs": steps + 1})
+  wanted = specs.TensorSpecStruct(
+    obs=Spec((1,), F32, "obs", time_offsets=0),
+    next_obs=Spec((1,), F32, "obs", time_offsets=1),
+  )
+  batch = read(path, wanted)
+  np.testing.assert_array_equal(batch["next_obs"], batch["obs"] + 1)
