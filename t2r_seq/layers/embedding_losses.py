@@ -1,10 +1,15 @@
-"""Losses that say which embeddings are to be near each other, and how many are."""
+"""Losses that say which embeddings are to be near each other, and how many are.
+
+All are computed in float32, also of embeddings of half precision.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
-from t2r_seq import windows
+from t2r_seq import errors, windows
 
 
 def contrastive_loss(
@@ -19,12 +24,16 @@ def contrastive_loss(
     margin: distance beyond which what does not belong together costs nothing.
   Returns:
     The mean, a scalar.
+  Raises:
+    SpecError: the labels are of another shape.
   """
+  labels = tf.cast(_of_each("contrastive_loss", "labels", labels), tf.bool)
+  anchor, others = tf.cast(anchor, tf.float32), tf.cast(others, tf.float32)
   squared = tf.reduce_sum(tf.math.squared_difference(anchor, others), axis=-1)
   # The root's slope is infinite at 0, where copies of the anchor are.
   distance = tf.sqrt(tf.maximum(squared, 1e-12))
   hinge = tf.square(tf.maximum(margin - distance, 0.0))
-  return tf.reduce_mean(tf.where(tf.cast(labels, tf.bool), squared, hinge))
+  return tf.reduce_mean(tf.where(labels, squared, hinge))
 
 
 def cosine_triplet_semihard_loss(
@@ -45,8 +54,16 @@ def cosine_triplet_semihard_loss(
     mask: [N], bool, which of them count; None for all.
   Returns:
     The mean over all pairs of an anchor and a positive, a scalar; 0 without any.
+  Raises:
+    SpecError: the labels or the mask are of another form.
   """
+  where = "cosine_triplet_semihard_loss"
+  labels, embeddings = (
+    _of_each(where, "labels", labels),
+    tf.cast(embeddings, tf.float32),
+  )
   if mask is not None:
+    mask = _of_each(where, "mask", mask, tf.bool)
     embeddings = _masked(embeddings, mask)
   distances = 1.0 - tf.matmul(embeddings, embeddings, transpose_b=True)
   count = tf.shape(embeddings)[0]
@@ -92,10 +109,13 @@ def n_pairs_loss(
     norm_weight: half of it times the mean squared norms is added.
   Returns:
     A scalar; 0 where no pair counts.
+  Raises:
+    SpecError: the labels or the mask are of another form.
   """
-  labels = tf.range(tf.shape(anchors)[0]) if labels is None else labels
-  mask = tf.ones_like(labels, tf.bool) if mask is None else mask
-  anchors, positives = _masked(anchors, mask), _masked(positives, mask)
+  labels, mask = _classes("n_pairs_loss", anchors, labels, mask)
+  anchors, positives = (
+    _masked(tf.cast(each, tf.float32), mask) for each in (anchors, positives)
+  )
   norms = tf.reduce_sum(tf.square(anchors) + tf.square(positives), axis=1)
   loss = 0.5 * norm_weight * windows.masked_mean(norms, mask)
   is_pair = tf.cast(mask & tf.equal(labels[:, tf.newaxis], labels), norms.dtype)
@@ -127,15 +147,45 @@ def retrieval_accuracy(
     num_nearest: how many are looked at; all, where there are fewer.
   Returns:
     A scalar; 0 where none counts.
+  Raises:
+    SpecError: the labels or the mask are of another form.
   """
-  labels = tf.range(tf.shape(queries)[0]) if labels is None else labels
-  mask = tf.ones_like(labels, tf.bool) if mask is None else mask
-  unit = [tf.math.l2_normalize(each, axis=-1) for each in (queries, candidates)]
+  labels, mask = _classes("retrieval_accuracy", queries, labels, mask)
+  unit = [
+    tf.math.l2_normalize(tf.cast(each, tf.float32), axis=-1)
+    for each in (queries, candidates)
+  ]
   cosines = tf.where(mask, tf.matmul(*unit, transpose_b=True), -2.0)
   _, nearest = tf.math.top_k(cosines, tf.minimum(num_nearest, tf.shape(cosines)[1]))
   is_right = tf.equal(tf.gather(labels, nearest), labels[:, tf.newaxis])
   is_found = tf.cast(tf.reduce_any(is_right, axis=1), cosines.dtype)
   return windows.masked_mean(is_found, mask)
+
+
+def _classes(
+  operation: str, embeddings: tf.Tensor, labels: Any, mask: Any
+) -> tuple[tf.Tensor, tf.Tensor]:
+  """Returns (labels [N], each its own where there are none, and the mask [N])."""
+  count = tf.shape(embeddings)[0]
+  if labels is None:
+    labels = tf.range(count)
+  if mask is None:
+    mask = tf.ones([count], tf.bool)
+  return _of_each(operation, "labels", labels), _of_each(
+    operation, "mask", mask, tf.bool
+  )
+
+
+def _of_each(
+  operation: str, name: str, values: Any, dtype: tf.DType | None = None
+) -> tf.Tensor:
+  """Returns a tensor [N]; other shapes would be broadcast against each other."""
+  values = tf.convert_to_tensor(values)
+  if values.shape.rank != 1 or dtype not in (None, values.dtype):
+    want = "(N,), one for each embedding" if dtype is None else f"(N,) {dtype.name}"
+    found = errors.Mismatch(name, want, errors.describe(values))
+    raise errors.mismatch_error(operation, [found])
+  return values
 
 
 def _masked(embeddings: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:

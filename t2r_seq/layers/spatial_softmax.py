@@ -102,15 +102,17 @@ def sample_maps(maps: tf.Tensor, columns: tf.Tensor, rows: tf.Tensor) -> tf.Tens
     columns: [B, K], 0 in the middle of the first pixel. What is outside reads the edge.
     rows: [B, K].
   Returns:
-    [B, K, C].
+    [B, K, C], of the maps' dtype.
   Raises:
-    SpecError: the maps have fewer than 2 x 2 pixels.
+    SpecError: the maps have fewer than 2 x 2 pixels, or how many is not known.
   """
   height, width, channels = maps.shape[1:]
-  if min(height, width) < 2:
+  if None in (height, width) or min(height, width) < 2:
     raise errors.SpecError(
       f"sample_maps: maps: expected 2 x 2 pixels at least, got {errors.describe(maps)}."
     )
+  # In half precision neither a number of a pixel nor a place between two is exact.
+  columns, rows = tf.cast(columns, tf.float32), tf.cast(rows, tf.float32)
   columns = tf.clip_by_value(columns, 0.0, width - 1.0)
   rows = tf.clip_by_value(rows, 0.0, height - 1.0)
   # In the last pixel it is the one before that is the left one, of no weight.
@@ -121,9 +123,10 @@ def sample_maps(maps: tf.Tensor, columns: tf.Tensor, rows: tf.Tensor) -> tf.Tens
   for down in (0, 1):
     for right in (0, 1):
       weight = (1 - tf.abs(rows - top - down)) * (1 - tf.abs(columns - left - right))
-      index = tf.cast((top + down) * width + left + right, tf.int32)
-      found.append(weight[..., tf.newaxis] * tf.gather(flat, index, batch_dims=1))
-  return tf.add_n(found)
+      row, column = tf.cast(top, tf.int32) + down, tf.cast(left, tf.int32) + right
+      read = tf.gather(flat, row * width + column, batch_dims=1)
+      found.append(weight[..., tf.newaxis] * tf.cast(read, tf.float32))
+  return tf.cast(tf.add_n(found), maps.dtype)
 
 
 def _positions(height: int, width: int) -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import layers
+from t2r_seq import errors, layers
 
 RANDOM = np.random.default_rng(0)
 ANCHORS, POSITIVES = RANDOM.normal(size=(2, 5, 3)).astype(np.float32)
@@ -70,3 +70,42 @@ def test_retrieval_among_those_that_count():
   assert float(layers.retrieval_accuracy(queries, queries, num_nearest=9)) == 1
   labelled = compiled(queries, queries[[0, 2, 1]], np.array([0, 1, 1]))
   assert float(labelled) == 1
+
+
+def test_half_precision_has_finite_slopes_at_copies():
+  anchor = tf.ones([1, 4], tf.float16)
+  others = tf.Variable(tf.concat([anchor, 2 * anchor], 0))
+  with tf.GradientTape() as tape:
+    loss = layers.contrastive_loss([True, False], anchor, others, 4.0)
+  assert np.isfinite(tape.gradient(loss, others)).all()
+
+
+_OF_OTHER_FORMS = {
+  "contrastive labels": (
+    lambda: layers.contrastive_loss(np.ones([5, 1], bool), ANCHORS[:1], POSITIVES),
+    r"contrastive_loss: labels: expected \(N,\), one for each embedding, got \(5, 1\)",
+  ),
+  "triplet labels": (
+    lambda: layers.cosine_triplet_semihard_loss(LABELS[:, np.newaxis], ANCHORS),
+    r"cosine_triplet_semihard_loss: labels: expected",
+  ),
+  "pairs' labels": (
+    lambda: layers.n_pairs_loss(ANCHORS, POSITIVES, LABELS[:, np.newaxis]),
+    r"n_pairs_loss: labels: expected",
+  ),
+  "a mask of numbers": (
+    lambda: layers.n_pairs_loss(ANCHORS, POSITIVES, mask=np.ones(5, np.float32)),
+    r"n_pairs_loss: mask: expected \(N,\) bool, got \(5,\) float32",
+  ),
+  "retrieval": (
+    lambda: layers.retrieval_accuracy(ANCHORS, POSITIVES, mask=np.ones([5, 1], bool)),
+    r"retrieval_accuracy: mask: expected \(N,\) bool, got \(5, 1\) bool",
+  ),
+}
+
+
+@pytest.mark.parametrize("case", _OF_OTHER_FORMS)
+def test_what_would_be_broadcast_is_refused(case):
+  call, message = _OF_OTHER_FORMS[case]
+  with pytest.raises(errors.SpecError, match=message):
+    call()

@@ -99,6 +99,17 @@ def test_maps_between_their_pixels():
   _close(compiled(maps, x, y), read)
 
 
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
+def test_maps_of_half_precision_are_read_at_the_same_places(dtype):
+  maps = tf.random.stateless_normal([1, 64, 64, 3], (1, 2))
+  places = tf.constant([[5.0, 33.0, 63.0]]), tf.constant([[40.0, 51.0, 63.0]])
+  want = layers.sample_maps(maps, *places)
+  half = [tf.cast(each, dtype) for each in (maps, *places)]
+  read = layers.sample_maps(*half)
+  assert read.dtype == dtype
+  np.testing.assert_allclose(tf.cast(read, tf.float32), want, rtol=1e-2, atol=1e-2)
+
+
 def test_gumbel_softmax_draws_in_training_only():
   tf.random.set_seed(1)
   # Of 4 pixels one has odds of 1/2: so often it is the greatest after the noise.
