@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import acting, errors, policies, specs, statistics, windows
+from t2r_seq.policies.execution import CHUNK_SUFFIX
 from t2r_seq.preprocessors.normalize import normalizing_stages
 from t2r_seq.specs import TensorSpecStruct
 from t2r_seq.verification import fit
@@ -229,6 +230,7 @@ class _Comparison:
     self._specs = subject.feature_spec
     self._before: Episode | None = None
     self._ulps = 0
+    self._drawn: set[str] | None = None
     self._paths: dict[str, set[str]] = {stage: set() for stage in STAGES}
 
   @property
@@ -295,6 +297,13 @@ class _Comparison:
       said.append(
         "outputs, because the export's network learns a task, which this form does not"
       )
+    if self._subject.one_task is not None and self._subject.one_task.is_searched:
+      said.append("outputs, because the export searches, and data has no candidates")
+    if self._drawn:
+      said.append(
+        f"{', '.join(sorted(self._drawn))}, which the network draws: each call gives "
+        "others"
+      )
     return said
 
   def compare(self, episode: Episode, life: _Life) -> None:
@@ -307,8 +316,17 @@ class _Comparison:
       self._compare_inputs(episode, _stack(life.inputs), seen)
     said, stepped = _stack(life.said), _stack(life.stepped)
     stateless = _stack(life.stateless)
+    if self._predict is not None and self._drawn is None:
+      asked = [
+        self._predicted(episode, self._predict, stepped, life.condition, 1)
+        for _ in range(2)
+      ]
+      if asked[0]:
+        self._drawn = self._unlike(*asked)
+    drawn = self._drawn or set()
     for name, value in stepped.items():
-      if life.stateless[0] is not life.stepped[0]:
+      is_drawn = name.removesuffix(CHUNK_SUFFIX) in drawn
+      if life.stateless[0] is not life.stepped[0] and not is_drawn:
         self._note(
           episode, "step", name, stateless[name], value, np.arange(episode.num_steps)
         )
@@ -466,8 +484,11 @@ class _Comparison:
   ) -> None:
     execution = None if self._record is None else self._record.execution
     wanted, anchors = {}, episode.anchors
+    drawn = self._drawn or set()
     if self._predict is not None:
       wanted = self._predicted(episode, self._predict, stepped, condition)
+      wanted = {name: value for name, value in wanted.items() if name not in drawn}
+    said = {name: value for name, value in said.items() if name not in drawn}
     for name, expected in wanted.items():
       got = said.get(name)
       if got is None:
@@ -485,6 +506,9 @@ class _Comparison:
       return
     if not said:  # What the network should say stands for what it said.
       said = wanted if len(anchors) == episode.num_steps else {}
+    # What is drawn is compared with the chunk that the step tells that it has drawn.
+    chunks = {n: stepped[n + CHUNK_SUFFIX] for n in execution.outputs if n in drawn}
+    said = {**said, **chunks}
     for name in execution.outputs:
       if name not in said:
         continue
@@ -509,6 +533,14 @@ class _Comparison:
           Difference(**{**vars(difference), "causes": (cause,)}),
         )
 
+  def _unlike(self, first: Arrays, again: Arrays) -> set[str]:
+    """Returns the names of numbers that are others when they are asked for again."""
+    return {
+      name
+      for name, value in first.items()
+      if value.dtype.kind == "f" and not self._close_rows(value, again[name]).all()
+    }
+
   def _close_rows(self, got: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Returns which rows are equal to the tolerance, bool [n]."""
     # A NaN that both have is the data's, of which there is a warning.
@@ -522,8 +554,9 @@ class _Comparison:
     predict: Callable[..., Arrays],
     stepped: Arrays,
     condition: Arrays,
+    limit: int | None = None,
   ) -> Arrays:
-    """Returns what the network says of training's windows."""
+    """Returns what the network says of training's windows, or of the first ones."""
     if self._subject.one_task is not None:
       if not condition:
         return {}
@@ -532,7 +565,7 @@ class _Comparison:
         self._subject.one_task.predict(
           predict, condition, {path: v[i : i + 1] for path, v in episode.raw.items()}
         )
-        for i in range(len(episode.anchors))
+        for i in range(len(episode.anchors[:limit]))
       ]
       return _stack(rows)
     spec = self._specs
@@ -565,7 +598,10 @@ class _Comparison:
       given[path] = np.ascontiguousarray(repeated)
     # One by one, as the policy is asked: draws may depend on the place in a batch.
     outputs = _stack(
-      [predict({path: given[path][i : i + 1] for path in spec}) for i in range(count)]
+      [
+        predict({path: given[path][i : i + 1] for path in spec})
+        for i in range(count)[:limit]
+      ]
     )
     if missing:  # Of a search all candidates are the action that was found.
       outputs = {name: value[:, 0] for name, value in outputs.items()}
