@@ -17,7 +17,7 @@ import tensorflow as tf
 from t2r_seq import draws, errors, specs
 from t2r_seq.meta_learning import meta_tfdata
 from t2r_seq.preprocessors import AbstractPreprocessor
-from t2r_seq.specs import ExtendedTensorSpec, SpecStructure, TensorSpecStruct
+from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, SpecStructure, TensorSpecStruct
 
 # Of a task, for the numbers that augmentation draws by.
 _MOST_SAMPLES = 2**16
@@ -25,23 +25,33 @@ _MOST_SAMPLES = 2**16
 MetaMapFn = Callable[[Any, Any], tuple[TensorSpecStruct, TensorSpecStruct]]
 
 
+def condition_mode(mode: str) -> str:
+  """Returns the mode of what a task is learned from: its loss is asked for in each."""
+  return ModeKeys.EVAL if mode == ModeKeys.INFER else mode
+
+
 def create_maml_feature_spec(
-  feature_spec: SpecStructure, label_spec: SpecStructure
+  feature_spec: SpecStructure,
+  label_spec: SpecStructure,
+  inference_spec: SpecStructure | None = None,
 ) -> TensorSpecStruct:
   """Derives the feature specs of a meta-example.
 
   Args:
     feature_spec: of the base model.
     label_spec: of the base model.
+    inference_spec: of the inference's features, where the base model sees others there,
+      such as the candidates of a search; None: the same.
   Returns:
     Specs below 'condition/features', 'condition/labels' and 'inference/features', with
     an axis of samples, of any number, in front.
   """
+  inferred = feature_spec if inference_spec is None else inference_spec
   return TensorSpecStruct(
     {
       **_below("condition/features", with_samples(feature_spec, "condition_features")),
       **_below("condition/labels", with_samples(label_spec, "condition_labels")),
-      **_below("inference/features", with_samples(feature_spec, "inference_features")),
+      **_below("inference/features", with_samples(inferred, "inference_features")),
     }
   )
 
@@ -100,9 +110,11 @@ class MAMLPreprocessorV2(AbstractPreprocessor):
 
   def get_in_feature_specification(self, mode: str) -> TensorSpecStruct:
     """Returns those of `create_maml_feature_spec`, of the base's in specs."""
-    base = self._base_preprocessor
+    base, learned = self._base_preprocessor, condition_mode(mode)
     return create_maml_feature_spec(
-      base.get_in_feature_specification(mode), base.get_in_label_specification(mode)
+      base.get_in_feature_specification(learned),
+      base.get_in_label_specification(learned),
+      base.get_in_feature_specification(mode),
     )
 
   def get_in_label_specification(self, mode: str) -> TensorSpecStruct:
@@ -112,9 +124,11 @@ class MAMLPreprocessorV2(AbstractPreprocessor):
 
   def get_out_feature_specification(self, mode: str) -> TensorSpecStruct:
     """Returns those of `create_maml_feature_spec`, of the base's out specs."""
-    base = self._base_preprocessor
+    base, learned = self._base_preprocessor, condition_mode(mode)
     return create_maml_feature_spec(
-      base.get_out_feature_specification(mode), base.get_out_label_specification(mode)
+      base.get_out_feature_specification(learned),
+      base.get_out_label_specification(learned),
+      base.get_out_feature_specification(mode),
     )
 
   def get_out_label_specification(self, mode: str) -> TensorSpecStruct:
@@ -193,7 +207,7 @@ class MAMLPreprocessorV2(AbstractPreprocessor):
     given = specs.validate_and_flatten(wanted, raw_features, ignore_batch=True)
     condition = self._stacked_condition(TensorSpecStruct(given).condition)
     features, labels = self._preprocess_samples(
-      condition.features, condition.labels, mode, 0
+      condition.features, condition.labels, condition_mode(mode), 0
     )
     return TensorSpecStruct(
       {**_below("features", features), **_below("labels", labels)}
@@ -206,7 +220,7 @@ class MAMLPreprocessorV2(AbstractPreprocessor):
   def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
     condition, inference = features.condition, features.inference
     condition_features, condition_labels = self._preprocess_samples(
-      condition.features, condition.labels, mode, 0
+      condition.features, condition.labels, condition_mode(mode), 0
     )
     inference_features, labels = self._preprocess_samples(
       inference.features, labels, mode, _MOST_SAMPLES
@@ -332,9 +346,15 @@ class FixedLenMetaExamplePreprocessor(MAMLPreprocessorV2):
 
   def get_in_feature_specification(self, mode: str) -> TensorSpecStruct:
     """Returns the specs of the records, by 'condition/features/<path>/<number>'."""
-    base = self._base_preprocessor
-    features = specs.flatten_spec_structure(base.get_in_feature_specification(mode))
-    labels = specs.flatten_spec_structure(base.get_in_label_specification(mode))
+    base, learned = self._base_preprocessor, condition_mode(mode)
+    features, labels, inferred = map(
+      specs.flatten_spec_structure,
+      (
+        base.get_in_feature_specification(learned),
+        base.get_in_label_specification(learned),
+        base.get_in_feature_specification(mode),
+      ),
+    )
     condition = {**_below("features", features), **_below("labels", labels)}
     return TensorSpecStruct(
       {
@@ -347,7 +367,7 @@ class FixedLenMetaExamplePreprocessor(MAMLPreprocessorV2):
         **_below(
           "inference",
           create_metaexample_spec(
-            _below("features", features),
+            _below("features", inferred),
             self._num_inference_samples_per_task,
             "inference",
           ),

@@ -52,10 +52,18 @@ class SampleEmbedding(CompositeLayer):
       training: of batch normalisation.
     Returns:
       [N, D].
+    Raises:
+      SpecError: a sample has any number of steps.
     """
     del training  # Keras hands it on to the layers inside.
     parts = []
-    for _, value in sorted(sample.items()):
+    for path, value in sorted(sample.items()):
+      if not value.shape[1:].is_fully_defined():
+        raise errors.SpecError(
+          f"SampleEmbedding: {path}: expected numbers of a known shape, got "
+          f"{errors.describe(value)}. Of sequences a create_embedding_fn of your own "
+          "makes embeddings."
+        )
       value = tf.cast(value, tf.float32)
       if self._tower is not None and value.shape.rank >= 4:
         images = tf.reshape(value, [-1, *value.shape[-3:]])
@@ -161,9 +169,11 @@ class TaskEmbeddingModel(TaskModel):
 
   def get_feature_specification(self, mode: str) -> TensorSpecStruct:
     """Returns the base model's specs but the embedding, of condition and inference."""
+    base, learned = self._base_model, preprocessors.condition_mode(mode)
     return preprocessors.create_maml_feature_spec(
-      _without(self._base_model.get_feature_specification(mode)),
-      self._base_model.get_label_specification(mode),
+      _without(base.get_feature_specification(learned)),
+      base.get_label_specification(learned),
+      _without(base.get_feature_specification(mode)),
     )
 
   def create_network(self) -> dict[str, Any]:

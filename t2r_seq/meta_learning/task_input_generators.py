@@ -283,6 +283,7 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
     kind_key: str | None = None,
     condition_kinds: Sequence[str] = (),
     inference_kind: str = "",
+    sequence_length: int | None = None,
   ) -> None:
     """Creates the generator; the store is opened when a dataset is created.
 
@@ -307,6 +308,8 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
       condition_kinds: the kind of each episode that a task is learned from, in their
         order; they are shown whole.
       inference_kind: the kind of those that this is tried on.
+      sequence_length: steps of a sample, for specs with `is_sequence`, as recurrent
+        models have them.
     Raises:
       SpecError: the samples of the condition can't be shared out among its episodes, or
         these are not as many as their kinds.
@@ -337,6 +340,7 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
     self._store_path = store_path
     self._split, self._episodes = split, episodes
     self._task_key = task_key
+    self._sequence_length = sequence_length
 
   @tf.autograph.experimental.do_not_convert
   def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
@@ -346,7 +350,8 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
       features, labels = self._sample_specs(mode)
       joined = joint.name_by_path(joint.join(features, labels), opened.spec)
       columns: Any = DecodedColumns(StoreColumns(opened), opened.spec)
-      read = store.StoreWindows(columns, joined, windows.Cut(padding=self._padding))
+      cut = windows.Cut(sequence_length=self._sequence_length, padding=self._padding)
+      read = store.StoreWindows(columns, joined, cut)
       tasks = self._tasks(opened, read.counts)
     seed = self._params_seed if self._seed is None else self._seed
     order: Any = _TaskOrder(

@@ -79,9 +79,11 @@ class TaskModel(models.T2RModel):
 
   def get_feature_specification(self, mode: str) -> TensorSpecStruct:
     """Returns the base model's specs, of condition and inference."""
+    base, learned = self._base_model, preprocessors.condition_mode(mode)
     return preprocessors.create_maml_feature_spec(
-      self._base_model.get_feature_specification(mode),
-      self._base_model.get_label_specification(mode),
+      base.get_feature_specification(learned),
+      base.get_label_specification(learned),
+      base.get_feature_specification(mode),
     )
 
   def get_label_specification(self, mode: str) -> TensorSpecStruct:
@@ -173,9 +175,10 @@ class TaskModel(models.T2RModel):
   def adaptation_offsets(self) -> dict[str, list[int]]:
     """Returns those of the base model's stacks, in mode 'infer'."""
     base = self.preprocessor.base_preprocessor
+    mode = preprocessors.condition_mode(ModeKeys.INFER)
     given = {
-      "features": base.get_in_feature_specification(ModeKeys.INFER),
-      "labels": base.get_in_label_specification(ModeKeys.INFER),
+      "features": base.get_in_feature_specification(mode),
+      "labels": base.get_in_label_specification(mode),
     }
     return {
       f"condition/{branch}/{path}": list(spec.time_offsets)
@@ -183,6 +186,20 @@ class TaskModel(models.T2RModel):
       for path, spec in specs.flatten_spec_structure(structure).items()
       if isinstance(spec.time_offsets, tuple)
     }
+
+  def _example_batch(self, mode: str) -> tuple[SpecStructure, SpecStructure]:
+    """Has as many steps in sequences as the base model needs."""
+    wanted = (self.get_feature_specification(mode), self.get_label_specification(mode))
+    features, labels = (
+      TensorSpecStruct(
+        (path, tf.repeat(value, self._base_model._example_length, axis=2))
+        if spec[path].shape[1:2] == [None]
+        else (path, value)
+        for path, value in specs.flatten_spec_structure(given).items()
+      )
+      for given, spec in zip(super()._example_batch(mode), wanted, strict=True)
+    )
+    return features, labels
 
   @abc.abstractmethod
   def task_specification(self) -> TensorSpecStruct:

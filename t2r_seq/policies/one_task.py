@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from t2r_seq import errors
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 
 Arrays = dict[str, np.ndarray]
@@ -25,6 +26,7 @@ class OneTask:
   Attributes:
     feature_spec: the raw features that a step sees, by path.
     label_spec: the labels that a task is learned from, by path.
+    is_searched: whether the model is asked about candidates, of which data has none.
   """
 
   def __init__(
@@ -39,7 +41,16 @@ class OneTask:
       adaptation_spec: of `get_adaptation_specification`.
       feature_spec: of `get_feature_specification`: of whole tasks, and of a step.
       time_offsets: those of stacks, by path of the adaptation's specs.
+    Raises:
+      SpecError: a sample is no window, but a sequence.
     """
+    found = [
+      errors.Mismatch(path, "samples of one window each", "sequences")
+      for path, spec in adaptation_spec.items()
+      if not spec.shape[1:].is_fully_defined()
+    ]
+    if found:
+      raise errors.mismatch_error("learn a task of an episode", found)
     self._spec = adaptation_spec
     self.feature_spec = TensorSpecStruct(
       # Of an export all that only a step is given is optional.
@@ -47,6 +58,11 @@ class OneTask:
       for path in adaptation_spec
       for name in [path.removeprefix(_FEATURES)]
       if path.startswith(_FEATURES)
+    )
+    self.is_searched = any(
+      adaptation_spec[_FEATURES + path].shape[1:] != inferred.shape[1:]
+      for path in self.feature_spec
+      if (inferred := feature_spec.get(_INFERENCE + path)) is not None
     )
     self.label_spec = TensorSpecStruct()
     for path, spec in adaptation_spec.items():
@@ -94,11 +110,15 @@ class OneTask:
   ) -> Arrays:
     """Returns what a model says of windows once it has learned the task, [n, ...].
 
+    Of a model that is asked about candidates nothing.
+
     Args:
       predict: of the model.
       condition: see there.
       features: windows by path, [n, ...].
     """
+    if self.is_searched:
+      return {}
     count = len(next(iter(features.values())))
     asked = {f"{_INFERENCE}{p}": features[p][np.newaxis] for p in self.feature_spec}
     said = predict({**condition, **asked})

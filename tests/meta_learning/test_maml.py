@@ -18,6 +18,7 @@ from t2r_seq import (
   meta_learning,
   models,
   policies,
+  store,
   training,
 )
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
@@ -289,6 +290,110 @@ def test_what_gives_no_action_in_training_adapts(use_parallel_for, tmp_path):
     predictor.adapt(condition, env)
   after = predictor.step(observed)["inference_output"]
   assert np.abs(after - before).min() > 0
+
+
+class SearchedModel(models.CriticModel):
+  """The value of answers to x; the export looks for the best one."""
+
+  def get_state_specification(self):
+    return TensorSpecStruct(x=ExtendedTensorSpec((2,), tf.float32, name="x"))
+
+  def get_action_specification(self):
+    return TensorSpecStruct(y=ExtendedTensorSpec((1,), tf.float32, name="y"))
+
+  def get_label_specification(self, mode):
+    return TensorSpecStruct(reward=ExtendedTensorSpec((1,), tf.float32, name="reward"))
+
+  def create_network(self):
+    layers = [tf.keras.layers.Dense(8, "tanh"), tf.keras.layers.Dense(1)]
+    return tf.keras.Sequential(layers)
+
+  def q_func(self, state, action, mode):
+    return {"q_predicted": self.network(tf.concat([state.x, action.y], axis=-1))}
+
+
+def test_a_critic_that_searches_learns_a_task(tmp_path):
+  search = policies.CrossEntropySearch(num_samples=16, num_elites=4)
+  model = meta_learning.MAMLModel(SearchedModel(search=search))
+  model.build()
+  training.export_saved_model(model, str(tmp_path), 1)
+  predictor = policies.ExportedSavedModelPredictor(str(tmp_path), timeout=0.0)
+  predictor.restore()
+  # What a task is learned from has one answer, and no candidates.
+  condition = {
+    "condition/features/state/x": np.ones((3, 2), np.float32),
+    "condition/features/action/y": np.ones((3, 1), np.float32),
+    "condition/labels/reward": np.full((3, 1), 9, np.float32),
+  }
+  spec = predictor.get_adaptation_specification()
+  assert {path: tuple(leaf.shape[1:]) for path, leaf in spec.items()} == {
+    path: value.shape[1:] for path, value in condition.items()
+  }
+  observed = {"state/x": np.ones((1, 2), np.float32)}
+  before = predictor.step(observed)["q_predicted"]
+  predictor.adapt(condition)
+  found = predictor.step(observed)
+  assert found["action"].shape == (1, 1)
+  assert found["q_predicted"] > before
+
+
+class CountingModel(models.RecurrentRegressionModel):
+  """The sum of x so far."""
+
+  def __init__(self):
+    super().__init__(action_size=2, burn_in=1)
+
+  def get_feature_specification(self, mode):
+    spec = ExtendedTensorSpec((2,), tf.float32, name="x", is_sequence=True)
+    return TensorSpecStruct(x=spec)
+
+  def get_label_specification(self, mode):
+    spec = ExtendedTensorSpec((2,), tf.float32, name="y", is_sequence=True)
+    return TensorSpecStruct(target=spec)
+
+  def get_recurrent_state_specification(self, mode):
+    return {"h": ExtendedTensorSpec((2,), tf.float32)}
+
+  def create_network(self):
+    return tf.keras.layers.SimpleRNN(2, return_sequences=True, return_state=True)
+
+  def recurrent_network_fn(self, features, state, mode):
+    steps, h = self.network(features.x, initial_state=state["h"])
+    return {"inference_output": steps}, {"h": h}
+
+
+def test_a_recurrent_model_learns_tasks_of_a_store(tmp_path):
+  column = ExtendedTensorSpec((2,), tf.float32, is_sequence=True)
+  columns = {"x": column, "y": column, "task": ExtendedTensorSpec((), tf.int64)}
+  with store.EpisodeStore.create(str(tmp_path / "store"), columns) as writer:
+    for number in range(4):
+      x = np.full([6, 2], 0.1 * (number + 1), np.float32)
+      y = np.cumsum(x, axis=0)
+      writer.append_episode({"x": x, "y": y, "task": np.int64(number // 2)})
+  generator = meta_learning.TaskStoreInputGenerator(
+    str(tmp_path / "store"), batch_size=2, sequence_length=4, seed=0
+  )
+  training.train_eval_model(
+    meta_learning.MAMLModel(CountingModel()),
+    input_generator_train=generator,
+    max_train_steps=1,
+    model_dir=str(tmp_path / "run"),
+  )
+  path = str(tmp_path / "run" / "export" / "latest")
+  predictor = policies.ExportedSavedModelPredictor(path, timeout=0.0)
+  predictor.restore()
+  observed = {"x": np.ones((1, 2), np.float32)}
+  before = predictor.step(observed, True)["inference_output"]
+  sequence = np.ones((2, 4, 2), np.float32)
+  predictor.adapt(
+    {"condition/features/x": sequence, "condition/labels/target": sequence}
+  )
+  first = predictor.step(observed, True)["inference_output"]
+  second = predictor.step(observed)["inference_output"]
+  assert np.abs(first - before).max() > 0
+  assert np.abs(second - first).max() > 0  # It remembers.
+  with pytest.raises(errors.SpecError, match="features/x: expected samples of one win"):
+    policies.OneTask.of(predictor)
 
 
 class LineEnv(gymnasium.Env):
