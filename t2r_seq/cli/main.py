@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
   try:
     status = args.run(args)
-    sys.stdout.flush()
+    print(end="", flush=True)  # Also where there is no output at all.
     return status
   except KeyboardInterrupt:
     print(f"t2r_seq {args.command}: interrupted", file=sys.stderr)

@@ -311,3 +311,11 @@ def test_output_that_nobody_reads_on_ends_quietly():
       command, stdout=nobody, stderr=subprocess.PIPE, text=True, check=False
     )
   assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_there_may_be_no_output():
+  command = f"exec {sys.executable} -m t2r_seq completion bash >&-"
+  done = subprocess.run(
+    ["sh", "-c", command], stderr=subprocess.PIPE, text=True, check=False
+  )
+  assert (done.returncode, done.stderr) == (0, "")
