@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from t2r_seq import specs
-from t2r_seq.specs.names import data_paths, source_path
+from t2r_seq.specs.names import source_paths
 
 Pair = tuple[specs.TensorSpecStruct, specs.TensorSpecStruct]
 """Features and labels by path."""
@@ -71,10 +71,12 @@ def name_by_path(
     The specs, some by other names.
   """
   named = specs.TensorSpecStruct()
-  shown = data_paths({path.partition("/")[2]: spec for path, spec in joined.items()})
-  for path, spec in joined.items():
-    name = source_path(shown[path.partition("/")[2]], spec, stored)
-    named[path] = specs.ExtendedTensorSpec.from_spec(spec, name=name)
+  # Each by itself: what features read is the same without labels.
+  for prefix, branch in zip((_FEATURES, _LABELS), split(joined), strict=True):
+    sources = source_paths(branch, stored)
+    for path, spec in branch.items():
+      name = sources[path]
+      named[prefix + path] = specs.ExtendedTensorSpec.from_spec(spec, name=name)
   return named
 
 

@@ -67,18 +67,29 @@ def source_path(path: str, spec: Any, given: Container[str]) -> Any:
   return path if path in given else getattr(spec, "name", None)
 
 
-def data_paths(flat: Mapping[str, Any]) -> dict[str, str]:
-  """Returns whose data each spec of a structure shows, by path.
+def source_paths(flat: Mapping[str, Any], given: Container[str]) -> dict[str, Any]:
+  """Returns where data has what each spec of a structure reads, by path.
 
-  That is its own, unless it is named after another path, which keeps that name: then it
-  shows that one's, at other times. `next_obs` with name='obs' and time_offsets=1 is the
-  next step of `obs`, whatever else the data has.
+  As `source_path`, but a spec that is named after another path of the structure, which
+  keeps that name and looks at other times, shows that one's data: `next_obs` with
+  name='obs' and time_offsets=1 is the step after `obs`, also where transitions are
+  stored, each with a `next_obs` of its own.
 
   Args:
     flat: specs by path.
+    given: the paths that the data has.
   """
-  # A spec without a name is called as its path.
-  names = {path: getattr(spec, "name", None) or path for path, spec in flat.items()}
-  return {
-    path: name if names.get(name) == name else path for path, name in names.items()
-  }
+  leaves, found = dict(flat.items()), {}
+  for path, spec in leaves.items():
+    name = getattr(spec, "name", None) or path
+    owner = leaves.get(name) if name != path else None
+    times = [getattr(each, "time_offsets", None) for each in (spec, owner)]
+    is_shown = (
+      owner is not None
+      and name in given
+      and getattr(owner, "name", None) in (None, name)
+      and None not in times
+      and times[0] != times[1]
+    )
+    found[path] = name if is_shown else source_path(path, spec, given)
+  return found

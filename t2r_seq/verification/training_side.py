@@ -14,7 +14,7 @@ from t2r_seq import convert, data, errors, records, specs, windows
 from t2r_seq.convert import opening
 from t2r_seq.convert.episodes import EpisodeSource, control_period
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
-from t2r_seq.specs.names import data_paths, source_path
+from t2r_seq.specs.names import source_paths
 from t2r_seq.specs.structures import filter_required_flat_tensor_spec
 from t2r_seq.windows.cut import Padding
 
@@ -111,7 +111,7 @@ class Dataset:
       self._kind, path, options, spec=wanted
     )
     self.control_period = control_period(self.source.metadata)
-    self._columns = self._find_columns()
+    self._columns = self._find_columns(feature_spec)
 
   @property
   def observed_spec(self) -> TensorSpecStruct:
@@ -132,13 +132,13 @@ class Dataset:
     flat = specs.flatten_spec_structure(in_spec)
     return filter_required_flat_tensor_spec(flat)
 
-  def _find_columns(self) -> dict[str, str]:
-    """Finds what the dataset has for each path: by the path, else by its name."""
+  def _find_columns(self, feature_spec: TensorSpecStruct) -> dict[str, str]:
+    """Finds what the dataset has for each path, see `source_paths`, or of its name."""
     known = self.source.spec
     columns, found = {}, []
-    shown = data_paths(self._observed)
+    sources = source_paths(feature_spec, known)
     for path, spec in self._observed.items():
-      column = source_path(shown[path], spec, known)
+      column = sources[path]
       if column is None or column not in known:
         column = next((p for p, leaf in known.items() if leaf.name == spec.name), None)
       if column is None:

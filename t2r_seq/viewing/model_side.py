@@ -13,7 +13,7 @@ from t2r_seq import draws, errors, policies, specs, windows
 from t2r_seq.convert.episodes import Values, num_steps
 from t2r_seq.data import joint
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
-from t2r_seq.specs.names import data_paths
+from t2r_seq.specs.names import source_paths
 from t2r_seq.specs.structures import filter_required_flat_tensor_spec
 from t2r_seq.viewing.episodes import EpisodeReader
 from t2r_seq.windows.cut import Anchors, Padding, mask_paths
@@ -80,12 +80,8 @@ class ModelSide:
       (path, _as_step(spec)) for path, spec in joined.items()
     )
     masks = mask_paths(self.spec)
-    shown = data_paths({path.partition("/")[2]: s for path, s in self.spec.items()})
     self._columns = {
-      path: column
-      for path, spec in self.spec.items()
-      if path not in masks
-      and (column := self._find_column(shown[path.partition("/")[2]], spec))
+      path: column for path, column in self._find_columns().items() if path not in masks
     }
     element = TensorSpecStruct(
       (path, self._element(column)) for path, column in self._columns.items()
@@ -93,14 +89,16 @@ class ModelSide:
     cut = windows.Cut(padding=padding, masks=True)
     self._windows = windows.WindowReader(element, self.spec, cut)
 
-  def _find_column(self, path: str, spec: ExtendedTensorSpec) -> str | None:
-    """Finds what the source has for a path: by the path, else by its name."""
-    known = self.reader.spec
-    for name in (path, spec.name):
-      if name in known:
-        return str(name)
-    named = (p for p, leaf in known.items() if spec.name and leaf.name == spec.name)
-    return next(named, None)
+  def _find_columns(self) -> dict[str, str]:
+    """Finds what the source has for each path, see `source_paths`, or of its name."""
+    known, found = self.reader.spec, {}
+    for branch, flat in zip(joint.BRANCHES, joint.split(self.spec), strict=True):
+      for path, name in source_paths(flat, known).items():
+        if name is not None and name not in known:
+          name = next((p for p, leaf in known.items() if leaf.name == name), None)
+        if name is not None:
+          found[f"{branch}/{path}"] = str(name)
+    return found
 
   def _element(self, column: str) -> tf.TensorSpec:
     stored = self.reader.spec[column]

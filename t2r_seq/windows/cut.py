@@ -20,7 +20,6 @@ import numpy as np
 
 from t2r_seq import deferred, errors, specs
 from t2r_seq.deferred import tf
-from t2r_seq.specs.names import data_paths
 
 # Of stacks, strides and shifts: the product of two is a step of an episode.
 _MOST = 2**31 - 1
@@ -484,14 +483,19 @@ def appended_specs(
 ) -> specs.TensorSpecStruct:
   """Derives what an actor appends of a step, which is stored once.
 
-  As `flat_specs`, without what shows the data of another path: see `data_paths`.
+  As `flat_specs`, but a spec whose *name* is another path of the structure, which keeps
+  that name, shows that path's steps at other times: `next_obs` with name='obs' and
+  time_offsets=1 is no data of its own.
 
   Args and Returns: see `flat_specs`.
   """
   flat = flat_specs(spec_structure, n_step)
-  shown = data_paths(flat)
+  # A spec without a name is called as its path.
+  names = {path: spec.name or path for path, spec in flat.items()}
   return specs.TensorSpecStruct(
-    (path, spec) for path, spec in flat.items() if shown[path] == path
+    (path, spec)
+    for path, spec in flat.items()
+    if names[path] == path or names.get(names[path]) != names[path]
   )
 
 

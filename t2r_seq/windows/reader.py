@@ -13,7 +13,7 @@ import tensorflow as tf
 from t2r_seq import errors, specs
 from t2r_seq.specs import ExtendedTensorSpec, SpecStructure, TensorSpecStruct
 from t2r_seq.specs.extended_tensor_spec import cast_hint
-from t2r_seq.specs.names import data_paths, source_path
+from t2r_seq.specs.names import source_paths
 from t2r_seq.windows.cut import (
   DISCOUNT,
   NUM_STEPS,
@@ -497,8 +497,7 @@ def plan_readings(
   """Plans how every path is read.
 
   A path that the episode lacks is read from the path that is the spec's name, so that
-  several specs can look at one path at different times; what is named after another
-  path of the window always is (`data_paths`).
+  several specs can look at one path at different times; see `source_paths`.
 
   Args:
     wanted: specs of the window by path, without masks.
@@ -510,9 +509,10 @@ def plan_readings(
     SpecError: the episode does not fit the specs; every path is named.
   """
   planned, found = {}, []
-  leaves, shown = set(element), data_paths(wanted)
+  leaves = set(element)
+  sources = source_paths(wanted, leaves)
   for path, spec in wanted.items():
-    source = source_path(shown[path], spec, leaves)
+    source = sources[path]
     if source not in leaves:
       if not spec.is_optional:
         hint = _missing(path, spec.name, element)

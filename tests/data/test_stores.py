@@ -571,3 +571,61 @@ def test_next_observations_are_of_what_they_are_named_after(read, tmp_path):
   )
   batch = read(path, wanted)
   np.testing.assert_array_equal(batch["next_obs"], batch["obs"] + 1)
+
+
+_OWN = {
+  # Of features (by path: name and offset) and labels: what each path shows.
+  "a label of a feature's path": (
+    {"pose": (None, 0), "goal": (None, 0)},
+    {"pose": ("goal", 1)},
+    {"features/pose": "pose", "features/goal": "goal", "labels/pose": "pose"},
+  ),
+  "a feature that is named after a label": (
+    {"last": ("goal", 0), "pose": (None, 0)},
+    {"goal": (None, 1)},
+    {"features/last": "last", "features/pose": "pose", "labels/goal": "goal"},
+  ),
+  "a label that is named after a feature": (
+    {"pose": (None, 0)},
+    {"goal": ("pose", 1)},
+    {"features/pose": "pose", "labels/goal": "goal"},
+  ),
+  "another name at the same time": (
+    {"pose": (None, 0), "goal": ("pose", 0)},
+    {},
+    {"features/pose": "pose", "features/goal": "goal"},
+  ),
+  "named crosswise": (
+    {"pose": ("goal", 0), "goal": ("pose", 1)},
+    {},
+    {"features/pose": "pose", "features/goal": "goal"},
+  ),
+}
+
+
+@pytest.mark.parametrize("case", _OWN)
+def test_else_a_path_reads_the_column_of_its_own(case, tmp_path):
+  features, labels, want = _OWN[case]
+  starts = {"pose": 0, "goal": 100, "last": 200}
+  path = str(tmp_path / "store")
+  columns = {name: Spec((), F32, is_sequence=True) for name in starts}
+  with EpisodeStore.create(path, columns) as writer:
+    steps = np.arange(6, dtype=np.float32)
+    writer.append_episode({name: steps + start for name, start in starts.items()})
+  given = [
+    specs.TensorSpecStruct(
+      (own, Spec((), F32, name, time_offsets=offset))
+      for own, (name, offset) in branch.items()
+    )
+    for branch in (features, labels)
+  ]
+  generator = data.StoreInputGenerator(path, 1)
+  generator.set_feature_specifications(given[0])
+  generator.set_label_specifications(given[1])
+  batch = next(iter(generator.create_dataset("eval")))
+  for branch, values in zip(("features", "labels"), batch, strict=True):
+    for own, value in (values or {}).items():
+      offset = (
+        {**features, **labels}[own][1] if branch == "labels" else features[own][1]
+      )
+      assert float(value[0]) == starts[want[f"{branch}/{own}"]] + offset
