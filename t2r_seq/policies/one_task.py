@@ -44,11 +44,13 @@ class OneTask:
     Raises:
       SpecError: a sample is no window, but a sequence.
     """
-    found = [
-      errors.Mismatch(path, "samples of one window each", "sequences")
-      for path, spec in adaptation_spec.items()
-      if not spec.shape[1:].is_fully_defined()
-    ]
+    found = []
+    for path, spec in adaptation_spec.items():
+      name = path.removeprefix(_FEATURES)
+      if not spec.shape[1:].is_fully_defined():
+        found.append(errors.Mismatch(path, "samples of one window each", "sequences"))
+      elif path.startswith(_FEATURES) and name not in feature_spec:
+        found.append(errors.Mismatch(path, "all samples together", "numbered ones"))
     if found:
       raise errors.mismatch_error("learn a task of an episode", found)
     self._spec = adaptation_spec

@@ -239,8 +239,9 @@ def _is_scaled(case: Case) -> str | None:
   if case.expected.dtype in (bool, object) or not len(case.expected):
     return None
   expected, got = (np.asarray(x, np.float64) for x in (case.expected, case.got))
-  if not np.isfinite(got).all():
-    return f"{int((~np.isfinite(got)).sum())} values of it are not finite"
+  for whose, values in (("it", got), ("what is expected", expected)):
+    if not np.isfinite(values).all():
+      return f"{int((~np.isfinite(values)).sum())} values of {whose} are not finite"
   is_integer = case.got.dtype.kind in "iu"
   fit = _fit(expected.ravel(), got.ravel(), is_integer)
   if fit is not None:
