@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import sys
@@ -110,7 +111,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   except Exception as error:
     if isinstance(error, BrokenPipeError) and not _is_read():
       # What is left of the output goes nowhere, so that the interpreter can end.
-      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+      with contextlib.suppress(OSError):  # It need not be a file.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
       return 141
     if args.debug or not console.is_expected(error):
       raise

@@ -27,7 +27,7 @@ def contrastive_loss(
   Raises:
     SpecError: the labels are of another shape.
   """
-  labels = tf.cast(_of_each("contrastive_loss", "labels", labels), tf.bool)
+  labels = tf.cast(_of_each("contrastive_loss", "labels", labels, others), tf.bool)
   anchor, others = tf.cast(anchor, tf.float32), tf.cast(others, tf.float32)
   squared = tf.reduce_sum(tf.math.squared_difference(anchor, others), axis=-1)
   # The root's slope is infinite at 0, where copies of the anchor are.
@@ -58,12 +58,10 @@ def cosine_triplet_semihard_loss(
     SpecError: the labels or the mask are of another form.
   """
   where = "cosine_triplet_semihard_loss"
-  labels, embeddings = (
-    _of_each(where, "labels", labels),
-    tf.cast(embeddings, tf.float32),
-  )
+  labels = _of_each(where, "labels", labels, embeddings)
+  embeddings = tf.cast(embeddings, tf.float32)
   if mask is not None:
-    mask = _of_each(where, "mask", mask, tf.bool)
+    mask = _of_each(where, "mask", mask, embeddings, tf.bool)
     embeddings = _masked(embeddings, mask)
   distances = 1.0 - tf.matmul(embeddings, embeddings, transpose_b=True)
   count = tf.shape(embeddings)[0]
@@ -171,18 +169,25 @@ def _classes(
     labels = tf.range(count)
   if mask is None:
     mask = tf.ones([count], tf.bool)
-  return _of_each(operation, "labels", labels), _of_each(
-    operation, "mask", mask, tf.bool
+  return (
+    _of_each(operation, "labels", labels, embeddings),
+    _of_each(operation, "mask", mask, embeddings, tf.bool),
   )
 
 
 def _of_each(
-  operation: str, name: str, values: Any, dtype: tf.DType | None = None
+  operation: str,
+  name: str,
+  values: Any,
+  embeddings: tf.Tensor,
+  dtype: tf.DType | None = None,
 ) -> tf.Tensor:
   """Returns a tensor [N]; other shapes would be broadcast against each other."""
   values = tf.convert_to_tensor(values)
-  if values.shape.rank != 1 or dtype not in (None, values.dtype):
-    want = "(N,), one for each embedding" if dtype is None else f"(N,) {dtype.name}"
+  count = tf.TensorShape(embeddings.shape)[:1]
+  if not values.shape.is_compatible_with(count) or dtype not in (None, values.dtype):
+    kind = "" if dtype is None else f" {dtype.name}"
+    want = f"({count[0] or 'N'},){kind}, one for each embedding"
     found = errors.Mismatch(name, want, errors.describe(values))
     raise errors.mismatch_error(operation, [found])
   return values

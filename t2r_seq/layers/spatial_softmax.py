@@ -112,7 +112,8 @@ def sample_maps(maps: tf.Tensor, columns: tf.Tensor, rows: tf.Tensor) -> tf.Tens
       f"sample_maps: maps: expected 2 x 2 pixels at least, got {errors.describe(maps)}."
     )
   # In half precision neither a number of a pixel nor a place between two is exact.
-  columns, rows = tf.cast(columns, tf.float32), tf.cast(rows, tf.float32)
+  dtype = tf.float64 if maps.dtype == tf.float64 else tf.float32
+  columns, rows = tf.cast(columns, dtype), tf.cast(rows, dtype)
   columns = tf.clip_by_value(columns, 0.0, width - 1.0)
   rows = tf.clip_by_value(rows, 0.0, height - 1.0)
   # In the last pixel it is the one before that is the left one, of no weight.
@@ -125,7 +126,7 @@ def sample_maps(maps: tf.Tensor, columns: tf.Tensor, rows: tf.Tensor) -> tf.Tens
       weight = (1 - tf.abs(rows - top - down)) * (1 - tf.abs(columns - left - right))
       row, column = tf.cast(top, tf.int32) + down, tf.cast(left, tf.int32) + right
       read = tf.gather(flat, row * width + column, batch_dims=1)
-      found.append(weight[..., tf.newaxis] * tf.cast(read, tf.float32))
+      found.append(weight[..., tf.newaxis] * tf.cast(read, dtype))
   return tf.cast(tf.add_n(found), maps.dtype)
 
 

@@ -83,7 +83,7 @@ def test_half_precision_has_finite_slopes_at_copies():
 _OF_OTHER_FORMS = {
   "contrastive labels": (
     lambda: layers.contrastive_loss(np.ones([5, 1], bool), ANCHORS[:1], POSITIVES),
-    r"contrastive_loss: labels: expected \(N,\), one for each embedding, got \(5, 1\)",
+    r"contrastive_loss: labels: expected \(5,\), one for each embedding, got \(5, 1\)",
   ),
   "triplet labels": (
     lambda: layers.cosine_triplet_semihard_loss(LABELS[:, np.newaxis], ANCHORS),
@@ -95,11 +95,15 @@ _OF_OTHER_FORMS = {
   ),
   "a mask of numbers": (
     lambda: layers.n_pairs_loss(ANCHORS, POSITIVES, mask=np.ones(5, np.float32)),
-    r"n_pairs_loss: mask: expected \(N,\) bool, got \(5,\) float32",
+    r"n_pairs_loss: mask: expected \(5,\) bool, one for each embedding, got \(5,\) f",
+  ),
+  "one mask for all": (
+    lambda: layers.n_pairs_loss(ANCHORS, POSITIVES, mask=np.ones(1, bool)),
+    r"n_pairs_loss: mask: expected \(5,\) bool, one for each embedding, got \(1,",
   ),
   "retrieval": (
     lambda: layers.retrieval_accuracy(ANCHORS, POSITIVES, mask=np.ones([5, 1], bool)),
-    r"retrieval_accuracy: mask: expected \(N,\) bool, got \(5, 1\) bool",
+    r"retrieval_accuracy: mask: expected \(5,\) bool, one for each embedding, got",
   ),
 }
 
