@@ -319,7 +319,8 @@ def read_commits(folder: str) -> dict[str, Commit]:
 
   A merge replaces one commit and then removes the folders of the segments that it has
   taken over, so that a look at one moment sees every episode once; this looks again
-  where the list has changed in between.
+  where anything has changed in between. Where writers give it no moment without a
+  commit, segments that seem to have grown have to do.
 
   Args:
     folder: of the store.
@@ -327,7 +328,7 @@ def read_commits(folder: str) -> dict[str, Commit]:
     Commits by name of the segment, sorted.
   """
   commits: dict[str, Commit] = {}
-  for _ in range(_MAX_SCANS):
+  for number in range(_MAX_SCANS):
     seen = commits
     commits = {
       name: Commit.read(layout.segment_folder(folder, name))
@@ -335,7 +336,8 @@ def read_commits(folder: str) -> dict[str, Commit]:
     }
     replaced = {name for commit in commits.values() for name in commit.replaces}
     commits = {name: c for name, c in commits.items() if name not in replaced}
-    if _is_settled(seen, commits):
+    is_late = number >= _MAX_SCANS // 2
+    if commits == seen or (is_late and _is_settled(seen, commits)):
       break
   return commits
 
@@ -358,8 +360,11 @@ def read_segments(
   for _ in range(_MAX_SCANS):
     commits = read_commits(folder)
     try:
-      return _map_segments(folder, columns, commits, known)
-    except (errors.StoreError, FileNotFoundError):
+      segments = _map_segments(folder, columns, commits, known)
+      if all(map(_is_still_there, set(segments) - set(known))):
+        return segments
+    # The last is numpy's, of a file that is shorter than a moment ago.
+    except (errors.StoreError, FileNotFoundError, ValueError):
       if read_commits(folder) == commits:
         raise  # Damaged, and not just merged away in between.
   return _map_segments(folder, columns, commits, known)
@@ -407,6 +412,24 @@ def _map_segments(
       segment = layout.segment_folder(folder, name)
       segments.append(Segment(segment, columns, commit))
   return tuple(segments)
+
+
+def _is_still_there(segment: Segment) -> bool:
+  """Whether a folder has what was mapped: a merge frees names for other segments."""
+  try:
+    now = Commit.read(segment.folder)
+    return now == segment.commit or all(
+      zlib.crc32(_head(os.path.join(segment.folder, name), segment.commit.sizes[name]))
+      == crc
+      for name, crc in segment.commit.index_crc32.items()
+    )
+  except (errors.StoreError, FileNotFoundError):
+    return False
+
+
+def _head(path: str, num_bytes: int) -> bytes:
+  with open(path, "rb") as file:
+    return file.read(num_bytes)
 
 
 def list_segments(folder: str) -> list[str]:

@@ -184,4 +184,4 @@ def test_a_model_in_memory_is_taken_at_each_restore():
   windows = [[seen[0], seen[0]], [seen[0], seen[1]], [seen[1], seen[2]]]
   pos = tf.constant(np.array(windows)[:, :, 0])
   want = predictor.predict({"pos": pos})["inference_output"]
-  np.testing.assert_allclose(np.concatenate(steps), want, rtol=1e-6)
+  np.testing.assert_allclose(np.concatenate(steps), want, rtol=1e-6, atol=1e-6)

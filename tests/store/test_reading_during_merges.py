@@ -33,7 +33,7 @@ def fixture_folder(tmp_path):
 
 
 def check(opened, count):
-  assert len(opened) == count
+  assert len(opened) >= count
   for index in range(count):
     assert (opened.episode(index)["x"] == np.full(index + 1, index)).all()
 
@@ -58,14 +58,26 @@ class At:
     return self
 
 
+def merge(folder):
+  store.EpisodeStore.merge(folder)
+
+
+def merge_and_append(folder):
+  """Gives a name that the merge has freed to another segment, with shorter files."""
+  store.EpisodeStore.merge(folder)
+  with store.EpisodeStore.append(folder, "b") as writer:
+    writer.append_episode({"x": np.full(1, -1)})
+
+
 @pytest.mark.parametrize("is_refresh", [False, True], ids=["open", "refresh"])
-def test_a_merge_at_any_line_of_a_reader(folder, tmp_path, is_refresh):
+@pytest.mark.parametrize("change", [merge, merge_and_append])
+def test_a_merge_at_any_line_of_a_reader(folder, tmp_path, is_refresh, change):
   traced = sys.gettrace()
   for moment in itertools.count(0, 13):
     copy = tmp_path / f"copy{moment}"
     shutil.copytree(folder, copy)
     opened = store.EpisodeStore(copy) if is_refresh else None
-    at = At(moment, lambda copy=copy: store.EpisodeStore.merge(copy))
+    at = At(moment, lambda copy=copy: change(copy))
     sys.settrace(at)
     try:
       opened = opened or store.EpisodeStore(copy)
@@ -73,6 +85,9 @@ def test_a_merge_at_any_line_of_a_reader(folder, tmp_path, is_refresh):
     finally:
       sys.settrace(traced)
     check(opened, 6)
+    assert len(opened) <= 6 + (change is merge_and_append)
+    if len(opened) > 6:
+      assert opened.episode(6)["x"].tolist() == [-1]
     shutil.rmtree(copy)
     if at.function:
       assert moment > 100
