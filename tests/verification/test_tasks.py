@@ -140,26 +140,18 @@ def test_chunks_are_executed_of_what_was_learned(kind, store, tmp_path):
 
 @pytest.mark.parametrize("kind", ["maml", "tec", None])
 def test_chunks_that_are_drawn_are_executed_as_they_were_drawn(kind, store, tmp_path):
-  model, predictor = exported(
-    kind,
-    tmp_path / "export",
-    action_decoder_cls=layers.FlowMatchingDecoder,
-    execution=policies.ChunkExecution(num_executed=2),
-    ahead=(0, 1, 2),
-    padding="repeat",
-  )
+  options = {
+    "action_decoder_cls": layers.FlowMatchingDecoder,
+    "execution": policies.ChunkExecution(num_executed=2),
+    "ahead": (0, 1, 2),
+    "padding": "repeat",
+  }
+  model, predictor = exported(kind, tmp_path / "export", **options)
   report = verification.verify(predictor, store, model)
   assert report.is_identical, str(report)
   assert "the execution of the chunks of inference_output" in str(report)
   # Other weights say other things on the mean, and what does not draw is none of it.
-  other, _ = exported(
-    kind,
-    tmp_path / "other",
-    action_decoder_cls=layers.FlowMatchingDecoder,
-    execution=policies.ChunkExecution(num_executed=2),
-    ahead=(0, 1, 2),
-    padding="repeat",
-  )
+  other, _ = exported(kind, tmp_path / "other", **options)
   for variable in other.variables:
     variable.assign(variable + 0.1)
   reference = policies.ModelPredictor(other)
