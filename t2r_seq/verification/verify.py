@@ -572,6 +572,8 @@ class _Comparison:
       if self._predict is not None and len(episode.anchors):
         asked = (episode, self._predict, stepped, life.condition, 1)
         rows = [self._predicted(*asked) for _ in range(_NUM_DRAWS)]
+        # Of sequences all steps are said at once.
+        rows = [{name: value[:1] for name, value in row.items()} for row in rows]
         self._sampled["reference"] = _stack(rows)
     return self._sampled
 

@@ -131,6 +131,17 @@ class _LSTMModel(models.RecurrentRegressionModel):
     return {"inference_output": self.network["out"](out)}, {"h": h, "c": c}
 
 
+class _DrawingLSTMModel(_LSTMModel):
+  """Draws the pose of each step."""
+
+  def create_network(self):
+    return {**super().create_network(), "out": self.create_action_decoder()}
+
+  def recurrent_network_fn(self, features, state, mode):
+    said, state = super().recurrent_network_fn(features, state, mode)
+    return said["inference_output"], state
+
+
 class _CriticModel(models.CriticModel):
   """Values a pose and a grip."""
 
@@ -288,6 +299,18 @@ FAULTS = {
   ),
   "another size": (lite.LitePolicy, _cut, "image", "observation", r"got \(3, 4, 1\)"),
 }  # fmt: skip
+
+
+def test_sequences_that_are_drawn_are_compared_by_many_draws(store, tmp_path):
+  decoder = layers.FlowMatchingDecoder
+  model = _DrawingLSTMModel(action_decoder_cls=decoder, padding="repeat")
+  model.build()
+  training.export_saved_model(model, str(tmp_path), global_step=1)
+  predictor = policies.ExportedSavedModelPredictor(str(tmp_path), timeout=0.0)
+  predictor.restore()
+  report = verification.verify(predictor, store, model)
+  assert report.is_identical, str(report)
+  assert "single draws of inference_output" in " ".join(report.not_compared)
 
 
 @pytest.mark.parametrize("is_served", [False, True], ids=["lite", "served"])
