@@ -20,7 +20,7 @@ import numpy as np
 
 from research import runs
 from research.qtopt import grasp_env, grasp_policies
-from t2r_seq import actors, policies, store
+from t2r_seq import actors, errors, policies, store
 
 plt = runs.pyplot()
 _CONFIGS = "research/qtopt/configs"
@@ -67,6 +67,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         more = rounds if name == "online" else ()
         train(out, name, seed, ends[name], *more, *args.gin_bindings)
         policy = load(out, name, seed)
+        policy.restore()
+        if policy.global_step > ends[name]:
+          raise errors.SpecError(
+            f"study: {_run(out, name, seed)}: expected a training up to step "
+            f"{ends[name]}, got one up to {policy.global_step}, which collected "
+            "already. Name another --out, or remove it."
+          )
       with runs.stage(f"act in {args.fresh} fresh episodes"):
         figures = runs.evaluate(policy, grasp_env.GraspEnv(), args.fresh, _FRESH_SEED)
       print(actors.evaluation_table({name: figures}), flush=True)

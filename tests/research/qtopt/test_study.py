@@ -12,7 +12,7 @@ pytest.importorskip("gymnasium")
 pytest.importorskip("matplotlib")
 
 from research.qtopt import grasp_env, grasp_models, study
-from t2r_seq import actors, store
+from t2r_seq import actors, errors, store
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
@@ -36,6 +36,8 @@ def test_grasps_are_logged_learned_collected_and_shown(tmp_path, monkeypatch, ca
   ]
   assert status == int("hardly beats the script" in capsys.readouterr().err)
   assert (tmp_path / "grasp.png").stat().st_size > 10_000
+  with pytest.raises(errors.SpecError, match="up to step 1, got one up to 2"):
+    study.main(["--out", str(tmp_path), *options, *bindings])
   policy = study.load(tmp_path, "qlearner", 0, script_prob=0.5, stddev=0.01)
   env = grasp_env.GraspEnv(max_steps=2)
   seen: list[actors.Episode] = []
