@@ -41,7 +41,7 @@ FORMATS = [*ZARR, *HDF5, *LEROBOT, *MCAP, *CRC]
 # A viewer of recordings with images, of its own process; 100 MB.
 RERUN = ["rerun-sdk>=0.23"]
 SERVE = ["websockets>=14", "msgpack>=1"]
-TEST = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.90", *FORMATS, *LITE, *SERVE]
+TEST = ["pytest>=9", "pytest-xdist>=3.5", "hypothesis>=6.90", *FORMATS, *LITE, *SERVE]
 LINT = ["ruff>=0.9", "mypy>=1.11"]
 # It brings pyarrow and asks for a new protobuf: only the newest TensorFlow meets it.
 TFDS = ["tensorflow-datasets>=4.9,<5"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -23,6 +24,8 @@ _LOOK_SECONDS = 0.2
 _EXIT_SECONDS = 3.0
 # How often who waits is asked whether it is to stop.
 _ASK_EVERY = 1.0
+# How long a thread of TensorFlow waits at a time: it can be ended only in between.
+_PAUSE_SECONDS = 0.25
 
 
 def make_rate_limiter(
@@ -96,6 +99,7 @@ class RateLimiter:
     self._changed = threading.Condition(self._lock)
     self._num_waiting = 0
     self._num_refused = 0
+    self._paused = -math.inf  # When somebody was last told to ask again.
     self._is_closed = False
     self._given_up = ""
     self.num_inserts = 0
@@ -143,9 +147,22 @@ class RateLimiter:
     why_not = self._why_no_insert
     return self._await("insert", self.can_insert, why_not, count, timeout, should_stop)
 
-  def await_sample(self, count: int = 1, timeout: float | None = None) -> int:
-    """Waits until an item can be sampled; as `await_insert` does."""
-    return self._await("sample", self.can_sample, self._why_no_sample, count, timeout)
+  def await_sample(
+    self,
+    count: int = 1,
+    timeout: float | None = None,
+    began: float | None = None,
+  ) -> int:
+    """Waits until an item can be sampled; as `await_insert` does.
+
+    Args:
+      count: items that are to be sampled.
+      timeout: seconds to wait at most; None: for ever.
+      began: when the wait began, of `time.monotonic()`, for one that is ended in
+        between: it waits for a moment, returns 0, and is to be asked again.
+    """
+    why_not = self._why_no_sample
+    return self._await("sample", self.can_sample, why_not, count, timeout, began=began)
 
   def did_insert(self, count: int = 1) -> None:
     """Takes note of items that were inserted."""
@@ -188,7 +205,8 @@ class RateLimiter:
     that never gets it, and TensorFlow waits for its threads. An iterator asks a few
     times more after the first error, and then stops.
     """
-    seen = -1 if self._num_waiting else self._num_refused
+    asks_again = time.monotonic() - self._paused < _EXIT_SECONDS
+    seen = -1 if self._num_waiting or asks_again else self._num_refused
     self.close()
     end = time.monotonic() + _EXIT_SECONDS
     while seen != self._num_refused and time.monotonic() < end:
@@ -207,13 +225,16 @@ class RateLimiter:
     count: int,
     timeout: float | None,
     should_stop: StopFn | None = None,
+    began: float | None = None,
   ) -> int:
     with self._lock:
       if can(count) and not self._is_closed:
         return count  # The usual case, at half the cost.
       self._num_waiting += 1
       try:
-        self._wait(operation, can, why_not, timeout, should_stop)
+        if not self._wait(operation, can, why_not, timeout, should_stop, began):
+          self._paused = time.monotonic()
+          return 0
       finally:
         self._num_waiting -= 1
       if self._is_closed:
@@ -231,10 +252,16 @@ class RateLimiter:
     why_not: Callable[[], str],
     timeout: float | None,
     should_stop: StopFn | None,
-  ) -> None:
-    end = None if timeout is None else time.monotonic() + timeout
-    told = time.monotonic()
+    began: float | None,
+  ) -> bool:
+    """Waits until an item can be taken; False: not yet, it was only to pause."""
+    now = time.monotonic()
     look = _TELL_EVERY if should_stop is None else min(_ASK_EVERY, _TELL_EVERY)
+    if began is not None:
+      look = _PAUSE_SECONDS
+    since = now if began is None else began
+    end = None if timeout is None else since + timeout
+    told = now - (now - since) % _TELL_EVERY
 
     def is_over() -> bool:
       is_vain = operation == "sample" and bool(self._given_up)
@@ -250,15 +277,17 @@ class RateLimiter:
         raise errors.ReplayTimeoutError(
           f"replay: {operation}: told to stop while it waited: {why_not()}"
         )
-      if now - told < _TELL_EVERY:
-        continue
-      told = now
-      logging.warning("replay: %s: waiting: %s", operation, why_not())
+      if now - told >= _TELL_EVERY:
+        told = now
+        logging.warning("replay: %s: waiting: %s", operation, why_not())
+      if began is not None:
+        return False
     if not (self._is_closed or can(1)):
       raise errors.ReplayError(
         f"replay: {operation}: expected somebody who appends steps, got none any more: "
         f"{self._given_up}. {why_not()}"
       )
+    return True
 
   def _why_no_sample(self) -> str:
     if self.size < self._min_size_to_sample:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import math
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -61,14 +62,33 @@ class Sampling:
     return self._table.draws_alike
 
   def sample(self, count: int) -> tuple[SampleInfo | None, Batch]:
-    """Returns a batch, and what is known of its items if that is counted."""
+    """Waits for a batch; returns what is known of its items if that is counted, too."""
+    sampled = self.sample_soon(count, None)
+    assert sampled is not None
+    return sampled
+
+  def sample_soon(
+    self, count: int, began: float | None
+  ) -> tuple[SampleInfo | None, Batch] | None:
+    """Returns a batch as `sample` does; None if there is not one yet.
+
+    Args:
+      count: B.
+      began: when the wait for it began, see `RateLimiter.await_sample`.
+    """
     if self._table.consumes:
-      return self._consume(count)
-    with self._table.lock:
-      self._table.check_open("sample")
-      draw, info = self._table.draw(count)
-    batch = self.gather(draw)
-    return (info, batch) if self._is_whole(draw) else self._sample_again(count)
+      return self._consume(count, began)
+    sampled = None
+    while sampled is None:
+      with self._table.lock:
+        self._table.check_open("sample")
+        drawn = self._table.draw(count, began)
+      if drawn is None:
+        return None
+      draw, info = drawn
+      batch = self.gather(draw)
+      sampled = (info, batch) if self._is_whole(draw) else self._sample_again(count)
+    return sampled
 
   def gather(self, draw: Draw) -> Batch:
     """Gathers windows: arrays [B, ...] by path; byte strings are objects."""
@@ -98,39 +118,44 @@ class Sampling:
     with self._table.lock:
       return all(lanes.are_alive(rows, counts) for rows, counts in draw.seen)
 
-  def _sample_again(self, count: int) -> tuple[SampleInfo | None, Batch]:
-    """Returns another batch in place of one that was not whole; it is not counted.
+  def _sample_again(self, count: int) -> tuple[SampleInfo | None, Batch] | None:
+    """Returns another batch for one that was not whole; None: there are no items now.
 
     Nobody writes meanwhile: where writers are as fast as to overtake a gathering, they
     would overtake the next one, too.
     """
     with self._table.lock:
       self._table.check_open("sample")
-      draw, info = self._table.redraw(count)
-      return info, self.gather(draw)
+      drawn = self._table.redraw(count)
+      return drawn and (drawn[1], self.gather(drawn[0]))
 
-  def _consume(self, count: int) -> tuple[SampleInfo | None, Batch]:
+  def _consume(
+    self, count: int, began: float | None
+  ) -> tuple[SampleInfo | None, Batch] | None:
     taken: list[tuple[SampleInfo | None, Batch]] = []
     try:
-      while len(taken) < count:
+      for _ in range(count):
         with self._table.lock:
           self._table.check_open("sample")
-          taken.append(self._take_one())
-    except BaseException:
-      with self._table.lock:
-        self._taken.extendleft(reversed(taken))
-      raise
+          one = self._take_one(began)
+        if one is None:
+          return None
+        taken.append(one)
+    finally:
+      if len(taken) < count:
+        with self._table.lock:
+          self._taken.extendleft(reversed(taken))
     infos, batches = zip(*taken, strict=True)
     return join_infos(infos), {
       path: np.concatenate([batch[path] for batch in batches]) for path in batches[0]
     }
 
-  def _take_one(self) -> tuple[SampleInfo | None, Batch]:
+  def _take_one(self, began: float | None) -> tuple[SampleInfo | None, Batch] | None:
     """Takes an item away; first those that nobody got."""
     if self._taken:
       return self._taken.popleft()
-    draw, info = self._table.consume()
-    return info, self.gather(draw)
+    drawn = self._table.consume(began)
+    return drawn and (drawn[1], self.gather(drawn[0]))
 
 
 # A call of Python costs about as much as drawing some hundred numbers: many small
@@ -141,6 +166,7 @@ _INFO_SPEC = [
   tf.TensorSpec([], dtype)
   for dtype in (tf.uint64, tf.float64, tf.int64, tf.float64, tf.int32)
 ]
+_NOT_WAITING = np.float64(-1)
 _as_it_is = tf.autograph.experimental.do_not_convert
 
 
@@ -170,25 +196,34 @@ def make_dataset(
   count, shape = batch_size, [batch_size]
   if ahead > 1:
     count, shape = ahead * batch_size, [ahead, batch_size]
+  dtypes = [spec.dtype for spec in drawn_specs]
   sample = functools.partial(
-    _sample, count=count, paths=tuple(window_spec), with_info=with_info
+    _sample, count=count, paths=tuple(window_spec), dtypes=dtypes, with_info=with_info
   )
 
+  # TensorFlow ends a thread only between two calls of Python: one that waited for ever
+  # would keep whoever lets go of an iterator. So each waits for a moment, and what it
+  # returns then, since when it has been waiting, is filtered away.
   @_as_it_is
-  def draw(_: tf.Tensor) -> Any:
-    dtypes = [spec.dtype for spec in drawn_specs]
+  def draw(began: tf.Tensor, _: tf.Tensor) -> Any:
+    began, *values = _call_weakly(sample, sampling, began, [tf.float64, *dtypes])
+    began = tf.ensure_shape(began, [])
+    return began, (began, *values)
+
+  @_as_it_is
+  def shape_batch(_: tf.Tensor, *drawn: tf.Tensor) -> Any:
     values = [
       tf.reshape(value, [*shape, *spec.shape])
-      for value, spec in zip(
-        _call_weakly(sample, sampling, dtypes), drawn_specs, strict=True
-      )
+      for value, spec in zip(drawn, drawn_specs, strict=True)
     ]
     batch = specs.TensorSpecStruct(
       zip(window_spec, values[-len(window_spec) :], strict=True)
     )
     return (SampleInfo(*values[: -len(window_spec)]), batch) if with_info else batch
 
-  dataset = tf.data.Dataset.range(1).repeat().map(draw)
+  dataset = tf.data.Dataset.range(1).repeat().scan(_NOT_WAITING, draw)
+  dataset = dataset.filter(_as_it_is(lambda began, *_: began == _NOT_WAITING))
+  dataset = dataset.map(shape_batch)
   if ahead > 1:
     dataset = dataset.unbatch()
   images = {
@@ -212,15 +247,28 @@ def make_dataset(
 
 
 def _sample(
-  sampling: Sampling, count: int, paths: Sequence[str], with_info: bool
-) -> list[np.ndarray]:
-  info, batch = sampling.sample(count)
+  sampling: Sampling,
+  began: np.ndarray,
+  count: int,
+  paths: Sequence[str],
+  dtypes: Sequence[tf.DType],
+  with_info: bool,
+) -> list[Any]:
+  """Returns since when it has been waiting, and a batch unless it still does."""
+  since = time.monotonic() if began == _NOT_WAITING else float(began)
+  sampled = sampling.sample_soon(count, since)
+  if sampled is None:
+    return [since, *(np.zeros(0, dtype.as_numpy_dtype) for dtype in dtypes)]
+  info, batch = sampled
   known = info if with_info and info is not None else ()
-  return [*known, *(batch[path] for path in paths)]
+  return [_NOT_WAITING, *known, *(batch[path] for path in paths)]
 
 
 def _call_weakly(
-  function: Callable[[Sampling], list[Any]], sampling: Sampling, dtypes: list[tf.DType]
+  function: Callable[[Sampling, np.ndarray], list[Any]],
+  sampling: Sampling,
+  argument: tf.Tensor,
+  dtypes: list[tf.DType],
 ) -> list[tf.Tensor]:
   """Calls a function from a graph, which does not keep the buffer in memory.
 
@@ -229,21 +277,22 @@ def _call_weakly(
 
   Args:
     function: refers to no buffer.
-    sampling: its argument; the caller has to hold it.
+    sampling: its first argument; the caller has to hold it.
+    argument: its second.
     dtypes: of what it returns.
   """
   reference = weakref.ref(sampling)
 
-  def in_python() -> list[Any]:
+  def in_python(argument: np.ndarray) -> list[Any]:
     held = reference()
     if held is None:
       raise errors.ReplayError(
         "replay: dataset: expected the buffer, got none: it was deleted. Keep a "
         "reference to the buffer, or to the dataset."
       )
-    return function(held)
+    return function(held, argument)
 
-  return tf.numpy_function(in_python, [], dtypes)
+  return tf.numpy_function(in_python, [argument], dtypes)
 
 
 def _value_bytes(spec: tf.TensorSpec) -> int:

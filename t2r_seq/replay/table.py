@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,6 +47,9 @@ class Draw(NamedTuple):
       np.concatenate(ages) if ages else None,
       tuple(seen for draw in draws for seen in draw.seen),
     )
+
+
+Drawn = tuple[Draw, SampleInfo | None]
 
 
 class Items:
@@ -278,6 +281,8 @@ class Table:
     self.rng = rng
     self.num_ignored_updates = 0
     self.is_closed = False
+    # Items of batches that were not whole when whoever waited for them was let go.
+    self._begun: list[Drawn] = []
     self._how = how
     # At the latest when the interpreter exits, which waits for TensorFlow's threads.
     weakref.finalize(self, self.limiter.close_for_good)
@@ -335,39 +340,56 @@ class Table:
     finally:
       lanes.end_episode(lane)
 
-  def draw(self, count: int) -> tuple[Draw, SampleInfo | None]:
+  def draw(self, count: int, began: float | None = None) -> Drawn | None:
     """Waits for samples, draws and counts them.
 
     Args:
       count: B.
+      began: as for `RateLimiter.await_sample`.
     Returns:
-      The items, and what is known of them if that is counted.
+      The items, and what is known of them if that is counted; None: not yet.
     """
-    parts = list(self._draw_parts(count))
+    parts: list[Drawn] = []
+    is_whole = False
+    try:
+      is_whole = self._draw_parts(parts, count, began)
+    finally:
+      if not is_whole:
+        self._begun = parts + self._begun
+    if not is_whole:
+      return None
     if len(parts) == 1:
       return parts[0]
     draws, infos = zip(*parts, strict=True)
     known = [info for info in infos if info is not None]
     return Draw.join(draws), join_infos(known) if len(known) == len(parts) else None
 
-  def redraw(self, count: int) -> tuple[Draw, SampleInfo | None]:
-    """Draws once more, in place of items that died before they were read."""
-    self.limiter.await_sample(1, self._how.timeout)
-    drawn = self.items.draw(count, self.rng)
-    return self.locate(drawn[0]), self._info(*drawn)
+  def redraw(self, count: int) -> Drawn | None:
+    """Draws once more, in place of items that died before they were read.
 
-  def consume(self) -> tuple[Draw, SampleInfo | None]:
-    """Draws one item, which goes if it has been sampled often enough.
+    Returns:
+      As `draw`, counted once; None, and not counted: there are no items any more.
+    """
+    if not self.lanes.num_items:
+      self.limiter.did_sample(-count)
+      return None
+    rows, probabilities = self.items.draw(count, self.rng)
+    return self.locate(rows), self._info(rows, probabilities)
+
+  def consume(self, began: float | None = None) -> Drawn | None:
+    """Draws one item, which goes if it has been sampled often enough; see `draw`.
 
     Its steps are there until the lock is let go.
     """
-    draw, info = next(self._draw_parts(1))
-    rows = draw.rows
+    drawn = self.draw(1, began)
+    if drawn is None:
+      return None
+    rows = drawn[0].rows
     times = self.items.times_sampled
     if times is not None and times[rows[0]] >= self._how.max_times_sampled:
       self.lanes.unmark(rows)
       self._remove(rows.tolist())
-    return draw, info
+    return drawn
 
   def locate(self, rows: np.ndarray) -> Draw:
     """Says where the steps of items are."""
@@ -422,22 +444,36 @@ class Table:
       self.items.remove(rows)
       self.limiter.did_delete(len(rows))
 
-  def _draw_parts(self, count: int) -> Iterator[tuple[Draw, SampleInfo | None]]:
+  def _draw_parts(self, parts: list[Drawn], count: int, began: float | None) -> bool:
+    """Draws parts of a batch, as they are let through; False: more are missing yet."""
+    while self._begun and self._fits(self._begun[0], count):
+      parts.append(self._begun.pop(0))
+      count -= len(parts[-1][0].rows)
     while count:
-      allowed = self._await_samples(count)
+      allowed = self._await_samples(count, began)
+      if not allowed:
+        return False
       rows, probabilities = self.items.draw(allowed, self.rng)
       self.limiter.did_sample(allowed)
       if self.items.times_sampled is not None:
         # Of the same dtype: with another one it takes ten times as long.
         np.add.at(self.items.times_sampled, rows, np.int32(1))
       # Now: what is waited for next may write over these rows.
-      yield self.locate(rows), self._info(rows, probabilities)
+      parts.append((self.locate(rows), self._info(rows, probabilities)))
       count -= allowed
+    return True
 
-  def _await_samples(self, count: int) -> int:
+  def _fits(self, part: Drawn, count: int) -> bool:
+    """Whether a part can be one of a batch that lacks so many items."""
+    is_known = part[1] is not None
+    return len(part[0].rows) <= count and is_known == (
+      self.items.times_sampled is not None
+    )
+
+  def _await_samples(self, count: int, began: float | None) -> int:
     """Waits until an item can be sampled; returns how many of them can be."""
     try:
-      return self.limiter.await_sample(count, self._how.timeout)
+      return self.limiter.await_sample(count, self._how.timeout, began)
     except errors.ReplayTimeoutError as error:
       if self.lanes.num_items:
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import time
@@ -11,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, replay
-from t2r_seq.replay import ReplayBuffer, sampling
+from t2r_seq.replay import ReplayBuffer, rate_limiters, sampling
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 
 # Rows that are large take long to copy, so that writers get in between.
@@ -192,6 +193,71 @@ def test_closing_wakes_who_waits():
   assert all("closed" in str(error) for error in caught) and len(caught) == 2
 
 
+def let_go(held):
+  """Lets go of an iterator, as the end of a function does; returns whether it ended."""
+  thread = threading.Thread(target=held.clear, daemon=True)
+  thread.start()
+  thread.join(30)
+  return not thread.is_alive()
+
+
+def wait_until(is_so):
+  for _ in range(3000):
+    if is_so():
+      return
+    time.sleep(0.01)
+  raise AssertionError("It never came to that.")
+
+
+def test_an_iterator_that_waits_can_be_let_go():
+  """Nobody appends any more; what was taken for a batch is in the next one."""
+  code = {"x": Spec((), tf.int64, "x", time_offsets=0)}
+  limiter = replay.SampleToInsertRatio(1.0, 1, (0.0, 1000.0))
+  buffer = ReplayBuffer(code, 100, rate_limiter=limiter, timeout=60, seed=0)
+  writer = buffer.writer()
+  for x in range(10):
+    writer.append({"x": np.int64(x)})
+  held = [iter(buffer.dataset(4))]
+  for _ in range(2):
+    next(held[0])
+  # Two of the four of the next batch were let through.
+  wait_until(lambda: buffer.counters.num_samples == 10)
+  is_gone = let_go(held)
+  if not is_gone:
+    buffer.close()
+  assert is_gone
+  for x in range(2):
+    writer.append({"x": np.int64(x)})
+  assert buffer.sample(4)["x"].shape == (4,)
+  assert buffer.counters.num_samples == 12
+
+
+@pytest.mark.parametrize("with_info", [False, True])
+def test_what_was_taken_from_a_queue_outlives_who_took_it(with_info):
+  code = {
+    "x": Spec((), tf.int64, "x", time_offsets=0),
+    "text": Spec((), tf.string, "text", time_offsets=0),
+  }
+  buffer = ReplayBuffer(
+    code, 100, sampler=replay.Fifo(), max_times_sampled=1, rate_limiter=replay.Queue(50)
+  )
+  writer = buffer.writer()
+  for x in range(5):
+    writer.append({"x": np.int64(x), "text": str(x).encode()})
+  held = [iter(buffer.dataset(3, with_info).prefetch(1))]
+  next(held[0])
+  wait_until(lambda: buffer.counters.num_samples == 5)
+  is_gone = let_go(held)
+  if not is_gone:
+    buffer.close()
+  assert is_gone
+  writer.append({"x": np.int64(5), "text": b"5"})
+  batch = next(iter(buffer.dataset(3, with_info)))
+  batch = batch[1] if with_info else batch
+  assert batch["x"].numpy().tolist() == [3, 4, 5]
+  assert batch["text"].numpy().tolist() == [b"3", b"4", b"5"]
+
+
 def test_a_writer_that_was_faster_is_seen(monkeypatch):
   """The rows die between the draw and the look; other windows take their place."""
   buffer = ReplayBuffer(spec(), 24, seed=0)
@@ -230,3 +296,28 @@ def test_timeouts_are_kept():
   with pytest.raises(TimeoutError):
     buffer.sample(1)
   assert time.monotonic() - start < 10
+  # A dataset waits for a moment at a time, and for no longer in all.
+  buffer = ReplayBuffer(code, 10, timeout=0.6)
+  start = time.monotonic()
+  with pytest.raises(tf.errors.OpError, match=r"sample: waited 0\.6 s: 0 of 1"):
+    next(iter(buffer.dataset(1)))
+  assert 0.6 <= time.monotonic() - start < 10
+
+
+def test_a_dataset_that_waits_for_long_says_so(monkeypatch):
+  said = threading.Event()
+  monkeypatch.setattr(rate_limiters, "_TELL_EVERY", 0.4)
+  monkeypatch.setattr(rate_limiters.logging, "warning", lambda *_: said.set())
+  code = {"x": Spec((), tf.int64, "x", time_offsets=0)}
+  buffer = ReplayBuffer(code, 10)
+
+  def read():
+    with contextlib.suppress(tf.errors.OpError):
+      next(iter(buffer.dataset(1)))
+
+  thread = threading.Thread(target=read)
+  thread.start()
+  has_said = said.wait(30)
+  buffer.close()
+  thread.join(30)
+  assert has_said and not thread.is_alive()
