@@ -117,9 +117,16 @@ def heatmaps(feature_query: tf.Tensor, feature_map: tf.Tensor) -> tf.Tensor:
   return tf.einsum("bhwd,bd->bhw", feature_map, feature_query)[..., tf.newaxis]
 
 
-def peaks(heat: Any) -> tf.Tensor:
-  """Returns where maps [B, h, w, 1] are hottest: [B, 2], column and row, 0 to 1."""
+def peaks(heat: Any, around: int = 3) -> tf.Tensor:
+  """Returns where maps [B, h, w, 1] are hottest: [B, 2], column and row, 0 to 1.
+
+  Args:
+    heat: float.
+    around: cells a side that are averaged: all of an object is warm, often its rim
+      most; its middle is where most of it is around.
+  """
   height, width = heat.shape[1:3]
+  heat = tf.nn.avg_pool2d(heat, around, 1, "SAME")
   peak = tf.argmax(tf.reshape(heat, [-1, height * width]), axis=1)
   cell = tf.cast(tf.stack([peak % width, peak // width], axis=1), tf.float32)
   return (cell + 0.5) / tf.constant([width, height], tf.float32)

@@ -107,7 +107,7 @@ def embed(predictor: policies.AbstractPredictor, grasps: Grasps) -> Embedded:
   return {**said, "removed": said["pre_vector"] - said["post_vector"]}
 
 
-def embed_colours(grasps: Grasps, blur: int = 5) -> Embedded:
+def embed_colours(grasps: Grasps) -> Embedded:
   """Does the same sums with counts of pixels, by 64 colours, as embeddings."""
   bins = [
     np.sum((grasps[name] // 64).astype(int) * (16, 4, 1), -1)
@@ -118,13 +118,12 @@ def embed_colours(grasps: Grasps, blur: int = 5) -> Embedded:
     for value in bins
   ]
   heat = np.stack([c[b] for c, b in zip(goal, bins[0], strict=True)])
-  # Within an object all is alike: its middle is where most of it is around.
-  around = tf.nn.avg_pool2d(heat[..., np.newaxis].astype(np.float32), blur, 1, "SAME")
+  heat = heat[..., np.newaxis].astype(np.float32)
   return {
     "removed": (before - after).astype(np.float32),
     "goal_vector": goal.astype(np.float32),
-    "location": grasp2vec_models.peaks(around).numpy(),
-    "heatmap": around.numpy(),
+    "location": grasp2vec_models.peaks(heat, around=5).numpy(),
+    "heatmap": heat,
   }
 
 

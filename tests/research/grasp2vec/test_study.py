@@ -60,6 +60,17 @@ def test_what_is_lifted_is_gone_and_is_where_it_was_said_to_be():
   assert lifted >= 2
 
 
+def test_a_thing_is_where_its_middle_is():
+  """Its rim may be warmer than the rest of it, and a speck elsewhere than all of it."""
+  heat = np.zeros([2, 16, 16, 1], np.float32)
+  heat[0, 3:6, 8:11] = 1
+  heat[0, 3, 8] = heat[0, 14, 2] = 3
+  heat[1, 0:2, 14:16] = 1  # In a corner.
+  peaks = grasp2vec_models.peaks(heat).numpy() * 16
+  np.testing.assert_allclose(peaks[0], [9.5, 4.5], atol=0.01)
+  np.testing.assert_allclose(peaks[1], [15, 1], atol=0.6)
+
+
 def test_the_full_size_learns_from_records_of_tensor2robot(monkeypatch):
   monkeypatch.chdir(ROOT)
   small = (
