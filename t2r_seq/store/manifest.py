@@ -339,8 +339,9 @@ def check_spec(
       hint = hint or "The store was made with another spec."
       found.append(errors.Mismatch(path, _describe(column), _describe(got), hint))
   if is_exact:
+    hint = "The store was made with it: append that too, or begin another store."
     found += [
-      errors.Mismatch(path, "nothing", _describe(columns[path])) for path in extra
+      errors.Mismatch(path, "nothing", _describe(columns[path]), hint) for path in extra
     ]
   if found:
     raise errors.mismatch_error(operation, found)
