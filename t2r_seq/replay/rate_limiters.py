@@ -28,6 +28,19 @@ _ASK_EVERY = 1.0
 _PAUSE_SECONDS = 0.25
 
 
+class NotYet(Exception):
+  """Nothing can be sampled yet; ask again.
+
+  Attributes:
+    began: when the wait began, of `time.monotonic()`.
+  """
+
+  def __init__(self, began: float) -> None:
+    """Tells since when it has been waited."""
+    super().__init__(began)
+    self.began = began
+
+
 def make_rate_limiter(
   option: options.RateLimiterOption, lock: threading.RLock | None = None
 ) -> RateLimiter:
@@ -159,7 +172,9 @@ class RateLimiter:
       count: items that are to be sampled.
       timeout: seconds to wait at most; None: for ever.
       began: when the wait began, of `time.monotonic()`, for one that is ended in
-        between: it waits for a moment, returns 0, and is to be asked again.
+        between: it waits for a moment, and is to be asked again.
+    Raises:
+      NotYet: a moment has gone by; only with `began`.
     """
     why_not = self._why_no_sample
     return self._await("sample", self.can_sample, why_not, count, timeout, began=began)
@@ -232,9 +247,7 @@ class RateLimiter:
         return count  # The usual case, at half the cost.
       self._num_waiting += 1
       try:
-        if not self._wait(operation, can, why_not, timeout, should_stop, began):
-          self._paused = time.monotonic()
-          return 0
+        self._wait(operation, can, why_not, timeout, should_stop, began)
       finally:
         self._num_waiting -= 1
       if self._is_closed:
@@ -253,14 +266,18 @@ class RateLimiter:
     timeout: float | None,
     should_stop: StopFn | None,
     began: float | None,
-  ) -> bool:
-    """Waits until an item can be taken; False: not yet, it was only to pause."""
+  ) -> None:
     now = time.monotonic()
     look = _TELL_EVERY if should_stop is None else min(_ASK_EVERY, _TELL_EVERY)
+    since = now
     if began is not None:
       look = _PAUSE_SECONDS
-    since = now if began is None else began
+      # One that is over has ended with an error: whoever asks again waits again.
+      if timeout is None or now < began + timeout:
+        since = began
     end = None if timeout is None else since + timeout
+    if end is not None and now + 2 * look > end:
+      look = max(look, end - now)
     told = now - (now - since) % _TELL_EVERY
 
     def is_over() -> bool:
@@ -281,13 +298,13 @@ class RateLimiter:
         told = now
         logging.warning("replay: %s: waiting: %s", operation, why_not())
       if began is not None:
-        return False
+        self._paused = now
+        raise NotYet(since)
     if not (self._is_closed or can(1)):
       raise errors.ReplayError(
         f"replay: {operation}: expected somebody who appends steps, got none any more: "
         f"{self._given_up}. {why_not()}"
       )
-    return True
 
   def _why_no_sample(self) -> str:
     if self.size < self._min_size_to_sample:

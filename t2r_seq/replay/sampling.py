@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.data.plan import bounded_options
+from t2r_seq.replay.rate_limiters import NotYet
 from t2r_seq.replay.replay import SampleInfo
 from t2r_seq.replay.table import Draw, Table, join_infos
 from t2r_seq.windows.cut import Anchors
@@ -61,20 +62,14 @@ class Sampling:
     """Whether it does not matter if several batches are drawn at once."""
     return self._table.draws_alike
 
-  def sample(self, count: int) -> tuple[SampleInfo | None, Batch]:
-    """Waits for a batch; returns what is known of its items if that is counted, too."""
-    sampled = self.sample_soon(count, None)
-    assert sampled is not None
-    return sampled
-
-  def sample_soon(
-    self, count: int, began: float | None
-  ) -> tuple[SampleInfo | None, Batch] | None:
-    """Returns a batch as `sample` does; None if there is not one yet.
+  def sample(
+    self, count: int, began: float | None = None
+  ) -> tuple[SampleInfo | None, Batch]:
+    """Returns a batch, and what is known of its items if that is counted.
 
     Args:
       count: B.
-      began: when the wait for it began, see `RateLimiter.await_sample`.
+      began: as for `RateLimiter.await_sample`, whose `NotYet` it raises.
     """
     if self._table.consumes:
       return self._consume(count, began)
@@ -82,10 +77,7 @@ class Sampling:
     while sampled is None:
       with self._table.lock:
         self._table.check_open("sample")
-        drawn = self._table.draw(count, began)
-      if drawn is None:
-        return None
-      draw, info = drawn
+        draw, info = self._table.draw(count, began)
       batch = self.gather(draw)
       sampled = (info, batch) if self._is_whole(draw) else self._sample_again(count)
     return sampled
@@ -131,31 +123,26 @@ class Sampling:
 
   def _consume(
     self, count: int, began: float | None
-  ) -> tuple[SampleInfo | None, Batch] | None:
+  ) -> tuple[SampleInfo | None, Batch]:
     taken: list[tuple[SampleInfo | None, Batch]] = []
     try:
-      for _ in range(count):
+      while len(taken) < count:
         with self._table.lock:
           self._table.check_open("sample")
-          one = self._take_one(began)
-        if one is None:
-          return None
-        taken.append(one)
-    finally:
-      if len(taken) < count:
-        with self._table.lock:
-          self._taken.extendleft(reversed(taken))
+          if self._taken:  # Items that nobody got.
+            taken.append(self._taken.popleft())
+            continue
+          draw, info = self._table.consume(began)
+          taken.append((info, self.gather(draw)))
+        began = began and time.monotonic()  # Each wait is one of its own.
+    except BaseException:
+      with self._table.lock:
+        self._taken.extendleft(reversed(taken))
+      raise
     infos, batches = zip(*taken, strict=True)
     return join_infos(infos), {
       path: np.concatenate([batch[path] for batch in batches]) for path in batches[0]
     }
-
-  def _take_one(self, began: float | None) -> tuple[SampleInfo | None, Batch] | None:
-    """Takes an item away; first those that nobody got."""
-    if self._taken:
-      return self._taken.popleft()
-    drawn = self._table.consume(began)
-    return drawn and (drawn[1], self.gather(drawn[0]))
 
 
 # A call of Python costs about as much as drawing some hundred numbers: many small
@@ -256,10 +243,10 @@ def _sample(
 ) -> list[Any]:
   """Returns since when it has been waiting, and a batch unless it still does."""
   since = time.monotonic() if began == _NOT_WAITING else float(began)
-  sampled = sampling.sample_soon(count, since)
-  if sampled is None:
-    return [since, *(np.zeros(0, dtype.as_numpy_dtype) for dtype in dtypes)]
-  info, batch = sampled
+  try:
+    info, batch = sampling.sample(count, since)
+  except NotYet as wait:
+    return [wait.began, *(np.zeros(0, dtype.as_numpy_dtype) for dtype in dtypes)]
   known = info if with_info and info is not None else ()
   return [_NOT_WAITING, *known, *(batch[path] for path in paths)]
 

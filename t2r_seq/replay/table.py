@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -48,8 +49,16 @@ class Draw(NamedTuple):
       tuple(seen for draw in draws for seen in draw.seen),
     )
 
+  def part(self, start: int, stop: int | None) -> Draw:
+    """Returns some items of one draw."""
+    some = slice(start, stop)
+    ages = None if self.ages is None else self.ages[some]
+    (rows, counts) = self.seen[0]
+    return Draw(self.rows[some], self.marks[some], ages, ((rows[some], counts),))
+
 
 Drawn = tuple[Draw, SampleInfo | None]
+Probabilities = float | np.ndarray
 
 
 class Items:
@@ -281,8 +290,8 @@ class Table:
     self.rng = rng
     self.num_ignored_updates = 0
     self.is_closed = False
-    # Items of batches that were not whole when whoever waited for them was let go.
-    self._begun: list[Drawn] = []
+    # Drawn for batches that were not whole when whoever waited for them was let go.
+    self._begun: list[tuple[Draw, Probabilities]] = []
     self._how = how
     # At the latest when the interpreter exits, which waits for TensorFlow's threads.
     weakref.finalize(self, self.limiter.close_for_good)
@@ -340,29 +349,35 @@ class Table:
     finally:
       lanes.end_episode(lane)
 
-  def draw(self, count: int, began: float | None = None) -> Drawn | None:
+  def draw(self, count: int, began: float | None = None) -> Drawn:
     """Waits for samples, draws and counts them.
 
     Args:
       count: B.
-      began: as for `RateLimiter.await_sample`.
+      began: as for `RateLimiter.await_sample`, whose `NotYet` it raises.
     Returns:
-      The items, and what is known of them if that is counted; None: not yet.
+      The items, and what is known of them if that is counted.
     """
-    parts: list[Drawn] = []
-    is_whole = False
+    parts: list[tuple[Draw, Probabilities]] = []
+    infos: list[SampleInfo | None] = []
     try:
-      is_whole = self._draw_parts(parts, count, began)
+      while count:
+        if self._begun:
+          parts.append(self._take_begun(count))
+        else:
+          parts.append(self._draw_part(count, began))
+          began = began and time.monotonic()  # Each wait is one of its own.
+        draw, probabilities = parts[-1]
+        infos.append(self._info(draw.rows, probabilities))
+        count -= len(draw.rows)
     finally:
-      if not is_whole:
+      if count:
         self._begun = parts + self._begun
-    if not is_whole:
-      return None
     if len(parts) == 1:
-      return parts[0]
-    draws, infos = zip(*parts, strict=True)
+      return draw, infos[0]
     known = [info for info in infos if info is not None]
-    return Draw.join(draws), join_infos(known) if len(known) == len(parts) else None
+    info = join_infos(known) if len(known) == len(infos) else None
+    return Draw.join([draw for draw, _ in parts]), info
 
   def redraw(self, count: int) -> Drawn | None:
     """Draws once more, in place of items that died before they were read.
@@ -376,20 +391,18 @@ class Table:
     rows, probabilities = self.items.draw(count, self.rng)
     return self.locate(rows), self._info(rows, probabilities)
 
-  def consume(self, began: float | None = None) -> Drawn | None:
+  def consume(self, began: float | None = None) -> Drawn:
     """Draws one item, which goes if it has been sampled often enough; see `draw`.
 
     Its steps are there until the lock is let go.
     """
-    drawn = self.draw(1, began)
-    if drawn is None:
-      return None
-    rows = drawn[0].rows
+    draw, info = self.draw(1, began)
+    rows = draw.rows
     times = self.items.times_sampled
     if times is not None and times[rows[0]] >= self._how.max_times_sampled:
       self.lanes.unmark(rows)
       self._remove(rows.tolist())
-    return drawn
+    return draw, info
 
   def locate(self, rows: np.ndarray) -> Draw:
     """Says where the steps of items are."""
@@ -444,31 +457,25 @@ class Table:
       self.items.remove(rows)
       self.limiter.did_delete(len(rows))
 
-  def _draw_parts(self, parts: list[Drawn], count: int, began: float | None) -> bool:
-    """Draws parts of a batch, as they are let through; False: more are missing yet."""
-    while self._begun and self._fits(self._begun[0], count):
-      parts.append(self._begun.pop(0))
-      count -= len(parts[-1][0].rows)
-    while count:
-      allowed = self._await_samples(count, began)
-      if not allowed:
-        return False
-      rows, probabilities = self.items.draw(allowed, self.rng)
-      self.limiter.did_sample(allowed)
-      if self.items.times_sampled is not None:
-        # Of the same dtype: with another one it takes ten times as long.
-        np.add.at(self.items.times_sampled, rows, np.int32(1))
-      # Now: what is waited for next may write over these rows.
-      parts.append((self.locate(rows), self._info(rows, probabilities)))
-      count -= allowed
-    return True
+  def _take_begun(self, count: int) -> tuple[Draw, Probabilities]:
+    """Returns what has been drawn for another batch, no more than so many items."""
+    draw, probabilities = self._begun.pop(0)
+    if len(draw.rows) <= count:
+      return draw, probabilities
+    each = np.broadcast_to(probabilities, draw.rows.shape)
+    self._begun.insert(0, (draw.part(count, None), each[count:]))
+    return draw.part(0, count), each[:count]
 
-  def _fits(self, part: Drawn, count: int) -> bool:
-    """Whether a part can be one of a batch that lacks so many items."""
-    is_known = part[1] is not None
-    return len(part[0].rows) <= count and is_known == (
-      self.items.times_sampled is not None
-    )
+  def _draw_part(self, count: int, began: float | None) -> tuple[Draw, Probabilities]:
+    """Waits for a part of a batch, draws and counts it."""
+    allowed = self._await_samples(count, began)
+    rows, probabilities = self.items.draw(allowed, self.rng)
+    self.limiter.did_sample(allowed)
+    if self.items.times_sampled is not None:
+      # Of the same dtype: with another one it takes ten times as long.
+      np.add.at(self.items.times_sampled, rows, np.int32(1))
+    # Now: what is waited for next may write over these rows.
+    return self.locate(rows), probabilities
 
   def _await_samples(self, count: int, began: float | None) -> int:
     """Waits until an item can be sampled; returns how many of them can be."""
@@ -484,9 +491,7 @@ class Table:
         f"{rule.grid.first_anchor + rule.need + 1} of one episode."
       ) from None
 
-  def _info(
-    self, rows: np.ndarray, probabilities: float | np.ndarray
-  ) -> SampleInfo | None:
+  def _info(self, rows: np.ndarray, probabilities: Probabilities) -> SampleInfo | None:
     times = self.items.times_sampled
     if times is None:
       return None

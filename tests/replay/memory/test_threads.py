@@ -232,6 +232,69 @@ def test_an_iterator_that_waits_can_be_let_go():
   assert buffer.counters.num_samples == 12
 
 
+def test_what_was_taken_for_a_batch_is_in_smaller_ones():
+  code = {"x": Spec((), tf.int64, "x", time_offsets=0)}
+  limiter = replay.SampleToInsertRatio(1.0, 1, (0.0, 1000.0))
+  buffer = ReplayBuffer(code, 100, rate_limiter=limiter, timeout=0.1, seed=0)
+  writer = buffer.writer()
+  for x in range(5):
+    writer.append({"x": np.int64(x)})
+  with pytest.raises(errors.ReplayTimeoutError):
+    buffer.sample(8)
+  info, batch = buffer.sample_with_info(3)
+  assert batch["x"].shape == (3,) and info.probability.shape == (3,)
+  assert (info.probability == 0.2).all()
+  assert buffer.sample(2)["x"].shape == (2,)
+  assert buffer.counters.num_samples == 5
+  with pytest.raises(errors.ReplayTimeoutError):
+    buffer.sample(1)
+
+
+# name: how items are drawn
+DRAWN = {
+  "ratio": {"rate_limiter": replay.SampleToInsertRatio(1.0, 1, (0.0, 1000.0))},
+  "queue": {
+    "sampler": replay.Fifo(),
+    "max_times_sampled": 1,
+    "rate_limiter": replay.Queue(100),
+  },
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_batch_may_come_slowly(name):
+  """A timeout is of a wait, and while items come none lasts."""
+  code = {"x": Spec((), tf.int64, "x", time_offsets=0)}
+  buffer = ReplayBuffer(code, 100, timeout=0.8, **DRAWN[name])
+  writer = buffer.writer()
+  stop = threading.Event()
+
+  def write():
+    for x in range(8):
+      stop.wait(0.2)
+      writer.append({"x": np.int64(x)})
+
+  batches = iter(buffer.dataset(8))
+  thread = threading.Thread(target=write)
+  thread.start()
+  assert next(batches)["x"].shape == (8,)
+  thread.join(30)
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_whoever_asks_again_after_a_timeout_waits_again(name):
+  code = {"x": Spec((), tf.int64, "x", time_offsets=0)}
+  buffer = ReplayBuffer(code, 100, timeout=0.4, **DRAWN[name])
+  writer = buffer.writer()
+  batches = iter(buffer.dataset(4))
+  start = time.monotonic()
+  for x in range(3):  # Of one that is not whole, too.
+    with pytest.raises(tf.errors.OpError, match=r"waited 0\.4 s"):
+      next(batches)
+    writer.append({"x": np.int64(x)})
+  assert time.monotonic() - start > 1.1
+
+
 @pytest.mark.parametrize("with_info", [False, True])
 def test_what_was_taken_from_a_queue_outlives_who_took_it(with_info):
   code = {
