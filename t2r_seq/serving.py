@@ -166,7 +166,8 @@ class PolicyServer:
     self._closed = errors.load_extra("websockets.exceptions", "serve").ConnectionClosed
     listening.check_address("serve: address", address)
     self._policy = policy
-    self._lock = threading.Lock()
+    # Of the policy, for as long as a step takes; and of who is there.
+    self._step_lock, self._lock = threading.Lock(), threading.Lock()
     self._max_clients = max_clients
     self._connections: set[Any] = set()
     spec = policy.step_specification()
@@ -264,7 +265,7 @@ class PolicyServer:
         if asks:
           told = self._inspect(observation, state, is_first)
         started = time.perf_counter()
-        with self._lock:
+        with self._step_lock:
           outputs, state = self._policy.stateless_step(observation, state, is_first)
         milliseconds = 1000 * (time.perf_counter() - started)
       except errors.SpecError as error:
@@ -282,7 +283,7 @@ class PolicyServer:
         f"serve: {INSPECT}: expected a policy that tells what it sees, got a "
         f"{type(self._policy).__name__}, which has no inspect_step."
       )
-    with self._lock:
+    with self._step_lock:
       return {"inspection": dataclasses.asdict(inspect(*step))}
 
 

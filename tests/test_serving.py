@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import threading
 import urllib.request
 
 import numpy as np
@@ -151,6 +152,29 @@ def test_a_broken_step_ends_its_connection_alone(server):
     client.step(np.zeros(2))
   assert other.step(np.ones(2))["inference_output"].tolist() == [1, 1]
   other.close()
+
+
+def test_a_slow_step_keeps_nobody_out():
+  taken, goes_on = threading.Event(), threading.Event()
+
+  class SlowPolicy(SumPolicy):
+    def stateless_step(self, *step):
+      taken.set()
+      goes_on.wait(60)
+      return super().stateless_step(*step)
+
+  with (
+    serving.PolicyServer(SlowPolicy(), port=0) as server,
+    concurrent.futures.ThreadPoolExecutor() as pool,
+  ):
+    step = pool.submit(_connect(server).step, np.ones(2))
+    try:
+      assert taken.wait(30)
+      assert _connect(server).global_step == 7
+      assert not step.done()
+    finally:
+      goes_on.set()
+    assert step.result(30)["inference_output"].tolist() == [1, 1]
 
 
 def test_a_full_server_a_large_message_and_a_page_of_a_browser_are_refused():

@@ -19,6 +19,8 @@ from t2r_seq.actors import collect, environments, rollouts, sinks, videos
 from t2r_seq.training import stopping
 
 _LOG_EVERY_SECONDS = 60.0
+# How long the end of a `CollectThread` waits for the step that its loop is in.
+_JOIN_SECONDS = 30.0
 
 
 class NewestPolicy:
@@ -202,16 +204,17 @@ def collect_eval_loop(
 class CollectThread:
   """Runs `collect_eval_loop` in a thread, beside a learner of what it collects.
 
-  A context manager: its end stops the loop and waits for it. If the loop fails, it
-  closes the replay, so that a learner that waits for steps is told and does not wait
-  for ever; the end of the block then raises what the loop raised.
+  A context manager: its end stops the loop, and waits for it for half a minute. If the
+  loop fails, it closes the replay, so that a learner that waits for steps is told and
+  does not wait for ever; the end of the block then raises what the loop raised. A loop
+  that ends by itself is told to who waits, too.
   """
 
   def __init__(self, replay: Any, **kwargs: Any) -> None:
     """Creates the thread.
 
     Args:
-      replay: what the learner samples from; has `close()`.
+      replay: a `Replay`, what the learner samples from.
       **kwargs: of `collect_eval_loop`, but for `stop`.
     """
     self._replay = replay
@@ -238,7 +241,12 @@ class CollectThread:
       RuntimeError: the loop failed; from its error.
     """
     self._stop.set()
-    self._thread.join()
+    self._thread.join(_JOIN_SECONDS)
+    if self._thread.is_alive():
+      logging.warning(
+        "CollectThread: the loop has not ended within %g s, and is left to itself: it "
+        "waits for the environment, or for a first export.", _JOIN_SECONDS
+      )  # fmt: skip
     if self._error is not None:
       error = self._error
       raise RuntimeError(
@@ -253,6 +261,11 @@ class CollectThread:
       self._error = error
       logging.error("CollectThread: the loop failed, the replay is closed: %r", error)
       self._replay.close()
+    else:
+      if not self._stop.is_set():
+        hint = "it goes on with continuous=True and max_steps=None"
+        ended = errors.ReplayError(f"CollectThread: the loop ended by itself: {hint}")
+        self._replay.give_up(ended)
 
 
 @gin.configurable

@@ -62,24 +62,42 @@ class Follow:
         raise errors.SpecError(f"Follow: {name}: expected at least 0, got {value!r}.")
 
 
+class _Wait:
+  """A wait for what actors write: says so now and then, and ends with the timeout."""
+
+  def __init__(self, path: Any, follow: Follow) -> None:
+    self._path, self._follow = path, follow
+    self._began = self._logged = time.monotonic()
+
+  def go_on(self, reason: str) -> None:
+    """Sleeps for a moment.
+
+    Raises:
+      StoreError: it has been waited for as long as may be.
+    """
+    now, timeout = time.monotonic(), self._follow.timeout
+    if timeout is not None and now - self._began >= timeout:
+      raise errors.StoreError(
+        f"follow: {self._path}: waited {timeout:g} s: {reason}. Do actors append to it?"
+      )
+    if now - self._logged >= _LOG_EVERY_SECONDS:
+      self._logged = now
+      logging.info("follow: %s: waits: %s.", self._path, reason)
+    time.sleep(min(self._follow.poll_secs, 0.2))
+
+
 def wait_for_store(path: Any, follow: Follow) -> EpisodeStore:
   """Opens a store that an actor makes, as soon as it is there.
 
   Raises:
     StoreError: it is not there within the timeout.
   """
-  begin = logged = time.monotonic()
+  wait = _Wait(path, follow)
   while True:
     try:
       return EpisodeStore(path)
-    except errors.StoreError:
-      now = time.monotonic()
-      if follow.timeout is not None and now - begin >= follow.timeout:
-        raise
-      if now - logged >= _LOG_EVERY_SECONDS:
-        logged = now
-        logging.info("follow: %s: waits for a store.", path)
-      time.sleep(min(follow.poll_secs, 0.2))
+    except errors.StoreError as error:
+      wait.go_on(str(error).rstrip("."))
 
 
 @contextlib.contextmanager
@@ -137,10 +155,11 @@ class StoreFollower:
 
   def element_spec(self) -> specs.TensorSpecStruct:
     """Returns the specs of a batch, [B, ...] by path; waits for a first episode."""
+    wait = _Wait(self._store.path, self._follow)
     while self._windows is None:
       self._look()
       if self._windows is None:
-        time.sleep(self._follow.poll_secs)
+        wait.go_on("no episode is there")
     window = self._windows.reader.window_spec
     return specs.map_leaves(
       lambda leaf: tf.TensorSpec([self._batch_size, *leaf.shape], leaf.dtype), window
@@ -172,24 +191,15 @@ class StoreFollower:
         for path, leaf in element.items()
       }
       number = start_batch
-      waited_since = logged = time.monotonic()
+      wait = _Wait(self._store.path, self._follow)
       while True:
         reason = self._why_wait(number)
         if reason is None:
           yield dict(self.batch(number))
           number += 1
-          waited_since = logged = time.monotonic()
+          wait = _Wait(self._store.path, self._follow)
           continue
-        seconds, timeout = time.monotonic() - waited_since, self._follow.timeout
-        if timeout is not None and seconds >= timeout:
-          raise errors.StoreError(
-            f"follow: {self._store.path}: waited {timeout:g} s: {reason}. Do actors "
-            "append to it?"
-          )
-        if time.monotonic() - logged >= _LOG_EVERY_SECONDS:
-          logged = time.monotonic()
-          logging.info("follow: %s: waits: %s.", self._store.path, reason)
-        time.sleep(min(self._follow.poll_secs, 0.2))
+        wait.go_on(reason)
         yield nothing
 
     path = next(iter(element))

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import actors, errors, policies, replay, specs
+from t2r_seq.actors import collect_eval
 
 
 class _Sink(actors.EpisodeSink):
@@ -308,7 +309,7 @@ _POS = specs.TensorSpecStruct(
 )
 
 
-def _collect_beside_a_learner(env, num_batches):
+def _collect_beside_a_learner(env, num_batches, continuous=True):
   """Collects in a thread; the learner takes batches of four steps."""
   live = replay.ReplayBuffer(
     _POS,
@@ -323,7 +324,7 @@ def _collect_beside_a_learner(env, num_batches):
     policy_class=lambda: _Policy(_Exports(1)),
     num_collect=1,
     wait_for_new_policy=False,
-    continuous=True,
+    continuous=continuous,
     max_steps=None,
     sink=sink,
   ):
@@ -350,3 +351,28 @@ def test_a_learner_hears_of_a_collector_that_died(make_env):
     _collect_beside_a_learner(env, 100)
   # What the learner was told, while it waited.
   assert "replay" in str(info.value.__context__ or info.value.__cause__)
+
+
+def test_a_learner_hears_of_a_loop_that_ended_by_itself(make_env):
+  with pytest.raises(tf.errors.OpError, match="the loop ended by itself: it goes on"):
+    _collect_beside_a_learner(make_env(), 100, continuous=False)
+
+
+def test_an_environment_that_hangs_is_left_to_itself(make_env, monkeypatch):
+  monkeypatch.setattr(collect_eval, "_JOIN_SECONDS", 0.2)
+  warned, hangs, goes_on = [], threading.Event(), threading.Event()
+  monkeypatch.setattr(collect_eval.logging, "warning", lambda *a: warned.append(a[0]))
+  env = make_env()
+  step, steps = env.step, []
+
+  def step_or_hang(action):
+    steps.append(action)
+    if len(steps) == 5:
+      hangs.set()
+      goes_on.wait(60)
+    return step(action)
+
+  env.step = step_or_hang
+  _collect_beside_a_learner(env, 1)
+  goes_on.set()
+  assert hangs.is_set() and "waits for the environment" in warned[0]

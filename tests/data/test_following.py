@@ -95,6 +95,15 @@ def test_samples_wait_for_inserts_and_count_those_of_the_run_before(tmp_path):
     next(batches)
 
 
+def test_a_store_without_an_episode_is_waited_for_no_longer_than_told(tmp_path):
+  path = tmp_path / "store"
+  with pytest.raises(errors.StoreError, match=r"waited 0\.2 s: .*a store\.json"):
+    follow(path, timeout=0.2).create_dataset("train")
+  append(path)
+  with pytest.raises(errors.StoreError, match=r"waited 0\.2 s: no episode is there"):
+    follow(path, timeout=0.2).create_dataset("train")
+
+
 def test_only_the_newest_steps_are_sampled(tmp_path):
   path = tmp_path / "store"
   append(path, 0, 100, 200)
