@@ -267,17 +267,16 @@ class RateLimiter:
     should_stop: StopFn | None,
     began: float | None,
   ) -> None:
-    now = time.monotonic()
+    now = since = time.monotonic()
     look = _TELL_EVERY if should_stop is None else min(_ASK_EVERY, _TELL_EVERY)
-    since = now
-    if began is not None:
-      look = _PAUSE_SECONDS
-      # One that is over has ended with an error: whoever asks again waits again.
-      if timeout is None or now < began + timeout:
-        since = began
+    # One that is over has ended with an error: whoever asks again waits again.
+    if began is not None and (timeout is None or now < began + timeout):
+      since = began
     end = None if timeout is None else since + timeout
-    if end is not None and now + 2 * look > end:
-      look = max(look, end - now)
+    if began is not None:
+      # The end is waited for: it would have gone by before somebody asks again.
+      is_last = end is not None and end - now < 2 * _PAUSE_SECONDS
+      look = (1 + is_last) * _PAUSE_SECONDS
     told = now - (now - since) % _TELL_EVERY
 
     def is_over() -> bool:
