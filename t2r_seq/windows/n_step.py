@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors
+from t2r_seq import deferred, errors
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 from t2r_seq.windows.cut import (
   DISCOUNT,
@@ -153,7 +153,7 @@ class Joining:
     weights = _take(self._weights, shift, 1)
     axes = "b" * len(shift.shape)
     equation = f"n{axes}...,n{axes}->{axes}..."
-    if not tf.is_tensor(rewards):
+    if not deferred.is_tensor(rewards):
       return np.einsum(equation, rewards, weights).astype(dtype.as_numpy_dtype)
     weights = add_axes(weights, rewards.shape.rank - weights.shape.rank)
     return tf.cast(tf.reduce_sum(tf.cast(rewards, tf.float64) * weights, 0), dtype)
@@ -161,7 +161,7 @@ class Joining:
   def discount(self, done: Any, shift: Any) -> Any:
     """Returns the weight of the next value, float32 of the shape of `done`."""
     discounts = _take(self._discounts, shift, 0)
-    if not tf.is_tensor(done):
+    if not deferred.is_tensor(done):
       goes_on = np.subtract(1, done, dtype=np.float32)
       return discounts.reshape(goes_on.shape) * goes_on
     # As done is, [B] or [B, 1]: with rewards of that shape there is no broadcasting.
@@ -169,7 +169,7 @@ class Joining:
 
   def num_steps(self, shift: Any) -> Any:
     """Returns how many steps are joined, int32."""
-    if tf.is_tensor(shift):
+    if deferred.is_tensor(shift):
       return tf.cast(shift + 1, tf.int32)
     return np.asarray(shift + 1, np.int32)
 
@@ -263,7 +263,7 @@ def check_computed(
 
 
 def _take(table: np.ndarray, index: Any, axis: int) -> Any:
-  if tf.is_tensor(index):
+  if deferred.is_tensor(index):
     return tf.gather(table, index, axis=axis)
   return table.take(index, axis)
 

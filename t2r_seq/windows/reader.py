@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, specs
+from t2r_seq import deferred, errors, specs
 from t2r_seq.specs import ExtendedTensorSpec, SpecStructure, TensorSpecStruct
 from t2r_seq.specs.extended_tensor_spec import cast_hint
 from t2r_seq.specs.names import source_paths
@@ -599,7 +599,7 @@ def _fill_zeros(values: Any, shown: Any | None) -> Any:
   """
   if shown is None:
     return values
-  if not tf.is_tensor(values):
+  if not deferred.is_tensor(values):
     values[~shown] = b"" if values.dtype == object else 0
     return values
   rank = tf.rank(values) if values.shape.rank is None else values.shape.rank
@@ -611,12 +611,12 @@ def _mask(rows: Any, real: Any | None) -> Any:
   if real is None:
     return array_module(rows).ones_like(rows, dtype=bool)
   # Masks of several paths are arrays of their own: who gets them may write to them.
-  return real if tf.is_tensor(real) else real.copy()
+  return real if deferred.is_tensor(real) else real.copy()
 
 
 def _fix_shape(path: str, values: Any, rows: Any, reading: Reading) -> Any:
   """Sets the static shape, with a check where the data has not promised it."""
-  if not tf.is_tensor(values):
+  if not deferred.is_tensor(values):
     return values
   shape = rows.shape + reading.frame_shape
   if values.shape.is_subtype_of(shape):
@@ -640,7 +640,7 @@ def _check_any_sequence(stored: TensorSpecStruct, sequence_length: int) -> None:
 
 
 def _cast(values: Any, dtype: tf.DType) -> Any:
-  if tf.is_tensor(values):
+  if deferred.is_tensor(values):
     return tf.cast(values, dtype)
   return values.astype(dtype.as_numpy_dtype)
 
