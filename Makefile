@@ -91,7 +91,9 @@ STAMP_EXTRAS := $(VENV)/.stamp-extras
 RUN_PEERS := $(VENV_PEERS)/bin/python
 STAMP_PEERS := $(VENV_PEERS)/.stamp
 # The tests of a file share what they set up; tests/conftest.py says which ones begin.
-PYTEST := -m pytest -n $(PYTEST_WORKERS) --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
+# What hangs ends its worker, and another one would hang again.
+PYTEST := -m pytest -n $(PYTEST_WORKERS) --max-worker-restart 0 \
+  --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

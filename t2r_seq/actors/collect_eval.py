@@ -206,8 +206,8 @@ class CollectThread:
 
   A context manager: its end stops the loop, and waits for it for half a minute. If the
   loop fails, it closes the replay, so that a learner that waits for steps is told and
-  does not wait for ever; the end of the block then raises what the loop raised. A loop
-  that ends by itself is told to who waits, too.
+  does not wait for ever; the end of the block then raises what the loop raised. If the
+  loop ends by itself, a learner that waits is told as well.
   """
 
   def __init__(self, replay: Any, **kwargs: Any) -> None:
@@ -261,11 +261,11 @@ class CollectThread:
       self._error = error
       logging.error("CollectThread: the loop failed, the replay is closed: %r", error)
       self._replay.close()
-    else:
-      if not self._stop.is_set():
-        hint = "it goes on with continuous=True and max_steps=None"
-        ended = errors.ReplayError(f"CollectThread: the loop ended by itself: {hint}")
-        self._replay.give_up(ended)
+      return
+    if not self._stop.is_set():
+      hint = "it goes on with continuous=True and max_steps=None"
+      ended = errors.ReplayError(f"CollectThread: the loop ended by itself: {hint}")
+      self._replay.give_up(ended)
 
 
 @gin.configurable

@@ -193,6 +193,27 @@ def test_closing_wakes_who_waits():
   assert all("closed" in str(error) for error in caught) and len(caught) == 2
 
 
+def numbers(count, **options):
+  """Makes a buffer with so many numbers; returns it, and its writer."""
+  spec = {"x": Spec((), tf.int64, "x", time_offsets=0)}
+  buffer = ReplayBuffer(spec, 100, seed=0, **options)
+  writer = buffer.writer()
+  for x in range(count):
+    writer.append({"x": np.int64(x)})
+  return buffer, writer
+
+
+# name: how items are drawn
+DRAWN = {
+  "ratio": {"rate_limiter": replay.SampleToInsertRatio(1.0, 1, (0.0, 1000.0))},
+  "queue": {
+    "sampler": replay.Fifo(),
+    "max_times_sampled": 1,
+    "rate_limiter": replay.Queue(100),
+  },
+}
+
+
 def let_go(held):
   """Lets go of an iterator, as the end of a function does; returns whether it ended."""
   thread = threading.Thread(target=held.clear, daemon=True)
@@ -211,12 +232,7 @@ def wait_until(is_so):
 
 def test_an_iterator_that_waits_can_be_let_go():
   """Nobody appends any more; what was taken for a batch is in the next one."""
-  code = {"x": Spec((), tf.int64, "x", time_offsets=0)}
-  limiter = replay.SampleToInsertRatio(1.0, 1, (0.0, 1000.0))
-  buffer = ReplayBuffer(code, 100, rate_limiter=limiter, timeout=60, seed=0)
-  writer = buffer.writer()
-  for x in range(10):
-    writer.append({"x": np.int64(x)})
+  buffer, writer = numbers(10, timeout=60, **DRAWN["ratio"])
   held = [iter(buffer.dataset(4))]
   for _ in range(2):
     next(held[0])
@@ -233,12 +249,7 @@ def test_an_iterator_that_waits_can_be_let_go():
 
 
 def test_what_was_taken_for_a_batch_is_in_smaller_ones():
-  code = {"x": Spec((), tf.int64, "x", time_offsets=0)}
-  limiter = replay.SampleToInsertRatio(1.0, 1, (0.0, 1000.0))
-  buffer = ReplayBuffer(code, 100, rate_limiter=limiter, timeout=0.1, seed=0)
-  writer = buffer.writer()
-  for x in range(5):
-    writer.append({"x": np.int64(x)})
+  buffer, _ = numbers(5, timeout=0.1, **DRAWN["ratio"])
   with pytest.raises(errors.ReplayTimeoutError):
     buffer.sample(8)
   info, batch = buffer.sample_with_info(3)
@@ -250,23 +261,10 @@ def test_what_was_taken_for_a_batch_is_in_smaller_ones():
     buffer.sample(1)
 
 
-# name: how items are drawn
-DRAWN = {
-  "ratio": {"rate_limiter": replay.SampleToInsertRatio(1.0, 1, (0.0, 1000.0))},
-  "queue": {
-    "sampler": replay.Fifo(),
-    "max_times_sampled": 1,
-    "rate_limiter": replay.Queue(100),
-  },
-}
-
-
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_batch_may_come_slowly(name):
   """A timeout is of a wait, and while items come none lasts."""
-  code = {"x": Spec((), tf.int64, "x", time_offsets=0)}
-  buffer = ReplayBuffer(code, 100, timeout=0.8, **DRAWN[name])
-  writer = buffer.writer()
+  buffer, writer = numbers(0, timeout=0.8, **DRAWN[name])
   stop = threading.Event()
 
   def write():
@@ -283,9 +281,7 @@ def test_a_batch_may_come_slowly(name):
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_whoever_asks_again_after_a_timeout_waits_again(name):
-  code = {"x": Spec((), tf.int64, "x", time_offsets=0)}
-  buffer = ReplayBuffer(code, 100, timeout=0.4, **DRAWN[name])
-  writer = buffer.writer()
+  buffer, writer = numbers(0, timeout=0.4, **DRAWN[name])
   batches = iter(buffer.dataset(4))
   start = time.monotonic()
   for x in range(3):  # Of one that is not whole, too.
@@ -350,6 +346,27 @@ def test_a_writer_that_was_faster_is_seen(monkeypatch):
   assert looked and all(looked)
 
 
+def test_a_batch_whose_items_are_gone_is_not_counted(monkeypatch):
+  """All steps die between the draw and the look, and those after them make no item."""
+  buffer = ReplayBuffer(spec(), 24, seed=0, timeout=0.1)
+  writer = buffer.writer()
+  for t in range(24):
+    writer.append(step(0, 0, t))
+  gather, episodes = sampling.Sampling.gather, iter(range(1, 25))
+
+  def overtaken(*args):
+    batch = gather(*args)
+    for episode in episodes:
+      writer.end_episode()
+      writer.append(step(0, episode, 0))
+    return batch
+
+  monkeypatch.setattr(sampling.Sampling, "gather", overtaken)
+  with pytest.raises(errors.ReplayTimeoutError, match="waited"):
+    buffer.sample(8)
+  assert buffer.counters.num_items == buffer.counters.num_samples == 0
+
+
 def test_timeouts_are_kept():
   code = {"x": Spec((), tf.int64, "x", time_offsets=0)}
   buffer = ReplayBuffer(code, 10, timeout=0.1)
@@ -371,8 +388,7 @@ def test_a_dataset_that_waits_for_long_says_so(monkeypatch):
   said = threading.Event()
   monkeypatch.setattr(rate_limiters, "_TELL_EVERY", 0.4)
   monkeypatch.setattr(rate_limiters.logging, "warning", lambda *_: said.set())
-  code = {"x": Spec((), tf.int64, "x", time_offsets=0)}
-  buffer = ReplayBuffer(code, 10)
+  buffer, _ = numbers(0)
 
   def read():
     with contextlib.suppress(tf.errors.OpError):
