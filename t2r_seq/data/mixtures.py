@@ -598,8 +598,8 @@ class MixtureInputGenerator(AbstractInputGenerator):
     preprocessor, source = self._preprocessors[name], self._sources[name]
     if not hasattr(preprocessor, "preprocess") or isinstance(preprocessor, type):
       preprocessor = preprocessor(
-        lambda mode: self._specs_with_masks()[0],
-        lambda mode: self._specs_with_masks()[1],
+        model_feature_specification_fn=lambda mode: self._specs_with_masks()[0],
+        model_label_specification_fn=lambda mode: self._specs_with_masks()[1],
       )
     out_features = preprocessor.get_out_feature_specification(mode)
     out_labels = preprocessor.get_out_label_specification(mode)

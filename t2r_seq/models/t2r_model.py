@@ -66,8 +66,8 @@ class T2RModel(policies.PolicyModel):
     """Creates the model, without its network.
 
     Args:
-      preprocessor_cls: called with the two specification functions; by default
-        `default_preprocessor_cls`.
+      preprocessor_cls: called with `model_feature_specification_fn` and
+        `model_label_specification_fn`; by default `default_preprocessor_cls`.
       create_optimizer_fn: gives the Keras optimizer.
       padding: what a window shows beyond the ends of an episode: 'repeat' or 'zero';
         'drop' trains on full windows only, and the exported policy, which must act on
@@ -240,8 +240,11 @@ class T2RModel(policies.PolicyModel):
     """The preprocessor, built from this model's specs at first use."""
     if self._preprocessor is None:
       preprocessor_cls = self._preprocessor_cls or self.default_preprocessor_cls
+      # By keyword, as in Tensor2Robot: a preprocessor may take options of its own first
+      # and pass the rest on, `__init__(self, crop_size=..., **kwargs)`.
       self._preprocessor = preprocessor_cls(
-        self.get_feature_specification, self.get_label_specification
+        model_feature_specification_fn=self.get_feature_specification,
+        model_label_specification_fn=self.get_label_specification,
       )
     return self._preprocessor
 

@@ -1,4 +1,4 @@
-"""Half the bytes on the way to the device."""
+"""Sends batches to accelerators as bfloat16."""
 
 from __future__ import annotations
 
@@ -14,16 +14,22 @@ from t2r_seq.preprocessors.abstract_preprocessor import (
   PreprocessorFactory,
   SpecificationFn,
 )
-from t2r_seq.specs.structures import cast_float32_to_bfloat16, replace_dtype
+from t2r_seq.specs.structures import (
+  cast_float32_to_bfloat16,
+  filter_required_flat_tensor_spec,
+  replace_dtype,
+)
 
 
 @gin.configurable
 class TPUPreprocessorWrapper(AbstractPreprocessor):
-  """Sends the float32 of another preprocessor as bfloat16.
+  """Sends what another preprocessor returns as bfloat16, without optional tensors.
 
-  They leave the host so, and are float32 again where the model takes them, rounded to 8
-  bits of precision. Exports, in mode 'infer', are as without it. After Tensor2Robot's
-  class of that name.
+  float32 features leave the host as bfloat16 and are float32 again where the model
+  receives them, rounded to 8 bits of precision. Specs of bfloat16 are parsed and
+  preprocessed as float32. Optional tensors are left out in every mode, so that training
+  and exports see the same. Exports, in mode 'infer', do not round float32. After
+  Tensor2Robot's class of that name.
   """
 
   def __init__(
@@ -32,21 +38,24 @@ class TPUPreprocessorWrapper(AbstractPreprocessor):
     model_label_specification_fn: SpecificationFn | None = None,
     preprocessor_cls: PreprocessorFactory = NoOpPreprocessor,
     cast_labels: bool = False,
+    preprocessor: AbstractPreprocessor | None = None,
   ) -> None:
     """Creates the wrapper.
 
     Args:
       model_feature_specification_fn: takes a mode, returns the model's feature specs.
       model_label_specification_fn: takes a mode, returns the model's label specs.
-      preprocessor_cls: creates the other preprocessor.
-      cast_labels: whether labels travel in bfloat16, too.
+      preprocessor_cls: creates the wrapped preprocessor from the two functions.
+      cast_labels: whether float32 labels are sent as bfloat16, too.
+      preprocessor: the wrapped preprocessor itself, in place of the first three.
     Raises:
-      SpecError: the other preprocessor does not give what the model takes.
+      SpecError: the wrapped preprocessor does not give what the model takes.
     """
-    # The other one meets the model's specs; what travels does not.
+    # The wrapped preprocessor meets the model's specs; what is sent does not.
     super().__init__()
-    self._preprocessor = preprocessor_cls(
-      model_feature_specification_fn, model_label_specification_fn
+    self._preprocessor = preprocessor or preprocessor_cls(
+      model_feature_specification_fn=model_feature_specification_fn,
+      model_label_specification_fn=model_label_specification_fn,
     )
     self._cast_labels = cast_labels
 
@@ -56,20 +65,20 @@ class TPUPreprocessorWrapper(AbstractPreprocessor):
     return self._preprocessor
 
   def get_in_feature_specification(self, mode: str) -> Any:
-    """Returns those of the other preprocessor."""
-    return self._preprocessor.get_in_feature_specification(mode)
+    """Returns those of the wrapped preprocessor, with float32 for bfloat16."""
+    return _parsed(self._preprocessor.get_in_feature_specification(mode))
 
   def get_in_label_specification(self, mode: str) -> Any:
-    """Returns those of the other preprocessor."""
-    return self._preprocessor.get_in_label_specification(mode)
+    """Returns those of the wrapped preprocessor, with float32 for bfloat16."""
+    return _parsed(self._preprocessor.get_in_label_specification(mode))
 
   def get_out_feature_specification(self, mode: str) -> specs.TensorSpecStruct:
-    """Returns those of the other preprocessor, with bfloat16 for float32."""
+    """Returns the required ones of the wrapped preprocessor, bfloat16 for float32."""
     given = self._preprocessor.get_out_feature_specification(mode)
     return _sent(given, mode != specs.ModeKeys.INFER)
 
   def get_out_label_specification(self, mode: str) -> specs.TensorSpecStruct:
-    """Returns those of the other preprocessor, cast as it was told."""
+    """Returns the required ones of the wrapped preprocessor, cast if `cast_labels`."""
     given = self._preprocessor.get_out_label_specification(mode)
     return _sent(given, self._cast_labels and mode != specs.ModeKeys.INFER)
 
@@ -83,18 +92,31 @@ class TPUPreprocessorWrapper(AbstractPreprocessor):
     return self._preprocessor.receive(features, labels, mode)
 
   def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
-    features, labels = self._preprocessor.preprocess(features, labels, mode)
-    wanted = self.get_out_feature_specification(mode)
-    features = cast_float32_to_bfloat16(features, wanted)
+    # Skips the checks of the wrapped preprocessor: it computes in float32 what its specs
+    # declare as bfloat16. The wrapper checks its input and its output.
+    features, labels = self._preprocessor._preprocess_fn(features, labels, mode)
+    features = _cast(features, self.get_out_feature_specification(mode))
     if labels is not None:
-      wanted = self.get_out_label_specification(mode)
-      labels = cast_float32_to_bfloat16(labels, wanted)
+      labels = _cast(labels, self.get_out_label_specification(mode))
     return features, labels
 
 
-def _sent(structure: Any, is_cast: bool) -> specs.TensorSpecStruct:
+def _parsed(structure: Any) -> specs.TensorSpecStruct:
   flat = specs.TensorSpecStruct(specs.flatten_spec_structure(structure).items())
+  return replace_dtype(flat, tf.bfloat16, tf.float32)
+
+
+def _sent(structure: Any, is_cast: bool) -> specs.TensorSpecStruct:
+  flat = filter_required_flat_tensor_spec(specs.flatten_spec_structure(structure))
   return replace_dtype(flat, tf.float32, tf.bfloat16) if is_cast else flat
+
+
+@tf.autograph.experimental.do_not_convert
+def _cast(batch: Any, out_spec: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
+  """Returns the tensors of `out_spec`, cast to bfloat16 where it declares that."""
+  flat = specs.flatten_spec_structure(batch)
+  sent = specs.TensorSpecStruct({path: flat[path] for path in out_spec if path in flat})
+  return cast_float32_to_bfloat16(sent, out_spec)
 
 
 @tf.autograph.experimental.do_not_convert

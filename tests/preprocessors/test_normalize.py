@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import pathlib
@@ -325,9 +326,8 @@ def test_export(path, tmp_path):
   loaded.paths["target"] = loaded.paths["action"]
   loaded.save(folder / "statistics.json")
   model = Imitator(
-    preprocessor_cls=lambda features, labels: Normalize(
-      features,
-      labels,
+    preprocessor_cls=functools.partial(
+      Normalize,
       statistics_path=folder / "statistics.json",
       modes={"state": "mean_std", "target": "min_max"},
     )

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+
 import gin
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import data, models, preprocessors, specs, training
+from t2r_seq import (
+  data,
+  errors,
+  models,
+  preprocessors,
+  specs,
+  tensorspec_utils,
+  training,
+)
 
 _SPEC = specs.ExtendedTensorSpec
 
@@ -66,3 +76,107 @@ def test_what_is_sent_is_bfloat16_and_what_is_taken_float32(cast_labels, tmp_pat
   )
   np.testing.assert_allclose(outputs["inference_output"], [[1.001]], rtol=1e-6)
   assert isinstance(model.preprocessor, preprocessors.TPUPreprocessorWrapper)
+
+
+_OPTIONAL = _SPEC((1,), tf.int32, "optional", is_optional=True)
+_FLOAT = specs.TensorSpecStruct(x=_SPEC((1,), tf.float32, "x"), optional=_OPTIONAL)
+_BFLOAT16 = specs.TensorSpecStruct(x=_SPEC((1,), tf.bfloat16, "x"), optional=_OPTIONAL)
+_LABEL = specs.TensorSpecStruct(
+  text=_SPEC((1,), tf.string, "text"),
+  optional=_SPEC((1,), tf.bfloat16, "optional", is_optional=True),
+)
+
+
+class _ReadsIntegers(preprocessors.NoOpPreprocessor):
+  def get_in_feature_specification(self, mode):
+    return tensorspec_utils.replace_dtype(
+      super().get_in_feature_specification(mode), tf.bfloat16, tf.int32
+    )
+
+
+def _wrap(feature_spec, wrapped_cls=preprocessors.NoOpPreprocessor):
+  wrapped = wrapped_cls(lambda mode: feature_spec, lambda mode: _LABEL)
+  return preprocessors.TPUPreprocessorWrapper(preprocessor=wrapped)
+
+
+@pytest.mark.parametrize("mode", specs.ModeKeys.ALL)
+@pytest.mark.parametrize("feature_spec", [_FLOAT, _BFLOAT16], ids=["float", "bfloat16"])
+def test_specs(feature_spec, mode):
+  wrapper = _wrap(feature_spec)
+  in_features = wrapper.get_in_feature_specification(mode)
+  in_labels = wrapper.get_in_label_specification(mode)
+  assert {k: s.dtype for k, s in in_features.items()} == {
+    "x": tf.float32,
+    "optional": tf.int32,
+  }
+  assert in_labels["optional"].dtype == tf.float32
+  sent = wrapper.get_out_feature_specification(mode)
+  is_float = mode == "infer" and feature_spec is _FLOAT
+  want = tf.float32 if is_float else tf.bfloat16
+  assert {k: s.dtype for k, s in sent.items()} == {"x": want}
+  assert list(wrapper.get_out_label_specification(mode)) == ["text"]
+
+
+@pytest.mark.parametrize("has_labels", [True, False])
+@pytest.mark.parametrize("feature_spec", [_FLOAT, _BFLOAT16], ids=["float", "bfloat16"])
+def test_optional_tensors_are_not_sent(feature_spec, has_labels):
+  wrapper = _wrap(feature_spec)
+  features = {"x": tf.constant([[1.001]]), "optional": tf.constant([[1]])}
+  labels = {"text": tf.constant([["a"]]), "optional": tf.constant([[1.0]])}
+  got, got_labels = wrapper.preprocess(
+    features, labels if has_labels else None, "train"
+  )
+  assert {k: t.dtype for k, t in got.items()} == {"x": tf.bfloat16}
+  assert (None if got_labels is None else list(got_labels)) == (
+    ["text"] if has_labels else None
+  )
+
+
+@pytest.mark.parametrize("labels", [{"text": tf.constant([["a"]])}, None])
+def test_integers_are_not_cast_to_bfloat16(labels):
+  wrapper = _wrap(_BFLOAT16, _ReadsIntegers)
+  with pytest.raises(
+    errors.SpecError, match=r"x: expected float32, got \(1, 1\) int32"
+  ):
+    wrapper.preprocess({"x": tf.constant([[1]])}, labels, "train")
+
+
+class _Scaled(preprocessors.NoOpPreprocessor):
+  """Takes an option first and passes the rest on, as research projects do."""
+
+  def __init__(self, scale=2.0, **kwargs):
+    super().__init__(**kwargs)
+    self._scale = scale
+
+  def _preprocess_fn(self, features, labels, mode):
+    features.x = features.x * self._scale
+    return features, labels
+
+
+@pytest.mark.parametrize(
+  "preprocessor_cls",
+  [
+    _Scaled,
+    functools.partial(preprocessors.TPUPreprocessorWrapper, preprocessor_cls=_Scaled),
+    functools.partial(
+      preprocessors.ComposedPreprocessor, preprocessor_classes=[_Scaled]
+    ),
+  ],
+  ids=["model", "wrapper", "composed"],
+)
+def test_preprocessors_take_options_first(preprocessor_cls):
+  model = Line(action_size=1, preprocessor_cls=preprocessor_cls)
+  features = {"x": tf.constant([[1.0]]), "n": tf.constant([[1]])}
+  features, _ = model.preprocessor.preprocess(features, None, "infer")
+  assert features.x.numpy().tolist() == [[2.0]]
+
+
+def test_sources_of_mixtures_take_options_first():
+  mixture = data.MixtureInputGenerator(
+    {"a": data.GeneratorInputGenerator(_examples)},
+    preprocessors={"a": _Scaled},
+    batch_size=1,
+  )
+  mixture.set_specification_from_model(Line(action_size=1), "train")
+  features, _ = next(iter(mixture.create_dataset("train")))
+  np.testing.assert_allclose(features["x"], [[2.002]])
