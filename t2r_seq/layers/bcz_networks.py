@@ -5,6 +5,7 @@ BC-Z, https://arxiv.org/abs/2202.02005.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -74,7 +75,11 @@ class RecurrentHead(CompositeLayer):
       SpecError: the cell is not known.
     """
     super().__init__(**kwargs)
-    cells = {"lstm": tf.keras.layers.LSTMCell, "gru": tf.keras.layers.GRUCell}
+    # The GRU of tf.nn.rnn_cell applies the reset gate before the product, too.
+    cells = {
+      "lstm": tf.keras.layers.LSTMCell,
+      "gru": functools.partial(tf.keras.layers.GRUCell, reset_after=False),
+    }
     if cell not in cells:
       raise errors.SpecError(
         f"RecurrentHead: cell: expected one of {errors.listing(cells)}, got {cell!r}."
@@ -126,6 +131,7 @@ class SNAILEncoder(CompositeLayer):
     num_blocks: int = 2,
     tc_filters: int = 32,
     attention_size: int = 16,
+    activation: str | None = None,
     **kwargs: Any,
   ) -> None:
     """Creates the layer.
@@ -136,11 +142,13 @@ class SNAILEncoder(CompositeLayer):
       num_blocks: pairs of convolutions and attention.
       tc_filters: of `TemporalConvBlock`.
       attention_size: of keys and values.
+      activation: of the causal convolutions; None is linear, as in the paper.
       **kwargs: of the Keras layer.
     """
     super().__init__(**kwargs)
     self._convs = [
-      snail.TemporalConvBlock(sequence_length, tc_filters) for _ in range(num_blocks)
+      snail.TemporalConvBlock(sequence_length, tc_filters, activation)
+      for _ in range(num_blocks)
     ]
     self._attention = [
       snail.CausalAttention(attention_size, attention_size) for _ in range(num_blocks)
@@ -246,7 +254,8 @@ def ConvLSTM(
     aux_input: [B, T, A].
     conv_torso_fn: as `SpatialSoftmaxTorso`.
     is_training: of batch normalisation.
-    lstm_num_units: of the recurrent layer, which is a GRU, as in Tensor2Robot.
+    lstm_num_units: of the recurrent layer, a GRU as in Tensor2Robot: its weights load,
+      gates in Keras' order (update, reset).
     output_size: units of the head.
     condition_sequence_length: not used.
     inference_sequence_length: not used.
@@ -275,6 +284,8 @@ def SNAIL(
 ) -> tuple[tf.Tensor, EndPoints]:
   """Maps images of steps to outputs; Tensor2Robot's function of `SNAILEncoder`.
 
+  With a ReLU behind each causal convolution, as contrib's conv1d had.
+
   Args:
     image: [B, T, H, W, C].
     aux_input: [B, T, A].
@@ -293,7 +304,9 @@ def SNAIL(
   length = condition_sequence_length + inference_sequence_length
   layer = stored(
     "SNAIL",
-    lambda: SNAILEncoder(length, output_size, num_blocks, tc_filters, attention_size),
+    lambda: SNAILEncoder(
+      length, output_size, num_blocks, tc_filters, attention_size, "relu"
+    ),
   )
   outputs, probs = layer(points)
   return outputs, {**end_points, **probs}

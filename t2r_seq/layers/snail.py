@@ -15,7 +15,12 @@ class CausalConv1D(CompositeLayer):
   """A dilated convolution over time that sees the present and the past only."""
 
   def __init__(
-    self, filters: int, dilation_rate: int = 1, kernel_size: int = 2, **kwargs: Any
+    self,
+    filters: int,
+    dilation_rate: int = 1,
+    kernel_size: int = 2,
+    activation: str | None = None,
+    **kwargs: Any,
   ) -> None:
     """Creates the layer.
 
@@ -23,12 +28,13 @@ class CausalConv1D(CompositeLayer):
       filters: channels out.
       dilation_rate: steps between those that it sees.
       kernel_size: how many it sees.
+      activation: of Keras, by name; None is linear, as in the paper.
       **kwargs: of the Keras layer.
     """
     super().__init__(**kwargs)
     self._padding = (kernel_size - 1) * dilation_rate
     self._conv = tf.keras.layers.Conv1D(
-      filters, kernel_size, dilation_rate=dilation_rate
+      filters, kernel_size, dilation_rate=dilation_rate, activation=activation
     )
 
   def call(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -40,17 +46,24 @@ class CausalConv1D(CompositeLayer):
 class GatedDenseBlock(CompositeLayer):
   """Appends tanh(conv) * sigmoid(conv) to the channels: SNAIL's dense block."""
 
-  def __init__(self, filters: int, dilation_rate: int = 1, **kwargs: Any) -> None:
+  def __init__(
+    self,
+    filters: int,
+    dilation_rate: int = 1,
+    activation: str | None = None,
+    **kwargs: Any,
+  ) -> None:
     """Creates the layer.
 
     Args:
       filters: channels that it appends.
       dilation_rate: of its causal convolutions.
+      activation: of its causal convolutions, before tanh and sigmoid.
       **kwargs: of the Keras layer.
     """
     super().__init__(**kwargs)
-    self._value = CausalConv1D(filters, dilation_rate)
-    self._gate = CausalConv1D(filters, dilation_rate)
+    self._value = CausalConv1D(filters, dilation_rate, activation=activation)
+    self._gate = CausalConv1D(filters, dilation_rate, activation=activation)
 
   def call(self, inputs: tf.Tensor) -> tf.Tensor:
     """Maps [B, T, C] to [B, T, C + filters]."""
@@ -65,17 +78,26 @@ class TemporalConvBlock(CompositeLayer):
   SNAIL's TC block: ceil(log2(sequence_length)) dense blocks.
   """
 
-  def __init__(self, sequence_length: int, filters: int, **kwargs: Any) -> None:
+  def __init__(
+    self,
+    sequence_length: int,
+    filters: int,
+    activation: str | None = None,
+    **kwargs: Any,
+  ) -> None:
     """Creates the layer.
 
     Args:
       sequence_length: T.
       filters: channels that each dense block appends.
+      activation: of the causal convolutions.
       **kwargs: of the Keras layer.
     """
     super().__init__(**kwargs)
     count = math.ceil(math.log2(sequence_length))
-    self._blocks = [GatedDenseBlock(filters, 2**i) for i in range(1, count + 1)]
+    self._blocks = [
+      GatedDenseBlock(filters, 2**i, activation) for i in range(1, count + 1)
+    ]
 
   def call(self, inputs: tf.Tensor) -> tf.Tensor:
     """Maps [B, T, C] to [B, T, C + ceil(log2(sequence_length)) * filters]."""
@@ -129,11 +151,18 @@ def CausallyMaskedSoftmax(x: tf.Tensor) -> tf.Tensor:
   return tf.nn.softmax(tf.where(visible, x, x.dtype.min))
 
 
+# The convolutions of Tensor2Robot's functions end in a ReLU, the default activation of
+# contrib's conv1d. The paper has none, nor do the layers by default.
+_CONTRIB_ACTIVATION = "relu"
+
+
 def CausalConv(
   x: tf.Tensor, dilation_rate: int, filters: int, kernel_size: int = 2, scope: str = ""
 ) -> tf.Tensor:
-  """Convolves over time; Tensor2Robot's function of `CausalConv1D`."""
-  create = lambda: CausalConv1D(filters, dilation_rate, kernel_size)  # noqa: E731
+  """Convolves over time; Tensor2Robot's function of `CausalConv1D`, with a ReLU."""
+  create = lambda: CausalConv1D(  # noqa: E731
+    filters, dilation_rate, kernel_size, _CONTRIB_ACTIVATION
+  )
   return stored("CausalConv", create, scope)(x)
 
 
@@ -141,7 +170,9 @@ def DenseBlock(
   x: tf.Tensor, dilation_rate: int, filters: int, scope: str = ""
 ) -> tf.Tensor:
   """Appends gated channels; Tensor2Robot's function of `GatedDenseBlock`."""
-  create = lambda: GatedDenseBlock(filters, dilation_rate)  # noqa: E731
+  create = lambda: GatedDenseBlock(  # noqa: E731
+    filters, dilation_rate, _CONTRIB_ACTIVATION
+  )
   return stored("DenseBlock", create, scope)(x)
 
 
@@ -149,7 +180,9 @@ def TCBlock(
   x: tf.Tensor, sequence_length: int, filters: int, scope: str = ""
 ) -> tf.Tensor:
   """Stacks dense blocks; Tensor2Robot's function of `TemporalConvBlock`."""
-  create = lambda: TemporalConvBlock(sequence_length, filters)  # noqa: E731
+  create = lambda: TemporalConvBlock(  # noqa: E731
+    sequence_length, filters, _CONTRIB_ACTIVATION
+  )
   return stored("TCBlock", create, scope)(x)
 
 

@@ -92,8 +92,8 @@ class TPUPreprocessorWrapper(AbstractPreprocessor):
     return self._preprocessor.receive(features, labels, mode)
 
   def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
-    # Skips the checks of the wrapped preprocessor: it computes in float32 what its specs
-    # declare as bfloat16. The wrapper checks its input and its output.
+    # Skips the wrapped preprocessor's checks: it computes in float32 where its specs
+    # declare bfloat16. The wrapper checks its input and its output.
     features, labels = self._preprocessor._preprocess_fn(features, labels, mode)
     features = _cast(features, self.get_out_feature_specification(mode))
     if labels is not None:

@@ -340,6 +340,44 @@ def test_causal_convolutions():
   assert moved.tolist() == [False, False, False, False, True, False, True]
 
 
+_CONTRIB = {
+  "CausalConv": lambda x: snail.CausalConv(x, 2, 4),
+  "DenseBlock": lambda x: snail.DenseBlock(x, 2, 4),
+  "TCBlock": lambda x: snail.TCBlock(x, 2, 4),
+  "SNAIL": lambda x: bcz_networks.SNAIL(
+    x, None, lambda x, *_, **__: (x, {}), False, 5, 1, 4, 2, 1, 1
+  )[0],
+}
+
+
+@pytest.mark.parametrize("name", _CONTRIB)
+def test_causal_convolutions_of_tensor2robots_functions_end_in_a_relu(name):
+  x, store = _normal(2, 7, 3), layers.LayerStore()
+  with store:
+    got = _CONTRIB[name](x)
+  past = np.concatenate([np.zeros((2, 2, 3)), x], axis=1)
+  (layer,) = store.values()
+  weights = _arrays(layer.trainable_variables)
+  conv = (
+    lambda kernel, bias: np.maximum(  # noqa: E731
+      past[:, :7] @ kernel[0] + past[:, 2:] @ kernel[1] + bias, 0
+    )
+  )
+  value = conv(*weights[:2])
+  if name == "CausalConv":
+    _close(got, value)
+    return
+  gated = np.tanh(value) / (1 + np.exp(-conv(*weights[2:4])))
+  want = np.concatenate([x, gated], -1)
+  if name == "SNAIL":
+    attention = layers.CausalAttention(2, 2)
+    attention(want)
+    for variable, value in zip(attention.variables, weights[4:10], strict=True):
+      variable.assign(value)
+    want = attention(want)[0] @ weights[10] + weights[11]
+  _close(got, want)
+
+
 def test_causal_attention():
   x = _normal(2, 5, 3)
   layer = layers.CausalAttention(4, 6)
@@ -473,6 +511,22 @@ def test_recurrent_heads_carry_their_state():
     i, f, g, o = np.split(x[:, t] @ kernel + h @ recurrent + bias, 4, -1)
     c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
     h = sigmoid(o) * np.tanh(c)
+    _close(got[:, t], h @ dense + dense_bias)
+
+
+def test_gru_is_that_of_tensor2robot():
+  """The equations of tf.nn.rnn_cell.GRUCell, with Keras' order of the gates."""
+  x, layer = _normal(2, 3, 4), layers.RecurrentHead(5, 2, "gru")
+  got, _ = layer(x)
+  kernel, recurrent, bias, dense, dense_bias = _arrays(layer.trainable_variables)
+  sigmoid = lambda v: 1 / (1 + np.exp(-v))  # noqa: E731
+  h = np.zeros((2, 5))
+  for t in range(3):
+    from_inputs = x[:, t] @ kernel + bias
+    gates = sigmoid(from_inputs[:, :10] + h @ recurrent[:, :10])
+    update, reset = np.split(gates, 2, -1)
+    candidate = np.tanh(from_inputs[:, 10:] + (reset * h) @ recurrent[:, 10:])
+    h = update * h + (1 - update) * candidate
     _close(got[:, t], h @ dense + dense_bias)
 
 
