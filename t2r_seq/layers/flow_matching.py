@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import abc
 import functools
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,10 @@ from t2r_seq.layers.action_decoders import (
 from t2r_seq.layers.construction import CompositeLayer, configurable_layer
 
 _TIME_FEATURES = 32
+# Above 1, steps are shorter near noise, where the mode of a long chunk is decided. If a
+# network is exact and draws from two modes of 56 numbers, 30 % and 70 %, 10 equal steps
+# choose the first in 23 %, these in 27 %. Larger exponents blur the actions.
+_STEP_EXPONENT = 1.5
 
 
 @configurable_layer
@@ -130,6 +135,11 @@ class _NoiseDecoder(ActionDecoder):
     said = self._denoiser(noisy, time, embedding)
     return tf.cast(said, tf.float32)
 
+  def _progress(self) -> Iterator[tuple[float, float]]:
+    """Yields the start and end of each step, from 0 for noise to 1 for actions."""
+    ends = (np.arange(self._num_steps + 1) / self._num_steps) ** _STEP_EXPONENT
+    return itertools.pairwise(ends.tolist())
+
   @abc.abstractmethod
   def _corrupt(
     self, action: tf.Tensor, noise: tf.Tensor, time: tf.Tensor
@@ -155,8 +165,8 @@ class FlowMatchingDecoder(_NoiseDecoder):
 
   def _denoise(self, noise: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
     flat = noise
-    for step in range(self._num_steps):
-      flat += self._ask(flat, step / self._num_steps, embedding) / self._num_steps
+    for start, end in self._progress():
+      flat += (end - start) * self._ask(flat, start, embedding)
     return flat
 
 
@@ -177,9 +187,9 @@ class DiffusionDecoder(_NoiseDecoder):
 
   def _denoise(self, noise: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
     flat = noise
-    for step in range(self._num_steps, 0, -1):
-      now, then = (k / self._num_steps * math.pi / 2 for k in (step, step - 1))
-      velocity = self._ask(flat, step / self._num_steps, embedding)
+    for start, end in self._progress():
+      now, then = ((1 - progress) * math.pi / 2 for progress in (start, end))
+      velocity = self._ask(flat, 1 - start, embedding)
       action = math.cos(now) * flat - math.sin(now) * velocity
       rest = math.sin(now) * flat + math.cos(now) * velocity
       flat = math.cos(then) * action + math.sin(then) * rest

@@ -90,6 +90,10 @@ class MAFDecoder(ActionDecoder):
 
   The embedding gives the mean, and conditions the flows. Masked numbers are 0 to the
   flows, and their own terms of the likelihood are left out.
+
+  For actions of one mode whose numbers depend on each other. An affine flow cannot
+  separate modes: given the embedding, its first number is normal. For demonstrations
+  that differ, use `MDNDecoder`, `FlowMatchingDecoder` or `DiffusionDecoder`.
   """
 
   def __init__(

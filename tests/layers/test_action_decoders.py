@@ -258,6 +258,38 @@ def test_diffusion_goes_where_the_velocities_lead():
   assert float(decoder.loss(outputs, tf.constant(embedding))) < 1e-5
 
 
+def _two_modes(x, signal, noise):
+  """E[action | x = signal * action + noise * normal]: -1 in 30 %, otherwise 1."""
+  log_odds = 2 * signal * tf.reduce_sum(x, -1, keepdims=True) / noise**2
+  return tf.tanh(0.5 * (log_odds + math.log(0.7 / 0.3))) * tf.ones_like(x)
+
+
+def _two_modes_flow(x, t, _):
+  return (_two_modes(x, t, 1 - t) - x) / (1 - t)
+
+
+def _two_modes_velocity(x, t, _):
+  cos, sin = tf.cos(t * math.pi / 2), tf.sin(t * math.pi / 2)
+  action = _two_modes(x, cos, sin)
+  return cos * (x - cos * action) / sin - sin * action
+
+
+@pytest.mark.parametrize("size", [1, 56])
+@pytest.mark.parametrize(
+  "decoder_cls, function",
+  [
+    (layers.FlowMatchingDecoder, _two_modes_flow),
+    (layers.DiffusionDecoder, _two_modes_velocity),
+  ],
+)
+def test_ten_steps_keep_the_shares_of_modes(decoder_cls, function, size):
+  tf.random.set_seed(0)
+  decoder = decoder_cls((size,), create_denoiser_fn=lambda n: _Known(function))
+  actions = decoder(tf.zeros([8000, 1]))["inference_output"].numpy()
+  assert np.mean(actions < 0) == pytest.approx(0.29, abs=0.025)
+  assert np.mean(np.abs(actions) < 0.7) < 0.02
+
+
 _WAYS = {
   "mdn": lambda how: layers.MDNDecoder((1,), 3, inference=how),
   "discrete": lambda how: layers.DiscreteDecoder((1,), 3, -1.5, 1.5, inference=how),

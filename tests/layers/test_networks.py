@@ -358,11 +358,10 @@ def test_causal_convolutions_of_tensor2robots_functions_end_in_a_relu(name):
   past = np.concatenate([np.zeros((2, 2, 3)), x], axis=1)
   (layer,) = store.values()
   weights = _arrays(layer.trainable_variables)
-  conv = (
-    lambda kernel, bias: np.maximum(  # noqa: E731
-      past[:, :7] @ kernel[0] + past[:, 2:] @ kernel[1] + bias, 0
-    )
-  )
+
+  def conv(kernel, bias):
+    return np.maximum(past[:, :7] @ kernel[0] + past[:, 2:] @ kernel[1] + bias, 0)
+
   value = conv(*weights[:2])
   if name == "CausalConv":
     _close(got, value)
