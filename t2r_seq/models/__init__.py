@@ -14,6 +14,7 @@ from t2r_seq.models.optimizers import (
   create_grouped_optimizer,
   create_keras_optimizer,
   create_momentum_optimizer,
+  default_create_optimizer_fn,
 )
 from t2r_seq.models.recurrent_model import RecurrentModel, RecurrentRegressionModel
 from t2r_seq.models.regression_model import RegressionModel
@@ -52,6 +53,7 @@ __all__ = [
   "create_keras_optimizer",
   "create_momentum_optimizer",
   "create_name_filter",
+  "default_create_optimizer_fn",
   "default_init_from_checkpoint_fn",
   "exponential_decay",
   "init_from_keras_weights_fn",

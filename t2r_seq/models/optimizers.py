@@ -150,6 +150,22 @@ def create_adam_optimizer(
 
 
 @gin.configurable
+def default_create_optimizer_fn(
+  learning_rate: float | None = None,
+) -> tf.keras.optimizers.Optimizer:
+  """Creates the optimizer of models that configure none: Adam.
+
+  Args:
+    learning_rate: constant; None takes `create_adam_optimizer` as it is configured.
+  Returns:
+    A Keras optimizer.
+  """
+  if learning_rate is None:
+    return create_adam_optimizer()
+  return create_adam_optimizer(learning_rate_fn=lambda: learning_rate)
+
+
+@gin.configurable
 def create_gradient_descent_optimizer(
   learning_rate_fn: Callable[[], LearningRate] = create_constant_learning_rate,
   **kwargs: Any,

@@ -53,7 +53,7 @@ class T2RModel(policies.PolicyModel):
     preprocessor_cls: Callable[..., preprocessors.AbstractPreprocessor] | None = None,
     create_optimizer_fn: Callable[
       [], tf.keras.optimizers.Optimizer
-    ] = optimizers.create_adam_optimizer,
+    ] = optimizers.default_create_optimizer_fn,
     padding: Padding = "repeat",
     use_avg_model_params: bool = False,
     avg_model_params_decay: float = 0.999,

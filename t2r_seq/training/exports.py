@@ -208,15 +208,21 @@ class BestExporter(Exporter):
 @gin.configurable
 def create_default_exporters(
   exporter_fns: list[Callable[[], Exporter]] | None = None,
+  exports_to_keep: int | None = None,
 ) -> list[Exporter]:
   """Creates the exporters of a training run: the latest and the best eval loss.
 
   Args:
     exporter_fns: replaces the two.
+    exports_to_keep: how many of the latest are kept; None takes `LatestExporter` as it
+      is configured. Ignored with `exporter_fns`.
   Returns:
     The exporters, in order.
   """
-  return [create() for create in exporter_fns or (LatestExporter, BestExporter)]
+  if exporter_fns:
+    return [create() for create in exporter_fns]
+  kept = {} if exports_to_keep is None else {"exports_to_keep": exports_to_keep}
+  return [LatestExporter(**kept), BestExporter()]
 
 
 def _best_filename(export_dir: str) -> str:

@@ -7,6 +7,7 @@ import importlib
 import pathlib
 import re
 
+import gin
 import pytest
 
 import t2r_seq
@@ -54,3 +55,20 @@ def test_what_is_here_can_be_imported(name):
   package, *rest = name.split(".")
   found = importlib.import_module(f"t2r_seq.{package}")
   assert functools.reduce(getattr, rest, found) is not None
+
+
+BINDINGS = PAGE.split("## Bindings of its gin files")[1].split("##")[0]
+
+
+def bindings():
+  """Lists the bindings that the page names for this library."""
+  rows = re.findall(r"^\| (`.*) \| (.*) \|$", BINDINGS, re.MULTILINE)
+  ours = (theirs if here.startswith("the same") else here for theirs, here in rows)
+  return sorted({name for cell in ours for name in re.findall(r"`(\w+\.\w+)", cell)})
+
+
+@pytest.mark.parametrize("binding", bindings())
+def test_bindings_of_the_page_parse(binding):
+  for package in t2r_seq.__all__:
+    importlib.import_module(f"t2r_seq.{package}")
+  gin.bind_parameter(binding, None)

@@ -474,6 +474,41 @@ def test_the_export_adapts_as_the_model_does(trained):
   np.testing.assert_array_equal(forgotten, before)
 
 
+def test_exports_of_meta_examples_parse_records(trained, tmp_path):
+  """If the numbers of samples are fixed; `parse_tf_example` equals arrays."""
+  preprocessor_cls = functools.partial(
+    meta_learning.FixedLenMetaExamplePreprocessor, num_condition_samples_per_task=4
+  )
+  model = maml(steps=5, rate=0.2, preprocessor_cls=preprocessor_cls)
+  model.build()
+  model.take_weights(trained[0].policy_weights, 0)
+  features, _ = make_tasks(2, 4, 1, seed=99)
+  want = trained[0].export_outputs(features)["inference_output"]
+  by_name = {
+    f"{part}_ep{i}/{name}": features[path][:, i]
+    for path, part, name in (
+      ("condition/features/x", "condition", "x"),
+      ("condition/labels/target", "condition", "y"),
+      ("inference/features/x", "inference", "x"),
+    )
+    for i in range(features[path].shape[1])
+  }
+  examples = [
+    tf.train.Example(
+      features=tf.train.Features(
+        feature={
+          name: tf.train.Feature(float_list=tf.train.FloatList(value=value[task]))
+          for name, value in by_name.items()
+        }
+      )
+    ).SerializeToString()
+    for task in range(2)
+  ]
+  loaded = tf.saved_model.load(training.export_saved_model(model, str(tmp_path), 0))
+  got = loaded.signatures["parse_tf_example"](examples=tf.constant(examples))
+  np.testing.assert_allclose(got["inference_output"], want, rtol=1e-4, atol=1e-5)
+
+
 def test_a_policy_learns_tasks_from_demonstrations(trained):
   env, (_, predictor) = LineEnv(), trained
   written = []

@@ -52,6 +52,24 @@ def _trained(num_steps=1, create=None, targets=(_LABELS["target"],), **kwargs):
   return trainer
 
 
+@pytest.mark.parametrize(
+  "binding",
+  [
+    "default_create_optimizer_fn.learning_rate = 0.5",
+    "create_constant_learning_rate.initial_learning_rate = 0.5",
+    "create_adam_optimizer.learning_rate_fn = @create_exp_decaying_learning_rate\n"
+    "create_exp_decaying_learning_rate.initial_learning_rate = 0.5",
+  ],
+)
+def test_the_default_optimizer_takes_bindings_of_tensor2robot(binding):
+  gin.parse_config(binding)
+  before = _by_name(_trained(0))
+  after = _by_name(_trained(1))
+  step = np.abs(after["head/kernel"] - before["head/kernel"])
+  # The first step of Adam is as long as the learning rate.
+  np.testing.assert_allclose(step, 0.5, rtol=1e-3)
+
+
 def _by_name(trainer):
   return {k: np.copy(v) for k, v in trainer.model.named_variables.items()}
 

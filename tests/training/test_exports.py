@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 
+import gin
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -323,6 +324,14 @@ def test_default_exporters_can_be_replaced():
   assert isinstance(exporter, training.LatestExporter)
   kinds = [type(exporter) for exporter in training.create_default_exporters()]
   assert kinds == [training.LatestExporter, training.BestExporter]
+
+
+def test_default_exporters_keep_so_many(model, tmp_path):
+  gin.parse_config("create_default_exporters.exports_to_keep = 2")
+  latest, _ = training.create_default_exporters()
+  for step in range(3):
+    latest.export(model, str(tmp_path), step, {})
+  assert len(training.export_versions(str(tmp_path / "export" / "latest"))) == 2
 
 
 class _TextExporter(training.Exporter):
