@@ -287,8 +287,8 @@ def test_masked_targets_count_for_nothing():
 
 
 def test_what_is_trained_on_is_features_and_labels_as_they_are_stored():
-  def from_bytes(*specification_fns):
-    return preprocessors.ImageToFloatPreprocessor(*specification_fns, ["x"])
+  def from_bytes(**kwargs):
+    return preprocessors.ImageToFloatPreprocessor(image_paths=["x"], **kwargs)
 
   stored = models.training_specification(_Linear(preprocessor_cls=from_bytes))
   assert list(stored) == ["x", "hint", "target"]
