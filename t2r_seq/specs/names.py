@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from t2r_seq import errors
@@ -56,30 +56,46 @@ def is_time(path: str) -> bool:
   return _TIME.fullmatch(path.rpartition("/")[2].lower()) is not None
 
 
-def source_path(path: str, spec: Any, given: Container[str]) -> Any:
-  """Returns where data has what a spec reads: its own path, or else its name.
+def source_path(path: str, spec: Any, given: Mapping[str, Any]) -> Any:
+  """Returns where data has what a spec reads: its path, its name, or the path so named.
 
   Args:
     path: of the spec.
     spec: has a name, which may be None.
-    given: the paths that the data has.
+    given: what the data has by path, as specs; those may have names.
+  Returns:
+    A path of `given`; the spec's name, which may be None, if there is none.
   """
-  return path if path in given else getattr(spec, "name", None)
+  name = getattr(spec, "name", None)
+  if path in given or name is None:
+    return path if path in given else None
+  if name in given:
+    return name
+  named = (other for other, each in given.items() if getattr(each, "name", "") == name)
+  return next(named, name)
 
 
-def source_paths(flat: Mapping[str, Any], given: Container[str]) -> dict[str, Any]:
+def source_paths(flat: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
   """Returns where data has what each spec of a structure reads, by path.
 
-  As `source_path`, but a spec that is named after another path of the structure, which
-  keeps that name and looks at other times, shows that one's data: `next_obs` with
-  name='obs' and time_offsets=1 is the step after `obs`, also where transitions are
-  stored, each with a `next_obs` of its own.
+  As `source_path`, but specs of one name are one feature:
+
+  - A spec that is named after another path of the structure, which keeps that name and
+    looks at other times, shows that one's data: `next_obs` with name='obs' and
+    time_offsets=1 is the step after `obs`, also where transitions are stored, each with
+    a `next_obs` of its own.
+  - If the data has nothing at a spec's path or name, the spec shows the data of another
+    one of that name: `next_state/obs` those of `state/obs`, both named 'obs'.
 
   Args:
     flat: specs by path.
-    given: the paths that the data has.
+    given: what the data has by path, as specs.
   """
   leaves, found = dict(flat.items()), {}
+  of_name: dict[str, str] = {}
+  for path, spec in leaves.items():
+    if path in given:
+      of_name.setdefault(getattr(spec, "name", None) or path, path)
   for path, spec in leaves.items():
     name = getattr(spec, "name", None) or path
     owner = leaves.get(name) if name != path else None
@@ -91,5 +107,6 @@ def source_paths(flat: Mapping[str, Any], given: Container[str]) -> dict[str, An
       and None not in times
       and times[0] != times[1]
     )
-    found[path] = name if is_shown else source_path(path, spec, given)
+    source = name if is_shown else source_path(path, spec, given)
+    found[path] = source if source in given else of_name.get(name, source)
   return found

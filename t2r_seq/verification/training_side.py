@@ -133,15 +133,13 @@ class Dataset:
     return filter_required_flat_tensor_spec(flat)
 
   def _find_columns(self, feature_spec: TensorSpecStruct) -> dict[str, str]:
-    """Finds what the dataset has for each path, see `source_paths`, or of its name."""
+    """Finds what the dataset has for each path; see `source_paths`."""
     known = self.source.spec
     columns, found = {}, []
     sources = source_paths(feature_spec, known)
     for path, spec in self._observed.items():
       column = sources[path]
-      if column is None or column not in known:
-        column = next((p for p, leaf in known.items() if leaf.name == spec.name), None)
-      if column is None:
+      if column not in known:
         want, hint = errors.describe(spec), errors.nearest(path, known)
         found.append(errors.Mismatch(path, want, "nothing of that name", hint))
         continue

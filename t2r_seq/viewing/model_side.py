@@ -90,13 +90,11 @@ class ModelSide:
     self._windows = windows.WindowReader(element, self.spec, cut)
 
   def _find_columns(self) -> dict[str, str]:
-    """Finds what the source has for each path, see `source_paths`, or of its name."""
+    """Finds what the source has for each path; see `source_paths`."""
     known, found = self.reader.spec, {}
     for branch, flat in zip(joint.BRANCHES, joint.split(self.spec), strict=True):
       for path, name in source_paths(flat, known).items():
-        if name is not None and name not in known:
-          name = next((p for p, leaf in known.items() if leaf.name == name), None)
-        if name is not None:
+        if name in known:
           found[f"{branch}/{path}"] = str(name)
     return found
 

@@ -483,20 +483,31 @@ def appended_specs(
 ) -> specs.TensorSpecStruct:
   """Derives what an actor appends of a step, which is stored once.
 
-  As `flat_specs`, but a spec whose *name* is another path of the structure, which keeps
-  that name, shows that path's steps at other times: `next_obs` with name='obs' and
-  time_offsets=1 is no data of its own.
+  As `flat_specs`, but specs of one name are one feature, as in records, and appended
+  once: at the path that is their name, or else at the first of them. `next_obs` with
+  name='obs' and time_offsets=1 shows later steps of `obs`.
 
   Args and Returns: see `flat_specs`.
   """
   flat = flat_specs(spec_structure, n_step)
-  # A spec without a name is called as its path.
+  # The name of a spec without one is its path.
   names = {path: spec.name or path for path, spec in flat.items()}
+  owners: dict[str, str] = {}
+  for path, name in names.items():
+    if names.get(name) == name:
+      owners[name] = name
+    elif flat[path].is_sequence:
+      owners.setdefault(name, path)
   return specs.TensorSpecStruct(
     (path, spec)
     for path, spec in flat.items()
-    if names[path] == path or names.get(names[path]) != names[path]
+    if (owner := owners.get(names[path], path)) == path
+    or (names[path] != owner and _stored_form(spec) != _stored_form(flat[owner]))
   )
+
+
+def _stored_form(spec: specs.ExtendedTensorSpec) -> tuple[Any, ...]:
+  return spec.shape, spec.dtype, spec.data_format, spec.is_sequence
 
 
 def add_mask_specs(

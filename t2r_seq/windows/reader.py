@@ -509,11 +509,10 @@ def plan_readings(
     SpecError: the episode does not fit the specs; every path is named.
   """
   planned, found = {}, []
-  leaves = set(element)
-  sources = source_paths(wanted, leaves)
+  sources = source_paths(wanted, element)
   for path, spec in wanted.items():
     source = sources[path]
-    if source not in leaves:
+    if source not in element:
       if not spec.is_optional:
         hint = _missing(path, spec.name, element)
         if path.split("/")[-1] in (DISCOUNT, NUM_STEPS) and grid.cut.n_step is None:

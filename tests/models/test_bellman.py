@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, models, policies, specs
+from t2r_seq import errors, models, policies, replay, specs, training, windows
 
 Spec = specs.ExtendedTensorSpec
 SEARCH = policies.CrossEntropySearch(
@@ -132,3 +132,40 @@ def test_targets_follow_slowly_and_the_lagged_network_now_and_then(model):
 def test_what_cannot_be_learned_from_is_refused(options, want):
   with pytest.raises(errors.SpecError, match=want):
     QLearner(**options)
+
+
+class NamedCritic(Critic):
+  """Its state's name in records is no path: 'obs', at state/x."""
+
+  def get_state_specification(self):
+    return specs.TensorSpecStruct(x=Spec((1,), tf.float32, "obs", time_offsets=0))
+
+
+class NamedQLearner(models.BellmanTargets, NamedCritic):
+  pass
+
+
+def test_next_states_are_those_of_the_states_name_in_a_live_replay(tmp_path):
+  model = NamedQLearner(bellman_search=SEARCH)
+  buffer = replay.ReplayBuffer(
+    models.training_specification(model),
+    capacity_steps=20,
+    n_step=windows.NStep(1, 0.9, rew="reward", done="terminated"),
+  )
+  with buffer:
+    with buffer.writer() as writer:
+      for t in range(5):
+        state, action = np.float32([t]), np.float32([0.5])
+        step = {"state/x": state, "action/a": action, "reward": np.float32([1])}
+        writer.append({**step, "terminated": np.array([False])})
+      writer.end_episode()
+    batch = buffer.sample(4)
+    np.testing.assert_array_equal(batch["next_state/x"], batch["state/x"] + 1)
+    result = training.train_eval_model(
+      model,
+      replay.ReplayInputGenerator(buffer, batch_size=4),
+      max_train_steps=1,
+      model_dir=str(tmp_path),
+      create_exporters_fn=None,
+    )
+  assert np.isfinite(result["loss"])
