@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import gin
@@ -23,9 +23,11 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
   """Augments the images among the features, one after the other transform.
 
   In mode 'train' only: evaluations and policies get each transform's counterpart
-  without chance. All frames of a sample get the same draw. What is drawn depends on the
-  seed and the sample's number in training: a resumed run, or another number of workers,
-  trains on the same pixels. Images come as integers and leave in the model's dtype.
+  without chance. All frames of a sample get the same draw, those of labels of the same
+  name too: `next_image`, which looks at `image` one step later. What is drawn depends
+  on the seed and the sample's number in training: a resumed run, or another number of
+  workers, trains on the same pixels. Images come as integers and leave in the model's
+  dtype.
   """
 
   def __init__(
@@ -85,9 +87,7 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
     features: dict[str, Any] = {}
     for mode in specs.ModeKeys.ALL:
       features.update(self.get_out_feature_specification(mode).items())
-    images = {
-      path: spec for path, spec in features.items() if self._is_image(path, spec)
-    }
+    images = self._images(features)
     unused = [
       pattern
       for pattern in self._image_paths or ()
@@ -99,7 +99,12 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
         f"{errors.listing(features)}, got {unused or 'none with a data_format'}."
         f"{errors.nearest(unused[0], features) if unused else ' Name the image_paths.'}"
       )
-    checked = [self._check_image(path, spec) for path, spec in images.items()]
+    augmented = dict(images)
+    for mode in specs.ModeKeys.ALL:
+      labels = self.get_out_label_specification(mode)
+      for path in self._labels_by_name(labels, images):
+        augmented[f"labels/{path}"] = labels[path]
+    checked = [self._check_image(path, spec) for path, spec in augmented.items()]
     if found := [mismatch for mismatch in checked if mismatch]:
       raise errors.mismatch_error("AugmentationPreprocessor", found)
     super().check_specifications()
@@ -126,34 +131,71 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
       return specs.is_encoded_image_spec(spec)
     return any(fnmatch.fnmatchcase(path, p) for p in self._image_paths)
 
+  def get_in_label_specification(self, mode: str) -> specs.TensorSpecStruct:
+    """Returns the model's label specs; images of cameras of the features as stored."""
+    labels = self.get_out_label_specification(mode)
+    images = self._images(self.get_out_feature_specification(mode))
+    for path in self._labels_by_name(labels, images):
+      self._store_image(labels, path)
+    return labels
+
   def _transform_in_feature_specification(
     self, tensor_spec_struct: specs.TensorSpecStruct
   ) -> specs.TensorSpecStruct:
-    for path, spec in list(tensor_spec_struct.items()):
-      if self._is_image(path, spec):
-        size = self._input_size or spec.shape[-3:-1]
-        shape = [*spec.shape[:-3], *size, spec.shape[-1]]
-        dtype = self._stored_dtype or spec.dtype
-        self.update_spec(tensor_spec_struct, path, shape=shape, dtype=dtype)
+    for path in self._images(tensor_spec_struct):
+      self._store_image(tensor_spec_struct, path)
     return tensor_spec_struct
+
+  def _store_image(self, structure: specs.TensorSpecStruct, path: str) -> None:
+    spec = structure[path]
+    size = self._input_size or spec.shape[-3:-1]
+    shape = [*spec.shape[:-3], *size, spec.shape[-1]]
+    dtype = self._stored_dtype or spec.dtype
+    self.update_spec(structure, path, shape=shape, dtype=dtype)
+
+  def _images(self, features: Mapping[str, Any]) -> dict[str, Any]:
+    return {path: s for path, s in features.items() if self._is_image(path, s)}
+
+  def _labels_by_name(
+    self, labels: Mapping[str, Any], images: Mapping[str, Any]
+  ) -> dict[str, str]:
+    """Returns the labels that look at a camera of the features, and at which path."""
+    by_name = {spec.name: path for path, spec in images.items() if spec.name}
+    return {p: by_name[spec.name] for p, spec in labels.items() if spec.name in by_name}
 
   def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
     wanted = {
       path: spec
-      for path, spec in self.get_out_feature_specification(mode).items()
-      if self._is_image(path, spec) and features.get(path) is not None
+      for path, spec in self._images(self.get_out_feature_specification(mode)).items()
+      if features.get(path) is not None
     }
-    given = {path: tf.convert_to_tensor(features[path]) for path in wanted}
-    images = {path: _by_frames(image) for path, image in given.items()}
+    # One list of places a camera: its feature, and the labels that look at it. Their
+    # frames are joined, because all frames of a sample get the same draw.
+    places = {path: [(features, path)] for path in wanted}
+    label_spec = self.get_out_label_specification(mode) if labels is not None else {}
+    for path, camera in self._labels_by_name(label_spec, wanted).items():
+      if labels.get(path) is not None:
+        places[camera].append((labels, path))
+    given = {
+      camera: [tf.convert_to_tensor(batch[path]) for batch, path in together]
+      for camera, together in places.items()
+    }
+    frames = {path: [_by_frames(image) for image in given[path]] for path in given}
+    images = {path: tf.concat(parts, axis=1) for path, parts in frames.items()}
     if mode == specs.ModeKeys.TRAIN and images:
       done = self._augment_all(images, wanted)
     else:
       done = {path: self._standard(images[path], wanted[path]) for path in images}
-    for path, changed in done.items():
-      tail = wanted[path].shape[-3:]
-      shape = tf.concat([tf.shape(given[path])[:-3], tail], axis=0)
-      static = given[path].shape[:-3].concatenate(tail)
-      features[path] = tf.ensure_shape(tf.reshape(changed, shape), static)
+    for camera, changed in done.items():
+      counts = [tf.shape(part)[1] for part in frames[camera]]
+      tail = wanted[camera].shape[-3:]
+      parts = tf.split(changed, counts, axis=1)
+      for (batch, path), image, part in zip(
+        places[camera], given[camera], parts, strict=True
+      ):
+        shape = tf.concat([tf.shape(image)[:-3], tail], axis=0)
+        static = image.shape[:-3].concatenate(tail)
+        batch[path] = tf.ensure_shape(tf.reshape(part, shape), static)
     return features, labels
 
   def _augment_all(self, images: Images, wanted: dict[str, Any]) -> Images:

@@ -21,8 +21,8 @@ FRAMES = RNG.integers(0, 256, (5, 2, 12, 16, 3), np.uint8)
 
 def image_spec(size=(12, 16), dtype=tf.float32, channels=3, **fields):
   shape = (len(OFFSETS), *size, channels)
-  fields = {"data_format": "png", "time_offsets": OFFSETS, **fields}
-  return specs.ExtendedTensorSpec(shape, dtype, "i", **fields)
+  defaults = {"name": "i", "data_format": "png", "time_offsets": OFFSETS}
+  return specs.ExtendedTensorSpec(shape, dtype, **{**defaults, **fields})
 
 
 def make(transforms, size=(12, 16), paths=("a",), dtype=tf.float32, **options):
@@ -43,6 +43,57 @@ def run(preprocessor, images, mode="train", first=0, on_host=False):
 
 def one(transform, images=FRAMES, **options):
   return run(make([transform], **options), images)["a"]
+
+
+NEXT = {"next": {"time_offsets": (0, 1)}, "last": {"time_offsets": (1, 2)}}
+
+
+@pytest.mark.parametrize("share_cameras", [False, True])
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_labels_of_a_feature_camera_get_its_draw(mode, share_cameras):
+  """`next_image` of a critic: the frames that both show are the same pixels."""
+  feature = image_spec((8, 10), name="cam")
+  labels = {
+    path: specs.ExtendedTensorSpec.from_spec(feature, **fields)
+    for path, fields in NEXT.items()
+  }
+  labels["other"] = specs.ExtendedTensorSpec((), tf.float32, "reward")
+  chain = [pp.RandomCrop((8, 10)), pp.RandomFlip(), pp.ColorJitter(), pp.Cutout()]
+  preprocessor = pp.AugmentationPreprocessor(
+    lambda mode: {"image": feature},
+    lambda mode: labels,
+    transforms=chain,
+    input_size=(12, 16),
+    share_cameras=share_cameras,
+    camera_dropout=0.2,
+  )
+  stored = preprocessor.get_in_label_specification(mode)
+  for path in NEXT:
+    assert (stored[path].shape[1:], stored[path].dtype) == ((12, 16, 3), tf.uint8)
+  frames = RNG.integers(0, 256, (6, 4, 12, 16, 3), np.uint8)
+  given = {"next": frames[:, 1:3], "last": frames[:, 2:4], "other": tf.zeros([6])}
+  with draws.numbered(tf.range(6, dtype=tf.int64)):
+    features, done = preprocessor.preprocess({"image": frames[:, :2]}, given, mode)
+  np.testing.assert_array_equal(features.image[:, 1], done["next"][:, 0])
+  np.testing.assert_array_equal(done["next"][:, 1], done["last"][:, 0])
+  assert done["last"].shape == (6, 2, 8, 10, 3)
+  central = frames[:, 1, 2:10, 3:13] / np.float32(255)
+  is_central = np.allclose(features.image[:, 1], central)
+  assert is_central == (mode == "eval")
+
+
+def test_labels_of_a_camera_have_the_models_size():
+  feature = image_spec((8, 10), name="cam")
+  label = image_spec((7, 10), name="cam")
+  with pytest.raises(
+    errors.SpecError, match=r"labels/next: expected images of \(7, 10"
+  ):
+    pp.AugmentationPreprocessor(
+      lambda mode: {"image": feature},
+      lambda mode: {"next": label},
+      transforms=[pp.RandomCrop((8, 10))],
+      input_size=(12, 16),
+    )
 
 
 def test_eval_and_infer_have_no_chance():
