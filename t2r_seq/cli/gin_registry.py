@@ -49,11 +49,34 @@ def parameters(configurable: Any) -> dict[str, inspect.Parameter]:
         found.setdefault(name, parameter)
     if all(p.kind != inspect.Parameter.VAR_KEYWORD for p in given.values()):
       break
+  found |= _fields_of_values(found, functions[0])
   allowed, denied = configurable.allowlist, configurable.denylist or ()
   return {
     name: parameter
     for name, parameter in found.items()
     if name not in denied and (not allowed or name in allowed)
+  }
+
+
+def _fields_of_values(
+  found: Mapping[str, inspect.Parameter], function: Any
+) -> dict[str, inspect.Parameter]:
+  """Returns the fields of a cut or plan that a function takes as `**fields`, too."""
+  try:
+    given = inspect.signature(inspect.unwrap(function)).parameters.values()
+  except (TypeError, ValueError):  # Written in C.
+    return {}
+  if not any(p.kind == inspect.Parameter.VAR_KEYWORD for p in given):
+    return {}
+  from t2r_seq import data, windows  # TensorFlow, which a hint for a name needs not.
+
+  values = {"cut": windows.Cut, "plan": data.Plan}
+  return {
+    name: parameter
+    for value, cls in values.items()
+    if value in found
+    for name, parameter in inspect.signature(cls).parameters.items()
+    if name not in found and name != "where"
   }
 
 

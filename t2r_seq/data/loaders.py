@@ -509,7 +509,8 @@ class WindowLoader:
     """Plans the batches.
 
     Args:
-      plan: with a seed and an order.
+      plan: of the batches. Without an order: 'global', or 'quasi_random' where windows
+        are read by pools alone.
       read: maps window numbers, int64 [N], to windows by path, [N, ...], for orders
         without pools; None: windows are read by pools in every order.
       num_windows: N >= 1.
@@ -520,7 +521,7 @@ class WindowLoader:
     Raises:
       SpecError: the data is too small for one batch, or has no pools for the order.
     """
-    self.plan = plan
+    self.plan = plan = plan.seeded("global" if read else "quasi_random")
     self.num_windows = num_windows
     self._window_bytes = window_bytes
     self.pool_size: PoolSize | None = None

@@ -166,6 +166,11 @@ def test_gin_shows_names_parameters_and_defaults(capsys):
   assert "ReplayCheckpoint.replay: has to be given" in shown
   assert "RldsInputGenerator.file_patterns: has to be given" in shown
   assert "RldsInputGenerator.batch_size = " in shown
+  # So can the fields of a cut that come as keywords.
+  assert main_function(["gin", "ReplayBuffer"]) == 0
+  shown = capsys.readouterr().out
+  for field in ("padding", "n_step", "stride", "masks"):
+    assert f"ReplayBuffer.{field} = " in shown
 
 
 UNKNOWN_TO_GIN = {
