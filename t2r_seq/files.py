@@ -14,6 +14,9 @@ import os
 import re
 import shutil
 import socket
+import stat
+import sys
+import tempfile
 import types
 import uuid
 import weakref
@@ -51,32 +54,102 @@ class Closing(abc.ABC):
 
 
 _HEAD_BYTES = 4096
+_DESCRIPTOR = re.compile(r"(?:/dev/std|/dev/fd/|/proc/self/fd/)(out|err|\d+)")
 
 
-def check_replaces(
-  what: str, path: str | os.PathLike[str], kind: str, mark: bytes
+def check_output(
+  operation: str,
+  path: str | os.PathLike[str],
+  kind: str = "a file",
+  start: bytes = b"",
+  hint: str = "Name another file.",
 ) -> None:
-  """Checks that what is to be written takes the place of nothing but its like.
+  """Checks, before any work, that a user's output file may be written.
 
-  A slip of the name had cost the data that a report was made of.
+  A mistyped name must not cost the data that a report is made of.
 
   Args:
-    what: the operation, and the option if there is one.
-    path: of the file, which may be there or not.
+    operation: the operation, and the option if there is one.
+    path: of the file, which may be missing.
     kind: of the file, as text.
-    mark: what begins a file of this kind, or is soon in it.
+    start: a regular expression that the first bytes of such a file match.
+    hint: what to do otherwise.
   Raises:
-    FileExistsError: there is a file of another kind.
+    OSError: the path is a folder, a socket or a block device, or a file of another
+      kind.
   """
-  if not os.path.isfile(path):
+  try:
+    mode = os.stat(path).st_mode
+  except FileNotFoundError:
+    return
+  if not stat.S_ISREG(mode) and not _is_stream(mode):
+    raise FileExistsError(
+      f"{operation}: {os.fspath(path)}: expected {kind}, got {_kind_of(mode)}. {hint}"
+    )
+  if not stat.S_ISREG(mode):
     return
   with open(path, "rb") as file:
     head = file.read(_HEAD_BYTES)
-  if head and mark not in head:
+  if head and not re.match(start, head, re.DOTALL):
     raise FileExistsError(
-      f"{what}: {os.fspath(path)}: expected no file there, or {kind} to be replaced, "
-      "got another one. Name a new file."
+      f"{operation}: {os.fspath(path)}: expected no file there, or {kind} to be "
+      f"replaced, got another one. {hint}"
     )
+
+
+@contextlib.contextmanager
+def writing_output(path: str | os.PathLike[str]) -> Iterator[str]:
+  """Yields an empty file to write, which becomes a user's output when the block ends.
+
+  A regular file is replaced in one step; a link stays, and its target is replaced. A
+  FIFO or a character device, such as /dev/stdout, gets the bytes.
+
+  Args:
+    path: that the user named; its folder exists.
+  Yields:
+    The path of the empty file.
+  Raises:
+    OSError: it could not be written; a regular file still has its old contents.
+  """
+  place = os.path.realpath(path)
+  # /dev/stdout may stand for a file, which the shell has opened and goes on writing.
+  is_open = _DESCRIPTOR.fullmatch(os.path.abspath(path))
+  if not is_open and (os.path.isfile(place) or not os.path.exists(place)):
+    with replacing(place) as temporary:
+      yield temporary
+    return
+  check_output("write", path)
+  with tempfile.TemporaryDirectory() as folder:
+    temporary = os.path.join(folder, os.path.basename(path))
+    open(temporary, "wb").close()
+    yield temporary
+    sys.stdout.flush()
+    number = is_open and {"out": 1, "err": 2}.get(is_open[1], is_open[1])
+    # Neither O_CREAT nor O_TRUNC: only what is there is written to.
+    target = os.dup(int(number)) if number else os.open(path, os.O_WRONLY)
+    with open(temporary, "rb") as source, open(target, "wb") as out:
+      shutil.copyfileobj(source, out)
+
+
+def write_output(path: str | os.PathLike[str], data: bytes) -> None:
+  """Writes a user's output file; see `writing_output`."""
+  with writing_output(path) as temporary, open(temporary, "wb") as file:
+    file.write(data)
+
+
+def _is_stream(mode: int) -> bool:
+  return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+
+
+_KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
+  (stat.S_ISDIR, "a folder"),
+  (stat.S_ISFIFO, "a FIFO"),
+  (stat.S_ISSOCK, "a socket"),
+)
+
+
+def _kind_of(mode: int) -> str:
+  return next((kind for is_kind, kind in _KINDS if is_kind(mode)), "a device")
 
 
 def replace_file(path: str | os.PathLike[str], data: bytes) -> None:
@@ -168,7 +241,16 @@ def publish(temporary: str, path: str | os.PathLike[str]) -> None:
   Args:
     temporary: a file, which replaces another, or a folder; see `new_file`.
     path: its name, in this folder or another one of the same file system.
+  Raises:
+    OSError: the path is a device, a FIFO or a socket, or the name cannot be given.
   """
+  with contextlib.suppress(FileNotFoundError):
+    mode = os.lstat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):
+      raise FileExistsError(
+        f"write: {os.fspath(path)}: expected a regular file to replace, got "
+        f"{_kind_of(mode)}. Name another file."
+      )
   if os.path.isdir(temporary):
     sync_tree(temporary)
   else:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import pathlib
+import socket
+import stat
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -45,6 +49,105 @@ def test_a_link_that_lies_in_wait_is_not_followed(tmp_path):
   (tmp_path / "state").symlink_to(target)
   files.replace_file(str(tmp_path / "state"), b"mine")
   assert not target.exists() and not (tmp_path / "state").is_symlink()
+
+
+def _node(kind):
+  """Makes a device like /dev/null, or a block device that nothing opens."""
+
+  def make(path):
+    try:
+      os.mknod(
+        path, kind | 0o600, os.makedev(*((1, 3) if kind == stat.S_IFCHR else (7, 99)))
+      )
+    except PermissionError:
+      pytest.skip("devices are made by root alone")
+
+  return make
+
+
+def _bind(path):
+  socket.socket(socket.AF_UNIX).bind(os.path.relpath(path))
+
+
+NODES = {
+  "device": (_node(stat.S_IFCHR), None),
+  "FIFO": (os.mkfifo, None),
+  "folder": (os.mkdir, "expected a file, got a folder. Name another file."),
+  "socket": (_bind, "expected a file, got a socket. Name another file."),
+  "block device": (
+    _node(stat.S_IFBLK),
+    "expected a file, got a device. Name another file.",
+  ),
+}
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+@pytest.mark.parametrize("name", NODES)
+def test_output_never_replaces_what_is_no_file(name, is_link, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  make, want = NODES[name]
+  make("node")
+  before, path = os.stat("node"), "node"
+  if is_link:
+    os.symlink("node", "link")
+    path = "link"
+  read = []
+  if name == "FIFO":
+    reader = threading.Thread(
+      target=lambda: read.append(pathlib.Path("node").read_bytes())
+    )
+    reader.start()
+  if want is None:
+    files.check_output("view", path, "a page", b"<html>")
+    files.write_output(path, b"report")
+  else:
+    for write in (files.check_output, files.write_output):
+      with pytest.raises(FileExistsError, match=f"{path}: {want}"):
+        write("view", path) if write is files.check_output else write(path, b"report")
+  if name == "FIFO":
+    reader.join()
+    assert read == [b"report"]
+  if name != "folder":
+    with pytest.raises(
+      FileExistsError, match="expected a regular file to replace, got"
+    ):
+      files.replace_file("node", b"library's own")
+  after = os.lstat("node")
+  assert (after.st_mode, after.st_rdev, after.st_ino) == (
+    before.st_mode, before.st_rdev, before.st_ino,
+  )  # fmt: skip
+  assert sorted(os.listdir()) == (["link", "node"] if is_link else ["node"])
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_output_goes_through_a_link_to_a_file(is_there, tmp_path):
+  target, link = tmp_path / "disk" / "target", tmp_path / "link"
+  target.parent.mkdir()
+  if is_there:
+    target.write_bytes(b"old")
+  link.symlink_to(target)
+  with pytest.raises(ZeroDivisionError), files.writing_output(link):
+    raise ZeroDivisionError
+  assert target.exists() == is_there
+  files.write_output(link, b"new")
+  assert link.is_symlink() and target.read_bytes() == b"new"
+  assert os.listdir(target.parent) == ["target"]
+
+
+# Prints before and after; the shell has opened the file.
+_PRINTS = """
+from t2r_seq import files
+print("before")
+files.write_output("/dev/stdout", b"report\\n")
+print("after")
+"""
+
+
+def test_output_to_stdout_keeps_the_order(tmp_path):
+  path = tmp_path / "log"
+  with open(path, "wb") as log:
+    subprocess.run([sys.executable, "-c", _PRINTS], stdout=log, check=True)
+  assert path.read_text() == "before\nreport\nafter\n"
 
 
 def test_no_name_of_a_new_file_can_be_guessed(tmp_path):

@@ -11,7 +11,7 @@ import gin
 import numpy as np
 from absl import logging
 
-from t2r_seq import errors, videos
+from t2r_seq import errors, files, videos
 
 _ENCODING = videos.VideoEncoding("libx264", gop=50, quality=18)  # What browsers play.
 _FORMATS = ("gif", "mp4")
@@ -133,7 +133,7 @@ def write_video(path: str, frames: Sequence[np.ndarray], fps: float) -> None:
   with tempfile.TemporaryDirectory(dir=folder, prefix=".video-") as scratch:
     partial = os.path.join(scratch, f"video{extension}")
     (_write_mp4 if extension == ".mp4" else _write_gif)(partial, large, fps)
-    os.replace(partial, path)
+    files.publish(partial, path)
 
 
 def _write_gif(path: str, frames: Sequence[np.ndarray], fps: float) -> None:

@@ -169,7 +169,12 @@ def _metadata(metadata: dict[str, Any]) -> str:
 
 
 FORMATS = ("python", "pbtxt", "json")
-_MARKS = {"python": b"TensorSpecStruct", "pbtxt": b"feature_spec", "json": b'"dtype"'}
+# What a written spec starts with: a module of a user's that has specs is not replaced.
+_STARTS = {
+  "python": rb"import tensorflow as tf\nfrom t2r_seq.specs import [^\n]*\n\nSPEC = ",
+  "pbtxt": rb"feature_spec \{",
+  "json": rb'\{\n  "[^\n]*": \{"shape": ',
+}
 _SUFFIXES = {".py": "python", ".pbtxt": "pbtxt", ".json": "json"}
 
 
@@ -377,8 +382,8 @@ def _text_format(args: argparse.Namespace) -> str | None:
       "for TFRecord files; there is none with --spec."
     )
   if args.output:
-    mark = _MARKS[args.format or format_of(args.output)]
-    files.check_replaces("inspect: --output", args.output, "a spec", mark)
+    start = _STARTS[args.format or format_of(args.output)]
+    files.check_output("inspect: --output", args.output, "a spec", start)
   folder = os.path.dirname(os.path.abspath(args.output or ""))
   if args.output and not os.path.isdir(folder):
     raise console.UsageError(
@@ -400,8 +405,7 @@ def _write_spec(spec: Any, text_format: str, output: str | None, what: str) -> N
   if output is None:
     print(text, end="")
     return
-  with open(output, "w", encoding="utf-8") as file:
-    file.write(text)
+  files.write_output(output, text.encode())
   print(f"Wrote {what} to {output}; {use_of(output)}")
 
 

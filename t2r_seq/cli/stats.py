@@ -8,7 +8,6 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from t2r_seq import files
 from t2r_seq.cli import console, sources
 
 SUMMARY = "mean, std, min, max and quantiles of every path, for normalisation"
@@ -72,7 +71,6 @@ def run(args: argparse.Namespace) -> int:
   from absl import logging
 
   from t2r_seq import statistics
-  from t2r_seq.statistics.statistics import FORMAT
 
   logging.set_verbosity(logging.INFO)  # Says whether it goes on, and what it infers.
   source: Any = args.source[0] if len(args.source) == 1 else args.source
@@ -92,7 +90,6 @@ def run(args: argparse.Namespace) -> int:
     return 0
   if args.output:  # What it is called by default, patterns leave out.
     _check_output(output, args.source)
-    files.check_replaces("stats: --output", output, "statistics", FORMAT.encode())
   if args.transform:
     console.allow_project_code()
   found = statistics.compute_statistics(

@@ -287,6 +287,7 @@ def write_index(
 
 def _write(filename: str, spec: specs.TensorSpecStruct | None) -> Indexed:
   try:
+    index_file.check_replaces_index(filename)
     index = scan_file(filename, spec)
     index_file.write_file_index(filename, index)
   except (errors.RecordError, OSError) as error:

@@ -155,8 +155,28 @@ def read_file_index(filename: str | os.PathLike[str]) -> FileIndex:
     raise errors.RecordError(f"index: {path}: {error} {hint}") from error
 
 
+def check_replaces_index(filename: str) -> None:
+  """Checks that an index can be written beside a file without loss.
+
+  Raises:
+    OSError: something else has the name of the index.
+  """
+  files.check_output(
+    "index",
+    index_path(filename),
+    "an index",
+    _MAGIC,
+    f"Move it: the index of {filename} has that name.",
+  )
+
+
 def write_file_index(filename: str, index: FileIndex) -> None:
-  """Writes the index beside its file, in one step: readers see the old or the new."""
+  """Writes the index beside its file, in one step: readers see the old or the new.
+
+  Raises:
+    OSError: it cannot be written, or another file has its name.
+  """
+  check_replaces_index(filename)
   files.replace_file(index_path(filename), index.to_bytes())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -213,6 +214,10 @@ def _compare_lengths(
   ]
 
 
+class _Discarded(Exception):
+  """Ends the output of a writer that is discarded."""
+
+
 class RecordWriter(publishing.Closing):
   """Writes structures to a TFRecord file that appears, whole, when it is closed.
 
@@ -240,14 +245,17 @@ class RecordWriter(publishing.Closing):
       SpecError: a spec cannot be written, or the compression is not known.
     """
     errors.check_local("RecordWriter", path)
+    publishing.check_output("RecordWriter", path)
     self._path = os.path.abspath(os.fspath(path))
     self._encoder = ExampleEncoder(spec, jpeg_quality)
     options = files.compression_type(self._path, compression)
     publishing.make_folders(os.path.dirname(self._path))
-    self._temp_path = publishing.new_file(self._path)
-    self._writer: tf.io.TFRecordWriter | None = tf.io.TFRecordWriter(
-      self._temp_path, options
-    )
+    with contextlib.ExitStack() as output:
+      temporary = output.enter_context(publishing.writing_output(self._path))
+      self._writer: tf.io.TFRecordWriter | None = tf.io.TFRecordWriter(
+        temporary, options
+      )
+      self._output = output.pop_all()
     self._num_records = 0
 
   @property
@@ -272,23 +280,18 @@ class RecordWriter(publishing.Closing):
 
   def close(self) -> None:
     """Commits the file; does nothing the second time."""
-    if self._writer is None:
-      return
-    try:
-      self._writer.close()
-      self._writer = None
-      publishing.publish(self._temp_path, self._path)
-    except BaseException:
-      self.discard()
-      raise
+    if self._writer is not None:
+      writer, self._writer = self._writer, None
+      with self._output:
+        writer.close()
 
   def discard(self) -> None:
     """Drops what was written; a file that was at the path stays as it was."""
     if self._writer is not None:
-      self._writer.close()
-      self._writer = None
-    if os.path.exists(self._temp_path):
-      os.remove(self._temp_path)
+      writer, self._writer = self._writer, None
+      with contextlib.suppress(_Discarded), self._output:
+        writer.close()
+        raise _Discarded
 
   def close_after(self, error: BaseException) -> None:
     """Discards the file."""

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 from google.protobuf import text_format
 
-from t2r_seq import errors
+from t2r_seq import errors, files
 from t2r_seq.specs import structures, t2r_pb2
 
 EXTRA_ASSETS_DIRECTORY = "assets.extra"
@@ -45,6 +45,9 @@ def create_t2r_assets(
 
 def write_t2r_assets_to_file(t2r_assets: t2r_pb2.T2RAssets, filename: _Path) -> None:
   """Writes the assets as text; a reader never sees half a file."""
+  if "://" not in str(filename):
+    files.write_output(filename, text_format.MessageToString(t2r_assets).encode())
+    return
   temporary = f"{filename}.{uuid.uuid4().hex}.tmp"
   try:
     with tf.io.gfile.GFile(temporary, "w") as f:

@@ -7,7 +7,7 @@ import os
 from concurrent import futures
 from typing import Any
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, files, specs
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 from t2r_seq.statistics.accumulators import Accumulator, create_accumulator
 from t2r_seq.statistics.sources import (
@@ -18,7 +18,12 @@ from t2r_seq.statistics.sources import (
   create_transform,
   open_source,
 )
-from t2r_seq.statistics.statistics import LengthCounter, PathStatistics, Statistics
+from t2r_seq.statistics.statistics import (
+  FORMAT,
+  LengthCounter,
+  PathStatistics,
+  Statistics,
+)
 
 
 class Tally:
@@ -152,7 +157,7 @@ def compute_statistics(
     OSError: the output cannot be written; where its folder is not there, that is found
       before anything is read.
   """
-  _check_folder(output)
+  _check_output(output)
   change = create_transform(transform, images)
   found = open_source(source, spec, change, images, compression)
   tally = _count(found, change, images, num_workers)
@@ -173,8 +178,8 @@ def compute_statistics(
   return statistics
 
 
-def _check_folder(output: str | os.PathLike[str] | None) -> None:
-  """Checks, before the data is read, that the figures will have a folder."""
+def _check_output(output: str | os.PathLike[str] | None) -> None:
+  """Checks, before the data is read, that the output can be written."""
   errors.check_local("statistics", output or "")
   folder = os.path.dirname(os.path.abspath(os.fspath(output or "")))
   if output is not None and not os.path.isdir(folder):
@@ -182,6 +187,10 @@ def _check_folder(output: str | os.PathLike[str] | None) -> None:
       f"statistics: {os.fspath(output)}: expected a file in a folder that is there, "
       f"got no folder {folder}. Make it first."
     )
+  if output is not None:
+    start = rb'\{\s*"format": "' + FORMAT.encode()
+    hint = "Name another file (--output)."
+    files.check_output("statistics", output, "statistics", start, hint)
 
 
 def _count(

@@ -301,7 +301,7 @@ class Statistics:
       OSError: it cannot be written.
     """
     try:
-      files.replace_file(os.path.abspath(os.fspath(path)), self.to_json().encode())
+      files.write_output(path, self.to_json().encode())
     except OSError as error:
       hint = "Name a file in a folder that is there and may be written to."
       raise _os_error(path, error, hint) from error

@@ -109,7 +109,7 @@ def check_golden(
   place = pathlib.Path(path)
   if os.environ.get(_UPDATE) == "1":
     files.make_folders(place.parent)
-    with files.replacing(place) as temporary, open(temporary, "wb") as f:
+    with files.writing_output(place) as temporary, open(temporary, "wb") as f:
       np.savez(f, **arrays)  # type: ignore[arg-type]
     return
   if not place.exists():

@@ -110,7 +110,7 @@ def write_page(
       f"view: {os.fspath(path)}: expected a page of at most {max_bytes:,} bytes, got "
       f"{len(data):,} with the list of episodes alone. Look at fewer: --episodes."
     )
-  files.replace_file(os.path.abspath(os.fspath(path)), data)
+  files.write_output(path, data)
   return PageReport(os.fspath(path), len(data), tuple(chosen))
 
 

@@ -76,7 +76,7 @@ def write_contact_sheet(
     top += row.height + _GAP
   held = io.BytesIO()
   sheet.save(held, "PNG", optimize=True)
-  files.replace_file(os.path.abspath(os.fspath(path)), held.getvalue())
+  files.write_output(path, held.getvalue())
 
 
 def _rows(page: SourcePage, limit: int, name: str) -> list[Any]:
@@ -131,7 +131,7 @@ def write_recording(pages: Sequence[SourcePage], path: str | os.PathLike[str]) -
     OSError: it cannot be written.
   """
   rerun = errors.load_extra("rerun", "rerun")
-  with files.replacing(os.path.abspath(os.fspath(path))) as temporary:
+  with files.writing_output(path) as temporary:
     recording = rerun.RecordingStream("t2r_seq_view")
     recording.save(temporary)
     for page in pages:

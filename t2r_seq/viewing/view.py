@@ -82,13 +82,13 @@ def view(
       "quotes."
     )
   _check_folder(output)
-  for file, kind_of_file, mark in (
-    (output, "a page", b"<!doctype html>"),
-    (png, "a PNG image", b"\x89PNG"),
+  for file, kind_of_file, start in (
+    (output, "a page", rb"<!doctype html>.*<title>t2r_seq view<"),
+    (png, "a PNG image", rb"\x89PNG"),
     (rrd, "a recording", b"RRF"),
   ):
     if file is not None:
-      files.check_replaces("view", file, kind_of_file, mark)
+      files.check_output("view", file, kind_of_file, start)
   sheets.check_extras(png is not None, rrd is not None)
   features, labels = _specs_of(spec, model, predictor)
   flat = None

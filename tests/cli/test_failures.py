@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import stat
 
 import gin
 import numpy as np
@@ -171,7 +173,13 @@ OUTPUTS = {
   "view of a store": ("view", "s", "--output", "s/store.json"),
   "a contact sheet": ("view", "s", "--output", "p.html", "--png", "a.tfrecord"),
   "stats": ("stats", "s", "--output", "s/store.json"),
+  "a page of another tool": ("view", "s", "--output", "other.html"),
   "inspect": ("inspect", "a.tfrecord", "--output", "model.py"),
+  "specs written by hand": ("inspect", "a.tfrecord", "--output", "specs.py"),
+  "other JSON": ("inspect", "a.tfrecord", "--output", "statistics.json"),
+  "default statistics": ("stats", "a.tfrecord"),
+  "default statistics of a store": ("stats", "s"),
+  "index": ("index", "a.tfrecord"),
 }
 
 
@@ -182,6 +190,11 @@ def test_a_report_replaces_reports_alone(run_main, tmp_path, monkeypatch):
   with store.EpisodeStore.create("s", SPEC) as writer:
     writer.append_episode(episode)
   (tmp_path / "model.py").write_text("my_model = 1")
+  (tmp_path / "specs.py").write_text("from t2r_seq.specs import TensorSpecStruct\n")
+  (tmp_path / "other.html").write_text("<!doctype html>\n<title>mine</title>")
+  for name in ("statistics.json", "s/statistics.json"):
+    (tmp_path / name).write_text('{"games": 3, "dtype": "x"}')
+  (tmp_path / "a.tfrecord.t2ri").write_text("my notes")
   before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
   for words in OUTPUTS.values():
     status, _, err = run_main(*words)
@@ -190,6 +203,33 @@ def test_a_report_replaces_reports_alone(run_main, tmp_path, monkeypatch):
   for _ in range(2):
     for command, end in (("view", "html"), ("stats", "json"), ("inspect", "py")):
       assert run_main(command, "a.tfrecord", "--output", f"spec.{end}")[0] == 0
+
+
+STREAMS = {
+  "view": ("view", "s", "--output"),
+  "stats": ("stats", "s", "--output"),
+  "inspect": ("inspect", "s", "--format", "json", "--output"),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_report_goes_to_a_device_or_through_a_link(
+  name, run_main, tmp_path, monkeypatch
+):
+  monkeypatch.chdir(tmp_path)
+  with store.EpisodeStore.create("s", SPEC) as writer:
+    writer.append_episode({"x": np.ones(2, np.float32)})
+  try:
+    os.mknod("null", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+  except PermissionError:
+    pytest.skip("devices are made by root alone")
+  os.symlink("report.json", "link")
+  for path in ("null", "link", "link"):
+    status, _, err = run_main(*STREAMS[name], path)
+    assert status == 0, err
+  assert stat.S_ISCHR(os.lstat("null").st_mode)
+  assert os.path.islink("link") and os.path.getsize("report.json")
+  assert run_main(*STREAMS[name], "s")[0] == 1
 
 
 def test_help_fits_a_terminal(capsys):

@@ -46,7 +46,7 @@ def test_an_index_that_cannot_be_read_is_in_nobodys_way(folder, run_main):
   os.mkdir("1.tfrecord.t2ri")
   status, out, err = run_main("index", "*.tfrecord")
   assert status == 1 and out.startswith("2 files: 1 indexed, 0 fresh, 1 failed.\n")
-  assert "1.tfrecord" in err and "Is a directory" in err
+  assert "1.tfrecord.t2ri: expected an index, got a folder. Move it" in err
   assert run_main("index", "*.tfrecord", "--check")[1].startswith("2 files: 1 fresh, 1")
 
 
