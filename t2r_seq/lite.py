@@ -118,7 +118,7 @@ class Layout:
     """
     fields = _read_json(folder)
     try:
-      return cls(
+      layout = cls(
         str(fields["model"]),
         int(fields["global_step"]),
         str(fields["weights"]),
@@ -130,8 +130,20 @@ class Layout:
         fields.get("record"),
         str(fields.get("export", "")),
       )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+      layout._check()
+      return layout
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
       raise _load_error(folder, f"a whole {LAYOUT_FILE}", f"none: {error!r}") from error
+
+  def _check(self) -> None:
+    """Raises ValueError or TypeError where fields contradict each other."""
+    period = None if self.record is None else dict(self.record).get("control_period")
+    if not isinstance(period, (int, float, type(None))):
+      raise TypeError(f"a control_period of {period!r}")
+    for path, window in self.windows.items():
+      np.asarray(window.offsets, np.int64)
+      if window.state not in self.state:
+        raise ValueError(f"{path}: no state {window.state!r}")
 
 
 class LitePolicy:
@@ -400,7 +412,7 @@ def _read_state(folder: str, layout: Layout) -> dict[str, np.ndarray]:
       state = {path: stored[path] for path in stored.files}
   except FileNotFoundError as error:
     raise _load_error(path, "a file", "none") from error
-  except (OSError, ValueError, EOFError) as error:
+  except Exception as error:  # A damaged zip file raises whatever its bytes lead to.
     raise _load_error(path, "a state", f"a damaged file: {error}") from error
   _check(f"load lite policy: {path}", state, layout.state)
   return state

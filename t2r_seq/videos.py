@@ -73,16 +73,41 @@ def read_frames(
   wanted, path = np.asarray(times, np.float64), _name(source)
   if isinstance(source, str) and not os.path.exists(source):
     raise errors.RecordError(f"video: {path}: expected a video file, got none.")
+  what = f"a video that can be decoded, from {wanted[0]:.4f} s to {wanted[-1]:.4f} s"
+  with (
+    _explained(path, what),
+    av.open(source, buffer_size=_IO_BYTES, metadata_errors="replace") as container,
+  ):
+    reading = _Reading(path, container, wanted, out, num_threads)
+    return reading.run(np.inf if seek_after is None else seek_after)
+
+
+@contextlib.contextmanager
+def _explained(path: str, expected: str) -> Iterator[None]:
+  """Turns what PyAV raises for a damaged file into a RecordError that names it."""
   try:
-    with av.open(source, buffer_size=_IO_BYTES) as container:
-      reading = _Reading(path, container, wanted, out, num_threads)
-      return reading.run(np.inf if seek_after is None else seek_after)
-  except av.FFmpegError as error:
+    yield
+  except (errors.SpecError, ImportError):
+    raise
+  except Exception as error:
+    got = getattr(error, "strerror", None) or error
     raise errors.RecordError(
-      f"video: {path}: expected a video that can be decoded, from {wanted[0]:.4f} s to "
-      f"{wanted[-1]:.4f} s, got {type(error).__name__}: {error.strerror}. The file is "
-      "damaged or was cut, or it is none of a video."
+      f"video: {path}: expected {expected}, got {type(error).__name__}: {got}. The "
+      "file is damaged or was cut, or it is no video."
     ) from error
+
+
+def _video_stream(path: str, container: Any) -> Any:
+  """Returns the first video stream of a file.
+
+  Raises:
+    RecordError: the file has none, or one of an unknown codec.
+  """
+  streams = container.streams.video
+  if not streams or streams[0].codec_context is None:
+    got = "one of an unknown codec" if streams else "none"
+    raise errors.RecordError(f"video: {path}: expected a video stream, got {got}.")
+  return streams[0]
 
 
 def _name(source: Source) -> str:
@@ -107,11 +132,9 @@ class _Reading:
     out: np.ndarray | None,
     num_threads: int | None,
   ) -> None:
-    if not container.streams.video:
-      raise errors.RecordError(f"video: {path}: expected a video stream, got none.")
     self._path = path
     self._container = container
-    self._stream = container.streams.video[0]
+    self._stream = _video_stream(path, container)
     self._stream.thread_type = "AUTO"
     if num_threads is not None:
       self._stream.codec_context.thread_count = num_threads
@@ -467,26 +490,27 @@ class VideoInfo:
       ImportError: PyAV is not installed.
       RecordError: none that can be read.
     """
-    av = load_av()
-    try:
-      with av.open(source, buffer_size=_IO_BYTES) as container:
-        stream = container.streams.video[0]
-        context = stream.codec_context
-        found = [
-          (float(p.pts * p.time_base), p.is_keyframe)
-          for p in container.demux(stream)
-          if p.size
-        ]
-        codec = (context.name, context.pix_fmt, bytes(context.extradata or b""))
-        keys = [i for i, (_, is_key) in enumerate(found) if is_key]
-        gop = int(np.diff([*keys, len(found)]).max(initial=1))
-        times = np.sort(np.array([time for time, _ in found], np.float64))
-        return cls((context.height, context.width), codec, times, gop)
-    except (av.FFmpegError, IndexError, TypeError) as error:
-      raise errors.RecordError(
-        f"video: {_name(source)}: expected a whole video, got {type(error).__name__}: "
-        f"{getattr(error, 'strerror', error)}."
-      ) from error
+    av, path = load_av(), _name(source)
+    with (
+      _explained(path, "a whole video"),
+      av.open(source, buffer_size=_IO_BYTES, metadata_errors="replace") as container,
+    ):
+      stream = _video_stream(path, container)
+      context = stream.codec_context
+      found = [
+        (float(p.pts * p.time_base), p.is_keyframe)
+        for p in container.demux(stream)
+        if p.size
+      ]
+      if not found:
+        raise errors.RecordError(
+          f"video: {path}: expected a whole video, got no frame."
+        )
+      codec = (context.name, context.pix_fmt, bytes(context.extradata or b""))
+      keys = [i for i, (_, is_key) in enumerate(found) if is_key]
+      gop = int(np.diff([*keys, len(found)]).max(initial=1))
+      times = np.sort(np.array([time for time, _ in found], np.float64))
+      return cls((context.height, context.width), codec, times, gop)
 
 
 def cut_video(
@@ -505,44 +529,41 @@ def cut_video(
     ImportError: PyAV is not installed.
     RecordError: the file cannot be read.
   """
-  av = load_av()
+  av, path = load_av(), _name(source)
   wanted, output = np.asarray(times, np.float64), io.BytesIO()
   rate = fractions.Fraction(fps).limit_denominator(1001)
-  try:
-    with av.open(source, buffer_size=_IO_BYTES) as container:
-      stream = container.streams.video[0]
-      slack = max(TOLERANCE, 0.51 * float(stream.time_base))
-      # Further back: seeking goes by when frames are decoded, not by when shown.
-      target = max(float(wanted[0]) - _SEEK_BACK, 0) / float(stream.time_base)
-      container.seek(int(target), stream=stream, backward=True)
-      packets: list[Any] = []
-      for packet in container.demux(stream):
-        if not packet.size or len(packets) == len(wanted):
-          break
-        time = float(packet.pts * packet.time_base)
-        if packets or (packet.is_keyframe and time > wanted[0] - slack):
-          packets.append(packet)
-      found = np.array([float(p.pts * p.time_base) for p in packets])
-      order = np.argsort(found)
-      is_whole = len(found) == len(wanted)
-      if not is_whole or np.abs(found[order] - wanted).max() > slack:
-        return None
-      ranks = np.argsort(order)
-      delay = int((np.arange(len(ranks)) - ranks).max())
-      with av.open(output, "w", format="mp4") as made:
-        # Opaque: what decodes a format has another name than what encodes it.
-        track = made.add_stream_from_template(stream, opaque=True)
-        track.time_base = 1 / rate
-        for number, (packet, rank) in enumerate(zip(packets, ranks, strict=True)):
-          packet.stream, packet.time_base = track, 1 / rate
-          packet.pts, packet.dts = int(rank), number - delay
-          packet.duration = 1
-          made.mux(packet)
-  except (av.FFmpegError, IndexError) as error:
-    raise errors.RecordError(
-      f"video: {_name(source)}: expected a video to be cut, got "
-      f"{type(error).__name__}: {getattr(error, 'strerror', error)}."
-    ) from error
+  with (
+    _explained(path, "a video to be cut"),
+    av.open(source, buffer_size=_IO_BYTES, metadata_errors="replace") as container,
+  ):
+    stream = _video_stream(path, container)
+    slack = max(TOLERANCE, 0.51 * float(stream.time_base))
+    # Further back: seeking goes by when frames are decoded, not by when shown.
+    target = max(float(wanted[0]) - _SEEK_BACK, 0) / float(stream.time_base)
+    container.seek(int(target), stream=stream, backward=True)
+    packets: list[Any] = []
+    for packet in container.demux(stream):
+      if not packet.size or len(packets) == len(wanted):
+        break
+      time = float(packet.pts * packet.time_base)
+      if packets or (packet.is_keyframe and time > wanted[0] - slack):
+        packets.append(packet)
+    found = np.array([float(p.pts * p.time_base) for p in packets])
+    order = np.argsort(found)
+    is_whole = len(found) == len(wanted)
+    if not is_whole or np.abs(found[order] - wanted).max() > slack:
+      return None
+    ranks = np.argsort(order)
+    delay = int((np.arange(len(ranks)) - ranks).max())
+    with av.open(output, "w", format="mp4") as made:
+      # Opaque: what decodes a format has another name than what encodes it.
+      track = made.add_stream_from_template(stream, opaque=True)
+      track.time_base = 1 / rate
+      for number, (packet, rank) in enumerate(zip(packets, ranks, strict=True)):
+        packet.stream, packet.time_base = track, 1 / rate
+        packet.pts, packet.dts = int(rank), number - delay
+        packet.duration = 1
+        made.mux(packet)
   return output.getvalue()
 
 
@@ -556,33 +577,29 @@ def join_videos(path: str, parts: Sequence[str]) -> None:
     RecordError: a part cannot be read.
   """
   av = load_av()
-  name = path
-  try:
-    with av.open(path, "w", format="mp4") as container:
-      stream, offset, last = None, fractions.Fraction(0), None
-      for name in parts:
-        with av.open(name) as source:
-          video = source.streams.video[0]
-          if stream is None:
-            # Opaque: what decodes a format has another name than what encodes it.
-            stream = container.add_stream_from_template(video, opaque=True)
-            stream.time_base = video.time_base
-          shift, end = round(offset / video.time_base), 0
-          for packet in source.demux(video):
-            if packet.dts is None:
-              continue  # What a demuxer ends with.
-            end = max(end, packet.pts + packet.duration)
-            packet.pts += shift
-            # A part that is too short for B-frames decodes later than the next begins.
-            last = (
-              packet.dts + shift if last is None else max(packet.dts + shift, last + 1)
-            )
-            packet.dts = last
-            packet.stream = stream
-            container.mux(packet)
-          offset += end * video.time_base
-  except av.FFmpegError as error:
-    raise errors.RecordError(
-      f"video: {path}: expected videos that can be joined, got {type(error).__name__}: "
-      f"{error.strerror}, at {name}."
-    ) from error
+  with (
+    _explained(path, "videos that can be joined"),
+    av.open(path, "w", format="mp4") as container,
+  ):
+    stream, offset, last = None, fractions.Fraction(0), None
+    for name in parts:
+      with _explained(name, "a video that can be joined"), av.open(name) as source:
+        video = _video_stream(name, source)
+        if stream is None:
+          # Opaque: what decodes a format has another name than what encodes it.
+          stream = container.add_stream_from_template(video, opaque=True)
+          stream.time_base = video.time_base
+        shift, end = round(offset / video.time_base), 0
+        for packet in source.demux(video):
+          if packet.dts is None:
+            continue  # What a demuxer ends with.
+          end = max(end, packet.pts + packet.duration)
+          packet.pts += shift
+          # A part that is too short for B-frames decodes later than the next begins.
+          last = (
+            packet.dts + shift if last is None else max(packet.dts + shift, last + 1)
+          )
+          packet.dts = last
+          packet.stream = stream
+          container.mux(packet)
+        offset += end * video.time_base

@@ -137,11 +137,13 @@ class ConversionFolder:
       if values.pop("format") != FORMAT or values.pop("version") != VERSION:
         raise ValueError("another format or version")
       plan = Plan(**values)
+      if not all(isinstance(v, dict) for v in (plan.options, plan.fingerprint)):
+        raise ValueError("options or a fingerprint that are no objects")
       with open(os.path.join(self.path, "spec.json"), encoding="utf-8") as text:
         return plan, specs.TensorSpecStruct.from_json(text.read())
     except (FileNotFoundError, NotADirectoryError):
       return None
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
       raise errors.ConversionError(
         f"convert: {place}: expected the plan of a conversion, version {VERSION}, got "
         f"{error!r:.120}. Delete {self.path} and the destination, and start anew."

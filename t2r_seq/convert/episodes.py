@@ -227,11 +227,16 @@ def read_json_object(operation: str, path: str) -> dict[str, Any]:
   """
   try:
     with open(path, encoding="utf-8") as file:
-      return dict(json.load(file))
-  except (OSError, TypeError, ValueError) as error:
+      values = json.load(file)
+  except (OSError, RecursionError, ValueError) as error:
     raise errors.ConversionError(
       f"{operation}: expected a JSON object, got {error}."
     ) from error
+  if not isinstance(values, dict):
+    raise errors.ConversionError(
+      f"{operation}: expected a JSON object, got {values!r:.80}."
+    )
+  return values
 
 
 def natural_order(name: str) -> list[Any]:

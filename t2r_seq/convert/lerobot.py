@@ -16,6 +16,7 @@ from t2r_seq.convert.episodes import (
   EpisodeSource,
   SourceEpisode,
   left_out,
+  reading,
 )
 from t2r_seq.convert.lerobot_folder import (
   DERIVED,
@@ -66,11 +67,12 @@ class LeRobotSource(EpisodeSource):
       if (key := self._keys.get(path, path)) in features
       and features[key].dtype == VIDEO
     ]
-    self._were_kept = {
-      path: VideoOptions(**options)
-      for path, options in self._extra.get("videos", {}).items()
-      if path in self.videos
-    }
+    with reading(os.path.join(self.folder.path, EXTRA), "the options of its videos"):
+      self._were_kept = {
+        path: VideoOptions(**options)
+        for path, options in self._extra.get("videos", {}).items()
+        if path in self.videos
+      }
     lengths = self.folder.lengths
     self._episodes = np.flatnonzero(lengths).tolist()
     self.num_episodes = len(self._episodes)
@@ -96,13 +98,20 @@ class LeRobotSource(EpisodeSource):
     """Returns the specs that a conversion has left, where the data is still so."""
     if not self._extra:
       return {}
-    spec = specs.TensorSpecStruct.from_json(json.dumps(self._extra["spec"]))
-    self._keys = {path: key for path, key in self._keys.items() if key in of_keys}
+    name = os.path.join(self.folder.path, EXTRA)
+    with reading(name, "the specs of a conversion"):
+      spec = specs.TensorSpecStruct.from_json(json.dumps(self._extra["spec"]))
+      sizes = {key: leaf.shape.num_elements() for key, leaf in of_keys.items()}
+      self._keys = {
+        path: key
+        for path, key in self._keys.items()
+        if path in spec and spec[path].shape.num_elements() == sizes.get(key)
+      }
     return {path: specs.frame_spec(spec[path]) for path in spec if path in self._keys}
 
   def _read_metadata(self) -> Mapping[str, Any]:
     """Rate, robot, tasks and names, or the metadata that a conversion left there."""
-    if "metadata" in self._extra:
+    if isinstance(self._extra.get("metadata"), dict):
       return self._extra["metadata"]
     folder = self.folder
     names = {k: f.names for k, f in folder.features.items() if k not in DERIVED}

@@ -177,8 +177,9 @@ class LeRobotFolder:
       found[name] = range(first, end)
     extra = os.path.join(self.path, EXTRA)
     if os.path.isfile(extra):
-      known = read_json(extra).get("splits") or {}
-      found |= {name: list(map(int, numbers)) for name, numbers in known.items()}
+      with episodes.reading(extra, "splits"):
+        known = read_json(extra).get("splits") or {}
+        found |= {name: list(map(int, numbers)) for name, numbers in known.items()}
     return found
 
   @property
@@ -312,7 +313,7 @@ class LeRobotFolder:
   def _read_features(self) -> dict[str, Feature]:
     try:
       found = {k: Feature.of_json(k, v) for k, v in self.info["features"].items()}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
       want = "a dtype and a shape of each key"
       raise self._error(INFO, "features", want, repr(error)) from error
     needed = DERIVED if not self._is_v2 else (TIMESTAMP, FRAME_INDEX, EPISODE_INDEX)

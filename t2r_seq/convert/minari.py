@@ -77,7 +77,7 @@ class MinariSource(EpisodeSource):
     self.metadata = {"minari": known}
     numbers = sorted(int(name) for name in os.listdir(folder) if name.isdigit())
     total = known.get("total_episodes", len(numbers))
-    if numbers != list(range(total)) or not numbers:
+    if numbers != list(range(len(numbers))) or total != len(numbers) or not numbers:
       raise errors.ConversionError(
         f"convert: {folder}: expected the folders of {total} episodes, as {METADATA} "
         f"has it, got {errors.listing(map(str, numbers), 8)}."
@@ -128,7 +128,9 @@ class MinariSource(EpisodeSource):
       name = os.path.join(folder, name)
       with episodes.reading(name, "an Arrow file"), pyarrow.OSFile(name) as file:
         tables.append(pyarrow.ipc.open_file(file).read_all())
-    table = pyarrow.concat_tables(tables)
+        tables[-1].validate(full=True)
+    with episodes.reading(place, "Arrow files of the same columns"):
+      table = pyarrow.concat_tables(tables)
     length, values = self._lengths[number], {}
     if len(table) != length + 1:
       raise errors.ConversionError(

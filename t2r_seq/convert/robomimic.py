@@ -166,7 +166,8 @@ class RobomimicSource(hdf5.LayoutSource):
     found = {name: _to_json(value) for name, value in attributes.items()}
     found.pop(TOTAL, None)
     found.pop(SPEC_ATTRIBUTE, None)
-    metadata = json.loads(found.pop(METADATA_ATTRIBUTE, "{}"))
+    with episodes.reading(self._names[0], f"JSON in {METADATA_ATTRIBUTE}"):
+      metadata = dict(json.loads(found.pop(METADATA_ATTRIBUTE, "{}")))
     return _with_names(metadata, {"attrs": found} if found else {}, self._demo_names())
 
   def metadata_of(self, chosen: np.ndarray) -> Mapping[str, Any]:

@@ -75,6 +75,22 @@ class FileIndex:
     """Bytes of each serialized record, without its frame, int64 [n]."""
     return self.ends - self.offsets - framing.FRAME_SIZE
 
+  def check(self) -> None:
+    """Checks that the numbers can be those of a file; they may come from one.
+
+    Raises:
+      ValueError: records overlap or end beyond the file, a sequence has fewer than 0
+        steps, or the specs are invalid.
+    """
+    if np.any(self.lengths < 0):
+      raise ValueError("records overlap")
+    if self.num_records and not self.compression and self.ends[-1] > self.file_size:
+      raise ValueError("records end beyond the file")
+    if any(np.any(steps < 0) for steps in self.steps.values()):
+      raise ValueError("a sequence has fewer than 0 steps")
+    if self.spec_json:
+      specs.TensorSpecStruct.from_json(self.spec_json)
+
   def to_bytes(self) -> bytes:
     """Returns the bytes of the sidecar."""
     arrays, numbers = _share_arrays(self.steps)
@@ -108,7 +124,10 @@ class FileIndex:
     header, position = _read_header(data)
     try:
       return cls._from_header(header, data[position : -_CHECKSUM.size])
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (
+      *(AttributeError, KeyError, IndexError, MemoryError, OverflowError),
+      *(TypeError, ValueError),
+    ) as error:
       raise _damage(f"its header does not fit its arrays ({error})") from error
 
   @classmethod
@@ -118,7 +137,7 @@ class FileIndex:
       1 + max(numbers.values(), default=-1) + 1, count
     )
     spec = header["spec"]
-    return cls(
+    index = cls(
       file_size=int(header["file_size"]),
       mtime_ns=int(header["mtime_ns"]),
       checksum=int(header["checksum"]),
@@ -127,6 +146,8 @@ class FileIndex:
       steps={name: arrays[1 + number] for name, number in numbers.items()},
       spec_json=json.dumps(spec) if spec else "",
     )
+    index.check()
+    return index
 
 
 def index_path(filename: str | os.PathLike[str]) -> str:
@@ -209,7 +230,7 @@ def _read_header(data: bytes) -> tuple[dict[str, Any], int]:
   position = _START.size + size
   try:
     return json.loads(data[_START.size : position]), position
-  except ValueError as error:
+  except (RecursionError, ValueError) as error:
     raise _damage(f"a header that is no JSON ({error})") from error
 
 

@@ -444,7 +444,8 @@ class ExtendedTensorSpec(tf.TensorSpec):
     Raises:
       SpecError: the message is not a spec.
     """
-    fields = serialization.fields_from_proto(proto, path)
+    with serialization.decoding("spec_from_proto", path):
+      fields = serialization.fields_from_proto(proto, path)
     return serialization.build(cls, "spec_from_proto", path, fields)
 
   @classmethod

@@ -8,9 +8,10 @@ Tensor2Robot's own protos read too; see t2r.proto. `ExtendedTensorSpec` and
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from t2r_seq import errors
 from t2r_seq.specs import t2r_pb2
 
 _FLAGS = ("is_optional", "is_sequence", "is_extracted")
+_TEXTS = ("name", "data_format", "dataset_key")
 _ALWAYS_IN_JSON = ("shape", "dtype", "name")
 
 _Message = TypeVar("_Message", bound=proto_message.Message)
@@ -133,8 +135,17 @@ def fields_from_json(
     got = f"no {' and no '.join(sorted(missing))}"
     raise error(operation, path, "shape and dtype", got)
   fields = dict(values)
+  for field, value in fields.items():
+    if field in _TEXTS and not isinstance(value, (str, type(None))):
+      raise error(operation, path, f"{field} to be text", repr(value))
+    if field in (*_FLAGS, "is_concatenated") and not isinstance(value, bool | None):
+      raise error(operation, path, f"{field} to be true or false", repr(value))
   if "varlen_default_value" in fields:
-    fields["varlen_default_value"] = _scalar_from_json(fields["varlen_default_value"])
+    default = fields["varlen_default_value"]
+    try:
+      fields["varlen_default_value"] = _scalar_from_json(default)
+    except (TypeError, ValueError) as e:
+      raise error(operation, path, "a default value", repr(default), str(e)) from e
   return fields
 
 
@@ -159,6 +170,17 @@ def parse_proto(message_cls: Callable[[], _Message], serialized: bytes) -> _Mess
     want = f"a serialized {type(message).__name__}"
     raise error("from_serialized_proto", "", want, str(e)) from e
   return message
+
+
+@contextlib.contextmanager
+def decoding(operation: str, path: str = "") -> Iterator[None]:
+  """Raises SpecError where a string of a proto is no UTF-8, or a default invalid."""
+  try:
+    yield
+  except errors.SpecError:
+    raise
+  except (TypeError, ValueError) as e:
+    raise error(operation, path, "the proto of specs", str(e)) from e
 
 
 def load_json(operation: str, text: str) -> Any:

@@ -173,14 +173,15 @@ class TensorSpecStruct(MutableMapping):
   @classmethod
   def from_proto(cls, proto: t2r_pb2.TensorSpecStruct) -> TensorSpecStruct:
     """Reads the `t2r.proto` message; paths without an order come last, sorted."""
-    paths = [path for path in proto.key_order if path in proto.key_value]
-    paths += sorted(set(proto.key_value) - set(paths))
-    return cls(
-      [
-        (path, ExtendedTensorSpec.from_proto(proto.key_value[path], path))
-        for path in paths
-      ]
-    )
+    with serialization.decoding("struct_from_proto"):
+      paths = [path for path in proto.key_order if path in proto.key_value]
+      paths += sorted(set(proto.key_value) - set(paths))
+      return cls(
+        [
+          (path, ExtendedTensorSpec.from_proto(proto.key_value[path], path))
+          for path in paths
+        ]
+      )
 
   @classmethod
   def from_serialized_proto(cls, serialized: bytes) -> TensorSpecStruct:

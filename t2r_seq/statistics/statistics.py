@@ -101,6 +101,10 @@ class PathStatistics:
         raise ValueError(f"{name}: expected none below 0, got {figures[name].tolist()}")
     if np.any(figures["min"] > figures["max"]):
       raise ValueError(f"min: expected none above max, got {figures['min'].tolist()}")
+    if {*self.quantiles} != {*QUANTILES}:
+      raise ValueError(f"expected quantiles {QUANTILES}, got {[*self.quantiles]}")
+    if not 0 <= self.rank_error <= 1:
+      raise ValueError(f"rank_error: expected 0 to 1, got {self.rank_error}")
 
   @property
   def num_not_finite(self) -> int:
@@ -335,7 +339,7 @@ def load_statistics(path: str | os.PathLike[str]) -> Statistics:
   try:
     return Statistics(
       kind=str(values["source"]["kind"]),
-      fingerprint=dict(values["source"]["fingerprint"]),
+      fingerprint={k: str(v) for k, v in values["source"]["fingerprint"].items()},
       transform=str(values["transform"]),
       images=bool(values["images"]),
       num_items=int(values["num_items"]),
@@ -435,13 +439,13 @@ def _lengths_to_json(lengths: LengthStatistics | None) -> dict[str, Any] | None:
 def _lengths_from_json(values: Mapping[str, Any] | None) -> LengthStatistics | None:
   if values is None:
     return None
+  numbers = ("num_episodes", "num_steps", "min", "max")
   return LengthStatistics(
-    **{
-      **values,
-      "quantiles": {float(q): n for q, n in values["quantiles"].items()},
-      "edges": tuple(values["edges"]),
-      "counts": tuple(values["counts"]),
-    }
+    **{name: int(values[name]) for name in numbers},
+    mean=float(values["mean"]),
+    quantiles={float(q): int(n) for q, n in values["quantiles"].items()},
+    edges=tuple(map(int, values["edges"])),
+    counts=tuple(map(int, values["counts"])),
   )
 
 
