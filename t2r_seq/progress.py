@@ -57,6 +57,8 @@ class Progress:
     self._episodes, self._bytes = done, 0
     self._begin = self._last = self._clock()
     self._first_fraction: float | None = None
+    if label and self._is_terminal:
+      self._show(label)  # The first episode may take long.
 
   def advance(self, num_bytes: int, fraction: float | None = None) -> None:
     """Counts an episode.

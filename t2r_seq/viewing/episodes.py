@@ -19,8 +19,10 @@ from t2r_seq.convert.episodes import (
   SourceEpisode,
   Values,
   control_period,
+  num_bytes,
   num_steps,
 )
+from t2r_seq.progress import Progress
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 from t2r_seq.store import choose_episodes
 from t2r_seq.store.splits import Episodes
@@ -188,20 +190,32 @@ class EpisodeReader:
     return [*self._source.notes, *self._own_notes]
 
   def episodes(
-    self, chosen: Sequence[int] | None = None
+    self,
+    chosen: Sequence[int] | None = None,
+    progress: Progress | None = None,
+    label: str = "look at",
   ) -> Iterator[tuple[int, Values]]:
     """Yields episodes, in the order of the source.
 
     Args:
       chosen: numbers of the wanted ones, as this method has given them; None for all.
+      progress: counts each episode when the next one is requested.
+      label: what is done with the source, for the progress.
     Yields:
       The number in the source, and values by path; those without a step are left out.
     """
     numbers = self._numbers if chosen is None else np.sort(np.asarray(chosen, int))
+    if progress is not None:
+      total = self.num_episodes if chosen is None else len(chosen)
+      progress.start(f"{label} {self.path}", 0, total)
     for number, episode in self._read(numbers):
       values = {p: v for p, v in episode.values.items() if p in self.spec}
       if num_steps(values, self.spec):
         yield number, values
+      if progress is not None:
+        progress.advance(num_bytes(values))
+    if progress is not None:
+      progress.stop()
 
   def _read(self, numbers: np.ndarray | None) -> Iterator[tuple[int, SourceEpisode]]:
     """Yields episodes with these numbers, rising; None for all."""

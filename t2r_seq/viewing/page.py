@@ -14,6 +14,7 @@ import numpy as np
 
 from t2r_seq import errors, files
 from t2r_seq.convert.episodes import Values, num_steps
+from t2r_seq.progress import Progress
 from t2r_seq.viewing.episodes import (
   as_pixels,
   encode_jpegs,
@@ -76,6 +77,7 @@ def write_page(
   pages: Sequence[SourcePage],
   path: str | os.PathLike[str],
   max_bytes: int = MAX_BYTES,
+  progress: Progress | None = None,
 ) -> PageReport:
   """Writes a page of one source, or of two side by side.
 
@@ -87,6 +89,7 @@ def write_page(
     pages: one source, or two.
     path: of the file, in a folder that is there.
     max_bytes: of the file.
+    progress: counts the episodes that are drawn.
   Returns:
     What was written.
   Raises:
@@ -98,7 +101,7 @@ def write_page(
   room = (max_bytes - len(template.encode())) // max(len(pages), 1)
   described, chosen = [], []
   for page in pages:
-    values, sentence = _describe(page, room, ranges)
+    values, sentence = _describe(page, room, ranges, progress)
     described.append(values)
     chosen.append(sentence)
   text = json.dumps({"sources": described}, separators=(",", ":"), allow_nan=False)
@@ -148,6 +151,7 @@ def _describe(
   page: SourcePage,
   room: int,
   ranges: Mapping[str, tuple[np.ndarray, np.ndarray]],
+  progress: Progress | None,
 ) -> tuple[dict[str, Any], str]:
   """Describes a source, within so many bytes of JSON."""
   survey, reader = page.survey, page.survey.reader
@@ -198,7 +202,7 @@ def _describe(
   room -= len(json.dumps(values).encode()) + 2000
   room -= _add_thumbnails(values["episodes"], survey, room // 6)
   rung, shown = _choose(page, room)
-  detail = _details(page, rung, shown, ranges, room)
+  detail = _details(page, rung, shown, ranges, room, progress)
   values["detail"] = detail
   said = _sentence(page, rung, len(detail))
   notes = [*page.notes, *reader.notes]
@@ -346,6 +350,7 @@ def _details(
   shown: Sequence[int],
   ranges: Mapping[str, tuple[np.ndarray, np.ndarray]],
   room: int,
+  progress: Progress | None,
 ) -> dict[str, Any]:
   """Reads the chosen episodes again, and takes what fits."""
   figures = {each.number: each for each in page.survey.figures}
@@ -357,7 +362,7 @@ def _details(
     )
   )
   made, sizes = {}, {}
-  for number, values in page.survey.reader.episodes(shown):
+  for number, values in page.survey.reader.episodes(shown, progress, "draw"):
     detail = _detail(page, rung, values, ranges, starts[number])
     detail["marks"] = [
       [mark.what, mark.path, mark.start, mark.stop] for mark in figures[number].marks

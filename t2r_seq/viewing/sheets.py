@@ -12,6 +12,7 @@ import numpy as np
 
 from t2r_seq import errors, files
 from t2r_seq.convert.episodes import num_steps
+from t2r_seq.progress import Progress
 from t2r_seq.viewing.episodes import encode_jpegs, series_of, spread, text_of
 from t2r_seq.viewing.page import NOTABLE, SourcePage
 
@@ -40,13 +41,18 @@ def check_extras(png: bool, rrd: bool) -> None:
 
 
 def write_contact_sheet(
-  pages: Sequence[SourcePage], path: str | os.PathLike[str]
+  pages: Sequence[SourcePage],
+  path: str | os.PathLike[str],
+  progress: Progress | None = None,
 ) -> None:
   """Writes a PNG: a row for each of the most suspected episodes, 8 frames of it.
+
+  The frames are those of the suspected camera, if one is, or else of the first one.
 
   Args:
     pages: of the sources.
     path: of the file.
+    progress: counts the episodes.
   Raises:
     SpecError: no source has a camera.
     ImportError: Pillow is not installed.
@@ -59,7 +65,7 @@ def write_contact_sheet(
     row
     for page in pages
     for row in _rows(
-      page, _ROWS // len(pages), f"{page.name}: " if len(pages) > 1 else ""
+      page, _ROWS // len(pages), f"{page.name}: " if len(pages) > 1 else "", progress
     )
   ]
   if not rows:
@@ -79,12 +85,16 @@ def write_contact_sheet(
   files.write_output(path, held.getvalue())
 
 
-def _rows(page: SourcePage, limit: int, name: str) -> list[Any]:
+def _rows(
+  page: SourcePage, limit: int, name: str, progress: Progress | None
+) -> list[Any]:
   survey, reader = page.survey, page.survey.reader
   chosen = {each.number: each for each in survey.ranked[:limit]}
   made: dict[int, Any] = {}
-  for number, values in reader.episodes(list(chosen)):
-    camera = next((p for p in reader.columns.cameras if p in values), None)
+  for number, values in reader.episodes(list(chosen), progress, "contact sheet of"):
+    suspected = [reason.path for reason in chosen[number].reasons[:1]]
+    cameras = [path for path in reader.columns.cameras if path in values]
+    camera = next((p for p in (*suspected, *cameras) if p in cameras), None)
     if camera is None:
       continue
     length = num_steps(values, reader.spec)
@@ -120,12 +130,17 @@ def _row(title: str, facts: str, reason: str, frames: np.ndarray) -> Any:
   return row
 
 
-def write_recording(pages: Sequence[SourcePage], path: str | os.PathLike[str]) -> None:
+def write_recording(
+  pages: Sequence[SourcePage],
+  path: str | os.PathLike[str],
+  progress: Progress | None = None,
+) -> None:
   """Writes a recording for Rerun's viewer, of all episodes and in full.
 
   Args:
     pages: of the sources.
     path: of the file, by custom '.rrd'.
+    progress: counts the episodes.
   Raises:
     ImportError: rerun-sdk is not installed.
     OSError: it cannot be written.
@@ -135,16 +150,18 @@ def write_recording(pages: Sequence[SourcePage], path: str | os.PathLike[str]) -
     recording = rerun.RecordingStream("t2r_seq_view")
     recording.save(temporary)
     for page in pages:
-      _record(rerun, recording, page)
+      _record(rerun, recording, page, progress)
     recording.flush()
     recording.disconnect()
 
 
-def _record(rerun: Any, recording: Any, page: SourcePage) -> None:
+def _record(
+  rerun: Any, recording: Any, page: SourcePage, progress: Progress | None
+) -> None:
   reader = page.survey.reader
   columns = reader.columns
   ranked = {each.number: each for each in page.survey.ranked}
-  for number, values in reader.episodes(list(ranked)):
+  for number, values in reader.episodes(list(ranked), progress, "record"):
     root = f"{page.name}/episode_{number}"
     reasons = [each.text for each in ranked[number].reasons if each.score >= NOTABLE]
     text = "\n".join(f"- {reason}" for reason in reasons) or "nothing is suspected"

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from t2r_seq import errors, specs
-from t2r_seq.convert.episodes import Values, num_bytes, num_steps
+from t2r_seq.convert.episodes import Values, num_steps
 from t2r_seq.progress import Progress
 from t2r_seq.statistics import accumulators
 from t2r_seq.statistics.statistics import PathStatistics
@@ -74,15 +74,13 @@ def survey_episodes(
   Args:
     reader: of the episodes.
     export: asked what it would do in each, for its error.
-    progress: is told of each.
+    progress: counts them.
   Returns:
     The survey.
   Raises:
     SpecError: an episode cannot be read, or there is none.
   """
   survey = Survey(reader)
-  if progress is not None:
-    progress.start(f"look at {reader.path}", 0, reader.num_episodes)
   columns = reader.columns
   counted = {
     path: accumulators.create_accumulator(
@@ -93,7 +91,7 @@ def survey_episodes(
   rows: dict[str, list[np.ndarray]] = {path: [] for path in columns.series}
   num_rows = 0
   sizes: list[dict[tuple[int, int], float]] = []
-  for number, values in reader.episodes():
+  for number, values in reader.episodes(None, progress):
     length = num_steps(values, reader.spec)
     figures = measure_episode(number, length, values, columns)
     for path in columns.series:
@@ -110,10 +108,6 @@ def survey_episodes(
     if count & (count - 1) == 0 and columns.cameras and len(sizes) < 6:
       sizes.append(_frame_bytes(reader, values, length))
     survey.figures.append(figures)
-    if progress is not None:
-      progress.advance(num_bytes(values))
-  if progress is not None:
-    progress.stop()
   if not survey.figures:
     raise errors.SpecError(
       f"view: {reader.path}: expected episodes with steps, got none."

@@ -81,11 +81,13 @@ class Reason:
       'far' or 'error'.
     text: a phrase that says it with its figures.
     score: how much; 3.5 is just notable.
+    path: that it is about, of a 'frozen' camera; '' for others.
   """
 
   what: str
   text: str
   score: float
+  path: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,6 +217,7 @@ def rank_episodes(
     text: Callable[[int], str],
     weight: float = 1.0,
     both_sides: bool = False,
+    path: str = "",
   ) -> None:
     """Turns a figure of each episode into reasons; NaN stands for none."""
     z = _robust(numbers, floor)
@@ -222,7 +225,7 @@ def rank_episodes(
     np.maximum(minor, np.minimum(z, _NOTABLE), out=minor)
     for index in np.flatnonzero(z >= _NOTABLE):
       score = float(min(z[index], _MOST))
-      reasons[index].append(Reason(what, text(int(index)), score))
+      reasons[index].append(Reason(what, text(int(index)), score, path))
 
   lengths = np.asarray([each.num_steps for each in figures], np.float64)
   middle = float(np.median(lengths)) if len(lengths) else 0.0
@@ -291,7 +294,7 @@ def _judge_cameras(figures: Sequence[EpisodeFigures], judge: _Judge) -> None:
       return f"{path} is frozen from step {start} to {stop}"
 
     shares = [each.frozen.get(path, np.nan) for each in figures]
-    judge("frozen", np.asarray(shares), 0.04, text)
+    judge("frozen", np.asarray(shares), 0.04, text, path=path)
 
 
 def _judge_actions(

@@ -66,7 +66,7 @@ def view(
     max_bytes: of the page, which holds as much as fits.
     png: a contact sheet, too, of the most suspected episodes; asks for Pillow.
     rrd: a recording for Rerun, too, of all episodes; asks for rerun-sdk.
-    progress: is told of each episode that was read.
+    progress: counts the episodes that are read, and those that are drawn.
   Returns:
     What was made, and what is suspected why.
   Raises:
@@ -108,11 +108,11 @@ def view(
     export = None if predictor is None else ExportSide(reader, predictor)
     survey = survey_episodes(reader, export, progress)
     pages.append(SourcePage(name, survey, side, export))
-  report = write_page(pages, output, max_bytes)
+  report = write_page(pages, output, max_bytes, progress)
   if png is not None:
-    sheets.write_contact_sheet(pages, png)
+    sheets.write_contact_sheet(pages, png, progress)
   if rrd is not None:
-    sheets.write_recording(pages, rrd)
+    sheets.write_recording(pages, rrd, progress)
   return View(report, tuple(page.survey for page in pages))
 
 

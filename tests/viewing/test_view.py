@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 import re
 
@@ -26,6 +27,7 @@ from t2r_seq import (
   windows,
 )
 from t2r_seq.cli import main
+from t2r_seq.progress import Progress
 from t2r_seq.viewing.model_side import ModelSide
 from tests.records import rlds_data
 from tests.viewing import browser
@@ -275,6 +277,47 @@ def test_bad_numbers_times_and_lengths(tmp_path):
   assert said[9][0].startswith("4 steps, where 1")
 
 
+def test_a_contact_sheet_shows_the_suspected_camera(tmp_path):
+  image = pytest.importorskip("PIL.Image")
+  spec = {
+    name: _SPEC((16, 16, 3), tf.uint8, name, is_sequence=True)
+    for name in ("blue", "red")
+  }
+  rng = np.random.default_rng(0)
+  with store.EpisodeStore.create(tmp_path / "s", spec) as writer:
+    for number in range(12):
+      values = {name: np.zeros((12, 16, 16, 3), np.uint8) for name in spec}
+      values["blue"][..., 2] = 200
+      values["red"][..., 0] = 200
+      for each in values.values():
+        each[..., 1] = rng.integers(0, 30, [12, 16, 16])
+      if number == 7:
+        values["red"][3:] = values["red"][3]
+      writer.append_episode(values)
+  made = viewing.view(tmp_path / "s", tmp_path / "v.html", png=tmp_path / "v.png")
+  assert made.surveys[0].ranked[0].number == 7
+  sheet = np.asarray(image.open(tmp_path / "v.png").convert("RGB"), int)
+  first, second = sheet[40], sheet[140]
+  assert (
+    (first[:, 0] - first[:, 2]).max() > 150 > 0 > (second[:, 0] - second[:, 2]).min()
+  )
+  assert (second[:, 2] - second[:, 0]).max() > 150 > (first[:, 2] - first[:, 0]).max()
+
+
+def test_progress_is_shown_from_the_start(folder, model, tmp_path):
+  class Terminal(io.StringIO):
+    def isatty(self):
+      return True
+
+  stream = Terminal()
+  viewing.view(
+    folder / "small", tmp_path / "v.html", model=model, progress=Progress(stream)
+  )
+  shown = stream.getvalue()
+  assert shown.startswith(f"\r\x1b[Klook at {folder / 'small'}")
+  assert f"\x1b[Kdraw {folder / 'small'}" in shown
+
+
 def test_room_and_two_sources(folder, tmp_path, monkeypatch):
   monkeypatch.setattr("t2r_seq.viewing.page._MOST_LISTED", 30)
   pair = [folder / "store", folder / "small"]
@@ -301,7 +344,10 @@ def test_episodes_of_rlds(tmp_path):
 
 
 BAD = [
-  (["nothing_there"], "expected a store, a dataset of LeRobot's"),
+  (
+    ["nothing_there"],
+    r"expected a store \(with a store.json\), a dataset of LeRobot's",
+  ),
   (["store", "small", "store"], "expected one source, or two, got 3"),
   (["store", "--episodes", "77"], "expected numbers from 0 to 39, got 77"),
   (["store", "-o", "no_folder/page.html"], "got no folder"),
