@@ -32,7 +32,6 @@ from t2r_seq.cli import gin_registry
 # What gin appends to a message for every configurable that the error went through.
 _GIN_CALLS = re.compile(r"\n\s*In call to configurable [^\n]*")
 _GIN_UNKNOWN = re.compile("No configurable matching")
-_GIN_UNDEFINED = re.compile("No bindings specified for '([^']*)/gin.macro'")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _LIBRARY_ERRORS = (ArithmeticError, RuntimeError, ValueError)
 
@@ -65,11 +64,11 @@ def message(error: BaseException) -> str:
   """
   text = _GIN_CALLS.sub("", str(error)).strip()
   near = gin_registry.hint(text)
+  if undefined := gin_registry.UNDEFINED.match(text):
+    text = f"the gin macro %{undefined[1]} is used and not defined."
   text += near
   if _GIN_UNKNOWN.match(text):
     text += " Is its module imported? A gin file does so: import my_project.models"
-  if undefined := _GIN_UNDEFINED.match(text):
-    text = f"the gin macro %{undefined[1]} is used and not defined."
   if not isinstance(error, errors.SpecError):
     text = " ".join(text.split())
   if "://" in text and _is_tensorflow_file_error(error):
@@ -233,6 +232,7 @@ def parse(args: argparse.Namespace) -> None:
   absl_logging.set_verbosity(absl_logging.INFO)
   absl_logging.get_absl_logger().addFilter(_is_no_note)
   allow_project_code()
+  logging.getLogger().addFilter(_is_no_echo)
   for filename in args.gin_configs:
     try:
       gin.parse_config_file(filename)
@@ -248,6 +248,11 @@ def parse(args: argparse.Namespace) -> None:
       f"{_reason(error)}."
     ) from error
   gin.finalize()
+
+
+def _is_no_echo(record: logging.LogRecord) -> bool:
+  """Leaves out what gin logs of a missing file: its error says the same."""
+  return not str(record.msg).startswith("Path not found")
 
 
 def _culprit(error: Exception, bindings: Sequence[str]) -> str:

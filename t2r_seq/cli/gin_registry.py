@@ -16,6 +16,7 @@ _UNKNOWN = re.compile(r"No configurable matching (?:reference )?'@?([\w./]+)")
 _UNKNOWN_PARAMETER = re.compile(
   r"Configurable '([^']*)' doesn't have a parameter named '([^']*)'"
 )
+UNDEFINED = re.compile("No bindings specified for '([^']*)/gin.macro'")
 _VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 _MAX_DEFAULT, _WIDTH = 60, 96
 
@@ -84,7 +85,12 @@ def hint(text: str) -> str:
   """Suggests the nearest name for one that gin says it does not know; '' for none."""
   known = configurables()
   if unknown := _UNKNOWN.search(text):
-    return errors.nearest(unknown[1].rpartition("/")[2], known)
+    name = unknown[1].rpartition("/")[2]
+    # 'models.MLPP': the module is not a part of the shortest name.
+    return errors.nearest(name, known) or errors.nearest(name.split(".")[-1], known)
+  if undefined := UNDEFINED.match(text):
+    macros = [scope for scope, name in sys.modules["gin"].config._CONFIG if scope]
+    return errors.nearest(undefined[1], macros)
   if unknown := _UNKNOWN_PARAMETER.search(text):
     owner = known.get(unknown[1]) or known.get(unknown[1].rpartition(".")[2])
     if owner:

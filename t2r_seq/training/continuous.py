@@ -37,7 +37,7 @@ def continuous_eval(
   poll_secs: float = 10.0,
   create_exporters_fn: Callable[[], list[exports.Exporter]] | None = None,
   strategy: tf.distribute.Strategy | None = None,
-  callbacks: Sequence[Callback] = (),
+  callbacks: Sequence[Callback] | None = None,
 ) -> dict[str, float]:
   """Evaluates the checkpoints of a training run as they come, each once.
 
@@ -78,7 +78,7 @@ def continuous_eval(
   trainer = Trainer(t2r_model, strategy or tf.distribute.get_strategy())
   with workers.own_folder(trainer.strategy, folder) as write_dir:
     exports.remove_unfinished_exports(os.path.join(write_dir, "export"))
-    run = Run(trainer, model_dir, write_dir, callbacks)
+    run = Run(trainer, model_dir, write_dir, callbacks or ())
     exporters = create_exporters_fn() if create_exporters_fn else []
     if exporters:
       exports.check_exportable(t2r_model)

@@ -45,7 +45,7 @@ def train_eval_model(
   | None = exports.create_default_exporters,
   strategy: tf.distribute.Strategy | None = None,
   seed: int | None = None,
-  callbacks: Sequence[Callback] = (),
+  callbacks: Sequence[Callback] | None = None,
   use_continuous_eval: bool = False,
   async_exports: bool = False,
   steps_per_loop: int | None = None,
@@ -162,7 +162,7 @@ def train_eval_model(
     is_shown = show_progress and workers.is_chief(trainer.strategy)
     screen = Screen(max_train_steps, is_shown)
     stack.callback(screen.clear)
-    run = Run(trainer, model_dir, write_dir, [screen, *callbacks])
+    run = Run(trainer, model_dir, write_dir, [screen, *(callbacks or ())])
     exporters = create_exporters_fn() if create_exporters_fn else []
     if exporters:
       exports.check_exportable(t2r_model)

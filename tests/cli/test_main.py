@@ -183,6 +183,14 @@ UNKNOWN_TO_GIN = {
     ["train", "--gin_bindings", "train_eval_model.model_dri = 1"],
     "Did you mean 'model_dir'?",
   ),
+  "a reference of a module": (
+    ["train", "--gin_bindings", "train_eval_model.t2r_model = @models.MLPP()"],
+    "Did you mean 'MLP'?",
+  ),
+  "a macro": (
+    ["collect", "--gin_bindings", "MODEL = 1", "collect_episodes.env = %MODL"],
+    "the gin macro %MODL is used and not defined. Did you mean 'MODEL'?",
+  ),
   "a reference": (
     ["train", "--gin_bindings", "train_eval_model.t2r_model = @MLPP()"],
     "Did you mean 'MLP'?",
@@ -254,9 +262,9 @@ def test_a_file_that_is_no_gin_is_named(run_main, tmp_path, text, want):
   ],
   ids=["nothing", "file", "name", "module"],
 )
-def test_gin_errors_are_one_line(run_main, command, argv, want):
+def test_gin_errors_are_one_line(run_main, caplog, command, argv, want):
   status, out, err = run_main(command, *argv)
-  assert (status, out) == (1, "")
+  assert (status, out, caplog.text) == (1, "", "")
   assert err.startswith(f"t2r_seq {command}: {want}")
   assert err.count("\n") == 1
 

@@ -30,6 +30,18 @@ _BAD_ARGUMENTS = {
 }
 
 
+def test_callbacks_may_be_none_in_gin(reach, record_path, tmp_path):
+  with gin.unlock_config():
+    gin.parse_config("train_eval_model.callbacks = None")
+  try:
+    result = reach.train(str(tmp_path), record_path, 1, create_exporters_fn=list)
+  finally:
+    gin.clear_config()
+  assert result["global_step"] == 1
+  options = {"create_exporters_fn": list, "input_generator_train": None}
+  reach.train(str(tmp_path), record_path, 1, use_continuous_eval=True, **options)
+
+
 @pytest.mark.parametrize("case", _BAD_ARGUMENTS)
 def test_wrong_arguments_are_named_before_anything_is_built(case, reach, tmp_path):
   arguments, message = _BAD_ARGUMENTS[case]
