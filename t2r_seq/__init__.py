@@ -9,6 +9,8 @@ __version__ = "0.1.0"
 
 __all__ = [
   "actors",
+  "cli",
+  "configs",
   "convert",
   "data",
   "errors",
@@ -31,6 +33,8 @@ __all__ = [
   "tfdata",
   "training",
   "transitions",
+  "verification",
+  "viewing",
   "windows",
 ]
 

@@ -14,6 +14,8 @@ import sys
 
 import pytest
 
+import t2r_seq
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 OPTIONAL = (
   "PIL",
@@ -133,3 +135,10 @@ def test_import_names(name, tmp_path):
   asked, failed, _ = import_names(packages(tmp_path), root=tmp_path)
   assert asked == want_asked
   assert len(failed) == want_failed
+
+
+def test_every_subpackage_is_an_attribute():
+  found = {path.parent.name for path in (ROOT / "t2r_seq").glob("*/__init__.py")}
+  assert found and found <= {*t2r_seq.__all__}
+  for name in t2r_seq.__all__:
+    assert getattr(t2r_seq, name).__name__ == f"t2r_seq.{name}"
