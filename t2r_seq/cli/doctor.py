@@ -16,6 +16,7 @@ from t2r_seq.cli import console, sources
 
 if TYPE_CHECKING:
   from t2r_seq.records.check import RecordReport
+  from t2r_seq.records.explain import RecordProblem
   from t2r_seq.records.salvage import SalvagedRecords
   from t2r_seq.store.check import StoreProblem, StoreReport
   from t2r_seq.store.salvage import SalvageReport
@@ -43,6 +44,11 @@ def render_record_report(report: RecordReport, max_shown: int) -> str:
   names = [*report.num_records]
   where = names[0] if len(names) == 1 else f"{len(names):,} files"
   parts = [f"{where}: {console.count(total, 'record')}, {report.num_bad:,} bad"]
+  problems = sorted(report.problems, key=lambda problem: _order(problem)[0])
+  if report.num_bad > 1:
+    parts.append(_kinds(problems))
+  if problems:
+    parts.append("\n".join(_problems(problems, max_shown)))
   schemas = records.describe_schemas(report.summary) if report.summary else []
   if schemas:
     parts.append(
@@ -50,8 +56,6 @@ def render_record_report(report: RecordReport, max_shown: int) -> str:
     )
   if report.features:
     parts.append(_features(report))
-  if report.problems:
-    parts.append("\n".join(_problems(report, max_shown)))
   notes = [*_notes(report)]
   if notes:
     parts.append("\n".join(["Worth a look:", *notes]))
@@ -98,10 +102,48 @@ def _features(report: RecordReport) -> str:
   return console.format_table([*header, *numbers], rows, numbers, is_narrow=True)
 
 
-def _problems(report: RecordReport, max_shown: int) -> Iterator[str]:
+# Damage comes first: it is rare, and nothing else explains it.
+_KINDS = {
+  "frame": "damaged bytes",
+  "index": "index",
+  "content": "other content",
+  "lengths": "lengths that differ",
+  "episodes": "parts of episodes",
+  "times": "time stamps",
+  "nan": "NaN",
+}
+_PLACE, _MAX_KINDS = 44, 20
+
+
+def _order(problem: RecordProblem) -> tuple[int, str]:
+  """Returns where a problem comes in a report, and the feature that it is about."""
+  return [*_KINDS].index(problem.kind), problem.feature
+
+
+def _kinds(problems: Sequence[RecordProblem]) -> str:
+  """Renders a table of problems: by kind and feature, with the first of each."""
+  header = ["kind", "feature", "records", "files", "first"]
+  rows = []
+  for (kind, feature), group in itertools.groupby(sorted(problems, key=_order), _order):
+    alike = [*group]
+    rows.append(
+      [
+        [*_KINDS.values()][kind],
+        console.shorten(feature, _PLACE // 2) or "-",
+        f"{len({(each.filename, each.record) for each in alike}):,}",
+        f"{len({each.filename for each in alike}):,}",
+        console.shorten(alike[0].place, _PLACE),
+      ]
+    )
+  table = console.format_table(header, rows[:_MAX_KINDS], ("records", "files"))
+  rest = len(rows) - _MAX_KINDS
+  return table + (f"\nand {rest} more kinds" if rest > 0 else "")
+
+
+def _problems(problems: Sequence[RecordProblem], max_shown: int) -> Iterator[str]:
   """Renders problems, those of a record together."""
-  yield f"{console.count(len(report.problems), 'problem')}:"
-  groups = itertools.groupby(report.problems, lambda problem: problem.place)
+  yield f"{console.count(len(problems), 'problem')}:"
+  groups = itertools.groupby(problems, lambda problem: problem.place)
   for number, (place, group) in enumerate(groups):
     if number < max_shown:
       yield f"  {place}"
@@ -318,7 +360,9 @@ def run(args: argparse.Namespace) -> int:
     )
   is_store = bool(folders)
   _check_options(args, is_store)
-  if sources.is_store(args.sources) and not args.spec:
+  # A store without its store.json can be salvaged, too.
+  has_segments = is_store and os.path.isdir(os.path.join(folders[0], "segments"))
+  if has_segments or (sources.is_store(args.sources) and not args.spec):
     return _check_store(args)
   console.load_tensorflow()
   source = sources.open_source(args.sources, split=args.split, layout=args.layout)
@@ -349,7 +393,7 @@ def _check_options(args: argparse.Namespace, is_store: bool) -> None:
 
 def _check_store(args: argparse.Namespace) -> int:
   from t2r_seq import store, windows
-  from t2r_seq.store.splits import describe_splits, read_splits
+  from t2r_seq.store.splits import describe_overlaps, describe_splits, read_splits
 
   spec = None
   if args.spec:
@@ -360,6 +404,8 @@ def _check_store(args: argparse.Namespace) -> int:
     splits = read_splits(os.path.abspath(args.sources[0]), report.num_episodes)
     if splits:
       console.show(f"\n{describe_splits(splits)}")
+      for shared in describe_overlaps(splits):
+        console.show(console.fill(shared))
     total = sum(report.num_episodes.values())
     told = sources.unfinished_conversion(args.sources[0], total)
     if told:

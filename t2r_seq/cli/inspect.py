@@ -53,6 +53,7 @@ def render_summary(summary: StoreSummary, source: str | None) -> str:
     parts.append(_windows(summary, source))
   if summary.splits:
     parts.append(splits.describe_splits(summary.splits))
+    parts += map(console.fill, splits.describe_overlaps(summary.splits))
   if summary.metadata:
     parts.append(_metadata(summary.metadata))
   return "\n\n".join(parts)

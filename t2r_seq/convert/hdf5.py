@@ -44,6 +44,7 @@ _MAX_SHOWN = 40
 # Of rows of one size the end is zeros; these formats end with other bytes.
 _PADDED = ("jpeg", "png")
 # D4RL keeps the policy and other things of the whole file beside the steps.
+TERMINALS, TIMEOUTS = "terminals", "timeouts"
 _NO_STEPS = "metadata"
 
 
@@ -247,7 +248,7 @@ def _detect(file: Any, path: str) -> Layout:
     return ROBOMIMIC
   if groups and all(re.fullmatch(r"episode_\d+", name) for name in top):
     return Layout("Minari", "episode_*")
-  flags = tuple(name for name in ("terminals", "timeouts") if name in top)
+  flags = tuple(name for name in (TERMINALS, TIMEOUTS) if name in top)
   if flags and _ACTIONS[0] in top:
     return Layout("D4RL", ends=flags)
   if _ACTIONS[1] in top and "observations" in top:
@@ -520,6 +521,7 @@ class LayoutSource(EpisodeSource):
         )
       is_end |= values.reshape(-1) != 0
     ends = np.flatnonzero(is_end) + 1
+    self._note_ends(name, ends, num_steps)
     if num_steps and (not len(ends) or ends[-1] != num_steps):
       ends = np.append(ends, num_steps)  # The last one was cut off.
     starts = np.append(0, ends)[:-1]
@@ -533,6 +535,25 @@ class LayoutSource(EpisodeSource):
         path, dataset, name, PathOnDisk(path, dataset.dtype, dataset.shape[1:], True)
       )
       self._paths[path].count += len(ends) - 1
+
+  def _note_ends(self, name: str, ends: np.ndarray, num_steps: int) -> None:
+    """Adds notes about flags that may not end all episodes."""
+    flags = self._layout.ends
+    if num_steps and not len(ends):
+      self.notes.append(
+        f"{name}: no flag of {errors.listing(flags)} is set: all {num_steps:,} steps "
+        "are read as one episode. Other flags are named with --layout."
+      )
+    elif num_steps and ends[-1] != num_steps:
+      self.notes.append(
+        f"{name}: the last episode, of {num_steps - ends[-1]:,} steps, has no end: it "
+        "was cut off."
+      )
+    if flags == (TERMINALS,):
+      self.notes.append(
+        f"{name}: there are no {TIMEOUTS}: an episode that ran into its time limit is "
+        "joined to the next one."
+      )
 
   def _scan_group(self, name: str, group: str, item: Any) -> None:
     """Looks at the datasets and attributes of one episode."""

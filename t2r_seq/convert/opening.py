@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import glob
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import gin
@@ -37,8 +38,15 @@ from t2r_seq.convert.records import (
 )
 from t2r_seq.convert.stores import StoreSource, StoreTarget
 from t2r_seq.convert.zarr_group import ZarrSource
+from t2r_seq.records import files as files_lib
 from t2r_seq.records.files import files_of_split, other_shards
-from t2r_seq.store import EpisodeStore, choose_episodes, layout, make_splits
+from t2r_seq.store import (
+  EpisodeStore,
+  choose_episodes,
+  layout,
+  make_splits,
+  splits,
+)
 from t2r_seq.store.splits import Episodes, parse_shares, read_episodes
 
 STORE, TFRECORD, ZARR, HDF5 = "store", "tfrecord", "zarr", "hdf5"
@@ -73,8 +81,7 @@ def source_kind(path: str, given: str | None = None) -> str:
     return TFRECORD
   near = errors.nearest(os.path.basename(path), _siblings(path))
   raise errors.ConversionError(
-    f"convert: {path}: expected a store, a dataset of LeRobot's, a zarr group, an HDF5 "
-    f"or MCAP file or TFRecord files, got nothing there.{near} The current folder is "
+    f"open: {path}: expected {_READ}, got nothing there.{near} The current folder is "
     f"{os.getcwd()}"
   )
 
@@ -129,7 +136,60 @@ def _check_kind(kind: str, known: tuple[str, ...] = KINDS) -> str:
   return kind
 
 
+_READ = (
+  f"a store (with a {layout.MANIFEST}), a dataset of LeRobot's (with "
+  f"{lerobot_folder.INFO}), a zarr group, HDF5 or MCAP files, a dataset of Minari's, "
+  "or TFRecord files"
+)
+# Entries of an unknown folder that are looked at.
+_MAX_ENTRIES, _MAX_SHOWN = 200, 5
+
+
 def _folder_kind(path: str) -> str:
+  kind = _known_folder(path)
+  if kind is not None:
+    return kind
+  names = sorted(os.listdir(path))
+  other = files_lib.other_format(names)
+  got = other[0] if other else f"a folder with {errors.listing(names, _MAX_SHOWN)}"
+  raise errors.ConversionError(
+    f"open: {path}: expected {_READ}, got {got}. {_way_out(path, names, other)}"
+  )
+
+
+def _way_out(path: str, names: list[str], other: tuple[str, str] | None) -> str:
+  """Returns what to do about a folder of no known kind."""
+  if layout.SEGMENTS in names:
+    return (
+      f"It looks like a store without its {layout.MANIFEST}: t2r_seq doctor {path} "
+      "--spec SPEC --salvage OUT"
+    )
+  if _has_records(names):
+    return f"Name the files in it: '{os.path.join(path, '*.tfrecord*')}'"
+  within = []
+  for name in names[:_MAX_ENTRIES]:
+    place = os.path.join(path, name)
+    with contextlib.suppress(OSError, errors.ConversionError):
+      if _known_folder(place) is not None:
+        within.append(place)
+      elif _has_records(os.listdir(place)):
+        within.append(f"'{os.path.join(place, '*.tfrecord*')}'")
+  if within:
+    return f"There are datasets in it: name one of {errors.listing(within, _MAX_SHOWN)}"
+  place = os.path.abspath(path)
+  for above in (os.path.dirname(place), os.path.dirname(os.path.dirname(place))):
+    with contextlib.suppress(OSError, errors.ConversionError):
+      if _known_folder(above) in (STORE, LEROBOT):
+        return f"It is a part of a dataset: name {above}"
+  return other[1] if other else "Name the files of the dataset, or their folder."
+
+
+def _has_records(names: Iterable[str]) -> bool:
+  return any(".tfrecord" in name or ".array_record" in name for name in names)
+
+
+def _known_folder(path: str) -> str | None:
+  """Returns the kind of a folder; None for an unknown one."""
   names = set(os.listdir(path))
   if layout.MANIFEST in names:
     return STORE
@@ -143,12 +203,7 @@ def _folder_kind(path: str) -> str:
     return MINARI
   if mcap.find_bags(path):
     return MCAP
-  hint = f"Name the files in it, such as {os.path.join(path, '*.tfrecord*')}"
-  raise errors.ConversionError(
-    f"convert: {path}: expected a store (with a {layout.MANIFEST}), a dataset of "
-    f"LeRobot's (with {lerobot_folder.INFO}), a zarr group, HDF5 or MCAP files, got "
-    f"a folder with {errors.listing(names, limit=5)}. {hint}"
-  )
+  return None
 
 
 def _file_kind(path: str) -> str:
@@ -308,14 +363,15 @@ def foreign_kind(path: str) -> str | None:
   """Returns the kind of a source that is neither a store nor TFRecord files.
 
   Args:
-    path: a folder or a file.
+    path: a folder, or a file, which may be missing.
   Returns:
-    'lerobot', 'zarr', 'hdf5', 'minari' or 'mcap'; None where it is none of them.
+    'lerobot', 'zarr', 'hdf5', 'minari' or 'mcap'; None for a store or TFRecord files.
+  Raises:
+    ConversionError: a folder of another kind.
   """
-  try:
-    kind = source_kind(path)
-  except errors.ConversionError:
+  if not os.path.exists(path):
     return None
+  kind = source_kind(path)
   return kind if kind in (LEROBOT, ZARR, HDF5, MINARI, MCAP) else None
 
 
@@ -393,6 +449,8 @@ def open_source(
       source = RecordSteps(path, options.bounds, spec, options.compression)
     else:
       source = RecordEpisodes(path, spec, options.compression, dropped)
+  if shared := splits.describe_overlaps(source.splits):
+    source.notes = [*source.notes, *shared]
   if split is None and episodes is None:
     return source
   if source.num_episodes is None:

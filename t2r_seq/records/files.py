@@ -70,7 +70,6 @@ def _error(where: str, expected: str, got: Any) -> errors.SpecError:
 
 
 _SUFFIXES = {".gz": "GZIP", ".zz": "ZLIB", ".zlib": "ZLIB"}
-_SAMPLE_SIZE = 64
 _MAX_CHECK_SECS = 0.2
 _ALWAYS_CHECKED = 100
 
@@ -153,6 +152,8 @@ def _check_file_type(filename: str, compression: str) -> bool:
   )
   if what in ("an HDF5 file", "a Riegeli or ArrayRecord file"):
     hint = "`t2r_seq convert` reads it into a store."
+  if other := other_format([filename]):
+    hint = other[1]
   raise errors.RecordError(
     f"records: {filename}: expected a TFRecord file, {kind} as its name says, got a "
     f"wrong file type: it looks like {what}. {hint}"
@@ -161,9 +162,59 @@ def _check_file_type(filename: str, compression: str) -> bool:
 
 def _read_ends(filename: str) -> tuple[bytes, bytes]:
   with open(filename, "rb") as file:
-    start = file.read(_SAMPLE_SIZE)
+    start = file.read(framing.SAMPLE_SIZE)
     file.seek(max(0, os.path.getsize(filename) - 8))
     return start, file.read()
+
+
+_WITH_PYTHON = (
+  "Read them with Python, and write the episodes to a store: EpisodeStore.create"
+)
+# What is in use for robot data and is not read: names, what they are, what to do.
+_OTHER_FORMATS = (
+  (r"episode_\d+\.npz", "CALVIN's steps, an .npz file each", _WITH_PYTHON),
+  (
+    r".*\.db3",
+    "a bag of ROS 2 in SQLite",
+    "Make MCAP of it: mcap convert a.db3 a.mcap",
+  ),
+  (r".*\.bag", "a bag of ROS 1", "Make MCAP of it: mcap convert a.bag a.mcap"),
+  (
+    r".*\.(tar|tar\.\w+|tgz)",
+    "tar archives (WebDataset)",
+    "Unpack them. Samples of WebDataset can be written to a store with Python: "
+    "EpisodeStore.create",
+  ),
+  (
+    r".*\.parquet",
+    "Parquet files",
+    "Of a dataset of LeRobot's, name the folder that has meta/info.json. If there is "
+    "none, read them with Python, and write the episodes to a store: "
+    "EpisodeStore.create",
+  ),
+  (
+    r".*\.(pkl|pickle|p)",
+    "Python pickles",
+    "Unpickling runs code: it is not done. Load those that you trust with Python, and "
+    "write the episodes to a store: EpisodeStore.create",
+  ),
+  (r".*\.(npz|npy)", "numpy files", _WITH_PYTHON),
+)
+
+
+def other_format(names: Iterable[str]) -> tuple[str, str] | None:
+  """Recognises formats of robot data that are not read.
+
+  Args:
+    names: of files.
+  Returns:
+    What the files are, and a sentence that says what to do; None if unknown.
+  """
+  bases = [os.path.basename(name).lower() for name in names]
+  for pattern, what, hint in _OTHER_FORMATS:
+    if any(re.fullmatch(pattern, base) for base in bases):
+      return what, f"{hint}."
+  return None
 
 
 _COMPRESSION_SUFFIXES = (".gz", ".zz", ".zlib")
@@ -349,8 +400,8 @@ def _glob(pattern: str) -> list[str]:
   filenames = [name for name in found if not _paths(name).isdir(name)]
   if found and not filenames:
     raise errors.SpecError(
-      f"file patterns: {pattern}: expected files, got a folder. Name the files in it, "
-      f"such as {os.path.join(pattern, '*.tfrecord*')}"
+      f"file patterns: {pattern}: expected TFRecord files, got a folder. "
+      f"{_hint_of_folder(pattern)}"
     )
   if not filenames:
     raise errors.SpecError(
@@ -369,6 +420,18 @@ def _match(pattern: str) -> list[str]:
   found = glob.glob(pattern)
   is_bare = glob.has_magic(pattern) and not os.path.dirname(pattern)
   return [f"./{name}" for name in found] if is_bare else found
+
+
+def _hint_of_folder(folder: str) -> str:
+  """Returns how to name the TFRecord files of a folder, if it has some."""
+  names = _paths(folder).isdir(folder) and (
+    tf.io.gfile.listdir(folder) if "://" in folder else os.listdir(folder)
+  )
+  if "store.json" in (names or ()):
+    return f"Make them of this store: t2r_seq convert {folder} records.tfrecord"
+  if any(".tfrecord" in name for name in names or ()):
+    return f"Name the files in it, such as {os.path.join(folder, '*.tfrecord*')}"
+  return "It has none; `t2r_seq inspect` shows what it is."
 
 
 def _shards_of(pattern: str) -> str:

@@ -30,7 +30,8 @@ FRAME_SIZE = HEADER_SIZE + FOOTER_SIZE
 _CHUNK_SIZE = 1 << 14
 # What a gap is searched in at a time.
 _SEARCHED_SIZE = 1 << 20
-_SAMPLE_SIZE = 64
+SAMPLE_SIZE = 512  # The header of a tar archive is as long.
+_TEXT_SIZE = 64
 _SMALL_RECORD, _HARMLESS_SIZE = 1 << 11, 1 << 30
 _LENGTH = struct.Struct("<Q")
 # Deflated data has no more bytes than this times its own.
@@ -58,7 +59,10 @@ _SIGNATURES = (
   (b"version https://git-lfs", "a Git LFS pointer; fetch the file with git lfs pull"),
   (b"SSTABLE", "an SSTable"),
   (b"T2RI", "the index of a TFRecord file; name the file without .t2ri"),
+  (b"#ROSBAG V", "a bag of ROS 1"),
+  (b"\x89MCAP", "an MCAP file"),
 )
+_TAR, _TAR_AT = b"ustar", 257
 # At the end of the tables of LevelDB, which SSTables and TF checkpoint indices are.
 _TABLE_FOOTER = b"\x57\xfb\x80\x8b\x24\x75\x47\xdb"
 
@@ -67,24 +71,31 @@ def looks_like(start: bytes, end: bytes = b"") -> str:
   """Guesses what a file is.
 
   Args:
-    start: its first bytes; 64 are enough.
+    start: its first `SAMPLE_SIZE` bytes.
     end: its last bytes; 8 are enough.
   Returns:
     A phrase such as 'an HDF5 file'.
   """
-  for signature, phrase in _SIGNATURES:
-    if start.startswith(signature):
-      return phrase
+  if phrase := _other_format(start):
+    return phrase
   if end.endswith(_TABLE_FOOTER):
     return "an SSTable (LevelDB table, or the index of a TensorFlow checkpoint)"
   if len(start) > 1 and start[0] == 0x78 and int.from_bytes(start[:2], "big") % 31 == 0:
     return "a zlib stream"
+  start = start[:_TEXT_SIZE]
   # A character may be cut at the end of the sample, hence 'ignore' is for that only.
   text = start.decode("utf-8", errors="ignore")
   is_whole = len(text.encode()) > len(start) - 4
   if is_whole and text and all(c.isprintable() or c in "\r\n\t" for c in text):
     return f"text ({text[:24]!r})"
   return f"unknown data (it starts with {start[:8].hex(' ')})"
+
+
+def _other_format(start: bytes) -> str:
+  """Returns which known format a file has by its signature; '' for an unknown one."""
+  if start[_TAR_AT:].startswith(_TAR):
+    return "a tar archive"
+  return next((phrase for sign, phrase in _SIGNATURES if start.startswith(sign)), "")
 
 
 def _make_crc_table() -> np.ndarray:
@@ -233,7 +244,7 @@ def _read_frame(
 ) -> Frame:
   start, sample = content.position, b""
   if start == 0:
-    sample = content.peek(_SAMPLE_SIZE)
+    sample = content.peek(SAMPLE_SIZE)
   header = content.read(HEADER_SIZE)
   length = read_length(header)
   if length is not None and content.has(length + FOOTER_SIZE):
@@ -261,7 +272,11 @@ def _read_frame(
     if start == 0:
       got += f", or a wrong file type: it looks like {looks_like(sample)}"
     damage = "a length with a fitting checksum", got
-    content.go_to_header(header)
+    # An archive may hold the frames of TFRecord files: they are no records of this one.
+    if _other_format(sample):
+      content.skip_all()
+    else:
+      content.go_to_header(header)
   return Frame(number, start, content.position, None, damage, False, b"")
 
 

@@ -152,8 +152,9 @@ _Place = tuple[bool, str]
 _Variant = tuple[str, Any]
 _Key = frozenset[tuple[_Place, _Variant]]
 _NOTHING: _Variant = ("", None)
-# A feature of more variants, none of which most records have, is one that varies.
-_MAX_VARIANTS, _MOST = 4, 2 / 3
+# A feature of more variants, none of which most records have, is one that varies; and
+# one of nearly as many as there are records.
+_MAX_VARIANTS, _MOST, _LEAST = 4, 2 / 3, 3
 _MAX_GROUPS = 256
 
 
@@ -229,7 +230,7 @@ class _Schemas:
   def _variant(self, place: _Place, steps: list[protos.Feature]) -> _Variant:
     kinds = {contents.kind_of(step) for step in steps}
     kind = kinds.pop() if len(kinds) == 1 else "mixed" if kinds else ""
-    if not steps or place in self._varied:
+    if not steps or place in self._varied or rlds.is_nested(place[1]):
       return kind, None
     lengths = {len(contents.values_of(step)) for step in steps}
     image = None
@@ -263,11 +264,7 @@ class _Schemas:
     self._groups = groups
 
   def freeze(self) -> RecordSummary:
-    self._merge(
-      place
-      for place, counts in self._count().items()
-      if len(counts) > _MAX_VARIANTS and max(counts.values()) < _MOST * counts.total()
-    )
+    self._merge(place for place, c in self._count().items() if _is_ragged(c))
     ordered = sorted(
       self._groups.items(),
       key=lambda item: (item[1].num_empty == item[1].num_records, -item[1].num_records),
@@ -285,6 +282,12 @@ class _Schemas:
     for _, group in kept:
       whole.merge(group)
     return dataclasses.replace(whole.freeze(), schemas=schemas)
+
+
+def _is_ragged(counts: collections.Counter[_Variant]) -> bool:
+  """Whether a feature's lists vary in length, from its records by variant."""
+  many = len(counts) > _MAX_VARIANTS and max(counts.values()) < _MOST * counts.total()
+  return many or (len(counts) >= _LEAST and 2 * len(counts) > counts.total())
 
 
 def _is_like(key: _Key, known: _Key) -> bool:

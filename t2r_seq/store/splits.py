@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -207,6 +208,36 @@ def describe_splits(splits: Splits) -> str:
   """Renders the names of splits, and how many episodes each has."""
   sizes = {name: len(list(found)) for name, found in splits.items()}
   return "splits: " + ", ".join(f"{name} {size:,}" for name, size in sizes.items())
+
+
+# What the names of splits say: data of a training, and data that it must not see.
+_TRAINED = re.compile(r"(^|[^a-z])train(ing)?($|[^a-z])")
+_HELD_OUT = re.compile(r"(^|[^a-z])(val|valid(ation)?|eval(uation)?|test)($|[^a-z])")
+
+
+def describe_overlaps(splits: Splits) -> list[str]:
+  """Says which training splits share episodes with those that are held out.
+
+  A filter key may be a part of another one, as `20_percent` of `train` is: only names
+  that say train count, and those that say valid, val, eval or test.
+
+  Args:
+    splits: numbers of episodes by name.
+  Returns:
+    A sentence for each pair.
+  """
+  found = []
+  sets = {name: set(numbers) for name, numbers in splits.items()}
+  for name, numbers in sets.items():
+    for other, held_out in sets.items():
+      is_trained = [bool(_TRAINED.search(each.lower())) for each in (name, other)]
+      is_pair = is_trained == [True, False] and _HELD_OUT.search(other.lower())
+      if is_pair and (shared := numbers & held_out):
+        found.append(
+          f"The splits {name} and {other} share {len(shared):,} episodes, such as "
+          f"{min(shared)}: evaluation sees what training saw."
+        )
+  return found
 
 
 def read_splits(folder: str, segments: Mapping[str, int]) -> dict[str, list[int]]:

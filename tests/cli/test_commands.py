@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from t2r_seq import policies, records, specs
+from t2r_seq import policies, records, specs, store
 from tests import warm_python
 
 COLLECT = """
@@ -228,9 +230,20 @@ def test_predict_random(folder, run_main):
       "--max_records must be >= 1, got 0",
     ),
     (["runs/drift/export/latest", "--records", "no*"], "no*: expected at least one"),
+    (
+      ["runs/drift/export/latest", "--records", "my_store"],
+      "got a folder. Make them of this store: t2r_seq convert my_store records.tfr",
+    ),
+    (
+      ["runs/drift/export/latest", "--records", "runs"],
+      "got a folder. It has none; `t2r_seq inspect` shows what it is.",
+    ),
   ],
 )
 def test_predict_errors(folder, run_main, argv, want):
+  spec = {"x": specs.ExtendedTensorSpec((), tf.float32, "x", is_sequence=True)}
+  if not os.path.exists("my_store"):
+    store.EpisodeStore.create("my_store", spec).close()
   status, _, err = run_main("predict", *argv)
   assert status == 1
   assert err.startswith("t2r_seq predict: ")

@@ -138,7 +138,7 @@ def test_everything_fits_100_columns(run_main):
 
 
 ERRORS = {
-  "no store": ([os.curdir], "expected a folder with a store.json, got ["),
+  "no store": ([os.curdir], "expected a store (with a store.json), a dataset of L"),
   "nothing": (["gone"], "gone: expected at least one file, got none"),
   "wrong specs": (
     ["s", "--spec", "doctor_specs:WRONG"],

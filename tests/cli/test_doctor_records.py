@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tarfile
+import zipfile
 
 import numpy as np
 import pytest
@@ -94,10 +96,10 @@ def test_bad_files(run_main):
   assert "Every record is good" not in out
   text = " ".join(out.split())
   for part in (
-    "4 problems: record 1 of ./bad.tfrecord (byte ",
+    "4 problems: record 6 of ./bad.tfrecord (byte ",
     "state/pose (feature 'pose'): expected numbers, got NaN at step 2, value 1.",
     "count (feature 'count'): expected values from 0 to 255 for uint8, got 300.",
-    "record 6 of ./bad.tfrecord (byte ",
+    "record 1 of ./bad.tfrecord (byte ",
     "frame: expected data with a fitting checksum, got flipped bits in its ",
     "record 9 of ./bad.tfrecord (byte ",
     "then the end: the file is truncated.",
@@ -127,9 +129,9 @@ def test_options(run_main):
   argv = ("doctor", "bad.tfrecord", "--spec", "record_specs:WINDOWS")
   _, out, _ = run_main(*argv, "--allow_nan", "--max_shown", 1)
   assert "10 records, 3 bad" in out
-  assert "3 problems:\n  record 3 of" in out
+  assert "3 problems:\n  record 6 of" in out
   assert "  and 2 more; --max_shown shows them" in out
-  assert "record 6 of" not in out
+  assert "record 9 of" not in out
 
 
 def test_without_specs(run_main):
@@ -143,6 +145,48 @@ def test_without_specs(run_main):
   assert "10 records, 3 bad" in out
 
 
+def test_damage_comes_before_schemas(run_main):
+  other = {**SPEC, "count": Spec((2,), tf.uint8, "count")}
+  for shard in range(40):
+    spec, count = (other, [7, 7]) if shard % 4 == 3 else (SPEC, 7)
+    serialized = [episode(index, spec, count=count) for index in range(2)]
+    write(f"shard-{shard:02}.tfrecord", serialized)
+    if shard % 8 == 1:
+      with open(f"shard-{shard:02}.tfrecord", "r+b") as file:
+        file.seek(100)
+        file.write(b"\xff\xfe\xfd")
+  status, out, _ = run_main("doctor", "shard*.tfrecord")
+  assert status == 1
+  parts = out.split("\n\n")
+  assert parts[0] == "40 files: 80 records, 25 bad"
+  lines = [line.split() for line in parts[1].splitlines()]
+  assert lines[0] == ["kind", "feature", "records", "files", "first"]
+  assert lines[2][:5] == ["damaged", "bytes", "-", "5", "5"]
+  assert lines[3][:5] == ["other", "content", "count", "20", "10"]
+  assert " ".join(lines[2]).endswith("record 0 of ./shard-01.tfrecord (byte 0)")
+  assert [line for line in parts[2].splitlines() if " of ./shard" in line][:5] == [
+    f"  record 0 of ./shard-{shard:02}.tfrecord (byte 0)"
+    for shard in (1, 9, 17, 25, 33)
+  ]
+  assert parts[3].startswith("2 schemas: 30, 10 files:")
+  assert len(out.splitlines()) < 90
+  assert max(map(len, out.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("name", ["zip", "tar"])
+def test_no_records_of_an_archive_are_salvaged(name, run_main):
+  if name == "zip":
+    with zipfile.ZipFile("all.tfrecord.zip", "w") as archive:
+      archive.write("good.tfrecord")
+  else:
+    with tarfile.open("all.tfrecord.tar", "w") as archive:
+      archive.add("good.tfrecord")
+  status, out, _ = run_main("doctor", "good*", "all*", "--salvage", "saved")
+  assert status == 1 and "2 files: 11 records, 1 bad" in out
+  assert f"looks like a {name}" in " ".join(out.split())
+  assert "Salvaged 10 of 11 records to 2 files" in out
+
+
 def test_records_of_several_schemas(run_main):
   other = {**SPEC, "state/pose": Spec((4,), tf.float32, "pose", is_sequence=True)}
   pose = np.zeros((4, 4), np.float32)
@@ -153,12 +197,17 @@ def test_records_of_several_schemas(run_main):
   assert status == 1 and "Every record is good" not in out
   assert out.startswith(
     "2 files: 12 records, 2 bad\n\n"
-    "2 schemas: 1, 1 files:\n"
+    "kind           feature  records  files  first\n"
+    "─────────────  ───────  ───────  ─────  ───────────────────────────────────\n"
+    "other content  pose           2      1  record 0 of other.tfrecord (byte 0)\n\n"
+  )
+  assert (
+    "\n\n2 schemas: 1, 1 files:\n"
     "  1: 10 records, first record 0 of good.tfrecord (byte 0)\n"
     "  2: 2 records, first record 0 of other.tfrecord (byte 0): 'pose': 4 x float, "
     "not 3 x float\nWhich is right nobody has said: name the --spec, or judge by "
     "--schema N; --salvage copies\nthe records that fit.\n"
-  )
+  ) in out
   assert "Salvaged 10 of 12 records" in out
   status, out, _ = run_main(*argv, "--schema", 2, "--salvage", "others")
   assert status == 1 and "12 records, 10 bad" in out and "Salvaged 2 of 12" in out

@@ -100,7 +100,7 @@ def test_files_that_the_shell_has_listed(run_main):
   assert status == 0 and out.endswith("All records fit s.json.\n")
   pathlib.Path("folder").mkdir()
   status, _, err = run_main("inspect", "a.tfrecord", "folder")
-  assert status == 1 and "folder: expected files, got a folder" in err
+  assert status == 1 and "folder: expected TFRecord files, got a folder" in err
 
 
 MISTAKES = {

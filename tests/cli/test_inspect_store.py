@@ -158,8 +158,8 @@ def test_the_spec_of_a_store(make_store, run_main):
 
 
 ERRORS = {
-  "no store": (["."], "expected a folder with a store.json, got []"),
-  "max_records": ([".", "--max_records", "3"], "--max_records is for TFRecord files"),
+  "no store": (["."], "expected a store (with a store.json), a dataset of LeRobot's"),
+  "max_records": (["s", "--max_records", "3"], "--max_records is for TFRecord files"),
 }
 
 
@@ -167,6 +167,8 @@ ERRORS = {
 def test_errors(name, tmp_path, monkeypatch, run_main):
   argv, want = ERRORS[name]
   monkeypatch.chdir(tmp_path)
+  spec = {"x": specs.ExtendedTensorSpec((), tf.float32, "x", is_sequence=True)}
+  store.EpisodeStore.create("s", spec).close()
   status, _, err = run_main("inspect", *argv)
   assert status == 1
   assert err.startswith("t2r_seq inspect: ") and want in err

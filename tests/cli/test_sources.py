@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import shutil
 
 import numpy as np
@@ -43,6 +44,86 @@ def test_doctor(own, run_main):
   status, out, err = run_main("doctor", own)
   assert (status, err) == (0, "")
   assert out.endswith("Every one of 4 episodes can be read in full.\n")
+
+
+def make(*names):
+  def make_files(folder):
+    for name in names:
+      place = folder / name
+      place.parent.mkdir(parents=True, exist_ok=True)
+      place.write_bytes(b"")
+
+  return make_files
+
+
+READ = r"expected a store \(with a store.json\), a dataset of LeRobot's .* got "
+# name: (what is in the folder, what is said)
+UNKNOWN = {
+  "nothing": (make(), r"got a folder with \[\]. Name the files of the dataset"),
+  "other files": (make("notes.txt"), r"got a folder with \[notes.txt\]"),
+  "records": (make("a-train.tfrecord-00000-of-00001"), r"Name .*: 'x/\*.tfrecord\*'"),
+  "two datasets": (
+    make("a/meta/info.json", "b/store.json", "README.md"),
+    r"There are datasets in it: name one of \[x/a, x/b\]",
+  ),
+  "a set of TFDS": (
+    make("1.0.0/features.json", "1.0.0/a-train.tfrecord-00000-of-00001"),
+    r"There are datasets in it: name one of \['x/1.0.0/\*.tfrecord\*'\]",
+  ),
+  "a bag of SQLite": (
+    make("metadata.yaml", "bag_0.db3"),
+    r"got a bag of ROS 2 in SQLite. Make MCAP of it: mcap convert",
+  ),
+  "bags of ROS 1": (make("a.bag", "b.bag"), r"got a bag of ROS 1. Make MCAP of it: "),
+  "CALVIN": (
+    make("episode_0358482.npz", "ep_start_end_ids.npy"),
+    r"got CALVIN's steps, an .npz file each. Read them with Python",
+  ),
+  "WebDataset": (make("a-0000.tar", "a-0001.tar"), r"got tar archives .* Unpack them"),
+  "compressed tar": (make("a-0000.tar.gz"), r"got tar archives .* Unpack them"),
+  "Parquet": (make("a.parquet"), r"got Parquet files. Of a dataset of LeRobot's, name"),
+  "pickles": (make("demo.pkl"), r"got Python pickles. Unpickling runs code: "),
+  "numpy files": (make("q.npy"), r"got numpy files. Read them with Python"),
+}
+COMMANDS = {
+  "inspect": ("inspect", "x"),
+  "doctor": ("doctor", "x"),
+  "stats": ("stats", "x"),
+  "view": ("view", "x"),
+  "convert": ("convert", "x", "out"),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_an_unknown_folder_lists_what_is_read(name, run_main, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  fill, want = UNKNOWN[name]
+  (tmp_path / "x").mkdir()
+  fill(tmp_path / "x")
+  for command in COMMANDS.values():
+    status, _, err = run_main(*command)
+    assert status == 1 and re.search(READ, err) and re.search(want, err), err
+    assert "EpisodeStore:" not in err
+
+
+FILES = {
+  "a.bag": (b"#ROSBAG V2.0\n", r"like a bag of ROS 1. Make MCAP of it: mcap conv"),
+  "a.db3": (b"SQLite format 3\0" * 9, r"like an SQLite database. Make MCAP of it"),
+  "a.tar": (b"a" * 257 + b"ustar" + bytes(300), r"like a tar archive. Unpack them"),
+  "a.pkl": (b"\x80\x04\x95" * 9, r"like a Python pickle. Unpickling runs code"),
+  "episode_01.npz": (b"PK\x03\x04" * 9, r"like a zip archive .* Read them with Python"),
+  "a.parquet": (b"PAR1" * 9, r"like a Parquet file. Of a dataset of LeRobot's, name"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_an_unknown_file_gets_a_hint(name, run_main, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  content, want = FILES[name]
+  (tmp_path / name).write_bytes(content)
+  for command in ("inspect", "stats"):
+    status, _, err = run_main(command, name)
+    assert status == 1 and re.search(want, err), err
 
 
 def test_doctor_names_what_is_wrong(own, run_main):

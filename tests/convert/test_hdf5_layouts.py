@@ -16,6 +16,7 @@ import tensorflow as tf
 from t2r_seq import convert, errors, specs, store
 from t2r_seq.cli.main import main
 from t2r_seq.specs.packing import encode_image
+from t2r_seq.store import splits as store_splits
 from tests.convert.lerobot_sets import shared_data
 
 SHARED = shared_data()
@@ -86,10 +87,67 @@ def fixture_here(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
 
 
+# name: (what is changed in the file, what is noted)
+ENDS = {
+  "cut off": (
+    lambda file: None,
+    "the last episode, of 4 steps, has no end: it was cut",
+  ),
+  "never set": (
+    lambda file: file["terminals"].write_direct(np.zeros(9, bool)),
+    "no flag of [terminals, timeouts] is set: all 9 steps are read as one episode",
+  ),
+  "no timeouts": (
+    lambda file: file.pop("timeouts"),
+    "there are no timeouts: an episode that ran into its time limit is joined",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_d4rl_without_ends_is_noted(name):
+  change, want = ENDS[name]
+  with h5py.File(make_d4rl(), "r+") as file:
+    change(file)
+  assert any(want in note for note in convert.open_episodes("d4rl.hdf5").notes)
+
+
+def test_d4rl_whose_episodes_all_end_has_no_note():
+  with h5py.File(make_d4rl(), "r+") as file:
+    file["timeouts"][8] = True
+  layout_note, left_out = convert.open_episodes("d4rl.hdf5").notes
+  assert layout_note == "Read in the layout of D4RL." and "left out" in left_out
+
+
+# name: (episodes by filter key, whether a note is expected)
+MASKS = {
+  "apart": ({"train": [0, 1], "valid": [2]}, False),
+  "overlap": ({"train": [0, 1], "valid": [1, 2]}, True),
+  "parts": ({"20_percent_train": [0, 1], "20_percent_valid": [1]}, True),
+  "a part of train": ({"train": [0, 1], "20_percent_train": [0], "latest": [1]}, False),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_that_overlap_are_noted(name):
+  masks, is_noted = MASKS[name]
+  with h5py.File("x.hdf5", "w") as file:
+    for number in range(3):
+      file[f"data/demo_{number}/actions"] = np.zeros((4, 2))
+    for key, numbers in masks.items():
+      file[f"mask/{key}"] = [f"demo_{number}".encode() for number in numbers]
+  notes = convert.open_episodes("x.hdf5").notes
+  assert any("share 1 episodes, such as 1" in note for note in notes) == is_noted
+  convert.convert("x.hdf5", "s")
+  assert (
+    bool(store_splits.describe_overlaps(store.EpisodeStore("s").splits)) == is_noted
+  )
+
+
 def test_d4rl_ends_at_flags_and_the_next_row_is_the_next_observation():
   report = convert.convert(make_d4rl(), "s")
   assert "layout of D4RL" in report.notes[0]
-  assert "metadata/algorithm" in report.notes[1]
+  assert "metadata/algorithm" in report.notes[2]
   opened = store.EpisodeStore("s")
   check(opened, "observations")
   check(opened, "infos/qpos", OBS[:, :1])

@@ -133,7 +133,7 @@ BAD_PATTERNS = {
   "none": ("a0.tfrecord,c*", r"c\*: expected at least one file, got none"),
   "empty": (" , ", "expected at least one pattern, got ' , '"),
   "empty list": ([], r"expected at least one pattern, got \[\]"),
-  "folder": ("folder", r"folder: expected files, got a folder\. Name .*folder/\*\."),
+  "folder": ("folder", r"folder: expected TFRecord files, got a folder\. It has none"),
   "format": ("sstable:a*", "sstable:a.: expected the prefix 'tfrecord:' or none"),
   "nothing": (
     None,

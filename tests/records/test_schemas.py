@@ -108,6 +108,29 @@ CASES = {
     0,
     "",
   ),
+  "a few lists of all lengths": (
+    [[record(x=[0.5] * size) for size in (3, 1, 3, 2)]],
+    [(4, 1)],
+    0,
+    "",
+  ),
+  "ragged features of TFDS": (
+    [
+      [
+        record(
+          **{
+            "steps/is_first": [1, 0],
+            "steps/f/ragged_flat_values": [0.5] * size,
+            "steps/f/ragged_row_lengths_0": [1] * (1 + size % 2),
+          },
+        )
+        for size in (1, 1, 1, 1, 2, 1)
+      ]
+    ],
+    [(6, 1)],
+    0,
+    "",
+  ),
   "lists of all lengths": (
     [[record(x=[0.5] * (1 + i % 6)) for i in range(18)]],
     [(18, 1)],
