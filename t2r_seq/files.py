@@ -124,9 +124,11 @@ def writing_output(path: str | os.PathLike[str]) -> Iterator[str]:
     open(temporary, "wb").close()
     yield temporary
     sys.stdout.flush()
-    number = is_open and {"out": 1, "err": 2}.get(is_open[1], is_open[1])
     # Neither O_CREAT nor O_TRUNC: only what is there is written to.
-    target = os.dup(int(number)) if number else os.open(path, os.O_WRONLY)
+    if is_open:
+      target = os.dup({"out": 1, "err": 2}.get(is_open[1]) or int(is_open[1]))
+    else:
+      target = os.open(path, os.O_WRONLY)
     with open(temporary, "rb") as source, open(target, "wb") as out:
       shutil.copyfileobj(source, out)
 

@@ -94,7 +94,7 @@ def test_output_never_replaces_what_is_no_file(name, is_link, tmp_path, monkeypa
   read = []
   if name == "FIFO":
     reader = threading.Thread(
-      target=lambda: read.append(pathlib.Path("node").read_bytes())
+      target=lambda: read.append(pathlib.Path("node").read_bytes()), daemon=True
     )
     reader.start()
   if want is None:

@@ -16,10 +16,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import convert, errors, lite, policies, records, specs, statistics, store
+from t2r_seq import (
+  convert,
+  errors,
+  lite,
+  policies,
+  records,
+  specs,
+  statistics,
+  store,
+  training,
+)
 from t2r_seq import videos as videos_lib
 from t2r_seq.convert.robomimic import METADATA_ATTRIBUTE, SPEC_ATTRIBUTE
 from t2r_seq.records import rlds
+from t2r_seq.training import continuous
 from tests.convert import lerobot_sets as sets
 from tests.convert import test_zarr as groups
 
@@ -283,6 +294,24 @@ def make_features():
   return "features.json"
 
 
+def make_best():
+  os.makedirs("run/export/best")
+  pathlib.Path("run/export/best/best.json").write_text('{"loss": 1.5}')
+  return "run/export/best/best.json"
+
+
+def make_evaluated():
+  about = {"checkpoint": "a", "metrics": {"loss": 1.0}}
+  text = json.dumps({"10": about, "20": {**about, "metrics": None}})
+  pathlib.Path("evaluated.json").write_text(text)
+  return "evaluated.json"
+
+
+def read_evaluated(path):
+  found = continuous._Evaluated(path)
+  assert found.step in (0, *found._steps) and dict(found.metrics) is not None
+
+
 def make_layout():
   with h5py.File("x.hdf5", "w") as file:
     for number in range(2):
@@ -380,6 +409,10 @@ KINDS = {
     lambda: make_zarr("meta/episode_ends/0"), flip, lambda _: read_all("x.zarr"),
   ),
   "features.json": (make_features, of_json, rlds.read_features),
+  "best metrics": (
+    make_best, of_json, lambda _: training.BestExporter().is_due("run", {"loss": 1.0}),
+  ),
+  "evaluated steps": (make_evaluated, of_json, read_evaluated),
   "layout": (make_layout, of_json, lambda path: read_all("x.hdf5", layout=path)),
   "HDF5 specs": (make_attribute(SPEC_ATTRIBUTE), of_json, read_attribute),
   "HDF5 metadata": (make_attribute(METADATA_ATTRIBUTE), of_json, read_attribute),

@@ -120,6 +120,11 @@ def _order(problem: RecordProblem) -> tuple[int, str]:
   return [*_KINDS].index(problem.kind), problem.feature
 
 
+def _short_place(problem: RecordProblem) -> str:
+  name = os.path.basename(problem.filename)
+  return name if problem.record is None else f"{name}, record {problem.record}"
+
+
 def _kinds(problems: Sequence[RecordProblem]) -> str:
   """Renders a table of problems: by kind and feature, with the first of each."""
   header = ["kind", "feature", "records", "files", "first"]
@@ -132,7 +137,7 @@ def _kinds(problems: Sequence[RecordProblem]) -> str:
         console.shorten(feature, _PLACE // 2) or "-",
         f"{len({(each.filename, each.record) for each in alike}):,}",
         f"{len({each.filename for each in alike}):,}",
-        console.shorten(alike[0].place, _PLACE),
+        console.shorten(_short_place(alike[0]), _PLACE),
       ]
     )
   table = console.format_table(header, rows[:_MAX_KINDS], ("records", "files"))

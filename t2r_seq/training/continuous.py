@@ -158,8 +158,16 @@ class _Evaluated:
     self._path = path
     self._steps: dict[int, dict[str, Any]] = {}
     if os.path.exists(path):
-      with open(path, encoding="utf-8") as f:
-        self._steps = {int(step): about for step, about in json.load(f).items()}
+      try:
+        with open(path, encoding="utf-8") as f:
+          self._steps = {int(step): dict(of) for step, of in json.load(f).items()}
+        for about in self._steps.values():
+          dict(about["metrics"] or {})
+      except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise errors.SpecError(
+          f"continuous_eval: {path}: expected metrics by step as JSON, got {error}. "
+          "Delete the file: the checkpoints that are there are evaluated again then."
+        ) from error
 
   @property
   def step(self) -> int:

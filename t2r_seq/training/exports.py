@@ -196,8 +196,15 @@ class BestExporter(Exporter):
     filename = _best_filename(self._export_dir(model_dir))
     if not os.path.exists(filename):
       return None
-    with open(filename, encoding="utf-8") as f:
-      return json.load(f).get(self._metric)
+    try:
+      with open(filename, encoding="utf-8") as f:
+        best = json.load(f).get(self._metric)
+      return None if best is None else float(best)
+    except (AttributeError, OverflowError, TypeError, ValueError) as error:
+      raise errors.SpecError(
+        f"export: {filename}: expected metrics as JSON, got {error}. Delete the file: "
+        "the next evaluation counts as the best then."
+      ) from error
 
   def _exported(self, export_dir: str, metrics: Metrics) -> None:
     filename = _best_filename(export_dir)

@@ -163,7 +163,7 @@ def test_damage_comes_before_schemas(run_main):
   assert lines[0] == ["kind", "feature", "records", "files", "first"]
   assert lines[2][:5] == ["damaged", "bytes", "-", "5", "5"]
   assert lines[3][:5] == ["other", "content", "count", "20", "10"]
-  assert " ".join(lines[2]).endswith("record 0 of ./shard-01.tfrecord (byte 0)")
+  assert " ".join(lines[2]).endswith("shard-01.tfrecord, record 0")
   assert [line for line in parts[2].splitlines() if " of ./shard" in line][:5] == [
     f"  record 0 of ./shard-{shard:02}.tfrecord (byte 0)"
     for shard in (1, 9, 17, 25, 33)
@@ -198,8 +198,8 @@ def test_records_of_several_schemas(run_main):
   assert out.startswith(
     "2 files: 12 records, 2 bad\n\n"
     "kind           feature  records  files  first\n"
-    "─────────────  ───────  ───────  ─────  ───────────────────────────────────\n"
-    "other content  pose           2      1  record 0 of other.tfrecord (byte 0)\n\n"
+    "─────────────  ───────  ───────  ─────  ────────────────────────\n"
+    "other content  pose           2      1  other.tfrecord, record 0\n\n"
   )
   assert (
     "\n\n2 schemas: 1, 1 files:\n"
