@@ -43,6 +43,18 @@ BAD_JSON = {
   "no shape": ('{"dtype": "int8"}', "expected shape and dtype, got no shape"),
   "nothing": ("{}", "expected shape and dtype, got no dtype and no shape"),
   "bad dtype": ('{"shape": [], "dtype": "int9", "name": "n"}', "n: .*int9"),
+  "a flag as text": (
+    '{"shape": [], "dtype": "int8", "is_sequence": "false"}',
+    "expected is_sequence to be true or false, got 'false'",
+  ),
+  "a name that is no text": (
+    '{"shape": [], "dtype": "int8", "name": {}}',
+    "expected name to be text, got {}",
+  ),
+  "a default that is no base64": (
+    '{"shape": [1], "dtype": "string", "varlen_default_value": {"base64": 1}}',
+    "expected a default value, got {'base64': 1}",
+  ),
   "bad shape": ('{"shape": "x", "dtype": "int8"}', "expected the fields of a spec"),
   "bad offsets": (
     '{"shape": [3], "dtype": "int8", "time_offsets": [0, 1]}',

@@ -266,3 +266,7 @@ def test_bad_bytes():
     ExtendedTensorSpec.from_serialized_proto(b"\xff\xff")
   with pytest.raises(errors.SpecError, match="a serialized TensorSpecStruct, got"):
     TensorSpecStruct.from_serialized_proto(b"\xff\xff")
+  good = TensorSpecStruct(pose=ExtendedTensorSpec((2,), tf.float32, "pose"))
+  data = good.to_proto().SerializeToString().replace(b"pose", b"po\xf3e")
+  with pytest.raises(errors.SpecError, match="expected the proto of specs, got .*utf"):
+    TensorSpecStruct.from_serialized_proto(data)
