@@ -137,7 +137,8 @@ def test_output_goes_through_a_link_to_a_file(is_there, tmp_path):
 # Prints before and after; the shell has opened the file.
 _PRINTS = """
 from t2r_seq import files
-print("before")
+print("before", flush=True)
+files.check_output("stats", "/dev/stdout", "statistics", b"{")
 files.write_output("/dev/stdout", b"report\\n")
 print("after")
 """

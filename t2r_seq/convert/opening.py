@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import glob
+import itertools
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import gin
@@ -142,7 +143,7 @@ _READ = (
   "or TFRecord files"
 )
 # Entries of an unknown folder that are looked at.
-_MAX_ENTRIES, _MAX_SHOWN = 200, 5
+_MAX_ENTRIES, _MAX_SHOWN = 50, 5
 
 
 def _folder_kind(path: str) -> str:
@@ -164,16 +165,11 @@ def _way_out(path: str, names: list[str], other: tuple[str, str] | None) -> str:
       f"It looks like a store without its {layout.MANIFEST}: t2r_seq doctor {path} "
       "--spec SPEC --salvage OUT"
     )
+  if {"saved_model.pb", "policy.json", "export"} & {*names}:
+    return "It looks like a policy, or a training with exports: t2r_seq inspect EXPORT"
   if _has_records(names):
     return f"Name the files in it: '{os.path.join(path, '*.tfrecord*')}'"
-  within = []
-  for name in names[:_MAX_ENTRIES]:
-    place = os.path.join(path, name)
-    with contextlib.suppress(OSError, errors.ConversionError):
-      if _known_folder(place) is not None:
-        within.append(place)
-      elif _has_records(os.listdir(place)):
-        within.append(f"'{os.path.join(place, '*.tfrecord*')}'")
+  within = [*itertools.islice(_datasets_in(path, depth=2), _MAX_ENTRIES)]
   if within:
     return f"There are datasets in it: name one of {errors.listing(within, _MAX_SHOWN)}"
   place = os.path.abspath(path)
@@ -182,6 +178,19 @@ def _way_out(path: str, names: list[str], other: tuple[str, str] | None) -> str:
       if _known_folder(above) in (STORE, LEROBOT):
         return f"It is a part of a dataset: name {above}"
   return other[1] if other else "Name the files of the dataset, or their folder."
+
+
+def _datasets_in(path: str, depth: int) -> Iterator[str]:
+  """Yields how to name the datasets below a folder, so many levels deep."""
+  for name in sorted(os.listdir(path))[:_MAX_ENTRIES]:
+    place = os.path.join(path, name)
+    with contextlib.suppress(OSError, errors.ConversionError):
+      if _known_folder(place) is not None:
+        yield place
+      elif _has_records(os.listdir(place)):
+        yield f"'{os.path.join(place, '*.tfrecord*')}'"
+      elif depth > 1:
+        yield from _datasets_in(place, depth - 1)
 
 
 def _has_records(names: Iterable[str]) -> bool:

@@ -85,7 +85,7 @@ def export_lite(
       f"export lite: weights: expected one of {errors.listing(WEIGHTS)}, got "
       f"'{weights}'."
     )
-  if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
+  if os.path.lexists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
     raise errors.SpecError(
       f"export lite: {folder}: expected a folder that is not there yet, got one that "
       "is. Name another one."

@@ -234,8 +234,8 @@ def describe_overlaps(splits: Splits) -> list[str]:
       is_pair = is_trained == [True, False] and _HELD_OUT.search(other.lower())
       if is_pair and (shared := numbers & held_out):
         found.append(
-          f"The splits {name} and {other} share {len(shared):,} episodes, such as "
-          f"{min(shared)}: evaluation sees what training saw."
+          f"The splits {name} and {other} share episodes, {len(shared):,} in all, such "
+          f"as {min(shared)}: evaluation sees what training saw."
         )
   return found
 

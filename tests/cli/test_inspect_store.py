@@ -159,6 +159,7 @@ def test_the_spec_of_a_store(make_store, run_main):
 
 ERRORS = {
   "no store": (["."], "expected a store (with a store.json), a dataset of LeRobot's"),
+  "no manifest": (["m"], "without its store.json: t2r_seq doctor m --spec SPEC --sal"),
   "max_records": (["s", "--max_records", "3"], "--max_records is for TFRecord files"),
 }
 
@@ -167,6 +168,7 @@ ERRORS = {
 def test_errors(name, tmp_path, monkeypatch, run_main):
   argv, want = ERRORS[name]
   monkeypatch.chdir(tmp_path)
+  (tmp_path / "m" / "segments").mkdir(parents=True)
   spec = {"x": specs.ExtendedTensorSpec((), tf.float32, "x", is_sequence=True)}
   store.EpisodeStore.create("s", spec).close()
   status, _, err = run_main("inspect", *argv)

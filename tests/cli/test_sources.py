@@ -61,10 +61,18 @@ READ = r"expected a store \(with a store.json\), a dataset of LeRobot's .* got "
 UNKNOWN = {
   "nothing": (make(), r"got a folder with \[\]. Name the files of the dataset"),
   "other files": (make("notes.txt"), r"got a folder with \[notes.txt\]"),
+  "a training": (
+    make("export/latest/1/x", "checkpoint"),
+    r"like a policy, or a training with exports: t2r_seq inspect EXPORT",
+  ),
   "records": (make("a-train.tfrecord-00000-of-00001"), r"Name .*: 'x/\*.tfrecord\*'"),
   "two datasets": (
     make("a/meta/info.json", "b/store.json", "README.md"),
     r"There are datasets in it: name one of \[x/a, x/b\]",
+  ),
+  "datasets two levels below": (
+    make("lab/a/meta/info.json", "lab/b/store.json"),
+    r"There are datasets in it: name one of \[x/lab/a, x/lab/b\]",
   ),
   "a set of TFDS": (
     make("1.0.0/features.json", "1.0.0/a-train.tfrecord-00000-of-00001"),

@@ -268,5 +268,5 @@ def test_bad_bytes():
     TensorSpecStruct.from_serialized_proto(b"\xff\xff")
   good = TensorSpecStruct(pose=ExtendedTensorSpec((2,), tf.float32, "pose"))
   data = good.to_proto().SerializeToString().replace(b"pose", b"po\xf3e")
-  with pytest.raises(errors.SpecError, match="expected the proto of specs, got .*utf"):
+  with pytest.raises(errors.SpecError, match=r"the proto of specs, got .*utf"):
     TensorSpecStruct.from_serialized_proto(data)
