@@ -9,8 +9,6 @@ __version__ = "0.1.0"
 
 __all__ = [
   "actors",
-  "cli",
-  "configs",
   "convert",
   "data",
   "errors",
