@@ -8,18 +8,17 @@ and 'clocks/<topic>' says when that one came.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs
-from t2r_seq.convert import episodes
+from t2r_seq.convert import episodes, mcap_files
 from t2r_seq.convert.episodes import (
   Dropped,
   EpisodeSource,
@@ -29,13 +28,14 @@ from t2r_seq.convert.episodes import (
 from t2r_seq.specs.image_headers import read_image_header
 
 SUFFIX = ".mcap"
-SIGNATURE = b"\x89MCAP"
 CLOCKS = "clocks"
-_MAGIC = SIGNATURE + b"0\r\n"
 _ROSBAG = "metadata.yaml"
 HOLD, NEAREST = "hold", "nearest"
 LOG, PUBLISH, HEADER = "log", "publish", "header"
 _SECOND = 10**9
+_MAX_TIME = 2**63 - 1
+# Messages that come later than this were stamped by another clock.
+_LATE = 10 * _SECOND
 # Of `sensor_msgs/msg/Image`: dtype, and where its channels are in red, green, blue.
 _PIXELS = {
   "rgb8": (np.uint8, (0, 1, 2)),
@@ -302,7 +302,8 @@ class McapSource(EpisodeSource):
     self._names: dict[str, list[str]] = {}
     self._forms: dict[str, _Form] = {}
     self._skipped: dict[str, int] = {}
-    self._farthest = (0.0, "")
+    self._repeated: dict[str, int] = {}
+    self._farthest = (0.0, "", "")
     clocks = {topic: f"{CLOCKS}/{topic.strip('/')}" for topic in self._topics}
     self._clocks = {t: name for t, name in clocks.items() if not dropped.has(name)}
     if self._bags:
@@ -333,7 +334,7 @@ class McapSource(EpisodeSource):
 
   def episodes(self, start: int = 0) -> Iterator[SourceEpisode]:
     """Yields the episodes from a number on; see `EpisodeSource.episodes`."""
-    self._skipped, self._farthest = {}, (0.0, "")
+    self._skipped, self._repeated, self._farthest = {}, {}, (0.0, "", "")
     for number in range(start, len(self._bags)):
       name, parts = self._bags[number]
       with episodes.reading(name, "messages"):
@@ -345,11 +346,19 @@ class McapSource(EpisodeSource):
         "steps: not all topics had one before them, first in "
         f"{next(iter(self._skipped))}."
       )
-    seconds, place = self._farthest
-    if seconds:
+    if self._repeated:
       self.notes.append(
-        f"The message farthest from its step is {seconds:.3f} s away: {place}. A "
-        "tolerance in the layout would refuse it."
+        f"{sum(self._repeated.values())} messages of {self._contract.clock} have the "
+        f"{self._contract.time} time of the message before them: each is a step. First "
+        f"in {next(iter(self._repeated))}."
+      )
+    seconds, topic, place = self._farthest
+    if seconds:
+      is_bounded = topic in self._contract.tolerance
+      self.notes.append(
+        f"The message farthest from its step is {seconds:.3f} s away: {topic} at "
+        f"{place}."
+        + ("" if is_bounded else " A tolerance in the layout would refuse it.")
       )
 
   # What there is.
@@ -359,10 +368,10 @@ class McapSource(EpisodeSource):
     found = []
     for path, (topic, field) in self._fields.items():
       with episodes.reading(name, "messages"):
-        message, data = next(self._iterate(parts, [topic]))[1:3]
+        _, _, message, first = next(self._iterate(parts, [topic]))
         place = f"{name}: {topic}"
         try:
-          value = _find(message, message.decode(data), field)
+          value = _find(message, message.decode(first.data), field)
         except KeyError as error:
           found.append(_no_field(path, topic, field, message, error.args[0]))
           continue
@@ -373,47 +382,75 @@ class McapSource(EpisodeSource):
       raise errors.mismatch_error(f"convert: {name}", found, errors.ConversionError)
 
   def _iterate(
-    self, parts: list[str], topics: list[str]
-  ) -> Iterator[tuple[str, _Message, bytes, int]]:
-    """Yields topic, type, data and time of each message, in the order of the log."""
+    self, parts: list[str], topics: Collection[str], with_data: bool = True
+  ) -> Iterator[tuple[str, str, _Message, Any]]:
+    """Yields file, topic, type and message in the order of the files."""
     for name in parts:
-      with _open(name) as reader:
-        for schema, channel, message in reader.iter_messages(topics):
-          key = (schema.name, schema.data) if schema else ("", b"")
-          if key not in self._messages:
-            place = f"{name}: {channel.topic}"
-            self._messages[key] = _Message(place, channel.message_encoding, schema)
-          known = self._messages[key]
-          yield channel.topic, known, message.data, self._time(name, known, message)
+      for schema, channel, message in mcap_files.read_messages(name, topics, with_data):
+        key = (schema.name, schema.data) if schema else ("", b"")
+        if key not in self._messages:
+          place = f"{name}: {channel.topic}"
+          self._messages[key] = _Message(place, channel.message_encoding, schema)
+        yield name, channel.topic, self._messages[key], message
 
-  def _time(self, name: str, known: _Message, message: Any) -> int:
+  def _time(self, place: str, known: _Message, message: Any) -> int:
     if self._contract.time != HEADER:
       is_log = self._contract.time == LOG
-      return int(message.log_time if is_log else message.publish_time)
+      time = int(message.log_time if is_log else message.publish_time)
+      if time > _MAX_TIME:
+        raise errors.ConversionError(
+          f"convert: {place}: expected a {self._contract.time} time below 2**63 ns, "
+          f"got {time}. {self._way_out}"
+        )
+      return time
     stamp = getattr(getattr(known.decode(message.data), "header", None), "stamp", None)
     if stamp is None:
       raise errors.ConversionError(
-        f"convert: {name}: {known.type}: expected messages with a header.stamp, as "
+        f"convert: {place}: {known.type}: expected messages with a header.stamp, as "
         f'"time": "{HEADER}" needs them, got none. Take "{LOG}".'
       )
     return int(stamp.sec) * _SECOND + int(stamp.nanosec)
+
+  @property
+  def _way_out(self) -> str:
+    """What to do about times that are wrong."""
+    if self._contract.time != LOG:
+      return (
+        f'Take "time": "{LOG}", when messages were recorded; or split the recording '
+        "where the clock was reset."
+      )
+    return (
+      f'Take "time": "{HEADER}" or "{PUBLISH}"; or split the recording where the clock '
+      "was reset; or sort it, `mcap sort`, if messages are only out of order."
+    )
 
   # Reading.
 
   def _read(self, name: str, parts: list[str]) -> Values:
     """Reads an episode: when messages came, and then those that steps show."""
-    came: dict[str, list[int]] = {topic: [] for topic in self._topics}
-    for topic, _, _, time in self._iterate(parts, self._topics):
-      came[topic].append(time)
-    times = {topic: np.asarray(values, np.int64) for topic, values in came.items()}
-    ticks = np.sort(times[self._contract.clock], kind="stable")
+    came: dict[str, list[tuple[int, int, int]]] = {topic: [] for topic in self._topics}
+    is_header = self._contract.time == HEADER
+    for part, topic, known, message in self._iterate(parts, self._topics, is_header):
+      place = f"{part}: {topic}: message {len(came[topic])}"
+      time = self._time(place, known, message)
+      log = min(message.log_time, _MAX_TIME)
+      came[topic].append((time, log, parts.index(part)))
+    clock = self._contract.clock
+    table = {t: np.asarray(rows, np.int64).reshape(-1, 3) for t, rows in came.items()}
+    for topic, rows in table.items():
+      self._check_times(parts, topic, rows)
+      self._check_same_clock(parts, topic, rows, table[clock])
+    times = {topic: rows[:, 0] for topic, rows in table.items()}
+    ticks = times[clock]
+    if repeated := int((np.diff(ticks) == 0).sum()):
+      self._repeated[name] = repeated
     shown = {topic: self._choose(topic, times[topic], ticks) for topic in self._topics}
     is_shown = np.all([numbers >= 0 for numbers in shown.values()], axis=0)
     if not is_shown.any():
       late = max(self._topics, key=lambda topic: (shown[topic] < 0).sum())
       raise errors.ConversionError(
         f"convert: {name}: {late}: expected a message before the last one of "
-        f"{self._contract.clock}, got none."
+        f"{clock}, got none."
       )
     # Once a topic has been heard of, it is shown.
     first = int(np.argmax(is_shown))
@@ -423,26 +460,86 @@ class McapSource(EpisodeSource):
     values: Values = {}
     for topic in self._topics:
       shown[topic] = shown[topic][first:]
-      clock = times[topic][shown[topic]]
-      self._check_distance(name, topic, clock - ticks)
+      clock_values = times[topic][shown[topic]]
+      self._check_distance(name, topic, clock_values - ticks)
       if topic in self._clocks:
-        values[self._clocks[topic]] = clock
+        values[self._clocks[topic]] = clock_values
     values.update(self._gather(name, parts, shown, len(ticks)))
     return values
 
+  def _check_times(self, parts: list[str], topic: str, rows: np.ndarray) -> None:
+    """Checks that the times of a topic's messages do not fall, and are set.
+
+    Args:
+      parts: the files.
+      topic: of the messages.
+      rows: time, log time and number of the file of each message, in their order.
+    Raises:
+      ConversionError: names the first message whose time is before the last one's.
+    """
+    times, kind = rows[:, 0], self._contract.time
+    back = np.flatnonzero(np.diff(times) < 0) + 1
+    if len(back):
+      at = int(back[0])
+      raise errors.ConversionError(
+        f"convert: {parts[rows[at, 2]]}: {topic}: expected {kind} times that do not "
+        f"fall, got {times[at]} ns at message {at}, after {times[at - 1]} ns. "
+        f"{self._way_out}"
+      )
+    is_clock = topic == self._contract.clock
+    if len(times) > 1 and times[0] == times[-1] and (is_clock or not times[0]):
+      raise errors.ConversionError(
+        f"convert: {parts[0]}: {topic}: expected {kind} times that rise, got "
+        f"{times[0]} ns in all of {len(times)} messages: they are not set. "
+        f"{self._way_out}"
+      )
+
+  def _check_same_clock(
+    self, parts: list[str], topic: str, rows: np.ndarray, clock: np.ndarray
+  ) -> None:
+    """Checks that a topic's times are of the clock that gives the steps theirs.
+
+    Between two messages of the clock in the log, the times of others are those between,
+    but for what messages are late. Other times jumped, or count from another moment.
+
+    Args:
+      parts: the files.
+      topic: of the messages.
+      rows: time, log time and number of the file of each message.
+      clock: the same of the clock.
+    Raises:
+      ConversionError: names the first message of another clock.
+    """
+    times = rows[:, 0]
+    if self._contract.time == LOG or len(np.unique(times)) < 2:
+      return
+    logged = np.maximum.accumulate(clock[:, 1])
+    before = np.searchsorted(logged, rows[:, 1], "left") - 1
+    after = np.searchsorted(logged, rows[:, 1], "right")
+    low = np.where(before >= 0, clock[before, 0], times)
+    high = np.where(after < len(clock), clock[after % len(clock), 0], times)
+    away = np.maximum(low - times, times - high)
+    if (away > _LATE).any():
+      at = int(np.argmax(away > _LATE))
+      raise errors.ConversionError(
+        f"convert: {parts[rows[at, 2]]}: {topic}: expected {self._contract.time} times "
+        f"of the clock of {self._contract.clock}, got {times[at]} ns at message {at}, "
+        f"{away[at] / _SECOND:.3f} s from those recorded with it. {self._way_out}"
+      )
+
   def _choose(self, topic: str, times: np.ndarray, ticks: np.ndarray) -> np.ndarray:
     """Returns the number of the message that each tick shows; -1 for none."""
+    if topic == self._contract.clock:
+      return np.arange(len(ticks))
     if not len(times):
       return np.full(len(ticks), -1)
-    order = np.argsort(times, kind="stable")
-    rising = times[order]
-    chosen = np.searchsorted(rising, ticks, "right") - 1
+    chosen = np.searchsorted(times, ticks, "right") - 1
     if self._contract.resample.get(topic) == NEAREST:
-      after = np.minimum(chosen + 1, len(rising) - 1)
+      after = np.minimum(chosen + 1, len(times) - 1)
       chosen = np.maximum(chosen, 0)
-      is_after = np.abs(rising[after] - ticks) < np.abs(ticks - rising[chosen])
+      is_after = np.abs(times[after] - ticks) < np.abs(ticks - times[chosen])
       chosen = np.where(is_after, after, chosen)
-    return np.where(chosen < 0, -1, order[chosen])
+    return chosen
 
   def _check_distance(self, name: str, topic: str, distance: np.ndarray) -> None:
     """Checks that messages are as near to their steps as the contract wants."""
@@ -454,7 +551,7 @@ class McapSource(EpisodeSource):
         f"{self._contract.tolerance[topic]} s of step {step}, got the chosen one "
         f"{int(distance[step]) / _SECOND:.3f} s from it."
       )
-    self._farthest = max(self._farthest, (seconds, f"{topic} at step {step} of {name}"))
+    self._farthest = max(self._farthest, (seconds, topic, f"step {step} of {name}"))
 
   def _gather(
     self, name: str, parts: list[str], shown: Mapping[str, np.ndarray], num_steps: int
@@ -468,14 +565,14 @@ class McapSource(EpisodeSource):
       for path, form in self._forms.items()
     }
     spans = {topic: _spans(numbers) for topic, numbers in shown.items()}
-    paths: dict[str, list[str]] = {topic: [] for topic in self._topics}
+    paths: dict[str, list[str]] = {}
     for path, (topic, _) in self._fields.items():
-      paths[topic].append(path)
-    count = dict.fromkeys(self._topics, 0)
-    for topic, message, data, _ in self._iterate(parts, self._topics):
-      span = spans[topic].get(count[topic])
+      paths.setdefault(topic, []).append(path)
+    count = dict.fromkeys(paths, 0)
+    for _, topic, message, found in self._iterate(parts, paths):
+      span, data = spans[topic].get(count[topic]), found.data
       count[topic] += 1
-      if span is None or not paths[topic]:
+      if span is None:
         continue
       place = f"{name}: {topic}: step {span[0]}"
       try:
@@ -640,50 +737,6 @@ def _spans(numbers: np.ndarray) -> dict[int, tuple[int, int]]:
 # Files.
 
 
-@contextlib.contextmanager
-def _open(name: str) -> Iterator[Any]:
-  """Opens a file that is whole.
-
-  Raises:
-    ConversionError: it is no MCAP file, of another version, or cut short.
-  """
-  with open(name, "rb") as file:
-    start = file.read(len(_MAGIC))
-    if start != _MAGIC:
-      version = start.removeprefix(SIGNATURE)
-      got = f"version {version[:1]!r}" if version != start else f"{start!r}"
-      raise errors.ConversionError(
-        f"convert: {name}: expected an MCAP file of version 0, got {got}."
-      )
-    file.seek(max(os.path.getsize(name) - len(_MAGIC), len(_MAGIC)))
-    if file.read() != _MAGIC:
-      raise errors.ConversionError(
-        f"convert: {name}: expected a whole MCAP file, got one without an end: the "
-        "recording was not finished, or the file was cut. `mcap recover` saves what is "
-        "whole."
-      )
-    file.seek(0)
-    reader = errors.load_extra("mcap.reader", "mcap")
-    yield reader.make_reader(file, validate_crcs=True)
-
-
-def _list_topics(name: str) -> dict[str, list[Any]]:
-  """Returns type and number of messages of each topic of a file."""
-  found: dict[str, list[Any]] = {}
-  with episodes.reading(name, "an MCAP file"), _open(name) as reader:
-    summary = reader.get_summary()
-    if summary is not None and summary.statistics is not None:
-      for number, channel in summary.channels.items():
-        schema = summary.schemas.get(channel.schema_id)
-        entry = found.setdefault(channel.topic, [schema.name if schema else "?", 0])
-        entry[1] += summary.statistics.channel_message_counts.get(number, 0)
-    else:
-      for schema, channel, _ in reader.iter_messages():
-        entry = found.setdefault(channel.topic, [schema.name if schema else "?", 0])
-        entry[1] += 1
-  return found
-
-
 def _has_steps(name: str, parts: list[str], clock: str, topics: list[str]) -> bool:
   """Whether a recording has messages of the clock.
 
@@ -692,7 +745,7 @@ def _has_steps(name: str, parts: list[str], clock: str, topics: list[str]) -> bo
   """
   known: dict[str, int] = {}
   for part in parts:
-    for topic, (_, count) in _list_topics(part).items():
+    for topic, (_, count) in mcap_files.list_topics(part).items():
       known[topic] = known.get(topic, 0) + count
   if known.get(clock) == 0:
     return False
@@ -711,7 +764,7 @@ def _no_contract(name: str, parts: list[str]) -> errors.ConversionError:
   """Builds the error that shows the topics of a recording."""
   topics: dict[str, list[Any]] = {}
   for part in parts:
-    for topic, (kind, count) in _list_topics(part).items():
+    for topic, (kind, count) in mcap_files.list_topics(part).items():
       topics.setdefault(topic, [kind, 0])[1] += count
   lines = [f"  {t}  {kind}  {count} messages" for t, (kind, count) in topics.items()]
   return errors.ConversionError(

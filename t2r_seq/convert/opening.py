@@ -18,6 +18,7 @@ from t2r_seq.convert import (
   lerobot_folder,
   lerobot_target,
   mcap,
+  mcap_files,
   robomimic,
   zarr_group,
 )
@@ -220,7 +221,7 @@ def _file_kind(path: str) -> str:
     start = file.read(len(_HDF5_SIGNATURE))
   if start == _HDF5_SIGNATURE or path.lower().endswith(hdf5.SUFFIXES):
     return HDF5
-  if start.startswith(mcap.SIGNATURE) or path.lower().endswith(mcap.SUFFIX):
+  if start.startswith(mcap_files.SIGNATURE) or path.lower().endswith(mcap.SUFFIX):
     return MCAP
   return ZARR if path.lower().endswith(".zarr.zip") else TFRECORD
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -361,3 +362,263 @@ def test_a_recording_without_steps_is_left_out():
   source = convert.open_episodes("bags", options=layout())
   assert source.num_episodes == 1
   assert source.notes == ["An episode without a step is left out: bags/1.mcap."]
+
+
+def make_timed(sent, path="demo.mcap", **options):
+  """Writes messages as they are: topic, value, and times in ms by kind."""
+  with open(path, "wb") as file, writer.Writer(file, **options) as bag:
+    kind = bag.register_msgdef("lab/msg/Joint", HEADER.format(fields="float64 value"))
+    for topic, value, log, publish, stamp in sent:
+      seconds, rest = divmod(stamp * MS, 10**9)
+      stamped = {"stamp": {"sec": seconds, "nanosec": rest}, "frame_id": ""}
+      message = {"header": stamped, "value": float(value)}
+      bag.write_message(topic, kind, message, log * MS, publish * MS)
+
+
+def timed(times, topic="/cam", kind="header"):
+  """Messages 0, 1, ...: one kind of time is given, the others are a second apart."""
+  places = {"log": 0, "publish": 1, "header": 2}
+  sent = []
+  for number, ms in enumerate(times):
+    stamps = [1000 * (number + 1)] * 3
+    stamps[places[kind]] = ms
+    sent.append((topic, number, *stamps))
+  return sent
+
+
+RISING = [1000, 2000, 3000, 4000, 5000]
+BOTH = {"clock": "/cam", "paths": {"cam": "/cam:value", "arm": "/arm:value"}}
+# Time of the layout, times of the clock and of another topic; values of both by step.
+EQUAL_TIMES = {
+  "two clock messages at a time": (
+    "log",
+    [1000, 1000, 3000, 3000, 5000],
+    RISING,
+    [0, 1, 2, 3, 4],
+    [0, 0, 2, 2, 4],
+  ),
+  "the same in the headers": (
+    "header",
+    [1000, 1000, 3000, 3000, 5000],
+    RISING,
+    [0, 1, 2, 3, 4],
+    [0, 0, 2, 2, 4],
+  ),
+  "two arm messages at a time": (
+    "log",
+    RISING,
+    [1000, 1000, 3000, 3000, 5000],
+    [0, 1, 2, 3, 4],
+    [1, 1, 3, 3, 4],
+  ),
+  "a latched message without a stamp": (
+    "header",
+    RISING,
+    [0],
+    [0, 1, 2, 3, 4],
+    [0] * 5,
+  ),
+  "times from 0": ("header", [0, 1000, 2000], [0, 1000, 2000], [0, 1, 2], [0, 1, 2]),
+  "times before 1970": (
+    "header",
+    [-2000, -1000, 0],
+    [-2000, -1000, 0],
+    [0, 1, 2],
+    [0, 1, 2],
+  ),
+}
+
+
+@pytest.mark.parametrize("resample", ["hold", "nearest"])
+@pytest.mark.parametrize("name", EQUAL_TIMES)
+def test_each_clock_message_is_one_step(name, resample):
+  time, cam, arm, want_cam, want_arm = EQUAL_TIMES[name]
+  make_timed([*timed(arm, "/arm", time), *timed(cam, "/cam", time)])
+  source = convert.open_episodes(
+    "demo.mcap", options=layout(**BOTH, time=time, resample={"/cam": resample})
+  )
+  (values,) = source
+  assert values["cam"].tolist() == want_cam
+  assert values["arm"].tolist() == want_arm
+  assert values["clocks/cam"].tolist() == [ms * MS for ms in cam]
+  assert any("time of the message before" in n for n in source.notes) == (
+    len({*cam}) < len(cam)
+  )
+
+
+LOG_INSTEAD = 'Take "time": "log", when messages were recorded'
+# Kind of time, topic whose times are wrong, its times; the error.
+BAD_TIMES = {
+  "no stamps": (
+    "header",
+    "/cam",
+    [0] * 5,
+    f"expected header .* got 0 ns in all of 5 .*{LOG_INSTEAD}",
+  ),
+  "no stamps of another topic": (
+    "header",
+    "/arm",
+    [0] * 5,
+    f"/arm: .* got 0 ns in all .*{LOG_INSTEAD}",
+  ),
+  "a clock that stands still": (
+    "header",
+    "/cam",
+    [7] * 5,
+    "got 7000000 ns in all of 5",
+  ),
+  "a clock set back": (
+    "header",
+    "/cam",
+    [1000, 2000, 3000, 2650, 3650],
+    "demo.mcap: /cam: expected header times that do not fall, got 2650000000 ns at "
+    f"message 3, after 3000000000 ns. {LOG_INSTEAD}",
+  ),
+  "another topic's clock set back": (
+    "header",
+    "/arm",
+    [1000, 2000, 3000, 2650, 3650],
+    "demo.mcap: /arm: .*at message 3, after 3000000000 ns",
+  ),
+  "stamps that are set late": (
+    "header",
+    "/cam",
+    [1000, 2000, 3000, 0, 5000],
+    "message 3, after",
+  ),
+  "publish times that fall": (
+    "publish",
+    "/cam",
+    [1000, 2000, 3000, 4, 5],
+    "expected publish times .*message 3",
+  ),
+  "a recorder's clock set back": (
+    "log",
+    "/cam",
+    [1000, 2000, 3000, 500, 1500],
+    "/cam: expected log times that do not fall, got 500000000 ns at message 3, after "
+    '3000000000 ns. Take "time": "header" or "publish"; or split .* `mcap sort`',
+  ),
+  "another topic's log times": (
+    "log",
+    "/arm",
+    [3000, 2000, 1000],
+    "/arm: expected log times",
+  ),
+  "no log times": (
+    "log",
+    "/cam",
+    [0] * 5,
+    'got 0 ns in all of 5 .* Take "time": "header"',
+  ),
+  "a jump ahead": (
+    "header",
+    "/arm",
+    [1000, 2000, 3603000, 3604000, 3605000],
+    "/arm: expected header times of the clock of /cam, got 3603000000000 ns at "
+    f"message 2, 3599.000 s from those .* {LOG_INSTEAD}",
+  ),
+  "the clock's jump ahead": (
+    "header",
+    "/cam",
+    [1000, 2000, 3603000, 3604000, 3605000],
+    "/arm: expected header times of the clock of /cam",
+  ),
+  "times since the start": (
+    "publish",
+    "/arm",
+    [10**9 + ms for ms in RISING],
+    "/arm: expected publish times of the clock",
+  ),
+  "times beyond int64": (
+    "log",
+    "/cam",
+    [*RISING[:4], 2**63 // MS + 1],
+    "message 4: expected a log time below 2\\*\\*63 ns",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TIMES)
+def test_bad_times(name):
+  time, topic, times, match = BAD_TIMES[name]
+  other = {"/cam": "/arm", "/arm": "/cam"}[topic]
+  make_timed([*timed(RISING, other, time), *timed(times, topic, time)])
+  with pytest.raises(errors.ConversionError, match=match):
+    read(**BOTH, time=time)
+
+
+def test_bad_times_across_the_files_of_a_recording():
+  os.mkdir("run")
+  pathlib.Path("run/metadata.yaml").write_text("rosbag2_bagfile_information:")
+  make_timed(timed(RISING), "run/run_0.mcap")
+  make_timed(timed(RISING), "run/run_1.mcap")
+  with pytest.raises(
+    errors.ConversionError, match=r"run_1.mcap: /cam: .* at message 5"
+  ):
+    read("run", clock="/cam", paths={"cam": "/cam:value"}, time="header")
+
+
+def test_tolerance_note():
+  make_bag()
+  for tolerance, has_advice in (({}, True), ({"/goal": 1}, False), (1, False)):
+    source = convert.open_episodes("demo.mcap", options=layout(tolerance=tolerance))
+    list(source)
+    note = source.notes[-1]
+    assert "The message farthest from its step is 0.105 s away: /goal at step 1" in note
+    assert ("A tolerance in the layout would refuse it." in note) == has_advice
+
+
+CHUNKS = {
+  "zstd": {"compression": mcap_writer.CompressionType.ZSTD},
+  "lz4": {"compression": mcap_writer.CompressionType.LZ4},
+  "no compression": {"compression": mcap_writer.CompressionType.NONE},
+  "no chunks": {"use_chunking": False},
+  "no index": {"index_types": mcap_writer.IndexType.NONE, "use_statistics": False},
+  "no summary": {
+    "index_types": mcap_writer.IndexType.NONE,
+    "use_statistics": False,
+    "repeat_channels": False,
+    "repeat_schemas": False,
+    "use_summary_offsets": False,
+  },
+}
+
+
+def make_large(num_bytes, **options):
+  """Writes steps of /cam, and one message of zeros between them that is not read."""
+  with open("large.mcap", "wb") as file:
+    bag = mcap_writer.Writer(file, chunk_size=1 << 40, **options)
+    bag.start()
+    definition = HEADER.format(fields="float64 value").encode()
+    schema = bag.register_schema("lab/msg/Joint", "ros2msg", definition)
+    cam, other = (bag.register_channel(t, "cdr", schema) for t in ("/cam", "/other"))
+    for number in range(3):
+      # A little-endian header of 12 bytes, an empty frame_id, padding, the value.
+      stamp = np.asarray([number + 1, 0, 1, 0], "<u4").tobytes()
+      data = b"\0\1\0\0" + stamp + np.float64(number).tobytes()
+      bag.add_message(cam, (number + 1) * 10**9, data, 0)
+      if number == 1:
+        bag.add_message(other, 2 * 10**9, bytes(num_bytes), 0)
+    bag.finish()
+
+
+@pytest.mark.parametrize("name", CHUNKS)
+def test_files_of_other_writers(name):
+  make_large(100, **CHUNKS[name])
+  (values,) = read("large.mcap", clock="/cam", paths={"x": "/cam:value"})
+  assert values["x"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", ["zstd", "lz4", "no index"])
+def test_topics_that_are_not_read_take_no_memory(name):
+  """A small file may have a message of gigabytes."""
+  make_large(1 << 27, **CHUNKS[name])
+  tracemalloc.start()
+  try:
+    (values,) = read("large.mcap", clock="/cam", paths={"x": "/cam:value"})
+    peak = tracemalloc.get_traced_memory()[1]
+  finally:
+    tracemalloc.stop()
+  assert values["x"].tolist() == [0, 1, 2]
+  assert peak < 1 << 24
