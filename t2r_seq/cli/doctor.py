@@ -344,7 +344,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     default=[],
     metavar="NAME",
     help="a feature, or path, of time stamps, which must not run backwards; those that "
-    "are called time or timestamp are looked at anyway",
+    "are called time or timestamp, and clocks/<topic> of MCAP, are looked at anyway",
   )
   parser.add_argument(
     "--max_shown",
@@ -436,12 +436,14 @@ def _check_times(args: argparse.Namespace) -> int:
   found: list[str] = []
   columns = StoreManifest.read(opened.path).columns
   is_number = operator.attrgetter("is_number_a_step")
-  for path in sources.time_paths(columns, is_number, args.time_key):
+  timed = sources.time_paths(columns, is_number, args.time_key)
+  rising = sources.rising_paths(opened.metadata, timed)
+  for path in timed:
     first = 0
     for segment in opened.segments:
-      times = np.asarray(segment.column(path))
-      for episode, told in sources.backwards(path, times, segment.episode_ends):
-        found.append(f"episode {first + episode}: {told}")
+      times, ends = np.asarray(segment.column(path)), segment.episode_ends
+      for episode, problem in sources.misplaced(path, times, ends, path in rising):
+        found.append(f"episode {first + episode}: {problem}")
       first += len(segment)
   if found:
     print(f"\n{console.count(len(found), 'problem')} of time stamps:")

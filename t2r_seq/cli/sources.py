@@ -228,27 +228,48 @@ def time_paths(
   ]
 
 
-def backwards(
-  path: str, times: np.ndarray, ends: np.ndarray
+def rising_paths(metadata: Mapping[str, Any], paths: Sequence[str]) -> list[str]:
+  """Returns the time stamps that differ from step to step: those that give the steps.
+
+  Args:
+    metadata: of the episodes.
+    paths: of time stamps.
+  """
+  from t2r_seq.specs import names
+
+  clocks = [path for path in paths if path.startswith(f"{names.CLOCKS}/")]
+  recorded = metadata.get("mcap")
+  if isinstance(recorded, Mapping):
+    topic = str(recorded.get("layout", {}).get("clock"))
+    return [p for p in clocks if p == f"{names.CLOCKS}/{topic.strip('/')}"]
+  return clocks if len(clocks) == 1 else []
+
+
+def misplaced(
+  path: str, times: np.ndarray, ends: np.ndarray, is_rising: bool
 ) -> Iterator[tuple[int, str]]:
-  """Yields the episodes in which time stamps run backwards, and what is to say of it.
+  """Yields the episodes whose time stamps run backwards, each with a sentence.
 
   Args:
     path: of the time stamps.
     times: one for each step of all episodes, [n] or [n, 1].
     ends: the step after each episode's last one, int64 [episodes].
+    is_rising: equal time stamps are misplaced, too.
   """
   times = np.asarray(times).reshape(len(times))
-  back = np.flatnonzero(times[1:] < times[:-1]) + 1
+  # A NaN is in no order.
+  in_order = times[1:] > times[:-1] if is_rising else times[1:] >= times[:-1]
+  back = np.flatnonzero(~in_order) + 1
   back = back[~np.isin(back, ends)]
+  expected = "rise" if is_rising else "do not run backwards"
   episodes = np.searchsorted(ends, back, side="right")
   for episode, at in zip(*np.unique(episodes, return_index=True), strict=True):
     row = back[at]
     step = row - (ends[episode - 1] if episode else 0)
     yield (
       int(episode),
-      f"{path}: expected time stamps that do not run backwards, got {times[row]} at "
-      f"step {step}, after {times[row - 1]}.",
+      f"{path}: expected time stamps that {expected}, got {times[row]} at step "
+      f"{step}, after {times[row - 1]}.",
     )
 
 
@@ -267,13 +288,15 @@ def check(source: EpisodeSource, time_keys: Sequence[str] = ()) -> Iterator[str]
   seen: dict[str, accumulators.Accumulator] = {}
   number, total, is_whole = 0, source.num_episodes or 0, True
   timed = time_paths(source.spec, features.is_number_a_step, time_keys)
+  rising = rising_paths(source.metadata, timed)
   while number < total:
     try:
       for episode in source.episodes(number):
         for path in [path for path in timed if path in episode.values]:
           times = episode.values[path]
-          for _, told in backwards(path, times, np.asarray([len(times)])):
-            yield f"{episode.place}: {told}"
+          ends = np.asarray([len(times)])
+          for _, problem in misplaced(path, times, ends, path in rising):
+            yield f"{episode.place}: {problem}"
         for path, values in episode.values.items():
           if values.dtype.kind in "biuf" and values.ndim < 4:
             spec = source.spec[path]

@@ -25,10 +25,11 @@ from t2r_seq.convert.episodes import (
   SourceEpisode,
   Values,
 )
+from t2r_seq.specs import names as spec_names
 from t2r_seq.specs.image_headers import read_image_header
+from t2r_seq.specs.packing import encode_image
 
 SUFFIX = ".mcap"
-CLOCKS = "clocks"
 _ROSBAG = "metadata.yaml"
 HOLD, NEAREST = "hold", "nearest"
 LOG, PUBLISH, HEADER = "log", "publish", "header"
@@ -50,6 +51,9 @@ _RAW = {"height", "width", "encoding", "is_bigendian", "step", "data"}
 _COMPRESSED = {"format", "data"}
 # Before the PNG of a compressed depth image are its parameters.
 _DEPTH, _DEPTH_BYTES = "compressedDepth", 12
+# image_transport writes 'rgb8; jpeg compressed rgb8': behind 'compressed' is the order
+# of the channels that the encoder took for blue, green, red.
+_SWAPPED = re.compile("compressed rgb")
 _STRINGS = ("string", "wstring")
 _NUMBERS = {
   **{name: np.dtype(name) for name in ("bool", "float32", "float64")},
@@ -301,10 +305,13 @@ class McapSource(EpisodeSource):
     self._messages: dict[tuple[str, bytes], _Message] = {}
     self._names: dict[str, list[str]] = {}
     self._forms: dict[str, _Form] = {}
+    self._swapped: list[str] = []
     self._skipped: dict[str, int] = {}
     self._repeated: dict[str, int] = {}
     self._farthest = (0.0, "", "")
-    clocks = {topic: f"{CLOCKS}/{topic.strip('/')}" for topic in self._topics}
+    clocks = {
+      topic: f"{spec_names.CLOCKS}/{topic.strip('/')}" for topic in self._topics
+    }
     self._clocks = {t: name for t, name in clocks.items() if not dropped.has(name)}
     if self._bags:
       self._look_at(*self._bags[0])
@@ -321,6 +328,11 @@ class McapSource(EpisodeSource):
       }
     }
     self.notes: list[str] = []
+    if self._swapped:
+      self.notes.append(
+        f"Red and blue of {errors.listing(self._swapped)} are swapped back, to PNG: "
+        "'compressed rgb8' says that the encoder took red for blue."
+      )
     if empty:
       self.notes.append(episodes.left_out(len(empty), empty[0][0]))
 
@@ -378,6 +390,8 @@ class McapSource(EpisodeSource):
         self._forms[path] = _make(place, path, message, value)[0]
         if value.names:
           self._names[path] = value.names
+        if _SWAPPED.search(str(getattr(value.value, "format", ""))):
+          self._swapped.append(path)
     if found:
       raise errors.mismatch_error(f"convert: {name}", found, errors.ConversionError)
 
@@ -708,7 +722,7 @@ def _pixels(place: str, image: Any) -> np.ndarray:
 
 
 def _encoded(place: str, image: Any) -> tuple[_Form, bytes]:
-  """Takes the bytes of a JPEG or PNG as they are."""
+  """Returns the bytes of a JPEG or PNG; a PNG with the channels of a swapped one."""
   data = bytes(image.data)
   if _DEPTH in image.format:
     data = data[_DEPTH_BYTES:]
@@ -719,9 +733,19 @@ def _encoded(place: str, image: Any) -> tuple[_Form, bytes]:
       f"{place}: expected a JPEG, a PNG, or depth of 16UC1 as PNG, got "
       f"'{image.format}' with {data[:8]!r}."
     )
+  if image.format.startswith("bayer") and header.channels == 1:
+    raise errors.ConversionError(
+      f"{place}: expected an image in colour, got '{image.format}', a mosaic of single "
+      "colours. Record the topic of an image that is debayered."
+    )
   dtype = np.dtype(np.uint16 if header.bits > 8 else np.uint8)
   shape = (header.height, header.width, header.channels)
-  return _Form(dtype, shape, header.format), data
+  data_format = header.format
+  if _SWAPPED.search(image.format) and header.channels > 2:
+    pixels = tf.io.decode_image(data, dtype=tf.as_dtype(dtype)).numpy()
+    data_format = "png"
+    data = encode_image(pixels[..., [2, 1, 0, 3][: header.channels]], data_format)
+  return _Form(dtype, shape, data_format), data
 
 
 def _spans(numbers: np.ndarray) -> dict[int, tuple[int, int]]:

@@ -38,6 +38,8 @@ RAW_FORMAT = "raw"
 # A whole tensor in one byte string: its bytes, those compressed, a serialized proto.
 PACKED_FORMATS = (RAW_FORMAT, "zlib", "tensor")
 
+# When the messages came that a step shows, by topic: 'clocks/camera/front'.
+CLOCKS = "clocks"
 _TIME = re.compile(r"((.*_)?time_?stamps?|times?)(_(s|sec|ms|us|ns))?")
 
 
@@ -53,7 +55,8 @@ def is_video_format(data_format: str | None) -> bool:
 
 def is_time(path: str) -> bool:
   """Whether a path, or the name of a feature, is called as time stamps are."""
-  return _TIME.fullmatch(path.rpartition("/")[2].lower()) is not None
+  is_clock = path.startswith(f"{CLOCKS}/")
+  return is_clock or _TIME.fullmatch(path.rpartition("/")[2].lower()) is not None
 
 
 def source_path(path: str, spec: Any, given: Mapping[str, Any]) -> Any:

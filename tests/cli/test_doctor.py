@@ -164,6 +164,20 @@ TIMES = {
   "not named": ("clock", "", (), 0, "is right."),
   "mistyped": ("clock", "", ("--time_key", "clok"), 1, "Did you mean 'clock'?"),
   "no number": ("clock", "", ("--time_key", "task"), 1, "a number for each step, got"),
+  "a topic of MCAP": (
+    "clocks/cam",
+    "",
+    (),
+    1,
+    "episode 0: clocks/cam: expected time stamps that rise, got 1.0 at step 2, after",
+  ),
+  "a topic of MCAP in zarr": (
+    "clocks/cam",
+    "t.zarr",
+    (),
+    1,
+    "of t.zarr: clocks/cam: expected time stamps that rise, got 1.0 at step 2",
+  ),
   "of HDF5": (
     "timestamp",
     "t.hdf5",
@@ -186,3 +200,36 @@ def test_time_stamps_that_run_backwards(name, run_main):
   status, out, err = run_main("doctor", other or "t", *argv)
   assert status == want
   assert said in " ".join((out + err).split())
+
+
+CLOCKS = {"clocks/arm": [0, 0, 0, 3, 3], "clocks/cam": [0, 1, 2, 3, 4]}
+# Another path's times, and what is reported; messages of the arm are held.
+CLOCK_TIMES = {
+  "good": ({}, 0, "is right."),
+  "equal": (
+    {"clocks/cam": [0, 1, 1, 3, 4]},
+    1,
+    "episode 0: clocks/cam: expected time stamps that rise, got 1 at step 2, after 1.",
+  ),
+  "all zero": ({"clocks/cam": [0] * 5}, 1, "that rise, got 0 at step 1, after 0."),
+  "falling": (
+    {"clocks/arm": [0, 3, 3, 1, 1]},
+    1,
+    "episode 0: clocks/arm: expected time stamps that do not run backwards, got 1 at "
+    "step 3, after 3.",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", CLOCK_TIMES)
+def test_times_of_mcap_topics(name, run_main):
+  """Only the topic that gives the steps has a new message in each."""
+  changes, want, text = CLOCK_TIMES[name]
+  spec = {path: Spec((), tf.int64, is_sequence=True) for path in CLOCKS}
+  metadata = {"mcap": {"layout": {"clock": "/cam"}}}
+  with store.EpisodeStore.create("t", spec, metadata) as writer:
+    values = {**CLOCKS, **changes}
+    writer.append_episode({p: np.asarray(v, np.int64) for p, v in values.items()})
+  status, out, _ = run_main("doctor", "t")
+  assert status == want
+  assert text in " ".join(out.split())

@@ -229,6 +229,40 @@ def test_depth_as_compressed_png():
   assert values["d"].tolist() == [data]
 
 
+SCENE = np.full((8, 6, 3), (200, 0, 20), np.uint8)
+DEEP = np.full((8, 6, 3), (50000, 0, 5000), np.uint16)
+ALPHA = np.full((8, 6, 4), (200, 0, 20, 90), np.uint8)
+BGR, BGRA = [2, 1, 0], [2, 1, 0, 3]
+# What a camera sees, the order in which it was encoded, format and file format; the
+# pixels that are read, and the encoding that is kept.
+CHANNELS = {
+  "plain": (SCENE, None, "jpeg", "jpeg", "jpeg"),
+  "the usual": (SCENE, None, "rgb8; jpeg compressed bgr8", "jpeg", "jpeg"),
+  "from BGR": (SCENE, None, "bgr8; jpeg compressed bgr8", "jpeg", "jpeg"),
+  "RGB": (SCENE, BGR, "rgb8; jpeg compressed rgb8", "jpeg", "png"),
+  "RGB of BGR": (SCENE, BGR, "bgr8; jpeg compressed rgb8", "jpeg", "png"),
+  "RGB as PNG": (SCENE, BGR, "rgb8; png compressed rgb8", "png", "png"),
+  "RGBA": (ALPHA, BGRA, "rgba8; png compressed rgba8", "png", "png"),
+  "16 bits": (DEEP, BGR, "rgb16; png compressed rgb16", "png", "png"),
+  "16 bits of BGR": (DEEP, None, "rgb16; png compressed bgr16", "png", "png"),
+  "grey": (SCENE[..., :1], None, "mono8; jpeg compressed mono8", "jpeg", "jpeg"),
+  "grey, not named": (SCENE[..., :1], None, "mono8; jpeg compressed ", "jpeg", "jpeg"),
+}
+
+
+@pytest.mark.parametrize("name", CHANNELS)
+def test_channels_of_compressed_images(name):
+  scene, order, kind, encoding, want = CHANNELS[name]
+  data = encode_image(scene if order is None else scene[..., order], encoding, 100)
+  changed("/camera", lambda ms: compressed(data, ms, kind))
+  source = convert.open_episodes("demo.mcap", options=layout(paths={"i": "/camera"}))
+  (values,) = source
+  assert source.spec["i"].data_format == want
+  pixels = tf.io.decode_image(values["i"][0], dtype=scene.dtype).numpy()
+  np.testing.assert_allclose(pixels, scene, atol=3)
+  assert any("swapped back" in note for note in source.notes) == (order is not None)
+
+
 def without(topic):
   make_bag(topics=[name for name in TOPICS if name != topic])
 
@@ -313,6 +347,16 @@ DAMAGES = {
     lambda: changed("/raw", lambda ms: raw(IMAGES[0], ms, "bayer_rggb8")),
     {},
     r"expected an encoding of .*got 'bayer_rggb8'",
+  ),
+  "a mosaic": (
+    lambda: changed(
+      "/camera",
+      lambda ms: compressed(
+        encode_image(SCENE[..., :1], "png"), ms, "bayer_rggb8; png compressed "
+      ),
+    ),
+    {},
+    "/camera: image: expected an image in colour, got 'bayer_rggb8; png compressed '",
   ),
   "no image": (
     lambda: changed("/camera", lambda ms: compressed(b"nothing", ms)),
