@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs
+from t2r_seq.specs import names as spec_names
 from t2r_seq.store import layout, manifest, splits
 from t2r_seq.videos import VideoEncoding, VideoOptions
 
@@ -433,9 +434,22 @@ _NUMBERS = (
 )
 
 
+@dataclasses.dataclass(frozen=True)
+class Cast:
+  """What becomes of the numbers of a path.
+
+  Attributes:
+    dtype: the new one.
+    is_of_path: the path itself was named, so that values may become equal.
+  """
+
+  dtype: tf.DType
+  is_of_path: bool
+
+
 def find_casts(
   operation: str, casts: Iterable[str], spec: specs.TensorSpecStruct
-) -> dict[str, tf.DType]:
+) -> dict[str, Cast]:
   """Finds which paths become numbers of another dtype.
 
   Args:
@@ -444,12 +458,12 @@ def find_casts(
       all below it, which counts more.
     spec: of the episodes.
   Returns:
-    The new dtypes by path.
+    The casts by path.
   Raises:
     SpecError: with every cast that is none.
   """
-  by_dtype: dict[str, tf.DType] = {}
-  by_path: dict[str, tf.DType] = {}
+  by_dtype: dict[str, Cast] = {}
+  by_path: dict[str, Cast] = {}
   found = []
   for text in casts:
     name, _, wanted = text.partition("=")
@@ -460,43 +474,42 @@ def find_casts(
       continue
     below = [p for p in spec if p == name or p.startswith(f"{name}/")]
     if name in _NUMBERS and not below:
-      by_dtype[name] = tf.as_dtype(wanted)
+      by_dtype[name] = Cast(tf.as_dtype(wanted), False)
     elif not below:
       want = f"a dtype, or a path of {errors.listing(spec)}"
       found.append(
         errors.Mismatch(f"cast {text}", want, repr(name), errors.nearest(name, spec))
       )
-    by_path |= {path: tf.as_dtype(wanted) for path in below}
+    by_path |= {path: Cast(tf.as_dtype(wanted), path == name) for path in below}
   result = {}
   for path, leaf in spec.items():
     is_image = specs.is_encoded_image_spec(leaf) or specs.is_video_spec(leaf)
     is_number = leaf.dtype.name in _NUMBERS and not is_image
-    wanted_dtype = by_path.get(path)
-    if is_number and wanted_dtype is None:
-      wanted_dtype = by_dtype.get(leaf.dtype.name)
-    if not is_number and wanted_dtype is not None:
+    cast = by_path.get(path)
+    if is_number and cast is None:
+      cast = by_dtype.get(leaf.dtype.name)
+    if not is_number and cast is not None:
       got = "encoded images" if leaf.data_format else leaf.dtype.name
       found.append(errors.Mismatch(path, "numbers to cast", got))
-    elif wanted_dtype is not None and wanted_dtype != leaf.dtype:
-      result[path] = wanted_dtype
+    elif cast is not None and cast.dtype != leaf.dtype:
+      result[path] = cast
   if found:
     raise errors.mismatch_error(operation, found)
   return result
 
 
-def cast_values(
-  path: str, array: np.ndarray, dtype: tf.DType, place: str
-) -> np.ndarray:
+def cast_values(path: str, array: np.ndarray, cast: Cast, place: str) -> np.ndarray:
   """Makes numbers of another dtype: floats are rounded, nothing else is lost.
 
   Args:
     path: for the error.
     array: of numbers.
-    dtype: to be had.
+    cast: to another dtype.
     place: for the error.
   Raises:
-    ConversionError: a number is none of the new dtype.
+    ConversionError: the new dtype lacks a number, or time stamps become equal.
   """
+  dtype = cast.dtype
   with np.errstate(over="ignore", invalid="ignore"):
     result = array.astype(dtype.as_numpy_dtype)
   both = (tf.as_dtype(array.dtype).is_floating, dtype.is_floating)
@@ -512,7 +525,56 @@ def cast_values(
       f"convert: {place}: {path}: expected numbers that {dtype.name} has, got "
       f"{array[lost].ravel()[0]} of {array.dtype.name}."
     )
+  merged = None
+  if both == (True, True) and not cast.is_of_path:
+    merged = _find_merged(path, array.astype(np.float64), result.astype(np.float64))
+  if merged is not None:
+    raise errors.ConversionError(
+      f"convert: {place}: {path}: expected values that {dtype.name} tells apart, got "
+      f"{merged[0]!r} and {merged[1]!r}, which become equal. Keep them, --cast "
+      f"{path}={array.dtype.name}, or round them all the same, --cast "
+      f"{path}={dtype.name}."
+    )
   return result
+
+
+# A column of numbers that rounding moves by more than the first number, and more than
+# the second one's share of its range, holds something else afterwards.
+_MOVED, _MOVED_SHARE = 0.1, 0.01
+_MAX_COLUMNS = 256  # Of a step; more are an image.
+
+
+def _find_merged(
+  path: str, array: np.ndarray, rounded: np.ndarray
+) -> tuple[float, float] | None:
+  """Finds two steps of a column whose values differed, and whose difference mattered.
+
+  Rounding makes neighbours of almost any signal equal. It matters for time stamps, by
+  their name, and for numbers that rise through the episode, such as a time under
+  another name, or the position of a vehicle on a map, if rounding takes their rise.
+
+  Args:
+    path: of the numbers.
+    array: float64 [T, ...].
+    rounded: the same in the other dtype.
+  Returns:
+    The two values; None if there are none.
+  """
+  if array.ndim == 0 or array.size > _MAX_COLUMNS * len(array) or len(array) < 2:
+    return None
+  before, after = (v.reshape(len(v), -1) for v in (array, rounded))
+  with np.errstate(invalid="ignore"):
+    steps = np.diff(before, axis=0)
+    merged = (steps != 0) & (np.diff(after, axis=0) == 0)
+    if not spec_names.is_time(path):
+      moved = np.abs(after - before).max(axis=0)
+      span = before[-1] - before[0]
+      is_rising = (steps >= 0).all(axis=0) & ((steps > 0).sum(axis=0) > 1)
+      merged &= is_rising & (moved > _MOVED) & (moved > _MOVED_SHARE * span)
+  if not merged.any():
+    return None
+  step, column = np.argwhere(merged)[0]
+  return float(before[step, column]), float(before[step + 1, column])
 
 
 class SelectedSource(EpisodeSource):
@@ -583,12 +645,12 @@ class SelectedSource(EpisodeSource):
 
 
 def _own_spec(
-  spec: specs.ExtendedTensorSpec, is_decoded: bool, cast: tf.DType | None
+  spec: specs.ExtendedTensorSpec, is_decoded: bool, cast: Cast | None
 ) -> specs.ExtendedTensorSpec:
   # How the source's records lay their steps out is no matter to what is made of them.
   fields = {**spec.fields(), "is_concatenated": False}
   if is_decoded:
     fields["data_format"] = None
   if cast is not None:
-    fields["dtype"] = cast
+    fields["dtype"] = cast.dtype
   return specs.ExtendedTensorSpec(**fields)

@@ -40,7 +40,7 @@ PACKED_FORMATS = (RAW_FORMAT, "zlib", "tensor")
 
 # When the messages came that a step shows, by topic: 'clocks/camera/front'.
 CLOCKS = "clocks"
-_TIME = re.compile(r"((.*_)?time_?stamps?|times?)(_(s|sec|ms|us|ns))?")
+_TIME = re.compile(r"((.*_)?(time_?)?stamps?|times?)(_(s|sec|ms|us|ns))?")
 
 
 def is_image_format(data_format: str | None) -> bool:

@@ -79,3 +79,85 @@ def test_refused(name):
   make(**values)
   with pytest.raises(errors.SpecError, match=match):
     to_store(casts)
+
+
+UNIX = 1.7e9 + np.arange(6) * 0.05
+RNG = np.random.default_rng(0)
+STILL = 0.5 + RNG.normal(0, 1e-12, 50)
+# Path, its values, the cast, and whether it is refused.
+MERGED = {
+  "Unix times": ("obs/stamp", UNIX, "float64=float32", True),
+  "Unix times, under another name": ("obs/t", UNIX, "float64=float32", True),
+  "Unix times of a folder": ("obs/stamp", UNIX, "obs=float32", True),
+  "Unix times, named": ("obs/stamp", UNIX, "obs/stamp=float32", False),
+  "Unix times of an hour": (
+    "obs/t",
+    1.7e9 + np.arange(3600) * 1.0,
+    "float64=float32",
+    True,
+  ),
+  "Unix times in ns": ("obs/t", UNIX * 1e9, "float64=float32", True),
+  "Unix times as bfloat16": ("obs/t", UNIX, "float64=bfloat16", True),
+  "held times": ("obs/t", np.repeat(UNIX, 3), "float64=float32", True),
+  "time stamps that fall": ("timestamp", UNIX[::-1], "float64=float32", True),
+  "times in a vector": (
+    "obs/v",
+    np.stack([UNIX * 0, UNIX], axis=1),
+    "float64=float32",
+    True,
+  ),
+  "seconds as float16": ("time", np.arange(3000) / 30, "float64=float16", True),
+  "seconds as float32": ("time", np.arange(3000) / 30, "float64=float32", False),
+  "a position on a map": (
+    "obs/x",
+    5e6 + np.arange(50) * 0.02,
+    "float64=float32",
+    True,
+  ),
+  "an arm that stands still": ("obs/x", STILL, "float64=float32", False),
+  "noise that rises": ("obs/x", np.sort(STILL)[:3], "float64=float32", False),
+  "an arm that comes to rest": (
+    "obs/x",
+    1 - np.exp(-np.arange(300) / 10),
+    "float64=float32",
+    False,
+  ),
+  "a slow reach": ("obs/x", np.linspace(0.1, 0.9, 2000), "float64=bfloat16", False),
+  "a slow reach as float16": (
+    "obs/x",
+    np.linspace(0.1, 0.9, 20000),
+    "float64=float16",
+    False,
+  ),
+  "pressures": (
+    "obs/x",
+    101325 + RNG.normal(0, 1e-3, 50),
+    "float64=float32",
+    False,
+  ),
+  "tiny values": ("obs/x", np.geomspace(1e-60, 1e-50, 9), "float64=float32", False),
+}
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_values_that_become_equal(name):
+  path, values, cast, is_refused = MERGED[name]
+  spec = {path: Spec(values.shape[1:], tf.float64, is_sequence=True)}
+  with store.EpisodeStore.create("s", spec) as target:
+    target.append_episode({path: values})
+  if not is_refused:
+    to_store([cast])
+    convert.verify_conversion("s", "d")
+    return
+  match = rf"episode 0 of s: {path}: expected values that b?float\d+ tells apart, got "
+  with pytest.raises(errors.ConversionError, match=match) as found:
+    to_store([cast])
+  assert f"which become equal. Keep them, --cast {path}=float64, or" in str(found.value)
+
+
+def test_equal_times_of_a_dtype_can_be_kept():
+  spec = {p: Spec((), tf.float64, is_sequence=True) for p in ("obs/stamp", "obs/x")}
+  with store.EpisodeStore.create("s", spec) as target:
+    target.append_episode({"obs/stamp": UNIX, "obs/x": UNIX * 0})
+  to_store(["float64=float32", "obs/stamp=float64"])
+  np.testing.assert_array_equal(store.EpisodeStore("d").episode(0)["obs/stamp"], UNIX)
