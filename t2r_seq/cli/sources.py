@@ -285,6 +285,7 @@ def check(source: EpisodeSource, time_keys: Sequence[str] = ()) -> Iterator[str]
   from t2r_seq.statistics import accumulators
   from t2r_seq.statistics.statistics import MEASURES
 
+  yield from source.problems
   seen: dict[str, accumulators.Accumulator] = {}
   number, total, is_whole = 0, source.num_episodes or 0, True
   timed = time_paths(source.spec, features.is_number_a_step, time_keys)

@@ -520,6 +520,6 @@ def _report(
     ends[-1] if ends else 0,
     num_bytes,
     len(ends) if resumed_at is None else resumed_at,
-    tuple(reader.notes),
+    (*reader.notes, *reader.problems),
     tuple(opening.destination_files(kind, destination, options)),
   )

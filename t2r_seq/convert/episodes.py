@@ -52,6 +52,7 @@ class EpisodeSource(abc.ABC):
       unknown.
     metadata: JSON values that go along with the episodes.
     notes: what a user should know of how the source was read; sentences.
+    problems: what may be damaged though it can be read; sentences.
     videos: the paths whose values are decoded from videos.
     kept_videos: those whose values are videos instead, byte strings (), and how they
       are kept; see `keep_videos`.
@@ -63,6 +64,7 @@ class EpisodeSource(abc.ABC):
   episode_ends: list[int] | None = None
   metadata: Mapping[str, Any] = types.MappingProxyType({})
   notes: Sequence[str] = ()
+  problems: Sequence[str] = ()
   videos: Sequence[str] = ()
   kept_videos: Mapping[str, VideoOptions] = types.MappingProxyType({})
   splits: splits.Splits = types.MappingProxyType({})
@@ -130,6 +132,7 @@ class ChosenSource(EpisodeSource):
     self._source = source
     self._chosen = chosen
     self.spec, self.notes, self.videos = source.spec, source.notes, source.videos
+    self.problems = source.problems
     self.num_episodes = len(chosen)
     if source.episode_ends is not None:
       lengths = np.diff(source.episode_ends, prepend=0)
@@ -611,7 +614,7 @@ class SelectedSource(EpisodeSource):
     )
     self.num_episodes, self.episode_ends = source.num_episodes, source.episode_ends
     self.metadata, self.notes = source.metadata, source.notes
-    self.splits = source.splits
+    self.splits, self.problems = source.splits, source.problems
     kept = source.kept_videos
     self.kept_videos = {path: kept[path] for path in kept if path in spec}
 

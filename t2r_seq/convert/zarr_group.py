@@ -14,7 +14,7 @@ import os
 import shutil
 import stat
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,14 @@ def load_zarr() -> Any:
 
 def _is_v3_api(zarr: Any) -> bool:
   return int(zarr.__version__.split(".")[0]) >= 3
+
+
+def _written_in_full() -> Any:
+  """Returns a context: arrays opened within write chunks of the fill value, too."""
+  zarr = load_zarr()
+  if not _is_v3_api(zarr):
+    return contextlib.nullcontext()  # They do by default.
+  return zarr.config.set({"array.write_empty_chunks": True})
 
 
 def open_group(path: str) -> Any:
@@ -99,8 +107,8 @@ def create_array(
   return group.create_dataset(name, compressor=codec, **options)
 
 
-def array_names(path: str, folder: str) -> list[str]:
-  """Lists the arrays in a folder of a group, and refuses what could run code.
+def read_arrays(path: str, folder: str) -> dict[str, dict[str, Any]]:
+  """Reads the metadata of the arrays in a folder, and refuses what could run code.
 
   The metadata is read here and not by zarr, which may load a codec that unpickles.
 
@@ -108,12 +116,12 @@ def array_names(path: str, folder: str) -> list[str]:
     path: of the group.
     folder: 'data' or 'meta'.
   Returns:
-    The names, sorted.
+    The metadata by name, sorted.
   Raises:
     ConversionError: with every array that is pickled.
   """
   found = []
-  names = set()
+  arrays: dict[str, dict[str, Any]] = {}
   with _open_files(path) as (listing, read):
     for name in listing:
       parts = name.split("/")
@@ -123,14 +131,52 @@ def array_names(path: str, folder: str) -> list[str]:
       if metadata.get("node_type", "array") != "array":
         continue
       key = "/".join(parts[1:-1])
-      names.add(key)
+      arrays[key] = metadata
       if _has_pickle(metadata):
         hint = f"Unpickling runs code: it is not done. Leave it out: --drop {key}."
         want = "an array of numbers"
         found.append(errors.Mismatch(key, want, "pickled objects", hint))
   if found:
     raise errors.mismatch_error(f"convert: {path}", found, errors.ConversionError)
-  return sorted(names)
+  return dict(sorted(arrays.items()))
+
+
+def list_files(path: str) -> set[str]:
+  """Lists the files of a group, relative to it.
+
+  Args:
+    path: of the folder, or of a .zip file of one.
+  """
+  if os.path.isfile(path):
+    with zipfile.ZipFile(path) as archive:
+      return set(archive.namelist())
+  found = set()
+  for folder, _, names in os.walk(path):
+    start = os.path.relpath(folder, path).replace(os.sep, "/")
+    found |= {f"{start}/{name}" for name in names}
+  return found
+
+
+def chunk_names(metadata: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
+  """Yields the first row and the file of each chunk, or shard, of an array.
+
+  Args:
+    metadata: of the array, in zarr format 2 or 3.
+  """
+  if "chunk_grid" in metadata:
+    chunk = metadata["chunk_grid"]["configuration"]["chunk_shape"]
+    encoding = metadata["chunk_key_encoding"]
+    is_default = encoding["name"] == "default"
+    separator = encoding.get("configuration", {}).get(
+      "separator", "/" if is_default else "."
+    )
+    start = f"c{separator}" if is_default else ""
+  else:
+    chunk, start = metadata["chunks"], ""
+    separator = metadata.get("dimension_separator", ".")
+  sizes = zip(metadata["shape"], chunk, strict=True)
+  for place in np.ndindex(*(-(-size // max(length, 1)) for size, length in sizes)):
+    yield place[0] * chunk[0], start + separator.join(map(str, place))
 
 
 @contextlib.contextmanager
@@ -307,6 +353,7 @@ class ZarrSource(EpisodeSource):
     self._path = path
     check_own_files(path)
     self._arrays: dict[str, Any] = {}
+    self.notes, self.problems = [], []
     with episodes.reading(path, "a zarr group"):
       self._group = open_group(path)
       self._ends = self._read_ends()
@@ -314,7 +361,7 @@ class ZarrSource(EpisodeSource):
       self._episodes = np.flatnonzero(lengths).tolist()
       self.num_episodes = len(self._episodes)
       if empty := np.flatnonzero(lengths == 0).tolist():
-        self.notes = [episodes.left_out(len(empty), f"episode {empty[0]}")]
+        self.notes.append(episodes.left_out(len(empty), f"episode {empty[0]}"))
       metadata = dict(self._read_metadata())
       self.splits = metadata.pop("splits", {})
       self.metadata = metadata
@@ -353,7 +400,7 @@ class ZarrSource(EpisodeSource):
 
   def _read_ends(self) -> list[int]:
     """Reads where episodes end; they must not fall."""
-    names = array_names(self._path, "meta")
+    names = read_arrays(self._path, "meta")
     if ENDS not in names:
       raise errors.ConversionError(
         f"convert: {self._path}: expected an array meta/{ENDS}, as "
@@ -383,8 +430,9 @@ class ZarrSource(EpisodeSource):
   ) -> specs.TensorSpecStruct:
     found: list[errors.Mismatch] = []
     collected: dict[str, specs.ExtendedTensorSpec] = {}
+    names = list_files(self._path)
     for folder, rows in (("data", self._ends[-1:]), ("meta", [len(self._ends)])):
-      for key in array_names(self._path, folder):
+      for key, metadata in read_arrays(self._path, folder).items():
         path, leaf = known.get(key, (key, None))
         if (folder == "meta" and key == ENDS) or dropped.has(path):
           continue
@@ -404,6 +452,7 @@ class ZarrSource(EpisodeSource):
           found.append(described)
           continue
         self._arrays[path] = array
+        self._check_chunks(f"{folder}/{key}", path, metadata, names)
         is_same = leaf is not None and (leaf.shape, leaf.dtype) == (
           described.shape,
           described.dtype,
@@ -413,6 +462,29 @@ class ZarrSource(EpisodeSource):
       operation = f"convert: {self._path}"
       raise errors.mismatch_error(operation, found, errors.ConversionError)
     return specs.TensorSpecStruct(sorted(collected.items()))
+
+  def _check_chunks(
+    self, place: str, path: str, metadata: Mapping[str, Any], names: Collection[str]
+  ) -> None:
+    """Looks for chunks that are not stored, which are read as the fill value.
+
+    Writers may leave out chunks of that value, such as the zeros of a reward. Between
+    pictures in colour one that is black all over is a problem.
+    """
+    chunks = [*chunk_names(metadata)]
+    missing = [(row, name) for row, name in chunks if f"{place}/{name}" not in names]
+    if not missing:
+      return
+    array = self._arrays[path]
+    is_colour = (
+      array.ndim == 4 and array.shape[-1] in (3, 4) and array.dtype.itemsize < 3
+    )
+    is_problem = is_colour and len(missing) < len(chunks)
+    (self.problems if is_problem else self.notes).append(
+      f"{path}: {len(missing)} of {len(chunks)} chunks are not stored, and are read as "
+      f"{array.fill_value}, first {place}/{missing[0][1]}, from row {missing[0][0]}. "
+      "They are lost, unless the writer leaves out chunks of that value."
+    )
 
   def _open_array(self, folder: str, key: str, found: list[errors.Mismatch]) -> Any:
     try:
@@ -588,7 +660,9 @@ class ZarrTarget(EpisodeTarget):
     columns = {}
     for path, leaf in self._spec.items():
       folder = "data" if leaf.is_sequence else "meta"
-      array = group[f"{folder}/{self._keys[path]}"]
+      # Chunks of zeros are written, too: one that is missing is then a lost one.
+      with _written_in_full():
+        array = group[f"{folder}/{self._keys[path]}"]
       row = start if leaf.is_sequence else self._episodes
       columns[path] = _Column(array, _chunk_rows(leaf), row)
     return columns

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shutil
 import sys
 import types
 import zipfile
@@ -14,7 +15,8 @@ import numpy as np
 import pytest
 import zarr
 
-from t2r_seq import convert, errors, store
+from t2r_seq import convert, errors, specs, store
+from t2r_seq.cli.main import main
 
 Options = convert.ConversionOptions
 IS_V3 = int(zarr.__version__.split(".")[0]) >= 3
@@ -291,3 +293,65 @@ def test_the_group_itself_may_be_reached_by_a_link(data):
   make_group("real.zarr")
   pathlib.Path("x.zarr").symlink_to("real.zarr")
   assert convert.convert("x.zarr", "back").num_episodes == 3
+
+
+def lose(*names):
+  return lambda: [os.remove(name) for name in names]
+
+
+# What happens to the group, its zarr formats; what is reported of which array, and
+# whether `doctor` takes it for damage.
+MISSING = {
+  "nothing": (lambda: None, "", False),
+  "images": (
+    lose("x.zarr/data/img/1.0.0.0"),
+    "img: 1 of 3 chunks are not stored, and are read as 0, first data/img/1.0.0.0, "
+    "from row 4. They are lost, unless",
+    True,
+  ),
+  "numbers": (
+    lose("x.zarr/data/state/0.0", "x.zarr/data/state/2.0"),
+    "state: 2 of 3 chunks are not stored, and are read as 0.0, first data/state/0.0, "
+    "from row 0.",
+    False,
+  ),
+  "of an episode": (lose("x.zarr/meta/goal/0.0"), "goal: 1 of 1 chunks", False),
+  "black images alone": (
+    lose(*(f"x.zarr/data/img/{i}.0.0.0" for i in range(3))),
+    "img: 3 of 3 chunks are not stored",
+    False,
+  ),
+}
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip"])
+@pytest.mark.parametrize("name", MISSING)
+def test_missing_chunks(name, kind, capsys):
+  change, match, is_damage = MISSING[name]
+  make_group()
+  change()
+  path = "x.zarr"
+  if kind == "zip":
+    path = shutil.make_archive("x.zarr", "zip", "x.zarr")
+  report = convert.convert(path, "back")
+  assert [note for note in report.notes if match in note] == list(report.notes)
+  assert bool(report.notes) == bool(match)
+  assert main(["doctor", path]) == int(is_damage)
+  assert match in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.skipif(not IS_V3, reason="zarr format 3")
+def test_missing_chunks_of_format_3():
+  make_group(version=3)
+  os.remove("x.zarr/data/img/c/1/0/0/0")
+  notes = convert.convert("x.zarr", "back").notes
+  assert notes[0].startswith("img: 1 of 3 chunks are not stored")
+  assert "first data/img/c/1/0/0/0, from row 4" in notes[0]
+
+
+def test_black_images_are_written():
+  spec = {"img": specs.ExtendedTensorSpec((4, 5, 3), np.uint8, is_sequence=True)}
+  with store.EpisodeStore.create("s", spec) as target:
+    target.append_episode({"img": np.zeros((9, 4, 5, 3), np.uint8)})
+  convert.convert("s", "x.zarr")
+  assert convert.convert("x.zarr", "back").notes == ()
