@@ -37,9 +37,11 @@ class RecordContents:
     try:
       # An Example is, byte for byte, a SequenceExample with a context only.
       proto = protos.SequenceExample.FromString(data)
-      has_fields = proto.HasField("context") or proto.HasField("feature_lists")
-      if data and not has_fields:  # A proto of another kind parses, too, to nothing.
-        raise message.DecodeError("unknown fields only")
+      if not any((*proto.context.feature, *proto.feature_lists.feature_list)):
+        # Protos of other kinds parse, too, to unknown fields at any depth.
+        proto.DiscardUnknownFields()
+        if proto.ByteSize() < len(data):
+          raise message.DecodeError("unknown fields only")
     except message.DecodeError as error:
       expected, got = no_proto(data)
       raise errors.RecordError(f"record: expected {expected}, got {got}") from error

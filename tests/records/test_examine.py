@@ -7,6 +7,7 @@ import math
 import os
 import pathlib
 import re
+import struct
 import tempfile
 import zlib
 
@@ -371,6 +372,44 @@ def test_a_proto_of_another_kind_is_no_example(tmp_path):
     "content",
   )
   assert "expected a serialized tf.train.Example" in str(problem)
+
+
+def _field(number, value):
+  """A field of a message: bytes, a varint or a double, each below 128 bytes."""
+  if isinstance(value, float):
+    return bytes([number << 3 | 1]) + struct.pack("<d", value)
+  if isinstance(value, int):
+    return bytes([number << 3, value])
+  return bytes([number << 3 | 2, len(value)]) + value
+
+
+STATE = _field(2, 1.0) + _field(3, 2.0) + _field(11, 1)
+TRACK = _field(1, 7) + _field(2, 1) + _field(3, STATE) + _field(3, STATE)
+# Messages whose first fields are where those of a tf.train.SequenceExample are.
+OTHER_PROTOS = {
+  "a Scenario of Waymo's": b"".join(
+    [*(_field(1, t / 10) for t in range(3)), _field(2, TRACK), _field(5, b"id"), b"P\1"]
+  ),
+  "a Frame of Waymo's": _field(1, _field(1, b"\x30\x01") + _field(9, b"x"))
+  + b"\x10\x05",
+  "a message of a message": _field(1, _field(3, b"abc")),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_PROTOS)
+def test_files_of_other_protos(name, tmp_path):
+  write(tmp_path / "x.tfrecord", [OTHER_PROTOS[name]] * 3)
+  report = records.examine_records(str(tmp_path / "x.tfrecord"))
+  assert [p.record for p in report.problems] == [0, 1, 2]
+  assert "expected a serialized tf.train.Example" in str(report.problems[0])
+  assert not report.is_good
+  with pytest.raises(errors.RecordError, match="bytes that are neither"):
+    records.inspect_records(str(tmp_path / "x.tfrecord"))
+
+
+def test_an_example_without_features_is_one(tmp_path):
+  write(tmp_path / "x.tfrecord", [b"\n\x00"])
+  assert not records.examine_records(str(tmp_path / "x.tfrecord")).problems
 
 
 # name: (record, what is said)
