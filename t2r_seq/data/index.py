@@ -238,7 +238,7 @@ class _WindowPools(PoolReader):
   def _read(
     self, episodes: tf.Tensor, first_step: tf.Tensor, num_steps: tf.Tensor
   ) -> dict[str, tf.Tensor]:
-    timed = self._columns.reader.timed_paths
+    timed = self._columns.encoded.timed_paths
 
     def keep(episode: tf.Tensor, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
       data = self._reads.dataset(episode).get_single_element()

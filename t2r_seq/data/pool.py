@@ -18,6 +18,7 @@ import tensorflow as tf
 from t2r_seq import records, specs, windows
 from t2r_seq.data.plan import keeps_positions
 from t2r_seq.records.images import DecodeImages, decode_to_list
+from t2r_seq.windows.reader import present_path
 from t2r_seq.windows.rows import RowList
 
 _as_it_is = tf.autograph.experimental.do_not_convert
@@ -123,6 +124,11 @@ class PoolRows:
     return self.reader.read_with(take, start, length, first_row)
 
 
+def has_images(encoded: tf.Tensor) -> tf.Tensor:
+  """Returns which rows have no image that is missing, bool [rows]."""
+  return tf.reduce_all(tf.not_equal(encoded, ""), tf.range(1, tf.rank(encoded)))
+
+
 def parts_of_rows(index: tf.Tensor, of_row: tf.TensorShape) -> tf.Tensor:
   """Returns where a list has the parts of rows, index.shape + of_row, int32."""
   index = tf.cast(index, tf.int32)
@@ -169,12 +175,27 @@ class PoolColumns(PoolRows):
       "streamed_windows", windows.flat_specs(spec_structure)
     )
     images = {}
-    if decode_images:
-      flat = windows.flat_specs(spec_structure)
-      for path, reading in self.encoded.readings.items():
-        is_string = element[reading.source].dtype == tf.string
-        if is_string and specs.is_encoded_image_spec(flat[path]):
-          images[reading.source] = specs.ExtendedTensorSpec.to_spec(flat[path])
+    flat = windows.flat_specs(spec_structure)
+    for path, reading in self.encoded.readings.items():
+      is_string = element[reading.source].dtype == tf.string
+      if is_string and specs.is_encoded_image_spec(flat[path]):
+        images[reading.source] = specs.ExtendedTensorSpec.to_spec(flat[path])
+    masked = {
+      self.encoded.readings[path].source for path in self.encoded.masks.values()
+    }
+    # Nothing says of an image of these that it is missing.
+    self._required = [
+      path
+      for path, spec in images.items()
+      if path in timed and path not in masked
+      if not spec.is_optional and spec.varlen_default_value is None
+    ]
+    images = images if decode_images else {}
+    self._masked = {
+      present_path(path): path for path in images if path in {*timed} & masked
+    }
+    for present in self._masked:
+      element[present] = tf.TensorSpec([None], tf.bool)
     for path, spec in images.items():
       leading = element[path].shape[: -spec.shape[:-3].rank or None]
       element[path] = tf.TensorSpec(leading.concatenate(spec.shape), spec.dtype)
@@ -198,8 +219,20 @@ class PoolColumns(PoolRows):
     """Takes the values that windows show of an episode; checks that lengths agree."""
     flat = self.encoded.select(episode)
     values = {path: tf.convert_to_tensor(value) for path, value in flat.items()}
-    num_steps = self.encoded.num_steps(values)
-    with tf.control_dependencies([num_steps]):
+    checks = [self.encoded.num_steps(values)]
+    for path in self._required:
+      is_missing = tf.equal(tf.reshape(values[path], [-1]), "")
+      message = (
+        f"windows: {path}: expected an image in every step, got an empty string, in "
+        "part of the steps. Add its mask (windows.add_mask_specs), or declare "
+        "is_optional=True to train on black images there. The first one is number"
+      )
+      first = tf.argmax(is_missing, output_type=tf.int64)
+      # The raw op: tf.debugging.Assert builds a tf.cond around it.
+      checks.append(
+        tf.raw_ops.Assert(condition=~tf.reduce_any(is_missing), data=[message, first])
+      )
+    with tf.control_dependencies([check for check in checks if check is not None]):
       return {path: tf.identity(value) for path, value in values.items()}
 
   def keep(self, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -217,7 +250,10 @@ class PoolColumns(PoolRows):
     parsed: Any = tf.constant(0, tf.int64)
     kept = []
     for path, spec in self._element.items():
-      value = values[path]
+      if path in self._masked:
+        value = has_images(values[self._masked[path]])
+      else:
+        value = values[path]
       num_bytes = _num_bytes(value)
       parsed += num_bytes
       if path in self.images:

@@ -19,13 +19,14 @@ from t2r_seq.data.following import Follow
 from t2r_seq.data.input_generator import DatasetInputGenerator
 from t2r_seq.data.loaders import PoolReader, WindowLoader, raised_as_read
 from t2r_seq.data.plan import Plan, PoolOrder, bounded_options, plan_and_cut
-from t2r_seq.data.pool import PoolRows, parts_of_rows
+from t2r_seq.data.pool import PoolRows, has_images, parts_of_rows
 from t2r_seq.records.images import DecodeImages, decode_to_list
 from t2r_seq.store import EpisodeStore, StoreWindows, choose_episodes
 from t2r_seq.store.episode_store import StoreColumns
 from t2r_seq.store.file_columns import FileColumns
 from t2r_seq.store.splits import Episodes
 from t2r_seq.windows.cut import too_short_error
+from t2r_seq.windows.reader import present_path
 from t2r_seq.windows.rows import RowList
 
 # Path of what travels beside the features of batches that the device preprocesses.
@@ -73,10 +74,14 @@ class DecodedColumns:
       if decode_images and specs.is_encoded_image_spec(spec[path])
     }
     self.element_spec = columns.element_spec.copy()
+    self._present: dict[str, str] = {}
     for path, image in self.images.items():
       shape = image.shape
       if image.is_sequence:
         shape = tf.TensorShape([None]).concatenate(shape)
+        present = present_path(path)
+        self._present[present] = path
+        self.element_spec[present] = tf.TensorSpec([None], tf.bool)
       self.element_spec[path] = tf.TensorSpec(shape, image.dtype)
 
   def take(self, path: str, rows: tf.Tensor) -> tf.Tensor:
@@ -88,6 +93,9 @@ class DecodedColumns:
     Returns:
       rows.shape + the shape of a row.
     """
+    if path in self._present:
+      encoded = self._columns.take(self._present[path], tf.reshape(rows, [-1]))
+      return tf.reshape(has_images(encoded), tf.shape(rows))
     if path not in self.images:
       return self._columns.take(path, rows)
     distinct, places = tf.unique(tf.reshape(rows, [-1]))
@@ -105,6 +113,8 @@ class DecodedColumns:
 
     Of images the pixels', and of one pool of two the strings', while it is filled.
     """
+    if path in self._present:
+      return 1
     stored = self._columns.max_row_bytes(path)
     if path not in self.images:
       return stored

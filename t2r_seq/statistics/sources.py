@@ -318,8 +318,13 @@ class RecordSource(Source):
     self._reads_bytes = reads_bytes
     self._absent = {p: s for p, s in self.spec.items() if _may_be_absent(s)}
     self._lengths = {p: f"{p}_length" for p, s in self.spec.items() if s.is_sequence}
+    self._decoders = {
+      path: _make_decoder(path, leaf)
+      for path, leaf in self.spec.items()
+      if images and specs.is_encoded_image_spec(leaf)
+    }
     parse = records.create_parse_tf_example_fn(
-      specs.add_sequence_length_specs(self.spec), decode_images=images
+      specs.add_sequence_length_specs(self.spec), decode_images=False
     )
     rank = [None] if self.is_blocks else []
     self._parse = _traced(parse, tf.TensorSpec(rank, tf.string))
@@ -406,9 +411,11 @@ class RecordSource(Source):
       parsed[path] = parsed[path][: parsed[length]]
     values, skipped = self._split(parsed, [record])
     counts = [
-      len(values[p]) if p in values else skipped.get(p, 0) for p in self._lengths
+      int(parsed[length])
+      for path, length in self._lengths.items()
+      if path in values or path in skipped
     ]
-    return Item(values, skipped, max(counts))
+    return Item(values, skipped, max(counts, default=0))
 
   def _block(self, serialized: Sequence[bytes]) -> Item:
     return Item(*self._split(self._parse(tf.constant(serialized)), serialized), None)
@@ -423,14 +430,27 @@ class RecordSource(Source):
     for path, spec in self.spec.items():
       if path in self._absent and spec.name not in present:
         continue
-      tensor = parsed[path]
-      if tensor.dtype == tf.string and not self._reads_bytes:
-        has_rows = self.is_blocks or spec.is_sequence
-        skipped[path] = int(tensor.shape[0]) if has_rows else 1
+      kind = object if parsed[path].dtype == tf.string else None
+      value = np.asarray(parsed[path].numpy(), kind)
+      has_rows = self.is_blocks or spec.is_sequence
+      if spec.is_sequence and not self._reads_bytes:
+        value = _without_missing(spec, value)
+      if path in self._decoders:
+        pixels = self._decoders[path](value if has_rows else value[None])
+        values[path] = pixels if has_rows else pixels[0]
+      elif kind is object and not self._reads_bytes:
+        skipped[path] = len(value) if has_rows else 1
       else:
-        kind = object if tensor.dtype == tf.string else None
-        values[path] = np.asarray(tensor.numpy(), kind)
+        values[path] = value
     return values, skipped
+
+
+def _without_missing(spec: specs.ExtendedTensorSpec, rows: np.ndarray) -> np.ndarray:
+  """Returns the rows but for those with an image that is missing: an empty string."""
+  if not specs.is_encoded_image_spec(spec) or rows.dtype != object:
+    return rows
+  is_there = np.asarray(rows != b"", bool)
+  return rows[is_there.all(axis=tuple(range(1, rows.ndim)))]
 
 
 def _find_end(name: str) -> None:
@@ -473,6 +493,7 @@ class EpisodeSource(Source):
     } | videos
     if reads_bytes:
       self._counted = set()
+    self._reads_bytes = reads_bytes
 
   def _item(self, values: Mapping[str, Any], num_steps: int) -> Item:
     """Makes an item of the values that there are; of what is counted, whatever."""
@@ -482,8 +503,11 @@ class EpisodeSource(Source):
       if path not in values:
         continue
       value = values[path]
+      if spec.is_sequence and value is not None and not self._reads_bytes:
+        value = _without_missing(spec, value)
       if path in self._counted and (value is None or value.dtype == object):
-        skipped[path] = num_steps if spec.is_sequence else 1
+        num_rows = num_steps if value is None else len(value)
+        skipped[path] = num_rows if spec.is_sequence else 1
         continue
       if path in self._decoders:
         pixels = self._decoders[path](value if spec.is_sequence else value[None])
@@ -569,8 +593,16 @@ class StoreSource(EpisodeSource):
 
   def read(self, part: tuple[Any, int, int]) -> Iterator[Item]:
     segment, start, end = part
-    paths = [path for path in self.spec if path not in self._counted]
-    present = {path: segment.is_present(path) for path in self._counted}
+    # Of columns that may lack images, those that are there are counted.
+    unread = {
+      path
+      for path in self._counted
+      if not (
+        self.spec[path].is_optional and specs.is_encoded_image_spec(self.spec[path])
+      )
+    }
+    paths = [path for path in self.spec if path not in unread]
+    present = {path: segment.is_present(path) for path in unread}
     lengths = np.diff(segment.episode_ends, prepend=0)
     for index in range(start, end):
       values = segment.episode(index, paths)

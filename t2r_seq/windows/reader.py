@@ -38,6 +38,19 @@ Take = Callable[[str, Any], Any]
 """From a path of an episode and rows of any shape, or None, to values."""
 
 
+def present_path(source: str) -> str:
+  """Returns the path of what is True for steps that have an image, bool [T].
+
+  An image that is missing is an empty string, and black pixels once it is decoded. What
+  decodes images before windows are gathered adds this path to the episode, and masks
+  are False for such steps.
+
+  Args:
+    source: the path of the images.
+  """
+  return f"{source}#is_present"
+
+
 @dataclasses.dataclass(frozen=True)
 class Reading:
   """How one path is read from an episode.
@@ -156,6 +169,16 @@ class WindowReader:
       masks = {mask_path(path): path for path in self._timed}
     self.masks = {mask: path for mask, path in masks.items() if path in self._timed}
     self._check_masks()
+    # By mask, where the episode has which of its images are missing.
+    self._present: dict[str, str] = {}
+    for mask, path in self.masks.items():
+      source = self.readings[path].source
+      # Lists of any length are filled up with empty strings.
+      is_varlen = wanted[path].varlen_default_value is not None
+      if specs.is_encoded_image_spec(wanted[path]) and not is_varlen:
+        is_string = self._element[source].dtype == tf.string
+        present = source if is_string else present_path(source)
+        self._present |= {mask: present} if present in self._element else {}
     self._fetches = self._plan_fetches()
     self._context = {
       path: reading.source
@@ -180,12 +203,14 @@ class WindowReader:
   @property
   def paths(self) -> tuple[str, ...]:
     """What is read from an episode: its paths, each once."""
-    return tuple(dict.fromkeys(r.source for r in self.readings.values()))
+    sources = [reading.source for reading in self.readings.values()]
+    return tuple(dict.fromkeys([*sources, *self._present.values()]))
 
   @property
   def timed_paths(self) -> tuple[str, ...]:
     """Those of `paths` that have a time axis."""
-    return tuple(dict.fromkeys(self.readings[path].source for path in self._timed))
+    sources = [self.readings[path].source for path in self._timed]
+    return tuple(dict.fromkeys([*sources, *self._present.values()]))
 
   @property
   def spans(self) -> dict[str, tuple[int, int]]:
@@ -349,6 +374,8 @@ class WindowReader:
         read[path] = _fix_shape(path, values, rows, self.readings[path])
       for mask in fetch.masks:
         read[mask] = _mask(rows, real)
+        if mask in self._present:
+          read[mask] &= self._is_present(take, mask, rows, read[self.masks[mask]])
     if self.joining is not None:
       offsets = self.joining.reward_offsets(shift)
       rows = anchors.rows + offsets * anchors.stride
@@ -364,6 +391,16 @@ class WindowReader:
       if reading.cast is not None:
         read[path] = _cast(read[path], reading.cast)
     return {path: read[path] for path in self._order if path in read}
+
+  def _is_present(self, take: Take, mask: str, rows: Any, values: Any) -> Any:
+    """Returns which rows have images, bool of the shape of the rows."""
+    source = self._present[mask]
+    if self._element[source].dtype != tf.string:
+      return take(source, rows)
+    axes = tuple(range(len(rows.shape), len(values.shape)))
+    if deferred.is_tensor(values):
+      return tf.reduce_all(tf.not_equal(values, ""), axes)
+    return np.asarray(values != b"", bool).all(axes)
 
   def _rows(
     self, fetch: Fetch, anchors: Anchors, shift: Any | None
