@@ -691,10 +691,10 @@ def to_numpy(column: Any, feature: Feature) -> np.ndarray:
   if feature.dtype == IMAGE:
     if not pyarrow.types.is_struct(column.type):
       raise ValueError(str(column.type))
-    column = column.field("bytes")
-    if column.null_count:
+    images = column.field("bytes").to_pylist()
+    if not all(images):  # They may be empty, too.
       raise ValueError("images that are not in the file, only their names")
-    return _objects(column.to_pylist())
+    return _objects(images)
   if feature.dtype == "string":
     if column.null_count or not (
       pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type)

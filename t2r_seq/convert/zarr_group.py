@@ -353,7 +353,8 @@ class ZarrSource(EpisodeSource):
     self._path = path
     check_own_files(path)
     self._arrays: dict[str, Any] = {}
-    self.notes, self.problems = [], []
+    self.notes: list[str] = []
+    self.problems: list[str] = []
     with episodes.reading(path, "a zarr group"):
       self._group = open_group(path)
       self._ends = self._read_ends()
