@@ -164,3 +164,25 @@ def test_conversion_names_the_step(tmp_path):
   path = write_records(tmp_path / "a.tfrecord")
   with pytest.raises(errors.SpecError, match=r"image.*an empty byte string at step 1"):
     convert.convert(path, str(tmp_path / "s"))
+
+
+@pytest.mark.parametrize("missing", [b"", None])
+def test_images_of_lerobot(missing, tmp_path):
+  """Images that are not in its files are no black ones."""
+  pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+  with store.EpisodeStore.create(tmp_path / "s", STEPS) as writer:
+    images = np.asarray([i or IMAGES[0] for i in IMAGES], object)
+    writer.append_episode({"image": images, "x": np.arange(len(images))})
+  options = convert.ConversionOptions(fps=10, task="a", video_codec="png")
+  folder = tmp_path / "o.lerobot"
+  convert.convert(tmp_path / "s", folder, options=options)
+  (name,) = (folder / "data").rglob("*.parquet")
+  table = pq.read_table(name)
+  (key,) = (n for n in table.column_names if n.endswith("image"))
+  rows = table[key].to_pylist()
+  rows[3]["bytes"] = missing
+  field = table.schema.field(key)
+  index = table.column_names.index(key)
+  pq.write_table(table.set_column(index, field, pa.array(rows, field.type)), name)
+  with pytest.raises(errors.ConversionError, match="images that are not in the file"):
+    list(convert.open_episodes(folder))
