@@ -407,6 +407,13 @@ class ZarrSource(EpisodeSource):
         f"convert: {self._path}: expected an array meta/{ENDS}, as "
         f"diffusion_policy has it, got {errors.listing(names)} in meta."
       )
+    stored = list_files(self._path)
+    for _, name in chunk_names(names[ENDS]):
+      if f"meta/{ENDS}/{name}" not in stored:
+        raise errors.ConversionError(
+          f"convert: {self._path}: meta/{ENDS}: expected its chunk {name}, got no "
+          "file: nothing else tells where episodes end."
+        )
     array = self._group[f"meta/{ENDS}"]
     ends = np.asarray(array[...])
     is_rising = ends.ndim == 1 and ends.dtype.kind in "iu"

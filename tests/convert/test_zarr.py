@@ -340,6 +340,15 @@ def test_missing_chunks(name, kind, capsys):
   assert match in " ".join(capsys.readouterr().out.split())
 
 
+def test_missing_ends():
+  make_group()
+  os.remove("x.zarr/meta/episode_ends/0")
+  with pytest.raises(
+    errors.ConversionError, match="episode_ends: expected its chunk 0"
+  ):
+    convert.open_episodes("x.zarr")
+
+
 @pytest.mark.skipif(not IS_V3, reason="zarr format 3")
 def test_missing_chunks_of_format_3():
   make_group(version=3)
