@@ -67,7 +67,7 @@ def load_rows(work: EpisodesWork) -> tf.data.Dataset:
   np.asarray(store.column("x")).sum()  # Touches every page.
   spec = sparse.numbers_spec(_ROW_SHAPE, tf.float32, _NUM_FRAMES)
   return data.StoreWindowLoader(
-    store, spec, work.batch_size, seed=1, num_epochs=None
+    store, spec, work.batch_size, seed=1, num_epochs=None, padding="drop"
   ).dataset()
 
 

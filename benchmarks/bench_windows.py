@@ -30,6 +30,7 @@ def ours(work: Work, epochs: int | None = None) -> tf.data.Dataset:
     episodes.window_specs(work),
     shuffle_buffer_size=work.shuffle_buffer_size,
     seed=1,
+    padding="drop",
   )
   return pipelines.batches(cut, work)
 
@@ -50,6 +51,7 @@ def pools(work: Work, epochs: int | None = None) -> tf.data.Dataset:
     seed=1,
     num_epochs=epochs,
     drop_remainder=True,
+    padding="drop",
   )
   return batches.prefetch(tf.data.AUTOTUNE)
 

@@ -31,7 +31,9 @@ def transition_spec() -> dict[str, specs.ExtendedTensorSpec]:
 def filled_with_windows(work: Work) -> replay.ReplayBuffer:
   """Makes a buffer of all steps of the work."""
   num_steps = work.num_episodes * work.num_steps
-  buffer = replay.ReplayBuffer(works.window_specs(work), num_steps, seed=1)
+  buffer = replay.ReplayBuffer(
+    works.window_specs(work), num_steps, seed=1, padding="drop"
+  )
   with buffer.writer() as writer:
     for episode in works.make_episodes(work):
       for t in range(work.num_steps):
@@ -108,7 +110,9 @@ def updated_transitions(work: TransitionWork) -> Iterator[Any]:
 
 def insert_steps(work: InsertWork, **options: Any) -> Run:
   """Makes the run that appends transitions one by one."""
-  buffer = replay.ReplayBuffer(transition_spec(), work.capacity, **options)
+  buffer = replay.ReplayBuffer(
+    transition_spec(), work.capacity, padding="drop", **options
+  )
   writer = buffer.writer()
   steps = list(work.steps())
 
@@ -126,7 +130,7 @@ def insert_batches(work: InsertWork, **options: Any) -> Run:
   """Makes the run that appends a step of each of several environments at once."""
   num = work.num_environments
   buffer = replay.ReplayBuffer(
-    transition_spec(), work.capacity, num_writers=num, **options
+    transition_spec(), work.capacity, num_writers=num, padding="drop", **options
   )
   writer = buffer.vector_writer(num)
   batches = list(work.batches())
@@ -145,7 +149,9 @@ def insert_frames(work: Work) -> Run:
   """Makes the run that appends steps with images one by one."""
   episode = next(works.make_episodes(work))
   capacity = 10 * work.num_steps
-  writer = replay.ReplayBuffer(works.window_specs(work), capacity).writer()
+  writer = replay.ReplayBuffer(
+    works.window_specs(work), capacity, padding="drop"
+  ).writer()
 
   def insert() -> int:
     for t in range(work.num_steps):

@@ -62,7 +62,10 @@ class ServedWork:
 def connect(work: Work, address: str) -> ReverbReplay:
   """Returns a client of the library's own table."""
   return ReverbReplay(
-    works.window_specs(work), address, sequence_length=work.sequence_length
+    works.window_specs(work),
+    address,
+    sequence_length=work.sequence_length,
+    padding="drop",
   )
 
 
@@ -98,7 +101,9 @@ def serve(work: Work, store: str) -> Iterator[Server]:
 def _serve(connection: Connection, work: Work, store: str) -> None:
   if store == "flat":
     server = ReplayServer(
-      works.window_specs(work), sequence_length=work.sequence_length
+      works.window_specs(work),
+      sequence_length=work.sequence_length,
+      padding="drop",
     )
     address, stop = server.address, server.close
   else:

@@ -95,7 +95,7 @@ def _look(
   store = EpisodeStore(path)
   opened = time.perf_counter()
   loader = data.StoreWindowLoader(
-    store, spec_structure, batch_size, num_epochs=None, **options
+    store, spec_structure, batch_size, num_epochs=None, padding="drop", **options
   )
   batches = iter(loader.dataset())
   next(batches)

@@ -134,6 +134,7 @@ def _load(work: Work, epochs: int | None, **options: Any) -> tf.data.Dataset:
     seed=1,
     num_epochs=epochs,
     sequence_length=work.sequence_length,
+    padding="drop",
     **options,
   ).dataset()
 

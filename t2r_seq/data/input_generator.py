@@ -26,7 +26,7 @@ from t2r_seq.data.plan import Plan, generator_options, positions_kept
 from t2r_seq.specs.names import check_mode
 from t2r_seq.store import choose_episodes
 from t2r_seq.store.splits import Episodes, Splits
-from t2r_seq.windows.cut import Padding, check_padding, mask_paths
+from t2r_seq.windows.cut import DEFAULT_PADDING, Padding, check_padding, mask_paths
 from t2r_seq.windows.n_step import integer_rewards
 
 PreprocessFn = Callable[[Any, Any], tuple[Any, Any]]
@@ -103,7 +103,7 @@ class AbstractInputGenerator(abc.ABC):
     self._out_label_spec: specs.TensorSpecStruct | None = None
     self._preprocess_fn: PreprocessFn | None = None
     self._device_fn: PreprocessFn | None = None
-    self._padding: Padding = "repeat"
+    self._padding: Padding = DEFAULT_PADDING
     self._mode: str | None = None
     self._report: InputReport | None = None
     self._episodes: Episodes | None = None
@@ -129,6 +129,11 @@ class AbstractInputGenerator(abc.ABC):
   def n_step(self) -> windows.NStep | None:
     """How transitions are joined as they are read, if they are."""
     return self._unpadded_cut.n_step
+
+  @property
+  def cut(self) -> windows.Cut:
+    """How episodes become windows."""
+    return dataclasses.replace(self._unpadded_cut, padding=self._padding)
 
   @property
   def report(self) -> InputReport | None:
@@ -158,6 +163,14 @@ class AbstractInputGenerator(abc.ABC):
   def count_examples(self) -> int | None:
     """Returns the examples of one pass, read if need be; None where none can tell."""
     return self.num_examples
+
+  @property
+  def position_options(self) -> dict[str, Any]:
+    """What a sample's place in the training order depends on, as JSON values.
+
+    Empty if a resumed run does not continue the order of the one before.
+    """
+    return {}
 
   def describe(self) -> str:
     """Says for people what it reads, as far as that is known without reading."""
@@ -503,6 +516,27 @@ class DatasetInputGenerator(AbstractInputGenerator):
       self._plan.where, image_decoding
     )
     self.set_episodes(episodes, split)
+
+  @property
+  def position_options(self) -> dict[str, Any]:
+    """The plan, if it has a seed and batches have numbers; see the base class."""
+    if self._plan.seed is None or not self._has_numbers():
+      return {}
+    return {
+      "batch_size": self._batch_size,
+      "seed": int(self._plan.seed),
+      "order": self._position_order(),
+      "drop_remainder": bool(self._plan.drop_remainder in (None, True)),
+      "examples": self.num_examples,
+    }
+
+  def _has_numbers(self) -> bool:
+    """Whether training resumes at the number of a batch."""
+    return self._data_service.address is None
+
+  def _position_order(self) -> str | None:
+    """The order of the training batches; None if it depends on what is read."""
+    return self._plan.order
 
   def _numbered_plan(self, mode: str, batch_size: int) -> tuple[Plan, int]:
     """Returns the plan of batches that have numbers, and the number of the first.

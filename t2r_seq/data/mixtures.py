@@ -451,6 +451,14 @@ class MixtureInputGenerator(AbstractInputGenerator):
     sizes = [source.num_examples for source in self._sources.values()]
     return None if None in sizes else sum(size for size in sizes if size)
 
+  @property
+  def position_options(self) -> dict[str, Any]:
+    """Those of the sources, and of their mixture; see the base class."""
+    found = {name: source.position_options for name, source in self._sources.items()}
+    if self._seed is None or not any(found.values()):
+      return {}
+    return {"batch_size": self._batch_size, "seed": self._seed, "sources": found}
+
   def count_examples(self) -> int | None:
     """Returns the examples of one pass over all sources; None if one can't tell."""
     sizes = [source.count_examples() for source in self._sources.values()]

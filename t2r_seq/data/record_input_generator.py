@@ -159,6 +159,18 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
       with records.explain_failures(self._files, features, labels, self._decode_images):
         raise
 
+  def _has_numbers(self) -> bool:
+    if not super()._has_numbers():
+      return False
+    joined = joint.join(self._feature_spec, self._label_spec)
+    flat = windows.flat_specs(joined, self.n_step)
+    with tf.init_scope():
+      files = self._find_files(flat)
+      return index_lib.find_index(self._index, files, self._where()) is not None
+
+  def _position_order(self) -> str:
+    return "quasi_random" if self._shuffle_buffer_size > 0 else "sequential"
+
   @tf.autograph.experimental.do_not_convert
   def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
     joined = joint.join(self._feature_spec, self._label_spec_for(mode))

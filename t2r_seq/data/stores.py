@@ -358,6 +358,17 @@ class StoreInputGenerator(DatasetInputGenerator):
       lengths = lengths if chosen is None else lengths[chosen]
       return self._count_windows(store.spec, lengths)
 
+  def _has_numbers(self) -> bool:
+    return super()._has_numbers() and self._follow is None
+
+  def _position_order(self) -> str | None:
+    if self._plan.order is not None:
+      return self._plan.order
+    with tf.init_scope():
+      store = EpisodeStore(self._store_path)
+      joined = self._named_specs(store.spec, specs.ModeKeys.TRAIN)
+      return self._train_order(store, joined)
+
   @tf.autograph.experimental.do_not_convert
   def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
     is_train = mode == specs.ModeKeys.TRAIN

@@ -20,7 +20,7 @@ from t2r_seq.models import networks, optimizers, updates, warm_start
 from t2r_seq.models.averages import WeightAverages
 from t2r_seq.policies.policy_model import note_network_inputs
 from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
-from t2r_seq.windows.cut import Padding, check_padding
+from t2r_seq.windows.cut import DEFAULT_PADDING, Padding, check_padding
 
 # AutoGraph is for what users write: here it would only cost time.
 _as_it_is = tf.autograph.experimental.do_not_convert
@@ -54,7 +54,7 @@ class T2RModel(policies.PolicyModel):
     create_optimizer_fn: Callable[
       [], tf.keras.optimizers.Optimizer
     ] = optimizers.default_create_optimizer_fn,
-    padding: Padding = "repeat",
+    padding: Padding = DEFAULT_PADDING,
     use_avg_model_params: bool = False,
     avg_model_params_decay: float = 0.999,
     execution: policies.ChunkExecution | None = None,

@@ -14,7 +14,7 @@ from t2r_seq import errors
 from t2r_seq.policies.execution import ChunkExecution
 from t2r_seq.policies.policy_model import PolicyModel
 from t2r_seq.specs.assets import EXTRA_ASSETS_DIRECTORY
-from t2r_seq.windows.cut import Padding, check_padding
+from t2r_seq.windows.cut import DEFAULT_PADDING, Padding, check_padding
 
 POLICY_RECORD = "policy.json"
 OPERATIVE_CONFIG = "operative_config.gin"
@@ -35,7 +35,7 @@ class PolicyRecord:
       a sample is a window; None where none is.
   """
 
-  padding: Padding = "repeat"
+  padding: Padding = DEFAULT_PADDING
   control_period: float | None = None
   execution: ChunkExecution | None = None
   normalization: dict[str, dict[str, Any]] | None = None

@@ -95,6 +95,7 @@ class ReplayBuffer(Replay):
     self._spec = specs.stored_specs(specs.flatten_spec_structure(spec_structure)).copy()
     self._cut = cut = windows.Cut.of(_OPERATION, cut, fields)
     self._flat_spec = flat_replay_specs(_OPERATION, self._spec, cut.n_step)
+    sizing.warn_of_invented_steps(_OPERATION, self._spec, cut)
     self._checkpoint_dir = options.check_checkpoint_dir(_OPERATION, checkpoint_dir)
     name = "keep_checkpoints"
     self._keep_checkpoints = errors.check_count(_OPERATION, name, keep_checkpoints)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from t2r_seq import errors, specs, windows
 from t2r_seq.replay import options
@@ -17,7 +18,7 @@ from t2r_seq.replay.ring import AnchorRule, column_dtype
 from t2r_seq.replay.table import Table, item_bytes
 from t2r_seq.store import layout
 from t2r_seq.store.layout import Column, Columns
-from t2r_seq.windows.cut import appended_specs
+from t2r_seq.windows.cut import appended_specs, invented_paths
 
 
 def flat_replay_specs(
@@ -52,6 +53,21 @@ def flat_replay_specs(
       "Give the specs time_offsets; 0 is the anchor's own step."
     )
   return kept
+
+
+def warn_of_invented_steps(
+  operation: str, spec_structure: specs.SpecStructure, cut: windows.Cut
+) -> None:
+  """Logs which paths would be sampled with invented steps after an episode's end."""
+  if paths := invented_paths(spec_structure, cut):
+    logging.warning(
+      "%s: %s look ahead and are padded (%r) at the end of every episode, which "
+      "shows invented steps. Pad the front only, ('repeat', 'drop'), or declare "
+      "masks (windows.add_mask_specs).",
+      operation,
+      errors.listing(paths),
+      cut.padding,
+    )
 
 
 # Of an episode's end.

@@ -12,7 +12,7 @@ from absl import logging
 from t2r_seq import errors, specs, windows
 from t2r_seq.data import AbstractInputGenerator, joint
 from t2r_seq.models import T2RModel
-from t2r_seq.windows.cut import mask_paths
+from t2r_seq.windows.cut import invented_paths
 
 _COUNTS = (
   "max_train_steps",
@@ -66,15 +66,8 @@ def warn_of_invented_steps(model: T2RModel, source: AbstractInputGenerator) -> N
     model.preprocessor.get_in_feature_specification(specs.ModeKeys.TRAIN),
     model.preprocessor.get_in_label_specification(specs.ModeKeys.TRAIN),
   )
-  masked = mask_paths(read).values()
-  unmasked = [
-    path
-    for path, spec in read.items()
-    if windows.time_span({path: spec})[1] > 0 and path not in masked
-  ]
-  if (
-    unmasked and windows.Cut(padding=model.padding, n_step=source.n_step).end != "drop"
-  ):
+  cut = windows.Cut(padding=model.padding, n_step=source.n_step)
+  if unmasked := invented_paths(read, cut):
     logging.warning(
       "%s look ahead and are padded (%r) at the end of every episode, which trains on "
       "invented values. Declare masks (windows.add_mask_specs) and use them in the "

@@ -17,7 +17,7 @@ from t2r_seq.verification.diagnoses import Case, equal_rows, find_causes
 from t2r_seq.verification.report import STAGES, Difference, VerificationReport
 from t2r_seq.verification.subjects import Subject, subject_of
 from t2r_seq.verification.training_side import Arrays, Dataset, Episode
-from t2r_seq.windows.cut import Padding, mask_paths
+from t2r_seq.windows.cut import DEFAULT_PADDING, Padding, mask_paths
 
 Observe = Callable[[dict[str, np.ndarray], bool], Mapping[str, Any]]
 # Graphs that compute the same may round otherwise: what a constant is divided by may
@@ -75,7 +75,7 @@ def verify(
   """
   subject = subject_of(predictor)
   record = subject.record
-  padding: Padding = "repeat"
+  padding: Padding = DEFAULT_PADDING
   if model is not None:
     padding = model.padding
   elif record is not None:

@@ -16,7 +16,7 @@ from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
 from t2r_seq.specs.names import source_paths
 from t2r_seq.specs.structures import filter_required_flat_tensor_spec
 from t2r_seq.viewing.episodes import EpisodeReader
-from t2r_seq.windows.cut import Anchors, Padding, mask_paths
+from t2r_seq.windows.cut import DEFAULT_PADDING, Anchors, Padding, mask_paths
 
 Arrays = dict[str, np.ndarray]
 _BATCH_SIZE = 64
@@ -58,7 +58,7 @@ class ModelSide:
     reader: EpisodeReader,
     features: specs.SpecStructure,
     labels: specs.SpecStructure | None = None,
-    padding: Padding = "repeat",
+    padding: Padding = DEFAULT_PADDING,
     preprocessor: Any = None,
   ) -> None:
     """Plans the windows.
@@ -293,7 +293,7 @@ class ExportSide:
       features, labels = self._one_task.feature_spec, self._one_task.label_spec
     self._sequences = {path for path, spec in features.items() if spec.is_sequence}
     self.side = ModelSide(
-      reader, features, labels, "repeat" if record is None else record.padding
+      reader, features, labels, DEFAULT_PADDING if record is None else record.padding
     )
 
   def ask(self, values: Values) -> Said | None:

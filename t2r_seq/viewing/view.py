@@ -16,6 +16,7 @@ from t2r_seq.viewing.episodes import EpisodeReader
 from t2r_seq.viewing.model_side import ExportSide, ModelSide
 from t2r_seq.viewing.page import MAX_BYTES, PageReport, SourcePage, write_page
 from t2r_seq.viewing.survey import Survey, survey_episodes
+from t2r_seq.windows.cut import DEFAULT_PADDING
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +100,7 @@ def view(
     reader = EpisodeReader(path, kind, flat, options, episodes)
     side = None
     if features is not None and windows.is_windowed({**features, **labels}):
-      padding = "repeat" if model is None else model.padding
+      padding = DEFAULT_PADDING if model is None else model.padding
       preprocessor = None if model is None else model.step_preprocessor
       if model is None and predictor is not None:
         record = predictor.get_policy_record()

@@ -30,6 +30,9 @@ NUM_STEPS = "num_steps"
 PADDINGS = ("drop", "repeat", "zero")
 
 Padding = str | tuple[str, str]
+# One default for models, generators, loaders and replays, so that windows that are made
+# for a look are those of the training.
+DEFAULT_PADDING = "repeat"
 
 
 # Registered and not configurable: what gin binds is for a `@Cut()` of a configuration,
@@ -111,10 +114,11 @@ class Cut:
     stride: steps between the stacks of one sequence.
     shift: stacks between the starts of two sequences; for single windows, steps
       between two anchors in units of `stride`.
-    padding: what stands where a window leaves its episode: 'drop' keeps full windows
-      only, 'repeat' shows the edge step again, 'zero' zeros and empty strings. One word
+    padding: what stands where a window leaves its episode: 'repeat' shows the edge step
+      again, 'zero' zeros and empty strings, 'drop' keeps full windows only. One word
       for both ends, or two, (front, end): ('repeat', 'drop') pads what was before the
-      first step, and makes up nothing after the last one.
+      first step, and makes up nothing after the last one: for transitions. By default
+      that of models, `DEFAULT_PADDING`.
     masks: adds a bool '<path>_mask' for every windowed path, true for real steps; masks
       that the specs declare (`add_mask_specs`) are always added.
     n_step: joins transitions; `NStep`, or (n, gamma). What follows the last step is
@@ -124,7 +128,7 @@ class Cut:
   sequence_length: int | None = None
   stride: int = 1
   shift: int = 1
-  padding: Padding = "drop"
+  padding: Padding = DEFAULT_PADDING
   masks: bool = False
   n_step: NStep | None = None
 
@@ -559,6 +563,24 @@ def mask_paths(flat: specs.TensorSpecStruct) -> dict[str, str]:
     and spec.dtype == tf.bool
     and _offsets(flat.get(path.removesuffix(_MASK_SUFFIX)))
   }
+
+
+def invented_paths(spec_structure: specs.SpecStructure, cut: Cut) -> list[str]:
+  """Finds the paths that show invented steps after an episode's end without a mask.
+
+  Args:
+    spec_structure: the specs of a window.
+    cut: how the windows are cut.
+  """
+  if cut.end == "drop" or cut.masks:
+    return []
+  flat = specs.flatten_spec_structure(spec_structure)
+  masked = mask_paths(flat).values()
+  return [
+    path
+    for path, spec in flat.items()
+    if max(_offsets(spec), default=0) > 0 and path not in masked
+  ]
 
 
 def mask_path(path: str) -> str:

@@ -64,7 +64,7 @@ def test_an_environment_may_update_its_observation_in_place(tmp_path):
     for name, want in (("observation", t), ("next_observation", t + 1)):
       assert step[name]["obs"] == step[name]["pair"][0] == want
     assert (step["info"]["told"][0], step["next_info"]["told"][0]) == (t, t + 1)
-  buffer = replay.ReplayBuffer(STACKS, 100, seed=0)
+  buffer = replay.ReplayBuffer(STACKS, 100, seed=0, padding="drop")
   with actors.ReplaySink(buffer) as sink:
     actors.run_env(_InPlaceEnv(), _Zeros(), 1, sink=sink)
   assert _stacks(buffer) == [[0, 1], [1, 2], [2, 3], [3, 4]]
@@ -76,7 +76,8 @@ def test_an_environment_may_update_its_observation_in_place(tmp_path):
 
 
 def test_a_stop_reaches_a_writer_before_it_waits_for_a_server(monkeypatch):
-  buffer, stop = replay.ReplayBuffer(STACKS, 100), threading.Event()
+  buffer = replay.ReplayBuffer(STACKS, 100, padding="drop")
+  stop = threading.Event()
 
   def connect(should_stop):
     stop.set()
@@ -113,7 +114,7 @@ def _run_cut_short(how, sink):
 
 @pytest.mark.parametrize("how", ["stopped", "failed"])
 def test_a_replay_ends_the_episode_of_a_run_cut_short(how):
-  buffer = replay.ReplayBuffer(STACKS, 100, seed=0)
+  buffer = replay.ReplayBuffer(STACKS, 100, seed=0, padding="drop")
   with actors.ReplaySink(buffer) as sink:
     _run_cut_short(how, sink)
     actors.run_env(_InPlaceEnv(first=100), _Zeros(), 1, sink=sink)
@@ -151,7 +152,7 @@ def test_all_environments_abandon_their_episodes():
       self.t += 1
       return {"obs": np.float32([self.first + self.t])}, 1.0, False, self.t == 4, {}
 
-  buffer = replay.ReplayBuffer(STACKS, 100, num_writers=2, seed=0)
+  buffer = replay.ReplayBuffer(STACKS, 100, num_writers=2, seed=0, padding="drop")
   envs = actors.make_vector_env(Counting, 2)
   with actors.ReplaySink(buffer) as sink:
     # Five steps of two environments: three of the one, two of the other.

@@ -242,7 +242,11 @@ def test_what_is_named_as_another_path_that_is_named_otherwise_is_kept(
 
 def test_windows_can_be_sampled_while_an_episode_runs(env, policy):
   buffer = replay.ReplayBuffer(
-    {"state": {"pos": SPEC["state/pos"]}}, capacity_steps=100, num_writers=2, seed=0
+    {"state": {"pos": SPEC["state/pos"]}},
+    capacity_steps=100,
+    num_writers=2,
+    seed=0,
+    padding="drop",
   )
   steps = [step for _, step in _steps(env, policy, num_episodes=1)]
   sink = actors.ReplaySink(buffer)
@@ -277,7 +281,7 @@ def test_next_observations_of_the_last_action(env, policy):
     }
 
   with (
-    replay.ReplayBuffer(spec, capacity_steps=100, seed=0) as buffer,
+    replay.ReplayBuffer(spec, 100, seed=0, padding=("repeat", "drop")) as buffer,
     actors.ReplaySink(buffer, to_features) as sink,
   ):
     metrics = actors.run_env(env, policy, 1, seed=2, sink=sink)

@@ -156,7 +156,8 @@ def test_d4rl_ends_at_flags_and_the_next_row_is_the_next_observation():
     {
       "obs": spec((3,), tf.float32, "observations", time_offsets=0),
       "next": spec((3,), tf.float32, "observations", time_offsets=1),
-    }
+    },
+    padding="drop",
   )
   assert len(window) == sum(LENGTHS) - 2  # None crosses an episode.
   np.testing.assert_array_equal(window[4]["next"], OBS[6])

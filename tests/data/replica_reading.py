@@ -34,6 +34,7 @@ def read(strategy: tf.distribute.Strategy, path: str, case: str) -> list:
   loader = StoreWindowLoader(
     *(EpisodeStore(path), WINDOW, 4, order),
     seed=3,
+    padding="drop",
     num_epochs=2,
     drop_remainder=remainder == "drop",
   )

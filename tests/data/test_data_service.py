@@ -56,7 +56,8 @@ def store(tmp_path_factory):
 
 
 def make_loader(store, window=WINDOW, batch_size=4, **kwargs):
-  kwargs = {"drop_remainder": False, "memory_budget": BUDGET, **kwargs}
+  own = {"drop_remainder": False, "memory_budget": BUDGET, "padding": "drop"}
+  kwargs = {**own, **kwargs}
   return StoreWindowLoader(store, window, batch_size, "quasi_random", **kwargs)
 
 
@@ -297,7 +298,7 @@ def test_streamed_windows_come_once_an_epoch(record_files, service):
     files = tf.data.Dataset.list_files(f"{record_files}/?.tfrecord", shuffle=False)
     return files.flat_map(tf.data.TFRecordDataset).map(parse_fn)
 
-  windows = data.streamed_windows(episodes, PAIR, 4, num_epochs=5)
+  windows = data.streamed_windows(episodes, PAIR, 4, num_epochs=5, padding="drop")
   seen = collections.Counter()
   for batch in DataService(service.address).distribute(windows):
     seen.update(batch["x"][:, 0].numpy().tolist())

@@ -105,7 +105,7 @@ def test_every_generator_decodes_as_it_is_told(sources, name):
 
 
 def test_loaders_decode_in_order_as_they_are_told(sources):
-  options = {"order": "sequential", "decode_images": HOW}
+  options = {"order": "sequential", "decode_images": HOW, "padding": "drop"}
   check(data.StoreWindowLoader(sources / "store", WINDOW, 2, **options).dataset())
   check(
     data.IndexedRecordLoader(

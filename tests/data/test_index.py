@@ -182,7 +182,7 @@ def test_static_shapes(files):
 
 def test_encoded_frames_stay_encoded_if_wanted(files):
   spec = {"image": IMAGE}
-  options = {"drop_remainder": False, "decode_images": False}
+  options = {"drop_remainder": False, "decode_images": False, "padding": "drop"}
   rows = rows_of(
     IndexedRecordLoader(files, spec, 3, "quasi_random", **options).dataset()
   )
@@ -382,7 +382,8 @@ def test_what_cannot_be_loaded(files, examples, tmp_path):
     "num_epochs: expected an integer of at least 0, got -1": {"num_epochs": -1},
     "at most the 32 windows of a shard": {"batch_size": 33},
     "51 steps of a window, got none: all 6 episodes .* longest has 12": {
-      "spec_structure": {"x": x((-50, 0))}
+      "spec_structure": {"x": x((-50, 0))},
+      "padding": "drop",
     },
     r"y \(feature 'y'\): expected a sequence that the index counts": {
       "spec_structure": {"y": Spec((), F32, "y", time_offsets=0)}

@@ -209,7 +209,7 @@ def test_several_segments_read_as_one(store, parted_store):
   for window in want:
     del window["word"]
   dataset = StoreWindowLoader(
-    parted_store, spec, 4, "sequential", drop_remainder=False
+    parted_store, spec, 4, "sequential", drop_remainder=False, padding="drop"
   ).dataset()
   assert_same_windows(unbatched(dataset), want)
 
@@ -232,9 +232,9 @@ def test_pools_show_the_same_windows(name, padding, store):
 def test_a_pool_of_all_windows(store):
   spec, _ = CASES["everything"]
   loader = StoreWindowLoader(store, spec, 3, "quasi_random", drop_remainder=False)
-  assert loader.pool_size.num_batches == loader.batches_per_epoch == 6
+  assert loader.pool_size.num_batches == loader.batches_per_epoch == 11
   got = by_first(unbatched(loader.dataset()))
-  assert_same_windows(got, by_first(wanted(store, "everything", "drop")))
+  assert_same_windows(got, by_first(wanted(store, "everything", "repeat")))
   spec = {path: spec[path] for path in ("x", "pair", "image", "task")}
   full = StoreWindowLoader(store, spec, 3, "quasi_random", padding="zero").dataset()
   assert_static_shapes(full, 3)
@@ -287,9 +287,10 @@ def test_frames_before_and_after(store):
   with pytest.raises(errors.SpecError, match=r"obs0: expected \[T\] steps"):
     StoreWindowLoader(store, spec, 2).dataset()
   frames = {"x": x((-2, -1, 0, 1, 2))}
-  rows = unbatched(
-    StoreWindowLoader(store, frames, 3, "sequential", drop_remainder=False).dataset()
+  loader = StoreWindowLoader(
+    store, frames, 3, "sequential", drop_remainder=False, padding="drop"
   )
+  rows = unbatched(loader.dataset())
   middles = [int(row["x"][2, 0]) for row in rows]
   want = [100 * e + t + 1 for e, n in enumerate(LENGTHS) for t in range(2, n - 2)]
   assert middles == want
@@ -438,7 +439,7 @@ def test_what_cannot_be_read(store, tmp_path):
   with pytest.raises(errors.SpecError, match=r"x: expected \[T\] steps of \(3,\) flo"):
     StoreWindowLoader(store, {"x": Spec((2, 3), F32, time_offsets=(0, 1))}, 2).dataset()
   with pytest.raises(errors.SpecError, match=r"51 steps of a window, got none.* 12\."):
-    StoreWindowLoader(store, {"x": x(50)}, 2).dataset()
+    StoreWindowLoader(store, {"x": x(50)}, 2, padding="drop").dataset()
   with pytest.raises(
     errors.SpecError, match="start_batch: expected an integer of at least 0, got -1"
   ):
@@ -542,7 +543,7 @@ def test_values_without_any_numbers(tmp_path):
 
 
 def _by_window(path, wanted):
-  read = EpisodeStore(path).windows(wanted)
+  read = EpisodeStore(path).windows(wanted, padding="drop")
   return read.read(tf.range(len(read), dtype=tf.int64))
 
 
@@ -554,7 +555,9 @@ def _by_generator(path, wanted):
 
 
 def _by_replay(path, wanted):
-  return replay.ReplayBuffer.from_store(path, wanted, capacity_steps=9).sample(4)
+  return replay.ReplayBuffer.from_store(
+    path, wanted, capacity_steps=9, padding="drop"
+  ).sample(4)
 
 
 @pytest.mark.parametrize("read", [_by_window, _by_generator, _by_replay])

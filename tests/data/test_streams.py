@@ -71,7 +71,7 @@ def one_by_one(batches):
   return found
 
 
-def all_windows(num_stacks=None, stride=1, shift=1, padding="drop", masks=False):
+def all_windows(num_stacks=None, stride=1, shift=1, padding="repeat", masks=False):
   """Every window, cut by hand; of a sequence, its states and what is at its end."""
   grid = windows.WindowGrid((-2, 1), windows.Cut(num_stacks, stride, shift, padding))
   for e, length in enumerate(LENGTHS):
@@ -96,9 +96,9 @@ def all_windows(num_stacks=None, stride=1, shift=1, padding="drop", masks=False)
 
 
 CUTS = {
-  "single windows": {},
-  "stride and shift": {"stride": 2, "shift": 2},
-  "repeated edges": {"padding": "repeat", "masks": True},
+  "single windows": {"padding": "drop"},
+  "stride and shift": {"stride": 2, "shift": 2, "padding": "drop"},
+  "repeated edges, by default": {"masks": True},
   "zeros": {"padding": "zero", "masks": True},
 }
 
@@ -106,7 +106,7 @@ CUTS = {
 @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
 def test_every_window_comes_once_an_epoch(path, cut):
   # The frames of half of the cases come decoded.
-  decode_images = "padding" in cut
+  decode_images = "masks" in cut
   want = collections.Counter(2 * list(all_windows(**cut)))
   report = StreamReport()
   got = list(
@@ -141,7 +141,7 @@ def test_pools_of_many_short_episodes():
 
   report = StreamReport()
   episodes = tf.data.Dataset.range(count).map(make)
-  got = streamed(episodes, window, 8, 10**8, 1, report=report)
+  got = streamed(episodes, window, 8, 10**8, 1, report=report, padding="drop")
   shown = [
     (int(number), *map(int, x.ravel()), *np.unique(large))
     for batch in got.as_numpy_iterator()
@@ -170,8 +170,11 @@ def test_windows_of_sequences(path):
 
 def test_batches_go_on_over_the_borders_of_pools_and_epochs(path):
   budget = budget_of(40_000, 8)
-  kept = streamed(episodes(path), structure(), 8, budget, 1, 3)
-  dropped = streamed(episodes(path), structure(), 8, budget, 1, 3, drop_remainder=True)
+  cut = {"padding": "drop"}
+  kept = streamed(episodes(path), structure(), 8, budget, 1, 3, **cut)
+  dropped = streamed(
+    episodes(path), structure(), 8, budget, 1, 3, drop_remainder=True, **cut
+  )
   assert [len(b["task"]) for b in kept] == [8] * 18 + [6]
   assert one_by_one(dropped) == one_by_one(kept)[: 8 * 18]
   assert dropped.element_spec["next"].shape.as_list() == [8, 2]
@@ -190,7 +193,7 @@ def test_sizes_that_only_the_data_knows():
   # Pools of one episode.
   budget = budget_of(2_000, 4, 40)
   report = StreamReport()
-  got = list(streamed(flat, window, 4, budget, 1, report=report))
+  got = list(streamed(flat, window, 4, budget, 1, report=report, padding="drop"))
   assert report.pools == 3
   assert [batch["id"].shape for batch in got] == [(4, 3), (4, 3), (4, 3), (3, 3)]
   shown = [
@@ -205,7 +208,8 @@ def test_sizes_that_only_the_data_knows():
 
 
 def test_batches_larger_than_pools_and_epochs(path):
-  got = streamed(episodes(path), structure(), 64, budget_of(40_000, 64), 1, 3)
+  budget = budget_of(40_000, 64)
+  got = streamed(episodes(path), structure(), 64, budget, 1, 3, padding="drop")
   assert [len(batch["task"]) for batch in got] == [64, 64, 22]
 
 
@@ -254,7 +258,8 @@ def test_a_checkpoint_has_no_frames_where_batches_lie_across_pools(tmp_path):
 
   def batches():
     budget = budget_of(900_000, 4, 2 * 6_144)
-    return streamed(tf.data.Dataset.range(4).map(episode), {"x": spec}, 4, budget, 1)
+    of_noise = tf.data.Dataset.range(4).map(episode)
+    return streamed(of_noise, {"x": spec}, 4, budget, 1, padding="drop")
 
   # Made anew, as in another process, it goes on all the same.
   made, again = batches(), batches()
@@ -292,7 +297,7 @@ def test_all_that_a_budget_is_for_is_counted():
   spec = specs.ExtendedTensorSpec((2, 1), tf.float32, "x", time_offsets=(-1, 0))
   episodes = tf.data.Dataset.from_tensors({"x": tf.range(9.0)[:, tf.newaxis]})
   report = StreamReport()
-  list(streamed(episodes, {"x": spec}, 4, 2**20, 1, report=report))
+  list(streamed(episodes, {"x": spec}, 4, 2**20, 1, report=report, padding="drop"))
   pools = 2 * (54 + 8 * ORDER_BYTES)
   assert report.pool_bytes == budget_of(pools + 12 * 36, 4, 2 * 4)
 
@@ -402,7 +407,7 @@ def read(num_episodes, budget, kind):
   episodes = tf.data.Dataset.range(num_episodes).map(episode, 4)
   report = StreamReport()
   peak, windows = 0, 0
-  plan = {"memory_budget": budget, "seed": 1}
+  plan = {"memory_budget": budget, "seed": 1, "padding": "drop"}
   for batch in streamed_windows(episodes, {"x": image}, 4, **plan, report=report):
     windows += len(batch["x"])
     peak = max(peak, private())

@@ -331,7 +331,7 @@ class EngineContract:
     assert dataset.options().experimental_optimization.inject_prefetch is False
 
   def test_running_episodes_can_be_sampled(self, make_replay):
-    buffer = make_replay(NEXT, timeout=20)
+    buffer = make_replay(NEXT, timeout=20, padding="drop")
     episode = make_episode(NEXT, 0, 5)
     writer = buffer.writer()
     for t in range(3):
@@ -517,7 +517,12 @@ class EngineContract:
   def test_vector_writer(self, make_replay):
     spec = step_spec(x=Spec((2,), tf.int64, "x", time_offsets=(-1, 0)))
     buffer = make_replay(
-      spec, num_writers=3, sampler=replay.Fifo(), max_times_sampled=1, timeout=20
+      spec,
+      num_writers=3,
+      sampler=replay.Fifo(),
+      max_times_sampled=1,
+      timeout=20,
+      padding="drop",
     )
     with buffer.vector_writer(3) as writer:
       for t in range(4):

@@ -165,6 +165,7 @@ def test_items_that_go_while_a_batch_waits():
     rate_limiter=replay.SampleToInsertRatio(1.0, 1, (0.0, 1000.0)),
     seed=0,
     timeout=20.0,
+    padding="drop",
   )
   writer = buffer.writer()
 
@@ -213,7 +214,12 @@ def test_closing_wakes_everybody():
 def test_a_checkpoint_in_the_middle(tmp_path):
   """What is saved while everything goes on is whole as well."""
   buffer = replay.ReplayBuffer(
-    WITH_CONTEXT, 3 * 15, num_writers=3, timeout=20.0, checkpoint_dir=str(tmp_path)
+    WITH_CONTEXT,
+    3 * 15,
+    num_writers=3,
+    timeout=20.0,
+    checkpoint_dir=str(tmp_path),
+    padding="drop",
   )
   threads = Threads()
   for number in range(3):
@@ -224,7 +230,9 @@ def test_a_checkpoint_in_the_middle(tmp_path):
 
   def save() -> None:
     path = buffer.checkpoint()
-    again = replay.ReplayBuffer(WITH_CONTEXT, 3 * 15, num_writers=3, timeout=0.0)
+    again = replay.ReplayBuffer(
+      WITH_CONTEXT, 3 * 15, num_writers=3, timeout=0.0, padding="drop"
+    )
     again.restore(path)
     if again.counters.num_items:
       check(again.sample(64), "drop")

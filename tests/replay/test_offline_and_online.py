@@ -44,7 +44,8 @@ def store_path(tmp_path) -> str:
 
 @pytest.fixture
 def buffer():
-  with replay.ReplayBuffer({**FEATURES, **LABELS}, 500, timeout=10.0, seed=0) as made:
+  options = {"timeout": 10.0, "seed": 0, "padding": "drop"}
+  with replay.ReplayBuffer({**FEATURES, **LABELS}, 500, **options) as made:
     yield made
 
 
@@ -114,7 +115,8 @@ def test_what_comes_meanwhile_is_learned_from(store_path, buffer):
 
 
 def test_waits_for_the_replay_no_longer_than_told(store_path):
-  with replay.ReplayBuffer({**FEATURES, **LABELS}, 500, timeout=0.05) as buffer:
+  options = {"timeout": 0.05, "padding": "drop"}
+  with replay.ReplayBuffer({**FEATURES, **LABELS}, 500, **options) as buffer:
     mixture = make_mixture(store_path, buffer, None)
     want = r"sample: waited 0\.05 s: 0 of 1 items are there"
     with (

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, replay
+from t2r_seq import errors, replay, windows
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 from tests.replay.engine_contract import EngineContract
 
@@ -81,7 +83,7 @@ def test_a_sample_in_vain_takes_nothing_out_of_a_queue(is_dataset):
 
 def test_a_wait_for_windows_says_how_many_steps_they_take():
   spec = {"x": Spec((4,), tf.int64, "x", time_offsets=(-2, -1, 0, 1))}
-  with replay.ReplayBuffer(spec, 10, timeout=0.01) as buffer:
+  with replay.ReplayBuffer(spec, 10, timeout=0.01, padding="drop") as buffer:
     writer = buffer.writer()
     for x in range(3):
       writer.append({"x": np.int64(x)})
@@ -141,3 +143,19 @@ def test_an_end_that_waited_in_vain_is_an_end():
     writer.end_episode()
     assert buffer.counters.num_inserts == 4
     assert buffer.counters.num_episodes == 2
+
+
+def test_replays_warn_of_invented_steps(caplog):
+  spec = {
+    "obs": Spec((1,), tf.float32, "obs", time_offsets=0),
+    "next": Spec((1,), tf.float32, "obs", time_offsets=1),
+  }
+  masked = windows.add_mask_specs(spec)
+  with caplog.at_level(logging.WARNING, logger="absl"):
+    for padding in ("drop", ("repeat", "drop")):
+      replay.ReplayBuffer(spec, 10, padding=padding)
+    replay.ReplayBuffer(masked, 10)
+    replay.ReplayBuffer({"obs": spec["obs"]}, 10)
+    assert not caplog.messages
+    replay.ReplayBuffer(spec, 10)
+  assert "[next] look ahead and are padded ('repeat') at the end" in caplog.messages[0]

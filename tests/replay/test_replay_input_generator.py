@@ -16,7 +16,7 @@ LABELS = {"target": Spec((2,), tf.float32, "action", time_offsets=0)}
 @pytest.fixture
 def buffer():
   spec = {**FEATURES, "action": Spec((2,), tf.float32, "action", time_offsets=0)}
-  with replay.ReplayBuffer(spec, 100, seed=0, timeout=0.2) as made:
+  with replay.ReplayBuffer(spec, 100, seed=0, timeout=0.2, padding="drop") as made:
     yield made
 
 

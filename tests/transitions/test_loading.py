@@ -165,7 +165,7 @@ def test_any_reader_of_stores_reads_them(saved):
     "obs": {"state": Spec((2, 2), tf.float32, time_offsets=(0, 1))},
     "rew": Spec((), tf.float32, time_offsets=0),
   }
-  windows = EpisodeStore(saved).windows(spec)
+  windows = EpisodeStore(saved).windows(spec, padding="drop")
   loaded = transitions.load_transitions(saved).to_numpy()
   assert windows.num_windows == len(loaded["rew"])
   got = windows.read(tf.range(5, dtype=tf.int64))

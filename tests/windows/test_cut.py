@@ -202,7 +202,7 @@ def test_gin_makes_the_cuts_that_are_asked_for_and_no_others():
     gin.clear_config()
   n_step = windows.NStep(3, 0.5)
   assert made == windows.Cut(padding=("repeat", "drop"), n_step=n_step)
-  assert windows.Cut() == windows.Cut(padding="drop", n_step=None)
+  assert windows.Cut() == windows.Cut(padding="repeat", n_step=None)
   with pytest.raises(dataclasses.FrozenInstanceError):
     made.stride = 2
 

@@ -38,7 +38,7 @@ def shown(dataset, path="x"):
 # name: (arguments, want); the episodes are 0 to 4, 100, 200 to 202 and 300 to 303.
 WINDOWS = {
   "drop": (
-    {},
+    {"padding": "drop"},
     [
       [0, 1],
       [1, 2],
@@ -51,8 +51,8 @@ WINDOWS = {
       [302, 303],
     ],
   ),
-  "repeat": (
-    {"padding": "repeat"},
+  "repeat, by default": (
+    {},
     [
       [0, 0],
       [0, 1],
@@ -73,7 +73,7 @@ WINDOWS = {
     {"padding": "zero", "shift": 2},
     [[0, 0], [1, 2], [3, 4], [0, 100], [0, 200], [201, 202], [0, 300], [301, 302]],
   ),
-  "shift": ({"shift": 3}, [[0, 1], [3, 4], [200, 201], [300, 301]]),
+  "shift": ({"shift": 3, "padding": "drop"}, [[0, 1], [3, 4], [200, 201], [300, 301]]),
   "stride and shift of single windows": (
     {"stride": 2, "shift": 2, "padding": "repeat"},
     [[0, 0], [3, 4], [100, 100], [200, 200], [300, 300]],
@@ -155,7 +155,7 @@ def test_structures(name):
   episode, structure, path = STRUCTURES[name]
   dataset = windows.windows(tf.data.Dataset.from_tensors(episode), structure)
   got = shown(dataset, path)
-  assert got[:2] == [[0, 1], [1, 2]]
+  assert got[:2] == [[0, 0], [0, 1]]
   assert list(dataset.element_spec) == list(specs.flatten_spec_structure(structure))
   specs.validate_and_pack(structure, next(iter(dataset)))
 
@@ -223,7 +223,7 @@ def test_batches_of_windows():
 
 
 def test_windows_map_on():
-  dataset = windows.windows(episodes(), SPEC)
+  dataset = windows.windows(episodes(), SPEC, padding="drop")
   dataset = dataset.map(lambda w: {"features": w, "sum": tf.reduce_sum(w.x)})
   first = next(iter(dataset))
   assert isinstance(first["features"], TensorSpecStruct)

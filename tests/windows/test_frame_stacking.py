@@ -93,7 +93,7 @@ def stack_spec(stack_size):
 
 def stacks(numbers, stack_size, sequence_length, **kwargs):
   episodes = tf.data.Dataset.from_tensors({"frame": frames(numbers).astype(np.uint8)})
-  cut = windows.Cut(sequence_length, **kwargs)
+  cut = windows.Cut(sequence_length, padding="drop", **kwargs)
   dataset = windows.windows(episodes, stack_spec(stack_size), cut)
   shown = [window["frame"] for window in dataset.as_numpy_iterator()]
   for window in shown:

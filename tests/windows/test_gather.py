@@ -221,10 +221,11 @@ def test_anchors_outside(name):
 
 def test_the_last_sequence_that_fits():
   structure = {"x": spec((-1, 0), is_sequence=True)}
-  windows.gather_windows({"x": FRAMES}, 2, structure, sequence_length=2, stride=2)
+  cut = windows.Cut(sequence_length=2, stride=2, padding="drop")
+  windows.gather_windows({"x": FRAMES}, 2, structure, cut)
   match = r"expected 1 <= anchor < T - 2 with T"
   with pytest.raises(tf.errors.InvalidArgumentError, match=match):
-    windows.gather_windows({"x": FRAMES}, 3, structure, sequence_length=2, stride=2)
+    windows.gather_windows({"x": FRAMES}, 3, structure, cut)
 
 
 def test_anchors_of_two_axes():

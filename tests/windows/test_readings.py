@@ -248,7 +248,8 @@ def test_a_path_that_is_not_there_is_read_by_its_name():
   steps = np.arange(6)[:, np.newaxis]
   episode = {"state": steps, "other": -steps, "task": np.ones(4, np.float32)}
   dataset = tf.data.Dataset.from_tensors(episode)
-  got = list(windows.windows(dataset, structure, masks=True, shuffle_buffer_size=1))
+  cut = windows.Cut(masks=True, padding="drop")
+  got = list(windows.windows(dataset, structure, cut, shuffle_buffer_size=1))
   assert [window.now[:, 0].numpy().tolist() for window in got] == [
     [t - 1, t] for t in (1, 2, 3)
   ]

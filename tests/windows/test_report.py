@@ -36,16 +36,18 @@ def counts(report):
   }
 
 
+DROP = {"padding": "drop"}
+
 # name: (episode lengths, arguments, counts in the order above)
 CASES = {
   "no episodes": ([], {}, (0, 0, 0, 0, 0)),
-  "all long enough": ([4, 6], {}, (2, 10, 4, 0, 0)),
-  "some too short": ([1, 4, 3, 2, 0], {}, (5, 10, 1, 4, 3)),
-  "all too short": ([3, 3], {}, (2, 6, 0, 2, 3)),
-  "padded": ([1, 3], {"padding": "repeat"}, (2, 4, 4, 0, 0)),
+  "all long enough": ([4, 6], DROP, (2, 10, 4, 0, 0)),
+  "some too short": ([1, 4, 3, 2, 0], DROP, (5, 10, 1, 4, 3)),
+  "all too short": ([3, 3], DROP, (2, 6, 0, 2, 3)),
+  "padded by default": ([1, 3], {}, (2, 4, 4, 0, 0)),
   "empty, padded": ([0, 2], {"padding": "zero"}, (2, 2, 2, 1, 0)),
-  "sequences": ([5, 6, 8], {"sequence_length": 3}, (3, 19, 4, 1, 5)),
-  "shift": ([8], {"shift": 2}, (1, 8, 3, 0, 0)),
+  "sequences": ([5, 6, 8], {"sequence_length": 3, **DROP}, (3, 19, 4, 1, 5)),
+  "shift": ([8], {"shift": 2, **DROP}, (1, 8, 3, 0, 0)),
 }
 
 
@@ -77,7 +79,7 @@ def test_counts_of_episodes_whose_lengths_are_known(name):
 
 def test_counts_add_up_over_passes():
   report = windows.WindowReport()
-  dataset = windows.windows(episodes([3, 5]), structure({}), report=report)
+  dataset = windows.windows(episodes([3, 5]), structure({}), report=report, **DROP)
   for _ in dataset.repeat(2):
     pass
   assert tuple(counts(report).values()) == (4, 16, 4, 2, 3)
@@ -88,7 +90,7 @@ def test_counts_add_up_over_passes():
 
 def test_counts_survive_batches_and_threads():
   report = windows.WindowReport()
-  dataset = windows.windows(episodes([4] * 20), structure({}), report=report)
+  dataset = windows.windows(episodes([4] * 20), structure({}), report=report, **DROP)
   dataset = dataset.map(lambda w: w, tf.data.AUTOTUNE).batch(3).prefetch(2)
   assert sum(1 for _ in dataset) == 7
   assert (report.episodes, report.windows) == (20, 20)
@@ -97,7 +99,7 @@ def test_counts_survive_batches_and_threads():
 def test_report_under_a_strategy():
   with tf.distribute.MirroredStrategy(["cpu:0"]).scope():
     report = windows.WindowReport()
-    for _ in windows.windows(episodes([3, 5]), structure({}), report=report):
+    for _ in windows.windows(episodes([3, 5]), structure({}), report=report, **DROP):
       pass
   assert (report.episodes, report.too_short) == (2, 1)
 
@@ -116,7 +118,7 @@ TEXTS = {
 def test_text(name):
   lengths, want = TEXTS[name]
   report = windows.WindowReport()
-  for _ in windows.windows(episodes(lengths), structure({}), report=report):
+  for _ in windows.windows(episodes(lengths), structure({}), report=report, **DROP):
     pass
   assert str(report) == want
 
@@ -130,13 +132,13 @@ def too_short_line(num_steps, min_steps):
 
 # name: (episode lengths, arguments, the lines on stderr)
 LINES = {
-  "too short": ([3, 4, 1, 0], {}, [too_short_line(n, 4) for n in (3, 1, 0)]),
-  "all long enough": ([4, 6], {}, []),
-  "sequences": ([5, 6], {"sequence_length": 3}, [too_short_line(5, 6)]),
-  "every pass": ([3, 4], {"num_epochs": 2}, [too_short_line(3, 4)] * 2),
-  "shuffled": ([3, 4], {"shuffle_buffer_size": 9}, [too_short_line(3, 4)]),
+  "too short": ([3, 4, 1, 0], DROP, [too_short_line(n, 4) for n in (3, 1, 0)]),
+  "all long enough": ([4, 6], DROP, []),
+  "sequences": ([5, 6], {"sequence_length": 3, **DROP}, [too_short_line(5, 6)]),
+  "every pass": ([3, 4], {"num_epochs": 2, **DROP}, [too_short_line(3, 4)] * 2),
+  "shuffled": ([3, 4], {"shuffle_buffer_size": 9, **DROP}, [too_short_line(3, 4)]),
   "a report": ([3, 4], {"report": True}, []),
-  "repeat": ([3, 0], {"padding": "repeat"}, []),
+  "repeat, by default": ([3, 0], {}, []),
   "zero": ([3, 0], {"padding": "zero"}, []),
 }
 
@@ -145,7 +147,7 @@ LINES = {
 def test_without_a_report_stderr_tells_what_is_left_out(name, capfd):
   lengths, arguments, want = LINES[name]
   if "report" in arguments:
-    arguments = {"report": windows.WindowReport()}
+    arguments = {"report": windows.WindowReport(), **DROP}
   dataset = windows.windows(episodes(lengths), structure(arguments), **arguments)
   for _ in dataset:
     pass
@@ -160,7 +162,7 @@ def test_the_line_costs_nothing_with_a_report_or_a_padding():
     dataset = windows.windows(episodes([4]), structure({}), **arguments)
     return "PrintV2" in str(dataset._as_serialized_graph().numpy())
 
-  assert has_print()
-  assert not has_print(padding="repeat")
+  assert has_print(**DROP)
+  assert not has_print()
   assert not has_print(padding="zero")
-  assert not has_print(report=windows.WindowReport())
+  assert not has_print(report=windows.WindowReport(), **DROP)

@@ -34,7 +34,11 @@ from t2r_seq.replay.reverb.server import (
   to_wire,
   wire_signature,
 )
-from t2r_seq.replay.sizing import check_batch_size, flat_replay_specs
+from t2r_seq.replay.sizing import (
+  check_batch_size,
+  flat_replay_specs,
+  warn_of_invented_steps,
+)
 from t2r_seq.replay.writers import StepPacking
 
 # How long one look at the server takes at most, and what lies between two.
@@ -655,6 +659,7 @@ class ReverbReplay(Replay):
     self._spec_structure = specs.map_leaves(specs.ExtendedTensorSpec.to_spec, structure)
     cut = windows.Cut.of(where, cut, fields)
     self._flat_spec = flat_replay_specs(where, structure, cut.n_step)
+    warn_of_invented_steps(where, structure, cut)
     self._layout = make_layout(where, structure, cut, flat)
     self._writer_options = (initial_priority, chunk_length, max_in_flight_items)
     self._max_in_flight_samples = max_in_flight_samples

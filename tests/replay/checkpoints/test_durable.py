@@ -62,7 +62,7 @@ CASES = {
 
 def make(name: str, **more) -> replay.ReplayBuffer:
   arguments = {"spec": SPEC, "capacity_steps": 40, "seed": 3, "timeout": 0.0}
-  arguments |= {**CASES[name], **more}
+  arguments |= {"padding": "drop", **CASES[name], **more}
   return replay.ReplayBuffer(arguments.pop("spec"), **arguments)
 
 

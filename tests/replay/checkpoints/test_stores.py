@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, replay, specs, store
+from t2r_seq import errors, replay, specs, store, windows
 from t2r_seq.replay.sizing import flat_replay_specs
 from t2r_seq.store import files
 
@@ -77,7 +77,7 @@ def to_texts(batch) -> list[str]:
 
 @pytest.mark.parametrize("num_writers", [1, 3])
 def test_a_replay_becomes_a_store_of_the_same_windows(num_writers, tmp_path):
-  buffer = replay.ReplayBuffer(SPEC, 60, num_writers=num_writers)
+  buffer = replay.ReplayBuffer(SPEC, 60, num_writers=num_writers, padding="drop")
   writers = [buffer.writer() for _ in range(num_writers)]
   # Some go round the ring; the last ones go on.
   for number in range(9):
@@ -117,15 +117,16 @@ def test_a_store_begins_a_replay(padding, num_writers, tmp_path):
 
 def test_the_last_episodes_are_read(tmp_path):
   path = make_store(tmp_path / "s", [10, 30, 30, 9, 5])
-  buffer = replay.ReplayBuffer.from_store(path, SPEC, capacity_steps=20)
+  buffer = replay.ReplayBuffer.from_store(path, SPEC, capacity_steps=20, padding="drop")
   assert buffer.counters.num_steps == 20 and buffer.counters.num_episodes == 3
   obs = np.concatenate([buffer.sample(64)["obs"][:, 2, 0] for _ in range(5)])
   assert {2, 3, 4} == set((obs // 1000).astype(int).tolist())
   # Episodes that would be overwritten anyway are not even read.
   assert buffer.counters.num_inserts == 27 + 6 + 2
-  exact = replay.ReplayBuffer.from_store(path, SPEC, capacity_steps=14)
+  cut = windows.Cut(padding="drop")
+  exact = replay.ReplayBuffer.from_store(path, SPEC, cut=cut, capacity_steps=14)
   assert exact.counters.num_inserts == 6 + 2
-  single = replay.ReplayBuffer.from_store(path, SPEC, capacity_steps=5)
+  single = replay.ReplayBuffer.from_store(path, SPEC, cut=cut, capacity_steps=5)
   assert single.counters.num_inserts == 2
 
 
@@ -141,7 +142,12 @@ def test_loading_waits_for_nobody_and_counts(tmp_path):
   path = make_store(tmp_path / "s", [20])
   limiter = replay.SampleToInsertRatio(2.0, 4, 6.0)
   buffer = replay.ReplayBuffer.from_store(
-    path, SPEC, capacity_steps=30, rate_limiter=limiter, timeout=0.0
+    path,
+    SPEC,
+    capacity_steps=30,
+    rate_limiter=limiter,
+    timeout=0.0,
+    padding="drop",
   )
   assert buffer.counters.num_inserts == 17
   with buffer.writer() as writer:
@@ -154,7 +160,12 @@ def test_loading_waits_for_nobody_and_counts(tmp_path):
 def test_a_bounded_replay(tmp_path):
   path = make_store(tmp_path / "s", [20])
   buffer = replay.ReplayBuffer.from_store(
-    path, SPEC, capacity_steps=30, max_size=4, remover=replay.Fifo()
+    path,
+    SPEC,
+    capacity_steps=30,
+    max_size=4,
+    remover=replay.Fifo(),
+    padding="drop",
   )
   counters = buffer.counters
   assert (counters.num_items, counters.num_inserts, counters.num_deletes) == (4, 17, 13)

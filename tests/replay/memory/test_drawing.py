@@ -18,7 +18,7 @@ SIZES = [(3,), (2000,), (3, 2000)]
 
 def _buffer(sizes, count=20):
   spec = {f"x{n}": Spec((2, n), tf.int64, f"x{n}", time_offsets=(-1, 0)) for n in sizes}
-  buffer = replay.ReplayBuffer(spec, 100, seed=0)
+  buffer = replay.ReplayBuffer(spec, 100, seed=0, padding="drop")
   with buffer.writer() as writer:
     for t in range(count):
       writer.append({f"x{n}": np.full(n, t) for n in sizes})

@@ -16,7 +16,12 @@ SPEC = {"x": Spec((2,), tf.int64, "x", time_offsets=(0, 2))}
 
 def make(**arguments):
   return replay.ReplayBuffer(
-    SPEC, 60, num_writers=N, sampler=replay.Prioritized(1.0), seed=0, **arguments
+    SPEC,
+    60,
+    num_writers=N,
+    sampler=replay.Prioritized(1.0),
+    seed=0,
+    **{"padding": "drop", **arguments},
   )
 
 

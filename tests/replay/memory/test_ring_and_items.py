@@ -42,7 +42,7 @@ def test_ring_keeps_the_newest_steps():
 
 
 def test_windows_that_show_a_dead_step_go():
-  buffer = ReplayBuffer(PAIR, 4, seed=0)
+  buffer = ReplayBuffer(PAIR, 4, seed=0, padding="drop")
   with buffer.writer() as writer:
     append(writer, *range(6))
     assert items(buffer) == [[2, 3], [3, 4], [4, 5]]
@@ -164,7 +164,7 @@ def test_same_seed_same_samples():
 
 
 def test_uniform_draws_are_uniform():
-  buffer = ReplayBuffer(PAIR, 400, seed=0)
+  buffer = ReplayBuffer(PAIR, 400, seed=0, padding="drop")
   writer = buffer.writer()
   for episode in range(20):
     append(writer, *range(20 * episode, 20 * episode + 3))
@@ -175,7 +175,7 @@ def test_uniform_draws_are_uniform():
 
 
 def test_few_items_among_many_rows_are_found():
-  buffer = ReplayBuffer(PAIR, 4000, seed=0)
+  buffer = ReplayBuffer(PAIR, 4000, seed=0, padding="drop")
   writer = buffer.writer()
   for step in range(3000):
     append(writer, step)
@@ -274,7 +274,7 @@ def test_encoded_images_are_decoded_by_the_dataset():
       (2, 8, 8, 3), tf.uint8, "image", data_format="png", time_offsets=(-1, 0)
     )
   }
-  buffer = ReplayBuffer(spec, 10, seed=0)
+  buffer = ReplayBuffer(spec, 10, seed=0, padding="drop")
   pixels = np.random.default_rng(0).integers(0, 255, (5, 8, 8, 3), np.uint8)
   writer = buffer.writer()
   for image in pixels:

@@ -57,12 +57,17 @@ TOO_MUCH = {
   "pairs of three writers": (
     (
       PAIR,
-      {"capacity_steps": 100, "num_writers": 3, "rate_limiter": MIN_99},
+      {
+        "capacity_steps": 100,
+        "num_writers": 3,
+        "rate_limiter": MIN_99,
+        "padding": "drop",
+      },
     ),
     "min_size_to_sample of at most 96, the items that 3 x 33 steps have, got 99.",
   ),
   "a ratio": (
-    (PAIR, {"capacity_steps": 10, "rate_limiter": RATIO}),
+    (PAIR, {"capacity_steps": 10, "rate_limiter": RATIO, "padding": "drop"}),
     "min_size_to_sample of at most 9, the items that 1 x 10 steps have, got 10.",
   ),
   "bytes": (

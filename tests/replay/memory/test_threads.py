@@ -81,7 +81,9 @@ def run_beside(stop, writers, readers):
 )
 def test_every_window_is_whole(sampler):
   # Of so short a ring, samples are overtaken all the time.
-  buffer = ReplayBuffer(spec(), 2 * 24, num_writers=2, sampler=sampler, seed=0)
+  buffer = ReplayBuffer(
+    spec(), 2 * 24, num_writers=2, sampler=sampler, seed=0, padding="drop"
+  )
   stop = threading.Event()
 
   def sample():
@@ -319,7 +321,7 @@ def test_what_was_taken_from_a_queue_outlives_who_took_it(with_info):
 
 def test_a_writer_that_was_faster_is_seen(monkeypatch):
   """The rows die between the draw and the look; other windows take their place."""
-  buffer = ReplayBuffer(spec(), 24, seed=0)
+  buffer = ReplayBuffer(spec(), 24, seed=0, padding="drop")
   writer = buffer.writer()
   for t in range(24):
     writer.append(step(0, 0, t))
@@ -348,7 +350,7 @@ def test_a_writer_that_was_faster_is_seen(monkeypatch):
 
 def test_a_batch_whose_items_are_gone_is_not_counted(monkeypatch):
   """All steps die between the draw and the look, and those after them make no item."""
-  buffer = ReplayBuffer(spec(), 24, seed=0, timeout=0.1)
+  buffer = ReplayBuffer(spec(), 24, seed=0, timeout=0.1, padding="drop")
   writer = buffer.writer()
   for t in range(24):
     writer.append(step(0, 0, t))
