@@ -66,6 +66,11 @@ class Checkpoints:
     self._saved_step: int | None = None
 
   @property
+  def folder(self) -> str:
+    """The folder of the checkpoints."""
+    return self._model_dir
+
+  @property
   def latest(self) -> str | None:
     """Path prefix of the newest checkpoint."""
     found = steps(self._model_dir)

@@ -21,6 +21,7 @@ from t2r_seq.training.async_exports import AsyncExports
 from t2r_seq.training.callbacks import Callback, Run
 from t2r_seq.training.checkpoints import Checkpoints, mark_finished
 from t2r_seq.training.evaluation import Evaluation
+from t2r_seq.training.input_position import resume_batch
 from t2r_seq.training.screen import Screen
 from t2r_seq.training.summaries import Progress, SummaryWriter
 from t2r_seq.training.trainer import Trainer
@@ -254,7 +255,13 @@ def _train(
     closing = stack.enter_context(contextlib.ExitStack())
     stack.enter_context(checkpoints.saved_on_interrupt(signal))
     start = step = trainer.global_step
-    params = {"start_step": start}
+    options = input_generator.position_options
+    if options:
+      is_sharded = workers.is_multi_worker(trainer.strategy)
+      shards = trainer.strategy.num_replicas_in_sync if is_sharded else 1
+      options = {**options, "shards": shards}
+    is_chief = workers.is_chief(trainer.strategy)
+    params = {"start_step": resume_batch(checkpoints.folder, start, options, is_chief)}
     with signal.waiting():  # A replay is connected to only now.
       dataset = trainer.distribute_training(input_generator, params)
     batches = closing.enter_context(
