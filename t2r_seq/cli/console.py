@@ -275,6 +275,7 @@ def _reason(error: Exception) -> str:
 
 
 _MODEL = "train_eval_model.t2r_model"
+_GENERATOR = "train_eval_model.input_generator_train"
 
 
 def configures_model(args: argparse.Namespace, config_path: str | None = None) -> bool:
@@ -315,6 +316,16 @@ def create_model() -> Any:
 
   # A copy is how gin makes an object of a reference.
   return copy.deepcopy(gin.query_parameter(_MODEL))
+
+
+def create_train_generator() -> Any:
+  """Creates the input generator that gin gives to the training; None if it has none."""
+  import gin
+
+  try:
+    return copy.deepcopy(gin.query_parameter(_GENERATOR))
+  except ValueError:
+    return None
 
 
 FORMS = "MODULE:NAME, an export's t2r_assets.pbtxt, or a .json file of specs"

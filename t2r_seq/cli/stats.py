@@ -21,6 +21,7 @@ table. A run that was killed goes on where it was when it is started again.
   t2r_seq stats my_store
   t2r_seq stats 'data/train*.tfrecord' --spec my_project.specs:episode_spec
   t2r_seq stats my_store --transform my_project.actions:to_deltas --output deltas.json
+  t2r_seq stats my_store --gin_configs train.gin   (of what the model's Normalize gets)
   t2r_seq stats my_store --check
 
 With --check it computes nothing, and exits with 1 if the JSON file is missing, or the
@@ -41,12 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     "--transform",
     metavar="MODULE:NAME",
-    help="a function of an episode, or a preprocessor, whose results are counted",
+    help="a function of an episode, a preprocessor or a model: counts what it gives",
   )
   parser.add_argument(
     "--images", action="store_true", help="decode images, for figures per channel"
   )
+  console.add_arguments(parser)
   parser.add_argument(
+    "-o",
     "--output",
     metavar="FILE",
     help=f"JSON file; by default {_FILENAME} in the store, or beside the files; of a "
@@ -90,19 +93,45 @@ def run(args: argparse.Namespace) -> int:
     return 0
   if args.output:  # What it is called by default, patterns leave out.
     _check_output(output, args.source)
-  if args.transform:
-    console.allow_project_code()
+  transform, cut = _transform(args)
   found = statistics.compute_statistics(
     source,
     output,
     spec=console.load_store_specs(args.spec) if args.spec else None,
-    transform=args.transform,
+    transform=transform,
+    cut=cut,
     images=args.images,
     num_workers=args.num_workers,
   )
   _print(found, args.elements)
   console.show(f"Written to {output}")
   return 0
+
+
+def _transform(args: argparse.Namespace) -> tuple[Any, Any]:
+  """Returns what changes the values, and how the training of a gin config cuts them."""
+  if args.transform:
+    console.allow_project_code()
+  if not args.gin_configs and not args.gin_bindings:
+    return args.transform, None
+  if args.transform:
+    raise console.UsageError(
+      "--transform and --gin_configs both name a transform. Leave one of them out."
+    )
+  import gin
+
+  args.no_model = False
+  console.configures_model(args)
+  # The statistics that Normalize would read may be those to compute.
+  with gin.unlock_config():
+    gin.bind_parameter("Normalize.modes", {"*": None})
+    gin.bind_parameter("Normalize.statistics_path", "")
+  model = console.create_model()
+  generator = console.create_train_generator()
+  if generator is None:
+    return model, None
+  generator.set_padding(model.padding)
+  return model, generator.cut
 
 
 def _default_output(source: Sequence[str], part: str | None) -> str:

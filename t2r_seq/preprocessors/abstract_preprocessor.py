@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gin
 import tensorflow as tf
+from absl import logging
 
 from t2r_seq import errors, specs
 from t2r_seq.specs.names import check_mode
@@ -105,7 +107,31 @@ class _CheckedOnceBuilt(abc.ABCMeta):
   def __call__(cls, *args: Any, **kwargs: Any) -> Any:
     preprocessor = super().__call__(*args, **kwargs)
     preprocessor.check_specifications()
+    given = (*args, *kwargs.values())
+    if not any(isinstance(value, _StageSpecification) for value in given):
+      preprocessor.check_inputs(dict)
     return preprocessor
+
+
+class _StageSpecification:
+  """The specification function of a stage, which gets other values than are stored.
+
+  The chain checks them, once all of its stages are built.
+  """
+
+  def __init__(self, specification_fn: SpecificationFn) -> None:
+    self._specification_fn = specification_fn
+
+  def __call__(self, mode: str) -> Any:
+    return self._specification_fn(mode)
+
+
+Representations = Mapping[str, str | None]
+"""Which preprocessors changed the values, by 'features/<path>' and 'labels/<path>'.
+
+Names of classes, 'Relative > Clip'; '' (or no entry) for values as they are stored, and
+None where it is unknown.
+"""
 
 
 class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
@@ -204,6 +230,49 @@ class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
     del mode
     return features, labels
 
+  def representations(self, before: Representations | None = None) -> Representations:
+    """Finds which paths this preprocessor changes.
+
+    That is what mode 'eval' computes: distortions of mode 'train' alone don't count.
+
+    Args:
+      before: which stages have changed the input; None for values as they are stored.
+    Returns:
+      The same for the output.
+    """
+    before = before or {}
+    name = type(self).__name__
+    found: dict[str, str | None] = {}
+    for key, source in _trace_sources(self).items():
+      if source == _UNKNOWN:
+        found[key] = None
+      elif source is not None:
+        found[key] = before.get(source, "")
+      else:
+        earlier = before.get(key, "")
+        found[key] = f"{earlier} > {name}" if earlier else name
+    return found
+
+  def check_inputs(self, find: Callable[[], Representations]) -> None:
+    """Checks that the input is of the representation that this preprocessor expects.
+
+    Called at construction; for a stage of a chain when all stages are built.
+
+    Args:
+      find: returns which earlier stages changed the input; costs a trace of each.
+    Raises:
+      SpecError: the input is of another representation.
+    """
+
+  @property
+  def input_hint(self) -> str:
+    """What to do if an earlier stage does not meet the in specs, for errors."""
+    return ""
+
+  def before_normalization(self) -> AbstractPreprocessor:
+    """Returns what runs before `Normalize`: the input of its statistics."""
+    return self
+
   # AutoGraph is for the hook: here it would cost time and warn about users' lambdas.
   @tf.autograph.experimental.do_not_convert
   def _pack(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
@@ -254,6 +323,98 @@ class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
       assert_valid_spec_structure(getattr(self, getter)(mode))
     except errors.SpecError as e:
       raise errors.SpecError(f"{type(self).__name__}: {getter}({mode!r}): {e}") from e
+
+
+_BRANCHES = ("features", "labels")
+_UNKNOWN = "unknown"
+# These give the values of their first input.
+_PASSING_OPS = (
+  "EnsureShape",
+  "ExpandDims",
+  "Identity",
+  "PreventGradient",
+  "Reshape",
+  "Squeeze",
+  "StopGradient",
+)
+
+
+def _trace_sources(preprocessor: AbstractPreprocessor) -> dict[str, str | None]:
+  """Finds the path of the input whose values each path of the output has.
+
+  Returns:
+    By 'features/<path>' and 'labels/<path>'; None for values that are computed, and
+    `_UNKNOWN` where the preprocessor can't be traced without data.
+  """
+  found: dict[str, str | None] = {}
+  out = {
+    mode: _joined_specs(
+      preprocessor.get_out_feature_specification,
+      preprocessor.get_out_label_specification,
+      mode,
+    )
+    for mode in (specs.ModeKeys.EVAL, specs.ModeKeys.TRAIN)
+  }
+  for mode, wanted in out.items():
+    missing = [key for key in wanted if key not in found]
+    if missing:
+      try:
+        traced = _trace_mode(preprocessor, mode)
+      except Exception as error:
+        logging.warning(
+          "%s: its inputs can't be compared with statistics, as it can't be traced in "
+          "mode '%s': %s", type(preprocessor).__name__, mode, error,
+        )  # fmt: skip
+        traced = {}
+      found |= {key: traced.get(key, _UNKNOWN) for key in missing}
+  return found
+
+
+def _trace_mode(preprocessor: AbstractPreprocessor, mode: str) -> dict[str, str | None]:
+  given = _joined_specs(
+    preprocessor.get_in_feature_specification,
+    preprocessor.get_in_label_specification,
+    mode,
+  )
+  signature = [
+    tf.TensorSpec([None, *[None] * _flag(s, "is_sequence"), *s.shape], s.dtype)
+    for s in given.values()
+  ]
+
+  def run(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
+    batch: dict[str, specs.TensorSpecStruct] = {
+      branch: specs.TensorSpecStruct() for branch in _BRANCHES
+    }
+    for key, tensor in zip(given, tensors, strict=True):
+      branch, _, path = key.partition("/")
+      batch[branch][path] = tensor
+    results = preprocessor.preprocess(batch["features"], batch["labels"], mode)
+    return {
+      f"{branch}/{path}": value
+      for branch, result in zip(_BRANCHES, results, strict=True)
+      for path, value in (result or {}).items()
+    }
+
+  graph = tf.function(run).get_concrete_function(*signature).graph
+  inputs = {t.op: key for t, key in zip(graph.inputs, given, strict=False)}
+  found: dict[str, str | None] = {}
+  for key, tensor in graph.structured_outputs.items():
+    if isinstance(tensor, tf.Tensor):
+      op = tensor.op
+      while op.type in _PASSING_OPS:
+        op = op.inputs[0].op
+      found[key] = inputs.get(op)
+  return found
+
+
+def _joined_specs(
+  feature_fn: SpecificationFn, label_fn: SpecificationFn, mode: str
+) -> dict[str, Any]:
+  return {
+    f"{branch}/{path}": spec
+    for branch, specification_fn in zip(_BRANCHES, (feature_fn, label_fn), strict=True)
+    for path, spec in call_specification_fn(specification_fn, mode).items()
+  }
 
 
 @gin.configurable
@@ -334,11 +495,23 @@ class ComposedPreprocessor(AbstractPreprocessor):
     stages: list[AbstractPreprocessor] = []
     feature_fn, label_fn = model_feature_specification_fn, model_label_specification_fn
     for index in reversed(range(len(preprocessor_classes))):
-      stage = _create_stage(preprocessor_classes, index, feature_fn, label_fn)
+      successor = stages[0] if stages else None
+      stage = _create_stage(
+        preprocessor_classes, index, feature_fn, label_fn, successor
+      )
       feature_fn = stage.get_in_feature_specification
       label_fn = stage.get_in_label_specification
       stages.insert(0, stage)
     self._stages = tuple(stages)
+
+  @classmethod
+  def of_stages(cls, stages: Sequence[AbstractPreprocessor]) -> ComposedPreprocessor:
+    """Builds a chain of one or more stages that are built already."""
+    last = stages[-1]
+    factories = [lambda stage=stage, **_: stage for stage in stages]
+    return ComposedPreprocessor(
+      last.get_out_feature_specification, last.get_out_label_specification, factories
+    )
 
   @property
   def stages(self) -> tuple[AbstractPreprocessor, ...]:
@@ -361,10 +534,38 @@ class ComposedPreprocessor(AbstractPreprocessor):
     """Returns the out label specs of the last stage."""
     return self._stages[-1].get_out_label_specification(mode)
 
+  def representations(self, before: Representations | None = None) -> Representations:
+    """Follows the paths through the stages; see the base class."""
+    found: Representations = before or {}
+    for stage in self._stages:
+      found = stage.representations(found)
+    return found
+
+  def check_inputs(self, find: Callable[[], Representations]) -> None:
+    """Checks the input of each stage; see the base class."""
+    for stage in self._stages:
+      stage.check_inputs(find)
+      find = functools.cache(functools.partial(_find_after, stage, find))
+
+  def before_normalization(self) -> AbstractPreprocessor:
+    """Returns the stages before the last one that normalises."""
+    for index in reversed(range(len(self._stages))):
+      stage = self._stages[index]
+      before = stage.before_normalization()
+      if before is not stage:
+        return self.of_stages([*self._stages[:index], before])
+    return self
+
   def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
     for stage in self._stages:
       features, labels = stage.preprocess(features, labels, mode)
     return features, labels
+
+
+def _find_after(
+  stage: AbstractPreprocessor, find: Callable[[], Representations]
+) -> Representations:
+  return stage.representations(find())
 
 
 def _create_stage(
@@ -372,22 +573,25 @@ def _create_stage(
   index: int,
   feature_fn: SpecificationFn | None,
   label_fn: SpecificationFn | None,
+  successor: AbstractPreprocessor | None,
 ) -> AbstractPreprocessor:
   """Builds a stage; checks it even if it did not tell its base of its successor."""
+  hint = "" if successor is None else successor.input_hint
   factory = preprocessor_classes[index]
   name = getattr(factory, "__name__", str(factory))
   where = f"ComposedPreprocessor: stage {index + 1} of {len(preprocessor_classes)}"
   try:
     stage = factory(
-      model_feature_specification_fn=feature_fn, model_label_specification_fn=label_fn
+      model_feature_specification_fn=feature_fn and _StageSpecification(feature_fn),
+      model_label_specification_fn=label_fn and _StageSpecification(label_fn),
     )
   except errors.SpecError as e:
-    raise errors.SpecError(f"{where}: {e}") from e
+    raise errors.SpecError(f"{where}: {e}{hint}") from e
   mismatches = find_mismatches(
     "features", feature_fn, stage.get_out_feature_specification
   ) + find_mismatches("labels", label_fn, stage.get_out_label_specification)
   if mismatches:
-    raise errors.mismatch_error(
-      f"{where}: {name}: the out specs do not meet its successor's", mismatches
-    )
+    text = f"{where}: {name}: the out specs do not meet its successor's"
+    error: errors.SpecError = errors.mismatch_error(text, mismatches)
+    raise errors.SpecError(f"{error}{hint}") if hint else error
   return stage

@@ -163,6 +163,30 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
     by_name = {spec.name: path for path, spec in images.items() if spec.name}
     return {p: by_name[spec.name] for p, spec in labels.items() if spec.name in by_name}
 
+  def representations(
+    self, before: abstract_preprocessor.Representations | None = None
+  ) -> abstract_preprocessor.Representations:
+    """Finds the images that get another dtype, and so another range of values.
+
+    Where a pixel is, and chance, make no other representation.
+    """
+    found, name = dict(before or {}), type(self).__name__
+    changed: set[str] = set()
+    for mode in specs.ModeKeys.ALL:
+      images = self._images(self.get_out_feature_specification(mode))
+      labels = self.get_out_label_specification(mode)
+      shown = {path: labels[path] for path in self._labels_by_name(labels, images)}
+      for branch, out, given in (
+        ("features", images, self.get_in_feature_specification(mode)),
+        ("labels", shown, self.get_in_label_specification(mode)),
+      ):
+        changed |= {
+          f"{branch}/{path}" for path in out if out[path].dtype != given[path].dtype
+        }
+    for key in changed:
+      found[key] = f"{found[key]} > {name}" if found.get(key) else name
+    return found
+
   def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
     wanted = {
       path: spec

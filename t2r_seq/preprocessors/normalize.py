@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import gin
@@ -18,6 +18,7 @@ from t2r_seq.preprocessors.abstract_preprocessor import (
   AbstractPreprocessor,
   ComposedPreprocessor,
 )
+from t2r_seq.preprocessors.tpu_preprocessor_wrapper import TPUPreprocessorWrapper
 from t2r_seq.statistics import Statistics
 from t2r_seq.statistics.statistics import PathStatistics
 
@@ -26,46 +27,38 @@ MODES = (MEAN_STD, MIN_MAX, QUANTILE)
 _LOW, _HIGH = 0.01, 0.99
 # How much of the scale the rounding of the center may cost.
 _MAX_ROUNDING = 1e-6
-# The spacing of floats near 1.
-_RESOLUTION = {
-  tf.float16: 2.0**-10,
-  tf.bfloat16: 2.0**-7,
-  tf.float32: 2.0**-23,
-  tf.float64: 2.0**-52,
-}
 
 
 class Affine:
   """Maps x to (x - center) / scale, by figures that are constants of the graph.
 
-  A scale that is lost in the rounding of the values themselves counts as 1, so that a
-  constant element becomes 0 and not noise. Back, where all values are the same, it
-  counts as 0: a network's noise around 0 is no value that the data have.
+  An element that is constant in the data (`PathStatistics.constant`, in any mode) has
+  the scale 1, so that it becomes 0 and not noise. Back it has the scale 0: a network's
+  noise around 0 is no value that the data have. An element that moves, but so rarely
+  that its quantiles are equal or its standard deviation drowns in rounding, is
+  normalised from minimum and maximum to -1 and 1.
 
   Attributes:
     constant: which elements are constant, bool, the shape of the figures.
+    rare: which elements are normalised by minimum and maximum instead, bool.
   """
 
-  def __init__(
-    self, statistics: PathStatistics, mode: str, dtype: tf.DType, stored_dtype: tf.DType
-  ) -> None:
+  def __init__(self, statistics: PathStatistics, mode: str, dtype: tf.DType) -> None:
     """Takes the figures of a path.
 
     Args:
-      statistics: with at least one finite value for each element.
+      statistics: of the stored values, at least one finite value for each element.
       mode: one of `MODES`.
       dtype: of the normalised values.
-      stored_dtype: of the values as they are stored.
     """
-    center, scale = _center_and_scale(statistics, mode)
+    stored_dtype = statistics.spec.dtype
     low, high = statistics.measure("min"), statistics.measure("max")
-    magnitude = np.maximum(np.abs(low), np.abs(high))
-    least = _RESOLUTION.get(stored_dtype, 0.0) * magnitude
-    self.constant = scale <= least
-    scale = np.where(self.constant, 1.0, scale)
-    # Elements that rarely change have equal quantiles, and are no constants.
-    is_one_value = (high - low) / 2 <= least
-    center = np.where(is_one_value, low + (high - low) / 2, center)
+    middle, half = low + (high - low) / 2, (high - low) / 2
+    center, scale = _center_and_scale(statistics, mode)
+    self.constant = statistics.constant
+    self.rare = (scale <= statistics.rounding_noise) & ~self.constant
+    center = np.where(self.constant | self.rare, middle, center)
+    scale = np.where(self.constant, 1.0, np.where(self.rare, half, scale))
     self._dtype = dtype
     is_wide = dtype == tf.float64 or (stored_dtype.is_integer and stored_dtype.size > 2)
     # A center far off the spread has no place in a float32, and a second float for the
@@ -74,7 +67,7 @@ class Affine:
     self._inner = tf.float64 if is_wide or np.any(rounded) else tf.float32
     self._center = center.astype(self._inner.as_numpy_dtype)
     self._scale = scale.astype(self._inner.as_numpy_dtype)
-    self._scale_back = np.where(is_one_value, 0, self._scale).astype(self._scale.dtype)
+    self._scale_back = np.where(self.constant, 0, self._scale).astype(self._scale.dtype)
 
   def figures(self) -> dict[str, Any]:
     """Returns center and scale, as lists."""
@@ -116,7 +109,8 @@ def find_statistics(
   own to what is stored. The path counts otherwise.
 
   Args:
-    place: of the spec, for the error.
+    place: of the spec, 'labels/<path>'; the figures' path where features and labels
+      share one.
     path: of the spec.
     spec: what the model takes, windowed or flat.
     found: the statistics.
@@ -124,7 +118,7 @@ def find_statistics(
     The figures, of one step; or what does not fit.
   """
   spec = specs.ExtendedTensorSpec.to_spec(spec)
-  key = _find_path(path, spec, found)
+  key = place if place in found.paths else _find_path(path, spec, found)
   if key is None:
     hint = errors.nearest(path, found.paths).strip()
     return errors.Mismatch(
@@ -231,9 +225,10 @@ class Normalize(image_to_float_preprocessor.SpecTransformationPreprocessor):
     self._modes = _check_modes(modes)
     self._stored: dict[str, dict[str, tf.DType]] = {kind: {} for kind in _KINDS}
     self._maps: dict[str, dict[str, Affine]] = {kind: {} for kind in _KINDS}
-    self._fit(statistics.load_statistics(self._path))
+    self._transforms: dict[str, str] = {}
+    self._fit()
 
-  def _fit(self, found: statistics.Statistics) -> None:
+  def _fit(self) -> None:
     """Makes the map of each path; everything that does not fit is in one error."""
     problems: list[errors.Mismatch] = []
     wanted = {
@@ -241,6 +236,9 @@ class Normalize(image_to_float_preprocessor.SpecTransformationPreprocessor):
       LABELS: _all_modes(self._model_label_specification_fn),
     }
     self._check_patterns([path for by_path in wanted.values() for path in by_path])
+    if all(mode is None for mode in self._modes.values()):
+      return
+    found = statistics.load_statistics(self._path)
     for kind, by_path in wanted.items():
       for path, spec in by_path.items():
         mode = self._mode(path)
@@ -250,12 +248,62 @@ class Normalize(image_to_float_preprocessor.SpecTransformationPreprocessor):
         if isinstance(result, errors.Mismatch):
           problems.append(result)
           continue
-        stored = result.spec.dtype
-        self._stored[kind][path] = stored
-        self._maps[kind][path] = Affine(result, mode, spec.dtype, stored)
-        _tell_constant(f"{kind}/{path}", self._maps[kind][path].constant)
+        self._stored[kind][path] = result.spec.dtype
+        self._transforms[f"{kind}/{path}"] = result.transform
+        self._maps[kind][path] = affine = Affine(result, mode, spec.dtype)
+        _warn_of_spread(f"{kind}/{path}", mode, result, affine)
     if problems:
       raise errors.mismatch_error(f"Normalize: {self._path}", problems)
+
+  def check_inputs(
+    self, find: Callable[[], abstract_preprocessor.Representations]
+  ) -> None:
+    """Checks that the statistics are of what this preprocessor receives.
+
+    Args:
+      find: returns which earlier stages changed the input.
+    Raises:
+      SpecError: they are of another representation; all paths are named.
+    """
+    if not self._transforms:
+      return
+    given = find()
+    found = []
+    for key, got in self._transforms.items():
+      want = given.get(key, "")
+      if want is not None and got != want:
+        hint = _COMPUTE_AFTER if want else _COMPUTE_RAW
+        found.append(
+          errors.Mismatch(
+            key,
+            f"statistics of {_describe_representation(want)}",
+            f"those of {_describe_representation(got)}",
+            hint.format(stages=want),
+          )
+        )
+    if found:
+      raise errors.mismatch_error(f"Normalize: {self._path}", found)
+
+  @property
+  def input_hint(self) -> str:
+    """Says whose statistics are of stored integers, which no earlier stage may cast."""
+    found = {
+      f"{kind}/{path}": dtype.name
+      for kind, by_path in self._stored.items()
+      for path, dtype in by_path.items()
+      if not dtype.is_floating
+    }
+    if not found:
+      return ""
+    shown = ", ".join(f"{dtype} at '{key}'" for key, dtype in found.items())
+    hint = _COMPUTE_AFTER.format(stages="this stage")
+    return f" The statistics are of {shown}. {hint}"
+
+  def before_normalization(self) -> AbstractPreprocessor:
+    """Returns a preprocessor that changes nothing; see the base class."""
+    return abstract_preprocessor.NoOpPreprocessor(
+      self.get_in_feature_specification, self.get_in_label_specification
+    )
 
   def _mode(self, path: str) -> str | None:
     for pattern, mode in self._modes.items():
@@ -341,6 +389,17 @@ class Normalize(image_to_float_preprocessor.SpecTransformationPreprocessor):
     return features, labels
 
 
+_COMPUTE_AFTER = (
+  "Compute them of what {stages} gives: t2r_seq stats SOURCE --gin_configs CONFIG of "
+  "the training, or --transform MODULE:NAME of a preprocessor with these stages."
+)
+_COMPUTE_RAW = "Compute them without a transform: t2r_seq stats SOURCE."
+
+
+def _describe_representation(stages: str) -> str:
+  return f"what {stages} gives" if stages else "the values as they are stored"
+
+
 def _check_modes(modes: Mapping[str, str | None] | None) -> dict[str, str | None]:
   if not modes:
     raise errors.SpecError(
@@ -372,14 +431,28 @@ def _all_modes(
   return found
 
 
-def _tell_constant(path: str, constant: np.ndarray) -> None:
-  if constant.any():
-    where = np.argwhere(constant).tolist()
-    logging.warning(
-      "Normalize: %s: %s constant in the data, and normalised to 0.",
-      path,
-      f"elements {where} are" if constant.ndim else "it is",
-    )
+def _warn_of_spread(
+  path: str, mode: str, statistics: PathStatistics, affine: Affine
+) -> None:
+  """Logs the elements that are not normalised by the spread of their mode."""
+  moves = np.asarray(statistics.min != statistics.max)
+  cases = [
+    (affine.constant & ~moves, "constant in the data, and normalised to 0"),
+    (
+      affine.constant & moves,
+      "constant in the data but for rounding noise, and normalised to 0",
+    ),
+    (
+      affine.rare,
+      f"not constant, but too rarely different for '{mode}': normalised from minimum "
+      "and maximum to -1 and 1",
+    ),
+  ]
+  for chosen, text in cases:
+    if chosen.any():
+      where = np.argwhere(chosen).tolist()
+      subject = f"elements {where} are" if chosen.ndim else "it is"
+      logging.warning("Normalize: %s: %s %s.", path, subject, text)
 
 
 def unnormalize(
@@ -418,6 +491,8 @@ def normalizing_stages(preprocessor: AbstractPreprocessor) -> Iterator[Normalize
   """Yields the preprocessor, or the stages of it, that normalise."""
   if isinstance(preprocessor, Normalize):
     yield preprocessor
+  elif isinstance(preprocessor, TPUPreprocessorWrapper):
+    yield from normalizing_stages(preprocessor.preprocessor)
   elif isinstance(preprocessor, ComposedPreprocessor):
     for stage in preprocessor.stages:
       yield from normalizing_stages(stage)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gin
@@ -12,6 +13,7 @@ from t2r_seq.preprocessors.abstract_preprocessor import (
   AbstractPreprocessor,
   NoOpPreprocessor,
   PreprocessorFactory,
+  Representations,
   SpecificationFn,
 )
 from t2r_seq.specs.structures import (
@@ -90,6 +92,19 @@ class TPUPreprocessorWrapper(AbstractPreprocessor):
       wanted = self._preprocessor.get_out_label_specification(mode)
       labels = _received(labels, wanted)
     return self._preprocessor.receive(features, labels, mode)
+
+  def representations(self, before: Representations | None = None) -> Representations:
+    """Returns those of the other preprocessor: what travels is cast back."""
+    return self._preprocessor.representations(before)
+
+  def check_inputs(self, find: Callable[[], Representations]) -> None:
+    """Checks those of the other preprocessor; see the base class."""
+    self._preprocessor.check_inputs(find)
+
+  def before_normalization(self) -> AbstractPreprocessor:
+    """Returns that of the other preprocessor; see the base class."""
+    before = self._preprocessor.before_normalization()
+    return self if before is self._preprocessor else before
 
   def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
     # Skips the wrapped preprocessor's checks: it computes in float32 where its specs

@@ -379,6 +379,8 @@ class NumberAccumulator(Accumulator):
     count, shape = figures["count"], self.layout.shape
 
     def measure(numbers: np.ndarray) -> np.ndarray:
+      if np.all(count > 0):  # Integers stay integers.
+        return numbers.reshape(shape)
       return np.where(count > 0, numbers, np.nan).reshape(shape)
 
     not_finite = figures.get("not_finite", np.zeros((3, len(count)), np.int64))
@@ -392,7 +394,10 @@ class NumberAccumulator(Accumulator):
       nan=nan,
       posinf=posinf,
       neginf=neginf,
-      **{name: measure(figures[name]) for name in statistics.MEASURES},
+      mean=measure(figures["mean"]),
+      std=measure(figures["std"]),
+      min=measure(figures["min"]),
+      max=measure(figures["max"]),
       quantiles=dict(
         zip(statistics.QUANTILES, map(measure, figures["quantiles"]), strict=True)
       ),
@@ -425,8 +430,13 @@ class SketchAccumulator(NumberAccumulator):
     # NaNs, positive and negative infinities.
     self._not_finite = np.zeros((3, size), np.int64)
     self._moments = Moments.zeros(size)
-    self._low = np.full(size, np.inf)
-    self._high = np.full(size, -np.inf)
+    if spec.dtype.is_integer:  # Floats round integers above 2^53.
+      lowest, highest = spec.dtype.min, spec.dtype.max
+      dtype = spec.dtype.as_numpy_dtype
+    else:
+      lowest, highest, dtype = -np.inf, np.inf, np.float64
+    self._low = np.full(size, highest, dtype)
+    self._high = np.full(size, lowest, dtype)
     self._sketches = [QuantileSketch(sketch_size(size)) for _ in range(size)]
 
   def _add_columns(self, columns: np.ndarray) -> None:
@@ -438,10 +448,9 @@ class SketchAccumulator(NumberAccumulator):
       values = columns[:, index]
       values = values if finite is None else values[finite[:, index]]
       if len(values):
-        values = values.astype(np.float64)
         self._low[index] = min(self._low[index], values.min())
         self._high[index] = max(self._high[index], values.max())
-        sketch.add(values)
+        sketch.add(values.astype(np.float64))
 
   def _find_finite(self, columns: np.ndarray) -> np.ndarray | None:
     """Counts what is not finite; None if all is."""
@@ -523,7 +532,7 @@ class HistogramAccumulator(NumberAccumulator):
 
     def at_rank(fraction: float) -> np.ndarray:
       wanted = np.ceil(fraction * ranks[:, -1:]).clip(1)
-      return self._values[np.argmax(ranks >= wanted, axis=1)].astype(np.float64)
+      return self._values[np.argmax(ranks >= wanted, axis=1)]
 
     return {
       "count": count,
@@ -531,7 +540,9 @@ class HistogramAccumulator(NumberAccumulator):
       "std": np.sqrt((self._counts * distances).sum(axis=1) / divisor),
       "min": at_rank(0.0),
       "max": at_rank(1.0),
-      "quantiles": [at_rank(fraction) for fraction in statistics.QUANTILES],
+      "quantiles": [
+        at_rank(fraction).astype(np.float64) for fraction in statistics.QUANTILES
+      ],
     }
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import os
 from concurrent import futures
 from typing import Any
 
-from t2r_seq import errors, files, specs
+from t2r_seq import errors, files, specs, windows
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 from t2r_seq.statistics.accumulators import Accumulator, create_accumulator
 from t2r_seq.statistics.sources import (
@@ -100,9 +101,14 @@ class Tally:
       else:
         self._paths[path] = accumulator
 
-  def finish(self) -> dict[str, PathStatistics]:
-    """Returns the figures by path, sorted."""
-    return {path: self._paths[path].finish() for path in sorted(self._paths)}
+  def finish(self, transform: Transform) -> dict[str, PathStatistics]:
+    """Returns the statistics by path, sorted."""
+    return {
+      path: dataclasses.replace(
+        self._paths[path].finish(), transform=transform.representation(path)
+      )
+      for path in sorted(self._paths)
+    }
 
   @property
   def lengths(self) -> LengthCounter:
@@ -130,6 +136,7 @@ def compute_statistics(
   images: bool = False,
   num_workers: int | None = None,
   compression: str | None = None,
+  cut: windows.Cut | None = None,
 ) -> Statistics:
   """Computes the statistics of all paths of a source, in one pass.
 
@@ -137,18 +144,22 @@ def compute_statistics(
   merged in a fixed order.
 
   Args:
-    source: folder of an `EpisodeStore`, or TFRecord files and patterns; or the episodes
-      of another format, as `convert.open_episodes` gives them.
+    source: folder of an `EpisodeStore`, TFRecord files and patterns, or a file or
+      folder of another format; or the episodes that `convert.open_episodes` returns.
     output: JSON file to write.
     spec: of what to read, windowed or flat; by default all of a store, what the
       transform needs, or what the first 100 records look like.
     transform: called with the values of each episode by path, [T, ...] and context
       features (plain records: of blocks of them, [B, ...]), returns the values to be
       counted: [T', ...] for every path but the source's own context features. Or a
-      preprocessor; or 'module:name' of either.
-    images: decodes encoded images; they are only counted otherwise.
+      preprocessor, or a model, of whose preprocessor the stages before `Normalize`
+      count; or 'module:name' of one of these.
+    images: decodes encoded images and videos; images are only counted otherwise, and
+      videos left out.
     num_workers: threads; by default as many as there are CPUs, at most 8.
     compression: of all files, if the suffixes don't tell.
+    cut: how the windows of a preprocessor are cut, as the training cuts them; None for
+      `windows.Cut()` with the padding of the model. Steps that are padded don't count.
   Returns:
     The statistics.
   Raises:
@@ -158,8 +169,9 @@ def compute_statistics(
       before anything is read.
   """
   _check_output(output)
-  change = create_transform(transform, images)
+  change = create_transform(transform, images, cut)
   found = open_source(source, spec, change, images, compression)
+  change.prepare(found)
   tally = _count(found, change, images, num_workers)
   if not tally.num_items:
     what = "records" if found.kind == "records" else "episodes"
@@ -171,7 +183,7 @@ def compute_statistics(
     images=images,
     num_items=tally.num_items,
     lengths=tally.lengths.finish(),
-    paths=tally.finish(),
+    paths=tally.finish(change),
   )
   if output is not None:
     statistics.save(output)

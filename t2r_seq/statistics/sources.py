@@ -8,6 +8,7 @@ import importlib
 import inspect
 import json
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
@@ -16,11 +17,13 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from t2r_seq import errors, records, specs, store, windows
+from t2r_seq import convert, errors, records, specs, store, windows
+from t2r_seq.convert import opening
 from t2r_seq.records import framing
 from t2r_seq.records.files import FilePatterns, check_file_types
 from t2r_seq.records.framing import iterate_records
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
+from t2r_seq.specs.names import source_paths
 from t2r_seq.statistics import statistics
 from t2r_seq.statistics.statistics import Statistics, file_fingerprints, load_statistics
 from t2r_seq.store import layout
@@ -82,15 +85,32 @@ class Transform(abc.ABC):
 
   Attributes:
     name: for people.
-    wanted: the flat specs that it needs; None takes whatever there is.
   """
 
   name: str = ""
-  wanted: TensorSpecStruct | None = None
+
+  def stored_specs(self, stored: TensorSpecStruct | None) -> TensorSpecStruct | None:
+    """Returns the flat specs of the values to read; None for all of them.
+
+    Args:
+      stored: the specs of the source by path; None for records, which have names.
+    Raises:
+      SpecError: the source lacks a path.
+    """
+    del stored
+    return None
+
+  def prepare(self, source: Source) -> None:  # noqa: B027
+    """Checks, before the first episode, that the source has what is needed."""
 
   @abc.abstractmethod
   def to_rows(self, values: Values, source: Source) -> Rows:
     """Returns (spec of a row, rows [n, ...]) by path."""
+
+  def representation(self, path: str) -> str:
+    """Returns what has changed the values of a path; '' for nothing."""
+    del path
+    return ""
 
 
 class NoTransform(Transform):
@@ -109,14 +129,19 @@ class FunctionTransform(Transform):
   def __init__(self, function: Callable[[Values], Mapping[str, Any]]) -> None:
     """Wraps the function: arrays by path to a structure of arrays or tensors."""
     self._function = function
+    self._changed: set[str] = set()
     self.name = _name(function)
 
   def to_rows(self, values: Values, source: Source) -> Rows:
-    returned = specs.flatten_spec_structure(self._function(dict(values)))
+    # Copies, as the function may change its input.
+    given = {path: value.copy() for path, value in values.items()}
+    returned = specs.flatten_spec_structure(self._function(given))
     rows: Rows = {}
     for path, value in returned.items():
       # A copy: the function may use its memory again.
       array = np.array(value.numpy() if tf.is_tensor(value) else value)
+      if path not in values or not _is_equal(array, values[path]):
+        self._changed.add(path)
       array = _as_rows(array, source, path)
       if not array.ndim:
         raise errors.SpecError(
@@ -126,107 +151,237 @@ class FunctionTransform(Transform):
       rows[path] = (_row_spec(source.spec.get(path), array), array)
     return rows
 
+  def representation(self, path: str) -> str:
+    """Returns the name of the function if it changed a value in any episode."""
+    name = re.split(r"[:.]", self.name)[-1]
+    return name if path in self._changed else ""
+
+
+def _is_equal(one: np.ndarray, other: np.ndarray) -> bool:
+  is_float = one.dtype == other.dtype and one.dtype.kind == "f"
+  return np.array_equal(one, other, equal_nan=is_float)
+
 
 class PreprocessorTransform(Transform):
-  """Runs a preprocessor in mode 'train' on all windows of an episode that are full.
+  """Runs a preprocessor in mode 'train' on all windows of an episode.
 
   The statistics are of its out features and labels. A stack of K steps counts as K
-  rows, so figures are of single steps.
+  rows, so figures are of single steps. Steps that padding makes up don't count.
   """
 
-  def __init__(self, preprocessor: Any, images: bool) -> None:
+  def __init__(self, preprocessor: Any, images: bool, cut: windows.Cut) -> None:
     """Wraps the preprocessor.
 
     Args:
       preprocessor: an `AbstractPreprocessor`.
       images: whether encoded images are decoded.
+      cut: how the windows are cut.
     Raises:
-      SpecError: a path is both a feature and a label, or images are needed.
+      SpecError: images are needed.
     """
+    if cut.n_step is not None:
+      n_step = dataclasses.replace(cut.n_step, branches=_BRANCHES)
+      cut = dataclasses.replace(cut, n_step=n_step)
     self._preprocessor = preprocessor
+    self._cut = cut
     self.name = _name(type(preprocessor))
     mode = ModeKeys.TRAIN
-    self._features = _flatten(preprocessor.get_in_feature_specification(mode))
-    self._labels = _flatten(preprocessor.get_in_label_specification(mode))
-    self._out = self._join(
-      _flatten(preprocessor.get_out_feature_specification(mode)),
-      _flatten(preprocessor.get_out_label_specification(mode)),
+    self._in = _join(
+      preprocessor.get_in_feature_specification(mode),
+      preprocessor.get_in_label_specification(mode),
     )
-    self._in = self._join(self._features, self._labels)
-    self.wanted = windows.flat_specs(self._in)
-    encoded = [p for p, s in self.wanted.items() if specs.is_encoded_image_spec(s)]
+    self._out = _join(
+      preprocessor.get_out_feature_specification(mode),
+      preprocessor.get_out_label_specification(mode),
+    )
+    # A class that only has the methods of the protocol changes every path.
+    self._representations = dict(getattr(preprocessor, "representations", dict)())
+    self._readers: dict[frozenset[str], windows.WindowReader] = {}
+    flat = windows.flat_specs(self._in, cut.n_step)
+    encoded = [p for p, s in flat.items() if specs.is_encoded_image_spec(s)]
     if encoded and not images:
+      shown = errors.listing([path.partition("/")[2] for path in encoded])
       raise errors.SpecError(
-        f"statistics: {self.name}: expected decoded images at {errors.listing(encoded)}"
+        f"statistics: {self.name}: expected decoded images at {shown}"
         ", got images=False. Ask for them with images=True, or --images."
       )
 
-  def _join(
-    self, features: TensorSpecStruct, labels: TensorSpecStruct
-  ) -> TensorSpecStruct:
-    both = sorted(set(features) & set(labels))
-    if both:
-      raise errors.SpecError(
-        f"statistics: {self.name}: expected features and labels of different paths, "
-        f"got {errors.listing(both)} in both. Rename one of them."
+  def stored_specs(self, stored: TensorSpecStruct | None) -> TensorSpecStruct | None:
+    """Returns the specs of the input by 'features/<path>', or those stored for it."""
+    flat = windows.flat_specs(self._in, self._cut.n_step)
+    if stored is None:
+      return TensorSpecStruct(
+        (path, ExtendedTensorSpec.from_spec(spec, name=spec.name or _own(path)))
+        for path, spec in flat.items()
       )
-    return TensorSpecStruct([*features.items(), *labels.items()])
+    named = {p: spec for p, spec in self._named(stored).items() if p in flat}
+    missing = [
+      errors.Mismatch(
+        path, errors.describe(spec), "nothing", errors.nearest(_own(path), stored)
+      )
+      for path, spec in named.items()
+      if spec.name not in stored and not spec.is_optional
+    ]
+    if missing:
+      raise errors.mismatch_error(f"statistics: {self.name}", missing)
+    sources = [spec.name for spec in named.values() if spec.name in stored]
+    return TensorSpecStruct((source, stored[source]) for source in sources)
+
+  def _named(self, stored: Mapping[str, Any]) -> TensorSpecStruct:
+    """Names each spec after what it reads: the stored path, as in training."""
+    named = TensorSpecStruct()
+    for branch in _BRANCHES:
+      own = {_own(p): s for p, s in self._in.items() if p.startswith(f"{branch}/")}
+      sources = source_paths(own, stored)
+      for path, spec in own.items():
+        name = sources[path]
+        named[f"{branch}/{path}"] = ExtendedTensorSpec.from_spec(spec, name=name)
+    return named
+
+  def prepare(self, source: Source) -> None:
+    """Plans the windows, so that specs that don't fit are an error before any data."""
+    if not source.is_blocks and self._is_cut(source):
+      self._reader(source, source.spec)
+
+  def _is_cut(self, source: Source) -> bool:
+    """Whether episodes are cut into windows; sequences can count as a whole."""
+    if windows.is_windowed(self._in) or self._cut.sequence_length is not None:
+      return True
+    named = self._named(source.spec)
+    return any(
+      not spec.is_sequence
+      and getattr(source.spec.get(path, source.spec.get(spec.name)), "is_sequence", 0)
+      for path, spec in named.items()
+    )
+
+  def _reader(self, source: Source, present: Iterable[str]) -> windows.WindowReader:
+    key = frozenset(present)
+    if key not in self._readers:
+      element = {
+        path: tf.TensorSpec([None] * spec.is_sequence + spec.shape, spec.dtype)
+        for path, spec in source.spec.items()
+        if path in key
+      }
+      named = self._named(element)
+      self._readers[key] = windows.WindowReader(element, named, self._cut)
+    return self._readers[key]
 
   def to_rows(self, values: Values, source: Source) -> Rows:
-    batch = self._to_batch(values, source)
-    if batch is None:
-      return {}
-    features, labels = self._preprocessor.preprocess(
-      TensorSpecStruct((p, batch[p]) for p in self._features if p in batch),
-      TensorSpecStruct((p, batch[p]) for p in self._labels if p in batch),
-      ModeKeys.TRAIN,
-    )
-    out = [*features.items(), *(labels or {}).items()]
-    return {path: self._out_rows(path, value.numpy()) for path, value in out}
-
-  def _to_batch(self, values: Values, source: Source) -> TensorSpecStruct | None:
-    """Returns windows [B, ...]; None of an episode that is too short for one."""
-    tensors = TensorSpecStruct((p, tf.convert_to_tensor(v)) for p, v in values.items())
+    tensors = {path: tf.convert_to_tensor(value) for path, value in values.items()}
+    starts, num_steps = np.zeros(0, np.int64), 0
     if source.is_blocks:
-      return tensors
-    if not windows.is_windowed(self._in):
-      return specs.map_leaves(lambda tensor: tensor[None], tensors)
-    before, after = windows.time_span(self._in)
-    per_step = [p for p in values if source.spec[p].is_sequence]
-    anchors = range(-before, len(values[per_step[0]]) - after)
-    if not anchors:
-      return None
-    return windows.gather_windows(tensors, list(anchors), self._in)
+      batch = self._select(tensors)
+    elif not self._is_cut(source):
+      batch = {path: t[None] for path, t in self._select(tensors).items()}
+    else:
+      reader = self._reader(source, values)
+      num_steps = int(reader.num_steps(tensors))
+      starts = reader.grid.start(np.arange(reader.grid.num_windows(num_steps)))
+      if not len(starts):
+        return {}
+      batch = dict(reader.read(tensors, starts))
+    inputs = [
+      TensorSpecStruct((_own(p), batch[p]) for p in batch if p.startswith(f"{branch}/"))
+      for branch in _BRANCHES
+    ]
+    results = self._preprocessor.preprocess(*inputs, ModeKeys.TRAIN)
+    return {
+      self._name_of(branch, path): self._out_rows(
+        f"{branch}/{path}", value.numpy(), starts, num_steps
+      )
+      for branch, result in zip(_BRANCHES, results, strict=True)
+      for path, value in (result or {}).items()
+    }
+
+  def _select(self, tensors: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    named = self._named(tensors)
+    sources = {p: p if p in tensors else s.name for p, s in named.items()}
+    return {path: tensors[s] for path, s in sources.items() if s in tensors}
+
+  def _name_of(self, branch: str, path: str) -> str:
+    """Returns the path of the statistics: with its branch if both branches have it."""
+    is_shared = all(f"{each}/{path}" in self._out for each in _BRANCHES)
+    return f"{branch}/{path}" if is_shared else path
+
+  def representation(self, path: str) -> str:
+    """Returns the stages that changed the values of a path."""
+    for key in (path, *(f"{branch}/{path}" for branch in _BRANCHES)):
+      if key in self._representations:
+        found = self._representations[key]
+        return type(self._preprocessor).__name__ if found is None else found
+    return type(self._preprocessor).__name__
 
   def _out_rows(
-    self, path: str, value: np.ndarray
+    self, path: str, value: np.ndarray, starts: np.ndarray, num_steps: int
   ) -> tuple[ExtendedTensorSpec, np.ndarray]:
     spec = self._out.get(path)
     lead = 1
     if spec is not None:
       lead += spec.is_sequence + isinstance(spec.time_offsets, tuple)
     rows = value.reshape(-1, *value.shape[lead:])
+    if spec is not None and len(starts):
+      steps = starts
+      if spec.is_sequence and self._cut.sequence_length is not None:
+        stacks = self._cut.stride * np.arange(self._cut.sequence_length)
+        steps = steps[:, None] + stacks
+      if spec.time_offsets is not None:
+        offsets = np.asarray(spec.time_offsets)
+        steps = steps.reshape(*steps.shape, *[1] * offsets.ndim) + offsets
+      if steps.shape == value.shape[:lead]:
+        rows = rows[((steps >= 0) & (steps < num_steps)).reshape(-1)]
     return _row_spec(spec, rows), rows
 
 
-def create_transform(transform: Any, images: bool) -> Transform:
+_BRANCHES = ("features", "labels")
+
+
+def _own(path: str) -> str:
+  """Returns a path without its branch, 'features' or 'labels'."""
+  return path.partition("/")[2]
+
+
+def _join(features: Any, labels: Any) -> TensorSpecStruct:
+  """Puts specs below 'features/' and 'labels/'."""
+  return TensorSpecStruct(
+    (f"{branch}/{path}", ExtendedTensorSpec.to_spec(spec))
+    for branch, structure in zip(_BRANCHES, (features, labels), strict=True)
+    for path, spec in specs.flatten_spec_structure(structure or {}).items()
+  )
+
+
+def create_transform(
+  transform: Any, images: bool, cut: windows.Cut | None = None
+) -> Transform:
   """Wraps what a user gives.
 
   Args:
-    transform: None, a function of an episode, a preprocessor, or 'module:name' of one
-      of the two.
+    transform: None, a function of an episode, a preprocessor, a model or its class, or
+      'module:name' of one of these.
     images: whether encoded images are decoded.
+    cut: of the windows of a preprocessor; None for `windows.Cut()`.
   Returns:
     The transform.
   Raises:
-    SpecError: it is none of these.
+    SpecError: it is none of these, or a cut is given where nothing is cut.
   """
-  if transform is None:
-    return NoTransform()
   if isinstance(transform, str):
     transform = _import(transform)
-  if hasattr(transform, "preprocess") and not inspect.isclass(transform):
-    return PreprocessorTransform(transform, images)
+  if inspect.isclass(transform) and hasattr(transform, "step_preprocessor"):
+    transform = transform()  # The class of a model.
+  is_instance = not inspect.isclass(transform)
+  if is_instance and hasattr(transform, "step_preprocessor"):
+    cut = cut or windows.Cut(padding=transform.padding)
+    preprocessor = transform.step_preprocessor.before_normalization()
+    return PreprocessorTransform(preprocessor, images, cut)
+  if is_instance and hasattr(transform, "preprocess"):
+    return PreprocessorTransform(transform, images, cut or windows.Cut())
+  if cut is not None:
+    raise errors.SpecError(
+      "statistics: cut: expected None, as only a preprocessor or a model sees windows, "
+      f"got {cut}. Give one of them as the transform."
+    )
+  if transform is None:
+    return NoTransform()
   if not callable(transform) or inspect.isclass(transform):
     raise errors.SpecError(
       "statistics: transform: expected a function of an episode or a preprocessor, got "
@@ -248,11 +403,6 @@ def _import(source: str) -> Any:
       f"{errors.nearest(name, vars(module))}"
     )
   return getattr(module, name)
-
-
-def _flatten(structure: Any) -> TensorSpecStruct:
-  flat = specs.flatten_spec_structure(structure or {})
-  return specs.map_leaves(ExtendedTensorSpec.to_spec, flat)
 
 
 def _as_rows(value: np.ndarray, source: Source, path: str) -> np.ndarray:
@@ -650,14 +800,16 @@ class IteratedSource(EpisodeSource):
 
     Args:
       episodes: as from `convert.open_episodes`: iterable, with specs and a fingerprint.
-      wanted: flat specs of the paths to read; None for all.
+      wanted: flat specs of the paths to read; None for all, without images those that
+        are not decoded from videos.
       images: as for `EpisodeSource`.
       reads_bytes: as for `EpisodeSource`.
     Raises:
       SpecError: a path that there is not.
     """
     self._episodes = episodes
-    paths = episodes.spec if wanted is None else wanted
+    videos = () if images else getattr(episodes, "videos", ())
+    paths = [p for p in episodes.spec if p not in videos] if wanted is None else wanted
     missing = [path for path in paths if path not in episodes.spec]
     if missing:
       raise errors.SpecError(
@@ -695,6 +847,21 @@ _MAX_SHOWN = 10
 SourceName = str | os.PathLike[str] | Iterable[Any]
 
 
+def _open_foreign(source: SourceName, images: bool) -> SourceName:
+  """Opens a file or folder of LeRobot, zarr, HDF5, MCAP or Minari; returns others."""
+  if not isinstance(source, (str, os.PathLike)):
+    return source
+  path = os.fspath(source)
+  if opening.foreign_kind(path) is None:
+    return source
+  episodes = convert.open_episodes(path)
+  if images or not episodes.videos:
+    return episodes
+  # Frames that nobody counts are not decoded.
+  options = convert.ConversionOptions(drop=tuple(episodes.videos))
+  return convert.open_episodes(path, options=options)
+
+
 def open_source(
   source: SourceName,
   spec: specs.SpecStructure | None,
@@ -703,12 +870,22 @@ def open_source(
   compression: str | None = None,
 ) -> Source:
   """Opens a source; see `compute_statistics`."""
-  wanted = transform.wanted if spec is None else windows.flat_specs(spec)
+  wanted = None if spec is None else windows.flat_specs(spec)
+  reads_bytes = bool(transform.name)
+  source = _open_foreign(source, images)
   if hasattr(source, "fingerprint"):
-    return IteratedSource(source, wanted, images, bool(transform.name))
+    episodes: Any = source
+    if wanted is None:
+      wanted = transform.stored_specs(episodes.spec)
+    return IteratedSource(episodes, wanted, images, reads_bytes)
   if is_store(source):
-    return StoreSource(os.fspath(source), wanted, images, bool(transform.name))
-  return RecordSource(source, wanted, images, bool(transform.name), compression)
+    path = os.fspath(source)
+    if wanted is None:
+      wanted = transform.stored_specs(store.EpisodeStore(path).spec)
+    return StoreSource(path, wanted, images, reads_bytes)
+  if wanted is None:
+    wanted = transform.stored_specs(None)
+  return RecordSource(source, wanted, images, reads_bytes, compression)
 
 
 def check_statistics(path: str | os.PathLike[str], source: SourceName) -> Statistics:
@@ -724,6 +901,7 @@ def check_statistics(path: str | os.PathLike[str], source: SourceName) -> Statis
       that has is named.
   """
   statistics = load_statistics(path)
+  source = _open_foreign(source, images=False)
   if hasattr(source, "fingerprint"):
     now = IteratedSource(source, None, False, False).fingerprint
   elif is_store(source):

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -39,11 +40,13 @@ class PathStatistics:
     neginf: negative infinities, int64.
     mean: float64; NaN where the count is 0, here and below.
     std: standard deviation of the values (numpy's ddof=0), float64.
-    min: float64.
-    max: float64.
+    min: exact: integers for a path of integers, float64 otherwise.
+    max: exact, as `min`.
     quantiles: by fraction: 0.01, 0.1, 0.5, 0.9, 0.99; values that occur, float64.
     method: of the quantiles: 'histogram' (exact) or 'sketch'.
     rank_error: how far the rank of a quantile may be off, as a fraction of the count.
+    transform: the preprocessors or the function that changed the values, such as
+      'Relative > Clip'; '' for values as they are stored.
   """
 
   spec: specs.ExtendedTensorSpec
@@ -61,9 +64,10 @@ class PathStatistics:
   quantiles: dict[float, np.ndarray] = dataclasses.field(default_factory=dict)
   method: str = ""
   rank_error: float = 0.0
+  transform: str = ""
 
   def measure(self, name: str) -> np.ndarray:
-    """Returns one of `MEASURES`.
+    """Returns one of `MEASURES`, as float64.
 
     Raises:
       SpecError: the values were only counted.
@@ -74,7 +78,20 @@ class PathStatistics:
         f"statistics: {errors.describe(self.spec)}: expected a path with a {name}, got "
         f"one of {self.kind}, which are only counted."
       )
-    return found
+    return found.astype(np.float64)
+
+  @property
+  def rounding_noise(self) -> np.ndarray:
+    """How far an element may be from its center by rounding alone, float64."""
+    low, high = self.measure("min"), self.measure("max")
+    spacing = _ROUNDING.get(self.spec.dtype.name, 0.0)
+    return spacing * np.maximum(np.abs(low), np.abs(high))
+
+  @property
+  def constant(self) -> np.ndarray:
+    """Elements that do not move by more than rounding noise, bool."""
+    half = (self.measure("max") - self.measure("min")) / 2
+    return np.asarray(half <= self.rounding_noise)
 
   def check(self) -> None:
     """Checks that the figures can be those of the spec; they may come from a file.
@@ -113,6 +130,17 @@ class PathStatistics:
     return sum(int(count.sum()) for count in counts if count is not None)
 
 
+# A sensor that stands still flips between a few neighbouring floats, relative to its
+# magnitude. The spacings of the short formats are coarse: there it is one. Integers are
+# exact, but those above 2^53 are computed with as float64.
+_ROUNDING = {
+  "int64": 2.0**-53,
+  "uint64": 2.0**-53,
+  "float16": 2.0**-10,
+  "bfloat16": 2.0**-7,
+  "float32": 2.0**-20,
+  "float64": 2.0**-49,
+}
 COUNTS = ("count", "nan", "posinf", "neginf")
 MEASURES = ("mean", "std", "min", "max")
 
@@ -337,14 +365,19 @@ def load_statistics(path: str | os.PathLike[str]) -> Statistics:
     hint = " Upgrade t2r_seq, or compute them again." if is_newer else ""
     raise _no_statistics(path, f"format {form[0]!r}, version {form[1]!r}", hint)
   try:
+    all_paths = str(values["transform"])
     return Statistics(
       kind=str(values["source"]["kind"]),
       fingerprint={k: str(v) for k, v in values["source"]["fingerprint"].items()},
-      transform=str(values["transform"]),
+      transform=all_paths,
       images=bool(values["images"]),
       num_items=int(values["num_items"]),
       lengths=_lengths_from_json(values["lengths"]),
-      paths={name: _path_from_json(name, p) for name, p in values["paths"].items()},
+      paths={
+        # Older files name the transform of all paths only.
+        name: _path_from_json(name, {"transform": re.split("[:.]", all_paths)[-1], **p})
+        for name, p in values["paths"].items()
+      },
     )
   except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
     raise _no_statistics(path, f"{type(error).__name__}: {error}") from error
@@ -378,6 +411,7 @@ def _path_to_json(found: PathStatistics) -> dict[str, Any]:
     "spec": found.spec.to_json_dict(),
     "kind": found.kind,
     "rows": found.rows,
+    "transform": found.transform,
   }
   if found.kind != NUMBERS:
     return described
@@ -393,8 +427,9 @@ def _path_to_json(found: PathStatistics) -> dict[str, Any]:
 def _path_from_json(path: str, described: Mapping[str, Any]) -> PathStatistics:
   spec = specs.ExtendedTensorSpec.from_json_dict(described["spec"])
   kind, rows = str(described["kind"]), int(described["rows"])
+  transform = str(described["transform"])
   if kind != NUMBERS:
-    return PathStatistics(spec, kind, rows)
+    return PathStatistics(spec, kind, rows, transform=transform)
   quantiles = {
     float(q): np.asarray(numbers, np.float64)
     for q, numbers in described["quantiles"].items()
@@ -405,16 +440,27 @@ def _path_from_json(path: str, described: Mapping[str, Any]) -> PathStatistics:
     rows=rows,
     per=str(described["per"]),
     **{name: np.asarray(described[name], np.int64) for name in COUNTS},
-    **{name: np.asarray(described[name], np.float64) for name in MEASURES},
+    **{name: np.asarray(described[name], np.float64) for name in ("mean", "std")},
+    **{name: _extreme_from_json(described[name]) for name in ("min", "max")},
     quantiles=quantiles,
     method=str(described["method"]),
     rank_error=float(described["rank_error"]),
+    transform=transform,
   )
   try:
     found.check()
   except ValueError as error:
     raise ValueError(f"{path}: {error}") from error
   return found
+
+
+def _extreme_from_json(numbers: Any) -> np.ndarray:
+  """Reads integers exactly; numpy alone rounds those of int64 and uint64 together."""
+  exact = np.asarray(numbers, object)
+  if not all(type(number) is int for number in exact.flat):
+    return np.asarray(numbers, np.float64)
+  is_unsigned = any(number > np.iinfo(np.int64).max for number in exact.flat)
+  return exact.astype(np.uint64 if is_unsigned else np.int64)
 
 
 def _numbers_to_json(numbers: Any) -> Any:
@@ -496,8 +542,14 @@ def describe_problems(statistics: Statistics) -> list[str]:
       lines.append(f"{path}: {_not_finite(found)}. They are in none of the figures.")
     if found.count is not None and not np.all(found.count):
       lines.append(f"{path}: no finite value {_where(found.count == 0)}.")
-    if found.std is not None and np.any(found.std == 0):
-      lines.append(f"{path}: constant {_where(found.std == 0)}.")
+    if found.std is not None and found.count is not None:
+      is_constant = found.constant & (found.count > 0)
+      is_exact = is_constant & (found.min == found.max)
+      if np.any(is_exact):
+        lines.append(f"{path}: constant {_where(is_exact)}.")
+      if np.any(is_constant & ~is_exact):
+        where = _where(is_constant & ~is_exact)
+        lines.append(f"{path}: constant but for rounding noise {where}.")
   return lines
 
 

@@ -64,7 +64,8 @@ class FitCheck:
       return None
     name = self._dataset.observed_spec[path].name
     stored = self._dataset.stored_spec(path).name
-    paths = self._known.paths
+    # What is replayed are values as they are stored.
+    paths = {path: s for path, s in self._known.paths.items() if not s.transform}
     for key in (path, name, stored):
       if key in paths and paths[key].mean is not None:
         return paths[key]

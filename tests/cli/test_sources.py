@@ -172,5 +172,11 @@ def test_stats(own, run_main):
   assert found.lengths == want.lengths
   status, out, _ = run_main("stats", "copy", "--check")
   assert status == 0 and "is up to date" in out
-  found = statistics.compute_statistics(convert.open_episodes("copy"))
-  assert found.paths[sets.CAMERA].measure("mean").shape[-1] == 3
+  # From Python, too, by the folder as by its episodes.
+  checked = statistics.check_statistics("copy/statistics.json", "copy")
+  assert checked.to_json() == found.to_json()
+  for source in ("copy", convert.open_episodes("copy")):
+    assert statistics.compute_statistics(source).to_json() == found.to_json()
+  for source in ("copy", convert.open_episodes("copy")):
+    decoded = statistics.compute_statistics(source, images=True)
+    assert decoded.paths[sets.CAMERA].measure("mean").shape[-1] == 3

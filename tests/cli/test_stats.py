@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 
+import gin
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import records, specs
+from t2r_seq import errors, records, specs, statistics
 from t2r_seq.store import EpisodeStore
 
 Spec = specs.ExtendedTensorSpec
@@ -92,7 +93,81 @@ def test_transform(folder, run_main):
   assert list(json.loads((folder / "deltas.json").read_text())["paths"]) == ["delta"]
 
 
+MODEL = """
+import gin
+import tensorflow as tf
+from t2r_seq import models, preprocessors, specs
+
+Spec = specs.ExtendedTensorSpec
+
+@gin.configurable
+class Relative(preprocessors.NoOpPreprocessor):
+  def _preprocess_fn(self, features, labels, mode):
+    if labels is not None:
+      labels["action"] -= features["state"][:, None]
+    return features, labels
+
+@gin.configurable
+class Imitator(models.RegressionModel):
+  def get_feature_specification(self, mode):
+    return specs.TensorSpecStruct(state=Spec((2,), tf.float32, "state", time_offsets=0))
+
+  def get_label_specification(self, mode):
+    return specs.TensorSpecStruct(
+      action=Spec((3, 2), tf.float32, "state", time_offsets=(0, 1, 2)))
+
+  def create_network(self):
+    return tf.keras.layers.Dense(6)
+
+  def a_func(self, features, mode):
+    return {"inference_output": tf.reshape(self.network(features.state), [-1, 3, 2])}
+"""
+CONFIG = """
+import project_of_stats_model
+train_eval_model.t2r_model = @Imitator()
+train_eval_model.input_generator_train = @StoreInputGenerator()
+StoreInputGenerator.store_path = 'store'
+StoreInputGenerator.shift = 2
+Imitator.preprocessor_cls = @ComposedPreprocessor
+ComposedPreprocessor.preprocessor_classes = [@Relative, @Normalize]
+Normalize.statistics_path = 'none.json'
+Normalize.modes = {'action': 'min_max'}
+"""
+
+
+def test_a_model_of_a_gin_config(folder, run_main):
+  """Statistics of what Normalize gets, before there are any; as training cuts."""
+  (folder / "project_of_stats_model.py").write_text(MODEL)
+  (folder / "train.gin").write_text(CONFIG)
+  status, _, err = run_main(
+    "stats", "store", "--gin_configs", "train.gin", "-o", "a.json"
+  )
+  assert (status, err) == (0, "")
+  found = statistics.load_statistics("a.json")
+  want = [
+    episode["state"][t : t + 3] - episode["state"][t]
+    for episode in EPISODES
+    for t in range(0, len(episode["state"]), 2)
+  ]
+  assert found.paths["action"].rows == len(np.concatenate(want))
+  assert found.paths["action"].transform == "Relative"
+  assert found.paths["state"].rows == len(want) and not found.paths["state"].transform
+
+  assert run_main("stats", "store", "-o", "raw.json")[0] == 0
+  with gin.unlock_config():
+    gin.bind_parameter("Normalize.modes", {"action": "min_max"})
+    gin.bind_parameter("Normalize.statistics_path", "a.json")
+  assert gin.get_configurable("Imitator")().preprocessor
+  with gin.unlock_config():
+    gin.bind_parameter("Normalize.statistics_path", "raw.json")
+  with pytest.raises(errors.SpecError, match=r"labels/action: .* what Relative gives"):
+    _ = gin.get_configurable("Imitator")().preprocessor
+
+
 ERRORS = {
+  "two transforms": (
+    ["store", "--transform", "a:b", "--gin_configs", "c.gin"], "both name a transform",
+  ),
   "workers": (["store", "--num_workers", "0"], "--num_workers must be >= 1, got 0."),
   "its own output": (
     ["data/*", "--output", "data/mine.json"],

@@ -14,9 +14,14 @@ import tensorflow as tf
 
 from t2r_seq import errors, models, policies, specs, statistics, training
 from t2r_seq.preprocessors import (
+  AugmentationPreprocessor,
   ComposedPreprocessor,
+  ImageToFloatPreprocessor,
   NoOpPreprocessor,
   Normalize,
+  RandomCrop,
+  SpecTransformationPreprocessor,
+  TPUPreprocessorWrapper,
   unnormalize,
 )
 from t2r_seq.store import EpisodeStore
@@ -26,6 +31,7 @@ RNG = np.random.default_rng(0)
 STATE = (1e4 + RNG.normal(size=(400, 3)) * [1.0, 5.0, 0.0]).astype(np.float32)
 ACTION = RNG.uniform(-7, 3, (400, 2)).astype(np.float32)
 IMAGE = RNG.integers(0, 255, (400, 4, 4, 3)).astype(np.uint8)
+MODES = ("mean_std", "min_max", "quantile")
 COUNT = RNG.integers(0, 10**12, 400)
 
 
@@ -207,6 +213,68 @@ def test_constant_elements_come_back_exactly(mode, tmp_path):
   np.testing.assert_allclose(got[:, 2], values[:, 2], atol=1e-6)
 
 
+def _rare(dtype):
+  values = np.zeros(1000, dtype)
+  values[10:13] = 1
+  return values
+
+
+NOISE = np.random.default_rng(0).normal(size=1000)
+QUANTILES = "not constant, but too rarely different for 'quantile'"
+ROUNDING = "constant in the data but for rounding noise, and normalised to 0"
+# name: (values, modes, -1 and 1 or the constant, warning)
+SMALL_RANGES = {
+  "a gripper that is rarely open": (_rare("float32"), ["quantile"], (-1, 1), QUANTILES),
+  "of a noisy sensor": (
+    (_rare("float64") + 1e-9 * NOISE).astype("float32"),
+    ["quantile"], (-1, 1), QUANTILES,
+  ),
+  "of integers": (_rare("int32"), ["quantile"], (-1, 1), QUANTILES),
+  "by its range": (_rare("float32"), ["min_max"], (-1, 1), None),
+  "noise of 1e-8": ((0.3 + 1e-8 * NOISE).astype("float32"), MODES, 0.3, ROUNDING),
+  "below zero": ((-3e5 + 0.05 * NOISE).astype("float32"), MODES, -3e5, ROUNDING),
+  "noise of 1e-8 of doubles": (0.3 + 1e-8 * NOISE, ["min_max"], None, None),
+  "noise of 1e-16 of doubles": (0.3 + 1e-16 * NOISE, MODES, 0.3, ROUNDING),
+  "a small range around 0": ((1e-8 * NOISE).astype("float32"), MODES, None, None),
+  "one value": (np.full(1000, 0.1, "float32"), MODES, 0.1, "constant in the data, and"),
+  "integers that no float tells apart": (
+    2**60 + np.arange(1000) % 2, MODES, 2**60, ROUNDING,
+  ),
+  "integers": (2**40 + np.arange(1000) % 2, MODES, None, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SMALL_RANGES)
+def test_elements_that_hardly_or_rarely_move(name, tmp_path, caplog):
+  values, modes, want, warning = SMALL_RANGES[name]
+  stored = tf.as_dtype(values.dtype)
+  spec = {"action": Spec((1,), stored, is_sequence=True)}
+  with EpisodeStore.create(tmp_path / "store", spec) as writer:
+    writer.append_episode({"action": values[:, None]})
+  statistics.compute_statistics(tmp_path / "store", tmp_path / "statistics.json")
+  dtype = stored if stored.is_floating else tf.float64
+  labels = {"action": Spec((1,), dtype)}
+  for mode in modes:
+    with caplog.at_level(logging.WARNING, "absl"):
+      preprocessor = create(tmp_path / "statistics.json", {"action": mode}, {}, labels)
+    _, got = preprocessor.preprocess({}, {"action": values[:, None]}, "train")
+    back = unnormalize(preprocessor, "action", got["action"]).numpy()
+    got = got["action"].numpy()
+    if np.size(want) == 2:
+      np.testing.assert_allclose((got.min(), got.max()), want, atol=1e-6)
+    elif want is not None:
+      assert abs(got).max() < 1e-6 * max(1, abs(want))
+      noisy = unnormalize(preprocessor, "action", np.ones((1, 1), values.dtype))
+      np.testing.assert_allclose(noisy, [[want]], rtol=1e-6)
+    else:
+      assert 0.5 < abs(got).max() < 10
+    np.testing.assert_allclose(
+      back[:, 0], values, rtol=1e-6, atol=1e-6 * np.ptp(values)
+    )
+    assert (warning is None and not caplog.text) or warning in caplog.text
+    caplog.clear()
+
+
 ALL = {"*": "mean_std"}
 ERRORS = {
   "no file": (None, ALL, {}, "statistics_path: expected a JSON file"),
@@ -352,3 +420,189 @@ def test_export(path, tmp_path):
   low, high = ACTION.min(axis=0), ACTION.max(axis=0)
   want = (state @ kernel + bias) * (high - low) / 2 + (high + low) / 2
   np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+class Relative(NoOpPreprocessor):
+  """Actions relative to the state; the state passes through."""
+
+  def _preprocess_fn(self, features, labels, mode):
+    if labels is not None:
+      labels["action"] = labels["action"] - features["state"][:, :2]
+    return features, labels
+
+
+class Clip(NoOpPreprocessor):
+  """Clips the state."""
+
+  def _preprocess_fn(self, features, labels, mode):
+    features["state"] = tf.clip_by_value(features["state"], 0.0, 1e4)
+    return features, labels
+
+
+class Jitter(NoOpPreprocessor):
+  """Distorts the state, in training only."""
+
+  def _preprocess_fn(self, features, labels, mode):
+    if mode == "train":
+      features["state"] += tf.random.normal(tf.shape(features["state"]))
+    return features, labels
+
+
+class Renamed(SpecTransformationPreprocessor):
+  """Reads the state by another path."""
+
+  def get_in_feature_specification(self, mode):
+    specs_ = super().get_in_feature_specification(mode)
+    return specs.TensorSpecStruct(
+      ("pose" if path == "state" else path, spec) for path, spec in specs_.items()
+    )
+
+  def _preprocess_fn(self, features, labels, mode):
+    features["state"] = tf.identity(features["pose"])
+    return features, labels
+
+
+class Untraceable(NoOpPreprocessor):
+  """Needs values, which no trace has."""
+
+  def _preprocess_fn(self, features, labels, mode):
+    features["state"] = tf.constant(features["state"].numpy())
+    return features, labels
+
+
+def crop(features, labels):
+  return AugmentationPreprocessor(
+    features, labels, [RandomCrop((4, 4))], image_paths=["image"]
+  )
+
+
+STATE_AND_ACTION = {"state": "mean_std", "action": "mean_std"}
+RAW, RELATIVE = (), (Relative,)
+# name: (stages of the statistics, stages before Normalize, modes, what is refused)
+CHAINS = {
+  "raw": (RAW, RAW, STATE_AND_ACTION, None),
+  "behind stages that change nothing": (
+    RAW, (NoOpPreprocessor, Jitter, Renamed), STATE_AND_ACTION, None,
+  ),
+  "behind a stage, raw": (
+    RAW, RELATIVE, STATE_AND_ACTION,
+    r"labels/action: expected statistics of what Relative gives, got those of the "
+    "values as they are stored. Compute them of what Relative gives: t2r_seq stats SOU",
+  ),
+  "behind a stage, of a path that it leaves": (
+    RAW, RELATIVE, {"state": "min_max"}, None,
+  ),
+  "behind a stage, of its output": (RELATIVE, RELATIVE, STATE_AND_ACTION, None),
+  "alone, of a stage's output": (
+    RELATIVE, RAW, STATE_AND_ACTION,
+    r"action: expected statistics of the values as they are stored, got those of what "
+    r"Relative gives. Compute them without a transform: t2r_seq stats SOURCE",
+  ),
+  "alone, of a path that the stage left": (RELATIVE, RAW, {"state": "mean_std"}, None),
+  "another stage": (
+    RELATIVE, (Clip,), STATE_AND_ACTION,
+    "2 mismatches:.*state: expected .* what Clip gives, got .* as they are stored",
+  ),
+  "a stage too few": (
+    (Clip,), (Clip, Relative, Clip), {"state": "mean_std"},
+    "what Clip > Clip gives, got those of what Clip gives",
+  ),
+  "a chain of both": ((Clip, Relative), (Clip, Relative), STATE_AND_ACTION, None),
+  "another order of stages that don't meet": (
+    (Relative, Clip), (Clip, Relative), STATE_AND_ACTION, None,
+  ),
+  "augmented images": (RAW, (crop,), {"image": "mean_std"}, None),
+  "a stage that needs values": (RAW, (Untraceable,), {"state": "mean_std"}, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ["a chain", "a chain in a chain", "a TPU's wrapper"])
+@pytest.mark.parametrize("name", CHAINS)
+def test_statistics_are_of_what_normalize_receives(path, name, where, tmp_path):
+  of_statistics, before, modes, refused = CHAINS[name]
+  features = {"state": FEATURES["state"], "image": Spec((4, 4, 3), tf.uint8)}
+  if modes != {"image": "mean_std"}:
+    del features["image"]
+  elif of_statistics == RAW:
+    features["image"] = Spec((4, 4, 3), tf.float32)
+  computed = str(tmp_path / "computed.json")
+  transform = None
+  if of_statistics:
+    transform = ComposedPreprocessor(
+      lambda mode: features, lambda mode: LABELS, of_statistics
+    )
+  store = pathlib.Path(path).parent / "store"
+  statistics.compute_statistics(store, computed, transform=transform)
+
+  def normalize(features, labels):
+    return Normalize(features, labels, computed, modes)
+
+  def create():
+    model = (lambda mode: features, lambda mode: LABELS)
+    last = _by_keyword(normalize)
+    if where == "a chain in a chain":
+      inner = [NoOpPreprocessor, last]
+      last = _by_keyword(lambda *model: ComposedPreprocessor(*model, inner))
+    stages = [*map(_by_keyword, before), last]
+    if where == "a TPU's wrapper":
+      return TPUPreprocessorWrapper(
+        *model, lambda *model: ComposedPreprocessor(*model, stages)
+      )
+    return ComposedPreprocessor(*model, stages)
+
+  if refused is None:
+    create()
+  else:
+    with pytest.raises(errors.SpecError, match=f"(?s)Normalize: .*{refused}"):
+      create()
+
+
+def _by_keyword(factory):
+  def create(model_feature_specification_fn, model_label_specification_fn):
+    return factory(model_feature_specification_fn, model_label_specification_fn)
+
+  return create
+
+
+def test_normalize_alone_rejects_statistics_of_a_function(path, tmp_path):
+  def to_deltas(episode):
+    return {**episode, "action": episode["action"] - episode["action"][:1]}
+
+  computed = tmp_path / "computed.json"
+  store = pathlib.Path(path).parent / "store"
+  statistics.compute_statistics(store, computed, transform=to_deltas)
+  create(computed, {"state": "mean_std"}, {"state": FEATURES["state"]})
+  want = "action: expected statistics of the values .* those of what to_deltas gives"
+  with pytest.raises(errors.SpecError, match=want):
+    create(computed, {"action": "mean_std"}, {})
+
+
+def test_files_without_transforms_of_paths_name_that_of_the_file(path, tmp_path):
+  values = json.loads(pathlib.Path(path).read_text())
+  for found in values["paths"].values():
+    del found["transform"]
+  for transform, refused in {"": False, "my_project:Relative": True}.items():
+    values["transform"] = transform
+    (tmp_path / "old.json").write_text(json.dumps(values))
+    if not refused:
+      create(tmp_path / "old.json", {"state": "mean_std"})
+      continue
+    with pytest.raises(errors.SpecError, match="got those of what Relative gives"):
+      create(tmp_path / "old.json", {"state": "mean_std"})
+
+
+def test_floats_before_statistics_of_stored_integers(path):
+  image = {"image": Spec((4, 4, 3), tf.float32, data_format="png")}
+  chain = [
+    ImageToFloatPreprocessor,
+    lambda model_feature_specification_fn, model_label_specification_fn: Normalize(
+      model_feature_specification_fn,
+      model_label_specification_fn,
+      path,
+      {"image": "mean_std"},
+    ),
+  ]
+  with pytest.raises(
+    errors.SpecError, match=r"statistics are of uint8 .* t2r_seq stats"
+  ):
+    ComposedPreprocessor(lambda mode: image, lambda mode: {}, chain)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, preprocessors, records, specs
+from t2r_seq import convert, errors, preprocessors, records, specs, windows
+from t2r_seq.data import DefaultRecordInputGenerator, StoreInputGenerator
 from t2r_seq.specs.packing import encode_image
-from t2r_seq.statistics import compute_statistics, sources
+from t2r_seq.statistics import compute_statistics, load_statistics, sources
 from t2r_seq.store import EpisodeStore
 
 Spec = specs.ExtendedTensorSpec
@@ -150,24 +153,141 @@ class Chunks(preprocessors.NoOpPreprocessor):
   """Actions relative to the first of their chunk."""
 
   def _preprocess_fn(self, features, labels, mode):
-    labels["state"] = labels["state"] - labels["state"][:, :1]
+    labels["state"] = labels["state"] - labels["state"][..., :1, :]
     return features, labels
 
 
-def test_preprocessor(data):
+@pytest.mark.parametrize("kind", ["records", "store", "episodes"])
+def test_preprocessor(data, kind):
   chunk = Chunks(
     lambda mode: {"done": Spec((), tf.int64, "done", time_offsets=0)},
     lambda mode: {"state": Spec((3, 3), tf.float32, "state", time_offsets=(0, 1, 2))},
   )
-  got = compute_statistics(data.records, transform=chunk)
+  source = convert.open_episodes(data.store) if kind == "episodes" else None
+  got = compute_statistics(source or getattr(data, kind), transform=chunk)
   want = [
     episode["state"][i : i + 3] - episode["state"][i]
     for episode in data.episodes
-    for i in range(len(episode["state"]) - 2)
+    for i in range(len(episode["state"]))
   ]
   check_numbers(got.paths["state"], np.concatenate(want))
   assert got.paths["state"].spec.shape == (3,)
   assert got.paths["state"].spec.name == "state"
+  assert (got.paths["state"].transform, got.paths["done"].transform) == ("Chunks", "")
+
+
+class Model:
+  """Reads one column as features, two frames, and as labels, a chunk."""
+
+  def __init__(self, padding, is_sequence):
+    def state(offsets):
+      shape = (len(offsets), 3)
+      return Spec(
+        shape, tf.float32, "state", is_sequence=is_sequence, time_offsets=offsets
+      )
+
+    labels = windows.add_mask_specs({"state": state((0, 1, 4))})
+    self.preprocessor = self.step_preprocessor = Chunks(
+      lambda mode: {"pose": state((-1, 0))}, lambda mode: labels
+    )
+    self.padding = padding
+
+
+# name: (padding of the model, the generator's options)
+CUTS = {
+  "repeat": ("repeat", {}),
+  "zero": ("zero", {}),
+  "drop": ("drop", {}),
+  "repeat, drop": (("repeat", "drop"), {}),
+  "shift": ("repeat", {"shift": 3}),
+  "stride and shift": ("drop", {"stride": 2, "shift": 2}),
+  "sequences": ("repeat", {"sequence_length": 4, "stride": 2, "shift": 3}),
+}
+
+
+@pytest.mark.parametrize("kind", ["records", "store"])
+@pytest.mark.parametrize("name", CUTS)
+def test_a_model_counts_what_training_shows(data, name, kind):
+  padding, options = CUTS[name]
+  model = Model(padding, "sequence_length" in options)
+  if kind == "store":
+    generator = StoreInputGenerator(data.store, 8, **options)
+  else:
+    generator = DefaultRecordInputGenerator(data.records, 8, **options)
+  generator.set_specification_from_model(model, "eval")
+  shown = [
+    labels["state"].numpy()[labels["state_mask"].numpy()]
+    for _, labels in generator.create_dataset("eval")
+  ]
+  cut = windows.Cut(padding=padding, **options)
+  for given in (cut, None) if not options else (cut,):
+    got = compute_statistics(getattr(data, kind), transform=model, cut=given)
+    check_numbers(got.paths["state"], np.concatenate(shown))
+
+
+def test_features_and_labels_of_one_path_have_statistics_each(data, tmp_path):
+  def state(offset):
+    return {"state": Spec((3,), tf.float32, "state", time_offsets=offset)}
+
+  class Next(preprocessors.NoOpPreprocessor):
+    def _preprocess_fn(self, features, labels, mode):
+      labels["state"] -= features["state"]
+      return features, labels
+
+  model = (lambda mode: state(0), lambda mode: state(1))
+  path = str(tmp_path / "statistics.json")
+  got = compute_statistics(data.store, path, transform=Next(*model)).paths
+  check_numbers(got["features/state"], joined(data, "state"))
+  deltas = [np.diff(episode["state"], axis=0) for episode in data.episodes]
+  check_numbers(got["labels/state"], np.concatenate(deltas))
+
+  def normalize(**model):
+    modes = {"state": "mean_std"}
+    return preprocessors.Normalize(**model, statistics_path=path, modes=modes)
+
+  chain = preprocessors.ComposedPreprocessor(*model, [Next, normalize])
+  figures = chain.stages[1].figures()
+  assert figures["features/state"]["center"][0] > 9e4
+  assert abs(figures["labels/state"]["center"][0]) < 1
+
+
+def test_normalize_of_a_model_is_left_out_of_its_statistics(data):
+  def normalize(**model):
+    return preprocessors.Normalize(**model, modes={"*": None}, statistics_path="x")
+
+  model = Model("drop", False)
+  specs_of = model.preprocessor
+  model.step_preprocessor = preprocessors.ComposedPreprocessor(
+    specs_of.get_out_feature_specification,
+    specs_of.get_out_label_specification,
+    [preprocessors.NoOpPreprocessor, Chunks, normalize, Chunks],
+  )
+  got = compute_statistics(data.store, transform=model).paths["state"]
+  want = compute_statistics(data.store, transform=Model("drop", False)).paths["state"]
+  assert got.transform == "Chunks"
+  np.testing.assert_array_equal(got.std, want.std)
+
+
+EXTREMES = {
+  "int64": (tf.int64, [2**53 + 1, -(2**63), 2**63 - 1], -(2**63), 2**63 - 1),
+  "uint64": (tf.uint64, [2**53 + 1, 2**64 - 1], 2**53 + 1, 2**64 - 1),
+  "one value": (tf.int64, [2**53 + 1] * 3, 2**53 + 1, 2**53 + 1),
+  "int8": (tf.int8, [-3, 4], -3, 4),
+}
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+def test_extremes_of_integers_are_exact(tmp_path, name):
+  dtype, values, low, high = EXTREMES[name]
+  spec = {"x": Spec((), dtype, is_sequence=True)}
+  with EpisodeStore.create(tmp_path / "store", spec) as writer:
+    writer.append_episode({"x": np.asarray(values, dtype.as_numpy_dtype)})
+  found = compute_statistics(tmp_path / "store", tmp_path / "s.json")
+  for got in (found, load_statistics(tmp_path / "s.json")):
+    assert (int(got.paths["x"].min), int(got.paths["x"].max)) == (low, high)
+    assert got.paths["x"].constant == (low == high)
+  text = json.loads((tmp_path / "s.json").read_text())["paths"]["x"]
+  assert (text["min"], text["max"]) == (low, high)
 
 
 def test_what_is_not_finite_is_counted(tmp_path):
@@ -269,6 +389,15 @@ ERRORS = {
   "no colon": ("store", {"transform": "numpy"}, "expected MODULE:NAME, got 'numpy'"),
   "no such name": (
     "store", {"transform": "numpy:difff"}, "a name of numpy, got 'difff'. Did you mean",
+  ),
+  "a cut of a function": (
+    "store", {"transform": to_deltas, "cut": windows.Cut()}, "cut: expected None, as",
+  ),
+  "a path that is missing": (
+    "store",
+    {"transform": preprocessors.NoOpPreprocessor(
+      lambda mode: {"stat": Spec((3,), tf.float32, time_offsets=0)})},
+    "features/stat: expected .* got nothing.* Did you mean 'state'",
   ),
   "spec of a store": (
     "store", {"spec": {"stat": Spec((3,), tf.float32, is_sequence=True)}}, "stat",

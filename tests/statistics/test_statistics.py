@@ -139,7 +139,7 @@ FILES = {
     '{"format": "t2r_seq.statistics", "version": 9}',
     "version 9. Upgrade t2r_seq",
   ),
-  "a part": ('{"format": "t2r_seq.statistics", "version": 1}', "KeyError: 'source'"),
+  "a part": ('{"format": "t2r_seq.statistics", "version": 1}', "KeyError: 'transform'"),
 }
 
 
