@@ -37,6 +37,7 @@ def store_flat(
     address,
     sequence_length=sequence_length,
     stride=stride,
+    padding="drop",
     timeout=20,
   )
   random = np.random.default_rng(0)
@@ -49,7 +50,9 @@ def store_flat(
 
 def main() -> None:
   """Runs the program against a server."""
-  with ReplayServer(frame_specs(3), sequence_length=4, sampler=replay.Fifo()) as server:
+  with ReplayServer(
+    frame_specs(3), sequence_length=4, padding="drop", sampler=replay.Fifo()
+  ) as server:
     client = store_flat(server.address, 3, 1, 4, num_frames=100)
     for batch in client.dataset(2).take(2):
       print(batch["frame"].shape)

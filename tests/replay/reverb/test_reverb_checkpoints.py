@@ -10,22 +10,23 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, replay, specs
-from t2r_seq.replay.reverb import ReplayServer, ReverbReplay
 from t2r_seq.replay.reverb import server as server_lib
 from t2r_seq.specs import ExtendedTensorSpec as Spec
+from tests.replay.reverb.full_windows import ReplayServer, ReverbReplay
 from tests.replay.reverb.image_steps import make_spec, write
 
 
 def test_checkpoint_is_restored(serve, server_host, tmp_path):
   folder = str(tmp_path)
-  address = server_host.ask((make_spec(), {"checkpoint_dir": folder}))
+  options = {"checkpoint_dir": folder, "padding": "drop"}
+  address = server_host.ask((make_spec(), options))
   client = ReverbReplay(make_spec(), address)
   write(client, 9)
   path = client.checkpoint()
   assert os.path.dirname(path) == folder
   assert os.listdir(os.path.join(folder, "incoming")) == []
   server_host.ask(address)
-  again = ReverbReplay(make_spec(), serve(make_spec(), checkpoint_dir=folder))
+  again = ReverbReplay(make_spec(), serve(make_spec(), **options))
   assert again.counters.num_items == 7
   window = next(iter(again.dataset(1)))["image"].numpy()[0, :, 0, 0]
   assert (np.diff(window) == 1).all()
@@ -91,7 +92,7 @@ def test_checkpoint_without_a_folder():
 
 
 def test_a_client_asks_a_server_without_a_folder(serve):
-  client = ReverbReplay(make_spec(), serve(make_spec()))
+  client = ReverbReplay(make_spec(), serve(make_spec(), padding="drop"))
   with pytest.raises(errors.ReplayError) as caught:
     client.checkpoint()
   caught.match(
@@ -104,7 +105,7 @@ def test_checkpoints_of_clients_that_do_not_see_the_disk(
   make_killable, tmp_path, monkeypatch
 ):
   monkeypatch.setattr(os.path, "isdir", lambda path: False)
-  server = make_killable(make_spec(), checkpoint_dir=str(tmp_path))
+  server = make_killable(make_spec(), padding="drop", checkpoint_dir=str(tmp_path))
   client = ReverbReplay(make_spec(), server.address, timeout=20)
   write(client, 9)
   for _ in range(2):
@@ -125,7 +126,7 @@ def test_a_full_disk_at_a_checkpoint(room, make_killable, tmp_path):
     image=Spec((2, 64, 64), tf.uint8, "image", time_offsets=(-1, 0))
   )
   random = np.random.default_rng(0)
-  server = make_killable(spec, checkpoint_dir=str(tmp_path))
+  server = make_killable(spec, padding="drop", checkpoint_dir=str(tmp_path))
   client = ReverbReplay(spec, server.address, timeout=20)
 
   def write_noise(num_steps):

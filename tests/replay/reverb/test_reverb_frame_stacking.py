@@ -28,6 +28,7 @@ def test_stores_and_sends_each_frame_once(
     sampler=replay.Fifo(),
     max_times_sampled=1,
     checkpoint_dir=str(tmp_path),
+    padding="drop",
   )
   counter = ByteCounter(address)
   client = PROGRAM["store_flat"](

@@ -11,10 +11,10 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, replay, specs
-from t2r_seq.replay.reverb import ReverbReplay
 from t2r_seq.replay.reverb import client as client_lib
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 from t2r_seq.training.stopping import Interruptible
+from tests.replay.reverb.full_windows import ReverbReplay
 
 # Each step is (episode, t), and a window shows three.
 SPEC = specs.TensorSpecStruct(
@@ -71,7 +71,9 @@ class Actor(threading.Thread):
 
 
 def test_reader_and_writer_go_on_after_two_kills(make_killable, tmp_path):
-  server = make_killable(SPEC, checkpoint_dir=str(tmp_path), max_size=200)
+  server = make_killable(
+    SPEC, padding="drop", checkpoint_dir=str(tmp_path), max_size=200
+  )
   client = ReverbReplay(SPEC, server.address, server_timeout=60)
   actor = Actor(client)
   batches = iter(client.dataset(4))
@@ -98,7 +100,11 @@ def test_reader_and_writer_go_on_after_two_kills(make_killable, tmp_path):
 
 def test_what_is_lost_and_what_is_not(make_killable, tmp_path):
   server = make_killable(
-    SPEC, checkpoint_dir=str(tmp_path), sampler=replay.Fifo(), max_times_sampled=1
+    SPEC,
+    padding="drop",
+    checkpoint_dir=str(tmp_path),
+    sampler=replay.Fifo(),
+    max_times_sampled=1,
   )
   client = ReverbReplay(SPEC, server.address, server_timeout=60, timeout=20)
 
@@ -127,7 +133,7 @@ def test_a_server_that_never_comes_back(make_killable, monkeypatch):
   monkeypatch.setattr(
     client_lib.logging, "warning", lambda text, *args: told.append(text % args)
   )
-  server = make_killable(SPEC)
+  server = make_killable(SPEC, padding="drop")
   client = ReverbReplay(SPEC, server.address, server_timeout=4)
   writer = client.writer()
   server.kill()
@@ -159,7 +165,7 @@ CALLS = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_calls_wait_for_a_server_that_is_away(name, make_killable, tmp_path):
-  server = make_killable(SPEC, checkpoint_dir=str(tmp_path))
+  server = make_killable(SPEC, padding="drop", checkpoint_dir=str(tmp_path))
   client = ReverbReplay(SPEC, server.address, server_timeout=60)
   CALLS[name](client)
   server.kill()
@@ -176,7 +182,7 @@ def test_calls_wait_for_a_server_that_is_away(name, make_killable, tmp_path):
 
 
 def test_training_does_not_wait_for_ever(make_killable):
-  server = make_killable(SPEC)
+  server = make_killable(SPEC, padding="drop")
   client = ReverbReplay(SPEC, server.address, server_timeout=3)
   with client.writer() as writer:
     for t in range(EPISODE):
@@ -199,7 +205,7 @@ def test_training_does_not_wait_for_ever(make_killable):
 
 
 def test_a_server_that_comes_back_with_other_specs(make_killable):
-  server = make_killable(SPEC)
+  server = make_killable(SPEC, padding="drop")
   client = ReverbReplay(SPEC, server.address, server_timeout=60)
   server.kill()
   server.start(OTHER)

@@ -14,9 +14,9 @@ import reverb
 import tensorflow as tf
 
 from t2r_seq import actors, errors, replay, specs
-from t2r_seq.replay.reverb import ReplayServer, ReverbReplay
 from t2r_seq.replay.reverb import server as server_lib
 from t2r_seq.specs import ExtendedTensorSpec as Spec
+from tests.replay.reverb.full_windows import ReplayServer, ReverbReplay
 from tests.replay.reverb.image_steps import make_spec, write
 from tests.test_listening import answers, own_address
 
@@ -69,7 +69,7 @@ OTHER = {
 @pytest.mark.parametrize("name", OTHER)
 def test_other_specs_are_found_on_connecting(name, serve):
   spec, arguments, messages = OTHER[name]
-  address = serve(make_spec())
+  address = serve(make_spec(), padding="drop")
   with pytest.raises(errors.SpecError) as caught:
     ReverbReplay(spec, address, **arguments)
   for message in [*messages, "Server and clients want the same specs"]:
@@ -85,7 +85,7 @@ LISTENING = {None: (True, False), "own": (False, True), "0.0.0.0": (True, True)}
 def test_who_reaches_a_server(listen, serve):
   own = own_address()
   asked = {None: {}, "own": {"listen": own}}.get(listen, {"listen": listen})
-  address = serve(make_spec(), **asked)
+  address = serve(make_spec(), padding="drop", **asked)
   host, _, port = address.rpartition(":")
   assert host == (own if listen == "own" else "localhost")
   assert (answers("127.0.0.1", port), answers(own, port)) == LISTENING[listen]
@@ -109,7 +109,7 @@ SAME_COLUMNS = {
 @pytest.mark.parametrize("name", SAME_COLUMNS)
 def test_other_windows_of_the_same_columns_are_found_on_connecting(name, serve):
   spec, arguments, others = SAME_COLUMNS[name]
-  address = serve(spec, **arguments)
+  address = serve(spec, **{"padding": "drop", **arguments})
   ReverbReplay(spec, address, **arguments)
   with pytest.raises(errors.SpecError) as caught:
     ReverbReplay(spec, address, **{**arguments, **others})
@@ -136,7 +136,7 @@ def test_no_server():
 
 
 def test_server_that_goes_away(server_host):
-  address = server_host.ask((make_spec(), {}))
+  address = server_host.ask((make_spec(), {"padding": "drop"}))
   client = ReverbReplay(make_spec(), address, server_timeout=1)
   write(client, 5)
   server_host.ask(address)
@@ -149,7 +149,7 @@ def test_server_that_goes_away(server_host):
 
 
 def test_a_stop_ends_the_wait_for_a_server(server_host):
-  address = server_host.ask((make_spec(), {}))
+  address = server_host.ask((make_spec(), {"padding": "drop"}))
   client = ReverbReplay(make_spec(), address)
   server_host.ask(address)
   sink, stop = actors.ReplaySink(client), threading.Event()
