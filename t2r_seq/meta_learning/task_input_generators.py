@@ -342,6 +342,14 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
     self._task_key = task_key
     self._sequence_length = sequence_length
 
+  @property
+  def position_options(self) -> dict[str, Any]:
+    """The batch size, the seed and the samples of a task; see the base class."""
+    if self._seed is None:
+      return {}
+    samples = list(self._counts)
+    return {"batch_size": self._batch_size, "seed": self._seed, "samples": samples}
+
   @tf.autograph.experimental.do_not_convert
   def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
     is_train = mode == ModeKeys.TRAIN

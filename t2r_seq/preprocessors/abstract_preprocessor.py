@@ -355,8 +355,8 @@ def _trace_sources(preprocessor: AbstractPreprocessor) -> dict[str, str | None]:
     )
     for mode in (specs.ModeKeys.EVAL, specs.ModeKeys.TRAIN)
   }
-  for mode, wanted in out.items():
-    missing = [key for key in wanted if key not in found]
+  for mode, expected in out.items():
+    missing = [key for key in expected if key not in found]
     if missing:
       try:
         traced = _trace_mode(preprocessor, mode)

@@ -278,7 +278,7 @@ class Normalize(image_to_float_preprocessor.SpecTransformationPreprocessor):
             key,
             f"statistics of {_describe_representation(want)}",
             f"those of {_describe_representation(got)}",
-            hint.format(stages=want),
+            hint.format(stages=want, got=got),
           )
         )
     if found:
@@ -393,7 +393,10 @@ _COMPUTE_AFTER = (
   "Compute them of what {stages} gives: t2r_seq stats SOURCE --gin_configs CONFIG of "
   "the training, or --transform MODULE:NAME of a preprocessor with these stages."
 )
-_COMPUTE_RAW = "Compute them without a transform: t2r_seq stats SOURCE."
+_COMPUTE_RAW = (
+  "Compute them without a transform: t2r_seq stats SOURCE; or run {got} before "
+  "Normalize, in a ComposedPreprocessor."
+)
 
 
 def _describe_representation(stages: str) -> str:
