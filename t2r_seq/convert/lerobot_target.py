@@ -686,10 +686,8 @@ def _check_texts(path: str, texts: np.ndarray) -> None:
 
 def _measure(rows: np.ndarray) -> dict[str, Any]:
   """Returns the figures of the values of steps [T, ...]."""
-  exact = rows.reshape(len(rows), -1)  # Floats round integers above 2^53.
-  values = exact.astype(np.float64)
-  exact = exact if rows.dtype.kind in "iu" else values
-  found = {"min": exact.min(0), "max": exact.max(0)}
+  values = rows.reshape(len(rows), -1).astype(np.float64)
+  found = {"min": values.min(0), "max": values.max(0)}
   found |= {"mean": values.mean(0), "std": values.std(0), **_rank(values)}
   return _shaped(found, rows.shape[1:], len(rows))
 
