@@ -81,11 +81,15 @@ class RateWatch:
     Raises:
       SpecError: they are no numbers of seconds.
     """
-    times: Any = np.asarray(timestamps)
-    if times.dtype.kind not in "fiu" or times.size not in (1, np.size(is_first)):
+    try:
+      times: Any = np.asarray(timestamps)
+    except ValueError:  # A ragged list.
+      times = np.asarray(None)
+    is_number = times.dtype.kind in "fiu" and errors.find_nonfinite(times) is None
+    if not is_number or times.size not in (1, np.size(is_first)):
       raise errors.SpecError(
         f"{self._whose}: {TIMESTAMP}: expected seconds, one number for each of "
-        f"{np.size(is_first)} environments, got {errors.describe(times)}."
+        f"{np.size(is_first)} environments, got {errors.describe(timestamps)}."
       )
     if self._period is None:
       return
@@ -192,6 +196,41 @@ def pack(
   return {path: to_spec_dtype(path, values[path], leaf) for path, leaf in spec.items()}
 
 
+def check_finite(
+  operation: str, values: Mapping[str, Any], has_envs: bool = False
+) -> None:
+  """Checks that an observation has no NaN and no infinity.
+
+  A policy that remembers would return NaN actions for the rest of the episode.
+
+  Args:
+    operation: for the error.
+    values: arrays or eager tensors by path.
+    has_envs: the first axis is that of environments.
+  Raises:
+    SpecError: with every path that has such a value, and where.
+  """
+  wrong = []
+  for path, value in values.items():
+    array = np.asarray(value)
+    found = errors.find_nonfinite(array)
+    if found is None:
+      continue
+    text, index = found
+    where = f"{index}"
+    if has_envs:
+      where = f"{index[1:]}"
+      if len(array) > 1:
+        where += f" of environment {index[0]}"
+    hint = "Repair or skip the observation, or let it in: allow_nan=True, --allow_nan."
+    if text != "NaN":
+      hint = f"Numbers beyond the range of {array.dtype} become infinite. {hint}"
+    spec = errors.describe(array[0] if has_envs else array)
+    wrong.append(errors.Mismatch(path, f"finite {spec}", f"{text} at {where}", hint))
+  if wrong:
+    raise errors.mismatch_error(operation, wrong)
+
+
 def to_spec_dtype(path: str, value: Any, spec: Any) -> np.ndarray:
   """Converts numbers to a spec's dtype where that keeps their kind.
 
@@ -223,4 +262,6 @@ def to_spec_dtype(path: str, value: Any, spec: Any) -> np.ndarray:
   is_pixels_to_float = array.dtype.kind == "u" and want_dtype.kind == "f"
   if is_pixels_to_float or not np.can_cast(array.dtype, want_dtype, "same_kind"):
     return array
-  return array.astype(want_dtype, copy=False)
+  # A number beyond the range becomes infinite, which `check_finite` reports.
+  with np.errstate(over="ignore"):
+    return array.astype(want_dtype, copy=False)

@@ -15,6 +15,8 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
+
 # What to do about gs://, s3:// and so on that TensorFlow cannot get at.
 IF_REMOTE = (
   "TensorFlow reads gs:// with credentials, and other remote files with tensorflow-io; "
@@ -194,6 +196,25 @@ def describe(value: Any) -> str:
   is_known = shape is not None and getattr(shape, "rank", 0) is not None
   dims = str(tuple(shape)) if is_known else "(unknown shape)"
   return f"{dims} {getattr(dtype, 'name', dtype)}"
+
+
+def find_nonfinite(array: np.ndarray) -> tuple[str, tuple[int, ...]] | None:
+  """Finds the first NaN or infinity of an array.
+
+  Args:
+    array: of any dtype; only floats and complex numbers have such values.
+  Returns:
+    (its text, its index); None if all values are finite.
+  """
+  if array.dtype.kind not in "fcV":  # bfloat16 is of kind 'V'.
+    return None
+  finite: np.ndarray = np.isfinite(array)
+  if finite.all():
+    return None
+  index = np.unravel_index(int(np.argmin(finite)), array.shape)
+  value = array[index]
+  text = "NaN" if value != value else str(value)
+  return text, tuple(int(i) for i in index)
 
 
 def missing_extra(package: str, extra: str) -> ImportError:

@@ -155,7 +155,11 @@ class LitePolicy:
   """
 
   def __init__(
-    self, folder: str, action_key: str = "inference_output", num_threads: int = 1
+    self,
+    folder: str,
+    action_key: str = "inference_output",
+    num_threads: int = 1,
+    allow_nan: bool = False,
   ) -> None:
     """Loads a policy.
 
@@ -163,6 +167,8 @@ class LitePolicy:
       folder: as `t2r_seq export --lite` wrote it.
       action_key: the output that `sample_action` gives.
       num_threads: of the interpreter.
+      allow_nan: accepts observations with NaN or infinity, which are otherwise an
+        error.
     Raises:
       SpecError: the folder is none, is of another version, or lacks a file.
       ImportError: the interpreter is missing; names the extra.
@@ -176,6 +182,7 @@ class LitePolicy:
         f"{errors.nearest(action_key, self.layout.outputs)}"
       )
     self._action_key = action_key
+    self._allow_nan = allow_nan
     self._initial = _read_state(self.model_path, self.layout)
     self._lock = threading.Lock()  # An interpreter has one set of buffers.
     self._interpreter = _load(self.model_path, self.layout.size, num_threads)
@@ -235,7 +242,8 @@ class LitePolicy:
     Returns:
       (outputs by name; the next state).
     Raises:
-      SpecError: the observation does not fit, or the state is of another model.
+      SpecError: the observation does not fit, it has NaN or infinity, or the state is
+        of another model.
     """
     if getattr(state, "model_path", None) != self.layout.model:
       raise errors.SpecError(
@@ -245,6 +253,8 @@ class LitePolicy:
       )
     given = acting.pack(observation, self.layout.observation)
     _check("step", given, self.layout.observation)
+    if not self._allow_nan:
+      acting.check_finite("step", given)
     _check("step: state", state, self.layout.state)
     with self._lock:
       put, get = self._interpreter.set_tensor, self._interpreter.get_tensor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import (
+  acting,
   cli,
   errors,
   lite,
@@ -176,6 +178,114 @@ def test_an_observation_that_does_not_fit_is_refused(exported):
     r"  image: expected \(4, 4, 1\) float32, got \(4, 4, 3\) float32",
   ):
     policy.step(bad)
+
+
+def _stateless(policy):
+  state = policy.initial_state()
+
+  def step(observation):
+    nonlocal state
+    outputs, state = policy.stateless_step(observation, state)
+    return outputs["inference_output"]
+
+  return step
+
+
+def _acting(policy):
+  return lambda observation: policy.sample_action(observation)[0]
+
+
+def _predictor(exports, allow_nan):
+  predictor = policies.ExportedSavedModelPredictor(
+    exports, timeout=0, allow_nan=allow_nan
+  )
+  predictor.restore()
+  return predictor
+
+
+def _ensemble(exports, allow_nan):
+  predictor = policies.EnsembleExportedSavedModelPredictor(
+    exports, timeout=0, allow_nan=allow_nan
+  )
+  predictor.restore()
+  return predictor
+
+
+def _in_memory(allow_nan):
+  tf.keras.utils.set_random_seed(1)
+  predictor = policies.ModelPredictor(ChunkModel(), allow_nan=allow_nan)
+  predictor.restore()
+  return predictor
+
+
+def _served(policy, stack):
+  server = stack.enter_context(serving.PolicyServer(policy, port=0))
+  client = serving.PolicyClient(port=server.port)
+  stack.callback(client.close)
+  return _acting(client)
+
+
+# Each returns a function that steps a new policy.
+RUNTIMES = {
+  "lite": lambda e, f, n, _: _acting(lite.LitePolicy(f, allow_nan=n)),
+  "lite, stateless": lambda e, f, n, _: _stateless(lite.LitePolicy(f, allow_nan=n)),
+  "lite, served": lambda e, f, n, s: _served(lite.LitePolicy(f, allow_nan=n), s),
+  "export": lambda e, f, n, _: _acting(policies.RegressionPolicy(_predictor(e, n))),
+  "export, stateless": lambda e, f, n, _: _stateless(
+    policies.StatelessPolicy(_predictor(e, n))
+  ),
+  "export, served": lambda e, f, n, s: _served(
+    policies.StatelessPolicy(_predictor(e, n)), s
+  ),
+  "ensemble": lambda e, f, n, _: _acting(policies.RegressionPolicy(_ensemble(e, n))),
+  "in memory": lambda e, f, n, _: _acting(policies.RegressionPolicy(_in_memory(n))),
+}
+NOT_FINITE = {
+  "NaN": ("state/pos", [0.0, np.nan, 2.0], r"\(3,\) float32, got NaN at \(1,\)"),
+  "infinity": ("goal", [-np.inf], r"\(1,\) float32, got -inf at \(0,\)"),
+  "beyond float32": (
+    "goal", [1e300], r"finite \(1,\) float32, got inf at \(0,\)\. Numbers beyond",
+  ),
+  "a pixel": (
+    "image",
+    np.where(np.arange(16).reshape([4, 4, 1]) == 9, np.nan, 0.0),
+    r"\(4, 4, 1\) float32, got NaN at \(2, 1, 0\)",
+  ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_not_finite_observations_are_refused_and_change_no_state(exported, runtime):
+  good = acting.flatten_observation(_observation())
+  with contextlib.ExitStack() as stack:
+    step, untouched, lenient = (
+      RUNTIMES[runtime](*exported, allow_nan, stack)
+      for allow_nan in (False, False, True)
+    )
+    np.testing.assert_array_equal(step(good), untouched(good))
+    for path, value, message in NOT_FINITE.values():
+      with pytest.raises(
+        errors.SpecError, match=f"step: {path}: expected .*{message}.*allow_nan=True"
+      ):
+        step({**good, path: value})
+    moved = {**good, "state/pos": [3.0, 4.0, 5.0]}
+    np.testing.assert_array_equal(step(moved), untouched(moved))
+    assert np.isnan(lenient({**good, "state/pos": [0.0, np.nan, 2.0]})).any()
+
+
+def test_predict_and_several_environments_name_where_a_value_is_not_finite(exported):
+  predictor = _predictor(exported[0], False)
+  features = specs.make_random_numpy(predictor.get_feature_specification(), 2, seed=0)
+  features["goal"][1, 0] = np.inf
+  with pytest.raises(errors.SpecError, match=r"predict: goal: .*got inf at \(1, 0\)"):
+    predictor.predict(features)
+  predictor.reset(3)
+  frames = specs.make_random_numpy(predictor.get_step_specification(), 3, seed=0)
+  frames["state/pos"][2, 1] = np.nan
+  with pytest.raises(
+    errors.SpecError, match=r"step: state/pos: .*NaN at \(1,\) of environment 2\."
+  ):
+    predictor.step(frames)
 
 
 def test_a_server_gives_what_the_export_gives_and_may_be_killed(exported):

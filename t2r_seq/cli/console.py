@@ -411,17 +411,20 @@ def load_store_specs(source: str) -> Any:
   return joined
 
 
-def load_export(export_dir: str) -> Any:
+def load_export(export_dir: str, allow_nan: bool = True) -> Any:
   """Returns a predictor with the newest export of a folder.
 
   Args:
     export_dir: holds exports, or is itself one.
+    allow_nan: accepts features with NaN or infinity, as recorded data may have them.
   Raises:
     UsageError: there is none, or the newest is damaged.
   """
   from t2r_seq import policies
 
-  predictor = policies.ExportedSavedModelPredictor(export_dir, timeout=0)
+  predictor = policies.ExportedSavedModelPredictor(
+    export_dir, timeout=0, allow_nan=allow_nan
+  )
   is_newest = predictor.restore()
   found = policies.list_exports(export_dir)
   if not found:

@@ -64,7 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help="float64=float32 for all numbers of a dtype, or a path and another dtype",
   )
   parser.add_argument(
-    "--allow_nan", action="store_true", help="accept NaN in what goes into a store"
+    "--allow_nan",
+    action="store_true",
+    help="accept NaN and infinity in what goes into a store",
   )
   parser.add_argument(
     "--num_shards", type=int, default=1, metavar="N", help="TFRecord files to write"

@@ -131,7 +131,7 @@ def _load_policy(place: str, stack: contextlib.ExitStack) -> Any:
     return client
   if os.path.exists(os.path.join(place, lite.LAYOUT_FILE)):
     keys = lite.Layout.read(place).outputs
-    return lite.LitePolicy(place, keys[0])
+    return lite.LitePolicy(place, keys[0], allow_nan=True)
   return console.load_export(place)
 
 
@@ -174,7 +174,7 @@ def _reference(checkpoint: str | None, predictor: Any) -> Any:
     if not os.path.exists(f"{checkpoint}.index"):
       return None
   reference = policies.CheckpointPredictor(
-    console.create_model(), checkpoint, timeout=0
+    console.create_model(), checkpoint, timeout=0, allow_nan=True
   )
   if not reference.restore():
     raise console.UsageError(f"there is no checkpoint in {checkpoint}.")

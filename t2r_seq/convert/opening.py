@@ -249,7 +249,7 @@ class ConversionOptions:
     cast: numbers that get another dtype: 'float64=float32' for all of a dtype, or
       'path=float32' for a path and all below it. Floats are rounded; what another
       dtype does not have is an error.
-    allow_nan: accepts NaN in numbers that go into a store.
+    allow_nan: accepts NaN and infinity in numbers that go into a store.
     num_shards: TFRecord files to write.
     compression: of TFRecord files, 'GZIP', 'ZLIB' or '', where their suffixes don't
       tell; 'gzip' compresses the observations of an HDF5 file.

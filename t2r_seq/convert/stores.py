@@ -92,7 +92,7 @@ class StoreTarget(EpisodeTarget):
       path: of the folder.
       spec: of the episodes.
       metadata: JSON values.
-      allow_nan: accepts NaN.
+      allow_nan: accepts NaN and infinity.
       videos: how those are kept that the values have, by path.
     Raises:
       SpecError: the specs cannot be stored, or are not those of the store.

@@ -45,6 +45,7 @@ class CheckpointPredictor(LoadingPredictor):
     poll_interval: float = 1.0,
     restore_model_option: RestoreOptions = RestoreOptions.DO_NOT_RESTORE,
     use_gpu: bool = True,
+    allow_nan: bool = False,
   ) -> None:
     """Creates the predictor; the model is built at the first restore.
 
@@ -56,6 +57,7 @@ class CheckpointPredictor(LoadingPredictor):
       poll_interval: seconds between two looks.
       restore_model_option: whether to restore now, and in which thread.
       use_gpu: False places the model's variables on the CPU.
+      allow_nan: accepts features with NaN or infinity, which are otherwise an error.
     """
     self._t2r_model: Any = t2r_model
     self._device = None if use_gpu else "/CPU:0"
@@ -63,7 +65,7 @@ class CheckpointPredictor(LoadingPredictor):
     # Of checkpoints that were read and are not in use yet.
     self._values: dict[str, list[tuple[tf.Variable, Any]]] = {}
     place = "" if checkpoint_dir is None else str(checkpoint_dir)
-    super().__init__(place, timeout, poll_interval, restore_model_option)
+    super().__init__(place, timeout, poll_interval, restore_model_option, allow_nan)
 
   def restore(self, is_async: bool | None = None) -> bool:
     """See the base class.
@@ -168,17 +170,21 @@ class ModelPredictor(CheckpointPredictor):
   """
 
   def __init__(
-    self, t2r_model: PolicyModel = gin.REQUIRED, use_gpu: bool = True
+    self,
+    t2r_model: PolicyModel = gin.REQUIRED,
+    use_gpu: bool = True,
+    allow_nan: bool = False,
   ) -> None:
     """Creates the predictor; nothing is built yet.
 
     Args:
       t2r_model: a `T2RModel`, whoever trains it.
       use_gpu: False places the second network's variables on the CPU.
+      allow_nan: accepts features with NaN or infinity, which are otherwise an error.
     """
     self._source: Any = t2r_model
     self._is_made = False
-    super().__init__(t2r_model, use_gpu=use_gpu)
+    super().__init__(t2r_model, use_gpu=use_gpu, allow_nan=allow_nan)
     self._place = f"{type(t2r_model).__name__} in memory"
 
   def restore(self, is_async: bool | None = None) -> bool:

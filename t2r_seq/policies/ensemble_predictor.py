@@ -39,6 +39,7 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
     aggregation: str = "mean",
     lcb_coefficient: float = 1.0,
     seed: int | None = None,
+    allow_nan: bool = False,
   ) -> None:
     """Creates the predictors, by default without models.
 
@@ -52,6 +53,7 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
         `lcb_coefficient` standard deviations. Others are those of the first member.
       lcb_coefficient: of 'lcb'.
       seed: of the draw of members.
+      allow_nan: accepts features with NaN or infinity, which are otherwise an error.
     Raises:
       SpecError: a folder is missing below `local_export_root`, there are no folders or
         no members, or the aggregation is not known.
@@ -80,6 +82,7 @@ class EnsembleExportedSavedModelPredictor(AbstractPredictor):
         self._resolve(path, local_export_root),
         timeout,
         restore_model_option=restore_model_option,
+        allow_nan=allow_nan,
       )
       for path in self._export_dirs
     ]

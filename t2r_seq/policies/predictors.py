@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from t2r_seq import errors, specs
+from t2r_seq import acting, errors, specs
 from t2r_seq.acting import Inspection, PolicyState, RateWatch
 from t2r_seq.policies.loaded_export import (
   LoadedExport,
@@ -208,6 +208,7 @@ class LoadingPredictor(AbstractPredictor):
     timeout: float,
     poll_interval: float,
     restore_model_option: RestoreOptions,
+    allow_nan: bool = False,
   ) -> None:
     """Creates a predictor without a model, and begins to restore it, if told to.
 
@@ -216,7 +217,9 @@ class LoadingPredictor(AbstractPredictor):
       timeout: how long `restore` waits for a first model, seconds; 0 looks once.
       poll_interval: seconds between two looks.
       restore_model_option: whether to restore now, and in which thread.
+      allow_nan: accepts features with NaN or infinity, which are otherwise an error.
     """
+    self._allow_nan = allow_nan
     self._place = place
     self._timeout = timeout
     self._poll_interval = poll_interval
@@ -342,11 +345,13 @@ class LoadingPredictor(AbstractPredictor):
     Returns:
       The model's outputs by name, `[B, ...]`.
     Raises:
-      SpecError: features are missing, or have another shape or dtype; all are named.
+      SpecError: features are missing, have another shape or dtype, NaN or infinity;
+        all are named.
     """
     loaded = self._model("predict")
     flat = _validate("predict", loaded.predict_spec, features)
     _check_batch("predict", flat)
+    self._check_finite("predict", flat)
     return loaded.predict(flat)
 
   def predict_records(
@@ -379,8 +384,9 @@ class LoadingPredictor(AbstractPredictor):
     Returns:
       The model's outputs by name, `[N, ...]`.
     Raises:
-      SpecError: features are missing, or have another shape or dtype, or not one
-        entry per environment; all are named. Or the timestamp is no number.
+      SpecError: features are missing, have another shape or dtype, NaN or infinity, or
+        not one entry per environment; all are named. Or the timestamp is no number. No
+        step is taken: what the policy remembers stays as it was.
     """
     if self._loading is not None and is_first is not None and np.all(is_first):
       self._swap_if_loaded()
@@ -402,7 +408,14 @@ class LoadingPredictor(AbstractPredictor):
     if flat is None:
       flat = _validate("step", loaded.step_spec, features)
       _check_batch("step", flat, num_envs)
+    self._check_finite("step", flat, has_envs=True)
     return flat
+
+  def _check_finite(
+    self, operation: str, features: Any, has_envs: bool = False
+  ) -> None:
+    if not self._allow_nan:
+      acting.check_finite(operation, features, has_envs)
 
   def _starts(self, is_first: Any) -> Any:
     """Returns where an episode starts, bool [N]."""
@@ -552,7 +565,9 @@ class LoadingPredictor(AbstractPredictor):
     self, loaded: LoadedPolicy, operation: str, features: Any
   ) -> specs.TensorSpecStruct:
     loaded.signature(operation)  # Says so where there is none.
-    return _validate(operation, loaded.adaptation_spec, features)
+    flat = _validate(operation, loaded.adaptation_spec, features)
+    self._check_finite(operation, flat, has_envs=True)
+    return flat
 
   def last_window(self) -> dict[str, np.ndarray]:
     """Returns the stacked features `[N, ...]`, by path, that the last `step` saw."""
@@ -677,6 +692,7 @@ class ExportedSavedModelPredictor(LoadingPredictor):
     timeout: float = 600.0,
     poll_interval: float = 1.0,
     restore_model_option: RestoreOptions = RestoreOptions.DO_NOT_RESTORE,
+    allow_nan: bool = False,
   ) -> None:
     """Creates a predictor, by default without a model.
 
@@ -686,8 +702,11 @@ class ExportedSavedModelPredictor(LoadingPredictor):
       poll_interval: seconds between two looks.
       restore_model_option: whether to restore now, and in which thread, see
         `RestoreOptions`.
+      allow_nan: accepts features with NaN or infinity, which are otherwise an error.
     """
-    super().__init__(str(export_dir), timeout, poll_interval, restore_model_option)
+    super().__init__(
+      str(export_dir), timeout, poll_interval, restore_model_option, allow_nan
+    )
 
   def _find_newest(
     self, current: LoadedPolicy | None

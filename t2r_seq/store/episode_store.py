@@ -425,7 +425,7 @@ class EpisodeStore:
       metadata: JSON values of the user's own.
       segment: which part of the store this writer appends to.
       commit_every: episodes between two commits; a commit waits for the disk.
-      allow_nan: accepts NaN, which is otherwise an error.
+      allow_nan: accepts NaN and infinity, which are otherwise an error.
       videos: how the frames of specs with `data_format` 'mp4' are encoded, and how
         many a second has: a `VideoOptions`, or one by path.
     Returns:
@@ -461,7 +461,7 @@ class EpisodeStore:
         store's only one.
       spec: flat specs that the store must have, these and no others.
       commit_every: episodes between two commits, which wait for the disk.
-      allow_nan: accepts NaN, which is otherwise an error.
+      allow_nan: accepts NaN and infinity, which are otherwise an error.
     Returns:
       The writer, a context manager.
     Raises:

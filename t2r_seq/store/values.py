@@ -44,7 +44,7 @@ def collect(
     structure: arrays, tensors, Python numbers, lists or byte strings, packed or flat.
     has_steps: values of columns with a row per step are [T, ...]; otherwise every
       value is one row.
-    allow_nan: accepts NaN.
+    allow_nan: accepts NaN and infinity.
   Returns:
     Rows by path; absent optionals are left out.
   Raises:
@@ -136,10 +136,10 @@ def _to_rows(
       misfit = _find_image_misfit(column, array, is_many)
       return misfit or _bytes_rows(array, len(array) if is_many else 1)
     if has_shape and not column.is_bytes and array.dtype == column.dtype:
-      nan = None if allow_nan else _find_nan(array)
-      if nan is None:
+      found = None if allow_nan else errors.find_nonfinite(array)
+      if found is None:
         return Rows(len(array) if is_many else 1, files.as_bytes(array))
-      got = f"NaN at {nan}"
+      got = "{} at {}".format(*found)
       hint = "Clean the data, or let it in: allow_nan=True, --allow_nan."
     elif has_shape and not column.is_bytes:
       hint = "Cast it."
@@ -223,16 +223,6 @@ def _bytes_rows(array: np.ndarray, count: int) -> Rows:
   items = array.ravel().tolist()
   lengths = np.fromiter(map(len, items), np.int64, len(items))
   return Rows(count, np.frombuffer(b"".join(items), np.uint8), lengths)
-
-
-def _find_nan(array: np.ndarray) -> tuple[int, ...] | None:
-  # bfloat16 is of kind 'V'.
-  if array.dtype.kind not in "fcV" or array.size == 0:
-    return None
-  nan: Any = np.isnan(array)
-  if not nan.any():
-    return None
-  return tuple(int(i) for i in np.unravel_index(int(np.argmax(nan)), array.shape))
 
 
 def _expected(column: Column, has_steps: bool) -> str:

@@ -46,7 +46,7 @@ class EpisodeWriter(Closing):
       folder: of the segment.
       manifest: of the store.
       commit_every: episodes between two commits.
-      allow_nan: accepts NaN.
+      allow_nan: accepts NaN and infinity.
     Raises:
       StoreError: another writer holds the segment, or it is damaged.
       OSError: the folder cannot be written.

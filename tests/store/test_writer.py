@@ -169,6 +169,10 @@ BAD = {
     {"x": np.array([[0, 1], [np.nan, 2]], np.float32)},
     r"x: expected \(T, 2\) float32, got NaN at \(1, 0\)\. .*allow_nan=True",
   ),
+  "infinity": (
+    {"x": np.array([[0, 1], [2, np.inf]], np.float32)},
+    r"x: expected \(T, 2\) float32, got inf at \(1, 1\)\. .*allow_nan=True",
+  ),
   "no steps beside some": (
     {"x": np.zeros((0, 2), np.float32)},
     "n: expected 0 steps, as x has, got 2 steps",
@@ -258,7 +262,7 @@ def test_numbers_out_of_range_are_refused(dtype, tmp_path):
   spec = {"x": Spec((), dtype, is_sequence=True)}
   number = OVERFLOWS[dtype]
   want = re.escape(f"x: expected (T,) {dtype}, got (2,) with {number:g} in it")
-  with store.EpisodeStore.create(tmp_path / "s", spec) as writer:
+  with store.EpisodeStore.create(tmp_path / "s", spec, allow_nan=True) as writer:
     with pytest.raises(errors.SpecError, match=want):
       writer.append_episode({"x": [1.0, number]})
     writer.append_episode({"x": [1.0, float("inf")]})
