@@ -1,4 +1,4 @@
-"""At which address a server in this process can be reached.
+"""Servers of this process: at which address they are reached, by how many connections.
 
 The servers of TensorFlow and of Reverb ask nobody who they are, do what they are told,
 and listen at every address of the machine: they take no other. So the operating system
@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import ipaddress
+import logging
 import os
 import socket
 import stat
 import struct
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from t2r_seq import errors
 
@@ -31,6 +36,28 @@ _PROTOCOL, _NETWORK_HEADER = 2**32 - 0x1000, 2**32 - 0x100000
 # By the version of IP: its number in a frame, and where a header has the destination.
 _IP = {4: (0x0800, 16), 6: (0x86DD, 24)}
 _PASS, _DROP = 2**32 - 1, 0
+
+# A connection of websockets has its socket, a pair of sockets and a selector.
+_FILES_PER_CONNECTION = 4
+# Files of the process that are no connections, e.g. those of an interpreter.
+_OTHER_FILES = 128
+# Beyond those of one connection, as handlers open theirs at the same time.
+_FREE_FILES = 4 * _FILES_PER_CONNECTION
+_NUM_UNKNOWN = 64
+_LOOK_SECONDS = 0.2
+_WAIT_SECONDS = 0.05
+_LOG_EVERY_SECONDS = 60.0
+# What accept() raises because of one client, or while the machine lacks something.
+_PASSING = (
+  errno.EMFILE,
+  errno.ENFILE,
+  errno.ENOBUFS,
+  errno.ENOMEM,
+  errno.ECONNABORTED,
+  errno.EPROTO,
+  errno.EINTR,
+  errno.EPERM,
+)
 
 
 def check_address(operation: str, address: str) -> None:
@@ -145,3 +172,203 @@ def _sockets() -> Iterator[socket.socket]:
       is_inet = found.family in (socket.AF_INET, socket.AF_INET6)
       if is_inet and found.type == socket.SOCK_STREAM:
         yield found
+
+
+def check_max_connections(
+  operation: str, max_clients: int, max_connections: int | None
+) -> int:
+  """Returns how many connections a server may hold.
+
+  Args:
+    operation: for the message.
+    max_clients: clients that are served at the same time.
+    max_connections: all connections, those that have sent nothing yet as well; None for
+      64 more than clients, or for what the limit of open files allows.
+  Raises:
+    SpecError: there is no room for a connection beside the clients.
+  """
+  errors.check_count(operation, "max_clients", max_clients)
+  limit = _max_files()
+  most = max(1, (limit - _OTHER_FILES) // _FILES_PER_CONNECTION)
+  found = min(max_clients + _NUM_UNKNOWN, most)
+  if max_connections is not None:
+    hint = f"This process may open {limit:,} files: see `ulimit -n`."
+    found = errors.check_count(
+      operation, "max_connections", max_connections, most=most, hint=hint
+    )
+  if found <= max_clients:
+    raise errors.SpecError(
+      f"{operation}: max_connections: expected more than the {max_clients} of "
+      f"max_clients, got {found}. This process may open {limit:,} files, and a "
+      f"connection takes {_FILES_PER_CONNECTION}: see `ulimit -n`."
+    )
+  return found
+
+
+def _max_files() -> int:
+  try:
+    import resource
+  except ImportError:  # Windows has no such limit.
+    return 1 << 20
+  limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+  return 1 << 20 if limit == resource.RLIM_INFINITY else min(limit, 1 << 20)
+
+
+class Acceptor:
+  """Accepts connections in a thread, and handles each in a thread.
+
+  It holds at most `max_connections`. When there are as many, the oldest one that is not
+  kept makes room for a new one: those who connect and send nothing keep nobody out.
+  A process without free file descriptors or threads waits until there are some.
+
+  Attributes:
+    error: what ended the thread; None while it accepts, and after `stop`.
+  """
+
+  def __init__(
+    self,
+    server: socket.socket,
+    handle: Callable[[socket.socket, Any], None],
+    max_connections: int,
+  ) -> None:
+    """Prepares the thread; `start` starts it.
+
+    Args:
+      server: listens; it is closed at the end.
+      handle: called with each connection and its address; it closes the connection.
+      max_connections: see `check_max_connections`.
+    """
+    self._server = server
+    self._handle = handle
+    self._max_connections = max_connections
+    self._changed = threading.Condition()
+    # By connection, the oldest first: whether it may be closed to make room.
+    self._is_idle: dict[socket.socket, bool] = {}
+    self._is_stopped = False
+    self._logged = -_LOG_EVERY_SECONDS
+    self.error: Exception | None = None
+    server.settimeout(_LOOK_SECONDS)
+    self._thread = threading.Thread(target=self._accept_all, name="accept")
+
+  def start(self) -> None:
+    """Begins to accept connections."""
+    self._thread.start()
+
+  def keep(self, connection: socket.socket) -> None:
+    """Keeps a connection until its handler returns."""
+    with self._changed:
+      if connection in self._is_idle:
+        self._is_idle[connection] = False
+
+  def stop(self) -> None:
+    """Accepts no more connections; closes those that are not kept."""
+    self._is_stopped = True
+    self._thread.join()
+    self._shut_down(lambda is_idle: is_idle)
+
+  def join(self, seconds: float) -> None:
+    """Waits for all handlers; after some seconds it closes their connections."""
+    with self._changed:
+      self._changed.wait_for(lambda: not self._is_idle, seconds)
+    self._shut_down(lambda _: True)
+    with self._changed:
+      self._changed.wait_for(lambda: not self._is_idle)
+
+  def _shut_down(self, applies: Callable[[bool], bool]) -> None:
+    with self._changed:
+      chosen = [each for each, is_idle in self._is_idle.items() if applies(is_idle)]
+    for connection in chosen:
+      _shut_down(connection)
+
+  def _accept_all(self) -> None:
+    try:
+      while not self._is_stopped:
+        self._make_room()
+        self._accept()
+    except Exception as error:
+      logging.exception("The server can accept no more connections.")
+      self.error = error
+    finally:
+      self._server.close()  # Clients are refused at once.
+
+  def _make_room(self) -> None:
+    """Waits until there are fewer connections than may be, and files for another."""
+    while not self._is_stopped:
+      if len(self._is_idle) >= self._max_connections:
+        self._wait_for_end()
+      elif error := _file_shortage(self._server):
+        self._wait_for_resources(error)
+      else:
+        return
+
+  def _close_oldest(self) -> None:
+    for connection, is_idle in self._is_idle.items():
+      if is_idle:
+        # Its handler ends, and drops it from the dictionary.
+        self._is_idle[connection] = False
+        _shut_down(connection)
+        return
+
+  def _accept(self) -> None:
+    try:
+      connection, address = self._server.accept()
+    except TimeoutError:
+      return
+    except OSError as error:
+      if error.errno not in _PASSING:
+        raise
+      self._wait_for_resources(error)
+      return
+    thread = threading.Thread(target=self._serve, args=(connection, address))
+    with self._changed:
+      self._is_idle[connection] = True
+    try:
+      thread.start()
+    except RuntimeError as error:  # The system has no more threads.
+      connection.close()
+      self._drop(connection)
+      self._wait_for_resources(error)
+
+  def _wait_for_resources(self, error: Exception) -> None:
+    if time.monotonic() - self._logged >= _LOG_EVERY_SECONDS:
+      self._logged = time.monotonic()
+      logging.warning("The server waits to accept connections: %s.", error)
+    self._wait_for_end()
+
+  def _wait_for_end(self) -> None:
+    """Closes the oldest idle connection; waits for a moment until one has ended."""
+    with self._changed:
+      self._close_oldest()
+      self._changed.wait(_WAIT_SECONDS)
+
+  def _serve(self, connection: socket.socket, address: Any) -> None:
+    try:
+      self._handle(connection, address)
+    finally:
+      connection.close()
+      self._drop(connection)
+
+  def _drop(self, connection: socket.socket) -> None:
+    with self._changed:
+      self._is_idle.pop(connection, None)
+      self._changed.notify_all()
+
+
+def _file_shortage(server: socket.socket) -> OSError | None:
+  """Returns the error of a process that cannot open the files of a connection."""
+  copies: list[int] = []
+  try:
+    for _ in range(_FREE_FILES):
+      copies.append(os.dup(server.fileno()))
+  except OSError as error:
+    return error
+  finally:
+    for copy in copies:
+      os.close(copy)
+  return None
+
+
+def _shut_down(connection: socket.socket) -> None:
+  """Ends all reads and writes of a connection, which its own thread closes."""
+  with contextlib.suppress(OSError):
+    connection.shutdown(socket.SHUT_RDWR)

@@ -27,6 +27,8 @@ IS_FIRST, SEED, INSPECT = "is_first", "seed", "inspect"
 PORT = 8000
 # Close codes of the websocket protocol.
 _GOING_AWAY, _INTERNAL, _TRY_AGAIN = 1001, 1011, 1013
+# How long a client may take to answer that its connection is closed.
+_CLOSE_SECONDS = 1.0
 _SLACK_BYTES = 1 << 20
 
 
@@ -147,6 +149,7 @@ class PolicyServer:
     address: str = listening.LOOPBACK,
     port: int = PORT,
     max_clients: int = 8,
+    max_connections: int | None = None,
   ) -> None:
     """Starts the server, in threads of its own.
 
@@ -156,8 +159,11 @@ class PolicyServer:
         machine's addresses; or '0.0.0.0' for all of them. Nobody is asked who he is.
       port: 0 chooses one.
       max_clients: at the same time; others are sent away.
+      max_connections: open connections, those that have sent nothing yet as well; the
+        oldest of these is closed for a new one. None: 64 more than clients, or what
+        the limit of open files allows.
     Raises:
-      SpecError: the address is none.
+      SpecError: the address is invalid, or there are too many connections.
       OSError: it cannot be listened at.
       ImportError: a package is missing; names the extra.
     """
@@ -165,6 +171,9 @@ class PolicyServer:
     server = errors.load_extra("websockets.sync.server", "serve")
     self._closed = errors.load_extra("websockets.exceptions", "serve").ConnectionClosed
     listening.check_address("serve: address", address)
+    max_connections = listening.check_max_connections(
+      "serve", max_clients, max_connections
+    )
     self._policy = policy
     # Of the policy, for as long as a step takes; and of who is there.
     self._step_lock, self._lock = threading.Lock(), threading.Lock()
@@ -186,7 +195,7 @@ class PolicyServer:
         **(policy.describe() if hasattr(policy, "describe") else {}),
       }
     )
-    self._server = server.serve(
+    websocket_server = server.serve(
       self._serve_client,
       "127.0.0.1" if address == listening.LOOPBACK else address,
       port,
@@ -196,21 +205,38 @@ class PolicyServer:
       # Floats may come as twice as large ones, and more than is asked for.
       max_size=_SLACK_BYTES + 4 * int(sum(sizes)),
       max_queue=1,
+      close_timeout=_CLOSE_SECONDS,
       process_request=_healthz,
       server_header=None,
     )
-    self.port: int = self._server.socket.getsockname()[1]
-    self._thread = threading.Thread(target=self._server.serve_forever, name="serve")
-    self._thread.start()
+    self.port: int = websocket_server.socket.getsockname()[1]
+    # Its own loop ends at the first error, e.g. when no file descriptor is free.
+    self._acceptor = listening.Acceptor(
+      websocket_server.socket, websocket_server.handler, max_connections
+    )
+    self._acceptor.start()
+
+  def check(self) -> None:
+    """Checks that clients can connect.
+
+    Raises:
+      OSError: the server has stopped listening because of an error.
+    """
+    if (error := self._acceptor.error) is not None:
+      raise OSError(
+        f"serve: port {self.port}: expected a server that listens, got: {error!r}. "
+        "Start it again."
+      ) from error
 
   def close(self) -> None:
-    """Stops listening, and closes all connections."""
+    """Stops listening, and closes all connections; waits for steps in progress."""
+    self._acceptor.stop()
     with self._lock:
       connections = list(self._connections)
-    self._server.shutdown()
-    for connection in connections:  # Older websockets leave them open.
-      connection.close(_GOING_AWAY, "the server stops")
-    self._thread.join()
+    for connection in connections:  # Each waits for its client to answer.
+      goodbye = (_GOING_AWAY, "the server stops")
+      threading.Thread(target=connection.close, args=goodbye).start()
+    self._acceptor.join(_CLOSE_SECONDS)
 
   def __enter__(self) -> PolicyServer:
     """Returns itself."""
@@ -233,6 +259,7 @@ class PolicyServer:
     if is_full:
       connection.close(_TRY_AGAIN, f"all {self._max_clients} clients are there")
       return
+    self._acceptor.keep(connection.socket)
     try:
       connection.send(self._metadata)
       self._answer_all(connection)

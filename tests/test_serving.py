@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import os
+import socket
+import subprocess
+import sys
 import threading
+import time
+import urllib.error
 import urllib.request
 
 import numpy as np
@@ -45,6 +52,22 @@ class SumPolicy:
 def fixture_server():
   with serving.PolicyServer(SumPolicy(), port=0) as server:
     yield server
+
+
+def _health(server):
+  place = f"http://127.0.0.1:{server.port}/healthz"
+  with urllib.request.urlopen(place, timeout=30) as answer:
+    return answer.read()
+
+
+@contextlib.contextmanager
+def _silent(port, count):
+  """Connections that send nothing."""
+  with contextlib.ExitStack() as stack:
+    yield [
+      stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+      for _ in range(count)
+    ]
 
 
 def _connect(server):
@@ -91,8 +114,7 @@ def test_clients_of_openpi_are_understood(server):
     raw.send(msgpack.packb({"state/pos": array, "prompt": "reach"}))
     said = msgpack.unpackb(raw.recv())["inference_output"]
   assert said == {**array, b"shape": [2]}
-  with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/healthz") as answer:
-    assert answer.read() == b"OK\n"
+  assert _health(server) == b"OK\n"
 
 
 _FITS = {"state/pos": np.zeros(2)}
@@ -190,6 +212,100 @@ def test_a_full_server_a_large_message_and_a_page_of_a_browser_are_refused():
       sync_client.connect(place, origin=page),
     ):
       pass
+
+
+def test_silent_connections_make_room_for_clients():
+  with serving.PolicyServer(
+    SumPolicy(), port=0, max_clients=2, max_connections=6
+  ) as server:
+    first = _connect(server)
+    with _silent(server.port, 40) as silent:
+      second = _connect(server)
+      assert _health(server) == b"OK\n"
+      for client in (first, second):
+        assert client.step(np.ones(2))["inference_output"].tolist() == [1, 1]
+      with pytest.raises(ConnectionError, match="all 2 clients are there"):
+        _connect(server)
+      assert silent[0].recv(1) == b""  # The oldest one was closed.
+    server.check()
+
+
+_FEW_FILES = """
+import os, resource, sys
+sys.path[:0] = sys.argv[1:]
+from t2r_seq import serving
+from test_serving import SumPolicy
+with serving.PolicyServer(SumPolicy(), port=0, max_connections=200) as server:
+  most = len(os.listdir("/proc/self/fd")) + 40
+  resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+  print(server.port, flush=True)
+  sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it counts files in /proc")
+def test_a_server_without_free_files_still_serves():
+  tests = os.path.dirname(__file__)
+  with subprocess.Popen(
+    [sys.executable, "-c", _FEW_FILES, os.path.dirname(tests), tests],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  ) as process:
+    port = int(process.stdout.readline())
+    with _silent(port, 60):
+      client = serving.PolicyClient(port=port)
+      assert client.step(np.ones(2))["inference_output"].tolist() == [1, 1]
+      client.close()
+    _, log = process.communicate(timeout=30)
+  assert "The server waits to accept connections: [Errno 24]" in log
+  assert process.returncode == 0
+
+
+def test_a_server_stops_within_two_seconds_of_silent_clients(server):
+  request = (
+    "GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+  )
+  with _silent(server.port, 20) as silent:
+    for each in silent[:12]:  # 4 of them are too many, and do not answer to that.
+      each.sendall(request.encode())
+    assert all(each.recv(12) == b"HTTP/1.1 101" for each in silent[:12])
+    start = time.monotonic()
+    server.close()
+    assert time.monotonic() - start < 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it finds the socket in /proc")
+def test_a_server_that_no_longer_listens_reports_it(server):
+  for number in map(int, os.listdir("/proc/self/fd")):
+    with (
+      contextlib.suppress(OSError),
+      socket.socket(fileno=os.dup(number)) as found,
+    ):
+      is_server = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+      if is_server and found.getsockname()[1] == server.port:
+        found.shutdown(socket.SHUT_RDWR)
+  with pytest.raises(urllib.error.URLError):
+    _health(server)
+  server._acceptor._thread.join(30)
+  with pytest.raises(OSError, match=r"serve: port \d+: expected a server that listens"):
+    server.check()
+
+
+@pytest.mark.parametrize(
+  ("clients", "connections", "message"),
+  [
+    (8, 8, "max_connections: expected more than the 8 of max_clients, got 8"),
+    (1 << 20, None, r"max_connections: expected more than the 1048576 .*`ulimit -n`"),
+    (8, 1 << 30, r"max_connections: expected an integer of at most .*`ulimit -n`"),
+    (0, None, "max_clients: expected an integer of at least 1, got 0"),
+  ],
+)
+def test_numbers_of_connections_are_checked(clients, connections, message):
+  with pytest.raises(errors.SpecError, match=f"serve: {message}"):
+    serving.PolicyServer(SumPolicy(), "localhost", 0, clients, connections)
 
 
 def test_a_server_that_stops_in_an_episode_is_an_error_of_its_clients(server):

@@ -21,6 +21,9 @@ name come out. Each connection is an environment with a state of its own.
   t2r_seq serve pose_lite --listen 10.0.0.5 --port 8000"""
 
 
+_LOOK_SECONDS = 0.5
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
   parser.add_argument("export_dir", metavar="EXPORT", help="exports, or a lite folder")
@@ -37,6 +40,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     "--max_clients", type=int, default=8, metavar="N", help="at the same time (8)"
   )
+  parser.add_argument(
+    "--max_connections",
+    type=int,
+    metavar="N",
+    help="open at the same time, those that have sent nothing yet as well (64 more "
+    "than clients, or what `ulimit -n` allows)",
+  )
+  parser.add_argument(
+    "--allow_nan",
+    action="store_true",
+    help="accept NaN and infinity in observations, which are otherwise an error",
+  )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,24 +59,28 @@ def run(args: argparse.Namespace) -> int:
   if args.max_clients < 1:
     raise console.UsageError(f"--max_clients must be >= 1, got {args.max_clients}.")
   listening.check_address("serve: --listen", args.listen)
+  listening.check_max_connections("serve", args.max_clients, args.max_connections)
   stop = threading.Event()
   for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, lambda *_: stop.set())
-  policy = _load(args.export_dir)
-  with serving.PolicyServer(policy, args.listen, args.port, args.max_clients) as server:
+  policy = _load(args.export_dir, args.allow_nan)
+  with serving.PolicyServer(
+    policy, args.listen, args.port, args.max_clients, args.max_connections
+  ) as server:
     print(f"serve: at ws://{args.listen}:{server.port}", flush=True)
-    stop.wait()
+    while not stop.wait(_LOOK_SECONDS):
+      server.check()
   print("serve: stopped", flush=True)
   return 0
 
 
-def _load(folder: str) -> Any:
+def _load(folder: str, allow_nan: bool) -> Any:
   """Returns the policy of one environment; TensorFlow is loaded for exports only."""
   if os.path.exists(os.path.join(folder, lite.LAYOUT_FILE)):
-    return lite.LitePolicy(folder)
+    return lite.LitePolicy(folder, allow_nan=allow_nan)
   console.load_tensorflow()
   from t2r_seq import policies
 
-  predictor = console.load_export(folder)
+  predictor = console.load_export(folder, allow_nan)
   predictor.get_state_specification()  # Those without a stateless step have none.
   return policies.StatelessPolicy(predictor)
