@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import threading
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,8 +25,10 @@ LAYOUT_FILE = "policy.json"
 STEP_FILE = "step.tflite"
 STATE_FILE = "initial_state.npz"
 SPECS_FILE = "t2r_assets.pbtxt"
+CHECKSUMS_FILE = "checksums.json"
 SIGNATURE = "step"
 IS_FIRST = "is_first"
+_CHUNK_BYTES = 1 << 20
 AGE, SEED, CHUNK_STEP = "age", "seed", "chunk_step"
 
 
@@ -170,10 +173,12 @@ class LitePolicy:
       allow_nan: accepts observations with NaN or infinity, which are otherwise an
         error.
     Raises:
-      SpecError: the folder is none, is of another version, or lacks a file.
+      SpecError: the folder is none, is of another version, lacks a file, or a file
+        has changed since the export.
       ImportError: the interpreter is missing; names the extra.
     """
     self.model_path = str(folder)
+    _check_files(self.model_path)
     self.layout = Layout.read(self.model_path)
     if action_key not in self.layout.outputs:
       raise errors.SpecError(
@@ -413,6 +418,43 @@ def _read_json(folder: str) -> dict[str, Any]:
     got = f"version {fields.get('version')}"
     raise _load_error(folder, f"version {VERSION} of a {FORMAT}", got)
   return fields
+
+
+def write_checksums(folder: str) -> None:
+  """Writes the CRC-32 of every file of a folder, which `LitePolicy` compares."""
+  names = sorted(name for name in os.listdir(folder) if name != CHECKSUMS_FILE)
+  found = {name: _checksum(os.path.join(folder, name)) for name in names}
+  with open(os.path.join(folder, CHECKSUMS_FILE), "w", encoding="utf-8") as f:
+    json.dump(found, f, indent=1)
+
+
+def _check_files(folder: str) -> None:
+  """Compares files with their checksums, which older folders lack.
+
+  A flipped bit of a weight gives other actions, and nothing else shows it.
+  """
+  path = os.path.join(folder, CHECKSUMS_FILE)
+  try:
+    with open(path, encoding="utf-8") as f:
+      stored = dict(json.load(f))
+  except (FileNotFoundError, NotADirectoryError):
+    return
+  except (TypeError, ValueError) as error:
+    raise _load_error(path, "checksums by file", f"a damaged file: {error}") from error
+  for name, want in stored.items():
+    file = os.path.join(folder, name)
+    # The files that a policy needs are reported where they are read.
+    got = _checksum(file) if os.path.isfile(file) else want
+    if got != want:
+      raise _load_error(file, f"the exported file, CRC-32 {want}", f"CRC-32 {got}")
+
+
+def _checksum(path: str) -> str:
+  value = 0
+  with open(path, "rb") as f:
+    while chunk := f.read(_CHUNK_BYTES):
+      value = zlib.crc32(chunk, value)
+  return f"{value:08x}"
 
 
 def _read_state(folder: str, layout: Layout) -> dict[str, np.ndarray]:

@@ -322,10 +322,34 @@ def _another_version(folder):
     fields = json.load(f)
   with open(path, "w", encoding="utf-8") as f:
     json.dump({**fields, "version": 2}, f)
+  lite.write_checksums(folder)
 
 
 def _cut_off(folder):
   os.truncate(os.path.join(folder, lite.STEP_FILE), 100)
+
+
+def _cut_off_in_an_older_folder(folder):
+  _cut_off(folder)
+  os.remove(os.path.join(folder, lite.CHECKSUMS_FILE))
+
+
+def _flip(name):
+  def damage(folder):
+    path = os.path.join(folder, name)
+    with open(path, "r+b") as f:
+      place = os.path.getsize(path) // 2
+      f.seek(place)
+      byte = f.read(1)[0]
+      f.seek(place)
+      f.write(bytes([byte ^ 1]))
+
+  return damage
+
+
+def _no_list_of_checksums(folder):
+  with open(os.path.join(folder, lite.CHECKSUMS_FILE), "w", encoding="utf-8") as f:
+    f.write("7")
 
 
 DAMAGES = {
@@ -333,7 +357,19 @@ DAMAGES = {
   "no layout": (lite.LAYOUT_FILE, r"expected a folder with policy\.json, got none"),
   "no model": (lite.STEP_FILE, r"step\.tflite: expected a file, got none"),
   "no state": (lite.STATE_FILE, r"initial_state\.npz: expected a file, got none"),
-  "cut off": (_cut_off, r"step\.tflite: expected \d+ bytes, got 100"),
+  "cut off": (_cut_off, r"step\.tflite: expected the exported file, CRC-32 "),
+  "cut off, no checksums": (
+    _cut_off_in_an_older_folder,
+    r"step\.tflite: expected \d+ bytes, got 100",
+  ),
+  **{
+    f"a bit of {name}": (
+      _flip(name),
+      rf"{name}: expected the exported file, CRC-32 .{{8}}, got CRC-32 .{{8}}\. Write",
+    )
+    for name in (lite.STEP_FILE, lite.LAYOUT_FILE, lite.STATE_FILE, lite.SPECS_FILE)
+  },
+  "checksums": (_no_list_of_checksums, r"checksums\.json: expected checksums by file"),
 }
 
 
@@ -348,6 +384,15 @@ def test_a_folder_that_is_none_is_refused(exported, tmp_path, case):
     os.remove(os.path.join(folder, damage))
   with pytest.raises(errors.SpecError, match=message):
     lite.LitePolicy(folder)
+
+
+def test_a_folder_without_checksums_still_loads(exported, tmp_path):
+  folder = str(tmp_path / "lite")
+  shutil.copytree(exported[1], folder)
+  os.remove(os.path.join(folder, lite.CHECKSUMS_FILE))
+  want = lite.LitePolicy(exported[1]).step(_observation())["inference_output"]
+  got = lite.LitePolicy(folder).step(_observation())["inference_output"]
+  np.testing.assert_array_equal(got, want)
 
 
 def test_what_litert_lacks_is_named_and_nothing_is_written(tmp_path, capfd):

@@ -117,6 +117,7 @@ def export_lite(
     config = operative_config_path(loaded.path)
     if os.path.exists(config):
       shutil.copy(config, partial)
+    lite.write_checksums(partial)
     most = tolerance if weights == "float32" else float("inf")
     difference = _compare(loaded, partial, most)
   logging.info("Exported %s for LiteRT to %s", loaded.path, folder)
