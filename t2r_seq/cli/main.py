@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from t2r_seq import __version__, errors
+from t2r_seq import __version__, errors, interrupts
 from t2r_seq.cli import (
   completion,
   console,
@@ -96,6 +96,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     The exit status: 0, 1 after an error, 130 after an interrupt, or 141 where nobody
     reads on, as behind `| head`.
   """
+  if argv is not None:
+    return _main(argv)
+  interrupts.begin_process()
+  try:
+    return _main(None)
+  finally:
+    interrupts.end_process()
+
+
+def _main(argv: Sequence[str] | None) -> int:
   args, unknown = create_parser().parse_known_args(argv)
   if unknown:
     args.parsers[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from absl import logging
 
-from t2r_seq import errors
+from t2r_seq import errors, interrupts
 
 _LOOK_SECONDS = 0.1
 # Signals within this time of the first are the same wish: process groups, supervisors
@@ -47,7 +47,8 @@ class StopSignal:
 
   A context manager: within it, they only make `is_set` true. A signal that comes more
   than 10 s after the first one does what it did before, i.e. it ends the process;
-  until then several are one wish. What was in force before is put back at the end.
+  until then several are one wish. What was in force before is put back at the end; a
+  signal that has stopped the loop is ignored for a second more.
   Signals that are ignored, as under nohup, stay ignored. Signals reach the main thread
   only; elsewhere there is `other`.
   """
@@ -146,6 +147,7 @@ class StopSignal:
         self._is_waiting = False
         raise Stopped
     elif not self._is_held and now - self._first > _INSISTS_SECONDS:
+      self._first = None  # Ended by this signal, which is no repeat.
       self._put_back()
       signal.raise_signal(number)
 
@@ -159,6 +161,9 @@ class StopSignal:
   def _put_back(self) -> None:
     while self._previous:
       number, previous = self._previous.popitem()
+      is_nested = isinstance(getattr(previous, "__self__", None), StopSignal)
+      if self._first is not None and not is_nested:
+        previous = interrupts.IgnoreRepeats(previous)
       signal.signal(number, previous)
 
 

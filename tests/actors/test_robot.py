@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 
 import pytest
 
@@ -95,13 +96,17 @@ def test_a_stop_ends_it_between_two_steps():
   assert (run.num_steps, run.was_stopped, robot.log[-1]) == (3, True, "halt")
 
 
-def test_a_signal_ends_a_wait_and_what_was_in_force_is_put_back():
+def test_a_signal_ends_a_wait_and_the_handler_is_restored(monkeypatch):
   before = signal.signal(signal.SIGINT, signal.default_int_handler)
   try:
     robot = Robot()
     robot.wait = lambda seconds: os.kill(os.getpid(), signal.SIGINT)
     run = robot.run()
     assert (run.num_steps, run.was_stopped, robot.log[-1]) == (1, True, "halt")
+    os.kill(os.getpid(), signal.SIGINT)  # A repeat, which is ignored.
+    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + 1)
+    with pytest.raises(KeyboardInterrupt):
+      os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
   finally:
     signal.signal(signal.SIGINT, before)

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 
@@ -295,6 +296,38 @@ def test_status(run_main, monkeypatch, error, status):
   got, _, err = run_main("predict", "export", "--random")
   assert got == status
   assert err.startswith("t2r_seq predict: ")
+
+
+_SECOND_SIGNAL = """
+import os, signal, sys
+from t2r_seq.cli import main, predict
+
+class Last:
+  def __del__(self, kill=os.kill, process=os.getpid()):
+    kill(process, number)  # When the interpreter has restored the default action.
+
+def run(args):
+  if number == signal.SIGTERM:
+    signal.signal(number, lambda *_: None)
+  os.kill(os.getpid(), number)
+  return 0
+
+last, number = Last(), int(sys.argv.pop())
+signal.signal(signal.SIGINT, signal.default_int_handler)
+predict.run = run
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+  ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)]
+)
+def test_a_second_signal_while_the_process_ends_keeps_the_status(number, status):
+  argv = ["predict", "export", "--random", str(int(number))]
+  done = subprocess.run(
+    [sys.executable, "-c", _SECOND_SIGNAL, *argv], capture_output=True, text=True
+  )
+  assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr
 
 
 def test_an_unexpected_error_is_raised(run_main, monkeypatch):

@@ -23,6 +23,7 @@ FLOORS = {
   "draws": 0,
   "errors": 0,
   "files": 0,
+  "interrupts": 0,
   "progress": 0,
   "summaries": 0,
   "listening": 1,

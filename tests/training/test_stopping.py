@@ -9,8 +9,18 @@ import time
 
 import pytest
 
-from t2r_seq import training
+from t2r_seq import interrupts, training
 from t2r_seq.training import stopping
+
+
+@pytest.fixture(autouse=True)
+def restored_handlers():
+  """Restores handlers: that of a stopped loop stays for a second."""
+  numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+  before = {number: signal.getsignal(number) for number in numbers}
+  yield
+  for number, handler in before.items():
+    signal.signal(number, handler)
 
 
 def _send():
@@ -35,7 +45,9 @@ def test_the_signal_is_a_question_between_steps(number):
       assert not stop.is_set()
       os.kill(os.getpid(), number)
       assert stop.is_set() and stop.number == number
-    assert signal.getsignal(number) == signal.SIG_DFL
+    os.kill(os.getpid(), number)  # A repeat, after the loop has ended.
+    interrupts.end_process()
+    assert signal.getsignal(number) == signal.SIG_IGN
   finally:
     signal.signal(number, outside)
 
@@ -59,6 +71,16 @@ def test_who_insists_is_heard_but_while_something_is_saved(heard, monkeypatch):
     assert heard == [signal.SIGTERM]
     _send()
   assert heard == [signal.SIGTERM] * 2
+
+
+def test_a_signal_a_second_after_the_loop_is_no_repeat(heard, monkeypatch):
+  with training.StopSignal():
+    _send()
+  _send()
+  assert not heard
+  monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + 1)
+  _send()
+  assert heard == [signal.SIGTERM]
 
 
 def test_what_the_first_signal_has_begun_is_not_disturbed():
