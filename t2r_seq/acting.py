@@ -246,7 +246,7 @@ def to_spec_dtype(path: str, value: Any, spec: Any) -> np.ndarray:
   Returns:
     The array; of its own dtype where that cannot be converted.
   Raises:
-    SpecError: a list is ragged.
+    SpecError: a list is ragged, or a text is another object.
   """
   want_dtype = np.dtype(getattr(spec.dtype, "as_numpy_dtype", spec.dtype))
   if type(value) is np.ndarray and value.dtype == want_dtype:
@@ -257,6 +257,8 @@ def to_spec_dtype(path: str, value: Any, spec: Any) -> np.ndarray:
     want, got = errors.describe(spec), f"a {type(value).__name__} that is no array"
     mismatch = errors.Mismatch(path, want, got, f"NumPy says: {error}")
     raise errors.mismatch_error("pack observation", [mismatch]) from error
+  if array.dtype.kind == want_dtype.kind == "O":
+    _check_texts(path, value, array, spec)
   if array.dtype.kind not in "biuf" or want_dtype.kind not in "iuf":
     return array
   is_pixels_to_float = array.dtype.kind == "u" and want_dtype.kind == "f"
@@ -265,3 +267,12 @@ def to_spec_dtype(path: str, value: Any, spec: Any) -> np.ndarray:
   # A number beyond the range becomes infinite, which `check_finite` reports.
   with np.errstate(over="ignore"):
     return array.astype(want_dtype, copy=False)
+
+
+def _check_texts(path: str, value: Any, array: np.ndarray, spec: Any) -> None:
+  """Checks that an array of objects has texts and byte strings only."""
+  for item in array.ravel().tolist():
+    if not isinstance(item, (str, bytes)):
+      got = errors.describe(value) if item is value else f"one with {item!r}"[:80]
+      mismatch = errors.Mismatch(path, errors.describe(spec), got)
+      raise errors.mismatch_error("pack observation", [mismatch])

@@ -25,6 +25,10 @@ from t2r_seq import acting, errors, listening
 
 IS_FIRST, SEED, INSPECT = "is_first", "seed", "inspect"
 PORT = 8000
+ACTION = "inference_output"
+# The output of openpi's servers: a chunk of actions, [steps, size].
+_OPENPI_ACTIONS = "actions"
+_NAME = "t2r_seq"
 # Close codes of the websocket protocol.
 _GOING_AWAY, _INTERNAL, _TRY_AGAIN = 1001, 1011, 1013
 # How long a client may take to answer that its connection is closed.
@@ -150,6 +154,8 @@ class PolicyServer:
     port: int = PORT,
     max_clients: int = 8,
     max_connections: int | None = None,
+    rename: Mapping[str, str] | None = None,
+    output: str = "",
   ) -> None:
     """Starts the server, in threads of its own.
 
@@ -162,8 +168,12 @@ class PolicyServer:
       max_connections: open connections, those that have sent nothing yet as well; the
         oldest of these is closed for a new one. None: 64 more than clients, or what
         the limit of open files allows.
+      rename: the policy's paths by the names that clients use for them.
+      output: another name of the action, 'NAME' or 'NAME=OUTPUT' for an output that is
+        not 'inference_output'. It has an axis of steps, as 'actions' of openpi's
+        servers: [steps, size].
     Raises:
-      SpecError: the address is invalid, or there are too many connections.
+      SpecError: the address or a name is invalid, or there are too many connections.
       OSError: it cannot be listened at.
       ImportError: a package is missing; names the extra.
     """
@@ -180,16 +190,23 @@ class PolicyServer:
     self._max_clients = max_clients
     self._connections: set[Any] = set()
     spec = policy.step_specification()
+    self._rename = _check_rename(dict(rename or {}), spec)
+    self._output, _, action = output.partition("=")
+    self._action = action or ACTION
+    names = {path: name for name, path in self._rename.items()}
     sizes = [
       np.prod(leaf.shape) * np.dtype(_numpy(leaf.dtype)).itemsize
       for leaf in spec.values()
     ]
     self._metadata = pack(
       {
-        "server": "t2r_seq",
+        "server": _NAME,
         "global_step": policy.global_step,
         "observation": {
-          path: {"shape": list(leaf.shape), "dtype": np.dtype(_numpy(leaf.dtype)).name}
+          names.get(path, path): {
+            "shape": list(leaf.shape),
+            "dtype": np.dtype(_numpy(leaf.dtype)).name,
+          }
           for path, leaf in spec.items()
         },
         **(policy.describe() if hasattr(policy, "describe") else {}),
@@ -279,7 +296,7 @@ class PolicyServer:
     watch = acting.RateWatch(period, f"serve: {connection.remote_address}")
     for message in connection:
       try:
-        observation = _observation(message)
+        observation = self._renamed(_observation(message))
         is_first = bool(_number(observation, IS_FIRST)) or is_first
         seed = _number(observation, SEED, None)
         asks = bool(_number(observation, INSPECT))
@@ -295,12 +312,41 @@ class PolicyServer:
         with self._step_lock:
           outputs, state = self._policy.stateless_step(observation, state, is_first)
         milliseconds = 1000 * (time.perf_counter() - started)
+        outputs = self._with_actions(outputs)
       except errors.SpecError as error:
-        connection.send(str(error))
+        connection.send(f"{error}{self._hint(str(error))}")
         continue
       is_first = False
       timing = {"server_timing": {"infer_ms": milliseconds}}
       connection.send(pack({**outputs, **told, **timing}))
+
+  def _renamed(self, observation: dict[str, Any]) -> dict[str, Any]:
+    """Returns an observation by the policy's paths."""
+    if not self._rename:
+      return observation
+    flat = acting.flatten_observation(observation)
+    return {self._rename.get(name, name): value for name, value in flat.items()}
+
+  def _hint(self, message: str) -> str:
+    """Returns which of the paths in a message clients know by another name."""
+    known = [
+      f" A client names {path} '{name}'."
+      for name, path in self._rename.items()
+      if f"{path}: expected" in message
+    ]
+    return "".join(known)
+
+  def _with_actions(self, outputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns outputs with the action under its other name."""
+    if not self._output:
+      return outputs
+    if self._action not in outputs:
+      raise errors.SpecError(
+        f"serve: output: expected one of {errors.listing(outputs)}, got "
+        f"'{self._action}'.{errors.nearest(self._action, outputs)} Start the server "
+        f"with output='{self._output}=OUTPUT'."
+      )
+    return {**outputs, self._output: np.atleast_2d(outputs[self._action])}
 
   def _inspect(self, *step: Any) -> dict[str, Any]:
     """Returns what the policy tells of a step that is to be taken."""
@@ -317,6 +363,10 @@ class PolicyServer:
 class PolicyClient:
   """Acts as a server says; the loops of `t2r_seq.actors` take it as a policy.
 
+  The server is a `PolicyServer`, or one of openpi. The latter keeps no state and takes
+  observations by its own names; of the chunk that it returns, [steps, size],
+  `sample_action` gives the first action, and `step` all of it.
+
   Attributes:
     metadata: what the server said of itself.
   """
@@ -325,7 +375,7 @@ class PolicyClient:
     self,
     host: str = listening.LOOPBACK,
     port: int = PORT,
-    action_key: str = "inference_output",
+    action_key: str | None = None,
     timeout: float = 10.0,
   ) -> None:
     """Connects.
@@ -333,7 +383,8 @@ class PolicyClient:
     Args:
       host: of the server.
       port: of the server.
-      action_key: the output that `sample_action` gives.
+      action_key: the output that `sample_action` gives; None for 'inference_output',
+        or 'actions' of an openpi server.
       timeout: how long to wait for a connection, and for an answer, seconds.
     Raises:
       ConnectionError: there is no server, or it is full.
@@ -344,7 +395,6 @@ class PolicyClient:
     closed = errors.load_extra("websockets.exceptions", "serve").WebSocketException
     self._failures = (closed, OSError, EOFError)  # A TimeoutError is an OSError.
     self._place = f"ws://{host}:{port}"
-    self._action_key = action_key
     self._timeout = timeout
     self._is_first, self._num_steps = True, 0
     self._seed: int | None = None
@@ -362,6 +412,14 @@ class PolicyClient:
         f"policy client: {self._place}: expected a policy server, got: {error}. Is "
         "`t2r_seq serve` running, and has it room?"
       ) from error
+    if not isinstance(self.metadata, dict):
+      self.close()
+      raise ConnectionError(
+        f"policy client: {self._place}: expected the metadata of a policy server, got "
+        f"{errors.describe(self.metadata)}."
+      )
+    self._is_own = self.metadata.get("server") == _NAME
+    self._action_key = action_key or (ACTION if self._is_own else _OPENPI_ACTIONS)
     self._watch = acting.RateWatch(self.control_period, f"policy client: {self._place}")
 
   @property
@@ -389,14 +447,7 @@ class PolicyClient:
       SpecError: it does not fit what the server's policy takes.
       ConnectionError: the server is gone; an episode cannot go on.
     """
-    if not isinstance(observation, Mapping):
-      paths = list(self.metadata["observation"])
-      observation = dict.fromkeys(paths[:1], observation)
-    message = {**observation, IS_FIRST: self._is_first}
-    if acting.timestamp_of(observation, self.metadata["observation"]) is not None:
-      self._watch.see(message.pop(acting.TIMESTAMP), self._is_first)
-    if self._seed is not None:
-      message[SEED] = self._seed
+    message = self._message(observation)
     try:
       self._connection.send(pack(message))
       answer = self._connection.recv(self._timeout)
@@ -411,6 +462,26 @@ class PolicyClient:
     self._is_first, self._seed = False, None
     self._num_steps += 1
     return unpack(answer)
+
+  def _message(self, observation: Any) -> dict[str, Any]:
+    """Returns what is sent for an observation."""
+    spec = self.metadata.get("observation", {})
+    if not isinstance(observation, Mapping):
+      if not spec:
+        raise errors.SpecError(
+          f"policy client: {self._place}: expected a dictionary by the server's names, "
+          f"got {errors.describe(observation)}. It is no t2r_seq server, and does not "
+          "list them."
+        )
+      observation = {next(iter(spec)): observation}
+    message = dict(observation)
+    if acting.timestamp_of(observation, spec) is not None:
+      self._watch.see(message.pop(acting.TIMESTAMP), self._is_first)
+    if self._is_own:
+      message[IS_FIRST] = self._is_first
+      if self._seed is not None:
+        message[SEED] = self._seed
+    return message
 
   def reset(self) -> None:
     """Begins an episode: the next observation is its first."""
@@ -432,7 +503,10 @@ class PolicyClient:
         f"policy client: action_key: expected one of {errors.listing(outputs)}, got "
         f"'{self._action_key}'."
       )
-    return outputs[self._action_key], outputs
+    action = outputs[self._action_key]
+    if not self._is_own and np.ndim(action) > 1:
+      action = action[0]
+    return action, outputs
 
   def sample_actions(
     self, observations: Any, is_first: Any, explore_prob: float = 0.0
@@ -482,18 +556,42 @@ def _observation(message: str | bytes) -> dict[str, Any]:
   return observation
 
 
+def _check_rename(rename: dict[str, str], spec: Mapping[str, Any]) -> dict[str, str]:
+  """Returns the policy's paths by clients' names.
+
+  Raises:
+    SpecError: a path is unknown, or has two names.
+  """
+  for name, path in rename.items():
+    if path not in spec:
+      raise errors.SpecError(
+        f"serve: rename: {name}: expected one of {errors.listing(spec)}, got '{path}'."
+        f"{errors.nearest(path, spec)}"
+      )
+  if len({*rename.values()}) < len(rename):
+    raise errors.SpecError(
+      f"serve: rename: expected one name for a path, got {rename}."
+    )
+  return rename
+
+
 def _number(observation: dict[str, Any], name: str, default: int | None = 0) -> Any:
   """Takes an integer or a bool out of an observation; a text is true, whatever it says.
 
   Raises:
     SpecError: it is something else.
   """
-  value = np.asarray(observation.pop(name, default))
-  if value.dtype == object and value[()] is None:
+  given = observation.pop(name, default)
+  if given is None:
     return None
+  try:
+    value: Any = np.asarray(given)
+  except ValueError:  # A ragged list.
+    value = np.asarray(None)
   if value.size != 1 or value.dtype.kind not in "biu" or abs(value.item()) >= 1 << 31:
     raise errors.SpecError(
-      f"serve: {name}: expected a bool or an int32, got {errors.describe(value)}."
+      f"serve: {name}: expected a bool or an int32, got "
+      f"{errors.describe(value if value.dtype != object else given)}."
     )
   return int(value.item())
 

@@ -117,6 +117,174 @@ def test_clients_of_openpi_are_understood(server):
   assert _health(server) == b"OK\n"
 
 
+def _openpi_pack(value):
+  """openpi's encoding of arrays, written from its protocol."""
+
+  def default(array):
+    if isinstance(array, np.ndarray):
+      return {
+        b"__ndarray__": True,
+        b"data": array.tobytes(),
+        b"dtype": array.dtype.str,
+        b"shape": array.shape,
+      }
+    return {b"__npgeneric__": True, b"data": array.item(), b"dtype": array.dtype.str}
+
+  return msgpack.packb(value, default=default)
+
+
+def _openpi_unpack(data):
+  def decode(value):
+    if b"__ndarray__" in value:
+      dtype = np.dtype(value[b"dtype"])
+      return np.ndarray(buffer=value[b"data"], dtype=dtype, shape=value[b"shape"])
+    if b"__npgeneric__" in value:
+      return np.dtype(value[b"dtype"]).type(value[b"data"])
+    return value
+
+  return msgpack.unpackb(data, object_hook=decode)
+
+
+class OpenpiClient:
+  """What openpi's client does: metadata first, then an answer for each observation."""
+
+  def __init__(self, port):
+    self._open = contextlib.ExitStack()
+    self._connection = self._open.enter_context(
+      sync_client.connect(f"ws://127.0.0.1:{port}", compression=None, max_size=None)
+    )
+    self.metadata = _openpi_unpack(self._connection.recv())
+
+  def infer(self, observation):
+    self._connection.send(_openpi_pack(observation))
+    answer = self._connection.recv()
+    if isinstance(answer, str):
+      raise RuntimeError(answer)
+    return _openpi_unpack(answer)
+
+  def close(self):
+    self._open.close()
+
+
+def test_an_openpi_client_finds_its_names():
+  rename = {"observation/state": "state/pos"}
+  with serving.PolicyServer(
+    SumPolicy(), port=0, rename=rename, output="actions"
+  ) as server:
+    client = OpenpiClient(server.port)
+    assert client.metadata["observation"] == {
+      "observation/state": {"shape": [2], "dtype": "float32"}
+    }
+    for t in range(1, 3):
+      outputs = client.infer(
+        {"observation/state": np.array([1.0, 2.0]), "prompt": "reach", "n": np.int64(3)}
+      )
+      assert outputs["actions"].tolist() == [[t, 2 * t]]
+      assert outputs["inference_output"].tolist() == [t, 2 * t]
+    nested = client.infer({"observation": {"state": np.array([1.0, 2.0])}})
+    assert nested["actions"].tolist() == [[3, 6]]
+    with pytest.raises(
+      RuntimeError, match=r"state/pos: expected .* A client names .*'observation/state'"
+    ):
+      client.infer({"observation/image": np.zeros([2])})
+    client.close()
+
+
+def test_objects_that_are_no_texts_are_refused():
+  spec = {"task": lite.Leaf("task", (), np.dtype(object))}
+  for value, got in ((None, "nothing"), ([["a", None]], "one with None")):
+    with pytest.raises(errors.SpecError, match=f"task: expected .*, got {got}"):
+      acting.pack({"task": value}, spec)
+  assert acting.pack({"task": "reach"}, spec)["task"] == "reach"
+
+
+class OpenpiServer:
+  """What openpi's server does, for a policy of one state and a prompt."""
+
+  def __init__(self, metadata):
+    server = pytest.importorskip("websockets.sync.server")
+    self._metadata = metadata
+    self._server = server.serve(self._answer, "127.0.0.1", 0, compression=None)
+    self.port = self._server.socket.getsockname()[1]
+    self._thread = threading.Thread(target=self._server.serve_forever)
+
+  def _answer(self, connection):
+    connection.send(_openpi_pack(self._metadata))
+    for message in connection:
+      observation = _openpi_unpack(message)
+      if {*observation} != {"observation/state", "prompt"}:
+        connection.send(f"Traceback (most recent call last): KeyError {[*observation]}")
+        connection.close(1011)
+        return
+      actions = observation["observation/state"] + np.arange(3)[:, np.newaxis]
+      timing = {"server_timing": {"infer_ms": 0.5}}
+      connection.send(_openpi_pack({"actions": actions, **timing}))
+
+  def __enter__(self):
+    self._thread.start()
+    return self
+
+  def __exit__(self, *error):
+    self._server.shutdown()
+    self._thread.join()
+
+
+@pytest.mark.parametrize("metadata", [{}, {"reset_pose": [0.0, 1.0]}])
+def test_a_client_acts_by_an_openpi_server(metadata):
+  with OpenpiServer(metadata) as server:
+    client = _connect(server)
+    assert (client.metadata, client.global_step, client.control_period) == (
+      metadata,
+      0,
+      None,
+    )
+    observation = {"observation/state": np.array([1.0, 2.0]), "prompt": "reach"}
+    for _ in range(2):
+      client.reset()
+      client.seed(3)
+      action, outputs = client.sample_action(observation)
+      assert action.tolist() == [1, 2]
+      assert outputs["actions"].shape == (3, 2)
+    with pytest.raises(errors.SpecError, match="expected a dictionary by the server's"):
+      client.step(np.zeros(2))
+    with pytest.raises(errors.SpecError, match=r"policy server: Traceback .* KeyError"):
+      client.step({"prompt": "reach"})
+    client.close()
+
+
+def test_a_server_that_sends_no_metadata_is_named():
+  with (
+    OpenpiServer([1, 2]) as server,
+    pytest.raises(ConnectionError, match="the metadata of a policy server, got list"),
+  ):
+    _connect(server)
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"rename": {"image": "state/pose"}}, r"image: expected one of \[state/pos\], got"),
+    ({"rename": {"a": "state/pos", "b": "state/pos"}}, "expected one name for a path"),
+  ],
+)
+def test_wrong_names_are_refused(options, message):
+  with pytest.raises(errors.SpecError, match=f"serve: rename: {message}"):
+    serving.PolicyServer(SumPolicy(), port=0, **options)
+
+
+def test_an_action_that_the_policy_lacks_is_named():
+  output = "actions=inference_outputs"
+  with serving.PolicyServer(SumPolicy(), port=0, output=output) as server:
+    client = _connect(server)
+    with pytest.raises(
+      errors.SpecError,
+      match=r"serve: output: expected one of \[inference_output, seed\], got "
+      r"'inference_outputs'. Did you mean 'inference_output'\? Start the server with",
+    ):
+      client.step(np.ones(2))
+    client.close()
+
+
 _FITS = {"state/pos": np.zeros(2)}
 BAD = {
   "a seed of text": ({**_FITS, "seed": "7"}, "seed: expected a bool or an int32, got"),
@@ -127,6 +295,20 @@ BAD = {
     {**_FITS, "inspect": [True] * 2},
     r"inspect: expected a .*\(2,\) bool",
   ),
+  "a ragged seed": (
+    {**_FITS, "seed": [[1], [2, 3]]},
+    "seed: expected a bool or .* list",
+  ),
+  "a ragged flag": (
+    {**_FITS, "inspect": [[1], []]},
+    "inspect: expected a bool or .*list",
+  ),
+  "a ragged timestamp": (
+    {**_FITS, "nested": 1, "timestamp": [[1.0], [2.0, 3.0]]},
+    r"timestamp: expected seconds, .*, got list \[\[1.0\], \[2.0, 3.0\]\]",
+  ),
+  "a timestamp of text": ({**_FITS, "timestamp": "now"}, "timestamp: expected seconds"),
+  "a timestamp of NaN": ({**_FITS, "timestamp": np.nan}, "timestamp: .* got float nan"),
   "a path is missing": ({"pos": np.zeros(2)}, "state/pos: expected .* got nothing"),
   "another shape": ({"state/pos": np.zeros(3)}, r"state/pos: expected \(2,\), got \(3"),
 }
@@ -137,7 +319,7 @@ def test_what_does_not_fit_is_said_and_the_episode_goes_on(server, case):
   observation, message = BAD[case]
   client = _connect(server)
   client.step({"state/pos": np.ones(2)})
-  with pytest.raises(errors.SpecError, match=f"policy server: .*{message}"):
+  with pytest.raises(errors.SpecError, match=f"policy (server|client): .*{message}"):
     client.step(observation)
   assert client.step({"state/pos": np.ones(2)})["inference_output"].tolist() == [2, 2]
   client.close()
@@ -151,6 +333,22 @@ RAW = {
     {b"__ndarray__": True, b"data": b"12345678", b"dtype": "|O", b"shape": [1]},
     "an array of object",
   ),
+  "a ragged is_first": (
+    {"is_first": [[True], [False, True]]},
+    "serve: is_first: expected a bool or an int32, got list [[True], [False, True]]",
+  ),
+  "a ragged timestamp": (
+    {"state": {"pos": [0.0, 1.0]}, "timestamp": [[1.0], [2.0, 3.0]]},
+    "timestamp: expected seconds, one number for each of 1 environments, got list [[1",
+  ),
+  "an infinite timestamp": (
+    {"state": {"pos": [0.0, 1.0]}, "timestamp": float("inf")},
+    "got float inf",
+  ),
+  "a timestamp that is a dictionary": (
+    {"state": {"pos": [0.0, 1.0]}, "timestamp": {"seconds": 1}},
+    "got dict {'seconds': 1}",
+  ),
   "too little": (
     {b"__ndarray__": True, b"data": b"1234", b"dtype": "<f8", b"shape": [9]},
     "buffer is too small",
@@ -162,7 +360,10 @@ def test_messages_that_are_none_are_refused(server):
   with sync_client.connect(f"ws://127.0.0.1:{server.port}", compression=None) as raw:
     raw.recv()
     for sent, message in RAW.values():
-      raw.send(msgpack.packb({"x": sent}) if isinstance(sent, dict) else sent)
+      if isinstance(sent, dict):
+        is_whole = b"__ndarray__" not in sent
+        sent = msgpack.packb(sent if is_whole else {"x": sent})
+      raw.send(sent)
       assert message in raw.recv()
 
 

@@ -18,7 +18,8 @@ The protocol is that of openpi's clients: an observation by path goes in, and ou
 name come out. Each connection is an environment with a state of its own.
 
   t2r_seq serve runs/pose/export/latest
-  t2r_seq serve pose_lite --listen 10.0.0.5 --port 8000"""
+  t2r_seq serve pose_lite --listen 10.0.0.5 --port 8000
+  t2r_seq serve pose_lite --rename observation/image=camera/top --output actions"""
 
 
 _LOOK_SECONDS = 0.5
@@ -48,6 +49,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     "than clients, or what `ulimit -n` allows)",
   )
   parser.add_argument(
+    "--rename",
+    metavar="CLIENT=POLICY",
+    nargs="+",
+    action="extend",
+    default=[],
+    help="observation/image=camera/top: a client's name, and the policy's path",
+  )
+  parser.add_argument(
+    "--output",
+    default="",
+    metavar="NAME",
+    help="send the action under this name as well, [steps, size]: openpi's clients "
+    "read 'actions'. NAME=OUTPUT for another output than inference_output",
+  )
+  parser.add_argument(
     "--allow_nan",
     action="store_true",
     help="accept NaN and infinity in observations, which are otherwise an error",
@@ -59,19 +75,33 @@ def run(args: argparse.Namespace) -> int:
   if args.max_clients < 1:
     raise console.UsageError(f"--max_clients must be >= 1, got {args.max_clients}.")
   listening.check_address("serve: --listen", args.listen)
+  rename = dict(_pair(each) for each in args.rename)
   listening.check_max_connections("serve", args.max_clients, args.max_connections)
   stop = threading.Event()
   for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, lambda *_: stop.set())
   policy = _load(args.export_dir, args.allow_nan)
   with serving.PolicyServer(
-    policy, args.listen, args.port, args.max_clients, args.max_connections
+    policy,
+    args.listen,
+    args.port,
+    args.max_clients,
+    args.max_connections,
+    rename,
+    args.output,
   ) as server:
     print(f"serve: at ws://{args.listen}:{server.port}", flush=True)
     while not stop.wait(_LOOK_SECONDS):
       server.check()
   print("serve: stopped", flush=True)
   return 0
+
+
+def _pair(text: str) -> tuple[str, str]:
+  name, _, path = text.partition("=")
+  if not name or not path:
+    raise console.UsageError(f"--rename: expected CLIENT=POLICY, got {text}.")
+  return name, path
 
 
 def _load(folder: str, allow_nan: bool) -> Any:

@@ -151,6 +151,11 @@ class _Served(Subject):
   def __init__(self, client: serving.PolicyClient) -> None:
     self._client = client
     said = client.metadata
+    if "observation" not in said:
+      raise errors.SpecError(
+        f"verify: {client.model_path}: expected a t2r_seq server, which describes its "
+        f"policy, got one with {errors.listing(said)}."
+      )
     self.name = f"{client.model_path} (step {client.global_step})"
     self.step_spec = {
       path: lite.Leaf("", tuple(leaf["shape"]), np.dtype(leaf["dtype"]))
