@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import math
 import time
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, records, specs, windows
+from t2r_seq import errors, interrupts, records, specs, windows
 from t2r_seq.data.plan import bounded_options
 from t2r_seq.replay.rate_limiters import NotYet
 from t2r_seq.replay.replay import SampleInfo
@@ -243,10 +244,17 @@ def _sample(
 ) -> list[Any]:
   """Returns since when it has been waiting, and a batch unless it still does."""
   since = time.monotonic() if began == _NOT_WAITING else float(began)
-  try:
-    info, batch = sampling.sample(count, since)
-  except NotYet as wait:
-    return [wait.began, *(np.zeros(0, dtype.as_numpy_dtype) for dtype in dtypes)]
+  # A batch that is there needs no handler of SIGINT.
+  is_first = began == _NOT_WAITING
+  with contextlib.nullcontext() if is_first else interrupts.watched_wait() as ends:
+    try:
+      info, batch = sampling.sample(count, since)
+    except NotYet as wait:
+      if ends is not None and ends():
+        raise errors.ReplayError(
+          "replay: dataset: expected items, got SIGINT while it waited for them."
+        ) from None
+      return [wait.began, *(np.zeros(0, dtype.as_numpy_dtype) for dtype in dtypes)]
   known = info if with_info and info is not None else ()
   return [_NOT_WAITING, *known, *(batch[path] for path in paths)]
 

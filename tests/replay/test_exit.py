@@ -1,9 +1,11 @@
-"""A process ends, although a dataset waits for items that nobody will append."""
+"""Waits of datasets for items that nobody will append: exit, and SIGINT."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+
+import pytest
 
 # One sample is let through, and the next one waits.
 PROGRAM = """
@@ -30,3 +32,53 @@ def test_exit_while_a_dataset_waits():
     [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120
   )
   assert (done.returncode, done.stdout) == (0, "waits\n"), done.stderr
+
+
+# By name: a dataset that waits. The last one follows a store with too few windows.
+INTERRUPTED = """
+import os, signal, sys, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import numpy as np
+import tensorflow as tf
+from t2r_seq import data, replay, specs, store
+from t2r_seq.data import following
+
+spec = {"x": specs.ExtendedTensorSpec((), tf.float32, "x", time_offsets=0)}
+stored = {"x": specs.ExtendedTensorSpec((), tf.float32, "x", is_sequence=True)}
+with store.EpisodeStore.create(sys.argv[1], stored) as writer:
+  writer.append_episode({"x": np.zeros(3, np.float32)})
+buffer = replay.ReplayBuffer(spec, 100)
+follower = following.StoreFollower(
+  store.EpisodeStore(sys.argv[1]), spec, 2, data.Follow(min_windows=100)
+)
+for name, dataset in {
+  "replay": buffer.dataset(2),
+  "prefetched": buffer.dataset(2).take(5).prefetch(2),
+  "follower": follower.dataset(),
+}.items():
+  threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGINT)).start()
+  try:
+    next(iter(dataset))
+  # TensorFlow may wrap the KeyboardInterrupt.
+  except (KeyboardInterrupt, RuntimeError) as error:
+    print(name, "KeyboardInterrupt" in repr(error))
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+try:
+  os.kill(os.getpid(), signal.SIGINT)
+except KeyboardInterrupt:
+  print("as before")
+"""
+
+
+@pytest.mark.skipif(
+  sys.platform == "win32", reason="Windows has no faulthandler.register"
+)
+def test_sigint_ends_a_wait_of_a_dataset(tmp_path):
+  done = subprocess.run(
+    [sys.executable, "-c", INTERRUPTED, str(tmp_path / "store")],
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  want = ["replay True", "prefetched True", "follower True", "as before"]
+  assert done.stdout.splitlines() == want, done.stderr
