@@ -34,6 +34,9 @@ ATTACKS = {
   "threads": ("tests.attacks.replays", "ThreadAttack", 4),
   "trainers": ("tests.attacks.trainers", "TrainerAttack", 1),
   "exits": ("tests.attacks.trainers", "ExitAttack", 6),
+  "connections": ("tests.attacks.served", "ConnectionAttack", 5),
+  "nan": ("tests.attacks.served", "NanAttack", 40),
+  "bits": ("tests.attacks.served", "BitAttack", 40),
   "records": ("fuzz_records", "RecordFuzz", 1000),
   "files": ("fuzz_files", "FileFuzz", 500),
 }

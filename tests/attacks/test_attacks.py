@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 import sys
 
@@ -27,6 +28,10 @@ CASES = {
   "conversions": (4, {"killed"}),
   "threads": (2, {"windows"}),
 }
+if importlib.util.find_spec("websockets") and importlib.util.find_spec("msgpack"):
+  CASES["connections"] = (4, {"servers"})
+if importlib.util.find_spec("ai_edge_litert"):
+  CASES |= {"nan": (20, {"refused"}), "bits": (40, {"found"})}
 _RECORDS, _FILES = 120, 40
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import data, models, specs, store, training
+from t2r_seq import data, models, policies, specs, store, training
 
 _STEPS, _MAX_KILLS = 300, 3
 _EPISODE = {
@@ -60,6 +60,14 @@ def train(model_dir: str, path: str, max_train_steps: int) -> None:
     create_exporters_fn=None,
     seed=3,
   )
+
+
+def export(folder: str, lite_folder: str) -> None:
+  """Exports the model with random weights, also for LiteRT."""
+  model = _Model()
+  model.build()
+  training.export_saved_model(model, folder, global_step=1)
+  policies.export_lite(folder, lite_folder)
 
 
 class TrainerAttack:
