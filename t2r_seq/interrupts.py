@@ -58,8 +58,10 @@ def end_process() -> None:
   if not _is_main():
     return
   for name in _NUMBERS:
-    number = getattr(signal, name, None)  # Windows has no SIGHUP.
-    handler = number and signal.getsignal(number)
+    if not hasattr(signal, name):  # Windows has no SIGHUP.
+      continue
+    number = getattr(signal, name)
+    handler = signal.getsignal(number)
     is_initial = handler in (signal.default_int_handler, _interrupt_once)
     if callable(handler) and not is_initial:
       signal.signal(number, signal.SIG_IGN)
