@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -276,3 +276,15 @@ def _check_texts(path: str, value: Any, array: np.ndarray, spec: Any) -> None:
       got = errors.describe(value) if item is value else f"one with {item!r}"[:80]
       mismatch = errors.Mismatch(path, errors.describe(spec), got)
       raise errors.mismatch_error("pack observation", [mismatch])
+
+
+def describe_stages(stages: Sequence[Mapping[str, Any]]) -> str:
+  """Returns stages of the input as a line; see `PolicyRecord.source_preprocessing`."""
+  described = []
+  for stage in stages:
+    paths = [*stage.get("normalization", {}), *stage.get("resized", [])]
+    paths += [f"{name} to {crop}" for name, crop in stage.get("crops", {}).items()]
+    described.append(
+      f"{stage['stage']}{f' of {errors.listing(paths)}' if paths else ''}"
+    )
+  return ", then ".join(described) or "nothing"

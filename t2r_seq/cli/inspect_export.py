@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from t2r_seq import lite
+from t2r_seq import acting, lite
 from t2r_seq.cli import console
 
 _MOST_FIGURES = 4
@@ -196,6 +196,14 @@ def _record(record: Mapping[str, Any] | None) -> Iterator[str]:
     how = "" if averaged is None else f", averaged with a decay of {averaged:g}"
     outputs = ", ".join(execution["outputs"])
     lines.append(f"chunks of {outputs}: {execution['num_executed']} executed{how}")
+  if sources := record.get("source_preprocessing"):
+    lines.append("not in the export, done by training's input before:")
+    lines += [
+      f"{name}: {acting.describe_stages(stages)}"
+      if name
+      else acting.describe_stages(stages)
+      for name, stages in sources.items()
+    ]
   yield "\n".join(console.fill(line, 0) for line in lines)
   if figures := record.get("normalization"):
     rows = [

@@ -65,6 +65,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     "--statistics", metavar="FILE", help="of the data of training: `t2r_seq stats`"
   )
   parser.add_argument(
+    "--source",
+    metavar="NAME",
+    help="of the mixture that was trained on, whose data DATASET is like",
+  )
+  parser.add_argument(
     "--observe",
     metavar="MODULE:NAME",
     help="what the robot's code does to an observation: called with arrays by path, "
@@ -115,6 +120,7 @@ def _verify(args: argparse.Namespace, policy: Any) -> Any:
     observe=console.load_object("--observe", args.observe) if args.observe else None,
     num_episodes=args.episodes or None,
     tolerance=args.tolerance,
+    source=args.source,
   )
 
 

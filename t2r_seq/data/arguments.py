@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import numbers
 from collections.abc import Callable, Mapping
@@ -203,6 +204,48 @@ def check_mode_is_bound(preprocess_fn: Callable[..., Any]) -> None:
       "set_preprocess_fn: mode: expected a bound argument, got an open one. Pass "
       "functools.partial(preprocessor.preprocess, mode=...)."
     )
+
+
+def describe_preprocess_fn(preprocess_fn: Any) -> list[dict[str, Any]]:
+  """Returns the stages of a preprocess_fn, each with its name as 'stage'."""
+  owner = _unbound(preprocess_fn)[1]
+  if hasattr(owner, "describe_stages"):
+    return owner.describe_stages()
+  return [{"stage": _name(preprocess_fn)}]
+
+
+def _unbound(preprocess_fn: Any) -> tuple[Any, Any]:
+  """Returns the function without bound arguments, and the object that it is of."""
+  while isinstance(preprocess_fn, functools.partial):
+    preprocess_fn = preprocess_fn.func
+  return preprocess_fn, getattr(preprocess_fn, "__self__", None)
+
+
+def _name(preprocess_fn: Any) -> str:
+  function, owner = _unbound(preprocess_fn)
+  if owner is not None:
+    return type(owner).__name__
+  return getattr(function, "__qualname__", type(function).__name__)
+
+
+def check_replaces(where: str, preprocess_fn: Any, other: Any) -> None:
+  """Checks that nothing is lost if another preprocess_fn replaces a generator's.
+
+  Args:
+    where: the generator's class.
+    preprocess_fn: of the generator.
+    other: of the model or mixture that it feeds.
+  Raises:
+    SpecError: the two are methods of different objects.
+  """
+  owner = _unbound(preprocess_fn)[1]
+  if owner is not None and owner is _unbound(other)[1]:
+    return
+  raise errors.SpecError(
+    f"{where}: preprocess_fn: expected none, because the preprocessor of the model or "
+    f"mixture, {_name(other)}, replaces it, got {_name(preprocess_fn)}. Chain the two "
+    "there, by preprocessors.ComposedPreprocessor: a model's export has all its stages."
+  )
 
 
 def check_specifications(

@@ -30,6 +30,8 @@ from t2r_seq.windows.cut import DEFAULT_PADDING, Padding, check_padding, mask_pa
 from t2r_seq.windows.n_step import integer_rewards
 
 PreprocessFn = Callable[[Any, Any], tuple[Any, Any]]
+Stages = list[dict[str, Any]]
+"""What changes values, in order: the name of each stage, and its options as JSON."""
 
 _MASK_SUFFIX = "_mask"
 
@@ -102,6 +104,7 @@ class AbstractInputGenerator(abc.ABC):
     self._out_feature_spec: specs.TensorSpecStruct | None = None
     self._out_label_spec: specs.TensorSpecStruct | None = None
     self._preprocess_fn: PreprocessFn | None = None
+    self._has_own_preprocess_fn = False  # Set by a user, not by a model or a mixture.
     self._device_fn: PreprocessFn | None = None
     self._padding: Padding = DEFAULT_PADDING
     self._mode: str | None = None
@@ -235,6 +238,48 @@ class AbstractInputGenerator(abc.ABC):
     if preprocess_fn is not None:
       arguments.check_mode_is_bound(preprocess_fn)
     self._preprocess_fn = preprocess_fn
+    self._has_own_preprocess_fn = preprocess_fn is not None
+
+  @property
+  def preprocess_fn(self) -> PreprocessFn | None:
+    """The function that is mapped over the batches; None for none."""
+    return self._preprocess_fn
+
+  def follow_preprocess_fn(self, preprocess_fn: PreprocessFn | None) -> None:
+    """Sets the function of the model, or mixture, that this generator feeds.
+
+    Args:
+      preprocess_fn: as for `set_preprocess_fn`; None keeps one that was set there.
+    Raises:
+      SpecError: it would replace one that was set by `set_preprocess_fn`.
+    """
+    if self._has_own_preprocess_fn:
+      if preprocess_fn is None:
+        return
+      arguments.check_replaces(type(self).__name__, self._preprocess_fn, preprocess_fn)
+    self._preprocess_fn, self._has_own_preprocess_fn = preprocess_fn, False
+
+  def source_preprocessing(self, mode: str) -> dict[str, Stages]:
+    """Returns what changes stored values before the model's own preprocessor.
+
+    This is the one rule of what an export lacks: it holds the model's preprocessor and
+    no other stage of the input. So training warns of the stages that this returns, the
+    `PolicyRecord` of an export lists them, and `verify` compares them or reports that
+    they are not in the export.
+
+    Args:
+      mode: one of `specs.ModeKeys`, for which the specs have been set.
+    Returns:
+      Stages by source; the name of a generator that is no mixture is ''.
+    """
+    del mode
+    return {"": self._own_stages()}
+
+  def _own_stages(self) -> Stages:
+    """Returns the stages of this generator itself."""
+    if not self._has_own_preprocess_fn:
+      return []
+    return arguments.describe_preprocess_fn(self._preprocess_fn)
 
   def set_padding(self, padding: Padding) -> None:
     """Sets what stands where a window leaves its episode.
@@ -284,7 +329,8 @@ class AbstractInputGenerator(abc.ABC):
       t2r_model: has a `preprocessor` and a `padding`.
       mode: one of `specs.ModeKeys`; datasets can be created for this mode only.
     Raises:
-      SpecError: the specs are not valid structures.
+      SpecError: the specs are not valid structures, or the model's preprocessor would
+        replace a preprocess_fn of the generator.
     """
     check_mode(type(self).__name__, mode)
     preprocessor = t2r_model.preprocessor
@@ -296,7 +342,10 @@ class AbstractInputGenerator(abc.ABC):
       preprocessor.get_in_label_specification(mode),
       preprocessor.get_out_label_specification(mode),
     )
-    self.set_preprocess_fn(functools.partial(preprocessor.preprocess, mode=mode))
+    if self._mode is not None:
+      # A subclass that sets a preprocess_fn after this call does so each time.
+      self._has_own_preprocess_fn = False
+    self.follow_preprocess_fn(functools.partial(preprocessor.preprocess, mode=mode))
     self.set_padding(t2r_model.padding)
     self._mode = mode
 
@@ -537,6 +586,12 @@ class DatasetInputGenerator(AbstractInputGenerator):
   def _position_order(self) -> str | None:
     """The order of the training batches; None if it depends on what is read."""
     return self._plan.order
+
+  def _own_stages(self) -> Stages:
+    decoding, stages = self._decode_images, super()._own_stages()
+    if isinstance(decoding, records.ImageDecoding) and decoding.changes_size:
+      stages.insert(0, decoding.to_stage())
+    return stages
 
   def _numbered_plan(self, mode: str, batch_size: int) -> tuple[Plan, int]:
     """Returns the plan of batches that have numbers, and the number of the first.

@@ -22,8 +22,8 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, specs, windows
-from t2r_seq.data import input_generator, joint
-from t2r_seq.data.input_generator import AbstractInputGenerator, InputReport
+from t2r_seq.data import arguments, input_generator, joint
+from t2r_seq.data.input_generator import AbstractInputGenerator, InputReport, Stages
 from t2r_seq.data.record_input_generator import DefaultRecordInputGenerator
 from t2r_seq.records import files as patterns_lib
 from t2r_seq.records.files import FilePatterns, split_file_patterns
@@ -430,6 +430,9 @@ class MixtureInputGenerator(AbstractInputGenerator):
     self._with_own_specs = {
       name for name, source in self._sources.items() if source.has_specifications
     }
+    for name in self._with_own_specs:
+      source = self._sources[name]
+      source.set_preprocess_fn(source.preprocess_fn)  # Even one from a model.
 
   def set_episodes(self, episodes: Any = None, split: str | None = None) -> None:
     """Sets which episodes the sources read.
@@ -463,6 +466,19 @@ class MixtureInputGenerator(AbstractInputGenerator):
     """Returns the examples of one pass over all sources; None if one can't tell."""
     sizes = [source.count_examples() for source in self._sources.values()]
     return None if None in sizes else sum(size for size in sizes if size)
+
+  def source_preprocessing(self, mode: str) -> dict[str, Stages]:
+    """See the base class; sources of mixtures in this one are '<name>/<name>'."""
+    self._set_specifications(mode)
+    found = {}
+    for name, source in self._sources.items():
+      after = self._own_stages()
+      if name in self._preprocessors:
+        fn = self._preprocessor(name).preprocess
+        after = [*arguments.describe_preprocess_fn(fn), *after]
+      for inner, before in source.source_preprocessing(mode).items():
+        found[f"{name}/{inner}" if inner else name] = [*before, *after]
+    return found
 
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
@@ -590,7 +606,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
       if name not in self._preprocessors:
         source.set_feature_specifications(features)
         source.set_label_specifications(labels)
-        source.set_preprocess_fn(None)
+        source.follow_preprocess_fn(None)
         continue
       try:
         given[name] = self._set_preprocessor(name, mode)
@@ -603,12 +619,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
 
   def _set_preprocessor(self, name: str, mode: str) -> specs.TensorSpecStruct:
     """Puts a preprocessor into a source; returns what comes out of it, joined."""
-    preprocessor, source = self._preprocessors[name], self._sources[name]
-    if not hasattr(preprocessor, "preprocess") or isinstance(preprocessor, type):
-      preprocessor = preprocessor(
-        model_feature_specification_fn=lambda mode: self._specs_with_masks()[0],
-        model_label_specification_fn=lambda mode: self._specs_with_masks()[1],
-      )
+    preprocessor, source = self._preprocessor(name), self._sources[name]
     out_features = preprocessor.get_out_feature_specification(mode)
     out_labels = preprocessor.get_out_label_specification(mode)
     source.set_feature_specifications(
@@ -617,9 +628,19 @@ class MixtureInputGenerator(AbstractInputGenerator):
     source.set_label_specifications(
       preprocessor.get_in_label_specification(mode), out_labels
     )
-    source.set_preprocess_fn(functools.partial(preprocessor.preprocess, mode=mode))
+    source.follow_preprocess_fn(functools.partial(preprocessor.preprocess, mode=mode))
     has_labels = mode != specs.ModeKeys.INFER
     return joint.join(out_features, out_labels if has_labels else None)
+
+  def _preprocessor(self, name: str) -> Any:
+    """Returns the preprocessor of a source, made for the mixture's specs."""
+    preprocessor = self._preprocessors[name]
+    if hasattr(preprocessor, "preprocess") and not isinstance(preprocessor, type):
+      return preprocessor
+    return preprocessor(
+      model_feature_specification_fn=lambda mode: self._specs_with_masks()[0],
+      model_label_specification_fn=lambda mode: self._specs_with_masks()[1],
+    )
 
   def _specs_with_masks(self) -> tuple[Any, Any]:
     """Returns structs of their own, of features and labels."""

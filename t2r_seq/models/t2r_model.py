@@ -108,6 +108,7 @@ class T2RModel(policies.PolicyModel):
     self._padding = check_padding(padding)
     self._execution = execution
     self._control_period = control_period
+    self._source_preprocessing: Mapping[str, list[dict[str, Any]]] = {}
     self._init_from_checkpoint_fn = init_from_checkpoint_fn
     self._filter_trainables_fn = filter_trainables_fn
     self._averages_decay = avg_model_params_decay if use_avg_model_params else None
@@ -272,6 +273,21 @@ class T2RModel(policies.PolicyModel):
     """Takes the period of the training's input, unless the model was told one."""
     if self._control_period is None:
       self._control_period = period
+
+  @property
+  def source_preprocessing(self) -> Mapping[str, list[dict[str, Any]]]:
+    """Stages of the training's input that the export lacks, by source, if known."""
+    return self._source_preprocessing
+
+  def follow_source_preprocessing(
+    self, stages: Mapping[str, list[dict[str, Any]]]
+  ) -> None:
+    """Takes what the training's input does before the preprocessor.
+
+    Args:
+      stages: see `AbstractInputGenerator.source_preprocessing`.
+    """
+    self._source_preprocessing = stages
 
   @property
   def network(self) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import contextvars
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -87,6 +87,11 @@ class PolicyModel(abc.ABC):
   def control_period(self) -> float | None:
     """Seconds from a step to the next one in the training data, if that is known."""
     return None
+
+  @property
+  def source_preprocessing(self) -> Mapping[str, list[dict[str, Any]]]:
+    """Stages of the training's input that the export lacks, by source, if known."""
+    return {}
 
   @property
   def execution(self) -> ChunkExecution | None:

@@ -33,6 +33,9 @@ class PolicyRecord:
       'labels/<path>': mode, center and scale; None where nothing is normalised.
     adaptation_offsets: the time offsets of what a task is learned from, by path, where
       a sample is a window; None where none is.
+    source_preprocessing: stages between the stored data and the model's preprocessor
+      in training, by source; '' if there is one source. They are not in the export.
+      None if there are none. Each has a name, 'stage', and options.
   """
 
   padding: Padding = DEFAULT_PADDING
@@ -40,6 +43,28 @@ class PolicyRecord:
   execution: ChunkExecution | None = None
   normalization: dict[str, dict[str, Any]] | None = None
   adaptation_offsets: dict[str, list[int]] | None = None
+  source_preprocessing: dict[str, list[dict[str, Any]]] | None = None
+
+  def stages_of(self, source: str | None = None) -> list[dict[str, Any]] | None:
+    """Returns the stages of one source.
+
+    Args:
+      source: its name; None for one that has the same stages as all others.
+    Returns:
+      The stages; None if no source is given, and they differ.
+    Raises:
+      SpecError: there is no source of that name.
+    """
+    known = self.source_preprocessing or {}
+    if source is not None and source not in known:
+      want = f"one of {errors.listing(known)}" if known else "none, as there is one"
+      raise errors.SpecError(
+        f"source: expected {want}, got {source!r}.{errors.nearest(source, known)}"
+      )
+    if source is not None:
+      return known[source]
+    first, *others = [*known.values()] or [[]]
+    return first if all(other == first for other in others) else None
 
   @classmethod
   def of(cls, model: PolicyModel) -> PolicyRecord:
@@ -49,6 +74,9 @@ class PolicyRecord:
       model.control_period,
       model.execution,
       adaptation_offsets=model.adaptation_offsets() or None,
+      source_preprocessing=(
+        dict(stages) if any((stages := model.source_preprocessing).values()) else None
+      ),
     )
 
   def to_json(self) -> str:
@@ -70,6 +98,7 @@ class PolicyRecord:
       # Older exports do not tell.
       fields.get("normalization"),
       fields.get("adaptation_offsets"),
+      fields.get("source_preprocessing"),
     )
 
   @classmethod

@@ -273,6 +273,17 @@ class AbstractPreprocessor(metaclass=_CheckedOnceBuilt):
     """Returns what runs before `Normalize`: the input of its statistics."""
     return self
 
+  def describe_stages(self) -> list[dict[str, Any]]:
+    """Returns what `preprocess` does, stage by stage, as JSON.
+
+    For the record of an export, if the stages are not in it; see
+    `AbstractInputGenerator.source_preprocessing`.
+
+    Returns:
+      For each stage its class name as 'stage', and what else is known of it.
+    """
+    return [{"stage": type(self).__name__}]
+
   # AutoGraph is for the hook: here it would cost time and warn about users' lambdas.
   @tf.autograph.experimental.do_not_convert
   def _pack(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
@@ -454,6 +465,11 @@ class NoOpPreprocessor(AbstractPreprocessor):
     """Returns the model's label specs, by path."""
     return call_specification_fn(self._model_label_specification_fn, mode)
 
+  def describe_stages(self) -> list[dict[str, Any]]:
+    """See the base class; nothing, unless a subclass does something."""
+    is_own = type(self)._preprocess_fn is not NoOpPreprocessor._preprocess_fn
+    return super().describe_stages() if is_own else []
+
   def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
     del mode
     return features, labels
@@ -517,6 +533,10 @@ class ComposedPreprocessor(AbstractPreprocessor):
   def stages(self) -> tuple[AbstractPreprocessor, ...]:
     """The preprocessors, in the order in which they run."""
     return self._stages
+
+  def describe_stages(self) -> list[dict[str, Any]]:
+    """Returns those of all stages, in the order in which they run."""
+    return [each for stage in self._stages for each in stage.describe_stages()]
 
   def get_in_feature_specification(self, mode: str) -> Any:
     """Returns the in feature specs of the first stage."""

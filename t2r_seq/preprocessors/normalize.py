@@ -353,6 +353,10 @@ class Normalize(image_to_float_preprocessor.SpecTransformationPreprocessor):
       for path, affine in by_path.items()
     }
 
+  def describe_stages(self) -> list[dict[str, Any]]:
+    """See the base class; with mode, center and scale of each path."""
+    return [{"stage": type(self).__name__, "normalization": self.figures()}]
+
   @property
   def statistics_path(self) -> str:
     """The file that the figures are from."""

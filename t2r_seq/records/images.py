@@ -71,6 +71,28 @@ class ImageDecoding:
     if found:
       raise errors.mismatch_error("ImageDecoding", found)
 
+  @property
+  def changes_size(self) -> bool:
+    """Whether some image is cropped or resized."""
+    return bool(self.crops or self.resized)
+
+  def to_stage(self) -> dict[str, Any]:
+    """Returns it as JSON, with the name of the class as 'stage'; see `from_stage`."""
+    return {
+      "stage": type(self).__name__,
+      "fancy_upscaling": bool(self.fancy_upscaling),
+      "dct_method": self.dct_method,
+      "crops": {name: [int(x) for x in crop] for name, crop in self.crops.items()},
+      "resized": [*self.resized],
+    }
+
+  @classmethod
+  def from_stage(cls, stage: Mapping[str, Any]) -> ImageDecoding | None:
+    """Undoes `to_stage`; returns None for a stage of another kind."""
+    if stage["stage"] != cls.__name__:
+      return None
+    return cls(**{name: value for name, value in stage.items() if name != "stage"})
+
   def crop(self, path: str, spec: tf.TensorSpec) -> tuple[int, int, int, int] | None:
     """Returns the window of an image, found by its path or its spec's name; or None."""
     for name in (path, spec.name):
@@ -127,8 +149,7 @@ class ImageDecoding:
     Raises:
       SpecError: they do not, or a window is of no image among them.
     """
-    is_default = not self.crops and not self.resized
-    cropped = flat if is_default else self.crop_specs(operation, flat)
+    cropped = self.crop_specs(operation, flat) if self.changes_size else flat
     found = [
       errors.Mismatch(
         path,

@@ -73,6 +73,7 @@ def continuous_eval(
       f"{errors.describe(input_generator_eval)}."
     )
   exported_feature_specs(t2r_model)
+  arguments.follow_sources(t2r_model, None, input_generator_eval)
   folder = os.path.join(model_dir, name)
   files.make_folders(folder)
   trainer = Trainer(t2r_model, strategy or tf.distribute.get_strategy())

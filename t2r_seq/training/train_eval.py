@@ -127,6 +127,9 @@ def train_eval_model(
   exported_feature_specs(t2r_model)  # What cannot be exported is not trained.
   if input_generator_train is not None:
     arguments.warn_of_invented_steps(t2r_model, input_generator_train)
+    # Before async exports copy the model.
+    t2r_model.follow_control_period(input_generator_train.control_period)
+  arguments.follow_sources(t2r_model, input_generator_train, input_generator_eval)
   os.makedirs(model_dir, exist_ok=True)
   if seed is not None:
     tf.keras.utils.set_random_seed(seed)
@@ -246,7 +249,6 @@ def _train(
     screen.say(f"nothing to train: step {trainer.global_step} is reached")
     logging.info("Nothing to train: step %d is reached.", trainer.global_step)
     return scalars
-  trainer.model.follow_control_period(input_generator.control_period)
   input_generator.set_specification_from_model(trainer.model, ModeKeys.TRAIN)
   with contextlib.ExitStack() as stack:
     signal = stack.enter_context(workers.stop_signal(trainer.strategy))

@@ -61,6 +61,8 @@ class VerificationReport:
     differences: the first of each path; empty where all is identical.
     warnings: where the dataset does not fit the export; sentences.
     not_compared: what was not compared, and why; sentences.
+    not_exported: what training did to its data that is not in the export and was not
+      compared; sentences. The policy is not proven to see what training saw.
   """
 
   policy: str
@@ -71,11 +73,12 @@ class VerificationReport:
   differences: tuple[Difference, ...]
   warnings: tuple[str, ...]
   not_compared: tuple[str, ...] = ()
+  not_exported: tuple[str, ...] = ()
 
   @property
   def is_identical(self) -> bool:
-    """Whether nothing differs of what was compared."""
-    return not self.differences
+    """Whether nothing differs of what was compared, and the export has all stages."""
+    return not self.differences and not self.not_exported
 
   def to_json(self) -> dict[str, Any]:
     """Returns it as what JSON can hold."""
@@ -88,12 +91,17 @@ class VerificationReport:
     lines = [f"{self.policy}", f"replayed {self.dataset}"]
     lines += [_bullet(f"compared: {each}") for each in self.compared]
     lines += [_bullet(f"not compared: {each}") for each in self.not_compared]
+    lines += [_bullet(f"not in the export: {each}") for each in self.not_exported]
     lines += [_bullet(f"warning: {each}") for each in self.warnings]
     if self.is_identical:
       verdict = (
         "identical, as far as was compared" if self.not_compared else "identical"
       )
       return "\n".join([*lines, f"{count}, {verdict}."])
+    if not self.differences:
+      return "\n".join(
+        [*lines, f"{count}, not proven: training saw what is not in the export."]
+      )
     first = self.differences[0]
     verdict = f"{count}: {first.path} differs first, in step {first.step} of episode "
     lines.append(f"{verdict}{first.episode}:")

@@ -76,6 +76,7 @@ class Dataset:
     preprocessor: Any = None,
     split: str | None = None,
     label_spec: TensorSpecStruct | None = None,
+    image_decoding: records.ImageDecoding | None = None,
   ) -> None:
     """Opens the dataset.
 
@@ -87,6 +88,8 @@ class Dataset:
       preprocessor: of the model; None compares raw windows only.
       split: the only one to be read; None for all.
       label_spec: labels that a task is learned from; None: there are none.
+      image_decoding: of training's input, if it crops or resizes images; None for what
+        gin configures. A robot has whole images.
     Raises:
       SpecError: it cannot be read, or lacks what the policy sees; all is named.
     """
@@ -94,6 +97,7 @@ class Dataset:
     self._kind = opening.source_kind(path, kind)
     self._preprocessor = preprocessor
     self._split = split
+    self._image_decoding = image_decoding
     self._label_spec = TensorSpecStruct() if label_spec is None else label_spec
     self._spec = feature_spec if preprocessor is None else self._trained_specs()
     self._cut = windows.Cut(padding=padding)
@@ -106,7 +110,9 @@ class Dataset:
     of_records = self._kind in (opening.TFRECORD, opening.RLDS)
     wanted = None
     if of_records:
-      wanted = TensorSpecStruct((p, s.as_stored()) for p, s in self._observed.items())
+      wanted = TensorSpecStruct(
+        (p, self._as_stored(p, s)) for p, s in self._observed.items()
+      )
     self.source: EpisodeSource = opening.open_source(
       self._kind, path, options, spec=wanted
     )
@@ -146,7 +152,8 @@ class Dataset:
       stored = known[column]
       frame = stored.shape.as_list() if stored.shape.rank is not None else None
       is_same = frame is None or spec.shape.is_compatible_with(stored.shape)
-      is_image = specs.is_encoded_image_spec(stored)
+      is_same = is_same or self._is_whole(column, stored)
+      is_image = specs.is_encoded_image_spec(stored) or self._is_whole(column, stored)
       is_stored = stored.dtype in (spec.dtype, spec.stored_dtype)
       if not is_same or not (is_image or is_stored):
         want, got = errors.describe(spec), errors.describe(stored)
@@ -180,7 +187,9 @@ class Dataset:
             "none. The policy is given it at every step."
           )
         stored = self.source.spec[column]
-        observed[path] = _decoded(values[column], stored, self._observed[path], path)
+        is_whole = self._is_whole(column, stored)
+        wanted = self._observed[path]
+        observed[path] = _decoded(values[column], stored, wanted, path, is_whole)
         if not stored.is_sequence:
           context.add(path)
       lengths = {path: len(observed[path]) for path in observed if path not in context}
@@ -198,6 +207,33 @@ class Dataset:
         frozenset(context),
         num_steps,
       )
+
+  def _as_stored(self, path: str, spec: ExtendedTensorSpec) -> ExtendedTensorSpec:
+    stored = spec.as_stored()
+    if not self._is_whole(path, spec):
+      return stored
+    # As a string, whose images may have any size.
+    return ExtendedTensorSpec(
+      stored.shape[:-3], tf.string, stored.name, is_sequence=stored.is_sequence
+    )
+
+  def _is_whole(self, path: str, spec: ExtendedTensorSpec) -> bool:
+    """Whether training sees another size of an image than the dataset has."""
+    decoding = self._image_decoding
+    return decoding is not None and any(
+      name in (*decoding.crops, *decoding.resized) for name in (path, spec.name)
+    )
+
+  def changed_size(self, path: str) -> str | None:
+    """Returns what training's input does to the size of an image; None for nothing."""
+    column = self._columns.get(path)
+    stored = None if column is None else self.source.spec[column]
+    if self._image_decoding is None or not stored or not self._is_whole(column, stored):
+      return None
+    crop = self._image_decoding.crop(column, stored)
+    if crop is None:
+      return "resizes it to the size of its spec"
+    return f"crops it to (y, x, height, width) = {crop}"
 
   def _as_windows(self) -> TensorSpecStruct:
     """Returns the specs of one anchor: a step of each sequence."""
@@ -248,16 +284,19 @@ class Dataset:
 
   def _generator(self) -> data.AbstractInputGenerator:
     """Returns the input generator; what is configured of it is as in training."""
+    options: dict[str, Any] = {"drop_remainder": False}
+    if self._image_decoding is not None:
+      options["image_decoding"] = self._image_decoding
     if self._kind == opening.STORE:
       return data.StoreInputGenerator(
-        self.path, _BATCH_SIZE, shard_index=0, num_shards=1, drop_remainder=False
+        self.path, _BATCH_SIZE, shard_index=0, num_shards=1, **options
       )
     if self._kind == opening.LEROBOT:
-      return data.LeRobotInputGenerator(self.path, _BATCH_SIZE, drop_remainder=False)
+      return data.LeRobotInputGenerator(self.path, _BATCH_SIZE, **options)
     if self._kind in (opening.TFRECORD, opening.RLDS):
       is_rlds = self._kind == opening.RLDS
       cls = data.RldsInputGenerator if is_rlds else data.DefaultRecordInputGenerator
-      return cls(self.path, _BATCH_SIZE, on_bad_record="raise", drop_remainder=False)
+      return cls(self.path, _BATCH_SIZE, on_bad_record="raise", **options)
     raise errors.SpecError(
       f"verify: {self.path}: expected data that is trained on as it is, got "
       f"{self._kind}. Convert it to a store: t2r_seq convert."
@@ -304,13 +343,19 @@ def _below(values: Arrays, prefix: str) -> Arrays:
 
 
 def _decoded(
-  values: np.ndarray, stored: ExtendedTensorSpec, wanted: ExtendedTensorSpec, path: str
+  values: np.ndarray,
+  stored: ExtendedTensorSpec,
+  wanted: ExtendedTensorSpec,
+  path: str,
+  is_whole: bool,
 ) -> np.ndarray:
-  """Returns what a camera would have given."""
-  if not specs.is_encoded_image_spec(stored):
+  """Returns what a camera would have given: whole images, or of the size wanted."""
+  if not specs.is_encoded_image_spec(stored) and not is_whole:
     return np.asarray(values)
-  spec = ExtendedTensorSpec.from_spec(
-    stored, shape=wanted.frame_shape, time_offsets=None, dtype=wanted.dtype
-  )
+  shape = wanted.frame_shape
+  for encoded in filter(None, np.ravel(values).tolist() if is_whole else []):
+    shape = tf.io.decode_image(encoded, shape[-1], expand_animations=False).shape
+    break
+  spec = ExtendedTensorSpec.from_spec(wanted, shape=shape, time_offsets=None)
   encoded = tf.constant(values.tolist(), tf.string, values.shape)
   return records.decode_images(encoded, spec, path).numpy()

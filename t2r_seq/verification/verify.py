@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from t2r_seq import acting, errors, policies, specs, statistics, windows
+from t2r_seq import acting, errors, policies, records, specs, statistics, windows
 from t2r_seq.policies.execution import CHUNK_SUFFIX
 from t2r_seq.preprocessors.normalize import normalizing_stages
 from t2r_seq.specs import TensorSpecStruct
@@ -39,6 +39,7 @@ def verify(
   observe: Observe | None = None,
   num_episodes: int | None = None,
   tolerance: float = 1e-5,
+  source: str | None = None,
 ) -> VerificationReport:
   """Proves that a policy sees what training saw, or finds the first difference.
 
@@ -68,6 +69,8 @@ def verify(
       called with arrays by path, and whether an episode begins.
     num_episodes: the first ones of the dataset; None for all.
     tolerance: of outputs, relative and absolute.
+    source: of a mixture that was trained on, whose data the dataset is like; None for
+      any, where the input did the same to all of them.
   Returns:
     The report.
   Raises:
@@ -82,6 +85,8 @@ def verify(
     padding = record.padding
   front = windows.Cut(padding=padding).front
   preprocessor = None if model is None else model.step_preprocessor
+  stages = [] if record is None else record.stages_of(source)
+  decodings = filter(None, map(records.ImageDecoding.from_stage, stages or []))
   dataset = Dataset(
     dataset_path,
     kind,
@@ -90,6 +95,7 @@ def verify(
     preprocessor,
     split,
     None if subject.one_task is None else subject.one_task.label_spec,
+    next(decodings, None),
   )
   if statistics_path is None and preprocessor is not None:
     stage = next(normalizing_stages(preprocessor), None)
@@ -102,7 +108,7 @@ def verify(
   count, steps = 0, 0
   for episode in dataset.episodes(num_episodes):
     check.add(episode)
-    lived = _live(subject, episode, observe, comparison.add)
+    lived = _live(subject, episode, observe, comparison.add, dataset.changed_size)
     if lived is not None:
       comparison.compare(episode, lived)
     count, steps = count + 1, steps + episode.num_steps
@@ -128,7 +134,32 @@ def verify(
     differences=tuple(comparison.ordered()),
     warnings=tuple(warnings),
     not_compared=tuple(comparison.left_out(model is not None)),
+    not_exported=tuple(_not_exported(record, stages)),
   )
+
+
+def _not_exported(
+  record: policies.PolicyRecord | None, stages: list[dict[str, Any]] | None
+) -> Iterator[str]:
+  """Yields what training's input did that neither the export nor this has."""
+  sources = {} if record is None else record.source_preprocessing or {}
+  if stages is None:
+    listed = "; ".join(
+      f"{n}: {acting.describe_stages(each)}" for n, each in sources.items()
+    )
+    yield (
+      "training's input did other things before the model's preprocessor to each "
+      f"source: {listed}. Name the source that the dataset is like: --source, or "
+      "verify(..., source=...)"
+    )
+  elif missing := [s for s in stages if not records.ImageDecoding.from_stage(s)]:
+    listed = acting.describe_stages(missing)
+    yield (
+      f"training's input applied, before the model's preprocessor, {listed}. The "
+      "policy does not, and verify cannot compare it. "
+      "Give it to the model, as preprocessor_cls, and train again; or have the robot "
+      "do it, and undo it for actions"
+    )
 
 
 def _seen_specs(
@@ -176,6 +207,7 @@ def _live(
   episode: Episode,
   observe: Observe | None,
   found: Callable[[Difference], None],
+  changed_size: Callable[[str], str | None],
 ) -> _Life | None:
   """Steps through an episode; None where an observation is not taken."""
   life = _Life()
@@ -191,7 +223,7 @@ def _live(
       packed = acting.pack(observed, subject.step_spec)
       step = subject.take(packed, begins)
     except errors.SpecError as error:
-      found(_refused(error, episode, number, subject.step_spec))
+      found(_refused(error, episode, number, subject.step_spec, changed_size))
       return None
     life.first = life.first or packed
     life.stepped.append(step.outputs)
@@ -204,11 +236,20 @@ def _live(
 
 
 def _refused(
-  error: errors.SpecError, episode: Episode, step: int, spec: Mapping[str, Any]
+  error: errors.SpecError,
+  episode: Episode,
+  step: int,
+  spec: Mapping[str, Any],
+  changed_size: Callable[[str], str | None],
 ) -> Difference:
   text = " ".join(str(error).split())
   path = next((path for path in spec if f"{path}:" in text), next(iter(spec)))
   want = errors.describe(spec[path])
+  if change := changed_size(path):
+    text = (
+      f"training's input {change}, and the export has no such stage: do the same on "
+      "the robot, and name its code by --observe; or do it in the model's preprocessor"
+    )
   return Difference(
     path, "observation", episode.number, step, want, "an observation that is refused",
     1, (text.rstrip("."),),
