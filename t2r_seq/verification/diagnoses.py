@@ -1,27 +1,96 @@
-"""Likely causes of a difference, computed from the values themselves."""
+"""Likely causes of a difference, computed from the values themselves.
+
+Every candidate predicts what the policy had. Those that fit are ranked by how much they
+assume, and the best is named; several that fit as well are named together.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
+
+from t2r_seq.verification import rotations
 
 _OFFSETS = range(-10, 11)
 _MOST_PIXELS = 8
-_MOST_ELEMENTS = 6
-_NAMED_FACTORS = (
-  (1 / 255, "divided by 255 once more than in training"),
-  (255.0, "not divided by 255, as training does"),
-  (1 / 127.5, "scaled from 0 ... 255 to -1 ... 1 once more than in training"),
-  (127.5, "in 0 ... 255 where training has -1 ... 1"),
-  (-1.0, "of the other sign"),
-  (np.pi / 180, "in radians where training has degrees"),
-  (180 / np.pi, "in degrees where training has radians"),
-  (1e-3, "in other units: a thousandth of training's"),
-  (1e3, "in other units: a thousand times training's"),
-)
+# A fit of few distinct values would confirm nothing.
+_FEWEST_TO_MAP, _FEWEST_TO_FIT = 2, 4
+# Of integers the rounding; of floats relative to the largest value.
+_ROUNDING, _PRECISION = 1.0, 3e-5
+_LEAST_FACTOR = 1e-6
+_MOST_VECTORS = 100_000
+# How much smaller an error has to be than without an explanation.
+_CLEARLY = 0.1
+# More causes that fit as well would help nobody.
+_MOST_CAUSES = 3
+Map = Callable[[np.ndarray], np.ndarray]
+_ANY = (-np.inf, np.inf)
+_INVERTED = "it is inverted: 1 minus training's, as a gripper that is open at 1, not 0"
+# What each map does, and between which values training's have to be.
+_MAPS: tuple[tuple[str, Map, tuple[float, float]], ...] = (
+  ("it is divided by 255 once more than in training", lambda x: x / 255, _ANY),
+  ("it is not divided by 255, as training does", lambda x: x * 255, _ANY),
+  ("it is scaled from 0 ... 255 to -1 ... 1 once more than in training",
+   lambda x: x / 127.5 - 1, _ANY),
+  ("it is in 0 ... 255 where training has -1 ... 1",
+   lambda x: (x + 1) * 127.5, (-1, 1)),
+  ("it is in -1 ... 1 where training has 0 ... 1", lambda x: 2 * x - 1, (0, 1)),
+  ("it is in 0 ... 1 where training has -1 ... 1", lambda x: (x + 1) / 2, (-1, 1)),
+  ("it is of the other sign", np.negative, _ANY),
+  (_INVERTED, lambda x: 1 - x, (0, 1)),
+  ("it is inverted, in -1 ... 1 where training has 0 ... 1",
+   lambda x: 1 - 2 * x, (0, 1)),
+  ("it is inverted, in 0 ... 1 where training has -1 ... 1",
+   lambda x: (1 - x) / 2, (-1, 1)),
+  ("it is in radians where training has degrees", np.deg2rad, _ANY),
+  ("it is in degrees where training has radians", np.rad2deg, _ANY),
+  ("it is in other units: a thousandth of training's", lambda x: x / 1000, _ANY),
+  ("it is in other units: a thousand times training's", lambda x: x * 1000, _ANY),
+  ("it is in other units: a hundredth of training's", lambda x: x / 100, _ANY),
+  ("it is in other units: a hundred times training's", lambda x: x * 100, _ANY),
+  ("its angles are wrapped to -pi ... pi",
+   lambda x: x - 2 * np.pi * np.floor((x + np.pi) / (2 * np.pi)), _ANY),
+  ("its angles are wrapped to 0 ... 2 pi", lambda x: np.mod(x, 2 * np.pi), _ANY),
+  ("it is rounded to whole numbers", np.round, _ANY),
+  ("its fractions are cut off", np.trunc, _ANY),
+  ("it has lost its sign", np.abs, _ANY),
+)  # fmt: skip
+
+
+class Cost(enum.IntEnum):
+  """How much an explanation assumes; less is better.
+
+  A map of values at one time is preferred to other times, which periodic values would
+  confirm as well.
+  """
+
+  LITERAL = 0  # Other recorded data.
+  MAPPED = 1  # A fixed map of the values.
+  FITTED = 2  # A map with a number or two that the values choose.
+  SHIFTED = 3  # Other times.
+  BY_ELEMENT = 4  # A map with two numbers for each element.
+  HELD = 5
+  NEAR = 6
+
+
+class Cause(NamedTuple):
+  """A candidate that fits.
+
+  Attributes:
+    cost: what it assumes.
+    text: names it.
+    kind: what causes of which only the details differ have in common.
+  """
+
+  cost: Cost
+  text: str
+  kind: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,51 +129,87 @@ def equal_rows(expected: np.ndarray, got: np.ndarray) -> np.ndarray:
 
 
 def find_causes(case: Case) -> list[str]:
-  """Returns what explains a difference, the most likely cause first; may be none."""
+  """Returns what explains a difference better than all else; may be nothing."""
   expected, got = case.expected, case.got
   if expected.dtype != got.dtype:
     return [f"another dtype: {got.dtype} in place of {expected.dtype}"]
   if expected.shape[1:] != got.shape[1:]:
     return [f"another shape: {got.shape[1:]} in place of {expected.shape[1:]}"]
-  for find in _FINDERS:
-    cause = find(case)
-    if cause:
-      return [cause]
-  return []
+  if equal_rows(expected, got).all():
+    return []
+  if expected.dtype.kind == "f" and np.array_equal(expected, got):
+    return ["only the sign of zeros differs"]
+  if not_finite := _not_finite(case):
+    return [not_finite]
+  found = [cause for find in _FINDERS for cause in find(case)]
+  best = min((cause.cost for cause in found), default=None)
+  by_kind: dict[str, list[str]] = {}
+  for cause in found:
+    if cause.cost == best:
+      by_kind.setdefault(cause.kind or cause.text, []).append(cause.text)
+  texts = [alike[0] if len({*alike}) == 1 else kind for kind, alike in by_kind.items()]
+  if len(texts) > _MOST_CAUSES or not texts:
+    return []
+  return [texts[0] if len(texts) == 1 else f"either {', or '.join(texts)}"]
 
 
-def _is_swapped(case: Case) -> str | None:
-  for path, values in case.others.items():
-    if values.shape == case.got.shape and np.array_equal(values, case.got):
-      return f"it is what training has as {path}: the two are swapped"
+def _not_finite(case: Case) -> str | None:
+  if case.expected.dtype.kind != "f":
+    return None
+  for whose, values, other in (
+    ("it", case.got, case.expected),
+    ("what is expected", case.expected, case.got),
+  ):
+    if count := int((~np.isfinite(values) & np.isfinite(other)).sum()):
+      return f"{count} values of {whose} are not finite"
   return None
 
 
-def _is_not_reset(case: Case) -> str | None:
-  """Frames of the episode before at the beginning of this one."""
-  if case.before is None or not case.is_stack or case.frames is None:
-    return None
+def _varies(values: np.ndarray) -> bool:
+  return values.size > 0 and bool((values != values.ravel()[0]).any())
+
+
+# Other data.
+
+
+def _find_swapped(case: Case) -> Iterator[Cause]:
+  for path, values in case.others.items():
+    is_same = values.shape == case.got.shape and np.array_equal(values, case.got)
+    if is_same and _varies(values):
+      text = f"it is what training has as {path}: the two are swapped"
+      yield Cause(Cost.LITERAL, text)
+
+
+def _find_not_reset(case: Case) -> Iterator[Cause]:
+  """Values of the episode before, in place of this one's."""
+  if case.before is None:
+    return
   wrong = np.flatnonzero(~equal_rows(case.expected, case.got))
+  if case.frames is None:
+    if all(np.array_equal(row, case.before) for row in case.got):
+      yield Cause(Cost.LITERAL, "it is that of the episode before, and not changed")
+    return
   depth = -min(case.offsets, default=0)
-  if not len(wrong) or case.anchors[wrong].max() >= depth:
-    return None
+  if not case.is_stack or case.anchors[wrong].max() >= depth:
+    return
   stream = np.concatenate([case.before, case.frames])
   for row in wrong:
     steps = len(case.before) + case.anchors[row] + np.array(case.offsets)
     if (steps < 0).any() or not np.array_equal(stream[steps], case.got[row]):
-      return None
-  return (
+      return
+  yield Cause(
+    Cost.LITERAL,
     "the history was not reset: the first steps of the episode show the end of the "
-    "one before"
+    "one before",
   )
 
 
-def _is_padded_otherwise(case: Case) -> str | None:
+def _find_padding(case: Case) -> Iterator[Cause]:
   if not case.is_stack or not case.offsets or case.frames is None:
-    return None
+    return
   is_past = case.anchors[:, None] + np.array(case.offsets)[None] < 0
   if not is_past.any():
-    return None
+    return
   same = np.array(
     [
       [np.array_equal(a, b) for a, b in zip(old, new, strict=True)]
@@ -112,7 +217,7 @@ def _is_padded_otherwise(case: Case) -> str | None:
     ]
   )
   if not same[~is_past].all():
-    return None
+    return
   past = case.got[is_past & ~same]
   if not past.any():
     what = "zeros stand where training repeats the first step"
@@ -120,102 +225,161 @@ def _is_padded_otherwise(case: Case) -> str | None:
     what = "the first step is repeated where training has zeros"
   else:
     what = "something else stands before the first step than in training"
-  return f"another padding: {what}"
+  yield Cause(Cost.LITERAL, f"another padding: {what}")
 
 
-def _shows_other_steps(case: Case) -> str | None:
+def _find_raw(case: Case) -> Iterator[Cause]:
+  if case.raw is None or case.raw.shape != case.got.shape:
+    return
+  if np.array_equal(case.raw.astype(case.got.dtype), case.got):
+    yield Cause(Cost.LITERAL, "it is not preprocessed: the network gets the raw values")
+
+
+# Other times.
+
+
+def _find_other_steps(case: Case) -> Iterator[Cause]:
   """Finds which steps each place of a window shows."""
   frames = case.frames
   if frames is None or not case.offsets or len(frames) < 2:
-    return None
+    return
   windows = case.got if case.is_stack else case.got[:, None]
   if windows.shape[2:] != frames.shape[1:]:
-    return None
-  if len(windows) > 2 and (windows[1:, -1] == windows[0, -1]).all():
-    return "it is the same at every step: a sensor that stands still"
-  shown: list[int | None] = []
-  for place, declared in enumerate(case.offsets):
-    found = None
-    for offset in sorted(_OFFSETS, key=lambda o: abs(o - declared)):
-      steps = case.anchors + offset
-      inside = (steps >= 0) & (steps < len(frames))
-      if inside.any() and np.array_equal(frames[steps[inside]], windows[inside, place]):
-        found = offset
-        break
-    shown.append(found)
-  if None in shown:
-    return _is_slow(windows, case.expected)
-  if tuple(shown) == tuple(case.offsets):
-    return None
-  if len(case.offsets) > 1 and tuple(shown) == tuple(case.offsets[::-1]):
-    return "the stack is turned around: the newest step comes first"
+    return
+  newest = windows[:, -1]
+  if len(windows) > 2 and (newest[1:] == newest[0]).all():
+    if _changes(frames):
+      text = "it is the same at every step: a sensor that stands still"
+      yield Cause(Cost.HELD, text)
+    return
+  places = range(len(case.offsets))
+  found = [_fitting_offsets(case, frames, windows[:, i], i) for i in places]
+  if not all(found):
+    yield from _find_held(case, newest, frames)
+    return
+  shown = [offsets[0] for offsets in found]
+  # Periodic values fit several times, and those of one step fit anything.
+  is_clear = any(
+    len(offsets) == 1 and offsets[0] != declared and _changes(windows[:, i])
+    for i, (offsets, declared) in enumerate(zip(found, case.offsets, strict=True))
+  )
+  if not is_clear:
+    return
+  if len(case.offsets) > 1 and shown == [*case.offsets[::-1]]:
+    text = "the stack is turned around: the newest step comes first"
+    yield Cause(Cost.SHIFTED, text)
+    return
   delays = np.array(case.offsets) - np.array(shown, int)
   if (delays == delays[0]).all():
     late = "late" if delays[0] > 0 else "early"
     noun = "step" if abs(delays[0]) == 1 else "steps"
-    return f"it comes {abs(delays[0])} {noun} {late}"
-  return f"the window shows the steps {tuple(shown)} in place of {case.offsets}"
+    yield Cause(Cost.SHIFTED, f"it comes {abs(delays[0])} {noun} {late}")
+    return
+  text = f"the window shows the steps {tuple(shown)} in place of {case.offsets}"
+  yield Cause(Cost.SHIFTED, text)
 
 
-def _is_slow(windows: np.ndarray, expected: np.ndarray) -> str | None:
-  """Many an observation is the one before, and in training they are not."""
-  newest = windows[:, -1]
-  repeats = sum(np.array_equal(a, b) for a, b in itertools.pairwise(newest))
-  seen = sum(np.array_equal(a, b) for a, b in itertools.pairwise(expected))
-  number = len(newest) - 1
-  if number < 3 or 3 * repeats < number or seen >= repeats:
-    return None
-  return (
-    f"{repeats} of {number} observations repeat the one before: a slower sensor, or "
-    "steps of another period"
-  )
+def _changes(frames: np.ndarray) -> bool:
+  return any(not np.array_equal(frame, frames[0]) for frame in frames)
 
 
-def _is_inverted(case: Case) -> str | None:
-  if case.expected.dtype != bool:
-    return None
-  if np.array_equal(case.got, ~case.expected):
-    return "the mask is inverted"
-  return None
+def _fitting_offsets(
+  case: Case, frames: np.ndarray, shown: np.ndarray, place: int
+) -> list[int]:
+  """Returns the offsets that a place of windows may show, the nearest first."""
+  declared, found = case.offsets[place], []
+  for offset in sorted(_OFFSETS, key=lambda o: abs(o - declared)):
+    steps = case.anchors + offset
+    inside = (steps >= 0) & (steps < len(frames))
+    repeated = frames[np.clip(steps, 0, len(frames) - 1)]
+    same = equal_rows(repeated, shown)
+    # A few steps at an end of the episode confirm nothing.
+    if inside.any() and same[inside].all() and (same.all() or inside.mean() >= 0.5):
+      if offset == declared:
+        return [offset]
+      found.append(offset)
+  return found
 
 
-def _is_not_preprocessed(case: Case) -> str | None:
-  if case.raw is None or case.raw.shape != case.got.shape:
-    return None
-  if np.array_equal(case.raw.astype(case.got.dtype), case.got):
-    return "it is not preprocessed: the network gets the raw values"
-  return None
+def _find_held(case: Case, newest: np.ndarray, frames: np.ndarray) -> Iterator[Cause]:
+  """Steps of which each is this one, or the one that was shown before."""
+  last, repeats = -1, 0
+  for row, anchor in zip(newest, case.anchors, strict=True):
+    steps = range(anchor, max(last - 1, anchor - 10, -1), -1)
+    step = next((s for s in steps if np.array_equal(frames[s], row)), None)
+    if step is None:
+      return
+    repeats += step == last
+    last = step
+  if repeats >= max(2, (len(newest) - 1) / 3):
+    yield Cause(
+      Cost.HELD,
+      f"{repeats} of {len(newest) - 1} observations repeat the one before: a slower "
+      "sensor, or steps of another period",
+    )
 
 
-def _is_rearranged(case: Case) -> str | None:
-  """Channels, axes, directions and elements in another order."""
+def _find_change(case: Case) -> Iterator[Cause]:
+  """What changes from step to step, in place of what there is."""
+  frames = case.frames
+  if frames is None or case.is_stack or frames.dtype.kind not in "fi":
+    return
+  if not _changes(frames):
+    return
+  if frames.shape[1:] != case.got.shape[1:] or len(case.got) < _FEWEST_TO_FIT:
+    return
+  before = np.concatenate([frames[:1], frames[:-1]])
+  for what, base in (("the step before", before), ("the episode's start", frames[:1])):
+    change = (frames - base)[case.anchors]
+    if _fits(change, case.expected, case.got):
+      yield Cause(Cost.MAPPED, f"it is relative to {what}, and training's is absolute")
+
+
+# Maps of images.
+
+
+def _is_image(case: Case) -> bool:
+  frame_rank = case.expected.ndim - 1 - case.is_stack
+  return frame_rank == 3 and case.expected.shape[-1] in (1, 3, 4)
+
+
+def _find_rearranged_image(case: Case) -> Iterator[Cause]:
+  """Channels, axes and directions in another order, or other pixels."""
   expected, got = case.expected, case.got
-  frame_rank = expected.ndim - 1 - case.is_stack
-  is_image = frame_rank == 3 and expected.shape[-1] in (1, 3, 4)
-  tests: list[tuple[str, Callable[[np.ndarray], np.ndarray]]] = []
-  if is_image:
-    tests = [
-      ("its channels are swapped: BGR for RGB", lambda x: x[..., ::-1]),
-      ("it is upside down", lambda x: x[..., ::-1, :, :]),
-      ("it is mirrored", lambda x: x[..., ::-1, :]),
-      ("it is turned by 180 degrees", lambda x: x[..., ::-1, ::-1, :]),
+  if not _is_image(case):
+    return
+  changes: list[tuple[str, Map]] = [
+    ("it is upside down", lambda x: x[..., ::-1, :, :]),
+    ("it is mirrored", lambda x: x[..., ::-1, :]),
+    ("it is turned by 180 degrees", lambda x: x[..., ::-1, ::-1, :]),
+  ]
+  for order in itertools.permutations(range(min(3, expected.shape[-1]))):
+    full = [*order, *range(len(order), expected.shape[-1])]
+    text = f"its channels are in another order: {full}"
+    if order == (2, 1, 0):
+      text = "its channels are swapped: BGR for RGB"
+    if full != sorted(full):
+      changes.append((text, lambda x, full=full: x[..., full]))  # type: ignore[misc]
+  if expected.shape[-2] == expected.shape[-3]:
+    changes += [
+      ("its rows and columns are swapped", lambda x: x.swapaxes(-2, -3)),
+      (
+        "it is turned by 90 degrees to the left",
+        lambda x: x.swapaxes(-2, -3)[..., ::-1, :, :],
+      ),
+      (
+        "it is turned by 90 degrees to the right",
+        lambda x: x.swapaxes(-2, -3)[..., ::-1, :],
+      ),
     ]
-    if expected.shape[-2] == expected.shape[-3]:
-      tests.append(("its rows and columns are swapped", lambda x: x.swapaxes(-2, -3)))
-  for what, change in tests:
-    if np.array_equal(change(expected), got):
-      return what
-  size = expected.shape[-1] if frame_rank else 0
-  if not is_image and 1 < size <= _MOST_ELEMENTS:
-    for order in itertools.permutations(range(size)):
-      if list(order) != sorted(order) and np.array_equal(expected[..., order], got):
-        return f"its elements are in another order: {list(order)}"
-  if is_image:
-    return _is_moved(expected, got)
-  return None
+  found = [text for text, change in changes if np.array_equal(change(expected), got)]
+  if found:
+    yield from (Cause(Cost.MAPPED, text) for text in found)
+  else:
+    yield from _find_moved(expected, got)
 
 
-def _is_moved(expected: np.ndarray, got: np.ndarray) -> str | None:
+def _find_moved(expected: np.ndarray, got: np.ndarray) -> Iterator[Cause]:
   """Another crop: the same pixels at other places."""
   height, width = expected.shape[-3:-1]
   most = min(_MOST_PIXELS, height // 2, width // 2)
@@ -229,107 +393,300 @@ def _is_moved(expected: np.ndarray, got: np.ndarray) -> str | None:
     rows, columns = height - abs(dy), width - abs(dx)
     ours = got[..., max(-dy, 0) :, max(-dx, 0) :, :][..., :rows, :columns, :]
     theirs = expected[..., max(dy, 0) :, max(dx, 0) :, :][..., :rows, :columns, :]
-    if np.array_equal(ours, theirs):
-      return f"another crop: the image is moved by ({dy}, {dx}) pixels"
-  return None
+    if np.array_equal(ours, theirs) and _varies(ours):
+      text = f"another crop: the image is moved by ({dy}, {dx}) pixels"
+      yield Cause(Cost.FITTED, text)
+      return
 
 
-def _is_scaled(case: Case) -> str | None:
+# Maps of numbers.
+
+
+def _fits(predicted: np.ndarray, expected: np.ndarray, got: np.ndarray) -> bool:
+  """Whether a prediction is what the policy had, and training's is clearly not."""
+  if got.dtype.kind in "iu":
+    allowed = np.float64(_ROUNDING)
+  else:
+    precision = max(8 * float(ml_dtypes.finfo(got.dtype).eps), _PRECISION)
+    allowed = precision * max(np.abs(got).max(initial=0), np.abs(predicted).max())
+  got, expected = (x.astype(np.float64) for x in (got, expected))
+  with np.errstate(invalid="ignore"):
+    error, before = np.abs(predicted - got), np.abs(expected - got)
+  is_equal = np.isnan(predicted) & np.isnan(got)
+  error, before = error[~is_equal], before[~is_equal]
+  if not error.size:
+    return False
+  return bool(error.max() <= allowed and error.mean() <= _CLEARLY * before.mean())
+
+
+class _Vectors:
+  """Values as vectors, and which of their elements differ.
+
+  Attributes:
+    expected: float64 [N, D].
+    got: the same, of the policy.
+    raw_got: as the policy had it.
+    wrong: numbers of the elements that differ.
+    whose: begins a sentence about these.
+  """
+
+  def __init__(self, case: Case) -> None:
+    is_vector = case.expected.ndim - 1 - case.is_stack >= 1
+    shape = (-1, case.expected.shape[-1] if is_vector else 1)
+    expected, self.raw_got = case.expected.reshape(shape), case.got.reshape(shape)
+    # Of the pixels of long episodes some are enough.
+    every = -(-len(expected) // _MOST_VECTORS)
+    expected, self.raw_got = expected[::every], self.raw_got[::every]
+    self.expected = expected.astype(np.float64)
+    self.got = self.raw_got.astype(np.float64)
+    differs = (self.got != self.expected) & ~np.isnan(self.expected)
+    self.wrong = np.flatnonzero(differs.any(0))
+    self.whose = "it is"
+    if 0 < len(self.wrong) < shape[1]:
+      noun = "element" if len(self.wrong) == 1 else "elements"
+      self.whose = f"its {noun} {self.wrong.tolist()}: it is"
+
+  def of(self, text: str) -> str:
+    """Adds to a text about all elements which of them it is about."""
+    return f"{self.whose.removesuffix('it is')}{text}"
+
+  def count(self) -> int:
+    """Returns how many distinct values the elements that differ have in training."""
+    return sum(len(np.unique(self.expected[:, i])) for i in self.wrong)
+
+  def fits(self, predicted: np.ndarray) -> bool:
+    """Whether predictions, [N, wrong], are what the policy had, by element."""
+    return len(self.wrong) > 0 and all(
+      _fits(predicted[:, place], self.expected[:, i], self.raw_got[:, i])
+      for place, i in enumerate(self.wrong)
+    )
+
+
+def _find_inverted_mask(case: Case) -> Iterator[Cause]:
+  is_mask = case.expected.dtype == bool and _varies(case.expected)
+  if is_mask and np.array_equal(case.got, ~case.expected):
+    yield Cause(Cost.MAPPED, "the mask is inverted")
+
+
+def _find_maps(case: Case) -> Iterator[Cause]:
+  """All maps of single numbers, or of vectors."""
+  if case.expected.dtype.kind not in "fiu" and not _is_small_float(case.expected):
+    return
+  if not case.expected.size:
+    return
+  vectors = _Vectors(case)
+  yield from _find_fixed(case, vectors)
+  yield from _find_levels(vectors)
+  yield from _find_clipped(vectors)
+  yield from _find_scaled(vectors)
+  if not _is_image(case):
+    reordered = [*_find_reordered(case, vectors)]
+    yield from reordered or _find_rotated(vectors)
+
+
+def _is_small_float(values: np.ndarray) -> bool:
+  return values.dtype == ml_dtypes.bfloat16
+
+
+def _find_fixed(case: Case, vectors: _Vectors) -> Iterator[Cause]:
+  if vectors.count() < _FEWEST_TO_MAP:
+    return
+  expected = vectors.expected[:, vectors.wrong]
+  is_gripper = len(vectors.wrong) == 1 and len(np.unique(expected)) == 2
+  maps = [*_MAPS]
+  if case.got.dtype.kind == "u":
+    largest = float(np.iinfo(case.got.dtype).max)
+    maps.append(("it is inverted, as a negative", lambda x: largest - x, _ANY))
+  for text, change, (low, high) in maps:
+    slack = 0.05 * (high - low) if high < np.inf else 0.0
+    if expected.min() < low - slack or expected.max() > high + slack:
+      continue
+    is_rounding = change in (np.round, np.trunc)
+    if is_rounding and len(np.unique(vectors.got[:, vectors.wrong])) < 3:
+      continue  # Rather a threshold.
+    if vectors.fits(change(expected)):
+      is_inverted = is_gripper and (change is np.negative or text == _INVERTED)
+      text = f"{text}: inverted" if is_inverted and text != _INVERTED else text
+      kind = "it is inverted" if is_inverted else ""
+      yield Cause(Cost.MAPPED, vectors.of(text), kind)
+  for name, dtype in (("float16", np.float16), ("bfloat16", ml_dtypes.bfloat16)):
+    if case.expected.dtype.kind == "f" and case.expected.dtype.itemsize > 2:
+      with np.errstate(over="ignore"):
+        rounded = case.expected.astype(dtype).astype(case.got.dtype)
+      if np.array_equal(rounded, case.got, equal_nan=True):
+        yield Cause(Cost.MAPPED, f"it went through {name}")
+
+
+def _find_levels(vectors: _Vectors) -> Iterator[Cause]:
+  """Two values in place of many, or of two others."""
+  thresholds = []
+  for i in vectors.wrong:
+    before, after = vectors.expected[:, i], vectors.got[:, i]
+    levels, known = np.unique(after), np.unique(before)
+    if len(levels) != 2 or len(known) < 2:
+      return
+    low, high = (before[after == level] for level in levels)
+    is_rising = low.max() < high.min()
+    if not is_rising and high.max() >= low.min():
+      return
+    if len(known) == 2:
+      if len(vectors.wrong) > 1:
+        return
+      first, second = (levels, levels[::-1])[not is_rising]
+      if np.array_equal([second, first], known):
+        text = f"it is inverted: {first:.4g} for {second:.4g}, as of a gripper"
+        yield Cause(Cost.MAPPED, vectors.of(text), "it is inverted")
+      text = (
+        f"it is {first:.4g} for {known[0]:.4g}, and {second:.4g} for {known[1]:.4g}"
+      )
+      yield Cause(Cost.FITTED, vectors.of(text))
+      return
+    if len(known) < _FEWEST_TO_FIT:
+      return
+    below, above = (low, high) if is_rising else (high, low)
+    limit = (below.max() + above.min()) / 2
+    first, second = levels if is_rising else levels[::-1]
+    thresholds.append(f"{first:.4g} below {limit:.4g}, {second:.4g} above")
+  if thresholds:
+    text = f"it is thresholded: {'; '.join(thresholds[:3])}"
+    yield Cause(Cost.FITTED, vectors.of(text))
+
+
+def _find_clipped(vectors: _Vectors) -> Iterator[Cause]:
+  expected, got = vectors.expected, vectors.got
+  if vectors.count() < _FEWEST_TO_FIT or np.isnan(got).any():
+    return
+  lows, highs = got.min(0), got.max(0)
+  # One range for all elements, or one for each.
+  for low, high in ((lows.min(), highs.max()), (lows, highs)):
+    clipped = np.clip(expected, low, high)
+    inside = (got > low) & (got < high)
+    is_seen = bool(inside[:, vectors.wrong].any())
+    if is_seen and np.array_equal(clipped, got):
+      text = f"it is clipped to {np.min(low):.4g} ... {np.max(high):.4g}"
+      yield Cause(Cost.FITTED, text, "it is clipped")
+      return
+
+
+def _find_scaled(vectors: _Vectors) -> Iterator[Cause]:
   """Fits got = factor * expected + offset, for all and for each element."""
-  if case.expected.dtype in (bool, object) or not len(case.expected):
-    return None
-  expected, got = (np.asarray(x, np.float64) for x in (case.expected, case.got))
-  for whose, values in (("it", got), ("what is expected", expected)):
-    if not np.isfinite(values).all():
-      return f"{int((~np.isfinite(values)).sum())} values of {whose} are not finite"
-  is_integer = case.got.dtype.kind in "iu"
-  fit = _fit(expected.ravel(), got.ravel(), is_integer)
-  if fit is not None:
-    factor, offset, _ = fit
-    for known, what in _NAMED_FACTORS:
-      if abs(factor / known - 1) < 1e-2 and abs(offset) < 1e-2 * np.abs(got).max():
-        return f"it is {what}"
-    if abs(factor - 1) > 1e-4 or abs(offset) > 1e-6:
-      return f"it is {factor:.4g} times training's, plus {offset:.4g}"
-  size = expected.shape[-1] if expected.ndim > 1 else 0
-  if not size or size > 64:
-    return None
-  found = []
-  for element in range(size):
-    fit = _fit(expected[..., element].ravel(), got[..., element].ravel(), is_integer)
-    if fit is None:
-      return None
-    factor, offset, _ = fit
-    if abs(factor - 1) > 1e-4 or abs(offset) > 1e-6:
-      found.append(f"[{element}] {factor:.4g} times training's, plus {offset:.4g}")
-  if not found:
-    return None
-  more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-  return (
-    f"scaled by other figures, e.g. of stale statistics: {'; '.join(found[:3])}{more}"
+  expected, got = vectors.expected, vectors.got
+  if np.isnan(expected).any() or np.isnan(got).any() or not len(vectors.wrong):
+    return
+  x, y = expected[:, vectors.wrong], got[:, vectors.wrong]
+  if len(np.unique(x)) >= _FEWEST_TO_FIT and x.std() > 1e-12:
+    factor, offset = np.polyfit(x.ravel(), y.ravel(), 1)
+    if abs(factor) > _LEAST_FACTOR and vectors.fits(factor * x + offset):
+      yield from _describe_scale(vectors, factor, offset)
+      return
+  if not 1 < len(vectors.wrong) <= 64:
+    return
+  predicted, described = np.empty_like(x), []
+  for place, i in enumerate(vectors.wrong):
+    x_i, y_i = x[:, place], y[:, place]
+    factor, offset = 1.0, float((y_i - x_i).mean())
+    if len(np.unique(x_i)) >= _FEWEST_TO_FIT - 1:
+      factor, offset = np.polyfit(x_i, y_i, 1)
+      if abs(factor) < _LEAST_FACTOR:
+        return
+      described.append(f"[{i}] {factor:.4g} times training's, plus {offset:.4g}")
+    predicted[:, place] = factor * x_i + offset
+  # Any constant can be explained by an offset.
+  if 2 * len(described) < len(vectors.wrong) or not vectors.fits(predicted):
+    return
+  more = f" and {len(described) - 3} more" if len(described) > 3 else ""
+  yield Cause(
+    Cost.BY_ELEMENT,
+    f"it is scaled by other statistics, e.g. stale statistics: "
+    f"{'; '.join(described[:3])}{more}",
   )
 
 
-def _fit(
-  x: np.ndarray, y: np.ndarray, is_integer: bool
-) -> tuple[float, float, float] | None:
-  spread = x.std()
-  if spread <= 1e-12:
-    return (1.0, float((y - x).mean()), 0.0) if (y - x).std() < 1e-9 else None
-  factor, offset = np.polyfit(x, y, 1)
-  error = np.abs(factor * x + offset - y).max()
-  # Of integers the rounding, but a fit of a constant explains nothing.
-  allowed = 1.0 if is_integer else 1e-4 * max(np.abs(y).max(), 1e-12)
-  if error > allowed or abs(factor) * spread <= 2 * error:
-    return None
-  return float(factor), float(offset), float(error)
+def _describe_scale(vectors: _Vectors, factor: float, offset: float) -> Iterator[Cause]:
+  largest = np.abs(vectors.got[:, vectors.wrong]).max()
+  if abs(factor - 1) < 1e-3:
+    # What rises evenly looks the same if it is late.
+    yield Cause(Cost.SHIFTED, vectors.of(f"it is off by {offset:.4g}"))
+  elif abs(factor + 1) < 1e-3 and abs(offset) > 1e-3 * largest:
+    text = f"it is inverted: {offset:.4g} minus training's"
+    yield Cause(Cost.FITTED, vectors.of(text), "it is inverted")
+  else:
+    text = f"it is {factor:.4g} times training's, plus {offset:.4g}"
+    yield Cause(Cost.FITTED, vectors.of(text))
 
 
-def _is_rounded(case: Case) -> str | None:
-  if case.expected.dtype.kind != "f":
-    return None
-  rounded = case.expected.astype(np.float16).astype(case.got.dtype)
-  return "it went through float16" if np.array_equal(rounded, case.got) else None
+def _find_rotated(vectors: _Vectors) -> Iterator[Cause]:
+  """Other layouts of a rotation: in the vector, or some elements of it."""
+  size = vectors.expected.shape[1]
+  if not len(vectors.wrong) or np.isnan(vectors.expected).any():
+    return
+  for width in (3, 4, 6):
+    for start in range(size - width + 1):
+      block = slice(start, start + width)
+      if vectors.wrong[0] < start or vectors.wrong[-1] >= start + width:
+        continue
+      before, after = vectors.expected[:, block], vectors.raw_got[:, block]
+      if len(np.unique(before)) < _FEWEST_TO_FIT:
+        continue
+      for kind, text, predicted in rotations.other_layouts(before):
+        if _fits(predicted, before, after):
+          where = "" if width == size else f"its elements {start} to {block.stop - 1}: "
+          yield Cause(Cost.MAPPED, f"{where}{text}", f"{where}{kind}")
 
 
-def _is_clipped(case: Case) -> str | None:
-  if case.expected.dtype.kind not in "fiu" or not case.got.size:
-    return None
-  low, high = case.got.min(), case.got.max()
-  is_inside = low > case.expected.min() or high < case.expected.max()
-  if is_inside and np.array_equal(np.clip(case.expected, low, high), case.got):
-    return f"it is clipped to {low:.4g} ... {high:.4g}"
-  return None
+def _find_reordered(case: Case, vectors: _Vectors) -> Iterator[Cause]:
+  """Elements, or the axes of a matrix, in another order."""
+  if case.expected.ndim - 1 - case.is_stack == 2:
+    turned = case.expected.swapaxes(-1, -2)
+    if turned.shape == case.got.shape and np.array_equal(turned, case.got):
+      yield Cause(Cost.MAPPED, "its rows and columns are swapped: it is transposed")
+    return
+  expected, got = vectors.expected, vectors.got
+  size = expected.shape[1]
+  order: list[int] = []
+  for i in range(size):
+    free = [j for j in range(size) if j not in order]
+    alike = [j for j in free if np.array_equal(expected[:, j], got[:, i])]
+    if not alike:
+      return
+    order.append(i if i in alike else alike[0])
+  if order != sorted(order):
+    yield Cause(Cost.MAPPED, f"its elements are in another order: {order}")
 
 
-def _is_near(case: Case) -> str | None:
-  if case.expected.dtype == bool:
-    return None
+def _find_near(case: Case) -> Iterator[Cause]:
+  if case.expected.dtype.kind not in "fiu":
+    return
   expected, got = (np.asarray(x, np.float64) for x in (case.expected, case.got))
-  if not expected.std() or not got.std():
-    return None
-  likeness = np.corrcoef(expected.ravel(), got.ravel())[0, 1]
-  if likeness < 0.8:
-    return None
-  error = np.abs(expected - got)
-  is_image = expected.ndim - case.is_stack == 4
-  why = "another resize, or a lossy compression" if is_image else "noise, or a filter"
-  return (
+  error = got - expected
+  if not _is_image(case):
+    # Vectors whose elements have other means are all alike.
+    expected, got = (x - x.mean(0) for x in (expected, got))
+  is_number = np.isfinite(expected) & np.isfinite(got)
+  expected, got, error = expected[is_number], got[is_number], error[is_number]
+  if not expected.size or not expected.std() or not got.std():
+    return
+  is_even = not _is_image(case) and error.std() < abs(error.mean())
+  if np.corrcoef(expected, got)[0, 1] < 0.8 or is_even:
+    return
+  error = np.abs(error)
+  why = "another resize, or a lossy compression" if _is_image(case) else "e.g. noise"
+  yield Cause(
+    Cost.NEAR,
     f"nearly the same, off by {error.mean():.3g} on average and {error.max():.3g} at "
-    f"most: {why}"
+    f"most: {why}",
   )
 
 
 _FINDERS = (
-  _is_swapped,
-  _is_inverted,
-  _is_not_reset,
-  _is_padded_otherwise,
-  _shows_other_steps,
-  _is_rearranged,
-  _is_not_preprocessed,
-  _is_rounded,
-  _is_clipped,
-  _is_scaled,
-  _is_near,
+  _find_swapped,
+  _find_not_reset,
+  _find_padding,
+  _find_raw,
+  _find_other_steps,
+  _find_change,
+  _find_rearranged_image,
+  _find_inverted_mask,
+  _find_maps,
+  _find_near,
 )

@@ -469,7 +469,9 @@ class _Comparison:
     offsets = getattr(spec, "time_offsets", None)
     is_stack = isinstance(offsets, tuple)
     is_timed = path in episode.observed and path not in episode.context
-    before = self._before.observed.get(path) if self._before is not None else None
+    before = None
+    if raw is None and self._before is not None:
+      before = self._before.observed.get(path)
     if (spec is not None and spec.is_sequence) or offsets is None:
       offsets = 0
     return Case(
@@ -479,7 +481,7 @@ class _Comparison:
       is_stack,
       offsets if isinstance(offsets, tuple) else (offsets,),
       episode.observed[path] if is_timed and raw is None else None,
-      before if is_timed and raw is None else None,
+      before,
       raw,
       {other: value for other, value in others.items() if other != path},
     )

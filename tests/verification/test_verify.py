@@ -336,7 +336,7 @@ GLUE = {
   ),
   "float64 is no fault": (lambda: _at(POS, np.float64), None, "", ""),
   "whole numbers": (
-    lambda: _at(POS, lambda x: np.round(x)), POS, "window", "nearly the same",
+    lambda: _at(POS, lambda x: np.round(x)), POS, "window", "whole numbers",
   ),
   "radians": (
     lambda: _at(POS, lambda x: np.deg2rad(x)), POS, "window", "in radians where",
@@ -351,7 +351,7 @@ GLUE = {
   ),
   "normalised by the robot": (
     lambda: _at(POS, lambda x: (x - np.float32([3, -1, 40])) / np.float32([2, 0.5, 9])),
-    POS, "window", "scaled by other figures",
+    POS, "window", "scaled by other statistics",
   ),
   "clipped": (
     lambda: _at(POS, lambda x: np.clip(x, -1, 30)), POS, "window", "it is clipped to",
