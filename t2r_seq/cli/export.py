@@ -38,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
     report = policies.export_lite(args.export_dir, args.out, args.weights)
   print(
     f"{report.folder}: {report.num_steps} steps of both forms: what the network sees "
-    f"is identical, outputs differ by at most {report.max_difference:.1e}."
+    f"is identical, outputs differ by at most {report.max_difference:.1e} of the range "
+    "of an element."
   )
   return 0

@@ -78,7 +78,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     "--episodes", type=int, default=10, metavar="N", help="the first N; 0 for all (10)"
   )
-  parser.add_argument("--tolerance", type=float, default=1e-5, help="of outputs (1e-5)")
+  parser.add_argument(
+    "--tolerance",
+    type=float,
+    metavar="SHARE",
+    help="of outputs, of the range of each element (0.005, as of export --lite)",
+  )
   parser.add_argument("--strict", action="store_true", help="warnings fail, too")
   parser.add_argument("--json", action="store_true", help="one JSON object")
 
@@ -119,7 +124,7 @@ def _verify(args: argparse.Namespace, policy: Any) -> Any:
     statistics_path=args.statistics,
     observe=console.load_object("--observe", args.observe) if args.observe else None,
     num_episodes=args.episodes or None,
-    tolerance=args.tolerance,
+    **({} if args.tolerance is None else {"tolerance": args.tolerance}),
     source=args.source,
   )
 

@@ -24,6 +24,7 @@ from t2r_seq.policies.loaded_export import (
 )
 from t2r_seq.policies.policy_module import state_key
 from t2r_seq.policies.policy_record import operative_config_path
+from t2r_seq.policies.tolerance import TOLERANCE, describe_tolerance, relative_errors
 from t2r_seq.windows.cut import mask_paths
 
 WEIGHTS = ("float32", "float16", "int8")
@@ -49,7 +50,8 @@ class LiteReport:
   Attributes:
     folder: that was written.
     num_steps: that both forms took, on random observations.
-    max_difference: the largest between outputs, in units of `1 + |output|`.
+    max_difference: the largest between outputs, in units of the range of each element;
+      see `relative_errors`.
   """
 
   folder: str
@@ -58,7 +60,7 @@ class LiteReport:
 
 
 def export_lite(
-  export_dir: str, folder: str, weights: str = "float32", tolerance: float = 1e-3
+  export_dir: str, folder: str, weights: str = "float32", tolerance: float = TOLERANCE
 ) -> LiteReport:
   """Writes an export as a folder that `t2r_seq.lite` runs: for one environment.
 
@@ -71,7 +73,8 @@ def export_lite(
     folder: to write; there is nothing yet.
     weights: 'float32'; 'float16' halves the file; 'int8' quarters it, and rounds what
       large layers are given as well.
-    tolerance: of float32 outputs, in units of `1 + |output|`.
+    tolerance: of float32 outputs, in units of the range of each element; that of
+      `verify`.
   Returns:
     What was compared.
   Raises:
@@ -280,29 +283,35 @@ def _compare(loaded: LoadedExport, folder: str, tolerance: float) -> float:
   """
   policy = lite.LitePolicy(folder, action_key=lite.Layout.read(folder).outputs[0])
   states, state = loaded.initial_state(1), policy.initial_state()
-  most = 0.0
+  expected: dict[str, list[np.ndarray]] = {}
+  given: dict[str, list[np.ndarray]] = {}
   for number in range(_NUM_STEPS):
     observation = specs.make_random_numpy(loaded.step_spec, 1, seed=number)
     is_first = number == 3 * _NUM_STEPS // 4
     want, states = loaded.stateless_step(observation, np.array([is_first]), states)
     alone = {path: observation[path][0] for path in loaded.step_spec}
     got, state = policy.stateless_step(alone, state, is_first)
-    found = []
     for name, value in {**states, **want}.items():
-      mine, value = {**state, **got}[name], value[0]
-      if name.startswith("history_") or value.dtype.kind not in "fc":
-        is_same, most_of_it = np.array_equal(mine, value, equal_nan=True), 0.0
-      else:
-        most_of_it = float(
-          np.max(np.abs(mine - value) / (1 + np.abs(value)), initial=0)
-        )
-        is_same = most_of_it <= tolerance
-      most = max(most, most_of_it)
-      if not is_same:
-        expected = f"what the SavedModel gives at step {number}, {_shown(value)}"
-        found.append(errors.Mismatch(name, expected, _shown(mine)))
-    if found:
-      raise errors.mismatch_error(f"export lite: {loaded.path}", found)
+      expected.setdefault(name, []).append(value[0])
+      given.setdefault(name, []).append({**state, **got}[name])
+  most, found = 0.0, []
+  for name in expected:
+    want, mine = np.stack(expected[name]), np.stack(given[name])
+    if name.startswith("history_") or want.dtype.kind not in "fc":
+      pairs = zip(want, mine, strict=True)
+      same = np.array([np.array_equal(*pair, equal_nan=True) for pair in pairs])
+      allowed = ""
+    else:
+      error = relative_errors(want, mine).reshape([len(want), -1])
+      most = max(most, float(error.max(initial=0.0)))
+      same = (error <= tolerance).all(1)
+      allowed = f", to {describe_tolerance(tolerance)}"
+    if not same.all():
+      number = int(np.argmin(same))
+      at = f"what the SavedModel gives at step {number}, {_shown(want[number])}"
+      found.append(errors.Mismatch(name, f"{at}{allowed}", _shown(mine[number])))
+  if found:
+    raise errors.mismatch_error(f"export lite: {loaded.path}", found)
   return most
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
@@ -15,6 +17,8 @@ from t2r_seq.verification.training_side import Dataset, Episode
 _FAR = 1.0
 # Of fewer rows, such as goals of a few episodes, no spread is known.
 _FEWEST = 5
+# One scene may have another light: of fewer episodes no swap is named.
+_FEWEST_EPISODES = 3
 
 
 class FitCheck:
@@ -37,6 +41,7 @@ class FitCheck:
     self._known = known
     self._record = record
     self._seen: dict[str, Accumulator] = {}
+    self._means: dict[str, list[np.ndarray]] = {}  # Of each episode, by path.
 
   def add(self, episode: Episode) -> None:
     """Takes the figures of an episode."""
@@ -48,6 +53,11 @@ class FitCheck:
         spec = specs.ExtendedTensorSpec(rows.shape[1:], tf.as_dtype(rows.dtype))
         self._seen[path] = create_accumulator(spec, is_counted=False)
       self._seen[path].add(rows)
+      means = self._means.setdefault(path, [])
+      known = self._find(path)
+      if known is not None and len(rows):
+        axes = tuple(range(rows.ndim - known.measure("mean").ndim))
+        means.append(rows.mean(axes))
 
   def warnings(self) -> list[str]:
     """Returns what does not fit; a sentence each."""
@@ -55,7 +65,7 @@ class FitCheck:
     measured = {path: seen.finish() for path, seen in self._seen.items()}
     known = {path: self._find(path) for path in measured}
     for path, figures in measured.items():
-      found += _check(path, figures, known[path])
+      found += _check(path, figures, known[path], self._are_bgr(path, known[path]))
     found += self._swapped(measured, known)
     return found
 
@@ -71,6 +81,22 @@ class FitCheck:
         return paths[key]
     named = [s for s in paths.values() if s.spec.name == name and s.mean is not None]
     return named[0] if name is not None and len(named) == 1 else None
+
+  def _are_bgr(self, path: str, known: PathStatistics | None) -> bool:
+    """Whether each of some episodes has the colors of training turned around."""
+    means = self._means.get(path, [])
+    return len(means) >= _FEWEST_EPISODES and all(
+      _distance(mean, known) > 2 * _distance(mean[::-1], known) for mean in means
+    )
+
+  def _are_crossed(self, one: str, other: str, known: Any) -> bool:
+    """Whether each of some episodes has the two the other way round."""
+    pairs = [*zip(self._means[one], self._means[other], strict=True)]
+    return len(pairs) >= _FEWEST_EPISODES and all(
+      _distance(a, known[one]) + _distance(b, known[other])
+      > 2 * (_distance(a, known[other]) + _distance(b, known[one]))
+      for a, b in pairs
+    )
 
   def _period(self) -> list[str]:
     trained = None if self._record is None else self._record.control_period
@@ -94,7 +120,8 @@ class FitCheck:
           continue
         straight = _distance(a, known[one]) + _distance(b, known[other])
         crossed = _distance(a, known[other]) + _distance(b, known[one])
-        if straight > 4 * crossed and straight > 0.2:
+        is_clear = straight > 4 * crossed and straight > 0.2
+        if is_clear and self._are_crossed(one, other, known):
           found.append(
             f"{one} and {other} look swapped: their means are {straight:.3g} standard "
             f"deviations off the figures of training, and {crossed:.3g} the other way "
@@ -111,7 +138,9 @@ def _distance(mean: np.ndarray, known: PathStatistics | None) -> float:
   return float(np.abs((mean - known.measure("mean")) / scale).max(initial=0.0))
 
 
-def _check(path: str, seen: PathStatistics, known: PathStatistics | None) -> list[str]:
+def _check(
+  path: str, seen: PathStatistics, known: PathStatistics | None, are_bgr: bool
+) -> list[str]:
   found = []
   if seen.num_not_finite:
     found.append(f"{path}: {seen.num_not_finite} values are NaN or infinite")
@@ -145,7 +174,7 @@ def _check(path: str, seen: PathStatistics, known: PathStatistics | None) -> lis
   straight = _distance(own_mean, known)
   if is_color:
     crossed = _distance(own_mean[::-1], known)
-    if straight > 2 * crossed and straight > 0.1:
+    if are_bgr and straight > 2 * crossed and straight > 0.1:
       found.append(
         f"{path}: its channels look swapped, BGR for RGB: the means are {straight:.3g} "
         f"standard deviations off those of training, turned around {crossed:.3g}"

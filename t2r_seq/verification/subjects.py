@@ -41,6 +41,7 @@ class Subject(abc.ABC):
     step_spec: what a step takes, by path.
     record: what the policy tells of itself, if it does.
     one_task: how a task is learned from an episode; None where none is learned.
+    weights: how they are stored; other than 'float32' they are rounded.
     tells_inputs: whether it can say what its network is given.
     predict: maps whole windows, [B, ...], to outputs; None where there is no such way.
   """
@@ -50,6 +51,7 @@ class Subject(abc.ABC):
   step_spec: Mapping[str, Any]
   record: policies.PolicyRecord | None
   one_task: policies.OneTask | None = None
+  weights = "float32"
   tells_inputs = True
   predict: Callable[[Any], Arrays] | None = None
 
@@ -131,6 +133,7 @@ class _Lite(Subject):
   def __init__(self, policy: lite.LitePolicy) -> None:
     self._policy = policy
     self.name = f"{policy.model_path} (LiteRT, step {policy.global_step})"
+    self.weights = policy.layout.weights
     self.step_spec = policy.step_specification()
     self.feature_spec, self.record = _described(self.name, policy.describe())
     self._state = policy.initial_state()

@@ -10,6 +10,7 @@ import numpy as np
 
 from t2r_seq import acting, errors, policies, records, specs, statistics, windows
 from t2r_seq.policies.execution import CHUNK_SUFFIX
+from t2r_seq.policies.tolerance import TOLERANCE, describe_tolerance, relative_errors
 from t2r_seq.preprocessors.normalize import normalizing_stages
 from t2r_seq.specs import TensorSpecStruct
 from t2r_seq.verification import fit
@@ -38,7 +39,7 @@ def verify(
   statistics_path: str | None = None,
   observe: Observe | None = None,
   num_episodes: int | None = None,
-  tolerance: float = 1e-5,
+  tolerance: float = TOLERANCE,
   source: str | None = None,
 ) -> VerificationReport:
   """Proves that a policy sees what training saw, or finds the first difference.
@@ -68,7 +69,8 @@ def verify(
     observe: what the robot's code does to an observation before the policy gets it;
       called with arrays by path, and whether an episode begins.
     num_episodes: the first ones of the dataset; None for all.
-    tolerance: of outputs, relative and absolute.
+    tolerance: of outputs, in units of the range of each element in an episode; that of
+      `policies.export_lite`.
     source: of a mixture that was trained on, whose data the dataset is like; None for
       any, where the input did the same to all of them.
   Returns:
@@ -119,6 +121,12 @@ def verify(
     warnings.append(
       f"training may see the optional features {errors.listing(optional)}, which the "
       "exported policy is never given"
+    )
+  rounded = subject.weights != "float32"
+  if rounded and any(d.stage in ("output", "action") for d in comparison.ordered()):
+    warnings.append(
+      f"the weights are stored as {subject.weights}, which changes outputs: give the "
+      "tolerance that you accept"
     )
   if front == "drop":
     warnings.append(
@@ -320,7 +328,7 @@ class _Comparison:
       learned = self._subject.one_task is not None
       said.append(
         f"{listed['output']} with the {self._whose}'s network on training's windows, "
-        f"to {self._tolerance:g}"
+        f"to {describe_tolerance(self._tolerance)}"
         + (", each episode's task learned from the episode itself" if learned else "")
       )
     if self._drawn:
@@ -398,6 +406,10 @@ class _Comparison:
     row = int(np.flatnonzero(~same)[0])
     case = Case(expected, got, anchors) if make_case is None else make_case()
     want, had = _shown(expected[row], got[row])
+    if is_alike and stage in ("output", "action") and expected.dtype.kind == "f":
+      most = relative_errors(expected, got)[row].max()
+      allowed = describe_tolerance(self._tolerance)
+      had += f", off by {most:.2g} of its range where {allowed} is allowed"
     self.add(
       Difference(
         path,
@@ -623,9 +635,8 @@ class _Comparison:
   def _close_rows(self, got: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Returns which rows are equal to the tolerance, bool [n]."""
     # A NaN that both have is the data's, of which there is a warning.
-    close = np.isclose(got, expected, self._tolerance, self._tolerance, equal_nan=True)
-    rows: np.ndarray = np.asarray(close).reshape([len(got), -1])
-    return np.asarray(rows.all(axis=1))
+    error = relative_errors(expected, got).reshape([len(got), -1])
+    return np.asarray((error <= self._tolerance).all(axis=1))
 
   def _predicted(
     self,

@@ -281,6 +281,74 @@ class _Other(lite.LitePolicy):
     return {**outputs, "chunk_step": outputs["chunk_step"] + 1}
 
 
+class _ScaledModel(_ChunkModel):
+  """Actions of other ranges: a small one, and a large one with an offset."""
+
+  def a_func(self, features, mode):
+    said = super().a_func(features, mode)["inference_output"]
+    return {"inference_output": said * [1e-3, 1e3] + [0.0, 50.0]}
+
+
+@pytest.fixture(name="scaled", scope="module")
+def fixture_scaled(tmp_path_factory):
+  """Their export and its lite form."""
+  folder = tmp_path_factory.mktemp("scaled")
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setitem(FAMILIES, "scaled", (_ScaledModel, ""))
+    return Deployed("scaled", folder)
+
+
+# By how much LiteRT is off, of the range of an element; is that right?
+ERRORS = {
+  "nothing": ([0, 0], True),
+  "a little of the small one": ([3e-6, 0], True),
+  "more than that of the small one": ([3e-4, 0], False),
+  "a little of the large one": ([0, 1], True),
+  "more than that of the large one": ([0, 60], False),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_export_and_verify_have_one_tolerance(case, scaled, store, tmp_path):
+  error, is_right = ERRORS[case]
+  step = lite.LitePolicy.stateless_step
+
+  def inexact(self, observation, state, is_first=False):
+    outputs, state = step(self, observation, state, is_first)
+    said = outputs["inference_output"] + np.float32(error)
+    return {**outputs, "inference_output": said}, state
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(lite.LitePolicy, "stateless_step", inexact)
+    report = verification.verify(
+      scaled.of_lite(), store, scaled.model, reference=scaled.predictor
+    )
+    if is_right:
+      policies.export_lite(scaled.exports, str(tmp_path / "lite"))
+    else:
+      with pytest.raises(
+        errors.SpecError, match=r"to 0\.005 of each element's range, got"
+      ):
+        policies.export_lite(scaled.exports, str(tmp_path / "lite"))
+  assert report.is_identical == is_right, str(report)
+  text = " ".join(str(report).split())
+  assert "to 0.005 of each element's range" in text
+  assert (
+    is_right or "of its range where 0.005 of each element's range is allowed" in text
+  )
+
+
+def test_rounded_weights_are_named_where_outputs_differ(scaled, store, tmp_path):
+  policies.export_lite(scaled.exports, str(tmp_path / "int8"), weights="int8")
+  policy = lite.LitePolicy(str(tmp_path / "int8"), "inference_output")
+  options = {"reference": scaled.predictor}
+  report = verification.verify(policy, store, scaled.model, **options)
+  told = any("weights are stored as int8" in each for each in report.warnings)
+  assert told == (not report.is_identical)
+  report = verification.verify(policy, store, scaled.model, tolerance=1.0, **options)
+  assert report.is_identical, str(report)
+
+
 def _turned(observed, begins):
   return {**observed, "state/pos": observed["state/pos"][[2, 0, 1]]}
 
