@@ -23,6 +23,7 @@ _MOST_PIXELS = 8
 _FEWEST_TO_MAP, _FEWEST_TO_FIT = 2, 4
 # Of integers the rounding; of floats relative to the largest value.
 _ROUNDING, _PRECISION = 1.0, 3e-5
+_FEWEST_OF_NOISE = 8
 _LEAST_FACTOR = 1e-6
 _MOST_VECTORS = 100_000
 # How much smaller an error has to be than without an explanation.
@@ -249,7 +250,7 @@ def _find_other_steps(case: Case) -> Iterator[Cause]:
   newest = windows[:, -1]
   if len(windows) > 2 and (newest[1:] == newest[0]).all():
     if _changes(frames):
-      text = "it is the same at every step: a sensor that stands still"
+      text = "it is the same at every step, as of a sensor that stands still"
       yield Cause(Cost.HELD, text)
     return
   places = range(len(case.offsets))
@@ -452,7 +453,7 @@ class _Vectors:
 
   def count(self) -> int:
     """Returns how many distinct values the elements that differ have in training."""
-    return sum(len(np.unique(self.expected[:, i])) for i in self.wrong)
+    return len(np.unique(self.expected[:, self.wrong]))
 
   def fits(self, predicted: np.ndarray) -> bool:
     """Whether predictions, [N, wrong], are what the policy had, by element."""
@@ -492,7 +493,8 @@ def _find_fixed(case: Case, vectors: _Vectors) -> Iterator[Cause]:
   if vectors.count() < _FEWEST_TO_MAP:
     return
   expected = vectors.expected[:, vectors.wrong]
-  is_gripper = len(vectors.wrong) == 1 and len(np.unique(expected)) == 2
+  known, levels = np.unique(expected), np.unique(vectors.got[:, vectors.wrong])
+  is_exchanged = len(known) == 2 and np.array_equal(known, levels)
   maps = [*_MAPS]
   if case.got.dtype.kind == "u":
     largest = float(np.iinfo(case.got.dtype).max)
@@ -501,11 +503,10 @@ def _find_fixed(case: Case, vectors: _Vectors) -> Iterator[Cause]:
     slack = 0.05 * (high - low) if high < np.inf else 0.0
     if expected.min() < low - slack or expected.max() > high + slack:
       continue
-    is_rounding = change in (np.round, np.trunc)
-    if is_rounding and len(np.unique(vectors.got[:, vectors.wrong])) < 3:
-      continue  # Rather a threshold.
+    if change in (np.round, np.trunc, np.abs) and len(levels) < 3:
+      continue  # Rather a threshold, or what stands still.
     if vectors.fits(change(expected)):
-      is_inverted = is_gripper and (change is np.negative or text == _INVERTED)
+      is_inverted = is_exchanged and (change is np.negative or text == _INVERTED)
       text = f"{text}: inverted" if is_inverted and text != _INVERTED else text
       kind = "it is inverted" if is_inverted else ""
       yield Cause(Cost.MAPPED, vectors.of(text), kind)
@@ -519,7 +520,7 @@ def _find_fixed(case: Case, vectors: _Vectors) -> Iterator[Cause]:
 
 def _find_levels(vectors: _Vectors) -> Iterator[Cause]:
   """Two values in place of many, or of two others."""
-  thresholds = []
+  thresholds, are_new = [], False
   for i in vectors.wrong:
     before, after = vectors.expected[:, i], vectors.got[:, i]
     levels, known = np.unique(after), np.unique(before)
@@ -543,13 +544,15 @@ def _find_levels(vectors: _Vectors) -> Iterator[Cause]:
       return
     if len(known) < _FEWEST_TO_FIT:
       return
+    are_new = are_new or not np.isin(levels, known).all()
     below, above = (low, high) if is_rising else (high, low)
     limit = (below.max() + above.min()) / 2
     first, second = levels if is_rising else levels[::-1]
     thresholds.append(f"{first:.4g} below {limit:.4g}, {second:.4g} above")
   if thresholds:
     text = f"it is thresholded: {'; '.join(thresholds[:3])}"
-    yield Cause(Cost.FITTED, vectors.of(text))
+    # Two values of the episode may be two of its steps as well.
+    yield Cause(Cost.FITTED if are_new else Cost.SHIFTED, vectors.of(text))
 
 
 def _find_clipped(vectors: _Vectors) -> Iterator[Cause]:
@@ -626,12 +629,16 @@ def _find_rotated(vectors: _Vectors) -> Iterator[Cause]:
       if vectors.wrong[0] < start or vectors.wrong[-1] >= start + width:
         continue
       before, after = vectors.expected[:, block], vectors.raw_got[:, block]
+      where = "" if width == size else f"its elements {start} to {block.stop - 1}: "
       if len(np.unique(before)) < _FEWEST_TO_FIT:
         continue
       for kind, text, predicted in rotations.other_layouts(before):
         if _fits(predicted, before, after):
-          where = "" if width == size else f"its elements {start} to {block.stop - 1}: "
           yield Cause(Cost.MAPPED, f"{where}{text}", f"{where}{kind}")
+      if width == 3 and len(np.unique(before, axis=0)) > _FEWEST_TO_FIT:
+        frame = rotations.other_frame(before, vectors.got[:, block])
+        if frame is not None and _fits(frame[1], before, after):
+          yield Cause(Cost.FITTED, f"{where}it is {frame[0]}", "another frame")
 
 
 def _find_reordered(case: Case, vectors: _Vectors) -> Iterator[Cause]:
@@ -658,24 +665,34 @@ def _find_near(case: Case) -> Iterator[Cause]:
   if case.expected.dtype.kind not in "fiu":
     return
   expected, got = (np.asarray(x, np.float64) for x in (case.expected, case.got))
-  error = got - expected
-  if not _is_image(case):
+  is_image, error = _is_image(case), got - expected
+  if not is_image:
     # Vectors whose elements have other means are all alike.
-    expected, got = (x - x.mean(0) for x in (expected, got))
-  is_number = np.isfinite(expected) & np.isfinite(got)
-  expected, got, error = expected[is_number], got[is_number], error[is_number]
-  if not expected.size or not expected.std() or not got.std():
+    expected = expected - expected.mean(0)
+  is_number = np.isfinite(expected) & np.isfinite(error)
+  expected, error = expected[is_number], error[is_number]
+  if not expected.size or not expected.std() or not error.std():
     return
-  is_even = not _is_image(case) and error.std() < abs(error.mean())
-  if np.corrcoef(expected, got)[0, 1] < 0.8 or is_even:
-    return
-  error = np.abs(error)
-  why = "another resize, or a lossy compression" if _is_image(case) else "e.g. noise"
-  yield Cause(
-    Cost.NEAR,
-    f"nearly the same, off by {error.mean():.3g} on average and {error.max():.3g} at "
-    f"most: {why}",
-  )
+  if is_image:
+    is_near = np.corrcoef(expected, expected + error)[0, 1] >= 0.8
+    why = "another resize, or a lossy compression"
+  else:
+    # Noise has no mean, changes all values, and does not depend on them.
+    is_near = (
+      error.size >= _FEWEST_OF_NOISE
+      and 2 * error.std() <= expected.std()
+      and 2 * abs(error.mean()) <= error.std()
+      and (error == 0).mean() < 0.2
+      and abs(np.corrcoef(expected, error)[0, 1]) < 0.5
+    )
+    why = "noise, such as of a sensor"
+  if is_near:
+    error = np.abs(error)
+    yield Cause(
+      Cost.NEAR,
+      f"nearly the same, off by {error.mean():.3g} on average and {error.max():.3g} at "
+      f"most: {why}",
+    )
 
 
 _FINDERS = (

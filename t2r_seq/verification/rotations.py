@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
-ToMatrix = Callable[[np.ndarray], np.ndarray]
-FromMatrix = Callable[[np.ndarray], np.ndarray]
+_LEAST_TURN = 0.05  # Degrees.
 
 
 def _about(axis: int, angles: np.ndarray) -> np.ndarray:
@@ -155,3 +154,28 @@ def _of_three(values: np.ndarray) -> Iterator[tuple[str, str, np.ndarray]]:
       if new is not old and old.name[0] == "x":
         text = "Euler angles in another convention"
         yield text, text, new.from_matrix(matrix)
+
+
+def other_frame(before: np.ndarray, after: np.ndarray) -> tuple[str, np.ndarray] | None:
+  """Fits a rotation and a translation, by Kabsch.
+
+  Args:
+    before: points, or directions, [N, 3].
+    after: the same in another frame, perhaps.
+  Returns:
+    (what the frame is, before in that frame); None for points on a line, or without a
+    rotation.
+  """
+  centers = before.mean(0), after.mean(0)
+  left, spread, right = np.linalg.svd((before - centers[0]).T @ (after - centers[1]))
+  if spread[1] <= 1e-6 * spread[0]:
+    return None
+  sign = np.sign(np.linalg.det(left @ right))
+  matrix = left * np.array([1, 1, sign]) @ right
+  angle = np.rad2deg(np.linalg.norm(_to_vector(matrix[np.newaxis])))
+  if angle < _LEAST_TURN:
+    return None  # An offset.
+  moved = np.linalg.norm(centers[1] - centers[0] @ matrix)
+  text = f"in another coordinate frame: turned by {angle:.3g} degrees"
+  text += f" and moved by {moved:.3g}" if moved > 1e-4 * np.abs(after).max() else ""
+  return text, (before - centers[0]) @ matrix + centers[1]

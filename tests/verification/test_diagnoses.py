@@ -158,6 +158,9 @@ def _part(start, stop, change):
   return changed
 
 
+_TURN = rotations._from_vector(np.float64([[0.3, 0.5, -0.2]]))[0]
+
+
 def _euler(vector, axes=(0, 1, 2), is_fixed=True):
   matrix = rotations._from_vector(np.float64([vector]))
   return rotations.Euler(axes, is_fixed).from_matrix(matrix)[0].astype(np.float32)
@@ -217,6 +220,15 @@ OBSERVED = {
   "rot6d rows": (
     "usual", "rot6d", _part(3, 9, _rows),
     "elements 3 to 8: a 6D rotation of rows for columns", "noise",
+  ),
+  "another frame": (
+    "usual", "pose", _part(0, 3, lambda x: np.float32(_TURN @ x + [0.1, 0.2, 0.2])),
+    "elements 0 to 2: it is in another coordinate frame: turned by 35.3 degrees and "
+    "moved by 0.3", "statistics|noise",
+  ),
+  "another frame, of a symmetric one": (
+    "usual", "pose", _part(0, 3, lambda x: x * np.float32([-1, -1, 1])),
+    "other sign", "frame",
   ),
   "quaternion, w first": (
     "usual", "quaternion", lambda x: x[[3, 0, 1, 2]],
