@@ -278,13 +278,19 @@ def _check_texts(path: str, value: Any, array: np.ndarray, spec: Any) -> None:
       raise errors.mismatch_error("pack observation", [mismatch])
 
 
-def describe_stages(stages: Sequence[Mapping[str, Any]]) -> str:
-  """Returns stages of the input as a line; see `PolicyRecord.source_preprocessing`."""
-  described = []
-  for stage in stages:
-    paths = [*stage.get("normalization", {}), *stage.get("resized", [])]
-    paths += [f"{name} to {crop}" for name, crop in stage.get("crops", {}).items()]
-    described.append(
-      f"{stage['stage']}{f' of {errors.listing(paths)}' if paths else ''}"
-    )
-  return ", then ".join(described) or "nothing"
+def list_stages(sources: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+  """Returns stages of the input by source as a line.
+
+  Args:
+    sources: see `PolicyRecord.source_preprocessing`.
+  """
+  return "; ".join(
+    f"{name and f'{name}: '}{', then '.join(map(_describe_stage, stages)) or 'nothing'}"
+    for name, stages in sources.items()
+  )
+
+
+def _describe_stage(stage: Mapping[str, Any]) -> str:
+  paths = [*stage.get("normalization", {}), *stage.get("resized", [])]
+  paths += [f"{name} to {crop}" for name, crop in stage.get("crops", {}).items()]
+  return f"{stage['stage']}{f' of {errors.listing(paths)}' if paths else ''}"

@@ -197,13 +197,8 @@ def _record(record: Mapping[str, Any] | None) -> Iterator[str]:
     outputs = ", ".join(execution["outputs"])
     lines.append(f"chunks of {outputs}: {execution['num_executed']} executed{how}")
   if sources := record.get("source_preprocessing"):
-    lines.append("not in the export, done by training's input before:")
-    lines += [
-      f"{name}: {acting.describe_stages(stages)}"
-      if name
-      else acting.describe_stages(stages)
-      for name, stages in sources.items()
-    ]
+    listed = acting.list_stages(sources)
+    lines.append(f"not in the export, done by training's input before: {listed}")
   yield "\n".join(console.fill(line, 0) for line in lines)
   if figures := record.get("normalization"):
     rows = [

@@ -108,6 +108,7 @@ class AbstractInputGenerator(abc.ABC):
     self._device_fn: PreprocessFn | None = None
     self._padding: Padding = DEFAULT_PADDING
     self._mode: str | None = None
+    self._model: Any = None  # That the specs are from.
     self._report: InputReport | None = None
     self._episodes: Episodes | None = None
     self._split: str | None = None
@@ -240,10 +241,10 @@ class AbstractInputGenerator(abc.ABC):
     self._preprocess_fn = preprocess_fn
     self._has_own_preprocess_fn = preprocess_fn is not None
 
-  @property
-  def preprocess_fn(self) -> PreprocessFn | None:
-    """The function that is mapped over the batches; None for none."""
-    return self._preprocess_fn
+  def keep_specifications(self) -> None:
+    """Makes specs and preprocess_fn the generator's own, even those of a model."""
+    self._has_own_preprocess_fn = self._preprocess_fn is not None
+    self._model = None
 
   def follow_preprocess_fn(self, preprocess_fn: PreprocessFn | None) -> None:
     """Sets the function of the model, or mixture, that this generator feeds.
@@ -347,7 +348,7 @@ class AbstractInputGenerator(abc.ABC):
       self._has_own_preprocess_fn = False
     self.follow_preprocess_fn(functools.partial(preprocessor.preprocess, mode=mode))
     self.set_padding(t2r_model.padding)
-    self._mode = mode
+    self._mode, self._model = mode, t2r_model
 
   def create_dataset_input_fn(self, mode: str) -> Callable[..., tf.data.Dataset]:
     """Returns `input_fn(params=None)`, which creates the dataset of a mode.
@@ -386,6 +387,10 @@ class AbstractInputGenerator(abc.ABC):
       SpecError: the specs are not set, the data does not fit, or a param is wrong.
     """
     self._check_ready(mode)
+    if mode == specs.ModeKeys.TRAIN and hasattr(
+      self._model, "follow_source_preprocessing"
+    ):
+      self._model.follow_source_preprocessing(self.source_preprocessing(mode))
     params = arguments.check_params(type(self).__name__, params)
     self._start_step = int(params.get("start_step", 0))
     self._params_seed = params.get("seed")

@@ -431,8 +431,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
       name for name, source in self._sources.items() if source.has_specifications
     }
     for name in self._with_own_specs:
-      source = self._sources[name]
-      source.set_preprocess_fn(source.preprocess_fn)  # Even one from a model.
+      self._sources[name].keep_specifications()
 
   def set_episodes(self, episodes: Any = None, split: str | None = None) -> None:
     """Sets which episodes the sources read.

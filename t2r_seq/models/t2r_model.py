@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from t2r_seq import errors, policies, preprocessors, specs
+from t2r_seq import acting, errors, policies, preprocessors, specs
 from t2r_seq.models import networks, optimizers, updates, warm_start
 from t2r_seq.models.averages import WeightAverages
 from t2r_seq.policies.policy_model import note_network_inputs
@@ -282,11 +282,26 @@ class T2RModel(policies.PolicyModel):
   def follow_source_preprocessing(
     self, stages: Mapping[str, list[dict[str, Any]]]
   ) -> None:
-    """Takes what the training's input does before the preprocessor.
+    """Takes what the training's input does before the preprocessor; logs it.
 
     Args:
       stages: see `AbstractInputGenerator.source_preprocessing`.
     """
+    if any(stages.values()) and stages != self._source_preprocessing:
+      first = next(iter(stages.values()))
+      more = ""
+      if all(each == first for each in stages.values()):
+        more = (
+          " All data gets the same, so move it to the model's preprocessor_cls, where "
+          "the export has it, too."
+        )
+      logging.warning(
+        "The export holds the model's preprocessor, and nothing that the input does "
+        "before it: %s. A robot has to do the same, and to undo it for actions; "
+        "policy.json in the export lists it.%s",
+        acting.list_stages(stages),
+        more,
+      )
     self._source_preprocessing = stages
 
   @property

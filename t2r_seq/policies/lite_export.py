@@ -295,20 +295,20 @@ def _compare(loaded: LoadedExport, folder: str, tolerance: float) -> float:
       expected.setdefault(name, []).append(value[0])
       given.setdefault(name, []).append({**state, **got}[name])
   most, found = 0.0, []
-  for name in expected:
-    want, mine = np.stack(expected[name]), np.stack(given[name])
-    if name.startswith("history_") or want.dtype.kind not in "fc":
-      pairs = zip(want, mine, strict=True)
+  for name, values in expected.items():
+    right, mine = np.stack(values), np.stack(given[name])
+    if name.startswith("history_") or right.dtype.kind not in "fc":
+      pairs = zip(right, mine, strict=True)
       same = np.array([np.array_equal(*pair, equal_nan=True) for pair in pairs])
       allowed = ""
     else:
-      error = relative_errors(want, mine).reshape([len(want), -1])
+      error = relative_errors(right, mine).reshape([len(right), -1])
       most = max(most, float(error.max(initial=0.0)))
-      same = (error <= tolerance).all(1)
+      same = np.all(error <= tolerance, axis=1)
       allowed = f", to {describe_tolerance(tolerance)}"
     if not same.all():
       number = int(np.argmin(same))
-      at = f"what the SavedModel gives at step {number}, {_shown(want[number])}"
+      at = f"what the SavedModel gives at step {number}, {_shown(right[number])}"
       found.append(errors.Mismatch(name, f"{at}{allowed}", _shown(mine[number])))
   if found:
     raise errors.mismatch_error(f"export lite: {loaded.path}", found)

@@ -82,54 +82,37 @@ def follow_sources(
   train: AbstractInputGenerator | None,
   evaluation: AbstractInputGenerator | None,
 ) -> None:
-  """Records in the model what the input does and its export does not; logs it.
+  """Records in the model what the input does before it, and its export does not.
+
+  Logs where the evaluation's input does something else than that of the training.
 
   Args:
     model: to train, or to evaluate and export.
     train: gives training batches; None takes `evaluation` in its place.
     evaluation: gives eval batches, of one or several sets; None for none.
   """
-  trained = {} if train is None else _stages(model, train, specs.ModeKeys.TRAIN)
   evaluated = {
     f"{name}/{source}".strip("/"): stages
     for name, each in (evaluation.named_evals() if evaluation else {}).items()
     for source, stages in _stages(model, each, specs.ModeKeys.EVAL).items()
   }
-  sources = evaluated if train is None else trained
-  model.follow_source_preprocessing(sources)
-  if any(sources.values()):
-    first = next(iter(sources.values()))
-    is_shared = all(stages == first for stages in sources.values())
-    logging.warning(
-      "The export holds the model's preprocessor, and nothing that the input does "
-      "before it: %s. A robot has to do the same, and to undo it for actions; "
-      "policy.json in the export lists it.%s",
-      _listed(sources),
-      " All data gets the same, so move it to the model's preprocessor_cls, where the "
-      "export has it, too."
-      if is_shared
-      else "",
-    )
+  trained = evaluated
+  if train is not None:
+    trained = _stages(model, train, specs.ModeKeys.TRAIN)
+  model.follow_source_preprocessing(trained)
   other = {n: each for n, each in evaluated.items() if each not in trained.values()}
-  if trained and other:
+  if other:
     logging.warning(
       "The evaluation's input does otherwise than that of the training before the "
       "model's preprocessor: %s, where the training has %s.",
-      _listed(other),
-      _listed(trained),
+      acting.list_stages(other),
+      acting.list_stages(trained),
     )
 
 
 def _stages(model: T2RModel, generator: AbstractInputGenerator, mode: str) -> Any:
   generator.set_specification_from_model(model, mode)
   return generator.source_preprocessing(mode)
-
-
-def _listed(sources: Any) -> str:
-  return "; ".join(
-    f"{name}: {acting.describe_stages(each)}" if name else acting.describe_stages(each)
-    for name, each in sources.items()
-  )
 
 
 def warn_of_unread_bindings() -> None:

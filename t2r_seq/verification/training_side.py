@@ -226,11 +226,12 @@ class Dataset:
 
   def changed_size(self, path: str) -> str | None:
     """Returns what training's input does to the size of an image; None for nothing."""
-    column = self._columns.get(path)
-    stored = None if column is None else self.source.spec[column]
-    if self._image_decoding is None or not stored or not self._is_whole(column, stored):
+    column = self._columns.get(path, path)
+    stored = self.source.spec.get(column)
+    if stored is None or not self._is_whole(column, stored):
       return None
-    crop = self._image_decoding.crop(column, stored)
+    decoding = self._image_decoding
+    crop = None if decoding is None else decoding.crop(column, stored)
     if crop is None:
       return "resizes it to the size of its spec"
     return f"crops it to (y, x, height, width) = {crop}"

@@ -152,21 +152,17 @@ def _not_exported(
   """Yields what training's input did that neither the export nor this has."""
   sources = {} if record is None else record.source_preprocessing or {}
   if stages is None:
-    listed = "; ".join(
-      f"{n}: {acting.describe_stages(each)}" for n, each in sources.items()
-    )
     yield (
       "training's input did other things before the model's preprocessor to each "
-      f"source: {listed}. Name the source that the dataset is like: --source, or "
-      "verify(..., source=...)"
+      f"source: {acting.list_stages(sources)}. Name the source that the dataset is "
+      "like: --source, or verify(..., source=...)"
     )
   elif missing := [s for s in stages if not records.ImageDecoding.from_stage(s)]:
-    listed = acting.describe_stages(missing)
     yield (
-      f"training's input applied, before the model's preprocessor, {listed}. The "
-      "policy does not, and verify cannot compare it. "
-      "Give it to the model, as preprocessor_cls, and train again; or have the robot "
-      "do it, and undo it for actions"
+      "training's input applied, before the model's preprocessor, "
+      f"{acting.list_stages({'': missing})}. The policy does not, and verify cannot "
+      "compare it. Give it to the model, as preprocessor_cls, and train again; or have "
+      "the robot do it, and undo it for actions"
     )
 
 

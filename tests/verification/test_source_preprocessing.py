@@ -385,6 +385,18 @@ def test_the_command_says_what_an_export_lacks(folder, tmp_path, capsys):
   assert 50 < kept["normalization"]["features/state"]["scale"][0] < 200
 
 
+def test_a_loop_of_the_user_exports_the_record_too(folder, tmp_path, caplog):
+  model = Model()
+  model.build()
+  mixture = _mix(folder, {name: _normalize(folder, name) for name in ("lab", "sim")})
+  mixture.set_specification_from_model(model, "train")
+  for _ in range(2):
+    mixture.create_dataset("train")
+  assert caplog.text.count("The export holds the model's preprocessor") == 1
+  export = training.export_saved_model(model, str(tmp_path), global_step=1)
+  assert set(policies.PolicyRecord.load(export).source_preprocessing) == {"lab", "sim"}
+
+
 def test_evaluation_on_otherwise_prepared_data_is_warned_of(folder, tmp_path, caplog):
   mixture = _mix(folder, {"lab": _normalize(folder, "lab")}, ["lab"])
   evals = data.MultiEvalInputGenerator({"raw": _store(folder, "lab"), "same": _mix(
