@@ -343,7 +343,8 @@ class AbstractInputGenerator(abc.ABC):
       preprocessor.get_in_label_specification(mode),
       preprocessor.get_out_label_specification(mode),
     )
-    if self._mode is not None:
+    base = AbstractInputGenerator.set_specification_from_model
+    if self._mode is not None and type(self).set_specification_from_model is not base:
       # A subclass that sets a preprocess_fn after this call does so each time.
       self._has_own_preprocess_fn = False
     self.follow_preprocess_fn(functools.partial(preprocessor.preprocess, mode=mode))

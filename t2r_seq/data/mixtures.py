@@ -408,6 +408,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
     self._weights = weights
     self._seed = self._check_count("seed", seed, minimum=0)
     self._preprocessors = dict(preprocessors or {})
+    self._made: dict[str, Any] = {}  # The same, for the specs that are set.
     self._raise(
       [
         *_wrong_sources(self._sources),
@@ -473,7 +474,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
     for name, source in self._sources.items():
       after = self._own_stages()
       if name in self._preprocessors:
-        fn = self._preprocessor(name).preprocess
+        fn = self._made[name].preprocess
         after = [*arguments.describe_preprocess_fn(fn), *after]
       for inner, before in source.source_preprocessing(mode).items():
         found[f"{name}/{inner}" if inner else name] = [*before, *after]
@@ -618,7 +619,13 @@ class MixtureInputGenerator(AbstractInputGenerator):
 
   def _set_preprocessor(self, name: str, mode: str) -> specs.TensorSpecStruct:
     """Puts a preprocessor into a source; returns what comes out of it, joined."""
-    preprocessor, source = self._preprocessor(name), self._sources[name]
+    preprocessor, source = self._preprocessors[name], self._sources[name]
+    if not hasattr(preprocessor, "preprocess") or isinstance(preprocessor, type):
+      preprocessor = preprocessor(
+        model_feature_specification_fn=lambda mode: self._specs_with_masks()[0],
+        model_label_specification_fn=lambda mode: self._specs_with_masks()[1],
+      )
+    self._made[name] = preprocessor
     out_features = preprocessor.get_out_feature_specification(mode)
     out_labels = preprocessor.get_out_label_specification(mode)
     source.set_feature_specifications(
@@ -630,16 +637,6 @@ class MixtureInputGenerator(AbstractInputGenerator):
     source.follow_preprocess_fn(functools.partial(preprocessor.preprocess, mode=mode))
     has_labels = mode != specs.ModeKeys.INFER
     return joint.join(out_features, out_labels if has_labels else None)
-
-  def _preprocessor(self, name: str) -> Any:
-    """Returns the preprocessor of a source, made for the mixture's specs."""
-    preprocessor = self._preprocessors[name]
-    if hasattr(preprocessor, "preprocess") and not isinstance(preprocessor, type):
-      return preprocessor
-    return preprocessor(
-      model_feature_specification_fn=lambda mode: self._specs_with_masks()[0],
-      model_label_specification_fn=lambda mode: self._specs_with_masks()[1],
-    )
 
   def _specs_with_masks(self) -> tuple[Any, Any]:
     """Returns structs of their own, of features and labels."""

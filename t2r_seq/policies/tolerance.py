@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-# Of the range of each element. Kernels add in other orders and approximate functions;
-# what that costs follows the scale of an output, and not its present value.
+# A share of each element's range. Kernels add in other orders and approximate
+# functions, and that error follows the scale of an output, not its present value.
 TOLERANCE = 5e-3
-# A range has no meaning of fewer steps.
+# Fewer steps show no range.
 _FEWEST_STEPS = 4
-# Of `1 + |value|`: the least range, of elements that hardly change.
+# The least range, as a share of `1 + |value|`, for elements that hardly change.
 _LEAST_RANGE = 0.02
 
 

@@ -21,11 +21,11 @@ _OFFSETS = range(-10, 11)
 _MOST_PIXELS = 8
 # A fit of few distinct values would confirm nothing.
 _FEWEST_TO_MAP, _FEWEST_TO_FIT = 2, 4
-# Of integers the rounding; of floats relative to the largest value.
+# Integers may be rounded. The error of floats is relative to the largest value.
 _ROUNDING, _PRECISION = 1.0, 3e-5
 _FEWEST_OF_NOISE = 8
 _LEAST_FACTOR = 1e-6
-_MOST_VECTORS = 100_000
+_MOST_VECTORS = 20_000
 # How much smaller an error has to be than without an explanation.
 _CLEARLY = 0.1
 # More causes that fit as well would help nobody.
@@ -435,7 +435,7 @@ class _Vectors:
     is_vector = case.expected.ndim - 1 - case.is_stack >= 1
     shape = (-1, case.expected.shape[-1] if is_vector else 1)
     expected, self.raw_got = case.expected.reshape(shape), case.got.reshape(shape)
-    # Of the pixels of long episodes some are enough.
+    # A sample of the pixels is enough for long episodes.
     every = -(-len(expected) // _MOST_VECTORS)
     expected, self.raw_got = expected[::every], self.raw_got[::every]
     self.expected = expected.astype(np.float64)

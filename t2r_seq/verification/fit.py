@@ -17,7 +17,7 @@ from t2r_seq.verification.training_side import Dataset, Episode
 _FAR = 1.0
 # Of fewer rows, such as goals of a few episodes, no spread is known.
 _FEWEST = 5
-# One scene may have another light: of fewer episodes no swap is named.
+# Fewer episodes name no swap, because one scene may have another light.
 _FEWEST_EPISODES = 3
 
 

@@ -188,8 +188,8 @@ class Dataset:
           )
         stored = self.source.spec[column]
         is_whole = self._is_whole(column, stored)
-        wanted = self._observed[path]
-        observed[path] = _decoded(values[column], stored, wanted, path, is_whole)
+        seen = self._observed[path]
+        observed[path] = _decoded(values[column], stored, seen, path, is_whole)
         if not stored.is_sequence:
           context.add(path)
       lengths = {path: len(observed[path]) for path in observed if path not in context}
@@ -346,17 +346,17 @@ def _below(values: Arrays, prefix: str) -> Arrays:
 def _decoded(
   values: np.ndarray,
   stored: ExtendedTensorSpec,
-  wanted: ExtendedTensorSpec,
+  seen: ExtendedTensorSpec,
   path: str,
   is_whole: bool,
 ) -> np.ndarray:
-  """Returns what a camera would have given: whole images, or of the size wanted."""
+  """Returns what a camera would have given: whole images, or of the spec's size."""
   if not specs.is_encoded_image_spec(stored) and not is_whole:
     return np.asarray(values)
-  shape = wanted.frame_shape
+  shape = seen.frame_shape
   for encoded in filter(None, np.ravel(values).tolist() if is_whole else []):
     shape = tf.io.decode_image(encoded, shape[-1], expand_animations=False).shape
     break
-  spec = ExtendedTensorSpec.from_spec(wanted, shape=shape, time_offsets=None)
+  spec = ExtendedTensorSpec.from_spec(seen, shape=shape, time_offsets=None)
   encoded = tf.constant(values.tolist(), tf.string, values.shape)
   return records.decode_images(encoded, spec, path).numpy()

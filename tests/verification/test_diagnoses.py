@@ -28,7 +28,7 @@ DTYPES = {"camera": tf.uint8, "bytes": tf.uint8}
 
 
 class Model(models.RegressionModel):
-  """Looks at one step, and says a pose and a gripper."""
+  """Looks at one step, and predicts a pose and a gripper."""
 
   def get_feature_specification(self, mode):
     return specs.TensorSpecStruct(
@@ -49,12 +49,12 @@ class Model(models.RegressionModel):
       tf.cast(tf.reshape(features[path], [-1, int(np.prod(SHAPES[path]))]), tf.float32)
       for path in SHAPES
     ]
-    said = self.network(tf.concat(flat, axis=-1)) + features.pose
-    return {"inference_output": self.change(said)}
+    actions = self.network(tf.concat(flat, axis=-1)) + features.pose
+    return {"inference_output": self.change(actions)}
 
-  def change(self, said):
+  def change(self, actions):
     """Changes the actions; by default nothing."""
-    return said
+    return actions
 
 
 class Changed(Model):
@@ -64,8 +64,8 @@ class Changed(Model):
     super().__init__(**kwargs)
     self._change = change
 
-  def change(self, said):
-    return self._change(said)
+  def change(self, actions):
+    return self._change(actions)
 
 
 def _matrix(rng, n):
@@ -314,7 +314,7 @@ OBSERVED = {
       size=3).astype(np.float32), "", "Euler|axis|late|noise",
   ),
   "zeros": ("usual", "angles", np.zeros_like, "same at every step", "swapped|late"),
-  # Data that tell little.
+  # Ambiguous data.
   "another constant": ("symmetric", "gripper", lambda x: x * 0, "", "still|late|sign"),
   "a constant pose": (
     "symmetric", "pose", lambda x: x + np.float32(1), "", "late|still",
@@ -365,7 +365,7 @@ def test_the_cause_of_what_a_robot_does_is_named(bench, case):
 
 
 def _of_part(change):
-  return lambda said: tf.concat([said[:, :6], change(said[:, 6:])], axis=-1)
+  return lambda x: tf.concat([x[:, :6], change(x[:, 6:])], axis=-1)
 
 
 # What an export does to its actions.

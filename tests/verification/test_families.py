@@ -285,8 +285,8 @@ class _ScaledModel(_ChunkModel):
   """Actions of other ranges: a small one, and a large one with an offset."""
 
   def a_func(self, features, mode):
-    said = super().a_func(features, mode)["inference_output"]
-    return {"inference_output": said * [1e-3, 1e3] + [0.0, 50.0]}
+    chunk = super().a_func(features, mode)["inference_output"]
+    return {"inference_output": chunk * [1e-3, 1e3] + [0.0, 50.0]}
 
 
 @pytest.fixture(name="scaled", scope="module")
@@ -315,8 +315,8 @@ def test_export_and_verify_have_one_tolerance(case, scaled, store, tmp_path):
 
   def inexact(self, observation, state, is_first=False):
     outputs, state = step(self, observation, state, is_first)
-    said = outputs["inference_output"] + np.float32(error)
-    return {**outputs, "inference_output": said}, state
+    chunk = outputs["inference_output"] + np.float32(error)
+    return {**outputs, "inference_output": chunk}, state
 
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(lite.LitePolicy, "stateless_step", inexact)
@@ -343,8 +343,8 @@ def test_rounded_weights_are_named_where_outputs_differ(scaled, store, tmp_path)
   policy = lite.LitePolicy(str(tmp_path / "int8"), "inference_output")
   options = {"reference": scaled.predictor}
   report = verification.verify(policy, store, scaled.model, **options)
-  told = any("weights are stored as int8" in each for each in report.warnings)
-  assert told == (not report.is_identical)
+  is_warned = any("weights are stored as int8" in each for each in report.warnings)
+  assert is_warned == (not report.is_identical)
   report = verification.verify(policy, store, scaled.model, tolerance=1.0, **options)
   assert report.is_identical, str(report)
 

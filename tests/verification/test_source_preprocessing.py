@@ -217,7 +217,7 @@ STAGES = {
     ),
     {"": ["ImageDecoding"]},
   ),
-  "a faster way of decoding is none": (
+  "faster decoding is no stage": (
     lambda f: _store(f, "lab", image_decoding=_decoding(dct_method="INTEGER_FAST")),
     {"": []},
   ),
@@ -250,6 +250,13 @@ def _with_function(folder):
   return generator
 
 
+def _with_function_later(folder):
+  generator = _store(folder, "lab")
+  generator.set_specification_from_model(Model(), "train")
+  generator.set_preprocess_fn(_doubled)
+  return generator
+
+
 def _with_both(folder):
   mixture = _own(folder)
   return _mix(folder, {"sim": preprocessors.NoOpPreprocessor}, ["lab"],
@@ -258,7 +265,11 @@ def _with_both(folder):
 
 @pytest.mark.parametrize(
   ("make", "new"),
-  [(_with_function, "Normalize"), (_with_both, "NoOpPreprocessor")],
+  [
+    (_with_function, "Normalize"),
+    (_with_function_later, "Normalize"),
+    (_with_both, "NoOpPreprocessor"),
+  ],
 )
 def test_a_preprocess_fn_that_would_be_dropped_is_refused(folder, make, new):
   model = Model(preprocessor_cls=_normalize(folder, "lab"))
@@ -403,7 +414,7 @@ def test_evaluation_on_otherwise_prepared_data_is_warned_of(folder, tmp_path, ca
     folder, {"lab": _normalize(folder, "lab")}, ["lab"])})  # fmt: skip
   _train(tmp_path, mixture, input_generator_eval=evals, eval_steps=1)
   assert "raw: nothing, where the training has lab: Normalize" in caplog.text
-  # A job that only evaluates knows the input that it has.
+  # A job that only evaluates records its own input.
   caplog.clear()
   model = Model()
   training.continuous_eval(
