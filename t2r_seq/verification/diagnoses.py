@@ -673,6 +673,8 @@ def _find_near(case: Case) -> Iterator[Cause]:
   expected, error = expected[is_number], error[is_number]
   if not expected.size or not expected.std() or not error.std():
     return
+  if not (expected + error).std():
+    return
   if is_image:
     is_near = np.corrcoef(expected, expected + error)[0, 1] >= 0.8
     why = "another resize, or a lossy compression"
