@@ -545,9 +545,8 @@ def test_statistics_are_of_what_normalize_receives(path, name, where, tmp_path):
       last = _by_keyword(lambda *model: ComposedPreprocessor(*model, inner))
     stages = [*map(_by_keyword, before), last]
     if where == "a TPU's wrapper":
-      return TPUPreprocessorWrapper(
-        *model, lambda *model: ComposedPreprocessor(*model, stages)
-      )
+      chain = _by_keyword(lambda *model: ComposedPreprocessor(*model, stages))
+      return TPUPreprocessorWrapper(*model, chain)
     return ComposedPreprocessor(*model, stages)
 
   if refused is None:
