@@ -139,7 +139,8 @@ class EpisodeSink(files.Closing):
   Attributes:
     with_last_observation: whether the observation that the last action led to follows
       as one more step (see `last_observation`). Next observations, and all that looks
-      ahead, need it; then an episode of T actions has T + 1 steps.
+      ahead, need it; then an episode of T actions has T + 1 steps. Without it `n_step`
+      keeps a terminal transition and leaves out a truncated one.
   """
 
   with_last_observation = False

@@ -306,8 +306,10 @@ class GeneratorInputGenerator(AbstractInputGenerator):
     self._report = windows.WindowReport()
     grid = windows.WindowGrid(windows.time_span(joined), cut)
     flat = windows.flat_specs(joined, cut.n_step)
+    # A terminal transition may be the only row of its episode.
+    min_steps = grid.min_steps if cut.n_step is None else 1
     return windows.windows(
-      self._dataset(flat, None, grid.min_steps),
+      self._dataset(flat, None, min_steps),
       joined,
       cut,
       shuffle_buffer_size=shuffle_buffer_size,

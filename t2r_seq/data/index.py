@@ -20,7 +20,6 @@ from t2r_seq import errors, records, specs, windows
 from t2r_seq.data import arguments, pool, record_files
 from t2r_seq.data.loaders import PoolReader, WindowLoader
 from t2r_seq.data.plan import Plan, plan_and_cut, positions_kept
-from t2r_seq.records.features import encoded_specs
 from t2r_seq.records.files import FilePatterns
 from t2r_seq.records.images import DecodeImages, decode_to_list
 from t2r_seq.records.index import RecordIndex
@@ -40,6 +39,7 @@ _RUN_BYTES = 1 << 16
 # Records of more bytes are too large to be parsed whole for each of their windows.
 _LARGE_RECORD = 1 << 20
 _RECORD = "record"
+_FLAGS_AT_ONCE = 1024
 # Of a string in a tensor, beside those that it has.
 _STRING_BYTES = 24
 
@@ -183,20 +183,25 @@ class _WindowPools(PoolReader):
     parse_fn = records.create_parse_tf_example_fn(
       flat, decode_images=False, is_one_episode=True
     )
-    element = _element_spec(self.flat)
+    element = record_files.element_spec(self.flat)
     columns = pool.PoolColumns(element, spec_structure, cut, decode_images)
     self._late_images = dict(columns.images) if decodes_late else {}
     if decodes_late:
       columns = pool.PoolColumns(element, spec_structure, cut, decode_images=False)
     self.episode_lengths: np.ndarray = index.num_steps(self.flat)
-    counts = np.asarray(columns.reader.grid.num_windows(self.episode_lengths))
+    reader = columns.reader
+    last_flags = None
+    if reader.end_flag is not None:
+      last_flags = _last_flags(index, reader.end_flag, self.flat)
+    num_rows = reader.num_rows(self.episode_lengths, last_flags)
+    counts = np.asarray(reader.grid.num_windows(num_rows))
     if chosen is not None:
       counts = np.where(np.isin(np.arange(len(counts)), chosen), counts, 0)
     if not counts.any():
       lengths = self.episode_lengths
       raise too_short_error(
         f"IndexedRecordLoader: {index.filenames[0]}",
-        columns.reader.grid.min_steps,
+        reader.min_steps,
         len(lengths),
         int(lengths.max()),
       )
@@ -258,15 +263,19 @@ class _WindowPools(PoolReader):
     )
 
 
-def _element_spec(flat: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
-  """Describes a parsed record as the windows' reader takes it."""
-  element = specs.TensorSpecStruct()
-  for path, spec in encoded_specs(flat).items():
-    shape = spec.shape
-    if flat[path].is_sequence:
-      shape = tf.TensorShape([None]).concatenate(shape)
-    element[path] = tf.TensorSpec(shape, spec.dtype)
-  return element
+def _last_flags(
+  index: RecordIndex, path: str, flat: specs.TensorSpecStruct
+) -> np.ndarray:
+  """Reads whether a flag is set in the last step of each record, bool [records]."""
+  parse_fn = records.create_parse_tf_example_fn({path: flat[path]})
+
+  @_as_it_is
+  def is_set(record: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_any(tf.cast(parse_fn(record)[path][-1:], tf.bool))
+
+  serialized = record_files.read_records({"": list(index.filenames)}, check=False)
+  found = serialized.map(is_set, tf.data.AUTOTUNE).batch(_FLAGS_AT_ONCE)
+  return np.concatenate([*found.as_numpy_iterator()])
 
 
 class _ExampleRows(pool.PoolRows):

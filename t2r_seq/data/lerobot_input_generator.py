@@ -76,8 +76,13 @@ class LeRobotInputGenerator(DatasetInputGenerator):
       return None
     with tf.init_scope():
       folder = LeRobotFolder(self._path)
-      lengths = folder.lengths[self._numbers(folder)]
-      return self._count_windows(folder.spec, lengths)
+      numbers = self._numbers(folder)
+      if self.n_step is None:
+        return self._count_windows(folder.spec, folder.lengths[numbers])
+      reader = windows.WindowReader(
+        _element_spec(folder), self._named_specs(folder.spec, "eval"), self._cut("eval")
+      )
+      return int(np.sum(_count(folder, reader, numbers)))
 
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
@@ -95,21 +100,18 @@ class LeRobotInputGenerator(DatasetInputGenerator):
       )
     with tf.init_scope():
       folder = LeRobotFolder(self._path)
-      element = {
-        key: tf.TensorSpec([None, *spec.shape], spec.dtype)
-        for key, spec in folder.spec.items()
-      }
+      element = _element_spec(folder)
       joined = self._named_specs(folder.spec, mode)
       reader = windows.WindowReader(element, joined, self._cut(mode))
       chosen = self._numbers(folder)
       lengths = folder.lengths[chosen]
-      min_steps = reader.grid.min_steps
-      if not np.sum(reader.grid.num_windows(lengths)):  # To repeat nothing has no end.
-        raise too_short_error(where, min_steps, len(lengths), max(lengths))
+      counts = _count(folder, reader, chosen)
+      if not counts.sum():  # To repeat nothing has no end.
+        raise too_short_error(where, reader.min_steps, len(lengths), max(lengths))
       reading = _Reading(
         folder, reader.paths, chosen, self._decode_images, self._failures
       )
-      pools = _LeRobotPools(reading, reader, element)
+      pools = _LeRobotPools(reading, reader, element, counts)
       num_windows = int(pools.counts.sum())
       plan, start = self._numbered_plan(mode, batch_size)
       plan = plan.seeded("quasi_random")
@@ -224,10 +226,10 @@ class _LeRobotPools(PoolReader):
     reading: _Reading,
     reader: windows.WindowReader,
     element: Mapping[str, tf.TensorSpec],
+    counts: np.ndarray,
   ) -> None:
     lengths = reading.lengths
     step_bytes = sum(map(_step_bytes, reading.specs.values()))
-    counts = np.asarray(reader.grid.num_windows(lengths))
     super().__init__(pool.PoolRows(reader, element, {}), counts, lengths, step_bytes)
     self._reading = reading
 
@@ -235,6 +237,29 @@ class _LeRobotPools(PoolReader):
     self, episodes: tf.Tensor, first_step: tf.Tensor, num_steps: tf.Tensor
   ) -> dict[str, tf.Tensor]:
     return self._reading.read_parts(episodes, first_step, num_steps)
+
+
+def _element_spec(folder: LeRobotFolder) -> dict[str, tf.TensorSpec]:
+  """Describes an episode as `windows.WindowReader` takes it."""
+  return {
+    key: tf.TensorSpec([None, *spec.shape], spec.dtype)
+    for key, spec in folder.spec.items()
+  }
+
+
+def _count(
+  folder: LeRobotFolder, reader: windows.WindowReader, numbers: np.ndarray
+) -> np.ndarray:
+  """Counts the windows of episodes, given their numbers; int64 [episodes]."""
+  lengths, flag, last_flags = folder.lengths[numbers], reader.end_flag, None
+  if flag is not None:
+    last_flags = np.array(
+      [
+        folder.read(int(number), [flag], int(length) - 1)[flag].any()
+        for number, length in zip(numbers, lengths, strict=True)
+      ]
+    )
+  return np.asarray(reader.grid.num_windows(reader.num_rows(lengths, last_flags)))
 
 
 def _step_bytes(spec: specs.ExtendedTensorSpec) -> int:

@@ -245,7 +245,8 @@ class PoolColumns(PoolRows):
       pool and as parsed.
     """
     num_steps = self.encoded.num_steps(values, check=False)
-    num_windows = self.reader.grid.num_windows(num_steps)
+    num_rows = self.reader.num_rows_of(values, num_steps)
+    num_windows = self.reader.grid.num_windows(num_rows)
     pooled: Any = ORDER_BYTES * num_windows
     parsed: Any = tf.constant(0, tf.int64)
     kept = []

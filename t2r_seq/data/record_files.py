@@ -22,7 +22,7 @@ from t2r_seq.records.contents import (
   find_flags,
   set_flags,
 )
-from t2r_seq.records.features import IS_FIRST, collect_features
+from t2r_seq.records.features import IS_FIRST, collect_features, encoded_specs
 from t2r_seq.records.files import compression_type, file_split, files_of_split
 from t2r_seq.records.images import DecodeImages
 from t2r_seq.store import choose_episodes
@@ -561,18 +561,33 @@ def count_records(files: FilesByKey) -> int:
   return _sum(sizes)
 
 
+def element_spec(flat: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
+  """Describes a parsed record as the windows' reader takes it."""
+  element = specs.TensorSpecStruct()
+  for path, spec in encoded_specs(flat).items():
+    shape = spec.shape
+    if flat[path].is_sequence:
+      shape = tf.TensorShape([None]).concatenate(shape)
+    element[path] = tf.TensorSpec(shape, spec.dtype)
+  return element
+
+
 def count_windows(
   files: FilesByKey,
   flat_specs: specs.TensorSpecStruct,
-  grid: windows.WindowGrid,
+  joined: specs.TensorSpecStruct,
+  cut: windows.Cut,
   chosen: ChosenRecords | None = None,
 ) -> int:
   """Counts windows by the lengths of the episodes; of these one feature is parsed.
 
+  Of transitions that are joined, the flag of terminals is parsed as well.
+
   Args:
     files: by dataset_key.
     flat_specs: specs of an episode by path, at least one a sequence.
-    grid: the anchors.
+    joined: the specs of a window.
+    cut: how episodes become windows.
     chosen: the records that count; None for all.
   Returns:
     The windows in all episodes.
@@ -583,12 +598,24 @@ def count_windows(
     ((path, spec) for path, spec in flat_specs.items() if spec.is_sequence),
     key=lambda item: (item[1].is_optional, specs.is_encoded_image_spec(item[1])),
   )
-  parse_fn = records.create_parse_tf_example_fn({path: spec}, decode_images=False)
+  reader, parsed = None, {path: spec}
+  if cut.n_step is not None:
+    reader = windows.WindowReader(element_spec(flat_specs), joined, cut)
+    flag = reader.end_flag
+    # The flag of another dataset would have to be zipped.
+    if flag is not None:
+      path, spec, parsed = flag, flat_specs[flag], {flag: flat_specs[flag]}
+  grid = windows.WindowGrid(windows.time_span(joined), cut)
+  parse_fn = records.create_parse_tf_example_fn(parsed, decode_images=False)
   read_file = None if chosen is None else chosen.read_file
   serialized = read_records({"": files[spec.dataset_key]}, read_file=read_file)
 
   def num_windows(record: tf.Tensor) -> tf.Tensor:
-    return grid.num_windows(_size(parse_fn({spec.dataset_key: record})[path]))
+    episode = parse_fn({spec.dataset_key: record})
+    rows = num_steps = _size(episode[path])
+    if reader is not None:
+      rows = reader.num_rows_of(episode, num_steps)
+    return (grid if reader is None else reader.grid).num_windows(rows)
 
   return _sum(serialized.map(_as_it_is(num_windows), tf.data.AUTOTUNE))
 

@@ -116,7 +116,8 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
       with tf.init_scope(), self._explain_failures(are_skipped=False):
         index = index_lib.find_index(self._index, files, self._where())
         is_windowed = windows.is_windowed(joined)
-        if index is not None:
+        # Whether a last row is a transition depends on its flag, which is read.
+        if index is not None and cut.n_step is None:
           numbers = self._choose(
             self._where(), len(index), lambda: index_lib.splits_of(index)
           )
@@ -128,7 +129,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
           chosen = self._chosen_records(files)
           files = record_files.choose_files(self._where(), files, self._split)
           if is_windowed:
-            count = record_files.count_windows(files, flat, _grid(joined, cut), chosen)
+            count = record_files.count_windows(files, flat, joined, cut, chosen)
           else:
             count = chosen.count if chosen else record_files.count_records(files)
         self._counted[self._counted_as()] = count

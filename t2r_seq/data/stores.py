@@ -38,6 +38,7 @@ class DecodedColumns:
 
   Attributes:
     path: of the store.
+    metadata: of the store.
     absent: the optional paths that are left out, and which episodes lack them.
     element_spec: an episode as `windows.WindowReader` takes it, images decoded.
     episode_lengths: steps of each episode, int64 [episodes].
@@ -60,7 +61,7 @@ class DecodedColumns:
     Raises:
       SpecError: a window to be decoded is of no image of the store.
     """
-    self.path = columns.path
+    self.path, self.metadata = columns.path, columns.metadata
     self.absent = columns.absent
     self.episode_lengths = columns.episode_lengths
     self.held = columns.held
@@ -221,7 +222,7 @@ class StoreWindowLoader(WindowLoader):
     self._chosen = slice(None) if chosen is None else chosen
     if not self._windows.num_windows:
       lengths = store.episode_lengths[self._chosen]
-      min_steps = self._windows.reader.grid.min_steps
+      min_steps = self._windows.reader.min_steps
       raise too_short_error(plan.where, min_steps, len(lengths), int(lengths.max()))
     self.is_flat = flat
     self._store = store
@@ -354,6 +355,10 @@ class StoreInputGenerator(DatasetInputGenerator):
       store = EpisodeStore(self._store_path)
       where = f"{type(self).__name__}: {store.path}"
       chosen = self._choose(where, len(store), lambda: store.splits)
+      if self.n_step is not None:  # The flags of the last rows matter.
+        joined, cut = self._named_specs(store.spec, "eval"), self._cut("eval")
+        columns = StoreColumns(store)
+        return StoreWindows(columns, joined, cut, chosen=chosen).num_windows
       lengths = store.episode_lengths
       lengths = lengths if chosen is None else lengths[chosen]
       return self._count_windows(store.spec, lengths)

@@ -183,8 +183,7 @@ def shuffled_windows(
     return pool.followed_by(lambda: make_slabs(number), end, _SLAB_SPEC)
 
   def join(filled: dict[str, tf.Tensor]) -> pool.Pool:
-    lengths = filled["lengths"]
-    counts = columns.reader.grid.num_windows(lengths)
+    lengths, counts = tf.unstack(filled["lengths"], axis=1)
     total = tf.reduce_sum(counts)
     if plan.order == "sequential":
       numbers = tf.range(total)
@@ -235,7 +234,7 @@ class _Filler:
     in_order = plan.order == "sequential"
     self._max_doubled = _MAX_DOUBLED_IN_ORDER if in_order else _MAX_DOUBLED
     self._report = report
-    self._grid = columns.reader.grid
+    self._reader = columns.reader
 
   def fill(self, slabs: tf.data.Dataset) -> tf.data.Dataset:
     """Creates the dataset of filled pools.
@@ -243,15 +242,16 @@ class _Filler:
     Args:
       slabs: of all epochs, with `_end` after each.
     Returns:
-      Dataset of 'kept', a list of episodes; their 'lengths', int64 [n]; the 'number' of
-      the pool; and 'left', the windows before that fill no batch.
+      Dataset of 'kept', a list of episodes; their 'lengths' in steps and in windows,
+      int64 [n, 2]; the 'number' of the pool; and 'left', the windows before that fill
+      no batch.
     """
     names = ("number", "windows", "pooled", "slab", "parsed", "in_epoch", "left")
     zero = tf.constant(0, tf.int64)
     start = {**dict.fromkeys(names, zero), "kept": _no_episodes()}
     # Of unknown length: where a step changes a shape, `scan` traces it once more.
     start["lengths"] = tf.raw_ops.PlaceholderWithDefault(
-      input=tf.zeros([0], tf.int64), shape=[None]
+      input=tf.zeros([0, 2], tf.int64), shape=[None, 2]
     )
     filled = slabs.scan(start, _as_it_is(self._step))
     filled = filled.filter(_as_it_is(lambda _, is_closed: is_closed))
@@ -275,7 +275,7 @@ class _Filler:
       self._check_goes_on(is_end, in_epoch),
     ]
     with tf.control_dependencies(noted):
-      all_lengths = tf.concat([state["lengths"], lengths], 0)
+      all_lengths = tf.concat([state["lengths"], slab["numbers"][:, :2]], 0)
     kept = tf.raw_ops.TensorListConcatLists(
       input_a=state["kept"],
       input_b=tf.raw_ops.TensorListFromTensor(
@@ -285,7 +285,7 @@ class _Filler:
     )
     is_full = self._num_bytes(pooled + largest, parsed) > self._memory_budget
     is_full |= num_windows >= self._most_windows(state["number"])
-    is_full |= tf.size(all_lengths) >= _MAX_EPISODES
+    is_full |= tf.shape(all_lengths)[0] >= _MAX_EPISODES
     is_closed = (is_full | is_end) & (num_windows > 0)
     with tf.control_dependencies([self._note_pool(is_closed, pooled, parsed)]):
       number = tf.identity(state["number"])
@@ -298,7 +298,7 @@ class _Filler:
     }
     after = {
       "kept": tf.cond(is_closed, _no_episodes, lambda: tf.identity(kept)),
-      "lengths": all_lengths[: tf.where(is_closed, 0, tf.size(all_lengths))],
+      "lengths": all_lengths[: tf.where(is_closed, 0, tf.shape(all_lengths)[0])],
       "number": number + tf.cast(is_closed, tf.int64),
       "windows": tf.where(is_closed, zero, num_windows),
       "pooled": tf.where(is_closed, zero, pooled),
@@ -359,12 +359,12 @@ class _Filler:
   def _note_episodes(self, lengths: tf.Tensor, counts: tf.Tensor) -> tf.Operation:
     if self._report is not None:
       return self._report.count(lengths, counts)
-    if self._grid.keeps_first:
+    if self._reader.grid.keeps_first:
       return tf.no_op()
 
     def tell() -> tf.Operation:
       shortest = tf.reduce_min(lengths)
-      return print_too_short(shortest, tf.reduce_min(counts), self._grid.min_steps)
+      return print_too_short(shortest, tf.reduce_min(counts), self._reader.min_steps)
 
     return tf.cond(tf.reduce_any(counts < 1), _as_it_is(tell), tf.no_op)
 

@@ -413,6 +413,12 @@ class RecordIndex:
       RecordError: see `num_steps`.
     """
     cut = windows.Cut.of("num_windows", cut, fields)
+    if cut.n_step is not None:
+      raise errors.SpecError(
+        f"num_windows: {self.filenames[0]}: expected windows of steps, got "
+        f"{cut.n_step}. Their number depends on flags in the records: "
+        "IndexedRecordLoader(index, specs, ...).num_windows."
+      )
     grid = windows.WindowGrid(windows.time_span(spec_structure), cut)
     return np.asarray(grid.num_windows(self.num_steps(spec_structure)), np.int64)
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
-from t2r_seq import errors, files, specs
+from t2r_seq import errors, files, specs, windows
 from t2r_seq.replay import options
 from t2r_seq.replay.rate_limiters import make_rate_limiter
 from t2r_seq.replay.ring import Lanes
@@ -27,6 +27,8 @@ from t2r_seq.specs.names import source_path
 from t2r_seq.store import EpisodeStore, layout, verify_store
 from t2r_seq.store.layout import Columns
 from t2r_seq.store.manifest import check_spec
+from t2r_seq.windows.cut import TRANSITIONS_KEY, check_one_step
+from t2r_seq.windows.n_step import final_path
 
 _EPISODES, _STATE, _LOCK = "episodes", "state.npz", ".lock"
 _NAME, _NAMES = "checkpoint-{:08d}", re.compile(r"checkpoint-(\d{8,})")
@@ -161,6 +163,9 @@ def export(
 def load_store(table: Table, columns: Columns, path: str) -> None:
   """Appends the last episodes of a store, as many as there is room for.
 
+  Where n-step transitions are to be read and the store has the observation after the
+  last row, as `final_observations`, it becomes one more row, as of the actors' sinks.
+
   Args:
     table: of a new buffer.
     columns: of a step and of an episode.
@@ -171,6 +176,9 @@ def load_store(table: Table, columns: Columns, path: str) -> None:
   """
   store = EpisodeStore(os.path.abspath(path))
   sources = _find_sources(store, columns)
+  reader = table.lanes.rule.reader
+  check_one_step(f"from_store: {store.path}", store.metadata, reader.cut.n_step)
+  finals = _find_finals(store, sources, reader)
   # The last episodes that together fill the buffer.
   capacity = table.lanes.num_slots * table.lanes.num_writers
   num_steps = np.cumsum(store.episode_lengths[::-1])
@@ -188,6 +196,8 @@ def load_store(table: Table, columns: Columns, path: str) -> None:
       lane = int(np.argmin(table.lanes.counts))
       for row in zip(*steps, strict=True):
         table.append(lane, list(row), context, None)
+      if finals and len(steps[0]):
+        table.append(lane, _final_row(episode, sources, columns, finals), context, None)
       table.end_episode(lane)
 
 
@@ -202,6 +212,46 @@ def _nothing_waits(table: Table) -> Iterator[None]:
     limiter.did_insert(table.limiter.num_inserts)
     limiter.did_delete(table.limiter.num_deletes)
     table.limiter = limiter
+
+
+def _find_finals(
+  store: EpisodeStore, sources: dict[str, str], reader: windows.WindowReader
+) -> dict[str, str]:
+  """Returns what the store has after its last rows, by path of the buffer.
+
+  It is empty unless all observations that transitions read one step later have it.
+  """
+  joining = reader.joining
+  if joining is None or not joining.keeps_terminal:
+    return {}
+  finals = {}
+  for path in {reader.readings[path].source for path in joining.fields.next_of}:
+    final, stored = final_path(sources[path]), store.spec
+    spec, own = stored.get(final), stored[sources[path]]
+    if spec is None or spec.is_sequence or not store.is_present(final).all():
+      return {}
+    if (spec.shape, spec.dtype) != (own.shape, own.dtype):
+      return {}
+    finals[path] = final
+  return finals
+
+
+def _final_row(
+  episode: Any, sources: dict[str, str], columns: Columns, finals: dict[str, str]
+) -> list[Any]:
+  """Returns the values of a row that has the last observation, and zeros otherwise."""
+  row = []
+  for path, of in sources.items():
+    column = columns[path]
+    if not column.is_per_step:
+      continue
+    if path in finals:
+      row.append(episode[finals[path]][()])
+    elif column.is_bytes:
+      row.append(np.full(column.row_shape, b"", object)[()])
+    else:
+      row.append(np.zeros_like(episode[of][0]))
+  return row
 
 
 def _find_sources(store: EpisodeStore, columns: Columns) -> dict[str, str]:
@@ -288,6 +338,10 @@ def _write_episodes(
   flat = specs.TensorSpecStruct((p, column.spec) for p, column in columns.items())
   episodes = _held_episodes(lanes.counts, lanes.ends, lanes.num_slots)
   about = describe and describe([episode.end - episode.first for episode in episodes])
+  if about:  # Stored transitions have a row after the terminal one.
+    done = table.ring.columns[about[TRANSITIONS_KEY]["done"]]
+    last_rows = [lanes.row(episode.lane, episode.end - 1) for episode in episodes]
+    about = None if done[last_rows].any() else about
   with EpisodeStore.create(
     path, flat, about, commit_every=len(episodes) + 1, allow_nan=True
   ) as writer:

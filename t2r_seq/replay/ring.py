@@ -23,12 +23,14 @@ class AnchorRule:
   ended with fewer, those that the grid asks for are enough.
 
   Attributes:
+    reader: of the windows.
     grid: the anchors of whole episodes.
     back: steps before an anchor that its window shows.
     need: steps after it that must be there while the episode goes on. Of transitions
       that are joined n steps are waited for.
   """
 
+  reader: windows.WindowReader
   grid: windows.WindowGrid
   back: int
   need: int
@@ -36,7 +38,7 @@ class AnchorRule:
   @classmethod
   def of(cls, reader: windows.WindowReader) -> AnchorRule:
     """Derives the rule for what a reader shows."""
-    return cls(reader.grid, max(0, -reader.steps_shown[0]), reader.num_growing)
+    return cls(reader, reader.grid, max(0, -reader.steps_shown[0]), reader.num_growing)
 
   @property
   def has_ages(self) -> bool:
@@ -53,8 +55,9 @@ class AnchorRule:
     grid = self.grid
     if grid.keeps_first:  # Episodes of one step each.
       return num_slots
-    anchors = num_slots - min(grid.first_anchor, self.back) - grid.num_after
-    return -(-anchors // min(grid.period, grid.first_anchor + grid.num_after + 1))
+    num_after = self.reader.min_steps - 1 - grid.first_anchor
+    anchors = num_slots - min(grid.first_anchor, self.back) - num_after
+    return -(-anchors // min(grid.period, grid.first_anchor + num_after + 1))
 
   def most_queued(self, num_slots: int) -> int:
     """Returns how many items of one episode live on while further steps come.
@@ -320,12 +323,18 @@ class Lanes:
     self.marks[rows] = 0
     self.num_items -= len(rows)
 
-  def ended_anchors(self, lane: int) -> np.ndarray:
-    """Returns the anchors that become items if the episode ends now, ascending."""
+  def ended_anchors(self, lane: int, last_flag: bool = False) -> np.ndarray:
+    """Returns the anchors that become items if the episode ends now, ascending.
+
+    Args:
+      lane: whose episode.
+      last_flag: whether its last step has the reader's `end_flag`.
+    """
     start, count = self.starts.item(lane), self.counts.item(lane)
     grid, num_steps = self.rule.grid, count - start
     first = grid.num_complete(num_steps, self.rule.need)
-    anchors = start + grid.start(np.arange(first, grid.num_windows(num_steps)))
+    num_rows = self.rule.reader.num_rows(num_steps, last_flag)
+    anchors = start + grid.start(np.arange(first, grid.num_windows(num_rows)))
     dead = self.dead.item(lane)
     return anchors[anchors >= (dead + self.rule.back if dead else 0)]
 

@@ -110,7 +110,7 @@ def element_spec(columns: Columns) -> specs.TensorSpecStruct:
     if column.is_per_step:
       shape = tf.TensorShape([None]).concatenate(shape)
     dtype = tf.string if column.is_bytes else column.spec.dtype
-    element[path] = tf.TensorSpec(shape, dtype)
+    element[path] = tf.TensorSpec(shape, dtype, column.spec.name)
   return element
 
 

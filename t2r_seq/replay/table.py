@@ -341,9 +341,12 @@ class Table:
       ReplayTimeoutError: it has ended, without the items that were not let in.
     """
     lanes = self.lanes
-    end = lanes.counts.item(lane)
+    end, flag = lanes.counts.item(lane), lanes.rule.reader.end_flag
+    is_set = False
+    if flag is not None and end > lanes.starts.item(lane):
+      is_set = bool(np.any(self.ring.columns[flag][lanes.row(lane, end - 1)]))
     try:
-      for anchor in lanes.ended_anchors(lane).tolist():
+      for anchor in lanes.ended_anchors(lane, is_set).tolist():
         self.limiter.await_insert(1, self._how.timeout, should_stop)
         self._insert(lanes.row(lane, anchor), end - 1 - anchor)
     finally:

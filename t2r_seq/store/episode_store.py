@@ -18,6 +18,7 @@ from t2r_seq.store.manifest import check_spec
 from t2r_seq.store.mapped import HeldTensor
 from t2r_seq.store.segments import BytesColumn, Segment
 from t2r_seq.store.writer import EpisodeWriter
+from t2r_seq.windows.cut import check_one_step
 from t2r_seq.windows.rows import take_strings
 
 # A tensor's string of more than 22 bytes is a header and a block of memory.
@@ -34,6 +35,7 @@ class StoreColumns:
 
   Attributes:
     path: of the store.
+    metadata: of the store.
     element_spec: an episode as `windows.WindowReader` takes it, leaves [None, ...] per
       step, and context features; encoded images are strings. Optional paths that some
       episode lacks are left out.
@@ -52,7 +54,7 @@ class StoreColumns:
     Raises:
       StoreError: the store has no episodes.
     """
-    self.path = store.path
+    self.path, self.metadata = store.path, store.metadata
     if not len(store):
       raise errors.StoreError(
         f"EpisodeStore: {store.path}: expected episodes, got none. Append some; what "
@@ -171,7 +173,8 @@ def _element_spec(
       shape, dtype = shape[:-3], tf.string
     if spec.is_sequence:
       shape = tf.TensorShape([None]).concatenate(shape)
-    element[path] = tf.TensorSpec(shape, dtype)
+    # RLDS flags keep their meaning under another path; see `move_state_flags`.
+    element[path] = tf.TensorSpec(shape, dtype, spec.name)
   return element
 
 
@@ -253,15 +256,18 @@ class StoreWindows:
     """
     self.columns = columns
     _check_optionals(columns, spec_structure)
-    self.reader = windows.WindowReader(
+    self.reader = reader = windows.WindowReader(
       columns.element_spec,
       spec_structure,
       cut,
       flat,
     )
-    _check_context(self.reader, columns.element_spec)
+    where = f"EpisodeStore: {columns.path}"
+    check_one_step(where, columns.metadata, reader.cut.n_step)
+    _check_context(reader, columns.element_spec)
     lengths = columns.episode_lengths
-    self.counts: np.ndarray = np.asarray(self.reader.grid.num_windows(lengths))
+    num_rows = reader.num_rows(lengths, self._last_flags())
+    self.counts: np.ndarray = np.asarray(reader.grid.num_windows(num_rows))
     if chosen is not None:
       self.counts = np.where(np.isin(np.arange(len(lengths)), chosen), self.counts, 0)
     window_ends = np.cumsum(self.counts)
@@ -322,6 +328,18 @@ class StoreWindows:
       num_steps,
       first_rows,
     )
+
+  def _last_flags(self) -> np.ndarray | None:
+    """Returns in which episodes the flag of terminals is set in the last row."""
+    flag, lengths = self.reader.end_flag, self.columns.episode_lengths
+    if flag is None:
+      return None
+    is_set = np.zeros(len(lengths), bool)
+    last_rows = (np.cumsum(lengths) - 1)[lengths > 0]
+    with tf.init_scope():  # Also while a graph is built.
+      flags = self.columns.take(flag, tf.constant(last_rows, tf.int64)).numpy()
+    is_set[lengths > 0] = flags.reshape(len(last_rows)).astype(bool)
+    return is_set
 
   def _check_ids(self, window_ids: tf.Tensor) -> tf.Tensor:
     if not tf.executing_eagerly() or not tf.size(window_ids):

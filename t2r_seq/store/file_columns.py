@@ -34,6 +34,7 @@ class FileColumns:
 
   Attributes:
     path: of the store.
+    metadata: of the store.
     element_spec: as that of `StoreColumns`.
     episode_lengths: steps of each episode, int64 [episodes].
   """
@@ -60,7 +61,7 @@ class FileColumns:
         f"process, got the videos {errors.listing(columns.videos)}, which Python "
         "decodes here. Convert them to pixels: t2r_seq convert --decode_images."
       )
-    self.path = store.path
+    self.path, self.metadata = store.path, store.metadata
     self.absent = columns.absent
     self.held: list[HeldTensor] = []  # It reads files.
     self.element_spec = columns.element_spec

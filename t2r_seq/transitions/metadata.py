@@ -11,9 +11,9 @@ import numpy as np
 from t2r_seq import errors
 from t2r_seq.specs import SpecStructure
 from t2r_seq.windows import Cut, NStep, WindowReader
+from t2r_seq.windows.cut import TRANSITIONS_KEY as KEY
 from t2r_seq.windows.n_step import TransitionFields
 
-KEY = "transitions"
 # Version 2 has what stacks need; a store without any is of version 1.
 FORMAT_VERSION = 2
 

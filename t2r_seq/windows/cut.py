@@ -27,6 +27,9 @@ _MOST = 2**31 - 1
 DISCOUNT = "discount"
 NUM_STEPS = "num_steps"
 
+# Where the metadata of a store describe its transitions.
+TRANSITIONS_KEY = "transitions"
+
 PADDINGS = ("drop", "repeat", "zero")
 
 Padding = str | tuple[str, str]
@@ -42,7 +45,7 @@ DEFAULT_PADDING = "repeat"
 class NStep:
   """Joins one-step transitions to those of up to n steps, when they are read.
 
-  Transition t joins m = min(n, steps up to the episode's last one) steps:
+  Transition t joins m <= n steps, up to the first flag or the episode's last step:
 
       rew        sum of gamma^k * rew[t + k] for k < m
       next_obs   of step t + m - 1: after a truncation the last one that there was
@@ -52,7 +55,14 @@ class NStep:
 
   and has the other fields of step t. So `rew + discount * value(next_obs)` is the
   target at terminals and truncations, too. An episode of T transitions has T + 1
-  steps, the last with the last observation, which is never made up.
+  steps, the last with the last observation. It may have T, if that observation is
+  stored in another way, or if the last transition is terminal:
+
+      done       time_offsets=0: the flag of the transition; 1: of the state that it
+                 leads to. `is_terminal` and `is_last` of RLDS are read at 1.
+      rew        time_offsets=1 if it is stored with the state that it leads to
+      next_x     a column of next observations, at the time_offsets of x
+      final_x    a context feature: the last observation, after the last row of x
 
   Attributes:
     n: steps, at least 1.
@@ -101,6 +111,26 @@ class NStep:
 
   def __str__(self) -> str:
     return f"{self.n}-step transitions with gamma {self.gamma}"
+
+
+def check_one_step(
+  operation: str, metadata: Mapping[str, Any], n_step: NStep | None
+) -> None:
+  """Raises SpecError if n-step transitions would be joined a second time.
+
+  Args:
+    operation: for the error, with the path of the store.
+    metadata: of the store.
+    n_step: how transitions are joined, if they are.
+  """
+  about = metadata.get(TRANSITIONS_KEY)
+  joined = about.get("n_step") if isinstance(about, Mapping) else None
+  if n_step is not None and joined:
+    raise errors.SpecError(
+      f"{operation}: n_step: expected one-step transitions, got "
+      f"{NStep(joined['n'], joined['gamma'])}. Returns of returns would be wrong: read "
+      "them without n_step."
+    )
 
 
 @gin.register
@@ -377,7 +407,7 @@ def check_padding(padding: Any) -> Padding:
 def add_axes(values: Any, count: Any) -> Any:
   """Appends `count` axes of size 1; with one cheap op where one size is unknown."""
   if not deferred.is_tensor(values):
-    return np.reshape(values, np.shape(values) + (1,) * count)
+    return np.reshape(values, np.shape(values) + (1,) * count) if count else values
   sizes = [-1 if size is None else size for size in values.shape]
   if isinstance(count, int) and sizes.count(-1) <= 1:
     return tf.reshape(values, [*sizes, *[1] * count])

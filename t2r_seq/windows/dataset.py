@@ -70,12 +70,12 @@ def windows(
   @_as_it_is
   def pairs(flat: TensorSpecStruct) -> tf.data.Dataset:
     num_steps = reader.num_steps(flat)
-    count = reader.grid.num_windows(num_steps)
+    count = reader.grid.num_windows(reader.num_rows_of(flat, num_steps))
     noted = []
     if report is not None:
       noted.append(report.count(num_steps, count))
     elif not reader.grid.keeps_first:
-      noted.append(print_too_short(num_steps, count, reader.grid.min_steps))
+      noted.append(print_too_short(num_steps, count, reader.min_steps))
     with tf.control_dependencies(noted):
       count = tf.identity(count)
     # Nothing but the episode and a number: what is made here is made by one thread
@@ -126,7 +126,7 @@ def gather_windows(
   element = specs.map_leaves(tf.TensorSpec.from_tensor, tensors)
   reader = WindowReader(element, spec_structure, Cut.of("gather_windows", cut, fields))
   num_steps = reader.num_steps(tensors)
-  check = reader.check_starts(starts, num_steps)
+  check = reader.check_starts(starts, reader.num_rows_of(tensors, num_steps))
   with tf.control_dependencies([] if check is None else [check]):
     return reader.read(tensors, starts, tf.identity(num_steps))
 

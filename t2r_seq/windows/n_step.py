@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from t2r_seq import deferred, errors
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
+from t2r_seq.specs.names import source_paths
 from t2r_seq.windows.cut import (
   DISCOUNT,
   NUM_STEPS,
@@ -21,6 +23,11 @@ from t2r_seq.windows.cut import (
 )
 
 _NEXT = "next_"
+# The observation after an episode's last row: `final_observations` of Minari,
+# `final_obs/image` of robomimic.
+_FINAL = "final_"
+# RLDS flags the state that an episode ends with, not the transition that leads to it.
+_STATE_FLAGS = ("is_terminal", "is_last")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +104,20 @@ class TransitionFields:
     return (self.done,) if self.truncated is None else (self.done, self.truncated)
 
 
+class PathRead(NamedTuple):
+  """What one path of a transition reads.
+
+  Attributes:
+    source: the path in the episode.
+    steps: the steps relative to the anchor; None for a context feature.
+    name: of the spec.
+  """
+
+  source: str
+  steps: np.ndarray | None
+  name: str | None
+
+
 class Joining:
   """The arithmetic of joining up to n steps, for numpy arrays and tensors.
 
@@ -106,12 +127,43 @@ class Joining:
   Attributes:
     n: steps.
     fields: which one is what.
-    after: steps after an anchor that its one-step transition shows.
+    offsets: by path of a reward or a flag, 0 if it is stored with the step that the
+      transition begins with, 1 if it is stored with the state that it leads to.
+    after: rows after an anchor that its one-step transition reads.
+    finals: by path of the episode, the context feature that follows its last row.
+    has_finals: whether all observations have a value after the last row, so that the
+      last row begins a transition, too.
+    keeps_terminal: whether the last row begins a transition if it is flagged as
+      terminal. Its next observation has the weight 0, so the last row stands for it.
   """
 
-  def __init__(self, n_step: NStep, fields: TransitionFields, after: int = 1) -> None:
-    """Prepares the joining; see the attributes."""
-    self.n, self.fields, self.after = n_step.n, fields, after
+  def __init__(
+    self,
+    n_step: NStep,
+    fields: TransitionFields,
+    reads: Mapping[str, PathRead],
+    finals: Mapping[str, str],
+  ) -> None:
+    """Prepares the joining.
+
+    Args:
+      n_step: how transitions are joined.
+      fields: which one is what.
+      reads: what each path reads.
+      finals: see the attributes.
+    """
+    self.n, self.fields, self.finals = n_step.n, fields, finals
+    parts = (*fields.rewards, *fields.flags)
+    self.offsets = {path: _last_step(reads[path]) for path in parts}
+    lasts = {path: _last_step(reads[path]) for path in fields.next_of}
+    self.after = max(0, *self.offsets.values(), *lasts.values())
+    # No reward and no flag follows the last row.
+    lacks_observation = self.after == 1 and not any(self.offsets.values())
+    self.has_finals = lacks_observation and all(
+      reads[path].source in finals for path, last in lasts.items() if last == 1
+    )
+    self.keeps_terminal = lacks_observation and not self.has_finals
+    self._all_steps = np.arange(self.n)
     powers: np.ndarray = np.power(n_step.gamma, np.arange(self.n + 1.0))
     steps, shifts = np.arange(self.n)[:, np.newaxis], np.arange(self.n)
     self._weights: np.ndarray = np.where(steps <= shifts, powers[:-1, np.newaxis], 0.0)
@@ -122,23 +174,61 @@ class Joining:
     """The fields that are those of the last joined step: next ones and flags."""
     return frozenset((*self.fields.next_of, *self.fields.flags))
 
-  def shift(self, after: Any) -> Any:
-    """Returns the steps to the last joined one.
+  @property
+  def reads_beyond(self) -> bool:
+    """Whether a transition may begin with an episode's last row."""
+    return self.has_finals or self.keeps_terminal
+
+  def flag_offsets(self, path: str, after: Any) -> Any:
+    """Returns the steps whose flags are read, int64 [n, ...]; the last row again.
 
     Args:
-      after: steps of the episode after the anchors, int64 [] or [B]; at least those
-        that a one-step transition shows.
+      path: of the flag.
+      after: rows of the episode after the anchors, int64 [] or [B].
+    """
+    steps = self._steps(after) + self.offsets[path]
+    return array_module(after).minimum(steps, after)
+
+  def shift(self, after: Any, flags: Mapping[str, Any]) -> Any:
+    """Returns the steps to the last joined one: n - 1, or to the first set flag.
+
+    Args:
+      after: rows of the episode after the anchors, int64 [] or [B]; at least those
+        that a one-step transition reads, but for one that `reads_beyond`.
+      flags: by path, bool [n, ...] at `flag_offsets`; none for n = 1.
+    Returns:
+      int64 [] or [B].
     """
     xp = array_module(after)
-    return xp.minimum(xp.maximum(after - self.after, 0), self.n - 1)
+    rows = after + 1 if self.has_finals else after
+    last = xp.minimum(xp.maximum(rows - self.after, 0), self.n - 1)
+    for path, is_set in flags.items():
+      first = self._first(is_set)
+      if path == self.fields.done and self.keeps_terminal:
+        # Alone a terminal may be later: its next observation may be missing.
+        last = xp.where(first < self.n, first, last)
+      else:
+        last = xp.minimum(first, last)
+    return last
+
+  def _first(self, is_set: Any) -> Any:
+    """Returns the first step of [n, ...] that is set, n for none; int64 [...]."""
+    if deferred.is_tensor(is_set):
+      steps = self._steps(is_set[0])
+      return tf.reduce_min(tf.where(is_set, steps, np.int64(self.n)), 0)
+    with_end = np.ones((self.n + 1, *is_set.shape[1:]), bool)
+    with_end[:-1] = is_set
+    return with_end.argmax(0)
+
+  def _steps(self, like: Any) -> np.ndarray:
+    return self._all_steps.reshape((self.n,) + (1,) * len(like.shape))
 
   def reward_offsets(self, shift: Any) -> Any:
     """Returns the steps whose rewards are read, int64 [n, ...]; the last again.
 
     The n first: so numpy adds long rows.
     """
-    steps = np.arange(self.n).reshape([self.n] + [1] * len(shift.shape))
-    return array_module(shift).minimum(steps, shift)
+    return array_module(shift).minimum(self._steps(shift), shift)
 
   def total(self, rewards: Any, shift: Any) -> Any:
     """Sums discounted rewards, in float64.
@@ -203,45 +293,145 @@ def integer_rewards(flat: TensorSpecStruct, n_step: NStep) -> list[errors.Mismat
   ]
 
 
+def move_state_flags(
+  wanted: TensorSpecStruct, n_step: NStep | None, element: Mapping[str, Any]
+) -> TensorSpecStruct:
+  """Reads RLDS flags one step later, where the state is that a transition leads to.
+
+  `is_terminal` and `is_last` flag the last step, which begins no transition.
+
+  Args:
+    wanted: specs of the windows, by path.
+    n_step: how transitions are joined, if they are.
+    element: specs of the episode, by path; named as they are stored, where known.
+  Returns:
+    The specs; flags of transitions unchanged.
+  """
+  if n_step is None:
+    return wanted
+  moved, sources = wanted.copy(), source_paths(wanted, element)
+  for path, spec in wanted.items():
+    if own_path(path, n_step.branches) not in (n_step.done, n_step.truncated):
+      continue
+    source = sources[path]
+    names = [source, getattr(element.get(source), "name", None)]
+    if source == path:
+      names.append(spec.name)
+    is_of_state = any(
+      re.split("[/.]", name or "")[-1] in _STATE_FLAGS for name in names
+    )
+    if is_of_state and spec.time_offsets in (None, 0) and not spec.is_sequence:
+      moved[path] = ExtendedTensorSpec.from_spec(spec, time_offsets=1)
+  return moved
+
+
 def plan_joining(
   n_step: NStep,
   wanted: TensorSpecStruct,
-  steps: Mapping[str, np.ndarray | None],
-  after: int,
+  reads: Mapping[str, PathRead],
+  finals: Mapping[str, str],
+  front: str,
 ) -> Joining:
   """Plans how the windows of one-step transitions are joined.
 
   Args:
     n_step: how.
     wanted: specs of the windows that are read, by path.
-    steps: that each path shows, relative to the anchor; None for a context feature.
-    after: steps after an anchor that its window shows.
+    reads: what each path reads.
+    finals: by path of the episode, the context feature that follows its last row.
+    front: padding before the first step.
   Returns:
     The arithmetic.
   Raises:
     SpecError: the specs are no one-step transitions; all that is wrong is named.
   """
   names = (n_step.rew, n_step.done, n_step.truncated, n_step.branches)
-  fields = TransitionFields.from_paths("n_step", steps, *names)
+  fields = TransitionFields.from_paths("n_step", reads, *names)
   found = [
     errors.Mismatch(path, "no field of the name of one that n-step adds", "one")
     for path in wanted
     if own_path(path, n_step.branches) in (DISCOUNT, NUM_STEPS)
   ]
   for path in (*fields.rewards, *fields.flags):
-    shown = steps[path]
-    if shown is None or shown.ndim or shown != 0:
-      found.append(
-        errors.Mismatch(path, "the anchor's own step, time_offsets=0", _got(shown))
-      )
+    shown = reads[path].steps
+    if shown is None or shown.ndim or shown not in (0, 1):
+      want = "the anchor's own step, time_offsets=0"
+      hint = "time_offsets=1 reads what is stored with the state that follows."
+      found.append(errors.Mismatch(path, want, _got(shown), hint))
   for path, of in fields.next_of.items():
-    shown, own = steps[path], steps[of]
-    if shown is None or own is None or not np.array_equal(shown, own + 1):
-      want = f"the offsets of {of}, each one step later"
-      found.append(errors.Mismatch(path, want, _got(shown)))
+    if problem := _next_problem(path, reads[path], of, reads[of], front):
+      found.append(problem)
   if found:
     raise errors.mismatch_error("n_step", found)
-  return Joining(n_step, fields, after)
+  return Joining(n_step, fields, reads, finals)
+
+
+def _next_problem(
+  path: str, read: PathRead, of: str, own: PathRead, front: str
+) -> errors.Mismatch | None:
+  """Returns what is wrong with the steps of a next observation, if anything is."""
+  want = f"the offsets of {of}, each one step later"
+  if read.steps is None or own.steps is None:
+    return errors.Mismatch(path, want, _got(read.steps))
+  is_same_step = np.array_equal(read.steps, own.steps)
+  is_next_step = np.array_equal(read.steps, own.steps + 1)
+  parts = (read.name or "").split("/") if read.name != own.name else []
+  if is_next_step and any(part.startswith(_NEXT) for part in parts):
+    hint = f"{read.name} has the next observations: read it at the offsets of {of}."
+    return errors.Mismatch(path, f"the offsets of {of}", _got(read.steps), hint)
+  if is_same_step and read.source != own.source:
+    if not read.steps.ndim or front == "drop":
+      return None
+    # The stack before the first row would repeat a next observation.
+    hint = f"Read {own.source} one step later, or pad with ('drop', 'drop')."
+    return errors.Mismatch(path, want, f"stacks of {read.source}, padded", hint)
+  return None if is_next_step else errors.Mismatch(path, want, _got(read.steps))
+
+
+def final_path(source: str, branches: tuple[str, ...] = ()) -> str:
+  """Returns where episodes have what follows the last row of a path."""
+  own = own_path(source, branches)
+  return f"{source.removesuffix(own)}{_FINAL}{own}"
+
+
+def find_finals(
+  readings: Mapping[str, Any],
+  wanted: TensorSpecStruct,
+  element: TensorSpecStruct,
+  branches: tuple[str, ...],
+) -> dict[str, str]:
+  """Finds the context features that have the value after an episode's last row.
+
+  Args:
+    readings: of the windows' paths, with `source`, `steps` and `frame_shape`.
+    wanted: specs of these.
+    element: specs of the episode, by path.
+    branches: first components of paths that are no part of the names of fields.
+  Returns:
+    By path of the episode the one that begins with 'final_', or whose spec has that
+    name, if it has the shape and dtype of a row.
+  """
+  named = {
+    wanted[path].name: reading.source
+    for path, reading in readings.items()
+    if reading.steps is None
+  }
+  found = {}
+  for path, reading in readings.items():
+    source, shape, name = reading.source, reading.frame_shape, wanted[path].name
+    final = final_path(source, branches)
+    if final not in element and name is not None:
+      final = named.get(final_path(name), final)
+    spec = element.get(final)
+    if (
+      reading.steps is not None
+      and spec is not None
+      and spec.dtype == element[source].dtype
+      and spec.shape.rank == shape.rank
+      and spec.shape.is_compatible_with(shape)
+    ):
+      found[source] = final
+  return found
 
 
 def check_computed(
@@ -266,6 +456,10 @@ def _take(table: np.ndarray, index: Any, axis: int) -> Any:
   if deferred.is_tensor(index):
     return tf.gather(table, index, axis=axis)
   return table.take(index, axis)
+
+
+def _last_step(read: PathRead) -> int:
+  return 0 if read.steps is None else int(read.steps.max())
 
 
 def _got(steps: np.ndarray | None) -> str:

@@ -29,7 +29,10 @@ from t2r_seq.windows.cut import (
 )
 from t2r_seq.windows.n_step import (
   Joining,
+  PathRead,
   check_computed,
+  find_finals,
+  move_state_flags,
   plan_joining,
   return_dtype,
 )
@@ -88,12 +91,14 @@ class Fetch:
       [L, K].
     masks: the paths of their masks.
     is_later: relative to the last joined step instead.
+    is_ahead: some step is after the anchor, or after the last joined step.
   """
 
   paths: dict[str, str]
   offsets: np.ndarray
   masks: list[str]
   is_later: bool = False
+  is_ahead: bool = False
 
 
 class WindowReader:
@@ -134,6 +139,8 @@ class WindowReader:
     wanted = specs.map_leaves(
       ExtendedTensorSpec.to_spec, specs.flatten_spec_structure(spec_structure)
     )
+    self._element = specs.flatten_spec_structure(element_spec)
+    wanted = move_state_flags(wanted, cut.n_step, self._element)
     self.grid = WindowGrid(time_span(wanted), cut)
     masks = mask_paths(wanted)
     computed = computed_paths(wanted, cut.n_step)
@@ -144,12 +151,16 @@ class WindowReader:
     )
     if cut.sequence_length is not None:
       _check_any_sequence(stored, cut.sequence_length)
-    self._element = specs.flatten_spec_structure(element_spec)
     self.readings = plan_readings(stored, self._element, self.grid)
     self.joining: Joining | None = None
     if cut.n_step is not None:
-      steps = {path: reading.steps for path, reading in self.readings.items()}
-      self.joining = plan_joining(cut.n_step, stored, steps, self.grid.span[1])
+      reads = {
+        path: PathRead(reading.source, reading.steps, stored[path].name)
+        for path, reading in self.readings.items()
+      }
+      branches = cut.n_step.branches
+      finals = find_finals(self.readings, stored, self._element, branches)
+      self.joining = plan_joining(cut.n_step, stored, reads, finals, cut.front)
       if not cut.n_step.branches:
         computed.update({DISCOUNT: DISCOUNT, NUM_STEPS: NUM_STEPS})
     self._computed = computed
@@ -204,7 +215,8 @@ class WindowReader:
   def paths(self) -> tuple[str, ...]:
     """What is read from an episode: its paths, each once."""
     sources = [reading.source for reading in self.readings.values()]
-    return tuple(dict.fromkeys([*sources, *self._present.values()]))
+    finals = () if self.joining is None else self.joining.finals.values()
+    return tuple(dict.fromkeys([*sources, *self._present.values(), *finals]))
 
   @property
   def timed_paths(self) -> tuple[str, ...]:
@@ -219,7 +231,9 @@ class WindowReader:
     further = 0
     if self.joining is not None:
       further = self.joining.n - 1
-      spans = dict.fromkeys(self.joining.fields.rewards, (0, further))
+      for path in self.joining.fields.rewards:
+        offset = self.joining.offsets[path]
+        spans[path] = offset, offset + further
     for fetch in self._fetches:
       last = int(fetch.offsets.max()) + further * fetch.is_later
       shown = int(fetch.offsets.min()), last
@@ -231,6 +245,46 @@ class WindowReader:
     """The first and the last step that a window shows, relative to its first anchor."""
     firsts, lasts = zip(*self.spans.values(), strict=True)
     return min(firsts), max(lasts)
+
+  @property
+  def end_flag(self) -> str | None:
+    """The flag, a path of the episode, that `num_rows` depends on; None for none."""
+    if self.joining is None or not self.joining.keeps_terminal:
+      return None
+    return self.readings[self.joining.fields.done].source
+
+  @property
+  def min_steps(self) -> int:
+    """The shortest episode that may give a window."""
+    reads_beyond = self.joining is not None and self.joining.reads_beyond
+    return self.grid.min_steps - reads_beyond
+
+  def num_rows(self, num_steps: Any, last_flags: Any = None) -> Any:
+    """Returns an episode's rows for `grid`, with one that is not stored but known.
+
+    After the last row of transitions that is the last observation, or its place after
+    a terminal; see `Joining`.
+
+    Args:
+      num_steps: episode length(s); int, array or integer tensor.
+      last_flags: bool of the same shape, whether `end_flag` is set in the last row;
+        ignored where there is no such path.
+    Returns:
+      The counts, of the same kind.
+    """
+    if self.joining is not None and self.joining.has_finals:
+      return num_steps + 1
+    if self.end_flag is None:
+      return num_steps
+    if deferred.is_tensor(last_flags):
+      return num_steps + tf.cast(last_flags, num_steps.dtype)
+    return num_steps + np.asarray(last_flags).astype(np.int64)
+
+  def num_rows_of(self, episode: Mapping[str, Any], num_steps: tf.Tensor) -> tf.Tensor:
+    """Returns `num_rows` of an episode, given its tensors by path."""
+    flag = self.end_flag
+    is_set = None if flag is None else tf.cast(episode[flag][-1:], tf.bool)
+    return self.num_rows(num_steps, None if flag is None else tf.reduce_any(is_set))
 
   @property
   def num_growing(self) -> int:
@@ -287,7 +341,7 @@ class WindowReader:
 
     Args:
       starts: first anchor(s), int scalar or [B].
-      num_steps: T, int64 scalar.
+      num_steps: T, or `num_rows` of transitions; int64 scalar.
     Returns:
       The check, to be run before `read`.
     """
@@ -366,20 +420,27 @@ class WindowReader:
       Leaves of anchors.rows.shape + [L, K, ...], by path, in the order of the specs.
     """
     read = {path: take(source, None) for path, source in self._context.items()}
-    shift = None if self.joining is None else self.joining.shift(anchors.after)
+    shift = self._shift(take, anchors)
+    finals: dict[str, Any] = {}
+    if self.joining is not None:
+      finals = {of: take(path, None) for of, path in self.joining.finals.items()}
     for fetch in self._fetches:
-      rows, real, shown = self._rows(fetch, anchors, shift)
+      rows, real, shown, beyond = self._rows(fetch, anchors, shift)
       for path, source in fetch.paths.items():
         values = _fill_zeros(take(source, rows), shown)
+        if beyond is not None and source in finals:
+          values = _fill_beyond(values, finals[source], beyond, len(anchors.rows.shape))
         read[path] = _fix_shape(path, values, rows, self.readings[path])
       for mask in fetch.masks:
         read[mask] = _mask(rows, real)
         if mask in self._present:
           read[mask] &= self._is_present(take, mask, rows, read[self.masks[mask]])
     if self.joining is not None:
-      offsets = self.joining.reward_offsets(shift)
-      rows = anchors.rows + offsets * anchors.stride
+      steps = self.joining.reward_offsets(shift)
       for path in self.joining.fields.rewards:
+        own = self.joining.offsets[path]
+        offsets = steps + own if own else steps
+        rows = anchors.rows + _times(offsets, anchors.stride)
         rewards = take(self.readings[path].source, rows)
         read[path] = self.joining.total(rewards, shift)
       for path, name in self._computed.items():
@@ -402,9 +463,21 @@ class WindowReader:
       return tf.reduce_all(tf.not_equal(values, ""), axes)
     return np.asarray(values != b"", bool).all(axes)
 
+  def _shift(self, take: Take, anchors: Anchors) -> Any | None:
+    """Returns the steps from each anchor to the last that is joined; None for none."""
+    joining = self.joining
+    if joining is None:
+      return None
+    flags = {}
+    for path in joining.fields.flags if joining.n > 1 else ():
+      offsets = joining.flag_offsets(path, anchors.after)
+      rows = anchors.rows + _times(offsets, anchors.stride)
+      flags[path] = _is_set(take(self.readings[path].source, rows), rows)
+    return joining.shift(anchors.after, flags)
+
   def _rows(
     self, fetch: Fetch, anchors: Anchors, shift: Any | None
-  ) -> tuple[Any, Any | None, Any | None]:
+  ) -> tuple[Any, Any | None, Any | None, Any | None]:
     """Returns the rows of one fetch.
 
     Args:
@@ -413,22 +486,27 @@ class WindowReader:
       shift: steps from each anchor to the last that is joined; None for none.
     Returns:
       Rows, anchors.rows.shape + the shape of the offsets; which of them are real steps,
-      bool, None for all; and which of them are shown and not zeros, None for all.
+      bool, None for all; which of them are shown and not zeros, None for all; and which
+      of them stand for the step after the last row, None for none.
     """
     offsets, num_axes = fetch.offsets, fetch.offsets.ndim
     if fetch.is_later:
       offsets = add_axes(shift, num_axes) + offsets
     elif not num_axes and offsets == 0:
-      return anchors.rows, None, None  # The anchors themselves.
-    before, after = anchors.before, anchors.after
+      return anchors.rows, None, None, None  # The anchors themselves.
+    before, after, beyond = anchors.before, anchors.after, None
+    joining = self.joining if fetch.is_ahead else None
+    reads_beyond = joining is not None and joining.reads_beyond
     if self.cut.front != "drop":
       before = add_axes(before, num_axes)
-    if self.cut.end != "drop":
+    if self.cut.end != "drop" or reads_beyond:
       after = add_axes(after, num_axes)
     offsets, real, shown = self.grid.steps(offsets, before, after)
-    if anchors.stride != 1:
-      offsets = offsets * anchors.stride
-    return add_axes(anchors.rows, num_axes) + offsets, real, shown
+    if reads_beyond:
+      beyond = offsets > after if joining and joining.finals else None
+      offsets = array_module(after).minimum(offsets, after)
+    rows = add_axes(anchors.rows, num_axes) + _times(offsets, anchors.stride)
+    return rows, real, shown, beyond
 
   def _plan_fetches(self) -> list[Fetch]:
     fetches: dict[Any, Fetch] = {}
@@ -439,7 +517,8 @@ class WindowReader:
     for path, steps in self._timed.items():
       if path not in rewards:
         key = path in later, steps.shape, steps.tobytes()
-        fetch = fetches.setdefault(key, Fetch({}, steps, [], path in later))
+        fetch = Fetch({}, steps, [], path in later, bool(steps.max(initial=0) > 0))
+        fetch = fetches.setdefault(key, fetch)
         fetch.paths[path] = self.readings[path].source
         fetch.masks.extend(mask for mask, of in self.masks.items() if of == path)
     return list(fetches.values())
@@ -641,6 +720,35 @@ def _fill_zeros(values: Any, shown: Any | None) -> Any:
   rank = tf.rank(values) if values.shape.rank is None else values.shape.rank
   keep = add_axes(shown, rank - shown.shape.rank)
   return tf.where(keep, values, tf.zeros((), values.dtype))
+
+
+def _fill_beyond(values: Any, final: Any, beyond: Any, num_lead: int) -> Any:
+  """Puts what follows an episode's last row where it is shown.
+
+  Args:
+    values: beyond.shape + [...].
+    final: the value of each episode, the first `num_lead` axes of `beyond` + [...].
+    beyond: bool.
+    num_lead: axes of the anchors.
+  """
+  xp = array_module(values)
+  for _ in range(len(beyond.shape) - num_lead):
+    final = xp.expand_dims(final, num_lead)
+  if not deferred.is_tensor(values):
+    return np.where(add_axes(beyond, values.ndim - beyond.ndim), final, values)
+  rank = tf.rank(values) if values.shape.rank is None else values.shape.rank
+  return tf.where(add_axes(beyond, rank - beyond.shape.rank), final, values)
+
+
+def _times(offsets: Any, stride: int) -> Any:
+  return offsets if stride == 1 else offsets * stride
+
+
+def _is_set(flags: Any, rows: Any) -> Any:
+  """Returns flags, rows.shape or with axes of one value, as bools of rows.shape."""
+  if deferred.is_tensor(flags):
+    return tf.reshape(tf.cast(flags, tf.bool), tf.shape(rows))
+  return flags.reshape(rows.shape).astype(bool)
 
 
 def _mask(rows: Any, real: Any | None) -> Any:

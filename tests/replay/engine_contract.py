@@ -295,6 +295,28 @@ class EngineContract:
     assert sorted(seen) == sorted(want)
     assert buffer.counters.num_inserts == len(want)
 
+  def test_a_terminal_transition_needs_no_row_after_it(self, make_replay):
+    buffer = make_replay(
+      TRANSITION,
+      n_step=(3, 0.5),
+      padding="repeat",
+      sampler=replay.Fifo(),
+      max_times_sampled=1,
+      timeout=20,
+    )
+    with buffer.writer() as writer:
+      for number in range(3):  # A terminal, a truncation, and an episode just left.
+        episode = make_transitions(number, 4)
+        per_step = {p: v[:-1] for p, v in episode.items() if p != "goal"}
+        write(writer, TRANSITION, {**per_step, "goal": episode["goal"]})
+    got = [row for batch in buffer.dataset(1).take(10) for row in rows_of(batch)]
+    found = {int(row["act"]): (row["num_steps"], row["discount"]) for row in got}
+    assert found == {
+      **{0: (3, 0.125), 1: (3, 0), 2: (2, 0), 3: (1, 0)},
+      **{100: (3, 0.125), 101: (2, 0.25), 102: (1, 0.5)},
+      **{200: (3, 0.125), 201: (2, 0.25), 202: (1, 0.5)},
+    }
+
   def test_n_step_of_a_running_episode_waits_for_all_steps(self, make_replay):
     buffer = make_replay(TRANSITION, n_step=(3, 1.0), padding="repeat")
     episode = make_transitions(2, 8)

@@ -508,6 +508,8 @@ class ReverbWriter(ReplayWriter):
     self._flush("insert", self._max_in_flight_items)
     self._given = self._given or context
     given = {**dict(zip(self._step_paths, values, strict=True)), **context}
+    flag = self._layout.reader.end_flag
+    self._last_flag = flag is not None and bool(np.any(given[flag]))
     row = {path: to_wire(value, self._dtypes[path]) for path, value in given.items()}
     self._priorities.append(self._initial_priority if priority is None else priority)
     self._write_row(self._layout.row(row, self._num_steps))
@@ -543,6 +545,7 @@ class ReverbWriter(ReplayWriter):
 
   def _begin_episode(self) -> None:
     self._num_steps = self._num_items = 0
+    self._last_flag = False
     self._rows: deque[dict[str, Any]] = deque(maxlen=self._layout.num_rows_kept)
     self._given = {}
     self._context: dict[str, Any] = {}
@@ -560,7 +563,8 @@ class ReverbWriter(ReplayWriter):
   def _write_items(self, has_ended: bool) -> None:
     """Makes the items that are complete by now."""
     layout = self._layout
-    for number in range(self._num_items, layout.num_items(self._num_steps, has_ended)):
+    end = layout.num_items(self._num_steps, has_ended, self._last_flag)
+    for number in range(self._num_items, end):
       rows = layout.item(number, self._num_steps)
       item = {name: self._references(*of) for name, of in rows.items()}
       priority = self._priorities[layout.first_anchor(number)]

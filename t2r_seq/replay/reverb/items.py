@@ -188,10 +188,16 @@ class ItemLayout:
       bundle.pack(row)
     return row
 
-  def num_items(self, num_steps: int, has_ended: bool) -> int:
-    """Returns how many items the steps of an episode give by now."""
+  def num_items(self, num_steps: int, has_ended: bool, last_flag: bool = False) -> int:
+    """Returns how many items the steps of an episode give by now.
+
+    Args:
+      num_steps: of the episode.
+      has_ended: whether no step follows.
+      last_flag: whether its last step has the reader's `end_flag`.
+    """
     if has_ended:
-      return int(self._grid.num_windows(num_steps))
+      return int(self._grid.num_windows(self.reader.num_rows(num_steps, last_flag)))
     return self._grid.num_complete(num_steps, self.reader.num_growing)
 
   def first_anchor(self, number: int) -> int:
