@@ -171,11 +171,12 @@ COMPUTED = {"discount": Spec((), tf.float32), "num_steps": Spec((), tf.int32)}
 
 
 def read(generator, spec, padding="repeat", mode="eval"):
-  """Reads all transitions of one pass, by path, in order."""
+  """Reads all transitions of one pass, by path, in order; of 'train' one batch."""
   generator.set_feature_specifications({**spec, **COMPUTED})
   generator.set_label_specifications({})
   generator.set_padding(padding)
-  batches = [batch for batch, _ in generator.create_dataset(mode)]
+  dataset = generator.create_dataset(mode)
+  batches = [batch for batch, _ in dataset.take(1 if mode == "train" else -1)]
   return {p: np.concatenate([b[p].numpy() for b in batches]) for p in batches[0]}
 
 
