@@ -89,8 +89,7 @@ class LeRobotSource(EpisodeSource):
       self.notes = [*self.notes, note]
 
   def _read_extra(self) -> dict[str, Any]:
-    name = os.path.join(self.folder.path, EXTRA)
-    return read_json(name) if os.path.isfile(name) else {}
+    return self.folder.extra
 
   def _known_spec(
     self, of_keys: Mapping[str, specs.ExtendedTensorSpec]

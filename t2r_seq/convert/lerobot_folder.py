@@ -175,12 +175,15 @@ class LeRobotFolder:
         want = f"a range of the {len(self)} episodes, such as '0:{len(self)}'"
         raise self._error(INFO, f"splits: {name}", want, repr(text)) from error
       found[name] = range(first, end)
-    extra = os.path.join(self.path, EXTRA)
-    if os.path.isfile(extra):
-      with episodes.reading(extra, "splits"):
-        known = read_json(extra).get("splits") or {}
-        found |= {name: list(map(int, numbers)) for name, numbers in known.items()}
-    return found
+    with episodes.reading(os.path.join(self.path, EXTRA), "splits"):
+      known = self.extra.get("splits") or {}
+      return found | {name: list(map(int, numbers)) for name, numbers in known.items()}
+
+  @property
+  def extra(self) -> dict[str, Any]:
+    """What a conversion to LeRobot has kept beside the dataset; {} without one."""
+    name = os.path.join(self.path, EXTRA)
+    return read_json(name) if os.path.isfile(name) else {}
 
   @property
   def spec(self) -> specs.TensorSpecStruct:

@@ -20,7 +20,7 @@ from t2r_seq.data.input_generator import DatasetInputGenerator
 from t2r_seq.data.loaders import PoolReader, WindowLoader, raised_as_read
 from t2r_seq.records.images import DecodeImages
 from t2r_seq.store.mapped import empty_array
-from t2r_seq.windows.cut import too_short_error
+from t2r_seq.windows.cut import check_one_step, too_short_error
 
 # Of a text in a tensor.
 _STRING_BYTES = 96
@@ -79,10 +79,7 @@ class LeRobotInputGenerator(DatasetInputGenerator):
       numbers = self._numbers(folder)
       if self.n_step is None:
         return self._count_windows(folder.spec, folder.lengths[numbers])
-      reader = windows.WindowReader(
-        _element_spec(folder), self._named_specs(folder.spec, "eval"), self._cut("eval")
-      )
-      return int(np.sum(_count(folder, reader, numbers)))
+      return int(np.sum(_count(folder, self._reader(folder, "eval"), numbers)))
 
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
@@ -100,9 +97,7 @@ class LeRobotInputGenerator(DatasetInputGenerator):
       )
     with tf.init_scope():
       folder = LeRobotFolder(self._path)
-      element = _element_spec(folder)
-      joined = self._named_specs(folder.spec, mode)
-      reader = windows.WindowReader(element, joined, self._cut(mode))
+      reader = self._reader(folder, mode)
       chosen = self._numbers(folder)
       lengths = folder.lengths[chosen]
       counts = _count(folder, reader, chosen)
@@ -111,7 +106,7 @@ class LeRobotInputGenerator(DatasetInputGenerator):
       reading = _Reading(
         folder, reader.paths, chosen, self._decode_images, self._failures
       )
-      pools = _LeRobotPools(reading, reader, element, counts)
+      pools = _LeRobotPools(reading, reader, _element_spec(folder), counts)
       num_windows = int(pools.counts.sum())
       plan, start = self._numbered_plan(mode, batch_size)
       plan = plan.seeded("quasi_random")
@@ -119,6 +114,12 @@ class LeRobotInputGenerator(DatasetInputGenerator):
       self._report = windows.WindowReport.of_episodes(lengths, pools.counts)
     self._reads_ahead = True
     return loader.dataset(start).map(joint.split)
+
+  def _reader(self, folder: LeRobotFolder, mode: str) -> windows.WindowReader:
+    metadata = folder.extra.get("metadata", {})
+    check_one_step(f"{type(self).__name__}: {self._path}", metadata, self.n_step)
+    joined = self._named_specs(folder.spec, mode)
+    return windows.WindowReader(_element_spec(folder), joined, self._cut(mode))
 
   def _numbers(self, folder: LeRobotFolder) -> np.ndarray:
     where = f"{type(self).__name__}: {self._path}"

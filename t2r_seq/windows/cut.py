@@ -151,8 +151,8 @@ class Cut:
       that of models, `DEFAULT_PADDING`.
     masks: adds a bool '<path>_mask' for every windowed path, true for real steps; masks
       that the specs declare (`add_mask_specs`) are always added.
-    n_step: joins transitions; `NStep`, or (n, gamma). What follows the last step is
-      never made up then: the padding is that of the front.
+    n_step: joins transitions; `NStep`, or (n, gamma). The padding is that of the front
+      then: after the last step only a terminal has a padded observation, of weight 0.
   """
 
   sequence_length: int | None = None

@@ -530,6 +530,30 @@ def saved_three_step(folder):
   return f"{folder}/s"
 
 
+def test_an_index_alone_does_not_count_transitions(tmp_path):
+  columns = [to_columns(e, TRANSITIONS) for e in make_episodes(0)]
+  records.write_records(f"{tmp_path}/r", flat_spec(TRANSITIONS), columns)
+  records.write_index(f"{tmp_path}/r")
+  index, spec = records.read_index(f"{tmp_path}/r"), spec_of("obs", "rew", TRANSITIONS)
+  want = r"num_windows: .*/r: expected windows of steps, got 3-step .*IndexedRecordLoad"
+  with pytest.raises(errors.SpecError, match=want):
+    index.num_windows(spec, n_step=(3, GAMMA))
+  loader = data.IndexedRecordLoader(index, spec, 1, n_step=(3, GAMMA))
+  assert loader.num_windows == sum(len(list(join(e, 3))) for e in make_episodes(0))
+
+
+def test_a_copy_for_lerobot_is_not_joined_again(tmp_path):
+  pytest.importorskip("pyarrow")
+  options = convert.ConversionOptions(fps=10)
+  convert.convert(saved_three_step(tmp_path), f"{tmp_path}/s.lerobot", options=options)
+  made = data.LeRobotInputGenerator(f"{tmp_path}/s.lerobot", 1, n_step=(3, 0.99))
+  want = (
+    r"n_step: expected one-step transitions, got 3-step transitions with gamma 0.99"
+  )
+  with pytest.raises(errors.SpecError, match=f"LeRobotInputGenerator: .*{want}"):
+    read(made, ONE_STEP)
+
+
 def copied(folder):
   convert.convert(saved_three_step(folder), f"{folder}/z.zarr")
   convert.convert(f"{folder}/z.zarr", f"{folder}/copy")
