@@ -602,7 +602,6 @@ def count_windows(
   if cut.n_step is not None:
     reader = windows.WindowReader(element_spec(flat_specs), joined, cut)
     flag = reader.end_flag
-    # The flag of another dataset would have to be zipped.
     if flag is not None:
       path, spec, parsed = flag, flat_specs[flag], {flag: flat_specs[flag]}
   grid = windows.WindowGrid(windows.time_span(joined), cut)

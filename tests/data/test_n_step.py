@@ -430,6 +430,18 @@ def test_a_replay_of_states_keeps_their_meaning_in_its_store(tmp_path):
   assert_joined(read(made, spec), episodes, 2)
 
 
+def test_a_store_that_ends_with_a_terminal_row_is_no_store_of_chains(tmp_path):
+  """Chains have one row more: loading them would lose the terminal transition."""
+  buffer, episodes = live_replay(tmp_path, 2, 1)
+  with buffer:
+    buffer.to_store(tmp_path / "s")
+  with pytest.raises(errors.StoreError, match="got an EpisodeStore of episodes"):
+    transitions.load_transitions(tmp_path / "s")
+  made = data.StoreInputGenerator(tmp_path / "s", 4, n_step=(2, GAMMA))
+  got = read(made, spec_of("obs", "rew", ("done", "truncated")))
+  assert_joined(got, episodes, 2)
+
+
 def test_a_mixture_of_states_and_transitions(tmp_path):
   """The column that a source reads decides, not the specs of the mixture."""
   of_states, of_rows = list(make_episodes(1)), list(make_episodes(0))
@@ -495,7 +507,7 @@ def test_a_followed_store_has_its_terminals(tmp_path):
 
 
 def test_flags_within_an_episode_end_the_joined_steps(tmp_path):
-  """An episode that is recorded through resets, or goes on after its terminal."""
+  """An episode that is recorded through resets, or continues after its terminal."""
   t = np.arange(7)
   done, truncated = (t == 2) | (t == 5) | (t == 6), t == 3
   episode = Episode(t.astype("f4"), (t + 1).astype("f4"), done, truncated)
