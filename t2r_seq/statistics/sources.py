@@ -656,8 +656,9 @@ class EpisodeSource(Source):
       if spec.is_sequence and value is not None and not self._reads_bytes:
         value = _without_missing(spec, value)
       if path in self._counted and (value is None or value.dtype == object):
-        num_rows = num_steps if value is None else len(value)
-        skipped[path] = num_rows if spec.is_sequence else 1
+        skipped[path] = 1
+        if spec.is_sequence:
+          skipped[path] = num_steps if value is None else len(value)
         continue
       if path in self._decoders:
         pixels = self._decoders[path](value if spec.is_sequence else value[None])

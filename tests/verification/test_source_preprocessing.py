@@ -27,7 +27,7 @@ from t2r_seq import (
 from t2r_seq.store import EpisodeStore
 
 _SPEC = specs.ExtendedTensorSpec
-_MODES = {"state": "mean_std", "target": "mean_std"}
+_NORMALIZED = ("state", "target")
 CROP = (2, 1, 4, 5)
 
 
@@ -100,9 +100,11 @@ def fixture_folder(tmp_path_factory):
   return folder
 
 
-def _normalize(folder, name):
+def _normalize(folder, name, paths=_NORMALIZED):
   return functools.partial(
-    preprocessors.Normalize, statistics_path=str(folder / f"{name}.json"), modes=_MODES
+    preprocessors.Normalize,
+    statistics_path=str(folder / f"{name}.json"),
+    modes=dict.fromkeys(paths, "mean_std"),
   )
 
 
@@ -184,7 +186,7 @@ STAGES = {
   "a chain": (
     lambda f: _mix(f, {"sim": functools.partial(
       preprocessors.ComposedPreprocessor,
-      preprocessor_classes=[_normalize(f, "sim"), _normalize(f, "lab")],
+      preprocessor_classes=[_normalize(f, "sim", [path]) for path in _NORMALIZED],
     )}),
     {"lab": [], "sim": ["Normalize", "Normalize"]},
   ),
