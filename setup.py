@@ -40,7 +40,8 @@ MCAP = ["mcap>=1.1,<2", "mcap-ros2-support>=0.5.5,<1"]
 FORMATS = [*ZARR, *HDF5, *LEROBOT, *MCAP, *CRC]
 # A viewer of recordings with images, of its own process; 100 MB.
 RERUN = ["rerun-sdk>=0.23"]
-SERVE = ["websockets>=14", "msgpack>=1"]
+# The server of threads sends keepalive pings since 15: silent clients are closed.
+SERVE = ["websockets>=15", "msgpack>=1"]
 TEST = ["pytest>=9", "pytest-xdist>=3.5", "hypothesis>=6.90", *FORMATS, *LITE, *SERVE]
 LINT = ["ruff>=0.9", "mypy>=1.11"]
 # It brings pyarrow and asks for a new protobuf: only the newest TensorFlow meets it.

@@ -87,7 +87,7 @@ def unpack(data: bytes) -> Any:
     return _msgpack().unpackb(data, object_hook=_decode)
   except Exception as error:  # Damaged data raises nearly anything.
     raise errors.SpecError(
-      f"unpack: expected a msgpack message, got {len(data)} bytes that are none: "
+      f"unpack: expected a msgpack message, got {len(data)} bytes that cannot be read: "
       f"{error!r}"
     ) from error
 
@@ -116,6 +116,11 @@ def _decode(value: dict[Any, Any]) -> Any:
     return np.ndarray(value[b"shape"], _dtype(value), value[b"data"])
   if b"__npgeneric__" in value:
     return _dtype(value).type(value[b"data"])
+  if b"nd" in value:
+    raise ValueError(
+      "an array in the format of the package msgpack_numpy. Encode arrays as "
+      "openpi_client.msgpack_numpy or t2r_seq.serving.pack does"
+    )
   return value
 
 

@@ -333,6 +333,18 @@ RAW = {
     {b"__ndarray__": True, b"data": b"12345678", b"dtype": "|O", b"shape": [1]},
     "an array of object",
   ),
+  "an array of msgpack_numpy": (
+    {
+      "x": {
+        b"nd": True,
+        b"type": "<f8",
+        b"kind": b"",
+        b"shape": [1],
+        b"data": b"12345678",
+      }
+    },
+    "Encode arrays as openpi_client.msgpack_numpy or t2r_seq.serving.pack does",
+  ),
   "a ragged is_first": (
     {"is_first": [[True], [False, True]]},
     "serve: is_first: expected a bool or an int32, got list [[True], [False, True]]",

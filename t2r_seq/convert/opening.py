@@ -674,10 +674,12 @@ def check_vacant(kind: str, path: str, options: ConversionOptions) -> None:
   there = [name for name in names if os.path.lexists(name)]
   is_empty = there == [path] and os.path.isdir(path) and not os.listdir(path)
   if there and not (kind == STORE and is_empty):
+    is_data = all(os.path.isfile(name) or os.path.isdir(name) for name in there)
+    # Nobody is to delete a device, such as /dev/null, or a FIFO.
+    way_out = "Delete it, or choose" if is_data else "Choose"
     raise errors.ConversionError(
-      f"convert: {path}: expected nothing there, or a conversion to go on with, got "
-      f"{errors.listing(there, limit=5)}, which no unfinished conversion has left. "
-      "Delete it, or choose another destination."
+      f"convert: {path}: expected nothing there, or an unfinished conversion to "
+      f"resume, got {errors.listing(there, limit=5)}. {way_out} another destination."
     )
   others = other_shards(path, names) if kind == TFRECORD else []
   if others:

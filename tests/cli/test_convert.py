@@ -155,7 +155,8 @@ FAILURES = {
     ("x.tfrecord", "a_store", "--num_shards", "0"),
     "--num_shards must be >= 1",
   ),
-  "taken": (("x.tfrecord", "."), "expected nothing there, or a conversion to go on"),
+  "taken": (("x.tfrecord", "."), "got [.]. Delete it, or choose another destination."),
+  "a FIFO": (("x.tfrecord", "fifo"), "got [fifo]. Choose another destination."),
   "not verified": (("--verify", "x.tfrecord", "a_store"), "expected a finished conver"),
 }
 
@@ -163,6 +164,7 @@ FAILURES = {
 @pytest.mark.parametrize("name", FAILURES)
 def test_failures(name, run_main):
   arguments, want = FAILURES[name]
+  os.mkfifo("fifo")
   status, out, err = run_main("convert", *arguments)
   assert (status, out) == (1, "")
   assert err.startswith("t2r_seq convert: ") and want in err
