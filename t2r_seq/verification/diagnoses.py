@@ -26,6 +26,7 @@ _ROUNDING, _PRECISION = 1.0, 3e-5
 _FEWEST_OF_NOISE = 8
 _LEAST_FACTOR = 1e-6
 _MOST_VECTORS = 20_000
+_MOST_ARMS = 2
 # How much smaller an error has to be than without an explanation.
 _CLEARLY = 0.1
 # More causes that fit as well would help nobody.
@@ -618,27 +619,58 @@ def _describe_scale(vectors: _Vectors, factor: float, offset: float) -> Iterator
     yield Cause(Cost.FITTED, vectors.of(text))
 
 
+class _Rotated(NamedTuple):
+  """Another layout, or frame, of the rotation in a block of elements."""
+
+  where: str
+  cost: Cost
+  kind: str
+  text: str
+
+
 def _find_rotated(vectors: _Vectors) -> Iterator[Cause]:
-  """Other layouts of a rotation: in the vector, or some elements of it."""
+  """Other layouts of a rotation, or of one for each arm: in some elements, or all."""
   size = vectors.expected.shape[1]
   if not len(vectors.wrong) or np.isnan(vectors.expected).any():
     return
   for width in (3, 4, 6):
-    for start in range(size - width + 1):
-      block = slice(start, start + width)
-      if vectors.wrong[0] < start or vectors.wrong[-1] >= start + width:
+    arms: list[list[int]] = []
+    for i in vectors.wrong.tolist():
+      if arms and i < arms[-1][0] + width:
+        arms[-1].append(i)
+      else:
+        arms.append([i])
+    if len(arms) > _MOST_ARMS:
+      continue
+    found = [[*_find_rotated_blocks(vectors, arm, width)] for arm in arms]
+    for alike in itertools.product(*found):
+      first = alike[0]
+      if any(other[1:] != first[1:] for other in alike):
         continue
-      before, after = vectors.expected[:, block], vectors.raw_got[:, block]
-      where = "" if width == size else f"its elements {start} to {block.stop - 1}: "
-      if len(np.unique(before)) < _FEWEST_TO_FIT:
-        continue
-      for kind, text, predicted in rotations.other_layouts(before):
-        if _fits(predicted, before, after):
-          yield Cause(Cost.MAPPED, f"{where}{text}", f"{where}{kind}")
-      if width == 3 and len(np.unique(before, axis=0)) > _FEWEST_TO_FIT:
-        frame = rotations.other_frame(before, vectors.got[:, block])
-        if frame is not None and _fits(frame[1], before, after):
-          yield Cause(Cost.FITTED, f"{where}it is {frame[0]}", "another frame")
+      where = " and ".join(block.where for block in alike)
+      where = "" if width == size else f"its elements {where}: "
+      kind = first.kind if first.cost == Cost.FITTED else f"{where}{first.kind}"
+      yield Cause(first.cost, f"{where}{first.text}", kind)
+
+
+def _find_rotated_blocks(
+  vectors: _Vectors, wrong: list[int], width: int
+) -> Iterator[_Rotated]:
+  """Finds what blocks of so many elements, with all these wrong ones, may show."""
+  last = vectors.expected.shape[1] - width
+  for start in range(max(0, wrong[-1] - width + 1), min(wrong[0], last) + 1):
+    block = slice(start, start + width)
+    where = f"{start} to {block.stop - 1}"
+    before, after = vectors.expected[:, block], vectors.raw_got[:, block]
+    if len(np.unique(before)) < _FEWEST_TO_FIT:
+      continue
+    for kind, text, predicted in rotations.other_layouts(before):
+      if _fits(predicted, before, after):
+        yield _Rotated(where, Cost.MAPPED, kind, text)
+    if width == 3 and len(np.unique(before, axis=0)) > _FEWEST_TO_FIT:
+      frame = rotations.other_frame(before, vectors.got[:, block])
+      if frame is not None and _fits(frame[1], before, after):
+        yield _Rotated(where, Cost.FITTED, "another frame", f"it is {frame[0]}")
 
 
 def _find_reordered(case: Case, vectors: _Vectors) -> Iterator[Cause]:

@@ -20,6 +20,7 @@ SHAPES = {
   "pose": (7,),  # A position, an axis-angle vector, a gripper.
   "angles": (3,),
   "rot6d": (9,),  # A position, and two columns of a rotation.
+  "arms": (12,),  # A position and an axis-angle vector of each.
   "quaternion": (4,),
   "gripper": (),
   "bytes": (2,),
@@ -84,6 +85,7 @@ def _episode(rng, n=STEPS):
     "rot6d": np.concatenate(
       [rng.normal(size=[n, 3]), matrix[:, :, 0], matrix[:, :, 1]], 1
     ),
+    "arms": rng.normal(0, 0.7, [n, 12]),
     "quaternion": quaternion / np.linalg.norm(quaternion, axis=1, keepdims=True),
     "gripper": np.float32(np.arange(n) // 3 % 2),
     "bytes": rng.integers(0, 255, (n, 2), np.uint8),
@@ -198,6 +200,11 @@ OBSERVED = {
   "Euler for axis-angle": (
     "usual", "pose", _part(3, 6, _euler),
     r"elements 3 to 5: Euler angles \(xyz, fixed axes\) for an axis-angle", "noise",
+  ),
+  "Euler for axis-angle, of both arms": (
+    "usual", "arms", lambda x: _part(3, 6, _euler)(_part(9, 12, _euler)(x)),
+    r"elements 3 to 5 and 9 to 11: Euler angles \(xyz, fixed axes\) for an axis-angle",
+    "noise",
   ),
   "Euler for axis-angle, another convention": (
     "usual", "angles", lambda x: _euler(x, (2, 1, 0), False),
