@@ -86,7 +86,7 @@ class _Watch:
 
   @contextlib.contextmanager
   def watching(self) -> Iterator[Callable[[], bool]]:
-    """Within it, SIGINT is seen; gives a function that returns whether it was sent."""
+    """Yields a function that returns whether SIGINT was sent since the last call."""
     with self._lock:
       if not self._count and hasattr(faulthandler, "register"):
         if self._pipe is None:

@@ -39,15 +39,15 @@ _PASS, _DROP = 2**32 - 1, 0
 
 # A connection of websockets has its socket, a pair of sockets and a selector.
 _FILES_PER_CONNECTION = 4
-# Files of the process that are no connections, e.g. those of an interpreter.
+# Other open files of the process, e.g. those of the interpreter.
 _OTHER_FILES = 128
-# Beyond those of one connection, as handlers open theirs at the same time.
+# More than one connection needs, as handlers open files at the same time.
 _FREE_FILES = 4 * _FILES_PER_CONNECTION
 _NUM_UNKNOWN = 64
 _LOOK_SECONDS = 0.2
 _WAIT_SECONDS = 0.05
 _LOG_EVERY_SECONDS = 60.0
-# What accept() raises because of one client, or while the machine lacks something.
+# Errors of accept() that pass: of one client, or while resources are short.
 _PASSING = (
   errno.EMFILE,
   errno.ENFILE,
@@ -182,8 +182,8 @@ def check_max_connections(
   Args:
     operation: for the message.
     max_clients: clients that are served at the same time.
-    max_connections: all connections, those that have sent nothing yet as well; None for
-      64 more than clients, or for what the limit of open files allows.
+    max_connections: open connections, including silent ones; None for 64 more than
+      clients, or fewer if the limit of open files requires it.
   Raises:
     SpecError: there is no room for a connection beside the clients.
   """
@@ -217,9 +217,9 @@ def _max_files() -> int:
 class Acceptor:
   """Accepts connections in a thread, and handles each in a thread.
 
-  It holds at most `max_connections`. When there are as many, the oldest one that is not
-  kept makes room for a new one: those who connect and send nothing keep nobody out.
-  A process without free file descriptors or threads waits until there are some.
+  It holds at most `max_connections`. At that number it closes the oldest one that is
+  not kept, so that silent connections block no new client. Without free file
+  descriptors or threads it waits.
 
   Attributes:
     error: what ended the thread; None while it accepts, and after `stop`.

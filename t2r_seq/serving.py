@@ -170,9 +170,9 @@ class PolicyServer:
         machine's addresses; or '0.0.0.0' for all of them. Nobody is asked who he is.
       port: 0 chooses one.
       max_clients: at the same time; others are sent away.
-      max_connections: open connections, those that have sent nothing yet as well; the
-        oldest of these is closed for a new one. None: 64 more than clients, or what
-        the limit of open files allows.
+      max_connections: open connections, including silent ones; the oldest silent one
+        is closed for a new one. None: 64 more than clients, or fewer if the limit of
+        open files requires it.
       rename: the policy's paths by the names that clients use for them.
       output: another name of the action, 'NAME' or 'NAME=OUTPUT' for an output that is
         not 'inference_output'. It has an axis of steps, as 'actions' of openpi's

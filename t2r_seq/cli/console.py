@@ -251,7 +251,7 @@ def parse(args: argparse.Namespace) -> None:
 
 
 def _is_no_echo(record: logging.LogRecord) -> bool:
-  """Leaves out what gin logs of a missing file: its error says the same."""
+  """Drops gin's log line about a missing file: the error repeats it."""
   return not str(record.msg).startswith("Path not found")
 
 

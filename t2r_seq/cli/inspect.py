@@ -170,7 +170,7 @@ def _metadata(metadata: dict[str, Any]) -> str:
 
 
 FORMATS = ("python", "pbtxt", "json")
-# What a written spec starts with: a module of a user's that has specs is not replaced.
+# First bytes of a written spec. A user's own module with specs is not replaced.
 _STARTS = {
   "python": rb"import tensorflow as tf\nfrom t2r_seq.specs import [^\n]*\n\nSPEC = ",
   "pbtxt": rb"feature_spec \{",

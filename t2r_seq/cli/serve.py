@@ -45,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     "--max_connections",
     type=int,
     metavar="N",
-    help="open at the same time, those that have sent nothing yet as well (64 more "
-    "than clients, or what `ulimit -n` allows)",
+    help="open at the same time, including silent ones (64 more than clients, or fewer "
+    "if `ulimit -n` requires it)",
   )
   parser.add_argument(
     "--rename",

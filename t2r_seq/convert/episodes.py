@@ -439,7 +439,7 @@ _NUMBERS = (
 
 @dataclasses.dataclass(frozen=True)
 class Cast:
-  """What becomes of the numbers of a path.
+  """A cast of the numbers of a path.
 
   Attributes:
     dtype: the new one.

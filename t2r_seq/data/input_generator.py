@@ -31,7 +31,7 @@ from t2r_seq.windows.n_step import integer_rewards
 
 PreprocessFn = Callable[[Any, Any], tuple[Any, Any]]
 Stages = list[dict[str, Any]]
-"""What changes values, in order: the name of each stage, and its options as JSON."""
+"""Stages that change values, in order: each with its name, and its options as JSON."""
 
 _MASK_SUFFIX = "_mask"
 
@@ -170,7 +170,7 @@ class AbstractInputGenerator(abc.ABC):
 
   @property
   def position_options(self) -> dict[str, Any]:
-    """What a sample's place in the training order depends on, as JSON values.
+    """The options that determine the order of training samples, as JSON values.
 
     Empty if a resumed run does not continue the order of the one before.
     """

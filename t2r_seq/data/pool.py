@@ -125,7 +125,7 @@ class PoolRows:
 
 
 def has_images(encoded: tf.Tensor) -> tf.Tensor:
-  """Returns which rows have no image that is missing, bool [rows]."""
+  """Returns which rows have all of their images, bool [rows]."""
   return tf.reduce_all(tf.not_equal(encoded, ""), tf.range(1, tf.rank(encoded)))
 
 
@@ -183,7 +183,7 @@ class PoolColumns(PoolRows):
     masked = {
       self.encoded.readings[path].source for path in self.encoded.masks.values()
     }
-    # Nothing says of an image of these that it is missing.
+    # No mask and no default can mark a missing image of these.
     self._required = [
       path
       for path, spec in images.items()

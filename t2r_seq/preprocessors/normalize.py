@@ -286,7 +286,7 @@ class Normalize(image_to_float_preprocessor.SpecTransformationPreprocessor):
 
   @property
   def input_hint(self) -> str:
-    """Says whose statistics are of stored integers, which no earlier stage may cast."""
+    """Describes paths with statistics of integers, which no earlier stage may cast."""
     found = {
       f"{kind}/{path}": dtype.name
       for kind, by_path in self._stored.items()

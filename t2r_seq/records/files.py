@@ -170,7 +170,7 @@ def _read_ends(filename: str) -> tuple[bytes, bytes]:
 _WITH_PYTHON = (
   "Read them with Python, and write the episodes to a store: EpisodeStore.create"
 )
-# What is in use for robot data and is not read: names, what they are, what to do.
+# Formats of robot data that cannot be read: file names, format, what to do.
 _OTHER_FORMATS = (
   (r"episode_\d+\.npz", "CALVIN's steps, an .npz file each", _WITH_PYTHON),
   (
