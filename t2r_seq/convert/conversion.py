@@ -330,7 +330,11 @@ def _reopen(
       f"convert: {source}: expected what {plan.source} had when the conversion began, "
       f"got nothing at {errors.listing(missing)}."
     )
-  wanted = specs.TensorSpecStruct((path, reader.spec[path]) for path in spec)
+  # The shape of one number is the user's choice: () or (1,).
+  wanted = specs.TensorSpecStruct(
+    (path, specs.ExtendedTensorSpec.from_spec(reader.spec[path], shape=leaf.shape))
+    for path, leaf in spec.items()
+  )
   return SelectedSource(reader, wanted, options.decode_images, options.cast)
 
 

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, records, specs
 from t2r_seq.specs import names as spec_names
+from t2r_seq.specs.extended_tensor_spec import added_axes
 from t2r_seq.store import layout, manifest, splits
 from t2r_seq.videos import VideoEncoding, VideoOptions
 
@@ -608,6 +609,10 @@ class SelectedSource(EpisodeSource):
       if decode_images and specs.is_encoded_image_spec(leaf)
     }
     self._casts = find_casts("convert", casts, spec)
+    self._axes = {
+      path: added_axes(source.spec[path].shape, leaf.shape)
+      for path, leaf in spec.items()
+    }
     self.spec = specs.TensorSpecStruct(
       (path, _own_spec(leaf, path in self._images, self._casts.get(path)))
       for path, leaf in spec.items()
@@ -633,6 +638,9 @@ class SelectedSource(EpisodeSource):
       yield SourceEpisode(values, episode.place, episode.done)
 
   def _change(self, path: str, array: np.ndarray, place: str) -> np.ndarray:
+    axes = self._axes.get(path, 0)
+    if axes:
+      array = array[..., np.newaxis] if axes > 0 else array[..., 0]
     if path in self._casts:
       return cast_values(path, array, self._casts[path], place)
     if path not in self._images:

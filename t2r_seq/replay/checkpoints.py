@@ -188,10 +188,12 @@ def load_store(table: Table, columns: Columns, path: str) -> None:
       episode = store.episode(index)
       steps, context = [], {}
       for column_path, of in sources.items():
-        if columns[column_path].is_per_step:
-          steps.append(episode[of])
+        # A store may have scalars where the buffer has (1,), or the reverse.
+        column = columns[column_path]
+        if column.is_per_step:
+          steps.append(episode[of].reshape(-1, *column.row_shape))
         else:
-          context[column_path] = episode[of][()]
+          context[column_path] = episode[of].reshape(column.row_shape)[()]
       # To the writer's part that has the fewest steps so far.
       lane = int(np.argmin(table.lanes.counts))
       for row in zip(*steps, strict=True):

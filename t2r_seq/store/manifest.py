@@ -349,9 +349,12 @@ def check_spec(
 
 def _storage(column: Column, is_exact: bool) -> tuple[object, ...]:
   """What must agree: what rows are, and whether they may be absent."""
-  # Frames are read as what they are, however they are kept.
-  kept_as = column.video_format if is_exact else None
-  return (*_values_of(column), column.is_timed, column.is_optional, kept_as)
+  values = _values_of(column)
+  if is_exact:
+    return *values, column.is_timed, column.is_optional, column.video_format
+  # Frames are read in the same way however they are kept, and so is one number.
+  shape = () if column.shape == (1,) else column.shape
+  return shape, column.dtype_name, *values[1:], column.is_timed, column.is_optional
 
 
 def _describe(column: Column) -> str:

@@ -14,6 +14,7 @@ from t2r_seq import convert, data, errors, records, specs, windows
 from t2r_seq.convert import opening
 from t2r_seq.convert.episodes import EpisodeSource, control_period
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
+from t2r_seq.specs.extended_tensor_spec import added_axes
 from t2r_seq.specs.names import source_paths
 from t2r_seq.specs.structures import filter_required_flat_tensor_spec
 from t2r_seq.windows.cut import Padding
@@ -153,6 +154,7 @@ class Dataset:
       frame = stored.shape.as_list() if stored.shape.rank is not None else None
       is_same = frame is None or spec.shape.is_compatible_with(stored.shape)
       is_same = is_same or self._is_whole(column, stored)
+      is_same = is_same or bool(added_axes(stored.shape, spec.shape))
       is_image = specs.is_encoded_image_spec(stored) or self._is_whole(column, stored)
       is_stored = stored.dtype in (spec.dtype, spec.stored_dtype)
       if not is_same or not (is_image or is_stored):
@@ -352,6 +354,10 @@ def _decoded(
 ) -> np.ndarray:
   """Returns what a camera would have given: whole images, or of the spec's size."""
   if not specs.is_encoded_image_spec(stored) and not is_whole:
+    axes = added_axes(stored.shape, seen.frame_shape)
+    if axes:
+      # One number: the policy takes (1,) where the data has scalars, or the reverse.
+      return values[..., np.newaxis] if axes > 0 else values[..., 0]
     return np.asarray(values)
   shape = seen.frame_shape
   for encoded in filter(None, np.ravel(values).tolist() if is_whole else []):
