@@ -111,6 +111,14 @@ class EpisodeSource(abc.ABC):
     """
     return []
 
+  def check_files(self) -> Iterator[str]:
+    """Looks for damage that reading the episodes does not meet.
+
+    Yields:
+      A sentence for each problem.
+    """
+    return iter(())
+
   def metadata_of(self, chosen: np.ndarray) -> Mapping[str, Any]:
     """Returns the metadata that go along with some of the episodes.
 
@@ -422,7 +430,7 @@ def check_same_specs(
   Raises:
     SpecError: with every difference.
   """
-  columns = layout.make_columns(operation, spec)
+  columns = layout.make_columns(operation, specs.map_leaves(specs.frame_spec, spec))
   manifest.check_spec(operation, wanted, columns, False)
   return specs.TensorSpecStruct(
     # However videos are kept, the source says.

@@ -24,7 +24,7 @@ from t2r_seq.replay.rate_limiters import make_rate_limiter
 from t2r_seq.replay.ring import Lanes
 from t2r_seq.replay.table import Table
 from t2r_seq.specs.names import source_path
-from t2r_seq.store import EpisodeStore, layout, verify_store
+from t2r_seq.store import EpisodeStore, verify_store
 from t2r_seq.store.layout import Columns
 from t2r_seq.store.manifest import check_spec
 from t2r_seq.windows.cut import TRANSITIONS_KEY, check_one_step
@@ -267,7 +267,7 @@ def _find_sources(store: EpisodeStore, columns: Columns) -> dict[str, str]:
     for of, spec in ((of, columns[path].spec) for path, of in sources.items())
   )
   where = f"from_store: {store.path}"
-  check_spec(where, wanted, layout.make_columns(where, stored), False)
+  check_spec(where, wanted, store.columns, False)
   found = [
     errors.Mismatch(of, "it in every episode", f"none in {count} of {len(store)}")
     for of in wanted

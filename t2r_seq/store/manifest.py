@@ -251,7 +251,7 @@ def _read(place: str, form: str) -> dict[str, Any]:
 def _read_videos(described: Mapping[str, Any]) -> dict[str, VideoOptions]:
   videos = {path: dict(of["video"]) for path, of in described.items() if "video" in of}
   return {
-    path: VideoOptions(**{k: v for k, v in video.items() if k != "format"})
+    path: VideoOptions.from_json_dict({k: v for k, v in video.items() if k != "format"})
     for path, video in videos.items()
   }
 
@@ -326,7 +326,13 @@ def check_spec(
   Raises:
     SpecError: with every difference.
   """
-  wanted = layout.make_columns(operation, spec)
+  videos = {
+    path: columns[path].video
+    for path, leaf in specs.flatten_spec_structure(spec).items()
+    if specs.is_video_spec(leaf) and path in columns
+  }
+  kept = {path: video for path, video in videos.items() if video is not None}
+  wanted = layout.make_columns(operation, spec, kept)
   found = []
   extra = [path for path in columns if path not in wanted]
   for path, column in wanted.items():

@@ -107,7 +107,15 @@ class Dataset:
       for path, spec in windows.flat_specs(feature_spec).items()
       if not path.startswith("action/") or path in self._spec
     )
-    options = convert.ConversionOptions(filter=split)
+    frames = {}
+    if self._kind == opening.LEROBOT:
+      # As training finds the frames, which gin may configure.
+      generator = data.LeRobotInputGenerator(path)
+      frames = {
+        "frames_by": generator.frames_by,
+        "frame_tolerance": generator.frame_tolerance,
+      }
+    options = convert.ConversionOptions(filter=split, **frames)
     of_records = self._kind in (opening.TFRECORD, opening.RLDS)
     wanted = None
     if of_records:
