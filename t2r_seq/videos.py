@@ -109,7 +109,8 @@ class DepthQuantizer:
 def _depth_table(quantizer: DepthQuantizer, dtype: np.dtype) -> np.ndarray:
   """Returns the depth of each code."""
   ends = np.array([quantizer.depth_min, quantizer.depth_max], np.float64)
-  metres = np.linspace(*quantizer._scale(ends), DEPTH_CODES)
+  low, high = quantizer._scale(ends).tolist()
+  metres = np.linspace(low, high, DEPTH_CODES)
   if quantizer.use_log:
     metres = np.exp(metres) - quantizer.shift
   metres = metres.astype(np.float32)

@@ -691,8 +691,10 @@ class LeRobotFolder:
     other = spans.overlaps.get(episode)
     if other is not None:
       want = "a part of the video that no other episode has"
-      got = "{:.4f} s to {:.4f} s, and {:.4f} s to {:.4f} s of episode {}. {}".format(
-        start, end, *spans.of(other), other, mend
+      its_start, its_end = spans.of(other)
+      got = (
+        f"{start:.4f} s to {end:.4f} s, and {its_start:.4f} s to {its_end:.4f} s of "
+        f"episode {other}. {mend}"
       )
       raise self._error(name, key, want, got, episode)
     length = float(times[-1]) + 1 / self.fps

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, files, records, specs, videos
 from t2r_seq.convert import lerobot_folder
-from t2r_seq.convert.episodes import EpisodeTarget, Values
+from t2r_seq.convert.episodes import EpisodeTarget, Values, control_period
 from t2r_seq.convert.lerobot_folder import (
   DERIVED,
   EPISODE_INDEX,
@@ -233,6 +233,9 @@ def _is_text(leaf: specs.ExtendedTensorSpec) -> bool:
 def _rate(path: str, metadata: Mapping[str, Any], writing: Writing) -> float:
   known = metadata.get("lerobot")
   fps = writing.fps or (known.get("fps") if isinstance(known, dict) else None)
+  period = control_period(metadata)
+  if fps is None and period is not None:
+    fps = round(1 / period, 9)
   if not isinstance(fps, (int, float)) or isinstance(fps, bool) or not fps > 0:
     raise errors.ConversionError(
       f"convert: {path}: expected to be told how many steps a second has, got {fps}. "
@@ -653,7 +656,8 @@ class _Joining:
     feature = column.feature
     names = self._target._known.get("names")
     known = names.get(feature.key) if isinstance(names, dict) else None
-    found = {"dtype": feature.dtype, "shape": list(feature.shape), "names": known}
+    shape = list(feature.shape)
+    found: dict[str, Any] = {"dtype": feature.dtype, "shape": shape, "names": known}
     if feature.dtype in (VIDEO, IMAGE):
       found["names"] = ["height", "width", "channels"]
     encoding = self._target._writing.encoding

@@ -28,6 +28,7 @@ from t2r_seq.convert.episodes import (
   Dropped,
   EpisodeSource,
   EpisodeTarget,
+  check_rate,
   control_period,
 )
 from t2r_seq.convert.lerobot import LeRobotSource
@@ -263,7 +264,8 @@ class ConversionOptions:
     layout: a JSON file that says which datasets of an HDF5 file are which paths, and
       how episodes end, where that is none of those that are known; or which topics of
       MCAP files are, and whose clock gives the steps.
-    fps: of a dataset of LeRobot's to write; None takes what the source says.
+    fps: of a dataset of LeRobot's to write, whose steps have it: nothing is resampled;
+      None takes what the source says.
     task: of such a dataset, the text of episodes that come without one.
     video_codec: of such a dataset, the encoder of its videos: pixels are encoded, and
       not exactly kept; 'png' keeps them, in larger files.
@@ -561,6 +563,11 @@ def check_target(
     ImportError: an extra is not installed.
     SpecError: with every path that it cannot hold.
   """
+  if options.fps is not None and kind != LEROBOT:
+    raise errors.ConversionError(
+      f"convert: {path}: fps: expected a destination of LeRobot's, whose metadata name "
+      f"a rate, got {kind}. Leave it out: nothing is resampled."
+    )
   if kind == STORE:
     layout.make_columns(f"convert: {path}", source.spec, source.kept_videos)
   elif kind == ZARR:
@@ -570,6 +577,8 @@ def check_target(
   elif kind == LEROBOT:
     writing = _writing(source, options)
     lerobot_target.check_spec(path, source.spec, source.metadata, writing)
+    if options.fps is not None:
+      check_rate(f"convert: {path}", source, options.fps)
   else:
     count = source.num_episodes or 0
     records_lib.check_spec(path, source.spec, count, options.num_shards)

@@ -107,7 +107,7 @@ class Dataset:
       for path, spec in windows.flat_specs(feature_spec).items()
       if not path.startswith("action/") or path in self._spec
     )
-    frames = {}
+    frames: dict[str, Any] = {}
     if self._kind == opening.LEROBOT:
       # As training finds the frames, which gin may configure.
       generator = data.LeRobotInputGenerator(path)
