@@ -143,7 +143,7 @@ class Feature:
 
 
 def _depth_of_json(described: Mapping[str, Any]) -> dict[str, Any] | None:
-  """Returns how depth became codes, each None if it is missing; None if it is none."""
+  """Returns how depth became codes, missing parts as None; None for a picture."""
   info = described.get("info") or described.get("video_info") or {}
   if not (info.get("is_depth_map") or info.get("video.is_depth_map")):
     return None
@@ -698,13 +698,21 @@ class LeRobotFolder:
       )
       raise self._error(name, key, want, got, episode)
     length = float(times[-1]) + 1 / self.fps
-    if abs(end - start - length) > self._span_slack:
+    excess = end - start - length
+    # A clock's last time stamp may be some frames before the last one.
+    is_wrong = abs(excess) > self._span_slack
+    if is_wrong and (excess < 0 or not self._is_by_clock):
       want = f"{length:.4f} s of the video, for {len(times)} steps"
       way_out = f" {mend}, or allow it: frame_tolerance, --frame_tolerance SECONDS"
-      if self.frames_by == "timestamp" and self.has_own_clock:
+      if self._is_by_clock:
         way_out = _BY_INDEX
       got = f"{end - start:.4f} s, from {start:.4f} s to {end:.4f} s.{way_out}"
       raise self._error(name, key, want, got, episode)
+
+  @property
+  def _is_by_clock(self) -> bool:
+    """Whether frames are found by the time stamps of a clock."""
+    return self.frames_by == "timestamp" and self.has_own_clock
 
   @property
   def _span_slack(self) -> float:
@@ -741,7 +749,7 @@ class LeRobotFolder:
 
     Some episode then shows the frames of others, or lost steps.
     """
-    if self.has_own_clock and self.frames_by == "timestamp":
+    if self._is_by_clock:
       return  # Its frames may have another rate than its steps.
     for key in [k for k, feature in self.features.items() if feature.dtype == VIDEO]:
       counts: dict[str, int] = {}
@@ -823,7 +831,7 @@ class LeRobotFolder:
       got = "none: the video ends before"
       if error.difference is not None:
         got = f"the nearest one {error.difference:+.6f} s from there"
-      if self.frames_by == "timestamp" and self.has_own_clock:
+      if self._is_by_clock:
         got += f". The time stamps are no multiples of 1 / fps.{_BY_INDEX}"
       raise self._error(name, key, want, got, episode) from error
     except errors.RecordError as error:

@@ -385,6 +385,18 @@ def test_frames_are_found_by_index_whatever_the_clock(copy, name, capsys):
   np.testing.assert_array_equal(batch, np.concatenate(want))
 
 
+def test_videos_of_twice_the_rate_of_the_steps(copy, capsys):
+  """Time stamps that skip every other frame find theirs."""
+  frames = np.concatenate([sets.frames(e) for e in range(4)])
+  doubled = np.repeat(frames, 2, axis=0)
+  doubled[1::2] = 255 - doubled[1::2]
+  videos.write_frames(VIDEO, doubled, 2 * FPS, videos.VideoEncoding("libx264", 1, 10))
+  sets.edit_json("own/meta/info.json", fps=2 * FPS)
+  for number, values in enumerate(convert.open_episodes("own")):
+    assert np.abs(values[CAMERA].astype(int) - sets.frames(number)).mean() < 8
+  assert doctor(capsys)[0] == 0
+
+
 def test_a_tolerance_shows_the_nearest_frame(copy):
   want = [values[CAMERA] for values in convert.open_episodes("own")]
   change(ROWS, timestamp=STAMPS["jitter"])

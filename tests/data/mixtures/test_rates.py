@@ -27,5 +27,7 @@ def test_sources_of_other_rates_are_warned_of(name, tmp_path, caplog):
       writer.append_episode({"obs": np.zeros((3, 2), np.float32)})
     sources[f"source_{number}"] = data.StoreInputGenerator(path, batch_size=2)
   assert data.MixtureInputGenerator(sources).control_period == want
-  told = "sources have other steps a second: source_0 10, source_1 20" in caplog.text
-  assert told == warns
+  is_warned = (
+    "sources have other steps a second: source_0 10, source_1 20" in caplog.text
+  )
+  assert is_warned == warns
