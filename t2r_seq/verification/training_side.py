@@ -125,6 +125,11 @@ class Dataset:
     self.source: EpisodeSource = opening.open_source(
       self._kind, path, options, spec=wanted
     )
+    # Training reads depth in the unit of a spec, and conversions in metres.
+    self._depth: set[str] = set()
+    if self._kind == opening.LEROBOT:
+      features = convert.LeRobotFolder(path).features
+      self._depth = {key for key, f in features.items() if f.depth is not None}
     self.control_period = control_period(self.source.metadata)
     self._columns = self._find_columns(feature_spec)
 
@@ -165,6 +170,7 @@ class Dataset:
       is_same = is_same or bool(added_axes(stored.shape, spec.shape))
       is_image = specs.is_encoded_image_spec(stored) or self._is_whole(column, stored)
       is_stored = stored.dtype in (spec.dtype, spec.stored_dtype)
+      is_stored = is_stored or (column in self._depth and spec.dtype == tf.uint16)
       if not is_same or not (is_image or is_stored):
         want, got = errors.describe(spec), errors.describe(stored)
         hint = "The policy cannot be given it: was it trained on other data?"
@@ -200,6 +206,9 @@ class Dataset:
         is_whole = self._is_whole(column, stored)
         seen = self._observed[path]
         observed[path] = _decoded(values[column], stored, seen, path, is_whole)
+        if column in self._depth and seen.dtype == tf.uint16:
+          millimetres = np.rint(observed[path] * np.float32(1000))
+          observed[path] = millimetres.clip(0, 65535).astype(np.uint16)
         if not stored.is_sequence:
           context.add(path)
       lengths = {path: len(observed[path]) for path in observed if path not in context}
