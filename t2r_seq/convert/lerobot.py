@@ -101,6 +101,10 @@ class LeRobotSource(EpisodeSource):
         "clock."
       )
       self.notes = [*self.notes, note]
+    depth = [p for p in self.videos if features[self._keys.get(p, p)].depth is not None]
+    if depth:
+      note = f"{errors.listing(depth)}: depth is float32 in metres."
+      self.notes = [*self.notes, note]
     if empty := np.flatnonzero(lengths == 0).tolist():
       note = left_out(len(empty), f"episode {empty[0]} of {path}")
       self.notes = [*self.notes, note]
@@ -166,7 +170,8 @@ class LeRobotSource(EpisodeSource):
       if path not in kept:
         made = {**vars(encoding), "gop": self.folder.gop(self._keys.get(path, path))}
         depth = self.folder.features[self._keys.get(path, path)].quantizer
-        kept[path] = VideoOptions(**made, fps=self.folder.fps, depth=depth)
+        unit = None if depth is None else "m"
+        kept[path] = VideoOptions(**made, fps=self.folder.fps, unit=unit, depth=depth)
     self.kept_videos = {p: how for p, how in kept.items() if "mp4" in formats}
     self.spec = specs.TensorSpecStruct(
       (path, specs.ExtendedTensorSpec.from_spec(leaf, data_format="mp4"))

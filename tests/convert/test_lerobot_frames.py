@@ -158,7 +158,10 @@ def test_depth_is_stored_and_written_again(copy):
   convert.convert("own", "values")
   convert.convert("own", "kept", options=Options(keep_videos=True))
   kept = store.EpisodeStore("kept")
-  assert kept.columns[DEPTH].video.depth == videos.DepthQuantizer(**RANGE)
+  how = kept.columns[DEPTH].video
+  assert (how.depth, how.unit) == (videos.DepthQuantizer(**RANGE), "m")
+  notes = convert.open_episodes("own").notes
+  assert f"[{DEPTH}]: depth is float32 in metres." in notes
   assert store.EpisodeStore("values").spec[DEPTH].data_format is None
   convert.convert("kept", "again.lerobot")
   for source, made in (("own", "values"), ("own", "kept"), ("kept", "again.lerobot")):
