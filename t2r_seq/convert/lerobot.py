@@ -169,7 +169,7 @@ class LeRobotSource(EpisodeSource):
     for path in self.videos if encoding is not None else ():
       if path not in kept:
         made = {**vars(encoding), "gop": self.folder.gop(self._keys.get(path, path))}
-        depth = self.folder.features[self._keys.get(path, path)].quantizer
+        depth = self.folder.quantizer(self._keys.get(path, path))
         unit = None if depth is None else "m"
         kept[path] = VideoOptions(**made, fps=self.folder.fps, unit=unit, depth=depth)
     self.kept_videos = {p: how for p, how in kept.items() if "mp4" in formats}

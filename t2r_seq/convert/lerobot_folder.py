@@ -74,23 +74,6 @@ class Feature:
   depth: Mapping[str, Any] | None = None
   bits: int = 8
 
-  @functools.cached_property
-  def quantizer(self) -> videos.DepthQuantizer | None:
-    """How depth became codes; None if the frames are pictures.
-
-    Raises:
-      SpecError: `info.json` lacks a part of it, or it is invalid.
-    """
-    if self.depth is None:
-      return None
-    missing = [f"video.{name}" for name, value in self.depth.items() if value is None]
-    if missing:
-      raise errors.SpecError(
-        f"expected {errors.listing(missing)} in the info of a depth map, without which "
-        "its codes are no depth, got none of them"
-      )
-    return videos.DepthQuantizer(**self.depth)
-
   def spec(self, data_format: str | None = None) -> specs.ExtendedTensorSpec:
     """Describes the steps of an episode.
 
@@ -406,6 +389,28 @@ class LeRobotFolder:
     with self._explained(name, key, 0, np.zeros(0), 0):
       return videos.VideoInfo.read(os.path.join(self.path, name)).gop
 
+  def quantizer(self, key: str) -> videos.DepthQuantizer | None:
+    """Returns how depth became the codes of a video; None if its frames are pictures.
+
+    Args:
+      key: of a video.
+    Raises:
+      ConversionError: `info.json` lacks a part of it, or it is invalid.
+    """
+    fields = self.features[key].depth
+    if fields is None:
+      return None
+    hint = f"Add what the recording used, or leave it out: --drop {key}."
+    missing = [f"video.{name}" for name, value in fields.items() if value is None]
+    if missing:
+      want = f"{errors.listing(missing)} in the info of a depth map"
+      raise self._error(INFO, key, want, f"none of them. {hint}")
+    try:
+      return videos.DepthQuantizer(**fields)
+    except errors.SpecError as error:
+      want = "the quantiser of a depth map"
+      raise self._error(INFO, key, want, f"an error ({error}) {hint}") from error
+
   def fingerprint(self) -> dict[str, Any]:
     """Returns JSON values that change when the files do."""
     return episodes.folder_fingerprint(self.path)
@@ -670,11 +675,13 @@ class LeRobotFolder:
     if self.frames_by == "index":
       return rows[FRAME_INDEX] / self.fps
     times = self._times(rows)
-    back = np.flatnonzero(np.diff(times) < 0) + 1
+    # Not above: NaN is neither above nor below.
+    back = np.flatnonzero(~(np.diff(times, prepend=-np.inf) >= 0))
     if len(back):
       step = int(back[0])
       want = "time stamps that do not run backwards, to find frames by"
-      got = f"{times[step]:.6f} at step {step}, after {times[step - 1]:.6f}.{_BY_INDEX}"
+      after = f", after {times[step - 1]:.6f}" if step else ""
+      got = f"{times[step]:.6f} at step {step}{after}.{_BY_INDEX}"
       raise self._error(self._data_file(episode), TIMESTAMP, want, got, episode)
     return times
 
@@ -776,13 +783,7 @@ class LeRobotFolder:
     """Decodes the frames of steps that follow each other, from a step on."""
     name, times = self._find_frames(episode, key, times)
     shape = self.features[key].shape
-    try:
-      depth = self.features[key].quantizer
-    except errors.SpecError as error:
-      raise errors.ConversionError(
-        f"lerobot: {os.path.join(self.path, INFO)}: {key}: {error}. Add what the "
-        f"recording used, or leave it out: --drop {key}."
-      ) from error
+    depth = self.quantizer(key)
     if not len(times):
       return np.empty((0, *shape), np.float32 if depth else np.uint8)
     with self._explained(name, key, episode, times, first):

@@ -204,8 +204,8 @@ REFUSED = {
   ),
   "no quantiser": (
     {"info": {"is_depth_map": True, "video.depth_min": 0.01}},
-    r"depth: expected \[video.depth_max, video.shift, video.use_log\] in the info of a "
-    "depth map.*--drop observation.images.depth",
+    r"info.json: observation.images.depth: expected \[video.depth_max, video.shift, "
+    r"video.use_log\] in the info of a depth map, got none of them.*--drop observation",
   ),
   "an empty range": (
     {"info": {**LINEAR, "video.depth_max": 0.0}},
@@ -232,6 +232,8 @@ def test_depth_that_cannot_be_read(copy, name):
     add_depth(**{"codes": CODES, **options})
   with pytest.raises(errors.ConversionError, match=match):
     convert.LeRobotFolder("own").read(1, [DEPTH])
+  # What else there is can be read.
+  assert main(["convert", "own", "made", "--drop", DEPTH]) == 0
 
 
 def write_colours():
@@ -462,12 +464,15 @@ def test_options_that_are_invalid(own, name):
       make()
 
 
-def test_stamps_that_run_backwards_are_named(copy):
+@pytest.mark.parametrize("stamp", [0.02, np.nan], ids=["back", "NaN"])
+def test_stamps_that_do_not_rise_are_named(copy, stamp):
   stamps = GRID.copy()
-  stamps[5] = 0.02
+  stamps[5] = stamp
   change(ROWS, timestamp=stamps)
   match = (
-    r"expected time stamps that do not run backwards.*0.020000 at step 2, after 0.1"
+    f"expected time stamps that do not run backwards.*{stamp:.6f} at step 2, after"
   )
   with pytest.raises(errors.ConversionError, match=match):
     convert.LeRobotFolder("own").read(1, [CAMERA])
+  # Found by index, they are values as others.
+  assert len(convert.LeRobotFolder("own", "index").read(1, [CAMERA])[CAMERA]) == 6
