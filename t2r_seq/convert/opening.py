@@ -563,11 +563,8 @@ def check_target(
     ImportError: an extra is not installed.
     SpecError: with every path that it cannot hold.
   """
-  if options.fps is not None and kind != LEROBOT:
-    raise errors.ConversionError(
-      f"convert: {path}: fps: expected a destination of LeRobot's, whose metadata name "
-      f"a rate, got {kind}. Leave it out: nothing is resampled."
-    )
+  if options.fps is not None:
+    check_rate(f"convert: {path}", source, options.fps)
   if kind == STORE:
     layout.make_columns(f"convert: {path}", source.spec, source.kept_videos)
   elif kind == ZARR:
@@ -577,8 +574,6 @@ def check_target(
   elif kind == LEROBOT:
     writing = _writing(source, options)
     lerobot_target.check_spec(path, source.spec, source.metadata, writing)
-    if options.fps is not None:
-      check_rate(f"convert: {path}", source, options.fps)
   else:
     count = source.num_episodes or 0
     records_lib.check_spec(path, source.spec, count, options.num_shards)
