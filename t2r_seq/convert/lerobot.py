@@ -20,6 +20,7 @@ from t2r_seq.convert.episodes import (
 )
 from t2r_seq.convert.lerobot_folder import (
   DERIVED,
+  EXTRA,
   STATS,
   TASK,
   TIMESTAMP,
