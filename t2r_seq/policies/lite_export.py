@@ -131,7 +131,7 @@ def export_lite(
   step = _Step(loaded)
   content = _convert(step, loaded.path, weights)
   layout = _layout(loaded, step, content, weights)
-  initial = step.initial_state()
+  initial: dict[str, Any] = dict(step.initial_state())
   with files.new_folder(folder) as partial:
     with open(os.path.join(partial, lite.STEP_FILE), "wb") as f:
       f.write(content)
@@ -461,10 +461,11 @@ def _compare(
     SpecError: the frames that the network sees differ, or outputs do by more.
   """
   policy = lite.LitePolicy(folder, action_key=lite.Layout.read(folder).outputs[0])
-  states, state = loaded.initial_state(1), policy.initial_state()
+  states: Mapping[str, Any] = loaded.initial_state(1)
+  state = policy.initial_state()
   if reference is not None:
     states = {path: value[np.newaxis] for path, value in state.items()}
-  step = loaded.stateless_step if reference is None else reference.stateless_step
+  step: Any = loaded if reference is None else reference
   expected: dict[str, list[np.ndarray]] = {}
   given: dict[str, list[np.ndarray]] = {}
   for number in range(_NUM_STEPS):
@@ -473,7 +474,7 @@ def _compare(
       shape = observation[path].shape
       observation[path] = np.full(shape, _TEXTS[number % len(_TEXTS)].encode(), object)
     is_first = number == 3 * _NUM_STEPS // 4
-    want, states = step(observation, np.array([is_first]), states)
+    want, states = step.stateless_step(observation, np.array([is_first]), states)
     alone = {path: observation[path][0] for path in loaded.step_spec}
     got, state = policy.stateless_step(alone, state, is_first)
     for name, value in {**states, **want}.items():
