@@ -525,6 +525,8 @@ class _Comparison:
         )
         continue
       got = inputs[key][episode.anchors]
+      if expected.dtype.name == "bfloat16":  # A server sends it as float32.
+        got = got.astype(expected.dtype)
       same = None
       if expected.shape == got.shape and expected.dtype == got.dtype:
         same, ulps = _rounded_alike(expected, got)

@@ -16,10 +16,12 @@ from t2r_seq import (
   models,
   policies,
   preprocessors,
+  serving,
   specs,
   statistics,
   store,
   training,
+  verification,
 )
 
 pytest.importorskip("ai_edge_litert")
@@ -165,6 +167,50 @@ def test_actions_are_those_of_the_export(name, tmp_path, capfd):
     want = predictor.step(given, is_first=[number == 0])["inference_output"][0]
     got, _ = policy.sample_action(observation)
     np.testing.assert_allclose(got, want, tolerance, tolerance)
+
+
+def _write_store(model, folder):
+  """Writes an episode of five steps with what a model takes."""
+  spec = {
+    path: _SPEC(
+      leaf.frame_shape, leaf.dtype, leaf.name, is_sequence=leaf.time_offsets is not None
+    )
+    for path, leaf in model.preprocessor.get_in_feature_specification("train").items()
+  }
+  spec["target"] = _SPEC((2,), tf.float32, "target", is_sequence=True)
+  episode = {
+    path: value[0]
+    for path, value in specs.make_random_numpy(spec, 1, sequence_length=5).items()
+  }
+  with store.EpisodeStore.create(folder, spec) as writer:
+    writer.append_episode(episode)
+
+
+@pytest.mark.parametrize(
+  "name", ["bfloat16 features", "float64 features", "text", "window of texts"]
+)
+def test_verify_finds_no_difference(name, tmp_path):
+  pytest.importorskip("websockets")
+  model = _make(CASES[name][0])
+  model.build()
+  exports = str(tmp_path / "exports")
+  training.export_saved_model(model, exports, 0)
+  policies.export_lite(exports, str(tmp_path / "lite"))
+  _write_store(model, tmp_path / "store")
+  predictor = policies.ExportedSavedModelPredictor(exports, timeout=0)
+  predictor.restore()
+  policy = lite.LitePolicy(str(tmp_path / "lite"))
+  stateless = policies.StatelessPolicy(predictor)
+  with (
+    serving.PolicyServer(policy, port=0) as lite_server,
+    serving.PolicyServer(stateless, port=0) as server,
+  ):
+    clients = [serving.PolicyClient(port=each.port) for each in (lite_server, server)]
+    for each in (policy, predictor, *clients):
+      report = verification.verify(each, str(tmp_path / "store"), model)
+      assert not report.differences, (each, report.differences)
+    for client in clients:
+      client.close()
 
 
 class StringModel(ReachModel):
