@@ -973,7 +973,11 @@ def to_numpy(column: Any, feature: Feature) -> np.ndarray:
     raise ValueError(f"{column.null_count} nulls")
   values = column.to_numpy(zero_copy_only=False)
   want = () if feature.shape == (1,) and not shape else feature.shape
-  if values.dtype != np.dtype(feature.dtype) or (num_rows and shape != want):
+  try:
+    dtype = np.dtype(feature.dtype)
+  except TypeError as error:
+    raise ValueError(f"the dtype {feature.dtype!r} in {INFO}") from error
+  if values.dtype != dtype or (num_rows and shape != want):
     raise ValueError(f"{shape} {values.dtype}")
   return values.reshape(num_rows, *(() if want == (1,) else want))
 

@@ -123,7 +123,13 @@ class PolicyRecord:
     try:
       with tf.io.gfile.GFile(path, "r") as f:
         return cls.from_fields(json.loads(f.read()))
-    except (KeyError, TypeError, ValueError, tf.errors.OpError) as error:
+    except (
+      AttributeError,
+      KeyError,
+      TypeError,
+      ValueError,
+      tf.errors.OpError,
+    ) as error:
       raise errors.SpecError(
         f"load export: {path}: expected what a policy tells of itself, got "
         f"{type(error).__name__}: {error}. Copy or export it again."

@@ -106,6 +106,14 @@ def _normalize(folder, name):
   )
 
 
+class _Shifted(preprocessors.NoOpPreprocessor):
+  """Adds one to the state."""
+
+  def _preprocess_fn(self, features, labels, mode):
+    features.state = features.state + 1
+    return features, labels
+
+
 def _store(folder, name, **options):
   return data.StoreInputGenerator(str(folder / name), batch_size=2, seed=0, **options)
 
@@ -184,9 +192,9 @@ STAGES = {
   "a chain": (
     lambda f: _mix(f, {"sim": functools.partial(
       preprocessors.ComposedPreprocessor,
-      preprocessor_classes=[_normalize(f, "sim"), _normalize(f, "lab")],
+      preprocessor_classes=[_normalize(f, "sim"), _Shifted],
     )}),
-    {"lab": [], "sim": ["Normalize", "Normalize"]},
+    {"lab": [], "sim": ["Normalize", "_Shifted"]},
   ),
   "a mixture in a mixture": (
     _nested,
