@@ -254,7 +254,9 @@ def create_default_exporters(
   """
   if exporter_fns:
     return [create() for create in exporter_fns]
-  kept = {} if exports_to_keep is None else {"exports_to_keep": exports_to_keep}
+  kept: dict[str, Any] = {}
+  if exports_to_keep is not None:
+    kept["exports_to_keep"] = exports_to_keep
   return [LatestExporter(**kept), BestExporter()]
 
 
