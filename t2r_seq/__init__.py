@@ -40,5 +40,13 @@ __all__ = [
 def __getattr__(name: str) -> ModuleType:
   # Loaded on first use: `import t2r_seq` alone costs no TensorFlow.
   if name in __all__:
-    return importlib.import_module(f"t2r_seq.{name}")
+    try:
+      return importlib.import_module(f"t2r_seq.{name}")
+    except ModuleNotFoundError as error:
+      if error.name != f"t2r_seq.{name}":
+        raise
+      raise ImportError(
+        f"t2r_seq.{name} is not a part of t2r_seq_lite, which runs policies only: pip "
+        "install t2r_seq"
+      ) from error
   raise AttributeError(f"module 't2r_seq' has no attribute '{name}'")

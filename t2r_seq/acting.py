@@ -257,11 +257,12 @@ def to_spec_dtype(path: str, value: Any, spec: Any) -> np.ndarray:
     want, got = errors.describe(spec), f"a {type(value).__name__} that is no array"
     mismatch = errors.Mismatch(path, want, got, f"NumPy says: {error}")
     raise errors.mismatch_error("pack observation", [mismatch]) from error
-  if array.dtype.kind == want_dtype.kind == "O":
+  kind, want_kind = _kind(array.dtype), _kind(want_dtype)
+  if kind == want_kind == "O":
     _check_texts(path, value, array, spec)
-  if array.dtype.kind not in "biuf" or want_dtype.kind not in "iuf":
+  if kind not in "biuf" or want_kind not in "iuf":
     return array
-  is_pixels_to_float = array.dtype.kind == "u" and want_dtype.kind == "f"
+  is_pixels_to_float = kind == "u" and want_kind == "f"
   if is_pixels_to_float or not np.can_cast(array.dtype, want_dtype, "same_kind"):
     return array
   # A number beyond the range becomes infinite, which `check_finite` reports.
@@ -294,3 +295,8 @@ def _describe_stage(stage: Mapping[str, Any]) -> str:
   paths = [*stage.get("normalization", {}), *stage.get("resized", [])]
   paths += [f"{name} to {crop}" for name, crop in stage.get("crops", {}).items()]
   return f"{stage['stage']}{f' of {errors.listing(paths)}' if paths else ''}"
+
+
+def _kind(dtype: np.dtype) -> str:
+  """Returns the kind of a dtype; NumPy does not know that bfloat16 is a float."""
+  return "f" if dtype.name == "bfloat16" else dtype.kind

@@ -24,6 +24,12 @@ IF_REMOTE = (
 )
 
 
+_WITHOUT_TENSORFLOW = {
+  "lite": ", or without TensorFlow: pip install t2r_seq_lite",
+  "serve": ", or without TensorFlow: pip install 't2r_seq_lite[serve]'",
+}
+
+
 class SpecError(ValueError):
   """Data, or a declaration, that does not fit a spec structure."""
 
@@ -228,7 +234,7 @@ def missing_extra(package: str, extra: str) -> ImportError:
   """
   return ImportError(
     f"{package} is not installed. It comes with an extra: "
-    f"pip install 't2r_seq[{extra}]'"
+    f"pip install 't2r_seq[{extra}]'{_WITHOUT_TENSORFLOW.get(extra, '')}"
   )
 
 

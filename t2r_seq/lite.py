@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import acting, errors
+from t2r_seq.texts import HashedWords
 
 FORMAT = "t2r_seq lite policy"
 VERSION = 1
@@ -102,6 +103,12 @@ class Layout:
   windows: dict[str, Window]
   record: dict[str, Any] | None = None
   export: str = ""
+
+  @property
+  def texts(self) -> dict[str, HashedWords]:
+    """How to embed the texts of a path, for which the network takes vectors."""
+    texts = (self.record or {}).get("texts") or {}
+    return {path: HashedWords(**words) for path, words in texts.items()}
 
   def to_json(self) -> str:
     """Returns the text of the file."""
@@ -188,6 +195,13 @@ class LitePolicy:
       )
     self._action_key = action_key
     self._allow_nan = allow_nan
+    self._texts = self.layout.texts
+    self._step_spec = {
+      path: dataclasses.replace(leaf, shape=leaf.shape[:-1], dtype=np.dtype(object))
+      if path in self._texts
+      else leaf
+      for path, leaf in self.layout.observation.items()
+    }
     self._initial = _read_state(self.model_path, self.layout)
     self._lock = threading.Lock()  # An interpreter has one set of buffers.
     self._interpreter = _load(self.model_path, self.layout.size, num_threads)
@@ -220,7 +234,7 @@ class LitePolicy:
 
   def step_specification(self) -> dict[str, Leaf]:
     """Returns what a step takes, by path, without the axis of environments."""
-    return dict(self.layout.observation)
+    return dict(self._step_spec)
 
   def initial_state(self, seed: int = 0) -> acting.PolicyState:
     """Returns what is remembered before a first step.
@@ -256,10 +270,12 @@ class LitePolicy:
         f"one of {getattr(state, 'model_path', 'none') or 'none'}. Begin an episode "
         "with initial_state()."
       )
-    given = acting.pack(observation, self.layout.observation)
-    _check("step", given, self.layout.observation)
+    given = self._pack(observation)
+    _check("step", given, self._step_spec)
     if not self._allow_nan:
       acting.check_finite("step", given)
+    for path, words in self._texts.items():
+      given[path] = words.embed(given[path])
     _check("step: state", state, self.layout.state)
     with self._lock:
       put, get = self._interpreter.set_tensor, self._interpreter.get_tensor
@@ -278,6 +294,14 @@ class LitePolicy:
       }
     return outputs, acting.PolicyState(new, self.layout.model)
 
+  def _pack(self, observation: Any) -> dict[str, np.ndarray]:
+    """Returns what a step takes, by path; texts as UTF-8."""
+    given = acting.pack(observation, self._step_spec)
+    return {
+      path: _as_bytes(value) if path in self._texts else value
+      for path, value in given.items()
+    }
+
   def inspect_step(
     self, observation: Any, state: acting.PolicyState, is_first: bool = False
   ) -> acting.Inspection:
@@ -287,7 +311,10 @@ class LitePolicy:
     is inside of the `.tflite` file, and not told.
     """
     outputs, new = self.stateless_step(observation, state, is_first)
-    seen = {**acting.pack(observation, self.layout.observation), **self.windows(new)}
+    seen = {**self._pack(observation), **self.windows(new)}
+    for path in self._texts:  # The state has vectors of what a window shows.
+      if path in self.layout.windows:
+        del seen[path]
     is_whole = CHUNK_STEP not in outputs
     return acting.Inspection(
       {path: value[np.newaxis] for path, value in seen.items()},
@@ -370,6 +397,8 @@ class LitePolicy:
   ) -> dict[str, np.ndarray]:
     """Returns what the network saw at the last step, and its masks, by path.
 
+    Texts are vectors by then.
+
     Args:
       state: that the step returned; None for that of `step`.
     """
@@ -388,13 +417,26 @@ def _check(
 ) -> None:
   """Compares arrays with what is asked for; all that is wrong is named."""
   wrong = [
-    errors.Mismatch(path, errors.describe(leaf), errors.describe(values.get(path)))
+    errors.Mismatch(
+      path,
+      errors.describe(leaf).replace("object", "string"),
+      errors.describe(values.get(path)),
+    )
     for path, leaf in leaves.items()
     if getattr(values.get(path), "shape", None) != leaf.shape
     or values[path].dtype != leaf.dtype
   ]
   if wrong:
     raise errors.mismatch_error(operation, wrong)
+
+
+def _as_bytes(text: np.ndarray) -> np.ndarray:
+  """Returns an array of texts as objects; anything else unchanged."""
+  values = text.ravel().tolist()
+  if not all(isinstance(value, (str, bytes)) for value in values):
+    return text
+  encoded = [v.encode() if isinstance(v, str) else v for v in values]
+  return np.array(encoded, object).reshape(text.shape)
 
 
 def _load_error(folder: str, expected: str, got: str) -> errors.SpecError:

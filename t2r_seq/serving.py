@@ -93,6 +93,7 @@ def unpack(data: bytes) -> Any:
 
 
 def _encode(value: Any) -> Any:
+  value = _plain(value)
   if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind not in "biufSU":
     raise TypeError(f"an array of {value.dtype}")
   if isinstance(value, np.ndarray):
@@ -109,6 +110,18 @@ def _encode(value: Any) -> Any:
       b"dtype": value.dtype.str,
     }
   raise TypeError(f"a {type(value).__name__}")
+
+
+def _plain(value: Any) -> Any:
+  """Returns bfloat16 as float32, and texts as UTF-8, which any client knows."""
+  if isinstance(value, (np.ndarray, np.generic)) and value.dtype.name == "bfloat16":
+    return value.astype(np.float32)
+  if isinstance(value, np.ndarray) and value.dtype == object:
+    texts = value.ravel().tolist()
+    if texts and all(isinstance(text, (str, bytes)) for text in texts):
+      encoded = [text.encode() if isinstance(text, str) else text for text in texts]
+      return np.array(encoded).reshape(value.shape)
+  return value
 
 
 def _decode(value: dict[Any, Any]) -> Any:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fractions
+import functools
 import io
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gin
@@ -38,6 +39,112 @@ def load_av(extra: str = "video") -> Any:
   return errors.load_extra("av", extra)
 
 
+# Of videos of depth: LeRobot's codes have 12 bits.
+DEPTH_CODES = 4096
+DEPTH_FORMAT = "gray12le"
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class DepthQuantizer:
+  """Maps depth to the 12-bit codes of a video, as LeRobot's depth cameras do.
+
+  Depth is float32 in metres or uint16 in millimetres. What lies outside of the range
+  becomes its nearest end.
+
+  Attributes:
+    depth_min: metres of code 0.
+    depth_max: metres of code 4095.
+    shift: metres that are added before the logarithm.
+    use_log: codes are evenly spaced in the logarithm, finer where it is near; otherwise
+      in metres.
+  """
+
+  depth_min: float = 0.01
+  depth_max: float = 10.0
+  shift: float = 3.5
+  use_log: bool = True
+
+  def __post_init__(self) -> None:
+    numbers = (self.depth_min, self.depth_max, self.shift)
+    is_number = all(type(n) in (int, float) and np.isfinite(n) for n in numbers)
+    if not is_number or not self.depth_min < self.depth_max:
+      raise errors.SpecError(
+        "DepthQuantizer: expected numbers with depth_min < depth_max, got depth_min="
+        f"{numbers[0]!r}, depth_max={numbers[1]!r}, shift={numbers[2]!r}."
+      )
+    if self.use_log and self.depth_min + self.shift <= 0:
+      raise errors.SpecError(
+        "DepthQuantizer: expected depth_min + shift above 0, which has a logarithm, "
+        f"got {self.depth_min + self.shift}."
+      )
+
+  def to_depth(self, codes: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Returns the depth of codes: float32 in metres, or uint16 in millimetres."""
+    return _depth_table(self, np.dtype(dtype))[codes]
+
+  def to_codes(self, depth: np.ndarray) -> np.ndarray:
+    """Returns the nearest codes, uint16, of depth in metres or millimetres.
+
+    Raises:
+      SpecError: depth that is not finite.
+    """
+    metres = depth.astype(np.float64)
+    if not np.all(np.isfinite(metres)):
+      raise errors.SpecError(
+        "DepthQuantizer: expected finite depth, got NaN or infinity. Replace it, as by "
+        "depth_min."
+      )
+    metres = metres / 1000 if depth.dtype == np.uint16 else metres
+    low, high = self._scale(np.array([self.depth_min, self.depth_max]))
+    clipped = np.clip(metres, self.depth_min, self.depth_max)
+    part = (self._scale(clipped) - low) / (high - low)
+    return np.rint(part * (DEPTH_CODES - 1)).astype(np.uint16)
+
+  def _scale(self, metres: np.ndarray) -> np.ndarray:
+    return np.log(metres + self.shift) if self.use_log else metres
+
+
+@functools.lru_cache(maxsize=16)
+def _depth_table(quantizer: DepthQuantizer, dtype: np.dtype) -> np.ndarray:
+  """Returns the depth of each code."""
+  ends = np.array([quantizer.depth_min, quantizer.depth_max], np.float64)
+  low, high = quantizer._scale(ends).tolist()
+  metres = np.linspace(low, high, DEPTH_CODES)
+  if quantizer.use_log:
+    metres = np.exp(metres) - quantizer.shift
+  metres = metres.astype(np.float32)
+  if dtype == np.float32:
+    return metres
+  return np.rint(metres * np.float32(1000)).clip(0, 65535).astype(np.uint16)
+
+
+def _depth_codes(path: str, frame: Any) -> np.ndarray:
+  """Returns the 12-bit codes of a frame: its luma as stored, [height, width].
+
+  A conversion to another pixel format would scale them: of YUV by its colour range.
+  """
+  pixels = frame.format
+  bits = pixels.components[0].bits
+  if pixels.is_rgb or pixels.has_palette or (bits > 8 and pixels.is_big_endian):
+    raise errors.RecordError(
+      f"video: {path}: expected grey or YUV frames of depth codes, got {pixels.name}."
+    )
+  dtype = np.dtype(np.uint16 if bits > 8 else np.uint8)
+  plane = frame.planes[0]
+  rows = np.frombuffer(plane, dtype).reshape(plane.height, -1)
+  codes = rows[: frame.height, : frame.width]
+  if bits < 12:  # Fewer levels of the same range.
+    scale = (DEPTH_CODES - 1) / (2**bits - 1)
+    return np.rint(codes * scale).astype(np.uint16)
+  if codes.max() >= DEPTH_CODES:
+    raise errors.RecordError(
+      f"video: {path}: expected depth codes below {DEPTH_CODES}, got {codes.max()} of "
+      f"{pixels.name} at {frame.time:.4f} s."
+    )
+  return codes
+
+
 Source = Any
 """A file's name, or a file that can seek; its `name` is what errors call it."""
 
@@ -48,6 +155,8 @@ def read_frames(
   out: np.ndarray | None = None,
   seek_after: float | None = None,
   num_threads: int | None = None,
+  depth: DepthQuantizer | None = None,
+  tolerance: float = TOLERANCE,
 ) -> np.ndarray:
   """Decodes the frames of a video that are shown at given times.
 
@@ -62,8 +171,12 @@ def read_frames(
     seek_after: seconds between two times from which on what lies between them is not
       decoded; None decodes it.
     num_threads: of the decoder; None leaves it to that.
+    depth: of a video of depth: `out` is float32 in metres or uint16 in millimetres, of
+      one channel.
+    tolerance: seconds that the nearest frame may be from a time.
   Returns:
-    The frames; without `out` RGB, uint8 [len(times), height, width, 3].
+    The frames; without `out` RGB, uint8 [len(times), height, width, 3], or depth,
+    float32 [len(times), height, width, 1].
   Raises:
     ImportError: PyAV is not installed.
     RecordError: no video that can be decoded, or a frame that is not there: says which
@@ -78,7 +191,7 @@ def read_frames(
     _explained(path, what),
     av.open(source, buffer_size=_IO_BYTES, metadata_errors="replace") as container,
   ):
-    reading = _Reading(path, container, wanted, out, num_threads)
+    reading = _Reading(path, container, wanted, out, num_threads, depth, tolerance)
     return reading.run(np.inf if seek_after is None else seek_after)
 
 
@@ -131,6 +244,8 @@ class _Reading:
     times: np.ndarray,
     out: np.ndarray | None,
     num_threads: int | None,
+    depth: DepthQuantizer | None,
+    tolerance: float,
   ) -> None:
     self._path = path
     self._container = container
@@ -140,7 +255,9 @@ class _Reading:
       self._stream.codec_context.thread_count = num_threads
     self._tick = float(self._stream.time_base or fractions.Fraction(1, _TIME_BASE))
     # Times are rounded to ticks.
-    self._tolerance = max(TOLERANCE, 0.51 * self._tick)
+    self._exact = max(TOLERANCE, 0.51 * self._tick)
+    self._tolerance = max(tolerance, self._exact)
+    self._depth = depth
     self._times = times
     self._frames = out
     # One for all frames: it keeps its tables.
@@ -169,24 +286,31 @@ class _Reading:
 
   def _read(self, start: float, count: int, end: int) -> None:
     """Decodes frames from a key frame at or before a time on."""
-    before = None
+    before: Any = None
     for frame in self._decode(start):
-      wanted = float(self._times[count])
-      if frame.time < wanted - self._tolerance:
-        before = frame.time
-        continue
-      if frame.time > wanted + self._tolerance:
-        raise self._missing(count, before, frame.time)
-      self._put(count, frame)
-      count, before = count + 1, frame.time
-      if count == end:
-        return
-    raise self._missing(count, before, None)
+      while frame.time >= (wanted := float(self._times[count])) - self._exact:
+        late, near = frame.time - wanted, frame
+        if late > self._exact and before is not None and wanted - before.time < late:
+          near = before
+        # After a seek an earlier frame may be nearer that needs those before it.
+        is_unsure = near is frame and late > self._exact and not before and start > 0
+        if is_unsure or abs(near.time - wanted) > self._tolerance:
+          raise self._missing(count, before, frame)
+        self._put(count, near)
+        count += 1
+        if count == end:
+          return
+      before = frame
+    for last in range(count, end):
+      if before is None or self._times[last] - before.time > self._tolerance:
+        raise self._missing(last, before, None)
+      self._put(last, before)
 
   def _put(self, count: int, frame: Any) -> None:
     if self._frames is None:
-      shape = (len(self._times), frame.height, frame.width, 3)
-      self._frames = np.empty(shape, np.uint8)
+      channels, dtype = (1, np.float32) if self._depth else (3, np.uint8)
+      shape = (len(self._times), frame.height, frame.width, channels)
+      self._frames = np.empty(shape, dtype)
     _, *size, channels = self._frames.shape
     if [frame.height, frame.width] != size:
       raise errors.RecordError(
@@ -198,21 +322,26 @@ class _Reading:
         f"video: {self._path}: expected whole frames, got a damaged one at "
         f"{frame.time:.4f} s."
       )
+    if self._depth is not None:
+      codes = _depth_codes(self._path, frame)
+      pixels = self._depth.to_depth(codes, self._frames.dtype)
+      self._frames[count] = pixels[..., np.newaxis]
+      return
     wanted = _frame_format(self._frames.dtype, channels)
     pixels = self._reformatter.reformat(frame, format=wanted).to_ndarray()
     self._frames[count] = pixels.reshape(self._frames.shape[1:])
 
   def _decode(self, start: float) -> Iterator[Any]:
     # A bit on: a seek must not fall before the key frame that it is at.
-    target = int((start + self._tolerance) / self._tick) if start > 0 else 0
+    target = int((start + self._exact) / self._tick) if start > 0 else 0
     self._container.seek(target, stream=self._stream, backward=True)
     return self._container.decode(self._stream)
 
   def _missing(
-    self, count: int, before: float | None, after: float | None
+    self, count: int, before: Any | None, after: Any | None
   ) -> MissingFrameError:
     wanted = float(self._times[count])
-    near = [time for time in (before, after) if time is not None]
+    near = [frame.time for frame in (before, after) if frame is not None]
     nearest = min(near, key=lambda time: abs(time - wanted), default=None)
     return MissingFrameError.of(self._path, count, wanted, nearest)
 
@@ -305,10 +434,13 @@ class VideoOptions(VideoEncoding):
   Attributes:
     fps: frames a second: step i is the frame at i / fps seconds.
     unit: of the values of a depth image, such as 'mm'; for people.
+    depth: of an 'mp4' of depth: how float32 in metres, or uint16 in millimetres, of one
+      channel become codes, which are kept exactly, by HEVC.
   """
 
   fps: float = 30.0
   unit: str | None = None
+  depth: DepthQuantizer | None = None
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -316,6 +448,19 @@ class VideoOptions(VideoEncoding):
       raise errors.SpecError(
         f"VideoOptions: fps: expected frames a second, at most 1000, got {self.fps!r}."
       )
+
+  def to_json_dict(self) -> dict[str, Any]:
+    """Returns the fields as JSON has them."""
+    fields = dataclasses.asdict(self)
+    if self.depth is None:
+      del fields["depth"]
+    return fields
+
+  @classmethod
+  def from_json_dict(cls, fields: Mapping[str, Any]) -> VideoOptions:
+    """Makes the options of what `to_json_dict` has given."""
+    depth = fields.get("depth")
+    return cls(**{**fields, "depth": DepthQuantizer(**depth) if depth else None})
 
 
 class FrameWriter:
@@ -335,6 +480,9 @@ class FrameWriter:
       SpecError: no such codec.
     """
     av = load_av()
+    self._depth = getattr(encoding, "depth", None)
+    if self._depth is not None:
+      encoding = VideoEncoding("libx265", encoding.gop if encoding else 1)
     if encoding is not None:
       encoding.check()
     av.logging.set_libav_level(av.logging.ERROR)
@@ -352,12 +500,15 @@ class FrameWriter:
 
     Args:
       pixels: RGB, uint8 [height, width, 3], of even sizes where it is not lossless; and
-        where it is, also uint8 or uint16 [height, width, 1].
+        where it is, also uint8 or uint16 [height, width, 1]; of depth, [height, width,
+        1], float32 in metres or uint16 in millimetres.
     Raises:
       SpecError: frames that the codec cannot take.
     """
     av = load_av()
     kind = _frame_format(pixels.dtype, pixels.shape[-1])
+    if self._depth is not None:
+      kind, pixels = DEPTH_FORMAT, self._depth.to_codes(pixels)
     with self._explained():
       if self._stream is None:
         self._stream = self._make_stream(kind)
@@ -379,10 +530,12 @@ class FrameWriter:
       stream.pix_fmt = {"rgb24": "bgr0"}.get(kind, kind)
       stream.gop_size = 1
       return stream
-    stream = self._container.add_stream(
-      encoding.codec, self._rate, options=encoding.options
-    )
-    stream.pix_fmt, stream.gop_size = PIXEL_FORMAT, encoding.gop
+    options = encoding.options
+    if self._depth is not None:
+      options = {"x265-params": f"lossless=1:{options['x265-params']}"}
+    stream = self._container.add_stream(encoding.codec, self._rate, options=options)
+    stream.gop_size = encoding.gop
+    stream.pix_fmt = PIXEL_FORMAT if self._depth is None else kind
     return stream
 
   def close(self) -> None:

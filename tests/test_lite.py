@@ -152,7 +152,7 @@ def test_neither_tensorflow_nor_another_part_of_the_library_is_loaded(exported):
     check=True,
     env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
   )
-  modules = "['t2r_seq.acting', 't2r_seq.errors', 't2r_seq.lite']"
+  modules = "['t2r_seq.acting', 't2r_seq.errors', 't2r_seq.lite', 't2r_seq.texts']"
   assert done.stdout.split("\n")[0] == f"False {modules}"
 
 

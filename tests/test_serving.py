@@ -15,6 +15,7 @@ import urllib.request
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from t2r_seq import acting, errors, lite, serving
 
@@ -540,3 +541,20 @@ def test_what_cannot_be_sent_and_where_nobody_can_listen(server):
     serving.PolicyServer(SumPolicy(), "nowhere", 0)
   with pytest.raises(OSError, match="in use"):
     serving.PolicyServer(SumPolicy(), port=server.port)
+
+
+SENT = {
+  "bfloat16": (
+    np.array([1.5, 2], tf.bfloat16.as_numpy_dtype),
+    np.array([1.5, 2], np.float32),
+  ),
+  "texts": (np.array(["ö", b"b"], object), np.array(["ö".encode(), b"b"])),
+}
+
+
+@pytest.mark.parametrize("case", SENT)
+def test_arrays_that_numpy_does_not_know_are_sent_as_others(case):
+  sent, want = SENT[case]
+  got = serving.unpack(serving.pack({"x": sent}))["x"]
+  assert got.dtype == want.dtype
+  np.testing.assert_array_equal(got, want)

@@ -121,7 +121,15 @@ def load_tensorflow() -> None:
   """
   if "tensorflow" not in sys.modules:
     with silent_libraries() as notes:
-      tf = importlib.import_module("tensorflow")
+      try:
+        tf = importlib.import_module("tensorflow")
+      except ModuleNotFoundError as error:
+        if error.name != "tensorflow":
+          raise
+        raise ImportError(
+          "TensorFlow is not installed. t2r_seq_lite serves folders that `t2r_seq "
+          "export --lite` wrote; for anything else: pip install t2r_seq"
+        ) from error
       notes.is_shown = not tf.config.list_physical_devices("GPU") and _has_gpu()
   # TensorFlow has made the logger, which warns of features by their names.
   logging.getLogger("absl").addFilter(_escape)

@@ -95,6 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help="read this split of SRC alone, such as a filter key of robomimic's",
   )
   sources.add_episodes(parser)
+  sources.add_frames(parser)
   _add_writing(parser)
   parser.add_argument(
     "--keep_videos",
@@ -198,6 +199,7 @@ def _options(args: argparse.Namespace) -> Any:
     seed=args.seed,
     episodes=sources.parse_episodes(args.episodes),
     layout=args.layout,
+    **sources.frame_options(args),
   )
 
 

@@ -327,6 +327,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   parser.add_argument("--split", metavar="NAME", help=sources.SPLIT_HELP)
   parser.add_argument("--layout", metavar="JSON", help=sources.LAYOUT_HELP)
+  sources.add_frames(parser)
   parser.add_argument(
     "--salvage", metavar="OUT", help="copy what is good to a new store, or folder"
   )
@@ -336,7 +337,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help="of a store: salvage what has no checksum to compare with, too",
   )
   parser.add_argument(
-    "--allow_nan", action="store_true", help="of TFRecord files: a NaN is no problem"
+    "--allow_nan", action="store_true", help="a NaN is no problem; not of a store"
   )
   parser.add_argument(
     "--time_key",
@@ -370,15 +371,18 @@ def run(args: argparse.Namespace) -> int:
   if has_segments or (sources.is_store(args.sources) and not args.spec):
     return _check_store(args)
   console.load_tensorflow()
-  source = sources.open_source(args.sources, split=args.split, layout=args.layout)
+  source = sources.open_source(
+    args.sources,
+    split=args.split,
+    layout=args.layout,
+    frames=sources.frame_options(args),
+  )
   if source is not None:
     return _check_source(args, source)
   return _check_store(args) if is_store else _check_records(args)
 
 
 def _check_options(args: argparse.Namespace, is_store: bool) -> None:
-  if is_store and args.allow_nan:
-    raise console.UsageError("--allow_nan is for TFRecord files; this is a folder.")
   if not is_store and args.lenient:
     raise console.UsageError("--lenient is for a store; this is no folder.")
   if args.schema is not None and (is_store or args.spec):
@@ -400,6 +404,10 @@ def _check_store(args: argparse.Namespace) -> int:
   from t2r_seq import store, windows
   from t2r_seq.store.splits import describe_overlaps, describe_splits, read_splits
 
+  if args.allow_nan:
+    raise console.UsageError(
+      "--allow_nan is for TFRecord files and other formats; this is a store."
+    )
   spec = None
   if args.spec:
     spec = windows.flat_specs(console.load_store_specs(args.spec))
@@ -478,14 +486,14 @@ def _check_split(
 
 def _check_source(args: argparse.Namespace, source: Any) -> int:
   """Reads every episode of another format."""
-  if args.salvage or args.spec or args.lenient or args.allow_nan:
+  if args.salvage or args.spec or args.lenient:
     raise console.UsageError(
-      "--salvage, --spec, --lenient and --allow_nan are for stores and TFRecord files."
+      "--salvage, --spec and --lenient are for stores and TFRecord files."
     )
   console.show("\n\n".join(sources.render(args.sources[0], source)))
   print()
   found = 0
-  for problem in sources.check(source, args.time_key):
+  for problem in sources.check(source, args.time_key, args.allow_nan):
     found += 1
     if found <= args.max_shown:
       console.show(console.fill(problem))

@@ -36,9 +36,10 @@ def run(args: argparse.Namespace) -> int:
 
   with console.silent_libraries():
     report = policies.export_lite(args.export_dir, args.out, args.weights)
+  rounding = f" ({', '.join(report.narrow)} became float32)" if report.narrow else ""
   print(
     f"{report.folder}: {report.num_steps} steps of both forms: what the network sees "
     f"is identical, outputs differ by at most {report.max_difference:.1e} of the range "
-    "of an element."
+    f"of an element{rounding}."
   )
   return 0

@@ -282,6 +282,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument("--spec", metavar="SPEC", help=console.FORMS)
   parser.add_argument("--split", metavar="NAME", help=sources.SPLIT_HELP)
   parser.add_argument("--layout", metavar="JSON", help=sources.LAYOUT_HELP)
+  sources.add_frames(parser)
   parser.add_argument(
     "--max_records",
     type=int,
@@ -313,7 +314,11 @@ def run(args: argparse.Namespace) -> int:
     return _show_store(args, text_format)
   console.load_tensorflow()
   source = sources.open_source(
-    args.files, split=args.split, with_stores=True, layout=args.layout
+    args.files,
+    split=args.split,
+    with_stores=True,
+    layout=args.layout,
+    frames=sources.frame_options(args),
   )
   if source is not None:
     return _show_source(args, source)

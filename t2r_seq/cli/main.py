@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import os
 import re
 import sys
@@ -11,42 +12,39 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from t2r_seq import __version__, errors, interrupts
-from t2r_seq.cli import (
-  completion,
-  console,
-  convert,
-  data_service,
-  doctor,
-  export,
-  gin_commands,
-  index,
-  inspect,
-  predict,
-  serve,
-  stats,
-  verify,
-  view,
-)
+from t2r_seq.cli import console
 
-_COMMANDS: dict[str, Any] = {
-  "train": gin_commands.TRAIN,
-  "collect": gin_commands.COLLECT,
-  "collect-eval": gin_commands.COLLECT_EVAL,
-  "convert": convert,
-  "inspect": inspect,
-  "doctor": doctor,
-  "index": index,
-  "stats": stats,
-  "data-service": data_service,
-  "replay-server": gin_commands.REPLAY_SERVER,
-  "predict": predict,
-  "export": export,
-  "serve": serve,
-  "verify": verify,
-  "view": view,
-  "gin": gin_commands.GIN,
-  "completion": completion,
+# The module of each command, or what it has for several. t2r_seq_lite has `serve` only.
+_COMMANDS = {
+  "train": "gin_commands:TRAIN",
+  "collect": "gin_commands:COLLECT",
+  "collect-eval": "gin_commands:COLLECT_EVAL",
+  "convert": "convert",
+  "inspect": "inspect",
+  "doctor": "doctor",
+  "index": "index",
+  "stats": "stats",
+  "data-service": "data_service",
+  "replay-server": "gin_commands:REPLAY_SERVER",
+  "predict": "predict",
+  "export": "export",
+  "serve": "serve",
+  "verify": "verify",
+  "view": "view",
+  "gin": "gin_commands:GIN",
+  "completion": "completion",
 }
+
+
+def _load_commands() -> dict[str, Any]:
+  """Imports the commands that are installed."""
+  commands = {}
+  for name, place in _COMMANDS.items():
+    module_name, _, attribute = f"t2r_seq.cli.{place}".partition(":")
+    if importlib.util.find_spec(module_name) is not None:
+      module = importlib.import_module(module_name)
+      commands[name] = getattr(module, attribute) if attribute else module
+  return commands
 
 
 class _Parser(argparse.ArgumentParser):
@@ -56,7 +54,10 @@ class _Parser(argparse.ArgumentParser):
     """Ends the process with the message and the nearest name."""
     if found := re.search(r"argument COMMAND: invalid choice: '([^']*)'", message):
       message = f"there is no command '{found[1]}'."
-      message += errors.nearest(found[1], _COMMANDS)
+      if found[1] in _COMMANDS:
+        message += " t2r_seq_lite has `serve` only: pip install t2r_seq"
+      else:
+        message += errors.nearest(found[1], _COMMANDS)
     if found := re.match(r"unrecognized arguments: (--\w+)", message):
       message += errors.nearest(found[1], self._option_string_actions)
     super().error(message)
@@ -72,7 +73,7 @@ def create_parser() -> argparse.ArgumentParser:
   parser.add_argument("--version", action="version", version=__version__)
   commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
   parser.set_defaults(parsers=commands.choices)
-  for name, module in _COMMANDS.items():
+  for name, module in _load_commands().items():
     command = commands.add_parser(
       name,
       help=module.SUMMARY,

@@ -64,6 +64,28 @@ def add_episodes(parser: argparse.ArgumentParser) -> None:
   )
 
 
+def add_frames(parser: argparse.ArgumentParser) -> None:
+  """Adds how the frames of a LeRobot dataset are found."""
+  parser.add_argument(
+    "--frames_by",
+    choices=("timestamp", "index"),
+    help="of LeRobot's videos: the frame at a step's time stamp (timestamp, the "
+    "default), or frame i of the episode at step i (index)",
+  )
+  parser.add_argument(
+    "--frame_tolerance",
+    type=float,
+    default=1e-4,
+    metavar="SECONDS",
+    help="how far the nearest frame may be from a time stamp (0.0001)",
+  )
+
+
+def frame_options(args: argparse.Namespace) -> dict[str, Any]:
+  """Returns the options of `add_frames`, as `ConversionOptions` has them."""
+  return {"frames_by": args.frames_by, "frame_tolerance": args.frame_tolerance}
+
+
 def parse_episodes(text: str | None) -> Any:
   """Returns the numbers of '3,17', or the name of a file; None for None."""
   parts = [] if text is None else [part.strip() for part in text.split(",")]
@@ -124,6 +146,7 @@ def open_source(
   with_stores: bool = False,
   layout: str | None = None,
   episodes: Any = None,
+  frames: Mapping[str, Any] | None = None,
 ) -> Any:
   """Opens episodes of LeRobot, zarr, HDF5 or MCAP.
 
@@ -134,6 +157,7 @@ def open_source(
     with_stores: opens a store, too, if a split or some episodes of it are wanted.
     layout: a JSON file of the layout of HDF5 or MCAP files; None finds out.
     episodes: the only ones to be read; None for all.
+    frames: of `frame_options`.
   Returns:
     The source; None where this is something else.
   """
@@ -151,7 +175,9 @@ def open_source(
         f"first: t2r_seq convert {' '.join(paths)} a_store"
       )
     return None
-  options = convert.ConversionOptions(filter=split, layout=layout, episodes=episodes)
+  options = convert.ConversionOptions(
+    filter=split, layout=layout, episodes=episodes, **(frames or {})
+  )
   source = convert.open_episodes(paths[0], kind, options)
   if leaves_out_videos and source.videos:
     options = dataclasses.replace(options, drop=tuple(source.videos))
@@ -273,12 +299,27 @@ def misplaced(
     )
 
 
-def check(source: EpisodeSource, time_keys: Sequence[str] = ()) -> Iterator[str]:
+def _count_nan(values: np.ndarray) -> str:
+  """Says where an array has NaN; '' if it has none."""
+  # bfloat16 is of kind 'V'.
+  is_nan: Any = np.isnan(values) if values.dtype.kind in "fcV" else np.zeros(0, bool)
+  if not is_nan.any():
+    return ""
+  place = tuple(int(i) for i in np.unravel_index(int(np.argmax(is_nan)), is_nan.shape))
+  where = place if len(place) != 1 else place[0]
+  share = f"{int(is_nan.sum()):,} of {is_nan.size:,}"
+  return f"NaN at {where}, {share}. To accept it: --allow_nan."
+
+
+def check(
+  source: EpisodeSource, time_keys: Sequence[str] = (), allow_nan: bool = False
+) -> Iterator[str]:
   """Reads every episode, and yields what is wrong; a sentence each.
 
   Args:
     source: that says how many episodes it has.
     time_keys: paths of time stamps, beside those that are called so.
+    allow_nan: accepts NaN.
   """
   from t2r_seq import errors
   from t2r_seq.records import features
@@ -299,6 +340,8 @@ def check(source: EpisodeSource, time_keys: Sequence[str] = ()) -> Iterator[str]
           for _, problem in misplaced(path, times, ends, path in rising):
             yield f"{episode.place}: {problem}"
         for path, values in episode.values.items():
+          if not allow_nan and (nan := _count_nan(values)):
+            yield f"{episode.place}: {path}: expected numbers, got {nan}"
           if values.dtype.kind in "biuf" and values.ndim < 4:
             spec = source.spec[path]
             if path not in seen:
@@ -309,6 +352,7 @@ def check(source: EpisodeSource, time_keys: Sequence[str] = ()) -> Iterator[str]
     except errors.SpecError as error:
       yield str(error)
       number, is_whole = number + 1, False
+  yield from source.check_files()
   if is_whole:
     found = {path: accumulator.finish() for path, accumulator in seen.items()}
     yield from source.compare_statistics(

@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument("--split", metavar="NAME", help=sources.SPLIT_HELP)
   sources.add_episodes(parser)
   parser.add_argument("--layout", metavar="JSON", help=sources.LAYOUT_HELP)
+  sources.add_frames(parser)
   parser.add_argument(
     "--transform",
     metavar="MODULE:NAME",
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
   source: Any = args.source[0] if len(args.source) == 1 else args.source
   foreign = sources.open_source(
     args.source, not args.images, args.split, with_stores=True, layout=args.layout,
-    episodes=sources.parse_episodes(args.episodes),
+    episodes=sources.parse_episodes(args.episodes), frames=sources.frame_options(args),
   )  # fmt: skip
   if foreign is None:
     source = sources.files_of_split(args.source, args.split) if args.split else source

@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   parser.add_argument("--split", metavar="NAME", help=sources.SPLIT_HELP)
   parser.add_argument("--layout", metavar="JSON", help=sources.LAYOUT_HELP)
+  sources.add_frames(parser)
   sources.add_bounds(parser)
   parser.add_argument(
     "--drop", metavar="PATH", nargs="+", action="extend", default=[],
@@ -98,6 +99,7 @@ def run(args: argparse.Namespace) -> int:
       drop=tuple(args.drop),
       filter=args.split,
       layout=args.layout,
+      **sources.frame_options(args),
     ),
     episodes=sources.parse_episodes(args.episodes),
     max_bytes=round(args.max_mb * 1e6),

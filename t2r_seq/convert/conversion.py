@@ -292,7 +292,8 @@ def _new_plan(
   dropped.check(f"convert: {source}")
   if wanted is not None and not is_parsed:
     selected = check_same_specs(f"convert: {source}", wanted, selected)
-  layout.make_columns(f"convert: {source}", selected)
+  kept = {p: how for p, how in reader.kept_videos.items() if p in selected}
+  layout.make_columns(f"convert: {source}", selected, kept)
   if reader.num_episodes == 0:
     raise errors.ConversionError(
       f"convert: {source}: expected at least one episode, got none."
@@ -330,7 +331,11 @@ def _reopen(
       f"convert: {source}: expected what {plan.source} had when the conversion began, "
       f"got nothing at {errors.listing(missing)}."
     )
-  wanted = specs.TensorSpecStruct((path, reader.spec[path]) for path in spec)
+  # The shape of one number is the user's choice: () or (1,).
+  wanted = specs.TensorSpecStruct(
+    (path, specs.ExtendedTensorSpec.from_spec(reader.spec[path], shape=leaf.shape))
+    for path, leaf in spec.items()
+  )
   return SelectedSource(reader, wanted, options.decode_images, options.cast)
 
 
@@ -362,10 +367,11 @@ def _check_same_plan(
     raise errors.mismatch_error(operation, found, errors.ConversionError)
   if spec is not None:
     wanted, _ = _new_plan(source, source_kind, destination_kind, spec, options)
-    columns = layout.make_columns(
-      operation, specs.TensorSpecStruct.from_json(plan.source_spec)
+    begun_spec, wanted_spec = (
+      specs.map_leaves(specs.frame_spec, specs.TensorSpecStruct.from_json(text))
+      for text in (plan.source_spec, wanted.source_spec)
     )
-    wanted_spec = specs.TensorSpecStruct.from_json(wanted.source_spec)
+    columns = layout.make_columns(operation, begun_spec)
     manifest.check_spec(operation, wanted_spec, columns, True)
 
 

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, records, specs
 from t2r_seq.specs import names as spec_names
+from t2r_seq.specs.extended_tensor_spec import added_axes
 from t2r_seq.store import layout, manifest, splits
 from t2r_seq.videos import VideoEncoding, VideoOptions
 
@@ -109,6 +110,14 @@ class EpisodeSource(abc.ABC):
       A sentence for each path that differs.
     """
     return []
+
+  def check_files(self) -> Iterator[str]:
+    """Looks for damage that reading the episodes does not meet.
+
+    Yields:
+      A sentence for each problem.
+    """
+    return iter(())
 
   def metadata_of(self, chosen: np.ndarray) -> Mapping[str, Any]:
     """Returns the metadata that go along with some of the episodes.
@@ -263,6 +272,81 @@ def control_period(metadata: Mapping[str, Any]) -> float | None:
   if not isinstance(fps, (int, float)) or isinstance(fps, bool) or not fps > 0:
     return None
   return 1.0 / fps
+
+
+# How far a rate that a user names may be from that of the data: 30 for 29.97, and what
+# clocks measure.
+_RATE_SLACK, _CLOCK_SLACK = 0.01, 0.1
+# Parts of a second that time stamps may be in, the likeliest first.
+_UNITS = (1.0, 1e3, 1e6, 1e9)
+_LEAST_RATE, _MOST_RATE = 0.5, 1000.0
+# Episodes that are read for it, as the first may have one step.
+_RATE_EPISODES = 3
+CLOCKS = "clocks/"
+
+
+def check_rate(operation: str, source: EpisodeSource, fps: float) -> None:
+  """Checks that a rate is that of the data: nothing is resampled.
+
+  The data has it in its metadata, or as time stamps, as of `clocks/`. Where neither is
+  there, any rate is right.
+
+  Args:
+    operation: for the error.
+    source: of the data; an episode is read if it has time stamps.
+    fps: steps a second that a user names.
+  Raises:
+    ConversionError: the data has another rate.
+  """
+  period = control_period(source.metadata)
+  known = [] if period is None else [(1 / period, "its metadata have", _RATE_SLACK)]
+  known += [
+    (rate, f"the time stamps of {path} have", _CLOCK_SLACK)
+    for path, rates in _measured_rates(source).items()
+    for rate in rates
+  ]
+  if not known or any(abs(fps / rate - 1) <= slack for rate, _, slack in known):
+    return
+  rate, origin, _ = known[0]
+  raise errors.ConversionError(
+    f"{operation}: fps: expected {rate:.4g} steps a second, as {origin}, got {fps:g}: "
+    "fps names the rate of the data and does not resample them. Leave it out, or name "
+    f"the right one: --fps {rate:.4g}. To train at a lower rate, choose steps by "
+    "time_offsets and stride."
+  )
+
+
+def _measured_rates(source: EpisodeSource) -> dict[str, list[float]]:
+  """Returns steps a second by path of time stamps, in each unit that they may have."""
+  timed = [
+    path
+    for path, leaf in source.spec.items()
+    if leaf.is_sequence
+    and (leaf.dtype.is_integer or leaf.dtype.is_floating)
+    and leaf.shape.num_elements() == 1
+    and (path.startswith(CLOCKS) or specs.names.is_time(path))
+  ]
+  if not timed:
+    return {}
+  periods = {}
+  for values in itertools.islice(source, _RATE_EPISODES):
+    for path in timed:
+      if path in values and path not in periods:
+        steps = np.diff(np.ravel(values[path]).astype(np.float64))
+        # A topic that is slower than the steps repeats its stamp.
+        if len(steps) and np.isfinite(steps).all() and np.median(steps) > 0:
+          periods[path] = float(np.median(steps))
+  clocks = {path: period for path, period in periods.items() if path.startswith(CLOCKS)}
+  if clocks:
+    # The fastest is that of the steps. Nanoseconds.
+    path = min(clocks, key=clocks.__getitem__)
+    return {path: [_UNITS[-1] / clocks[path]]}
+  return {
+    path: [
+      unit / period for unit in _UNITS if _LEAST_RATE <= unit / period <= _MOST_RATE
+    ]
+    for path, period in periods.items()
+  }
 
 
 def folder_fingerprint(path: str) -> dict[str, Any]:
@@ -421,7 +505,7 @@ def check_same_specs(
   Raises:
     SpecError: with every difference.
   """
-  columns = layout.make_columns(operation, spec)
+  columns = layout.make_columns(operation, specs.map_leaves(specs.frame_spec, spec))
   manifest.check_spec(operation, wanted, columns, False)
   return specs.TensorSpecStruct(
     # However videos are kept, the source says.
@@ -608,6 +692,10 @@ class SelectedSource(EpisodeSource):
       if decode_images and specs.is_encoded_image_spec(leaf)
     }
     self._casts = find_casts("convert", casts, spec)
+    self._axes = {
+      path: added_axes(source.spec[path].shape, leaf.shape)
+      for path, leaf in spec.items()
+    }
     self.spec = specs.TensorSpecStruct(
       (path, _own_spec(leaf, path in self._images, self._casts.get(path)))
       for path, leaf in spec.items()
@@ -633,6 +721,9 @@ class SelectedSource(EpisodeSource):
       yield SourceEpisode(values, episode.place, episode.done)
 
   def _change(self, path: str, array: np.ndarray, place: str) -> np.ndarray:
+    axes = self._axes.get(path, 0)
+    if axes:
+      array = array[..., np.newaxis] if axes > 0 else array[..., 0]
     if path in self._casts:
       return cast_values(path, array, self._casts[path], place)
     if path not in self._images:

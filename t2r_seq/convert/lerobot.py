@@ -23,6 +23,7 @@ from t2r_seq.convert.lerobot_folder import (
   EXTRA,
   STATS,
   TASK,
+  TIMESTAMP,
   VIDEO,
   LeRobotFolder,
   read_json,
@@ -37,22 +38,33 @@ class LeRobotSource(EpisodeSource):
   What says where a step is, such as its index, is left out: an episode tells.
   """
 
-  def __init__(self, path: str, dropped: Dropped | None = None) -> None:
+  def __init__(
+    self,
+    path: str,
+    dropped: Dropped | None = None,
+    frames_by: str | None = None,
+    frame_tolerance: float = videos.TOLERANCE,
+  ) -> None:
     """Opens the dataset.
 
     Args:
       path: of the folder.
       dropped: paths to leave out.
+      frames_by: how the frames of steps are found; see `LeRobotFolder`.
+      frame_tolerance: likewise.
     Raises:
       ImportError: the extra is not installed.
       ConversionError: no dataset that can be read.
     """
-    self.folder = LeRobotFolder(path)
-    self._extra = self._read_extra()
+    self.folder = LeRobotFolder(path, frames_by, frame_tolerance)
+    self._extra = self.folder.extra
     self._keys = self._extra.get("keys", {})
     dropped = dropped or Dropped()
+    # A clock's time stamps don't follow from the step.
+    is_timed = self.folder.has_own_clock
+    derived = tuple(key for key in DERIVED if key != TIMESTAMP or not is_timed)
     of_keys = {
-      key: spec for key, spec in self.folder.spec.items() if key not in DERIVED
+      key: spec for key, spec in self.folder.spec.items() if key not in derived
     }
     known = self._known_spec(of_keys)
     taken = {*self._keys.values(), TASK} if self._extra else set()
@@ -69,7 +81,7 @@ class LeRobotSource(EpisodeSource):
     ]
     with reading(os.path.join(self.folder.path, EXTRA), "the options of its videos"):
       self._were_kept = {
-        path: VideoOptions(**options)
+        path: VideoOptions.from_json_dict(options)
         for path, options in self._extra.get("videos", {}).items()
         if path in self.videos
       }
@@ -81,15 +93,22 @@ class LeRobotSource(EpisodeSource):
     self.splits = splits.renumber(self.folder.splits, np.asarray(self._episodes))
     if not self._extra:
       self.notes = [
-        f"{errors.listing(DERIVED)} are left out: they say where a step is, and follow "
+        f"{errors.listing(derived)} are left out: they say where a step is, and follow "
         "from that."
       ]
+    if TIMESTAMP in self.spec:
+      note = (
+        f"{TIMESTAMP} is kept: its values are no multiples of 1 / fps, as those of a "
+        "clock."
+      )
+      self.notes = [*self.notes, note]
+    depth = [p for p in self.videos if features[self._keys.get(p, p)].depth is not None]
+    if depth:
+      note = f"{errors.listing(depth)}: depth is float32 in metres."
+      self.notes = [*self.notes, note]
     if empty := np.flatnonzero(lengths == 0).tolist():
       note = left_out(len(empty), f"episode {empty[0]} of {path}")
       self.notes = [*self.notes, note]
-
-  def _read_extra(self) -> dict[str, Any]:
-    return self.folder.extra
 
   def _known_spec(
     self, of_keys: Mapping[str, specs.ExtendedTensorSpec]
@@ -139,6 +158,10 @@ class LeRobotSource(EpisodeSource):
           break
     return found
 
+  def check_files(self) -> Iterator[str]:
+    """Looks for frames that no step has; see `EpisodeSource.check_files`."""
+    return self.folder.extra_frames()
+
   def keep_videos(
     self, formats: Collection[str], encoding: VideoEncoding | None = None
   ) -> None:
@@ -147,7 +170,9 @@ class LeRobotSource(EpisodeSource):
     for path in self.videos if encoding is not None else ():
       if path not in kept:
         made = {**vars(encoding), "gop": self.folder.gop(self._keys.get(path, path))}
-        kept[path] = VideoOptions(**made, fps=self.folder.fps)
+        depth = self.folder.quantizer(self._keys.get(path, path))
+        unit = None if depth is None else "m"
+        kept[path] = VideoOptions(**made, fps=self.folder.fps, unit=unit, depth=depth)
     self.kept_videos = {p: how for p, how in kept.items() if "mp4" in formats}
     self.spec = specs.TensorSpecStruct(
       (path, specs.ExtendedTensorSpec.from_spec(leaf, data_format="mp4"))

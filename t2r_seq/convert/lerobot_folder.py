@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import functools
 import glob
 import json
 import math
@@ -62,12 +63,16 @@ class Feature:
     dtype: 'video', 'image', 'string', or of its numbers.
     shape: of a step; of images height, width, channels.
     names: of its elements, as JSON has them.
+    depth: of a video of depth, how it became codes, as JSON has it.
+    bits: of a number of encoded images.
   """
 
   key: str
   dtype: str
   shape: tuple[int, ...]
   names: Any = None
+  depth: Mapping[str, Any] | None = None
+  bits: int = 8
 
   def spec(self, data_format: str | None = None) -> specs.ExtendedTensorSpec:
     """Describes the steps of an episode.
@@ -77,7 +82,11 @@ class Feature:
     Raises:
       ConversionError: it has a dtype that TensorFlow has not.
     """
-    dtype: Any = tf.uint8 if self.dtype in (VIDEO, IMAGE) else self.dtype
+    dtype: Any = self.dtype
+    if self.dtype in (VIDEO, IMAGE):
+      dtype = tf.uint16 if self.bits > 8 else tf.uint8
+    if self.depth is not None:
+      dtype = tf.float32  # Metres.
     # A single number is a scalar in the files, and to LeRobot's reader.
     shape = () if self.shape == (1,) else self.shape
     try:
@@ -109,7 +118,62 @@ class Feature:
     is_first = isinstance(names, list) and names[:1] in (["channels"], ["channel"])
     if dtype in (VIDEO, IMAGE) and is_first and len(shape) == 3:
       shape = (*shape[1:], shape[0])
-    return cls(key, dtype, shape, names)
+    depth = _depth_of_json(described) if dtype == VIDEO else None
+    if depth is not None and len(shape) == 3 and shape[-1] != 1:
+      # Depth in the colours of a picture, as other writers have it.
+      depth = depth if any(value is not None for value in depth.values()) else None
+    return cls(key, dtype, shape, names, depth)
+
+
+def _depth_of_json(described: Mapping[str, Any]) -> dict[str, Any] | None:
+  """Returns how depth became codes, missing parts as None; None for a picture."""
+  info = described.get("info") or described.get("video_info") or {}
+  if not (info.get("is_depth_map") or info.get("video.is_depth_map")):
+    return None
+  fields = [field.name for field in dataclasses.fields(videos.DepthQuantizer)]
+  return {name: info.get(f"video.{name}", info.get(name)) for name in fields}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Spans:
+  """Where episodes are in the video files of a camera.
+
+  Attributes:
+    start: seconds of the first frame, [episodes].
+    end: seconds of the frame after the last one, [episodes].
+    overlaps: episodes whose parts overlap, each with another one.
+  """
+
+  start: np.ndarray
+  end: np.ndarray
+  overlaps: dict[int, int]
+
+  def of(self, episode: int) -> tuple[float, float]:
+    """Returns start and end of an episode."""
+    return float(self.start[episode]), float(self.end[episode])
+
+
+FRAMES_BY = ("timestamp", "index")
+
+
+def check_frame_options(
+  operation: str, frames_by: str | None, frame_tolerance: float
+) -> None:
+  """Checks how the frames of steps are found.
+
+  Raises:
+    SpecError: an option that is invalid.
+  """
+  if frames_by is not None and frames_by not in FRAMES_BY:
+    raise errors.SpecError(
+      f"{operation}: frames_by: expected one of {errors.listing(FRAMES_BY)}, got "
+      f"{frames_by!r}.{errors.nearest(str(frames_by), FRAMES_BY)}"
+    )
+  is_number = isinstance(frame_tolerance, (int, float))
+  if not is_number or not 0 <= frame_tolerance < math.inf:
+    raise errors.SpecError(
+      f"{operation}: frame_tolerance: expected seconds, got {frame_tolerance!r}."
+    )
 
 
 class LeRobotFolder:
@@ -124,20 +188,36 @@ class LeRobotFolder:
     features: by key, those that say where a step is included.
     tasks: texts by `task_index`.
     lengths: steps of each episode, int64 [episodes].
+    frames_by: how the frames of steps are found.
+    frame_tolerance: seconds that the nearest frame may be from its step.
   """
 
-  def __init__(self, path: str | os.PathLike[str]) -> None:
+  def __init__(
+    self,
+    path: str | os.PathLike[str],
+    frames_by: str | None = None,
+    frame_tolerance: float = videos.TOLERANCE,
+  ) -> None:
     """Reads the metadata, and none of the data.
 
     Args:
       path: of the folder.
+      frames_by: 'timestamp' shows at a step the frame of that time, 'index' frame i of
+        the episode at step i, whatever the time stamps are. None: by time stamp, but by
+        index what `convert` wrote with the time stamps of a clock.
+      frame_tolerance: seconds that the nearest frame may be from a time stamp.
     Raises:
       ImportError: the extra is not installed.
+      SpecError: an option that is invalid.
       ConversionError: no dataset, one of an unknown version, or one that was not
         finished: metadata that disagree; names file and key.
     """
     self.path = os.fspath(path)
+    check_frame_options(f"lerobot: {self.path}", frames_by, frame_tolerance)
     self.info = self._read_info()
+    self.extra = self._read_extra()
+    self.frames_by = frames_by or self.extra.get("frames_by", "timestamp")
+    self.frame_tolerance = max(float(frame_tolerance), videos.TOLERANCE)
     self._is_v2 = self.info["codebase_version"].startswith("v2")
     self.fps = float(self.info["fps"])
     self.features = self._read_features()
@@ -147,6 +227,7 @@ class LeRobotFolder:
     self._check_totals()
     self._spec: specs.TensorSpecStruct | None = None
     self._files: dict[str, Any] = {}
+    self._span_cache: dict[str, _Spans] = {}
     self._cache = _ColumnCache(_CACHED_BYTES)
     self._lock = threading.Lock()
 
@@ -179,11 +260,25 @@ class LeRobotFolder:
       known = self.extra.get("splits") or {}
       return found | {name: list(map(int, numbers)) for name, numbers in known.items()}
 
-  @property
-  def extra(self) -> dict[str, Any]:
-    """What a conversion to LeRobot has kept beside the dataset; {} without one."""
-    name = os.path.join(self.path, EXTRA)
-    return read_json(name) if os.path.isfile(name) else {}
+  @functools.cached_property
+  def has_own_clock(self) -> bool:
+    """Whether time stamps are not step / fps somewhere, as those of a hardware clock.
+
+    Reads the time stamps of all files, but for those that are damaged.
+    """
+    return any(map(self._is_off_grid, {self._data_file(e) for e in range(len(self))}))
+
+  def _is_off_grid(self, name: str) -> bool:
+    import pyarrow
+
+    keys = (TIMESTAMP, FRAME_INDEX)
+    try:
+      table = load_parquet().ParquetFile(os.path.join(self.path, name)).read(keys)
+      columns = {key: table[key].combine_chunks() for key in keys}
+      rows = {key: to_numpy(columns[key], self.features[key]) for key in keys}
+    except (pyarrow.ArrowException, OSError, KeyError, ValueError):
+      return False  # Reading the episodes says what is wrong with it.
+    return bool(np.any(self._times(rows) != rows[FRAME_INDEX] / self.fps))
 
   @property
   def spec(self) -> specs.TensorSpecStruct:
@@ -194,7 +289,10 @@ class LeRobotFolder:
     if self._spec is None:
       found = specs.TensorSpecStruct()
       for key, feature in self.features.items():
-        image_format = self._image_format(key) if feature.dtype == IMAGE else None
+        image_format = None
+        if feature.dtype == IMAGE:
+          image_format, bits = self._look_at_image(key)
+          feature = dataclasses.replace(feature, bits=bits)
         found[key] = feature.spec(image_format)
       if TASK not in found:
         found[TASK] = specs.ExtendedTensorSpec((), tf.string, TASK, is_sequence=True)
@@ -216,7 +314,8 @@ class LeRobotFolder:
       keys: of `spec`.
       start: the first step.
       stop: the step after the last one; None for all that follow.
-      out: where frames of videos go, [T, ...] by key; None makes room.
+      out: where frames of videos go, [T, ...] by key; None makes room. Depth is
+        float32 in metres, or uint16 in millimetres.
     Returns:
       Arrays [T, ...] by key: videos decoded, images encoded, text as bytes objects.
     Raises:
@@ -235,11 +334,13 @@ class LeRobotFolder:
     rows = self._read_rows(episode, columns)
     values: Values = {}
     shown = slice(start, stop)
+    times = self._frame_times(rows, episode) if any(is_video.values()) else None
     for key in wanted:
       if is_video[key]:
+        assert times is not None
         room = None if out is None else out[key]
-        times = self._times(rows)[shown]
-        values[key] = self._decode(episode, key, times, start, room)
+        self._check_span(episode, key, times)
+        values[key] = self._decode(episode, key, times[shown], start, room)
       elif key in self.features:
         values[key] = rows[key][shown]
       else:
@@ -257,7 +358,7 @@ class LeRobotFolder:
       start: the first step.
       stop: the step after the last one; None for all that follow.
     Returns:
-      uint8 [stop - start, height, width, channels].
+      uint8 [stop - start, height, width, channels]; of depth float32 in metres.
     Raises:
       ConversionError: as `read`.
     """
@@ -273,9 +374,9 @@ class LeRobotFolder:
     Raises:
       ConversionError: as `read`.
     """
-    name, times = self._find_frames(
-      episode, key, self._times(self._read_rows(episode, [TIMESTAMP]))
-    )
+    times = self._frame_times(self._read_rows(episode, [TIMESTAMP]), episode)
+    self._check_span(episode, key, times)
+    name, times = self._find_frames(episode, key, times)
     with self._explained(name, key, episode, times, 0):
       return videos.cut_video(os.path.join(self.path, name), times, fps)
 
@@ -287,6 +388,28 @@ class LeRobotFolder:
     name, _ = self._find_frames(0, key, np.zeros(0))
     with self._explained(name, key, 0, np.zeros(0), 0):
       return videos.VideoInfo.read(os.path.join(self.path, name)).gop
+
+  def quantizer(self, key: str) -> videos.DepthQuantizer | None:
+    """Returns how depth became the codes of a video; None if its frames are pictures.
+
+    Args:
+      key: of a video.
+    Raises:
+      ConversionError: `info.json` lacks a part of it, or it is invalid.
+    """
+    fields = self.features[key].depth
+    if fields is None:
+      return None
+    hint = f"Add what the recording used, or leave it out: --drop {key}."
+    missing = [f"video.{name}" for name, value in fields.items() if value is None]
+    if missing:
+      want = f"{errors.listing(missing)} in the info of a depth map"
+      raise self._error(INFO, key, want, f"none of them. {hint}")
+    try:
+      return videos.DepthQuantizer(**fields)
+    except errors.SpecError as error:
+      want = "the quantiser of a depth map"
+      raise self._error(INFO, key, want, f"an error ({error}) {hint}") from error
 
   def fingerprint(self) -> dict[str, Any]:
     """Returns JSON values that change when the files do."""
@@ -312,6 +435,11 @@ class LeRobotFolder:
     if type(chunk) is not int or chunk < 1:
       raise self._error(INFO, "chunks_size", "episodes of a folder", repr(chunk))
     return info
+
+  def _read_extra(self) -> dict[str, Any]:
+    """Returns what a conversion left there."""
+    name = os.path.join(self.path, EXTRA)
+    return read_json(name) if os.path.isfile(name) else {}
 
   def _read_features(self) -> dict[str, Feature]:
     try:
@@ -367,7 +495,7 @@ class LeRobotFolder:
     names += ["dataset_from_index", "dataset_to_index"]
     for key, feature in self.features.items():
       if feature.dtype == VIDEO:
-        fields = ("chunk_index", "file_index", "from_timestamp")
+        fields = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
         names += [f"videos/{key}/{field}" for field in fields]
     found = sorted(
       glob.glob(os.path.join(glob.escape(self.path), EPISODES, "*", "*.parquet"))
@@ -379,6 +507,9 @@ class LeRobotFolder:
       relative = os.path.relpath(path, self.path)
       table = self._read_table(relative, names)
       for name in names:
+        if name.endswith("/to_timestamp") and name not in table.column_names:
+          parts[name].append(np.full(len(table), np.nan))
+          continue
         if name not in table.column_names:
           got = errors.listing(table.column_names)
           raise self._error(relative, name, "a column of it", got)
@@ -515,12 +646,13 @@ class LeRobotFolder:
     texts = np.array([task.encode() for task in self.tasks] + [b""], object)[:-1]
     return texts[numbers]
 
-  def _image_format(self, key: str) -> str:
-    """Returns what the first image is encoded as."""
+  def _look_at_image(self, key: str) -> tuple[str, int]:
+    """Returns what the first image is encoded as, and the bits of its numbers."""
     first = self._read_rows(0, [key])[key][0]
     for start, name in _IMAGE_STARTS.items():
       if first.startswith(start):
-        return name
+        # The header of a PNG: 8 bytes, IHDR with its size, width and height, bits.
+        return name, first[24] if name == "png" and len(first) > 24 else 8
     want = f"images of {errors.listing(_IMAGE_STARTS.values())}"
     raise self._error(self._data_file(0), key, want, f"{first[:8]!r}", 0)
 
@@ -538,6 +670,108 @@ class LeRobotFolder:
     stamps = stamps.astype(np.float64)
     return np.where(np.abs(stamps - exact) <= slack, exact, stamps)
 
+  def _frame_times(self, rows: Values, episode: int) -> np.ndarray:
+    """Returns when the frames of steps are shown, from their episode's start on."""
+    if self.frames_by == "index":
+      return rows[FRAME_INDEX] / self.fps
+    times = self._times(rows)
+    # Not above: NaN is neither above nor below.
+    back = np.flatnonzero(~(np.diff(times, prepend=-np.inf) >= 0))
+    if len(back):
+      step = int(back[0])
+      want = "time stamps that do not run backwards, to find frames by"
+      after = f", after {times[step - 1]:.6f}" if step else ""
+      got = f"{times[step]:.6f} at step {step}{after}.{_BY_INDEX}"
+      raise self._error(self._data_file(episode), TIMESTAMP, want, got, episode)
+    return times
+
+  def _check_span(self, episode: int, key: str, times: np.ndarray) -> None:
+    """Checks that an episode's part of a video is as long as the episode, and its own.
+
+    Otherwise its first frame, or its last one, may be that of another episode.
+    """
+    if self._is_v2 or not len(times):
+      return
+    spans = self._spans(key)
+    name, (start, end) = self._video_file(episode, key), spans.of(episode)
+    mend = f"Correct from_timestamp and to_timestamp in {EPISODES}"
+    other = spans.overlaps.get(episode)
+    if other is not None:
+      want = "a part of the video that no other episode has"
+      its_start, its_end = spans.of(other)
+      got = (
+        f"{start:.4f} s to {end:.4f} s, and {its_start:.4f} s to {its_end:.4f} s of "
+        f"episode {other}. {mend}"
+      )
+      raise self._error(name, key, want, got, episode)
+    length = float(times[-1]) + 1 / self.fps
+    excess = end - start - length
+    # A clock's last time stamp may be some frames before the last one.
+    is_wrong = abs(excess) > self._span_slack
+    if is_wrong and (excess < 0 or not self._is_by_clock):
+      want = f"{length:.4f} s of the video, for {len(times)} steps"
+      way_out = f" {mend}, or allow it: frame_tolerance, --frame_tolerance SECONDS"
+      if self._is_by_clock:
+        way_out = _BY_INDEX
+      got = f"{end - start:.4f} s, from {start:.4f} s to {end:.4f} s.{way_out}"
+      raise self._error(name, key, want, got, episode)
+
+  @property
+  def _is_by_clock(self) -> bool:
+    """Whether frames are found by the time stamps of a clock."""
+    return self.frames_by == "timestamp" and self.has_own_clock
+
+  @property
+  def _span_slack(self) -> float:
+    return max(0.5 / self.fps, self.frame_tolerance)
+
+  def _spans(self, key: str) -> _Spans:
+    """Returns where the episodes are in their video files."""
+    if key not in self._span_cache:
+      columns = {
+        name: self._table[f"videos/{key}/{name}"]
+        for name in ("from_timestamp", "to_timestamp", "chunk_index", "file_index")
+      }
+      start = columns["from_timestamp"].astype(np.float64)
+      end = columns["to_timestamp"].astype(np.float64)
+      end = np.where(np.isnan(end), start + self.lengths / self.fps, end)
+      files = np.stack([columns["chunk_index"], columns["file_index"]], axis=1)
+      overlaps: dict[int, int] = {}
+      last = -1
+      for episode in np.lexsort((start, files[:, 1], files[:, 0])).tolist():
+        if not self.lengths[episode]:
+          continue
+        if last >= 0 and np.array_equal(files[episode], files[last]):
+          if start[episode] < end[last] - self._span_slack:
+            overlaps[episode] = last
+            overlaps.setdefault(last, episode)
+          if end[episode] < end[last]:
+            continue
+        last = episode
+      self._span_cache[key] = _Spans(start, end, overlaps)
+    return self._span_cache[key]
+
+  def extra_frames(self) -> Iterator[str]:
+    """Yields the videos that have more frames than their episodes have steps.
+
+    Some episode then shows the frames of others, or lost steps.
+    """
+    if self._is_by_clock:
+      return  # Its frames may have another rate than its steps.
+    for key in [k for k, feature in self.features.items() if feature.dtype == VIDEO]:
+      counts: dict[str, int] = {}
+      for episode, length in enumerate(self.lengths.tolist()):
+        name = self._video_file(episode, key)
+        counts[name] = counts.get(name, 0) + length
+      for name, count in counts.items():
+        try:
+          info = videos.VideoInfo.read(os.path.join(self.path, name))
+        except (errors.RecordError, OSError):
+          continue  # Reading the episodes says what is wrong with it.
+        if len(info.times) > count:
+          want = f"{count} frames, one for each step of its episodes"
+          yield str(self._error(name, key, want, str(len(info.times))))
+
   def _decode(
     self,
     episode: int,
@@ -549,10 +783,17 @@ class LeRobotFolder:
     """Decodes the frames of steps that follow each other, from a step on."""
     name, times = self._find_frames(episode, key, times)
     shape = self.features[key].shape
+    depth = self.quantizer(key)
     if not len(times):
-      return np.empty((0, *shape), np.uint8)
+      return np.empty((0, *shape), np.float32 if depth else np.uint8)
     with self._explained(name, key, episode, times, first):
-      found = videos.read_frames(os.path.join(self.path, name), times, out)
+      found = videos.read_frames(
+        os.path.join(self.path, name),
+        times,
+        out,
+        depth=depth,
+        tolerance=self.frame_tolerance,
+      )
     if found.shape[1:] != shape:
       want = f"frames of {shape}, as {INFO} says"
       raise self._error(name, key, want, str(found.shape[1:]), episode)
@@ -570,6 +811,12 @@ class LeRobotFolder:
       start = nearest if abs(start - nearest) <= videos.TOLERANCE else start
     if not os.path.isfile(os.path.join(self.path, name)):
       raise self._error(name, key, "a video file", "none", episode)
+    if not self._is_v2 and len(times):
+      # The nearest frame may be that of a neighbour.
+      end = self._spans(key).of(episode)[1] - 1 / self.fps
+      inside = np.clip(times, 0, max(end - start, 0))
+      is_near = np.abs(inside - times) <= self.frame_tolerance
+      times = np.where(is_near, inside, times)
     return name, start + times
 
   @contextlib.contextmanager
@@ -585,6 +832,8 @@ class LeRobotFolder:
       got = "none: the video ends before"
       if error.difference is not None:
         got = f"the nearest one {error.difference:+.6f} s from there"
+      if self._is_by_clock:
+        got += f". The time stamps are no multiples of 1 / fps.{_BY_INDEX}"
       raise self._error(name, key, want, got, episode) from error
     except errors.RecordError as error:
       want = "a video that can be decoded"
@@ -631,6 +880,10 @@ class LeRobotFolder:
     )
 
 
+_BY_INDEX = (
+  " Find frame i at step i: frames_by='index', --frames_by index; or allow the nearest "
+  "frame: frame_tolerance, --frame_tolerance SECONDS"
+)
 _FIELD = re.compile(r"\{\w+(:0?\d{1,2}d?)?\}")
 _UNFINISHED = (
   "the recording was not finished (LeRobot's `finalize` did not run), or files are "
@@ -720,7 +973,11 @@ def to_numpy(column: Any, feature: Feature) -> np.ndarray:
     raise ValueError(f"{column.null_count} nulls")
   values = column.to_numpy(zero_copy_only=False)
   want = () if feature.shape == (1,) and not shape else feature.shape
-  if values.dtype != np.dtype(feature.dtype) or (num_rows and shape != want):
+  try:
+    dtype = np.dtype(feature.dtype)
+  except TypeError as error:
+    raise ValueError(f"the dtype {feature.dtype!r} in {INFO}") from error
+  if values.dtype != dtype or (num_rows and shape != want):
     raise ValueError(f"{shape} {values.dtype}")
   return values.reshape(num_rows, *(() if want == (1,) else want))
 

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, files, records, specs, videos
 from t2r_seq.convert import lerobot_folder
-from t2r_seq.convert.episodes import EpisodeTarget, Values
+from t2r_seq.convert.episodes import EpisodeTarget, Values, control_period
 from t2r_seq.convert.lerobot_folder import (
   DERIVED,
   EPISODE_INDEX,
@@ -123,6 +123,15 @@ class _Column:
     return flat
 
 
+def clock_path(spec: specs.TensorSpecStruct) -> str | None:
+  """Returns the path of time stamps that LeRobot's own column can hold, or None."""
+  leaf = spec.get(TIMESTAMP)
+  if leaf is None or not leaf.is_sequence or leaf.is_optional:
+    return None
+  is_number = leaf.dtype in (tf.float32, tf.float64) and leaf.shape in ((), (1,))
+  return TIMESTAMP if is_number else None
+
+
 def task_path(spec: specs.TensorSpecStruct) -> str | None:
   """Returns the path of the text of the task; None where there is none."""
   texts = [path for path, leaf in spec.items() if _is_text(leaf)]
@@ -165,12 +174,12 @@ def check_spec(
 def _make_columns(
   path: str, spec: specs.TensorSpecStruct, writing: Writing
 ) -> tuple[list[_Column], list[errors.Mismatch]]:
-  """Decides how each path is kept, but that of the task."""
+  """Decides how each path is kept, but those of the task and of time stamps."""
   columns: list[_Column] = []
   found: list[errors.Mismatch] = []
-  of_task = task_path(spec)
+  of_format = (task_path(spec), clock_path(spec))
   for name, leaf in spec.items():
-    if name == of_task:
+    if name in of_format:
       continue
     column = _make_column(name, leaf, writing)
     if isinstance(column, errors.Mismatch):
@@ -224,6 +233,9 @@ def _is_text(leaf: specs.ExtendedTensorSpec) -> bool:
 def _rate(path: str, metadata: Mapping[str, Any], writing: Writing) -> float:
   known = metadata.get("lerobot")
   fps = writing.fps or (known.get("fps") if isinstance(known, dict) else None)
+  period = control_period(metadata)
+  if fps is None and period is not None:
+    fps = round(1 / period, 9)
   if not isinstance(fps, (int, float)) or isinstance(fps, bool) or not fps > 0:
     raise errors.ConversionError(
       f"convert: {path}: expected to be told how many steps a second has, got {fps}. "
@@ -265,6 +277,7 @@ class LeRobotTarget(EpisodeTarget):
     self._columns = _make_columns(path, spec, writing)[0]
     self._fps = _rate(path, metadata, writing)
     self._of_task = task_path(spec)
+    self._of_clock = clock_path(spec)
     known = metadata.get("lerobot")
     self._known: dict[str, Any] = known if isinstance(known, dict) else {}
     self._tasks: list[str] = [str(task) for task in self._known.get("tasks", [])]
@@ -301,6 +314,8 @@ class LeRobotTarget(EpisodeTarget):
         self._tasks.append(text)
     first = sum(episode["length"] for episode in self._episodes)
     rows[TIMESTAMP] = (np.arange(length) / self._fps).astype(np.float32)
+    if self._of_clock is not None:
+      rows[TIMESTAMP] = values[self._of_clock].reshape(length)
     rows[FRAME_INDEX] = np.arange(length)
     rows[EPISODE_INDEX] = np.full(length, number)
     rows[INDEX] = np.arange(first, first + length)
@@ -326,7 +341,8 @@ class LeRobotTarget(EpisodeTarget):
   def _copy_video(self, path: str, name: str, data: bytes) -> np.ndarray:
     """Writes a video as it is, at the rate of the dataset; returns its frames."""
     times = videos.VideoInfo.read(io.BytesIO(data)).times
-    frames = videos.read_frames(io.BytesIO(data), times)
+    depth = self._kept_videos[name].depth
+    frames = videos.read_frames(io.BytesIO(data), times, depth=depth)
     copied = videos.cut_video(io.BytesIO(data), times, self._fps)
     if copied is None:
       copied = videos.encode(frames, self._fps, self._kept_videos[name])
@@ -341,9 +357,27 @@ class LeRobotTarget(EpisodeTarget):
     if rows.dtype == object:
       encoded = tf.constant(rows.tolist(), tf.string)
       rows = records.decode_images(encoded, column.spec, column.path).numpy()
-    histogram, key = _histogram(rows), column.feature.key
+    key, levels = column.feature.key, self._levels(column)
+    depth = self._depth(column)
+    codes = rows if depth is None else depth.to_codes(rows)
+    histogram = _histogram(codes, len(levels))
     self._histograms[key] = self._histograms.get(key, 0) + histogram
-    return _of_histogram(histogram, len(rows))
+    return _of_histogram(histogram, len(rows), levels)
+
+  def _depth(self, column: _Column) -> videos.DepthQuantizer | None:
+    """How the frames of a column became codes; None if they are pictures."""
+    kept = self._kept_videos.get(column.path)
+    return None if kept is None else kept.depth
+
+  def _levels(self, column: _Column) -> np.ndarray:
+    """Returns the values that pixels can have, as LeRobot has their figures."""
+    depth = self._depth(column)
+    if depth is not None:  # Metres.
+      codes = np.arange(videos.DEPTH_CODES)
+      return depth.to_depth(codes, np.dtype(np.float32)).astype(np.float64)
+    if column.spec.dtype == tf.uint16:
+      return np.arange(1 << 16, dtype=np.float64)
+    return np.arange(256) / 255
 
   def commit(self) -> None:
     """Writes a part: the rows first, and then what says that they are there."""
@@ -413,6 +447,11 @@ class LeRobotTarget(EpisodeTarget):
     _check_texts(self._of_task, texts)
     return [text.decode() for text in texts]
 
+  @property
+  def clock_dtype(self) -> tf.DType:
+    """The dtype of the time stamps."""
+    return self._spec[self._of_clock].dtype if self._of_clock else tf.float32
+
   def _stored(self) -> list[_Column]:
     """The columns of the parquet files."""
     own = [column for column in self._columns if column.feature.dtype != VIDEO]
@@ -420,7 +459,7 @@ class LeRobotTarget(EpisodeTarget):
       key: specs.ExtendedTensorSpec((), tf.int64, key, is_sequence=True)
       for key in DERIVED
     }
-    scalars[TIMESTAMP] = specs.ExtendedTensorSpec((), tf.float32, TIMESTAMP)
+    scalars[TIMESTAMP] = specs.ExtendedTensorSpec((), self.clock_dtype, TIMESTAMP)
     return own + [
       _Column(key, leaf, lerobot_folder.Feature(key, leaf.dtype.name, (1,)))
       for key, leaf in scalars.items()
@@ -534,7 +573,8 @@ class _Joining:
         row |= {f"stats/{key}/{name}": value for name, value in found.items()}
       if (histogram := self._target._histograms.get(key)) is not None:
         count = sum(found["count"][0] for found in measured)
-        joined[key] = _of_histogram(histogram, count)
+        (column,) = (c for c in self._target._columns if c.feature.key == key)
+        joined[key] = _of_histogram(histogram, count, self._target._levels(column))
       else:
         joined[key] = _merge(measured, self._values(key))
     self._write_json(lerobot_folder.STATS, joined)
@@ -592,7 +632,7 @@ class _Joining:
       fps = int(fps)
     features = {c.feature.key: self._describe(c, fps) for c in target._columns}
     for key in DERIVED:
-      dtype = "float32" if key == TIMESTAMP else "int64"
+      dtype = target.clock_dtype.name if key == TIMESTAMP else "int64"
       features[key] = {"dtype": dtype, "shape": [1], "names": None}
     has_videos = any(c.feature.dtype == VIDEO for c in target._columns)
     info = {
@@ -616,10 +656,12 @@ class _Joining:
     feature = column.feature
     names = self._target._known.get("names")
     known = names.get(feature.key) if isinstance(names, dict) else None
-    found = {"dtype": feature.dtype, "shape": list(feature.shape), "names": known}
+    shape = list(feature.shape)
+    found: dict[str, Any] = {"dtype": feature.dtype, "shape": shape, "names": known}
     if feature.dtype in (VIDEO, IMAGE):
       found["names"] = ["height", "width", "channels"]
-    if feature.dtype == VIDEO and (encoding := self._target._writing.encoding):
+    encoding = self._target._writing.encoding
+    if feature.dtype == VIDEO and encoding is not None:
       found["info"] = {
         "video.height": feature.shape[0],
         "video.width": feature.shape[1],
@@ -630,6 +672,15 @@ class _Joining:
         "video.channels": feature.shape[2],
         "has_audio": False,
       }
+    if (depth := self._target._depth(column)) is not None:
+      found["info"] |= {
+        "video.codec": _CODEC_NAMES["libx265"],
+        "video.pix_fmt": videos.DEPTH_FORMAT,
+        "video.is_depth_map": True,
+        "is_depth_map": True,
+        "depth_unit": "m",  # Of the figures.
+        **{f"video.{name}": value for name, value in vars(depth).items()},
+      }
     return found
 
   def _write_extra(self) -> None:
@@ -638,9 +689,15 @@ class _Joining:
     keys = {column.path: column.feature.key for column in target._columns}
     if target._of_task is not None:
       keys[target._of_task] = TASK
+    if target._of_clock is not None:
+      keys[target._of_clock] = TIMESTAMP
     extra = {"keys": keys, "spec": json.loads(target._spec.to_json())}
     if target._kept_videos:
-      extra["videos"] = {path: vars(how) for path, how in target._kept_videos.items()}
+      kept = target._kept_videos.items()
+      extra["videos"] = {path: how.to_json_dict() for path, how in kept}
+    if target._of_clock is not None:
+      # Frame i of a video is that of step i, whatever the clock says.
+      extra["frames_by"] = "index"
     if target._splits:
       extra["splits"] = target._splits
     self._write_json(
@@ -709,15 +766,17 @@ def _merge(measured: Sequence[Mapping[str, Any]], values: np.ndarray) -> dict[st
   return _shaped(found, values.shape[1:], int(total))
 
 
-def _histogram(pixels: np.ndarray) -> np.ndarray:
-  """Counts the levels of each channel: int64 [channels, 256]."""
+def _histogram(pixels: np.ndarray, num_levels: int) -> np.ndarray:
+  """Counts the levels of each channel: int64 [channels, num_levels]."""
   channels = np.moveaxis(pixels, -1, 0).reshape(pixels.shape[-1], -1)
-  return np.stack([np.bincount(channel, minlength=256) for channel in channels])
+  return np.stack([np.bincount(c, minlength=num_levels) for c in channels])
 
 
-def _of_histogram(histogram: np.ndarray, count: int) -> dict[str, Any]:
-  """Returns the figures of the pixels of `count` images, in [0, 1]."""
-  levels, total = np.arange(256) / 255, histogram.sum(1)
+def _of_histogram(
+  histogram: np.ndarray, count: int, levels: np.ndarray
+) -> dict[str, Any]:
+  """Returns the figures of the pixels of `count` images, whose levels are rising."""
+  total = histogram.sum(1)
   mean = histogram @ levels / total
   variance = np.maximum(histogram @ levels**2 / total - mean**2, 0)
   ends = np.cumsum(histogram, 1)

@@ -28,6 +28,7 @@ from t2r_seq.convert.episodes import (
   Dropped,
   EpisodeSource,
   EpisodeTarget,
+  check_rate,
   control_period,
 )
 from t2r_seq.convert.lerobot import LeRobotSource
@@ -263,12 +264,16 @@ class ConversionOptions:
     layout: a JSON file that says which datasets of an HDF5 file are which paths, and
       how episodes end, where that is none of those that are known; or which topics of
       MCAP files are, and whose clock gives the steps.
-    fps: of a dataset of LeRobot's to write; None takes what the source says.
+    fps: of a dataset of LeRobot's to write, whose steps have it: nothing is resampled;
+      None takes what the source says.
     task: of such a dataset, the text of episodes that come without one.
     video_codec: of such a dataset, the encoder of its videos: pixels are encoded, and
       not exactly kept; 'png' keeps them, in larger files.
     video_gop: of its videos, frames from one key frame to the next.
     video_quality: of its videos, the codec's crf: lower is better.
+    frames_by: how the frames of a dataset of LeRobot's are found: 'timestamp' or
+      'index'; see `LeRobotFolder`.
+    frame_tolerance: seconds that the nearest frame may be from a time stamp.
     keep_videos: a store that is made of a dataset of LeRobot's has its videos as they
       are, and not their pixels: see `store.VideoOptions`.
   """
@@ -293,6 +298,8 @@ class ConversionOptions:
   video_codec: str = videos.VideoEncoding.codec
   video_gop: int = videos.VideoEncoding.gop
   video_quality: int = videos.VideoEncoding.quality
+  frames_by: str | None = None
+  frame_tolerance: float = videos.TOLERANCE
   keep_videos: bool = False
 
   def __post_init__(self) -> None:
@@ -308,6 +315,7 @@ class ConversionOptions:
         f"convert: expected one of {errors.listing(names)}, got "
         f"{errors.listing(given)}."
       )
+    lerobot_folder.check_frame_options("convert", self.frames_by, self.frame_tolerance)
     if self.filter and self.split and not self.shares:
       raise errors.ConversionError(
         f"convert: expected one of filter '{self.filter}' and split '{self.split}', "
@@ -443,7 +451,8 @@ def open_source(
   elif kind == ZARR:
     source = ZarrSource(path, dropped)
   elif kind == LEROBOT:
-    source = LeRobotSource(path, dropped)
+    frame_options = (options.frames_by, options.frame_tolerance)
+    source = LeRobotSource(path, dropped, *frame_options)
   elif kind == HDF5:
     source = _open_hdf5(path, dropped or Dropped(), spec, options.layout)
   elif kind == MINARI:
@@ -554,8 +563,10 @@ def check_target(
     ImportError: an extra is not installed.
     SpecError: with every path that it cannot hold.
   """
+  if options.fps is not None:
+    check_rate(f"convert: {path}", source, options.fps)
   if kind == STORE:
-    layout.make_columns(f"convert: {path}", source.spec)
+    layout.make_columns(f"convert: {path}", source.spec, source.kept_videos)
   elif kind == ZARR:
     zarr_group.check_spec(path, source.spec)
   elif kind == HDF5:

@@ -15,11 +15,13 @@ import tensorflow as tf
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.calls import PythonCalls
 from t2r_seq.convert import LeRobotFolder
+from t2r_seq.convert.lerobot_folder import check_frame_options
 from t2r_seq.data import joint, pool
 from t2r_seq.data.input_generator import DatasetInputGenerator
 from t2r_seq.data.loaders import PoolReader, WindowLoader, raised_as_read
 from t2r_seq.records.images import DecodeImages
 from t2r_seq.store.mapped import empty_array
+from t2r_seq.videos import TOLERANCE
 from t2r_seq.windows.cut import check_one_step, too_short_error
 
 # Of a text in a tensor.
@@ -31,7 +33,9 @@ class LeRobotInputGenerator(DatasetInputGenerator):
   """Reads windows from a LeRobot dataset, v3 or v2.1, as it is.
 
   A spec reads the key that is its path, or else its name: `observation.state`, a
-  camera, `task` for the text of the task. `delta_timestamps` are time offsets.
+  camera, `task` for the text of the task. `convert.delta_time_offsets` makes time
+  offsets of LeRobot's `delta_timestamps`. Depth is float32 in metres or uint16 in
+  millimetres, as the spec declares.
 
   Pools hold the steps that their windows show, each frame once, and no more than the
   memory budget: of a long episode a part, whose frames are decoded from the key frame
@@ -42,13 +46,21 @@ class LeRobotInputGenerator(DatasetInputGenerator):
   """
 
   def __init__(
-    self, dataset_path: str | os.PathLike[str], batch_size: int = 32, **options: Any
+    self,
+    dataset_path: str | os.PathLike[str],
+    batch_size: int = 32,
+    frames_by: str | None = None,
+    frame_tolerance: float = TOLERANCE,
+    **options: Any,
   ) -> None:
     """Creates the generator; the dataset is opened when a tf.data one is created.
 
     Args:
       dataset_path: the dataset's folder.
       batch_size: examples in a batch, over all replicas together.
+      frames_by: how the frames of steps are found, 'timestamp' or 'index'; see
+        `convert.LeRobotFolder`.
+      frame_tolerance: seconds that the nearest frame may be from a time stamp.
       **options: of all that read datasets: seed, sequence_length, memory_budget,
         episodes, split (of `meta/info.json`), image_decoding (of images in the parquet
         files), ...; see `DatasetInputGenerator`.
@@ -57,6 +69,8 @@ class LeRobotInputGenerator(DatasetInputGenerator):
     """
     super().__init__(batch_size, **options)
     self._path = os.fspath(dataset_path)
+    check_frame_options(type(self).__name__, frames_by, frame_tolerance)
+    self.frames_by, self.frame_tolerance = frames_by, frame_tolerance
     self._failures: list[Exception] = []
 
   @property
@@ -75,11 +89,11 @@ class LeRobotInputGenerator(DatasetInputGenerator):
     if not self.has_specifications:
       return None
     with tf.init_scope():
-      folder = LeRobotFolder(self._path)
+      folder = LeRobotFolder(self._path, self.frames_by, self.frame_tolerance)
       numbers = self._numbers(folder)
       if self.n_step is None:
         return self._count_windows(folder.spec, folder.lengths[numbers])
-      return int(np.sum(_count(folder, self._reader(folder, "eval"), numbers)))
+      return int(np.sum(_count(folder, self._reader(folder, "eval")[0], numbers)))
 
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
@@ -96,17 +110,21 @@ class LeRobotInputGenerator(DatasetInputGenerator):
         "got one that Python reads. Convert it to a store first: t2r_seq convert."
       )
     with tf.init_scope():
-      folder = LeRobotFolder(self._path)
-      reader = self._reader(folder, mode)
+      folder = LeRobotFolder(self._path, self.frames_by, self.frame_tolerance)
+      reader, stored = self._reader(folder, mode)
       chosen = self._numbers(folder)
       lengths = folder.lengths[chosen]
       counts = _count(folder, reader, chosen)
       if not counts.sum():  # To repeat nothing has no end.
         raise too_short_error(where, reader.min_steps, len(lengths), max(lengths))
       reading = _Reading(
-        folder, reader.paths, chosen, self._decode_images, self._failures
+        folder,
+        {key: stored[key] for key in reader.paths},
+        chosen,
+        self._decode_images,
+        self._failures,
       )
-      pools = _LeRobotPools(reading, reader, _element_spec(folder), counts)
+      pools = _LeRobotPools(reading, reader, _element_spec(stored), counts)
       num_windows = int(pools.counts.sum())
       plan, start = self._numbered_plan(mode, batch_size)
       plan = plan.seeded("quasi_random")
@@ -115,11 +133,16 @@ class LeRobotInputGenerator(DatasetInputGenerator):
     self._reads_ahead = True
     return loader.dataset(start).map(joint.split)
 
-  def _reader(self, folder: LeRobotFolder, mode: str) -> windows.WindowReader:
-    metadata = folder.extra.get("metadata", {})
-    check_one_step(f"{type(self).__name__}: {self._path}", metadata, self.n_step)
+  def _reader(
+    self, folder: LeRobotFolder, mode: str
+  ) -> tuple[windows.WindowReader, dict[str, specs.ExtendedTensorSpec]]:
+    """Plans the windows; returns the specs of what is read by key, too."""
+    where = f"{type(self).__name__}: {self._path}"
+    check_one_step(where, folder.extra.get("metadata", {}), self.n_step)
     joined = self._named_specs(folder.spec, mode)
-    return windows.WindowReader(_element_spec(folder), joined, self._cut(mode))
+    stored = _depth_as_declared(where, folder, joined)
+    reader = windows.WindowReader(_element_spec(stored), joined, self._cut(mode))
+    return reader, stored
 
   def _numbers(self, folder: LeRobotFolder) -> np.ndarray:
     where = f"{type(self).__name__}: {self._path}"
@@ -140,7 +163,7 @@ class _Reading:
   def __init__(
     self,
     folder: LeRobotFolder,
-    keys: Sequence[str],
+    stored: dict[str, specs.ExtendedTensorSpec],
     numbers: np.ndarray,
     decode_images: DecodeImages,
     failures: list[Exception],
@@ -151,7 +174,7 @@ class _Reading:
     self._failures = failures  # What was raised of those that could not be read.
     self._decode_images = decode_images
     self.lengths = folder.lengths[numbers]
-    self.specs = {key: folder.spec[key] for key in keys}
+    self.specs = stored
 
   def read_parts(
     self, numbers: tf.Tensor, starts: tf.Tensor, counts: tf.Tensor
@@ -240,11 +263,12 @@ class _LeRobotPools(PoolReader):
     return self._reading.read_parts(episodes, first_step, num_steps)
 
 
-def _element_spec(folder: LeRobotFolder) -> dict[str, tf.TensorSpec]:
+def _element_spec(
+  stored: Mapping[str, specs.ExtendedTensorSpec],
+) -> dict[str, tf.TensorSpec]:
   """Describes an episode as `windows.WindowReader` takes it."""
   return {
-    key: tf.TensorSpec([None, *spec.shape], spec.dtype)
-    for key, spec in folder.spec.items()
+    key: tf.TensorSpec([None, *spec.shape], spec.dtype) for key, spec in stored.items()
   }
 
 
@@ -261,6 +285,36 @@ def _count(
       ]
     )
   return np.asarray(reader.grid.num_windows(reader.num_rows(lengths, last_flags)))
+
+
+def _depth_as_declared(
+  where: str, folder: LeRobotFolder, wanted: specs.TensorSpecStruct
+) -> dict[str, specs.ExtendedTensorSpec]:
+  """Returns what is read by key: depth in the unit of the dtype that a spec declares.
+
+  Args:
+    where: for the error.
+    folder: of the dataset.
+    wanted: specs, each named after what it reads.
+  Raises:
+    SpecError: depth is declared as what it is not.
+  """
+  stored, found = dict(folder.spec.items()), []
+  for path, spec in wanted.items():
+    feature = folder.features.get(spec.name)
+    if feature is None or feature.depth is None:
+      continue
+    dtype = spec.stored_dtype or spec.dtype
+    if dtype in (tf.float32, tf.uint16):
+      own = stored[spec.name]
+      stored[spec.name] = specs.ExtendedTensorSpec.from_spec(own, dtype=dtype)
+      continue
+    want = "depth of 12 bits"
+    hint = "Declare float32 for metres, or uint16 for millimetres."
+    found.append(errors.Mismatch(path, want, errors.describe(spec), hint))
+  if found:
+    raise errors.mismatch_error(where, found)
+  return stored
 
 
 def _step_bytes(spec: specs.ExtendedTensorSpec) -> int:

@@ -494,6 +494,21 @@ class MixtureInputGenerator(AbstractInputGenerator):
     return (lambda: [look() for look in looks]) if looks else None
 
   @property
+  def control_period(self) -> float | None:
+    """Seconds from a step to the next one; None unless all sources have the same."""
+    periods = {name: source.control_period for name, source in self._sources.items()}
+    known = {name: period for name, period in periods.items() if period}
+    if not known or max(known.values()) <= 1.01 * min(known.values()):
+      return next(iter(known.values()), None) if len(known) == len(periods) else None
+    rates = ", ".join(f"{name} {1 / period:.4g}" for name, period in known.items())
+    logging.warning(
+      "MixtureInputGenerator: sources have other steps a second: %s. One time offset "
+      "is another time in each.",
+      rates,
+    )
+    return None
+
+  @property
   def n_step(self) -> windows.NStep | None:
     """How the sources join transitions; raises SpecError unless all do so alike."""
     first, *_ = joined = {name: s.n_step for name, s in self._sources.items()}

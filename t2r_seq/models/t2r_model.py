@@ -19,6 +19,7 @@ from t2r_seq import acting, errors, policies, preprocessors, specs
 from t2r_seq.models import networks, optimizers, updates, warm_start
 from t2r_seq.models.averages import WeightAverages
 from t2r_seq.policies.policy_model import note_network_inputs
+from t2r_seq.preprocessors.abstract_preprocessor import create_preprocessor
 from t2r_seq.specs import ModeKeys, SpecStructure, TensorSpecStruct
 from t2r_seq.windows.cut import DEFAULT_PADDING, Padding, check_padding
 
@@ -241,11 +242,8 @@ class T2RModel(policies.PolicyModel):
     """The preprocessor, built from this model's specs at first use."""
     if self._preprocessor is None:
       preprocessor_cls = self._preprocessor_cls or self.default_preprocessor_cls
-      # By keyword, as in Tensor2Robot: a preprocessor may take options of its own first
-      # and pass the rest on, `__init__(self, crop_size=..., **kwargs)`.
-      self._preprocessor = preprocessor_cls(
-        model_feature_specification_fn=self.get_feature_specification,
-        model_label_specification_fn=self.get_label_specification,
+      self._preprocessor = create_preprocessor(
+        preprocessor_cls, self.get_feature_specification, self.get_label_specification
       )
     return self._preprocessor
 

@@ -27,6 +27,8 @@ _as_it_is = tf.autograph.experimental.do_not_convert
 _Outputs = dict[str, tf.Tensor]
 IS_FIRST = "is_first"
 STATE = "policy_state"
+# A stateless step that takes vectors for texts; exports of models with texts have it.
+EMBEDDED_STEP = "embedded_step"
 SEEN, INPUT, SAID = "seen", "input", "said"
 
 

@@ -14,6 +14,7 @@ from t2r_seq import errors
 from t2r_seq.policies.execution import ChunkExecution
 from t2r_seq.policies.policy_model import PolicyModel
 from t2r_seq.specs.assets import EXTRA_ASSETS_DIRECTORY
+from t2r_seq.texts import HashedWords
 from t2r_seq.windows.cut import DEFAULT_PADDING, Padding, check_padding
 
 POLICY_RECORD = "policy.json"
@@ -36,6 +37,7 @@ class PolicyRecord:
     source_preprocessing: stages between the stored data and the model's preprocessor
       in training, by source; '' if there is one source. They are not in the export.
       None if there are none. Each has a name, 'stage', and options.
+    texts: how the texts of each path become vectors; None without texts.
   """
 
   padding: Padding = DEFAULT_PADDING
@@ -44,6 +46,7 @@ class PolicyRecord:
   normalization: dict[str, dict[str, Any]] | None = None
   adaptation_offsets: dict[str, list[int]] | None = None
   source_preprocessing: dict[str, list[dict[str, Any]]] | None = None
+  texts: dict[str, HashedWords] | None = None
 
   def stages_of(self, source: str | None = None) -> list[dict[str, Any]] | None:
     """Returns the stages of one source.
@@ -91,6 +94,9 @@ class PolicyRecord:
       outputs = tuple(execution["outputs"])
       execution = ChunkExecution(**{**execution, "outputs": outputs})
     padding = padding if isinstance(padding, str) else tuple(padding)
+    texts = fields.get("texts")
+    if texts is not None:
+      texts = {path: HashedWords(**words) for path, words in texts.items()}
     return cls(
       check_padding(padding),
       fields["control_period"],
@@ -99,6 +105,7 @@ class PolicyRecord:
       fields.get("normalization"),
       fields.get("adaptation_offsets"),
       fields.get("source_preprocessing"),
+      texts,
     )
 
   @classmethod
@@ -116,7 +123,13 @@ class PolicyRecord:
     try:
       with tf.io.gfile.GFile(path, "r") as f:
         return cls.from_fields(json.loads(f.read()))
-    except (KeyError, TypeError, ValueError, tf.errors.OpError) as error:
+    except (
+      AttributeError,
+      KeyError,
+      TypeError,
+      ValueError,
+      tf.errors.OpError,
+    ) as error:
       raise errors.SpecError(
         f"load export: {path}: expected what a policy tells of itself, got "
         f"{type(error).__name__}: {error}. Copy or export it again."

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from t2r_seq.specs.assets import EXTRA_ASSETS_DIRECTORY
@@ -44,7 +45,7 @@ def _prediction_log(signature: str, inputs: Any, batch_size: int) -> bytes:
   for spec in inputs:
     shape = [1 if size is None else size for size in spec.shape]
     shape[:1] = [batch_size]
-    empty = b"" if spec.dtype == tf.string else spec.dtype.as_numpy_dtype()
+    empty = b"" if spec.dtype == tf.string else np.zeros([], spec.dtype.as_numpy_dtype)
     # One value stands for all.
     tensor = tf.make_tensor_proto(empty, spec.dtype, shape).SerializeToString()
     request += _field(2, _field(1, spec.name.encode()) + _field(2, tensor))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -478,6 +479,28 @@ class NoOpPreprocessor(AbstractPreprocessor):
 PreprocessorFactory = Callable[..., AbstractPreprocessor]
 
 
+def create_preprocessor(
+  factory: PreprocessorFactory,
+  feature_fn: SpecificationFn | None,
+  label_fn: SpecificationFn | None,
+) -> AbstractPreprocessor:
+  """Creates a preprocessor from the specification functions of what follows it.
+
+  They are passed by keyword, as in Tensor2Robot: a class may take options of its own
+  first and pass the rest on, `__init__(self, crop_size=..., **kwargs)`. A function with
+  other argument names, such as a lambda of two, gets them by position.
+  """
+  functions = {
+    "model_feature_specification_fn": feature_fn,
+    "model_label_specification_fn": label_fn,
+  }
+  try:
+    inspect.signature(factory).bind(**functions)
+  except TypeError:
+    return factory(feature_fn, label_fn)
+  return factory(**functions)
+
+
 @gin.configurable
 class ComposedPreprocessor(AbstractPreprocessor):
   """Runs preprocessors one after the other, in the order of the list.
@@ -601,10 +624,7 @@ def _create_stage(
   name = getattr(factory, "__name__", str(factory))
   where = f"ComposedPreprocessor: stage {index + 1} of {len(preprocessor_classes)}"
   try:
-    stage = factory(
-      model_feature_specification_fn=feature_fn and _StageSpecification(feature_fn),
-      model_label_specification_fn=label_fn and _StageSpecification(label_fn),
-    )
+    stage = create_preprocessor(factory, feature_fn, label_fn)
   except errors.SpecError as e:
     raise errors.SpecError(f"{where}: {e}{hint}") from e
   mismatches = find_mismatches(

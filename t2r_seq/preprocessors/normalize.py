@@ -19,6 +19,7 @@ from t2r_seq.preprocessors.abstract_preprocessor import (
   ComposedPreprocessor,
 )
 from t2r_seq.preprocessors.tpu_preprocessor_wrapper import TPUPreprocessorWrapper
+from t2r_seq.specs.extended_tensor_spec import added_axes
 from t2r_seq.statistics import Statistics
 from t2r_seq.statistics.statistics import PathStatistics
 
@@ -153,7 +154,8 @@ def _find_misfit(
   if figures.count is None:
     hint = _ASK_FOR_IMAGES if specs.is_encoded_image_spec(stored) else ""
     return errors.Mismatch(place, want, f"no figures of the {figures.kind}", hint)
-  if not spec.frame_shape.is_compatible_with(stored.shape):
+  is_one_number = added_axes(stored.shape, spec.frame_shape)
+  if not (is_one_number or spec.frame_shape.is_compatible_with(stored.shape)):
     return errors.Mismatch(place, want, got)
   if stored.dtype.is_floating and stored.dtype != spec.dtype:
     hint = f"Declare it as {stored.dtype.name}, or compute the statistics with --spec."

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import contextvars
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gin
-import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs
@@ -14,6 +15,29 @@ from t2r_seq.preprocessors import abstract_preprocessor
 from t2r_seq.preprocessors.image_to_float_preprocessor import (
   SpecTransformationPreprocessor,
 )
+from t2r_seq.texts import HashedWords
+
+_embedded: contextvars.ContextVar[dict[str, HashedWords] | None] = (
+  contextvars.ContextVar("embedded_texts", default=None)
+)
+
+
+@contextlib.contextmanager
+def embedded_texts() -> Iterator[dict[str, HashedWords]]:
+  """Has preprocessors take vectors in place of texts: the caller embeds them.
+
+  Runtimes without string ops embed texts before they call the network.
+
+  Yields:
+    How to embed the texts of each path that a preprocessor takes as vectors; filled
+    when its specs are read.
+  """
+  found: dict[str, HashedWords] = {}
+  token = _embedded.set(found)
+  try:
+    yield found
+  finally:
+    _embedded.reset(token)
 
 
 @gin.configurable
@@ -82,23 +106,32 @@ class HashedTextPreprocessor(SpecTransformationPreprocessor):
   def _transform_in_feature_specification(
     self, tensor_spec_struct: specs.TensorSpecStruct
   ) -> specs.TensorSpecStruct:
+    embedded = _embedded.get()
     for path in self._paths:
-      if path in tensor_spec_struct:
-        shape = tensor_spec_struct[path].shape[:-1]
-        self.update_spec(tensor_spec_struct, path, shape=shape, dtype=tf.string)
+      if path not in tensor_spec_struct:
+        continue
+      shape = tensor_spec_struct[path].shape
+      if embedded is None:
+        self.update_spec(tensor_spec_struct, path, shape=shape[:-1], dtype=tf.string)
+      else:
+        embedded[path] = self._hashed(shape[-1])
     return tensor_spec_struct
 
   def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
+    if _embedded.get() is not None:
+      return features, labels
     wanted = self.get_out_feature_specification(mode)
     for path in self._paths:
       if path in wanted and features.get(path) is not None:
         features[path] = self._embed(features[path], wanted[path])
     return features, labels
 
+  def _hashed(self, size: int) -> HashedWords:
+    return HashedWords(self._num_buckets, self._ngrams, self._seed, size)
+
   def _embed(self, texts: tf.Tensor, spec: Any) -> tf.Tensor:
     size = spec.shape[-1]
-    # The one generator of NumPy whose numbers are promised to stay as they are.
-    table = np.random.RandomState(self._seed).standard_normal([self._num_buckets, size])
+    table = self._hashed(size).table
     lower = tf.strings.lower(tf.reshape(texts, [-1]), encoding="utf-8")
     words = tf.strings.split(
       tf.strings.regex_replace(lower, r"[^\p{L}\p{M}\p{N}]+", " ")

@@ -15,6 +15,7 @@ from t2r_seq.preprocessors.abstract_preprocessor import (
   PreprocessorFactory,
   Representations,
   SpecificationFn,
+  create_preprocessor,
 )
 from t2r_seq.specs.structures import (
   cast_float32_to_bfloat16,
@@ -55,9 +56,8 @@ class TPUPreprocessorWrapper(AbstractPreprocessor):
     """
     # The wrapped preprocessor meets the model's specs; what is sent does not.
     super().__init__()
-    self._preprocessor = preprocessor or preprocessor_cls(
-      model_feature_specification_fn=model_feature_specification_fn,
-      model_label_specification_fn=model_label_specification_fn,
+    self._preprocessor = preprocessor or create_preprocessor(
+      preprocessor_cls, model_feature_specification_fn, model_label_specification_fn
     )
     self._cast_labels = cast_labels
 

@@ -24,7 +24,7 @@ from t2r_seq.replay.rate_limiters import make_rate_limiter
 from t2r_seq.replay.ring import Lanes
 from t2r_seq.replay.table import Table
 from t2r_seq.specs.names import source_path
-from t2r_seq.store import EpisodeStore, layout, verify_store
+from t2r_seq.store import EpisodeStore, verify_store
 from t2r_seq.store.layout import Columns
 from t2r_seq.store.manifest import check_spec
 from t2r_seq.windows.cut import TRANSITIONS_KEY, check_one_step
@@ -188,10 +188,12 @@ def load_store(table: Table, columns: Columns, path: str) -> None:
       episode = store.episode(index)
       steps, context = [], {}
       for column_path, of in sources.items():
-        if columns[column_path].is_per_step:
-          steps.append(episode[of])
+        # A store may have scalars where the buffer has (1,), or the reverse.
+        column = columns[column_path]
+        if column.is_per_step:
+          steps.append(episode[of].reshape(-1, *column.row_shape))
         else:
-          context[column_path] = episode[of][()]
+          context[column_path] = episode[of].reshape(column.row_shape)[()]
       # To the writer's part that has the fewest steps so far.
       lane = int(np.argmin(table.lanes.counts))
       for row in zip(*steps, strict=True):
@@ -265,7 +267,7 @@ def _find_sources(store: EpisodeStore, columns: Columns) -> dict[str, str]:
     for of, spec in ((of, columns[path].spec) for path, of in sources.items())
   )
   where = f"from_store: {store.path}"
-  check_spec(where, wanted, layout.make_columns(where, stored), False)
+  check_spec(where, wanted, store.columns, False)
   found = [
     errors.Mismatch(of, "it in every episode", f"none in {count} of {len(store)}")
     for of in wanted

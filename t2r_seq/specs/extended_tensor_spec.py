@@ -144,6 +144,23 @@ def can_cast(stored: tf.DType, dtype: tf.DType) -> bool:
   )
 
 
+def added_axes(given: tf.TensorShape, wanted: tf.TensorShape) -> int:
+  """Returns the axes to add so that one number, () or (1,), has the other shape.
+
+  Formats differ in which of the two they have: LeRobot's files have scalars for (1,).
+
+  Args:
+    given: shape of the values.
+    wanted: shape of the spec.
+  Returns:
+    1 from () to (1,), -1 from (1,) to (), 0 for all others.
+  """
+  ranks = given.rank, wanted.rank
+  if ranks in ((0, 1), (1, 0)) and given.num_elements() == wanted.num_elements() == 1:
+    return 1 if ranks == (0, 1) else -1
+  return 0
+
+
 def cast_hint(stored: Any, dtype: tf.DType) -> str:
   """Says how a spec reads data of another dtype; '' where none does."""
   if not isinstance(stored, tf.DType) or stored == dtype or not can_cast(stored, dtype):

@@ -701,7 +701,7 @@ class StoreSource(EpisodeSource):
     wanted = self._store.spec if spec is None else specs.flatten_spec_structure(spec)
     own = specs.TensorSpecStruct((p, self._store.spec[p]) for p in wanted)
     super().__init__(own, images, reads_bytes)
-    self._columns = layout.make_columns("statistics", self._store.spec)
+    self._columns = self._store.columns
     self.fingerprint = self._find_fingerprint()
 
   def _find_fingerprint(self) -> dict[str, str]:

@@ -9,10 +9,11 @@ from t2r_seq.store.summary import (
   summarize_store,
 )
 from t2r_seq.store.writer import EpisodeWriter
-from t2r_seq.videos import VideoOptions
+from t2r_seq.videos import DepthQuantizer, VideoOptions
 
 __all__ = [
   "BytesColumn",
+  "DepthQuantizer",
   "EpisodeStore",
   "EpisodeWriter",
   "StoreWindows",

@@ -57,7 +57,8 @@ def decode(
   seek_after = (column.video.gop + 0.5) / column.video.fps
   where = f"EpisodeStore: {data.name}: episode {episode}: {column.path}: expected"
   try:
-    return videos.read_frames(data, times, out, seek_after, num_threads)
+    depth = column.video.depth
+    return videos.read_frames(data, times, out, seek_after, num_threads, depth)
   except videos.MissingFrameError as error:
     got = "none: the video ends before"
     if error.difference is not None:

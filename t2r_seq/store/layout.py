@@ -179,7 +179,8 @@ class Column:
     if self.is_optional:
       described["present"] = self.present_file
     if self.video is not None:
-      described["video"] = {"format": self.fields["data_format"], **vars(self.video)}
+      video = self.video.to_json_dict()
+      described["video"] = {"format": self.fields["data_format"], **video}
     return described
 
 
@@ -314,7 +315,10 @@ def _check_spec(column: Column) -> errors.Mismatch | None:
 def _check_video(column: Column) -> errors.Mismatch | None:
   shape, is_timed = column.shape, column.is_timed
   kind = (column.dtype_name, shape[-1]) if len(shape) == 3 and is_timed else None
-  if column.video_format == "mp4":
+  if column.video is not None and column.video.depth is not None:
+    is_fit = column.video_format == "mp4" and kind in (("float32", 1), ("uint16", 1))
+    want = "mp4 of [height, width, 1] float32 or uint16 of each step, as depth"
+  elif column.video_format == "mp4":
     is_fit = kind == ("uint8", 3) and not shape[0] % 2 and not shape[1] % 2
     want = "[height, width, 3] uint8 of each step, of even sizes"
   else:

@@ -251,7 +251,7 @@ def _read(place: str, form: str) -> dict[str, Any]:
 def _read_videos(described: Mapping[str, Any]) -> dict[str, VideoOptions]:
   videos = {path: dict(of["video"]) for path, of in described.items() if "video" in of}
   return {
-    path: VideoOptions(**{k: v for k, v in video.items() if k != "format"})
+    path: VideoOptions.from_json_dict({k: v for k, v in video.items() if k != "format"})
     for path, video in videos.items()
   }
 
@@ -326,7 +326,13 @@ def check_spec(
   Raises:
     SpecError: with every difference.
   """
-  wanted = layout.make_columns(operation, spec)
+  videos = {
+    path: columns[path].video
+    for path, leaf in specs.flatten_spec_structure(spec).items()
+    if specs.is_video_spec(leaf) and path in columns
+  }
+  kept = {path: video for path, video in videos.items() if video is not None}
+  wanted = layout.make_columns(operation, spec, kept)
   found = []
   extra = [path for path in columns if path not in wanted]
   for path, column in wanted.items():
@@ -349,9 +355,12 @@ def check_spec(
 
 def _storage(column: Column, is_exact: bool) -> tuple[object, ...]:
   """What must agree: what rows are, and whether they may be absent."""
-  # Frames are read as what they are, however they are kept.
-  kept_as = column.video_format if is_exact else None
-  return (*_values_of(column), column.is_timed, column.is_optional, kept_as)
+  values = _values_of(column)
+  if is_exact:
+    return *values, column.is_timed, column.is_optional, column.video_format
+  # Frames are read in the same way however they are kept, and so is one number.
+  shape = () if column.shape == (1,) else column.shape
+  return shape, column.dtype_name, *values[1:], column.is_timed, column.is_optional
 
 
 def _describe(column: Column) -> str:

@@ -81,8 +81,7 @@ def continuous_eval(
     exports.remove_unfinished_exports(os.path.join(write_dir, "export"))
     run = Run(trainer, model_dir, write_dir, callbacks or ())
     exporters = create_exporters_fn() if create_exporters_fn else []
-    if exporters:
-      exports.check_exportable(t2r_model)
+    exports.check_exportable(t2r_model, exporters)
     evaluation = Evaluation(
       trainer,
       input_generator_eval,

@@ -13,9 +13,11 @@ import math
 import os
 import re
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent import futures
+from typing import Any
 
 import gin
 import tensorflow as tf
@@ -23,28 +25,44 @@ from absl import logging
 
 from t2r_seq import errors, files, specs
 from t2r_seq.models import T2RModel
-from t2r_seq.policies import PolicyFunctions, PolicyRecord, exported_feature_specs
-from t2r_seq.policies.policy_module import stored_feature_specs
+from t2r_seq.policies import (
+  PolicyFunctions,
+  PolicyRecord,
+  export_lite,
+  exported_feature_specs,
+)
+from t2r_seq.policies.policy_module import EMBEDDED_STEP, stored_feature_specs
 from t2r_seq.policies.policy_record import OPERATIVE_CONFIG, POLICY_RECORD
 from t2r_seq.policies.warmup import write_warmup_requests
 from t2r_seq.preprocessors.normalize import normalizing_stages
+from t2r_seq.preprocessors.text_preprocessor import embedded_texts
 from t2r_seq.specs import ModeKeys
 from t2r_seq.specs.assets import EXTRA_ASSETS_DIRECTORY, T2R_ASSETS_FILENAME
+from t2r_seq.texts import HashedWords
 
 _UNFINISHED = re.compile(r"partial-\d+|\.\d+\.[0-9a-f]{32}\.tmp")
 
 Metrics = Mapping[str, float]
+LITE_FOLDER = "lite"
 
 
 class Exporter(abc.ABC):
-  """Says after an evaluation whether an export is due, and makes it."""
+  """Says after an evaluation whether an export is due, and makes it.
 
-  def __init__(self, name: str, exports_to_keep: int = 5) -> None:
+  Attributes:
+    lite: whether each export is also written for LiteRT.
+  """
+
+  lite = False
+
+  def __init__(self, name: str, exports_to_keep: int = 5, lite: bool = False) -> None:
     """Creates the exporter.
 
     Args:
       name: folder below `<model_dir>/export`.
       exports_to_keep: older ones are deleted.
+      lite: also writes each export for LiteRT, to its folder `lite`, as `t2r_seq export
+        --lite` does. A model that LiteRT cannot run is an error before training.
     Raises:
       SpecError: none are to be kept.
     """
@@ -55,6 +73,7 @@ class Exporter(abc.ABC):
       )
     self._name = name
     self._exports_to_keep = exports_to_keep
+    self.lite = lite
 
   @property
   def name(self) -> str:
@@ -85,6 +104,9 @@ class Exporter(abc.ABC):
       path = export_saved_model(model, export_dir, global_step)
     else:
       path = copy_export(saved, export_dir)
+    folder = os.path.join(path, LITE_FOLDER)
+    if self.lite and not os.path.exists(folder):
+      export_lite(path, folder)
     self._exported(export_dir, metrics)
     remove_old_exports(export_dir, self._exports_to_keep)
     return path
@@ -125,9 +147,11 @@ class Exporter(abc.ABC):
 class LatestExporter(Exporter):
   """Exports every time."""
 
-  def __init__(self, name: str = "latest", exports_to_keep: int = 5) -> None:
+  def __init__(
+    self, name: str = "latest", exports_to_keep: int = 5, lite: bool = False
+  ) -> None:
     """See the base class."""
-    super().__init__(name, exports_to_keep)
+    super().__init__(name, exports_to_keep, lite)
 
   def is_due(self, model_dir: str, metrics: Metrics) -> bool:
     """Always."""
@@ -147,6 +171,7 @@ class BestExporter(Exporter):
     exports_to_keep: int = 1,
     metric: str = "loss",
     larger_is_better: bool = False,
+    lite: bool = False,
   ) -> None:
     """Creates the exporter.
 
@@ -155,8 +180,9 @@ class BestExporter(Exporter):
       exports_to_keep: older ones are deleted.
       metric: name of the eval metric.
       larger_is_better: False for losses.
+      lite: see the base class.
     """
-    super().__init__(name, exports_to_keep)
+    super().__init__(name, exports_to_keep, lite)
     self._metric = metric
     self._larger_is_better = larger_is_better
 
@@ -228,7 +254,9 @@ def create_default_exporters(
   """
   if exporter_fns:
     return [create() for create in exporter_fns]
-  kept = {} if exports_to_keep is None else {"exports_to_keep": exports_to_keep}
+  kept: dict[str, Any] = {}
+  if exports_to_keep is not None:
+    kept["exports_to_keep"] = exports_to_keep
   return [LatestExporter(**kept), BestExporter()]
 
 
@@ -257,32 +285,9 @@ def export_saved_model(
   Raises:
     SpecError: see `exported_feature_specs`.
   """
-  assets = specs.create_t2r_assets(
-    stored_feature_specs(model),
-    model.preprocessor.get_in_label_specification(ModeKeys.TRAIN),
-    global_step,
-  )
-  with _new_version(export_dir) as (partial, path):
-    with model.averaged_weights(), futures.ThreadPoolExecutor(1) as executor:
-      # A thread of its own is in no strategy's scope, where the functions of mirrored
-      # variables can't be saved; the caller may be in one.
-      executor.submit(_save, model, partial, warmup_batch_sizes).result()
-    extra = os.path.join(partial, EXTRA_ASSETS_DIRECTORY)
-    os.makedirs(extra, exist_ok=True)
-    filename = os.path.join(extra, T2R_ASSETS_FILENAME)
-    specs.write_t2r_assets_to_file(assets, filename)
-    figures = {
-      path: each
-      for stage in normalizing_stages(model.preprocessor)
-      for path, each in stage.figures().items()
-    }
-    record = dataclasses.replace(PolicyRecord.of(model), normalization=figures or None)
-    notes = {POLICY_RECORD: record.to_json()}
-    if config := gin.operative_config_str().strip():
-      notes[OPERATIVE_CONFIG] = f"{config}\n"
-    for name, text in notes.items():
-      with open(os.path.join(extra, name), "w", encoding="utf-8") as f:
-        f.write(text)
+  exported_feature_specs(model)
+  with _new_version(export_dir) as (partial, path), model.averaged_weights():
+    _outside_strategies(_save, model, partial, global_step, warmup_batch_sizes)
   logging.info("Exported step %d to %s", global_step, path)
   return path
 
@@ -327,15 +332,19 @@ def remove_unfinished_exports(folder: str) -> None:
       shutil.rmtree(os.path.join(place, name))
 
 
-def check_exportable(model: T2RModel) -> None:
+def check_exportable(model: T2RModel, exporters: Sequence[Exporter]) -> None:
   """Traces all that an export holds, so that a run doesn't fail after training.
 
   Args:
     model: a built model.
+    exporters: of the run; without any, nothing is checked.
   Raises:
-    SpecError: see `exported_feature_specs`; or the model's functions fail in mode
-      'infer', where there are no labels and no optional features.
+    SpecError: see `exported_feature_specs`; the model's functions fail in mode 'infer',
+      where there are no labels and no optional features, or use lookup tables; or an
+      exporter writes for LiteRT, which cannot run the model.
   """
+  if not exporters:
+    return
   in_spec = model.preprocessor.get_in_feature_specification(ModeKeys.INFER)
   flat = specs.flatten_spec_structure(in_spec)
   optional = [path for path in flat if path not in exported_feature_specs(model)]
@@ -345,27 +354,150 @@ def check_exportable(model: T2RModel) -> None:
       "is trained with them.",
       optional,
     )
+  try:
+    _outside_strategies(_check, model)
+  except errors.SpecError:
+    raise
+  except Exception as e:
+    raise errors.SpecError(
+      f"export: {type(model).__name__}: expected a model that runs in mode 'infer', "
+      f"with labels and optional features None, got {type(e).__name__}: {e}"
+    ) from e
+  if any(exporter.lite for exporter in exporters):
+    with tempfile.TemporaryDirectory() as folder:
+      path = export_saved_model(model, folder, 0)
+      export_lite(path, os.path.join(path, LITE_FOLDER))
+
+
+def _outside_strategies(function: Callable[..., None], *arguments: Any) -> None:
+  """Calls a function in a thread of its own, which is in no strategy's scope.
+
+  The functions of mirrored variables cannot be saved in a scope, and the caller may be
+  in one.
+  """
   with futures.ThreadPoolExecutor(1) as executor:
-    try:
-      executor.submit(_trace, model).result()
-    except errors.SpecError:
-      raise
-    except Exception as e:
-      raise errors.SpecError(
-        f"export: {type(model).__name__}: expected a model that runs in mode 'infer', "
-        f"with labels and optional features None, got {type(e).__name__}: {e}"
-      ) from e
+    executor.submit(function, *arguments).result()
 
 
-def _trace(model: T2RModel) -> None:
-  for function in PolicyFunctions(model).signatures().values():
-    function.get_concrete_function()
+def _check(model: T2RModel) -> None:
+  functions, signatures, texts = _policy(model)
+  for name, function in signatures.items():
+    _check_tracked(model, functions.module, name, function.get_concrete_function())
+  with tempfile.TemporaryDirectory() as folder:
+    _write_extra(model, folder, 0, signatures, texts, (1,))
 
 
-def _save(model: T2RModel, path: str, warmup_batch_sizes: Sequence[int]) -> None:
+def _check_tracked(
+  model: T2RModel, module: tf.Module, name: str, function: Any
+) -> None:
+  """Checks that a function uses no resources but variables: they would not be saved."""
+  variables = {
+    id(each.handle)
+    for variable in module.variables
+    for each in getattr(variable, "values", (variable,))  # One for each replica.
+  }
+  others = [
+    tensor.name
+    for handle, tensor in function.graph.captures
+    if tensor.dtype == tf.resource and id(handle) not in variables
+  ]
+  if others:
+    raise errors.SpecError(
+      f"export: {type(model).__name__}: expected a '{name}' that uses the variables of "
+      f"create_network only, got {errors.listing(others)}. Lookup tables are not "
+      "exported."
+    )
+
+
+def _save(
+  model: T2RModel, path: str, global_step: int, warmup_batch_sizes: Sequence[int]
+) -> None:
+  functions, signatures, texts = _policy(model)
+  tf.saved_model.save(functions.module, path, signatures=signatures)
+  _write_extra(model, path, global_step, signatures, texts, warmup_batch_sizes)
+
+
+_Texts = dict[str, HashedWords]
+
+
+def _policy(model: T2RModel) -> tuple[PolicyFunctions, dict[str, Any], _Texts]:
+  """Returns the functions of a model, its signatures, and how it embeds its texts."""
   functions = PolicyFunctions(model)
   signatures = functions.signatures()
-  tf.saved_model.save(functions.module, path, signatures=signatures)
+  embedded_step, texts = _embedded_step(model)
+  if embedded_step is not None:
+    signatures[EMBEDDED_STEP] = embedded_step
+  return functions, signatures, texts
+
+
+def _embedded_step(model: T2RModel) -> tuple[Any, _Texts]:
+  """Makes the stateless step that takes vectors for texts.
+
+  Returns:
+    The function, None for a model without texts; and how to embed them, by path.
+  """
+  stored = exported_feature_specs(model.step_model)
+  with embedded_texts() as found:
+    taken = exported_feature_specs(model.step_model)
+    texts = {
+      path: words
+      for path, spec in taken.items()
+      for suffix, words in found.items()
+      # Meta-learning puts the paths of a base model below others.
+      if f"/{path}".endswith(f"/{suffix}") and spec.dtype != stored[path].dtype
+    }
+    if not texts:
+      return None, {}
+    step = PolicyFunctions(model).signatures().get("stateless_step")
+  if step is None:
+    return None, {}
+
+  @tf.function(input_signature=step.input_signature, autograph=False)
+  def embedded_step(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
+    with embedded_texts():  # It is traced again when it is saved.
+      return step.python_function(*tensors)
+
+  try:
+    embedded_step.get_concrete_function()
+  except Exception as error:  # Another stage may need the texts.
+    logging.warning(
+      "The export has no '%s', and no lite form: %s", EMBEDDED_STEP, error
+    )
+    return None, {}
+  return embedded_step, texts
+
+
+def _write_extra(
+  model: T2RModel,
+  path: str,
+  global_step: int,
+  signatures: Mapping[str, Any],
+  texts: _Texts,
+  warmup_batch_sizes: Sequence[int],
+) -> None:
+  """Writes what lies beside the SavedModel: specs, record, config, warm-up requests."""
+  extra = os.path.join(path, EXTRA_ASSETS_DIRECTORY)
+  os.makedirs(extra, exist_ok=True)
+  assets = specs.create_t2r_assets(
+    stored_feature_specs(model),
+    model.preprocessor.get_in_label_specification(ModeKeys.TRAIN),
+    global_step,
+  )
+  specs.write_t2r_assets_to_file(assets, os.path.join(extra, T2R_ASSETS_FILENAME))
+  figures = {
+    path: each
+    for stage in normalizing_stages(model.preprocessor)
+    for path, each in stage.figures().items()
+  }
+  record = dataclasses.replace(
+    PolicyRecord.of(model), normalization=figures or None, texts=texts or None
+  )
+  notes = {POLICY_RECORD: record.to_json()}
+  if config := gin.operative_config_str().strip():
+    notes[OPERATIVE_CONFIG] = f"{config}\n"
+  for name, text in notes.items():
+    with open(os.path.join(extra, name), "w", encoding="utf-8") as f:
+      f.write(text)
   write_warmup_requests(path, signatures, warmup_batch_sizes)
 
 

@@ -168,8 +168,7 @@ def train_eval_model(
     stack.callback(screen.clear)
     run = Run(trainer, model_dir, write_dir, [screen, *(callbacks or ())])
     exporters = create_exporters_fn() if create_exporters_fn else []
-    if exporters:
-      exports.check_exportable(t2r_model)
+    exports.check_exportable(t2r_model, exporters)
     pending = None
     if async_exports and exporters:
       pending = stack.enter_context(AsyncExports(t2r_model, run.tell))

@@ -172,6 +172,9 @@ class _Served(Subject):
       self._client.reset()
     answer: Any = self._client.step({**observation, serving.INSPECT: True})
     told = acting.Inspection(**answer.pop("inspection"))
+    for path, value in told.seen.items():
+      if path in self.step_spec:  # bfloat16 and texts are sent in another dtype.
+        told.seen[path] = value.astype(self.step_spec[path].dtype)
     outputs = {name: x for name, x in answer.items() if name != "server_timing"}
     self.tells_inputs = bool(told.inputs)
     return Step(_batched(outputs), {}, told, None)

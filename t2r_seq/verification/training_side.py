@@ -14,6 +14,7 @@ from t2r_seq import convert, data, errors, records, specs, windows
 from t2r_seq.convert import opening
 from t2r_seq.convert.episodes import EpisodeSource, control_period
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
+from t2r_seq.specs.extended_tensor_spec import added_axes
 from t2r_seq.specs.names import source_paths
 from t2r_seq.specs.structures import filter_required_flat_tensor_spec
 from t2r_seq.windows.cut import Padding
@@ -106,7 +107,15 @@ class Dataset:
       for path, spec in windows.flat_specs(feature_spec).items()
       if not path.startswith("action/") or path in self._spec
     )
-    options = convert.ConversionOptions(filter=split)
+    frames: dict[str, Any] = {}
+    if self._kind == opening.LEROBOT:
+      # As training finds the frames, which gin may configure.
+      generator = data.LeRobotInputGenerator(path)
+      frames = {
+        "frames_by": generator.frames_by,
+        "frame_tolerance": generator.frame_tolerance,
+      }
+    options = convert.ConversionOptions(filter=split, **frames)
     of_records = self._kind in (opening.TFRECORD, opening.RLDS)
     wanted = None
     if of_records:
@@ -116,6 +125,11 @@ class Dataset:
     self.source: EpisodeSource = opening.open_source(
       self._kind, path, options, spec=wanted
     )
+    # Training reads depth in the unit of a spec, and conversions in metres.
+    self._depth: set[str] = set()
+    if self._kind == opening.LEROBOT:
+      features = convert.LeRobotFolder(path).features
+      self._depth = {key for key, f in features.items() if f.depth is not None}
     self.control_period = control_period(self.source.metadata)
     self._columns = self._find_columns(feature_spec)
 
@@ -153,8 +167,10 @@ class Dataset:
       frame = stored.shape.as_list() if stored.shape.rank is not None else None
       is_same = frame is None or spec.shape.is_compatible_with(stored.shape)
       is_same = is_same or self._is_whole(column, stored)
+      is_same = is_same or bool(added_axes(stored.shape, spec.shape))
       is_image = specs.is_encoded_image_spec(stored) or self._is_whole(column, stored)
       is_stored = stored.dtype in (spec.dtype, spec.stored_dtype)
+      is_stored = is_stored or (column in self._depth and spec.dtype == tf.uint16)
       if not is_same or not (is_image or is_stored):
         want, got = errors.describe(spec), errors.describe(stored)
         hint = "The policy cannot be given it: was it trained on other data?"
@@ -190,6 +206,9 @@ class Dataset:
         is_whole = self._is_whole(column, stored)
         seen = self._observed[path]
         observed[path] = _decoded(values[column], stored, seen, path, is_whole)
+        if column in self._depth and seen.dtype == tf.uint16:
+          millimetres = np.rint(observed[path] * np.float32(1000))
+          observed[path] = millimetres.clip(0, 65535).astype(np.uint16)
         if not stored.is_sequence:
           context.add(path)
       lengths = {path: len(observed[path]) for path in observed if path not in context}
@@ -352,6 +371,10 @@ def _decoded(
 ) -> np.ndarray:
   """Returns what a camera would have given: whole images, or of the spec's size."""
   if not specs.is_encoded_image_spec(stored) and not is_whole:
+    axes = added_axes(stored.shape, seen.frame_shape)
+    if axes:
+      # One number: the policy takes (1,) where the data has scalars, or the reverse.
+      return values[..., np.newaxis] if axes > 0 else values[..., 0]
     return np.asarray(values)
   shape = seen.frame_shape
   for encoded in filter(None, np.ravel(values).tolist() if is_whole else []):

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from t2r_seq import deferred, errors, specs
 from t2r_seq.specs import ExtendedTensorSpec, SpecStructure, TensorSpecStruct
-from t2r_seq.specs.extended_tensor_spec import cast_hint
+from t2r_seq.specs.extended_tensor_spec import added_axes, cast_hint
 from t2r_seq.specs.names import source_paths
 from t2r_seq.windows.cut import (
   DISCOUNT,
@@ -62,7 +62,9 @@ class Reading:
     source: the path that it has in the episode.
     steps: steps relative to the first anchor, an int array of shape [], [K], [L] or
       [L, K]; None for a context feature, which is handed on as it is.
-    frame_shape: static shape of one step in the episode.
+    frame_shape: static shape of one step in the window.
+    axes: axes of size 1 that a step has in the window and not in the episode: 1 where
+      a scalar is read as (1,), -1 where (1,) is read as a scalar.
     cast: the dtype of the window, where the spec says that another one is stored.
   """
 
@@ -70,6 +72,13 @@ class Reading:
   steps: np.ndarray | None
   frame_shape: tf.TensorShape
   cast: tf.DType | None = None
+  axes: int = 0
+
+  def fit(self, values: Any) -> Any:
+    """Adds or removes the last axis of values [..., *step], where `axes` says so."""
+    if not self.axes:
+      return values
+    return values[..., np.newaxis] if self.axes > 0 else values[..., 0]
 
   def flat(self) -> Reading:
     """Reads every step from the first to the last, once each."""
@@ -419,7 +428,10 @@ class WindowReader:
     Returns:
       Leaves of anchors.rows.shape + [L, K, ...], by path, in the order of the specs.
     """
-    read = {path: take(source, None) for path, source in self._context.items()}
+    read = {
+      path: self.readings[path].fit(take(source, None))
+      for path, source in self._context.items()
+    }
     shift = self._shift(take, anchors)
     finals: dict[str, Any] = {}
     if self.joining is not None:
@@ -427,9 +439,11 @@ class WindowReader:
     for fetch in self._fetches:
       rows, real, shown, beyond = self._rows(fetch, anchors, shift)
       for path, source in fetch.paths.items():
-        values = _fill_zeros(take(source, rows), shown)
+        fit = self.readings[path].fit
+        values = _fill_zeros(fit(take(source, rows)), shown)
         if beyond is not None and source in finals:
-          values = _fill_beyond(values, finals[source], beyond, len(anchors.rows.shape))
+          last = fit(finals[source])
+          values = _fill_beyond(values, last, beyond, len(anchors.rows.shape))
         read[path] = _fix_shape(path, values, rows, self.readings[path])
       for mask in fetch.masks:
         read[mask] = _mask(rows, real)
@@ -438,10 +452,10 @@ class WindowReader:
     if self.joining is not None:
       steps = self.joining.reward_offsets(shift)
       for path in self.joining.fields.rewards:
-        own = self.joining.offsets[path]
+        reading, own = self.readings[path], self.joining.offsets[path]
         offsets = steps + own if own else steps
         rows = anchors.rows + _times(offsets, anchors.stride)
-        rewards = take(self.readings[path].source, rows)
+        rewards = reading.fit(take(reading.source, rows))
         read[path] = self.joining.total(rewards, shift)
       for path, name in self._computed.items():
         if name == DISCOUNT:
@@ -530,6 +544,8 @@ class WindowReader:
       shape, dtype = given.shape, given.dtype
       if reading.steps is not None:
         shape = tf.TensorShape(reading.steps.shape).concatenate(reading.frame_shape)
+      elif reading.axes:
+        shape = reading.frame_shape
       if self.joining is not None and path in self.joining.fields.rewards:
         dtype = return_dtype(dtype)
       dtype = reading.cast or dtype
@@ -676,17 +692,24 @@ def _plan_path(
     if given.shape.rank is None:
       hint = "Set its static shape, or say time_offsets=0 for the anchor's own step."
       return misfit(_expected(spec), hint)
-    if given.shape.rank == frame_shape.rank:
-      if given.dtype != dtype or not given.shape.is_compatible_with(frame_shape):
+    axes = added_axes(given.shape, frame_shape)
+    is_scalar_a_step = frame_shape == [1] and given.shape.as_list() == [None]
+    if axes or (given.shape.rank == frame_shape.rank and not is_scalar_a_step):
+      fits = axes or given.shape.is_compatible_with(frame_shape)
+      if given.dtype != dtype or not fits:
         return misfit(errors.describe(spec), _hint(dtype, given))
-      return Reading(source, None, frame_shape, cast)
+      return Reading(source, None, frame_shape, cast, axes)
   if spec.is_sequence and grid.cut.sequence_length is None:
     hint = "Pass sequence_length, or declare the spec with is_sequence=False."
     return errors.Mismatch(path, "a sequence_length", "None", hint)
+  axes = 0
+  if given.shape.rank:
+    axes = added_axes(given.shape[1:], frame_shape)
   flat_shape = tf.TensorShape([None]).concatenate(frame_shape)
-  if given.dtype != dtype or not flat_shape.is_compatible_with(given.shape):
+  fits = axes or flat_shape.is_compatible_with(given.shape)
+  if given.dtype != dtype or not fits:
     return misfit(_expected(spec), _hint(dtype, given))
-  return Reading(source, steps_of(spec, grid), frame_shape, cast)
+  return Reading(source, steps_of(spec, grid), frame_shape, cast, axes)
 
 
 def steps_of(spec: ExtendedTensorSpec, grid: WindowGrid) -> np.ndarray:

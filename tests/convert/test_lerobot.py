@@ -159,8 +159,6 @@ def test_videos_that_are_kept(own, here, monkeypatch):
   assert f"{CAMERA}: videos that begin with no key frame" in report.notes[-1]
   anew = store.EpisodeStore("anew").episode(1)[CAMERA].astype(int)
   assert 0 < np.abs(anew - want[1][CAMERA]).mean() < 8
-  convert.convert("anew", "faster.lerobot", options=Options(fps=25))
-  assert convert.LeRobotFolder("faster.lerobot").frames(1, CAMERA, 5, 6).shape[0] == 1
 
 
 def test_what_lerobot_needs(own):
@@ -477,3 +475,53 @@ def test_delta_time_offsets():
     errors.SpecError, match=r"multiples of 1/15 s, got 0.1. The nearest"
   ):
     convert.delta_time_offsets([0.1], 15)
+
+
+NANOSECONDS = np.array([0, 33, 66, 101, 133]) * 10**6
+RATES = {
+  "metadata of LeRobot": ({"lerobot": {"fps": 30}}, {}, "its metadata have"),
+  "metadata": ({"fps": 30}, {}, "its metadata have"),
+  "clocks": (
+    {},
+    {"clocks/arm": NANOSECONDS, "clocks/slow": NANOSECONDS[[0, 0, 0, 3, 3]]},
+    "the time stamps of clocks/arm have",
+  ),
+  "seconds": ({}, {"obs/timestamp": NANOSECONDS / 1e9}, "of obs/timestamp have"),
+  "milliseconds": ({}, {"time_ms": NANOSECONDS // 10**6}, "of time_ms have"),
+}
+
+
+def make_timed_store(metadata, columns):
+  values = {"action": np.zeros((5, 2), np.float32), **columns}
+  spec = {
+    path: Spec(v.shape[1:], tf.as_dtype(v.dtype), is_sequence=True)
+    for path, v in values.items()
+  }
+  with store.EpisodeStore.create("s", spec, metadata) as writer:
+    writer.append_episode({path: v[:1] for path, v in values.items()})
+    writer.append_episode(values)
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_another_rate_than_that_of_the_data_is_refused(name):
+  metadata, columns, match = RATES[name]
+  make_timed_store(metadata, columns)
+  match = rf"fps: expected 30(\.3)? steps a second, as .*{match}, got 15: fps names"
+  with pytest.raises(errors.ConversionError, match=match):
+    convert.convert("s", "out.lerobot", options=Options(fps=15))
+  assert not os.path.exists("out.lerobot") and not os.path.exists("out.lerobot.conver")
+  convert.convert("s", "out.lerobot", options=Options(fps=30))
+  assert convert.LeRobotFolder("out.lerobot").fps == 30
+
+
+def test_a_rate_that_the_data_lacks_is_given():
+  make_timed_store({}, {})
+  convert.convert("s", "out.lerobot", options=Options(fps=15))
+  assert convert.LeRobotFolder("out.lerobot").fps == 15
+
+
+@pytest.mark.parametrize("name", ["out.zarr", "out.hdf5", "out.tfrecord"])
+def test_other_formats_are_not_resampled_either(name):
+  make_timed_store({"fps": 30}, {})
+  with pytest.raises(errors.ConversionError, match="fps: expected 30 steps a second"):
+    convert.convert("s", name, options=Options(fps=15))

@@ -161,8 +161,11 @@ class _Scaled(preprocessors.NoOpPreprocessor):
     functools.partial(
       preprocessors.ComposedPreprocessor, preprocessor_classes=[_Scaled]
     ),
+    lambda features, labels: _Scaled(
+      model_feature_specification_fn=features, model_label_specification_fn=labels
+    ),
   ],
-  ids=["model", "wrapper", "composed"],
+  ids=["model", "wrapper", "composed", "by position"],
 )
 def test_preprocessors_take_options_first(preprocessor_cls):
   model = Line(action_size=1, preprocessor_cls=preprocessor_cls)

@@ -26,6 +26,7 @@ FLOORS = {
   "interrupts": 0,
   "progress": 0,
   "summaries": 0,
+  "texts": 0,
   "listening": 1,
   "lite": 2,
   "serving": 2,

@@ -27,7 +27,7 @@ from t2r_seq import (
 from t2r_seq.store import EpisodeStore
 
 _SPEC = specs.ExtendedTensorSpec
-_NORMALIZED = ("state", "target")
+_MODES = {"state": "mean_std", "target": "mean_std"}
 CROP = (2, 1, 4, 5)
 
 
@@ -100,12 +100,18 @@ def fixture_folder(tmp_path_factory):
   return folder
 
 
-def _normalize(folder, name, paths=_NORMALIZED):
+def _normalize(folder, name):
   return functools.partial(
-    preprocessors.Normalize,
-    statistics_path=str(folder / f"{name}.json"),
-    modes=dict.fromkeys(paths, "mean_std"),
+    preprocessors.Normalize, statistics_path=str(folder / f"{name}.json"), modes=_MODES
   )
+
+
+class _Shifted(preprocessors.NoOpPreprocessor):
+  """Adds one to the state."""
+
+  def _preprocess_fn(self, features, labels, mode):
+    features.state = features.state + 1
+    return features, labels
 
 
 def _store(folder, name, **options):
@@ -186,9 +192,9 @@ STAGES = {
   "a chain": (
     lambda f: _mix(f, {"sim": functools.partial(
       preprocessors.ComposedPreprocessor,
-      preprocessor_classes=[_normalize(f, "sim", [path]) for path in _NORMALIZED],
+      preprocessor_classes=[_normalize(f, "sim"), _Shifted],
     )}),
-    {"lab": [], "sim": ["Normalize", "Normalize"]},
+    {"lab": [], "sim": ["Normalize", "_Shifted"]},
   ),
   "a mixture in a mixture": (
     _nested,
