@@ -143,8 +143,10 @@ def other_layouts(values: np.ndarray) -> Iterator[tuple[str, str, np.ndarray]]:
 def _of_three(values: np.ndarray) -> Iterator[tuple[str, str, np.ndarray]]:
   vector = _from_vector(values)
   for new in _EULER:
-    text = f"Euler angles ({new.name}) for an axis-angle vector"
-    yield "Euler angles for an axis-angle vector", text, new.from_matrix(vector)
+    kind, angles = "Euler angles for an axis-angle vector", new.from_matrix(vector)
+    yield kind, f"Euler angles ({new.name}) for an axis-angle vector", angles
+    text = f"Euler angles ({new.name}) in degrees for an axis-angle vector"
+    yield kind, text, np.rad2deg(angles)
   for old in _EULER:
     matrix = old.to_matrix(values)
     text = f"an axis-angle vector for Euler angles ({old.name})"

@@ -206,6 +206,10 @@ OBSERVED = {
     r"elements 3 to 5 and 9 to 11: Euler angles \(xyz, fixed axes\) for an axis-angle",
     "noise",
   ),
+  "Euler in degrees for axis-angle": (
+    "usual", "angles", lambda x: np.rad2deg(_euler(x)),
+    r"Euler angles \(xyz, fixed axes\) in degrees for an axis-angle", "noise",
+  ),
   "Euler for axis-angle, another convention": (
     "usual", "angles", lambda x: _euler(x, (2, 1, 0), False),
     r"Euler angles \(zyx\) for an axis-angle", "noise",
