@@ -66,8 +66,8 @@ def warn_of_invented_steps(model: T2RModel, source: AbstractInputGenerator) -> N
     model.preprocessor.get_in_feature_specification(specs.ModeKeys.TRAIN),
     model.preprocessor.get_in_label_specification(specs.ModeKeys.TRAIN),
   )
-  cut = windows.Cut(padding=model.padding, n_step=source.n_step)
-  if unmasked := invented_paths(read, cut):
+  unmasked = invented_paths(read, windows.Cut(padding=model.padding))
+  if unmasked and source.n_step is None:  # A replay connects to tell its n_step.
     logging.warning(
       "%s look ahead and are padded (%r) at the end of every episode, which trains on "
       "invented values. Declare masks (windows.add_mask_specs) and use them in the "
