@@ -27,6 +27,7 @@ from t2r_seq.specs.names import source_paths
 from t2r_seq.statistics import statistics
 from t2r_seq.statistics.statistics import Statistics, file_fingerprints, load_statistics
 from t2r_seq.store import layout
+from t2r_seq.windows.n_step import final_path
 
 # Parts are read whole, one for each worker and a few in waiting.
 PART_BYTES = 16 << 20
@@ -225,6 +226,8 @@ class PreprocessorTransform(Transform):
     if missing:
       raise errors.mismatch_error(f"statistics: {self.name}", missing)
     sources = [spec.name for spec in named.values() if spec.name in stored]
+    if self._cut.n_step is not None:  # The last observations of episodes.
+      sources += [p for p in map(final_path, sources) if p in stored]
     return TensorSpecStruct((source, stored[source]) for source in sources)
 
   def _named(self, stored: Mapping[str, Any]) -> TensorSpecStruct:
@@ -275,7 +278,8 @@ class PreprocessorTransform(Transform):
       batch = {path: t[None] for path, t in self._select(tensors).items()}
     else:
       reader = self._reader(source, values)
-      num_steps = int(reader.num_steps(tensors))
+      # A terminal transition may begin with the last row.
+      num_steps = int(reader.num_rows_of(tensors, reader.num_steps(tensors)))
       starts = reader.grid.start(np.arange(reader.grid.num_windows(num_steps)))
       if not len(starts):
         return {}

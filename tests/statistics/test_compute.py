@@ -225,6 +225,44 @@ def test_a_model_counts_what_training_shows(data, name, kind):
     check_numbers(got.paths["state"], np.concatenate(shown))
 
 
+@pytest.mark.parametrize("has_final", [False, True])
+def test_n_step_transitions_count_to_the_last_of_an_episode(has_final, tmp_path):
+  columns = {
+    "obs": Spec((1,), tf.float32, "obs", is_sequence=True),
+    "rew": Spec((), tf.float32, "rew", is_sequence=True),
+    "done": Spec((), tf.bool, "done", is_sequence=True),
+  }
+  columns |= {"final_obs": Spec((1,), tf.float32)} if has_final else {}
+  path = str(tmp_path / "transitions")
+  with EpisodeStore.create(path, columns) as writer:
+    for num in (5, 1, 3):
+      t = np.arange(num)
+      episode = {"obs": np.float32(t[:, None]), "rew": 2.0**t, "done": t == num - 1}
+      episode["rew"] = episode["rew"].astype("f4")
+      episode |= {"final_obs": np.float32([num])} if has_final else {}
+      writer.append_episode(episode)
+  spec = {
+    "obs": Spec((1,), tf.float32, "obs", time_offsets=0),
+    "next_obs": Spec((1,), tf.float32, "obs", time_offsets=1),
+    "rew": Spec((), tf.float32, "rew", time_offsets=0),
+    "done": Spec((), tf.bool, "done", time_offsets=0),
+  }
+  generator = StoreInputGenerator(path, 9, n_step=(3, 0.5))
+  generator.set_feature_specifications(spec)
+  generator.set_label_specifications({})
+  ((shown, _),) = generator.create_dataset("eval")
+  got = compute_statistics(
+    path,
+    transform=preprocessors.NoOpPreprocessor(lambda mode: spec, lambda mode: {}),
+    cut=windows.Cut(n_step=windows.NStep(3, 0.5)),
+  ).paths
+  assert got["obs"].rows == 9
+  for name in ("obs", "next_obs", "rew"):
+    values = shown[name].numpy()
+    shape = got[name].spec.shape
+    check_numbers(got[name], values.reshape(got[name].rows, *shape))
+
+
 def test_features_and_labels_of_one_path_have_statistics_each(data, tmp_path):
   def state(offset):
     return {"state": Spec((3,), tf.float32, "state", time_offsets=offset)}
