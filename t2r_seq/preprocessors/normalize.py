@@ -28,6 +28,10 @@ MODES = (MEAN_STD, MIN_MAX, QUANTILE)
 _LOW, _HIGH = 0.01, 0.99
 # How much of the scale the rounding of the center may cost.
 _MAX_ROUNDING = 1e-6
+# A scale of a smaller share of an element's range is that of noise around one value.
+_MIN_SHARE = 1e-6
+# Values that are normalised to more than this get a warning.
+_FAR = 1000
 
 
 class Affine:
@@ -36,12 +40,14 @@ class Affine:
   An element that is constant in the data (`PathStatistics.constant`, in any mode) has
   the scale 1, so that it becomes 0 and not noise. Back it has the scale 0: a network's
   noise around 0 is no value that the data have. An element that moves, but so rarely
-  that its quantiles are equal or its standard deviation drowns in rounding, is
-  normalised from minimum and maximum to -1 and 1.
+  that its quantiles are equal but for noise (`_MIN_SHARE` of its range), or that its
+  standard deviation drowns in rounding, is normalised from minimum and maximum to -1
+  and 1.
 
   Attributes:
     constant: which elements are constant, bool, the shape of the figures.
     rare: which elements are normalised by minimum and maximum instead, bool.
+    far: which elements have values that are normalised to more than `_FAR`, bool.
   """
 
   def __init__(self, statistics: PathStatistics, mode: str, dtype: tf.DType) -> None:
@@ -57,9 +63,12 @@ class Affine:
     middle, half = low + (high - low) / 2, (high - low) / 2
     center, scale = _center_and_scale(statistics, mode)
     self.constant = statistics.constant
-    self.rare = (scale <= statistics.rounding_noise) & ~self.constant
+    noise = np.maximum(statistics.rounding_noise, _MIN_SHARE * half)
+    self.rare = (scale <= noise) & ~self.constant
     center = np.where(self.constant | self.rare, middle, center)
     scale = np.where(self.constant, 1.0, np.where(self.rare, half, scale))
+    reach = np.maximum(high - center, center - low)
+    self.far = (reach > _FAR * scale) & ~self.constant
     self._dtype = dtype
     is_wide = dtype == tf.float64 or (stored_dtype.is_integer and stored_dtype.size > 2)
     # A center far off the spread has no place in a float32, and a second float for the
@@ -455,6 +464,11 @@ def _warn_of_spread(
       affine.rare,
       f"not constant, but too rarely different for '{mode}': normalised from minimum "
       "and maximum to -1 and 1",
+    ),
+    (
+      affine.far,
+      f"normalised by '{mode}' to values beyond {_FAR:,}: take 'min_max', unless they "
+      "are outliers",
     ),
   ]
   for chosen, text in cases:

@@ -229,6 +229,9 @@ SMALL_RANGES = {
     (_rare("float64") + 1e-9 * NOISE).astype("float32"),
     ["quantile"], (-1, 1), QUANTILES,
   ),
+  "of a noisy sensor in doubles": (
+    _rare("float64") + 1e-9 * NOISE, ["quantile"], (-1, 1), QUANTILES,
+  ),
   "of integers": (_rare("int32"), ["quantile"], (-1, 1), QUANTILES),
   "by its range": (_rare("float32"), ["min_max"], (-1, 1), None),
   "noise of 1e-8": ((0.3 + 1e-8 * NOISE).astype("float32"), MODES, 0.3, ROUNDING),
@@ -273,6 +276,21 @@ def test_elements_that_hardly_or_rarely_move(name, tmp_path, caplog):
     )
     assert (warning is None and not caplog.text) or warning in caplog.text
     caplog.clear()
+
+
+def test_normalize_warns_of_values_far_outside_the_quantiles(tmp_path, caplog):
+  values = (_rare("float64") + 1e-4 * NOISE)[:, None]
+  with EpisodeStore.create(
+    tmp_path / "store", {"action": Spec((1,), tf.float64, is_sequence=True)}
+  ) as writer:
+    writer.append_episode({"action": values})
+  statistics.compute_statistics(tmp_path / "store", tmp_path / "statistics.json")
+  labels = {"action": Spec((1,), tf.float64)}
+  with caplog.at_level(logging.WARNING, "absl"):
+    create(tmp_path / "statistics.json", {"action": "min_max"}, {}, labels)
+    assert not caplog.text
+    create(tmp_path / "statistics.json", {"action": "quantile"}, {}, labels)
+  assert "[[0]] are normalised by 'quantile' to values beyond 1,000" in caplog.text
 
 
 ALL = {"*": "mean_std"}
