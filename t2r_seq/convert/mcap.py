@@ -453,12 +453,13 @@ class McapSource(EpisodeSource):
     table = {t: np.asarray(rows, np.int64).reshape(-1, 3) for t, rows in came.items()}
     for topic, rows in table.items():
       self._check_times(parts, topic, rows)
+    for topic, rows in table.items():
       self._check_same_clock(parts, topic, rows, table[clock])
     times = {topic: rows[:, 0] for topic, rows in table.items()}
     ticks = times[clock]
     if repeated := int((np.diff(ticks) == 0).sum()):
       self._repeated[name] = repeated
-    shown = {topic: self._choose(topic, times[topic], ticks) for topic in self._topics}
+    shown = {t: self._choose(t, rows, table[clock]) for t, rows in table.items()}
     is_shown = np.all([numbers >= 0 for numbers in shown.values()], axis=0)
     if not is_shown.any():
       late = max(self._topics, key=lambda topic: (shown[topic] < 0).sum())
@@ -541,13 +542,26 @@ class McapSource(EpisodeSource):
         f"{away[at] / _SECOND:.3f} s from those recorded with it. {self._way_out}"
       )
 
-  def _choose(self, topic: str, times: np.ndarray, ticks: np.ndarray) -> np.ndarray:
-    """Returns the number of the message that each tick shows; -1 for none."""
+  def _choose(self, topic: str, rows: np.ndarray, clock: np.ndarray) -> np.ndarray:
+    """Returns the number of the message that each tick shows; -1 for none.
+
+    Args:
+      topic: of the messages.
+      rows: time, log time and number of the file of each message.
+      clock: the same of the clock's messages, which are the ticks.
+    """
+    times, ticks = rows[:, 0], clock[:, 0]
     if topic == self._contract.clock:
       return np.arange(len(ticks))
     if not len(times):
       return np.full(len(ticks), -1)
     chosen = np.searchsorted(times, ticks, "right") - 1
+    # Ticks at one time show messages of that time in the order of the log.
+    next_logs = np.append(clock[1:, 1], _MAX_TIME)
+    logged = np.searchsorted(np.maximum.accumulate(rows[:, 1]), next_logs, "left") - 1
+    is_ordered = np.append(ticks[1:] == ticks[:-1], False)
+    is_ordered &= logged >= np.searchsorted(times, ticks, "left")
+    chosen = np.where(is_ordered, np.minimum(chosen, logged), chosen)
     if self._contract.resample.get(topic) == NEAREST:
       after = np.minimum(chosen + 1, len(times) - 1)
       chosen = np.maximum(chosen, 0)

@@ -448,6 +448,13 @@ EQUAL_TIMES = {
     [0, 1, 2, 3, 4],
     [0, 0, 2, 2, 4],
   ),
+  "two messages of both at a time": (
+    "header",
+    [1000, 1000, 3000, 3000, 5000],
+    [1000, 1000, 3000, 3000, 5000],
+    [0, 1, 2, 3, 4],
+    [0, 1, 2, 3, 4],
+  ),
   "two arm messages at a time": (
     "log",
     RISING,
@@ -498,6 +505,12 @@ BAD_TIMES = {
     "/cam",
     [0] * 5,
     f"expected header .* got 0 ns in all of 5 .*{LOG_INSTEAD}",
+  ),
+  "no stamps, where other topics have Unix time": (
+    "header",
+    "/cam",
+    [0] * 5,
+    "demo.mcap: /cam: expected header times that rise, got 0 ns in all of 5 messages",
   ),
   "no stamps of another topic": (
     "header",
@@ -587,7 +600,9 @@ BAD_TIMES = {
 def test_bad_times(name):
   time, topic, times, match = BAD_TIMES[name]
   other = {"/cam": "/arm", "/arm": "/cam"}[topic]
-  make_timed([*timed(RISING, other, time), *timed(times, topic, time)])
+  start = 1_700_000_000_000 if "Unix" in name else 0
+  rising = [start + ms for ms in RISING]
+  make_timed([*timed(rising, other, time), *timed(times, topic, time)])
   with pytest.raises(errors.ConversionError, match=match):
     read(**BOTH, time=time)
 
