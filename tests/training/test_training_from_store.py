@@ -132,7 +132,7 @@ def test_a_resumed_run_with_other_options(train, whole, tmp_path, caplog, name):
 
 
 def test_stacking_on_the_device_trains_the_same(train, whole, tmp_path, caplog):
-  _, want = whole("global")  # The default of what is not encoded.
+  _, want = whole("quasi_random")  # The default of encoded images.
   logger = tf.get_logger()
   logger.addHandler(caplog.handler)
   try:
