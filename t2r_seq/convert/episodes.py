@@ -728,6 +728,13 @@ class SelectedSource(EpisodeSource):
       return cast_values(path, array, self._casts[path], place)
     if path not in self._images:
       return array
+    missing = np.argwhere(array == b"")
+    if len(missing):  # They would be black pixels that no mask tells from a picture.
+      raise errors.ConversionError(
+        f"convert: {place}: {path}: expected an image in every step, got none at step "
+        f"{missing[0][0] if array.ndim else 0}. Leave the images encoded: missing ones "
+        "stay missing."
+      )
     encoded = tf.constant(array.tolist(), tf.string, array.shape)
     try:
       return records.decode_images(encoded, self._images[path], path).numpy()

@@ -160,6 +160,21 @@ def test_no_image_at_all(tmp_path):
   assert found.paths["image"].rows == 0
 
 
+def test_conversion_to_pixels_rejects_missing_images(tmp_path):
+  path = write_records(tmp_path / "r")
+  spec = {**STEPS, "image": Spec.from_spec(STEPS["image"], is_optional=True)}
+  with pytest.raises(
+    errors.ConversionError, match=r"image: expected an image in every .* at step 1"
+  ):
+    convert.convert(
+      path,
+      str(tmp_path / "pixels"),
+      spec=spec,
+      options=convert.ConversionOptions(decode_images=True),
+    )
+  convert.convert(path, str(tmp_path / "encoded"), spec=spec)
+
+
 def test_conversion_names_the_step(tmp_path):
   path = write_records(tmp_path / "a.tfrecord")
   with pytest.raises(errors.SpecError, match=r"image.*an empty byte string at step 1"):
