@@ -628,6 +628,7 @@ def cast_values(path: str, array: np.ndarray, cast: Cast, place: str) -> np.ndar
 # A column of numbers that rounding moves by more than the first number, and more than
 # the second one's share of its range, holds something else afterwards.
 _MOVED, _MOVED_SHARE = 0.1, 0.01
+_LOST_SHARE = 0.25  # The same of numbers that rise and fall.
 _MAX_COLUMNS = 256  # Of a step; more are an image.
 
 
@@ -638,7 +639,8 @@ def _find_merged(
 
   Rounding makes neighbours of almost any signal equal. It matters for time stamps, by
   their name, and for numbers that rise through the episode, such as a time under
-  another name, or the position of a vehicle on a map, if rounding takes their rise.
+  another name, or the position of a vehicle on a map, if rounding takes their rise. It
+  also matters for others, if a quarter of their range is lost.
 
   Args:
     path: of the numbers.
@@ -655,9 +657,9 @@ def _find_merged(
     merged = (steps != 0) & (np.diff(after, axis=0) == 0)
     if not spec_names.is_time(path):
       moved = np.abs(after - before).max(axis=0)
-      span = before[-1] - before[0]
       is_rising = (steps >= 0).all(axis=0) & ((steps > 0).sum(axis=0) > 1)
-      merged &= is_rising & (moved > _MOVED) & (moved > _MOVED_SHARE * span)
+      share = np.where(is_rising, _MOVED_SHARE, _LOST_SHARE)
+      merged &= (moved > _MOVED) & (moved > share * np.ptp(before, axis=0))
   if not merged.any():
     return None
   step, column = np.argwhere(merged)[0]

@@ -96,6 +96,12 @@ MERGED = {
     "float64=float32",
     True,
   ),
+  "a position on a map, to and fro": (
+    "obs/utm",
+    5.4e6 + 0.3 * np.sin(np.arange(50) / 5),
+    "float64=float32",
+    True,
+  ),
   "Unix times in ns": ("obs/t", UNIX * 1e9, "float64=float32", True),
   "Unix times as bfloat16": ("obs/t", UNIX, "float64=bfloat16", True),
   "held times": ("obs/t", np.repeat(UNIX, 3), "float64=float32", True),
