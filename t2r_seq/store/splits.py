@@ -216,10 +216,10 @@ _HELD_OUT = re.compile(r"(^|[^a-z])(val|valid(ation)?|eval(uation)?|test)($|[^a-
 
 
 def describe_overlaps(splits: Splits) -> list[str]:
-  """Says which training splits share episodes with those that are held out.
+  """Names the training splits that share episodes with those that are held out.
 
   A filter key may be a part of another one, as `20_percent` of `train` is: only names
-  that say train count, and those that say valid, val, eval or test.
+  with the word train count, and those with valid, val, eval or test.
 
   Args:
     splits: numbers of episodes by name.

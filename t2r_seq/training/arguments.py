@@ -103,8 +103,8 @@ def follow_sources(
   other = {n: each for n, each in evaluated.items() if each not in trained.values()}
   if other:
     logging.warning(
-      "The evaluation's input does otherwise than that of the training before the "
-      "model's preprocessor: %s, where the training has %s.",
+      "The evaluation's input has other stages before the model's preprocessor than "
+      "the training's: %s, not %s.",
       acting.list_stages(other),
       acting.list_stages(trained),
     )

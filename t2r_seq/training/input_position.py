@@ -48,8 +48,8 @@ def resume_batch(
       shown = ", ".join(f"{k} {v!r}, now {options[k]!r}" for k, v in changed.items())
       logging.warning(
         "train_eval_model: %s: expected to resume the input that the run began with, "
-        "got another one: %s. From step %d on samples of this pass come again, or are "
-        "left out. Resume with the options as they were, or train in another model_dir "
+        "got another one: %s. After step %d samples of this pass are repeated or left "
+        "out. Resume with the options as they were, or train in another model_dir "
         "(init_from_checkpoint_fn takes the weights along).",
         *(folder, shown, step),
       )

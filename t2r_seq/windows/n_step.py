@@ -205,7 +205,7 @@ class Joining:
     for path, is_set in flags.items():
       first = self._first(is_set)
       if path == self.fields.done and self.keeps_terminal:
-        # Alone a terminal may be later: its next observation may be missing.
+        # Only a terminal may be later: it needs no next observation.
         last = xp.where(first < self.n, first, last)
       else:
         last = xp.minimum(first, last)

@@ -102,9 +102,9 @@ RESUMED = {
   ),
   "pools": (
     "quasi_random", {"batch_size": 4}, 3,
-    "got another one: batch_size 8, now 4. From step 3 on samples of this pass come",
+    "got another one: batch_size 8, now 4. After step 3 samples of this pass are",
   ),
-  "another seed": ("global", {"seed": 2}, 3, "got another one: seed 1, now 2. From"),
+  "another seed": ("global", {"seed": 2}, 3, "got another one: seed 1, now 2. After"),
   "the remainder kept": (
     "global", {"drop_remainder": False}, 3, "drop_remainder True, now False",
   ),
