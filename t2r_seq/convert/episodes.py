@@ -649,7 +649,13 @@ def _find_merged(
   Returns:
     The two values; None if there are none.
   """
-  if array.ndim == 0 or array.size > _MAX_COLUMNS * len(array) or len(array) < 2:
+  if array.ndim == 0 or len(array) < 2:
+    # A time stamp of an episode: those of other episodes become equal to it.
+    moved = np.abs(rounded - array).ravel()
+    if not spec_names.is_time(path) or not moved.size or moved.max() <= _MOVED:
+      return None
+    return float(array.ravel()[moved.argmax()]), float(rounded.ravel()[moved.argmax()])
+  if array.size > _MAX_COLUMNS * len(array):
     return None
   before, after = (v.reshape(len(v), -1) for v in (array, rounded))
   with np.errstate(invalid="ignore"):

@@ -102,6 +102,8 @@ MERGED = {
     "float64=float32",
     True,
   ),
+  "a Unix time of one step": ("obs/stamp", UNIX[:1] + 9, "float64=float32", True),
+  "a second of one step": ("obs/stamp", UNIX[1:2] - 1.7e9, "float64=float32", False),
   "Unix times in ns": ("obs/t", UNIX * 1e9, "float64=float32", True),
   "Unix times as bfloat16": ("obs/t", UNIX, "float64=bfloat16", True),
   "held times": ("obs/t", np.repeat(UNIX, 3), "float64=float32", True),
