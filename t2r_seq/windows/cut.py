@@ -535,13 +535,8 @@ def appended_specs(
   return specs.TensorSpecStruct(
     (path, spec)
     for path, spec in flat.items()
-    if (owner := owners.get(names[path], path)) == path
-    or (names[path] != owner and _stored_form(spec) != _stored_form(flat[owner]))
+    if owners.get(names[path], path) == path
   )
-
-
-def _stored_form(spec: specs.ExtendedTensorSpec) -> tuple[Any, ...]:
-  return spec.shape, spec.dtype, spec.data_format, spec.is_sequence
 
 
 def add_mask_specs(
