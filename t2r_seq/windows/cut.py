@@ -533,9 +533,7 @@ def appended_specs(
     elif flat[path].is_sequence:
       owners.setdefault(name, path)
   return specs.TensorSpecStruct(
-    (path, spec)
-    for path, spec in flat.items()
-    if owners.get(names[path], path) == path
+    (path, spec) for path, spec in flat.items() if owners.get(names[path], path) == path
   )
 
 

@@ -37,6 +37,8 @@ ATTACKS = {
   "connections": ("tests.attacks.served", "ConnectionAttack", 5),
   "nan": ("tests.attacks.served", "NanAttack", 40),
   "bits": ("tests.attacks.served", "BitAttack", 40),
+  "clocks": ("tests.attacks.conventions", "ClockAttack", 40),
+  "devices": ("tests.attacks.conventions", "DeviceAttack", 40),
   "records": ("fuzz_records", "RecordFuzz", 1000),
   "files": ("fuzz_files", "FileFuzz", 500),
 }

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import collections
 import os
 import random
 import shutil
 import socket
 import time
 import urllib.request
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from t2r_seq import acting, errors, lite, serving
+from tests.attacks.cases import Attack
 
 _MAX_STOP_SECONDS = 5.0  # Two, on a machine that is not busy.
 _SPEC = {"pos": lite.Leaf("pos", (2,), np.dtype(np.float32))}
@@ -41,31 +40,7 @@ class _Sum:
     return {"inference_output": total}, acting.PolicyState({"sum": total})
 
 
-class _Attack:
-  """Counts outcomes; a case is a function of the seed and its number."""
-
-  kind = ""
-
-  def __init__(self, seed: int, folder: str, say: Callable[[str, Any], None]) -> None:
-    self._seed = seed
-    self._folder = folder
-    self._say = say
-    self.counts: collections.Counter[str] = collections.Counter()
-
-  def run(self, number: int, count: int) -> None:
-    """Runs so many cases."""
-    for i in range(count):
-      where = f"case {i} of round {number} of seed {self._seed}"
-      self._say("at", where)
-      rng = random.Random(f"{self.kind}/{self._seed}/{number}/{i}")
-      for wrong in self._attack(rng):
-        self._say("wrong", f"{where}: {wrong}")
-
-  def _attack(self, rng: random.Random) -> list[str]:
-    raise NotImplementedError
-
-
-class ConnectionAttack(_Attack):
+class ConnectionAttack(Attack):
   """Connects and is silent, or rude, while a client acts."""
 
   kind = "connections"
@@ -123,7 +98,7 @@ class ConnectionAttack(_Attack):
     return connection
 
 
-class _ExportAttack(_Attack):
+class _ExportAttack(Attack):
   """Has a small policy with a history, as an export and as a lite folder."""
 
   def __init__(self, *args: Any) -> None:

@@ -27,7 +27,10 @@ CASES = {
   "damage": (40, {"found", "whole"}),
   "conversions": (4, {"killed"}),
   "threads": (2, {"windows"}),
+  "devices": (30, {"refused", "written"}),
 }
+if importlib.util.find_spec("mcap_ros2"):
+  CASES["clocks"] = (40, {"refused", "converted"})
 if importlib.util.find_spec("websockets") and importlib.util.find_spec("msgpack"):
   CASES["connections"] = (4, {"servers"})
 if importlib.util.find_spec("ai_edge_litert"):
