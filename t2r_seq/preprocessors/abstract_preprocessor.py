@@ -624,7 +624,11 @@ def _create_stage(
   name = getattr(factory, "__name__", str(factory))
   where = f"ComposedPreprocessor: stage {index + 1} of {len(preprocessor_classes)}"
   try:
-    stage = create_preprocessor(factory, feature_fn, label_fn)
+    stage = create_preprocessor(
+      factory,
+      feature_fn and _StageSpecification(feature_fn),
+      label_fn and _StageSpecification(label_fn),
+    )
   except errors.SpecError as e:
     raise errors.SpecError(f"{where}: {e}{hint}") from e
   mismatches = find_mismatches(
