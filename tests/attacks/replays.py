@@ -54,6 +54,7 @@ class ThreadAttack:
       num_writers=num_writers,
       sampler=sampler,
       timeout=60.0,
+      padding="drop",
     )
     is_over = threading.Event()
 

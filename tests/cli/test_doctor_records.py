@@ -236,7 +236,6 @@ def test_salvage(run_main):
 ERRORS = {
   "no match": (["no*"], "no*: expected at least one file, got none"),
   "lenient": (["good.tfrecord", "--lenient"], "--lenient is for a store; this is no"),
-  "allow_nan": ([".", "--allow_nan"], "--allow_nan is for TFRecord files"),
   "a store and a file": (
     [".", "good.tfrecord"],
     "expected one store, or TFRecord files, got . good.tfrecord; . is a folder.",
