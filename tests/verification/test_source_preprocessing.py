@@ -421,7 +421,7 @@ def test_evaluation_on_otherwise_prepared_data_is_warned_of(folder, tmp_path, ca
   evals = data.MultiEvalInputGenerator({"raw": _store(folder, "lab"), "same": _mix(
     folder, {"lab": _normalize(folder, "lab")}, ["lab"])})  # fmt: skip
   _train(tmp_path, mixture, input_generator_eval=evals, eval_steps=1)
-  assert "raw: nothing, where the training has lab: Normalize" in caplog.text
+  assert "raw: nothing, not lab: Normalize" in caplog.text
   # A job that only evaluates records its own input.
   caplog.clear()
   model = Model()
