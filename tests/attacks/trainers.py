@@ -63,7 +63,8 @@ def train(model_dir: str, path: str, max_train_steps: int) -> None:
 
 
 def export(folder: str, lite_folder: str) -> None:
-  """Exports the model with random weights, also for LiteRT."""
+  """Exports the model with random weights, the same each time, also for LiteRT."""
+  tf.keras.utils.set_random_seed(0)
   model = _Model()
   model.build()
   training.export_saved_model(model, folder, global_step=1)
