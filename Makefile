@@ -233,7 +233,7 @@ bench-reverb: $(STAMP_TF215)  ## Runs the benchmark of sampling from Reverb.
 clean:  ## Removes caches and outputs; keeps the environments.
 	rm -rf build dist *.egg-info lite/build lite/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -rf $(DEMO_DIR)
-	find t2r_seq research tests benchmarks -name __pycache__ -type d -prune \
+	find t2r_seq configs research tests benchmarks -name __pycache__ -type d -prune \
 	  -exec rm -rf {} + 2>/dev/null || true
 
 distclean: clean  ## Removes the environments too.

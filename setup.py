@@ -79,7 +79,12 @@ setuptools.setup(
   long_description_content_type="text/markdown",
   license="Apache-2.0",
   python_requires=">=3.10,<3.15",
-  packages=setuptools.find_packages(include=["t2r_seq", "t2r_seq.*"]),
+  # The shared gin files stand at the top of the repository.
+  packages=[
+    *setuptools.find_packages(include=["t2r_seq", "t2r_seq.*"]),
+    "t2r_seq.configs",
+  ],
+  package_dir={"t2r_seq.configs": "configs"},
   package_data={"": ["*.gin", "*.html", "*.proto", "py.typed"]},
   zip_safe=False,
   install_requires=CORE,

@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGES = (
   *("README.md", "CHANGELOG.md", "LICENSE", "docs/**/*", "benchmarks/README.md"),
   *("benchmarks/images/*", "research/**/*.md", "research/**/*.png"),
-  *("research/**/*.gin", "t2r_seq/configs/*"),
+  *("research/**/*.gin", "configs/*"),
 )
 _SECTION = re.compile(r"^- (.*?)(?=^- |\Z)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+\.md)\)")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.machinery
+import importlib.util
+import os
+import sys
 from types import ModuleType
+from typing import Any
 
 __version__ = "0.1.0"
 
@@ -35,6 +39,30 @@ __all__ = [
   "viewing",
   "windows",
 ]
+
+
+class _ConfigsFinder:
+  """Finds `configs/` of a checkout as `t2r_seq.configs`, where gin looks for it.
+
+  A wheel has the gin files inside of the package. A checkout, and so an editable
+  install, has them beside it.
+  """
+
+  @staticmethod
+  def find_spec(
+    name: str, path: Any = None, target: Any = None
+  ) -> importlib.machinery.ModuleSpec | None:
+    """Returns where the package `t2r_seq.configs` is; None for any other module."""
+    if name != f"{__name__}.configs":
+      return None
+    return importlib.util.spec_from_file_location(name, _CONFIGS)
+
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_CONFIGS = os.path.join(_ROOT, "configs", "__init__.py")
+if os.path.isfile(_CONFIGS) and os.path.isfile(os.path.join(_ROOT, "setup.py")):
+  # First: a folder `configs` that older code left in the package has caches only.
+  sys.meta_path.insert(0, _ConfigsFinder)
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -11,8 +11,13 @@ in `dir`, otherwise an empty TFRecord file. The second gives one example value a
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
+import shutil
+import subprocess
+import sys
+import sysconfig
 from collections.abc import Iterator
 
 import gin
@@ -21,7 +26,7 @@ import pytest
 import tensorflow as tf
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FOLDERS = ("benchmarks", "docs", "research", "t2r_seq", "tests")
+FOLDERS = ("benchmarks", "configs", "docs", "research", "tests")
 GIN_FILES = sorted(path for name in FOLDERS for path in (ROOT / name).rglob("*.gin"))
 # The functions that the command line calls; what they are given has to be buildable.
 ENTRY_POINTS = ("train_eval_model", "collect_episodes", "run_env")
@@ -272,3 +277,69 @@ def test_training_from_a_live_replay(name, tmp_path, monkeypatch):
   assert result["global_step"] == 600
   assert result["loss"] < 0.1
   assert training.export_versions(str(tmp_path / "run/export/latest"))
+
+
+INCLUDE = """
+import importlib.util, json, site, sys  # gin uses `util`, which `site` imports.
+
+installed, packages = json.loads(sys.argv[1])
+if installed:
+  site.addsitedir(installed)  # With the .pth file of an editable install.
+else:
+  sys.path.append(".")
+sys.path.append(packages)
+import gin
+gin.parse_config("include 't2r_seq/configs/train_from_store.gin'", skip_unknown=True)
+import t2r_seq
+print(json.dumps([t2r_seq.__file__, gin.query_parameter("%NUM_TRAIN_STEPS")]))
+"""
+BUILD = """
+import sys
+from setuptools import build_meta
+
+getattr(build_meta, sys.argv[1])(".")
+"""
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory):
+  """A copy of what an install needs."""
+  folder = tmp_path_factory.mktemp("clone")
+  ignored = shutil.ignore_patterns("__pycache__")
+  for name in ("t2r_seq", "configs"):
+    shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+  shutil.copy(ROOT / "setup.py", folder)
+  return folder
+
+
+# name: (setuptools' hook; the folder that t2r_seq is imported from)
+INSTALLS = {
+  "clone": (None, "clone"),
+  "editable install": ("build_editable", "clone"),
+  "wheel": ("build_wheel", "installed"),
+}
+
+
+@pytest.mark.parametrize("name", INSTALLS)
+def test_shared_files_are_found(name, clone, tmp_path):
+  hook, want = INSTALLS[name]
+  installed = tmp_path / "installed"
+  if hook:
+    pytest.importorskip("setuptools")
+    subprocess.run([sys.executable, "-c", BUILD, hook], cwd=clone, check=True)
+    (wheel,) = clone.glob("*.whl")
+    shutil.unpack_archive(wheel, installed, "zip")
+    wheel.unlink()
+  given = json.dumps([str(installed) if hook else "", sysconfig.get_path("purelib")])
+  done = subprocess.run(
+    [sys.executable, "-I", "-S", "-c", INCLUDE, given],
+    cwd=tmp_path if hook else clone,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr
+  path, num_steps = json.loads(done.stdout)
+  folders = {"clone": clone, "installed": installed}
+  assert pathlib.Path(path).resolve().parents[1] == folders[want].resolve()
+  assert num_steps == 1500

@@ -14,7 +14,7 @@ PATTERNS = (
   "docs/**/*.md",
   "research/**/README.md",
   "benchmarks/README.md",
-  "t2r_seq/configs/README.md",
+  "configs/README.md",
 )
 PAGES = sorted(page for pattern in PATTERNS for page in ROOT.glob(pattern))
 
@@ -52,7 +52,7 @@ def broken_links(page: pathlib.Path, root: pathlib.Path) -> list[str]:
 
 def test_there_are_pages():
   names = {str(page.relative_to(ROOT)) for page in PAGES}
-  assert names >= {"README.md", "benchmarks/README.md", "t2r_seq/configs/README.md"}
+  assert names >= {"README.md", "benchmarks/README.md", "configs/README.md"}
   assert "research/pose_env/README.md" in names
   assert "docs/windows.md" in names
 

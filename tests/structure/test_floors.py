@@ -51,7 +51,6 @@ FLOORS = {
   "actors": 9,
   "hooks": 9,
   "cli": 10,
-  "configs": 10,
 }
 # Modules with Tensor2Robot's names: they re-export, and nobody inside uses them.
 FACES = ("tensorspec_utils", "tfdata")
