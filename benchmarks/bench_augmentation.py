@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import measure
-from t2r_seq import draws, preprocessors, specs
+from t2r_seq import preprocessors, randomness, specs
 
 _COLORS = {
   "brightness": 0.125,
@@ -64,7 +64,7 @@ def _preprocess(work: AugmentationWork, on_host: bool) -> Callable[..., tf.Tenso
 
   def preprocess(frames: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
     numbers = number * work.batch_size + tf.range(work.batch_size, dtype=tf.int64)
-    with draws.numbered(numbers, on_host):
+    with randomness.numbered(numbers, on_host):
       return chain.preprocess({"image": frames}, None, "train")[0]["image"]
 
   return preprocess

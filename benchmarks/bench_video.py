@@ -19,7 +19,8 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import measure
-from t2r_seq import convert, data, specs, store, videos
+from t2r_seq import convert, data, specs, store
+from t2r_seq.store import videos
 
 _STACK = (-3, -2, -1, 0)
 _CAMERA, _FPS = "observation.image", 30

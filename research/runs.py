@@ -16,7 +16,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import actors, errors, policies, training
+from t2r_seq import actors, imports, policies, training
 
 # Student's t: 97.5 % lie below, by degrees of freedom.
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
@@ -216,7 +216,7 @@ def pyplot() -> Any:
   try:
     import matplotlib
   except ImportError as error:
-    raise errors.missing_extra("matplotlib", "demo") from error
+    raise imports.missing_extra("matplotlib", "demo") from error
   matplotlib.use("Agg")
   from matplotlib import pyplot as found
 

@@ -29,7 +29,6 @@ __all__ = [
   "specs",
   "statistics",
   "store",
-  "summaries",
   "tensorspec_utils",
   "testing",
   "tfdata",

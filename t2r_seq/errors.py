@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import errno
-import importlib
 import numbers
 import os
 from collections.abc import Iterable, Sequence
@@ -22,12 +21,6 @@ IF_REMOTE = (
   "TensorFlow reads gs:// with credentials, and other remote files with tensorflow-io; "
   "or copy them here."
 )
-
-
-_WITHOUT_TENSORFLOW = {
-  "lite": ", or without TensorFlow: pip install t2r_seq_lite",
-  "serve": ", or without TensorFlow: pip install 't2r_seq_lite[serve]'",
-}
 
 
 class SpecError(ValueError):
@@ -221,38 +214,6 @@ def find_nonfinite(array: np.ndarray) -> tuple[str, tuple[int, ...]] | None:
   value = array[index]
   text = "NaN" if value != value else str(value)
   return text, tuple(int(i) for i in index)
-
-
-def missing_extra(package: str, extra: str) -> ImportError:
-  """Builds the error for an optional package that is not installed.
-
-  Args:
-    package: the package's import name.
-    extra: the extra of t2r_seq that installs it.
-  Returns:
-    The error, to be raised by the caller from the original one.
-  """
-  return ImportError(
-    f"{package} is not installed. It comes with an extra: "
-    f"pip install 't2r_seq[{extra}]'{_WITHOUT_TENSORFLOW.get(extra, '')}"
-  )
-
-
-def load_extra(name: str, extra: str) -> Any:
-  """Imports an optional package.
-
-  Args:
-    name: of the module.
-    extra: the extra of t2r_seq that installs it.
-  Returns:
-    The module.
-  Raises:
-    ImportError: it is not installed; names the extra.
-  """
-  try:
-    return importlib.import_module(name)
-  except ImportError as error:
-    raise missing_extra(name.partition(".")[0], extra) from error
 
 
 def unwritten(what: str, error: Exception, hint: str) -> OSError:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors
+from t2r_seq import errors, imports
 from t2r_seq.specs import ExtendedTensorSpec
 
 # name: (mismatches, want)
@@ -134,7 +134,7 @@ def test_an_error_keeps_its_class(error_cls):
 
 
 def test_missing_extra():
-  error = errors.missing_extra("reverb", "replay")
+  error = imports.missing_extra("reverb", "replay")
   assert isinstance(error, ImportError)
   assert str(error) == (
     "reverb is not installed. It comes with an extra: pip install 't2r_seq[replay]'"

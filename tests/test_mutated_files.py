@@ -27,9 +27,10 @@ from t2r_seq import (
   store,
   training,
 )
-from t2r_seq import videos as videos_lib
 from t2r_seq.convert.robomimic import METADATA_ATTRIBUTE, SPEC_ATTRIBUTE
+from t2r_seq.lite import lite_policy
 from t2r_seq.records import rlds
+from t2r_seq.store import videos as videos_lib
 from t2r_seq.training import continuous
 from tests.convert import lerobot_sets as sets
 from tests.convert import test_zarr as groups
@@ -181,11 +182,11 @@ def read_statistics(path):
 
 
 def make_lite():
-  leaf = lite.Leaf("obs", (2,), np.dtype(np.float32))
-  window = lite.Window("history", [-1, 0], "mask")
+  leaf = lite_policy.Leaf("obs", (2,), np.dtype(np.float32))
+  window = lite_policy.Window("history", [-1, 0], "mask")
   record = {"control_period": 0.1, "padding": "repeat"}
   names = ["inference_output"]
-  layout = lite.Layout(
+  layout = lite_policy.Layout(
     *("m", 1, "float32", 4, {"pose": leaf}, {"history": leaf}, names),
     *({"pose": window}, record, "export"),
   )
@@ -204,7 +205,7 @@ def make_lite_state():
 
 def read_lite(path):
   del path
-  lite.Layout.read("policy").to_json()
+  lite_policy.Layout.read("policy").to_json()
   lite.LitePolicy("policy")
 
 

@@ -19,12 +19,12 @@ from typing import Any
 import gin
 import numpy as np
 
-from t2r_seq import errors
+from t2r_seq import errors, imports
 
 try:
   import gymnasium
 except ImportError as error:
-  raise errors.missing_extra("gymnasium", "pose-env") from error
+  raise imports.missing_extra("gymnasium", "pose-env") from error
 
 VERBS = ("touch", "push", "pick")
 COLORS = {

@@ -15,7 +15,8 @@ import gin
 import tensorflow as tf
 
 from research.grasp2vec import losses
-from t2r_seq import layers, models, preprocessors, specs, summaries
+from t2r_seq import layers, models, preprocessors, specs
+from t2r_seq.models import summaries
 
 _SCENES = ("pregrasp_image", "postgrasp_image")
 # In records of single grasps, as Tensor2Robot has them; and in episodes: the column and

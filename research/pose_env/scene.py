@@ -13,13 +13,13 @@ import os
 
 import numpy as np
 
-from t2r_seq import errors
+from t2r_seq import imports
 
 try:
   import pybullet
   import pybullet_data
 except ImportError as error:
-  raise errors.missing_extra("pybullet", "pose-env") from error
+  raise imports.missing_extra("pybullet", "pose-env") from error
 
 TABLE_HALF_SIZE = 1.2
 _TABLE_COLOR = (0.55, 0.60, 0.68, 1.0)

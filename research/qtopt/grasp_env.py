@@ -15,13 +15,13 @@ from typing import Any
 import gin
 import numpy as np
 
-from t2r_seq import errors
+from t2r_seq import errors, imports
 
 try:
   import gymnasium
   import pybullet
 except ImportError as error:
-  raise errors.missing_extra(error.name or "pybullet", "pose-env") from error
+  raise imports.missing_extra(error.name or "pybullet", "pose-env") from error
 
 Observation = dict[str, dict[str, np.ndarray]]
 Action = Mapping[str, np.ndarray]

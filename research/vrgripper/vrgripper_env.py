@@ -16,12 +16,12 @@ from typing import Any
 import gin
 import numpy as np
 
-from t2r_seq import errors, policies
+from t2r_seq import imports, policies
 
 try:
   import gymnasium
 except ImportError as error:
-  raise errors.missing_extra("gymnasium", "pose-env") from error
+  raise imports.missing_extra("gymnasium", "pose-env") from error
 
 # What an action of 1 is: a step along each axis.
 STEP = 0.2

@@ -11,7 +11,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors
+from t2r_seq import errors, imports
 
 
 class Move(NamedTuple):
@@ -181,7 +181,7 @@ def make_vector_env(
 
     disabled = vector.AutoresetMode.DISABLED
   except (ImportError, AttributeError) as error:
-    raise errors.missing_extra("gymnasium>=1.1", "envs") from error
+    raise imports.missing_extra("gymnasium>=1.1", "envs") from error
   make = vector.AsyncVectorEnv if processes else vector.SyncVectorEnv
   return make([env] * num_envs, autoreset_mode=disabled)
 

@@ -13,7 +13,8 @@ from typing import Any
 import gin
 from absl import logging
 
-from t2r_seq import acting, errors
+from t2r_seq import errors
+from t2r_seq.lite import policy_io
 from t2r_seq.training import stopping
 
 
@@ -78,7 +79,7 @@ def run_robot(
     raise errors.SpecError(f"run_robot: max_steps: expected >= 1, got {max_steps}.")
   period = getattr(policy, "control_period", None)
   if period is not None and not 0.9 <= period * rate_hz <= 1.1:
-    logging.warning(acting.rate_warning("run_robot: rate_hz", 1 / rate_hz, period))
+    logging.warning(policy_io.rate_warning("run_robot: rate_hz", 1 / rate_hz, period))
   numbers = (signals.SIGINT, signals.SIGTERM, signals.SIGHUP)
   num_steps = num_late = num_missed = 0
   longest = 0.0

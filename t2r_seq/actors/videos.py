@@ -11,7 +11,8 @@ import gin
 import numpy as np
 from absl import logging
 
-from t2r_seq import errors, files, videos
+from t2r_seq import errors, files, imports
+from t2r_seq.store import videos
 
 _ENCODING = videos.VideoEncoding("libx264", gop=50, quality=18)  # What browsers play.
 _FORMATS = ("gif", "mp4")
@@ -157,7 +158,7 @@ def _import_writer(video_format: str) -> Any:
     try:
       from PIL import Image
     except ImportError as error:
-      raise errors.missing_extra("pillow", "plots") from error
+      raise imports.missing_extra("pillow", "plots") from error
     return Image
   return videos.load_av("video")
 

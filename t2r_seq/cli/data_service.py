@@ -10,8 +10,9 @@ import socket
 import threading
 from typing import Any
 
-from t2r_seq import allocation, errors, listening
+from t2r_seq import errors, process
 from t2r_seq.cli import console
+from t2r_seq.serving import listening
 
 SUMMARY = "run the dispatcher or a worker of a tf.data service"
 DESCRIPTION = """Runs a server of a tf.data service until it is told to stop (SIGTERM).
@@ -107,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
   for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, lambda *_: stop.set())
   console.load_tensorflow()
-  allocation.keep_freed_memory()
+  process.keep_freed_memory()
   if args.role == "worker":
     _find(args.dispatcher, stop)
   if stop.is_set():

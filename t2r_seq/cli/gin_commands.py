@@ -18,9 +18,9 @@ STATUS_OF_SIGTERM = 143
 def _train(args: argparse.Namespace) -> int:
   """Trains; see `t2r_seq.training.train_eval_model` for what can be configured."""
   console.parse(args)
-  from t2r_seq import allocation, training
+  from t2r_seq import process, training
 
-  allocation.keep_freed_memory()
+  process.keep_freed_memory()
   result = dict(training.train_eval_model())
   step = result.pop("global_step")
   if result.pop("was_stopped"):

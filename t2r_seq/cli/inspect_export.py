@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from t2r_seq import acting, lite
 from t2r_seq.cli import console
+from t2r_seq.lite import lite_policy, policy_io
 
 _MOST_FIGURES = 4
 _STATE = "policy_state_"
@@ -43,7 +43,7 @@ class _Leaf:
 
 def is_lite(path: str) -> bool:
   """Whether a folder is one that `t2r_seq export --lite` wrote."""
-  return os.path.exists(os.path.join(path, lite.LAYOUT_FILE))
+  return os.path.exists(os.path.join(path, lite_policy.LAYOUT_FILE))
 
 
 def newest_export(path: str) -> str | None:
@@ -67,7 +67,7 @@ def render_lite(path: str) -> str:
   Raises:
     SpecError: it is damaged.
   """
-  layout = lite.Layout.read(path)
+  layout = lite_policy.Layout.read(path)
   masked = {window.mask for window in layout.windows.values()}
   features = [
     _Leaf(
@@ -197,7 +197,7 @@ def _record(record: Mapping[str, Any] | None) -> Iterator[str]:
     outputs = ", ".join(execution["outputs"])
     lines.append(f"chunks of {outputs}: {execution['num_executed']} executed{how}")
   if sources := record.get("source_preprocessing"):
-    listed = acting.list_stages(sources)
+    listed = policy_io.list_stages(sources)
     lines.append(f"not in the export, done by training's input before: {listed}")
   yield "\n".join(console.fill(line, 0) for line in lines)
   if figures := record.get("normalization"):

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from t2r_seq import __version__, errors, interrupts
+from t2r_seq import __version__, errors, process
 from t2r_seq.cli import console
 
 # The module of each command, or what it has for several. t2r_seq_lite has `serve` only.
@@ -99,11 +99,11 @@ def main(argv: Sequence[str] | None = None) -> int:
   """
   if argv is not None:
     return _main(argv)
-  interrupts.begin_process()
+  process.begin_process()
   try:
     return _main(None)
   finally:
-    interrupts.end_process()
+    process.end_process()
 
 
 def _main(argv: Sequence[str] | None) -> int:

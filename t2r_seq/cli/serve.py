@@ -8,8 +8,10 @@ import signal
 import threading
 from typing import Any
 
-from t2r_seq import listening, lite, serving
+from t2r_seq import lite, serving
 from t2r_seq.cli import console
+from t2r_seq.lite import lite_policy
+from t2r_seq.serving import listening, websocket
 
 SUMMARY = "serve a policy to robots, by websocket and msgpack"
 DESCRIPTION = """Serves an export, or the folder that `t2r_seq export --lite` wrote.
@@ -36,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     "0.0.0.0 for all of them (localhost). Nobody is asked who he is.",
   )
   parser.add_argument(
-    "--port", type=int, default=serving.PORT, help=f"0 chooses one ({serving.PORT})"
+    "--port", type=int, default=websocket.PORT, help=f"0 chooses one ({websocket.PORT})"
   )
   parser.add_argument(
     "--max_clients", type=int, default=8, metavar="N", help="at the same time (8)"
@@ -106,7 +108,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _load(folder: str, allow_nan: bool) -> Any:
   """Returns the policy of one environment; TensorFlow is loaded for exports only."""
-  if os.path.exists(os.path.join(folder, lite.LAYOUT_FILE)):
+  if os.path.exists(os.path.join(folder, lite_policy.LAYOUT_FILE)):
     return lite.LitePolicy(folder, allow_nan=allow_nan)
   console.load_tensorflow()
   from t2r_seq import policies

@@ -9,6 +9,7 @@ import os
 from typing import Any
 
 from t2r_seq.cli import console, sources
+from t2r_seq.lite import lite_policy
 
 SUMMARY = "prove that an exported policy sees what training saw, on a dataset"
 DESCRIPTION = """Replays the episodes of a dataset through an export as a robot would,
@@ -140,8 +141,8 @@ def _load_policy(place: str, stack: contextlib.ExitStack) -> Any:
     client = serving.PolicyClient(host, int(port), timeout=60.0)
     stack.callback(client.close)
     return client
-  if os.path.exists(os.path.join(place, lite.LAYOUT_FILE)):
-    keys = lite.Layout.read(place).outputs
+  if os.path.exists(os.path.join(place, lite_policy.LAYOUT_FILE)):
+    keys = lite_policy.Layout.read(place).outputs
     return lite.LitePolicy(place, keys[0], allow_nan=True)
   return console.load_export(place)
 
@@ -156,8 +157,8 @@ def _find_export(given: str | None, policy: Any) -> Any:
     place = policy.layout.export
   else:
     place = str(policy.metadata.get("model", ""))
-    if os.path.exists(os.path.join(place, lite.LAYOUT_FILE)):
-      place = lite.Layout.read(place).export
+    if os.path.exists(os.path.join(place, lite_policy.LAYOUT_FILE)):
+      place = lite_policy.Layout.read(place).export
   return console.load_export(place) if place and policies.list_exports(place) else None
 
 

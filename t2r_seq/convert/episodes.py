@@ -21,7 +21,7 @@ from t2r_seq import errors, records, specs
 from t2r_seq.specs import names as spec_names
 from t2r_seq.specs.extended_tensor_spec import added_axes
 from t2r_seq.store import layout, manifest, splits
-from t2r_seq.videos import VideoEncoding, VideoOptions
+from t2r_seq.store.videos import VideoEncoding, VideoOptions
 
 Values = dict[str, np.ndarray]
 

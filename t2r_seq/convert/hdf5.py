@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, imports, specs
 from t2r_seq.convert import episodes, hdf5_probe, minari
 from t2r_seq.convert.episodes import (
   Dropped,
@@ -50,7 +50,7 @@ _NO_STEPS = "metadata"
 
 def load_h5py() -> Any:
   """Imports h5py; an ImportError names the extra."""
-  return errors.load_extra("h5py", "hdf5")
+  return imports.load_extra("h5py", "hdf5")
 
 
 def open_file(path: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, records, specs, videos
+from t2r_seq import errors, records, specs
 from t2r_seq.convert.episodes import (
   Dropped,
   EpisodeSource,
@@ -28,8 +28,8 @@ from t2r_seq.convert.lerobot_folder import (
   LeRobotFolder,
   read_json,
 )
-from t2r_seq.store import splits
-from t2r_seq.videos import VideoEncoding, VideoOptions
+from t2r_seq.store import splits, videos
+from t2r_seq.store.videos import VideoEncoding, VideoOptions
 
 
 class LeRobotSource(EpisodeSource):

@@ -24,9 +24,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, specs, videos
+from t2r_seq import errors, imports, specs
 from t2r_seq.convert import episodes
 from t2r_seq.convert.episodes import Values
+from t2r_seq.store import videos
 
 # What this library knows of the episodes beside what the format has.
 EXTRA = "meta/t2r_seq.json"
@@ -46,7 +47,7 @@ _CACHED_BYTES = 1 << 27
 
 def load_parquet() -> Any:
   """Imports pyarrow; an ImportError names the extra."""
-  return errors.load_extra("pyarrow.parquet", "lerobot")
+  return imports.load_extra("pyarrow.parquet", "lerobot")
 
 
 def is_lerobot(path: str) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, files, records, specs, videos
+from t2r_seq import errors, files, records, specs
 from t2r_seq.convert import lerobot_folder
 from t2r_seq.convert.episodes import EpisodeTarget, Values, control_period
 from t2r_seq.convert.lerobot_folder import (
@@ -33,6 +33,7 @@ from t2r_seq.convert.lerobot_folder import (
   VIDEO,
 )
 from t2r_seq.specs.packing import encode_image
+from t2r_seq.store import videos
 
 # How pixels are kept where not as a video: losslessly, in the parquet files.
 PNG = "png"

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, imports, specs
 from t2r_seq.convert import episodes, mcap_files
 from t2r_seq.convert.episodes import (
   Dropped,
@@ -176,7 +176,7 @@ class _Message:
     Raises:
       ConversionError: no messages of ROS 2.
     """
-    decoder = errors.load_extra("mcap_ros2.decoder", "mcap")
+    decoder = imports.load_extra("mcap_ros2.decoder", "mcap")
     # A factory of each: it knows schemas by numbers, which other files give anew.
     self.decode = decoder.DecoderFactory().decoder_for(encoding, schema)
     if self.decode is None:
@@ -279,7 +279,7 @@ class McapSource(EpisodeSource):
       ConversionError: no contract, with all topics; no recording, a damaged one, or
         one without the topics.
     """
-    errors.load_extra("mcap.reader", "mcap")
+    imports.load_extra("mcap.reader", "mcap")
     self._path = path
     dropped = dropped or Dropped()
     bags = find_bags(path)

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from t2r_seq import errors
+from t2r_seq import errors, imports
 from t2r_seq.convert import episodes
 
 SIGNATURE = b"\x89MCAP"
@@ -54,7 +54,10 @@ def _open(name: str) -> Iterator[tuple[Any, Any]]:
         "whole."
       )
     file.seek(0)
-    yield file, errors.load_extra("mcap.reader", "mcap").make_reader(file).get_summary()
+    yield (
+      file,
+      imports.load_extra("mcap.reader", "mcap").make_reader(file).get_summary(),
+    )
 
 
 def list_topics(name: str) -> dict[str, list[Any]]:
@@ -176,10 +179,10 @@ class _ChunkStream:
     """
     data = io.BytesIO(chunk.data)
     if chunk.compression == "zstd":
-      zstd = errors.load_extra("zstandard", "mcap")
+      zstd = imports.load_extra("zstandard", "mcap")
       self._file: Any = zstd.ZstdDecompressor().stream_reader(data)
     elif chunk.compression == "lz4":
-      self._file = errors.load_extra("lz4.frame", "mcap").open(data)
+      self._file = imports.load_extra("lz4.frame", "mcap").open(data)
     elif not chunk.compression:
       self._file = data
     else:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, imports, specs
 from t2r_seq.convert import episodes
 from t2r_seq.convert.episodes import (
   Dropped,
@@ -64,7 +64,7 @@ class MinariSource(EpisodeSource):
       ImportError: the extra is not installed.
       ConversionError: no dataset, or episodes are missing; names the file.
     """
-    errors.load_extra("pyarrow", "lerobot")
+    imports.load_extra("pyarrow", "lerobot")
     folder = find_arrow(path)
     if folder is None:
       raise errors.ConversionError(

@@ -12,7 +12,7 @@ from typing import Any
 
 import gin
 
-from t2r_seq import errors, records, specs, videos
+from t2r_seq import errors, records, specs
 from t2r_seq.convert import (
   hdf5,
   lerobot_folder,
@@ -49,6 +49,7 @@ from t2r_seq.store import (
   layout,
   make_splits,
   splits,
+  videos,
 )
 from t2r_seq.store.splits import Episodes, parse_shares, read_episodes
 

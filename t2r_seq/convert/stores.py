@@ -16,7 +16,7 @@ from t2r_seq.convert.episodes import (
   Values,
 )
 from t2r_seq.store import EpisodeStore, layout
-from t2r_seq.videos import VideoEncoding, VideoOptions
+from t2r_seq.store.videos import VideoEncoding, VideoOptions
 
 # The target commits when it is told to.
 _NEVER = 1 << 62

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from t2r_seq import errors, files, specs
+from t2r_seq import errors, files, imports, specs
 from t2r_seq.convert import episodes
 from t2r_seq.convert.episodes import (
   Dropped,
@@ -41,7 +41,7 @@ _BLOSC_BYTES = 16
 
 def load_zarr() -> Any:
   """Imports zarr; an ImportError names the extra."""
-  return errors.load_extra("zarr", "zarr")
+  return imports.load_extra("zarr", "zarr")
 
 
 def _is_v3_api(zarr: Any) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from t2r_seq import errors, interrupts, specs, windows
+from t2r_seq import errors, process, specs, windows
 from t2r_seq.data import arguments
 from t2r_seq.store import EpisodeStore, StoreWindows
 from t2r_seq.store.episode_store import StoreColumns
@@ -199,7 +199,7 @@ class StoreFollower:
           number += 1
           wait = _Wait(self._store.path, self._follow)
           continue
-        with interrupts.watched_wait() as ends:
+        with process.watched_wait() as ends:
           wait.go_on(reason)
           if ends():
             raise errors.StoreError(

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import draws, errors, records, specs, windows
+from t2r_seq import errors, randomness, records, specs, windows
 from t2r_seq.data import arguments, joint
 from t2r_seq.data.arguments import flat_specs
 from t2r_seq.data.data_service import DataService
@@ -515,7 +515,7 @@ class AbstractInputGenerator(abc.ABC):
       first = next(iter({**pair[0], **pair[1]}.values()))
       numbers = batch * batch_size + tf.range(tf.shape(first)[0], dtype=tf.int64)
       # Workers take turns, as they do in the order of a store.
-      with draws.numbered(numbers * num_places + place, on_host=True):
+      with randomness.numbered(numbers * num_places + place, on_host=True):
         return finish(*pair)
 
     return batches.enumerate(start).map(numbered, tf.data.AUTOTUNE)

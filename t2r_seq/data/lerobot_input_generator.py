@@ -13,15 +13,15 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, records, specs, windows
-from t2r_seq.calls import PythonCalls
 from t2r_seq.convert import LeRobotFolder
 from t2r_seq.convert.lerobot_folder import check_frame_options
 from t2r_seq.data import joint, pool
 from t2r_seq.data.input_generator import DatasetInputGenerator
 from t2r_seq.data.loaders import PoolReader, WindowLoader, raised_as_read
+from t2r_seq.process import PythonCalls
 from t2r_seq.records.images import DecodeImages
 from t2r_seq.store.mapped import empty_array
-from t2r_seq.videos import TOLERANCE
+from t2r_seq.store.videos import TOLERANCE
 from t2r_seq.windows.cut import check_one_step, too_short_error
 
 # Of a text in a tensor.

@@ -12,7 +12,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import draws, errors, records, specs, windows
+from t2r_seq import errors, randomness, records, specs, windows
 from t2r_seq.convert import episodes as convert_episodes
 from t2r_seq.data import arguments, following, joint
 from t2r_seq.data.following import Follow
@@ -443,7 +443,7 @@ class StoreInputGenerator(DatasetInputGenerator):
 
   def _finish(self, features: Any, labels: Any, has_labels: bool) -> joint.Pair:
     if self._device_fn is not None:
-      numbers = draws.sample_numbers()  # No walrus: AutoGraph converts none.
+      numbers = randomness.sample_numbers()  # No walrus: AutoGraph converts none.
       if numbers is not None:
         features = specs.TensorSpecStruct({**features, _NUMBERS: numbers})
       return features, labels
@@ -451,7 +451,7 @@ class StoreInputGenerator(DatasetInputGenerator):
 
   def _stack_and_finish(self, features: Any, labels: Any) -> joint.Pair:
     features = specs.TensorSpecStruct(features)
-    with draws.numbered(features.pop(_NUMBERS, None)):
+    with randomness.numbered(features.pop(_NUMBERS, None)):
       return self._stack(features, labels)
 
   def _stack(self, features: Any, labels: Any) -> joint.Pair:

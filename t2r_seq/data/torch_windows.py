@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, specs
+from t2r_seq import errors, imports, specs
 from t2r_seq.data.loaders import Batch, as_arrays, check_start_batch
 from t2r_seq.data.stores import StoreWindowLoader
 from t2r_seq.store import EpisodeStore, StoreWindows
@@ -22,7 +22,7 @@ from t2r_seq.store import EpisodeStore, StoreWindows
 try:
   import torch
 except ImportError as error:
-  raise errors.missing_extra("torch", "torch") from error
+  raise imports.missing_extra("torch", "torch") from error
 
 TorchBatch = dict[str, Any]
 

@@ -14,7 +14,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from t2r_seq import draws, errors, specs
+from t2r_seq import errors, randomness, specs
 from t2r_seq.meta_learning import meta_tfdata
 from t2r_seq.preprocessors import AbstractPreprocessor
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, SpecStructure, TensorSpecStruct
@@ -254,12 +254,12 @@ class MAMLPreprocessorV2(AbstractPreprocessor):
       )
       for part in (features, labels)
     ]
-    numbers = draws.sample_numbers()
+    numbers = randomness.sample_numbers()
     if numbers is not None:
       of_task = first_number + tf.range(sizes[1], dtype=tf.int64)
       numbers = numbers[:, tf.newaxis] * (2 * _MOST_SAMPLES) + of_task
       numbers = tf.reshape(numbers, [-1])
-    with draws.numbered(numbers, draws.is_on_host()):
+    with randomness.numbered(numbers, randomness.is_on_host()):
       features, labels = self._base_preprocessor.preprocess(merged[0], merged[1], mode)
     split: list[Any] = [
       None

@@ -12,7 +12,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import data, draws, errors, records, replay, specs, store, windows
+from t2r_seq import data, errors, randomness, records, replay, specs, store, windows
 from t2r_seq.data import joint
 from t2r_seq.data.loaders import batches_in_order
 from t2r_seq.data.plan import draw_seed, permuted
@@ -219,14 +219,16 @@ class _TaskOrder:
     size = tf.gather(tf.constant(sizes), cell)
     place = self._places(sample, slot, size)
     if self.is_shuffled:
-      of_kind = draws.Draws(key * (max(self.kinds) + 1) + kind, self.seed)
-      place = of_kind.places("episode", place, size)
+      of_kind = randomness.RandomNumbers(key * (max(self.kinds) + 1) + kind, self.seed)
+      place = of_kind.permute("episode", place, size)
     episodes = tf.gather(tf.constant(starts), cell) + place
     episodes = tf.gather(tf.constant(np.concatenate(self.task_episodes)), episodes)
     window = tf.zeros_like(episodes)
     many = tf.gather(tf.constant(counts), episodes)
     if self.is_shuffled:
-      share = draws.Draws(key * self.num_samples + sample, self.seed).uniform("window")
+      share = randomness.RandomNumbers(
+        key * self.num_samples + sample, self.seed
+      ).uniform("window")
       drawn = tf.cast(tf.cast(share, tf.float64) * tf.cast(many, tf.float64), tf.int64)
       window = tf.minimum(drawn, many - 1)
     if self.num_whole:

@@ -15,7 +15,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from t2r_seq import acting, errors, policies, preprocessors, specs
+from t2r_seq import errors, policies, preprocessors, specs
+from t2r_seq.lite import policy_io
 from t2r_seq.models import networks, optimizers, updates, warm_start
 from t2r_seq.models.averages import WeightAverages
 from t2r_seq.policies.policy_model import note_network_inputs
@@ -297,7 +298,7 @@ class T2RModel(policies.PolicyModel):
         "The export holds the model's preprocessor, and nothing that the input does "
         "before it: %s. A robot has to do the same, and to undo it for actions; "
         "policy.json in the export lists it.%s",
-        acting.list_stages(stages),
+        policy_io.list_stages(stages),
         more,
       )
     self._source_preprocessing = stages
@@ -693,7 +694,7 @@ class T2RModel(policies.PolicyModel):
       raise errors.SpecError(
         f"{type(self).__name__}: tf.summary: expected the package tensorboard, which "
         "tf.summary.scalar, image, histogram and text need, got none. Those of "
-        "t2r_seq.summaries need none; or return scalars beside the loss: "
+        "t2r_seq.models.summaries need none; or return scalars beside the loss: "
         "(loss, {name: value})."
       ) from e
 

@@ -1,6 +1,6 @@
 """Predictors over exported models, and the policies that act with them."""
 
-from t2r_seq.acting import (
+from t2r_seq.lite.policy_io import (
   PolicyState,
   RateWatch,
   flatten_observation,

@@ -16,7 +16,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import draws, errors
+from t2r_seq import errors, randomness
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 
 _as_it_is = tf.autograph.experimental.do_not_convert
@@ -266,7 +266,7 @@ class CrossEntropySearch:
     leaves = _Leaf.all_of(self, action_spec)
     size = sum(leaf.size for leaf in leaves)
     shape = [2, self.num_iterations, self.num_samples, size]
-    drawn = draws.of_seeds(seeds, math.prod(shape))
+    drawn = randomness.of_seeds(seeds, math.prod(shape))
     first, second = tf.unstack(tf.reshape(drawn, [-1, *shape]), axis=1)
     best: TensorSpecStruct | None = None
     best_value = tf.zeros([0])

@@ -17,7 +17,8 @@ from absl import logging
 from tensorflow.python.eager import context
 from tensorflow.python.framework import convert_to_constants
 
-from t2r_seq import errors, files, lite, specs
+from t2r_seq import errors, files, imports, lite, specs
+from t2r_seq.lite import lite_policy
 from t2r_seq.policies.loaded_export import (
   LoadedExport,
   assets_path,
@@ -115,7 +116,7 @@ def export_lite(
       "is. Name another one."
     )
   # What is missing is said before the work is done.
-  errors.load_extra("ai_edge_litert.interpreter", "lite")
+  imports.load_extra("ai_edge_litert.interpreter", "lite")
   found = scan_exports(export_dir)[0]
   if not found:
     raise errors.SpecError(
@@ -133,16 +134,18 @@ def export_lite(
   layout = _layout(loaded, step, content, weights)
   initial: dict[str, Any] = dict(step.initial_state())
   with files.new_folder(folder) as partial:
-    with open(os.path.join(partial, lite.STEP_FILE), "wb") as f:
+    with open(os.path.join(partial, lite_policy.STEP_FILE), "wb") as f:
       f.write(content)
-    with open(os.path.join(partial, lite.LAYOUT_FILE), "w", encoding="utf-8") as f:
+    with open(
+      os.path.join(partial, lite_policy.LAYOUT_FILE), "w", encoding="utf-8"
+    ) as f:
       f.write(layout.to_json())
-    np.savez_compressed(os.path.join(partial, lite.STATE_FILE), **initial)
-    shutil.copy(assets_path(loaded.path), os.path.join(partial, lite.SPECS_FILE))
+    np.savez_compressed(os.path.join(partial, lite_policy.STATE_FILE), **initial)
+    shutil.copy(assets_path(loaded.path), os.path.join(partial, lite_policy.SPECS_FILE))
     config = operative_config_path(loaded.path)
     if os.path.exists(config):
       shutil.copy(config, partial)
-    lite.write_checksums(partial)
+    lite_policy.write_checksums(partial)
     most = tolerance if weights == "float32" else float("inf")
     if step.narrow:
       # The rounding of a narrow dtype says nothing about the conversion.
@@ -226,9 +229,9 @@ def _convert(step: _Step, path: str, weights: str) -> bytes:
   with tempfile.TemporaryDirectory() as saved:
     # Names for arguments and outputs come from the signature of a SavedModel alone.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-    signatures = {lite.SIGNATURE: step.function}
+    signatures = {lite_policy.SIGNATURE: step.function}
     tf.saved_model.save(tf.Module(), saved, signatures, options)
-    converter = tf.lite.TFLiteConverter.from_saved_model(saved, [lite.SIGNATURE])
+    converter = tf.lite.TFLiteConverter.from_saved_model(saved, [lite_policy.SIGNATURE])
     return _converted(converter, path, weights, step.function)
 
 
@@ -410,7 +413,7 @@ def _rename_functions(graph_def: Any, suffix: str) -> None:
 
 def _layout(
   loaded: LoadedExport, step: _Step, content: bytes, weights: str
-) -> lite.Layout:
+) -> lite_policy.Layout:
   """Returns what the folder says of the policy."""
   masks = {path: mask for mask, path in mask_paths(loaded.feature_spec).items()}
   seen = {}
@@ -418,8 +421,8 @@ def _layout(
     kept = f"history_{specs.signature_key(path)}"
     if spec.time_offsets is not None and kept in step.state:
       offsets = np.asarray(spec.time_offsets).tolist()
-      seen[path] = lite.Window(kept, offsets, masks.get(path, ""))
-  return lite.Layout(
+      seen[path] = lite_policy.Window(kept, offsets, masks.get(path, ""))
+  return lite_policy.Layout(
     hashlib.sha256(content).hexdigest()[:16],
     loaded.global_step,
     weights,
@@ -435,10 +438,10 @@ def _layout(
 
 def _leaves(
   taken: Mapping[str, tf.TensorSpec], arguments: Mapping[str, str]
-) -> dict[str, lite.Leaf]:
+) -> dict[str, lite_policy.Leaf]:
   """Returns what a step takes of one environment, by path."""
   return {
-    path: lite.Leaf(
+    path: lite_policy.Leaf(
       name,
       tuple(taken[name].shape.as_list()[1:]),
       np.dtype(taken[name].dtype.as_numpy_dtype),
@@ -460,7 +463,9 @@ def _compare(
   Raises:
     SpecError: the frames that the network sees differ, or outputs do by more.
   """
-  policy = lite.LitePolicy(folder, action_key=lite.Layout.read(folder).outputs[0])
+  policy = lite.LitePolicy(
+    folder, action_key=lite_policy.Layout.read(folder).outputs[0]
+  )
   states: Mapping[str, Any] = loaded.initial_state(1)
   state = policy.initial_state()
   if reference is not None:

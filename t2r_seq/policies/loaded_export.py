@@ -13,7 +13,7 @@ from google.protobuf import message
 from tensorflow.core.protobuf import saved_model_pb2
 
 from t2r_seq import errors, specs
-from t2r_seq.acting import Inspection, PolicyState
+from t2r_seq.lite.policy_io import Inspection, PolicyState
 from t2r_seq.policies.policy_module import (
   INPUT,
   IS_FIRST,

@@ -11,7 +11,8 @@ import gin
 import numpy as np
 from google.protobuf import text_format
 
-from t2r_seq import acting, errors, specs
+from t2r_seq import errors, specs
+from t2r_seq.lite import policy_io
 from t2r_seq.policies import predictors
 
 
@@ -127,8 +128,8 @@ def pack_observation(
   spec: specs.TensorSpecStruct,
   context: Mapping[str, Any] | None = None,
 ) -> specs.TensorSpecStruct:
-  """Finds the value of every feature in an observation, see `acting.pack`."""
-  packed = acting.pack(observation, spec, context)
+  """Finds the value of every feature in an observation, see `policy_io.pack`."""
+  packed = policy_io.pack(observation, spec, context)
   return specs.TensorSpecStruct(packed.items())
 
 
@@ -156,7 +157,7 @@ class StatelessPolicy:
     """Returns what a step takes, by path, without the axis of environments."""
     return self._predictor.get_step_specification()
 
-  def initial_state(self, seed: int = 0) -> acting.PolicyState:
+  def initial_state(self, seed: int = 0) -> policy_io.PolicyState:
     """Returns what is remembered before a first step.
 
     Args:
@@ -165,8 +166,8 @@ class StatelessPolicy:
     return self._predictor.initial_state(1, [seed])
 
   def stateless_step(
-    self, observation: Any, state: acting.PolicyState, is_first: bool = False
-  ) -> tuple[dict[str, np.ndarray], acting.PolicyState]:
+    self, observation: Any, state: policy_io.PolicyState, is_first: bool = False
+  ) -> tuple[dict[str, np.ndarray], policy_io.PolicyState]:
     """Takes a step.
 
     Args:
@@ -178,16 +179,16 @@ class StatelessPolicy:
     Raises:
       SpecError: the observation does not fit, or the state is of another model.
     """
-    packed = acting.pack(observation, self.step_specification())
+    packed = policy_io.pack(observation, self.step_specification())
     batched = {path: value[np.newaxis] for path, value in packed.items()}
     outputs, state = self._predictor.stateless_step(batched, state, is_first)
     return {name: value[0] for name, value in outputs.items()}, state
 
   def inspect_step(
-    self, observation: Any, state: acting.PolicyState, is_first: bool = False
-  ) -> acting.Inspection:
+    self, observation: Any, state: policy_io.PolicyState, is_first: bool = False
+  ) -> policy_io.Inspection:
     """Tells what the network is given at such a step, `[1, ...]`; no step is taken."""
-    packed = acting.pack(observation, self.step_specification())
+    packed = policy_io.pack(observation, self.step_specification())
     batched = {path: value[np.newaxis] for path, value in packed.items()}
     return self._predictor.inspect_step(batched, state, is_first)
 
@@ -282,7 +283,7 @@ class RegressionPolicy(Policy):
     del explore_prob
     spec = self._steps.get_step_specification()
     features = pack_observation(observations, spec)
-    timestamp = acting.timestamp_of(observations, spec)
+    timestamp = policy_io.timestamp_of(observations, spec)
     return self._act_all(features, np.asarray(is_first), timestamp)
 
   def start_episode(self, env: int = 0) -> None:
@@ -301,7 +302,7 @@ class RegressionPolicy(Policy):
     features = pack_observation(state, spec, context)
     batched = {path: value[np.newaxis] for path, value in features.items()}
     is_first = np.array([self._is_first or timestep == 0])
-    timestamp = acting.timestamp_of(state, spec)
+    timestamp = policy_io.timestamp_of(state, spec)
     actions, outputs = self._act_all(batched, is_first, timestamp)
     self._is_first = False
     return actions[0], outputs[0]
@@ -315,7 +316,7 @@ class RegressionPolicy(Policy):
       self._steps.reset(num_envs)
       self._num_envs = num_envs
     # Predictors of a project's own need not know of times.
-    timed = {} if timestamp is None else {acting.TIMESTAMP: timestamp}
+    timed = {} if timestamp is None else {policy_io.TIMESTAMP: timestamp}
     outputs = self._steps.step(features, is_first, **timed)
     key = self._action_key
     keys = key if isinstance(key, Mapping) else {"": key}

@@ -11,10 +11,10 @@ from typing import Any
 import tensorflow as tf
 
 from t2r_seq import errors
+from t2r_seq.lite.texts import HashedWords
 from t2r_seq.policies.execution import ChunkExecution
 from t2r_seq.policies.policy_model import PolicyModel
 from t2r_seq.specs.assets import EXTRA_ASSETS_DIRECTORY
-from t2r_seq.texts import HashedWords
 from t2r_seq.windows.cut import DEFAULT_PADDING, Padding, check_padding
 
 POLICY_RECORD = "policy.json"

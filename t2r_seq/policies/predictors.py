@@ -15,8 +15,9 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from t2r_seq import acting, errors, specs
-from t2r_seq.acting import Inspection, PolicyState, RateWatch
+from t2r_seq import errors, specs
+from t2r_seq.lite import policy_io
+from t2r_seq.lite.policy_io import Inspection, PolicyState, RateWatch
 from t2r_seq.policies.loaded_export import (
   LoadedExport,
   LoadedPolicy,
@@ -415,7 +416,7 @@ class LoadingPredictor(AbstractPredictor):
     self, operation: str, features: Any, has_envs: bool = False
   ) -> None:
     if not self._allow_nan:
-      acting.check_finite(operation, features, has_envs)
+      policy_io.check_finite(operation, features, has_envs)
 
   def _starts(self, is_first: Any) -> Any:
     """Returns where an episode starts, bool [N]."""

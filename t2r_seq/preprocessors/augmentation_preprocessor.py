@@ -9,7 +9,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from t2r_seq import draws, errors, specs
+from t2r_seq import errors, randomness, specs
 from t2r_seq.preprocessors import abstract_preprocessor, augmentations
 from t2r_seq.preprocessors.image_to_float_preprocessor import (
   SpecTransformationPreprocessor,
@@ -52,10 +52,10 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
       image_paths: patterns of the paths of features ('state/*'); None takes those that
         have the data_format of an image.
       stored_dtype: of the stored images; None for the model's.
-      share_cameras: gives all images of a sample the same draws.
+      share_cameras: gives all images of a sample the same random numbers.
       camera_dropout: probability that an image of a sample is black, all of its frames;
         one of them is left at least.
-      seed: of the draws.
+      seed: of the random numbers.
     Raises:
       SpecError: the transforms do not give the model's images, or there are none.
     """
@@ -224,15 +224,15 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
 
   def _augment_all(self, images: Images, wanted: dict[str, Any]) -> Images:
     batch_size = tf.shape(next(iter(images.values())))[0]
-    drawn = draws.of_samples(batch_size, self._seed)
-    if not draws.is_on_host():
+    drawn = randomness.of_samples(batch_size, self._seed)
+    if not randomness.is_on_host():
       return self._augment(images, wanted, drawn)
 
     # A processor's cache holds one sample, and not what a batch becomes on its way.
     def augment_one(inputs: tuple[tf.Tensor, Images]) -> Images:
       number, frames = inputs
       batch = {path: image[tf.newaxis] for path, image in frames.items()}
-      one = draws.Draws(number[tf.newaxis], self._seed)
+      one = randomness.RandomNumbers(number[tf.newaxis], self._seed)
       return {path: i[0] for path, i in self._augment(batch, wanted, one).items()}
 
     signature = {
@@ -246,17 +246,17 @@ class AugmentationPreprocessor(SpecTransformationPreprocessor):
     )
 
   def _augment(
-    self, images: Images, wanted: dict[str, Any], drawn: draws.Draws
+    self, images: Images, wanted: dict[str, Any], drawn: randomness.RandomNumbers
   ) -> Images:
     done = {}
     for path, image in images.items():
-      own = drawn if self._share_cameras else drawn.under(path)
+      own = drawn if self._share_cameras else drawn.scoped(path)
       for index, transform in enumerate(self._transforms):
-        image = transform.augment(image, own.under(str(index)))
+        image = transform.augment(image, own.scoped(str(index)))
       done[path] = augmentations.convert(image, wanted[path].dtype)
     return self._drop_cameras(done, drawn) if self._camera_dropout else done
 
-  def _drop_cameras(self, images: Images, drawn: draws.Draws) -> Images:
+  def _drop_cameras(self, images: Images, drawn: randomness.RandomNumbers) -> Images:
     chances = tf.stack(
       [drawn.uniform(f"{path}/camera_dropout") for path in images], axis=1
     )

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors
-from t2r_seq.draws import Draws
+from t2r_seq.randomness import RandomNumbers
 
 Size = tuple[int, int]
 """Height and width in pixels."""
@@ -42,12 +42,12 @@ class ImageTransform(abc.ABC):
     """Raises SpecError if images of so many channels cannot be transformed."""
 
   @abc.abstractmethod
-  def augment(self, images: tf.Tensor, draws: Draws) -> tf.Tensor:
+  def augment(self, images: tf.Tensor, random: RandomNumbers) -> tf.Tensor:
     """Transforms images to train on.
 
     Args:
       images: [B, F, H, W, C], F frames of each sample.
-      draws: of the B samples.
+      random: of the B samples.
     Returns:
       [B, F, *output_size, C], of that dtype or, in [0, 1], float32.
     """
@@ -122,11 +122,11 @@ class RandomCrop(ImageTransform):
       )
     return self._size
 
-  def augment(self, images: tf.Tensor, draws: Draws) -> tf.Tensor:
+  def augment(self, images: tf.Tensor, random: RandomNumbers) -> tf.Tensor:
     """See the base class."""
     height, width = self._size
-    y = draws.integers("y", images.shape[2] - height + 1)
-    x = draws.integers("x", images.shape[3] - width + 1)
+    y = random.integers("y", images.shape[2] - height + 1)
+    x = random.integers("x", images.shape[3] - width + 1)
     return _slice(images, y, x, self._size)
 
   def standard(self, images: tf.Tensor) -> tf.Tensor:
@@ -138,9 +138,9 @@ class RandomCrop(ImageTransform):
 class CenterCrop(RandomCrop):
   """Cuts the window in the middle, in training, too."""
 
-  def augment(self, images: tf.Tensor, draws: Draws) -> tf.Tensor:
+  def augment(self, images: tf.Tensor, random: RandomNumbers) -> tf.Tensor:
     """See the base class."""
-    del draws
+    del random
     return self.standard(images)
 
 
@@ -168,9 +168,9 @@ class CustomCrop(ImageTransform):
       )
     return self._size
 
-  def augment(self, images: tf.Tensor, draws: Draws) -> tf.Tensor:
+  def augment(self, images: tf.Tensor, random: RandomNumbers) -> tf.Tensor:
     """See the base class."""
-    del draws
+    del random
     return self.standard(images)
 
   def standard(self, images: tf.Tensor) -> tf.Tensor:
@@ -205,9 +205,9 @@ class Resize(ImageTransform):
     """Returns the new size."""
     return self._size
 
-  def augment(self, images: tf.Tensor, draws: Draws) -> tf.Tensor:
+  def augment(self, images: tf.Tensor, random: RandomNumbers) -> tf.Tensor:
     """See the base class."""
-    del draws
+    del random
     return self.standard(images)
 
   def standard(self, images: tf.Tensor) -> tf.Tensor:
@@ -241,10 +241,10 @@ class RandomFlip(ImageTransform):
     self._axes = [axis for axis, on in ((3, left_right), (2, up_down)) if on]
     self._probability = check_number("RandomFlip: probability", probability)
 
-  def augment(self, images: tf.Tensor, draws: Draws) -> tf.Tensor:
+  def augment(self, images: tf.Tensor, random: RandomNumbers) -> tf.Tensor:
     """See the base class."""
     for axis in self._axes:
-      flips = _by_sample(draws.chance(f"axis {axis}", self._probability))
+      flips = _by_sample(random.chance(f"axis {axis}", self._probability))
       images = tf.where(flips, tf.reverse(images, [axis]), images)
     return images
 
@@ -266,10 +266,10 @@ class RandomShift(ImageTransform):
       raise self._error(f"pixels: expected an integer of at least 1, got {pixels!r}.")
     self._pixels = pixels
 
-  def augment(self, images: tf.Tensor, draws: Draws) -> tf.Tensor:
+  def augment(self, images: tf.Tensor, random: RandomNumbers) -> tf.Tensor:
     """See the base class."""
     size, pad = (images.shape[2], images.shape[3]), self._pixels
-    y, x = [draws.integers(name, 2 * pad + 1) for name in "yx"]
+    y, x = [random.integers(name, 2 * pad + 1) for name in "yx"]
     for axis in (2, 3):
       side = images.shape[axis]
       places = np.clip(np.arange(-pad, side + pad), 0, side - 1)
@@ -320,14 +320,14 @@ class ColorJitter(ImageTransform):
         "saturation=(1, 1) and hue=0."
       )
 
-  def augment(self, images: tf.Tensor, draws: Draws) -> tf.Tensor:
+  def augment(self, images: tf.Tensor, random: RandomNumbers) -> tf.Tensor:
     """See the base class."""
     scale = 1.0 if images.dtype.is_floating else 1.0 / images.dtype.max
     dtype = images.dtype if images.dtype.is_floating else tf.float32
     values = tf.cast(images, tf.float32)
-    delta = draws.uniform("brightness", -self._brightness, self._brightness)
-    contrast = draws.uniform("contrast", *self._contrast)[:, None, None]
-    colors = self._color_matrix(draws, images.shape[4])
+    delta = random.uniform("brightness", -self._brightness, self._brightness)
+    contrast = random.uniform("contrast", *self._contrast)[:, None, None]
+    colors = self._color_matrix(random, images.shape[4])
     offset = tf.ones([1, 1, images.shape[4]]) * delta[:, None, None]
     if self._contrast != (1, 1):
       mean = tf.reduce_mean(values, axis=[1, 2, 3])[:, None] * scale
@@ -335,16 +335,16 @@ class ColorJitter(ImageTransform):
     changed = _map_colors(values, contrast * scale * colors, offset)
     return tf.cast(tf.clip_by_value(changed, 0.0, 1.0), dtype)
 
-  def _color_matrix(self, draws: Draws, channels: int) -> tf.Tensor:
+  def _color_matrix(self, random: RandomNumbers, channels: int) -> tf.Tensor:
     """Returns what saturation and hue do to row vectors, [B, C, C]; keeps grays."""
     eye = tf.eye(channels)[None]
     if not self._changes_colors:
-      return tf.repeat(eye, tf.shape(draws.numbers)[0], axis=0)
+      return tf.repeat(eye, tf.shape(random.numbers)[0], axis=0)
     gray = tf.constant(np.repeat(np.array(_LUMINANCE, np.float32)[:, None], 3, axis=1))[
       None
     ]
-    factor = draws.uniform("saturation", *self._saturation)[:, None, None]
-    angle = draws.uniform("hue", -self._hue, self._hue)[:, None, None] * 2 * math.pi
+    factor = random.uniform("saturation", *self._saturation)[:, None, None]
+    angle = random.uniform("hue", -self._hue, self._hue)[:, None, None] * 2 * math.pi
     cross = tf.constant([[[0.0, 1, -1], [-1, 0, 1], [1, -1, 0]]]) / math.sqrt(3)
     cosine = tf.cos(angle)
     turn = cosine * eye + (1 - cosine) / 3 + tf.sin(angle) * cross
@@ -379,18 +379,18 @@ class GaussianNoise(ImageTransform):
     self._stddev = check_number("GaussianNoise: stddev", stddev)
     self._probability = check_number("GaussianNoise: probability", probability)
 
-  def augment(self, images: tf.Tensor, draws: Draws) -> tf.Tensor:
+  def augment(self, images: tf.Tensor, random: RandomNumbers) -> tf.Tensor:
     """See the base class."""
     noisy = as_float(images)
-    noise = _noise(noisy, draws, self._stddev, self._probability)
+    noise = _noise(noisy, random, self._stddev, self._probability)
     return tf.clip_by_value(noisy + noise, 0.0, 1.0)
 
 
 def _noise(
-  images: tf.Tensor, draws: Draws, stddev: float, probability: float
+  images: tf.Tensor, random: RandomNumbers, stddev: float, probability: float
 ) -> tf.Tensor:
-  deviation = tf.where(draws.chance("applies", probability), stddev, 0.0)
-  noise = draws.normal("noise", tf.shape(images)[1:])
+  deviation = tf.where(random.chance("applies", probability), stddev, 0.0)
+  noise = random.normal("noise", tf.shape(images)[1:])
   return tf.cast(noise * _by_sample(deviation), images.dtype)
 
 
@@ -425,12 +425,12 @@ class DepthNoise(ImageTransform):
     if channels != 1:
       raise self._error(f"images: expected 1 channel, the depth, got {channels}.")
 
-  def augment(self, images: tf.Tensor, draws: Draws) -> tf.Tensor:
+  def augment(self, images: tf.Tensor, random: RandomNumbers) -> tf.Tensor:
     """See the base class."""
     images = as_float(images)
-    scale = 1 + self._scale * draws.normal("scale", [])
-    scale = tf.where(draws.chance("applies", self._probability), scale, 1.0)
-    noise = _noise(images, draws, self._stddev, self._probability)
+    scale = 1 + self._scale * random.normal("scale", [])
+    scale = tf.where(random.chance("applies", self._probability), scale, 1.0)
+    noise = _noise(images, random, self._stddev, self._probability)
     return self.standard(images * tf.cast(_by_sample(scale), images.dtype) + noise)
 
   def standard(self, images: tf.Tensor) -> tf.Tensor:
@@ -460,21 +460,21 @@ class Cutout(ImageTransform):
     self._value = check_number("Cutout: value", value)
     self._probability = check_number("Cutout: probability", probability)
 
-  def augment(self, images: tf.Tensor, draws: Draws) -> tf.Tensor:
+  def augment(self, images: tf.Tensor, random: RandomNumbers) -> tf.Tensor:
     """See the base class."""
-    applies = draws.chance("applies", self._probability)[:, None]
+    applies = random.chance("applies", self._probability)[:, None]
     inside = [
-      applies & self._is_inside(images.shape[2 + i], draws.under("yx"[i]))
+      applies & self._is_inside(images.shape[2 + i], random.scoped("yx"[i]))
       for i in range(2)
     ]
     hidden = inside[0][:, None, :, None, None] & inside[1][:, None, None, :, None]
     value = convert(tf.constant(self._value), images.dtype)
     return tf.where(hidden, value, images)
 
-  def _is_inside(self, side: int, draws: Draws) -> tf.Tensor:
+  def _is_inside(self, side: int, random: RandomNumbers) -> tf.Tensor:
     """Returns which pixels of a side are in the rectangle, bool [B, side]."""
-    half = draws.uniform("size", *self._size) * side / 2
-    center = draws.uniform("center", 0.0, side)
+    half = random.uniform("size", *self._size) * side / 2
+    center = random.uniform("center", 0.0, side)
     places = tf.range(side, dtype=tf.float32) + 0.5
     return tf.abs(places - center[:, None]) < half[:, None]
 
@@ -495,11 +495,11 @@ class GaussianBlur(ImageTransform):
     self._sigma = check_range("GaussianBlur: sigma", sigma)
     self._probability = check_number("GaussianBlur: probability", probability)
 
-  def augment(self, images: tf.Tensor, draws: Draws) -> tf.Tensor:
+  def augment(self, images: tf.Tensor, random: RandomNumbers) -> tf.Tensor:
     """See the base class."""
     images = as_float(images)
-    applies = draws.chance("applies", self._probability)
-    sigma = tf.where(applies, draws.uniform("sigma", *self._sigma), 0.0)[:, None]
+    applies = random.chance("applies", self._probability)
+    sigma = tf.where(applies, random.uniform("sigma", *self._sigma), 0.0)[:, None]
     radius = max(1, math.ceil(3 * self._sigma[1]))
     distance = tf.abs(tf.range(-radius, radius + 1, dtype=tf.float32))[None]
     weights = tf.exp(-tf.square(distance / tf.maximum(sigma, 1e-3)) / 2)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import gin
 import tensorflow as tf
 
-from t2r_seq import draws, errors
+from t2r_seq import errors, randomness
 
 
 def RandomCropImages(
@@ -38,7 +38,7 @@ def RandomCropImages(
     f"RandomCropImages: target_shape: expected at most {tuple(input_shape[:2])}, got "
     f"{tuple(target_shape)}.",
   )
-  drawn = draws.of_batch()
+  drawn = randomness.of_batch()
   y, x = [drawn.integers("yx"[i], room[i] + 1)[0] for i in range(2)]
   return [_cut(image, y, x, target_shape) for image in images]
 
@@ -175,7 +175,7 @@ def ApplyPhotometricImageDistortions(
   Returns:
     The images, clipped to [0, 1].
   """
-  drawn, done = draws.of_batch(), list(images)
+  drawn, done = randomness.of_batch(), list(images)
   if random_brightness:
     delta = drawn.uniform("brightness", -max_delta_brightness, max_delta_brightness)
     done = [tf.image.adjust_brightness(image, delta[0]) for image in done]
@@ -191,7 +191,7 @@ def ApplyPhotometricImageDistortions(
   if random_noise_level:
     done = [
       _with_noise(
-        image, drawn.under(str(i)), random_noise_level, random_noise_apply_probability
+        image, drawn.scoped(str(i)), random_noise_level, random_noise_apply_probability
       )
       for i, image in enumerate(done)
     ]
@@ -199,7 +199,7 @@ def ApplyPhotometricImageDistortions(
 
 
 def _with_noise(
-  image: tf.Tensor, drawn: draws.Draws, stddev: float, probability: float
+  image: tf.Tensor, drawn: randomness.RandomNumbers, stddev: float, probability: float
 ) -> tf.Tensor:
   deviation = tf.where(drawn.chance("noise applies", probability), stddev, 0.0)
   noise = drawn.normal("noise", tf.shape(image))[0] * deviation[0]
@@ -244,9 +244,9 @@ def ApplyPhotometricImageDistortionsParallel(
     The images, clipped to [0, 1].
   """
   images = tf.convert_to_tensor(images)
-  first, places = draws.of_batch(), tf.range(tf.shape(images)[0], dtype=tf.int64)
+  first, places = randomness.of_batch(), tf.range(tf.shape(images)[0], dtype=tf.int64)
   # A batch of images is numbered from its first sample on.
-  drawn = draws.Draws(first.numbers + places, first.seed, first.scope)
+  drawn = randomness.RandomNumbers(first.numbers + places, first.seed, first.scope)
 
   def draw(purpose: str, low: float, high: float) -> tf.Tensor:
     values = drawn.uniform(purpose, low, high)[:, None, None, None]
@@ -283,7 +283,7 @@ def ApplyPhotometricImageDistortionsCheap(images: tf.Tensor) -> tf.Tensor:
   Args:
     images: [..., C], floats in [0, 1].
   """
-  drawn = draws.of_batch()
+  drawn = randomness.of_batch()
   powers = [
     drawn.uniform(f"gamma {channel}", 0.5, 1.5)[0]
     for channel in range(images.shape[-1])
@@ -297,7 +297,7 @@ def ApplyRandomFlips(images: tf.Tensor) -> tf.Tensor:
   Args:
     images: [B, H, W, C], or [B, T, H, W, C].
   """
-  drawn = draws.of_batch()
+  drawn = randomness.of_batch()
   for axis in (-2, -3):
     flips = drawn.chance(f"axis {axis}", 0.5)[0]
     images = tf.where(flips, tf.reverse(images, [images.shape.rank + axis]), images)
@@ -331,7 +331,7 @@ def ApplyDepthImageDistortions(
   Raises:
     SpecError: an image has more than one channel.
   """
-  drawn, done = draws.of_batch(), []
+  drawn, done = randomness.of_batch(), []
   for index, image in enumerate(depth_images):
     if image.shape[-1] != 1:
       raise errors.SpecError(
@@ -339,7 +339,7 @@ def ApplyDepthImageDistortions(
         f"{errors.describe(image)}."
       )
     if random_noise_level:
-      own = drawn.under(str(index))
+      own = drawn.scoped(str(index))
       factor = 1.0
       if scaling_noise:
         seed = own.seeds("scale")[0]

@@ -11,11 +11,11 @@ import gin
 import tensorflow as tf
 
 from t2r_seq import errors, specs
+from t2r_seq.lite.texts import HashedWords
 from t2r_seq.preprocessors import abstract_preprocessor
 from t2r_seq.preprocessors.image_to_float_preprocessor import (
   SpecTransformationPreprocessor,
 )
-from t2r_seq.texts import HashedWords
 
 _embedded: contextvars.ContextVar[dict[str, HashedWords] | None] = (
   contextvars.ContextVar("embedded_texts", default=None)

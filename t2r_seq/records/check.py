@@ -15,7 +15,7 @@ import numpy as np
 from absl import logging
 
 from t2r_seq import errors, specs
-from t2r_seq.deferred import tf
+from t2r_seq.imports import tf
 from t2r_seq.records import contents, explain, files, framing, index, inspect, parse
 from t2r_seq.records.contents import cut_hint, find_flags
 from t2r_seq.records.explain import RecordProblem

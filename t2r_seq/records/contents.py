@@ -13,7 +13,7 @@ import numpy as np
 from google.protobuf import message
 
 from t2r_seq import errors, specs
-from t2r_seq.deferred import tf
+from t2r_seq.imports import tf
 from t2r_seq.records import framing, protos
 from t2r_seq.records.features import IS_FIRST, IS_LAST, RecordFeature
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import errors
-from t2r_seq.deferred import tf
+from t2r_seq.imports import tf
 from t2r_seq.records import features, framing, parse, protos
 from t2r_seq.records.contents import (
   EXAMPLE,

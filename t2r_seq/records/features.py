@@ -20,7 +20,7 @@ import numpy as np
 from google.protobuf import message
 
 from t2r_seq import errors, specs
-from t2r_seq.deferred import tf
+from t2r_seq.imports import tf
 from t2r_seq.records import protos
 from t2r_seq.records.images import DecodeImages
 from t2r_seq.specs import names as spec_names

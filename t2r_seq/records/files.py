@@ -14,7 +14,7 @@ from typing import Any
 from absl import logging
 
 from t2r_seq import errors
-from t2r_seq.deferred import tf
+from t2r_seq.imports import tf
 from t2r_seq.records import framing, index_file
 
 _PATTERNS = "a pattern, a comma-separated string or a list of them"

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from t2r_seq import errors
-from t2r_seq.deferred import tf
+from t2r_seq import errors, imports
+from t2r_seq.imports import tf
 
 HEADER_SIZE, FOOTER_SIZE = 12, 4
 FRAME_SIZE = HEADER_SIZE + FOOTER_SIZE
@@ -485,7 +485,7 @@ def is_array_record(filename: str) -> bool:
 
 def _iterate_array(filename: str) -> Iterator[Record]:
   """Reads the records of an ArrayRecord file; their offsets are their numbers."""
-  module = errors.load_extra("array_record.python.array_record_module", "array_record")
+  module = imports.load_extra("array_record.python.array_record_module", "array_record")
   reader = module.ArrayRecordReader(filename)
   try:
     count = reader.num_records()

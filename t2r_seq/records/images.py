@@ -13,7 +13,7 @@ import gin
 import numpy as np
 
 from t2r_seq import errors, specs
-from t2r_seq.deferred import tf
+from t2r_seq.imports import tf
 from t2r_seq.specs import image_headers
 from t2r_seq.windows.rows import RowList
 

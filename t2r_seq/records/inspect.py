@@ -11,7 +11,7 @@ from typing import Any
 from absl import logging
 
 from t2r_seq import errors, specs
-from t2r_seq.deferred import tf
+from t2r_seq.imports import tf
 from t2r_seq.records import contents, files, framing, protos, rlds
 from t2r_seq.records.features import KINDS, RecordFeature
 from t2r_seq.records.tally import FeatureSummary, Tally, span, variant_text

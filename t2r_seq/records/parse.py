@@ -13,7 +13,7 @@ from typing import Any
 import gin
 
 from t2r_seq import errors, specs
-from t2r_seq.deferred import tf
+from t2r_seq.imports import tf
 from t2r_seq.records import features as features_lib
 from t2r_seq.records import images, protos
 from t2r_seq.records.contents import RecordContents, kind_of, values_of

@@ -21,8 +21,8 @@ from typing import Any
 
 from absl import logging
 
-from t2r_seq import deferred, errors, specs, windows
-from t2r_seq.deferred import tf
+from t2r_seq import errors, imports, specs, windows
+from t2r_seq.imports import tf
 from t2r_seq.records import features, images, parse
 from t2r_seq.records.contents import RecordContents, values_of
 
@@ -119,7 +119,7 @@ def drop_last_step(
   flat = specs.flatten_spec_structure(spec_structure)
   per_step = {path for path, leaf in flat.items() if leaf.is_sequence}
 
-  @deferred.do_not_convert
+  @imports.do_not_convert
   def drop(episode: specs.TensorSpecStruct) -> specs.TensorSpecStruct:
     return specs.TensorSpecStruct(
       (path, value[:-1] if path in per_step else value)
@@ -289,11 +289,11 @@ class TfdsEpisodes:
       Dataset of TensorSpecStructs by path, [T, ...]; `windows.windows` takes it.
     """
 
-    @deferred.do_not_convert
+    @imports.do_not_convert
     def in_spec(step: Mapping[str, Any]) -> dict[str, tf.Tensor]:
       return {path: value for path, value in _flatten(step, "") if path in self.spec}
 
-    @deferred.do_not_convert
+    @imports.do_not_convert
     def to_episode(element: Mapping[str, Any]) -> specs.TensorSpecStruct:
       # What is left out may have another shape in each step. Between a map and a batch
       # that TensorFlow fuses: it would wait for a batch of all steps there could be.
@@ -372,14 +372,14 @@ class TfdsEpisodes:
     return errors.SpecError(f"tfds: {self._name}: expected {expected}, got {got}.")
 
 
-@deferred.do_not_convert
+@imports.do_not_convert
 def _has_steps(element: Mapping[str, Any]) -> tf.Tensor:
   return element[STEPS].take(1).reduce(0, lambda count, _: count + 1) > 0
 
 
 def _load_tfds() -> Any:
   """Imports TFDS; an ImportError names the extra."""
-  return errors.load_extra("tensorflow_datasets", "tfds")
+  return imports.load_extra("tensorflow_datasets", "tfds")
 
 
 def _open_builder(source: Any) -> Any:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from t2r_seq.deferred import tf
+from t2r_seq.imports import tf
 from t2r_seq.records import contents, framing, protos
 from t2r_seq.records.features import read_tensor_header
 from t2r_seq.specs import image_headers

@@ -11,7 +11,7 @@ import numpy as np
 
 from t2r_seq import errors, specs
 from t2r_seq import files as publishing
-from t2r_seq.deferred import tf
+from t2r_seq.imports import tf
 from t2r_seq.records import features, files, protos
 
 

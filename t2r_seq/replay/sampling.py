@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, interrupts, records, specs, windows
+from t2r_seq import errors, process, records, specs, windows
 from t2r_seq.data.plan import bounded_options
 from t2r_seq.replay.rate_limiters import NotYet
 from t2r_seq.replay.replay import SampleInfo
@@ -246,7 +246,7 @@ def _sample(
   since = time.monotonic() if began == _NOT_WAITING else float(began)
   # A batch that is there needs no handler of SIGINT.
   is_first = began == _NOT_WAITING
-  with contextlib.nullcontext() if is_first else interrupts.watched_wait() as ends:
+  with contextlib.nullcontext() if is_first else process.watched_wait() as ends:
     try:
       info, batch = sampling.sample(count, since)
     except NotYet as wait:

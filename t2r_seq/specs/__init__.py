@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from t2r_seq import deferred as _deferred
+from t2r_seq import imports as _imports
 
 if _TYPE_CHECKING:
   from t2r_seq.specs.assets import (
@@ -65,7 +65,7 @@ __all__ = [
 ]
 
 # Loaded on first use: what a store holds is read without TensorFlow.
-__getattr__, __dir__ = _deferred.exports(
+__getattr__, __dir__ = _imports.exports(
   __name__,
   *("assets", "extended_tensor_spec", "names", "packing", "samples", "structures"),
   "validation",

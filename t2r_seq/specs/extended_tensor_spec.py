@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import deferred, errors
+from t2r_seq import errors, imports
 from t2r_seq.specs import names, serialization, t2r_pb2
 
 
@@ -78,9 +78,7 @@ def _as_int(offset: Any) -> int:
 def is_tensor(value: Any) -> bool:
   """Whether `value` is a TensorFlow tensor or variable, or a Keras tensor."""
   return (
-    deferred.is_tensor(value)
-    or isinstance(value, tf.Variable)
-    or is_keras_tensor(value)
+    imports.is_tensor(value) or isinstance(value, tf.Variable) or is_keras_tensor(value)
   )
 
 

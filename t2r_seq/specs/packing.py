@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import deferred, errors
+from t2r_seq import errors, imports
 from t2r_seq.specs.extended_tensor_spec import ExtendedTensorSpec, is_encoded_image_spec
 
 _BMP_HEADER_SIZE = 14 + 40
@@ -60,7 +60,7 @@ def to_array(value: Any, spec: ExtendedTensorSpec) -> np.ndarray | str:
     The array; or a text that says why it is none.
   """
   is_typed = isinstance(value, (np.ndarray, np.generic))
-  if not is_typed and (deferred.is_tensor(value) or isinstance(value, tf.Variable)):
+  if not is_typed and (imports.is_tensor(value) or isinstance(value, tf.Variable)):
     value = value.numpy()
     is_typed = isinstance(value, (np.ndarray, np.generic))
   is_image = is_encoded_image_spec(spec)

@@ -8,8 +8,8 @@ from t2r_seq.store.splits import choose_episodes, make_splits
 from t2r_seq.store.summary import (
   summarize_store,
 )
+from t2r_seq.store.videos import DepthQuantizer, VideoOptions
 from t2r_seq.store.writer import EpisodeWriter
-from t2r_seq.videos import DepthQuantizer, VideoOptions
 
 __all__ = [
   "BytesColumn",

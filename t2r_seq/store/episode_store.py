@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import errors, specs, windows
-from t2r_seq.deferred import tf
+from t2r_seq.imports import tf
 from t2r_seq.specs.names import source_path
 from t2r_seq.store import manifest, segments, splits, writer
 from t2r_seq.store.frames import VideoFrames

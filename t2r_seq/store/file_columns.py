@@ -8,7 +8,7 @@ import os
 import numpy as np
 
 from t2r_seq import errors
-from t2r_seq.deferred import tf
+from t2r_seq.imports import tf
 from t2r_seq.store import files
 from t2r_seq.store.episode_store import EpisodeStore, StoreColumns
 from t2r_seq.store.layout import Column

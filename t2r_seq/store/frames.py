@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from t2r_seq import errors, videos
-from t2r_seq.calls import PythonCalls
-from t2r_seq.deferred import tf
+from t2r_seq import errors
+from t2r_seq.imports import tf
+from t2r_seq.process import PythonCalls
+from t2r_seq.store import videos
 from t2r_seq.store.layout import Column
 from t2r_seq.store.mapped import empty_array
 

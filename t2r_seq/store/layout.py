@@ -15,9 +15,9 @@ import ml_dtypes
 import numpy as np
 
 from t2r_seq import errors, specs
-from t2r_seq.deferred import tf
+from t2r_seq.imports import tf
 from t2r_seq.specs import names
-from t2r_seq.videos import VideoOptions
+from t2r_seq.store.videos import VideoOptions
 
 MANIFEST = "store.json"
 SEGMENTS = "segments"

@@ -13,7 +13,7 @@ from typing import Any
 from t2r_seq import errors, files, specs
 from t2r_seq.store import layout
 from t2r_seq.store.layout import Column, Columns
-from t2r_seq.videos import VideoOptions
+from t2r_seq.store.videos import VideoOptions
 
 STORE_FORMAT = "t2r_seq.EpisodeStore"
 SEGMENT_FORMAT = "t2r_seq.EpisodeStore.segment"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from t2r_seq.deferred import tf
+from t2r_seq.imports import tf
 
 _ALIGNMENT = 64
 

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from t2r_seq import errors
-from t2r_seq.deferred import tf
 from t2r_seq.files import sync_folder
+from t2r_seq.imports import tf
 from t2r_seq.store import files, layout, mapped
 from t2r_seq.store.frames import MappedFile, decode
 from t2r_seq.store.layout import Column, Columns
 from t2r_seq.store.manifest import Commit
 from t2r_seq.store.values import Rows
-from t2r_seq.videos import FrameWriter, load_av
+from t2r_seq.store.videos import FrameWriter, load_av
 
 
 def check_segment(folder: str, columns: Columns, commit: Commit) -> np.ndarray:

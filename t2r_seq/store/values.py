@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from t2r_seq import errors, specs, videos
-from t2r_seq.store import files
+from t2r_seq import errors, specs
+from t2r_seq.store import files, videos
 from t2r_seq.store.layout import Column, Columns
 
 

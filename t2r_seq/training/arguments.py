@@ -9,8 +9,9 @@ from typing import Any
 import gin
 from absl import logging
 
-from t2r_seq import acting, errors, specs, windows
+from t2r_seq import errors, specs, windows
 from t2r_seq.data import AbstractInputGenerator, joint
+from t2r_seq.lite import policy_io
 from t2r_seq.models import T2RModel
 from t2r_seq.windows.cut import invented_paths
 
@@ -105,8 +106,8 @@ def follow_sources(
     logging.warning(
       "The evaluation's input has other stages before the model's preprocessor than "
       "the training's: %s, not %s.",
-      acting.list_stages(other),
-      acting.list_stages(trained),
+      policy_io.list_stages(other),
+      policy_io.list_stages(trained),
     )
 
 

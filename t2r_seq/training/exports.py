@@ -24,6 +24,7 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, files, specs
+from t2r_seq.lite.texts import HashedWords
 from t2r_seq.models import T2RModel
 from t2r_seq.policies import (
   PolicyFunctions,
@@ -38,7 +39,6 @@ from t2r_seq.preprocessors.normalize import normalizing_stages
 from t2r_seq.preprocessors.text_preprocessor import embedded_texts
 from t2r_seq.specs import ModeKeys
 from t2r_seq.specs.assets import EXTRA_ASSETS_DIRECTORY, T2R_ASSETS_FILENAME
-from t2r_seq.texts import HashedWords
 
 _UNFINISHED = re.compile(r"partial-\d+|\.\d+\.[0-9a-f]{32}\.tmp")
 

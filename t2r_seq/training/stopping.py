@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from absl import logging
 
-from t2r_seq import errors, interrupts
+from t2r_seq import errors, process
 
 _LOOK_SECONDS = 0.1
 # Signals within this time of the first are the same wish: process groups, supervisors
@@ -163,7 +163,7 @@ class StopSignal:
       number, previous = self._previous.popitem()
       is_nested = isinstance(getattr(previous, "__self__", None), StopSignal)
       if self._first is not None and not is_nested:
-        previous = interrupts.IgnoreRepeats(previous)
+        previous = process.IgnoreRepeats(previous)
       signal.signal(number, previous)
 
 

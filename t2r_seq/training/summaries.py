@@ -10,14 +10,15 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from t2r_seq import errors, summaries
+from t2r_seq import errors
+from t2r_seq.models import summaries
 from t2r_seq.specs import TensorSpecStruct
 
 
 class SummaryWriter:
   """Writes the event file of one folder.
 
-  What models write while it is `recording` goes there, too; see `t2r_seq.summaries`.
+  What models write while it is `recording` goes there, too: `t2r_seq.models.summaries`.
   """
 
   def __init__(self, logdir: str) -> None:

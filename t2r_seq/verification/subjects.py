@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from google.protobuf import text_format
 
-from t2r_seq import acting, errors, lite, policies, serving, specs
+from t2r_seq import errors, lite, policies, serving, specs
+from t2r_seq.lite import lite_policy, policy_io
+from t2r_seq.serving import websocket
 from t2r_seq.specs import TensorSpecStruct, t2r_pb2
 
 Arrays = dict[str, np.ndarray]
@@ -28,7 +30,7 @@ class Step(NamedTuple):
 
   outputs: Arrays
   kept: Arrays
-  told: acting.Inspection
+  told: policy_io.Inspection
   stateless: Arrays | None
 
 
@@ -161,7 +163,7 @@ class _Served(Subject):
       )
     self.name = f"{client.model_path} (step {client.global_step})"
     self.step_spec = {
-      path: lite.Leaf("", tuple(leaf["shape"]), np.dtype(leaf["dtype"]))
+      path: lite_policy.Leaf("", tuple(leaf["shape"]), np.dtype(leaf["dtype"]))
       for path, leaf in said["observation"].items()
     }
     self.feature_spec, self.record = _described(self.name, said)
@@ -170,8 +172,8 @@ class _Served(Subject):
   def take(self, observation: Arrays, begins: bool) -> Step:
     if begins:
       self._client.reset()
-    answer: Any = self._client.step({**observation, serving.INSPECT: True})
-    told = acting.Inspection(**answer.pop("inspection"))
+    answer: Any = self._client.step({**observation, websocket.INSPECT: True})
+    told = policy_io.Inspection(**answer.pop("inspection"))
     for path, value in told.seen.items():
       if path in self.step_spec:  # bfloat16 and texts are sent in another dtype.
         told.seen[path] = value.astype(self.step_spec[path].dtype)

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from t2r_seq import acting, errors, policies, records, specs, statistics, windows
+from t2r_seq import errors, policies, records, specs, statistics, windows
+from t2r_seq.lite import policy_io
 from t2r_seq.policies.execution import CHUNK_SUFFIX
 from t2r_seq.policies.tolerance import TOLERANCE, describe_tolerance, relative_errors
 from t2r_seq.preprocessors.normalize import normalizing_stages
@@ -154,13 +155,13 @@ def _not_exported(
   if stages is None:
     yield (
       "training's input did other things before the model's preprocessor to each "
-      f"source: {acting.list_stages(sources)}. Name the source that the dataset is "
+      f"source: {policy_io.list_stages(sources)}. Name the source that the dataset is "
       "like: --source, or verify(..., source=...)"
     )
   elif missing := [s for s in stages if not records.ImageDecoding.from_stage(s)]:
     yield (
       "training's input applied, before the model's preprocessor, "
-      f"{acting.list_stages({'': missing})}. The policy does not, and verify cannot "
+      f"{policy_io.list_stages({'': missing})}. The policy does not, and verify cannot "
       "compare it. Give it to the model, as preprocessor_cls, and train again; or have "
       "the robot do it, and undo it for actions"
     )
@@ -224,7 +225,7 @@ def _live(
     try:
       if observe is not None:
         observed = dict(observe(observed, begins))
-      packed = acting.pack(observed, subject.step_spec)
+      packed = policy_io.pack(observed, subject.step_spec)
       step = subject.take(packed, begins)
     except errors.SpecError as error:
       found(_refused(error, episode, number, subject.step_spec, changed_size))

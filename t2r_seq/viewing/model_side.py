@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import draws, errors, policies, specs, windows
+from t2r_seq import errors, policies, randomness, specs, windows
 from t2r_seq.convert.episodes import Values, num_steps
 from t2r_seq.data import joint
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
@@ -197,7 +197,7 @@ class ModelSide:
   ) -> dict[str, tf.Tensor]:
     # Op by op: to make a graph of a preprocessor takes longer than a page's windows.
     features, labels = joint.split(given)
-    with draws.numbered(numbers, on_host=True):
+    with randomness.numbered(numbers, on_host=True):
       made = self._preprocessor.preprocess(
         features, labels if len(labels) else None, ModeKeys.TRAIN
       )

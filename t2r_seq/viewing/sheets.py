@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from t2r_seq import errors, files
+from t2r_seq import errors, files, imports
 from t2r_seq.convert.episodes import num_steps
 from t2r_seq.progress import Progress
 from t2r_seq.viewing.episodes import encode_jpegs, series_of, spread, text_of
@@ -35,9 +35,9 @@ def check_extras(png: bool, rrd: bool) -> None:
     ImportError: names the extra.
   """
   if png:
-    errors.load_extra("PIL", "plots")
+    imports.load_extra("PIL", "plots")
   if rrd:
-    errors.load_extra("rerun", "rerun")
+    imports.load_extra("rerun", "rerun")
 
 
 def write_contact_sheet(
@@ -58,7 +58,7 @@ def write_contact_sheet(
     ImportError: Pillow is not installed.
     OSError: it cannot be written.
   """
-  errors.load_extra("PIL", "plots")
+  imports.load_extra("PIL", "plots")
   from PIL import Image
 
   rows = [
@@ -145,7 +145,7 @@ def write_recording(
     ImportError: rerun-sdk is not installed.
     OSError: it cannot be written.
   """
-  rerun = errors.load_extra("rerun", "rerun")
+  rerun = imports.load_extra("rerun", "rerun")
   with files.writing_output(path) as temporary:
     recording = rerun.RecordingStream("t2r_seq_view")
     recording.save(temporary)

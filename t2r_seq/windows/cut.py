@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import gin
 import numpy as np
 
-from t2r_seq import deferred, errors, specs
-from t2r_seq.deferred import tf
+from t2r_seq import errors, imports, specs
+from t2r_seq.imports import tf
 
 # Of stacks, strides and shifts: the product of two is a step of an episode.
 _MOST = 2**31 - 1
@@ -388,7 +388,7 @@ def too_short_error(
 
 def array_module(*values: Any) -> Any:
   """Returns what computes with them: TensorFlow if one is a tensor, otherwise numpy."""
-  return tf if any(map(deferred.is_tensor, values)) else np
+  return tf if any(map(imports.is_tensor, values)) else np
 
 
 def check_padding(padding: Any) -> Padding:
@@ -406,7 +406,7 @@ def check_padding(padding: Any) -> Padding:
 
 def add_axes(values: Any, count: Any) -> Any:
   """Appends `count` axes of size 1; with one cheap op where one size is unknown."""
-  if not deferred.is_tensor(values):
+  if not imports.is_tensor(values):
     return np.reshape(values, np.shape(values) + (1,) * count) if count else values
   sizes = [-1 if size is None else size for size in values.shape]
   if isinstance(count, int) and sizes.count(-1) <= 1:
@@ -614,7 +614,7 @@ def mask_path(path: str) -> str:
 _is_local: contextvars.ContextVar[bool] = contextvars.ContextVar("is_local")
 
 
-@deferred.do_not_convert
+@imports.do_not_convert
 @contextlib.contextmanager
 def local_means() -> Iterator[None]:
   """Has `masked_mean` be that of a replica's own part, inside: of one task, say."""

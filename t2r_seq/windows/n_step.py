@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import deferred, errors
+from t2r_seq import errors, imports
 from t2r_seq.specs import ExtendedTensorSpec, TensorSpecStruct
 from t2r_seq.specs.names import source_paths
 from t2r_seq.windows.cut import (
@@ -213,7 +213,7 @@ class Joining:
 
   def _first(self, is_set: Any) -> Any:
     """Returns the first step of [n, ...] that is set, n for none; int64 [...]."""
-    if deferred.is_tensor(is_set):
+    if imports.is_tensor(is_set):
       steps = self._steps(is_set[0])
       return tf.reduce_min(tf.where(is_set, steps, np.int64(self.n)), 0)
     with_end = np.ones((self.n + 1, *is_set.shape[1:]), bool)
@@ -243,7 +243,7 @@ class Joining:
     weights = _take(self._weights, shift, 1)
     axes = "b" * len(shift.shape)
     equation = f"n{axes}...,n{axes}->{axes}..."
-    if not deferred.is_tensor(rewards):
+    if not imports.is_tensor(rewards):
       return np.einsum(equation, rewards, weights).astype(dtype.as_numpy_dtype)
     weights = add_axes(weights, rewards.shape.rank - weights.shape.rank)
     return tf.cast(tf.reduce_sum(tf.cast(rewards, tf.float64) * weights, 0), dtype)
@@ -251,7 +251,7 @@ class Joining:
   def discount(self, done: Any, shift: Any) -> Any:
     """Returns the weight of the next value, float32 of the shape of `done`."""
     discounts = _take(self._discounts, shift, 0)
-    if not deferred.is_tensor(done):
+    if not imports.is_tensor(done):
       goes_on = np.subtract(1, done, dtype=np.float32)
       return discounts.reshape(goes_on.shape) * goes_on
     # As done is, [B] or [B, 1]: with rewards of that shape there is no broadcasting.
@@ -259,7 +259,7 @@ class Joining:
 
   def num_steps(self, shift: Any) -> Any:
     """Returns how many steps are joined, int32."""
-    if deferred.is_tensor(shift):
+    if imports.is_tensor(shift):
       return tf.cast(shift + 1, tf.int32)
     return np.asarray(shift + 1, np.int32)
 
@@ -453,7 +453,7 @@ def check_computed(
 
 
 def _take(table: np.ndarray, index: Any, axis: int) -> Any:
-  if deferred.is_tensor(index):
+  if imports.is_tensor(index):
     return tf.gather(table, index, axis=axis)
   return table.take(index, axis)
 

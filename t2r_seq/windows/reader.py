@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import deferred, errors, specs
+from t2r_seq import errors, imports, specs
 from t2r_seq.specs import ExtendedTensorSpec, SpecStructure, TensorSpecStruct
 from t2r_seq.specs.extended_tensor_spec import added_axes, cast_hint
 from t2r_seq.specs.names import source_paths
@@ -285,7 +285,7 @@ class WindowReader:
       return num_steps + 1
     if self.end_flag is None:
       return num_steps
-    if deferred.is_tensor(last_flags):
+    if imports.is_tensor(last_flags):
       return num_steps + tf.cast(last_flags, num_steps.dtype)
     return num_steps + np.asarray(last_flags).astype(np.int64)
 
@@ -473,7 +473,7 @@ class WindowReader:
     if self._element[source].dtype != tf.string:
       return take(source, rows)
     axes = tuple(range(len(rows.shape), len(values.shape)))
-    if deferred.is_tensor(values):
+    if imports.is_tensor(values):
       return tf.reduce_all(tf.not_equal(values, ""), axes)
     return np.asarray(values != b"", bool).all(axes)
 
@@ -737,7 +737,7 @@ def _fill_zeros(values: Any, shown: Any | None) -> Any:
   """
   if shown is None:
     return values
-  if not deferred.is_tensor(values):
+  if not imports.is_tensor(values):
     values[~shown] = b"" if values.dtype == object else 0
     return values
   rank = tf.rank(values) if values.shape.rank is None else values.shape.rank
@@ -757,7 +757,7 @@ def _fill_beyond(values: Any, final: Any, beyond: Any, num_lead: int) -> Any:
   xp = array_module(values)
   for _ in range(len(beyond.shape) - num_lead):
     final = xp.expand_dims(final, num_lead)
-  if not deferred.is_tensor(values):
+  if not imports.is_tensor(values):
     return np.where(add_axes(beyond, values.ndim - beyond.ndim), final, values)
   rank = tf.rank(values) if values.shape.rank is None else values.shape.rank
   return tf.where(add_axes(beyond, rank - beyond.shape.rank), final, values)
@@ -769,7 +769,7 @@ def _times(offsets: Any, stride: int) -> Any:
 
 def _is_set(flags: Any, rows: Any) -> Any:
   """Returns flags, rows.shape or with axes of one value, as bools of rows.shape."""
-  if deferred.is_tensor(flags):
+  if imports.is_tensor(flags):
     return tf.reshape(tf.cast(flags, tf.bool), tf.shape(rows))
   return flags.reshape(rows.shape).astype(bool)
 
@@ -778,12 +778,12 @@ def _mask(rows: Any, real: Any | None) -> Any:
   if real is None:
     return array_module(rows).ones_like(rows, dtype=bool)
   # Masks of several paths are arrays of their own: who gets them may write to them.
-  return real if deferred.is_tensor(real) else real.copy()
+  return real if imports.is_tensor(real) else real.copy()
 
 
 def _fix_shape(path: str, values: Any, rows: Any, reading: Reading) -> Any:
   """Sets the static shape, with a check where the data has not promised it."""
-  if not deferred.is_tensor(values):
+  if not imports.is_tensor(values):
     return values
   shape = rows.shape + reading.frame_shape
   if values.shape.is_subtype_of(shape):
@@ -807,7 +807,7 @@ def _check_any_sequence(stored: TensorSpecStruct, sequence_length: int) -> None:
 
 
 def _cast(values: Any, dtype: tf.DType) -> Any:
-  if deferred.is_tensor(values):
+  if imports.is_tensor(values):
     return tf.cast(values, dtype)
   return values.astype(dtype.as_numpy_dtype)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from t2r_seq.deferred import tf
+from t2r_seq.imports import tf
 
 # Decoding 128x128 JPEGs by eights takes 71 us of processor time an image, one by one
 # 82: the rest is the loop's own.

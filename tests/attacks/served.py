@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from t2r_seq import acting, errors, lite, serving
+from t2r_seq import errors, lite, serving
+from t2r_seq.lite import lite_policy, policy_io
 from tests.attacks.cases import Attack
 
 # Two to stop, and none to answer, on a machine that is not busy.
 _MAX_STOP_SECONDS = 10.0
 _MAX_HEALTH_SECONDS = 10.0
-_SPEC = {"pos": lite.Leaf("pos", (2,), np.dtype(np.float32))}
+_SPEC = {"pos": lite_policy.Leaf("pos", (2,), np.dtype(np.float32))}
 _HANDSHAKE = (
   b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
   b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
@@ -30,16 +31,16 @@ class _Sum:
 
   global_step = 0
 
-  def step_specification(self) -> dict[str, lite.Leaf]:
+  def step_specification(self) -> dict[str, lite_policy.Leaf]:
     return _SPEC
 
-  def initial_state(self, seed: int = 0) -> acting.PolicyState:
-    return acting.PolicyState({"sum": np.zeros([2], np.float32)})
+  def initial_state(self, seed: int = 0) -> policy_io.PolicyState:
+    return policy_io.PolicyState({"sum": np.zeros([2], np.float32)})
 
   def stateless_step(self, observation: Any, state: Any, is_first: bool = False) -> Any:
-    given = acting.pack(observation, _SPEC)["pos"]
+    given = policy_io.pack(observation, _SPEC)["pos"]
     total = given if is_first else state["sum"] + given
-    return {"inference_output": total}, acting.PolicyState({"sum": total})
+    return {"inference_output": total}, policy_io.PolicyState({"sum": total})
 
 
 class ConnectionAttack(Attack):

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from t2r_seq import allocation
+from t2r_seq import process
 from t2r_seq.cli import data_service, main
 
 
@@ -59,7 +59,7 @@ def test_servers_keep_freed_memory(role, monkeypatch):
     raise OSError("no port")
 
   events = []
-  monkeypatch.setattr(allocation, "keep_freed_memory", lambda: events.append("keep"))
+  monkeypatch.setattr(process, "keep_freed_memory", lambda: events.append("keep"))
   monkeypatch.setattr(signal, "signal", lambda *_: None)
   monkeypatch.setattr(data_service, "_find", lambda *_: None)
   monkeypatch.setattr(data_service, f"_{role}", start)

@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import convert, errors, records, specs, statistics, store, training
+from t2r_seq import (
+  convert,
+  errors,
+  imports,
+  records,
+  specs,
+  statistics,
+  store,
+  training,
+)
 from t2r_seq.actors.rollouts import generate_episodes
 from t2r_seq.cli import console, main
 
@@ -44,7 +53,7 @@ def _raise(error):
     (_catch(_raise, errors.SpecError("a: b")), True),
     (_catch(_raise, errors.RecordError("a: b")), True),
     (_catch(_raise, FileNotFoundError("no file")), True),
-    (_catch(_raise, errors.missing_extra("gymnasium", "envs")), True),
+    (_catch(_raise, imports.missing_extra("gymnasium", "envs")), True),
     (_catch(_raise, tf.errors.NotFoundError(None, None, "no file")), True),
     (_catch(tf.io.gfile.exists, "s3://a/b"), True),
     (_catch(needs_a_value), True),

@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from t2r_seq import convert, errors, specs, store, videos
+from t2r_seq import convert, errors, specs, store
 from t2r_seq.specs.packing import encode_image
+from t2r_seq.store import videos
 from tests.convert import lerobot_sets as sets
 
 Options = convert.ConversionOptions

@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from t2r_seq import convert, data, errors, specs, store, videos
+from t2r_seq import convert, data, errors, specs, store
 from t2r_seq.cli import main
+from t2r_seq.store import videos
 from tests.convert import lerobot_sets as sets
 
 Options = convert.ConversionOptions

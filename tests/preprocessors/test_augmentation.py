@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import data, draws, errors, specs
+from t2r_seq import data, errors, randomness, specs
 from t2r_seq import preprocessors as pp
 
 OFFSETS = (-1, 0)
@@ -36,7 +36,7 @@ def run(preprocessor, images, mode="train", first=0, on_host=False):
   """Preprocesses the images, samples `first` and so on, at every path."""
   numbers = first + tf.range(len(images), dtype=tf.int64)
   paths = preprocessor.get_in_feature_specification(mode)
-  with draws.numbered(numbers, on_host):
+  with randomness.numbered(numbers, on_host):
     done, _ = preprocessor.preprocess(dict.fromkeys(paths, images), None, mode)
   return {path: image.numpy() for path, image in done.items()}
 
@@ -72,7 +72,7 @@ def test_labels_of_a_feature_camera_get_its_draw(mode, share_cameras):
     assert (stored[path].shape[1:], stored[path].dtype) == ((12, 16, 3), tf.uint8)
   frames = RNG.integers(0, 256, (6, 4, 12, 16, 3), np.uint8)
   given = {"next": frames[:, 1:3], "last": frames[:, 2:4], "other": tf.zeros([6])}
-  with draws.numbered(tf.range(6, dtype=tf.int64)):
+  with randomness.numbered(tf.range(6, dtype=tf.int64)):
     features, done = preprocessor.preprocess({"image": frames[:, :2]}, given, mode)
   np.testing.assert_array_equal(features.image[:, 1], done["next"][:, 0])
   np.testing.assert_array_equal(done["next"][:, 1], done["last"][:, 0])
@@ -236,7 +236,7 @@ def test_all_of_color_jitter_is_one_after_the_other():
   transform = pp.ColorJitter(0.1, (0.8, 1.2), 0.05, (0.9, 1.1))
   middle = (FRAMES // 4 + 96).astype(np.uint8)
   done = one(transform, middle)
-  drawn = draws.Draws(tf.range(5, dtype=tf.int64)).under("a").under("0")
+  drawn = randomness.RandomNumbers(tf.range(5, dtype=tf.int64)).scoped("a").scoped("0")
   delta = drawn.uniform("brightness", -0.1, 0.1).numpy()
   factor = drawn.uniform("saturation", 0.8, 1.2).numpy()
   angle = drawn.uniform("hue", -0.05, 0.05).numpy() * 2 * np.pi
@@ -349,7 +349,7 @@ def test_host_and_device_and_any_batch_give_the_same_pixels():
   )
 
   def compiled(numbers, images, on_host=False):
-    with draws.numbered(numbers, on_host):
+    with randomness.numbered(numbers, on_host):
       return chained.preprocess({"a": images}, None, "train")[0]["a"]
 
   numbers, frames = tf.range(5, dtype=tf.int64), tf.constant(FRAMES)
@@ -403,7 +403,9 @@ class Model:
 
 
 def deltas(numbers):
-  drawn = draws.Draws(tf.constant(numbers, tf.int64)).under("a").under("0")
+  drawn = (
+    randomness.RandomNumbers(tf.constant(numbers, tf.int64)).scoped("a").scoped("0")
+  )
   return drawn.uniform("brightness", -0.4, 0.4).numpy()
 
 
@@ -432,7 +434,7 @@ def test_workers_take_turns_at_the_numbers():
   generator.set_feature_specifications({"a": spec})
   generator.set_label_specifications({})
   generator.set_preprocess_fn(
-    lambda features, labels: ({"numbers": draws.sample_numbers()}, labels)
+    lambda features, labels: ({"numbers": randomness.sample_numbers()}, labels)
   )
   context = tf.distribute.InputContext(2, 1, 2)
   dataset = generator.create_dataset("train", {"input_context": context})

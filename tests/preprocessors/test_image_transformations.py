@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import draws, errors
+from t2r_seq import errors, randomness
 from t2r_seq.preprocessors import distortion, image_transformations
 
 X, Y = np.meshgrid(np.arange(32, dtype=np.float32), np.arange(24, dtype=np.float32))
@@ -105,9 +105,9 @@ def test_the_global_seed_makes_draws_repeatable():
 
 
 def test_photometric_distortions_are_those_of_tf_image():
-  with draws.numbered(tf.constant([7], tf.int64)):
+  with randomness.numbered(tf.constant([7], tf.int64)):
     done = image_transformations.ApplyPhotometricImageDistortions([UNIT], **ALL)[0]
-  drawn = draws.Draws(tf.constant([7], tf.int64)).under("call 1")
+  drawn = randomness.RandomNumbers(tf.constant([7], tf.int64)).scoped("call 1")
   want = tf.image.adjust_brightness(UNIT, drawn.uniform("brightness", -0.125, 0.125)[0])
   want = tf.image.adjust_saturation(want, drawn.uniform("saturation", 0.5, 1.5)[0])
   want = tf.image.adjust_hue(want, drawn.uniform("hue", -0.2, 0.2)[0])
@@ -117,9 +117,9 @@ def test_photometric_distortions_are_those_of_tf_image():
 
 def test_parallel_distortions_are_those_of_each_image():
   apply = image_transformations.ApplyPhotometricImageDistortionsParallel
-  with draws.numbered(tf.constant([7, 9, 20, 21], tf.int64)):
+  with randomness.numbered(tf.constant([7, 9, 20, 21], tf.int64)):
     done = apply(UNIT, **ALL)
-  drawn = draws.Draws(tf.range(7, 11, dtype=tf.int64)).under("call 1")
+  drawn = randomness.RandomNumbers(tf.range(7, 11, dtype=tf.int64)).scoped("call 1")
   delta = drawn.uniform("brightness", -0.125, 0.125)
   saturation, hue = (
     drawn.uniform("saturation", 0.5, 1.5),

@@ -114,13 +114,6 @@ def test_classes_survive_autograph(in_a_dataset):
       tf.function(look_up)(struct)
 
 
-def test_missing_extra():
-  error = errors.missing_extra("pybullet", "pose-env")
-  assert isinstance(error, ImportError)
-  assert "pip install 't2r_seq[pose-env]'" in str(error)
-  assert "pybullet is not installed" in str(error)
-
-
 def test_modes():
   assert (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.INFER) == ("train", "eval", "infer")
   assert ModeKeys.PREDICT == ModeKeys.INFER

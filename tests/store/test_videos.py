@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import data, errors, policies, preprocessors, specs, store, videos
+from t2r_seq import data, errors, policies, preprocessors, specs, store
 from t2r_seq.cli import main
-from t2r_seq.store import layout, segments, values
+from t2r_seq.store import layout, segments, values, videos
 from t2r_seq.store.file_columns import FileColumns
 
 Spec = specs.ExtendedTensorSpec

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from t2r_seq import interrupts, training
+from t2r_seq import process, training
 from t2r_seq.training import stopping
 
 
@@ -46,7 +46,7 @@ def test_the_signal_is_a_question_between_steps(number):
       os.kill(os.getpid(), number)
       assert stop.is_set() and stop.number == number
     os.kill(os.getpid(), number)  # A repeat, after the loop has ended.
-    interrupts.end_process()
+    process.end_process()
     assert signal.getsignal(number) == signal.SIG_IGN
   finally:
     signal.signal(number, outside)

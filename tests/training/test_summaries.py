@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import errors, specs
-from t2r_seq import summaries as model_summaries
+from t2r_seq.models import summaries as model_summaries
 from t2r_seq.training import summaries
 
 

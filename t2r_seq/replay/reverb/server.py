@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from t2r_seq import errors, files, listening, specs, windows
+from t2r_seq import errors, files, specs, windows
 from t2r_seq.replay import options
 from t2r_seq.replay.options import (
   bad_checkpoint_dir,
@@ -30,6 +30,7 @@ from t2r_seq.replay.options import (
   check_seconds,
 )
 from t2r_seq.replay.reverb.items import ItemLayout, describe_columns, make_layout
+from t2r_seq.serving import listening
 
 
 def import_reverb() -> ModuleType:

@@ -18,7 +18,7 @@ from t2r_seq.replay.reverb import server as server_lib
 from t2r_seq.specs import ExtendedTensorSpec as Spec
 from tests.replay.reverb.full_windows import ReplayServer, ReverbReplay
 from tests.replay.reverb.image_steps import make_spec, write
-from tests.test_listening import answers, own_address
+from tests.serving.test_listening import answers, own_address
 
 OTHER = {
   "more frames": (

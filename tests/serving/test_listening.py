@@ -6,7 +6,8 @@ import socket
 
 import pytest
 
-from t2r_seq import errors, listening
+from t2r_seq import errors
+from t2r_seq.serving import listening
 
 
 def own_address():

@@ -14,7 +14,6 @@ import pytest
 import tensorflow as tf
 
 from t2r_seq import (
-  acting,
   cli,
   errors,
   lite,
@@ -25,6 +24,7 @@ from t2r_seq import (
   training,
   windows,
 )
+from t2r_seq.lite import lite_policy, policy_io
 
 pytest.importorskip("ai_edge_litert")
 pytest.importorskip("websockets")
@@ -152,7 +152,15 @@ def test_neither_tensorflow_nor_another_part_of_the_library_is_loaded(exported):
     check=True,
     env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
   )
-  modules = "['t2r_seq.acting', 't2r_seq.errors', 't2r_seq.lite', 't2r_seq.texts']"
+  parts = [
+    "errors",
+    "imports",
+    "lite",
+    "lite.lite_policy",
+    "lite.policy_io",
+    "lite.texts",
+  ]
+  modules = [f"t2r_seq.{part}" for part in parts]
   assert done.stdout.split("\n")[0] == f"False {modules}"
 
 
@@ -256,7 +264,7 @@ NOT_FINITE = {
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_not_finite_observations_are_refused_and_change_no_state(exported, runtime):
-  good = acting.flatten_observation(_observation())
+  good = policy_io.flatten_observation(_observation())
   with contextlib.ExitStack() as stack:
     step, untouched, lenient = (
       RUNTIMES[runtime](*exported, allow_nan, stack)
@@ -317,21 +325,21 @@ def test_a_server_gives_what_the_export_gives_and_may_be_killed(exported):
 
 
 def _another_version(folder):
-  path = os.path.join(folder, lite.LAYOUT_FILE)
+  path = os.path.join(folder, lite_policy.LAYOUT_FILE)
   with open(path, encoding="utf-8") as f:
     fields = json.load(f)
   with open(path, "w", encoding="utf-8") as f:
     json.dump({**fields, "version": 2}, f)
-  lite.write_checksums(folder)
+  lite_policy.write_checksums(folder)
 
 
 def _cut_off(folder):
-  os.truncate(os.path.join(folder, lite.STEP_FILE), 100)
+  os.truncate(os.path.join(folder, lite_policy.STEP_FILE), 100)
 
 
 def _cut_off_in_an_older_folder(folder):
   _cut_off(folder)
-  os.remove(os.path.join(folder, lite.CHECKSUMS_FILE))
+  os.remove(os.path.join(folder, lite_policy.CHECKSUMS_FILE))
 
 
 def _flip(name):
@@ -348,15 +356,23 @@ def _flip(name):
 
 
 def _no_list_of_checksums(folder):
-  with open(os.path.join(folder, lite.CHECKSUMS_FILE), "w", encoding="utf-8") as f:
+  with open(
+    os.path.join(folder, lite_policy.CHECKSUMS_FILE), "w", encoding="utf-8"
+  ) as f:
     f.write("7")
 
 
 DAMAGES = {
   "another version": (_another_version, "expected version 1 of a .*, got version 2"),
-  "no layout": (lite.LAYOUT_FILE, r"expected a folder with policy\.json, got none"),
-  "no model": (lite.STEP_FILE, r"step\.tflite: expected a file, got none"),
-  "no state": (lite.STATE_FILE, r"initial_state\.npz: expected a file, got none"),
+  "no layout": (
+    lite_policy.LAYOUT_FILE,
+    r"expected a folder with policy\.json, got none",
+  ),
+  "no model": (lite_policy.STEP_FILE, r"step\.tflite: expected a file, got none"),
+  "no state": (
+    lite_policy.STATE_FILE,
+    r"initial_state\.npz: expected a file, got none",
+  ),
   "cut off": (_cut_off, r"step\.tflite: expected the exported file, CRC-32 "),
   "cut off, no checksums": (
     _cut_off_in_an_older_folder,
@@ -367,7 +383,12 @@ DAMAGES = {
       _flip(name),
       rf"{name}: expected the exported file, CRC-32 .{{8}}, got CRC-32 .{{8}}\. Write",
     )
-    for name in (lite.STEP_FILE, lite.LAYOUT_FILE, lite.STATE_FILE, lite.SPECS_FILE)
+    for name in (
+      lite_policy.STEP_FILE,
+      lite_policy.LAYOUT_FILE,
+      lite_policy.STATE_FILE,
+      lite_policy.SPECS_FILE,
+    )
   },
   "checksums": (_no_list_of_checksums, r"checksums\.json: expected checksums by file"),
 }
@@ -389,7 +410,7 @@ def test_a_folder_that_is_none_is_refused(exported, tmp_path, case):
 def test_a_folder_without_checksums_still_loads(exported, tmp_path):
   folder = str(tmp_path / "lite")
   shutil.copytree(exported[1], folder)
-  os.remove(os.path.join(folder, lite.CHECKSUMS_FILE))
+  os.remove(os.path.join(folder, lite_policy.CHECKSUMS_FILE))
   want = lite.LitePolicy(exported[1]).step(_observation())["inference_output"]
   got = lite.LitePolicy(folder).step(_observation())["inference_output"]
   np.testing.assert_array_equal(got, want)

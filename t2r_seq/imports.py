@@ -1,8 +1,8 @@
-"""TensorFlow, and what needs it, loaded when something of them is asked for.
+"""Imports on demand: TensorFlow, the modules of a package, and optional packages.
 
-Importing TensorFlow takes seconds, and what only looks at the bytes of a store has no
-use for it. Modules that such code enters take `tf` from here, and packages that it
-enters export what they have when it is asked for.
+Importing TensorFlow takes seconds, and code that only reads the bytes of a store does
+not need it. The modules of such code import `tf` from here, and their packages load a
+module when one of its names is used.
 """
 
 from __future__ import annotations
@@ -17,6 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_WITHOUT_TENSORFLOW = {
+  "lite": ", or without TensorFlow: pip install t2r_seq_lite",
+  "serve": ", or without TensorFlow: pip install 't2r_seq_lite[serve]'",
+}
 
 
 class _Deferred(types.ModuleType):
@@ -75,3 +80,35 @@ def exports(
     raise AttributeError(f"module '{package}' has no attribute '{name}'")
 
   return get, lambda: sorted({*vars(face), *face.__all__})
+
+
+def missing_extra(package: str, extra: str) -> ImportError:
+  """Builds the error for an optional package that is not installed.
+
+  Args:
+    package: the package's import name.
+    extra: the extra of t2r_seq that installs it.
+  Returns:
+    The error, to be raised by the caller from the original one.
+  """
+  return ImportError(
+    f"{package} is not installed. It comes with an extra: "
+    f"pip install 't2r_seq[{extra}]'{_WITHOUT_TENSORFLOW.get(extra, '')}"
+  )
+
+
+def load_extra(name: str, extra: str) -> Any:
+  """Imports an optional package.
+
+  Args:
+    name: of the module.
+    extra: the extra of t2r_seq that installs it.
+  Returns:
+    The module.
+  Raises:
+    ImportError: it is not installed; names the extra.
+  """
+  try:
+    return importlib.import_module(name)
+  except ImportError as error:
+    raise missing_extra(name.partition(".")[0], extra) from error

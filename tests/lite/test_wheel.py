@@ -20,7 +20,7 @@ pytest.importorskip("ai_edge_litert")
 pytest.importorskip("websockets")
 pytest.importorskip("setuptools")
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 # What the wheel requires, its extra, and what LiteRT imports.
 ALLOWED = (
   *("numpy", "ai_edge_litert", "websockets", "msgpack"),

@@ -27,7 +27,7 @@ _EXCHANGES = 24
 
 
 @dataclasses.dataclass(frozen=True)
-class Draws:
+class RandomNumbers:
   """The random numbers of a batch of samples; each purpose has its own.
 
   Attributes:
@@ -40,8 +40,8 @@ class Draws:
   seed: int = 0
   scope: str = ""
 
-  def under(self, name: str) -> Draws:
-    """Returns the draws of a part, whose purposes are others than those of the rest."""
+  def scoped(self, name: str) -> RandomNumbers:
+    """Returns the numbers of a part, whose purposes are separate from the others."""
     return dataclasses.replace(self, scope=f"{self.scope}{name}/")
 
   def uniform(self, purpose: str, low: float = 0.0, high: float = 1.0) -> tf.Tensor:
@@ -54,8 +54,8 @@ class Draws:
     drawn = tf.cast(self.uniform(purpose) * float(count), tf.int32)
     return tf.minimum(drawn, count - 1)
 
-  def places(self, purpose: str, index: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """Returns where a permutation of its own takes each sample's index.
+  def permute(self, purpose: str, index: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    """Permutes each sample's index, by a separate permutation for each sample.
 
     TensorFlow's `index_shuffle` draws until a number is in range: among a handful that
     takes a tenth of a millisecond each time. This one exchanges pairs, as in Hoang,
@@ -72,7 +72,9 @@ class Draws:
       words = self._words(f"{purpose}/{number}")
       offset = tf.cast(words % tf.cast(size, tf.uint64), tf.int64)
       other = tf.math.floormod(offset - index, size)
-      pair = Draws(tf.bitcast(words, tf.int64) + tf.maximum(index, other), self.seed)
+      pair = RandomNumbers(
+        tf.bitcast(words, tf.int64) + tf.maximum(index, other), self.seed
+      )
       index = tf.where(pair.chance("exchanged", 0.5), other, index)
     return index
 
@@ -200,28 +202,28 @@ def is_on_host() -> bool:
   return _present.on_host
 
 
-def of_samples(batch_size: tf.Tensor, seed: int = 0) -> Draws:
-  """Returns the draws of the batch in hand.
+def of_samples(batch_size: tf.Tensor, seed: int = 0) -> RandomNumbers:
+  """Returns the random numbers of the batch in hand.
 
   Args:
     batch_size: B, an integer scalar; counts where nothing numbers the samples. They
       get numbers of TensorFlow's global generator then, see `tf.random.set_seed`.
-    seed: of the draws.
+    seed: of the numbers.
   """
   if _present.numbers is not None:
-    return Draws(_present.numbers, seed)
+    return RandomNumbers(_present.numbers, seed)
   numbers = tf.random.uniform([batch_size], maxval=tf.int64.max, dtype=tf.int64)
-  return Draws(numbers, seed)
+  return RandomNumbers(numbers, seed)
 
 
-def of_batch() -> Draws:
-  """Returns draws for a whole batch, [1]: those of its first sample.
+def of_batch() -> RandomNumbers:
+  """Returns random numbers for a whole batch, [1]: those of its first sample.
 
   Each call within one function is a purpose of its own.
   """
-  draws = of_samples(tf.constant(1))
-  first = Draws(draws.numbers[:1], draws.seed)
+  whole = of_samples(tf.constant(1))
+  first = RandomNumbers(whole.numbers[:1], whole.seed)
   if _present.numbers is None:  # Each call has another number.
     return first
   _present.num_calls += 1
-  return first.under(f"call {_present.num_calls}")
+  return first.scoped(f"call {_present.num_calls}")

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import preprocessors, specs, texts
+from t2r_seq import preprocessors, specs
+from t2r_seq.lite import texts
 
 SIZE = 16
 TEXTS = {

@@ -21,7 +21,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from t2r_seq import acting, errors, listening
+from t2r_seq import errors, imports
+from t2r_seq.lite import policy_io
+from t2r_seq.serving import listening
 
 IS_FIRST, SEED, INSPECT = "is_first", "seed", "inspect"
 PORT = 8000
@@ -43,13 +45,13 @@ class StatelessPolicy(Protocol):
   server uses where they are.
   """
 
-  def initial_state(self, seed: int = 0) -> acting.PolicyState:
+  def initial_state(self, seed: int = 0) -> policy_io.PolicyState:
     """Returns the state before a first step."""
     ...
 
   def stateless_step(
-    self, observation: Any, state: acting.PolicyState, is_first: bool = False
-  ) -> tuple[Mapping[str, np.ndarray], acting.PolicyState]:
+    self, observation: Any, state: policy_io.PolicyState, is_first: bool = False
+  ) -> tuple[Mapping[str, np.ndarray], policy_io.PolicyState]:
     """Takes a step of one environment."""
     ...
 
@@ -132,7 +134,7 @@ def _decode(value: dict[Any, Any]) -> Any:
   if b"nd" in value:
     raise ValueError(
       "an array in the format of the package msgpack_numpy. Encode arrays as "
-      "openpi_client.msgpack_numpy or t2r_seq.serving.pack does"
+      "openpi_client.msgpack_numpy or t2r_seq.serving.websocket.pack does"
     )
   return value
 
@@ -147,7 +149,7 @@ def _dtype(value: Mapping[Any, Any]) -> np.dtype:
 
 @functools.cache
 def _msgpack() -> Any:
-  return errors.load_extra("msgpack", "serve")
+  return imports.load_extra("msgpack", "serve")
 
 
 class PolicyServer:
@@ -158,8 +160,8 @@ class PolicyServer:
   `timestamp`, in seconds, there is a warning in the log where observations come at
   another rate than the steps of training did. `inspect` asks for what the policy saw
   of an observation, which comes as `inspection` beside the outputs; see
-  `acting.Inspection`. What a client sends that does not fit is answered by a text, and
-  the episode goes on.
+  `policy_io.Inspection`. The answer to a message that does not fit is a text, and the
+  episode continues.
 
   Attributes:
     port: where it listens.
@@ -196,8 +198,8 @@ class PolicyServer:
       ImportError: a package is missing; names the extra.
     """
     _msgpack()
-    server = errors.load_extra("websockets.sync.server", "serve")
-    self._closed = errors.load_extra("websockets.exceptions", "serve").ConnectionClosed
+    server = imports.load_extra("websockets.sync.server", "serve")
+    self._closed = imports.load_extra("websockets.exceptions", "serve").ConnectionClosed
     listening.check_address("serve: address", address)
     max_connections = listening.check_max_connections(
       "serve", max_clients, max_connections
@@ -311,7 +313,7 @@ class PolicyServer:
   def _answer_all(self, connection: Any) -> None:
     state, is_first = self._policy.initial_state(), True
     period = getattr(self._policy, "control_period", None)
-    watch = acting.RateWatch(period, f"serve: {connection.remote_address}")
+    watch = policy_io.RateWatch(period, f"serve: {connection.remote_address}")
     for message in connection:
       try:
         observation = self._renamed(_observation(message))
@@ -320,7 +322,9 @@ class PolicyServer:
         asks = bool(_number(observation, INSPECT))
         if seed is not None and SEED in state:
           state[SEED] = self._policy.initial_state(seed)[SEED]
-        timestamp = acting.timestamp_of(observation, self._policy.step_specification())
+        timestamp = policy_io.timestamp_of(
+          observation, self._policy.step_specification()
+        )
         if timestamp is not None:
           watch.see(timestamp, is_first)
         told = {}
@@ -342,7 +346,7 @@ class PolicyServer:
     """Returns an observation by the policy's paths."""
     if not self._rename:
       return observation
-    flat = acting.flatten_observation(observation)
+    flat = policy_io.flatten_observation(observation)
     return {self._rename.get(name, name): value for name, value in flat.items()}
 
   def _hint(self, message: str) -> str:
@@ -409,14 +413,14 @@ class PolicyClient:
       ImportError: a package is missing; names the extra.
     """
     _msgpack()
-    client = errors.load_extra("websockets.sync.client", "serve")
-    closed = errors.load_extra("websockets.exceptions", "serve").WebSocketException
+    client = imports.load_extra("websockets.sync.client", "serve")
+    closed = imports.load_extra("websockets.exceptions", "serve").WebSocketException
     self._failures = (closed, OSError, EOFError)  # A TimeoutError is an OSError.
     self._place = f"ws://{host}:{port}"
     self._timeout = timeout
     self._is_first, self._num_steps = True, 0
     self._seed: int | None = None
-    self._watch = acting.RateWatch(None)
+    self._watch = policy_io.RateWatch(None)
     self._open = contextlib.ExitStack()
     try:
       self._connection = self._open.enter_context(
@@ -438,7 +442,9 @@ class PolicyClient:
       )
     self._is_own = self.metadata.get("server") == _NAME
     self._action_key = action_key or (ACTION if self._is_own else _OPENPI_ACTIONS)
-    self._watch = acting.RateWatch(self.control_period, f"policy client: {self._place}")
+    self._watch = policy_io.RateWatch(
+      self.control_period, f"policy client: {self._place}"
+    )
 
   @property
   def global_step(self) -> int:
@@ -493,8 +499,8 @@ class PolicyClient:
         )
       observation = {next(iter(spec)): observation}
     message = dict(observation)
-    if acting.timestamp_of(observation, spec) is not None:
-      self._watch.see(message.pop(acting.TIMESTAMP), self._is_first)
+    if policy_io.timestamp_of(observation, spec) is not None:
+      self._watch.see(message.pop(policy_io.TIMESTAMP), self._is_first)
     if self._is_own:
       message[IS_FIRST] = self._is_first
       if self._seed is not None:
@@ -542,7 +548,7 @@ class PolicyClient:
     if np.all(is_first):
       self.reset()
     if isinstance(observations, Mapping):
-      flat = acting.flatten_observation(observations)
+      flat = policy_io.flatten_observation(observations)
       alone: Any = {path: value[0] for path, value in flat.items()}
     else:
       alone = observations[0]

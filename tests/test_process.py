@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import allocation, data, replay
+from t2r_seq import data, process, replay
 from t2r_seq.specs import ExtendedTensorSpec
 from t2r_seq.store import EpisodeStore
 
@@ -22,10 +22,10 @@ _GLIBC = pytest.mark.skipif(
 # Takes and frees blocks of 7 MB, and prints the page faults of doing so with others.
 _PROCESS = """
 import ctypes, resource, sys
-from t2r_seq import allocation
+from t2r_seq import process
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
-print(allocation.keep_freed_memory())
+print(process.keep_freed_memory())
 def take_and_free(num_blocks):
   size = ctypes.c_size_t(7 << 20)
   blocks = [ctypes.c_void_p(libc.malloc(size)) for _ in range(num_blocks)]
@@ -45,11 +45,11 @@ print(page_faults_of(lambda: [take_and_free(int(sys.argv[2])) for _ in range(5)]
 # Counts the arenas that threads get which are there at one time.
 _THREADS = """
 import ctypes, os, sys, threading
-from t2r_seq import allocation
+from t2r_seq import process
 libc = ctypes.CDLL(None)
 libc.fopen.restype = ctypes.c_void_p
 if sys.argv[2] == "limited":
-  allocation.keep_freed_memory()
+  process.keep_freed_memory()
 limit = min(8, 2 * len(os.sched_getaffinity(0)))
 together = threading.Barrier(limit + 4)
 def allocate():
@@ -125,8 +125,8 @@ def test_other_allocators_stay_as_they_are(has_mallopt, monkeypatch):
     if has_mallopt:
       mallopt = staticmethod(lambda *_: 0)
 
-  monkeypatch.setattr(allocation.ctypes, "CDLL", lambda _: Libc)
-  assert not allocation.keep_freed_memory.__wrapped__()
+  monkeypatch.setattr(process.ctypes, "CDLL", lambda _: Libc)
+  assert not process.keep_freed_memory.__wrapped__()
 
 
 def _load_store(folder, **options):
@@ -157,6 +157,6 @@ READERS = {
 @pytest.mark.parametrize("name", READERS)
 def test_the_library_leaves_the_process_as_it_is(name, tmp_path, monkeypatch):
   calls = []
-  monkeypatch.setattr(allocation, "keep_freed_memory", lambda: calls.append(1))
+  monkeypatch.setattr(process, "keep_freed_memory", lambda: calls.append(1))
   READERS[name](tmp_path)
   assert not calls

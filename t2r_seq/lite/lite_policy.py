@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from t2r_seq import acting, errors
-from t2r_seq.texts import HashedWords
+from t2r_seq import errors, imports
+from t2r_seq.lite import policy_io
+from t2r_seq.lite.texts import HashedWords
 
 FORMAT = "t2r_seq lite policy"
 VERSION = 1
@@ -213,8 +214,8 @@ class LitePolicy:
     self._outputs = {name: detail["index"] for name, detail in outputs.items()}
     self._state = self.initial_state()
     self._is_first = True
-    self._others: dict[int, acting.PolicyState] = {}
-    self._watch = acting.RateWatch(self.control_period)
+    self._others: dict[int, policy_io.PolicyState] = {}
+    self._watch = policy_io.RateWatch(self.control_period)
 
   @property
   def global_step(self) -> int:
@@ -236,7 +237,7 @@ class LitePolicy:
     """Returns what a step takes, by path, without the axis of environments."""
     return dict(self._step_spec)
 
-  def initial_state(self, seed: int = 0) -> acting.PolicyState:
+  def initial_state(self, seed: int = 0) -> policy_io.PolicyState:
     """Returns what is remembered before a first step.
 
     Args:
@@ -246,16 +247,16 @@ class LitePolicy:
     if SEED in state:
       wrapped = np.array([seed & 0xFFFFFFFF, 0], np.uint32)
       state[SEED] = wrapped.view(np.int32)
-    return acting.PolicyState(state, self.layout.model)
+    return policy_io.PolicyState(state, self.layout.model)
 
   def stateless_step(
-    self, observation: Any, state: acting.PolicyState, is_first: bool = False
-  ) -> tuple[dict[str, np.ndarray], acting.PolicyState]:
+    self, observation: Any, state: policy_io.PolicyState, is_first: bool = False
+  ) -> tuple[dict[str, np.ndarray], policy_io.PolicyState]:
     """Takes a step with a state that the caller keeps.
 
     Args:
       observation: a dictionary by path, nested or flat, or one array for one feature;
-        no axis of environments. Numbers are converted as `acting.to_spec_dtype` says.
+        no axis of environments. `policy_io.to_spec_dtype` converts numbers.
       state: of `initial_state`, or of the step before.
       is_first: whether an episode begins, as it does at a first step.
     Returns:
@@ -273,7 +274,7 @@ class LitePolicy:
     given = self._pack(observation)
     _check("step", given, self._step_spec)
     if not self._allow_nan:
-      acting.check_finite("step", given)
+      policy_io.check_finite("step", given)
     for path, words in self._texts.items():
       given[path] = words.embed(given[path])
     _check("step: state", state, self.layout.state)
@@ -292,19 +293,19 @@ class LitePolicy:
         path: get(self._outputs[leaf.argument])[0]
         for path, leaf in self.layout.state.items()
       }
-    return outputs, acting.PolicyState(new, self.layout.model)
+    return outputs, policy_io.PolicyState(new, self.layout.model)
 
   def _pack(self, observation: Any) -> dict[str, np.ndarray]:
     """Returns what a step takes, by path; texts as UTF-8."""
-    given = acting.pack(observation, self._step_spec)
+    given = policy_io.pack(observation, self._step_spec)
     return {
       path: _as_bytes(value) if path in self._texts else value
       for path, value in given.items()
     }
 
   def inspect_step(
-    self, observation: Any, state: acting.PolicyState, is_first: bool = False
-  ) -> acting.Inspection:
+    self, observation: Any, state: policy_io.PolicyState, is_first: bool = False
+  ) -> policy_io.Inspection:
     """Tells what the network is given at such a step, `[1, ...]`; no step is taken.
 
     What preprocessing makes of it, and what the network says where chunks are executed,
@@ -316,7 +317,7 @@ class LitePolicy:
       if path in self.layout.windows:
         del seen[path]
     is_whole = CHUNK_STEP not in outputs
-    return acting.Inspection(
+    return policy_io.Inspection(
       {path: value[np.newaxis] for path, value in seen.items()},
       {},
       {name: value[np.newaxis] for name, value in outputs.items() if is_whole},
@@ -328,7 +329,7 @@ class LitePolicy:
     Has the observation a `timestamp`, in seconds, there is a warning where observations
     come at another rate than the steps of training did.
     """
-    timestamp = acting.timestamp_of(observation, self.layout.observation)
+    timestamp = policy_io.timestamp_of(observation, self.layout.observation)
     if timestamp is not None:
       self._watch.see(timestamp, self._is_first)
     outputs, self._state = self.stateless_step(observation, self._state, self._is_first)
@@ -367,8 +368,8 @@ class LitePolicy:
       N actions, and all outputs for each.
     """
     del explore_prob
-    packed = acting.pack(observations, self.layout.observation)
-    timestamp = acting.timestamp_of(observations, self.layout.observation)
+    packed = policy_io.pack(observations, self.layout.observation)
+    timestamp = policy_io.timestamp_of(observations, self.layout.observation)
     if timestamp is not None:
       self._watch.see(timestamp, is_first)
     said = []
@@ -382,7 +383,7 @@ class LitePolicy:
       said.append(outputs)
     return [outputs[self._action_key] for outputs in said], said
 
-  def _state_of(self, env: int) -> acting.PolicyState:
+  def _state_of(self, env: int) -> policy_io.PolicyState:
     """Returns the state of an environment; the first is that of `step`."""
     if env == 0:
       return self._state
@@ -519,7 +520,7 @@ def _load(folder: str, size: int, num_threads: int) -> Any:
     raise _load_error(path, "a file", "none")
   if os.path.getsize(path) != size:
     raise _load_error(path, f"{size} bytes", f"{os.path.getsize(path)}")
-  module = errors.load_extra("ai_edge_litert.interpreter", "lite")
+  module = imports.load_extra("ai_edge_litert.interpreter", "lite")
   try:
     interpreter = module.Interpreter(path, num_threads=num_threads)
     interpreter.allocate_tensors()

@@ -19,7 +19,7 @@ from typing import Any
 import gin
 import numpy as np
 
-from t2r_seq import errors
+from t2r_seq import errors, imports
 
 # As far as LeRobot lets a frame be from where it is looked for; its own files keep to
 # some 1e-7 s.
@@ -36,7 +36,7 @@ _TIME_BASE = 90000
 
 def load_av(extra: str = "video") -> Any:
   """Imports PyAV; an ImportError names the extra."""
-  return errors.load_extra("av", extra)
+  return imports.load_extra("av", extra)
 
 
 # Of videos of depth: LeRobot's codes have 12 bits.

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from t2r_seq import videos
+from t2r_seq.store import videos
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="scheduling policies of Linux")

@@ -17,12 +17,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import acting, errors, lite, serving
+from t2r_seq import errors, serving
+from t2r_seq.lite import lite_policy, policy_io
+from t2r_seq.serving import websocket
 
 msgpack = pytest.importorskip("msgpack")
 sync_client = pytest.importorskip("websockets.sync.client")
 
-SPEC = {"state/pos": lite.Leaf("state_pos", (2,), np.dtype(np.float32))}
+SPEC = {"state/pos": lite_policy.Leaf("state_pos", (2,), np.dtype(np.float32))}
 
 
 class SumPolicy:
@@ -34,18 +36,18 @@ class SumPolicy:
     return SPEC
 
   def initial_state(self, seed=0):
-    return acting.PolicyState(
+    return policy_io.PolicyState(
       {"sum": np.zeros([2], np.float32), "seed": np.int32(seed)}
     )
 
   def stateless_step(self, observation, state, is_first=False):
-    position = acting.pack(observation, SPEC)["state/pos"]
+    position = policy_io.pack(observation, SPEC)["state/pos"]
     if position.shape != (2,):
       raise errors.SpecError(f"step: state/pos: expected (2,), got {position.shape}.")
     if position[0] < 0:
       raise RuntimeError("a broken motor")
     total = position if is_first else state["sum"] + position
-    state = acting.PolicyState({**state, "sum": total})
+    state = policy_io.PolicyState({**state, "sum": total})
     return {"inference_output": total, "seed": state["seed"]}, state
 
 
@@ -192,11 +194,11 @@ def test_an_openpi_client_finds_its_names():
 
 
 def test_objects_that_are_no_texts_are_refused():
-  spec = {"task": lite.Leaf("task", (), np.dtype(object))}
+  spec = {"task": lite_policy.Leaf("task", (), np.dtype(object))}
   for value, got in ((None, "nothing"), ([["a", None]], "one with None")):
     with pytest.raises(errors.SpecError, match=f"task: expected .*, got {got}"):
-      acting.pack({"task": value}, spec)
-  assert acting.pack({"task": "reach"}, spec)["task"] == "reach"
+      policy_io.pack({"task": value}, spec)
+  assert policy_io.pack({"task": "reach"}, spec)["task"] == "reach"
 
 
 class OpenpiServer:
@@ -344,7 +346,7 @@ RAW = {
         b"data": b"12345678",
       }
     },
-    "Encode arrays as openpi_client.msgpack_numpy or t2r_seq.serving.pack does",
+    "Encode arrays as openpi_client.msgpack_numpy or t2r_seq.serving.websocket.pack",
   ),
   "a ragged is_first": (
     {"is_first": [[True], [False, True]]},
@@ -448,7 +450,7 @@ _FEW_FILES = """
 import os, resource, sys
 sys.path[:0] = sys.argv[1:]
 from t2r_seq import serving
-from test_serving import SumPolicy
+from test_websocket import SumPolicy
 with serving.PolicyServer(SumPolicy(), port=0, max_connections=200) as server:
   most = len(os.listdir("/proc/self/fd")) + 40
   resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -459,9 +461,10 @@ with serving.PolicyServer(SumPolicy(), port=0, max_connections=200) as server:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it counts files in /proc")
 def test_a_server_without_free_files_still_serves():
-  tests = os.path.dirname(__file__)
+  here = os.path.dirname(__file__)
+  root = os.path.dirname(os.path.dirname(here))
   with subprocess.Popen(
-    [sys.executable, "-c", _FEW_FILES, os.path.dirname(tests), tests],
+    [sys.executable, "-c", _FEW_FILES, root, here],
     stdin=subprocess.PIPE,
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
@@ -536,7 +539,7 @@ def test_what_cannot_be_sent_and_where_nobody_can_listen(server):
   with pytest.raises(
     errors.SpecError, match=r"pack: expected .* got: an array of object"
   ):
-    serving.pack({"x": np.array([None])})
+    websocket.pack({"x": np.array([None])})
   with pytest.raises(errors.SpecError, match="serve: address: expected 'localhost'"):
     serving.PolicyServer(SumPolicy(), "nowhere", 0)
   with pytest.raises(OSError, match="in use"):
@@ -555,6 +558,6 @@ SENT = {
 @pytest.mark.parametrize("case", SENT)
 def test_arrays_that_numpy_does_not_know_are_sent_as_others(case):
   sent, want = SENT[case]
-  got = serving.unpack(serving.pack({"x": sent}))["x"]
+  got = websocket.unpack(websocket.pack({"x": sent}))["x"]
   assert got.dtype == want.dtype
   np.testing.assert_array_equal(got, want)
