@@ -186,7 +186,7 @@ class BCZModel(models.RegressionModel):
       target = labels[f"action/{each.name}"]
       error = _error(each.loss, target, inference_outputs[each.name])
       mask = labels[f"action/{each.name}_mask"]
-      losses[f"{each.name}_loss"] = windows.masked_mean(error, mask)
+      losses[f"{each.name}_loss"] = layers.masked_mean(error, mask)
     total = tf.add_n([c.weight * losses[f"{c.name}_loss"] for c in self._components])
     return total, losses
 

@@ -11,7 +11,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from t2r_seq import layers, windows
+from t2r_seq import layers
 
 _QUADRANTS = ((0.5, -0.5), (-0.5, -0.5), (0.5, 0.5), (-0.5, 0.5))
 
@@ -26,7 +26,7 @@ def L2ArithmeticLoss(
   """
   removed, goal = _pairs(pregrasp_embedding, goal_embedding, postgrasp_embedding)
   squared = tf.reduce_sum(tf.math.squared_difference(removed, goal), axis=1)
-  return windows.masked_mean(squared, _as_bool(mask))
+  return layers.masked_mean(squared, _as_bool(mask))
 
 
 @gin.configurable
@@ -36,7 +36,7 @@ def CosineArithmeticLoss(
   """Returns the mean cosine distance of pregrasp - postgrasp from the goal, or 0."""
   removed, goal = _pairs(pregrasp_embedding, goal_embedding, postgrasp_embedding)
   cosine = tf.reduce_sum(_normalized(removed) * _normalized(goal), axis=1)
-  return windows.masked_mean(1.0 - cosine, _as_bool(mask))
+  return layers.masked_mean(1.0 - cosine, _as_bool(mask))
 
 
 @gin.configurable
@@ -118,7 +118,7 @@ def NPairsLossMultilabel(
 @gin.configurable
 def SendToZeroLoss(tensor: Any, mask: Any) -> tf.Tensor:
   """Returns the mean norm of vectors [B, D]; 0 of none."""
-  return windows.masked_mean(tf.norm(_as_float(tensor), axis=1), _as_bool(mask))
+  return layers.masked_mean(tf.norm(_as_float(tensor), axis=1), _as_bool(mask))
 
 
 @gin.configurable

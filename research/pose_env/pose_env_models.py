@@ -224,7 +224,7 @@ class PoseEnvChunkModel(PoseEnvRegressionModel):
     del mode
     difference = inference_outputs["inference_output"] - labels["target_pose"]
     error = tf.reduce_mean(tf.square(difference), axis=-1)
-    return windows.masked_mean(error, labels["target_pose_mask"])
+    return layers.masked_mean(error, labels["target_pose_mask"])
 
   def model_train_fn(
     self,
@@ -239,7 +239,7 @@ class PoseEnvChunkModel(PoseEnvRegressionModel):
     distance = tf.norm(difference, axis=-1)
     mask = labels["target_pose_mask"]
     loss = self.loss_fn(labels, inference_outputs, mode)
-    return loss, {"distance": windows.masked_mean(distance, mask)}
+    return loss, {"distance": layers.masked_mean(distance, mask)}
 
 
 @gin.configurable

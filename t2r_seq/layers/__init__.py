@@ -9,16 +9,17 @@ from t2r_seq.layers.bcz_networks import (
 )
 from t2r_seq.layers.construction import LayerStore, configurable_layer
 from t2r_seq.layers.discrete import DiscreteDecoder
-from t2r_seq.layers.embedding_losses import (
-  contrastive_loss,
-  cosine_triplet_semihard_loss,
-  n_pairs_loss,
-  retrieval_accuracy,
-)
 from t2r_seq.layers.flow_matching import (
   Denoiser,
   DiffusionDecoder,
   FlowMatchingDecoder,
+)
+from t2r_seq.layers.losses import (
+  contrastive_loss,
+  cosine_triplet_semihard_loss,
+  masked_mean,
+  n_pairs_loss,
+  retrieval_accuracy,
 )
 from t2r_seq.layers.maf import MAFDecoder
 from t2r_seq.layers.mdn import (
@@ -89,6 +90,7 @@ __all__ = [
   "film",
   "gaussian_mixture_approximate_mode",
   "get_mixture_distribution",
+  "masked_mean",
   "n_pairs_loss",
   "retrieval_accuracy",
   "sample_maps",

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, windows
+from t2r_seq import errors
 from t2r_seq.layers.construction import CompositeLayer, configurable_layer
+from t2r_seq.layers.losses import masked_mean
 
 Outputs = dict[str, tf.Tensor]
 
@@ -103,7 +104,7 @@ class ActionDecoder(CompositeLayer):
     if error.shape.rank < target.shape.rank:
       axes = list(range(error.shape.rank, target.shape.rank))
       is_valid = tf.reduce_any(is_valid, axes)
-    return windows.masked_mean(error, is_valid)
+    return masked_mean(error, is_valid)
 
   def as_actions(self, flat: tf.Tensor) -> tf.Tensor:
     """Reshapes [B, ..., num_components] to [B, ..., *action_shape]."""

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from t2r_seq import errors
 from t2r_seq.layers.construction import CompositeLayer, configurable_layer, stored
-from t2r_seq.layers.embedding_losses import (
+from t2r_seq.layers.losses import (
   contrastive_loss,
   cosine_triplet_semihard_loss,
 )

@@ -10,9 +10,9 @@ import gin
 import tensorflow as tf
 
 from t2r_seq import errors
+from t2r_seq.layers.losses import local_means
 from t2r_seq.meta_learning.substitution import substituted
 from t2r_seq.specs import ModeKeys
-from t2r_seq.windows.cut import local_means
 
 InferenceFn = Callable[..., Mapping[str, Any]]
 LossFn = Callable[..., Any]

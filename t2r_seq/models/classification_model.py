@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, windows
+from t2r_seq import errors, layers
 from t2r_seq.models import losses
 from t2r_seq.models.t2r_model import T2RModel
 from t2r_seq.specs import SpecStructure
@@ -94,7 +94,7 @@ class ClassificationModel(T2RModel):
     else:
       error = tf.nn.sigmoid_cross_entropy_with_logits(classes, logits)
     mask = getattr(labels, "classes_mask", None)
-    return tf.reduce_mean(error) if mask is None else windows.masked_mean(error, mask)
+    return tf.reduce_mean(error) if mask is None else layers.masked_mean(error, mask)
 
   def model_train_fn(
     self,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import gin
 import tensorflow as tf
 
-from t2r_seq import errors, layers, windows
+from t2r_seq import errors, layers
 from t2r_seq.specs import SpecStructure
 
 ErrorFunction = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
@@ -71,7 +71,7 @@ def mean_error(
     axes = [1] * (error.shape.rank - 1)
     error *= tf.cast(tf.reshape(weight, [-1, *axes]), error.dtype)
   is_valid = layers.valid_targets("loss_fn", target, *masks_of(labels, path))
-  return windows.masked_mean(error, is_valid)
+  return layers.masked_mean(error, is_valid)
 
 
 def sample(labels: SpecStructure, name: str) -> tf.Tensor | None:

@@ -72,7 +72,7 @@ def warn_of_invented_steps(model: T2RModel, source: AbstractInputGenerator) -> N
     logging.warning(
       "%s look ahead and are padded (%r) at the end of every episode, which trains on "
       "invented values. Declare masks (windows.add_mask_specs) and use them in the "
-      "loss (windows.masked_mean), or pad the front only: padding=('repeat', 'drop').",
+      "loss (layers.masked_mean), or pad the front only: padding=('repeat', 'drop').",
       unmasked,
       model.padding,
     )

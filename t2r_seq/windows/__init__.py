@@ -14,7 +14,6 @@ if _TYPE_CHECKING:
     flat_specs,
     history_length,
     is_windowed,
-    masked_mean,
     time_span,
   )
   from t2r_seq.windows.dataset import WindowReport, gather_windows, windows
@@ -46,7 +45,6 @@ __all__ = [
   "gather_windows",
   "history_length",
   "is_windowed",
-  "masked_mean",
   "random_indices",
   "random_span_indices",
   "stack_windows",

@@ -8,11 +8,9 @@ time offsets of a spec structure imply follows: flat specs, span, masks.
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import dataclasses
 import numbers
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import gin
@@ -609,71 +607,6 @@ def invented_paths(spec_structure: specs.SpecStructure, cut: Cut) -> list[str]:
 def mask_path(path: str) -> str:
   """Returns where the mask of a path stands."""
   return path + _MASK_SUFFIX
-
-
-_is_local: contextvars.ContextVar[bool] = contextvars.ContextVar("is_local")
-
-
-@imports.do_not_convert
-@contextlib.contextmanager
-def local_means() -> Iterator[None]:
-  """Has `masked_mean` be that of a replica's own part, inside: of one task, say."""
-  token = _is_local.set(True)
-  try:
-    yield
-  finally:
-    _is_local.reset(token)
-
-
-def masked_mean(values: Any, mask: Any, axis: Any = None) -> tf.Tensor:
-  """Averages the values at real steps; padded ones have no value and no gradient.
-
-  On several replicas the mean is over the batch of all of them: each gives its share of
-  it, which the trainer adds up. Where axis 0, that of examples, is not reduced, means
-  are of each example, and the same on any number of replicas.
-
-  Args:
-    values: [..., D...], floating point.
-    mask: bool, the leading axes of `values`: a mask [B, L] masks values [B, L, D].
-    axis: axes to reduce, as in `tf.reduce_mean`; None for all.
-  Returns:
-    The mean over the unmasked values, in their dtype; 0 where everything is masked.
-  Raises:
-    SpecError: the values are not floating point, or the mask is none of theirs.
-    RuntimeError: of TensorFlow, on several replicas inside of a `tf.function` or loop
-      of the loss's own, where replicas can't talk to each other.
-  """
-  values = tf.convert_to_tensor(values)
-  mask = tf.convert_to_tensor(mask)
-  if not values.dtype.is_floating:
-    raise errors.SpecError(
-      "masked_mean: values: expected floating point, got "
-      f"{errors.describe(values)}. Cast them first."
-    )
-  if mask.dtype != tf.bool or mask.shape.rank > values.shape.rank:
-    raise errors.SpecError(
-      "masked_mean: mask: expected bools for the leading axes of the values, "
-      f"{errors.describe(values)}, got {errors.describe(mask)}."
-    )
-  for _ in range(values.shape.rank - mask.shape.rank):
-    mask = mask[..., tf.newaxis]
-  mask = tf.broadcast_to(mask, tf.shape(values))
-  # float16 sums overflow at 65504, and bfloat16 ones count to 256 only.
-  wide = values if values.dtype == tf.float64 else tf.cast(values, tf.float32)
-  # `where` and not a product: 0 * inf and 0 * nan would come through.
-  total = tf.reduce_sum(tf.where(mask, wide, tf.zeros_like(wide)), axis)
-  count = tf.reduce_sum(tf.cast(mask, wide.dtype), axis)
-  replicas = tf.distribute.get_replica_context()
-  axes = tf.nest.flatten(axis)
-  is_of_batch = axis is None or 0 in axes or -values.shape.rank in axes
-  is_of_batch &= not _is_local.get(False)
-  if is_of_batch and replicas is not None and replicas.num_replicas_in_sync > 1:
-    # A replica whose steps are fewer than another's has the smaller share. Parts of a
-    # batch may differ in their examples, too, by which they count.
-    rows = tf.cast(tf.shape(values)[0], wide.dtype)
-    totals = replicas.all_reduce(tf.distribute.ReduceOp.SUM, [count, rows])
-    count = tf.math.divide_no_nan(totals[0] * rows, totals[1])
-  return tf.cast(tf.math.divide_no_nan(total, count), values.dtype)
 
 
 def _offsets(spec: tf.TensorSpec | None) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import data, records, specs, windows
+from t2r_seq import data, layers, records, specs
 from tests.records import rlds_data
 
 Spec = specs.ExtendedTensorSpec
@@ -87,7 +87,7 @@ def test_is_last_masks_the_action_that_means_nothing() -> None:
   error = tf.reduce_mean(error[:, :1], axis=-1)
   assert error.shape == (8,)
   assert tf.reduce_max(error) > 0
-  assert windows.masked_mean(error, ~labels["is_last"]) == 0
+  assert layers.masked_mean(error, ~labels["is_last"]) == 0
 
 
 def test_drop_last_step() -> None:

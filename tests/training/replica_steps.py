@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import models, specs, training, windows
+from t2r_seq import layers, models, specs, training
 
 cpu = tf.config.list_physical_devices("CPU")[0]
 half = tf.config.LogicalDeviceConfiguration()
@@ -160,7 +160,7 @@ class Masked(Model):
 
   def model_train_fn(self, features, labels, inference_outputs, mode):
     error = (inference_outputs["inference_output"] - labels.target) ** 2
-    return windows.masked_mean(error, features.x > -0.4)
+    return layers.masked_mean(error, features.x > -0.4)
 
   def after_train_step(self):
     pass

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import errors, windows
+from t2r_seq import errors, layers
 
 NAN, INF = float("nan"), float("inf")
 
@@ -33,17 +33,17 @@ MEANS = {
 def test_means(name, dtype):
   values, mask, axis, want = MEANS[name]
   values, mask = tf.cast(values, dtype), tf.cast(mask, tf.bool)
-  mean = windows.masked_mean(values, mask, axis)
+  mean = layers.masked_mean(values, mask, axis)
   assert mean.dtype == dtype
   np.testing.assert_allclose(tf.cast(mean, tf.float32), want)
-  graph = tf.function(windows.masked_mean)(values, mask, axis)
+  graph = tf.function(layers.masked_mean)(values, mask, axis)
   assert bool(tf.reduce_all(graph == mean))
 
 
 @pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16])
 def test_more_values_than_a_half_can_count(dtype):
   values = tf.ones([70000], dtype)
-  mean = windows.masked_mean(values, tf.ones([70000], tf.bool))
+  mean = layers.masked_mean(values, tf.ones([70000], tf.bool))
   assert float(mean) == 1.0
 
 
@@ -51,31 +51,31 @@ def test_padded_steps_have_no_gradient():
   values = tf.Variable([[1.0, NAN], [INF, 3.0]])
   mask = tf.constant([[True, False], [False, True]])
   with tf.GradientTape() as tape:
-    loss = windows.masked_mean(tf.square(values), mask)
+    loss = layers.masked_mean(tf.square(values), mask)
   assert float(loss) == 5.0
   gradient = tape.gradient(loss, values).numpy()
   assert gradient[0, 0] == 1.0 and gradient[1, 1] == 3.0
   values = tf.Variable([1.0, NAN, INF])
   with tf.GradientTape() as tape:
-    loss = windows.masked_mean(values, [True, False, False])
+    loss = layers.masked_mean(values, [True, False, False])
   np.testing.assert_array_equal(tape.gradient(loss, values), [1.0, 0.0, 0.0])
 
 
 def test_gradient_where_all_is_padding():
   values = tf.Variable([1.0, 2.0])
   with tf.GradientTape() as tape:
-    loss = windows.masked_mean(values, [False, False])
+    loss = layers.masked_mean(values, [False, False])
   np.testing.assert_array_equal(tape.gradient(loss, values), [0.0, 0.0])
 
 
 def test_xla():
   values, mask = tf.constant([[1.0, NAN], [5.0, 9.0]]), tf.constant([[1, 0], [1, 1]])
-  mean = tf.function(windows.masked_mean, jit_compile=True)(values, mask > 0)
+  mean = tf.function(layers.masked_mean, jit_compile=True)(values, mask > 0)
   assert float(mean) == 5.0
 
 
 def test_unknown_sizes():
-  mean = tf.function(windows.masked_mean).get_concrete_function(
+  mean = tf.function(layers.masked_mean).get_concrete_function(
     tf.TensorSpec([None, None, 2], tf.float32), tf.TensorSpec([None, None], tf.bool)
   )
   values = tf.constant([[[1.0, 2.0], [3.0, 4.0]]])
@@ -101,4 +101,4 @@ BAD = {
 def test_errors(name):
   values, mask, match = BAD[name]
   with pytest.raises(errors.SpecError, match=match):
-    windows.masked_mean(values, mask)
+    layers.masked_mean(values, mask)
