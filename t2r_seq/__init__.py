@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+# Only what `python -m` has loaded: the current folder is still first on the path.
 import importlib.machinery
 import importlib.util
 import os
 import sys
 from types import ModuleType
-from typing import Any
 
 __version__ = "0.1.0"
 
@@ -49,7 +49,7 @@ class _ConfigsFinder:
 
   @staticmethod
   def find_spec(
-    name: str, path: Any = None, target: Any = None
+    name: str, path: object = None, target: object = None
   ) -> importlib.machinery.ModuleSpec | None:
     """Returns where the package `t2r_seq.configs` is; None for any other module."""
     if name != f"{__name__}.configs":
