@@ -230,7 +230,7 @@ def _shape(shape: Sequence[Any]) -> str:
 def _offsets(offsets: Any) -> str:
   if offsets is None:
     return "the present one"
-  if isinstance(offsets, int):
+  if isinstance(offsets, (int, str)):
     return str(offsets)
   shown = [str(offset) for offset in offsets]
   if len(shown) > 8:

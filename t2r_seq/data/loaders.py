@@ -345,9 +345,10 @@ class PoolReader(abc.ABC):
     one batch keeps within, it is used all the same, and warned of.
     """
     first, last = self._rows.reader.steps_shown
-    extra = last - first + 1  # What an episode costs more where it is parted.
     has_windows = self.counts > 0
     counts, lengths = self.counts[has_windows], self._lengths[has_windows]
+    # What an episode costs more where it is parted.
+    extra = min(last - first + 1, int(lengths.max(initial=1)))
     steps = np.minimum(lengths, (counts - 1) * self._rows.reader.grid.period + extra)
     worst_first = np.argsort(-(steps / counts), kind="stable")
     all_windows = np.r_[0.0, np.cumsum(counts[worst_first])]

@@ -211,7 +211,7 @@ def _one_step_later(path: str, spec: ExtendedTensorSpec) -> ExtendedTensorSpec:
   offsets = spec.time_offsets
   if isinstance(offsets, tuple):
     offsets = tuple(each + 1 for each in offsets)
-  else:
+  elif offsets != "last":  # The goal of the next state is the same.
     offsets = (offsets or 0) + 1
   name = spec.name or f"state/{path}"
   return ExtendedTensorSpec.from_spec(spec, name=name, time_offsets=offsets)

@@ -12,6 +12,7 @@ from t2r_seq import errors, records, specs, windows
 from t2r_seq.policies.policy_model import PolicyModel
 from t2r_seq.policies.policy_step import (
   AGE,
+  GIVEN_EACH_STEP,
   RECURRENT,
   SEED,
   PolicyStep,
@@ -166,7 +167,9 @@ class PolicyFunctions:
     self._specs = exported_feature_specs(model)
     self._keys = {path: specs.signature_key(path) for path in self._specs}
     self._windowed = [
-      path for path, spec in self._specs.items() if spec.time_offsets is not None
+      path
+      for path, spec in self._specs.items()
+      if spec.time_offsets not in GIVEN_EACH_STEP
     ]
     self._masks = mask_paths(self._specs)
     step_specs = exported_feature_specs(model.step_model)

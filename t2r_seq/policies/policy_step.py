@@ -19,6 +19,9 @@ _as_it_is = tf.autograph.experimental.do_not_convert
 _Outputs = dict[str, tf.Tensor]
 AGE, SEED = "age", "seed"
 RECURRENT = "recurrent"
+# Time offsets of features that have no history: the caller gives their value, such as
+# the image of a goal, at each step.
+GIVEN_EACH_STEP = (None, "last")
 _HISTORY, _CHUNK = "history", "chunk"
 
 
@@ -68,7 +71,7 @@ class PolicyStep:
     self._windowed = TensorSpecStruct(
       (path, feature_specs[path])
       for path in self._paths
-      if feature_specs[path].time_offsets is not None
+      if feature_specs[path].time_offsets not in GIVEN_EACH_STEP
     )
     masks = {mask: path for mask, path in masks.items() if path in self._windowed}
     self._history = FrameHistory(self._windowed, history_cut(model), masks)

@@ -13,7 +13,7 @@ from t2r_seq import data, errors, specs, windows
 from t2r_seq.data import input_generator, joint
 from t2r_seq.replay import replay as replay_lib
 from t2r_seq.replay.replay import Replay, SampleInfo, importance_weights
-from t2r_seq.specs.extended_tensor_spec import cast_hint
+from t2r_seq.specs.extended_tensor_spec import TimeOffsets, cast_hint
 from t2r_seq.specs.names import source_path
 from t2r_seq.windows.cut import Padding
 
@@ -231,10 +231,10 @@ def _shows_same_steps(
   return wanted == given or (is_alias and wanted == (0,))
 
 
-def _as_tuple(offsets: int | tuple[int, ...] | None) -> tuple[int, ...]:
+def _as_tuple(offsets: TimeOffsets) -> tuple[int | str, ...]:
   """Without offsets a spec shows its anchor's own step."""
   return offsets if isinstance(offsets, tuple) else (offsets or 0,)
 
 
-def _steps(offsets: int | tuple[int, ...] | None) -> str:
+def _steps(offsets: TimeOffsets) -> str:
   return f"the steps at time_offsets {offsets}"

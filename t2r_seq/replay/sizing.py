@@ -45,6 +45,17 @@ def flat_replay_specs(
     for path, spec in kept.items()
     if not spec.shape.is_fully_defined()
   ]
+  found += [
+    errors.Mismatch(
+      path,
+      "steps around the anchor",
+      "time_offsets='last'",
+      "A replay samples episodes before their end. Drop time_offsets: the writer gives "
+      "the goal of each episode, as a context feature.",
+    )
+    for path, spec in specs.flatten_spec_structure(spec_structure).items()
+    if getattr(spec, "time_offsets", None) == "last"
+  ]
   if found:
     raise errors.mismatch_error(operation, found)
   if not any(spec.is_sequence for spec in kept.values()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -37,14 +37,17 @@ def prepend_batch(shape: tf.TensorShape, batch_size: int) -> tf.TensorShape:
   return tf.TensorShape([batch_size if batch_size > 0 else None]).concatenate(shape)
 
 
-TimeOffsets = int | tuple[int, ...] | None
+LAST: Literal["last"] = "last"
+TimeOffsets = int | tuple[int, ...] | Literal["last"] | None
 
 
-def normalize(offsets: int | Iterable[int] | None, name: str | None) -> TimeOffsets:
-  """Turns what a user may write into None, an int or a tuple of ints.
+def normalize(
+  offsets: int | str | Iterable[int] | None, name: str | None
+) -> TimeOffsets:
+  """Turns what a user may write into None, an int, a tuple of ints or 'last'.
 
   Args:
-    offsets: None, an int, or an iterable of ints such as `range(-3, 1)`.
+    offsets: None, an int, an iterable of ints such as `range(-3, 1)`, or 'last'.
     name: the spec's name, for the error.
   Returns:
     The offsets in the form that specs keep.
@@ -53,6 +56,8 @@ def normalize(offsets: int | Iterable[int] | None, name: str | None) -> TimeOffs
   """
   if offsets is None:
     return None
+  if isinstance(offsets, str) and offsets == LAST:
+    return LAST
   try:
     if not isinstance(offsets, Iterable):
       return _as_int(offsets)
@@ -60,7 +65,7 @@ def normalize(offsets: int | Iterable[int] | None, name: str | None) -> TimeOffs
   except TypeError as e:
     raise errors.SpecError(
       f"ExtendedTensorSpec: {name}: expected time_offsets to be None, an int or a "
-      f"tuple of ints, got {offsets!r}."
+      f"tuple of ints, got {offsets!r}. '{LAST}' is the last step of an episode."
     ) from e
   if not result:
     raise errors.SpecError(
@@ -185,7 +190,7 @@ class ExtendedTensorSpec(tf.TensorSpec):
     data_format: str | None = None,
     dataset_key: str | None = None,
     varlen_default_value: Any = None,
-    time_offsets: int | Iterable[int] | None = None,
+    time_offsets: int | str | Iterable[int] | None = None,
     is_concatenated: bool = False,
     stored_dtype: Any = None,
   ) -> None:
@@ -210,6 +215,8 @@ class ExtendedTensorSpec(tf.TensorSpec):
         clipped, or padded with this value, to `shape[0]`.
       time_offsets: which steps, relative to the anchor, the tensor shows. A tuple
         stacks them, an int takes one step without a stack axis, None is not windowed.
+        'last' takes the last step of the episode, such as the image of a goal; a policy
+        takes that value at each step.
       is_concatenated: one list of the record has all steps; see `records.rlds_specs`.
       stored_dtype: the dtype of the data, where that is another: numbers are cast as
         they are read. To a floating dtype they may be rounded; to an integer one only
@@ -234,6 +241,12 @@ class ExtendedTensorSpec(tf.TensorSpec):
     self._check_varlen_rank()
 
   def _check_stack_axis(self) -> None:
+    if self._time_offsets == LAST and self._is_sequence:
+      raise errors.SpecError(
+        f"ExtendedTensorSpec: {self.name}: time_offsets: expected offsets for a "
+        f"sequence, got '{LAST}', which is one step of an episode. Leave is_sequence "
+        "out."
+      )
     if not isinstance(self._time_offsets, tuple):
       return
     if not self.shape.rank or self.shape[0] != len(self._time_offsets):
@@ -282,7 +295,7 @@ class ExtendedTensorSpec(tf.TensorSpec):
     dataset_key: str | None = None,
     batch_size: int | None = None,
     varlen_default_value: Any = None,
-    time_offsets: int | Iterable[int] | None = _KEEP,
+    time_offsets: int | str | Iterable[int] | None = _KEEP,
     is_concatenated: bool | None = None,
     stored_dtype: Any = _KEEP,
   ) -> ExtendedTensorSpec:
@@ -417,7 +430,7 @@ class ExtendedTensorSpec(tf.TensorSpec):
 
   @property
   def time_offsets(self) -> TimeOffsets:
-    """The steps shown, relative to the anchor: a tuple, one int, or None."""
+    """The steps shown, relative to the anchor: a tuple, one int, 'last' or None."""
     return self._time_offsets
 
   @property

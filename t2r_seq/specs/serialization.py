@@ -47,8 +47,9 @@ def fields_to_proto(fields: Mapping[str, Any]) -> t2r_pb2.ExtendedTensorSpec:
       setattr(proto, field, fields[field])
   offsets = fields["time_offsets"]
   if offsets is not None:
-    proto.time_offsets.is_int = isinstance(offsets, int)
-    proto.time_offsets.offset.extend(np.atleast_1d(offsets).tolist())
+    proto.time_offsets.is_int = not isinstance(offsets, tuple)
+    if offsets != "last":  # 'last' is one step, and has no offset.
+      proto.time_offsets.offset.extend(np.atleast_1d(offsets).tolist())
   if fields["varlen_default_value"] is not None:
     scalar = _scalar_to_json(fields["varlen_default_value"])
     proto.varlen_default_json = json.dumps(scalar)
@@ -85,8 +86,8 @@ def fields_from_proto(
     fields["varlen_default_value"] = _scalar_from_json(scalar)
   if proto.HasField("time_offsets"):
     offsets = tuple(proto.time_offsets.offset)
-    is_int = proto.time_offsets.is_int and len(offsets) == 1
-    fields["time_offsets"] = offsets[0] if is_int else offsets
+    is_int = proto.time_offsets.is_int and len(offsets) <= 1
+    fields["time_offsets"] = (*offsets, "last")[0] if is_int else offsets
   return fields
 
 

@@ -328,7 +328,7 @@ class PreprocessorTransform(Transform):
       if spec.is_sequence and self._cut.sequence_length is not None:
         stacks = self._cut.stride * np.arange(self._cut.sequence_length)
         steps = steps[:, None] + stacks
-      if spec.time_offsets is not None:
+      if spec.time_offsets not in (None, "last"):
         offsets = np.asarray(spec.time_offsets)
         steps = steps.reshape(*steps.shape, *[1] * offsets.ndim) + offsets
       if steps.shape == value.shape[:lead]:

@@ -103,7 +103,7 @@ class _Exported(Subject):
     self.one_task = policies.OneTask.of(predictor)
     self.predict = predictor.predict
     self._has_windows = any(
-      spec.time_offsets is not None
+      spec.time_offsets not in (None, "last")
       for path, spec in self.feature_spec.items()
       if path in self.step_spec
     )

@@ -107,6 +107,8 @@ class Dataset:
       for path, spec in windows.flat_specs(feature_spec).items()
       if not path.startswith("action/") or path in self._spec
     )
+    # A policy is given the episode's last step at each step.
+    self._goals = {p for p, s in feature_spec.items() if s.time_offsets == "last"}
     frames: dict[str, Any] = {}
     if self._kind == opening.LEROBOT:
       # As training finds the frames, which gin may configure.
@@ -209,7 +211,9 @@ class Dataset:
         if column in self._depth and seen.dtype == tf.uint16:
           millimetres = np.rint(observed[path] * np.float32(1000))
           observed[path] = millimetres.clip(0, 65535).astype(np.uint16)
-        if not stored.is_sequence:
+        if path in self._goals and stored.is_sequence:
+          observed[path] = observed[path][-1]
+        if path in self._goals or not stored.is_sequence:
           context.add(path)
       lengths = {path: len(observed[path]) for path in observed if path not in context}
       num_steps = next(iter(lengths.values()))

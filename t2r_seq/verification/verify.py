@@ -489,7 +489,7 @@ class _Comparison:
     before = None
     if raw is None and self._before is not None:
       before = self._before.observed.get(path)
-    if (spec is not None and spec.is_sequence) or offsets is None:
+    if (spec is not None and spec.is_sequence) or offsets in (None, "last"):
       offsets = 0
     return Case(
       expected,

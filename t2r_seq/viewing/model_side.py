@@ -206,7 +206,7 @@ class ModelSide:
   def offsets(self, path: str) -> tuple[int, ...] | None:
     """Returns which steps a path shows; None for what holds for the episode."""
     reading = self._windows.readings.get(path)
-    if reading is None or reading.steps is None:
+    if reading is None or reading.steps is None or reading.is_last:
       return None
     return tuple(int(step) for step in np.ravel(reading.steps))
 

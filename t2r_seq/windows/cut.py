@@ -611,7 +611,7 @@ def mask_path(path: str) -> str:
 
 def _offsets(spec: tf.TensorSpec | None) -> tuple[int, ...]:
   offsets = getattr(spec, "time_offsets", None)
-  if offsets is None:
+  if offsets is None or offsets == "last":  # Each episode has a last step.
     return ()
   return offsets if isinstance(offsets, tuple) else (offsets,)
 

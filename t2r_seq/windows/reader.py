@@ -37,6 +37,9 @@ from t2r_seq.windows.n_step import (
   return_dtype,
 )
 
+# Stands for the offset of an episode's last step: further ahead than any is long.
+_LAST_STEP = np.iinfo(np.int32).max
+
 Take = Callable[[str, Any], Any]
 """From a path of an episode and rows of any shape, or None, to values."""
 
@@ -73,6 +76,11 @@ class Reading:
   frame_shape: tf.TensorShape
   cast: tf.DType | None = None
   axes: int = 0
+
+  @property
+  def is_last(self) -> bool:
+    """Whether it shows the last step of the episode."""
+    return self.steps is not None and _is_last(self.steps)
 
   def fit(self, values: Any) -> Any:
     """Adds or removes the last axis of values [..., *step], where `axes` says so."""
@@ -163,6 +171,7 @@ class WindowReader:
     self.readings = plan_readings(stored, self._element, self.grid)
     self.joining: Joining | None = None
     if cut.n_step is not None:
+      _check_no_last(stored)
       reads = {
         path: PathRead(reading.source, reading.steps, stored[path].name)
         for path, reading in self.readings.items()
@@ -186,7 +195,9 @@ class WindowReader:
         "Give the specs time_offsets."
       )
     if cut.masks:
-      masks = {mask_path(path): path for path in self._timed}
+      masks = {
+        mask_path(path): path for path in self._timed if not self.readings[path].is_last
+      }
     self.masks = {mask: path for mask, path in masks.items() if path in self._timed}
     self._check_masks()
     # By mask, where the episode has which of its images are missing.
@@ -504,6 +515,8 @@ class WindowReader:
       of them stand for the step after the last row, None for none.
     """
     offsets, num_axes = fetch.offsets, fetch.offsets.ndim
+    if _is_last(offsets):  # It is inside the episode, whatever the padding.
+      return anchors.rows + _times(anchors.after, anchors.stride), None, None, None
     if fetch.is_later:
       offsets = add_axes(shift, num_axes) + offsets
     elif not num_axes and offsets == 0:
@@ -721,11 +734,18 @@ def steps_of(spec: ExtendedTensorSpec, grid: WindowGrid) -> np.ndarray:
   Returns:
     int64 of shape [], [K], [L] or [L, K].
   """
+  if spec.time_offsets == "last":
+    return np.asarray(_LAST_STEP, np.int64)
   anchors = np.arange(grid.cut.num_stacks, dtype=np.int64) * grid.cut.stride
   offsets = np.asarray(spec.time_offsets or 0, dtype=np.int64)
   if spec.is_sequence:
     return anchors.reshape((-1,) + (1,) * offsets.ndim) + offsets
   return np.asarray(anchors[-1] + offsets)
+
+
+def _is_last(steps: np.ndarray) -> bool:
+  """Whether steps stand for the last one of an episode."""
+  return not steps.ndim and steps == _LAST_STEP
 
 
 def _fill_zeros(values: Any, shown: Any | None) -> Any:
@@ -796,6 +816,18 @@ def _repeat(value: tf.Tensor, starts: tf.Tensor) -> tf.Tensor:
     return tf.convert_to_tensor(value)
   # `tf.repeat` has no kernel for uint16.
   return tf.gather(tf.expand_dims(value, 0), tf.zeros_like(starts))
+
+
+def _check_no_last(stored: TensorSpecStruct) -> None:
+  found = [
+    errors.Mismatch(
+      path, "time offsets", "'last'", "Give the goal as a context feature instead."
+    )
+    for path, spec in stored.items()
+    if spec.time_offsets == "last"
+  ]
+  if found:
+    raise errors.mismatch_error("n_step", found)
 
 
 def _check_any_sequence(stored: TensorSpecStruct, sequence_length: int) -> None:
