@@ -271,8 +271,11 @@ def test_a_server_that_sends_no_metadata_is_named():
   ],
 )
 def test_wrong_names_are_refused(options, message):
-  with pytest.raises(errors.SpecError, match=f"serve: rename: {message}"):
-    serving.PolicyServer(SumPolicy(), port=0, **options)
+  with (
+    pytest.raises(errors.SpecError, match=f"serve: rename: {message}"),
+    serving.PolicyServer(SumPolicy(), port=0, **options),
+  ):
+    pass
 
 
 def test_an_action_that_the_policy_lacks_is_named():
@@ -442,6 +445,7 @@ def test_silent_connections_make_room_for_clients():
         assert client.step(np.ones(2))["inference_output"].tolist() == [1, 1]
       with pytest.raises(ConnectionError, match="all 2 clients are there"):
         _connect(server)
+      silent[0].settimeout(5)  # A handshake alone times out after 10 s.
       assert silent[0].recv(1) == b""  # The oldest one was closed.
     server.check()
 
@@ -506,7 +510,9 @@ def test_a_server_that_no_longer_listens_reports_it(server):
         found.shutdown(socket.SHUT_RDWR)
   with pytest.raises(urllib.error.URLError):
     _health(server)
-  server._acceptor._thread.join(30)
+  for thread in threading.enumerate():
+    if thread.name == "accept":
+      thread.join(30)
   with pytest.raises(OSError, match=r"serve: port \d+: expected a server that listens"):
     server.check()
 
@@ -521,8 +527,11 @@ def test_a_server_that_no_longer_listens_reports_it(server):
   ],
 )
 def test_numbers_of_connections_are_checked(clients, connections, message):
-  with pytest.raises(errors.SpecError, match=f"serve: {message}"):
-    serving.PolicyServer(SumPolicy(), "localhost", 0, clients, connections)
+  with (
+    pytest.raises(errors.SpecError, match=f"serve: {message}"),
+    serving.PolicyServer(SumPolicy(), "localhost", 0, clients, connections),
+  ):
+    pass
 
 
 def test_a_server_that_stops_in_an_episode_is_an_error_of_its_clients(server):
