@@ -6,6 +6,7 @@ They are compared with transitions that are made and joined one by one.
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import h5py
 import numpy as np
@@ -189,74 +190,99 @@ def assert_joined(got, episodes, n, frames=1):
     np.testing.assert_allclose(got[path], values, rtol=1e-6, err_msg=path)
 
 
-def rlds(folder, n, frames):
-  episodes = list(make_episodes(1))
-  write_rlds(f"{folder}/r.tfrecord", episodes)
-  made = data.RldsInputGenerator(f"{folder}/r.tfrecord", 4, n_step=(n, GAMMA))
-  return read(made, spec_of("obs", "rew", STATES, frames=frames)), episodes
+# Stores: each writes "<folder>/s", and returns the specs to read and the episodes.
 
 
-def rlds_declared(folder, n, frames):
-  episodes = list(make_episodes(1))
-  write_rlds(f"{folder}/r.tfrecord", episodes)
-  made = data.RldsInputGenerator(f"{folder}/r.tfrecord", 4, n_step=(n, GAMMA))
-  spec = spec_of("obs", "rew", STATES, frames=frames, flags_at=1)
-  return read(made, spec), episodes
-
-
-def rlds_index(folder, n, frames):
-  episodes = list(make_episodes(1))
-  write_rlds(f"{folder}/r.tfrecord", episodes)
-  records.write_index(f"{folder}/r.tfrecord")
-  made = data.RldsInputGenerator(
-    f"{folder}/r.tfrecord", 4, n_step=(n, GAMMA), index="require"
-  )
-  return read(made, spec_of("obs", "rew", STATES, frames=frames)), episodes
-
-
-def rlds_store(folder, n, frames):
+def rlds_store(folder, frames):
   episodes = list(make_episodes(1))
   write_store(f"{folder}/s", episodes, STATES)
-  made = data.StoreInputGenerator(f"{folder}/s", 4, n_step=(n, GAMMA))
-  return read(made, spec_of("obs", "rew", STATES, frames=frames)), episodes
+  return spec_of("obs", "rew", STATES, frames=frames), episodes
 
 
-def state_flags_of_other_names(folder, n, frames):
-  """dm_env's time steps: the reward, too, comes with the state that it led to."""
+def dm_env_store(folder, frames):
+  """The reward, too, comes with the state that it led to."""
   episodes = [dataclasses.replace(e, reward_at=1) for e in make_episodes(1)]
   write_store(f"{folder}/s", episodes, ("ended", "cut"))
-  made = data.StoreInputGenerator(f"{folder}/s", 4, n_step=(n, GAMMA))
   spec = spec_of("obs", "rew", ("ended", "cut"), frames=frames, rew_at=1, flags_at=1)
-  return read(made, spec), episodes
+  return spec, episodes
 
 
-def rows_of_transitions(folder, n, frames):
+def rows_store(folder, frames):
   """No row follows the last: a truncation there can't be bootstrapped."""
   episodes = list(make_episodes(0))
   write_store(f"{folder}/s", episodes, TRANSITIONS)
+  return spec_of("obs", "rew", TRANSITIONS, frames=frames), episodes
+
+
+def minari_store(folder, frames):
+  episodes = with_finals(make_episodes(0))
+  write_hdf5(f"{folder}/m.hdf5", episodes, finals=True)
+  convert.convert(f"{folder}/m.hdf5", f"{folder}/s")
+  return spec_of("observations", "rewards", TRANSITIONS, frames=frames), episodes
+
+
+def robomimic_store(folder, frames):
+  episodes = with_finals(make_episodes(0))
+  flat = {**flat_spec(TRANSITIONS), "obs/x": Spec((), tf.float32, is_sequence=True)}
+  flat["final_obs/x"] = Spec((), tf.float32)
+  del flat["obs"]
+  with store.EpisodeStore.create(f"{folder}/s", flat) as writer:
+    for e in episodes:
+      columns = to_columns(e, TRANSITIONS)
+      columns["obs/x"] = columns.pop("obs")
+      writer.append_episode({**columns, "final_obs/x": e.final})
+  return spec_of("obs/x", "rew", TRANSITIONS, frames=frames), episodes
+
+
+STORES = {
+  "RLDS": rlds_store,
+  "dm_env": dm_env_store,
+  "rows of transitions": rows_store,
+  "Minari": minari_store,
+  "robomimic": robomimic_store,
+}
+
+
+def read_store(write, folder, n, frames):
+  spec, episodes = write(folder, frames)
   made = data.StoreInputGenerator(f"{folder}/s", 4, n_step=(n, GAMMA))
-  return read(made, spec_of("obs", "rew", TRANSITIONS, frames=frames)), episodes
-
-
-def records_of_transitions(folder, n, frames):
-  episodes = list(make_episodes(0))
-  columns = [to_columns(e, TRANSITIONS) for e in episodes]
-  records.write_records(f"{folder}/r", flat_spec(TRANSITIONS), columns)
-  made = data.DefaultRecordInputGenerator(f"{folder}/r", 4, n_step=(n, GAMMA))
-  got = read(made, spec_of("obs", "rew", TRANSITIONS, frames=frames))
-  assert made.count_examples() == len(got["rew"])
+  got = read(made, spec)
+  assert made.num_examples == len(got["rew"])
   return got, episodes
 
 
-def index_of_transitions(folder, n, frames):
+def rlds(folder, n, frames, flags_at=0, index=None):
+  episodes = list(make_episodes(1))
+  path = f"{folder}/r.tfrecord"
+  write_rlds(path, episodes)
+  options = {}
+  if index is not None:
+    records.write_index(path)
+    options["index"] = index
+  made = data.RldsInputGenerator(path, 4, n_step=(n, GAMMA), **options)
+  spec = spec_of("obs", "rew", STATES, frames=frames, flags_at=flags_at)
+  return read(made, spec), episodes
+
+
+def rows_of_records(folder, n, frames, index=None, has_finals=False):
   episodes = list(make_episodes(0))
   columns = [to_columns(e, TRANSITIONS) for e in episodes]
-  records.write_records(f"{folder}/r", flat_spec(TRANSITIONS), columns)
-  records.write_index(f"{folder}/r")
+  flat = flat_spec(TRANSITIONS)
+  spec = spec_of("obs", "rew", TRANSITIONS, frames=frames)
+  if has_finals:
+    episodes = with_finals(episodes)
+    flat["final_obs"] = spec["final_obs"] = Spec((), tf.float32, "final_obs")
+    for e, each in zip(episodes, columns, strict=True):
+      each["final_obs"] = e.final
+  records.write_records(f"{folder}/r", flat, columns)
+  options = {}
+  if index is not None:
+    records.write_index(f"{folder}/r")
+    options["index"] = index
   made = data.DefaultRecordInputGenerator(
-    f"{folder}/r", 4, n_step=(n, GAMMA), index="require"
+    f"{folder}/r", 4, n_step=(n, GAMMA), **options
   )
-  got = read(made, spec_of("obs", "rew", TRANSITIONS, frames=frames))
+  got = read(made, spec)
   assert made.count_examples() == len(got["rew"])
   return got, episodes
 
@@ -276,17 +302,6 @@ def python_generator(folder, n, frames):
   return read(made, spec), episodes
 
 
-def minari(folder, n, frames):
-  episodes = with_finals(make_episodes(0))
-  write_hdf5(f"{folder}/m.hdf5", episodes, finals=True)
-  convert.convert(f"{folder}/m.hdf5", f"{folder}/s")
-  made = data.StoreInputGenerator(f"{folder}/s", 4, n_step=(n, GAMMA))
-  spec = spec_of("observations", "rewards", TRANSITIONS, frames=frames)
-  got = read(made, spec)
-  assert made.num_examples == len(got["rew"])
-  return got, episodes
-
-
 def d4rl(folder, n, frames):
   episodes = with_next(make_episodes(0))
   write_hdf5(f"{folder}/d.hdf5", episodes, following=True)
@@ -298,58 +313,36 @@ def d4rl(folder, n, frames):
 
 def lerobot(folder, n, frames):
   pytest.importorskip("pyarrow")
-  episodes = list(make_episodes(0))
-  write_store(f"{folder}/s", episodes, TRANSITIONS)
+  spec, episodes = rows_store(folder, frames)
   options = convert.ConversionOptions(fps=10)
   convert.convert(f"{folder}/s", f"{folder}/s.lerobot", options=options)
   made = data.LeRobotInputGenerator(f"{folder}/s.lerobot", 4, n_step=(n, GAMMA))
-  spec = spec_of("obs", "rew", TRANSITIONS, frames=frames)
   got = read(made, spec)
   assert made.num_examples == len(got["rew"])
   return got, episodes
 
 
-def robomimic(folder, n, frames):
-  episodes = with_finals(make_episodes(0))
-  flat = {**flat_spec(TRANSITIONS), "obs/x": Spec((), tf.float32, is_sequence=True)}
-  flat["final_obs/x"] = Spec((), tf.float32)
-  del flat["obs"]
-  with store.EpisodeStore.create(f"{folder}/s", flat) as writer:
-    for e in episodes:
-      columns = to_columns(e, TRANSITIONS)
-      columns["obs/x"] = columns.pop("obs")
-      writer.append_episode({**columns, "final_obs/x": e.final})
-  made = data.StoreInputGenerator(f"{folder}/s", 4, n_step=(n, GAMMA))
-  return read(made, spec_of("obs/x", "rew", TRANSITIONS, frames=frames)), episodes
+FORMATS = {
+  **{f"a store of {n}": functools.partial(read_store, w) for n, w in STORES.items()},
+  "RLDS": rlds,
+  "RLDS, flags declared one step later": functools.partial(rlds, flags_at=1),
+  "RLDS with an index": functools.partial(rlds, index="require"),
+  "records": rows_of_records,
+  "records with an index": functools.partial(rows_of_records, index="require"),
+  "records with last observations": functools.partial(rows_of_records, has_finals=True),
+  "a Python generator": python_generator,
+  "D4RL": d4rl,
+  "LeRobot": lerobot,
+}
 
 
-def records_with_last_observations(folder, n, frames):
-  episodes = with_finals(make_episodes(0))
-  flat = {**flat_spec(TRANSITIONS), "final_obs": Spec((), tf.float32, "final_obs")}
-  columns = [{**to_columns(e, TRANSITIONS), "final_obs": e.final} for e in episodes]
-  records.write_records(f"{folder}/r", flat, columns)
-  made = data.DefaultRecordInputGenerator(f"{folder}/r", 4, n_step=(n, GAMMA))
-  spec = spec_of("obs", "rew", TRANSITIONS, frames=frames)
-  spec["final_obs"] = Spec((), tf.float32, "final_obs")
-  got = read(made, spec)
-  assert made.count_examples() == len(got["rew"])
-  return got, episodes
-
-
-FORMATS = [
-  *(rlds, rlds_declared, rlds_index, rlds_store, state_flags_of_other_names),
-  *(rows_of_transitions, records_of_transitions, index_of_transitions),
-  *(python_generator, minari, robomimic, d4rl, lerobot, records_with_last_observations),
-]
-
-
-@pytest.mark.parametrize("read_all", FORMATS)
-def test_joined_transitions_of_a_format(read_all, tmp_path):
+@pytest.mark.parametrize("name", FORMATS)
+def test_joined_transitions_of_a_format(name, tmp_path):
   for n, frames in ((3, 1), (1, 1), (2, 2)):
     folder = tmp_path / f"{n}_{frames}"
     folder.mkdir()
-    got, episodes = read_all(folder, n, frames)
-    assert_joined(got, episodes, n, 1 if read_all is d4rl else frames)
+    got, episodes = FORMATS[name](folder, n, frames)
+    assert_joined(got, episodes, n, 1 if name == "D4RL" else frames)
     assert got["discount"].min() == 0
 
 
@@ -370,28 +363,6 @@ def from_store(folder, spec, n):
   return replay.ReplayBuffer.from_store(folder, spec, capacity_steps=100, **options)
 
 
-def replay_of_rlds(folder, n, frames):
-  episodes = list(make_episodes(1))
-  write_store(f"{folder}/s", episodes, STATES)
-  spec = spec_of("obs", "rew", STATES, frames=frames)
-  return from_store(f"{folder}/s", spec, n), episodes
-
-
-def replay_of_rows(folder, n, frames):
-  episodes = list(make_episodes(0))
-  write_store(f"{folder}/s", episodes, TRANSITIONS)
-  spec = spec_of("obs", "rew", TRANSITIONS, frames=frames)
-  return from_store(f"{folder}/s", spec, n), episodes
-
-
-def replay_of_minari(folder, n, frames):
-  episodes = with_finals(make_episodes(0))
-  write_hdf5(f"{folder}/m.hdf5", episodes, finals=True)
-  convert.convert(f"{folder}/m.hdf5", f"{folder}/s")
-  spec = spec_of("observations", "rewards", TRANSITIONS, frames=frames)
-  return from_store(f"{folder}/s", spec, n), episodes
-
-
 def live_replay(folder, n, frames):
   """An actor that appends no row for the last observation."""
   episodes = list(make_episodes(0))
@@ -407,14 +378,23 @@ def live_replay(folder, n, frames):
   return buffer, episodes
 
 
-@pytest.mark.parametrize(
-  "make_replay", [replay_of_rlds, replay_of_rows, replay_of_minari, live_replay]
-)
-def test_joined_transitions_of_a_replay(make_replay, tmp_path):
+def replay_of_store(write, folder, n, frames):
+  spec, episodes = write(folder, frames)
+  return from_store(f"{folder}/s", spec, n), episodes
+
+
+REPLAYS = {
+  **{f"of {n}": functools.partial(replay_of_store, w) for n, w in STORES.items()},
+  "live": live_replay,
+}
+
+
+@pytest.mark.parametrize("name", REPLAYS)
+def test_joined_transitions_of_a_replay(name, tmp_path):
   for n, frames in ((3, 1), (1, 1), (2, 2)):
     folder = tmp_path / f"{n}_{frames}"
     folder.mkdir()
-    buffer, episodes = make_replay(folder, n, frames)
+    buffer, episodes = REPLAYS[name](folder, n, frames)
     with buffer:
       assert_joined(sampled(buffer), episodes, n, frames)
 
