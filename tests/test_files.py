@@ -105,7 +105,7 @@ def test_output_never_replaces_what_is_no_file(name, is_link, tmp_path, monkeypa
       with pytest.raises(FileExistsError, match=f"{path}: {want}"):
         write("view", path) if write is files.check_output else write(path, b"report")
   if name == "FIFO":
-    reader.join()
+    reader.join(10)
     assert read == [b"report"]
   if name != "folder":
     with pytest.raises(

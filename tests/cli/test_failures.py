@@ -192,7 +192,8 @@ OUTPUTS = {
 }
 
 
-def test_a_report_replaces_reports_alone(run_main, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_a_report_replaces_reports_alone(name, run_main, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   episode = {"x": np.ones(2, np.float32)}
   records.write_records("a.tfrecord", SPEC, [episode])
@@ -201,17 +202,23 @@ def test_a_report_replaces_reports_alone(run_main, tmp_path, monkeypatch):
   (tmp_path / "model.py").write_text("my_model = 1")
   (tmp_path / "specs.py").write_text("from t2r_seq.specs import TensorSpecStruct\n")
   (tmp_path / "other.html").write_text("<!doctype html>\n<title>mine</title>")
-  for name in ("statistics.json", "s/statistics.json"):
-    (tmp_path / name).write_text('{"games": 3, "dtype": "x"}')
+  for file in ("statistics.json", "s/statistics.json"):
+    (tmp_path / file).write_text('{"games": 3, "dtype": "x"}')
   (tmp_path / "a.tfrecord.t2ri").write_text("my notes")
   before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-  for words in OUTPUTS.values():
-    status, _, err = run_main(*words)
-    assert status == 1 and "expected no file there, or" in err, (words, err)
+  status, _, err = run_main(*OUTPUTS[name])
+  assert status == 1 and "expected no file there, or" in err
   assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize(
+  ("command", "end"), [("view", "html"), ("stats", "json"), ("inspect", "py")]
+)
+def test_a_report_replaces_its_like(command, end, run_main, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  records.write_records("a.tfrecord", SPEC, [{"x": np.ones(2, np.float32)}])
   for _ in range(2):
-    for command, end in (("view", "html"), ("stats", "json"), ("inspect", "py")):
-      assert run_main(command, "a.tfrecord", "--output", f"spec.{end}")[0] == 0
+    assert run_main(command, "a.tfrecord", "--output", f"report.{end}")[0] == 0
 
 
 STREAMS = {
