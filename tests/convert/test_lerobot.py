@@ -515,12 +515,6 @@ def test_another_rate_than_that_of_the_data_is_refused(name):
   assert convert.LeRobotFolder("out.lerobot").fps == 30
 
 
-def test_a_rate_that_the_data_lacks_is_given():
-  make_timed_store({}, {})
-  convert.convert("s", "out.lerobot", options=Options(fps=15))
-  assert convert.LeRobotFolder("out.lerobot").fps == 15
-
-
 @pytest.mark.parametrize("name", ["out.zarr", "out.hdf5", "out.tfrecord"])
 def test_other_formats_are_not_resampled_either(name):
   make_timed_store({"fps": 30}, {})

@@ -663,16 +663,10 @@ def make_large(num_bytes, **options):
 
 
 @pytest.mark.parametrize("name", CHUNKS)
-def test_files_of_other_writers(name):
-  make_large(100, **CHUNKS[name])
-  (values,) = read("large.mcap", clock="/cam", paths={"x": "/cam:value"})
-  assert values["x"].tolist() == [0, 1, 2]
-
-
-@pytest.mark.parametrize("name", ["zstd", "lz4", "no index"])
 def test_topics_that_are_not_read_take_no_memory(name):
-  """A small file may have a message of gigabytes."""
-  make_large(1 << 27, **CHUNKS[name])
+  """A small file, of any writer, may have a message of gigabytes."""
+  is_small = name in ("zstd", "lz4", "no index")
+  make_large(1 << 27 if is_small else 100, **CHUNKS[name])
   tracemalloc.start()
   try:
     (values,) = read("large.mcap", clock="/cam", paths={"x": "/cam:value"})

@@ -175,14 +175,7 @@ def test_conversion_to_pixels_rejects_missing_images(tmp_path):
   convert.convert(path, str(tmp_path / "encoded"), spec=spec)
 
 
-def test_conversion_names_the_step(tmp_path):
-  path = write_records(tmp_path / "a.tfrecord")
-  with pytest.raises(errors.SpecError, match=r"image.*an empty byte string at step 1"):
-    convert.convert(path, str(tmp_path / "s"))
-
-
-@pytest.mark.parametrize("missing", [b"", None])
-def test_images_of_lerobot(missing, tmp_path):
+def test_images_of_lerobot(tmp_path):
   """Images that are not in its files are no black ones."""
   pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
   with store.EpisodeStore.create(tmp_path / "s", STEPS) as writer:
@@ -195,7 +188,7 @@ def test_images_of_lerobot(missing, tmp_path):
   table = pq.read_table(name)
   (key,) = (n for n in table.column_names if n.endswith("image"))
   rows = table[key].to_pylist()
-  rows[3]["bytes"] = missing
+  rows[3]["bytes"] = b""
   field = table.schema.field(key)
   index = table.column_names.index(key)
   pq.write_table(table.set_column(index, field, pa.array(rows, field.type)), name)
