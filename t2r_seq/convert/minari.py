@@ -141,6 +141,11 @@ class MinariSource(EpisodeSource):
       for path, rows in _columns(place, name, table[name].combine_chunks()):
         if self._dropped.has(path):
           continue
+        if rows.dtype == object and not all(isinstance(r, bytes) for r in rows.flat):
+          raise errors.ConversionError(
+            f"convert: {place}: {path}: expected numbers or texts in every row, got "
+            f"some that are neither, or are missing. Leave it out: --drop {path}."
+          )
         values[path] = rows[:-1]
         if path.split("/")[0] == _OBSERVATIONS and not self._dropped.has(_FINAL + path):
           final = rows[-1:].reshape(rows.shape[1:])

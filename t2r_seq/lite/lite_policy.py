@@ -147,7 +147,8 @@ class Layout:
       raise _load_error(folder, f"a whole {LAYOUT_FILE}", f"none: {error!r}") from error
 
   def _check(self) -> None:
-    """Raises ValueError or TypeError where fields contradict each other."""
+    """Raises an error if fields are of another type, or contradict each other."""
+    _ = self.texts
     period = None if self.record is None else dict(self.record).get("control_period")
     if not isinstance(period, (int, float, type(None))):
       raise TypeError(f"a control_period of {period!r}")

@@ -163,7 +163,14 @@ def read_features(path: str) -> Features:
   try:
     with open(path, encoding="utf-8") as file:
       return features_from_json(json.load(file))
-  except (AttributeError, KeyError, TypeError, ValueError) as error:
+  except (
+    AttributeError,
+    KeyError,
+    OverflowError,
+    RecursionError,
+    TypeError,
+    ValueError,
+  ) as error:
     raise errors.RecordError(
       f"features: {path}: expected what TFDS writes of a dataset's features, got "
       f"{type(error).__name__}: {error}. Move it away to go without."

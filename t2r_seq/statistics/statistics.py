@@ -486,9 +486,12 @@ def _lengths_from_json(values: Mapping[str, Any] | None) -> LengthStatistics | N
   if values is None:
     return None
   numbers = ("num_episodes", "num_steps", "min", "max")
+  mean = float(values["mean"])
+  if not math.isfinite(mean):
+    raise ValueError(f"lengths: mean: expected a finite number, got {mean}")
   return LengthStatistics(
     **{name: int(values[name]) for name in numbers},
-    mean=float(values["mean"]),
+    mean=mean,
     quantiles={float(q): int(n) for q, n in values["quantiles"].items()},
     edges=tuple(map(int, values["edges"])),
     counts=tuple(map(int, values["counts"])),

@@ -143,6 +143,12 @@ MERGED = {
     "float64=float32",
     False,
   ),
+  "counts that begin at 0": (
+    "obs/x",
+    np.append(0, 1e8 + np.arange(50)),
+    "float64=float32",
+    False,
+  ),
   "tiny values": ("obs/x", np.geomspace(1e-60, 1e-50, 9), "float64=float32", False),
 }
 

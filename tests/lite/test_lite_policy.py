@@ -324,13 +324,16 @@ def test_a_server_gives_what_the_export_gives_and_may_be_killed(exported):
     own.close()
 
 
-def _another_version(folder):
-  path = os.path.join(folder, lite_policy.LAYOUT_FILE)
-  with open(path, encoding="utf-8") as f:
-    fields = json.load(f)
-  with open(path, "w", encoding="utf-8") as f:
-    json.dump({**fields, "version": 2}, f)
-  lite_policy.write_checksums(folder)
+def _with_fields(**changes):
+  def damage(folder):
+    path = os.path.join(folder, lite_policy.LAYOUT_FILE)
+    with open(path, encoding="utf-8") as f:
+      fields = json.load(f)
+    with open(path, "w", encoding="utf-8") as f:
+      json.dump({**fields, **changes}, f)
+    lite_policy.write_checksums(folder)
+
+  return damage
 
 
 def _cut_off(folder):
@@ -363,16 +366,21 @@ def _no_list_of_checksums(folder):
 
 
 DAMAGES = {
-  "another version": (_another_version, "expected version 1 of a .*, got version 2"),
-  "no layout": (
-    lite_policy.LAYOUT_FILE,
-    r"expected a folder with policy\.json, got none",
+  "another version": (
+    _with_fields(version=2),
+    "expected version 1 of a .*, got version 2",
   ),
-  "no model": (lite_policy.STEP_FILE, r"step\.tflite: expected a file, got none"),
-  "no state": (
-    lite_policy.STATE_FILE,
-    r"initial_state\.npz: expected a file, got none",
+  "a record of another type": (
+    _with_fields(record=[["texts", 1]]),
+    r"expected a whole policy\.json, got none: AttributeError",
   ),
+  "texts of another type": (
+    _with_fields(record={"texts": {"task": {"size": [1]}}}),
+    r"expected a whole policy\.json, got none: TypeError",
+  ),
+  "no layout": (lite_policy.LAYOUT_FILE, r"expected a folder with policy\.json, got none"),
+  "no model": (lite.STEP_FILE, r"step\.tflite: expected a file, got none"),
+  "no state": (lite.STATE_FILE, r"initial_state\.npz: expected a file, got none"),
   "cut off": (_cut_off, r"step\.tflite: expected the exported file, CRC-32 "),
   "cut off, no checksums": (
     _cut_off_in_an_older_folder,
