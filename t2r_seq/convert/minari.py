@@ -138,14 +138,10 @@ class MinariSource(EpisodeSource):
         f"{METADATA}, got {len(table)}."
       )
     for name in table.column_names:
-      for path, rows in _columns(place, name, table[name].combine_chunks()):
+      for path, column in _columns(name, table[name].combine_chunks()):
         if self._dropped.has(path):
           continue
-        if rows.dtype == object and not all(isinstance(r, bytes) for r in rows.flat):
-          raise errors.ConversionError(
-            f"convert: {place}: {path}: expected numbers or texts in every row, got "
-            f"some that are neither, or are missing. Leave it out: --drop {path}."
-          )
+        rows = _rows(place, path, column)
         values[path] = rows[:-1]
         if path.split("/")[0] == _OBSERVATIONS and not self._dropped.has(_FINAL + path):
           final = rows[-1:].reshape(rows.shape[1:])
@@ -171,21 +167,31 @@ class MinariSource(EpisodeSource):
       raise errors.mismatch_error(f"convert: {place}", wrong, errors.ConversionError)
 
 
-def _columns(place: str, path: str, column: Any) -> Iterator[tuple[str, np.ndarray]]:
-  """Yields the arrays of a column: several, where it has fields."""
+def _columns(path: str, column: Any) -> Iterator[tuple[str, Any]]:
+  """Yields a column, or its fields, by path."""
+  import pyarrow
+
+  if not pyarrow.types.is_struct(column.type):
+    yield path, column
+    return
+  for field in column.type:
+    yield from _columns(f"{path}/{field.name}", column.field(field.name))
+
+
+def _rows(place: str, path: str, column: Any) -> np.ndarray:
+  """Returns the array of a column without fields.
+
+  Raises:
+    ConversionError: it has no rows of one size, or rows without a value.
+  """
   import pyarrow
 
   types = pyarrow.types
-  if types.is_struct(column.type):
-    for field in column.type:
-      yield from _columns(place, f"{path}/{field.name}", column.field(field.name))
-    return
   if types.is_binary(column.type) or types.is_string(column.type):
     rows = np.empty(len(column), object)
     items = [item or b"" for item in column.to_pylist()]
     rows[:] = [item.encode() if isinstance(item, str) else item for item in items]
-    yield path, rows
-    return
+    return rows
   shape: list[int] = []
   while types.is_fixed_size_list(column.type):
     shape.append(column.type.list_size)
@@ -195,7 +201,13 @@ def _columns(place: str, path: str, column: Any) -> Iterator[tuple[str, np.ndarr
       f"convert: {place}: {path}: expected rows of one size, got {column.type}. Leave "
       f"it out: --drop {path}."
     )
-  yield path, column.to_numpy(zero_copy_only=False).reshape(-1, *shape)
+  rows = column.to_numpy(zero_copy_only=False)
+  if rows.dtype == object:
+    raise errors.ConversionError(
+      f"convert: {place}: {path}: expected a number in every row, got {column.type}, "
+      f"{column.null_count} of them missing. Leave it out: --drop {path}."
+    )
+  return rows.reshape(-1, *shape)
 
 
 def _spec(path: str, array: np.ndarray) -> specs.ExtendedTensorSpec:

@@ -148,6 +148,25 @@ def rows_of(dtype, name):
   return in_file(lambda file: file.create_dataset("more", (4,), dtype), name)
 
 
+def column_of(items, name):
+  """Adds a column, whose first rows are given, to an Arrow file."""
+
+  def change_file(path):
+    pyarrow = pytest.importorskip("pyarrow")
+    place = os.path.join(path, name)
+    with pyarrow.OSFile(place) as file:
+      table = pyarrow.ipc.open_file(file).read_all()
+    rows = items * len(table)
+    table = table.append_column("more", pyarrow.array(rows[: len(table)]))
+    with (
+      pyarrow.OSFile(place, "wb") as file,
+      pyarrow.ipc.new_file(file, table.schema) as out,
+    ):
+      out.write_table(table)
+
+  return change_file
+
+
 def soft(place):
   return h5py.SoftLink(place)
 
@@ -167,9 +186,9 @@ FOREIGN, CUT, MISSING, ROWS, VERSION = (
   *("a foreign file", "cut short", "a part is missing"),
   *("rows that disagree", "an unknown version"),
 )
-LINK, LINKS, NUMBERS, REFERENCES = (
+LINK, LINKS, NUMBERS, REFERENCES, GAPS = (
   *("a link to a dataset", "a link to a group"),
-  *("rows of any number", "references"),
+  *("rows of any number", "references", "rows without a value"),
 )
 WIDTH, CHUNKS, SPLIT = (
   *("a name of gigabytes", "folders of no episodes"),
@@ -343,6 +362,14 @@ FORMATS = {
         edit("data/1/metadata.json", total_steps=9),
         r"episode 1 of m/data: expected 10 rows, .*got 7",
       ),
+      NUMBERS: (
+        column_of([[1], [1, 2]], "data/0/part-0.arrow"),
+        r"more: expected rows of one size, got list.* Leave it out: --drop more",
+      ),
+      GAPS: (
+        column_of([True, None], "data/0/part-0.arrow"),
+        r"more: expected a number in every row, got bool, \d of them missing. .*--drop",
+      ),
     },
   ),
   "LeRobot": (
@@ -408,8 +435,10 @@ def test_damages(name, damage):
   path = make()
   change(path)
   options = bags.layout() if name == "MCAP" else convert.ConversionOptions()
-  with pytest.raises(errors.SpecError, match=match):
+  with pytest.raises(errors.SpecError, match=match) as found:
     if name == "a store":  # It is what the others become.
       list(convert.open_episodes(path, "store"))
     else:
       convert.convert(path, "out", options=options)
+  if "--drop more" in str(found.value):
+    convert.convert(path, "out", options=convert.ConversionOptions(drop=("more",)))
