@@ -378,9 +378,15 @@ DAMAGES = {
     _with_fields(record={"texts": {"task": {"size": [1]}}}),
     r"expected a whole policy\.json, got none: TypeError",
   ),
-  "no layout": (lite_policy.LAYOUT_FILE, r"expected a folder with policy\.json, got none"),
-  "no model": (lite.STEP_FILE, r"step\.tflite: expected a file, got none"),
-  "no state": (lite.STATE_FILE, r"initial_state\.npz: expected a file, got none"),
+  "no layout": (
+    lite_policy.LAYOUT_FILE,
+    r"expected a folder with policy\.json, got none",
+  ),
+  "no model": (lite_policy.STEP_FILE, r"step\.tflite: expected a file, got none"),
+  "no state": (
+    lite_policy.STATE_FILE,
+    r"initial_state\.npz: expected a file, got none",
+  ),
   "cut off": (_cut_off, r"step\.tflite: expected the exported file, CRC-32 "),
   "cut off, no checksums": (
     _cut_off_in_an_older_folder,
