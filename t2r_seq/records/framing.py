@@ -13,6 +13,7 @@ import functools
 import itertools
 import math
 import os
+import re
 import struct
 import time
 import zlib
@@ -38,10 +39,11 @@ _LENGTH = struct.Struct("<Q")
 _MAX_RATIO = 1032
 # No proto has more; a few megabytes of gzip can hold as much.
 _MAX_RECORD = 1 << 31
-
-
+_ZIP, _ZIP_END, _ZIP64_END = b"PK\x03\x04", b"PK\x05\x06", b"PK\x06\x06"
+_MAX_ARCHIVES, _MAX_ZIP_VERSION = 8, 63
+_TAR, _TAR_AT, _TAR_BLOCK = b"ustar", 257, SAMPLE_SIZE
 _SIGNATURES = (
-  (b"PK\x03\x04", "a zip archive (or an npz file)"),
+  (_ZIP, "a zip archive (or an npz file)"),
   (b"\x89HDF\r\n\x1a\n", "an HDF5 file"),
   (b"\x1f\x8b", "a gzip file"),
   (b"\x93NUMPY", "a numpy .npy file"),
@@ -62,7 +64,6 @@ _SIGNATURES = (
   (b"#ROSBAG V", "a bag of ROS 1"),
   (b"\x89MCAP", "an MCAP file"),
 )
-_TAR, _TAR_AT = b"ustar", 257
 # At the end of the tables of LevelDB, which SSTables and TF checkpoint indices are.
 _TABLE_FOOTER = b"\x57\xfb\x80\x8b\x24\x75\x47\xdb"
 
@@ -242,9 +243,7 @@ def read_frames(
 def _read_frame(
   content: _Content, number: int, lengths: Container[int] | None
 ) -> Frame:
-  start, sample = content.position, b""
-  if start == 0:
-    sample = content.peek(SAMPLE_SIZE)
+  start = content.position
   header = content.read(HEADER_SIZE)
   length = read_length(header)
   if length is not None and content.has(length + FOOTER_SIZE):
@@ -268,15 +267,21 @@ def _read_frame(
     got = f"{len(header)}, then the end: the file is truncated"
     damage = f"a header of {HEADER_SIZE} bytes", got
   else:
+    content.unread(header)
+    sample = content.peek(SAMPLE_SIZE)
+    size, is_whole = content.archive_size()
     got = f"the bytes {header.hex(' ')}: flipped bits in the length"
     if start == 0:
       got += f", or a wrong file type: it looks like {looks_like(sample)}"
+    elif size:
+      got = f"{_other_format(sample)} of {size:,} bytes, which is left out"
     damage = "a length with a fitting checksum", got
-    # An archive may hold the frames of TFRecord files: they are no records of this one.
-    if _other_format(sample):
+    if start == 0 and _other_format(sample) and not is_whole:
       content.skip_all()
     else:
-      content.go_to_header(header)
+      content.skip(size)
+      if inside := content.go_to_header():
+        damage = damage[0], f"{got}; {inside:,} bytes of archives are left out"
   return Frame(number, start, content.position, None, damage, False, b"")
 
 
@@ -320,6 +325,31 @@ class _Content:
       self._buffer, self._at = b"".join(parts), 0
     return self._buffer[self._at : self._at + count]
 
+  def peek_at(self, offset: int, count: int) -> bytes:
+    """Returns bytes from an offset to the current position; they stay to be read."""
+    if self._inflated is not None:
+      return self.peek(offset + count)[offset:]
+    position = self.position + len(self._buffer) - self._at
+    self._file.seek(self.position + offset)
+    data = bytes(self._file.read(min(count, self._size)))
+    self._file.seek(position)
+    return data
+
+  def unread(self, data: bytes) -> None:
+    """Puts the last bytes that were read back."""
+    self._buffer, self._at = data + self._buffer[self._at :], 0
+    self.position -= len(data)
+
+  def archive_size(self, offset: int = 0) -> tuple[int, bool]:
+    """Returns the bytes of a zip or tar archive, 0 for none, and if it is complete."""
+
+    def peek_at(place: int, count: int) -> bytes:
+      return self.peek_at(offset + place, count)
+
+    if peek_at(0, len(_ZIP)) == _ZIP:
+      return _zip_size(peek_at, self.position + offset)
+    return _tar_size(peek_at)
+
   def read(self, count: int) -> bytes:
     """Returns the bytes that follow, fewer where they end."""
     data = self.peek(count)
@@ -331,9 +361,9 @@ class _Content:
     """Leaves out bytes that are there."""
     beyond = count - (len(self._buffer) - self._at)
     if beyond > 0 and self._inflated is None:
+      self.position = min(self.position + count, self._size)
       self._buffer, self._at = b"", 0
-      self._file.seek(self.position + count)
-      self.position += count
+      self._file.seek(self.position)
     else:
       self.read(count)
 
@@ -344,23 +374,31 @@ class _Content:
       pass
     return self.position - start
 
-  def go_to_header(self, before: bytes) -> None:
+  def go_to_header(self) -> int:
     """Goes to the next header with a fitting checksum, of a frame that is all there.
 
-    Args:
-      before: the last bytes that were read; the header may begin within them.
+    Returns:
+      Bytes of archives on the way: the frames in them are no records of this file.
     """
-    self._buffer, self._at = before[1:] + self._buffer[self._at :], 0
-    self.position -= len(before) - 1
-    while len(data := self.peek(_SEARCHED_SIZE + HEADER_SIZE - 1)) >= HEADER_SIZE:
-      count = len(data) - HEADER_SIZE + 1
-      for start in np.flatnonzero(_fit(np.frombuffer(data, np.uint8), count)).tolist():
-        length = int.from_bytes(data[start : start + 8], "little")
-        if self.has(start + FRAME_SIZE + length):
-          self.read(start)
-          return
-      self.read(count)
+    passed = 0
+    while len(data := self.peek(_SEARCHED_SIZE + SAMPLE_SIZE)) >= HEADER_SIZE:
+      count = min(_SEARCHED_SIZE, len(data) - HEADER_SIZE + 1)
+      found = np.flatnonzero(_fit(np.frombuffer(data, np.uint8), count)).tolist()
+      lengths = (int.from_bytes(data[start : start + 8], "little") for start in found)
+      frames = zip(found, lengths, strict=True)
+      stop = next((s for s, size in frames if self.has(s + FRAME_SIZE + size)), count)
+      for start in _archive_starts(data, stop):
+        size, is_whole = self.archive_size(start)
+        if is_whole:
+          self.skip(start + size)
+          passed += size
+          break
+      else:
+        self.read(stop)
+        if stop < count:
+          return passed
     self.skip_all()
+    return passed
 
   def _next(self, wanted: int) -> bytes:
     if self._inflated is None:
@@ -370,6 +408,83 @@ class _Content:
     except (zlib.error, EOFError) as error:
       self.error = error
       return b""
+
+
+def _archive_starts(data: bytes, stop: int) -> list[int]:
+  """Returns where archives may begin, before `stop`."""
+  starts = [match.start() for match in re.finditer(re.escape(_ZIP), data)]
+  starts += [match.start() - _TAR_AT for match in re.finditer(_TAR, data)]
+  # Each is searched for its end up to the end of the file, hence not all.
+  return sorted(start for start in starts if 0 <= start < stop)[:_MAX_ARCHIVES]
+
+
+def _zip_size(peek_at: Callable[[int, int], bytes], position: int) -> tuple[int, bool]:
+  """Returns the bytes of a zip archive, and whether its end was found."""
+  place = 0
+  while len(chunk := peek_at(place, _SEARCHED_SIZE)) >= len(_ZIP_END):
+    for match in re.finditer(_ZIP_END, chunk):
+      end = directory_end = place + match.start()
+      record = peek_at(end, 22).ljust(22, b"\x00")
+      size, offset, comment = struct.unpack("<12xIIH", record)
+      if (record := peek_at(max(end - 76, 0), 56)).startswith(_ZIP64_END):
+        directory_end -= 76
+        size, offset = struct.unpack("<40xQQ", record)
+      # The end of an archive within this one has another offset. An archive that was
+      # added to a file counts from the file's start.
+      if offset + size - directory_end in (0, position):
+        return end + 22 + comment, True
+    place += max(len(chunk) - len(_ZIP_END) + 1, 1)
+  place = 0
+  while (header := peek_at(place, 30)).startswith(_ZIP) and len(header) == 30:
+    version, size, name, extra = struct.unpack("<4xB13xI4xHH", header)
+    text = peek_at(place + 30, name).decode(errors="replace")
+    if version > _MAX_ZIP_VERSION or not text or not text.isprintable():
+      break  # The four bytes of the signature are there by chance.
+    place += 30 + name + extra
+    if peek_at(place + size, 2) != _ZIP[:2]:
+      return _stored_frames_end(peek_at, place), False
+    place += size
+  return place, False
+
+
+def _tar_size(peek_at: Callable[[int, int], bytes]) -> tuple[int, bool]:
+  """Returns the bytes of a tar archive, and whether its end was found."""
+  place = 0
+  while (size := _tar_entry_size(peek_at(place, _TAR_BLOCK))) is not None:
+    next_place = place + _TAR_BLOCK * (1 + math.ceil(size / _TAR_BLOCK))
+    block = peek_at(next_place, _TAR_BLOCK)
+    if block != bytes(_TAR_BLOCK) and _tar_entry_size(block) is None:
+      return _stored_frames_end(peek_at, place + _TAR_BLOCK), False
+    place = next_place
+  entries_end = place
+  while place and peek_at(place, _TAR_BLOCK) == bytes(_TAR_BLOCK):
+    place += _TAR_BLOCK
+  return place, place > entries_end
+
+
+def _tar_entry_size(header: bytes) -> int | None:
+  """Returns the bytes of a tar archive's entry, or None if it is no header."""
+  if not header[_TAR_AT:].startswith(_TAR) or len(header) < _TAR_BLOCK:
+    return None
+  digits, checksum = (header[a:b].strip(b" \x00") for a, b in ((124, 136), (148, 156)))
+  with contextlib.suppress(ValueError):
+    if int(checksum, 8) == sum(header) - sum(header[148:156]) + 8 * ord(" "):
+      is_binary = header[124] & 0x80
+      return int.from_bytes(header[128:136], "big") if is_binary else int(digits, 8)
+  return None
+
+
+def _stored_frames_end(peek_at: Callable[[int, int], bytes], place: int) -> int:
+  """Returns where the records end that the last entry of a cut archive begins with.
+
+  The entry's own size is that before the cut: true records may follow.
+  """
+  while (length := read_length(peek_at(place, HEADER_SIZE))) is not None:
+    data = peek_at(place + HEADER_SIZE, length + FOOTER_SIZE)
+    if int.from_bytes(data[length:], "little") != masked_crc32c(data[:length]):
+      return place + 1  # Not to read this one together with what follows.
+    place += FRAME_SIZE + length
+  return place
 
 
 def _fit(data: np.ndarray, count: int) -> np.ndarray:
