@@ -328,9 +328,10 @@ class _Content:
   def peek_at(self, offset: int, count: int) -> bytes:
     """Returns bytes from an offset to the current position; they stay to be read."""
     if self._inflated is not None:
-      return self.peek(offset + count)[offset:]
+      end = offset + count  # What is peeked at stays in memory.
+      return self.peek(end)[offset:] if end <= _MAX_RECORD else b""
     position = self.position + len(self._buffer) - self._at
-    self._file.seek(self.position + offset)
+    self._file.seek(min(self.position + offset, self._size))
     data = bytes(self._file.read(min(count, self._size)))
     self._file.seek(position)
     return data

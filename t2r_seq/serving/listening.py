@@ -217,7 +217,7 @@ def _max_files() -> int:
 class Acceptor:
   """Accepts connections in a thread, and handles each in a thread.
 
-  It holds at most `max_connections`. At that number it closes the oldest one that is
+  It holds at most `max_connections`. For one more it closes the oldest one that is
   not kept, so that silent connections block no new client. Without free file
   descriptors or threads it waits.
 
@@ -244,6 +244,8 @@ class Acceptor:
     self._changed = threading.Condition()
     # By connection, the oldest first: whether it may be closed to make room.
     self._is_idle: dict[socket.socket, bool] = {}
+    # Was closed to make room, and its handler has not returned.
+    self._closing: socket.socket | None = None
     self._is_stopped = False
     self._logged = -_LOG_EVERY_SECONDS
     self.error: Exception | None = None
@@ -283,31 +285,15 @@ class Acceptor:
   def _accept_all(self) -> None:
     try:
       while not self._is_stopped:
-        self._make_room()
-        self._accept()
+        if error := _file_shortage(self._server):
+          self._wait_for_resources(error)
+        else:
+          self._accept()
     except Exception as error:
       logging.exception("The server can accept no more connections.")
       self.error = error
     finally:
       self._server.close()  # Clients are refused at once.
-
-  def _make_room(self) -> None:
-    """Waits until there are fewer connections than may be, and files for another."""
-    while not self._is_stopped:
-      if len(self._is_idle) >= self._max_connections:
-        self._wait_for_end()
-      elif error := _file_shortage(self._server):
-        self._wait_for_resources(error)
-      else:
-        return
-
-  def _close_oldest(self) -> None:
-    for connection, is_idle in self._is_idle.items():
-      if is_idle:
-        # Its handler ends, and drops it from the dictionary.
-        self._is_idle[connection] = False
-        _shut_down(connection)
-        return
 
   def _accept(self) -> None:
     try:
@@ -319,6 +305,9 @@ class Acceptor:
         raise
       self._wait_for_resources(error)
       return
+    # Not ahead of it: the last connection may stay until another one needs its place.
+    while len(self._is_idle) >= self._max_connections and not self._is_stopped:
+      self._wait_for_end()
     thread = threading.Thread(target=self._serve, args=(connection, address))
     with self._changed:
       self._is_idle[connection] = True
@@ -338,7 +327,14 @@ class Acceptor:
   def _wait_for_end(self) -> None:
     """Closes the oldest idle connection; waits for a moment until one has ended."""
     with self._changed:
-      self._close_oldest()
+      # One at a time: on a busy machine its handler returns late, and to close others
+      # meanwhile would end those that have just come.
+      if self._closing is None:
+        idle = (each for each, is_idle in self._is_idle.items() if is_idle)
+        if (oldest := next(idle, None)) is not None:
+          self._closing = oldest
+          self._is_idle[oldest] = False
+          _shut_down(oldest)
       self._changed.wait(_WAIT_SECONDS)
 
   def _serve(self, connection: socket.socket, address: Any) -> None:
@@ -351,6 +347,8 @@ class Acceptor:
   def _drop(self, connection: socket.socket) -> None:
     with self._changed:
       self._is_idle.pop(connection, None)
+      if self._closing is connection:
+        self._closing = None
       self._changed.notify_all()
 
 

@@ -450,6 +450,16 @@ def test_silent_connections_make_room_for_clients():
     server.check()
 
 
+def test_health_has_the_last_place_beside_the_clients():
+  with (
+    serving.PolicyServer(
+      SumPolicy(), port=0, max_clients=1, max_connections=2
+    ) as server,
+    contextlib.closing(_connect(server)),
+  ):
+    assert [_health(server) for _ in range(20)] == [b"OK\n"] * 20
+
+
 _FEW_FILES = """
 import os, resource, sys
 sys.path[:0] = sys.argv[1:]
