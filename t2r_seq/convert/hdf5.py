@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import itertools
 import json
+import math
 import os
 import re
 import signal
@@ -349,6 +351,56 @@ class PathOnDisk:
     return f"{what}{episodes.describe(self.dtype, self.shape)} {per}{final}"
 
 
+class _Unwritten:
+  """Counts the chunks of a path that no file stores.
+
+  Writers that allocate a dataset first and then stop leave chunks out. They are read as
+  the fill value.
+  """
+
+  def __init__(self) -> None:
+    self.num_chunks = self.num_missing = 0
+    self.is_colour = False
+    self._first = ""
+
+  def add(self, dataset: Any, place: str) -> None:
+    """Adds the chunks of a dataset; a contiguous one is a single chunk."""
+    if not dataset.size:
+      return
+    h5d = load_h5py().h5d
+    chunks = dataset.chunks or dataset.shape
+    grid = [math.ceil(n / size) for n, size in zip(dataset.shape, chunks, strict=True)]
+    num_chunks = math.prod(grid)
+    missing = 0
+    if dataset.chunks:
+      missing = num_chunks - dataset.id.get_num_chunks()
+    elif dataset.id.get_space_status() == h5d.SPACE_STATUS_NOT_ALLOCATED:
+      missing = num_chunks
+    if missing and not self._first:
+      stored: set[tuple[int, ...]] = set()
+      if dataset.chunks and missing < num_chunks:
+        infos = map(dataset.id.get_chunk_info, range(dataset.id.get_num_chunks()))
+        stored = {info.chunk_offset for info in infos}
+      offsets = itertools.product(
+        *(range(0, n, size) for n, size in zip(dataset.shape, chunks, strict=True))
+      )
+      first = next((each for each in offsets if each not in stored), (0,))
+      row = first[0] if first else 0
+      self._first = f"{dataset.fillvalue!s}, first in {place}, from row {row}"
+    self.num_chunks += num_chunks
+    self.num_missing += missing
+    is_image = dataset.ndim == 4 and dataset.shape[-1] in (3, 4)
+    self.is_colour = is_image and dataset.dtype.itemsize < 3
+
+  def __str__(self) -> str:
+    """Says how many chunks are missing."""
+    return (
+      f"{self.num_missing} of {self.num_chunks} chunks were never written, and are "
+      f"read as {self._first}. They are lost, unless the writer leaves out chunks of "
+      "that value."
+    )
+
+
 class LayoutSource(EpisodeSource):
   """Reads the episodes of HDF5 files by a layout."""
 
@@ -381,7 +433,9 @@ class LayoutSource(EpisodeSource):
     self._problems: list[errors.Mismatch] = []
     self._left_out: set[str] = set()
     self._empty: list[str] = []
+    self._unwritten: dict[str, _Unwritten] = {}
     self.notes: list[str] = []
+    self.problems: list[str] = []
     self._open: tuple[str, Any] = ("", None)
     self._check_foreign(foreign)
     for name in names:
@@ -405,6 +459,10 @@ class LayoutSource(EpisodeSource):
     lengths = [place.stop - place.start for place in self._places]
     self.episode_ends = np.cumsum(lengths).tolist()
     self.notes.insert(0, f"Read in the layout of {layout.name}.")
+    for path, each in self._unwritten.items():
+      if path in self.spec and each.num_missing:
+        is_problem = each.is_colour and each.num_missing < each.num_chunks
+        (self.problems if is_problem else self.notes).append(f"{path}: {each}")
     if self._empty:
       self.notes.append(episodes.left_out(len(self._empty), self._empty[0]))
     if self._left_out:
@@ -616,6 +674,7 @@ class LayoutSource(EpisodeSource):
     """Takes note of a dataset; looks at the first row of what may be images or text."""
     if self._layout.paths is not None:
       found.dataset = self._layout.paths[path]
+    self._unwritten.setdefault(path, _Unwritten()).add(dataset, place)
     if path in self._paths and self._paths[path].dtype == found.dtype:
       known = self._paths[path]
       is_padded = known.image_format and len(found.shape) == 1 and not known.is_text

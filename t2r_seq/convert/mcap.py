@@ -508,6 +508,19 @@ class McapSource(EpisodeSource):
         f"{times[0]} ns in all of {len(times)} messages: they are not set. "
         f"{self._way_out}"
       )
+    if not is_clock or kind == LOG or not len(times) or times[0]:
+      return
+    num_unset = int(np.searchsorted(times, 0, "right"))
+    # Simulations begin at 0, too, and rise about as the log does.
+    is_followed = num_unset < len(times) and (
+      times[num_unset] > rows[num_unset, 1] - rows[num_unset - 1, 1] + _LATE
+    )
+    if is_followed or len(times) == 1:
+      followed = f", before {times[num_unset]} ns" if is_followed else ""
+      raise errors.ConversionError(
+        f"convert: {parts[0]}: {topic}: expected {kind} times that are set, got 0 ns "
+        f"at message {num_unset - 1}{followed}. {self._way_out}"
+      )
 
   def _check_same_clock(
     self, parts: list[str], topic: str, rows: np.ndarray, clock: np.ndarray
@@ -535,6 +548,14 @@ class McapSource(EpisodeSource):
     high = np.where(after < len(clock), clock[after % len(clock), 0], times)
     away = np.maximum(low - times, times - high)
     if (away > _LATE).any():
+      if len(jumps := _jumps(clock)) and not len(_jumps(rows)):
+        at = int(jumps[0])
+        raise errors.ConversionError(
+          f"convert: {parts[clock[at, 2]]}: {self._contract.clock}: expected "
+          f"{self._contract.time} times that rise as those of the log do, got "
+          f"{clock[at, 0]} ns at message {at}, after {clock[at - 1, 0]} ns. "
+          f"{self._way_out}"
+        )
       at = int(np.argmax(away > _LATE))
       raise errors.ConversionError(
         f"convert: {parts[rows[at, 2]]}: {topic}: expected {self._contract.time} times "
@@ -773,6 +794,16 @@ def _spans(numbers: np.ndarray) -> dict[int, tuple[int, int]]:
 
 
 # Files.
+
+
+def _jumps(rows: np.ndarray) -> np.ndarray:
+  """Returns the messages whose times are not as long after the last one as in the log.
+
+  Args:
+    rows: time and log time of each message.
+  """
+  steps = np.diff(rows[:, :2], axis=0)
+  return np.flatnonzero(np.abs(steps[:, 0] - steps[:, 1]) > _LATE) + 1
 
 
 def _has_steps(name: str, parts: list[str], clock: str, topics: list[str]) -> bool:

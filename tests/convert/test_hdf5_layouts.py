@@ -159,6 +159,105 @@ def test_d4rl_ends_at_flags_and_the_next_row_is_the_next_observation():
   np.testing.assert_array_equal(window[4]["next"], OBS[6])
 
 
+def lose_rows(make, *names, stop=4):
+  """Makes files whose datasets were allocated, and written up to a row or not at all.
+
+  A stop of 0 leaves contiguous datasets without any space.
+  """
+
+  def change():
+    path = make()
+    files = [path] if os.path.isfile(path) else sorted(pathlib.Path(path).iterdir())
+    for each in files[-1:]:
+      with h5py.File(each, "r+") as file:
+        for name in names:
+          values = file[name][()]
+          del file[name]
+          chunks = (2, *values.shape[1:]) if stop else None
+          file.create_dataset(name, values.shape, values.dtype, chunks=chunks)
+          if stop:
+            file[name][:stop] = values[:stop]
+    return path
+
+  return change
+
+
+def make_minari(path="minari.hdf5"):
+  """A group for each episode, with a camera and one observation more than actions."""
+  with h5py.File(path, "w") as file:
+    for number in range(2):
+      group = file.create_group(f"episode_{number}")
+      group["observations/image"] = IMAGES[:7]
+      group["observations/pos"] = OBS[:7]
+      group["actions"], group["rewards"] = OBS[:6, :2], np.ones(6)
+      group["terminations"] = group["truncations"] = np.arange(6) == 5
+  return path
+
+
+def make_demos(path="demos.hdf5"):
+  """Robomimic's layout."""
+  with h5py.File(path, "w") as file:
+    for number in range(2):
+      group = file.create_group(f"data/demo_{number}")
+      group["obs/image"], group["obs/pos"] = IMAGES[:6], OBS[:6]
+      group["actions"], group["rewards"] = OBS[:6, :2], np.ones(6)
+      group.attrs["num_samples"] = 6
+  return path
+
+
+# name: (the files, what is reported of which dataset, whether `doctor` takes it for
+# damage)
+UNWRITTEN = {
+  "nothing of D4RL": (make_d4rl, "", False),
+  "nothing of ALOHA": (make_aloha, "", False),
+  "nothing of Minari": (make_minari, "", False),
+  "nothing of robomimic": (make_demos, "", False),
+  "rows of D4RL": (
+    lose_rows(make_d4rl, "observations"),
+    "observations: 3 of 5 chunks were never written, and are read as 0.0, first in "
+    "d4rl.hdf5, from row 4. They are lost, unless",
+    False,
+  ),
+  "a contiguous dataset of D4RL": (
+    lose_rows(make_d4rl, "rewards", stop=0),
+    "rewards: 1 of 1 chunks were never written, and are read as 0.0, first in d4rl",
+    False,
+  ),
+  "a contiguous dataset of ALOHA": (
+    lose_rows(make_aloha, "observations/qpos", stop=0),
+    "observations/qpos: 1 of 2 chunks were never written, and are read as 0.0, first "
+    "in steps 0 to 3 of aloha/episode_1.hdf5, from row 0.",
+    False,
+  ),
+  "images of Minari": (
+    lose_rows(make_minari, "episode_1/observations/image"),
+    "observations/image: 2 of 5 chunks were never written, and are read as 0, first in "
+    "episode_1 of minari.hdf5, from row 4.",
+    True,
+  ),
+  "actions of robomimic": (
+    lose_rows(make_demos, "data/demo_1/actions"),
+    "actions: 1 of 4 chunks were never written",
+    False,
+  ),
+  "images of robomimic": (
+    lose_rows(make_demos, "data/demo_0/obs/image", stop=0),
+    "obs/image: 1 of 2 chunks were never written",
+    True,
+  ),
+}
+
+
+@pytest.mark.parametrize("name", UNWRITTEN)
+def test_chunks_that_were_never_written_are_reported(name, capsys):
+  make, match, is_damage = UNWRITTEN[name]
+  path = make()
+  found = [n for n in convert.convert(path, "back").notes if "never written" in n]
+  assert len(found) == bool(match) and match in "".join(found)
+  assert main(["doctor", path]) == int(is_damage)
+  assert match in " ".join(capsys.readouterr().out.split())
+
+
 def test_aloha_is_a_folder_of_files_with_jpegs():
   convert.convert(make_aloha(), "s", options=convert.ConversionOptions())
   opened = store.EpisodeStore("s")

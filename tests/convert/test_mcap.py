@@ -579,7 +579,27 @@ BAD_TIMES = {
     "header",
     "/cam",
     [1000, 2000, 3603000, 3604000, 3605000],
-    "/arm: expected header times of the clock of /cam",
+    "/cam: expected header times that rise as those of the log do, got 3603000000000 "
+    f"ns at message 2, after 2000000000 ns. {LOG_INSTEAD}",
+  ),
+  "a clock's first stamp that is not set": (
+    "header",
+    "/cam",
+    [0, *(1_700_000_000_000 + ms for ms in RISING)],
+    "demo.mcap: /cam: expected header times that are set, got 0 ns at message 0, "
+    f"before 1700000001000000000 ns. {LOG_INSTEAD}",
+  ),
+  "a clock's only stamp that is not set, beside Unix time": (
+    "header",
+    "/cam",
+    [0],
+    "demo.mcap: /cam: expected header times that are set, got 0 ns at message 0",
+  ),
+  "publish times that are not set at first, beside Unix time": (
+    "publish",
+    "/cam",
+    [0, *(1_700_000_000_000 + ms for ms in RISING)],
+    "demo.mcap: /cam: expected publish times that are set, got 0 ns at message 0",
   ),
   "times since the start": (
     "publish",
