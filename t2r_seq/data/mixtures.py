@@ -348,6 +348,16 @@ def _wrong_weights(
       yield errors.Mismatch(f"weights: {name}", "a number above 0", f"{weight!r}")
 
 
+def _normalized_again(stages: Stages) -> Iterator[tuple[str, str]]:
+  """Yields paths, and stages that normalise them as if no earlier one did."""
+  done: set[str] = set()
+  for stage in stages:
+    paths = {*stage.get("normalization", {})}
+    for path in sorted((done & paths) - {*stage.get("statistics_of", {})}):
+      yield path, stage["stage"]
+    done |= paths
+
+
 def _no_source(
   what: str, names: Any, sources: Mapping[str, Any]
 ) -> Iterator[errors.Mismatch]:
@@ -468,7 +478,12 @@ class MixtureInputGenerator(AbstractInputGenerator):
     return None if None in sizes else sum(size for size in sizes if size)
 
   def source_preprocessing(self, mode: str) -> dict[str, Stages]:
-    """See the base class; sources of mixtures in this one are '<name>/<name>'."""
+    """See the base class; sources of mixtures in this one are '<name>/<name>'.
+
+    Raises:
+      SpecError: a path of a source is normalised twice, the second time by statistics
+        of what is stored.
+    """
     self._set_specifications(mode)
     found = {}
     for name, source in self._sources.items():
@@ -478,6 +493,20 @@ class MixtureInputGenerator(AbstractInputGenerator):
         after = [*arguments.describe_preprocess_fn(fn), *after]
       for inner, before in source.source_preprocessing(mode).items():
         found[f"{name}/{inner}" if inner else name] = [*before, *after]
+    followed: Stages = []
+    if self._preprocess_fn is not None and not self._has_own_preprocess_fn:
+      followed = arguments.describe_preprocess_fn(self._preprocess_fn)
+    self._raise(
+      errors.Mismatch(
+        f"{name}: {path}",
+        "values that are normalised once",
+        f"a stage {stage} after one that normalises them, with statistics of what is "
+        "stored",
+        "Leave one of the two out.",
+      )
+      for name, stages in found.items()
+      for path, stage in _normalized_again([*stages, *followed])
+    )
     return found
 
   @contextlib.contextmanager
@@ -526,6 +555,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
   def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
     self._set_specifications(mode)
     _ = self.n_step  # Of all alike.
+    self.source_preprocessing(mode)
     report = None if self._is_portable else MixtureReport(self._sources)
     if mode == specs.ModeKeys.TRAIN:
       dataset = self._mixed(batch_size, report)

@@ -489,7 +489,17 @@ def create_preprocessor(
   They are passed by keyword, as in Tensor2Robot: a class may take options of its own
   first and pass the rest on, `__init__(self, crop_size=..., **kwargs)`. A function with
   other argument names, such as a lambda of two, gets them by position.
+
+  Raises:
+    SpecError: it is a preprocessor already.
   """
+  if isinstance(factory, AbstractPreprocessor):
+    name = type(factory).__name__
+    raise errors.SpecError(
+      "preprocessor: expected a class, or a function that creates a preprocessor from "
+      f"two specification functions, got an instance of {name}. Give {name} itself, "
+      f"with its options by functools.partial({name}, ...)."
+    )
   functions = {
     "model_feature_specification_fn": feature_fn,
     "model_label_specification_fn": label_fn,
@@ -621,7 +631,6 @@ def _create_stage(
   """Builds a stage; checks it even if it did not tell its base of its successor."""
   hint = "" if successor is None else successor.input_hint
   factory = preprocessor_classes[index]
-  name = getattr(factory, "__name__", str(factory))
   where = f"ComposedPreprocessor: stage {index + 1} of {len(preprocessor_classes)}"
   try:
     stage = create_preprocessor(
@@ -635,6 +644,12 @@ def _create_stage(
     "features", feature_fn, stage.get_out_feature_specification
   ) + find_mismatches("labels", label_fn, stage.get_out_label_specification)
   if mismatches:
+    name = type(stage).__name__
+    if type(stage).receive is not AbstractPreprocessor.receive:
+      hint += (
+        f" What {name} sends is received by the model alone: wrap the whole chain, "
+        f"{name}(preprocessor_cls=...), in place of a stage."
+      )
     text = f"{where}: {name}: the out specs do not meet its successor's"
     error: errors.SpecError = errors.mismatch_error(text, mismatches)
     raise errors.SpecError(f"{error}{hint}") if hint else error

@@ -365,8 +365,13 @@ class Normalize(image_to_float_preprocessor.SpecTransformationPreprocessor):
     }
 
   def describe_stages(self) -> list[dict[str, Any]]:
-    """See the base class; with mode, center and scale of each path."""
-    return [{"stage": type(self).__name__, "normalization": self.figures()}]
+    """See the base class; with mode, center and scale of each path.
+
+    And which stages had changed the paths that the statistics are of, if any had.
+    """
+    stage = {"stage": type(self).__name__, "normalization": self.figures()}
+    earlier = {path: stages for path, stages in self._transforms.items() if stages}
+    return [{**stage, "statistics_of": earlier} if earlier else stage]
 
   @property
   def statistics_path(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from t2r_seq import specs
+from t2r_seq import errors, specs
 from t2r_seq.preprocessors.abstract_preprocessor import (
   AbstractPreprocessor,
   NoOpPreprocessor,
@@ -52,8 +52,14 @@ class TPUPreprocessorWrapper(AbstractPreprocessor):
       cast_labels: whether float32 labels are sent as bfloat16, too.
       preprocessor: the wrapped preprocessor itself, in place of the first three.
     Raises:
-      SpecError: the wrapped preprocessor does not give what the model takes.
+      SpecError: the wrapped preprocessor does not give what the model takes, or a class
+        is given for an instance.
     """
+    if isinstance(preprocessor, type):
+      raise errors.SpecError(
+        "TPUPreprocessorWrapper: preprocessor: expected an instance, got the class "
+        f"{preprocessor.__name__}. Give it as preprocessor_cls."
+      )
     # The wrapped preprocessor meets the model's specs; what is sent does not.
     super().__init__()
     self._preprocessor = preprocessor or create_preprocessor(
@@ -100,6 +106,10 @@ class TPUPreprocessorWrapper(AbstractPreprocessor):
   def check_inputs(self, find: Callable[[], Representations]) -> None:
     """Checks those of the other preprocessor; see the base class."""
     self._preprocessor.check_inputs(find)
+
+  def describe_stages(self) -> list[dict[str, Any]]:
+    """Returns those of the other preprocessor, and itself."""
+    return [*self._preprocessor.describe_stages(), *super().describe_stages()]
 
   def before_normalization(self) -> AbstractPreprocessor:
     """Returns that of the other preprocessor; see the base class."""

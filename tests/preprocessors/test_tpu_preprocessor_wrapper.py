@@ -174,6 +174,50 @@ def test_preprocessors_take_options_first(preprocessor_cls):
   assert features.x.numpy().tolist() == [[2.0]]
 
 
+def _chain(*stages):
+  spec_fns = (lambda mode: _FLOAT, lambda mode: {})
+  return preprocessors.ComposedPreprocessor(*spec_fns, stages)
+
+
+_PARTIAL = r"Give {0} itself, with its options by functools.partial\({0}, ...\)"
+# name: what is created, and the error.
+MISUSES = {
+  "an instance as a stage": (
+    lambda: _chain(preprocessors.NoOpPreprocessor, _wrap(_FLOAT)),
+    "ComposedPreprocessor: stage 2 of 2: preprocessor: expected a class, .* got an "
+    "instance of TPUPreprocessorWrapper. " + _PARTIAL.format("TPUPreprocessorWrapper"),
+  ),
+  "an instance as preprocessor_cls": (
+    lambda: preprocessors.TPUPreprocessorWrapper(
+      lambda mode: _FLOAT, lambda mode: {}, _wrap(_FLOAT).preprocessor
+    ),
+    "expected a class, .* got an instance of NoOpPreprocessor",
+  ),
+  "a model's": (
+    lambda: Line(action_size=1, preprocessor_cls=_wrap(_FLOAT)).preprocessor,
+    "expected a class, .* got an instance of TPUPreprocessorWrapper",
+  ),
+  "around an instance, as a stage": (
+    lambda: _chain(lambda features, labels: _wrap(_FLOAT)),
+    "stage 1 of 1: TPUPreprocessorWrapper: the out specs do not meet .* received by "
+    r"the model alone: wrap the whole chain, TPUPreprocessorWrapper\(preprocessor_cls",
+  ),
+  "a class as the instance": (
+    lambda: preprocessors.TPUPreprocessorWrapper(
+      preprocessor=preprocessors.NoOpPreprocessor
+    ),
+    "preprocessor: expected an instance, got the class NoOpPreprocessor. Give it as",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", MISUSES)
+def test_instances_and_classes_in_the_wrong_place(name):
+  create, match = MISUSES[name]
+  with pytest.raises(errors.SpecError, match=match):
+    create()
+
+
 def test_sources_of_mixtures_take_options_first():
   mixture = data.MixtureInputGenerator(
     {"a": data.GeneratorInputGenerator(_examples)},

@@ -149,9 +149,19 @@ def _of_a_model(folder):
 
 def _nested(folder):
   inner = _mix(folder, {"sim": _normalize(folder, "sim")})
-  return _mix(
-    folder, {"real": _normalize(folder, "lab")}, names=["old"], real=inner
-  )  # fmt: skip
+  return _mix(folder, {"old": _normalize(folder, "old")}, names=["old"], real=inner)
+
+
+def _twice(folder):
+  """A mixture in a mixture, with statistics of what is stored for both."""
+  inner = _mix(folder, {"sim": _normalize(folder, "sim")})
+  return _mix(folder, {"real": _normalize(folder, "lab")}, names=["old"], real=inner)
+
+
+def _wrapped(folder, name):
+  return functools.partial(
+    preprocessors.TPUPreprocessorWrapper, preprocessor_cls=_normalize(folder, name)
+  )
 
 
 def _replay(folder):
@@ -198,7 +208,7 @@ STAGES = {
   ),
   "a mixture in a mixture": (
     _nested,
-    {"old": [], "real/lab": ["Normalize"], "real/sim": ["Normalize", "Normalize"]},
+    {"old": ["Normalize"], "real/lab": [], "real/sim": ["Normalize"]},
   ),
   "a replay": (_replay, {"lab": [], "online": ["Normalize"]}),
   "a function of a source": (_own, {"lab": [], "sim": ["_doubled"]}),
@@ -241,6 +251,39 @@ def test_stages_before_the_preprocessor_are_listed_by_source(folder, case):
     found = generator.source_preprocessing(mode)
     names = {name: [s["stage"] for s in stages] for name, stages in found.items()}
     assert names == want
+
+
+# name: an input generator; the model's preprocessor; source and path that are named.
+TWICE = {
+  "inside and outside a mixture": (_twice, None, "sim: features/state"),
+  "of three mixtures": (
+    lambda f: _mix(f, {}, ["old"], all=_twice(f)), None, "sim: features/state",
+  ),
+  "in the model, too": (
+    STAGES["preprocessors by source"][0], _normalize, "lab: features/state",
+  ),
+  "in the model, too, for TPUs": (
+    STAGES["a preprocessor of one source"][0], _wrapped, "sim: features/state",
+  ),
+  "inside, and in the model": (_nested, _normalize, "old: features/state"),
+  "a source with the preprocessing of a model": (
+    _of_a_model, _normalize, "sim: features/state",
+  ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TWICE)
+def test_values_that_are_normalized_twice_are_refused(folder, case):
+  make, make_preprocessor, named = TWICE[case]
+  options = {}
+  if make_preprocessor is not None:
+    options["preprocessor_cls"] = make_preprocessor(folder, "lab")
+  generator = make(folder)
+  generator.set_specification_from_model(Model(**options), "train")
+  want = f"{named}: expected values that are normalised once, got a stage Normalize"
+  for act in (generator.source_preprocessing, generator.create_dataset):
+    with pytest.raises(errors.SpecError, match=want):
+      act("train")
 
 
 def test_a_preprocess_fn_of_a_source_without_specs_is_called(folder):
