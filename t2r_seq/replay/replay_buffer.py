@@ -60,6 +60,7 @@ class ReplayBuffer(Replay):
     seed: int | None = None,
     checkpoint_dir: str | os.PathLike[str] | None = None,
     keep_checkpoints: int = 2,
+    allow_nan: bool = False,
     **fields: Any,
   ) -> None:
     """Reserves the ring; its memory is taken as steps come.
@@ -86,6 +87,7 @@ class ReplayBuffer(Replay):
       seed: of what is drawn at random; None for another one every time.
       checkpoint_dir: folder that `checkpoint` saves to; of this buffer alone.
       keep_checkpoints: how many of them stay, at least 1.
+      allow_nan: appends NaN and infinity, which are otherwise an error.
       **fields: or fields of the cut: padding='repeat', n_step=(3, 0.99), ... To sample
         n-step transitions, the specs are those of one-step ones; see `windows.NStep`.
     Raises:
@@ -127,6 +129,7 @@ class ReplayBuffer(Replay):
     self._table = Table(ring, held, lanes, items, how, rng)
     self._sampling = Sampling(self._table, reader)
     self._window_spec = reader.window_spec
+    self._allow_nan = allow_nan
     self._free_lanes = list(range(capacity.num_writers))
 
   @classmethod
@@ -191,7 +194,9 @@ class ReplayBuffer(Replay):
       self._table.end_episode(self._free_lanes[0], should_stop)
       lane = self._free_lanes.pop(0)
       self._table.limiter.give_up("")
-    writer = MemoryWriter(self._table, self._columns, lane, self._give_back)
+    writer = MemoryWriter(
+      self._table, self._columns, lane, self._give_back, self._allow_nan
+    )
     writer.should_stop = should_stop
     return writer
 

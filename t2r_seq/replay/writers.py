@@ -20,17 +20,25 @@ _OPERATION = "append"
 class StepPacking:
   """Checks steps. Those that fit as they are cost little; the rest are looked at."""
 
-  def __init__(self, columns: Columns) -> None:
+  def __init__(self, columns: Columns, allow_nan: bool) -> None:
     """Plans the checks.
 
     Args:
       columns: of one step, in the order of the ring's; and those of an episode.
+      allow_nan: accepts NaN and infinity.
     """
     self._columns = columns
+    self._allow_nan = allow_nan
     self._steps = {path: c for path, c in columns.items() if c.is_per_step}
     self._contexts = {path: c for path, c in columns.items() if not c.is_per_step}
     self._quick = [
-      (path, column.dtype, column.row_shape, *_python_numbers(column))
+      (
+        path,
+        column.dtype,
+        column.row_shape,
+        *_python_numbers(column),
+        not allow_nan and column.dtype.kind in "fV",  # bfloat16 is of kind 'V'.
+      )
       for path, column in self._steps.items()
       if not column.is_bytes
     ]
@@ -65,10 +73,12 @@ class StepPacking:
   def _pack_quickly(self, step: dict[str, Any]) -> list[Any] | None:
     """Returns the values; None where there is one that needs a closer look."""
     packed = []
-    for path, dtype, shape, kind, low, high in self._quick:
+    for path, dtype, shape, kind, low, high, is_finite in self._quick:
       value = step.get(path)
       if isinstance(value, (np.ndarray, np.generic)):
         if value.dtype != dtype or value.shape != shape:
+          return None
+        if is_finite and not np.isfinite(value).all():
           return None
       elif value.__class__ is not kind or shape or not low <= value <= high:
         return None
@@ -76,7 +86,7 @@ class StepPacking:
     return packed
 
   def _collect(self, columns: Columns, step: Any) -> dict[str, np.ndarray]:
-    rows = store_values.collect(_OPERATION, columns, step, False, True)
+    rows = store_values.collect(_OPERATION, columns, step, False, self._allow_nan)
     return {p: _to_values(columns[p], rows[p], columns[p].row_shape) for p in rows}
 
   def _without_context(self, step: Any, context: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,7 +142,12 @@ class MemoryWriter(ReplayWriter):
   """Appends the steps of one environment."""
 
   def __init__(
-    self, table: Table, columns: Columns, lane: int, free: Callable[[int], None]
+    self,
+    table: Table,
+    columns: Columns,
+    lane: int,
+    free: Callable[[int], None],
+    allow_nan: bool,
   ) -> None:
     """Opens a writer; `ReplayBuffer.writer` does so.
 
@@ -141,9 +156,10 @@ class MemoryWriter(ReplayWriter):
       columns: of a step and of an episode.
       lane: which of the writers it is.
       free: called with it when the writer is closed.
+      allow_nan: accepts NaN and infinity.
     """
     self._table = table
-    self._packing = StepPacking(columns)
+    self._packing = StepPacking(columns, allow_nan)
     self._lane = lane
     self._free = free
 

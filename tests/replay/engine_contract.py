@@ -232,6 +232,25 @@ BAD_STEPS: dict[str, tuple[Any, list[str]]] = {
 }
 
 
+NUMBERS = step_spec(
+  x=Spec((2,), tf.float32, "x", time_offsets=0),
+  half=Spec((2,), tf.bfloat16, "half", time_offsets=0),
+  reward=Spec((), tf.float32, "reward", time_offsets=0),
+  goal=Spec((), tf.float64, "goal"),
+)
+_HALF = tf.bfloat16.as_numpy_dtype
+# Path, its value, what the error has.
+NONFINITE: dict[str, tuple[str, Any, str]] = {
+  "NaN": ("x", np.array([0, np.nan], np.float32), r"x: .*got NaN at \(1,\)"),
+  "infinity": ("x", np.array([-np.inf, 0], np.float32), r"x: .*got -inf at \(0,\)"),
+  "NaN in a list": ("x", [0.0, np.nan], r"x: .*got NaN at \(1,\)"),
+  "bfloat16": ("half", np.array([np.inf, 0], _HALF), r"half: .*got inf at \(0,\)"),
+  "a scalar": ("reward", np.float32(np.nan), r"reward: .*got NaN at \(\)"),
+  "a Python number": ("reward", np.nan, r"reward: .*got NaN at \(\)"),
+  "of the episode": ("goal", np.inf, r"goal: .*got inf at \(\)"),
+}
+
+
 AFTER_CLOSE: dict[str, Callable[[replay.Replay], Any]] = {
   "writer": lambda buffer: buffer.writer(),
   "dataset": lambda buffer: buffer.dataset(1),
@@ -504,6 +523,33 @@ class EngineContract:
         caught.match(text)
       writer.append(good)
     assert buffer.counters.num_inserts == 2
+
+  @pytest.mark.parametrize("kind", ["steps", "steps and context", "vector"])
+  @pytest.mark.parametrize("name", NONFINITE)
+  def test_nan_and_infinity_need_allow_nan(self, name, kind, make_replay):
+    path, value, match = NONFINITE[name]
+    has_context = kind != "steps"
+    if path == "goal" and not has_context:
+      pytest.skip("there is no context")
+    spec = step_spec(**{p: s for p, s in NUMBERS.items() if p != "goal" or has_context})
+    good = {p: np.zeros(s.shape, s.dtype.as_numpy_dtype) for p, s in spec.items()}
+    bad = {**good, path: value}
+    if kind == "vector":
+      good, bad = (
+        {p: np.asarray([v], good[p].dtype) for p, v in step.items()}
+        for step in (good, bad)
+      )
+    buffer, allowing = make_replay(spec), make_replay(spec, allow_nan=True)
+    for target in (buffer, allowing):
+      writer = target.vector_writer(1) if kind == "vector" else target.writer()
+      if target is buffer:
+        with pytest.raises(errors.SpecError, match=f"append: {match}.*allow_nan=True"):
+          writer.append(bad)
+        writer.append(good)
+      else:
+        writer.append(bad)
+      writer.close()
+      assert target.counters.num_inserts == 1
 
   def test_append_after_close(self, make_replay):
     buffer = make_replay(STACK)

@@ -458,6 +458,7 @@ class ReverbWriter(ReplayWriter):
     initial_priority: float = 1.0,
     chunk_length: int = 1,
     max_in_flight_items: int = 48,
+    allow_nan: bool = False,
     should_stop: Callable[[], bool] | None = None,
   ) -> None:
     """Opens the writer.
@@ -468,6 +469,7 @@ class ReverbWriter(ReplayWriter):
       initial_priority: of items that are written without one.
       chunk_length: rows that are compressed and stored together.
       max_in_flight_items: written items that the server may not have taken yet.
+      allow_nan: accepts NaN and infinity.
       should_stop: see `ReplayWriter`.
     Raises:
       ReplayTimeoutError: no server answers for too long, or until it is told to stop.
@@ -475,7 +477,7 @@ class ReverbWriter(ReplayWriter):
     self.should_stop = should_stop
     self._connection = connection
     self._layout = layout
-    self._packing = StepPacking(layout.columns)
+    self._packing = StepPacking(layout.columns, allow_nan)
     self._dtypes = {
       path: np.dtype(object) if column.is_bytes else column.dtype
       for path, column in layout.columns.items()
@@ -618,6 +620,7 @@ class ReverbReplay(Replay):
     chunk_length: int = 1,
     max_in_flight_items: int = 48,
     max_in_flight_samples: int | None = None,
+    allow_nan: bool = False,
     **fields: Any,
   ) -> None:
     """Connects to the server, and compares its table with the specs.
@@ -641,6 +644,7 @@ class ReverbReplay(Replay):
       max_in_flight_samples: items that a dataset asks for before they are needed; None
         for two batches. Rate limiters and `max_times_sampled` count them when they are
         sent.
+      allow_nan: appends NaN and infinity, which are otherwise an error.
       **fields: or fields of the cut, as of `ReplayBuffer`.
     Raises:
       SpecError: an argument is wrong, or the server's table is for other windows; all
@@ -665,7 +669,12 @@ class ReverbReplay(Replay):
     self._flat_spec = flat_replay_specs(where, structure, cut.n_step)
     warn_of_invented_steps(where, structure, cut)
     self._layout = make_layout(where, structure, cut, flat)
-    self._writer_options = (initial_priority, chunk_length, max_in_flight_items)
+    self._writer_options = (
+      initial_priority,
+      chunk_length,
+      max_in_flight_items,
+      allow_nan,
+    )
     self._max_in_flight_samples = max_in_flight_samples
     signature = server.make_signature(self._layout)
     self._connection = Connection(address, timeout, server_timeout, signature)
