@@ -213,12 +213,10 @@ class Joining:
 
   def _first(self, is_set: Any) -> Any:
     """Returns the first step of [n, ...] that is set, n for none; int64 [...]."""
+    steps, none = self._steps(is_set[0]), np.int64(self.n)
     if imports.is_tensor(is_set):
-      steps = self._steps(is_set[0])
-      return tf.reduce_min(tf.where(is_set, steps, np.int64(self.n)), 0)
-    with_end = np.ones((self.n + 1, *is_set.shape[1:]), bool)
-    with_end[:-1] = is_set
-    return with_end.argmax(0)
+      return tf.reduce_min(tf.where(is_set, steps, none), 0)
+    return np.where(is_set, steps, none).min(0)
 
   def _steps(self, like: Any) -> np.ndarray:
     return self._all_steps.reshape((self.n,) + (1,) * len(like.shape))
@@ -239,12 +237,13 @@ class Joining:
     Returns:
       [...] of the rewards' dtype; float32 for integers.
     """
-    dtype = return_dtype(tf.as_dtype(rewards.dtype))
     weights = _take(self._weights, shift, 1)
-    axes = "b" * len(shift.shape)
-    equation = f"n{axes}...,n{axes}->{axes}..."
     if not imports.is_tensor(rewards):
-      return np.einsum(equation, rewards, weights).astype(dtype.as_numpy_dtype)
+      axes = "b" * len(shift.shape)
+      total = np.einsum(f"n{axes}...,n{axes}->{axes}...", rewards, weights)
+      # TensorFlow's dtypes cost as much as the sum; bfloat16 is of kind 'V'.
+      return total.astype(rewards.dtype if rewards.dtype.kind in "fV" else np.float32)
+    dtype = return_dtype(rewards.dtype)
     weights = add_axes(weights, rewards.shape.rank - weights.shape.rank)
     return tf.cast(tf.reduce_sum(tf.cast(rewards, tf.float64) * weights, 0), dtype)
 

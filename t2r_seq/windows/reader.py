@@ -517,10 +517,12 @@ class WindowReader:
     offsets, num_axes = fetch.offsets, fetch.offsets.ndim
     if _is_last(offsets):  # It is inside the episode, whatever the padding.
       return anchors.rows + _times(anchors.after, anchors.stride), None, None, None
+    if not num_axes and offsets == 0:
+      # The anchors themselves, or the last joined steps: all are in their episodes.
+      steps = _times(shift, anchors.stride) if fetch.is_later else None
+      return anchors.rows if steps is None else anchors.rows + steps, None, None, None
     if fetch.is_later:
       offsets = add_axes(shift, num_axes) + offsets
-    elif not num_axes and offsets == 0:
-      return anchors.rows, None, None, None  # The anchors themselves.
     before, after, beyond = anchors.before, anchors.after, None
     joining = self.joining if fetch.is_ahead else None
     reads_beyond = joining is not None and joining.reads_beyond
