@@ -16,6 +16,8 @@ CORE = [
   "numpy>=1.23.5,<3",
   "gin-config>=0.5,<1",
   "absl-py>=1.4,<3",
+  # Checksums of TFRecords.
+  "google-crc32c>=1.5,<2",
 ]
 
 ENVS = ["gymnasium>=1.1,<2"]
@@ -29,15 +31,13 @@ DEMO = [*POSE_ENV, *PLOTS, *LITE]
 VIDEO = ["av>=14"]
 ZARR = ["zarr>=2.16,<4"]
 HDF5 = ["h5py>=3.8,<4"]
-# Checksums of TFRecords, by the processor's own instruction; wheels for all Pythons.
-CRC = ["google-crc32c>=1.5,<2"]
 # No wheels for Windows, nor for the newest Pythons.
 ARRAY_RECORD = ["array_record>=0.5"]
 # Parquet files and videos.
 LEROBOT = ["pyarrow>=14", *VIDEO]
 # Recordings of ROS 2; compressed chunks by lz4 and Zstandard.
 MCAP = ["mcap>=1.1,<2", "mcap-ros2-support>=0.5.5,<1"]
-FORMATS = [*ZARR, *HDF5, *LEROBOT, *MCAP, *CRC]
+FORMATS = [*ZARR, *HDF5, *LEROBOT, *MCAP]
 # A viewer of recordings with images, of its own process; 100 MB.
 RERUN = ["rerun-sdk>=0.23"]
 # The server of threads sends keepalive pings since 15: silent clients are closed.
@@ -91,7 +91,6 @@ setuptools.setup(
   extras_require={
     "all": sorted({*ENVS, *PLOTS, *FORMATS, *LITE, *SERVE}),
     "array_record": ARRAY_RECORD,
-    "crc": CRC,
     "demo": DEMO,
     "dev": sorted({*DEMO, *TEST, *LINT, *TFDS, *FORMATS}),
     "envs": ENVS,

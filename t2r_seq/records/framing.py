@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import math
 import os
@@ -17,7 +16,7 @@ import re
 import struct
 import time
 import zlib
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,7 +111,7 @@ _TABLE_LIST = _TABLE.tolist()
 
 def masked_crc32c(data: bytes) -> int:
   """Returns the checksum of bytes as TFRecord files hold it."""
-  return int(mask_crc32c(_crc32c()(data)))
+  return int(mask_crc32c(_crc32c(data)))
 
 
 def mask_crc32c(crc: Any) -> Any:
@@ -120,57 +119,25 @@ def mask_crc32c(crc: Any) -> Any:
   return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-@functools.cache
-def _crc32c() -> Callable[[bytes], int]:
-  """Returns the processor's own where the extra 'crc' is there; or a slow one."""
-  try:
-    import google_crc32c
-  except ImportError:
-    return _crc32c_by_table
-  is_quick = google_crc32c.implementation == "c"
-  return google_crc32c.value if is_quick else _crc32c_by_table
-
-
 def _crc32c_by_table(data: bytes) -> int:
-  """Computes large ones as many short ones side by side, put together at the end."""
-  crc, done = 0xFFFFFFFF, 0
-  if len(data) >= 1 << 11:
-    count = 1 << (len(data).bit_length() + 3) // 2
-    size = len(data) // count
-    parts = np.frombuffer(data, np.uint8, count * size).reshape(count, size)
-    crcs = np.zeros(count, np.uint32)
-    crcs[0] = crc
-    crcs = _add_columns(crcs, np.ascontiguousarray(parts.T))
-    passed = _passed_by(size)
-    while len(crcs) > 1:
-      crcs = _apply(passed, crcs[::2]) ^ crcs[1::2]
-      passed = _apply(passed, passed)
-    crc, done = int(crcs[0]), count * size
-  for byte in data[done:]:
+  """Computes a checksum without google-crc32c: correct, at a few MB a second."""
+  crc = 0xFFFFFFFF
+  for byte in data:
     crc = _TABLE_LIST[(crc ^ byte) & 0xFF] ^ (crc >> 8)
   return crc ^ 0xFFFFFFFF
 
 
+try:
+  from google_crc32c import value as _crc32c
+except ImportError:  # A platform without a wheel.
+  _crc32c = _crc32c_by_table
+
+
 def _add_columns(crcs: np.ndarray, columns: Iterable[np.ndarray]) -> np.ndarray:
-  """Goes on with many CRCs at once, by a byte of each at a time."""
+  """Extends many CRCs at once, each by one byte per column."""
   for column in columns:
     crcs = _TABLE[(crcs ^ column) & 0xFF] ^ (crcs >> 8)
   return crcs
-
-
-def _passed_by(count: int) -> np.ndarray:
-  """Returns what so many zeros make of each bit of a CRC, uint32 [32]: it is linear."""
-  if count == 1:
-    bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
-    return _add_columns(bits, [np.zeros(1, np.uint8)])
-  half = _passed_by(count // 2)
-  twice = _apply(half, half)
-  return _apply(_passed_by(1), twice) if count % 2 else twice
-
-
-def _apply(passed: np.ndarray, crcs: np.ndarray) -> np.ndarray:
-  bits = crcs[:, None] >> np.arange(32, dtype=np.uint32) & 1
-  return np.bitwise_xor.reduce(np.where(bits, passed, np.uint32(0)), axis=1)
 
 
 def read_length(header: bytes) -> int | None:
