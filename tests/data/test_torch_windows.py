@@ -1,4 +1,4 @@
-"""What torch's DataLoader gives is what the loader gives; run by `make test-extras`."""
+"""Windows through torch's DataLoader; `make test-extras` runs it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import pathlib
 import pickle
 import re
-import types
 import warnings
 
 import numpy as np
@@ -19,9 +18,8 @@ from t2r_seq.store import EpisodeStore
 
 torch = pytest.importorskip("torch", reason="make test-extras installs it")
 
-from t2r_seq.data.torch_windows import TorchWindowMap, TorchWindows  # noqa: E402
+from t2r_seq.data.torch_windows import TorchWindows, to_torch  # noqa: E402
 
-DataLoader = torch.utils.data.DataLoader
 Spec = specs.ExtendedTensorSpec
 DTYPES = (
   *(tf.bool, tf.uint8, tf.int16, tf.int32, tf.int64, tf.uint32),
@@ -71,112 +69,26 @@ def assert_same(got, want):
       np.testing.assert_array_equal(tensor.numpy(), array)
 
 
-@pytest.mark.parametrize("order", ["sequential", "global", "quasi_random"])
-def test_the_batches_of_the_loader_without_a_copy(store, order):
-  kwargs = {"order": order, "num_epochs": 2, "seed": 4, "drop_remainder": False}
-  dataset = TorchWindows(store.path, WINDOW, 4, **kwargs)
+def test_a_loaders_batches_become_tensors_without_a_copy(store):
+  kwargs = {"num_epochs": 2, "seed": 4, "drop_remainder": False}
+  loader = StoreWindowLoader(store, WINDOW, 4, **kwargs)
   with warnings.catch_warnings():
-    # As torch gives one for memory that must not be written to.
-    warnings.simplefilter("error", UserWarning)
-    got = list(dataset.loader())
+    warnings.simplefilter("error", UserWarning)  # torch's, for read-only memory.
+    got = list(map(to_torch, loader.numpy_batches()))
   assert_same(got, wanted(store, WINDOW, **kwargs))
-  assert len(DataLoader(dataset, batch_size=None)) == len(dataset) == len(got)
-  got[0]["float32"] += 1  # Of nobody else.
-  assert_same(list(dataset)[:1], wanted(store, WINDOW, **kwargs)[:1])
 
 
-def test_epochs_and_where_to_resume(store):
-  want = wanted(store, num_epochs=3, seed=1)
-  per_epoch = len(want) // 3
-  dataset = TorchWindows(store.path, SMALL, 4, seed=1)
-  assert dataset.batches_per_epoch == len(dataset) == per_epoch
-  for epoch in (0, 1, 2):
-    dataset.set_epoch(epoch)
-    assert len(dataset) == per_epoch
-    assert_same(list(dataset), want[epoch * per_epoch : (epoch + 1) * per_epoch])
-  dataset.set_epoch(1, start_batch=2)
-  assert_same(list(dataset), want[per_epoch + 2 : 2 * per_epoch])
-  rest = TorchWindows(store.path, SMALL, 4, num_epochs=3, start_batch=7, seed=1)
-  assert_same(list(rest), want[7:])
-  endless = TorchWindows(store.path, SMALL, 4, num_epochs=None, start_batch=7, seed=1)
-  assert_same([batch for batch, _ in zip(endless, range(5), strict=False)], want[7:12])
-  with pytest.raises(TypeError, match="has no len"):
-    len(endless)
-
-
-def test_workers_take_turns_at_the_same_batches(store):
-  kwargs = {"num_epochs": 2, "seed": 2, "drop_remainder": False, "padding": "drop"}
-  dataset = TorchWindows(store.path, SMALL, 4, start_batch=1, **kwargs)
-  loader = dataset.loader(num_workers=2)
-  with warnings.catch_warnings():
-    warnings.simplefilter("error", UserWarning)  # As of a length that is wrong.
-    got = list(loader)
-  want = wanted(store, **kwargs)
-  assert_same(got, want[1:])
-  first = [float(x) for batch in got for x in batch["float32"][:, 0, 0]]
-  skipped = want[0]["float32"][:, 0, 0].numpy().tolist()
-  steps = [20 * e + t for e, n in enumerate(LENGTHS) for t in range(n - 1)]
-  assert sorted(first + skipped) == sorted(map(float, steps + steps))
-
-
-@pytest.fixture
-def as_worker(monkeypatch):
-  """Lets this process read as one of two workers does: what differs is their turn."""
-
-  def become(number):
-    info = types.SimpleNamespace(id=number, num_workers=2)
-    monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: info)
-
-  return become
-
-
-def test_turns_at_full_batches(store, as_worker):
-  kwargs = {"num_epochs": 2, "seed": 2, "padding": "drop"}
-  dataset = TorchWindows(store.path, SMALL, 4, start_batch=1, **kwargs)
-  want = wanted(store, **kwargs)[1:]
-  assert len(dataset) == len(want) == 11
-  for number in (0, 1):
-    as_worker(number)
-    assert_same(list(dataset), want[number::2])
-
-
-def test_shards_of_ranks(store):
-  seen = []
-  for rank in range(2):
-    kwargs = {"shard_index": rank, "num_shards": 2, "drop_remainder": False}
-    dataset = TorchWindows(store.path, SMALL, 4, **kwargs)
-    assert_same(list(dataset), wanted(store, **kwargs))
-    seen += [float(x) for batch in dataset for x in batch["float32"][:, 0, 0]]
-  assert len(seen) == len(set(seen)) == sum(LENGTHS)
-
-
-@pytest.mark.parametrize("cls", [TorchWindows, TorchWindowMap])
-def test_a_fork_is_refused(store, cls, monkeypatch):
-  dataset = cls(store.path, SMALL, *([4] if cls is TorchWindows else []))
+def test_a_fork_is_refused(store, monkeypatch):
+  dataset = TorchWindows(store.path, SMALL)
   monkeypatch.setattr(os, "getpid", lambda: -1)  # A real fork may hang before that.
   with pytest.raises(errors.SpecError, match="multiprocessing_context='spawn'"):
-    next(iter(dataset)) if cls is TorchWindows else dataset[0]
+    dataset[0]
   (again,) = pickle.loads(pickle.dumps([dataset]))
-  assert next(iter(again)) if cls is TorchWindows else again[0]
-
-
-def test_workers_cannot_share_pools(store, as_worker):
-  dataset = TorchWindows(store.path, SMALL, 4, "quasi_random")
-  as_worker(1)
-  message = "every: expected 1 where pools are read"
-  with pytest.raises(errors.SpecError, match=message):
-    next(iter(dataset))
-  try:
-    next(iter(dataset))
-  except errors.SpecError:
-    # As torch takes it from its worker to the process that waits.
-    from_worker = torch._utils.ExceptionWrapper(where="in DataLoader worker process 1")
-  with pytest.raises(errors.SpecError, match=message):
-    pickle.loads(pickle.dumps(from_worker)).reraise()
+  assert again[0]
 
 
 def test_windows_for_a_sampler(store):
-  dataset = TorchWindowMap(store.path, WINDOW, padding="repeat")
+  dataset = TorchWindows(store.path, WINDOW, padding="repeat")
   want = wanted(store, WINDOW, order="sequential", padding="repeat")
   assert len(dataset) == sum(LENGTHS)
   loader = dataset.loader(batch_size=4)
@@ -192,11 +104,16 @@ def test_windows_for_a_sampler(store):
   assert_same(list(spawned)[: len(want)], want)
 
 
-def test_no_batch_before_the_first(store):
-  with pytest.raises(
-    errors.SpecError, match="start_batch: expected an integer of at least 0, got -"
-  ):
-    TorchWindows(store.path, SMALL, 4, start_batch=-1)
+def test_distributed_samplers_split_the_windows(store):
+  dataset = TorchWindows(store.path, SMALL, padding="repeat")
+  seen = []
+  for rank in range(2):
+    sampler = torch.utils.data.DistributedSampler(dataset, 2, rank, seed=1)
+    sampler.set_epoch(3)
+    for batch in dataset.loader(batch_size=4, sampler=sampler, drop_last=True):
+      assert batch["float32"].shape == (4, 2, 2)
+      seen += batch["float32"][:, 0, 0].tolist()
+  assert len(seen) == len(set(seen)) == 24
 
 
 def test_the_page_about_frameworks(tmp_path, monkeypatch):
@@ -206,7 +123,7 @@ def test_the_page_about_frameworks(tmp_path, monkeypatch):
   text = page.read_text(encoding="utf-8")
   store_is_made = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
   blocks = re.findall(r"```py\n(.*?)```", text, re.DOTALL)
-  assert len(blocks) == 2
+  assert len(blocks) == 1
   namespace = {"__name__": "page"}
   for block in (store_is_made, *blocks):
     exec(compile(block, str(page), "exec"), namespace)
