@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
-import struct
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -190,11 +188,11 @@ class ImageDecoding:
     y, x, height, width = crop
     return image[y : y + height, x : x + width]
 
-  def black(self, spec: tf.TensorSpec, path: str) -> tf.Tensor | None:
-    """Returns an encoded image of zeros that the window fits in; None without one."""
+  def black(self, spec: tf.TensorSpec, path: str) -> tf.Tensor:
+    """Returns an encoded image of zeros, large enough for the crop if there is one."""
     crop = self.crop(path, spec)
     if crop is None:
-      return None
+      return tf.io.encode_png(tf.zeros(spec.shape[-3:], spec.dtype))
     y, x, height, width = crop
     zeros = tf.zeros([y + height, x + width, 1], spec.dtype)
     return tf.io.encode_jpeg(zeros) if _is_jpeg(spec) else tf.io.encode_png(zeros)
@@ -264,9 +262,6 @@ def _is_window(crop: Any) -> bool:
   return min(crop) >= 0 and min(crop[2:]) >= 1
 
 
-_PNG_COLOR_TYPES = {1: 0, 3: 2, 4: 6}
-
-
 def decode_images(
   encoded: tf.Tensor,
   spec: specs.ExtendedTensorSpec,
@@ -314,9 +309,6 @@ def decode_to_list(
   """
   decoding = image_decoding(how)
   image_shape = decoding.image_shape(path, spec)
-  black = decoding.black(spec, path)
-  if black is None:
-    black = tf.constant(black_png(image_shape, spec.dtype))
 
   def check_sizes(sizes: tf.Tensor) -> tf.Operation | None:
     expected = image_shape.as_list()
@@ -332,6 +324,8 @@ def decode_to_list(
     )
 
   def decode_all(has_empty: bool) -> tf.Tensor:
+    black = decoding.black(spec, path) if has_empty else ""
+
     def decode(string: tf.Tensor) -> tf.Tensor:
       if has_empty:
         string = tf.where(tf.equal(string, ""), black, string)
@@ -366,29 +360,6 @@ def _check_depth(
     expected, found = "16 bits per channel (PNG)", "one of 8 bits, or none at all"
   message = f"parse: {path}: expected an image of {expected} for {dtype.name}, got"
   return tf.raw_ops.Assert(condition=fits, data=[f"{message} {found}."], summarize=8)
-
-
-def black_png(image_shape: tf.TensorShape, dtype: tf.DType) -> bytes:
-  """Encodes an image of zeros as PNG, without TensorFlow ops.
-
-  Args:
-    image_shape: [h, w, c] with 1, 3 or 4 channels.
-    dtype: uint8 or uint16.
-  Returns:
-    The file's bytes.
-  """
-  height, width, channels = image_shape
-  header = struct.pack(
-    ">IIBBBBB", width, height, 8 * dtype.size, _PNG_COLOR_TYPES[channels], 0, 0, 0
-  )
-  rows = bytes(height * (1 + width * channels * dtype.size))
-  chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
-  return b"\x89PNG\r\n\x1a\n" + b"".join(_png_chunk(*chunk) for chunk in chunks)
-
-
-def _png_chunk(kind: bytes, data: bytes) -> bytes:
-  checksum = zlib.crc32(kind + data)
-  return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum)
 
 
 _Convert = Callable[[str, "specs.ExtendedTensorSpec", "tf.Tensor"], "tf.Tensor"]

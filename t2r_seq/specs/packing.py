@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
@@ -11,8 +10,6 @@ import tensorflow as tf
 
 from t2r_seq import errors, imports
 from t2r_seq.specs.extended_tensor_spec import ExtendedTensorSpec, is_encoded_image_spec
-
-_BMP_HEADER_SIZE = 14 + 40
 
 
 def leaves(
@@ -140,7 +137,7 @@ def encode_pixels(
   Returns:
     Byte strings, object [...].
   Raises:
-    SpecError: the format can only be read (gif).
+    SpecError: the format can only be read (bmp, gif).
   """
   encoded = np.empty(pixels.shape[:-3], object)
   for index in np.ndindex(*encoded.shape):
@@ -154,40 +151,19 @@ def encode_image(image: np.ndarray, image_format: str, jpeg_quality: int = 95) -
 
   Args:
     image: [h, w, c] uint8, or uint16 for png.
-    image_format: 'jpeg', 'png' or 'bmp', in any case.
+    image_format: 'jpeg' or 'png', in any case.
     jpeg_quality: 1 to 100.
   Returns:
     The file's bytes.
   Raises:
-    SpecError: the format can only be read (gif).
+    SpecError: the format can only be read (bmp, gif).
   """
   image_format = image_format.lower()
   if image_format == "jpeg":
     return tf.io.encode_jpeg(image, quality=jpeg_quality).numpy()
   if image_format == "png":
     return tf.io.encode_png(image).numpy()
-  if image_format == "bmp":
-    return _encode_bmp(image)
   raise errors.SpecError(
-    f"encode_image: expected data_format jpeg, png or bmp, got {image_format!r}. "
+    f"encode_image: expected data_format jpeg or png, got {image_format!r}. "
     "Give already encoded bytes instead of pixels."
   )
-
-
-def _encode_bmp(image: np.ndarray) -> bytes:
-  """Encodes BMP: rows from the bottom up, BGR(A), padded to 4 bytes."""
-  height, width, channels = image.shape
-  order = {1: [0], 3: [2, 1, 0], 4: [2, 1, 0, 3]}[channels]
-  rows = image[::-1, :, order].reshape(height, width * channels)
-  rows = np.pad(rows, [(0, 0), (0, -width * channels % 4)])
-  gray = np.arange(256, dtype=np.uint8)
-  palette = (
-    np.stack([gray, gray, gray, 0 * gray], 1).tobytes() if channels == 1 else b""
-  )
-  offset = _BMP_HEADER_SIZE + len(palette)
-  header = struct.pack("<2sIHHI", b"BM", offset + rows.size, 0, 0, offset)
-  # 40: size of this header; 1 plane; no compression; 2835 pixels per metre.
-  info = struct.pack(
-    "<IiiHHIIiiII", 40, width, height, 1, 8 * channels, 0, rows.size, 2835, 2835, 0, 0
-  )
-  return header + info + palette + rows.tobytes()

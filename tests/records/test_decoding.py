@@ -57,12 +57,10 @@ def test_options_change_the_pixels():
 
 def test_options_leave_other_formats_alone():
   how = records.ImageDecoding(False, "INTEGER_ACCURATE")
-  for data_format in ("png", "bmp"):
-    data = encode_image(PIXELS, data_format)
-    got = decode(data, how, data_format=data_format)
-    np.testing.assert_array_equal(got, PIXELS)
+  data = encode_image(PIXELS, "png")
+  np.testing.assert_array_equal(decode(data, how, data_format="png"), PIXELS)
   # What the spec calls JPEG may be a PNG.
-  np.testing.assert_array_equal(decode(encode_image(PIXELS, "png"), how), PIXELS)
+  np.testing.assert_array_equal(decode(data, how), PIXELS)
 
 
 # At each border, at none, all of it, one pixel; y, x, height, width.
@@ -88,11 +86,10 @@ def test_a_crop_has_the_pixels_of_the_whole(crop, fancy_upscaling):
     assert got.shape == (2, height, width, 3) and not got[1].any()
 
 
-@pytest.mark.parametrize("data_format", ["png", "bmp"])
-def test_other_formats_are_cropped_after_decoding(data_format):
+def test_other_formats_are_cropped_after_decoding():
   how = records.ImageDecoding(crops={"image": (7, 9, 17, 23)})
-  data = [encode_image(PIXELS, data_format), b""]
-  got = decode(data, how, (17, 23, 3), data_format)
+  data = [encode_image(PIXELS, "png"), b""]
+  got = decode(data, how, (17, 23, 3), "png")
   np.testing.assert_array_equal(got, [PIXELS[7:24, 9:32], np.zeros((17, 23, 3))])
 
 

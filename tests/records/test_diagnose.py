@@ -5,7 +5,6 @@ from __future__ import annotations
 import pathlib
 import re
 import struct
-import sys
 from collections.abc import Callable
 from typing import Any
 

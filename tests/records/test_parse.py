@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import collections
+import io
 import pathlib
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import pytest
 import tensorflow as tf
 
@@ -315,9 +317,12 @@ def test_a_missing_feature_fails() -> None:
 
 def test_missing_images_are_black_and_formats_are_sniffed() -> None:
   jpeg = encode_image(RED, "jpeg")
-  bmp = encode_image(RED, "bmp")
+  bmp = io.BytesIO()
+  PIL.Image.fromarray(RED).save(bmp, "BMP")
   spec = {"image": Spec.from_spec(IMAGE, is_sequence=True)}
-  got = parse(spec, sequence_example({}, image=[[jpeg], [b""], [png(RED)], [bmp]]))
+  got = parse(
+    spec, sequence_example({}, image=[[jpeg], [b""], [png(RED)], [bmp.getvalue()]])
+  )
   np.testing.assert_allclose(got["image"][0].astype(int), RED, atol=6)
   assert not got["image"][1].any()
   np.testing.assert_array_equal(got["image"][2], RED)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 import pytest
 
@@ -15,9 +17,6 @@ HEADERS = {
   "gray png": (1, np.uint8, "png"),
   "alpha png": (4, np.uint8, "png"),
   "deep png": (3, np.uint16, "png"),
-  "bmp": (3, np.uint8, "bmp"),
-  "gray bmp": (1, np.uint8, "bmp"),
-  "alpha bmp": (4, np.uint8, "bmp"),
 }
 
 
@@ -30,6 +29,15 @@ def test_image_headers(case: str) -> None:
   assert image_headers.read_image_header(data) == want
   # Cut anywhere, it is a header, or it is none; it is never an exception.
   assert {image_headers.read_image_header(data[:i]) for i in range(60)} <= {want, None}
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_bmp_headers(channels) -> None:
+  header = (b"BM", 0, 0, 0, 0, 40, 7, -5, 1, 8 * channels)
+  data = struct.pack("<2sIHHIIiiHH", *header) + bytes(60)
+  want = image_headers.ImageHeader("bmp", 5, 7, channels)
+  assert image_headers.read_image_header(data) == want
+  assert image_headers.read_image_header(data[:20]) is None
 
 
 def test_gif_headers() -> None:
