@@ -36,13 +36,16 @@ ARRAY_RECORD = ["array_record>=0.5"]
 # Parquet files and videos.
 LEROBOT = ["pyarrow>=14", *VIDEO]
 # Recordings of ROS 2; compressed chunks by lz4 and Zstandard.
+# Shells complete commands and options.
+COMPLETION = ["argcomplete>=3,<4"]
 MCAP = ["mcap>=1.1,<2", "mcap-ros2-support>=0.5.5,<1"]
 FORMATS = [*ZARR, *HDF5, *LEROBOT, *MCAP]
 # A viewer of recordings with images, of its own process; 100 MB.
 RERUN = ["rerun-sdk>=0.23"]
 # The server of threads sends keepalive pings since 15: silent clients are closed.
 SERVE = ["websockets>=15", "msgpack>=1"]
-TEST = ["pytest>=9", "pytest-xdist>=3.5", "hypothesis>=6.90", *FORMATS, *LITE, *SERVE]
+TEST = ["pytest>=9", "pytest-xdist>=3.5", "hypothesis>=6.90"]
+TEST += [*FORMATS, *LITE, *SERVE, *COMPLETION]
 LINT = ["ruff>=0.9", "mypy>=1.11"]
 # It brings pyarrow and asks for a new protobuf: only the newest TensorFlow meets it.
 TFDS = ["tensorflow-datasets>=4.9,<5"]
@@ -89,8 +92,9 @@ setuptools.setup(
   zip_safe=False,
   install_requires=CORE,
   extras_require={
-    "all": sorted({*ENVS, *PLOTS, *FORMATS, *LITE, *SERVE}),
+    "all": sorted({*ENVS, *PLOTS, *FORMATS, *LITE, *SERVE, *COMPLETION}),
     "array_record": ARRAY_RECORD,
+    "completion": COMPLETION,
     "demo": DEMO,
     "dev": sorted({*DEMO, *TEST, *LINT, *TFDS, *FORMATS}),
     "envs": ENVS,

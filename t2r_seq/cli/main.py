@@ -32,7 +32,6 @@ _COMMANDS = {
   "verify": "verify",
   "view": "view",
   "gin": "gin_commands:GIN",
-  "completion": "completion",
 }
 
 
@@ -107,7 +106,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int:
-  args, unknown = create_parser().parse_known_args(argv)
+  parser = create_parser()
+  if "_ARGCOMPLETE" in os.environ:  # A shell requests completions.
+    import argcomplete
+
+    argcomplete.autocomplete(parser)
+  args, unknown = parser.parse_known_args(argv)
   if unknown:
     args.parsers[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")
   # TensorFlow's start-up notes would bury the command's own output.

@@ -22,7 +22,6 @@ from t2r_seq.cli import predict
 LIGHT = {
   "--help": ["--help"],
   "--version": ["--version"],
-  "completion": ["completion", "bash"],
   "mistyped": ["trian"],
   "help of a command": ["train", "--help"],
   "inspect a store": ["inspect", "a_store"],
@@ -99,32 +98,22 @@ def test_what_is_mistyped_gets_the_nearest_name(name, capsys):
   assert want in capsys.readouterr().err
 
 
-def complete(words):
-  """Returns what bash offers for the last of some words."""
-  code = (
-    f"source /dev/stdin; COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; "
-    'PATH=; _t2r_seq; echo "${COMPREPLY[*]}"'
-  )
-  return code
-
-
-def test_shells_complete_commands_and_options(capsys):
-  assert main_function(["completion", "bash"]) == 0
-  script = capsys.readouterr().out
-  wants = {("ins",): "inspect", ("doctor", "--sal"): "--salvage", ("doctor", "x"): ""}
-  for words, want in wants.items():
-    shown = subprocess.run(
-      ["bash", "-c", complete(["t2r_seq", *words])],
-      input=script,
-      capture_output=True,
-      text=True,
-      check=True,
-    )
-    assert shown.stdout.strip() == want, words
-  assert main_function(["completion", "zsh"]) == 0
-  assert capsys.readouterr().out.endswith(script)
-  assert main_function(["completion", "fish"]) == 0
-  assert "-a inspect" in (found := capsys.readouterr().out) and "-l salvage" in found
+@pytest.mark.parametrize(
+  ("line", "want"),
+  [("t2r_seq ins", ["inspect "]), ("t2r_seq doctor --sal", ["--salvage "])],
+)
+def test_shells_complete_commands_and_options(line, want, tmp_path):
+  pytest.importorskip("argcomplete", reason="the extra `completion`")
+  out = tmp_path / "completions"
+  completion = {
+    "_ARGCOMPLETE": "1",
+    "_ARGCOMPLETE_STDOUT_FILENAME": str(out),
+    "COMP_LINE": line,
+    "COMP_POINT": str(len(line)),
+  }
+  command = [sys.executable, "-m", "t2r_seq"]
+  subprocess.run(command, env={**os.environ, **completion}, check=True)
+  assert out.read_text().split("\v") == want
 
 
 def test_all_that_gin_configures_is_known_without_an_import(run_python):
@@ -349,7 +338,7 @@ def test_the_current_folder_can_be_imported_from(run_main, monkeypatch, tmp_path
 
 
 def test_output_that_nobody_reads_on_ends_quietly():
-  command = [sys.executable, "-m", "t2r_seq", "completion", "bash"]
+  command = [sys.executable, "-m", "t2r_seq", "gin"]
   reading, writing = os.pipe()
   os.close(reading)
   with os.fdopen(writing, "w") as nobody:
@@ -360,7 +349,7 @@ def test_output_that_nobody_reads_on_ends_quietly():
 
 
 def test_there_may_be_no_output():
-  command = f"exec {sys.executable} -m t2r_seq completion bash >&-"
+  command = f"exec {sys.executable} -m t2r_seq gin >&-"
   done = subprocess.run(
     ["sh", "-c", command], stderr=subprocess.PIPE, text=True, check=False
   )
