@@ -60,7 +60,7 @@ SAME_ON_BOTH := tests/actors/test_cut_short.py tests/actors/test_env_loop.py \
 DESELECTED := \
   tests/data/test_stores.py::test_pools_show_the_same_windows \
   tests/data/test_stores.py::test_the_same_batches_again_and_from_any_batch_on
-TESTS_EXTRAS ?= tests/data/test_torch_windows.py tests/actors/test_videos.py \
+TESTS_EXTRAS ?= tests/data/test_torch_windows.py \
   tests/benchmarks/test_bench_store.py
 # More workers than cores: where a test waits, for a process of its own or for a thread,
 # another has something to do.

@@ -20,7 +20,7 @@ CORE = [
   "google-crc32c>=1.5,<2",
 ]
 
-ENVS = ["gymnasium>=1.1,<2"]
+ENVS = ["gymnasium>=1.2,<2"]
 # Wheels exist for CPython 3.10 and 3.11; on newer Pythons pip builds it from source.
 POSE_ENV = [*ENVS, "pybullet>=3.2.6,<4"]
 PLOTS = ["matplotlib>=3.8", "pillow>=10.1"]
@@ -44,7 +44,8 @@ FORMATS = [*ZARR, *HDF5, *LEROBOT, *MCAP]
 RERUN = ["rerun-sdk>=0.23"]
 # The server of threads sends keepalive pings since 15: silent clients are closed.
 SERVE = ["websockets>=15", "msgpack>=1"]
-TEST = ["pytest>=9", "pytest-xdist>=3.5", "hypothesis>=6.90"]
+# moviepy is what Gymnasium records videos with.
+TEST = ["pytest>=9", "pytest-xdist>=3.5", "hypothesis>=6.90", "moviepy>=2"]
 TEST += [*FORMATS, *LITE, *SERVE, *COMPLETION]
 LINT = ["ruff>=0.9", "mypy>=1.11"]
 # It brings pyarrow and asks for a new protobuf: only the newest TensorFlow meets it.

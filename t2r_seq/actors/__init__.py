@@ -6,7 +6,6 @@ from t2r_seq.actors.collect_eval import (
   CollectThread,
   collect_eval_loop,
 )
-from t2r_seq.actors.environments import make_vector_env
 from t2r_seq.actors.evaluation import (
   ClosedLoopEvaluation,
   Evaluation,
@@ -27,7 +26,6 @@ from t2r_seq.actors.sinks import (
   StoreSink,
   WholeEpisodeSink,
 )
-from t2r_seq.actors.videos import FilmedEnv
 
 __all__ = [
   "ClosedLoopEvaluation",
@@ -36,7 +34,6 @@ __all__ = [
   "Episode",
   "EpisodeSink",
   "Evaluation",
-  "FilmedEnv",
   "RecordSink",
   "ReplaySink",
   "StoreSink",
@@ -47,7 +44,6 @@ __all__ = [
   "evaluate_policies",
   "evaluation_table",
   "is_last",
-  "make_vector_env",
   "run_env",
   "run_meta_env",
   "run_robot",

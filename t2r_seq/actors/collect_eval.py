@@ -15,7 +15,7 @@ import gin
 from absl import logging
 
 from t2r_seq import errors, policies, training
-from t2r_seq.actors import collect, environments, rollouts, sinks, videos
+from t2r_seq.actors import collect, environments, rollouts, sinks
 from t2r_seq.training import stopping
 
 _LOG_EVERY_SECONDS = 60.0
@@ -132,8 +132,8 @@ def collect_eval_loop(
     max_steps: the round of a policy of at least this training step is the last; None
       goes on until it is stopped.
     pre_collect_eval_fn: is called once, first; e.g. fills a replay.
-    record_eval_env_video: films the first evaluated episode of each policy, see
-      `FilmedEnv`; the environment needs `render_mode="rgb_array"`.
+    record_eval_env_video: records the first evaluated episode of each policy by
+      Gymnasium's `RecordVideo`; the environment needs `render_mode="rgb_array"`.
     sink: gets the collected steps; is closed at the end.
     initial_policy_class: makes the policy that collects as long as there is no export,
       e.g. a scripted one; give the predictor `timeout=0` then. None waits for an export
@@ -177,8 +177,6 @@ def collect_eval_loop(
     if eval_policy_class is not None:
       evaluator = NewestPolicy(eval_policy_class())
     collect_env, eval_env = _open(collect_env, stack), _open(eval_env, stack)
-    if record_eval_env_video and not isinstance(eval_env, videos.FilmedEnv):
-      eval_env = videos.FilmedEnv(eval_env)
     with contextlib.suppress(stopping.Stopped):
       while not signal.is_set():
         rounds.restore(collector)
@@ -193,7 +191,7 @@ def collect_eval_loop(
         if eval_env is not None and not collector.is_initial:
           if evaluator is not collector:
             rounds.restore(evaluator)
-          rounds.evaluate(evaluator, eval_env, num_eval)
+          rounds.evaluate(evaluator, eval_env, num_eval, record_eval_env_video)
         collector.end_round()
         is_last = max_steps is not None and collector.global_step >= max_steps
         if not continuous or (is_last and not collector.is_initial):
@@ -408,18 +406,19 @@ class _Rounds:
     for name in ("num_episodes", "num_steps"):
       self._result[name] += metrics[name]
 
-  def evaluate(self, actor: NewestPolicy, env: Any, num_episodes: int) -> None:
+  def evaluate(
+    self, actor: NewestPolicy, env: Any, num_episodes: int, is_recorded: bool
+  ) -> None:
     """Evaluates a policy that has not been evaluated yet."""
     if self._signal.is_set() or not actor.is_new:
       return
-    is_filmed = isinstance(env, videos.FilmedEnv)
-    if is_filmed:
-      step = str(actor.global_step)
-      env.set_video_output_dir(os.path.join(self._root_dir, "videos", step))
+    if is_recorded:
+      folder = os.path.join(self._root_dir, "videos", str(actor.global_step))
+      env = _record_first_episode(env, folder)
     seed = self._run_seed(0, stream=3)
     self._run(actor, env, num_episodes, "eval", seed, None)
-    if is_filmed:
-      env.finish_video()
+    if is_recorded and env.recording:  # The episode was cut off.
+      env.stop_recording()
     actor.end_round()
 
   def result(self, global_step: int) -> dict[str, float]:
@@ -461,6 +460,20 @@ class _Rounds:
     return (
       None if self._seed is None else rollouts.episode_seed(self._seed, run, stream)
     )
+
+
+def _record_first_episode(env: Any, folder: str) -> Any:
+  """Wraps an environment, or several, to record the next episode of the first one."""
+  from gymnasium import wrappers
+
+  def is_first(episode: int) -> bool:
+    return episode == 0
+
+  if hasattr(env, "num_envs"):
+    return wrappers.vector.RecordVideo(
+      env, folder, record_first_only=True, episode_trigger=is_first
+    )
+  return wrappers.RecordVideo(env, folder, episode_trigger=is_first)
 
 
 def _summary_writer(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import abc
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import gin
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, imports
+from t2r_seq import errors
 
 
 class Move(NamedTuple):
@@ -154,38 +153,6 @@ def _copied(value: Any) -> Any:
 _OPERATION = "run episodes"
 
 
-@gin.configurable
-def make_vector_env(
-  env: Callable[[], Any] = gin.REQUIRED,
-  num_envs: int = gin.REQUIRED,
-  processes: bool = False,
-) -> Any:
-  """Makes a `gymnasium.vector` environment that the actors' loops can run.
-
-  Args:
-    env: a function without arguments that makes one environment.
-    num_envs: how many, >= 1.
-    processes: steps each in a process of its own, which pays where a step costs more
-      than about a millisecond.
-  Returns:
-    The vector environment; its episodes are reset by the loops, one by one, so that
-    each has its own seed.
-  Raises:
-    ValueError: num_envs is below 1.
-    ImportError: there is no Gymnasium of at least 1.1.
-  """
-  if num_envs < 1:
-    raise ValueError(f"make vector env: num_envs must be >= 1, got {num_envs}.")
-  try:
-    from gymnasium import vector
-
-    disabled = vector.AutoresetMode.DISABLED
-  except (ImportError, AttributeError) as error:
-    raise imports.missing_extra("gymnasium>=1.1", "envs") from error
-  make = vector.AsyncVectorEnv if processes else vector.SyncVectorEnv
-  return make([env] * num_envs, autoreset_mode=disabled)
-
-
 class VectorEnvironments(Environments):
   """A `gymnasium.vector` environment whose episodes the actor itself resets."""
 
@@ -202,8 +169,7 @@ class VectorEnvironments(Environments):
       raise ValueError(
         f"{_OPERATION}: a vector environment's autoreset_mode: expected DISABLED, so "
         f"that every episode can be given its own seed, got {mode}. Make it with "
-        "t2r_seq.actors.make_vector_env, or with autoreset_mode="
-        "gymnasium.vector.AutoresetMode.DISABLED."
+        "autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED."
       )
     self._env = env
     self.num_envs = env.num_envs

@@ -66,8 +66,8 @@ def generate_steps(
   ones are not favoured.
 
   Args:
-    env: a Gymnasium environment or a `gymnasium.vector` one (see `make_vector_env`), or
-      a function without arguments that makes one (which is then closed at the end).
+    env: a Gymnasium environment, a `gymnasium.vector` one with disabled autoreset, or a
+      function without arguments that makes one (which is then closed at the end).
     policy: acts; is reset (and, with a seed, seeded) before each episode.
     num_episodes: how many episodes, >= 1.
     seed: makes the run repeatable; None leaves the randomness to the environment.

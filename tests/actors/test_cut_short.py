@@ -153,7 +153,9 @@ def test_all_environments_abandon_their_episodes():
       return {"obs": np.float32([self.first + self.t])}, 1.0, False, self.t == 4, {}
 
   buffer = replay.ReplayBuffer(STACKS, 100, num_writers=2, seed=0, padding="drop")
-  envs = actors.make_vector_env(Counting, 2)
+  envs = gymnasium.vector.SyncVectorEnv(
+    [Counting] * 2, autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED
+  )
   with actors.ReplaySink(buffer) as sink:
     # Five steps of two environments: three of the one, two of the other.
     actors.run_env(envs, _Zeros(), 2, sink=sink, stop=_StopAt(5))

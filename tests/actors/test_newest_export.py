@@ -134,7 +134,9 @@ def test_several_environments_act_with_one_export(make_env, tmp_path):
 
   sink = _Actions()
   result = actors.collect_eval_loop(
-    lambda: actors.make_vector_env(Env, 3),
+    lambda: gymnasium.vector.SyncVectorEnv(
+      [Env] * 3, autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED
+    ),
     policy_class=lambda: _policy(export_dir),
     num_collect=4,
     run_agent_fn=lambda **kwargs: actors.run_env(**{**kwargs, "max_steps": 2}),

@@ -9,9 +9,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import actors, policies, specs
+from t2r_seq import policies, specs
 from t2r_seq.actors.rollouts import generate_episodes, generate_steps
 from t2r_seq.actors.sinks import step_to_features
+
+
+def vector_env(make_env, num_envs, vector_class=gymnasium.vector.SyncVectorEnv):
+  mode = gymnasium.vector.AutoresetMode.DISABLED
+  return vector_class([make_env] * num_envs, autoreset_mode=mode)
 
 
 class LineEnv(gymnasium.Env):
@@ -90,16 +95,16 @@ def _run(env, num_episodes, **kwargs):
   return [_describe(steps) for steps in episodes]
 
 
-@pytest.mark.parametrize("processes", [False, True])
+@pytest.mark.parametrize("name", ["SyncVectorEnv", "AsyncVectorEnv"])
 @pytest.mark.parametrize(
   ("num_envs", "num_episodes", "max_steps"), [(3, 8, None), (4, 2, None), (3, 7, 4)]
 )
 def test_the_episodes_are_those_of_one_environment(
-  processes, num_envs, num_episodes, max_steps
+  name, num_envs, num_episodes, max_steps
 ):
   want = _run(LineEnv, num_episodes, seed=5, max_steps=max_steps)
   got = _run(
-    lambda: actors.make_vector_env(LineEnv, num_envs, processes),
+    lambda: vector_env(LineEnv, num_envs, getattr(gymnasium.vector, name)),
     num_episodes,
     seed=5,
     max_steps=max_steps,
@@ -110,7 +115,7 @@ def test_the_episodes_are_those_of_one_environment(
 
 def test_one_call_of_the_policy_a_step_of_all():
   policy = NoisyPolicy()
-  env = actors.make_vector_env(LineEnv, 4)
+  env = vector_env(LineEnv, 4)
   steps = list(generate_steps(env, policy, 4, seed=1))
   assert policy.num_calls == max(
     sum(number == env_number for number, _ in steps) for env_number in range(4)
@@ -182,13 +187,13 @@ def test_actions_of_any_space(name):
     return sorted([step["reward"] for step in episode] for episode in steps)
 
   want = run(lambda: ButtonsEnv(space))
-  got = run(lambda: actors.make_vector_env(lambda: ButtonsEnv(space), 3))
+  got = run(lambda: vector_env(lambda: ButtonsEnv(space), 3))
   assert len({reward for rewards in want for reward in rewards}) > 3
   np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
 def test_parts_of_an_action_are_stored_by_path():
-  env = actors.make_vector_env(lambda: ButtonsEnv(SPACES["dict"]), 3)
+  env = vector_env(lambda: ButtonsEnv(SPACES["dict"]), 3)
   policy = SamplingPolicy(SPACES["dict"])
   _, step = next(generate_steps(env, policy, 3, seed=2))
   grip = specs.ExtendedTensorSpec((), tf.int64, "grip", is_sequence=True)
@@ -208,7 +213,7 @@ WRONG_ACTIONS = {
 @pytest.mark.parametrize("name", WRONG_ACTIONS)
 def test_actions_of_another_space_are_refused(name):
   space, of_policy, want = WRONG_ACTIONS[name]
-  env = actors.make_vector_env(lambda: ButtonsEnv(space), 3)
+  env = vector_env(lambda: ButtonsEnv(space), 3)
   message = "run episodes: the policy's actions: expected one of .*"
   with pytest.raises(ValueError, match=message + want):
     list(generate_steps(env, SamplingPolicy(of_policy), 1, seed=2))
@@ -219,8 +224,6 @@ def test_a_vector_environment_that_resets_itself_is_refused():
   env = gymnasium.vector.SyncVectorEnv([LineEnv])
   with pytest.raises(ValueError, match=r"autoreset_mode: expected DISABLED.*NEXT_STEP"):
     list(generate_steps(env, NoisyPolicy(), 1))
-  with pytest.raises(ValueError, match="num_envs must be >= 1, got 0"):
-    actors.make_vector_env(LineEnv, 0)
 
 
 def test_a_policy_for_one_environment_is_refused():
@@ -231,7 +234,7 @@ def test_a_policy_for_one_environment_is_refused():
   class Bare:
     pass
 
-  env = actors.make_vector_env(LineEnv, 2)
+  env = vector_env(LineEnv, 2)
   with pytest.raises(NotImplementedError, match="OneByOne acts in one environment at"):
     list(generate_steps(env, OneByOne(), 1))
   with pytest.raises(ValueError, match="Bare: expected a method sample_actions"):
