@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
-from collections.abc import Iterator
+import copy
 from typing import Any
 
 import tensorflow as tf
@@ -16,10 +14,6 @@ from t2r_seq.models.t2r_model import Loss
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, SpecStructure, TensorSpecStruct
 
 _LEARNER, _TARGET, _LAGGED = "learner", "target", "lagged"
-# The network that a critic's functions see at the moment; None for all of them.
-_IN_USE: contextvars.ContextVar[str | None] = contextvars.ContextVar(
-  "network", default=None
-)
 
 
 class BellmanTargets(CriticModel):
@@ -40,6 +34,9 @@ class BellmanTargets(CriticModel):
   an episode of T actions has T + 1 steps, the last with the last observation. A
   preprocessor has to do to `next_state` what it does to the state.
   """
+
+  # The network that a view's functions use; None for all of them.
+  _in_use: str | None = None
 
   def __init__(
     self,
@@ -103,21 +100,23 @@ class BellmanTargets(CriticModel):
 
   @property
   def network(self) -> Any:
-    """See the base class; in the critic's functions, the one that is in use."""
-    whole, in_use = super().network, _IN_USE.get()
-    return whole if in_use is None else whole[in_use]
+    """See the base class; in a view, the one network that it shows."""
+    whole = super().network
+    return whole if self._in_use is None else whole[self._in_use]
 
   def state_func(self, state: SpecStructure, mode: str) -> Any:
     """Encodes the state by the network in use, which is the learner's by default."""
-    with _using(_IN_USE.get() or _LEARNER):
-      return super().state_func(state, mode)
+    if self._in_use is None:
+      return self._using(_LEARNER).state_func(state, mode)
+    return super().state_func(state, mode)
 
   def q_func(
     self, state: Any, action: SpecStructure, mode: str
   ) -> dict[str, tf.Tensor]:
     """Values actions by the network in use, which is the learner's by default."""
-    with _using(_IN_USE.get() or _LEARNER):
-      return super().q_func(state, action, mode)  # type: ignore[safe-super]
+    if self._in_use is None:
+      return self._using(_LEARNER).q_func(state, action, mode)
+    return super().q_func(state, action, mode)  # type: ignore[safe-super]
 
   def model_train_fn(
     self,
@@ -149,16 +148,15 @@ class BellmanTargets(CriticModel):
       ).items()
     )
     search.check(action_spec)
-    with _using(_TARGET):
-      encoded = self.state_func(labels.next_state, mode)
+    encoded = self._using(_TARGET).state_func(labels.next_state, mode)
 
     def value(name: str, state: Any, actions: TensorSpecStruct) -> tf.Tensor:
       packed = specs.pack_flat_sequence_to_spec_structure(
         self.get_action_specification(), actions
       )
       count = next(iter(actions.values())).shape[1]
-      with _using(name):
-        outputs = self._values_of_candidates(state, packed, count, mode)
+      view = self._using(name)
+      outputs = view._values_of_candidates(state, packed, count, mode)
       return tf.reshape(tf.cast(outputs["q_predicted"], tf.float32), [-1, count])
 
     reward = labels.reward
@@ -170,8 +168,7 @@ class BellmanTargets(CriticModel):
       tf.stack([number, tf.fill(tf.shape(number), step)], axis=1),
     )
     if _LAGGED in self._targets:
-      with _using(_LAGGED):
-        encoded_before = self.state_func(labels.next_state, mode)
+      encoded_before = self._using(_LAGGED).state_func(labels.next_state, mode)
       one = TensorSpecStruct((path, each[:, tf.newaxis]) for path, each in best.items())
       found = tf.minimum(found, value(_LAGGED, encoded_before, one)[:, 0])
     found = tf.reshape(tf.cast(found, reward.dtype), tf.shape(reward))
@@ -191,19 +188,15 @@ class BellmanTargets(CriticModel):
       rate = tf.cast(is_due, tf.float32)
       networks.update_target_network(whole[_LAGGED], whole[_TARGET], rate)
 
+  def _using(self, name: str) -> BellmanTargets:
+    """Returns a view of this model whose functions use one of its networks."""
+    view = copy.copy(self)
+    view.__dict__["_in_use"] = name
+    return view
+
   @property
   def _targets(self) -> tuple[str, ...]:
     return (_TARGET,) if self._lag_steps is None else (_TARGET, _LAGGED)
-
-
-@contextlib.contextmanager
-def _using(name: str) -> Iterator[None]:
-  """Has a critic's functions see one network alone."""
-  token = _IN_USE.set(name)
-  try:
-    yield
-  finally:
-    _IN_USE.reset(token)
 
 
 def _one_step_later(path: str, spec: ExtendedTensorSpec) -> ExtendedTensorSpec:
