@@ -82,7 +82,7 @@ def table_episode_specification(
 
 @gin.configurable
 def table_step_to_features(
-  step: actors.Step, components: Sequence[ActionComponent] = COMPONENTS
+  step: actors.rollouts.EpisodeStep, components: Sequence[ActionComponent] = COMPONENTS
 ) -> dict[str, Any]:
   """Takes of a step what was seen, and what the expert meant, beside what was done."""
   seen, meant = step["observation"], np.asarray(step["debug"], np.float32)

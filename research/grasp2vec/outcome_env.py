@@ -160,7 +160,7 @@ def grasp2vec_episode_specification(
 
 
 @gin.configurable
-def grasp2vec_step_to_features(step: actors.Step) -> dict[str, Any]:
+def grasp2vec_step_to_features(step: actors.rollouts.EpisodeStep) -> dict[str, Any]:
   """Takes of a step what was seen, and where it led."""
   info = step["next_info"]
   return {

@@ -9,7 +9,7 @@ import numpy as np
 
 from research.pose_env import pose_env
 from t2r_seq import actors, policies, specs
-from t2r_seq.actors.rollouts import Step
+from t2r_seq.actors.rollouts import EpisodeStep
 
 
 @gin.configurable
@@ -95,7 +95,7 @@ def pose_episode_to_features(steps: actors.Episode) -> specs.TensorSpecStruct:
 
 
 @gin.configurable
-def pose_step_to_features(step: Step) -> specs.TensorSpecStruct:
+def pose_step_to_features(step: EpisodeStep) -> specs.TensorSpecStruct:
   """Turns one step into what a replay keeps of it: what was seen, done, and rewarded.
 
   The target stays with the environment: online nobody tells it.

@@ -12,7 +12,7 @@ import tensorflow as tf
 from t2r_seq.actors import environments
 
 
-class Step(TypedDict):
+class EpisodeStep(TypedDict):
   """One step of an episode: what was seen, what was done, what came of it.
 
   `info` came with `observation` (from `env.reset` or the step before), `next_info`
@@ -31,8 +31,8 @@ class Step(TypedDict):
   next_info: dict[str, Any]
 
 
-Episode = list[Step]
-Steps = Generator[tuple[int, Step], None, None]
+Episode = list[EpisodeStep]
+Steps = Generator[tuple[int, EpisodeStep], None, None]
 Episodes = Generator[Episode, None, None]
 
 
@@ -74,8 +74,8 @@ def generate_steps(
     explore_prob: is handed to the policy with each observation.
     max_steps: an episode that reaches it is cut off there, as truncated.
   Returns:
-    A generator of the environment's number and a `Step`; an episode ends with a step
-    that is terminated or truncated.
+    A generator of the environment's number and an `EpisodeStep`; the last one of an
+    episode is terminated or truncated.
   Raises:
     ValueError: num_episodes or max_steps is below 1, or the environment isn't a
       Gymnasium environment.
@@ -100,26 +100,26 @@ def generate_episodes(
 
   Args and Raises: see `generate_steps`.
   Returns:
-    A generator of one list of `Step`s an episode, of length >= 1; those of several
-    environments in the order in which they end.
+    A generator of one list of `EpisodeStep`s an episode, of length >= 1; those of
+    several environments in the order in which they end.
   """
   return whole_episodes(
     generate_steps(env, policy, num_episodes, seed, explore_prob, max_steps)
   )
 
 
-def is_last(step: Step) -> bool:
+def is_last(step: EpisodeStep) -> bool:
   """Whether the episode ends with this step."""
   return step["terminated"] or step["truncated"]
 
 
-def last_observation(step: Step) -> Step:
+def last_observation(step: EpisodeStep) -> EpisodeStep:
   """Returns the step that would follow the last one: what was seen, and nothing done.
 
   Its action and reward are zeros and its flags False, as in the last row of a chain of
   transitions.
   """
-  return Step(
+  return EpisodeStep(
     observation=step["next_observation"],
     info=step["next_info"],
     action=tf.nest.map_structure(np.zeros_like, step["action"]),
@@ -180,7 +180,7 @@ class _Run:
     self, envs: environments.Environments, policy: Any, num_episodes: int, seed: Any
   ) -> None:
     self.envs = envs
-    self.latest: dict[int, Step] = {}
+    self.latest: dict[int, EpisodeStep] = {}
     self._policy = policy
     self._num_episodes = num_episodes
     self._seed = seed
@@ -205,7 +205,9 @@ class _Run:
       seeds, policy_seeds = self._seeds(starting, 0), self._seeds(starting, 1)
       self._seen.update(self.envs.start(self._policy, seeds, policy_seeds))
 
-  def step(self, explore_prob: float, max_steps: int | None) -> list[tuple[int, Step]]:
+  def step(
+    self, explore_prob: float, max_steps: int | None
+  ) -> list[tuple[int, EpisodeStep]]:
     """Takes one step everywhere; returns those of the episodes that were asked for."""
     is_first = np.array(self._lengths) == 0
     actions, debugs = self.envs.act(self._policy, is_first, explore_prob)
@@ -222,9 +224,9 @@ class _Run:
 
   def _make_step(
     self, env: int, action: Any, debug: Any, move: environments.Move, is_cut: bool
-  ) -> Step:
+  ) -> EpisodeStep:
     observation, info = self._seen[env]
-    return Step(
+    return EpisodeStep(
       observation=observation,
       info=info,
       action=action,

@@ -24,7 +24,7 @@ from t2r_seq.training import stopping
 from t2r_seq.windows.cut import appended_specs
 
 
-def flatten_step(step: rollouts.Step) -> dict[str, Any]:
+def flatten_step(step: rollouts.EpisodeStep) -> dict[str, Any]:
   """Flattens a step into one value a path.
 
   Args:
@@ -52,7 +52,7 @@ def flatten_step(step: rollouts.Step) -> dict[str, Any]:
   }
 
 
-def step_to_features(step: rollouts.Step, spec: Any) -> specs.TensorSpecStruct:
+def step_to_features(step: rollouts.EpisodeStep, spec: Any) -> specs.TensorSpecStruct:
   """Turns a step into what the spec structure stores of it.
 
   The default of the sinks: each path of the spec is looked up among the observation's
@@ -128,7 +128,7 @@ def _fit_shape(value: np.ndarray, spec: specs.ExtendedTensorSpec) -> np.ndarray:
   return value
 
 
-StepToFeaturesFn = Callable[[rollouts.Step], Mapping[str, Any]]
+StepToFeaturesFn = Callable[[rollouts.EpisodeStep], Mapping[str, Any]]
 
 
 class EpisodeSink(files.Closing):
@@ -145,7 +145,7 @@ class EpisodeSink(files.Closing):
 
   with_last_observation = False
 
-  def add(self, step: rollouts.Step, env: int = 0) -> None:
+  def add(self, step: rollouts.EpisodeStep, env: int = 0) -> None:
     """Takes the next step of an environment, and ends the episode with its last one."""
     self.append(step, env)
     if rollouts.is_last(step):
@@ -154,7 +154,7 @@ class EpisodeSink(files.Closing):
       self.end_episode(env)
 
   @abc.abstractmethod
-  def append(self, step: rollouts.Step, env: int = 0) -> None:
+  def append(self, step: rollouts.EpisodeStep, env: int = 0) -> None:
     """Takes the next step of an environment's episode."""
 
   @abc.abstractmethod
@@ -212,7 +212,7 @@ class WholeEpisodeSink(EpisodeSink):
   def write_episode(self, structure: specs.TensorSpecStruct) -> None:
     """Writes a whole episode: [T, ...] for sequence specs."""
 
-  def append(self, step: rollouts.Step, env: int = 0) -> None:
+  def append(self, step: rollouts.EpisodeStep, env: int = 0) -> None:
     """Keeps the step."""
     self._rows.setdefault(env, []).append(self._to_features(step))
 
@@ -387,7 +387,7 @@ class ReplaySink(EpisodeSink):
     self._running: set[int] = set()
     self._stop: stopping.StopCondition | None = None
 
-  def append(self, step: rollouts.Step, env: int = 0) -> None:
+  def append(self, step: rollouts.EpisodeStep, env: int = 0) -> None:
     """Appends the step; of context features, the first step's values count.
 
     Raises:

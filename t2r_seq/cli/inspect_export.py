@@ -24,7 +24,7 @@ _SHOWN_STATE = {
 
 
 @dataclasses.dataclass(frozen=True)
-class _Leaf:
+class _TensorRow:
   """A tensor of one environment, as a table shows it."""
 
   path: str
@@ -70,7 +70,7 @@ def render_lite(path: str) -> str:
   layout = lite_policy.Layout.read(path)
   masked = {window.mask for window in layout.windows.values()}
   features = [
-    _Leaf(
+    _TensorRow(
       name,
       leaf.shape,
       leaf.dtype.name,
@@ -80,7 +80,9 @@ def render_lite(path: str) -> str:
     for name, leaf in layout.observation.items()
     if name not in masked
   ]
-  state = [_Leaf(p, leaf.shape, leaf.dtype.name) for p, leaf in layout.state.items()]
+  state = [
+    _TensorRow(p, leaf.shape, leaf.dtype.name) for p, leaf in layout.state.items()
+  ]
   heading = f"a lite policy of step {layout.global_step:,}, {layout.weights} weights"
   parts = [f"{path}:\n{heading}", _features(features), _state(state)]
   parts.append(console.fill(f"outputs: {', '.join(layout.outputs)}", 0))
@@ -107,7 +109,7 @@ def render_export(path: str) -> str:
   masks = mask_paths(spec)
   masked = set(masks.values())
   features = [
-    _Leaf(
+    _TensorRow(
       name,
       leaf.frame_shape.as_list(),
       leaf.dtype.name,
@@ -119,7 +121,7 @@ def render_export(path: str) -> str:
   ]
   signatures = loaded_export.read_signatures(path)
   state = [
-    _Leaf(name.removeprefix(_STATE), shape[1:], dtype)
+    _TensorRow(name.removeprefix(_STATE), shape[1:], dtype)
     for name, (shape, dtype) in signatures.get("stateless_step", ({}, {}))[0].items()
     if name.startswith(_STATE)
   ]
@@ -134,7 +136,7 @@ def render_export(path: str) -> str:
   return "\n\n".join(parts)
 
 
-def _features(leaves: Iterable[_Leaf]) -> str:
+def _features(leaves: Iterable[_TensorRow]) -> str:
   rows = [
     [
       leaf.path,
@@ -149,7 +151,7 @@ def _features(leaves: Iterable[_Leaf]) -> str:
   return console.format_table(header, rows, (), is_narrow=True)
 
 
-def _state(leaves: Sequence[_Leaf]) -> str:
+def _state(leaves: Sequence[_TensorRow]) -> str:
   rows = [
     [
       leaf.path,

@@ -21,7 +21,7 @@ _CLIPS = ("clipnorm", "global_clipnorm", "clipvalue")
 
 
 @dataclasses.dataclass(frozen=True)
-class _Part:
+class _OptimizerGroup:
   """An optimizer, the places of its variables among all trained ones, its clipping."""
 
   name: str
@@ -96,7 +96,7 @@ class Updates:
       member.build(list(own.values()))
       if self._num_replicas > 1:
         _take_summing(member)
-      self._parts.append(_Part(name, member, places[name], clips))
+      self._parts.append(_OptimizerGroup(name, member, places[name], clips))
     self._sums: list[tf.Variable] = []
     if self.accumulation_steps > 1:
       # Each replica keeps its own, whose sum is saved.

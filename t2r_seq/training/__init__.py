@@ -4,7 +4,7 @@ from t2r_seq.training.async_exports import AsyncExports
 from t2r_seq.training.callbacks import Callback, Run
 from t2r_seq.training.checkpoints import Checkpoints, NanLossError
 from t2r_seq.training.continuous import continuous_eval
-from t2r_seq.training.evaluation import Evaluation, evaluate
+from t2r_seq.training.evaluation import evaluate
 from t2r_seq.training.exports import (
   BestExporter,
   Exporter,
@@ -29,7 +29,6 @@ __all__ = [
   "BestExporter",
   "Callback",
   "Checkpoints",
-  "Evaluation",
   "Exporter",
   "LatestExporter",
   "NanLossError",

@@ -19,7 +19,7 @@ from t2r_seq.models import T2RModel
 from t2r_seq.policies import exported_feature_specs
 from t2r_seq.training import arguments, checkpoints, exports, stopping, workers
 from t2r_seq.training.callbacks import Callback, Run
-from t2r_seq.training.evaluation import Evaluation
+from t2r_seq.training.evaluation import ModelEvaluation
 from t2r_seq.training.trainer import Trainer
 
 _EVALUATED = "evaluated.json"
@@ -82,7 +82,7 @@ def continuous_eval(
     run = Run(trainer, model_dir, write_dir, callbacks or ())
     exporters = create_exporters_fn() if create_exporters_fn else []
     exports.check_exportable(t2r_model, exporters)
-    evaluation = Evaluation(
+    evaluation = ModelEvaluation(
       trainer,
       input_generator_eval,
       write_dir,
@@ -129,7 +129,7 @@ def continuous_eval(
 
 def _evaluate(
   trainer: Trainer,
-  evaluation: Evaluation,
+  evaluation: ModelEvaluation,
   model_dir: str,
   folder: str,
   step: int,

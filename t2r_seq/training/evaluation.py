@@ -101,7 +101,7 @@ def _by_name(found: dict[str, dict[str, float]]) -> dict[str, float]:
   return {**{metric: sum(v) / len(v) for metric, v in sums.items()}, **metrics}
 
 
-class Evaluation:
+class ModelEvaluation:
   """Evaluates and exports, not too often."""
 
   def __init__(

@@ -103,7 +103,7 @@ def _step_name(offset: int) -> str:
   return f"t{offset:+d}" if offset else "t"
 
 
-class Progress:
+class ProgressLog:
   """Measures steps and the time that `next` takes, between two log lines."""
 
   def __init__(self, max_train_steps: int, is_quiet: bool = False) -> None:

@@ -20,10 +20,10 @@ from t2r_seq.training import arguments, continuous, exports, stopping, workers
 from t2r_seq.training.async_exports import AsyncExports
 from t2r_seq.training.callbacks import Callback, Run
 from t2r_seq.training.checkpoints import Checkpoints, mark_finished
-from t2r_seq.training.evaluation import Evaluation
+from t2r_seq.training.evaluation import ModelEvaluation
 from t2r_seq.training.input_position import resume_batch
 from t2r_seq.training.screen import Screen
-from t2r_seq.training.summaries import Progress, SummaryWriter
+from t2r_seq.training.summaries import ProgressLog, SummaryWriter
 from t2r_seq.training.trainer import Trainer
 
 # A stop waits 50 ms at most.
@@ -172,7 +172,7 @@ def train_eval_model(
     pending = None
     if async_exports and exporters:
       pending = stack.enter_context(AsyncExports(t2r_model, run.tell))
-    evaluation = Evaluation(
+    evaluation = ModelEvaluation(
       trainer,
       input_generator_eval,
       model_dir,
@@ -234,7 +234,7 @@ def _train(
   input_generator: AbstractInputGenerator,
   max_train_steps: int,
   checkpoints: Checkpoints,
-  evaluation: Evaluation,
+  evaluation: ModelEvaluation,
   write_dir: str,
   save_checkpoints_steps: int,
   log_every_n_steps: int,
@@ -269,7 +269,7 @@ def _train(
       stopping.Interruptible(dataset, input_generator.watch)
     )
     screen.summary(run, input_generator, evaluation.input_generator)
-    progress = Progress(max_train_steps, is_quiet=screen.has_bar)
+    progress = ProgressLog(max_train_steps, is_quiet=screen.has_bar)
     loop = _Loop(
       run, steps_per_loop, max_train_steps, [save_checkpoints_steps, log_every_n_steps]
     )

@@ -23,7 +23,7 @@ def describe_n_step(n_step: NStep | None) -> str:
   return "one-step transitions" if n_step is None else str(n_step)
 
 
-class Stack(NamedTuple):
+class FrameStack(NamedTuple):
   """A field of stacked frames, the oldest first.
 
   Attributes:
@@ -52,7 +52,7 @@ class TransitionsMetadata:
   fields: TransitionFields
   n_step: NStep | None
   num_transitions: int
-  stacks: Mapping[str, Stack] = dataclasses.field(default_factory=dict)
+  stacks: Mapping[str, FrameStack] = dataclasses.field(default_factory=dict)
   padding: str = "drop"
   num_before: int = 0
 
@@ -94,7 +94,7 @@ class TransitionsMetadata:
       if reading.source != of:
         return None
       if path == of and reading.steps is not None and reading.steps.ndim:
-        stacks[path] = Stack(len(reading.steps), 0)
+        stacks[path] = FrameStack(len(reading.steps), 0)
     most = max((stack.num_frames for stack in stacks.values()), default=1)
     num_before = most - 1 if cut.front == "drop" else 0
     num = sum(max(0, length - 1 - num_before) for length in lengths)
@@ -174,7 +174,9 @@ class TransitionsMetadata:
       ),
       None if n_step is None else NStep(n_step["n"], n_step["gamma"]),
       int(values["num_transitions"]),
-      {path: Stack(*map(int, of)) for path, of in values.get("stacks", {}).items()},
+      {
+        path: FrameStack(*map(int, of)) for path, of in values.get("stacks", {}).items()
+      },
       str(values.get("padding", "drop")),
       int(values.get("num_before", 0)),
     )

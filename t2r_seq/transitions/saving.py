@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from t2r_seq import errors, specs
 from t2r_seq.store import EpisodeStore
-from t2r_seq.transitions.metadata import KEY, Stack, TransitionsMetadata
+from t2r_seq.transitions.metadata import KEY, FrameStack, TransitionsMetadata
 from t2r_seq.windows import NStep
 from t2r_seq.windows.n_step import TransitionFields
 
@@ -20,7 +20,7 @@ def check_arrays(
   operation: str,
   arrays: Mapping[str, np.ndarray],
   fields: TransitionFields,
-  stacks: Mapping[str, Stack] | None = None,
+  stacks: Mapping[str, FrameStack] | None = None,
 ) -> specs.TensorSpecStruct:
   """Checks that arrays are transitions that can be stored.
 
@@ -60,7 +60,7 @@ def find_stacks(
   stacked: Mapping[str, int],
   arrays: Mapping[str, np.ndarray],
   fields: TransitionFields,
-) -> dict[str, Stack]:
+) -> dict[str, FrameStack]:
   """Finds what the user declares to be stacked frames.
 
   Args:
@@ -73,7 +73,7 @@ def find_stacks(
   Raises:
     SpecError: a path names no observation that has a next one, or it has no such axis.
   """
-  stacks: dict[str, Stack] = {}
+  stacks: dict[str, FrameStack] = {}
   found = []
   observed = list(fields.next_of.values())
   for name, axis in stacked.items():
@@ -84,7 +84,7 @@ def find_stacks(
     for path in paths:
       shape = arrays[path].shape[1:]
       if -len(shape) <= axis < len(shape) and shape[axis]:
-        stacks[path] = Stack(shape[axis], axis % len(shape))
+        stacks[path] = FrameStack(shape[axis], axis % len(shape))
       else:
         want = f"an observation with frames on axis {axis}"
         found.append(errors.Mismatch(path, want, f"the shape {shape}"))
@@ -93,18 +93,18 @@ def find_stacks(
   return stacks
 
 
-def newest_frames(array: np.ndarray, stack: Stack | None) -> np.ndarray:
+def newest_frames(array: np.ndarray, stack: FrameStack | None) -> np.ndarray:
   """Returns the last frames of stacks [N, ...]; what is not stacked as it is."""
   return array if stack is None else np.take(array, -1, stack.axis + 1)
 
 
-def _frames(array: np.ndarray, stack: Stack, part: slice) -> np.ndarray:
+def _frames(array: np.ndarray, stack: FrameStack, part: slice) -> np.ndarray:
   """Returns some of the frames of each stack, [N, number, ...]."""
   return np.moveaxis(array, stack.axis + 1, 1)[:, part]
 
 
 def _stack_problems(
-  path: str, following: np.ndarray, of: str, now: np.ndarray, stack: Stack
+  path: str, following: np.ndarray, of: str, now: np.ndarray, stack: FrameStack
 ) -> Iterator[errors.Mismatch]:
   """Yields the first transition whose next stack is not its own and one frame more."""
   older, newer = slice(None, -1), slice(1, None)
@@ -161,7 +161,7 @@ def _blocks(like: np.ndarray, num: int) -> Iterator[slice]:
 
 
 def front_padding(
-  arrays: Mapping[str, np.ndarray], stacks: Mapping[str, Stack], firsts: np.ndarray
+  arrays: Mapping[str, np.ndarray], stacks: Mapping[str, FrameStack], firsts: np.ndarray
 ) -> str:
   """Tells what the first stacks of chains show before their own step.
 
