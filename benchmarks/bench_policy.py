@@ -216,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> str:
 
 
 def _load(work: PolicyWork) -> tf.Module:
-  (version,) = training.export_versions(work.export_dir)
+  (version,) = training.exports.export_versions(work.export_dir)
   return tf.saved_model.load(f"{work.export_dir}/{version}")
 
 

@@ -191,7 +191,7 @@ class BCZModel(models.RegressionModel):
     return total, losses
 
 
-@layers.configurable_layer
+@layers.construction.configurable_layer
 class ResNetTower(tf.keras.Model):
   """A ResNet that the instruction modulates.
 
@@ -220,7 +220,7 @@ class ResNetTower(tf.keras.Model):
     return found["pre_final_pool"]
 
 
-@layers.configurable_layer
+@layers.construction.configurable_layer
 class ConvTower(tf.keras.Model):
   """A few convolutions that the instruction modulates: `ImagesToFeatures`.
 
@@ -243,7 +243,7 @@ class ConvTower(tf.keras.Model):
     return maps
 
 
-@layers.configurable_layer
+@layers.construction.configurable_layer
 class BCZNetwork(tf.keras.Model):
   """A tower that the instruction modulates, and a head for each component.
 
@@ -271,7 +271,7 @@ class BCZNetwork(tf.keras.Model):
     self._to_points = tf.keras.layers.Conv2D(num_points, 1, name="points")
     # With 1 the softmax of a fresh network is flat: all points are in the middle.
     self._softmax = layers.SpatialSoftmax(temperature=0.1, learn_temperature=True)
-    self._heads = layers.WaypointHeads(
+    self._heads = layers.bcz_networks.WaypointHeads(
       action_sizes, num_waypoints, fc_layers, stop_gradient_future_waypoints
     )
 

@@ -252,5 +252,5 @@ class Grasp2VecModel(models.T2RModel):
     summaries.image("pregrasp", features["pregrasp_image"])
     summaries.image("goal", features["goal_image"])
     summaries.image("heatmap", heat / (tf.reduce_max(heat) + 1e-6))
-    accuracy = layers.retrieval_accuracy(goal, pre - post, **counts)
+    accuracy = layers.losses.retrieval_accuracy(goal, pre - post, **counts)
     return loss, {"retrieval_accuracy": accuracy}

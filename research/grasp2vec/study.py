@@ -133,7 +133,7 @@ def evaluate(grasps: Grasps, found: Embedded) -> Rates:
   away = np.linalg.norm(found["location"] * (width, height) - grasps["pixel"], axis=1)
   kinds = np.unique(grasps["kind"], axis=0, return_inverse=True)[1].ravel()
   among = functools.partial(
-    layers.retrieval_accuracy, found["goal_vector"], found["removed"]
+    layers.losses.retrieval_accuracy, found["goal_vector"], found["removed"]
   )
   return {
     "retrieval": float(among()),

@@ -74,7 +74,7 @@ class PoseEnvExpertPolicy(policies.Policy):
 
 
 @gin.configurable
-def pose_episode_to_features(steps: actors.Episode) -> specs.TensorSpecStruct:
+def pose_episode_to_features(steps: actors.rollouts.Episode) -> specs.TensorSpecStruct:
   """Turns an episode's steps into the record of `episode_specification`.
 
   Args:
@@ -115,7 +115,7 @@ def pose_step_to_features(step: EpisodeStep) -> specs.TensorSpecStruct:
 
 
 @gin.configurable
-def pose_error(steps: actors.Episode) -> dict[str, float]:
+def pose_error(steps: actors.rollouts.Episode) -> dict[str, float]:
   """Measures an episode for `run_env`: the mean distance to the target, in metres."""
   distances = [
     np.linalg.norm(np.asarray(step["action"]) - step["info"]["target_pose"])

@@ -76,7 +76,7 @@ def evaluate(
     num_episodes: how many episodes.
     seed: of the run; one seed gives every policy the same episodes.
   """
-  episodes: list[actors.Episode] = []
+  episodes: list[actors.rollouts.Episode] = []
   metrics = actors.run_env(
     env=env,
     policy=policy,

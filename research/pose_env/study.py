@@ -88,7 +88,7 @@ def collect_tasks(path: pathlib.Path, num_tasks: int, seed: int) -> None:
   numbers = itertools.count()
   with contextlib.closing(env), store.EpisodeStore.create(path, columns) as writer:
 
-    def append(steps: actors.Episode) -> None:
+    def append(steps: actors.rollouts.Episode) -> None:
       features = collect.pose_episode_to_features(steps)
       features["task"] = np.int64(next(numbers) // 2)
       writer.append_episode(features)

@@ -46,7 +46,7 @@ class GraspCritic(models.CriticModel):
   ):
     self._image_size, self._width = tuple(image_size), width
     self._doubt = doubt
-    super().__init__(**{"loss_function": models.log_loss, **kwargs})
+    super().__init__(**{"loss_function": models.losses.log_loss, **kwargs})
 
   def get_state_specification(self) -> specs.TensorSpecStruct:
     """Returns the image, and what the gripper is and where."""
@@ -190,7 +190,7 @@ class GraspHead(tf.keras.layers.Layer):
     x, y = _GRID.T.astype(np.float32)
     places = [to[:, :1] + cosine * x - sine * y, to[:, 1:2] + sine * x + cosine * y]
     pixels = grasp_env.to_pixels(*places, maps.shape[1:3])
-    seen = layers.sample_maps(maps, *pixels)
+    seen = layers.spatial_softmax.sample_maps(maps, *pixels)
     parts = [
       tf.reshape(seen, [-1, seen.shape[1] * seen.shape[2]]),
       status,

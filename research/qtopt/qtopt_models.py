@@ -40,7 +40,7 @@ class QTOptCritic(models.CriticModel):
 
   def __init__(self, **kwargs: Any):
     defaults = {
-      "loss_function": models.log_loss,
+      "loss_function": models.losses.log_loss,
       "use_avg_model_params": True,
       "avg_model_params_decay": 0.9999,
     }

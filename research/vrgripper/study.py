@@ -156,7 +156,7 @@ def write_tasks(
   columns = env_models.vrgripper_episode_specification(None, True)
   with contextlib.closing(env), store.EpisodeStore.create(path, columns) as writer:
 
-    def append(steps: actors.Episode) -> None:
+    def append(steps: actors.rollouts.Episode) -> None:
       task, place = divmod(next(numbers), len(kinds))
       features = env_models.episode_to_transitions(steps, task, kinds[place])
       writer.append_episode(features)

@@ -43,7 +43,10 @@ def vrgripper_episode_specification(
 
 @gin.configurable
 def episode_to_transitions(
-  steps: actors.Episode, task: int = 0, kind: str = "demo", has_image: bool = False
+  steps: actors.rollouts.Episode,
+  task: int = 0,
+  kind: str = "demo",
+  has_image: bool = False,
 ) -> specs.TensorSpecStruct:
   """Turns an episode's steps into the record of `vrgripper_episode_specification`.
 
@@ -240,7 +243,7 @@ class BlocksTower(tf.keras.layers.Layer):
     return tf.reduce_sum(weights * each, axis=1)
 
 
-@layers.configurable_layer
+@layers.construction.configurable_layer
 class StepEmbedding(tf.keras.layers.Layer):
   """Embeds a step of a demonstration or a trial: near which block, and what came of it.
 

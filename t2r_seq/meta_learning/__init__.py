@@ -14,7 +14,6 @@ from t2r_seq.meta_learning.meta_policies import (
 )
 from t2r_seq.meta_learning.meta_tf_models import MetalearningModel, MetaPreprocessor
 from t2r_seq.meta_learning.meta_tfdata import (
-  TrainValPair,
   flatten_batch_examples,
   multi_batch_apply,
   parallel_read,
@@ -29,8 +28,6 @@ from t2r_seq.meta_learning.preprocessors import (
   create_metaexample_spec,
 )
 from t2r_seq.meta_learning.task_embedding_model import (
-  SampleEmbedding,
-  SequenceEmbedding,
   TaskEmbeddingModel,
 )
 from t2r_seq.meta_learning.task_input_generators import (
@@ -50,14 +47,11 @@ __all__ = [
   "MetaLearningPolicy",
   "MetaPreprocessor",
   "MetalearningModel",
-  "SampleEmbedding",
   "ScheduledExplorationMAMLRegressionPolicy",
-  "SequenceEmbedding",
   "TaskEmbeddingModel",
   "TaskRecordInputGenerator",
   "TaskReplayInputGenerator",
   "TaskStoreInputGenerator",
-  "TrainValPair",
   "WatchTryLearnPolicy",
   "create_maml_feature_spec",
   "create_maml_label_spec",

@@ -34,13 +34,13 @@ class SampleEmbedding(CompositeLayer):
       **kwargs: of the Keras layer.
     """
     super().__init__(**kwargs)
-    self._tower: layers.ImageEmbedding | None = None
+    self._tower: layers.tec.ImageEmbedding | None = None
     self._mlp = layers.MLP(tuple(fc_layers), embedding_size)
 
   def build(self, input_shape: Mapping[str, Any]) -> None:
     """Creates the tower, where there are images."""
     if any(len(shape) >= 4 for shape in input_shape.values()):
-      self._tower = layers.ImageEmbedding()
+      self._tower = layers.tec.ImageEmbedding()
     super().build(input_shape)
 
   def call(self, sample: Mapping[str, tf.Tensor], training: bool = False) -> tf.Tensor:

@@ -3,7 +3,6 @@
 from t2r_seq.models.bellman import BellmanTargets
 from t2r_seq.models.classification_model import ClassificationModel
 from t2r_seq.models.critic_model import CriticModel
-from t2r_seq.models.losses import log_loss, squared_error
 from t2r_seq.models.networks import update_target_network
 from t2r_seq.models.optimizers import (
   create_adam_optimizer,
@@ -57,10 +56,8 @@ __all__ = [
   "default_init_from_checkpoint_fn",
   "exponential_decay",
   "init_from_keras_weights_fn",
-  "log_loss",
   "piecewise_linear",
   "project_gradients",
-  "squared_error",
   "training_specification",
   "update_target_network",
   "warmup_cosine",

@@ -70,7 +70,9 @@ def mean_error(
   if weight is not None:
     axes = [1] * (error.shape.rank - 1)
     error *= tf.cast(tf.reshape(weight, [-1, *axes]), error.dtype)
-  is_valid = layers.valid_targets("loss_fn", target, *masks_of(labels, path))
+  is_valid = layers.action_decoders.valid_targets(
+    "loss_fn", target, *masks_of(labels, path)
+  )
   return layers.masked_mean(error, is_valid)
 
 

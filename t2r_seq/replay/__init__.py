@@ -14,8 +14,6 @@ from t2r_seq.replay.options import (
 )
 from t2r_seq.replay.replay import (
   Replay,
-  ReplayVectorWriter,
-  ReplayWriter,
   importance_weights,
 )
 from t2r_seq.replay.replay_buffer import ReplayBuffer
@@ -35,8 +33,6 @@ __all__ = [
   "Replay",
   "ReplayBuffer",
   "ReplayInputGenerator",
-  "ReplayVectorWriter",
-  "ReplayWriter",
   "SampleToInsertRatio",
   "Stack",
   "Uniform",

@@ -11,13 +11,11 @@ from t2r_seq.training.exports import (
   LatestExporter,
   create_default_exporters,
   export_saved_model,
-  export_versions,
 )
 from t2r_seq.training.stopping import Stopped, StopSignal
 from t2r_seq.training.strategies import (
   create_mirrored_strategy,
   create_multi_worker_mirrored_strategy,
-  create_one_device_strategy,
   create_tpu_strategy,
 )
 from t2r_seq.training.summaries import SummaryWriter
@@ -41,10 +39,8 @@ __all__ = [
   "create_default_exporters",
   "create_mirrored_strategy",
   "create_multi_worker_mirrored_strategy",
-  "create_one_device_strategy",
   "create_tpu_strategy",
   "evaluate",
   "export_saved_model",
-  "export_versions",
   "train_eval_model",
 ]

@@ -13,18 +13,6 @@ _COMMUNICATIONS = ("auto", "ring", "nccl")
 
 
 @gin.configurable
-def create_one_device_strategy(device: str | None = None) -> tf.distribute.Strategy:
-  """Creates a strategy of one device.
-
-  Args:
-    device: such as 'GPU:1'; None for the first GPU, or the CPU where there is none.
-  """
-  if device is None:
-    device = "GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0"
-  return tf.distribute.OneDeviceStrategy(device)
-
-
-@gin.configurable
 def create_mirrored_strategy(
   devices: Sequence[str] | None = None,
 ) -> tf.distribute.Strategy:

@@ -66,7 +66,7 @@ def _export(step):
 
 def _half_written(learner):
   """A folder with a version's name that is still being copied."""
-  version = max(training.export_versions(learner._export_dir))
+  version = max(training.exports.export_versions(learner._export_dir))
   source = os.path.join(learner._export_dir, str(version))
   target = os.path.join(learner._export_dir, str(version + 1))
   shutil.copytree(source, target)

@@ -276,7 +276,7 @@ def test_training_from_a_live_replay(name, tmp_path, monkeypatch):
   result = training.train_eval_model()
   assert result["global_step"] == 600
   assert result["loss"] < 0.1
-  assert training.export_versions(str(tmp_path / "run/export/latest"))
+  assert training.exports.export_versions(str(tmp_path / "run/export/latest"))
 
 
 INCLUDE = """

@@ -58,7 +58,7 @@ def test_mixtures():
 
 def test_samples_of_a_mixture_have_its_moments():
   tf.random.set_seed(2)
-  mixture = layers.GaussianMixture(
+  mixture = layers.mdn.GaussianMixture(
     tf.math.log([0.25, 0.75]) + tf.zeros([20000, 1]),
     tf.constant([[-1.0], [2.0]]) + tf.zeros([20000, 1, 1]),
     tf.constant([[0.5], [0.1]]) + tf.zeros([20000, 1, 1]),
@@ -318,11 +318,13 @@ _REFUSED = {
     r"MSEDecoder: target: expected the axes \(3, 2\) of action_shape at the end, got",
   ),
   "a mask of numbers": (
-    lambda: layers.valid_targets("loss", tf.zeros([4, 2]), tf.ones([4])),
+    lambda: layers.action_decoders.valid_targets(
+      "loss", tf.zeros([4, 2]), tf.ones([4])
+    ),
     r"loss: mask: expected bools for the leading axes of the target",
   ),
   "a dimension mask of another size": (
-    lambda: layers.valid_targets(
+    lambda: layers.action_decoders.valid_targets(
       "loss", tf.zeros([4, 2]), None, tf.ones([4, 3], tf.bool)
     ),
     r"loss: dimension_mask: expected bools, the last axis that of the target",

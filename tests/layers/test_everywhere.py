@@ -23,12 +23,15 @@ class _All:
     tower = layers.ImagesToFeatures(num_blocks=2, num_output_maps=3)
     self.networks = {
       "tower": (tower, [images, _normal(2, tower.film_size)]),
-      "high resolution": (layers.ImagesToFeaturesHighRes(num_blocks=1), [images]),
+      "high resolution": (
+        layers.vision_layers.ImagesToFeaturesHighRes(num_blocks=1),
+        [images],
+      ),
       "pose": (layers.ImageFeaturesToPose(3, 2, 8), [vectors, vectors]),
       "snail": (layers.SNAILEncoder(4, 3, 1, 4, 4), [steps]),
-      "lstm": (layers.RecurrentHead(4, 3), [steps]),
-      "waypoints": (layers.WaypointHeads([2, 1], 3, [4]), [steps]),
-      "reduction": (layers.TemporalReduction(3, None, [5]), [steps]),
+      "lstm": (layers.bcz_networks.RecurrentHead(4, 3), [steps]),
+      "waypoints": (layers.bcz_networks.WaypointHeads([2, 1], 3, [4]), [steps]),
+      "reduction": (layers.tec.TemporalReduction(3, None, [5]), [steps]),
       "transformer": (layers.CausalTransformer(1, 2, 8, 3), [_normal(2, 4, 1, 8)]),
     }
     decoders = {

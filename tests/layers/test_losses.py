@@ -59,15 +59,23 @@ def test_slopes_are_of_those_that_count():
 
 def test_retrieval_among_those_that_count():
   queries = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 2.0]], np.float32)
-  found = layers.retrieval_accuracy(queries, queries[[0, 2, 1]])
+  found = layers.losses.retrieval_accuracy(queries, queries[[0, 2, 1]])
   assert float(found) == pytest.approx(1 / 3)
   # Without its nearest candidate, the second finds its own.
   mask = np.array([True, True, False])
-  assert float(layers.retrieval_accuracy(queries, queries[[0, 2, 1]], mask=mask)) == 1
-  compiled = tf.function(layers.retrieval_accuracy, jit_compile=True)
+  assert (
+    float(
+      layers.losses.retrieval_accuracy(queries, queries[[0, 2, 1]], mask=mask)
+    )
+    == 1
+  )
+  compiled = tf.function(layers.losses.retrieval_accuracy, jit_compile=True)
   among = compiled(queries, queries[[0, 2, 1]], num_nearest=2)
   assert float(among) == 1
-  assert float(layers.retrieval_accuracy(queries, queries, num_nearest=9)) == 1
+  assert (
+    float(layers.losses.retrieval_accuracy(queries, queries, num_nearest=9))
+    == 1
+  )
   labelled = compiled(queries, queries[[0, 2, 1]], np.array([0, 1, 1]))
   assert float(labelled) == 1
 
@@ -76,13 +84,15 @@ def test_half_precision_has_finite_slopes_at_copies():
   anchor = tf.ones([1, 4], tf.float16)
   others = tf.Variable(tf.concat([anchor, 2 * anchor], 0))
   with tf.GradientTape() as tape:
-    loss = layers.contrastive_loss([True, False], anchor, others, 4.0)
+    loss = layers.losses.contrastive_loss([True, False], anchor, others, 4.0)
   assert np.isfinite(tape.gradient(loss, others)).all()
 
 
 _OF_OTHER_FORMS = {
   "contrastive labels": (
-    lambda: layers.contrastive_loss(np.ones([5, 1], bool), ANCHORS[:1], POSITIVES),
+    lambda: layers.losses.contrastive_loss(
+      np.ones([5, 1], bool), ANCHORS[:1], POSITIVES
+    ),
     r"contrastive_loss: labels: expected \(5,\), one for each embedding, got \(5, 1\)",
   ),
   "triplet labels": (
@@ -102,7 +112,9 @@ _OF_OTHER_FORMS = {
     r"n_pairs_loss: mask: expected \(5,\) bool, one for each embedding, got \(1,",
   ),
   "retrieval": (
-    lambda: layers.retrieval_accuracy(ANCHORS, POSITIVES, mask=np.ones([5, 1], bool)),
+    lambda: layers.losses.retrieval_accuracy(
+      ANCHORS, POSITIVES, mask=np.ones([5, 1], bool)
+    ),
     r"retrieval_accuracy: mask: expected \(5,\) bool, one for each embedding, got",
   ),
 }

@@ -89,13 +89,13 @@ def test_maps_between_their_pixels():
   x = tf.Variable([[0.0, 3.25, 4.0], [1.5, 9.0, -1.0]])
   y = tf.constant([[0.0, 0.5, 3.0], [2.25, -2.0, 8.0]])
   with tf.GradientTape() as tape:
-    read = layers.sample_maps(maps, x, y)
+    read = layers.spatial_softmax.sample_maps(maps, x, y)
   inside_x, inside_y = np.clip(x, 0, 4), np.clip(y, 0, 3)
   want = np.stack([inside_y, 2 * inside_x - inside_y], -1)
   np.testing.assert_allclose(read, want, atol=1e-5)
   slopes = tape.gradient(read, x).numpy()
   np.testing.assert_allclose(slopes[:, :2], [[2, 2], [2, 0]], atol=1e-5)
-  compiled = tf.function(layers.sample_maps, jit_compile=True)
+  compiled = tf.function(layers.spatial_softmax.sample_maps, jit_compile=True)
   _close(compiled(maps, x, y), read)
 
 
@@ -103,9 +103,9 @@ def test_maps_between_their_pixels():
 def test_maps_of_half_precision_are_read_at_the_same_places(dtype):
   maps = tf.random.stateless_normal([1, 64, 64, 3], (1, 2))
   places = tf.constant([[5.0, 33.0, 63.0]]), tf.constant([[40.0, 51.0, 63.0]])
-  want = layers.sample_maps(maps, *places)
+  want = layers.spatial_softmax.sample_maps(maps, *places)
   half = [tf.cast(each, dtype) for each in (maps, *places)]
-  read = layers.sample_maps(*half)
+  read = layers.spatial_softmax.sample_maps(*half)
   assert read.dtype == dtype
   np.testing.assert_allclose(tf.cast(read, tf.float32), want, rtol=1e-2, atol=1e-2)
 
@@ -155,7 +155,7 @@ def test_feature_maps_and_high_resolution():
     images, num_blocks=2, num_output_maps=7, use_spatial_softmax=False
   )
   assert maps.shape == (2, 9, 9, 7) and end_points == {}
-  layer = layers.ImagesToFeaturesHighRes(
+  layer = layers.vision_layers.ImagesToFeaturesHighRes(
     num_blocks=2, num_output_maps=4, normalizer=None
   )
   layer(images)
@@ -318,13 +318,13 @@ def test_resnet_under_tensor2robots_names():
 
 def test_causal_convolutions():
   x = _normal(2, 7, 3)
-  layer = layers.CausalConv1D(4, dilation_rate=2, kernel_size=3)
+  layer = layers.snail.CausalConv1D(4, dilation_rate=2, kernel_size=3)
   layer(x)
   kernel, bias = _arrays(layer.trainable_variables)
   past = np.concatenate([np.zeros((2, 4, 3)), x], axis=1)
   want = sum(past[:, 2 * k : 2 * k + 7] @ kernel[k] for k in range(3)) + bias
   _close(layer(x), want)
-  block = layers.GatedDenseBlock(4, dilation_rate=2)
+  block = layers.snail.GatedDenseBlock(4, dilation_rate=2)
   got = block(x)
   value, bias_v, gate, bias_g = _arrays(block.trainable_variables)
   both = np.concatenate([np.zeros((2, 2, 3)), x], axis=1)
@@ -332,7 +332,7 @@ def test_causal_convolutions():
   gated = np.tanh(conv(value) + bias_v) / (1 + np.exp(-conv(gate) - bias_g))
   _close(got, np.concatenate([x, gated], -1))
   # Dilations of 2, 4, 8: each step sees the 14 steps before and no later one.
-  tc = layers.TemporalConvBlock(7, 4)
+  tc = layers.snail.TemporalConvBlock(7, 4)
   assert tc(x).shape == (2, 7, 3 + 3 * 4)
   changed = x.copy()
   changed[:, 4] += 1
@@ -369,7 +369,7 @@ def test_causal_convolutions_of_tensor2robots_functions_end_in_a_relu(name):
   gated = np.tanh(value) / (1 + np.exp(-conv(*weights[2:4])))
   want = np.concatenate([x, gated], -1)
   if name == "SNAIL":
-    attention = layers.CausalAttention(2, 2)
+    attention = layers.snail.CausalAttention(2, 2)
     attention(want)
     for variable, value in zip(attention.variables, weights[4:10], strict=True):
       variable.assign(value)
@@ -379,7 +379,7 @@ def test_causal_convolutions_of_tensor2robots_functions_end_in_a_relu(name):
 
 def test_causal_attention():
   x = _normal(2, 5, 3)
-  layer = layers.CausalAttention(4, 6)
+  layer = layers.snail.CausalAttention(4, 6)
   got, end_points = layer(x)
   wk, bk, wq, bq, wv, bv = _arrays(layer.trainable_variables)
   logits = (x @ wq + bq) @ np.swapaxes(x @ wk + bk, 1, 2) / 2
@@ -401,7 +401,7 @@ def test_embeddings_of_states_and_steps():
   want = np.maximum(_layer_norm(state @ kernel, gamma, beta), 0) @ last + bias
   _close(layer(state), want)
   steps = _normal(3, 12, 4)
-  layer = layers.TemporalReduction(2, conv1d_layers=(6,), fc_hidden_layers=(5,))
+  layer = layers.tec.TemporalReduction(2, conv1d_layers=(6,), fc_hidden_layers=(5,))
   got = layer(steps)
   kernel, gamma, beta, *mlp = _arrays(layer.trainable_variables)
   windows = np.stack([steps[:, i : i + 10] for i in range(3)], 1)
@@ -491,7 +491,7 @@ def test_triplets_of_any_labels_and_slopes_at_copies():
 def test_recurrent_heads_carry_their_state():
   x = _normal(2, 6, 3)
   for cell, count in (("lstm", 2), ("gru", 1)):
-    layer = layers.RecurrentHead(4, 5, cell)
+    layer = layers.bcz_networks.RecurrentHead(4, 5, cell)
     whole, last = layer(x)
     state, parts = layer.initial_state(2), []
     for part in (x[:, :1], x[:, 1:4], x[:, 4:]):
@@ -501,7 +501,7 @@ def test_recurrent_heads_carry_their_state():
     assert len(state) == count
     for got, want in zip(state, last, strict=True):
       _close(got, want)
-  layer = layers.RecurrentHead(4, 5, "lstm")
+  layer = layers.bcz_networks.RecurrentHead(4, 5, "lstm")
   got, _ = layer(x[:, :2])
   kernel, recurrent, bias, dense, dense_bias = _arrays(layer.trainable_variables)
   sigmoid = lambda v: 1 / (1 + np.exp(-v))  # noqa: E731
@@ -515,7 +515,7 @@ def test_recurrent_heads_carry_their_state():
 
 def test_gru_is_that_of_tensor2robot():
   """The equations of tf.nn.rnn_cell.GRUCell, with Keras' order of the gates."""
-  x, layer = _normal(2, 3, 4), layers.RecurrentHead(5, 2, "gru")
+  x, layer = _normal(2, 3, 4), layers.bcz_networks.RecurrentHead(5, 2, "gru")
   got, _ = layer(x)
   kernel, recurrent, bias, dense, dense_bias = _arrays(layer.trainable_variables)
   sigmoid = lambda v: 1 / (1 + np.exp(-v))  # noqa: E731
@@ -531,7 +531,7 @@ def test_gru_is_that_of_tensor2robot():
 
 def test_waypoint_heads_keep_later_gradients_back():
   net = tf.constant(_normal(2, 3, 5))
-  layer = layers.WaypointHeads([3, 1], 4, [6])
+  layer = layers.bcz_networks.WaypointHeads([3, 1], 4, [6])
   outputs = layer(net)
   assert [o.shape for o in outputs] == [(2, 3, 4, 3), (2, 3, 4, 1)]
   assert len(layer.trainable_variables) == 2 * 2 * 4
@@ -682,7 +682,7 @@ _REFUSED = {
     r"contrastive_loss_mode: expected one of .*triplet.*, got 'both'",
   ),
   "a cell": (
-    lambda: layers.RecurrentHead(3, 2, "rnn"),
+    lambda: layers.bcz_networks.RecurrentHead(3, 2, "rnn"),
     r"RecurrentHead: cell: expected one of \[gru, lstm\], got 'rnn'",
   ),
 }

@@ -122,7 +122,7 @@ def test_the_order_of_a_demonstration_tells_where_there_is_a_layer_for_it():
     return TensorSpecStruct(features), TensorSpecStruct(target=sign)
 
   last = {}
-  for create in (None, meta_learning.SequenceEmbedding):
+  for create in (None, meta_learning.task_embedding_model.SequenceEmbedding):
     tf.keras.utils.set_random_seed(0)
     model = meta_learning.TaskEmbeddingModel(
       DirectionModel(),
@@ -133,11 +133,11 @@ def test_the_order_of_a_demonstration_tells_where_there_is_a_layer_for_it():
     losses = [float(trainer.train_step(*tasks())["loss"]) for _ in range(40)]
     last[create] = np.mean(losses[-5:])
   assert last[None] > 0.7
-  assert last[meta_learning.SequenceEmbedding] < 0.1
+  assert last[meta_learning.task_embedding_model.SequenceEmbedding] < 0.1
 
 
 def test_images_are_embedded_by_a_tower():
-  layer = meta_learning.SampleEmbedding(5)
+  layer = meta_learning.task_embedding_model.SampleEmbedding(5)
   sample = {
     "features/image": tf.random.normal([3, 2, 32, 32, 3]),
     "labels/pose": tf.random.normal([3, 2]),

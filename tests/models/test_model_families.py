@@ -80,7 +80,7 @@ def test_a_critic_learns_by_gin_and_its_export_values_many_actions(tmp_path):
     seed=1,
   )
   assert result["loss"] < 0.1 * np.var(_experience()[2])
-  (version,) = training.export_versions(str(tmp_path / "export" / "latest"))
+  (version,) = training.exports.export_versions(str(tmp_path / "export" / "latest"))
   loaded = tf.saved_model.load(str(tmp_path / "export" / "latest" / str(version)))
   place, moves = _experience()[0][:3], np.stack([_experience()[1][:64]] * 3)
   moves[1:] *= 0.5
@@ -138,8 +138,8 @@ def test_actions_have_an_axis_and_no_time_where_they_are_asked_about():
 @pytest.mark.parametrize(
   ("function", "want"),
   [
-    (models.squared_error, [(0.25 - 1) ** 2, 0.25]),
-    (models.log_loss, [-np.log(0.25), -np.log(0.5)]),
+    (models.losses.squared_error, [(0.25 - 1) ** 2, 0.25]),
+    (models.losses.log_loss, [-np.log(0.25), -np.log(0.5)]),
   ],
 )
 def test_a_critics_loss_is_a_mean_over_what_is_not_padded(function, want):
@@ -246,7 +246,7 @@ def test_a_classifier_learns_by_gin_and_exports_probabilities(activation, tmp_pa
     seed=1,
   )
   assert result["auc"] > 0.97 and result["accuracy"] > 0.85
-  (version,) = training.export_versions(str(tmp_path / "export" / "best"))
+  (version,) = training.exports.export_versions(str(tmp_path / "export" / "best"))
   loaded = tf.saved_model.load(str(tmp_path / "export" / "best" / str(version)))
   points, sectors = _points()
   outputs = loaded.signatures["serving_default"](point=tf.constant(points))

@@ -174,7 +174,9 @@ def step_of(spec: Any, episode: dict[str, np.ndarray], t: int) -> dict[str, Any]
   return step
 
 
-def write(target: replay.ReplayWriter, spec: Any, episode: dict[str, Any]) -> None:
+def write(
+  target: replay.replay.ReplayWriter, spec: Any, episode: dict[str, Any]
+) -> None:
   """Appends an episode and ends it."""
   flat = flat_replay_specs("test", spec)
   num_steps = max(len(v) for p, v in episode.items() if flat[p].is_sequence)

@@ -99,7 +99,7 @@ def test_the_best_export_is_the_one_that_succeeds_most(tmp_path, capsys, read_ev
   ]
   assert len(rates) == 4 and rates == sorted(rates) and rates[0] < rates[-1]
   assert rates[-1] == pytest.approx(result["closed_loop/success_rate"], abs=1e-4)
-  best = training.export_versions(str(tmp_path / "export" / "best"))
+  best = training.exports.export_versions(str(tmp_path / "export" / "best"))
   assert len(best) == len(set(rates))
   for line in (
     f"Coin: 2 parameters, 2 of them trained, on CPU:0; step 0 of 4 in {tmp_path}\n",

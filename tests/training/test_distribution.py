@@ -101,7 +101,7 @@ def test_two_replicas_train_like_one(one, record_path, tmp_path):
   body = 'train("two", tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"]))'
   _finish(_start(setup, body, record_path, tmp_path))
   _assert_trained_alike(one, tmp_path / "two")
-  assert training.export_versions(str(tmp_path / "two" / "export" / "latest"))
+  assert training.exports.export_versions(str(tmp_path / "two" / "export" / "latest"))
 
 
 def test_two_workers_train_like_one(
@@ -156,21 +156,23 @@ def test_two_workers_train_like_one(
     written = {p.name.split(".")[0] for p in (tmp_path / name).iterdir()}
     config = f"operative_config-{_NUM_STEPS}"
     assert written >= {"checkpoint", "model", "eval", "export", "events", config}
-  assert len(training.export_versions(str(tmp_path / "averaged/export/latest"))) == 1
+  assert (
+    len(training.exports.export_versions(str(tmp_path / "averaged/export/latest"))) == 1
+  )
 
 
 def test_a_caller_may_be_in_the_scope_of_its_strategy(reach, tmp_path):
   with training.create_mirrored_strategy(["cpu:0"]).scope():
     reach.train(str(tmp_path), None, 2, input_generator_eval=None)
-  (version,) = training.export_versions(str(tmp_path / "export" / "latest"))
+  (version,) = training.exports.export_versions(str(tmp_path / "export" / "latest"))
   loaded = tf.saved_model.load(str(tmp_path / "export" / "latest" / str(version)))
   assert "step" in loaded.signatures
 
 
 def test_a_strategy_comes_from_gin(reach, tmp_path):
   gin.parse_config("""
-    train_eval_model.strategy = @create_one_device_strategy()
-    create_one_device_strategy.device = 'CPU:0'
+    train_eval_model.strategy = @create_mirrored_strategy()
+    create_mirrored_strategy.devices = ['CPU:0']
   """)
   kwargs = {"input_generator_eval": None, "create_exporters_fn": None}
   assert reach.train(str(tmp_path), None, 1, **kwargs)["global_step"] == 1

@@ -22,7 +22,7 @@ def exported(request, reach, tmp_path_factory):
   model = reach.ReachModel(padding=request.param)
   reach.train(*(str(model_dir), None, 20), t2r_model=model, input_generator_eval=None)
   export_dir = os.path.join(model_dir, "export", "latest")
-  version = training.export_versions(export_dir)[-1]
+  version = training.exports.export_versions(export_dir)[-1]
   return model, tf.saved_model.load(os.path.join(export_dir, str(version)))
 
 
@@ -125,7 +125,7 @@ def test_a_wrong_number_of_environments_is_refused(exported, reach):
 
 def test_assets_hold_the_raw_specs_and_the_step(trained_dir):
   export_dir = trained_dir / "export" / "latest"
-  version = str(training.export_versions(str(export_dir))[-1])
+  version = str(training.exports.export_versions(str(export_dir))[-1])
   filename = export_dir / version / "assets.extra" / "t2r_assets.pbtxt"
   assets = specs.load_t2r_assets_to_file(str(filename))
   feature_spec = specs.TensorSpecStruct.from_proto(assets.feature_spec)
@@ -140,7 +140,7 @@ def test_versions_grow_and_unfinished_exports_are_not_listed(reach, tmp_path):
   model.build()
   os.makedirs(tmp_path / "partial-17")
   paths = [training.export_saved_model(model, str(tmp_path), i) for i in range(2)]
-  versions = training.export_versions(str(tmp_path))
+  versions = training.exports.export_versions(str(tmp_path))
   assert [os.path.basename(path) for path in paths] == [str(v) for v in versions]
   assert versions[0] < versions[1]
 
@@ -185,7 +185,7 @@ def test_a_policy_trained_on_full_windows_repeats_the_first_frame(reach, droppin
   """Under 'drop' a policy must act before its first full window, too."""
   model = dropping_run.model
   export_dir = str(dropping_run.model_dir / "export" / "latest")
-  (version,) = training.export_versions(export_dir)
+  (version,) = training.exports.export_versions(export_dir)
   loaded = tf.saved_model.load(os.path.join(export_dir, str(version)))
   (episode,) = reach.episodes(lengths=(5,))
   flat = {p.removeprefix("features/"): v for p, v in episode.items()}
@@ -215,7 +215,7 @@ def test_declared_masks_are_derived_from_the_history(reach, record_path, tmp_pat
     *(str(tmp_path), record_path, 2), t2r_model=model, input_generator_eval=None
   )
   export_dir = str(tmp_path / "export" / "latest")
-  (version,) = training.export_versions(export_dir)
+  (version,) = training.exports.export_versions(export_dir)
   loaded = tf.saved_model.load(os.path.join(export_dir, str(version)))
   (episode,) = reach.episodes(lengths=(5,))
   raw = model.preprocessor.get_in_feature_specification("infer")
@@ -244,7 +244,7 @@ def model(reach):
 
 
 def _versions(model_dir, name):
-  return training.export_versions(os.path.join(model_dir, "export", name))
+  return training.exports.export_versions(os.path.join(model_dir, "export", name))
 
 
 def test_latest_exports_always_and_keeps_the_newest(model, tmp_path):
@@ -331,7 +331,7 @@ def test_default_exporters_keep_so_many(model, tmp_path):
   latest, _ = training.create_default_exporters()
   for step in range(3):
     latest.export(model, str(tmp_path), step, {})
-  assert len(training.export_versions(str(tmp_path / "export" / "latest"))) == 2
+  assert len(training.exports.export_versions(str(tmp_path / "export" / "latest"))) == 2
 
 
 class _TextExporter(training.Exporter):

@@ -410,7 +410,7 @@ def test_a_folder_has_one_run_at_a_time(reach, model_dir):
   lock.release()
   reach.train(str(model_dir), None, 20, **_BARE)
   assert not any(leaving.exists() for leaving in leavings)
-  assert training.export_versions(str(model_dir / "export/latest"))
+  assert training.exports.export_versions(str(model_dir / "export/latest"))
 
 
 _BURSTS = {

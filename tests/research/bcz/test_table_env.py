@@ -41,7 +41,9 @@ def test_the_expert_does_what_it_is_told(noise):
   assert {e[0]["observation"]["instruction"] for e in found} == {
     *table_env.INSTRUCTIONS
   }
-  assert np.mean([actors.ends_in_success(e) for e in found]) >= (0.9 if noise else 1)
+  assert np.mean([actors.evaluation.ends_in_success(e) for e in found]) >= (
+    0.9 if noise else 1
+  )
   differs = [not np.array_equal(s["action"], s["debug"]) for e in found for s in e]
   assert (0.1 < np.mean(differs) < 0.6) if noise else not any(differs)
   space = table_env.TableEnv().action_space

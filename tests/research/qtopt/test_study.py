@@ -40,7 +40,7 @@ def test_grasps_are_logged_learned_collected_and_shown(tmp_path, monkeypatch, ca
     study.main(["--out", str(tmp_path), *options, *bindings])
   policy = study.load(tmp_path, "qlearner", 0, script_prob=0.5, stddev=0.01)
   env = grasp_env.GraspEnv(max_steps=2)
-  seen: list[actors.Episode] = []
+  seen: list[actors.rollouts.Episode] = []
   actors.run_env(env, policy, num_episodes=1, seed=0, episode_writer=seen.append)
   env.close()
   assert set(seen[0][0]["action"]) == set(grasp_models.ACTION_KEY)

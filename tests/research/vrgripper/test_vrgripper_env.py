@@ -24,7 +24,7 @@ def test_the_expert_succeeds_and_its_seed_repeats_it(options):
   policy = vrgripper_env.VRGripperExpertPolicy(env)
   runs = []
   for seed in (3, 3, 4):
-    found: list[actors.Episode] = []
+    found: list[actors.rollouts.Episode] = []
     metrics = actors.run_env(env, policy, 20, seed, episode_writer=found.append)
     assert metrics["episode_reward"] == 1.0
     runs.append([(step["observation"], step["action"]) for e in found for step in e])
