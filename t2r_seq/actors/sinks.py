@@ -383,7 +383,7 @@ class ReplaySink(EpisodeSink):
     self._context_paths = frozenset(
       path for path, leaf in replay.flat_spec.items() if not leaf.is_sequence
     )
-    self._writers: dict[int, replay_lib.ReplayWriter] = {}
+    self._writers: dict[int, replay_lib.replay.ReplayWriter] = {}
     self._running: set[int] = set()
     self._stop: stopping.StopCondition | None = None
 
