@@ -123,7 +123,7 @@ def _batches(clock, seconds):
 
 
 def test_speed_and_input_wait(clock, caplog):
-  progress = summaries.Progress(40)
+  progress = summaries.ProgressLog(40)
   batches = _batches(clock, 0.25)
   for _ in range(8):
     assert progress.next_batch(batches) == "batch"
@@ -138,13 +138,13 @@ def test_speed_and_input_wait(clock, caplog):
 
 
 def test_an_input_that_ends_is_an_error(clock):
-  progress = summaries.Progress(4)
+  progress = summaries.ProgressLog(4)
   with pytest.raises(errors.SpecError, match="batches for 4 steps, got an end"):
     progress.next_batch(iter([]))
 
 
 def test_each_line_measures_since_the_one_before(clock):
-  progress = summaries.Progress(4)
+  progress = summaries.ProgressLog(4)
   clock.now += 50
   progress.log(1, 0.0)
   progress.next_batch(_batches(clock, 0.5))
