@@ -59,14 +59,7 @@ class ReplayError(SpecError):
 
 
 class ReplayTimeoutError(ReplayError, TimeoutError):
-  """A sample or an insert that waited for as long as it was allowed to.
-
-  Attributes:
-    num_appended: of the steps of a `ReplayVectorWriter.append`, how many were appended
-      all the same: those of the first environments.
-  """
-
-  num_appended: int = 0
+  """A sample or an insert that waited for as long as it was allowed to."""
 
 
 _Error = TypeVar("_Error", bound=SpecError)

@@ -132,14 +132,17 @@ def insert_batches(work: InsertWork, **options: Any) -> Run:
   buffer = replay.ReplayBuffer(
     transition_spec(), work.capacity, num_writers=num, padding="drop", **options
   )
-  writer = buffer.vector_writer(num)
+  writers = [buffer.writer() for _ in range(num)]
   batches = list(work.batches())
 
   def insert() -> int:
     for episode in range(work.num_episodes):
       for t in range(work.num_steps):
-        writer.append(batches[(episode + t) % len(batches)])
-      writer.end_episodes()
+        batch = batches[(episode + t) % len(batches)]
+        for row, writer in enumerate(writers):
+          writer.append({path: value[row] for path, value in batch.items()})
+      for writer in writers:
+        writer.end_episode()
     return work.num_episodes * work.num_steps * num
 
   return lambda: insert

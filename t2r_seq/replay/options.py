@@ -184,12 +184,14 @@ class TableOptions:
   Attributes:
     operation: that they were given to, for errors.
     sampler: which item is sampled.
-    remover: which item goes where there are more than `max_size`.
-    rate_limiter: how inserts and samples wait for each other.
+    remover: which item is removed if there are more than `max_size`.
+    rate_limiter: how inserts and samples wait for each other. It counts items, which
+      are fewer than steps.
     max_size: items, at most; None for as many as there is room for.
-    max_times_sampled: an item goes when it has been sampled as often; 0 for never.
-    initial_priority: of items that come without one; None for the greatest so far.
-    timeout: seconds that an insert, or a sample, may wait; None for ever.
+    max_times_sampled: an item is removed after so many samples; 0 for no limit.
+    initial_priority: of items whose step came without one; None for the greatest
+      priority so far, as in prioritized experience replay.
+    timeout: seconds that an insert, or a sample, may wait; None for no limit.
   """
 
   operation: str
@@ -236,6 +238,16 @@ class TableOptions:
   def never_waits(self) -> bool:
     """Whether, once samples come, nobody has to wait any more."""
     return isinstance(self.rate_limiter, MinSize)
+
+
+def split_fields(
+  operation: str, fields: dict[str, Any]
+) -> tuple[TableOptions, dict[str, Any]]:
+  """Makes the options of a table from keyword arguments; returns the others too."""
+  names = {each.name for each in dataclasses.fields(TableOptions)} - {"operation"}
+  given = {name: value for name, value in fields.items() if name in names}
+  others = {name: value for name, value in fields.items() if name not in names}
+  return TableOptions(operation, **given), others
 
 
 def check_seconds(

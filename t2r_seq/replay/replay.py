@@ -7,15 +7,14 @@ import contextlib
 import dataclasses
 import numbers
 import re
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, files, specs, windows
-from t2r_seq.replay.options import to_priorities, to_priority
-from t2r_seq.specs import packing
+from t2r_seq.replay.options import to_priority
 
 _ERRORS = {
   "ReplayTimeoutError": errors.ReplayTimeoutError,
@@ -123,7 +122,7 @@ class ReplayWriter(files.Closing):
     """
     if priority is not None:
       priority = to_priority("append", priority)
-    self._append(self._pack(step), priority)
+    self._append(step, priority)
 
   @abc.abstractmethod
   def end_episode(self) -> None:
@@ -136,12 +135,8 @@ class ReplayWriter(files.Closing):
     """
 
   @abc.abstractmethod
-  def _pack(self, step: Any) -> Any:
-    """Checks a step that comes next; appends nothing."""
-
-  @abc.abstractmethod
-  def _append(self, packed: Any, priority: float | None) -> None:
-    """Appends a step that was packed."""
+  def _append(self, step: Any, priority: float | None) -> None:
+    """Checks a step and appends it."""
 
   def _check_open(self, operation: str) -> None:
     if self._is_closed:
@@ -149,106 +144,6 @@ class ReplayWriter(files.Closing):
         f"{operation}: expected an open writer, got a closed one. Ask the replay for "
         "another writer()."
       )
-
-
-class ReplayVectorWriter(files.Closing):
-  """Appends the steps of N environments that go in step; for one thread."""
-
-  def __init__(
-    self,
-    open_writer: Callable[[], ReplayWriter],
-    count: int,
-    paths: Container[str],
-  ) -> None:
-    """Opens a writer for each environment, or, where one cannot be opened, none.
-
-    `Replay.vector_writer` does so.
-
-    Args:
-      open_writer: opens one.
-      count: N.
-      paths: of what is appended.
-    """
-    self._paths = paths
-    self._writers: list[ReplayWriter] = []
-    try:
-      for _ in range(count):
-        self._writers.append(open_writer())
-    except BaseException:
-      self.close()
-      raise
-
-  def append(self, steps: Any, priorities: Any = None) -> None:
-    """Appends one step to each of the N episodes.
-
-    Args:
-      steps: as for `ReplayWriter.append`, [N, ...] for every path.
-      priorities: [N], or None.
-    Raises:
-      SpecError: as for `ReplayWriter.append`.
-      ReplayTimeoutError: as for `ReplayWriter.append`, but that environments take their
-        turns: the error's `num_appended` says how many of them, from the first on,
-        had their steps appended before it.
-    """
-    flat = dict(packing.leaves(steps, self._paths))
-    count = len(self._writers)
-    check_vector("append", flat, count)
-    given: list[float | None] = [None] * count
-    if priorities is not None:
-      given = to_priorities("append", priorities, (count,)).tolist()
-    # All of them first: where one does not fit, none is appended.
-    packed = [
-      writer._pack({path: value[row] for path, value in flat.items()})
-      for row, writer in enumerate(self._writers)
-    ]
-    for row, writer in enumerate(self._writers):
-      try:
-        writer._append(packed[row], given[row])
-      except errors.ReplayTimeoutError as error:
-        error.num_appended = row
-        raise
-
-  def end_episodes(self, is_last: Any = None) -> None:
-    """Ends episodes.
-
-    Args:
-      is_last: bool [N], which ones; None for all.
-    Raises:
-      SpecError: the writer is closed, or not one bool for each environment.
-    """
-    count = len(self._writers)
-    ends = np.ones(count, bool) if is_last is None else np.asarray(is_last)
-    if ends.shape != (count,) or ends.dtype != np.bool_:
-      raise errors.SpecError(
-        f"end_episodes: is_last: expected ({count},) bool, got {errors.describe(ends)}."
-      )
-    for row in np.flatnonzero(ends):
-      self._writers[row].end_episode()
-
-  def close(self) -> None:
-    """Closes the writers, also where one of them fails."""
-    with contextlib.ExitStack() as stack:
-      for writer in self._writers:
-        stack.callback(writer.close)
-
-
-def check_vector(operation: str, flat: Mapping[str, Any], count: int) -> None:
-  """Checks that there is a value for each environment.
-
-  Args:
-    operation: for the error.
-    flat: values by path.
-    count: N.
-  Raises:
-    SpecError: with every path that has not N values.
-  """
-  found = [
-    errors.Mismatch(path, f"a value for each of {count} environments", got)
-    for path, value in flat.items()
-    if np.shape(value)[:1] != (count,) and (got := errors.describe(np.asarray(value)))
-  ]
-  if found:
-    raise errors.mismatch_error(operation, found)
 
 
 class Replay(files.Closing):
@@ -285,20 +180,6 @@ class Replay(files.Closing):
       ReplayTimeoutError: no server answers for as long as was allowed, or until it is
         told to stop.
     """
-
-  def vector_writer(self, num_environments: int) -> ReplayVectorWriter:
-    """Returns a writer for environments that go in step.
-
-    Args:
-      num_environments: N.
-    Raises:
-      SpecError: N is no count, or there cannot be as many writers.
-    """
-    operation, hint = "vector_writer", "It is how many environments go in step."
-    count = errors.check_count(
-      operation, "num_environments", num_environments, hint=hint
-    )
-    return ReplayVectorWriter(self.writer, count, self.flat_spec)
 
   @abc.abstractmethod
   def dataset(self, batch_size: int, with_info: bool = False) -> tf.data.Dataset:

@@ -27,7 +27,6 @@ from t2r_seq.replay.writers import MemoryWriter
 from t2r_seq.transitions.metadata import KEY, TransitionsMetadata
 
 _OPERATION = "ReplayBuffer"
-_UNIFORM, _FIFO, _MIN_SIZE = options.Uniform(), options.Fifo(), options.MinSize()
 
 _Self = TypeVar("_Self", bound="ReplayBuffer")
 
@@ -48,13 +47,6 @@ class ReplayBuffer(Replay):
     capacity_steps: int | None = None,
     capacity_bytes: int | None = None,
     num_writers: int = 1,
-    sampler: options.SelectorOption = _UNIFORM,
-    remover: options.SelectorOption = _FIFO,
-    max_size: int | None = None,
-    max_times_sampled: int = 0,
-    rate_limiter: options.RateLimiterOption = _MIN_SIZE,
-    initial_priority: float | None = 1.0,
-    timeout: float | None = None,
     cut: windows.Cut | None = None,
     flat: bool = False,
     seed: int | None = None,
@@ -73,44 +65,28 @@ class ReplayBuffer(Replay):
         there are as many as fit even if each is an episode of its own, so that large
         features of episodes leave room for few. Not for byte strings.
       num_writers: N, environments that are written at the same time.
-      sampler: which item is sampled.
-      remover: which item goes where there are more than `max_size`.
-      max_size: items, at most; None for as many as the ring holds.
-      max_times_sampled: an item goes when it has been sampled as often; 0 for never.
-      rate_limiter: how inserts and samples wait for each other. There has to be room
-        for what it waits for: items, which are fewer than steps.
-      initial_priority: of items whose step came without one; None for the greatest
-        priority so far, as in prioritized experience replay.
-      timeout: seconds that an insert, or a sample, may wait; None for ever.
       cut: how episodes become windows; None for `windows.Cut()`.
       flat: gives every step that a window shows once, for `windows.stack_windows`.
       seed: of what is drawn at random; None for another one every time.
       checkpoint_dir: folder that `checkpoint` saves to; of this buffer alone.
       keep_checkpoints: how many of them stay, at least 1.
       allow_nan: appends NaN and infinity, which are otherwise an error.
-      **fields: or fields of the cut: padding='repeat', n_step=(3, 0.99), ... To sample
-        n-step transitions, the specs are those of one-step ones; see `windows.NStep`.
+      **fields: fields of `options.TableOptions` (sampler, remover, max_size,
+        max_times_sampled, rate_limiter, initial_priority, timeout), and of the cut:
+        padding='repeat', n_step=(3, 0.99), ... To sample n-step transitions, the specs
+        are those of one-step ones; see `windows.NStep`.
     Raises:
       SpecError: specs or arguments that do not go together, or too small a capacity.
       ReplayError: `checkpoint_dir` may not be written to.
     """
     self._spec = specs.stored_specs(specs.flatten_spec_structure(spec_structure)).copy()
+    how, fields = options.split_fields(_OPERATION, fields)
     self._cut = cut = windows.Cut.of(_OPERATION, cut, fields)
     self._flat_spec = flat_replay_specs(_OPERATION, self._spec, cut.n_step)
     sizing.warn_of_invented_steps(_OPERATION, self._spec, cut)
     self._checkpoint_dir = options.check_checkpoint_dir(_OPERATION, checkpoint_dir)
     name = "keep_checkpoints"
     self._keep_checkpoints = errors.check_count(_OPERATION, name, keep_checkpoints)
-    how = options.TableOptions(
-      _OPERATION,
-      sampler,
-      remover,
-      rate_limiter,
-      max_size=max_size,
-      max_times_sampled=max_times_sampled,
-      initial_priority=initial_priority,
-      timeout=timeout,
-    )
     self._columns = sizing.make_columns(_OPERATION, self._flat_spec)
     element = sizing.element_spec(self._columns)
     reader = windows.WindowReader(element, self._spec, cut, flat)

@@ -1,4 +1,4 @@
-"""Writers of a `ReplayBuffer`: for one environment, and for all in step."""
+"""The writer of a `ReplayBuffer`, and the checks of steps that both engines share."""
 
 from __future__ import annotations
 
@@ -142,10 +142,6 @@ def _to_values(
   return items.reshape(shape)[()]  # Not an array around a single one.
 
 
-# Values in the order of the ring's columns, and context features by path.
-Packed = tuple[list[Any], dict[str, np.ndarray]]
-
-
 class MemoryWriter(ReplayWriter):
   """Appends the steps of one environment."""
 
@@ -171,17 +167,15 @@ class MemoryWriter(ReplayWriter):
     self._lane = lane
     self._free = free
 
-  def _pack(self, step: Any) -> Packed:
+  def _append(self, step: Any, priority: float | None) -> None:
     table, lane = self._table, self._lane
     context = None
     if table.contexts and table.lanes.counts.item(lane) > table.lanes.starts.item(lane):
       context = table.contexts.of_newest(lane)
-    return self._packing.pack(step, context)
-
-  def _append(self, packed: Packed, priority: float | None) -> None:
-    with self._table.lock:
+    packed = self._packing.pack(step, context)
+    with table.lock:
       self._check_open("append")
-      self._table.append(self._lane, *packed, priority, self.should_stop)
+      table.append(lane, *packed, priority, self.should_stop)
 
   def end_episode(self) -> None:
     """Ends the episode; see `ReplayWriter.end_episode`."""

@@ -64,18 +64,12 @@ def test_retrieval_among_those_that_count():
   # Without its nearest candidate, the second finds its own.
   mask = np.array([True, True, False])
   assert (
-    float(
-      layers.losses.retrieval_accuracy(queries, queries[[0, 2, 1]], mask=mask)
-    )
-    == 1
+    float(layers.losses.retrieval_accuracy(queries, queries[[0, 2, 1]], mask=mask)) == 1
   )
   compiled = tf.function(layers.losses.retrieval_accuracy, jit_compile=True)
   among = compiled(queries, queries[[0, 2, 1]], num_nearest=2)
   assert float(among) == 1
-  assert (
-    float(layers.losses.retrieval_accuracy(queries, queries, num_nearest=9))
-    == 1
-  )
+  assert float(layers.losses.retrieval_accuracy(queries, queries, num_nearest=9)) == 1
   labelled = compiled(queries, queries[[0, 2, 1]], np.array([0, 1, 1]))
   assert float(labelled) == 1
 

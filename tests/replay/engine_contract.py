@@ -584,7 +584,7 @@ class EngineContract:
     with pytest.raises(errors.SpecError, match="finite ones of at least 0"):
       buffer.update_priorities(np.zeros(1, np.uint64), np.array([wrong]))
 
-  def test_vector_writer(self, make_replay):
+  def test_several_writers(self, make_replay):
     spec = step_spec(x=Spec((2,), tf.int64, "x", time_offsets=(-1, 0)))
     buffer = make_replay(
       spec,
@@ -594,10 +594,14 @@ class EngineContract:
       timeout=20,
       padding="drop",
     )
-    with buffer.vector_writer(3) as writer:
-      for t in range(4):
-        writer.append({"x": np.arange(3, dtype=np.int64) * 10 + t})
-        writer.end_episodes(np.array([t == 1, False, False]))
+    writers = [buffer.writer() for _ in range(3)]
+    for t in range(4):
+      for row, writer in enumerate(writers):
+        writer.append({"x": np.int64(10 * row + t)})
+      if t == 1:
+        writers[0].end_episode()
+    for writer in writers:
+      writer.close()
     num = buffer.counters.num_items
     got = [tuple(b["x"].numpy()[0].tolist()) for b in buffer.dataset(1).take(num)]
     want = [
@@ -606,17 +610,6 @@ class EngineContract:
       *((10 * i + t, 10 * i + t + 1) for i in (1, 2) for t in range(3)),
     ]
     assert sorted(got) == sorted(want)
-
-  def test_numbers_of_environments(self, make_replay):
-    buffer = make_replay(STACK)
-    for wrong in ("a", 0, -1, True, 2.5, None):
-      with pytest.raises(errors.SpecError) as caught:
-        buffer.vector_writer(wrong)
-      assert str(caught.value) == (
-        "vector_writer: num_environments: expected an integer of at least 1, got "
-        f"{wrong!r}. It is how many environments go in step."
-      )
-    buffer.vector_writer(np.int64(1)).close()
 
   def test_a_closed_replay(self, make_replay):
     buffer = make_replay(STACK)
@@ -629,4 +622,4 @@ class EngineContract:
         f"{operation}: expected an open replay, got a closed one."
       )
     with pytest.raises(errors.ReplayError, match=r"^writer: .* open replay"):
-      buffer.vector_writer(1)
+      buffer.writer()

@@ -499,14 +499,11 @@ class ReverbWriter(ReplayWriter):
       )
     self._begin_episode()
 
-  def _pack(self, step: Any) -> Any:
+  def _append(self, step: Any, priority: float | None) -> None:
     self._check_open("append")
     if self._is_ending:
       self._end()  # It was interrupted by a timeout.
-    return self._packing.pack(step, self._given or None)
-
-  def _append(self, packed: Any, priority: float | None) -> None:
-    values, context = packed
+    values, context = self._packing.pack(step, self._given or None)
     self._flush("insert", self._max_in_flight_items)
     self._given = self._given or context
     given = {**dict(zip(self._step_paths, values, strict=True)), **context}

@@ -172,8 +172,7 @@ def test_an_episode_that_went_on_ends(tmp_path):
 
 
 @pytest.mark.parametrize("padding", ["drop", "repeat"])
-@pytest.mark.parametrize("is_vector", [False, True])
-def test_a_writer_that_is_open_begins_another_episode(is_vector, padding, tmp_path):
+def test_a_writer_that_is_open_begins_another_episode(padding, tmp_path):
   spec = {"x": Spec((2,), tf.int64, time_offsets=(0, 1)), "goal": Spec((), tf.int64)}
   options = {"capacity_steps": 100, "padding": padding, "seed": 0}
   buffer = replay.ReplayBuffer(spec, **options, checkpoint_dir=str(tmp_path))
@@ -182,11 +181,10 @@ def test_a_writer_that_is_open_begins_another_episode(is_vector, padding, tmp_pa
     writer.append({"x": x, "goal": 1})
   buffer.checkpoint()
   again = replay.ReplayBuffer(spec, **options)
-  writer = again.vector_writer(1) if is_vector else again.writer()
+  writer = again.writer()
   again.restore(tmp_path)
   for x in range(100, 104):
-    step = {"x": x, "goal": 2}
-    writer.append({p: [v] for p, v in step.items()} if is_vector else step)
+    writer.append({"x": x, "goal": 2})
   writer.close()
   batch = again.sample(500)
   want = {(x, x + 1, 1) for x in range(4)} | {(x, x + 1, 2) for x in range(100, 103)}

@@ -48,21 +48,15 @@ def wanted(ends):
   return found
 
 
-@pytest.mark.parametrize("is_vector", [True, False])
-def test_each_item_has_what_came_with_its_step(is_vector):
+def test_each_item_has_what_came_with_its_step():
   ends = (5, 12)
   with make() as buffer:
-    vector = buffer.vector_writer(N) if is_vector else None
-    writers = [] if is_vector else [buffer.writer() for _ in range(N)]
+    writers = [buffer.writer() for _ in range(N)]
     for t in range(ends[-1]):
       x, come = 100 * np.arange(N) + t, given(t)
-      if vector:
-        vector.append({"x": x}, come)
       for lane, writer in enumerate(writers):
         writer.append({"x": x[lane]}, None if come is None else come.item(lane))
       if t + 1 in ends:
-        if vector:
-          vector.end_episodes()
         for writer in writers:
           writer.end_episode()
     assert priorities(buffer) == wanted(ends)
@@ -79,28 +73,6 @@ def test_a_checkpoint_keeps_those_that_wait(tmp_path):
     restored.restore(tmp_path)
     restored.writer()  # It ends the episode, which nobody goes on with.
     assert priorities(restored) == {0: 2.0, 1: 3.0, 2: 4.0, 3: 5.0}
-
-
-BAD = {
-  "too few": ([1.0, 2.0], r"append: priorities: expected numbers of shape \(3,\), got"),
-  "one for all": (1.0, r"expected numbers of shape \(3,\), got float 1\.0"),
-  "ragged": ([1.0, [2.0], 3.0], r"expected numbers of shape \(3,\), got list"),
-  "negative": ([1.0, 2.0, -1.0], "append: priorities: expected finite .* got -1"),
-  "words": (["1", "2", "3"], r"expected numbers of shape \(3,\), got list"),
-  "nothing in one": ([1.0, None, 3.0], r"expected numbers of shape \(3,\), got list"),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_ones_for_several_environments(name):
-  wrong, message = BAD[name]
-  sampler = replay.Prioritized(1.0)
-  with replay.ReplayBuffer(SPEC, 60, None, N, sampler) as buffer:
-    vector = buffer.vector_writer(N)
-    with pytest.raises(errors.SpecError, match=message):
-      vector.append({"x": np.arange(N)}, wrong)
-    assert buffer.counters.num_steps == 0
-    vector.append({"x": np.arange(N)}, np.arange(N))
 
 
 BAD_SINGLE = {

@@ -208,34 +208,6 @@ def test_context_features_go_with_their_episode():
     writer.append({"x": np.int64(1), "goal": np.full(2, 2)})
 
 
-@pytest.mark.parametrize(("num_open", "num"), [(0, 3), (1, 2)])
-def test_a_vector_writer_in_vain_keeps_no_writers(num_open, num):
-  buffer = ReplayBuffer(X, 30, num_writers=2)
-  writers = [buffer.writer() for _ in range(num_open)]
-  with pytest.raises(errors.ReplayError, match="num_writers, 2, got one more"):
-    buffer.vector_writer(num)
-  for writer in writers:
-    writer.close()
-  buffer.vector_writer(2).append({"x": np.array([1, 2])})
-  assert items(buffer) == [1, 2]
-
-
-def test_vector_writer_of_writers_out_of_step():
-  buffer = ReplayBuffer(X, 30, num_writers=2, seed=0)
-  with buffer.writer() as writer:
-    append(writer, 7)
-  with buffer.vector_writer(2) as vector:
-    vector.append({"x": np.array([1, 2])})
-    vector.append({"x": np.array([3, 4])})
-    with pytest.raises(errors.SpecError, match="x: expected a value for each of 2 env"):
-      vector.append({"x": np.array([1, 2, 3])})
-    with pytest.raises(errors.SpecError, match=r"is_last: expected \(2,\) bool"):
-      vector.end_episodes([1, 0])
-    with pytest.raises(errors.SpecError, match=r"append: x: expected"):
-      vector.append({"x": [np.int64(8), "a word"]})
-  assert items(buffer) == [1, 2, 3, 4, 7]
-
-
 STEPS = {
   "python numbers": {"a": 1.5, "b": True, "c": 3},
   "numpy scalars": {"a": np.float32(1.5), "b": np.bool_(True), "c": np.int32(3)},
