@@ -26,8 +26,7 @@ def run_env(
   num_episodes: int = 100,
   seed: int | None = None,
   explore_prob: float = 0.0,
-  episode_writer: Callable[[Any], Any] | None = None,
-  episode_to_features_fn: Callable[[rollouts.Episode], Any] | None = None,
+  episode_writer: Callable[[rollouts.Episode], Any] | None = None,
   episode_metrics_fn: rollouts.EpisodeMetricsFn | None = None,
   max_steps: int | None = None,
   sink: sinks.EpisodeSink | None = None,
@@ -47,10 +46,7 @@ def run_env(
     num_episodes: how many episodes, >= 1.
     seed: makes the run repeatable: every policy then meets the same episodes.
     explore_prob: is handed to the policy with each observation.
-    episode_writer: called with every finished episode; its `close()`, if it has one,
-      is called after the last episode, and not when the run fails.
-    episode_to_features_fn: turns an episode's steps into what the writer gets; None
-      hands it the steps.
+    episode_writer: is called with the steps of each finished episode.
     episode_metrics_fn: steps -> numbers of one episode; their means are returned.
     max_steps: cuts an episode off.
     sink: gets every step as it is taken; is left open. Episodes in progress when the
@@ -76,15 +72,10 @@ def run_env(
     for episode in episodes:
       tally.add(episode)
       if episode_writer is not None:
-        episode_writer(
-          episode_to_features_fn(episode) if episode_to_features_fn else episode
-        )
+        episode_writer(episode)
       if tally.num_episodes % _LOG_EVERY_N_EPISODES == 0:
         reward = tally.metrics()["episode_reward"]
         logging.info("Ran %d episodes: mean reward %.4f.", tally.num_episodes, reward)
-  close = getattr(episode_writer, "close", None)
-  if callable(close):
-    close()
   metrics = tally.metrics()
   if summary_writer is not None and tally.num_episodes:
     named = {f"{tag}/{name}": value for name, value in metrics.items()}

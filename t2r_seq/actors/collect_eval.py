@@ -154,16 +154,7 @@ def collect_eval_loop(
     ValueError: there is neither environment, or videos have no `root_dir`.
     NoModelError: there is no export and no initial policy.
   """
-  if collect_env is None and eval_env is None:
-    raise ValueError(
-      "collect_eval_loop: expected a collect_env, an eval_env or both, got neither."
-    )
-  if record_eval_env_video and (eval_env is None or not root_dir):
-    raise ValueError(
-      "collect_eval_loop: record_eval_env_video: expected an eval_env to film and a "
-      f"root_dir to put the videos in, got {'an' if eval_env else 'no'} eval_env and "
-      f"root_dir {root_dir!r}."
-    )
+  _check_environments(collect_env, eval_env, root_dir, record_eval_env_video)
   with contextlib.ExitStack() as stack:
     signal = stack.enter_context(stopping.StopSignal(stop))
     if pre_collect_eval_fn is not None:
@@ -173,9 +164,7 @@ def collect_eval_loop(
       stack.push(functools.partial(_close, sink, signal))
     rounds = _Rounds(run_agent_fn, root_dir, seed, signal, stack)
     collector = NewestPolicy(policy_class(), initial_policy_class)
-    evaluator = collector
-    if eval_policy_class is not None:
-      evaluator = NewestPolicy(eval_policy_class())
+    evaluator = NewestPolicy(eval_policy_class()) if eval_policy_class else collector
     collect_env, eval_env = _open(collect_env, stack), _open(eval_env, stack)
     with contextlib.suppress(stopping.Stopped):
       while not signal.is_set():
@@ -197,6 +186,21 @@ def collect_eval_loop(
         if not continuous or (is_last and not collector.is_initial):
           break
     return rounds.result(collector.global_step)
+
+
+def _check_environments(
+  collect_env: Any, eval_env: Any, root_dir: str, is_recorded: bool
+) -> None:
+  if collect_env is None and eval_env is None:
+    raise ValueError(
+      "collect_eval_loop: expected a collect_env, an eval_env or both, got neither."
+    )
+  if is_recorded and (eval_env is None or not root_dir):
+    raise ValueError(
+      "collect_eval_loop: record_eval_env_video: expected an eval_env to record and a "
+      f"root_dir for the videos, got {'an' if eval_env else 'no'} eval_env and "
+      f"root_dir {root_dir!r}."
+    )
 
 
 class CollectThread:

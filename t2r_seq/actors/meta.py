@@ -75,62 +75,33 @@ def run_meta_env(
   Raises:
     SpecError: the environment has no tasks, or a number is too small.
   """
-  del num_episodes
-  counts = {
-    "num_tasks": num_tasks,
-    "num_adaptations_per_task": num_adaptations_per_task,
-    "num_episodes_per_adaptation": num_episodes_per_adaptation,
-  }
-  for name, count in counts.items():
-    if count < 1:
-      raise errors.SpecError(f"run_meta_env: {name}: expected at least 1, got {count}.")
+  where, num_episodes = "run_meta_env", num_episodes_per_adaptation
+  errors.check_count(where, "num_tasks", num_tasks)
+  errors.check_count(where, "num_adaptations_per_task", num_adaptations_per_task)
+  errors.check_count(where, "num_episodes_per_adaptation", num_episodes)
   made = env() if callable(env) and not hasattr(env, "step") else env
-  begin = reset_task_fn or _reset_task
   if restore_policy:
     rollouts.restore_policy(policy)
   if seed is None:
     seed = int(np.random.SeedSequence().generate_state(1)[0])
-  tally, rewards = rollouts.EpisodeTally(), []
-
-  def run(policy: Any, num_episodes: int, seed: int) -> list[rollouts.Episode]:
-    episodes: list[rollouts.Episode] = []
-    collect.run_env(
-      made,
-      policy,
-      num_episodes,
-      seed,
-      explore_prob,
-      episode_writer=episodes.append,
-      max_steps=max_steps,
-      sink=sink,
-      restore_policy=False,
-      stop=stop,
-    )
-    for episode in episodes:
-      tally.add(episode)
-      if episode_writer is not None:
-        episode_writer(episode)
-    if stop is not None and stop.is_set():
-      raise _TaskCutOffError
-    return episodes
-
+  options = {"explore_prob": explore_prob, "max_steps": max_steps, "sink": sink}
+  runner = _Runner(made, options, episode_writer, stop)
+  rewards: list[list[float]] = []
   try:
     for task in range(num_tasks):
       task_seed = rollouts.episode_seed(seed, task, stream=2)
-      begin(made, task_seed)
-      if hasattr(policy, "reset_task"):
-        policy.reset_task()
+      _begin_task(made, policy, task_seed, reset_task_fn)
       seen: list[rollouts.Episode] = []
       if demo_policy is not None and num_demos:
-        seen += run(demo_policy, num_demos, task_seed)
+        seen += runner.run(demo_policy, num_demos, task_seed)
         _adapt(policy, seen)
       of_task = []
       for step in range(num_adaptations_per_task):
         if step:
           _adapt(policy, seen)
         step_seed = rollouts.episode_seed(task_seed, 1 + step)
-        episodes = run(policy, num_episodes_per_adaptation, step_seed)
-        of_task.append(np.mean([sum(s["reward"] for s in each) for each in episodes]))
+        episodes = runner.run(policy, num_episodes, step_seed)
+        of_task.append(_mean_return(episodes))
         seen += episodes
       rewards.append(of_task)
       logging.info("Task %d: rewards %s.", task, np.round(of_task, 4))
@@ -139,6 +110,53 @@ def run_meta_env(
   finally:
     if made is not env:
       made.close()
+  metrics = _metrics(runner.tally, rewards)
+  if summary_writer is not None:
+    named = {f"{tag}/{name}": value for name, value in metrics.items()}
+    summary_writer.scalars(named, global_step)
+  return metrics
+
+
+class _Runner:
+  """Runs policies in one environment and counts their episodes."""
+
+  def __init__(
+    self,
+    env: Any,
+    options: dict[str, Any],
+    episode_writer: Callable[[rollouts.Episode], Any] | None,
+    stop: stopping.StopCondition | None,
+  ) -> None:
+    self.tally = rollouts.EpisodeTally()
+    self._env, self._options = env, options
+    self._episode_writer, self._stop = episode_writer, stop
+
+  def run(self, policy: Any, num_episodes: int, seed: int) -> list[rollouts.Episode]:
+    """Returns the episodes; raises if they were cut off by `stop`."""
+    episodes: list[rollouts.Episode] = []
+    collect.run_env(
+      self._env,
+      policy,
+      num_episodes,
+      seed,
+      episode_writer=episodes.append,
+      restore_policy=False,
+      stop=self._stop,
+      **self._options,
+    )
+    for episode in episodes:
+      self.tally.add(episode)
+      if self._episode_writer is not None:
+        self._episode_writer(episode)
+    if self._stop is not None and self._stop.is_set():
+      raise _TaskCutOffError
+    return episodes
+
+
+def _metrics(
+  tally: rollouts.EpisodeTally, rewards: list[list[float]]
+) -> dict[str, float]:
+  """Returns the counts, and the mean reward and its gain after each adaptation."""
   counted = tally.metrics()
   metrics = {name: counted[name] for name in ("num_episodes", "num_steps")}
   if rewards:
@@ -146,10 +164,11 @@ def run_meta_env(
     metrics |= {f"step_{i}_reward": float(mean) for i, mean in enumerate(means)}
     for i, gain in enumerate(np.diff(means), start=1):
       metrics[f"step_{i}_improvement"] = float(gain)
-  if summary_writer is not None:
-    named = {f"{tag}/{name}": value for name, value in metrics.items()}
-    summary_writer.scalars(named, global_step)
   return metrics
+
+
+def _mean_return(episodes: Sequence[rollouts.Episode]) -> float:
+  return float(np.mean([sum(step["reward"] for step in each) for each in episodes]))
 
 
 class _TaskCutOffError(Exception):
@@ -159,6 +178,14 @@ class _TaskCutOffError(Exception):
 def _adapt(policy: Any, episodes: Sequence[rollouts.Episode]) -> None:
   if hasattr(policy, "adapt"):
     policy.adapt(list(episodes))
+
+
+def _begin_task(
+  env: Any, policy: Any, seed: int, reset_task_fn: Callable[[Any, int], Any] | None
+) -> None:
+  (reset_task_fn or _reset_task)(env, seed)
+  if hasattr(policy, "reset_task"):
+    policy.reset_task()
 
 
 def _reset_task(env: Any, seed: int) -> None:

@@ -245,7 +245,7 @@ ERRORS = {
   "nowhere": ({}, "expected a collect_env, an eval_env or both, got neither"),
   "no folder": (
     {"eval_env": object(), "record_eval_env_video": True},
-    "expected an eval_env to film and a root_dir .* got an eval_env and root_dir ''",
+    "expected an eval_env to record and a root_dir .* got an eval_env and root_dir ''",
   ),
 }
 

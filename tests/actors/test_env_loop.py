@@ -8,23 +8,6 @@ from t2r_seq import actors
 from t2r_seq.actors.rollouts import EpisodeTally
 
 
-class _Writer:
-  """Keeps what it is given."""
-
-  def __init__(self, fail_at=None):
-    self.episodes = []
-    self.num_closed = 0
-    self._fail_at = fail_at
-
-  def __call__(self, episode):
-    if len(self.episodes) == self._fail_at:
-      raise OSError("disk full")
-    self.episodes.append(episode)
-
-  def close(self):
-    self.num_closed += 1
-
-
 def test_metrics(make_env, policy):
   metrics = actors.run_env(
     make_env(length=2),
@@ -67,24 +50,16 @@ def test_a_policy_without_restore(env, policy):
 
 
 def test_the_writer_gets_every_episode(make_env, policy):
-  writer = _Writer()
-  actors.run_env(make_env(length=2), policy, 3, seed=0, episode_writer=writer)
-  assert [len(steps) for steps in writer.episodes] == [2, 2, 2]
-  assert writer.num_closed == 1
-  lengths = _Writer()
-  actors.run_env(
-    make_env(length=2),
-    policy,
-    3,
-    episode_writer=lengths,
-    episode_to_features_fn=lambda steps: {"length": len(steps)},
-  )
-  assert lengths.episodes == [{"length": 2}] * 3
+  episodes = []
+  actors.run_env(make_env(length=2), policy, 3, seed=0, episode_writer=episodes.append)
+  assert [len(steps) for steps in episodes] == [2, 2, 2]
 
 
-def test_a_failed_run_does_not_close_the_writer(make_env, policy):
-  writer, env = _Writer(fail_at=1), make_env(length=2)
+def test_a_failed_run_closes_the_environment(make_env, policy):
+  def fail(steps):
+    raise OSError("disk full")
+
+  env = make_env(length=2)
   with pytest.raises(OSError, match="disk full"):
-    actors.run_env(lambda: env, policy, 3, episode_writer=writer)
-  assert writer.num_closed == 0
+    actors.run_env(lambda: env, policy, 3, episode_writer=fail)
   assert env.is_closed
