@@ -142,11 +142,6 @@ def check_signature(
   ]
   if mismatches:
     hint = "Server and clients want the same specs and window arguments."
-    if not any(_WINDOWS in (spec.name or "") for spec in found.values()):
-      hint += (
-        " This table does not say which windows it has: it, or the checkpoint that it "
-        "comes from, is of an earlier version; begin with a new checkpoint_dir."
-      )
     mismatches[-1] = dataclasses.replace(mismatches[-1], hint=hint)
     raise errors.mismatch_error(operation, mismatches)
 

@@ -55,7 +55,7 @@ def test_checkpoint_of_other_specs_or_options(server_host, tmp_path):
   caught.match("sampler: expected prioritized .* 0.5 .*, got uniform in the checkpoint")
 
 
-def test_checkpoint_of_a_version_that_does_not_say_which_windows(tmp_path, monkeypatch):
+def test_checkpoint_that_does_not_say_which_windows(tmp_path, monkeypatch):
   folder = str(tmp_path)
   with monkeypatch.context() as patch:
     patch.setattr(server_lib, "make_signature", lambda layout: dict(layout.signature))
@@ -64,7 +64,6 @@ def test_checkpoint_of_a_version_that_does_not_say_which_windows(tmp_path, monke
   with pytest.raises(errors.SpecError) as caught:
     ReplayServer(make_spec(), checkpoint_dir=folder)
   caught.match("the windows' padding: expected drop, got nothing on the server")
-  caught.match(r"is of an earlier version; begin with a new checkpoint_dir\.")
 
 
 def test_damaged_and_half_written_checkpoints(tmp_path):
