@@ -12,6 +12,7 @@ import numbers
 import os
 import threading
 import typing
+from collections.abc import Sequence
 from typing import Any
 
 import gin
@@ -241,10 +242,17 @@ class TableOptions:
 
 
 def split_fields(
-  operation: str, fields: dict[str, Any]
+  operation: str, fields: dict[str, Any], without: Sequence[str] = ()
 ) -> tuple[TableOptions, dict[str, Any]]:
-  """Makes the options of a table from keyword arguments; returns the others too."""
-  names = {each.name for each in dataclasses.fields(TableOptions)} - {"operation"}
+  """Splits keyword arguments into the options of a table and the others.
+
+  Args:
+    operation: that they were given to, for errors.
+    fields: the arguments by name.
+    without: options that this engine does not have.
+  """
+  names = {each.name for each in dataclasses.fields(TableOptions)}
+  names -= {"operation", *without}
   given = {name: value for name, value in fields.items() if name in names}
   others = {name: value for name, value in fields.items() if name not in names}
   return TableOptions(operation, **given), others

@@ -402,10 +402,6 @@ class ReplayServer(files.Closing):
     port: int | None = None,
     cut: windows.Cut | None = None,
     max_size: int = 1_000_000,
-    sampler: options.SelectorOption | None = None,
-    remover: options.SelectorOption | None = None,
-    rate_limiter: options.RateLimiterOption | None = None,
-    max_times_sampled: int = 0,
     checkpoint_dir: str | os.PathLike[str] | None = None,
     checkpoint_secs: float | None = 600.0,
     listen: str = listening.LOOPBACK,
@@ -419,17 +415,14 @@ class ReplayServer(files.Closing):
       cut: how episodes become windows; None for `windows.Cut()`. Masks, and the
         discount of joined steps, matter to clients only.
       max_size: items that it holds; the remover makes room for more.
-      sampler: which items are sampled; `Uniform()` by default.
-      remover: which items are removed; `Fifo()` by default.
-      rate_limiter: when samples and inserts wait; `MinSize(1)` by default.
-      max_times_sampled: samples after which an item is removed; 0 for no limit.
       checkpoint_dir: where checkpoints are, a folder of this server alone, which is
         made if it is not there; None keeps nothing.
       checkpoint_secs: seconds between two checkpoints of `serve`, above 0; None writes
         one at the end only.
       listen: at which of this machine's addresses it is reached, such as '10.0.0.5';
         'localhost' is from here only, '0.0.0.0' at all of them.
-      **fields: or fields of the cut, as of `ReplayBuffer`.
+      **fields: `sampler`, `remover`, `rate_limiter`, `max_times_sampled`, and fields of
+        the cut, as of `ReplayBuffer`.
     Raises:
       SpecError: an argument is wrong, or the checkpoint is of other specs or options.
       ReplayError: the port is in use, `checkpoint_dir` may not be written to, or the
@@ -437,23 +430,19 @@ class ReplayServer(files.Closing):
       ImportError: Reverb is not installed; says what to install.
     """
     reverb = import_reverb()
-    cut = windows.Cut.of("ReplayServer", cut, fields)
-    layout = make_layout("ReplayServer", spec_structure, cut)
     where = "ReplayServer"
+    how, fields = options.split_fields(
+      where, {**fields, "max_size": max_size}, without=("initial_priority", "timeout")
+    )
+    cut = windows.Cut.of(where, cut, fields)
+    layout = make_layout(where, spec_structure, cut)
     if port is not None:
       errors.check_count(where, "port", port, most=65535)
     listening.check_address(f"{where}: listen", listen)
     self._listen = listen
     folder = check_checkpoint_dir(where, checkpoint_dir)
     check_seconds(where, "checkpoint_secs", checkpoint_secs, is_above=True)
-    how = options.TableOptions(
-      where,
-      options.Uniform() if sampler is None else sampler,
-      options.Fifo() if remover is None else remover,
-      options.MinSize() if rate_limiter is None else rate_limiter,
-      errors.check_count(where, "max_size", max_size),
-      max_times_sampled,
-    )
+    errors.check_count(where, "max_size", max_size)
     _check_room(max_size, how.rate_limiter)
     self._signature = make_signature(layout)
     sampler, remover = (
@@ -470,7 +459,7 @@ class ReplayServer(files.Closing):
       max_size=max_size,
       # Options have the names, and the fields, of Reverb's own.
       rate_limiter=getattr(reverb.rate_limiters, type(limiter).__name__)(*arguments),
-      max_times_sampled=max_times_sampled,
+      max_times_sampled=how.max_times_sampled,
       signature=self._signature,
     )
     self._folder = None if folder is None else CheckpointFolder(folder)
