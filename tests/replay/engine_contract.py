@@ -526,7 +526,7 @@ class EngineContract:
       writer.append(good)
     assert buffer.counters.num_inserts == 2
 
-  @pytest.mark.parametrize("kind", ["steps", "steps and context", "vector"])
+  @pytest.mark.parametrize("kind", ["steps", "steps and context"])
   @pytest.mark.parametrize("name", NONFINITE)
   def test_nan_and_infinity_need_allow_nan(self, name, kind, make_replay):
     path, value, match = NONFINITE[name]
@@ -536,14 +536,9 @@ class EngineContract:
     spec = step_spec(**{p: s for p, s in NUMBERS.items() if p != "goal" or has_context})
     good = {p: np.zeros(s.shape, s.dtype.as_numpy_dtype) for p, s in spec.items()}
     bad = {**good, path: value}
-    if kind == "vector":
-      good, bad = (
-        {p: np.asarray([v], good[p].dtype) for p, v in step.items()}
-        for step in (good, bad)
-      )
     buffer, allowing = make_replay(spec), make_replay(spec, allow_nan=True)
     for target in (buffer, allowing):
-      writer = target.vector_writer(1) if kind == "vector" else target.writer()
+      writer = target.writer()
       if target is buffer:
         with pytest.raises(errors.SpecError, match=f"append: {match}.*allow_nan=True"):
           writer.append(bad)
