@@ -102,7 +102,12 @@ def test_a_replay_becomes_a_store_of_the_same_windows(num_writers, tmp_path):
 def test_a_store_begins_a_replay(padding, num_writers, tmp_path):
   path = make_store(tmp_path / "s", [7, 1, 12, 5, 4])
   buffer = replay.ReplayBuffer.from_store(
-    path, SPEC, capacity_steps=80, padding=padding, num_writers=num_writers
+    path,
+    SPEC,
+    capacity_steps=80,
+    allow_nan=True,
+    padding=padding,
+    num_writers=num_writers,
   )
   want = windows_in(path, padding)
   assert windows_of(buffer) == want
@@ -119,22 +124,28 @@ def test_a_store_begins_a_replay(padding, num_writers, tmp_path):
 
 def test_the_last_episodes_are_read(tmp_path):
   path = make_store(tmp_path / "s", [10, 30, 30, 9, 5])
-  buffer = replay.ReplayBuffer.from_store(path, SPEC, capacity_steps=20, padding="drop")
+  buffer = replay.ReplayBuffer.from_store(
+    path, SPEC, capacity_steps=20, allow_nan=True, padding="drop"
+  )
   assert buffer.counters.num_steps == 20 and buffer.counters.num_episodes == 3
   obs = np.concatenate([buffer.sample(64)["obs"][:, 2, 0] for _ in range(5)])
   assert {2, 3, 4} == set((obs // 1000).astype(int).tolist())
   # Episodes that would be overwritten anyway are not even read.
   assert buffer.counters.num_inserts == 27 + 6 + 2
   cut = windows.Cut(padding="drop")
-  exact = replay.ReplayBuffer.from_store(path, SPEC, cut=cut, capacity_steps=14)
+  exact = replay.ReplayBuffer.from_store(
+    path, SPEC, cut=cut, capacity_steps=14, allow_nan=True
+  )
   assert exact.counters.num_inserts == 6 + 2
-  single = replay.ReplayBuffer.from_store(path, SPEC, cut=cut, capacity_steps=5)
+  single = replay.ReplayBuffer.from_store(
+    path, SPEC, cut=cut, capacity_steps=5, allow_nan=True
+  )
   assert single.counters.num_inserts == 2
 
 
 def test_an_empty_store(tmp_path):
   path = make_store(tmp_path / "s", [])
-  buffer = replay.ReplayBuffer.from_store(path, SPEC, capacity_steps=20)
+  buffer = replay.ReplayBuffer.from_store(path, SPEC, capacity_steps=20, allow_nan=True)
   assert buffer.counters.num_steps == 0
   assert buffer.to_store(tmp_path / "t") == 0
   assert len(store.EpisodeStore(tmp_path / "t")) == 0
@@ -147,6 +158,7 @@ def test_loading_waits_for_nobody_and_counts(tmp_path):
     path,
     SPEC,
     capacity_steps=30,
+    allow_nan=True,
     rate_limiter=limiter,
     timeout=0.0,
     padding="drop",
@@ -165,6 +177,7 @@ def test_a_bounded_replay(tmp_path):
     path,
     SPEC,
     capacity_steps=30,
+    allow_nan=True,
     max_size=4,
     remover=replay.Fifo(),
     padding="drop",
@@ -180,7 +193,7 @@ def test_a_column_of_another_path(tmp_path):
     "state": Spec((2,), tf.float32, name="obs", time_offsets=0),
     "task": Spec((), tf.string),
   }
-  buffer = replay.ReplayBuffer.from_store(path, spec, capacity_steps=20)
+  buffer = replay.ReplayBuffer.from_store(path, spec, capacity_steps=20, allow_nan=True)
   assert buffer.counters.num_items == 6
   assert set(buffer.sample(64)["state"][:, 0].tolist()) == {0, 1, 2, 3, 4, 5}
 
@@ -194,13 +207,19 @@ def test_a_store_that_lacks_something(tmp_path):
   spec = {**SPEC, "obs": Spec((3,), tf.float32, time_offsets=0)}
   del spec["next"]
   with pytest.raises(errors.SpecError, match=want):
-    replay.ReplayBuffer.from_store(tmp_path / "s", spec, capacity_steps=20)
+    replay.ReplayBuffer.from_store(
+      tmp_path / "s", spec, capacity_steps=20, allow_nan=True
+    )
   spec = {path: SPEC[path] for path in ("obs", "text")}
   want = r"from_store: .*text: expected it in every episode, got none in 1 of 1"
   with pytest.raises(errors.SpecError, match=want):
-    replay.ReplayBuffer.from_store(tmp_path / "s", spec, capacity_steps=20)
+    replay.ReplayBuffer.from_store(
+      tmp_path / "s", spec, capacity_steps=20, allow_nan=True
+    )
   with pytest.raises(errors.StoreError, match="nothing there"):
-    replay.ReplayBuffer.from_store(tmp_path / "none", SPEC, capacity_steps=20)
+    replay.ReplayBuffer.from_store(
+      tmp_path / "none", SPEC, capacity_steps=20, allow_nan=True
+    )
 
 
 def test_a_path_that_is_taken(tmp_path):
@@ -261,7 +280,9 @@ def test_memory_is_bounded(tmp_path):
   tracemalloc.start()
   try:
     buffer.to_store(tmp_path / "s")
-    replay.ReplayBuffer.from_store(tmp_path / "s", spec, capacity_steps=2000)
+    replay.ReplayBuffer.from_store(
+      tmp_path / "s", spec, capacity_steps=2000, allow_nan=True
+    )
     _, peak = tracemalloc.get_traced_memory()
   finally:
     tracemalloc.stop()
