@@ -100,7 +100,7 @@ Act = Callable[[np.ndarray, bool], np.ndarray]
 
 
 def act_with_predictor(work: PolicyWork) -> Act:
-  """Acts as our users do: `step`, with its checks and the history in the export."""
+  """Acts as our users do: `step`, with its checks; the predictor keeps the state."""
   predictor = policies.ExportedSavedModelPredictor(work.export_dir, timeout=0)
   predictor.restore()
 
@@ -112,10 +112,14 @@ def act_with_predictor(work: PolicyWork) -> Act:
 
 def act_with_step_signature(work: PolicyWork) -> Act:
   """Acts through the same signature without our Python."""
-  step = _load(work).signatures["step"]
+  signatures = _load(work).signatures
+  step = signatures["step"]
+  state = signatures["initial_state"](seeds=tf.constant([0]))
 
   def act(frame: np.ndarray, is_first: bool) -> np.ndarray:
-    outputs = step(image=tf.constant(frame[None]), is_first=tf.constant([is_first]))
+    image, starts = tf.constant(frame[None]), tf.constant([is_first])
+    outputs = step(image=image, is_first=starts, **state)
+    state.update((name, outputs[name]) for name in state)
     return outputs["inference_output"].numpy()[0]
 
   return act

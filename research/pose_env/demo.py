@@ -19,6 +19,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from research import runs
 from research.pose_env import collect, evaluation, figure, pose_env
 from t2r_seq import lite, policies
@@ -202,14 +204,17 @@ def look(out: pathlib.Path) -> tuple[figure.SeenWindow, int]:
     for policy in acting.values():
       policy.restore()
     observation, info = env.reset(seed=_SHOWN_SEED)
+    stacked = predictors["stack of 4"]
     for _ in range(env.num_steps // 2):
       seen = info
+      packed = policies.pack_observation(observation, stacked.get_step_specification())
+      shown = stacked.inspect({path: x[np.newaxis] for path, x in packed.items()})
       answers = {
         name: policy.sample_action(observation)[0] for name, policy in acting.items()
       }
       observation, _, _, _, info = env.step(seen["target_pose"])
     positions = {"truth": seen["target_pose"], **answers}
-    (frames,) = predictors["stack of 4"].last_window().values()
+    (frames,) = shown.seen.values()
     position, velocity = seen["object_pose"][:2], seen["object_velocity"]
     path = [position + step * velocity for step in range(env.horizon + 1)]
     window = figure.SeenWindow(

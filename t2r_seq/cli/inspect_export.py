@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -121,16 +122,15 @@ def render_export(path: str) -> str:
   ]
   signatures = loaded_export.read_signatures(path)
   state = [
-    _TensorRow(name.removeprefix(_STATE), shape[1:], dtype)
-    for name, (shape, dtype) in signatures.get("stateless_step", ({}, {}))[0].items()
-    if name.startswith(_STATE)
+    _TensorRow(name, leaf.shape, leaf.dtype.name.replace("object", "string"))
+    for name, leaf in (record.state or {}).items()
   ]
   parts = [
     f"{path}:\nan export of step {int(assets.global_step):,}",
     _features(features),
     *([_state(state)] if state else []),
     _signatures(signatures),
-    *_record(None if record is None else dataclasses.asdict(record)),
+    *_record(record.to_fields()),
     _sizes(path),
   ]
   return "\n\n".join(parts)
@@ -158,7 +158,7 @@ def _state(leaves: Sequence[_TensorRow]) -> str:
       leaf.dtype,
       _shape(leaf.shape),
       f"{leaf.num_bytes:,}",
-      _SHOWN_STATE.get(leaf.path.split("_")[0], ""),
+      _SHOWN_STATE.get(re.split("[_/]", leaf.path)[0], ""),
     ]
     for leaf in sorted(leaves, key=lambda leaf: leaf.path)
   ]

@@ -111,8 +111,6 @@ def _load(folder: str, allow_nan: bool) -> Any:
   if os.path.exists(os.path.join(folder, lite_policy.LAYOUT_FILE)):
     return lite.LitePolicy(folder, allow_nan=allow_nan)
   console.load_tensorflow()
-  from t2r_seq import policies
-
   predictor = console.load_export(folder, allow_nan)
-  predictor.get_state_specification()  # Those without a stateless step have none.
-  return policies.StatelessPolicy(predictor)
+  predictor.get_step_specification()  # Raises for models without a step.
+  return predictor

@@ -12,13 +12,14 @@ import json
 import os
 import threading
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from t2r_seq import errors, imports
 from t2r_seq.lite import policy_io
+from t2r_seq.lite.policy_io import AGE, Leaf, PolicyState, StatefulPolicy
 from t2r_seq.lite.texts import HashedWords
 
 FORMAT = "t2r_seq lite policy"
@@ -31,35 +32,7 @@ CHECKSUMS_FILE = "checksums.json"
 SIGNATURE = "step"
 IS_FIRST = "is_first"
 _CHUNK_BYTES = 1 << 20
-AGE, SEED, CHUNK_STEP = "age", "seed", "chunk_step"
-
-
-@dataclasses.dataclass(frozen=True)
-class Leaf:
-  """A tensor of one environment.
-
-  Attributes:
-    argument: its name in the `.tflite` file.
-    shape: without the axis of environments.
-    dtype: numpy's.
-  """
-
-  argument: str
-  shape: tuple[int, ...]
-  dtype: np.dtype
-
-  def to_json(self) -> dict[str, Any]:
-    """Returns what `from_json` reads."""
-    return {
-      "argument": self.argument,
-      "shape": list(self.shape),
-      "dtype": self.dtype.name,
-    }
-
-  @classmethod
-  def from_json(cls, value: Mapping[str, Any]) -> Leaf:
-    """Reads what `to_json` gave."""
-    return cls(value["argument"], tuple(value["shape"]), np.dtype(value["dtype"]))
+CHUNK_STEP = "chunk_step"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,12 +131,142 @@ class Layout:
         raise ValueError(f"{path}: no state {window.state!r}")
 
 
-class LitePolicy:
-  """Acts in one environment, from single observations.
+class LiteModel(policy_io.PurePolicy):
+  """A lite folder as functions for one environment: a `PurePolicy`.
 
-  `step` and `reset` remember by themselves; `stateless_step` and `initial_state` leave
-  the state to the caller, so that many can share a loaded policy. The loops of
-  `t2r_seq.actors` take it as a policy.
+  Many callers can share it: one step is taken at a time.
+  """
+
+  def __init__(
+    self, folder: str, num_threads: int = 1, allow_nan: bool = False
+  ) -> None:
+    """Loads a folder; see `LitePolicy`."""
+    self.model_path = str(folder)
+    _check_files(self.model_path)
+    self.layout = Layout.read(self.model_path)
+    self.global_step = self.layout.global_step
+    self.control_period = (self.layout.record or {}).get("control_period")
+    self._allow_nan = allow_nan
+    self._texts = self.layout.texts
+    self._step_spec = {
+      path: dataclasses.replace(leaf, shape=leaf.shape[:-1], dtype=np.dtype(object))
+      if path in self._texts
+      else leaf
+      for path, leaf in self.layout.observation.items()
+    }
+    self._shapes = {path: (1, *leaf.shape) for path, leaf in self._step_spec.items()}
+    stored = _read_state(self.model_path, self.layout)
+    self._lock = threading.Lock()  # An interpreter has one set of buffers.
+    self._interpreter = _load(self.model_path, self.layout.size, num_threads)
+    runner = self._interpreter.get_signature_runner(SIGNATURE)
+    inputs, outputs = runner.get_input_details(), runner.get_output_details()
+    try:
+      self._initial = _packed(stored, self.layout.state, inputs)
+      # By number: a signature's runner allocates at each call, which costs as much as
+      # a small network.
+      self._inputs = {name: detail["index"] for name, detail in inputs.items()}
+      self._outputs = {name: outputs[name]["index"] for name in self.layout.outputs}
+      self._new_state = {name: outputs[name]["index"] for name in self._initial}
+    except (KeyError, ValueError) as error:
+      want, got = f"a {LAYOUT_FILE} that fits {STEP_FILE}", f"another: {error!r}"
+      raise _load_error(self.model_path, want, got) from error
+
+  def describe(self) -> dict[str, Any]:
+    """Returns a description of the policy for JSON; see `policies.PolicyRecord`."""
+    with open(os.path.join(self.model_path, SPECS_FILE), encoding="utf-8") as f:
+      text = f.read()
+    return {"model": self.model_path, "record": self.layout.record, "specs": text}
+
+  def step_specification(self) -> dict[str, Leaf]:
+    """Returns the shape and dtype of an observation, by path."""
+    return self._step_spec
+
+  def initial_state(self, seeds: Sequence[int] = (0,)) -> PolicyState:
+    """Returns the state before a first step.
+
+    Args:
+      seeds: one, of the random numbers that the policy draws.
+    """
+    state = PolicyState(self._initial, self.layout.state, self.layout.model)
+    return state.with_seeds(dict(enumerate(seeds)))
+
+  def step(
+    self, observation: Any, state: PolicyState, is_first: Any = False
+  ) -> tuple[dict[str, np.ndarray], PolicyState]:
+    """Takes a step.
+
+    Args:
+      observation: arrays by path, [1, ...].
+      state: of `initial_state`, or of the step before.
+      is_first: whether an episode starts.
+    Returns:
+      (outputs by name, [1, ...]; the next state).
+    Raises:
+      SpecError: the observation does not fit, it has NaN or infinity, or the state is
+        of another model.
+    """
+    policy_io.check_state(state, self.layout.model)
+    given = self._checked(observation)
+    for path, words in self._texts.items():
+      given[path] = words.embed(given[path])
+    starts = np.array([policy_io.check_is_first(is_first, 1)])
+    with self._lock:
+      put, get = self._interpreter.set_tensor, self._interpreter.get_tensor
+      for path, leaf in self.layout.observation.items():
+        put(self._inputs[leaf.argument], given[path])
+      for name, value in state.tensors.items():
+        put(self._inputs[name], value)
+      put(self._inputs[IS_FIRST], starts)
+      self._interpreter.invoke()
+      outputs = {name: get(index) for name, index in self._outputs.items()}
+      new = {name: get(index) for name, index in self._new_state.items()}
+    return outputs, PolicyState(new, self.layout.state, self.layout.model)
+
+  def inspect(
+    self, observation: Any, state: PolicyState, is_first: Any = False
+  ) -> policy_io.Inspection:
+    """Shows the inputs of the network at such a step; no step is taken.
+
+    The results of preprocessing, and whole chunks that are executed, are inside of the
+    `.tflite` file, and are not shown.
+    """
+    outputs, new = self.step(observation, state, is_first)
+    seen = self._checked(observation)
+    for path, window in self.layout.windows.items():
+      frames, offsets = new[window.state], np.asarray(window.offsets)
+      if path in self._texts:  # The state has vectors for the texts of a window.
+        del seen[path]
+      else:
+        seen[path] = frames[:, offsets + frames.shape[1] - 1]
+      if window.mask:
+        ages = new[AGE].reshape([-1] + [1] * offsets.ndim)
+        seen[window.mask] = ages - 1 + offsets >= 0
+    return policy_io.Inspection(seen, {}, {} if CHUNK_STEP in outputs else outputs)
+
+  def _checked(self, observation: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the features of an observation after a check; texts as UTF-8."""
+    given: dict[str, Any] = {path: observation.get(path) for path in self._step_spec}
+    for path in self._texts:
+      given[path] = _as_bytes(np.asarray(given[path]))
+    for path, leaf in self._step_spec.items():
+      value = given[path]
+      if (
+        getattr(value, "shape", None) != self._shapes[path] or value.dtype != leaf.dtype
+      ):
+        _check(
+          "step", {p: v[0] for p, v in given.items() if np.ndim(v)}, self._step_spec
+        )
+    if not self._allow_nan:
+      policy_io.check_finite("step", given, has_envs=True)
+    return given
+
+
+class LitePolicy:
+  """Acts from single observations; the loops of `t2r_seq.actors` take it as a policy.
+
+  Attributes:
+    pure: the model as functions, whose state the caller keeps.
+    layout: describes the folder.
   """
 
   def __init__(
@@ -186,9 +289,10 @@ class LitePolicy:
         a file has changed since the export.
       ImportError: the interpreter is missing; names the extra.
     """
-    self.model_path = str(folder)
-    _check_files(self.model_path)
-    self.layout = Layout.read(self.model_path)
+    self.pure = LiteModel(folder, num_threads, allow_nan)
+    self.layout, self.model_path = self.pure.layout, self.pure.model_path
+    self.global_step = self.pure.global_step
+    self.control_period = self.pure.control_period
     if action_key not in self.layout.outputs:
       raise errors.SpecError(
         f"lite: {folder}: action_key: expected one of "
@@ -196,156 +300,32 @@ class LitePolicy:
         f"{errors.nearest(action_key, self.layout.outputs)}"
       )
     self._action_key = action_key
-    self._allow_nan = allow_nan
-    self._texts = self.layout.texts
-    self._step_spec = {
-      path: dataclasses.replace(leaf, shape=leaf.shape[:-1], dtype=np.dtype(object))
-      if path in self._texts
-      else leaf
-      for path, leaf in self.layout.observation.items()
-    }
-    self._initial = _read_state(self.model_path, self.layout)
-    self._lock = threading.Lock()  # An interpreter has one set of buffers.
-    self._interpreter = _load(self.model_path, self.layout.size, num_threads)
-    runner = self._interpreter.get_signature_runner(SIGNATURE)
-    inputs, outputs = runner.get_input_details(), runner.get_output_details()
-    # By number: a signature's runner allocates at each call, which costs as much as a
-    # small network.
-    self._inputs = {name: detail["index"] for name, detail in inputs.items()}
-    self._outputs = {name: detail["index"] for name, detail in outputs.items()}
-    self._state = self.initial_state()
-    self._is_first = True
-    self._others: dict[int, policy_io.PolicyState] = {}
-    self._watch = policy_io.RateWatch(self.control_period)
+    self._envs = {0: StatefulPolicy(self.pure)}
 
-  @property
-  def global_step(self) -> int:
-    """The training step of the model."""
-    return self.layout.global_step
-
-  @property
-  def control_period(self) -> float | None:
-    """Seconds from a step of the training data to the next one, if that is known."""
-    return (self.layout.record or {}).get("control_period")
-
-  def describe(self) -> dict[str, Any]:
-    """Returns what the policy tells of itself; see `policies.StatelessPolicy`."""
-    with open(os.path.join(self.model_path, SPECS_FILE), encoding="utf-8") as f:
-      text = f.read()
-    return {"model": self.model_path, "record": self.layout.record, "specs": text}
-
-  def step_specification(self) -> dict[str, Leaf]:
-    """Returns what a step takes, by path, without the axis of environments."""
-    return dict(self._step_spec)
-
-  def initial_state(self, seed: int = 0) -> policy_io.PolicyState:
-    """Returns what is remembered before a first step.
-
-    Args:
-      seed: of what the policy draws, if it draws.
-    """
-    state = {path: value.copy() for path, value in self._initial.items()}
-    if SEED in state:
-      wrapped = np.array([seed & 0xFFFFFFFF, 0], np.uint32)
-      state[SEED] = wrapped.view(np.int32)
-    return policy_io.PolicyState(state, self.layout.model)
-
-  def stateless_step(
-    self, observation: Any, state: policy_io.PolicyState, is_first: bool = False
-  ) -> tuple[dict[str, np.ndarray], policy_io.PolicyState]:
-    """Takes a step with a state that the caller keeps.
+  def step(self, observation: Any) -> dict[str, np.ndarray]:
+    """Takes a step of the current episode; returns outputs by name.
 
     Args:
       observation: a dictionary by path, nested or flat, or one array for one feature;
         no axis of environments. `policy_io.to_spec_dtype` converts numbers.
-      state: of `initial_state`, or of the step before.
-      is_first: whether an episode begins, as it does at a first step.
-    Returns:
-      (outputs by name; the next state).
+        With a `timestamp`, in seconds, there is a warning if observations come at
+        another rate than in training.
     Raises:
-      SpecError: the observation does not fit, it has NaN or infinity, or the state is
-        of another model.
+      SpecError: the observation does not fit, or it has NaN or infinity.
     """
-    if getattr(state, "model_path", None) != self.layout.model:
-      raise errors.SpecError(
-        f"stateless_step: state: expected one of the model {self.layout.model}, got "
-        f"one of {getattr(state, 'model_path', 'none') or 'none'}. Begin an episode "
-        "with initial_state()."
-      )
-    given = self._pack(observation)
-    _check("step", given, self._step_spec)
-    if not self._allow_nan:
-      policy_io.check_finite("step", given)
-    for path, words in self._texts.items():
-      given[path] = words.embed(given[path])
-    _check("step: state", state, self.layout.state)
-    with self._lock:
-      put, get = self._interpreter.set_tensor, self._interpreter.get_tensor
-      for leaves, values in (
-        (self.layout.observation, given),
-        (self.layout.state, state),
-      ):
-        for path, leaf in leaves.items():
-          put(self._inputs[leaf.argument], values[path][np.newaxis])
-      put(self._inputs[IS_FIRST], np.array([is_first]))
-      self._interpreter.invoke()
-      outputs = {name: get(self._outputs[name])[0] for name in self.layout.outputs}
-      new = {
-        path: get(self._outputs[leaf.argument])[0]
-        for path, leaf in self.layout.state.items()
-      }
-    return outputs, policy_io.PolicyState(new, self.layout.model)
+    return self._envs[0].step_one(observation)
 
-  def _pack(self, observation: Any) -> dict[str, np.ndarray]:
-    """Returns what a step takes, by path; texts as UTF-8."""
-    given = policy_io.pack(observation, self._step_spec)
-    return {
-      path: _as_bytes(value) if path in self._texts else value
-      for path, value in given.items()
-    }
-
-  def inspect_step(
-    self, observation: Any, state: policy_io.PolicyState, is_first: bool = False
-  ) -> policy_io.Inspection:
-    """Tells what the network is given at such a step, `[1, ...]`; no step is taken.
-
-    What preprocessing makes of it, and what the network says where chunks are executed,
-    is inside of the `.tflite` file, and not told.
-    """
-    outputs, new = self.stateless_step(observation, state, is_first)
-    seen = {**self._pack(observation), **self.windows(new)}
-    for path in self._texts:  # The state has vectors of what a window shows.
-      if path in self.layout.windows:
-        del seen[path]
-    is_whole = CHUNK_STEP not in outputs
-    return policy_io.Inspection(
-      {path: value[np.newaxis] for path, value in seen.items()},
-      {},
-      {name: value[np.newaxis] for name, value in outputs.items() if is_whole},
-    )
-
-  def step(self, observation: Any) -> dict[str, np.ndarray]:
-    """Takes a step of the episode in hand; returns outputs by name.
-
-    Has the observation a `timestamp`, in seconds, there is a warning where observations
-    come at another rate than the steps of training did.
-    """
-    timestamp = policy_io.timestamp_of(observation, self.layout.observation)
-    if timestamp is not None:
-      self._watch.see(timestamp, self._is_first)
-    outputs, self._state = self.stateless_step(observation, self._state, self._is_first)
-    self._is_first = False
-    return outputs
+  def inspect(self, observation: Any) -> policy_io.Inspection:
+    """Shows the inputs of the network at such a step, [1, ...]; no step is taken."""
+    return self._envs[0].inspect_one(observation)
 
   def reset(self) -> None:
-    """Begins an episode: the next observation is its first."""
-    self._is_first = True
+    """Starts an episode: the next observation is its first."""
+    self._envs[0].start_episode()
 
   def seed(self, seed: int, env: int = 0) -> None:
-    """Makes what the policy draws in an environment repeatable from here on."""
-    state = self._state_of(env)
-    if SEED in state:
-      state[SEED] = self.initial_state(seed)[SEED]
+    """Makes the policy's random numbers repeatable from the next step on."""
+    self._env(env).seed(seed)
 
   def sample_action(
     self, obs: Any, explore_prob: float = 0.0
@@ -369,49 +349,43 @@ class LitePolicy:
       N actions, and all outputs for each.
     """
     del explore_prob
-    packed = policy_io.pack(observations, self.layout.observation)
-    timestamp = policy_io.timestamp_of(observations, self.layout.observation)
-    if timestamp is not None:
-      self._watch.see(timestamp, is_first)
-    said = []
-    for env, begins in enumerate(np.asarray(is_first).tolist()):
-      alone = {path: value[env] for path, value in packed.items()}
-      outputs, state = self.stateless_step(alone, self._state_of(env), begins)
-      if env:
-        self._others[env] = state
-      else:
-        self._state, self._is_first = state, False
-      said.append(outputs)
-    return [outputs[self._action_key] for outputs in said], said
+    spec = self.pure.step_specification()
+    packed = policy_io.pack(observations, spec)
+    timestamp = policy_io.timestamp_of(observations, spec)
+    times: Any = np.ravel(timestamp)
+    found = []
+    for env, starts in enumerate(np.asarray(is_first).tolist()):
+      row = {path: value[env : env + 1] for path, value in packed.items()}
+      time = times if times.size == 1 else times[env : env + 1]
+      outputs = self._env(env).step(row, starts, None if timestamp is None else time)
+      found.append({name: value[0] for name, value in outputs.items()})
+    return [outputs[self._action_key] for outputs in found], found
 
-  def _state_of(self, env: int) -> policy_io.PolicyState:
-    """Returns the state of an environment; the first is that of `step`."""
-    if env == 0:
-      return self._state
-    return self._others.setdefault(env, self.initial_state(env))
+  def _env(self, env: int) -> StatefulPolicy:
+    """Returns what keeps the state of an environment; the first is that of `step`."""
+    if env not in self._envs:
+      self._envs[env] = StatefulPolicy(self.pure)
+      self._envs[env].seed(env)
+    return self._envs[env]
 
   def restore(self) -> bool:
     """Returns True: the model that is loaded is the only one."""
     return True
 
-  def windows(
-    self, state: Mapping[str, np.ndarray] | None = None
-  ) -> dict[str, np.ndarray]:
-    """Returns what the network saw at the last step, and its masks, by path.
 
-    Texts are vectors by then.
-
-    Args:
-      state: that the step returned; None for that of `step`.
-    """
-    state = self._state if state is None else state
-    found = {}
-    for path, window in self.layout.windows.items():
-      frames, offsets = state[window.state], np.asarray(window.offsets)
-      found[path] = frames[offsets + len(frames) - 1]
-      if window.mask:
-        found[window.mask] = state[AGE] - 1 + offsets >= 0
-    return found
+def _packed(
+  stored: Mapping[str, np.ndarray],
+  leaves: Mapping[str, Leaf],
+  inputs: Mapping[str, Any],
+) -> dict[str, np.ndarray]:
+  """Returns a stored state as arguments of a step."""
+  columns: dict[str, list[np.ndarray]] = {}
+  for path, leaf in sorted(leaves.items(), key=lambda item: item[1].start):
+    columns.setdefault(leaf.argument, []).append(stored[path].ravel())
+  return {
+    name: np.concatenate(parts).reshape(inputs[name]["shape"])
+    for name, parts in columns.items()
+  }
 
 
 def _check(

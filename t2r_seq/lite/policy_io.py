@@ -5,10 +5,12 @@ TensorFlow is not imported here: `t2r_seq.lite` works without it.
 
 from __future__ import annotations
 
+import abc
 import collections
 import dataclasses
 import itertools
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,22 +19,170 @@ import numpy as np
 from t2r_seq import errors
 
 TIMESTAMP = "timestamp"
+AGE, SEED = "age", "seed"
 # A late step, or a doubled one, is no other rate: the median of some intervals is.
 _NUM_INTERVALS = 6
 _MOST_OFF = 0.1
 
 
-class PolicyState(dict[str, np.ndarray]):
-  """What a policy remembers, by path, with a row per environment, kept by the caller.
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+  """A value of one environment, and the argument of a step that holds it.
 
   Attributes:
-    model_path: of the model that it belongs to.
+    argument: the name of the step's argument, [N, ...].
+    shape: without the axis of environments.
+    dtype: numpy's.
+    start: the first column of the value, where an argument [N, size] holds several.
   """
 
-  def __init__(self, values: Mapping[str, Any], model_path: str = "") -> None:
+  argument: str
+  shape: tuple[int, ...]
+  dtype: np.dtype
+  start: int = 0
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns the input of `from_json`."""
+    return {
+      "argument": self.argument,
+      "shape": list(self.shape),
+      "dtype": self.dtype.name,
+      "start": self.start,
+    }
+
+  @classmethod
+  def from_json(cls, value: Mapping[str, Any]) -> Leaf:
+    """Reads the output of `to_json`."""
+    shape, dtype = tuple(value["shape"]), np.dtype(value["dtype"])
+    return cls(value["argument"], shape, dtype, value.get("start", 0))
+
+
+class PolicyState:
+  """Everything that a policy remembers of N environments, as a step returns it.
+
+  Attributes:
+    tensors: values by argument of the step, [N, ...]: arrays, or tensors of
+      TensorFlow, which stay on their device.
+    leaves: where each part of the state is, by path.
+    model_path: the model that it belongs to.
+  """
+
+  __slots__ = ("leaves", "model_path", "tensors")
+
+  def __init__(
+    self,
+    tensors: Mapping[str, Any],
+    leaves: Mapping[str, Leaf] | None = None,
+    model_path: str = "",
+  ) -> None:
     """Keeps the values."""
-    super().__init__(values)
+    self.tensors = tensors
+    self.leaves = leaves or {}
     self.model_path = model_path
+
+  def __getitem__(self, path: str) -> np.ndarray:
+    """Returns a part of the state, [N, *shape]."""
+    leaf = self.leaves[path]
+    rows = np.asarray(self.tensors[leaf.argument])
+    rows = rows.reshape([len(rows), -1])[:, leaf.start :]
+    return rows[:, : math.prod(leaf.shape)].reshape([-1, *leaf.shape])
+
+  def with_seeds(self, seeds: Mapping[int, int]) -> PolicyState:
+    """Returns the state with other seeds.
+
+    Args:
+      seeds: integers of any size, by the number of the environment.
+    """
+    leaf = self.leaves.get(SEED)
+    if leaf is None:  # The policy draws no random numbers.
+      return self
+    rows = np.array(self.tensors[leaf.argument])
+    for env, seed in seeds.items():
+      rows[env, leaf.start : leaf.start + 2] = as_int32(seed), 0
+    return PolicyState(
+      {**self.tensors, leaf.argument: rows}, self.leaves, self.model_path
+    )
+
+
+def as_int32(seed: int) -> int:
+  """Wraps a seed of any size."""
+  return int(np.uint32(seed & 0xFFFFFFFF).view(np.int32))
+
+
+class PurePolicy(abc.ABC):
+  """A policy as functions: a state goes in, and the next state comes out.
+
+  Many callers can share one, each with its own states.
+
+  Attributes:
+    global_step: the training step of the model.
+    control_period: seconds from a step of the training data to the next one, if known.
+  """
+
+  global_step: int
+  control_period: float | None
+
+  @abc.abstractmethod
+  def step_specification(self) -> Mapping[str, Any]:
+    """Returns the shape and dtype of an observation, by path, of one environment."""
+
+  @abc.abstractmethod
+  def initial_state(self, seeds: Sequence[int] = (0,)) -> PolicyState:
+    """Returns the state before a first step.
+
+    Args:
+      seeds: of the random numbers that the policy draws, one for each environment.
+    """
+
+  @abc.abstractmethod
+  def step(
+    self, observation: Any, state: PolicyState, is_first: Any = False
+  ) -> tuple[dict[str, np.ndarray], PolicyState]:
+    """Takes a step in every environment.
+
+    Args:
+      observation: arrays by path, [N, ...].
+      state: of `initial_state`, or of the step before.
+      is_first: bool, or bool [N]; true where an episode starts.
+    Returns:
+      (outputs by name, [N, ...]; the next state).
+    Raises:
+      SpecError: the observation does not fit, or the state is of another model.
+    """
+
+
+def check_state(state: Any, model_path: str) -> None:
+  """Checks that a state is of a model; the values of such a state are trusted.
+
+  Raises:
+    SpecError: it is of another model, or no state.
+  """
+  got = getattr(state, "model_path", None)
+  if got != model_path:
+    raise errors.SpecError(
+      f"step: state: expected one of the model {model_path}, got "
+      f"{errors.describe(state) if got is None else f'one of {got}'}. Begin an episode "
+      "with initial_state()."
+    )
+
+
+def check_is_first(is_first: Any, num_envs: int) -> Any:
+  """Returns a bool if all environments have the same, otherwise bool [N].
+
+  Raises:
+    SpecError: there is not one for each environment.
+  """
+  if is_first is None or isinstance(is_first, (bool, np.bool_)):
+    return bool(is_first)
+  starts = np.asarray(is_first, bool)
+  if starts.shape not in ((), (num_envs,)):
+    raise errors.SpecError(
+      f"step: is_first: expected ({num_envs},) bool, one per environment, got "
+      f"{errors.describe(starts)}."
+    )
+  if starts.size == 1 or starts.all() or not starts.any():
+    return bool(starts.flat[0])
+  return starts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,6 +263,136 @@ class RateWatch:
       self._warned.add(env)
       what = f"{self._whose}: {TIMESTAMP}"
       logging.warning("%s", rate_warning(what, interval, period))
+
+
+class StatefulPolicy:
+  """Keeps the state of N environments for the caller of a `PurePolicy`.
+
+  A failed step leaves the state unchanged: the next good observation is right.
+  """
+
+  def __init__(self, policy: Any = None, operation: str = "step") -> None:
+    """Starts with one environment.
+
+    Args:
+      policy: a `PurePolicy`; None until `use` is called.
+      operation: begins the warning about the rate of observations.
+    """
+    self._operation = operation
+    self._seeds: dict[int, int] = {}  # Not yet part of the state.
+    self.num_envs = 1
+    self.use(policy)
+
+  def use(self, policy: Any) -> None:
+    """Acts with another policy; all episodes start again."""
+    self._policy = policy
+    period = None if policy is None else policy.control_period
+    self._watch = RateWatch(period, self._operation)
+    self.reset(self.num_envs)
+
+  def reset(self, num_envs: int = 1) -> None:
+    """Starts with initial states: the next step is the first of all episodes.
+
+    Args:
+      num_envs: the number of environments of the following steps, >= 1.
+    Raises:
+      SpecError: num_envs is no such number.
+    """
+    if not isinstance(num_envs, (int, np.integer)) or num_envs < 1:
+      raise errors.SpecError(
+        f"reset: num_envs: expected an integer >= 1, got {num_envs!r}."
+      )
+    self.num_envs = int(num_envs)
+    self._seeds = {env: s for env, s in self._seeds.items() if env < num_envs}
+    self._state: PolicyState | None = None
+    self._is_fresh = True
+
+  def start_episode(self) -> None:
+    """Starts episodes: the next step is the first of all; the seeds go on."""
+    self._is_fresh = True
+
+  def seed(self, seed: int, env: int = 0) -> None:
+    """Makes the policy's random numbers repeatable from the next step on."""
+    self._seeds[env] = seed
+
+  @property
+  def state(self) -> PolicyState:
+    """The state before the next step."""
+    if self._state is None:
+      self._state = self._policy.initial_state(range(self.num_envs))
+    if self._seeds:
+      self._state = self._state.with_seeds(self._seeds)
+      self._seeds = {}
+    return self._state
+
+  def step(
+    self, observation: Any, is_first: Any = None, timestamp: Any = None
+  ) -> dict[str, np.ndarray]:
+    """Takes a step in every environment.
+
+    Args:
+      observation: arrays by path, [N, ...].
+      is_first: bool, or bool [N]; true where an episode starts. All start at the first
+        step after `reset`.
+      timestamp: seconds, one number or [N]. There is a warning if observations come at
+        another rate than in training.
+    Returns:
+      Outputs by name, [N, ...].
+    Raises:
+      SpecError: the arguments do not fit; no step is taken.
+    """
+    starts = self._starts(is_first)
+    if timestamp is not None:
+      self._watch.see(timestamp, np.broadcast_to(starts, [self.num_envs]))
+    outputs, self._state = self._policy.step(observation, self.state, starts)
+    self._is_fresh = False
+    return outputs
+
+  def _starts(self, is_first: Any) -> Any:
+    """Returns where an episode starts: a bool for all, or bool [N]."""
+    starts = check_is_first(is_first, self.num_envs)
+    return True if self._is_fresh else starts
+
+  def step_one(self, observation: Any, is_first: bool = False) -> dict[str, np.ndarray]:
+    """Takes a step in the only environment.
+
+    Args:
+      observation: see `pack`; with a `timestamp`, its rate is watched.
+      is_first: whether an episode starts.
+    Returns:
+      Outputs by name, without the axis of environments.
+    """
+    spec = self._policy.step_specification()
+    packed = pack(observation, spec)
+    batched = {path: value[np.newaxis] for path, value in packed.items()}
+    outputs = self.step(batched, is_first, timestamp_of(observation, spec))
+    return {name: value[0] for name, value in outputs.items()}
+
+  def inspect(self, observation: Any, is_first: Any = None) -> Inspection:
+    """Shows the inputs of the network at such a step; no step is taken."""
+    starts = self._starts(is_first)
+    return self._policy.inspect(observation, self.state, starts)
+
+  def inspect_one(self, observation: Any, is_first: bool = False) -> Inspection:
+    """Shows the inputs of the network at such a step of the only environment."""
+    packed = pack(observation, self._policy.step_specification())
+    return self.inspect({p: value[np.newaxis] for p, value in packed.items()}, is_first)
+
+  def adapt(self, features: Any, env: int = 0) -> None:
+    """Learns a task in one environment; `reset` forgets it.
+
+    Args:
+      features: by path, [1, samples, ...].
+      env: the number of the environment.
+    Raises:
+      SpecError: the policy learns no tasks, or the arguments do not fit.
+    """
+    if not 0 <= env < self.num_envs:
+      raise errors.SpecError(
+        f"adapt: env: expected one of {self.num_envs}, got {env}. Call "
+        "reset(num_envs) first."
+      )
+    self._state = self._policy.adapt(features, self.state, [env])
 
 
 def timestamp_of(observation: Any, spec: Mapping[str, Any]) -> Any:

@@ -2,20 +2,25 @@
 
 from t2r_seq.lite.policy_io import (
   PolicyState,
+  PurePolicy,
   RateWatch,
+  StatefulPolicy,
   flatten_observation,
   to_spec_dtype,
 )
 from t2r_seq.policies.checkpoint_predictor import CheckpointPredictor, ModelPredictor
 from t2r_seq.policies.cross_entropy import (
   CategoricalCrossEntropyMethod,
+  CEMPolicy,
   CrossEntropyMethod,
   CrossEntropySearch,
+  LSTMCEMPolicy,
   NormalCrossEntropyMethod,
 )
-from t2r_seq.policies.ensemble_predictor import EnsembleExportedSavedModelPredictor
 from t2r_seq.policies.execution import ChunkExecution
 from t2r_seq.policies.exploration_policies import (
+  EpsilonGreedyPolicy,
+  LinearSchedule,
   OUExploreRegressionPolicy,
   PerEpisodeSwitchPolicy,
   ScheduledExplorationRegressionPolicy,
@@ -26,7 +31,6 @@ from t2r_seq.policies.one_task import OneTask
 from t2r_seq.policies.policy import (
   Policy,
   RegressionPolicy,
-  StatelessPolicy,
   pack_observation,
 )
 from t2r_seq.policies.policy_model import PolicyModel
@@ -34,15 +38,10 @@ from t2r_seq.policies.policy_module import PolicyFunctions, exported_feature_spe
 from t2r_seq.policies.policy_record import PolicyRecord, operative_config_path
 from t2r_seq.policies.predictors import (
   AbstractPredictor,
+  EnsembleExportedSavedModelPredictor,
   ExportedSavedModelPredictor,
   NoModelError,
   RestoreOptions,
-)
-from t2r_seq.policies.search_policies import (
-  CEMPolicy,
-  EpsilonGreedyPolicy,
-  LinearSchedule,
-  LSTMCEMPolicy,
 )
 
 __all__ = [
@@ -70,11 +69,12 @@ __all__ = [
   "PolicyModel",
   "PolicyRecord",
   "PolicyState",
+  "PurePolicy",
   "RateWatch",
   "RegressionPolicy",
   "RestoreOptions",
   "ScheduledExplorationRegressionPolicy",
-  "StatelessPolicy",
+  "StatefulPolicy",
   "export_lite",
   "exported_feature_specs",
   "flatten_observation",

@@ -15,7 +15,6 @@ from t2r_seq import errors, specs
 from t2r_seq.policies.loaded_export import LoadedPolicy
 from t2r_seq.policies.policy_model import PolicyModel
 from t2r_seq.policies.policy_module import PolicyFunctions, stored_feature_specs
-from t2r_seq.policies.policy_record import PolicyRecord
 from t2r_seq.policies.predictors import LoadingPredictor, RestoreOptions
 from t2r_seq.specs import ModeKeys
 
@@ -145,7 +144,7 @@ class CheckpointPredictor(LoadingPredictor):
           name: function.get_concrete_function()
           for name, function in functions.signatures().items()
         }
-      # They hold its variables by weak references only.
+      # Concrete functions hold its variables by weak references only.
       self._functions = functions
     label_spec = model.preprocessor.get_in_label_specification(ModeKeys.TRAIN)
     return LoadedPolicy(
@@ -155,7 +154,8 @@ class CheckpointPredictor(LoadingPredictor):
       stored_feature_specs(model),
       specs.flatten_spec_structure(label_spec),
       self._signatures,
-      PolicyRecord.of(model),
+      self._functions.record,
+      self._allow_nan,
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import gin
 import numpy as np
 
+from t2r_seq import errors
 from t2r_seq.policies import policy, predictors
 
 
@@ -216,6 +218,80 @@ class PerEpisodeSwitchPolicy(policy.Policy):
 
   def _toss(self, env: int) -> None:
     self._is_exploring[env] = self._rngs[env].random() < self._explore_prob
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class LinearSchedule:
+  """A number that moves from one to another during training, and stays there.
+
+  Attributes:
+    initial: at step 0.
+    final: from `num_steps` on.
+    num_steps: training steps in between.
+  """
+
+  initial: float = 1.0
+  final: float = 0.05
+  num_steps: int = 10000
+
+  def __call__(self, step: int) -> float:
+    """Returns the number at a training step."""
+    done = min(max(step, 0) / self.num_steps, 1.0)
+    return self.initial + done * (self.final - self.initial)
+
+
+@gin.configurable
+class EpsilonGreedyPolicy(policy.RegressionPolicy):
+  """Chooses the action of the highest score; with the probability epsilon, any.
+
+  For models that give one score for each of a few actions, e.g. 'q_predicted' or
+  'a_predicted', [B, num_actions]. The action is its number.
+  """
+
+  def __init__(
+    self,
+    predictor: predictors.AbstractPredictor = gin.REQUIRED,
+    action_key: str = "q_predicted",
+    epsilon: float | Callable[[int], float] = 0.0,
+    seed: int | None = None,
+  ) -> None:
+    """Creates the policy; by default a greedy one.
+
+    Args:
+      predictor: has `step`.
+      action_key: the model's output that scores the actions.
+      epsilon: the probability of a random action, or a function of the training step,
+        such as a `LinearSchedule`.
+      seed: of the random actions.
+    """
+    super().__init__(predictor, action_key)
+    self._epsilon = epsilon
+    self._rngs = Generators(seed)
+
+  @property
+  def epsilon(self) -> float:
+    """The probability of a random action at the model's training step."""
+    if callable(self._epsilon):
+      return float(self._epsilon(self.global_step))
+    return self._epsilon
+
+  def seed(self, seed: int, env: int = 0) -> None:
+    """Makes the random actions in an environment repeatable from here on."""
+    super().seed(seed, env)
+    self._rngs.seed(seed, env)
+
+  def explore(self, action: np.ndarray, env: int = 0) -> Any:
+    """Chooses by the scores, [num_actions]."""
+    if action.ndim != 1:
+      raise errors.SpecError(
+        f"EpsilonGreedyPolicy: {self._action_key}: expected one score for each action, "
+        f"(batch, num_actions), got {errors.describe(action)} of one environment."
+      )
+    rng = self._rngs[env]
+    # Both are drawn always: a schedule doesn't shift what comes after.
+    is_random, anyone = rng.random() < self.epsilon, rng.integers(len(action))
+    return np.int64(anyone if is_random else np.argmax(action))
 
 
 class Generators:

@@ -1,4 +1,4 @@
-"""Exports for robots without TensorFlow: the stateless step as a LiteRT model."""
+"""Exports for robots without TensorFlow: the step as a LiteRT model."""
 
 from __future__ import annotations
 
@@ -17,18 +17,25 @@ from absl import logging
 from tensorflow.python.eager import context
 from tensorflow.python.framework import convert_to_constants
 
-from t2r_seq import errors, files, imports, lite, specs
-from t2r_seq.lite import lite_policy
+from t2r_seq import errors, files, imports, specs
+from t2r_seq.lite import lite_policy, policy_io
+from t2r_seq.lite.policy_io import Leaf, PolicyState
 from t2r_seq.policies.loaded_export import (
   LoadedExport,
   assets_path,
   scan_exports,
 )
-from t2r_seq.policies.policy_module import EMBEDDED_STEP, IS_FIRST, state_key
+from t2r_seq.policies.policy_module import EMBEDDED_STEP, IS_FIRST
 from t2r_seq.policies.policy_record import operative_config_path
-from t2r_seq.policies.tolerance import TOLERANCE, describe_tolerance, relative_errors
 from t2r_seq.windows.cut import mask_paths
 
+# A share of each element's range. Kernels add in other orders and approximate
+# functions, and that error follows the scale of an output, not its present value.
+TOLERANCE = 5e-3
+# Fewer steps show no range.
+_FEWEST_STEPS = 4
+# The least range, as a share of `1 + |value|`, for elements that hardly change.
+_LEAST_RANGE = 0.02
 WEIGHTS = ("float32", "float16", "int8")
 _NUM_STEPS = 8
 _TEXTS = ("Pick up the RED block!", "", "open the 2nd drawer, then close it", "Öffne")
@@ -100,7 +107,7 @@ def export_lite(
   Returns:
     What was compared.
   Raises:
-    SpecError: there is no export, or it has no stateless step; LiteRT lacks an op that
+    SpecError: there is no export, or it has no step; LiteRT lacks an op that
       the model uses, which is named; or the two forms differ.
     ImportError: the interpreter is missing; names the extra.
     OSError: the folder could not be written.
@@ -124,10 +131,10 @@ def export_lite(
       "got none. Exports are below a run's export/latest."
     )
   loaded = LoadedExport(found[-1])
-  if not loaded.state_spec:
+  if loaded.record.state is None:
     raise errors.SpecError(
-      f"export lite: {loaded.path}: expected an export with a stateless_step, got one "
-      "without. Models that take sequences have none; export older ones again."
+      f"export lite: {loaded.path}: expected an export with a step, got one without. "
+      "Models that take sequences have none."
     )
   step = _Step(loaded)
   content = _convert(step, loaded.path, weights)
@@ -157,7 +164,7 @@ def export_lite(
 
 
 class _Step:
-  """An export's stateless step for one environment, in dtypes that LiteRT has.
+  """The step of an export for one environment, in dtypes that LiteRT has.
 
   Attributes:
     function: with an `input_signature`.
@@ -169,19 +176,29 @@ class _Step:
   """
 
   def __init__(self, loaded: LoadedExport) -> None:
-    """Reads the export; SpecError if it takes strings."""
-    record = loaded.record
-    self.texts = dict(record.texts or {}) if record is not None else {}
-    signature = loaded.signature(EMBEDDED_STEP if self.texts else "stateless_step")
+    """Reads the export.
+
+    Raises:
+      SpecError: it has no step, or one that takes strings.
+    """
+    self.texts = dict(loaded.record.texts or {})
+    signature = loaded.signature(EMBEDDED_STEP if self.texts else "step")
     self.function, changed = _for_one(signature)
     self.narrow = tuple(dtype.name for dtype in changed if dtype in _NARROW)
     self._loaded = loaded
     taken = {spec.name: spec for spec in self.function.input_signature}
-    arguments = {path: specs.signature_key(path) for path in loaded.step_spec}
-    self._state = {path: state_key(path) for path in loaded.state_spec}
-    self.outputs = set(signature.structured_outputs) - set(self._state.values())
-    self.observation = _leaves(taken, arguments)
-    self.state = _leaves(taken, self._state)
+    self.observation = {
+      path: Leaf(key, tuple(taken[key].shape.as_list()[1:]), _numpy(taken[key]))
+      for path in loaded.step_specification()
+      for key in [specs.signature_key(path)]
+    }
+    stored = loaded.record.embedded_state if self.texts else loaded.record.state
+    self.state = {
+      path: dataclasses.replace(leaf, dtype=_numpy(taken[leaf.argument]))
+      for path, leaf in (stored or {}).items()
+    }
+    self._packed = {leaf.argument: leaf.dtype for leaf in self.state.values()}
+    self.outputs = set(signature.structured_outputs) - set(self._packed)
     strings = [
       errors.Mismatch(
         path,
@@ -197,8 +214,8 @@ class _Step:
       raise errors.mismatch_error(f"export lite: {loaded.path}", strings)
 
   def initial_state(self) -> dict[str, np.ndarray]:
-    """Returns the state before a first step, by path."""
-    initial = self._loaded.initial_state(1)
+    """Returns the state before a first step, by path, of one environment."""
+    initial = self._loaded.initial_state()
     return {
       path: np.zeros(leaf.shape, leaf.dtype)  # The vector of an empty text.
       if initial[path].dtype == object
@@ -206,22 +223,22 @@ class _Step:
       for path, leaf in self.state.items()
     }
 
-  def stateless_step(
-    self, observation: Mapping[str, Any], is_first: np.ndarray, state: Mapping[str, Any]
-  ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Takes a step in TensorFlow, as `LoadedExport.stateless_step` does."""
-    given = {
-      **observation,
-      **{p: w.embed(observation[p]) for p, w in self.texts.items()},
-    }
-    values = {IS_FIRST: is_first}
-    for leaves, source in ((self.observation, given), (self.state, state)):
-      for path, leaf in leaves.items():
-        values[leaf.argument] = source[path].astype(leaf.dtype)
+  def step(
+    self, observation: Mapping[str, Any], state: PolicyState, is_first: bool
+  ) -> tuple[dict[str, np.ndarray], PolicyState]:
+    """Takes a step in TensorFlow, as `LoadedExport.step` does."""
+    values: dict[str, Any] = {IS_FIRST: np.array([is_first])}
+    for path, leaf in self.observation.items():
+      value = observation[path]
+      words = self.texts.get(path)
+      values[leaf.argument] = (words.embed(value) if words else value).astype(
+        leaf.dtype
+      )
+    values.update(state.tensors)
     names = [spec.name for spec in self.function.input_signature]
     outputs = {k: v.numpy() for k, v in self.function(*map(values.get, names)).items()}
-    state = {path: outputs.pop(key) for path, key in self._state.items()}
-    return outputs, state
+    new = {name: outputs.pop(name) for name in self._packed}
+    return outputs, PolicyState(new, self.state, state.model_path)
 
 
 def _convert(step: _Step, path: str, weights: str) -> bytes:
@@ -418,7 +435,7 @@ def _layout(
   masks = {path: mask for mask, path in mask_paths(loaded.feature_spec).items()}
   seen = {}
   for path, spec in loaded.feature_spec.items():
-    kept = f"history_{specs.signature_key(path)}"
+    kept = f"history/{path}"
     if spec.time_offsets is not None and kept in step.state:
       offsets = np.asarray(spec.time_offsets).tolist()
       seen[path] = lite_policy.Window(kept, offsets, masks.get(path, ""))
@@ -431,23 +448,13 @@ def _layout(
     step.state,
     sorted(step.outputs),
     seen,
-    None if loaded.record is None else dataclasses.asdict(loaded.record),
+    loaded.record.to_fields(),
     loaded.path if "://" in loaded.path else os.path.abspath(loaded.path),
   )
 
 
-def _leaves(
-  taken: Mapping[str, tf.TensorSpec], arguments: Mapping[str, str]
-) -> dict[str, lite_policy.Leaf]:
-  """Returns what a step takes of one environment, by path."""
-  return {
-    path: lite_policy.Leaf(
-      name,
-      tuple(taken[name].shape.as_list()[1:]),
-      np.dtype(taken[name].dtype.as_numpy_dtype),
-    )
-    for path, name in arguments.items()
-  }
+def _numpy(spec: tf.TensorSpec) -> np.dtype:
+  return np.dtype(spec.dtype.as_numpy_dtype)
 
 
 def _compare(
@@ -463,36 +470,35 @@ def _compare(
   Raises:
     SpecError: the frames that the network sees differ, or outputs do by more.
   """
-  policy = lite.LitePolicy(
-    folder, action_key=lite_policy.Layout.read(folder).outputs[0]
-  )
-  states: Mapping[str, Any] = loaded.initial_state(1)
-  state = policy.initial_state()
-  if reference is not None:
-    states = {path: value[np.newaxis] for path, value in state.items()}
-  step: Any = loaded if reference is None else reference
+  model = lite_policy.LiteModel(folder)
+  state = model.initial_state()
+  runtime: Any = loaded if reference is None else reference
+  other = loaded.initial_state() if reference is None else state
   expected: dict[str, list[np.ndarray]] = {}
   given: dict[str, list[np.ndarray]] = {}
   for number in range(_NUM_STEPS):
-    observation = specs.make_random_numpy(loaded.step_spec, 1, seed=number)
-    for path in policy.layout.texts:
+    spec = loaded.step_specification()
+    observation = specs.make_random_numpy(spec, 1, seed=number)
+    for path in model.layout.texts:
       shape = observation[path].shape
       observation[path] = np.full(shape, _TEXTS[number % len(_TEXTS)].encode(), object)
     is_first = number == 3 * _NUM_STEPS // 4
-    want, states = step.stateless_step(observation, np.array([is_first]), states)
-    alone = {path: observation[path][0] for path in loaded.step_spec}
-    got, state = policy.stateless_step(alone, state, is_first)
-    for name, value in {**states, **want}.items():
+    want, other = runtime.step(observation, other, is_first)
+    rows = policy_io.pack(observation, model.step_specification())
+    got, state = model.step(rows, state, is_first)
+    for path in state.leaves:
+      want[path], got[path] = other[path], state[path]
+    for name, value in want.items():
       if value.dtype == object:
-        continue  # Texts, of which the lite form keeps vectors.
-      mine = {**state, **got}[name]
+        continue  # Texts, for which the lite form keeps vectors.
+      mine = got[name][0]
       # LiteRT has no ops for some dtypes.
       expected.setdefault(name, []).append(value[0].astype(mine.dtype, copy=False))
       given.setdefault(name, []).append(mine)
   most, found = 0.0, []
   for name, values in expected.items():
     right, mine = np.stack(values), np.stack(given[name])
-    is_seen = name.startswith("history_")
+    is_seen = name.startswith("history/")
     if is_seen or right.dtype.kind not in "fc":
       pairs = zip(right, mine, strict=True)
       same = np.array([np.array_equal(*pair, equal_nan=True) for pair in pairs])
@@ -511,6 +517,39 @@ def _compare(
   if found:
     raise errors.mismatch_error(f"export lite: {loaded.path}", found)
   return most
+
+
+def describe_tolerance(tolerance: float) -> str:
+  """Returns the tolerance as messages have it."""
+  return f"{tolerance:g} of each element's range"
+
+
+def relative_errors(expected: np.ndarray, got: np.ndarray) -> np.ndarray:
+  """Returns how far outputs are apart, in units of the range of their element.
+
+  The range of an element (of the last axis) is from its least to its largest expected
+  value. `1 + |value|` stands for it where there are few steps.
+
+  Args:
+    expected: outputs at several steps, [N, ...].
+    got: the same, of another runtime.
+  Returns:
+    float64 [N, ...]; 0 where both are the same infinity, or no numbers; infinity where
+    one of them is not finite.
+  """
+  expected, got = (np.asarray(x).astype(np.float64) for x in (expected, got))
+  rows = expected.reshape([-1, expected.shape[-1] if expected.ndim > 1 else 1])
+  scale = 1 + np.abs(np.where(np.isfinite(expected), expected, 0))
+  if len(expected) >= _FEWEST_STEPS:
+    finite = np.ma.masked_invalid(rows)
+    ranges = (finite.max(0) - finite.min(0)).filled(0)
+    ranges = ranges if expected.ndim > 1 else ranges[0]
+    scale = np.maximum(_LEAST_RANGE * scale, ranges)
+  with np.errstate(invalid="ignore"):
+    error = np.abs(got - expected) / scale
+  error = np.where(np.isfinite(error), error, np.inf)
+  same = (got == expected) | (np.isnan(got) & np.isnan(expected))
+  return np.where(same, 0.0, error)
 
 
 def _shown(value: np.ndarray) -> str:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import abc
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gin
 import numpy as np
-from google.protobuf import text_format
 
 from t2r_seq import errors, specs
 from t2r_seq.lite import policy_io
@@ -131,76 +129,6 @@ def pack_observation(
   """Finds the value of every feature in an observation, see `policy_io.pack`."""
   packed = policy_io.pack(observation, spec, context)
   return specs.TensorSpecStruct(packed.items())
-
-
-class StatelessPolicy:
-  """An exported policy for one environment, whose state the caller keeps.
-
-  It has the face of `lite.LitePolicy`; `serving.PolicyServer` serves either.
-  """
-
-  def __init__(self, predictor: predictors.AbstractPredictor) -> None:
-    """Wraps a predictor that has `stateless_step`, and has restored a model."""
-    self._predictor = predictor
-
-  @property
-  def global_step(self) -> int:
-    """The training step of the model."""
-    return self._predictor.global_step
-
-  @property
-  def control_period(self) -> float | None:
-    """Seconds from a step of the training data to the next one, if that is known."""
-    return self._predictor.control_period
-
-  def step_specification(self) -> specs.TensorSpecStruct:
-    """Returns what a step takes, by path, without the axis of environments."""
-    return self._predictor.get_step_specification()
-
-  def initial_state(self, seed: int = 0) -> policy_io.PolicyState:
-    """Returns what is remembered before a first step.
-
-    Args:
-      seed: of what the policy draws, if it draws.
-    """
-    return self._predictor.initial_state(1, [seed])
-
-  def stateless_step(
-    self, observation: Any, state: policy_io.PolicyState, is_first: bool = False
-  ) -> tuple[dict[str, np.ndarray], policy_io.PolicyState]:
-    """Takes a step.
-
-    Args:
-      observation: as for `RegressionPolicy.SelectAction`.
-      state: of `initial_state`, or of the step before.
-      is_first: whether an episode begins, as it does at a first step.
-    Returns:
-      (outputs by name, without the axis of environments; the next state).
-    Raises:
-      SpecError: the observation does not fit, or the state is of another model.
-    """
-    packed = policy_io.pack(observation, self.step_specification())
-    batched = {path: value[np.newaxis] for path, value in packed.items()}
-    outputs, state = self._predictor.stateless_step(batched, state, is_first)
-    return {name: value[0] for name, value in outputs.items()}, state
-
-  def inspect_step(
-    self, observation: Any, state: policy_io.PolicyState, is_first: bool = False
-  ) -> policy_io.Inspection:
-    """Tells what the network is given at such a step, `[1, ...]`; no step is taken."""
-    packed = policy_io.pack(observation, self.step_specification())
-    batched = {path: value[np.newaxis] for path, value in packed.items()}
-    return self._predictor.inspect_step(batched, state, is_first)
-
-  def describe(self) -> dict[str, Any]:
-    """Returns what the policy tells of itself, as JSON has it; see `PolicyRecord`."""
-    record = self._predictor.get_policy_record()
-    assets = specs.create_t2r_assets(self._predictor.get_feature_specification())
-    return {
-      "model": self._predictor.model_path,
-      "record": None if record is None else dataclasses.asdict(record),
-      "specs": text_format.MessageToString(assets),
-    }
 
 
 @gin.configurable

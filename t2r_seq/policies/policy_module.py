@@ -1,34 +1,36 @@
-"""What is exported: a model's functions as signatures, and the state they share."""
+"""The functions of an exported policy, as signatures of a SavedModel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import dataclasses
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.policies.policy_model import PolicyModel
+from t2r_seq.policies.policy_record import PolicyRecord
 from t2r_seq.policies.policy_step import (
-  AGE,
   GIVEN_EACH_STEP,
   RECURRENT,
-  SEED,
+  STATE,
   PolicyStep,
   history_cut,
-  new_seeds,
 )
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
+from t2r_seq.specs.assets import EXTRA_ASSETS_DIRECTORY
 from t2r_seq.specs.structures import filter_required_flat_tensor_spec
 from t2r_seq.windows.cut import mask_paths
 
 _as_it_is = tf.autograph.experimental.do_not_convert
 
 _Outputs = dict[str, tf.Tensor]
-IS_FIRST = "is_first"
-STATE = "policy_state"
-# A stateless step that takes vectors for texts; exports of models with texts have it.
+IS_FIRST, ENVS = "is_first", "envs"
+# A step that takes vectors for texts; exports of models with texts have it.
 EMBEDDED_STEP = "embedded_step"
 SEEN, INPUT, SAID = "seen", "input", "said"
 
@@ -54,7 +56,7 @@ def exported_feature_specs(model: PolicyModel) -> TensorSpecStruct:
       hint = "A policy cannot see the future: make it a label."
       found.append(errors.Mismatch(path, expected, got, hint))
     key = specs.signature_key(path)
-    if key == IS_FIRST or key.startswith(f"{STATE}_"):
+    if key in (IS_FIRST, ENVS) or key.startswith(f"{STATE}_"):
       expected = f"another path: '{key}' is an argument of the policy's step"
       found.append(errors.Mismatch(path, expected, f"'{path}'", "Rename it."))
     other = by_key.setdefault(key, path)
@@ -91,11 +93,6 @@ def _required(in_spec: specs.SpecStructure) -> TensorSpecStruct:
   )
 
 
-def state_key(path: str) -> str:
-  """Returns the name of a part of the state in the signatures."""
-  return specs.signature_key(f"{STATE}/{path}")
-
-
 def records_arguments(dataset_keys: Collection[str]) -> dict[str, str]:
   """Returns which argument of 'parse_tf_example' takes a dataset's records, by key."""
   if len(dataset_keys) == 1:
@@ -103,55 +100,8 @@ def records_arguments(dataset_keys: Collection[str]) -> dict[str, str]:
   return {key: specs.signature_key(f"examples/{key}") for key in dataset_keys}
 
 
-class _Slots(tf.Module):
-  """A policy's state as variables, so that a SavedModel holds it."""
-
-  def __init__(self, step: PolicyStep) -> None:
-    """Creates no slots."""
-    super().__init__()
-    self._step = step
-    self._state = {
-      path: tf.Variable(
-        tf.zeros([0, *spec.shape], spec.dtype),
-        shape=[None, *spec.shape],
-        trainable=False,
-      )
-      for path, spec in step.state_spec.items()
-    }
-
-  def read(self) -> TensorSpecStruct:
-    """Returns the state."""
-    return TensorSpecStruct((path, v.read_value()) for path, v in self._state.items())
-
-  def write(self, state: Mapping[str, tf.Tensor]) -> None:
-    """Replaces the state, or parts of it, of any number of environments."""
-    for path, value in state.items():
-      self._state[path].assign(value)
-
-  def fitted(self, is_first: tf.Tensor) -> TensorSpecStruct:
-    """Returns the state of N environments, is_first [N]."""
-    state = self.read()
-    num_envs, num_kept = tf.shape(is_first)[0], tf.shape(state[AGE])[0]
-    # The op itself: `tf.debugging.Assert` puts a cond around it, which costs 50 us.
-    check = tf.raw_ops.Assert(
-      condition=tf.equal(num_envs, num_kept)
-      | tf.equal(num_kept, 0)
-      | tf.reduce_all(is_first),
-      data=[
-        "step: got observations of",
-        num_envs,
-        "environments, but the history holds",
-        num_kept,
-        "Call reset(num_slots), or set is_first for all of them.",
-      ],
-    )
-    with tf.control_dependencies([check]):
-      age = tf.identity(state[AGE])
-    return self._step.fit(state, is_first, age)
-
-
 class PolicyFunctions:
-  """The signatures of an exported policy, and the module that owns their variables.
+  """The signatures of an exported policy: a state goes in, and the next one comes out.
 
   Attributes:
     module: holds variables only, so that the export loads without the model's code.
@@ -172,25 +122,26 @@ class PolicyFunctions:
       if spec.time_offsets not in GIVEN_EACH_STEP
     ]
     self._masks = mask_paths(self._specs)
-    step_specs = exported_feature_specs(model.step_model)
-    self._step = PolicyStep(model, step_specs)
-    self._slots = _Slots(self._step)
+    self._step = PolicyStep(model, exported_feature_specs(model.step_model))
     self.module = tf.Module()
     self.module.model_variables = list(model.variables)
-    self.module.slots = self._slots
+
+  @property
+  def record(self) -> PolicyRecord:
+    """Describes the policy and its state."""
+    state = self._step.leaves if self._step.exists else None
+    return dataclasses.replace(PolicyRecord.of(self._model), state=state)
 
   def signatures(self) -> dict[str, Any]:
     """Returns the signatures, to be traced when they are saved.
 
     Returns:
       Functions by name. 'serving_default' takes batches of whole windows and
-      'parse_tf_example' serialized records. 'step', 'reset' and 'last_window' act on
-      state inside of the export, 'seed' on that of models that draw;
-      'stateless_step' and 'initial_state' on state that the caller keeps, and
-      'inspect_step' tells what the network is given at such a step; 'adapt' and
-      'stateless_adapt' have both learn a task, where the model does. Models of
-      sequences that carry no state have none of these, and 'parse_tf_example', with
-      an argument for each dataset, needs named specs.
+      'parse_tf_example' serialized records. 'step' maps observations and a state to
+      outputs and the next state; 'initial_state' returns the first one, 'inspect' the
+      inputs of the network at a step, and 'adapt' a state that has learned a task, if
+      the model learns any. Models of sequences without a recurrent state have no step,
+      and 'parse_tf_example', with an argument for each dataset, needs named specs.
     """
     signatures = {"serving_default": self._serving()}
     if self._is_parseable():
@@ -199,18 +150,12 @@ class PolicyFunctions:
       logging.info("The export has no 'step': the model takes sequences.")
       return signatures
     signatures |= {
-      "step": self._stateful_step(),
-      "reset": self._reset(),
-      "stateless_step": self._stateless_step(),
-      "inspect_step": self._inspect_step(),
+      "step": self._function(self._take_step, self._step_inputs()),
+      "inspect": self._function(self._inspect, self._step_inputs()),
       "initial_state": self._initial_state(),
     }
-    if self._step.has_windows:
-      signatures["last_window"] = self._last_window()
-    if self._model.is_seeded:
-      signatures["seed"] = self._seed()
     if self._model.get_adaptation_specification() is not None:
-      signatures |= {"adapt": self._adapt(), "stateless_adapt": self._stateless_adapt()}
+      signatures["adapt"] = self._adapt()
     return signatures
 
   def _is_parseable(self) -> bool:
@@ -248,143 +193,74 @@ class PolicyFunctions:
 
     return serving_default
 
-  def _stateful_step(self) -> Any:
-    def step(given: TensorSpecStruct) -> _Outputs:
-      is_first = given[IS_FIRST]
-      outputs, state = self._step(given, is_first, self._slots.fitted(is_first))
-      self._slots.write(state)
-      return outputs
+  def _take_step(self, inputs: Mapping[str, tf.Tensor]) -> _Outputs:
+    state = self._step.unpack(inputs)
+    outputs, state = self._step(inputs, inputs[IS_FIRST], state)
+    return {**outputs, **self._step.pack(state)}
 
-    return self._function(step, self._observed())
+  def _inspect(self, inputs: Mapping[str, tf.Tensor]) -> _Outputs:
+    state = self._step.unpack(inputs)
+    found = self._step.inspect(inputs, inputs[IS_FIRST], state)
+    return {
+      specs.signature_key(f"{kind}/{path}"): value
+      for kind, values in zip((SEEN, INPUT, SAID), found, strict=True)
+      for path, value in values.items()
+    }
 
-  def _stateless_step(self) -> Any:
-    def step(given: TensorSpecStruct) -> _Outputs:
-      outputs, state = self._step(given, given[IS_FIRST], self._given_state(given))
-      return {**outputs, **_keyed_state(state)}
-
-    return self._function(step, self._observed_with_state())
-
-  def _inspect_step(self) -> Any:
-    def step(given: TensorSpecStruct) -> _Outputs:
-      state = self._given_state(given)
-      told = self._step.inspect(given, given[IS_FIRST], state)
-      return {
-        specs.signature_key(f"{kind}/{path}"): value
-        for kind, values in zip((SEEN, INPUT, SAID), told, strict=True)
-        for path, value in values.items()
-      }
-
-    return self._function(step, self._observed_with_state())
-
-  def _given_state(self, given: TensorSpecStruct) -> TensorSpecStruct:
-    return TensorSpecStruct(
-      (path, given[state_key(path)]) for path in self._step.state_spec
-    )
-
-  def _observed_with_state(self) -> dict[str, tf.TensorSpec]:
-    """Returns the arguments of a step whose state the caller keeps, by path."""
-    taken = self._observed()
-    for path, spec in self._step.state_spec.items():
-      name = state_key(path)
-      taken[name] = tf.TensorSpec([None, *spec.shape], spec.dtype, name)
-    return taken
-
-  def _observed(self) -> dict[str, tf.TensorSpec]:
-    """Returns the arguments of a step, by path."""
-    taken = {
+  def _step_inputs(self) -> dict[str, tf.TensorSpec]:
+    """Returns the arguments of a step: observations by path, and the state."""
+    inputs = {
       path: tf.TensorSpec([None, *spec.shape], spec.dtype, specs.signature_key(path))
       for path, spec in self._step.observation_spec.items()
     }
-    return {**taken, IS_FIRST: tf.TensorSpec([None], tf.bool, IS_FIRST)}
+    inputs[IS_FIRST] = tf.TensorSpec([None], tf.bool, IS_FIRST)
+    return {**inputs, **self._step.packed_spec}
 
   def _function(
     self,
-    fn: Callable[[TensorSpecStruct], _Outputs],
-    taken: Mapping[str, tf.TensorSpec],
+    fn: Callable[[dict[str, tf.Tensor]], _Outputs],
+    inputs: Mapping[str, tf.TensorSpec],
+    autograph: bool = False,
   ) -> Any:
-    """Makes a function of a struct into one of arguments that are named in a signature.
+    """Makes a function of a dictionary into one of arguments with names.
 
     It has an input signature and is not a concrete function, which could not be saved
     once it has seen distributed variables.
     """
 
-    @tf.function(input_signature=list(taken.values()), autograph=False)
+    @tf.function(input_signature=list(inputs.values()), autograph=autograph)
     def function(*tensors: tf.Tensor) -> _Outputs:
-      return fn(TensorSpecStruct(zip(taken, tensors, strict=True)))
+      return fn(dict(zip(inputs, tensors, strict=True)))
 
     return function
 
-  def _reset(self) -> Any:
-    @tf.function(input_signature=[_count("num_slots")], autograph=False)
-    def reset(num_slots: tf.Tensor) -> _Outputs:
-      self._slots.write(self._step.initial_state(num_slots))
-      return {"num_slots": num_slots}
-
-    return reset
-
   def _initial_state(self) -> Any:
-    @tf.function(input_signature=[_count("num_slots")], autograph=False)
-    def initial_state(num_slots: tf.Tensor) -> _Outputs:
-      return _keyed_state(self._step.initial_state(num_slots))
+    @tf.function(input_signature=[_numbers("seeds")], autograph=False)
+    def initial_state(seeds: tf.Tensor) -> _Outputs:
+      return self._step.pack(self._step.initial_state(seeds))
 
     return initial_state
 
-  def _seed(self) -> Any:
-    signature = [tf.TensorSpec([None], tf.int32, name) for name in ("slots", "seeds")]
-
-    @tf.function(input_signature=signature, autograph=False)
-    def seed(slots: tf.Tensor, seeds: tf.Tensor) -> _Outputs:
-      kept = self._slots.read()[SEED]
-      seeded = tf.tensor_scatter_nd_update(kept, slots[:, tf.newaxis], new_seeds(seeds))
-      self._slots.write({SEED: seeded})
-      return {"seeds": seeds}
-
-    return seed
-
-  def _adaptation(self) -> dict[str, tf.TensorSpec]:
-    """Returns what a task is learned from, by path."""
+  def _adapt(self) -> Any:
     flat = _required(self._model.get_adaptation_specification())
-    return {
+    inputs = {
       path: tf.TensorSpec([None, *spec.shape], spec.dtype, specs.signature_key(path))
       for path, spec in flat.items()
     }
 
-  def _adapted(self, given: TensorSpecStruct) -> dict[str, tf.Tensor]:
-    """Returns the parts of the state that hold tasks, by path."""
-    learned = specs.flatten_spec_structure(self._model.adapt(given))
-    return {f"{RECURRENT}/{path}": value for path, value in learned.items()}
+    def adapt(given: dict[str, tf.Tensor]) -> _Outputs:
+      features = TensorSpecStruct((path, given[path]) for path in flat)
+      learned = specs.flatten_spec_structure(self._model.adapt(features))
+      state = self._step.unpack(given)
+      for path, value in learned.items():
+        key = f"{RECURRENT}/{path}"
+        state[key] = tf.tensor_scatter_nd_update(
+          state[key], given[ENVS][:, tf.newaxis], value
+        )
+      return self._step.pack(state)
 
-  def _adapt(self) -> Any:
-    taken = {"slots": tf.TensorSpec([None], tf.int32, "slots"), **self._adaptation()}
-
-    @tf.function(input_signature=list(taken.values()))
-    def adapt(*tensors: tf.Tensor) -> _Outputs:
-      slots, state = tensors[0], self._slots.read()
-      given = TensorSpecStruct(zip([*taken][1:], tensors[1:], strict=True))
-      for path, value in self._adapted(given).items():
-        rows = tf.tensor_scatter_nd_update(state[path], slots[:, tf.newaxis], value)
-        self._slots.write({path: rows})
-      return {"slots": slots}
-
-    return adapt
-
-  def _stateless_adapt(self) -> Any:
-    taken = self._adaptation()
-
-    @tf.function(input_signature=list(taken.values()))
-    def stateless_adapt(*tensors: tf.Tensor) -> _Outputs:
-      given = TensorSpecStruct(zip(taken, tensors, strict=True))
-      return _keyed_state(self._adapted(given))
-
-    return stateless_adapt
-
-  def _last_window(self) -> Any:
-    @tf.function(input_signature=[], autograph=False)
-    def last_window() -> _Outputs:
-      found = self._step.windows(self._slots.read())
-      return {specs.signature_key(path): window for path, window in found.items()}
-
-    return last_window
+    arguments = {**inputs, ENVS: _numbers(ENVS), **self._step.packed_spec}
+    return self._function(adapt, arguments, autograph=True)
 
   def _parse(self) -> Any:
     flat = specs.add_sequence_length_specs(windows.flat_specs(self._specs))
@@ -426,9 +302,60 @@ class PolicyFunctions:
     return tf.map_fn(read, features, fn_output_signature=signature)
 
 
-def _count(name: str) -> tf.TensorSpec:
-  return tf.TensorSpec([], tf.int32, name)
+def _numbers(name: str) -> tf.TensorSpec:
+  return tf.TensorSpec([None], tf.int32, name)
 
 
-def _keyed_state(state: Mapping[str, tf.Tensor]) -> _Outputs:
-  return {state_key(path): value for path, value in state.items()}
+WARMUP_REQUESTS = "tf_serving_warmup_requests"
+# Those that change nothing.
+_SIGNATURES = ("serving_default", "step")
+_MODEL_NAME = "policy"
+
+
+def write_warmup_requests(
+  export_path: str, signatures: Mapping[str, Any], batch_sizes: Sequence[int] = (1,)
+) -> None:
+  """Writes requests of zeros for each signature that keeps no state.
+
+  Without them the first client waits for what TensorFlow sets up at a first call. The
+  file is a TFRecord of `tensorflow.serving.PredictionLog`.
+
+  Args:
+    export_path: the folder of a SavedModel.
+    signatures: functions with an `input_signature`, by name.
+    batch_sizes: of the requests of each.
+  """
+  extra = os.path.join(export_path, EXTRA_ASSETS_DIRECTORY)
+  tf.io.gfile.makedirs(extra)
+  with tf.io.TFRecordWriter(os.path.join(extra, WARMUP_REQUESTS)) as writer:
+    for name in _SIGNATURES:
+      for size in batch_sizes if name in signatures else ():
+        writer.write(_prediction_log(name, signatures[name].input_signature, size))
+
+
+def _prediction_log(signature: str, inputs: Any, batch_size: int) -> bytes:
+  """Encodes a request; the numbers are those of the fields in the protos of Serving."""
+  model_spec = _field(1, _MODEL_NAME.encode()) + _field(3, signature.encode())
+  request = _field(1, model_spec)
+  for spec in inputs:
+    shape = [1 if size is None else size for size in spec.shape]
+    shape[:1] = [batch_size]
+    empty = b"" if spec.dtype == tf.string else np.zeros([], spec.dtype.as_numpy_dtype)
+    # One value stands for all.
+    tensor = tf.make_tensor_proto(empty, spec.dtype, shape).SerializeToString()
+    request += _field(2, _field(1, spec.name.encode()) + _field(2, tensor))
+  predict_log = _field(1, request)
+  return _field(6, predict_log)
+
+
+def _field(number: int, data: bytes) -> bytes:
+  """Encodes a field of a message, a string or bytes."""
+  return _varint(number << 3 | 2) + _varint(len(data)) + data
+
+
+def _varint(value: int) -> bytes:
+  encoded = b""
+  while value > 0x7F:
+    encoded += bytes([value & 0x7F | 0x80])
+    value >>= 7
+  return encoded + bytes([value])

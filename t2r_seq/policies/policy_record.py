@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from t2r_seq import errors
+from t2r_seq.lite.policy_io import Leaf
 from t2r_seq.lite.texts import HashedWords
 from t2r_seq.policies.execution import ChunkExecution
 from t2r_seq.policies.policy_model import PolicyModel
@@ -19,6 +20,7 @@ from t2r_seq.windows.cut import DEFAULT_PADDING, Padding, check_padding
 
 POLICY_RECORD = "policy.json"
 OPERATIVE_CONFIG = "operative_config.gin"
+_STATES = ("state", "embedded_state")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +40,8 @@ class PolicyRecord:
       in training, by source; '' if there is one source. They are not in the export.
       None if there are none. Each has a name, 'stage', and options.
     texts: how the texts of each path become vectors; None without texts.
+    state: where each part of the state of a step is, by path; None without a step.
+    embedded_state: the same for a step that takes vectors for texts.
   """
 
   padding: Padding = DEFAULT_PADDING
@@ -47,6 +51,8 @@ class PolicyRecord:
   adaptation_offsets: dict[str, list[int]] | None = None
   source_preprocessing: dict[str, list[dict[str, Any]]] | None = None
   texts: dict[str, HashedWords] | None = None
+  state: dict[str, Leaf] | None = None
+  embedded_state: dict[str, Leaf] | None = None
 
   def stages_of(self, source: str | None = None) -> list[dict[str, Any]] | None:
     """Returns the stages of one source.
@@ -82,13 +88,22 @@ class PolicyRecord:
       ),
     )
 
+  def to_fields(self) -> dict[str, Any]:
+    """Returns the fields as JSON has them."""
+    fields = dataclasses.asdict(self)
+    for name in _STATES:
+      leaves = getattr(self, name)
+      if leaves is not None:
+        fields[name] = {path: leaf.to_json() for path, leaf in leaves.items()}
+    return fields
+
   def to_json(self) -> str:
     """Returns it as text."""
-    return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+    return json.dumps(self.to_fields(), indent=1) + "\n"
 
   @classmethod
   def from_fields(cls, fields: Mapping[str, Any]) -> PolicyRecord:
-    """Reads what `dataclasses.asdict` made, and JSON kept."""
+    """Reads the output of `to_fields`; a lite folder may lack newer fields."""
     padding, execution = fields["padding"], fields["execution"]
     if execution is not None:
       outputs = tuple(execution["outputs"])
@@ -97,29 +112,32 @@ class PolicyRecord:
     texts = fields.get("texts")
     if texts is not None:
       texts = {path: HashedWords(**words) for path, words in texts.items()}
+    states = {
+      name: {path: Leaf.from_json(leaf) for path, leaf in fields[name].items()}
+      for name in _STATES
+      if fields.get(name) is not None
+    }
     return cls(
       check_padding(padding),
       fields["control_period"],
       execution,
-      # Older exports do not tell.
       fields.get("normalization"),
       fields.get("adaptation_offsets"),
       fields.get("source_preprocessing"),
       texts,
+      **states,
     )
 
   @classmethod
-  def load(cls, export_path: str) -> PolicyRecord | None:
-    """Reads the record of an export; None of one that has none, as older ones.
+  def load(cls, export_path: str) -> PolicyRecord:
+    """Reads the record of an export.
 
     Args:
       export_path: the folder of one export.
     Raises:
-      SpecError: the file is damaged.
+      SpecError: the file is missing or damaged.
     """
     path = os.path.join(export_path, EXTRA_ASSETS_DIRECTORY, POLICY_RECORD)
-    if not tf.io.gfile.exists(path):
-      return None
     try:
       with tf.io.gfile.GFile(path, "r") as f:
         return cls.from_fields(json.loads(f.read()))

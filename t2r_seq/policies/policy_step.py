@@ -2,27 +2,139 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, specs, windows
+from t2r_seq.lite.policy_io import AGE, SEED, Leaf
 from t2r_seq.policies.execution import ChunkRunner
-from t2r_seq.policies.history import FrameHistory
 from t2r_seq.policies.policy_model import PolicyModel, noting_network_inputs
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
 from t2r_seq.windows.cut import Padding, mask_paths
 
+# No Python control flow depends on tensors: converting it would only cost time.
 _as_it_is = tf.autograph.experimental.do_not_convert
 
 _Outputs = dict[str, tf.Tensor]
-AGE, SEED = "age", "seed"
+Frames = dict[str, tf.Tensor]
+"""The latest steps by path, [N, depth, *frame_shape], the newest last."""
 RECURRENT = "recurrent"
+STATE = "policy_state"
 # Time offsets of features that have no history: the caller gives their value, such as
 # the image of a goal, at each step.
 GIVEN_EACH_STEP = (None, "last")
+# Each argument of a step costs 8 us, as much as a copy of about this size.
+_MOST_PACKED_BYTES = 1 << 16
 _HISTORY, _CHUNK = "history", "chunk"
+
+
+class FrameHistory:
+  """Functions of the latest steps of every path, which the caller keeps.
+
+  The windows equal, bit for bit, the training window whose anchor is the step pushed
+  last: the first step of an episode fills the past with itself under 'repeat' and with
+  zeros under 'zero'. Which steps are shown is the plan's to say, as in training.
+  """
+
+  def __init__(
+    self,
+    specs_by_path: TensorSpecStruct,
+    cut: windows.Cut,
+    masks: Mapping[str, str] | None = None,
+  ) -> None:
+    """Creates the functions.
+
+    Args:
+      specs_by_path: windowed specs by path, with offsets <= 0.
+      cut: says what stands before the first step: zeros, or that step.
+      masks: path of each mask that the windows hold, and the path that it masks.
+    """
+    self._specs = dict(specs_by_path.items())
+    self._grid = windows.WindowGrid(windows.time_span(specs_by_path), cut)
+    self._has_zeros = "zero" in (cut.front, cut.end)
+    self._masks = dict(masks or {})
+
+  @property
+  def state_spec(self) -> dict[str, ExtendedTensorSpec]:
+    """What is kept of one environment, by path."""
+    return {
+      path: ExtendedTensorSpec((_depth(spec), *spec.frame_shape), spec.dtype)
+      for path, spec in self._specs.items()
+    }
+
+  @_as_it_is
+  def push(
+    self,
+    frames: Frames,
+    observations: Mapping[str, tf.Tensor],
+    ages: tf.Tensor,
+  ) -> Frames:
+    """Adds one step of every environment.
+
+    Args:
+      frames: of the step before.
+      observations: [N, *frame_shape] by path.
+      ages: int32 [N]; steps of an environment's episode, this one included; at 1 its
+        past is forgotten.
+    Returns:
+      The frames with the newest step at the end.
+    """
+    rows = {
+      depth: self._rows(depth, ages) for depth in set(map(_depth, self._specs.values()))
+    }
+    pushed = {}
+    for path, spec in self._specs.items():
+      kept = tf.reshape(frames[path], [-1, *spec.frame_shape])
+      parts = [kept, observations[path]]
+      if self._has_zeros:
+        parts.append(tf.zeros([1, *spec.frame_shape], spec.dtype))
+      # One copy of whole frames by their number: a `where` over the frames, or a cond,
+      # costs as much as a small network.
+      pushed[path] = tf.gather(tf.concat(parts, axis=0), rows[_depth(spec)])
+    return pushed
+
+  def _steps(self, offsets: np.ndarray, ages: tf.Tensor) -> tuple[Any, Any, Any]:
+    """Says which steps are shown at offsets from the newest one; see `WindowGrid`."""
+    before = tf.cast(tf.reshape(ages - 1, [-1] + [1] * offsets.ndim), tf.int64)
+    return self._grid.steps(offsets, before, 0)
+
+  def _rows(self, depth: int, ages: tf.Tensor) -> tf.Tensor:
+    """Returns which frames are kept, [N, depth]: rows of [kept, newest, zeros]."""
+    num_envs = tf.shape(ages)[0]
+    envs = tf.range(num_envs)[:, tf.newaxis]
+    steps, _, shown = self._steps(np.arange(1 - depth, 1), ages)
+    steps, newest = tf.cast(steps, tf.int32), num_envs * depth
+    # The newest step before this one is at -1 now.
+    rows = tf.where(steps < 0, (envs + 1) * depth + steps, newest + envs)
+    return rows if shown is None else tf.where(shown, rows, newest + num_envs)
+
+  @_as_it_is
+  def windows(self, frames: Frames, ages: tf.Tensor) -> TensorSpecStruct:
+    """Returns the windows that end with the step pushed last.
+
+    Args:
+      frames: as `push` returned them.
+      ages: int32 [N]; steps that an environment's episode has had.
+    Returns:
+      Windows by path, [N, K, *frame_shape], or [N, *frame_shape] for an int offset;
+      and the masks, [N, K] or [N].
+    """
+    result = TensorSpecStruct()
+    for path, spec in self._specs.items():
+      index = _offsets(spec) + _depth(spec) - 1
+      window = frames[path]
+      if index.tolist() != list(range(_depth(spec))):
+        window = tf.gather(window, index, axis=1)
+      window.set_shape([None, *spec.shape])
+      result[path] = window
+    for mask_path, path in self._masks.items():
+      result[mask_path] = self._steps(_offsets(self._specs[path]), ages)[1]
+    return result
 
 
 class _Sight(NamedTuple):
@@ -92,11 +204,6 @@ class PolicyStep:
     return len(self._recurrent) > 0 or not is_sequential
 
   @property
-  def has_windows(self) -> bool:
-    """Whether there are windows to look at."""
-    return len(self._windowed) > 0
-
-  @property
   def observation_spec(self) -> TensorSpecStruct:
     """What is seen of one environment at one step, by path."""
     return TensorSpecStruct(
@@ -109,6 +216,8 @@ class PolicyStep:
   def state_spec(self) -> TensorSpecStruct:
     """What is remembered of one environment, by path."""
     state = TensorSpecStruct({AGE: ExtendedTensorSpec((), tf.int32)})
+    if self._model.is_seeded:
+      state[SEED] = ExtendedTensorSpec((2,), tf.int32)
     for path, spec in self._history.state_spec.items():
       state[f"{_HISTORY}/{path}"] = spec
     for path, spec in self._recurrent.items():
@@ -116,49 +225,76 @@ class PolicyStep:
     if self._chunks is not None:
       for path, spec in self._chunks.state_spec.items():
         state[f"{_CHUNK}/{path}"] = spec
-    if self._model.is_seeded:
-      state[SEED] = ExtendedTensorSpec((2,), tf.int32)
+    return state
+
+  @functools.cached_property
+  def leaves(self) -> dict[str, Leaf]:
+    """Where each part of the state is in the arguments of a step, by path.
+
+    All parts of a dtype share one argument [N, size]; a large part has its own, so that
+    it is not copied.
+    """
+    leaves = {}
+    sizes: dict[str, int] = {}
+    for path, spec in self.state_spec.items():
+      dtype, shape = np.dtype(spec.dtype.as_numpy_dtype), tuple(spec.shape.as_list())
+      size = math.prod(shape)
+      is_large = size * dtype.itemsize > _MOST_PACKED_BYTES
+      name = specs.signature_key(f"{STATE}/{path if is_large else spec.dtype.name}")
+      leaves[path] = Leaf(name, shape, dtype, sizes.get(name, 0))
+      sizes[name] = sizes.get(name, 0) + size
+    return leaves
+
+  @property
+  def packed_spec(self) -> dict[str, tf.TensorSpec]:
+    """The arguments of a step that hold the state, by name."""
+    packed = {}
+    for leaf in self.leaves.values():
+      size = leaf.start + math.prod(leaf.shape)
+      packed[leaf.argument] = tf.TensorSpec([None, size], leaf.dtype, leaf.argument)
+    return packed
+
+  @_as_it_is
+  def pack(self, state: Mapping[str, tf.Tensor]) -> _Outputs:
+    """Returns a state as arguments of a step, by name."""
+    columns: dict[str, list[tf.Tensor]] = {}
+    for path, leaf in self.leaves.items():
+      flat = tf.reshape(state[path], [-1, math.prod(leaf.shape)])
+      columns.setdefault(leaf.argument, []).append(flat)
+    return {
+      name: tf.concat(parts, axis=1) if len(parts) > 1 else parts[0]
+      for name, parts in columns.items()
+    }
+
+  @_as_it_is
+  def unpack(self, packed: Mapping[str, tf.Tensor]) -> TensorSpecStruct:
+    """Returns a state by path; the inverse of `pack`."""
+    state = TensorSpecStruct()
+    for path, leaf in self.leaves.items():
+      value, size = packed[leaf.argument], math.prod(leaf.shape)
+      if value.shape[1] != size:
+        value = value[:, leaf.start : leaf.start + size]
+      state[path] = tf.reshape(value, [-1, *leaf.shape])
     return state
 
   @_as_it_is
-  def initial_state(self, num_envs: tf.Tensor) -> TensorSpecStruct:
-    """Returns the state before a first step; environment i has the seed i.
+  def initial_state(self, seeds: tf.Tensor) -> TensorSpecStruct:
+    """Returns the state before a first step.
 
     Args:
-      num_envs: int32 scalar.
+      seeds: int32 [N], of the random numbers that the model draws.
     """
+    num_envs = tf.shape(seeds)[0]
     state = TensorSpecStruct()
     for path, spec in self.state_spec.items():
       shape = tf.concat([[num_envs], spec.shape], axis=0)
       state[path] = tf.zeros(shape, spec.dtype)
-    state.update(_below(RECURRENT, self._initial_recurrent(num_envs)))
+    for path, value in self._initial_recurrent(num_envs).items():
+      state[f"{RECURRENT}/{path}"] = value
     if self._model.is_seeded:
-      state[SEED] = new_seeds(tf.range(num_envs))
+      # The second number counts the draws.
+      state[SEED] = tf.stack([seeds, tf.zeros_like(seeds)], axis=1)
     return state
-
-  @_as_it_is
-  def fit(
-    self, state: TensorSpecStruct, is_first: tf.Tensor, age: tf.Tensor
-  ) -> TensorSpecStruct:
-    """Makes rows for as many environments as there are now.
-
-    Args:
-      state: of any number of environments.
-      is_first: bool [N].
-      age: of the state, behind a check that none is asked for that is not there.
-    Returns:
-      The state of N environments; new rows begin. The history's rows are left as they
-      are: nothing is read of those that begin.
-    """
-    num_envs = tf.shape(is_first)[0]
-    new = self.initial_state(num_envs)
-    fitted = TensorSpecStruct()
-    for path, value in {**state, AGE: age}.items():
-      if path not in new or path.startswith(f"{_HISTORY}/"):
-        fitted[path] = value
-      else:
-        fitted[path] = tf.concat([value, new[path]], axis=0)[:num_envs]
-    return fitted
 
   @_as_it_is
   def __call__(
@@ -247,11 +383,6 @@ class PolicyStep:
       new[SEED] = seeds + tf.constant([[0, 1]])
     return _Sight(seen, carried, seeds, begins, new)
 
-  @_as_it_is
-  def windows(self, state: Mapping[str, tf.Tensor]) -> TensorSpecStruct:
-    """Returns the windows that the last step saw."""
-    return self._history.windows(_at(_HISTORY, state), state[AGE])
-
   def _run_network(
     self,
     seen: dict[str, tf.Tensor],
@@ -331,12 +462,6 @@ def history_cut(model: PolicyModel) -> windows.Cut:
   return windows.Cut(padding=shown[front])
 
 
-def new_seeds(seeds: tf.Tensor) -> tf.Tensor:
-  """Returns the state of seeds [N] that nothing has been drawn with, int32 [N, 2]."""
-  seeds = tf.cast(seeds, tf.int32)
-  return tf.stack([seeds, tf.zeros_like(seeds)], axis=1)
-
-
 def _at(branch: str, state: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
   """Returns a branch of a state, by path below it."""
   prefix = f"{branch}/"
@@ -354,3 +479,12 @@ def _below(branch: str, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]
 def _as_column(which: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
   """Gives bool [N] the rank of the other."""
   return tf.reshape(which, [-1] + [1] * (other.shape.rank - 1))
+
+
+def _depth(spec: ExtendedTensorSpec) -> int:
+  """Returns how many steps of a path are kept, the present one included."""
+  return 1 - int(min(0, np.min(_offsets(spec))))
+
+
+def _offsets(spec: ExtendedTensorSpec) -> np.ndarray:
+  return np.asarray(spec.time_offsets, dtype=np.int64)

@@ -1,10 +1,11 @@
-"""Predictors: what turns features into a model's outputs; exported SavedModels."""
+"""Predictors: load models, one or an ensemble, and return their outputs."""
 
 from __future__ import annotations
 
 import abc
 import enum
 import functools
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,18 +13,11 @@ from typing import Any
 
 import gin
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, specs
-from t2r_seq.lite import policy_io
-from t2r_seq.lite.policy_io import Inspection, PolicyState, RateWatch
-from t2r_seq.policies.loaded_export import (
-  LoadedExport,
-  LoadedPolicy,
-  scan_exports,
-)
-from t2r_seq.policies.policy_module import records_arguments
+from t2r_seq.lite.policy_io import Inspection, StatefulPolicy
+from t2r_seq.policies.loaded_export import LoadedExport, LoadedPolicy, scan_exports
 from t2r_seq.policies.policy_record import PolicyRecord
 
 
@@ -34,9 +28,9 @@ class NoModelError(ValueError):
 class AbstractPredictor(abc.ABC):
   """Loads a model and predicts with it, whatever form the model has on disk.
 
-  As in Tensor2Robot, with `step`, `reset` and `last_window` for models that look at
-  more than one step: the predictor is then handed one observation at a time, and the
-  frames that the model stacks are kept on its side.
+  As in Tensor2Robot, with `step` and `reset` for models that see more than one step:
+  `step` takes one observation at a time, and the predictor keeps the state, such as the
+  frames that the model stacks.
   """
 
   @abc.abstractmethod
@@ -44,7 +38,8 @@ class AbstractPredictor(abc.ABC):
     """Predicts from stacked features.
 
     Args:
-      features: numpy, hierarchical or by path, batched, `[B, ...]`.
+      features: numpy, hierarchical or by path, batched, `[B, ...]`, as in
+        `get_feature_specification`.
     Returns:
       The model's outputs by name, `[B, ...]`.
     """
@@ -57,9 +52,9 @@ class AbstractPredictor(abc.ABC):
 
     Args:
       features: numpy, hierarchical or by path, one frame an environment,
-        `[N, *frame_shape]`.
-      is_first: bool `[N]`; True where an episode starts, which forgets that
-        environment's history. None: True at the first step after `reset`.
+        `[N, *frame_shape]`, as in `get_step_specification`.
+      is_first: bool `[N]`, or one for all; True where an episode starts, which forgets
+        that environment's history. All start at the first step after `reset`.
       timestamp: seconds, one number or `[N]`; when the observations were made. There
         is a warning if they come at another rate than the steps of training did.
     Returns:
@@ -74,46 +69,8 @@ class AbstractPredictor(abc.ABC):
       num_envs: how many environments the following steps are for.
     """
 
-  @abc.abstractmethod
-  def last_window(self) -> dict[str, np.ndarray]:
-    """Returns the stacked features, by path, that the last `step` saw."""
-
-  def initial_state(
-    self, num_envs: int = 1, seeds: Sequence[int] | None = None
-  ) -> PolicyState:
-    """Returns what a policy remembers before a first step, for `stateless_step`.
-
-    Args:
-      num_envs: how many environments.
-      seeds: of what the model draws, one an environment; by default 0, 1, ...
-    """
-    raise NotImplementedError(f"{type(self).__name__} has no initial_state.")
-
-  def stateless_step(
-    self, features: Any, state: PolicyState, is_first: Any = None
-  ) -> tuple[dict[str, np.ndarray], PolicyState]:
-    """Does what `step` does, with a state that the caller keeps.
-
-    Many callers can share one predictor, each with a state of its own.
-
-    Args:
-      features: as for `step`.
-      state: of `initial_state`, or of the step before.
-      is_first: bool `[N]`; True where an episode starts, as at a first step. None:
-        nowhere else.
-    Returns:
-      (the model's outputs by name, `[N, ...]`; the next state).
-    """
-    raise NotImplementedError(f"{type(self).__name__} has no stateless_step.")
-
-  def inspect_step(
-    self, features: Any, state: PolicyState, is_first: Any = None
-  ) -> Inspection:
-    """Tells what the network is given at such a step of `stateless_step`."""
-    raise NotImplementedError(f"{type(self).__name__} has no inspect_step.")
-
   def get_policy_record(self) -> PolicyRecord | None:
-    """Returns what the policy tells of itself, if it does."""
+    """Returns the description of the policy, if there is one."""
     return None
 
   def seed(self, seed: int, env: int = 0) -> None:  # noqa: B027
@@ -227,15 +184,9 @@ class LoadingPredictor(AbstractPredictor):
     self._is_async = restore_model_option is RestoreOptions.RESTORE_ASYNCHRONOUSLY
     self._loaded: LoadedPolicy | None = None
     self._loading: _Loading | None = None
-    self._num_envs = 1
+    self._acting = StatefulPolicy()
     # What was logged already: `restore` looks at the same folders again and again.
     self._logged: set[tuple[str, str]] = set()
-    # True until the first step after a reset or a restore: no history to build on.
-    self._is_fresh = True
-    self._all_envs: dict[bool, tf.Tensor] = {}
-    # Of environments, to be handed to the model before its next step.
-    self._seeds: dict[int, int] = {}
-    self._watch = RateWatch(None)
     if restore_model_option is not RestoreOptions.DO_NOT_RESTORE:
       self.restore()
 
@@ -301,8 +252,7 @@ class LoadingPredictor(AbstractPredictor):
     if loaded is None or loaded is self._loaded:
       return
     self._loaded = loaded
-    self._watch = RateWatch(self.control_period)
-    self.reset(self._num_envs)
+    self._acting.use(loaded)
     logging.info("Loaded %s (step %d).", loaded.path, loaded.global_step)
 
   def _swap_if_loaded(self) -> None:
@@ -338,22 +288,13 @@ class LoadingPredictor(AbstractPredictor):
     return "folder"
 
   def predict(self, features: Any) -> dict[str, np.ndarray]:
-    """Predicts from stacked features.
+    """See the base class.
 
-    Args:
-      features: numpy, hierarchical or by path, batched, `[B, ...]`, as in
-        `get_feature_specification`.
-    Returns:
-      The model's outputs by name, `[B, ...]`.
     Raises:
       SpecError: features are missing, have another shape or dtype, NaN or infinity;
         all are named.
     """
-    loaded = self._model("predict")
-    flat = _validate("predict", loaded.predict_spec, features)
-    _check_batch("predict", flat)
-    self._check_finite("predict", flat)
-    return loaded.predict(flat)
+    return self._model("predict").predict(features)
 
   def predict_records(
     self, serialized: Sequence[bytes] | Mapping[str, Sequence[bytes]]
@@ -368,211 +309,72 @@ class LoadingPredictor(AbstractPredictor):
     Raises:
       SpecError: there are records of other datasets than the model asks for.
     """
-    loaded = self._model("predict_records")
-    return loaded.predict_records(_by_argument(serialized, loaded.record_arguments()))
+    return self._model("predict_records").predict_records(serialized)
 
   def step(
     self, features: Any, is_first: Any = None, timestamp: Any = None
   ) -> dict[str, np.ndarray]:
-    """Predicts from one observation per environment and the history before it.
+    """See the base class.
 
-    Args:
-      features: numpy, hierarchical or by path, `[N, *frame_shape]`, as in
-        `get_step_specification`.
-      is_first: bool `[N]`, or one bool for all; True where an episode starts. None:
-        True at the first step after `reset`, False afterwards.
-      timestamp: see the base class.
-    Returns:
-      The model's outputs by name, `[N, ...]`.
     Raises:
       SpecError: features are missing, have another shape or dtype, NaN or infinity, or
         not one entry per environment; all are named. Or the timestamp is no number. No
-        step is taken: what the policy remembers stays as it was.
+        step is taken: the state stays unchanged.
     """
     if self._loading is not None and is_first is not None and np.all(is_first):
       self._swap_if_loaded()
-    loaded = self._model("step")
-    flat = self._checked(loaded, features, self._num_envs)
-    starts = self._starts(is_first)
-    if timestamp is not None:
-      self._watch.see(timestamp, np.asarray(starts))
-    if self._seeds and loaded.is_seeded:
-      loaded.seed(self._seeds)
-      self._seeds = {}
-    outputs = loaded.step(flat, starts)
-    self._is_fresh = False
-    return outputs
-
-  def _checked(self, loaded: LoadedPolicy, features: Any, num_envs: int) -> Any:
-    """Returns the features of a step by path."""
-    flat: Any = loaded.exact_step.take(features, num_envs)
-    if flat is None:
-      flat = _validate("step", loaded.step_spec, features)
-      _check_batch("step", flat, num_envs)
-    self._check_finite("step", flat, has_envs=True)
-    return flat
-
-  def _check_finite(
-    self, operation: str, features: Any, has_envs: bool = False
-  ) -> None:
-    if not self._allow_nan:
-      policy_io.check_finite(operation, features, has_envs)
-
-  def _starts(self, is_first: Any) -> Any:
-    """Returns where an episode starts, bool [N]."""
-    starts = np.bool_(False) if is_first is None else np.asarray(is_first, bool)
-    if starts.shape not in ((), (self._num_envs,)):
-      raise errors.SpecError(
-        f"step: is_first: expected ({self._num_envs},) bool, one per environment, got "
-        f"{errors.describe(starts)}."
-      )
-    if starts.ndim and not self._is_fresh:
-      return starts
-    # Tensors that are there already: to make them costs as much as our other Python.
-    return self._all_envs[self._is_fresh or bool(starts)]
+    self._model("step")
+    return self._acting.step(features, is_first, timestamp)
 
   def reset(self, num_envs: int = 1) -> None:
-    """Forgets all history.
-
-    Args:
-      num_envs: how many environments the following steps are for, >= 1.
-    Raises:
-      SpecError: num_envs is no such number.
-    """
-    if not isinstance(num_envs, (int, np.integer)) or num_envs < 1:
-      raise errors.SpecError(
-        f"reset: num_envs: expected an integer >= 1, got {num_envs!r}."
-      )
+    """See the base class; SpecError if `num_envs` is not an integer >= 1."""
     self._swap_if_loaded()
-    self._num_envs = int(num_envs)
-    self._is_fresh = True
-    self._all_envs = _flags(self._num_envs)
-    self._seeds = {env: s for env, s in self._seeds.items() if env < self._num_envs}
-    if self._loaded is not None:
-      self._loaded.reset(self._num_envs)
+    self._acting.reset(num_envs)
 
   def seed(self, seed: int, env: int = 0) -> None:
-    """Makes what the model draws in an environment repeatable from the next step on."""
-    self._seeds[env] = seed
+    """Makes the model's random numbers repeatable from the next step on."""
+    self._acting.seed(seed, env)
 
-  def initial_state(
-    self, num_envs: int = 1, seeds: Sequence[int] | None = None
-  ) -> PolicyState:
-    """See the base class.
-
-    Raises:
-      SpecError: the model's export has no stateless step, or there is not one seed for
-        each environment.
-    """
-    loaded = self._model("initial_state")
-    state = loaded.initial_state(num_envs)
-    if seeds is not None and loaded.is_seeded:
-      if len(seeds) != num_envs:
-        raise errors.SpecError(
-          f"initial_state: seeds: expected {num_envs}, one per environment, got "
-          f"{len(seeds)}."
-        )
-      loaded.set_seeds(state, seeds)
-    return state
-
-  def stateless_step(
-    self, features: Any, state: PolicyState, is_first: Any = None
-  ) -> tuple[dict[str, np.ndarray], PolicyState]:
-    """See the base class.
-
-    Raises:
-      SpecError: features or state do not fit, or the state is of another model.
-    """
-    loaded = self._model("stateless_step")
-    return loaded.stateless_step(*self._with_state(loaded, features, state, is_first))
-
-  def inspect_step(
-    self, features: Any, state: PolicyState, is_first: Any = None
-  ) -> Inspection:
-    """Tells what the network is given at a step, from inside of the export.
+  def inspect(self, features: Any, is_first: Any = None) -> Inspection:
+    """Shows the inputs of the network at such a `step`; no step is taken.
 
     Args:
-      features: as for `stateless_step`.
-      state: as for `stateless_step`; it stays as it is.
-      is_first: as for `stateless_step`.
+      features: as for `step`.
+      is_first: as for `step`.
     Returns:
-      The windows, what preprocessing made of them, and what the network said.
-    Raises:
-      SpecError: features or state do not fit, or the export is an older one.
+      The windows, the results of preprocessing, and the outputs of the network.
     """
-    loaded = self._model("inspect_step")
-    return loaded.inspect_step(*self._with_state(loaded, features, state, is_first))
-
-  def _with_state(
-    self, loaded: LoadedPolicy, features: Any, state: PolicyState, is_first: Any
-  ) -> tuple[Any, np.ndarray, Any]:
-    """Returns the checked arguments of a step whose state the caller keeps."""
-    if getattr(state, "model_path", loaded.path) != loaded.path:
-      raise errors.SpecError(
-        f"stateless_step: state: expected one of the model {loaded.path}, got one of "
-        f"{state.model_path}. Begin an episode with initial_state()."
-      )
-    flat_state = _validate("stateless_step: state", loaded.state_spec, state)
-    num_envs = next(iter(flat_state.values())).shape[0]
-    _check_batch("stateless_step: state", flat_state, num_envs)
-    flat = self._checked(loaded, features, num_envs)
-    starts = np.asarray(False if is_first is None else is_first, bool)
-    if starts.shape not in ((), (num_envs,)):
-      raise errors.SpecError(
-        f"stateless_step: is_first: expected ({num_envs},) bool, one per environment, "
-        f"got {errors.describe(starts)}."
-      )
-    return flat, np.broadcast_to(starts, [num_envs]), flat_state
+    self._model("inspect")
+    return self._acting.inspect(features, is_first)
 
   def adapt(self, features: Any, env: int = 0) -> None:
-    """Has an environment learn a task, and keep it until `reset` or a newer model.
+    """Learns a task in an environment, until `reset` or a newer model.
 
     Args:
-      features: numpy, as `get_adaptation_specification` says, of one task: without an
+      features: numpy, as in `get_adaptation_specification`, of one task: without an
         axis of environments.
       env: the number of the environment.
     Raises:
       SpecError: the model learns no tasks, or the features do not fit.
     """
-    loaded = self._model("adapt")
-    given = specs.map_leaves(lambda value: np.asarray(value)[np.newaxis], features)
-    flat = self._of_tasks(loaded, "adapt", given)
-    if not 0 <= env < self._num_envs:
-      raise errors.SpecError(
-        f"adapt: env: expected one of {self._num_envs}, got {env}. Call "
-        "reset(num_envs) first."
-      )
-    loaded.adapt(flat, [env])
-
-  def stateless_adapt(self, features: Any, state: PolicyState) -> PolicyState:
-    """Returns a state that has learned tasks, one in each environment.
-
-    Args:
-      features: numpy, as `get_adaptation_specification` says, `[N, ...]`.
-      state: as `initial_state` and `stateless_step` give it.
-    Raises:
-      SpecError: the model learns no tasks, or the features do not fit.
-    """
-    loaded = self._model("stateless_adapt")
-    return loaded.stateless_adapt(
-      self._of_tasks(loaded, "stateless_adapt", features), state
-    )
+    self._model("adapt").signature("adapt")
+    rows = specs.map_leaves(lambda value: np.asarray(value)[np.newaxis], features)
+    self._acting.adapt(rows, env)
 
   def get_adaptation_specification(self) -> specs.TensorSpecStruct:
-    """Returns what `adapt` takes of one task: [samples, ...]."""
+    """Returns the features of `adapt`, of one task: [samples, ...]."""
     return self._model("adapt").adaptation_spec
 
-  def _of_tasks(
-    self, loaded: LoadedPolicy, operation: str, features: Any
-  ) -> specs.TensorSpecStruct:
-    loaded.signature(operation)  # Says so where there is none.
-    flat = _validate(operation, loaded.adaptation_spec, features)
-    self._check_finite(operation, flat, has_envs=True)
-    return flat
+  @property
+  def pure(self) -> LoadedPolicy:
+    """The model in use as functions, whose state the caller keeps.
 
-  def last_window(self) -> dict[str, np.ndarray]:
-    """Returns the stacked features `[N, ...]`, by path, that the last `step` saw."""
-    return self._model("last_window").last_window()
+    Many callers can share it. It stays the same when `restore` finds a newer model.
+
+    Raises:
+      NoModelError: there is no model.
+    """
+    return self._model("pure")
 
   def get_feature_specification(self) -> specs.TensorSpecStruct:
     """Returns the stored feature specs: stacked, without the batch axis."""
@@ -580,25 +382,20 @@ class LoadingPredictor(AbstractPredictor):
 
   def get_step_specification(self) -> specs.TensorSpecStruct:
     """Returns what `step` takes: single frames, without the axis of environments."""
-    return self._model("step").step_spec
-
-  def get_state_specification(self) -> specs.TensorSpecStruct:
-    """Returns what `stateless_step` remembers, without the axis of environments."""
-    return self._model("stateless_step").state_spec
+    return self._model("step").step_specification()
 
   def get_label_specification(self) -> specs.TensorSpecStruct | None:
     """Returns the label specs."""
     return self._model().label_spec
 
   def get_policy_record(self) -> PolicyRecord | None:
-    """Returns what the policy tells of itself; None of an older export."""
+    """Returns the description of the policy."""
     return self._model().record
 
   @property
   def control_period(self) -> float | None:
     """See the base class."""
-    record = None if self._loaded is None else self._loaded.record
-    return None if record is None else record.control_period
+    return None if self._loaded is None else self._loaded.control_period
 
   def close(self) -> None:
     """Lets go of the model; `restore` loads one again."""
@@ -721,7 +518,10 @@ class ExportedSavedModelPredictor(LoadingPredictor):
     own = next((e for e in newest_first if current and e.path == current.path), None)
     newer = newest_first[: newest_first.index(own)] if own else newest_first
     found = self._load_first(
-      {export.path: functools.partial(LoadedExport, export) for export in newer}
+      {
+        export.path: functools.partial(LoadedExport, export, self._allow_nan)
+        for export in newer
+      }
     )
     found = found or current
     if not newest_first:
@@ -729,55 +529,204 @@ class ExportedSavedModelPredictor(LoadingPredictor):
     return found, found is not None and found.path == newest_first[0].path
 
 
-def _flags(num_envs: int) -> dict[bool, tf.Tensor]:
-  """Returns False, and True, for every environment."""
-  return {value: tf.fill([num_envs], value) for value in (False, True)}
+_AGGREGATIONS = ("mean", "min", "lcb")
 
 
-def _validate(
-  operation: str, expected: specs.TensorSpecStruct, features: Any
-) -> specs.TensorSpecStruct:
-  """Returns the expected features by path, after a check against their specs."""
-  try:
-    flat = specs.validate_and_flatten(expected, features, ignore_batch=True)
-  except errors.SpecError as error:
-    details = str(error).removeprefix("validate_and_flatten: ")
-    raise errors.SpecError(f"{operation}: {details}") from None
-  return specs.TensorSpecStruct([(path, flat[path]) for path in expected])
+@gin.configurable
+class EnsembleExportedSavedModelPredictor(AbstractPredictor):
+  """Asks several exports, and gives the mean of what they say, or the least.
 
+  `ensemble_size` of the folders are drawn by `resample_ensemble()`, and at the first
+  restore. The minimum, or the lower confidence bound, keeps a search over critics off
+  actions that one of them alone values.
+  """
 
-def _check_batch(
-  operation: str, features: specs.TensorSpecStruct, num_envs: int | None = None
-) -> None:
-  """Checks that all features have one entry per environment, or equally many."""
-  counts = {path: int(value.shape[0]) for path, value in features.items()}
-  if num_envs is not None:
-    want, what = num_envs, f"{num_envs} environments"
-    hint = "Call reset(num_envs) first to change their number."
-  else:
-    first = next(iter(counts), "")
-    want, what, hint = counts.get(first, 0), f"a batch as large as that of {first}", ""
-  wrong = [
-    errors.Mismatch(path, what, errors.describe(features[path]), hint)
-    for path, count in counts.items()
-    if count != want
-  ]
-  if wrong:
-    raise errors.mismatch_error(operation, wrong)
+  def __init__(
+    self,
+    export_dirs: str | Sequence[str] = gin.REQUIRED,
+    local_export_root: str | None = None,
+    ensemble_size: int = 1,
+    timeout: float = 600.0,
+    restore_model_option: RestoreOptions = RestoreOptions.DO_NOT_RESTORE,
+    aggregation: str = "mean",
+    lcb_coefficient: float = 1.0,
+    seed: int | None = None,
+    allow_nan: bool = False,
+  ) -> None:
+    """Creates the predictors, by default without models.
 
+    Args:
+      export_dirs: folders of exports, one a member; a list, or joined by commas.
+      local_export_root: looks for the folders' last names in here.
+      ensemble_size: members that are asked; 1 draws one of the exports.
+      timeout: see `ExportedSavedModelPredictor`, for each.
+      restore_model_option: see `ExportedSavedModelPredictor`.
+      aggregation: of outputs of floating point: 'mean', 'min', or 'lcb', the mean minus
+        `lcb_coefficient` standard deviations. Others are those of the first member.
+      lcb_coefficient: of 'lcb'.
+      seed: of the draw of members.
+      allow_nan: accepts features with NaN or infinity, which are otherwise an error.
+    Raises:
+      SpecError: a folder is missing below `local_export_root`, there are no folders or
+        no members, or the aggregation is not known.
+    """
+    if aggregation not in _AGGREGATIONS:
+      raise errors.SpecError(
+        f"{type(self).__name__}: aggregation: expected one of "
+        f"{errors.listing(_AGGREGATIONS)}, got {aggregation!r}."
+      )
+    given = export_dirs.split(",") if isinstance(export_dirs, str) else export_dirs
+    self._export_dirs = [str(path) for path in given if str(path)]
+    if not self._export_dirs or ensemble_size < 1:
+      raise errors.SpecError(
+        f"{type(self).__name__}: expected folders and an ensemble_size of at least 1, "
+        f"got {len(self._export_dirs)} folders and {ensemble_size}."
+      )
+    self._ensemble_size = ensemble_size
+    self._aggregate: Callable[[np.ndarray], np.ndarray] = {
+      "mean": lambda x: x.mean(axis=0),
+      "min": lambda x: x.min(axis=0),
+      "lcb": lambda x: x.mean(axis=0) - lcb_coefficient * x.std(axis=0),
+    }[aggregation]
+    self._rng = np.random.default_rng(seed)
+    self._predictors = [
+      ExportedSavedModelPredictor(
+        self._resolve(path, local_export_root),
+        timeout,
+        restore_model_option=restore_model_option,
+        allow_nan=allow_nan,
+      )
+      for path in self._export_dirs
+    ]
+    self._members: list[int] = []
+    self._num_envs = 1
 
-def _by_argument(
-  serialized: Sequence[bytes] | Mapping[str, Sequence[bytes]], names: Sequence[str]
-) -> dict[str, list[bytes]]:
-  """Returns records by the names of the arguments that take them."""
-  if not isinstance(serialized, Mapping):
-    serialized = {"": serialized}
-  given_names = records_arguments(serialized)
-  given = {given_names[key]: list(each) for key, each in serialized.items()}
-  if set(given) != set(names):
-    raise errors.SpecError(
-      f"predict_records: serialized: expected records for {errors.listing(names)}, got "
-      f"them for {errors.listing(given)}. Records of several datasets are a dictionary "
-      "by dataset_key."
+  def _resolve(self, path: str, root: str | None) -> str:
+    if root is None:
+      return path
+    resolved = os.path.join(root, os.path.basename(path.strip("/")))
+    if not os.path.exists(resolved):
+      raise errors.SpecError(
+        f"{type(self).__name__}: export_dirs: expected the folder {resolved}, got "
+        "nothing. It is the last name of the folder below local_export_root."
+      )
+    return resolved
+
+  def resample_ensemble(self) -> None:
+    """Draws which exports are asked; each at most once, if there are enough."""
+    num = len(self._predictors)
+    again = self._ensemble_size > num
+    drawn = self._rng.choice(num, self._ensemble_size, replace=again)
+    self._members = [int(each) for each in drawn]
+    for predictor in self._ensemble:
+      predictor.reset(self._num_envs)
+
+  def restore(self, is_async: bool | None = None) -> bool:
+    """Loads the newest exports of all folders; see `ExportedSavedModelPredictor`.
+
+    Returns:
+      Whether all are the newest.
+    """
+    restored = [predictor.restore(is_async) for predictor in self._predictors]
+    if not self._members:
+      self.resample_ensemble()
+    return all(restored)
+
+  def predict(self, features: Any) -> dict[str, np.ndarray]:
+    """See the base class: the aggregate of the members' outputs."""
+    self.assert_is_loaded()
+    return self._joined([each.predict(features) for each in self._ensemble])
+
+  def step(
+    self, features: Any, is_first: Any = None, timestamp: Any = None
+  ) -> dict[str, np.ndarray]:
+    """See the base class: the aggregate; each member has a history of its own."""
+    self.assert_is_loaded()
+    # One of them warns for all.
+    times = [timestamp, *[None] * (len(self._asked_once) - 1)]
+    return self._joined(
+      [
+        each.step(features, is_first, time)
+        for each, time in zip(self._asked_once, times, strict=True)
+      ]
     )
-  return given
+
+  def reset(self, num_envs: int = 1) -> None:
+    """Forgets all history."""
+    for predictor in self._predictors:
+      predictor.reset(num_envs)
+    self._num_envs = num_envs
+
+  def seed(self, seed: int, env: int = 0) -> None:
+    """Makes what the members draw repeatable from here on."""
+    for predictor in self._predictors:
+      predictor.seed(seed, env)
+
+  def get_feature_specification(self) -> specs.TensorSpecStruct:
+    """Returns what `predict` takes; the members' are the same."""
+    return self._predictors[0].get_feature_specification()
+
+  def get_step_specification(self) -> specs.TensorSpecStruct:
+    """Returns what `step` takes; the members' are the same."""
+    return self._predictors[0].get_step_specification()
+
+  def get_label_specification(self) -> specs.TensorSpecStruct | None:
+    """Returns the label specs."""
+    return self._predictors[0].get_label_specification()
+
+  def close(self) -> None:
+    """Lets go of the models."""
+    for predictor in self._predictors:
+      predictor.close()
+
+  def assert_is_loaded(self) -> None:
+    """Checks that there are models to predict with.
+
+    Raises:
+      NoModelError: nothing was restored, or a member has no model.
+    """
+    if not self._members:
+      raise NoModelError(
+        "ensemble: expected members to ask, got none. Call restore() first."
+      )
+    for predictor in self._ensemble:
+      predictor.assert_is_loaded()
+
+  @property
+  def control_period(self) -> float | None:
+    """That of the members, which is the same."""
+    return self._predictors[0].control_period
+
+  @property
+  def model_version(self) -> int:
+    """The version of the first member's export."""
+    self.assert_is_loaded()
+    return self._ensemble[0].model_version
+
+  @property
+  def global_step(self) -> int:
+    """The training step of the one member; -1 of several, and before there is one."""
+    return self._ensemble[0].global_step if len(self._members) == 1 else -1
+
+  @property
+  def model_path(self) -> str:
+    """The members' exports, joined by commas."""
+    self.assert_is_loaded()
+    return ",".join(each.model_path for each in self._ensemble)
+
+  @property
+  def _ensemble(self) -> list[ExportedSavedModelPredictor]:
+    return [self._predictors[member] for member in self._members]
+
+  @property
+  def _asked_once(self) -> list[ExportedSavedModelPredictor]:
+    """Members without repetitions: a history sees each observation once."""
+    return [self._predictors[member] for member in dict.fromkeys(self._members)]
+
+  def _joined(self, said: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    return {
+      name: self._aggregate(np.stack([each[name] for each in said])).astype(first.dtype)
+      if first.dtype.kind == "f"
+      else first
+      for name, first in said[0].items()
+    }

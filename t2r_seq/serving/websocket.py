@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -38,41 +38,22 @@ _CLOSE_SECONDS = 1.0
 _SLACK_BYTES = 1 << 20
 
 
-class StatelessPolicy(Protocol):
-  """What a server needs: `lite.LitePolicy`, or `policies.StatelessPolicy`.
-
-  These two also have `describe()`, `inspect_step(...)` and `control_period`, which a
-  server uses where they are.
-  """
-
-  def initial_state(self, seed: int = 0) -> policy_io.PolicyState:
-    """Returns the state before a first step."""
-    ...
-
-  def stateless_step(
-    self, observation: Any, state: policy_io.PolicyState, is_first: bool = False
-  ) -> tuple[Mapping[str, np.ndarray], policy_io.PolicyState]:
-    """Takes a step of one environment."""
-    ...
-
-  def step_specification(self) -> Mapping[str, Any]:
-    """Returns what a step takes, by path: things of a shape and a dtype."""
-    ...
-
-  @property
-  def global_step(self) -> int:
-    """The training step of the model."""
-    ...
+def make_packer() -> Any:
+  """Returns an encoder for one thread; making one allocates a buffer, about 80 us."""
+  return _msgpack().Packer(default=_encode)
 
 
-def pack(value: Any) -> bytes:
+def pack(value: Any, packer: Any = None) -> bytes:
   """Encodes dictionaries, lists, texts, numbers and arrays.
 
+  Args:
+    value: the message.
+    packer: of `make_packer`; None for a new one.
   Raises:
     SpecError: there is something else among them.
   """
   try:
-    return _msgpack().packb(value, default=_encode)
+    return (packer or make_packer()).pack(value)
   except (OverflowError, TypeError, ValueError) as error:
     raise errors.SpecError(
       f"pack: expected texts, numbers and arrays of numbers, got: {error}"
@@ -169,7 +150,7 @@ class PolicyServer:
 
   def __init__(
     self,
-    policy: StatelessPolicy,
+    policy: Any,
     address: str = listening.LOOPBACK,
     port: int = PORT,
     max_clients: int = 8,
@@ -180,7 +161,8 @@ class PolicyServer:
     """Starts the server, in threads of its own.
 
     Args:
-      policy: of one environment.
+      policy: a predictor with a model, a `lite.LitePolicy`, or another
+        `policies.PurePolicy`, whose `describe()` and `inspect(...)` are optional.
       address: 'localhost', so that it is reached from this machine alone; one of the
         machine's addresses; or '0.0.0.0' for all of them. Nobody is asked who he is.
       port: 0 chooses one.
@@ -204,7 +186,7 @@ class PolicyServer:
     max_connections = listening.check_max_connections(
       "serve", max_clients, max_connections
     )
-    self._policy = policy
+    self._policy = policy = getattr(policy, "pure", policy)
     # Of the policy, for as long as a step takes; and of who is there.
     self._step_lock, self._lock = threading.Lock(), threading.Lock()
     self._max_clients = max_clients
@@ -311,36 +293,31 @@ class PolicyServer:
         self._connections.discard(connection)
 
   def _answer_all(self, connection: Any) -> None:
-    state, is_first = self._policy.initial_state(), True
-    period = getattr(self._policy, "control_period", None)
-    watch = policy_io.RateWatch(period, f"serve: {connection.remote_address}")
+    policy = policy_io.StatefulPolicy(
+      self._policy, f"serve: {connection.remote_address}"
+    )
+    packer = make_packer()
     for message in connection:
       try:
         observation = self._renamed(_observation(message))
-        is_first = bool(_number(observation, IS_FIRST)) or is_first
+        is_first = bool(_number(observation, IS_FIRST))
         seed = _number(observation, SEED, None)
-        asks = bool(_number(observation, INSPECT))
-        if seed is not None and SEED in state:
-          state[SEED] = self._policy.initial_state(seed)[SEED]
-        timestamp = policy_io.timestamp_of(
-          observation, self._policy.step_specification()
-        )
-        if timestamp is not None:
-          watch.see(timestamp, is_first)
-        told = {}
-        if asks:
-          told = self._inspect(observation, state, is_first)
+        inspects = bool(_number(observation, INSPECT))
+        if seed is not None:
+          policy.seed(seed)
+        found = {}
+        if inspects:
+          found = self._inspect(policy, observation, is_first)
         started = time.perf_counter()
         with self._step_lock:
-          outputs, state = self._policy.stateless_step(observation, state, is_first)
+          outputs = policy.step_one(observation, is_first)
         milliseconds = 1000 * (time.perf_counter() - started)
-        outputs = self._with_actions(outputs)
+        named = self._with_actions(outputs)
       except errors.SpecError as error:
         connection.send(f"{error}{self._hint(str(error))}")
         continue
-      is_first = False
       timing = {"server_timing": {"infer_ms": milliseconds}}
-      connection.send(pack({**outputs, **told, **timing}))
+      connection.send(pack({**named, **found, **timing}, packer))
 
   def _renamed(self, observation: dict[str, Any]) -> dict[str, Any]:
     """Returns an observation by the policy's paths."""
@@ -370,16 +347,18 @@ class PolicyServer:
       )
     return {**outputs, self._output: np.atleast_2d(outputs[self._action])}
 
-  def _inspect(self, *step: Any) -> dict[str, Any]:
-    """Returns what the policy tells of a step that is to be taken."""
-    inspect = getattr(self._policy, "inspect_step", None)
-    if inspect is None:
+  def _inspect(
+    self, policy: policy_io.StatefulPolicy, observation: Any, is_first: bool
+  ) -> dict[str, Any]:
+    """Returns the inspection of a step that is not taken yet."""
+    if not hasattr(self._policy, "inspect"):
       raise errors.SpecError(
-        f"serve: {INSPECT}: expected a policy that tells what it sees, got a "
-        f"{type(self._policy).__name__}, which has no inspect_step."
+        f"serve: {INSPECT}: expected a policy with `inspect`, got a "
+        f"{type(self._policy).__name__}, which has none."
       )
     with self._step_lock:
-      return {"inspection": dataclasses.asdict(inspect(*step))}
+      inspection = policy.inspect_one(observation, is_first)
+    return {"inspection": dataclasses.asdict(inspection)}
 
 
 class PolicyClient:
@@ -417,6 +396,7 @@ class PolicyClient:
     closed = imports.load_extra("websockets.exceptions", "serve").WebSocketException
     self._failures = (closed, OSError, EOFError)  # A TimeoutError is an OSError.
     self._place = f"ws://{host}:{port}"
+    self._packer = make_packer()
     self._timeout = timeout
     self._is_first, self._num_steps = True, 0
     self._seed: int | None = None
@@ -473,7 +453,7 @@ class PolicyClient:
     """
     message = self._message(observation)
     try:
-      self._connection.send(pack(message))
+      self._connection.send(pack(message, self._packer))
       answer = self._connection.recv(self._timeout)
     except self._failures as error:
       raise ConnectionError(

@@ -24,7 +24,6 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, files, specs
-from t2r_seq.lite.texts import HashedWords
 from t2r_seq.models import T2RModel
 from t2r_seq.policies import (
   PolicyFunctions,
@@ -32,9 +31,12 @@ from t2r_seq.policies import (
   export_lite,
   exported_feature_specs,
 )
-from t2r_seq.policies.policy_module import EMBEDDED_STEP, stored_feature_specs
+from t2r_seq.policies.policy_module import (
+  EMBEDDED_STEP,
+  stored_feature_specs,
+  write_warmup_requests,
+)
 from t2r_seq.policies.policy_record import OPERATIVE_CONFIG, POLICY_RECORD
-from t2r_seq.policies.warmup import write_warmup_requests
 from t2r_seq.preprocessors.normalize import normalizing_stages
 from t2r_seq.preprocessors.text_preprocessor import embedded_texts
 from t2r_seq.specs import ModeKeys
@@ -380,11 +382,11 @@ def _outside_strategies(function: Callable[..., None], *arguments: Any) -> None:
 
 
 def _check(model: T2RModel) -> None:
-  functions, signatures, texts = _policy(model)
+  functions, signatures, record = _policy(model)
   for name, function in signatures.items():
     _check_tracked(model, functions.module, name, function.get_concrete_function())
   with tempfile.TemporaryDirectory() as folder:
-    _write_extra(model, folder, 0, signatures, texts, (1,))
+    _write_extra(model, folder, 0, signatures, record, (1,))
 
 
 def _check_tracked(
@@ -412,29 +414,27 @@ def _check_tracked(
 def _save(
   model: T2RModel, path: str, global_step: int, warmup_batch_sizes: Sequence[int]
 ) -> None:
-  functions, signatures, texts = _policy(model)
+  functions, signatures, record = _policy(model)
   tf.saved_model.save(functions.module, path, signatures=signatures)
-  _write_extra(model, path, global_step, signatures, texts, warmup_batch_sizes)
+  _write_extra(model, path, global_step, signatures, record, warmup_batch_sizes)
 
 
-_Texts = dict[str, HashedWords]
-
-
-def _policy(model: T2RModel) -> tuple[PolicyFunctions, dict[str, Any], _Texts]:
-  """Returns the functions of a model, its signatures, and how it embeds its texts."""
+def _policy(model: T2RModel) -> tuple[PolicyFunctions, dict[str, Any], PolicyRecord]:
+  """Returns the functions of a model, its signatures, and its description."""
   functions = PolicyFunctions(model)
-  signatures = functions.signatures()
-  embedded_step, texts = _embedded_step(model)
+  signatures, record = functions.signatures(), functions.record
+  embedded_step, changes = _embedded_step(model)
   if embedded_step is not None:
     signatures[EMBEDDED_STEP] = embedded_step
-  return functions, signatures, texts
+  return functions, signatures, dataclasses.replace(record, **changes)
 
 
-def _embedded_step(model: T2RModel) -> tuple[Any, _Texts]:
-  """Makes the stateless step that takes vectors for texts.
+def _embedded_step(model: T2RModel) -> tuple[Any, dict[str, Any]]:
+  """Makes the step that takes vectors for texts.
 
   Returns:
-    The function, None for a model without texts; and how to embed them, by path.
+    The function, None for a model without texts; and the fields of the record that
+    describe it.
   """
   stored = exported_feature_specs(model.step_model)
   with embedded_texts() as found:
@@ -448,7 +448,8 @@ def _embedded_step(model: T2RModel) -> tuple[Any, _Texts]:
     }
     if not texts:
       return None, {}
-    step = PolicyFunctions(model).signatures().get("stateless_step")
+    functions = PolicyFunctions(model)
+    step = functions.signatures().get("step")
   if step is None:
     return None, {}
 
@@ -464,7 +465,7 @@ def _embedded_step(model: T2RModel) -> tuple[Any, _Texts]:
       "The export has no '%s', and no lite form: %s", EMBEDDED_STEP, error
     )
     return None, {}
-  return embedded_step, texts
+  return embedded_step, {"texts": texts, "embedded_state": functions.record.state}
 
 
 def _write_extra(
@@ -472,7 +473,7 @@ def _write_extra(
   path: str,
   global_step: int,
   signatures: Mapping[str, Any],
-  texts: _Texts,
+  record: PolicyRecord,
   warmup_batch_sizes: Sequence[int],
 ) -> None:
   """Writes what lies beside the SavedModel: specs, record, config, warm-up requests."""
@@ -489,9 +490,7 @@ def _write_extra(
     for stage in normalizing_stages(model.preprocessor)
     for path, each in stage.figures().items()
   }
-  record = dataclasses.replace(
-    PolicyRecord.of(model), normalization=figures or None, texts=texts or None
-  )
+  record = dataclasses.replace(record, normalization=figures or None)
   notes = {POLICY_RECORD: record.to_json()}
   if config := gin.operative_config_str().strip():
     notes[OPERATIVE_CONFIG] = f"{config}\n"

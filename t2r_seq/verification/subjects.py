@@ -21,17 +21,12 @@ class Step(NamedTuple):
   """What a policy did and saw at a step, `[1, ...]`.
 
   Attributes:
-    outputs: of the step, whose state the policy keeps.
-    kept: the windows that it kept, by path.
-    told: what it says that its network was given.
-    stateless: outputs of the step whose state the caller keeps; None where there is
-      one form of the step only.
+    outputs: of the step.
+    told: the inputs of its network, and its outputs.
   """
 
   outputs: Arrays
-  kept: Arrays
   told: policy_io.Inspection
-  stateless: Arrays | None
 
 
 class Subject(abc.ABC):
@@ -102,29 +97,16 @@ class _Exported(Subject):
     self.record = predictor.get_policy_record()
     self.one_task = policies.OneTask.of(predictor)
     self.predict = predictor.predict
-    self._has_windows = any(
-      spec.time_offsets not in (None, "last")
-      for path, spec in self.feature_spec.items()
-      if path in self.step_spec
-    )
-    predictor.reset(1)
-    self._state = predictor.initial_state(1)
+    predictor.reset()
 
   def learn(self, condition: Arrays) -> None:
     """See the base class."""
     self._predictor.adapt({path: value[0] for path, value in condition.items()})
-    self._state = self._predictor.stateless_adapt(condition, self._state)
 
   def take(self, observation: Arrays, begins: bool) -> Step:
-    predictor, starts = self._predictor, [begins]
     given = {path: value[np.newaxis] for path, value in observation.items()}
-    outputs = predictor.step(given, is_first=starts)
-    kept = predictor.last_window() if self._has_windows else {}
-    told = predictor.inspect_step(given, self._state, is_first=starts)
-    stateless, self._state = predictor.stateless_step(
-      given, self._state, is_first=starts
-    )
-    return Step(outputs, kept, told, stateless)
+    told = self._predictor.inspect(given, is_first=begins)
+    return Step(self._predictor.step(given, is_first=begins), told)
 
 
 class _Lite(Subject):
@@ -136,18 +118,15 @@ class _Lite(Subject):
     self._policy = policy
     self.name = f"{policy.model_path} (LiteRT, step {policy.global_step})"
     self.weights = policy.layout.weights
-    self.step_spec = policy.step_specification()
-    self.feature_spec, self.record = _described(self.name, policy.describe())
-    self._state = policy.initial_state()
+    self.step_spec = policy.pure.step_specification()
+    self.feature_spec, self.record = _described(self.name, policy.pure.describe())
 
   def take(self, observation: Arrays, begins: bool) -> Step:
     policy = self._policy
     if begins:
       policy.reset()
-    told = policy.inspect_step(observation, self._state, begins)
-    stateless, self._state = policy.stateless_step(observation, self._state, begins)
-    outputs, kept = policy.step(observation), policy.windows()
-    return Step(_batched(outputs), _batched(kept), told, _batched(stateless))
+    told = policy.inspect(observation)
+    return Step(_batched(policy.step(observation)), told)
 
 
 class _Served(Subject):
@@ -179,7 +158,7 @@ class _Served(Subject):
         told.seen[path] = value.astype(self.step_spec[path].dtype)
     outputs = {name: x for name, x in answer.items() if name != "server_timing"}
     self.tells_inputs = bool(told.inputs)
-    return Step(_batched(outputs), {}, told, None)
+    return Step(_batched(outputs), told)
 
 
 def _batched(values: Mapping[str, np.ndarray]) -> Arrays:
@@ -189,7 +168,7 @@ def _batched(values: Mapping[str, np.ndarray]) -> Arrays:
 def _described(
   name: str, said: Mapping[str, Any]
 ) -> tuple[TensorSpecStruct, policies.PolicyRecord | None]:
-  """Reads what a policy tells of itself, see `policies.StatelessPolicy.describe`."""
+  """Reads what a policy tells of itself, see `LoadedPolicy.describe`."""
   if "specs" not in said:
     raise errors.SpecError(
       f"verify: {name}: expected a policy that tells its specs, got one that does not. "

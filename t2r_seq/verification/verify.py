@@ -11,7 +11,11 @@ import numpy as np
 from t2r_seq import errors, policies, records, specs, statistics, windows
 from t2r_seq.lite import policy_io
 from t2r_seq.policies.execution import CHUNK_SUFFIX
-from t2r_seq.policies.tolerance import TOLERANCE, describe_tolerance, relative_errors
+from t2r_seq.policies.lite_export import (
+  TOLERANCE,
+  describe_tolerance,
+  relative_errors,
+)
 from t2r_seq.preprocessors.normalize import normalizing_stages
 from t2r_seq.specs import TensorSpecStruct
 from t2r_seq.verification import fit
@@ -46,10 +50,10 @@ def verify(
   """Proves that a policy sees what training saw, or finds the first difference.
 
   Episodes are replayed as a robot lives them, one observation at a time, through the
-  policy's `step` and `stateless_step`. At each step its windows and masks, and what
-  its network is given, are compared to the last bit with what training's input
-  pipeline and preprocessor make of that anchor. They are read out of the export by its
-  own `inspect_step`, which calls the function of the graph that a step calls.
+  policy's `step`. At each step its windows and masks, and the inputs of its network,
+  are compared to the last bit with what training's input pipeline and preprocessor make
+  of that anchor. They are read out of the export by its own `inspect`, which calls the
+  function of the graph that a step calls.
 
   A lite folder tells its windows, and not what its network is given: its outputs are
   compared with those of training's windows. A server is asked what it sees.
@@ -195,11 +199,9 @@ class _Life:
     self.condition: Arrays = {}
     self.first: Arrays = {}
     self.seen: list[Arrays] = []
-    self.kept: list[Arrays] = []
     self.inputs: list[Arrays] = []
     self.said: list[Arrays] = []
     self.stepped: list[Arrays] = []
-    self.stateless: list[Arrays] = []
 
 
 def _stack(rows: list[Arrays]) -> Arrays:
@@ -232,11 +234,9 @@ def _live(
       return None
     life.first = life.first or packed
     life.stepped.append(step.outputs)
-    life.kept.append(step.kept)
     life.seen.append(step.told.seen)
     life.inputs.append(step.told.inputs)
     life.said.append(step.told.said)
-    life.stateless.append(step.outputs if step.stateless is None else step.stateless)
   return life
 
 
@@ -320,7 +320,7 @@ class _Comparison:
     elif has_model and not self._subject.tells_inputs and "output" in listed:
       said.append("preprocessed values, which this form does not tell, by the outputs")
     if "step" in listed:
-      said.append(f"step and stateless_step: {listed['step']}, bit for bit")
+      said.append(f"step and inspect: {listed['step']}, bit for bit")
     if "output" in listed:
       learned = self._subject.one_task is not None
       said.append(
@@ -365,19 +365,12 @@ class _Comparison:
 
   def compare(self, episode: Episode, life: _Life) -> None:
     """Compares an episode."""
-    seen, kept = _stack(life.seen), _stack(life.kept)
+    seen = _stack(life.seen)
     self._compare_paths(episode, seen)
     self._compare_windows(episode, seen)
-    self._compare_windows(episode, kept)
     if self._subject.tells_inputs:
       self._compare_inputs(episode, _stack(life.inputs), seen)
     said, stepped = _stack(life.said), _stack(life.stepped)
-    stateless = _stack(life.stateless)
-    for name, value in stepped.items():
-      if life.stateless[0] is not life.stepped[0]:
-        self._note(
-          episode, "step", name, stateless[name], value, np.arange(episode.num_steps)
-        )
     self._compare_outputs(episode, said, stepped, life)
     self._leave_draws(episode, life, stepped)
     self._before = episode
@@ -609,9 +602,7 @@ class _Comparison:
       if stage not in ("output", "step"):
         continue
       samples = self._draws(episode, life, stepped)
-      sides = ["said", "reference"] if stage == "output" else ["step", "stateless"]
-      if stage == "step" and self._record is not None and not self._record.execution:
-        sides.append("said")
+      sides = ["said", "reference" if stage == "output" else "step"]
       drawn = [samples[side][name] for side in sides if name in samples[side]]
       # Windows that begin later than an episode see other things than its first step.
       is_same = stage == "step" or not episode.anchors[0]
@@ -624,11 +615,9 @@ class _Comparison:
     """Returns what is said of an episode's first step, asked again and again."""
     if self._sampled is None:
       steps = [self._subject.take(life.first, True) for _ in range(_NUM_DRAWS)]
-      stateless = [s.outputs if s.stateless is None else s.stateless for s in steps]
       self._sampled = {
         "step": _stack([step.outputs for step in steps]),
         "said": _stack([step.told.said for step in steps]),
-        "stateless": _stack(stateless),
         "reference": {},
       }
       if self._predict is not None and len(episode.anchors):

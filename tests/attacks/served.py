@@ -27,17 +27,17 @@ _HANDSHAKE = (
 class _Sum:
   """Returns the sum of an episode's positions."""
 
-  global_step = 0
+  global_step, control_period = 0, None
 
   def step_specification(self) -> dict[str, lite_policy.Leaf]:
     return _SPEC
 
-  def initial_state(self, seed: int = 0) -> policy_io.PolicyState:
-    return policy_io.PolicyState({"sum": np.zeros([2], np.float32)})
+  def initial_state(self, seeds: Any = (0,)) -> policy_io.PolicyState:
+    return policy_io.PolicyState({"sum": np.zeros([1, 2], np.float32)})
 
-  def stateless_step(self, observation: Any, state: Any, is_first: bool = False) -> Any:
-    given = policy_io.pack(observation, _SPEC)["pos"]
-    total = given if is_first else state["sum"] + given
+  def step(self, observation: Any, state: Any, is_first: bool = False) -> Any:
+    given = observation["pos"]
+    total = given if is_first else state.tensors["sum"] + given
     return {"inference_output": total}, policy_io.PolicyState({"sum": total})
 
 
@@ -136,8 +136,8 @@ class NanAttack(_ExportAttack):
 
       predictor = policies.ExportedSavedModelPredictor(self._exports, timeout=0)
       predictor.restore()
-      self._policies["SavedModel"] = policies.StatelessPolicy(predictor)
-      self._policies["LiteRT"] = lite.LitePolicy(self._lite)
+      self._policies["SavedModel"] = predictor.pure
+      self._policies["LiteRT"] = lite.LitePolicy(self._lite).pure
     states = self._episode(rng)
     for name, policy in self._policies.items():
       state = clean = policy.initial_state()
@@ -146,14 +146,14 @@ class NanAttack(_ExportAttack):
           bad = good.copy()
           bad[rng.randrange(2)] = rng.choice([np.nan, np.inf, -np.inf, 1e300, -1e39])
           try:
-            _, state = policy.stateless_step({"state": bad}, state, t == 0)
+            _, state = policy.step({"state": bad[np.newaxis]}, state, t == 0)
             wrong.append(f"{name}: {bad} was taken at step {t}")
           except errors.SpecError as error:
             self.counts["refused"] += 1
             if "state: expected finite (2,) float32" not in str(error):
               wrong.append(f"{name}: {error}")
-        got, state = policy.stateless_step({"state": good}, state, t == 0)
-        want, clean = policy.stateless_step({"state": good}, clean, t == 0)
+        got, state = policy.step({"state": good[np.newaxis]}, state, t == 0)
+        want, clean = policy.step({"state": good[np.newaxis]}, clean, t == 0)
         if not np.array_equal(got["inference_output"], want["inference_output"]):
           wrong.append(f"{name}: another action at step {t}")
         self.counts["steps"] += 1

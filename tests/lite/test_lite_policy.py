@@ -96,7 +96,7 @@ def test_inspect_shows_what_both_forms_see_remember_and_give(exported, capsys):
     for line in (
       "state/pos float32 3 -3 0 and its mask",
       "goal float32 1 the present one",
-      "history_state_pos float32 4x3 48 frames that windows look back at",
+      "history/state/pos float32 4x3 48 frames that windows look back at",
       "padding: repeat",
     ):
       assert line in shown, said
@@ -174,7 +174,7 @@ def test_int8_weights_are_near_and_a_state_is_its_models_own(exported, tmp_path)
   with pytest.raises(
     errors.SpecError, match=r"state: expected one of the model .* got"
   ):
-    coarse.stateless_step(_observation(), exact.initial_state())
+    coarse.pure.step({}, exact.pure.initial_state())
 
 
 def test_an_observation_that_does_not_fit_is_refused(exported):
@@ -188,13 +188,15 @@ def test_an_observation_that_does_not_fit_is_refused(exported):
     policy.step(bad)
 
 
-def _stateless(policy):
-  state = policy.initial_state()
+def _pure(policy):
+  spec, state = policy.pure.step_specification(), policy.pure.initial_state()
 
   def step(observation):
     nonlocal state
-    outputs, state = policy.stateless_step(observation, state)
-    return outputs["inference_output"]
+    packed = policy_io.pack(observation, spec)
+    rows = {path: value[np.newaxis] for path, value in packed.items()}
+    outputs, state = policy.pure.step(rows, state)
+    return outputs["inference_output"][0]
 
   return step
 
@@ -236,15 +238,11 @@ def _served(policy, stack):
 # Each returns a function that steps a new policy.
 RUNTIMES = {
   "lite": lambda e, f, n, _: _acting(lite.LitePolicy(f, allow_nan=n)),
-  "lite, stateless": lambda e, f, n, _: _stateless(lite.LitePolicy(f, allow_nan=n)),
+  "lite, pure": lambda e, f, n, _: _pure(lite.LitePolicy(f, allow_nan=n)),
   "lite, served": lambda e, f, n, s: _served(lite.LitePolicy(f, allow_nan=n), s),
   "export": lambda e, f, n, _: _acting(policies.RegressionPolicy(_predictor(e, n))),
-  "export, stateless": lambda e, f, n, _: _stateless(
-    policies.StatelessPolicy(_predictor(e, n))
-  ),
-  "export, served": lambda e, f, n, s: _served(
-    policies.StatelessPolicy(_predictor(e, n)), s
-  ),
+  "export, pure": lambda e, f, n, _: _pure(_predictor(e, n)),
+  "export, served": lambda e, f, n, s: _served(_predictor(e, n), s),
   "ensemble": lambda e, f, n, _: _acting(policies.RegressionPolicy(_ensemble(e, n))),
   "in memory": lambda e, f, n, _: _acting(policies.RegressionPolicy(_in_memory(n))),
 }
@@ -303,7 +301,7 @@ def test_a_server_gives_what_the_export_gives_and_may_be_killed(exported):
   command = [sys.executable, "-m", "t2r_seq", "serve", folder, "--port", "0"]
   environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
   with (
-    serving.PolicyServer(policies.StatelessPolicy(predictor), port=0) as server,
+    serving.PolicyServer(predictor, port=0) as server,
     subprocess.Popen(
       command, stdout=subprocess.PIPE, text=True, env=environment
     ) as process,

@@ -466,8 +466,9 @@ def test_the_export_adapts_as_the_model_does(trained):
   for is_first in (None, True):  # The task outlives the episode.
     said = predictor.step(observed, is_first)["inference_output"]
     np.testing.assert_allclose(said, want[:, 0], rtol=1e-4, atol=1e-5)
-  state = predictor.stateless_adapt(condition, predictor.initial_state(2))
-  said, _ = predictor.stateless_step(observed, state, [True, True])
+  pure = predictor.pure
+  state = pure.adapt(condition, pure.initial_state([0, 1]))
+  said, _ = pure.step(observed, state, [True, True])
   np.testing.assert_allclose(said["inference_output"], want[:, 0], rtol=1e-4, atol=1e-5)
   predictor.reset(2)
   forgotten = predictor.step(observed)["inference_output"]

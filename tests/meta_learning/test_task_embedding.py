@@ -93,17 +93,16 @@ def test_a_step_of_the_export_acts_by_the_task_that_it_was_shown(trained):
   condition = {
     path: value.numpy() for path, value in features.items() if "condition" in path
   }
-  state = predictor.stateless_adapt(condition, predictor.initial_state(2))
-  said, state = predictor.stateless_step({"x": x[:, 0]}, state, [True, True])
+  pure = predictor.pure
+  state = pure.adapt(condition, pure.initial_state([0, 1]))
+  said, state = pure.step({"x": x[:, 0]}, state, [True, True])
   np.testing.assert_allclose(
     said["inference_output"], want["inference_output"][:, 0], rtol=1e-4, atol=1e-5
   )
   # Another episode of the task; and what is known before any.
-  again, _ = predictor.stateless_step({"x": x[:, 0]}, state, [True, True])
+  again, _ = pure.step({"x": x[:, 0]}, state, [True, True])
   np.testing.assert_array_equal(again["inference_output"], said["inference_output"])
-  fresh, _ = predictor.stateless_step(
-    {"x": x[:, 0]}, predictor.initial_state(2), [True, True]
-  )
+  fresh, _ = pure.step({"x": x[:, 0]}, pure.initial_state([0, 1]), [True, True])
   assert np.abs(fresh["inference_output"] - said["inference_output"]).max() > 1e-2
 
 

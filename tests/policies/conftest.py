@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import specs, tensorspec_utils
+from t2r_seq import policies, specs, tensorspec_utils
+from t2r_seq.lite.policy_io import Leaf
 
+STATE = "policy_state_float32"
 FEATURES = specs.TensorSpecStruct(
   [
     (
@@ -30,8 +33,6 @@ class _SummingModel(tf.Module):
   def __init__(self, scale: float) -> None:
     super().__init__()
     self._scale = tf.Variable(scale)
-    self._past = tf.Variable(tf.zeros([1, 3]), shape=[None, 3])
-    self._window = tf.Variable(tf.zeros([1, 2, 3]), shape=[None, 2, 3])
 
   def _act(self, window, goal):
     action = self._scale * tf.reduce_sum(window, axis=1) + goal
@@ -62,24 +63,17 @@ class _SummingModel(tf.Module):
       tf.TensorSpec([None, 3], name="state_pos"),
       tf.TensorSpec([None, 1], name="goal"),
       tf.TensorSpec([None], tf.bool, name="is_first"),
+      tf.TensorSpec([None, 3], name=STATE),
     ]
   )
-  def step(self, state_pos, goal, is_first):
-    past = tf.where(is_first[:, tf.newaxis], state_pos, self._past)
+  def step(self, state_pos, goal, is_first, past):
+    past = tf.where(is_first[:, tf.newaxis], state_pos, past)
     window = tf.stack([past, state_pos], axis=1)
-    self._past.assign(state_pos)
-    self._window.assign(window)
-    return self._act(window, goal)
+    return {**self._act(window, goal), STATE: state_pos}
 
-  @tf.function(input_signature=[tf.TensorSpec([], tf.int32, name="num_slots")])
-  def reset(self, num_slots):
-    self._past.assign(tf.zeros([num_slots, 3]))
-    self._window.assign(tf.zeros([num_slots, 2, 3]))
-    return {"num_slots": num_slots}
-
-  @tf.function(input_signature=[])
-  def last_window(self):
-    return {"state_pos": self._window.read_value()}
+  @tf.function(input_signature=[tf.TensorSpec([None], tf.int32, name="seeds")])
+  def initial_state(self, seeds):
+    return {STATE: tf.zeros([tf.size(seeds), 3])}
 
 
 def write_export(
@@ -92,8 +86,7 @@ def write_export(
     "serving_default": model.serve,
     "parse_tf_example": model.parse,
     "step": model.step,
-    "reset": model.reset,
-    "last_window": model.last_window,
+    "initial_state": model.initial_state,
   }
   tf.saved_model.save(model, path, signatures=signatures)
   if assets:
@@ -103,6 +96,9 @@ def write_export(
       specs.create_t2r_assets(features, LABELS, global_step),
       os.path.join(folder, tensorspec_utils.T2R_ASSETS_FILENAME),
     )
+    kept = {"history/state/pos": Leaf(STATE, (3,), np.dtype(np.float32))}
+    with open(os.path.join(folder, "policy.json"), "w", encoding="utf-8") as f:
+      f.write(policies.PolicyRecord(state=kept).to_json())
   return path
 
 

@@ -38,7 +38,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_take(name):
   features, is_exact = CASES[name]
-  got = loaded_export.ExactFeatures(SPEC).take(features, num_envs=2)
+  got = loaded_export._ExactFeatures(SPEC).take(features, num_envs=2)
   assert (got is not None) == is_exact
   if is_exact:
     assert list(got) == ["state/pos", "t"]
@@ -54,6 +54,6 @@ def test_take(name):
   ids=["an open shape", "a string"],
 )
 def test_what_has_no_one_array_type_is_looked_at(spec):
-  exact = loaded_export.ExactFeatures(specs.TensorSpecStruct({"a": spec}))
+  exact = loaded_export._ExactFeatures(specs.TensorSpecStruct({"a": spec}))
   assert exact.take({"a": np.zeros([1, 3], np.float32)}, 1) is None
   assert exact.take({"a": np.array([b"x"])}, 1) is None

@@ -115,8 +115,7 @@ def test_stored_specs_and_properties(predictor, export_dir):
 def test_step_keeps_the_history(predictor):
   got = [_actions(predictor.step(_observations(v)))[0] for v in (1, 10, 100)]
   assert got == [1 + 1, 1 + 10, 10 + 100]
-  window = predictor.last_window()["state/pos"]
-  assert window[0, :, 0].tolist() == [10, 100]
+  assert predictor.pure.step_specification().keys() == {"state/pos", "goal"}
   predictor.reset()
   assert _actions(predictor.step(_observations(5))) == [10]
 
@@ -170,8 +169,8 @@ def test_restore_without_export(tmp_path, caplog):
   for operation, call in {
     "step": lambda: predictor.step(_observations(1)),
     "predict": lambda: predictor.predict({"state/pos": WINDOWS, "goal": GOALS}),
+    "pure": lambda: predictor.pure,
     "predict_records": lambda: predictor.predict_records([b""]),
-    "last_window": predictor.last_window,
   }.items():
     with pytest.raises(ValueError, match=f"^{operation}: no model is loaded from"):
       call()

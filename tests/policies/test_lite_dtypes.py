@@ -200,10 +200,9 @@ def test_verify_finds_no_difference(name, tmp_path):
   predictor = policies.ExportedSavedModelPredictor(exports, timeout=0)
   predictor.restore()
   policy = lite.LitePolicy(str(tmp_path / "lite"))
-  stateless = policies.StatelessPolicy(predictor)
   with (
     serving.PolicyServer(policy, port=0) as lite_server,
-    serving.PolicyServer(stateless, port=0) as server,
+    serving.PolicyServer(predictor, port=0) as server,
   ):
     clients = [serving.PolicyClient(port=each.port) for each in (lite_server, server)]
     for each in (policy, predictor, *clients):
@@ -342,7 +341,7 @@ def test_texts_that_are_none_are_refused(tmp_path):
   policy = lite.LitePolicy(str(tmp_path / "lite"))
   observation = {
     path: np.zeros(leaf.shape, leaf.dtype)
-    for path, leaf in policy.step_specification().items()
+    for path, leaf in policy.pure.step_specification().items()
   }
   for text, got in ((3, r"\(\) int64"), (["a", "b"], r"\(2,\) object")):
     with pytest.raises(

@@ -138,14 +138,15 @@ def test_both_forms_of_a_step_are_equal_bit_for_bit(exported):
   _, predictor = exported
   episodes = _episodes(predictor.get_step_specification())
   predictor.reset(len(episodes))
-  state = predictor.initial_state(len(episodes))
-  shared = predictor.initial_state(1)  # Another client of the same export.
+  pure = predictor.pure
+  state = pure.initial_state(range(len(episodes)))
+  shared = pure.initial_state()  # Another client of the same export.
   for t in range(9):
     observations, is_first = _observations(episodes, t)
     want = predictor.step(observations, is_first)
-    got, state = predictor.stateless_step(observations, state, is_first)
+    got, state = pure.step(observations, state, is_first)
     alone = {path: value[:1] for path, value in observations.items()}
-    other, shared = predictor.stateless_step(alone, shared, is_first[:1])
+    other, shared = pure.step(alone, shared, is_first[:1])
     assert want.keys() == got.keys() == other.keys()
     for name, value in want.items():
       np.testing.assert_array_equal(got[name], value)
@@ -281,9 +282,10 @@ def test_chunks_are_executed_as_declared(case):
     times = np.array([t, t - 2], np.float32)
     pos = np.repeat(times[:, None], 3, axis=1)
     observation = {"state/pos": pos, "goal": np.zeros([2, 1], np.float32)}
-    outputs = predictor.step(observation, [t == 0, t in (0, 2)])
+    is_first = [t == 0, t in (0, 2)]
     # Every observation is in the history, whether the network is asked or not.
-    window = predictor.last_window()["state/pos"][:, :, 0]
+    window = predictor.inspect(observation, is_first).seen["state/pos"][:, :, 0]
+    outputs = predictor.step(observation, is_first)
     np.testing.assert_array_equal(window[0], [max(t - 3, 0), t])
     for env, now in ((0, t), (1, t - 2)):
       if now < 0:
@@ -344,14 +346,47 @@ def test_options_of_an_execution_are_checked(options, message):
 def test_a_state_that_does_not_fit_is_refused():
   predictor = _predictor(StackModel())
   observation = {"state/pos": np.zeros([2, 3], "f"), "goal": np.zeros([2, 1], "f")}
-  state = predictor.initial_state(2)
-  foreign = policies.PolicyState(state, model_path="exports/7")
-  halved = policies.PolicyState(state, state.model_path)
-  del halved["age"]
+  pure = predictor.pure
+  state = pure.initial_state([0, 1])
+  foreign = policies.PolicyState(state.tensors, state.leaves, "exports/7")
   for bad, message in (
     (foreign, r"state: expected one of the model .*got one of exports/7\. Begin"),
-    (halved, r"stateless_step: state: age: expected .*nothing"),
-    (predictor.initial_state(1), r"step: [\s\S]*state/pos: expected 1 environments"),
+    (dict(state.tensors), r"state: expected one of the model .*got .*dict"),
+    (pure.initial_state(), r"step: [\s\S]*state/pos: expected 1 environments"),
   ):
     with pytest.raises(errors.SpecError, match=message):
-      predictor.stateless_step(observation, bad)
+      pure.step(observation, bad)
+
+
+def test_a_state_shows_its_parts_and_may_be_kept_as_arrays():
+  pure = _predictor(StackModel()).pure
+  observation = {"state/pos": np.ones([1, 3], "f"), "goal": np.zeros([1, 1], "f")}
+  want, state = pure.step(observation, pure.initial_state(), True)
+  assert state["history/state/pos"].shape[0] == 1
+  np.testing.assert_array_equal(state["history/state/pos"], 1)
+  assert state["age"].tolist() == [1]
+  # Few tensors: one of each dtype.
+  assert sorted(state.tensors) == ["policy_state_float32", "policy_state_int32"]
+  arrays = {name: np.asarray(value) for name, value in state.tensors.items()}
+  kept = policies.PolicyState(arrays, state.leaves, state.model_path)
+  got, _ = pure.step(observation, kept)
+  want, _ = pure.step(observation, state)
+  np.testing.assert_array_equal(got["inference_output"], want["inference_output"])
+
+
+def test_steps_with_and_without_accelerators_are_equal(monkeypatch):
+  """On hosts with several devices TensorFlow calls the function as it calls others."""
+  model = StackModel()
+  direct = _predictor(model).pure
+  devices = tf.config.list_logical_devices()
+  monkeypatch.setattr(tf.config, "list_logical_devices", lambda: [*devices, "a GPU"])
+  placed = _predictor(model).pure
+  spec = direct.step_specification()
+  states = [each.initial_state([0, 1]) for each in (direct, placed)]
+  for t in range(3):
+    observation = specs.make_random_numpy(spec, 2, seed=t)
+    outputs = []
+    for number, each in enumerate((direct, placed)):
+      said, states[number] = each.step(observation, states[number], [t == 0, t == 2])
+      outputs.append(said["inference_output"])
+    np.testing.assert_array_equal(*outputs)

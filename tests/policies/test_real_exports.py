@@ -86,8 +86,12 @@ def test_a_policy_sees_the_training_windows(tmp_path, padding):
     assert len(wanted) == num_steps
     policy.reset()
     for step, want in enumerate(wanted):
-      action, _ = policy.sample_action(_observation(episode, step), 0.0)
-      seen = predictor.last_window()
+      observation = _observation(episode, step)
+      spec = predictor.get_step_specification()
+      packed = policies.pack_observation(observation, spec)
+      frames = {path: value[np.newaxis] for path, value in packed.items()}
+      seen = predictor.inspect(frames, step == 0).seen
+      action, _ = policy.sample_action(observation, 0.0)
       for path in ("state/image", "state/last"):
         np.testing.assert_array_equal(seen[path][0], want[path])
       batch = {path: value[np.newaxis] for path, value in want.items()}
@@ -105,17 +109,20 @@ import tensorflow as tf
 policy = tf.saved_model.load(sys.argv[1])
 inputs = np.load(sys.argv[2])
 step = policy.signatures["step"]
-policy.signatures["reset"](num_slots=tf.constant(2))
+state = policy.signatures["initial_state"](seeds=tf.constant([0, 1]))
 actions = []
 for t in range(len(inputs["image"])):
-  outputs = step(
+  given = dict(
     state_image=tf.constant(inputs["image"][t]),
     state_last=tf.constant(inputs["last"][t]),
     goal=tf.constant(inputs["goal"]),
     is_first=tf.constant([t == 0, t in (0, 2)]),
   )
+  seen = policy.signatures["inspect"](**given, **state)
+  outputs = step(**given, **state)
+  state = {name: outputs[name] for name in state}
   actions.append(outputs["inference_output"].numpy().tolist())
-window = policy.signatures["last_window"]()["state_image"].numpy()
+window = seen["seen_state_image"].numpy()
 served = policy.signatures["serving_default"](
   state_image=tf.constant(window),
   state_last=tf.constant(inputs["last"][-2]),

@@ -163,9 +163,9 @@ def test_searches_are_seeded_by_environment(searching):
   np.testing.assert_allclose(together[0][1], alone[0][0], rtol=1e-5)
   np.testing.assert_allclose(together[1][1], alone[1][0], rtol=1e-5)
   # The caller's own state draws the same.
-  state = searching.initial_state(1, seeds=[7])
+  state = searching.pure.initial_state([7])
   for want in alone:
-    outputs, state = searching.stateless_step({"state/goal": GOALS[:1]}, state)
+    outputs, state = searching.pure.step({"state/goal": GOALS[:1]}, state)
     np.testing.assert_array_equal(outputs["action"], want)
 
 
@@ -284,7 +284,7 @@ class _Critic(policies.AbstractPredictor):
   def assert_is_loaded(self):
     pass
 
-  step = reset = last_window = get_step_specification = close = None
+  step = reset = get_step_specification = close = None
 
 
 def test_another_number_of_elements_is_refused():

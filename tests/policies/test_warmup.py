@@ -82,5 +82,5 @@ def test_every_request_is_one_that_the_export_answers(tmp_path):
     outputs = loaded.signatures[name](**inputs)
     answered.append((name, *outputs["inference_output"].shape))
   assert answered == [
-    (name, size, 2) for name in ("serving_default", "stateless_step") for size in (1, 3)
+    (name, size, 2) for name in ("serving_default", "step") for size in (1, 3)
   ]

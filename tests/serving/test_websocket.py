@@ -30,25 +30,26 @@ SPEC = {"state/pos": lite_policy.Leaf("state_pos", (2,), np.dtype(np.float32))}
 class SumPolicy:
   """Says the sum of an episode's positions, and the seed."""
 
-  global_step = 7
+  global_step, control_period = 7, None
 
   def step_specification(self):
     return SPEC
 
-  def initial_state(self, seed=0):
-    return policy_io.PolicyState(
-      {"sum": np.zeros([2], np.float32), "seed": np.int32(seed)}
-    )
+  def initial_state(self, seeds=(0,)):
+    tensors = {"sum": np.zeros([1, 2], np.float32), "seed": np.zeros([1, 2], np.int32)}
+    leaf = lite_policy.Leaf("seed", (2,), np.dtype(np.int32))
+    return policy_io.PolicyState(tensors, {"seed": leaf})
 
-  def stateless_step(self, observation, state, is_first=False):
-    position = policy_io.pack(observation, SPEC)["state/pos"]
+  def step(self, observation, state, is_first=False):
+    (position,) = observation["state/pos"]
     if position.shape != (2,):
       raise errors.SpecError(f"step: state/pos: expected (2,), got {position.shape}.")
     if position[0] < 0:
       raise RuntimeError("a broken motor")
-    total = position if is_first else state["sum"] + position
-    state = policy_io.PolicyState({**state, "sum": total})
-    return {"inference_output": total, "seed": state["seed"]}, state
+    total = position if is_first else state.tensors["sum"][0] + position
+    tensors = {**state.tensors, "sum": total[np.newaxis]}
+    outputs = {"inference_output": tensors["sum"], "seed": tensors["seed"][:, 0]}
+    return outputs, policy_io.PolicyState(tensors, state.leaves)
 
 
 @pytest.fixture(name="server")
@@ -399,10 +400,10 @@ def test_a_slow_step_keeps_nobody_out():
   taken, goes_on = threading.Event(), threading.Event()
 
   class SlowPolicy(SumPolicy):
-    def stateless_step(self, *step):
+    def step(self, *step):
       taken.set()
       goes_on.wait(60)
-      return super().stateless_step(*step)
+      return super().step(*step)
 
   with (
     serving.PolicyServer(SlowPolicy(), port=0) as server,

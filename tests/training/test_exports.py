@@ -26,18 +26,30 @@ def exported(request, reach, tmp_path_factory):
   return model, tf.saved_model.load(os.path.join(export_dir, str(version)))
 
 
-def _step(loaded, episode, t, is_first=None):
-  return loaded.signatures["step"](
-    state_image=tf.constant(episode["features/state/image"][t : t + 1]),
-    state_velocity=tf.constant(episode["features/state/velocity"][t : t + 1]),
-    task=tf.constant(episode["features/task"][None]),
-    is_first=tf.constant([t == 0 if is_first is None else is_first]),
-  )
+class Stepper:
+  """Steps a SavedModel and keeps its state, with the signatures alone."""
+
+  def __init__(self, loaded):
+    self._signatures = loaded.signatures
+    self._state = self._signatures["initial_state"](seeds=tf.constant([0]))
+
+  def step(self, episode, t, is_first=None):
+    given = {
+      "state_image": tf.constant(episode["features/state/image"][t : t + 1]),
+      "state_velocity": tf.constant(episode["features/state/velocity"][t : t + 1]),
+      "task": tf.constant(episode["features/task"][None]),
+      "is_first": tf.constant([t == 0 if is_first is None else is_first]),
+    }
+    self.seen = self._signatures["inspect"](**given, **self._state)
+    outputs = self._signatures["step"](**given, **self._state)
+    self._state = {name: outputs[name] for name in self._state}
+    return outputs
 
 
 def test_steps_see_the_training_windows_bit_for_bit(exported, reach, record_path):
   """Whole episodes, the padding of their starts included, through the real pipeline."""
   model, loaded = exported
+  policy = Stepper(loaded)
   generator = data.DefaultRecordInputGenerator(record_path, batch_size=1)
   raw = [
     model.preprocessor.get_in_feature_specification(specs.ModeKeys.EVAL),
@@ -51,10 +63,10 @@ def test_steps_see_the_training_windows_bit_for_bit(exported, reach, record_path
   for episode in reach.episodes():
     for t in range(len(episode["labels/target"])):
       features, _ = next(batches)
-      output = _step(loaded, episode, t)["inference_output"]
-      seen = loaded.signatures["last_window"]()
-      np.testing.assert_array_equal(seen["state_image"], features["state/image"])
-      np.testing.assert_array_equal(seen["state_velocity"], features["state/velocity"])
+      output = policy.step(episode, t)["inference_output"]
+      for path in ("state/image", "state/velocity"):
+        seen = policy.seen[f"seen_{path.replace('/', '_')}"]
+        np.testing.assert_array_equal(seen, features[path])
       want = model.export_outputs(features)["inference_output"]
       np.testing.assert_array_equal(output, want)
       num_steps += 1
@@ -64,23 +76,25 @@ def test_steps_see_the_training_windows_bit_for_bit(exported, reach, record_path
 
 def test_parsed_records_answer_for_their_last_step(exported, reach):
   model, loaded = exported
+  policy = Stepper(loaded)
   spec = reach.episode_spec(model)
   some = list(reach.episodes())
   serialized = tf.constant([records.encode_example(spec, e) for e in some])
   got = loaded.signatures["parse_tf_example"](serialized)["inference_output"]
   for row, episode in enumerate(some):
     for t in range(len(episode["labels/target"])):
-      want = _step(loaded, episode, t)["inference_output"]
+      want = policy.step(episode, t)["inference_output"]
     np.testing.assert_allclose(got[row], want[0], rtol=1e-5, atol=1e-6)
 
 
 def test_environments_have_histories_of_their_own(exported, reach):
   _, loaded = exported
+  policy = Stepper(loaded)
   a, b = list(reach.episodes(lengths=(4, 4), seed=5))
   alone = []
   for episode in (a, b):
-    alone.append([_step(loaded, episode, t)["inference_output"][0] for t in range(4)])
-  step = loaded.signatures["step"]
+    alone.append([policy.step(episode, t)["inference_output"][0] for t in range(4)])
+  state = loaded.signatures["initial_state"](seeds=tf.constant([0, 1]))
   for t in range(4):
     both = {
       "state_image": np.stack([e["features/state/image"][t] for e in (a, b)]),
@@ -88,39 +102,25 @@ def test_environments_have_histories_of_their_own(exported, reach):
       "task": np.ones((2, 1), np.float32),
       "is_first": np.array([t == 0, t == 0]),
     }
-    output = step(**{k: tf.constant(v) for k, v in both.items()})["inference_output"]
+    given = {name: tf.constant(value) for name, value in both.items()}
+    outputs = loaded.signatures["step"](**given, **state)
+    state = {name: outputs[name] for name in state}
+    output = outputs["inference_output"]
     np.testing.assert_allclose(output[0], alone[0][t], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(output[1], alone[1][t], rtol=1e-5, atol=1e-6)
 
 
 def test_is_first_forgets_only_its_own_environment(exported, reach):
   _, loaded = exported
+  policy = Stepper(loaded)
   (episode,) = reach.episodes(lengths=(3,))
   for t in range(3):
-    _step(loaded, episode, t)
-  restarted = _step(loaded, episode, 1, is_first=True)["inference_output"]
+    policy.step(episode, t)
+  restarted = policy.step(episode, 1, is_first=True)["inference_output"]
   (other,) = reach.episodes(lengths=(3,))
   other["features/state/image"] = other["features/state/image"][1:]
   other["features/state/velocity"] = other["features/state/velocity"][1:]
-  np.testing.assert_array_equal(restarted, _step(loaded, other, 0)["inference_output"])
-
-
-def test_reset_makes_the_next_step_a_first_one(exported, reach):
-  _, loaded = exported
-  (episode,) = reach.episodes(lengths=(3,))
-  want = _step(loaded, episode, 0)["inference_output"]
-  _step(loaded, episode, 1)
-  loaded.signatures["reset"](num_slots=tf.constant(1))
-  got = _step(loaded, episode, 0, is_first=False)["inference_output"]
-  np.testing.assert_array_equal(got, want)
-
-
-def test_a_wrong_number_of_environments_is_refused(exported, reach):
-  _, loaded = exported
-  loaded.signatures["reset"](num_slots=tf.constant(2))
-  (episode,) = reach.episodes(lengths=(3,))
-  with pytest.raises(tf.errors.InvalidArgumentError, match="the history holds"):
-    _step(loaded, episode, 1, is_first=False)
+  np.testing.assert_array_equal(restarted, policy.step(other, 0)["inference_output"])
 
 
 def test_assets_hold_the_raw_specs_and_the_step(trained_dir):
@@ -187,14 +187,15 @@ def test_a_policy_trained_on_full_windows_repeats_the_first_frame(reach, droppin
   export_dir = str(dropping_run.model_dir / "export" / "latest")
   (version,) = training.exports.export_versions(export_dir)
   loaded = tf.saved_model.load(os.path.join(export_dir, str(version)))
+  policy = Stepper(loaded)
   (episode,) = reach.episodes(lengths=(5,))
   flat = {p.removeprefix("features/"): v for p, v in episode.items()}
   raw = model.preprocessor.get_in_feature_specification("infer")
   for t in range(5):
-    _step(loaded, episode, t)
+    policy.step(episode, t)
     padding = "drop" if t >= 2 else "repeat"
     want = windows.gather_windows(flat, t, raw, padding=padding).state.image
-    seen = loaded.signatures["last_window"]()["state_image"][0]
+    seen = policy.seen["seen_state_image"][0]
     np.testing.assert_array_equal(seen, want)
 
 
@@ -217,16 +218,17 @@ def test_declared_masks_are_derived_from_the_history(reach, record_path, tmp_pat
   export_dir = str(tmp_path / "export" / "latest")
   (version,) = training.exports.export_versions(export_dir)
   loaded = tf.saved_model.load(os.path.join(export_dir, str(version)))
+  policy = Stepper(loaded)
   (episode,) = reach.episodes(lengths=(5,))
   raw = model.preprocessor.get_in_feature_specification("infer")
   flat = {p.removeprefix("features/"): v for p, v in episode.items()}
   spec = reach.episode_spec(model)
   for t in range(5):
-    output = _step(loaded, episode, t)["inference_output"]
+    output = policy.step(episode, t)["inference_output"]
     window = windows.gather_windows(flat, t, raw, padding="zero")
-    seen = loaded.signatures["last_window"]()
-    np.testing.assert_array_equal(seen["state_image_mask"][0], window.state.image_mask)
-    np.testing.assert_array_equal(seen["state_velocity_mask"][0], True)
+    shown = policy.seen["seen_state_image_mask"][0]
+    np.testing.assert_array_equal(shown, window.state.image_mask)
+    np.testing.assert_array_equal(policy.seen["seen_state_velocity_mask"][0], True)
     batch = tf.nest.map_structure(lambda x: x[tf.newaxis], window)
     want = model.export_outputs(batch)["inference_output"]
     np.testing.assert_allclose(output, want, rtol=1e-6)

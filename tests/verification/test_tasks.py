@@ -161,7 +161,7 @@ def test_chunks_that_are_drawn_are_executed_as_they_were_drawn(kind, store, tmp_
     (difference.path, difference.stage) for difference in found.differences
   ]
   still = verification.verify(Still(predictor), store, model)
-  assert ("inference_output", "step") in [
+  assert ("inference_output", "action") in [
     (difference.path, difference.stage) for difference in still.differences
   ]
 
@@ -175,9 +175,9 @@ class Still:
   def __getattr__(self, name):
     return getattr(self._predictor, name)
 
-  def stateless_step(self, *args, **kwargs):
-    said, state = self._predictor.stateless_step(*args, **kwargs)
-    return {name: np.full_like(value, 7) for name, value in said.items()}, state
+  def step(self, *args, **kwargs):
+    said = self._predictor.step(*args, **kwargs)
+    return {name: np.full_like(value, 7) for name, value in said.items()}
 
 
 def test_what_draws_is_asked_as_a_robot_asks(store, tmp_path):
