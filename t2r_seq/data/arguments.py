@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.records import files as patterns_lib
@@ -19,16 +18,6 @@ from t2r_seq.specs.names import check_mode
 
 # TensorFlow prepares room for a whole batch before it reads: larger ones take minutes.
 MAX_BATCH_SIZE = 1 << 24
-# What `AbstractInputGenerator.create_dataset` reads of its params.
-_PARAMS = (
-  "batch_size",
-  "input_context",
-  "is_checkpointed",
-  "is_joint",
-  "is_portable",
-  "seed",
-  "start_step",
-)
 
 
 def flat_specs(spec_structure: Any) -> specs.TensorSpecStruct:
@@ -136,46 +125,20 @@ def check_file_patterns(
   }
 
 
-def check_params(where: str, params: Any) -> Mapping[str, Any]:
-  """Checks the params that a dataset is made with, but the batch size.
+def params_batch_size(where: str, params: Any) -> int | None:
+  """Returns the batch size in the params of an Estimator, if there is one.
 
-  Args:
-    where: the class that was given them.
-    params: as of `AbstractInputGenerator.create_dataset`. Others, which an Estimator
-      may have, too, are left alone; one that is nearly one of these is warned of.
-  Returns:
-    The params; none for None.
   Raises:
-    SpecError: they are no mapping, or one has a value that it cannot have.
+    SpecError: the params are no mapping.
   """
   if params is None:
-    return {}
+    return None
   if not isinstance(params, Mapping):
     raise errors.SpecError(
       f"{where}: params: expected a mapping or None, got {params!r}. Such as "
       "{'batch_size': 64}."
     )
-  errors.check_count(
-    where, "params['start_step']", params.get("start_step", 0), minimum=0
-  )
-  check_seed(where, params.get("seed"), "params['seed']")
-  for name in ("is_checkpointed", "is_joint", "is_portable"):
-    check_flag(where, f"params['{name}']", params.get(name, False))
-  for name in params:
-    if name not in _PARAMS and (nearest := errors.nearest(str(name), _PARAMS)):
-      logging.warning("%s: params: nobody reads %r.%s", where, name, nearest)
-  return params
-
-
-def batch_size(where: str, own: int, given: Any) -> int:
-  """Returns the batch size that counts: what params give, or else the generator's own.
-
-  Raises:
-    SpecError: what is given is no positive integer.
-  """
-  if given is None:
-    return own
-  return check_batch_size(where, given, "params['batch_size']")
+  return params.get("batch_size")
 
 
 def check_no_windows(where: str, cut: windows.Cut) -> None:

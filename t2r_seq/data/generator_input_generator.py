@@ -278,7 +278,7 @@ class GeneratorInputGenerator(AbstractInputGenerator):
         dataset = dataset.shuffle(shuffle_buffer_size, plan.seed)
     dataset = dataset.repeat(plan.num_epochs)
     # Pads sequences of different lengths with zeros; nothing else varies in shape.
-    return dataset.padded_batch(batch_size, drop_remainder=plan.drops).map(joint.split)
+    return dataset.padded_batch(batch_size, drop_remainder=plan.drops)
 
   def _dataset(
     self,
@@ -360,7 +360,7 @@ class DefaultRandomInputGenerator(AbstractInputGenerator):
     )
     dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
     return dataset.map(
-      lambda *leaves: joint.split(dict(zip(paths, leaves, strict=True)))
+      lambda *leaves: specs.TensorSpecStruct(zip(paths, leaves, strict=True))
     )
 
   def _dims(self, spec: Any) -> list[int | None]:
@@ -390,4 +390,4 @@ class DefaultConstantInputGenerator(AbstractInputGenerator):
     batch = specs.make_constant_numpy(
       joined, self._constant_value, batch_size, self._sequence_length
     )
-    return tf.data.Dataset.from_tensors(joint.split(batch)).repeat()
+    return tf.data.Dataset.from_tensors(batch).repeat()

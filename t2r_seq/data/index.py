@@ -19,7 +19,7 @@ from absl import logging
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.data import arguments, pool, record_files
 from t2r_seq.data.loaders import PoolReader, WindowLoader
-from t2r_seq.data.plan import Plan, plan_and_cut, positions_kept
+from t2r_seq.data.plan import Plan, plan_and_cut
 from t2r_seq.records.files import FilePatterns
 from t2r_seq.records.images import DecodeImages, decode_to_list
 from t2r_seq.records.index import RecordIndex
@@ -287,9 +287,9 @@ class _ExampleRows(pool.PoolRows):
     super().__init__(windows.WindowReader(element, spec), element, {})
     self._parse = parse_fn
 
-  def gather(self, rows: Any, chosen: tf.Tensor) -> specs.TensorSpecStruct:
-    """Gathers records, and parses them."""
-    return self._parse(super().gather(rows, chosen)[_RECORD])
+  def read(self, rows: Any, chosen: tf.Tensor) -> specs.TensorSpecStruct:
+    """Reads records, and parses them."""
+    return self._parse(super().read(rows, chosen)[_RECORD])
 
 
 class _ExamplePools(PoolReader):
@@ -371,7 +371,6 @@ class IndexedRecordLoader(WindowLoader):
     plan: Plan | None = None,
     cut: windows.Cut | None = None,
     decode_images: DecodeImages = True,
-    is_checkpointed: bool = False,
     episodes: Episodes | None = None,
     split: str | None = None,
     **fields: Any,
@@ -391,9 +390,6 @@ class IndexedRecordLoader(WindowLoader):
       cut: how episodes become windows; None for `windows.Cut()`.
       decode_images: gives pixels, perhaps in a way of its own: a
         `records.ImageDecoding`; False the strings that the records hold.
-      is_checkpointed: has iterators keep their position, for a tf.train.Checkpoint of
-        one; TensorFlow then logs a line or two with every batch. An iterator that does
-        not is saved with all that it has read ahead. `start_batch` needs neither.
       episodes: numbers of the records to read, through all files, or a file that lists
         them; None for all.
       split: reads only the files that are named after it, such as 'train' of
@@ -440,7 +436,6 @@ class IndexedRecordLoader(WindowLoader):
       )
     self.flat = self._pools.flat
     self._decode_images = decode_images
-    self._is_checkpointed = is_checkpointed
     num_windows, pools = int(self._pools.counts.sum()), self._pools
     super().__init__(plan, None, num_windows, make_pools=lambda: pools)
 
@@ -456,11 +451,6 @@ class IndexedRecordLoader(WindowLoader):
     return windows.WindowReport.of_episodes(
       self._pools.episode_lengths[chosen], self._pools.counts[chosen]
     )
-
-  def dataset(self, start_batch: int = 0) -> tf.data.Dataset:
-    """Creates the dataset; see `WindowLoader.dataset`."""
-    with positions_kept(self._is_checkpointed, unless_said=True):
-      return super().dataset(start_batch)
 
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:

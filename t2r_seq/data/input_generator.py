@@ -22,7 +22,7 @@ from t2r_seq import errors, randomness, records, specs, windows
 from t2r_seq.data import arguments, joint
 from t2r_seq.data.arguments import flat_specs
 from t2r_seq.data.data_service import DataService
-from t2r_seq.data.plan import Plan, generator_options, positions_kept
+from t2r_seq.data.plan import Plan, dataset_options
 from t2r_seq.specs.names import check_mode
 from t2r_seq.store import choose_episodes
 from t2r_seq.store.splits import Episodes, Splits
@@ -365,68 +365,74 @@ class AbstractInputGenerator(abc.ABC):
     return input_fn
 
   def create_dataset(
-    self, mode: str, params: Mapping[str, Any] | None = None
+    self,
+    mode: str,
+    params: Mapping[str, Any] | None = None,
+    *,
+    batch_size: int | None = None,
+    start_step: int = 0,
+    seed: int | None = None,
+    input_context: tf.distribute.InputContext | None = None,
+    is_portable: bool | None = None,
+    is_flat: bool = False,
   ) -> tf.data.Dataset:
     """Creates the dataset of preprocessed batches.
 
     Args:
       mode: one of `specs.ModeKeys`.
-      params: `params['batch_size']`, if there, wins over the generator's own;
-        `params['start_step']` is the step that a resumed run goes on from, so that it
-        does not see the batches of its start once more; `params['seed']` stands in for
-        the seed of a generator that was not given one; `params['input_context']` is
-        the worker of a strategy, for generators that `reads_shards`;
-        `params['is_portable']` makes the pipeline one that other processes can run,
-        and leaves it to the caller to let them; `params['is_checkpointed']` is for an
-        iterator that is to be part of a `tf.train.Checkpoint`, of which windows that
-        are streamed then take a few KB; `params['is_joint']` makes each element one
-        dict, features and labels below 'features/' and 'labels/', for `joint.split`
-        inside of a function: TensorFlow's Python takes half as long for a flat dict.
+      params: of an Estimator, as Tensor2Robot passes them: `params['batch_size']` is
+        read, and nothing else.
+      batch_size: replaces the generator's.
+      start_step: the step that a resumed run continues at, so that it does not see the
+        batches of its start again.
+      seed: of a generator that was given none.
+      input_context: the worker of a strategy, for generators that `reads_shards`.
+      is_portable: makes a pipeline that other processes can run, and leaves it to the
+        caller to send it to them; None: sends it to the generator's `DataService`.
+      is_flat: makes each element one struct, features and labels below 'features/' and
+        'labels/', for `joint.split` inside of a function: TensorFlow's Python takes
+        half as long.
     Returns:
       Dataset of (features, labels); see the class.
     Raises:
-      SpecError: the specs are not set, the data does not fit, or a param is wrong.
+      SpecError: the specs are not set, the data does not fit, or an argument is wrong.
     """
     self._check_ready(mode)
+    where = type(self).__name__
     if mode == specs.ModeKeys.TRAIN and hasattr(
       self._model, "follow_source_preprocessing"
     ):
       self._model.follow_source_preprocessing(self.source_preprocessing(mode))
-    params = arguments.check_params(type(self).__name__, params)
-    self._start_step = int(params.get("start_step", 0))
-    self._params_seed = params.get("seed")
-    self._input_context = context = params.get("input_context")
-    if context is not None and context.num_input_pipelines > 1:
-      self._check_shards(context)
-    is_mine = mode == specs.ModeKeys.TRAIN and self._data_service.address is not None
-    self._is_portable = params.get("is_portable", is_mine)
-    given = params.get("batch_size")
-    batch_size = arguments.batch_size(type(self).__name__, self._batch_size, given)
-    with positions_kept(bool(params.get("is_checkpointed", False))):
-      batches = self._create_batches(mode, batch_size)
-    has_labels = mode != specs.ModeKeys.INFER
-    pack = _as_dict if params.get("is_joint", False) else _as_pair
-
-    def finish(features: Any, labels: Any) -> Any:
-      return pack(*self._finish(features, labels, has_labels))
-
-    is_done = self._preprocess_fn is None  # What is made passes through as it is.
-    if mode == specs.ModeKeys.TRAIN and not is_done:
-      dataset = self._finish_numbered(batches, batch_size, finish)
-    else:
-      dataset = batches.map(finish, None if is_done else tf.data.AUTOTUNE)
-    dataset = dataset.with_options(generator_options())
-    if is_mine and "is_portable" not in params:
-      dataset = self._data_service.distribute(dataset, type(self).__name__)
-    elif is_done and self._reads_ahead:
-      return dataset  # More on their way push each other out of the processor's cache.
+    if batch_size is None:
+      batch_size = arguments.params_batch_size(where, params)
+    if batch_size is None:
+      batch_size = self._batch_size
+    batch_size = arguments.check_batch_size(where, batch_size)
+    self._start_step = errors.check_count(where, "start_step", start_step, minimum=0)
+    self._params_seed = arguments.check_seed(where, seed)
+    self._input_context = input_context
+    if input_context is not None and input_context.num_input_pipelines > 1:
+      self._check_shards(input_context)
+    is_sent = mode == specs.ModeKeys.TRAIN and self._data_service.address is not None
+    is_sent &= is_portable is None
+    if is_portable is not None:
+      is_portable = arguments.check_flag(where, "is_portable", is_portable)
+    self._is_portable = bool(is_sent or is_portable)
+    is_flat = arguments.check_flag(where, "is_flat", is_flat)
+    batches = self._create_batches(mode, batch_size)
+    dataset = self._finish_all(batches, mode, batch_size, is_flat)
+    dataset = dataset.with_options(dataset_options())
+    if is_sent:
+      dataset = self._data_service.distribute(dataset, where)
+    elif self._preprocess_fn is None and self._reads_ahead:
+      return dataset  # More prefetching evicts batches from the CPU cache.
     return dataset.prefetch(2)  # AUTOTUNE lets more wait after each pause.
 
   def _check_shards(self, context: tf.distribute.InputContext) -> None:
     """Raises SpecError where each of several pipelines would read all of the data."""
     if not self.reads_shards:
       raise errors.SpecError(
-        f"{type(self).__name__}: params['input_context']: expected a generator that "
+        f"{type(self).__name__}: input_context: expected a generator that "
         f"reads shards, for pipeline {context.input_pipeline_id} of "
         f"{context.num_input_pipelines}, got one of which each would read all. Give "
         "the strategy the whole dataset, strategy.experimental_distribute_dataset("
@@ -469,8 +475,8 @@ class AbstractInputGenerator(abc.ABC):
       mode: one of `specs.ModeKeys`.
       batch_size: examples in a batch.
     Returns:
-      Dataset of (features, labels), both TensorSpecStructs by path, that fit the
-      specs; labels are empty in mode 'infer'.
+      Dataset of flat structs, features and labels joined (`joint.join`), or of pairs of
+      the two, that fit the specs; without labels in mode 'infer'.
     """
 
   def _shuffle_seed(self, seed: int | None) -> int | None:
@@ -501,22 +507,37 @@ class AbstractInputGenerator(abc.ABC):
     label_spec = _cast(self._label_spec, of_labels)
     return features, self._validate(labels, label_spec, self._out_label_spec)
 
-  def _finish_numbered(
-    self, batches: tf.data.Dataset, batch_size: int, finish: Callable[..., Any]
+  def _finish_all(
+    self, batches: tf.data.Dataset, mode: str, batch_size: int, is_flat: bool
   ) -> tf.data.Dataset:
-    """Maps batches, with the numbers of their samples for what is drawn; `draws`."""
+    """Splits joined batches, and maps casts, masks and preprocess_fn over them."""
+    has_labels = mode != specs.ModeKeys.INFER
+    if isinstance(batches.element_spec, tuple):
+      batches = batches.map(tf.autograph.experimental.do_not_convert(joint.join))
+
+    @tf.autograph.experimental.do_not_convert
+    def finish(batch: Any) -> Any:
+      features, labels = self._finish(*joint.split(batch), has_labels)
+      return joint.join(features, labels) if is_flat else (features, labels)
+
+    if self._preprocess_fn is None:
+      return batches.map(finish)  # Tensors that nothing changes pass through.
+    if mode != specs.ModeKeys.TRAIN:
+      return batches.map(finish, tf.data.AUTOTUNE)
     start, place, num_places = self._start_step, 0, 1
     if (context := self._input_context) is not None:
       batch_size = context.get_per_replica_batch_size(batch_size)
       place, num_places = context.input_pipeline_id, context.num_input_pipelines
       start *= context.num_replicas_in_sync // num_places
 
-    def numbered(batch: tf.Tensor, pair: Any) -> Any:
-      first = next(iter({**pair[0], **pair[1]}.values()))
-      numbers = batch * batch_size + tf.range(tf.shape(first)[0], dtype=tf.int64)
-      # Workers take turns, as they do in the order of a store.
+    @tf.autograph.experimental.do_not_convert
+    def numbered(number: tf.Tensor, batch: Any) -> Any:
+      first = next(iter(batch.values()))
+      numbers = number * batch_size + tf.range(tf.shape(first)[0], dtype=tf.int64)
+      # Workers take turns, as they do in the order of a store. Random numbers are a
+      # function of the seed and the sample's number.
       with randomness.numbered(numbers * num_places + place, on_host=True):
-        return finish(*pair)
+        return finish(batch)
 
     return batches.enumerate(start).map(numbered, tf.data.AUTOTUNE)
 
@@ -630,15 +651,6 @@ class DatasetInputGenerator(AbstractInputGenerator):
     span = windows.time_span(self._named_specs(stored, mode))
     grid = windows.WindowGrid(span, self._cut(mode))
     return int(np.sum(grid.num_windows(lengths)))
-
-
-def _as_pair(*pair: specs.TensorSpecStruct) -> Any:
-  return pair
-
-
-@tf.autograph.experimental.do_not_convert
-def _as_dict(*pair: specs.TensorSpecStruct) -> Any:
-  return dict(joint.join(*pair))
 
 
 def presence_masks(spec_structure: specs.SpecStructure) -> dict[str, str]:

@@ -15,7 +15,7 @@ import tensorflow as tf
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.convert import LeRobotFolder
 from t2r_seq.convert.lerobot_folder import check_frame_options
-from t2r_seq.data import joint, pool
+from t2r_seq.data import pool
 from t2r_seq.data.input_generator import DatasetInputGenerator
 from t2r_seq.data.loaders import PoolReader, WindowLoader, raised_as_read
 from t2r_seq.process import PythonCalls
@@ -131,7 +131,7 @@ class LeRobotInputGenerator(DatasetInputGenerator):
       loader = WindowLoader(plan, None, num_windows, make_pools=lambda: pools)
       self._report = windows.WindowReport.of_episodes(lengths, pools.counts)
     self._reads_ahead = True
-    return loader.dataset(start).map(joint.split)
+    return loader.dataset(start)
 
   def _reader(
     self, folder: LeRobotFolder, mode: str

@@ -28,9 +28,7 @@ from t2r_seq.data.plan import (
   Plan,
   PoolOrder,
   WindowOrder,
-  bounded_options,
-  checkpoint_options,
-  positions_kept,
+  dataset_options,
 )
 from t2r_seq.store.mapped import HeldTensor, dataset_over
 
@@ -72,12 +70,12 @@ def batches_in_order(
     start_batch: batches to leave out, over all epochs; costs nothing.
     held: the tensors that are read from; see `dataset_over`.
   Returns:
-    Dataset of structures with leaves [B, ...], that can be checkpointed.
+    Dataset of structures with leaves [B, ...].
   """
   reads = _Reads(read, order, batch_bytes, num_epochs, start_batch)
   at_once = reads.best_at_once if order.drop_remainder else 1
   dataset = dataset_over(held, lambda: reads.batches(at_once))
-  return dataset.with_options(checkpoint_options())
+  return dataset.with_options(dataset_options())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -354,15 +352,16 @@ class PoolReader(abc.ABC):
     all_windows = np.r_[0.0, np.cumsum(counts[worst_first])]
     all_steps = np.r_[0.0, np.cumsum(steps[worst_first])]
 
+    at_once = pool_lib.batches_at_once(plan, self._rows.reader)
+    gathered_bytes = at_once * plan.batch_size * self._rows.reader.window_bytes
+
     def num_bytes(num_batches: int) -> int:
       num_windows = num_batches * plan.batch_size
       # Parted at both ends of the pool, and where the bound parts the last one.
       bound = np.interp(num_windows, all_windows, all_steps) + 3 * extra
       most = int(np.ceil(min(bound, all_steps[-1])))
       return pool_lib.num_bytes_alive(
-        self._step_bytes * most + pool_lib.ORDER_BYTES * num_windows,
-        self._parsed_bytes,
-        plan.batch_size * self._rows.reader.window_bytes,
+        self._step_bytes * most, self._parsed_bytes, gathered_bytes
       )
 
     # The bound grows with the windows, so the largest size is found by halving.
@@ -401,13 +400,18 @@ class PoolReader(abc.ABC):
     def load(number: tf.Tensor) -> pool_lib.Pool:
       found = self._load(order, number // per_epoch, number % per_epoch)
       left_out = tf.where(number == start, in_pool * order.batch_size, 0)
-      return {**found, "windows": found["windows"][left_out:]}
+      return {
+        **found,
+        "number": number,
+        "start": tf.cast(left_out, tf.int64),
+        "stop": found["size"],
+      }
 
-    # One range through all epochs: it is what a service splits between its workers.
+    # One range through all epochs: a service splits it between its workers.
     pools = tf.data.Dataset.range(start, end).map(_as_it_is(load))
     # The next pool is read while batches are gathered from this one.
     return pool_lib.gather_batches(
-      pools.prefetch(1), self._rows, order.batch_size, order.drop_remainder
+      pools.prefetch(1), self._rows, order.plan, order.shuffle_seed
     )
 
   def read(self, window_ids: tf.Tensor) -> specs.TensorSpecStruct:
@@ -421,18 +425,19 @@ class PoolReader(abc.ABC):
     counts, ends, _ = tf.unstack(self._episodes.read_value())
     numbers = tf.searchsorted(ends, window_ids, "right", tf.int64)
     in_episode = window_ids - tf.gather(ends - counts, numbers)
-    episodes, slots = tf.unique(numbers)
+    episodes, slots = tf.unique(numbers, tf.int64)
     size = tf.size(episodes)
-    pool_counts = tf.gather(counts, episodes)
     found = self._pool(
       episodes,
-      tf.cumsum(pool_counts),
+      tf.cumsum(tf.gather(counts, episodes)),
       tf.math.unsorted_segment_min(in_episode, slots, size),
       tf.math.unsorted_segment_max(in_episode, slots, size) + 1,
-      in_episode + tf.gather(tf.cumsum(pool_counts, exclusive=True), slots),
     )
-    chosen = tf.ensure_shape(found["windows"], [*window_ids.shape, 4])
-    return self._rows.gather(found["rows"], chosen)
+    anchors = self._rows.reader.grid.start(in_episode)
+    of_episode = tf.gather(found["episodes"], slots)[:, 1:]
+    chosen = tf.concat([tf.stack([slots, anchors], 1), of_episode], 1)
+    chosen = tf.ensure_shape(chosen, [*window_ids.shape, 4])
+    return self._rows.read(found["rows"], chosen)
 
   def _load(self, order: PoolOrder, epoch: tf.Tensor, pool: tf.Tensor) -> pool_lib.Pool:
     """Reads the steps that the windows of a pool show."""
@@ -442,13 +447,9 @@ class PoolReader(abc.ABC):
     slots = tf.range(bounds[0], bounds[1] + 1)
     episodes, ends = tf.gather(permuted, slots), tf.gather(ends, slots)
     starts = ends - tf.gather(self._episodes.read_value()[0], episodes)
-    return self._pool(
-      episodes,
-      ends,
-      tf.maximum(first - starts, 0),
-      tf.minimum(end, ends) - starts,
-      order.shuffle(end - first, epoch, pool) + first,
-    )
+    first_window = tf.maximum(first - starts, 0)
+    found = self._pool(episodes, ends, first_window, tf.minimum(end, ends) - starts)
+    return {**found, "first": first, "size": end - first}
 
   def _pool(
     self,
@@ -456,16 +457,16 @@ class PoolReader(abc.ABC):
     ends: tf.Tensor,
     first_window: tf.Tensor,
     end_window: tf.Tensor,
-    numbers: tf.Tensor,
   ) -> pool_lib.Pool:
     """Reads the steps that some windows of each of some episodes show.
 
     Args:
       episodes: int64 [n].
       ends: the number after the last window of each.
-      first_window: the first that is shown of each, in its episode.
+      first_window: the first of each that is shown, in its episode.
       end_window: the one after the last.
-      numbers: of the windows in their order, int64 [N], counted as `ends` are.
+    Returns:
+      The 'rows', 'ends' and 'episodes' of a `Pool`.
     """
     found = tf.gather(self._episodes.read_value(), episodes, axis=1)
     counts, _, lengths = tf.unstack(found)
@@ -477,10 +478,8 @@ class PoolReader(abc.ABC):
     first_rows = tf.cumsum(num_steps, exclusive=True) - first_step
     return {
       "rows": self._read(episodes, first_step, num_steps),
-      "windows": pool_lib.place_windows(
-        grid, numbers, counts, ends, lengths, first_rows
-      ),
-      "left": tf.constant(0, tf.int64),
+      "ends": ends,
+      "episodes": tf.stack([ends - counts, lengths, first_rows], 1),
     }
 
 
@@ -565,7 +564,7 @@ class WindowLoader:
       batches = dataset_over(
         pools.held, lambda: pools.batches(order, self.plan.last_epoch, start_batch)
       )
-      return batches.with_options(checkpoint_options())
+      return batches.with_options(dataset_options())
     return batches_in_order(
       self._read,
       order,
@@ -598,17 +597,16 @@ class WindowLoader:
           "are read and decoded by the threads of one process; give other processes "
           "shards of their own."
         )
-      with positions_kept(False):
-        return NumpyBatches(self.dataset(start_batch), start_batch=start_batch)
+      return NumpyBatches(self.dataset(start_batch), start_batch=start_batch)
     reads = _Reads(
       self._read, self._order, self._batch_bytes, self.plan.num_epochs, start_batch
     )
     if every > 1:
       parted = dataset_over(self._held, lambda: reads.every(every))
-      parted = parted.with_options(bounded_options())
+      parted = parted.with_options(dataset_options())
       return NumpyBatches(parted, start_batch=start_batch, every=every)
     together = dataset_over(self._held, lambda: reads.dataset(reads.best_at_once))
-    together = together.with_options(bounded_options())
+    together = together.with_options(dataset_options())
     return NumpyBatches(together, self._order.batch_size, start_batch)
 
   @property

@@ -252,7 +252,7 @@ def _fill(
   """Gives the batches of all sources the paths that any of them has.
 
   Args:
-    datasets: of (features, labels), by source.
+    datasets: of joined batches, by source.
     given: specs of an example of each, joined.
     wanted: the specs of an example, joined.
     masks: presence masks to the paths that they are about, joined.
@@ -268,8 +268,7 @@ def _fill(
   masks = {mask: path for mask, path in masks.items() if path in delivered}
   _log_filled(delivered, {*masks, *mask_paths(wanted)}, given, wanted)
 
-  def fill(features: Any, labels: Any, own: TensorSpecStruct) -> TensorSpecStruct:
-    batch = joint.join(features, labels)
+  def fill(batch: TensorSpecStruct, own: TensorSpecStruct) -> TensorSpecStruct:
     size = tf.shape(next(iter(batch.values())))[:1]
     filled = TensorSpecStruct()
     for path, spec in delivered.items():
@@ -562,7 +561,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
     else:
       dataset = self._one_after_another(mode, batch_size, report)
     self._report = report
-    return dataset.map(joint.split)
+    return dataset
 
   def _mixed(self, batch_size: int, report: MixtureReport | None) -> tf.data.Dataset:
     counts = make_schedule(self._resolved_weights(), batch_size, self._seed)
@@ -617,10 +616,14 @@ class MixtureInputGenerator(AbstractInputGenerator):
     for (name, source), batch_size, start, seed in zip(
       self._sources.items(), batch_sizes, start_steps, seeds.tolist(), strict=True
     ):
-      # Nobody is told to keep its position: TensorFlow cannot save that of a `rebatch`.
-      params = {"batch_size": batch_size, "start_step": start, "seed": seed}
-      params["is_portable"] = self._is_portable
-      datasets[name] = source.create_dataset(mode, params)
+      datasets[name] = source.create_dataset(
+        mode,
+        batch_size=batch_size,
+        start_step=start,
+        seed=seed,
+        is_portable=self._is_portable,
+        is_flat=True,
+      )
     self._raise(
       errors.Mismatch(
         name, "a source that stacks its windows itself", "one with stack_on_device"
@@ -631,8 +634,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
     wanted = joint.join(self._feature_spec, self._label_spec_for(mode))
     given = {
       name: specs.map_leaves(
-        lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype),
-        joint.join(*dataset.element_spec),
+        lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), dataset.element_spec
       )
       for name, dataset in datasets.items()
     }

@@ -4,15 +4,10 @@
 can be read at once, `PoolOrder` those of a pool of episodes. Nothing is drawn and
 nothing is buffered: every machine comes to the same batches, a shuffle of any size
 starts at once, and what to resume from is the number of the next batch.
-
-Last come the options of datasets: what waits in memory, and whether an iterator keeps
-its position, for a checkpoint of it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import dataclasses
 import numbers
 from collections.abc import Iterator, Mapping
@@ -32,27 +27,24 @@ MAX_SEED = 2**32
 _POOL_STREAM = 0x9E3779B9
 
 
-def permutation(size: tf.Tensor, seed: int | None, number: tf.Tensor) -> tf.Tensor:
-  """Returns a permutation of range(size), a function of two numbers.
+def permuted(
+  places: tf.Tensor, size: tf.Tensor, seed: int | None, number: tf.Tensor
+) -> tf.Tensor:
+  """Returns what a permutation of range(size) has at some places.
 
   Args:
+    places: int64 [N]; none, or all of range(size), too.
     size: int64 scalar, 0 and 1 included.
     seed: its lower 32 bits count.
     number: which of the seed's permutations, int64 scalar.
   Returns:
-    int64 [size].
+    int64 [N].
   """
-  return permuted(tf.range(size), size, seed, number)
-
-
-def permuted(
-  index: tf.Tensor, size: tf.Tensor, seed: int | None, number: tf.Tensor
-) -> tf.Tensor:
-  """Returns where a permutation of range(size) takes some places; see `permutation`."""
   both = tf.stack([tf.constant((seed or 0) % MAX_SEED, tf.int64), number])
-  # The op takes no range of a single number; that one stays where it is.
-  shuffled = tf.random.experimental.index_shuffle(index, both, tf.maximum(size - 1, 1))
-  return tf.minimum(shuffled, tf.maximum(size - 1, 0))
+  # The op takes neither an empty vector nor a range of a single number.
+  padded = tf.concat([tf.zeros([1], tf.int64), places], 0)
+  shuffled = tf.random.experimental.index_shuffle(padded, both, tf.maximum(size - 1, 1))
+  return tf.minimum(shuffled[1:], tf.maximum(size - 1, 0))
 
 
 def draw_seed() -> int:
@@ -317,7 +309,7 @@ class PoolOrder(Order):
     number = tf.constant(len(self.counts), tf.int64)
     order = tf.range(number)
     if self.plan.order != "sequential":
-      order = permutation(number, self.plan.seed, epoch)
+      order = permuted(order, number, self.plan.seed, epoch)
     counts = tf.gather(tf.constant(self.counts, tf.int64), order)
     return order, tf.cumsum(counts)
 
@@ -338,14 +330,12 @@ class PoolOrder(Order):
     end = tf.constant(first_of_shard + self.num_used, tf.int64)
     return first, tf.minimum(first + size, end)
 
-  def shuffle(
-    self, num_windows: tf.Tensor, epoch: tf.Tensor, pool: tf.Tensor
-  ) -> tf.Tensor:
-    """Returns the order of the windows of a pool, int64 [num_windows]."""
+  @property
+  def shuffle_seed(self) -> int | None:
+    """The seed of the windows of pools; None: in order."""
     if self.plan.order == "sequential":
-      return tf.range(num_windows)
-    number = epoch * self.pools_per_epoch + pool
-    return permutation(num_windows, (self.plan.seed or 0) ^ _POOL_STREAM, number)
+      return None
+    return (self.plan.seed or 0) ^ _POOL_STREAM
 
 
 def _wrong_counts(plan: Plan) -> Iterator[errors.Mismatch]:
@@ -371,74 +361,21 @@ def _wrong_counts(plan: Plan) -> Iterator[errors.Mismatch]:
     yield errors.Mismatch("shard_index", want, str(plan.shard_index))
 
 
-_keeps_positions: contextvars.ContextVar[bool | None] = contextvars.ContextVar(
-  "keeps_positions", default=None
-)
+def dataset_options() -> tf.data.Options:
+  """Returns the options of every dataset: nothing waits in memory that was not planned.
 
-
-@contextlib.contextmanager
-def positions_kept(are_kept: bool, unless_said: bool = False) -> Iterator[None]:
-  """Says whether the datasets that are made inside keep their position.
-
-  An iterator that does brings it up to date with every element. Each time that a
-  function which counts, or draws at random, has a part in that, TensorFlow (2.21) logs
-  a warning, whatever the policy says: 147,000 lines in a run of the demo. So where
-  nobody saves the iterator, as in a trainer that resumes from a step, it is left out.
-
-  Args:
-    are_kept: what is said.
-    unless_said: says nothing where somebody has said it already, around this.
-  """
-  said = keeps_positions()
-  token = _keeps_positions.set(said if unless_said and said is not None else are_kept)
-  try:
-    yield
-  finally:
-    _keeps_positions.reset(token)
-
-
-def keeps_positions() -> bool | None:
-  """Returns whether the datasets that are made here do; None where nobody said."""
-  return _keeps_positions.get()
-
-
-def bounded_options() -> tf.data.Options:
-  """Returns the options of every dataset: no more waits in memory than is asked for.
-
-  TensorFlow would end each pipeline with a buffer that doubles whenever a consumer has
-  paused and then empties it: with batches of 7 MB, 3.5 GB after six such pauses. And it
-  would make each `map` a parallel one, which keeps its results, and wakes up a thread
-  for each, where it only takes a batch apart: 5 % of the rate of streamed windows.
-  What else it would rewrite is not in these pipelines, and to look for it takes 0.9 s
-  of the 1.4 s in which an iterator of the longest of them is made.
+  By default TensorFlow ends each pipeline with a buffer that doubles whenever a
+  consumer has paused and then empties it: with batches of 7 MB, 3.5 GB after six
+  pauses. It also makes each `map` a parallel one, which costs 5 % of the rate of
+  streamed windows. The other rewrites find nothing here, in 0.9 of the 1.4 s in which
+  the iterator of a stream is made.
   """
   options = tf.data.Options()
+  options.deterministic = True
   options.experimental_optimization.apply_default_optimizations = False
   options.experimental_optimization.inject_prefetch = False
   options.experimental_optimization.map_parallelization = False
-  return options
-
-
-def checkpoint_options() -> tf.data.Options:
-  """Returns the options of a dataset whose state is a position."""
-  options = _without_outer_state()
-  if keeps_positions() is not False:
-    # Without what is being read ahead, which would be part of the state otherwise.
-    options.experimental_symbolic_checkpoint = True
-  return options
-
-
-def generator_options() -> tf.data.Options:
-  """Returns the options of an input generator's dataset, beside those of its parts."""
-  options = _without_outer_state()
-  options.deterministic = True
-  return options
-
-
-def _without_outer_state() -> tf.data.Options:
-  # To a checkpoint counts are a state that it cannot save. They are no reason not to
-  # save the position.
-  options = bounded_options()
+  # Counts are state, and no reason to refuse a dataset.
   options.experimental_external_state_policy = (
     tf.data.experimental.ExternalStatePolicy.IGNORE
   )

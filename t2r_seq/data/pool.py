@@ -1,22 +1,23 @@
-"""The pool: episodes in memory, each frame once, that shuffled batches come from.
+"""The pool: an in-memory episode buffer that shuffled batches are gathered from.
 
-    feeder ─► `keep` an episode ─► `fill` a pool ─► `join` it ─► `gather` batches
+    stream of episodes ─► `streams` fills a pool  ─┐
+                                                   ├─► `gather_batches`
+    random access      ─► `PoolReader` reads one  ─┘
 
-A feeder is a stream of parsed episodes (`streamed_windows`, record files), or reads
-episodes at random (a store, an index) and makes its pools itself. Either way a pool is
-'rows', by path the steps of all its episodes one after the other, and 'windows', which
-of them are shown, in the order of the batches.
+A pool holds the steps of its episodes once, one tensor (or list of images) a path. The
+order of its windows is computed, chunk by chunk, and never stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from t2r_seq import records, specs, windows
-from t2r_seq.data.plan import keeps_positions
+from t2r_seq.data.plan import Plan, permuted
 from t2r_seq.records.images import DecodeImages, decode_to_list
 from t2r_seq.windows.reader import present_path
 from t2r_seq.windows.rows import RowList
@@ -24,9 +25,18 @@ from t2r_seq.windows.rows import RowList
 _as_it_is = tf.autograph.experimental.do_not_convert
 
 Pool = dict[str, Any]
-"""'rows': by path, as `PoolColumns.join` gives them; 'windows': int64 [N, 4], of each
-window the number of its episode, its first anchor, the episode's length and its first
-row; 'left': int64 scalar, windows of the pools before that fill no batch."""
+"""Tensors by name:
+
+rows: by path the steps of all episodes, one after the other; see `PoolRows.read`.
+ends: by episode the number after its last window, int64 [n].
+episodes: by episode the number of its first window, its length and the row of its step
+  0, which is negative if the pool lacks that; int64 [n, 3].
+first, size: number of the first window of the pool, and how many it has.
+number: which of a seed's permutations the windows are in.
+start, stop: the part of the windows that comes out, in that order. In streams both
+  count the windows of `rest`, too.
+rest: windows of earlier pools that filled no batch, [r, ...]; in streams only.
+"""
 
 # One that batches are gathered from, one that is being filled.
 POOLS_ALIVE = 2
@@ -36,14 +46,14 @@ BATCHES_ALIVE = GATHERS_AT_ONCE + 1
 PARSES_AT_ONCE = 4
 # Of an episode while it is parsed: its record, the strings in it, its values.
 _PARSED_COPIES = 3 * PARSES_AT_ONCE
-# Of a window in the order of its pool, while that is made.
-ORDER_BYTES = 56
 # One part in so many of what is counted: what TensorFlow takes beside it.
 _PARTS_BESIDE = 7
 # Of a string in a tensor, beside its bytes.
 _STRING_BYTES = 24
+# Small batches are gathered several at once: the ops of a gather cost more than a copy.
+_CHUNK_BYTES, _MAX_BATCHES = 2**22, 64
 
-# What reading for ever fails with: TensorFlow would end it, or never come back.
+# What endless reading fails with: TensorFlow would end it, or never return.
 NOTHING_LEFT = (
   "expected an example in each epoch, got none: since reading began, all files have "
   "become empty or all of their records bad."
@@ -51,17 +61,35 @@ NOTHING_LEFT = (
 
 
 def num_bytes_alive(pooled: Any, parsed: Any, batch_bytes: Any) -> Any:
-  """Returns what a pipeline takes whose pools and batches have a size.
+  """Returns the memory of a pipeline.
 
   Args:
     pooled: bytes of a pool.
     parsed: bytes of the largest episode as it is parsed; 0 where none is.
-    batch_bytes: bytes of a batch.
+    batch_bytes: bytes of what one gather returns.
   """
   num_bytes = (
     POOLS_ALIVE * pooled + _PARSED_COPIES * parsed + BATCHES_ALIVE * batch_bytes
   )
   return num_bytes + num_bytes // _PARTS_BESIDE
+
+
+def batches_at_once(plan: Plan, reader: windows.WindowReader) -> int:
+  """Returns how many batches one gather returns.
+
+  Args:
+    plan: of the batches; several come at once only where all are full.
+    reader: of the windows; those with sizes that only the data tells come alone.
+  """
+  is_static = all(
+    spec.dtype != tf.string and spec.shape.is_fully_defined()
+    for spec in reader.window_spec.values()
+  )
+  if not plan.drops or not is_static:
+    return 1
+  room = min(_CHUNK_BYTES, plan.memory_budget // (8 * BATCHES_ALIVE))
+  batch_bytes = max(1, plan.batch_size * reader.window_bytes)
+  return int(np.clip(room // batch_bytes, 1, _MAX_BATCHES))
 
 
 class PoolRows:
@@ -97,15 +125,16 @@ class PoolRows:
       if path in self._timed
     }
 
-  def gather(
+  def read(
     self, rows: Mapping[str, tf.Tensor], chosen: tf.Tensor
   ) -> specs.TensorSpecStruct:
-    """Gathers windows.
+    """Reads windows.
 
     Args:
       rows: of a pool: by path a tensor of the steps of all episodes, the handle of a
         list of them, or a tensor of their context features.
-      chosen: some of its 'windows', [B, 4].
+      chosen: of each window the place of its episode in the pool, its first anchor,
+        the episode's length and the row of its step 0, int64 [B, 4].
     Returns:
       Windows by path, [B, L, K, ...].
     """
@@ -122,6 +151,29 @@ class PoolRows:
       )
 
     return self.reader.read_with(take, start, length, first_row)
+
+  def gather(
+    self, pool: Pool, start: tf.Tensor, stop: tf.Tensor, seed: int | None
+  ) -> specs.TensorSpecStruct:
+    """Gathers the windows of a pool from one place of its order to another.
+
+    Args:
+      pool: without its `rest`.
+      start: first place, int64 scalar.
+      stop: place after the last one.
+      seed: of the permutation; None: in order.
+    Returns:
+      Windows by path, [stop - start, L, K, ...].
+    """
+    places = tf.range(start, stop)
+    if seed is not None:
+      places = permuted(places, pool["size"], seed, pool["number"])
+    numbers = pool["first"] + places
+    slot = tf.searchsorted(pool["ends"], numbers, "right", tf.int64)
+    of_episode = tf.gather(pool["episodes"], slot)
+    anchors = self.reader.grid.start(numbers - of_episode[:, 0])
+    chosen = tf.concat([tf.stack([slot, anchors], 1), of_episode[:, 1:]], 1)
+    return self.read(pool["rows"], chosen)
 
 
 def has_images(encoded: tf.Tensor) -> tf.Tensor:
@@ -247,7 +299,7 @@ class PoolColumns(PoolRows):
     num_steps = self.encoded.num_steps(values, check=False)
     num_rows = self.reader.num_rows_of(values, num_steps)
     num_windows = self.reader.grid.num_windows(num_rows)
-    pooled: Any = ORDER_BYTES * num_windows
+    pooled: Any = tf.constant(0, tf.int64)
     parsed: Any = tf.constant(0, tf.int64)
     kept = []
     for path, spec in self._element.items():
@@ -322,144 +374,89 @@ class PoolColumns(PoolRows):
     return rows
 
 
-def place_windows(
-  grid: windows.WindowGrid,
-  numbers: tf.Tensor,
-  counts: tf.Tensor,
-  ends: tf.Tensor,
-  lengths: tf.Tensor,
-  first_rows: tf.Tensor,
-) -> tf.Tensor:
-  """Says where windows are in a pool.
-
-  Args:
-    grid: the anchors of an episode.
-    numbers: of the windows, counted through the episodes, int64 [N].
-    counts: windows of each episode of the pool, int64 [n].
-    ends: the number after the last window of each, int64 [n].
-    lengths: steps of each, int64 [n].
-    first_rows: of each, int64 [n]: where its step 0 is, or would be, in the pool.
-  Returns:
-    'windows' of the pool, int64 [N, 4].
-  """
-  slot = tf.searchsorted(ends, numbers, "right", tf.int64)
-  start = grid.start(numbers - tf.gather(ends - counts, slot))
-  of_episode = tf.gather(tf.stack([lengths, first_rows], 1), slot)
-  return tf.concat([tf.stack([slot, start], 1), of_episode], 1)
-
-
 def gather_batches(
-  pools: tf.data.Dataset, rows: PoolRows, batch_size: int, are_full: bool = False
+  pools: tf.data.Dataset,
+  rows: PoolRows,
+  plan: Plan,
+  seed: int | None,
 ) -> tf.data.Dataset:
   """Gathers the windows of pools, a batch at a time.
 
   Args:
-    pools: of `Pool`s, read ahead as far as memory is counted for.
+    pools: of `Pool`s; their memory is counted by whoever reads ahead.
     rows: of the pools.
-    batch_size: B.
-    are_full: no pool leaves windows that fill no batch, so that B is static.
+    plan: of the batches.
+    seed: of the permutation of each pool's windows; None: in order.
   Returns:
-    Dataset of windows by path: of each pool first what fills the batch that the pool
-    before began, then B each, then the rest.
+    Dataset of windows by path, [B, L, K, ...]; B is static if the plan drops smaller
+    batches.
   """
+  size = plan.batch_size
+  at_once = batches_at_once(plan, rows.reader)
+  chunk = size * at_once
 
   @_as_it_is
-  def edges(pool: Pool) -> tf.data.Dataset:
-    num_windows = tf.shape(pool["windows"], tf.int64)[0]
-    head = tf.minimum(-pool["left"] % batch_size, num_windows)
-    starts = tf.range(head, num_windows, batch_size)
-    starts = tf.concat([tf.zeros([tf.minimum(head, 1)], tf.int64), starts], 0)
-    ends = tf.concat([starts[1:], num_windows[tf.newaxis]], 0)[: tf.size(starts)]
-    parts = tf.data.Dataset.from_tensor_slices(tf.stack([starts, ends], 1))
-    return parts.map(_as_it_is(lambda part: (pool["rows"], pool["windows"], part)))
+  def starts(pool: Pool) -> tf.data.Dataset:
+    numbers = tf.data.Dataset.range(pool["start"], pool["stop"], chunk)
+    return tf.data.Dataset.zip((numbers, tf.data.Dataset.from_tensors(pool).repeat()))
 
   @_as_it_is
-  def gather(held: Any, order: tf.Tensor, part: tf.Tensor) -> specs.TensorSpecStruct:
-    chosen = order[part[0] : part[1]]
-    if are_full:
-      chosen.set_shape([batch_size, 4])
-    return rows.gather(held, chosen)
+  def gather(start: tf.Tensor, pool: Pool) -> specs.TensorSpecStruct:
+    stop = tf.minimum(start + chunk, pool["stop"])
+    if "rest" not in pool:
+      found = rows.gather(pool, start, stop, seed)
+    else:
+      num_rest = num_windows(pool["rest"])
+      found = rows.gather(pool, tf.maximum(start - num_rest, 0), stop - num_rest, seed)
+      # Fewer than a batch are left over, so that they are in the first chunk.
+      found = tf.cond(
+        start < num_rest,
+        _as_it_is(lambda: concatenate(pool["rest"], found)),
+        _as_it_is(lambda: tf.nest.map_structure(tf.identity, found)),
+      )
+    shape = ([-1] if at_once > 1 else []) + [size if plan.drops else -1]
+    return tf.nest.map_structure(lambda leaf: _split_first(leaf, shape), found)
 
-  return pools.flat_map(edges).map(
+  gathered = pools.flat_map(starts).map(
     gather, num_parallel_calls=GATHERS_AT_ONCE, deterministic=True
+  )
+  if at_once == 1:
+    return gathered
+  return gathered.flat_map(tf.data.Dataset.from_tensor_slices)
+
+
+def num_windows(batch: Any) -> tf.Tensor:
+  """Returns the number of windows in a batch, int64 scalar."""
+  return tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
+
+
+def concatenate(first: Any, second: Any) -> Any:
+  """Joins two batches; sizes of windows that only the data tells are those of both.
+
+  Where one has no windows the other is returned, without a copy.
+  """
+  return tf.cond(
+    tf.equal(num_windows(first), 0),
+    _as_it_is(lambda: tf.nest.map_structure(tf.identity, second)),
+    _as_it_is(
+      lambda: tf.cond(
+        tf.equal(num_windows(second), 0),
+        _as_it_is(lambda: tf.nest.map_structure(tf.identity, first)),
+        _as_it_is(
+          lambda: tf.nest.map_structure(lambda *both: tf.concat(both, 0), first, second)
+        ),
+      )
+    ),
   )
 
 
-def join_batches(
-  parts_of_pools: tf.data.Dataset, batch_size: int, drop_remainder: bool
-) -> tf.data.Dataset:
-  """Joins the last windows of a pool and the first of the next to one batch.
-
-  Args:
-    parts_of_pools: as from `gather_batches`, of pools whose 'left' goes on.
-    batch_size: B.
-    drop_remainder: whether windows that fill no batch at the end are left out.
-  Returns:
-    Dataset of batches by path, [B, ...].
-  """
-  if keeps_positions() is False:
-    return parts_of_pools.rebatch(batch_size, drop_remainder)
-  # TensorFlow saves no position of `rebatch`. Here nothing waits between two batches.
-  parts, element = parts_of_pools, parts_of_pools.element_spec
-  # Of leaves of unknown size, none have others than some.
-  empty = _map(lambda leaf: tf.zeros([n or 0 for n in leaf.shape], leaf.dtype), element)
-  if not drop_remainder:
-    last = tf.data.Dataset.from_tensors(empty)
-    parts = followed_by(lambda: parts_of_pools, last, element)
-  size_of = _as_it_is(lambda part: tf.shape(tf.nest.flatten(part)[0])[0])
-
-  def join(rest: Any, part: Any) -> tuple[Any, Any]:
-    num_waiting, num_new = size_of(rest), size_of(part)
-    joined = tf.cond(
-      num_waiting == 0,
-      lambda: _map(tf.identity, part),
-      lambda: tf.cond(
-        num_new == 0,
-        lambda: _map(tf.identity, rest),
-        lambda: _map(lambda *both: tf.concat(both, 0), rest, part),
-      ),
-    )
-    is_whole = num_waiting + num_new == batch_size
-    is_whole |= (num_new == 0) & (num_waiting > 0)  # The end.
-    rest = tf.cond(is_whole, lambda: empty, lambda: _map(tf.identity, joined))
-    return rest, (joined, is_whole)
-
-  def finish(batch: Any, _: tf.Tensor) -> Any:
-    for leaf in tf.nest.flatten(batch):
-      leaf.set_shape([batch_size if drop_remainder else None, *leaf.shape[1:]])
-    return batch
-
-  joined = parts.scan(empty, _as_it_is(join)).filter(_as_it_is(lambda _, whole: whole))
-  return joined.map(_as_it_is(finish))
-
-
-def followed_by(
-  make_first: Callable[[], tf.data.Dataset], last: tf.data.Dataset, element_spec: Any
-) -> tf.data.Dataset:
-  """Concatenates two datasets.
-
-  Of `concatenate` the state at the end of files that are read in turns can be saved,
-  and not restored (TensorFlow 2.21).
-
-  Args:
-    make_first: makes the first one, within a function.
-    last: the other one.
-    element_spec: of both.
-  """
-
-  def part(is_last: tf.Tensor) -> tf.data.Dataset:
-    found = tf.cond(
-      is_last,
-      _as_it_is(lambda: tf.data.experimental.to_variant(last)),
-      _as_it_is(lambda: tf.data.experimental.to_variant(make_first())),
-    )
-    return tf.data.experimental.from_variant(found, element_spec)
-
-  return tf.data.Dataset.from_tensor_slices([False, True]).flat_map(_as_it_is(part))
-
-
-def _map(function: Any, *structures: Any) -> Any:
-  return tf.nest.map_structure(function, *structures)
+def _split_first(leaf: tf.Tensor, sizes: list[int]) -> tf.Tensor:
+  """Splits the first axis; a single size is that of the axis, -1 for any."""
+  inner = leaf.shape[1:]
+  if len(sizes) > 1:
+    leaf = tf.reshape(leaf, [*sizes, *inner])  # Static where several come at once.
+  leaf.set_shape([None if size < 0 else size for size in sizes] + inner.as_list())
+  return leaf
 
 
 def _row_bytes(element: tf.TensorSpec) -> int | None:

@@ -13,7 +13,7 @@ from absl import logging
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.data import pool, streams
 from t2r_seq.data.input_generator import InputReport
-from t2r_seq.data.plan import Plan, permutation
+from t2r_seq.data.plan import Plan, permuted
 from t2r_seq.records import framing
 from t2r_seq.records import parse as records_parse
 from t2r_seq.records.contents import (
@@ -512,13 +512,6 @@ class RecordReading:
     self.record_size = sum(len(each.numpy()) for each in tf.nest.flatten(first))
     return first
 
-  def check_position(self) -> None:
-    """Checks that streamed windows of the episodes have a position to be saved.
-
-    Raises:
-      SpecError: they have none, and one is wanted.
-    """
-
   def report(self, counts: windows.WindowReport | None) -> InputReport | None:
     """Returns what the generator reports."""
     return counts
@@ -756,10 +749,7 @@ def stream_records(
     report: counts.
   Returns:
     Dataset of batches.
-  Raises:
-    SpecError: they are to have a position to be saved, and cannot.
   """
-  reading.check_position()
   plan = plan.seeded()
   names, *others = files.values()
   parse_fn = records.create_parse_tf_example_fn(flat_specs, decode_images=False)
@@ -794,8 +784,9 @@ def _permuted_records(
   def read(number: tf.Tensor) -> tf.data.Dataset:
     return read_file(tf.gather(names, number), tf.gather(compressions, number))
 
-  index = permutation(tf.constant(len(names), tf.int64), seed, epoch)
-  # One thread: what several read ahead is not restored from a checkpoint.
+  count = tf.constant(len(names), tf.int64)
+  index = permuted(tf.range(count), count, seed, epoch)
+  # One thread: what several read ahead would not be counted in the budget.
   return tf.data.Dataset.from_tensor_slices(index).interleave(
     _as_it_is(read), cycle_length=min(cycle_length, len(names)), block_length=1
   )

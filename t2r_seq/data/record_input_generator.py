@@ -212,7 +212,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
       self._parsed_spec, self._report = self._loader.flat, self._loader.report()
       self._reads_ahead = True
       start = self._start_step if is_train else 0
-      return self._loader.dataset(start).map(joint.split)
+      return self._loader.dataset(start)
     # Datasets may be created while a graph is built; files are looked at outside.
     with tf.init_scope(), self.explain_failures():
       chosen = self._chosen_records(files)
@@ -239,7 +239,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
       report = StreamReport() if shuffle else windows.WindowReport()
     self._report = self._reading.report(report)
     self._reads_ahead = is_windowed
-    return self._batches(joined, cut, plan, report).map(joint.split)
+    return self._batches(joined, cut, plan, report)
 
   def _find_files(self, flat_specs: specs.TensorSpecStruct) -> record_files.FilesByKey:
     return record_files.find_files(self._file_patterns, flat_specs)

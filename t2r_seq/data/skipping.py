@@ -14,7 +14,6 @@ from absl import logging
 from t2r_seq import errors, records, specs, windows
 from t2r_seq.data import pool
 from t2r_seq.data.input_generator import InputReport
-from t2r_seq.data.plan import keeps_positions
 from t2r_seq.data.record_files import FilesByKey, RecordReading, keeper, map_in_order
 from t2r_seq.records import framing
 from t2r_seq.records.features import require
@@ -331,17 +330,6 @@ class SkippingReading(RecordReading):
       return {key: value[tf.newaxis] for key, value in keep_one(texts[0]).items()}
 
     return self._good(serialized.batch(self.slab_size), keep, num_parallel_calls)
-
-  def check_position(self) -> None:
-    """Checks that nobody is to save one: TensorFlow could not, at the save."""
-    if keeps_positions():
-      # "IgnoreErrorsDataset does not support symbolic checkpointing."
-      raise errors.SpecError(
-        f"{self._where}: params['is_checkpointed']: expected on_bad_record='raise', "
-        "got 'skip', of which TensorFlow saves no position. Resume from "
-        "params['start_step'], or leave bad records out for good: "
-        "t2r_seq doctor FILES --salvage OUT."
-      )
 
   def _good(
     self,

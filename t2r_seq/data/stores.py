@@ -18,7 +18,7 @@ from t2r_seq.data import arguments, following, joint
 from t2r_seq.data.following import Follow
 from t2r_seq.data.input_generator import DatasetInputGenerator
 from t2r_seq.data.loaders import PoolReader, WindowLoader, raised_as_read
-from t2r_seq.data.plan import Plan, PoolOrder, bounded_options, plan_and_cut
+from t2r_seq.data.plan import Plan, PoolOrder, dataset_options, plan_and_cut
 from t2r_seq.data.pool import PoolRows, has_images, parts_of_rows
 from t2r_seq.records.images import DecodeImages, decode_to_list
 from t2r_seq.store import EpisodeStore, StoreWindows, choose_episodes
@@ -265,7 +265,7 @@ class StoreWindowLoader(WindowLoader):
     )
     pools = _StorePools(columns, self._windows)
     batches = pools.batches(self._order, self.plan.last_epoch, 0)
-    return batches.with_options(bounded_options())
+    return batches.with_options(dataset_options())
 
 
 @gin.configurable
@@ -379,7 +379,7 @@ class StoreInputGenerator(DatasetInputGenerator):
     is_train = mode == specs.ModeKeys.TRAIN
     plan, start = self._numbered_plan(mode, batch_size)
     if is_train and self._follow is not None:
-      return self._followed(self._follow, plan, start).map(joint.split)
+      return self._followed(self._follow, plan, start)
     # A dataset may be created while a graph is built; the store is opened outside.
     with tf.init_scope():
       store = EpisodeStore(self._store_path)
@@ -400,8 +400,8 @@ class StoreInputGenerator(DatasetInputGenerator):
     self._report, self._reads_ahead = loader.report(), True
     self._device_fn = self._stack_and_finish if loader.is_flat else None
     if self._is_portable:
-      return loader.portable_dataset().map(joint.split)
-    return loader.dataset(start).map(joint.split)
+      return loader.portable_dataset()
+    return loader.dataset(start)
 
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:

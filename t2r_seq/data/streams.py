@@ -10,14 +10,8 @@ import tensorflow as tf
 
 from t2r_seq import specs, windows
 from t2r_seq.data import pool
-from t2r_seq.data.plan import (
-  Plan,
-  checkpoint_options,
-  draw_seed,
-  permutation,
-  plan_and_cut,
-)
-from t2r_seq.data.pool import PoolColumns
+from t2r_seq.data.plan import Plan, dataset_options, draw_seed, plan_and_cut
+from t2r_seq.data.pool import Pool, PoolColumns
 from t2r_seq.records.images import DecodeImages
 from t2r_seq.windows.dataset import print_too_short
 from t2r_seq.windows.rows import RowList
@@ -27,16 +21,12 @@ MakeDataset = Callable[[tf.Tensor], tf.data.Dataset]
 
 # The first pool has windows for so many batches, the next for twice as many, and so on:
 # the first batch waits for little, and pools are soon as large as the budget allows.
-# Where nothing is permuted they need not be.
+# Pools in order need not be large.
 _FIRST_POOL_BATCHES, _MAX_DOUBLED, _MAX_DOUBLED_IN_ORDER = 4, 20, 3
-# More windows mix no better, and to permute them takes time.
+# More windows mix no better.
 _MAX_WINDOWS = 2**20
-# What a pool is filled with is listed, and that is copied with each slab.
+# The list of a pool's episodes is copied with each slab.
 _MAX_EPISODES = 2**13
-_SLAB_SPEC = {
-  "kept": tf.TensorSpec([None], tf.variant),
-  "numbers": tf.TensorSpec([None, 4], tf.int64),
-}
 
 
 class StreamReport(windows.WindowReport):
@@ -100,15 +90,11 @@ def streamed_windows(
 ) -> tf.data.Dataset:
   """Shuffles the windows of episodes that come one after the other, and batches them.
 
-  Episodes that follow each other fill a pool, until another might exceed the budget.
-  Each image is decoded once, the windows of a pool are permuted, and a batch is
-  gathered at once. The next pool is filled meanwhile; the first ones are small, so that
-  the first batch comes soon. Every window comes once an epoch; windows that fill no
-  batch wait for those of the next pool. The order depends on the seed only.
-
-  A checkpoint of the iterator holds a position and no frames, if the dataset of
-  episodes can be saved as one. A restored iterator reads its pool again, and goes on
-  with the next batch.
+  Consecutive episodes fill a pool, until another would exceed the budget. Each image is
+  decoded once, the windows of a pool are permuted, and a batch is gathered at once. The
+  next pool is filled meanwhile; the first ones are small, so that the first batch comes
+  soon. Every window comes once an epoch; windows that fill no batch join those of the
+  next pool. The order depends on the seed only.
 
   Args:
     episodes: dataset of episodes by path, leaves [T, ...] and context features, images
@@ -162,11 +148,11 @@ def shuffled_windows(
   plan: Plan,
   report: windows.WindowReport | None,
 ) -> tf.data.Dataset:
-  """Does `streamed_windows` for slabs: some episodes that follow each other.
+  """Does `streamed_windows` for slabs: a few consecutive episodes each.
 
   Args:
-    make_slabs: makes the dataset of the slabs of an epoch, given that, int64 scalar:
-      batches of what `columns.keep` gives, none of them empty.
+    make_slabs: makes the dataset of the slabs of an epoch, given its number, int64
+      scalar: batches of what `columns.keep` gives, none of them empty.
     columns: of the episodes.
     plan: of the batches.
     report: counts.
@@ -174,61 +160,79 @@ def shuffled_windows(
     Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
   """
   seed = draw_seed() if plan.seed is None else plan.seed
+  shuffle_seed = None if plan.order == "sequential" else seed
   if isinstance(report, StreamReport):
     report.memory_budget = plan.memory_budget
   filler = _Filler(columns, plan, report)
 
   def epoch(number: tf.Tensor) -> tf.data.Dataset:
-    end = tf.data.Dataset.from_tensors(0).map(_as_it_is(lambda _: _end()))
-    return pool.followed_by(lambda: make_slabs(number), end, _SLAB_SPEC)
+    end = tf.data.Dataset.from_tensors(number).map(_as_it_is(_end_of_epoch))
+    slabs = make_slabs(number).map(
+      _as_it_is(lambda slab: {**slab, "epoch": number, "is_end": False})
+    )
+    return slabs.concatenate(end)
 
-  def join(filled: dict[str, tf.Tensor]) -> pool.Pool:
+  def join(filled: dict[str, tf.Tensor]) -> Pool:
     lengths, counts = tf.unstack(filled["lengths"], axis=1)
-    total = tf.reduce_sum(counts)
-    if plan.order == "sequential":
-      numbers = tf.range(total)
-    else:
-      numbers = permutation(total, seed, filled["number"])
+    ends, size = tf.cumsum(counts), tf.reduce_sum(counts)
+    first_rows = tf.cumsum(lengths, exclusive=True)
     return {
       "rows": columns.join(filled["kept"]),
-      "windows": pool.place_windows(
-        columns.reader.grid,
-        numbers,
-        counts,
-        tf.cumsum(counts),
-        lengths,
-        tf.cumsum(lengths, exclusive=True),
-      ),
-      "left": filled["left"],
+      "ends": ends,
+      "episodes": tf.stack([ends - counts, lengths, first_rows], 1),
+      "first": tf.constant(0, tf.int64),
+      "size": size,
+      "number": filled["number"],
+      "start": tf.constant(0, tf.int64),
+      "is_last": tf.equal(filled["epoch"], plan.last_epoch - 1) & filled["is_end"],
     }
+
+  def carry(rest: Any, filled: Pool) -> tuple[Any, Pool]:
+    """Lets what fills no batch come with the next pool."""
+    num_rest = pool.num_windows(rest)
+    total = num_rest + filled["size"]
+    stop = total // plan.batch_size * plan.batch_size
+    if not plan.drops:
+      stop = tf.where(filled["is_last"], total, stop)
+    left = columns.gather(
+      filled, tf.maximum(stop - num_rest, 0), filled["size"], shuffle_seed
+    )
+    new_rest = pool.concatenate(
+      tf.nest.map_structure(lambda leaf: leaf[stop:], rest), left
+    )
+    return new_rest, {**filled, "rest": rest, "stop": stop}
 
   def batches() -> tf.data.Dataset:
     with tf.device("CPU:0"):
       slabs = tf.data.Dataset.range(plan.last_epoch).flat_map(_as_it_is(epoch))
+      pools = filler.fill(slabs).map(_as_it_is(join))
+      no_windows = tf.nest.map_structure(
+        lambda leaf: tf.zeros([0, *(n or 0 for n in leaf.shape)], leaf.dtype),
+        columns.reader.window_spec,
+      )
       # The next pool is filled while batches are gathered from this one.
-      pools = filler.fill(slabs).map(_as_it_is(join)).prefetch(1)
-      gathered = pool.gather_batches(pools, columns, plan.batch_size)
-      return pool.join_batches(gathered, plan.batch_size, plan.drops)
+      pools = pools.scan(no_windows, _as_it_is(carry)).prefetch(1)
+      return pool.gather_batches(pools, columns, plan, shuffle_seed)
 
   # Made in a function: outside of any, TensorFlow adds what a `scan` calls to its
-  # global graph and never takes it out again, 11 MB for each dataset.
+  # global graph and never removes it, 11 MB for each dataset.
   made = tf.function(batches, autograph=False).get_concrete_function()()
-  return made.with_options(checkpoint_options())
+  return made.with_options(dataset_options())
 
 
 class _Filler:
-  """Fills pools with slabs of episodes that follow each other.
+  """Fills pools with consecutive slabs of episodes.
 
-  A pool is closed as soon as another slab as large as any before may find no room, so
-  that nothing of it stays behind: the state that a checkpoint saves is a few numbers
-  then. A slab that is larger than any before may exceed the budget, once.
+  A pool is closed when the next slab would exceed the budget, and at the end of an
+  epoch. A single slab that exceeds it makes a pool of its own, with a warning.
   """
 
   def __init__(
     self, columns: PoolColumns, plan: Plan, report: windows.WindowReport | None
   ) -> None:
     self._batch_size = plan.batch_size
-    self._batch_bytes = plan.batch_size * columns.reader.window_bytes
+    at_once = pool.batches_at_once(plan, columns.reader)
+    self._gathered_bytes = at_once * plan.batch_size * columns.reader.window_bytes
     self._memory_budget = plan.memory_budget
     self._is_endless = plan.num_epochs is None
     in_order = plan.order == "sequential"
@@ -240,15 +244,15 @@ class _Filler:
     """Creates the dataset of filled pools.
 
     Args:
-      slabs: of all epochs, with `_end` after each.
+      slabs: of all epochs, with `_end_of_epoch` after each.
     Returns:
       Dataset of 'kept', a list of episodes; their 'lengths' in steps and in windows,
-      int64 [n, 2]; the 'number' of the pool; and 'left', the windows before that fill
-      no batch.
+      int64 [n, 2]; the 'number' of the pool; its 'epoch'; and 'is_end', whether it is
+      the last one of that.
     """
-    names = ("number", "windows", "pooled", "slab", "parsed", "in_epoch", "left")
-    zero = tf.constant(0, tf.int64)
-    start = {**dict.fromkeys(names, zero), "kept": _no_episodes()}
+    names = ("number", "windows", "pooled", "largest", "parsed", "in_epoch")
+    start: dict[str, Any] = dict.fromkeys(names, tf.constant(0, tf.int64))
+    start["kept"] = RowList.empty(tf.TensorShape([]), tf.variant).handle
     # Of unknown length: where a step changes a shape, `scan` traces it once more.
     start["lengths"] = tf.raw_ops.PlaceholderWithDefault(
       input=tf.zeros([0, 2], tf.int64), shape=[None, 2]
@@ -258,54 +262,62 @@ class _Filler:
     return filled.map(_as_it_is(lambda pool, _: pool))
 
   def _step(self, state: dict[str, Any], slab: dict[str, Any]) -> tuple[Any, Any]:
-    """Appends a slab; closes the pool after it, or not."""
+    """Closes the pool or not, and appends a slab; returns the pool as it was before."""
     lengths, counts, sizes, parsed_sizes = tf.unstack(slab["numbers"], axis=1)
     zero = tf.constant(0, tf.int64)
-    is_end = tf.equal(tf.size(lengths), 0)
+    is_end = slab["is_end"]
     new_windows, size = tf.reduce_sum(counts), tf.reduce_sum(sizes)
-    # Of none the maximum is the least integer.
+    # reduce_max of an empty tensor is int64.min.
     parsed = tf.maximum(state["parsed"], tf.reduce_max(parsed_sizes))
-    largest = tf.maximum(state["slab"], size)
-    pooled = state["pooled"] + size
-    num_windows = state["windows"] + new_windows
+    largest = tf.maximum(state["largest"], size)
     in_epoch = state["in_epoch"] + new_windows
-    noted = [
-      self._note_episodes(lengths, counts),
+    num_episodes = tf.shape(state["lengths"], tf.int64)[0]
+    is_full = self._num_bytes(state["pooled"] + size, parsed) > self._memory_budget
+    is_full |= state["windows"] + new_windows > self._most_windows(state["number"])
+    is_full |= num_episodes + tf.size(lengths, tf.int64) > _MAX_EPISODES
+    is_closed = (is_full | is_end) & (state["windows"] > 0)
+    checks = [
+      self._count_episodes(lengths, counts),
+      self._count_pool(is_closed, state["pooled"], parsed),
       self._warn(state, largest, parsed, lengths),
-      self._check_goes_on(is_end, in_epoch),
+      self._check_epoch(is_end, in_epoch),
     ]
-    with tf.control_dependencies(noted):
-      all_lengths = tf.concat([state["lengths"], slab["numbers"][:, :2]], 0)
-    kept = tf.raw_ops.TensorListConcatLists(
-      input_a=state["kept"],
-      input_b=tf.raw_ops.TensorListFromTensor(
-        tensor=slab["kept"], element_shape=tf.constant([], tf.int32)
-      ),
-      element_dtype=tf.variant,
-    )
-    is_full = self._num_bytes(pooled + largest, parsed) > self._memory_budget
-    is_full |= num_windows >= self._most_windows(state["number"])
-    is_full |= tf.shape(all_lengths)[0] >= _MAX_EPISODES
-    is_closed = (is_full | is_end) & (num_windows > 0)
-    with tf.control_dependencies([self._note_pool(is_closed, pooled, parsed)]):
+    with tf.control_dependencies(checks):
       number = tf.identity(state["number"])
-    left = tf.where(is_closed, (state["left"] + num_windows) % self._batch_size, zero)
     filled = {
-      "kept": kept,
-      "lengths": all_lengths,
+      "kept": state["kept"],
+      "lengths": state["lengths"],
       "number": number,
-      "left": state["left"],
+      "epoch": slab["epoch"],
+      "is_end": is_end,
     }
+    is_new = is_full | is_end  # The slab begins a pool.
+    kept = tf.cond(
+      is_new,
+      _as_it_is(lambda: RowList.empty(tf.TensorShape([]), tf.variant).handle),
+      _as_it_is(lambda: tf.identity(state["kept"])),
+    )
     after = {
-      "kept": tf.cond(is_closed, _no_episodes, lambda: tf.identity(kept)),
-      "lengths": all_lengths[: tf.where(is_closed, 0, tf.shape(all_lengths)[0])],
+      "kept": tf.raw_ops.TensorListConcatLists(
+        input_a=kept,
+        input_b=tf.raw_ops.TensorListFromTensor(
+          tensor=slab["kept"], element_shape=tf.constant([], tf.int32)
+        ),
+        element_dtype=tf.variant,
+      ),
+      "lengths": tf.concat(
+        [
+          state["lengths"][: tf.where(is_new, zero, num_episodes)],
+          slab["numbers"][:, :2],
+        ],
+        0,
+      ),
       "number": number + tf.cast(is_closed, tf.int64),
-      "windows": tf.where(is_closed, zero, num_windows),
-      "pooled": tf.where(is_closed, zero, pooled),
-      "slab": largest,
+      "windows": tf.where(is_new, zero, state["windows"]) + new_windows,
+      "pooled": tf.where(is_new, zero, state["pooled"]) + size,
+      "largest": largest,
       "parsed": parsed,
       "in_epoch": tf.where(is_end, zero, in_epoch),
-      "left": tf.where(is_closed, left, state["left"]),
     }
     return after, (filled, is_closed)
 
@@ -315,15 +327,15 @@ class _Filler:
     return tf.minimum(doubled, max(_MAX_WINDOWS, self._batch_size))
 
   def _num_bytes(self, pooled: Any, parsed: Any) -> Any:
-    return pool.num_bytes_alive(pooled, parsed, self._batch_bytes)
+    return pool.num_bytes_alive(pooled, parsed, self._gathered_bytes)
 
   def _warn(
     self, state: Any, largest: tf.Tensor, parsed: tf.Tensor, lengths: tf.Tensor
   ) -> tf.Operation:
-    """Says how much an episode needs that exceeds the budget, unless one did before."""
+    """Prints how much an episode needs that exceeds the budget, if one did not yet."""
     needed = self._num_bytes(largest, parsed)
-    before = self._num_bytes(state["slab"], state["parsed"])
-    is_news = (needed > self._memory_budget) & (needed > before)
+    before = self._num_bytes(state["largest"], state["parsed"])
+    is_new = (needed > self._memory_budget) & (needed > before)
 
     def warn() -> tf.Operation:
       return tf.print(
@@ -337,17 +349,17 @@ class _Filler:
         output_stream=sys.stderr,
       )
 
-    return tf.cond(is_news, _as_it_is(warn), tf.no_op)
+    return tf.cond(is_new, _as_it_is(warn), tf.no_op)
 
-  def _check_goes_on(self, is_end: tf.Tensor, num_windows: tf.Tensor) -> tf.Operation:
-    """Checks that an epoch had a window, if another follows: better than no end."""
+  def _check_epoch(self, is_end: tf.Tensor, num_windows: tf.Tensor) -> tf.Operation:
+    """Checks that an epoch had a window, if reading has no end: better than a hang."""
     if not self._is_endless:
       return tf.no_op()
     return tf.raw_ops.Assert(
       condition=~is_end | (num_windows > 0), data=[tf.constant(pool.NOTHING_LEFT)]
     )
 
-  def _note_pool(
+  def _count_pool(
     self, is_closed: tf.Tensor, pooled: tf.Tensor, parsed: tf.Tensor
   ) -> tf.Operation:
     if not isinstance(self._report, StreamReport):
@@ -356,24 +368,21 @@ class _Filler:
     count = self._report.count_pool
     return tf.cond(is_closed, _as_it_is(lambda: count(num_bytes)), tf.no_op)
 
-  def _note_episodes(self, lengths: tf.Tensor, counts: tf.Tensor) -> tf.Operation:
+  def _count_episodes(self, lengths: tf.Tensor, counts: tf.Tensor) -> tf.Operation:
     if self._report is not None:
       return self._report.count(lengths, counts)
     if self._reader.grid.keeps_first:
       return tf.no_op()
 
-    def tell() -> tf.Operation:
+    def report() -> tf.Operation:
       shortest = tf.reduce_min(lengths)
       return print_too_short(shortest, tf.reduce_min(counts), self._reader.min_steps)
 
-    return tf.cond(tf.reduce_any(counts < 1), _as_it_is(tell), tf.no_op)
+    return tf.cond(tf.reduce_any(counts < 1), _as_it_is(report), tf.no_op)
 
 
-def _end() -> dict[str, tf.Tensor]:
-  """Returns what stands at the end of an epoch: a slab without an episode."""
+def _end_of_epoch(number: tf.Tensor) -> dict[str, tf.Tensor]:
+  """Returns the mark at the end of an epoch: a slab without an episode."""
   nothing = tf.raw_ops.OptionalNone()[tf.newaxis][:0]
-  return {"kept": nothing, "numbers": tf.zeros([0, 4], tf.int64)}
-
-
-def _no_episodes() -> tf.Tensor:
-  return RowList.empty(tf.TensorShape([]), tf.variant).handle
+  numbers = tf.zeros([0, 4], tf.int64)
+  return {"kept": nothing, "numbers": numbers, "epoch": number, "is_end": True}

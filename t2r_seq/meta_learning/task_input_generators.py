@@ -528,7 +528,7 @@ class TaskReplayInputGenerator(_TaskInputGenerator):
       task.set_feature_specifications(features)
       task.set_label_specifications(labels)
       task.set_padding(self.padding)
-      sampled.append(task.create_dataset(mode, {"batch_size": self._num_samples}))
+      sampled.append(task.create_dataset(mode, batch_size=self._num_samples))
     seed = self._drawing_seed()
     # As in a store: each task comes up once before one comes up again.
     turns = tf.data.Dataset.range(len(sampled)).shuffle(len(sampled), seed).repeat()

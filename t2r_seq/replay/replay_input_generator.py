@@ -126,9 +126,8 @@ class ReplayInputGenerator(data.AbstractInputGenerator):
     sources = _find_sources(wanted, sampled.element_spec, held)
 
     @tf.autograph.experimental.do_not_convert
-    def select(batch: Any) -> joint.Pair:
-      selected = {path: batch[source] for path, source in sources.items()}
-      return joint.split(selected)
+    def select(batch: Any) -> specs.TensorSpecStruct:
+      return specs.TensorSpecStruct((p, batch[source]) for p, source in sources.items())
 
     return sampled.map(select)
 

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import errors, process, records, specs, windows
-from t2r_seq.data.plan import bounded_options
+from t2r_seq.data.plan import dataset_options
 from t2r_seq.replay.rate_limiters import NotYet
 from t2r_seq.replay.replay import SampleInfo
 from t2r_seq.replay.table import Draw, Table, join_infos
@@ -231,7 +231,7 @@ def make_dataset(
   # for it, too, before it ends.
   if not sampling.consumes:
     dataset = dataset.prefetch(1)
-  return dataset.with_options(bounded_options())
+  return dataset.with_options(dataset_options())
 
 
 def _sample(

@@ -262,9 +262,9 @@ def _train(
       shards = trainer.strategy.num_replicas_in_sync if is_sharded else 1
       options = {**options, "shards": shards}
     is_chief = workers.is_chief(trainer.strategy)
-    params = {"start_step": resume_batch(checkpoints.folder, start, options, is_chief)}
+    start_step = resume_batch(checkpoints.folder, start, options, is_chief)
     with signal.waiting():  # A replay is connected to only now.
-      dataset = trainer.distribute_training(input_generator, params)
+      dataset = trainer.distribute_training(input_generator, start_step)
     batches = closing.enter_context(
       stopping.Interruptible(dataset, input_generator.watch)
     )

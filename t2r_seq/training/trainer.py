@@ -142,21 +142,24 @@ class Trainer:
     return self.strategy.experimental_distribute_dataset(dataset)
 
   def distribute_training(
-    self, input_generator: AbstractInputGenerator, params: Mapping[str, Any]
+    self, input_generator: AbstractInputGenerator, start_step: int = 0
   ) -> Iterable[Any]:
     """Creates the batches to train on, split among the replicas.
 
     Args:
       input_generator: has the model's specs. Where there are several workers and it
         `reads_shards`, each reads its own part of the data and no other.
-      params: of `create_dataset`.
+      start_step: that a resumed run continues at.
     Returns:
       Distributed batches, features and labels joined: see `train_step`.
     """
 
     def create(context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
       return input_generator.create_dataset(
-        specs.ModeKeys.TRAIN, {**params, "input_context": context, "is_joint": True}
+        specs.ModeKeys.TRAIN,
+        start_step=start_step,
+        input_context=context,
+        is_flat=True,
       )
 
     if input_generator.reads_shards and workers.is_multi_worker(self.strategy):
@@ -177,7 +180,7 @@ class Trainer:
     Args:
       features: preprocessed features by path, [B, ...], or their parts per replica.
       labels: the same for the labels; None where both are joined in `features`, as
-        `create_dataset` gives them with params['is_joint'].
+        `create_dataset` gives them with is_flat=True.
     Returns:
       Scalars by name, 'loss' among them, averaged over the replicas.
     Raises:

@@ -42,16 +42,15 @@ def test_without_a_preprocess_fn_batches_are_delivered_as_they_are():
   np.testing.assert_array_equal(second[1].y, [-2, -3])
 
 
-def test_a_pair_can_travel_as_one_dict():
+def test_batches_are_flat_on_request():
   pairs = list(build(batch_size=2).create_dataset("train"))
-  joined = list(build(batch_size=2).create_dataset("train", {"is_joint": True}))
-  assert [type(batch) for batch in joined] == [dict, dict]
+  joined = list(build(batch_size=2).create_dataset("train", is_flat=True))
   assert [sorted(batch) for batch in joined] == [["features/x", "labels/y"]] * 2
   for batch, pair in zip(joined, pairs, strict=True):
     for one, other in zip(joint.split(batch), pair, strict=True):
       tf.nest.map_structure(np.testing.assert_array_equal, one, other)
-  with pytest.raises(errors.SpecError, match=r"params\['is_joint'\]: expected True or"):
-    build().create_dataset("train", {"is_joint": 1})
+  with pytest.raises(errors.SpecError, match="is_flat: expected True or"):
+    build().create_dataset("train", is_flat=1)
 
 
 def test_preprocess_fn_is_mapped_over_batches():
@@ -128,8 +127,8 @@ def test_bad_batch_sizes(batch_size):
   with pytest.raises(errors.SpecError, match=r"batch_size: expected an integer"):
     CountingInputGenerator(batch_size)
   if batch_size:
-    with pytest.raises(errors.SpecError, match=r"params\['batch_size'\]: expected"):
-      build().create_dataset("train", {"batch_size": batch_size})
+    with pytest.raises(errors.SpecError, match="batch_size: expected"):
+      build().create_dataset("train", batch_size=batch_size)
 
 
 def test_padding_comes_from_the_model(kit):
@@ -203,7 +202,7 @@ def test_a_worker_of_several_is_not_given_all_of_the_data(name):
   made.set_feature_specifications({"x": specs.ExtendedTensorSpec((), tf.float32, "x")})
   made.set_label_specifications({})
   context = tf.distribute.InputContext(num_input_pipelines=2, input_pipeline_id=1)
-  want = r"params\['input_context'\]: expected a generator that reads shards, for pip"
+  want = "input_context: expected a generator that reads shards, for pip"
   want += "eline 1 of 2, got one of which each would read all. Give the strategy the wh"
   with pytest.raises(errors.SpecError, match=want):
-    made.create_dataset("train", {"input_context": context})
+    made.create_dataset("train", input_context=context)

@@ -313,8 +313,8 @@ def test_a_resumed_store_goes_on_in_another_order(store, record_files, service):
     generator = data.StoreInputGenerator(store.path, 4, seed=3, memory_budget=BUDGET)
     generator.set_feature_specifications(PAIR)
     generator.set_label_specifications({})
-    params = {"is_portable": True, "start_step": start_step}
-    features, _ = next(iter(generator.create_dataset("train", params)))
+    options = {"is_portable": True, "start_step": start_step}
+    features, _ = next(iter(generator.create_dataset("train", **options)))
     firsts.append(features["x"].numpy().tolist())
   assert firsts[0] == firsts[1] != firsts[2]
 

@@ -172,30 +172,3 @@ def test_batches_wait_where_none_are_made_ahead(kind, has_preprocessor, tmp_path
     waits = has_preprocessor or kind == "constant"
     assert ("Prefetch" in type(dataset).__name__) == waits, mode
     assert next(iter(dataset))[0]["x"].shape == (4, 2)
-
-
-@pytest.mark.parametrize("is_mixed", [False, True])
-def test_a_checkpoint_is_a_position_where_it_can_be_and_is_asked_for(
-  is_mixed, tmp_path
-):
-  window = {"x": specs.ExtendedTensorSpec((2,), tf.float32, "x", time_offsets=(-1, 0))}
-  path = str(tmp_path / "a")
-  episodes = [{"x": np.arange(900, dtype=np.float32)} for _ in range(6)]
-  records.write_records(path, windows.flat_specs(window), episodes)
-
-  def state_bytes(is_checkpointed):
-    generator = data.DefaultRecordInputGenerator(path, batch_size=4, seed=1)
-    if is_mixed:
-      generator = data.MixtureInputGenerator({"a": generator}, batch_size=4)
-    generator.set_feature_specifications(window, window)
-    generator.set_label_specifications({})
-    params = {"is_checkpointed": is_checkpointed}
-    iterator = iter(generator.create_dataset("train", params))
-    next(iterator)
-    prefix = str(tmp_path / str(is_checkpointed))
-    tf.train.Checkpoint(iterator=iterator).write(prefix)
-    return os.path.getsize(f"{prefix}.data-00000-of-00001")
-
-  # The pool of 21 KB is part of the other one, and of that of a mixture.
-  assert state_bytes(False) > 12_000
-  assert (state_bytes(True) < 12_000) != is_mixed

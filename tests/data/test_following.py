@@ -88,7 +88,7 @@ def test_samples_wait_for_inserts_and_count_those_of_the_run_before(tmp_path):
   with late, generator.explain_failures():
     next(batches)
   append(path, 200)
-  batches = iter(generator.create_dataset("train", {"start_step": 3}))
+  batches = iter(generator.create_dataset("train", start_step=3))
   next(batches)
   late = pytest.raises(errors.StoreError, match="80 windows would be sampled of 30, mo")
   with late, generator.explain_failures():

@@ -257,24 +257,6 @@ def test_the_same_batches_again_and_from_any_batch_on(order, files):
     assert anchors(make(seed=2, num_epochs=1).dataset()) != want[:5]
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_checkpoint_resumes(order, files, tmp_path):
-  def make():
-    return IndexedRecordLoader(
-      files, NOW, 6, order, seed=1, num_epochs=2, is_checkpointed=True
-    ).dataset()
-
-  dataset = make()
-  want = anchors(dataset)
-  iterator = iter(make())
-  for _ in range(4):
-    next(iterator)
-  saved = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "checkpoint"))
-  other = iter(dataset)
-  tf.train.Checkpoint(iterator=other).restore(saved)
-  assert anchors(other) == want[4:]
-
-
 def test_pools_keep_within_the_budget_and_mix(files, caplog):
   one = IndexedRecordLoader(files, NOW, 4, **SMALL)
   assert one.pool_size.max_bytes <= 22_500

@@ -42,10 +42,10 @@ def generator(kit, files, **options):
   return made, kit.FakeModel()
 
 
-def windows_of(kit, files, mode, params=None, count=None, **options):
+def windows_of(kit, files, mode, start_step=0, count=None, **options):
   made, model = generator(kit, files, **options)
   made.set_specification_from_model(model, mode)
-  dataset = made.create_dataset(mode, params)
+  dataset = made.create_dataset(mode, start_step=start_step)
   batches = [
     {
       "state": features.state.numpy(),
@@ -93,9 +93,7 @@ def test_training_shows_all_windows_and_resumes_at_the_next_batch(kit, files, in
     part = got[epoch * num_batches : (epoch + 1) * num_batches]
     rows = [tuple(row.ravel()) for batch in part for row in batch["state"]]
     assert len(set(rows)) == len(rows) == 4 * num_batches and set(rows) <= every
-  rest = windows_of(
-    kit, files, "train", {"start_step": 7}, count=num_batches, **options
-  )
+  rest = windows_of(kit, files, "train", 7, count=num_batches, **options)
   assert_equal(rest, got[7 : 7 + num_batches])
   unshuffled = windows_of(
     kit, files, "train", count=2, index="require", shuffle_buffer_size=0

@@ -125,7 +125,7 @@ def test_pools_keep_within_the_budget_and_a_run_resumes(own, monkeypatch):
   assert max(sets.LENGTHS) == 6 and max(most) <= 4  # Two windows, and two steps before.
   generator = data.LeRobotInputGenerator(own, seed=1, **options)
   generator.set_specification_from_model(model, "train")
-  resumed = generator.create_dataset("train", {"start_step": 7}).take(2)
+  resumed = generator.create_dataset("train", start_step=7).take(2)
   for (features, _), (want, _) in zip(resumed, found[7:], strict=True):
     assert features.place.numpy().tolist() == want.place.numpy().tolist()
     np.testing.assert_array_equal(features.image, want.image)

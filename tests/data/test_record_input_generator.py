@@ -111,7 +111,7 @@ def test_a_resumed_run_goes_on_in_another_order(tmp_path, kit):
 
   def order(**params):
     generator = build(path, kit, "train", states(kit), batch_size=6, seed=3)
-    return anchors(generator.create_dataset("train", params).take(3))
+    return anchors(generator.create_dataset("train", **params).take(3))
 
   first, later = order(), order(start_step=7)
   assert order(start_step=0) == first

@@ -627,30 +627,6 @@ def test_a_file_that_is_gone_is_named(build, tmp_path, policy, mode):
     list(dataset.take(20))
 
 
-def test_a_position_that_cannot_be_saved_is_refused_at_once(build, tmp_path, kit):
-  kit.write_episodes(tmp_path / "a", [6] * 3)
-  state = kit.spec((3, 2), tf.float32, "state", time_offsets=(-2, -1, 0))
-  generator = build("train", kit.FakeModel(lambda mode: {"state": state}))
-  with pytest.raises(
-    errors.SpecError,
-    match=r"is_checkpointed'\]: expected on_bad_record='raise', got 'skip'.*start_step",
-  ):
-    generator.create_dataset("train", {"is_checkpointed": True})
-  generator.create_dataset("train", {"is_checkpointed": False})
-
-
-def test_examples_go_on_from_a_checkpoint(build, tmp_path):
-  write(tmp_path / "a", [b"bad", *(number(i) for i in range(20))])
-  dataset = build("train").create_dataset("train", {"is_checkpointed": True})
-  iterator = iter(dataset)
-  values(itertools.islice(iterator, 7))
-  saved = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "at"))
-  want = values(itertools.islice(iterator, 9))
-  restored = iter(dataset)
-  tf.train.Checkpoint(iterator=restored).read(saved)
-  assert values(itertools.islice(restored, 9)) == want
-
-
 _ROWS = [bytes([65 + i]) * (3 + i) for i in range(12)]
 _STARTS = np.cumsum([0] + [_FRAME + len(row) for row in _ROWS]).tolist()
 

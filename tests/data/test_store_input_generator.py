@@ -90,7 +90,7 @@ def test_train_repeats_and_goes_on_where_it_stopped(path, kit, order):
   generator = build(path, kit, "train", order=order, memory_budget=4000)
   want = contents(generator.create_dataset("train").take(9))
   assert contents(same.take(9)) == want
-  resumed = generator.create_dataset("train", {"start_step": 5})
+  resumed = generator.create_dataset("train", start_step=5)
   assert contents(resumed.take(4)) == want[5:]
   epochs = [
     sorted(image for batch in want[i : i + 3] for image in batch[0]) for i in (0, 3, 6)
@@ -134,13 +134,13 @@ class Doubling(preprocessors.NoOpPreprocessor):
 
 
 def test_the_seed_of_the_run_and_none(path, kit):
-  def batches(seed, params=None):
+  def batches(seed, run_seed=None):
     model = kit.FakeModel(states_of)
     kwargs = {"seed": seed, "batch_size": 6, "order": "quasi_random"}
     generator = build(path, kit, "train", model, **kwargs)
-    return states(generator.create_dataset("train", params).take(3))
+    return states(generator.create_dataset("train", seed=run_seed).take(3))
 
-  assert batches(None, {"seed": 3}) == batches(3) != batches(4)
+  assert batches(None, run_seed=3) == batches(3) != batches(4)
   assert any(batches(None) != batches(None) for _ in range(5))
 
 
@@ -164,8 +164,8 @@ def test_each_worker_of_a_strategy_reads_its_part_of_a_batch(path, kit):
   for index in range(2):
     context = tf.distribute.InputContext(2, index, num_replicas_in_sync=2)
     assert generator.reads_shards
-    params = {"input_context": context, "start_step": 1}
-    parts.append(states(generator.create_dataset("train", params).take(5)))
+    options = {"input_context": context, "start_step": 1}
+    parts.append(states(generator.create_dataset("train", **options).take(5)))
   for one, other, want in zip(*parts, whole[1:], strict=True):
     assert len(one) == 1
     assert sorted(one + other) == sorted(want)

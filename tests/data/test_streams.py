@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from t2r_seq import data, records, specs, windows
 from t2r_seq.data import StreamReport
-from t2r_seq.data.pool import ORDER_BYTES, num_bytes_alive
+from t2r_seq.data.pool import num_bytes_alive
 from tests.data.conftest import FakeModel, feature_spec, label_spec, make_episode
 
 LENGTHS = (9, 3, 1, 14, 6, 11, 2, 20, 8)
@@ -191,7 +191,7 @@ def test_sizes_that_only_the_data_knows():
   }
   flat = tf.data.Dataset.range(3).map(sized)
   # Pools of one episode.
-  budget = budget_of(2_000, 4, 40)
+  budget = budget_of(1_000, 4, 40)
   report = StreamReport()
   got = list(streamed(flat, window, 4, budget, 1, report=report, padding="drop"))
   assert report.pools == 3
@@ -230,58 +230,6 @@ def test_the_order_depends_on_the_seed_only(path):
   assert sorted(first[:half]) == sorted(first[half:])
 
 
-@pytest.mark.parametrize("budget", [SMALL, 10**6])
-def test_a_checkpoint_is_small_and_goes_on_with_the_next_batch(path, tmp_path, budget):
-  batches = streamed(episodes(path), structure(), 4, budget, 1, 2)
-  iterator, seen, saved = iter(batches), [], {}
-  for taken in (1, 13, 20):
-    while len(seen) < taken:
-      seen.append(next(iterator))
-    checkpoint = tf.train.Checkpoint(iterator=iterator)
-    saved[taken] = checkpoint.write(str(tmp_path / f"at{taken}"))
-    files = tmp_path.glob(f"at{taken}.*")
-    assert 0 < sum(file.stat().st_size for file in files) < 10_000
-  want = one_by_one([*seen, *iterator])
-  for taken, prefix in saved.items():
-    restored = iter(batches)
-    tf.train.Checkpoint(iterator=restored).restore(prefix)
-    assert one_by_one(restored) == want[4 * taken :]
-
-
-def test_a_checkpoint_has_no_frames_where_batches_lie_across_pools(tmp_path):
-  # Pools of one episode of 9 windows of 2 frames; batches of 4.
-  def episode(i):
-    noise = tf.random.stateless_uniform([10, 32, 64, 3], [i, 0], 0, 256, tf.int32)
-    return {"x": tf.cast(noise, tf.uint8)}
-
-  spec = specs.ExtendedTensorSpec((2, 32, 64, 3), tf.uint8, "x", time_offsets=(-1, 0))
-
-  def batches():
-    budget = budget_of(900_000, 4, 2 * 6_144)
-    of_noise = tf.data.Dataset.range(4).map(episode)
-    return streamed(of_noise, {"x": spec}, 4, budget, 1, padding="drop")
-
-  # Made anew, as in another process, it goes on all the same.
-  made, again = batches(), batches()
-  want = [batch["x"].numpy() for batch in made]
-  assert [len(batch) for batch in want] == [4] * 9
-  iterator = iter(made)
-  for number in range(9):
-    next(iterator)
-    folder = tmp_path / str(number)
-    prefix = tf.train.Checkpoint(iterator=iterator).write(str(folder / "at"))
-    num_bytes = sum(file.stat().st_size for file in folder.glob("at.*"))
-    assert num_bytes < 10_000
-    if number not in (0, 2, 5, 6, 8):  # In a pool, across two, and at the end.
-      continue
-    restored = iter(again)
-    tf.train.Checkpoint(iterator=restored).restore(prefix)
-    got = [batch["x"].numpy() for batch in restored]
-    assert len(got) == 8 - number
-    if got:
-      np.testing.assert_array_equal(got, want[number + 1 :])
-
-
 def test_pools_keep_within_the_budget(path):
   report = StreamReport()
   list(streamed(episodes(path), structure(), 4, SMALL, 1, report=report))
@@ -292,37 +240,14 @@ def test_pools_keep_within_the_budget(path):
 
 
 def test_all_that_a_budget_is_for_is_counted():
-  # 9 floats, and their copy when they become one tensor; 8 windows and their order; 12
+  # 9 floats, and their copy when they become one tensor; 12
   # copies of what is parsed; batches.
   spec = specs.ExtendedTensorSpec((2, 1), tf.float32, "x", time_offsets=(-1, 0))
   episodes = tf.data.Dataset.from_tensors({"x": tf.range(9.0)[:, tf.newaxis]})
   report = StreamReport()
   list(streamed(episodes, {"x": spec}, 4, 2**20, 1, report=report, padding="drop"))
-  pools = 2 * (54 + 8 * ORDER_BYTES)
+  pools = 2 * 54
   assert report.pool_bytes == budget_of(pools + 12 * 36, 4, 2 * 4)
-
-
-@pytest.mark.parametrize("lengths", [[[10, 3, 8], [1, 20]], [[10, 10], [10]]])
-def test_a_checkpoint_is_restored_in_any_epoch(lengths, tmp_path):
-  flat = {"x": specs.ExtendedTensorSpec((), tf.int64, "x", is_sequence=True)}
-  for i, of_file in enumerate(lengths):
-    found = [{"x": 100 * i + 30 * j + np.arange(n)} for j, n in enumerate(of_file)]
-    records.write_records(str(tmp_path / f"{i}.tfrecord"), flat, found)
-  generator = data.DefaultRecordInputGenerator(str(tmp_path / "*.tfrecord"), 5, seed=3)
-  window = {"x": specs.ExtendedTensorSpec((1,), tf.int64, "x", time_offsets=(0,))}
-  generator.set_feature_specifications(window, window)
-  generator.set_label_specifications({}, {})
-  dataset = generator.create_dataset("train", {"is_checkpointed": True})
-  want = [batch["x"].numpy().tolist() for batch, _ in dataset.take(28)]
-  iterator = iter(dataset)
-  # Epochs are of 6 batches, or of 8 and some of the next.
-  for batch in range(28):
-    if batch % 9 == 0:
-      saved = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "at"))
-      restored = iter(dataset)
-      tf.train.Checkpoint(iterator=restored).read(saved)
-      assert next(restored)[0]["x"].numpy().tolist() == want[batch], batch
-    next(iterator)
 
 
 def test_many_datasets_are_no_reason_for_a_warning(caplog):

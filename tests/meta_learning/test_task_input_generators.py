@@ -43,7 +43,7 @@ def maml() -> meta_learning.MAMLModel:
 
 def batches_of(generator, mode="train", count=None, **params):
   generator.set_specification_from_model(maml(), mode)
-  dataset = generator.create_dataset(mode, params)
+  dataset = generator.create_dataset(mode, **params)
   return list(dataset if count is None else dataset.take(count))
 
 

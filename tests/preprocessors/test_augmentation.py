@@ -415,7 +415,7 @@ def test_an_input_generator_numbers_its_samples(batch_size, start):
     episodes, batch_size=batch_size, shuffle_buffer_size=0
   )
   generator.set_specification_from_model(Model(), "train")
-  dataset = generator.create_dataset("train", {"start_step": start})
+  dataset = generator.create_dataset("train", start_step=start)
   done = np.concatenate([f["a"].numpy() for f, _ in dataset.take(8 // batch_size)])
   raw = np.arange(8) / np.float32(255)  # A Python generator begins anew.
   want = np.clip(raw + deltas(range(start * batch_size, start * batch_size + 8)), 0, 1)
@@ -437,7 +437,7 @@ def test_workers_take_turns_at_the_numbers():
     lambda features, labels: ({"numbers": randomness.sample_numbers()}, labels)
   )
   context = tf.distribute.InputContext(2, 1, 2)
-  dataset = generator.create_dataset("train", {"input_context": context})
+  dataset = generator.create_dataset("train", input_context=context)
   features, _ = next(iter(dataset))
   np.testing.assert_array_equal(features["numbers"], [1, 3, 5, 7])
 

@@ -133,7 +133,7 @@ def test_an_interrupted_run_saves_where_it_stopped(reach, tmp_path):
     def _create_batches(self, mode, batch_size):
       raise NotImplementedError
 
-    def create_dataset(self, mode, params=None):
+    def create_dataset(self, mode, **options):
       for features, labels in examples():
         packed = self._preprocess_fn(*_batched(features, labels))
         yield packed

@@ -20,10 +20,10 @@ class Watched(data.StoreInputGenerator):
     super().__init__(**options)
     self._starts = starts
 
-  def create_dataset(self, mode, params=None):
+  def create_dataset(self, mode, **options):
     if self._starts is not None:
-      self._starts.append(params["start_step"])
-    return super().create_dataset(mode, params)
+      self._starts.append(options["start_step"])
+    return super().create_dataset(mode, **options)
 
 
 @pytest.fixture(scope="module")

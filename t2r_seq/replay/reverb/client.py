@@ -16,7 +16,7 @@ import tensorflow as tf
 from absl import logging
 
 from t2r_seq import errors, specs, windows
-from t2r_seq.data.plan import bounded_options
+from t2r_seq.data.plan import dataset_options
 from t2r_seq.replay.options import check_seconds, to_priority, to_updates
 from t2r_seq.replay.replay import (
   Replay,
@@ -706,7 +706,7 @@ class ReverbReplay(Replay):
       check_batch_size(batch_size),
       self._max_in_flight_samples,
     )
-    both = to_windows(items, self._layout).with_options(bounded_options())
+    both = to_windows(items, self._layout).with_options(dataset_options())
     return both if with_info else both.map(lambda _, window: window)
 
   def watch(self) -> Callable[[], Any]:

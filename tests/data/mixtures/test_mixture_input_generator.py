@@ -117,7 +117,7 @@ def test_the_seed_makes_the_batches(mix):
 
 
 def test_params_win_over_the_batch_size(mix):
-  dataset = mix({"a": 4, "b": 4}).create_dataset("train", {"batch_size": 6})
+  dataset = mix({"a": 4, "b": 4}).create_dataset("train", batch_size=6)
   assert [by_source(batch) for batch in rows(dataset.take(3))] == [[3, 3, 0]] * 3
 
 
@@ -127,7 +127,7 @@ def test_a_resumed_run_goes_on_exactly_where_the_sources_do(mix, weights):
   want = rows(mix(sizes, weights, "counting").create_dataset("train").take(30))
   for step in (1, 4, 17):
     mixture = mix(sizes, weights, "counting")
-    dataset = mixture.create_dataset("train", {"start_step": step})
+    dataset = mixture.create_dataset("train", start_step=step)
     assert rows(dataset.take(30 - step)) == want[step:]
 
 
