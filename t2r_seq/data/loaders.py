@@ -400,19 +400,13 @@ class PoolReader(abc.ABC):
     def load(number: tf.Tensor) -> pool_lib.Pool:
       found = self._load(order, number // per_epoch, number % per_epoch)
       left_out = tf.where(number == start, in_pool * order.batch_size, 0)
-      return {
-        **found,
-        "number": number,
-        "start": tf.cast(left_out, tf.int64),
-        "stop": found["size"],
-      }
+      size = pool_lib.num_windows(found["order"])
+      return {**found, "start": tf.cast(left_out, tf.int64), "stop": size}
 
     # One range through all epochs: a service splits it between its workers.
     pools = tf.data.Dataset.range(start, end).map(_as_it_is(load))
     # The next pool is read while batches are gathered from this one.
-    return pool_lib.gather_batches(
-      pools.prefetch(1), self._rows, order.plan, order.shuffle_seed
-    )
+    return pool_lib.gather_batches(pools.prefetch(1), self._rows, order.plan)
 
   def read(self, window_ids: tf.Tensor) -> specs.TensorSpecStruct:
     """Reads some windows, by a pool that holds no others.
@@ -449,7 +443,7 @@ class PoolReader(abc.ABC):
     starts = ends - tf.gather(self._episodes.read_value()[0], episodes)
     first_window = tf.maximum(first - starts, 0)
     found = self._pool(episodes, ends, first_window, tf.minimum(end, ends) - starts)
-    return {**found, "first": first, "size": end - first}
+    return {**found, "order": first + order.windows(end - first, epoch, pool)}
 
   def _pool(
     self,

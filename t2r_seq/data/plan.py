@@ -330,12 +330,16 @@ class PoolOrder(Order):
     end = tf.constant(first_of_shard + self.num_used, tf.int64)
     return first, tf.minimum(first + size, end)
 
-  @property
-  def shuffle_seed(self) -> int | None:
-    """The seed of the windows of pools; None: in order."""
+  def windows(
+    self, num_windows: tf.Tensor, epoch: tf.Tensor, pool: tf.Tensor
+  ) -> tf.Tensor:
+    """Returns the order of the windows of a pool, int64 [num_windows]."""
+    order = tf.range(num_windows)
     if self.plan.order == "sequential":
-      return None
-    return (self.plan.seed or 0) ^ _POOL_STREAM
+      return order
+    number = epoch * self.pools_per_epoch + pool
+    seed = (self.plan.seed or 0) ^ _POOL_STREAM
+    return permuted(order, num_windows, seed, number)
 
 
 def _wrong_counts(plan: Plan) -> Iterator[errors.Mismatch]:

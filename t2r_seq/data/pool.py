@@ -4,8 +4,8 @@
                                                    ├─► `gather_batches`
     random access      ─► `PoolReader` reads one  ─┘
 
-A pool holds the steps of its episodes once, one tensor (or list of images) a path. The
-order of its windows is computed, chunk by chunk, and never stored.
+A pool holds the steps of its episodes once, one tensor (or list of images) a path, and
+the order of its windows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2r_seq import records, specs, windows
-from t2r_seq.data.plan import Plan, permuted
+from t2r_seq.data.plan import Plan
 from t2r_seq.records.images import DecodeImages, decode_to_list
 from t2r_seq.windows.reader import present_path
 from t2r_seq.windows.rows import RowList
@@ -31,10 +31,9 @@ rows: by path the steps of all episodes, one after the other; see `PoolRows.read
 ends: by episode the number after its last window, int64 [n].
 episodes: by episode the number of its first window, its length and the row of its step
   0, which is negative if the pool lacks that; int64 [n, 3].
-first, size: number of the first window of the pool, and how many it has.
-number: which of a seed's permutations the windows are in.
-start, stop: the part of the windows that comes out, in that order. In streams both
-  count the windows of `rest`, too.
+order: numbers of the pool's windows as they come out, int64 [N].
+start, stop: the part of `order` that comes out. In streams both count the windows of
+  `rest`, too.
 rest: windows of earlier pools that filled no batch, [r, ...]; in streams only.
 """
 
@@ -87,7 +86,7 @@ def batches_at_once(plan: Plan, reader: windows.WindowReader) -> int:
   )
   if not plan.drops or not is_static:
     return 1
-  room = min(_CHUNK_BYTES, plan.memory_budget // (8 * BATCHES_ALIVE))
+  room = min(_CHUNK_BYTES, plan.memory_budget // (32 * BATCHES_ALIVE))
   batch_bytes = max(1, plan.batch_size * reader.window_bytes)
   return int(np.clip(room // batch_bytes, 1, _MAX_BATCHES))
 
@@ -153,7 +152,7 @@ class PoolRows:
     return self.reader.read_with(take, start, length, first_row)
 
   def gather(
-    self, pool: Pool, start: tf.Tensor, stop: tf.Tensor, seed: int | None
+    self, pool: Pool, start: tf.Tensor, stop: tf.Tensor
   ) -> specs.TensorSpecStruct:
     """Gathers the windows of a pool from one place of its order to another.
 
@@ -161,14 +160,10 @@ class PoolRows:
       pool: without its `rest`.
       start: first place, int64 scalar.
       stop: place after the last one.
-      seed: of the permutation; None: in order.
     Returns:
       Windows by path, [stop - start, L, K, ...].
     """
-    places = tf.range(start, stop)
-    if seed is not None:
-      places = permuted(places, pool["size"], seed, pool["number"])
-    numbers = pool["first"] + places
+    numbers = pool["order"][start:stop]
     slot = tf.searchsorted(pool["ends"], numbers, "right", tf.int64)
     of_episode = tf.gather(pool["episodes"], slot)
     anchors = self.reader.grid.start(numbers - of_episode[:, 0])
@@ -375,10 +370,7 @@ class PoolColumns(PoolRows):
 
 
 def gather_batches(
-  pools: tf.data.Dataset,
-  rows: PoolRows,
-  plan: Plan,
-  seed: int | None,
+  pools: tf.data.Dataset, rows: PoolRows, plan: Plan
 ) -> tf.data.Dataset:
   """Gathers the windows of pools, a batch at a time.
 
@@ -386,7 +378,6 @@ def gather_batches(
     pools: of `Pool`s; their memory is counted by whoever reads ahead.
     rows: of the pools.
     plan: of the batches.
-    seed: of the permutation of each pool's windows; None: in order.
   Returns:
     Dataset of windows by path, [B, L, K, ...]; B is static if the plan drops smaller
     batches.
@@ -404,10 +395,10 @@ def gather_batches(
   def gather(start: tf.Tensor, pool: Pool) -> specs.TensorSpecStruct:
     stop = tf.minimum(start + chunk, pool["stop"])
     if "rest" not in pool:
-      found = rows.gather(pool, start, stop, seed)
+      found = rows.gather(pool, start, stop)
     else:
       num_rest = num_windows(pool["rest"])
-      found = rows.gather(pool, tf.maximum(start - num_rest, 0), stop - num_rest, seed)
+      found = rows.gather(pool, tf.maximum(start - num_rest, 0), stop - num_rest)
       # Fewer than a batch are left over, so that they are in the first chunk.
       found = tf.cond(
         start < num_rest,

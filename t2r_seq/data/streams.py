@@ -10,7 +10,13 @@ import tensorflow as tf
 
 from t2r_seq import specs, windows
 from t2r_seq.data import pool
-from t2r_seq.data.plan import Plan, dataset_options, draw_seed, plan_and_cut
+from t2r_seq.data.plan import (
+  Plan,
+  dataset_options,
+  draw_seed,
+  permuted,
+  plan_and_cut,
+)
 from t2r_seq.data.pool import Pool, PoolColumns
 from t2r_seq.records.images import DecodeImages
 from t2r_seq.windows.dataset import print_too_short
@@ -160,7 +166,6 @@ def shuffled_windows(
     Dataset of TensorSpecStructs by path, leaves [B, L, K, ...].
   """
   seed = draw_seed() if plan.seed is None else plan.seed
-  shuffle_seed = None if plan.order == "sequential" else seed
   if isinstance(report, StreamReport):
     report.memory_budget = plan.memory_budget
   filler = _Filler(columns, plan, report)
@@ -174,29 +179,28 @@ def shuffled_windows(
 
   def join(filled: dict[str, tf.Tensor]) -> Pool:
     lengths, counts = tf.unstack(filled["lengths"], axis=1)
-    ends, size = tf.cumsum(counts), tf.reduce_sum(counts)
+    ends = tf.cumsum(counts)
+    order = tf.range(ends[-1])
+    if plan.order != "sequential":
+      order = permuted(order, ends[-1], seed, filled["number"])
     first_rows = tf.cumsum(lengths, exclusive=True)
     return {
       "rows": columns.join(filled["kept"]),
       "ends": ends,
       "episodes": tf.stack([ends - counts, lengths, first_rows], 1),
-      "first": tf.constant(0, tf.int64),
-      "size": size,
-      "number": filled["number"],
+      "order": order,
       "start": tf.constant(0, tf.int64),
       "is_last": tf.equal(filled["epoch"], plan.last_epoch - 1) & filled["is_end"],
     }
 
   def carry(rest: Any, filled: Pool) -> tuple[Any, Pool]:
     """Lets what fills no batch come with the next pool."""
-    num_rest = pool.num_windows(rest)
-    total = num_rest + filled["size"]
+    num_rest, size = map(pool.num_windows, (rest, filled["order"]))
+    total = num_rest + size
     stop = total // plan.batch_size * plan.batch_size
     if not plan.drops:
       stop = tf.where(filled["is_last"], total, stop)
-    left = columns.gather(
-      filled, tf.maximum(stop - num_rest, 0), filled["size"], shuffle_seed
-    )
+    left = columns.gather(filled, tf.maximum(stop - num_rest, 0), size)
     new_rest = pool.concatenate(
       tf.nest.map_structure(lambda leaf: leaf[stop:], rest), left
     )
@@ -212,7 +216,7 @@ def shuffled_windows(
       )
       # The next pool is filled while batches are gathered from this one.
       pools = pools.scan(no_windows, _as_it_is(carry)).prefetch(1)
-      return pool.gather_batches(pools, columns, plan, shuffle_seed)
+      return pool.gather_batches(pools, columns, plan)
 
   # Made in a function: outside of any, TensorFlow adds what a `scan` calls to its
   # global graph and never removes it, 11 MB for each dataset.

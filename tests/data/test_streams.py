@@ -191,7 +191,7 @@ def test_sizes_that_only_the_data_knows():
   }
   flat = tf.data.Dataset.range(3).map(sized)
   # Pools of one episode.
-  budget = budget_of(1_000, 4, 40)
+  budget = budget_of(800, 4, 40)
   report = StreamReport()
   got = list(streamed(flat, window, 4, budget, 1, report=report, padding="drop"))
   assert report.pools == 3
