@@ -457,4 +457,4 @@ def _lacks_last_transition(replay: replay_lib.Replay) -> bool:
   ]
   # A path without a column of its own shows another one's, later: a next observation.
   is_next = bool(ahead) and not any(path in replay.flat_spec for path in ahead)
-  return is_next and replay.cut.end == "drop"
+  return is_next and not replay.cut.pads_end

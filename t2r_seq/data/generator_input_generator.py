@@ -229,10 +229,10 @@ class GeneratorInputGenerator(AbstractInputGenerator):
     if shuffle_buffer_size is not None:
       self._check_count("shuffle_buffer_size", shuffle_buffer_size, minimum=0)
     self._shuffle_buffer_size = shuffle_buffer_size
-    if self._unpadded_cut.n_step is not None and not yields_episodes:
+    if self._cut.n_step is not None and not yields_episodes:
       raise errors.SpecError(
         f"{where}: n_step: expected None without yields_episodes, got "
-        f"{self._unpadded_cut.n_step!r}. Only the steps of an episode can be joined."
+        f"{self._cut.n_step!r}. Only the steps of an episode can be joined."
       )
     self._source: CheckedGenerator | None = None
 
@@ -271,9 +271,11 @@ class GeneratorInputGenerator(AbstractInputGenerator):
     )
     shuffle_buffer_size = self._shuffle_buffer_size if is_train else None
     if self._yields_episodes:
-      dataset = self._window_dataset(joined, self._cut(mode), shuffle_buffer_size, plan)
+      dataset = self._window_dataset(
+        joined, self._cut_in(mode), shuffle_buffer_size, plan
+      )
     else:
-      dataset = self._dataset(joined, self._unpadded_cut.sequence_length)
+      dataset = self._dataset(joined, self._cut.sequence_length)
       if shuffle_buffer_size:
         dataset = dataset.shuffle(shuffle_buffer_size, plan.seed)
     dataset = dataset.repeat(plan.num_epochs)

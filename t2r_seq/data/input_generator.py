@@ -26,7 +26,7 @@ from t2r_seq.data.plan import Plan, dataset_options
 from t2r_seq.specs.names import check_mode
 from t2r_seq.store import choose_episodes
 from t2r_seq.store.splits import Episodes, Splits
-from t2r_seq.windows.cut import DEFAULT_PADDING, Padding, check_padding, mask_paths
+from t2r_seq.windows.cut import Padding, mask_paths
 from t2r_seq.windows.n_step import integer_rewards
 
 PreprocessFn = Callable[[Any, Any], tuple[Any, Any]]
@@ -93,9 +93,10 @@ class AbstractInputGenerator(abc.ABC):
     where = type(self).__name__
     self._batch_size = arguments.check_batch_size(where, batch_size)
     self._plan = Plan(seed=seed, drop_remainder=drop_remainder, where=where)
-    n_step = windows.NStep.of(n_step)
-    # But for the padding, which is the model's.
-    self._unpadded_cut = windows.Cut(sequence_length, stride, shift, n_step=n_step)
+    # With the model's padding, once there is a model.
+    self._cut = windows.Cut(
+      sequence_length, stride, shift, n_step=windows.NStep.of(n_step)
+    )
     self._feature_spec: specs.TensorSpecStruct | None = None
     self._label_spec: specs.TensorSpecStruct | None = None
     self._feature_masks: dict[str, str] = {}
@@ -106,7 +107,6 @@ class AbstractInputGenerator(abc.ABC):
     self._preprocess_fn: PreprocessFn | None = None
     self._has_own_preprocess_fn = False  # Set by a user, not by a model or a mixture.
     self._device_fn: PreprocessFn | None = None
-    self._padding: Padding = DEFAULT_PADDING
     self._mode: str | None = None
     self._model: Any = None  # That the specs are from.
     self._report: InputReport | None = None
@@ -127,17 +127,17 @@ class AbstractInputGenerator(abc.ABC):
   @property
   def padding(self) -> Padding:
     """What stands where a window leaves its episode; see `windows.Cut`."""
-    return self._padding
+    return self._cut.padding
 
   @property
   def n_step(self) -> windows.NStep | None:
     """How transitions are joined as they are read, if they are."""
-    return self._unpadded_cut.n_step
+    return self._cut.n_step
 
   @property
   def cut(self) -> windows.Cut:
     """How episodes become windows."""
-    return dataclasses.replace(self._unpadded_cut, padding=self._padding)
+    return self._cut
 
   @property
   def report(self) -> InputReport | None:
@@ -290,7 +290,7 @@ class AbstractInputGenerator(abc.ABC):
     Raises:
       SpecError: none of these.
     """
-    self._padding = check_padding(padding)
+    self._cut = dataclasses.replace(self._cut, padding=padding)
 
   def set_episodes(
     self, episodes: Episodes | None = None, split: str | None = None
@@ -451,7 +451,7 @@ class AbstractInputGenerator(abc.ABC):
     """
     return None
 
-  def _cut(self, mode: str) -> windows.Cut:
+  def _cut_in(self, mode: str) -> windows.Cut:
     """Returns how the windows of joined specs are cut in a mode.
 
     In 'infer' there are no rewards to be joined.
@@ -465,7 +465,7 @@ class AbstractInputGenerator(abc.ABC):
       joined = joint.join(self._feature_spec, self._label_spec)
       if found := integer_rewards(joined, n_step):
         raise errors.mismatch_error(type(self).__name__, found)
-    return dataclasses.replace(self._unpadded_cut, padding=self._padding, n_step=n_step)
+    return dataclasses.replace(self._cut, n_step=n_step)
 
   @abc.abstractmethod
   def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
@@ -649,7 +649,7 @@ class DatasetInputGenerator(AbstractInputGenerator):
     """Returns the windows of one pass over episodes of these lengths."""
     mode = specs.ModeKeys.EVAL
     span = windows.time_span(self._named_specs(stored, mode))
-    grid = windows.WindowGrid(span, self._cut(mode))
+    grid = windows.WindowGrid(span, self._cut_in(mode))
     return int(np.sum(grid.num_windows(lengths)))
 
 

@@ -141,7 +141,7 @@ class LeRobotInputGenerator(DatasetInputGenerator):
     check_one_step(where, folder.extra.get("metadata", {}), self.n_step)
     joined = self._named_specs(folder.spec, mode)
     stored = _depth_as_declared(where, folder, joined)
-    reader = windows.WindowReader(_element_spec(stored), joined, self._cut(mode))
+    reader = windows.WindowReader(_element_spec(stored), joined, self._cut_in(mode))
     return reader, stored
 
   def _numbers(self, folder: LeRobotFolder) -> np.ndarray:

@@ -109,7 +109,10 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
   def count_examples(self) -> int | None:
     """Counts the examples of one pass: once, by reading all files, but not decoding."""
     if self.num_examples is None:
-      joined, cut = joint.join(self._feature_spec, self._label_spec), self._cut("train")
+      joined, cut = (
+        joint.join(self._feature_spec, self._label_spec),
+        self._cut_in("train"),
+      )
       self._parsed_spec = flat = windows.flat_specs(joined, cut.n_step)
       self._files = files = self._find_files(flat)
       # A count leaves no bad record out, also where training does.
@@ -176,7 +179,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
   def _create_batches(self, mode: str, batch_size: int) -> tf.data.Dataset:
     joined = joint.join(self._feature_spec, self._label_spec_for(mode))
     is_windowed = windows.is_windowed(joined)
-    cut = self._cut(mode)
+    cut = self._cut_in(mode)
     if not is_windowed:
       arguments.check_no_windows(self._where(), cut)
     self._parsed_spec = windows.flat_specs(joined, cut.n_step)
@@ -255,7 +258,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
   def _counted_as(self) -> str:
     """What a count depends on."""
     joined = joint.join(self._feature_spec, self._label_spec)
-    grid = _grid(joined, self._cut("train"))
+    grid = _grid(joined, self._cut_in("train"))
     return f"{windows.is_windowed(joined)} {grid} {self._split} {self._episodes}"
 
   def _batches(

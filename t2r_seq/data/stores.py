@@ -356,7 +356,7 @@ class StoreInputGenerator(DatasetInputGenerator):
       where = f"{type(self).__name__}: {store.path}"
       chosen = self._choose(where, len(store), lambda: store.splits)
       if self.n_step is not None:  # The flags of the last rows matter.
-        joined, cut = self._named_specs(store.spec, "eval"), self._cut("eval")
+        joined, cut = self._named_specs(store.spec, "eval"), self._cut_in("eval")
         columns = StoreColumns(store)
         return StoreWindows(columns, joined, cut, chosen=chosen).num_windows
       lengths = store.episode_lengths
@@ -390,7 +390,7 @@ class StoreInputGenerator(DatasetInputGenerator):
         store,
         joined,
         plan=plan,
-        cut=self._cut(mode),
+        cut=self._cut_in(mode),
         flat=is_train and self._stack_on_device,
         decode_images=self._decode_images,
         episodes=self._episodes,
@@ -435,7 +435,7 @@ class StoreInputGenerator(DatasetInputGenerator):
     with tf.init_scope():
       store = following.wait_for_store(self._store_path, follow)
       mode = specs.ModeKeys.TRAIN
-      joined, cut = self._named_specs(store.spec, mode), self._cut(mode)
+      joined, cut = self._named_specs(store.spec, mode), self._cut_in(mode)
       follower = following.StoreFollower(
         store, joined, plan.batch_size, follow, cut, plan.seed, columns
       )
@@ -458,7 +458,7 @@ class StoreInputGenerator(DatasetInputGenerator):
     stacked = windows.stack_windows(
       joint.join(features, labels),
       joint.join(self._feature_spec, self._label_spec),
-      self._unpadded_cut,
+      self._cut,
     )
     features, labels = joint.split(stacked)
     return super()._finish(features, labels, has_labels=True)

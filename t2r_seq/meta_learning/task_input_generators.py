@@ -360,7 +360,7 @@ class TaskStoreInputGenerator(_TaskInputGenerator):
       features, labels = self._sample_specs(mode)
       joined = joint.name_by_path(joint.join(features, labels), opened.spec)
       columns: Any = DecodedColumns(StoreColumns(opened), opened.spec)
-      cut = windows.Cut(sequence_length=self._sequence_length, padding=self._padding)
+      cut = windows.Cut(sequence_length=self._sequence_length, padding=self.padding)
       read = store.StoreWindows(columns, joined, cut)
       tasks = self._tasks(opened, read.counts)
     seed = self._params_seed if self._seed is None else self._seed

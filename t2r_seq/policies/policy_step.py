@@ -15,7 +15,7 @@ from t2r_seq.lite.policy_io import AGE, SEED, Leaf
 from t2r_seq.policies.execution import ChunkRunner
 from t2r_seq.policies.policy_model import PolicyModel, noting_network_inputs
 from t2r_seq.specs import ExtendedTensorSpec, ModeKeys, TensorSpecStruct
-from t2r_seq.windows.cut import Padding, mask_paths
+from t2r_seq.windows.cut import mask_paths
 
 # No Python control flow depends on tensors: converting it would only cost time.
 _as_it_is = tf.autograph.experimental.do_not_convert
@@ -452,14 +452,7 @@ def history_cut(model: PolicyModel) -> windows.Cut:
 
   The policy acts at that step, too, whatever the model was trained on.
   """
-  front = windows.Cut(padding=model.padding).front
-  # Of each word, so that no other shows the robot what training did not.
-  shown: dict[str, Padding] = {
-    "drop": "repeat",
-    "repeat": "repeat",
-    "zero": "zero",
-  }
-  return windows.Cut(padding=shown[front])
+  return windows.Cut(padding=model.padding).for_policy()
 
 
 def _at(branch: str, state: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:

@@ -144,19 +144,15 @@ def _check_padding(
   padding: Padding, cut: windows.Cut, held: specs.TensorSpecStruct
 ) -> None:
   """Raises SpecError where a replay makes up what the model's windows do not show."""
-  wanted = windows.Cut(padding=padding, n_step=cut.n_step)
-  first, last = windows.time_span(held)
-  sides = [("front", wanted.front, cut.front)] if first < 0 else []
-  sides += [("end", wanted.end, cut.end)] if last > 0 else []
+  expected = windows.Cut(padding=padding, n_step=cut.n_step)
   found = [
     errors.Mismatch(
-      f"padding at the {side}",
+      f"padding at the {end}",
       f"{want!r}, the model's, or 'drop'",
       f"{got!r} of the replay",
       "Give the replay and the model one padding.",
     )
-    for side, want, got in sides
-    if got not in (want, "drop")
+    for end, want, got in cut.find_unlike(expected, windows.time_span(held))
   ]
   if found:
     raise errors.mismatch_error("ReplayInputGenerator", found)

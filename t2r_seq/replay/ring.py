@@ -43,7 +43,7 @@ class AnchorRule:
   @property
   def has_ages(self) -> bool:
     """Whether it matters how many steps of its episode are before an anchor."""
-    return self.grid.cut.front != "drop" and self.back > 0
+    return self.grid.cut.pads_front and self.back > 0
 
   @property
   def min_steps(self) -> int:
@@ -76,7 +76,7 @@ class AnchorRule:
       "need": self.need,
       "need_ended": self.grid.num_after,
       "keeps_start": self.grid.keeps_first,
-      "is_padded": self.grid.cut.front != "drop",
+      "is_padded": self.grid.cut.pads_front,
     }
 
 

@@ -96,7 +96,7 @@ class TransitionsMetadata:
       if path == of and reading.steps is not None and reading.steps.ndim:
         stacks[path] = FrameStack(len(reading.steps), 0)
     most = max((stack.num_frames for stack in stacks.values()), default=1)
-    num_before = most - 1 if cut.front == "drop" else 0
+    num_before = 0 if cut.pads_front else most - 1
     num = sum(max(0, length - 1 - num_before) for length in lengths)
     about = cls(fields, None, num, stacks, cut.front, num_before)
     for path, reading in reader.readings.items():

@@ -12,7 +12,7 @@ import tensorflow as tf
 from t2r_seq import errors, specs
 from t2r_seq.store import EpisodeStore
 from t2r_seq.transitions.metadata import KEY, FrameStack, TransitionsMetadata
-from t2r_seq.windows import NStep
+from t2r_seq.windows import Cut, NStep
 from t2r_seq.windows.n_step import TransitionFields
 
 
@@ -383,7 +383,7 @@ def save_transitions(
   starts = np.concatenate([[0], ends[:-1]])
   padding = front_padding(arrays, stacks, starts) if stacks else "drop"
   most = max((stack.num_frames for stack in stacks.values()), default=1)
-  num_before = most - 1 if padding == "drop" else 0
+  num_before = 0 if Cut(padding=padding).pads_front else most - 1
   saved = TransitionsMetadata(fields, declared, num, stacks, padding, num_before)
   about = saved.to_json_dict()
   with EpisodeStore.create(

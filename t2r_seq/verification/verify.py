@@ -90,7 +90,7 @@ def verify(
     padding = model.padding
   elif record is not None:
     padding = record.padding
-  front = windows.Cut(padding=padding).front
+  pads_front = windows.Cut(padding=padding).pads_front
   preprocessor = None if model is None else model.step_preprocessor
   stages = [] if record is None else record.stages_of(source)
   decodings = filter(None, map(records.ImageDecoding.from_stage, stages or []))
@@ -133,7 +133,7 @@ def verify(
       f"the weights are stored as {subject.weights}, which changes outputs: give the "
       "tolerance that you accept"
     )
-  if front == "drop":
+  if not pads_front:
     warnings.append(
       "training has no windows of the first steps of an episode (padding 'drop'), "
       "where the policy acts, too, with the first step repeated"

@@ -221,6 +221,38 @@ class Cut:
       return "drop"
     return self.padding if isinstance(self.padding, str) else self.padding[1]
 
+  @property
+  def pads_front(self) -> bool:
+    """Whether windows may show what stands before the first step."""
+    return self.front != "drop"
+
+  @property
+  def pads_end(self) -> bool:
+    """Whether windows may show what stands after the last step."""
+    return self.end != "drop"
+
+  def for_policy(self) -> Cut:
+    """Returns how a policy pads its history.
+
+    It acts at the first step, too, so that 'drop' becomes 'repeat'.
+    """
+    return Cut(padding=self.front if self.pads_front else "repeat")
+
+  def find_unlike(
+    self, expected: Cut, span: tuple[int, int]
+  ) -> list[tuple[str, str, str]]:
+    """Finds the ends at which windows show padding that others do not show.
+
+    Args:
+      expected: how the others are cut.
+      span: smallest and largest time offset of the windows.
+    Returns:
+      'front' or 'end', the other's padding and this one's, for each of them.
+    """
+    ends = [("front", expected.front, self.front)] if span[0] < 0 else []
+    ends += [("end", expected.end, self.end)] if span[1] > 0 else []
+    return [(end, want, own) for end, want, own in ends if own not in (want, "drop")]
+
 
 class Anchors(NamedTuple):
   """Where windows are in what holds one or many episodes; int64 of one shape.
@@ -259,7 +291,7 @@ class WindowGrid:
   @property
   def first_anchor(self) -> int:
     """The anchor that the first sequence starts at."""
-    return -self.span[0] if self.cut.front == "drop" else 0
+    return 0 if self.cut.pads_front else -self.span[0]
 
   @property
   def period(self) -> int:
@@ -269,14 +301,14 @@ class WindowGrid:
   @property
   def num_after(self) -> int:
     """Steps after its first anchor that an episode needs for one more sequence."""
-    if self.cut.end == "drop":
-      return (self.cut.num_stacks - 1) * self.cut.stride + self.span[1]
-    return max(self.cut.num_stacks - self.cut.shift, 0) * self.cut.stride
+    if self.cut.pads_end:
+      return max(self.cut.num_stacks - self.cut.shift, 0) * self.cut.stride
+    return (self.cut.num_stacks - 1) * self.cut.stride + self.span[1]
 
   @property
   def keeps_first(self) -> bool:
     """Whether the first anchor has a sequence whatever comes after it."""
-    return self.cut.end != "drop"
+    return self.cut.pads_end
 
   @property
   def min_steps(self) -> int:
@@ -332,9 +364,9 @@ class WindowGrid:
       The offsets of the steps to read, of the shape that the arguments broadcast to.
     """
     xp = array_module(offsets, before, after)
-    if self.cut.front != "drop":
+    if self.cut.pads_front:
       offsets = xp.maximum(offsets, -before)
-    return offsets if self.cut.end == "drop" else xp.minimum(offsets, after)
+    return xp.minimum(offsets, after) if self.cut.pads_end else offsets
 
   def steps(
     self, offsets: Any, before: Any, after: Any
@@ -593,7 +625,7 @@ def invented_paths(spec_structure: specs.SpecStructure, cut: Cut) -> list[str]:
     spec_structure: the specs of a window.
     cut: how the windows are cut.
   """
-  if cut.end == "drop" or cut.masks:
+  if not cut.pads_end or cut.masks:
     return []
   flat = specs.flatten_spec_structure(spec_structure)
   masked = mask_paths(flat).values()

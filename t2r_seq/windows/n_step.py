@@ -329,7 +329,7 @@ def plan_joining(
   wanted: TensorSpecStruct,
   reads: Mapping[str, PathRead],
   finals: Mapping[str, str],
-  front: str,
+  pads_front: bool,
 ) -> Joining:
   """Plans how the windows of one-step transitions are joined.
 
@@ -338,7 +338,7 @@ def plan_joining(
     wanted: specs of the windows that are read, by path.
     reads: what each path reads.
     finals: by path of the episode, the context feature that follows its last row.
-    front: padding before the first step.
+    pads_front: whether stacks are padded before the first step.
   Returns:
     The arithmetic.
   Raises:
@@ -358,7 +358,7 @@ def plan_joining(
       hint = "time_offsets=1 reads what is stored with the state that follows."
       found.append(errors.Mismatch(path, want, _got(shown), hint))
   for path, of in fields.next_of.items():
-    if problem := _next_problem(path, reads[path], of, reads[of], front):
+    if problem := _next_problem(path, reads[path], of, reads[of], pads_front):
       found.append(problem)
   if found:
     raise errors.mismatch_error("n_step", found)
@@ -366,7 +366,7 @@ def plan_joining(
 
 
 def _next_problem(
-  path: str, read: PathRead, of: str, own: PathRead, front: str
+  path: str, read: PathRead, of: str, own: PathRead, pads_front: bool
 ) -> errors.Mismatch | None:
   """Returns what is wrong with the steps of a next observation, if anything is."""
   want = f"the offsets of {of}, each one step later"
@@ -379,7 +379,7 @@ def _next_problem(
     hint = f"{read.name} has the next observations: read it at the offsets of {of}."
     return errors.Mismatch(path, f"the offsets of {of}", _got(read.steps), hint)
   if is_same_step and read.source != own.source:
-    if not read.steps.ndim or front == "drop":
+    if not read.steps.ndim or not pads_front:
       return None
     # The stack before the first row would repeat a next observation.
     hint = f"Read {own.source} one step later, or pad with ('drop', 'drop')."

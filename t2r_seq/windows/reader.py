@@ -178,7 +178,7 @@ class WindowReader:
       }
       branches = cut.n_step.branches
       finals = find_finals(self.readings, stored, self._element, branches)
-      self.joining = plan_joining(cut.n_step, stored, reads, finals, cut.front)
+      self.joining = plan_joining(cut.n_step, stored, reads, finals, cut.pads_front)
       if not cut.n_step.branches:
         computed.update({DISCOUNT: DISCOUNT, NUM_STEPS: NUM_STEPS})
     self._computed = computed
@@ -526,9 +526,9 @@ class WindowReader:
     before, after, beyond = anchors.before, anchors.after, None
     joining = self.joining if fetch.is_ahead else None
     reads_beyond = joining is not None and joining.reads_beyond
-    if self.cut.front != "drop":
+    if self.cut.pads_front:
       before = add_axes(before, num_axes)
-    if self.cut.end != "drop" or reads_beyond:
+    if self.cut.pads_end or reads_beyond:
       after = add_axes(after, num_axes)
     offsets, real, shown = self.grid.steps(offsets, before, after)
     if reads_beyond:

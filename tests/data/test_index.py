@@ -207,7 +207,7 @@ def flatten(batches):
 
 
 # Less than twice the 32 windows of 8 bytes and their order, and records on their way.
-SMALL = {"memory_budget": 20_000}
+SMALL = {"memory_budget": 21_500}
 
 
 def assert_epochs(epochs, order):
@@ -259,7 +259,7 @@ def test_the_same_batches_again_and_from_any_batch_on(order, files):
 
 def test_pools_keep_within_the_budget_and_mix(files, caplog):
   one = IndexedRecordLoader(files, NOW, 4, **SMALL)
-  assert one.pool_size.max_bytes <= 20_000
+  assert one.pool_size.max_bytes <= 21_500
   assert one.pool_size.num_batches < one.batches_per_epoch
   large = IndexedRecordLoader(files, NOW, 4)
   assert large.pool_size.num_batches >= large.batches_per_epoch

@@ -162,7 +162,8 @@ class ItemLayout:
     self._grid = reader.grid
     self._spans = _spans(reader)
     self._context = tuple(path for path in reader.paths if path not in self._spans)
-    self._has_edges = reader.cut.padding != "drop" or reader.joining is not None
+    cut = reader.cut
+    self._has_edges = cut.pads_front or cut.pads_end or reader.joining is not None
     element = sizing.element_spec(columns)
     self._bundles = make_bundles(
       self._spans,
