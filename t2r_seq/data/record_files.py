@@ -680,7 +680,7 @@ def check_enough(
   first = min(problems, key=lambda problem: (problem.filename, problem.record))
   raise errors.RecordError(
     f"{where}: expected at least the {num_needed} examples of one batch, got "
-    f"{num_found} and {left_out}. The first: {first}"
+    f"{num_found} and {left_out}. The first: {first}. Run t2r_seq doctor FILES."
   )
 
 

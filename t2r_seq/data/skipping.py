@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-import re
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import tensorflow as tf
@@ -25,34 +23,30 @@ _as_it_is = tf.autograph.experimental.do_not_convert
 _MAX_RECORDS = 1 << 40
 # To watch a function for failure takes 0.2 ms, so records are parsed by the chunk.
 _CHUNK_BYTES, _MAX_BATCHES = 1 << 24, 16
-_NUM_LOGGED = 5
-_MAX_CAUSE = 160
+_NUM_NAMED = 3
 _KEPT_SPEC = {
   "kept": tf.TensorSpec([], tf.variant),
   "numbers": tf.TensorSpec([4], tf.int64),
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class BadRecord:
-  """A record that was left out.
+class BadRecord(NamedTuple):
+  """A record that was left out; `t2r_seq doctor` explains it.
 
   Attributes:
     filename: the file.
     record: its number in the file, from 0; bytes that are no record count as one.
-    cause: why, in short; `t2r_seq doctor` explains it.
   """
 
   filename: str
   record: int
-  cause: str
 
   def __str__(self) -> str:
-    return f"record {self.record} of {self.filename}: {self.cause}"
+    return f"record {self.record} of {self.filename}"
 
 
 class RecordInputReport:
-  """What was read, where bad records are left out: one that comes again is the same.
+  """Counts what was read and what was left out, each bad record once.
 
   Attributes:
     max_bad_records: one more is an error.
@@ -71,11 +65,9 @@ class RecordInputReport:
     self.failure: errors.RecordError | None = None
     self._filenames = filenames
     self.max_bad_records = max_bad_records
-    # No lock, but steps of which none can be parted: while one is held the garbage
-    # collector may end an iterator, which waits for a thread that may want it, too.
+    # No lock, but atomic operations of a dict: the garbage collector may end an
+    # iterator while a lock is held, and wait for a thread that wants it, too.
     self._found: dict[int, BadRecord] = {}
-    # Of a wrong spec every record is bad, for one reason but for its numbers.
-    self._alike: dict[str, list[BadRecord]] = {}
 
   @property
   def skipped(self) -> int:
@@ -84,8 +76,8 @@ class RecordInputReport:
 
   @property
   def problems(self) -> tuple[BadRecord, ...]:
-    """Which they are, in the order of reading: file, number and cause."""
-    return tuple(list(self._found.values()))
+    """Their places, in the order of reading."""
+    return tuple([*self._found.values()])
 
   @property
   def too_short(self) -> int:
@@ -96,30 +88,26 @@ class RecordInputReport:
     left_out = f"{self.skipped} bad records left out"
     return f"{self.window_report}; {left_out}" if self.window_report else left_out
 
-  def add(self, place: int, cause: str) -> None:
-    """Notes a record.
+  def add(self, place: int) -> None:
+    """Counts a record; logs the first few.
 
     Args:
       place: of it.
-      cause: what is wrong with it.
     Raises:
       RecordError: there are too many.
     """
     file, number = divmod(place, _MAX_RECORDS)
-    bad = BadRecord(self._filenames[file], number, cause)
+    bad = BadRecord(self._filenames[file], number)
     if self._found.setdefault(place, bad) is not bad:
       return
-    alike = self._alike.setdefault(re.sub(r"\d+", "#", cause), [])
-    alike.append(bad)
-    if len(alike) == 1 and len(self._alike) <= _NUM_LOGGED:
-      logging.warning("Left out bad %s. Others like it are counted only.", bad)
+    if len(self._found) <= _NUM_NAMED:
+      logging.warning("Left out bad %s. t2r_seq doctor explains it.", bad)
     if len(self._found) > self.max_bad_records:
-      causes = [f"\n  {len(each)} x {each[0]}" for each in [*self._alike.values()]]
+      first = "; ".join(map(str, self.problems[:_NUM_NAMED]))
       self.fail(
         "on_bad_record='skip': max_bad_records: expected at most "
-        f"{self.max_bad_records}, got one more: {bad}. By cause, with the first of "
-        f"each:{''.join(causes[:_NUM_LOGGED])}\nt2r_seq doctor FILES says what is "
-        "wrong with each."
+        f"{self.max_bad_records}, got one more: {bad}. The first: {first}. Run "
+        "t2r_seq doctor FILES, which explains each."
       )
 
   def fail(self, message: str) -> NoReturn:
@@ -130,7 +118,7 @@ class RecordInputReport:
 
 def readable_runs(
   filename: str, compression: str = ""
-) -> tuple[list[tuple[int, int, int]], list[tuple[int, str]]]:
+) -> tuple[list[tuple[int, int, int]], list[int]]:
   """Looks through the frames of a file, at whose first damage TensorFlow's reader ends.
 
   Args:
@@ -138,26 +126,24 @@ def readable_runs(
     compression: '', 'GZIP' or 'ZLIB'; of a compressed file nothing can be read on.
   Returns:
     The runs of good frames: number of the first one, its byte, and how many, -1 for
-    all; and the damages: number, and what it is.
+    all; and the numbers of the damaged ones.
   Raises:
     OSError: the file cannot be read.
   """
   if not compression and _is_good(filename):
     return [(0, 0, -1)], []
   runs: list[tuple[int, int, int]] = []
-  damages: list[tuple[int, str]] = []
+  damaged: list[int] = []
   for frame in framing.read_frames(filename, compression):
     if frame.data is None:
-      expected, got = frame.damage or ("", "")
-      lost = ". What follows it in the compressed file is lost" if compression else ""
-      damages.append((frame.number, f"expected {expected}, got {got}{lost}"))
-      if compression:
+      damaged.append(frame.number)
+      if compression:  # What follows is lost.
         break
     elif runs and sum(runs[-1][::2]) == frame.number:
       runs[-1] = (*runs[-1][:2], runs[-1][2] + 1)
     else:
       runs.append((frame.number, frame.start, 1))
-  return runs, damages
+  return runs, damaged
 
 
 def _is_good(filename: str) -> bool:
@@ -267,7 +253,7 @@ class SkippingReading(RecordReading):
       before, runs = self._runs.get(name, (None, np.zeros([0, 3], np.int64)))
       if before == stamp:
         return runs
-      found, damages = readable_runs(name, compression.decode())
+      found, damaged = readable_runs(name, compression.decode())
     except (OSError, tf.errors.OpError) as error:
       # It is no bad record, to be left out for ever.
       self._report.fail(f"{name}: expected a file that can be read, got: {error}.")
@@ -275,9 +261,8 @@ class SkippingReading(RecordReading):
       logging.warning(
         "%s: changed while it was in use: from now on it is read as it is now.", name
       )
-    for number, cause in damages:
-      file = self._filenames.index(name)
-      self._report.add(file * _MAX_RECORDS + number, f"frame: {cause}")
+    for number in damaged:
+      self._report.add(self._filenames.index(name) * _MAX_RECORDS + number)
     runs = np.asarray(found, np.int64).reshape(-1, 3)
     self._runs[name] = stamp, runs
     return runs
@@ -358,10 +343,8 @@ class SkippingReading(RecordReading):
     def is_good(place: np.int64, text: bytes) -> bool:
       try:
         concrete(tf.constant([text]))
-      except tf.errors.OpError as error:
-        self._report.add(int(place), _cause(error.message))
-      except UnicodeDecodeError as error:  # Of a message that quotes the record.
-        self._report.add(int(place), _cause(error.object.decode(errors="replace")))
+      except (tf.errors.OpError, UnicodeDecodeError):  # A message quotes the record.
+        self._report.add(int(place))
       else:
         return True  # It failed for another reason, and is not lost.
       return False
@@ -405,15 +388,6 @@ class SkippingReading(RecordReading):
 
 def _pack(*value: Any) -> Any:
   return tf.experimental.Optional.from_value(value if len(value) > 1 else value[0])
-
-
-def _cause(message: str) -> str:
-  """Returns what TensorFlow says of a record, without where in a graph it was."""
-  lines = [line.strip() for line in message.split("\n")]
-  said = [line for line in lines if line and not line.startswith("[[")] or ["an error"]
-  cause = said[-1].rpartition("}} ")[2].removeprefix("Name: <unknown>, ")
-  cause = re.sub(r"^Key: (.*?), Index: \d+\. *", r"feature '\1': ", cause)
-  return " ".join(cause.split())[:_MAX_CAUSE].rstrip(".")
 
 
 def _checked(parse_fn: Callable[[tf.Tensor], Any]) -> Callable[[tf.Tensor], tf.Tensor]:

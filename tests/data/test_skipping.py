@@ -78,21 +78,18 @@ def values(dataset):
   return [features["x"].numpy().tolist() for features, _ in dataset]
 
 
-# name: (what stands in the place of record 5, what is found)
+# name: what stands in the place of record 5
 BAD_CONTENT = {
-  "no proto": (b"\xff\xff nothing", "Could not parse example input"),
-  "another kind": (floating(1.0), "feature 'x': Data types don't match"),
-  "missing": (
-    tf.train.Example(features=tf.train.Features()).SerializeToString(),
-    "Feature: x .*is required but could not be found",
-  ),
-  "empty": (b"", "Feature: x .*is required but could not be found"),
+  "no proto": b"\xff\xff nothing",
+  "another kind": floating(1.0),
+  "missing": tf.train.Example(features=tf.train.Features()).SerializeToString(),
+  "empty": b"",
 }
 
 
 @pytest.mark.parametrize("name", BAD_CONTENT)
 def test_the_rest_of_a_batch_is_kept(build, tmp_path, caplog, name):
-  bad, message = BAD_CONTENT[name]
+  bad = BAD_CONTENT[name]
   rows = [bad if i == 5 else number(i) for i in range(10)]
   write(tmp_path / "a", rows)
   write(tmp_path / "b", [number(i) for i in range(10, 13)])
@@ -102,7 +99,6 @@ def test_the_rest_of_a_batch_is_kept(build, tmp_path, caplog, name):
   assert got == [[0, 1, 2, 3], [4, 6, 7, 8], [9, 10, 11, 12]]
   (problem,) = generator.report.problems
   assert (problem.filename, problem.record) == (str(tmp_path / "a"), 5)
-  assert re.search(rf"record 5 of .*a: .*{message}", str(problem))
   assert caplog.text.count("Left out bad record 5 of") == 1
   assert generator.report.skipped == 1
   assert str(generator.report) == "1 bad records left out"
@@ -169,13 +165,9 @@ def test_reading_goes_on_after_each_damage_of_a_file(build, tmp_path, kit):
   places = [(p.filename, p.record) for p in generator.report.problems]
   want = [(in_data, 3), (in_lengths, 0), (in_lengths, 6), (cut, 9)]
   assert sorted(places) == want
-  (first,) = (p for p in generator.report.problems if p.filename == in_data)
-  assert "expected data with a fitting checksum" in str(first)
 
 
-def test_what_follows_a_damage_in_a_compressed_file_is_lost_and_said_so(
-  build, tmp_path, kit
-):
+def test_what_follows_a_damage_in_a_compressed_file_is_lost(build, tmp_path, kit):
   path = kit.write_examples(tmp_path / "a.tfrecord.gz", range(500))
   kit.write_examples(tmp_path / "b.tfrecord", [1000])
   with open(path, "rb+") as file:
@@ -186,7 +178,6 @@ def test_what_follows_a_damage_in_a_compressed_file_is_lost_and_said_so(
   assert got[:-1] == list(range(len(got) - 1))
   (problem,) = generator.report.problems
   assert problem.record == len(got) - 1
-  assert "What follows it in the compressed file is lost" in str(problem)
 
 
 def test_damages_are_found_again_in_no_later_epoch(build, tmp_path, kit):
@@ -261,9 +252,9 @@ def test_episodes_are_left_out(build, tmp_path, kit, monkeypatch, mode, at_once)
     assert "9 windows from 3 episodes" in str(report)
     assert "2 bad records left out" in str(report)
   text = "\n".join(str(problem) for problem in report.problems)
-  assert re.search("record 1 of .*image", text)
+  assert re.search("record 1 of ", text)
   if mode == "eval":
-    assert re.search("record 3 of .*expected as many steps as", text)
+    assert re.search("record 3 of ", text)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +278,6 @@ def test_an_image_that_cannot_be_decoded_leaves_out_its_episode(
   assert collections.Counter(tasks) == dict.fromkeys([0, 2, 3, 4, 10, 11], 3)
   (problem,) = generator.report.problems
   assert (problem.filename, problem.record) == (str(path), 1)
-  assert "image" in problem.cause
   windows, episodes_read = (
     generator.report.window_report.windows,
     generator.report.window_report.episodes,
@@ -412,8 +402,8 @@ def test_too_many_bad_records_are_an_error(build, tmp_path, limit, is_error):
     assert len(values(generator.create_dataset("eval"))) == 2
     return
   want = (
-    rf"max_bad_records: expected at most {limit}, got one more: record \d of .*a: .*"
-    rf"By cause, with the first of each:\n  {limit + 1} x record 2 of .*\nt2r_seq"
+    rf"max_bad_records: expected at most {limit}, got one more: record \d of .*a\. "
+    r"The first: record 2 of .*t2r_seq doctor FILES, which explains"
   )
   with pytest.raises(errors.RecordError, match=want), generator.explain_failures():
     list(generator.create_dataset("eval"))
@@ -428,7 +418,7 @@ def test_nothing_good_is_an_error_and_no_hang(build, tmp_path, kit, mode, window
   generator = build(mode, model)
   want = (
     r"expected at least the 1 examples of one batch, got 0 and 2 bad records left out"
-    r"\. The first: record 0 of .*a: "
+    r"\. The first: record 0 of .*a\. Run t2r_seq doctor"
   )
   with pytest.raises(errors.RecordError, match=want):
     generator.create_dataset(mode)
@@ -650,9 +640,9 @@ def test_what_of_a_damaged_file_can_be_read(tmp_path, name):
   write(path, _ROWS)
   for place in places:
     flip(path, place)
-  found, damages = skipping.readable_runs(path)
+  found, bad = skipping.readable_runs(path)
   assert found == [(first, _STARTS[first], count) for first, count in runs]
-  assert [number for number, _ in damages] == damaged
+  assert bad == damaged
 
 
 @pytest.mark.parametrize("length", [1, 5, 15])
@@ -660,32 +650,14 @@ def test_a_cut_file(tmp_path, length):
   path = str(tmp_path / "a.tfrecord")
   write(path, _ROWS)
   os.truncate(path, _STARTS[11] + length)
-  found, damages = skipping.readable_runs(path)
-  assert found == [(0, 0, 11)]
-  assert [number for number, _ in damages] == [11]
+  assert skipping.readable_runs(path) == ([(0, 0, 11)], [11])
 
 
-def test_a_cause_is_told_once(build, tmp_path, caplog):
-  """As where the spec is wrong: a hundred lines would say one thing."""
-
-  def of(count):
-    values = tf.train.Int64List(value=[1] * count)
-    features = {"x": tf.train.Feature(int64_list=values)}
-    return tf.train.Example(
-      features=tf.train.Features(feature=features)
-    ).SerializeToString()
-
-  bad = [*(b"bad %d" % i for i in range(8)), of(2), of(3), of(4)]
-  write(tmp_path / "a", [number(0), *bad])
+def test_the_first_three_places_are_named(build, tmp_path, caplog):
+  write(tmp_path / "a", [number(0), *(b"bad %d" % i for i in range(11))])
   with caplog.at_level(logging.WARNING, logger="absl"):
     generator = build()
     assert values(generator.create_dataset("eval")) == [[0]]
-  assert caplog.text.count("Left out bad record") == 2
-  assert "record 9 of " in caplog.text and "feature 'x': Number of int64" in caplog.text
+  assert caplog.text.count("Left out bad record") == 3
+  assert "record 3 of " in caplog.text and "record 4 of " not in caplog.text
   assert generator.report.skipped == 11
-  generator = build(max_bad_records=10)
-  with pytest.raises(errors.RecordError) as error, generator.explain_failures():
-    list(generator.create_dataset("eval"))
-  assert re.search(
-    r"each:\n  8 x record 1 of .*\n  3 x record 9 of .*\nt2r", str(error.value)
-  )
