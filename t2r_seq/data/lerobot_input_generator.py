@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent import futures
+from collections.abc import Iterator
 from typing import Any
 
 import gin
 import numpy as np
 import tensorflow as tf
 
-from t2r_seq import errors, records, specs, windows
+from t2r_seq import errors, specs, windows
 from t2r_seq.convert import LeRobotFolder
 from t2r_seq.convert.lerobot_folder import check_frame_options
-from t2r_seq.data import pool
+from t2r_seq.data.episode_pools import EpisodePools, element_spec
 from t2r_seq.data.input_generator import DatasetInputGenerator
-from t2r_seq.data.loaders import PoolReader, WindowLoader, raised_as_read
-from t2r_seq.process import PythonCalls
-from t2r_seq.records.images import DecodeImages
-from t2r_seq.store.mapped import empty_array
+from t2r_seq.data.loaders import WindowLoader, raised_as_read
 from t2r_seq.store.videos import TOLERANCE
 from t2r_seq.windows.cut import check_one_step, too_short_error
-
-# Of a text in a tensor.
-_STRING_BYTES = 96
 
 
 @gin.configurable
@@ -117,19 +110,16 @@ class LeRobotInputGenerator(DatasetInputGenerator):
       counts = _count(folder, reader, chosen)
       if not counts.sum():  # To repeat nothing has no end.
         raise too_short_error(where, reader.min_steps, len(lengths), max(lengths))
-      reading = _Reading(
-        folder,
-        {key: stored[key] for key in reader.paths},
-        chosen,
-        self._decode_images,
-        self._failures,
+      pools = EpisodePools(
+        *(folder, stored, reader, chosen, lengths, counts),
+        decode_images=self._decode_images,
+        failures=self._failures,
       )
-      pools = _LeRobotPools(reading, reader, _element_spec(stored), counts)
-      num_windows = int(pools.counts.sum())
+      num_windows = int(counts.sum())
       plan, start = self._numbered_plan(mode, batch_size)
       plan = plan.seeded("quasi_random")
       loader = WindowLoader(plan, None, num_windows, make_pools=lambda: pools)
-      self._report = windows.WindowReport.of_episodes(lengths, pools.counts)
+      self._report = windows.WindowReport.of_episodes(lengths, counts)
     self._reads_ahead = True
     return loader.dataset(start)
 
@@ -141,7 +131,9 @@ class LeRobotInputGenerator(DatasetInputGenerator):
     check_one_step(where, folder.extra.get("metadata", {}), self.n_step)
     joined = self._named_specs(folder.spec, mode)
     stored = _depth_as_declared(where, folder, joined)
-    reader = windows.WindowReader(_element_spec(stored), joined, self._cut_in(mode))
+    reader = windows.WindowReader(
+      element_spec(stored, stored), joined, self._cut_in(mode)
+    )
     return reader, stored
 
   def _numbers(self, folder: LeRobotFolder) -> np.ndarray:
@@ -149,127 +141,6 @@ class LeRobotInputGenerator(DatasetInputGenerator):
     chosen = self._choose(where, len(folder), lambda: folder.splits)
     numbers = np.arange(len(folder)) if chosen is None else chosen
     return numbers[folder.lengths[numbers] > 0]
-
-
-class _Reading:
-  """Reads episodes for tf.data: tensors by key, all images decoded.
-
-  Attributes:
-    numbers: of the episodes.
-    lengths: of these.
-    specs: what is read of the dataset, by key.
-  """
-
-  def __init__(
-    self,
-    folder: LeRobotFolder,
-    stored: dict[str, specs.ExtendedTensorSpec],
-    numbers: np.ndarray,
-    decode_images: DecodeImages,
-    failures: list[Exception],
-  ) -> None:
-    self._folder = folder
-    self.numbers = numbers
-    self._calls = PythonCalls()
-    self._failures = failures  # What was raised of those that could not be read.
-    self._decode_images = decode_images
-    self.lengths = folder.lengths[numbers]
-    self.specs = stored
-
-  def read_parts(
-    self, numbers: tf.Tensor, starts: tf.Tensor, counts: tf.Tensor
-  ) -> dict[str, tf.Tensor]:
-    """Reads steps of several episodes, one after the other.
-
-    Args:
-      numbers: places in `numbers`, int64 [n].
-      starts: the first step of each.
-      counts: its steps.
-    Returns:
-      Steps of all of them by key, [N, ...], images decoded.
-    """
-    arrays = tf.numpy_function(
-      self._read_parts, [numbers, starts, counts], self._types()
-    )
-    return self._decode(arrays)
-
-  def _types(self) -> list[tf.DType]:
-    return [
-      tf.string if specs.is_encoded_image_spec(spec) else spec.dtype
-      for spec in self.specs.values()
-    ]
-
-  def _decode(self, arrays: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
-    element = {}
-    for (key, spec), array in zip(self.specs.items(), arrays, strict=True):
-      if specs.is_encoded_image_spec(spec):
-        array.set_shape([None])
-        array = records.decode_images(array, spec, key, self._decode_images)
-      else:
-        array.set_shape([None, *spec.shape])
-      element[key] = array
-    return element
-
-  def _read_parts(
-    self, numbers: np.ndarray, starts: np.ndarray, counts: np.ndarray
-  ) -> Sequence[np.ndarray]:
-    ends, total = np.cumsum(counts), int(counts.sum())
-    arrays = {}
-    for (key, spec), dtype in zip(self.specs.items(), self._types(), strict=True):
-      shape = () if dtype == tf.string else tuple(spec.shape.as_list())
-      room = np.empty if dtype == tf.string else empty_array
-      arrays[key] = room((total, *shape), dtype.as_numpy_dtype)
-
-    def read(place: int) -> None:
-      start, count, end = int(starts[place]), int(counts[place]), int(ends[place])
-      self._calls.check()
-      if not count:
-        return
-      number = int(self.numbers[numbers[place]])
-      own = {key: array[end - count : end] for key, array in arrays.items()}
-      values = self._folder.read(number, self.specs, start, start + count, own)
-      for key, array in own.items():
-        if values[key] is not array:  # Frames are decoded to where they stay.
-          array[:] = values[key]
-
-    with self._calls.one():
-      try:
-        with futures.ThreadPoolExecutor(pool.PARSES_AT_ONCE) as executor:
-          list(executor.map(read, range(len(numbers))))
-      except Exception as error:
-        self._failures.append(error)
-        raise
-    return list(arrays.values())
-
-
-class _LeRobotPools(PoolReader):
-  """Reads pools of a dataset's episodes, or of parts of them."""
-
-  def __init__(
-    self,
-    reading: _Reading,
-    reader: windows.WindowReader,
-    element: Mapping[str, tf.TensorSpec],
-    counts: np.ndarray,
-  ) -> None:
-    lengths = reading.lengths
-    step_bytes = sum(map(_step_bytes, reading.specs.values()))
-    super().__init__(pool.PoolRows(reader, element, {}), counts, lengths, step_bytes)
-    self._reading = reading
-
-  def _read(
-    self, episodes: tf.Tensor, first_step: tf.Tensor, num_steps: tf.Tensor
-  ) -> dict[str, tf.Tensor]:
-    return self._reading.read_parts(episodes, first_step, num_steps)
-
-
-def _element_spec(
-  stored: Mapping[str, specs.ExtendedTensorSpec],
-) -> dict[str, tf.TensorSpec]:
-  """Describes an episode as `windows.WindowReader` takes it."""
-  return {
-    key: tf.TensorSpec([None, *spec.shape], spec.dtype) for key, spec in stored.items()
-  }
 
 
 def _count(
@@ -315,11 +186,3 @@ def _depth_as_declared(
   if found:
     raise errors.mismatch_error(where, found)
   return stored
-
-
-def _step_bytes(spec: specs.ExtendedTensorSpec) -> int:
-  if spec.dtype == tf.string:
-    return _STRING_BYTES
-  num_bytes = int(np.prod(spec.shape.as_list())) * spec.dtype.size
-  # Images are decoded one by one, and then copied to the pool's.
-  return (3 * num_bytes + 1) // 2 if specs.is_encoded_image_spec(spec) else num_bytes
