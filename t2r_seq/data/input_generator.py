@@ -517,7 +517,8 @@ class AbstractInputGenerator(abc.ABC):
 
     @tf.autograph.experimental.do_not_convert
     def finish(batch: Any) -> Any:
-      features, labels = self._finish(*joint.split(batch), has_labels)
+      features, labels = joint.split(batch)
+      features, labels = self._finish(features, labels, has_labels)
       return joint.join(features, labels) if is_flat else (features, labels)
 
     if self._preprocess_fn is None:

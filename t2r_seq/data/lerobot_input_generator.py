@@ -111,9 +111,14 @@ class LeRobotInputGenerator(DatasetInputGenerator):
       if not counts.sum():  # To repeat nothing has no end.
         raise too_short_error(where, reader.min_steps, len(lengths), max(lengths))
       pools = EpisodePools(
-        *(folder, stored, reader, chosen, lengths, counts),
-        decode_images=self._decode_images,
-        failures=self._failures,
+        folder,
+        stored,
+        reader,
+        chosen,
+        lengths,
+        counts,
+        self._decode_images,
+        self._failures,
       )
       num_windows = int(counts.sum())
       plan, start = self._numbered_plan(mode, batch_size)
