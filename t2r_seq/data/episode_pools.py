@@ -26,7 +26,8 @@ class ReadsEpisodes(Protocol):
   def read(
     self,
     episode: int,
-    paths: Collection[str] | None = None,
+    paths: Collection[str],
+    /,
     start: int = 0,
     stop: int | None = None,
     out: Mapping[str, np.ndarray] | None = None,
